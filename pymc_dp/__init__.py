@@ -1,0 +1,32 @@
+"""Differentially private Bayesian inference for PyMC."""
+
+from importlib.metadata import version
+
+from pymc_dp import sampling as _sampling
+from pymc_dp.budget import Plan, PrivacyBudget
+from pymc_dp.exceptions import (
+    BudgetExceeded,
+    InvalidArgument,
+    NoPlan,
+    PrivacyError,
+    UnsupportedModel,
+    UnsupportedOption,
+)
+from pymc_dp.sampling import sample
+from pymc_dp.steps import DPHMC
+
+__version__ = version("pymc_dp")
+__all__ = [
+    "DPHMC",
+    "BudgetExceeded",
+    "InvalidArgument",
+    "NoPlan",
+    "Plan",
+    "PrivacyBudget",
+    "PrivacyError",
+    "UnsupportedModel",
+    "UnsupportedOption",
+    "sample",
+]
+
+_sampling.install()

@@ -1,0 +1,29 @@
+"""The package's own errors: each message says what to do about it.
+
+None of them is ever raised because of a value in the data; what they depend on is public (arguments, the
+model's structure, the shapes of the data and which entries are missing).
+"""
+
+
+class PrivacyError(Exception):
+    """Base class of every error that this package raises on purpose."""
+
+
+class BudgetExceeded(PrivacyError):
+    """A run, or a single release, does not fit what is left of a privacy budget."""
+
+
+class InvalidArgument(PrivacyError, ValueError):
+    """An argument is missing, of the wrong type or out of range."""
+
+
+class NoPlan(PrivacyError):
+    """A step was asked to run without a plan that has been charged to a budget."""
+
+
+class UnsupportedModel(PrivacyError):
+    """The model's likelihood is not a sum over units, or cannot be shown to be one."""
+
+
+class UnsupportedOption(PrivacyError, ValueError):
+    """An option of ``pm.sample`` that cannot be combined with a differentially private step."""

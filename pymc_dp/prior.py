@@ -1,0 +1,50 @@
+"""The exact log-prior and its gradient: it knows no data, so it may be called from anywhere, free of charge."""
+
+from typing import Any
+
+import numpy as np
+import pymc as pm
+import pytensor.tensor as pt
+from pymc.pytensorf import compile as pymc_compile
+from pymc.pytensorf import rewrite_pregrad
+
+from pymc_dp.parameters import FloatArray, ParameterVector
+
+
+class Prior:
+    """Log-density of all free variables and potentials, on the unconstrained scale with its Jacobians.
+
+    Parameters
+    ----------
+    model : pm.Model
+        Its priors and potentials must not depend on row data (`pymc_dp.rows` refuses models where they do).
+    """
+
+    def __init__(self, model: pm.Model) -> None:
+        self._parameters = ParameterVector(model)
+        logp = model.logp(vars=[*model.free_RVs, *model.potentials])
+        (logp,) = rewrite_pregrad([logp])
+        value_vars = model.value_vars
+        gradients = pt.grad(logp, value_vars, disconnected_inputs="ignore")
+        self._inputs = list(value_vars)
+        self._outputs = [logp, *gradients]
+        self._compile()
+
+    def _compile(self) -> None:
+        self._function = pymc_compile(self._inputs, self._outputs, mode="NUMBA", trust_input=True, on_unused_input="ignore")
+
+    def log_density(self, theta: FloatArray) -> float:
+        """Return the log-density at `theta`, shape (parameters,)."""
+        return float(self._function(*self._parameters.split(theta))[0])
+
+    def gradient(self, theta: FloatArray) -> FloatArray:
+        """Return the gradient of the log-density, shape (parameters,)."""
+        _, *blocks = self._function(*self._parameters.split(theta))
+        return self._parameters.join(blocks).astype(np.float64)
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {k: v for k, v in self.__dict__.items() if k != "_function"}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__.update(state)
+        self._compile()

@@ -1,0 +1,233 @@
+"""What leaves: a tree of draws, statistics, releases and metadata, put together from an allow-list.
+
+Nothing of PyMC's tree is kept unless it is named here: no data, no coordinate of the rows, no timing.
+"""
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from importlib.metadata import version
+from typing import Any
+
+import numpy as np
+import pymc as pm
+import xarray as xr
+from pytensor.graph.traversal import ancestors
+from xarray import DataTree
+
+from pymc_dp.budget import Plan, PrivacyBudget
+from pymc_dp.exceptions import UnsupportedOption
+from pymc_dp.release.interface import Release
+from pymc_dp.rows.split import rows_of_model
+from pymc_dp.steps.base import DPStep, window_ends
+
+_KEPT_ATTRIBUTES = ("created_at", "inference_library", "inference_library_version", "tuning_steps")
+#: Statistics that only the progress bar needs, and the raw releases, which get a group of their own.
+_INTERNAL_STATISTICS = ("epsilon_charged", "mean_accepted", "releases")
+_CLIP_FRACTIONS = ("clip_fraction_gradient", "clip_fraction_log_ratio")
+
+
+@dataclass(frozen=True)
+class PublishableNames:
+    """Which of the model's variables may leave, and which may not because they are computed from rows."""
+
+    kept: list[str]
+    omitted: list[str]
+
+
+def publishable_names(model: pm.Model, unit: str | None, requested: Sequence[str] | None) -> PublishableNames:
+    """Return the free variables and those deterministics that depend on no row.
+
+    Raises
+    ------
+    UnsupportedOption
+        If a requested variable is computed from rows, or unknown.
+    """
+    rows = rows_of_model(model, unit)
+    kept, omitted = [], []
+    for rv in model.unobserved_RVs:
+        depends = any(leaf in rows for leaf in ancestors(model.replace_rvs_by_values([rv])))
+        (omitted if depends and rv in model.deterministics else kept).append(rv.name)
+    if requested is None:
+        return PublishableNames(kept, omitted)
+    for name in requested:
+        if name in omitted:
+            raise UnsupportedOption(
+                f"{name!r} is computed from the data, so it cannot leave. Compute it from the draws and from data "
+                "that are public."
+            )
+        if name not in kept:
+            raise UnsupportedOption(f"var_names: the model has no variable {name!r}.")
+    return PublishableNames(list(requested), omitted)
+
+
+def publish(
+    tree: DataTree,
+    *,
+    plan: Plan,
+    budget: PrivacyBudget,
+    step: DPStep,
+    names: PublishableNames,
+    n_units: int | None,
+    keep_warmup: bool,
+) -> DataTree:
+    """Return the tree that may leave.
+
+    Parameters
+    ----------
+    tree : DataTree
+        What PyMC returned, tuning draws included.
+    plan, budget, step
+        What was paid for, by which step.
+    names : PublishableNames
+        The variables that may leave.
+    n_units : int or None
+        The number of units, where it is public.
+    keep_warmup : bool
+        Keep tuning draws in groups of their own, as PyMC does.
+    """
+    made = _releases_by_chain(tree)
+    fractions = _clip_fractions(made, plan, n_units)
+    groups: dict[str, xr.Dataset] = {}
+    phases = [("", slice(plan.tune, None))] + ([("warmup_", slice(0, plan.tune))] if keep_warmup else [])
+    for prefix, phase in phases:
+        if f"{prefix}posterior" not in tree:
+            continue
+        groups[f"{prefix}posterior"] = _cleaned(tree[f"{prefix}posterior"].to_dataset(), names.omitted)
+        stats = _cleaned(tree[f"{prefix}sample_stats"].to_dataset(), _INTERNAL_STATISTICS)
+        for name, values in fractions.items():
+            stats[name] = (("chain", "draw"), values[:, phase][:, : stats.sizes["draw"]])
+        groups[f"{prefix}sample_stats"] = stats
+    if step.keep_releases:
+        groups["releases"] = _releases_group(made, step.parameters.labels, plan)
+    groups["privacy"] = xr.Dataset(attrs=_metadata(plan, budget, step, names, n_units))
+    return DataTree.from_dict(groups)
+
+
+def _cleaned(dataset: xr.Dataset, dropped: Sequence[str]) -> xr.Dataset:
+    cleaned = dataset.drop_vars([name for name in dropped if name in dataset])
+    cleaned.attrs = {name: value for name, value in dataset.attrs.items() if name in _KEPT_ATTRIBUTES}
+    return cleaned
+
+
+def _releases_by_chain(tree: DataTree) -> list[list[tuple[int, Release]]]:
+    """Return every release of every chain with the iteration that made it, tuning first."""
+    parts = [
+        tree[group]["releases"].values for group in ("warmup_sample_stats", "sample_stats") if group in tree
+    ]
+    return [
+        [(iteration, release) for iteration, made in enumerate(chain) for release in made]
+        for chain in np.concatenate(parts, axis=1)
+    ]
+
+
+def _clip_fractions(
+    made: Sequence[Sequence[tuple[int, Release]]], plan: Plan, n_units: int | None
+) -> dict[str, np.ndarray]:
+    """Return released clip fractions for every iteration: constant within the window they were counted over."""
+    ends = np.array(window_ends(plan.tune, plan.draws))
+    fractions = np.full((len(made), plan.tune + plan.draws, len(_CLIP_FRACTIONS)), np.nan)
+    found = False
+    for chain, releases in enumerate(made):
+        for iteration, release in releases:
+            if release.kind != "clip_count":
+                continue
+            found = True
+            n = n_units if n_units is not None else max(1.0, float(release.value[2]))
+            begin = max([0, *ends[ends <= iteration]])
+            fractions[chain, begin : iteration + 1] = release.value[:2] / n
+    return {name: fractions[:, :, i] for i, name in enumerate(_CLIP_FRACTIONS)} if found else {}
+
+
+def _releases_group(
+    made: Sequence[Sequence[tuple[int, Release]]], labels: Sequence[str], plan: Plan
+) -> xr.Dataset:
+    """Return all releases as arrays, one dimension for each kind."""
+    variables: dict[str, Any] = {}
+    coords: dict[str, Any] = {"parameter": list(labels)}
+    for kind in plan.releases_per_chain:
+        entries = [
+            (chain, iteration, release)
+            for chain, releases in enumerate(made)
+            for iteration, release in releases
+            if release.kind == kind
+        ]
+        if not entries:
+            continue
+        along = f"{kind}_release"
+        coords[f"{kind}_chain"] = (along, [chain for chain, _, _ in entries])
+        coords[f"{kind}_iteration"] = (along, [iteration for _, iteration, _ in entries])
+        values = np.stack([release.value for _, _, release in entries])
+        across = {"gradient": ("parameter",), "log_ratio": (), "clip_count": ("counted",)}[kind]
+        variables[kind] = ((along, *across), values if across else values[:, 0])
+        variables[f"{kind}_noise_std"] = (along, [release.noise_std for _, _, release in entries])
+        for place, suffix in enumerate(("position", "position_new")):
+            if len(entries[0][2].where) > place:
+                positions = np.stack([release.where[place] for _, _, release in entries])
+                variables[f"{kind}_{suffix}"] = ((along, "parameter"), positions)
+    attributes = {
+        "description": (
+            "Noisy releases, of which all draws are functions. Positions are on the unconstrained scale; "
+            "iterations count tuning first. Any use of these values is free of further privacy cost."
+        ),
+        "tuning_steps": plan.tune,
+    }
+    return xr.Dataset(variables, coords=coords, attrs=attributes)
+
+
+def _metadata(
+    plan: Plan, budget: PrivacyBudget, step: DPStep, names: PublishableNames, n_units: int | None
+) -> dict[str, Any]:
+    """Return the attributes of the ``privacy`` group: plain numbers and strings, structures as JSON."""
+    noise = "INSECURE: seeded pseudo-random noise" if step.insecure_seed is not None else (
+        "exact discrete Gaussian (OpenDP) from operating-system entropy, on a grid at least 2**35 times finer"
+    )
+    problems = []
+    if step.insecure_seed is not None:
+        problems.append("privacy noise was seeded (insecure_seed)")
+    if step.clip_diagnostics == "exact":
+        problems.append("exact clip counts were returned (clip_diagnostics='exact')")
+    attributes: dict[str, Any] = {
+        "private": not problems,
+        "not_private_because": "; ".join(problems),
+        "epsilon": plan.epsilon,
+        "delta": plan.delta,
+        "relation": plan.relation,
+        "unit": _unit_in_words(step),
+        "rho": plan.rho,
+        "accountant": "tight Gaussian curve (Balle and Wang 2018), exact for adaptive composition",
+        "releases": json.dumps([_as_json(releases, plan) for releases in plan.releases]),
+        "clip_bounds": json.dumps(step.clip_bounds),
+        "noise": noise,
+        "sampler": step.name,
+        "chains": plan.chains,
+        "tune": plan.tune,
+        "draws": plan.draws,
+        "budget_epsilon": budget.epsilon,
+        "budget_epsilon_spent": budget.epsilon_spent,
+        "omitted_because_computed_from_rows": json.dumps(names.omitted),
+        "pymc_dp_version": version("pymc_dp"),
+        "pymc_version": pm.__version__,
+        "opendp_version": version("opendp"),
+    }
+    if n_units is not None:
+        attributes["n_units"] = n_units
+    # netCDF has no booleans and numpy scalars do not survive every store.
+    return {name: int(value) if isinstance(value, bool) else value for name, value in attributes.items()}
+
+
+def _as_json(releases: Any, plan: Plan) -> Mapping[str, Any]:
+    return {
+        "kind": releases.kind,
+        "count": releases.count,
+        "noise_multiplier": releases.noise_multiplier,
+        "rho": releases.rho,
+        "share": releases.rho / plan.rho,
+    }
+
+
+def _unit_in_words(step: DPStep) -> str:
+    if step.unit_index is not None:
+        index = step.unit_index if isinstance(step.unit_index, str) else "unit_index"
+        return f"all rows with the same {index}"
+    return f"one entry of the dim {step.unit!r}" if step.unit else "one row of the observed variables"

@@ -1,0 +1,156 @@
+"""The door: the only caller of the row engine. It clips, truncates to the grid, sums, adds noise and counts.
+
+What a privacy review has to read is this module and `pymc_dp.release.noise`. No value leaves here that has not
+passed `Door._noisy`, which draws noise in proportion to the sensitivity that the clipped sum itself states.
+"""
+
+import math
+from collections.abc import Mapping
+from typing import Protocol
+
+import numpy as np
+
+from pymc_dp.exceptions import BudgetExceeded, PrivacyError
+from pymc_dp.release.interface import FloatArray, Release
+from pymc_dp.release.noise import IntArray, NoiseSource, grid_for
+
+SENSITIVITY_FACTOR = {"substitute": 2.0, "add-remove": 1.0}
+
+
+class ClippedSum(Protocol):
+    """A sum of clipped contributions as exact integers on a grid. Confidential."""
+
+    integers: IntArray
+    grid: float
+    n_clipped: int
+
+    def sensitivity(self, relation: str) -> float:
+        """Return how far the sum moves, in Euclidean norm, between neighbouring tables."""
+        ...
+
+
+class Rows(Protocol):
+    """What the door needs of the row engine."""
+
+    n_units: int
+
+    def clipped_gradient(self, theta: FloatArray, bound: float, grid: float) -> ClippedSum:
+        """Return the sum of clipped per-unit gradients."""
+        ...
+
+    def clipped_log_ratio(
+        self, theta: FloatArray, theta_new: FloatArray, bound: float, grid: float
+    ) -> ClippedSum:
+        """Return the sum of clipped per-unit log-ratios."""
+        ...
+
+
+class MeteredDoor:
+    """The door of one chain.
+
+    Parameters
+    ----------
+    rows : UnitLikelihood
+        The row engine.
+    noise : NoiseSource
+        Where the noise comes from.
+    relation : {"substitute", "add-remove"}
+        Neighbouring relation.
+    allowance : mapping of str to int
+        How many releases of each kind this chain may make.
+    noise_multipliers : mapping of str to float
+        The least noise multiplier that was paid for, by kind.
+    exact_counts : bool
+        Add no noise to clip counts. For public or simulated data only.
+    """
+
+    def __init__(
+        self,
+        rows: Rows,
+        noise: NoiseSource,
+        relation: str,
+        allowance: Mapping[str, int],
+        noise_multipliers: Mapping[str, float],
+        *,
+        exact_counts: bool = False,
+    ) -> None:
+        self._rows = rows
+        self._noise = noise
+        self._relation = relation
+        self._left = dict(allowance)
+        self._paid = dict(noise_multipliers)
+        self._exact_counts = exact_counts
+        self._clipped = {"gradient": 0, "log_ratio": 0}
+        self._evaluations = {"gradient": 0, "log_ratio": 0}
+
+    def gradient(self, theta: FloatArray, bound: float, noise_multiplier: float) -> Release:
+        """Release a clipped gradient sum at `theta`. See `pymc_dp.release.interface.Door`."""
+        self._spend("gradient", noise_multiplier)
+        clipped_sum = self._rows.clipped_gradient(theta, bound, self._grid_of_sum(bound, noise_multiplier))
+        return self._released("gradient", clipped_sum, noise_multiplier, theta)
+
+    def log_ratio(
+        self, theta: FloatArray, theta_new: FloatArray, bound: float, noise_multiplier: float
+    ) -> Release:
+        """Release a clipped log-ratio sum. See `pymc_dp.release.interface.Door`."""
+        self._spend("log_ratio", noise_multiplier)
+        grid = self._grid_of_sum(bound, noise_multiplier)
+        clipped_sum = self._rows.clipped_log_ratio(theta, theta_new, bound, grid)
+        return self._released("log_ratio", clipped_sum, noise_multiplier, theta, theta_new)
+
+    def clip_counts(self, noise_multiplier: float) -> Release:
+        """Release mean clip counts since the last call. See `pymc_dp.release.interface.Door`."""
+        if not self._exact_counts:
+            self._spend("clip_count", noise_multiplier)
+        counts = [self._clipped[kind] for kind in self._clipped]
+        terms = [max(1, self._evaluations[kind]) for kind in self._clipped]
+        if self._relation == "add-remove":
+            counts.append(self._rows.n_units)
+            terms.append(1)
+        for kind in self._clipped:
+            self._clipped[kind] = self._evaluations[kind] = 0
+        if self._exact_counts:
+            exact = np.array(counts, dtype=np.float64) / terms
+            return Release("clip_count", exact, 0.0, ())
+        # One unit moves the mean of its indicators by at most 1 in every entry: sqrt(len) together.
+        noise_std = noise_multiplier * math.sqrt(len(counts))
+        noisy = []
+        for count, n_terms in zip(counts, terms, strict=True):
+            # A power of two of at most 1, so that the integers are exact.
+            grid = min(1.0, self._grid(1.0, noise_std * n_terms, noise_multiplier))
+            integers = np.array([round(count / grid)], dtype=np.int64)
+            noisy.append(self._noise.add(integers, noise_std * n_terms / grid)[0] * grid / n_terms)
+        return Release("clip_count", np.array(noisy), noise_std, ())
+
+    def _spend(self, kind: str, noise_multiplier: float) -> None:
+        """Count a release before the data is touched; refuse one beyond the plan."""
+        if self._left.get(kind, 0) < 1:
+            raise BudgetExceeded(f"All planned releases of kind {kind!r} of this chain have been made.")
+        if not noise_multiplier >= self._paid[kind]:
+            raise BudgetExceeded(
+                f"A release of kind {kind!r} was asked for with noise multiplier {noise_multiplier:.4g}, "
+                f"but {self._paid[kind]:.4g} was paid for."
+            )
+        self._left[kind] -= 1
+
+    def _grid_of_sum(self, bound: float, noise_multiplier: float) -> float:
+        factor = SENSITIVITY_FACTOR[self._relation]
+        return self._grid(factor, noise_multiplier * factor * bound, noise_multiplier)
+
+    def _grid(self, sensitivity_factor: float, noise_std: float, noise_multiplier: float) -> float:
+        n_public = self._rows.n_units if self._relation == "substitute" else None
+        return grid_for(noise_multiplier, sensitivity_factor, noise_std, n_public)
+
+    def _released(
+        self, kind: str, clipped_sum: ClippedSum, noise_multiplier: float, *where: FloatArray
+    ) -> Release:
+        noise_std = noise_multiplier * clipped_sum.sensitivity(self._relation)
+        if not 0.0 < noise_std < math.inf:
+            raise PrivacyError(f"A release of kind {kind!r} would carry noise of standard deviation {noise_std}.")
+        self._clipped[kind] += clipped_sum.n_clipped
+        self._evaluations[kind] += 1
+        noisy = self._noise.add(clipped_sum.integers, noise_std / clipped_sum.grid)
+        return Release(kind, noisy * clipped_sum.grid, noise_std, tuple(np.array(theta) for theta in where))
+
+    def __repr__(self) -> str:
+        return f"MeteredDoor(releases left: {self._left})"

@@ -1,0 +1,56 @@
+"""The door as samplers see it: they ask for releases, and see nothing else of the data."""
+
+from dataclasses import dataclass
+from typing import Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+FloatArray = NDArray[np.float64]
+
+
+@dataclass(frozen=True, eq=False)
+class Release:
+    """One metered release: a clipped sum over units with noise added.
+
+    Attributes
+    ----------
+    kind : str
+        ``"gradient"``, ``"log_ratio"`` or ``"clip_count"``.
+    value : ndarray
+        The noisy value: shape (parameters,) for a gradient, (1,) for a log-ratio, (counts,) for clip counts.
+    noise_std : float
+        Standard deviation of the noise in each entry of `value`; the noise itself is never kept.
+    where : tuple of ndarray
+        The position, or positions, it was asked for at: each a vector of unconstrained parameters.
+    """
+
+    kind: str
+    value: FloatArray
+    noise_std: float
+    where: tuple[FloatArray, ...]
+
+
+class Door(Protocol):
+    """Every method is one release: clipped, noised, counted; refused with `BudgetExceeded` beyond the plan.
+
+    ``noise_multiplier`` is the standard deviation of the noise divided by the sensitivity of the clipped sum.
+    """
+
+    def gradient(self, theta: FloatArray, bound: float, noise_multiplier: float) -> Release:
+        """Release the sum over units of log-likelihood gradients, each clipped to the norm `bound`."""
+        ...
+
+    def log_ratio(
+        self, theta: FloatArray, theta_new: FloatArray, bound: float, noise_multiplier: float
+    ) -> Release:
+        """Release the sum over units of log p(unit | theta_new) - log p(unit | theta), each clipped to `bound`."""
+        ...
+
+    def clip_counts(self, noise_multiplier: float) -> Release:
+        """Release how many units were clipped, per gradient and per log-ratio since the last such release.
+
+        Entries: clipped units in a gradient, clipped units in a log-ratio, and where the number of units is
+        protected (``"add-remove"``) that number. An entry's standard deviation is `noise_std`.
+        """
+        ...

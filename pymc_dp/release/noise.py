@@ -1,0 +1,110 @@
+"""The only module that makes privacy noise: an exact discrete Gaussian on a public grid.
+
+A continuous Gaussian drawn in floating point leaks through its rounding (Mironov 2012). Here clipped sums are
+exact integers, multiples of a grid that is about 2**40 times finer than the noise, and the noise is OpenDP's
+exact discrete Gaussian (Canonne, Kamath and Steinke 2020), drawn from the operating system's entropy.
+"""
+
+import functools
+import math
+from typing import Any, Protocol
+
+import numpy as np
+import opendp.prelude as opendp
+from numpy.typing import NDArray
+
+from pymc_dp.exceptions import BudgetExceeded
+
+IntArray = NDArray[np.int64]
+
+_FINEST_BITS = 40
+_COARSEST_BITS = 35
+_CAPACITY_BITS = 62  # a sum stays below 2**62, which leaves int64 room for noise of 2**41 standard deviations / grid
+
+
+def grid_for(noise_multiplier: float, sensitivity_factor: float, noise_std: float, n_units: int | None) -> float:
+    """Return the grid: a power of two between 2**-35 and 2**-41 of the noise.
+
+    Parameters
+    ----------
+    noise_multiplier, noise_std : float
+        Noise relative to the sensitivity, and as it is.
+    sensitivity_factor : float
+        Sensitivity divided by the clip bound: 2 for substitution, 1 for adding or removing a unit.
+    n_units : int or None
+        Number of units where it is public; None keeps the grid free of it.
+
+    Raises
+    ------
+    BudgetExceeded
+        If a sum over `n_units` units could overflow 64 bits: the noise is too small for so many units.
+    """
+    bits = _FINEST_BITS if n_units is not None else _COARSEST_BITS
+    if n_units is not None:
+        # n (bound / grid) < 2**62, with bound / grid <= 2**(bits + 1) / (factor * multiplier)
+        room = 2.0 ** (_CAPACITY_BITS - 1) * sensitivity_factor * noise_multiplier / n_units
+        bits = min(bits, math.floor(math.log2(room)))
+        if bits < _COARSEST_BITS:
+            raise BudgetExceeded(
+                f"A noise multiplier of {noise_multiplier:.3g} over {n_units} units does not fit exact 64-bit "
+                "sums. Spend less at once: more draws or chains, a smaller budget_share or a smaller epsilon."
+            )
+    return math.ldexp(1.0, math.frexp(noise_std)[1] - 1 - bits)
+
+
+class NoiseSource(Protocol):
+    """Adds integer Gaussian noise."""
+
+    description: str
+    secure: bool
+
+    def add(self, integers: IntArray, scale: float) -> IntArray:
+        """Return `integers` plus discrete Gaussian noise of parameter `scale` in every entry."""
+        ...
+
+    def for_chain(self, key: tuple[int, ...]) -> "NoiseSource":
+        """Return the source of one chain; chains never share noise."""
+        ...
+
+
+@functools.lru_cache(maxsize=64)
+def _gaussian(scale: float, size: int) -> Any:
+    """Build OpenDP's mechanism; its `int` would be 32 bits wide, so ask for 64."""
+    opendp.enable_features("contrib")
+    space = opendp.vector_domain(opendp.atom_domain(T="i64"), size), opendp.l2_distance(T="f64")
+    return opendp.m.make_gaussian(*space, scale=scale)
+
+
+class SecureNoise:
+    """OpenDP's exact discrete Gaussian, from the operating system's entropy. No seed determines it."""
+
+    description = "exact discrete Gaussian (OpenDP), operating-system entropy"
+    secure = True
+
+    def add(self, integers: IntArray, scale: float) -> IntArray:
+        """Return `integers` plus exact discrete Gaussian noise."""
+        return np.array(_gaussian(scale, integers.size)(integers.tolist()), dtype=np.int64)
+
+    def for_chain(self, key: tuple[int, ...]) -> "SecureNoise":
+        """Return itself: every draw is fresh entropy."""
+        return self
+
+
+class InsecureNoise:
+    """Reproducible noise for tests and simulated data. Whoever knows the seed can remove it: no privacy."""
+
+    description = "INSECURE: seeded pseudo-random noise, no privacy"
+    secure = False
+
+    def __init__(self, seed: int, key: tuple[int, ...] = ()) -> None:
+        self._seed = seed
+        self._generator = np.random.default_rng(np.random.SeedSequence(entropy=seed, spawn_key=key))
+
+    def add(self, integers: IntArray, scale: float) -> IntArray:
+        """Return `integers` plus rounded pseudo-random Gaussian noise."""
+        noise = np.rint(self._generator.normal(scale=scale, size=integers.size))
+        return integers + noise.astype(np.int64)
+
+    def for_chain(self, key: tuple[int, ...]) -> "InsecureNoise":
+        """Return the stream of one chain."""
+        return InsecureNoise(self._seed, key)

@@ -1,0 +1,405 @@
+"""Split a model's likelihood into one row: which inputs carry the row axis, and the graph of a single row.
+
+The observed variables' log-probability graph is rebuilt for a table of one row, every row-length input replaced
+by one of its rows. Whatever mixes rows then gives another sum than the model itself, which
+`pymc_dp.rows.check` finds out on made-up data.
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pymc as pm
+import pytensor.tensor as pt
+from pytensor.compile.builders import OpFromGraph, SymbolicOp
+from pytensor.compile.rewriting import inline_ofg_node
+from pytensor.compile.sharedvalue import SharedVariable
+from pytensor.graph.basic import Constant, Variable
+from pytensor.graph.traversal import ancestors, toposort
+from pytensor.raise_op import CheckAndRaise
+from pytensor.tensor.basic import Alloc, ScalarFromTensor
+from pytensor.tensor.blockwise import Blockwise
+from pytensor.tensor.math import Dot
+from pytensor.tensor.type import TensorType
+
+from pymc_dp.exceptions import UnsupportedModel
+
+
+@dataclass(frozen=True, eq=False)
+class RowLeaf:
+    """An input of the model that carries the row axis.
+
+    Attributes
+    ----------
+    variable : Variable
+        The constant or shared variable in the model's graph.
+    axis : int
+        Where its row axis is.
+    row : Variable
+        What stands for one row of it in the one-row graph.
+    """
+
+    variable: Variable
+    axis: int
+    row: Variable
+
+    def rows(self) -> np.ndarray:
+        """Return the values with the row axis first, C-contiguous. Confidential."""
+        return np.ascontiguousarray(np.moveaxis(leaf_value(self.variable), self.axis, 0))
+
+
+@dataclass(frozen=True, eq=False)
+class RowSplit:
+    """A likelihood split into rows.
+
+    Attributes
+    ----------
+    n_rows : int
+        Number of rows.
+    leaves : tuple of RowLeaf
+        The inputs that carry the row axis.
+    row_log_likelihood : Variable
+        Scalar log-likelihood of one row, a function of the model's value variables and of ``leaf.row``.
+    log_likelihood : Variable
+        The model's own log-likelihood, summed over everything.
+    """
+
+    n_rows: int
+    leaves: tuple[RowLeaf, ...]
+    row_log_likelihood: Variable
+    log_likelihood: Variable
+
+
+def leaf_value(leaf: Variable) -> np.ndarray:
+    """Return the array behind a constant or shared variable, without copying. Confidential if it has rows."""
+    if isinstance(leaf, SharedVariable):
+        return np.asarray(leaf.get_value(borrow=True))
+    return np.asarray(leaf.data)
+
+
+def leaves_of(outputs: Iterable[Variable]) -> list[Variable]:
+    """Return the tensor constants and shared variables that `outputs` depend on."""
+    return [
+        variable
+        for variable in ancestors(list(outputs))
+        if isinstance(variable, Constant | SharedVariable) and isinstance(variable.type, TensorType)
+    ]
+
+
+def split(model: pm.Model, unit: str | None = None) -> RowSplit:
+    """Split the likelihood of `model` into rows.
+
+    Parameters
+    ----------
+    model : pm.Model
+        A model with observed variables.
+    unit : str, optional
+        Name of the dim that counts rows. Default: the first axis of the observed variables.
+
+    Raises
+    ------
+    UnsupportedModel
+        If the model has no observed variables or missing values, or its rows cannot be told apart.
+    """
+    _refuse_unsplittable(model)
+    log_likelihoods = model.logp(vars=model.observed_RVs, sum=False)
+    observed_axes, n_rows, unit = _row_axes_of_observed(model, unit)
+    axes = _row_axes(model, log_likelihoods, observed_axes, n_rows, unit)
+    leaves = tuple(_row_leaf(variable, axis) for variable, axis in axes.items())
+    _refuse_rows_outside_likelihood(model, axes, n_rows, unit)
+    _refuse_folded_rows(model, axes)
+    length = model.dim_lengths.get(unit) if unit is not None else None
+    try:
+        one_row = _one_row_graph(log_likelihoods, leaves, n_rows, length)
+    except (TypeError, ValueError, NotImplementedError, AssertionError) as error:
+        raise UnsupportedModel(
+            f"The likelihood cannot be rebuilt for a single row ({type(error).__name__}): some operation in it "
+            "works on all rows at once. Only likelihoods that are a product over rows are supported."
+        ) from None
+    terms = []
+    for rv, term in zip(model.observed_RVs, one_row, strict=True):
+        axis = observed_axes[rv]
+        if term.type.ndim <= axis or term.type.shape[axis] != 1:
+            raise UnsupportedModel(
+                f"The log-likelihood of {rv.name!r} has no value of its own for each row: its rows depend on each "
+                "other (a time series, a Gaussian process, one multivariate draw over all rows?)."
+            )
+        terms.append(term.sum())
+    return RowSplit(
+        n_rows=n_rows,
+        leaves=leaves,
+        row_log_likelihood=pt.add(*terms) if len(terms) > 1 else terms[0],
+        log_likelihood=pt.add(*[term.sum() for term in log_likelihoods]) if len(terms) > 1 else log_likelihoods[0].sum(),
+    )
+
+
+def rows_of_model(model: pm.Model, unit: str | None = None) -> set[Variable]:
+    """Return the inputs of anything in the model that have one entry for each row.
+
+    Raises
+    ------
+    UnsupportedModel
+        As for `split`.
+    """
+    _refuse_unsplittable(model)
+    observed_axes, n_rows, unit = _row_axes_of_observed(model, unit)
+    observed = {model.rvs_to_values[rv] for rv in observed_axes}
+    graphs = model.replace_rvs_by_values([*model.basic_RVs, *model.deterministics, *model.potentials])
+    return observed | {leaf for leaf in leaves_of(graphs) if _has_rows(model, leaf, n_rows, unit)}
+
+
+def refuse_missing_values(row_split: RowSplit) -> None:
+    """Refuse tables with missing entries; which entries are missing is taken as public.
+
+    Raises
+    ------
+    UnsupportedModel
+        If any entry of the data is NaN.
+    """
+    for leaf in row_split.leaves:
+        value = leaf_value(leaf.variable)
+        if value.dtype.kind == "f" and np.isnan(value).any():
+            raise UnsupportedModel(
+                "The data have missing values (NaN). Drop or impute them before modelling: imputing them inside "
+                "the model would make every missing entry a parameter of one person."
+            )
+
+
+def _refuse_unsplittable(model: pm.Model) -> None:
+    if not model.observed_RVs:
+        raise UnsupportedModel("The model has no observed variable: pass the data as observed=...")
+    free = {rv.name for rv in model.free_RVs}
+    for rv in model.observed_RVs:
+        stem = rv.name.removesuffix("_observed")
+        if stem != rv.name and f"{stem}_unobserved" in free:
+            raise UnsupportedModel(
+                f"{stem!r} has missing observed values, which PyMC would impute with one parameter each. "
+                "Drop or impute them before modelling."
+            )
+    for rv in model.free_RVs:
+        if model.rvs_to_values[rv].dtype.startswith(("int", "uint", "bool")):
+            raise UnsupportedModel(
+                f"The free variable {rv.name!r} is discrete, and gradients need continuous ones. Sum it out of "
+                "the likelihood (for example with pm.Mixture)."
+            )
+
+
+def _row_axes_of_observed(
+    model: pm.Model, unit: str | None
+) -> tuple[dict[Variable, int], int, str | None]:
+    """Return each observed variable's row axis, the number of rows and the name of the row dim, if it has one."""
+    axes: dict[Variable, int] = {}
+    lengths = set()
+    names = set()
+    for rv in model.observed_RVs:
+        dims = model.named_vars_to_dims.get(rv.name)
+        shape = leaf_value(model.rvs_to_values[rv]).shape
+        if not shape:
+            raise UnsupportedModel(f"The observed variable {rv.name!r} is a single number, not a table of rows.")
+        axis = 0
+        if unit is not None:
+            if dims is None or unit not in dims:
+                raise UnsupportedModel(
+                    f"unit={unit!r} names no dim of the observed variable {rv.name!r} "
+                    f"(its dims: {dims}). Give all observed variables dims with that name in them."
+                )
+            axis = list(dims).index(unit)
+        axes[rv] = axis
+        lengths.add(shape[axis])
+        if dims is not None:
+            names.add(dims[axis])
+    if len(lengths) != 1:
+        raise UnsupportedModel(
+            f"The observed variables have different numbers of rows: {sorted(lengths)}. All have to describe the "
+            "same units; name their dim with unit=."
+        )
+    return axes, lengths.pop(), unit or (names.pop() if len(names) == 1 else None)
+
+
+def _row_axes(
+    model: pm.Model,
+    log_likelihoods: Sequence[Variable],
+    observed_axes: Mapping[Variable, int],
+    n_rows: int,
+    unit: str | None,
+) -> dict[Variable, int]:
+    """Return the row axis of every input of the likelihood that has one."""
+    dim_lengths = set(model.dim_lengths.values())
+    of_observed = {model.rvs_to_values[rv]: axis for rv, axis in observed_axes.items()}
+    axes: dict[Variable, int] = {}
+    for leaf in leaves_of(log_likelihoods):
+        if leaf in dim_lengths:
+            continue
+        if leaf in of_observed:
+            axes[leaf] = of_observed[leaf]
+            continue
+        axis = _row_axis(model, leaf, n_rows, unit)
+        if axis is not None:
+            axes[leaf] = axis
+    return axes
+
+
+def _row_axis(model: pm.Model, leaf: Variable, n_rows: int, unit: str | None) -> int | None:
+    """Return the row axis of one input: by its dims if it has them, else by its length."""
+    dims = model.named_vars_to_dims.get(leaf.name) if leaf.name is not None else None
+    if dims is not None and unit is not None and None not in dims:
+        return list(dims).index(unit) if unit in dims else None
+    matching = [axis for axis, length in enumerate(leaf_value(leaf).shape) if length == n_rows]
+    if n_rows == 1 and isinstance(leaf, Constant):
+        return None  # every broadcastable constant has axes of length one
+    if len(matching) > 1:
+        raise UnsupportedModel(
+            f"An input of shape {leaf_value(leaf).shape} has {n_rows} entries along several axes, so its rows are "
+            "ambiguous. Wrap it in pm.Data with dims, and name the dim of the rows with unit=."
+        )
+    return matching[0] if matching else None
+
+
+def _row_leaf(variable: Variable, axis: int) -> RowLeaf:
+    shape = list(variable.type.shape)
+    del shape[axis]
+    row = pt.tensor(dtype=variable.type.dtype, shape=tuple(shape))
+    return RowLeaf(variable, axis, row)
+
+
+def _refuse_rows_outside_likelihood(
+    model: pm.Model, axes: Mapping[Variable, int], n_rows: int, unit: str | None
+) -> None:
+    """Refuse row data in priors and potentials, and parameters that are one per row."""
+    for rv in model.free_RVs:
+        dims = model.named_vars_to_dims.get(rv.name)
+        shape = model.rvs_to_values[rv].type.shape
+        per_row = unit in dims if dims is not None and unit is not None else n_rows > 1 and n_rows in shape
+        if per_row:
+            raise UnsupportedModel(
+                f"The free variable {rv.name!r} has one entry for each row. A parameter of one person cannot be "
+                "released: integrate it out, or share it between rows."
+            )
+    priors = model.logp(vars=model.free_RVs, sum=False)
+    for rv, logp in zip(model.free_RVs, priors, strict=True):
+        if any(leaf in axes or _has_rows(model, leaf, n_rows, unit) for leaf in leaves_of([logp])):
+            raise UnsupportedModel(
+                f"The prior of {rv.name!r} depends on data that has one entry for each row. Priors are not "
+                "protected: they must not be computed from the data."
+            )
+    for potential in model.potentials:
+        graph = model.replace_rvs_by_values([potential])
+        if any(leaf in axes or _has_rows(model, leaf, n_rows, unit) for leaf in leaves_of(graph)):
+            raise UnsupportedModel(
+                f"The potential {potential.name!r} depends on data that has one entry for each row. Write it as "
+                "an observed variable (for example a pm.CustomDist), so that it is known to be a sum over rows."
+            )
+
+
+def _has_rows(model: pm.Model, leaf: Variable, n_rows: int, unit: str | None) -> bool:
+    if leaf in set(model.dim_lengths.values()):
+        return unit is not None and leaf is model.dim_lengths.get(unit)
+    return n_rows > 1 and _row_axis(model, leaf, n_rows, unit) is not None
+
+
+def _refuse_folded_rows(model: pm.Model, axes: Mapping[Variable, int]) -> None:
+    """Refuse row-length constants that the model itself does not contain.
+
+    PyMC folds an expression of constants such as ``x - x.mean(0)`` into one constant, and a statistic over all
+    rows would go unnoticed in it.
+    """
+    rvs = [*model.basic_RVs, *model.deterministics]
+    originals = [leaf for leaf in ancestors(rvs) if isinstance(leaf, Constant)]
+    originals += [value for value in model.rvs_to_values.values() if isinstance(value, Constant)]
+    for leaf in axes:
+        if not isinstance(leaf, Constant) or leaf in originals:
+            continue
+        if any(_same_array(leaf.data, original.data) for original in originals):
+            continue
+        raise UnsupportedModel(
+            "The model computes something from row data alone (for example x - x.mean(0)), which PyMC folds into "
+            "one constant, so that it cannot be seen whether it mixes rows. Compute it before the model, or wrap "
+            "the data in pm.Data."
+        )
+
+
+def _same_array(left: Any, right: Any) -> bool:
+    return (
+        isinstance(left, np.ndarray)
+        and isinstance(right, np.ndarray)
+        and left.shape == right.shape
+        and np.array_equal(left, right, equal_nan=left.dtype.kind == right.dtype.kind == "f")
+    )
+
+
+def _one_row_graph(
+    outputs: Sequence[Variable], leaves: Sequence[RowLeaf], n_rows: int, length: Variable | None
+) -> list[Variable]:
+    """Rebuild `outputs` for a table of one row."""
+    new: dict[Variable, Variable] = {leaf.variable: pt.expand_dims(leaf.row, leaf.axis) for leaf in leaves}
+    if length is not None:
+        new[length] = pt.constant(1, dtype="int64")
+    with_rows: set[Variable] = set(new)
+    for node in toposort(list(outputs)):
+        if not any(variable in with_rows for variable in node.inputs) and not isinstance(node.op, Alloc):
+            continue
+        inputs = [new.get(variable, variable) for variable in node.inputs]
+        for old, rebuilt in zip(node.outputs, _rebuild(node, inputs, n_rows), strict=True):
+            new[old] = rebuilt
+            with_rows.add(old)
+    return [new.get(output, output) for output in outputs]
+
+
+def _rebuild(node: Any, inputs: list[Variable], n_rows: int) -> list[Variable]:
+    """Apply the operation of `node` to one-row inputs."""
+    op = node.op
+    if isinstance(op, CheckAndRaise):
+        # A check of all rows at once would let one bad row decide for its neighbours, or raise.
+        value, *conditions = inputs
+        return [_minus_infinity_unless(conditions, value)]
+    if isinstance(op, Alloc):
+        value, *shape = inputs
+        lengths = [
+            1 if static == n_rows else entry
+            for static, entry in zip(node.outputs[0].type.shape, shape, strict=True)
+        ]
+        return [pt.alloc(value, *lengths)]
+    if isinstance(op, Dot) or (isinstance(op, Blockwise) and isinstance(op.core_op, Dot)):
+        return [_product_in_fixed_order(*inputs)]
+    if isinstance(op, OpFromGraph) and not isinstance(op, SymbolicOp):
+        inlined = inline_ofg_node(op.make_node(*inputs)) if _same_types(node, inputs) else None
+        if inlined is None:
+            raise ValueError("cannot inline")
+        return list(inlined)
+    if isinstance(op, SymbolicOp):
+        return list(op(*inputs, return_list=True))
+    return list(op.make_node(*inputs).outputs)
+
+
+def _same_types(node: Any, inputs: Sequence[Variable]) -> bool:
+    return all(
+        old.type.ndim == new.type.ndim if isinstance(old.type, TensorType) else True
+        for old, new in zip(node.inputs, inputs, strict=True)
+    )
+
+
+def _minus_infinity_unless(conditions: Sequence[Variable], value: Variable) -> Variable:
+    checks = []
+    for condition in conditions:
+        if condition.owner is not None and isinstance(condition.owner.op, ScalarFromTensor):
+            condition = condition.owner.inputs[0]
+        checks.append(pt.all(pt.as_tensor_variable(condition)))
+    holds = checks[0] if len(checks) == 1 else pt.all(pt.stack(checks))
+    return pt.switch(holds, value, np.asarray(-np.inf, dtype=value.type.dtype))
+
+
+def _product_in_fixed_order(left: Variable, right: Variable) -> Variable:
+    """Return the matrix product as a sum of products, whose bits do not depend on the neighbouring rows.
+
+    BLAS chooses its order of summation by the number of rows and a row's place among them.
+    """
+    if left.type.ndim == 1 and right.type.ndim == 1:
+        return (left * right).sum()
+    if right.type.ndim == 1:
+        return (left * right).sum(axis=-1)
+    if left.type.ndim == 1:
+        return (pt.expand_dims(left, -1) * right).sum(axis=-2)
+    if right.type.shape[-1] == 1:
+        return (left * pt.swapaxes(right, -1, -2)).sum(axis=-1, keepdims=True)
+    return (pt.expand_dims(left, -1) * pt.expand_dims(right, -3)).sum(axis=-2)

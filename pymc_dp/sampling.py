@@ -1,0 +1,240 @@
+"""The seam to `pm.sample`: plan the whole run, charge it, sample with PyMC, publish what may leave.
+
+A PyMC step is never told how many chains there will be and has no say in the returned tree, so `sample`, with
+`pm.sample`'s signature, wraps around it. Importing `pymc_dp` makes `pm.sample` hand calls with a DP step over to
+`sample` and pass every other call through untouched.
+"""
+
+import functools
+import inspect
+import logging
+import warnings
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import pymc as pm
+from pymc.sampling.mcmc import get_default_tune_steps
+from pymc.sampling.parallel import _cpu_count
+from pymc.step_methods.compound import flatten_steps
+from xarray import DataTree
+
+from pymc_dp import _validate
+from pymc_dp.budget import Plan, PrivacyBudget
+from pymc_dp.exceptions import InvalidArgument, UnsupportedOption
+from pymc_dp.prior import Prior
+from pymc_dp.publish import publish, publishable_names
+from pymc_dp.release import Doors, InsecureNoise, NoiseSource, SecureNoise
+from pymc_dp.rows import UnitLikelihood
+from pymc_dp.steps.base import Authorisation, DPStep
+
+_log = logging.getLogger(__name__)
+_pymc_sample: Callable[..., Any] = pm.sample
+
+#: Options of `pm.sample` whose other values would return or store more than releases.
+_ALLOWED_IDATA_OPTIONS = {"include_transformed"}
+_PROGRESS_BARS = (True, False, "combined", "split", "combined+stats", "stats+combined", "split+stats", "stats+split")
+
+
+def sample(draws: int = 1000, **options: Any) -> DataTree:
+    """Draw from the posterior with a differentially private step: `pm.sample`, planned and paid for.
+
+    `pm.sample` itself calls this for DP steps once `pymc_dp` has been imported.
+
+    Parameters
+    ----------
+    draws : int
+        Kept iterations of each chain.
+    **options
+        As in `pm.sample`. Different here: ``step`` has to hold a DP step that updates all free variables;
+        ``tune`` defaults to what the step wants (0 for most: tuning is paid for); ``initvals`` default to draws
+        from the prior, and what you pass is taken as public; ``random_seed`` never determines privacy noise.
+        Options that would let something else than releases leave are refused.
+
+    Returns
+    -------
+    DataTree
+        Groups ``posterior``, ``sample_stats``, ``privacy`` (attributes: what was guaranteed, and how) and
+        ``releases`` (every noisy gradient and log-ratio with its position). No group holds data.
+
+    Raises
+    ------
+    BudgetExceeded
+        If the run does not fit what is left of the budget; nothing is changed then.
+    UnsupportedModel
+        If the likelihood is not a product over units.
+    UnsupportedOption
+        If an option cannot be combined with a DP step.
+
+    Notes
+    -----
+    Everything that can fail on bad input fails before the budget is charged. Once it is charged, the cost of
+    all iterations of all chains is spent, also when the run is interrupted or crashes.
+    """
+    settings = inspect.signature(_pymc_sample).bind(draws, **options)
+    settings.apply_defaults()
+    arguments = dict(settings.arguments)
+    _refuse_unsupported_options(arguments, arguments.pop("kwargs"))
+    model = pm.modelcontext(arguments["model"])
+    step = _dp_step(arguments["step"], model)
+    tune = get_default_tune_steps(step, arguments["tune"])
+    cores = min(4, _cpu_count()) if arguments["cores"] is None else arguments["cores"]
+    chains = max(2, cores) if arguments["chains"] is None else arguments["chains"]
+    budget = step.budget
+    plan = budget.plan(step, draws=draws, tune=tune, chains=chains)  # refuses early, before the slow work
+    _refuse_bad_options(arguments, model, plan)
+
+    names = publishable_names(model, step.unit, arguments["var_names"])
+    rows = UnitLikelihood(model, step.unit, step.unit_index)
+    _warn_about_delta(budget, rows)
+    prior = Prior(model)
+    rows.warm_up()
+    prior.log_density(step.parameters.to_theta(model.initial_point(random_seed=0)))
+
+    with _charged(budget, plan, step, rows, prior):
+        tree = _pymc_sample(
+            **{
+                **arguments,
+                "model": model,
+                "step": step,
+                "tune": tune,
+                "chains": chains,
+                "cores": cores,
+                "var_names": names.kept,
+                "initvals": arguments["initvals"] or {rv: "prior" for rv in model.free_RVs},
+                "random_seed": arguments["random_seed"] if arguments["random_seed"] is not None else step.insecure_seed,
+                "discard_tuned_samples": False,  # releases made while tuning are paid for, too
+            }
+        )
+    return publish(
+        tree,
+        plan=plan,
+        budget=budget,
+        step=step,
+        names=names,
+        n_units=rows.n_units if budget.relation == "substitute" else None,
+        keep_warmup=not arguments["discard_tuned_samples"],
+    )
+
+
+@contextmanager
+def _charged(
+    budget: PrivacyBudget, plan: Plan, step: DPStep, rows: UnitLikelihood, prior: Prior
+) -> Iterator[None]:
+    """Charge the plan, let the step run once, and take the authorisation back however the run ends."""
+    noise: NoiseSource = SecureNoise() if step.insecure_seed is None else InsecureNoise(step.insecure_seed)
+    doors = Doors(
+        rows,
+        noise,
+        budget.relation,
+        plan.chains,
+        plan.releases_per_chain,
+        plan.noise_multipliers,
+        exact_counts=step.clip_diagnostics == "exact",
+    )
+    try:
+        budget.charge(plan)
+        step.authorise(Authorisation(doors, prior, plan.noise_multipliers, budget.epsilon_spent))
+        yield
+    finally:
+        step.withdraw()
+        doors.close()
+
+
+def _dp_steps(step: Any) -> list[DPStep]:
+    """Return the DP steps in what was passed as ``step=``."""
+    if step is None:
+        return []
+    steps = step if isinstance(step, Sequence) else [step]
+    found: list[DPStep] = []
+    for one in steps:
+        try:
+            found += [leaf for leaf in flatten_steps(one) if isinstance(leaf, DPStep)]
+        except ValueError:  # not a step: pm.sample says so itself
+            continue
+    return found
+
+
+def _dp_step(step: Any, model: pm.Model) -> DPStep:
+    found = _dp_steps(step)
+    if not found:
+        raise UnsupportedOption("pymc_dp.sample needs step=: a differentially private step such as DPHMC.")
+    if len(found) > 1:
+        raise UnsupportedOption("Pass one DP step that updates all free variables; several are not supported.")
+    left_over = [var.name for var in model.value_vars if var not in found[0].vars]
+    steps = step if isinstance(step, Sequence) else [step]
+    if left_over or sum(len(flatten_steps(one)) for one in steps) > 1:
+        raise UnsupportedOption(
+            "Every free variable has to be updated by the DP step: a step that is not private would publish the "
+            f"data through {', '.join(left_over) or 'the others'}. Leave out vars= and the other steps."
+        )
+    if len(found[0].vars) != len(model.value_vars):
+        raise UnsupportedOption("The DP step was made for another model. Make it inside this model's context.")
+    return found[0]
+
+
+def _refuse_unsupported_options(arguments: dict[str, Any], unknown: dict[str, Any]) -> None:
+    if unknown:
+        raise UnsupportedOption(f"pm.sample has no option {', '.join(sorted(unknown))} for DP steps.")
+    if arguments["trace"] is not None:
+        raise UnsupportedOption("trace= would store the model's data with the draws. Leave it out; save the result.")
+    if not arguments["return_inferencedata"]:
+        raise UnsupportedOption("return_inferencedata=False would return a trace that holds the model. Leave it out.")
+    if arguments["nuts_sampler"] not in (None, "pymc"):
+        raise UnsupportedOption(f"nuts_sampler={arguments['nuts_sampler']!r} cannot run a DP step. Leave it out.")
+    if arguments["backend"] not in (None, "numba"):
+        raise UnsupportedOption("DP steps run on PyTensor's numba backend. Leave out backend=.")
+    extra = set(arguments["idata_kwargs"] or {}) - _ALLOWED_IDATA_OPTIONS
+    if extra:
+        raise UnsupportedOption(
+            f"idata_kwargs {sorted(extra)} may add values computed from the data. Allowed: include_transformed."
+        )
+
+
+def _refuse_bad_options(arguments: dict[str, Any], model: pm.Model, plan: Plan) -> None:
+    """Refuse what `pm.sample` would refuse only after the charge."""
+    if arguments["random_seed"] == -1:
+        raise InvalidArgument("random_seed must not be -1. Leave it out for no seed.")
+    if arguments["progressbar"] not in _PROGRESS_BARS:
+        raise InvalidArgument(f"progressbar must be one of {_PROGRESS_BARS}.")
+    blas_cores = arguments["blas_cores"]
+    if not (blas_cores is None or blas_cores == "auto" or isinstance(blas_cores, int)):
+        raise InvalidArgument("blas_cores must be a whole number, 'auto' or None.")
+    _validate.whole("cores", 1 if arguments["cores"] is None else arguments["cores"], at_least=1)
+    initvals = arguments["initvals"]
+    if initvals is None:
+        return
+    if not isinstance(initvals, dict) and len(initvals) != plan.chains:
+        raise InvalidArgument(f"initvals has {len(initvals)} entries for {plan.chains} chains. Pass one for each.")
+    known = {rv.name for rv in model.free_RVs} | {var.name for var in model.value_vars}
+    for values in [initvals] if isinstance(initvals, dict) else initvals:
+        wrong = {getattr(name, "name", name) for name in values or {}} - known
+        if wrong:
+            raise InvalidArgument(f"initvals names {sorted(wrong)}, which are no free variables of the model.")
+
+
+def _warn_about_delta(budget: PrivacyBudget, rows: UnitLikelihood) -> None:
+    if budget.relation == "substitute" and budget.delta >= 1.0 / rows.n_units:
+        warnings.warn(
+            f"delta={budget.delta:g} is not below 1/n = {1.0 / rows.n_units:.2g}: publishing one person's whole row "
+            "would satisfy it. Choose delta well below 1/n.",
+            UserWarning,
+            stacklevel=3,
+        )
+
+
+@functools.wraps(_pymc_sample)
+def _sample_or_pass_through(*args: Any, **kwargs: Any) -> Any:
+    if _dp_steps(kwargs.get("step")):
+        return sample(*args, **kwargs)
+    return _pymc_sample(*args, **kwargs)
+
+
+def install() -> None:
+    """Make `pm.sample` hand calls with a DP step to `sample`. Importing `pymc_dp` does this."""
+    pm.sample = pm.sampling.sample = _sample_or_pass_through
+
+
+def uninstall() -> None:
+    """Give `pm.sample` back as it was; `pymc_dp.sample` still works."""
+    pm.sample = pm.sampling.sample = _pymc_sample

@@ -1,0 +1,199 @@
+r"""Differentially private Hamiltonian Monte Carlo.
+
+Räisä, Koskela and Honkela (2021), *Differentially private Hamiltonian Monte Carlo*, Algorithm 1, on top of the
+penalty test of Yıldırım and Ermiş (2019), with two changes: the kick follows the gradient of the log-density (the
+paper prints the opposite sign), and the noisy gradient at the current state is kept between iterations, which
+saves one release in L + 1 and leaves the acceptance ratio unchanged (docs: "Reusing gradients").
+
+========================  ==========================================================
+symbol                    here
+========================  ==========================================================
+:math:`\theta, p`         `theta`, `momentum`
+:math:`\eta, L, M`        `step_size`, `n_leapfrog`, `mass_matrix`
+:math:`b_g, b_l`          `clip_gradient`, `clip_log_ratio`
+:math:`\sigma_l`          `noise_std` of the log-ratio
+========================  ==========================================================
+
+Released in one iteration: `n_leapfrog` gradients (one more without reuse) and one log-ratio.
+"""
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike
+from pymc.step_methods.hmc.quadpotential import QuadPotential
+from scipy.stats import qmc
+
+from pymc_dp import _validate
+from pymc_dp.budget import ReleaseRequest
+from pymc_dp.parameters import FloatArray
+from pymc_dp.release.interface import Release
+from pymc_dp.steps.base import DPStep, Transition
+from pymc_dp.steps.tuning import kinetic_energy, required
+
+
+class DPHMC(DPStep):
+    """Differentially private Hamiltonian Monte Carlo.
+
+    Parameters
+    ----------
+    vars : sequence of variables, optional
+        Free variables to update: all of them, in any order. Default: all.
+    budget : PrivacyBudget
+        What the run is charged to. All iterations of all chains, tuning included, are charged before the data
+        is touched.
+    clip_gradient : float
+        Clip bound of one unit's log-likelihood gradient, a Euclidean norm on PyMC's unconstrained scale. Too
+        small biases the proposals (not the posterior: the test does not depend on gradients), too large adds
+        noise.
+    clip_log_ratio : float
+        Clip bound of one unit's log-likelihood ratio per unit of distance between the two points. Where it cuts,
+        the posterior is biased. A Lipschitz constant of one unit's log-likelihood never cuts.
+    step_size : float
+        Mean leapfrog step. Each trajectory uses the step times a factor within ``1 ± step_size_jitter``, from a
+        randomised Halton sequence.
+    n_leapfrog : int
+        Leapfrog steps in a trajectory, at least 1.
+    step_size_jitter : float
+        Relative half-width of the jitter, in [0, 1).
+    mass_matrix : ndarray, shape (parameters,) or (parameters, parameters), optional
+        Covariance of the momentum, as a diagonal or a matrix, in the order of ``model.value_vars``. A good one
+        is near the inverse of the posterior covariance, from public knowledge. Default: the identity.
+    gradient_share : float
+        Part of the cost spent on gradients; the rest is spent on log-ratios.
+    reuse_gradient : bool
+        Keep the noisy gradient of the current state: n_leapfrog·iterations + 1 gradients a chain instead of
+        (n_leapfrog + 1)·iterations. False gives the paper's algorithm.
+    budget_share, unit, unit_index, clip_diagnostics, keep_releases, insecure_seed, model
+        See `pymc_dp.steps.base.DPStep`.
+
+    Raises
+    ------
+    InvalidArgument
+        If an argument is missing or out of range.
+
+    Notes
+    -----
+    *Privacy.* Gradients and log-ratios are released with Gaussian noise calibrated so that the whole run costs
+    what was charged. Everything else (accepting, momenta, step sizes) depends on the data through them only.
+
+    *Exactness.* The chain's stationary distribution is the posterior, exactly, as long as no log-ratio is
+    clipped; the noise only lowers acceptance.
+
+    References
+    ----------
+    Räisä, Koskela and Honkela (2021), arXiv:2106.09376, Algorithm 1 and Theorem 3.2.
+    Yıldırım and Ermiş (2019), Exact MCMC with differentially private moves, Statistics and Computing 29.
+    """
+
+    name = "dp_hmc"
+    stats_dtypes_shapes = {
+        "accepted": (bool, []),
+        "acceptance_rate": (np.float64, []),
+        "diverging": (bool, []),
+        "epsilon_charged": (np.float64, []),
+        "log_ratio": (np.float64, []),
+        "mean_accepted": (np.float64, []),
+        "n_gradients": (np.int64, []),
+        "noise_std": (np.float64, []),
+        "releases": (object, None),
+        "step_size": (np.float64, []),
+    }
+
+    def __init__(
+        self,
+        vars: Sequence[Any] | None = None,
+        *,
+        clip_gradient: float | None = None,
+        clip_log_ratio: float | None = None,
+        step_size: float | None = None,
+        n_leapfrog: int = 5,
+        step_size_jitter: float = 0.5,
+        mass_matrix: ArrayLike | None = None,
+        gradient_share: float = 0.5,
+        reuse_gradient: bool = True,
+        **shared: Any,
+    ) -> None:
+        super().__init__(vars, **shared)
+        self.clip_gradient = required("clip_gradient", clip_gradient, "the norm of one unit's gradient")
+        self.clip_log_ratio = required(
+            "clip_log_ratio", clip_log_ratio, "how fast one unit's log-likelihood can change, per unit of distance"
+        )
+        self.step_size = required("step_size", step_size, "about the posterior's narrowest standard deviation")
+        self.n_leapfrog = _validate.whole("n_leapfrog", n_leapfrog, at_least=1)
+        self.step_size_jitter = _validate.not_negative("step_size_jitter", step_size_jitter)
+        if self.step_size_jitter:
+            _validate.open_unit_interval("step_size_jitter", step_size_jitter)
+        self.gradient_share = _validate.open_unit_interval("gradient_share", gradient_share)
+        self.reuse_gradient = bool(reuse_gradient)
+        self._kinetic_energy: QuadPotential = kinetic_energy(mass_matrix, self.parameters.size)
+        self.start()
+
+    @property
+    def clip_bounds(self) -> dict[str, float]:
+        """The clip bounds, for the result's metadata."""
+        return {"gradient": self.clip_gradient, "log_ratio": self.clip_log_ratio}
+
+    def sampler_requests(self, iterations: int) -> list[ReleaseRequest]:
+        """Return what one chain releases."""
+        gradients = iterations * self.n_leapfrog + (1 if self.reuse_gradient else iterations)
+        return [
+            ReleaseRequest("gradient", gradients, self.gradient_share, self.parameters.size),
+            ReleaseRequest("log_ratio", iterations, 1.0 - self.gradient_share, 1),
+        ]
+
+    def start(self) -> None:
+        """Forget the gradient of the last chain and begin a new sequence of step sizes."""
+        self._gradient: Release | None = None
+        self._halton = qmc.Halton(d=1, scramble=True, rng=self.rng)
+        self._kinetic_energy.set_rng(self.rng)
+
+    def transition(self, theta: FloatArray) -> Transition:
+        """Propose the end of a noisy leapfrog trajectory; accept it by the penalty test."""
+        step_size = self._jittered_step_size()
+        momentum = self._kinetic_energy.random()
+        log_uniform = -self.rng.exponential()
+
+        gradient = self._gradient
+        if gradient is None or not self.reuse_gradient:
+            gradient = self.release_gradient(theta, self.clip_gradient)
+        theta_new, momentum_new, gradient_new, n_gradients = self._leapfrog(theta, momentum, gradient, step_size)
+        stats = {"step_size": step_size, "n_gradients": n_gradients + (gradient is not self._gradient)}
+        self._gradient = gradient
+
+        log_prior_ratio = self.prior.log_density(theta_new) - self.prior.log_density(theta)
+        if gradient_new is None or not np.isfinite(log_prior_ratio):
+            stats |= {"diverging": True, "accepted": False, "acceptance_rate": 0.0}
+            return Transition(theta, stats | {"log_ratio": np.nan, "noise_std": np.nan})
+
+        bound = self.clip_log_ratio * float(np.linalg.norm(theta_new - theta))
+        ratio = self.release_log_ratio(theta, theta_new, bound)
+        energy_change = self._kinetic_energy.energy(momentum_new) - self._kinetic_energy.energy(momentum)
+        log_accept = float(ratio.value[0]) + log_prior_ratio - energy_change - 0.5 * ratio.noise_std**2
+        accepted = bool(log_uniform < log_accept)
+        if accepted:
+            theta, self._gradient = theta_new, gradient_new
+        stats |= {"diverging": False, "accepted": accepted, "acceptance_rate": float(np.exp(min(0.0, log_accept)))}
+        return Transition(theta, stats | {"log_ratio": float(ratio.value[0]), "noise_std": ratio.noise_std})
+
+    def _leapfrog(
+        self, theta: FloatArray, momentum: FloatArray, gradient: Release, step_size: float
+    ) -> tuple[FloatArray, FloatArray, Release | None, int]:
+        """Return the end of the trajectory, the noisy gradient there (None if it left the numbers), and the cost."""
+        momentum = momentum + 0.5 * step_size * self._drift(theta, gradient)
+        for leap in range(1, self.n_leapfrog + 1):
+            theta = theta + step_size * self._kinetic_energy.velocity(momentum)
+            if not np.isfinite(theta).all():
+                return theta, momentum, None, leap - 1
+            gradient = self.release_gradient(theta, self.clip_gradient)
+            kick = step_size if leap < self.n_leapfrog else 0.5 * step_size
+            momentum = momentum + kick * self._drift(theta, gradient)
+        return theta, momentum, gradient if np.isfinite(momentum).all() else None, self.n_leapfrog
+
+    def _drift(self, theta: FloatArray, gradient: Release) -> FloatArray:
+        """Return the noisy gradient of the log-posterior."""
+        return gradient.value + self.prior.gradient(theta)
+
+    def _jittered_step_size(self) -> float:
+        return self.step_size * (1.0 + self.step_size_jitter * (2.0 * float(self._halton.random(1)[0, 0]) - 1.0))
