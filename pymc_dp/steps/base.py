@@ -174,6 +174,7 @@ class DPStep(BlockedStep):
         self.vars = model.value_vars if vars is None else get_value_vars_from_user_vars(vars, model)
         self.parameters = ParameterVector(model)
         self.tune = False
+        self._iteration = self._tuning_iterations = 0
         self.rng = np.random.default_rng()
         self._authorisation: Authorisation | None = None
         self._door: Door | None = None
@@ -181,8 +182,8 @@ class DPStep(BlockedStep):
     # What a sampler defines -------------------------------------------------------------------------------
 
     @abstractmethod
-    def sampler_requests(self, iterations: int) -> Sequence[ReleaseRequest]:
-        """Return what `iterations` iterations of one chain release, clip counts apart; shares add up to 1."""
+    def sampler_requests(self, tune: int, draws: int) -> Sequence[ReleaseRequest]:
+        """Return what one chain releases, clip counts apart; shares add up to 1."""
 
     @abstractmethod
     def start(self) -> None:
@@ -204,6 +205,11 @@ class DPStep(BlockedStep):
         """The exact log-prior."""
         return self._authorised().prior
 
+    @property
+    def tuning(self) -> bool:
+        """Whether the current iteration is one of tuning, whose draws are no draws from the posterior."""
+        return self._iteration < self._tuning_iterations
+
     def release_gradient(self, theta: FloatArray, bound: float) -> Release:
         """Ask the door for a noisy clipped gradient of the log-likelihood at `theta`."""
         multiplier = self._authorised().noise_multipliers["gradient"]
@@ -218,7 +224,7 @@ class DPStep(BlockedStep):
 
     def release_requests(self, tune: int, draws: int) -> list[ReleaseRequest]:
         """Return everything that one chain releases. See `pymc_dp.budget.PlannableStep`."""
-        requests = list(self.sampler_requests(tune + draws))
+        requests = list(self.sampler_requests(tune, draws))
         if self.clip_diagnostics != "private":
             return requests
         rest = 1.0 - _CLIP_COUNT_SHARE
@@ -250,6 +256,7 @@ class DPStep(BlockedStep):
         key = tuple(getattr(self.rng.bit_generator.seed_seq, "spawn_key", ()))
         self._door = self._authorised().doors.open(key)
         self._iteration = 0
+        self._tuning_iterations = tune
         self._window_ends = frozenset(window_ends(tune, draws))
         self._accepted = 0
         self._released: list[Release] = []

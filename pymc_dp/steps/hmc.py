@@ -14,7 +14,9 @@ symbol                    here
 :math:`\sigma_l`          `noise_std` of the log-ratio
 ========================  ==========================================================
 
-Released in one iteration: `n_leapfrog` gradients (one more without reuse) and one log-ratio.
+Released in one iteration: `n_leapfrog` gradients (one more without reuse) and, after tuning, one log-ratio.
+Tuning iterations follow their trajectories without a test: a chain that starts far from the posterior would pay
+for tests that a long move cannot pass, and tuning draws are discarded.
 """
 
 from collections.abc import Sequence
@@ -135,12 +137,13 @@ class DPHMC(DPStep):
         """The clip bounds, for the result's metadata."""
         return {"gradient": self.clip_gradient, "log_ratio": self.clip_log_ratio}
 
-    def sampler_requests(self, iterations: int) -> list[ReleaseRequest]:
-        """Return what one chain releases."""
+    def sampler_requests(self, tune: int, draws: int) -> list[ReleaseRequest]:
+        """Return what one chain releases: tuning moves without a test, so it asks for no log-ratio."""
+        iterations = tune + draws
         gradients = iterations * self.n_leapfrog + (1 if self.reuse_gradient else iterations)
         return [
             ReleaseRequest("gradient", gradients, self.gradient_share, self.parameters.size),
-            ReleaseRequest("log_ratio", iterations, 1.0 - self.gradient_share, 1),
+            ReleaseRequest("log_ratio", draws, 1.0 - self.gradient_share, 1),
         ]
 
     def start(self) -> None:
@@ -164,8 +167,10 @@ class DPHMC(DPStep):
 
         log_prior_ratio = self.prior.log_density(theta_new) - self.prior.log_density(theta)
         if gradient_new is None or not np.isfinite(log_prior_ratio):
-            stats |= {"diverging": True, "accepted": False, "acceptance_rate": 0.0}
-            return Transition(theta, stats | {"log_ratio": np.nan, "noise_std": np.nan})
+            return Transition(theta, stats | _untested(accepted=False))
+        if self.tuning:
+            self._gradient = gradient_new
+            return Transition(theta_new, stats | _untested(accepted=True))
 
         bound = self.clip_log_ratio * float(np.linalg.norm(theta_new - theta))
         ratio = self.release_log_ratio(theta, theta_new, bound)
@@ -197,3 +202,9 @@ class DPHMC(DPStep):
 
     def _jittered_step_size(self) -> float:
         return self.step_size * (1.0 + self.step_size_jitter * (2.0 * float(self._halton.random(1)[0, 0]) - 1.0))
+
+
+def _untested(*, accepted: bool) -> dict[str, Any]:
+    """Return the statistics of a move without a test: one of tuning, or one that left the numbers."""
+    untested = {"log_ratio": np.nan, "noise_std": np.nan, "acceptance_rate": float(accepted)}
+    return {**untested, "diverging": not accepted, "accepted": accepted}

@@ -1,0 +1,182 @@
+"""Reports on a finished private run: what was guaranteed, what was spent, and whether the draws are usable.
+
+Everything here is computed from the published tree, so it costs no privacy.
+"""
+
+import json
+import math
+from dataclasses import dataclass
+from typing import Any
+
+import arviz as az
+import numpy as np
+from xarray import DataTree
+
+from pymc_dp.accounting import gaussian_epsilon
+
+_GOOD_R_HAT = 1.05
+_GOOD_EFFECTIVE_DRAWS = 200
+
+_IN_WORDS = {
+    "substitute": (
+        "replacing {unit} by any other changes the probability of any result by at most a factor "
+        "e^{epsilon:.3g} = {factor:.3g}, except with probability {delta:.2g}. The number of units is public"
+    ),
+    "add-remove": (
+        "adding or removing {unit} changes the probability of any result by at most a factor "
+        "e^{epsilon:.3g} = {factor:.3g}, except with probability {delta:.2g}"
+    ),
+}
+
+
+@dataclass(frozen=True)
+class Quality:
+    """How good the draws of a private run are.
+
+    Attributes
+    ----------
+    draws : int
+        Kept draws of all chains.
+    acceptance : float
+        Share of accepted proposals.
+    r_hat : float
+        Largest R-hat of any parameter.
+    effective_draws : float
+        Smallest bulk effective sample size of any parameter.
+    test_noise : float
+        Median standard deviation of the noise in the log-ratio of the acceptance test. Below about 1 it hardly
+        costs acceptance, above 3 hardly anything is accepted.
+    clip_fractions : dict of str to tuple of float
+        Released share of clipped units, and the standard deviation of its noise, by kind of release.
+    usable : bool
+        R-hat below 1.05 and at least 200 effective draws.
+    """
+
+    draws: int
+    acceptance: float
+    r_hat: float
+    effective_draws: float
+    test_noise: float
+    clip_fractions: dict[str, tuple[float, float]]
+
+    @property
+    def usable(self) -> bool:
+        """Whether summaries of the draws can be reported as posterior summaries."""
+        return self.r_hat < _GOOD_R_HAT and self.effective_draws >= _GOOD_EFFECTIVE_DRAWS
+
+
+def quality(tree: DataTree) -> Quality:
+    """Return the quality of a private run's draws, from its published tree.
+
+    Parameters
+    ----------
+    tree : DataTree
+        As `pm.sample` returned it, or as read back from disk.
+    """
+    stats = tree["sample_stats"]
+    posterior = tree["posterior"]
+    return Quality(
+        draws=int(posterior.sizes["chain"] * posterior.sizes["draw"]),
+        acceptance=float(stats["accepted"].mean()),
+        r_hat=_extreme(az.rhat(tree), max),
+        effective_draws=_extreme(az.ess(tree), min),
+        test_noise=float(stats["noise_std"].median()),
+        clip_fractions=_clip_fractions(tree),
+    )
+
+
+def privacy_report(tree: DataTree) -> str:
+    """Return what a private run guarantees and what was spent on what, as text.
+
+    Parameters
+    ----------
+    tree : DataTree
+        As `pm.sample` returned it, or as read back from disk.
+    """
+    facts = tree["privacy"].attrs
+    lines = []
+    if not facts["private"]:
+        lines.append(f"THIS RESULT IS NOT PRIVATE: {facts['not_private_because']}. Do not publish it.")
+    meaning = _IN_WORDS[facts["relation"]].format(
+        unit=facts["unit"], epsilon=facts["epsilon"], factor=math.exp(facts["epsilon"]), delta=facts["delta"]
+    )
+    lines += [
+        f"Guarantee: epsilon {facts['epsilon']:.4g}, delta {facts['delta']:.3g}, relation {facts['relation']}:",
+        f"  {meaning}.",
+        f"Budget: {facts['budget_epsilon_spent']:.4g} of epsilon {facts['budget_epsilon']:.4g} spent, "
+        "this run included.",
+        f"{'released':<12}{'count':>8}{'noise multiplier':>18}{'share':>8}",
+    ]
+    for entry in json.loads(facts["releases"]):
+        lines.append(
+            f"{entry['kind']:<12}{entry['count']:>8d}{entry['noise_multiplier']:>18.4g}{entry['share']:>8.1%}"
+        )
+    bounds = ", ".join(f"{kind} {bound:g}" for kind, bound in json.loads(facts["clip_bounds"]).items())
+    lines += [f"Clip bounds: {bounds}.", f"Noise: {facts['noise']}.", f"Accounting: {facts['accountant']}."]
+    omitted = json.loads(facts["omitted_because_computed_from_rows"])
+    if omitted:
+        lines.append(f"Left out because computed from rows: {', '.join(omitted)}.")
+    return "\n".join(lines)
+
+
+def quality_report(tree: DataTree) -> str:
+    """Return how good the draws are, whether they are usable and what would make them so, as text.
+
+    Parameters
+    ----------
+    tree : DataTree
+        As `pm.sample` returned it, or as read back from disk.
+    """
+    found = quality(tree)
+    lines = [
+        f"{found.draws} draws, accepted {found.acceptance:.0%}; R-hat up to {found.r_hat:.2f}, "
+        f"effective draws at least {found.effective_draws:.0f}",
+        f"noise of the acceptance test: {found.test_noise:.2f} (median; up to about 1 is good)",
+    ]
+    for kind, (fraction, noise_std) in found.clip_fractions.items():
+        lines.append(f"clipped units in a {kind.replace('_', '-')}: {fraction:.2%} ± {noise_std:.2%} (released)")
+    if found.usable:
+        return "\n".join([*lines, "Usable: the chains agree and give enough effective draws."])
+    lines.append(
+        f"NOT usable as a posterior: it takes R-hat below {_GOOD_R_HAT} and {_GOOD_EFFECTIVE_DRAWS} effective draws. "
+        "The chains' common mean may still be near the posterior mean; its intervals are not to be trusted."
+    )
+    return "\n".join([*lines, _what_would_help(tree, found)])
+
+
+def _what_would_help(tree: DataTree, found: Quality) -> str:
+    """Say by how much the budget would have to grow, by the scaling of the test noise.
+
+    At the same acceptance, draws are bought in proportion to rho, and a log-ratio's noise at the posterior's
+    width shrinks with the square root of the number of units: what counts is rho times the number of units.
+    """
+    facts = tree["privacy"].attrs
+    factor = _GOOD_EFFECTIVE_DRAWS / max(1.0, found.effective_draws) * max(1.0, found.test_noise) ** 2
+    epsilon = gaussian_epsilon(facts["rho"] * factor, facts["delta"])
+    units = f"about {factor:.0f} times as many units at this epsilon"
+    if "n_units" in facts:
+        units = f"about {facts['n_units'] * factor:,.0f} units at this epsilon (there are {facts['n_units']:,})"
+    return f"What would make it usable with this sampler: {units}, or epsilon about {epsilon:.0f} on these."
+
+
+def _clip_fractions(tree: DataTree) -> dict[str, tuple[float, float]]:
+    """Return mean released clip fractions with the standard deviation of that mean's noise."""
+    stats = tree["sample_stats"]
+    found = {}
+    for kind in ("gradient", "log_ratio"):
+        name = f"clip_fraction_{kind}"
+        if name not in stats:
+            continue
+        noise_std = math.nan
+        if "releases" in tree and "clip_count_noise_std" in tree["releases"] and "n_units" in tree["privacy"].attrs:
+            each = float(tree["releases"]["clip_count_noise_std"][0]) / tree["privacy"].attrs["n_units"]
+            noise_std = each / math.sqrt(tree["releases"].sizes["clip_count_release"])
+        found[kind] = (float(stats[name].mean()), noise_std)
+    return found
+
+
+def _extreme(dataset: Any, choose: Any) -> float:
+    """Return the largest or smallest finite value in a dataset of one statistic; nan if there is none."""
+    values = np.concatenate([np.ravel(variable.values) for variable in dataset.data_vars.values()])
+    finite = values[np.isfinite(values)]
+    return float(choose(finite)) if finite.size else math.nan
