@@ -23,6 +23,9 @@ RELATIONS: tuple[Relation, ...] = ("substitute", "add-remove")
 #: Beyond this noise multiplier a release is nothing but noise on any table that fits a computer.
 _LARGEST_NOISE_MULTIPLIER = 1e9
 
+#: Shares of a budget add up to the whole only up to the rounding of their last bits.
+_ROUNDING = 1e-12
+
 
 @dataclass(frozen=True)
 class ReleaseRequest:
@@ -190,8 +193,9 @@ class PrivacyBudget:
 
     @property
     def remaining_rho(self) -> float:
-        """What is left; a run costing more is refused."""
-        return max(0.0, self._rho - self.rho_spent)
+        """What is left; a run costing more is refused. A remainder of mere rounding counts as nothing."""
+        left = self._rho - self.rho_spent
+        return left if left > _ROUNDING * self._rho else 0.0
 
     @property
     def epsilon_spent(self) -> float:
@@ -281,8 +285,7 @@ class PrivacyBudget:
             )
         with self._lock:
             together = math.fsum([*(past.rho for past in self._history), plan.rho])
-            # Shares of what is left add up to the whole only up to rounding of the last bit.
-            if together > self._rho * (1.0 + 1e-12):
+            if together > self._rho * (1.0 + _ROUNDING):
                 raise BudgetExceeded(
                     f"This run costs rho {plan.rho:.4g}, but {self.remaining_rho:.4g} is left of "
                     f"{self._rho:.4g}. Make a new plan with fewer draws, more noise or a smaller budget_share."
@@ -293,7 +296,7 @@ class PrivacyBudget:
         if rho == 0.0:
             return 0.0
         epsilon = gaussian_epsilon(rho, self._delta * (1.0 - EPSILON_SLACK)) + EPSILON_SLACK
-        return min(epsilon, self._epsilon) if rho <= self._rho * (1.0 + 1e-12) else epsilon
+        return min(epsilon, self._epsilon) if rho <= self._rho * (1.0 + _ROUNDING) else epsilon
 
     def __repr__(self) -> str:
         return (

@@ -172,6 +172,8 @@ class DPStep(BlockedStep):
         self.insecure_seed = insecure_seed
         model = pm.modelcontext(model)
         self.vars = model.value_vars if vars is None else get_value_vars_from_user_vars(vars, model)
+        if not set(self.vars) <= set(model.value_vars):
+            raise InvalidArgument("vars names a variable that is no free variable of the model.")
         self.parameters = ParameterVector(model)
         self.tune = False
         self._iteration = self._tuning_iterations = 0

@@ -1,0 +1,50 @@
+import numpy as np
+import pymc as pm
+import pytest
+from hypothesis import settings
+
+import pymc_dp as dp
+
+# The first call of a compiled kernel takes seconds.
+settings.register_profile("compiled", deadline=None)
+settings.load_profile("compiled")
+
+
+def gaussian_data(n=400, seed=0):
+    return np.random.default_rng(seed).normal(1.0, 1.0, size=n)
+
+
+def gaussian_model(y, prior_std=2.0):
+    """Mean of a normal with known variance: the posterior is normal."""
+    with pm.Model(coords={"person": np.arange(len(y))}) as model:
+        mu = pm.Normal("mu", 0.0, prior_std)
+        pm.Normal("y", mu, 1.0, observed=y, dims="person")
+    return model
+
+
+def logistic_data(n=600, seed=0, size=3):
+    generator = np.random.default_rng(seed)
+    x = np.column_stack([np.ones(n), generator.uniform(-1, 1, size=(n, size - 1))])
+    return x, (generator.random(n) < 0.5).astype(np.int64)
+
+
+def logistic_model(x, y, wrap=True):
+    with pm.Model(coords={"person": np.arange(len(y)), "feature": [f"x{i}" for i in range(x.shape[1])]}) as model:
+        data = pm.Data("x", x, dims=("person", "feature")) if wrap else x
+        beta = pm.Normal("beta", 0.0, 1.0, dims="feature")
+        pm.Bernoulli("visit", logit_p=data @ beta if wrap else pm.math.dot(data, beta), observed=y, dims="person")
+    return model
+
+
+def hmc(budget, **settings):
+    """A step with settings that suit the small models here."""
+    defaults = {"clip_gradient": 4.0, "clip_log_ratio": 4.0, "step_size": 0.05, "n_leapfrog": 2}
+    return dp.DPHMC(budget=budget, **(defaults | settings))
+
+
+QUIET = {"progressbar": False, "quiet": True, "compute_convergence_checks": False}
+
+
+@pytest.fixture
+def budget():
+    return dp.PrivacyBudget(epsilon=5.0, delta=1e-6)

@@ -1,0 +1,133 @@
+import math
+
+import numpy as np
+import pytest
+
+from pymc_dp.exceptions import BudgetExceeded, NoPlan, PrivacyError
+from pymc_dp.release import Doors, InsecureNoise, MeteredDoor, SecureNoise
+from pymc_dp.rows import ClippedSum
+
+THETA = np.zeros(2)
+
+
+class FakeRows:
+    n_units = 1000
+
+    def __init__(self):
+        self.touched = 0
+
+    def clipped_gradient(self, theta, bound, grid):
+        self.touched += 1
+        return ClippedSum(np.array([2**30, -(2**30)]), grid, bound, 17)
+
+    def clipped_log_ratio(self, theta, theta_new, bound, grid):
+        self.touched += 1
+        return ClippedSum(np.array([2**30]), grid, bound, 3)
+
+
+class SilentNoise:
+    """Records what is asked of it and adds nothing."""
+
+    secure = True
+    description = "none"
+
+    def __init__(self):
+        self.asked = []
+
+    def add(self, integers, scale):
+        self.asked.append((integers.copy(), scale))
+        return integers
+
+    def for_chain(self, key):
+        return self
+
+
+def door(rows=None, noise=None, relation="substitute", **counts):
+    allowance = {"gradient": 2, "log_ratio": 2, "clip_count": 2} | counts
+    return MeteredDoor(rows or FakeRows(), noise or SilentNoise(), relation, allowance, dict.fromkeys(allowance, 3.0))
+
+
+@pytest.mark.parametrize(("relation", "factor"), [("substitute", 2.0), ("add-remove", 1.0)])
+def test_noise_is_the_multiplier_times_the_sensitivity(relation, factor):
+    noise = SilentNoise()
+    opened = door(noise=noise, relation=relation)
+    gradient = opened.gradient(THETA, bound=5.0, noise_multiplier=3.0)
+    ratio = opened.log_ratio(THETA, THETA + 1, bound=0.7, noise_multiplier=4.0)
+    assert gradient.noise_std == 3.0 * factor * 5.0
+    assert ratio.noise_std == 4.0 * factor * 0.7
+    for (integers, scale), release in zip(noise.asked, (gradient, ratio), strict=True):
+        grid = release.value[0] / integers[0]
+        assert scale == release.noise_std / grid
+
+
+def test_a_release_beyond_the_plan_touches_no_data():
+    rows = FakeRows()
+    opened = door(rows, gradient=2, log_ratio=0)
+    opened.gradient(THETA, 1.0, 3.0)
+    opened.gradient(THETA, 1.0, 3.0)
+    with pytest.raises(BudgetExceeded):
+        opened.gradient(THETA, 1.0, 3.0)
+    with pytest.raises(BudgetExceeded):
+        opened.log_ratio(THETA, THETA, 1.0, 3.0)
+    assert rows.touched == 2
+
+
+@pytest.mark.parametrize("multiplier", [2.999, 0.0, -1.0, math.nan])
+def test_less_noise_than_was_paid_for_is_refused(multiplier):
+    rows = FakeRows()
+    with pytest.raises(BudgetExceeded, match="paid for"):
+        door(rows).gradient(THETA, 1.0, multiplier)
+    assert rows.touched == 0
+
+
+@pytest.mark.parametrize("bound", [0.0, math.inf])
+def test_a_release_without_noise_never_leaves(bound):
+    with pytest.raises((PrivacyError, ValueError, OverflowError)):
+        door(noise=SecureNoise()).gradient(THETA, bound, 3.0)
+
+
+def test_clip_counts_are_means_with_noise_for_their_windows():
+    noise = SilentNoise()
+    opened = door(noise=noise, gradient=5)
+    for _ in range(4):
+        opened.gradient(THETA, 1.0, 3.0)
+    opened.log_ratio(THETA, THETA + 1, 1.0, 3.0)
+    noise.asked.clear()
+    counts = opened.clip_counts(3.0)
+    assert counts.value == pytest.approx([17.0, 3.0])
+    assert counts.noise_std == pytest.approx(3.0 * math.sqrt(2.0))
+    # a unit's four gradient indicators move the sum by up to four, so its noise is four times as large
+    (count, scale), (other, other_scale) = noise.asked
+    assert scale / count[0] * 4 * 17 == pytest.approx(4 * counts.noise_std)
+    assert other_scale / other[0] * 3 == pytest.approx(counts.noise_std)
+    assert opened.clip_counts(3.0).value == pytest.approx([0.0, 0.0])  # counted anew
+    with pytest.raises(BudgetExceeded):
+        opened.clip_counts(3.0)
+
+
+def test_where_the_number_of_units_is_protected_it_is_released_with_noise():
+    counts = door(relation="add-remove").clip_counts(3.0)
+    assert counts.value == pytest.approx([0.0, 0.0, 1000.0])
+    assert counts.noise_std == pytest.approx(3.0 * math.sqrt(3.0))
+
+
+def test_a_window_without_evaluations_still_has_noise():
+    assert np.all(door(noise=InsecureNoise(0)).clip_counts(3.0).value != 0.0)
+
+
+def test_no_more_doors_than_planned_and_none_after_the_run():
+    allowance = {"gradient": 1}
+    doors = Doors(FakeRows(), SecureNoise(), "substitute", 2, allowance, {"gradient": 1.0})
+    doors.open((0,))
+    doors.open((1,))
+    with pytest.raises(NoPlan, match="2 chains"):
+        doors.open((2,))
+    doors.close()
+    with pytest.raises(NoPlan, match="over"):
+        doors.open((0,))
+
+
+def test_nothing_confidential_in_text():
+    for thing in (door(), ClippedSum(np.array([123456789]), 1.0, 2.0, 77)):
+        assert "123456789" not in repr(thing)
+        assert "77" not in repr(thing)

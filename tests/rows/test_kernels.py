@@ -1,0 +1,106 @@
+import math
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from hypothesis.extra import numpy as hnp
+
+from pymc_dp.rows import kernels
+
+GRID = 2.0**-30
+AWKWARD = [0.0, -0.0, math.nan, math.inf, -math.inf, 1e308, -1e308, 5e-324, 1e-200, 1.0, -3.7, 1e150, 1e-160]
+NUMBERS = st.one_of(st.sampled_from(AWKWARD), st.floats(allow_nan=True, allow_infinity=True))
+BOUNDS = st.floats(1e-3, 1e3)
+
+
+def total_of(rows, bound, starts=None):
+    rows = np.ascontiguousarray(rows, dtype=np.float64)
+    starts = np.arange(len(rows) + 1) if starts is None else np.asarray(starts)
+    total = np.zeros(rows.shape[1], dtype=np.int64)
+    n_clipped = kernels.add_clipped_vectors(rows, starts, kernels.shrunk(bound, rows.shape[1]), 1.0 / GRID, total)
+    return total, n_clipped
+
+
+def exact_norm(integers):
+    return math.sqrt(sum(int(value) ** 2 for value in integers)) * GRID
+
+
+@settings(max_examples=300)
+@given(hnp.arrays(np.float64, st.tuples(st.integers(1, 6), st.just(3)), elements=NUMBERS), BOUNDS, st.data())
+def test_replacing_any_unit_moves_the_sum_by_at_most_twice_the_bound(rows, bound, data):
+    before, _ = total_of(rows, bound)
+    changed = rows.copy()
+    changed[data.draw(st.integers(0, len(rows) - 1))] = data.draw(hnp.arrays(np.float64, 3, elements=NUMBERS))
+    after, _ = total_of(changed, bound)
+    assert exact_norm(after - before) <= 2.0 * bound
+
+
+@settings(max_examples=300)
+@given(hnp.arrays(np.float64, st.tuples(st.integers(1, 6), st.just(3)), elements=NUMBERS), BOUNDS)
+def test_removing_any_unit_moves_the_sum_by_at_most_the_bound(rows, bound):
+    for i in range(len(rows)):
+        alone, _ = total_of(rows[i : i + 1], bound)
+        assert exact_norm(alone) <= bound
+        without, _ = total_of(np.delete(rows, i, axis=0), bound)
+        assert np.all(total_of(rows, bound)[0] == without + alone)
+
+
+@given(hnp.arrays(np.float64, st.tuples(st.integers(2, 8), st.just(2)), elements=NUMBERS), BOUNDS, st.data())
+def test_units_of_several_rows_have_the_same_sensitivity(rows, bound, data):
+    cuts = data.draw(st.lists(st.integers(1, len(rows) - 1), unique=True).map(sorted))
+    starts = [0, *cuts, len(rows)]
+    total, _ = total_of(rows, bound, starts)
+    parts = [total_of(rows[a:b], bound, [0, b - a])[0] for a, b in zip(starts[:-1], starts[1:], strict=True)]
+    assert np.all(total == np.sum(parts, axis=0))
+    assert all(exact_norm(part) <= bound for part in parts)
+
+
+def test_short_vectors_are_untouched_and_long_ones_shortened():
+    rows = np.array([[3.0, 4.0], [0.3, -0.4], [0.0, 0.0], [30.0, 40.0]])
+    total, n_clipped = total_of(rows, 5.5)
+    assert n_clipped == 1
+    assert total * GRID == pytest.approx([3.0 + 0.3 + 3.3, 4.0 - 0.4 + 4.4], abs=1e-8)
+
+
+@pytest.mark.parametrize("bad", [math.nan, math.inf, -math.inf])
+def test_a_row_that_is_not_finite_counts_as_clipped_zero(bad):
+    total, n_clipped = total_of([[1.0, bad], [0.5, 0.5]], 1.0)
+    assert n_clipped == 1
+    assert np.all(total * GRID == [0.5, 0.5])
+
+
+@pytest.mark.parametrize("size", [1e308, 1e200, 1e-200])
+def test_directions_survive_extreme_sizes(size):
+    total, _ = total_of([[0.75 * size, -size]], 1.0)
+    expected = [0.6, -0.8] if size > 1 else [0.0, 0.0]
+    assert total * GRID == pytest.approx(expected, abs=1e-8)
+
+
+def test_truncation_is_toward_zero():
+    total, _ = total_of([[0.9 * GRID, -0.9 * GRID], [1.9 * GRID, -1.9 * GRID]], 1.0)
+    assert np.all(total == [1, -1])
+
+
+@given(st.lists(st.tuples(NUMBERS, NUMBERS), min_size=1, max_size=8), BOUNDS)
+def test_log_ratios_are_odd_and_bounded(pairs, bound):
+    new, old = (np.array(column) for column in zip(*pairs, strict=True))
+
+    def ratio(a, b):
+        total = np.zeros(1, dtype=np.int64)
+        n_clipped = kernels.add_clipped_differences(a, b, kernels.shrunk(bound, 1), 1.0 / GRID, total)
+        return total[0], n_clipped
+
+    forward, backward = ratio(new, old), ratio(old, new)
+    assert forward == (-backward[0], backward[1])
+    for a, b in zip(new, old, strict=True):
+        one, _ = ratio(np.array([a]), np.array([b]))
+        assert abs(one) * GRID <= bound
+
+
+def test_log_ratios_of_impossible_rows():
+    inf = math.inf
+    new, old = np.array([-inf, -inf, 0.0, inf, math.nan]), np.array([0.0, -inf, -inf, 0.0, 0.0])
+    total = np.zeros(1, dtype=np.int64)
+    assert kernels.add_clipped_differences(new, old, 1.0, 1.0 / GRID, total) == 5
+    assert total[0] * GRID == pytest.approx(-1.0 + 0.0 + 1.0 + 1.0 + 0.0)

@@ -1,0 +1,257 @@
+import math
+import pickle
+
+import numpy as np
+import pymc as pm
+import pytensor.tensor as pt
+import pytest
+from conftest import gaussian_data, gaussian_model, logistic_data, logistic_model
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from pymc_dp.exceptions import InvalidArgument
+from pymc_dp.rows import UnitLikelihood
+
+GRID = 2.0**-35
+
+
+def normal(x, y):
+    beta = pm.Normal("beta", shape=3)
+    pm.Normal("y", pm.Data("x", x) @ beta, pm.HalfNormal("sigma"), observed=x[:, 1])
+
+
+def hierarchical(x, y):
+    group = np.arange(len(y)) % 5
+    effect = pm.Normal("effect", pm.Normal("mu"), pm.HalfNormal("tau"), shape=5)
+    pm.Poisson("y", pm.math.exp(effect[group] + pm.Normal("slope") * x[:, 1]), observed=y)
+
+
+def simplex(x, y):
+    weights = pm.Dirichlet("weights", np.ones(3))
+    pm.StudentT("y", nu=4, mu=(x * weights).sum(-1), sigma=pm.HalfNormal("sigma"), observed=x[:, 2])
+
+
+def softmax(x, y):
+    coefficients = pm.Normal("coefficients", shape=(3, 4))
+    pm.Categorical("y", logit_p=pm.Data("x", x) @ coefficients, observed=y)
+
+
+def two_observed(x, y):
+    rate, scale = pm.Normal("rate"), pm.HalfNormal("scale")
+    pm.Bernoulli("y", logit_p=rate * x[:, 1], observed=y)
+    pm.Normal("z", rate, scale, observed=x[:, 2])
+
+
+def multivariate(x, y):
+    cholesky, _, _ = pm.LKJCholeskyCov("cholesky", n=3, eta=2, sd_dist=pm.HalfNormal.dist(shape=3))
+    pm.MvNormal("y", pm.Normal("mu", shape=3), chol=cholesky, observed=x)
+
+
+def mixture(x, y):
+    pm.NormalMixture("y", pm.Dirichlet("w", np.ones(2)), pm.Normal("mu", shape=2), 0.7, observed=x[:, 1])
+
+
+def zero_inflated(x, y):
+    pm.ZeroInflatedPoisson("y", pm.Beta("p", 2, 2), pm.HalfNormal("rate"), observed=y)
+
+
+def censored(x, y):
+    latent = pm.Normal.dist(pm.Normal("mu"), pm.HalfNormal("sigma"))
+    pm.Censored("y", latent, lower=-0.5, upper=None, observed=np.maximum(x[:, 1], -0.5))
+
+
+FAMILIES = [normal, hierarchical, simplex, softmax, two_observed, multivariate, mixture, zero_inflated, censored]
+
+
+def build(family, n=37):
+    x, y = logistic_data(n)
+    with pm.Model() as model:
+        family(x, y)
+    return model
+
+
+def row_log_likelihoods(model, theta, rows):
+    """The second route: PyMC's own elementwise log-probability."""
+    function = model.compile_logp(vars=model.observed_RVs, sum=False)
+    return sum(np.asarray(part).reshape(rows.n_rows, -1).sum(axis=1) for part in function(rows.parameters.to_point(theta)))
+
+
+@pytest.mark.parametrize("family", FAMILIES, ids=lambda family: family.__name__)
+def test_clipped_sums_match_a_loop_over_rows(family):
+    model = build(family)
+    rows = UnitLikelihood(model)
+    generator = np.random.default_rng(1)
+    theta, direction = generator.normal(scale=0.3, size=(2, rows.n_parameters))
+    step = 1e-5
+    gradients = np.stack(
+        [
+            row_log_likelihoods(model, theta + step * unit, rows) - row_log_likelihoods(model, theta - step * unit, rows)
+            for unit in np.eye(rows.n_parameters)
+        ],
+        axis=1,
+    ) / (2 * step)
+    norms = np.linalg.norm(gradients, axis=1)
+    for bound in (norms.max() * 2, 1.001 * np.median(norms), norms[norms > 0].min() / 2):
+        factors = np.minimum(1.0, bound / np.maximum(norms, 1e-300))
+        found = rows.clipped_gradient(theta, bound, GRID)
+        assert found.value == pytest.approx(factors @ gradients, rel=1e-5, abs=1e-6 * bound * len(norms))
+        assert abs(found.n_clipped - np.sum(norms > bound)) <= 1
+        assert found.bound == bound
+    theta_new = theta + 0.1 * direction
+    ratios = row_log_likelihoods(model, theta_new, rows) - row_log_likelihoods(model, theta, rows)
+    for bound in (np.abs(ratios).max() * 2, 1.001 * np.median(np.abs(ratios))):
+        found = rows.clipped_log_ratio(theta, theta_new, bound, GRID)
+        assert found.value[0] == pytest.approx(np.clip(ratios, -bound, bound).sum(), rel=1e-9, abs=1e-9)
+        assert found.n_clipped == pytest.approx(np.sum(np.abs(ratios) > bound), abs=1)
+
+
+@pytest.fixture(scope="module")
+def logistic_rows():
+    x, y = logistic_data(20_011)
+    return UnitLikelihood(logistic_model(x, y))
+
+
+def test_bits_do_not_depend_on_order_or_chunks(logistic_rows, monkeypatch):
+    rows = logistic_rows
+    generator = np.random.default_rng(0)
+    theta, theta_new = generator.normal(size=(2, 3))
+    original = rows._data
+    whole = rows.clipped_gradient(theta, 0.7, GRID).integers, rows.clipped_log_ratio(theta, theta_new, 0.1, GRID).integers
+    units = rows._unit_log_likelihoods(theta)
+    order = generator.permutation(rows.n_rows)
+    for chunk in (8192, 1, 777) if rows.n_rows < 100 else (8192, 777, 100):
+        monkeypatch.setattr("pymc_dp.rows.likelihood._CHUNK_ROWS", chunk)
+        for arrangement in (np.arange(rows.n_rows), order):
+            rows._data = [data[arrangement] for data in original]
+            rows._forget()
+            assert np.all(rows.clipped_gradient(theta, 0.7, GRID).integers == whole[0])
+            assert np.all(rows.clipped_log_ratio(theta, theta_new, 0.1, GRID).integers == whole[1])
+            rows._forget()
+            assert np.all(rows._unit_log_likelihoods(theta) == units[arrangement])
+    rows._data = original
+    rows._forget()
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    st.lists(st.sampled_from([0.0, np.nan, np.inf, -np.inf, 1e308, -1e308, 5e-324, 1.0, -40.0]), min_size=3, max_size=3),
+    st.sampled_from([0, 1]),
+    st.sampled_from([0.01, 1.0, 50.0]),
+)
+def test_whatever_one_row_holds_the_sum_moves_within_its_sensitivity(logistic_rows, features, outcome, bound):
+    rows = logistic_rows
+    theta, theta_new = np.array([0.3, -2.0, 1.0]), np.array([0.1, -2.1, 1.3])
+    rows._forget()
+    before = rows.clipped_gradient(theta, bound, GRID), rows.clipped_log_ratio(theta, theta_new, bound, GRID)
+    original = rows._data
+    rows._data = [data.copy() for data in original]
+    for data in rows._data:
+        data[4711] = features if data.ndim == 2 else outcome
+    rows._forget()
+    after = rows.clipped_gradient(theta, bound, GRID), rows.clipped_log_ratio(theta, theta_new, bound, GRID)
+    rows._data = original
+    rows._forget()
+    for one, other in zip(before, after, strict=True):
+        moved = math.sqrt(sum(int(d) ** 2 for d in one.integers - other.integers)) * GRID
+        assert moved <= one.sensitivity("substitute")
+
+
+def test_log_likelihoods_are_remembered_by_the_whole_point_only(logistic_rows, monkeypatch):
+    rows = logistic_rows
+    rows._forget()
+    passes = []
+    chunks = type(rows)._chunks
+    monkeypatch.setattr(type(rows), "_chunks", lambda self: passes.append(1) or chunks(self))
+    a, b, c = np.random.default_rng(3).normal(size=(3, 3))
+    rows.clipped_gradient(a, 1.0, GRID)
+    rows.clipped_log_ratio(a, b, 1.0, GRID)  # a is known, b is new
+    assert len(passes) == 2
+    rows.clipped_log_ratio(b, c, 1.0, GRID)  # b is known, c is new
+    assert len(passes) == 3
+    rows.clipped_gradient(a, 1.0, GRID)
+    nearly = b.copy()
+    nearly[0] = np.nextafter(nearly[0], 9)
+    rows.clipped_log_ratio(nearly, c, 1.0, GRID)  # another point, however near
+    assert len(passes) == 5
+
+
+def test_rows_of_one_unit_are_summed_before_clipping():
+    y = np.array([1.0, 2.0, -5.0, 0.5, 0.5])
+    index = np.array([7, 7, 9, 3, 7])
+    theta, bound = np.array([0.25]), 1.5
+    rows = UnitLikelihood(gaussian_model(y), unit_index=index)
+    per_person = [(y - 0.25)[index == person].sum() for person in (3, 7, 9)]
+    assert rows.n_units == 3
+    found = rows.clipped_gradient(theta, bound, GRID)
+    assert found.value[0] == pytest.approx(np.clip(per_person, -bound, bound).sum(), abs=1e-8)
+    assert found.n_clipped == 2
+    ratios = [-0.5 * np.sum((y - 0.5)[index == p] ** 2 - (y - 0.25)[index == p] ** 2) for p in (3, 7, 9)]
+    ratio = rows.clipped_log_ratio(theta, np.array([0.5]), 0.2, GRID)
+    assert ratio.value[0] == pytest.approx(np.clip(ratios, -0.2, 0.2).sum(), abs=1e-8)
+
+
+def test_unit_index_may_name_a_data_variable():
+    with pm.Model() as model:
+        pm.Data("patient", np.array([0, 1, 0, 1]))
+        pm.Normal("y", pm.Normal("mu"), 1.0, observed=np.arange(4.0))
+    assert UnitLikelihood(model, unit_index="patient").n_units == 2
+
+
+@pytest.mark.parametrize("index", ["nobody", np.arange(3), np.linspace(0, 1, 5)])
+def test_bad_unit_index_is_refused(index):
+    with pytest.raises(InvalidArgument, match="unit_index"):
+        UnitLikelihood(gaussian_model(np.arange(5.0)), unit_index=index)
+
+
+def test_unit_names_another_axis():
+    values = np.random.default_rng(0).normal(size=(3, 11))
+    with pm.Model(coords={"person": range(11), "item": range(3)}) as model:
+        pm.Normal("y", pm.Normal("mu", dims="item")[:, None], 1.0, observed=values, dims=("item", "person"))
+    rows = UnitLikelihood(model, unit="person")
+    assert rows.n_units == 11
+    assert rows.clipped_gradient(np.zeros(3), 100.0, GRID).value == pytest.approx(values.sum(axis=1))
+
+
+@pytest.mark.parametrize("dtype", ["float32", "int32", "int8", "bool"])
+def test_narrow_types_and_fortran_order(dtype):
+    x, y = logistic_data(50)
+    features = np.asfortranarray((x * 3).astype(dtype))
+    rows = UnitLikelihood(logistic_model(features, y))
+    theta = np.array([0.1, 0.2, -0.3])
+    residual = y - 1 / (1 + np.exp(-(features.astype(float) @ theta)))
+    assert rows.clipped_gradient(theta, 100.0, GRID).value == pytest.approx(features.astype(float).T @ residual, rel=1e-4)
+
+
+def test_one_row_is_enough():
+    rows = UnitLikelihood(gaussian_model(np.array([2.0])))
+    assert rows.clipped_gradient(np.array([0.5]), 10.0, GRID).value == pytest.approx([1.5])
+
+
+def test_as_many_rows_as_columns_with_dims():
+    x, y = logistic_data(3)
+    rows = UnitLikelihood(logistic_model(x, y))
+    assert rows.n_units == 3
+
+
+def test_pickles_hold_no_remembered_values_and_repr_no_data():
+    y = gaussian_data(100)
+    rows = UnitLikelihood(gaussian_model(y))
+    before = len(pickle.dumps(rows))
+    rows.clipped_gradient(np.array([0.1]), 1.0, GRID)
+    assert len(pickle.dumps(rows)) == before
+    assert y[:4].tobytes() not in pickle.dumps(rows._functions)
+    again = pickle.loads(pickle.dumps(rows))
+    one, other = (r.clipped_gradient(np.array([0.1]), 1.0, GRID) for r in (rows, again))
+    assert np.all(one.integers == other.integers)
+    assert "100" not in repr(rows)
+
+
+def test_custom_distributions_are_split_too():
+    def logp(value, mu):
+        return -pt.abs(value - mu) - np.log(2)
+
+    y = gaussian_data(20)
+    with pm.Model() as model:
+        pm.CustomDist("y", pm.Normal("mu"), logp=logp, observed=y)
+    found = UnitLikelihood(model).clipped_gradient(np.array([0.2]), 10.0, GRID)
+    assert found.value == pytest.approx([np.sign(y - 0.2).sum()])

@@ -1,0 +1,166 @@
+"""What does not factorise over rows is refused, by name, and on made-up data."""
+
+import numpy as np
+import pymc as pm
+import pytensor.tensor as pt
+import pytest
+from conftest import logistic_data
+
+from pymc_dp.exceptions import UnsupportedModel
+from pymc_dp.rows import UnitLikelihood
+
+X, Y = logistic_data(30)
+Z = X[:, 1]
+
+
+def centred():
+    x = pm.Data("x", X)
+    pm.Normal("y", (x - x.mean(0)) @ pm.Normal("beta", shape=3), 1.0, observed=Z)
+
+
+def folded_constant():
+    x = pt.as_tensor(X)
+    pm.Normal("y", (x - x.mean(0)) @ pm.Normal("beta", shape=3), 1.0, observed=Z)
+
+
+def lagged():
+    z = pm.Data("z", Z)
+    pm.Normal("y", pm.Normal("rho") * pt.concatenate([[0.0], z[:-1]]), 1.0, observed=Z)
+
+
+def cumulative():
+    pm.Normal("y", pm.Normal("rho") * pt.cumsum(pm.Data("z", Z)), 1.0, observed=Z)
+
+
+def softmax_over_rows():
+    pm.Normal("y", pm.math.softmax(pm.Data("z", Z) * pm.Normal("rho")), 1.0, observed=Z)
+
+
+def scaled_by_n():
+    z = pm.Data("z", Z)
+    pm.Normal("y", pm.Normal("mu") * z / pt.sqrt(z.shape[0]), 1.0, observed=Z)
+
+
+def autoregression():
+    pm.AR("y", rho=[pm.Normal("rho")], sigma=1.0, init_dist=pm.Normal.dist(), observed=Z)
+
+
+def random_walk():
+    pm.GaussianRandomWalk("y", sigma=pm.HalfNormal("sigma"), init_dist=pm.Normal.dist(), observed=Z)
+
+
+def gaussian_process():
+    process = pm.gp.Marginal(cov_func=pm.gp.cov.ExpQuad(1, ls=pm.HalfNormal("length")))
+    process.marginal_likelihood("y", X=X[:, 1:2], y=Z, sigma=0.3)
+
+
+def multivariate_over_rows():
+    pm.MvNormal("y", pm.Normal("mu") * np.ones(30), np.eye(30), observed=Z)
+
+
+def one_parameter_per_row():
+    pm.Normal("y", pm.Normal("latent", shape=30), 1.0, observed=Z)
+
+
+def missing_outcomes():
+    with_gaps = Z.copy()
+    with_gaps[3] = np.nan
+    pm.Normal("y", pm.Normal("mu"), 1.0, observed=with_gaps)
+
+
+def missing_covariates():
+    with_gaps = X.copy()
+    with_gaps[3, 1] = np.nan
+    pm.Normal("y", pt.as_tensor(with_gaps) @ pm.Normal("beta", shape=3), 1.0, observed=Z)
+
+
+def different_lengths():
+    mu = pm.Normal("mu")
+    pm.Normal("y", mu, 1.0, observed=Z)
+    pm.Normal("z", mu, 1.0, observed=Z[:10])
+
+
+def row_data_in_prior():
+    mu = pm.Normal("mu", pm.Data("z", Z).sum(), 1.0)
+    pm.Normal("y", mu, 1.0, observed=Z)
+
+
+def row_data_in_potential():
+    mu = pm.Normal("mu")
+    pm.Potential("extra", -pt.sum((pm.Data("z", Z) - mu) ** 2))
+    pm.Normal("y", mu, 1.0, observed=Z)
+
+
+def nothing_observed():
+    pm.Normal("mu")
+
+
+def discrete_parameter():
+    pm.Normal("y", pm.Poisson("k", 3.0), 1.0, observed=Z)
+
+
+def single_number():
+    pm.Normal("y", pm.Normal("mu"), 1.0, observed=3.0)
+
+
+REFUSED = {
+    centred: "not a sum over rows",
+    folded_constant: "one constant",
+    lagged: "not a sum over rows|single row",
+    cumulative: "not a sum over rows",
+    softmax_over_rows: "not a sum over rows",
+    scaled_by_n: "not a sum over rows",
+    autoregression: "'y'",
+    random_walk: "'y'",
+    gaussian_process: "ambiguous|'y'|single row",
+    multivariate_over_rows: "ambiguous|'y'|single row",
+    one_parameter_per_row: "'latent'",
+    missing_outcomes: "'y' has missing",
+    missing_covariates: "missing values",
+    different_lengths: "different numbers of rows",
+    row_data_in_prior: "'mu'",
+    row_data_in_potential: "'extra'",
+    nothing_observed: "no observed variable",
+    discrete_parameter: "'k' is discrete",
+    single_number: "'y' is a single number",
+}
+
+
+@pytest.mark.parametrize("build", REFUSED, ids=lambda build: build.__name__)
+def test_refused_with_the_reason(build):
+    with pm.Model() as model:
+        build()
+    with pytest.raises(UnsupportedModel, match=REFUSED[build]):
+        UnitLikelihood(model)
+
+
+def test_unit_has_to_name_a_dim():
+    with pm.Model() as model:
+        pm.Normal("y", pm.Normal("mu"), 1.0, observed=Z)
+    with pytest.raises(UnsupportedModel, match="'patient'"):
+        UnitLikelihood(model, unit="patient")
+
+
+def test_the_check_never_sees_the_data(monkeypatch):
+    seen = []
+    original = np.asarray
+
+    from pymc_dp.rows import check
+
+    real = check._likelihood_of_any_data
+
+    def spy(model, row_split):
+        function = real(model, row_split)
+
+        def recorded(*arguments):
+            seen.extend(original(argument) for argument in arguments)
+            return function(*arguments)
+
+        return recorded
+
+    monkeypatch.setattr(check, "_likelihood_of_any_data", spy)
+    with pm.Model() as model:
+        pm.Normal("y", pm.Data("x", X) @ pm.Normal("beta", shape=3), 1.0, observed=Z)
+    UnitLikelihood(model)
+    assert seen
+    assert not any(values.shape == real.shape and np.any(values == real) for values in seen for real in (X, Z))

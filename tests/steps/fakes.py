@@ -1,0 +1,68 @@
+"""A door without data: exact log-densities of a normal, with continuous Gaussian noise of any size."""
+
+import numpy as np
+import pymc as pm
+
+import pymc_dp as dp
+from pymc_dp.release import Release
+from pymc_dp.steps.base import Authorisation
+
+PRECISION = np.array([[4.0, 1.5], [1.5, 2.0]])
+MEAN = np.array([0.5, -1.0])
+COVARIANCE = np.linalg.inv(PRECISION)
+
+
+class NormalDoor:
+    """Releases of a normal log-likelihood; noise_multiplier is taken as the standard deviation itself."""
+
+    def __init__(self, seed, gradient_noise, ratio_noise):
+        self.generator = np.random.default_rng(seed)
+        self.gradient_noise = gradient_noise
+        self.ratio_noise = ratio_noise
+        self.made = []
+
+    def log_density(self, theta):
+        return -0.5 * (theta - MEAN) @ PRECISION @ (theta - MEAN)
+
+    def gradient(self, theta, bound, noise_multiplier):
+        noise = self.generator.normal(scale=self.gradient_noise, size=2)
+        release = Release("gradient", -PRECISION @ (theta - MEAN) + noise, self.gradient_noise, (theta.copy(),))
+        self.made.append(release)
+        return release
+
+    def log_ratio(self, theta, theta_new, bound, noise_multiplier):
+        noise_std = self.ratio_noise * bound
+        value = self.log_density(theta_new) - self.log_density(theta) + noise_std * self.generator.normal(size=1)
+        release = Release("log_ratio", value, noise_std, (theta.copy(), theta_new.copy()))
+        self.made.append(release)
+        return release
+
+    def clip_counts(self, noise_multiplier):
+        raise AssertionError("not planned")
+
+
+class OneDoor:
+    def __init__(self, door):
+        self.door = door
+
+    def open(self, key):
+        return self.door
+
+
+class FlatPrior:
+    def log_density(self, theta):
+        return 0.0
+
+    def gradient(self, theta):
+        return np.zeros_like(theta)
+
+
+def started(step_class, door, *, tune=0, draws=10**6, seed=0, **settings):
+    """Return a step that samples the normal above through `door`."""
+    with pm.Model():
+        mu = pm.Normal("mu", shape=2)
+        pm.Normal("y", mu, 1.0, observed=np.zeros((3, 2)))
+        step = step_class(budget=dp.PrivacyBudget(1.0, 1e-6), clip_diagnostics=None, **settings)
+    step.authorise(Authorisation(OneDoor(door), FlatPrior(), {"gradient": 1.0, "log_ratio": 1.0}, 1.0))
+    step.setup_chain(np.random.default_rng(seed), tune, draws)
+    return step

@@ -1,0 +1,151 @@
+import copy
+import math
+import pickle
+import threading
+
+import pytest
+from conftest import gaussian_data, gaussian_model, hmc
+from hypothesis import given
+from hypothesis import strategies as st
+
+import pymc_dp as dp
+from pymc_dp.accounting import EPSILON_SLACK, gaussian_epsilon
+from pymc_dp.budget import ReleaseRequest
+
+
+class FakeStep:
+    name = "fake"
+
+    def __init__(self, share=1.0, count=10, kinds=("gradient", "log_ratio")):
+        self.budget_share = share
+        self.count = count
+        self.kinds = kinds
+
+    def release_requests(self, tune, draws):
+        return [ReleaseRequest(kind, self.count * (tune + draws), 1 / len(self.kinds), 1) for kind in self.kinds]
+
+
+@pytest.mark.parametrize(
+    ("epsilon", "delta", "relation"),
+    [
+        (0.0, 1e-6, "substitute"),
+        (-1.0, 1e-6, "substitute"),
+        (math.nan, 1e-6, "substitute"),
+        (math.inf, 1e-6, "substitute"),
+        (1e-9, 1e-6, "substitute"),
+        (True, 1e-6, "substitute"),
+        (1.0, 0.0, "substitute"),
+        (1.0, 1.0, "substitute"),
+        (1.0, math.nan, "substitute"),
+        (1.0, 1e-6, "swap"),
+    ],
+)
+def test_bad_budgets_are_refused(epsilon, delta, relation):
+    with pytest.raises(dp.InvalidArgument):
+        dp.PrivacyBudget(epsilon, delta, relation)
+
+
+@given(st.floats(1e-3, 50.0), st.floats(-30, -2).map(lambda p: 10.0**p), st.sampled_from([0.01, 0.3, 0.5, 0.9, 1.0]))
+def test_calibrate_then_account_stays_within_the_budget(epsilon, delta, share):
+    budget = dp.PrivacyBudget(epsilon, delta)
+    for _ in range(3):
+        plan = budget.plan(FakeStep(share), draws=7, tune=2, chains=3)
+        before = budget.remaining_rho
+        budget.charge(plan)
+        assert plan.rho <= before * share * (1 + 1e-12)
+        assert plan.epsilon <= epsilon
+        assert budget.epsilon_spent <= epsilon
+        assert gaussian_epsilon(budget.rho_spent, delta) + EPSILON_SLACK <= epsilon * (1 + 1e-9)
+        if share == 1.0:
+            break
+
+
+def test_a_plan_counts_all_chains_and_tuning():
+    plan = dp.PrivacyBudget(1.0, 1e-6).plan(FakeStep(), draws=5, tune=3, chains=4)
+    assert {releases.kind: releases.count for releases in plan.releases} == {"gradient": 320, "log_ratio": 320}
+    assert plan.releases_per_chain == {"gradient": 80, "log_ratio": 80}
+
+
+def test_making_a_plan_spends_nothing(budget):
+    budget.plan(FakeStep(), draws=5)
+    assert budget.epsilon_spent == 0.0
+    assert budget.history == ()
+
+
+def test_a_second_run_that_does_not_fit_changes_nothing(budget):
+    plan = budget.plan(FakeStep(), draws=5)
+    budget.charge(plan)
+    spent = budget.epsilon_spent
+    with pytest.raises(dp.BudgetExceeded):
+        budget.charge(plan)
+    with pytest.raises(dp.BudgetExceeded, match="Nothing is left"):
+        budget.plan(FakeStep(), draws=5)
+    assert budget.epsilon_spent == spent
+    assert len(budget.history) == 1
+
+
+def test_halves_compose_to_less_than_their_sum():
+    budget = dp.PrivacyBudget(2.0, 1e-6)
+    first = budget.plan(FakeStep(share=0.5), draws=5)
+    budget.charge(first)
+    assert 1.0 < budget.epsilon_spent < 2.0  # Gaussian releases compose like square roots, not linearly
+    second = budget.plan(FakeStep(), draws=5)
+    budget.charge(second)
+    assert budget.epsilon_spent == pytest.approx(2.0, rel=1e-6)
+
+
+def test_plans_of_another_relation_are_refused(budget):
+    plan = dp.PrivacyBudget(0.1, 1e-6, "add-remove").plan(FakeStep(), draws=5)
+    with pytest.raises(dp.InvalidArgument, match="relation"):
+        budget.charge(plan)
+
+
+def test_copies_cannot_be_spent_twice(budget):
+    assert copy.copy(budget) is budget
+    assert copy.deepcopy({"budget": budget})["budget"] is budget
+    with pytest.raises(TypeError, match="second time"):
+        pickle.dumps(budget)
+
+
+def test_threads_cannot_overspend():
+    budget = dp.PrivacyBudget(1.0, 1e-6)
+    plan = budget.plan(FakeStep(share=0.3), draws=5)
+    refused = []
+
+    def charge():
+        try:
+            budget.charge(plan)
+        except dp.BudgetExceeded:
+            refused.append(1)
+
+    threads = [threading.Thread(target=charge) for _ in range(20)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert len(budget.history) == 3
+    assert len(refused) == 17
+
+
+@pytest.mark.parametrize("arguments", [{"draws": 0}, {"draws": 2.5}, {"draws": 5, "tune": -1}, {"draws": 5, "chains": 0}])
+def test_bad_sizes_are_refused(budget, arguments):
+    with pytest.raises(dp.InvalidArgument):
+        budget.plan(FakeStep(), **arguments)
+
+
+def test_too_many_draws_leave_nothing_per_release():
+    budget = dp.PrivacyBudget(1e-6, 1e-6)
+    with pytest.raises(dp.BudgetExceeded, match="nothing but noise"):
+        budget.plan(FakeStep(count=1), draws=10**7)
+    with pytest.raises(dp.BudgetExceeded, match="Use fewer draws"):
+        budget.plan(FakeStep(count=1), draws=10**9)
+
+
+def test_a_plan_prints_as_a_table(budget):
+    with gaussian_model(gaussian_data()):
+        plan = budget.plan(hmc(budget), draws=10, tune=2, chains=3)
+    text = str(plan)
+    assert "3 chains of 2 tuning and 10 kept" in text
+    assert all(kind in text for kind in ("gradient", "log_ratio", "clip_count", "epsilon 5"))
+    # 12 trajectories of 2 steps and the first gradient, in 3 chains; tuning asks for no log-ratio
+    assert plan.releases_per_chain == {"gradient": 25, "log_ratio": 10, "clip_count": 5}
