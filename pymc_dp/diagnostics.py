@@ -108,9 +108,7 @@ def privacy_report(tree: DataTree) -> str:
         f"{'released':<12}{'count':>8}{'noise multiplier':>18}{'share':>8}",
     ]
     for entry in json.loads(facts["releases"]):
-        lines.append(
-            f"{entry['kind']:<12}{entry['count']:>8d}{entry['noise_multiplier']:>18.4g}{entry['share']:>8.1%}"
-        )
+        lines.append(f"{entry['kind']:<12}{entry['count']:>8d}{entry['noise_multiplier']:>18.4g}{entry['share']:>8.1%}")
     bounds = ", ".join(f"{kind} {bound:g}" for kind, bound in json.loads(facts["clip_bounds"]).items())
     lines += [f"Clip bounds: {bounds}.", f"Noise: {facts['noise']}.", f"Accounting: {facts['accountant']}."]
     omitted = json.loads(facts["omitted_because_computed_from_rows"])
@@ -169,7 +167,7 @@ def _clip_fractions(tree: DataTree) -> dict[str, tuple[float, float]]:
             continue
         noise_std = math.nan
         if "releases" in tree and "clip_count_noise_std" in tree["releases"] and "n_units" in tree["privacy"].attrs:
-            each = float(tree["releases"]["clip_count_noise_std"][0]) / tree["privacy"].attrs["n_units"]
+            each = float(tree["releases"].to_dataset()["clip_count_noise_std"][0]) / tree["privacy"].attrs["n_units"]
             noise_std = each / math.sqrt(tree["releases"].sizes["clip_count_release"])
         found[kind] = (float(stats[name].mean()), noise_std)
     return found

@@ -31,7 +31,9 @@ class Prior:
         self._compile()
 
     def _compile(self) -> None:
-        self._function = pymc_compile(self._inputs, self._outputs, mode="NUMBA", trust_input=True, on_unused_input="ignore")
+        self._function = pymc_compile(
+            self._inputs, self._outputs, mode="NUMBA", trust_input=True, on_unused_input="ignore"
+        )
 
     def log_density(self, theta: FloatArray) -> float:
         """Return the log-density at `theta`, shape (parameters,)."""

@@ -44,7 +44,8 @@ def publishable_names(model: pm.Model, unit: str | None, requested: Sequence[str
         If a requested variable is computed from rows, or unknown.
     """
     rows = rows_of_model(model, unit)
-    kept, omitted = [], []
+    kept: list[str] = []
+    omitted: list[str] = []
     for rv in model.unobserved_RVs:
         depends = any(leaf in rows for leaf in ancestors(model.replace_rvs_by_values([rv])))
         (omitted if depends and rv in model.deterministics else kept).append(rv.name)
@@ -112,11 +113,13 @@ def _cleaned(dataset: xr.Dataset, dropped: Sequence[str]) -> xr.Dataset:
 
 def _releases_by_chain(tree: DataTree) -> list[list[tuple[int, Release]]]:
     """Return every release of every chain with the iteration that made it, tuning first."""
-    parts = [
-        tree[group]["releases"].values for group in ("warmup_sample_stats", "sample_stats") if group in tree
-    ]
+    parts = []
+    for group in ("warmup_sample_stats", "sample_stats"):
+        if group in tree:
+            values = tree[group].to_dataset()["releases"].values
+            parts.append(values.reshape(values.shape[:2]))  # PyMC may add an axis of length one
     return [
-        [(iteration, release) for iteration, made in enumerate(chain) for release in made]
+        [(iteration, release) for iteration, made in enumerate(chain) for release in made.made]
         for chain in np.concatenate(parts, axis=1)
     ]
 
@@ -139,9 +142,7 @@ def _clip_fractions(
     return {name: fractions[:, :, i] for i, name in enumerate(_CLIP_FRACTIONS)} if found else {}
 
 
-def _releases_group(
-    made: Sequence[Sequence[tuple[int, Release]]], labels: Sequence[str], plan: Plan
-) -> xr.Dataset:
+def _releases_group(made: Sequence[Sequence[tuple[int, Release]]], labels: Sequence[str], plan: Plan) -> xr.Dataset:
     """Return all releases as arrays, one dimension for each kind."""
     variables: dict[str, Any] = {}
     coords: dict[str, Any] = {"parameter": list(labels)}
@@ -179,8 +180,10 @@ def _metadata(
     plan: Plan, budget: PrivacyBudget, step: DPStep, names: PublishableNames, n_units: int | None
 ) -> dict[str, Any]:
     """Return the attributes of the ``privacy`` group: plain numbers and strings, structures as JSON."""
-    noise = "INSECURE: seeded pseudo-random noise" if step.insecure_seed is not None else (
-        "exact discrete Gaussian (OpenDP) from operating-system entropy, on a grid at least 2**35 times finer"
+    noise = (
+        "INSECURE: seeded pseudo-random noise"
+        if step.insecure_seed is not None
+        else ("exact discrete Gaussian (OpenDP) from operating-system entropy, on a grid at least 2**35 times finer")
     )
     problems = []
     if step.insecure_seed is not None:

@@ -101,7 +101,7 @@ def sample(draws: int = 1000, **options: Any) -> DataTree:
                 "chains": chains,
                 "cores": cores,
                 "var_names": names.kept,
-                "initvals": arguments["initvals"] or {rv: "prior" for rv in model.free_RVs},
+                "initvals": arguments["initvals"] or dict.fromkeys(model.free_RVs, "prior"),
                 "random_seed": arguments["random_seed"] if arguments["random_seed"] is not None else step.insecure_seed,
                 "discard_tuned_samples": False,  # releases made while tuning are paid for, too
             }
@@ -118,9 +118,7 @@ def sample(draws: int = 1000, **options: Any) -> DataTree:
 
 
 @contextmanager
-def _charged(
-    budget: PrivacyBudget, plan: Plan, step: DPStep, rows: UnitLikelihood, prior: Prior
-) -> Iterator[None]:
+def _charged(budget: PrivacyBudget, plan: Plan, step: DPStep, rows: UnitLikelihood, prior: Prior) -> Iterator[None]:
     """Charge the plan, let the step run once, and take the authorisation back however the run ends."""
     noise: NoiseSource = SecureNoise() if step.insecure_seed is None else InsecureNoise(step.insecure_seed)
     doors = Doors(
@@ -208,7 +206,7 @@ def _refuse_bad_options(arguments: dict[str, Any], model: pm.Model, plan: Plan) 
         raise InvalidArgument(f"initvals has {len(initvals)} entries for {plan.chains} chains. Pass one for each.")
     known = {rv.name for rv in model.free_RVs} | {var.name for var in model.value_vars}
     for values in [initvals] if isinstance(initvals, dict) else initvals:
-        wrong = {getattr(name, "name", name) for name in values or {}} - known
+        wrong = {str(getattr(name, "name", name)) for name in values or {}} - known
         if wrong:
             raise InvalidArgument(f"initvals names {sorted(wrong)}, which are no free variables of the model.")
 

@@ -127,7 +127,9 @@ def test_threads_cannot_overspend():
     assert len(refused) == 17
 
 
-@pytest.mark.parametrize("arguments", [{"draws": 0}, {"draws": 2.5}, {"draws": 5, "tune": -1}, {"draws": 5, "chains": 0}])
+@pytest.mark.parametrize(
+    "arguments", [{"draws": 0}, {"draws": 2.5}, {"draws": 5, "tune": -1}, {"draws": 5, "chains": 0}]
+)
 def test_bad_sizes_are_refused(budget, arguments):
     with pytest.raises(dp.InvalidArgument):
         budget.plan(FakeStep(), **arguments)

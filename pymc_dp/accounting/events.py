@@ -25,9 +25,7 @@ class GaussianReleases:
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "count", _validate.whole("count", self.count, at_least=1))
-        object.__setattr__(
-            self, "noise_multiplier", _validate.positive("noise_multiplier", self.noise_multiplier)
-        )
+        object.__setattr__(self, "noise_multiplier", _validate.positive("noise_multiplier", self.noise_multiplier))
 
     @property
     def rho(self) -> float:

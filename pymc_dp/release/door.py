@@ -20,9 +20,20 @@ SENSITIVITY_FACTOR = {"substitute": 2.0, "add-remove": 1.0}
 class ClippedSum(Protocol):
     """A sum of clipped contributions as exact integers on a grid. Confidential."""
 
-    integers: IntArray
-    grid: float
-    n_clipped: int
+    @property
+    def integers(self) -> IntArray:
+        """The sum as multiples of the grid."""
+        ...
+
+    @property
+    def grid(self) -> float:
+        """A power of two."""
+        ...
+
+    @property
+    def n_clipped(self) -> int:
+        """How many units were clipped."""
+        ...
 
     def sensitivity(self, relation: str) -> float:
         """Return how far the sum moves, in Euclidean norm, between neighbouring tables."""
@@ -38,9 +49,7 @@ class Rows(Protocol):
         """Return the sum of clipped per-unit gradients."""
         ...
 
-    def clipped_log_ratio(
-        self, theta: FloatArray, theta_new: FloatArray, bound: float, grid: float
-    ) -> ClippedSum:
+    def clipped_log_ratio(self, theta: FloatArray, theta_new: FloatArray, bound: float, grid: float) -> ClippedSum:
         """Return the sum of clipped per-unit log-ratios."""
         ...
 
@@ -89,9 +98,7 @@ class MeteredDoor:
         clipped_sum = self._rows.clipped_gradient(theta, bound, self._grid_of_sum(bound, noise_multiplier))
         return self._released("gradient", clipped_sum, noise_multiplier, theta)
 
-    def log_ratio(
-        self, theta: FloatArray, theta_new: FloatArray, bound: float, noise_multiplier: float
-    ) -> Release:
+    def log_ratio(self, theta: FloatArray, theta_new: FloatArray, bound: float, noise_multiplier: float) -> Release:
         """Release a clipped log-ratio sum. See `pymc_dp.release.interface.Door`."""
         self._spend("log_ratio", noise_multiplier)
         grid = self._grid_of_sum(bound, noise_multiplier)
@@ -141,16 +148,19 @@ class MeteredDoor:
         n_public = self._rows.n_units if self._relation == "substitute" else None
         return grid_for(noise_multiplier, sensitivity_factor, noise_std, n_public)
 
-    def _released(
-        self, kind: str, clipped_sum: ClippedSum, noise_multiplier: float, *where: FloatArray
-    ) -> Release:
+    def _released(self, kind: str, clipped_sum: ClippedSum, noise_multiplier: float, *where: FloatArray) -> Release:
         noise_std = noise_multiplier * clipped_sum.sensitivity(self._relation)
         if not 0.0 < noise_std < math.inf:
             raise PrivacyError(f"A release of kind {kind!r} would carry noise of standard deviation {noise_std}.")
         self._clipped[kind] += clipped_sum.n_clipped
         self._evaluations[kind] += 1
         noisy = self._noise.add(clipped_sum.integers, noise_std / clipped_sum.grid)
-        return Release(kind, noisy * clipped_sum.grid, noise_std, tuple(np.array(theta) for theta in where))
+        return Release(
+            kind,
+            np.asarray(noisy * clipped_sum.grid, dtype=np.float64),
+            noise_std,
+            tuple(np.array(theta) for theta in where),
+        )
 
     def __repr__(self) -> str:
         return f"MeteredDoor(releases left: {self._left})"

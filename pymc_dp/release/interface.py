@@ -31,6 +31,13 @@ class Release:
     where: tuple[FloatArray, ...]
 
 
+@dataclass(frozen=True, eq=False)
+class ReleasesOfIteration:
+    """The releases of one iteration as a single object, which arrays of statistics do not take apart."""
+
+    made: tuple[Release, ...]
+
+
 class Door(Protocol):
     """Every method is one release: clipped, noised, counted; refused with `BudgetExceeded` beyond the plan.
 
@@ -41,9 +48,7 @@ class Door(Protocol):
         """Release the sum over units of log-likelihood gradients, each clipped to the norm `bound`."""
         ...
 
-    def log_ratio(
-        self, theta: FloatArray, theta_new: FloatArray, bound: float, noise_multiplier: float
-    ) -> Release:
+    def log_ratio(self, theta: FloatArray, theta_new: FloatArray, bound: float, noise_multiplier: float) -> Release:
         """Release the sum over units of log p(unit | theta_new) - log p(unit | theta), each clipped to `bound`."""
         ...
 

@@ -32,7 +32,7 @@ class ClippedSum:
     @property
     def value(self) -> NDArray[np.float64]:
         """The sum as numbers: integers times grid."""
-        return self.integers * self.grid
+        return np.asarray(self.integers * self.grid, dtype=np.float64)
 
     def sensitivity(self, relation: str) -> float:
         """Return how far the sum moves, in Euclidean norm, between neighbouring tables.

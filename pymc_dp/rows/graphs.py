@@ -55,17 +55,17 @@ class RowFunctions:
         # fastmath lets the compiler assume that nothing is NaN or infinite: exactly the rows that must not matter.
         with pytensor.config.change_flags(numba__fastmath=False):
             self._log_likelihood = pymc_compile(self._inputs, self._logp, mode="NUMBA", **_COMPILE)
-            self._with_gradient = pymc_compile(
-                self._inputs, [self._logp, *self._blocks], mode="NUMBA", **_COMPILE
-            )
+            self._with_gradient = pymc_compile(self._inputs, [self._logp, *self._blocks], mode="NUMBA", **_COMPILE)
 
     def log_likelihood(self, parameters: Sequence[np.ndarray], chunk: Sequence[np.ndarray]) -> np.ndarray:
         """Return the log-likelihood of every row, shape (rows,)."""
-        return self._log_likelihood(*parameters, *chunk)
+        log_likelihood: np.ndarray = self._log_likelihood(*parameters, *chunk)
+        return log_likelihood
 
     def with_gradient(self, parameters: Sequence[np.ndarray], chunk: Sequence[np.ndarray]) -> list[np.ndarray]:
         """Return the log-likelihoods, shape (rows,), and a gradient block (rows, size) for every parameter."""
-        return self._with_gradient(*parameters, *chunk)
+        outputs: list[np.ndarray] = self._with_gradient(*parameters, *chunk)
+        return outputs
 
     def __getstate__(self) -> dict[str, Any]:
         return {k: v for k, v in self.__dict__.items() if k not in ("_log_likelihood", "_with_gradient")}

@@ -24,9 +24,7 @@ def shrunk(bound: float, size: int) -> float:
 
 
 @njit(nogil=True, fastmath=False, cache=True)
-def add_clipped_vectors(
-    rows: FloatArray, starts: IntArray, bound: float, steps_per_one: float, total: IntArray
-) -> int:
+def add_clipped_vectors(rows: FloatArray, starts: IntArray, bound: float, steps_per_one: float, total: IntArray) -> int:
     """Add the clipped contribution of every unit to `total` and return how many were clipped.
 
     Parameters

@@ -67,7 +67,9 @@ class UnitLikelihood:
         self.n_units = self._starts.size - 1
         self.n_parameters = self.parameters.size
         self._one_row_units = index is None
-        self._forget()
+        # Log-likelihoods of all units at the points of the last log-ratio and at the last gradient.
+        self._pair: dict[bytes, FloatArray] = {}
+        self._latest: dict[bytes, FloatArray] = {}
 
     def clipped_gradient(self, theta: FloatArray, bound: float, grid: float) -> ClippedSum:
         """Return the sum over units of log-likelihood gradients, each clipped to the norm `bound`.
@@ -94,9 +96,7 @@ class UnitLikelihood:
         self._latest = {theta.tobytes(): log_likelihoods}
         return ClippedSum(total, grid, bound, n_clipped)
 
-    def clipped_log_ratio(
-        self, theta: FloatArray, theta_new: FloatArray, bound: float, grid: float
-    ) -> ClippedSum:
+    def clipped_log_ratio(self, theta: FloatArray, theta_new: FloatArray, bound: float, grid: float) -> ClippedSum:
         """Return the sum over units of log p(unit | theta_new) - log p(unit | theta), each clipped to `bound`.
 
         Odd: swapping `theta` and `theta_new` changes nothing but the sign.
@@ -151,11 +151,6 @@ class UnitLikelihood:
             yield slice(first, last), self._starts[first : last + 1] - row, [data[rows] for data in self._data]
             first = last
 
-    def _forget(self) -> None:
-        # Log-likelihoods of all units at the points of the last log-ratio and at the last gradient.
-        self._pair: dict[bytes, FloatArray] = {}
-        self._latest: dict[bytes, FloatArray] = {}
-
     def __getstate__(self) -> dict[str, Any]:
         return {**self.__dict__, "_pair": {}, "_latest": {}}
 
@@ -179,5 +174,3 @@ def _unit_of_each_row(
             f"and dtype {index.dtype}."
         )
     return index.astype(np.int64)
-
-

@@ -130,7 +130,9 @@ def split(model: pm.Model, unit: str | None = None) -> RowSplit:
         n_rows=n_rows,
         leaves=leaves,
         row_log_likelihood=pt.add(*terms) if len(terms) > 1 else terms[0],
-        log_likelihood=pt.add(*[term.sum() for term in log_likelihoods]) if len(terms) > 1 else log_likelihoods[0].sum(),
+        log_likelihood=pt.add(*[term.sum() for term in log_likelihoods])
+        if len(terms) > 1
+        else log_likelihoods[0].sum(),
     )
 
 
@@ -185,9 +187,7 @@ def _refuse_unsplittable(model: pm.Model) -> None:
             )
 
 
-def _row_axes_of_observed(
-    model: pm.Model, unit: str | None
-) -> tuple[dict[Variable, int], int, str | None]:
+def _row_axes_of_observed(model: pm.Model, unit: str | None) -> tuple[dict[Variable, int], int, str | None]:
     """Return each observed variable's row axis, the number of rows and the name of the row dim, if it has one."""
     axes: dict[Variable, int] = {}
     lengths = set()
@@ -356,8 +356,7 @@ def _rebuild(node: Any, inputs: list[Variable], n_rows: int) -> list[Variable]:
     if isinstance(op, Alloc):
         value, *shape = inputs
         lengths = [
-            1 if static == n_rows else entry
-            for static, entry in zip(node.outputs[0].type.shape, shape, strict=True)
+            1 if static == n_rows else entry for static, entry in zip(node.outputs[0].type.shape, shape, strict=True)
         ]
         return [pt.alloc(value, *lengths)]
     if isinstance(op, Dot) or (isinstance(op, Blockwise) and isinstance(op.core_op, Dot)):
@@ -382,9 +381,8 @@ def _same_types(node: Any, inputs: Sequence[Variable]) -> bool:
 def _minus_infinity_unless(conditions: Sequence[Variable], value: Variable) -> Variable:
     checks = []
     for condition in conditions:
-        if condition.owner is not None and isinstance(condition.owner.op, ScalarFromTensor):
-            condition = condition.owner.inputs[0]
-        checks.append(pt.all(pt.as_tensor_variable(condition)))
+        scalar = condition.owner is not None and isinstance(condition.owner.op, ScalarFromTensor)
+        checks.append(pt.all(pt.as_tensor_variable(condition.owner.inputs[0] if scalar else condition)))
     holds = checks[0] if len(checks) == 1 else pt.all(pt.stack(checks))
     return pt.switch(holds, value, np.asarray(-np.inf, dtype=value.type.dtype))
 

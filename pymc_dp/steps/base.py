@@ -24,7 +24,7 @@ from pymc_dp import _validate
 from pymc_dp.budget import PrivacyBudget, ReleaseRequest
 from pymc_dp.exceptions import InvalidArgument, NoPlan
 from pymc_dp.parameters import FloatArray, ParameterVector
-from pymc_dp.release.interface import Door, Release
+from pymc_dp.release.interface import Door, Release, ReleasesOfIteration
 
 ClipDiagnostics = Literal["private", "exact"] | None
 
@@ -171,9 +171,10 @@ class DPStep(BlockedStep):
             insecure_seed = _validate.whole("insecure_seed", insecure_seed, at_least=0)
         self.insecure_seed = insecure_seed
         model = pm.modelcontext(model)
-        self.vars = model.value_vars if vars is None else get_value_vars_from_user_vars(vars, model)
-        if not set(self.vars) <= set(model.value_vars):
-            raise InvalidArgument("vars names a variable that is no free variable of the model.")
+        try:
+            self.vars = model.value_vars if vars is None else get_value_vars_from_user_vars(vars, model)
+        except ValueError:
+            raise InvalidArgument("vars names a variable that is no free variable of the model.") from None
         self.parameters = ParameterVector(model)
         self.tune = False
         self._iteration = self._tuning_iterations = 0
@@ -275,7 +276,7 @@ class DPStep(BlockedStep):
             self._record(self._open_door().clip_counts(authorised.noise_multipliers.get("clip_count", math.inf)))
         stats["epsilon_charged"] = authorised.epsilon_charged
         stats["mean_accepted"] = self._accepted / self._iteration
-        stats["releases"] = tuple(self._released)
+        stats["releases"] = ReleasesOfIteration(tuple(self._released))
         self._released = []
         return self.parameters.to_point(transition.theta), [stats]
 

@@ -20,7 +20,7 @@ for tests that a long move cannot pass, and tuning draws are discarded.
 """
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -90,7 +90,7 @@ class DPHMC(DPStep):
     """
 
     name = "dp_hmc"
-    stats_dtypes_shapes = {
+    stats_dtypes_shapes: ClassVar[dict[str, tuple[type, list[int] | None]]] = {
         "accepted": (bool, []),
         "acceptance_rate": (np.float64, []),
         "diverging": (bool, []),

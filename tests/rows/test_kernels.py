@@ -1,3 +1,4 @@
+import itertools
 import math
 
 import numpy as np
@@ -51,7 +52,7 @@ def test_units_of_several_rows_have_the_same_sensitivity(rows, bound, data):
     cuts = data.draw(st.lists(st.integers(1, len(rows) - 1), unique=True).map(sorted))
     starts = [0, *cuts, len(rows)]
     total, _ = total_of(rows, bound, starts)
-    parts = [total_of(rows[a:b], bound, [0, b - a])[0] for a, b in zip(starts[:-1], starts[1:], strict=True)]
+    parts = [total_of(rows[a:b], bound, [0, b - a])[0] for a, b in itertools.pairwise(starts)]
     assert np.all(total == np.sum(parts, axis=0))
     assert all(exact_norm(part) <= bound for part in parts)
 

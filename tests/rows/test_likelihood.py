@@ -73,7 +73,9 @@ def build(family, n=37):
 def row_log_likelihoods(model, theta, rows):
     """The second route: PyMC's own elementwise log-probability."""
     function = model.compile_logp(vars=model.observed_RVs, sum=False)
-    return sum(np.asarray(part).reshape(rows.n_rows, -1).sum(axis=1) for part in function(rows.parameters.to_point(theta)))
+    return sum(
+        np.asarray(part).reshape(rows.n_rows, -1).sum(axis=1) for part in function(rows.parameters.to_point(theta))
+    )
 
 
 @pytest.mark.parametrize("family", FAMILIES, ids=lambda family: family.__name__)
@@ -85,7 +87,8 @@ def test_clipped_sums_match_a_loop_over_rows(family):
     step = 1e-5
     gradients = np.stack(
         [
-            row_log_likelihoods(model, theta + step * unit, rows) - row_log_likelihoods(model, theta - step * unit, rows)
+            row_log_likelihoods(model, theta + step * unit, rows)
+            - row_log_likelihoods(model, theta - step * unit, rows)
             for unit in np.eye(rows.n_parameters)
         ],
         axis=1,
@@ -105,6 +108,10 @@ def test_clipped_sums_match_a_loop_over_rows(family):
         assert found.n_clipped == pytest.approx(np.sum(np.abs(ratios) > bound), abs=1)
 
 
+def forget(rows):
+    rows._pair, rows._latest = {}, {}
+
+
 @pytest.fixture(scope="module")
 def logistic_rows():
     x, y = logistic_data(20_011)
@@ -116,41 +123,46 @@ def test_bits_do_not_depend_on_order_or_chunks(logistic_rows, monkeypatch):
     generator = np.random.default_rng(0)
     theta, theta_new = generator.normal(size=(2, 3))
     original = rows._data
-    whole = rows.clipped_gradient(theta, 0.7, GRID).integers, rows.clipped_log_ratio(theta, theta_new, 0.1, GRID).integers
+    whole = (
+        rows.clipped_gradient(theta, 0.7, GRID).integers,
+        rows.clipped_log_ratio(theta, theta_new, 0.1, GRID).integers,
+    )
     units = rows._unit_log_likelihoods(theta)
     order = generator.permutation(rows.n_rows)
     for chunk in (8192, 1, 777) if rows.n_rows < 100 else (8192, 777, 100):
         monkeypatch.setattr("pymc_dp.rows.likelihood._CHUNK_ROWS", chunk)
         for arrangement in (np.arange(rows.n_rows), order):
             rows._data = [data[arrangement] for data in original]
-            rows._forget()
+            forget(rows)
             assert np.all(rows.clipped_gradient(theta, 0.7, GRID).integers == whole[0])
             assert np.all(rows.clipped_log_ratio(theta, theta_new, 0.1, GRID).integers == whole[1])
-            rows._forget()
+            forget(rows)
             assert np.all(rows._unit_log_likelihoods(theta) == units[arrangement])
     rows._data = original
-    rows._forget()
+    forget(rows)
 
 
 @settings(max_examples=60, deadline=None)
 @given(
-    st.lists(st.sampled_from([0.0, np.nan, np.inf, -np.inf, 1e308, -1e308, 5e-324, 1.0, -40.0]), min_size=3, max_size=3),
+    st.lists(
+        st.sampled_from([0.0, np.nan, np.inf, -np.inf, 1e308, -1e308, 5e-324, 1.0, -40.0]), min_size=3, max_size=3
+    ),
     st.sampled_from([0, 1]),
     st.sampled_from([0.01, 1.0, 50.0]),
 )
 def test_whatever_one_row_holds_the_sum_moves_within_its_sensitivity(logistic_rows, features, outcome, bound):
     rows = logistic_rows
     theta, theta_new = np.array([0.3, -2.0, 1.0]), np.array([0.1, -2.1, 1.3])
-    rows._forget()
+    forget(rows)
     before = rows.clipped_gradient(theta, bound, GRID), rows.clipped_log_ratio(theta, theta_new, bound, GRID)
     original = rows._data
     rows._data = [data.copy() for data in original]
     for data in rows._data:
         data[4711] = features if data.ndim == 2 else outcome
-    rows._forget()
+    forget(rows)
     after = rows.clipped_gradient(theta, bound, GRID), rows.clipped_log_ratio(theta, theta_new, bound, GRID)
     rows._data = original
-    rows._forget()
+    forget(rows)
     for one, other in zip(before, after, strict=True):
         moved = math.sqrt(sum(int(d) ** 2 for d in one.integers - other.integers)) * GRID
         assert moved <= one.sensitivity("substitute")
@@ -158,7 +170,7 @@ def test_whatever_one_row_holds_the_sum_moves_within_its_sensitivity(logistic_ro
 
 def test_log_likelihoods_are_remembered_by_the_whole_point_only(logistic_rows, monkeypatch):
     rows = logistic_rows
-    rows._forget()
+    forget(rows)
     passes = []
     chunks = type(rows)._chunks
     monkeypatch.setattr(type(rows), "_chunks", lambda self: passes.append(1) or chunks(self))
@@ -219,7 +231,9 @@ def test_narrow_types_and_fortran_order(dtype):
     rows = UnitLikelihood(logistic_model(features, y))
     theta = np.array([0.1, 0.2, -0.3])
     residual = y - 1 / (1 + np.exp(-(features.astype(float) @ theta)))
-    assert rows.clipped_gradient(theta, 100.0, GRID).value == pytest.approx(features.astype(float).T @ residual, rel=1e-4)
+    assert rows.clipped_gradient(theta, 100.0, GRID).value == pytest.approx(
+        features.astype(float).T @ residual, rel=1e-4
+    )
 
 
 def test_one_row_is_enough():

@@ -7,7 +7,7 @@ import pytest
 from conftest import logistic_data
 
 from pymc_dp.exceptions import UnsupportedModel
-from pymc_dp.rows import UnitLikelihood
+from pymc_dp.rows import UnitLikelihood, check
 
 X, Y = logistic_data(30)
 Z = X[:, 1]
@@ -39,6 +39,11 @@ def softmax_over_rows():
 def scaled_by_n():
     z = pm.Data("z", Z)
     pm.Normal("y", pm.Normal("mu") * z / pt.sqrt(z.shape[0]), 1.0, observed=Z)
+
+
+def standardised_inside():
+    z = pm.Data("z", Z)
+    pm.Normal("y", pm.Normal("mu") * z / z.std(), 1.0, observed=Z)
 
 
 def autoregression():
@@ -110,6 +115,7 @@ REFUSED = {
     cumulative: "not a sum over rows",
     softmax_over_rows: "not a sum over rows",
     scaled_by_n: "not a sum over rows",
+    standardised_inside: "not a sum over rows",
     autoregression: "'y'",
     random_walk: "'y'",
     gaussian_process: "ambiguous|'y'|single row",
@@ -144,8 +150,6 @@ def test_unit_has_to_name_a_dim():
 def test_the_check_never_sees_the_data(monkeypatch):
     seen = []
     original = np.asarray
-
-    from pymc_dp.rows import check
 
     real = check._likelihood_of_any_data
 

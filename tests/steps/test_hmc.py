@@ -21,7 +21,8 @@ def final_states(step_class, replicates, steps, *, gradient_noise=1.5, ratio_noi
     starts = np.random.default_rng(seed + 2).multivariate_normal(MEAN, COVARIANCE, size=replicates)
     ends, noise = np.empty_like(starts), np.empty_like(starts)
     accepted = 0
-    for i, theta in enumerate(starts):
+    for i, start in enumerate(starts):
+        theta = start
         step.start()
         for _ in range(steps):
             transition = step.transition(theta)

@@ -1,0 +1,240 @@
+"""Whatever a run publishes is a function of noisy releases and public randomness alone."""
+
+import logging
+import pickle
+
+import numpy as np
+import pymc as pm
+import pytest
+import xarray as xr
+from conftest import QUIET, gaussian_data, gaussian_model, hmc
+
+import pymc_dp as dp
+from pymc_dp import sampling
+from pymc_dp.release import MeteredDoor, SecureNoise
+from pymc_dp.rows import UnitLikelihood
+
+CANARY = 7.123456789012345
+LABEL = "canary-person"
+
+
+def canary_model(offset=0.0):
+    """A model whose every private input carries values and labels that can be searched for."""
+    n = 300
+    generator = np.random.default_rng(0)
+    x = np.column_stack([np.full(n, CANARY) + offset, generator.normal(size=n) + offset])
+    y = generator.normal(size=n) + CANARY
+    with pm.Model(coords={"person": [f"{LABEL}-{i}" for i in range(n)], "feature": ["a", "b"]}) as model:
+        data = pm.Data("x", x, dims=("person", "feature"))
+        extra = pm.Data("extra", x[:, 1])
+        beta = pm.Normal("beta", 0.0, 0.5, dims="feature")
+        pm.Deterministic("double", 2 * beta, dims="feature")
+        pm.Deterministic("fitted", data @ beta, dims="person")
+        pm.Deterministic("total", (extra * beta[0]).sum())
+        pm.Deterministic("rows", model.dim_lengths["person"] * beta[0])
+        pm.Normal("y", data @ beta, 1.0, observed=y, dims="person")
+    return model
+
+
+def run(model, budget, **settings):
+    options = {name: settings.pop(name) for name in ("cores", "callback", "random_seed", "quiet") if name in settings}
+    with model:
+        return pm.sample(draws=5, tune=2, chains=2, step=hmc(budget, **settings), **(QUIET | {"cores": 1} | options))
+
+
+def everything_in(tree):
+    """Yield every value and text of a tree: variables, coordinates, attributes and encodings."""
+    for node in tree.subtree:
+        dataset = node.to_dataset()
+        yield from node.attrs.items()
+        yield from node.encoding.items()
+        for name, variable in {**dataset.data_vars, **dataset.coords}.items():
+            yield name, variable.values
+            yield from variable.attrs.items()
+            yield from variable.encoding.items()
+
+
+def test_no_private_input_is_in_the_tree(budget):
+    model = canary_model()
+    tree = run(model, budget)
+    x = model["x"].get_value()
+    secrets = np.concatenate([x.ravel(), model.rvs_to_values[model["y"]].data])
+    searched = 0
+    for name, value in everything_in(tree):
+        assert LABEL not in str(name)
+        assert LABEL not in str(value)
+        numbers = np.ravel(value)
+        if numbers.dtype.kind == "f":
+            searched += numbers.size
+            assert not np.isin(numbers, secrets).any()
+    assert searched > 300
+    assert {"observed_data", "constant_data", "log_likelihood"}.isdisjoint(tree.children)
+    assert set(tree["posterior"].data_vars) == {"beta", "double"}
+    assert set(tree["posterior"].coords) == {"chain", "draw", "feature"}
+    assert "sampling_time" not in tree["posterior"].attrs
+
+
+class NoiseWithoutData:
+    """Answers every release with noise alone, so that nothing released knows the data."""
+
+    description = "test"
+    secure = False
+
+    def __init__(self, seed=0):
+        self.generator = np.random.default_rng(seed)
+
+    def add(self, integers, scale):
+        return np.rint(self.generator.normal(scale=scale, size=integers.size)).astype(np.int64)
+
+    def for_chain(self, key):
+        return NoiseWithoutData(key[-1])
+
+
+@pytest.mark.parametrize("clip_diagnostics", ["private", None])
+def test_two_tables_with_the_same_releases_publish_the_same_tree(monkeypatch, clip_diagnostics):
+    monkeypatch.setattr(sampling, "SecureNoise", NoiseWithoutData)
+    trees = []
+    for offset in (0.0, 3.0):
+        budget = dp.PrivacyBudget(5.0, 1e-6)
+        tree = run(canary_model(offset), budget, random_seed=1, clip_diagnostics=clip_diagnostics)
+        for node in tree.subtree:
+            node.attrs.pop("created_at", None)
+        trees.append(tree)
+    xr.testing.assert_identical(*trees)
+
+
+class Recorder:
+    """Replays one run's noisy answers in a second run, and records what each would have been noised."""
+
+    description = "test"
+    secure = False
+
+    def __init__(self):
+        self.runs = []
+        self.answers = []
+        self.generator = np.random.default_rng(0)
+
+    def begin(self):
+        self.runs.append([])
+
+    def add(self, integers, scale):
+        asked = self.runs[-1]
+        asked.append((integers.copy(), scale))
+        if len(self.answers) < len(asked):
+            noise = np.rint(self.generator.normal(scale=scale, size=integers.size)).astype(np.int64)
+            self.answers.append(integers + noise)
+        return self.answers[len(asked) - 1]
+
+    def for_chain(self, key):
+        return self
+
+
+@pytest.mark.parametrize("replacement", [0.0, 1e6, -np.inf, np.inf, 1e308, 5e-324])
+@pytest.mark.parametrize("relation", ["substitute", "add-remove"])
+def test_neighbouring_tables_differ_by_no_more_than_the_declared_sensitivity(monkeypatch, replacement, relation):
+    recorder = Recorder()
+    monkeypatch.setattr(sampling, "SecureNoise", lambda: recorder)
+    y = gaussian_data(200)
+    y[17] = replacement
+    neighbour = np.delete(y, 17) if relation == "add-remove" else np.where(np.arange(200) == 17, 0.3, y)
+    budgets = []
+    for table in (y, neighbour):
+        recorder.begin()
+        budget = dp.PrivacyBudget(5.0, 1e-6, relation)
+        run(gaussian_model(table), budget, random_seed=1)
+        budgets.append(budget)
+    one, other = recorder.runs
+    assert len(one) == len(other)  # the same releases in the same order: control flow does not depend on the row
+    cost = 0.0
+    for (before, scale), (after, same_scale) in zip(one, other, strict=True):
+        assert scale == same_scale
+        moved = sum(int(difference) ** 2 for difference in before - after)
+        cost += moved / (2 * scale**2)
+    assert 0.0 < cost <= budgets[0].history[0].rho
+
+
+def test_seeds_of_the_sampler_do_not_reach_the_noise(monkeypatch):
+    drawn = []
+    real = sampling.SecureNoise.add
+
+    def recorded(self, integers, scale):
+        noisy = real(self, integers, scale)
+        drawn.append(tuple((noisy - integers).tolist()))
+        return noisy
+
+    monkeypatch.setattr(sampling.SecureNoise, "add", recorded)
+    for _ in range(2):
+        np.random.seed(0)
+        run(gaussian_model(gaussian_data()), dp.PrivacyBudget(5.0, 1e-6), random_seed=0)
+    assert len(set(drawn)) == len(drawn) > 40
+
+
+def test_text_shows_nothing_confidential(budget, caplog, capfd, recwarn):
+    caplog.set_level(logging.DEBUG)
+    objects = []
+
+    def look(trace, draw):
+        step = objects[0]
+        shown.extend([repr(step._door), repr(step._authorisation.doors), repr(step._authorisation.doors._rows)])
+
+    shown = []
+    with canary_model():
+        step = hmc(budget)
+        objects.append(step)
+        pm.sample(draws=5, chains=2, cores=1, step=step, callback=look, progressbar=True)
+    captured = capfd.readouterr()
+    text = "\n".join(
+        [caplog.text, captured.out, captured.err, *shown, repr(budget), repr(step), *[str(w.message) for w in recwarn]]
+    )
+    assert len(shown) == 30
+    assert str(CANARY)[:8] not in text
+    assert LABEL not in text
+
+
+def test_errors_of_the_door_hold_no_values(budget):
+    messages = []
+
+    def overdraw(trace, draw):
+        step = objects[0]
+        while True:
+            try:
+                step.release_gradient(np.zeros(2), 1.0)
+            except dp.BudgetExceeded as error:
+                messages.append(pickle.dumps(error))
+                raise KeyboardInterrupt from None
+
+    objects = []
+    with canary_model():
+        objects.append(hmc(budget))
+        pm.sample(draws=5, chains=1, cores=1, step=objects[0], callback=overdraw, **QUIET)
+    assert messages
+    assert np.float64(CANARY).tobytes() not in messages[0]
+
+
+def test_state_that_pymc_stores_holds_no_release_and_no_noise(budget):
+    states = []
+
+    def look(trace, draw):
+        states.append(pickle.dumps(objects[0].sampling_state))
+
+    objects = []
+    with canary_model():
+        objects.append(hmc(budget))
+        tree = pm.sample(draws=5, chains=1, cores=1, step=objects[0], callback=look, **QUIET)
+    released = tree["releases"]["gradient"].values
+    assert states
+    for state in states:
+        assert len(state) < 3000
+        assert not any(value.tobytes() in state for value in released.ravel())
+
+
+def test_a_door_beyond_its_plan_touches_no_row(budget, monkeypatch):
+    touched = []
+    real = UnitLikelihood.clipped_gradient
+    monkeypatch.setattr(UnitLikelihood, "clipped_gradient", lambda self, *args: touched.append(1) or real(self, *args))
+    rows = UnitLikelihood(gaussian_model(gaussian_data(50)))
+    door = MeteredDoor(rows, SecureNoise(), "substitute", {"gradient": 1}, {"gradient": 1.0})
+    door.gradient(np.zeros(1), 1.0, 1.0)
+    with pytest.raises(dp.BudgetExceeded):
+        door.gradient(np.zeros(1), 1.0, 1.0)
+    assert len(touched) == 1

@@ -1,0 +1,405 @@
+import inspect
+import json
+import warnings
+
+import arviz as az
+import numpy as np
+import pymc as pm
+import pytest
+import xarray as xr
+from conftest import QUIET, gaussian_data, gaussian_model, hmc, logistic_data, logistic_model
+
+import pymc_dp as dp
+from pymc_dp import sampling
+from pymc_dp.release import MeteredDoor
+
+
+def run(model, budget, *, draws=6, tune=2, chains=2, cores=1, step=None, **options):
+    settings = {name: options.pop(name) for name in list(options) if name in STEP_SETTINGS}
+    with model:
+        return pm.sample(
+            draws=draws,
+            tune=tune,
+            chains=chains,
+            cores=cores,
+            step=step or hmc(budget, **settings),
+            **(QUIET | options),
+        )
+
+
+STEP_SETTINGS = {
+    "vars", "unit", "unit_index", "insecure_seed", "clip_diagnostics", "keep_releases", "budget_share",
+    "reuse_gradient", "n_leapfrog", "step_size", "clip_gradient", "clip_log_ratio",
+}  # fmt: skip
+
+
+@pytest.fixture
+def model():
+    return gaussian_model(gaussian_data())
+
+
+@pytest.fixture
+def asked(monkeypatch):
+    """Count what the door is asked for, in this process."""
+    counts = {"gradient": 0, "log_ratio": 0, "clip_count": 0}
+
+    def spy(name, kind):
+        real = getattr(MeteredDoor, name)
+
+        def counted(self, *args, **kwargs):
+            counts[kind] += 1
+            return real(self, *args, **kwargs)
+
+        monkeypatch.setattr(MeteredDoor, name, counted)
+
+    spy("gradient", "gradient")
+    spy("log_ratio", "log_ratio")
+    spy("clip_counts", "clip_count")
+    return counts
+
+
+@pytest.mark.parametrize("reuse", [True, False])
+@pytest.mark.parametrize("chains", [1, 3])
+def test_releases_made_equal_releases_charged(model, budget, asked, chains, reuse):
+    tree = run(model, budget, chains=chains, draws=6, tune=2, reuse_gradient=reuse, n_leapfrog=3)
+    charged = {releases.kind: releases.count for releases in budget.history[0].releases}
+    assert asked == charged
+    assert charged["gradient"] == chains * (8 * 3 + (1 if reuse else 8))
+    assert charged["log_ratio"] == chains * 6
+    for kind, count in charged.items():
+        assert tree["releases"].sizes[f"{kind}_release"] == count
+
+
+def test_the_line_of_the_readme():
+    x, y = logistic_data(300)
+    with pm.Model(coords={"person": range(300), "feature": ["a", "b", "c"]}):
+        data = pm.Data("x", x, dims=("person", "feature"))
+        beta = pm.Normal("beta", 0, 2, dims="feature")
+        pm.Bernoulli("visit", logit_p=data @ beta, observed=y, dims="person")
+        budget = dp.PrivacyBudget(epsilon=2.0, delta=1e-8)
+        step = dp.DPHMC(budget=budget, clip_gradient=4.0, clip_log_ratio=4.0, step_size=0.01, n_leapfrog=5)
+        tree = pm.sample(draws=5, tune=3, chains=4, step=step, **QUIET)
+    assert tree["posterior"]["beta"].shape == (4, 5, 3)
+    assert list(tree["posterior"]["feature"].values) == ["a", "b", "c"]
+    assert budget.epsilon_spent == pytest.approx(2.0)
+    assert {"posterior", "sample_stats", "releases", "privacy"} == set(tree.children)
+
+
+@pytest.mark.parametrize(("cores", "mp_ctx"), [(2, "fork"), pytest.param(2, "spawn", marks=pytest.mark.slow)])
+def test_processes_give_what_one_process_gives(model, cores, mp_ctx):
+    trees = []
+    for options in ({"cores": 1}, {"cores": cores, "mp_ctx": mp_ctx}):
+        budget = dp.PrivacyBudget(5.0, 1e-6)
+        trees.append(run(model, budget, chains=3, insecure_seed=11, random_seed=5, **options))
+        assert len(budget.history) == 1
+    one, other = trees
+    assert np.all(one["posterior"]["mu"].values == other["posterior"]["mu"].values)
+    for name in one["releases"].data_vars:
+        np.testing.assert_array_equal(one["releases"][name].values, other["releases"][name].values)
+
+
+def test_noise_differs_between_chains_in_forked_processes(model, budget):
+    tree = run(model, budget, chains=4, cores=2, mp_ctx="fork", random_seed=1)
+    values = tree["releases"]["log_ratio"].values
+    assert np.unique(values).size == values.size
+
+
+def test_a_known_seed_does_not_determine_the_noise(model):
+    trees = [run(model, dp.PrivacyBudget(5.0, 1e-6), random_seed=1) for _ in range(2)]
+    first, second = (tree["releases"]["gradient"].values for tree in trees)
+    assert not np.any(first == second)
+    assert all(tree["privacy"].attrs["private"] for tree in trees)
+
+
+def test_an_insecure_seed_reproduces_and_is_marked(model):
+    trees = [run(model, dp.PrivacyBudget(5.0, 1e-6), insecure_seed=3) for _ in range(2)]
+    assert np.all(trees[0]["posterior"]["mu"].values == trees[1]["posterior"]["mu"].values)
+    for tree in trees:
+        assert not tree["privacy"].attrs["private"]
+        assert "seeded" in tree["privacy"].attrs["not_private_because"]
+
+
+def test_exact_diagnostics_are_marked_and_cost_nothing(model, budget):
+    tree = run(model, budget, clip_diagnostics="exact")
+    assert not tree["privacy"].attrs["private"]
+    assert "clip_count" not in json.loads(tree["privacy"].attrs["releases"])
+    assert {releases.kind for releases in budget.history[0].releases} == {"gradient", "log_ratio"}
+
+
+def test_without_diagnostics_nothing_is_counted(model, budget, asked):
+    tree = run(model, budget, clip_diagnostics=None)
+    assert asked["clip_count"] == 0
+    assert "clip_fraction_gradient" not in tree["sample_stats"]
+    assert tree["privacy"].attrs["private"]
+
+
+def test_clip_fractions_are_near_the_truth():
+    y = np.concatenate([np.full(900, 0.0), np.full(100, 50.0)])
+    budget = dp.PrivacyBudget(50.0, 1e-6)
+    tree = run(gaussian_model(y, prior_std=0.1), budget, draws=8, clip_gradient=20.0)
+    noise_std = float(tree["releases"]["clip_count_noise_std"][0]) / 1000
+    assert 0 < noise_std < 0.02
+    assert tree["sample_stats"]["clip_fraction_gradient"].values == pytest.approx(0.1, abs=6 * noise_std)
+
+
+def test_a_run_that_does_not_fit_is_refused_and_changes_nothing(model, budget, asked):
+    run(model, budget)
+    before = budget.history, dict(asked)
+    with pytest.raises(dp.BudgetExceeded):
+        run(model, budget)
+    assert (budget.history, asked) == before
+
+
+def test_shares_let_runs_follow_each_other(model, budget):
+    for share in (0.5, 0.5, 1.0):
+        run(model, budget, budget_share=share)
+    assert len(budget.history) == 3
+    assert budget.epsilon_spent <= 5.0
+    assert budget.remaining_rho == 0.0
+
+
+def test_an_interrupt_refunds_nothing_and_keeps_what_was_drawn(model, budget):
+    def interrupt(trace, draw):
+        if draw.draw_idx == 5:
+            raise KeyboardInterrupt
+
+    tree = run(model, budget, draws=20, tune=0, chains=2, callback=interrupt)
+    assert budget.epsilon_spent == pytest.approx(5.0)
+    assert 0 < tree["posterior"].sizes["draw"] <= 6
+    assert tree["privacy"].attrs["epsilon"] == pytest.approx(5.0)
+
+
+def test_a_crash_refunds_nothing_and_ends_the_authorisation(model, budget):
+    def crash(trace, draw):
+        raise RuntimeError("disk full")
+
+    with model:
+        step = hmc(budget)
+        with pytest.raises(RuntimeError, match="disk full"):
+            pm.sample(draws=5, step=step, chains=2, cores=1, callback=crash, **QUIET)
+        assert budget.epsilon_spent == pytest.approx(5.0)
+        with pytest.raises(dp.NoPlan):
+            step.setup_chain(np.random.default_rng(0), 0, 5)
+        with pytest.raises(dp.BudgetExceeded):
+            pm.sample(draws=5, step=step, chains=2, cores=1, **QUIET)
+
+
+def test_more_chains_than_planned_cannot_run(model, budget):
+    claimed = []
+
+    def start_another(trace, draw):
+        if not claimed:
+            claimed.append(True)
+            with pytest.raises(dp.NoPlan, match="All 1 chains"):
+                step.setup_chain(np.random.default_rng(0), 0, 5)
+            raise KeyboardInterrupt
+
+    with model:
+        step = hmc(budget)
+        pm.sample(draws=5, step=step, chains=1, cores=1, callback=start_another, **QUIET)
+    assert claimed
+
+
+def test_pymc_without_this_package_cannot_run_the_step(model, budget):
+    with model, pytest.raises(dp.NoPlan):
+        sampling._pymc_sample(draws=5, step=hmc(budget), chains=1, cores=1, **QUIET)
+    assert budget.history == ()
+
+
+def test_vars_in_any_order_and_transformed_variables():
+    x, _ = logistic_data(200)
+    with pm.Model() as model:
+        weights = pm.Dirichlet("weights", np.ones(3))
+        sigma = pm.HalfNormal("sigma")
+        mu = pm.Normal("mu")
+        pm.Normal("y", mu + (x * weights).sum(-1), sigma, observed=x[:, 1])
+    trees = []
+    for order in (None, [mu, sigma, weights], [weights, mu, sigma]):
+        trees.append(run(model, dp.PrivacyBudget(5.0, 1e-6), insecure_seed=2, vars=order, draws=4, tune=1))
+    for tree in trees:
+        assert tree["posterior"]["weights"].sum("weights_dim_0").values == pytest.approx(1.0)
+        assert np.all(tree["posterior"]["sigma"] > 0)
+        np.testing.assert_array_equal(tree["posterior"]["mu"].values, trees[0]["posterior"]["mu"].values)
+    labels = list(trees[0]["releases"]["parameter"].values)
+    assert labels == ["weights_simplex__[0]", "weights_simplex__[1]", "sigma_log__", "mu"]
+
+
+def test_numpy_covariates_need_no_wrapping(budget):
+    x, y = logistic_data(150)
+    tree = run(logistic_model(x, y, wrap=False), budget, unit="person")
+    assert tree["privacy"].attrs["unit"] == "one entry of the dim 'person'"
+
+
+def test_chains_start_at_different_draws_of_the_prior(model, budget):
+    tree = run(model, budget, chains=4)
+    starts = tree["releases"]["gradient_position"].values[tree["releases"]["gradient_iteration"].values == 0]
+    assert np.unique(starts).size >= 4
+
+
+def test_initvals_are_used(model, budget):
+    tree = run(model, budget, initvals={"mu": 1.25})
+    assert tree["releases"]["gradient_position"].values[0] == 1.25
+
+
+def test_add_remove_hides_the_number_of_units(model):
+    budget = dp.PrivacyBudget(5.0, 1e-6, relation="add-remove")
+    tree = run(model, budget)
+    attributes = tree["privacy"].attrs
+    assert attributes["relation"] == "add-remove"
+    assert "n_units" not in attributes
+    assert not any("400" in str(value) for value in attributes.values())
+    noise_std = tree["releases"]["gradient_noise_std"].values
+    assert noise_std == pytest.approx(budget.history[0].noise_multipliers["gradient"] * 4.0)
+    assert "clip_fraction_gradient" in tree["sample_stats"]
+
+
+@pytest.mark.parametrize(
+    ("options", "error"),
+    [
+        ({"trace": object()}, dp.UnsupportedOption),
+        ({"return_inferencedata": False}, dp.UnsupportedOption),
+        ({"nuts_sampler": "nutpie"}, dp.UnsupportedOption),
+        ({"backend": "jax"}, dp.UnsupportedOption),
+        ({"idata_kwargs": {"log_likelihood": True}}, dp.UnsupportedOption),
+        ({"var_names": ["mu", "shifted"]}, dp.UnsupportedOption),
+        ({"var_names": ["nobody"]}, dp.UnsupportedOption),
+        ({"target_accept": 0.9}, dp.UnsupportedOption),
+        ({"nuts": {"max_treedepth": 3}}, dp.UnsupportedOption),
+        ({"random_seed": -1}, dp.InvalidArgument),
+        ({"progressbar": "loud"}, dp.InvalidArgument),
+        ({"blas_cores": "many"}, dp.InvalidArgument),
+        ({"initvals": {"nobody": 0.0}}, dp.InvalidArgument),
+        ({"initvals": [{"mu": 0.0}]}, dp.InvalidArgument),
+        ({"cores": 0}, dp.InvalidArgument),
+        ({"draws": 0}, dp.InvalidArgument),
+        ({"chains": 0}, dp.InvalidArgument),
+        ({"draws": 10**9}, dp.BudgetExceeded),
+    ],
+)
+def test_bad_options_are_refused_before_anything_is_charged(budget, asked, options, error):
+    y = gaussian_data()
+    with pm.Model() as model:
+        mu = pm.Normal("mu")
+        data = pm.Data("data", y)
+        pm.Deterministic("shifted", mu + data)
+        pm.Normal("y", mu, 1.0, observed=y)
+    with pytest.raises(error):
+        run(model, budget, **options)
+    assert budget.history == ()
+    assert not any(asked.values())
+
+
+def test_unsupported_models_are_refused_before_anything_is_charged(budget, asked):
+    with pm.Model() as model:
+        x = pm.Data("x", gaussian_data())
+        pm.Normal("y", pm.Normal("mu") * x / x.std(), 1.0, observed=gaussian_data())
+    with pytest.raises(dp.UnsupportedModel):
+        run(model, budget)
+    assert budget.history == ()
+    assert not any(asked.values())
+
+
+def test_no_free_variable_may_be_left_to_a_step_that_is_not_private(budget):
+    with pm.Model() as model:
+        mu, sigma = pm.Normal("mu"), pm.HalfNormal("sigma")
+        pm.Normal("y", mu, sigma, observed=gaussian_data())
+    with model, pytest.raises(dp.UnsupportedOption, match="sigma"):
+        pm.sample(draws=5, step=hmc(budget, vars=[mu]), **QUIET)
+    with model, pytest.raises(dp.UnsupportedOption, match="private"):
+        pm.sample(draws=5, step=[hmc(budget, vars=[mu]), pm.Metropolis([sigma])], **QUIET)
+    with model, pytest.raises(dp.UnsupportedOption):
+        pm.sample(draws=5, step=[hmc(budget), pm.Metropolis([sigma])], **QUIET)
+    assert budget.history == ()
+
+
+def test_several_dp_steps_are_refused(model, budget):
+    with model, pytest.raises(dp.UnsupportedOption, match="one DP step"):
+        pm.sample(draws=5, step=[hmc(budget), hmc(budget)], **QUIET)
+
+
+def test_dp_sample_needs_a_dp_step(model):
+    with model, pytest.raises(dp.UnsupportedOption, match="step="):
+        dp.sample(draws=5)
+
+
+def test_a_careless_delta_is_warned_about(model):
+    with pytest.warns(UserWarning, match="not below 1/n"):
+        run(model, dp.PrivacyBudget(5.0, 0.01))
+
+
+def test_other_steps_pass_through_untouched(model):
+    assert inspect.signature(pm.sample) == inspect.signature(sampling._pymc_sample)
+    with model:
+        tree = pm.sample(draws=5, tune=5, chains=1, cores=1, step=pm.Metropolis(), **QUIET)
+    assert "observed_data" in tree.children
+
+
+def test_installing_can_be_undone():
+    try:
+        sampling.uninstall()
+        assert pm.sample is sampling._pymc_sample
+    finally:
+        sampling.install()
+    assert pm.sample is not sampling._pymc_sample
+    assert pm.sampling.sample is pm.sample
+
+
+def test_the_progress_bar_shows_acceptance_noise_and_epsilon(model, budget, capsys):
+    run(model, budget, progressbar=True, quiet=False)
+    shown = capsys.readouterr().out
+    assert "Acce" in shown
+    assert "5" in shown
+
+
+def test_warmup_is_kept_on_request(model, budget):
+    tree = run(model, budget, draws=4, tune=3, discard_tuned_samples=False)
+    assert tree["warmup_posterior"].sizes["draw"] == 3
+    assert "releases" not in tree["warmup_sample_stats"]
+
+
+def test_releases_can_be_left_out(model, budget):
+    assert "releases" not in run(model, budget, keep_releases=False).children
+
+
+@pytest.mark.parametrize("store", ["netcdf", "zarr"])
+def test_everything_survives_storage(model, budget, tmp_path, store):
+    tree = run(model, budget)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        if store == "netcdf":
+            tree.to_netcdf(tmp_path / "tree.nc")
+            again = xr.open_datatree(tmp_path / "tree.nc")
+        else:
+            tree.to_zarr(tmp_path / "tree.zarr")
+            again = xr.open_datatree(tmp_path / "tree.zarr", engine="zarr")
+    assert dict(again["privacy"].attrs) == dict(tree["privacy"].attrs)
+    for group in ("posterior", "sample_stats", "releases"):
+        for name, variable in tree[group].data_vars.items():
+            np.testing.assert_array_equal(again[group][name].values, variable.values)
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_arviz_works_on_the_tree(budget):
+    tree = run(gaussian_model(gaussian_data()), budget, draws=30, chains=4)
+    assert az.summary(tree).shape[0] == 1
+    assert np.isfinite(az.rhat(tree)["mu"].values)
+    az.plot_trace(tree, backend="matplotlib")
+
+
+def test_metadata_says_what_was_guaranteed(model, budget):
+    attributes = run(model, budget, chains=3, draws=6, tune=2)["privacy"].attrs
+    plan = budget.history[0]
+    assert attributes["private"]
+    assert attributes["epsilon"] == plan.epsilon <= 5.0
+    assert attributes["delta"] == 1e-6
+    assert attributes["relation"] == "substitute"
+    assert attributes["n_units"] == 400
+    assert attributes["rho"] == plan.rho
+    assert {entry["kind"]: entry["count"] for entry in json.loads(attributes["releases"])} == {
+        "gradient": 3 * 17,
+        "log_ratio": 18,
+        "clip_count": 15,
+    }
+    assert json.loads(attributes["clip_bounds"]) == {"gradient": 4.0, "log_ratio": 4.0}
+    assert "discrete Gaussian" in attributes["noise"]
+    assert attributes["pymc_dp_version"] == dp.__version__
