@@ -151,7 +151,7 @@ class PrivacyBudget:
     --------
     >>> budget = PrivacyBudget(epsilon=1.0, delta=1e-6)
     >>> round(budget.rho, 4)
-    0.0286
+    0.028
     >>> budget.epsilon_spent
     0.0
     """
