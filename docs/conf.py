@@ -21,6 +21,7 @@ exclude_patterns = ["_build", "**.ipynb_checkpoints"]
 
 # The notebook is stored with its outputs; the build shows them and runs nothing.
 nb_execution_mode = "off"
+nb_merge_streams = True
 myst_enable_extensions = ["amsmath", "deflist", "dollarmath"]
 myst_heading_anchors = 3
 

@@ -2,6 +2,7 @@
 
 from importlib.metadata import version
 
+from pymc_dp import accounting, diagnostics
 from pymc_dp import sampling as _sampling
 from pymc_dp.budget import Plan, PrivacyBudget
 from pymc_dp.exceptions import (
@@ -26,6 +27,8 @@ __all__ = [
     "PrivacyError",
     "UnsupportedModel",
     "UnsupportedOption",
+    "accounting",
+    "diagnostics",
     "sample",
 ]
 

@@ -151,10 +151,11 @@ def _what_would_help(tree: DataTree, found: Quality) -> str:
     facts = tree["privacy"].attrs
     factor = _GOOD_EFFECTIVE_DRAWS / max(1.0, found.effective_draws) * max(1.0, found.test_noise) ** 2
     epsilon = gaussian_epsilon(facts["rho"] * factor, facts["delta"])
-    units = f"about {factor:.0f} times as many units at this epsilon"
+    units = f"some {factor:.0f} times as many units at this epsilon"
     if "n_units" in facts:
-        units = f"about {facts['n_units'] * factor:,.0f} units at this epsilon (there are {facts['n_units']:,})"
-    return f"What would make it usable with this sampler: {units}, or epsilon about {epsilon:.0f} on these."
+        there_are = facts["n_units"]
+        units = f"some {there_are * factor:,.0f} units at this epsilon (there are {there_are:,})"
+    return f"What would make it usable with this sampler, roughly: {units}, or epsilon {epsilon:.0f} on these."
 
 
 def _clip_fractions(tree: DataTree) -> dict[str, tuple[float, float]]:

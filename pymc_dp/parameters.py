@@ -1,5 +1,6 @@
 """The unconstrained parameter vector: every value variable of a model, raveled, in the model's order."""
 
+import itertools
 import math
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -28,6 +29,8 @@ class ParameterVector:
         Of the value variables, in order.
     labels : list of str
         One for each entry of theta, such as ``"beta[2]"``.
+    slices : list of slice
+        Where each value variable stands in theta.
     size : int
         Length of theta.
     """
@@ -39,6 +42,7 @@ class ParameterVector:
         self._shapes: list[tuple[int, ...]] = [np.shape(point[name]) for name in self.names]
         self._dtypes: list[Any] = [var.type.dtype for var in model.value_vars]
         self._bounds = np.cumsum([0, *[math.prod(shape) for shape in self._shapes]]).tolist()
+        self.slices = [slice(low, high) for low, high in itertools.pairwise(self._bounds)]
         self.size: int = self._bounds[-1]
         if self.size == 0:
             raise UnsupportedModel("The model has no free variables to sample.")

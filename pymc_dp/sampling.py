@@ -24,7 +24,7 @@ from pymc_dp.budget import Plan, PrivacyBudget
 from pymc_dp.exceptions import InvalidArgument, UnsupportedOption
 from pymc_dp.prior import Prior
 from pymc_dp.publish import publish, publishable_names
-from pymc_dp.release import Doors, InsecureNoise, NoiseSource, SecureNoise
+from pymc_dp.release import Doors, InsecureNoise, NoiseSource, SecureNoise, refuse_overflow
 from pymc_dp.rows import UnitLikelihood
 from pymc_dp.steps.base import Authorisation, DPStep
 
@@ -87,6 +87,7 @@ def sample(draws: int = 1000, **options: Any) -> DataTree:
     names = publishable_names(model, step.unit, arguments["var_names"])
     rows = UnitLikelihood(model, step.unit, step.unit_index)
     _warn_about_delta(budget, rows)
+    refuse_overflow(plan.noise_multipliers.values(), rows.n_units)
     prior = Prior(model)
     rows.warm_up()
     prior.log_density(step.parameters.to_theta(model.initial_point(random_seed=0)))

@@ -289,6 +289,19 @@ def test_bad_options_are_refused_before_anything_is_charged(budget, asked, optio
     assert not any(asked.values())
 
 
+def test_sums_that_might_overflow_are_refused_before_anything_is_charged(model, asked):
+    budget = dp.PrivacyBudget(1e13, 1e-6)
+    with pytest.raises(dp.BudgetExceeded, match="64-bit"):
+        run(model, budget, draws=1, tune=0, chains=1)
+    assert budget.history == ()
+    assert not any(asked.values())
+
+
+def test_proposals_that_go_nowhere_end_no_run(model, budget):
+    tree = run(model, budget, step_size=1e-30)
+    assert not tree["sample_stats"]["accepted"].any()
+
+
 def test_unsupported_models_are_refused_before_anything_is_charged(budget, asked):
     with pm.Model() as model:
         x = pm.Data("x", gaussian_data())

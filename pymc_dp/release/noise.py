@@ -7,6 +7,7 @@ exact discrete Gaussian (Canonne, Kamath and Steinke 2020), drawn from the opera
 
 import functools
 import math
+from collections.abc import Iterable
 from typing import Any, Protocol
 
 import numpy as np
@@ -50,6 +51,21 @@ def grid_for(noise_multiplier: float, sensitivity_factor: float, noise_std: floa
                 "sums. Spend less at once: more draws or chains, a smaller budget_share or a smaller epsilon."
             )
     return math.ldexp(1.0, math.frexp(noise_std)[1] - 1 - bits)
+
+
+def refuse_overflow(noise_multipliers: Iterable[float], n_units: int) -> None:
+    """Refuse a plan whose exact sums might not fit 64 bits, before it is charged.
+
+    This is the one place where a protected number of units is looked at: tables of more than 67 million units
+    times the noise multiplier are refused under both neighbouring relations.
+
+    Raises
+    ------
+    BudgetExceeded
+        As in `grid_for`.
+    """
+    for noise_multiplier in noise_multipliers:
+        grid_for(noise_multiplier, 1.0, 1.0, n_units)
 
 
 class NoiseSource(Protocol):

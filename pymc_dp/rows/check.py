@@ -16,7 +16,7 @@ from pytensor.graph.replace import clone_replace
 
 from pymc_dp.exceptions import UnsupportedModel
 from pymc_dp.parameters import ParameterVector
-from pymc_dp.rows.graphs import RowFunctions
+from pymc_dp.rows.graphs import Block, RowFunctions
 from pymc_dp.rows.split import RowLeaf, RowSplit, leaf_value
 
 _POINTS = 3
@@ -42,7 +42,7 @@ def check_factorisation(
     whole_model = _likelihood_of_any_data(model, row_split)
     generator = np.random.default_rng(0)
     compared = 0
-    for data in _made_up_data(row_split.leaves, generator):
+    for data in _made_up_data(model, row_split.leaves, generator):
         chunk = [
             np.ascontiguousarray(np.moveaxis(values, leaf.axis, 0))
             for leaf, values in zip(row_split.leaves, data, strict=True)
@@ -52,9 +52,12 @@ def check_factorisation(
             expected = whole_model(*values, *data)
             if not all(np.isfinite(part).all() for part in expected):
                 continue
-            logp, *blocks = functions.with_gradient(values, chunk)
-            found = [logp.sum(), *[block.sum(axis=0) for block in blocks]]
-            sizes = [np.abs(logp).sum(), *[np.abs(block).sum(axis=0) for block in blocks]]
+            logp, *slopes = functions.with_slopes(values, chunk)
+            factors = functions.row_factors(values, chunk)
+            found = [logp.sum(), *map(_summed, functions.blocks, slopes, factors, parameters.slices)]
+            sizes = [np.abs(logp).sum()]
+            for block, slope, factor, entries in zip(functions.blocks, slopes, factors, parameters.slices, strict=True):
+                sizes.append(_summed(block, np.abs(slope), None if factor is None else np.abs(factor), entries))
             for one, other, size in zip(expected, found, sizes, strict=True):
                 difference = np.abs(np.ravel(one) - np.ravel(other))
                 if not (np.isfinite(difference).all() and np.all(difference <= _TOLERANCE * (1.0 + np.ravel(size)))):
@@ -66,6 +69,17 @@ def check_factorisation(
         "No made-up data gave the likelihood a finite value, so it cannot be checked that it is a sum over rows. "
         "Hard limits on the data, or parameters that are hardly ever valid, are the usual reason."
     )
+
+
+def _summed(block: Block, slope: np.ndarray, factor: np.ndarray | None, entries: slice) -> np.ndarray:
+    """Return the sum over rows of one value variable's gradients."""
+    if factor is None:
+        return np.asarray(slope.sum(axis=0))
+    if block.kind == "product":
+        return np.asarray(factor.T @ slope)
+    total = np.zeros((entries.stop - entries.start) // slope.shape[1] * slope.shape[1])
+    np.add.at(total.reshape(-1, slope.shape[1]), factor, slope)
+    return total
 
 
 def _likelihood_of_any_data(model: pm.Model, row_split: RowSplit) -> Callable[..., Sequence[np.ndarray]]:
@@ -82,8 +96,10 @@ def _likelihood_of_any_data(model: pm.Model, row_split: RowSplit) -> Callable[..
     return function
 
 
-def _made_up_data(leaves: Sequence[RowLeaf], generator: np.random.Generator) -> Iterator[list[np.ndarray]]:
-    """Yield tables in which different likelihoods are finite: fractions, any real numbers, compositions."""
+def _made_up_data(
+    model: pm.Model, leaves: Sequence[RowLeaf], generator: np.random.Generator
+) -> Iterator[list[np.ndarray]]:
+    """Yield tables in which different likelihoods are finite: fractions, any real numbers, compositions, draws."""
     shapes = [(leaf_value(leaf.variable).shape, leaf.variable.type.dtype, leaf.axis) for leaf in leaves]
     for floats in ("fractions", "reals", "compositions"):
         table = []
@@ -99,3 +115,22 @@ def _made_up_data(leaves: Sequence[RowLeaf], generator: np.random.Generator) -> 
                     values = values / values.sum(axis=-1 if axis != len(shape) - 1 else 0, keepdims=True)
             table.append(np.asarray(values, dtype=dtype))
         yield table
+    yield _drawn_from_the_prior(model, leaves, table)
+
+
+def _drawn_from_the_prior(model: pm.Model, leaves: Sequence[RowLeaf], table: list[np.ndarray]) -> list[np.ndarray]:
+    """Return `table` with its observed variables drawn from the model itself, given the made-up covariates."""
+    observed = {model.rvs_to_values[rv]: rv for rv in model.observed_RVs}
+    covariates: dict[Variable, Variable] = {
+        leaf.variable: pt.constant(values, dtype=leaf.variable.type.dtype)
+        for leaf, values in zip(leaves, table, strict=True)
+        if leaf.variable not in observed
+    }
+    drawn = []
+    for leaf, values in zip(leaves, table, strict=True):
+        if leaf.variable not in observed:
+            drawn.append(values)
+            continue
+        (rv,) = clone_replace([observed[leaf.variable]], covariates, rebuild_strict=False)
+        drawn.append(np.asarray(pm.draw(rv, random_seed=0, mode="FAST_COMPILE"), dtype=leaf.variable.type.dtype))
+    return drawn

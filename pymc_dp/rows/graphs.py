@@ -1,7 +1,12 @@
-"""Vectorise the one-row graph over a chunk of rows and compile it: log-likelihoods and per-row gradients."""
+"""Vectorise the one-row graph over a chunk of rows and compile it: log-likelihoods and per-row gradients.
+
+A gradient with respect to parameters that meet row data in a single product or gather is kept in two factors, the
+row's vector (or index) and its slopes, so that no (rows, parameters) array is made for wide or many-grouped models.
+"""
 
 from collections.abc import Sequence
-from typing import Any
+from dataclasses import dataclass
+from typing import Any, Literal
 
 import numpy as np
 import pytensor
@@ -9,11 +14,27 @@ import pytensor.tensor as pt
 from pymc.pytensorf import compile as pymc_compile
 from pymc.pytensorf import rewrite_pregrad
 from pytensor.graph.basic import Variable
-from pytensor.graph.replace import vectorize_graph
+from pytensor.graph.replace import clone_replace, vectorize_graph
+from pytensor.tensor.elemwise import DimShuffle
 
+from pymc_dp.rows.one_row import Link
 from pymc_dp.rows.split import RowSplit
 
-_COMPILE: dict[str, Any] = {"trust_input": True, "on_unused_input": "ignore"}
+_COMPILE: dict[str, Any] = {"mode": "NUMBA", "trust_input": True, "on_unused_input": "ignore"}
+
+
+@dataclass(frozen=True)
+class Block:
+    """How the gradient with respect to one value variable is laid out.
+
+    Attributes
+    ----------
+    kind : {"dense", "product", "gather"}
+        ``"dense"``: one vector a row. ``"product"``: the outer product of `row` and the slopes. ``"gather"``: the
+        slopes, at the entry that `row` names.
+    """
+
+    kind: Literal["dense", "product", "gather"]
 
 
 class RowFunctions:
@@ -25,51 +46,114 @@ class RowFunctions:
         The one-row graph.
     value_vars : sequence of Variable
         The model's unconstrained parameters, in the order in which their values are passed.
+    factored : bool
+        Keep gradients in factors where possible. They cannot be summed over several rows of a unit.
+
+    Attributes
+    ----------
+    blocks : list of Block
+        How each value variable's gradient comes.
 
     Notes
     -----
     Pickling keeps the graphs and compiles again, so that no data that passed through travels along.
     """
 
-    def __init__(self, row_split: RowSplit, value_vars: Sequence[Variable]) -> None:
+    def __init__(self, row_split: RowSplit, value_vars: Sequence[Variable], *, factored: bool = True) -> None:
         row_inputs = [leaf.row for leaf in row_split.leaves]
         chunk_inputs = [pt.tensor(dtype=row.type.dtype, shape=(None, *row.type.shape)) for row in row_inputs]
-        (row_logp,) = rewrite_pregrad([row_split.row_log_likelihood])
-        gradients = pt.grad(row_logp, list(value_vars), disconnected_inputs="ignore")
-        logp, *blocks = vectorize_graph(
-            [row_logp.astype("float64"), *[block.astype("float64") for block in gradients]],
-            dict(zip(row_inputs, chunk_inputs, strict=True)),
+        links = _factorable_links(row_split, value_vars) if factored else {}
+        cut = {link.output: link.output.type() for link in links.values()}
+        (row_logp,) = rewrite_pregrad(clone_replace([row_split.row_log_likelihood], cut))
+        with_respect_to = [cut[links[var].output] if var in links else var for var in value_vars]
+        gradients = pt.grad(row_logp, with_respect_to, disconnected_inputs="ignore")
+
+        over_rows = dict(zip(row_inputs, chunk_inputs, strict=True))
+        factors = [links[var].row for var in value_vars if var in links]
+        outputs = [link.output for link in links.values()]
+        batched = vectorize_graph([*outputs, *factors], over_rows) if links else []
+        cut_over_rows = {cut[output]: values for output, values in zip(outputs, batched, strict=False)}
+        logp, *slopes = vectorize_graph(
+            [row_logp.astype("float64"), *[gradient.astype("float64") for gradient in gradients]],
+            over_rows | cut_over_rows,
         )
         n = chunk_inputs[0].shape[0]
         # What does not depend on the row at all comes back without a row axis.
         self._logp = logp if logp.type.ndim == 1 else pt.alloc(logp, n)
-        self._blocks = [
-            (block if block.type.ndim == var.type.ndim + 1 else pt.alloc(block, n, *var.shape)).reshape((n, -1))
-            for block, var in zip(blocks, value_vars, strict=True)
+        self._slopes = [
+            (slope if slope.type.ndim == var.type.ndim + 1 else pt.alloc(slope, n, *var.shape)).reshape((n, -1))
+            for slope, var in zip(slopes, with_respect_to, strict=True)
+        ]
+        self.blocks = [
+            Block("dense" if var not in links else "gather" if links[var].gathers else "product") for var in value_vars
+        ]
+        self._factors = [
+            factor.reshape((n,)) if link.gathers else factor.reshape((n, -1)).astype("float64")
+            for factor, link in zip(batched[len(outputs) :], links.values(), strict=True)
         ]
         self._inputs = [*value_vars, *chunk_inputs]
-        self.chunk_dtypes = [chunk.type.dtype for chunk in chunk_inputs]
         self._compile()
 
     def _compile(self) -> None:
         # fastmath lets the compiler assume that nothing is NaN or infinite: exactly the rows that must not matter.
         with pytensor.config.change_flags(numba__fastmath=False):
-            self._log_likelihood = pymc_compile(self._inputs, self._logp, mode="NUMBA", **_COMPILE)
-            self._with_gradient = pymc_compile(self._inputs, [self._logp, *self._blocks], mode="NUMBA", **_COMPILE)
+            self._log_likelihood = pymc_compile(self._inputs, self._logp, **_COMPILE)
+            self._with_slopes = pymc_compile(self._inputs, [self._logp, *self._slopes], **_COMPILE)
+            self._row_factors = pymc_compile(self._inputs, self._factors, **_COMPILE)
 
     def log_likelihood(self, parameters: Sequence[np.ndarray], chunk: Sequence[np.ndarray]) -> np.ndarray:
         """Return the log-likelihood of every row, shape (rows,)."""
         log_likelihood: np.ndarray = self._log_likelihood(*parameters, *chunk)
         return log_likelihood
 
-    def with_gradient(self, parameters: Sequence[np.ndarray], chunk: Sequence[np.ndarray]) -> list[np.ndarray]:
-        """Return the log-likelihoods, shape (rows,), and a gradient block (rows, size) for every parameter."""
-        outputs: list[np.ndarray] = self._with_gradient(*parameters, *chunk)
+    def with_slopes(self, parameters: Sequence[np.ndarray], chunk: Sequence[np.ndarray]) -> list[np.ndarray]:
+        """Return log-likelihoods, shape (rows,), and for every value variable gradients or slopes, (rows, size)."""
+        outputs: list[np.ndarray] = self._with_slopes(*parameters, *chunk)
         return outputs
 
+    def row_factors(self, parameters: Sequence[np.ndarray], chunk: Sequence[np.ndarray]) -> list[np.ndarray | None]:
+        """Return what slopes are multiplied by: vectors (rows, size), indices (rows,), None for dense gradients.
+
+        They depend on the rows alone, so they can be computed once.
+        """
+        values = iter(self._row_factors(*parameters, *chunk))
+        return [None if block.kind == "dense" else next(values) for block in self.blocks]
+
     def __getstate__(self) -> dict[str, Any]:
-        return {k: v for k, v in self.__dict__.items() if k not in ("_log_likelihood", "_with_gradient")}
+        compiled = ("_log_likelihood", "_with_slopes", "_row_factors")
+        return {name: value for name, value in self.__dict__.items() if name not in compiled}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__.update(state)
         self._compile()
+
+
+def _factorable_links(row_split: RowSplit, value_vars: Sequence[Variable]) -> dict[Variable, Link]:
+    """Return the value variables that reach the likelihood through one product or gather and in no other way."""
+    found: dict[Variable, Link] = {}
+    for var in value_vars:
+        links = [link for link in row_split.links if _is_plain(link.parameter, var)]
+        if len(links) != 1 or not _fits(links[0], var) or links[0] in found.values():
+            continue
+        (rest,) = clone_replace([row_split.row_log_likelihood], {links[0].output: links[0].output.type()})
+        # Its shape may still be asked for elsewhere; what counts is that no other path carries its value.
+        if pt.grad(rest, var, return_disconnected="none", disconnected_inputs="ignore") is None:
+            found[var] = links[0]
+    return found
+
+
+def _is_plain(parameter: Variable, var: Variable) -> bool:
+    """Return whether `parameter` is `var` itself, up to added axes of length one."""
+    while parameter.owner is not None and isinstance(parameter.owner.op, DimShuffle):
+        kept = [axis for axis in parameter.owner.op.new_order if axis != "x"]
+        if kept != sorted(kept):
+            return False
+        parameter = parameter.owner.inputs[0]
+    return parameter is var
+
+
+def _fits(link: Link, var: Variable) -> bool:
+    """Return whether the link is a vector times a vector or matrix, or a gather of entries or rows."""
+    if link.gathers:
+        return var.type.ndim in (1, 2) and link.row.type.ndim == 1
+    return var.type.ndim in (1, 2) and link.row.type.ndim in (1, 2)

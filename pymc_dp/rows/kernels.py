@@ -1,7 +1,10 @@
 """Clip every unit's contribution, truncate it to the grid, and sum exactly in 64-bit integers.
 
 Integer sums do not depend on the order of the units, on chunks or on threads, so neighbouring tables differ by
-exactly one unit's contribution. A contribution that is not finite counts as zero.
+exactly one unit's contribution. A vector whose squared norm is not a finite number counts as zero,
+an infinite log-ratio as the bound.
+
+Every step works on one row at a time in a fixed order, so that a row's bits never depend on its neighbours.
 """
 
 import math
@@ -15,7 +18,6 @@ IntArray = NDArray[np.int64]
 
 #: Contributions are clipped this much (relatively) below the bound, for the rounding of the norm itself.
 _SHRINK = 2.0**-40
-_TINY, _HUGE = 1e-140, 1e140
 
 
 def shrunk(bound: float, size: int) -> float:
@@ -24,57 +26,85 @@ def shrunk(bound: float, size: int) -> float:
 
 
 @njit(nogil=True, fastmath=False, cache=True)
-def add_clipped_vectors(rows: FloatArray, starts: IntArray, bound: float, steps_per_one: float, total: IntArray) -> int:
-    """Add the clipped contribution of every unit to `total` and return how many were clipped.
+def add_squares(block: FloatArray, squares: FloatArray) -> None:
+    """Add the squared norm of every row of `block`, shape (rows, size), to `squares`."""
+    for i in range(block.shape[0]):
+        total = 0.0
+        for j in range(block.shape[1]):
+            total += block[i, j] * block[i, j]
+        squares[i] += total
 
-    Parameters
-    ----------
-    rows : ndarray, shape (rows, size)
-        One vector a row; the rows of one unit stand together.
-    starts : ndarray, shape (units + 1,)
-        Unit u is the sum of rows ``starts[u]`` to ``starts[u + 1] - 1``, in that order.
-    bound : float
-        Largest Euclidean norm, already shrunk.
-    steps_per_one : float
-        1 / grid, a power of two.
-    total : ndarray, shape (size,)
-        Integer multiples of the grid, changed in place.
-    """
-    size = rows.shape[1]
-    unit = np.empty(size)
+
+@njit(nogil=True, fastmath=False, cache=True)
+def add_outer_squares(row_squares: FloatArray, slopes: FloatArray, squares: FloatArray) -> None:
+    """Add the squared norms of outer products: of vectors with `row_squares` and of the rows of `slopes`."""
+    for i in range(slopes.shape[0]):
+        total = 0.0
+        for j in range(slopes.shape[1]):
+            total += slopes[i, j] * slopes[i, j]
+        squares[i] += row_squares[i] * total
+
+
+@njit(nogil=True, fastmath=False, cache=True)
+def clip_factors(squares: FloatArray, bound: float, factors: FloatArray) -> int:
+    """Write what shortens every contribution to `bound`; 0 for those that are not finite. Return how many."""
     n_clipped = 0
-    for u in range(starts.size - 1):
-        for j in range(size):
-            unit[j] = rows[starts[u], j]
-        for i in range(starts[u] + 1, starts[u + 1]):
-            for j in range(size):
-                unit[j] += rows[i, j]
-        largest = 0.0
-        finite = True
-        for j in range(size):
-            magnitude = abs(unit[j])
-            if not magnitude < np.inf:
-                finite = False
-            largest = max(largest, magnitude)
-        if not finite:
-            n_clipped += 1
-            continue
-        # Squares of entries outside this range would overflow or vanish: rescale them first.
-        unscaled = largest == 0.0 or _TINY < largest < _HUGE
-        scale = 1.0 if unscaled else largest
-        squares = 0.0
-        for j in range(size):
-            squares += (unit[j] / scale) * (unit[j] / scale)
-        norm = math.sqrt(squares)
-        if norm <= bound / scale:
-            for j in range(size):
-                total[j] += np.int64(unit[j] * steps_per_one)
+    for i in range(squares.size):
+        norm = math.sqrt(squares[i])
+        if norm <= bound:
+            factors[i] = 1.0
         else:
             n_clipped += 1
-            shorten = bound / norm
-            for j in range(size):
-                total[j] += np.int64((unit[j] / scale) * shorten * steps_per_one)
+            factors[i] = bound / norm if norm < np.inf else 0.0
     return n_clipped
+
+
+@njit(nogil=True, fastmath=False, cache=True)
+def add_vectors(block: FloatArray, factors: FloatArray, steps_per_one: float, total: IntArray) -> None:
+    """Add the truncated rows of `block`, shape (rows, size), times their factors to `total`, shape (size,)."""
+    for i in range(block.shape[0]):
+        if factors[i] > 0.0:
+            for j in range(block.shape[1]):
+                total[j] += np.int64(block[i, j] * factors[i] * steps_per_one)
+
+
+@njit(nogil=True, fastmath=False, cache=True)
+def add_outer_products(
+    rows: FloatArray, slopes: FloatArray, factors: FloatArray, steps_per_one: float, total: IntArray
+) -> None:
+    """Add the truncated outer products of `rows` (rows, size) and `slopes` (rows, k) to `total` (size * k,)."""
+    k = slopes.shape[1]
+    for i in range(rows.shape[0]):
+        if factors[i] > 0.0:
+            for m in range(k):
+                slope = slopes[i, m] * factors[i]
+                for j in range(rows.shape[1]):
+                    total[j * k + m] += np.int64(rows[i, j] * slope * steps_per_one)
+
+
+@njit(nogil=True, fastmath=False, cache=True)
+def add_gathered(
+    index: IntArray, slopes: FloatArray, factors: FloatArray, steps_per_one: float, total: IntArray
+) -> None:
+    """Add the truncated rows of `slopes` (rows, k) to the entries of `total` (groups * k,) that `index` names."""
+    k = slopes.shape[1]
+    groups = total.size // k
+    for i in range(index.size):
+        group = index[i] + groups if index[i] < 0 else index[i]
+        if factors[i] > 0.0 and 0 <= group < groups:
+            for m in range(k):
+                total[group * k + m] += np.int64(slopes[i, m] * factors[i] * steps_per_one)
+
+
+@njit(nogil=True, fastmath=False, cache=True)
+def sum_rows_of_units(rows: FloatArray, starts: IntArray, units: FloatArray) -> None:
+    """Write the sum of the rows of every unit into `units`, shape (units, size), in the order of the rows."""
+    for u in range(starts.size - 1):
+        for j in range(rows.shape[1]):
+            total = rows[starts[u], j]
+            for i in range(starts[u] + 1, starts[u + 1]):
+                total += rows[i, j]
+            units[u, j] = total
 
 
 @njit(nogil=True, fastmath=False, cache=True)
@@ -97,13 +127,3 @@ def add_clipped_differences(
             elif difference < 0.0:
                 total[0] -= np.int64(bound * steps_per_one)
     return n_clipped
-
-
-@njit(nogil=True, fastmath=False, cache=True)
-def add_units(rows: FloatArray, starts: IntArray, units: FloatArray) -> None:
-    """Write the sum of the rows of every unit into `units`, in the order of the rows."""
-    for u in range(starts.size - 1):
-        total = rows[starts[u]]
-        for i in range(starts[u] + 1, starts[u + 1]):
-            total += rows[i]
-        units[u] = total

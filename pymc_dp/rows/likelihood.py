@@ -1,6 +1,7 @@
 """The row engine: clipped sums over units of any factorising PyMC likelihood."""
 
-from collections.abc import Iterator
+from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -17,6 +18,44 @@ from pymc_dp.rows.split import leaf_value, refuse_missing_values, split
 
 #: Rows that are worked on at a time: their intermediate results stay in the processor's cache.
 _CHUNK_ROWS = 8192
+
+
+@dataclass(frozen=True, eq=False)
+class RowFactor:
+    """What a chunk's slopes are multiplied by. Confidential.
+
+    Attributes
+    ----------
+    values : ndarray
+        Vectors, shape (rows, size), or indices, shape (rows,).
+    squares : ndarray, shape (rows,), or None
+        Squared norms of the vectors; None for indices.
+    """
+
+    values: np.ndarray
+    squares: FloatArray | None
+
+
+@dataclass(frozen=True, eq=False)
+class Chunk:
+    """Whole units that are worked on together. Confidential.
+
+    Attributes
+    ----------
+    units : slice
+        Which units.
+    starts : ndarray, shape (units + 1,)
+        Where the rows of each begin, counted within the chunk.
+    rows : list of ndarray
+        Views of the data.
+    factors : list of RowFactor or None
+        What slopes are multiplied by, for each value variable.
+    """
+
+    units: slice
+    starts: NDArray[np.int64]
+    rows: list[np.ndarray]
+    factors: list[RowFactor | None]
 
 
 class UnitLikelihood:
@@ -52,7 +91,7 @@ class UnitLikelihood:
         row_split = split(model, unit)
         refuse_missing_values(row_split)
         self.parameters = ParameterVector(model)
-        self._functions = RowFunctions(row_split, model.value_vars)
+        self._functions = RowFunctions(row_split, model.value_vars, factored=unit_index is None)
         check_factorisation(model, row_split, self._functions, self.parameters)
         self.n_rows = row_split.n_rows
         self._data = [leaf.rows() for leaf in row_split.leaves]
@@ -67,6 +106,7 @@ class UnitLikelihood:
         self.n_units = self._starts.size - 1
         self.n_parameters = self.parameters.size
         self._one_row_units = index is None
+        self._chunks = self._cut()
         # Log-likelihoods of all units at the points of the last log-ratio and at the last gradient.
         self._pair: dict[bytes, FloatArray] = {}
         self._latest: dict[bytes, FloatArray] = {}
@@ -86,15 +126,41 @@ class UnitLikelihood:
         values = self.parameters.split(theta)
         total = np.zeros(self.n_parameters, dtype=np.int64)
         log_likelihoods = np.empty(self.n_units)
-        n_clipped = 0
         shrunk = kernels.shrunk(bound, self.n_parameters)
-        for units, starts, chunk in self._chunks():
-            logp, *blocks = self._functions.with_gradient(values, chunk)
-            self._sum_units(logp, starts, log_likelihoods[units])
-            gradients = np.concatenate(blocks, axis=1)
-            n_clipped += kernels.add_clipped_vectors(gradients, starts, shrunk, 1.0 / grid, total)
+        n_clipped = 0
+        for chunk in self._chunks:
+            logp, *slopes = self._functions.with_slopes(values, chunk.rows)
+            log_likelihoods[chunk.units] = self._per_unit(logp[:, None], chunk.starts)[:, 0]
+            slopes = [self._per_unit(slope, chunk.starts) for slope in slopes]
+            n_clipped += self._add_clipped(slopes, chunk.factors, shrunk, 1.0 / grid, total)
         self._latest = {theta.tobytes(): log_likelihoods}
         return ClippedSum(total, grid, bound, n_clipped)
+
+    def _add_clipped(
+        self,
+        slopes: Sequence[FloatArray],
+        factors: Sequence[RowFactor | None],
+        bound: float,
+        steps_per_one: float,
+        total: NDArray[np.int64],
+    ) -> int:
+        """Add the clipped, truncated gradients of a chunk's units to `total`; return how many were clipped."""
+        squares = np.zeros(len(slopes[0]))
+        for slope, factor in zip(slopes, factors, strict=True):
+            if factor is None or factor.squares is None:
+                kernels.add_squares(slope, squares)
+            else:
+                kernels.add_outer_squares(factor.squares, slope, squares)
+        shorten = np.empty_like(squares)
+        n_clipped = int(kernels.clip_factors(squares, bound, shorten))
+        for slope, factor, block in zip(slopes, factors, self.parameters.slices, strict=True):
+            if factor is None:
+                kernels.add_vectors(slope, shorten, steps_per_one, total[block])
+            elif factor.squares is None:
+                kernels.add_gathered(factor.values, slope, shorten, steps_per_one, total[block])
+            else:
+                kernels.add_outer_products(factor.values, slope, shorten, steps_per_one, total[block])
+        return n_clipped
 
     def clipped_log_ratio(self, theta: FloatArray, theta_new: FloatArray, bound: float, grid: float) -> ClippedSum:
         """Return the sum over units of log p(unit | theta_new) - log p(unit | theta), each clipped to `bound`.
@@ -113,13 +179,12 @@ class UnitLikelihood:
         """Compile everything on one made-up row, before a run is charged and before processes are forked."""
         values = self.parameters.split(np.zeros(self.n_parameters))
         row = [np.ones_like(rows[:1]) for rows in self._data]
-        starts = np.array([0, 1])
-        logp, *blocks = self._functions.with_gradient(values, row)
+        logp, *slopes = self._functions.with_slopes(values, row)
         self._functions.log_likelihood(values, row)
-        total = np.zeros(self.n_parameters, dtype=np.int64)
-        kernels.add_clipped_vectors(np.concatenate(blocks, axis=1), starts, 1.0, 1.0, total)
+        kernels.sum_rows_of_units(logp[:, None], np.array([0, 1]), np.empty((1, 1)))
         kernels.add_clipped_differences(logp, logp, 1.0, 1.0, np.zeros(1, dtype=np.int64))
-        kernels.add_units(logp, starts, np.empty(1))
+        total = np.zeros(self.n_parameters, dtype=np.int64)
+        self._add_clipped(slopes, self._factors_of(row), 1.0, 1.0, total)
 
     def _unit_log_likelihoods(self, theta: FloatArray) -> FloatArray:
         """Return the log-likelihood of every unit, computed anew only at a point not just visited."""
@@ -129,30 +194,54 @@ class UnitLikelihood:
                 return remembered[key]
         values = self.parameters.split(theta)
         log_likelihoods = np.empty(self.n_units)
-        for units, starts, chunk in self._chunks():
-            logp = self._functions.log_likelihood(values, chunk)
-            self._sum_units(logp, starts, log_likelihoods[units])
+        for chunk in self._chunks:
+            logp = self._functions.log_likelihood(values, chunk.rows)
+            log_likelihoods[chunk.units] = self._per_unit(logp[:, None], chunk.starts)[:, 0]
         return log_likelihoods
 
-    def _sum_units(self, logp: FloatArray, starts: NDArray[np.int64], units: FloatArray) -> None:
+    def _per_unit(self, rows: FloatArray, starts: NDArray[np.int64]) -> FloatArray:
+        """Return the sum of the rows of every unit, shape (units, size)."""
         if self._one_row_units:
-            units[:] = logp
-        else:
-            kernels.add_units(logp, starts, units)
+            return rows
+        units = np.empty((starts.size - 1, rows.shape[1]))
+        kernels.sum_rows_of_units(rows, starts, units)
+        return units
 
-    def _chunks(self) -> Iterator[tuple[slice, NDArray[np.int64], list[np.ndarray]]]:
-        """Yield whole units, about `_CHUNK_ROWS` rows at a time: which, where each starts, and their rows."""
+    def _factors_of(self, chunk: Sequence[np.ndarray]) -> list["RowFactor | None"]:
+        """Return what a chunk's slopes are multiplied by."""
+        anywhere = self.parameters.split(np.zeros(self.n_parameters))
+        factors: list[RowFactor | None] = []
+        for block, values in zip(self._functions.blocks, self._functions.row_factors(anywhere, chunk), strict=True):
+            if values is None:
+                factors.append(None)
+                continue
+            squares = None
+            if block.kind == "product":
+                squares = np.zeros(len(values))
+                kernels.add_squares(values, squares)
+            factors.append(RowFactor(values, squares))
+        return factors
+
+    def _cut(self) -> list["Chunk"]:
+        """Cut the table into chunks of whole units, about `_CHUNK_ROWS` rows each."""
+        chunks = []
         first = 0
         while first < self.n_units:
-            row = self._starts[first]
-            last = int(np.searchsorted(self._starts, row + _CHUNK_ROWS, side="right")) - 1
+            begin = self._starts[first]
+            last = int(np.searchsorted(self._starts, begin + _CHUNK_ROWS, side="right")) - 1
             last = min(max(last, first + 1), self.n_units)
-            rows = slice(row, self._starts[last])
-            yield slice(first, last), self._starts[first : last + 1] - row, [data[rows] for data in self._data]
+            rows = [data[begin : self._starts[last]] for data in self._data]
+            starts = self._starts[first : last + 1] - begin
+            chunks.append(Chunk(slice(first, last), starts, rows, self._factors_of(rows)))
             first = last
+        return chunks
 
     def __getstate__(self) -> dict[str, Any]:
-        return {**self.__dict__, "_pair": {}, "_latest": {}}
+        return {**self.__dict__, "_pair": {}, "_latest": {}, "_chunks": None}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__.update(state)
+        self._chunks = self._cut()
 
     def __repr__(self) -> str:
         return f"UnitLikelihood(n_parameters={self.n_parameters}; confidential)"

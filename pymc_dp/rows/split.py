@@ -12,18 +12,13 @@ from typing import Any
 import numpy as np
 import pymc as pm
 import pytensor.tensor as pt
-from pytensor.compile.builders import OpFromGraph, SymbolicOp
-from pytensor.compile.rewriting import inline_ofg_node
 from pytensor.compile.sharedvalue import SharedVariable
 from pytensor.graph.basic import Constant, Variable
-from pytensor.graph.traversal import ancestors, toposort
-from pytensor.raise_op import CheckAndRaise
-from pytensor.tensor.basic import Alloc, ScalarFromTensor
-from pytensor.tensor.blockwise import Blockwise
-from pytensor.tensor.math import Dot
+from pytensor.graph.traversal import ancestors
 from pytensor.tensor.type import TensorType
 
 from pymc_dp.exceptions import UnsupportedModel
+from pymc_dp.rows.one_row import Link, OneRow
 
 
 @dataclass(frozen=True, eq=False)
@@ -63,12 +58,15 @@ class RowSplit:
         Scalar log-likelihood of one row, a function of the model's value variables and of ``leaf.row``.
     log_likelihood : Variable
         The model's own log-likelihood, summed over everything.
+    links : tuple of Link
+        Where parameters meet row data linearly.
     """
 
     n_rows: int
     leaves: tuple[RowLeaf, ...]
     row_log_likelihood: Variable
     log_likelihood: Variable
+    links: tuple[Link, ...]
 
 
 def leaf_value(leaf: Variable) -> np.ndarray:
@@ -111,14 +109,15 @@ def split(model: pm.Model, unit: str | None = None) -> RowSplit:
     _refuse_folded_rows(model, axes)
     length = model.dim_lengths.get(unit) if unit is not None else None
     try:
-        one_row = _one_row_graph(log_likelihoods, leaves, n_rows, length)
+        one_row = OneRow({leaf.variable: pt.expand_dims(leaf.row, leaf.axis) for leaf in leaves}, n_rows, length)
+        rebuilt = one_row.rebuild(log_likelihoods)
     except (TypeError, ValueError, NotImplementedError, AssertionError) as error:
         raise UnsupportedModel(
             f"The likelihood cannot be rebuilt for a single row ({type(error).__name__}): some operation in it "
             "works on all rows at once. Only likelihoods that are a product over rows are supported."
         ) from None
     terms = []
-    for rv, term in zip(model.observed_RVs, one_row, strict=True):
+    for rv, term in zip(model.observed_RVs, rebuilt, strict=True):
         axis = observed_axes[rv]
         if term.type.ndim <= axis or term.type.shape[axis] != 1:
             raise UnsupportedModel(
@@ -129,11 +128,14 @@ def split(model: pm.Model, unit: str | None = None) -> RowSplit:
     return RowSplit(
         n_rows=n_rows,
         leaves=leaves,
-        row_log_likelihood=pt.add(*terms) if len(terms) > 1 else terms[0],
-        log_likelihood=pt.add(*[term.sum() for term in log_likelihoods])
-        if len(terms) > 1
-        else log_likelihoods[0].sum(),
+        row_log_likelihood=one_row.where_indices_hold(_total(terms)),
+        log_likelihood=_total([term.sum() for term in log_likelihoods]),
+        links=tuple(one_row.links),
     )
+
+
+def _total(terms: Sequence[Variable]) -> Variable:
+    return pt.add(*terms) if len(terms) > 1 else terms[0]
 
 
 def rows_of_model(model: pm.Model, unit: str | None = None) -> set[Variable]:
@@ -308,9 +310,7 @@ def _refuse_folded_rows(model: pm.Model, axes: Mapping[Variable, int]) -> None:
     originals = [leaf for leaf in ancestors(rvs) if isinstance(leaf, Constant)]
     originals += [value for value in model.rvs_to_values.values() if isinstance(value, Constant)]
     for leaf in axes:
-        if not isinstance(leaf, Constant) or leaf in originals:
-            continue
-        if any(_same_array(leaf.data, original.data) for original in originals):
+        if not isinstance(leaf, Constant) or any(_same_memory(leaf.data, original.data) for original in originals):
             continue
         raise UnsupportedModel(
             "The model computes something from row data alone (for example x - x.mean(0)), which PyMC folds into "
@@ -319,85 +319,17 @@ def _refuse_folded_rows(model: pm.Model, axes: Mapping[Variable, int]) -> None:
         )
 
 
-def _same_array(left: Any, right: Any) -> bool:
-    return (
-        isinstance(left, np.ndarray)
-        and isinstance(right, np.ndarray)
-        and left.shape == right.shape
-        and np.array_equal(left, right, equal_nan=left.dtype.kind == right.dtype.kind == "f")
-    )
+def _same_memory(left: Any, right: Any) -> bool:
+    """Return whether two arrays are the same numbers in memory, in the same order, up to axes of length one.
 
-
-def _one_row_graph(
-    outputs: Sequence[Variable], leaves: Sequence[RowLeaf], n_rows: int, length: Variable | None
-) -> list[Variable]:
-    """Rebuild `outputs` for a table of one row."""
-    new: dict[Variable, Variable] = {leaf.variable: pt.expand_dims(leaf.row, leaf.axis) for leaf in leaves}
-    if length is not None:
-        new[length] = pt.constant(1, dtype="int64")
-    with_rows: set[Variable] = set(new)
-    for node in toposort(list(outputs)):
-        if not any(variable in with_rows for variable in node.inputs) and not isinstance(node.op, Alloc):
-            continue
-        inputs = [new.get(variable, variable) for variable in node.inputs]
-        for old, rebuilt in zip(node.outputs, _rebuild(node, inputs, n_rows), strict=True):
-            new[old] = rebuilt
-            with_rows.add(old)
-    return [new.get(output, output) for output in outputs]
-
-
-def _rebuild(node: Any, inputs: list[Variable], n_rows: int) -> list[Variable]:
-    """Apply the operation of `node` to one-row inputs."""
-    op = node.op
-    if isinstance(op, CheckAndRaise):
-        # A check of all rows at once would let one bad row decide for its neighbours, or raise.
-        value, *conditions = inputs
-        return [_minus_infinity_unless(conditions, value)]
-    if isinstance(op, Alloc):
-        value, *shape = inputs
-        lengths = [
-            1 if static == n_rows else entry for static, entry in zip(node.outputs[0].type.shape, shape, strict=True)
-        ]
-        return [pt.alloc(value, *lengths)]
-    if isinstance(op, Dot) or (isinstance(op, Blockwise) and isinstance(op.core_op, Dot)):
-        return [_product_in_fixed_order(*inputs)]
-    if isinstance(op, OpFromGraph) and not isinstance(op, SymbolicOp):
-        inlined = inline_ofg_node(op.make_node(*inputs)) if _same_types(node, inputs) else None
-        if inlined is None:
-            raise ValueError("cannot inline")
-        return list(inlined)
-    if isinstance(op, SymbolicOp):
-        return list(op(*inputs, return_list=True))
-    return list(op.make_node(*inputs).outputs)
-
-
-def _same_types(node: Any, inputs: Sequence[Variable]) -> bool:
-    return all(
-        old.type.ndim == new.type.ndim if isinstance(old.type, TensorType) else True
-        for old, new in zip(node.inputs, inputs, strict=True)
-    )
-
-
-def _minus_infinity_unless(conditions: Sequence[Variable], value: Variable) -> Variable:
-    checks = []
-    for condition in conditions:
-        scalar = condition.owner is not None and isinstance(condition.owner.op, ScalarFromTensor)
-        checks.append(pt.all(pt.as_tensor_variable(condition.owner.inputs[0] if scalar else condition)))
-    holds = checks[0] if len(checks) == 1 else pt.all(pt.stack(checks))
-    return pt.switch(holds, value, np.asarray(-np.inf, dtype=value.type.dtype))
-
-
-def _product_in_fixed_order(left: Variable, right: Variable) -> Variable:
-    """Return the matrix product as a sum of products, whose bits do not depend on the neighbouring rows.
-
-    BLAS chooses its order of summation by the number of rows and a row's place among them.
+    Comparing values instead would let a refusal depend on the data.
     """
-    if left.type.ndim == 1 and right.type.ndim == 1:
-        return (left * right).sum()
-    if right.type.ndim == 1:
-        return (left * right).sum(axis=-1)
-    if left.type.ndim == 1:
-        return (pt.expand_dims(left, -1) * right).sum(axis=-2)
-    if right.type.shape[-1] == 1:
-        return (left * pt.swapaxes(right, -1, -2)).sum(axis=-1, keepdims=True)
-    return (pt.expand_dims(left, -1) * pt.expand_dims(right, -3)).sum(axis=-2)
+    if left is right:
+        return True
+    if not (isinstance(left, np.ndarray) and isinstance(right, np.ndarray)):
+        return False
+    layouts = []
+    for array in (left, right):
+        layout = [(n, stride) for n, stride in zip(array.shape, array.strides, strict=True) if n > 1]
+        layouts.append((array.__array_interface__["data"][0], array.dtype, layout))
+    return layouts[0] == layouts[1]

@@ -173,6 +173,8 @@ class DPHMC(DPStep):
             return Transition(theta_new, stats | _untested(accepted=True))
 
         bound = self.clip_log_ratio * float(np.linalg.norm(theta_new - theta))
+        if not 0.0 < bound < np.inf:  # nowhere, or too far to be told: nothing is asked
+            return Transition(theta, stats | _untested(accepted=False))
         ratio = self.release_log_ratio(theta, theta_new, bound)
         energy_change = self._kinetic_energy.energy(momentum_new) - self._kinetic_energy.energy(momentum)
         log_accept = float(ratio.value[0]) + log_prior_ratio - energy_change - 0.5 * ratio.noise_std**2

@@ -46,6 +46,11 @@ def standardised_inside():
     pm.Normal("y", pm.Normal("mu") * z / z.std(), 1.0, observed=Z)
 
 
+def folded_without_effect():
+    x = pt.as_tensor(np.array([1.0, -1.0] * 15))
+    pm.Normal("y", (x - x.mean()) * pm.Normal("beta"), 1.0, observed=Z)
+
+
 def autoregression():
     pm.AR("y", rho=[pm.Normal("rho")], sigma=1.0, init_dist=pm.Normal.dist(), observed=Z)
 
@@ -116,6 +121,7 @@ REFUSED = {
     softmax_over_rows: "not a sum over rows",
     scaled_by_n: "not a sum over rows",
     standardised_inside: "not a sum over rows",
+    folded_without_effect: "one constant",  # x - x.mean() equals x: a refusal must not depend on such luck
     autoregression: "'y'",
     random_walk: "'y'",
     gaussian_process: "ambiguous|'y'|single row",
