@@ -7,6 +7,9 @@ from pymc.step_methods.hmc.quadpotential import QuadPotential, quad_potential
 from pymc_dp import _validate
 from pymc_dp.exceptions import InvalidArgument
 
+#: Squares of smaller numbers vanish in floating point, and norms with them.
+SMALLEST_CLIP_BOUND = 1e-100
+
 
 def required(name: str, value: float | None, meaning: str) -> float:
     """Return a setting that has no data-free default, or raise `InvalidArgument`."""

@@ -218,6 +218,30 @@ def test_bits_do_not_depend_on_order_or_chunks(logistic_rows, monkeypatch):
     hold(rows, original)
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize("family", FAMILIES, ids=lambda family: family.__name__)
+def test_no_row_of_any_family_depends_on_its_neighbours(family, monkeypatch):
+    rows = UnitLikelihood(build(family, n=3001))
+    theta = np.random.default_rng(0).normal(scale=0.3, size=rows.n_parameters)
+    original, order = rows._data, np.random.default_rng(1).permutation(3001)
+
+    def values():
+        forget(rows)
+        units = rows._unit_log_likelihoods(theta)
+        forget(rows)
+        return units, rows.clipped_gradient(theta, 0.7, GRID).integers
+
+    units, gradient = values()
+    assert np.isfinite(units).all()
+    for chunk in (8192, 777, 61):
+        monkeypatch.setattr("pymc_dp.rows.likelihood._CHUNK_ROWS", chunk)
+        for arrangement in (np.arange(3001), order):
+            hold(rows, [data[arrangement] for data in original])
+            found_units, found_gradient = values()
+            assert np.all(found_units == units[arrangement])
+            assert np.all(found_gradient == gradient)
+
+
 @settings(max_examples=60, deadline=None)
 @given(
     st.lists(

@@ -178,6 +178,7 @@ BAD_SETTINGS = [
     ({"clip_gradient": None}, "clip_gradient is required"),
     ({"clip_gradient": 0.0}, "clip_gradient"),
     ({"clip_gradient": np.nan}, "clip_gradient"),
+    ({"clip_gradient": 1e-200}, "clip_gradient must be at least"),
     ({"clip_log_ratio": np.inf}, "clip_log_ratio"),
     ({"clip_log_ratio": None}, "clip_log_ratio is required"),
     ({"step_size": -0.1}, "step_size"),

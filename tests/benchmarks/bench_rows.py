@@ -1,0 +1,89 @@
+"""How long a clipped gradient sum takes, beside PyMC's own gradient of the same model in the same process.
+
+Run ``OPENBLAS_NUM_THREADS=1 NUMBA_NUM_THREADS=1 python -m uv run pytest tests/benchmarks/bench_rows.py
+--benchmark-group-by=param:family --benchmark-columns=min,median``: the ratio of a group's two rows is what counts.
+"""
+
+import numpy as np
+import pymc as pm
+import pytensor.tensor as pt
+import pytest
+
+from pymc_dp.rows import UnitLikelihood
+
+N = 100_000
+GENERATOR = np.random.default_rng(0)
+X = GENERATOR.normal(size=(N, 10))
+BINARY = (GENERATOR.random(N) < 0.5).astype(int)
+COUNTS = GENERATOR.poisson(2.0, size=N)
+CLASSES = GENERATOR.integers(0, 5, N)
+GROUPS = {groups: GENERATOR.integers(0, groups, N) for groups in (20, 2000)}
+
+
+def logistic():
+    pm.Bernoulli("y", logit_p=pm.Data("x", X) @ pm.Normal("beta", shape=10), observed=BINARY)
+
+
+def hierarchical_logistic():
+    beta = pm.Normal("mu") + pm.HalfNormal("tau") * pm.Normal("z", shape=10)
+    pm.Bernoulli("y", logit_p=pm.Data("x", X) @ beta, observed=BINARY)
+
+
+def softmax():
+    pm.Categorical("y", logit_p=pm.Data("x", X[:, :9]) @ pm.Normal("beta", shape=(9, 5)), observed=CLASSES)
+
+
+def multivariate_normal():
+    pm.MvNormal("y", pm.Normal("mu", shape=10), cov=np.eye(10) + 0.3, observed=X)
+
+
+def negative_binomial():
+    rate = pm.math.exp(0.1 * (pm.Data("x", X) @ pm.Normal("beta", shape=10)))
+    pm.NegativeBinomial("y", mu=rate, alpha=pm.HalfNormal("alpha"), observed=COUNTS)
+
+
+def varying_intercepts(groups):
+    effect = pm.Normal("effect", pm.Normal("mu"), pm.HalfNormal("tau"), shape=groups)
+    pm.Bernoulli("y", logit_p=effect[pm.Data("group", GROUPS[groups])], observed=BINARY)
+
+
+def varying_intercepts_20():
+    varying_intercepts(20)
+
+
+def varying_intercepts_2000():
+    varying_intercepts(2000)
+
+
+def banana():
+    theta = pm.Normal("theta", shape=2)
+    pm.MvNormal("y", pt.stack([theta[0], theta[1] + 0.5 * theta[0] ** 2]), cov=2.0 * np.eye(2), observed=X[:, :2])
+
+
+FAMILIES = [
+    logistic,
+    hierarchical_logistic,
+    softmax,
+    multivariate_normal,
+    negative_binomial,
+    varying_intercepts_20,
+    varying_intercepts_2000,
+    banana,
+]
+
+
+@pytest.mark.parametrize("engine", ["pymc_dp", "pymc"])
+@pytest.mark.parametrize("family", FAMILIES, ids=lambda family: family.__name__)
+def bench_gradient(benchmark, family, engine):
+    with pm.Model() as model:
+        family()
+    rows = UnitLikelihood(model)
+    theta = np.random.default_rng(1).normal(scale=0.3, size=rows.n_parameters)
+    if engine == "pymc_dp":
+        rows.warm_up()
+        benchmark(rows.clipped_gradient, theta, 2.0, 2.0**-40)
+    else:
+        function = model.logp_dlogp_function(ravel_inputs=True)
+        function.set_extra_values({})
+        function(theta)
+        benchmark(function, theta)
