@@ -29,6 +29,8 @@ class ParameterVector:
         Of the value variables, in order.
     labels : list of str
         One for each entry of theta, such as ``"beta[2]"``.
+    shapes : dict of str to tuple of int
+        Of the value variables, by name.
     slices : list of slice
         Where each value variable stands in theta.
     size : int
@@ -40,6 +42,7 @@ class ParameterVector:
             point = model.initial_point(random_seed=0)
         self.names = [var.name for var in model.value_vars]
         self._shapes: list[tuple[int, ...]] = [np.shape(point[name]) for name in self.names]
+        self.shapes = dict(zip(self.names, self._shapes, strict=True))
         self._dtypes: list[Any] = [var.type.dtype for var in model.value_vars]
         self._bounds = np.cumsum([0, *[math.prod(shape) for shape in self._shapes]]).tolist()
         self.slices = [slice(low, high) for low, high in itertools.pairwise(self._bounds)]

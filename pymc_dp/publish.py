@@ -12,13 +12,16 @@ from typing import Any
 import numpy as np
 import pymc as pm
 import xarray as xr
+from pytensor.compile.sharedvalue import SharedVariable
+from pytensor.graph.basic import Constant, Variable
 from pytensor.graph.traversal import ancestors
+from pytensor.tensor.type import TensorType
 from xarray import DataTree
 
 from pymc_dp.budget import Plan, PrivacyBudget
 from pymc_dp.exceptions import UnsupportedOption
 from pymc_dp.release.interface import Release
-from pymc_dp.rows.split import rows_of_model
+from pymc_dp.rows.split import dims_of_rows, rows_of_model
 from pymc_dp.steps.base import DPStep, window_ends
 
 _KEPT_ATTRIBUTES = ("created_at", "inference_library", "inference_library_version", "tuning_steps")
@@ -36,7 +39,10 @@ class PublishableNames:
 
 
 def publishable_names(model: pm.Model, unit: str | None, requested: Sequence[str] | None) -> PublishableNames:
-    """Return the free variables and those deterministics that depend on no row.
+    """Return the free variables and those deterministics that depend on no table.
+
+    A deterministic that is computed from rows, or has their dim, never leaves. One that is computed from another
+    table (which may be a part of the rows) leaves if it is asked for by name.
 
     Raises
     ------
@@ -44,32 +50,47 @@ def publishable_names(model: pm.Model, unit: str | None, requested: Sequence[str
         If a requested variable is computed from rows, or unknown.
     """
     rows = rows_of_model(model, unit)
-    kept: list[str] = []
-    omitted: list[str] = []
+    protected_dims = dims_of_rows(model, unit)
+    private, unsure, kept = [], [], []
     for rv in model.unobserved_RVs:
-        depends = any(leaf in rows for leaf in ancestors(model.replace_rvs_by_values([rv])))
-        (omitted if depends and rv in model.deterministics else kept).append(rv.name)
+        inputs = [leaf for leaf in ancestors(model.replace_rvs_by_values([rv])) if leaf.owner is None]
+        if rv not in model.deterministics:
+            kept.append(rv.name)
+        elif not rows.isdisjoint(inputs) or not protected_dims.isdisjoint(model.named_vars_to_dims.get(rv.name) or ()):
+            private.append(rv.name)
+        elif any(_is_table(leaf) for leaf in inputs):
+            unsure.append(rv.name)
+        else:
+            kept.append(rv.name)
     if requested is None:
-        return PublishableNames(kept, omitted)
+        return PublishableNames(kept, private + unsure)
     for name in requested:
-        if name in omitted:
+        if name in private:
             raise UnsupportedOption(
                 f"{name!r} is computed from the data, so it cannot leave. Compute it from the draws and from data "
                 "that are public."
             )
-        if name not in kept:
+        if name not in kept + unsure:
             raise UnsupportedOption(f"var_names: the model has no variable {name!r}.")
-    return PublishableNames(list(requested), omitted)
+    if not requested or len(set(requested)) != len(requested):
+        raise UnsupportedOption("var_names must name at least one variable, and none twice.")
+    return PublishableNames(list(requested), [name for name in private + unsure if name not in requested])
+
+
+def _is_table(leaf: Variable) -> bool:
+    """Return whether an input may hold data of people: a data variable, or a constant of several numbers."""
+    if isinstance(leaf, SharedVariable):
+        return isinstance(leaf.type, TensorType) and leaf.type.ndim > 0
+    return isinstance(leaf, Constant) and isinstance(leaf.type, TensorType) and leaf.data.size > 1
 
 
 def publish(
     tree: DataTree,
     *,
     plan: Plan,
-    budget: PrivacyBudget,
-    step: DPStep,
+    facts: Mapping[str, Any],
     names: PublishableNames,
-    n_units: int | None,
+    labels: Sequence[str] | None,
     keep_warmup: bool,
 ) -> DataTree:
     """Return the tree that may leave.
@@ -78,17 +99,19 @@ def publish(
     ----------
     tree : DataTree
         What PyMC returned, tuning draws included.
-    plan, budget, step
-        What was paid for, by which step.
+    plan : Plan
+        What was paid for.
+    facts : mapping
+        The attributes of the ``privacy`` group, as `metadata` gave them before the run.
     names : PublishableNames
         The variables that may leave.
-    n_units : int or None
-        The number of units, where it is public.
+    labels : sequence of str or None
+        Names of the parameters, to keep every release; None to keep none.
     keep_warmup : bool
         Keep tuning draws in groups of their own, as PyMC does.
     """
     made = _releases_by_chain(tree)
-    fractions = _clip_fractions(made, plan, n_units)
+    fractions = _clip_fractions(made, plan, facts.get("n_units"))
     groups: dict[str, xr.Dataset] = {}
     phases = [("", slice(plan.tune, None))] + ([("warmup_", slice(0, plan.tune))] if keep_warmup else [])
     for prefix, phase in phases:
@@ -99,9 +122,9 @@ def publish(
         for name, values in fractions.items():
             stats[name] = (("chain", "draw"), values[:, phase][:, : stats.sizes["draw"]])
         groups[f"{prefix}sample_stats"] = stats
-    if step.keep_releases:
-        groups["releases"] = _releases_group(made, step.parameters.labels, plan)
-    groups["privacy"] = xr.Dataset(attrs=_metadata(plan, budget, step, names, n_units))
+    if labels is not None:
+        groups["releases"] = _releases_group(made, labels, plan)
+    groups["privacy"] = xr.Dataset(attrs=dict(facts))
     return DataTree.from_dict(groups)
 
 
@@ -176,10 +199,24 @@ def _releases_group(made: Sequence[Sequence[tuple[int, Release]]], labels: Seque
     return xr.Dataset(variables, coords=coords, attrs=attributes)
 
 
-def _metadata(
-    plan: Plan, budget: PrivacyBudget, step: DPStep, names: PublishableNames, n_units: int | None
+def metadata(
+    plan: Plan, budget: PrivacyBudget, step: DPStep, names: PublishableNames, unit: str, n_units: int | None
 ) -> dict[str, Any]:
-    """Return the attributes of the ``privacy`` group: plain numbers and strings, structures as JSON."""
+    """Return the attributes of the ``privacy`` group: plain numbers and strings, structures as JSON.
+
+    Asked for between the charge and the run, so that nothing done to the step during the run can change it.
+
+    Parameters
+    ----------
+    plan, budget, step
+        What was paid for, by which step.
+    names : PublishableNames
+        The variables that may leave.
+    unit : str
+        What is protected, in words.
+    n_units : int or None
+        The number of units, where it is public.
+    """
     noise = (
         "INSECURE: seeded pseudo-random noise"
         if step.insecure_seed is not None
@@ -196,7 +233,7 @@ def _metadata(
         "epsilon": plan.epsilon,
         "delta": plan.delta,
         "relation": plan.relation,
-        "unit": _unit_in_words(step),
+        "unit": unit,
         "rho": plan.rho,
         "accountant": "tight Gaussian curve (Balle and Wang 2018), exact for adaptive composition",
         "releases": json.dumps([_as_json(releases, plan) for releases in plan.releases]),
@@ -227,10 +264,3 @@ def _as_json(releases: Any, plan: Plan) -> Mapping[str, Any]:
         "rho": releases.rho,
         "share": releases.rho / plan.rho,
     }
-
-
-def _unit_in_words(step: DPStep) -> str:
-    if step.unit_index is not None:
-        index = step.unit_index if isinstance(step.unit_index, str) else "unit_index"
-        return f"all rows with the same {index}"
-    return f"one entry of the dim {step.unit!r}" if step.unit else "one row of the observed variables"

@@ -13,7 +13,10 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
+import numpy as np
 import pymc as pm
+import pytensor
+from pymc.initial_point import make_initial_point_fns_per_chain
 from pymc.sampling.mcmc import get_default_tune_steps
 from pymc.sampling.parallel import _cpu_count
 from pymc.step_methods.compound import flatten_steps
@@ -22,8 +25,9 @@ from xarray import DataTree
 from pymc_dp import _validate
 from pymc_dp.budget import Plan, PrivacyBudget
 from pymc_dp.exceptions import InvalidArgument, UnsupportedOption
+from pymc_dp.parameters import ParameterVector
 from pymc_dp.prior import Prior
-from pymc_dp.publish import publish, publishable_names
+from pymc_dp.publish import metadata, publish, publishable_names
 from pymc_dp.release import Doors, InsecureNoise, NoiseSource, SecureNoise, refuse_overflow
 from pymc_dp.rows import UnitLikelihood
 from pymc_dp.steps.base import Authorisation, DPStep
@@ -92,7 +96,10 @@ def sample(draws: int = 1000, **options: Any) -> DataTree:
     rows.warm_up()
     prior.log_density(step.parameters.to_theta(model.initial_point(random_seed=0)))
 
+    labels = list(step.parameters.labels) if step.keep_releases else None
     with _charged(budget, plan, step, rows, prior):
+        n_units = rows.n_units if budget.relation == "substitute" else None
+        facts = metadata(plan, budget, step, names, rows.unit_in_words, n_units)
         tree = _pymc_sample(
             **{
                 **arguments,
@@ -110,10 +117,9 @@ def sample(draws: int = 1000, **options: Any) -> DataTree:
     return publish(
         tree,
         plan=plan,
-        budget=budget,
-        step=step,
+        facts=facts,
         names=names,
-        n_units=rows.n_units if budget.relation == "substitute" else None,
+        labels=labels,
         keep_warmup=not arguments["discard_tuned_samples"],
     )
 
@@ -210,6 +216,20 @@ def _refuse_bad_options(arguments: dict[str, Any], model: pm.Model, plan: Plan) 
         wrong = {str(getattr(name, "name", name)) for name in values or {}} - known
         if wrong:
             raise InvalidArgument(f"initvals names {sorted(wrong)}, which are no free variables of the model.")
+    with pytensor.config.change_flags(mode="FAST_COMPILE"):  # called once: not worth compiling
+        try:
+            starts = [
+                make_start(0)
+                for make_start in make_initial_point_fns_per_chain(
+                    model=model, overrides=initvals, jitter_rvs=set(), chains=plan.chains
+                )
+            ]
+        except (TypeError, ValueError) as error:
+            raise InvalidArgument(f"initvals do not fit the model ({type(error).__name__}).") from error
+    shapes = ParameterVector(model).shapes
+    for start in starts:
+        if {name: np.shape(value) for name, value in start.items()} != shapes:
+            raise InvalidArgument("initvals do not have the shapes of the model's free variables.")
 
 
 def _warn_about_delta(budget: PrivacyBudget, rows: UnitLikelihood) -> None:

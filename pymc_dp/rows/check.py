@@ -41,34 +41,55 @@ def check_factorisation(
     """
     whole_model = _likelihood_of_any_data(model, row_split)
     generator = np.random.default_rng(0)
-    compared = 0
-    for data in _made_up_data(model, row_split.leaves, generator):
-        chunk = [
-            np.ascontiguousarray(np.moveaxis(values, leaf.axis, 0))
-            for leaf, values in zip(row_split.leaves, data, strict=True)
-        ]
-        for _ in range(_POINTS):
-            values = parameters.split(generator.normal(scale=0.5, size=parameters.size))
-            expected = whole_model(*values, *data)
-            if not all(np.isfinite(part).all() for part in expected):
-                continue
-            logp, *slopes = functions.with_slopes(values, chunk)
-            factors = functions.row_factors(values, chunk)
-            found = [logp.sum(), *map(_summed, functions.blocks, slopes, factors, parameters.slices)]
-            sizes = [np.abs(logp).sum()]
-            for block, slope, factor, entries in zip(functions.blocks, slopes, factors, parameters.slices, strict=True):
-                sizes.append(_summed(block, np.abs(slope), None if factor is None else np.abs(factor), entries))
-            for one, other, size in zip(expected, found, sizes, strict=True):
-                difference = np.abs(np.ravel(one) - np.ravel(other))
-                if not (np.isfinite(difference).all() and np.all(difference <= _TOLERANCE * (1.0 + np.ravel(size)))):
-                    raise UnsupportedModel(_MIXES_ROWS)
-            compared += 1
-        if compared:
-            return
+    tables = list(_made_up_data(row_split.leaves, generator))
+    # Every kind of table that gives a finite likelihood counts: what mixes rows may show in one of them only.
+    compared = sum(_compare(whole_model, row_split, functions, parameters, table, generator) for table in tables)
+    if not compared:
+        drawn = _drawn_from_the_prior(model, row_split.leaves, tables[0])
+        compared = 0 if drawn is None else _compare(whole_model, row_split, functions, parameters, drawn, generator)
+    if compared:
+        return
     raise UnsupportedModel(
         "No made-up data gave the likelihood a finite value, so it cannot be checked that it is a sum over rows. "
         "Hard limits on the data, or parameters that are hardly ever valid, are the usual reason."
     )
+
+
+def _compare(
+    whole_model: Callable[..., Sequence[np.ndarray]],
+    row_split: RowSplit,
+    functions: RowFunctions,
+    parameters: ParameterVector,
+    table: Sequence[np.ndarray],
+    generator: np.random.Generator,
+) -> int:
+    """Compare values and gradients at some points; return at how many they could be compared."""
+    chunk = [
+        np.ascontiguousarray(np.moveaxis(values, leaf.axis, 0))
+        for leaf, values in zip(row_split.leaves, table, strict=True)
+    ]
+    compared = 0
+    for _ in range(_POINTS):
+        values = parameters.split(generator.normal(scale=0.5, size=parameters.size))
+        try:
+            expected = whole_model(*values, *table)
+        except (IndexError, ValueError, np.linalg.LinAlgError):
+            continue  # this made-up table is impossible
+        if not all(np.isfinite(part).all() for part in expected):
+            continue
+        logp, *slopes = functions.with_slopes(values, chunk)
+        factors = functions.row_factors(values, chunk)
+        blocks = list(zip(functions.blocks, slopes, factors, parameters.slices, strict=True))
+        found = [logp.sum(), *(_summed(*block) for block in blocks)]
+        sizes = [np.abs(logp).sum()]
+        for block, slope, factor, entries in blocks:
+            sizes.append(_summed(block, np.abs(slope), None if factor is None else np.abs(factor), entries))
+        for one, other, size in zip(expected, found, sizes, strict=True):
+            difference = np.abs(np.ravel(one) - np.ravel(other))
+            if not (np.isfinite(difference).all() and np.all(difference <= _TOLERANCE * (1.0 + np.ravel(size)))):
+                raise UnsupportedModel(_MIXES_ROWS)
+        compared += 1
+    return compared
 
 
 def _summed(block: Block, slope: np.ndarray, factor: np.ndarray | None, entries: slice) -> np.ndarray:
@@ -96,41 +117,45 @@ def _likelihood_of_any_data(model: pm.Model, row_split: RowSplit) -> Callable[..
     return function
 
 
-def _made_up_data(
-    model: pm.Model, leaves: Sequence[RowLeaf], generator: np.random.Generator
-) -> Iterator[list[np.ndarray]]:
-    """Yield tables in which different likelihoods are finite: fractions, any real numbers, compositions, draws."""
-    shapes = [(leaf_value(leaf.variable).shape, leaf.variable.type.dtype, leaf.axis) for leaf in leaves]
-    for floats in ("fractions", "reals", "compositions"):
+def _made_up_data(leaves: Sequence[RowLeaf], generator: np.random.Generator) -> Iterator[list[np.ndarray]]:
+    """Yield tables in which different likelihoods are finite: fractions, any real numbers, compositions."""
+    shapes = [(leaf_value(leaf.source).shape, leaf.variable.type.dtype, leaf.axis) for leaf in leaves]
+    # Wide numbers find normalisations that act beyond 1 only; indices of zero are in range of any group.
+    for floats, largest in (("fractions", 1), ("reals", 1), ("wide", 9), ("compositions", 1), ("fractions", 0)):
         table = []
         for shape, dtype, axis in shapes:
             values: np.ndarray
             if dtype.startswith(("int", "uint", "bool")):
-                values = generator.integers(0, 2, size=shape)
-            elif floats == "reals":
-                values = generator.normal(size=shape)
+                values = generator.integers(0, largest + 1, size=shape)
+            elif floats in ("reals", "wide"):
+                values = generator.normal(size=shape) * (3.0 if floats == "wide" else 1.0)
             else:
                 values = generator.uniform(0.05, 0.95, size=shape)
                 if floats == "compositions" and len(shape) > 1:
                     values = values / values.sum(axis=-1 if axis != len(shape) - 1 else 0, keepdims=True)
             table.append(np.asarray(values, dtype=dtype))
         yield table
-    yield _drawn_from_the_prior(model, leaves, table)
 
 
-def _drawn_from_the_prior(model: pm.Model, leaves: Sequence[RowLeaf], table: list[np.ndarray]) -> list[np.ndarray]:
-    """Return `table` with its observed variables drawn from the model itself, given the made-up covariates."""
+def _drawn_from_the_prior(
+    model: pm.Model, leaves: Sequence[RowLeaf], table: Sequence[np.ndarray]
+) -> list[np.ndarray] | None:
+    """Return `table` with its observed variables drawn from the model itself, if they can be drawn."""
     observed = {model.rvs_to_values[rv]: rv for rv in model.observed_RVs}
     covariates: dict[Variable, Variable] = {
-        leaf.variable: pt.constant(values, dtype=leaf.variable.type.dtype)
+        leaf.source: pt.constant(values, dtype=leaf.variable.type.dtype)
         for leaf, values in zip(leaves, table, strict=True)
-        if leaf.variable not in observed
+        if leaf.source not in observed
     }
     drawn = []
     for leaf, values in zip(leaves, table, strict=True):
-        if leaf.variable not in observed:
+        if leaf.source not in observed:
             drawn.append(values)
             continue
-        (rv,) = clone_replace([observed[leaf.variable]], covariates, rebuild_strict=False)
-        drawn.append(np.asarray(pm.draw(rv, random_seed=0, mode="FAST_COMPILE"), dtype=leaf.variable.type.dtype))
+        (rv,) = clone_replace([observed[leaf.source]], covariates, rebuild_strict=False)
+        try:
+            draw = pm.draw(rv, random_seed=0, mode="FAST_COMPILE")
+        except NotImplementedError:
+            return None
+        drawn.append(np.asarray(draw, dtype=leaf.variable.type.dtype))
     return drawn

@@ -14,7 +14,7 @@ from pymc_dp.rows import kernels
 from pymc_dp.rows.check import check_factorisation
 from pymc_dp.rows.clipped_sum import ClippedSum
 from pymc_dp.rows.graphs import RowFunctions
-from pymc_dp.rows.split import leaf_value, refuse_missing_values, split
+from pymc_dp.rows.split import leaf_value, refuse_missing_values, refuse_tables_of_units, split
 
 #: Rows that are worked on at a time: their intermediate results stay in the processor's cache.
 _CHUNK_ROWS = 8192
@@ -76,6 +76,8 @@ class UnitLikelihood:
     Attributes
     ----------
     n_units, n_rows, n_parameters : int
+    unit_in_words : str
+        What is protected, for the result's metadata.
 
     Raises
     ------
@@ -104,6 +106,9 @@ class UnitLikelihood:
             changes = np.flatnonzero(np.diff(index[order])) + 1
             self._starts = np.concatenate([[0], changes, [self.n_rows]]).astype(np.int64)
         self.n_units = self._starts.size - 1
+        self.unit_in_words = _unit_in_words(row_split.dim, unit_index)
+        if index is not None:
+            refuse_tables_of_units(model, self.n_units, self.n_rows)
         self.n_parameters = self.parameters.size
         self._one_row_units = index is None
         self._chunks = self._cut()
@@ -259,7 +264,13 @@ def _unit_of_each_row(
     index = np.asarray(unit_index)
     if index.shape != (n_rows,) or index.dtype.kind not in "iu":
         raise InvalidArgument(
-            f"unit_index must hold one whole number for each of the {n_rows} rows, but has shape {index.shape} "
-            f"and dtype {index.dtype}."
+            f"unit_index must hold one whole number for each row, but has {index.ndim} axes and dtype {index.dtype}, "
+            "or another length."
         )
     return index.astype(np.int64)
+
+
+def _unit_in_words(dim: str | None, unit_index: str | NDArray[np.integer] | None) -> str:
+    if unit_index is not None:
+        return f"all rows with the same {unit_index if isinstance(unit_index, str) else 'unit_index'}"
+    return f"one entry of the dim {dim!r}" if dim is not None else "one row of the observed variables"

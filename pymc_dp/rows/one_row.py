@@ -24,6 +24,12 @@ from pytensor.tensor.math import Dot
 from pytensor.tensor.subtensor import AdvancedSubtensor
 
 _MATRIX = 2
+#: Operations that raise on some matrices in compiled code: a row must not decide whether a run fails. (Cholesky
+#: factors and solutions of linear systems come back as NaN instead, and such a row counts for nothing.)
+_RAISING = frozenset(
+    "Det Eig Eigh Eigvalsh Expm LU LUFactor Lstsq MatrixInverse MatrixPinv QR SLogDet SVD Scan Schur "
+    "TensorInv TensorSolve".split()
+)
 
 
 @dataclass(frozen=True, eq=False)
@@ -95,6 +101,9 @@ class OneRow:
     def _apply(self, node: Any, inputs: list[Variable], carries: Sequence[bool]) -> list[Variable]:
         """Apply the operation of `node` to one-row inputs."""
         op = node.op
+        core = op.core_op if isinstance(op, Blockwise) else op
+        if carries[0] and type(core).__name__ in _RAISING:
+            raise ValueError("fails on what a row holds")
         if isinstance(op, CheckAndRaise):
             value, *conditions = inputs
             return [_minus_infinity_unless(conditions, value)]
@@ -104,7 +113,7 @@ class OneRow:
             return [
                 pt.alloc(value, *[1 if s == self._n_rows else entry for s, entry in zip(static, shape, strict=True)])
             ]
-        if isinstance(op, Dot) or (isinstance(op, Blockwise) and isinstance(op.core_op, Dot)):
+        if isinstance(core, Dot):
             return [self._product(*inputs) if list(carries) == [True, False] else _product_in_fixed_order(*inputs)]
         if isinstance(op, AdvancedSubtensor):
             return [self._gather(op, inputs, carries)]

@@ -7,7 +7,6 @@ by one of its rows. Whatever mixes rows then gives another sum than the model it
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 import pymc as pm
@@ -18,7 +17,9 @@ from pytensor.graph.traversal import ancestors
 from pytensor.tensor.type import TensorType
 
 from pymc_dp.exceptions import UnsupportedModel
+from pymc_dp.parameters import ParameterVector
 from pymc_dp.rows.one_row import Link, OneRow
+from pymc_dp.rows.symbolic import SymbolicModel, symbolic
 
 
 @dataclass(frozen=True, eq=False)
@@ -28,7 +29,9 @@ class RowLeaf:
     Attributes
     ----------
     variable : Variable
-        The constant or shared variable in the model's graph.
+        The input of the log-likelihood graph.
+    source : Variable
+        The model's own constant or shared variable that it stands for.
     axis : int
         Where its row axis is.
     row : Variable
@@ -36,12 +39,13 @@ class RowLeaf:
     """
 
     variable: Variable
+    source: Variable
     axis: int
     row: Variable
 
     def rows(self) -> np.ndarray:
         """Return the values with the row axis first, C-contiguous. Confidential."""
-        return np.ascontiguousarray(np.moveaxis(leaf_value(self.variable), self.axis, 0))
+        return np.ascontiguousarray(np.moveaxis(leaf_value(self.source), self.axis, 0))
 
 
 @dataclass(frozen=True, eq=False)
@@ -52,6 +56,8 @@ class RowSplit:
     ----------
     n_rows : int
         Number of rows.
+    dim : str or None
+        The dim that counts them, if it has a name.
     leaves : tuple of RowLeaf
         The inputs that carry the row axis.
     row_log_likelihood : Variable
@@ -63,6 +69,7 @@ class RowSplit:
     """
 
     n_rows: int
+    dim: str | None
     leaves: tuple[RowLeaf, ...]
     row_log_likelihood: Variable
     log_likelihood: Variable
@@ -101,12 +108,19 @@ def split(model: pm.Model, unit: str | None = None) -> RowSplit:
         If the model has no observed variables or missing values, or its rows cannot be told apart.
     """
     _refuse_unsplittable(model)
-    log_likelihoods = model.logp(vars=model.observed_RVs, sum=False)
     observed_axes, n_rows, unit = _row_axes_of_observed(model, unit)
-    axes = _row_axes(model, log_likelihoods, observed_axes, n_rows, unit)
-    leaves = tuple(_row_leaf(variable, axis) for variable, axis in axes.items())
-    _refuse_rows_outside_likelihood(model, axes, n_rows, unit)
-    _refuse_folded_rows(model, axes)
+    of_observed = {model.rvs_to_values[rv]: axis for rv, axis in observed_axes.items()}
+    axes = of_observed | _row_axes(model, [*model.basic_RVs, *model.potentials], n_rows, unit)
+    graphs = symbolic(model, {leaf: axis for leaf, axis in axes.items() if isinstance(leaf, Constant)})
+    _refuse_parameters_of_rows(model, n_rows, unit)
+    _refuse_rows_in_priors(model, graphs, axes, unit)
+    log_likelihoods = graphs.log_likelihoods
+    inputs = _inputs_of(log_likelihoods)
+    leaves = tuple(
+        _row_leaf(leaf, graphs.sources.get(leaf, leaf), axes[graphs.sources.get(leaf, leaf)])
+        for leaf in inputs
+        if graphs.sources.get(leaf, leaf) in axes
+    )
     length = model.dim_lengths.get(unit) if unit is not None else None
     try:
         one_row = OneRow({leaf.variable: pt.expand_dims(leaf.row, leaf.axis) for leaf in leaves}, n_rows, length)
@@ -127,6 +141,7 @@ def split(model: pm.Model, unit: str | None = None) -> RowSplit:
         terms.append(term.sum())
     return RowSplit(
         n_rows=n_rows,
+        dim=unit,
         leaves=leaves,
         row_log_likelihood=one_row.where_indices_hold(_total(terms)),
         log_likelihood=_total([term.sum() for term in log_likelihoods]),
@@ -136,6 +151,13 @@ def split(model: pm.Model, unit: str | None = None) -> RowSplit:
 
 def _total(terms: Sequence[Variable]) -> Variable:
     return pt.add(*terms) if len(terms) > 1 else terms[0]
+
+
+def dims_of_rows(model: pm.Model, unit: str | None = None) -> set[str]:
+    """Return the name of the dim that counts rows, if it has one."""
+    _refuse_unsplittable(model)
+    _, _, name = _row_axes_of_observed(model, unit)
+    return set() if name is None else {name}
 
 
 def rows_of_model(model: pm.Model, unit: str | None = None) -> set[Variable]:
@@ -153,6 +175,32 @@ def rows_of_model(model: pm.Model, unit: str | None = None) -> set[Variable]:
     return observed | {leaf for leaf in leaves_of(graphs) if _has_rows(model, leaf, n_rows, unit)}
 
 
+def refuse_tables_of_units(model: pm.Model, n_units: int, n_rows: int) -> None:
+    """Refuse data and parameters with one entry for each unit, where a unit has several rows.
+
+    Their entries belong to one unit each, but they would be taken as public.
+
+    Raises
+    ------
+    UnsupportedModel
+        If a free variable or an input of the model has an axis of length `n_units`.
+    """
+    if n_units in (1, n_rows):
+        return
+    for rv in model.free_RVs:
+        if n_units in ParameterVector(model).shapes[model.rvs_to_values[rv].name]:
+            raise UnsupportedModel(
+                f"The free variable {rv.name!r} has one entry for each unit. A parameter of one person cannot be "
+                "released: integrate it out, or share it between units."
+            )
+    for leaf in leaves_of([*model.basic_RVs, *model.potentials, *model.deterministics]):
+        if n_units in leaf_value(leaf).shape:
+            raise UnsupportedModel(
+                "An input of the model has one entry for each unit, and would be taken as public. Repeat it for "
+                "each row of the unit before the model (values[unit_index])."
+            )
+
+
 def refuse_missing_values(row_split: RowSplit) -> None:
     """Refuse tables with missing entries; which entries are missing is taken as public.
 
@@ -162,7 +210,7 @@ def refuse_missing_values(row_split: RowSplit) -> None:
         If any entry of the data is NaN.
     """
     for leaf in row_split.leaves:
-        value = leaf_value(leaf.variable)
+        value = leaf_value(leaf.source)
         if value.dtype.kind == "f" and np.isnan(value).any():
             raise UnsupportedModel(
                 "The data have missing values (NaN). Drop or impute them before modelling: imputing them inside "
@@ -213,33 +261,25 @@ def _row_axes_of_observed(model: pm.Model, unit: str | None) -> tuple[dict[Varia
             names.add(dims[axis])
     if len(lengths) != 1:
         raise UnsupportedModel(
-            f"The observed variables have different numbers of rows: {sorted(lengths)}. All have to describe the "
+            "The observed variables have different numbers of rows. All have to describe the "
             "same units; name their dim with unit=."
         )
     return axes, lengths.pop(), unit or (names.pop() if len(names) == 1 else None)
 
 
-def _row_axes(
-    model: pm.Model,
-    log_likelihoods: Sequence[Variable],
-    observed_axes: Mapping[Variable, int],
-    n_rows: int,
-    unit: str | None,
-) -> dict[Variable, int]:
-    """Return the row axis of every input of the likelihood that has one."""
+def _row_axes(model: pm.Model, graphs: Sequence[Variable], n_rows: int, unit: str | None) -> dict[Variable, int]:
+    """Return the row axis of every constant and data variable in `graphs` that has one."""
     dim_lengths = set(model.dim_lengths.values())
-    of_observed = {model.rvs_to_values[rv]: axis for rv, axis in observed_axes.items()}
     axes: dict[Variable, int] = {}
-    for leaf in leaves_of(log_likelihoods):
-        if leaf in dim_lengths:
-            continue
-        if leaf in of_observed:
-            axes[leaf] = of_observed[leaf]
-            continue
-        axis = _row_axis(model, leaf, n_rows, unit)
+    for leaf in leaves_of(graphs):
+        axis = None if leaf in dim_lengths else _row_axis(model, leaf, n_rows, unit)
         if axis is not None:
             axes[leaf] = axis
     return axes
+
+
+def _inputs_of(graphs: Sequence[Variable]) -> list[Variable]:
+    return [variable for variable in ancestors(list(graphs)) if variable.owner is None]
 
 
 def _row_axis(model: pm.Model, leaf: Variable, n_rows: int, unit: str | None) -> int | None:
@@ -252,23 +292,20 @@ def _row_axis(model: pm.Model, leaf: Variable, n_rows: int, unit: str | None) ->
         return None  # every broadcastable constant has axes of length one
     if len(matching) > 1:
         raise UnsupportedModel(
-            f"An input of shape {leaf_value(leaf).shape} has {n_rows} entries along several axes, so its rows are "
+            "An input has as many entries as there are rows along several axes, so its rows are "
             "ambiguous. Wrap it in pm.Data with dims, and name the dim of the rows with unit=."
         )
     return matching[0] if matching else None
 
 
-def _row_leaf(variable: Variable, axis: int) -> RowLeaf:
+def _row_leaf(variable: Variable, source: Variable, axis: int) -> RowLeaf:
     shape = list(variable.type.shape)
     del shape[axis]
     row = pt.tensor(dtype=variable.type.dtype, shape=tuple(shape))
-    return RowLeaf(variable, axis, row)
+    return RowLeaf(variable, source, axis, row)
 
 
-def _refuse_rows_outside_likelihood(
-    model: pm.Model, axes: Mapping[Variable, int], n_rows: int, unit: str | None
-) -> None:
-    """Refuse row data in priors and potentials, and parameters that are one per row."""
+def _refuse_parameters_of_rows(model: pm.Model, n_rows: int, unit: str | None) -> None:
     for rv in model.free_RVs:
         dims = model.named_vars_to_dims.get(rv.name)
         shape = model.rvs_to_values[rv].type.shape
@@ -278,58 +315,33 @@ def _refuse_rows_outside_likelihood(
                 f"The free variable {rv.name!r} has one entry for each row. A parameter of one person cannot be "
                 "released: integrate it out, or share it between rows."
             )
-    priors = model.logp(vars=model.free_RVs, sum=False)
-    for rv, logp in zip(model.free_RVs, priors, strict=True):
-        if any(leaf in axes or _has_rows(model, leaf, n_rows, unit) for leaf in leaves_of([logp])):
+
+
+def _refuse_rows_in_priors(
+    model: pm.Model, graphs: SymbolicModel, axes: Mapping[Variable, int], unit: str | None
+) -> None:
+    """Refuse row data in priors, and data of any kind in potentials."""
+    row_inputs = {leaf for leaf in [*axes, *graphs.sources] if leaf not in graphs.sources.values()}
+    if unit in model.dim_lengths:
+        row_inputs.add(model.dim_lengths[unit])
+    for rv, logp in zip(model.free_RVs, graphs.log_priors, strict=True):
+        if not row_inputs.isdisjoint(_inputs_of([logp])):
             raise UnsupportedModel(
                 f"The prior of {rv.name!r} depends on data that has one entry for each row. Priors are not "
                 "protected: they must not be computed from the data."
             )
-    for potential in model.potentials:
-        graph = model.replace_rvs_by_values([potential])
-        if any(leaf in axes or _has_rows(model, leaf, n_rows, unit) for leaf in leaves_of(graph)):
-            raise UnsupportedModel(
-                f"The potential {potential.name!r} depends on data that has one entry for each row. Write it as "
-                "an observed variable (for example a pm.CustomDist), so that it is known to be a sum over rows."
-            )
+    for potential, graph in zip(model.potentials, graphs.potentials, strict=True):
+        for leaf in _inputs_of([graph]):
+            data = isinstance(leaf, SharedVariable) or (isinstance(leaf, Constant) and leaf_value(leaf).size > 1)
+            if leaf in row_inputs or (data and isinstance(leaf.type, TensorType)):
+                raise UnsupportedModel(
+                    f"The potential {potential.name!r} depends on a table of data. Potentials are not protected. "
+                    "Write it as an observed variable (for example a pm.CustomDist), so that it is known to be a "
+                    "sum over rows."
+                )
 
 
 def _has_rows(model: pm.Model, leaf: Variable, n_rows: int, unit: str | None) -> bool:
     if leaf in set(model.dim_lengths.values()):
         return unit is not None and leaf is model.dim_lengths.get(unit)
     return n_rows > 1 and _row_axis(model, leaf, n_rows, unit) is not None
-
-
-def _refuse_folded_rows(model: pm.Model, axes: Mapping[Variable, int]) -> None:
-    """Refuse row-length constants that the model itself does not contain.
-
-    PyMC folds an expression of constants such as ``x - x.mean(0)`` into one constant, and a statistic over all
-    rows would go unnoticed in it.
-    """
-    rvs = [*model.basic_RVs, *model.deterministics]
-    originals = [leaf for leaf in ancestors(rvs) if isinstance(leaf, Constant)]
-    originals += [value for value in model.rvs_to_values.values() if isinstance(value, Constant)]
-    for leaf in axes:
-        if not isinstance(leaf, Constant) or any(_same_memory(leaf.data, original.data) for original in originals):
-            continue
-        raise UnsupportedModel(
-            "The model computes something from row data alone (for example x - x.mean(0)), which PyMC folds into "
-            "one constant, so that it cannot be seen whether it mixes rows. Compute it before the model, or wrap "
-            "the data in pm.Data."
-        )
-
-
-def _same_memory(left: Any, right: Any) -> bool:
-    """Return whether two arrays are the same numbers in memory, in the same order, up to axes of length one.
-
-    Comparing values instead would let a refusal depend on the data.
-    """
-    if left is right:
-        return True
-    if not (isinstance(left, np.ndarray) and isinstance(right, np.ndarray)):
-        return False
-    layouts = []
-    for array in (left, right):
-        layout = [(n, stride) for n, stride in zip(array.shape, array.strides, strict=True) if n > 1]
-        layouts.append((array.__array_interface__["data"][0], array.dtype, layout))
-    return layouts[0] == layouts[1]

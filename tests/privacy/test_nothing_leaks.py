@@ -238,3 +238,59 @@ def test_a_door_beyond_its_plan_touches_no_row(budget, monkeypatch):
     with pytest.raises(dp.BudgetExceeded):
         door.gradient(np.zeros(1), 1.0, 1.0)
     assert len(touched) == 1
+
+
+def test_deterministics_of_other_tables_leave_on_request_only(budget):
+    """A table may be a part of the rows; only the user can know that it is public."""
+    y = gaussian_data(50)
+    with pm.Model(coords={"person": range(50), "age": range(5)}) as model:
+        mu = pm.Normal("mu")
+        pm.Deterministic("some_people", mu * y[:5])
+        pm.Deterministic("new_people", mu * pm.Data("ages", np.arange(5.0), dims="age"), dims="age")
+        pm.Deterministic("labelled", mu * np.float64(2.0) + np.zeros(50)[0] * mu, dims=None)
+        pm.Deterministic("everyone", pm.math.ones_like(model.rvs_to_values[mu]) * mu)
+        pm.Normal("y", mu, 1.0, observed=y, dims="person")
+    names = set(run(model, budget)["posterior"].data_vars)
+    assert {"some_people", "new_people"}.isdisjoint(names)
+    assert {"mu", "labelled", "everyone"} <= names
+    with model:
+        tree = pm.sample(
+            draws=2,
+            chains=1,
+            cores=1,
+            var_names=["mu", "new_people"],
+            step=hmc(dp.PrivacyBudget(1.0, 1e-6)),
+            **QUIET,
+        )
+    assert set(tree["posterior"].data_vars) == {"mu", "new_people"}
+
+
+def test_labels_of_rows_never_leave():
+    budget = dp.PrivacyBudget(5.0, 1e-6, "add-remove")
+    with pm.Model(coords={"person": [f"{LABEL}-{i}" for i in range(50)]}) as model:
+        mu = pm.Normal("mu")
+        pm.Deterministic("flat", mu + pm.math.zeros_like(mu)[None].repeat(50), dims="person")
+        pm.Normal("y", mu, 1.0, observed=gaussian_data(50), dims="person")
+    tree = run(model, budget)
+    assert "person" not in tree["posterior"].coords
+    assert set(tree["posterior"].data_vars) == {"mu"}
+
+
+def test_metadata_cannot_be_changed_by_the_run(budget):
+    objects = []
+
+    def tamper(trace, draw):
+        objects[0].insecure_seed = None
+        objects[0].clip_gradient = 1e-3
+
+    with gaussian_model(gaussian_data()):
+        objects.append(hmc(budget, insecure_seed=5))
+        tree = pm.sample(draws=3, chains=1, cores=1, step=objects[0], callback=tamper, **QUIET)
+    assert not tree["privacy"].attrs["private"]
+    assert '"gradient": 4.0' in tree["privacy"].attrs["clip_bounds"]
+
+
+def test_the_unit_is_named_by_its_dim(budget):
+    with pm.Model(coords={"item": range(30), "person": range(4)}) as model:
+        pm.Normal("y", pm.Normal("mu"), 1.0, observed=np.zeros((30, 4)), dims=("item", "person"))
+    assert run(model, budget)["privacy"].attrs["unit"] == "one entry of the dim 'item'"

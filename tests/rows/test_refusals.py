@@ -51,6 +51,40 @@ def folded_without_effect():
     pm.Normal("y", (x - x.mean()) * pm.Normal("beta"), 1.0, observed=Z)
 
 
+def folded_column_means():
+    x, beta = pt.as_tensor(X), pm.Normal("beta", shape=3)
+    pm.Normal("y", pt.dot(x, beta) - pt.dot(x.mean(0), beta), 1.0, observed=Z)
+
+
+def folded_scale():
+    pm.Normal("y", pm.Normal("mu"), pt.as_tensor(Z).std(), observed=Z)
+
+
+def folded_prior():
+    pm.Normal("y", pm.Normal("mu", 0.0, 2.5 / pt.std(pt.as_tensor(Z))), 1.0, observed=Z)
+
+
+def normalised_by_the_largest():
+    z = pm.Data("z", Z)
+    pm.Normal("y", pm.Normal("mu") * z / pt.maximum(1.0, pt.abs(z).max()), 1.0, observed=Z)
+
+
+def normalised_by_the_largest_count():
+    k = pm.Data("k", Y)
+    pm.Normal("y", pm.Normal("mu") * k / pt.maximum(1, k.max()), 1.0, observed=Z)
+
+
+def potential_of_some_people():
+    mu = pm.Normal("mu")
+    pm.Potential("extra", -0.5 * pt.sum((mu - pt.as_tensor(Z[:10])) ** 2))
+    pm.Normal("y", mu, 1.0, observed=Z)
+
+
+def inverse_of_a_rows_matrix():
+    matrices = pm.Data("matrices", np.random.default_rng(0).random((30, 2, 2)))
+    pm.Normal("y", (pt.linalg.inv(matrices) @ pm.Normal("beta", shape=2))[:, 0], 1.0, observed=Z)
+
+
 def autoregression():
     pm.AR("y", rho=[pm.Normal("rho")], sigma=1.0, init_dist=pm.Normal.dist(), observed=Z)
 
@@ -115,13 +149,20 @@ def single_number():
 
 REFUSED = {
     centred: "not a sum over rows",
-    folded_constant: "one constant",
+    folded_constant: "not a sum over rows",
     lagged: "not a sum over rows|single row",
     cumulative: "not a sum over rows",
     softmax_over_rows: "not a sum over rows",
     scaled_by_n: "not a sum over rows",
     standardised_inside: "not a sum over rows",
-    folded_without_effect: "one constant",  # x - x.mean() equals x: a refusal must not depend on such luck
+    folded_without_effect: "not a sum over rows",  # x - x.mean() equals x: a refusal must not depend on such luck
+    folded_column_means: "not a sum over rows",
+    folded_scale: "not a sum over rows",
+    folded_prior: "'mu'",
+    normalised_by_the_largest: "not a sum over rows",
+    normalised_by_the_largest_count: "not a sum over rows",
+    potential_of_some_people: "'extra'",
+    inverse_of_a_rows_matrix: "single row",  # singular for one person, the run would fail
     autoregression: "'y'",
     random_walk: "'y'",
     gaussian_process: "ambiguous|'y'|single row",
@@ -174,3 +215,38 @@ def test_the_check_never_sees_the_data(monkeypatch):
     UnitLikelihood(model)
     assert seen
     assert not any(values.shape == real.shape and np.any(values == real) for values in seen for real in (X, Z))
+
+
+@pytest.mark.parametrize("largest", [0.5, 50.0])
+def test_refusals_do_not_depend_on_values(largest):
+    """Folded constants used to be compared by value: clip(x, -5, 5) passed where nobody exceeded five."""
+    values = np.append(Z[:-1], largest)
+    with pm.Model() as model:
+        pm.Normal("y", pm.Normal("mu") * pt.clip(pt.as_tensor(values), -5, 5), 1.0, observed=Z)
+    found = UnitLikelihood(model).clipped_gradient(np.zeros(1), 1e3, 2.0**-30)
+    assert found.value == pytest.approx([Z @ np.clip(values, -5, 5)])
+
+
+def patients(build):
+    """A table of three visits for each of ten patients."""
+    patient = np.repeat(np.arange(10), 3)
+    with pm.Model(coords={"patient": range(10)}) as model:
+        pm.Data("visit_patient", patient)
+        build(patient)
+    return model
+
+
+@pytest.mark.parametrize("kind", ["parameter", "data", "constant"])
+def test_tables_with_one_entry_for_each_unit_are_refused(kind):
+    def build(patient):
+        age = np.linspace(20, 80, 10)
+        if kind == "parameter":
+            mu = pm.Normal("mu", dims="patient")[patient]
+        elif kind == "data":
+            mu = pm.Normal("mu") * pm.Data("age", age, dims="patient")[patient]
+        else:
+            mu = pm.Normal("mu") * pt.as_tensor(age)[patient]
+        pm.Normal("y", mu, 1.0, observed=Z)
+
+    with pytest.raises(UnsupportedModel, match="one entry for each unit"):
+        UnitLikelihood(patients(build), unit_index="visit_patient")
