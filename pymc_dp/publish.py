@@ -3,6 +3,7 @@
 Nothing of PyMC's tree is kept unless it is named here: no data, no coordinate of the rows, no timing.
 """
 
+import dataclasses
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -15,6 +16,7 @@ import xarray as xr
 from pytensor.graph.traversal import ancestors
 from xarray import DataTree
 
+from pymc_dp.accounting import GaussianReleases, Releases
 from pymc_dp.budget import Plan, PrivacyBudget
 from pymc_dp.exceptions import UnsupportedOption
 from pymc_dp.release.interface import Release
@@ -198,7 +200,7 @@ def _metadata(
         "relation": plan.relation,
         "unit": _unit_in_words(step),
         "rho": plan.rho,
-        "accountant": "tight Gaussian curve (Balle and Wang 2018), exact for adaptive composition",
+        "accountant": plan.accountant,
         "releases": json.dumps([_as_json(releases, plan) for releases in plan.releases]),
         "clip_bounds": json.dumps(step.clip_bounds),
         "noise": noise,
@@ -219,14 +221,13 @@ def _metadata(
     return {name: int(value) if isinstance(value, bool) else value for name, value in attributes.items()}
 
 
-def _as_json(releases: Any, plan: Plan) -> Mapping[str, Any]:
-    return {
-        "kind": releases.kind,
-        "count": releases.count,
-        "noise_multiplier": releases.noise_multiplier,
-        "rho": releases.rho,
-        "share": releases.rho / plan.rho,
-    }
+def _as_json(releases: Releases, plan: Plan) -> Mapping[str, Any]:
+    described: dict[str, Any] = {"event": type(releases).__name__, **dataclasses.asdict(releases)}
+    if isinstance(releases, GaussianReleases):
+        described["rho"] = releases.rho
+        if plan.gaussian:
+            described["share"] = releases.rho / plan.rho
+    return described
 
 
 def _unit_in_words(step: DPStep) -> str:

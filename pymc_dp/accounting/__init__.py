@@ -4,6 +4,7 @@ from pymc_dp.accounting.account import (
     GAUSSIAN_ACCOUNTANT,
     Guarantee,
     account,
+    check_relation,
     epsilon_of,
     substitute_from_add_remove,
 )
@@ -43,6 +44,7 @@ __all__ = [
     "Releases",
     "WithoutReplacementGaussianReleases",
     "account",
+    "check_relation",
     "draws_for",
     "epsilon_of",
     "gaussian_delta",
