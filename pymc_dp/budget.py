@@ -1,121 +1,41 @@
-"""Privacy budgets: what may be spent, what has been, and the plan of one run."""
+"""Privacy budgets: what may be spent, and what has been."""
 
+import dataclasses
 import math
+import os
 import threading
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any, Literal, NoReturn, Protocol
+from collections.abc import Callable, Sequence
+from typing import Any
 
 from pymc_dp import _validate
 from pymc_dp.accounting import (
     EPSILON_SLACK,
+    GAUSSIAN_ACCOUNTANT,
     MAX_COORDINATES,
+    RELATIONS,
+    BarkerReleases,
     GaussianReleases,
+    Relation,
+    Releases,
+    account,
+    check_relation,
     gaussian_epsilon,
     gaussian_rho,
     noise_for,
+    noise_for_epsilon,
 )
 from pymc_dp.exceptions import BudgetExceeded, InvalidArgument
+from pymc_dp.ledger import Ledger
+from pymc_dp.plan import Plan, PlannableStep, ReleaseRequest
+from pymc_dp.report import report_on
 
-Relation = Literal["substitute", "add-remove"]
-RELATIONS: tuple[Relation, ...] = ("substitute", "add-remove")
+__all__ = ["RELATIONS", "Plan", "PlannableStep", "PrivacyBudget", "Relation", "ReleaseRequest"]
 
 #: Beyond this noise multiplier a release is nothing but noise on any table that fits a computer.
 _LARGEST_NOISE_MULTIPLIER = 1e9
 
 #: Shares of a budget add up to the whole only up to the rounding of their last bits.
 _ROUNDING = 1e-12
-
-
-@dataclass(frozen=True)
-class ReleaseRequest:
-    """What one chain of a step asks for: `count` releases of one `kind`, for a `share` of the run's cost.
-
-    Attributes
-    ----------
-    kind : str
-        What is released.
-    count : int
-        Releases in one chain, tuning included.
-    share : float
-        Part of the run's rho to be spent on this kind; the shares of a step add up to 1.
-    coordinates : int
-        Noisy numbers in one release.
-    """
-
-    kind: str
-    count: int
-    share: float
-    coordinates: int
-
-
-class PlannableStep(Protocol):
-    """What a budget needs to know of a step."""
-
-    name: str
-    budget_share: float
-
-    def release_requests(self, tune: int, draws: int) -> Sequence[ReleaseRequest]:
-        """Return what one chain of `tune` + `draws` iterations releases."""
-        ...
-
-
-@dataclass(frozen=True)
-class Plan:
-    """Everything that one run will release, and what that costs; nothing is spent by making one.
-
-    Attributes
-    ----------
-    sampler : str
-        Name of the step.
-    chains, tune, draws : int
-        The run: `tune` + `draws` iterations in each chain.
-    relation : str
-        Neighbouring relation of the budget.
-    releases : tuple of GaussianReleases
-        By kind, over all chains and iterations.
-    epsilon, delta : float
-        The guarantee of this run taken by itself.
-    """
-
-    sampler: str
-    chains: int
-    tune: int
-    draws: int
-    relation: Relation
-    releases: tuple[GaussianReleases, ...]
-    epsilon: float
-    delta: float
-
-    @property
-    def rho(self) -> float:
-        """Total cost of the run."""
-        return math.fsum(releases.rho for releases in self.releases)
-
-    @property
-    def noise_multipliers(self) -> Mapping[str, float]:
-        """Noise multiplier by kind of release."""
-        return {releases.kind: releases.noise_multiplier for releases in self.releases}
-
-    @property
-    def releases_per_chain(self) -> Mapping[str, int]:
-        """Number of releases in one chain, by kind."""
-        return {releases.kind: releases.count // self.chains for releases in self.releases}
-
-    def __str__(self) -> str:
-        """Return the plan as a table."""
-        rows = [
-            f"{self.sampler}: {self.chains} chains of {self.tune} tuning and {self.draws} kept iterations",
-            f"guarantee of this run: epsilon {self.epsilon:.4g} at delta {self.delta:.3g}, {self.relation}",
-            f"{'release':<14}{'count':>9}{'noise multiplier':>19}{'rho':>12}{'share':>9}",
-        ]
-        for releases in self.releases:
-            rows.append(
-                f"{releases.kind:<14}{releases.count:>9d}{releases.noise_multiplier:>19.4g}"
-                f"{releases.rho:>12.4g}{releases.rho / self.rho:>9.1%}"
-            )
-        rows.append(f"{'together':<14}{'':>28}{self.rho:>12.4g}")
-        return "\n".join(rows)
 
 
 class PrivacyBudget:
@@ -136,6 +56,13 @@ class PrivacyBudget:
         the number of rows is public. ``"add-remove"``: the row may be missing, the number of rows is protected.
         Figures of different relations cannot be compared.
 
+    data_name : str, optional
+        A public name of the table; `for_data` then refuses any other.
+    reserved_share : float, optional
+        Part of epsilon and delta, in [0, 1], for runs with releases on samples or Barker decisions, for which no
+        filter is known: each reserves an (epsilon, delta) of its own when it starts. The rest is for Gaussian runs.
+        Default: the first run decides, all for runs of its sort.
+
     Raises
     ------
     InvalidArgument
@@ -143,9 +70,10 @@ class PrivacyBudget:
 
     Notes
     -----
-    All releases of this package's samplers are Gaussian, so their costs add in rho (see `pymc_dp.accounting`),
-    also when later runs are chosen in the light of earlier results (Dong, Roth and Su 2022, Corollary 3.3, for
-    the composition; Koskela, Tobaben and Honkela 2023 for its use as a filter).
+    Gaussian runs add in rho, also when later runs are chosen in the light of earlier results (Dong, Roth and Su
+    2022, Corollary 3.3, for the composition; Koskela, Tobaben and Honkela 2023 for its use as a filter). Reserved
+    runs add in epsilon and in delta. The split between the two is fixed before anything is released: a filter
+    whose limit on one side moved with what the other released would not hold.
 
     Examples
     --------
@@ -156,15 +84,100 @@ class PrivacyBudget:
     0.0
     """
 
-    def __init__(self, epsilon: float, delta: float, relation: Relation = "substitute") -> None:
+    def __init__(
+        self,
+        epsilon: float,
+        delta: float,
+        relation: Relation = "substitute",
+        *,
+        data_name: str | None = None,
+        reserved_share: float | None = None,
+    ) -> None:
         self._epsilon = _validate.positive("epsilon", epsilon)
         self._delta = _validate.open_unit_interval("delta", delta)
         self._relation: Relation = _validate.choice("relation", relation, RELATIONS)
         if self._epsilon <= 2.0 * EPSILON_SLACK:
             raise InvalidArgument(f"epsilon must be above {2.0 * EPSILON_SLACK:g}, but is {epsilon:g}.")
-        self._rho = gaussian_rho(self._epsilon - EPSILON_SLACK, self._delta * (1.0 - EPSILON_SLACK))
-        self._history: list[Plan] = []
-        self._lock = threading.Lock()
+        if data_name is not None and (not isinstance(data_name, str) or not data_name):
+            raise InvalidArgument("data_name must be a name that is not empty.")
+        self._data_name = data_name
+        if reserved_share is not None:
+            reserved_share = _validate.not_negative("reserved_share", reserved_share)
+            if reserved_share > 1.0:
+                raise InvalidArgument(f"reserved_share must be at most 1, but is {reserved_share:g}.")
+        self._reserved_share = reserved_share
+        self._rho_of(reserved_share or 0.0)  # refuses what cannot be accounted for
+        self._spent: list[Plan] = []
+        self._ledger: Ledger | None = None
+        self._lock = threading.RLock()
+        self._process = os.getpid()
+
+    @classmethod
+    def load(cls, path: str | os.PathLike[str]) -> "PrivacyBudget":
+        """Return the budget saved at `path`, which from now on is charged through that file.
+
+        Raises
+        ------
+        InvalidArgument
+            If there is none, or the file is damaged, of an unknown format, or its figures do not agree.
+        """
+        ledger = Ledger(path)
+        try:
+            budget = cls(**ledger.facts())
+        except TypeError:
+            raise InvalidArgument(f"{ledger.path} does not hold the facts of a budget.") from None
+        earlier: list[Plan] = []
+        for plan in ledger.history():
+            try:
+                budget._check(plan, earlier)
+            except BudgetExceeded:
+                raise InvalidArgument(f"{ledger.path} is inconsistent: more was spent than there is.") from None
+            earlier.append(plan)
+        budget._ledger = ledger
+        return budget
+
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Write the budget to a new file, through which it is charged from now on.
+
+        `PrivacyBudget.load` then gives the same budget to any number of processes: none can spend what another has
+        spent. A copy of the file is another budget: do not copy it.
+
+        Raises
+        ------
+        InvalidArgument
+            If the file exists, or the budget has been saved before.
+        """
+        with self._lock:
+            if self._ledger is not None:
+                raise InvalidArgument(
+                    f"This budget is saved already, at {self._ledger.path}: a second file could be spent a second time."
+                )
+            facts = {
+                "epsilon": self._epsilon,
+                "delta": self._delta,
+                "relation": self._relation,
+                "data_name": self._data_name,
+                "reserved_share": self._reserved_share,
+            }
+            self._ledger = Ledger.create(path, facts, self._spent)
+
+    def for_data(self, data_name: str) -> "PrivacyBudget":
+        """Return this budget if it is for the table of that name; hand the result to a step.
+
+        Raises
+        ------
+        InvalidArgument
+            If the budget is for another table, or for none in particular.
+        """
+        if data_name != self._data_name:
+            bound = "is bound to no table" if self._data_name is None else f"is for {self._data_name!r}"
+            raise InvalidArgument(f"This budget {bound}, not for {data_name!r}. Use the budget of that table.")
+        return self
+
+    @property
+    def data_name(self) -> str | None:
+        """The public name of the table, if one was given."""
+        return self._data_name
 
     @property
     def epsilon(self) -> float:
@@ -182,30 +195,73 @@ class PrivacyBudget:
         return self._relation
 
     @property
+    def history(self) -> tuple[Plan, ...]:
+        """The plan of every run that was charged, in order, by whatever process."""
+        return tuple(self._spent if self._ledger is None else self._ledger.history())
+
+    @property
     def rho(self) -> float:
-        """The whole budget as a total cost of Gaussian releases."""
-        return self._rho
+        """The budget for Gaussian runs, as a total cost of Gaussian releases."""
+        return self._rho_of(self._share(self.history, otherwise=0.0))
 
     @property
     def rho_spent(self) -> float:
-        """What has been charged so far."""
-        return math.fsum(plan.rho for plan in self._history)
+        """What Gaussian runs have been charged so far."""
+        return _rho_spent(self.history)
 
     @property
     def remaining_rho(self) -> float:
-        """What is left; a run costing more is refused. A remainder of mere rounding counts as nothing."""
-        left = self._rho - self.rho_spent
-        return left if left > _ROUNDING * self._rho else 0.0
+        """What is left for Gaussian runs. A remainder of mere rounding counts as nothing."""
+        return self._remaining_rho(self.history)
+
+    @property
+    def remaining_reserved(self) -> tuple[float, float]:
+        """The epsilon and delta that are left for runs that reserve their own."""
+        return self._remaining_reserved(self.history)
 
     @property
     def epsilon_spent(self) -> float:
         """Epsilon, at this budget's delta, of everything charged so far."""
-        return self._epsilon_of(self.rho_spent)
+        history = self.history
+        share = self._share(history, otherwise=0.0)
+        rho = _rho_spent(history)
+        reserved = math.fsum(plan.epsilon for plan in history if plan.account == "reserved")
+        return min(self._epsilon_of(rho, share) + reserved, self._epsilon)
 
-    @property
-    def history(self) -> tuple[Plan, ...]:
-        """The plan of every run that was charged, in order."""
-        return tuple(self._history)
+    def _share(self, history: Sequence[Plan], otherwise: float) -> float:
+        """Return the reserved share, which the first run decides if nobody else has."""
+        if self._reserved_share is not None:
+            return self._reserved_share
+        if not history:
+            return otherwise
+        return 1.0 if history[0].account == "reserved" else 0.0
+
+    def _delta_of_gaussian_runs(self, share: float) -> float:
+        # With e, d reserved: P <= exp(e) P' + d, where P' differs from Q in Gaussian releases only, and
+        # P' <= exp(e') Q + d'. So the Gaussian runs' d' counts exp(e) times (docs: "Two filters, one budget").
+        return self._delta * (1.0 - share) * math.exp(-self._epsilon * share) * (1.0 - EPSILON_SLACK)
+
+    def _rho_of(self, share: float) -> float:
+        rest = self._epsilon * (1.0 - share) - EPSILON_SLACK
+        return gaussian_rho(rest, self._delta_of_gaussian_runs(share)) if share < 1.0 and rest > 0.0 else 0.0
+
+    def _remaining_rho(self, history: Sequence[Plan]) -> float:
+        rho = self._rho_of(self._share(history, otherwise=0.0))
+        left = rho - _rho_spent(history)
+        return left if left > _ROUNDING * rho else 0.0
+
+    def _remaining_reserved(self, history: Sequence[Plan]) -> tuple[float, float]:
+        share = self._share(history, otherwise=1.0)
+        reserved = [plan for plan in history if plan.account == "reserved"]
+        epsilon = share * self._epsilon - math.fsum(plan.epsilon for plan in reserved)
+        delta = share * self._delta - math.fsum(plan.delta for plan in reserved)
+        if epsilon <= 1e-9 * self._epsilon or delta <= 1e-9 * self._delta:
+            return 0.0, 0.0
+        return epsilon, delta
+
+    def report(self) -> str:
+        """Return a page for a privacy reviewer: what is guaranteed, by what means, and what is not covered."""
+        return report_on(self)
 
     def plan(self, step: PlannableStep, *, draws: int, tune: int = 0, chains: int = 4) -> Plan:
         """Return what a run would release, at what noise, without spending anything.
@@ -235,73 +291,140 @@ class PrivacyBudget:
         tune = _validate.whole("tune", tune, at_least=0)
         chains = _validate.whole("chains", chains, at_least=1)
         requests = step.release_requests(tune, draws)
-        if sum(request.count * request.coordinates for request in requests) * chains > MAX_COORDINATES:
+        asked = [request for request in requests if isinstance(request, ReleaseRequest)]
+        templates = [request.releases(chains) for request in asked]
+        fixed = [
+            dataclasses.replace(request, count=request.count * chains)
+            for request in requests
+            if not isinstance(request, ReleaseRequest)
+        ]
+        if sum(each.count * each.coordinates for each in [*templates, *fixed]) > MAX_COORDINATES:
             raise BudgetExceeded(
                 f"A run of {chains} chains with {tune + draws} iterations would release more than "
                 f"{MAX_COORDINATES:.0e} noisy numbers, beyond what the accounting covers. Use fewer draws."
             )
-        rho = self.remaining_rho * step.budget_share
-        if rho <= 0.0:
+        history = self.history
+        gaussian = all(isinstance(each, GaussianReleases) for each in [*templates, *fixed])
+        by_rho = gaussian and self._share(history, otherwise=0.0) < 1.0
+        left = self._remaining_rho(history) if by_rho else self._remaining_reserved(history)[0]
+        if left <= 0.0:
             raise BudgetExceeded(
-                f"Nothing is left of the budget (epsilon {self._epsilon:g} at delta {self._delta:g}): "
-                f"{len(self._history)} run(s) have spent it. No run on this data can be paid for any more."
+                f"Nothing is left of the budget (epsilon {self._epsilon:g} at delta {self._delta:g}) for such a run: "
+                f"{len(history)} run(s) have spent it, or reserved_share sets it aside for others."
             )
-        releases = []
-        for request in requests:
-            planned = noise_for(request.kind, request.count * chains, rho * request.share)
-            if planned.noise_multiplier > _LARGEST_NOISE_MULTIPLIER:
+        chosen: list[Releases] = list(fixed)
+        if by_rho:
+            rho = left * step.budget_share - math.fsum(getattr(each, "rho", 0.0) for each in fixed)
+            if rho < 0.0 or (asked and rho <= 0.0):
+                raise BudgetExceeded("The releases whose noise is given cost more than the run's share of the budget.")
+            chosen += [noise_for(r.kind, r.count * chains, rho * r.share, r.coordinates) for r in asked]
+            guarantee = self._epsilon_of(math.fsum(getattr(each, "rho", 0.0) for each in chosen), 0.0)
+            delta, accountant = self._delta, GAUSSIAN_ACCOUNTANT
+        else:
+            epsilon, delta = (part * step.budget_share for part in self._remaining_reserved(history))
+            if templates:
+                target = epsilon - 2.0 * EPSILON_SLACK
+                chosen += noise_for_epsilon(templates, target, delta * (1.0 - EPSILON_SLACK), self._relation, fixed)
+            found = account(chosen, delta * (1.0 - EPSILON_SLACK), self._relation)
+            guarantee, accountant = found.epsilon + EPSILON_SLACK, found.accountant
+            if guarantee > epsilon:
                 raise BudgetExceeded(
-                    f"{planned.count} releases of kind {request.kind!r} leave each with a noise multiplier of "
-                    f"{planned.noise_multiplier:.2g}: nothing but noise. Use fewer draws, tuning iterations "
+                    f"This run costs epsilon {guarantee:.4g}; its share of what is left is {epsilon:.4g}."
+                )
+        for each in chosen:
+            if not isinstance(each, BarkerReleases) and each.noise_multiplier > _LARGEST_NOISE_MULTIPLIER:
+                raise BudgetExceeded(
+                    f"{each.count} releases of kind {each.kind!r} leave each with a noise multiplier of "
+                    f"{each.noise_multiplier:.2g}: nothing but noise. Use fewer draws, tuning iterations "
                     "or chains, or a larger budget."
                 )
-            releases.append(planned)
-        cost = math.fsum(planned.rho for planned in releases)
         return Plan(
             sampler=step.name,
             chains=chains,
             tune=tune,
             draws=draws,
             relation=self._relation,
-            releases=tuple(releases),
-            epsilon=self._epsilon_of(cost),
-            delta=self._delta,
+            releases=tuple(chosen),
+            epsilon=guarantee,
+            delta=delta,
+            account="rho" if by_rho else "reserved",
+            accountant=accountant,
+            private=getattr(step, "private", True),
         )
 
     def charge(self, plan: Plan) -> None:
-        """Spend what a plan costs; it is never refunded.
+        """Spend what a plan costs; it is never refunded. The cost is computed anew from the plan's releases.
 
         Raises
         ------
         BudgetExceeded
             If the plan does not fit what is left. Nothing is changed then.
         InvalidArgument
-            If the plan was made for another neighbouring relation.
+            If the plan was made for another neighbouring relation, or costs more than it says; or an unsaved
+            budget is charged in another process than the one that made it.
         """
+        if self._ledger is None and os.getpid() != self._process:
+            raise InvalidArgument(
+                "This budget was made in another process, which cannot see what is spent here. Save it "
+                "(budget.save(path)) before starting processes: they then share it."
+            )
+        with self._lock:
+            if plan.account == "reserved":
+                self._reserved_cost(plan)  # computed once, before another process would have to wait for it
+            if self._ledger is not None:
+                self._ledger.append(plan, lambda history: self._check(plan, history))
+                return
+            self._check(plan, self._spent)
+            self._spent.append(plan)
+
+    def _reserved_cost(self, plan: Plan) -> float:
+        return account(plan.releases, plan.delta * (1.0 - EPSILON_SLACK), self._relation).epsilon + EPSILON_SLACK
+
+    def _check(self, plan: Plan, history: Sequence[Plan]) -> None:
+        """Raise unless the plan says what it costs and fits what the history leaves."""
         if plan.relation != self._relation:
             raise InvalidArgument(
                 f"The plan is for the relation {plan.relation!r}, this budget is for {self._relation!r}: "
                 "figures of different relations cannot be added. Make the plan with this budget."
             )
-        with self._lock:
-            together = math.fsum([*(past.rho for past in self._history), plan.rho])
-            if together > self._rho * (1.0 + _ROUNDING):
+        check_relation(plan.releases, self._relation)
+        if plan.coordinates + sum(past.coordinates for past in history) > MAX_COORDINATES:
+            raise BudgetExceeded(f"All runs together release at most {MAX_COORDINATES:.0e} noisy numbers.")
+        if plan.account == "rho":
+            if not plan.gaussian:
+                raise InvalidArgument("Only Gaussian releases of all rows can be paid for in rho.")
+            rho = self._rho_of(self._share(history, otherwise=0.0))
+            together = math.fsum([_rho_spent(history), plan.rho])
+            if together > rho * (1.0 + _ROUNDING):
                 raise BudgetExceeded(
-                    f"This run costs rho {plan.rho:.4g}, but {self.remaining_rho:.4g} is left of "
-                    f"{self._rho:.4g}. Make a new plan with fewer draws, more noise or a smaller budget_share."
+                    f"This run costs rho {plan.rho:.4g}, but {self._remaining_rho(history):.4g} is left of "
+                    f"{rho:.4g}. Make a new plan with fewer draws, more noise or a smaller budget_share."
                 )
-            self._history.append(plan)
+            return
+        if self._reserved_cost(plan) > plan.epsilon * (1.0 + 1e-9):
+            raise InvalidArgument("The plan's releases cost more than the epsilon that it reserves.")
+        share = self._share(history, otherwise=1.0)
+        reserved = [*(past for past in history if past.account == "reserved"), plan]
+        if math.fsum(past.epsilon for past in reserved) > share * self._epsilon * (1.0 + _ROUNDING) or math.fsum(
+            past.delta for past in reserved
+        ) > share * self._delta * (1.0 + _ROUNDING):
+            left = self._remaining_reserved(history)
+            raise BudgetExceeded(
+                f"This run reserves epsilon {plan.epsilon:.4g} at delta {plan.delta:.3g}, but {left[0]:.4g} at "
+                f"{left[1]:.3g} is left. Make a new plan with fewer draws, more noise or a smaller budget_share."
+            )
 
-    def _epsilon_of(self, rho: float) -> float:
+    def _epsilon_of(self, rho: float, share: float) -> float:
         if rho == 0.0:
             return 0.0
-        epsilon = gaussian_epsilon(rho, self._delta * (1.0 - EPSILON_SLACK)) + EPSILON_SLACK
-        return min(epsilon, self._epsilon) if rho <= self._rho * (1.0 + _ROUNDING) else epsilon
+        epsilon = gaussian_epsilon(rho, self._delta_of_gaussian_runs(share)) + EPSILON_SLACK
+        within = rho <= self._rho_of(share) * (1.0 + _ROUNDING)
+        return min(epsilon, self._epsilon * (1.0 - share)) if within else epsilon
 
     def __repr__(self) -> str:
         return (
             f"PrivacyBudget(epsilon={self._epsilon:g}, delta={self._delta:g}, relation={self._relation!r}, "
-            f"epsilon_spent={self.epsilon_spent:.4g}, runs={len(self._history)})"
+            f"epsilon_spent={self.epsilon_spent:.4g}, runs={len(self.history)})"
         )
 
     def __copy__(self) -> "PrivacyBudget":
@@ -310,5 +433,11 @@ class PrivacyBudget:
     def __deepcopy__(self, memo: dict[int, Any]) -> "PrivacyBudget":
         return self
 
-    def __reduce__(self) -> NoReturn:
-        raise TypeError("A PrivacyBudget cannot be pickled: a copy could be spent a second time.")
+    def __reduce__(self) -> tuple[Callable[..., Any], tuple[str]]:
+        if self._ledger is None:
+            raise TypeError("A PrivacyBudget cannot be pickled: a copy could be spent a second time. Save it first.")
+        return PrivacyBudget.load, (str(self._ledger.path),)
+
+
+def _rho_spent(history: Sequence[Plan]) -> float:
+    return math.fsum(plan.rho for plan in history if plan.account == "rho")

@@ -3,6 +3,7 @@
 Nothing of PyMC's tree is kept unless it is named here: no data, no coordinate of the rows, no timing.
 """
 
+import dataclasses
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -18,6 +19,7 @@ from pytensor.graph.traversal import ancestors
 from pytensor.tensor.type import TensorType
 from xarray import DataTree
 
+from pymc_dp.accounting import GaussianReleases, Releases
 from pymc_dp.budget import Plan, PrivacyBudget
 from pymc_dp.exceptions import UnsupportedOption
 from pymc_dp.release.interface import Release
@@ -227,6 +229,8 @@ def metadata(
         problems.append("privacy noise was seeded (insecure_seed)")
     if step.clip_diagnostics == "exact":
         problems.append("exact clip counts were returned (clip_diagnostics='exact')")
+    if not all(run.private for run in budget.history[:-1]):
+        problems.append("an earlier run on this budget was not private")
     attributes: dict[str, Any] = {
         "private": not problems,
         "not_private_because": "; ".join(problems),
@@ -235,7 +239,7 @@ def metadata(
         "relation": plan.relation,
         "unit": unit,
         "rho": plan.rho,
-        "accountant": "tight Gaussian curve (Balle and Wang 2018), exact for adaptive composition",
+        "accountant": plan.accountant,
         "releases": json.dumps([_as_json(releases, plan) for releases in plan.releases]),
         "clip_bounds": json.dumps(step.clip_bounds),
         "noise": noise,
@@ -256,11 +260,10 @@ def metadata(
     return {name: int(value) if isinstance(value, bool) else value for name, value in attributes.items()}
 
 
-def _as_json(releases: Any, plan: Plan) -> Mapping[str, Any]:
-    return {
-        "kind": releases.kind,
-        "count": releases.count,
-        "noise_multiplier": releases.noise_multiplier,
-        "rho": releases.rho,
-        "share": releases.rho / plan.rho,
-    }
+def _as_json(releases: Releases, plan: Plan) -> Mapping[str, Any]:
+    described: dict[str, Any] = {"event": type(releases).__name__, **dataclasses.asdict(releases)}
+    if isinstance(releases, GaussianReleases):
+        described["rho"] = releases.rho
+        if plan.gaussian:
+            described["share"] = releases.rho / plan.rho
+    return described

@@ -1,5 +1,6 @@
 import copy
 import math
+import multiprocessing
 import pickle
 import threading
 
@@ -151,3 +152,23 @@ def test_a_plan_prints_as_a_table(budget):
     assert all(kind in text for kind in ("gradient", "log_ratio", "clip_count", "epsilon 5"))
     # 12 trajectories of 2 steps and the first gradient, in 3 chains; tuning asks for no log-ratio
     assert plan.releases_per_chain == {"gradient": 25, "log_ratio": 10, "clip_count": 5}
+
+
+def _charge_in_child(connection, budget, plan):
+    try:
+        budget.charge(plan)
+        connection.send("charged")
+    except dp.InvalidArgument as error:
+        connection.send(str(error))
+
+
+def test_a_forked_process_cannot_spend_what_its_parent_can():
+    budget = dp.PrivacyBudget(1.0, 1e-6)
+    plan = budget.plan(FakeStep(), draws=5)
+    context = multiprocessing.get_context("fork")
+    ours, theirs = context.Pipe()
+    child = context.Process(target=_charge_in_child, args=(theirs, budget, plan))
+    child.start()
+    assert "Save it" in ours.recv()
+    child.join()
+    budget.charge(plan)

@@ -1,7 +1,24 @@
 """Privacy accounting: from releases to (epsilon, delta) and back. Knows nothing of models or data."""
 
-from pymc_dp.accounting.calibrate import largest_count, noise_for
-from pymc_dp.accounting.events import GaussianReleases
+from pymc_dp.accounting.account import (
+    GAUSSIAN_ACCOUNTANT,
+    Guarantee,
+    account,
+    check_relation,
+    epsilon_of,
+    substitute_from_add_remove,
+)
+from pymc_dp.accounting.calibrate import draws_for, largest_count, noise_for, noise_for_epsilon, scaled
+from pymc_dp.accounting.events import (
+    KINDS_OF_RELEASES,
+    RELATIONS,
+    BarkerReleases,
+    GaussianReleases,
+    PoissonGaussianReleases,
+    Relation,
+    Releases,
+    WithoutReplacementGaussianReleases,
+)
 from pymc_dp.accounting.gaussian import (
     EPSILON_SLACK,
     MAX_COORDINATES,
@@ -9,14 +26,37 @@ from pymc_dp.accounting.gaussian import (
     gaussian_epsilon,
     gaussian_rho,
 )
+from pymc_dp.accounting.loss_distribution import loss_distribution_epsilon
+from pymc_dp.accounting.renyi import renyi_epsilon
+from pymc_dp.accounting.zcdp import zcdp_epsilon, zcdp_rho
 
 __all__ = [
     "EPSILON_SLACK",
+    "GAUSSIAN_ACCOUNTANT",
+    "KINDS_OF_RELEASES",
     "MAX_COORDINATES",
+    "RELATIONS",
+    "BarkerReleases",
     "GaussianReleases",
+    "Guarantee",
+    "PoissonGaussianReleases",
+    "Relation",
+    "Releases",
+    "WithoutReplacementGaussianReleases",
+    "account",
+    "check_relation",
+    "draws_for",
+    "epsilon_of",
     "gaussian_delta",
     "gaussian_epsilon",
     "gaussian_rho",
     "largest_count",
+    "loss_distribution_epsilon",
     "noise_for",
+    "noise_for_epsilon",
+    "renyi_epsilon",
+    "scaled",
+    "substitute_from_add_remove",
+    "zcdp_epsilon",
+    "zcdp_rho",
 ]

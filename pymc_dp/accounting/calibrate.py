@@ -1,12 +1,26 @@
-"""From a budget to a noise multiplier, and back; every answer is checked by accounting for it again."""
+"""From a budget to noise, or to a number of draws; every answer is accounted for again before it is given."""
 
+import dataclasses
 import math
+from collections.abc import Callable, Sequence
 
 from pymc_dp import _validate
-from pymc_dp.accounting.events import GaussianReleases
+from pymc_dp.accounting.account import account, check_relation
+from pymc_dp.accounting.events import BarkerReleases, GaussianReleases, Relation, Releases
+from pymc_dp.accounting.gaussian import gaussian_rho
+from pymc_dp.accounting.loss_distribution import DEFAULT_TOLERANCE
+from pymc_dp.exceptions import BudgetExceeded, InvalidArgument
+
+#: The search for a factor uses a coarse grid first; its answer is then improved on the fine one.
+_COARSE_TOLERANCE = 1e-2
+#: How much of the target may be left over, relatively.
+_CLOSE_ENOUGH = 5e-4
+_MAX_CORRECTIONS = 6
+_MAX_STEPS = 60
+_LARGEST_FACTOR = 1e12
 
 
-def noise_for(kind: str, count: int, rho: float) -> GaussianReleases:
+def noise_for(kind: str, count: int, rho: float, coordinates: int = 1) -> GaussianReleases:
     """Return `count` releases of one kind with the least noise whose cost is at most `rho`.
 
     Parameters
@@ -17,6 +31,8 @@ def noise_for(kind: str, count: int, rho: float) -> GaussianReleases:
         How many releases, at least 1.
     rho : float
         What they may cost together, above 0.
+    coordinates : int
+        Noisy numbers in one release.
 
     Raises
     ------
@@ -26,10 +42,10 @@ def noise_for(kind: str, count: int, rho: float) -> GaussianReleases:
     count = _validate.whole("count", count, at_least=1)
     rho = _validate.positive("rho", rho)
     noise_multiplier = math.sqrt(count / (2.0 * rho))
-    releases = GaussianReleases(kind, count, noise_multiplier)
+    releases = GaussianReleases(kind, count, noise_multiplier, coordinates)
     while releases.rho > rho:
         noise_multiplier = math.nextafter(noise_multiplier, math.inf)
-        releases = GaussianReleases(kind, count, noise_multiplier)
+        releases = GaussianReleases(kind, count, noise_multiplier, coordinates)
     return releases
 
 
@@ -47,3 +63,142 @@ def largest_count(noise_multiplier: float, rho: float) -> int:
     while count > 0 and count / (2.0 * noise_multiplier**2) > rho:
         count -= 1
     return count
+
+
+def scaled(releases: Sequence[Releases], factor: float) -> tuple[Releases, ...]:
+    """Return the releases with all noise multipliers times `factor`; Barker decisions have none to scale."""
+    return tuple(
+        each
+        if isinstance(each, BarkerReleases)
+        else dataclasses.replace(each, noise_multiplier=each.noise_multiplier * factor)
+        for each in releases
+    )
+
+
+def noise_for_epsilon(
+    releases: Sequence[Releases],
+    epsilon: float,
+    delta: float,
+    relation: Relation,
+    fixed: Sequence[Releases] = (),
+) -> tuple[Releases, ...]:
+    """Return the releases with their noise multipliers scaled together so that they cost at most `epsilon`.
+
+    Parameters
+    ----------
+    releases : sequence of releases
+        With noise multipliers in the wanted proportions.
+    epsilon, delta, relation
+        What everything may cost.
+    fixed : sequence of releases
+        Further releases that are paid from the same epsilon, and whose noise is given.
+
+    Returns
+    -------
+    tuple of releases
+        `releases`, scaled. Together with `fixed`, `account` gives at most `epsilon`.
+
+    Raises
+    ------
+    BudgetExceeded
+        If `fixed` alone costs more, or no noise is enough.
+    InvalidArgument
+        If an argument is out of range.
+    """
+    epsilon = _validate.positive("epsilon", epsilon)
+    if not releases:
+        raise InvalidArgument("There is no noise to choose.")
+    check_relation([*releases, *fixed], relation)
+    gaussian = [each for each in releases if isinstance(each, GaussianReleases)]
+    if not fixed and len(gaussian) == len(releases):
+        factor = math.sqrt(math.fsum(each.rho for each in gaussian) / gaussian_rho(epsilon, delta))
+        while account(scaled(releases, factor), delta, relation).epsilon > epsilon:
+            factor *= 1.0 + 1e-14
+        return scaled(releases, factor)
+
+    def cost(factor: float, tolerance: float) -> float:
+        return account([*scaled(releases, factor), *fixed], delta, relation, tolerance=tolerance).epsilon
+
+    # Solved on a coarse grid, whose excess hardly changes with the noise; the fine grid corrects for that excess.
+    factor, aim = 1.0, epsilon
+    for _ in range(_MAX_CORRECTIONS):
+        factor = _least_factor(lambda factor: cost(factor, _COARSE_TOLERANCE), factor, aim)
+        fine = cost(factor, DEFAULT_TOLERANCE)
+        if epsilon * (1.0 - _CLOSE_ENOUGH) <= fine <= epsilon:
+            break
+        aim *= epsilon * (1.0 - 0.4 * _CLOSE_ENOUGH) / fine
+    while cost(factor, DEFAULT_TOLERANCE) > epsilon:
+        factor *= 1.0 + _CLOSE_ENOUGH
+    return scaled(releases, factor)
+
+
+def _least_factor(cost: Callable[[float], float], start: float, target: float) -> float:
+    """Return a factor whose cost, which falls with it, is at most `target` and hardly less."""
+    low = high = start
+    cost_low = cost_high = cost(start)
+    step = 1.1
+    while cost_high > target:  # in the end high costs too little and low too much
+        low, cost_low, high, step = high, cost_high, high * step, step * step
+        cost_high = cost(high)
+        if high > _LARGEST_FACTOR:
+            raise BudgetExceeded("No noise is enough: what is paid for besides it costs more than is left.")
+    step = 1.1
+    while cost_low <= target and low > 1.0 / _LARGEST_FACTOR:
+        high, cost_high, low, step = low, cost_low, low / step, step * step
+        cost_low = cost(low)
+    for _ in range(_MAX_STEPS):
+        if cost_high >= target * (1.0 - 0.1 * _CLOSE_ENOUGH) or high <= low * (1.0 + 1e-12):
+            break
+        middle = math.sqrt(low * high)
+        if cost_low < 3.0 * target and cost_high > 0.0:
+            # costs are nearly powers of the factor; aim a little on the safe side
+            slope = math.log(high / low) / math.log(cost_low / cost_high)
+            aimed = low * (cost_low / (target * (1.0 - 0.05 * _CLOSE_ENOUGH))) ** slope
+            middle = min(max(aimed, low * (high / low) ** 0.02), high * (low / high) ** 0.02)
+        between = cost(middle)
+        if between > target:
+            low, cost_low = middle, between
+        else:
+            high, cost_high = middle, between
+    return high
+
+
+def draws_for(
+    releases_of: Callable[[int], Sequence[Releases]], epsilon: float, delta: float, relation: Relation
+) -> int:
+    """Return the largest number of draws whose releases cost at most `epsilon` (possibly none).
+
+    Parameters
+    ----------
+    releases_of : callable
+        The releases of a number of draws, at least 1. More draws have to cost more.
+    epsilon, delta, relation
+        What they may cost together.
+
+    Raises
+    ------
+    InvalidArgument
+        If an argument is out of range.
+    """
+    epsilon = _validate.positive("epsilon", epsilon)
+    rho = gaussian_rho(epsilon, delta)
+
+    def fits(draws: int) -> bool:
+        releases = releases_of(draws)
+        gaussian = [each for each in releases if isinstance(each, GaussianReleases)]
+        if len(gaussian) == len(releases):
+            check_relation(releases, relation)
+            return math.fsum(each.rho for each in gaussian) <= rho
+        return account(releases, delta, relation).epsilon <= epsilon
+
+    if not fits(1):
+        return 0
+    low, high = 1, 2
+    while fits(high):
+        low, high = high, 2 * high
+        if high > 2**60:
+            raise InvalidArgument("The releases cost next to nothing: any number of draws fits.")
+    while high - low > 1:
+        middle = (low + high) // 2
+        low, high = (middle, high) if fits(middle) else (low, middle)
+    return low

@@ -197,6 +197,11 @@ class DPStep(BlockedStep):
         """Return the next state of the chain."""
 
     @property
+    def private(self) -> bool:
+        """Whether the result of a run is private: its noise is not seeded and no exact counts are returned."""
+        return self.insecure_seed is None and self.clip_diagnostics != "exact"
+
+    @property
     @abstractmethod
     def clip_bounds(self) -> dict[str, float]:
         """The clip bounds, for the result's metadata."""

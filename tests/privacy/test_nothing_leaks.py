@@ -290,6 +290,16 @@ def test_metadata_cannot_be_changed_by_the_run(budget):
     assert '"gradient": 4.0' in tree["privacy"].attrs["clip_bounds"]
 
 
+def test_a_run_after_one_that_was_not_private_says_so():
+    budget = dp.PrivacyBudget(5.0, 1e-6)
+    model = gaussian_model(gaussian_data())
+    run(model, budget, insecure_seed=1, budget_share=0.5)
+    attributes = run(model, budget)["privacy"].attrs
+    assert not attributes["private"]
+    assert "earlier run" in attributes["not_private_because"]
+    assert "NOT PRIVATE" in budget.report()
+
+
 def test_the_unit_is_named_by_its_dim(budget):
     with pm.Model(coords={"item": range(30), "person": range(4)}) as model:
         pm.Normal("y", pm.Normal("mu"), 1.0, observed=np.zeros((30, 4)), dims=("item", "person"))

@@ -1,0 +1,136 @@
+"""What a set of releases costs together: the route is chosen by what is in it."""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+
+from pymc_dp import _validate
+from pymc_dp.accounting.events import (
+    KINDS_OF_RELEASES,
+    RELATIONS,
+    BarkerReleases,
+    GaussianReleases,
+    Relation,
+    Releases,
+)
+from pymc_dp.accounting.gaussian import gaussian_epsilon
+from pymc_dp.accounting.loss_distribution import DEFAULT_TOLERANCE, loss_distribution_epsilon
+from pymc_dp.accounting.renyi import renyi_epsilon
+from pymc_dp.exceptions import InvalidArgument
+
+GAUSSIAN_ACCOUNTANT = "tight Gaussian curve (Balle and Wang 2018), exact for adaptive composition"
+LOSS_ACCOUNTANT = "privacy loss distributions, from above (Doroshenko and others 2022)"
+
+#: Below this delta Rényi bounds may beat what double precision leaves of the numerical route.
+_ROUNDING_MATTERS = 1e-9
+
+
+#: Plans are accounted for when they are made and again when they are charged.
+_remembered_loss_distribution_epsilon = lru_cache(maxsize=64)(loss_distribution_epsilon)
+
+
+@dataclass(frozen=True)
+class Guarantee:
+    """What releases guarantee together.
+
+    Attributes
+    ----------
+    epsilon, delta : float
+        The guarantee. Epsilon is infinite where no theorem at hand gives a finite one.
+    relation : str
+        The neighbouring relation that it is for.
+    accountant : str
+        The method that gave it.
+    """
+
+    epsilon: float
+    delta: float
+    relation: Relation
+    accountant: str
+
+
+def account(
+    releases: Sequence[Releases], delta: float, relation: Relation, *, tolerance: float = DEFAULT_TOLERANCE
+) -> Guarantee:
+    """Return what releases guarantee together, also when later ones are chosen in the light of earlier results.
+
+    Gaussian releases alone: their exact curve. With releases on samples: the better of privacy loss distributions
+    and Rényi bounds, both of which hold. With Barker decisions: Rényi bounds.
+
+    Parameters
+    ----------
+    releases : sequence of releases
+        Possibly none.
+    delta : float
+        Strictly between 0 and 1.
+    relation : {"substitute", "add-remove"}
+        All releases have to be valid for it.
+    tolerance : float
+        Relative excess in epsilon that the numerical route may have, roughly.
+
+    Returns
+    -------
+    Guarantee
+        Its epsilon is never below the exact one, but for the discrete noise's `EPSILON_SLACK`.
+
+    Raises
+    ------
+    InvalidArgument
+        If `delta` is out of range, or a release is not valid for the relation.
+    """
+    delta = _validate.open_unit_interval("delta", delta)
+    check_relation(releases, relation)
+    gaussian = [each for each in releases if isinstance(each, GaussianReleases)]
+    if len(gaussian) == len(releases):
+        epsilon = gaussian_epsilon(math.fsum(each.rho for each in gaussian), delta)
+        return Guarantee(epsilon, delta, relation, GAUSSIAN_ACCOUNTANT)
+    noisy = [each for each in releases if not isinstance(each, BarkerReleases)]
+    by_losses = math.inf
+    if len(noisy) == len(releases):
+        by_losses = _remembered_loss_distribution_epsilon(tuple(noisy), delta, tolerance)
+    if math.isfinite(by_losses) and delta > _ROUNDING_MATTERS:
+        return Guarantee(by_losses, delta, relation, LOSS_ACCOUNTANT)
+    by_order, order = renyi_epsilon(releases, delta)
+    if by_losses <= by_order:
+        return Guarantee(by_losses, delta, relation, LOSS_ACCOUNTANT)
+    return Guarantee(by_order, delta, relation, f"Rényi bounds, order {order} (Canonne, Kamath and Steinke 2020)")
+
+
+def check_relation(releases: Sequence[Releases], relation: Relation) -> None:
+    """Raise `InvalidArgument` unless all releases are valid for the relation."""
+    relation = _validate.choice("relation", relation, RELATIONS)
+    for each in releases:
+        if not isinstance(each, KINDS_OF_RELEASES):
+            raise InvalidArgument(f"A {type(each).__name__} is no description of releases.")
+        if relation not in each.relations:
+            raise InvalidArgument(
+                f"{type(each).__name__} of kind {each.kind!r} are accounted for under {' or '.join(each.relations)}, "
+                f"not under {relation!r}: no theorem is known that would hold. Use a budget of that relation."
+            )
+
+
+def epsilon_of(releases: Sequence[Releases], delta: float, relation: Relation) -> float:
+    """Return the epsilon that `account` finds."""
+    return account(releases, delta, relation).epsilon
+
+
+def substitute_from_add_remove(epsilon: float, delta: float) -> tuple[float, float]:
+    """Return a guarantee under substitution of a mechanism with one under add-remove.
+
+    Replacing a row is removing it and adding another: (epsilon, delta) under add-remove gives
+    (2 epsilon, (1 + exp(epsilon)) delta) under substitution (group privacy, Vadhan 2017, Lemma 2.2). The mechanism
+    has to be one that does not use the number of rows. Nothing is known in the other direction, where that number
+    is protected, too.
+
+    Raises
+    ------
+    InvalidArgument
+        If an argument is out of range, or the resulting delta is 1 or more: no guarantee at all.
+    """
+    epsilon = _validate.not_negative("epsilon", epsilon)
+    delta = _validate.open_unit_interval("delta", delta)
+    converted = (1.0 + math.exp(min(epsilon, 700.0))) * delta
+    if converted >= 1.0:
+        raise InvalidArgument(f"epsilon={epsilon:g} at delta={delta:g} gives no guarantee under substitution.")
+    return 2.0 * epsilon, converted

@@ -1,0 +1,198 @@
+"""What one run will release, at what noise and cost: the plan that a budget makes and is charged."""
+
+import dataclasses
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal, Protocol
+
+from pymc_dp import _validate
+from pymc_dp.accounting import (
+    GAUSSIAN_ACCOUNTANT,
+    KINDS_OF_RELEASES,
+    RELATIONS,
+    BarkerReleases,
+    GaussianReleases,
+    PoissonGaussianReleases,
+    Relation,
+    Releases,
+    WithoutReplacementGaussianReleases,
+)
+from pymc_dp.exceptions import InvalidArgument
+
+#: How a run is paid for: Gaussian runs add in rho, others reserve an (epsilon, delta) of their own.
+Account = Literal["rho", "reserved"]
+
+
+@dataclass(frozen=True)
+class ReleaseRequest:
+    """What one chain of a step asks for: `count` releases of one `kind`, for a `share` of the run's cost.
+
+    Attributes
+    ----------
+    kind : str
+        What is released.
+    count : int
+        Releases in one chain, tuning included.
+    share : float
+        Part of the run's cost to be spent on this kind; the shares of a step add up to 1.
+    coordinates : int
+        Noisy numbers in one release.
+    sampling_probability : float, optional
+        Each release is of a Poisson sample.
+    batch_size, n_units : int, optional
+        Each release is of a batch drawn without replacement from that many units.
+    """
+
+    kind: str
+    count: int
+    share: float
+    coordinates: int
+    sampling_probability: float | None = None
+    batch_size: int | None = None
+    n_units: int | None = None
+
+    def releases(self, chains: int) -> Releases:
+        """Return the releases of all chains, with noise in proportion to what the share asks for."""
+        count = self.count * chains
+        noise = math.sqrt(count / self.share)
+        if self.sampling_probability is not None:
+            q = self.sampling_probability
+            return PoissonGaussianReleases(self.kind, count, q * noise, q, self.coordinates)
+        if self.batch_size is not None and self.n_units is not None:
+            q = self.batch_size / self.n_units
+            return WithoutReplacementGaussianReleases(
+                self.kind, count, q * noise, self.batch_size, self.n_units, self.coordinates
+            )
+        return GaussianReleases(self.kind, count, noise, self.coordinates)
+
+
+class PlannableStep(Protocol):
+    """What a budget needs to know of a step."""
+
+    name: str
+    budget_share: float
+
+    def release_requests(self, tune: int, draws: int) -> Sequence[ReleaseRequest | Releases]:
+        """Return what one chain of `tune` + `draws` iterations releases; releases have noise that is given."""
+        ...
+
+
+@dataclass(frozen=True)
+class Plan:
+    """Everything that one run will release, and what that costs; nothing is spent by making one.
+
+    Attributes
+    ----------
+    sampler : str
+        Name of the step.
+    chains, tune, draws : int
+        The run: `tune` + `draws` iterations in each chain.
+    relation : str
+        Neighbouring relation of the budget.
+    releases : tuple of releases
+        By kind, over all chains and iterations.
+    epsilon, delta : float
+        The guarantee of this run taken by itself.
+    account : {"rho", "reserved"}
+        How the run is paid for.
+    accountant : str
+        The method behind `epsilon`.
+    private : bool
+        False if the run's noise is seeded or exact counts are returned: its result is then not private at all.
+    """
+
+    sampler: str
+    chains: int
+    tune: int
+    draws: int
+    relation: Relation
+    releases: tuple[Releases, ...]
+    epsilon: float
+    delta: float
+    account: Account = "rho"
+    accountant: str = GAUSSIAN_ACCOUNTANT
+    private: bool = True
+
+    @property
+    def gaussian(self) -> bool:
+        """Whether all releases are Gaussian releases of all rows."""
+        return all(isinstance(releases, GaussianReleases) for releases in self.releases)
+
+    @property
+    def rho(self) -> float:
+        """Total cost of the Gaussian releases of all rows; other releases have none."""
+        return math.fsum(releases.rho for releases in self.releases if isinstance(releases, GaussianReleases))
+
+    @property
+    def coordinates(self) -> int:
+        """How many noisy numbers are released."""
+        return sum(releases.count * releases.coordinates for releases in self.releases)
+
+    @property
+    def noise_multipliers(self) -> Mapping[str, float]:
+        """Noise multiplier by kind of release. A kind whose noise changes is left out: see `releases`."""
+        found: dict[str, set[float]] = {}
+        for releases in self.releases:
+            if not isinstance(releases, BarkerReleases):
+                found.setdefault(releases.kind, set()).add(releases.noise_multiplier)
+        return {kind: values.pop() for kind, values in found.items() if len(values) == 1}
+
+    @property
+    def releases_per_chain(self) -> Mapping[str, int]:
+        """Number of releases in one chain, by kind."""
+        counts: dict[str, int] = {}
+        for releases in self.releases:
+            counts[releases.kind] = counts.get(releases.kind, 0) + releases.count // self.chains
+        return counts
+
+    def __str__(self) -> str:
+        """Return the plan as a table."""
+        rows = [] if self.private else ["NOT PRIVATE: seeded noise or exact counts"]
+        rows += [
+            f"{self.sampler}: {self.chains} chains of {self.tune} tuning and {self.draws} kept iterations",
+            f"guarantee of this run: epsilon {self.epsilon:.4g} at delta {self.delta:.3g}, {self.relation}",
+            f"{'release':<14}{'count':>9}{'noise multiplier':>19}{'rho':>12}{'share':>9}{'sampled':>10}",
+        ]
+        for releases in self.releases:
+            noise, rho, share, sampled = "in the test", "", "", ""
+            if not isinstance(releases, BarkerReleases):
+                noise = f"{releases.noise_multiplier:.4g}"
+            if isinstance(releases, GaussianReleases):
+                rho = f"{releases.rho:.4g}"
+                share = f"{releases.rho / self.rho:.1%}" if self.gaussian else ""
+            else:
+                sampled = f"{releases.sampling_probability:.3g}"
+            rows.append(f"{releases.kind:<14}{releases.count:>9d}{noise:>19}{rho:>12}{share:>9}{sampled:>10}".rstrip())
+        rows.append(f"{'together':<14}{'':>28}{self.rho:>12.4g}" if self.gaussian else f"by {self.accountant}")
+        return "\n".join(rows)
+
+    def to_record(self) -> dict[str, Any]:
+        """Return the plan as plain data, for storing."""
+        releases = [{"event": type(each).__name__, **dataclasses.asdict(each)} for each in self.releases]
+        fields = {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}
+        return {**fields, "releases": releases}
+
+    @classmethod
+    def from_record(cls, record: Mapping[str, Any]) -> "Plan":
+        """Return the plan that `to_record` gave.
+
+        Raises
+        ------
+        InvalidArgument
+            If the record is not one of a plan.
+        """
+        events = {kind.__name__: kind for kind in KINDS_OF_RELEASES}
+        try:
+            releases = tuple(
+                events[each["event"]](**{name: value for name, value in each.items() if name != "event"})
+                for each in record["releases"]
+            )
+            plan = cls(**{**record, "releases": releases})
+            _validate.choice("relation", plan.relation, RELATIONS)
+            _validate.choice("account", plan.account, ("rho", "reserved"))
+            _validate.not_negative("epsilon", plan.epsilon)
+            _validate.open_unit_interval("delta", plan.delta)
+            return plan
+        except (KeyError, TypeError, AttributeError) as error:
+            raise InvalidArgument(f"A stored plan cannot be read: {type(error).__name__}.") from None

@@ -1,0 +1,255 @@
+import contextlib
+import multiprocessing
+import os
+import pickle
+import signal
+import sqlite3
+import time
+
+import pytest
+from test_budget import FakeStep
+
+import pymc_dp as dp
+from pymc_dp.accounting import BarkerReleases, GaussianReleases, PoissonGaussianReleases
+from pymc_dp.budget import Plan, ReleaseRequest
+
+SPAWN = multiprocessing.get_context("spawn")
+
+
+class SampledStep(FakeStep):
+    def release_requests(self, tune, draws):
+        return [ReleaseRequest("gradient", self.count * draws, 1.0, 1, sampling_probability=0.01)]
+
+
+@pytest.fixture
+def path(tmp_path):
+    return tmp_path / "register.budget"
+
+
+def small_plan(budget, share):
+    return budget.plan(FakeStep(share), draws=5, chains=1)
+
+
+def charge_until_refused(path, plan, acknowledged):
+    budget = dp.PrivacyBudget.load(path)
+    while True:
+        try:
+            budget.charge(plan)
+        except dp.BudgetExceeded:
+            return
+        with open(acknowledged, "ab", buffering=0) as file:
+            file.write(b".")
+
+
+def test_saved_and_loaded_is_the_same_budget(path):
+    budget = dp.PrivacyBudget(2.0, 1e-6, data_name="survey")
+    budget.charge(small_plan(budget, 0.25))
+    budget.save(path)
+    budget.charge(small_plan(budget, 0.25))
+    other = dp.PrivacyBudget.load(path)
+    assert other.history == budget.history
+    assert len(other.history) == 2
+    assert (other.epsilon, other.delta, other.relation, other.data_name) == (2.0, 1e-6, "substitute", "survey")
+    other.charge(small_plan(other, 1.0))
+    assert budget.remaining_rho == 0.0  # the spend of one is seen by the other
+    with pytest.raises(dp.BudgetExceeded):
+        small_plan(budget, 1.0)
+    assert pickle.loads(pickle.dumps(budget)).history == budget.history
+
+
+def test_nothing_is_replaced_and_nothing_saved_twice(path, tmp_path):
+    path.write_text("precious")
+    budget = dp.PrivacyBudget(1.0, 1e-6)
+    with pytest.raises(dp.InvalidArgument, match="never replaced"):
+        budget.save(path)
+    assert path.read_text() == "precious"
+    assert os.listdir(tmp_path) == [path.name]
+    budget.save(tmp_path / "mine")
+    with pytest.raises(dp.InvalidArgument, match="saved already"):
+        budget.save(tmp_path / "again")
+
+
+def test_processes_cannot_spend_the_same_money(path, tmp_path):
+    budget = dp.PrivacyBudget(1.0, 1e-6)
+    plan = small_plan(budget, 1 / 30.5)
+    budget.save(path)
+    workers = [SPAWN.Process(target=charge_until_refused, args=(path, plan, tmp_path / f"done{i}")) for i in range(4)]
+    for worker in workers:
+        worker.start()
+    for worker in workers:
+        worker.join(120)
+        assert worker.exitcode == 0
+    assert len(budget.history) == 30
+    assert sum(file.stat().st_size for file in tmp_path.glob("done*")) == 30
+    assert budget.epsilon_spent <= 1.0
+
+
+def test_a_killed_process_loses_nothing_and_refunds_nothing(path, tmp_path):
+    budget = dp.PrivacyBudget(1.0, 1e-6)
+    plan = small_plan(budget, 1e-5)
+    budget.save(path)
+    done = tmp_path / "done"
+    done.write_bytes(b"")
+    for wait in (0.002, 0.011, 0.023):
+        before = done.stat().st_size
+        worker = SPAWN.Process(target=charge_until_refused, args=(path, plan, done))
+        worker.start()
+        deadline = time.monotonic() + 60
+        while done.stat().st_size == before and time.monotonic() < deadline:
+            time.sleep(0.001)
+        time.sleep(wait)
+        os.kill(worker.pid, signal.SIGKILL)
+        worker.join()
+        charged = len(dp.PrivacyBudget.load(path).history)
+        # what was acknowledged is there; a charge may have been made that nobody lived to acknowledge
+        assert done.stat().st_size <= charged
+        assert done.stat().st_size > before
+    budget.charge(plan)
+    assert len(budget.history) == charged + 1
+
+
+def tamper(path, *statements):
+    with contextlib.closing(sqlite3.connect(path)) as connection, connection:
+        for statement in statements:
+            connection.execute(statement)
+
+
+def test_spends_cannot_be_changed_or_taken_back(path):
+    budget = dp.PrivacyBudget(1.0, 1e-6)
+    budget.save(path)
+    budget.charge(small_plan(budget, 0.5))
+    for statement in ("DELETE FROM spent", "UPDATE spent SET plan = '{}'", "DELETE FROM facts"):
+        with pytest.raises(sqlite3.IntegrityError):
+            tamper(path, statement)
+
+
+@pytest.mark.parametrize(
+    ("statements", "message"),
+    [
+        (["PRAGMA user_version = 2"], "format 2"),
+        (["PRAGMA application_id = 7"], "not a saved budget"),
+        (["DROP TRIGGER spent_is_kept", "DELETE FROM spent WHERE number = 1"], "spends are missing"),
+        (["DROP TRIGGER spent_is_fixed", "UPDATE spent SET plan = 'x'"], "cannot be read"),
+        (["DROP TRIGGER spent_is_fixed", "UPDATE spent SET plan = '{}'"], "cannot be read"),
+        (["DROP TRIGGER facts_are_fixed", "UPDATE facts SET value = '0.01' WHERE name = 'epsilon'"], "inconsistent"),
+        (["DROP TRIGGER facts_are_fixed", "UPDATE facts SET value = 'NaN' WHERE name = 'epsilon'"], "finite"),
+        (["DROP TRIGGER facts_are_kept", "DELETE FROM facts WHERE name = 'delta'"], "facts of a budget"),
+        (["DROP TABLE spent"], "cannot be used"),
+    ],
+)
+def test_inconsistent_files_are_refused(path, statements, message):
+    budget = dp.PrivacyBudget(1.0, 1e-6)
+    budget.save(path)
+    for _ in range(2):
+        budget.charge(small_plan(budget, 0.5))
+    tamper(path, *statements)
+    with pytest.raises(dp.InvalidArgument, match=message):
+        dp.PrivacyBudget.load(path)
+
+
+def test_what_is_no_budget_is_refused(path):
+    with pytest.raises(dp.InvalidArgument, match="no saved budget"):
+        dp.PrivacyBudget.load(path)
+    path.write_text("this is no database, but long enough to be looked at" * 10)
+    with pytest.raises(dp.InvalidArgument, match="cannot be used"):
+        dp.PrivacyBudget.load(path)
+
+
+def test_another_table_is_refused():
+    budget = dp.PrivacyBudget(1.0, 1e-6, data_name="survey 2020")
+    assert budget.for_data("survey 2020") is budget
+    with pytest.raises(dp.InvalidArgument, match="survey 2020"):
+        budget.for_data("survey 2021")
+    with pytest.raises(dp.InvalidArgument, match="no table"):
+        dp.PrivacyBudget(1.0, 1e-6).for_data("survey 2020")
+
+
+# Runs that reserve their own (epsilon, delta) ------------------------------------------------------------------
+
+
+def test_sampled_runs_reserve_and_add(path):
+    budget = dp.PrivacyBudget(2.0, 1e-6, "add-remove")
+    plan = budget.plan(SampledStep(0.5), draws=20)
+    assert plan.account == "reserved"
+    assert 0.99 < plan.epsilon <= 1.0
+    assert plan.delta == pytest.approx(5e-7)
+    budget.charge(plan)
+    budget.save(path)
+    again = dp.PrivacyBudget.load(path)
+    assert again.remaining_reserved[0] == pytest.approx(2.0 - plan.epsilon)
+    gaussian = again.plan(FakeStep(), draws=5)  # the first run decided: this one reserves as well
+    assert gaussian.account == "reserved"
+    again.charge(gaussian)
+    assert budget.epsilon_spent <= 2.0
+    with pytest.raises(dp.BudgetExceeded):
+        budget.charge(plan)
+    assert "0.01" in str(plan)
+    assert "reserve" in budget.report()
+
+
+def test_gaussian_runs_first_leave_nothing_to_reserve_unless_it_was_set_aside():
+    budget = dp.PrivacyBudget(2.0, 1e-6, "add-remove")
+    budget.charge(budget.plan(FakeStep(0.5), draws=5))
+    with pytest.raises(dp.BudgetExceeded, match="reserved_share"):
+        budget.plan(SampledStep(), draws=5)
+    split = dp.PrivacyBudget(2.0, 1e-6, "add-remove", reserved_share=0.5)
+    split.charge(split.plan(FakeStep(), draws=5))
+    split.charge(split.plan(SampledStep(), draws=5))
+    assert 1.9 < split.epsilon_spent <= 2.0
+    # the delta of the Gaussian half pays for the reserved half's factor exp(epsilon)
+    assert split.rho < dp.PrivacyBudget(1.0, 5e-7, "add-remove").rho
+    with pytest.raises(dp.BudgetExceeded):
+        split.plan(FakeStep(), draws=5)
+
+
+def test_a_plan_s_own_figures_are_not_trusted():
+    budget = dp.PrivacyBudget(1.0, 1e-6, "add-remove")
+    events = (PoissonGaussianReleases("gradient", 1000, 0.5, 0.1),)
+    lie = Plan("liar", 1, 0, 1000, "add-remove", events, epsilon=0.1, delta=1e-7, account="reserved")
+    with pytest.raises(dp.InvalidArgument, match="cost more"):
+        budget.charge(lie)
+    with pytest.raises(dp.InvalidArgument, match="Only Gaussian"):
+        budget.charge(Plan("liar", 1, 0, 1000, "add-remove", events, epsilon=0.1, delta=1e-7))
+    gaussian = (GaussianReleases("gradient", 10, 0.1),)
+    with pytest.raises(dp.BudgetExceeded):
+        budget.charge(Plan("liar", 1, 0, 1000, "add-remove", gaussian, epsilon=0.1, delta=1e-7))
+    many = (GaussianReleases("gradient", 1, 1e9, coordinates=10**9),)
+    full = Plan("many", 1, 0, 1, "add-remove", many, epsilon=0.1, delta=1e-7)
+    budget.charge(full)
+    with pytest.raises(dp.BudgetExceeded, match="noisy numbers"):
+        budget.charge(full)
+    assert len(budget.history) == 1
+
+
+def test_barker_runs_have_noise_that_is_given():
+    class Barker(FakeStep):
+        def release_requests(self, tune, draws):
+            return [
+                BarkerReleases("decision", draws, 1000, 100_000),
+                ReleaseRequest("clip_count", 4, 1.0, 2),
+            ]
+
+    budget = dp.PrivacyBudget(2.0, 1e-5)
+    plan = budget.plan(Barker(), draws=100, chains=2)
+    assert plan.releases_per_chain == {"decision": 100, "clip_count": 4}
+    assert plan.epsilon <= 2.0
+    budget.charge(plan)
+    with pytest.raises(dp.BudgetExceeded, match="No noise is enough"):
+        dp.PrivacyBudget(0.1, 1e-5).plan(Barker(), draws=1000)
+
+
+def test_the_report_says_what_a_reviewer_asks():
+    budget = dp.PrivacyBudget(1.0, 1e-6, data_name="survey")
+    assert "none" in budget.report()
+    budget.charge(budget.plan(FakeStep(), draws=5))
+    page = budget.report()
+    for words in ("survey", "substitute", "Balle and Wang", "assumes", "Not covered", "epsilon 1 ", "Unit", "gradient"):
+        assert words in page
+
+
+@pytest.mark.parametrize(
+    "arguments", [{"data_name": ""}, {"data_name": 3}, {"reserved_share": 1.1}, {"reserved_share": -1}]
+)
+def test_bad_settings_are_refused(arguments):
+    with pytest.raises(dp.InvalidArgument):
+        dp.PrivacyBudget(1.0, 1e-6, **arguments)
