@@ -28,7 +28,7 @@ from pymc_dp.exceptions import InvalidArgument, UnsupportedOption
 from pymc_dp.parameters import ParameterVector
 from pymc_dp.prior import Prior
 from pymc_dp.publish import metadata, publish, publishable_names
-from pymc_dp.release import Doors, InsecureNoise, NoiseSource, SecureNoise, refuse_overflow
+from pymc_dp.release import Doors, InsecureNoise, MeteredDoor, NoiseSource, SecureNoise, refuse_overflow
 from pymc_dp.rows import UnitLikelihood
 from pymc_dp.steps.base import Authorisation, DPStep
 
@@ -128,15 +128,15 @@ def sample(draws: int = 1000, **options: Any) -> DataTree:
 def _charged(budget: PrivacyBudget, plan: Plan, step: DPStep, rows: UnitLikelihood, prior: Prior) -> Iterator[None]:
     """Charge the plan, let the step run once, and take the authorisation back however the run ends."""
     noise: NoiseSource = SecureNoise() if step.insecure_seed is None else InsecureNoise(step.insecure_seed)
-    doors = Doors(
+    make_door = functools.partial(
+        MeteredDoor,
         rows,
-        noise,
-        budget.relation,
-        plan.chains,
-        plan.releases_per_chain,
-        plan.noise_multipliers,
+        relation=budget.relation,
+        allowance=plan.releases_per_chain,
+        noise_multipliers=plan.noise_multipliers,
         exact_counts=step.clip_diagnostics == "exact",
     )
+    doors = Doors(make_door, noise, plan.chains)
     try:
         budget.charge(plan)
         step.authorise(Authorisation(doors, prior, plan.noise_multipliers, budget.epsilon_spent))

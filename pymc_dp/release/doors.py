@@ -3,11 +3,11 @@
 import os
 import shutil
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Callable
 from pathlib import Path
 
 from pymc_dp.exceptions import NoPlan
-from pymc_dp.release.door import MeteredDoor, Rows
+from pymc_dp.release.door import MeteredDoor
 from pymc_dp.release.noise import NoiseSource
 
 
@@ -20,38 +20,18 @@ class Doors:
 
     Parameters
     ----------
-    rows : UnitLikelihood
-        The row engine.
+    make_door : callable
+        Makes a door, given its source of noise as ``noise=``. It has to be picklable.
     noise : NoiseSource
         Where the noise comes from.
-    relation : {"substitute", "add-remove"}
-        Neighbouring relation.
     chains : int
         How many doors may be opened.
-    allowance, noise_multipliers : mapping
-        Releases of one chain and the noise that was paid for, by kind.
-    exact_counts : bool
-        Leave clip counts without noise; for public or simulated data only.
     """
 
-    def __init__(
-        self,
-        rows: Rows,
-        noise: NoiseSource,
-        relation: str,
-        chains: int,
-        allowance: Mapping[str, int],
-        noise_multipliers: Mapping[str, float],
-        *,
-        exact_counts: bool = False,
-    ) -> None:
-        self._rows = rows
+    def __init__(self, make_door: Callable[..., MeteredDoor], noise: NoiseSource, chains: int) -> None:
+        self._make_door = make_door
         self._noise = noise
-        self._relation = relation
         self._chains = chains
-        self._allowance = dict(allowance)
-        self._noise_multipliers = dict(noise_multipliers)
-        self._exact_counts = exact_counts
         self._folder = Path(tempfile.mkdtemp(prefix="pymc_dp-run-"))
 
     def open(self, key: tuple[int, ...]) -> MeteredDoor:
@@ -69,14 +49,7 @@ class Doors:
                 continue
             except FileNotFoundError:
                 raise NoPlan("The run that was paid for is over. Call pm.sample again to plan a new one.") from None
-            return MeteredDoor(
-                self._rows,
-                self._noise.for_chain(key),
-                self._relation,
-                self._allowance,
-                self._noise_multipliers,
-                exact_counts=self._exact_counts,
-            )
+            return self._make_door(noise=self._noise.for_chain(key))
         raise NoPlan(
             f"All {self._chains} chains that were paid for have started; one more would not be covered. "
             "Call pm.sample with the number of chains you need."

@@ -175,7 +175,7 @@ def test_text_shows_nothing_confidential(budget, caplog, capfd, recwarn):
 
     def look(trace, draw):
         step = objects[0]
-        shown.extend([repr(step._door), repr(step._authorisation.doors), repr(step._authorisation.doors._rows)])
+        shown.extend([repr(step._door), repr(step._authorisation.doors), repr(step._door._rows)])
 
     shown = []
     with canary_model():

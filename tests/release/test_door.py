@@ -1,3 +1,4 @@
+import functools
 import math
 
 import numpy as np
@@ -116,8 +117,8 @@ def test_a_window_without_evaluations_still_has_noise():
 
 
 def test_no_more_doors_than_planned_and_none_after_the_run():
-    allowance = {"gradient": 1}
-    doors = Doors(FakeRows(), SecureNoise(), "substitute", 2, allowance, {"gradient": 1.0})
+    terms = {"relation": "substitute", "allowance": {"gradient": 1}, "noise_multipliers": {"gradient": 1.0}}
+    doors = Doors(functools.partial(MeteredDoor, FakeRows(), **terms), SecureNoise(), chains=2)
     doors.open((0,))
     doors.open((1,))
     with pytest.raises(NoPlan, match="2 chains"):

@@ -1,0 +1,59 @@
+"""A black-box audit: an attacker who knows everything but one row, and how well he tells two tables apart.
+
+One Gaussian release with noise multiplier m has, at its worst, the trade-off of telling N(0, 1) from N(1 / m, 1). The
+attacker's error rates bound that parameter from below; a bound above the claimed one convicts. Each audit convicts an
+honest door once in 1,000 runs.
+"""
+
+import numpy as np
+import pytest
+from conftest import gaussian_model
+from scipy import stats
+
+from pymc_dp.release import MeteredDoor, SecureNoise
+from pymc_dp.rows import UnitLikelihood
+
+TRIALS = 3000
+MULTIPLIER = 0.8
+BOUND = 2.0
+
+
+class HalvedNoise(SecureNoise):
+    """A broken source that adds half of what was paid for."""
+
+    def add(self, integers, scale):
+        return super().add(integers, scale / 2)
+
+
+@pytest.fixture(scope="module")
+def tables():
+    """Two neighbouring tables whose gradients are as far apart as clipping allows."""
+    y = np.random.default_rng(0).normal(size=50)
+    return [UnitLikelihood(gaussian_model(np.append(y, last))) for last in (-1e3, 1e3)]
+
+
+def least_parameter(tables, noise, relation="substitute"):
+    """Return what an attacker proves: a lower bound on the trade-off's parameter, with confidence 99.9 %."""
+    outputs = []
+    for rows in tables:
+        door = MeteredDoor(rows, noise, relation, {"gradient": TRIALS}, {"gradient": MULTIPLIER})
+        released = [door.gradient(np.zeros(1), BOUND, MULTIPLIER).value[0] for _ in range(TRIALS)]
+        outputs.append(np.array(released))
+    threshold = np.median(np.concatenate(outputs))
+    false_alarms, misses = np.sum(outputs[0] > threshold), np.sum(outputs[1] <= threshold)
+    worst = [stats.beta.ppf(1 - 5e-4, errors + 1, TRIALS - errors) for errors in (false_alarms, misses)]
+    return stats.norm.isf(worst[0]) + stats.norm.isf(worst[1])
+
+
+def test_an_honest_door_is_not_convicted_and_its_noise_is_not_wasted(tables):
+    least = least_parameter(tables, SecureNoise())
+    assert 0.8 / MULTIPLIER < least <= 1.0 / MULTIPLIER
+
+
+def test_halved_noise_is_convicted(tables):
+    assert least_parameter(tables, HalvedNoise()) > 1.0 / MULTIPLIER
+
+
+def test_the_wrong_relation_is_convicted(tables):
+    """Noise for adding or removing a row does not cover replacing one."""
+    assert least_parameter(tables, SecureNoise(), relation="add-remove") > 1.0 / MULTIPLIER
