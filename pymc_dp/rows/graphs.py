@@ -87,9 +87,13 @@ class RowFunctions:
         self.blocks = [
             Block("dense" if var not in links else "gather" if links[var].gathers else "product") for var in value_vars
         ]
+        # A factor that is a data table as it stands is not computed, so that it is not kept twice.
+        self._tables = [_table_of(links[var], row_inputs) if var in links else None for var in value_vars]
+        computed = [var in links and table is None for var, table in zip(value_vars, self._tables, strict=True)]
         self._factors = [
-            factor.reshape((n,)) if link.gathers else factor.reshape((n, -1)).astype("float64")
-            for factor, link in zip(batched[len(outputs) :], links.values(), strict=True)
+            factor.reshape((n,)) if links[var].gathers else factor.reshape((n, -1)).astype("float64")
+            for factor, var in zip(batched[len(outputs) :], [var for var in value_vars if var in links], strict=True)
+            if computed[value_vars.index(var)]
         ]
         self._inputs = [*value_vars, *chunk_inputs]
         self._compile()
@@ -117,7 +121,10 @@ class RowFunctions:
         They depend on the rows alone, so they can be computed once.
         """
         values = iter(self._row_factors(*parameters, *chunk))
-        return [None if block.kind == "dense" else next(values) for block in self.blocks]
+        return [
+            None if block.kind == "dense" else chunk[table] if table is not None else next(values)
+            for block, table in zip(self.blocks, self._tables, strict=True)
+        ]
 
     def __getstate__(self) -> dict[str, Any]:
         compiled = ("_log_likelihood", "_with_slopes", "_row_factors")
@@ -140,6 +147,14 @@ def _factorable_links(row_split: RowSplit, value_vars: Sequence[Variable]) -> di
         if pt.grad(rest, var, return_disconnected="none", disconnected_inputs="ignore") is None:
             found[var] = links[0]
     return found
+
+
+def _table_of(link: Link, row_inputs: Sequence[Variable]) -> int | None:
+    """Return which row input the link's row is, if it is one as it stands: numbers, not an index."""
+    for place, row in enumerate(row_inputs):
+        if row.type.dtype == "float64" and row.type.ndim == 1 and not link.gathers and _is_plain(link.row, row):
+            return place
+    return None
 
 
 def _is_plain(parameter: Variable, var: Variable) -> bool:

@@ -374,6 +374,12 @@ def test_an_index_out_of_range_is_a_row_without_influence(wild):
     assert ratio.value[0] == pytest.approx(sum(-0.5 * ((v - 1) ** 2 - v**2) for v in (0, 1, 2, 4)))
 
 
+def test_a_table_that_is_multiplied_as_it_stands_is_kept_once(logistic_rows):
+    for chunk in logistic_rows._chunks:
+        (factor,) = chunk.factors
+        assert any(np.shares_memory(factor.values, rows) for rows in chunk.rows)
+
+
 def test_wide_and_grouped_gradients_are_kept_in_factors():
     x, y = logistic_data(40)
     with pm.Model() as model:
