@@ -193,7 +193,8 @@ class DPHMC(DPStep):
         """Return the end of the trajectory, the noisy gradient there (None if it left the numbers), and the cost."""
         momentum = momentum + 0.5 * step_size * self._drift(theta, gradient)
         for leap in range(1, self.n_leapfrog + 1):
-            theta = theta + step_size * self._kinetic_energy.velocity(momentum)
+            with np.errstate(over="ignore"):  # a trajectory may leave the numbers; that is seen to below
+                theta = theta + step_size * self._kinetic_energy.velocity(momentum)
             if not np.isfinite(theta).all():
                 return theta, momentum, None, leap - 1
             gradient = self.release_gradient(theta, self.clip_gradient)
