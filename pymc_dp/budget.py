@@ -50,7 +50,7 @@ class PrivacyBudget:
     epsilon : float
         Bound on the privacy loss, above 0. Smaller protects more; 1 is strong, above 5 is weak.
     delta : float
-        Probability with which the bound may fail, strictly between 0 and 1. Choose it well below 1 / n.
+        What is added to the bound on probabilities, strictly between 0 and 1. Choose it well below 1 / n.
     relation : {"substitute", "add-remove"}
         What "one person's row was in the table" means. ``"substitute"``: the row may be replaced by any other,
         the number of rows is public. ``"add-remove"``: the row may be missing, the number of rows is protected.
@@ -310,7 +310,9 @@ class PrivacyBudget:
         if left <= 0.0:
             raise BudgetExceeded(
                 f"Nothing is left of the budget (epsilon {self._epsilon:g} at delta {self._delta:g}) for such a run: "
-                f"{len(history)} run(s) have spent it, or reserved_share sets it aside for others."
+                f"{len(history)} run(s) have spent it"
+                + (", or reserved_share sets it aside for others." if self._reserved_share is not None else ".")
+                + " Nothing more can be computed from this table under this budget; give runs a smaller budget_share."
             )
         chosen: list[Releases] = list(fixed)
         if by_rho:

@@ -16,15 +16,17 @@ from pymc_dp.accounting import gaussian_epsilon
 
 _GOOD_R_HAT = 1.05
 _GOOD_EFFECTIVE_DRAWS = 200
+_HARMLESS_CLIP_FRACTION = 0.01
+_OWN_GROUPS = {"posterior", "sample_stats", "warmup_posterior", "warmup_sample_stats", "releases", "privacy"}
 
 _IN_WORDS = {
     "substitute": (
         "replacing {unit} by any other changes the probability of any result by at most a factor "
-        "e^{epsilon:.3g} = {factor:.3g}, except with probability {delta:.2g}. The number of units is public"
+        "e^{epsilon:.3g} = {factor:.3g}, plus {delta:.2g}. The number of units is public"
     ),
     "add-remove": (
         "adding or removing {unit} changes the probability of any result by at most a factor "
-        "e^{epsilon:.3g} = {factor:.3g}, except with probability {delta:.2g}"
+        "e^{epsilon:.3g} = {factor:.3g}, plus {delta:.2g}"
     ),
 }
 
@@ -48,8 +50,12 @@ class Quality:
         costs acceptance, above 3 hardly anything is accepted.
     clip_fractions : dict of str to tuple of float
         Released share of clipped units, and the standard deviation of its noise, by kind of release.
+    diverging : float
+        Share of trajectories that left the numbers.
+    biased : bool
+        More than 1 % of the units were clipped in log-ratios, beyond the noise of that figure.
     usable : bool
-        R-hat below 1.05 and at least 200 effective draws.
+        R-hat below 1.05, at least 200 effective draws, and not biased.
     """
 
     draws: int
@@ -58,11 +64,18 @@ class Quality:
     effective_draws: float
     test_noise: float
     clip_fractions: dict[str, tuple[float, float]]
+    diverging: float = 0.0
+
+    @property
+    def biased(self) -> bool:
+        """Whether clipping of log-ratios, which the test depends on, moves the posterior."""
+        fraction, noise_std = self.clip_fractions.get("log_ratio", (0.0, 0.0))
+        return fraction - 3.0 * (noise_std if math.isfinite(noise_std) else 0.0) > _HARMLESS_CLIP_FRACTION
 
     @property
     def usable(self) -> bool:
-        """Whether summaries of the draws can be reported as posterior summaries."""
-        return self.r_hat < _GOOD_R_HAT and self.effective_draws >= _GOOD_EFFECTIVE_DRAWS
+        """Whether the chains agree, give enough draws, and are not visibly biased by clipping."""
+        return not self.biased and self.r_hat < _GOOD_R_HAT and self.effective_draws >= _GOOD_EFFECTIVE_DRAWS
 
 
 def quality(tree: DataTree) -> Quality:
@@ -82,6 +95,7 @@ def quality(tree: DataTree) -> Quality:
         effective_draws=_extreme(az.ess(tree), min),
         test_noise=float(stats["noise_std"].median()),
         clip_fractions=_clip_fractions(tree),
+        diverging=float(stats["diverging"].mean()),
     )
 
 
@@ -95,6 +109,12 @@ def privacy_report(tree: DataTree) -> str:
     """
     facts = tree["privacy"].attrs
     lines = []
+    added = sorted(set(tree.children) - _OWN_GROUPS)
+    if added:
+        lines.append(
+            f"GROUPS ADDED AFTER THE RUN: {', '.join(added)}. They are not covered and may hold the data: PyMC's "
+            "posterior predictive and log-likelihood functions store them. Do not publish them."
+        )
     if not facts["private"]:
         lines.append(f"THIS RESULT IS NOT PRIVATE: {facts['not_private_because']}. Do not publish it.")
     meaning = _IN_WORDS[facts["relation"]].format(
@@ -133,21 +153,32 @@ def quality_report(tree: DataTree) -> str:
     ]
     for kind, (fraction, noise_std) in found.clip_fractions.items():
         lines.append(f"clipped units in a {kind.replace('_', '-')}: {fraction:.2%} ± {noise_std:.2%} (released)")
+    if found.diverging > 0.0:
+        lines.append(
+            f"{found.diverging:.0%} of the trajectories diverged: use a smaller step size or larger mass_matrix"
+        )
+    if found.biased:
+        lines.append(
+            "BIASED: so many log-ratios are clipped that the draws follow another distribution. More units or a larger "
+            "epsilon do not help: raise clip_log_ratio, or bound the data by public limits."
+        )
     if found.usable:
         return "\n".join([*lines, "Usable: the chains agree and give enough effective draws."])
     lines.append(
         f"NOT usable as a posterior: it takes R-hat below {_GOOD_R_HAT} and {_GOOD_EFFECTIVE_DRAWS} effective draws. "
         "The chains' common mean may still be near the posterior mean; its intervals are not to be trusted."
     )
-    return "\n".join([*lines, _what_would_help(tree, found)])
+    return "\n".join([*lines, *_what_would_help(tree, found)])
 
 
-def _what_would_help(tree: DataTree, found: Quality) -> str:
+def _what_would_help(tree: DataTree, found: Quality) -> list[str]:
     """Say by how much the budget would have to grow, by the scaling of the test noise.
 
     At the same acceptance, draws are bought in proportion to rho, and a log-ratio's noise at the posterior's
     width shrinks with the square root of the number of units: what counts is rho times the number of units.
     """
+    if found.acceptance == 0.0 or not math.isfinite(found.test_noise):
+        return ["Nothing was accepted: use smaller moves (step_size, mass_matrix) and fewer draws first."]
     facts = tree["privacy"].attrs
     factor = _GOOD_EFFECTIVE_DRAWS / max(1.0, found.effective_draws) * max(1.0, found.test_noise) ** 2
     epsilon = gaussian_epsilon(facts["rho"] * factor, facts["delta"])
@@ -155,7 +186,7 @@ def _what_would_help(tree: DataTree, found: Quality) -> str:
     if "n_units" in facts:
         there_are = facts["n_units"]
         units = f"some {there_are * factor:,.0f} units at this epsilon (there are {there_are:,})"
-    return f"What would make it usable with this sampler, roughly: {units}, or epsilon {epsilon:.0f} on these."
+    return [f"What would make it usable with this sampler, roughly: {units}, or epsilon {epsilon:.0f} on these."]
 
 
 def _clip_fractions(tree: DataTree) -> dict[str, tuple[float, float]]:

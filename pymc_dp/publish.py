@@ -132,6 +132,7 @@ def publish(
 
 def _cleaned(dataset: xr.Dataset, dropped: Sequence[str]) -> xr.Dataset:
     cleaned = dataset.drop_vars([name for name in dropped if name in dataset])
+    cleaned = cleaned.drop_vars([name for name in cleaned.coords if str(name).startswith("releases_dim_")])
     cleaned.attrs = {name: value for name, value in dataset.attrs.items() if name in _KEPT_ATTRIBUTES}
     return cleaned
 

@@ -8,6 +8,7 @@ A PyMC step is never told how many chains there will be and has no say in the re
 import functools
 import inspect
 import logging
+import multiprocessing
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -75,6 +76,11 @@ def sample(draws: int = 1000, **options: Any) -> DataTree:
     Everything that can fail on bad input fails before the budget is charged. Once it is charged, the cost of
     all iterations of all chains is spent, also when the run is interrupted or crashes.
     """
+    if getattr(multiprocessing.current_process(), "_inheriting", False):
+        raise UnsupportedOption(
+            "This script is being run again by a process that pm.sample started, and would charge the budget again. "
+            'Put the call to pm.sample under `if __name__ == "__main__":`.'
+        )
     settings = inspect.signature(_pymc_sample).bind(draws, **options)
     settings.apply_defaults()
     arguments = dict(settings.arguments)

@@ -1,5 +1,6 @@
 import inspect
 import json
+import multiprocessing
 import warnings
 
 import arviz as az
@@ -419,3 +420,11 @@ def test_metadata_says_what_was_guaranteed(model, budget):
     assert json.loads(attributes["clip_bounds"]) == {"gradient": 4.0, "log_ratio": 4.0}
     assert "discrete Gaussian" in attributes["noise"]
     assert attributes["pymc_dp_version"] == dp.__version__
+
+
+def test_a_child_that_reruns_the_script_charges_nothing(model, budget, monkeypatch):
+    """With spawn and no __main__ guard every worker runs the user's script up to pm.sample."""
+    monkeypatch.setattr(multiprocessing.current_process(), "_inheriting", True, raising=False)
+    with pytest.raises(dp.UnsupportedOption, match="__main__"):
+        run(model, budget)
+    assert budget.history == ()
