@@ -311,7 +311,11 @@ class PrivacyBudget:
             raise BudgetExceeded(
                 f"Nothing is left of the budget (epsilon {self._epsilon:g} at delta {self._delta:g}) for such a run: "
                 f"{len(history)} run(s) have spent it"
-                + (", or reserved_share sets it aside for others." if self._reserved_share is not None else ".")
+                + (
+                    ", or reserved_share sets it aside for others."
+                    if self._reserved_share is not None or not by_rho
+                    else "."
+                )
                 + " Nothing more can be computed from this table under this budget; give runs a smaller budget_share."
             )
         chosen: list[Releases] = list(fixed)
