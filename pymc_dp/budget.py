@@ -323,7 +323,7 @@ class PrivacyBudget:
             rho = left * step.budget_share - math.fsum(getattr(each, "rho", 0.0) for each in fixed)
             if rho < 0.0 or (asked and rho <= 0.0):
                 raise BudgetExceeded("The releases whose noise is given cost more than the run's share of the budget.")
-            chosen += [noise_for(r.kind, r.count * chains, rho * r.share, r.coordinates) for r in asked]
+            chosen += [noise_for(r.kind, r.releases(chains).count, rho * r.share, r.coordinates) for r in asked]
             guarantee = self._epsilon_of(math.fsum(getattr(each, "rho", 0.0) for each in chosen), 0.0)
             delta, accountant = self._delta, GAUSSIAN_ACCOUNTANT
         else:
@@ -356,6 +356,7 @@ class PrivacyBudget:
             account="rho" if by_rho else "reserved",
             accountant=accountant,
             private=getattr(step, "private", True),
+            once=tuple(request.kind for request in asked if request.once),
         )
 
     def charge(self, plan: Plan) -> None:

@@ -5,7 +5,7 @@ passed `Door._noisy`, which draws noise in proportion to the sensitivity that th
 """
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Protocol
 
 import numpy as np
@@ -45,7 +45,9 @@ class Rows(Protocol):
 
     n_units: int
 
-    def clipped_gradient(self, theta: FloatArray, bound: float, grid: float) -> ClippedSum:
+    def clipped_gradient(
+        self, theta: FloatArray, bound: float, grid: float, *, blocks: Sequence[bool] | None = None
+    ) -> ClippedSum:
         """Return the sum of clipped per-unit gradients."""
         ...
 
@@ -89,13 +91,16 @@ class MeteredDoor:
         self._left = dict(allowance)
         self._paid = dict(noise_multipliers)
         self._exact_counts = exact_counts
-        self._clipped = {"gradient": 0, "log_ratio": 0}
-        self._evaluations = {"gradient": 0, "log_ratio": 0}
+        self._clipped = {kind: 0 for kind in allowance if kind != "clip_count"}
+        self._evaluations = dict(self._clipped)
 
-    def gradient(self, theta: FloatArray, bound: float, noise_multiplier: float) -> Release:
+    def gradient(
+        self, theta: FloatArray, bound: float, noise_multiplier: float, blocks: Sequence[bool] | None = None
+    ) -> Release:
         """Release a clipped gradient sum at `theta`. See `pymc_dp.release.interface.Door`."""
         self._spend("gradient", noise_multiplier)
-        clipped_sum = self._rows.clipped_gradient(theta, bound, self._grid_of_sum(bound, noise_multiplier))
+        grid = self._grid_of_sum(bound, noise_multiplier)
+        clipped_sum = self._rows.clipped_gradient(theta, bound, grid, blocks=blocks)
         return self._released("gradient", clipped_sum, noise_multiplier, theta)
 
     def log_ratio(self, theta: FloatArray, theta_new: FloatArray, bound: float, noise_multiplier: float) -> Release:

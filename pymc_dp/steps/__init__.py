@@ -1,5 +1,7 @@
 """The samplers: pure algorithms that ask for releases and never see data, noise or accounting."""
 
 from pymc_dp.steps.hmc import DPHMC
+from pymc_dp.steps.mala import DPMALA
+from pymc_dp.steps.penalty import DPPenalty
 
-__all__ = ["DPHMC"]
+__all__ = ["DPHMC", "DPMALA", "DPPenalty"]
