@@ -14,7 +14,7 @@ from pymc_dp.exceptions import (
     UnsupportedOption,
 )
 from pymc_dp.sampling import sample
-from pymc_dp.steps import DPHMC, DPMALA, DPPenalty
+from pymc_dp.steps import DPHMC, DPMALA, DPPenalty, DPSurrogateHMC, Shares
 
 __version__ = version("pymc_dp")
 __all__ = [
@@ -22,11 +22,13 @@ __all__ = [
     "DPMALA",
     "BudgetExceeded",
     "DPPenalty",
+    "DPSurrogateHMC",
     "InvalidArgument",
     "NoPlan",
     "Plan",
     "PrivacyBudget",
     "PrivacyError",
+    "Shares",
     "UnsupportedModel",
     "UnsupportedOption",
     "accounting",

@@ -11,7 +11,7 @@ from typing import Protocol
 import numpy as np
 
 from pymc_dp.exceptions import BudgetExceeded, PrivacyError
-from pymc_dp.release.interface import FloatArray, Release
+from pymc_dp.release.interface import Centre, FloatArray, Prediction, Release
 from pymc_dp.release.noise import IntArray, NoiseSource, grid_for
 
 SENSITIVITY_FACTOR = {"substitute": 2.0, "add-remove": 1.0}
@@ -53,6 +53,26 @@ class Rows(Protocol):
 
     def clipped_log_ratio(self, theta: FloatArray, theta_new: FloatArray, bound: float, grid: float) -> ClippedSum:
         """Return the sum of clipped per-unit log-ratios."""
+        ...
+
+    def expansion(self, centre: Centre) -> "Expansion":
+        """Return the expansion of every unit around a centre."""
+        ...
+
+
+class Expansion(Protocol):
+    """Every unit's log-likelihood around a centre. Confidential."""
+
+    def score(self, grid: float) -> ClippedSum:
+        """Return the sum of weighted scores."""
+        ...
+
+    def curvature(self, grid: float) -> ClippedSum:
+        """Return the sum of weighted curvatures."""
+        ...
+
+    def residual(self, old: Prediction, new: Prediction, bound: float, grid: float) -> ClippedSum:
+        """Return the sum of clipped residual log-ratios."""
         ...
 
 
@@ -109,6 +129,28 @@ class MeteredDoor:
         grid = self._grid_of_sum(bound, noise_multiplier)
         clipped_sum = self._rows.clipped_log_ratio(theta, theta_new, bound, grid)
         return self._released("log_ratio", clipped_sum, noise_multiplier, theta, theta_new)
+
+    def score(self, centre: Centre, noise_multiplier: float, kind: str = "score") -> Release:
+        """Release a sum of weighted scores. See `pymc_dp.release.interface.Door`."""
+        self._spend(kind, noise_multiplier)
+        clipped_sum = self._rows.expansion(centre).score(self._grid_of_sum(centre.clip_gradient, noise_multiplier))
+        return self._released(kind, clipped_sum, noise_multiplier, centre.theta)
+
+    def curvature(self, centre: Centre, noise_multiplier: float) -> Release:
+        """Release a sum of weighted curvatures. See `pymc_dp.release.interface.Door`."""
+        self._spend("curvature", noise_multiplier)
+        grid = self._grid_of_sum(centre.clip_curvature, noise_multiplier)
+        clipped_sum = self._rows.expansion(centre).curvature(grid)
+        return self._released("curvature", clipped_sum, noise_multiplier, centre.theta)
+
+    def residual(
+        self, centre: Centre, old: Prediction, new: Prediction, bound: float, noise_multiplier: float
+    ) -> Release:
+        """Release a sum of clipped residual log-ratios. See `pymc_dp.release.interface.Door`."""
+        self._spend("residual", noise_multiplier)
+        grid = self._grid_of_sum(bound, noise_multiplier)
+        clipped_sum = self._rows.expansion(centre).residual(old, new, bound, grid)
+        return self._released("residual", clipped_sum, noise_multiplier, old.theta, new.theta)
 
     def clip_counts(self, noise_multiplier: float) -> Release:
         """Release mean clip counts since the last call. See `pymc_dp.release.interface.Door`."""

@@ -3,5 +3,6 @@
 from pymc_dp.steps.hmc import DPHMC
 from pymc_dp.steps.mala import DPMALA
 from pymc_dp.steps.penalty import DPPenalty
+from pymc_dp.steps.surrogate import DPSurrogateHMC, Shares
 
-__all__ = ["DPHMC", "DPMALA", "DPPenalty"]
+__all__ = ["DPHMC", "DPMALA", "DPPenalty", "DPSurrogateHMC", "Shares"]
