@@ -165,7 +165,8 @@ class UnitExpansion:
         key = _key(prediction)
         if key in self._pair:
             return self._pair[key]
-        values = self._units.all_log_likelihoods(prediction.theta) - self._values
+        with np.errstate(invalid="ignore"):  # whether a unit is finite is nobody's business
+            values = self._units.all_log_likelihoods(prediction.theta) - self._values
         found = np.empty_like(values)
         for chunk in self._units.derivatives_by_chunk():
             slopes, curvatures = chunk.along(self._centre.theta, prediction.direction)

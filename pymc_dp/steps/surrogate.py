@@ -167,6 +167,11 @@ class DPSurrogateHMC(DPStep):
             )
         if rehearsal is not None and not isinstance(rehearsal, pm.Model):
             raise InvalidArgument("rehearsal must be a pm.Model: the same model, written on a made-up table.")
+        if rehearsal is not None and rehearsal.parent is not None:
+            raise InvalidArgument(
+                "The rehearsal was written inside the context of another model, which PyMC takes for a part of that "
+                "model. Write it outside, before the `with` block of the model of the data."
+            )
         self.rehearsal = rehearsal
         model = pm.modelcontext(shared.get("model"))
         default_order = 1 if rehearsal is None else 2

@@ -67,6 +67,19 @@ def _mixed(**shared):
     ]
 
 
+def _made_up():
+    generator = np.random.default_rng(1)
+    x = generator.normal(size=300)
+    return regression(x, 0.2 * x + generator.normal(size=300))
+
+
+_MADE_UP = _made_up()
+
+
+def _surrogate(order):
+    return lambda **shared: dp.DPSurrogateHMC(rehearsal=_MADE_UP, order=order, centre_steps=3, **shared)
+
+
 def _contributed(**shared):
     return DPCrankNicolson(clip_log_ratio=4.0, beta=0.05, **shared)
 
@@ -79,5 +92,7 @@ SAMPLERS = [
     Sampler("penalty-guided-walk", _penalty("guided-walk")),
     Sampler("penalty-one-component-guided-walk", _penalty("one-component-guided-walk")),
     Sampler("hmc-and-penalty", _mixed),
+    Sampler("surrogate-order-2", _surrogate(2), ("substitute",)),
+    Sampler("surrogate-order-1", _surrogate(1), ("substitute",)),
     Sampler("contributed", _contributed),
 ]

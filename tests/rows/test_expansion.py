@@ -1,0 +1,246 @@
+"""Expansions against loops over rows, and what a neighbouring table can change in them."""
+
+import numpy as np
+import pymc as pm
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from pymc_dp.exceptions import UnsupportedModel
+from pymc_dp.release import Centre, Prediction
+from pymc_dp.rows import PublicUnits, Rehearsal, Simulation, UnitLikelihood
+from pymc_dp.rows.derivatives import unpacked
+
+N, SIZE = 150, 3
+GENERATOR = np.random.default_rng(0)
+X = GENERATOR.normal(size=(N, SIZE))
+Y = GENERATOR.poisson(np.exp(0.3 * X[:, 0]))
+GROUP = GENERATOR.integers(0, 2, N)
+GRID = 2.0**-40
+
+
+def poisson_model(x=X, y=Y):
+    with pm.Model() as model:
+        beta = pm.Normal("beta", 0, 1, shape=SIZE)
+        pm.Poisson("y", pm.math.exp(pm.Data("x", x) @ beta), observed=y)
+    return model
+
+
+def gamma_model():
+    with pm.Model() as model:
+        alpha = pm.HalfNormal("alpha")
+        effect = pm.Normal("effect", shape=2)
+        pm.Gamma("y", alpha=alpha, beta=pm.math.exp(effect[GROUP]), observed=Y + 0.5)
+    return model
+
+
+def mixture_model():
+    with pm.Model() as model:
+        weight = pm.Beta("weight", 2, 2)
+        mu = pm.Normal("mu", shape=2)
+        pm.NormalMixture("y", w=pm.math.stack([weight, 1 - weight]), mu=mu, sigma=1.0, observed=X[:, 0])
+    return model
+
+
+def student_model():
+    with pm.Model() as model:
+        mu, scale = pm.Normal("mu"), pm.HalfNormal("scale")
+        pm.StudentT("y", nu=4, mu=mu * X[:, 1], sigma=scale, observed=X[:, 0])
+    return model
+
+
+def softmax_model():
+    with pm.Model() as model:
+        beta = pm.Normal("beta", shape=(SIZE, 3))
+        pm.Categorical("y", logit_p=pm.Data("x", X) @ beta, observed=Y % 3)
+    return model
+
+
+def many_normal_model():
+    with pm.Model() as model:
+        mu = pm.Normal("mu", shape=SIZE)
+        pm.MvNormal("y", mu=mu, cov=np.eye(SIZE) + 0.4, observed=X)
+    return model
+
+
+MODELS = [poisson_model, gamma_model, mixture_model, student_model, softmax_model, many_normal_model]
+
+
+def differences(function, theta, step=1e-4):
+    """Central differences of a function that gives one number a unit: gradients (units, size)."""
+    ways = step * np.eye(theta.size)
+    return np.stack([(function(theta + way) - function(theta - way)) / (2 * step) for way in ways], axis=1)
+
+
+@pytest.mark.parametrize("make", MODELS, ids=lambda make: make.__name__)
+def test_derivatives_are_those_of_every_row(make):
+    likelihood = UnitLikelihood(make(), second_order=True)
+    units = PublicUnits(likelihood)
+    generator = np.random.default_rng(1)
+    theta = generator.normal(scale=0.3, size=likelihood.n_parameters)
+    direction = generator.normal(size=theta.size)
+    scores, curvatures = units.scores(theta), units.curvatures(theta)
+    assert scores == pytest.approx(differences(units.log_likelihoods, theta), rel=1e-5, abs=1e-6)
+    for k in range(theta.size):
+        of_scores = differences(lambda at, k=k: units.scores(at)[:, k], theta)
+        assert -curvatures[:, k, :] == pytest.approx(of_scores, rel=1e-5, abs=1e-6)
+    slopes, bends = units.along(theta, direction)
+    assert slopes == pytest.approx(scores @ direction, rel=1e-10, abs=1e-12)
+    assert bends == pytest.approx(np.einsum("i,nij,j->n", direction, curvatures, direction), rel=1e-9, abs=1e-12)
+
+
+def centre_for(likelihood, clip_gradient=3.0, clip_curvature=4.0, seed=2):
+    generator = np.random.default_rng(seed)
+    size = likelihood.n_parameters
+    directions = np.eye(size) + 0.3 * generator.normal(size=(size, size))
+    return Centre(generator.normal(scale=0.2, size=size), directions, clip_gradient, clip_curvature)
+
+
+@pytest.mark.parametrize("make", MODELS, ids=lambda make: make.__name__)
+def test_sums_and_remainders_are_those_of_a_loop_over_rows(make):
+    likelihood = UnitLikelihood(make(), second_order=True)
+    units = PublicUnits(likelihood)
+    centre = centre_for(likelihood)
+    expansion = likelihood.expansion(centre)
+    scores, curvatures = units.scores(centre.theta), units.curvatures(centre.theta)
+    size, way = likelihood.n_parameters, centre.directions
+    weights, score_sum, curvature_sum = [], np.zeros(size), np.zeros((size, size))
+    for score, curvature in zip(scores, curvatures, strict=True):
+        along, bent = score @ way, way.T @ curvature @ way
+        weight = min(1.0, 3.0 / np.linalg.norm(along), 4.0 / np.linalg.norm(bent))
+        weights.append(weight)
+        score_sum += weight * along
+        curvature_sum += weight * bent
+    weights = np.array(weights)
+    assert expansion.weights == pytest.approx(weights, rel=1e-9)
+    assert expansion.n_weighted_down == np.sum(weights < 1)
+    assert expansion.score(GRID).value == pytest.approx(score_sum, abs=1e-8)
+    assert unpacked(expansion.curvature(GRID).value, size) == pytest.approx(curvature_sum, abs=1e-8)
+
+    generator = np.random.default_rng(3)
+    points = [centre.theta + generator.normal(scale=0.3, size=size) for _ in range(2)]
+    predictions = [
+        Prediction(points[0], points[0] - centre.theta, with_curvature=True),
+        Prediction(points[1], generator.normal(size=size), with_curvature=False, offset=0.7),
+    ]
+    values = [units.log_likelihoods(at) - units.log_likelihoods(centre.theta) for at in points]
+    u, v = (prediction.direction for prediction in predictions)
+    old = weights * (values[0] - scores @ u + 0.5 * np.einsum("i,nij,j->n", u, curvatures, u))
+    new = weights * (values[1] - scores @ v - 0.7)
+    assert expansion.remainders(predictions[0]) == pytest.approx(old, abs=1e-8)
+    assert expansion.remainders(predictions[1]) == pytest.approx(new, abs=1e-8)
+    for bound in (10.0, 0.5, 1e-6):
+        clipped = np.clip(new - old, -bound, bound)
+        found = expansion.residual(*predictions, bound, GRID)
+        assert found.value[0] == pytest.approx(clipped.sum(), abs=1e-8)
+        assert found.n_clipped == np.sum(np.abs(new - old) > bound)
+        assert expansion.residual(*predictions[::-1], bound, GRID).integers[0] == -found.integers[0]
+
+
+def test_a_units_value_depends_neither_on_its_place_nor_on_the_others():
+    order = np.random.default_rng(4).permutation(N)
+    one = UnitLikelihood(poisson_model(), second_order=True)
+    other = UnitLikelihood(poisson_model(X[order], Y[order]), second_order=True)
+    few = UnitLikelihood(poisson_model(X[order][:40], Y[order][:40]), second_order=True)
+    centre = centre_for(one)
+    theta = centre.theta + 0.1
+    prediction = Prediction(theta, theta - centre.theta, with_curvature=True)
+    values = [rows.expansion(centre).remainders(prediction) for rows in (one, other, few)]
+    assert np.array_equal(values[0][order], values[1])
+    assert np.array_equal(values[1][:40], values[2])
+    assert np.array_equal(one.expansion(centre).weights[order], other.expansion(centre).weights)
+    for total in ("score", "curvature"):
+        sums = [getattr(rows.expansion(centre), total)(GRID).integers for rows in (one, other)]
+        assert np.array_equal(*sums)
+
+
+def test_rows_of_one_unit_are_added_before_they_are_weighted():
+    visits = np.repeat(np.arange(N // 2), 2)
+    likelihood = UnitLikelihood(poisson_model(), unit_index=visits, second_order=True)
+    by_row = PublicUnits(UnitLikelihood(poisson_model(), second_order=True))
+    centre = centre_for(likelihood, 1.0, 1.0)
+    expansion = likelihood.expansion(centre)
+    scores = by_row.scores(centre.theta).reshape(-1, 2, SIZE).sum(axis=1) @ centre.directions
+    bent = np.einsum(
+        "ka,nkl,lb->nab",
+        centre.directions,
+        by_row.curvatures(centre.theta).reshape(-1, 2, SIZE, SIZE).sum(axis=1),
+        centre.directions,
+    )
+    weights = np.minimum(1.0, 1.0 / np.linalg.norm(scores, axis=1))
+    weights = np.minimum(weights, 1.0 / np.linalg.norm(bent, axis=(1, 2)))
+    assert expansion.weights == pytest.approx(weights)
+    assert expansion.score(GRID).value == pytest.approx(weights @ scores)
+
+
+extreme = st.sampled_from([0.0, 1.0, -3.0, 1e6, -1e9, 1e308, 5e-324, np.inf, -np.inf, np.nan])
+
+
+@pytest.mark.filterwarnings("error")
+@given(st.lists(extreme, min_size=SIZE, max_size=SIZE), st.integers(0, 10**6), st.integers(0, N - 1))
+def test_replacing_one_unit_moves_every_sum_by_no_more_than_declared(row, count, place):
+    x, y = X.copy(), Y.copy()
+    x[place], y[place] = row, count
+    one, other = (
+        STANDARD,
+        STANDARD.on_rows(
+            [{"x": x, "y": y.astype(np.int64)}["y" if name == "y" else "x"] for name, _ in STANDARD._leaf_names]
+        ),
+    )
+    centre = centre_for(one)
+    theta = centre.theta + 0.2
+    predictions = [
+        Prediction(centre.theta, np.zeros(SIZE), with_curvature=True),
+        Prediction(theta, theta - centre.theta, with_curvature=True, offset=0.1),
+    ]
+    for total in (
+        lambda e: e.score(2.0**-20),
+        lambda e: e.curvature(2.0**-20),
+        lambda e: e.residual(*predictions, 0.01, 2.0**-30),
+    ):
+        before, after = total(one.expansion(centre)), total(other.expansion(centre))
+        moved = [int(difference) for difference in after.integers - before.integers]
+        assert sum(m * m for m in moved) ** 0.5 * before.grid <= before.sensitivity("substitute")
+
+
+STANDARD = UnitLikelihood(poisson_model(), second_order=True)
+
+
+def test_a_bad_row_is_silent_and_changes_no_other():
+    x = X.copy()
+    x[7] = np.inf
+    one = STANDARD.expansion(centre_for(STANDARD))
+    other = UnitLikelihood(poisson_model(x), second_order=True).expansion(centre_for(STANDARD))
+    assert other.weights[7] == 0.0
+    others = np.arange(N) != 7
+    assert np.array_equal(one.weights[others], other.weights[others])
+    assert np.isfinite(other.score(GRID).value).all()
+
+
+def test_expansions_hold_nothing_when_pickled_and_say_nothing():
+    expansion = STANDARD.expansion(centre_for(STANDARD))
+    assert "confidential" in repr(expansion)
+    assert STANDARD.__getstate__()["_expansions"] == {}
+
+
+# Made-up tables ----------------------------------------------------------------------------------------------
+
+
+def test_simulated_rows_follow_the_model_and_hold_no_data():
+    likelihood = UnitLikelihood(many_normal_model(), second_order=True)
+    simulation = Simulation(many_normal_model(), likelihood, 100)
+    theta = np.array([5.0, -5.0, 0.0])
+    units = simulation.at(theta)
+    assert units.n_units == 100
+    assert simulation.at(theta) is units
+    made_up = units._likelihood._data[0]
+    assert made_up.mean(axis=0) == pytest.approx(theta, abs=0.6)
+    assert not np.isin(made_up, X).any()
+    assert len(simulation.prior_draws()) == 50
+
+
+def test_a_model_with_covariates_needs_a_rehearsal():
+    with pytest.raises(UnsupportedModel, match="rehearsal="):
+        Simulation(poisson_model(), STANDARD, 100)
+    with pytest.raises(UnsupportedModel, match="other free variables"):
+        Rehearsal(many_normal_model(), {"beta": (SIZE,)}, None, None)

@@ -1,0 +1,226 @@
+"""The surrogate sampler: exact on a skewed posterior, calibrated when widened, and mistakes are seen."""
+
+import arviz as az
+import numpy as np
+import pymc as pm
+import pytest
+from conftest import QUIET, gaussian_data, gaussian_model
+from scipy import stats
+
+import pymc_dp as dp
+from pymc_dp.models import published
+from pymc_dp.release import Release
+from pymc_dp.rows import UnitLikelihood, kernels
+
+#: Two-sided z of a check that is wrong once in 30,000 runs.
+Z_LIMIT = 4.2
+
+
+def skewed_table(n, seed):
+    generator = np.random.default_rng(seed)
+    x = generator.normal(size=n)
+    return x, (generator.random(n) < 1 / (1 + np.exp(-1.5 - 1.5 * x))).astype(int)
+
+
+def skewed_model(x, y):
+    """Few rows and a wide prior: the posterior leans far to one side."""
+    with pm.Model() as model:
+        theta = pm.Normal("theta", 0.0, 4.0, shape=2)
+        pm.Bernoulli("y", logit_p=theta[0] + theta[1] * pm.Data("x", x), observed=y)
+    return model
+
+
+def tilted_posterior(step, x, y):
+    """Return a grid and the probabilities on it of what the chain's draws follow exactly."""
+    centre, surrogate = step._centre, step._surrogate
+    axes = [np.linspace(-6, 14, 500), np.linspace(-6, 14, 500)]
+    grid = np.stack(np.meshgrid(*axes, indexing="ij"), axis=-1).reshape(-1, 2)
+    expansion = UnitLikelihood(skewed_model(x, y), second_order=True).expansion(centre)
+    design = np.column_stack([np.ones_like(x), x])
+
+    def log_likelihood(theta):
+        eta = theta @ design.T
+        return y * eta - np.logaddexp(0, eta)
+
+    from_centre = grid - centre.theta
+    p = 1 / (1 + np.exp(-design @ centre.theta))
+    score = (expansion.weights * (y - p)) @ design
+    curvature = (design * (expansion.weights * p * (1 - p))[:, None]).T @ design
+    log_density = (log_likelihood(grid) - log_likelihood(centre.theta[None])) @ expansion.weights
+    log_density += from_centre @ (surrogate._gradient - score)
+    bend = np.einsum("ni,ij,nj->n", from_centre, surrogate._curvature, from_centre)
+    log_density += -0.5 * bend + 0.5 * np.einsum("ni,ij,nj->n", from_centre, curvature, from_centre)
+    log_density += stats.norm.logpdf(grid, 0.0, 4.0).sum(axis=1)
+    log_density[bend > surrogate._radius**2] = -np.inf
+    probability = np.exp(log_density - log_density.max())
+    return grid, probability / probability.sum()
+
+
+def largest_z(step_class=dp.DPSurrogateHMC, *, draws=1500, seed=0):
+    """Compare means, spreads and tails of the plain draws with the exact law; return z-scores and the tree."""
+    x, y = skewed_table(30, 1)
+    rehearsal = skewed_model(*skewed_table(400, 2))
+    shares = dp.Shares(centre=0.3, score=0.38, curvature=0.3, tests=0.02)
+    with skewed_model(x, y):
+        step = step_class(
+            budget=dp.PrivacyBudget(6000.0, 1e-3),
+            rehearsal=rehearsal,
+            shares=shares,
+            insecure_seed=seed,
+            widen=False,
+            safety=1.5,
+        )
+        tree = pm.sample(draws=draws, chains=2, cores=1, step=step, **QUIET)
+    grid, probability = tilted_posterior(step, x, y)
+    found = []
+    for place in range(2):
+        values = tree["posterior"]["theta"].values[:, :, place]
+        exact = grid[:, place]
+        mean = probability @ exact
+        std = np.sqrt(probability @ (exact - mean) ** 2)
+        order = np.argsort(exact)
+        quantiles = np.interp([0.1, 0.9], np.cumsum(probability[order]), exact[order])
+        for of_draws, of_grid in (
+            (values, exact),
+            ((values - mean) ** 2 / std**2, (exact - mean) ** 2 / std**2),
+            (values < quantiles[0], exact < quantiles[0]),
+            (values > quantiles[1], exact > quantiles[1]),
+        ):
+            expected = probability @ of_grid
+            spread = np.sqrt(probability @ (of_grid - expected) ** 2)
+            effective = float(az.ess(np.asarray(of_draws, dtype=float), method="mean"))
+            found.append((of_draws.mean() - expected) / spread * np.sqrt(effective))
+    skewness = probability @ ((grid[:, 1] - probability @ grid[:, 1]) ** 3) / std**3
+    return np.abs(found).max(), tree, skewness
+
+
+def test_a_skewed_posterior_is_recovered_exactly():
+    z, tree, skewness = largest_z()
+    assert z < Z_LIMIT
+    assert abs(skewness) > 0.4  # far from normal
+    stats_of_run = tree["sample_stats"]
+    assert float(stats_of_run["noise_std"].median()) > 0.3  # the noise matters to the test
+    assert 0.2 < float(stats_of_run["accepted"].mean()) < 0.9
+    assert float(abs(tree["releases"]["residual"]).median()) > 0.1  # which has something to correct
+
+
+class NoPenalty(dp.DPSurrogateHMC):
+    def release_residual(self, old, new, bound):
+        release = super().release_residual(old, new, bound)
+        return Release(release.kind, release.value + 0.5 * release.noise_std**2, release.noise_std, release.where)
+
+
+class NoTest(dp.DPSurrogateHMC):
+    def release_residual(self, old, new, bound):
+        release = super().release_residual(old, new, bound)
+        return Release(release.kind, np.array([10.0]), 1.0, release.where)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("mutant", [NoPenalty, NoTest])
+def test_a_wrong_test_is_seen(mutant):
+    z, *_ = largest_z(mutant, draws=3000)
+    assert z > Z_LIMIT
+
+
+@pytest.mark.slow
+def test_a_wrong_sign_of_the_curvature_is_seen(monkeypatch):
+    def wrong(values, slopes, curvatures, weights, offset, out):
+        out[:] = np.where(weights > 0, weights * (values - slopes - 0.5 * curvatures - offset), 0.0)
+
+    monkeypatch.setattr(kernels, "weighted_remainders", wrong)
+    z, *_ = largest_z()
+    assert z > Z_LIMIT
+
+
+# Widened draws -----------------------------------------------------------------------------------------------
+
+
+def normal_run(seed, n=2000, **settings):
+    """Run on a normal mean of known posterior; the made-up table has other data."""
+    y = gaussian_data(n, seed)
+    rehearsal = gaussian_model(gaussian_data(1000, 10**6))
+    with gaussian_model(y):
+        step = dp.DPSurrogateHMC(budget=dp.PrivacyBudget(1.0, 1e-5), rehearsal=rehearsal, **settings)
+        tree = pm.sample(draws=100, chains=2, cores=1, step=step, **QUIET)
+    precision = n + 0.25
+    return tree, y.sum() / precision, precision**-0.5
+
+
+@pytest.mark.slow
+def test_widened_intervals_cover_the_posterior_that_privacy_hides():
+    """Over 40 tables, 90 % intervals contain 90 % of the non-private posterior on average; plain ones do not."""
+    widened, plain = [], []
+    for seed in range(40):
+        tree, mean, std = normal_run(seed)
+        for draws, covered in ((tree["posterior"]["mu"], widened), (tree["unwidened"]["theta"], plain)):
+            low, high = np.quantile(draws.values, [0.05, 0.95])
+            covered.append(stats.norm.cdf(high, mean, std) - stats.norm.cdf(low, mean, std))
+    assert 0.8 < np.mean(widened) < 0.98
+    assert np.mean(plain) < np.mean(widened) - 0.1
+
+
+def test_plain_draws_are_kept_beside_the_widened_ones():
+    tree, _, std = normal_run(0)
+    plain = tree["unwidened"]["theta"]
+    assert plain.dims == ("chain", "draw", "parameter")
+    assert float(plain.std()) == pytest.approx(std, rel=0.3)
+    assert float(tree["posterior"]["mu"].std()) > 1.15 * std
+    assert tree["privacy"].attrs["widened"] == 1
+    tree, *_ = normal_run(0, widen=False)
+    assert "unwidened" not in tree
+    assert tree["privacy"].attrs["widened"] == 0
+
+
+# Order 1 -----------------------------------------------------------------------------------------------------
+
+
+def test_a_banana_is_followed_round_its_bend():
+    posterior = published("banana-tempered-2")
+    with posterior.model as model:
+        step = dp.DPSurrogateHMC(budget=dp.PrivacyBudget(4.0, 1e-6))
+        tree = pm.sample(draws=100, chains=4, cores=1, step=step, **QUIET)
+    draws = np.concatenate([tree["posterior"][rv.name].values.reshape(400, -1) for rv in model.free_RVs], axis=1)
+    reference = posterior.reference(1000, np.random.default_rng(0))
+    assert dp.diagnostics.maximum_mean_discrepancy(draws, reference) < 0.1
+    assert float(tree["sample_stats"]["accepted"].mean()) > 0.8
+
+
+# Settings ----------------------------------------------------------------------------------------------------
+
+BAD_SETTINGS = [
+    ({"order": 3}, "order must be one of"),
+    ({"centre_steps": 0.5}, "centre_steps"),
+    ({"shares": {"centre": 1.0}}, "shares must be a Shares"),
+    ({"shares": dp.Shares(0.2, 0.6, 0.0, 0.2)}, r"shares\.curvature"),
+    ({"safety": -1.0}, "safety"),
+    ({"kept": 1.5}, "kept"),
+    ({"trajectories": 0}, "trajectories"),
+    ({"clip_gradient": 0.0}, "clip_gradient"),
+    ({"rehearsal": "table"}, r"rehearsal must be a pm\.Model"),
+    ({"order": 1, "widen": True}, "cannot be widened"),
+    ({"budget": dp.PrivacyBudget(1.0, 1e-6, "add-remove")}, "number of units"),
+]
+
+
+@pytest.mark.parametrize(("settings", "message"), BAD_SETTINGS)
+def test_bad_settings_are_refused(budget, settings, message):
+    rehearsal = gaussian_model(gaussian_data(50))
+    with gaussian_model(gaussian_data()):
+        with pytest.raises(dp.InvalidArgument, match=message):
+            dp.DPSurrogateHMC(**({"budget": budget, "rehearsal": rehearsal} | settings))
+
+
+def test_a_rehearsal_inside_the_models_context_is_refused(budget):
+    with pm.Model():
+        pm.Normal("a")
+        with pm.Model("inner") as inner:
+            pm.Normal("mu")
+        with pytest.raises(dp.InvalidArgument, match="inside the context"):
+            dp.DPSurrogateHMC(budget=budget, rehearsal=inner)
+
+
+@pytest.mark.parametrize("parts", [(0.5, 0.5, 0.5, 0.5), (0.0, 0.5, 0.3, 0.2), (0.5, 0.7, -0.4, 0.2)])
+def test_shares_are_parts_of_a_whole(parts):
+    with pytest.raises(dp.InvalidArgument, match="shares"):
+        dp.Shares(*parts)
