@@ -156,10 +156,18 @@ def row_log_likelihoods(model, theta, rows):
     )
 
 
+@pytest.fixture(params=["loops of its own", "vectorised by PyTensor"])
+def engine(request, monkeypatch):
+    if request.param == "vectorised by PyTensor":
+        monkeypatch.setattr("pymc_dp.rows.graphs.LoweredRows", None)
+    return request.param
+
+
 @pytest.mark.parametrize("family", FAMILIES, ids=lambda family: family.__name__)
-def test_clipped_sums_match_a_loop_over_rows(family):
+def test_clipped_sums_match_a_loop_over_rows(family, engine):
     model = build(family)
     rows = UnitLikelihood(model)
+    assert (rows._functions.lowered is not None) == (engine == "loops of its own")
     generator = np.random.default_rng(1)
     theta, direction = generator.normal(scale=0.3, size=(2, rows.n_parameters))
     step = 1e-5
@@ -193,8 +201,12 @@ def forget(rows):
 def hold(rows, data):
     """Put other rows into a row engine."""
     rows._data = data
-    rows._chunks = rows._cut()
     forget(rows)
+
+
+def set_chunk(monkeypatch, size):
+    monkeypatch.setattr("pymc_dp.rows.likelihood._CHUNK_ROWS", size)
+    monkeypatch.setattr("pymc_dp.rows.likelihood._CALL_ROWS", size)
 
 
 @pytest.fixture(scope="module")
@@ -215,7 +227,7 @@ def test_bits_do_not_depend_on_order_or_chunks(logistic_rows, monkeypatch):
     units = rows._unit_log_likelihoods(theta)
     order = generator.permutation(rows.n_rows)
     for chunk in (8192, 1, 777) if rows.n_rows < 100 else (8192, 777, 100):
-        monkeypatch.setattr("pymc_dp.rows.likelihood._CHUNK_ROWS", chunk)
+        set_chunk(monkeypatch, chunk)
         for arrangement in (np.arange(rows.n_rows), order):
             hold(rows, [data[arrangement] for data in original])
             assert np.all(rows.clipped_gradient(theta, 0.7, GRID).integers == whole[0])
@@ -242,7 +254,7 @@ def test_no_row_of_any_family_depends_on_its_neighbours(family, monkeypatch):
     units, gradient = values()
     assert np.isfinite(units).all()
     for chunk in (8192, 777, 61):
-        monkeypatch.setattr("pymc_dp.rows.likelihood._CHUNK_ROWS", chunk)
+        set_chunk(monkeypatch, chunk)
         for arrangement in (np.arange(3001), order):
             hold(rows, [data[arrangement] for data in original])
             found_units, found_gradient = values()
@@ -279,10 +291,11 @@ def test_log_likelihoods_are_remembered_by_the_whole_point_only(logistic_rows, m
     rows = logistic_rows
     forget(rows)
     passes = []
-    for name in ("with_slopes", "log_likelihood"):
-        real = getattr(rows._functions, name)
-        counted = functools.partial(lambda real, *args: passes.append(1 / len(rows._chunks)) or real(*args), real)
-        monkeypatch.setattr(rows._functions, name, counted)
+    n_chunks = len(list(rows._cut()))
+    for name in ("add_clipped", "log_likelihood"):
+        real = getattr(rows._functions.lowered, name)
+        counted = functools.partial(lambda real, *args: passes.append(1 / n_chunks) or real(*args), real)
+        monkeypatch.setattr(rows._functions.lowered, name, counted)
     a, b, c = np.random.default_rng(3).normal(size=(3, 3))
     rows.clipped_gradient(a, 1.0, GRID)
     rows.clipped_log_ratio(a, b, 1.0, GRID)  # a is known, b is new
@@ -382,10 +395,9 @@ def test_an_index_out_of_range_is_a_row_without_influence(wild):
     assert ratio.value[0] == pytest.approx(sum(-0.5 * ((v - 1) ** 2 - v**2) for v in (0, 1, 2, 4)))
 
 
-def test_a_table_that_is_multiplied_as_it_stands_is_kept_once(logistic_rows):
-    for chunk in logistic_rows._chunks:
-        (factor,) = chunk.factors
-        assert any(np.shares_memory(factor.values, rows) for rows in chunk.rows)
+def test_no_table_is_copied(logistic_rows):
+    for chunk in logistic_rows._cut():
+        assert all(any(np.shares_memory(part, data) for data in logistic_rows._data) for part in chunk.rows)
 
 
 def test_wide_and_grouped_gradients_are_kept_in_factors():
@@ -430,7 +442,7 @@ BATCHED = {
 @pytest.mark.parametrize("chunk", [8192, 3, 1])
 def test_a_batch_is_the_sum_over_its_units(kind, chunk, monkeypatch):
     rows = BATCHED[kind]()
-    monkeypatch.setattr("pymc_dp.rows.likelihood._CHUNK_ROWS", chunk)
+    set_chunk(monkeypatch, chunk)
     theta, theta_new = np.random.default_rng(2).normal(scale=0.3, size=(2, rows.n_parameters))
     batch = np.flatnonzero(np.random.default_rng(3).random(rows.n_units) < 0.5)
     rest = np.setdiff1d(np.arange(rows.n_units), batch)
@@ -455,15 +467,17 @@ def test_a_batch_reads_its_rows_only_and_remembers_nothing(logistic_rows, monkey
     rows = logistic_rows
     forget(rows)
     seen = []
-    for name in ("with_slopes", "log_likelihood", "row_factors"):
-        real = getattr(rows._functions, name)
-        counted = functools.partial(lambda real, p, chunk: seen.append(len(chunk[0])) or real(p, chunk), real)
-        monkeypatch.setattr(rows._functions, name, counted)
+    for name in ("add_clipped", "log_likelihood"):
+        real = getattr(rows._functions.lowered, name)
+        counted = functools.partial(
+            lambda real, p, chunk, *rest: seen.append(len(chunk[0])) or real(p, chunk, *rest), real
+        )
+        monkeypatch.setattr(rows._functions.lowered, name, counted)
     a, b = np.random.default_rng(3).normal(size=(2, 3))
     batch = np.array([3, 50, 20_010])
     rows.clipped_gradient(a, 1.0, GRID, units=batch)
     rows.clipped_log_ratio(a, b, 1.0, GRID, units=batch)
-    assert max(seen) == 3
+    assert seen == [3, 3, 3]
     assert not rows._pair
     assert not rows._latest
 
