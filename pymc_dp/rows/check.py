@@ -15,9 +15,12 @@ import numpy as np
 import pymc as pm
 import pytensor.tensor as pt
 from pymc.pytensorf import compile as pymc_compile
+from pytensor.compile.builders import SymbolicOp
 from pytensor.compile.mode import Mode
 from pytensor.graph.basic import Variable
 from pytensor.graph.replace import clone_replace
+from pytensor.graph.traversal import toposort
+from pytensor.tensor.basic import Alloc
 
 from pymc_dp.exceptions import UnsupportedModel
 from pymc_dp.parameters import ParameterVector
@@ -28,6 +31,7 @@ _POINTS = 3
 _TOLERANCE = 1e-6
 #: Numbers in the tables of the first check.
 _FEW_NUMBERS = 2**19
+_FEWEST_ROWS = 1000
 
 _MIXES_ROWS = (
     "The likelihood is not a sum over rows: computed row by row it is another function of the parameters. Some "
@@ -47,7 +51,7 @@ def check_factorisation(
         If the sums differ, or no made-up data gives a finite likelihood to compare.
     """
     width = sum(math.prod(leaf.row_shape()) for leaf in row_split.leaves)
-    few = max(1000, _FEW_NUMBERS // max(1, width))
+    few = max(_FEWEST_ROWS, _FEW_NUMBERS // max(1, width))
     if few < row_split.n_rows and _factorises_with(few, model, row_split, functions, parameters):
         return
     whole_model = _likelihood_of_any_data(model, row_split)
@@ -145,7 +149,10 @@ def _likelihood_of_any_data(
     replace: dict[Variable, Variable] = {leaf.variable: new for leaf, new in zip(row_split.leaves, fresh, strict=True)}
     if n_rows is not None and row_split.length is not None:
         replace[row_split.length] = pt.constant(n_rows, dtype=row_split.length.type.dtype)
-    (logp,) = clone_replace([row_split.log_likelihood], replace, rebuild_strict=n_rows is None)
+    if n_rows is None:
+        (logp,) = clone_replace([row_split.log_likelihood], replace)
+    else:
+        logp = _resized(row_split.log_likelihood, replace, row_split.n_rows, n_rows)
     gradients = pt.grad(logp, model.value_vars, disconnected_inputs="ignore")
     # Evaluated a few times only: interpreting the graph is quicker than compiling it.
     mode = Mode(linker="py", optimizer="fast_compile")
@@ -153,6 +160,26 @@ def _likelihood_of_any_data(
         [*model.value_vars, *fresh], [logp, *gradients], mode=mode, on_unused_input="ignore"
     )
     return function
+
+
+def _resized(output: Variable, replace: dict[Variable, Variable], old: int, new: int) -> Variable:
+    """Return `output` with replacements of another length; what is filled to the number of rows is too."""
+    found = dict(replace)
+    for node in toposort([output]):
+        inputs = [found.get(variable, variable) for variable in node.inputs]
+        if isinstance(node.op, Alloc):
+            value, *shape = inputs
+            static = node.outputs[0].type.shape
+            shape = [pt.constant(new) if length == old else entry for length, entry in zip(static, shape, strict=True)]
+            outputs = [pt.alloc(value, *shape)]
+        elif all(one is other for one, other in zip(inputs, node.inputs, strict=True)):
+            continue
+        elif isinstance(node.op, SymbolicOp):
+            outputs = node.op(*inputs, return_list=True)
+        else:
+            outputs = node.op.make_node(*inputs).outputs
+        found |= dict(zip(node.outputs, outputs, strict=True))
+    return found.get(output, output)
 
 
 def _made_up_data(leaves: Sequence[RowLeaf], generator: np.random.Generator, n_rows: int) -> Iterator[list[np.ndarray]]:

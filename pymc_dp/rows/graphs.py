@@ -54,6 +54,8 @@ class RowFunctions:
         The one-row graph.
     value_vars : sequence of Variable
         The model's unconstrained parameters, in the order in which their values are passed.
+    parameter_shapes : sequence of tuple of int
+        Their shapes.
     factored : bool
         Keep gradients in factors where possible. They cannot be summed over several rows of a unit.
     lower : bool
@@ -75,6 +77,7 @@ class RowFunctions:
         self,
         row_split: RowSplit,
         value_vars: Sequence[Variable],
+        parameter_shapes: Sequence[tuple[int, ...]],
         *,
         factored: bool = True,
         lower: bool = True,
@@ -83,6 +86,7 @@ class RowFunctions:
         self._row_shapes = [leaf.row_shape() for leaf in row_split.leaves]
         self._row_log_likelihood = row_split.row_log_likelihood
         self._value_vars = list(value_vars)
+        self._parameter_shapes = list(parameter_shapes)
         self._links = _factorable_links(row_split, value_vars) if factored else {}
         self._lower = lower
         self._compile()
@@ -92,7 +96,12 @@ class RowFunctions:
         if self._lower:
             try:
                 self.lowered = LoweredRows(
-                    self._row_inputs, self._row_shapes, self._row_log_likelihood, self._links, self._value_vars
+                    self._row_inputs,
+                    self._row_shapes,
+                    self._row_log_likelihood,
+                    self._links,
+                    self._value_vars,
+                    self._parameter_shapes,
                 )
             # Whatever an unusual graph meets there, PyTensor can compile it still; the sum over rows is checked anyway.
             except Exception:
@@ -174,7 +183,15 @@ class RowFunctions:
         ]
 
     def __getstate__(self) -> dict[str, Any]:
-        kept = ("_row_inputs", "_row_shapes", "_row_log_likelihood", "_value_vars", "_links", "_lower")
+        kept = (
+            "_row_inputs",
+            "_row_shapes",
+            "_row_log_likelihood",
+            "_value_vars",
+            "_parameter_shapes",
+            "_links",
+            "_lower",
+        )
         return {name: self.__dict__[name] for name in kept}
 
     def __setstate__(self, state: dict[str, Any]) -> None:

@@ -105,7 +105,8 @@ class UnitLikelihood:
         row_split = split(model, unit)
         refuse_missing_values(row_split)
         self.parameters = ParameterVector(model)
-        self._functions = RowFunctions(row_split, model.value_vars, factored=unit_index is None)
+        shapes = [self.parameters.shapes[name] for name in self.parameters.names]
+        self._functions = RowFunctions(row_split, model.value_vars, shapes, factored=unit_index is None)
         check_factorisation(model, row_split, self._functions, self.parameters)
         self.n_rows = row_split.n_rows
         self._data = [leaf.rows() for leaf in row_split.leaves]
@@ -159,6 +160,8 @@ class UnitLikelihood:
         slices = self._slices(blocks)
         size = sum(entries.stop - entries.start for entries in slices if entries is not None)
         shrunk = kernels.shrunk(bound, size)
+        if units is None:
+            self._latest = {}  # not held beside what replaces it
         log_likelihoods = np.empty(self.n_units if units is None else 0)
 
         def add(chunk: Chunk) -> tuple[int, NDArray[np.int64]]:
@@ -253,6 +256,8 @@ class UnitLikelihood:
             If `units` names no such units.
         """
         if units is None:
+            wanted = (theta.tobytes(), theta_new.tobytes())
+            self._pair = {key: values for key, values in self._pair.items() if key in wanted}
             old = self._unit_log_likelihoods(theta)
             new = self._unit_log_likelihoods(theta_new)
             self._pair = {theta.tobytes(): old, theta_new.tobytes(): new}

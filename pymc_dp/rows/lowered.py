@@ -36,6 +36,8 @@ class LoweredRows:
         The value variables whose gradients are kept in factors.
     value_vars : sequence of Variable
         The parameters.
+    parameter_shapes : sequence of tuple of int
+        Their shapes.
 
     Attributes
     ----------
@@ -57,9 +59,11 @@ class LoweredRows:
         row_log_likelihood: Variable,
         links: Mapping[Variable, Link],
         value_vars: Sequence[Variable],
+        parameter_shapes: Sequence[tuple[int, ...]],
     ) -> None:
+        row_log_likelihood, links, value_vars = _with_shapes(row_log_likelihood, links, value_vars, parameter_shapes)
         self._program = Program()
-        self._value_vars = list(value_vars)
+        self._value_vars = value_vars
         self._of_parameters: list[Variable] = []
         self._places: dict[Variable, Numbers] = {}
         self._n_numbers = 0
@@ -218,6 +222,26 @@ class LoweredRows:
         indices = np.empty((self.loops.n_indices, n), dtype=np.int64)
         self.loops.slopes(point, *self.loops.scratch(), 0, n, log_likelihoods, slopes, indices, *_flat(chunk))
         return log_likelihoods, slopes, indices
+
+
+def _with_shapes(
+    row_log_likelihood: Variable,
+    links: Mapping[Variable, Link],
+    value_vars: Sequence[Variable],
+    shapes: Sequence[tuple[int, ...]],
+) -> tuple[Variable, dict[Variable, Link], list[Variable]]:
+    """Return the graph with parameters of known shapes: whatever follows from those alone is known too."""
+    shaped = {
+        var: pt.tensor(var.name, dtype=var.type.dtype, shape=shape)
+        for var, shape in zip(value_vars, shapes, strict=True)
+    }
+    ends = [end for link in links.values() for end in (link.output, link.parameter, link.row)]
+    row_log_likelihood, *cloned = clone_replace([row_log_likelihood, *ends], shaped, rebuild_strict=False)
+    found = {
+        shaped[var]: Link(*cloned[3 * place : 3 * place + 3], gathers=link.gathers)
+        for place, (var, link) in enumerate(links.items())
+    }
+    return row_log_likelihood, found, list(shaped.values())
 
 
 def _flat(chunk: Sequence[np.ndarray]) -> list[np.ndarray]:

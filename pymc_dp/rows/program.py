@@ -369,17 +369,18 @@ class Lowering:
 
     def _value(self, variable: Variable) -> Numbers:
         if variable in self._known:
-            return self._known[variable]
+            known: Numbers = self._known[variable]
+            return known
         if isinstance(variable, Constant) and np.size(variable.data) <= _MOST_OPERATIONS:
-            data = np.asarray(variable.data)
-            numbers = [self._program.constant(value) for value in data.ravel().tolist()]
-            entries: Numbers = np.array(numbers, dtype=np.int64).reshape(data.shape)
-            return entries
+            return self._numbers_of(variable.data)
         if variable.type.dtype.startswith(("int", "uint", "bool")) and _is_structural(variable):
-            value = structural_value(variable)
-            numbers = [self._program.constant(entry) for entry in np.asarray(value).ravel().tolist()]
-            return np.array(numbers, dtype=np.int64).reshape(np.shape(value))
+            return self._numbers_of(structural_value(variable))
         return self._of_parameters(variable)
+
+    def _numbers_of(self, values: np.ndarray) -> Numbers:
+        numbers = [self._program.constant(value) for value in values.ravel().tolist()]
+        found: Numbers = np.array(numbers, dtype=np.int64).reshape(values.shape)
+        return found
 
     def _constants(self, numbers: Numbers) -> np.ndarray:
         """Return the values of entries that are all constants."""

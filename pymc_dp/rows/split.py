@@ -222,7 +222,8 @@ def refuse_missing_values(row_split: RowSplit) -> None:
     """
     for leaf in row_split.leaves:
         value = leaf_value(leaf.source)
-        if value.dtype.kind == "f" and np.isnan(value).any():
+        # The least entry of an array with a NaN in it is NaN: no array of truth values as long as the table.
+        if value.dtype.kind == "f" and value.size and np.isnan(value.min()):
             raise UnsupportedModel(
                 "The data have missing values (NaN). Drop or impute them before modelling: imputing them inside "
                 "the model would make every missing entry a parameter of one person."

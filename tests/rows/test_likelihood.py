@@ -1,6 +1,7 @@
 import functools
 import math
 import pickle
+import threading
 
 import numpy as np
 import pymc as pm
@@ -11,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pymc_dp.exceptions import InvalidArgument
-from pymc_dp.rows import UnitLikelihood
+from pymc_dp.rows import UnitLikelihood, check
 
 GRID = 2.0**-35
 
@@ -518,3 +519,67 @@ def test_blocks_that_name_nothing_are_refused(blocks):
     rows = UnitLikelihood(build(random_slopes_and_means))
     with pytest.raises(InvalidArgument, match="blocks"):
         rows.clipped_gradient(np.zeros(rows.n_parameters), 1.0, GRID, blocks=blocks)
+
+
+def test_a_square_that_underflows_in_a_loop_does_not_hide_its_product():
+    with pm.Model() as model:
+        x, y = np.array([[1e-163], [0.0], [0.0]]), np.array([1e154, 0.0, 0.0])
+        pm.Normal("y", pm.Data("x", x) @ pm.Normal("beta", shape=1), 1.0, observed=y)
+    rows = UnitLikelihood(model)
+    assert rows._functions.lowered is not None
+    for bound in (1e-9, 1e-12):
+        found = rows.clipped_gradient(np.zeros(1), bound, bound * 2.0**-30)
+        assert abs(found.value[0]) <= bound
+
+
+@pytest.mark.parametrize("kind", BATCHED)
+def test_threads_change_no_bit(kind, monkeypatch):
+    rows = BATCHED[kind]()
+    theta, theta_new = np.random.default_rng(2).normal(scale=0.3, size=(2, rows.n_parameters))
+    batch = np.arange(0, rows.n_units, 2)
+
+    def everything():
+        forget(rows)
+        sums = [rows.clipped_gradient(theta, 0.8, GRID, units=units) for units in (None, batch)]
+        sums += [rows.clipped_log_ratio(theta, theta_new, 0.1, GRID, units=units) for units in (None, batch)]
+        forget(rows)
+        logs = rows._unit_log_likelihoods(theta), rows.unit_log_likelihoods(theta, batch)
+        return [(one.integers.tolist(), one.n_clipped) for one in sums], [log.tolist() for log in logs]
+
+    alone = everything()
+    set_chunk(monkeypatch, 3)
+    for threads in (2, 3):
+        rows._threads = threads
+        assert everything() == alone
+
+
+def test_threads_share_the_rows(monkeypatch):
+    """Two threads are in the loops at the same time: neither can pass the barrier alone."""
+    x, y = logistic_data(100)
+    rows = UnitLikelihood(logistic_model(x, y), threads=2)
+    together = threading.Barrier(2, timeout=60)
+    real = rows._functions.lowered.add_clipped
+    monkeypatch.setattr(rows._functions.lowered, "add_clipped", lambda *args: together.wait() * 0 + real(*args))
+    assert rows.clipped_gradient(np.zeros(3), 1.0, GRID).integers.shape == (3,)
+
+
+@pytest.mark.parametrize("family", [normal, softmax, multivariate, mixture], ids=lambda family: family.__name__)
+def test_both_engines_agree(family, monkeypatch):
+    model = build(family)
+    loops = UnitLikelihood(model)
+    monkeypatch.setattr("pymc_dp.rows.graphs.LoweredRows", None)
+    vectorised = UnitLikelihood(model)
+    theta, theta_new = np.random.default_rng(4).normal(scale=0.3, size=(2, loops.n_parameters))
+    one, other = (rows.clipped_gradient(theta, 0.5, GRID) for rows in (loops, vectorised))
+    assert one.value == pytest.approx(other.value, abs=1e-9)
+    one, other = (rows.clipped_log_ratio(theta, theta_new, 0.5, GRID) for rows in (loops, vectorised))
+    assert one.value == pytest.approx(other.value, abs=1e-9)
+
+
+def test_no_tables_longer_than_needed_are_made_up(monkeypatch):
+    lengths = []
+    real = check._made_up_data
+    monkeypatch.setattr(check, "_made_up_data", lambda *args: lengths.append(args[-1]) or real(*args))
+    monkeypatch.setattr(check, "_FEW_NUMBERS", 0)
+    UnitLikelihood(gaussian_model(gaussian_data(5000)))
+    assert lengths == [1000]

@@ -180,7 +180,10 @@ REFUSED = {
 
 
 @pytest.mark.parametrize("build", REFUSED, ids=lambda build: build.__name__)
-def test_refused_with_the_reason(build):
+@pytest.mark.parametrize("few", [1000, 10], ids=["checked as it is", "checked with fewer rows first"])
+def test_refused_with_the_reason(build, few, monkeypatch):
+    monkeypatch.setattr(check, "_FEW_NUMBERS", 0)
+    monkeypatch.setattr(check, "_FEWEST_ROWS", few)
     with pm.Model() as model:
         build()
     with pytest.raises(UnsupportedModel, match=REFUSED[build]):
@@ -200,8 +203,8 @@ def test_the_check_never_sees_the_data(monkeypatch):
 
     real = check._likelihood_of_any_data
 
-    def spy(model, row_split):
-        function = real(model, row_split)
+    def spy(*arguments):
+        function = real(*arguments)
 
         def recorded(*arguments):
             seen.extend(original(argument) for argument in arguments)
