@@ -1,5 +1,6 @@
 """The functions of `pymc_dp.rows.graphs`, by loops made for the model instead of PyTensor's vectorised graph."""
 
+import itertools
 import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import Literal
@@ -238,8 +239,8 @@ def _with_shapes(
     ends = [end for link in links.values() for end in (link.output, link.parameter, link.row)]
     row_log_likelihood, *cloned = clone_replace([row_log_likelihood, *ends], shaped, rebuild_strict=False)
     found = {
-        shaped[var]: Link(*cloned[3 * place : 3 * place + 3], gathers=link.gathers)
-        for place, (var, link) in enumerate(links.items())
+        shaped[var]: Link(output, parameter, row, link.gathers)
+        for (var, link), (output, parameter, row) in zip(links.items(), itertools.batched(cloned, 3), strict=True)
     }
     return row_log_likelihood, found, list(shaped.values())
 

@@ -362,7 +362,9 @@ class Lowering:
                 continue
             if not any(variable in self._known for variable in node.inputs):
                 continue
-            inputs = [self._value(variable) for variable in node.inputs]
+            # What a shape is said to be may be left open, and holds anyway.
+            needed = node.inputs[:1] if isinstance(node.op, SpecifyShape) else node.inputs
+            inputs = [self._value(variable) for variable in needed]
             for variable, value in zip(node.outputs, self._apply(node, inputs), strict=True):
                 self._known[variable] = np.asarray(value, dtype=np.int64)
         return [self._value(output) for output in outputs]

@@ -233,6 +233,12 @@ def refuse_missing_values(row_split: RowSplit) -> None:
 def _refuse_unsplittable(model: pm.Model) -> None:
     if not model.observed_RVs:
         raise UnsupportedModel("The model has no observed variable: pass the data as observed=...")
+    for rv in model.basic_RVs:
+        if not isinstance(rv.type, TensorType):
+            raise UnsupportedModel(
+                f"{rv.name!r} is a variable of pymc.dims, whose named axes are not supported. Write the model with "
+                "PyMC's ordinary distributions and dims=."
+            )
     free = {rv.name for rv in model.free_RVs}
     for rv in model.observed_RVs:
         stem = rv.name.removesuffix("_observed")

@@ -157,7 +157,7 @@ def row_log_likelihoods(model, theta, rows):
     )
 
 
-@pytest.fixture(params=["loops of its own", "vectorised by PyTensor"])
+@pytest.fixture(params=["loops of its own", pytest.param("vectorised by PyTensor", marks=pytest.mark.slow)])
 def engine(request, monkeypatch):
     if request.param == "vectorised by PyTensor":
         monkeypatch.setattr("pymc_dp.rows.graphs.LoweredRows", None)
