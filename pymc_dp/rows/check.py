@@ -2,25 +2,36 @@
 
 The check compares values and gradients at several random points. Data of the model's own shapes and types stand
 in for the real ones: a refusal depends on the model alone.
+
+Long tables are checked with fewer rows first. That is enough to accept: what mixes rows mixes few of them too, since
+the one-row graph is compared with the model's own graph and not with its number of rows. It is not enough to refuse,
+as a model may have its number of rows written into it, so then the whole length decides.
 """
 
+import math
 from collections.abc import Callable, Iterator, Sequence
 
 import numpy as np
 import pymc as pm
 import pytensor.tensor as pt
 from pymc.pytensorf import compile as pymc_compile
+from pytensor.compile.builders import SymbolicOp
 from pytensor.compile.mode import Mode
 from pytensor.graph.basic import Variable
 from pytensor.graph.replace import clone_replace
+from pytensor.graph.traversal import toposort
+from pytensor.tensor.basic import Alloc
 
 from pymc_dp.exceptions import UnsupportedModel
 from pymc_dp.parameters import ParameterVector
 from pymc_dp.rows.graphs import Block, RowFunctions
-from pymc_dp.rows.split import RowLeaf, RowSplit, leaf_value
+from pymc_dp.rows.split import RowLeaf, RowSplit
 
 _POINTS = 3
 _TOLERANCE = 1e-6
+#: Numbers in the tables of the first check.
+_FEW_NUMBERS = 2**19
+_FEWEST_ROWS = 1000
 
 _MIXES_ROWS = (
     "The likelihood is not a sum over rows: computed row by row it is another function of the parameters. Some "
@@ -39,11 +50,15 @@ def check_factorisation(
     UnsupportedModel
         If the sums differ, or no made-up data gives a finite likelihood to compare.
     """
+    width = sum(math.prod(leaf.row_shape()) for leaf in row_split.leaves)
+    few = max(_FEWEST_ROWS, _FEW_NUMBERS // max(1, width))
+    if few < row_split.n_rows and _factorises_with(few, model, row_split, functions, parameters):
+        return
     whole_model = _likelihood_of_any_data(model, row_split)
     generator = np.random.default_rng(0)
     compared, table = 0, []
     # Every kind of table that gives a finite likelihood counts: what mixes rows may show in one of them only.
-    for table in _made_up_data(row_split.leaves, generator):
+    for table in _made_up_data(row_split.leaves, generator, row_split.n_rows):
         compared += _compare(whole_model, row_split, functions, parameters, table, generator)
     if not compared:
         drawn = _drawn_from_the_prior(model, row_split.leaves, table)
@@ -54,6 +69,21 @@ def check_factorisation(
         "No made-up data gave the likelihood a finite value, so it cannot be checked that it is a sum over rows. "
         "Hard limits on the data, or parameters that are hardly ever valid, are the usual reason."
     )
+
+
+def _factorises_with(
+    n_rows: int, model: pm.Model, row_split: RowSplit, functions: RowFunctions, parameters: ParameterVector
+) -> bool:
+    """Return whether the likelihood of tables of `n_rows` rows is known to be a sum over rows."""
+    generator = np.random.default_rng(0)
+    try:
+        whole_model = _likelihood_of_any_data(model, row_split, n_rows)
+        compared = 0
+        for table in _made_up_data(row_split.leaves, generator, n_rows):
+            compared += _compare(whole_model, row_split, functions, parameters, table, generator)
+    except Exception:  # whatever a graph made for another number of rows does
+        return False
+    return compared > 0
 
 
 def _compare(
@@ -78,8 +108,9 @@ def _compare(
             continue  # this made-up table is impossible
         if not all(np.isfinite(part).all() for part in expected):
             continue
-        logp, *slopes = functions.with_slopes(values, chunk)
-        factors = functions.row_factors(values, chunk)
+        point = functions.at(values)
+        logp, *slopes = functions.with_slopes(point, chunk)
+        factors = functions.row_factors(point, chunk)
         blocks = list(zip(functions.blocks, slopes, factors, parameters.slices, strict=True))
         found = [logp.sum(), *(_summed(*block) for block in blocks)]
         sizes = [np.abs(logp).sum()]
@@ -104,11 +135,24 @@ def _summed(block: Block, slope: np.ndarray, factor: np.ndarray | None, entries:
     return total
 
 
-def _likelihood_of_any_data(model: pm.Model, row_split: RowSplit) -> Callable[..., Sequence[np.ndarray]]:
-    """Return the model's own log-likelihood and gradient as a function of parameters and data."""
+def _likelihood_of_any_data(
+    model: pm.Model, row_split: RowSplit, n_rows: int | None = None
+) -> Callable[..., Sequence[np.ndarray]]:
+    """Return the model's own log-likelihood and gradient as a function of parameters and data of so many rows."""
     fresh = [leaf.variable.type() for leaf in row_split.leaves]
+    if n_rows is not None:
+        shapes = [
+            tuple(n_rows if axis == leaf.axis else length for axis, length in enumerate(leaf.variable.type.shape))
+            for leaf in row_split.leaves
+        ]
+        fresh = [pt.tensor(dtype=new.type.dtype, shape=shape) for new, shape in zip(fresh, shapes, strict=True)]
     replace: dict[Variable, Variable] = {leaf.variable: new for leaf, new in zip(row_split.leaves, fresh, strict=True)}
-    (logp,) = clone_replace([row_split.log_likelihood], replace)
+    if n_rows is not None and row_split.length is not None:
+        replace[row_split.length] = pt.constant(n_rows, dtype=row_split.length.type.dtype)
+    if n_rows is None:
+        (logp,) = clone_replace([row_split.log_likelihood], replace)
+    else:
+        logp = _resized(row_split.log_likelihood, replace, row_split.n_rows, n_rows)
     gradients = pt.grad(logp, model.value_vars, disconnected_inputs="ignore")
     # Evaluated a few times only: interpreting the graph is quicker than compiling it.
     mode = Mode(linker="py", optimizer="fast_compile")
@@ -118,9 +162,32 @@ def _likelihood_of_any_data(model: pm.Model, row_split: RowSplit) -> Callable[..
     return function
 
 
-def _made_up_data(leaves: Sequence[RowLeaf], generator: np.random.Generator) -> Iterator[list[np.ndarray]]:
+def _resized(output: Variable, replace: dict[Variable, Variable], old: int, new: int) -> Variable:
+    """Return `output` with replacements of another length; what is filled to the number of rows is too."""
+    found = dict(replace)
+    for node in toposort([output]):
+        inputs = [found.get(variable, variable) for variable in node.inputs]
+        if isinstance(node.op, Alloc):
+            value, *shape = inputs
+            static = node.outputs[0].type.shape
+            shape = [pt.constant(new) if length == old else entry for length, entry in zip(static, shape, strict=True)]
+            outputs = [pt.alloc(value, *shape)]
+        elif all(one is other for one, other in zip(inputs, node.inputs, strict=True)):
+            continue
+        elif isinstance(node.op, SymbolicOp):
+            outputs = node.op(*inputs, return_list=True)
+        else:
+            outputs = node.op.make_node(*inputs).outputs
+        found |= dict(zip(node.outputs, outputs, strict=True))
+    return found.get(output, output)
+
+
+def _made_up_data(leaves: Sequence[RowLeaf], generator: np.random.Generator, n_rows: int) -> Iterator[list[np.ndarray]]:
     """Yield tables in which different likelihoods are finite: fractions, any real numbers, compositions."""
-    shapes = [(leaf_value(leaf.source).shape, leaf.variable.type.dtype, leaf.axis) for leaf in leaves]
+    shapes = [
+        ((*leaf.row_shape()[: leaf.axis], n_rows, *leaf.row_shape()[leaf.axis :]), leaf.variable.type.dtype, leaf.axis)
+        for leaf in leaves
+    ]
     # Wide numbers find normalisations that act beyond 1 only; indices of zero are in range of any group.
     for floats, largest in (("fractions", 1), ("reals", 1), ("wide", 9), ("compositions", 1), ("fractions", 0)):
         table = []

@@ -200,15 +200,13 @@ class DerivativesOfChunk:
         derivatives: RowDerivatives,
         parameters: ParameterVector,
         rows: list[np.ndarray],
-        starts: np.ndarray,
-        one_row_units: bool,
+        starts: np.ndarray | None,
     ) -> None:
         self.units = units
         self._derivatives = derivatives
         self._parameters = parameters
         self._rows = rows
         self._starts = starts
-        self._one_row_units = one_row_units
 
     def gradient(self, theta: FloatArray) -> FloatArray:
         """Return the units' gradients, shape (units, parameters)."""
@@ -226,7 +224,7 @@ class DerivativesOfChunk:
         return [self._per_unit(values[:, None])[:, 0] for values in found]
 
     def _per_unit(self, rows: FloatArray) -> FloatArray:
-        if self._one_row_units:
+        if self._starts is None:
             return rows
         units = np.empty((self._starts.size - 1, rows.shape[1]))
         kernels.sum_rows_of_units(np.ascontiguousarray(rows), self._starts, units)

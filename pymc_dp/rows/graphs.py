@@ -1,4 +1,7 @@
-"""Vectorise the one-row graph over a chunk of rows and compile it: log-likelihoods and per-row gradients.
+"""Compiled functions of a chunk of rows: log-likelihoods and per-row gradients.
+
+Most models are translated into loops of their own (`pymc_dp.rows.lowered`). What has no translation is vectorised over
+the rows and compiled by PyTensor.
 
 A gradient with respect to parameters that meet row data in a single product or gather is kept in two factors, the
 row's vector (or index) and its slopes, so that no (rows, parameters) array is made for wide or many-grouped models.
@@ -17,10 +20,15 @@ from pytensor.graph.basic import Variable
 from pytensor.graph.replace import clone_replace, vectorize_graph
 from pytensor.tensor.elemwise import DimShuffle
 
+from pymc_dp.rows.lowered import LoweredRows
 from pymc_dp.rows.one_row import Link
 from pymc_dp.rows.split import RowSplit
 
 _COMPILE: dict[str, Any] = {"mode": "NUMBA", "trust_input": True, "on_unused_input": "ignore"}
+
+
+#: What the functions know of the parameters: their values, or one vector of the numbers that they give.
+Point = list[np.ndarray]
 
 
 @dataclass(frozen=True)
@@ -46,11 +54,17 @@ class RowFunctions:
         The one-row graph.
     value_vars : sequence of Variable
         The model's unconstrained parameters, in the order in which their values are passed.
+    parameter_shapes : sequence of tuple of int
+        Their shapes.
     factored : bool
         Keep gradients in factors where possible. They cannot be summed over several rows of a unit.
+    lower : bool
+        Make loops for this model where possible.
 
     Attributes
     ----------
+    lowered : LoweredRows or None
+        The loops, if there are any.
     blocks : list of Block
         How each value variable's gradient comes.
 
@@ -59,12 +73,55 @@ class RowFunctions:
     Pickling keeps the graphs and compiles again, so that no data that passed through travels along.
     """
 
-    def __init__(self, row_split: RowSplit, value_vars: Sequence[Variable], *, factored: bool = True) -> None:
-        row_inputs = [leaf.row for leaf in row_split.leaves]
+    def __init__(
+        self,
+        row_split: RowSplit,
+        value_vars: Sequence[Variable],
+        parameter_shapes: Sequence[tuple[int, ...]],
+        *,
+        factored: bool = True,
+        lower: bool = True,
+    ) -> None:
+        self._row_inputs = [leaf.row for leaf in row_split.leaves]
+        self._row_shapes = [leaf.row_shape() for leaf in row_split.leaves]
+        self._row_log_likelihood = row_split.row_log_likelihood
+        self._value_vars = list(value_vars)
+        self._parameter_shapes = list(parameter_shapes)
+        self._links = _factorable_links(row_split, value_vars) if factored else {}
+        self._lower = lower
+        self._compile()
+
+    def _compile(self) -> None:
+        self.lowered: LoweredRows | None = None
+        if self._lower:
+            try:
+                self.lowered = LoweredRows(
+                    self._row_inputs,
+                    self._row_shapes,
+                    self._row_log_likelihood,
+                    self._links,
+                    self._value_vars,
+                    self._parameter_shapes,
+                )
+            # Whatever an unusual graph meets there, PyTensor can compile it still; the sum over rows is checked anyway.
+            except Exception:
+                self._lower = False
+        if self.lowered is not None:
+            self.blocks = [Block(part.kind) for part in self.lowered.parts]
+            return
+        self._vectorise()
+        # fastmath lets the compiler assume that nothing is NaN or infinite: exactly the rows that must not matter.
+        with pytensor.config.change_flags(numba__fastmath=False):
+            self._log_likelihood = pymc_compile(self._inputs, self._logp, **_COMPILE)
+            self._with_slopes = pymc_compile(self._inputs, [self._logp, *self._slopes], **_COMPILE)
+            self._row_factors = pymc_compile(self._inputs, self._factors, **_COMPILE)
+
+    def _vectorise(self) -> None:
+        """Put a chunk of rows in the place of the row."""
+        row_inputs, value_vars, links = self._row_inputs, self._value_vars, self._links
         chunk_inputs = [pt.tensor(dtype=row.type.dtype, shape=(None, *row.type.shape)) for row in row_inputs]
-        links = _factorable_links(row_split, value_vars) if factored else {}
         cut = {link.output: link.output.type() for link in links.values()}
-        (row_logp,) = rewrite_pregrad(clone_replace([row_split.row_log_likelihood], cut))
+        (row_logp,) = rewrite_pregrad(clone_replace([self._row_log_likelihood], cut))
         with_respect_to = [cut[links[var].output] if var in links else var for var in value_vars]
         gradients = pt.grad(row_logp, with_respect_to, disconnected_inputs="ignore")
 
@@ -96,39 +153,46 @@ class RowFunctions:
             if computed[value_vars.index(var)]
         ]
         self._inputs = [*value_vars, *chunk_inputs]
-        self._compile()
 
-    def _compile(self) -> None:
-        # fastmath lets the compiler assume that nothing is NaN or infinite: exactly the rows that must not matter.
-        with pytensor.config.change_flags(numba__fastmath=False):
-            self._log_likelihood = pymc_compile(self._inputs, self._logp, **_COMPILE)
-            self._with_slopes = pymc_compile(self._inputs, [self._logp, *self._slopes], **_COMPILE)
-            self._row_factors = pymc_compile(self._inputs, self._factors, **_COMPILE)
+    def at(self, parameters: Sequence[np.ndarray]) -> Point:
+        """Return what the functions need to know of the parameters."""
+        return list(parameters) if self.lowered is None else [self.lowered.at(parameters)]
 
-    def log_likelihood(self, parameters: Sequence[np.ndarray], chunk: Sequence[np.ndarray]) -> np.ndarray:
+    def log_likelihood(self, point: Point, chunk: Sequence[np.ndarray]) -> np.ndarray:
         """Return the log-likelihood of every row, shape (rows,)."""
-        log_likelihood: np.ndarray = self._log_likelihood(*parameters, *chunk)
+        if self.lowered is not None:
+            return self.lowered.log_likelihood(point[0], chunk)
+        log_likelihood: np.ndarray = self._log_likelihood(*point, *chunk)
         return log_likelihood
 
-    def with_slopes(self, parameters: Sequence[np.ndarray], chunk: Sequence[np.ndarray]) -> list[np.ndarray]:
+    def with_slopes(self, point: Point, chunk: Sequence[np.ndarray]) -> list[np.ndarray]:
         """Return log-likelihoods, shape (rows,), and for every value variable gradients or slopes, (rows, size)."""
-        outputs: list[np.ndarray] = self._with_slopes(*parameters, *chunk)
+        if self.lowered is not None:
+            return self.lowered.with_slopes(point[0], chunk)
+        outputs: list[np.ndarray] = self._with_slopes(*point, *chunk)
         return outputs
 
-    def row_factors(self, parameters: Sequence[np.ndarray], chunk: Sequence[np.ndarray]) -> list[np.ndarray | None]:
-        """Return what slopes are multiplied by: vectors (rows, size), indices (rows,), None for dense gradients.
-
-        They depend on the rows alone, so they can be computed once.
-        """
-        values = iter(self._row_factors(*parameters, *chunk))
+    def row_factors(self, point: Point, chunk: Sequence[np.ndarray]) -> list[np.ndarray | None]:
+        """Return what slopes are multiplied by: vectors (rows, size), indices (rows,), None for dense gradients."""
+        if self.lowered is not None:
+            return self.lowered.row_factors(point[0], chunk)
+        values = iter(self._row_factors(*point, *chunk) if self._factors else [])
         return [
             None if block.kind == "dense" else chunk[table] if table is not None else next(values)
             for block, table in zip(self.blocks, self._tables, strict=True)
         ]
 
     def __getstate__(self) -> dict[str, Any]:
-        compiled = ("_log_likelihood", "_with_slopes", "_row_factors")
-        return {name: value for name, value in self.__dict__.items() if name not in compiled}
+        kept = (
+            "_row_inputs",
+            "_row_shapes",
+            "_row_log_likelihood",
+            "_value_vars",
+            "_parameter_shapes",
+            "_links",
+            "_lower",
+        )
+        return {name: self.__dict__[name] for name in kept}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__.update(state)

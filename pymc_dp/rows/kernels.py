@@ -18,6 +18,8 @@ IntArray = NDArray[np.int64]
 
 #: Contributions are clipped this much (relatively) below the bound, for the rounding of the norm itself.
 _SHRINK = 2.0**-40
+#: More than what squares lose that underflow: the product of a lost square and a huge one must not pass for zero.
+TINY = 2.0**-1000
 
 
 def shrunk(bound: float, size: int) -> float:
@@ -42,7 +44,7 @@ def add_outer_squares(row_squares: FloatArray, slopes: FloatArray, squares: Floa
         total = 0.0
         for j in range(slopes.shape[1]):
             total += slopes[i, j] * slopes[i, j]
-        squares[i] += row_squares[i] * total
+        squares[i] += (row_squares[i] + TINY) * (total + TINY)
 
 
 @njit(nogil=True, fastmath=False, cache=True)

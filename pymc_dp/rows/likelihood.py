@@ -1,9 +1,11 @@
 """The row engine: clipped sums over units of any factorising PyMC likelihood."""
 
 import copy
-from collections.abc import Iterator, Sequence
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 import pymc as pm
@@ -16,11 +18,16 @@ from pymc_dp.rows.check import check_factorisation
 from pymc_dp.rows.clipped_sum import ClippedSum
 from pymc_dp.rows.derivatives import RowDerivatives
 from pymc_dp.rows.expansion import Centre, DerivativesOfChunk, UnitExpansion
-from pymc_dp.rows.graphs import RowFunctions
+from pymc_dp.rows.graphs import Point, RowFunctions
 from pymc_dp.rows.split import leaf_value, refuse_missing_values, refuse_tables_of_units, split
 
 #: Rows that are worked on at a time: their intermediate results stay in the processor's cache.
 _CHUNK_ROWS = 8192
+#: Rows that loops made for the model are called with; they keep to the cache by themselves.
+_CALL_ROWS = 65536
+
+
+Result = TypeVar("Result")
 
 
 @dataclass(frozen=True, eq=False)
@@ -47,18 +54,15 @@ class Chunk:
     ----------
     units : slice
         Which units.
-    starts : ndarray, shape (units + 1,)
-        Where the rows of each begin, counted within the chunk.
+    starts : ndarray, shape (units + 1,), or None
+        Where the rows of each begin, counted within the chunk; None if every row is a unit of its own.
     rows : list of ndarray
         Views of the data.
-    factors : list of RowFactor or None
-        What slopes are multiplied by, for each value variable.
     """
 
     units: slice
-    starts: NDArray[np.int64]
+    starts: NDArray[np.int64] | None
     rows: list[np.ndarray]
-    factors: list[RowFactor | None]
 
 
 class UnitLikelihood:
@@ -77,6 +81,8 @@ class UnitLikelihood:
         unit are summed before they are clipped. Default: every row is a unit of its own.
     second_order : bool
         Also compile the derivatives that expansions need.
+    threads : int
+        How many threads share a pass over the rows. The results have the same bits for any number.
 
     Attributes
     ----------
@@ -99,33 +105,33 @@ class UnitLikelihood:
         unit_index: str | NDArray[np.integer] | None = None,
         *,
         second_order: bool = False,
+        threads: int = 1,
     ) -> None:
+        self._threads = threads
         row_split = split(model, unit)
         refuse_missing_values(row_split)
         self.parameters = ParameterVector(model)
-        self._functions = RowFunctions(row_split, model.value_vars, factored=unit_index is None)
+        shapes = [self.parameters.shapes[name] for name in self.parameters.names]
+        self._functions = RowFunctions(row_split, model.value_vars, shapes, factored=unit_index is None)
         check_factorisation(model, row_split, self._functions, self.parameters)
         self._derivatives = RowDerivatives(row_split, model.value_vars) if second_order else None
         self._expansions: dict[bytes, UnitExpansion] = {}
         self.n_rows = row_split.n_rows
         self._data = [leaf.rows() for leaf in row_split.leaves]
         index = _unit_of_each_row(model, unit_index, self.n_rows)
-        if index is None:
-            self._starts = np.arange(self.n_rows + 1, dtype=np.int64)
-        else:
+        self._starts: NDArray[np.int64] | None = None
+        if index is not None:
             order = np.argsort(index, kind="stable")
             self._data = [np.ascontiguousarray(rows[order]) for rows in self._data]
             changes = np.flatnonzero(np.diff(index[order])) + 1
             self._starts = np.concatenate([[0], changes, [self.n_rows]]).astype(np.int64)
-        self.n_units = self._starts.size - 1
+        self.n_units = self.n_rows if self._starts is None else self._starts.size - 1
         self.unit_in_words = _unit_in_words(row_split.dim, unit_index)
         if index is not None:
             refuse_tables_of_units(model, self.n_units, self.n_rows)
         self.n_parameters = self.parameters.size
-        self._one_row_units = index is None
         observed = {model.rvs_to_values[rv]: rv.name for rv in model.observed_RVs}
         self._leaf_names = [(observed.get(leaf.source), leaf.axis) for leaf in row_split.leaves]
-        self._chunks = self._cut()
         # Log-likelihoods of all units at the points of the last log-ratio and at the last gradient.
         self._pair: dict[bytes, FloatArray] = {}
         self._latest: dict[bytes, FloatArray] = {}
@@ -160,37 +166,52 @@ class UnitLikelihood:
         InvalidArgument
             If `units` or `blocks` name no such units or value variables.
         """
-        values = self.parameters.split(theta)
-        taken = self._taken(blocks)
-        size = sum(block.stop - block.start for block in self._slices_of(taken) if block is not None)
-        total = np.zeros(size, dtype=np.int64)
+        point = self._functions.at(self.parameters.split(theta))
+        slices = self._slices(blocks)
+        size = sum(entries.stop - entries.start for entries in slices if entries is not None)
         shrunk = kernels.shrunk(bound, size)
-        log_likelihoods = np.empty(self.n_units) if units is None else None
-        n_clipped = 0
-        for chunk in self._chunks if units is None else self._batch(units):
-            logp, *slopes = self._functions.with_slopes(values, chunk.rows)
-            if log_likelihoods is not None:
-                log_likelihoods[chunk.units] = self._per_unit(logp[:, None], chunk.starts)[:, 0]
-            slopes = [self._per_unit(slope, chunk.starts) for slope in slopes]
-            n_clipped += self._add_clipped(slopes, chunk.factors, taken, shrunk, 1.0 / grid, total)
-        if log_likelihoods is not None:
+        if units is None:
+            self._latest = {}  # not held beside what replaces it
+        log_likelihoods = np.empty(self.n_units if units is None else 0)
+
+        def add(chunk: Chunk) -> tuple[int, NDArray[np.int64]]:
+            total = np.zeros(size, dtype=np.int64)
+            logs = log_likelihoods[chunk.units] if units is None else log_likelihoods
+            return self._add_clipped(point, chunk, logs, slices, shrunk, 1.0 / grid, total), total
+
+        n_clipped, total = 0, np.zeros(size, dtype=np.int64)
+        for clipped_here, sum_here in self._each(add, self._cut() if units is None else self._batch(units)):
+            n_clipped += clipped_here
+            total += sum_here
+        if units is None:
             self._latest = {theta.tobytes(): log_likelihoods}
         return ClippedSum(total, grid, bound, n_clipped)
 
     def _add_clipped(
         self,
-        slopes: Sequence[FloatArray],
-        factors: Sequence[RowFactor | None],
-        taken: Sequence[bool],
+        point: Point,
+        chunk: Chunk,
+        log_likelihoods: FloatArray,
+        slices: Sequence[slice | None],
         bound: float,
         steps_per_one: float,
         total: NDArray[np.int64],
     ) -> int:
-        """Add the clipped, truncated gradients of a chunk's units to `total`; return how many were clipped."""
+        """Add the clipped, truncated gradients of a chunk's units to `total`; return how many were clipped.
+
+        Their log-likelihoods are written into `log_likelihoods`, unless it is empty.
+        """
+        lowered = self._functions.lowered
+        if lowered is not None and chunk.starts is None:
+            return lowered.add_clipped(point[0], chunk.rows, log_likelihoods, slices, bound, steps_per_one, total)
+        logp, *slopes = self._functions.with_slopes(point, chunk.rows)
+        if log_likelihoods.size:
+            log_likelihoods[:] = _per_unit(logp[:, None], chunk.starts)[:, 0]
+        slopes = [_per_unit(slope, chunk.starts) for slope in slopes]
+        factors = self._factors_of(point, chunk.rows)
         squares = np.zeros(len(slopes[0]))
-        slices = self._slices_of(taken)
-        for slope, factor, block in zip(slopes, factors, slices, strict=True):
-            if block is None:
+        for slope, factor, entries in zip(slopes, factors, slices, strict=True):
+            if entries is None:
                 continue
             if factor is None or factor.squares is None:
                 kernels.add_squares(slope, squares)
@@ -198,16 +219,32 @@ class UnitLikelihood:
                 kernels.add_outer_squares(factor.squares, slope, squares)
         shorten = np.empty_like(squares)
         n_clipped = int(kernels.clip_factors(squares, bound, shorten))
-        for slope, factor, block in zip(slopes, factors, slices, strict=True):
-            if block is None:
+        for slope, factor, entries in zip(slopes, factors, slices, strict=True):
+            if entries is None:
                 continue
             if factor is None:
-                kernels.add_vectors(slope, shorten, steps_per_one, total[block])
+                kernels.add_vectors(slope, shorten, steps_per_one, total[entries])
             elif factor.squares is None:
-                kernels.add_gathered(factor.values, slope, shorten, steps_per_one, total[block])
+                kernels.add_gathered(factor.values, slope, shorten, steps_per_one, total[entries])
             else:
-                kernels.add_outer_products(factor.values, slope, shorten, steps_per_one, total[block])
+                kernels.add_outer_products(factor.values, slope, shorten, steps_per_one, total[entries])
         return n_clipped
+
+    def _each(self, work: Callable[[Chunk], Result], chunks: Iterable[Chunk]) -> Iterator[Result]:
+        """Yield the results of chunks in order, computed by several threads if there are."""
+        # What PyTensor compiled keeps its results in one place, and cannot run twice at a time.
+        if self._threads == 1 or self._functions.lowered is None:
+            yield from map(work, chunks)
+            return
+        # Threads of their own for every pass: none is there when processes are forked or the engine is pickled.
+        with ThreadPoolExecutor(self._threads) as pool:
+            waiting: deque[Future[Result]] = deque()
+            for chunk in chunks:
+                waiting.append(pool.submit(work, chunk))
+                if len(waiting) > 2 * self._threads:
+                    yield waiting.popleft().result()
+            while waiting:
+                yield waiting.popleft().result()
 
     def clipped_log_ratio(
         self,
@@ -229,6 +266,8 @@ class UnitLikelihood:
             If `units` names no such units.
         """
         if units is None:
+            wanted = (theta.tobytes(), theta_new.tobytes())
+            self._pair = {key: values for key, values in self._pair.items() if key in wanted}
             old = self._unit_log_likelihoods(theta)
             new = self._unit_log_likelihoods(theta_new)
             self._pair = {theta.tobytes(): old, theta_new.tobytes(): new}
@@ -250,24 +289,32 @@ class UnitLikelihood:
         InvalidArgument
             If `units` names no such units.
         """
-        values = self.parameters.split(theta)
         log_likelihoods = np.empty(len(units))
-        for chunk in self._batch(units):
-            logp = self._functions.log_likelihood(values, chunk.rows)
-            log_likelihoods[chunk.units] = self._per_unit(logp[:, None], chunk.starts)[:, 0]
+        self._write_log_likelihoods(theta, self._batch(units), log_likelihoods)
         return log_likelihoods
+
+    def _write_log_likelihoods(self, theta: FloatArray, chunks: Iterable[Chunk], log_likelihoods: FloatArray) -> None:
+        point = self._functions.at(self.parameters.split(theta))
+
+        def write(chunk: Chunk) -> None:
+            logp = self._functions.log_likelihood(point, chunk.rows)
+            log_likelihoods[chunk.units] = _per_unit(logp[:, None], chunk.starts)[:, 0]
+
+        for _ in self._each(write, chunks):
+            pass
 
     def warm_up(self) -> None:
         """Compile everything on one made-up row, before a run is charged and before processes are forked."""
-        values = self.parameters.split(np.zeros(self.n_parameters))
+        point = self._functions.at(self.parameters.split(np.zeros(self.n_parameters)))
         row = [np.ones_like(rows[:1]) for rows in self._data]
-        logp, *slopes = self._functions.with_slopes(values, row)
-        self._functions.log_likelihood(values, row)
+        logp = self._functions.log_likelihood(point, row)
         kernels.sum_rows_of_units(logp[:, None], np.array([0, 1]), np.empty((1, 1)))
         kernels.add_clipped_differences(logp, logp, 1.0, 1.0, np.zeros(1, dtype=np.int64))
         total = np.zeros(self.n_parameters, dtype=np.int64)
-        self._add_clipped(slopes, self._factors_of(row), self._taken(None), 1.0, 1.0, total)
+        chunk = Chunk(slice(0, 1), None if self._starts is None else np.array([0, 1]), row)
+        self._add_clipped(point, chunk, np.empty(1), self._slices(None), 1.0, 1.0, total)
         if self._derivatives is not None:
+            values = self.parameters.split(np.zeros(self.n_parameters))
             self._derivatives.gradient(*values, *row)
             self._derivatives.curvature_times(*values, *values, *row)
             slope, curvature = self._derivatives.along(*values, *values, *row)
@@ -279,17 +326,15 @@ class UnitLikelihood:
     def observed_leaves(self) -> list[tuple[str, int]] | None:
         """The observed variable behind each table and its row axis; None if there are others, or units of rows."""
         found = [(name, axis) for name, axis in self._leaf_names if name is not None]
-        return found if self._one_row_units and len(found) == len(self._leaf_names) else None
+        return found if self._starts is None and len(found) == len(self._leaf_names) else None
 
     def on_rows(self, tables: Sequence[np.ndarray]) -> "UnitLikelihood":
         """Return the same likelihood on other rows, one table for each input (none: no rows); none of its own data."""
         other = copy.copy(self)
         tables = tables or [rows[:0] for rows in self._data]
         data = [table.astype(rows.dtype) for table, rows in zip(tables, self._data, strict=True)]
-        n_rows = len(data[0])
-        starts = np.arange(n_rows + 1, dtype=np.int64)
-        fresh = {"_data": data, "_starts": starts, "n_rows": n_rows, "n_units": n_rows}
-        other.__setstate__({**fresh, "_pair": {}, "_latest": {}, "_expansions": {}})
+        fresh = {"_data": data, "_starts": None, "n_rows": len(data[0]), "n_units": len(data[0])}
+        other.__dict__.update({**fresh, "_pair": {}, "_latest": {}, "_expansions": {}})
         return other
 
     def expansion(self, centre: Centre) -> UnitExpansion:
@@ -312,10 +357,8 @@ class UnitLikelihood:
         """
         if self._derivatives is None:
             raise InvalidArgument("Expansions need UnitLikelihood(..., second_order=True).")
-        for chunk in self._chunks:
-            yield DerivativesOfChunk(
-                chunk.units, self._derivatives, self.parameters, chunk.rows, chunk.starts, self._one_row_units
-            )
+        for chunk in self._cut(_CHUNK_ROWS):
+            yield DerivativesOfChunk(chunk.units, self._derivatives, self.parameters, chunk.rows, chunk.starts)
 
     def _unit_log_likelihoods(self, theta: FloatArray) -> FloatArray:
         """Return the log-likelihood of every unit, computed anew only at a point not just visited."""
@@ -323,26 +366,16 @@ class UnitLikelihood:
         for remembered in (self._pair, self._latest):
             if key in remembered:
                 return remembered[key]
-        values = self.parameters.split(theta)
         log_likelihoods = np.empty(self.n_units)
-        for chunk in self._chunks:
-            logp = self._functions.log_likelihood(values, chunk.rows)
-            log_likelihoods[chunk.units] = self._per_unit(logp[:, None], chunk.starts)[:, 0]
+        self._write_log_likelihoods(theta, self._cut(), log_likelihoods)
         return log_likelihoods
 
-    def _per_unit(self, rows: FloatArray, starts: NDArray[np.int64]) -> FloatArray:
-        """Return the sum of the rows of every unit, shape (units, size)."""
-        if self._one_row_units:
-            return rows
-        units = np.empty((starts.size - 1, rows.shape[1]))
-        kernels.sum_rows_of_units(rows, starts, units)
-        return units
-
-    def _factors_of(self, chunk: Sequence[np.ndarray]) -> list["RowFactor | None"]:
+    def _factors_of(self, point: Point, chunk: Sequence[np.ndarray]) -> list[RowFactor | None]:
         """Return what a chunk's slopes are multiplied by."""
-        anywhere = self.parameters.split(np.zeros(self.n_parameters))
+        if all(block.kind == "dense" for block in self._functions.blocks):
+            return [None] * len(self._functions.blocks)
         factors: list[RowFactor | None] = []
-        for block, values in zip(self._functions.blocks, self._functions.row_factors(anywhere, chunk), strict=True):
+        for block, values in zip(self._functions.blocks, self._functions.row_factors(point, chunk), strict=True):
             if values is None:
                 factors.append(None)
                 continue
@@ -353,21 +386,29 @@ class UnitLikelihood:
             factors.append(RowFactor(values, squares))
         return factors
 
-    def _cut(self) -> list["Chunk"]:
-        """Cut the table into chunks of whole units, about `_CHUNK_ROWS` rows each."""
-        chunks = []
+    def _rows_of_a_chunk(self) -> int:
+        """Return how many rows are worked on at a time."""
+        if self._functions.lowered is None or self._starts is not None:
+            return _CHUNK_ROWS
+        return max(1, min(_CALL_ROWS, -(-self.n_rows // self._threads)))
+
+    def _cut(self, size: int | None = None) -> Iterator[Chunk]:
+        """Yield chunks of whole units, of `size` rows or so."""
+        size = size or self._rows_of_a_chunk()
         first = 0
         while first < self.n_units:
-            begin = self._starts[first]
-            last = int(np.searchsorted(self._starts, begin + _CHUNK_ROWS, side="right")) - 1
-            last = min(max(last, first + 1), self.n_units)
-            rows = [data[begin : self._starts[last]] for data in self._data]
-            starts = self._starts[first : last + 1] - begin
-            chunks.append(Chunk(slice(first, last), starts, rows, self._factors_of(rows)))
+            last, starts = min(first + size, self.n_units), None
+            begin, end = first, last
+            if self._starts is not None:
+                begin = int(self._starts[first])
+                last = int(np.searchsorted(self._starts, begin + size, side="right")) - 1
+                last = min(max(last, first + 1), self.n_units)
+                starts = self._starts[first : last + 1] - begin
+                end = int(self._starts[last])
+            yield Chunk(slice(first, last), starts, [data[begin:end] for data in self._data])
             first = last
-        return chunks
 
-    def _batch(self, units: NDArray[np.int64]) -> Iterator["Chunk"]:
+    def _batch(self, units: NDArray[np.int64]) -> Iterator[Chunk]:
         """Yield chunks of the rows of `units`, about `_CHUNK_ROWS` rows each; `Chunk.units` counts within `units`.
 
         Raises
@@ -381,46 +422,50 @@ class UnitLikelihood:
             raise InvalidArgument("units must be a vector of int64.")
         if units.size and (units[0] < 0 or units[-1] >= self.n_units or not np.all(units[:-1] < units[1:])):
             raise InvalidArgument("units must increase strictly and name units that there are.")
+        size = min(_CHUNK_ROWS, self._rows_of_a_chunk())
+        if self._starts is None:
+            for first in range(0, units.size, size):
+                named = units[first : first + size]
+                yield Chunk(slice(first, first + named.size), None, [data[named] for data in self._data])
+            return
         ends = np.cumsum(self._starts[units + 1] - self._starts[units])
         first = 0
         while first < units.size:
             done = ends[first - 1] if first else 0
-            last = max(int(np.searchsorted(ends, done + _CHUNK_ROWS, side="right")), first + 1)
+            last = max(int(np.searchsorted(ends, done + size, side="right")), first + 1)
             starts = np.concatenate([[0], ends[first:last] - done]).astype(np.int64)
             begins = self._starts[units[first:last]]
             index = np.arange(starts[-1]) + np.repeat(begins - starts[:-1], np.diff(starts))
-            rows = [data[index] for data in self._data]
-            yield Chunk(slice(first, last), starts, rows, self._factors_of(rows))
+            yield Chunk(slice(first, last), starts, [data[index] for data in self._data])
             first = last
 
-    def _taken(self, blocks: Sequence[bool] | None) -> list[bool]:
-        """Return which value variables take part."""
-        if blocks is None:
-            return [True] * len(self.parameters.slices)
-        taken = [bool(entry) for entry in blocks]
+    def _slices(self, blocks: Sequence[bool] | None) -> list[slice | None]:
+        """Return where each value variable stands in a vector of those that take part; None for the others."""
+        taken = [True] * len(self.parameters.slices) if blocks is None else [bool(entry) for entry in blocks]
         if len(taken) != len(self.parameters.slices) or not any(taken):
             raise InvalidArgument("blocks must have one entry for each value variable, and one of them true.")
-        return taken
-
-    def _slices_of(self, taken: Sequence[bool]) -> list[slice | None]:
-        """Return where each value variable stands in a vector of those taken; None for the others."""
         slices: list[slice | None] = []
         begin = 0
-        for block, takes_part in zip(self.parameters.slices, taken, strict=True):
-            size = block.stop - block.start
+        for entries, takes_part in zip(self.parameters.slices, taken, strict=True):
+            size = entries.stop - entries.start
             slices.append(slice(begin, begin + size) if takes_part else None)
             begin += size if takes_part else 0
         return slices
 
     def __getstate__(self) -> dict[str, Any]:
-        return {**self.__dict__, "_pair": {}, "_latest": {}, "_expansions": {}, "_chunks": None}
-
-    def __setstate__(self, state: dict[str, Any]) -> None:
-        self.__dict__.update(state)
-        self._chunks = self._cut()
+        return {**self.__dict__, "_pair": {}, "_latest": {}, "_expansions": {}}
 
     def __repr__(self) -> str:
         return f"UnitLikelihood(n_parameters={self.n_parameters}; confidential)"
+
+
+def _per_unit(rows: FloatArray, starts: NDArray[np.int64] | None) -> FloatArray:
+    """Return the sum of the rows of every unit, shape (units, size)."""
+    if starts is None:
+        return rows
+    units = np.empty((starts.size - 1, rows.shape[1]))
+    kernels.sum_rows_of_units(rows, starts, units)
+    return units
 
 
 def _unit_of_each_row(

@@ -43,6 +43,12 @@ class RowLeaf:
     axis: int
     row: Variable
 
+    def row_shape(self) -> tuple[int, ...]:
+        """Return the shape of one row of the values."""
+        shape = list(leaf_value(self.source).shape)
+        del shape[self.axis]
+        return tuple(shape)
+
     def rows(self) -> np.ndarray:
         """Return the values with the row axis first, C-contiguous. Confidential."""
         return np.ascontiguousarray(np.moveaxis(leaf_value(self.source), self.axis, 0))
@@ -66,6 +72,8 @@ class RowSplit:
         The model's own log-likelihood, summed over everything.
     links : tuple of Link
         Where parameters meet row data linearly.
+    length : Variable or None
+        The model's own variable for the number of rows, if it has one.
     """
 
     n_rows: int
@@ -74,6 +82,7 @@ class RowSplit:
     row_log_likelihood: Variable
     log_likelihood: Variable
     links: tuple[Link, ...]
+    length: Variable | None
 
 
 def leaf_value(leaf: Variable) -> np.ndarray:
@@ -146,6 +155,7 @@ def split(model: pm.Model, unit: str | None = None) -> RowSplit:
         row_log_likelihood=one_row.where_indices_hold(_total(terms)),
         log_likelihood=_total([term.sum() for term in log_likelihoods]),
         links=tuple(one_row.links),
+        length=length,
     )
 
 
@@ -187,8 +197,9 @@ def refuse_tables_of_units(model: pm.Model, n_units: int, n_rows: int) -> None:
     """
     if n_units in (1, n_rows):
         return
+    shapes = ParameterVector(model).shapes
     for rv in model.free_RVs:
-        if n_units in ParameterVector(model).shapes[model.rvs_to_values[rv].name]:
+        if n_units in shapes[model.rvs_to_values[rv].name]:
             raise UnsupportedModel(
                 f"The free variable {rv.name!r} has one entry for each unit. A parameter of one person cannot be "
                 "released: integrate it out, or share it between units."
@@ -211,7 +222,8 @@ def refuse_missing_values(row_split: RowSplit) -> None:
     """
     for leaf in row_split.leaves:
         value = leaf_value(leaf.source)
-        if value.dtype.kind == "f" and np.isnan(value).any():
+        # The least entry of an array with a NaN in it is NaN: no array of truth values as long as the table.
+        if value.dtype.kind == "f" and value.size and np.isnan(value.min()):
             raise UnsupportedModel(
                 "The data have missing values (NaN). Drop or impute them before modelling: imputing them inside "
                 "the model would make every missing entry a parameter of one person."
@@ -221,6 +233,12 @@ def refuse_missing_values(row_split: RowSplit) -> None:
 def _refuse_unsplittable(model: pm.Model) -> None:
     if not model.observed_RVs:
         raise UnsupportedModel("The model has no observed variable: pass the data as observed=...")
+    for rv in model.basic_RVs:
+        if not isinstance(rv.type, TensorType):
+            raise UnsupportedModel(
+                f"{rv.name!r} is a variable of pymc.dims, whose named axes are not supported. Write the model with "
+                "PyMC's ordinary distributions and dims=."
+            )
     free = {rv.name for rv in model.free_RVs}
     for rv in model.observed_RVs:
         stem = rv.name.removesuffix("_observed")

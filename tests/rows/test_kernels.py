@@ -126,6 +126,19 @@ def test_a_row_whose_norm_overflows_counts_as_clipped_zero(size):
     assert np.all(total * GRID == [0.5, 0.5])
 
 
+@pytest.mark.parametrize(("size", "slope"), [(1e-170, 1e150), (1e150, 1e-170), (1e-163, 1e154)])
+def test_a_square_that_underflows_does_not_hide_its_product(size, slope):
+    for bound in (1e-12, 1e-25):
+        grid = bound * 2.0**-30
+        squares, row_squares, factors = np.zeros(1), np.zeros(1), np.empty(1)
+        total = np.zeros(1, dtype=np.int64)
+        kernels.add_squares(np.array([[size]]), row_squares)
+        kernels.add_outer_squares(row_squares, np.array([[slope]]), squares)
+        kernels.clip_factors(squares, kernels.shrunk(bound, 1), factors)
+        kernels.add_outer_products(np.array([[size]]), np.array([[slope]]), factors, 1.0 / grid, total)
+        assert abs(total[0]) * grid <= bound
+
+
 def test_truncation_is_toward_zero():
     total, _ = total_of([[0.9 * GRID, -0.9 * GRID], [1.9 * GRID, -1.9 * GRID]], 1.0)
     assert np.all(total == [1, -1])

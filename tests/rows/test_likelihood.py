@@ -1,6 +1,7 @@
 import functools
 import math
 import pickle
+import threading
 
 import numpy as np
 import pymc as pm
@@ -11,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pymc_dp.exceptions import InvalidArgument
-from pymc_dp.rows import UnitLikelihood
+from pymc_dp.rows import UnitLikelihood, check
 
 GRID = 2.0**-35
 
@@ -156,10 +157,18 @@ def row_log_likelihoods(model, theta, rows):
     )
 
 
+@pytest.fixture(params=["loops of its own", pytest.param("vectorised by PyTensor", marks=pytest.mark.slow)])
+def engine(request, monkeypatch):
+    if request.param == "vectorised by PyTensor":
+        monkeypatch.setattr("pymc_dp.rows.graphs.LoweredRows", None)
+    return request.param
+
+
 @pytest.mark.parametrize("family", FAMILIES, ids=lambda family: family.__name__)
-def test_clipped_sums_match_a_loop_over_rows(family):
+def test_clipped_sums_match_a_loop_over_rows(family, engine):
     model = build(family)
     rows = UnitLikelihood(model)
+    assert (rows._functions.lowered is not None) == (engine == "loops of its own")
     generator = np.random.default_rng(1)
     theta, direction = generator.normal(scale=0.3, size=(2, rows.n_parameters))
     step = 1e-5
@@ -193,8 +202,12 @@ def forget(rows):
 def hold(rows, data):
     """Put other rows into a row engine."""
     rows._data = data
-    rows._chunks = rows._cut()
     forget(rows)
+
+
+def set_chunk(monkeypatch, size):
+    monkeypatch.setattr("pymc_dp.rows.likelihood._CHUNK_ROWS", size)
+    monkeypatch.setattr("pymc_dp.rows.likelihood._CALL_ROWS", size)
 
 
 @pytest.fixture(scope="module")
@@ -215,7 +228,7 @@ def test_bits_do_not_depend_on_order_or_chunks(logistic_rows, monkeypatch):
     units = rows._unit_log_likelihoods(theta)
     order = generator.permutation(rows.n_rows)
     for chunk in (8192, 1, 777) if rows.n_rows < 100 else (8192, 777, 100):
-        monkeypatch.setattr("pymc_dp.rows.likelihood._CHUNK_ROWS", chunk)
+        set_chunk(monkeypatch, chunk)
         for arrangement in (np.arange(rows.n_rows), order):
             hold(rows, [data[arrangement] for data in original])
             assert np.all(rows.clipped_gradient(theta, 0.7, GRID).integers == whole[0])
@@ -242,7 +255,7 @@ def test_no_row_of_any_family_depends_on_its_neighbours(family, monkeypatch):
     units, gradient = values()
     assert np.isfinite(units).all()
     for chunk in (8192, 777, 61):
-        monkeypatch.setattr("pymc_dp.rows.likelihood._CHUNK_ROWS", chunk)
+        set_chunk(monkeypatch, chunk)
         for arrangement in (np.arange(3001), order):
             hold(rows, [data[arrangement] for data in original])
             found_units, found_gradient = values()
@@ -279,10 +292,11 @@ def test_log_likelihoods_are_remembered_by_the_whole_point_only(logistic_rows, m
     rows = logistic_rows
     forget(rows)
     passes = []
-    for name in ("with_slopes", "log_likelihood"):
-        real = getattr(rows._functions, name)
-        counted = functools.partial(lambda real, *args: passes.append(1 / len(rows._chunks)) or real(*args), real)
-        monkeypatch.setattr(rows._functions, name, counted)
+    n_chunks = len(list(rows._cut()))
+    for name in ("add_clipped", "log_likelihood"):
+        real = getattr(rows._functions.lowered, name)
+        counted = functools.partial(lambda real, *args: passes.append(1 / n_chunks) or real(*args), real)
+        monkeypatch.setattr(rows._functions.lowered, name, counted)
     a, b, c = np.random.default_rng(3).normal(size=(3, 3))
     rows.clipped_gradient(a, 1.0, GRID)
     rows.clipped_log_ratio(a, b, 1.0, GRID)  # a is known, b is new
@@ -382,10 +396,9 @@ def test_an_index_out_of_range_is_a_row_without_influence(wild):
     assert ratio.value[0] == pytest.approx(sum(-0.5 * ((v - 1) ** 2 - v**2) for v in (0, 1, 2, 4)))
 
 
-def test_a_table_that_is_multiplied_as_it_stands_is_kept_once(logistic_rows):
-    for chunk in logistic_rows._chunks:
-        (factor,) = chunk.factors
-        assert any(np.shares_memory(factor.values, rows) for rows in chunk.rows)
+def test_no_table_is_copied(logistic_rows):
+    for chunk in logistic_rows._cut():
+        assert all(any(np.shares_memory(part, data) for data in logistic_rows._data) for part in chunk.rows)
 
 
 def test_wide_and_grouped_gradients_are_kept_in_factors():
@@ -430,7 +443,7 @@ BATCHED = {
 @pytest.mark.parametrize("chunk", [8192, 3, 1])
 def test_a_batch_is_the_sum_over_its_units(kind, chunk, monkeypatch):
     rows = BATCHED[kind]()
-    monkeypatch.setattr("pymc_dp.rows.likelihood._CHUNK_ROWS", chunk)
+    set_chunk(monkeypatch, chunk)
     theta, theta_new = np.random.default_rng(2).normal(scale=0.3, size=(2, rows.n_parameters))
     batch = np.flatnonzero(np.random.default_rng(3).random(rows.n_units) < 0.5)
     rest = np.setdiff1d(np.arange(rows.n_units), batch)
@@ -455,15 +468,17 @@ def test_a_batch_reads_its_rows_only_and_remembers_nothing(logistic_rows, monkey
     rows = logistic_rows
     forget(rows)
     seen = []
-    for name in ("with_slopes", "log_likelihood", "row_factors"):
-        real = getattr(rows._functions, name)
-        counted = functools.partial(lambda real, p, chunk: seen.append(len(chunk[0])) or real(p, chunk), real)
-        monkeypatch.setattr(rows._functions, name, counted)
+    for name in ("add_clipped", "log_likelihood"):
+        real = getattr(rows._functions.lowered, name)
+        counted = functools.partial(
+            lambda real, p, chunk, *rest: seen.append(len(chunk[0])) or real(p, chunk, *rest), real
+        )
+        monkeypatch.setattr(rows._functions.lowered, name, counted)
     a, b = np.random.default_rng(3).normal(size=(2, 3))
     batch = np.array([3, 50, 20_010])
     rows.clipped_gradient(a, 1.0, GRID, units=batch)
     rows.clipped_log_ratio(a, b, 1.0, GRID, units=batch)
-    assert max(seen) == 3
+    assert seen == [3, 3, 3]
     assert not rows._pair
     assert not rows._latest
 
@@ -504,3 +519,67 @@ def test_blocks_that_name_nothing_are_refused(blocks):
     rows = UnitLikelihood(build(random_slopes_and_means))
     with pytest.raises(InvalidArgument, match="blocks"):
         rows.clipped_gradient(np.zeros(rows.n_parameters), 1.0, GRID, blocks=blocks)
+
+
+def test_a_square_that_underflows_in_a_loop_does_not_hide_its_product():
+    with pm.Model() as model:
+        x, y = np.array([[1e-163], [0.0], [0.0]]), np.array([1e154, 0.0, 0.0])
+        pm.Normal("y", pm.Data("x", x) @ pm.Normal("beta", shape=1), 1.0, observed=y)
+    rows = UnitLikelihood(model)
+    assert rows._functions.lowered is not None
+    for bound in (1e-9, 1e-12):
+        found = rows.clipped_gradient(np.zeros(1), bound, bound * 2.0**-30)
+        assert abs(found.value[0]) <= bound
+
+
+@pytest.mark.parametrize("kind", BATCHED)
+def test_threads_change_no_bit(kind, monkeypatch):
+    rows = BATCHED[kind]()
+    theta, theta_new = np.random.default_rng(2).normal(scale=0.3, size=(2, rows.n_parameters))
+    batch = np.arange(0, rows.n_units, 2)
+
+    def everything():
+        forget(rows)
+        sums = [rows.clipped_gradient(theta, 0.8, GRID, units=units) for units in (None, batch)]
+        sums += [rows.clipped_log_ratio(theta, theta_new, 0.1, GRID, units=units) for units in (None, batch)]
+        forget(rows)
+        logs = rows._unit_log_likelihoods(theta), rows.unit_log_likelihoods(theta, batch)
+        return [(one.integers.tolist(), one.n_clipped) for one in sums], [log.tolist() for log in logs]
+
+    alone = everything()
+    set_chunk(monkeypatch, 3)
+    for threads in (2, 3):
+        rows._threads = threads
+        assert everything() == alone
+
+
+def test_threads_share_the_rows(monkeypatch):
+    """Two threads are in the loops at the same time: neither can pass the barrier alone."""
+    x, y = logistic_data(100)
+    rows = UnitLikelihood(logistic_model(x, y), threads=2)
+    together = threading.Barrier(2, timeout=60)
+    real = rows._functions.lowered.add_clipped
+    monkeypatch.setattr(rows._functions.lowered, "add_clipped", lambda *args: together.wait() * 0 + real(*args))
+    assert rows.clipped_gradient(np.zeros(3), 1.0, GRID).integers.shape == (3,)
+
+
+@pytest.mark.parametrize("family", [normal, softmax, multivariate, mixture], ids=lambda family: family.__name__)
+def test_both_engines_agree(family, monkeypatch):
+    model = build(family)
+    loops = UnitLikelihood(model)
+    monkeypatch.setattr("pymc_dp.rows.graphs.LoweredRows", None)
+    vectorised = UnitLikelihood(model)
+    theta, theta_new = np.random.default_rng(4).normal(scale=0.3, size=(2, loops.n_parameters))
+    one, other = (rows.clipped_gradient(theta, 0.5, GRID) for rows in (loops, vectorised))
+    assert one.value == pytest.approx(other.value, abs=1e-9)
+    one, other = (rows.clipped_log_ratio(theta, theta_new, 0.5, GRID) for rows in (loops, vectorised))
+    assert one.value == pytest.approx(other.value, abs=1e-9)
+
+
+def test_no_tables_longer_than_needed_are_made_up(monkeypatch):
+    lengths = []
+    real = check._made_up_data
+    monkeypatch.setattr(check, "_made_up_data", lambda *args: lengths.append(args[-1]) or real(*args))
+    monkeypatch.setattr(check, "_FEW_NUMBERS", 0)
+    UnitLikelihood(gaussian_model(gaussian_data(5000)))
+    assert lengths == [1000]

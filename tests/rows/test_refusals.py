@@ -2,6 +2,7 @@
 
 import numpy as np
 import pymc as pm
+import pymc.dims
 import pytensor.tensor as pt
 import pytest
 from conftest import logistic_data
@@ -11,6 +12,7 @@ from pymc_dp.rows import UnitLikelihood, check
 
 X, Y = logistic_data(30)
 Z = X[:, 1]
+COORDS = {"person": range(30), "feature": range(3), "group": range(4)}
 
 
 def centred():
@@ -147,7 +149,23 @@ def single_number():
     pm.Normal("y", pm.Normal("mu"), 1.0, observed=3.0)
 
 
+def named_axes():
+    beta = pymc.dims.Normal("beta", dims="feature")
+    x = pymc.dims.Data("x", X, dims=("person", "feature"))
+    y = pymc.dims.Data("outcome", Y, dims="person")
+    pymc.dims.Bernoulli("y", logit_p=x.dot(beta), observed=y, dims="person")
+
+
+def named_axes_of_groups():
+    effect = pymc.dims.Normal("effect", pymc.dims.Normal("mu"), pymc.dims.HalfNormal("tau"), dims="group")
+    group = pymc.dims.Data("index", np.arange(30) % 4, dims="person")
+    y = pymc.dims.Data("outcome", Y, dims="person")
+    pymc.dims.Bernoulli("y", logit_p=effect.isel(group=group), observed=y, dims="person")
+
+
 REFUSED = {
+    named_axes: "pymc.dims",
+    named_axes_of_groups: "pymc.dims",
     centred: "not a sum over rows",
     folded_constant: "not a sum over rows",
     lagged: "not a sum over rows|single row",
@@ -180,8 +198,11 @@ REFUSED = {
 
 
 @pytest.mark.parametrize("build", REFUSED, ids=lambda build: build.__name__)
-def test_refused_with_the_reason(build):
-    with pm.Model() as model:
+@pytest.mark.parametrize("few", [1000, 10], ids=["checked as it is", "checked with fewer rows first"])
+def test_refused_with_the_reason(build, few, monkeypatch):
+    monkeypatch.setattr(check, "_FEW_NUMBERS", 0)
+    monkeypatch.setattr(check, "_FEWEST_ROWS", few)
+    with pm.Model(coords=COORDS if "named" in build.__name__ else None) as model:
         build()
     with pytest.raises(UnsupportedModel, match=REFUSED[build]):
         UnitLikelihood(model)
@@ -200,8 +221,8 @@ def test_the_check_never_sees_the_data(monkeypatch):
 
     real = check._likelihood_of_any_data
 
-    def spy(model, row_split):
-        function = real(model, row_split)
+    def spy(*arguments):
+        function = real(*arguments)
 
         def recorded(*arguments):
             seen.extend(original(argument) for argument in arguments)
