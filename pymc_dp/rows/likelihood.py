@@ -1,6 +1,6 @@
 """The row engine: clipped sums over units of any factorising PyMC likelihood."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -116,7 +116,15 @@ class UnitLikelihood:
         self._pair: dict[bytes, FloatArray] = {}
         self._latest: dict[bytes, FloatArray] = {}
 
-    def clipped_gradient(self, theta: FloatArray, bound: float, grid: float) -> ClippedSum:
+    def clipped_gradient(
+        self,
+        theta: FloatArray,
+        bound: float,
+        grid: float,
+        *,
+        units: NDArray[np.int64] | None = None,
+        blocks: Sequence[bool] | None = None,
+    ) -> ClippedSum:
         """Return the sum over units of log-likelihood gradients, each clipped to the norm `bound`.
 
         Parameters
@@ -127,38 +135,58 @@ class UnitLikelihood:
             Largest Euclidean norm of one unit's gradient.
         grid : float
             A power of two; contributions are truncated toward zero to multiples of it.
+        units : ndarray of int64, optional
+            Which units take part, in increasing order. The work is proportional to their rows. Default: all.
+        blocks : sequence of bool, optional
+            Which value variables take part, one entry for each, in the model's order. Norm, clip and sum are those
+            of their coordinates alone, and the result holds only those. Default: all.
+
+        Raises
+        ------
+        InvalidArgument
+            If `units` or `blocks` name no such units or value variables.
         """
         values = self.parameters.split(theta)
-        total = np.zeros(self.n_parameters, dtype=np.int64)
-        log_likelihoods = np.empty(self.n_units)
-        shrunk = kernels.shrunk(bound, self.n_parameters)
+        taken = self._taken(blocks)
+        size = sum(block.stop - block.start for block in self._slices_of(taken) if block is not None)
+        total = np.zeros(size, dtype=np.int64)
+        shrunk = kernels.shrunk(bound, size)
+        log_likelihoods = np.empty(self.n_units) if units is None else None
         n_clipped = 0
-        for chunk in self._chunks:
+        for chunk in self._chunks if units is None else self._batch(units):
             logp, *slopes = self._functions.with_slopes(values, chunk.rows)
-            log_likelihoods[chunk.units] = self._per_unit(logp[:, None], chunk.starts)[:, 0]
+            if log_likelihoods is not None:
+                log_likelihoods[chunk.units] = self._per_unit(logp[:, None], chunk.starts)[:, 0]
             slopes = [self._per_unit(slope, chunk.starts) for slope in slopes]
-            n_clipped += self._add_clipped(slopes, chunk.factors, shrunk, 1.0 / grid, total)
-        self._latest = {theta.tobytes(): log_likelihoods}
+            n_clipped += self._add_clipped(slopes, chunk.factors, taken, shrunk, 1.0 / grid, total)
+        if log_likelihoods is not None:
+            self._latest = {theta.tobytes(): log_likelihoods}
         return ClippedSum(total, grid, bound, n_clipped)
 
     def _add_clipped(
         self,
         slopes: Sequence[FloatArray],
         factors: Sequence[RowFactor | None],
+        taken: Sequence[bool],
         bound: float,
         steps_per_one: float,
         total: NDArray[np.int64],
     ) -> int:
         """Add the clipped, truncated gradients of a chunk's units to `total`; return how many were clipped."""
         squares = np.zeros(len(slopes[0]))
-        for slope, factor in zip(slopes, factors, strict=True):
+        slices = self._slices_of(taken)
+        for slope, factor, block in zip(slopes, factors, slices, strict=True):
+            if block is None:
+                continue
             if factor is None or factor.squares is None:
                 kernels.add_squares(slope, squares)
             else:
                 kernels.add_outer_squares(factor.squares, slope, squares)
         shorten = np.empty_like(squares)
         n_clipped = int(kernels.clip_factors(squares, bound, shorten))
-        for slope, factor, block in zip(slopes, factors, self.parameters.slices, strict=True):
+        for slope, factor, block in zip(slopes, factors, slices, strict=True):
+            if block is None:
+                continue
             if factor is None:
                 kernels.add_vectors(slope, shorten, steps_per_one, total[block])
             elif factor.squares is None:
@@ -167,18 +195,53 @@ class UnitLikelihood:
                 kernels.add_outer_products(factor.values, slope, shorten, steps_per_one, total[block])
         return n_clipped
 
-    def clipped_log_ratio(self, theta: FloatArray, theta_new: FloatArray, bound: float, grid: float) -> ClippedSum:
+    def clipped_log_ratio(
+        self,
+        theta: FloatArray,
+        theta_new: FloatArray,
+        bound: float,
+        grid: float,
+        *,
+        units: NDArray[np.int64] | None = None,
+    ) -> ClippedSum:
         """Return the sum over units of log p(unit | theta_new) - log p(unit | theta), each clipped to `bound`.
 
-        Odd: swapping `theta` and `theta_new` changes nothing but the sign.
+        Odd: swapping `theta` and `theta_new` changes nothing but the sign. With `units`, in increasing order, the
+        sum is over those alone.
+
+        Raises
+        ------
+        InvalidArgument
+            If `units` names no such units.
         """
-        old = self._unit_log_likelihoods(theta)
-        new = self._unit_log_likelihoods(theta_new)
-        self._pair = {theta.tobytes(): old, theta_new.tobytes(): new}
+        if units is None:
+            old = self._unit_log_likelihoods(theta)
+            new = self._unit_log_likelihoods(theta_new)
+            self._pair = {theta.tobytes(): old, theta_new.tobytes(): new}
+        else:
+            old = self.unit_log_likelihoods(theta, units)
+            new = self.unit_log_likelihoods(theta_new, units)
         total = np.zeros(1, dtype=np.int64)
         shrunk = kernels.shrunk(bound, 1)
         n_clipped = kernels.add_clipped_differences(new, old, shrunk, 1.0 / grid, total)
         return ClippedSum(total, grid, bound, n_clipped)
+
+    def unit_log_likelihoods(self, theta: FloatArray, units: NDArray[np.int64]) -> FloatArray:
+        """Return the log-likelihood of each of `units`, which are in increasing order. Confidential.
+
+        The work is proportional to the rows of `units`; nothing is remembered.
+
+        Raises
+        ------
+        InvalidArgument
+            If `units` names no such units.
+        """
+        values = self.parameters.split(theta)
+        log_likelihoods = np.empty(len(units))
+        for chunk in self._batch(units):
+            logp = self._functions.log_likelihood(values, chunk.rows)
+            log_likelihoods[chunk.units] = self._per_unit(logp[:, None], chunk.starts)[:, 0]
+        return log_likelihoods
 
     def warm_up(self) -> None:
         """Compile everything on one made-up row, before a run is charged and before processes are forked."""
@@ -189,7 +252,7 @@ class UnitLikelihood:
         kernels.sum_rows_of_units(logp[:, None], np.array([0, 1]), np.empty((1, 1)))
         kernels.add_clipped_differences(logp, logp, 1.0, 1.0, np.zeros(1, dtype=np.int64))
         total = np.zeros(self.n_parameters, dtype=np.int64)
-        self._add_clipped(slopes, self._factors_of(row), 1.0, 1.0, total)
+        self._add_clipped(slopes, self._factors_of(row), self._taken(None), 1.0, 1.0, total)
 
     def _unit_log_likelihoods(self, theta: FloatArray) -> FloatArray:
         """Return the log-likelihood of every unit, computed anew only at a point not just visited."""
@@ -240,6 +303,51 @@ class UnitLikelihood:
             chunks.append(Chunk(slice(first, last), starts, rows, self._factors_of(rows)))
             first = last
         return chunks
+
+    def _batch(self, units: NDArray[np.int64]) -> Iterator["Chunk"]:
+        """Yield chunks of the rows of `units`, about `_CHUNK_ROWS` rows each; `Chunk.units` counts within `units`.
+
+        Raises
+        ------
+        InvalidArgument
+            If `units` does not increase or names units that are not there. A unit named twice would count twice,
+            beyond the sensitivity.
+        """
+        units = np.asarray(units)
+        if units.ndim != 1 or units.dtype != np.int64:
+            raise InvalidArgument("units must be a vector of int64.")
+        if units.size and (units[0] < 0 or units[-1] >= self.n_units or not np.all(units[:-1] < units[1:])):
+            raise InvalidArgument("units must increase strictly and name units that there are.")
+        ends = np.cumsum(self._starts[units + 1] - self._starts[units])
+        first = 0
+        while first < units.size:
+            done = ends[first - 1] if first else 0
+            last = max(int(np.searchsorted(ends, done + _CHUNK_ROWS, side="right")), first + 1)
+            starts = np.concatenate([[0], ends[first:last] - done]).astype(np.int64)
+            begins = self._starts[units[first:last]]
+            index = np.arange(starts[-1]) + np.repeat(begins - starts[:-1], np.diff(starts))
+            rows = [data[index] for data in self._data]
+            yield Chunk(slice(first, last), starts, rows, self._factors_of(rows))
+            first = last
+
+    def _taken(self, blocks: Sequence[bool] | None) -> list[bool]:
+        """Return which value variables take part."""
+        if blocks is None:
+            return [True] * len(self.parameters.slices)
+        taken = [bool(entry) for entry in blocks]
+        if len(taken) != len(self.parameters.slices) or not any(taken):
+            raise InvalidArgument("blocks must have one entry for each value variable, and one of them true.")
+        return taken
+
+    def _slices_of(self, taken: Sequence[bool]) -> list[slice | None]:
+        """Return where each value variable stands in a vector of those taken; None for the others."""
+        slices: list[slice | None] = []
+        begin = 0
+        for block, takes_part in zip(self.parameters.slices, taken, strict=True):
+            size = block.stop - block.start
+            slices.append(slice(begin, begin + size) if takes_part else None)
+            begin += size if takes_part else 0
+        return slices
 
     def __getstate__(self) -> dict[str, Any]:
         return {**self.__dict__, "_pair": {}, "_latest": {}, "_chunks": None}

@@ -74,6 +74,13 @@ def random_slopes(x, y):
     pm.Normal("y", (effect[group] * x).sum(axis=-1), pm.HalfNormal("sigma"), observed=x[:, 1])
 
 
+def random_slopes_and_means(x, y):
+    effect, mean = pm.Normal("effect", shape=(4, 3)), pm.Normal("mean", shape=3)
+    group = np.arange(len(y)) % 4
+    pm.Normal("y", (effect[group] * x).sum(axis=-1) + pm.math.dot(pm.Data("x", x), mean), 0.5, observed=x[:, 1])
+    pm.Normal("z", pm.Normal("level"), 1.0, observed=x[:, 2])
+
+
 def negative_binomial(x, y):
     rate = pm.math.exp(pm.math.dot(x, pm.Normal("beta", shape=3)))
     pm.NegativeBinomial("y", mu=rate, alpha=pm.HalfNormal("alpha"), observed=y)
@@ -114,6 +121,7 @@ FAMILIES = [
     normal,
     non_centred,
     random_slopes,
+    random_slopes_and_means,
     negative_binomial,
     gamma,
     beta,
@@ -400,3 +408,99 @@ def test_custom_distributions_are_split_too():
         pm.CustomDist("y", pm.Normal("mu"), logp=logp, observed=y)
     found = UnitLikelihood(model).clipped_gradient(np.array([0.2]), 10.0, GRID)
     assert found.value == pytest.approx([np.sign(y - 0.2).sum()])
+
+
+def persons_model(n=60, persons=17):
+    x, y = logistic_data(n)
+    person = np.random.default_rng(5).integers(0, persons, n)
+    with pm.Model() as model:
+        pm.Data("person", person)
+        hierarchical(x, y)
+    return model
+
+
+BATCHED = {
+    "product": lambda: UnitLikelihood(build(softmax)),
+    "gather and dense": lambda: UnitLikelihood(build(non_centred)),
+    "several rows a unit": lambda: UnitLikelihood(persons_model(), unit_index="person"),
+}
+
+
+@pytest.mark.parametrize("kind", BATCHED)
+@pytest.mark.parametrize("chunk", [8192, 3, 1])
+def test_a_batch_is_the_sum_over_its_units(kind, chunk, monkeypatch):
+    rows = BATCHED[kind]()
+    monkeypatch.setattr("pymc_dp.rows.likelihood._CHUNK_ROWS", chunk)
+    theta, theta_new = np.random.default_rng(2).normal(scale=0.3, size=(2, rows.n_parameters))
+    batch = np.flatnonzero(np.random.default_rng(3).random(rows.n_units) < 0.5)
+    rest = np.setdiff1d(np.arange(rows.n_units), batch)
+    every = [np.array([unit]) for unit in range(rows.n_units)]
+    for release in (
+        lambda **which: rows.clipped_gradient(theta, 0.8, GRID, **which),
+        lambda **which: rows.clipped_log_ratio(theta, theta_new, 0.1, GRID, **which),
+    ):
+        whole, one, other = release(), release(units=batch), release(units=rest)
+        assert np.all(one.integers + other.integers == whole.integers)
+        assert one.n_clipped + other.n_clipped == whole.n_clipped
+        alone = [release(units=unit) for unit in every]
+        assert np.all(one.integers == sum(alone[unit].integers for unit in batch))
+        nobody = release(units=np.array([], dtype=np.int64))
+        assert nobody.n_clipped == 0
+        assert np.all(nobody.integers == np.zeros_like(whole.integers))
+    forget(rows)
+    assert np.all(rows.unit_log_likelihoods(theta, batch) == rows._unit_log_likelihoods(theta)[batch])
+
+
+def test_a_batch_reads_its_rows_only_and_remembers_nothing(logistic_rows, monkeypatch):
+    rows = logistic_rows
+    forget(rows)
+    seen = []
+    for name in ("with_slopes", "log_likelihood", "row_factors"):
+        real = getattr(rows._functions, name)
+        counted = functools.partial(lambda real, p, chunk: seen.append(len(chunk[0])) or real(p, chunk), real)
+        monkeypatch.setattr(rows._functions, name, counted)
+    a, b = np.random.default_rng(3).normal(size=(2, 3))
+    batch = np.array([3, 50, 20_010])
+    rows.clipped_gradient(a, 1.0, GRID, units=batch)
+    rows.clipped_log_ratio(a, b, 1.0, GRID, units=batch)
+    assert max(seen) == 3
+    assert not rows._pair
+    assert not rows._latest
+
+
+@pytest.mark.parametrize(
+    "units",
+    [np.array([1, 1]), np.array([2, 1]), np.array([-1]), np.array([37]), np.array([1.0]), np.array([[1]])],
+    ids=["twice", "out of order", "negative", "beyond the table", "not whole", "not a vector"],
+)
+def test_units_that_would_break_the_sensitivity_are_refused(units):
+    rows = UnitLikelihood(build(softmax))
+    theta = np.zeros(rows.n_parameters)
+    with pytest.raises(InvalidArgument, match="units"):
+        rows.clipped_gradient(theta, 1.0, GRID, units=units)
+    with pytest.raises(InvalidArgument, match="units"):
+        rows.clipped_log_ratio(theta, theta, 1.0, GRID, units=units)
+
+
+@pytest.mark.parametrize("blocks", [[True, False, True], [False, True, False], [True, True, True]])
+def test_chosen_value_variables_are_clipped_by_themselves(blocks):
+    rows = UnitLikelihood(build(random_slopes_and_means))
+    theta = np.random.default_rng(1).normal(scale=0.3, size=rows.n_parameters)
+    one_by_one = [np.array([unit]) for unit in range(rows.n_units)]
+    full = np.stack([rows.clipped_gradient(theta, 1e3, GRID, units=unit).value for unit in one_by_one])
+    chosen = np.concatenate(
+        [np.arange(s.start, s.stop) for s, b in zip(rows.parameters.slices, blocks, strict=True) if b]
+    )
+    norms = np.linalg.norm(full[:, chosen], axis=1)
+    bound = 1.001 * np.median(norms)
+    found = rows.clipped_gradient(theta, bound, GRID, blocks=blocks)
+    assert found.integers.shape == (len(chosen),)
+    assert found.value == pytest.approx(np.minimum(1.0, bound / norms) @ full[:, chosen], abs=1e-7)
+    assert found.n_clipped == np.sum(norms > bound)
+
+
+@pytest.mark.parametrize("blocks", [[True], [False, False, False]])
+def test_blocks_that_name_nothing_are_refused(blocks):
+    rows = UnitLikelihood(build(random_slopes_and_means))
+    with pytest.raises(InvalidArgument, match="blocks"):
+        rows.clipped_gradient(np.zeros(rows.n_parameters), 1.0, GRID, blocks=blocks)
