@@ -1,10 +1,14 @@
 """The door as samplers see it: they ask for releases, and see nothing else of the data."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
+
+if TYPE_CHECKING:  # batches make releases, too
+    from pymc_dp.release.batches import Batches
 
 FloatArray = NDArray[np.float64]
 
@@ -50,6 +54,23 @@ class Door(Protocol):
 
     def log_ratio(self, theta: FloatArray, theta_new: FloatArray, bound: float, noise_multiplier: float) -> Release:
         """Release the sum over units of log p(unit | theta_new) - log p(unit | theta), each clipped to `bound`."""
+        ...
+
+    def batch_gradient(
+        self,
+        theta: FloatArray,
+        bound: float,
+        noise_multiplier: float,
+        batches: "Batches",
+        *,
+        counted: bool,
+        blocks: Sequence[bool] | None = None,
+    ) -> Release:
+        """Release the clipped gradient sum over a fresh batch, not scaled up to all units.
+
+        `counted` says whether counts of clipped units are released with it, for `clip_counts`: the noise is then
+        larger by ``batches.count_factor``.
+        """
         ...
 
     def clip_counts(self, noise_multiplier: float) -> Release:

@@ -8,7 +8,7 @@ and no accounting.
 import math
 from abc import abstractmethod
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar, Literal, NoReturn, Protocol
 
 import numpy as np
@@ -21,6 +21,7 @@ from rich.progress import TextColumn
 from rich.table import Column
 
 from pymc_dp import _validate
+from pymc_dp.accounting import Releases
 from pymc_dp.budget import PrivacyBudget, ReleaseRequest
 from pymc_dp.exceptions import InvalidArgument, NoPlan
 from pymc_dp.parameters import FloatArray, ParameterVector
@@ -67,12 +68,15 @@ class Authorisation:
         What was paid for, by kind of release.
     epsilon_charged : float
         The budget's spent epsilon, this run included.
+    noise_schedules : mapping of str to tuple of float
+        All noise multipliers of a kind, in the order in which the step asked for them.
     """
 
     doors: OpensDoors
     prior: LogDensity
     noise_multipliers: Mapping[str, float]
     epsilon_charged: float
+    noise_schedules: Mapping[str, tuple[float, ...]] = field(default_factory=dict)
 
 
 @dataclass
@@ -132,6 +136,8 @@ class DPStep(BlockedStep):
     name: ClassVar[str]
     #: Tuning iterations are paid for like any other, so none are made unless asked for.
     default_tune_steps = 0
+    #: Whether counts of clipped units are released with sums over batches and ask for no releases of their own.
+    counts_on_batches: ClassVar[bool] = False
     _state_class = DPStepState
 
     def __init__(
@@ -185,8 +191,8 @@ class DPStep(BlockedStep):
     # What a sampler defines -------------------------------------------------------------------------------
 
     @abstractmethod
-    def sampler_requests(self, tune: int, draws: int) -> Sequence[ReleaseRequest]:
-        """Return what one chain releases, clip counts apart; shares add up to 1."""
+    def sampler_requests(self, tune: int, draws: int) -> Sequence[ReleaseRequest | Releases]:
+        """Return what one chain releases, clip counts apart; shares add up to 1. Releases have noise that is given."""
 
     @abstractmethod
     def start(self) -> None:
@@ -195,6 +201,24 @@ class DPStep(BlockedStep):
     @abstractmethod
     def transition(self, theta: FloatArray) -> Transition:
         """Return the next state of the chain."""
+
+    def know_n_units(self, n_units: int) -> None:
+        """Take note of the number of units, where it is public and the step has a use for it.
+
+        Raises
+        ------
+        InvalidArgument
+            If the step was told another number.
+        """
+
+    def what_would_fit(self, noise_factor: float) -> str:
+        """Say which settings would fit, if all given noise has to grow by a factor."""
+        return f"All noise multipliers would have to be {noise_factor:.3g} times as large."
+
+    @property
+    def facts(self) -> dict[str, Any]:
+        """What else a reader of the result has to know of the run: plain numbers and strings."""
+        return {}
 
     @property
     def private(self) -> bool:
@@ -230,13 +254,13 @@ class DPStep(BlockedStep):
 
     # The plan ---------------------------------------------------------------------------------------------
 
-    def release_requests(self, tune: int, draws: int) -> list[ReleaseRequest]:
+    def release_requests(self, tune: int, draws: int) -> list[ReleaseRequest | Releases]:
         """Return everything that one chain releases. See `pymc_dp.budget.PlannableStep`."""
         requests = list(self.sampler_requests(tune, draws))
-        if self.clip_diagnostics != "private":
+        if self.clip_diagnostics != "private" or self.counts_on_batches:
             return requests
         rest = 1.0 - _CLIP_COUNT_SHARE
-        scaled = [ReleaseRequest(r.kind, r.count, r.share * rest, r.coordinates) for r in requests]
+        scaled = [replace(r, share=r.share * rest) if isinstance(r, ReleaseRequest) else r for r in requests]
         windows = len(window_ends(tune, draws))
         return [*scaled, ReleaseRequest("clip_count", windows, _CLIP_COUNT_SHARE, 3)]
 
