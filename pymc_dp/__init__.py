@@ -14,12 +14,17 @@ from pymc_dp.exceptions import (
     UnsupportedOption,
 )
 from pymc_dp.sampling import sample
-from pymc_dp.steps import DPHMC
+from pymc_dp.steps import DPHMC, DPMALA, DPSGHMC, DPSGLD, DPSGNHT, DPPenalty
 
 __version__ = version("pymc_dp")
 __all__ = [
     "DPHMC",
+    "DPMALA",
+    "DPSGHMC",
+    "DPSGLD",
+    "DPSGNHT",
     "BudgetExceeded",
+    "DPPenalty",
     "InvalidArgument",
     "NoPlan",
     "Plan",

@@ -323,7 +323,7 @@ class PrivacyBudget:
             rho = left * step.budget_share - math.fsum(getattr(each, "rho", 0.0) for each in fixed)
             if rho < 0.0 or (asked and rho <= 0.0):
                 raise BudgetExceeded("The releases whose noise is given cost more than the run's share of the budget.")
-            chosen += [noise_for(r.kind, r.count * chains, rho * r.share, r.coordinates) for r in asked]
+            chosen += [noise_for(r.kind, r.releases(chains).count, rho * r.share, r.coordinates) for r in asked]
             guarantee = self._epsilon_of(math.fsum(getattr(each, "rho", 0.0) for each in chosen), 0.0)
             delta, accountant = self._delta, GAUSSIAN_ACCOUNTANT
         else:
@@ -335,7 +335,8 @@ class PrivacyBudget:
             guarantee, accountant = found.epsilon + EPSILON_SLACK, found.accountant
             if guarantee > epsilon:
                 raise BudgetExceeded(
-                    f"This run costs epsilon {guarantee:.4g}; its share of what is left is {epsilon:.4g}."
+                    f"This run costs epsilon {guarantee:.4g}; its share of what is left is {epsilon:.4g}. "
+                    + _what_would_fit(step, fixed, epsilon, delta, self._relation)
                 )
         for each in chosen:
             if not isinstance(each, BarkerReleases) and each.noise_multiplier > _LARGEST_NOISE_MULTIPLIER:
@@ -356,6 +357,7 @@ class PrivacyBudget:
             account="rho" if by_rho else "reserved",
             accountant=accountant,
             private=getattr(step, "private", True),
+            once=tuple(request.kind for request in asked if request.once),
         )
 
     def charge(self, plan: Plan) -> None:
@@ -443,6 +445,20 @@ class PrivacyBudget:
         if self._ledger is None:
             raise TypeError("A PrivacyBudget cannot be pickled: a copy could be spent a second time. Save it first.")
         return PrivacyBudget.load, (str(self._ledger.path),)
+
+
+def _what_would_fit(
+    step: PlannableStep, releases: Sequence[Releases], epsilon: float, delta: float, relation: Relation
+) -> str:
+    """Return the step's advice for a run whose noise is given and costs too much."""
+    advice = getattr(step, "what_would_fit", None)
+    noisy = [each for each in releases if not isinstance(each, BarkerReleases)]
+    if advice is None or not noisy:
+        return "Use fewer draws, tuning iterations or chains, or a larger budget_share."
+    target = epsilon - 2.0 * EPSILON_SLACK
+    fitting = noise_for_epsilon(noisy, target, delta * (1.0 - EPSILON_SLACK), relation)
+    factor = getattr(fitting[0], "noise_multiplier", 1.0) / noisy[0].noise_multiplier
+    return f"{advice(factor)} Or use fewer draws, tuning iterations or chains, or a larger budget_share."
 
 
 def _rho_spent(history: Sequence[Plan]) -> float:

@@ -5,6 +5,7 @@ Everything here is computed from the published tree, so it costs no privacy.
 
 import json
 import math
+import re
 from dataclasses import dataclass
 from typing import Any
 
@@ -17,6 +18,8 @@ from pymc_dp.accounting import gaussian_epsilon
 _GOOD_R_HAT = 1.05
 _GOOD_EFFECTIVE_DRAWS = 200
 _HARMLESS_CLIP_FRACTION = 0.01
+#: How the kinds of several steps' releases end.
+_ORDINAL = re.compile(r"_\d+$")
 _OWN_GROUPS = {"posterior", "sample_stats", "warmup_posterior", "warmup_sample_stats", "releases", "privacy"}
 
 _IN_WORDS = {
@@ -69,8 +72,11 @@ class Quality:
     @property
     def biased(self) -> bool:
         """Whether clipping of log-ratios, which the test depends on, moves the posterior."""
-        fraction, noise_std = self.clip_fractions.get("log_ratio", (0.0, 0.0))
-        return fraction - 3.0 * (noise_std if math.isfinite(noise_std) else 0.0) > _HARMLESS_CLIP_FRACTION
+        return any(
+            fraction - 3.0 * (noise_std if math.isfinite(noise_std) else 0.0) > _HARMLESS_CLIP_FRACTION
+            for kind, (fraction, noise_std) in self.clip_fractions.items()
+            if not kind.startswith("gradient")
+        )
 
     @property
     def usable(self) -> bool:
@@ -95,7 +101,7 @@ def quality(tree: DataTree) -> Quality:
         effective_draws=_extreme(az.ess(tree), min),
         test_noise=float(stats["noise_std"].median()),
         clip_fractions=_clip_fractions(tree),
-        diverging=float(stats["diverging"].mean()),
+        diverging=float(stats["diverging"].mean()) if "diverging" in stats else 0.0,
     )
 
 
@@ -125,10 +131,12 @@ def privacy_report(tree: DataTree) -> str:
         f"  {meaning}.",
         f"Budget: {facts['budget_epsilon_spent']:.4g} of epsilon {facts['budget_epsilon']:.4g} spent, "
         "this run included.",
-        f"{'released':<12}{'count':>8}{'noise multiplier':>18}{'share':>8}",
+        f"{'released':<18}{'count':>8}{'noise multiplier':>18}{'share':>8}",
     ]
     for entry in json.loads(facts["releases"]):
-        lines.append(f"{entry['kind']:<12}{entry['count']:>8d}{entry['noise_multiplier']:>18.4g}{entry['share']:>8.1%}")
+        noise = f"{entry['noise_multiplier']:.4g}" if "noise_multiplier" in entry else "in the test"
+        share = f"{entry['share']:.1%}" if "share" in entry else ""
+        lines.append(f"{entry['kind']:<18}{entry['count']:>8d}{noise:>18}{share:>8}".rstrip())
     bounds = ", ".join(f"{kind} {bound:g}" for kind, bound in json.loads(facts["clip_bounds"]).items())
     lines += [f"Clip bounds: {bounds}.", f"Noise: {facts['noise']}.", f"Accounting: {facts['accountant']}."]
     omitted = json.loads(facts["omitted_because_computed_from_rows"])
@@ -193,14 +201,16 @@ def _clip_fractions(tree: DataTree) -> dict[str, tuple[float, float]]:
     """Return mean released clip fractions with the standard deviation of that mean's noise."""
     stats = tree["sample_stats"]
     found = {}
-    for kind in ("gradient", "log_ratio"):
-        name = f"clip_fraction_{kind}"
-        if name not in stats:
+    prefix = "clip_fraction_"
+    for name in map(str, stats.data_vars):
+        if not name.startswith(prefix):
             continue
+        kind = name.removeprefix(prefix)
+        count = "clip_count" + next((ending for ending in _ORDINAL.findall(kind)), "")
         noise_std = math.nan
-        if "releases" in tree and "clip_count_noise_std" in tree["releases"] and "n_units" in tree["privacy"].attrs:
-            each = float(tree["releases"].to_dataset()["clip_count_noise_std"][0]) / tree["privacy"].attrs["n_units"]
-            noise_std = each / math.sqrt(tree["releases"].sizes["clip_count_release"])
+        if "releases" in tree and f"{count}_noise_std" in tree["releases"] and "n_units" in tree["privacy"].attrs:
+            each = float(tree["releases"].to_dataset()[f"{count}_noise_std"][0]) / tree["privacy"].attrs["n_units"]
+            noise_std = each / math.sqrt(tree["releases"].sizes[f"{count}_release"])
         found[kind] = (float(stats[name].mean()), noise_std)
     return found
 

@@ -42,6 +42,8 @@ class ReleaseRequest:
         Each release is of a Poisson sample.
     batch_size, n_units : int, optional
         Each release is of a batch drawn without replacement from that many units.
+    once : bool
+        Made once before the chains start and shared by all of them: `count` is then that of the whole run.
     """
 
     kind: str
@@ -51,10 +53,11 @@ class ReleaseRequest:
     sampling_probability: float | None = None
     batch_size: int | None = None
     n_units: int | None = None
+    once: bool = False
 
     def releases(self, chains: int) -> Releases:
         """Return the releases of all chains, with noise in proportion to what the share asks for."""
-        count = self.count * chains
+        count = self.count if self.once else self.count * chains
         noise = math.sqrt(count / self.share)
         if self.sampling_probability is not None:
             q = self.sampling_probability
@@ -70,8 +73,15 @@ class ReleaseRequest:
 class PlannableStep(Protocol):
     """What a budget needs to know of a step."""
 
-    name: str
-    budget_share: float
+    @property
+    def name(self) -> str:
+        """The step's name."""
+        ...
+
+    @property
+    def budget_share(self) -> float:
+        """Part of what is left that its run may spend."""
+        ...
 
     def release_requests(self, tune: int, draws: int) -> Sequence[ReleaseRequest | Releases]:
         """Return what one chain of `tune` + `draws` iterations releases; releases have noise that is given."""
@@ -100,6 +110,8 @@ class Plan:
         The method behind `epsilon`.
     private : bool
         False if the run's noise is seeded or exact counts are returned: its result is then not private at all.
+    once : tuple of str
+        The kinds that are released once, before the chains start.
     """
 
     sampler: str
@@ -113,6 +125,7 @@ class Plan:
     account: Account = "rho"
     accountant: str = GAUSSIAN_ACCOUNTANT
     private: bool = True
+    once: tuple[str, ...] = ()
 
     @property
     def gaussian(self) -> bool:
@@ -143,7 +156,8 @@ class Plan:
         """Number of releases in one chain, by kind."""
         counts: dict[str, int] = {}
         for releases in self.releases:
-            counts[releases.kind] = counts.get(releases.kind, 0) + releases.count // self.chains
+            if releases.kind not in self.once:
+                counts[releases.kind] = counts.get(releases.kind, 0) + releases.count // self.chains
         return counts
 
     @property
@@ -164,6 +178,11 @@ class Plan:
             for each in self.releases
             if not isinstance(each, GaussianReleases) or each.kind not in constant
         )
+
+    @property
+    def releases_once(self) -> Mapping[str, int]:
+        """Number of releases before the chains start, by kind."""
+        return {releases.kind: releases.count for releases in self.releases if releases.kind in self.once}
 
     def __str__(self) -> str:
         """Return the plan as a table."""
@@ -214,7 +233,7 @@ class Plan:
                 events[each["event"]](**{name: value for name, value in each.items() if name != "event"})
                 for each in record["releases"]
             )
-            plan = cls(**{**record, "releases": releases})
+            plan = cls(**{**record, "releases": releases, "once": tuple(record.get("once", ()))})
             _validate.choice("relation", plan.relation, RELATIONS)
             _validate.choice("account", plan.account, ("rho", "reserved"))
             _validate.not_negative("epsilon", plan.epsilon)

@@ -20,16 +20,20 @@ from pytensor.tensor.type import TensorType
 from xarray import DataTree
 
 from pymc_dp.accounting import GaussianReleases, Releases
-from pymc_dp.budget import Plan, PrivacyBudget
+from pymc_dp.budget import Plan
 from pymc_dp.exceptions import UnsupportedOption
-from pymc_dp.release.interface import Release
+from pymc_dp.release.interface import Release, ReleasesOfIteration
 from pymc_dp.rows.split import dims_of_rows, rows_of_model
-from pymc_dp.steps.base import DPStep, window_ends
+from pymc_dp.steps.base import window_ends
+from pymc_dp.steps.group import StepGroup
 
 _KEPT_ATTRIBUTES = ("created_at", "inference_library", "inference_library_version", "tuning_steps")
 #: Statistics that only the progress bar needs, and the raw releases, which get a group of their own.
 _INTERNAL_STATISTICS = ("epsilon_charged", "mean_accepted", "releases")
-_CLIP_FRACTIONS = ("clip_fraction_gradient", "clip_fraction_log_ratio")
+_CLIP_COUNT = "clip_count"
+_SINGLE_NUMBERS = ("log_ratio", "residual")
+#: Where releases are kept that were made once, before any chain had started.
+_BEFORE_THE_CHAINS = -1
 
 
 @dataclass(frozen=True)
@@ -88,11 +92,14 @@ def _is_table(leaf: Variable) -> bool:
 
 def publish(
     tree: DataTree,
+    once: Sequence[ReleasesOfIteration],
     *,
     plan: Plan,
     facts: Mapping[str, Any],
     names: PublishableNames,
-    labels: Sequence[str] | None,
+    parameters: Sequence[str],
+    labels: Mapping[str, Sequence[str]],
+    keep_releases: bool,
     keep_warmup: bool,
 ) -> DataTree:
     """Return the tree that may leave.
@@ -101,19 +108,26 @@ def publish(
     ----------
     tree : DataTree
         What PyMC returned, tuning draws included.
+    once : sequence of ReleasesOfIteration
+        What each step released before the chains started.
     plan : Plan
         What was paid for.
     facts : mapping
         The attributes of the ``privacy`` group, as `metadata` gave them before the run.
     names : PublishableNames
         The variables that may leave.
-    labels : sequence of str or None
-        Names of the parameters, to keep every release; None to keep none.
+    parameters : sequence of str
+        Names of all parameters.
+    labels : mapping of str to sequence of str
+        Names of each step's parameters, by the suffix of the kinds of its releases.
+    keep_releases : bool
+        Keep every release in a group of its own.
     keep_warmup : bool
         Keep tuning draws in groups of their own, as PyMC does.
     """
-    made = _releases_by_chain(tree)
-    fractions = _clip_fractions(made, plan, facts.get("n_units"))
+    suffixes = list(labels)
+    made = _releases_by_chain(tree, suffixes)
+    fractions = _clip_fractions(made, plan, suffixes, facts.get("n_units"))
     groups: dict[str, xr.Dataset] = {}
     phases = [("", slice(plan.tune, None))] + ([("warmup_", slice(0, plan.tune))] if keep_warmup else [])
     for prefix, phase in phases:
@@ -124,8 +138,13 @@ def publish(
         for name, values in fractions.items():
             stats[name] = (("chain", "draw"), values[:, phase][:, : stats.sizes["draw"]])
         groups[f"{prefix}sample_stats"] = stats
-    if labels is not None:
-        groups["releases"] = _releases_group(made, labels, plan)
+    if keep_releases:
+        before = [
+            _Made(_BEFORE_THE_CHAINS, _BEFORE_THE_CHAINS, _named(release, suffix))
+            for suffix, releases in zip(suffixes, once, strict=True)
+            for release in releases.made
+        ]
+        groups["releases"] = _releases_group(before + made, parameters, labels, plan)
     groups["privacy"] = xr.Dataset(attrs=dict(facts))
     return DataTree.from_dict(groups)
 
@@ -137,82 +156,102 @@ def _cleaned(dataset: xr.Dataset, dropped: Sequence[str]) -> xr.Dataset:
     return cleaned
 
 
-def _releases_by_chain(tree: DataTree) -> list[list[tuple[int, Release]]]:
-    """Return every release of every chain with the iteration that made it, tuning first."""
+@dataclass(frozen=True)
+class _Made:
+    """A release, and which iteration of which chain made it (tuning first)."""
+
+    chain: int
+    iteration: int
+    release: Release
+
+
+def _named(release: Release, suffix: str) -> Release:
+    return dataclasses.replace(release, kind=release.kind + suffix)
+
+
+def _releases_by_chain(tree: DataTree, suffixes: Sequence[str]) -> list[_Made]:
+    """Return every release of every chain, in the order in which they were made."""
     parts = []
     for group in ("warmup_sample_stats", "sample_stats"):
         if group in tree:
             values = tree[group].to_dataset()["releases"].values
-            parts.append(values.reshape(values.shape[:2]))  # PyMC may add an axis of length one
+            parts.append(values.reshape((*values.shape[:2], len(suffixes))))  # one entry for each step
     return [
-        [(iteration, release) for iteration, made in enumerate(chain) for release in made.made]
-        for chain in np.concatenate(parts, axis=1)
+        _Made(chain, iteration, _named(release, suffix))
+        for chain, iterations in enumerate(np.concatenate(parts, axis=1))
+        for iteration, steps in enumerate(iterations)
+        for suffix, releases in zip(suffixes, steps, strict=True)
+        for release in releases.made
     ]
 
 
 def _clip_fractions(
-    made: Sequence[Sequence[tuple[int, Release]]], plan: Plan, n_units: int | None
+    made: Sequence[_Made], plan: Plan, suffixes: Sequence[str], n_units: int | None
 ) -> dict[str, np.ndarray]:
     """Return released clip fractions for every iteration: constant within the window they were counted over."""
     ends = np.array(window_ends(plan.tune, plan.draws))
-    fractions = np.full((len(made), plan.tune + plan.draws, len(_CLIP_FRACTIONS)), np.nan)
-    found = False
-    for chain, releases in enumerate(made):
-        for iteration, release in releases:
-            if release.kind != "clip_count":
+    fractions: dict[str, np.ndarray] = {}
+    for suffix in suffixes:
+        of_step = [kind for kind in plan.releases_per_chain if kind.endswith(suffix)]
+        counted = [kind for kind in of_step if not kind.startswith(_CLIP_COUNT)]
+        for each in made:
+            if each.release.kind != _CLIP_COUNT + suffix:
                 continue
-            found = True
-            n = n_units if n_units is not None else max(1.0, float(release.value[2]))
-            begin = max([0, *ends[ends <= iteration]])
-            fractions[chain, begin : iteration + 1] = release.value[:2] / n
-    return {name: fractions[:, :, i] for i, name in enumerate(_CLIP_FRACTIONS)} if found else {}
+            value = each.release.value
+            n = n_units if n_units is not None else max(1.0, float(value[-1]))
+            begin = max([0, *ends[ends <= each.iteration]])
+            for kind, count in zip(counted, value, strict=False):
+                empty = np.full((plan.chains, plan.tune + plan.draws), np.nan)
+                by_iteration = fractions.setdefault(f"clip_fraction_{kind}", empty)
+                by_iteration[each.chain, begin : each.iteration + 1] = count / n
+    return fractions
 
 
-def _releases_group(made: Sequence[Sequence[tuple[int, Release]]], labels: Sequence[str], plan: Plan) -> xr.Dataset:
+def _releases_group(
+    made: Sequence[_Made], parameters: Sequence[str], labels: Mapping[str, Sequence[str]], plan: Plan
+) -> xr.Dataset:
     """Return all releases as arrays, one dimension for each kind."""
     variables: dict[str, Any] = {}
-    coords: dict[str, Any] = {"parameter": list(labels)}
-    for kind in plan.releases_per_chain:
-        entries = [
-            (chain, iteration, release)
-            for chain, releases in enumerate(made)
-            for iteration, release in releases
-            if release.kind == kind
-        ]
+    coords: dict[str, Any] = {"parameter": list(parameters)}
+    coords |= {f"parameter{suffix}": list(names) for suffix, names in labels.items()}
+    planned = [releases.kind for releases in plan.releases]
+    for kind in dict.fromkeys([*planned, *(each.release.kind for each in made)]):  # counts may ride along unplanned
+        entries = [each for each in made if each.release.kind == kind]
         if not entries:
             continue
+        suffix = next(suffix for suffix in labels if kind.endswith(suffix))
         along = f"{kind}_release"
-        coords[f"{kind}_chain"] = (along, [chain for chain, _, _ in entries])
-        coords[f"{kind}_iteration"] = (along, [iteration for _, iteration, _ in entries])
-        values = np.stack([release.value for _, _, release in entries])
-        across = {"gradient": ("parameter",), "log_ratio": (), "clip_count": ("counted",)}[kind]
-        variables[kind] = ((along, *across), values if across else values[:, 0])
-        variables[f"{kind}_noise_std"] = (along, [release.noise_std for _, _, release in entries])
-        for place, suffix in enumerate(("position", "position_new")):
-            if len(entries[0][2].where) > place:
-                positions = np.stack([release.where[place] for _, _, release in entries])
-                variables[f"{kind}_{suffix}"] = ((along, "parameter"), positions)
+        coords[f"{kind}_chain"] = (along, [each.chain for each in entries])
+        coords[f"{kind}_iteration"] = (along, [each.iteration for each in entries])
+        values = np.stack([each.release.value for each in entries])
+        across = f"parameter{suffix}" if values.shape[1] == len(labels[suffix]) else f"{kind}_entry"
+        single = kind.startswith(_SINGLE_NUMBERS)
+        variables[kind] = ((along,), values[:, 0]) if single else ((along, across), values)
+        variables[f"{kind}_noise_std"] = (along, [each.release.noise_std for each in entries])
+        for place, name in enumerate(("position", "position_new")):
+            if len(entries[0].release.where) > place:
+                positions = np.stack([each.release.where[place] for each in entries])
+                variables[f"{kind}_{name}"] = ((along, "parameter"), positions)
     attributes = {
         "description": (
             "Noisy releases, of which all draws are functions. Positions are on the unconstrained scale; "
-            "iterations count tuning first. Any use of these values is free of further privacy cost."
+            "iterations count tuning first; chain -1 is what was released once before the chains. Any use of these "
+            "values is free of further privacy cost."
         ),
         "tuning_steps": plan.tune,
     }
     return xr.Dataset(variables, coords=coords, attrs=attributes)
 
 
-def metadata(
-    plan: Plan, budget: PrivacyBudget, step: DPStep, names: PublishableNames, unit: str, n_units: int | None
-) -> dict[str, Any]:
+def metadata(plan: Plan, group: StepGroup, names: PublishableNames, unit: str, n_units: int | None) -> dict[str, Any]:
     """Return the attributes of the ``privacy`` group: plain numbers and strings, structures as JSON.
 
     Asked for between the charge and the run, so that nothing done to the step during the run can change it.
 
     Parameters
     ----------
-    plan, budget, step
-        What was paid for, by which step.
+    plan, group
+        What was paid for, by which steps.
     names : PublishableNames
         The variables that may leave.
     unit : str
@@ -222,15 +261,15 @@ def metadata(
     """
     noise = (
         "INSECURE: seeded pseudo-random noise"
-        if step.insecure_seed is not None
+        if group.seeded
         else ("exact discrete Gaussian (OpenDP) from operating-system entropy, on a grid at least 2**35 times finer")
     )
     problems = []
-    if step.insecure_seed is not None:
+    if group.seeded:
         problems.append("privacy noise was seeded (insecure_seed)")
-    if step.clip_diagnostics == "exact":
+    if group.exact_counts:
         problems.append("exact clip counts were returned (clip_diagnostics='exact')")
-    if not all(run.private for run in budget.history[:-1]):
+    if not all(run.private for run in group.budget.history[:-1]):
         problems.append("an earlier run on this budget was not private")
     attributes: dict[str, Any] = {
         "private": not problems,
@@ -242,18 +281,19 @@ def metadata(
         "rho": plan.rho,
         "accountant": plan.accountant,
         "releases": json.dumps([_as_json(releases, plan) for releases in plan.releases]),
-        "clip_bounds": json.dumps(step.clip_bounds),
+        "clip_bounds": json.dumps(group.clip_bounds),
         "noise": noise,
-        "sampler": step.name,
+        "sampler": group.name,
         "chains": plan.chains,
         "tune": plan.tune,
         "draws": plan.draws,
-        "budget_epsilon": budget.epsilon,
-        "budget_epsilon_spent": budget.epsilon_spent,
+        "budget_epsilon": group.budget.epsilon,
+        "budget_epsilon_spent": group.budget.epsilon_spent,
         "omitted_because_computed_from_rows": json.dumps(names.omitted),
         "pymc_dp_version": version("pymc_dp"),
         "pymc_version": pm.__version__,
         "opendp_version": version("opendp"),
+        **group.facts,
     }
     if n_units is not None:
         attributes["n_units"] = n_units

@@ -5,12 +5,13 @@ A PyMC step is never told how many chains there will be and has no say in the re
 `sample` and pass every other call through untouched.
 """
 
+import dataclasses
 import functools
 import inspect
 import logging
 import multiprocessing
 import warnings
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -20,18 +21,20 @@ import pytensor
 from pymc.initial_point import make_initial_point_fns_per_chain
 from pymc.sampling.mcmc import get_default_tune_steps
 from pymc.sampling.parallel import _cpu_count
-from pymc.step_methods.compound import flatten_steps
+from pymc.step_methods.compound import CompoundStep, flatten_steps
 from xarray import DataTree
 
 from pymc_dp import _validate
+from pymc_dp.accounting import Releases
 from pymc_dp.budget import Plan, PrivacyBudget
 from pymc_dp.exceptions import InvalidArgument, UnsupportedOption
 from pymc_dp.parameters import ParameterVector
 from pymc_dp.prior import Prior
 from pymc_dp.publish import metadata, publish, publishable_names
 from pymc_dp.release import Doors, InsecureNoise, MeteredDoor, NoiseSource, SecureNoise, refuse_overflow
-from pymc_dp.rows import UnitLikelihood
+from pymc_dp.rows import UnitLikelihood, number_of_units
 from pymc_dp.steps.base import Authorisation, DPStep
+from pymc_dp.steps.group import StepGroup
 
 _log = logging.getLogger(__name__)
 _pymc_sample: Callable[..., Any] = pm.sample
@@ -51,7 +54,8 @@ def sample(draws: int = 1000, **options: Any) -> DataTree:
     draws : int
         Kept iterations of each chain.
     **options
-        As in `pm.sample`. Different here: ``step`` has to hold a DP step that updates all free variables;
+        As in `pm.sample`. Different here: ``step`` is a DP step, or several that share a budget, which together
+        update all free variables;
         ``tune`` defaults to what the step wants (0 for most: tuning is paid for); ``initvals`` default to draws
         from the prior, and what you pass is taken as public; ``random_seed`` never determines privacy noise.
         Options that would let something else than releases leave are refused.
@@ -86,26 +90,28 @@ def sample(draws: int = 1000, **options: Any) -> DataTree:
     arguments = dict(settings.arguments)
     _refuse_unsupported_options(arguments, arguments.pop("kwargs"))
     model = pm.modelcontext(arguments["model"])
-    step = _dp_step(arguments["step"], model)
+    group = _dp_step_group(arguments["step"], model)
+    step = group.steps[0] if len(group.steps) == 1 else CompoundStep(group.steps)
     tune = get_default_tune_steps(step, arguments["tune"])
     cores = min(4, _cpu_count()) if arguments["cores"] is None else arguments["cores"]
     chains = max(2, cores) if arguments["chains"] is None else arguments["chains"]
-    budget = step.budget
-    plan = budget.plan(step, draws=draws, tune=tune, chains=chains)  # refuses early, before the slow work
+    budget = group.budget
+    _tell_n_units(group, model)
+    plan = budget.plan(group, draws=draws, tune=tune, chains=chains)  # refuses early, before the slow work
     _refuse_bad_options(arguments, model, plan)
 
-    names = publishable_names(model, step.unit, arguments["var_names"])
-    rows = UnitLikelihood(model, step.unit, step.unit_index)
+    names = publishable_names(model, group.unit, arguments["var_names"])
+    rows = UnitLikelihood(model, group.unit, group.unit_index)
     _warn_about_delta(budget, rows)
-    refuse_overflow(plan.noise_multipliers.values(), rows.n_units)
+    refuse_overflow({noise for schedule in plan.noise_schedules.values() for noise in schedule}, rows.n_units)
     prior = Prior(model)
     rows.warm_up()
-    prior.log_density(step.parameters.to_theta(model.initial_point(random_seed=0)))
+    prior.log_density(group.steps[0].parameters.to_theta(model.initial_point(random_seed=0)))
 
-    labels = list(step.parameters.labels) if step.keep_releases else None
-    with _charged(budget, plan, step, rows, prior):
+    labels = group.labels
+    with _charged(plan, group, rows, prior):
         n_units = rows.n_units if budget.relation == "substitute" else None
-        facts = metadata(plan, budget, step, names, rows.unit_in_words, n_units)
+        facts = metadata(plan, group, names, rows.unit_in_words, n_units)
         tree = _pymc_sample(
             **{
                 **arguments,
@@ -116,40 +122,74 @@ def sample(draws: int = 1000, **options: Any) -> DataTree:
                 "cores": cores,
                 "var_names": names.kept,
                 "initvals": arguments["initvals"] or dict.fromkeys(model.free_RVs, "prior"),
-                "random_seed": arguments["random_seed"] if arguments["random_seed"] is not None else step.insecure_seed,
+                "random_seed": arguments["random_seed"] if arguments["random_seed"] is not None else group.random_seed,
                 "discard_tuned_samples": False,  # releases made while tuning are paid for, too
             }
         )
+        once = [step.released_once for step in group.steps]
     return publish(
         tree,
+        once,
         plan=plan,
         facts=facts,
         names=names,
+        parameters=group.steps[0].parameters.labels,
         labels=labels,
+        keep_releases=group.keep_releases,
         keep_warmup=not arguments["discard_tuned_samples"],
     )
 
 
 @contextmanager
-def _charged(budget: PrivacyBudget, plan: Plan, step: DPStep, rows: UnitLikelihood, prior: Prior) -> Iterator[None]:
-    """Charge the plan, let the step run once, and take the authorisation back however the run ends."""
-    noise: NoiseSource = SecureNoise() if step.insecure_seed is None else InsecureNoise(step.insecure_seed)
-    make_door = functools.partial(
-        MeteredDoor,
-        rows,
-        relation=budget.relation,
-        allowance=plan.releases_per_chain,
-        noise_multipliers=plan.noise_multipliers,
-        exact_counts=step.clip_diagnostics == "exact",
-    )
-    doors = Doors(make_door, noise, plan.chains)
+def _charged(plan: Plan, group: StepGroup, rows: UnitLikelihood, prior: Prior) -> Iterator[None]:
+    """Charge the plan, let the steps run once, and take the authorisation back however the run ends."""
+    budget, all_doors = group.budget, []
     try:
         budget.charge(plan)
-        step.authorise(Authorisation(doors, prior, plan.noise_multipliers, budget.epsilon_spent))
+        spent = budget.epsilon_spent
+        for place, (step, suffix) in enumerate(zip(group.steps, group.suffixes, strict=True)):
+            noise: NoiseSource = SecureNoise()
+            if step.insecure_seed is not None:
+                noise = InsecureNoise([step.insecure_seed, place])
+            paid = _of_step(plan.noise_multipliers, suffix)
+            make_door = functools.partial(
+                MeteredDoor,
+                rows,
+                relation=budget.relation,
+                noise_multipliers=paid,
+                scheduled=_renamed(plan.scheduled_per_chain, suffix),
+                exact_counts=step.clip_diagnostics == "exact",
+            )
+            per_chain, once = _of_step(plan.releases_per_chain, suffix), _of_step(plan.releases_once, suffix)
+            all_doors.append(Doors(make_door, noise, plan.chains, per_chain, once))
+            schedules = _of_step(plan.noise_schedules, suffix)
+            step.authorise(Authorisation(all_doors[-1], prior, paid, spent, schedules))
         yield
     finally:
-        step.withdraw()
-        doors.close()
+        for step in group.steps:
+            step.withdraw()
+        for doors in all_doors:
+            doors.close()
+
+
+def _of_step(by_kind: Mapping[str, Any], suffix: str) -> dict[str, Any]:
+    """Return what belongs to the step whose kinds of releases end in `suffix`, without it."""
+    return {kind.removesuffix(suffix): value for kind, value in by_kind.items() if kind.endswith(suffix)}
+
+
+def _renamed(events: Sequence[Releases], suffix: str) -> tuple[Releases, ...]:
+    """Return the events of the step whose kinds of releases end in `suffix`, without it."""
+    return tuple(
+        dataclasses.replace(event, kind=event.kind.removesuffix(suffix))
+        for event in events
+        if event.kind.endswith(suffix)
+    )
+
+
+def _tell_n_units(group: StepGroup, model: pm.Model) -> None:
+    """Tell steps that draw batches of a fixed size how many units there are, where that is public."""
+    if group.budget.relation == "substitute":
+        group.know_n_units(number_of_units(model, group.unit, group.unit_index))
 
 
 def _dp_steps(step: Any) -> list[DPStep]:
@@ -166,22 +206,24 @@ def _dp_steps(step: Any) -> list[DPStep]:
     return found
 
 
-def _dp_step(step: Any, model: pm.Model) -> DPStep:
+def _dp_step_group(step: Any, model: pm.Model) -> StepGroup:
+    """Return the DP steps, which together have to update every free variable, each of them once."""
     found = _dp_steps(step)
     if not found:
         raise UnsupportedOption("pymc_dp.sample needs step=: a differentially private step such as DPHMC.")
-    if len(found) > 1:
-        raise UnsupportedOption("Pass one DP step that updates all free variables; several are not supported.")
-    left_over = [var.name for var in model.value_vars if var not in found[0].vars]
+    moved = [var for one in found for var in one.vars]
+    left_over = [var.name for var in model.value_vars if var not in moved]
     steps = step if isinstance(step, Sequence) else [step]
-    if left_over or sum(len(flatten_steps(one)) for one in steps) > 1:
+    if left_over or sum(len(flatten_steps(one)) for one in steps) > len(found):
         raise UnsupportedOption(
-            "Every free variable has to be updated by the DP step: a step that is not private would publish the "
-            f"data through {', '.join(left_over) or 'the others'}. Leave out vars= and the other steps."
+            "Every free variable has to be updated by a DP step: a step that is not private would publish the "
+            f"data through {', '.join(left_over) or 'the others'}. Leave out vars= and steps that are not private."
         )
-    if len(found[0].vars) != len(model.value_vars):
+    if any(var not in model.value_vars for var in moved):
         raise UnsupportedOption("The DP step was made for another model. Make it inside this model's context.")
-    return found[0]
+    if len(moved) > len(model.value_vars):
+        raise UnsupportedOption("A free variable is updated by two DP steps. Name each in the vars= of one of them.")
+    return StepGroup(found)
 
 
 def _refuse_unsupported_options(arguments: dict[str, Any], unknown: dict[str, Any]) -> None:

@@ -231,7 +231,7 @@ def uniform_below(entropy: Entropy, limit: int, count: int) -> IntArray:
 
 
 def distinct_below(entropy: Entropy, limit: int, count: int) -> IntArray:
-    """Return a uniform subset of size `count` of 0, ..., limit - 1, at most half of them: the first different values."""
+    """Return a uniform subset of size `count` of 0, ..., limit - 1: the first different ones of many uniform values."""
     values = np.zeros(0, dtype=np.int64)
     while len(values) < count:
         values = np.concatenate([values, uniform_below(entropy, limit, 2 * (count - len(values)) + 8)])

@@ -105,13 +105,16 @@ class MeteredDoor:
         self._exact_counts = exact_counts
         on_batches = any(not isinstance(event, GaussianReleases) for event in scheduled)
         self._batch_counts = BatchCounts(1 if relation == "substitute" else 2) if on_batches else None
-        self._clipped = {"gradient": 0, "log_ratio": 0}
-        self._evaluations = {"gradient": 0, "log_ratio": 0}
+        self._clipped = {kind: 0 for kind in allowance if kind != "clip_count"}
+        self._evaluations = dict(self._clipped)
 
-    def gradient(self, theta: FloatArray, bound: float, noise_multiplier: float) -> Release:
+    def gradient(
+        self, theta: FloatArray, bound: float, noise_multiplier: float, blocks: Sequence[bool] | None = None
+    ) -> Release:
         """Release a clipped gradient sum at `theta`. See `pymc_dp.release.interface.Door`."""
         self._meter.spend("gradient", noise_multiplier)
-        clipped_sum = self._rows.clipped_gradient(theta, bound, self._grid_of_sum(bound, noise_multiplier))
+        grid = self._grid_of_sum(bound, noise_multiplier)
+        clipped_sum = self._rows.clipped_gradient(theta, bound, grid, blocks=blocks)
         return self._released("gradient", clipped_sum, noise_multiplier, theta)
 
     def batch_gradient(

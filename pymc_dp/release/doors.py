@@ -3,7 +3,7 @@
 import os
 import shutil
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 from pymc_dp.exceptions import NoPlan
@@ -21,17 +21,31 @@ class Doors:
     Parameters
     ----------
     make_door : callable
-        Makes a door, given its source of noise as ``noise=``. It has to be picklable.
+        Makes a door, given its source of noise as ``noise=`` and how many releases of each kind it may make as
+        ``allowance=``. It has to be picklable.
     noise : NoiseSource
         Where the noise comes from.
     chains : int
         How many doors may be opened.
+    allowance : mapping of str to int
+        What one chain releases.
+    allowance_once : mapping of str to int
+        What is released before the chains start.
     """
 
-    def __init__(self, make_door: Callable[..., MeteredDoor], noise: NoiseSource, chains: int) -> None:
+    def __init__(
+        self,
+        make_door: Callable[..., MeteredDoor],
+        noise: NoiseSource,
+        chains: int,
+        allowance: Mapping[str, int],
+        allowance_once: Mapping[str, int] | None = None,
+    ) -> None:
         self._make_door = make_door
         self._noise = noise
         self._chains = chains
+        self._allowance = dict(allowance)
+        self._allowance_once = dict(allowance_once or {})
         self._folder = Path(tempfile.mkdtemp(prefix="pymc_dp-run-"))
 
     def open(self, key: tuple[int, ...]) -> MeteredDoor:
@@ -43,17 +57,35 @@ class Doors:
             If all planned chains have started, or the run is over.
         """
         for chain in range(self._chains):
-            try:
-                os.close(os.open(self._folder / f"chain-{chain}", os.O_CREAT | os.O_EXCL | os.O_WRONLY))
-            except FileExistsError:
-                continue
-            except FileNotFoundError:
-                raise NoPlan("The run that was paid for is over. Call pm.sample again to plan a new one.") from None
-            return self._make_door(noise=self._noise.for_chain(key))
+            if self._claim(f"chain-{chain}"):
+                return self._make_door(noise=self._noise.for_chain(key), allowance=self._allowance)
         raise NoPlan(
             f"All {self._chains} chains that were paid for have started; one more would not be covered. "
             "Call pm.sample with the number of chains you need."
         )
+
+    def open_once(self) -> MeteredDoor:
+        """Return the door of what is released once, before the chains start.
+
+        Raises
+        ------
+        NoPlan
+            If it has been opened, or the run is over.
+        """
+        if not self._claim("once"):
+            raise NoPlan("What this run releases before its chains has been released.")
+        # No chain's key begins with a number as large as this one.
+        return self._make_door(noise=self._noise.for_chain((2**32 - 1,)), allowance=self._allowance_once)
+
+    def _claim(self, name: str) -> bool:
+        """Create a file; return False if it is there already."""
+        try:
+            os.close(os.open(self._folder / name, os.O_CREAT | os.O_EXCL | os.O_WRONLY))
+        except FileExistsError:
+            return False
+        except FileNotFoundError:
+            raise NoPlan("The run that was paid for is over. Call pm.sample again to plan a new one.") from None
+        return True
 
     def close(self) -> None:
         """End the run: no copy of this object can open a door any more."""

@@ -48,8 +48,13 @@ class Door(Protocol):
     ``noise_multiplier`` is the standard deviation of the noise divided by the sensitivity of the clipped sum.
     """
 
-    def gradient(self, theta: FloatArray, bound: float, noise_multiplier: float) -> Release:
-        """Release the sum over units of log-likelihood gradients, each clipped to the norm `bound`."""
+    def gradient(
+        self, theta: FloatArray, bound: float, noise_multiplier: float, blocks: Sequence[bool] | None = None
+    ) -> Release:
+        """Release the sum over units of log-likelihood gradients, each clipped to the norm `bound`.
+
+        `blocks` says which of the model's value variables take part; the others have no entry in the release.
+        """
         ...
 
     def log_ratio(self, theta: FloatArray, theta_new: FloatArray, bound: float, noise_multiplier: float) -> Release:
@@ -74,9 +79,9 @@ class Door(Protocol):
         ...
 
     def clip_counts(self, noise_multiplier: float) -> Release:
-        """Release how many units were clipped, per gradient and per log-ratio since the last such release.
+        """Release how many units were clipped, on average since the last such release.
 
-        Entries: clipped units in a gradient, clipped units in a log-ratio, and where the number of units is
-        protected (``"add-remove"``) that number. An entry's standard deviation is `noise_std`.
+        Entries: clipped units in a release of each planned kind (a gradient, a log-ratio), and where the number of
+        units is protected (``"add-remove"``) that number. An entry's standard deviation is `noise_std`.
         """
         ...

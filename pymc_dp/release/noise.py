@@ -8,7 +8,7 @@ exact discrete Gaussian (Canonne, Kamath and Steinke 2020), drawn from the opera
 import functools
 import math
 import os
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Any, Protocol
 
 import numpy as np
@@ -124,7 +124,7 @@ class InsecureNoise:
     description = "INSECURE: seeded pseudo-random noise, no privacy"
     secure = False
 
-    def __init__(self, seed: int, key: tuple[int, ...] = ()) -> None:
+    def __init__(self, seed: int | Sequence[int], key: tuple[int, ...] = ()) -> None:
         self._seed = seed
         self._generator = np.random.default_rng(np.random.SeedSequence(entropy=seed, spawn_key=key))
         of_batches = np.random.SeedSequence(entropy=seed, spawn_key=(*key, _OF_BATCHES))

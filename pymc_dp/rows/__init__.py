@@ -1,6 +1,6 @@
 """The row engine: per-unit log-likelihoods and gradients of a PyMC model, clipped and summed exactly."""
 
 from pymc_dp.rows.clipped_sum import ClippedSum
-from pymc_dp.rows.likelihood import UnitLikelihood
+from pymc_dp.rows.likelihood import UnitLikelihood, number_of_units
 
-__all__ = ["ClippedSum", "UnitLikelihood"]
+__all__ = ["ClippedSum", "UnitLikelihood", "number_of_units"]

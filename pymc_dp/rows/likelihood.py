@@ -378,6 +378,21 @@ def _unit_of_each_row(
     return index.astype(np.int64)
 
 
+def number_of_units(
+    model: pm.Model, unit: str | None = None, unit_index: str | NDArray[np.integer] | None = None
+) -> int:
+    """Return how many units there are, without building their likelihood. Public under substitution only.
+
+    Raises
+    ------
+    UnsupportedModel, InvalidArgument
+        As in `UnitLikelihood`.
+    """
+    n_rows = split(model, unit).n_rows
+    index = _unit_of_each_row(model, unit_index, n_rows)
+    return n_rows if index is None else np.unique(index).size
+
+
 def _unit_in_words(dim: str | None, unit_index: str | NDArray[np.integer] | None) -> str:
     if unit_index is not None:
         return f"all rows with the same {unit_index if isinstance(unit_index, str) else 'unit_index'}"

@@ -1,8 +1,8 @@
 """What every DP step shares: its arguments, its life in `pm.sample`, and the records it leaves behind.
 
-A sampler subclasses `DPStep`, says what one chain releases (`release_requests`), and moves the parameters
+A sampler subclasses `DPStep`, says what one chain releases (`sampler_requests`), and moves the parameters
 (`transition`), asking for releases through `release_gradient` and `release_log_ratio`. It sees no data, no noise
-and no accounting.
+and no accounting. Where several steps share a model, each sees and moves its own parameters only.
 """
 
 import math
@@ -13,6 +13,7 @@ from typing import Any, ClassVar, Literal, NoReturn, Protocol
 
 import numpy as np
 import pymc as pm
+from numpy.typing import NDArray
 from pymc.step_methods.arraystep import BlockedStep
 from pymc.step_methods.compound import StepMethodState
 from pymc.step_methods.state import dataclass_state
@@ -34,6 +35,18 @@ _CLIP_COUNT_SHARE = 0.01
 _CLIP_COUNT_WINDOWS = 4
 
 
+#: Statistics of every Metropolis–Hastings sampler: a transition gives the first four, this module the others.
+SHARED_STATS: dict[str, tuple[type, list[int] | None]] = {
+    "accepted": (bool, []),
+    "acceptance_rate": (np.float64, []),
+    "log_ratio": (np.float64, []),
+    "noise_std": (np.float64, []),
+    "epsilon_charged": (np.float64, []),
+    "mean_accepted": (np.float64, []),
+    "releases": (object, None),
+}
+
+
 class LogDensity(Protocol):
     """A data-free log-density and its gradient: the prior."""
 
@@ -46,11 +59,36 @@ class LogDensity(Protocol):
         ...
 
 
+class _PriorOfSome:
+    """The prior as a function of one step's own parameters, the others held where they are."""
+
+    def __init__(self, prior: LogDensity, own: NDArray[np.intp], whole: FloatArray) -> None:
+        self._prior, self._own, self._whole = prior, own, whole
+
+    def log_density(self, theta: FloatArray) -> float:
+        return self._prior.log_density(embedded(theta, self._own, self._whole))
+
+    def gradient(self, theta: FloatArray) -> FloatArray:
+        gradient: FloatArray = self._prior.gradient(embedded(theta, self._own, self._whole))[self._own]
+        return gradient
+
+
+def embedded(theta: FloatArray, own: NDArray[np.intp], whole: FloatArray) -> FloatArray:
+    """Return `whole` with the entries `own` replaced by `theta`."""
+    changed = whole.copy()
+    changed[own] = theta
+    return changed
+
+
 class OpensDoors(Protocol):
     """Opens the door of one chain after another."""
 
     def open(self, key: tuple[int, ...]) -> Door:
         """Return the door of one more chain."""
+        ...
+
+    def open_once(self) -> Door:
+        """Return the door of what is released before the chains start."""
         ...
 
 
@@ -85,7 +123,7 @@ class Transition:
 
     Attributes
     ----------
-    theta : ndarray, shape (parameters,)
+    theta : ndarray, shape (own parameters,)
         The next state of the chain.
     stats : dict
         Sample statistics; functions of releases, the prior and public randomness only.
@@ -108,11 +146,13 @@ class DPStep(BlockedStep):
     Parameters
     ----------
     vars : sequence of variables, optional
-        Free variables to update. A DP step has to update all of them. Default: all.
+        Free variables to update. Default: all. Several DP steps may share a model and a budget, each with variables
+        of its own.
     budget : PrivacyBudget
         What the run is charged to.
     budget_share : float
-        Part of what is left in the budget that a run of this step may spend, in (0, 1].
+        Part of what is left in the budget that a run of this step may spend, in (0, 1]. The shares of several steps
+        are scaled down together where they add up to more than 1.
     unit : str, optional
         The dim that counts units of privacy. Default: the first axis of the observed variables.
     unit_index : str or ndarray of int, shape (rows,), optional
@@ -182,6 +222,13 @@ class DPStep(BlockedStep):
         except ValueError:
             raise InvalidArgument("vars names a variable that is no free variable of the model.") from None
         self.parameters = ParameterVector(model)
+        moved = {var.name for var in self.vars}
+        #: Which value variables the step moves, and where their entries stand in the whole vector.
+        self._blocks = tuple(name in moved for name in self.parameters.names)
+        where = [np.arange(part.start, part.stop) for part in self.parameters.slices]
+        own = [places for places, mine in zip(where, self._blocks, strict=True) if mine]
+        self._own = np.concatenate(own) if own else np.zeros(0, dtype=np.intp)
+        self._whole = np.zeros(self.parameters.size)
         self.tune = False
         self._iteration = self._tuning_iterations = 0
         self.rng = np.random.default_rng()
@@ -212,18 +259,25 @@ class DPStep(BlockedStep):
         """
 
     def what_would_fit(self, noise_factor: float) -> str:
-        """Say which settings would fit, if all given noise has to grow by a factor."""
-        return f"All noise multipliers would have to be {noise_factor:.3g} times as large."
+        """Say which settings would fit, if all noise that is given had to grow by a factor."""
+        return f"What would fit: noise multipliers {noise_factor:.3g} times as large."
 
-    @property
-    def facts(self) -> dict[str, Any]:
-        """What else a reader of the result has to know of the run: plain numbers and strings."""
-        return {}
+    def prelude_requests(self) -> Sequence[ReleaseRequest]:
+        """Return what is released once before the chains start (with ``once=True``): nothing, for most samplers."""
+        return ()
+
+    def prelude(self) -> None:
+        """Make those releases; what it keeps is copied to every chain, so it may hold nothing but releases."""
 
     @property
     def private(self) -> bool:
         """Whether the result of a run is private: its noise is not seeded and no exact counts are returned."""
         return self.insecure_seed is None and self.clip_diagnostics != "exact"
+
+    @property
+    def facts(self) -> dict[str, Any]:
+        """What else a reader of the result has to know of the run: plain numbers and strings."""
+        return {}
 
     @property
     @abstractmethod
@@ -233,9 +287,25 @@ class DPStep(BlockedStep):
     # What a sampler uses ----------------------------------------------------------------------------------
 
     @property
+    def size(self) -> int:
+        """How many unconstrained parameters the step moves."""
+        return int(self._own.size)
+
+    @property
+    def labels(self) -> list[str]:
+        """Names of the parameters that the step moves."""
+        return [self.parameters.labels[place] for place in self._own]
+
+    @property
+    def moves_all(self) -> bool:
+        """Whether no other step moves the point between two iterations of this one."""
+        return self.size == self.parameters.size
+
+    @property
     def prior(self) -> LogDensity:
-        """The exact log-prior."""
-        return self._authorised().prior
+        """The exact log-prior, as a function of the step's own parameters."""
+        prior = self._authorised().prior
+        return prior if self.moves_all else _PriorOfSome(prior, self._own, self._whole)
 
     @property
     def tuning(self) -> bool:
@@ -244,29 +314,58 @@ class DPStep(BlockedStep):
 
     def release_gradient(self, theta: FloatArray, bound: float) -> Release:
         """Ask the door for a noisy clipped gradient of the log-likelihood at `theta`."""
-        multiplier = self._authorised().noise_multipliers["gradient"]
-        return self._record(self._open_door().gradient(theta, bound, multiplier))
+        multiplier = self._noise_multiplier("gradient")
+        return self._record(self._open_door().gradient(self._embedded(theta), bound, multiplier, self._only_own))
 
     def release_log_ratio(self, theta: FloatArray, theta_new: FloatArray, bound: float) -> Release:
         """Ask the door for a noisy clipped log-likelihood ratio."""
-        multiplier = self._authorised().noise_multipliers["log_ratio"]
-        return self._record(self._open_door().log_ratio(theta, theta_new, bound, multiplier))
+        multiplier = self._noise_multiplier("log_ratio")
+        old, new = self._embedded(theta), self._embedded(theta_new)
+        return self._record(self._open_door().log_ratio(old, new, bound, multiplier))
+
+    @property
+    def _only_own(self) -> tuple[bool, ...] | None:
+        return None if self.moves_all else self._blocks
+
+    def _embedded(self, theta: FloatArray) -> FloatArray:
+        return theta if self.moves_all else embedded(theta, self._own, self._whole)
+
+    def _noise_multiplier(self, kind: str) -> float:
+        return self._authorised().noise_multipliers[kind]
 
     # The plan ---------------------------------------------------------------------------------------------
 
     def release_requests(self, tune: int, draws: int) -> list[ReleaseRequest | Releases]:
-        """Return everything that one chain releases. See `pymc_dp.budget.PlannableStep`."""
-        requests = list(self.sampler_requests(tune, draws))
+        """Return everything that one chain releases, and what is released once before all chains.
+
+        See `pymc_dp.budget.PlannableStep`.
+        """
+        per_chain = list(self.sampler_requests(tune, draws))
+        requests = [*self.prelude_requests(), *per_chain]
         if self.clip_diagnostics != "private" or self.counts_on_batches:
             return requests
         rest = 1.0 - _CLIP_COUNT_SHARE
-        scaled = [replace(r, share=r.share * rest) if isinstance(r, ReleaseRequest) else r for r in requests]
+        scaled = [
+            replace(each, share=each.share * rest) if isinstance(each, ReleaseRequest) else each for each in requests
+        ]
         windows = len(window_ends(tune, draws))
-        return [*scaled, ReleaseRequest("clip_count", windows, _CLIP_COUNT_SHARE, 3)]
+        counted = len({request.kind for request in per_chain}) + 1  # the number of units may be one of them
+        return [*scaled, ReleaseRequest("clip_count", windows, _CLIP_COUNT_SHARE, counted)]
 
     def authorise(self, authorisation: Authorisation) -> None:
-        """Let the step run; the seam calls this once the plan has been charged."""
+        """Let the step run; the seam calls this once the plan has been charged.
+
+        What is released once, before the chains start, is released here.
+        """
         self._authorisation = authorisation
+        self._released: list[Release] = []
+        if self.prelude_requests():
+            self._door = authorisation.doors.open_once()
+            try:
+                self.prelude()
+            finally:
+                self._door = None
+        self.released_once = ReleasesOfIteration(tuple(self._released))
 
     def withdraw(self) -> None:
         """Take the authorisation back; the seam calls this when the run ends, however it ends."""
@@ -291,13 +390,14 @@ class DPStep(BlockedStep):
         self._tuning_iterations = tune
         self._window_ends = frozenset(window_ends(tune, draws))
         self._accepted = 0
-        self._released: list[Release] = []
+        self._released = []
         self.start()
 
     def step(self, point: Mapping[str, np.ndarray]) -> tuple[dict[str, np.ndarray], list[dict[str, Any]]]:
         """Make one iteration."""
         authorised = self._authorised()
-        transition = self.transition(self.parameters.to_theta(point))
+        self._whole = self.parameters.to_theta(point)
+        transition = self.transition(self._whole[self._own])
         stats = transition.stats
         self._accepted += bool(stats["accepted"])
         self._iteration += 1
@@ -307,7 +407,8 @@ class DPStep(BlockedStep):
         stats["mean_accepted"] = self._accepted / self._iteration
         stats["releases"] = ReleasesOfIteration(tuple(self._released))
         self._released = []
-        return self.parameters.to_point(transition.theta), [stats]
+        whole = embedded(transition.theta, self._own, self._whole)
+        return {**point, **self.parameters.to_point(whole)}, [stats]
 
     def _record(self, release: Release) -> Release:
         self._released.append(release)
@@ -346,7 +447,7 @@ class DPStep(BlockedStep):
     def __reduce_ex__(self, protocol: Any) -> Any:
         """Copy without the constructor's arguments: a worker needs neither the budget nor the model."""
         state = {name: value for name, value in self.__dict__.items() if not name.endswith("__newargs")}
-        state |= {"budget": None, "_door": None, "unit_index": None, "_released": []}
+        state |= {"budget": None, "_door": None, "unit_index": None, "_released": [], "released_once": None}
         return _blank_step, (type(self),), state
 
     def __copy__(self) -> NoReturn:

@@ -32,7 +32,8 @@ from pymc_dp.budget import ReleaseRequest
 from pymc_dp.exceptions import InvalidArgument
 from pymc_dp.parameters import FloatArray
 from pymc_dp.release.interface import Release
-from pymc_dp.steps.base import DPStep, Transition
+from pymc_dp.steps.acceptance import penalty_test, untested
+from pymc_dp.steps.base import SHARED_STATS, DPStep, Transition
 from pymc_dp.steps.tuning import SMALLEST_CLIP_BOUND, kinetic_energy, required
 
 
@@ -42,7 +43,7 @@ class DPHMC(DPStep):
     Parameters
     ----------
     vars : sequence of variables, optional
-        Free variables to update: all of them, in any order. Default: all.
+        Free variables to update, in any order. Default: all.
     budget : PrivacyBudget
         What the run is charged to. All iterations of all chains, tuning included, are charged before the data
         is touched.
@@ -67,7 +68,8 @@ class DPHMC(DPStep):
         Part of the cost spent on gradients; the rest is spent on log-ratios.
     reuse_gradient : bool
         Keep the noisy gradient of the current state: n_leapfrog·iterations + 1 gradients a chain instead of
-        (n_leapfrog + 1)·iterations. False gives the paper's algorithm.
+        (n_leapfrog + 1)·iterations. False gives the paper's algorithm. A step that shares the model with others
+        never keeps it: they move the point that it belongs to.
     budget_share, unit, unit_index, clip_diagnostics, keep_releases, insecure_seed, model
         See `pymc_dp.steps.base.DPStep`.
 
@@ -92,15 +94,9 @@ class DPHMC(DPStep):
 
     name = "dp_hmc"
     stats_dtypes_shapes: ClassVar[dict[str, tuple[type, list[int] | None]]] = {
-        "accepted": (bool, []),
-        "acceptance_rate": (np.float64, []),
+        **SHARED_STATS,
         "diverging": (bool, []),
-        "epsilon_charged": (np.float64, []),
-        "log_ratio": (np.float64, []),
-        "mean_accepted": (np.float64, []),
         "n_gradients": (np.int64, []),
-        "noise_std": (np.float64, []),
-        "releases": (object, None),
         "step_size": (np.float64, []),
     }
 
@@ -131,8 +127,8 @@ class DPHMC(DPStep):
         if self.step_size_jitter:
             _validate.open_unit_interval("step_size_jitter", step_size_jitter)
         self.gradient_share = _validate.open_unit_interval("gradient_share", gradient_share)
-        self.reuse_gradient = bool(reuse_gradient)
-        self._kinetic_energy: QuadPotential = kinetic_energy(mass_matrix, self.parameters.size)
+        self.reuse_gradient = bool(reuse_gradient) and self.moves_all
+        self._kinetic_energy: QuadPotential = kinetic_energy(mass_matrix, self.size)
         self.start()
 
     @property
@@ -145,7 +141,7 @@ class DPHMC(DPStep):
         iterations = tune + draws
         gradients = iterations * self.n_leapfrog + (1 if self.reuse_gradient else iterations)
         return [
-            ReleaseRequest("gradient", gradients, self.gradient_share, self.parameters.size),
+            ReleaseRequest("gradient", gradients, self.gradient_share, self.size),
             ReleaseRequest("log_ratio", draws, 1.0 - self.gradient_share, 1),
         ]
 
@@ -165,27 +161,25 @@ class DPHMC(DPStep):
         if gradient is None or not self.reuse_gradient:
             gradient = self.release_gradient(theta, self.clip_gradient)
         theta_new, momentum_new, gradient_new, n_gradients = self._leapfrog(theta, momentum, gradient, step_size)
-        stats = {"step_size": step_size, "n_gradients": n_gradients + (gradient is not self._gradient)}
+        stats: dict[str, Any] = {"step_size": step_size, "n_gradients": n_gradients + (gradient is not self._gradient)}
         self._gradient = gradient
 
         log_prior_ratio = self.prior.log_density(theta_new) - self.prior.log_density(theta)
-        if gradient_new is None or not np.isfinite(log_prior_ratio):
-            return Transition(theta, stats | _untested(accepted=False))
-        if self.tuning:
-            self._gradient = gradient_new
-            return Transition(theta_new, stats | _untested(accepted=True))
-
-        bound = self.clip_log_ratio * float(np.linalg.norm(theta_new - theta))
-        if not 0.0 < bound < np.inf:  # nowhere, or too far to be told: nothing is asked
-            return Transition(theta, stats | _untested(accepted=False))
-        ratio = self.release_log_ratio(theta, theta_new, bound)
-        energy_change = self._kinetic_energy.energy(momentum_new) - self._kinetic_energy.energy(momentum)
-        log_accept = float(ratio.value[0]) + log_prior_ratio - energy_change - 0.5 * ratio.noise_std**2
-        accepted = bool(log_uniform < log_accept)
-        if accepted:
-            theta, self._gradient = theta_new, gradient_new
-        stats |= {"diverging": False, "accepted": accepted, "acceptance_rate": float(np.exp(min(0.0, log_accept)))}
-        return Transition(theta, stats | {"log_ratio": float(ratio.value[0]), "noise_std": ratio.noise_std})
+        stats["diverging"] = gradient_new is None or not np.isfinite(log_prior_ratio)
+        if self.tuning or stats["diverging"]:
+            stats |= untested(accepted=not stats["diverging"])
+        else:
+            energy_change = self._kinetic_energy.energy(momentum_new) - self._kinetic_energy.energy(momentum)
+            stats |= penalty_test(
+                lambda bound: self.release_log_ratio(theta, theta_new, bound),
+                self.clip_log_ratio * float(np.linalg.norm(theta_new - theta)),
+                log_prior_ratio - energy_change,
+                log_uniform,
+            )
+        if not stats["accepted"]:
+            return Transition(theta, stats)
+        self._gradient = gradient_new
+        return Transition(theta_new, stats)
 
     def _leapfrog(
         self, theta: FloatArray, momentum: FloatArray, gradient: Release, step_size: float
@@ -208,9 +202,3 @@ class DPHMC(DPStep):
 
     def _jittered_step_size(self) -> float:
         return self.step_size * (1.0 + self.step_size_jitter * (2.0 * float(self._halton.random(1)[0, 0]) - 1.0))
-
-
-def _untested(*, accepted: bool) -> dict[str, Any]:
-    """Return the statistics of a move without a test: one of tuning, or one that left the numbers."""
-    untested = {"log_ratio": np.nan, "noise_std": np.nan, "acceptance_rate": float(accepted)}
-    return {**untested, "diverging": not accepted, "accepted": accepted}

@@ -127,7 +127,7 @@ class DPSGHMC(StochasticGradientStep):
         damping = 0.5 * step_size * friction / self.mass.masses
         theta = theta + 0.5 * step_size * self.mass.velocity(momentum)
         for leap in range(1, self.n_leapfrog + 1):
-            drift = self.drift(theta, step_size)
+            drift = self.drift(theta)
             if drift is None:
                 return None
             kicked = self.mass.times(1.0 - damping, momentum) + step_size * drift

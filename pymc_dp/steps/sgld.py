@@ -90,7 +90,7 @@ class DPSGLD(StochasticGradientStep):
         masses = self.mass.masses
         rest = np.sqrt(step_size / masses * (1.0 - masses.min() / masses))
         for _ in range(self.n_steps):
-            drift = self.drift(theta, step_size)
+            drift = self.drift(theta)
             if drift is None:
                 return None
             theta = theta + 0.5 * step_size * self.mass.velocity(drift)

@@ -120,7 +120,7 @@ class DPSGNHT(StochasticGradientStep):
         for _ in range(self.n_steps):
             theta = theta + 0.5 * step_size * self.mass.velocity(momentum)
             friction += 0.5 * step_size * self._heating(momentum)
-            drift = self.drift(theta, step_size)
+            drift = self.drift(theta)
             damping = 0.5 * step_size * friction * mean_mass / self.mass.masses
             if drift is None or not np.all(damping > -1.0):  # so cold that friction turned into explosion
                 return None

@@ -161,7 +161,7 @@ class StochasticGradientStep(DPStep):
         self.tempering = _validate.positive("tempering", tempering)
         if self.tempering > 1.0:
             raise InvalidArgument(f"tempering must be at most 1, but is {tempering:g}.")
-        self.mass = MassMatrix(mass_matrix, self.parameters.size)
+        self.mass = MassMatrix(mass_matrix, self.size)
 
     # What a sampler defines -------------------------------------------------------------------------------
 
@@ -197,31 +197,33 @@ class StochasticGradientStep(DPStep):
         step_size = self.step_sizes.at(1)
         return (paid * self._noise_unit() / self.noise_of_dynamics(1.0, step_size)) ** 2
 
-    def drift(self, theta: FloatArray, step_size: float) -> FloatArray | None:
+    def drift(self, theta: FloatArray) -> FloatArray | None:
         """Return the noisy gradient of the tempered log-posterior on a fresh batch; None outside the numbers."""
         with np.errstate(all="ignore"):
             prior = self.prior.gradient(theta) if np.isfinite(theta).all() else np.array(np.nan)
         if not np.isfinite(prior).all():
             return None  # nothing is asked there
-        release = self.release_batch_gradient(theta, step_size)
-        return prior + self._scale() * release
+        return prior + self._scale() * self.release_batch_gradient(theta)
 
-    def release_batch_gradient(self, theta: FloatArray, step_size: float) -> FloatArray:
+    def release_batch_gradient(self, theta: FloatArray) -> FloatArray:
         """Ask the door for the noisy clipped gradient of a fresh batch."""
         release = self._record(
             self._open_door().batch_gradient(
-                theta, self.clip_gradient, self._multiplier_paid(step_size), self._batches(), counted=self._counted
+                self._embedded(theta),
+                self.clip_gradient,
+                self._multiplier_paid(),
+                self._batches(),
+                counted=self._counted,
+                blocks=self._only_own,
             )
         )
         self._n_gradients += 1
         self._noise_std = self._scale() * release.noise_std
         return release.value
 
-    def _multiplier_paid(self, step_size: float) -> float:
+    def _multiplier_paid(self) -> float:
         schedule = self._authorised().noise_schedules["gradient"]
-        if len(schedule) == 1:
-            return schedule[0]
-        return schedule[self._iteration]
+        return schedule[self._iteration if self.step_sizes.decay else 0]
 
     def transition(self, theta: FloatArray) -> Transition:
         """Move along the noisy dynamics; there is no test."""
@@ -273,7 +275,7 @@ class StochasticGradientStep(DPStep):
         batches, each = self._batches(), self.gradients_per_iteration
         groups = [(step_size, count * each) for step_size, count in self.step_sizes.groups(tune + draws)]
         entries = 0 if not self._counted else 1 if isinstance(batches, BatchesWithoutReplacement) else 2
-        coordinates = self.parameters.size + entries
+        coordinates = self.size + entries
         if self.injected is not None:
             return [
                 batches.releases("gradient", count, self._multiplier(self.injected, step_size), coordinates)

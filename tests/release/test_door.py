@@ -17,7 +17,7 @@ class FakeRows:
     def __init__(self):
         self.touched = 0
 
-    def clipped_gradient(self, theta, bound, grid):
+    def clipped_gradient(self, theta, bound, grid, *, blocks=None):
         self.touched += 1
         return ClippedSum(np.array([2**30, -(2**30)]), grid, bound, 17)
 
@@ -117,8 +117,12 @@ def test_a_window_without_evaluations_still_has_noise():
 
 
 def test_no_more_doors_than_planned_and_none_after_the_run():
-    terms = {"relation": "substitute", "allowance": {"gradient": 1}, "noise_multipliers": {"gradient": 1.0}}
-    doors = Doors(functools.partial(MeteredDoor, FakeRows(), **terms), SecureNoise(), chains=2)
+    terms = {"relation": "substitute", "noise_multipliers": {"gradient": 1.0}}
+    make_door = functools.partial(MeteredDoor, FakeRows(), **terms)
+    doors = Doors(make_door, SecureNoise(), 2, {"gradient": 1}, {"score": 1})
+    doors.open_once()
+    with pytest.raises(NoPlan, match="has been released"):
+        doors.open_once()
     doors.open((0,))
     doors.open((1,))
     with pytest.raises(NoPlan, match="2 chains"):

@@ -24,7 +24,7 @@ class NormalDoor:
     def log_density(self, theta):
         return -0.5 * (theta - MEAN) @ PRECISION @ (theta - MEAN)
 
-    def gradient(self, theta, bound, noise_multiplier):
+    def gradient(self, theta, bound, noise_multiplier, blocks=None):
         noise = self.generator.normal(scale=self.gradient_noise, size=2)
         release = Release("gradient", -PRECISION @ (theta - MEAN) + noise, self.gradient_noise, (theta.copy(),))
         self.made.append(release)

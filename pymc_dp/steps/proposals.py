@@ -1,0 +1,169 @@
+"""Random-walk proposals of Metropolis–Hastings samplers, as small objects: write another by keeping to `Proposal`.
+
+How far a proposal goes decides how much noise its test carries, since a log-ratio is clipped in proportion to the
+distance: moves of one component, and moves that keep their direction, travel further for the same noise.
+"""
+
+from abc import ABC, abstractmethod
+from typing import Any, ClassVar
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from pymc_dp import _validate
+from pymc_dp.exceptions import InvalidArgument
+from pymc_dp.parameters import FloatArray
+
+
+class Proposal(ABC):
+    """A way to move, the same in both directions once what it remembers is turned around.
+
+    A subclass draws from the `rng` that `start` was given and from nothing else.
+
+    Parameters
+    ----------
+    scale : float, ndarray of shape (parameters,) or (parameters, parameters)
+        Standard deviation of a move, one for each parameter or one for all, or its covariance matrix. A
+        one-component proposal moves along one column of the matrix' Cholesky factor.
+
+    Raises
+    ------
+    InvalidArgument
+        If the scale is not positive, or a matrix is not positive definite.
+    """
+
+    name: ClassVar[str]
+
+    def __init__(self, scale: ArrayLike = 1.0) -> None:
+        self._factor = _factor_of(scale)
+
+    def start(self, rng: np.random.Generator, size: int) -> None:
+        """Begin a chain that moves `size` parameters, forgetting the last.
+
+        Raises
+        ------
+        InvalidArgument
+            If the scale is for another number of parameters.
+        """
+        factor = self._factor
+        if factor.ndim and len(factor) != size:
+            raise InvalidArgument(f"proposal_scale is for {len(factor)} parameters, but the step moves {size}.")
+        self.axes: FloatArray = factor if factor.ndim == 2 else np.diag(np.broadcast_to(factor, size))
+        self.rng = rng
+        self.size = size
+
+    @abstractmethod
+    def propose(self, theta: FloatArray) -> tuple[FloatArray, float]:
+        """Return a proposal and the log of q(theta | proposal) / q(proposal | theta)."""
+
+    def decided(self, *, accepted: bool) -> None:  # noqa: B027
+        """Take note of what became of the last proposal: a released decision, so it may be used freely."""
+
+
+class GaussianProposal(Proposal):
+    """A normal step from where the chain is."""
+
+    name = "gaussian"
+
+    def propose(self, theta: FloatArray) -> tuple[FloatArray, float]:
+        """Return a proposal; the walk is symmetric."""
+        return theta + self.axes @ self.rng.standard_normal(self.size), 0.0
+
+
+class OneComponentProposal(Proposal):
+    """A normal step of one component, chosen at random."""
+
+    name = "one-component"
+
+    def propose(self, theta: FloatArray) -> tuple[FloatArray, float]:
+        """Return a proposal; the walk is symmetric."""
+        component = self.rng.integers(self.size)
+        return theta + self.axes[:, component] * self.rng.standard_normal(), 0.0
+
+
+class GuidedWalkProposal(Proposal):
+    """Half-normal steps in a direction that is kept while proposals are accepted and turned around on rejection.
+
+    The state is the position and the direction, one sign for each component; turning around on rejection makes the
+    walk reversible on both (Gustafson 1998).
+    """
+
+    name = "guided-walk"
+
+    def start(self, rng: np.random.Generator, size: int) -> None:
+        """Begin a chain in a random direction."""
+        super().start(rng, size)
+        self._direction = rng.choice([-1.0, 1.0], size=size)
+
+    def propose(self, theta: FloatArray) -> tuple[FloatArray, float]:
+        """Return a proposal further in the direction."""
+        return theta + self.axes @ (self._direction * np.abs(self.rng.standard_normal(self.size))), 0.0
+
+    def decided(self, *, accepted: bool) -> None:
+        """Turn around after a rejection."""
+        if not accepted:
+            self._direction = -self._direction
+
+
+class OneComponentGuidedWalkProposal(GuidedWalkProposal):
+    """A guided walk of one component at a time: each component keeps a direction of its own."""
+
+    name = "one-component-guided-walk"
+
+    def propose(self, theta: FloatArray) -> tuple[FloatArray, float]:
+        """Return a proposal that moves one component in its direction."""
+        self._component = self.rng.integers(self.size)
+        length = self._direction[self._component] * abs(self.rng.standard_normal())
+        return theta + self.axes[:, self._component] * length, 0.0
+
+    def decided(self, *, accepted: bool) -> None:
+        """Turn the component around after a rejection."""
+        if not accepted:
+            self._direction[self._component] *= -1.0
+
+
+PROPOSALS: dict[str, type[Proposal]] = {
+    kind.name: kind
+    for kind in (GaussianProposal, OneComponentProposal, GuidedWalkProposal, OneComponentGuidedWalkProposal)
+}
+
+
+def proposal_of(proposal: Any, proposal_scale: ArrayLike | None) -> Proposal:
+    """Return the proposal that a sampler was asked for, by name or as an object.
+
+    Raises
+    ------
+    InvalidArgument
+        If the name is unknown, the scale is missing or wrong, or an object comes with a scale.
+    """
+    if isinstance(proposal, Proposal):
+        if proposal_scale is not None:
+            raise InvalidArgument("proposal_scale belongs to a proposal's name; an object brings its own.")
+        return proposal
+    kind = PROPOSALS[_validate.choice("proposal", proposal, tuple(PROPOSALS))]
+    if proposal_scale is None:
+        raise InvalidArgument(
+            "proposal_scale is required (about the posterior's standard deviations). Choose it from public knowledge "
+            "or on simulated data of the same shape, never on the data to be protected."
+        )
+    return kind(proposal_scale)
+
+
+def _factor_of(scale: ArrayLike) -> NDArray[np.float64]:
+    """Return standard deviations, shape () or (parameters,), or the Cholesky factor of a covariance matrix."""
+    try:
+        array = np.asarray(scale, dtype=np.float64)
+    except (TypeError, ValueError):
+        raise InvalidArgument("proposal_scale must be a number, a vector or a matrix.") from None
+    if array.ndim > 2 or (array.ndim == 2 and array.shape[0] != array.shape[1]) or not np.isfinite(array).all():
+        raise InvalidArgument("proposal_scale must be a finite number, vector or square matrix.")
+    if array.ndim < 2:
+        if not (array > 0.0).all():
+            raise InvalidArgument("proposal_scale must be above zero.")
+        return array
+    if not np.allclose(array, array.T):
+        raise InvalidArgument("proposal_scale: the covariance matrix must be symmetric.")
+    try:
+        return np.linalg.cholesky(array)
+    except np.linalg.LinAlgError:
+        raise InvalidArgument("proposal_scale: the covariance matrix must be positive definite.") from None
