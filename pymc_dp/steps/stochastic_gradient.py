@@ -256,7 +256,11 @@ class StochasticGradientStep(DPStep):
     @property
     def facts(self) -> dict[str, Any]:
         """What else a reader of the result has to know."""
-        facts: dict[str, Any] = {"tempered": int(self.tempering != 1.0), "tempering": self.tempering}
+        facts: dict[str, Any] = {
+            "acceptance_test": "none",
+            "tempered": int(self.tempering != 1.0),
+            "tempering": self.tempering,
+        }
         if isinstance(self.batches, BatchesWithoutReplacement):
             facts["tempered_size"] = self.tempering * self.batches.n_units
         return facts

@@ -30,6 +30,16 @@ class NormalDoor:
         self.made.append(release)
         return release
 
+    def batch_gradient(self, theta, bound, noise_multiplier, batches, *, counted, blocks=None):
+        """The sum over a batch is taken to be its expectation, with `gradient_noise` on the scale of the whole."""
+        noise_std = noise_multiplier * batches.sensitivity_factor * bound
+        own = self.gradient_noise / batches.scale
+        noise = noise_std * self.generator.normal(size=2) + own * self.generator.normal(size=2)
+        value = -PRECISION @ (theta - MEAN) / batches.scale + noise
+        release = Release("gradient", value, noise_std, (theta.copy(),))
+        self.made.append(release)
+        return release
+
     def log_ratio(self, theta, theta_new, bound, noise_multiplier):
         noise_std = self.ratio_noise * bound
         value = self.log_density(theta_new) - self.log_density(theta) + noise_std * self.generator.normal(size=1)
