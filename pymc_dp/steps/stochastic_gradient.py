@@ -101,6 +101,14 @@ def batches_of(
     return BatchesWithoutReplacement(batch_size, n_units)
 
 
+def tempering_facts(tempering: float, batches: Batches | None) -> dict[str, Any]:
+    """Return what a reader has to know of a likelihood to a power: it is another posterior, and a wider one."""
+    facts: dict[str, Any] = {"tempered": int(tempering != 1.0), "tempering": tempering}
+    if isinstance(batches, BatchesWithoutReplacement):
+        facts["tempered_size"] = tempering * batches.n_units
+    return facts
+
+
 class StochasticGradientStep(DPStep):
     """Base class of the samplers without an acceptance test, driven by noisy gradients of batches.
 

@@ -1,5 +1,6 @@
 """Samplers without a test: their stationary law on a normal is known in closed form for every step size."""
 
+import itertools
 import json
 import math
 from pathlib import Path
@@ -117,7 +118,7 @@ def test_the_bias_of_the_step_shrinks_with_it(name, steps):
         for step in steps
     ]
     order = 2 if name == "sghmc" else 1
-    for coarse, fine in zip(excess[:-1], excess[1:], strict=True):
+    for coarse, fine in itertools.pairwise(excess):
         assert abs(fine) < abs(coarse) / 2 ** (order - 0.25)
     assert abs(excess[0]) < (0.01 if name == "sghmc" else 1.0)
 
