@@ -329,9 +329,58 @@ def test_no_free_variable_may_be_left_to_a_step_that_is_not_private(budget):
     assert budget.history == ()
 
 
-def test_several_dp_steps_are_refused(model, budget):
-    with model, pytest.raises(dp.UnsupportedOption, match="one DP step"):
-        pm.sample(draws=5, step=[hmc(budget), hmc(budget)], **QUIET)
+def two_variables():
+    with pm.Model() as model:
+        mu = pm.Normal("mu", shape=2)
+        sigma = pm.HalfNormal("sigma")
+        pm.Normal("y", mu[0] + mu[1], sigma, observed=gaussian_data())
+    return model
+
+
+def test_several_dp_steps_share_one_budget():
+    budget = dp.PrivacyBudget(5.0, 1e-6)
+    model = two_variables()
+    with model:
+        steps = [
+            hmc(budget, vars=[model["mu"]], budget_share=0.3, mass_matrix=np.eye(2)),
+            dp.DPPenalty(["sigma"], budget=budget, clip_log_ratio=4.0, proposal_scale=0.05, budget_share=0.1),
+        ]
+        tree = pm.sample(draws=6, tune=2, chains=2, cores=1, step=steps, **QUIET)
+    (plan,) = budget.history
+    assert plan.rho == pytest.approx(0.4 * budget.rho)
+    rho = {releases.kind: releases.rho for releases in plan.releases}
+    assert rho["log_ratio_2"] + rho["clip_count_2"] == pytest.approx(0.1 * budget.rho)
+    counts = {releases.kind: releases.count for releases in plan.releases}
+    assert counts["gradient_1"] == 2 * 8 * 3  # never kept: the other step moves the point that it belongs to
+    released = tree["releases"]
+    assert released["gradient_1"].dims == ("gradient_1_release", "parameter_1")
+    assert list(released["parameter_1"].values) == ["mu[0]", "mu[1]"]
+    assert list(released["parameter"].values) == ["mu[0]", "mu[1]", "sigma_log__"]
+    assert tree["sample_stats"]["accepted"].shape == (2, 6, 2)
+    assert {"clip_fraction_gradient_1", "clip_fraction_log_ratio_2"} <= set(tree["sample_stats"].data_vars)
+    assert set(tree["posterior"].data_vars) == {"mu", "sigma"}
+
+
+@pytest.mark.parametrize(
+    ("variables", "message"),
+    [
+        ((["mu"], ["mu", "sigma"]), "two DP steps"),
+        ((["mu"], ["mu"]), "sigma"),
+    ],
+)
+def test_each_variable_belongs_to_one_step(budget, variables, message):
+    with two_variables(), pytest.raises(dp.UnsupportedOption, match=message):
+        pm.sample(draws=5, step=[hmc(budget, vars=names) for names in variables], **QUIET)
+    assert budget.history == ()
+
+
+def test_steps_of_one_run_agree_on_budget_and_unit(budget):
+    with two_variables():
+        other = dp.PrivacyBudget(1.0, 1e-6)
+        with pytest.raises(dp.UnsupportedOption, match="share one budget"):
+            pm.sample(draws=5, step=[hmc(budget, vars=["mu"]), hmc(other, vars=["sigma"])], **QUIET)
+        with pytest.raises(dp.UnsupportedOption, match="same unit"):
+            pm.sample(draws=5, step=[hmc(budget, vars=["mu"]), hmc(budget, vars=["sigma"], unit="y")], **QUIET)
 
 
 def test_dp_sample_needs_a_dp_step(model):

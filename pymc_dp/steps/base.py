@@ -145,7 +145,7 @@ class DPStep(BlockedStep):
 
     Parameters
     ----------
-    vars : sequence of variables, optional
+    vars : sequence of variables or names, optional
         Free variables to update. Default: all. Several DP steps may share a model and a budget, each with variables
         of its own.
     budget : PrivacyBudget
@@ -218,8 +218,9 @@ class DPStep(BlockedStep):
         self.insecure_seed = insecure_seed
         model = pm.modelcontext(model)
         try:
-            self.vars = model.value_vars if vars is None else get_value_vars_from_user_vars(vars, model)
-        except ValueError:
+            chosen = None if vars is None else [model[var] if isinstance(var, str) else var for var in vars]
+            self.vars = model.value_vars if chosen is None else get_value_vars_from_user_vars(chosen, model)
+        except (KeyError, ValueError):
             raise InvalidArgument("vars names a variable that is no free variable of the model.") from None
         self.parameters = ParameterVector(model)
         moved = {var.name for var in self.vars}

@@ -26,7 +26,8 @@ class NormalDoor:
 
     def gradient(self, theta, bound, noise_multiplier, blocks=None):
         noise = self.generator.normal(scale=self.gradient_noise, size=2)
-        release = Release("gradient", -PRECISION @ (theta - MEAN) + noise, self.gradient_noise, (theta.copy(),))
+        value = (-PRECISION @ (theta - MEAN) + noise)[list(blocks) if blocks is not None else slice(None)]
+        release = Release("gradient", value, self.gradient_noise, (theta.copy(),))
         self.made.append(release)
         return release
 

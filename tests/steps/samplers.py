@@ -1,0 +1,83 @@
+"""Every sampler, as the contract suite runs it: on a regression with two unconstrained standard normal parameters."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pymc as pm
+from contributed import DPCrankNicolson
+
+import pymc_dp as dp
+
+CANARY = 7.123456789012345
+LABEL = "canary-person"
+
+
+def table(n=200, offset=0.0):
+    """Rows whose every value can be searched for."""
+    generator = np.random.default_rng(0)
+    x = generator.normal(size=n) + offset
+    y = 0.5 * x + generator.normal(size=n) + offset
+    x[0], y[0] = CANARY, -CANARY
+    return x, y
+
+
+def regression(x, y):
+    """Slope and intercept with standard normal priors, known variance: the posterior is normal."""
+    with pm.Model(coords={"person": [f"{LABEL}-{i}" for i in range(len(y))]}) as model:
+        intercept = pm.Normal("intercept")
+        slope = pm.Normal("slope")
+        pm.Deterministic("fitted", intercept + slope * x, dims="person")
+        pm.Normal("y", intercept + slope * pm.Data("x", x, dims="person"), 1.0, observed=y, dims="person")
+    return model
+
+
+@dataclass(frozen=True)
+class Sampler:
+    """How to make a sampler's step, or steps, in a model's context."""
+
+    name: str
+    make: Callable[..., Any]
+    relations: tuple[str, ...] = ("substitute", "add-remove")
+
+    def __call__(self, budget, **shared):
+        return self.make(budget=budget, **shared)
+
+    def __repr__(self):
+        return self.name
+
+
+def _hmc(**shared):
+    return dp.DPHMC(clip_gradient=4.0, clip_log_ratio=4.0, step_size=0.05, n_leapfrog=2, **shared)
+
+
+def _penalty(proposal):
+    return lambda **shared: dp.DPPenalty(clip_log_ratio=4.0, proposal=proposal, proposal_scale=0.05, **shared)
+
+
+def _mala(**shared):
+    return dp.DPMALA(clip_gradient=4.0, clip_log_ratio=4.0, step_size=0.05, **shared)
+
+
+def _mixed(**shared):
+    return [
+        dp.DPHMC(["slope"], clip_gradient=4.0, clip_log_ratio=4.0, step_size=0.05, n_leapfrog=2, **shared),
+        dp.DPPenalty(["intercept"], clip_log_ratio=4.0, proposal_scale=0.05, **shared),
+    ]
+
+
+def _contributed(**shared):
+    return DPCrankNicolson(clip_log_ratio=4.0, beta=0.05, **shared)
+
+
+SAMPLERS = [
+    Sampler("hmc", _hmc),
+    Sampler("mala", _mala),
+    Sampler("penalty-gaussian", _penalty("gaussian")),
+    Sampler("penalty-one-component", _penalty("one-component")),
+    Sampler("penalty-guided-walk", _penalty("guided-walk")),
+    Sampler("penalty-one-component-guided-walk", _penalty("one-component-guided-walk")),
+    Sampler("hmc-and-penalty", _mixed),
+    Sampler("contributed", _contributed),
+]

@@ -1,0 +1,223 @@
+"""What every sampler has to keep to, whatever it computes: planned, charged, noised, reproducible where asked."""
+
+import multiprocessing
+import pickle
+
+import numpy as np
+import pymc as pm
+import pytest
+import xarray as xr
+from conftest import QUIET
+from samplers import CANARY, LABEL, SAMPLERS, regression, table
+
+import pymc_dp as dp
+from pymc_dp import sampling
+from pymc_dp.release import MeteredDoor
+
+pytestmark = pytest.mark.parametrize("sampler", SAMPLERS, ids=repr)
+
+DRAWS, TUNE = 6, 2
+
+
+def budget_of(sampler, relation=None):
+    return dp.PrivacyBudget(8.0, 1e-6, relation or sampler.relations[0])
+
+
+def run(sampler, *, data=None, budget=None, chains=2, relation=None, random_seed=None, cores=1, **settings):
+    options = {name: settings.pop(name) for name in ("mp_ctx", "callback") if name in settings}
+    with regression(*(data or table())):
+        step = sampler(budget or budget_of(sampler, relation), **settings)
+        return pm.sample(
+            draws=DRAWS,
+            tune=TUNE,
+            chains=chains,
+            cores=cores,
+            step=step,
+            random_seed=random_seed,
+            **(QUIET | options),
+        )
+
+
+def steps_of(step):
+    return step if isinstance(step, list) else [step]
+
+
+@pytest.mark.parametrize("chains", [1, 3])
+def test_what_is_released_was_planned_and_charged(sampler, chains, monkeypatch):
+    spent = {}
+    real = MeteredDoor._spend
+
+    def counted(self, kind, *arguments, **options):
+        real(self, kind, *arguments, **options)
+        spent[kind] = spent.get(kind, 0) + 1
+
+    monkeypatch.setattr(MeteredDoor, "_spend", counted)
+    budget = budget_of(sampler)
+    run(sampler, budget=budget, chains=chains)
+    (plan,) = budget.history
+    planned = {}
+    for releases in plan.releases:
+        kind = releases.kind.rstrip("_12")
+        planned[kind] = planned.get(kind, 0) + releases.count
+    assert spent == planned
+    assert budget.epsilon_spent <= 8.0
+
+
+def test_a_run_that_does_not_fit_is_refused_and_a_second_one_too(sampler):
+    budget = budget_of(sampler)
+    run(sampler, budget=budget)
+    spent = budget.epsilon_spent
+    with pytest.raises(dp.BudgetExceeded):
+        run(sampler, budget=budget)
+    assert budget.epsilon_spent == spent
+
+
+def everything_in(tree):
+    for node in tree.subtree:
+        yield from node.attrs.items()
+        for name, variable in {**node.to_dataset().data_vars, **node.to_dataset().coords}.items():
+            yield name, variable.values
+            yield from variable.attrs.items()
+
+
+def test_no_private_input_is_in_the_tree(sampler):
+    tree = run(sampler)
+    secrets = np.concatenate(table())
+    for name, value in everything_in(tree):
+        assert LABEL not in f"{name}{value}"
+        numbers = np.ravel(value)
+        if numbers.dtype.kind == "f":
+            assert not np.isin(numbers, secrets).any()
+    assert set(tree["posterior"].data_vars) == {"intercept", "slope"}
+    assert CANARY not in tree["posterior"]["slope"].values
+
+
+class NoiseWithoutData:
+    """Answers every release with noise alone, so that nothing released knows the data."""
+
+    def __init__(self, seed=0):
+        self.generator = np.random.default_rng(seed)
+
+    def add(self, integers, scale):
+        return np.rint(self.generator.normal(scale=scale, size=integers.size)).astype(np.int64)
+
+    def for_chain(self, key):
+        return NoiseWithoutData(list(key))
+
+
+def test_two_tables_with_the_same_releases_publish_the_same_tree(sampler, monkeypatch):
+    monkeypatch.setattr(sampling, "SecureNoise", NoiseWithoutData)
+    trees = []
+    for offset in (0.0, 3.0):
+        tree = run(sampler, data=table(offset=offset), random_seed=1)
+        for node in tree.subtree:
+            node.attrs.pop("created_at", None)
+        trees.append(tree)
+    xr.testing.assert_identical(*trees)
+
+
+class Recorder:
+    """Replays one run's noisy answers in a second run, and records what each would have been noised."""
+
+    def __init__(self):
+        self.runs = []
+        self.answers = []
+        self.generator = np.random.default_rng(0)
+
+    def add(self, integers, scale):
+        asked = self.runs[-1]
+        asked.append((integers.copy(), scale))
+        if len(self.answers) < len(asked):
+            noise = np.rint(self.generator.normal(scale=scale, size=integers.size)).astype(np.int64)
+            self.answers.append(integers + noise)
+        return self.answers[len(asked) - 1]
+
+    def for_chain(self, key):
+        return self
+
+
+@pytest.mark.parametrize("replacement", [1e6, -np.inf, 1e308])
+@pytest.mark.parametrize("relation", ["substitute", "add-remove"])
+def test_neighbours_move_every_release_by_no_more_than_declared(sampler, relation, replacement, monkeypatch):
+    if relation not in sampler.relations:
+        pytest.skip("not accounted for under this relation")
+    recorder = Recorder()
+    monkeypatch.setattr(sampling, "SecureNoise", lambda: recorder)
+    x, y = table()
+    y[17] = replacement
+    neighbour = (x, np.where(np.arange(len(y)) == 17, 0.3, y))
+    if relation == "add-remove":
+        neighbour = (np.delete(x, 17), np.delete(y, 17))
+    for data in ((x, y), neighbour):
+        recorder.runs.append([])
+        budget = budget_of(sampler, relation)
+        run(sampler, data=data, budget=budget, random_seed=1)
+    one, other = recorder.runs
+    assert len(one) == len(other)  # control flow does not depend on the row
+    cost = 0.0
+    for (before, scale), (after, same_scale) in zip(one, other, strict=True):
+        assert scale == same_scale
+        cost += sum(int(difference) ** 2 for difference in before - after) / (2 * scale**2)
+    assert 0.0 < cost <= budget.history[0].rho
+
+
+def draws(tree):
+    return np.stack([tree["posterior"][name].values for name in ("intercept", "slope")])
+
+
+def test_an_insecure_seed_reproduces_and_is_marked(sampler):
+    trees = [run(sampler, insecure_seed=3) for _ in range(2)]
+    assert np.array_equal(*map(draws, trees))
+    assert not trees[0]["privacy"].attrs["private"]
+
+
+@pytest.mark.parametrize("context", ["fork", pytest.param("spawn", marks=pytest.mark.slow)])
+def test_processes_give_what_one_process_gives(sampler, context):
+    if context not in multiprocessing.get_all_start_methods():
+        pytest.skip("not on this system")
+    alone = run(sampler, insecure_seed=3)
+    parallel = run(sampler, insecure_seed=3, cores=2, mp_ctx=context)
+    assert np.array_equal(draws(alone), draws(parallel))
+
+
+def test_a_known_seed_does_not_determine_the_noise(sampler):
+    one, other = (run(sampler, random_seed=1)["releases"].to_dataset() for _ in range(2))
+    kinds = [name for name in one.data_vars if f"{name}_noise_std" in one]
+    assert kinds
+    for kind in kinds:
+        assert np.ravel(one[kind].values)[0] != np.ravel(other[kind].values)[0]
+
+
+def test_a_step_carries_no_data_and_runs_only_when_paid_for(sampler):
+    x, y = table()
+    with regression(x, y):
+        for step in steps_of(sampler(budget_of(sampler))):
+            raw = pickle.dumps(step)
+            assert y[:2].tobytes() not in raw
+            assert x[:2].tobytes() not in raw
+            assert pickle.loads(raw).budget is None
+            with pytest.raises(dp.NoPlan):
+                step.setup_chain(np.random.default_rng(0), 0, 10)
+            assert isinstance(step.clip_bounds, dict)
+
+
+def test_a_missing_budget_and_unknown_arguments_are_refused(sampler):
+    with regression(*table()):
+        with pytest.raises(dp.InvalidArgument, match="needs a budget"):
+            sampler(None)
+        with pytest.raises(dp.InvalidArgument, match="no argument temperature"):
+            sampler(budget_of(sampler), temperature=2)
+
+
+def test_statistics_and_metadata_are_whole(sampler, tmp_path):
+    tree = run(sampler)
+    stats = tree["sample_stats"]
+    for name in ("accepted", "acceptance_rate", "noise_std", "log_ratio"):
+        assert stats[name].sizes["draw"] == DRAWS
+    facts = tree["privacy"].attrs
+    assert facts["private"] == 1
+    assert facts["epsilon"] <= 8.0
+    assert "NOT PRIVATE" not in dp.diagnostics.privacy_report(tree)
+    assert "draws, accepted" in dp.diagnostics.quality_report(tree)
+    tree.to_netcdf(tmp_path / "run.nc")
+    xr.testing.assert_equal(xr.open_datatree(tmp_path / "run.nc").load(), tree)
