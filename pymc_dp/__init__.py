@@ -14,7 +14,7 @@ from pymc_dp.exceptions import (
     UnsupportedOption,
 )
 from pymc_dp.sampling import sample
-from pymc_dp.steps import DPHMC, DPMALA, DPSGHMC, DPSGLD, DPSGNHT, DPPenalty
+from pymc_dp.steps import DPHMC, DPMALA, DPSGHMC, DPSGLD, DPSGNHT, DPBarker, DPMinibatchPenalty, DPPenalty
 
 __version__ = version("pymc_dp")
 __all__ = [
@@ -24,6 +24,8 @@ __all__ = [
     "DPSGLD",
     "DPSGNHT",
     "BudgetExceeded",
+    "DPBarker",
+    "DPMinibatchPenalty",
     "DPPenalty",
     "InvalidArgument",
     "NoPlan",

@@ -19,6 +19,7 @@ from pymc_dp.accounting import (
     Releases,
     account,
     check_relation,
+    draws_for,
     gaussian_epsilon,
     gaussian_rho,
     noise_for,
@@ -453,6 +454,10 @@ def _what_would_fit(
     """Return the step's advice for a run whose noise is given and costs too much."""
     advice = getattr(step, "what_would_fit", None)
     noisy = [each for each in releases if not isinstance(each, BarkerReleases)]
+    decisions = [each for each in releases if isinstance(each, BarkerReleases)]
+    if len(decisions) == len(releases) == 1:
+        fit = draws_for(lambda count: [dataclasses.replace(decisions[0], count=count)], epsilon, delta, relation)
+        return f"What would fit: {fit} decisions in all iterations of all chains, of {decisions[0].count} asked for."
     if advice is None or not noisy:
         return "Use fewer draws, tuning iterations or chains, or a larger budget_share."
     target = epsilon - 2.0 * EPSILON_SLACK

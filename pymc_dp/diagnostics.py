@@ -166,9 +166,9 @@ def quality_report(tree: DataTree) -> str:
         As `pm.sample` returned it, or as read back from disk.
     """
     found = quality(tree)
-    accepted = f"accepted {found.acceptance:.0%}" if found.tested else "without an acceptance test"
+    by = "" if found.tested else " (there is no test)"
     lines = [
-        f"{found.draws} draws, {accepted}; R-hat up to {found.r_hat:.2f}, "
+        f"{found.draws} draws, accepted {found.acceptance:.0%}{by}; R-hat up to {found.r_hat:.2f}, "
         f"effective draws at least {found.effective_draws:.0f}",
     ]
     if not found.tested:

@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 if TYPE_CHECKING:  # batches make releases, too
-    from pymc_dp.release.batches import Batches
+    from pymc_dp.release.batches import Batches, BatchesWithoutReplacement
 
 FloatArray = NDArray[np.float64]
 
@@ -20,7 +20,7 @@ class Release:
     Attributes
     ----------
     kind : str
-        ``"gradient"``, ``"log_ratio"`` or ``"clip_count"``.
+        ``"gradient"``, ``"log_ratio"``, ``"decision"`` or ``"clip_count"``.
     value : ndarray
         The noisy value: shape (parameters,) for a gradient, (1,) for a log-ratio, (counts,) for clip counts.
     noise_std : float
@@ -75,6 +75,34 @@ class Door(Protocol):
 
         `counted` says whether counts of clipped units are released with it, for `clip_counts`: the noise is then
         larger by ``batches.count_factor``.
+        """
+        ...
+
+    def batch_log_ratio(
+        self,
+        theta: FloatArray,
+        theta_new: FloatArray,
+        bound: float,
+        noise_multiplier: float,
+        batches: "BatchesWithoutReplacement",
+        tempering: float,
+        *,
+        counted: bool,
+    ) -> Release:
+        """Release the tempered log-ratio as a fresh batch estimates it, less half of the estimate's variance."""
+        ...
+
+    def barker_decision(
+        self,
+        theta: FloatArray,
+        theta_new: FloatArray,
+        log_free_ratio: float,
+        batches: "BatchesWithoutReplacement",
+        tempering: float,
+    ) -> Release:
+        """Release whether the Barker test on a fresh batch accepts: 1 or 0.
+
+        `log_free_ratio` is the part of the log-ratio that costs nothing: prior and proposal.
         """
         ...
 

@@ -226,6 +226,20 @@ class UnitLikelihood:
         n_clipped = kernels.add_clipped_differences(new, old, shrunk, 1.0 / grid, total)
         return ClippedSum(total, grid, bound, n_clipped)
 
+    def clipped_log_ratios(
+        self, theta: FloatArray, theta_new: FloatArray, bound: float, grid: float, units: NDArray[np.int64]
+    ) -> tuple[NDArray[np.int64], int]:
+        """Return the log-ratios of `units`, clipped to `bound` and truncated to multiples of `grid`. Confidential.
+
+        Also how many were clipped. Odd in (theta, theta_new); what is no number counts as zero.
+        """
+        with np.errstate(invalid="ignore"):
+            log_ratios = self.unit_log_likelihoods(theta_new, units) - self.unit_log_likelihoods(theta, units)
+        shrunk = kernels.shrunk(bound, 1)
+        inside = np.abs(log_ratios) <= shrunk
+        kept = np.where(inside, log_ratios, np.where(np.isnan(log_ratios), 0.0, np.copysign(shrunk, log_ratios)))
+        return np.trunc(kept / grid).astype(np.int64), int(np.sum(~inside))
+
     def unit_log_likelihoods(self, theta: FloatArray, units: NDArray[np.int64]) -> FloatArray:
         """Return the log-likelihood of each of `units`, which are in increasing order. Confidential.
 

@@ -37,7 +37,7 @@ from pymc_dp.budget import ReleaseRequest
 from pymc_dp.exceptions import InvalidArgument
 from pymc_dp.parameters import FloatArray
 from pymc_dp.release.batches import Batches, BatchesWithoutReplacement, PoissonBatches
-from pymc_dp.steps.base import DPStep, Transition
+from pymc_dp.steps.base import SHARED_STATS, DPStep, Transition
 from pymc_dp.steps.tuning import SMALLEST_CLIP_BOUND, MassMatrix, required
 
 
@@ -134,15 +134,10 @@ class StochasticGradientStep(DPStep):
 
     counts_on_batches = True
     stats_dtypes_shapes: ClassVar[dict[str, tuple[type, list[int] | None]]] = {
-        "accepted": (bool, []),
-        "acceptance_rate": (np.float64, []),
+        **SHARED_STATS,
         "diverging": (bool, []),
-        "epsilon_charged": (np.float64, []),
         "gradient_noise_std": (np.float64, []),
-        "mean_accepted": (np.float64, []),
         "n_gradients": (np.int64, []),
-        "noise_std": (np.float64, []),
-        "releases": (object, None),
         "step_size": (np.float64, []),
     }
 
@@ -248,6 +243,7 @@ class StochasticGradientStep(DPStep):
                 "acceptance_rate": math.nan,  # there is no test
                 "diverging": not inside,
                 "gradient_noise_std": self._noise_std,
+                "log_ratio": math.nan,
                 "n_gradients": self._n_gradients,
                 "noise_std": math.nan,
                 "step_size": step_size,
