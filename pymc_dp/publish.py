@@ -19,7 +19,7 @@ from pytensor.graph.traversal import ancestors
 from pytensor.tensor.type import TensorType
 from xarray import DataTree
 
-from pymc_dp.accounting import GaussianReleases, Releases
+from pymc_dp.accounting import BarkerReleases, GaussianReleases, Releases
 from pymc_dp.budget import Plan
 from pymc_dp.exceptions import UnsupportedOption
 from pymc_dp.release.interface import Release, ReleasesOfIteration
@@ -259,11 +259,11 @@ def metadata(plan: Plan, group: StepGroup, names: PublishableNames, unit: str, n
     n_units : int or None
         The number of units, where it is public.
     """
-    noise = (
-        "INSECURE: seeded pseudo-random noise"
-        if group.seeded
-        else ("exact discrete Gaussian (OpenDP) from operating-system entropy, on a grid at least 2**35 times finer")
-    )
+    noise = "exact discrete Gaussian (OpenDP) from operating-system entropy, on a grid at least 2**35 times finer"
+    if all(isinstance(releases, BarkerReleases) for releases in plan.releases):
+        noise = "none is added: decisions are drawn with operating-system entropy"
+    if group.seeded:
+        noise = "INSECURE: seeded pseudo-random noise"
     problems = []
     if group.seeded:
         problems.append("privacy noise was seeded (insecure_seed)")

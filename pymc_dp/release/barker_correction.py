@@ -3,8 +3,9 @@ r"""The correction variable of the Barker test, and the probability of its decis
 The Barker test accepts iff :math:`\lambda + V > 0` with V standard logistic. DP Barker knows :math:`\lambda` with
 normal error whose variance is filled up to 2, so V has to be split into N(0, 2) and a correction. No such correction
 exists: the characteristic function of the logistic, :math:`\pi t / \sinh \pi t`, falls more slowly than
-:math:`e^{-t^2}`, and their ratio grows without bound. The best one in the largest error of the distribution function is a discrete variable
-on five points (`best_correction` finds it by linear programming, among all variables on a fine lattice); with it
+:math:`e^{-t^2}`, and their ratio grows without bound. The best one in the largest error of the distribution function
+is a discrete variable on five points (`best_correction` finds it by linear programming, among all variables on a fine
+lattice); with it
 
 .. math:: \sup_x | P(N(0, 2) + V_\text{corr} \le x) - \operatorname{logistic}(x) | = 5.88 \cdot 10^{-4}.
 

@@ -75,9 +75,11 @@ def step_of(name, budget, **settings):
         "sghmc": (dp.DPSGHMC, {"friction": 400.0, "n_leapfrog": 2, "step_size": 0.05, "mass_matrix": [200.0]}),
         "sgld": (dp.DPSGLD, {"step_size": (0.01, 0.3), "mass_matrix": [200.0]}),
         "sgnht": (dp.DPSGNHT, {"diffusion": 400.0, "n_steps": 2, "step_size": 0.05, "mass_matrix": [200.0]}),
+        "minibatch-penalty": (dp.DPMinibatchPenalty, {"clip_log_ratio": 4.0, "proposal_scale": 0.1, "tempering": 0.1}),
     }
     step_class, own = made[name]
-    return step_class(budget=budget, clip_gradient=4.0, **(own | on_batches | settings))
+    clip = {} if name == "minibatch-penalty" else {"clip_gradient": 4.0}
+    return step_class(budget=budget, **(clip | own | on_batches | settings))
 
 
 def run(model, step, **options):
@@ -87,8 +89,10 @@ def run(model, step, **options):
 
 @pytest.mark.parametrize("replacement", [0.0, 1e6, -np.inf, np.nan, 1e308, 5e-324])
 @pytest.mark.parametrize("relation", ["substitute", "add-remove"])
-@pytest.mark.parametrize("name", ["sghmc", "sgld", "sgnht"])
+@pytest.mark.parametrize("name", ["sghmc", "sgld", "sgnht", "minibatch-penalty"])
 def test_neighbouring_tables_differ_by_no_more_than_was_paid_for(recorder, name, replacement, relation):
+    if name == "minibatch-penalty" and relation == "add-remove":
+        pytest.skip("not accounted for under this relation")
     if np.isnan(replacement):
         replacement = np.finfo(float).max  # missing values are refused; this is as bad
     y = gaussian_data(N)
@@ -205,6 +209,16 @@ class _WithBatch:
 
     def draw(self, entropy, n_units):
         return self._units
+
+
+def test_an_empty_batch_is_released_like_any_other():
+    batches = PoissonBatches(1e-12)
+    events = [batches.releases("gradient", 1, 1.0)]
+    noise = NoNoise()
+    door = MeteredDoor(table_of(np.arange(12.0)), noise, "add-remove", {"gradient": 1}, {}, scheduled=events)
+    release = door.batch_gradient(np.zeros(1), 2.0, 1.0, batches, counted=True)
+    assert list(noise.asked[0][0]) == [0, 0, 0]
+    assert release.noise_std == 2.0 * batches.count_factor
 
 
 def test_counts_ride_along_and_are_near_the_truth():

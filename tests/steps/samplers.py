@@ -99,7 +99,7 @@ def _minibatch_penalty(**shared):
 
 
 def _barker(**shared):
-    return dp.DPBarker(proposal_scale=0.05, batch_size=100, tempering=0.1, **shared)
+    return dp.DPBarker(proposal_scale=0.05, batch_size=150, tempering=0.1, **shared)
 
 
 SAMPLERS = [
