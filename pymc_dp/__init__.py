@@ -14,7 +14,18 @@ from pymc_dp.exceptions import (
     UnsupportedOption,
 )
 from pymc_dp.sampling import sample
-from pymc_dp.steps import DPHMC, DPMALA, DPSGHMC, DPSGLD, DPSGNHT, DPBarker, DPMinibatchPenalty, DPPenalty
+from pymc_dp.steps import (
+    DPHMC,
+    DPMALA,
+    DPSGHMC,
+    DPSGLD,
+    DPSGNHT,
+    DPBarker,
+    DPMinibatchPenalty,
+    DPPenalty,
+    DPSurrogateHMC,
+    Shares,
+)
 
 __version__ = version("pymc_dp")
 __all__ = [
@@ -27,11 +38,13 @@ __all__ = [
     "DPBarker",
     "DPMinibatchPenalty",
     "DPPenalty",
+    "DPSurrogateHMC",
     "InvalidArgument",
     "NoPlan",
     "Plan",
     "PrivacyBudget",
     "PrivacyError",
+    "Shares",
     "UnsupportedModel",
     "UnsupportedOption",
     "accounting",

@@ -29,7 +29,7 @@ from pymc_dp.steps.group import StepGroup
 
 _KEPT_ATTRIBUTES = ("created_at", "inference_library", "inference_library_version", "tuning_steps")
 #: Statistics that only the progress bar needs, and the raw releases, which get a group of their own.
-_INTERNAL_STATISTICS = ("epsilon_charged", "mean_accepted", "releases")
+_INTERNAL_STATISTICS = ("epsilon_charged", "mean_accepted", "releases", "unwidened")
 _CLIP_COUNT = "clip_count"
 _SINGLE_NUMBERS = ("log_ratio", "residual", "decision")
 #: Where releases are kept that were made once, before any chain had started.
@@ -138,6 +138,8 @@ def publish(
         for name, values in fractions.items():
             stats[name] = (("chain", "draw"), values[:, phase][:, : stats.sizes["draw"]])
         groups[f"{prefix}sample_stats"] = stats
+        if facts.get("widened"):
+            groups[f"{prefix}unwidened"] = _unwidened(tree[f"{prefix}sample_stats"].to_dataset(), parameters)
     if keep_releases:
         before = [
             _Made(_BEFORE_THE_CHAINS, _BEFORE_THE_CHAINS, _named(release, suffix))
@@ -149,9 +151,21 @@ def publish(
     return DataTree.from_dict(groups)
 
 
+def _unwidened(stats: xr.Dataset, parameters: Sequence[str]) -> xr.Dataset:
+    """Return the draws before they were widened by the noise of what was released once."""
+    held = stats["unwidened"].values
+    draws = np.array([[position.theta for position in np.ravel(chain)] for chain in held])
+    return xr.Dataset(
+        {"theta": (("chain", "draw", "parameter"), draws)},
+        coords={"chain": stats["chain"].values, "draw": stats["draw"].values, "parameter": list(parameters)},
+        attrs={"description": "Draws of the posterior shifted by released noise, on the unconstrained scale."},
+    )
+
+
 def _cleaned(dataset: xr.Dataset, dropped: Sequence[str]) -> xr.Dataset:
     cleaned = dataset.drop_vars([name for name in dropped if name in dataset])
-    cleaned = cleaned.drop_vars([name for name in cleaned.coords if str(name).startswith("releases_dim_")])
+    internal = tuple(f"{name}_dim_" for name in _INTERNAL_STATISTICS)
+    cleaned = cleaned.drop_vars([name for name in cleaned.coords if str(name).startswith(internal)])
     cleaned.attrs = {name: value for name, value in dataset.attrs.items() if name in _KEPT_ATTRIBUTES}
     return cleaned
 

@@ -32,13 +32,15 @@ from pymc_dp.parameters import ParameterVector
 from pymc_dp.prior import Prior
 from pymc_dp.publish import metadata, publish, publishable_names
 from pymc_dp.release import Doors, InsecureNoise, MeteredDoor, NoiseSource, SecureNoise, refuse_overflow
-from pymc_dp.rows import UnitLikelihood, number_of_units
-from pymc_dp.steps.base import Authorisation, DPStep
+from pymc_dp.rows import Rehearsal, Simulation, UnitLikelihood, number_of_units
+from pymc_dp.steps.base import Authorisation, DPStep, MadeUpTables
 from pymc_dp.steps.group import StepGroup
 
 _log = logging.getLogger(__name__)
 _pymc_sample: Callable[..., Any] = pm.sample
 
+#: How many rows a model makes up where no rehearsal is given.
+_SIMULATED_ROWS = 1000
 #: Options of `pm.sample` whose other values would return or store more than releases.
 _ALLOWED_IDATA_OPTIONS = {"include_transformed"}
 _PROGRESS_BARS = (True, False, "combined", "split", "combined+stats", "stats+combined", "split+stats", "stats+split")
@@ -101,15 +103,16 @@ def sample(draws: int = 1000, **options: Any) -> DataTree:
     _refuse_bad_options(arguments, model, plan)
 
     names = publishable_names(model, group.unit, arguments["var_names"])
-    rows = UnitLikelihood(model, group.unit, group.unit_index)
+    rows = UnitLikelihood(model, group.unit, group.unit_index, second_order=any(s.expands for s in group.steps))
     _warn_about_delta(budget, rows)
     refuse_overflow({noise for schedule in plan.noise_schedules.values() for noise in schedule}, rows.n_units)
     prior = Prior(model)
     rows.warm_up()
+    made_up = [_made_up_tables(one, model, rows) for one in group.steps]
     prior.log_density(group.steps[0].parameters.to_theta(model.initial_point(random_seed=0)))
 
     labels = group.labels
-    with _charged(plan, group, rows, prior):
+    with _charged(plan, group, rows, prior, made_up):
         n_units = rows.n_units if budget.relation == "substitute" else None
         facts = metadata(plan, group, names, rows.unit_in_words, n_units)
         tree = _pymc_sample(
@@ -141,7 +144,9 @@ def sample(draws: int = 1000, **options: Any) -> DataTree:
 
 
 @contextmanager
-def _charged(plan: Plan, group: StepGroup, rows: UnitLikelihood, prior: Prior) -> Iterator[None]:
+def _charged(
+    plan: Plan, group: StepGroup, rows: UnitLikelihood, prior: Prior, made_up: Sequence[MadeUpTables | None]
+) -> Iterator[None]:
     """Charge the plan, let the steps run once, and take the authorisation back however the run ends."""
     budget, all_doors = group.budget, []
     try:
@@ -162,14 +167,24 @@ def _charged(plan: Plan, group: StepGroup, rows: UnitLikelihood, prior: Prior) -
             )
             per_chain, once = _of_step(plan.releases_per_chain, suffix), _of_step(plan.releases_once, suffix)
             all_doors.append(Doors(make_door, noise, plan.chains, per_chain, once))
+            n_units = rows.n_units if budget.relation == "substitute" else None
             schedules = _of_step(plan.noise_schedules, suffix)
-            step.authorise(Authorisation(all_doors[-1], prior, paid, spent, schedules))
+            step.authorise(Authorisation(all_doors[-1], prior, paid, spent, made_up[place], n_units, schedules))
         yield
     finally:
         for step in group.steps:
             step.withdraw()
         for doors in all_doors:
             doors.close()
+
+
+def _made_up_tables(step: DPStep, model: pm.Model, rows: UnitLikelihood) -> MadeUpTables | None:
+    """Return where a step that rehearses takes its made-up tables from."""
+    if not step.expands:
+        return None
+    if step.rehearsal is not None:
+        return Rehearsal(step.rehearsal, step.parameters.shapes, step.unit, step.unit_index)
+    return Simulation(model, rows, _SIMULATED_ROWS)
 
 
 def _of_step(by_kind: Mapping[str, Any], suffix: str) -> dict[str, Any]:

@@ -16,7 +16,7 @@ from pymc_dp.exceptions import PrivacyError
 from pymc_dp.release.barker_correction import acceptance, happens, log_ratio_and_variance
 from pymc_dp.release.batch_counts import BatchCounts, count_weight
 from pymc_dp.release.batches import Batches, BatchesWithoutReplacement
-from pymc_dp.release.interface import FloatArray, Release
+from pymc_dp.release.interface import Centre, FloatArray, Prediction, Release
 from pymc_dp.release.meter import Meter
 from pymc_dp.release.noise import IntArray, NoiseSource, grid_for
 from pymc_dp.release.penalised import penalised, sensitivity
@@ -72,6 +72,26 @@ class Rows(Protocol):
         self, theta: FloatArray, theta_new: FloatArray, bound: float, grid: float, units: IntArray
     ) -> tuple[IntArray, int]:
         """Return the clipped log-ratios of some units on the grid, and how many were clipped."""
+        ...
+
+    def expansion(self, centre: Centre) -> "Expansion":
+        """Return the expansion of every unit around a centre."""
+        ...
+
+
+class Expansion(Protocol):
+    """Every unit's log-likelihood around a centre. Confidential."""
+
+    def score(self, grid: float) -> ClippedSum:
+        """Return the sum of weighted scores."""
+        ...
+
+    def curvature(self, grid: float) -> ClippedSum:
+        """Return the sum of weighted curvatures."""
+        ...
+
+    def residual(self, old: Prediction, new: Prediction, bound: float, grid: float) -> ClippedSum:
+        """Return the sum of clipped residual log-ratios."""
         ...
 
 
@@ -219,6 +239,28 @@ class MeteredDoor:
         log_ratios, n_clipped = self._rows.clipped_log_ratios(theta, theta_new, bound, grid, units)
         unit = Fraction(tempering) * Fraction(batches.n_units, batches.batch_size) * Fraction(grid)
         return log_ratios, unit, n_clipped
+
+    def score(self, centre: Centre, noise_multiplier: float, kind: str = "score") -> Release:
+        """Release a sum of weighted scores. See `pymc_dp.release.interface.Door`."""
+        self._spend(kind, noise_multiplier)
+        clipped_sum = self._rows.expansion(centre).score(self._grid_of_sum(centre.clip_gradient, noise_multiplier))
+        return self._released(kind, clipped_sum, noise_multiplier, centre.theta)
+
+    def curvature(self, centre: Centre, noise_multiplier: float) -> Release:
+        """Release a sum of weighted curvatures. See `pymc_dp.release.interface.Door`."""
+        self._spend("curvature", noise_multiplier)
+        grid = self._grid_of_sum(centre.clip_curvature, noise_multiplier)
+        clipped_sum = self._rows.expansion(centre).curvature(grid)
+        return self._released("curvature", clipped_sum, noise_multiplier, centre.theta)
+
+    def residual(
+        self, centre: Centre, old: Prediction, new: Prediction, bound: float, noise_multiplier: float
+    ) -> Release:
+        """Release a sum of clipped residual log-ratios. See `pymc_dp.release.interface.Door`."""
+        self._spend("residual", noise_multiplier)
+        grid = self._grid_of_sum(bound, noise_multiplier)
+        clipped_sum = self._rows.expansion(centre).residual(old, new, bound, grid)
+        return self._released("residual", clipped_sum, noise_multiplier, old.theta, new.theta)
 
     def clip_counts(self, noise_multiplier: float) -> Release:
         """Release mean clip counts since the last call. See `pymc_dp.release.interface.Door`."""

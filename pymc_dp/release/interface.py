@@ -1,5 +1,6 @@
 """The door as samplers see it: they ask for releases, and see nothing else of the data."""
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
@@ -20,7 +21,7 @@ class Release:
     Attributes
     ----------
     kind : str
-        ``"gradient"``, ``"log_ratio"``, ``"decision"`` or ``"clip_count"``.
+        ``"gradient"``, ``"log_ratio"``, ``"residual"``, ``"decision"``, ``"clip_count"`` and others.
     value : ndarray
         The noisy value: shape (parameters,) for a gradient, (1,) for a log-ratio, (counts,) for clip counts.
     noise_std : float
@@ -40,6 +41,70 @@ class ReleasesOfIteration:
     """The releases of one iteration as a single object, which arrays of statistics do not take apart."""
 
     made: tuple[Release, ...]
+
+
+@dataclass(frozen=True, eq=False)
+class Position:
+    """A point as a single object, which arrays of statistics do not take apart."""
+
+    theta: FloatArray
+
+
+@dataclass(frozen=True, eq=False)
+class Centre:
+    """Where every unit's log-likelihood is expanded, along which directions, and with what bounds.
+
+    A unit whose score or curvature is larger than its bound is weighted down as a whole, once: its score, curvature
+    and later remainders all carry the same weight in (0, 1].
+
+    Attributes
+    ----------
+    theta : ndarray, shape (parameters,)
+        The centre.
+    directions : ndarray, shape (parameters, parameters)
+        Columns along which derivatives are taken; norms are those of derivatives along them.
+    clip_gradient : float
+        Bound of the norm of one unit's weighted score.
+    clip_curvature : float
+        Bound of the Frobenius norm of one unit's weighted curvature (the negative second derivative). Infinite where
+        no curvature is asked for.
+    """
+
+    theta: FloatArray
+    directions: FloatArray
+    clip_gradient: float
+    clip_curvature: float = math.inf
+
+    @property
+    def key(self) -> bytes:
+        """Equal for equal centres."""
+        bounds = np.array([self.clip_gradient, self.clip_curvature])
+        return self.theta.tobytes() + self.directions.tobytes() + bounds.tobytes()
+
+
+@dataclass(frozen=True, eq=False)
+class Prediction:
+    """What an expansion predicts of a unit's log-likelihood at a point, relative to the centre.
+
+    With the unit's weighted score g and curvature H at the centre: ``direction · g``, less half of
+    ``direction · H direction`` if `with_curvature`, plus `offset`.
+
+    Attributes
+    ----------
+    theta : ndarray, shape (parameters,)
+        The point.
+    direction : ndarray, shape (parameters,)
+        On the unconstrained scale.
+    with_curvature : bool
+        Whether the curvature is part of it.
+    offset : float
+        The same for every unit, whatever its weight.
+    """
+
+    theta: FloatArray
+    direction: FloatArray
+    with_curvature: bool
+    offset: float = 0.0
 
 
 class Door(Protocol):
@@ -104,6 +169,23 @@ class Door(Protocol):
 
         `log_free_ratio` is the part of the log-ratio that costs nothing: prior and proposal.
         """
+        ...
+
+    def score(self, centre: Centre, noise_multiplier: float, kind: str = "score") -> Release:
+        """Release the sum over units of weighted scores at a centre, along its directions."""
+        ...
+
+    def curvature(self, centre: Centre, noise_multiplier: float) -> Release:
+        """Release the sum over units of weighted curvatures at a centre, along its directions.
+
+        Packed: the upper triangle by rows, entries off the diagonal times the square root of 2.
+        """
+        ...
+
+    def residual(
+        self, centre: Centre, old: Prediction, new: Prediction, bound: float, noise_multiplier: float
+    ) -> Release:
+        """Release the sum over units of the weighted log-ratio less its prediction, each clipped to `bound`."""
         ...
 
     def clip_counts(self, noise_multiplier: float) -> Release:

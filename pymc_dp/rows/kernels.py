@@ -127,3 +127,35 @@ def add_clipped_differences(
             elif difference < 0.0:
                 total[0] -= np.int64(bound * steps_per_one)
     return n_clipped
+
+
+@njit(nogil=True, fastmath=False, cache=True)
+def times_matrix(rows: FloatArray, matrix: FloatArray, out: FloatArray) -> None:
+    """Write every row of `rows` (rows, size) times `matrix` (size, k) into `out`, in a fixed order of additions."""
+    for i in range(rows.shape[0]):
+        for k in range(matrix.shape[1]):
+            total = 0.0
+            for j in range(rows.shape[1]):
+                total += rows[i, j] * matrix[j, k]
+            out[i, k] = total
+
+
+@njit(nogil=True, fastmath=False, cache=True)
+def lower_weights(squares: FloatArray, bound: float, weights: FloatArray) -> None:
+    """Lower every weight so that it shortens a vector of squared norm `squares` to `bound`; 0 where not finite."""
+    for i in range(squares.size):
+        norm = math.sqrt(squares[i])
+        if not norm <= bound:
+            weights[i] = min(weights[i], bound / norm) if norm < np.inf else 0.0
+
+
+@njit(nogil=True, fastmath=False, cache=True)
+def weighted_remainders(
+    values: FloatArray, slopes: FloatArray, curvatures: FloatArray, weights: FloatArray, offset: float, out: FloatArray
+) -> None:
+    """Write ``weight (value - slope + curvature / 2) - offset`` of every unit; a weight of 0 silences the unit."""
+    for i in range(values.size):
+        remainder = 0.0
+        if weights[i] > 0.0:
+            remainder = weights[i] * (values[i] - slopes[i] + 0.5 * curvatures[i])
+        out[i] = remainder - offset

@@ -1,5 +1,6 @@
 """The row engine: clipped sums over units of any factorising PyMC likelihood."""
 
+import copy
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -13,6 +14,8 @@ from pymc_dp.parameters import FloatArray, ParameterVector
 from pymc_dp.rows import kernels
 from pymc_dp.rows.check import check_factorisation
 from pymc_dp.rows.clipped_sum import ClippedSum
+from pymc_dp.rows.derivatives import RowDerivatives
+from pymc_dp.rows.expansion import Centre, DerivativesOfChunk, UnitExpansion
 from pymc_dp.rows.graphs import RowFunctions
 from pymc_dp.rows.split import leaf_value, refuse_missing_values, refuse_tables_of_units, split
 
@@ -72,6 +75,8 @@ class UnitLikelihood:
     unit_index : str or ndarray of int, shape (rows,), optional
         Which unit each row belongs to, or the name of the model's data variable that says so. The rows of one
         unit are summed before they are clipped. Default: every row is a unit of its own.
+    second_order : bool
+        Also compile the derivatives that expansions need.
 
     Attributes
     ----------
@@ -88,13 +93,20 @@ class UnitLikelihood:
     """
 
     def __init__(
-        self, model: pm.Model, unit: str | None = None, unit_index: str | NDArray[np.integer] | None = None
+        self,
+        model: pm.Model,
+        unit: str | None = None,
+        unit_index: str | NDArray[np.integer] | None = None,
+        *,
+        second_order: bool = False,
     ) -> None:
         row_split = split(model, unit)
         refuse_missing_values(row_split)
         self.parameters = ParameterVector(model)
         self._functions = RowFunctions(row_split, model.value_vars, factored=unit_index is None)
         check_factorisation(model, row_split, self._functions, self.parameters)
+        self._derivatives = RowDerivatives(row_split, model.value_vars) if second_order else None
+        self._expansions: dict[bytes, UnitExpansion] = {}
         self.n_rows = row_split.n_rows
         self._data = [leaf.rows() for leaf in row_split.leaves]
         index = _unit_of_each_row(model, unit_index, self.n_rows)
@@ -111,6 +123,8 @@ class UnitLikelihood:
             refuse_tables_of_units(model, self.n_units, self.n_rows)
         self.n_parameters = self.parameters.size
         self._one_row_units = index is None
+        observed = {model.rvs_to_values[rv]: rv.name for rv in model.observed_RVs}
+        self._leaf_names = [(observed.get(leaf.source), leaf.axis) for leaf in row_split.leaves]
         self._chunks = self._cut()
         # Log-likelihoods of all units at the points of the last log-ratio and at the last gradient.
         self._pair: dict[bytes, FloatArray] = {}
@@ -267,6 +281,55 @@ class UnitLikelihood:
         kernels.add_clipped_differences(logp, logp, 1.0, 1.0, np.zeros(1, dtype=np.int64))
         total = np.zeros(self.n_parameters, dtype=np.int64)
         self._add_clipped(slopes, self._factors_of(row), self._taken(None), 1.0, 1.0, total)
+        if self._derivatives is not None:
+            self._derivatives.gradient(*values, *row)
+            self._derivatives.curvature_times(*values, *values, *row)
+            slope, curvature = self._derivatives.along(*values, *values, *row)
+            kernels.times_matrix(np.ones((1, 1)), np.ones((1, 1)), np.ones((1, 1)))
+            kernels.lower_weights(slope, 1.0, np.ones(1))
+            kernels.weighted_remainders(slope, slope, curvature, np.ones(1), 0.0, np.empty(1))
+
+    @property
+    def observed_leaves(self) -> list[tuple[str, int]] | None:
+        """The observed variable behind each table and its row axis; None if there are others, or units of rows."""
+        found = [(name, axis) for name, axis in self._leaf_names if name is not None]
+        return found if self._one_row_units and len(found) == len(self._leaf_names) else None
+
+    def on_rows(self, tables: Sequence[np.ndarray]) -> "UnitLikelihood":
+        """Return the same likelihood on other rows, one table for each input (none: no rows); none of its own data."""
+        other = copy.copy(self)
+        tables = tables or [rows[:0] for rows in self._data]
+        data = [table.astype(rows.dtype) for table, rows in zip(tables, self._data, strict=True)]
+        n_rows = len(data[0])
+        starts = np.arange(n_rows + 1, dtype=np.int64)
+        fresh = {"_data": data, "_starts": starts, "n_rows": n_rows, "n_units": n_rows}
+        other.__setstate__({**fresh, "_pair": {}, "_latest": {}, "_expansions": {}})
+        return other
+
+    def expansion(self, centre: Centre) -> UnitExpansion:
+        """Return the expansion of every unit around a centre, computed anew only for a new centre. Confidential."""
+        if centre.key not in self._expansions:
+            self._expansions = {centre.key: UnitExpansion(self, centre)}
+        return self._expansions[centre.key]
+
+    def all_log_likelihoods(self, theta: FloatArray) -> FloatArray:
+        """Return the log-likelihood of every unit. Confidential."""
+        return self._unit_log_likelihoods(theta)
+
+    def derivatives_by_chunk(self) -> Iterator[DerivativesOfChunk]:
+        """Yield the derivatives of the units, chunk by chunk. Confidential.
+
+        Raises
+        ------
+        InvalidArgument
+            If the derivatives were not asked for with ``second_order=True``.
+        """
+        if self._derivatives is None:
+            raise InvalidArgument("Expansions need UnitLikelihood(..., second_order=True).")
+        for chunk in self._chunks:
+            yield DerivativesOfChunk(
+                chunk.units, self._derivatives, self.parameters, chunk.rows, chunk.starts, self._one_row_units
+            )
 
     def _unit_log_likelihoods(self, theta: FloatArray) -> FloatArray:
         """Return the log-likelihood of every unit, computed anew only at a point not just visited."""
@@ -364,7 +427,7 @@ class UnitLikelihood:
         return slices
 
     def __getstate__(self) -> dict[str, Any]:
-        return {**self.__dict__, "_pair": {}, "_latest": {}, "_chunks": None}
+        return {**self.__dict__, "_pair": {}, "_latest": {}, "_expansions": {}, "_chunks": None}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__.update(state)

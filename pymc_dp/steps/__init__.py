@@ -8,5 +8,17 @@ from pymc_dp.steps.penalty import DPPenalty
 from pymc_dp.steps.sghmc import DPSGHMC
 from pymc_dp.steps.sgld import DPSGLD
 from pymc_dp.steps.sgnht import DPSGNHT
+from pymc_dp.steps.surrogate import DPSurrogateHMC, Shares
 
-__all__ = ["DPHMC", "DPMALA", "DPSGHMC", "DPSGLD", "DPSGNHT", "DPBarker", "DPMinibatchPenalty", "DPPenalty"]
+__all__ = [
+    "DPHMC",
+    "DPMALA",
+    "DPSGHMC",
+    "DPSGLD",
+    "DPSGNHT",
+    "DPBarker",
+    "DPMinibatchPenalty",
+    "DPPenalty",
+    "DPSurrogateHMC",
+    "Shares",
+]

@@ -92,6 +92,41 @@ class OpensDoors(Protocol):
         ...
 
 
+class PublicUnits(Protocol):
+    """The units of a made-up table: everything about them may be computed, free of charge."""
+
+    n_units: int
+
+    def log_likelihoods(self, theta: FloatArray) -> FloatArray:
+        """Return the log-likelihood of every unit, shape (units,)."""
+        ...
+
+    def scores(self, theta: FloatArray) -> FloatArray:
+        """Return the gradient of every unit's log-likelihood, shape (units, parameters)."""
+        ...
+
+    def curvatures(self, theta: FloatArray) -> FloatArray:
+        """Return the negative second derivatives of every unit's, shape (units, parameters, parameters)."""
+        ...
+
+    def along(self, theta: FloatArray, direction: FloatArray) -> tuple[FloatArray, FloatArray]:
+        """Return slopes and negative second derivatives along a direction, each of shape (units,)."""
+        ...
+
+
+class MadeUpTables(Protocol):
+    """Where made-up tables come from: the user's rehearsal, or the model itself."""
+
+    @property
+    def depends_on_parameters(self) -> bool:
+        """Whether the table is made up at the parameters that it is asked for at."""
+        ...
+
+    def at(self, theta: FloatArray) -> PublicUnits:
+        """Return a made-up table."""
+        ...
+
+
 @dataclass(frozen=True)
 class Authorisation:
     """What a charged plan lets a step use: the seam hands it over before sampling and takes it back after.
@@ -106,6 +141,10 @@ class Authorisation:
         What was paid for, by kind of release.
     epsilon_charged : float
         The budget's spent epsilon, this run included.
+    made_up : MadeUpTables or None
+        For steps that rehearse on made-up tables.
+    n_units : int or None
+        The number of units, where it is public.
     noise_schedules : mapping of str to tuple of float
         All noise multipliers of a kind, in the order in which the step asked for them.
     """
@@ -114,6 +153,8 @@ class Authorisation:
     prior: LogDensity
     noise_multipliers: Mapping[str, float]
     epsilon_charged: float
+    made_up: MadeUpTables | None = None
+    n_units: int | None = None
     noise_schedules: Mapping[str, tuple[float, ...]] = field(default_factory=dict)
 
 
@@ -174,6 +215,10 @@ class DPStep(BlockedStep):
     """
 
     name: ClassVar[str]
+    #: Whether the step expands log-likelihoods around a centre and rehearses on made-up tables.
+    expands = False
+    #: The same model on a made-up table, where the user gives one.
+    rehearsal: pm.Model | None = None
     #: Tuning iterations are paid for like any other, so none are made unless asked for.
     default_tune_steps = 0
     #: Whether counts of clipped units are released with sums over batches and ask for no releases of their own.
@@ -325,6 +370,22 @@ class DPStep(BlockedStep):
         return self._record(self._open_door().log_ratio(old, new, bound, multiplier))
 
     @property
+    def made_up(self) -> MadeUpTables:
+        """Where made-up tables come from, for steps that expand."""
+        made_up = self._authorised().made_up
+        if made_up is None:
+            raise NoPlan("This step was authorised without made-up tables.")
+        return made_up
+
+    @property
+    def n_units(self) -> int:
+        """The number of units, which is public under substitution."""
+        n_units = self._authorised().n_units
+        if n_units is None:
+            raise NoPlan("The number of units is protected under this relation.")
+        return n_units
+
+    @property
     def _only_own(self) -> tuple[bool, ...] | None:
         return None if self.moves_all else self._blocks
 
@@ -448,7 +509,14 @@ class DPStep(BlockedStep):
     def __reduce_ex__(self, protocol: Any) -> Any:
         """Copy without the constructor's arguments: a worker needs neither the budget nor the model."""
         state = {name: value for name, value in self.__dict__.items() if not name.endswith("__newargs")}
-        state |= {"budget": None, "_door": None, "unit_index": None, "_released": [], "released_once": None}
+        state |= {
+            "rehearsal": None,
+            "budget": None,
+            "_door": None,
+            "unit_index": None,
+            "_released": [],
+            "released_once": None,
+        }
         return _blank_step, (type(self),), state
 
     def __copy__(self) -> NoReturn:

@@ -35,7 +35,7 @@ def started(step_class, door=None, *, schedule=None, relation="add-remove", seed
     if schedule is None:
         schedule = tuple(event.noise_multiplier for event in step.sampler_requests(0, 50))
     door = door or NormalDoor(seed, 0.0, 0.0)
-    step.authorise(Authorisation(OneDoor(door), FlatPrior(), {}, 1.0, {"gradient": schedule}))
+    step.authorise(Authorisation(OneDoor(door), FlatPrior(), {}, 1.0, noise_schedules={"gradient": schedule}))
     step.setup_chain(np.random.default_rng(seed + 1), 0, 10**6)
     return step
 

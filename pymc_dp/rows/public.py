@@ -1,0 +1,145 @@
+"""Made-up tables: rows that are nobody's, so that everything may be computed from them, freely and exactly."""
+
+from typing import Any
+
+import numpy as np
+import pymc as pm
+from pymc.pytensorf import compile as pymc_compile
+from pytensor.graph.replace import clone_replace
+
+from pymc_dp.exceptions import UnsupportedModel
+from pymc_dp.parameters import FloatArray
+from pymc_dp.rows.likelihood import UnitLikelihood
+
+
+class PublicUnits:
+    """The units of a made-up table and their derivatives, as plain arrays.
+
+    Parameters
+    ----------
+    likelihood : UnitLikelihood
+        Of a model that holds made-up data only, with ``second_order=True``.
+    """
+
+    def __init__(self, likelihood: UnitLikelihood) -> None:
+        self._likelihood = likelihood
+        self.n_units = likelihood.n_units
+
+    def log_likelihoods(self, theta: FloatArray) -> FloatArray:
+        """Return the log-likelihood of every unit, shape (units,)."""
+        return self._likelihood.all_log_likelihoods(theta)
+
+    def scores(self, theta: FloatArray) -> FloatArray:
+        """Return the gradient of every unit's log-likelihood, shape (units, parameters)."""
+        return np.concatenate([chunk.gradient(theta) for chunk in self._likelihood.derivatives_by_chunk()])
+
+    def curvatures(self, theta: FloatArray) -> FloatArray:
+        """Return the negative second derivatives of every unit's, shape (units, parameters, parameters)."""
+        ways = np.eye(self._likelihood.n_parameters)
+        return np.concatenate(
+            [
+                np.stack([chunk.curvature_times(theta, way) for way in ways], axis=2)
+                for chunk in self._likelihood.derivatives_by_chunk()
+            ]
+        )
+
+    def along(self, theta: FloatArray, direction: FloatArray) -> tuple[FloatArray, FloatArray]:
+        """Return slopes and negative second derivatives along a direction, each of shape (units,)."""
+        slopes, curvatures = zip(
+            *[chunk.along(theta, direction) for chunk in self._likelihood.derivatives_by_chunk()], strict=True
+        )
+        return np.concatenate(slopes), np.concatenate(curvatures)
+
+
+class Rehearsal:
+    """A made-up table that the user provides, through the same model written on it.
+
+    Parameters
+    ----------
+    model : pm.Model
+        The user's model of made-up data.
+    parameter_shapes : dict of str to tuple of int
+        Of the model of the protected data: the two have to agree.
+    unit, unit_index
+        As for the protected data; an array for `unit_index` does not fit and is left out.
+
+    Raises
+    ------
+    UnsupportedModel
+        If its parameters differ from those of the model of the protected data.
+    """
+
+    def __init__(
+        self, model: pm.Model, parameter_shapes: dict[str, tuple[int, ...]], unit: str | None, unit_index: Any
+    ) -> None:
+        index = unit_index if isinstance(unit_index, str) else None
+        likelihood = UnitLikelihood(model, unit, index, second_order=True)
+        if likelihood.parameters.shapes != parameter_shapes:
+            raise UnsupportedModel(
+                "The model of the rehearsal has other free variables than the model of the data: write both with the "
+                f"same function. There: {parameter_shapes}; in the rehearsal: {likelihood.parameters.shapes}."
+            )
+        likelihood.warm_up()
+        self._units = PublicUnits(likelihood)
+
+    depends_on_parameters = False
+
+    def at(self, theta: FloatArray) -> PublicUnits:
+        """Return the table, the same for all parameters."""
+        return self._units
+
+
+class Simulation:
+    """Tables that the model itself makes up, for models without covariates.
+
+    Parameters
+    ----------
+    model : pm.Model
+        The model of the protected data. Its distributions are used, never its data.
+    likelihood : UnitLikelihood
+        Of that model, with ``second_order=True``.
+    n_units : int
+        Rows to make up.
+
+    Raises
+    ------
+    UnsupportedModel
+        If the model has covariates, groups or units of several rows: they cannot be made up without a rehearsal.
+    """
+
+    depends_on_parameters = True
+
+    def __init__(self, model: pm.Model, likelihood: UnitLikelihood, n_units: int) -> None:
+        if likelihood.observed_leaves is None:
+            raise UnsupportedModel(
+                "The model has covariates, groups or several rows a unit, which cannot be made up from it. Pass "
+                "rehearsal=, the same model written on a made-up table of the same shape."
+            )
+        self._leaves = likelihood.observed_leaves
+        self._empty = likelihood.on_rows([])
+        self._n_units = n_units
+        stand_ins = {rv: rv.type() for rv in model.free_RVs}
+        names = [name for name, _ in self._leaves]
+        draws = clone_replace([model[name] for name in names], stand_ins)
+        self._draw = pymc_compile(list(stand_ins.values()), draws, random_seed=0)
+        self._constrained = model.compile_fn(
+            model.replace_rvs_by_values(model.free_RVs), inputs=model.value_vars, point_fn=False
+        )
+        self._latest: dict[bytes, PublicUnits] = {}
+        self.at(np.zeros(likelihood.n_parameters))
+
+    def at(self, theta: FloatArray) -> PublicUnits:
+        """Return rows drawn from the model at `theta`, the same ones when it is asked for again."""
+        key = theta.tobytes()
+        if key not in self._latest:
+            drawn = self._draw(*self._constrained(*self._empty.parameters.split(theta)))
+            tables = [
+                np.ascontiguousarray(np.moveaxis(rows, axis, 0)[: self._n_units])
+                for rows, (_, axis) in zip(drawn, self._leaves, strict=True)
+            ]
+            self._latest = {key: PublicUnits(self._empty.on_rows(tables))}
+        return self._latest[key]
+
+    def __getstate__(self) -> dict[str, Any]:
+        # What was made up travels; what makes it up was compiled from the model of the protected data and stays.
+        return {**self.__dict__, "_draw": None, "_constrained": None}

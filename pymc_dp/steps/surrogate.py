@@ -1,0 +1,322 @@
+r"""Differentially private MCMC with control variates: pay once for an expansion, then test only what it misses.
+
+1. *Centre.* A few noisy Newton steps from the prior lead near the posterior's mode.
+2. *Expansion.* There, the sums of every unit's score (and curvature) are released once. With the exact prior they
+   make a surrogate of the posterior, from which draws are free.
+3. *Test.* A chain proposes draws of the surrogate. A unit's log-ratio is what its own expansion predicts, which
+   the surrogate has counted already, and a remainder, which is small: the penalty test releases the sum of
+   remainders with noise in proportion to a bound on one of them.
+
+========================  ==========================================================
+symbol                    here
+========================  ==========================================================
+:math:`\theta_c`          `Centre.theta`
+:math:`G, H`              released score and curvature
+:math:`S`                 `surrogate`: log-prior plus expansion
+:math:`e_i`               a unit's remainder in a log-ratio
+:math:`c_e`               `bound` of one remainder, from made-up units
+========================  ==========================================================
+
+Released: `centre_steps` scores and one more, one curvature (order 2), once for all chains; and one residual log-ratio
+in every iteration after tuning.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar, Literal
+
+import numpy as np
+import pymc as pm
+
+from pymc_dp import _validate
+from pymc_dp.budget import ReleaseRequest
+from pymc_dp.exceptions import InvalidArgument
+from pymc_dp.parameters import FloatArray
+from pymc_dp.release.interface import Centre, Position, Prediction, Release
+from pymc_dp.steps.acceptance import penalty_test, untested
+from pymc_dp.steps.base import SHARED_STATS, DPStep, Transition
+from pymc_dp.steps.centre import find_centre
+from pymc_dp.steps.free_hmc import FreeHMC
+from pymc_dp.steps.rehearsal import Scale, expected_curvature, positive_definite, prior_curvature
+from pymc_dp.steps.surrogate_density import Quadratic, Surrogate, WeightedRows
+
+#: Free draws that the covariance of the surrogate is computed from, and free trajectories between them.
+_COVARIANCE_DRAWS = 1000
+#: The trusted region's radius beyond its middle, in standard deviations of the surrogate.
+_TRUSTED = 8.0
+#: Noise of a test, as a standard deviation, below which a smaller bound buys nothing.
+_HARMLESS_NOISE = 0.03
+
+
+@dataclass(frozen=True)
+class Shares:
+    """What the parts of the cost are spent on: they add up to 1.
+
+    Attributes
+    ----------
+    centre, score, curvature, tests : float
+        Parts of the run's cost. `curvature` is 0 for expansions of order 1.
+    """
+
+    centre: float
+    score: float
+    curvature: float
+    tests: float
+
+    def __post_init__(self) -> None:
+        for name in ("centre", "score", "tests"):
+            _validate.open_unit_interval(f"shares.{name}", getattr(self, name))
+        _validate.not_negative("shares.curvature", self.curvature)
+        if abs(self.centre + self.score + self.curvature + self.tests - 1.0) > 1e-9:
+            raise InvalidArgument("shares have to add up to 1.")
+
+
+_DEFAULT_SHARES = {1: Shares(0.15, 0.75, 0.0, 0.1), 2: Shares(0.2, 0.5, 0.1, 0.2)}
+
+
+class DPSurrogateHMC(DPStep):
+    """Differentially private Hamiltonian Monte Carlo on a surrogate, corrected by tests of what the surrogate misses.
+
+    All settings have defaults that need no data: clip bounds, directions and the tests' bounds are read off a
+    made-up table.
+
+    Parameters
+    ----------
+    vars : sequence of variables, optional
+        All free variables of the model. Default: all.
+    budget : PrivacyBudget
+        What the run is charged to. Its relation has to be "substitute": the number of units is public.
+    rehearsal : pm.Model, optional
+        The same model written on a made-up table of the same shape: public or simulated covariates and responses.
+        It need not be near the truth; bounds are chosen so that they suit this table. Default for models without
+        covariates: rows that the model itself makes up.
+    order : {1, 2}, optional
+        2: scores and curvatures are released, for regressions. 1: scores alone, and the curvature is that of made-up
+        rows: for models whose rows can be simulated. Default: 2 with a rehearsal, 1 without.
+    centre_steps : int
+        Noisy steps towards the mode.
+    shares : Shares, optional
+        How the cost is split.
+    clip_gradient, clip_curvature : float, optional
+        Bounds of one unit's score and curvature along the directions. Default: bounds that 99.8 % of the made-up
+        units keep. A unit beyond them counts less in the whole likelihood.
+    safety : float
+        The bound of one unit's remainder is this times the largest among made-up units.
+    trajectories : int
+        Free trajectories between two tests.
+    widen : bool, optional
+        Return draws that are widened by the known noise of the released score, so that intervals cover. The plain
+        draws are kept in the group ``unwidened``. Default: True for order 2; order 1 cannot.
+    budget_share, unit, unit_index, clip_diagnostics, keep_releases, insecure_seed, model
+        See `pymc_dp.steps.base.DPStep`.
+
+    Raises
+    ------
+    InvalidArgument
+        If an argument is missing or out of range.
+
+    Notes
+    -----
+    *Privacy.* Score, curvature and residual log-ratios are sums of clipped contributions released with Gaussian
+    noise; directions, bounds, centre and proposals are functions of earlier releases and of made-up tables.
+
+    *Exactness.* As long as no remainder is clipped, the plain draws' stationary distribution is, exactly, the
+    posterior of the weighted units shifted once by the noise of the released score and curvature (docs: "Control
+    variates"). That noise has a known law; widened draws integrate over it.
+
+    References
+    ----------
+    Yıldırım and Ermiş (2019), Exact MCMC with differentially private moves, Statistics and Computing 29.
+    Baker, Fearnhead, Fox and Nemeth (2019), Control variates for stochastic gradient MCMC, Statistics and
+    Computing 29, for expansions around a centre without privacy.
+    Christen and Fox (2005), Markov chain Monte Carlo using an approximation, JCGS 14, for surrogate proposals.
+    """
+
+    name = "dp_surrogate_hmc"
+    expands = True
+    stats_dtypes_shapes: ClassVar[dict[str, tuple[type, list[int] | None]]] = {
+        **SHARED_STATS,
+        "unwidened": (object, None),
+    }
+
+    def __init__(
+        self,
+        vars: Sequence[Any] | None = None,
+        *,
+        rehearsal: pm.Model | None = None,
+        order: Literal[1, 2] | None = None,
+        centre_steps: int = 6,
+        shares: Shares | None = None,
+        clip_gradient: float | None = None,
+        clip_curvature: float | None = None,
+        safety: float = 1.3,
+        trajectories: int = 3,
+        widen: bool | None = None,
+        **shared: Any,
+    ) -> None:
+        super().__init__(vars, **shared)
+        if not self.moves_all:
+            raise InvalidArgument("DPSurrogateHMC updates all free variables together: leave out vars.")
+        if self.budget.relation != "substitute":
+            raise InvalidArgument(
+                "DPSurrogateHMC needs the number of units: use a budget with relation='substitute', or DPHMC."
+            )
+        if rehearsal is not None and not isinstance(rehearsal, pm.Model):
+            raise InvalidArgument("rehearsal must be a pm.Model: the same model, written on a made-up table.")
+        self.rehearsal = rehearsal
+        model = pm.modelcontext(shared.get("model"))
+        default_order = 1 if rehearsal is None else 2
+        self.order = _validate.choice("order", default_order if order is None else order, (1, 2))
+        self.centre_steps = _validate.whole("centre_steps", centre_steps, at_least=1)
+        if shares is not None and not isinstance(shares, Shares):
+            raise InvalidArgument("shares must be a Shares(centre=, score=, curvature=, tests=).")
+        self.shares = shares or _DEFAULT_SHARES[self.order]
+        if (self.shares.curvature > 0.0) != (self.order == 2):
+            raise InvalidArgument("shares.curvature must be above zero for order 2, and zero for order 1.")
+        self.clip_gradient = None if clip_gradient is None else _validate.positive("clip_gradient", clip_gradient)
+        self.clip_curvature = None if clip_curvature is None else _validate.positive("clip_curvature", clip_curvature)
+        self.safety = _validate.positive("safety", safety)
+        self.trajectories = _validate.whole("trajectories", trajectories, at_least=1)
+        if widen and self.order == 1:
+            raise InvalidArgument("Draws of an expansion of order 1 cannot be widened: leave out widen.")
+        self.widen = self.order == 2 if widen is None else bool(widen)
+        self.prior_point = self.parameters.to_theta(model.initial_point(random_seed=0))
+        self._centre: Centre | None = None
+        self.start()
+
+    @property
+    def clip_bounds(self) -> dict[str, float]:
+        """The clip bounds, for the result's metadata."""
+        if self._centre is None:
+            return {}
+        bounds = {"score": self._centre.clip_gradient}
+        return bounds | ({"curvature": self._centre.clip_curvature} if self.order == 2 else {})
+
+    @property
+    def facts(self) -> dict[str, Any]:
+        """What the draws of the posterior are."""
+        return {"order": self.order, "widened": int(self.widen)}
+
+    def prelude_requests(self) -> list[ReleaseRequest]:
+        """Return what is released once: the scores on the way, the score and the curvature at the centre."""
+        requests = [
+            ReleaseRequest("centre", self.centre_steps, self.shares.centre, self.size, once=True),
+            ReleaseRequest("score", 1, self.shares.score, self.size, once=True),
+        ]
+        if self.order == 2:
+            entries = self.size * (self.size + 1) // 2
+            requests.append(ReleaseRequest("curvature", 1, self.shares.curvature, entries, once=True))
+        return requests
+
+    def sampler_requests(self, tune: int, draws: int) -> list[ReleaseRequest]:
+        """Return what one chain releases: a residual log-ratio for every kept draw."""
+        return [ReleaseRequest("residual", draws, self.shares.tests, 1)]
+
+    def prelude(self) -> None:
+        """Find a centre, expand there, and get to know the surrogate."""
+        theta, scale = find_centre(self)
+        self._centre = self.centre_at(theta, scale)
+        self._scale = scale
+        self._surrogate, start, curvature = self._expand(self._centre, scale)
+        rng = np.random.default_rng(0)
+        self._kernel = FreeHMC(self._surrogate, start, curvature, rng)
+        draws = [self._kernel.theta]
+        for _ in range(_COVARIANCE_DRAWS):
+            draws.append(self._kernel.run(draws[-1], 1, rng))
+        self._covariance = np.atleast_2d(np.cov(np.array(draws).T))
+
+    def centre_at(self, theta: FloatArray, scale: Scale) -> Centre:
+        """Return a centre with the step's own bounds, or those of the made-up table."""
+        clip_curvature = np.inf
+        if self.order == 2:
+            clip_curvature = scale.clip_curvature if self.clip_curvature is None else self.clip_curvature
+        clip_gradient = scale.clip_gradient if self.clip_gradient is None else self.clip_gradient
+        return Centre(theta, scale.directions, clip_gradient, clip_curvature)
+
+    def _expand(self, centre: Centre, scale: Scale) -> tuple[Surrogate, FloatArray, FloatArray]:
+        """Release the sums at the centre; return the surrogate, a point near its mode and its curvature there."""
+        units, n_units = self.made_up.at(centre.theta), self.n_units
+        score = self.release_score(centre)
+        self._score_noise = score.noise_std
+        gradient = scale.gradient(score.value)
+        from_prior = prior_curvature(self.prior, centre.theta)
+        if self.order == 1:
+            curvature = positive_definite(n_units * expected_curvature(units, centre.theta) + from_prior)
+            return WeightedRows(self.prior, centre, units, score.value, n_units), centre.theta, curvature
+        released = self.release_curvature(centre)
+        along = _unpacked(released.value, self.size)
+        values, vectors = np.linalg.eigh(along)
+        # Eigenvalues below the noise are not known; the surrogate only proposes, so raising them costs no exactness.
+        along = (vectors * np.maximum(values, released.noise_std)) @ vectors.T
+        likelihood = scale.curvature(along)
+        curvature = positive_definite(likelihood + from_prior)
+        start = centre.theta + np.linalg.solve(curvature, gradient + self.prior.gradient(centre.theta))
+        way = start - centre.theta
+        radius = _TRUSTED + np.sqrt(self.size) + float(np.sqrt(way @ likelihood @ way))
+        return Quadratic(self.prior, centre, units, gradient, likelihood, radius), start, curvature
+
+    def start(self) -> None:
+        """Forget the last chain."""
+        self._theta: FloatArray | None = None
+
+    def transition(self, theta: FloatArray) -> Transition:
+        """Propose a draw of the surrogate; accept it by the penalty test on what the surrogate misses."""
+        log_uniform = -self.rng.exponential()
+        if self._theta is None:  # a chain begins with a draw of the surrogate, wherever it was put
+            self._theta = self._kernel.run(self._kernel.theta, 20 * self.trajectories, self.rng)
+        proposal = self._kernel.run(self._theta, self.trajectories, self.rng)
+        if self.tuning:
+            stats = untested(accepted=True)
+        else:
+            old, new = self._surrogate.prediction(self._theta), self._surrogate.prediction(proposal)
+            stats = penalty_test(
+                lambda bound: self.release_residual(old, new, bound),
+                self._bound(self._theta, proposal),
+                0.0,
+                log_uniform,
+            )
+        if stats["accepted"]:
+            self._theta = proposal
+        return Transition(self._widened(self._theta), stats | {"unwidened": Position(self._theta)})
+
+    def _bound(self, theta: FloatArray, theta_new: FloatArray) -> float:
+        """Return the clip bound of one unit's remainder: symmetric in the two points, and public."""
+        if np.array_equal(theta, theta_new):
+            return 0.0
+        missed = np.abs(self._surrogate.remainders(theta_new) - self._surrogate.remainders(theta))
+        largest = float(np.max(missed[np.isfinite(missed)], initial=0.0))
+        harmless = _HARMLESS_NOISE / (2.0 * self._noise_multiplier("residual"))
+        return max(self.safety * largest, harmless)
+
+    def _widened(self, theta: FloatArray) -> FloatArray:
+        """Return the draw with a fresh copy of the score's noise, as it moves the posterior."""
+        if not self.widen:
+            return theta
+        noise = self._score_noise * self.rng.standard_normal(self.size)
+        widened: FloatArray = theta + self._covariance @ self._scale.gradient(noise)
+        return widened
+
+    # Asking the door -----------------------------------------------------------------------------------------
+
+    def release_score(self, centre: Centre, kind: str = "score") -> Release:
+        """Ask the door for the noisy sum of weighted scores at a centre."""
+        return self._record(self._open_door().score(centre, self._noise_multiplier(kind), kind))
+
+    def release_curvature(self, centre: Centre) -> Release:
+        """Ask the door for the noisy sum of weighted curvatures at a centre."""
+        return self._record(self._open_door().curvature(centre, self._noise_multiplier("curvature")))
+
+    def release_residual(self, old: Prediction, new: Prediction, bound: float) -> Release:
+        """Ask the door for the noisy sum of clipped remainders of log-ratios."""
+        multiplier = self._noise_multiplier("residual")
+        assert self._centre is not None  # noqa: S101
+        return self._record(self._open_door().residual(self._centre, old, new, bound, multiplier))
+
+
+def _unpacked(packed: FloatArray, size: int) -> FloatArray:
+    """Return the symmetric matrix whose upper triangle is `packed` by rows, off the diagonal times √2."""
+    matrix = np.zeros((size, size))
+    matrix[np.triu_indices(size)] = packed
+    off = np.triu(matrix, 1) / np.sqrt(2.0)
+    unpacked: FloatArray = np.diag(np.diag(matrix)) + off + off.T
+    return unpacked

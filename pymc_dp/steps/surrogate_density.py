@@ -1,0 +1,166 @@
+r"""Free log-densities that stand in for the posterior, made of what was released once around a centre.
+
+With the weighted score :math:`g_i` and curvature :math:`H_i` of unit i at the centre :math:`\theta_c`, noisy sums G
+and H of them, and :math:`u = \theta - \theta_c`, a surrogate predicts the unit's weighted log-likelihood relative to
+the centre and sums the predictions:
+
+`Quadratic` (order 2)
+    :math:`u^T g_i - \tfrac12 u^T H_i u`; summed: :math:`u^T G - \tfrac12 u^T H u`.
+`WeightedRows` (order 1)
+    :math:`a(\theta) + A(\theta)^T g_i`, where a and A are the least-squares coefficients that predict made-up units'
+    log-likelihoods from their scores; summed: :math:`n a + A^T G`, which is the log-likelihood of the made-up units
+    with fixed weights. Exact where a unit's score tells all that the likelihood asks of it: exponential families.
+
+What a unit's log-likelihood has beyond its prediction is left to the test.
+"""
+
+from typing import Protocol
+
+import numpy as np
+
+from pymc_dp.parameters import FloatArray
+from pymc_dp.release.interface import Centre, Prediction
+from pymc_dp.steps.base import LogDensity, PublicUnits
+
+
+class Surrogate(Protocol):
+    """A free log-density with what it predicts of every unit."""
+
+    def log_density(self, theta: FloatArray) -> float:
+        """Return the log-density, minus infinity outside the trusted region."""
+        ...
+
+    def gradient(self, theta: FloatArray) -> FloatArray:
+        """Return its gradient."""
+        ...
+
+    def prediction(self, theta: FloatArray) -> Prediction:
+        """Return what it predicts of every unit at `theta`."""
+        ...
+
+    def remainders(self, theta: FloatArray) -> FloatArray:
+        """Return what it misses of every made-up unit at `theta`, shape (units,)."""
+        ...
+
+
+class _AroundACentre:
+    """What both surrogates know of the made-up units."""
+
+    def __init__(self, prior: LogDensity, centre: Centre, units: PublicUnits) -> None:
+        self.prior, self.centre, self.units = prior, centre, units
+        scores = units.scores(centre.theta) @ centre.directions
+        self._weights = _lowered(np.ones(units.n_units), np.linalg.norm(scores, axis=1), centre.clip_gradient)
+        if np.isfinite(centre.clip_curvature):
+            curvatures = units.curvatures(centre.theta)
+            along = np.einsum("ka,ikl,lb->iab", centre.directions, curvatures, centre.directions)
+            norms = np.sqrt((along**2).sum(axis=(1, 2)))
+            self._weights = _lowered(self._weights, norms, centre.clip_curvature)
+        self._at_centre = units.log_likelihoods(centre.theta)
+        self._weights[~np.isfinite(self._at_centre)] = 0.0
+        self._scores = np.where(self._weights[:, None] > 0.0, scores * self._weights[:, None], 0.0)
+
+    def _changes(self, theta: FloatArray) -> FloatArray:
+        """Return the made-up units' weighted log-likelihoods relative to the centre."""
+        with np.errstate(invalid="ignore", over="ignore"):
+            changes = self._weights * (self.units.log_likelihoods(theta) - self._at_centre)
+        return np.where(self._weights > 0.0, changes, 0.0)
+
+
+class Quadratic(_AroundACentre):
+    """The prior times a normal likelihood with the released score and curvature.
+
+    Parameters
+    ----------
+    prior, centre, units
+        The exact prior, the centre, made-up units.
+    gradient : ndarray, shape (parameters,)
+        The released score.
+    curvature : ndarray, shape (parameters, parameters)
+        The released curvature, made positive definite.
+    radius : float
+        Nothing is proposed where ``sqrt(u · curvature u)`` is larger: there the noise in the curvature could make
+        the target improper.
+    """
+
+    def __init__(
+        self,
+        prior: LogDensity,
+        centre: Centre,
+        units: PublicUnits,
+        gradient: FloatArray,
+        curvature: FloatArray,
+        radius: float,
+    ) -> None:
+        super().__init__(prior, centre, units)
+        self._gradient, self._curvature, self._radius = gradient, curvature, radius
+
+    def log_density(self, theta: FloatArray) -> float:
+        """Return the log-density, minus infinity outside the trusted region."""
+        from_centre = theta - self.centre.theta
+        bend = float(from_centre @ self._curvature @ from_centre)
+        if not bend <= self._radius**2:
+            return -np.inf
+        return self.prior.log_density(theta) + float(from_centre @ self._gradient) - 0.5 * bend
+
+    def gradient(self, theta: FloatArray) -> FloatArray:
+        """Return the gradient of the log-density."""
+        return self.prior.gradient(theta) + self._gradient - self._curvature @ (theta - self.centre.theta)
+
+    def prediction(self, theta: FloatArray) -> Prediction:
+        """Return what is predicted of every unit."""
+        return Prediction(theta, theta - self.centre.theta, with_curvature=True)
+
+    def remainders(self, theta: FloatArray) -> FloatArray:
+        """Return what is missed of every made-up unit."""
+        slopes, bends = self.units.along(self.centre.theta, theta - self.centre.theta)
+        predicted = np.where(self._weights > 0.0, self._weights * (slopes - 0.5 * bends), 0.0)
+        return self._changes(theta) - predicted
+
+
+class WeightedRows(_AroundACentre):
+    """The prior times the likelihood of made-up units, weighted so that their scores add up to the released one.
+
+    Parameters
+    ----------
+    prior, centre, units
+        The exact prior, the centre, made-up units.
+    along : ndarray, shape (parameters,)
+        The released score along the centre's directions.
+    n_units : int
+        How many protected units there are.
+    """
+
+    def __init__(self, prior: LogDensity, centre: Centre, units: PublicUnits, along: FloatArray, n_units: int) -> None:
+        super().__init__(prior, centre, units)
+        self._design = np.column_stack([np.ones(units.n_units), self._scores])
+        self._coefficients_of = np.linalg.pinv(self._design, rcond=1e-10)
+        self.row_weights = self._coefficients_of.T @ np.concatenate([[n_units], along])
+
+    def log_density(self, theta: FloatArray) -> float:
+        """Return the log-density."""
+        return self.prior.log_density(theta) + float(self.row_weights @ self._changes(theta))
+
+    def gradient(self, theta: FloatArray) -> FloatArray:
+        """Return the gradient of the log-density."""
+        gradient: FloatArray = self.prior.gradient(theta) + (self.row_weights * self._weights) @ self.units.scores(
+            theta
+        )
+        return gradient
+
+    def prediction(self, theta: FloatArray) -> Prediction:
+        """Return what is predicted of every unit."""
+        offset, *along = self._coefficients_of @ self._changes(theta)
+        direction = self.centre.directions @ np.array(along)
+        return Prediction(theta, direction, with_curvature=False, offset=float(offset))
+
+    def remainders(self, theta: FloatArray) -> FloatArray:
+        """Return what is missed of every made-up unit."""
+        changes = self._changes(theta)
+        missed: FloatArray = changes - self._design @ (self._coefficients_of @ changes)
+        return missed
+
+
+def _lowered(weights: FloatArray, norms: FloatArray, bound: float) -> FloatArray:
+    with np.errstate(divide="ignore", invalid="ignore"):
+        factors = np.where(norms <= bound, 1.0, np.where(norms < np.inf, bound / norms, 0.0))
+    return np.minimum(weights, factors)
