@@ -1,7 +1,7 @@
 r"""Differentially private stochastic gradient Hamiltonian Monte Carlo.
 
-Chen, Fox and Guestrin (2014), with the privacy noise of Lode's thesis (*Differential privacy in stochastic gradient
-Hamiltonian Monte Carlo*): the noise that friction asks for is the noise that protects.
+Chen, Fox and Guestrin (2014), with the privacy noise of Lode (2019): the noise that friction asks for is the noise
+that protects.
 
 ========================  ==========================================================
 symbol                    here
@@ -77,6 +77,7 @@ class DPSGHMC(StochasticGradientStep):
     References
     ----------
     Chen, Fox and Guestrin (2014), Stochastic gradient Hamiltonian Monte Carlo, ICML.
+    Lode (2019), Sub-sampled and differentially private Hamiltonian Monte Carlo, University of Helsinki.
     """
 
     name = "dp_sghmc"
