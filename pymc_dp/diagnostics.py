@@ -11,6 +11,7 @@ from typing import Any
 
 import arviz as az
 import numpy as np
+from scipy.spatial.distance import cdist
 from xarray import DataTree
 
 from pymc_dp.accounting import gaussian_epsilon
@@ -20,7 +21,11 @@ _GOOD_EFFECTIVE_DRAWS = 200
 _HARMLESS_CLIP_FRACTION = 0.01
 #: How the kinds of several steps' releases end.
 _ORDINAL = re.compile(r"_\d+$")
-_OWN_GROUPS = {"posterior", "sample_stats", "warmup_posterior", "warmup_sample_stats", "releases", "privacy"}
+_OWN_GROUPS = {
+    *(f"{phase}{group}" for phase in ("", "warmup_") for group in ("posterior", "sample_stats", "unwidened")),
+    "releases",
+    "privacy",
+}
 
 _IN_WORDS = {
     "substitute": (
@@ -100,8 +105,8 @@ def quality(tree: DataTree) -> Quality:
     return Quality(
         draws=int(posterior.sizes["chain"] * posterior.sizes["draw"]),
         acceptance=float(stats["accepted"].mean()),
-        r_hat=_extreme(az.rhat(tree), max),
-        effective_draws=_extreme(az.ess(tree), min),
+        r_hat=_extreme(az.rhat(_chains(tree)), max),
+        effective_draws=_extreme(az.ess(_chains(tree)), min),
         test_noise=float(stats["noise_std"].median()),
         clip_fractions=_clip_fractions(tree),
         diverging=float(stats["diverging"].mean()) if "diverging" in stats else 0.0,
@@ -233,6 +238,38 @@ def _clip_fractions(tree: DataTree) -> dict[str, tuple[float, float]]:
             noise_std = each / math.sqrt(tree["releases"].sizes[f"{count}_release"])
         found[kind] = (float(stats[name].mean()), noise_std)
     return found
+
+
+def maximum_mean_discrepancy(draws: np.ndarray, reference: np.ndarray) -> float:
+    """Return the maximum mean discrepancy between two sets of draws: 0 where they follow the same law.
+
+    Gaussian kernel, its width the median distance; the unbiased estimate of the square, zero where that is negative.
+
+    Parameters
+    ----------
+    draws, reference : ndarray, shape (draws, parameters)
+        Not necessarily equally many.
+
+    References
+    ----------
+    Gretton and others (2012), A kernel two-sample test, Journal of Machine Learning Research 13, Lemma 6.
+    """
+    width = np.median(cdist(draws[:1000], reference[:1000]))
+
+    def kernel(one: np.ndarray, other: np.ndarray) -> np.ndarray:
+        values: np.ndarray = np.exp(-cdist(one, other, "sqeuclidean") / (2.0 * width**2))
+        return values
+
+    within = []
+    for sample in (draws, reference):
+        n = len(sample)
+        within.append((kernel(sample, sample).sum() - n) / (n * (n - 1)))
+    return math.sqrt(max(0.0, sum(within) - 2.0 * kernel(draws, reference).mean()))
+
+
+def _chains(tree: DataTree) -> Any:
+    """Return the draws as the chains made them: noise that widens them would hide that they mix badly."""
+    return tree["unwidened"].to_dataset() if "unwidened" in tree else tree
 
 
 def _extreme(dataset: Any, choose: Any) -> float:

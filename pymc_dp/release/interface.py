@@ -86,8 +86,8 @@ class Centre:
 class Prediction:
     """What an expansion predicts of a unit's log-likelihood at a point, relative to the centre.
 
-    With the unit's weighted score g and curvature H at the centre: ``direction · g``, less half of
-    ``direction · H direction`` if `with_curvature`, plus `offset`.
+    With the unit's score g and curvature H at the centre: ``direction · g``, less half of ``direction · H direction``
+    if `with_curvature`, plus `offset`; all of it times the unit's weight.
 
     Attributes
     ----------
@@ -98,7 +98,7 @@ class Prediction:
     with_curvature : bool
         Whether the curvature is part of it.
     offset : float
-        The same for every unit, whatever its weight.
+        The same for every unit.
     """
 
     theta: FloatArray

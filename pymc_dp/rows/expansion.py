@@ -65,7 +65,7 @@ class Prediction(Protocol):
 
     @property
     def offset(self) -> float:
-        """What is added for every unit, whatever its weight."""
+        """What is predicted of every unit besides, before it is weighted."""
         ...
 
 

@@ -153,9 +153,8 @@ def lower_weights(squares: FloatArray, bound: float, weights: FloatArray) -> Non
 def weighted_remainders(
     values: FloatArray, slopes: FloatArray, curvatures: FloatArray, weights: FloatArray, offset: float, out: FloatArray
 ) -> None:
-    """Write ``weight (value - slope + curvature / 2) - offset`` of every unit; a weight of 0 silences the unit."""
+    """Write ``weight (value - slope + curvature / 2 - offset)`` of every unit; a weight of 0 silences the unit."""
     for i in range(values.size):
-        remainder = 0.0
+        out[i] = 0.0
         if weights[i] > 0.0:
-            remainder = weights[i] * (values[i] - slopes[i] + 0.5 * curvatures[i])
-        out[i] = remainder - offset
+            out[i] = weights[i] * (values[i] - slopes[i] + 0.5 * curvatures[i] - offset)

@@ -4,12 +4,18 @@ from typing import Any
 
 import numpy as np
 import pymc as pm
+import pytensor.tensor as pt
+from pymc.distributions.shape_utils import change_dist_size
+from pymc.initial_point import make_initial_point_fns_per_chain
 from pymc.pytensorf import compile as pymc_compile
+from pytensor.graph.basic import Variable
 from pytensor.graph.replace import clone_replace
 
 from pymc_dp.exceptions import UnsupportedModel
 from pymc_dp.parameters import FloatArray
 from pymc_dp.rows.likelihood import UnitLikelihood
+
+_PRIOR_DRAWS = 50
 
 
 class PublicUnits:
@@ -88,6 +94,10 @@ class Rehearsal:
         """Return the table, the same for all parameters."""
         return self._units
 
+    def prior_draws(self) -> list[FloatArray]:
+        """Return none: the table does not depend on the parameters."""
+        return []
+
 
 class Simulation:
     """Tables that the model itself makes up, for models without covariates.
@@ -119,14 +129,21 @@ class Simulation:
         self._empty = likelihood.on_rows([])
         self._n_units = n_units
         stand_ins = {rv: rv.type() for rv in model.free_RVs}
-        names = [name for name, _ in self._leaves]
-        draws = clone_replace([model[name] for name in names], stand_ins)
+        draws = clone_replace([_fewer_rows(model[name], axis, n_units) for name, axis in self._leaves], stand_ins)
         self._draw = pymc_compile(list(stand_ins.values()), draws, random_seed=0)
         self._constrained = model.compile_fn(
             model.replace_rvs_by_values(model.free_RVs), inputs=model.value_vars, point_fn=False
         )
+        starts = make_initial_point_fns_per_chain(
+            model=model, overrides=dict.fromkeys(model.free_RVs, "prior"), jitter_rvs=set(), chains=1
+        )
+        self._prior_draws = [likelihood.parameters.to_theta(starts[0](seed)) for seed in range(_PRIOR_DRAWS)]
         self._latest: dict[bytes, PublicUnits] = {}
         self.at(np.zeros(likelihood.n_parameters))
+
+    def prior_draws(self) -> list[FloatArray]:
+        """Return parameters drawn from the prior."""
+        return self._prior_draws
 
     def at(self, theta: FloatArray) -> PublicUnits:
         """Return rows drawn from the model at `theta`, the same ones when it is asked for again."""
@@ -143,3 +160,16 @@ class Simulation:
     def __getstate__(self) -> dict[str, Any]:
         # What was made up travels; what makes it up was compiled from the model of the protected data and stays.
         return {**self.__dict__, "_draw": None, "_constrained": None}
+
+
+def _fewer_rows(rv: Variable, axis: int, n_rows: int) -> Variable:
+    """Return the random variable with fewer rows where its distribution allows, else as it is."""
+    batch_axes = rv.type.ndim - rv.owner.op.ndim_supp
+    if axis >= batch_axes:
+        return rv
+    size = [rv.shape[i] for i in range(batch_axes)]
+    size[axis] = pt.minimum(size[axis], n_rows)
+    try:
+        return change_dist_size(rv, size)
+    except (NotImplementedError, TypeError, ValueError):
+        return rv

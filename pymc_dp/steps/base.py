@@ -126,6 +126,10 @@ class MadeUpTables(Protocol):
         """Return a made-up table."""
         ...
 
+    def prior_draws(self) -> list[FloatArray]:
+        """Return parameters drawn from the prior."""
+        ...
+
 
 @dataclass(frozen=True)
 class Authorisation:

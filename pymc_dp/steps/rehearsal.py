@@ -11,8 +11,6 @@ import numpy as np
 from pymc_dp.parameters import FloatArray
 from pymc_dp.steps.base import LogDensity, PublicUnits
 
-#: The share of made-up units that the bounds do not cut.
-_KEPT_QUANTILE = 0.998
 _SPREAD_ITERATIONS = 30
 _MODE_ITERATIONS = 100
 
@@ -47,8 +45,10 @@ class Scale:
         return curvature
 
 
-def scale_of(units: PublicUnits, theta: FloatArray, *, with_curvature: bool) -> Scale:
+def scale_of(units: PublicUnits, theta: FloatArray, *, kept: float, with_curvature: bool) -> Scale:
     """Return directions along which the scores of made-up units at `theta` are spread alike, and bounds for them.
+
+    The bounds do not cut the part `kept` of the made-up units.
 
     The directions whiten the scatter matrix in which a unit counts the more the longer its score is: between the
     covariance, which lets rare large scores stick out, and the smallest ellipsoid around all.
@@ -64,12 +64,12 @@ def scale_of(units: PublicUnits, theta: FloatArray, *, with_curvature: bool) -> 
     scatter *= size / np.trace(scatter)
     back = np.linalg.cholesky(scatter)
     directions = np.linalg.inv(back).T
-    clip_gradient = float(np.quantile(np.linalg.norm(scores @ directions, axis=1), _KEPT_QUANTILE))
+    clip_gradient = float(np.quantile(np.linalg.norm(scores @ directions, axis=1), kept))
     clip_curvature = np.inf
     if with_curvature:
         along = np.einsum("ka,ikl,lb->iab", directions, units.curvatures(theta), directions)
         norms = np.sqrt((along**2).sum(axis=(1, 2)))
-        clip_curvature = float(np.quantile(norms[np.isfinite(norms)], _KEPT_QUANTILE))
+        clip_curvature = float(np.quantile(norms[np.isfinite(norms)], kept))
     return Scale(directions, back, clip_gradient, clip_curvature)
 
 

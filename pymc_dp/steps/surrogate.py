@@ -93,13 +93,16 @@ class DPSurrogateHMC(DPStep):
     order : {1, 2}, optional
         2: scores and curvatures are released, for regressions. 1: scores alone, and the curvature is that of made-up
         rows: for models whose rows can be simulated. Default: 2 with a rehearsal, 1 without.
-    centre_steps : int
-        Noisy steps towards the mode.
+    centre_steps : int, optional
+        Noisy steps towards the mode. Default: 6 with a rehearsal, 8 without.
     shares : Shares, optional
         How the cost is split.
     clip_gradient, clip_curvature : float, optional
-        Bounds of one unit's score and curvature along the directions. Default: bounds that 99.8 % of the made-up
-        units keep. A unit beyond them counts less in the whole likelihood.
+        Bounds of one unit's score and curvature along the directions. Default: bounds that the part `kept` of the
+        made-up units keep. A unit beyond them counts less in the whole likelihood.
+    kept : float, optional
+        Part of the made-up units that the bounds do not cut, in (0, 1]. Default: all of a rehearsal, for in regressions
+        the few that are cut are not cut at random; 0.998 of rows that the model makes up.
     safety : float
         The bound of one unit's remainder is this times the largest among made-up units.
     trajectories : int
@@ -145,10 +148,11 @@ class DPSurrogateHMC(DPStep):
         *,
         rehearsal: pm.Model | None = None,
         order: Literal[1, 2] | None = None,
-        centre_steps: int = 6,
+        centre_steps: int | None = None,
         shares: Shares | None = None,
         clip_gradient: float | None = None,
         clip_curvature: float | None = None,
+        kept: float | None = None,
         safety: float = 1.3,
         trajectories: int = 3,
         widen: bool | None = None,
@@ -167,7 +171,8 @@ class DPSurrogateHMC(DPStep):
         model = pm.modelcontext(shared.get("model"))
         default_order = 1 if rehearsal is None else 2
         self.order = _validate.choice("order", default_order if order is None else order, (1, 2))
-        self.centre_steps = _validate.whole("centre_steps", centre_steps, at_least=1)
+        default_steps = 8 if rehearsal is None else 6
+        self.centre_steps = _validate.whole("centre_steps", centre_steps or default_steps, at_least=1)
         if shares is not None and not isinstance(shares, Shares):
             raise InvalidArgument("shares must be a Shares(centre=, score=, curvature=, tests=).")
         self.shares = shares or _DEFAULT_SHARES[self.order]
@@ -175,6 +180,9 @@ class DPSurrogateHMC(DPStep):
             raise InvalidArgument("shares.curvature must be above zero for order 2, and zero for order 1.")
         self.clip_gradient = None if clip_gradient is None else _validate.positive("clip_gradient", clip_gradient)
         self.clip_curvature = None if clip_curvature is None else _validate.positive("clip_curvature", clip_curvature)
+        self.kept = _validate.positive("kept", kept or (0.998 if rehearsal is None else 1.0))
+        if self.kept > 1.0:
+            raise InvalidArgument(f"kept must be at most 1, but is {self.kept:g}.")
         self.safety = _validate.positive("safety", safety)
         self.trajectories = _validate.whole("trajectories", trajectories, at_least=1)
         if widen and self.order == 1:

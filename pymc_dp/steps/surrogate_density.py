@@ -48,22 +48,12 @@ class _AroundACentre:
 
     def __init__(self, prior: LogDensity, centre: Centre, units: PublicUnits) -> None:
         self.prior, self.centre, self.units = prior, centre, units
-        scores = units.scores(centre.theta) @ centre.directions
-        self._weights = _lowered(np.ones(units.n_units), np.linalg.norm(scores, axis=1), centre.clip_gradient)
-        if np.isfinite(centre.clip_curvature):
-            curvatures = units.curvatures(centre.theta)
-            along = np.einsum("ka,ikl,lb->iab", centre.directions, curvatures, centre.directions)
-            norms = np.sqrt((along**2).sum(axis=(1, 2)))
-            self._weights = _lowered(self._weights, norms, centre.clip_curvature)
         self._at_centre = units.log_likelihoods(centre.theta)
-        self._weights[~np.isfinite(self._at_centre)] = 0.0
-        self._scores = np.where(self._weights[:, None] > 0.0, scores * self._weights[:, None], 0.0)
 
     def _changes(self, theta: FloatArray) -> FloatArray:
-        """Return the made-up units' weighted log-likelihoods relative to the centre."""
+        """Return the made-up units' log-likelihoods relative to the centre."""
         with np.errstate(invalid="ignore", over="ignore"):
-            changes = self._weights * (self.units.log_likelihoods(theta) - self._at_centre)
-        return np.where(self._weights > 0.0, changes, 0.0)
+            return self.units.log_likelihoods(theta) - self._at_centre
 
 
 class Quadratic(_AroundACentre):
@@ -111,10 +101,9 @@ class Quadratic(_AroundACentre):
         return Prediction(theta, theta - self.centre.theta, with_curvature=True)
 
     def remainders(self, theta: FloatArray) -> FloatArray:
-        """Return what is missed of every made-up unit."""
+        """Return what is missed of every made-up unit, as if none were weighted down."""
         slopes, bends = self.units.along(self.centre.theta, theta - self.centre.theta)
-        predicted = np.where(self._weights > 0.0, self._weights * (slopes - 0.5 * bends), 0.0)
-        return self._changes(theta) - predicted
+        return self._changes(theta) - (slopes - 0.5 * bends)
 
 
 class WeightedRows(_AroundACentre):
@@ -132,7 +121,8 @@ class WeightedRows(_AroundACentre):
 
     def __init__(self, prior: LogDensity, centre: Centre, units: PublicUnits, along: FloatArray, n_units: int) -> None:
         super().__init__(prior, centre, units)
-        self._design = np.column_stack([np.ones(units.n_units), self._scores])
+        scores = units.scores(centre.theta) @ centre.directions
+        self._design = np.column_stack([np.ones(units.n_units), scores])
         self._coefficients_of = np.linalg.pinv(self._design, rcond=1e-10)
         self.row_weights = self._coefficients_of.T @ np.concatenate([[n_units], along])
 
@@ -142,9 +132,7 @@ class WeightedRows(_AroundACentre):
 
     def gradient(self, theta: FloatArray) -> FloatArray:
         """Return the gradient of the log-density."""
-        gradient: FloatArray = self.prior.gradient(theta) + (self.row_weights * self._weights) @ self.units.scores(
-            theta
-        )
+        gradient: FloatArray = self.prior.gradient(theta) + self.row_weights @ self.units.scores(theta)
         return gradient
 
     def prediction(self, theta: FloatArray) -> Prediction:
@@ -158,9 +146,3 @@ class WeightedRows(_AroundACentre):
         changes = self._changes(theta)
         missed: FloatArray = changes - self._design @ (self._coefficients_of @ changes)
         return missed
-
-
-def _lowered(weights: FloatArray, norms: FloatArray, bound: float) -> FloatArray:
-    with np.errstate(divide="ignore", invalid="ignore"):
-        factors = np.where(norms <= bound, 1.0, np.where(norms < np.inf, bound / norms, 0.0))
-    return np.minimum(weights, factors)
