@@ -233,9 +233,12 @@ def _clip_fractions(tree: DataTree) -> dict[str, tuple[float, float]]:
         kind = name.removeprefix(prefix)
         count = "clip_count" + next((ending for ending in _ORDINAL.findall(kind)), "")
         noise_std = math.nan
-        if "releases" in tree and f"{count}_noise_std" in tree["releases"] and "n_units" in tree["privacy"].attrs:
-            each = float(tree["releases"].to_dataset()[f"{count}_noise_std"][0]) / tree["privacy"].attrs["n_units"]
-            noise_std = each / math.sqrt(tree["releases"].sizes[f"{count}_release"])
+        if "releases" in tree and f"{count}_noise_std" in tree["releases"]:
+            released = tree["releases"].to_dataset()
+            # Where the number of units is protected, it is the last of the counts.
+            n_units = tree["privacy"].attrs.get("n_units") or float(released[count].values[..., -1].mean())
+            each = float(np.nanmean(released[f"{count}_noise_std"])) / max(1.0, n_units)
+            noise_std = each / math.sqrt(released.sizes[f"{count}_release"])
         found[kind] = (float(stats[name].mean()), noise_std)
     return found
 
