@@ -174,28 +174,47 @@ def template():
 NUMBERS = st.floats(allow_nan=False, width=64) | st.floats(-3, 3)
 
 
+def moved_by_a_neighbour(relation, batches, values, place, other, bound, counted, units):
+    """Return how far a batch's integers move when a unit is replaced or removed, and the noise they get."""
+    asked = []
+    for changed in (False, True):
+        table, batch = list(values), list(units)
+        if changed and relation == "substitute":
+            table[place] = other
+        elif changed:  # the others keep their coins
+            del table[place]
+            batch = [unit - (unit > place) for unit in units if unit != place]
+        noise = NoNoise()
+        events = [batches.releases("gradient", 1, 1.0)]
+        door = MeteredDoor(table_of(table), noise, relation, {"gradient": 1}, {}, scheduled=events)
+        fixed = _WithBatch(batches, np.array(batch, dtype=np.int64))
+        door.batch_gradient(np.zeros(1), bound, 1.0, fixed, counted=counted)
+        asked += noise.asked
+    (before, scale), (after, same) = asked
+    assert scale == same
+    return math.sqrt(sum(int(difference) ** 2 for difference in before - after)), scale
+
+
+SAMPLED = {"substitute": BatchesWithoutReplacement(5, 12), "add-remove": PoissonBatches(0.4)}
+
+
 @given(st.lists(NUMBERS, min_size=12, max_size=12), st.integers(0, 11), NUMBERS, st.floats(0.1, 3.0), st.booleans())
 @settings(max_examples=60)
 def test_a_batch_sum_moves_by_no_more_than_its_sensitivity(values, place, other, bound, counted):
-    for relation, batches in (("substitute", BatchesWithoutReplacement(5, 12)), ("add-remove", PoissonBatches(0.4))):
-        asked = []
+    for relation, batches in SAMPLED.items():
         units = batches.draw(NoNoise(), 12)
-        for changed in (False, True):
-            table, batch = list(values), list(units)
-            if changed and relation == "substitute":
-                table[place] = other
-            elif changed:  # the others keep their coins
-                del table[place]
-                batch = [unit - (unit > place) for unit in units if unit != place]
-            noise = NoNoise()
-            events = [batches.releases("gradient", 1, 1.0)]
-            door = MeteredDoor(table_of(table), noise, relation, {"gradient": 1}, {}, scheduled=events)
-            fixed = _WithBatch(batches, np.array(batch, dtype=np.int64))
-            door.batch_gradient(np.zeros(1), bound, 1.0, fixed, counted=counted)
-            asked += noise.asked
-        (before, scale), (after, same) = asked
-        assert scale == same
-        assert math.sqrt(sum(int(difference) ** 2 for difference in before - after)) <= scale
+        moved, scale = moved_by_a_neighbour(relation, batches, values, place, other, bound, counted, units)
+        assert moved <= scale
+
+
+@pytest.mark.parametrize("counted", [True, False])
+@pytest.mark.parametrize("relation", SAMPLED)
+def test_the_worst_neighbour_moves_it_by_just_that(relation, counted):
+    """A clipped unit is removed, or replaced by one that points the other way and just escapes the clip."""
+    values, bound = [1e9, *([0.0] * 11)], 2.0
+    barely = -bound * (1 - 1e-9)
+    moved, scale = moved_by_a_neighbour(relation, SAMPLED[relation], values, 0, barely, bound, counted, range(5))
+    assert 1 - 1e-6 < moved / scale <= 1
 
 
 class _WithBatch:
