@@ -58,7 +58,9 @@ for batch_size in (10, 50, 250, 500):
         variance = N / batch_size * N / SIGMA**2 * (1 - batch_size / N)
         matched = 0.5 * step_size * variance
         cells = [energy_gained(batch_size, step_size, factor * matched) for factor in (0.0, 1.0, 4.0, 0.25)]
-        print(f"{batch_size:>6}{step_size:>8}" + f"{cells[0]:>12.2f}{cells[1]:>12.2f}{cells[2]:>10.2f}{cells[3]:>10.2f}")
+        print(
+            f"{batch_size:>6}{step_size:>8}" + f"{cells[0]:>12.2f}{cells[1]:>12.2f}{cells[2]:>10.2f}{cells[3]:>10.2f}"
+        )
 
 # %% [markdown]
 # Naive energies grow with the number of kicks, most for small batches and long steps: over 10⁵ times here. With the
