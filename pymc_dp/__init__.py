@@ -14,13 +14,29 @@ from pymc_dp.exceptions import (
     UnsupportedOption,
 )
 from pymc_dp.sampling import sample
-from pymc_dp.steps import DPHMC, DPMALA, DPPenalty, DPSurrogateHMC, Shares
+from pymc_dp.steps import (
+    DPHMC,
+    DPMALA,
+    DPSGHMC,
+    DPSGLD,
+    DPSGNHT,
+    DPBarker,
+    DPMinibatchPenalty,
+    DPPenalty,
+    DPSurrogateHMC,
+    Shares,
+)
 
 __version__ = version("pymc_dp")
 __all__ = [
     "DPHMC",
     "DPMALA",
+    "DPSGHMC",
+    "DPSGLD",
+    "DPSGNHT",
     "BudgetExceeded",
+    "DPBarker",
+    "DPMinibatchPenalty",
     "DPPenalty",
     "DPSurrogateHMC",
     "InvalidArgument",

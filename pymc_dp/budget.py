@@ -19,6 +19,7 @@ from pymc_dp.accounting import (
     Releases,
     account,
     check_relation,
+    draws_for,
     gaussian_epsilon,
     gaussian_rho,
     noise_for,
@@ -335,7 +336,8 @@ class PrivacyBudget:
             guarantee, accountant = found.epsilon + EPSILON_SLACK, found.accountant
             if guarantee > epsilon:
                 raise BudgetExceeded(
-                    f"This run costs epsilon {guarantee:.4g}; its share of what is left is {epsilon:.4g}."
+                    f"This run costs epsilon {guarantee:.4g}; its share of what is left is {epsilon:.4g}. "
+                    + _what_would_fit(step, fixed, epsilon, delta, self._relation)
                 )
         for each in chosen:
             if not isinstance(each, BarkerReleases) and each.noise_multiplier > _LARGEST_NOISE_MULTIPLIER:
@@ -444,6 +446,24 @@ class PrivacyBudget:
         if self._ledger is None:
             raise TypeError("A PrivacyBudget cannot be pickled: a copy could be spent a second time. Save it first.")
         return PrivacyBudget.load, (str(self._ledger.path),)
+
+
+def _what_would_fit(
+    step: PlannableStep, releases: Sequence[Releases], epsilon: float, delta: float, relation: Relation
+) -> str:
+    """Return the step's advice for a run whose noise is given and costs too much."""
+    advice = getattr(step, "what_would_fit", None)
+    noisy = [each for each in releases if not isinstance(each, BarkerReleases)]
+    decisions = [each for each in releases if isinstance(each, BarkerReleases)]
+    if len(decisions) == len(releases) == 1:
+        fit = draws_for(lambda count: [dataclasses.replace(decisions[0], count=count)], epsilon, delta, relation)
+        return f"What would fit: {fit} decisions in all iterations of all chains, of {decisions[0].count} asked for."
+    if advice is None or not noisy:
+        return "Use fewer draws, tuning iterations or chains, or a larger budget_share."
+    target = epsilon - 2.0 * EPSILON_SLACK
+    fitting = noise_for_epsilon(noisy, target, delta * (1.0 - EPSILON_SLACK), relation)
+    factor = getattr(fitting[0], "noise_multiplier", 1.0) / noisy[0].noise_multiplier
+    return f"{advice(factor)} Or use fewer draws, tuning iterations or chains, or a larger budget_share."
 
 
 def _rho_spent(history: Sequence[Plan]) -> float:

@@ -60,6 +60,8 @@ class Quality:
         Released share of clipped units, and the standard deviation of its noise, by kind of release.
     diverging : float
         Share of trajectories that left the numbers.
+    tested : bool
+        Whether moves passed an acceptance test. Without one, clipped gradients bias the draws, and so does the step.
     biased : bool
         More than 1 % of the units were clipped in log-ratios, beyond the noise of that figure.
     usable : bool
@@ -73,14 +75,15 @@ class Quality:
     test_noise: float
     clip_fractions: dict[str, tuple[float, float]]
     diverging: float = 0.0
+    tested: bool = True
 
     @property
     def biased(self) -> bool:
-        """Whether clipping of log-ratios, which the test depends on, moves the posterior."""
+        """Whether clipping of what the draws depend on moves the posterior: without a test, that of gradients, too."""
         return any(
             fraction - 3.0 * (noise_std if math.isfinite(noise_std) else 0.0) > _HARMLESS_CLIP_FRACTION
             for kind, (fraction, noise_std) in self.clip_fractions.items()
-            if not kind.startswith("gradient")
+            if not (self.tested and kind.startswith("gradient"))
         )
 
     @property
@@ -107,6 +110,9 @@ def quality(tree: DataTree) -> Quality:
         test_noise=float(stats["noise_std"].median()),
         clip_fractions=_clip_fractions(tree),
         diverging=float(stats["diverging"].mean()) if "diverging" in stats else 0.0,
+        tested=not any(
+            str(name).startswith("acceptance_test") and test == "none" for name, test in tree["privacy"].attrs.items()
+        ),
     )
 
 
@@ -138,10 +144,16 @@ def privacy_report(tree: DataTree) -> str:
         "this run included.",
         f"{'released':<18}{'count':>8}{'noise multiplier':>18}{'share':>8}",
     ]
+    by_kind: dict[str, list[dict[str, Any]]] = {}
     for entry in json.loads(facts["releases"]):
-        noise = f"{entry['noise_multiplier']:.4g}" if "noise_multiplier" in entry else "in the test"
-        share = f"{entry['share']:.1%}" if "share" in entry else ""
-        lines.append(f"{entry['kind']:<18}{entry['count']:>8d}{noise:>18}{share:>8}".rstrip())
+        by_kind.setdefault(entry["kind"], []).append(entry)
+    for kind, entries in by_kind.items():
+        multipliers = [entry["noise_multiplier"] for entry in entries if "noise_multiplier" in entry]
+        noise = f"{min(multipliers):.4g}" if multipliers else "in the test"
+        noise += f" to {max(multipliers):.4g}" if len(set(multipliers)) > 1 else ""
+        share = f"{math.fsum(entry['share'] for entry in entries):.1%}" if "share" in entries[0] else ""
+        count = sum(entry["count"] for entry in entries)
+        lines.append(f"{kind:<18}{count:>8d}{noise:>18}{share:>8}".rstrip())
     bounds = ", ".join(f"{kind} {bound:g}" for kind, bound in json.loads(facts["clip_bounds"]).items())
     lines += [f"Clip bounds: {bounds}.", f"Noise: {facts['noise']}.", f"Accounting: {facts['accountant']}."]
     omitted = json.loads(facts["omitted_because_computed_from_rows"])
@@ -159,11 +171,15 @@ def quality_report(tree: DataTree) -> str:
         As `pm.sample` returned it, or as read back from disk.
     """
     found = quality(tree)
+    by = "" if found.tested else " (there is no test)"
     lines = [
-        f"{found.draws} draws, accepted {found.acceptance:.0%}; R-hat up to {found.r_hat:.2f}, "
+        f"{found.draws} draws, accepted {found.acceptance:.0%}{by}; R-hat up to {found.r_hat:.2f}, "
         f"effective draws at least {found.effective_draws:.0f}",
-        f"noise of the acceptance test: {found.test_noise:.2f} (median; up to about 1 is good)",
     ]
+    if not found.tested:
+        lines.append("the step size and the drawing of batches bias the draws; compare with a run of smaller steps")
+    elif math.isfinite(found.test_noise):
+        lines.append(f"noise of the acceptance test: {found.test_noise:.2f} (median; up to about 1 is good)")
     for kind, (fraction, noise_std) in found.clip_fractions.items():
         lines.append(f"clipped units in a {kind.replace('_', '-')}: {fraction:.2%} ± {noise_std:.2%} (released)")
     if found.diverging > 0.0:
@@ -172,8 +188,8 @@ def quality_report(tree: DataTree) -> str:
         )
     if found.biased:
         lines.append(
-            "BIASED: so many log-ratios are clipped that the draws follow another distribution. More units or a larger "
-            "epsilon do not help: raise clip_log_ratio, or bound the data by public limits."
+            "BIASED: so many units are clipped that the draws follow another distribution. More units or a larger "
+            "epsilon do not help: raise the clip bound, or bound the data by public limits."
         )
     if found.usable:
         return "\n".join([*lines, "Usable: the chains agree and give enough effective draws."])
@@ -190,9 +206,13 @@ def _what_would_help(tree: DataTree, found: Quality) -> list[str]:
     At the same acceptance, draws are bought in proportion to rho, and a log-ratio's noise at the posterior's
     width shrinks with the square root of the number of units: what counts is rho times the number of units.
     """
-    if found.acceptance == 0.0 or not math.isfinite(found.test_noise):
+    if not found.tested:
+        return ["What would make it usable with this sampler: more draws, or steps as large as their bias allows."]
+    if found.acceptance == 0.0:
         return ["Nothing was accepted: use smaller moves (step_size, mass_matrix) and fewer draws first."]
     facts = tree["privacy"].attrs
+    if not math.isfinite(found.test_noise) or facts["rho"] <= 0.0:
+        return ["What would make it usable with this sampler: more draws, and moves that are accepted more often."]
     factor = _GOOD_EFFECTIVE_DRAWS / max(1.0, found.effective_draws) * max(1.0, found.test_noise) ** 2
     epsilon = gaussian_epsilon(facts["rho"] * factor, facts["delta"])
     units = f"some {factor:.0f} times as many units at this epsilon"
@@ -213,9 +233,12 @@ def _clip_fractions(tree: DataTree) -> dict[str, tuple[float, float]]:
         kind = name.removeprefix(prefix)
         count = "clip_count" + next((ending for ending in _ORDINAL.findall(kind)), "")
         noise_std = math.nan
-        if "releases" in tree and f"{count}_noise_std" in tree["releases"] and "n_units" in tree["privacy"].attrs:
-            each = float(tree["releases"].to_dataset()[f"{count}_noise_std"][0]) / tree["privacy"].attrs["n_units"]
-            noise_std = each / math.sqrt(tree["releases"].sizes[f"{count}_release"])
+        if "releases" in tree and f"{count}_noise_std" in tree["releases"]:
+            released = tree["releases"].to_dataset()
+            # Where the number of units is protected, it is the last of the counts.
+            n_units = tree["privacy"].attrs.get("n_units") or float(released[count].values[..., -1].mean())
+            each = float(np.nanmean(released[f"{count}_noise_std"])) / max(1.0, n_units)
+            noise_std = each / math.sqrt(released.sizes[f"{count}_release"])
         found[kind] = (float(stats[name].mean()), noise_std)
     return found
 

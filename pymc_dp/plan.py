@@ -161,6 +161,25 @@ class Plan:
         return counts
 
     @property
+    def noise_schedules(self) -> Mapping[str, tuple[float, ...]]:
+        """All noise multipliers of a kind, in the order in which its step asked for them."""
+        schedules: dict[str, list[float]] = {}
+        for releases in self.releases:
+            if not isinstance(releases, BarkerReleases):
+                schedules.setdefault(releases.kind, []).append(releases.noise_multiplier)
+        return {kind: tuple(multipliers) for kind, multipliers in schedules.items()}
+
+    @property
+    def scheduled_per_chain(self) -> tuple[Releases, ...]:
+        """What one chain releases on batches, or with noise that changes."""
+        constant = self.noise_multipliers
+        return tuple(
+            dataclasses.replace(each, count=each.count // self.chains)
+            for each in self.releases
+            if not isinstance(each, GaussianReleases) or each.kind not in constant
+        )
+
+    @property
     def releases_once(self) -> Mapping[str, int]:
         """Number of releases before the chains start, by kind."""
         return {releases.kind: releases.count for releases in self.releases if releases.kind in self.once}
@@ -173,16 +192,23 @@ class Plan:
             f"guarantee of this run: epsilon {self.epsilon:.4g} at delta {self.delta:.3g}, {self.relation}",
             f"{'release':<14}{'count':>9}{'noise multiplier':>19}{'rho':>12}{'share':>9}{'sampled':>10}",
         ]
+        alike: dict[tuple[str, type[Releases]], list[Releases]] = {}
         for releases in self.releases:
+            alike.setdefault((releases.kind, type(releases)), []).append(releases)
+        for (kind, _), group in alike.items():
             noise, rho, share, sampled = "in the test", "", "", ""
-            if not isinstance(releases, BarkerReleases):
-                noise = f"{releases.noise_multiplier:.4g}"
-            if isinstance(releases, GaussianReleases):
-                rho = f"{releases.rho:.4g}"
-                share = f"{releases.rho / self.rho:.1%}" if self.gaussian else ""
-            else:
-                sampled = f"{releases.sampling_probability:.3g}"
-            rows.append(f"{releases.kind:<14}{releases.count:>9d}{noise:>19}{rho:>12}{share:>9}{sampled:>10}".rstrip())
+            multipliers = [each.noise_multiplier for each in group if not isinstance(each, BarkerReleases)]
+            if multipliers:
+                noise = f"{min(multipliers):.4g}"
+                noise += f" to {max(multipliers):.4g}" if max(multipliers) > min(multipliers) else ""
+            count = sum(each.count for each in group)
+            costs = [each.rho for each in group if isinstance(each, GaussianReleases)]
+            if costs:
+                rho = f"{math.fsum(costs):.4g}"
+                share = f"{math.fsum(costs) / self.rho:.1%}" if self.gaussian else ""
+            elif not isinstance(group[0], GaussianReleases):
+                sampled = f"{group[0].sampling_probability:.3g}"
+            rows.append(f"{kind:<14}{count:>9d}{noise:>19}{rho:>12}{share:>9}{sampled:>10}".rstrip())
         rows.append(f"{'together':<14}{'':>28}{self.rho:>12.4g}" if self.gaussian else f"by {self.accountant}")
         return "\n".join(rows)
 

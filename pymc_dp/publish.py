@@ -19,7 +19,7 @@ from pytensor.graph.traversal import ancestors
 from pytensor.tensor.type import TensorType
 from xarray import DataTree
 
-from pymc_dp.accounting import GaussianReleases, Releases
+from pymc_dp.accounting import BarkerReleases, GaussianReleases, Releases
 from pymc_dp.budget import Plan
 from pymc_dp.exceptions import UnsupportedOption
 from pymc_dp.release.interface import Release, ReleasesOfIteration
@@ -31,7 +31,7 @@ _KEPT_ATTRIBUTES = ("created_at", "inference_library", "inference_library_versio
 #: Statistics that only the progress bar needs, and the raw releases, which get a group of their own.
 _INTERNAL_STATISTICS = ("epsilon_charged", "mean_accepted", "releases", "unwidened")
 _CLIP_COUNT = "clip_count"
-_SINGLE_NUMBERS = ("log_ratio", "residual")
+_SINGLE_NUMBERS = ("log_ratio", "residual", "decision")
 #: Where releases are kept that were made once, before any chain had started.
 _BEFORE_THE_CHAINS = -1
 
@@ -228,7 +228,8 @@ def _releases_group(
     variables: dict[str, Any] = {}
     coords: dict[str, Any] = {"parameter": list(parameters)}
     coords |= {f"parameter{suffix}": list(names) for suffix, names in labels.items()}
-    for kind in dict.fromkeys(releases.kind for releases in plan.releases):
+    planned = [releases.kind for releases in plan.releases]
+    for kind in dict.fromkeys([*planned, *(each.release.kind for each in made)]):  # counts may ride along unplanned
         entries = [each for each in made if each.release.kind == kind]
         if not entries:
             continue
@@ -272,11 +273,11 @@ def metadata(plan: Plan, group: StepGroup, names: PublishableNames, unit: str, n
     n_units : int or None
         The number of units, where it is public.
     """
-    noise = (
-        "INSECURE: seeded pseudo-random noise"
-        if group.seeded
-        else ("exact discrete Gaussian (OpenDP) from operating-system entropy, on a grid at least 2**35 times finer")
-    )
+    noise = "exact discrete Gaussian (OpenDP) from operating-system entropy, on a grid at least 2**35 times finer"
+    if all(isinstance(releases, BarkerReleases) for releases in plan.releases):
+        noise = "none is added: decisions are drawn with operating-system entropy"
+    if group.seeded:
+        noise = "INSECURE: seeded pseudo-random noise"
     problems = []
     if group.seeded:
         problems.append("privacy noise was seeded (insecure_seed)")

@@ -5,6 +5,7 @@ A PyMC step is never told how many chains there will be and has no say in the re
 `sample` and pass every other call through untouched.
 """
 
+import dataclasses
 import functools
 import inspect
 import logging
@@ -24,13 +25,14 @@ from pymc.step_methods.compound import CompoundStep, flatten_steps
 from xarray import DataTree
 
 from pymc_dp import _validate
+from pymc_dp.accounting import Releases
 from pymc_dp.budget import Plan, PrivacyBudget
 from pymc_dp.exceptions import InvalidArgument, UnsupportedOption
 from pymc_dp.parameters import ParameterVector
 from pymc_dp.prior import Prior
 from pymc_dp.publish import metadata, publish, publishable_names
 from pymc_dp.release import Doors, InsecureNoise, MeteredDoor, NoiseSource, SecureNoise, refuse_overflow
-from pymc_dp.rows import Rehearsal, Simulation, UnitLikelihood
+from pymc_dp.rows import Rehearsal, Simulation, UnitLikelihood, number_of_units
 from pymc_dp.steps.base import Authorisation, DPStep, MadeUpTables
 from pymc_dp.steps.group import StepGroup
 
@@ -96,13 +98,14 @@ def sample(draws: int = 1000, **options: Any) -> DataTree:
     cores = min(4, _cpu_count()) if arguments["cores"] is None else arguments["cores"]
     chains = max(2, cores) if arguments["chains"] is None else arguments["chains"]
     budget = group.budget
+    _tell_n_units(group, model)
     plan = budget.plan(group, draws=draws, tune=tune, chains=chains)  # refuses early, before the slow work
     _refuse_bad_options(arguments, model, plan)
 
     names = publishable_names(model, group.unit, arguments["var_names"])
     rows = UnitLikelihood(model, group.unit, group.unit_index, second_order=any(s.expands for s in group.steps))
     _warn_about_delta(budget, rows)
-    refuse_overflow(plan.noise_multipliers.values(), rows.n_units)
+    refuse_overflow({noise for schedule in plan.noise_schedules.values() for noise in schedule}, rows.n_units)
     prior = Prior(model)
     rows.warm_up()
     made_up = [_made_up_tables(one, model, rows) for one in group.steps]
@@ -159,12 +162,14 @@ def _charged(
                 rows,
                 relation=budget.relation,
                 noise_multipliers=paid,
+                scheduled=_renamed(plan.scheduled_per_chain, suffix),
                 exact_counts=step.clip_diagnostics == "exact",
             )
             per_chain, once = _of_step(plan.releases_per_chain, suffix), _of_step(plan.releases_once, suffix)
             all_doors.append(Doors(make_door, noise, plan.chains, per_chain, once))
             n_units = rows.n_units if budget.relation == "substitute" else None
-            step.authorise(Authorisation(all_doors[-1], prior, paid, spent, made_up[place], n_units))
+            schedules = _of_step(plan.noise_schedules, suffix)
+            step.authorise(Authorisation(all_doors[-1], prior, paid, spent, made_up[place], n_units, schedules))
         yield
     finally:
         for step in group.steps:
@@ -185,6 +190,21 @@ def _made_up_tables(step: DPStep, model: pm.Model, rows: UnitLikelihood) -> Made
 def _of_step(by_kind: Mapping[str, Any], suffix: str) -> dict[str, Any]:
     """Return what belongs to the step whose kinds of releases end in `suffix`, without it."""
     return {kind.removesuffix(suffix): value for kind, value in by_kind.items() if kind.endswith(suffix)}
+
+
+def _renamed(events: Sequence[Releases], suffix: str) -> tuple[Releases, ...]:
+    """Return the events of the step whose kinds of releases end in `suffix`, without it."""
+    return tuple(
+        dataclasses.replace(event, kind=event.kind.removesuffix(suffix))
+        for event in events
+        if event.kind.endswith(suffix)
+    )
+
+
+def _tell_n_units(group: StepGroup, model: pm.Model) -> None:
+    """Tell steps that draw batches of a fixed size how many units there are, where that is public."""
+    if group.budget.relation == "substitute":
+        group.know_n_units(number_of_units(model, group.unit, group.unit_index))
 
 
 def _dp_steps(step: Any) -> list[DPStep]:

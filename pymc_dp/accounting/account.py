@@ -25,6 +25,8 @@ LOSS_ACCOUNTANT = "privacy loss distributions, from above (Doroshenko and others
 #: Below this delta Rényi bounds may beat what double precision leaves of the numerical route.
 _ROUNDING_MATTERS = 1e-9
 
+#: Relative error of the probability of a Barker decision, as computed.
+_ROUNDING_OF_DECISIONS = 2.0**-37
 
 #: Plans are accounted for when they are made and again when they are charged.
 _remembered_loss_distribution_epsilon = lru_cache(maxsize=64)(loss_distribution_epsilon)
@@ -91,7 +93,10 @@ def account(
         by_losses = _remembered_loss_distribution_epsilon(tuple(noisy), delta, tolerance)
     if math.isfinite(by_losses) and delta > _ROUNDING_MATTERS:
         return Guarantee(by_losses, delta, relation, LOSS_ACCOUNTANT)
-    by_order, order = renyi_epsilon(releases, delta)
+    # A decision's probability is computed in floating point: each factor exp(±rounding) counts on both tables.
+    rounding = _ROUNDING_OF_DECISIONS * sum(each.count for each in releases if isinstance(each, BarkerReleases))
+    by_order, order = renyi_epsilon(releases, delta * math.exp(-rounding))
+    by_order += 2.0 * rounding
     if by_losses <= by_order:
         return Guarantee(by_losses, delta, relation, LOSS_ACCOUNTANT)
     return Guarantee(by_order, delta, relation, f"Rényi bounds, order {order} (Canonne, Kamath and Steinke 2020)")

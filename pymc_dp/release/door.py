@@ -6,13 +6,20 @@ passed `Door._noisy`, which draws noise in proportion to the sensitivity that th
 
 import math
 from collections.abc import Mapping, Sequence
+from fractions import Fraction
 from typing import Protocol
 
 import numpy as np
 
-from pymc_dp.exceptions import BudgetExceeded, PrivacyError
+from pymc_dp.accounting import GaussianReleases, Releases
+from pymc_dp.exceptions import PrivacyError
+from pymc_dp.release.barker_correction import acceptance, happens, log_ratio_and_variance
+from pymc_dp.release.batch_counts import BatchCounts, count_weight
+from pymc_dp.release.batches import Batches, BatchesWithoutReplacement
 from pymc_dp.release.interface import Centre, FloatArray, Prediction, Release
+from pymc_dp.release.meter import Meter
 from pymc_dp.release.noise import IntArray, NoiseSource, grid_for
+from pymc_dp.release.penalised import penalised, sensitivity
 
 SENSITIVITY_FACTOR = {"substitute": 2.0, "add-remove": 1.0}
 
@@ -46,13 +53,25 @@ class Rows(Protocol):
     n_units: int
 
     def clipped_gradient(
-        self, theta: FloatArray, bound: float, grid: float, *, blocks: Sequence[bool] | None = None
+        self,
+        theta: FloatArray,
+        bound: float,
+        grid: float,
+        *,
+        units: IntArray | None = None,
+        blocks: Sequence[bool] | None = None,
     ) -> ClippedSum:
-        """Return the sum of clipped per-unit gradients."""
+        """Return the sum of clipped gradients, of all units or of some."""
         ...
 
     def clipped_log_ratio(self, theta: FloatArray, theta_new: FloatArray, bound: float, grid: float) -> ClippedSum:
         """Return the sum of clipped per-unit log-ratios."""
+        ...
+
+    def clipped_log_ratios(
+        self, theta: FloatArray, theta_new: FloatArray, bound: float, grid: float, units: IntArray
+    ) -> tuple[IntArray, int]:
+        """Return the clipped log-ratios of some units on the grid, and how many were clipped."""
         ...
 
     def expansion(self, centre: Centre) -> "Expansion":
@@ -91,6 +110,8 @@ class MeteredDoor:
         How many releases of each kind this chain may make.
     noise_multipliers : mapping of str to float
         The least noise multiplier that was paid for, by kind.
+    scheduled : sequence of releases
+        What was paid for on batches, or with noise that changes. See `pymc_dp.release.meter.Meter`.
     exact_counts : bool
         Add no noise to clip counts. For public or simulated data only.
     """
@@ -103,14 +124,16 @@ class MeteredDoor:
         allowance: Mapping[str, int],
         noise_multipliers: Mapping[str, float],
         *,
+        scheduled: Sequence[Releases] = (),
         exact_counts: bool = False,
     ) -> None:
         self._rows = rows
         self._noise = noise
         self._relation = relation
-        self._left = dict(allowance)
-        self._paid = dict(noise_multipliers)
+        self._meter = Meter(allowance, noise_multipliers, scheduled)
         self._exact_counts = exact_counts
+        on_batches = any(not isinstance(event, GaussianReleases) for event in scheduled)
+        self._batch_counts = BatchCounts(1 if relation == "substitute" else 2) if on_batches else None
         self._clipped = {kind: 0 for kind in allowance if kind != "clip_count"}
         self._evaluations = dict(self._clipped)
 
@@ -123,12 +146,99 @@ class MeteredDoor:
         clipped_sum = self._rows.clipped_gradient(theta, bound, grid, blocks=blocks)
         return self._released("gradient", clipped_sum, noise_multiplier, theta)
 
+    def batch_gradient(
+        self,
+        theta: FloatArray,
+        bound: float,
+        noise_multiplier: float,
+        batches: Batches,
+        *,
+        counted: bool,
+        blocks: Sequence[bool] | None = None,
+    ) -> Release:
+        """Release a clipped gradient sum over a fresh batch. See `pymc_dp.release.interface.Door`."""
+        self._spend("gradient", noise_multiplier, batches)
+        units = batches.draw(self._noise, self._rows.n_units)
+        grid = self._grid_of_sum(bound, noise_multiplier)
+        clipped_sum = self._rows.clipped_gradient(theta, bound, grid, units=units, blocks=blocks)
+        counts = np.array([clipped_sum.n_clipped, len(units)], dtype=np.int64)
+        integers, noise_std = self._with_counts(
+            clipped_sum.integers,
+            grid,
+            clipped_sum.sensitivity(self._relation),
+            noise_multiplier,
+            batches,
+            counts,
+            counted=counted,
+        )
+        return Release("gradient", np.asarray(integers * grid, dtype=np.float64), noise_std, (np.array(theta),))
+
     def log_ratio(self, theta: FloatArray, theta_new: FloatArray, bound: float, noise_multiplier: float) -> Release:
         """Release a clipped log-ratio sum. See `pymc_dp.release.interface.Door`."""
         self._spend("log_ratio", noise_multiplier)
         grid = self._grid_of_sum(bound, noise_multiplier)
         clipped_sum = self._rows.clipped_log_ratio(theta, theta_new, bound, grid)
         return self._released("log_ratio", clipped_sum, noise_multiplier, theta, theta_new)
+
+    def batch_log_ratio(
+        self,
+        theta: FloatArray,
+        theta_new: FloatArray,
+        bound: float,
+        noise_multiplier: float,
+        batches: BatchesWithoutReplacement,
+        tempering: float,
+        *,
+        counted: bool,
+    ) -> Release:
+        """Release a penalised log-ratio of a fresh batch. See `pymc_dp.release.interface.Door`."""
+        self._spend("log_ratio", noise_multiplier, batches)
+        scale = tempering * batches.scale
+        distance = sensitivity(scale, bound, batches.batch_size)
+        grid = grid_for(noise_multiplier, 1.0, noise_multiplier * distance, batches.batch_size)
+        log_ratios, unit, n_clipped = self._batch_log_ratios(theta, theta_new, bound, batches, tempering)
+        integers = np.array([penalised(log_ratios, unit, grid)], dtype=np.int64)
+        counts = np.array([n_clipped, batches.batch_size], dtype=np.int64)
+        noisy, noise_std = self._with_counts(
+            integers, grid, distance + grid, noise_multiplier, batches, counts, counted=counted
+        )
+        where = (np.array(theta), np.array(theta_new))
+        return Release("log_ratio", np.asarray(noisy * grid, dtype=np.float64), noise_std, where)
+
+    def barker_decision(
+        self,
+        theta: FloatArray,
+        theta_new: FloatArray,
+        log_free_ratio: float,
+        batches: BatchesWithoutReplacement,
+        tempering: float,
+    ) -> Release:
+        """Release a decision of the Barker test on a fresh batch. See `pymc_dp.release.interface.Door`."""
+        self._spend("decision", 0.0, batches)
+        bound = math.sqrt(batches.batch_size) / (tempering * batches.n_units)
+        log_ratios, unit, n_clipped = self._batch_log_ratios(theta, theta_new, bound, batches, tempering)
+        if self._batch_counts is not None and self._exact_counts:
+            counts = np.array([n_clipped, batches.batch_size], dtype=np.float64)
+            self._batch_counts.add(counts, 0.0, batches.scale)
+        unlikely, probability = acceptance(*log_ratio_and_variance(log_ratios, unit, log_free_ratio))
+        accepted = happens(self._noise, probability) == unlikely
+        where = (np.array(theta), np.array(theta_new))
+        return Release("decision", np.array([float(accepted)]), math.nan, where)
+
+    def _batch_log_ratios(
+        self,
+        theta: FloatArray,
+        theta_new: FloatArray,
+        bound: float,
+        batches: BatchesWithoutReplacement,
+        tempering: float,
+    ) -> tuple[IntArray, Fraction, int]:
+        """Return clipped log-ratios of a fresh batch, what one step of them counts, and how many were clipped."""
+        units = batches.draw(self._noise, self._rows.n_units)
+        grid = math.ldexp(1.0, math.frexp(bound)[1] - 41)  # contributions stay below 2**41 steps
+        log_ratios, n_clipped = self._rows.clipped_log_ratios(theta, theta_new, bound, grid, units)
+        unit = Fraction(tempering) * Fraction(batches.n_units, batches.batch_size) * Fraction(grid)
+        return log_ratios, unit, n_clipped
 
     def score(self, centre: Centre, noise_multiplier: float, kind: str = "score") -> Release:
         """Release a sum of weighted scores. See `pymc_dp.release.interface.Door`."""
@@ -154,6 +264,8 @@ class MeteredDoor:
 
     def clip_counts(self, noise_multiplier: float) -> Release:
         """Release mean clip counts since the last call. See `pymc_dp.release.interface.Door`."""
+        if self._batch_counts is not None:
+            return self._batch_counts.taken()
         if not self._exact_counts:
             self._spend("clip_count", noise_multiplier)
         counts = [self._clipped[kind] for kind in self._clipped]
@@ -176,16 +288,9 @@ class MeteredDoor:
             noisy.append(self._noise.add(integers, noise_std * n_terms / grid)[0] * grid / n_terms)
         return Release("clip_count", np.array(noisy), noise_std, ())
 
-    def _spend(self, kind: str, noise_multiplier: float) -> None:
-        """Count a release before the data is touched; refuse one beyond the plan."""
-        if self._left.get(kind, 0) < 1:
-            raise BudgetExceeded(f"All planned releases of kind {kind!r} of this chain have been made.")
-        if not noise_multiplier >= self._paid[kind]:
-            raise BudgetExceeded(
-                f"A release of kind {kind!r} was asked for with noise multiplier {noise_multiplier:.4g}, "
-                f"but {self._paid[kind]:.4g} was paid for."
-            )
-        self._left[kind] -= 1
+    def _spend(self, kind: str, noise_multiplier: float, batches: Batches | None = None) -> None:
+        """Count a release before the data is touched; refuse one that was not paid for."""
+        self._meter.spend(kind, noise_multiplier, batches)
 
     def _grid_of_sum(self, bound: float, noise_multiplier: float) -> float:
         factor = SENSITIVITY_FACTOR[self._relation]
@@ -209,5 +314,37 @@ class MeteredDoor:
             tuple(np.array(theta) for theta in where),
         )
 
+    def _with_counts(
+        self,
+        integers: IntArray,
+        grid: float,
+        moved: float,
+        noise_multiplier: float,
+        batches: Batches,
+        counts: IntArray,
+        *,
+        counted: bool,
+    ) -> tuple[IntArray, float]:
+        """Return noisy integers of a batch and the noise's standard deviation; release counts as further entries.
+
+        `moved` is the sensitivity; `counts` are those of clipped units and of units in the batch. See
+        `pymc_dp.release.batch_counts`.
+        """
+        size, weight = integers.size, 0
+        riders = counts[:0]
+        if counted:
+            weight = count_weight(moved / batches.sensitivity_factor, grid)
+            riders = counts[: 1 if self._relation == "substitute" else 2]
+            moved *= batches.count_factor
+        noise_std = noise_multiplier * moved
+        if not 0.0 < noise_std < math.inf:
+            raise PrivacyError(f"A release on a batch would carry noise of standard deviation {noise_std}.")
+        noisy = self._noise.add(np.concatenate([integers, riders * weight]), noise_std / grid)
+        if self._batch_counts is not None and counted:
+            self._batch_counts.add(noisy[size:] / weight, noise_std / (weight * grid), batches.scale)
+        elif self._batch_counts is not None and self._exact_counts:
+            self._batch_counts.add(counts.astype(np.float64), 0.0, batches.scale)
+        return noisy[:size], noise_std
+
     def __repr__(self) -> str:
-        return f"MeteredDoor(releases left: {self._left})"
+        return f"MeteredDoor({self._meter!r})"

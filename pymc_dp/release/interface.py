@@ -3,10 +3,13 @@
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
+
+if TYPE_CHECKING:  # batches make releases, too
+    from pymc_dp.release.batches import Batches, BatchesWithoutReplacement
 
 FloatArray = NDArray[np.float64]
 
@@ -18,7 +21,7 @@ class Release:
     Attributes
     ----------
     kind : str
-        ``"gradient"``, ``"log_ratio"``, ``"residual"``, ``"clip_count"`` and others.
+        ``"gradient"``, ``"log_ratio"``, ``"residual"``, ``"decision"``, ``"clip_count"`` and others.
     value : ndarray
         The noisy value: shape (parameters,) for a gradient, (1,) for a log-ratio, (counts,) for clip counts.
     noise_std : float
@@ -121,6 +124,51 @@ class Door(Protocol):
 
     def log_ratio(self, theta: FloatArray, theta_new: FloatArray, bound: float, noise_multiplier: float) -> Release:
         """Release the sum over units of log p(unit | theta_new) - log p(unit | theta), each clipped to `bound`."""
+        ...
+
+    def batch_gradient(
+        self,
+        theta: FloatArray,
+        bound: float,
+        noise_multiplier: float,
+        batches: "Batches",
+        *,
+        counted: bool,
+        blocks: Sequence[bool] | None = None,
+    ) -> Release:
+        """Release the clipped gradient sum over a fresh batch, not scaled up to all units.
+
+        `counted` says whether counts of clipped units are released with it, for `clip_counts`: the noise is then
+        larger by ``batches.count_factor``.
+        """
+        ...
+
+    def batch_log_ratio(
+        self,
+        theta: FloatArray,
+        theta_new: FloatArray,
+        bound: float,
+        noise_multiplier: float,
+        batches: "BatchesWithoutReplacement",
+        tempering: float,
+        *,
+        counted: bool,
+    ) -> Release:
+        """Release the tempered log-ratio as a fresh batch estimates it, less half of the estimate's variance."""
+        ...
+
+    def barker_decision(
+        self,
+        theta: FloatArray,
+        theta_new: FloatArray,
+        log_free_ratio: float,
+        batches: "BatchesWithoutReplacement",
+        tempering: float,
+    ) -> Release:
+        """Release whether the Barker test on a fresh batch accepts: 1 or 0.
+
+        `log_free_ratio` is the part of the log-ratio that costs nothing: prior and proposal.
+        """
         ...
 
     def score(self, centre: Centre, noise_multiplier: float, kind: str = "score") -> Release:

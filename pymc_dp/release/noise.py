@@ -1,4 +1,4 @@
-"""The only module that makes privacy noise: an exact discrete Gaussian on a public grid.
+"""The only module that makes privacy noise: an exact discrete Gaussian on a public grid, and random bits for batches.
 
 A continuous Gaussian drawn in floating point leaks through its rounding (Mironov 2012). Here clipped sums are
 exact integers, multiples of a grid that is about 2**40 times finer than the noise, and the noise is OpenDP's
@@ -7,6 +7,7 @@ exact discrete Gaussian (Canonne, Kamath and Steinke 2020), drawn from the opera
 
 import functools
 import math
+import os
 from collections.abc import Iterable, Sequence
 from typing import Any, Protocol
 
@@ -17,7 +18,10 @@ from numpy.typing import NDArray
 from pymc_dp.exceptions import BudgetExceeded
 
 IntArray = NDArray[np.int64]
+Words = NDArray[np.uint64]
 
+#: Marks the seeded stream of batches, which is another than that of noise.
+_OF_BATCHES = 0xBA7C4
 _FINEST_BITS = 40
 _COARSEST_BITS = 35
 _CAPACITY_BITS = 62  # a sum stays below 2**62, which leaves int64 room for noise of 2**41 standard deviations / grid
@@ -78,6 +82,10 @@ class NoiseSource(Protocol):
         """Return `integers` plus discrete Gaussian noise of parameter `scale` in every entry."""
         ...
 
+    def words(self, count: int) -> Words:
+        """Return independent uniform 64-bit words, for drawing batches and decisions."""
+        ...
+
     def for_chain(self, key: tuple[int, ...]) -> "NoiseSource":
         """Return the source of one chain; chains never share noise."""
         ...
@@ -101,6 +109,10 @@ class SecureNoise:
         """Return `integers` plus exact discrete Gaussian noise."""
         return np.array(_gaussian(scale, integers.size)(integers.tolist()), dtype=np.int64)
 
+    def words(self, count: int) -> Words:
+        """Return words from the operating system."""
+        return np.frombuffer(os.urandom(8 * count), dtype=np.uint64)
+
     def for_chain(self, key: tuple[int, ...]) -> "SecureNoise":
         """Return itself: every draw is fresh entropy."""
         return self
@@ -115,11 +127,17 @@ class InsecureNoise:
     def __init__(self, seed: int | Sequence[int], key: tuple[int, ...] = ()) -> None:
         self._seed = seed
         self._generator = np.random.default_rng(np.random.SeedSequence(entropy=seed, spawn_key=key))
+        of_batches = np.random.SeedSequence(entropy=seed, spawn_key=(*key, _OF_BATCHES))
+        self._words = np.random.default_rng(of_batches)
 
     def add(self, integers: IntArray, scale: float) -> IntArray:
         """Return `integers` plus rounded pseudo-random Gaussian noise."""
         noise = np.rint(self._generator.normal(scale=scale, size=integers.size))
         return integers + noise.astype(np.int64)
+
+    def words(self, count: int) -> Words:
+        """Return reproducible words."""
+        return self._words.integers(0, 2**64, size=count, dtype=np.uint64)
 
     def for_chain(self, key: tuple[int, ...]) -> "InsecureNoise":
         """Return the stream of one chain."""

@@ -279,6 +279,20 @@ class UnitLikelihood:
         n_clipped = kernels.add_clipped_differences(new, old, shrunk, 1.0 / grid, total)
         return ClippedSum(total, grid, bound, n_clipped)
 
+    def clipped_log_ratios(
+        self, theta: FloatArray, theta_new: FloatArray, bound: float, grid: float, units: NDArray[np.int64]
+    ) -> tuple[NDArray[np.int64], int]:
+        """Return the log-ratios of `units`, clipped to `bound` and truncated to multiples of `grid`. Confidential.
+
+        Also how many were clipped. Odd in (theta, theta_new); what is no number counts as zero.
+        """
+        with np.errstate(invalid="ignore"):
+            log_ratios = self.unit_log_likelihoods(theta_new, units) - self.unit_log_likelihoods(theta, units)
+        shrunk = kernels.shrunk(bound, 1)
+        inside = np.abs(log_ratios) <= shrunk
+        kept = np.where(inside, log_ratios, np.where(np.isnan(log_ratios), 0.0, np.copysign(shrunk, log_ratios)))
+        return np.trunc(kept / grid).astype(np.int64), int(np.sum(~inside))
+
     def unit_log_likelihoods(self, theta: FloatArray, units: NDArray[np.int64]) -> FloatArray:
         """Return the log-likelihood of each of `units`, which are in increasing order. Confidential.
 
@@ -484,6 +498,21 @@ def _unit_of_each_row(
             "or another length."
         )
     return index.astype(np.int64)
+
+
+def number_of_units(
+    model: pm.Model, unit: str | None = None, unit_index: str | NDArray[np.integer] | None = None
+) -> int:
+    """Return how many units there are, without building their likelihood. Public under substitution only.
+
+    Raises
+    ------
+    UnsupportedModel, InvalidArgument
+        As in `UnitLikelihood`.
+    """
+    n_rows = split(model, unit).n_rows
+    index = _unit_of_each_row(model, unit_index, n_rows)
+    return n_rows if index is None else np.unique(index).size
 
 
 def _unit_in_words(dim: str | None, unit_index: str | NDArray[np.integer] | None) -> str:

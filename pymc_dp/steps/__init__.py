@@ -1,8 +1,24 @@
 """The samplers: pure algorithms that ask for releases and never see data, noise or accounting."""
 
+from pymc_dp.steps.barker import DPBarker
 from pymc_dp.steps.hmc import DPHMC
 from pymc_dp.steps.mala import DPMALA
+from pymc_dp.steps.minibatch_penalty import DPMinibatchPenalty
 from pymc_dp.steps.penalty import DPPenalty
+from pymc_dp.steps.sghmc import DPSGHMC
+from pymc_dp.steps.sgld import DPSGLD
+from pymc_dp.steps.sgnht import DPSGNHT
 from pymc_dp.steps.surrogate import DPSurrogateHMC, Shares
 
-__all__ = ["DPHMC", "DPMALA", "DPPenalty", "DPSurrogateHMC", "Shares"]
+__all__ = [
+    "DPHMC",
+    "DPMALA",
+    "DPSGHMC",
+    "DPSGLD",
+    "DPSGNHT",
+    "DPBarker",
+    "DPMinibatchPenalty",
+    "DPPenalty",
+    "DPSurrogateHMC",
+    "Shares",
+]

@@ -22,6 +22,7 @@ from rich.progress import TextColumn
 from rich.table import Column
 
 from pymc_dp import _validate
+from pymc_dp.accounting import Releases
 from pymc_dp.budget import PrivacyBudget, ReleaseRequest
 from pymc_dp.exceptions import InvalidArgument, NoPlan
 from pymc_dp.parameters import FloatArray, ParameterVector
@@ -148,6 +149,8 @@ class Authorisation:
         For steps that rehearse on made-up tables.
     n_units : int or None
         The number of units, where it is public.
+    noise_schedules : mapping of str to tuple of float
+        All noise multipliers of a kind, in the order in which the step asked for them.
     """
 
     doors: OpensDoors
@@ -156,6 +159,7 @@ class Authorisation:
     epsilon_charged: float
     made_up: MadeUpTables | None = None
     n_units: int | None = None
+    noise_schedules: Mapping[str, tuple[float, ...]] = field(default_factory=dict)
 
 
 @dataclass
@@ -221,6 +225,8 @@ class DPStep(BlockedStep):
     rehearsal: pm.Model | None = None
     #: Tuning iterations are paid for like any other, so none are made unless asked for.
     default_tune_steps = 0
+    #: Whether counts of clipped units are released with sums over batches and ask for no releases of their own.
+    counts_on_batches: ClassVar[bool] = False
     _state_class = DPStepState
 
     def __init__(
@@ -282,8 +288,8 @@ class DPStep(BlockedStep):
     # What a sampler defines -------------------------------------------------------------------------------
 
     @abstractmethod
-    def sampler_requests(self, tune: int, draws: int) -> Sequence[ReleaseRequest]:
-        """Return what one chain releases, clip counts apart; shares add up to 1."""
+    def sampler_requests(self, tune: int, draws: int) -> Sequence[ReleaseRequest | Releases]:
+        """Return what one chain releases, clip counts apart; shares add up to 1. Releases have noise that is given."""
 
     @abstractmethod
     def start(self) -> None:
@@ -292,6 +298,19 @@ class DPStep(BlockedStep):
     @abstractmethod
     def transition(self, theta: FloatArray) -> Transition:
         """Return the next state of the chain."""
+
+    def know_n_units(self, n_units: int) -> None:
+        """Take note of the number of units, where it is public and the step has a use for it.
+
+        Raises
+        ------
+        InvalidArgument
+            If the step was told another number.
+        """
+
+    def what_would_fit(self, noise_factor: float) -> str:
+        """Say which settings would fit, if all noise that is given had to grow by a factor."""
+        return f"What would fit: noise multipliers {noise_factor:.3g} times as large."
 
     def prelude_requests(self) -> Sequence[ReleaseRequest]:
         """Return what is released once before the chains start (with ``once=True``): nothing, for most samplers."""
@@ -382,16 +401,19 @@ class DPStep(BlockedStep):
 
     # The plan ---------------------------------------------------------------------------------------------
 
-    def release_requests(self, tune: int, draws: int) -> list[ReleaseRequest]:
+    def release_requests(self, tune: int, draws: int) -> list[ReleaseRequest | Releases]:
         """Return everything that one chain releases, and what is released once before all chains.
 
         See `pymc_dp.budget.PlannableStep`.
         """
         per_chain = list(self.sampler_requests(tune, draws))
         requests = [*self.prelude_requests(), *per_chain]
-        if self.clip_diagnostics != "private":
+        if self.clip_diagnostics != "private" or self.counts_on_batches:
             return requests
-        scaled = [replace(request, share=request.share * (1.0 - _CLIP_COUNT_SHARE)) for request in requests]
+        rest = 1.0 - _CLIP_COUNT_SHARE
+        scaled = [
+            replace(each, share=each.share * rest) if isinstance(each, ReleaseRequest) else each for each in requests
+        ]
         windows = len(window_ends(tune, draws))
         counted = len({request.kind for request in per_chain}) + 1  # the number of units may be one of them
         return [*scaled, ReleaseRequest("clip_count", windows, _CLIP_COUNT_SHARE, counted)]

@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
+from pymc_dp.accounting import Releases
 from pymc_dp.budget import PrivacyBudget, ReleaseRequest
 from pymc_dp.exceptions import UnsupportedOption
 from pymc_dp.steps.base import DPStep
@@ -95,11 +96,22 @@ class StepGroup:
         """Names of the parameters that each step moves, by the suffix of its releases."""
         return {suffix: step.labels for step, suffix in zip(self.steps, self.suffixes, strict=True)}
 
-    def release_requests(self, tune: int, draws: int) -> list[ReleaseRequest]:
+    def know_n_units(self, n_units: int) -> None:
+        """Tell the steps the number of units, where it is public."""
+        for step in self.steps:
+            step.know_n_units(n_units)
+
+    def what_would_fit(self, noise_factor: float) -> str:
+        """Say which settings would fit, if all noise that is given had to grow by a factor."""
+        return " ".join(step.what_would_fit(noise_factor) for step in self.steps)
+
+    def release_requests(self, tune: int, draws: int) -> list[ReleaseRequest | Releases]:
         """Return what one chain releases, and what is released once. See `pymc_dp.budget.PlannableStep`."""
         together = sum(step.budget_share for step in self.steps)
         return [
             replace(request, kind=request.kind + suffix, share=request.share * step.budget_share / together)
+            if isinstance(request, ReleaseRequest)
+            else replace(request, kind=request.kind + suffix)
             for step, suffix in zip(self.steps, self.suffixes, strict=True)
             for request in step.release_requests(tune, draws)
         ]

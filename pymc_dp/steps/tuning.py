@@ -6,6 +6,7 @@ from pymc.step_methods.hmc.quadpotential import QuadPotential, quad_potential
 
 from pymc_dp import _validate
 from pymc_dp.exceptions import InvalidArgument
+from pymc_dp.parameters import FloatArray
 
 #: Squares of smaller numbers vanish in floating point, and norms with them.
 SMALLEST_CLIP_BOUND = 1e-100
@@ -45,3 +46,48 @@ def kinetic_energy(mass_matrix: ArrayLike | None, size: int) -> QuadPotential:
     if eigenvalues.min() <= 0.0:
         raise InvalidArgument("mass_matrix must be finite and positive definite.")
     return quad_potential(matrix, is_cov=False)
+
+
+class MassMatrix:
+    """The covariance of the momentum by its eigenvalues, so that functions of it are cheap.
+
+    Parameters
+    ----------
+    mass_matrix : array_like or None
+        As in `kinetic_energy`.
+    size : int
+        Number of parameters.
+
+    Attributes
+    ----------
+    masses : ndarray, shape (parameters,)
+        The eigenvalues.
+
+    Raises
+    ------
+    InvalidArgument
+        If the matrix has the wrong shape or is not positive definite.
+    """
+
+    def __init__(self, mass_matrix: ArrayLike | None, size: int) -> None:
+        kinetic_energy(mass_matrix, size)  # checks it
+        matrix = np.ones(size) if mass_matrix is None else np.asarray(mass_matrix, dtype=np.float64)
+        self._vectors: FloatArray | None = None
+        self.masses: FloatArray = matrix
+        if matrix.ndim == 2:
+            self.masses, self._vectors = np.linalg.eigh(matrix)
+
+    def times(self, values: FloatArray, vector: FloatArray) -> FloatArray:
+        """Return f(M) `vector`, given the `values` of f at the masses."""
+        if self._vectors is None:
+            return values * vector
+        product: FloatArray = self._vectors @ (values * (self._vectors.T @ vector))
+        return product
+
+    def velocity(self, momentum: FloatArray) -> FloatArray:
+        """Return M⁻¹p."""
+        return self.times(1.0 / self.masses, momentum)
+
+    def random_momentum(self, rng: np.random.Generator) -> FloatArray:
+        """Return a draw from N(0, M)."""
+        return self.times(np.sqrt(self.masses), rng.normal(size=self.masses.size))

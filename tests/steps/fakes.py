@@ -5,6 +5,7 @@ import pymc as pm
 
 import pymc_dp as dp
 from pymc_dp.release import Release
+from pymc_dp.release.barker_correction import acceptance
 from pymc_dp.steps.base import Authorisation
 
 PRECISION = np.array([[4.0, 1.5], [1.5, 2.0]])
@@ -30,6 +31,34 @@ class NormalDoor:
         release = Release("gradient", value, self.gradient_noise, (theta.copy(),))
         self.made.append(release)
         return release
+
+    def batch_gradient(self, theta, bound, noise_multiplier, batches, *, counted, blocks=None):
+        """The sum over a batch is taken to be its expectation, with `gradient_noise` on the scale of the whole."""
+        noise_std = noise_multiplier * batches.sensitivity_factor * bound
+        own = self.gradient_noise / batches.scale
+        noise = noise_std * self.generator.normal(size=2) + own * self.generator.normal(size=2)
+        value = -PRECISION @ (theta - MEAN) / batches.scale + noise
+        release = Release("gradient", value, noise_std, (theta.copy(),))
+        self.made.append(release)
+        return release
+
+    def _batch_estimate(self, theta, theta_new):
+        """A tempered log-ratio with the normal error of a batch, of known variance."""
+        variance = min(1.0, 0.5 * np.sum((theta_new - theta) ** 2))
+        ratio = self.log_density(theta_new) - self.log_density(theta)
+        return ratio + np.sqrt(variance) * self.generator.normal(), variance
+
+    def batch_log_ratio(self, theta, theta_new, bound, noise_multiplier, batches, tempering, *, counted):
+        ratio, variance = self._batch_estimate(theta, theta_new)
+        noise_std = self.ratio_noise * bound
+        value = ratio - variance / 2 + noise_std * self.generator.normal(size=1)
+        return Release("log_ratio", value, noise_std, (theta.copy(), theta_new.copy()))
+
+    def barker_decision(self, theta, theta_new, log_free_ratio, batches, tempering):
+        ratio, variance = self._batch_estimate(theta, theta_new)
+        unlikely, probability = acceptance(ratio + log_free_ratio, variance)
+        accepted = (self.generator.random() < probability) == unlikely
+        return Release("decision", np.array([float(accepted)]), np.nan, (theta.copy(), theta_new.copy()))
 
     def log_ratio(self, theta, theta_new, bound, noise_multiplier):
         noise_std = self.ratio_noise * bound

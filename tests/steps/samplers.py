@@ -40,6 +40,8 @@ class Sampler:
     name: str
     make: Callable[..., Any]
     relations: tuple[str, ...] = ("substitute", "add-remove")
+    #: Draws batches: neighbours get other batches unless their random words are the same (tests/privacy).
+    on_batches: bool = False
 
     def __call__(self, budget, **shared):
         return self.make(budget=budget, **shared)
@@ -84,6 +86,35 @@ def _contributed(**shared):
     return DPCrankNicolson(clip_log_ratio=4.0, beta=0.05, **shared)
 
 
+def _sampled(budget):
+    return {"batch_size": 50} if budget.relation == "substitute" else {"sampling_probability": 0.25}
+
+
+def _sghmc(*, budget, **shared):
+    relation = {} if budget is None else _sampled(budget)
+    return dp.DPSGHMC(
+        clip_gradient=4.0, step_size=0.02, friction=2000.0, n_leapfrog=2, budget=budget, **relation, **shared
+    )
+
+
+def _sgld(*, budget, **shared):
+    shared |= {} if budget is None else _sampled(budget)
+    return dp.DPSGLD(clip_gradient=4.0, step_size=(1e-4, 0.3), budget=budget, **shared)
+
+
+def _sgnht(*, budget, **shared):
+    shared |= {} if budget is None else _sampled(budget)
+    return dp.DPSGNHT(clip_gradient=4.0, step_size=0.01, diffusion=None, n_steps=2, budget=budget, **shared)
+
+
+def _minibatch_penalty(**shared):
+    return dp.DPMinibatchPenalty(clip_log_ratio=4.0, proposal_scale=0.05, batch_size=50, tempering=0.5, **shared)
+
+
+def _barker(**shared):
+    return dp.DPBarker(proposal_scale=0.05, batch_size=150, tempering=0.1, **shared)
+
+
 SAMPLERS = [
     Sampler("hmc", _hmc),
     Sampler("mala", _mala),
@@ -95,4 +126,9 @@ SAMPLERS = [
     Sampler("surrogate-order-2", _surrogate(2), ("substitute",)),
     Sampler("surrogate-order-1", _surrogate(1), ("substitute",)),
     Sampler("contributed", _contributed),
+    Sampler("sghmc", _sghmc, ("add-remove", "substitute"), on_batches=True),
+    Sampler("sgld", _sgld, ("add-remove", "substitute"), on_batches=True),
+    Sampler("sgnht", _sgnht, ("add-remove", "substitute"), on_batches=True),
+    Sampler("minibatch-penalty", _minibatch_penalty, ("substitute",), on_batches=True),
+    Sampler("barker", _barker, ("substitute",), on_batches=True),
 ]

@@ -101,11 +101,16 @@ class NoiseWithoutData:
     def add(self, integers, scale):
         return np.rint(self.generator.normal(scale=scale, size=integers.size)).astype(np.int64)
 
+    def words(self, count):
+        return self.generator.integers(0, 2**64, size=count, dtype=np.uint64)
+
     def for_chain(self, key):
         return NoiseWithoutData(list(key))
 
 
 def test_two_tables_with_the_same_releases_publish_the_same_tree(sampler, monkeypatch):
+    if sampler.name == "barker":
+        pytest.skip("a decision is no number with noise added: see test_barker")
     monkeypatch.setattr(sampling, "SecureNoise", NoiseWithoutData)
     trees = []
     for offset in (0.0, 3.0):
@@ -141,6 +146,8 @@ class Recorder:
 def test_neighbours_move_every_release_by_no_more_than_declared(sampler, relation, replacement, monkeypatch):
     if relation not in sampler.relations:
         pytest.skip("not accounted for under this relation")
+    if sampler.on_batches:
+        pytest.skip("neighbours have to draw the same batches: tests/privacy/test_batch_releases.py")
     recorder = Recorder()
     monkeypatch.setattr(sampling, "SecureNoise", lambda: recorder)
     x, y = table()
@@ -181,6 +188,8 @@ def test_processes_give_what_one_process_gives(sampler, context):
 
 
 def test_a_known_seed_does_not_determine_the_noise(sampler):
+    if sampler.name == "barker":
+        pytest.skip("two decisions are often the same: see test_barker")
     one, other = (run(sampler, random_seed=1)["releases"].to_dataset() for _ in range(2))
     kinds = [name for name in one.data_vars if f"{name}_noise_std" in one]
     assert kinds

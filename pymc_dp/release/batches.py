@@ -1,0 +1,240 @@
+r"""Batches of units: how they are drawn, and as what they are accounted for, in one object.
+
+The object that a sampler hands to the door draws the batch; the same object made the event that was paid for, and
+the meter compares the two. So the accountant cannot be told of another kind of sampling than the one that is done.
+
+*Poisson*: every unit takes part independently with probability q. The gap before the next unit that takes part is
+geometric, so a batch costs time in proportion to its own size and not to the table's. With U uniform on (0, 1) the gap
+is :math:`\lfloor \ln U / \ln(1-q) \rfloor`, exactly: :math:`P(\text{gap} \ge g) = P(U \le (1-q)^g) = (1-q)^g`. U is
+drawn bit by bit: 64 bits say that it lies in an interval, and floating point, whose error is bounded, settles
+almost every gap. Where the interval and the error do not settle it, more bits are drawn and the logarithms
+computed in decimal arithmetic, until they do. Were 256 bits not to be enough (probability below 2**-200), the lower
+end of the interval is taken. The law of a batch is that of independent coins of exactly the stated q but for that.
+
+*Without replacement*: the first b different values of a sequence of uniform ones are a uniform subset of size b.
+Uniform values below n come from 64-bit words by rejection, so they are exactly uniform.
+"""
+
+import math
+from dataclasses import dataclass
+from decimal import ROUND_FLOOR, Context, Decimal
+from typing import ClassVar, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from pymc_dp import _validate
+from pymc_dp.accounting import (
+    BarkerReleases,
+    PoissonGaussianReleases,
+    Relation,
+    Releases,
+    WithoutReplacementGaussianReleases,
+)
+from pymc_dp.exceptions import InvalidArgument
+from pymc_dp.release.batch_counts import COUNT_WEIGHT
+
+IntArray = NDArray[np.int64]
+Words = NDArray[np.uint64]
+
+#: Relative error of ln(x) / ln(1 - q) in floating point, generously: four roundings and two logarithms.
+_LOG_ERROR = 2.0**-48
+#: Below this many of its 2**64 steps U is settled in decimal arithmetic: its interval is wide beside it.
+_SMALL_WORD = 2.0**20
+_WORD_BITS = 64
+_MOST_BITS = 256
+
+
+class Entropy(Protocol):
+    """Where random bits come from: the same source as the noise."""
+
+    def words(self, count: int) -> Words:
+        """Return independent uniform 64-bit words."""
+        ...
+
+
+@dataclass(frozen=True)
+class PoissonBatches:
+    """Batches in which every unit takes part independently.
+
+    Attributes
+    ----------
+    sampling_probability : float
+        In (0, 1], public: not computed from the number of units, which is protected.
+    """
+
+    sampling_probability: float
+
+    relation: ClassVar[Relation] = "add-remove"
+    #: Sensitivity of a sum over a batch, divided by the clip bound.
+    sensitivity_factor: ClassVar[float] = 1.0
+    #: A unit carries an indicator of being clipped and one of being there.
+    count_factor: ClassVar[float] = math.sqrt(1.0 + 2.0 * COUNT_WEIGHT**2)
+
+    def __post_init__(self) -> None:
+        probability = _validate.positive("sampling_probability", self.sampling_probability)
+        if probability > 1.0:
+            raise InvalidArgument(f"sampling_probability must be at most 1, but is {probability:g}.")
+        object.__setattr__(self, "sampling_probability", probability)
+
+    @property
+    def scale(self) -> float:
+        """What makes a sum over a batch an unbiased estimate of the sum over all units."""
+        return 1.0 / self.sampling_probability
+
+    def releases(self, kind: str, count: int, noise_multiplier: float, coordinates: int = 1) -> PoissonGaussianReleases:
+        """Return the event that releases on such batches are accounted for as."""
+        return PoissonGaussianReleases(kind, count, noise_multiplier, self.sampling_probability, coordinates)
+
+    def covered_by(self, event: Releases) -> bool:
+        """Return whether an event that was paid for is one of releases on such batches."""
+        return isinstance(event, PoissonGaussianReleases) and event.sampling_probability == self.sampling_probability
+
+    def draw(self, entropy: Entropy, n_units: int) -> IntArray:
+        """Return a fresh batch in increasing order, possibly empty. Confidential, its size included."""
+        if self.sampling_probability == 1.0:
+            return np.arange(n_units, dtype=np.int64)
+        expected = self.sampling_probability * n_units
+        found: list[IntArray] = []
+        last = -1
+        while last < n_units:
+            missing = max(0.0, expected - sum(len(each) for each in found))
+            at_once = int(missing + 4.0 * math.sqrt(missing)) + 8
+            gaps = geometric_gaps(entropy, self.sampling_probability, at_once, n_units)
+            units = last + np.cumsum(gaps + 1)
+            found.append(units)
+            last = int(units[-1])
+        together = np.concatenate(found)
+        return together[: np.searchsorted(together, n_units)]
+
+
+@dataclass(frozen=True)
+class BatchesWithoutReplacement:
+    """Batches of a fixed size, each uniform among all subsets of that size.
+
+    Attributes
+    ----------
+    batch_size : int
+        Between 1 and `n_units`.
+    n_units : int
+        How many units there are, public.
+    """
+
+    batch_size: int
+    n_units: int
+
+    relation: ClassVar[Relation] = "substitute"
+    sensitivity_factor: ClassVar[float] = 2.0
+    #: A replaced unit changes one indicator, of being clipped, beside twice the clip bound.
+    count_factor: ClassVar[float] = math.sqrt(1.0 + (COUNT_WEIGHT / 2.0) ** 2)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "n_units", _validate.whole("n_units", self.n_units, at_least=1))
+        object.__setattr__(self, "batch_size", _validate.whole("batch_size", self.batch_size, at_least=1))
+        if self.batch_size > self.n_units:
+            raise InvalidArgument(f"batch_size {self.batch_size} is larger than the number of units, {self.n_units}.")
+
+    @property
+    def sampling_probability(self) -> float:
+        """The part of all units that is in a batch."""
+        return self.batch_size / self.n_units
+
+    @property
+    def scale(self) -> float:
+        """What makes a sum over a batch an unbiased estimate of the sum over all units."""
+        return self.n_units / self.batch_size
+
+    def releases(
+        self, kind: str, count: int, noise_multiplier: float, coordinates: int = 1
+    ) -> WithoutReplacementGaussianReleases:
+        """Return the event that releases on such batches are accounted for as."""
+        return WithoutReplacementGaussianReleases(
+            kind, count, noise_multiplier, self.batch_size, self.n_units, coordinates
+        )
+
+    def decisions(self, kind: str, count: int) -> BarkerReleases:
+        """Return the event that decisions of the Barker test on such batches are accounted for as."""
+        return BarkerReleases(kind, count, self.batch_size, self.n_units)
+
+    def covered_by(self, event: Releases) -> bool:
+        """Return whether an event that was paid for is one of releases on such batches."""
+        return isinstance(event, WithoutReplacementGaussianReleases | BarkerReleases) and (
+            event.batch_size,
+            event.n_units,
+        ) == (self.batch_size, self.n_units)
+
+    def draw(self, entropy: Entropy, n_units: int) -> IntArray:
+        """Return a fresh batch in increasing order. Confidential.
+
+        Raises
+        ------
+        InvalidArgument
+            If the table has another number of units than the one that was accounted for; it is public here.
+        """
+        if n_units != self.n_units:
+            raise InvalidArgument(f"There are {n_units} units, but batches of {self.n_units} were accounted for.")
+        if 2 * self.batch_size > n_units:  # drawing those left out takes fewer values
+            left_out = distinct_below(entropy, n_units, n_units - self.batch_size)
+            return np.delete(np.arange(n_units, dtype=np.int64), left_out)
+        return np.sort(distinct_below(entropy, n_units, self.batch_size))
+
+
+Batches = PoissonBatches | BatchesWithoutReplacement
+
+
+def geometric_gaps(entropy: Entropy, q: float, count: int, largest: int) -> IntArray:
+    """Return independent geometric numbers of failures before a success of probability `q`; larger ones are cut."""
+    words = entropy.words(count)
+    lower = words.astype(np.float64)
+    with np.errstate(divide="ignore"):
+        gaps = np.log((lower + 0.5) * 2.0**-_WORD_BITS) / math.log1p(-q)
+    # How far the gap may move within U's interval (one step of 2**64) and by rounding the word to 53 bits.
+    width = (2.0**-52 + 2.0 / np.maximum(lower, 1.0)) / -math.log1p(-q)
+    unsettled = (lower < _SMALL_WORD) | (np.abs(gaps - np.rint(gaps)) <= width + _LOG_ERROR * gaps)
+    settled = np.minimum(gaps, float(largest)).astype(np.int64)
+    for place in np.flatnonzero(unsettled):
+        settled[place] = min(_settled_gap(entropy, q, int(words[place])), largest)
+    return settled
+
+
+def _settled_gap(entropy: Entropy, q: float, word: int) -> int:
+    """Return floor(ln U / ln(1 - q)) for the U whose first 64 bits are `word`, drawing more of its bits as needed."""
+    bits = _WORD_BITS
+    while True:
+        # A digit for each bit is three times what U needs; a small q takes digits of its own in ln(1 - q).
+        digits = bits + 40 - 2 * math.floor(math.log10(q))
+        context = Context(prec=digits, rounding=ROUND_FLOOR, Emin=-(10**6), Emax=10**6)
+        one_step = context.power(Decimal(2), -bits)
+        log_rest = context.ln(context.subtract(Decimal(1), Decimal(q)))
+        gaps = [
+            math.floor(context.divide(context.ln(context.multiply(Decimal(end), one_step)), log_rest))
+            for end in (word + 1, word)  # the upper end of the interval of U has the smallest gap
+            if end > 0
+        ]
+        if (word > 0 and gaps[0] == gaps[1]) or bits >= _MOST_BITS:
+            return gaps[0]
+        word = (word << _WORD_BITS) | int(entropy.words(1)[0])
+        bits += _WORD_BITS
+
+
+def uniform_below(entropy: Entropy, limit: int, count: int) -> IntArray:
+    """Return `count` independent values, exactly uniform on 0, ..., limit - 1."""
+    beyond = 2**_WORD_BITS // limit * limit
+    found: list[Words] = []
+    missing = count
+    while missing > 0:
+        words = entropy.words(missing)
+        words = words if beyond == 2**_WORD_BITS else words[words < np.uint64(beyond)]
+        found.append(words % np.uint64(limit))
+        missing -= len(words)
+    return np.concatenate(found).astype(np.int64) if found else np.zeros(0, dtype=np.int64)
+
+
+def distinct_below(entropy: Entropy, limit: int, count: int) -> IntArray:
+    """Return a uniform subset of size `count` of 0, ..., limit - 1: the first different ones of many uniform values."""
+    values = np.zeros(0, dtype=np.int64)
+    while len(values) < count:
+        values = np.concatenate([values, uniform_below(entropy, limit, 2 * (count - len(values)) + 8)])
+        _, first = np.unique(values, return_index=True)
+        values = values[np.sort(first)]
+    return values[:count]

@@ -1,0 +1,72 @@
+"""What a door may still release: counted down before the data is touched."""
+
+from collections.abc import Mapping, Sequence
+
+from pymc_dp.accounting import BarkerReleases, GaussianReleases, Releases
+from pymc_dp.exceptions import BudgetExceeded
+from pymc_dp.release.batches import Batches
+
+
+class Meter:
+    """Counts down what one door may release.
+
+    Parameters
+    ----------
+    allowance : mapping of str to int
+        How many releases of each kind.
+    noise_multipliers : mapping of str to float
+        The least noise multiplier that was paid for, by kind.
+    scheduled : sequence of releases
+        Kinds on batches, and kinds whose noise changes: every release is taken from one of these events, and is
+        refused where none is left that was paid for with its batches and with as little noise.
+    """
+
+    def __init__(
+        self, allowance: Mapping[str, int], noise_multipliers: Mapping[str, float], scheduled: Sequence[Releases] = ()
+    ) -> None:
+        self._left = dict(allowance)
+        self._paid = dict(noise_multipliers)
+        # Those with the most noise first, so that a release is taken from the cheapest event that covers it.
+        self._scheduled = sorted(scheduled, key=lambda event: -noise_of(event))
+        self._left_of = [event.count for event in self._scheduled]
+
+    def spend(self, kind: str, noise_multiplier: float, batches: Batches | None = None) -> None:
+        """Count one release.
+
+        Raises
+        ------
+        BudgetExceeded
+            If it was not paid for.
+        """
+        if self._left.get(kind, 0) < 1:
+            raise BudgetExceeded(f"All planned releases of kind {kind!r} of this chain have been made.")
+        places = [place for place, event in enumerate(self._scheduled) if event.kind == kind]
+        if places:
+            self._left_of[self._place(kind, places, noise_multiplier, batches)] -= 1
+        elif batches is not None:
+            raise BudgetExceeded(f"Releases of kind {kind!r} were paid for on all units, not on batches.")
+        elif not noise_multiplier >= self._paid[kind]:
+            raise BudgetExceeded(
+                f"A release of kind {kind!r} was asked for with noise multiplier {noise_multiplier:.4g}, "
+                f"but {self._paid[kind]:.4g} was paid for."
+            )
+        self._left[kind] -= 1
+
+    def _place(self, kind: str, places: Sequence[int], noise_multiplier: float, batches: Batches | None) -> int:
+        for place in places:
+            event = self._scheduled[place]
+            alike = isinstance(event, GaussianReleases) if batches is None else batches.covered_by(event)
+            if alike and self._left_of[place] > 0 and noise_multiplier >= noise_of(event):
+                return place
+        raise BudgetExceeded(
+            f"No release of kind {kind!r} with noise multiplier {noise_multiplier:.4g} and "
+            f"{'these batches' if batches is not None else 'on all units'} is left of what was paid for."
+        )
+
+    def __repr__(self) -> str:
+        return f"Meter({self._left})"
+
+
+def noise_of(event: Releases) -> float:
+    """Return an event's noise multiplier; a decision's noise is part of the test, so it asks for none."""
+    return 0.0 if isinstance(event, BarkerReleases) else event.noise_multiplier

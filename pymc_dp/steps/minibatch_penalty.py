@@ -1,0 +1,95 @@
+r"""The penalty test on batches, for tempered posteriors of large tables.
+
+Räisä's thesis (*Differentially private Metropolis-Hastings algorithms*, section 3.4): the penalty method corrects for
+the error of drawing a batch as it does for privacy noise.
+
+========================  ==========================================================
+symbol                    here
+========================  ==========================================================
+:math:`b, n, T`           `batch_size`, number of units, `tempering`
+:math:`R_B`               :math:`(n T / b) \sum_{i \in B} r_i`, log-ratios clipped as in `DPPenalty`
+:math:`\sigma_B^2`        estimated variance of :math:`R_B`
+:math:`\sigma`            `noise_std` of the released :math:`R_B - \sigma_B^2 / 2`
+========================  ==========================================================
+
+Accept iff :math:`\ln u < \widehat{R_B - \sigma_B^2 / 2} + \ln(\text{prior and proposal ratios}) - \sigma^2 / 2`.
+Released in one iteration: that one noisy number, of a fresh batch without replacement.
+"""
+
+from pymc_dp.budget import ReleaseRequest
+from pymc_dp.parameters import FloatArray
+from pymc_dp.release.interface import Release
+from pymc_dp.steps.penalty import DPPenalty
+from pymc_dp.steps.tempered import TemperedBatches
+
+
+class DPMinibatchPenalty(TemperedBatches, DPPenalty):
+    """The penalty test on batches without replacement.
+
+    Parameters
+    ----------
+    vars : sequence of variables, optional
+        Free variables to update. Default: all.
+    budget : PrivacyBudget
+        What the run is charged to; its relation has to be ``"substitute"``.
+    clip_log_ratio, proposal, proposal_scale
+        As in `DPPenalty`.
+    batch_size : int
+        Units in a batch.
+    tempering : float
+        T, the power of the likelihood in the target, above 0 and at most 1. Without tempering the noise grows with
+        the number of units; with T = n0 / n it does not.
+    n_units : int, optional
+        The number of units: public. `pm.sample` finds it by itself; plans that are made before need it.
+    budget_share, unit, unit_index, clip_diagnostics, keep_releases, insecure_seed, model
+        See `pymc_dp.steps.base.DPStep`.
+
+    Raises
+    ------
+    InvalidArgument
+        If an argument is missing or out of range.
+
+    Notes
+    -----
+    *Privacy.* The estimated variance is data, too: it is released as a part of one number, with the sensitivity of
+    that (`pymc_dp.release.penalised`).
+
+    *Exactness.* Approximate: the error of drawing a batch is taken to be normal with the estimated variance, which
+    ignores that batches are drawn without replacement and so is too large by 1 / (1 - b / n).
+
+    References
+    ----------
+    Räisä (2021), Differentially private Metropolis-Hastings algorithms, University of Helsinki, section 3.4.
+    """
+
+    name = "dp_minibatch_penalty"
+    counts_on_batches = True
+
+    def sampler_requests(self, tune: int, draws: int) -> list[ReleaseRequest]:
+        """Return what one chain releases: a log-ratio of a batch in every iteration."""
+        batches = self.known_batches()
+        coordinates = 2 if self.clip_diagnostics == "private" else 1
+        return [
+            ReleaseRequest(
+                "log_ratio",
+                tune + draws,
+                1.0,
+                coordinates,
+                batch_size=batches.batch_size,
+                n_units=batches.n_units,
+            )
+        ]
+
+    def release_log_ratio(self, theta: FloatArray, theta_new: FloatArray, bound: float) -> Release:
+        """Ask the door for the noisy penalised log-ratio of a fresh batch."""
+        return self._record(
+            self._open_door().batch_log_ratio(
+                self._embedded(theta),
+                self._embedded(theta_new),
+                bound,
+                self._noise_multiplier("log_ratio"),
+                self.known_batches(),
+                self.tempering,
+                counted=self.clip_diagnostics == "private",
+            )
+        )

@@ -1,0 +1,144 @@
+r"""Differentially private stochastic gradient Nosé-Hoover thermostats.
+
+Ding, Fang, Babbush, Chen, Skeel and Neven (2014), with the privacy noise as the noise of the diffusion. Friction is
+no setting but a variable that grows while the momentum is too hot and falls while it is too cold, so that it finds
+the friction that all noise together asks for, that of drawing batches among it.
+
+========================  ==========================================================
+symbol                    here
+========================  ==========================================================
+:math:`\theta, p`         `theta`, `momentum`
+:math:`\eta, A, M`        `step_size`, `diffusion`, `mass_matrix`
+:math:`\xi`               `friction`, in units of 1 / time
+:math:`\bar m`            harmonic mean of the eigenvalues of M
+========================  ==========================================================
+
+.. math:: d\theta = M^{-1} p\, dt, \quad
+   dp = \hat G\, dt - \xi \bar m M^{-1} p\, dt, \quad
+   d\xi = \frac{1}{Q} \Big( \frac{p^\top M^{-2} p}{\operatorname{tr} M^{-1}} - 1 \Big) dt,
+
+with noise of variance :math:`2 A \eta` in a kick. For M = 1 and Q = 1 this is the published algorithm.
+
+Released in one iteration: `n_steps` gradients of fresh batches. There is no acceptance test.
+"""
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from pymc_dp import _validate
+from pymc_dp.parameters import FloatArray
+from pymc_dp.steps.stochastic_gradient import StochasticGradientStep
+
+
+class DPSGNHT(StochasticGradientStep):
+    """Differentially private stochastic gradient Nosé-Hoover thermostat.
+
+    Parameters
+    ----------
+    vars : sequence of variables, optional
+        Free variables to update, in any order. Default: all.
+    budget : PrivacyBudget
+        What the run is charged to, before the data is touched.
+    clip_gradient : float
+        Clip bound of one unit's log-likelihood gradient. Where it cuts, the draws are biased: there is no test.
+    step_size : float or (float, float)
+        η, or a pair (scale, decay) for steps ``scale * t**-decay`` in iteration t = 1, 2, ..., tuning first.
+    diffusion : float, optional
+        A, in units of the mass over time: the injected noise. More costs less. Default: the least whose noise the
+        budget can pay for.
+    thermostat_mass : float
+        Q, in units of time squared: how slowly friction adapts.
+    n_steps : int
+        Steps, each with a fresh batch, in one iteration; at least 1.
+    sampling_probability, batch_size, n_units, tempering, mass_matrix
+        See `pymc_dp.steps.stochastic_gradient.StochasticGradientStep`.
+    budget_share, unit, unit_index, clip_diagnostics, keep_releases, insecure_seed, model
+        See `pymc_dp.steps.base.DPStep`.
+
+    Raises
+    ------
+    InvalidArgument
+        If an argument is missing or out of range.
+
+    Notes
+    -----
+    *Privacy.* As in `DPSGHMC`.
+
+    *Exactness.* Approximate: the step size biases the draws. Noise of batches whose covariance is constant and in
+    proportion to the identity is adapted to; other noise biases.
+
+    References
+    ----------
+    Ding, Fang, Babbush, Chen, Skeel and Neven (2014), Bayesian sampling using stochastic gradient thermostats, NIPS.
+    """
+
+    name = "dp_sgnht"
+
+    def __init__(
+        self,
+        vars: Sequence[Any] | None = None,
+        *,
+        diffusion: float | None = None,
+        thermostat_mass: float = 1.0,
+        n_steps: int = 10,
+        **shared: Any,
+    ) -> None:
+        super().__init__(vars, **shared)
+        self.diffusion = None if diffusion is None else _validate.positive("diffusion", diffusion)
+        self.thermostat_mass = _validate.positive("thermostat_mass", thermostat_mass)
+        self.n_steps = _validate.whole("n_steps", n_steps, at_least=1)
+        self.start()
+
+    @property
+    def gradients_per_iteration(self) -> int:
+        """One for each step."""
+        return self.n_steps
+
+    @property
+    def injected(self) -> float | None:
+        """A."""
+        return self.diffusion
+
+    def noise_of_dynamics(self, injected: float, step_size: float) -> float:
+        """Return √(2 A / η): times η it is the noise of a kick, of variance 2 A η."""
+        return float(np.sqrt(2.0 * injected / step_size))
+
+    def start(self) -> None:
+        """Forget the momentum and the friction of the last chain."""
+        self._momentum: FloatArray | None = None
+        self._friction = 0.0
+
+    def move(self, theta: FloatArray, step_size: float) -> FloatArray | None:
+        """Follow the thermostat's dynamics: position, friction, kick, friction, position."""
+        mean_mass = 1.0 / float(np.mean(1.0 / self.mass.masses))
+        if self._momentum is None:
+            self._momentum = self.mass.random_momentum(self.rng)
+            self._friction = self.injected_now / mean_mass
+        momentum, friction = self._momentum, self._friction
+        for _ in range(self.n_steps):
+            theta = theta + 0.5 * step_size * self.mass.velocity(momentum)
+            friction += 0.5 * step_size * self._heating(momentum)
+            drift = self.drift(theta)
+            damping = 0.5 * step_size * friction * mean_mass / self.mass.masses
+            if drift is None or not np.all(damping > -1.0):  # so cold that friction turned into explosion
+                return None
+            kicked = self.mass.times(1.0 - damping, momentum) + step_size * drift
+            momentum = self.mass.times(1.0 / (1.0 + damping), kicked)
+            friction += 0.5 * step_size * self._heating(momentum)
+            theta = theta + 0.5 * step_size * self.mass.velocity(momentum)
+        self._momentum, self._friction = momentum, friction
+        return theta
+
+    def _heating(self, momentum: FloatArray) -> float:
+        """Return how much hotter the momentum is than it should be, per unit of the thermostat's mass."""
+        speed = self.mass.velocity(momentum)
+        return (float(speed @ speed) / float(np.sum(1.0 / self.mass.masses)) - 1.0) / self.thermostat_mass
+
+    def what_would_fit(self, noise_factor: float) -> str:
+        """Say which diffusion or step size would fit."""
+        return (
+            f"What would fit: diffusion={(self.diffusion or 0.0) * noise_factor**2:.4g}, or steps "
+            f"{noise_factor**2:.4g} times smaller, or diffusion=None to let the budget choose."
+        )

@@ -1,0 +1,340 @@
+r"""What DP SGHMC, SGLD and SGNHT share: noisy gradients of fresh batches whose noise is that of the dynamics.
+
+========================  ==========================================================
+symbol                    here
+========================  ==========================================================
+:math:`\eta_t`            `step_size` in iteration t, which counts tuning first
+:math:`q`                 sampling probability of the batches
+:math:`b`                 `clip_gradient`
+:math:`T`                 `tempering`
+:math:`\tau_t`            noise multiplier
+:math:`\Delta`            sensitivity: b, and 2b for batches without replacement
+:math:`s_t`               standard deviation of the noise in the estimate, which the dynamics ask for
+========================  ==========================================================
+
+The estimate of the gradient of :math:`T \sum_i \ln p(x_i \mid \theta)` is
+
+.. math:: \hat G = \frac{T}{q} \Big( \sum_{i \in B} \operatorname{clip}_b(g_i) + N(0, \tau_t^2 \Delta^2 I) \Big),
+
+and :math:`\tau_t = s_t q / (T \Delta)`: the dynamics fix the noise, the noise fixes the cost, and the budget says
+whether it fits. No release is scaled after the fact without its noise.
+"""
+
+import math
+from abc import abstractmethod
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import numpy as np
+from numpy.typing import ArrayLike
+from rich.progress import TextColumn
+from rich.table import Column
+
+from pymc_dp import _validate
+from pymc_dp.accounting import Releases
+from pymc_dp.budget import ReleaseRequest
+from pymc_dp.exceptions import InvalidArgument
+from pymc_dp.parameters import FloatArray
+from pymc_dp.release.batches import Batches, BatchesWithoutReplacement, PoissonBatches
+from pymc_dp.steps.base import SHARED_STATS, DPStep, Transition
+from pymc_dp.steps.tuning import SMALLEST_CLIP_BOUND, MassMatrix, required
+
+
+@dataclass(frozen=True)
+class StepSizes:
+    """Step sizes scale · t^(-decay) of the iterations t = 1, 2, ..."""
+
+    scale: float
+    decay: float
+
+    @classmethod
+    def of(cls, step_size: Any) -> "StepSizes":
+        """Return the step sizes that a number, or a pair of scale and decay, stands for."""
+        pair = step_size if isinstance(step_size, Sequence | np.ndarray) else (step_size, 0.0)
+        if len(pair) != 2:
+            raise InvalidArgument("step_size must be a number, or a pair of the first step and its decay.")
+        scale = required("step_size", pair[0], "a small part of the posterior's narrowest standard deviation")
+        return cls(scale, _validate.not_negative("the decay of step_size", pair[1]))
+
+    def at(self, iteration: int) -> float:
+        """Return the step size of an iteration, counted from 1."""
+        return self.scale * float(iteration) ** -self.decay if self.decay else self.scale
+
+    def groups(self, iterations: int) -> list[tuple[float, int]]:
+        """Return the different step sizes, and how many iterations have each."""
+        if not self.decay:
+            return [(self.scale, iterations)]
+        return [(self.at(t), 1) for t in range(1, iterations + 1)]
+
+
+def batches_of(
+    sampling_probability: float | None, batch_size: int | None, n_units: int | None, relation: str, step: str
+) -> Batches | None:
+    """Return the batches that the arguments describe; None for a batch size while the number of units is unknown.
+
+    Raises
+    ------
+    InvalidArgument
+        If they do not fit the neighbouring relation.
+    """
+    if relation == "add-remove":
+        if batch_size is not None or n_units is not None:
+            raise InvalidArgument(
+                f"Under add-remove the number of units is protected, so {step} takes no batch_size and no n_units: a "
+                "fixed size of batches would reveal it. Pass sampling_probability=, from public knowledge of the "
+                "table's rough size."
+            )
+        if sampling_probability is None:
+            raise InvalidArgument(f"{step} needs sampling_probability=: how likely each unit is in a batch.")
+        return PoissonBatches(sampling_probability)
+    if sampling_probability is not None:
+        raise InvalidArgument(
+            f"Under substitute no bound is known for Poisson samples, so {step} takes no sampling_probability. Pass "
+            "batch_size= (drawn without replacement), or use a budget with relation='add-remove'."
+        )
+    if batch_size is None:
+        raise InvalidArgument(f"{step} needs batch_size=: how many units are in a batch.")
+    if n_units is None:
+        _validate.whole("batch_size", batch_size, at_least=1)
+        return None
+    return BatchesWithoutReplacement(batch_size, n_units)
+
+
+def tempering_facts(tempering: float, batches: Batches | None) -> dict[str, Any]:
+    """Return what a reader has to know of a likelihood to a power: it is another posterior, and a wider one."""
+    facts: dict[str, Any] = {"tempered": int(tempering != 1.0), "tempering": tempering}
+    if isinstance(batches, BatchesWithoutReplacement):
+        facts["tempered_size"] = tempering * batches.n_units
+    return facts
+
+
+class StochasticGradientStep(DPStep):
+    """Base class of the samplers without an acceptance test, driven by noisy gradients of batches.
+
+    Parameters
+    ----------
+    clip_gradient : float
+        Clip bound of one unit's log-likelihood gradient. There is no test that would correct for clipping: where
+        it cuts, the draws are biased.
+    step_size : float or (float, float)
+        The step, or a pair (scale, decay) for steps ``scale * t**-decay`` in iteration t = 1, 2, ...
+    sampling_probability : float, optional
+        With which each unit is in a batch: for budgets with ``relation="add-remove"``.
+    batch_size : int, optional
+        Units in a batch: for budgets with ``relation="substitute"``.
+    n_units : int, optional
+        The number of units, with `batch_size` only: public there. `pm.sample` finds it by itself; plans that are
+        made before need it.
+    tempering : float
+        Power of the likelihood in the target, above 0 and at most 1.
+    mass_matrix : ndarray, shape (parameters,) or (parameters, parameters), optional
+        Covariance of the momentum; the inverse scales the steps.
+    """
+
+    counts_on_batches = True
+    stats_dtypes_shapes: ClassVar[dict[str, tuple[type, list[int] | None]]] = {
+        **SHARED_STATS,
+        "diverging": (bool, []),
+        "gradient_noise_std": (np.float64, []),
+        "n_gradients": (np.int64, []),
+        "step_size": (np.float64, []),
+    }
+
+    def __init__(
+        self,
+        vars: Sequence[Any] | None = None,
+        *,
+        clip_gradient: float | None = None,
+        step_size: float | tuple[float, float] | None = None,
+        sampling_probability: float | None = None,
+        batch_size: int | None = None,
+        n_units: int | None = None,
+        tempering: float = 1.0,
+        mass_matrix: ArrayLike | None = None,
+        **shared: Any,
+    ) -> None:
+        super().__init__(vars, **shared)
+        self.clip_gradient = required("clip_gradient", clip_gradient, "the norm of one unit's gradient")
+        if self.clip_gradient < SMALLEST_CLIP_BOUND:
+            raise InvalidArgument(f"clip_gradient must be at least {SMALLEST_CLIP_BOUND:g}, but is {clip_gradient}.")
+        self.step_sizes = StepSizes.of(step_size)
+        self.batches = batches_of(sampling_probability, batch_size, n_units, self.budget.relation, type(self).__name__)
+        self.batch_size = batch_size
+        self.tempering = _validate.positive("tempering", tempering)
+        if self.tempering > 1.0:
+            raise InvalidArgument(f"tempering must be at most 1, but is {tempering:g}.")
+        self.mass = MassMatrix(mass_matrix, self.size)
+
+    # What a sampler defines -------------------------------------------------------------------------------
+
+    @property
+    @abstractmethod
+    def gradients_per_iteration(self) -> int:
+        """How many batches one iteration asks for."""
+
+    @property
+    @abstractmethod
+    def injected(self) -> float | None:
+        """What sets the noise of the dynamics, apart from the step size; None to let the budget choose it."""
+
+    @abstractmethod
+    def noise_of_dynamics(self, injected: float, step_size: float) -> float:
+        """Return s: the standard deviation of the noise that the estimate of the gradient has to carry.
+
+        Proportional to 1/√step_size and to √injected.
+        """
+
+    @abstractmethod
+    def move(self, theta: FloatArray, step_size: float) -> FloatArray | None:
+        """Return where one iteration leads; None if it left the numbers."""
+
+    # What a sampler uses ----------------------------------------------------------------------------------
+
+    @property
+    def injected_now(self) -> float:
+        """`injected`, or what the budget chose: the noise that was paid for, read backwards."""
+        if self.injected is not None:
+            return self.injected
+        paid = self._authorised().noise_schedules["gradient"][0]
+        step_size = self.step_sizes.at(1)
+        return (paid * self._noise_unit() / self.noise_of_dynamics(1.0, step_size)) ** 2
+
+    def drift(self, theta: FloatArray) -> FloatArray | None:
+        """Return the noisy gradient of the tempered log-posterior on a fresh batch; None outside the numbers."""
+        with np.errstate(all="ignore"):
+            prior = self.prior.gradient(theta) if np.isfinite(theta).all() else np.array(np.nan)
+        if not np.isfinite(prior).all():
+            return None  # nothing is asked there
+        return prior + self._scale() * self.release_batch_gradient(theta)
+
+    def release_batch_gradient(self, theta: FloatArray) -> FloatArray:
+        """Ask the door for the noisy clipped gradient of a fresh batch."""
+        release = self._record(
+            self._open_door().batch_gradient(
+                self._embedded(theta),
+                self.clip_gradient,
+                self._multiplier_paid(),
+                self._batches(),
+                counted=self._counted,
+                blocks=self._only_own,
+            )
+        )
+        self._n_gradients += 1
+        self._noise_std = self._scale() * release.noise_std
+        return release.value
+
+    def _multiplier_paid(self) -> float:
+        schedule = self._authorised().noise_schedules["gradient"]
+        return schedule[self._iteration if self.step_sizes.decay else 0]
+
+    def transition(self, theta: FloatArray) -> Transition:
+        """Move along the noisy dynamics; there is no test."""
+        step_size = self.step_sizes.at(self._iteration + 1)
+        self._n_gradients, self._noise_std = 0, math.nan
+        theta_new = self.move(theta, step_size)
+        inside = theta_new is not None and bool(np.isfinite(theta_new).all())
+        if not inside:
+            self.start()
+        return Transition(
+            theta_new if theta_new is not None and inside else theta,
+            {
+                "accepted": inside,
+                "acceptance_rate": math.nan,  # there is no test
+                "diverging": not inside,
+                "gradient_noise_std": self._noise_std,
+                "log_ratio": math.nan,
+                "n_gradients": self._n_gradients,
+                "noise_std": math.nan,
+                "step_size": step_size,
+            },
+        )
+
+    # The plan ---------------------------------------------------------------------------------------------
+
+    @property
+    def clip_bounds(self) -> dict[str, float]:
+        """The clip bounds, for the result's metadata."""
+        return {"gradient": self.clip_gradient}
+
+    @property
+    def facts(self) -> dict[str, Any]:
+        """What else a reader of the result has to know."""
+        facts: dict[str, Any] = {
+            "acceptance_test": "none",
+            "tempered": int(self.tempering != 1.0),
+            "tempering": self.tempering,
+        }
+        if isinstance(self.batches, BatchesWithoutReplacement):
+            facts["tempered_size"] = self.tempering * self.batches.n_units
+        return facts
+
+    def know_n_units(self, n_units: int) -> None:
+        """Take note of the number of units, which batches without replacement need."""
+        if self.batch_size is None:
+            return
+        if self.batches is None:
+            self.batches = BatchesWithoutReplacement(self.batch_size, n_units)
+        elif isinstance(self.batches, BatchesWithoutReplacement) and self.batches.n_units != n_units:
+            raise InvalidArgument(f"n_units={self.batches.n_units} was passed, but the table has {n_units} units.")
+
+    def sampler_requests(self, tune: int, draws: int) -> Sequence[ReleaseRequest | Releases]:
+        """Return what one chain releases: the same number of gradients in every iteration, at the steps' noise."""
+        batches, each = self._batches(), self.gradients_per_iteration
+        groups = [(step_size, count * each) for step_size, count in self.step_sizes.groups(tune + draws)]
+        entries = 0 if not self._counted else 1 if isinstance(batches, BatchesWithoutReplacement) else 2
+        coordinates = self.size + entries
+        if self.injected is not None:
+            return [
+                batches.releases("gradient", count, self._multiplier(self.injected, step_size), coordinates)
+                for step_size, count in groups
+            ]
+        # A share in proportion to count times step size makes noise go with 1/√step_size, as the dynamics ask.
+        whole = math.fsum(step_size * count for step_size, count in groups)
+        sampling: dict[str, Any] = (
+            {"sampling_probability": batches.sampling_probability}
+            if isinstance(batches, PoissonBatches)
+            else {"batch_size": batches.batch_size, "n_units": batches.n_units}
+        )
+        return [
+            ReleaseRequest("gradient", count, step_size * count / whole, coordinates, **sampling)
+            for step_size, count in groups
+        ]
+
+    def _multiplier(self, injected: float, step_size: float) -> float:
+        return self.noise_of_dynamics(injected, step_size) / self._noise_unit()
+
+    def _noise_unit(self) -> float:
+        """Return the standard deviation of the estimate's noise at a noise multiplier of 1."""
+        batches = self._batches()
+        factor = batches.sensitivity_factor * (batches.count_factor if self._counted else 1.0)
+        return self._scale() * factor * self.clip_gradient
+
+    def _scale(self) -> float:
+        return self.tempering * self._batches().scale
+
+    @property
+    def _counted(self) -> bool:
+        return self.clip_diagnostics == "private"
+
+    def _batches(self) -> Batches:
+        if self.batches is None:
+            raise InvalidArgument(
+                "The number of units is not known before pm.sample runs. To make a plan before, pass n_units= to "
+                f"{type(self).__name__}."
+            )
+        return self.batches
+
+    def _progressbar_config(self, n_chains: int = 1) -> tuple[list[TextColumn], dict[str, list[float]]]:
+        columns = [
+            TextColumn("{task.fields[step_size]:0.2g}", table_column=Column("Step size", ratio=1)),
+            TextColumn("{task.fields[gradient_noise_std]:0.3g}", table_column=Column("Gradient noise", ratio=1)),
+            TextColumn("{task.fields[epsilon_charged]:0.3g}", table_column=Column("Epsilon spent", ratio=1)),
+        ]
+        return columns, {name: [0.0] * n_chains for name in _SHOWN}
+
+    def _make_progressbar_update_functions(self) -> tuple[Callable[[dict[str, Any]], dict[str, Any]]]:
+        return (lambda stats: {name: stats[name] for name in _SHOWN},)
+
+
+_SHOWN = ("step_size", "gradient_noise_std", "epsilon_charged")

@@ -1,0 +1,62 @@
+"""What samplers on batches without replacement share: their arguments, and the tempered posterior they draw from."""
+
+from collections.abc import Sequence
+from typing import Any
+
+from pymc_dp import _validate
+from pymc_dp.exceptions import InvalidArgument
+from pymc_dp.release.batches import BatchesWithoutReplacement
+from pymc_dp.steps.base import DPStep
+
+
+class TemperedBatches(DPStep):
+    """A step on batches without replacement, whose target may be a power of the likelihood times the prior."""
+
+    def __init__(
+        self,
+        vars: Sequence[Any] | None = None,
+        *,
+        batch_size: int | None = None,
+        tempering: float = 1.0,
+        n_units: int | None = None,
+        **shared: Any,
+    ) -> None:
+        super().__init__(vars, **shared)
+        name = type(self).__name__
+        if self.budget.relation != "substitute":
+            raise InvalidArgument(
+                f"{name} draws batches of a fixed size, which is accounted for under substitution only, where the "
+                "number of units is public. Use a budget with relation='substitute'."
+            )
+        if batch_size is None:
+            raise InvalidArgument(f"{name} needs batch_size=: how many units are in a batch.")
+        self.batch_size = _validate.whole("batch_size", batch_size, at_least=1)
+        self.tempering = _validate.positive("tempering", tempering)
+        if self.tempering > 1.0:
+            raise InvalidArgument(f"tempering must be at most 1, but is {tempering:g}.")
+        self.batches: BatchesWithoutReplacement | None = None
+        if n_units is not None:
+            self.batches = BatchesWithoutReplacement(self.batch_size, n_units)
+
+    def know_n_units(self, n_units: int) -> None:
+        """Take note of the number of units; refuse another than was passed."""
+        if self.batches is not None and self.batches.n_units != n_units:
+            raise InvalidArgument(f"n_units={self.batches.n_units} was passed, but the table has {n_units} units.")
+        self.batches = BatchesWithoutReplacement(self.batch_size, n_units)
+
+    def known_batches(self) -> BatchesWithoutReplacement:
+        """Return the batches, for which the number of units has to be known."""
+        if self.batches is None:
+            raise InvalidArgument(
+                "The number of units is not known before pm.sample runs. To make a plan before, pass n_units= to "
+                f"{type(self).__name__}."
+            )
+        return self.batches
+
+    @property
+    def facts(self) -> dict[str, Any]:
+        """What else a reader of the result has to know: a likelihood to a power gives another, wider posterior."""
+        facts: dict[str, Any] = {"tempered": int(self.tempering != 1.0), "tempering": self.tempering}
+        if self.batches is not None:
+            facts["tempered_size"] = self.tempering * self.batches.n_units
+        return facts

@@ -1,0 +1,259 @@
+"""Releases on batches: neighbouring tables, the same batches, and no more difference than was paid for."""
+
+import math
+
+import numpy as np
+import pymc as pm
+import pytest
+import xarray as xr
+from conftest import QUIET, gaussian_data, gaussian_model
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from test_nothing_leaks import NoiseWithoutData, canary_model
+
+import pymc_dp as dp
+from pymc_dp import sampling
+from pymc_dp.release import MeteredDoor
+from pymc_dp.release.batches import BatchesWithoutReplacement, PoissonBatches
+from pymc_dp.rows import UnitLikelihood
+
+N = 200
+BATCHES = {
+    "add-remove": {"sampling_probability": 0.3},
+    "substitute": {"batch_size": 60},
+}
+
+
+class Recorder:
+    """Replays batches, decisions and noisy answers of one run in another, and records what was noised."""
+
+    description = "test"
+    secure = False
+
+    def __init__(self):
+        self.runs, self.answers, self.batch = [], [], 0
+        self.generator = np.random.default_rng(0)
+
+    def begin(self):
+        self.runs.append([])
+        self.batch = 0
+
+    def words(self, count):
+        return np.random.default_rng([self.batch, 7]).integers(0, 2**64, size=count, dtype=np.uint64)
+
+    def add(self, integers, scale):
+        asked = self.runs[-1]
+        asked.append((integers.copy(), scale))
+        if len(self.answers) < len(asked):
+            noise = np.rint(self.generator.normal(scale=scale, size=integers.size)).astype(np.int64)
+            self.answers.append(integers + noise)
+        return self.answers[len(asked) - 1]
+
+    def for_chain(self, key):
+        return self
+
+
+@pytest.fixture
+def recorder(monkeypatch):
+    """One recorder for all runs; every batch has words of its own, the same in each run."""
+    recorder = Recorder()
+    monkeypatch.setattr(sampling, "SecureNoise", lambda: recorder)
+    for kind in (PoissonBatches, BatchesWithoutReplacement):
+        real = kind.draw
+
+        def draw(self, entropy, n_units, real=real):
+            recorder.batch += 1
+            return real(self, entropy, n_units)
+
+        monkeypatch.setattr(kind, "draw", draw)
+    return recorder
+
+
+def step_of(name, budget, **settings):
+    on_batches = BATCHES[budget.relation]
+    made = {
+        "sghmc": (dp.DPSGHMC, {"friction": 400.0, "n_leapfrog": 2, "step_size": 0.05, "mass_matrix": [200.0]}),
+        "sgld": (dp.DPSGLD, {"step_size": (0.01, 0.3), "mass_matrix": [200.0]}),
+        "sgnht": (dp.DPSGNHT, {"diffusion": 400.0, "n_steps": 2, "step_size": 0.05, "mass_matrix": [200.0]}),
+        "minibatch-penalty": (dp.DPMinibatchPenalty, {"clip_log_ratio": 4.0, "proposal_scale": 0.1, "tempering": 0.1}),
+    }
+    step_class, own = made[name]
+    clip = {} if name == "minibatch-penalty" else {"clip_gradient": 4.0}
+    return step_class(budget=budget, **(clip | own | on_batches | settings))
+
+
+def run(model, step, **options):
+    with model:
+        return pm.sample(draws=5, tune=2, chains=2, cores=1, step=step(), **(QUIET | {"random_seed": 1} | options))
+
+
+@pytest.mark.parametrize("replacement", [0.0, 1e6, -np.inf, np.nan, 1e308, 5e-324])
+@pytest.mark.parametrize("relation", ["substitute", "add-remove"])
+@pytest.mark.parametrize("name", ["sghmc", "sgld", "sgnht", "minibatch-penalty"])
+def test_neighbouring_tables_differ_by_no_more_than_was_paid_for(recorder, name, replacement, relation):
+    if name == "minibatch-penalty" and relation == "add-remove":
+        pytest.skip("not accounted for under this relation")
+    if np.isnan(replacement):
+        replacement = np.finfo(float).max  # missing values are refused; this is as bad
+    y = gaussian_data(N)
+    y[-1] = replacement  # the last unit: gaps before it are the same with and without it
+    neighbour = y[:-1] if relation == "add-remove" else np.append(y[:-1], 0.3)
+    plans = []
+    for table in (y, neighbour):
+        recorder.begin()
+        budget = dp.PrivacyBudget(500.0, 1e-6, relation)
+        run(gaussian_model(table), lambda budget=budget: step_of(name, budget))
+        plans.append(budget.history[0])
+    assert plans[0] == plans[1]
+    one, other = recorder.runs
+    assert len(one) == len(other) == sum(event.count for event in plans[0].releases)
+    events = plans[0].releases  # one for each iteration where steps decrease
+    found = 0
+    for place, ((before, scale), (after, same_scale)) in enumerate(zip(one, other, strict=True)):
+        assert scale == same_scale  # noise and grid know nothing of the number of units
+        moved = math.sqrt(sum(int(difference) ** 2 for difference in before - after))
+        assert moved * events[place % len(events)].noise_multiplier <= scale
+        found += moved > 0
+    assert 0 < found < len(one)  # it takes part in some batches, not in all
+
+
+@pytest.mark.parametrize("name", ["sghmc", "sgld", "sgnht"])
+def test_two_tables_with_the_same_releases_publish_the_same_tree(monkeypatch, name):
+    monkeypatch.setattr(sampling, "SecureNoise", SeededWithoutData)
+    trees = []
+    for offset in (0.0, 3.0):
+        budget = dp.PrivacyBudget(500.0, 1e-6, "add-remove")
+        tree = run(canary_model(offset), lambda budget=budget: step_of(name, budget, mass_matrix=None))
+        for node in tree.subtree:
+            node.attrs.pop("created_at", None)
+        trees.append(tree)
+    xr.testing.assert_identical(*trees)
+
+
+class SeededWithoutData(NoiseWithoutData):
+    """Draws batches as ever, and answers with noise alone."""
+
+    def words(self, count):
+        return np.random.default_rng(1).integers(0, 2**64, size=count, dtype=np.uint64)
+
+    def for_chain(self, key):
+        return SeededWithoutData(key[-1])
+
+
+class NoNoise:
+    """Records the integers that would be noised, and how much."""
+
+    def __init__(self):
+        self.asked = []
+
+    def add(self, integers, scale):
+        self.asked.append((integers.copy(), scale))
+        return integers
+
+    def words(self, count):
+        return np.random.default_rng(3).integers(0, 2**64, size=count, dtype=np.uint64)
+
+
+def table_of(values):
+    """Return the rows of a normal model with these data, compiled once."""
+    rows = TEMPLATE[len(values)]
+    rows._data = [np.asarray(values, dtype=np.float64)]
+    rows._chunks = rows._cut()
+    return rows
+
+
+TEMPLATE = {}
+
+
+@pytest.fixture(scope="module", autouse=True)
+def template():
+    for n in (11, 12):
+        TEMPLATE[n] = UnitLikelihood(gaussian_model(np.arange(float(n))))
+
+
+NUMBERS = st.floats(allow_nan=False, width=64) | st.floats(-3, 3)
+
+
+def moved_by_a_neighbour(relation, batches, values, place, other, bound, counted, units):
+    """Return how far a batch's integers move when a unit is replaced or removed, and the noise they get."""
+    asked = []
+    for changed in (False, True):
+        table, batch = list(values), list(units)
+        if changed and relation == "substitute":
+            table[place] = other
+        elif changed:  # the others keep their coins
+            del table[place]
+            batch = [unit - (unit > place) for unit in units if unit != place]
+        noise = NoNoise()
+        events = [batches.releases("gradient", 1, 1.0)]
+        door = MeteredDoor(table_of(table), noise, relation, {"gradient": 1}, {}, scheduled=events)
+        fixed = _WithBatch(batches, np.array(batch, dtype=np.int64))
+        door.batch_gradient(np.zeros(1), bound, 1.0, fixed, counted=counted)
+        asked += noise.asked
+    (before, scale), (after, same) = asked
+    assert scale == same
+    return math.sqrt(sum(int(difference) ** 2 for difference in before - after)), scale
+
+
+SAMPLED = {"substitute": BatchesWithoutReplacement(5, 12), "add-remove": PoissonBatches(0.4)}
+
+
+@given(st.lists(NUMBERS, min_size=12, max_size=12), st.integers(0, 11), NUMBERS, st.floats(0.1, 3.0), st.booleans())
+@settings(max_examples=60)
+def test_a_batch_sum_moves_by_no_more_than_its_sensitivity(values, place, other, bound, counted):
+    for relation, batches in SAMPLED.items():
+        units = batches.draw(NoNoise(), 12)
+        moved, scale = moved_by_a_neighbour(relation, batches, values, place, other, bound, counted, units)
+        assert moved <= scale
+
+
+@pytest.mark.parametrize("counted", [True, False])
+@pytest.mark.parametrize("relation", SAMPLED)
+def test_the_worst_neighbour_moves_it_by_just_that(relation, counted):
+    """A clipped unit is removed, or replaced by one that points the other way and just escapes the clip."""
+    values, bound = [1e9, *([0.0] * 11)], 2.0
+    barely = -bound * (1 - 1e-9)
+    moved, scale = moved_by_a_neighbour(relation, SAMPLED[relation], values, 0, barely, bound, counted, range(5))
+    assert 1 - 1e-6 < moved / scale <= 1
+
+
+class _WithBatch:
+    """Batches whose draw is prescribed."""
+
+    def __init__(self, batches, units):
+        self._batches, self._units = batches, units
+
+    def __getattr__(self, name):
+        return getattr(self._batches, name)
+
+    def draw(self, entropy, n_units):
+        return self._units
+
+
+def test_an_empty_batch_is_released_like_any_other():
+    batches = PoissonBatches(1e-12)
+    events = [batches.releases("gradient", 1, 1.0)]
+    noise = NoNoise()
+    door = MeteredDoor(table_of(np.arange(12.0)), noise, "add-remove", {"gradient": 1}, {}, scheduled=events)
+    release = door.batch_gradient(np.zeros(1), 2.0, 1.0, batches, counted=True)
+    assert list(noise.asked[0][0]) == [0, 0, 0]
+    assert release.noise_std == 2.0 * batches.count_factor
+
+
+def test_counts_ride_along_and_are_near_the_truth():
+    y = np.concatenate([np.zeros(900), np.full(100, 50.0)])
+    for relation in ("add-remove", "substitute"):
+        budget = dp.PrivacyBudget(1000.0, 1e-6, relation)
+        settings = {"mass_matrix": [1000.0], "step_size": 0.1}
+        if relation == "substitute":
+            settings["batch_size"] = 300
+        with gaussian_model(y, prior_std=0.1):
+            step = step_of("sgld", budget, n_steps=20, **settings)
+            tree = pm.sample(draws=200, chains=2, cores=1, step=step, initvals={"mu": 0.0}, **QUIET)
+        assert {event.kind for event in budget.history[0].releases} == {"gradient"}
+        fractions = tree["sample_stats"]["clip_fraction_gradient"].values
+        noise = float(tree["releases"]["clip_count_noise_std"].max()) / 1000
+        assert 0 < noise < 0.02
+        assert fractions == pytest.approx(0.1, abs=6 * noise + 0.01)
+        if relation == "add-remove":
+            assert "n_units" not in tree["privacy"].attrs
