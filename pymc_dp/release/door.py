@@ -246,12 +246,12 @@ class MeteredDoor:
         clipped_sum = self._rows.expansion(centre).score(self._grid_of_sum(centre.clip_gradient, noise_multiplier))
         return self._released(kind, clipped_sum, noise_multiplier, centre.theta)
 
-    def curvature(self, centre: Centre, noise_multiplier: float) -> Release:
+    def curvature(self, centre: Centre, noise_multiplier: float, kind: str = "curvature") -> Release:
         """Release a sum of weighted curvatures. See `pymc_dp.release.interface.Door`."""
-        self._spend("curvature", noise_multiplier)
+        self._spend(kind, noise_multiplier)
         grid = self._grid_of_sum(centre.clip_curvature, noise_multiplier)
         clipped_sum = self._rows.expansion(centre).curvature(grid)
-        return self._released("curvature", clipped_sum, noise_multiplier, centre.theta)
+        return self._released(kind, clipped_sum, noise_multiplier, centre.theta)
 
     def residual(
         self, centre: Centre, old: Prediction, new: Prediction, bound: float, noise_multiplier: float

@@ -175,7 +175,7 @@ class Door(Protocol):
         """Release the sum over units of weighted scores at a centre, along its directions."""
         ...
 
-    def curvature(self, centre: Centre, noise_multiplier: float) -> Release:
+    def curvature(self, centre: Centre, noise_multiplier: float, kind: str = "curvature") -> Release:
         """Release the sum over units of weighted curvatures at a centre, along its directions.
 
         Packed: the upper triangle by rows, entries off the diagonal times the square root of 2.

@@ -1,30 +1,57 @@
 """The way to a centre: a few noisy scores, each followed to the mode of what it lets one believe."""
 
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 from pymc_dp.parameters import FloatArray
 from pymc_dp.release.interface import Centre
+from pymc_dp.steps.base import PublicUnits
 from pymc_dp.steps.rehearsal import (
     Scale,
+    curvature_bound,
     expected_curvature,
     mode_of,
+    newton_step,
     positive_definite,
-    prior_curvature,
     scale_of,
+    unpacked,
 )
 from pymc_dp.steps.surrogate_density import WeightedRows
 
 if TYPE_CHECKING:
     from pymc_dp.steps.surrogate import DPSurrogateHMC
 
-#: No Newton step is longer than this many standard deviations of what one unit tells.
-_LONGEST_STEP = 1.0
 #: The last Newton steps differ by their noise alone: the centre is the mean of that many.
 _AVERAGED = 3
 _PRIOR_QUANTILE = 0.9
+_LEAST_RATIO = 0.02
+#: Part of the centre's cost for the curvature at the prior's point.
+EARLY_CURVATURE_SHARE = 0.25
+#: How many of the steps are the last ones, and how much more each of them may cost, by whether rows are simulated.
+_LAST_STEPS = {False: (3, 2.0), True: (2, 8.0)}
 _MODE_ITERATIONS = 60
+
+
+def centre_schedule(steps: int, *, simulated: bool) -> list[tuple[str, int, float]]:
+    """Return the kinds of scores released on the way: their number and their part of the centre's cost.
+
+    The first steps need little precision; the last ones decide how close the centre is.
+    """
+    last, weight = _LAST_STEPS[simulated]
+    last = min(last, steps)
+    of_scores = 1.0 if simulated else 1.0 - EARLY_CURVATURE_SHARE
+    together = (steps - last) + weight * last
+    schedule = [("centre", last, of_scores * weight * last / together)]
+    if steps > last:
+        schedule.insert(0, ("approach", steps - last, of_scores * (steps - last) / together))
+    return schedule
+
+
+def _kinds(step: "DPSurrogateHMC", *, simulated: bool) -> list[str]:
+    """Return the kind of every step's score, in order."""
+    return [kind for kind, count, _ in centre_schedule(step.centre_steps, simulated=simulated) for _ in range(count)]
 
 
 def find_centre(step: "DPSurrogateHMC") -> tuple[FloatArray, Scale]:
@@ -43,16 +70,42 @@ def _by_newton_steps(step: "DPSurrogateHMC") -> tuple[FloatArray, Scale]:
     units = step.made_up.at(theta)
     own_mode = mode_of(units, prior, theta, step.n_units)
     scale = scale_of(units, own_mode, kept=step.kept, with_curvature=step.order == 2)
+    information_at = _information(step, units, scale)
     visited = []
-    for _ in range(step.centre_steps):
+    for kind in _kinds(step, simulated=False):
         centre = Centre(theta, scale.directions, step.centre_at(theta, scale).clip_gradient)
-        gradient = scale.gradient(step.release_score(centre, kind="centre").value) + prior.gradient(theta)
-        information = step.n_units * expected_curvature(units, theta)
-        move = np.linalg.solve(positive_definite(information + prior_curvature(prior, theta)), gradient)
-        length = float(np.sqrt(move @ information @ move / step.n_units))
-        theta = theta + move * min(1.0, _LONGEST_STEP / max(length, np.finfo(float).tiny))
+        gradient = scale.gradient(step.release_score(centre, kind).value) + prior.gradient(theta)
+        theta = theta + newton_step(units, prior, theta, gradient, information_at(theta))
         visited.append(theta)
     return np.mean(visited[-_AVERAGED:], axis=0), scale
+
+
+def _information(step: "DPSurrogateHMC", units: PublicUnits, scale: Scale) -> Callable[[FloatArray], FloatArray]:
+    """Return the curvature of the log-likelihood of all units, about, as a function of the parameters.
+
+    Made-up units know how it changes with the parameters, but may have groups of other sizes or covariates of another
+    spread than the protected ones. So the curvature is released once, at the prior's point, and the ratio of the two
+    is kept from there on. What does not rise above the noise is left as the made-up units have it.
+    """
+    theta = step.prior_point
+    bound = curvature_bound(units, theta, scale.directions, 1.0)
+    released = step.release_curvature(Centre(theta, scale.directions, np.inf, bound), kind="early_curvature")
+    made_up = step.n_units * expected_curvature(units, theta)
+    known = np.ix_(*2 * [np.diag(made_up) > 0.0])
+    along = scale.directions.T @ made_up @ scale.directions
+    values, vectors = np.linalg.eigh(unpacked(released.value, step.size) - along)
+    values = np.where(np.abs(values) > released.noise_std * np.sqrt(2.0 * step.size), values, 0.0)
+    informed = scale.curvature(along + (vectors * values) @ vectors.T)
+    root = np.linalg.inv(np.linalg.cholesky(made_up[known]))
+    ratio = positive_definite(root @ informed[known] @ root.T, floor=_LEAST_RATIO)
+
+    def information(at: FloatArray) -> FloatArray:
+        found = step.n_units * expected_curvature(units, at)
+        factor = np.linalg.cholesky(found[known])
+        found[known] = factor @ ratio @ factor.T
+        return found
+
+    return information
 
 
 def _by_simulation(step: "DPSurrogateHMC") -> tuple[FloatArray, Scale]:
@@ -63,7 +116,7 @@ def _by_simulation(step: "DPSurrogateHMC") -> tuple[FloatArray, Scale]:
     """
     theta, n_units = step.prior_point, step.n_units
     bound = 0.0
-    for done in range(step.centre_steps):
+    for done, kind in enumerate(_kinds(step, simulated=True)):
         units = step.made_up.at(theta)
         scale = scale_of(units, theta, kept=step.kept, with_curvature=False)
         own = scale.clip_gradient
@@ -73,7 +126,7 @@ def _by_simulation(step: "DPSurrogateHMC") -> tuple[FloatArray, Scale]:
             units = step.made_up.at(theta)
         bound = max(bound, own)
         centre = Centre(theta, scale.directions, bound)
-        score = step.release_score(centre, kind="centre")
+        score = step.release_score(centre, kind)
         theta = _mode_of_surrogate(step, WeightedRows(step.prior, centre, units, score.value, n_units), theta)
         mean = float(np.linalg.norm(score.value)) / n_units
         noise = 3.0 * score.noise_std * np.sqrt(step.size) / n_units

@@ -11,6 +11,8 @@ import numpy as np
 from pymc_dp.parameters import FloatArray
 from pymc_dp.steps.base import LogDensity, PublicUnits
 
+#: No step is longer than this many standard deviations of what one unit tells, or of the prior.
+_LONGEST_OF_UNIT, _LONGEST_OF_PRIOR, _MOST_UNITS = 1.5, 3.0, 0.99
 _SPREAD_ITERATIONS = 30
 _MODE_ITERATIONS = 100
 
@@ -65,29 +67,77 @@ def scale_of(units: PublicUnits, theta: FloatArray, *, kept: float, with_curvatu
     back = np.linalg.cholesky(scatter)
     directions = np.linalg.inv(back).T
     clip_gradient = float(np.quantile(np.linalg.norm(scores @ directions, axis=1), kept))
-    clip_curvature = np.inf
-    if with_curvature:
-        along = np.einsum("ka,ikl,lb->iab", directions, units.curvatures(theta), directions)
-        norms = np.sqrt((along**2).sum(axis=(1, 2)))
-        clip_curvature = float(np.quantile(norms[np.isfinite(norms)], kept))
+    clip_curvature = curvature_bound(units, theta, directions, kept) if with_curvature else np.inf
     return Scale(directions, back, clip_gradient, clip_curvature)
 
 
+def curvature_bound(units: PublicUnits, theta: FloatArray, directions: FloatArray, kept: float) -> float:
+    """Return a bound of the Frobenius norm of a unit's curvature that the part `kept` of made-up units keeps."""
+    along = np.einsum("ka,ikl,lb->iab", directions, units.curvatures(theta), directions)
+    norms = np.sqrt((along**2).sum(axis=(1, 2)))
+    return float(np.quantile(norms[np.isfinite(norms)], kept))
+
+
 def expected_curvature(units: PublicUnits, theta: FloatArray) -> FloatArray:
-    """Return the mean curvature of made-up units at `theta`, made positive definite."""
+    """Return the mean curvature of made-up units at `theta`, positive definite in the parameters that it depends on.
+
+    It is zero for parameters that the likelihood does not know, such as the scale of a hierarchy.
+    """
     curvatures = units.curvatures(theta)
-    return positive_definite(curvatures[np.isfinite(curvatures).all(axis=(1, 2))].mean(axis=0))
+    mean = curvatures[np.isfinite(curvatures).all(axis=(1, 2))].mean(axis=0)
+    known = np.ix_(*2 * [np.abs(mean).max(axis=0) > 0.0])
+    mean[known] = positive_definite(mean[known])
+    return mean
 
 
 def prior_curvature(prior: LogDensity, theta: FloatArray) -> FloatArray:
-    """Return the negative second derivative of the log-prior, by central differences of its gradient."""
+    """Return the negative second derivative of the log-prior, by central differences of its gradient.
+
+    Where the prior is not concave, as between the scale of a hierarchy and what it scales, its sign is turned: a
+    step is then as long as the curvature says, and goes uphill.
+    """
     step = 1e-4
     columns = [
         (prior.gradient(theta - step * way) - prior.gradient(theta + step * way)) / (2 * step)
         for way in np.eye(theta.size)
     ]
-    matrix = np.array(columns)
-    return 0.5 * (matrix + matrix.T)
+    values, vectors = np.linalg.eigh(0.5 * (np.array(columns) + np.array(columns).T))
+    sizes = np.abs(values)
+    sizes = np.maximum(sizes, 1e-6 * max(float(sizes.max()), np.finfo(float).tiny))
+    concave: FloatArray = (vectors * sizes) @ vectors.T
+    return concave
+
+
+def newton_step(
+    units: PublicUnits, prior: LogDensity, theta: FloatArray, gradient: FloatArray, information: FloatArray
+) -> FloatArray:
+    """Return a Newton step, shortened where it leads beyond what a second-order expansion can be trusted with.
+
+    It may not move made-up units by more than some standard deviations of what each of them tells, by their curvature
+    where the step begins or where it would end.
+
+    Parameters that the likelihood does not know stay where they are: their prior alone decides on them, and what is
+    expanded does not depend on them.
+
+    Parameters
+    ----------
+    units, prior, theta
+        Made-up units, the prior, and where the step begins.
+    gradient : ndarray, shape (parameters,)
+        Of the log-posterior.
+    information : ndarray, shape (parameters, parameters)
+        Curvature of the log-likelihood of all units.
+    """
+    prior_information = prior_curvature(prior, theta)
+    known = np.diag(information) > 0.0
+    both = np.ix_(known, known)
+    step = np.zeros_like(gradient)
+    step[known] = np.linalg.solve((information + prior_information)[both], gradient[known])
+    bends = np.maximum(units.along(theta, step)[1], units.along(theta + step, step)[1])
+    of_units = np.sqrt(np.quantile(np.nan_to_num(bends, nan=0.0, posinf=0.0), _MOST_UNITS)) / _LONGEST_OF_UNIT
+    of_prior = np.sqrt(step @ prior_information @ step / step.size) / _LONGEST_OF_PRIOR
+    shortened: FloatArray = step / np.max([1.0, of_units, of_prior])
+    return shortened
 
 
 def mode_of(units: PublicUnits, prior: LogDensity, theta: FloatArray, n_units: int) -> FloatArray:
@@ -99,9 +149,9 @@ def mode_of(units: PublicUnits, prior: LogDensity, theta: FloatArray, n_units: i
 
     value = log_density(theta)
     for _ in range(_MODE_ITERATIONS):
-        curvature = n_units * expected_curvature(units, theta) + prior_curvature(prior, theta)
+        information = expected_curvature(units, theta)
         gradient = prior.gradient(theta) + weight * units.scores(theta).sum(axis=0)
-        step = np.linalg.solve(positive_definite(curvature), gradient)
+        step = newton_step(units, prior, theta, gradient, n_units * information)
         shorter = 1.0
         while shorter > 1e-6 and not log_density(theta + shorter * step) > value:
             shorter *= 0.5
@@ -125,3 +175,12 @@ def positive_definite(matrix: FloatArray, floor: float = 1e-8) -> FloatArray:
 def _regular(scatter: FloatArray) -> FloatArray:
     """Return the scatter matrix with directions that no score has filled in a little."""
     return positive_definite(scatter, floor=1e-10)
+
+
+def unpacked(packed: FloatArray, size: int) -> FloatArray:
+    """Return the symmetric matrix whose upper triangle is `packed` by rows, off the diagonal times √2."""
+    matrix = np.zeros((size, size))
+    matrix[np.triu_indices(size)] = packed
+    off = np.triu(matrix, 1) / np.sqrt(2.0)
+    symmetric: FloatArray = np.diag(np.diag(matrix)) + off + off.T
+    return symmetric

@@ -17,8 +17,8 @@ symbol                    here
 :math:`c_e`               `bound` of one remainder, from made-up units
 ========================  ==========================================================
 
-Released: `centre_steps` scores and one more, one curvature (order 2), once for all chains; and one residual log-ratio
-in every iteration after tuning.
+Released once for all chains: `centre_steps` scores (the kinds "approach" and, more exactly, "centre"), the score at
+the centre, and the curvature there (order 2). Released in every iteration after tuning: one residual log-ratio.
 """
 
 from collections.abc import Sequence
@@ -35,13 +35,11 @@ from pymc_dp.parameters import FloatArray
 from pymc_dp.release.interface import Centre, Position, Prediction, Release
 from pymc_dp.steps.acceptance import penalty_test, untested
 from pymc_dp.steps.base import SHARED_STATS, DPStep, Transition
-from pymc_dp.steps.centre import find_centre
+from pymc_dp.steps.centre import EARLY_CURVATURE_SHARE, centre_schedule, find_centre
 from pymc_dp.steps.free_hmc import FreeHMC
-from pymc_dp.steps.rehearsal import Scale, expected_curvature, positive_definite, prior_curvature
+from pymc_dp.steps.rehearsal import Scale, expected_curvature, newton_step, prior_curvature, unpacked
 from pymc_dp.steps.surrogate_density import Quadratic, Surrogate, WeightedRows
 
-#: Free draws that the covariance of the surrogate is computed from, and free trajectories between them.
-_COVARIANCE_DRAWS = 1000
 #: The trusted region's radius beyond its middle, in standard deviations of the surrogate.
 _TRUSTED = 8.0
 #: Noise of a test, as a standard deviation, below which a smaller bound buys nothing.
@@ -105,8 +103,8 @@ class DPSurrogateHMC(DPStep):
         the few that are cut are not cut at random; 0.998 of rows that the model makes up.
     safety : float
         The bound of one unit's remainder is this times the largest among made-up units.
-    trajectories : int
-        Free trajectories between two tests.
+    trajectories : int, optional
+        Free trajectories between two tests. Default: as many as make proposals nearly independent, up to 50.
     widen : bool, optional
         Return draws that are widened by the known noise of the released score, so that intervals cover. The plain
         draws are kept in the group ``unwidened``. Default: True for order 2; order 1 cannot.
@@ -154,7 +152,7 @@ class DPSurrogateHMC(DPStep):
         clip_curvature: float | None = None,
         kept: float | None = None,
         safety: float = 1.3,
-        trajectories: int = 3,
+        trajectories: int | None = None,
         widen: bool | None = None,
         **shared: Any,
     ) -> None:
@@ -189,7 +187,7 @@ class DPSurrogateHMC(DPStep):
         if self.kept > 1.0:
             raise InvalidArgument(f"kept must be at most 1, but is {self.kept:g}.")
         self.safety = _validate.positive("safety", safety)
-        self.trajectories = _validate.whole("trajectories", trajectories, at_least=1)
+        self.trajectories = None if trajectories is None else _validate.whole("trajectories", trajectories, at_least=1)
         if widen and self.order == 1:
             raise InvalidArgument("Draws of an expansion of order 1 cannot be widened: leave out widen.")
         self.widen = self.order == 2 if widen is None else bool(widen)
@@ -213,11 +211,15 @@ class DPSurrogateHMC(DPStep):
     def prelude_requests(self) -> list[ReleaseRequest]:
         """Return what is released once: the scores on the way, the score and the curvature at the centre."""
         requests = [
-            ReleaseRequest("centre", self.centre_steps, self.shares.centre, self.size, once=True),
-            ReleaseRequest("score", 1, self.shares.score, self.size, once=True),
+            ReleaseRequest(kind, count, self.shares.centre * part, self.size, once=True)
+            for kind, count, part in centre_schedule(self.centre_steps, simulated=self.rehearsal is None)
         ]
+        entries = self.size * (self.size + 1) // 2
+        if self.rehearsal is not None:
+            share = self.shares.centre * EARLY_CURVATURE_SHARE
+            requests.insert(0, ReleaseRequest("early_curvature", 1, share, entries, once=True))
+        requests.append(ReleaseRequest("score", 1, self.shares.score, self.size, once=True))
         if self.order == 2:
-            entries = self.size * (self.size + 1) // 2
             requests.append(ReleaseRequest("curvature", 1, self.shares.curvature, entries, once=True))
         return requests
 
@@ -233,10 +235,7 @@ class DPSurrogateHMC(DPStep):
         self._surrogate, start, curvature = self._expand(self._centre, scale)
         rng = np.random.default_rng(0)
         self._kernel = FreeHMC(self._surrogate, start, curvature, rng)
-        draws = [self._kernel.theta]
-        for _ in range(_COVARIANCE_DRAWS):
-            draws.append(self._kernel.run(draws[-1], 1, rng))
-        self._covariance = np.atleast_2d(np.cov(np.array(draws).T))
+        self._trajectories = self.trajectories or self._kernel.trajectories_apart
 
     def centre_at(self, theta: FloatArray, scale: Scale) -> Centre:
         """Return a centre with the step's own bounds, or those of the made-up table."""
@@ -254,16 +253,19 @@ class DPSurrogateHMC(DPStep):
         gradient = scale.gradient(score.value)
         from_prior = prior_curvature(self.prior, centre.theta)
         if self.order == 1:
-            curvature = positive_definite(n_units * expected_curvature(units, centre.theta) + from_prior)
+            curvature = n_units * expected_curvature(units, centre.theta) + from_prior
             return WeightedRows(self.prior, centre, units, score.value, n_units), centre.theta, curvature
         released = self.release_curvature(centre)
-        along = _unpacked(released.value, self.size)
+        along = unpacked(released.value, self.size)
         values, vectors = np.linalg.eigh(along)
         # Eigenvalues below the noise are not known; the surrogate only proposes, so raising them costs no exactness.
         along = (vectors * np.maximum(values, released.noise_std)) @ vectors.T
         likelihood = scale.curvature(along)
-        curvature = positive_definite(likelihood + from_prior)
-        start = centre.theta + np.linalg.solve(curvature, gradient + self.prior.gradient(centre.theta))
+        curvature = likelihood + from_prior
+        slope = gradient + self.prior.gradient(centre.theta)
+        # Of the made-up units is asked which parameters the likelihood knows.
+        known = np.where(expected_curvature(units, centre.theta) == 0.0, 0.0, likelihood)
+        start = centre.theta + newton_step(units, self.prior, centre.theta, slope, known)
         way = start - centre.theta
         radius = _TRUSTED + np.sqrt(self.size) + float(np.sqrt(way @ likelihood @ way))
         return Quadratic(self.prior, centre, units, gradient, likelihood, radius), start, curvature
@@ -276,8 +278,8 @@ class DPSurrogateHMC(DPStep):
         """Propose a draw of the surrogate; accept it by the penalty test on what the surrogate misses."""
         log_uniform = -self.rng.exponential()
         if self._theta is None:  # a chain begins with a draw of the surrogate, wherever it was put
-            self._theta = self._kernel.run(self._kernel.theta, 20 * self.trajectories, self.rng)
-        proposal = self._kernel.run(self._theta, self.trajectories, self.rng)
+            self._theta = self._kernel.run(self._kernel.theta, 10 * self._trajectories, self.rng)
+        proposal = self._kernel.run(self._theta, self._trajectories, self.rng)
         if self.tuning:
             stats = untested(accepted=True)
         else:
@@ -306,7 +308,7 @@ class DPSurrogateHMC(DPStep):
         if not self.widen:
             return theta
         noise = self._score_noise * self.rng.standard_normal(self.size)
-        widened: FloatArray = theta + self._covariance @ self._scale.gradient(noise)
+        widened: FloatArray = theta + self._kernel.covariance @ self._scale.gradient(noise)
         return widened
 
     # Asking the door -----------------------------------------------------------------------------------------
@@ -315,21 +317,12 @@ class DPSurrogateHMC(DPStep):
         """Ask the door for the noisy sum of weighted scores at a centre."""
         return self._record(self._open_door().score(centre, self._noise_multiplier(kind), kind))
 
-    def release_curvature(self, centre: Centre) -> Release:
+    def release_curvature(self, centre: Centre, kind: str = "curvature") -> Release:
         """Ask the door for the noisy sum of weighted curvatures at a centre."""
-        return self._record(self._open_door().curvature(centre, self._noise_multiplier("curvature")))
+        return self._record(self._open_door().curvature(centre, self._noise_multiplier(kind), kind))
 
     def release_residual(self, old: Prediction, new: Prediction, bound: float) -> Release:
         """Ask the door for the noisy sum of clipped remainders of log-ratios."""
         multiplier = self._noise_multiplier("residual")
         assert self._centre is not None  # noqa: S101
         return self._record(self._open_door().residual(self._centre, old, new, bound, multiplier))
-
-
-def _unpacked(packed: FloatArray, size: int) -> FloatArray:
-    """Return the symmetric matrix whose upper triangle is `packed` by rows, off the diagonal times √2."""
-    matrix = np.zeros((size, size))
-    matrix[np.triu_indices(size)] = packed
-    off = np.triu(matrix, 1) / np.sqrt(2.0)
-    unpacked: FloatArray = np.diag(np.diag(matrix)) + off + off.T
-    return unpacked
