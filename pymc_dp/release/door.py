@@ -16,7 +16,14 @@ from pymc_dp.exceptions import PrivacyError
 from pymc_dp.release.barker_correction import acceptance, happens, log_ratio_and_variance
 from pymc_dp.release.batch_counts import BatchCounts, count_weight
 from pymc_dp.release.batches import Batches, BatchesWithoutReplacement
-from pymc_dp.release.interface import Centre, FloatArray, Prediction, Release
+from pymc_dp.release.interface import (
+    LARGEST_CLIP_BOUND,
+    SMALLEST_CLIP_BOUND,
+    Centre,
+    FloatArray,
+    Prediction,
+    Release,
+)
 from pymc_dp.release.meter import Meter
 from pymc_dp.release.noise import IntArray, NoiseSource, grid_for
 from pymc_dp.release.penalised import penalised, sensitivity
@@ -95,6 +102,10 @@ class Expansion(Protocol):
         ...
 
 
+#: Whether a computation over rows overflows or is undefined shows nowhere: rows that are not finite are seen to.
+_silently = np.errstate(all="ignore")
+
+
 class MeteredDoor:
     """The door of one chain.
 
@@ -137,6 +148,7 @@ class MeteredDoor:
         self._clipped = {kind: 0 for kind in allowance if kind != "clip_count"}
         self._evaluations = dict(self._clipped)
 
+    @_silently
     def gradient(
         self, theta: FloatArray, bound: float, noise_multiplier: float, blocks: Sequence[bool] | None = None
     ) -> Release:
@@ -173,6 +185,7 @@ class MeteredDoor:
         )
         return Release("gradient", np.asarray(integers * grid, dtype=np.float64), noise_std, (np.array(theta),))
 
+    @_silently
     def log_ratio(self, theta: FloatArray, theta_new: FloatArray, bound: float, noise_multiplier: float) -> Release:
         """Release a clipped log-ratio sum. See `pymc_dp.release.interface.Door`."""
         self._spend("log_ratio", noise_multiplier)
@@ -225,6 +238,7 @@ class MeteredDoor:
         where = (np.array(theta), np.array(theta_new))
         return Release("decision", np.array([float(accepted)]), math.nan, where)
 
+    @_silently
     def _batch_log_ratios(
         self,
         theta: FloatArray,
@@ -234,18 +248,21 @@ class MeteredDoor:
         tempering: float,
     ) -> tuple[IntArray, Fraction, int]:
         """Return clipped log-ratios of a fresh batch, what one step of them counts, and how many were clipped."""
+        _check_bound(bound)
         units = batches.draw(self._noise, self._rows.n_units)
         grid = math.ldexp(1.0, math.frexp(bound)[1] - 41)  # contributions stay below 2**41 steps
         log_ratios, n_clipped = self._rows.clipped_log_ratios(theta, theta_new, bound, grid, units)
         unit = Fraction(tempering) * Fraction(batches.n_units, batches.batch_size) * Fraction(grid)
         return log_ratios, unit, n_clipped
 
+    @_silently
     def score(self, centre: Centre, noise_multiplier: float, kind: str = "score") -> Release:
         """Release a sum of weighted scores. See `pymc_dp.release.interface.Door`."""
         self._spend(kind, noise_multiplier)
         clipped_sum = self._rows.expansion(centre).score(self._grid_of_sum(centre.clip_gradient, noise_multiplier))
         return self._released(kind, clipped_sum, noise_multiplier, centre.theta)
 
+    @_silently
     def curvature(self, centre: Centre, noise_multiplier: float, kind: str = "curvature") -> Release:
         """Release a sum of weighted curvatures. See `pymc_dp.release.interface.Door`."""
         self._spend(kind, noise_multiplier)
@@ -253,6 +270,7 @@ class MeteredDoor:
         clipped_sum = self._rows.expansion(centre).curvature(grid)
         return self._released(kind, clipped_sum, noise_multiplier, centre.theta)
 
+    @_silently
     def residual(
         self, centre: Centre, old: Prediction, new: Prediction, bound: float, noise_multiplier: float
     ) -> Release:
@@ -262,6 +280,7 @@ class MeteredDoor:
         clipped_sum = self._rows.expansion(centre).residual(old, new, bound, grid)
         return self._released("residual", clipped_sum, noise_multiplier, old.theta, new.theta)
 
+    @_silently
     def clip_counts(self, noise_multiplier: float) -> Release:
         """Release mean clip counts since the last call. See `pymc_dp.release.interface.Door`."""
         if self._batch_counts is not None:
@@ -293,6 +312,7 @@ class MeteredDoor:
         self._meter.spend(kind, noise_multiplier, batches)
 
     def _grid_of_sum(self, bound: float, noise_multiplier: float) -> float:
+        _check_bound(bound)
         factor = SENSITIVITY_FACTOR[self._relation]
         return self._grid(factor, noise_multiplier * factor * bound, noise_multiplier)
 
@@ -348,3 +368,12 @@ class MeteredDoor:
 
     def __repr__(self) -> str:
         return f"MeteredDoor({self._meter!r})"
+
+
+def _check_bound(bound: float) -> None:
+    """Refuse a bound that floating point cannot keep, before any row is touched."""
+    if not SMALLEST_CLIP_BOUND <= bound <= LARGEST_CLIP_BOUND:
+        raise PrivacyError(
+            f"A clip bound of {bound:.3g} cannot be kept in floating point: use one between "
+            f"{SMALLEST_CLIP_BOUND:g} and {LARGEST_CLIP_BOUND:g}."
+        )

@@ -13,6 +13,9 @@ if TYPE_CHECKING:  # batches make releases, too
 
 FloatArray = NDArray[np.float64]
 
+#: Squares of smaller numbers vanish in floating point, and norms with them; larger ones overflow.
+SMALLEST_CLIP_BOUND, LARGEST_CLIP_BOUND = 1e-100, 1e100
+
 
 @dataclass(frozen=True, eq=False)
 class Release:

@@ -223,7 +223,7 @@ def _drawn_from_the_prior(
         (rv,) = clone_replace([observed[leaf.source]], covariates, rebuild_strict=False)
         try:
             draw = pm.draw(rv, random_seed=0, mode="FAST_COMPILE")
-        except NotImplementedError:
+        except (NotImplementedError, ValueError, np.linalg.LinAlgError):  # made-up tables need not suit it
             return None
         drawn.append(np.asarray(draw, dtype=leaf.variable.type.dtype))
     return drawn

@@ -5,15 +5,20 @@ from typing import Any
 import numpy as np
 import pymc as pm
 import pytensor.tensor as pt
+from pymc.distributions.custom import CustomDistRV
 from pymc.distributions.shape_utils import change_dist_size
 from pymc.initial_point import make_initial_point_fns_per_chain
 from pymc.pytensorf import compile as pymc_compile
-from pytensor.graph.basic import Variable
+from pytensor.compile.sharedvalue import SharedVariable
+from pytensor.graph.basic import Constant, Variable
 from pytensor.graph.replace import clone_replace
+from pytensor.graph.traversal import ancestors
+from pytensor.tensor.type import TensorType
 
 from pymc_dp.exceptions import UnsupportedModel
 from pymc_dp.parameters import FloatArray
 from pymc_dp.rows.likelihood import UnitLikelihood
+from pymc_dp.rows.split import leaf_value
 
 _PRIOR_DRAWS = 50
 
@@ -125,6 +130,7 @@ class Simulation:
                 "The model has covariates, groups or several rows a unit, which cannot be made up from it. Pass "
                 "rehearsal=, the same model written on a made-up table of the same shape."
             )
+        _refuse_rows_in_simulation(model, likelihood)
         self._leaves = likelihood.observed_leaves
         self._empty = likelihood.on_rows([])
         self._n_units = n_units
@@ -173,3 +179,20 @@ def _fewer_rows(rv: Variable, axis: int, n_rows: int) -> Variable:
         return change_dist_size(rv, size)
     except (NotImplementedError, TypeError, ValueError):
         return rv
+
+
+def _refuse_rows_in_simulation(model: pm.Model, likelihood: UnitLikelihood) -> None:
+    """Refuse where what draws rows could know the data: its graph holds a table of rows, or is the user's own code."""
+    for rv in model.observed_RVs:
+        inputs = [leaf for leaf in ancestors([rv]) if leaf.owner is None and isinstance(leaf.type, TensorType)]
+        tables = [leaf_value(leaf) for leaf in inputs if isinstance(leaf, Constant | SharedVariable)]
+        if any(likelihood.n_rows in np.shape(table) for table in tables):
+            raise UnsupportedModel(
+                f"The distribution of {rv.name!r} is drawn with the help of a table of rows. Pass rehearsal=, the same "
+                "model written on a made-up table of the same shape."
+            )
+        if isinstance(rv.owner.op, CustomDistRV):
+            raise UnsupportedModel(
+                f"{rv.name!r} is drawn by a function of yours, which may know the data. Pass rehearsal=, the same "
+                "model written on a made-up table of the same shape."
+            )

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from pymc_dp.release.interface import Release
+from pymc_dp.release.interface import LARGEST_CLIP_BOUND, SMALLEST_CLIP_BOUND, Release
 
 
 def penalty_test(
@@ -23,7 +23,7 @@ def penalty_test(
     release : callable
         Asks for the log-ratio of the likelihood, given the clip bound of one unit's.
     bound : float
-        Clip bound. Where it is not a positive number (the proposal is where the chain is, or too far to be told),
+        Clip bound. Where floating point cannot keep it (the proposal is where the chain is, or too far to be told),
         nothing is asked and the proposal is rejected.
     log_free_ratio : float
         The part of the log-ratio that costs nothing: prior, proposal, kinetic energy. Where it is not finite, nothing
@@ -31,7 +31,7 @@ def penalty_test(
     log_uniform : float
         Logarithm of a uniform variable.
     """
-    if not (np.isfinite(log_free_ratio) and 0.0 < bound < np.inf):
+    if not (np.isfinite(log_free_ratio) and SMALLEST_CLIP_BOUND <= bound <= LARGEST_CLIP_BOUND):
         return untested(accepted=False)
     ratio = release(bound)
     log_accept = float(ratio.value[0]) + log_free_ratio - 0.5 * ratio.noise_std**2

@@ -28,7 +28,7 @@ _AVERAGED = 3
 _PRIOR_QUANTILE = 0.9
 _LEAST_RATIO = 0.02
 #: Part of the centre's cost for the curvature at the prior's point.
-EARLY_CURVATURE_SHARE = 0.25
+EARLY_CURVATURE_SHARE = 0.15
 #: How many of the steps are the last ones, and how much more each of them may cost, by whether rows are simulated.
 _LAST_STEPS = {False: (3, 2.0), True: (2, 8.0)}
 _MODE_ITERATIONS = 60
@@ -94,7 +94,7 @@ def _information(step: "DPSurrogateHMC", units: PublicUnits, scale: Scale) -> Ca
     known = np.ix_(*2 * [np.diag(made_up) > 0.0])
     along = scale.directions.T @ made_up @ scale.directions
     values, vectors = np.linalg.eigh(unpacked(released.value, step.size) - along)
-    values = np.where(np.abs(values) > released.noise_std * np.sqrt(2.0 * step.size), values, 0.0)
+    values = np.where(np.abs(values) > 1.5 * released.noise_std * np.sqrt(2.0 * step.size), values, 0.0)
     informed = scale.curvature(along + (vectors * values) @ vectors.T)
     root = np.linalg.inv(np.linalg.cholesky(made_up[known]))
     ratio = positive_definite(root @ informed[known] @ root.T, floor=_LEAST_RATIO)

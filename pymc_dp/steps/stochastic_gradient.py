@@ -38,7 +38,7 @@ from pymc_dp.exceptions import InvalidArgument
 from pymc_dp.parameters import FloatArray
 from pymc_dp.release.batches import Batches, BatchesWithoutReplacement, PoissonBatches
 from pymc_dp.steps.base import SHARED_STATS, DPStep, Transition
-from pymc_dp.steps.tuning import SMALLEST_CLIP_BOUND, MassMatrix, required
+from pymc_dp.steps.tuning import MassMatrix, required
 
 
 @dataclass(frozen=True)
@@ -156,8 +156,6 @@ class StochasticGradientStep(DPStep):
     ) -> None:
         super().__init__(vars, **shared)
         self.clip_gradient = required("clip_gradient", clip_gradient, "the norm of one unit's gradient")
-        if self.clip_gradient < SMALLEST_CLIP_BOUND:
-            raise InvalidArgument(f"clip_gradient must be at least {SMALLEST_CLIP_BOUND:g}, but is {clip_gradient}.")
         self.step_sizes = StepSizes.of(step_size)
         self.batches = batches_of(sampling_probability, batch_size, n_units, self.budget.relation, type(self).__name__)
         self.batch_size = batch_size

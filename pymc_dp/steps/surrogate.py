@@ -27,6 +27,7 @@ from typing import Any, ClassVar, Literal
 
 import numpy as np
 import pymc as pm
+from pytensor.graph.traversal import ancestors
 
 from pymc_dp import _validate
 from pymc_dp.budget import ReleaseRequest
@@ -39,6 +40,7 @@ from pymc_dp.steps.centre import EARLY_CURVATURE_SHARE, centre_schedule, find_ce
 from pymc_dp.steps.free_hmc import FreeHMC
 from pymc_dp.steps.rehearsal import Scale, expected_curvature, newton_step, prior_curvature, unpacked
 from pymc_dp.steps.surrogate_density import Quadratic, Surrogate, WeightedRows
+from pymc_dp.steps.tuning import clip_bound
 
 #: The trusted region's radius beyond its middle, in standard deviations of the surrogate.
 _TRUSTED = 8.0
@@ -69,7 +71,7 @@ class Shares:
             raise InvalidArgument("shares have to add up to 1.")
 
 
-_DEFAULT_SHARES = {1: Shares(0.15, 0.75, 0.0, 0.1), 2: Shares(0.2, 0.5, 0.1, 0.2)}
+_DEFAULT_SHARES = {1: Shares(0.15, 0.75, 0.0, 0.1), 2: Shares(0.25, 0.47, 0.08, 0.2)}
 
 
 class DPSurrogateHMC(DPStep):
@@ -165,13 +167,18 @@ class DPSurrogateHMC(DPStep):
             )
         if rehearsal is not None and not isinstance(rehearsal, pm.Model):
             raise InvalidArgument("rehearsal must be a pm.Model: the same model, written on a made-up table.")
+        model = pm.modelcontext(shared.get("model"))
+        if rehearsal is not None and shares_tables(model, rehearsal):
+            raise InvalidArgument(
+                "The rehearsal holds a table of the model of the data: clip bounds and proposals would then be "
+                "computed from protected rows without noise. Write it on made-up data."
+            )
         if rehearsal is not None and rehearsal.parent is not None:
             raise InvalidArgument(
                 "The rehearsal was written inside the context of another model, which PyMC takes for a part of that "
                 "model. Write it outside, before the `with` block of the model of the data."
             )
         self.rehearsal = rehearsal
-        model = pm.modelcontext(shared.get("model"))
         default_order = 1 if rehearsal is None else 2
         self.order = _validate.choice("order", default_order if order is None else order, (1, 2))
         default_steps = 8 if rehearsal is None else 6
@@ -181,8 +188,8 @@ class DPSurrogateHMC(DPStep):
         self.shares = shares or _DEFAULT_SHARES[self.order]
         if (self.shares.curvature > 0.0) != (self.order == 2):
             raise InvalidArgument("shares.curvature must be above zero for order 2, and zero for order 1.")
-        self.clip_gradient = None if clip_gradient is None else _validate.positive("clip_gradient", clip_gradient)
-        self.clip_curvature = None if clip_curvature is None else _validate.positive("clip_curvature", clip_curvature)
+        self.clip_gradient = None if clip_gradient is None else clip_bound("clip_gradient", clip_gradient)
+        self.clip_curvature = None if clip_curvature is None else clip_bound("clip_curvature", clip_curvature)
         self.kept = _validate.positive("kept", kept or (0.998 if rehearsal is None else 1.0))
         if self.kept > 1.0:
             raise InvalidArgument(f"kept must be at most 1, but is {self.kept:g}.")
@@ -326,3 +333,20 @@ class DPSurrogateHMC(DPStep):
         multiplier = self._noise_multiplier("residual")
         assert self._centre is not None  # noqa: S101
         return self._record(self._open_door().residual(self._centre, old, new, bound, multiplier))
+
+
+def shares_tables(model: pm.Model, other: pm.Model) -> bool:
+    """Return whether two models hold the same array anywhere: the identity of memory is asked for, never values."""
+    if model is other:
+        return True
+    tables = [_tables_of(each) for each in (model, other)]
+    return any(np.shares_memory(one, another) for one in tables[0] for another in tables[1])
+
+
+def _tables_of(model: pm.Model) -> list[np.ndarray]:
+    inputs = ancestors([*model.basic_RVs, *model.rvs_to_values.values(), *model.potentials])
+    leaves = [*model.data_vars, *(leaf for leaf in inputs if leaf.owner is None)]
+    arrays = [
+        leaf.get_value(borrow=True) if hasattr(leaf, "get_value") else getattr(leaf, "data", None) for leaf in leaves
+    ]
+    return [array for array in arrays if isinstance(array, np.ndarray) and array.size > 1]

@@ -7,9 +7,7 @@ from pymc.step_methods.hmc.quadpotential import QuadPotential, quad_potential
 from pymc_dp import _validate
 from pymc_dp.exceptions import InvalidArgument
 from pymc_dp.parameters import FloatArray
-
-#: Squares of smaller numbers vanish in floating point, and norms with them.
-SMALLEST_CLIP_BOUND = 1e-100
+from pymc_dp.release.interface import LARGEST_CLIP_BOUND, SMALLEST_CLIP_BOUND
 
 
 def required(name: str, value: float | None, meaning: str) -> float:
@@ -19,7 +17,17 @@ def required(name: str, value: float | None, meaning: str) -> float:
             f"{name} is required ({meaning}). Choose it from public knowledge or on simulated data of the same "
             "shape, never on the data to be protected."
         )
-    return _validate.positive(name, value)
+    return clip_bound(name, value) if name.startswith("clip_") else _validate.positive(name, value)
+
+
+def clip_bound(name: str, value: float) -> float:
+    """Return a clip bound that floating point can keep, or raise `InvalidArgument`."""
+    bound = _validate.positive(name, value)
+    if not SMALLEST_CLIP_BOUND <= bound <= LARGEST_CLIP_BOUND:
+        raise InvalidArgument(
+            f"{name} must be at least {SMALLEST_CLIP_BOUND:g} and at most {LARGEST_CLIP_BOUND:g}, but is {value}."
+        )
+    return bound
 
 
 def kinetic_energy(mass_matrix: ArrayLike | None, size: int) -> QuadPotential:

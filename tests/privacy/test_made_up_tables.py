@@ -1,0 +1,136 @@
+"""Made-up tables hold nothing of the data, bounds can be kept in floating point, and odd rows show nowhere."""
+
+import warnings
+
+import numpy as np
+import pymc as pm
+import pytest
+from conftest import QUIET, gaussian_data, gaussian_model
+
+import pymc_dp as dp
+from pymc_dp.release import Centre, InsecureNoise, MeteredDoor, Prediction
+from pymc_dp.rows import Simulation, UnitLikelihood
+
+SECRET = 777.25
+
+
+def log_density(value, mu, extra):
+    return pm.logp(pm.Normal.dist(mu, 1.0), value) + 0.0 * mu
+
+
+def test_rows_are_not_simulated_with_the_help_of_the_data():
+    x = np.full(60, SECRET)
+
+    def draw(mu, extra, rng=None, size=None):
+        return extra if isinstance(extra, np.ndarray) else np.zeros(1)
+
+    with pm.Model() as model:
+        mu = pm.Normal("mu")
+        pm.CustomDist("y", mu, pm.Data("x", x), logp=log_density, random=draw, observed=gaussian_data(60))
+    likelihood = UnitLikelihood(model, second_order=True)
+    with pytest.raises(dp.UnsupportedModel, match=r"table of rows|function of yours"):
+        Simulation(model, likelihood, 10)
+
+
+def test_rows_are_not_simulated_by_code_that_may_close_over_the_data():
+    x = np.full(60, SECRET)
+    with pm.Model() as model:
+        mu = pm.Normal("mu")
+        pm.CustomDist(
+            "y",
+            mu,
+            logp=lambda value, mu: pm.logp(pm.Normal.dist(mu, 1.0), value),
+            random=lambda mu, rng=None, size=None: x,
+            observed=gaussian_data(60),
+        )
+    with pytest.raises(dp.UnsupportedModel, match="function of yours"):
+        Simulation(model, UnitLikelihood(model, second_order=True), 10)
+
+
+@pytest.mark.parametrize("sharing", ["model", "table"])
+def test_a_rehearsal_on_the_data_itself_is_refused(budget, sharing):
+    y = gaussian_data(100)
+    with pm.Model() as model:
+        pm.Normal("y", pm.Normal("mu") * pm.Data("x", y), 1.0, observed=y)
+    rehearsal = model
+    if sharing == "table":
+        with pm.Model() as rehearsal:
+            pm.Normal("y", pm.Normal("mu") * model["x"], 1.0, observed=np.zeros(100))
+    with model, pytest.raises(dp.InvalidArgument, match="holds a table of the model of the data"):
+        dp.DPSurrogateHMC(budget=budget, rehearsal=rehearsal)
+    assert budget.history == ()
+
+
+KINDS = ("gradient", "log_ratio", "score", "curvature", "residual")
+
+
+def a_door(model):
+    rows = UnitLikelihood(model, second_order=True)
+    return MeteredDoor(rows, InsecureNoise(0), "substitute", dict.fromkeys(KINDS, 10), dict.fromkeys(KINDS, 1.0))
+
+
+@pytest.mark.parametrize("bound", [0.0, 1e-300, 1e-170, 1e200, np.inf, np.nan])
+def test_bounds_that_floating_point_cannot_keep_are_refused(bound):
+    opened = a_door(gaussian_model(gaussian_data(20)))
+    theta = np.zeros(1)
+    centre = Centre(theta, np.eye(1), bound, bound)
+    prediction = Prediction(theta, theta, with_curvature=True)
+    for ask in (
+        lambda: opened.gradient(theta, bound, 1.0),
+        lambda: opened.log_ratio(theta, theta + 1, bound, 1.0),
+        lambda: opened.score(centre, 1.0),
+        lambda: opened.curvature(centre, 1.0),
+        lambda: opened.residual(Centre(theta, np.eye(1), 1.0), prediction, prediction, bound, 1.0),
+    ):
+        with pytest.raises(dp.PrivacyError, match="floating point"):
+            ask()
+
+
+@pytest.mark.parametrize("name", ["clip_gradient", "clip_curvature"])
+def test_steps_refuse_such_bounds_before_anything_is_charged(budget, name):
+    rehearsal = gaussian_model(gaussian_data(50))
+    with gaussian_model(gaussian_data()), pytest.raises(dp.InvalidArgument, match=name):
+        dp.DPSurrogateHMC(budget=budget, rehearsal=rehearsal, **{name: 1e-170})
+    with gaussian_model(gaussian_data()), pytest.raises(dp.InvalidArgument, match="clip_log_ratio"):
+        dp.DPPenalty(budget=budget, clip_log_ratio=1e-170, proposal_scale=1.0)
+
+
+@pytest.mark.parametrize("odd", [1e154, 1.3e154, 1.79e308, np.inf, -np.inf])
+def test_odd_rows_neither_warn_nor_raise(odd):
+    y = gaussian_data(50)
+    x = np.ones((50, 2))
+    x[3], y[4] = odd, odd
+    with pm.Model() as model:
+        beta = pm.Normal("beta", shape=2)
+        pm.Normal("y", pm.Data("x", x) @ beta, 1.0, observed=y)
+    opened = a_door(model)
+    theta, other = np.array([0.3, -0.2]), np.array([0.1, 0.4])
+    centre = Centre(theta, np.array([[1.0, 0.5], [0.0, 2.0]]), 1.0, 1.0)
+    predictions = [Prediction(at, at - theta, with_curvature=True) for at in (theta, other)]
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        for release in (
+            opened.gradient(theta, 1.0, 1.0),
+            opened.log_ratio(theta, other, 1.0, 1.0),
+            opened.score(centre, 1.0),
+            opened.curvature(centre, 1.0),
+            opened.residual(centre, *predictions, 1.0, 1.0),
+            opened.score(centre, 1.0),
+        ):
+            assert np.isfinite(release.value).all()
+
+
+def test_the_prelude_is_released_once_and_stays_charged_when_it_crashes(budget, monkeypatch):
+    def crash(self):
+        self.release_score(Centre(np.zeros(1), np.eye(1), 1.0), "score")
+        raise RuntimeError("in the prelude")
+
+    monkeypatch.setattr(dp.DPSurrogateHMC, "prelude", crash)
+    rehearsal = gaussian_model(gaussian_data(50, 9))
+    with gaussian_model(gaussian_data()):
+        step = dp.DPSurrogateHMC(budget=budget, rehearsal=rehearsal)
+        with pytest.raises(RuntimeError, match="in the prelude"):
+            pm.sample(draws=5, chains=2, cores=1, step=step, **QUIET)
+    assert len(budget.history) == 1
+    with pytest.raises(dp.NoPlan):
+        step.release_score(Centre(np.zeros(1), np.eye(1), 1.0), "score")
