@@ -1,5 +1,7 @@
 """Recovery of known posteriors through the whole path, with noise that matters."""
 
+import functools
+
 import arviz as az
 import numpy as np
 import pymc as pm
@@ -12,7 +14,23 @@ import pymc_dp as dp
 Z_LIMIT = 4.0
 
 
-def recovered(n, prior_std, epsilon, draws, *, seed, reuse):
+def hmc(n, reuse=True, **shared):
+    settings = {"clip_gradient": 6.0, "clip_log_ratio": 6.0, "step_size": 0.8, "n_leapfrog": 2}
+    return dp.DPHMC(mass_matrix=np.array([float(n)]), reuse_gradient=reuse, **settings, **shared)
+
+
+def mala(n, **shared):
+    settings = {"clip_gradient": 6.0, "clip_log_ratio": 6.0, "step_size": 1.0}
+    return dp.DPMALA(mass_matrix=np.array([float(n)]), **settings, **shared)
+
+
+def penalty(proposal):
+    return lambda n, **shared: dp.DPPenalty(
+        clip_log_ratio=6.0, proposal=proposal, proposal_scale=1.5 / np.sqrt(n), **shared
+    )
+
+
+def recovered(n, prior_std, epsilon, draws, *, seed, make):
     """Sample the mean of a normal; return z-scores of the posterior mean and standard deviation, and the tree."""
     y = np.random.default_rng(seed).normal(0.3, 1.0, size=n)
     precision = n + prior_std**-2
@@ -20,16 +38,8 @@ def recovered(n, prior_std, epsilon, draws, *, seed, reuse):
     with pm.Model():
         mu = pm.Normal("mu", 0.0, prior_std)
         pm.Normal("y", mu, 1.0, observed=y)
-        step = dp.DPHMC(
-            budget=dp.PrivacyBudget(epsilon, 1e-8),
-            clip_gradient=6.0,
-            clip_log_ratio=6.0,
-            step_size=0.8,
-            n_leapfrog=2,
-            mass_matrix=np.array([float(n)]),
-            reuse_gradient=reuse,
-        )
-        tree = pm.sample(draws=draws, tune=30, chains=4, cores=1, step=step, **QUIET)
+        step = make(n, budget=dp.PrivacyBudget(epsilon, 1e-8))
+        tree = pm.sample(draws=draws, tune=100, chains=4, cores=1, step=step, **QUIET)
     found = tree["posterior"]["mu"]
     effective = float(az.ess(tree)["mu"])
     effective_squares = float(az.ess(tree.posterior.to_dataset().map(lambda v: (v - mean) ** 2))["mu"])
@@ -38,8 +48,16 @@ def recovered(n, prior_std, epsilon, draws, *, seed, reuse):
     return z_mean, z_variance, tree
 
 
-def test_a_small_table(request):
-    z_mean, z_variance, tree = recovered(2_000, 0.5, 100.0, 400, seed=1, reuse=True)
+SAMPLERS = {
+    "hmc": hmc,
+    "mala": mala,
+    **{f"penalty-{name}": penalty(name) for name in ("gaussian", "one-component", "guided-walk")},
+}
+
+
+@pytest.mark.parametrize("name", SAMPLERS)
+def test_a_small_table(name):
+    z_mean, z_variance, tree = recovered(2_000, 0.1, 200.0, 500, seed=1, make=SAMPLERS[name])
     assert abs(z_mean) < Z_LIMIT
     assert abs(z_variance) < Z_LIMIT
     assert float(tree["sample_stats"]["noise_std"].median()) > 0.3
@@ -48,7 +66,7 @@ def test_a_small_table(request):
 @pytest.mark.slow
 @pytest.mark.parametrize("reuse", [True, False])
 def test_a_hundred_thousand_rows(reuse):
-    z_mean, z_variance, tree = recovered(100_000, 0.1, 20.0, 500, seed=2, reuse=reuse)
+    z_mean, z_variance, tree = recovered(100_000, 0.1, 20.0, 500, seed=2, make=functools.partial(hmc, reuse=reuse))
     assert abs(z_mean) < Z_LIMIT
     assert abs(z_variance) < Z_LIMIT
     stats = tree["sample_stats"]

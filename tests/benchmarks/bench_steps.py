@@ -1,0 +1,55 @@
+"""What an iteration costs beside the pass over the rows and the noise: samplers on a door that answers at once.
+
+Run ``python -m uv run pytest tests/benchmarks/bench_steps.py --benchmark-columns=min,median``.
+"""
+
+import numpy as np
+import pymc as pm
+import pytest
+
+import pymc_dp as dp
+from pymc_dp.prior import Prior
+from pymc_dp.release import Release
+from pymc_dp.steps.base import Authorisation
+
+SIZE = 10
+
+
+class InstantDoor:
+    """Answers with constants."""
+
+    def open(self, key):
+        return self
+
+    def gradient(self, theta, bound, noise_multiplier, blocks=None, **options):
+        return Release("gradient", np.zeros(SIZE), 1.0, (theta,))
+
+    def log_ratio(self, theta, theta_new, bound, noise_multiplier):
+        return Release("log_ratio", np.zeros(1), 1.0, (theta, theta_new))
+
+
+STEPS = {
+    "penalty": lambda **shared: dp.DPPenalty(clip_log_ratio=1.0, proposal_scale=0.1, **shared),
+    "penalty-one-component": lambda **shared: dp.DPPenalty(
+        clip_log_ratio=1.0, proposal_scale=0.1, proposal="one-component", **shared
+    ),
+    "mala": lambda **shared: dp.DPMALA(clip_gradient=1.0, clip_log_ratio=1.0, step_size=0.1, **shared),
+    "hmc": lambda **shared: dp.DPHMC(
+        clip_gradient=1.0, clip_log_ratio=1.0, step_size=0.1, n_leapfrog=3, step_size_jitter=0.0, **shared
+    ),
+    "hmc-with-jitter": lambda **shared: dp.DPHMC(
+        clip_gradient=1.0, clip_log_ratio=1.0, step_size=0.1, n_leapfrog=3, **shared
+    ),
+}
+
+
+@pytest.mark.parametrize("name", STEPS)
+def bench_iteration(benchmark, name):
+    with pm.Model() as model:
+        pm.Normal("y", pm.Normal("beta", shape=SIZE).sum(), 1.0, observed=np.zeros(5))
+        step = STEPS[name](budget=dp.PrivacyBudget(1.0, 1e-6), clip_diagnostics=None)
+    multipliers = {"gradient": 1.0, "log_ratio": 1.0}
+    step.authorise(Authorisation(InstantDoor(), Prior(model), multipliers, 1.0))
+    step.setup_chain(np.random.default_rng(0), 0, 10**9)
+    point = {"beta": np.zeros(SIZE)}
+    benchmark(step.step, point)
