@@ -351,6 +351,20 @@ class DPStep(BlockedStep):
         """Whether no other step moves the point between two iterations of this one."""
         return self.size == self.parameters.size
 
+    def in_order(self, setting: str, values: Any) -> Any:
+        """Return numbers by variable's name as one vector, in the order of the parameters that the step moves.
+
+        Anything but a mapping is returned as it is.
+
+        Raises
+        ------
+        InvalidArgument
+            If a name is unknown or left out, or numbers do not fit their variable.
+        """
+        if not isinstance(values, Mapping):
+            return values
+        return self.parameters.by_variable(setting, values, self._blocks)
+
     @property
     def prior(self) -> LogDensity:
         """The exact log-prior, as a function of the step's own parameters."""
