@@ -251,9 +251,7 @@ class DPStep(BlockedStep):
                 f"{type(self).__name__} needs a budget: pass budget=pymc_dp.PrivacyBudget(epsilon=..., delta=...)."
             )
         self.budget = budget
-        self.budget_share = _validate.positive("budget_share", budget_share)
-        if self.budget_share > 1.0:
-            raise InvalidArgument(f"budget_share must be at most 1, but is {budget_share:g}.")
+        self.budget_share = _validate.part_of_one("budget_share", budget_share)
         if unit is not None and not isinstance(unit, str):
             raise InvalidArgument(f"unit must be the name of a dim, but is a {type(unit).__name__}.")
         self.unit = unit

@@ -29,12 +29,11 @@ from scipy.stats import qmc
 
 from pymc_dp import _validate
 from pymc_dp.budget import ReleaseRequest
-from pymc_dp.exceptions import InvalidArgument
 from pymc_dp.parameters import FloatArray
 from pymc_dp.release.interface import Release
 from pymc_dp.steps.acceptance import penalty_test, untested
 from pymc_dp.steps.base import SHARED_STATS, DPStep, Transition
-from pymc_dp.steps.tuning import SMALLEST_CLIP_BOUND, kinetic_energy, required
+from pymc_dp.steps.tuning import kinetic_energy, required, required_clip_gradient
 
 
 class DPHMC(DPStep):
@@ -116,9 +115,7 @@ class DPHMC(DPStep):
         **shared: Any,
     ) -> None:
         super().__init__(vars, **shared)
-        self.clip_gradient = required("clip_gradient", clip_gradient, "the norm of one unit's gradient")
-        if self.clip_gradient < SMALLEST_CLIP_BOUND:
-            raise InvalidArgument(f"clip_gradient must be at least {SMALLEST_CLIP_BOUND:g}, but is {clip_gradient}.")
+        self.clip_gradient = required_clip_gradient(clip_gradient)
         self.clip_log_ratio = required(
             "clip_log_ratio", clip_log_ratio, "how fast one unit's log-likelihood can change, per unit of distance"
         )

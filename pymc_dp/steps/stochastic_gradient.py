@@ -38,7 +38,7 @@ from pymc_dp.exceptions import InvalidArgument
 from pymc_dp.parameters import FloatArray
 from pymc_dp.release.batches import Batches, BatchesWithoutReplacement, PoissonBatches
 from pymc_dp.steps.base import SHARED_STATS, DPStep, Transition
-from pymc_dp.steps.tuning import SMALLEST_CLIP_BOUND, MassMatrix, required
+from pymc_dp.steps.tuning import MassMatrix, required, required_clip_gradient
 
 
 @dataclass(frozen=True)
@@ -156,15 +156,11 @@ class StochasticGradientStep(DPStep):
         **shared: Any,
     ) -> None:
         super().__init__(vars, **shared)
-        self.clip_gradient = required("clip_gradient", clip_gradient, "the norm of one unit's gradient")
-        if self.clip_gradient < SMALLEST_CLIP_BOUND:
-            raise InvalidArgument(f"clip_gradient must be at least {SMALLEST_CLIP_BOUND:g}, but is {clip_gradient}.")
+        self.clip_gradient = required_clip_gradient(clip_gradient)
         self.step_sizes = StepSizes.of(step_size)
         self.batches = batches_of(sampling_probability, batch_size, n_units, self.budget.relation, type(self).__name__)
         self.batch_size = batch_size
-        self.tempering = _validate.positive("tempering", tempering)
-        if self.tempering > 1.0:
-            raise InvalidArgument(f"tempering must be at most 1, but is {tempering:g}.")
+        self.tempering = _validate.part_of_one("tempering", tempering)
         self.mass = MassMatrix(self.in_order("mass_matrix", mass_matrix), self.size)
 
     # What a sampler defines -------------------------------------------------------------------------------

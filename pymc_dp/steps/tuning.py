@@ -9,7 +9,7 @@ from pymc_dp.exceptions import InvalidArgument
 from pymc_dp.parameters import FloatArray
 
 #: Squares of smaller numbers vanish in floating point, and norms with them.
-SMALLEST_CLIP_BOUND = 1e-100
+_SMALLEST_CLIP_BOUND = 1e-100
 
 
 def required(name: str, value: float | None, meaning: str) -> float:
@@ -20,6 +20,14 @@ def required(name: str, value: float | None, meaning: str) -> float:
             "shape, never on the data to be protected."
         )
     return _validate.positive(name, value)
+
+
+def required_clip_gradient(value: float | None) -> float:
+    """Return the clip bound of gradients, or raise `InvalidArgument`."""
+    bound = required("clip_gradient", value, "the norm of one unit's gradient")
+    if bound < _SMALLEST_CLIP_BOUND:
+        raise InvalidArgument(f"clip_gradient must be at least {_SMALLEST_CLIP_BOUND:g}, but is {bound:g}.")
+    return bound
 
 
 def kinetic_energy(mass_matrix: ArrayLike | None, size: int) -> QuadPotential:
