@@ -41,6 +41,14 @@ def open_unit_interval(name: str, value: Any) -> float:
     return number
 
 
+def part_of_one(name: str, value: Any) -> float:
+    """Return `value` as a float above 0 and at most 1, or raise `InvalidArgument`."""
+    number = positive(name, value)
+    if number > 1:
+        raise InvalidArgument(f"{name} must be at most 1, but is {number:g}.")
+    return number
+
+
 def whole(name: str, value: Any, *, at_least: int) -> int:
     """Return `value` as an int no smaller than `at_least`, or raise `InvalidArgument`."""
     if isinstance(value, bool) or not isinstance(value, numbers.Integral):

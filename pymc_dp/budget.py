@@ -1,6 +1,5 @@
 """Privacy budgets: what may be spent, and what has been."""
 
-import dataclasses
 import math
 import os
 import threading
@@ -10,30 +9,21 @@ from typing import Any
 from pymc_dp import _validate
 from pymc_dp.accounting import (
     EPSILON_SLACK,
-    GAUSSIAN_ACCOUNTANT,
     MAX_COORDINATES,
     RELATIONS,
-    BarkerReleases,
-    GaussianReleases,
     Relation,
-    Releases,
     account,
     check_relation,
-    draws_for,
     gaussian_epsilon,
     gaussian_rho,
-    noise_for,
-    noise_for_epsilon,
 )
 from pymc_dp.exceptions import BudgetExceeded, InvalidArgument
 from pymc_dp.ledger import Ledger
 from pymc_dp.plan import Plan, PlannableStep, ReleaseRequest
+from pymc_dp.planning import Left, plan_run
 from pymc_dp.report import report_on
 
 __all__ = ["RELATIONS", "Plan", "PlannableStep", "PrivacyBudget", "Relation", "ReleaseRequest"]
-
-#: Beyond this noise multiplier a release is nothing but noise on any table that fits a computer.
-_LARGEST_NOISE_MULTIPLIER = 1e9
 
 #: Shares of a budget add up to the whole only up to the rounding of their last bits.
 _ROUNDING = 1e-12
@@ -288,78 +278,19 @@ class PrivacyBudget:
         InvalidArgument
             If `draws`, `tune` or `chains` is out of range.
         """
-        draws = _validate.whole("draws", draws, at_least=1)
-        tune = _validate.whole("tune", tune, at_least=0)
-        chains = _validate.whole("chains", chains, at_least=1)
-        requests = step.release_requests(tune, draws)
-        asked = [request for request in requests if isinstance(request, ReleaseRequest)]
-        templates = [request.releases(chains) for request in asked]
-        fixed = [
-            dataclasses.replace(request, count=request.count * chains)
-            for request in requests
-            if not isinstance(request, ReleaseRequest)
-        ]
-        if sum(each.count * each.coordinates for each in [*templates, *fixed]) > MAX_COORDINATES:
-            raise BudgetExceeded(
-                f"A run of {chains} chains with {tune + draws} iterations would release more than "
-                f"{MAX_COORDINATES:.0e} noisy numbers, beyond what the accounting covers. Use fewer draws."
-            )
         history = self.history
-        gaussian = all(isinstance(each, GaussianReleases) for each in [*templates, *fixed])
-        by_rho = gaussian and self._share(history, otherwise=0.0) < 1.0
-        left = self._remaining_rho(history) if by_rho else self._remaining_reserved(history)[0]
-        if left <= 0.0:
-            raise BudgetExceeded(
-                f"Nothing is left of the budget (epsilon {self._epsilon:g} at delta {self._delta:g}) for such a run: "
-                f"{len(history)} run(s) have spent it"
-                + (
-                    ", or reserved_share sets it aside for others."
-                    if self._reserved_share is not None or not by_rho
-                    else "."
-                )
-                + " Nothing more can be computed from this table under this budget; give runs a smaller budget_share."
-            )
-        chosen: list[Releases] = list(fixed)
-        if by_rho:
-            rho = left * step.budget_share - math.fsum(getattr(each, "rho", 0.0) for each in fixed)
-            if rho < 0.0 or (asked and rho <= 0.0):
-                raise BudgetExceeded("The releases whose noise is given cost more than the run's share of the budget.")
-            chosen += [noise_for(r.kind, r.releases(chains).count, rho * r.share, r.coordinates) for r in asked]
-            guarantee = self._epsilon_of(math.fsum(getattr(each, "rho", 0.0) for each in chosen), 0.0)
-            delta, accountant = self._delta, GAUSSIAN_ACCOUNTANT
-        else:
-            epsilon, delta = (part * step.budget_share for part in self._remaining_reserved(history))
-            if templates:
-                target = epsilon - 2.0 * EPSILON_SLACK
-                chosen += noise_for_epsilon(templates, target, delta * (1.0 - EPSILON_SLACK), self._relation, fixed)
-            found = account(chosen, delta * (1.0 - EPSILON_SLACK), self._relation)
-            guarantee, accountant = found.epsilon + EPSILON_SLACK, found.accountant
-            if guarantee > epsilon:
-                raise BudgetExceeded(
-                    f"This run costs epsilon {guarantee:.4g}; its share of what is left is {epsilon:.4g}. "
-                    + _what_would_fit(step, fixed, epsilon, delta, self._relation)
-                )
-        for each in chosen:
-            if not isinstance(each, BarkerReleases) and each.noise_multiplier > _LARGEST_NOISE_MULTIPLIER:
-                raise BudgetExceeded(
-                    f"{each.count} releases of kind {each.kind!r} leave each with a noise multiplier of "
-                    f"{each.noise_multiplier:.2g}: nothing but noise. Use fewer draws, tuning iterations "
-                    "or chains, or a larger budget."
-                )
-        return Plan(
-            sampler=step.name,
-            chains=chains,
-            tune=tune,
-            draws=draws,
+        left = Left(
+            budget=f"epsilon {self._epsilon:g} at delta {self._delta:g}",
             relation=self._relation,
-            releases=tuple(chosen),
-            epsilon=guarantee,
-            delta=delta,
-            account="rho" if by_rho else "reserved",
-            accountant=accountant,
-            private=getattr(step, "private", True),
-            once=tuple(request.kind for request in asked if request.once),
+            n_runs=len(history),
+            adds_in_rho=self._share(history, otherwise=0.0) < 1.0,
+            sets_aside=self._reserved_share is not None,
+            rho=self._remaining_rho(history),
+            reserved=self._remaining_reserved(history),
+            delta=self._delta,
+            epsilon_of_rho=lambda rho: self._epsilon_of(rho, 0.0),
         )
+        return plan_run(step, left, draws=draws, tune=tune, chains=chains)
 
     def charge(self, plan: Plan) -> None:
         """Spend what a plan costs; it is never refunded. The cost is computed anew from the plan's releases.
@@ -446,24 +377,6 @@ class PrivacyBudget:
         if self._ledger is None:
             raise TypeError("A PrivacyBudget cannot be pickled: a copy could be spent a second time. Save it first.")
         return PrivacyBudget.load, (str(self._ledger.path),)
-
-
-def _what_would_fit(
-    step: PlannableStep, releases: Sequence[Releases], epsilon: float, delta: float, relation: Relation
-) -> str:
-    """Return the step's advice for a run whose noise is given and costs too much."""
-    advice = getattr(step, "what_would_fit", None)
-    noisy = [each for each in releases if not isinstance(each, BarkerReleases)]
-    decisions = [each for each in releases if isinstance(each, BarkerReleases)]
-    if len(decisions) == len(releases) == 1:
-        fit = draws_for(lambda count: [dataclasses.replace(decisions[0], count=count)], epsilon, delta, relation)
-        return f"What would fit: {fit} decisions in all iterations of all chains, of {decisions[0].count} asked for."
-    if advice is None or not noisy:
-        return "Use fewer draws, tuning iterations or chains, or a larger budget_share."
-    target = epsilon - 2.0 * EPSILON_SLACK
-    fitting = noise_for_epsilon(noisy, target, delta * (1.0 - EPSILON_SLACK), relation)
-    factor = getattr(fitting[0], "noise_multiplier", 1.0) / noisy[0].noise_multiplier
-    return f"{advice(factor)} Or use fewer draws, tuning iterations or chains, or a larger budget_share."
 
 
 def _rho_spent(history: Sequence[Plan]) -> float:

@@ -10,7 +10,7 @@ import pymc as pm
 import pytensor
 from numpy.typing import NDArray
 
-from pymc_dp.exceptions import UnsupportedModel
+from pymc_dp.exceptions import InvalidArgument, UnsupportedModel
 
 FloatArray = NDArray[np.float64]
 
@@ -29,6 +29,8 @@ class ParameterVector:
         Of the value variables, in order.
     labels : list of str
         One for each entry of theta, such as ``"beta[2]"``.
+    variables : list of str
+        Names of the free variables behind them, as in ``model.free_RVs``, in the same order.
     shapes : dict of str to tuple of int
         Of the value variables, by name.
     slices : list of slice
@@ -41,6 +43,7 @@ class ParameterVector:
         with pytensor.config.change_flags(mode="FAST_COMPILE"):  # called once: not worth compiling
             point = model.initial_point(random_seed=0)
         self.names = [var.name for var in model.value_vars]
+        self.variables = [model.values_to_rvs[var].name for var in model.value_vars]
         self._shapes: list[tuple[int, ...]] = [np.shape(point[name]) for name in self.names]
         self.shapes = dict(zip(self.names, self._shapes, strict=True))
         self._dtypes: list[Any] = [var.type.dtype for var in model.value_vars]
@@ -71,6 +74,46 @@ class ParameterVector:
     def to_point(self, theta: FloatArray) -> dict[str, np.ndarray]:
         """Return the PyMC point of a vector."""
         return dict(zip(self.names, self.split(theta), strict=True))
+
+    def by_variable(self, setting: str, values: Mapping[Any, Any], blocks: Sequence[bool]) -> FloatArray:
+        """Return one vector from numbers by the names of free variables, on the unconstrained scale.
+
+        Parameters
+        ----------
+        setting : str
+            What the numbers are for, in messages.
+        values : mapping of str to array_like
+            A number for all entries of a free variable, or one for each.
+        blocks : sequence of bool
+            Which variables have to be named; no others may be.
+
+        Raises
+        ------
+        InvalidArgument
+            If a name is unknown or left out, or numbers do not fit their variable.
+        """
+        wanted = list(itertools.compress(zip(self.variables, self._shapes, strict=True), blocks))
+        names = [name for name, _ in wanted]
+        unknown = sorted({str(name) for name in values} - set(names))
+        missing = [name for name in names if name not in values]
+        if unknown or missing:
+            wrong = (
+                f"names {', '.join(map(repr, unknown))}" if unknown else f"leaves out {', '.join(map(repr, missing))}"
+            )
+            raise InvalidArgument(
+                f"{setting} {wrong}; it must name the free variables that the step moves: "
+                f"{', '.join(map(repr, names))}."
+            )
+        parts = []
+        for name, shape in wanted:
+            try:
+                parts.append(np.ravel(np.broadcast_to(np.asarray(values[name], dtype=np.float64), shape)))
+            except (TypeError, ValueError):
+                raise InvalidArgument(
+                    f"{setting}[{name!r}] must be a number or an array of shape {shape}: the shape of {name!r} on the "
+                    "unconstrained scale."
+                ) from None
+        return np.concatenate(parts)
 
     def join(self, blocks: Sequence[np.ndarray]) -> FloatArray:
         """Return one vector from an array for each value variable."""

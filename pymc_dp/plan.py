@@ -112,6 +112,8 @@ class Plan:
         False if the run's noise is seeded or exact counts are returned: its result is then not private at all.
     once : tuple of str
         The kinds that are released once, before the chains start.
+    unit : str
+        The unit of privacy in words, once it is known: `pm.sample` finds it. Empty in plans made before.
     """
 
     sampler: str
@@ -126,6 +128,7 @@ class Plan:
     accountant: str = GAUSSIAN_ACCOUNTANT
     private: bool = True
     once: tuple[str, ...] = ()
+    unit: str = ""
 
     @property
     def gaussian(self) -> bool:
@@ -190,6 +193,7 @@ class Plan:
         rows += [
             f"{self.sampler}: {self.chains} chains of {self.tune} tuning and {self.draws} kept iterations",
             f"guarantee of this run: epsilon {self.epsilon:.4g} at delta {self.delta:.3g}, {self.relation}",
+            *([f"unit of privacy: {self.unit}"] if self.unit else []),
             f"{'release':<14}{'count':>9}{'noise multiplier':>19}{'rho':>12}{'share':>9}{'sampled':>10}",
         ]
         alike: dict[tuple[str, type[Releases]], list[Releases]] = {}
@@ -238,6 +242,8 @@ class Plan:
             _validate.choice("account", plan.account, ("rho", "reserved"))
             _validate.not_negative("epsilon", plan.epsilon)
             _validate.open_unit_interval("delta", plan.delta)
+            if not isinstance(plan.unit, str):
+                raise TypeError
             return plan
         except (KeyError, TypeError, AttributeError) as error:
             raise InvalidArgument(f"A stored plan cannot be read: {type(error).__name__}.") from None

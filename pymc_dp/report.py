@@ -43,7 +43,7 @@ def report_on(budget: ReportedBudget) -> str:
         f"  Charged so far: epsilon {budget.epsilon_spent:.6g} at that delta, in {len(history)} run(s).",
         f"Table: {budget.data_name or 'not named'}",
         f"Relation: {budget.relation}: {_RELATIONS_IN_WORDS[budget.relation]}.",
-        "Unit: what the samplers were told (unit=, unit_index=); by default one row. Each result's metadata says it.",
+        *_units(history),
         "",
         "Runs",
     ]
@@ -69,3 +69,15 @@ def report_on(budget: ReportedBudget) -> str:
         "  - what is true of everybody: a result may reveal it whether or not a person took part",
     ]
     return "\n".join(lines)
+
+
+def _units(history: Sequence[Plan]) -> list[str]:
+    """Return what is protected, by the runs that say so."""
+    by_unit: dict[str, list[str]] = {}
+    for number, plan in enumerate(history, start=1):
+        by_unit.setdefault(plan.unit, []).append(str(number))
+    untold = "what the samplers were told (unit=, unit_index=); by default one row. Each result's metadata says it."
+    if len(by_unit) < 2:
+        return [f"Unit: {next(iter(by_unit), '') or untold}"]
+    lines = [f"  run {', '.join(numbers)}: {unit or untold}" for unit, numbers in by_unit.items()]
+    return ["Units: each run protects its own; all runs together protect what is one unit in every run.", *lines]

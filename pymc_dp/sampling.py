@@ -22,6 +22,7 @@ from pymc.initial_point import make_initial_point_fns_per_chain
 from pymc.sampling.mcmc import get_default_tune_steps
 from pymc.sampling.parallel import _cpu_count
 from pymc.step_methods.compound import CompoundStep, flatten_steps
+from pytensor.graph.basic import Variable
 from xarray import DataTree
 
 from pymc_dp import _validate
@@ -46,7 +47,7 @@ _ALLOWED_IDATA_OPTIONS = {"include_transformed"}
 _PROGRESS_BARS = (True, False, "combined", "split", "combined+stats", "stats+combined", "split+stats", "stats+split")
 
 
-def sample(draws: int = 1000, **options: Any) -> DataTree:
+def sample(draws: int | None = None, **options: Any) -> DataTree:
     """Draw from the posterior with a differentially private step: `pm.sample`, planned and paid for.
 
     `pm.sample` itself calls this for DP steps once `pymc_dp` has been imported.
@@ -54,7 +55,7 @@ def sample(draws: int = 1000, **options: Any) -> DataTree:
     Parameters
     ----------
     draws : int
-        Kept iterations of each chain.
+        Kept iterations of each chain. Default: PyMC's 1000, with a warning, as the budget is spread over all of them.
     **options
         As in `pm.sample`. Different here: ``step`` is a DP step, or several that share a budget, which together
         update all free variables;
@@ -87,6 +88,8 @@ def sample(draws: int = 1000, **options: Any) -> DataTree:
             "This script is being run again by a process that pm.sample started, and would charge the budget again. "
             'Put the call to pm.sample under `if __name__ == "__main__":`.'
         )
+    parameters = inspect.signature(_pymc_sample).parameters
+    draws_given, draws = draws is not None, parameters["draws"].default if draws is None else draws
     settings = inspect.signature(_pymc_sample).bind(draws, **options)
     settings.apply_defaults()
     arguments = dict(settings.arguments)
@@ -104,7 +107,10 @@ def sample(draws: int = 1000, **options: Any) -> DataTree:
 
     names = publishable_names(model, group.unit, arguments["var_names"])
     rows = UnitLikelihood(model, group.unit, group.unit_index, second_order=any(s.expands for s in group.steps))
+    plan = dataclasses.replace(plan, unit=rows.unit_in_words)
     _warn_about_delta(budget, rows)
+    if not draws_given:
+        _warn_about_default_draws(plan)
     refuse_overflow({noise for schedule in plan.noise_schedules.values() for noise in schedule}, rows.n_units)
     prior = Prior(model)
     rows.warm_up()
@@ -227,6 +233,11 @@ def _dp_step_group(step: Any, model: pm.Model) -> StepGroup:
     if not found:
         raise UnsupportedOption("pymc_dp.sample needs step=: a differentially private step such as DPHMC.")
     moved = [var for one in found for var in one.vars]
+    if any(var not in model.value_vars for var in moved):
+        raise UnsupportedOption(
+            "The DP step was made for another model object than the one that is sampled; a model that is built again "
+            "is another one, whatever its names. Make the step inside `with model:` of the model to be sampled."
+        )
     left_over = [var.name for var in model.value_vars if var not in moved]
     steps = step if isinstance(step, Sequence) else [step]
     if left_over or sum(len(flatten_steps(one)) for one in steps) > len(found):
@@ -234,8 +245,6 @@ def _dp_step_group(step: Any, model: pm.Model) -> StepGroup:
             "Every free variable has to be updated by a DP step: a step that is not private would publish the "
             f"data through {', '.join(left_over) or 'the others'}. Leave out vars= and steps that are not private."
         )
-    if any(var not in model.value_vars for var in moved):
-        raise UnsupportedOption("The DP step was made for another model. Make it inside this model's context.")
     if len(moved) > len(model.value_vars):
         raise UnsupportedOption("A free variable is updated by two DP steps. Name each in the vars= of one of them.")
     return StepGroup(found)
@@ -279,6 +288,8 @@ def _refuse_bad_options(arguments: dict[str, Any], model: pm.Model, plan: Plan) 
         wrong = {str(getattr(name, "name", name)) for name in values or {}} - known
         if wrong:
             raise InvalidArgument(f"initvals names {sorted(wrong)}, which are no free variables of the model.")
+    for values in [initvals] if isinstance(initvals, dict) else initvals:
+        _refuse_wrong_shapes(values or {}, model)
     with pytensor.config.change_flags(mode="FAST_COMPILE"):  # called once: not worth compiling
         try:
             starts = [
@@ -291,8 +302,33 @@ def _refuse_bad_options(arguments: dict[str, Any], model: pm.Model, plan: Plan) 
             raise InvalidArgument(f"initvals do not fit the model ({type(error).__name__}).") from error
     shapes = ParameterVector(model).shapes
     for start in starts:
-        if {name: np.shape(value) for name, value in start.items()} != shapes:
-            raise InvalidArgument("initvals do not have the shapes of the model's free variables.")
+        misfits = [name for name, shape in shapes.items() if np.shape(start[name]) != shape]
+        if misfits:
+            raise InvalidArgument(f"initvals do not have the shapes of {', '.join(misfits)} in the model.")
+
+
+def _refuse_wrong_shapes(initvals: Mapping[Any, Any], model: pm.Model) -> None:
+    """Refuse starting values of another shape than their variable's, by the variable's name."""
+    with pytensor.config.change_flags(mode="FAST_COMPILE"):  # called once: not worth compiling
+        shapes = {name: tuple(map(int, shape)) for name, shape in model.eval_rv_shapes().items()}
+    for key, value in initvals.items():
+        name = str(getattr(key, "name", key))
+        if value is None or isinstance(value, str | Variable):
+            continue  # "prior" and the like, or an expression
+        if np.shape(value) != shapes[name]:
+            raise InvalidArgument(f"initvals[{name!r}] has shape {np.shape(value)}, but {name!r} has {shapes[name]}.")
+
+
+def _warn_about_default_draws(plan: Plan) -> None:
+    noise = ", ".join(f"{kind} {multiplier:.3g}" for kind, multiplier in plan.noise_multipliers.items())
+    warnings.warn(
+        f"draws was not given, so the run's share of the budget is spread over draws={plan.draws} in each of "
+        f"{plan.chains} chains"
+        + (f": noise multipliers are {noise}" if noise else "")
+        + ". Fewer draws mean less noise in each. Pass draws=, and look at budget.plan(step, draws=...) before.",
+        UserWarning,
+        stacklevel=4,
+    )
 
 
 def _warn_about_delta(budget: PrivacyBudget, rows: UnitLikelihood) -> None:

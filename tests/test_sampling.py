@@ -242,6 +242,70 @@ def test_initvals_are_used(model, budget):
     assert tree["releases"]["gradient_position"].values[0] == 1.25
 
 
+@pytest.mark.parametrize(
+    ("initvals", "message"),
+    [
+        ({"mu": 0.0, "weights": np.ones(2) / 2}, r"initvals\['weights'\] has shape \(2,\), but 'weights' has \(3,\)"),
+        ({"weights_simplex__": np.zeros(3)}, r"'weights_simplex__' has \(2,\)"),
+        ([{"mu": 0.0}, {"mu": np.zeros(1)}], r"'mu' has \(\)"),
+    ],
+)
+def test_initvals_of_a_wrong_shape_are_named(budget, initvals, message):
+    with pm.Model() as model:
+        mu, weights = pm.Normal("mu"), pm.Dirichlet("weights", np.ones(3))
+        pm.Normal("y", mu + weights[0], 1.0, observed=gaussian_data())
+    with pytest.raises(dp.InvalidArgument, match=message):
+        run(model, budget, initvals=initvals)
+    assert budget.history == ()
+
+
+def test_a_step_of_a_model_that_was_built_again_is_refused(model, budget):
+    with model:
+        step = hmc(budget)
+    again = gaussian_model(gaussian_data())
+    with pytest.raises(dp.UnsupportedOption, match="another model object"):
+        run(again, budget, step=step)
+    assert budget.history == ()
+
+
+def test_draws_that_were_not_given_are_warned_about(model, budget, monkeypatch):
+    def stop(*args):
+        raise KeyError
+
+    monkeypatch.setattr(dp.PrivacyBudget, "charge", stop)
+    planned = []
+    plan = dp.PrivacyBudget.plan
+    monkeypatch.setattr(dp.PrivacyBudget, "plan", lambda *a, **k: planned.append(plan(*a, **k)) or planned[-1])
+    for call in (pm.sample, dp.sample):
+        with model, pytest.raises(KeyError), pytest.warns(UserWarning, match="draws=1000 in each of 2") as caught:
+            call(step=hmc(budget), chains=2, cores=1, **QUIET)
+        (warning,) = [each for each in caught if "draws" in str(each.message)]
+        assert planned[-1].draws == 1000
+        for kind in ("gradient", "log_ratio"):
+            assert f"{kind} {planned[-1].noise_multipliers[kind]:.3g}" in str(warning.message)
+    with warnings.catch_warnings(action="error", category=UserWarning), model, pytest.raises(KeyError):
+        pm.sample(1000, step=hmc(budget), chains=2, cores=1, **QUIET)
+
+
+def test_the_unit_of_privacy_is_in_the_plan_and_the_report(model, budget):
+    run(model, budget, budget_share=0.5)
+    assert budget.history[0].unit == "one entry of the dim 'person'"
+    assert "Unit: one entry of the dim 'person'\n" in budget.report()
+    run(model, budget, unit_index=np.arange(400) // 2)
+    assert "  run 1: one entry of the dim 'person'\n  run 2: all rows with the same unit_index\n" in budget.report()
+
+
+def test_missing_values_that_come_later_are_refused_by_the_name_of_their_table(budget):
+    y = gaussian_data()
+    with pm.Model() as model:
+        x = pm.Data("height", np.ones_like(y))
+        pm.Normal("y", pm.Normal("mu") * x, 1.0, observed=y)
+        pm.set_data({"height": np.where(y > y.mean(), np.nan, 1.0)})
+    with pytest.raises(dp.UnsupportedModel, match=r"'height'\. Drop or impute them"):
+        run(model, budget)
+    assert budget.history == ()
+
+
 def test_add_remove_hides_the_number_of_units(model):
     budget = dp.PrivacyBudget(5.0, 1e-6, relation="add-remove")
     tree = run(model, budget)

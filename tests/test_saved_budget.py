@@ -1,4 +1,6 @@
 import contextlib
+import dataclasses
+import json
 import multiprocessing
 import os
 import pickle
@@ -245,6 +247,22 @@ def test_the_report_says_what_a_reviewer_asks():
     page = budget.report()
     for words in ("survey", "substitute", "Balle and Wang", "assumes", "Not covered", "epsilon 1 ", "Unit", "gradient"):
         assert words in page
+
+
+def test_plans_stored_before_they_named_their_unit_can_be_read(path):
+    budget = dp.PrivacyBudget(2.0, 1e-6)
+    budget.charge(dataclasses.replace(small_plan(budget, 0.25), unit="one household"))
+    budget.save(path)
+    assert dp.PrivacyBudget.load(path).history[0].unit == "one household"
+    old = budget.history[0].to_record()
+    del old["unit"]
+    tamper(path, "DROP TRIGGER spent_is_fixed", f"UPDATE spent SET plan = '{json.dumps(old)}'")  # noqa: S608
+    loaded = dp.PrivacyBudget.load(path)
+    assert loaded.history == (dataclasses.replace(budget.history[0], unit=""),)
+    assert "by default one row" in loaded.report()
+    for wrong in (3, None):
+        with pytest.raises(dp.InvalidArgument, match="stored plan"):
+            Plan.from_record({**old, "unit": wrong})
 
 
 @pytest.mark.parametrize(

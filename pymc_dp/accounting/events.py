@@ -85,9 +85,7 @@ class PoissonGaussianReleases:
     def __post_init__(self) -> None:
         _check_common(self)
         object.__setattr__(self, "noise_multiplier", _validate.positive("noise_multiplier", self.noise_multiplier))
-        probability = _validate.positive("sampling_probability", self.sampling_probability)
-        if probability > 1.0:
-            raise InvalidArgument(f"sampling_probability must be at most 1, but is {probability:g}.")
+        probability = _validate.part_of_one("sampling_probability", self.sampling_probability)
         object.__setattr__(self, "sampling_probability", probability)
 
 

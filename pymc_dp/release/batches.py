@@ -72,9 +72,7 @@ class PoissonBatches:
     count_factor: ClassVar[float] = math.sqrt(1.0 + 2.0 * COUNT_WEIGHT**2)
 
     def __post_init__(self) -> None:
-        probability = _validate.positive("sampling_probability", self.sampling_probability)
-        if probability > 1.0:
-            raise InvalidArgument(f"sampling_probability must be at most 1, but is {probability:g}.")
+        probability = _validate.part_of_one("sampling_probability", self.sampling_probability)
         object.__setattr__(self, "sampling_probability", probability)
 
     @property

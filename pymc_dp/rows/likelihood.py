@@ -25,6 +25,9 @@ from pymc_dp.rows.split import leaf_value, refuse_missing_values, refuse_tables_
 _CHUNK_ROWS = 8192
 #: Rows that loops made for the model are called with; they keep to the cache by themselves.
 _CALL_ROWS = 65536
+#: Up to how many units a gradient keeps the log-likelihoods at its point, for the log-ratio that may follow: above,
+#: a third vector as long as the table is dearer than computing them once more.
+_KEPT_UNITS = 5_000_000
 
 
 Result = TypeVar("Result")
@@ -170,20 +173,21 @@ class UnitLikelihood:
         slices = self._slices(blocks)
         size = sum(entries.stop - entries.start for entries in slices if entries is not None)
         shrunk = kernels.shrunk(bound, size)
+        kept = units is None and self.n_units <= _KEPT_UNITS
         if units is None:
             self._latest = {}  # not held beside what replaces it
-        log_likelihoods = np.empty(self.n_units if units is None else 0)
+        log_likelihoods = np.empty(self.n_units if kept else 0)
 
         def add(chunk: Chunk) -> tuple[int, NDArray[np.int64]]:
             total = np.zeros(size, dtype=np.int64)
-            logs = log_likelihoods[chunk.units] if units is None else log_likelihoods
+            logs = log_likelihoods[chunk.units] if kept else log_likelihoods
             return self._add_clipped(point, chunk, logs, slices, shrunk, 1.0 / grid, total), total
 
         n_clipped, total = 0, np.zeros(size, dtype=np.int64)
         for clipped_here, sum_here in self._each(add, self._cut() if units is None else self._batch(units)):
             n_clipped += clipped_here
             total += sum_here
-        if units is None:
+        if kept:
             self._latest = {theta.tobytes(): log_likelihoods}
         return ClippedSum(total, grid, bound, n_clipped)
 
@@ -488,14 +492,30 @@ def _unit_of_each_row(
     if unit_index is None:
         return None
     if isinstance(unit_index, str):
-        if unit_index not in model.named_vars:
-            raise InvalidArgument(f"unit_index={unit_index!r} names no data variable of the model.")
+        data_names = [variable.name for variable in model.data_vars]
+        if unit_index not in data_names:
+            known = f"it has {', '.join(map(repr, data_names))}" if data_names else "it has none"
+            raise InvalidArgument(
+                f"unit_index={unit_index!r} names no data variable of the model; {known}. Put it into the model with "
+                "pm.Data, or pass the array itself."
+            )
         unit_index = leaf_value(model.named_vars[unit_index])
-    index = np.asarray(unit_index)
-    if index.shape != (n_rows,) or index.dtype.kind not in "iu":
+    try:
+        index = np.asarray(unit_index)
+    except ValueError:
+        raise InvalidArgument("unit_index must hold one whole number for each row, and be a plain array.") from None
+    # Entries are data and in no message; nor are lengths, which some budgets protect.
+    if index.ndim != 1:
+        raise InvalidArgument(f"unit_index must hold one whole number for each row, but has {index.ndim} axes.")
+    if index.size != n_rows:
         raise InvalidArgument(
-            f"unit_index must hold one whole number for each row, but has {index.ndim} axes and dtype {index.dtype}, "
-            "or another length."
+            "unit_index has another length than the table: it must hold one whole number for each row. Compare "
+            "len(unit_index) with the length of the observed variables along the axis of rows."
+        )
+    if index.dtype.kind not in "iu":
+        raise InvalidArgument(
+            f"The entries of unit_index must be whole numbers, but are {index.dtype}. Turn labels into numbers with "
+            "np.unique(labels, return_inverse=True)[1]."
         )
     return index.astype(np.int64)
 

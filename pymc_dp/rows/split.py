@@ -224,9 +224,10 @@ def refuse_missing_values(row_split: RowSplit) -> None:
         value = leaf_value(leaf.source)
         # The least entry of an array with a NaN in it is NaN: no array of truth values as long as the table.
         if value.dtype.kind == "f" and value.size and np.isnan(value.min()):
+            where = f" in {leaf.source.name!r}" if leaf.source.name else ""
             raise UnsupportedModel(
-                "The data have missing values (NaN). Drop or impute them before modelling: imputing them inside "
-                "the model would make every missing entry a parameter of one person."
+                f"The data have missing values (NaN){where}. Drop or impute them before modelling: imputing them "
+                "inside the model would make every missing entry a parameter of one person."
             )
 
 

@@ -15,7 +15,7 @@ Accept iff :math:`\lambda + N(0, 2 - \sigma_b^2) + V_\text{corr} > 0`. The door 
 draws the decision. (A thesis prints n / b for the scale and 2 for the standard deviation: both are mistaken.)
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar
 
 import numpy as np
@@ -86,7 +86,7 @@ class DPBarker(TemperedBatches):
         vars: Sequence[Any] | None = None,
         *,
         proposal: str | Proposal = "gaussian",
-        proposal_scale: ArrayLike | None = None,
+        proposal_scale: ArrayLike | Mapping[str, ArrayLike] | None = None,
         clip_diagnostics: Any = None,
         **shared: Any,
     ) -> None:
@@ -94,7 +94,7 @@ class DPBarker(TemperedBatches):
             raise InvalidArgument("DPBarker releases decisions only: clip_diagnostics must be None or 'exact'.")
         super().__init__(vars, clip_diagnostics=clip_diagnostics, **shared)
         _validate.whole("batch_size", self.batch_size, at_least=_SMALLEST_BATCH)
-        self.proposal = proposal_of(proposal, proposal_scale)
+        self.proposal = proposal_of(proposal, self.in_order("proposal_scale", proposal_scale))
         self.start()
 
     @property

@@ -251,9 +251,7 @@ class DPStep(BlockedStep):
                 f"{type(self).__name__} needs a budget: pass budget=pymc_dp.PrivacyBudget(epsilon=..., delta=...)."
             )
         self.budget = budget
-        self.budget_share = _validate.positive("budget_share", budget_share)
-        if self.budget_share > 1.0:
-            raise InvalidArgument(f"budget_share must be at most 1, but is {budget_share:g}.")
+        self.budget_share = _validate.part_of_one("budget_share", budget_share)
         if unit is not None and not isinstance(unit, str):
             raise InvalidArgument(f"unit must be the name of a dim, but is a {type(unit).__name__}.")
         self.unit = unit
@@ -350,6 +348,20 @@ class DPStep(BlockedStep):
     def moves_all(self) -> bool:
         """Whether no other step moves the point between two iterations of this one."""
         return self.size == self.parameters.size
+
+    def in_order(self, setting: str, values: Any) -> Any:
+        """Return numbers by variable's name as one vector, in the order of the parameters that the step moves.
+
+        Anything but a mapping is returned as it is.
+
+        Raises
+        ------
+        InvalidArgument
+            If a name is unknown or left out, or numbers do not fit their variable.
+        """
+        if not isinstance(values, Mapping):
+            return values
+        return self.parameters.by_variable(setting, values, self._blocks)
 
     @property
     def prior(self) -> LogDensity:

@@ -19,7 +19,7 @@ Tuning iterations follow their trajectories without a test: a chain that starts 
 for tests that a long move cannot pass, and tuning draws are discarded.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar
 
 import numpy as np
@@ -60,8 +60,9 @@ class DPHMC(DPStep):
         Leapfrog steps in a trajectory, at least 1.
     step_size_jitter : float
         Relative half-width of the jitter, in [0, 1).
-    mass_matrix : ndarray, shape (parameters,) or (parameters, parameters), optional
-        Covariance of the momentum, as a diagonal or a matrix, in the order of ``model.value_vars``. A good one
+    mass_matrix : ndarray, shape (parameters,) or (parameters, parameters), or dict, optional
+        Covariance of the momentum, as a diagonal or a matrix, in the order of ``model.value_vars``; or the diagonal
+        by name of free variable, on the unconstrained scale: ``{"beta": [4.0, 1.0], "sigma": 2.0}``. A good one
         is near the inverse of the posterior covariance, from public knowledge. Default: the identity.
     gradient_share : float
         Part of the cost spent on gradients; the rest is spent on log-ratios.
@@ -108,7 +109,7 @@ class DPHMC(DPStep):
         step_size: float | None = None,
         n_leapfrog: int = 5,
         step_size_jitter: float = 0.5,
-        mass_matrix: ArrayLike | None = None,
+        mass_matrix: ArrayLike | Mapping[str, ArrayLike] | None = None,
         gradient_share: float = 0.5,
         reuse_gradient: bool = True,
         **shared: Any,
@@ -125,7 +126,7 @@ class DPHMC(DPStep):
             _validate.open_unit_interval("step_size_jitter", step_size_jitter)
         self.gradient_share = _validate.open_unit_interval("gradient_share", gradient_share)
         self.reuse_gradient = bool(reuse_gradient) and self.moves_all
-        self._kinetic_energy: QuadPotential = kinetic_energy(mass_matrix, self.size)
+        self._kinetic_energy: QuadPotential = kinetic_energy(self.in_order("mass_matrix", mass_matrix), self.size)
         self.start()
 
     @property

@@ -6,7 +6,7 @@ log-ratio an iteration. A test of the Langevin proposal's density at the noisy g
 the roles of the two points exchanged, which means gradients that were never released.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from numpy.typing import ArrayLike
@@ -59,7 +59,7 @@ class DPMALA(DPHMC):
         clip_log_ratio: float | None = None,
         step_size: float | None = None,
         step_size_jitter: float = 0.0,
-        mass_matrix: ArrayLike | None = None,
+        mass_matrix: ArrayLike | Mapping[str, ArrayLike] | None = None,
         gradient_share: float = 0.5,
         reuse_gradient: bool = True,
         **shared: Any,

@@ -13,13 +13,14 @@ symbol                    here
 Released in one iteration: one log-ratio; none for a proposal that the prior rules out.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import ArrayLike
 
 from pymc_dp.budget import ReleaseRequest
+from pymc_dp.exceptions import InvalidArgument
 from pymc_dp.parameters import FloatArray
 from pymc_dp.steps.acceptance import penalty_test
 from pymc_dp.steps.base import SHARED_STATS, DPStep, Transition
@@ -41,15 +42,16 @@ class DPPenalty(DPStep):
         the posterior is biased. A Lipschitz constant of one unit's log-likelihood never cuts.
     proposal : {"gaussian", "one-component", "guided-walk", "one-component-guided-walk"} or Proposal
         How the chain moves. The guided walks keep their direction while they are accepted.
-    proposal_scale : float or ndarray of shape (parameters,) or (parameters, parameters)
-        Standard deviations of a move, or its covariance matrix, in the order of ``model.value_vars``.
+    proposal_scale : float, ndarray of shape (parameters,) or (parameters, parameters), or dict
+        Standard deviations of a move, or its covariance matrix, in the order of ``model.value_vars``; or standard
+        deviations by name of free variable, on the unconstrained scale: ``{"beta": [0.1, 0.2], "sigma": 0.1}``.
     budget_share, unit, unit_index, clip_diagnostics, keep_releases, insecure_seed, model
         See `pymc_dp.steps.base.DPStep`.
 
     Raises
     ------
     InvalidArgument
-        If an argument is missing or out of range.
+        If an argument is missing or out of range, or belongs to `DPMinibatchPenalty`, which tests on batches.
 
     Notes
     -----
@@ -74,14 +76,20 @@ class DPPenalty(DPStep):
         *,
         clip_log_ratio: float | None = None,
         proposal: str | Proposal = "gaussian",
-        proposal_scale: ArrayLike | None = None,
+        proposal_scale: ArrayLike | Mapping[str, ArrayLike] | None = None,
         **shared: Any,
     ) -> None:
+        of_batches = [name for name in ("batch_size", "tempering", "n_units") if name in shared]
+        if of_batches:
+            raise InvalidArgument(
+                f"DPPenalty tests on all units and has no {', '.join(of_batches)}. Use DPMinibatchPenalty, the same "
+                "test on batches."
+            )
         super().__init__(vars, **shared)
         self.clip_log_ratio = required(
             "clip_log_ratio", clip_log_ratio, "how fast one unit's log-likelihood can change, per unit of distance"
         )
-        self.proposal = proposal_of(proposal, proposal_scale)
+        self.proposal = proposal_of(proposal, self.in_order("proposal_scale", proposal_scale))
         self.start()
 
     @property

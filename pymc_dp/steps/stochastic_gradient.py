@@ -22,7 +22,7 @@ whether it fits. No release is scaled after the fact without its noise.
 
 import math
 from abc import abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -128,8 +128,9 @@ class StochasticGradientStep(DPStep):
         made before need it.
     tempering : float
         Power of the likelihood in the target, above 0 and at most 1.
-    mass_matrix : ndarray, shape (parameters,) or (parameters, parameters), optional
-        Covariance of the momentum; the inverse scales the steps.
+    mass_matrix : ndarray, shape (parameters,) or (parameters, parameters), or dict, optional
+        Covariance of the momentum; the inverse scales the steps. A dict holds the diagonal by name of free variable,
+        on the unconstrained scale.
     """
 
     counts_on_batches = True
@@ -151,7 +152,7 @@ class StochasticGradientStep(DPStep):
         batch_size: int | None = None,
         n_units: int | None = None,
         tempering: float = 1.0,
-        mass_matrix: ArrayLike | None = None,
+        mass_matrix: ArrayLike | Mapping[str, ArrayLike] | None = None,
         **shared: Any,
     ) -> None:
         super().__init__(vars, **shared)
@@ -159,10 +160,8 @@ class StochasticGradientStep(DPStep):
         self.step_sizes = StepSizes.of(step_size)
         self.batches = batches_of(sampling_probability, batch_size, n_units, self.budget.relation, type(self).__name__)
         self.batch_size = batch_size
-        self.tempering = _validate.positive("tempering", tempering)
-        if self.tempering > 1.0:
-            raise InvalidArgument(f"tempering must be at most 1, but is {tempering:g}.")
-        self.mass = MassMatrix(mass_matrix, self.size)
+        self.tempering = _validate.part_of_one("tempering", tempering)
+        self.mass = MassMatrix(self.in_order("mass_matrix", mass_matrix), self.size)
 
     # What a sampler defines -------------------------------------------------------------------------------
 

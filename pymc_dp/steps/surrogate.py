@@ -190,9 +190,7 @@ class DPSurrogateHMC(DPStep):
             raise InvalidArgument("shares.curvature must be above zero for order 2, and zero for order 1.")
         self.clip_gradient = None if clip_gradient is None else clip_bound("clip_gradient", clip_gradient)
         self.clip_curvature = None if clip_curvature is None else clip_bound("clip_curvature", clip_curvature)
-        self.kept = _validate.positive("kept", kept or (0.998 if rehearsal is None else 1.0))
-        if self.kept > 1.0:
-            raise InvalidArgument(f"kept must be at most 1, but is {self.kept:g}.")
+        self.kept = _validate.part_of_one("kept", kept or (0.998 if rehearsal is None else 1.0))
         self.safety = _validate.positive("safety", safety)
         self.trajectories = None if trajectories is None else _validate.whole("trajectories", trajectories, at_least=1)
         if widen and self.order == 1:

@@ -31,9 +31,7 @@ class TemperedBatches(DPStep):
         if batch_size is None:
             raise InvalidArgument(f"{name} needs batch_size=: how many units are in a batch.")
         self.batch_size = _validate.whole("batch_size", batch_size, at_least=1)
-        self.tempering = _validate.positive("tempering", tempering)
-        if self.tempering > 1.0:
-            raise InvalidArgument(f"tempering must be at most 1, but is {tempering:g}.")
+        self.tempering = _validate.part_of_one("tempering", tempering)
         self.batches: BatchesWithoutReplacement | None = None
         if n_units is not None:
             self.batches = BatchesWithoutReplacement(self.batch_size, n_units)

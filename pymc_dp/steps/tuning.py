@@ -40,7 +40,10 @@ def kinetic_energy(mass_matrix: ArrayLike | None, size: int) -> QuadPotential:
     """
     if mass_matrix is None:
         return quad_potential(np.ones(size), is_cov=False)
-    matrix = np.asarray(mass_matrix, dtype=np.float64)
+    try:
+        matrix = np.asarray(mass_matrix, dtype=np.float64)
+    except (TypeError, ValueError):
+        raise InvalidArgument("mass_matrix must be a vector or a matrix of numbers, or a dict of them.") from None
     if matrix.shape not in ((size,), (size, size)):
         raise InvalidArgument(
             f"mass_matrix must have shape ({size},) or ({size}, {size}), one entry for each unconstrained "

@@ -310,6 +310,21 @@ def test_log_likelihoods_are_remembered_by_the_whole_point_only(logistic_rows, m
     assert sum(passes) == pytest.approx(5)
 
 
+def test_gradients_of_long_tables_keep_no_log_likelihoods(logistic_rows, monkeypatch):
+    rows = logistic_rows
+    forget(rows)
+    a, b = np.random.default_rng(3).normal(size=(2, 3))
+    kept = rows.clipped_gradient(b, 0.7, GRID), rows.clipped_log_ratio(a, b, 0.1, GRID)
+    assert rows._latest
+    forget(rows)
+    monkeypatch.setattr("pymc_dp.rows.likelihood._KEPT_UNITS", rows.n_units - 1)
+    again = rows.clipped_gradient(b, 0.7, GRID), rows.clipped_log_ratio(a, b, 0.1, GRID)
+    assert not rows._latest
+    for one, other in zip(kept, again, strict=True):
+        assert np.all(one.integers == other.integers)
+        assert one.n_clipped == other.n_clipped
+
+
 def test_rows_of_one_unit_are_summed_before_clipping():
     y = np.array([1.0, 2.0, -5.0, 0.5, 0.5])
     index = np.array([7, 7, 9, 3, 7])
@@ -320,6 +335,9 @@ def test_rows_of_one_unit_are_summed_before_clipping():
     found = rows.clipped_gradient(theta, bound, GRID)
     assert found.value[0] == pytest.approx(np.clip(per_person, -bound, bound).sum(), abs=1e-8)
     assert found.n_clipped == 2
+    batch = rows.clipped_gradient(theta, bound, GRID, units=np.array([0, 2]))
+    assert batch.value[0] == pytest.approx(np.clip([per_person[0], per_person[2]], -bound, bound).sum(), abs=1e-8)
+    assert batch.n_clipped == 1
     ratios = [-0.5 * np.sum((y - 0.5)[index == p] ** 2 - (y - 0.25)[index == p] ** 2) for p in (3, 7, 9)]
     ratio = rows.clipped_log_ratio(theta, np.array([0.5]), 0.2, GRID)
     assert ratio.value[0] == pytest.approx(np.clip(ratios, -0.2, 0.2).sum(), abs=1e-8)
@@ -332,10 +350,31 @@ def test_unit_index_may_name_a_data_variable():
     assert UnitLikelihood(model, unit_index="patient").n_units == 2
 
 
-@pytest.mark.parametrize("index", ["nobody", np.arange(3), np.linspace(0, 1, 5)])
-def test_bad_unit_index_is_refused(index):
-    with pytest.raises(InvalidArgument, match="unit_index"):
+@pytest.mark.parametrize(
+    ("index", "message"),
+    [
+        ("nobody", "names no data variable of the model; it has none"),
+        (np.arange(3), "has another length than the table"),
+        (np.ones((5, 2), dtype=int), "one whole number for each row, but has 2 axes"),
+        (np.linspace(0, 1, 5), "whole numbers, but are float64"),
+        (np.array(list("abcde")), r"np.unique\(labels, return_inverse=True\)"),
+        (list("abcde"), r"np.unique\(labels, return_inverse=True\)"),
+        ([[1, 2], [3]], "one whole number for each row"),
+    ],
+)
+def test_bad_unit_index_is_refused_with_what_to_do(index, message):
+    with pytest.raises(InvalidArgument, match=f"unit_index.*{message}") as refused:
         UnitLikelihood(gaussian_model(np.arange(5.0)), unit_index=index)
+    assert "'c'" not in str(refused.value)  # labels are data
+
+
+def test_the_names_that_unit_index_may_have_are_listed():
+    with pm.Model() as model:
+        pm.Data("patient", np.array([0, 1, 0, 1]))
+        pm.Normal("y", pm.Normal("mu"), 1.0, observed=np.arange(4.0))
+    for name in ("person", "mu"):
+        with pytest.raises(InvalidArgument, match="names no data variable of the model; it has 'patient'"):
+            UnitLikelihood(model, unit_index=name)
 
 
 def test_unit_names_another_axis():
@@ -441,8 +480,9 @@ BATCHED = {
 
 @pytest.mark.parametrize("kind", BATCHED)
 @pytest.mark.parametrize("chunk", [8192, 3, 1])
-def test_a_batch_is_the_sum_over_its_units(kind, chunk, monkeypatch):
+def test_a_batch_is_the_sum_over_its_units(kind, chunk, engine, monkeypatch):
     rows = BATCHED[kind]()
+    assert (rows._functions.lowered is not None) == (engine == "loops of its own")
     set_chunk(monkeypatch, chunk)
     theta, theta_new = np.random.default_rng(2).normal(scale=0.3, size=(2, rows.n_parameters))
     batch = np.flatnonzero(np.random.default_rng(3).random(rows.n_units) < 0.5)
@@ -498,8 +538,9 @@ def test_units_that_would_break_the_sensitivity_are_refused(units):
 
 
 @pytest.mark.parametrize("blocks", [[True, False, True], [False, True, False], [True, True, True]])
-def test_chosen_value_variables_are_clipped_by_themselves(blocks):
+def test_chosen_value_variables_are_clipped_by_themselves(blocks, engine):
     rows = UnitLikelihood(build(random_slopes_and_means))
+    assert (rows._functions.lowered is not None) == (engine == "loops of its own")
     theta = np.random.default_rng(1).normal(scale=0.3, size=rows.n_parameters)
     one_by_one = [np.array([unit]) for unit in range(rows.n_units)]
     full = np.stack([rows.clipped_gradient(theta, 1e3, GRID, units=unit).value for unit in one_by_one])
