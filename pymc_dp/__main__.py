@@ -1,11 +1,12 @@
 """The demonstration: a private run on a real survey, end to end. ``python -m pymc_dp``.
 
-Settings were chosen on simulated tables of the survey's shape (`simulated_table`), never on the survey.
+The sampler reads its settings off a simulated table of the survey's shape (`simulated_table`), never off the survey.
 """
 
 import sys
 import time
 import warnings
+from collections.abc import Mapping
 from pathlib import Path
 
 import arviz as az
@@ -17,38 +18,75 @@ from xarray import DataTree
 import pymc_dp as dp
 from pymc_dp.diagnostics import privacy_report, quality, quality_report
 
-FEATURES = ["intercept", "lncoins", "disea"]
-#: Priors of a sceptic: no effect moves the odds by more than a factor e² or so over its feature's range.
-PRIOR_STD = np.array([1.0, 0.5, 0.5])
+#: Everyday names of the survey's columns, and where each is centred and by what it is divided: round public numbers.
+COLUMNS = {
+    "intercept": ("", 0.0, 1.0),
+    "log coinsurance": ("lncoins", 2.0, 2.0),
+    "deductible plan": ("idp", 0.25, 0.43),
+    "log incentive": ("lpi", 5.0, 2.5),
+    "log max. expense": ("fmde", 4.0, 3.5),
+    "physical limits": ("physlm", 0.12, 0.33),
+    "chronic diseases": ("disea", 10.0, 7.0),
+    "health good": ("hlthg", 0.35, 0.48),
+    "health fair": ("hlthf", 0.08, 0.27),
+    "health poor": ("hlthp", 0.02, 0.14),
+}
+FEATURES = list(COLUMNS)
+PRIOR_STD = 1.0
 EPSILON, DELTA = 4.0, 1e-6
-CHAINS, TUNE, DRAWS = 4, 6, 20
+CHAINS, DRAWS = 4, 200
 OUTPUT = Path("pymc_dp_demo")
+
+Table = Mapping[str, NDArray[np.float64]]
 
 
 def survey() -> tuple[NDArray[np.float64], NDArray[np.int64]]:
-    """Return features, shape (20190, 3), and whether a doctor was visited, shape (20190,).
+    """Return features, shape (20190, 10), and whether a doctor was visited, shape (20190,).
 
-    The RAND Health Insurance Experiment as it comes with statsmodels. Features are centred and scaled by round
-    public numbers: log coinsurance rates run from 0 to log(101), the disease index from 0 to about 60.
+    The RAND Health Insurance Experiment as it comes with statsmodels.
     """
     from statsmodels.datasets import randhie  # noqa: PLC0415 an optional dependency
 
     table = randhie.load_pandas().data
-    features = features_of(table["lncoins"].to_numpy(), table["disea"].to_numpy())
-    return features, (table["mdvis"].to_numpy() > 0).astype(np.int64)
+    columns = {column: table[column].to_numpy(np.float64) for column, _, _ in list(COLUMNS.values())[1:]}
+    return features_of(columns), (table["mdvis"].to_numpy() > 0).astype(np.int64)
 
 
-def features_of(lncoins: NDArray[np.float64], disea: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Return the model's features, shape (rows, 3)."""
-    return np.column_stack([np.ones(lncoins.size), (lncoins - 2.0) / 2.0, (disea - 10.0) / 10.0])
+def features_of(table: Table) -> NDArray[np.float64]:
+    """Return the model's features, shape (rows, 10): the columns, centred and scaled by public numbers."""
+    scaled = [(table[column] - centre) / scale for column, centre, scale in list(COLUMNS.values())[1:]]
+    return np.column_stack([np.ones(scaled[0].size), *scaled])
 
 
 def simulated_table(seed: int, n: int = 20190) -> tuple[NDArray[np.float64], NDArray[np.int64]]:
-    """Return made-up data of the survey's shape: coinsurance plans of 0 to 95 %, a skewed disease index."""
+    """Return made-up data of the survey's shape, from what was public before it: no row of it is anybody's.
+
+    Plans ask for 0 to 100 % of a bill; some have a deductible, an incentive payment or a limit on expenses (logarithms
+    of dollars, zero without); the index of chronic diseases is skewed and below 60; one person in a few dozen is in
+    poor health. All columns are bounded. Coefficients are drawn from a tighter prior than the model's.
+    """
     generator = np.random.default_rng(seed)
-    rates = generator.choice([0.0, 25.0, 50.0, 95.0, 100.0], size=n, p=[0.5, 0.1, 0.1, 0.2, 0.1])
-    features = features_of(np.log1p(rates), np.minimum(generator.gamma(3.0, 3.7, size=n), 60.0))
-    coefficients = generator.normal(size=3) * PRIOR_STD
+    rate = generator.choice([0.0, 25.0, 50.0, 95.0, 100.0], size=n, p=[0.5, 0.1, 0.1, 0.2, 0.1])
+    health = generator.choice(4, size=n, p=[0.54, 0.36, 0.08, 0.02])
+
+    def dollars(without: float, log_mean: float, log_std: float, log_most: float) -> NDArray[np.float64]:
+        amount = np.clip(generator.normal(log_mean, log_std, size=n), 0.0, log_most)
+        return np.where(generator.random(n) < without, 0.0, amount)
+
+    features = features_of(
+        {
+            "lncoins": np.log1p(rate),
+            "idp": (generator.random(n) < 0.25).astype(np.float64),
+            "lpi": dollars(0.25, 6.3, 0.6, 7.2),
+            "fmde": dollars(0.4, 6.8, 0.8, 8.3),
+            "physlm": (generator.random(n) < 0.12).astype(np.float64),
+            "disea": np.minimum(generator.gamma(3.0, 3.7, size=n), 60.0),
+            "hlthg": (health == 1).astype(np.float64),
+            "hlthf": (health == 2).astype(np.float64),
+            "hlthp": (health == 3).astype(np.float64),
+        }
+    )
+    coefficients = generator.normal(size=len(FEATURES)) * np.array([0.7] + [0.3] * (len(FEATURES) - 1))
     visited = generator.random(n) < 1.0 / (1.0 + np.exp(-features @ coefficients))
     return features, visited.astype(np.int64)
 
@@ -62,38 +100,27 @@ def survey_model(features: NDArray[np.float64], visited: NDArray[np.int64]) -> p
     return model
 
 
-def private_step(budget: dp.PrivacyBudget) -> dp.DPHMC:
-    """Return the sampler with settings from simulated tables. Needs a model context."""
-    features, _ = simulated_table(seed=99)
-    return dp.DPHMC(
-        budget=budget,
-        clip_gradient=2.0,
-        clip_log_ratio=2.0,
-        step_size=0.5,
-        n_leapfrog=2,
-        mass_matrix=0.2 * features.T @ features,  # about the information of a logistic regression
-        unit="person_year",
-    )
-
-
 def main() -> None:
     """Run the demonstration."""
     began = time.perf_counter()
     say("Did people visit a doctor this year? 20,190 person-years of the RAND Health Insurance Experiment.")
     say("What is protected is one person-year: the table does not say which rows are the same person's.")
     features, visited = survey()
-    budget = dp.PrivacyBudget(epsilon=EPSILON, delta=DELTA)
+    budget = dp.PrivacyBudget(epsilon=EPSILON, delta=DELTA, data_name="RAND Health Insurance Experiment")
+    rehearsal = survey_model(*simulated_table(seed=99))
     with survey_model(features, visited):
-        step = private_step(budget)
-        say(f"\nThe plan, before anything is spent:\n{budget.plan(step, draws=DRAWS, tune=TUNE, chains=CHAINS)}\n")
-        private = pm.sample(draws=DRAWS, tune=TUNE, chains=CHAINS, step=step, compute_convergence_checks=False)
+        step = dp.DPSurrogateHMC(budget=budget, rehearsal=rehearsal, unit="person_year")
+        say(f"\nThe plan, before anything is spent:\n{budget.plan(step, draws=DRAWS, tune=0, chains=CHAINS)}\n")
+        private = pm.sample(
+            draws=DRAWS, tune=0, chains=CHAINS, cores=1, step=step, progressbar=False, compute_convergence_checks=False
+        )
     say(f"\nThe private posterior:\n{az.summary(private, round_to=3).to_string()}")
     say(f"\nWhat may be published, and what it cost:\n{privacy_report(private)}")
     say(f"\nHow good it is:\n{quality_report(private)}")
 
-    say("\nThis table is public, so for once it can be compared with an ordinary run (NUTS, no privacy):")
+    say("\nFor comparison only, and NOT PRIVATE: an ordinary run on the same table, which is public (NUTS).")
     with survey_model(features, visited):
-        open_run = pm.sample(draws=1000, tune=1000, chains=2, random_seed=1, nuts_sampler="pymc", progressbar=False)
+        open_run = pm.sample(draws=500, tune=500, chains=2, random_seed=1, nuts_sampler="pymc", progressbar=False)
     say(comparison(private, open_run))
     save(private, open_run)
     say(f"\nSaved {OUTPUT / 'private.nc'} and {OUTPUT / 'comparison.png'}. {time.perf_counter() - began:.0f} seconds.")
@@ -105,11 +132,11 @@ def comparison(private: DataTree, open_run: DataTree) -> str:
     mean, std = open_run["posterior"]["beta"].mean(over), open_run["posterior"]["beta"].std(over)
     shift = (private["posterior"]["beta"].mean(over) - mean) / std
     ratio = private["posterior"]["beta"].std(over) / std
-    lines = [f"{'':<12}{'mean':>8}{'sd':>8}{'private mean is off by':>25}{'private sd / sd':>18}"]
+    lines = [f"{'':<18}{'mean':>8}{'sd':>8}{'private mean is off by':>25}{'private sd / sd':>18}"]
     for name in FEATURES:
         one = {"feature": name}
         lines.append(
-            f"{name:<12}{float(mean.sel(one)):>8.3f}{float(std.sel(one)):>8.3f}"
+            f"{name:<18}{float(mean.sel(one)):>8.3f}{float(std.sel(one)):>8.3f}"
             f"{float(shift.sel(one)):>22.2f} sd{float(ratio.sel(one)):>18.2f}"
         )
     verdict = "usable" if quality(private).usable else "not usable as a posterior"
@@ -120,14 +147,14 @@ def save(private: DataTree, open_run: DataTree) -> None:
     """Write the publishable tree and a picture of both posteriors."""
     OUTPUT.mkdir(exist_ok=True)
     private.to_netcdf(OUTPUT / "private.nc")
-    draw_intervals({"private (DP HMC)": private, "not private (NUTS)": open_run}, OUTPUT / "comparison.png")
+    draw_intervals({"private (DPSurrogateHMC)": private, "not private (NUTS)": open_run}, OUTPUT / "comparison.png")
 
 
 def draw_intervals(runs: dict[str, DataTree], path: Path) -> None:
     """Draw means and 89 % intervals of every coefficient, one line a run."""
     from matplotlib.figure import Figure  # noqa: PLC0415 an optional dependency
 
-    figure = Figure(figsize=(7, 3), layout="constrained")
+    figure = Figure(figsize=(7, 5), layout="constrained")
     axes = figure.add_subplot(xlabel="coefficient (log odds)", yticks=range(len(FEATURES)), yticklabels=FEATURES)
     for place, (label, run) in enumerate(runs.items()):
         draws = run["posterior"]["beta"].stack(sample=("chain", "draw")).sel(feature=FEATURES).values
