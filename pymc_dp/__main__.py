@@ -1,7 +1,7 @@
 """The demonstration: a private run on a real survey, end to end. ``python -m pymc_dp``.
 
-The sampler reads clip bounds and the like off a simulated table of the survey's shape (`simulated_table`), and its other
-settings were chosen on such tables: never on the survey.
+The sampler reads clip bounds and the like off a simulated table of the survey's shape (`simulated_table`), and its
+other settings were chosen on such tables: never on the survey.
 """
 
 import sys
@@ -37,7 +37,7 @@ FEATURES = list(COLUMNS)
 PRIOR_STD = 1.0
 EPSILON, DELTA = 4.0, 1e-6
 CHAINS, DRAWS = 4, 200
-#: Chosen on six simulated tables: clip bounds that bias no mean by 0.1 posterior sd there, and a centre that has arrived.
+#: Chosen on six simulated tables: clip bounds that bias no mean by 0.1 posterior sd there, and a centre that arrives.
 SETTINGS: dict[str, Any] = {
     "kept": 0.9995,
     "centre_steps": 5,
