@@ -118,7 +118,9 @@ def sampled(x, y, make, draws, tune, epsilon=4.0, **settings):
 
 x, y = table(1)
 mean, std = laplace(x, y)
-print(f"{'sampler':<20}{'draws':>6}{'accepted':>10}{'R-hat':>8}{'ESS':>6}{'mean off by':>13}{'sd / sd of target':>20}")
+lines = [
+    f"{'sampler':<20}{'draws':>6}{'accepted':>10}{'R-hat':>8}{'ESS':>6}{'mean off by':>13}{'sd / sd of target':>20}"
+]
 for name, (draws, tune, part, make) in SAMPLERS.items():
     run = sampled(x, y, make, draws, tune, initvals={"theta": np.zeros(2)})
     q = quality(run)
@@ -127,6 +129,7 @@ for name, (draws, tune, part, make) in SAMPLERS.items():
     ratio = (theta.std(axis=0) / std).mean() * np.sqrt(part)
     share = f"{q.acceptance:.0%}" if q.tested else "-"
     print(f"{name:<20}{4 * draws:>6}{share:>10}{q.r_hat:>8.3g}{q.effective_draws:>6.0f}{off:>10.1f} sd{ratio:>20.2f}")
+print("\n".join(lines))
 
 # %% [markdown]
 # How to read this. *DPHMC*, *DPMALA* and *DPPenalty* are exact, and at this budget they have not mixed. *DPMinibatchPenalty* and
@@ -136,7 +139,7 @@ for name, (draws, tune, part, make) in SAMPLERS.items():
 # fifth column says; its draws are widened for that shift.
 #
 # The settings are sensible ones that need no data. They were not tuned one by one, and other models rank differently. What
-# does not change is that the surrogate sampler pays for each draw a hundredth of what the others pay.
+# does not change is that the surrogate sampler pays mostly once, and little for each draw.
 
 # %% [markdown]
 # ## What noise costs in acceptance
@@ -215,8 +218,8 @@ for label, spread in (("Poisson", 0.0), ("overdispersed", 1.5)):
         print(f"{label:<14}{y.max():>8}{quantile:>10}{bound:>7.1f}{bias:>7.2f}{forced:>8.2f}")
 
 # %% [markdown]
-# For counts from the model a bound that cuts nothing is affordable. For overdispersed ones every bound hurts: the honest choices are a
-# likelihood with the right tail (negative binomial) or a public cap on the counts, with a result about capped counts. Whatever
+# For counts from the model a bound that cuts nothing is affordable. For overdispersed ones none of these bounds keeps both errors below half
+# a standard deviation, and with heavier tails it gets much worse: the honest choices are a likelihood with the right tail (negative binomial) or a public cap on the counts, with a result about capped counts. Whatever
 # it is, choose it on made-up tables, with the tail that the real one *may* have, and state it.
 #
 # With Poisson counts the sampler finds its bounds by itself, from a rehearsal with other coefficients:

@@ -234,7 +234,7 @@ plain = private["unwidened"]["theta"].std(("chain", "draw")).values
 # %%
 with visit_model(features, visited):
     open_run = pm.sample(
-        draws=400, tune=400, chains=2, cores=1, random_seed=1, nuts_sampler="pymc", progressbar=False
+        draws=300, tune=300, chains=2, cores=1, random_seed=1, nuts_sampler="pymc", progressbar=False
     )  # fmt: skip
 
 over = ("chain", "draw")
