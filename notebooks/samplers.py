@@ -128,7 +128,9 @@ for name, (draws, tune, part, make) in SAMPLERS.items():
     off = np.abs(theta.mean(axis=0) - mean).max() / std.min()
     ratio = (theta.std(axis=0) / std).mean() * np.sqrt(part)
     share = f"{q.acceptance:.0%}" if q.tested else "-"
-    print(f"{name:<20}{4 * draws:>6}{share:>10}{q.r_hat:>8.3g}{q.effective_draws:>6.0f}{off:>10.1f} sd{ratio:>20.2f}")
+    lines.append(
+        f"{name:<20}{4 * draws:>6}{share:>10}{q.r_hat:>8.3g}{q.effective_draws:>6.0f}{off:>10.1f} sd{ratio:>20.2f}"
+    )
 print("\n".join(lines))
 
 # %% [markdown]

@@ -127,11 +127,9 @@ def main() -> None:
     say(f"\nHow good it is:\n{quality_report(private)}")
 
     say(
-        "\nFor comparison only, and NOT PRIVATE: the exact posterior mode of the same table, which is public, and the normal"
+        "\nFor comparison only, and NOT PRIVATE: the posterior mode and standard deviations of this table, which is public."
     )
-    say(
-        "approximation there (Laplace; with 20,190 rows the posterior is as good as normal. The tutorial compares with NUTS)."
-    )
+    say("(Normal approximation: with 20,190 rows the posterior is as good as normal. The tutorial compares with NUTS.)")
     open_run = not_private(features, visited)
     say(comparison(private, open_run))
     save(private, open_run)
