@@ -126,9 +126,7 @@ def main() -> None:
     say(f"\nWhat may be published, and what it cost:\n{privacy_report(private)}")
     say(f"\nHow good it is:\n{quality_report(private)}")
 
-    say(
-        "\nFor comparison only, and NOT PRIVATE: the posterior mode and standard deviations of this table, which is public."
-    )
+    say("\nFor comparison only, and NOT PRIVATE: posterior mode and standard deviations of this public table.")
     say("(Normal approximation: with 20,190 rows the posterior is as good as normal. The tutorial compares with NUTS.)")
     open_run = not_private(features, visited)
     say(comparison(private, open_run))
