@@ -166,8 +166,8 @@ for seed in (1, 2):
 # %% [markdown]
 # "Means off by" is the root mean square over coefficients, in standard deviations of the posterior without privacy. Two tables are
 # few to choose by, and differences of a tenth are noise; look at more of them when it matters. Look above all at whether a run
-# *failed*: hardly any acceptance, R-hat far above 1. Then the way to the centre was lost, which happens with rare indicators and
-# noisy steps ("Control variates" says why). Fewer steps, tighter bounds and a larger share for the centre make it rarer.
+# *failed*: hardly any acceptance, R-hat far above 1. Then the centre was too far off ("Control variates" says why). Tighter bounds
+# and a larger share for the centre make it rarer.
 
 # %% [markdown]
 # ## The plan, before anything is spent

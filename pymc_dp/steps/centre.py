@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 _AVERAGED = 3
 _PRIOR_QUANTILE = 0.9
 _LEAST_RATIO = 0.02
+_LEAST_OF_MODE = 0.5
 #: Part of the centre's cost for the curvature at the prior's point.
 EARLY_CURVATURE_SHARE = 0.15
 #: How many of the steps are the last ones, and how much more each of them may cost, by whether rows are simulated.
@@ -70,7 +71,7 @@ def _by_newton_steps(step: "DPSurrogateHMC") -> tuple[FloatArray, Scale]:
     units = step.made_up.at(theta)
     own_mode = mode_of(units, prior, theta, step.n_units)
     scale = scale_of(units, own_mode, kept=step.kept, with_curvature=step.order == 2)
-    information_at = _information(step, units, scale)
+    information_at = _information(step, units, scale, own_mode)
     visited = []
     for kind in _kinds(step, simulated=False):
         centre = Centre(theta, scale.directions, step.centre_at(theta, scale).clip_gradient)
@@ -80,12 +81,16 @@ def _by_newton_steps(step: "DPSurrogateHMC") -> tuple[FloatArray, Scale]:
     return np.mean(visited[-_AVERAGED:], axis=0), scale
 
 
-def _information(step: "DPSurrogateHMC", units: PublicUnits, scale: Scale) -> Callable[[FloatArray], FloatArray]:
+def _information(
+    step: "DPSurrogateHMC", units: PublicUnits, scale: Scale, own_mode: FloatArray
+) -> Callable[[FloatArray], FloatArray]:
     """Return the curvature of the log-likelihood of all units, about, as a function of the parameters.
 
     Made-up units know how it changes with the parameters, but may have groups of other sizes or covariates of another
     spread than the protected ones. So the curvature is released once, at the prior's point, and the ratio of the two
-    is kept from there on. What does not rise above the noise is left as the made-up units have it.
+    is kept from there on. What does not rise above the noise is left as the made-up units have it. Where a noisy step
+    has led far away, curvature vanishes (a logistic regression saturates) and the next step would lead further: so it
+    is never taken for much less than at the made-up units' own mode.
     """
     theta = step.prior_point
     bound = curvature_bound(units, theta, scale.directions, 1.0)
@@ -99,10 +104,19 @@ def _information(step: "DPSurrogateHMC", units: PublicUnits, scale: Scale) -> Ca
     root = np.linalg.inv(np.linalg.cholesky(made_up[known]))
     ratio = positive_definite(root @ informed[known] @ root.T, floor=_LEAST_RATIO)
 
+    def corrected(at: FloatArray) -> FloatArray:
+        factor = np.linalg.cholesky(step.n_units * expected_curvature(units, at)[known])
+        informed_there: FloatArray = factor @ ratio @ factor.T
+        return informed_there
+
+    least = np.linalg.cholesky(corrected(own_mode))
+    relative = np.linalg.inv(least)
+
     def information(at: FloatArray) -> FloatArray:
-        found = step.n_units * expected_curvature(units, at)
-        factor = np.linalg.cholesky(found[known])
-        found[known] = factor @ ratio @ factor.T
+        values, vectors = np.linalg.eigh(relative @ corrected(at) @ relative.T)
+        factor = least @ (vectors * np.sqrt(np.maximum(values, _LEAST_OF_MODE)))
+        found = np.zeros_like(made_up)
+        found[known] = factor @ factor.T
         return found
 
     return information

@@ -101,8 +101,8 @@ class DPSurrogateHMC(DPStep):
         Bounds of one unit's score and curvature along the directions. Default: bounds that the part `kept` of the
         made-up units keep. A unit beyond them counts less in the whole likelihood.
     kept : float, optional
-        Part of the made-up units that the bounds do not cut, in (0, 1]. Default: all of a rehearsal, for in regressions
-        the few that are cut are not cut at random; 0.998 of rows that the model makes up.
+        Part of the made-up units that the bounds do not cut, in (0, 1]. Default: 0.9995 of a rehearsal, for in
+        regressions the few that are cut are not cut at random; 0.998 of rows that the model makes up.
     safety : float
         The bound of one unit's remainder is this times the largest among made-up units.
     trajectories : int, optional
@@ -190,7 +190,7 @@ class DPSurrogateHMC(DPStep):
             raise InvalidArgument("shares.curvature must be above zero for order 2, and zero for order 1.")
         self.clip_gradient = None if clip_gradient is None else clip_bound("clip_gradient", clip_gradient)
         self.clip_curvature = None if clip_curvature is None else clip_bound("clip_curvature", clip_curvature)
-        self.kept = _validate.part_of_one("kept", kept or (0.998 if rehearsal is None else 1.0))
+        self.kept = _validate.part_of_one("kept", kept or (0.998 if rehearsal is None else 0.9995))
         self.safety = _validate.positive("safety", safety)
         self.trajectories = None if trajectories is None else _validate.whole("trajectories", trajectories, at_least=1)
         if widen and self.order == 1:

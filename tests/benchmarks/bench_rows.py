@@ -1,6 +1,6 @@
 """How long a clipped gradient sum takes, beside PyMC's own gradient of the same model in the same process.
 
-Run ``OPENBLAS_NUM_THREADS=1 NUMBA_NUM_THREADS=1 python -m uv run pytest tests/benchmarks/bench_rows.py
+Run ``OPENBLAS_NUM_THREADS=1 NUMBA_NUM_THREADS=1 python -m uv run pytest -n 0 tests/benchmarks/bench_rows.py
 --benchmark-group-by=param:family --benchmark-columns=min,median``: the ratios within a group are what counts.
 """
 

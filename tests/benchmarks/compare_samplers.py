@@ -15,7 +15,7 @@ import numpy as np
 import pymc as pm
 
 import pymc_dp as dp
-from pymc_dp.__main__ import DELTA, SETTINGS, simulated_table, survey, survey_model
+from pymc_dp.__main__ import DELTA, simulated_table, survey, survey_model
 from pymc_dp.diagnostics import quality
 from pymc_dp.steps.rehearsal import scale_of
 
@@ -42,7 +42,7 @@ SAMPLERS = {
             "proposal_scale": 9.0 * np.linalg.inv(INFORMATION),
         },
     ),
-    "DPSurrogateHMC": (200, 0, dp.DPSurrogateHMC, SETTINGS),
+    "DPSurrogateHMC": (200, 0, dp.DPSurrogateHMC, {}),
 }
 
 
