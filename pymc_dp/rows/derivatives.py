@@ -3,7 +3,6 @@
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
-import numpy as np
 import pytensor
 import pytensor.tensor as pt
 from pymc.pytensorf import compile as pymc_compile
@@ -95,11 +94,3 @@ def packed_pairs(size: int) -> Iterator[tuple[int, int, float]]:
     for i in range(size):
         for j in range(i, size):
             yield i, j, 1.0 if i == j else 2.0**0.5
-
-
-def unpacked(packed: FloatArray, size: int) -> FloatArray:
-    """Return the symmetric matrix of `packed_pairs`."""
-    matrix = np.empty((size, size))
-    for value, (i, j, factor) in zip(packed, packed_pairs(size), strict=True):
-        matrix[i, j] = matrix[j, i] = value / factor
-    return matrix

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from pymc_dp.exceptions import UnsupportedModel
 from pymc_dp.release import Centre, Prediction
 from pymc_dp.rows import PublicUnits, Rehearsal, Simulation, UnitLikelihood
-from pymc_dp.rows.derivatives import unpacked
+from pymc_dp.steps.rehearsal import unpacked
 
 N, SIZE = 150, 3
 GENERATOR = np.random.default_rng(0)
