@@ -10,6 +10,7 @@ from pymc_dp.release.interface import Centre
 from pymc_dp.steps.base import PublicUnits
 from pymc_dp.steps.rehearsal import (
     Scale,
+    climbed,
     curvature_bound,
     expected_curvature,
     mode_of,
@@ -150,18 +151,10 @@ def _by_simulation(step: "DPSurrogateHMC") -> tuple[FloatArray, Scale]:
 
 def _mode_of_surrogate(step: "DPSurrogateHMC", surrogate: WeightedRows, theta: FloatArray) -> FloatArray:
     """Return the surrogate's mode: steps with the information of rows simulated where they start, and backtracking."""
-    value = surrogate.log_density(theta)
-    for _ in range(_MODE_ITERATIONS):
-        scores = step.made_up.at(theta).scores(theta)
+
+    def step_at(at: FloatArray) -> FloatArray:
+        scores = step.made_up.at(at).scores(at)
         information = step.n_units * positive_definite(scores.T @ scores / len(scores), floor=1e-10)
-        move = np.linalg.solve(information, surrogate.gradient(theta))
-        shorter = 1.0
-        while shorter > 1e-6 and not surrogate.log_density(theta + shorter * move) > value:
-            shorter *= 0.5
-        if shorter <= 1e-6:
-            break
-        theta = theta + shorter * move
-        gain, value = surrogate.log_density(theta) - value, surrogate.log_density(theta)
-        if gain < 1e-3:
-            break
-    return theta
+        return np.linalg.solve(information, surrogate.gradient(at))
+
+    return climbed(surrogate.log_density, step_at, theta, most_steps=_MODE_ITERATIONS, least_gain=1e-3)

@@ -4,6 +4,7 @@ All of it is public. Where a table is the user's, everything is read off at that
 the made-up responses need no relation to the protected ones beyond their kind.
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
@@ -147,19 +148,33 @@ def mode_of(units: PublicUnits, prior: LogDensity, theta: FloatArray, n_units: i
     def log_density(at: FloatArray) -> float:
         return prior.log_density(at) + weight * float(np.sum(units.log_likelihoods(at)))
 
+    def step_at(at: FloatArray) -> FloatArray:
+        gradient = prior.gradient(at) + weight * units.scores(at).sum(axis=0)
+        return newton_step(units, prior, at, gradient, n_units * expected_curvature(units, at))
+
+    return climbed(log_density, step_at, theta, most_steps=_MODE_ITERATIONS, least_gain=1e-6)
+
+
+def climbed(
+    log_density: Callable[[FloatArray], float],
+    step_at: Callable[[FloatArray], FloatArray],
+    theta: FloatArray,
+    *,
+    most_steps: int,
+    least_gain: float,
+) -> FloatArray:
+    """Return where steps lead that are halved until they go uphill, until one gains less than `least_gain`."""
     value = log_density(theta)
-    for _ in range(_MODE_ITERATIONS):
-        information = expected_curvature(units, theta)
-        gradient = prior.gradient(theta) + weight * units.scores(theta).sum(axis=0)
-        step = newton_step(units, prior, theta, gradient, n_units * information)
+    for _ in range(most_steps):
+        step = step_at(theta)
         shorter = 1.0
         while shorter > 1e-6 and not log_density(theta + shorter * step) > value:
             shorter *= 0.5
         if shorter <= 1e-6:
             break
         theta = theta + shorter * step
-        gain, value = log_density(theta) - value, log_density(theta)
-        if gain < 1e-6:
+        before, value = value, log_density(theta)
+        if value - before < least_gain:
             break
     return theta
 
