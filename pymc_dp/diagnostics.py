@@ -19,6 +19,8 @@ from pymc_dp.accounting import gaussian_epsilon
 _GOOD_R_HAT = 1.05
 _GOOD_EFFECTIVE_DRAWS = 200
 _HARMLESS_CLIP_FRACTION = 0.01
+#: In posterior standard deviations.
+_HARMLESS_CLIP_BIAS, _GOOD_CENTRE_DISTANCE = 0.5, 3.0
 #: How the kinds of several steps' releases end.
 _ORDINAL = re.compile(r"_\d+$")
 _OWN_GROUPS = {
@@ -60,10 +62,17 @@ class Quality:
         Released share of clipped units, and the standard deviation of its noise, by kind of release.
     diverging : float
         Share of trajectories that left the numbers.
+    clip_bias, clip_bias_noise_std : float
+        By how many posterior standard deviations clip bounds may have moved the mean of all draws, about, and the
+        noise of that figure. Not a number where the sampler does not say.
+    centre_distance : float
+        From the centre of an expansion to the mode of the surrogate, in posterior standard deviations, root mean square
+        over directions. Not a number for other samplers.
     tested : bool
         Whether moves passed an acceptance test. Without one, clipped gradients bias the draws, and so does the step.
     biased : bool
-        More than 1 % of the units were clipped in log-ratios, beyond the noise of that figure.
+        More than 1 % of the units were clipped in log-ratios, or clip bounds may have moved the mean by more than half
+        a standard deviation, beyond the noise of these figures.
     usable : bool
         R-hat below 1.05, at least 200 effective draws, and not biased.
     """
@@ -76,10 +85,15 @@ class Quality:
     clip_fractions: dict[str, tuple[float, float]]
     diverging: float = 0.0
     tested: bool = True
+    clip_bias: float = math.nan
+    clip_bias_noise_std: float = math.nan
+    centre_distance: float = math.nan
 
     @property
     def biased(self) -> bool:
         """Whether clipping of what the draws depend on moves the posterior: without a test, that of gradients, too."""
+        if self.clip_bias - 3.0 * self.clip_bias_noise_std > _HARMLESS_CLIP_BIAS:
+            return True
         return any(
             fraction - 3.0 * (noise_std if math.isfinite(noise_std) else 0.0) > _HARMLESS_CLIP_FRACTION
             for kind, (fraction, noise_std) in self.clip_fractions.items()
@@ -109,7 +123,10 @@ def quality(tree: DataTree) -> Quality:
         effective_draws=_extreme(az.ess(_chains(tree)), min),
         test_noise=float(stats["noise_std"].median()),
         clip_fractions=_clip_fractions(tree),
-        diverging=float(stats["diverging"].mean()) if "diverging" in stats else 0.0,
+        diverging=_mean_of(stats, "diverging", 0.0),
+        clip_bias=_mean_of(stats, "clip_bias", math.nan),
+        clip_bias_noise_std=_mean_of(stats, "clip_bias_noise_std", math.nan),
+        centre_distance=_mean_of(stats, "centre_distance", math.nan),
         tested=not any(
             str(name).startswith("acceptance_test") and test == "none" for name, test in tree["privacy"].attrs.items()
         ),
@@ -182,6 +199,17 @@ def quality_report(tree: DataTree) -> str:
         lines.append(f"noise of the acceptance test: {found.test_noise:.2f} (median; up to about 1 is good)")
     for kind, (fraction, noise_std) in found.clip_fractions.items():
         lines.append(f"clipped units in a {kind.replace('_', '-')}: {fraction:.2%} ± {noise_std:.2%} (released)")
+    if math.isfinite(found.clip_bias):
+        lines.append(
+            f"clip bounds may have moved the means by about {max(0.0, found.clip_bias):.2f} ± "
+            f"{found.clip_bias_noise_std:.2f} posterior sd (released)"
+        )
+    if found.centre_distance > _GOOD_CENTRE_DISTANCE:
+        lines.append(
+            f"THE CENTRE IS FAR: {found.centre_distance:.1f} posterior sd from the surrogate's mode, root mean square. "
+            "Tests are noisy then, and it may be lost: see whether the last points of centre_position in the releases "
+            "agree. A rehearsal of the same kind as the table, a larger epsilon or Shares.centre help."
+        )
     if found.diverging > 0.0:
         lines.append(
             f"{found.diverging:.0%} of the trajectories diverged: use a smaller step size or larger mass_matrix"
@@ -209,6 +237,8 @@ def _what_would_help(tree: DataTree, found: Quality) -> list[str]:
     if not found.tested:
         return ["What would make it usable with this sampler: more draws, or steps as large as their bias allows."]
     if found.acceptance == 0.0:
+        if math.isfinite(found.centre_distance):
+            return ["Nothing was accepted: spend more on the centre (Shares.centre), or use fewer draws."]
         return ["Nothing was accepted: use smaller moves (step_size, mass_matrix) and fewer draws first."]
     facts = tree["privacy"].attrs
     if not math.isfinite(found.test_noise) or facts["rho"] <= 0.0:
@@ -268,6 +298,10 @@ def maximum_mean_discrepancy(draws: np.ndarray, reference: np.ndarray) -> float:
         n = len(sample)
         within.append((kernel(sample, sample).sum() - n) / (n * (n - 1)))
     return math.sqrt(max(0.0, sum(within) - 2.0 * kernel(draws, reference).mean()))
+
+
+def _mean_of(stats: Any, name: str, otherwise: float) -> float:
+    return float(stats[name].mean()) if name in stats else otherwise
 
 
 def _chains(tree: DataTree) -> Any:

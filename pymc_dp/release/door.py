@@ -6,6 +6,7 @@ passed `Door._noisy`, which draws noise in proportion to the sensitivity that th
 
 import math
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from fractions import Fraction
 from typing import Protocol
 
@@ -95,6 +96,10 @@ class Expansion(Protocol):
 
     def curvature(self, grid: float) -> ClippedSum:
         """Return the sum of weighted curvatures."""
+        ...
+
+    def excess(self, grid: float) -> ClippedSum:
+        """Return the sum of what weights have taken off scores, each less a half."""
         ...
 
     def residual(self, old: Prediction, new: Prediction, bound: float, grid: float) -> ClippedSum:
@@ -269,6 +274,17 @@ class MeteredDoor:
         grid = self._grid_of_sum(centre.clip_curvature, noise_multiplier)
         clipped_sum = self._rows.expansion(centre).curvature(grid)
         return self._released(kind, clipped_sum, noise_multiplier, centre.theta)
+
+    @_silently
+    def excess(self, centre: Centre, noise_multiplier: float) -> Release:
+        """Release how much of the scores weights have taken off. See `pymc_dp.release.interface.Door`."""
+        if self._relation != "substitute":
+            raise PrivacyError("What weights take off is released relative to the number of units, which is protected.")
+        _check_bound(centre.clip_gradient)
+        self._spend("excess", noise_multiplier)
+        clipped_sum = self._rows.expansion(centre).excess(self._grid_of_sum(0.5, noise_multiplier))
+        less_a_half = self._released("excess", clipped_sum, noise_multiplier, centre.theta)
+        return replace(less_a_half, value=less_a_half.value + 0.5 * self._rows.n_units)
 
     @_silently
     def residual(

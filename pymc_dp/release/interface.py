@@ -185,6 +185,14 @@ class Door(Protocol):
         """
         ...
 
+    def excess(self, centre: Centre, noise_multiplier: float) -> Release:
+        """Release the sum over units of what weights take off scores at a centre, in units of the bound.
+
+        A unit counts at most 1: those beyond twice the bound count as if they were at twice the bound. Only where the
+        number of units is public.
+        """
+        ...
+
     def residual(
         self, centre: Centre, old: Prediction, new: Prediction, bound: float, noise_multiplier: float
     ) -> Release:

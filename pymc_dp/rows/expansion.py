@@ -1,8 +1,9 @@
 """Every unit's log-likelihood expanded around a centre: what is summed once, and what each test has to add.
 
-A unit whose score or curvature is too large is not cut there alone: a cut score would leave a first-order remainder
-in every later test. Its whole log-likelihood is weighted down instead, once, by a weight in (0, 1], in the score, in
-the curvature and in the remainders alike: the sums fit together, for the likelihood of weighted units.
+A unit whose score is too large is not cut there alone: a cut score would leave a first-order remainder in every
+later test. Its whole log-likelihood is weighted down instead, once, by a weight in (0, 1], in the score, in the
+curvature and in the remainders alike: the sums fit together, for the likelihood of weighted units. A weighted
+curvature that is still too large is cut alone, for what it leaves to the tests is of second order and biases nothing.
 """
 
 from collections.abc import Iterator
@@ -117,7 +118,8 @@ class UnitExpansion:
     def __init__(self, units: Units, centre: Centre) -> None:
         self._units = units
         self._centre = centre
-        self.weights = np.ones(units.n_units)
+        #: What the log-likelihood of each unit counts, and what its curvature counts.
+        self.weights, self.curvature_weights = np.ones(units.n_units), np.ones(units.n_units)
         self._values = units.all_log_likelihoods(centre.theta)
         self._pair: dict[bytes, FloatArray] = {}
         size = units.n_parameters
@@ -126,11 +128,14 @@ class UnitExpansion:
             squares = np.zeros(weights.size)
             kernels.add_squares(self._score_of(chunk), squares)
             kernels.lower_weights(squares, kernels.shrunk(centre.clip_gradient, 2 * size), weights)
+            of_curvatures = self.curvature_weights[chunk.units]
+            of_curvatures[:] = weights
             if np.isfinite(centre.clip_curvature):
                 squares = np.zeros(weights.size)
                 kernels.add_squares(self._curvature_of(chunk), squares)
-                kernels.lower_weights(squares, kernels.shrunk(centre.clip_curvature, 2 * size**2), weights)
-        self.weights[~np.isfinite(self._values)] = 0.0
+                kernels.lower_weights(squares, kernels.shrunk(centre.clip_curvature, 2 * size**2), of_curvatures)
+        unknown = ~np.isfinite(self._values)
+        self.weights[unknown] = self.curvature_weights[unknown] = 0.0
         self.n_weighted_down = int(np.count_nonzero(self.weights < 1.0))
 
     def score(self, grid: float) -> ClippedSum:
@@ -145,8 +150,24 @@ class UnitExpansion:
         size = self._units.n_parameters
         total = np.zeros(size * (size + 1) // 2, dtype=np.int64)
         for chunk in self._units.derivatives_by_chunk():
-            kernels.add_vectors(self._curvature_of(chunk), self.weights[chunk.units], 1.0 / grid, total)
-        return ClippedSum(total, grid, self._centre.clip_curvature, self.n_weighted_down)
+            kernels.add_vectors(self._curvature_of(chunk), self.curvature_weights[chunk.units], 1.0 / grid, total)
+        n_clipped = int(np.count_nonzero(self.curvature_weights < 1.0))
+        return ClippedSum(total, grid, self._centre.clip_curvature, n_clipped)
+
+    def excess(self, grid: float) -> ClippedSum:
+        """Return the sum of what weights have taken off scores: in units of their bound, at most 1, and less a half.
+
+        Between neighbouring tables of equal size a sum of numbers between 0 and 1 moves by at most 1, which is twice
+        the bound of what is left when a half is taken off each.
+        """
+        total = np.zeros(1, dtype=np.int64)
+        for chunk in self._units.derivatives_by_chunk():
+            weights = self.weights[chunk.units]
+            squares, found = np.zeros(weights.size), np.empty(weights.size)
+            kernels.add_squares(self._score_of(chunk), squares)
+            kernels.excesses(squares, weights, self._centre.clip_gradient, found)
+            kernels.add_vectors(found[:, None] - 0.5, np.ones(weights.size), 1.0 / grid, total)
+        return ClippedSum(total, grid, 0.5, self.n_weighted_down)
 
     def residual(self, old: Prediction, new: Prediction, bound: float, grid: float) -> ClippedSum:
         """Return the sum of what the expansion misses of every unit's weighted log-ratio, clipped to `bound`.
@@ -170,11 +191,12 @@ class UnitExpansion:
         found = np.empty_like(values)
         for chunk in self._units.derivatives_by_chunk():
             slopes, curvatures = chunk.along(self._centre.theta, prediction.direction)
-            if not prediction.with_curvature:
-                curvatures = np.zeros_like(slopes)
             of_units = chunk.units
+            weights, of_curvatures = self.weights[of_units], self.curvature_weights[of_units]
+            if not prediction.with_curvature:
+                of_curvatures = np.zeros_like(of_curvatures)
             kernels.weighted_remainders(
-                values[of_units], slopes, curvatures, self.weights[of_units], prediction.offset, found[of_units]
+                values[of_units] - prediction.offset, slopes, curvatures, weights, of_curvatures, found[of_units]
             )
         return found
 

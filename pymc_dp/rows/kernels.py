@@ -152,11 +152,26 @@ def lower_weights(squares: FloatArray, bound: float, weights: FloatArray) -> Non
 
 
 @njit(nogil=True, fastmath=False, cache=True)
+def excesses(squares: FloatArray, weights: FloatArray, bound: float, out: FloatArray) -> None:
+    """Write what weights have taken off vectors of squared norm `squares`, in units of `bound` and at most 1."""
+    for i in range(squares.size):
+        excess = (1.0 - weights[i]) * math.sqrt(squares[i]) / bound
+        out[i] = excess if excess < 1.0 else 1.0  # a unit that is not finite has lost all
+
+
+@njit(nogil=True, fastmath=False, cache=True)
 def weighted_remainders(
-    values: FloatArray, slopes: FloatArray, curvatures: FloatArray, weights: FloatArray, offset: float, out: FloatArray
+    values: FloatArray,
+    slopes: FloatArray,
+    curvatures: FloatArray,
+    weights: FloatArray,
+    curvature_weights: FloatArray,
+    out: FloatArray,
 ) -> None:
-    """Write ``weight (value - slope + curvature / 2 - offset)`` of every unit; a weight of 0 silences the unit."""
+    """Write every unit's weighted value less slope, plus half its weighted curvature; a weight of 0 silences."""
     for i in range(values.size):
         out[i] = 0.0
         if weights[i] > 0.0:
-            out[i] = weights[i] * (values[i] - slopes[i] + 0.5 * curvatures[i] - offset)
+            out[i] = weights[i] * (values[i] - slopes[i])
+        if curvature_weights[i] > 0.0:
+            out[i] += 0.5 * curvature_weights[i] * curvatures[i]

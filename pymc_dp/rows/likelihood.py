@@ -338,7 +338,8 @@ class UnitLikelihood:
             slope, curvature = self._derivatives.along(*values, *values, *row)
             kernels.times_matrix(np.ones((1, 1)), np.ones((1, 1)), np.ones((1, 1)))
             kernels.lower_weights(slope, 1.0, np.ones(1))
-            kernels.weighted_remainders(slope, slope, curvature, np.ones(1), 0.0, np.empty(1))
+            kernels.weighted_remainders(slope, slope, curvature, np.ones(1), np.ones(1), np.empty(1))
+            kernels.excesses(slope, np.ones(1), 1.0, np.empty(1))
 
     @property
     def observed_leaves(self) -> list[tuple[str, int]] | None:

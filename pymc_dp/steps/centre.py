@@ -1,12 +1,14 @@
 """The way to a centre: a few noisy scores, each followed to the mode of what it lets one believe."""
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
+from numpy.typing import NDArray
 
 from pymc_dp.parameters import FloatArray
-from pymc_dp.release.interface import Centre
+from pymc_dp.release.interface import Centre, Release
 from pymc_dp.steps.base import PublicUnits
 from pymc_dp.steps.rehearsal import (
     Scale,
@@ -30,10 +32,33 @@ _PRIOR_QUANTILE = 0.9
 _LEAST_RATIO = 0.02
 _LEAST_OF_MODE = 0.5
 #: Part of the centre's cost for the curvature at the prior's point.
-EARLY_CURVATURE_SHARE = 0.15
+EARLY_CURVATURE_SHARE = 0.1
 #: How many of the steps are the last ones, and how much more each of them may cost, by whether rows are simulated.
-_LAST_STEPS = {False: (3, 2.0), True: (2, 8.0)}
+_LAST_STEPS = {False: (3, 3.0), True: (2, 8.0)}
 _MODE_ITERATIONS = 60
+_STEP_REPETITIONS = 6
+
+
+@dataclass(frozen=True, eq=False)
+class WayToCentre:
+    """A private centre, and what was released on the way there.
+
+    Attributes
+    ----------
+    theta : ndarray, shape (parameters,)
+        The centre.
+    scale : Scale
+        Directions and bounds that suit it.
+    information : ndarray, shape (parameters, parameters)
+        The curvature of the log-likelihood of all units there, as far as it is known.
+    scores : tuple of Release
+        Those along the same directions, with the same bound, as the score at the centre will be.
+    """
+
+    theta: FloatArray
+    scale: Scale
+    information: FloatArray
+    scores: tuple[Release, ...] = ()
 
 
 def centre_schedule(steps: int, *, simulated: bool) -> list[tuple[str, int, float]]:
@@ -56,14 +81,14 @@ def _kinds(step: "DPSurrogateHMC", *, simulated: bool) -> list[str]:
     return [kind for kind, count, _ in centre_schedule(step.centre_steps, simulated=simulated) for _ in range(count)]
 
 
-def find_centre(step: "DPSurrogateHMC") -> tuple[FloatArray, Scale]:
+def find_centre(step: "DPSurrogateHMC") -> WayToCentre:
     """Return a private centre, and directions and bounds that suit it."""
     if step.made_up.depends_on_parameters:
         return _by_simulation(step)
     return _by_newton_steps(step)
 
 
-def _by_newton_steps(step: "DPSurrogateHMC") -> tuple[FloatArray, Scale]:
+def _by_newton_steps(step: "DPSurrogateHMC") -> WayToCentre:
     """Follow noisy scores with the curvature of the user's made-up units, which is free.
 
     Directions and bounds are those of the made-up table at its own posterior mode.
@@ -73,13 +98,62 @@ def _by_newton_steps(step: "DPSurrogateHMC") -> tuple[FloatArray, Scale]:
     own_mode = mode_of(units, prior, theta, step.n_units)
     scale = scale_of(units, own_mode, kept=step.kept, with_curvature=step.order == 2)
     information_at = _information(step, units, scale, own_mode)
-    visited = []
+    visited, scores = [], []
     for kind in _kinds(step, simulated=False):
         centre = Centre(theta, scale.directions, step.centre_at(theta, scale).clip_gradient)
-        gradient = scale.gradient(step.release_score(centre, kind).value) + prior.gradient(theta)
-        theta = theta + newton_step(units, prior, theta, gradient, information_at(theta))
+        scores.append(step.release_score(centre, kind))
+        gradient = scale.gradient(scores[-1].value) + prior.gradient(theta)
+        theta = theta + _consistent_step(step, units, theta, gradient, information_at)
         visited.append(theta)
-    return np.mean(visited[-_AVERAGED:], axis=0), scale
+    theta = np.mean(visited[-_AVERAGED:], axis=0)
+    return WayToCentre(theta, scale, information_at(theta), tuple(scores))
+
+
+def _consistent_step(
+    step: "DPSurrogateHMC",
+    units: PublicUnits,
+    theta: FloatArray,
+    gradient: FloatArray,
+    information_at: Callable[[FloatArray], FloatArray],
+) -> FloatArray:
+    """Return a Newton step with the mean curvature on its own way, which is found by repetition.
+
+    Where the curvature grows along the step, as in a Poisson regression, a step by the curvature at its beginning
+    leads too far, and where it falls, not far enough.
+    """
+    way = newton_step(units, step.prior, theta, gradient, information_at(theta))
+    for _ in range(_STEP_REPETITIONS):
+        # Simpson's rule: exact up to cubic changes of the curvature.
+        information = (
+            information_at(theta) + 4.0 * information_at(theta + 0.5 * way) + information_at(theta + way)
+        ) / 6
+        before, way = way, newton_step(units, step.prior, theta, gradient, information)
+        way = 0.5 * (before + way)
+    return way
+
+
+def pooled_score(
+    way: WayToCentre, units: PublicUnits, n_units: int, score: Release, information: FloatArray
+) -> tuple[FloatArray, float]:
+    """Return the score at the centre as all releases together tell it, and the standard deviation of its noise.
+
+    A score released at another point is carried to the centre by the curvature that was released. What that misses is
+    of second order in the distance; it is taken from made-up units and counts like noise. So scores from the first,
+    long steps hardly count, and those from near the centre count by their noise.
+    """
+    there, scale = score.where[0], way.scale
+    at_centre, bend = units.scores(there), expected_curvature(units, there)
+    carried, variances = [score.value], [score.noise_std**2]
+    precisions = [1.0 / score.noise_std**2]
+    for release in way.scores:
+        step = there - release.where[0]
+        carried.append(release.value - scale.directions.T @ (information @ step))
+        changes = units.scores(release.where[0]) - at_centre
+        missed = n_units * (changes[np.isfinite(changes).all(axis=1)].mean(axis=0) - bend @ step) @ scale.directions
+        variances.append(release.noise_std**2)
+        precisions.append(1.0 / (release.noise_std**2 + float(np.mean(missed**2))))
+    parts = np.array(precisions) / np.sum(precisions)
+    return parts @ np.array(carried), float(np.sqrt(parts**2 @ np.array(variances)))
 
 
 def _information(
@@ -97,13 +171,9 @@ def _information(
     bound = curvature_bound(units, theta, scale.directions, 1.0)
     released = step.release_curvature(Centre(theta, scale.directions, np.inf, bound), kind="early_curvature")
     made_up = step.n_units * expected_curvature(units, theta)
-    known = np.ix_(*2 * [np.diag(made_up) > 0.0])
-    along = scale.directions.T @ made_up @ scale.directions
-    values, vectors = np.linalg.eigh(unpacked(released.value, step.size) - along)
-    values = np.where(np.abs(values) > 1.5 * released.noise_std * np.sqrt(2.0 * step.size), values, 0.0)
-    informed = scale.curvature(along + (vectors * values) @ vectors.T)
+    known = known_block(made_up)
     root = np.linalg.inv(np.linalg.cholesky(made_up[known]))
-    ratio = positive_definite(root @ informed[known] @ root.T, floor=_LEAST_RATIO)
+    ratio = root @ informed(made_up, released, scale)[known] @ root.T
 
     def corrected(at: FloatArray) -> FloatArray:
         factor = np.linalg.cholesky(step.n_units * expected_curvature(units, at)[known])
@@ -123,7 +193,36 @@ def _information(
     return information
 
 
-def _by_simulation(step: "DPSurrogateHMC") -> tuple[FloatArray, Scale]:
+def known_block(information: FloatArray) -> tuple[NDArray[np.intp], ...]:
+    """Return the index of the block of the parameters that the likelihood knows: those with any information."""
+    return np.ix_(*2 * [np.diag(information) > 0.0])
+
+
+def informed(expected: FloatArray, released: Release, scale: Scale) -> FloatArray:
+    """Return the curvature of the log-likelihood of all units: `expected`, corrected by a release.
+
+    The eigenvalues of the difference of the two are shrunk as is best for a matrix of low rank in this noise, whose own
+    eigenvalues reach up to ``noise_std sqrt(2 size)``: what does not rise above it is left as expected.
+
+    References
+    ----------
+    Gavish and Donoho (2017), Optimal shrinkage of singular values, IEEE Transactions on Information Theory 63, for
+    Frobenius loss.
+    """
+    along = scale.directions.T @ expected @ scale.directions
+    values, vectors = np.linalg.eigh(unpacked(released.value, len(along)) - along)
+    reach = released.noise_std * np.sqrt(2.0 * len(along))
+    values = np.sign(values) * np.sqrt(np.maximum(values**2 - reach**2, 0.0))
+    told = scale.curvature(along + (vectors * values) @ vectors.T)
+    known = known_block(expected)
+    root = np.linalg.cholesky(expected[known])
+    inverse = np.linalg.inv(root)
+    found = np.zeros_like(expected)
+    found[known] = root @ positive_definite(inverse @ told[known] @ inverse.T, floor=_LEAST_RATIO) @ root.T
+    return found
+
+
+def _by_simulation(step: "DPSurrogateHMC") -> WayToCentre:
     """Go from mode to mode of surrogates made of rows simulated where the last one led.
 
     Far from the data most scores are long, so the first bound is that of rows from all over the prior. Later ones
@@ -146,7 +245,9 @@ def _by_simulation(step: "DPSurrogateHMC") -> tuple[FloatArray, Scale]:
         mean = float(np.linalg.norm(score.value)) / n_units
         noise = 3.0 * score.noise_std * np.sqrt(step.size) / n_units
         bound = 2.0 * bound if mean > 0.5 * bound else min(bound, own + noise + mean)
-    return theta, scale_of(step.made_up.at(theta), theta, kept=step.kept, with_curvature=step.order == 2)
+    units = step.made_up.at(theta)
+    scale = scale_of(units, theta, kept=step.kept, with_curvature=step.order == 2)
+    return WayToCentre(theta, scale, n_units * expected_curvature(units, theta))
 
 
 def _mode_of_surrogate(step: "DPSurrogateHMC", surrogate: WeightedRows, theta: FloatArray) -> FloatArray:

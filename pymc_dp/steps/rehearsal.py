@@ -13,8 +13,10 @@ from pymc_dp.parameters import FloatArray
 from pymc_dp.steps.base import LogDensity, PublicUnits
 
 #: No step is longer than this many standard deviations of what one unit tells, or of the prior.
-_LONGEST_OF_UNIT, _LONGEST_OF_PRIOR, _MOST_UNITS = 1.5, 3.0, 0.99
+_LONGEST_OF_UNIT, _LONGEST_OF_PRIOR, _MOST_UNITS = 3.0, 3.0, 0.99
 _SPREAD_ITERATIONS = 30
+#: A curvature that is cut leaves a remainder of second order to every test; a wide bound costs little noise.
+_ROOM = 2.0
 _MODE_ITERATIONS = 100
 
 
@@ -68,15 +70,21 @@ def scale_of(units: PublicUnits, theta: FloatArray, *, kept: float, with_curvatu
     back = np.linalg.cholesky(scatter)
     directions = np.linalg.inv(back).T
     clip_gradient = float(np.quantile(np.linalg.norm(scores @ directions, axis=1), kept))
-    clip_curvature = curvature_bound(units, theta, directions, kept) if with_curvature else np.inf
+    clip_curvature = _ROOM * curvature_bound(units, theta, directions, kept) if with_curvature else np.inf
     return Scale(directions, back, clip_gradient, clip_curvature)
 
 
 def curvature_bound(units: PublicUnits, theta: FloatArray, directions: FloatArray, kept: float) -> float:
-    """Return a bound of the Frobenius norm of a unit's curvature that the part `kept` of made-up units keeps."""
-    along = np.einsum("ka,ikl,lb->iab", directions, units.curvatures(theta), directions)
-    norms = np.sqrt((along**2).sum(axis=(1, 2)))
+    """Return a bound of the norm of a unit's curvature that the part `kept` of made-up units keeps."""
+    norms = curvature_norms(units, theta, directions)
     return float(np.quantile(norms[np.isfinite(norms)], kept))
+
+
+def curvature_norms(units: PublicUnits, theta: FloatArray, directions: FloatArray) -> FloatArray:
+    """Return the Frobenius norm of every made-up unit's curvature along the directions, shape (units,)."""
+    along = np.einsum("ka,ikl,lb->iab", directions, units.curvatures(theta), directions, optimize=True)
+    norms: FloatArray = np.sqrt((along**2).sum(axis=(1, 2)))
+    return norms
 
 
 def expected_curvature(units: PublicUnits, theta: FloatArray) -> FloatArray:

@@ -22,7 +22,7 @@ the centre, and the curvature there (order 2). Released in every iteration after
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, ClassVar, Literal
 
 import numpy as np
@@ -36,14 +36,23 @@ from pymc_dp.parameters import FloatArray
 from pymc_dp.release.interface import Centre, Position, Prediction, Release
 from pymc_dp.steps.acceptance import penalty_test, untested
 from pymc_dp.steps.base import SHARED_STATS, DPStep, Transition
-from pymc_dp.steps.centre import EARLY_CURVATURE_SHARE, centre_schedule, find_centre
+from pymc_dp.steps.centre import (
+    EARLY_CURVATURE_SHARE,
+    WayToCentre,
+    centre_schedule,
+    find_centre,
+    informed,
+    pooled_score,
+)
 from pymc_dp.steps.free_hmc import FreeHMC
-from pymc_dp.steps.rehearsal import Scale, expected_curvature, newton_step, prior_curvature, unpacked
+from pymc_dp.steps.rehearsal import Scale, newton_step, prior_curvature
 from pymc_dp.steps.surrogate_density import Quadratic, Surrogate, WeightedRows
 from pymc_dp.steps.tuning import clip_bound
 
 #: The trusted region's radius beyond its middle, in standard deviations of the surrogate.
 _TRUSTED = 8.0
+#: Part of the cost that tells how far clip bounds may have moved the draws.
+_EXCESS_SHARE = 0.02
 #: Noise of a test, as a standard deviation, below which a smaller bound buys nothing.
 _HARMLESS_NOISE = 0.03
 
@@ -71,7 +80,7 @@ class Shares:
             raise InvalidArgument("shares have to add up to 1.")
 
 
-_DEFAULT_SHARES = {1: Shares(0.15, 0.75, 0.0, 0.1), 2: Shares(0.25, 0.47, 0.08, 0.2)}
+_DEFAULT_SHARES = {1: Shares(0.15, 0.75, 0.0, 0.1), 2: Shares(0.33, 0.37, 0.08, 0.22)}
 
 
 class DPSurrogateHMC(DPStep):
@@ -139,6 +148,9 @@ class DPSurrogateHMC(DPStep):
     expands = True
     stats_dtypes_shapes: ClassVar[dict[str, tuple[type, list[int] | None]]] = {
         **SHARED_STATS,
+        "clip_bias": (np.float64, []),
+        "clip_bias_noise_std": (np.float64, []),
+        "centre_distance": (np.float64, []),
         "unwidened": (object, None),
     }
 
@@ -226,21 +238,28 @@ class DPSurrogateHMC(DPStep):
         requests.append(ReleaseRequest("score", 1, self.shares.score, self.size, once=True))
         if self.order == 2:
             requests.append(ReleaseRequest("curvature", 1, self.shares.curvature, entries, once=True))
-        return requests
+        if self.clip_diagnostics is None:
+            return requests
+        rest = [replace(each, share=each.share * (1.0 - _EXCESS_SHARE)) for each in requests]
+        return [*rest, ReleaseRequest("excess", 1, _EXCESS_SHARE, 1, once=True)]
 
     def sampler_requests(self, tune: int, draws: int) -> list[ReleaseRequest]:
         """Return what one chain releases: a residual log-ratio for every kept draw."""
-        return [ReleaseRequest("residual", draws, self.shares.tests, 1)]
+        of_cost = 1.0 if self.clip_diagnostics is None else 1.0 - _EXCESS_SHARE
+        return [ReleaseRequest("residual", draws, self.shares.tests * of_cost, 1)]
 
     def prelude(self) -> None:
         """Find a centre, expand there, and get to know the surrogate."""
-        theta, scale = find_centre(self)
-        self._centre = self.centre_at(theta, scale)
-        self._scale = scale
-        self._surrogate, start, curvature = self._expand(self._centre, scale)
+        way = find_centre(self)
+        self._scale = way.scale
+        self._centre = self.centre_at(way.theta, way.scale)
+        self._surrogate, start, curvature = self._expand(self._centre, way)
         rng = np.random.default_rng(0)
         self._kernel = FreeHMC(self._surrogate, start, curvature, rng)
         self._trajectories = self.trajectories or self._kernel.trajectories_apart
+        distance = start - way.theta
+        of_run = float(np.sqrt(distance @ curvature @ distance / self.size)) if self.order == 2 else np.nan
+        self._figures = self._estimated_clip_bias(self._centre) | {"centre_distance": of_run}
 
     def centre_at(self, theta: FloatArray, scale: Scale) -> Centre:
         """Return a centre with the step's own bounds, or those of the made-up table."""
@@ -250,30 +269,37 @@ class DPSurrogateHMC(DPStep):
         clip_gradient = scale.clip_gradient if self.clip_gradient is None else self.clip_gradient
         return Centre(theta, scale.directions, clip_gradient, clip_curvature)
 
-    def _expand(self, centre: Centre, scale: Scale) -> tuple[Surrogate, FloatArray, FloatArray]:
+    def _expand(self, centre: Centre, way: WayToCentre) -> tuple[Surrogate, FloatArray, FloatArray]:
         """Release the sums at the centre; return the surrogate, a point near its mode and its curvature there."""
-        units, n_units = self.made_up.at(centre.theta), self.n_units
+        units, n_units, scale = self.made_up.at(centre.theta), self.n_units, way.scale
         score = self.release_score(centre)
-        self._score_noise = score.noise_std
-        gradient = scale.gradient(score.value)
         from_prior = prior_curvature(self.prior, centre.theta)
         if self.order == 1:
-            curvature = n_units * expected_curvature(units, centre.theta) + from_prior
+            curvature = way.information + from_prior
             return WeightedRows(self.prior, centre, units, score.value, n_units), centre.theta, curvature
-        released = self.release_curvature(centre)
-        along = unpacked(released.value, self.size)
-        values, vectors = np.linalg.eigh(along)
-        # Eigenvalues below the noise are not known; the surrogate only proposes, so raising them costs no exactness.
-        along = (vectors * np.maximum(values, released.noise_std)) @ vectors.T
-        likelihood = scale.curvature(along)
+        likelihood = informed(way.information, self.release_curvature(centre), scale)
         curvature = likelihood + from_prior
+        pooled, self._score_noise = pooled_score(way, units, n_units, score, likelihood)
+        gradient = scale.gradient(pooled)
         slope = gradient + self.prior.gradient(centre.theta)
-        # Of the made-up units is asked which parameters the likelihood knows.
-        known = np.where(expected_curvature(units, centre.theta) == 0.0, 0.0, likelihood)
-        start = centre.theta + newton_step(units, self.prior, centre.theta, slope, known)
-        way = start - centre.theta
-        radius = _TRUSTED + np.sqrt(self.size) + float(np.sqrt(way @ likelihood @ way))
+        start = centre.theta + newton_step(units, self.prior, centre.theta, slope, likelihood)
+        distance = start - centre.theta
+        radius = _TRUSTED + np.sqrt(self.size) + float(np.sqrt(distance @ likelihood @ distance))
         return Quadratic(self.prior, centre, units, gradient, likelihood, radius), start, curvature
+
+    def _estimated_clip_bias(self, centre: Centre) -> dict[str, float]:
+        """Release what weights have taken off scores; return how far that can have moved the posterior mean.
+
+        In posterior standard deviations, root mean square over parameters, if all units that were weighted down had
+        pulled together in the direction in which the mean moves most.
+        """
+        if self.clip_diagnostics is None:
+            return {"clip_bias": np.nan, "clip_bias_noise_std": np.nan}
+        excess = self._record(self._open_door().excess(centre, self._noise_multiplier("excess")))
+        covariance = self._kernel.covariance
+        moves = (covariance / np.sqrt(np.diag(covariance))[:, None]) @ self._scale.back
+        most = centre.clip_gradient * float(np.linalg.norm(moves, ord=2)) / np.sqrt(self.size)
+        return {"clip_bias": most * float(excess.value[0]), "clip_bias_noise_std": most * excess.noise_std}
 
     def start(self) -> None:
         """Forget the last chain."""
@@ -297,7 +323,8 @@ class DPSurrogateHMC(DPStep):
             )
         if stats["accepted"]:
             self._theta = proposal
-        return Transition(self._widened(self._theta), stats | {"unwidened": Position(self._theta)})
+        found = {**stats, **self._figures, "unwidened": Position(self._theta)}
+        return Transition(self._widened(self._theta), found)
 
     def _bound(self, theta: FloatArray, theta_new: FloatArray) -> float:
         """Return the clip bound of one unit's remainder: symmetric in the two points, and public."""

@@ -21,6 +21,7 @@ import numpy as np
 from pymc_dp.parameters import FloatArray
 from pymc_dp.release.interface import Centre, Prediction
 from pymc_dp.steps.base import LogDensity, PublicUnits
+from pymc_dp.steps.rehearsal import curvature_norms
 
 
 class Surrogate(Protocol):
@@ -83,6 +84,10 @@ class Quadratic(_AroundACentre):
     ) -> None:
         super().__init__(prior, centre, units)
         self._gradient, self._curvature, self._radius = gradient, curvature, radius
+        lengths = np.linalg.norm(units.scores(centre.theta) @ centre.directions, axis=1)
+        self._weights = _weights(lengths, centre.clip_gradient)
+        bends = curvature_norms(units, centre.theta, centre.directions)
+        self._curvature_weights = np.minimum(self._weights, _weights(bends, centre.clip_curvature))
 
     def log_density(self, theta: FloatArray) -> float:
         """Return the log-density, minus infinity outside the trusted region."""
@@ -101,9 +106,16 @@ class Quadratic(_AroundACentre):
         return Prediction(theta, theta - self.centre.theta, with_curvature=True)
 
     def remainders(self, theta: FloatArray) -> FloatArray:
-        """Return what is missed of every made-up unit, as if none were weighted down."""
+        """Return what is missed of every made-up unit, weighted down as protected units are."""
         slopes, bends = self.units.along(self.centre.theta, theta - self.centre.theta)
-        return self._changes(theta) - (slopes - 0.5 * bends)
+        return self._weights * (self._changes(theta) - slopes) + 0.5 * self._curvature_weights * bends
+
+
+def _weights(norms: FloatArray, bound: float) -> FloatArray:
+    """Return what shortens vectors of these norms to `bound`; 0 for those that are not finite."""
+    with np.errstate(divide="ignore", invalid="ignore"):
+        weights: FloatArray = np.where(np.isfinite(norms), np.minimum(1.0, bound / norms), 0.0)
+    return weights
 
 
 class WeightedRows(_AroundACentre):

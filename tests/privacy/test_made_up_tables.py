@@ -61,7 +61,7 @@ def test_a_rehearsal_on_the_data_itself_is_refused(budget, sharing):
     assert budget.history == ()
 
 
-KINDS = ("gradient", "log_ratio", "score", "curvature", "residual")
+KINDS = ("gradient", "log_ratio", "score", "curvature", "excess", "residual")
 
 
 def a_door(model):
@@ -80,6 +80,7 @@ def test_bounds_that_floating_point_cannot_keep_are_refused(bound):
         lambda: opened.log_ratio(theta, theta + 1, bound, 1.0),
         lambda: opened.score(centre, 1.0),
         lambda: opened.curvature(centre, 1.0),
+        lambda: opened.excess(centre, 1.0),
         lambda: opened.residual(Centre(theta, np.eye(1), 1.0), prediction, prediction, bound, 1.0),
     ):
         with pytest.raises(dp.PrivacyError, match="floating point"):
@@ -114,6 +115,7 @@ def test_odd_rows_neither_warn_nor_raise(odd):
             opened.log_ratio(theta, other, 1.0, 1.0),
             opened.score(centre, 1.0),
             opened.curvature(centre, 1.0),
+            opened.excess(centre, 1.0),
             opened.residual(centre, *predictions, 1.0, 1.0),
             opened.score(centre, 1.0),
         ):

@@ -104,18 +104,21 @@ def test_sums_and_remainders_are_those_of_a_loop_over_rows(make):
     expansion = likelihood.expansion(centre)
     scores, curvatures = units.scores(centre.theta), units.curvatures(centre.theta)
     size, way = likelihood.n_parameters, centre.directions
-    weights, score_sum, curvature_sum = [], np.zeros(size), np.zeros((size, size))
+    weights, of_curvatures, score_sum, curvature_sum = [], [], np.zeros(size), np.zeros((size, size))
     for score, curvature in zip(scores, curvatures, strict=True):
         along, bent = score @ way, way.T @ curvature @ way
-        weight = min(1.0, 3.0 / np.linalg.norm(along), 4.0 / np.linalg.norm(bent))
-        weights.append(weight)
-        score_sum += weight * along
-        curvature_sum += weight * bent
-    weights = np.array(weights)
+        weights.append(min(1.0, 3.0 / np.linalg.norm(along)))
+        of_curvatures.append(min(weights[-1], 4.0 / np.linalg.norm(bent)))
+        score_sum += weights[-1] * along
+        curvature_sum += of_curvatures[-1] * bent
+    weights, of_curvatures = np.array(weights), np.array(of_curvatures)
     assert expansion.weights == pytest.approx(weights, rel=1e-9)
+    assert expansion.curvature_weights == pytest.approx(of_curvatures, rel=1e-9)
     assert expansion.n_weighted_down == np.sum(weights < 1)
     assert expansion.score(GRID).value == pytest.approx(score_sum, abs=1e-8)
     assert unpacked(expansion.curvature(GRID).value, size) == pytest.approx(curvature_sum, abs=1e-8)
+    taken = np.minimum(1.0, (1.0 - weights) * np.linalg.norm(scores @ way, axis=1) / 3.0)
+    assert expansion.excess(GRID).value == pytest.approx([np.sum(taken - 0.5)], abs=1e-8)
 
     generator = np.random.default_rng(3)
     points = [centre.theta + generator.normal(scale=0.3, size=size) for _ in range(2)]
@@ -125,7 +128,7 @@ def test_sums_and_remainders_are_those_of_a_loop_over_rows(make):
     ]
     values = [units.log_likelihoods(at) - units.log_likelihoods(centre.theta) for at in points]
     u, v = (prediction.direction for prediction in predictions)
-    old = weights * (values[0] - scores @ u + 0.5 * np.einsum("i,nij,j->n", u, curvatures, u))
+    old = weights * (values[0] - scores @ u) + 0.5 * of_curvatures * np.einsum("i,nij,j->n", u, curvatures, u)
     new = weights * (values[1] - scores @ v - 0.7)
     assert expansion.remainders(predictions[0]) == pytest.approx(old, abs=1e-8)
     assert expansion.remainders(predictions[1]) == pytest.approx(new, abs=1e-8)
@@ -149,7 +152,7 @@ def test_a_units_value_depends_neither_on_its_place_nor_on_the_others():
     assert np.array_equal(values[0][order], values[1])
     assert np.array_equal(values[1][:40], values[2])
     assert np.array_equal(one.expansion(centre).weights[order], other.expansion(centre).weights)
-    for total in ("score", "curvature"):
+    for total in ("score", "curvature", "excess"):
         sums = [getattr(rows.expansion(centre), total)(GRID).integers for rows in (one, other)]
         assert np.array_equal(*sums)
 
@@ -168,8 +171,8 @@ def test_rows_of_one_unit_are_added_before_they_are_weighted():
         centre.directions,
     )
     weights = np.minimum(1.0, 1.0 / np.linalg.norm(scores, axis=1))
-    weights = np.minimum(weights, 1.0 / np.linalg.norm(bent, axis=(1, 2)))
     assert expansion.weights == pytest.approx(weights)
+    assert expansion.curvature_weights == pytest.approx(np.minimum(weights, 1.0 / np.linalg.norm(bent, axis=(1, 2))))
     assert expansion.score(GRID).value == pytest.approx(weights @ scores)
 
 
@@ -196,6 +199,7 @@ def test_replacing_one_unit_moves_every_sum_by_no_more_than_declared(row, count,
     for total in (
         lambda e: e.score(2.0**-20),
         lambda e: e.curvature(2.0**-20),
+        lambda e: e.excess(2.0**-30),
         lambda e: e.residual(*predictions, 0.01, 2.0**-30),
     ):
         before, after = total(one.expansion(centre)), total(other.expansion(centre))
@@ -204,6 +208,12 @@ def test_replacing_one_unit_moves_every_sum_by_no_more_than_declared(row, count,
 
 
 STANDARD = UnitLikelihood(poisson_model(), second_order=True)
+
+
+def excess_of(expansion, place):
+    """What its weight has taken off one unit's score, in units of the bound."""
+    score = PublicUnits(STANDARD).scores(expansion._centre.theta)[place] @ expansion._centre.directions
+    return (1.0 - expansion.weights[place]) * np.linalg.norm(score) / expansion._centre.clip_gradient
 
 
 def test_a_bad_row_is_silent_and_changes_no_other():
@@ -215,6 +225,8 @@ def test_a_bad_row_is_silent_and_changes_no_other():
     others = np.arange(N) != 7
     assert np.array_equal(one.weights[others], other.weights[others])
     assert np.isfinite(other.score(GRID).value).all()
+    taken = other.excess(GRID).value[0] - one.excess(GRID).value[0]
+    assert taken == pytest.approx(1.0 - np.clip(excess_of(one, 7), 0.0, 1.0), abs=1e-9)  # it has lost all
 
 
 def test_expansions_hold_nothing_when_pickled_and_say_nothing():

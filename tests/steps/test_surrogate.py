@@ -45,7 +45,7 @@ def tilted_posterior(step, x, y):
     from_centre = grid - centre.theta
     p = 1 / (1 + np.exp(-design @ centre.theta))
     score = (expansion.weights * (y - p)) @ design
-    curvature = (design * (expansion.weights * p * (1 - p))[:, None]).T @ design
+    curvature = (design * (expansion.curvature_weights * p * (1 - p))[:, None]).T @ design
     log_density = (log_likelihood(grid) - log_likelihood(centre.theta[None])) @ expansion.weights
     log_density += from_centre @ (surrogate._gradient - score)
     bend = np.einsum("ni,ij,nj->n", from_centre, surrogate._curvature, from_centre)
@@ -125,8 +125,8 @@ def test_a_wrong_test_is_seen(mutant):
 
 @pytest.mark.slow
 def test_a_wrong_sign_of_the_curvature_is_seen(monkeypatch):
-    def wrong(values, slopes, curvatures, weights, offset, out):
-        out[:] = np.where(weights > 0, weights * (values - slopes - 0.5 * curvatures - offset), 0.0)
+    def wrong(values, slopes, curvatures, weights, of_curvatures, out):
+        out[:] = weights * (values - slopes) - 0.5 * of_curvatures * curvatures
 
     monkeypatch.setattr(kernels, "weighted_remainders", wrong)
     z, *_ = largest_z()
@@ -141,7 +141,7 @@ def normal_run(seed, n=2000, **settings):
     y = gaussian_data(n, seed)
     rehearsal = gaussian_model(gaussian_data(1000, 10**6))
     with gaussian_model(y):
-        step = dp.DPSurrogateHMC(budget=dp.PrivacyBudget(1.0, 1e-5), rehearsal=rehearsal, **settings)
+        step = dp.DPSurrogateHMC(budget=dp.PrivacyBudget(0.7, 1e-5), rehearsal=rehearsal, **settings)
         tree = pm.sample(draws=100, chains=2, cores=1, step=step, **QUIET)
     precision = n + 0.25
     return tree, y.sum() / precision, precision**-0.5
@@ -170,6 +170,44 @@ def test_plain_draws_are_kept_beside_the_widened_ones():
     tree, *_ = normal_run(0, widen=False)
     assert "unwidened" not in tree
     assert tree["privacy"].attrs["widened"] == 0
+
+
+@pytest.mark.parametrize(("clip", "cut"), [(0.5, True), (20.0, False)])
+def test_the_run_tells_when_clip_bounds_cut_too_much(clip, cut):
+    """The released figure bounds how far weights move the mode, which is computed from the table here."""
+    y, rehearsal = gaussian_data(2000, 3), gaussian_model(gaussian_data(1000, 10**6))
+    with gaussian_model(y):
+        step = dp.DPSurrogateHMC(
+            budget=dp.PrivacyBudget(50.0, 1e-5),
+            rehearsal=rehearsal,
+            clip_gradient=clip,
+            insecure_seed=0,
+            widen=False,
+        )
+        tree = pm.sample(draws=60, chains=4, cores=1, step=step, **QUIET)
+    found = dp.diagnostics.quality(tree)
+    assert found.biased == cut
+    assert ("BIASED" in dp.diagnostics.quality_report(tree)) == cut
+    theta = step._centre.theta[0]
+    assert step._centre.directions[0, 0] == pytest.approx(1.0)
+    weights = np.minimum(1.0, clip / np.abs(y - theta))
+    lost = (1.0 - weights) * np.abs(y - theta)
+    shift = abs(np.sum(np.sign(y - theta) * lost)) / np.sum(weights) ** 0.5  # in sd of the weighted posterior
+    assert found.clip_bias + 4.0 * found.clip_bias_noise_std > shift
+    if cut:
+        assert found.clip_bias == pytest.approx(lost.clip(max=clip).sum() / np.sum(weights) ** 0.5, rel=0.1)
+    else:
+        assert abs(found.clip_bias) < 5.0 * found.clip_bias_noise_std
+
+
+def test_no_figure_is_paid_for_when_diagnostics_are_off():
+    y = gaussian_data(500)
+    budget, rehearsal = dp.PrivacyBudget(5.0, 1e-5), gaussian_model(gaussian_data(100, 9))
+    with gaussian_model(y):
+        step = dp.DPSurrogateHMC(budget=budget, rehearsal=rehearsal, clip_diagnostics=None)
+        plan = budget.plan(step, draws=10, tune=0, chains=2)
+    assert not {"excess", "clip_count"} & {releases.kind for releases in plan.releases}
+    assert sum(releases.rho for releases in plan.releases) == pytest.approx(plan.rho)
 
 
 # Order 1 -----------------------------------------------------------------------------------------------------
