@@ -12,7 +12,7 @@ _SHORTEST_STEP = 0.2
 _LONGEST_STEP = 1.4
 _AIM = 0.97
 #: Trajectories are long enough, and not too long, when a part of them between these has turned back by its end.
-_LEAST_TURNED, _MOST_TURNED = 0.15, 0.4
+_LEAST_TURNED, _MOST_TURNED = 0.25, 0.4
 _LEAST_LEAPFROGS, _FIRST_LEAPFROGS, _MOST_LEAPFROGS = 8, 64, 512
 _FIRST_ROUNDS, _MOST_ROUNDS = 4, 12
 _TRAJECTORIES_OF_A_ROUND = 250

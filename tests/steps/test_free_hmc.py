@@ -1,5 +1,6 @@
 """Free HMC draws from strongly bent densities, reversibly, and keeps out of where it is not to go."""
 
+from copy import copy
 from itertools import combinations
 
 import arviz as az
@@ -16,7 +17,7 @@ FALSE_ALARM = 1e-5
 class Banana:
     """Standard normal in (theta_1, (theta_2 + bend (theta_1² - 1)) / width): its arms are long and thin."""
 
-    bend, width = 1.0, 0.1
+    bend, width = 1.0, 0.06
 
     def log_density(self, theta):
         return -0.5 * theta[0] ** 2 - 0.5 * self._across(theta) ** 2
@@ -63,7 +64,7 @@ def target(request):
 
 @pytest.fixture(scope="module")
 def kernel(target):
-    return FreeHMC(target, np.array([0.5, 0.75]), np.diag([1.0, 100.0]), np.random.default_rng(0))
+    return FreeHMC(target, np.array([0.5, 0.75]), np.diag([1.0, 300.0]), np.random.default_rng(0))
 
 
 def test_a_strongly_bent_density_is_recovered(target, kernel):
@@ -87,8 +88,11 @@ def test_the_pilot_has_seen_the_whole_density(target, kernel):
 def test_the_kernel_is_reversible(target, kernel):
     """From exact draws x to y: the joint law of (x, y) is that of (y, x), so E f(x) g(y) = E g(x) f(y)."""
     rng = np.random.default_rng(3)
+    coarse = copy(kernel)
+    coarse._leapfrogs = 16  # the end of a long trajectory has forgotten its start, and is symmetric whatever is wrong
+    coarse._step_size *= 4.0  # many ends are rejected
     starts = target.exact(4000, rng)
-    ends = np.array([kernel.run(start, 1, rng) for start in starts])
+    ends = np.array([coarse.run(start, 1, rng) for start in starts])
     constant = np.ones((len(starts), 1))
     before, after = (np.hstack([constant, statistics_of(points)]) for points in (starts, ends))
     pairs = list(combinations(range(before.shape[1]), 2))
