@@ -7,14 +7,17 @@ from pymc_dp.parameters import FloatArray
 from pymc_dp.steps.base import LogDensity
 from pymc_dp.steps.rehearsal import positive_definite
 
-#: A trajectory is about this long, in standard deviations, within so many leapfrog steps.
-_LENGTH = 2.0
-_LEAST_LEAPFROG, _MOST_LEAPFROG = 4, 40
-_PILOT_ROUNDS = 4
-_PILOT_TRAJECTORIES = 150
-_AIM = 0.92
+#: The shortest step is this part of the longest: where the density bends most, only short ones are accepted.
+_SHORTEST_STEP = 0.2
+_LONGEST_STEP = 1.4
+_AIM = 0.97
+#: Trajectories are long enough, and not too long, when a part of them between these has turned back by its end.
+_LEAST_TURNED, _MOST_TURNED = 0.25, 0.4
+_LEAST_LEAPFROGS, _FIRST_LEAPFROGS, _MOST_LEAPFROGS = 8, 64, 512
+_FIRST_ROUNDS, _MOST_ROUNDS = 4, 12
+_TRAJECTORIES_OF_A_ROUND = 250
 _MEASURED_TRAJECTORIES = 1000
-_MOST_TRAJECTORIES_APART = 50
+_MOST_GRADIENTS_APART = 400
 
 
 class FreeHMC:
@@ -38,60 +41,86 @@ class FreeHMC:
     theta : ndarray, shape (parameters,)
         Where the pilot ended.
     trajectories_apart : int
-        How many trajectories lie between draws that are nearly independent.
+        How many trajectories lie between draws that are nearly independent, or as many as are worth their time.
+
+    Notes
+    -----
+    Steps and lengths of trajectories are drawn at random, without regard to where the trajectory is: this keeps the
+    kernel reversible. How long they may be is adapted in the pilot and fixed from then on.
     """
 
     def __init__(self, target: LogDensity, theta: FloatArray, curvature: FloatArray, rng: np.random.Generator) -> None:
         self._target = target
-        self._step_size: float = 0.5
+        self._step_size = 0.5
         self.theta = theta
         self.covariance = positive_definite(np.linalg.inv(positive_definite(curvature)))
-        for _ in range(_PILOT_ROUNDS):
-            self._factor = np.linalg.cholesky(self.covariance)
-            draws = []
-            for count in range(1, _PILOT_TRAJECTORIES + 1):
-                self.theta, acceptance = self._trajectory(self.theta, rng)
-                self._step_size = min(1.0, self._step_size * float(np.exp((acceptance - _AIM) / np.sqrt(count))))
-                draws.append(self.theta)
-            kept = np.array(draws[_PILOT_TRAJECTORIES // 3 :])
-            scatter = np.atleast_2d(np.cov(kept.T))
-            # A little of what was believed before keeps directions that the pilot has hardly moved in.
-            self.covariance = positive_definite(0.9 * scatter + 0.1 * self.covariance)
         self._factor = np.linalg.cholesky(self.covariance)
+        self._leapfrogs = _FIRST_LEAPFROGS
+        visited: list[FloatArray] = []
+        for done in range(1, _MOST_ROUNDS + 1):
+            turned = self._pilot(visited, rng)
+            if done < _FIRST_ROUNDS:  # a number of steps says how long a trajectory is once steps suit the density
+                continue
+            if turned < _LEAST_TURNED and self._leapfrogs < _MOST_LEAPFROGS:
+                self._leapfrogs *= 2
+            elif turned > _MOST_TURNED and self._leapfrogs > _LEAST_LEAPFROGS:
+                self._leapfrogs //= 2
+            else:
+                break
         draws = [self.theta]
         for _ in range(_MEASURED_TRAJECTORIES):
             draws.append(self.run(draws[-1], 1, rng))
         self.theta = draws[-1]
         self.covariance = np.atleast_2d(np.cov(np.array(draws).T))
-        self.trajectories_apart = _independence(np.array(draws))
+        affordable = max(1, round(2 * _MOST_GRADIENTS_APART / self._leapfrogs))
+        self.trajectories_apart = min(_independence(np.array(draws)), affordable)
 
     def run(self, theta: FloatArray, trajectories: int, rng: np.random.Generator) -> FloatArray:
         """Return where some trajectories, each accepted or rejected, lead."""
         for _ in range(trajectories):
-            theta, _ = self._trajectory(theta, rng)
+            theta, _, _ = self._trajectory(theta, rng)
         return theta
 
-    def _trajectory(self, theta: FloatArray, rng: np.random.Generator) -> tuple[FloatArray, float]:
+    def _pilot(self, visited: list[FloatArray], rng: np.random.Generator) -> float:
+        """Adapt to a round of trajectories; return the part of them that turned back."""
+        turns = 0
+        for count in range(1, _TRAJECTORIES_OF_A_ROUND + 1):
+            self.theta, acceptance, turned = self._trajectory(self.theta, rng)
+            longer = float(np.exp((acceptance - _AIM) / np.sqrt(count)))
+            self._step_size = min(_LONGEST_STEP, self._step_size * longer)
+            visited.append(self.theta)
+            turns += turned
+        scatter = np.atleast_2d(np.cov(np.array(visited[len(visited) // 2 :]).T))
+        # A little of what was believed before keeps directions that the pilot has hardly moved in.
+        self.covariance = positive_definite(0.9 * scatter + 0.1 * self.covariance)
+        self._factor = np.linalg.cholesky(self.covariance)
+        return turns / _TRAJECTORIES_OF_A_ROUND
+
+    def _trajectory(self, theta: FloatArray, rng: np.random.Generator) -> tuple[FloatArray, float, bool]:
+        """Return where it leads, the probability of accepting its end, and whether it turned back."""
         factor = self._factor
-        step_size = self._step_size * rng.uniform(0.6, 1.4)
+        step_size = self._step_size * _SHORTEST_STEP ** rng.uniform()
+        leapfrogs = rng.integers(1, self._leapfrogs, endpoint=True)
         momentum = rng.standard_normal(theta.size)
         log_uniform = -rng.exponential()
-        n_leapfrog = int(np.clip(round(_LENGTH / self._step_size), _LEAST_LEAPFROG, _MOST_LEAPFROG))
         energy = self._target.log_density(theta) - 0.5 * momentum @ momentum
         end, kick = theta, momentum + 0.5 * step_size * factor.T @ self._target.gradient(theta)
+        moved = np.zeros(theta.size)
         with np.errstate(over="ignore", invalid="ignore"):
-            for leap in range(1, n_leapfrog + 1):
-                end = end + step_size * factor @ kick
-                part = step_size if leap < n_leapfrog else 0.5 * step_size
+            for leap in range(1, leapfrogs + 1):
+                moved = moved + step_size * kick
+                end = theta + factor @ moved
+                part = step_size if leap < leapfrogs else 0.5 * step_size
                 kick = kick + part * factor.T @ self._target.gradient(end)
             change = self._target.log_density(end) - 0.5 * kick @ kick - energy
+            turned = bool(moved @ kick < 0.0)
         if not np.isfinite(change):
-            return theta, 0.0
-        return (end if log_uniform < change else theta), float(np.exp(min(0.0, float(change))))
+            return theta, 0.0, turned
+        return (end if log_uniform < change else theta), float(np.exp(min(0.0, float(change)))), turned
 
 
 def _independence(draws: FloatArray) -> int:
     """Return after how many of the draws their correlation, and that of their squares, has died away."""
     centred = draws - draws.mean(axis=0)
     slowest = min(float(az.ess(column[None], method="mean")) for column in np.hstack([centred, centred**2]).T)
-    return int(np.clip(np.ceil(2.0 * len(draws) / slowest), 2, _MOST_TRAJECTORIES_APART))
+    return int(np.clip(np.ceil(2.0 * len(draws) / slowest), 2, len(draws)))

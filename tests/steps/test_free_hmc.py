@@ -1,0 +1,127 @@
+"""Free HMC draws from strongly bent densities, reversibly, and keeps out of where it is not to go."""
+
+from copy import copy
+from itertools import combinations
+
+import arviz as az
+import numpy as np
+import pytest
+from scipy import stats
+
+from pymc_dp.steps.free_hmc import FreeHMC
+
+#: Of a test, by the union bound over its statistics, if these were exactly normal.
+FALSE_ALARM = 1e-5
+
+
+class Banana:
+    """Standard normal in (theta_1, (theta_2 + bend (theta_1² - 1)) / width): its arms are long and thin."""
+
+    bend, width = 1.0, 0.06
+
+    def log_density(self, theta):
+        return -0.5 * theta[0] ** 2 - 0.5 * self._across(theta) ** 2
+
+    def gradient(self, theta):
+        across = self._across(theta) / self.width
+        return np.array([-theta[0] - 2.0 * self.bend * theta[0] * across, -across])
+
+    def _across(self, theta):
+        return (theta[1] + self.bend * (theta[0] ** 2 - 1.0)) / self.width
+
+    def exact(self, draws, rng):
+        straight = rng.standard_normal((draws, 2))
+        return np.column_stack([straight[:, 0], self.width * straight[:, 1] - self.bend * (straight[:, 0] ** 2 - 1.0)])
+
+
+class WalledBanana(Banana):
+    """All of it that lies right of a wall: the end of one arm is not to be entered."""
+
+    wall = -2.0
+
+    def log_density(self, theta):
+        return super().log_density(theta) if theta[0] > self.wall else -np.inf
+
+    def exact(self, draws, rng):
+        both = super().exact(2 * draws, rng)
+        return both[both[:, 0] > self.wall][:draws]
+
+
+def statistics_of(theta):
+    """Return what tells bent densities apart, shape (draws, statistics)."""
+    first, second = np.atleast_2d(theta).T
+    return np.column_stack([first, first**2, second, second**2, first * second, first > 1.0, np.abs(first) > 2.0])
+
+
+def limit(n_statistics):
+    return stats.norm.isf(FALSE_ALARM / (2.0 * n_statistics))
+
+
+@pytest.fixture(scope="module", params=[Banana, WalledBanana], ids=["banana", "walled"])
+def target(request):
+    return request.param()
+
+
+@pytest.fixture(scope="module")
+def kernel(target):
+    return FreeHMC(target, np.array([0.5, 0.75]), np.diag([1.0, 300.0]), np.random.default_rng(0))
+
+
+def test_a_strongly_bent_density_is_recovered(target, kernel):
+    rng = np.random.default_rng(1)
+    draws = [kernel.theta]
+    for _ in range(500):
+        draws.append(kernel.run(draws[-1], kernel.trajectories_apart, rng))
+    exact = statistics_of(target.exact(10**6, rng))
+    visited = statistics_of(np.array(draws))
+    effective = np.array([float(az.ess(values[None], method="mean")) for values in visited.T])
+    assert np.all(effective > 100)
+    errors = exact.std(axis=0) / np.sqrt(effective)
+    assert np.all(np.abs(visited.mean(axis=0) - exact.mean(axis=0)) < limit(len(errors)) * errors)
+
+
+def test_the_pilot_has_seen_the_whole_density(target, kernel):
+    exact = np.cov(target.exact(10**6, np.random.default_rng(2)).T)
+    assert np.diag(kernel.covariance) == pytest.approx(np.diag(exact), rel=0.3)
+
+
+def test_the_kernel_is_reversible(target, kernel):
+    """From exact draws x to y: the joint law of (x, y) is that of (y, x), so E f(x) g(y) = E g(x) f(y)."""
+    rng = np.random.default_rng(3)
+    coarse = copy(kernel)
+    coarse._leapfrogs = 16  # the end of a long trajectory has forgotten its start, and is symmetric whatever is wrong
+    coarse._step_size *= 4.0  # many ends are rejected
+    starts = target.exact(4000, rng)
+    ends = np.array([coarse.run(start, 1, rng) for start in starts])
+    constant = np.ones((len(starts), 1))
+    before, after = (np.hstack([constant, statistics_of(points)]) for points in (starts, ends))
+    pairs = list(combinations(range(before.shape[1]), 2))
+    differences = np.array([before[:, i] * after[:, j] - before[:, j] * after[:, i] for i, j in pairs])
+    errors = differences.std(axis=1) / np.sqrt(len(starts))
+    assert np.all(np.abs(differences.mean(axis=1)) < limit(len(pairs)) * errors)
+
+
+def test_a_draw_is_another_one(target, kernel):
+    """Else the test of reversibility would hold of a kernel that stays where it is."""
+    rng = np.random.default_rng(4)
+    starts = target.exact(300, rng)
+    moved = [np.any(kernel.run(start, 1, rng) != start) for start in starts]
+    assert np.mean(moved) > 0.8
+
+
+def test_a_normal_density_takes_short_trajectories():
+    class Normal:
+        gradients = 0
+
+        def log_density(self, theta):
+            return -0.5 * float(theta @ theta)
+
+        def gradient(self, theta):
+            self.gradients += 1
+            return -theta
+
+    target = Normal()
+    kernel = FreeHMC(target, np.zeros(5), np.eye(5), np.random.default_rng(0))
+    target.gradients = 0
+    kernel.run(kernel.theta, 20 * kernel.trajectories_apart, np.random.default_rng(1))
+    assert target.gradients / 20 < 150
