@@ -30,7 +30,7 @@ from pymc_dp.rows.split import RowLeaf, RowSplit
 _POINTS = 3
 _TOLERANCE = 1e-6
 #: Numbers in the tables of the first check.
-_FEW_NUMBERS = 2**19
+_FEW_NUMBERS = 2**16
 _FEWEST_ROWS = 1000
 
 _MIXES_ROWS = (

@@ -356,6 +356,15 @@ class UnitLikelihood:
         other.__dict__.update({**fresh, "_pair": {}, "_latest": {}, "_expansions": {}})
         return other
 
+    def of_first_units(self, count: int) -> "UnitLikelihood":
+        """Return the same likelihood of the first units, at most `count`."""
+        count = min(count, self.n_units)
+        n_rows = count if self._starts is None else int(self._starts[count])
+        other = self.on_rows([rows[:n_rows] for rows in self._data])
+        other.n_units = count
+        other.__dict__["_starts"] = None if self._starts is None else self._starts[: count + 1]
+        return other
+
     def expansion(self, centre: Centre) -> UnitExpansion:
         """Return the expansion of every unit around a centre, computed anew only for a new centre. Confidential."""
         if centre.key not in self._expansions:

@@ -36,6 +36,10 @@ class PublicUnits:
         self._likelihood = likelihood
         self.n_units = likelihood.n_units
 
+    def first(self, count: int) -> "PublicUnits":
+        """Return the first units, at most `count`."""
+        return PublicUnits(self._likelihood.of_first_units(count))
+
     def log_likelihoods(self, theta: FloatArray) -> FloatArray:
         """Return the log-likelihood of every unit, shape (units,)."""
         return self._likelihood.all_log_likelihoods(theta)

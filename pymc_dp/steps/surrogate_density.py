@@ -21,7 +21,13 @@ import numpy as np
 from pymc_dp.parameters import FloatArray
 from pymc_dp.release.interface import Centre, Prediction
 from pymc_dp.steps.base import LogDensity, PublicUnits
-from pymc_dp.steps.rehearsal import curvature_norms
+from pymc_dp.steps.rehearsal import curvature_norms, positive_definite
+
+#: Made-up units for each coefficient that is fitted to them, where few are enough.
+_FEW_FOR_EACH = 4
+#: Where that is tried: in standard deviations of the parameters that one made-up table tells.
+_TRIED_DISTANCES = (0.1, 1.0, 10.0)
+_ROUNDING = 1e-9
 
 
 class Surrogate(Protocol):
@@ -121,6 +127,8 @@ def _weights(norms: FloatArray, bound: float) -> FloatArray:
 class WeightedRows(_AroundACentre):
     """The prior times the likelihood of made-up units, weighted so that their scores add up to the released one.
 
+    A few of them are enough where these predict all the others, as in exponential families, and are quicker.
+
     Parameters
     ----------
     prior, centre, units
@@ -133,28 +141,49 @@ class WeightedRows(_AroundACentre):
 
     def __init__(self, prior: LogDensity, centre: Centre, units: PublicUnits, along: FloatArray, n_units: int) -> None:
         super().__init__(prior, centre, units)
-        scores = units.scores(centre.theta) @ centre.directions
-        self._design = np.column_stack([np.ones(units.n_units), scores])
-        self._coefficients_of = np.linalg.pinv(self._design, rcond=1e-10)
+        self._design = self._design_of(units)
+        for count in (_FEW_FOR_EACH * (1 + along.size), units.n_units):
+            self._few = units.first(count)
+            self._few_at_centre = self._few.log_likelihoods(centre.theta)
+            self._coefficients_of = np.linalg.pinv(self._design_of(self._few), rcond=1e-10)
+            if self._misses_nothing():
+                break
         self.row_weights = self._coefficients_of.T @ np.concatenate([[n_units], along])
+
+    def _design_of(self, units: PublicUnits) -> FloatArray:
+        return np.column_stack([np.ones(units.n_units), units.scores(self.centre.theta) @ self.centre.directions])
+
+    def _misses_nothing(self) -> bool:
+        """Return whether the coefficients predict all made-up units at some points near and far, up to rounding."""
+        size = self.centre.theta.size
+        scores = self._design[:, 1:] @ np.linalg.inv(self.centre.directions)
+        spread = np.linalg.cholesky(np.linalg.inv(positive_definite(scores.T @ scores)))
+        for distance in _TRIED_DISTANCES:
+            at = self.centre.theta + distance * spread @ np.ones(size)
+            if not np.abs(self.remainders(at)).max() <= _ROUNDING * np.abs(self._changes(at)).max():
+                return False
+        return True
+
+    def _few_changes(self, theta: FloatArray) -> FloatArray:
+        with np.errstate(invalid="ignore", over="ignore"):
+            return self._few.log_likelihoods(theta) - self._few_at_centre
 
     def log_density(self, theta: FloatArray) -> float:
         """Return the log-density."""
-        return self.prior.log_density(theta) + float(self.row_weights @ self._changes(theta))
+        return self.prior.log_density(theta) + float(self.row_weights @ self._few_changes(theta))
 
     def gradient(self, theta: FloatArray) -> FloatArray:
         """Return the gradient of the log-density."""
-        gradient: FloatArray = self.prior.gradient(theta) + self.row_weights @ self.units.scores(theta)
+        gradient: FloatArray = self.prior.gradient(theta) + self.row_weights @ self._few.scores(theta)
         return gradient
 
     def prediction(self, theta: FloatArray) -> Prediction:
-        """Return what is predicted of every unit."""
-        offset, *along = self._coefficients_of @ self._changes(theta)
+        """Return what it predicts of every unit."""
+        offset, *along = self._coefficients_of @ self._few_changes(theta)
         direction = self.centre.directions @ np.array(along)
         return Prediction(theta, direction, with_curvature=False, offset=float(offset))
 
     def remainders(self, theta: FloatArray) -> FloatArray:
-        """Return what is missed of every made-up unit."""
-        changes = self._changes(theta)
-        missed: FloatArray = changes - self._design @ (self._coefficients_of @ changes)
+        """Return what it misses of every made-up unit."""
+        missed: FloatArray = self._changes(theta) - self._design @ (self._coefficients_of @ self._few_changes(theta))
         return missed

@@ -1,0 +1,266 @@
+"""The figures of docs/control_variates.md on DPSurrogateHMC: medians over runs with everything paid.
+
+    python tests/benchmarks/control_variates.py survey 50 4 2 1          logistic regression of any visit
+    python tests/benchmarks/control_variates.py visits 10 4 2            Poisson regression of capped visits
+    python tests/benchmarks/control_variates.py hierarchical 5 4 2 1     20 groups, simulated
+    python tests/benchmarks/control_variates.py published 5 1 4 6        normals, bananas, the circle
+    python tests/benchmarks/control_variates.py rehearse 4 4 2           how `kept` was chosen for visits: no survey
+
+First the number of runs, then epsilons; for `published`, names of posteriors may follow. Delta is 1e-6, or 0.1 / n for
+the published posteriors.
+
+=============  ==================================================================================================
+accepted       share of accepted tests; `noise` is the median standard deviation of their noise
+clipped        released share of units whose remainder was clipped
+error          of the plain draws' mean from the posterior's, in its standard deviations, root mean square
+forced         what the noise of the released score alone makes of that
+sd ratio       standard deviation of plain draws by that of the posterior
+coverage       posterior probability of 90 % intervals of the widened draws, averaged over parameters
+MMD            from 1,000 exact draws; beside it that of one release of the whole budget (normals), and of exact draws
+=============  ==================================================================================================
+"""
+
+import logging
+import sys
+import time
+import warnings
+
+import numpy as np
+import pymc as pm
+from scipy import stats
+
+import pymc_dp as dp
+from pymc_dp.__main__ import simulated_table, survey, survey_model
+from pymc_dp.diagnostics import maximum_mean_discrepancy, quality
+from pymc_dp.models import PUBLISHED, published
+
+#: Visits are capped at this public number: a Poisson likelihood trusts large counts too much for any clip bound.
+CAP = 10
+#: Chosen by `rehearse`.
+KEPT_OF_VISITS = 0.998
+DRAWS = 200
+
+
+def run(model, rehearsal, epsilon, delta, draws=DRAWS, **settings):
+    """Return the tree, the step and the figures that need no reference."""
+    began = time.perf_counter()
+    with model:
+        step = dp.DPSurrogateHMC(budget=dp.PrivacyBudget(epsilon, delta), rehearsal=rehearsal, **settings)
+        tree = pm.sample(
+            draws=draws, tune=0, chains=4, cores=1, step=step, progressbar=False, compute_convergence_checks=False
+        )
+    found = quality(tree)
+    return (
+        tree,
+        step,
+        {
+            "accepted": found.acceptance,
+            "noise": found.test_noise,
+            "clipped": found.clip_fractions["residual"][0],
+            "R-hat": found.r_hat,
+            "ESS": found.effective_draws,
+            "seconds": time.perf_counter() - began,
+        },
+    )
+
+
+def against_normal(tree, step, mean, covariance, parameters=slice(None)):
+    """Return figures against a posterior that is as good as normal, on the unconstrained scale."""
+    std = np.sqrt(np.diag(covariance))
+    plain = tree["unwidened"]["theta"].values[:, :, parameters].reshape(-1, std.size)
+    shifts = (step._kernel.covariance @ step._scale.back)[parameters] * step._score_noise
+    # Widened as the step does it, but on the unconstrained scale.
+    widened = plain + np.random.default_rng(0).normal(size=(len(plain), step.size)) @ shifts.T
+    low, high = (np.quantile(widened, q, axis=0) for q in (0.05, 0.95))
+    inside = stats.norm.cdf(high, mean, std) - stats.norm.cdf(low, mean, std)
+    return {
+        "error": root_mean_square((plain.mean(axis=0) - mean) / std),
+        "forced": root_mean_square(np.linalg.norm(shifts, axis=1) / std),
+        "sd ratio": np.mean(plain.std(axis=0) / std),
+        "coverage": inside.mean(),
+    }
+
+
+def root_mean_square(values):
+    return np.sqrt(np.mean(np.square(values)))
+
+
+def mode_of(design, slope_and_curvature, prior_precision):
+    """Return the posterior mode of a regression with normal priors of mean zero, and the covariance there."""
+    theta = np.zeros(design.shape[1])
+    for _ in range(100):
+        slopes, curvatures = slope_and_curvature(np.clip(design @ theta, -30.0, 5.0))
+        information = (design * curvatures[:, None]).T @ design + prior_precision
+        step = np.linalg.solve(information, design.T @ slopes - prior_precision @ theta)
+        theta = theta + step / max(1.0, np.abs(step).max())
+    return theta, np.linalg.inv(information)
+
+
+def logistic(visited):
+    def slope_and_curvature(predictor):
+        p = 1.0 / (1.0 + np.exp(-predictor))
+        return visited - p, p * (1.0 - p)
+
+    return slope_and_curvature
+
+
+def poisson(counts):
+    def slope_and_curvature(predictor):
+        rate = np.exp(predictor)
+        return counts - rate, rate
+
+    return slope_and_curvature
+
+
+def report(what, results):
+    """Print the median of every figure, and the shares of runs that keep to the limits of the quality report."""
+    line = "  ".join(f"{name} {np.nanmedian([each[name] for each in results]):.3g}" for name in results[0])
+    good = np.mean([each["R-hat"] < 1.05 and each["ESS"] >= 200 for each in results])
+    mean = f"  (mean coverage {np.mean([r['coverage'] for r in results]):.3f})" if "coverage" in results[0] else ""
+    print(f"{what:<32}{len(results):>3} runs  {line}{mean}  mixed well {good:.0%}", flush=True)
+
+
+def survey_runs(runs, epsilons):
+    x, visited = survey()
+    mean, covariance = mode_of(x, logistic(visited), np.eye(x.shape[1]))
+    rehearsal = survey_model(*simulated_table(99))
+    for epsilon in epsilons:
+        results = []
+        for _ in range(runs):
+            tree, step, found = run(survey_model(x, visited), rehearsal, epsilon, 1e-6)
+            results.append(found | against_normal(tree, step, mean, covariance))
+        report(f"any visit, epsilon {epsilon:g}", results)
+
+
+def visits_model(x, visits):
+    with pm.Model() as model:
+        beta = pm.Normal("beta", 0.0, 1.0, shape=x.shape[1])
+        pm.Poisson("visits", pm.math.exp(pm.Data("x", x) @ beta), observed=visits)
+    return model
+
+
+def simulated_visits(seed, n=20190):
+    """Return made-up covariates and overdispersed counts: visits are known to be more spread than Poisson counts."""
+    x, _ = simulated_table(seed, n)
+    generator = np.random.default_rng(seed + 1000)
+    coefficients = np.concatenate([[1.0], 0.2 * generator.normal(size=x.shape[1] - 1)])
+    rate = np.exp(np.clip(x @ coefficients, -5.0, 4.0))
+    return x, generator.poisson(rate * generator.gamma(0.7, 1.0 / 0.7, size=n))
+
+
+def visits_run(x, visits, epsilon, cap, **settings):
+    visits = np.minimum(visits, cap)
+    made_up_x, made_up = simulated_visits(99, 5000)
+    rehearsal = visits_model(made_up_x, np.minimum(made_up, cap))
+    mean, covariance = mode_of(x, poisson(visits), np.eye(x.shape[1]))
+    tree, step, found = run(visits_model(x, visits), rehearsal, epsilon, 1e-6, **settings)
+    return found | against_normal(tree, step, mean, covariance)
+
+
+def visits_runs(runs, epsilons):
+    from statsmodels.datasets import randhie  # noqa: PLC0415 an optional dependency
+
+    x, _ = survey()
+    visits = randhie.load_pandas().data["mdvis"].to_numpy(np.int64)
+    for cap in (CAP, 10**6):
+        for epsilon in epsilons:
+            results = [visits_run(x, visits, epsilon, cap, kept=KEPT_OF_VISITS) for _ in range(runs)]
+            report(f"visits up to {cap:g}, epsilon {epsilon:g}", results)
+
+
+def rehearse(runs, epsilons):
+    for epsilon in epsilons:
+        for kept in (0.99, 0.998, 0.9995):
+            tables = [simulated_visits(seed) for seed in range(1, runs + 1)]
+            results = [visits_run(*table, epsilon, CAP, kept=kept) for table in tables]
+            report(f"made up, kept {kept:g}, epsilon {epsilon:g}", results)
+
+
+def groups_table(seed, n=50_000, groups=20, *, balanced=False):
+    generator = np.random.default_rng(seed)
+    sizes = np.full(groups, 1.0 / groups) if balanced else generator.dirichlet(np.full(groups, 3.0))
+    group = generator.choice(groups, size=n, p=sizes)
+    x = generator.normal(size=(n, 3)).clip(-3.0, 3.0)
+    predictor = generator.normal(-0.5, 0.6, groups)[group] + x @ generator.normal(0.0, 0.4, 3)
+    return x, group, (generator.random(n) < 1.0 / (1.0 + np.exp(-predictor))).astype(np.int64)
+
+
+def groups_model(x, group, y, groups=20):
+    with pm.Model() as model:
+        mu, tau = pm.Normal("mu", 0.0, 1.5), pm.HalfNormal("tau", 1.0)
+        alpha = pm.Normal("alpha", mu, tau, shape=groups)
+        beta = pm.Normal("beta", 0.0, 1.0, shape=3)
+        pm.Bernoulli("y", logit_p=alpha[pm.Data("group", group)] + pm.Data("x", x) @ beta, observed=y)
+    return model
+
+
+def hierarchical_runs(runs, epsilons):
+    rehearsal = groups_model(*groups_table(99, 4000, balanced=True))
+    for epsilon in epsilons:
+        results = []
+        for seed in range(1, runs + 1):
+            model = groups_model(*groups_table(seed))
+            with model:  # the reference is not private
+                exact = dp.sampling._pymc_sample(
+                    draws=500, tune=500, chains=2, cores=1, progressbar=False, compute_convergence_checks=False
+                )
+            stacked = exact["posterior"].to_dataset().stack(sample=("chain", "draw"))
+            known = np.concatenate([stacked["alpha"].values, stacked["beta"].values])
+            tree, step, found = run(model, rehearsal, epsilon, 1e-6)
+            found |= against_normal(tree, step, known.mean(axis=1), np.cov(known), slice(2, 25))
+            log_tau, exact_tau = tree["unwidened"]["theta"].values[:, :, 1], np.log(stacked["tau"].values)
+            found["error of log tau"] = abs(log_tau.mean() - exact_tau.mean()) / exact_tau.std()
+            results.append(found)
+        report(f"20 groups, epsilon {epsilon:g}", results)
+
+
+def published_runs(runs, epsilons, names):
+    for name in names or PUBLISHED:
+        for epsilon in epsilons:
+            results = []
+            for seed in range(runs):
+                posterior = published(name, seed)
+                delta = 0.1 / posterior.n_units
+                tree, step, found = run(posterior.model, None, epsilon, delta, draws=250)
+                draws = np.concatenate(
+                    [tree["posterior"][rv.name].values.reshape(1000, -1) for rv in posterior.model.free_RVs], axis=1
+                )
+                generator = np.random.default_rng(seed)
+                reference = posterior.reference(1000, generator)
+                found["MMD"] = maximum_mean_discrepancy(draws, reference)
+                if name.startswith("normal"):
+                    found["one release"] = one_release(posterior, step, tree, reference, generator)
+                found["exact"] = maximum_mean_discrepancy(posterior.reference(1000, generator), reference)
+                results.append(found)
+            report(f"{name}, epsilon {epsilon:g}", results)
+
+
+def one_release(posterior, step, tree, reference, generator):
+    """Return the MMD of exact draws that are shifted by what one score costs that takes the whole budget."""
+    noise_std = 2.0 * step._centre.clip_gradient / np.sqrt(2.0 * tree["privacy"].attrs["rho"])
+    covariance = np.cov(posterior.reference(100_000, generator).T)
+    shift = covariance @ step._scale.back @ generator.normal(scale=noise_std, size=step.size)
+    return maximum_mean_discrepancy(posterior.reference(1000, generator) + shift, reference)
+
+
+if __name__ == "__main__":
+    warnings.filterwarnings("ignore")
+    logging.getLogger("pymc").setLevel(logging.ERROR)
+    if len(sys.argv) < 4:
+        sys.exit(__doc__)
+    what, runs, *rest = sys.argv[1:]
+    epsilons = [float(each) for each in rest if each not in PUBLISHED]
+    names = [each for each in rest if each in PUBLISHED]
+    match what:
+        case "survey":
+            survey_runs(int(runs), epsilons)
+        case "visits":
+            visits_runs(int(runs), epsilons)
+        case "rehearse":
+            rehearse(int(runs), epsilons)
+        case "hierarchical":
+            hierarchical_runs(int(runs), epsilons)
+        case "published":
+            published_runs(int(runs), epsilons, names)
+        case _:
+            sys.exit(__doc__)
