@@ -16,10 +16,12 @@ from pymc_dp.steps.rehearsal import (
     curvature_bound,
     expected_curvature,
     mode_of,
-    newton_step,
     positive_definite,
+    prior_curvature,
     scale_of,
+    shortened,
     unpacked,
+    whole_step,
 )
 from pymc_dp.steps.surrogate_density import WeightedRows
 
@@ -121,15 +123,14 @@ def _consistent_step(
     Where the curvature grows along the step, as in a Poisson regression, a step by the curvature at its beginning
     leads too far, and where it falls, not far enough.
     """
-    way = newton_step(units, step.prior, theta, gradient, information_at(theta))
+    from_prior = prior_curvature(step.prior, theta)
+    begin = information_at(theta)
+    way = shortened(units, from_prior, theta, whole_step(from_prior, gradient, begin))
     for _ in range(_STEP_REPETITIONS):
         # Simpson's rule: exact up to cubic changes of the curvature.
-        information = (
-            information_at(theta) + 4.0 * information_at(theta + 0.5 * way) + information_at(theta + way)
-        ) / 6
-        before, way = way, newton_step(units, step.prior, theta, gradient, information)
-        way = 0.5 * (before + way)
-    return way
+        information = (begin + 4.0 * information_at(theta + 0.5 * way) + information_at(theta + way)) / 6.0
+        way = 0.5 * (way + whole_step(from_prior, gradient, information))
+    return shortened(units, from_prior, theta, way)
 
 
 def pooled_score(

@@ -122,12 +122,6 @@ def newton_step(
 ) -> FloatArray:
     """Return a Newton step, shortened where it leads beyond what a second-order expansion can be trusted with.
 
-    It may not move made-up units by more than some standard deviations of what each of them tells, by their curvature
-    where the step begins or where it would end.
-
-    Parameters that the likelihood does not know stay where they are: their prior alone decides on them, and what is
-    expanded does not depend on them.
-
     Parameters
     ----------
     units, prior, theta
@@ -137,16 +131,32 @@ def newton_step(
     information : ndarray, shape (parameters, parameters)
         Curvature of the log-likelihood of all units.
     """
-    prior_information = prior_curvature(prior, theta)
+    from_prior = prior_curvature(prior, theta)
+    return shortened(units, from_prior, theta, whole_step(from_prior, gradient, information))
+
+
+def whole_step(prior_information: FloatArray, gradient: FloatArray, information: FloatArray) -> FloatArray:
+    """Return the Newton step.
+
+    Parameters that the likelihood does not know stay where they are: their prior alone decides on them, and what is
+    expanded does not depend on them.
+    """
     known = np.diag(information) > 0.0
-    both = np.ix_(known, known)
     step = np.zeros_like(gradient)
-    step[known] = np.linalg.solve((information + prior_information)[both], gradient[known])
+    step[known] = np.linalg.solve((information + prior_information)[np.ix_(known, known)], gradient[known])
+    return step
+
+
+def shortened(units: PublicUnits, prior_information: FloatArray, theta: FloatArray, step: FloatArray) -> FloatArray:
+    """Return the step, shorter if it moved made-up units by more than some standard deviations.
+
+    Of what each of them tells, by its curvature where the step begins or where it would end; or of the prior's.
+    """
     bends = np.maximum(units.along(theta, step)[1], units.along(theta + step, step)[1])
     of_units = np.sqrt(np.quantile(np.nan_to_num(bends, nan=0.0, posinf=0.0), _MOST_UNITS)) / _LONGEST_OF_UNIT
     of_prior = np.sqrt(step @ prior_information @ step / step.size) / _LONGEST_OF_PRIOR
-    shortened: FloatArray = step / np.max([1.0, of_units, of_prior])
-    return shortened
+    shorter: FloatArray = step / np.max([1.0, of_units, of_prior])
+    return shorter
 
 
 def mode_of(units: PublicUnits, prior: LogDensity, theta: FloatArray, n_units: int) -> FloatArray:
