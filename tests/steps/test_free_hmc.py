@@ -6,7 +6,7 @@ from itertools import combinations
 import arviz as az
 import numpy as np
 import pytest
-from scipy import stats
+from scipy import special, stats
 
 from pymc_dp.steps.free_hmc import FreeHMC
 
@@ -99,6 +99,31 @@ def test_the_kernel_is_reversible(target, kernel):
     differences = np.array([before[:, i] * after[:, j] - before[:, j] * after[:, i] for i, j in pairs])
     errors = differences.std(axis=1) / np.sqrt(len(starts))
     assert np.all(np.abs(differences.mean(axis=1)) < limit(len(pairs)) * errors)
+
+
+class Quartic:
+    """Proportional to exp(-x**4), whose moments are ratios of gamma functions."""
+
+    def log_density(self, theta):
+        return -float(theta[0] ** 4)
+
+    def gradient(self, theta):
+        return -4.0 * theta**3
+
+
+def test_coarse_trajectories_leave_a_quartic_density_invariant():
+    """Steps so long that many ends are in doubt: what is wrong with the test of ends shows in the moments."""
+    rng = np.random.default_rng(5)
+    kernel = copy(FreeHMC(Quartic(), np.zeros(1), np.eye(1), rng))
+    kernel._leapfrogs, kernel._step_size = 3, 2.0
+    starts = np.sign(rng.uniform(-1.0, 1.0, 20_000)) * rng.gamma(0.25, size=20_000) ** 0.25
+    ends = np.array([kernel.run(np.array([start]), 4, rng)[0] for start in starts])
+    accepted = np.array([kernel._trajectory(np.array([start]), rng)[1] for start in starts[:2000]])
+    assert np.mean((accepted > 0.05) & (accepted < 0.95)) > 0.1  # many ends are in doubt
+    moments = {power: special.gamma((power + 1) / 4) / special.gamma(0.25) for power in (2, 4, 8)}
+    for power, exact in moments.items():
+        values = ends**power
+        assert abs(values.mean() - exact) < limit(len(moments)) * values.std() / np.sqrt(len(values))
 
 
 def test_a_draw_is_another_one(target, kernel):
