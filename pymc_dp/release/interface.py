@@ -57,8 +57,8 @@ class Position:
 class Centre:
     """Where every unit's log-likelihood is expanded, along which directions, and with what bounds.
 
-    A unit whose score or curvature is larger than its bound is weighted down as a whole, once: its score, curvature
-    and later remainders all carry the same weight in (0, 1].
+    A unit whose score is larger than its bound is weighted down as a whole, once: its score, curvature and later
+    remainders all carry the same weight in (0, 1]. A curvature that is still larger than its bound is cut alone.
 
     Attributes
     ----------
@@ -69,8 +69,8 @@ class Centre:
     clip_gradient : float
         Bound of the norm of one unit's weighted score.
     clip_curvature : float
-        Bound of the Frobenius norm of one unit's weighted curvature (the negative second derivative). Infinite where
-        no curvature is asked for.
+        Bound of the Frobenius norm of one unit's curvature (the negative second derivative), weighted and cut. Infinite
+        where none is asked for.
     """
 
     theta: FloatArray

@@ -107,8 +107,9 @@ class DPSurrogateHMC(DPStep):
     shares : Shares, optional
         How the cost is split.
     clip_gradient, clip_curvature : float, optional
-        Bounds of one unit's score and curvature along the directions. Default: bounds that the part `kept` of the
-        made-up units keep. A unit beyond them counts less in the whole likelihood.
+        Bounds of one unit's score and curvature along the directions. Default: the bound that the part `kept` of the
+        made-up units keep, for curvatures twice that. A unit whose score is beyond it counts less in the whole
+        likelihood; a curvature beyond it is cut alone.
     kept : float, optional
         Part of the made-up units that the bounds do not cut, in (0, 1]. Default: 0.9995 of a rehearsal, for in
         regressions the few that are cut are not cut at random; 0.998 of rows that the model makes up.
