@@ -8,6 +8,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
+import pymc as pm
+from pytensor.graph.traversal import ancestors
 
 from pymc_dp.parameters import FloatArray
 from pymc_dp.steps.base import LogDensity, PublicUnits
@@ -217,3 +219,20 @@ def unpacked(packed: FloatArray, size: int) -> FloatArray:
     off = np.triu(matrix, 1) / np.sqrt(2.0)
     symmetric: FloatArray = np.diag(np.diag(matrix)) + off + off.T
     return symmetric
+
+
+def shares_tables(model: pm.Model, other: pm.Model) -> bool:
+    """Return whether two models hold the same array anywhere: the identity of memory is asked for, never values."""
+    if model is other:
+        return True
+    tables = [_tables_of(each) for each in (model, other)]
+    return any(np.shares_memory(one, another) for one in tables[0] for another in tables[1])
+
+
+def _tables_of(model: pm.Model) -> list[np.ndarray]:
+    inputs = ancestors([*model.basic_RVs, *model.rvs_to_values.values(), *model.potentials])
+    leaves = [*model.data_vars, *(leaf for leaf in inputs if leaf.owner is None)]
+    arrays = [
+        leaf.get_value(borrow=True) if hasattr(leaf, "get_value") else getattr(leaf, "data", None) for leaf in leaves
+    ]
+    return [array for array in arrays if isinstance(array, np.ndarray) and array.size > 1]

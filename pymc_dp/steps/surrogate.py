@@ -27,7 +27,6 @@ from typing import Any, ClassVar, Literal
 
 import numpy as np
 import pymc as pm
-from pytensor.graph.traversal import ancestors
 
 from pymc_dp import _validate
 from pymc_dp.budget import ReleaseRequest
@@ -45,7 +44,7 @@ from pymc_dp.steps.centre import (
     pooled_score,
 )
 from pymc_dp.steps.free_hmc import FreeHMC
-from pymc_dp.steps.rehearsal import Scale, newton_step, prior_curvature
+from pymc_dp.steps.rehearsal import Scale, newton_step, prior_curvature, shares_tables
 from pymc_dp.steps.surrogate_density import Quadratic, Surrogate, WeightedRows
 from pymc_dp.steps.tuning import clip_bound
 
@@ -359,20 +358,3 @@ class DPSurrogateHMC(DPStep):
         multiplier = self._noise_multiplier("residual")
         assert self._centre is not None  # noqa: S101
         return self._record(self._open_door().residual(self._centre, old, new, bound, multiplier))
-
-
-def shares_tables(model: pm.Model, other: pm.Model) -> bool:
-    """Return whether two models hold the same array anywhere: the identity of memory is asked for, never values."""
-    if model is other:
-        return True
-    tables = [_tables_of(each) for each in (model, other)]
-    return any(np.shares_memory(one, another) for one in tables[0] for another in tables[1])
-
-
-def _tables_of(model: pm.Model) -> list[np.ndarray]:
-    inputs = ancestors([*model.basic_RVs, *model.rvs_to_values.values(), *model.potentials])
-    leaves = [*model.data_vars, *(leaf for leaf in inputs if leaf.owner is None)]
-    arrays = [
-        leaf.get_value(borrow=True) if hasattr(leaf, "get_value") else getattr(leaf, "data", None) for leaf in leaves
-    ]
-    return [array for array in arrays if isinstance(array, np.ndarray) and array.size > 1]
