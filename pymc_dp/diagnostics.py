@@ -66,7 +66,7 @@ class Quality:
         By how many posterior standard deviations clip bounds may have moved the mean of all draws, about, and the
         noise of that figure. Not a number where the sampler does not say.
     centre_distance : float
-        From the centre of an expansion to the mode of the surrogate, in posterior standard deviations, root mean square
+        From the centre of an expansion to the mean of the surrogate, in posterior standard deviations, root mean square
         over directions. Not a number for other samplers.
     tested : bool
         Whether moves passed an acceptance test. Without one, clipped gradients bias the draws, and so does the step.
@@ -206,7 +206,7 @@ def quality_report(tree: DataTree) -> str:
         )
     if found.centre_distance > _GOOD_CENTRE_DISTANCE:
         lines.append(
-            f"THE CENTRE IS FAR: {found.centre_distance:.1f} posterior sd from the surrogate's mode, root mean square. "
+            f"THE CENTRE IS FAR: {found.centre_distance:.1f} posterior sd from the surrogate's mean, root mean square. "
             "Tests are noisy then, and it may be lost: see whether the last points of centre_position in the releases "
             "agree. A rehearsal of the same kind as the table, a larger epsilon or Shares.centre help."
         )

@@ -90,7 +90,7 @@ class Prediction:
     """What an expansion predicts of a unit's log-likelihood at a point, relative to the centre.
 
     With the unit's score g and curvature H at the centre: ``direction · g``, less half of ``direction · H direction``
-    if `with_curvature`, plus `offset`; all of it times the unit's weight.
+    if `with_curvature`, plus `offset`; all of it times the unit's weights.
 
     Attributes
     ----------

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
+from scipy import stats
 
 from pymc_dp.parameters import FloatArray
 from pymc_dp.release.interface import Centre, Release
@@ -39,6 +40,8 @@ EARLY_CURVATURE_SHARE = 0.1
 _LAST_STEPS = {False: (3, 3.0), True: (2, 8.0)}
 _MODE_ITERATIONS = 60
 _STEP_REPETITIONS = 6
+#: How often a score is taken for a contradiction that is none.
+_FALSE_CONTRADICTION = 0.01
 
 
 @dataclass(frozen=True, eq=False)
@@ -54,7 +57,7 @@ class WayToCentre:
     information : ndarray, shape (parameters, parameters)
         The curvature of the log-likelihood of all units there, as far as it is known.
     scores : tuple of Release
-        Those along the same directions, with the same bound, as the score at the centre will be.
+        The last ones, along the same directions and with the same bound as the score at the centre will be.
     """
 
     theta: FloatArray
@@ -108,7 +111,7 @@ def _by_newton_steps(step: "DPSurrogateHMC") -> WayToCentre:
         theta = theta + _consistent_step(step, units, theta, gradient, information_at)
         visited.append(theta)
     theta = np.mean(visited[-_AVERAGED:], axis=0)
-    return WayToCentre(theta, scale, information_at(theta), tuple(scores))
+    return WayToCentre(theta, scale, information_at(theta), tuple(scores[-_AVERAGED:]))
 
 
 def _consistent_step(
@@ -129,32 +132,37 @@ def _consistent_step(
     for _ in range(_STEP_REPETITIONS):
         # Simpson's rule: exact up to cubic changes of the curvature.
         information = (begin + 4.0 * information_at(theta + 0.5 * way) + information_at(theta + way)) / 6.0
-        way = 0.5 * (way + whole_step(from_prior, gradient, information))
+        way = shortened(
+            units, from_prior, theta, 0.5 * (way + whole_step(from_prior, gradient, information)), times=2.0
+        )
     return shortened(units, from_prior, theta, way)
 
 
 def pooled_score(
     way: WayToCentre, units: PublicUnits, n_units: int, score: Release, information: FloatArray
 ) -> tuple[FloatArray, float]:
-    """Return the score at the centre as all releases together tell it, and the standard deviation of its noise.
+    """Return the score at the centre as the last releases together tell it, and the standard deviation of its noise.
 
     A score released at another point is carried to the centre by the curvature that was released. What that misses is
-    of second order in the distance; it is taken from made-up units and counts like noise. So scores from the first,
-    long steps hardly count, and those from near the centre count by their noise.
+    of second order in the distance, as made-up units have it, and counts like noise. A score that contradicts the one
+    at the centre by more than noise explains is left out: the curvature is wrong then, or many units were cut where it
+    was released.
     """
     there, scale = score.where[0], way.scale
     at_centre, bend = units.scores(there), expected_curvature(units, there)
     carried, variances = [score.value], [score.noise_std**2]
-    precisions = [1.0 / score.noise_std**2]
     for release in way.scores:
         step = there - release.where[0]
-        carried.append(release.value - scale.directions.T @ (information @ step))
+        value = release.value - scale.directions.T @ (information @ step)
         changes = units.scores(release.where[0]) - at_centre
         missed = n_units * (changes[np.isfinite(changes).all(axis=1)].mean(axis=0) - bend @ step) @ scale.directions
-        variances.append(release.noise_std**2)
-        precisions.append(1.0 / (release.noise_std**2 + float(np.mean(missed**2))))
-    parts = np.array(precisions) / np.sum(precisions)
-    return parts @ np.array(carried), float(np.sqrt(parts**2 @ np.array(variances)))
+        variance = release.noise_std**2 + float(np.mean(missed**2))
+        contradiction = float(np.sum((value - score.value) ** 2)) / (variance + score.noise_std**2)
+        if contradiction < stats.chi2.isf(_FALSE_CONTRADICTION, value.size):
+            carried.append(value)
+            variances.append(variance)
+    precisions = 1.0 / np.array(variances)
+    return precisions @ np.array(carried) / precisions.sum(), float(precisions.sum() ** -0.5)
 
 
 def _information(
@@ -216,7 +224,7 @@ def informed(expected: FloatArray, released: Release, scale: Scale) -> FloatArra
     values = np.sign(values) * np.sqrt(np.maximum(values**2 - reach**2, 0.0))
     told = scale.curvature(along + (vectors * values) @ vectors.T)
     known = known_block(expected)
-    root = np.linalg.cholesky(expected[known])
+    root = np.linalg.cholesky(positive_definite(expected[known], floor=1e-12))
     inverse = np.linalg.inv(root)
     found = np.zeros_like(expected)
     found[known] = root @ positive_definite(inverse @ told[known] @ inverse.T, floor=_LEAST_RATIO) @ root.T

@@ -36,7 +36,7 @@ class FreeHMC:
 
     Attributes
     ----------
-    covariance : ndarray, shape (parameters, parameters)
+    mean, covariance : ndarray, shapes (parameters,) and (parameters, parameters)
         Of the pilot draws.
     theta : ndarray, shape (parameters,)
         Where the pilot ended.
@@ -71,7 +71,7 @@ class FreeHMC:
         for _ in range(_MEASURED_TRAJECTORIES):
             draws.append(self.run(draws[-1], 1, rng))
         self.theta = draws[-1]
-        self.covariance = np.atleast_2d(np.cov(np.array(draws).T))
+        self.mean, self.covariance = np.mean(draws, axis=0), np.atleast_2d(np.cov(np.array(draws).T))
         affordable = max(1, round(2 * _MOST_GRADIENTS_APART / self._leapfrogs))
         self.trajectories_apart = min(_independence(np.array(draws)), affordable)
 

@@ -149,15 +149,18 @@ def whole_step(prior_information: FloatArray, gradient: FloatArray, information:
     return step
 
 
-def shortened(units: PublicUnits, prior_information: FloatArray, theta: FloatArray, step: FloatArray) -> FloatArray:
+def shortened(
+    units: PublicUnits, prior_information: FloatArray, theta: FloatArray, step: FloatArray, *, times: float = 1.0
+) -> FloatArray:
     """Return the step, shorter if it moved made-up units by more than some standard deviations.
 
-    Of what each of them tells, by its curvature where the step begins or where it would end; or of the prior's.
+    Of what each of them tells, by its curvature where the step begins or where it would end; or of the prior's. It may
+    be so many `times` as long.
     """
     bends = np.maximum(units.along(theta, step)[1], units.along(theta + step, step)[1])
     of_units = np.sqrt(np.quantile(np.nan_to_num(bends, nan=0.0, posinf=0.0), _MOST_UNITS)) / _LONGEST_OF_UNIT
     of_prior = np.sqrt(step @ prior_information @ step / step.size) / _LONGEST_OF_PRIOR
-    shorter: FloatArray = step / np.max([1.0, of_units, of_prior])
+    shorter: FloatArray = step / np.max([1.0, of_units / times, of_prior / times])
     return shorter
 
 

@@ -17,8 +17,9 @@ symbol                    here
 :math:`c_e`               `bound` of one remainder, from made-up units
 ========================  ==========================================================
 
-Released once for all chains: `centre_steps` scores (the kinds "approach" and, more exactly, "centre"), the score at
-the centre, and the curvature there (order 2). Released in every iteration after tuning: one residual log-ratio.
+Released once for all chains: with a rehearsal the curvature where the way begins; `centre_steps` scores (the kinds
+"approach" and, more exactly, "centre"); the score at the centre, the curvature there (order 2), and how much clip
+bounds have taken off scores. Released in every iteration after tuning: one residual log-ratio.
 """
 
 from collections.abc import Sequence
@@ -115,7 +116,8 @@ class DPSurrogateHMC(DPStep):
     safety : float
         The bound of one unit's remainder is this times the largest among made-up units.
     trajectories : int, optional
-        Free trajectories between two tests. Default: as many as make proposals nearly independent, up to 50.
+        Free trajectories between two tests. Default: as many as make proposals nearly independent, or as are worth
+        their time.
     widen : bool, optional
         Return draws that are widened by the known noise of the released score, so that intervals cover. The plain
         draws are kept in the group ``unwidened``. Default: True for order 2; order 1 cannot.
@@ -133,8 +135,8 @@ class DPSurrogateHMC(DPStep):
     noise; directions, bounds, centre and proposals are functions of earlier releases and of made-up tables.
 
     *Exactness.* As long as no remainder is clipped, the plain draws' stationary distribution is, exactly, the
-    posterior of the weighted units shifted once by the noise of the released score and curvature (docs: "Control
-    variates"). That noise has a known law; widened draws integrate over it.
+    posterior of the weighted units tilted once by the errors of the released score and curvature (docs: "Control
+    variates"). The score's is noise of a known law; widened draws integrate over it.
 
     References
     ----------
@@ -257,9 +259,14 @@ class DPSurrogateHMC(DPStep):
         rng = np.random.default_rng(0)
         self._kernel = FreeHMC(self._surrogate, start, curvature, rng)
         self._trajectories = self.trajectories or self._kernel.trajectories_apart
-        distance = start - way.theta
-        of_run = float(np.sqrt(distance @ curvature @ distance / self.size)) if self.order == 2 else np.nan
-        self._figures = self._estimated_clip_bias(self._centre) | {"centre_distance": of_run}
+        self._figures = self._estimated_clip_bias(self._centre) | {"centre_distance": self._distance(way)}
+
+    def _distance(self, way: WayToCentre) -> float:
+        """Return how far the surrogate's mean is from the centre, in the parameters that the likelihood knows."""
+        known = np.diag(way.information) > 0.0
+        distance = (self._kernel.mean - way.theta)[known]
+        covariance = self._kernel.covariance[np.ix_(known, known)]
+        return float(np.sqrt(distance @ np.linalg.solve(covariance, distance) / distance.size))
 
     def centre_at(self, theta: FloatArray, scale: Scale) -> Centre:
         """Return a centre with the step's own bounds, or those of the made-up table."""

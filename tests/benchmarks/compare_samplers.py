@@ -20,6 +20,8 @@ from pymc_dp.diagnostics import quality
 from pymc_dp.steps.rehearsal import scale_of
 
 RUNS = 5
+#: Scores whose noise makes up that of the surrogate.
+POOLED = ("centre", "score")
 MADE_UP = simulated_table(99)
 #: About the information of a logistic regression.
 INFORMATION = 0.2 * MADE_UP[0].T @ MADE_UP[0]
@@ -110,7 +112,10 @@ def clip():
             budget, rehearsal = dp.PrivacyBudget(epsilon, DELTA), survey_model(*MADE_UP)
             with survey_model(*MADE_UP):
                 step = dp.DPSurrogateHMC(budget=budget, rehearsal=rehearsal)
-            multiplier = budget.plan(step, draws=200, tune=0, chains=4).noise_multipliers["score"]
+            planned = budget.plan(step, draws=200, tune=0, chains=4)
+            # The last scores on the way are pooled with the one at the centre.
+            precision = sum(planned.releases_once[kind] / planned.noise_multipliers[kind] ** 2 for kind in POOLED)
+            multiplier = precision**-0.5
             shift = covariance @ scale.back * (2.0 * multiplier * bound)
             forced.append(np.sqrt(((shift / std[:, None]) ** 2).sum(axis=1).mean()))
         cut = (weights < 1.0).mean()
