@@ -4,7 +4,7 @@
     python tests/benchmarks/control_variates.py visits 10 4 2            Poisson regression of capped visits
     python tests/benchmarks/control_variates.py hierarchical 5 4 2 1     20 groups, simulated
     python tests/benchmarks/control_variates.py published 5 1 4 6        normals, bananas, the circle
-    python tests/benchmarks/control_variates.py rehearse 4 4 2           how `kept` was chosen for visits: no survey
+    python tests/benchmarks/control_variates.py rehearse 4 4 2           what `kept` does to made-up visits: no survey
 
 First the number of runs, then epsilons; for `published`, names of posteriors may follow. Delta is 1e-6, or 0.1 / n for
 the published posteriors.
@@ -36,8 +36,6 @@ from pymc_dp.models import PUBLISHED, published
 
 #: Visits are capped at this public number: a Poisson likelihood trusts large counts too much for any clip bound.
 CAP = 10
-#: Chosen by `rehearse`.
-KEPT_OF_VISITS = 0.998
 DRAWS = 200
 
 
@@ -164,7 +162,7 @@ def visits_runs(runs, epsilons):
     visits = randhie.load_pandas().data["mdvis"].to_numpy(np.int64)
     for cap in (CAP, 10**6):
         for epsilon in epsilons:
-            results = [visits_run(x, visits, epsilon, cap, kept=KEPT_OF_VISITS) for _ in range(runs)]
+            results = [visits_run(x, visits, epsilon, cap) for _ in range(runs)]
             report(f"visits up to {cap:g}, epsilon {epsilon:g}", results)
 
 
