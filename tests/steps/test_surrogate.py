@@ -237,6 +237,7 @@ def test_no_figure_is_paid_for_when_diagnostics_are_off():
         plan = budget.plan(step, draws=10, tune=0, chains=2)
     assert not {"excess", "clip_count"} & {releases.kind for releases in plan.releases}
     assert sum(releases.rho for releases in plan.releases) == pytest.approx(plan.rho)
+    assert plan.epsilon == pytest.approx(5.0, rel=1e-6)  # what the figure would have cost is spent on the rest
 
 
 # Order 1 -----------------------------------------------------------------------------------------------------
