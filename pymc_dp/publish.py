@@ -5,7 +5,7 @@ Nothing of PyMC's tree is kept unless it is named here: no data, no coordinate o
 
 import dataclasses
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from importlib.metadata import version
 from typing import Any
@@ -23,7 +23,7 @@ from pymc_dp.accounting import BarkerReleases, GaussianReleases, Releases
 from pymc_dp.budget import Plan
 from pymc_dp.exceptions import UnsupportedOption
 from pymc_dp.release.interface import Release, ReleasesOfIteration
-from pymc_dp.rows.split import dims_of_rows, rows_of_model
+from pymc_dp.rows.split import leaves_of, protected_dims, protected_inputs
 from pymc_dp.steps.base import window_ends
 from pymc_dp.steps.group import StepGroup
 
@@ -44,25 +44,41 @@ class PublishableNames:
     omitted: list[str]
 
 
-def publishable_names(model: pm.Model, unit: str | None, requested: Sequence[str] | None) -> PublishableNames:
+def publishable_names(
+    model: pm.Model, unit: str | None, requested: Sequence[str] | None, lengths: Collection[int]
+) -> PublishableNames:
     """Return the free variables and those deterministics that depend on no table.
 
-    A deterministic that is computed from rows, or has their dim, never leaves. One that is computed from another
-    table (which may be a part of the rows) leaves if it is asked for by name.
+    A deterministic that is computed from rows or their number, or has one entry for each row or unit, never leaves. One
+    that is computed from another table (which may be a part of the rows) leaves if it is asked for by name.
+
+    Parameters
+    ----------
+    model : pm.Model
+        The model.
+    unit : str or None
+        The dim that counts rows.
+    requested : sequence of str or None
+        Names that the user wants.
+    lengths : collection of int
+        Lengths of arrays with one entry for each row, and for each unit of several rows.
 
     Raises
     ------
     UnsupportedOption
         If a requested variable is computed from rows, or unknown.
     """
-    rows = rows_of_model(model, unit)
-    protected_dims = dims_of_rows(model, unit)
+    protected = protected_inputs(model, unit, lengths)
+    dims = protected_dims(model, unit, lengths)
     private, unsure, kept = [], [], []
     for rv in model.unobserved_RVs:
-        inputs = [leaf for leaf in ancestors(model.replace_rvs_by_values([rv])) if leaf.owner is None]
         if rv not in model.deterministics:
             kept.append(rv.name)
-        elif not rows.isdisjoint(inputs) or not protected_dims.isdisjoint(model.named_vars_to_dims.get(rv.name) or ()):
+            continue
+        graph = model.replace_rvs_by_values([rv])
+        inputs = {*leaves_of(graph), *(leaf for leaf in ancestors(graph) if leaf.owner is None)}
+        named = [name for name in model.named_vars_to_dims.get(rv.name) or () if name is not None]
+        if not protected.isdisjoint(inputs) or not dims.isdisjoint(named) or _has_length(rv, named, lengths):
             private.append(rv.name)
         elif any(_is_table(leaf) for leaf in inputs):
             unsure.append(rv.name)
@@ -81,6 +97,11 @@ def publishable_names(model: pm.Model, unit: str | None, requested: Sequence[str
     if not requested or len(set(requested)) != len(requested):
         raise UnsupportedOption("var_names must name at least one variable, and none twice.")
     return PublishableNames(list(requested), [name for name in private + unsure if name not in requested])
+
+
+def _has_length(rv: Variable, dims: Sequence[str], lengths: Collection[int]) -> bool:
+    """Return whether a deterministic without dims has one entry for each row or unit, by its static shape."""
+    return not dims and not set(lengths).isdisjoint(length for length in rv.type.shape if length not in (None, 1))
 
 
 def _is_table(leaf: Variable) -> bool:

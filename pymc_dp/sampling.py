@@ -105,8 +105,8 @@ def sample(draws: int | None = None, **options: Any) -> DataTree:
     plan = budget.plan(group, draws=draws, tune=tune, chains=chains)  # refuses early, before the slow work
     _refuse_bad_options(arguments, model, plan)
 
-    names = publishable_names(model, group.unit, arguments["var_names"])
     rows = UnitLikelihood(model, group.unit, group.unit_index, second_order=any(s.expands for s in group.steps))
+    names = publishable_names(model, group.unit, arguments["var_names"], {rows.n_rows} | rows.unit_lengths)
     plan = dataclasses.replace(plan, unit=rows.unit_in_words)
     _warn_about_delta(budget, rows)
     if not draws_given:

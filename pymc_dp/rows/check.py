@@ -147,8 +147,8 @@ def _likelihood_of_any_data(
         ]
         fresh = [pt.tensor(dtype=new.type.dtype, shape=shape) for new, shape in zip(fresh, shapes, strict=True)]
     replace: dict[Variable, Variable] = {leaf.variable: new for leaf, new in zip(row_split.leaves, fresh, strict=True)}
-    if n_rows is not None and row_split.length is not None:
-        replace[row_split.length] = pt.constant(n_rows, dtype=row_split.length.type.dtype)
+    if n_rows is not None:
+        replace |= {length: pt.constant(n_rows, dtype=length.type.dtype) for length in row_split.lengths}
     if n_rows is None:
         (logp,) = clone_replace([row_split.log_likelihood], replace)
     else:

@@ -11,6 +11,7 @@ from pytensor.graph.basic import Variable
 from pytensor.graph.replace import clone_replace, vectorize_graph
 
 from pymc_dp.parameters import FloatArray
+from pymc_dp.rows.allowed import refuse_unknown_operations
 from pymc_dp.rows.split import RowSplit
 
 _COMPILE: dict[str, Any] = {"mode": "NUMBA", "trust_input": True, "on_unused_input": "ignore"}
@@ -34,7 +35,8 @@ class RowDerivatives:
     def __init__(self, row_split: RowSplit, value_vars: Sequence[Variable]) -> None:
         row_inputs = [leaf.row for leaf in row_split.leaves]
         chunk_inputs = [pt.tensor(dtype=row.type.dtype, shape=(None, *row.type.shape)) for row in row_inputs]
-        (row_logp,) = rewrite_pregrad([row_split.row_log_likelihood])
+        # Rewriting changes a graph in place, and this one is shared with the other functions of the rows.
+        (row_logp,) = rewrite_pregrad(clone_replace([row_split.row_log_likelihood]))
         directions = [var.type() for var in value_vars]
 
         gradients = pt.grad(row_logp, value_vars, disconnected_inputs="ignore")
@@ -48,6 +50,7 @@ class RowDerivatives:
         curvature_along = pt.grad(-slope, length, disconnected_inputs="ignore")
         slope, curvature_along = clone_replace([slope, curvature_along], {length: pt.constant(0.0, dtype="float64")})
 
+        refuse_unknown_operations([*gradients, *curvatures, slope, curvature_along], row_inputs)
         n = chunk_inputs[0].shape[0]
         over_rows = dict(zip(row_inputs, chunk_inputs, strict=True))
 

@@ -20,6 +20,7 @@ from pytensor.graph.basic import Variable
 from pytensor.graph.replace import clone_replace, vectorize_graph
 from pytensor.tensor.elemwise import DimShuffle
 
+from pymc_dp.rows.allowed import refuse_unknown_operations
 from pymc_dp.rows.lowered import LoweredRows
 from pymc_dp.rows.one_row import Link
 from pymc_dp.rows.split import RowSplit
@@ -124,6 +125,7 @@ class RowFunctions:
         (row_logp,) = rewrite_pregrad(clone_replace([self._row_log_likelihood], cut))
         with_respect_to = [cut[links[var].output] if var in links else var for var in value_vars]
         gradients = pt.grad(row_logp, with_respect_to, disconnected_inputs="ignore")
+        refuse_unknown_operations([row_logp, *gradients], [*row_inputs, *cut.values()])
 
         over_rows = dict(zip(row_inputs, chunk_inputs, strict=True))
         factors = [links[var].row for var in value_vars if var in links]

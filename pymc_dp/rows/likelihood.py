@@ -90,6 +90,8 @@ class UnitLikelihood:
     Attributes
     ----------
     n_units, n_rows, n_parameters : int
+    unit_lengths : frozenset of int
+        Lengths of arrays with one entry for each unit of several rows.
     unit_in_words : str
         What is protected, for the result's metadata.
 
@@ -129,9 +131,11 @@ class UnitLikelihood:
             changes = np.flatnonzero(np.diff(index[order])) + 1
             self._starts = np.concatenate([[0], changes, [self.n_rows]]).astype(np.int64)
         self.n_units = self.n_rows if self._starts is None else self._starts.size - 1
+        #: How many units there are, and how many an index could name: arrays of these lengths are protected, too.
+        self.unit_lengths = frozenset() if index is None else _lengths_of_units(index, self.n_units, self.n_rows)
         self.unit_in_words = _unit_in_words(row_split.dim, unit_index)
         if index is not None:
-            refuse_tables_of_units(model, self.n_units, self.n_rows)
+            refuse_tables_of_units(model, self.unit_lengths)
         self.n_parameters = self.parameters.size
         observed = {model.rvs_to_values[rv]: rv.name for rv in model.observed_RVs}
         self._leaf_names = [(observed.get(leaf.source), leaf.axis) for leaf in row_split.leaves]
@@ -528,6 +532,11 @@ def _unit_of_each_row(
             "np.unique(labels, return_inverse=True)[1]."
         )
     return index.astype(np.int64)
+
+
+def _lengths_of_units(index: NDArray[np.int64], n_units: int, n_rows: int) -> frozenset[int]:
+    """Return the lengths of arrays with one entry for each unit, also if some units have no rows."""
+    return frozenset({n_units, int(index.max()) + 1}) - {0, 1, n_rows}
 
 
 def number_of_units(

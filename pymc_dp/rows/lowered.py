@@ -15,6 +15,7 @@ from pytensor.graph.basic import Variable
 from pytensor.graph.replace import clone_replace
 from pytensor.graph.rewriting.utils import rewrite_graph
 
+from pymc_dp.rows.allowed import refuse_unknown_operations
 from pymc_dp.rows.fused import FusedLoops, Part, Product
 from pymc_dp.rows.one_row import Link
 from pymc_dp.rows.program import Lowering, Numbers, Program, kind_of, structural_value
@@ -103,6 +104,7 @@ class LoweredRows:
         (row_logp,) = rewrite_pregrad(clone_replace([row_log_likelihood], replace))
         with_respect_to = [kept[var][0] if var in kept else var for var in value_vars]
         gradients = pt.grad(row_logp, with_respect_to, disconnected_inputs="ignore")
+        refuse_unknown_operations([row_logp, *gradients], [*row_inputs, *replace.values()])
         outputs = rewrite_graph([row_logp, *gradients], include=("canonicalize", "stabilize", "specialize"), clone=True)
         logp, *slopes = Lowering(known, self._program, self._parameters).of(outputs)
         self.parts = []

@@ -1,8 +1,10 @@
 """Rebuild a graph for a table of a single row, operation by operation.
 
-Three kinds of operations are replaced on the way, because they would let rows influence each other or fail on
-what a row holds: checks of parameters, which decide for all rows at once; matrix products, whose last bits depend
-on the number of rows; and indices out of range, which raise.
+Some operations are replaced on the way, because they would let rows influence each other or fail on what a row holds:
+checks of parameters, which decide for all rows at once; matrix products, whose last bits depend on the number of rows;
+and indices, which raise or reach into other memory where they are out of range, in reads and in writes alike.
+
+Which operations may see rows at all is said by `pymc_dp.rows.allowed`.
 """
 
 from collections.abc import Mapping, Sequence
@@ -21,15 +23,9 @@ from pytensor.tensor.basic import Alloc, ScalarFromTensor
 from pytensor.tensor.blockwise import Blockwise
 from pytensor.tensor.elemwise import Elemwise
 from pytensor.tensor.math import Dot
-from pytensor.tensor.subtensor import AdvancedSubtensor
+from pytensor.tensor.subtensor import AdvancedIncSubtensor, AdvancedSubtensor
 
 _MATRIX = 2
-#: Operations that raise on some matrices in compiled code: a row must not decide whether a run fails. (Cholesky
-#: factors and solutions of linear systems come back as NaN instead, and such a row counts for nothing.)
-_RAISING = frozenset(
-    "Det Eig Eigh Eigvalsh Expm LU LUFactor Lstsq MatrixInverse MatrixPinv QR SLogDet SVD Scan Schur "
-    "TensorInv TensorSolve".split()
-)
 
 
 @dataclass(frozen=True, eq=False)
@@ -63,8 +59,8 @@ class OneRow:
         One row, with a row axis of length one, for every input that carries the row axis.
     n_rows : int
         The number of rows in the model's graph.
-    length : Variable, optional
-        The model's own variable for the number of rows.
+    lengths : sequence of Variable
+        The model's own variables for the number of rows.
 
     Attributes
     ----------
@@ -72,10 +68,11 @@ class OneRow:
         Where parameters meet row data linearly.
     """
 
-    def __init__(self, replacements: Mapping[Variable, Variable], n_rows: int, length: Variable | None = None) -> None:
-        self._new: dict[Variable, Variable] = dict(replacements)
-        if length is not None:
-            self._new[length] = pt.constant(1, dtype="int64")
+    def __init__(
+        self, replacements: Mapping[Variable, Variable], n_rows: int, lengths: Sequence[Variable] = ()
+    ) -> None:
+        one = pt.constant(1, dtype="int64")
+        self._new: dict[Variable, Variable] = {**replacements, **dict.fromkeys(lengths, one)}
         self._with_rows: set[Variable] = set(self._new)
         self._n_rows = n_rows
         self._index_checks: list[Variable] = []
@@ -102,8 +99,6 @@ class OneRow:
         """Apply the operation of `node` to one-row inputs."""
         op = node.op
         core = op.core_op if isinstance(op, Blockwise) else op
-        if carries[0] and type(core).__name__ in _RAISING:
-            raise ValueError("fails on what a row holds")
         if isinstance(op, CheckAndRaise):
             value, *conditions = inputs
             return [_minus_infinity_unless(conditions, value)]
@@ -117,6 +112,9 @@ class OneRow:
             return [self._product(*inputs) if list(carries) == [True, False] else _product_in_fixed_order(*inputs)]
         if isinstance(op, AdvancedSubtensor):
             return [self._gather(op, inputs, carries)]
+        if isinstance(op, AdvancedIncSubtensor):
+            target, new, *indices = inputs
+            return [op.make_node(target, new, *self._held(op, target, indices)).outputs[0]]
         if isinstance(op, OpFromGraph) and not isinstance(op, SymbolicOp):
             return list(inline_ofg_node(op.make_node(*inputs)))
         if isinstance(op, SymbolicOp):
@@ -124,17 +122,36 @@ class OneRow:
         return list(op.make_node(*inputs).outputs)
 
     def _gather(self, op: AdvancedSubtensor, inputs: Sequence[Variable], carries: Sequence[bool]) -> Variable:
-        """Index with whatever a row holds; an index out of range is remembered instead of raising."""
+        """Index with whatever a row holds."""
         source, *indices = inputs
-        for axis, place in enumerate(op.idx_list):
-            if not isinstance(place, int) or not carries[1 + place] or indices[place].type.dtype == "bool":
-                continue
-            index, length = indices[place], source.shape[axis]
-            self._index_checks.append(pt.all(pt.and_(pt.ge(index, -length), pt.lt(index, length))))
-            indices[place] = pt.clip(index, -length, length - 1).astype("int64")
+        indices = self._held(op, source, indices)
         if op.idx_list == (0,) and list(carries) == [False, True]:
             return self._gather_each(op, source, indices[0])
         return op.make_node(source, *indices).outputs[0]
+
+    def _held(
+        self, op: AdvancedSubtensor | AdvancedIncSubtensor, source: Variable, indices: Sequence[Variable]
+    ) -> list[Variable]:
+        """Return indices held in the range of their axes; one that is out of range is remembered.
+
+        In compiled code an index out of range raises, or reaches into the memory of something else. Every index is
+        held, not only those that a row chooses: the row's own tables have a single row here.
+        """
+        held = list(indices)
+        axis = 0
+        for place in op.idx_list:
+            if isinstance(place, slice):
+                axis += 1
+                continue
+            index = indices[place]
+            if index.type.dtype == "bool":
+                axis += index.type.ndim
+                continue
+            length = source.shape[axis]
+            self._index_checks.append(pt.all(pt.and_(pt.ge(index, -length), pt.lt(index, length))))
+            held[place] = pt.clip(index, -length, length - 1).astype("int64")
+            axis += 1
+        return held
 
     def _gather_each(self, op: AdvancedSubtensor, source: Variable, index: Variable) -> Variable:
         """Gather from the inputs of an elementwise operation, as PyMC's own graph may gather from its result.

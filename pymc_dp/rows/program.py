@@ -5,6 +5,7 @@ own: solving a triangular system of 10 equations is 55 multiplications and divis
 on the parameters alone is computed once for all rows and enters as a vector of numbers.
 """
 
+import operator
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -34,6 +35,8 @@ from pytensor.tensor.subtensor import (
     unflatten_index_variables,
 )
 
+from pymc_dp.rows.allowed import allows_scalar
+
 Numbers = NDArray[np.int64]
 
 _MOST_OPERATIONS = 3000
@@ -53,6 +56,14 @@ _MOVES = (
     ScalarFromTensor,
     TensorFromScalar,
 )
+_COMPARE = {
+    "<": operator.lt,
+    "<=": operator.le,
+    ">": operator.gt,
+    ">=": operator.ge,
+    "==": operator.eq,
+    "!=": operator.ne,
+}
 _COMPARISONS = {"LT": "<", "LE": "<=", "GT": ">", "GE": ">=", "EQ": "==", "NEQ": "!="}
 
 
@@ -227,6 +238,9 @@ class Program:
         kind, (left, right) = self._alike(left, right)
         if left == right and kind == "i":
             return self.constant(sign in ("<=", ">=", "=="))
+        a, b = self.value(left), self.value(right)
+        if kind == "i" and a is not None and b is not None:
+            return self.constant(_COMPARE[sign](a, b))
         return self.add(sign, left, right, kind="b")
 
     def both(self, left: int, right: int) -> int:
@@ -648,7 +662,7 @@ class Lowering:
 
     def _other(self, op: Any) -> Callable[..., int]:
         """Return a call of PyTensor's own function of floats, one number at a time."""
-        if not isinstance(op, ps.ScalarOp) or isinstance(op, ps.Composite) or op.nout != 1:
+        if not isinstance(op, ps.ScalarOp) or not (allows_scalar(op) or isinstance(op, ps.Pow)) or op.nout != 1:
             raise NotLowered(str(op))
 
         def call(*numbers: int) -> int:

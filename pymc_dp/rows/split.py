@@ -5,19 +5,23 @@ by one of its rows. Whatever mixes rows then gives another sum than the model it
 `pymc_dp.rows.check` finds out on made-up data.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 import pymc as pm
+import pytensor
 import pytensor.tensor as pt
 from pytensor.compile.sharedvalue import SharedVariable
 from pytensor.graph.basic import Constant, Variable
+from pytensor.graph.op import HasInnerGraph
 from pytensor.graph.traversal import ancestors
 from pytensor.tensor.type import TensorType
 
 from pymc_dp.exceptions import UnsupportedModel
 from pymc_dp.parameters import ParameterVector
+from pymc_dp.rows.allowed import refuse_unknown_operations
+from pymc_dp.rows.closures import refuse_tables_in_functions
 from pymc_dp.rows.one_row import Link, OneRow
 from pymc_dp.rows.symbolic import SymbolicModel, symbolic
 
@@ -72,8 +76,8 @@ class RowSplit:
         The model's own log-likelihood, summed over everything.
     links : tuple of Link
         Where parameters meet row data linearly.
-    length : Variable or None
-        The model's own variable for the number of rows, if it has one.
+    lengths : tuple of Variable
+        The model's own variables for the number of rows.
     """
 
     n_rows: int
@@ -82,7 +86,7 @@ class RowSplit:
     row_log_likelihood: Variable
     log_likelihood: Variable
     links: tuple[Link, ...]
-    length: Variable | None
+    lengths: tuple[Variable, ...]
 
 
 def leaf_value(leaf: Variable) -> np.ndarray:
@@ -92,13 +96,17 @@ def leaf_value(leaf: Variable) -> np.ndarray:
     return np.asarray(leaf.data)
 
 
-def leaves_of(outputs: Iterable[Variable]) -> list[Variable]:
-    """Return the tensor constants and shared variables that `outputs` depend on."""
-    return [
-        variable
-        for variable in ancestors(list(outputs))
-        if isinstance(variable, Constant | SharedVariable) and isinstance(variable.type, TensorType)
-    ]
+def leaves_of(outputs: Iterable[Variable], *, inner: bool = True) -> list[Variable]:
+    """Return the tensor constants and shared variables that `outputs` depend on, those of inner graphs if asked for."""
+    found: dict[Variable, None] = {}
+    todo = [list(outputs)]
+    while todo:
+        for variable in ancestors(todo.pop()):
+            if isinstance(variable, Constant | SharedVariable) and isinstance(variable.type, TensorType):
+                found[variable] = None
+            elif inner and variable.owner is not None and isinstance(variable.owner.op, HasInnerGraph):
+                todo.append(list(variable.owner.op.fgraph.outputs))
+    return list(found)
 
 
 def split(model: pm.Model, unit: str | None = None) -> RowSplit:
@@ -118,11 +126,13 @@ def split(model: pm.Model, unit: str | None = None) -> RowSplit:
     """
     _refuse_unsplittable(model)
     observed_axes, n_rows, unit = _row_axes_of_observed(model, unit)
+    refuse_tables_in_functions(model, {n_rows} - {1})
     of_observed = {model.rvs_to_values[rv]: axis for rv, axis in observed_axes.items()}
     axes = of_observed | _row_axes(model, [*model.basic_RVs, *model.potentials], n_rows, unit)
     graphs = symbolic(model, {leaf: axis for leaf, axis in axes.items() if isinstance(leaf, Constant)})
+    lengths = _lengths(model, protected_dims(model, unit))
     _refuse_parameters_of_rows(model, n_rows, unit)
-    _refuse_rows_in_priors(model, graphs, axes, unit)
+    _refuse_rows_in_priors(model, graphs, axes, lengths)
     log_likelihoods = graphs.log_likelihoods
     inputs = _inputs_of(log_likelihoods)
     leaves = tuple(
@@ -130,11 +140,11 @@ def split(model: pm.Model, unit: str | None = None) -> RowSplit:
         for leaf in inputs
         if graphs.sources.get(leaf, leaf) in axes
     )
-    length = model.dim_lengths.get(unit) if unit is not None else None
+    _refuse_other_tables(model, graphs, {leaf.variable for leaf in leaves}, n_rows, unit)
     try:
-        one_row = OneRow({leaf.variable: pt.expand_dims(leaf.row, leaf.axis) for leaf in leaves}, n_rows, length)
+        one_row = OneRow({leaf.variable: pt.expand_dims(leaf.row, leaf.axis) for leaf in leaves}, n_rows, lengths)
         rebuilt = one_row.rebuild(log_likelihoods)
-    except (TypeError, ValueError, NotImplementedError, AssertionError) as error:
+    except (TypeError, ValueError, NotImplementedError, AssertionError, IndexError) as error:
         raise UnsupportedModel(
             f"The likelihood cannot be rebuilt for a single row ({type(error).__name__}): some operation in it "
             "works on all rows at once. Only likelihoods that are a product over rows are supported."
@@ -148,14 +158,16 @@ def split(model: pm.Model, unit: str | None = None) -> RowSplit:
                 "other (a time series, a Gaussian process, one multivariate draw over all rows?)."
             )
         terms.append(term.sum())
+    row_log_likelihood = one_row.where_indices_hold(_total(terms))
+    refuse_unknown_operations([row_log_likelihood], [leaf.row for leaf in leaves])
     return RowSplit(
         n_rows=n_rows,
         dim=unit,
         leaves=leaves,
-        row_log_likelihood=one_row.where_indices_hold(_total(terms)),
+        row_log_likelihood=row_log_likelihood,
         log_likelihood=_total([term.sum() for term in log_likelihoods]),
         links=tuple(one_row.links),
-        length=length,
+        lengths=lengths,
     )
 
 
@@ -163,15 +175,67 @@ def _total(terms: Sequence[Variable]) -> Variable:
     return pt.add(*terms) if len(terms) > 1 else terms[0]
 
 
-def dims_of_rows(model: pm.Model, unit: str | None = None) -> set[str]:
-    """Return the name of the dim that counts rows, if it has one."""
-    _refuse_unsplittable(model)
-    _, _, name = _row_axes_of_observed(model, unit)
-    return set() if name is None else {name}
+def protected_dims(model: pm.Model, unit: str | None = None, lengths: Collection[int] = ()) -> set[str]:
+    """Return the dims that count rows or units: their lengths and labels are those of people.
+
+    They are the dims of the row axes of all tables, and any dim as long as the rows or as one of `lengths`, unless it
+    belongs to another axis of a table of rows (features may be as many as rows).
+
+    Parameters
+    ----------
+    model : pm.Model
+        The model.
+    unit : str, optional
+        As for `split`.
+    lengths : collection of int
+        Further protected lengths: those of units of several rows.
+    """
+    observed_axes, n_rows, unit = _row_axes_of_observed(model, unit)
+    found, others = ({unit} if unit is not None else set()), _dims_of_other_axes(model, unit)
+    wanted = ({n_rows} | set(lengths)) - {1}
+    for rv, axis in observed_axes.items():
+        dims = model.named_vars_to_dims.get(rv.name)
+        found |= {dims[axis]} if dims is not None else set()
+    for name, length in model.dim_lengths.items():
+        if name not in others and _length_of_dim(model, name, length) in wanted:
+            found.add(name)
+    return {name for name in found if name is not None}
 
 
-def rows_of_model(model: pm.Model, unit: str | None = None) -> set[Variable]:
-    """Return the inputs of anything in the model that have one entry for each row.
+def _dims_of_other_axes(model: pm.Model, unit: str | None) -> set[str]:
+    """Return the dims of the axes other than that of the rows of all variables that have it by name."""
+    found: set[str] = set()
+    for dims in model.named_vars_to_dims.values():
+        if unit is not None and unit in dims:
+            found |= {name for name in dims if name not in (unit, None)}
+    return found
+
+
+def _length_of_dim(model: pm.Model, name: str, length: Variable) -> int:
+    """Return the length of a dim, from its labels, its variable or the table that has it."""
+    labels = model.coords.get(name)
+    if labels is not None:
+        return len(labels)
+    with pytensor.config.change_flags(mode="FAST_COMPILE"):  # called once: not worth compiling
+        return int(length.eval())
+
+
+def _lengths(model: pm.Model, dims: Iterable[str]) -> tuple[Variable, ...]:
+    """Return the model's variables for the lengths of `dims` that are inputs of its graphs."""
+    return tuple(model.dim_lengths[name] for name in sorted(dims) if name in model.dim_lengths)
+
+
+def protected_inputs(model: pm.Model, unit: str | None, lengths: Collection[int]) -> set[Variable]:
+    """Return the inputs of anything in the model that hold rows, or the number of rows or units.
+
+    Parameters
+    ----------
+    model : pm.Model
+        The model.
+    unit : str, optional
+        As for `split`.
+    lengths : collection of int
+        Further protected lengths: those of units of several rows.
 
     Raises
     ------
@@ -180,32 +244,48 @@ def rows_of_model(model: pm.Model, unit: str | None = None) -> set[Variable]:
     """
     _refuse_unsplittable(model)
     observed_axes, n_rows, unit = _row_axes_of_observed(model, unit)
-    observed = {model.rvs_to_values[rv] for rv in observed_axes}
+    found = {model.rvs_to_values[rv] for rv in observed_axes}
+    found |= set(_lengths(model, protected_dims(model, unit, lengths)))
+    of_dims = set(model.dim_lengths.values())
     graphs = model.replace_rvs_by_values([*model.basic_RVs, *model.deterministics, *model.potentials])
-    return observed | {leaf for leaf in leaves_of(graphs) if _has_rows(model, leaf, n_rows, unit)}
+    for leaf in leaves_of(graphs):
+        if leaf in of_dims or n_rows == 1:
+            continue
+        if _row_axis(model, leaf, n_rows, unit) is not None or not set(lengths).isdisjoint(leaf_value(leaf).shape):
+            found.add(leaf)
+    return found
 
 
-def refuse_tables_of_units(model: pm.Model, n_units: int, n_rows: int) -> None:
+def refuse_tables_of_units(model: pm.Model, lengths: Collection[int]) -> None:
     """Refuse data and parameters with one entry for each unit, where a unit has several rows.
 
     Their entries belong to one unit each, but they would be taken as public.
 
+    Parameters
+    ----------
+    model : pm.Model
+        The model.
+    lengths : collection of int
+        How many units there are, and how many an index could name.
+
     Raises
     ------
     UnsupportedModel
-        If a free variable or an input of the model has an axis of length `n_units`.
+        If a free variable or an input of the model, in a function of the user's too, has an axis of such a length.
     """
-    if n_units in (1, n_rows):
-        return
+    refuse_tables_in_functions(model, lengths)
     shapes = ParameterVector(model).shapes
     for rv in model.free_RVs:
-        if n_units in shapes[model.rvs_to_values[rv].name]:
+        if not set(lengths).isdisjoint(shapes[model.rvs_to_values[rv].name]):
             raise UnsupportedModel(
                 f"The free variable {rv.name!r} has one entry for each unit. A parameter of one person cannot be "
                 "released: integrate it out, or share it between units."
             )
-    for leaf in leaves_of([*model.basic_RVs, *model.potentials, *model.deterministics]):
-        if n_units in leaf_value(leaf).shape:
+    graphs = symbolic(model, {})
+    finished = [*graphs.log_likelihoods, *graphs.log_priors, *graphs.potentials]
+    drawn = model.replace_rvs_by_values(model.free_RVs)
+    for leaf in leaves_of([*model.basic_RVs, *model.potentials, *model.deterministics, *finished, *drawn]):
+        if not set(lengths).isdisjoint(leaf_value(leaf).shape):
             raise UnsupportedModel(
                 "An input of the model has one entry for each unit, and would be taken as public. Repeat it for "
                 "each row of the unit before the model (values[unit_index])."
@@ -290,7 +370,7 @@ def _row_axes(model: pm.Model, graphs: Sequence[Variable], n_rows: int, unit: st
     """Return the row axis of every constant and data variable in `graphs` that has one."""
     dim_lengths = set(model.dim_lengths.values())
     axes: dict[Variable, int] = {}
-    for leaf in leaves_of(graphs):
+    for leaf in leaves_of(graphs, inner=False):
         axis = None if leaf in dim_lengths else _row_axis(model, leaf, n_rows, unit)
         if axis is not None:
             axes[leaf] = axis
@@ -304,9 +384,14 @@ def _inputs_of(graphs: Sequence[Variable]) -> list[Variable]:
 def _row_axis(model: pm.Model, leaf: Variable, n_rows: int, unit: str | None) -> int | None:
     """Return the row axis of one input: by its dims if it has them, else by its length."""
     dims = model.named_vars_to_dims.get(leaf.name) if leaf.name is not None else None
-    if dims is not None and unit is not None and None not in dims:
-        return list(dims).index(unit) if unit in dims else None
-    matching = [axis for axis, length in enumerate(leaf_value(leaf).shape) if length == n_rows]
+    if dims is not None and unit is not None and unit in dims:
+        return list(dims).index(unit)
+    others = _dims_of_other_axes(model, unit)
+    matching = [
+        axis
+        for axis, length in enumerate(leaf_value(leaf).shape)
+        if length == n_rows and (dims is None or dims[axis] not in others)
+    ]
     if n_rows == 1 and isinstance(leaf, Constant):
         return None  # every broadcastable constant has axes of length one
     if len(matching) > 1:
@@ -337,17 +422,16 @@ def _refuse_parameters_of_rows(model: pm.Model, n_rows: int, unit: str | None) -
 
 
 def _refuse_rows_in_priors(
-    model: pm.Model, graphs: SymbolicModel, axes: Mapping[Variable, int], unit: str | None
+    model: pm.Model, graphs: SymbolicModel, axes: Mapping[Variable, int], lengths: Sequence[Variable]
 ) -> None:
-    """Refuse row data in priors, and data of any kind in potentials."""
-    row_inputs = {leaf for leaf in [*axes, *graphs.sources] if leaf not in graphs.sources.values()}
-    if unit in model.dim_lengths:
-        row_inputs.add(model.dim_lengths[unit])
-    for rv, logp in zip(model.free_RVs, graphs.log_priors, strict=True):
-        if not row_inputs.isdisjoint(_inputs_of([logp])):
+    """Refuse row data in priors and in what turns parameters into draws, and data of any kind in potentials."""
+    row_inputs = {leaf for leaf in [*axes, *graphs.sources] if leaf not in graphs.sources.values()} | set(lengths)
+    drawn = model.replace_rvs_by_values(model.free_RVs)
+    for rv, logp, draw in zip(model.free_RVs, graphs.log_priors, drawn, strict=True):
+        if not row_inputs.isdisjoint([*_inputs_of([logp, draw]), *leaves_of([logp, draw])]):
             raise UnsupportedModel(
-                f"The prior of {rv.name!r} depends on data that has one entry for each row. Priors are not "
-                "protected: they must not be computed from the data."
+                f"The prior of {rv.name!r} or its transform depends on data that has one entry for each row, or on "
+                "their number. Priors are not protected: they must not be computed from the data."
             )
     for potential, graph in zip(model.potentials, graphs.potentials, strict=True):
         for leaf in _inputs_of([graph]):
@@ -360,7 +444,32 @@ def _refuse_rows_in_priors(
                 )
 
 
-def _has_rows(model: pm.Model, leaf: Variable, n_rows: int, unit: str | None) -> bool:
-    if leaf in set(model.dim_lengths.values()):
-        return unit is not None and leaf is model.dim_lengths.get(unit)
-    return n_rows > 1 and _row_axis(model, leaf, n_rows, unit) is not None
+def _refuse_other_tables(
+    model: pm.Model, graphs: SymbolicModel, replaced: set[Variable], n_rows: int, unit: str | None
+) -> None:
+    """Refuse any table of rows in the finished graphs that is not replaced by one of its rows.
+
+    The graph of a random variable does not show what a function of the user's brings into its log-probability.
+    """
+    if n_rows == 1:
+        return
+    of_dims = set(model.dim_lengths.values())
+    drawn = model.replace_rvs_by_values(model.free_RVs)
+    terms = [
+        *zip(model.observed_RVs, graphs.log_likelihoods, strict=True),
+        *zip(model.free_RVs, graphs.log_priors, strict=True),
+        *zip(model.free_RVs, drawn, strict=True),
+        *zip(model.potentials, graphs.potentials, strict=True),
+    ]
+    # An array in the inner graph of a random variable may be folded into a number before its log-probability exists.
+    at_top = set(leaves_of(model.basic_RVs, inner=False))
+    found = [(rv, leaf) for rv, graph in terms for leaf in leaves_of([graph])]
+    found += [(rv, leaf) for rv in model.basic_RVs for leaf in leaves_of([rv]) if leaf not in at_top]
+    for rv, leaf in found:
+        if leaf not in replaced and leaf not in of_dims and _row_axis(model, leaf, n_rows, unit) is not None:
+            raise UnsupportedModel(
+                f"The log-probability of {rv.name!r} holds an array with as many entries as there are rows that is no "
+                "parameter of the distribution, so that it would be taken as public. If a function of yours brings it "
+                "in (logp=, dist=), pass it as a parameter: pm.CustomDist(name, mu, x, logp=lambda value, mu, x: ...). "
+                "For an array that counts rows write pt.arange(x.shape[0]), with x a table of the rows."
+            )

@@ -180,7 +180,7 @@ REFUSED = {
     normalised_by_the_largest: "not a sum over rows",
     normalised_by_the_largest_count: "not a sum over rows",
     potential_of_some_people: "'extra'",
-    inverse_of_a_rows_matrix: "single row",  # singular for one person, the run would fail
+    inverse_of_a_rows_matrix: "MatrixInverse",  # singular for one person, the run would fail
     autoregression: "'y'",
     random_walk: "'y'",
     gaussian_process: "ambiguous|'y'|single row",

@@ -1,0 +1,235 @@
+"""Which operations may see rows: a list of those known to be safe. Every other operation is refused by name.
+
+An operation that sees what a row holds is safe if it is
+
+- *row-local*: its result for one row is a function of that row. Graphs are written for a single row (`one_row`), and
+  vectorising them adds an axis, so this asks that the operation acts along the axes of its inputs alone;
+- *total*: in compiled code it neither raises nor ends the process, whatever numbers it is given;
+- *bounded*: the sizes of its results follow from shapes, never from values, and it reads and writes inside its
+  arrays only;
+- *silent*: it prints, stores and calls nothing.
+
+Where an argument of an operation has to be free of row values for this to hold (a length, a slice, an axis), it is
+checked that no row value reaches it. Shapes are public, so `Shape` ends the search. The list is applied to the
+log-likelihood of one row and to each of its derivatives, before either engine compiles them. A test gives every scalar
+operation of the list extreme numbers in compiled code.
+"""
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any
+
+import pytensor.scalar as scalars
+from pytensor.compile.builders import OpFromGraph
+from pytensor.gradient import DisconnectedGrad, GradClip, ZeroGrad
+from pytensor.graph.basic import Apply, Constant, Variable
+from pytensor.graph.traversal import toposort
+from pytensor.scalar.loop import ScalarLoop
+from pytensor.tensor.basic import (
+    Alloc,
+    AllocDiag,
+    ExtractDiag,
+    Join,
+    MakeVector,
+    ScalarFromTensor,
+    Split,
+    TensorFromScalar,
+)
+from pytensor.tensor.blockwise import Blockwise
+from pytensor.tensor.elemwise import CAReduce, DimShuffle, Elemwise
+from pytensor.tensor.extra_ops import CumOp
+from pytensor.tensor.linalg.decomposition.cholesky import Cholesky
+from pytensor.tensor.linalg.solvers.general import Solve
+from pytensor.tensor.linalg.solvers.psd import CholeskySolve
+from pytensor.tensor.linalg.solvers.triangular import SolveTriangular
+from pytensor.tensor.math import Argmax, Dot
+from pytensor.tensor.shape import Reshape, Shape, Shape_i, SpecifyShape
+from pytensor.tensor.sort import ArgSortOp, SortOp
+from pytensor.tensor.subtensor import AdvancedIncSubtensor, AdvancedSubtensor, IncSubtensor, Subtensor
+
+from pymc_dp.exceptions import UnsupportedModel
+
+#: Functions of numbers, entry by entry. Floating-point results are NaN or infinite where the function is undefined;
+#: functions of gamma and Bessel type are SciPy's compiled ones, whose iterations are bounded.
+SCALARS: frozenset[type] = frozenset(
+    getattr(scalars.basic if hasattr(scalars.basic, name) else scalars.math, name)
+    for name in """
+    Abs Add AND ArcCos ArcCosh ArcSin ArcSinh ArcTan ArcTan2 ArcTanh Cast Ceil Clip Cos Cosh EQ Exp Exp2 Expm1 Floor GE
+    GT Identity IntDiv Invert IsInf IsNan LE Log Log10 Log1p Log2 LT Maximum Minimum Mul Neg NEQ OR Reciprocal
+    RoundHalfAwayFromZero RoundHalfToEven ScalarMaximum ScalarMinimum Second Sign Sin Sinh Sqr Sqrt Sub Switch Tan Tanh
+    TrueDiv Trunc XOR
+    BetaInc BetaIncInv Erf Erfc Erfcinv Erfcx Erfinv Gamma GammaInc GammaIncC GammaIncCInv GammaIncInv GammaLn Hyp2F1 I0
+    I1 Ive J0 J1 Jv Kve Log1mexp NdtriExp Owens_t PolyGamma Psi Sigmoid Softplus TriGamma
+    """.split()
+)
+#: What reductions may combine entries with.
+_REDUCTIONS = frozenset(
+    {
+        scalars.Add,
+        scalars.Mul,
+        scalars.AND,
+        scalars.OR,
+        scalars.XOR,
+        scalars.Maximum,
+        scalars.Minimum,
+        scalars.ScalarMaximum,
+        scalars.ScalarMinimum,
+    }
+)
+
+#: Operations on arrays, with the reason, and which of their inputs must be free of row values (by a slice).
+_NOTHING, _FIRST, _AFTER_FIRST, _AFTER_SECOND = slice(0, 0), slice(0, 1), slice(1, None), slice(2, None)
+_ARRAYS: Mapping[type, tuple[str, slice]] = {
+    # What moves entries: results have the entries of the inputs, at places that follow from shapes.
+    DimShuffle: ("permutes and adds axes", _NOTHING),
+    MakeVector: ("puts numbers into a vector", _NOTHING),
+    ScalarFromTensor: ("is the identity", _NOTHING),
+    TensorFromScalar: ("is the identity", _NOTHING),
+    ExtractDiag: ("takes a diagonal", _NOTHING),
+    AllocDiag: ("puts a vector on a diagonal", _NOTHING),
+    Join: ("concatenates along an axis that no row chooses", _FIRST),
+    Split: ("cuts at places that no row chooses", _AFTER_FIRST),
+    Alloc: ("fills a shape that no row chooses", _AFTER_FIRST),
+    Reshape: ("takes a shape that no row chooses", _AFTER_FIRST),
+    SpecifyShape: ("asserts a shape that no row chooses", _AFTER_FIRST),
+    Subtensor: ("slices at places that no row chooses", _AFTER_FIRST),
+    IncSubtensor: ("writes to slices that no row chooses", _AFTER_SECOND),
+    # What computes: loops over the entries with arithmetic that is total.
+    Dot: ("sums products", _NOTHING),
+    CumOp: ("accumulates sums or products", _NOTHING),
+    Argmax: ("compares the entries", _NOTHING),
+    SortOp: ("compares the entries; NaN has a place in the order", _AFTER_FIRST),
+    ArgSortOp: ("compares the entries; NaN has a place in the order", _AFTER_FIRST),
+    # What LAPACK computes of small matrices: PyTensor's compiled code returns NaN where LAPACK reports a failure.
+    Cholesky: ("is NaN where the matrix is not positive definite", _NOTHING),
+    SolveTriangular: ("is NaN or infinite where the matrix is singular", _NOTHING),
+    CholeskySolve: ("is NaN or infinite where the matrix is singular", _NOTHING),
+    Solve: ("is NaN or infinite where the matrix is singular", _NOTHING),
+    # Derivatives that are not taken.
+    DisconnectedGrad: ("is the identity", _NOTHING),
+    ZeroGrad: ("is the identity", _NOTHING),
+    GradClip: ("is the identity", _NOTHING),
+}
+
+
+def refuse_unknown_operations(outputs: Sequence[Variable], rows: Iterable[Variable]) -> None:
+    """Refuse a graph of one row in which an operation that is not known to be safe sees what the row holds.
+
+    Parameters
+    ----------
+    outputs : sequence of Variable
+        The graph.
+    rows : iterable of Variable
+        The inputs that stand for the row.
+
+    Raises
+    ------
+    UnsupportedModel
+        If there is one, by its name.
+    """
+    objection = _objection_to_graph(outputs, set(rows))
+    if objection is not None:
+        raise UnsupportedModel(
+            f"{objection}. Only operations that are known to act on each row by itself, and never to fail on what a "
+            "row holds, may see rows. Compute this before the model from the row's own values, or write the likelihood "
+            "with arithmetic, indexing and PyMC's distributions."
+        )
+
+
+def allows_scalar(op: Any) -> bool:
+    """Return whether a function of numbers is on the list, whatever its arguments."""
+    return type(op) in SCALARS
+
+
+def _objection_to_graph(outputs: Sequence[Variable], carrying: set[Variable]) -> str | None:
+    """Return why a graph is refused, None if it is not. `carrying` are the inputs with row values."""
+    carrying = set(carrying)
+    for node in toposort(list(outputs)):
+        carried = [variable in carrying for variable in node.inputs]
+        if not any(carried) or isinstance(node.op, Shape | Shape_i):
+            continue
+        objection = _objection(node.op, node, carried, carrying)
+        if objection is not None:
+            return objection
+        carrying.update(node.outputs)
+    return None
+
+
+def _objection(op: Any, node: Apply, carried: Sequence[bool], carrying: set[Variable]) -> str | None:
+    """Return why an operation that sees row values is refused, None if it is not."""
+    if isinstance(op, Blockwise):
+        return _objection(op.core_op, node, carried, carrying)
+    if isinstance(op, Elemwise):
+        return _objection_to_scalar(op.scalar_op, node, carried)
+    if isinstance(op, CAReduce):
+        return None if type(op.scalar_op) in _REDUCTIONS else _unknown(op.scalar_op)
+    if isinstance(op, AdvancedSubtensor | AdvancedIncSubtensor):
+        first = 1 if isinstance(op, AdvancedSubtensor) else 2
+        for index, sees_row in zip(node.inputs[first:], carried[first:], strict=True):
+            if sees_row and not _is_held_in_range(index, carrying):
+                return (
+                    "An array is indexed by what a row holds, and the index is not held in range"
+                    if index.type.dtype != "bool"
+                    else "Entries are selected by a truth value of the row, so that their number depends on it"
+                )
+        return None
+    known = _ARRAYS.get(type(op))
+    if known is not None:
+        _, free = known
+        if any(carried[free]):
+            return f"A length, place or axis of the operation {type(op).__name__} depends on what a row holds"
+        return None
+    if isinstance(op, OpFromGraph):  # no more than its inner graph, evaluated once
+        inner = {variable for variable, sees in zip(op.fgraph.inputs, carried, strict=True) if sees}
+        return _objection_to_graph(op.fgraph.outputs, inner)
+    return _unknown(op)
+
+
+def _unknown(op: Any) -> str:
+    return f"The operation {type(op).__name__} is not on the list of operations that may see rows"
+
+
+def _objection_to_scalar(op: Any, node: Apply, carried: Sequence[bool]) -> str | None:
+    """Return why a function of numbers is refused, None if it is not."""
+    if allows_scalar(op):
+        return None
+    if isinstance(op, scalars.Composite | ScalarLoop):
+        for inner in op.fgraph.toposort():
+            if not allows_scalar(inner.op):
+                return _unknown(inner.op)
+        # A row may end a loop early; how many steps it makes at most is its first input.
+        return "A number of steps depends on what a row holds" if isinstance(op, ScalarLoop) and carried[0] else None
+    whole = node.outputs[0].type.dtype.startswith(("int", "uint"))
+    if isinstance(op, scalars.Pow):
+        # In compiled code a whole number to a negative whole power raises.
+        if not whole or _is_constant(node.inputs[1], lambda value: value >= 0):
+            return None
+        return "A whole number is raised to a power that depends on the row: use floats (pt.cast(x, 'float64'))"
+    if isinstance(op, scalars.Mod):
+        # In compiled code the least whole number modulo -1 ends the process.
+        if not whole or _is_constant(node.inputs[1], lambda value: value > 0):
+            return None
+        return "A remainder of whole numbers is taken by a number that depends on the row"
+    return _unknown(op)
+
+
+def _is_constant(variable: Variable, holds: Callable[[Any], Any]) -> bool:
+    """Return whether a variable is a constant, up to added axes, all of whose entries have a property."""
+    while variable.owner is not None and isinstance(variable.owner.op, DimShuffle):
+        variable = variable.owner.inputs[0]
+    return isinstance(variable, Constant) and bool(holds(variable.data).all())
+
+
+def _is_held_in_range(index: Variable, carrying: set[Variable]) -> bool:
+    """Return whether an index of whole numbers is clipped to a range that no row chooses, as `one_row` does."""
+    if index.type.dtype == "bool":
+        return False
+    while index.owner is not None and (
+        isinstance(index.owner.op, DimShuffle | Alloc | Reshape)
+        or (isinstance(index.owner.op, Elemwise) and isinstance(index.owner.op.scalar_op, scalars.Cast))
+    ):
+        index = index.owner.inputs[0]
+    if index.owner is None or not isinstance(index.owner.op, Elemwise):
+        return index not in carrying
+    if not isinstance(index.owner.op.scalar_op, scalars.Clip):
+        return False
+    return all(limit not in carrying for limit in index.owner.inputs[1:])
