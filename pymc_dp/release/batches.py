@@ -1,7 +1,8 @@
-r"""Batches of units: how they are drawn, and as what they are accounted for, in one object.
+r"""Batches of units: what describes them, as what they are accounted for, and how the door draws them.
 
-The object that a sampler hands to the door draws the batch; the same object made the event that was paid for, and
-the meter compares the two. So the accountant cannot be told of another kind of sampling than the one that is done.
+A sampler hands a description to the door, which copies its numbers, compares them with the event that was paid for, and
+draws the batch. So the accountant cannot be told of another kind of sampling than the one that is done, and a sampler
+learns nothing of the table.
 
 *Poisson*: every unit takes part independently with probability q. The gap before the next unit that takes part is
 geometric, so a batch costs time in proportion to its own size and not to the table's. With U uniform on (0, 1) the gap
@@ -31,7 +32,7 @@ from pymc_dp.accounting import (
     Releases,
     WithoutReplacementGaussianReleases,
 )
-from pymc_dp.exceptions import InvalidArgument
+from pymc_dp.exceptions import InvalidArgument, PrivacyError
 from pymc_dp.release.batch_counts import COUNT_WEIGHT
 
 IntArray = NDArray[np.int64]
@@ -87,23 +88,6 @@ class PoissonBatches:
     def covered_by(self, event: Releases) -> bool:
         """Return whether an event that was paid for is one of releases on such batches."""
         return isinstance(event, PoissonGaussianReleases) and event.sampling_probability == self.sampling_probability
-
-    def draw(self, entropy: Entropy, n_units: int) -> IntArray:
-        """Return a fresh batch in increasing order, possibly empty. Confidential, its size included."""
-        if self.sampling_probability == 1.0:
-            return np.arange(n_units, dtype=np.int64)
-        expected = self.sampling_probability * n_units
-        found: list[IntArray] = []
-        last = -1
-        while last < n_units:
-            missing = max(0.0, expected - sum(len(each) for each in found))
-            at_once = int(missing + 4.0 * math.sqrt(missing)) + 8
-            gaps = geometric_gaps(entropy, self.sampling_probability, at_once, n_units)
-            units = last + np.cumsum(gaps + 1)
-            found.append(units)
-            last = int(units[-1])
-        together = np.concatenate(found)
-        return together[: np.searchsorted(together, n_units)]
 
 
 @dataclass(frozen=True)
@@ -161,23 +145,64 @@ class BatchesWithoutReplacement:
             event.n_units,
         ) == (self.batch_size, self.n_units)
 
-    def draw(self, entropy: Entropy, n_units: int) -> IntArray:
-        """Return a fresh batch in increasing order. Confidential.
-
-        Raises
-        ------
-        InvalidArgument
-            If the table has another number of units than the one that was accounted for; it is public here.
-        """
-        if n_units != self.n_units:
-            raise InvalidArgument(f"There are {n_units} units, but batches of {self.n_units} were accounted for.")
-        if 2 * self.batch_size > n_units:  # drawing those left out takes fewer values
-            left_out = distinct_below(entropy, n_units, n_units - self.batch_size)
-            return np.delete(np.arange(n_units, dtype=np.int64), left_out)
-        return np.sort(distinct_below(entropy, n_units, self.batch_size))
-
 
 Batches = PoissonBatches | BatchesWithoutReplacement
+
+
+def described(batches: Batches) -> Batches:
+    """Return a description of batches with nothing in it but its own numbers, checked again.
+
+    Samplers hand descriptions to the door. An object of another class could draw, cost or cover something else than
+    what its numbers say.
+
+    Raises
+    ------
+    PrivacyError
+        If it is none of the two kinds of batches, a subclass of them included.
+    """
+    if type(batches) is PoissonBatches:
+        return PoissonBatches(batches.sampling_probability)
+    if type(batches) is BatchesWithoutReplacement:
+        return BatchesWithoutReplacement(batches.batch_size, batches.n_units)
+    raise PrivacyError(
+        f"A batch is described by PoissonBatches or BatchesWithoutReplacement, not by a {type(batches).__name__}: the "
+        "door draws it."
+    )
+
+
+def drawn(batches: Batches, entropy: Entropy, n_units: int) -> IntArray:
+    """Return a fresh batch in increasing order. Confidential, with its size where that is random.
+
+    Raises
+    ------
+    PrivacyError
+        If the table has another number of units than the one that was accounted for.
+    """
+    if isinstance(batches, PoissonBatches):
+        return _poisson_batch(entropy, batches.sampling_probability, n_units)
+    if n_units != batches.n_units:
+        raise PrivacyError("The table has another number of units than the one that batches were accounted for with.")
+    if 2 * batches.batch_size > n_units:  # drawing those left out takes fewer values
+        left_out = distinct_below(entropy, n_units, n_units - batches.batch_size)
+        return np.delete(np.arange(n_units, dtype=np.int64), left_out)
+    return np.sort(distinct_below(entropy, n_units, batches.batch_size))
+
+
+def _poisson_batch(entropy: Entropy, q: float, n_units: int) -> IntArray:
+    """Return the units that take part, each with probability `q`, in increasing order."""
+    if q == 1.0:
+        return np.arange(n_units, dtype=np.int64)
+    expected = q * n_units
+    found: list[IntArray] = []
+    last = -1
+    while last < n_units:
+        missing = max(0.0, expected - sum(len(each) for each in found))
+        at_once = int(missing + 4.0 * math.sqrt(missing)) + 8
+        units = last + np.cumsum(geometric_gaps(entropy, q, at_once, n_units) + 1)
+        found.append(units)
+        last = int(units[-1])
+    together = np.concatenate(found)
+    return together[: np.searchsorted(together, n_units)]
 
 
 def geometric_gaps(entropy: Entropy, q: float, count: int, largest: int) -> IntArray:

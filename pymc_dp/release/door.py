@@ -16,7 +16,7 @@ from pymc_dp.accounting import GaussianReleases, Releases
 from pymc_dp.exceptions import PrivacyError
 from pymc_dp.release.barker_correction import acceptance, happens, log_ratio_and_variance
 from pymc_dp.release.batch_counts import BatchCounts, count_weight
-from pymc_dp.release.batches import Batches, BatchesWithoutReplacement
+from pymc_dp.release.batches import Batches, BatchesWithoutReplacement, described, drawn
 from pymc_dp.release.interface import (
     LARGEST_CLIP_BOUND,
     SMALLEST_CLIP_BOUND,
@@ -158,11 +158,13 @@ class MeteredDoor:
         self, theta: FloatArray, bound: float, noise_multiplier: float, blocks: Sequence[bool] | None = None
     ) -> Release:
         """Release a clipped gradient sum at `theta`. See `pymc_dp.release.interface.Door`."""
+        theta, bound, noise_multiplier = _plain_vector(theta), float(bound), float(noise_multiplier)
         self._spend("gradient", noise_multiplier)
         grid = self._grid_of_sum(bound, noise_multiplier)
         clipped_sum = self._rows.clipped_gradient(theta, bound, grid, blocks=blocks)
         return self._released("gradient", clipped_sum, noise_multiplier, theta)
 
+    @_silently
     def batch_gradient(
         self,
         theta: FloatArray,
@@ -174,8 +176,10 @@ class MeteredDoor:
         blocks: Sequence[bool] | None = None,
     ) -> Release:
         """Release a clipped gradient sum over a fresh batch. See `pymc_dp.release.interface.Door`."""
+        batches, theta = described(batches), _plain_vector(theta)
+        bound, noise_multiplier = float(bound), float(noise_multiplier)
         self._spend("gradient", noise_multiplier, batches)
-        units = batches.draw(self._noise, self._rows.n_units)
+        units = drawn(batches, self._noise, self._rows.n_units)
         grid = self._grid_of_sum(bound, noise_multiplier)
         clipped_sum = self._rows.clipped_gradient(theta, bound, grid, units=units, blocks=blocks)
         counts = np.array([clipped_sum.n_clipped, len(units)], dtype=np.int64)
@@ -193,6 +197,8 @@ class MeteredDoor:
     @_silently
     def log_ratio(self, theta: FloatArray, theta_new: FloatArray, bound: float, noise_multiplier: float) -> Release:
         """Release a clipped log-ratio sum. See `pymc_dp.release.interface.Door`."""
+        theta, theta_new = _plain_vector(theta), _plain_vector(theta_new)
+        bound, noise_multiplier = float(bound), float(noise_multiplier)
         self._spend("log_ratio", noise_multiplier)
         grid = self._grid_of_sum(bound, noise_multiplier)
         clipped_sum = self._rows.clipped_log_ratio(theta, theta_new, bound, grid)
@@ -210,6 +216,9 @@ class MeteredDoor:
         counted: bool,
     ) -> Release:
         """Release a penalised log-ratio of a fresh batch. See `pymc_dp.release.interface.Door`."""
+        batches, tempering = _without_replacement(batches), float(tempering)
+        theta, theta_new = _plain_vector(theta), _plain_vector(theta_new)
+        bound, noise_multiplier = float(bound), float(noise_multiplier)
         self._spend("log_ratio", noise_multiplier, batches)
         scale = tempering * batches.scale
         distance = sensitivity(scale, bound, batches.batch_size)
@@ -232,6 +241,8 @@ class MeteredDoor:
         tempering: float,
     ) -> Release:
         """Release a decision of the Barker test on a fresh batch. See `pymc_dp.release.interface.Door`."""
+        batches, tempering = _without_replacement(batches), float(tempering)
+        theta, theta_new = _plain_vector(theta), _plain_vector(theta_new)
         self._spend("decision", 0.0, batches)
         bound = math.sqrt(batches.batch_size) / (tempering * batches.n_units)
         log_ratios, unit, n_clipped = self._batch_log_ratios(theta, theta_new, bound, batches, tempering)
@@ -254,7 +265,7 @@ class MeteredDoor:
     ) -> tuple[IntArray, Fraction, int]:
         """Return clipped log-ratios of a fresh batch, what one step of them counts, and how many were clipped."""
         _check_bound(bound)
-        units = batches.draw(self._noise, self._rows.n_units)
+        units = drawn(batches, self._noise, self._rows.n_units)
         grid = math.ldexp(1.0, math.frexp(bound)[1] - 41)  # contributions stay below 2**41 steps
         log_ratios, n_clipped = self._rows.clipped_log_ratios(theta, theta_new, bound, grid, units)
         unit = Fraction(tempering) * Fraction(batches.n_units, batches.batch_size) * Fraction(grid)
@@ -263,6 +274,7 @@ class MeteredDoor:
     @_silently
     def score(self, centre: Centre, noise_multiplier: float, kind: str = "score") -> Release:
         """Release a sum of weighted scores. See `pymc_dp.release.interface.Door`."""
+        centre, noise_multiplier = _plain_centre(centre), float(noise_multiplier)
         self._spend(kind, noise_multiplier)
         clipped_sum = self._rows.expansion(centre).score(self._grid_of_sum(centre.clip_gradient, noise_multiplier))
         return self._released(kind, clipped_sum, noise_multiplier, centre.theta)
@@ -270,6 +282,7 @@ class MeteredDoor:
     @_silently
     def curvature(self, centre: Centre, noise_multiplier: float, kind: str = "curvature") -> Release:
         """Release a sum of weighted curvatures. See `pymc_dp.release.interface.Door`."""
+        centre, noise_multiplier = _plain_centre(centre), float(noise_multiplier)
         self._spend(kind, noise_multiplier)
         grid = self._grid_of_sum(centre.clip_curvature, noise_multiplier)
         clipped_sum = self._rows.expansion(centre).curvature(grid)
@@ -278,6 +291,7 @@ class MeteredDoor:
     @_silently
     def excess(self, centre: Centre, noise_multiplier: float) -> Release:
         """Release how much of the scores weights have taken off. See `pymc_dp.release.interface.Door`."""
+        centre, noise_multiplier = _plain_centre(centre), float(noise_multiplier)
         if self._relation != "substitute":
             raise PrivacyError("What weights take off is released relative to the number of units, which is protected.")
         _check_bound(centre.clip_gradient)
@@ -291,6 +305,8 @@ class MeteredDoor:
         self, centre: Centre, old: Prediction, new: Prediction, bound: float, noise_multiplier: float
     ) -> Release:
         """Release a sum of clipped residual log-ratios. See `pymc_dp.release.interface.Door`."""
+        centre, old, new, bound = _plain_centre(centre), _plain_prediction(old), _plain_prediction(new), float(bound)
+        noise_multiplier = float(noise_multiplier)
         self._spend("residual", noise_multiplier)
         grid = self._grid_of_sum(bound, noise_multiplier)
         clipped_sum = self._rows.expansion(centre).residual(old, new, bound, grid)
@@ -384,6 +400,39 @@ class MeteredDoor:
 
     def __repr__(self) -> str:
         return f"MeteredDoor({self._meter!r})"
+
+
+# A sampler's own objects are not trusted: what they say twice could differ. Their numbers are copied once.
+
+
+def _plain_vector(theta: FloatArray) -> FloatArray:
+    return np.array(theta, dtype=np.float64, subok=False)
+
+
+def _plain_centre(centre: Centre) -> Centre:
+    return Centre(
+        _plain_vector(centre.theta),
+        _plain_vector(centre.directions),
+        float(centre.clip_gradient),
+        float(centre.clip_curvature),
+    )
+
+
+def _plain_prediction(prediction: Prediction) -> Prediction:
+    return Prediction(
+        _plain_vector(prediction.theta),
+        _plain_vector(prediction.direction),
+        bool(prediction.with_curvature),
+        float(prediction.offset),
+    )
+
+
+def _without_replacement(batches: BatchesWithoutReplacement) -> BatchesWithoutReplacement:
+    """Return a description of batches of a fixed size, which tests on batches are proved for."""
+    plain = described(batches)
+    if not isinstance(plain, BatchesWithoutReplacement):
+        raise PrivacyError("A test on a batch takes batches of a fixed size: BatchesWithoutReplacement.")
+    return plain
 
 
 def _check_bound(bound: float) -> None:

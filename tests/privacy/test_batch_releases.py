@@ -1,6 +1,7 @@
 """Releases on batches: neighbouring tables, the same batches, and no more difference than was paid for."""
 
 import math
+from unittest import mock
 
 import numpy as np
 import pymc as pm
@@ -13,8 +14,8 @@ from test_nothing_leaks import NoiseWithoutData, canary_model
 
 import pymc_dp as dp
 from pymc_dp import sampling
-from pymc_dp.release import MeteredDoor
-from pymc_dp.release.batches import BatchesWithoutReplacement, PoissonBatches
+from pymc_dp.release import MeteredDoor, door
+from pymc_dp.release.batches import BatchesWithoutReplacement, PoissonBatches, drawn
 from pymc_dp.rows import UnitLikelihood
 
 N = 200
@@ -58,14 +59,12 @@ def recorder(monkeypatch):
     """One recorder for all runs; every batch has words of its own, the same in each run."""
     recorder = Recorder()
     monkeypatch.setattr(sampling, "SecureNoise", lambda: recorder)
-    for kind in (PoissonBatches, BatchesWithoutReplacement):
-        real = kind.draw
 
-        def draw(self, entropy, n_units, real=real):
-            recorder.batch += 1
-            return real(self, entropy, n_units)
+    def draw(batches, entropy, n_units):
+        recorder.batch += 1
+        return drawn(batches, entropy, n_units)
 
-        monkeypatch.setattr(kind, "draw", draw)
+    monkeypatch.setattr(door, "drawn", draw)
     return recorder
 
 
@@ -186,9 +185,9 @@ def moved_by_a_neighbour(relation, batches, values, place, other, bound, counted
             batch = [unit - (unit > place) for unit in units if unit != place]
         noise = NoNoise()
         events = [batches.releases("gradient", 1, 1.0)]
-        door = MeteredDoor(table_of(table), noise, relation, {"gradient": 1}, {}, scheduled=events)
-        fixed = _WithBatch(batches, np.array(batch, dtype=np.int64))
-        door.batch_gradient(np.zeros(1), bound, 1.0, fixed, counted=counted)
+        opened = MeteredDoor(table_of(table), noise, relation, {"gradient": 1}, {}, scheduled=events)
+        with mock.patch.object(door, "drawn", return_value=np.array(batch, dtype=np.int64)):
+            opened.batch_gradient(np.zeros(1), bound, 1.0, batches, counted=counted)
         asked += noise.asked
     (before, scale), (after, same) = asked
     assert scale == same
@@ -202,7 +201,7 @@ SAMPLED = {"substitute": BatchesWithoutReplacement(5, 12), "add-remove": Poisson
 @settings(max_examples=60)
 def test_a_batch_sum_moves_by_no_more_than_its_sensitivity(values, place, other, bound, counted):
     for relation, batches in SAMPLED.items():
-        units = batches.draw(NoNoise(), 12)
+        units = drawn(batches, NoNoise(), 12)
         moved, scale = moved_by_a_neighbour(relation, batches, values, place, other, bound, counted, units)
         assert moved <= scale
 
@@ -217,25 +216,12 @@ def test_the_worst_neighbour_moves_it_by_just_that(relation, counted):
     assert 1 - 1e-6 < moved / scale <= 1
 
 
-class _WithBatch:
-    """Batches whose draw is prescribed."""
-
-    def __init__(self, batches, units):
-        self._batches, self._units = batches, units
-
-    def __getattr__(self, name):
-        return getattr(self._batches, name)
-
-    def draw(self, entropy, n_units):
-        return self._units
-
-
 def test_an_empty_batch_is_released_like_any_other():
     batches = PoissonBatches(1e-12)
     events = [batches.releases("gradient", 1, 1.0)]
     noise = NoNoise()
-    door = MeteredDoor(table_of(np.arange(12.0)), noise, "add-remove", {"gradient": 1}, {}, scheduled=events)
-    release = door.batch_gradient(np.zeros(1), 2.0, 1.0, batches, counted=True)
+    opened = MeteredDoor(table_of(np.arange(12.0)), noise, "add-remove", {"gradient": 1}, {}, scheduled=events)
+    release = opened.batch_gradient(np.zeros(1), 2.0, 1.0, batches, counted=True)
     assert list(noise.asked[0][0]) == [0, 0, 0]
     assert release.noise_std == 2.0 * batches.count_factor
 

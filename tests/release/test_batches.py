@@ -6,13 +6,14 @@ import pytest
 from scipy import stats
 
 from pymc_dp.accounting import BarkerReleases, GaussianReleases, PoissonGaussianReleases
-from pymc_dp.exceptions import BudgetExceeded, InvalidArgument
+from pymc_dp.exceptions import BudgetExceeded, InvalidArgument, PrivacyError
 from pymc_dp.release import InsecureNoise, SecureNoise
 from pymc_dp.release import batches as module
 from pymc_dp.release.batches import (
     BatchesWithoutReplacement,
     PoissonBatches,
     distinct_below,
+    drawn,
     geometric_gaps,
     uniform_below,
 )
@@ -28,12 +29,12 @@ SAMPLERS = {
 }
 
 
-def inclusion(batches, n_units, draws, seed=0, entropy=None):
+def inclusion(batches, n_units, draws, seed=0, entropy=None, draw=drawn):
     """Return which units were in each of many batches, shape (draws, units)."""
     entropy = entropy or InsecureNoise(seed)
     taken = np.zeros((draws, n_units), dtype=bool)
     for row in taken:
-        units = batches.draw(entropy, n_units)
+        units = draw(batches, entropy, n_units)
         assert np.all(np.diff(units) > 0)
         row[units] = True
     return taken
@@ -81,17 +82,13 @@ def test_the_operating_systems_entropy_gives_the_same_law():
         assert suspicious(inclusion(batches, 12, 5_000, entropy=SecureNoise()), batches) > FALSE_ALARMS
 
 
-class NeighboursTogether:
-    """A wrong sampler with the right marginals: neighbouring units always take part together."""
-
-    sampling_probability = 0.3
-
-    def draw(self, entropy, n_units):
-        return np.ravel([(2 * i, 2 * i + 1) for i in PoissonBatches(0.3).draw(entropy, n_units // 2)]).astype(int)
+def neighbours_together(batches, entropy, n_units):
+    """The right marginal probabilities, but units come in pairs."""
+    return np.ravel([(2 * i, 2 * i + 1) for i in drawn(batches, entropy, n_units // 2)]).astype(int)
 
 
 def test_the_test_of_pairs_catches_units_that_come_together():
-    taken = inclusion(NeighboursTogether(), 12, 20_000)
+    taken = inclusion(PoissonBatches(0.3), 12, 20_000, draw=neighbours_together)
     assert abs(taken.mean() - 0.3) < 0.01
     assert suspicious(taken, PoissonBatches(0.3)) < FALSE_ALARMS
 
@@ -162,12 +159,12 @@ def test_a_gap_beyond_the_table_ends_the_batch():
         def words(self, count):
             return np.zeros(count, dtype=np.uint64)
 
-    assert len(PoissonBatches(1e-9).draw(Zeros(), 1000)) == 0
+    assert len(drawn(PoissonBatches(1e-9), Zeros(), 1000)) == 0
 
 
 @pytest.mark.parametrize(("q", "n"), [(1e-12, 50), (1.0, 50), (0.5, 0)])
 def test_batches_may_be_empty_or_everybody(q, n):
-    units = PoissonBatches(q).draw(SecureNoise(), n)
+    units = drawn(PoissonBatches(q), SecureNoise(), n)
     assert units.dtype == np.int64
     assert len(units) == (n if q == 1.0 else 0)
 
@@ -196,8 +193,8 @@ def test_a_batch_is_accounted_for_as_what_it_is():
 
 
 def test_a_table_of_another_size_than_accounted_for_is_refused():
-    with pytest.raises(InvalidArgument, match="accounted"):
-        BatchesWithoutReplacement(5, 100).draw(SecureNoise(), 101)
+    with pytest.raises(PrivacyError, match="accounted"):
+        drawn(BatchesWithoutReplacement(5, 100), SecureNoise(), 101)
 
 
 def test_the_meter_spends_from_the_cheapest_event_that_covers_a_release():

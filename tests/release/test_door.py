@@ -4,8 +4,10 @@ import math
 import numpy as np
 import pytest
 
+from pymc_dp.accounting import PoissonGaussianReleases, WithoutReplacementGaussianReleases
 from pymc_dp.exceptions import BudgetExceeded, NoPlan, PrivacyError
-from pymc_dp.release import Doors, InsecureNoise, MeteredDoor, SecureNoise
+from pymc_dp.release import Centre, Doors, InsecureNoise, MeteredDoor, SecureNoise
+from pymc_dp.release.batches import BatchesWithoutReplacement, PoissonBatches
 from pymc_dp.rows import ClippedSum
 
 THETA = np.zeros(2)
@@ -136,3 +138,79 @@ def test_nothing_confidential_in_text():
     for thing in (door(), ClippedSum(np.array([123456789]), 1.0, 2.0, 77)):
         assert "123456789" not in repr(thing)
         assert "77" not in repr(thing)
+
+
+class EverybodyPoisson(PoissonBatches):
+    """Says q = .01 and takes everybody; learns how many there are."""
+
+    def draw(self, entropy, n_units):
+        self.__dict__["learned"] = n_units
+        return np.arange(n_units)
+
+
+class EverybodyFixed(BatchesWithoutReplacement):
+    def draw(self, entropy, n_units):
+        return np.arange(n_units)
+
+    def covered_by(self, event):
+        return True
+
+
+@pytest.mark.parametrize("relation", ["substitute", "add-remove"])
+def test_a_batch_object_of_the_samplers_own_is_refused(relation):
+    """Hazard H40: the door draws from a plain description."""
+    if relation == "substitute":
+        event = WithoutReplacementGaussianReleases("gradient", 1, 1.0, 10, 1000)
+        batches = EverybodyFixed(10, 1000)
+    else:
+        event = PoissonGaussianReleases("gradient", 1, 1.0, 0.01)
+        batches = EverybodyPoisson(0.01)
+    rows = FakeRows()
+    opened = MeteredDoor(rows, SilentNoise(), relation, {"gradient": 1}, {"gradient": 1.0}, scheduled=[event])
+    with pytest.raises(PrivacyError, match="described by"):
+        opened.batch_gradient(THETA, 1.0, 1.0, batches, counted=False)
+    assert rows.touched == 0
+    assert "learned" not in batches.__dict__
+
+
+class Changing(Centre):
+    """Asks for weights by one bound and for noise by another."""
+
+    asked = 0
+
+    def __getattribute__(self, name):
+        if name == "clip_gradient":
+            Changing.asked += 1
+            return 1000.0 if Changing.asked == 1 else 1e-6
+        return super().__getattribute__(name)
+
+
+def test_what_a_centre_says_is_asked_once():
+    """Hazard H40: sensitivities are those of the bound that rows were clipped with."""
+
+    class Rows(FakeRows):
+        def expansion(self, centre):
+            class Expansion:
+                def score(self, grid):
+                    return ClippedSum(np.array([0, 0]), grid, centre.clip_gradient, 0)
+
+            assert type(centre) is Centre
+            return Expansion()
+
+    centre = Changing(THETA, np.eye(2), 1000.0)
+    Changing.asked = 0
+    assert door(Rows(), score=1).score(centre, 3.0).noise_std == 3.0 * 2.0 * 1000.0
+
+
+def test_rows_that_overflow_warn_nowhere():
+    """Hazard H22: every method of the door is silent, those on batches too."""
+
+    class Rows(FakeRows):
+        def clipped_gradient(self, theta, bound, grid, *, units=None, blocks=None):
+            np.float64(1e308) * np.float64(1e10)
+            return ClippedSum(np.array([1, 1]), grid, bound, 0)
+
+    event = PoissonGaussianReleases("gradient", 1, 1.0, 0.01)
+    opened = MeteredDoor(Rows(), SecureNoise(), "add-remove", {"gradient": 1}, {"gradient": 1.0}, scheduled=[event])
+    with np.errstate(all="raise"):
+        opened.batch_gradient(THETA, 1.0, 1.0, PoissonBatches(0.01), counted=False)
