@@ -22,6 +22,7 @@ from pymc_dp.exceptions import UnsupportedModel
 from pymc_dp.parameters import ParameterVector
 from pymc_dp.rows.allowed import refuse_unknown_operations
 from pymc_dp.rows.closures import refuse_tables_in_functions
+from pymc_dp.rows.minibatches import refuse_minibatches
 from pymc_dp.rows.one_row import Link, OneRow
 from pymc_dp.rows.symbolic import SymbolicModel, symbolic
 
@@ -314,6 +315,7 @@ def refuse_missing_values(row_split: RowSplit) -> None:
 def _refuse_unsplittable(model: pm.Model) -> None:
     if not model.observed_RVs:
         raise UnsupportedModel("The model has no observed variable: pass the data as observed=...")
+    refuse_minibatches(model)
     for rv in model.basic_RVs:
         if not isinstance(rv.type, TensorType):
             raise UnsupportedModel(
