@@ -141,6 +141,12 @@ def privacy_report(tree: DataTree) -> str:
     tree : DataTree
         As `pm.sample` returned it, or as read back from disk.
     """
+    if "privacy" not in tree:
+        return (
+            "NO GUARANTEE: this tree has no group `privacy`, so it is not what a private run returned. Its groups "
+            f"({', '.join(sorted(map(str, tree.children)))}) may hold the data: do not publish it. If it was computed "
+            "from a private result, report on that result."
+        )
     facts = tree["privacy"].attrs
     lines = []
     added = sorted(set(tree.children) - _OWN_GROUPS)
@@ -148,6 +154,13 @@ def privacy_report(tree: DataTree) -> str:
         lines.append(
             f"GROUPS ADDED AFTER THE RUN: {', '.join(added)}. They are not covered and may hold the data: PyMC's "
             "posterior predictive and log-likelihood functions store them. Do not publish them."
+        )
+    published = json.loads(facts.get("variables", "null"))
+    later = sorted(set(map(str, tree["posterior"].data_vars)) - set(published)) if published is not None else []
+    if later:
+        lines.append(
+            f"VARIABLES ADDED AFTER THE RUN to the posterior: {', '.join(later)}. They are not covered and may be "
+            "computed from the rows, as predictions at the people's own covariates are. Do not publish them."
         )
     if not facts["private"]:
         lines.append(f"THIS RESULT IS NOT PRIVATE: {facts['not_private_because']}. Do not publish it.")

@@ -168,7 +168,8 @@ def publish(
             for release in releases.made
         ]
         groups["releases"] = _releases_group(before + made, parameters, labels, plan)
-    groups["privacy"] = xr.Dataset(attrs=dict(facts))
+    published = [str(name) for name in groups["posterior"].data_vars] if "posterior" in groups else []
+    groups["privacy"] = xr.Dataset(attrs={**facts, "variables": json.dumps(published)})
     return DataTree.from_dict(groups)
 
 

@@ -25,10 +25,12 @@ from pymc.step_methods.compound import CompoundStep, flatten_steps
 from pytensor.graph.basic import Variable
 from xarray import DataTree
 
-from pymc_dp import _validate
+from pymc_dp import _validate, entry_points
 from pymc_dp.accounting import Releases
+from pymc_dp.arguments import refuse_budget, refuse_other_budget, refuse_stray_budget
 from pymc_dp.budget import Plan, PrivacyBudget
 from pymc_dp.exceptions import InvalidArgument, UnsupportedOption
+from pymc_dp.hooks import Hooks
 from pymc_dp.parameters import ParameterVector
 from pymc_dp.prior import Prior
 from pymc_dp.publish import metadata, publish, publishable_names
@@ -39,6 +41,7 @@ from pymc_dp.steps.group import StepGroup
 
 _log = logging.getLogger(__name__)
 _pymc_sample: Callable[..., Any] = pm.sample
+_hooks = Hooks()
 
 #: How many rows a model makes up where no rehearsal is given.
 _SIMULATED_ROWS = 1000
@@ -59,6 +62,7 @@ def sample(draws: int | None = None, **options: Any) -> DataTree:
     **options
         As in `pm.sample`. Different here: ``step`` is a DP step, or several that share a budget, which together
         update all free variables;
+        ``budget`` may be passed, too, if it is the step's own;
         ``tune`` defaults to what the step wants (0 for most: tuning is paid for); ``initvals`` default to draws
         from the prior, and what you pass is taken as public; ``random_seed`` never determines privacy noise.
         Options that would let something else than releases leave are refused.
@@ -88,6 +92,10 @@ def sample(draws: int | None = None, **options: Any) -> DataTree:
             "This script is being run again by a process that pm.sample started, and would charge the budget again. "
             'Put the call to pm.sample under `if __name__ == "__main__":`.'
         )
+    if not _dp_steps(options.get("step")):
+        refuse_budget("pm.sample", [draws], options)
+    given_budget = options.pop("budget", None)
+    refuse_stray_budget({"draws": draws, **options})
     parameters = inspect.signature(_pymc_sample).parameters
     draws_given, draws = draws is not None, parameters["draws"].default if draws is None else draws
     settings = inspect.signature(_pymc_sample).bind(draws, **options)
@@ -101,6 +109,8 @@ def sample(draws: int | None = None, **options: Any) -> DataTree:
     cores = min(4, _cpu_count()) if arguments["cores"] is None else arguments["cores"]
     chains = max(2, cores) if arguments["chains"] is None else arguments["chains"]
     budget = group.budget
+    if given_budget is not None:
+        refuse_other_budget(given_budget, budget)
     _tell_n_units(group, model)
     plan = budget.plan(group, draws=draws, tune=tune, chains=chains)  # refuses early, before the slow work
     _refuse_bad_options(arguments, model, plan)
@@ -345,14 +355,21 @@ def _warn_about_delta(budget: PrivacyBudget, rows: UnitLikelihood) -> None:
 def _sample_or_pass_through(*args: Any, **kwargs: Any) -> Any:
     if _dp_steps(kwargs.get("step")):
         return sample(*args, **kwargs)
+    refuse_budget("pm.sample", args, kwargs)
     return _pymc_sample(*args, **kwargs)
 
 
 def install() -> None:
-    """Make `pm.sample` hand calls with a DP step to `sample`. Importing `pymc_dp` does this."""
-    pm.sample = pm.sampling.sample = _sample_or_pass_through
+    """Make `pm.sample` hand calls with a DP step to `sample`. Importing `pymc_dp` does this.
+
+    Functions of PyMC that would ignore a budget refuse it from then on; those that put the data into a result warn.
+    """
+    uninstall()
+    _hooks.replace_function(_pymc_sample, _sample_or_pass_through)
+    entry_points.install()
 
 
 def uninstall() -> None:
-    """Give `pm.sample` back as it was; `pymc_dp.sample` still works."""
-    pm.sample = pm.sampling.sample = _pymc_sample
+    """Give `pm.sample` and PyMC's other functions back as they were; `pymc_dp.sample` still works."""
+    _hooks.remove()
+    entry_points.uninstall()

@@ -1,0 +1,79 @@
+"""Budgets and DP steps in the arguments of a call: what carries one is private, or is refused."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from functools import partial
+from typing import Any
+
+from pymc.step_methods.compound import BlockedStep, CompoundStep
+
+from pymc_dp.budget import PrivacyBudget
+from pymc_dp.exceptions import UnsupportedOption
+from pymc_dp.steps.base import DPStep
+
+#: PyMC has no option of that name, and takes it for one of NUTS, which does not look at it.
+_BUDGET = "budget"
+
+
+def refuse_budget(function: str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
+    """Refuse a call of a function that is not private with a budget or a DP step anywhere in its arguments.
+
+    Raises
+    ------
+    UnsupportedOption
+        If there is one.
+    """
+    if _BUDGET in kwargs or any(_carried([*args, kwargs])):
+        raise UnsupportedOption(
+            f"{function} was given a privacy budget but no differentially private step: the run would not be private, "
+            "and nothing would be charged. Write pm.sample(step=dp.DPSurrogateHMC(budget=budget)), or another DP step, "
+            "inside `with model:`."
+        )
+
+
+def refuse_stray_budget(options: Mapping[str, Any]) -> None:
+    """Refuse a budget or a DP step in any option but ``step=``, where one is given there.
+
+    Raises
+    ------
+    UnsupportedOption
+        If there is one.
+    """
+    for name, value in options.items():
+        if name != "step" and any(_carried([value])):
+            raise UnsupportedOption(f"{name}= holds a privacy budget or a DP step. Pass it to step= alone.")
+
+
+def refuse_other_budget(given: Any, charged: PrivacyBudget) -> None:
+    """Refuse ``budget=`` beside a DP step that charges another budget.
+
+    Raises
+    ------
+    UnsupportedOption
+        If it is another object.
+    """
+    if given is not charged:
+        raise UnsupportedOption(
+            "budget= is not the budget of the DP step, and two budgets cannot be charged for one run. Leave out "
+            "budget=, or make the step with this budget."
+        )
+
+
+def _carried(values: Sequence[Any]) -> Iterator[PrivacyBudget | DPStep]:
+    """Yield the budgets and DP steps in containers, partial functions and step methods, however deep."""
+    waiting, seen = list(values), set()
+    while waiting:
+        value = waiting.pop()
+        if isinstance(value, PrivacyBudget | DPStep):
+            yield value
+            continue
+        if id(value) in seen:
+            continue
+        seen.add(id(value))
+        if isinstance(value, Mapping):
+            waiting += [*value.keys(), *value.values()]
+        elif isinstance(value, list | tuple | set | frozenset):
+            waiting += value
+        elif isinstance(value, partial):
+            waiting += [*value.args, *value.keywords.values()]
+        elif isinstance(value, BlockedStep | CompoundStep):
+            waiting += vars(value).values()

@@ -1,0 +1,134 @@
+"""A call that carries a budget is private or refused, wherever in its arguments the budget is."""
+
+import functools
+
+import pymc as pm
+import pymc.sampling.mcmc
+import pytest
+from conftest import QUIET, gaussian_data, gaussian_model, hmc
+from pymc.step_methods import CompoundStep
+
+import pymc_dp as dp
+from pymc_dp import sampling
+
+
+@pytest.fixture
+def model():
+    return gaussian_model(gaussian_data(50))
+
+
+def callback(trace, draw, *, carried=None):
+    pass
+
+
+def metropolis_with(budget):
+    step = pm.Metropolis()
+    step.settings = {"budget": budget}
+    return step
+
+
+CARRIED = {
+    "budget=": lambda budget: {"budget": budget},
+    "budget=None": lambda budget: {"budget": None},
+    "draws": lambda budget: {"draws": budget},
+    "step list": lambda budget: {"step": [budget]},
+    "step dict": lambda budget: {"step": {"mu": hmc(budget)}},
+    "step tuple in a list": lambda budget: {"step": [(pm.Metropolis(), hmc(budget))]},
+    "step that is not private": lambda budget: {"step": metropolis_with(budget)},
+    "several such steps": lambda budget: {"step": [CompoundStep([metropolis_with(budget)])]},
+    "nuts": lambda budget: {"nuts": {"budget": budget}},
+    "nested in nuts": lambda budget: {"nuts": {"target_accept": 0.8, "extra": [{"deep": (budget,)}]}},
+    "a DP step in nuts": lambda budget: {"nuts": {"step": hmc(budget)}},
+    "idata_kwargs": lambda budget: {"idata_kwargs": {"budget": budget}},
+    "initvals": lambda budget: {"initvals": {"mu": budget}},
+    "callback": lambda budget: {"callback": functools.partial(callback, carried=budget)},
+    "unknown": lambda budget: {"privacy": {budget}},
+}
+
+
+@pytest.mark.parametrize("spelling", CARRIED)
+@pytest.mark.parametrize("entry", ["pm.sample", "dp.sample", "pymc.sampling.mcmc.sample"])
+def test_a_budget_without_a_dp_step_is_refused(model, budget, entry, spelling):
+    function = {"pm.sample": pm.sample, "dp.sample": dp.sample}.get(entry, pymc.sampling.mcmc.sample)
+    with model, pytest.raises(dp.UnsupportedOption, match=r"step=dp\.DPSurrogateHMC\(budget=budget\)"):
+        function(**({"draws": 5, "tune": 5, "chains": 1, "cores": 1} | QUIET | CARRIED[spelling](budget)))
+    assert budget.history == ()
+
+
+def test_a_positional_budget_is_refused(model, budget):
+    with model, pytest.raises(dp.UnsupportedOption, match="step="):
+        pm.sample(budget)
+    with model, pytest.raises(dp.UnsupportedOption, match="step="):
+        pm.sample(5, budget)
+
+
+def test_the_budget_of_the_step_may_be_passed_beside_it(model, budget):
+    with model:
+        tree = pm.sample(draws=5, chains=1, cores=1, step=hmc(budget), budget=budget, **QUIET)
+    assert tree["privacy"].attrs["private"]
+    assert len(budget.history) == 1
+
+
+@pytest.mark.parametrize("other", [dp.PrivacyBudget(5.0, 1e-6), 5.0])
+def test_another_budget_beside_the_step_is_refused(model, budget, other):
+    with model, pytest.raises(dp.UnsupportedOption, match="two budgets cannot be charged"):
+        pm.sample(draws=5, chains=1, cores=1, step=hmc(budget), budget=other, **QUIET)
+    assert budget.history == ()
+
+
+@pytest.mark.parametrize("options", [{"nuts": {}}, {"callback": functools.partial(callback)}, {"initvals": {}}])
+def test_a_budget_in_another_option_beside_the_step_is_refused(model, budget, options):
+    for value in options.values():
+        if isinstance(value, dict):
+            value["mu"] = budget
+        else:
+            options["callback"] = functools.partial(callback, carried=budget)
+    with model, pytest.raises(dp.UnsupportedOption, match=r"holds a privacy budget"):
+        pm.sample(draws=5, chains=1, cores=1, step=hmc(budget), **options, **QUIET)
+    assert budget.history == ()
+
+
+def test_pm_sample_that_was_imported_before_does_not_swallow_a_budget(model, budget):
+    with model, pytest.raises(dp.UnsupportedOption, match="not be private"):
+        sampling._pymc_sample(draws=5, tune=5, chains=1, cores=1, budget=budget, **QUIET)
+    with model, pytest.raises(dp.UnsupportedOption, match="not be private"):
+        sampling._pymc_sample(draws=5, tune=5, chains=1, cores=1, nuts={"budget": budget}, **QUIET)
+
+
+OTHER_ENTRIES = {
+    "init_nuts": lambda budget: pm.init_nuts(budget=budget, progressbar=False),
+    "fit": lambda budget: pm.fit(5, inf_kwargs={"budget": budget}, progressbar=False),
+    "fit fullrank": lambda budget: pm.fit(5, method="fullrank_advi", inf_kwargs={"b": [budget]}, progressbar=False),
+    "ADVI": lambda budget: pm.ADVI(budget=budget),
+    "FullRankADVI": lambda budget: pm.FullRankADVI(budget=budget),
+}
+
+
+@pytest.mark.parametrize("entry", OTHER_ENTRIES)
+def test_functions_that_would_ignore_a_budget_refuse_it(model, budget, entry):
+    with model, pytest.raises(dp.UnsupportedOption, match="not be private"):
+        OTHER_ENTRIES[entry](budget)
+
+
+TAKE_NONE = {
+    "fit": lambda budget: pm.fit(5, budget=budget, progressbar=False),
+    "find_MAP": lambda budget: pm.find_MAP(budget=budget, progressbar=False),
+    "sample_smc": lambda budget: pm.sample_smc(5, budget=budget, chains=1, cores=1, progressbar=False),
+    "sample_prior_predictive": lambda budget: pm.sample_prior_predictive(5, budget=budget),
+    "Metropolis": lambda budget: pm.Metropolis(budget=budget),
+    "NUTS": lambda budget: pm.NUTS(budget=budget),
+}
+
+
+@pytest.mark.parametrize("entry", TAKE_NONE)
+def test_functions_of_pymc_that_know_no_budget_do_not_swallow_it(model, budget, entry):
+    with model, pytest.raises(TypeError, match="budget"):
+        TAKE_NONE[entry](budget)
+
+
+def test_calls_without_a_budget_pass_through(model):
+    with model:
+        tree = pm.sample(draws=5, tune=5, chains=1, cores=1, nuts={"target_accept": 0.8}, **QUIET)
+        approximation = pm.fit(5, progressbar=False)
+    assert "observed_data" in tree.children
+    assert approximation.mean.eval().shape == (1,)
