@@ -25,7 +25,7 @@ from pymc.step_methods.compound import CompoundStep, flatten_steps
 from pytensor.graph.basic import Variable
 from xarray import DataTree
 
-from pymc_dp import _validate, entry_points
+from pymc_dp import _validate, entry_points, origins
 from pymc_dp.accounting import Releases
 from pymc_dp.arguments import refuse_budget, refuse_other_budget, refuse_stray_budget
 from pymc_dp.budget import Plan, PrivacyBudget
@@ -362,14 +362,17 @@ def _sample_or_pass_through(*args: Any, **kwargs: Any) -> Any:
 def install() -> None:
     """Make `pm.sample` hand calls with a DP step to `sample`. Importing `pymc_dp` does this.
 
-    Functions of PyMC that would ignore a budget refuse it from then on; those that put the data into a result warn.
+    Functions of PyMC that would ignore a budget refuse it from then on; those that put the data into a result warn;
+    and models remember which arrays they were given, so that no rehearsal is written on the same ones.
     """
     uninstall()
     _hooks.replace_function(_pymc_sample, _sample_or_pass_through)
     entry_points.install()
+    origins.install()
 
 
 def uninstall() -> None:
     """Give `pm.sample` and PyMC's other functions back as they were; `pymc_dp.sample` still works."""
     _hooks.remove()
     entry_points.uninstall()
+    origins.uninstall()

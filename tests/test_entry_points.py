@@ -79,11 +79,13 @@ def test_results_of_pymc_itself_are_not_warned_about(model):
 
 
 def test_everything_can_be_given_back():
-    names = ["sample", "init_nuts", "sample_posterior_predictive"]
+    names = ["sample", "init_nuts", "sample_posterior_predictive", "Data"]
     owners = [
         *[(pm, name) for name in names],
         (pm.stats, "compute_log_likelihood"),
         (pm.variational.opvi.Group, "__init__"),
+        (pm.Distribution, "__new__"),
+        (pm.Model, "set_data"),
     ]
     installed = [getattr(*each) for each in owners]
     try:

@@ -11,6 +11,7 @@ import numpy as np
 import pymc as pm
 from pytensor.graph.traversal import ancestors
 
+from pymc_dp.origins import arrays_given_to, same_memory
 from pymc_dp.parameters import FloatArray
 from pymc_dp.steps.base import LogDensity, PublicUnits
 
@@ -225,11 +226,11 @@ def unpacked(packed: FloatArray, size: int) -> FloatArray:
 
 
 def shares_tables(model: pm.Model, other: pm.Model) -> bool:
-    """Return whether two models hold the same array anywhere: the identity of memory is asked for, never values."""
+    """Return whether two models were given, or hold, parts of the same array: identity is asked for, never values."""
     if model is other:
         return True
-    tables = [_tables_of(each) for each in (model, other)]
-    return any(np.shares_memory(one, another) for one in tables[0] for another in tables[1])
+    tables = [[*_tables_of(each), *arrays_given_to(each)] for each in (model, other)]
+    return any(same_memory(one, another) for one in tables[0] for another in tables[1])
 
 
 def _tables_of(model: pm.Model) -> list[np.ndarray]:

@@ -98,7 +98,9 @@ class DPSurrogateHMC(DPStep):
     rehearsal : pm.Model, optional
         The same model written on a made-up table of the same shape: public or simulated covariates and responses.
         It need not be near the truth; bounds are chosen so that they suit this table. Default for models without
-        covariates: rows that the model itself makes up.
+        covariates: rows that the model itself makes up. One that was given an array of the model of the data, or
+        a part of one, is refused; a copy, a subsample, or a table simulated from a fit cannot be recognised (docs:
+        "The guarantee").
     order : {1, 2}, optional
         2: scores and curvatures are released, for regressions. 1: scores alone, and the curvature is that of made-up
         rows: for models whose rows can be simulated. Default: 2 with a rehearsal, 1 without.
@@ -184,8 +186,9 @@ class DPSurrogateHMC(DPStep):
         model = pm.modelcontext(shared.get("model"))
         if rehearsal is not None and shares_tables(model, rehearsal):
             raise InvalidArgument(
-                "The rehearsal holds a table of the model of the data: clip bounds and proposals would then be "
-                "computed from protected rows without noise. Write it on made-up data."
+                "The rehearsal holds a table of the model of the data, or a part of one: clip bounds and proposals "
+                "would then be computed from protected rows without noise. Write it on made-up data. (A public array "
+                "that both models need: give the rehearsal a copy.)"
             )
         if rehearsal is not None and rehearsal.parent is not None:
             raise InvalidArgument(

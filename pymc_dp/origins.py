@@ -1,0 +1,119 @@
+"""Which of the user's arrays a model was given, so that two models on the same arrays are recognised.
+
+PyMC copies what is passed to `pm.Data` and as ``observed=``. Here the arrays are noted before the copy is made, as weak
+references: nothing is kept alive, and no value is ever looked at.
+"""
+
+import functools
+from collections.abc import Callable, Iterable, Iterator
+from inspect import getclosurevars
+from types import FunctionType
+from typing import Any
+from weakref import ReferenceType, WeakKeyDictionary, ref
+
+import numpy as np
+import pymc as pm
+from pymc.distributions.distribution import Distribution
+
+from pymc_dp.hooks import Hooks
+
+_hooks = Hooks()
+#: By model and name of the variable. Data that are set anew replace what was there.
+_given: WeakKeyDictionary[pm.Model, dict[str, list[ReferenceType[np.ndarray]]]] = WeakKeyDictionary()
+
+
+def arrays_given_to(model: pm.Model) -> Iterator[np.ndarray]:
+    """Yield the arrays that were passed to the model as data, or that its functions hold, and that still exist."""
+    for references in _given.get(model.root, {}).values():
+        for reference in references:
+            array = reference()
+            if array is not None:
+                yield array
+
+
+def same_memory(one: np.ndarray, other: np.ndarray) -> bool:
+    """Return whether two arrays are the same one, overlap, or are parts of the same array."""
+    return owner_of(one) is owner_of(other) or np.may_share_memory(one, other)
+
+
+def owner_of(array: np.ndarray) -> np.ndarray:
+    """Return the array that a view is a part of."""
+    while isinstance(array.base, np.ndarray):
+        array = array.base
+    return array
+
+
+def _note(model: pm.Model, name: str, values: Iterable[Any]) -> None:
+    """Note which arrays the variable `name` of a model was given."""
+    arrays = [array for array in map(_array_behind, values) if array is not None]
+    _given.setdefault(model.root, {})[model.name_for(name)] = [ref(owner_of(array)) for array in arrays]
+
+
+def _array_behind(value: Any) -> np.ndarray | None:
+    """Return the array of an array, of a pandas or xarray object, or of a constant; None for lists and others."""
+    if isinstance(value, np.ndarray):
+        return value
+    of_pandas = type(value).__module__.partition(".")[0] == "pandas"
+    held = value.to_numpy() if of_pandas else getattr(value, "data", None)
+    return held if isinstance(held, np.ndarray) else None
+
+
+def _held_by(function: Any) -> Iterator[Any]:
+    """Yield what a function takes from around it, the values of containers included.
+
+    The graph of a function does not do: PyTensor takes constants in it that are equal for the same.
+    """
+    if not isinstance(function, FunctionType):
+        return
+    around = getclosurevars(function)
+    waiting = [*around.nonlocals.values(), *around.globals.values(), *(function.__defaults__ or ())]
+    for value in waiting:
+        yield value
+        if isinstance(value, dict):
+            yield from value.values()
+        elif isinstance(value, list | tuple):
+            yield from value
+
+
+def _noting_data(function: Callable[..., Any]) -> Callable[..., Any]:
+    @functools.wraps(function)
+    def data(name: str, value: Any, *args: Any, **kwargs: Any) -> Any:
+        variable = function(name, value, *args, **kwargs)
+        _note(pm.modelcontext(kwargs.get("model")), name, [value])
+        return variable
+
+    return data
+
+
+def _noting_observed(make: Callable[..., Any]) -> Callable[..., Any]:
+    @functools.wraps(make)
+    def new(cls: type, name: str, *args: Any, **kwargs: Any) -> Any:
+        variable = make(cls, name, *args, **kwargs)
+        held = [value for option in kwargs.values() for value in _held_by(option)]
+        _note(pm.modelcontext(None), name, [kwargs.get("observed"), *held])
+        return variable
+
+    return new
+
+
+def _noting_new_data(method: Callable[..., Any]) -> Callable[..., Any]:
+    @functools.wraps(method)
+    def set_data(self: pm.Model, name: str, values: Any, *args: Any, **kwargs: Any) -> Any:
+        result = method(self, name, values, *args, **kwargs)
+        _note(self, name, [values])
+        return result
+
+    return set_data
+
+
+def install() -> None:
+    """Begin to note which arrays models are given."""
+    uninstall()
+    _hooks.replace_function(pm.Data, _noting_data(pm.Data))
+    _hooks.replace_method(Distribution, "__new__", staticmethod(_noting_observed(Distribution.__new__)))
+    _hooks.replace_method(pm.Model, "set_data", _noting_new_data(pm.Model.set_data))
+
+
+def uninstall() -> None:
+    """Note no more."""
+    _hooks.remove()
