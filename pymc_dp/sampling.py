@@ -28,11 +28,13 @@ from xarray import DataTree
 from pymc_dp import _validate, entry_points, origins
 from pymc_dp.accounting import Releases
 from pymc_dp.arguments import refuse_budget, refuse_other_budget, refuse_stray_budget
+from pymc_dp.bambi_models import refuse_bambi_statistics
 from pymc_dp.budget import Plan, PrivacyBudget
 from pymc_dp.exceptions import InvalidArgument, UnsupportedOption
 from pymc_dp.hooks import Hooks
 from pymc_dp.parameters import ParameterVector
 from pymc_dp.prior import Prior
+from pymc_dp.prior_constants import warn_about_prior_constants
 from pymc_dp.publish import metadata, publish, publishable_names
 from pymc_dp.release import Doors, InsecureNoise, MeteredDoor, NoiseSource, SecureNoise, refuse_overflow
 from pymc_dp.rows import Rehearsal, Simulation, UnitLikelihood, number_of_units
@@ -111,6 +113,7 @@ def sample(draws: int | None = None, **options: Any) -> DataTree:
     budget = group.budget
     if given_budget is not None:
         refuse_other_budget(given_budget, budget)
+    refuse_bambi_statistics(model)
     _tell_n_units(group, model)
     plan = budget.plan(group, draws=draws, tune=tune, chains=chains)  # refuses early, before the slow work
     _refuse_bad_options(arguments, model, plan)
@@ -119,6 +122,7 @@ def sample(draws: int | None = None, **options: Any) -> DataTree:
     names = publishable_names(model, group.unit, arguments["var_names"], {rows.n_rows} | rows.unit_lengths)
     plan = dataclasses.replace(plan, unit=rows.unit_in_words)
     _warn_about_delta(budget, rows)
+    warn_about_prior_constants(model)  # after rows in priors were refused: what is looked at here is public
     if not draws_given:
         _warn_about_default_draws(plan)
     refuse_overflow({noise for schedule in plan.noise_schedules.values() for noise in schedule}, rows.n_units)
