@@ -238,6 +238,11 @@ def test_parts_of_an_array_are_seen(spelling, part):
     assert shares_tables(written(spelling, of), rehearsal)
 
 
+def test_two_parts_that_do_not_overlap_are_seen():
+    whole = np.random.default_rng(0).normal(size=2 * N)
+    assert shares_tables(written(constant, {"x": whole[:N]}), written(constant, {"x": whole[N:]}))
+
+
 @pytest.mark.parametrize("spelling", [data_variable, observed, constant])
 @pytest.mark.parametrize("copy", COPIES)
 def test_copies_are_not_seen(spelling, copy):
