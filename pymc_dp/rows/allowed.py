@@ -77,7 +77,7 @@ _REDUCTIONS = frozenset(
 )
 
 #: Operations on arrays, with the reason, and which of their inputs must be free of row values (by a slice).
-_NOTHING, _FIRST, _AFTER_FIRST, _AFTER_SECOND = slice(0, 0), slice(0, 1), slice(1, None), slice(2, None)
+_NOTHING, _AFTER_FIRST, _AFTER_SECOND = slice(0, 0), slice(1, None), slice(2, None)
 _ARRAYS: Mapping[type, tuple[str, slice]] = {
     # What moves entries: results have the entries of the inputs, at places that follow from shapes.
     DimShuffle: ("permutes and adds axes", _NOTHING),
@@ -86,7 +86,7 @@ _ARRAYS: Mapping[type, tuple[str, slice]] = {
     TensorFromScalar: ("is the identity", _NOTHING),
     ExtractDiag: ("takes a diagonal", _NOTHING),
     AllocDiag: ("puts a vector on a diagonal", _NOTHING),
-    Join: ("concatenates along an axis that no row chooses", _FIRST),
+    Join: ("concatenates along an axis of its own", _NOTHING),
     Split: ("cuts at places that no row chooses", _AFTER_FIRST),
     Alloc: ("fills a shape that no row chooses", _AFTER_FIRST),
     Reshape: ("takes a shape that no row chooses", _AFTER_FIRST),

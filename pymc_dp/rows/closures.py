@@ -40,7 +40,7 @@ def refuse_tables_in_functions(model: pm.Model, lengths: Collection[int]) -> Non
         if any(not wanted.isdisjoint(shape) for found in functions for shape in _shapes_in(found, _DEPTH, set())):
             raise UnsupportedModel(
                 f"A function of {rv.name!r} (logp=, random=, support_point= or a transform) refers to an array with "
-                "one entry for each row or unit, which would be taken as public. Pass the array to the distribution as a "
+                "one entry for each row or unit, which would be taken as public. Pass it to the distribution as a "
                 "parameter: pm.CustomDist(name, mu, x, logp=lambda value, mu, x: ..., observed=...)."
             )
 

@@ -43,7 +43,7 @@ def test_rows_are_not_simulated_by_code_that_may_close_over_the_data():
             random=lambda mu, rng=None, size=None: x,
             observed=gaussian_data(60),
         )
-    with pytest.raises(dp.UnsupportedModel, match="function of yours"):
+    with pytest.raises(dp.UnsupportedModel, match=r"function of 'y' .* refers to an array"):
         Simulation(model, UnitLikelihood(model, second_order=True), 10)
 
 

@@ -1,0 +1,60 @@
+"""Random models are refused or keep their declared sensitivity. Thousands of them: ``tests/privacy/models.py``."""
+
+import numpy as np
+import pymc as pm
+import pytest
+from models import Leak, adversarial, attack, campaign, compare
+
+from pymc_dp.rows import UnitLikelihood, clipped_sum, kernels
+
+#: Compiling is what takes time: most models run in the engine's loops alone, some in the fallback and to second order.
+SEEDS, FULL = 120, 10
+
+
+@pytest.mark.parametrize("first", range(0, SEEDS, 10))
+def test_random_models_are_refused_or_keep_their_sensitivity(first):
+    counts, leaks, _ = campaign(
+        [seed for seed in range(first, first + 10) if seed % FULL], engines=("loops",), second_order=False
+    )
+    assert leaks == {}
+    assert sum(counts.values()) == 9
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", range(0, SEEDS, FULL))
+def test_random_models_keep_it_in_the_fallback_and_to_second_order(seed):
+    assert campaign([seed])[1] == {}
+
+
+def test_the_campaign_holds_models_of_every_fate():
+    """Of harmless models hardly any is refused, of harmful ones hardly any accepted: else nothing is tested."""
+    outcomes = [attack(seed, n_neighbours=0, engines=())[0] for seed in range(200)]
+    survived = sum(outcome == "survived" for outcome in outcomes)
+    refused = sum(outcome.startswith("refused") for outcome in outcomes)
+    assert survived > 40
+    assert refused > 40
+
+
+def shared_row():
+    """Two engines on neighbouring tables."""
+    rng = np.random.default_rng(0)
+    with pm.Model() as model:
+        pm.Normal(
+            "y", pm.Data("x", rng.normal(size=(23, 3))) @ pm.Normal("b", shape=3), 1.0, observed=rng.normal(size=23)
+        )
+    rows = UnitLikelihood(model)
+    return rows, rows.on_rows(adversarial(rows._data, 3, rng))
+
+
+@pytest.mark.parametrize("fault", ["sensitivity", "clip"])
+def test_a_broken_engine_is_found(fault, monkeypatch):
+    one, other = shared_row()
+    compare(one, other, np.array([1, 3, 7]))
+    if fault == "sensitivity":
+        monkeypatch.setattr(clipped_sum.ClippedSum, "sensitivity", lambda self, relation: 0.1 * self.bound)
+    else:
+        monkeypatch.setattr(kernels, "shrunk", lambda bound, size: 1e6)
+    one.__dict__.update(_pair={}, _latest={})
+    other.__dict__.update(_pair={}, _latest={})
+    with pytest.raises(Leak):
+        compare(one, other, np.array([1, 3, 7]))
