@@ -5,6 +5,7 @@ A PyMC step is never told how many chains there will be and has no say in the re
 `sample` and pass every other call through untouched.
 """
 
+import contextlib
 import dataclasses
 import functools
 import inspect
@@ -12,8 +13,7 @@ import logging
 import multiprocessing
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
-from typing import Any
+from typing import Any, NoReturn
 
 import numpy as np
 import pymc as pm
@@ -30,13 +30,15 @@ from pymc_dp.accounting import Releases
 from pymc_dp.arguments import refuse_budget, refuse_other_budget, refuse_stray_budget
 from pymc_dp.bambi_models import refuse_bambi_statistics
 from pymc_dp.budget import Plan, PrivacyBudget
-from pymc_dp.exceptions import InvalidArgument, UnsupportedOption
+from pymc_dp.exceptions import InvalidArgument, RunInterrupted, UnsupportedOption
+from pymc_dp.finished import FinishedDraws, how_it_ended, reason
 from pymc_dp.hooks import Hooks
 from pymc_dp.parameters import ParameterVector
 from pymc_dp.prior import Prior
 from pymc_dp.prior_constants import warn_about_prior_constants
-from pymc_dp.publish import metadata, publish, publishable_names
+from pymc_dp.publish import PublishableNames, metadata, publish, publishable_names
 from pymc_dp.release import Doors, InsecureNoise, MeteredDoor, NoiseSource, SecureNoise, refuse_overflow
+from pymc_dp.release.interface import ReleasesOfIteration
 from pymc_dp.rows import Rehearsal, Simulation, UnitLikelihood, number_of_units
 from pymc_dp.steps.base import Authorisation, DPStep, MadeUpTables
 from pymc_dp.steps.group import StepGroup
@@ -83,11 +85,17 @@ def sample(draws: int | None = None, **options: Any) -> DataTree:
         If the likelihood is not a product over units.
     UnsupportedOption
         If an option cannot be combined with a DP step.
+    RunInterrupted
+        If the run ended early, after it was charged, by an error: what it had drawn is the attribute ``partial``.
 
     Notes
     -----
     Everything that can fail on bad input fails before the budget is charged. Once it is charged, the cost of
-    all iterations of all chains is spent, also when the run is interrupted or crashes.
+    all iterations of all chains is spent, also when the run is interrupted or crashes. What had been drawn comes
+    back: after Ctrl-C as PyMC returns it, after an error as the attribute ``partial`` of the exception; what a
+    callback raises is raised as it is, with that attribute. The attributes of the ``privacy`` group then have
+    ``complete`` 0, the number of draws of each chain and why the run ended. ``posterior`` holds as many of the draws
+    as make a rectangle of chains and draws, ``partial_posterior`` all of them, ``releases`` all releases.
     """
     if getattr(multiprocessing.current_process(), "_inheriting", False):
         raise UnsupportedOption(
@@ -131,47 +139,91 @@ def sample(draws: int | None = None, **options: Any) -> DataTree:
     made_up = [_made_up_tables(one, model, rows) for one in group.steps]
     prior.log_density(group.steps[0].parameters.to_theta(model.initial_point(random_seed=0)))
 
-    labels = group.labels
-    with _charged(plan, group, rows, prior, made_up):
-        n_units = rows.n_units if budget.relation == "substitute" else None
-        facts = metadata(plan, group, names, rows.unit_in_words, n_units)
-        tree = _pymc_sample(
-            **{
-                **arguments,
-                "model": model,
-                "step": step,
-                "tune": tune,
-                "chains": chains,
-                "cores": cores,
-                "var_names": names.kept,
-                "initvals": arguments["initvals"] or dict.fromkeys(model.free_RVs, "prior"),
-                "random_seed": arguments["random_seed"] if arguments["random_seed"] is not None else group.random_seed,
-                "discard_tuned_samples": False,  # releases made while tuning are paid for, too
-            }
-        )
-        once = [step.released_once for step in group.steps]
-    return publish(
+    finished, ended_by = FinishedDraws(arguments["callback"]), None
+    tree, facts = DataTree(), None
+    budget.charge(plan)
+    try:
+        with _authorised(plan, group, rows, prior, made_up):
+            facts = _facts(plan, group, names, rows)
+            tree = _pymc_sample(
+                **{
+                    **arguments,
+                    "model": model,
+                    "step": step,
+                    "tune": tune,
+                    "chains": chains,
+                    "cores": cores,
+                    "var_names": names.kept,
+                    "initvals": arguments["initvals"] or dict.fromkeys(model.free_RVs, "prior"),
+                    "random_seed": arguments["random_seed"]
+                    if arguments["random_seed"] is not None
+                    else group.random_seed,
+                    "discard_tuned_samples": False,  # releases made while tuning are paid for, too
+                    "callback": finished,
+                }
+            )
+    except BaseException as error:
+        ended_by = error
+    end = how_it_ended(ended_by, finished.iterations(chains), tune, draws)
+    if ended_by is not None or not end["complete"]:
+        tree = finished.tree(model, tune, arguments["idata_kwargs"])
+    result = publish(
         tree,
-        once,
+        [step.released_once for step in group.steps],
+        finished,
         plan=plan,
-        facts=facts,
+        facts={**(facts or _facts(plan, group, names, rows)), **end},
         names=names,
         parameters=group.steps[0].parameters.labels,
-        labels=labels,
+        labels=group.labels,
         keep_releases=group.keep_releases,
         keep_warmup=not arguments["discard_tuned_samples"],
     )
+    if ended_by is not None and not _interrupted_before_the_first_draw(ended_by, finished.iterations(chains)):
+        _raise_with(result, ended_by, own=finished.callback_failed)
+    return result
 
 
-@contextmanager
-def _charged(
+def _facts(plan: Plan, group: StepGroup, names: PublishableNames, rows: UnitLikelihood) -> dict[str, Any]:
+    """Return the result's metadata."""
+    return metadata(plan, group, names, rows.unit_in_words, rows.n_units if plan.relation == "substitute" else None)
+
+
+def _interrupted_before_the_first_draw(error: BaseException, iterations: Sequence[int]) -> bool:
+    """Return whether PyMC was interrupted, which it does not raise, and complains of having no draws."""
+    return not any(iterations) and isinstance(error, ValueError) and str(error).startswith("Not enough samples")
+
+
+def _raise_with(partial: DataTree, error: BaseException, *, own: bool) -> NoReturn:
+    """Raise what ended a run, with what had been drawn until then.
+
+    What the user's callback raised, and what ends the program, is raised as it is. Messages of other errors may
+    hold data: they are replaced.
+    """
+    if own or not isinstance(error, Exception):
+        with contextlib.suppress(AttributeError):  # some exceptions take no attributes
+            error.partial = partial  # type: ignore[attr-defined]
+            error.add_note("What the private run had drawn until then is this exception's attribute `partial`.")
+        raise error
+    interrupted = RunInterrupted(
+        f"The run ended early, after it was charged: {reason(error)}. What it had drawn and released until then is "
+        "this exception's attribute `partial`; nothing is refunded.",
+        partial,
+    )
+    interrupted.__context__ = error  # for a debugger: tracebacks do not show it
+    raise interrupted from None
+
+
+@contextlib.contextmanager
+def _authorised(
     plan: Plan, group: StepGroup, rows: UnitLikelihood, prior: Prior, made_up: Sequence[MadeUpTables | None]
 ) -> Iterator[None]:
-    """Charge the plan, let the steps run once, and take the authorisation back however the run ends."""
+    """Let the steps run once on a plan that has been charged, and take that back however the run ends."""
     budget, all_doors = group.budget, []
+    spent = budget.epsilon_spent
+    for step in group.steps:
+        step.released_once = ReleasesOfIteration(())
     try:
-        budget.charge(plan)
-        spent = budget.epsilon_spent
         for place, (step, suffix) in enumerate(zip(group.steps, group.suffixes, strict=True)):
             noise: NoiseSource = SecureNoise()
             if step.insecure_seed is not None:

@@ -286,6 +286,7 @@ class DPStep(BlockedStep):
         self.rng = np.random.default_rng()
         self._authorisation: Authorisation | None = None
         self._door: Door | None = None
+        self.released_once = ReleasesOfIteration(())
 
     # What a sampler defines -------------------------------------------------------------------------------
 
@@ -441,13 +442,13 @@ class DPStep(BlockedStep):
         """
         self._authorisation = authorisation
         self._released: list[Release] = []
-        if self.prelude_requests():
-            self._door = authorisation.doors.open_once()
-            try:
+        try:
+            if self.prelude_requests():
+                self._door = authorisation.doors.open_once()
                 self.prelude()
-            finally:
-                self._door = None
-        self.released_once = ReleasesOfIteration(tuple(self._released))
+        finally:
+            self._door = None
+            self.released_once = ReleasesOfIteration(tuple(self._released))
 
     def withdraw(self) -> None:
         """Take the authorisation back; the seam calls this when the run ends, however it ends."""
