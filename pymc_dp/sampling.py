@@ -18,7 +18,6 @@ from typing import Any, NoReturn
 import numpy as np
 import pymc as pm
 import pytensor
-from pymc.initial_point import make_initial_point_fns_per_chain
 from pymc.sampling.mcmc import get_default_tune_steps
 from pymc.sampling.parallel import _cpu_count
 from pymc.step_methods.compound import CompoundStep, flatten_steps
@@ -33,13 +32,13 @@ from pymc_dp.budget import Plan, PrivacyBudget
 from pymc_dp.exceptions import InvalidArgument, RunInterrupted, UnsupportedOption
 from pymc_dp.finished import FinishedDraws, how_it_ended, reason
 from pymc_dp.hooks import Hooks
-from pymc_dp.parameters import ParameterVector
 from pymc_dp.prior import Prior
 from pymc_dp.prior_constants import warn_about_prior_constants
 from pymc_dp.publish import PublishableNames, metadata, publish, publishable_names
 from pymc_dp.release import Doors, InsecureNoise, MeteredDoor, NoiseSource, SecureNoise, refuse_overflow
 from pymc_dp.release.interface import ReleasesOfIteration
 from pymc_dp.rows import Rehearsal, Simulation, UnitLikelihood, number_of_units
+from pymc_dp.starts import initial_values, starting_points
 from pymc_dp.steps.base import Authorisation, DPStep, MadeUpTables
 from pymc_dp.steps.group import StepGroup
 
@@ -135,9 +134,11 @@ def sample(draws: int | None = None, **options: Any) -> DataTree:
         _warn_about_default_draws(plan)
     refuse_overflow({noise for schedule in plan.noise_schedules.values() for noise in schedule}, rows.n_units)
     prior = Prior(model)
+    initvals = arguments["initvals"] or initial_values(model)
+    seed = _given_seed(arguments["random_seed"], group)
+    starting_points(model, initvals, seed, chains, prior)
     rows.warm_up()
     made_up = [_made_up_tables(one, model, rows) for one in group.steps]
-    prior.log_density(group.steps[0].parameters.to_theta(model.initial_point(random_seed=0)))
 
     finished, ended_by = FinishedDraws(arguments["callback"]), None
     tree, facts = DataTree(), None
@@ -154,10 +155,8 @@ def sample(draws: int | None = None, **options: Any) -> DataTree:
                     "chains": chains,
                     "cores": cores,
                     "var_names": names.kept,
-                    "initvals": arguments["initvals"] or dict.fromkeys(model.free_RVs, "prior"),
-                    "random_seed": arguments["random_seed"]
-                    if arguments["random_seed"] is not None
-                    else group.random_seed,
+                    "initvals": initvals,
+                    "random_seed": seed,
                     "discard_tuned_samples": False,  # releases made while tuning are paid for, too
                     "callback": finished,
                 }
@@ -182,6 +181,13 @@ def sample(draws: int | None = None, **options: Any) -> DataTree:
     if ended_by is not None and not _interrupted_before_the_first_draw(ended_by, finished.iterations(chains)):
         _raise_with(result, ended_by, own=finished.callback_failed)
     return result
+
+
+def _given_seed(random_seed: Any, group: StepGroup) -> Any:
+    """Return the seed of public randomness: the user's, or a fresh one, so that starting points are known before."""
+    if random_seed is not None:
+        return random_seed
+    return np.random.SeedSequence().entropy if group.random_seed is None else group.random_seed
 
 
 def _facts(plan: Plan, group: StepGroup, names: PublishableNames, rows: UnitLikelihood) -> dict[str, Any]:
@@ -356,21 +362,6 @@ def _refuse_bad_options(arguments: dict[str, Any], model: pm.Model, plan: Plan) 
             raise InvalidArgument(f"initvals names {sorted(wrong)}, which are no free variables of the model.")
     for values in [initvals] if isinstance(initvals, dict) else initvals:
         _refuse_wrong_shapes(values or {}, model)
-    with pytensor.config.change_flags(mode="FAST_COMPILE"):  # called once: not worth compiling
-        try:
-            starts = [
-                make_start(0)
-                for make_start in make_initial_point_fns_per_chain(
-                    model=model, overrides=initvals, jitter_rvs=set(), chains=plan.chains
-                )
-            ]
-        except (TypeError, ValueError) as error:
-            raise InvalidArgument(f"initvals do not fit the model ({type(error).__name__}).") from error
-    shapes = ParameterVector(model).shapes
-    for start in starts:
-        misfits = [name for name, shape in shapes.items() if np.shape(start[name]) != shape]
-        if misfits:
-            raise InvalidArgument(f"initvals do not have the shapes of {', '.join(misfits)} in the model.")
 
 
 def _refuse_wrong_shapes(initvals: Mapping[Any, Any], model: pm.Model) -> None:

@@ -19,6 +19,7 @@ from pymc_dp.exceptions import UnsupportedModel
 from pymc_dp.parameters import FloatArray
 from pymc_dp.rows.likelihood import UnitLikelihood
 from pymc_dp.rows.split import leaf_value
+from pymc_dp.starts import initial_values
 
 _PRIOR_DRAWS = 50
 
@@ -145,7 +146,7 @@ class Simulation:
             model.replace_rvs_by_values(model.free_RVs), inputs=model.value_vars, point_fn=False
         )
         starts = make_initial_point_fns_per_chain(
-            model=model, overrides=dict.fromkeys(model.free_RVs, "prior"), jitter_rvs=set(), chains=1
+            model=model, overrides=initial_values(model), jitter_rvs=set(), chains=1
         )
         self._prior_draws = [likelihood.parameters.to_theta(starts[0](seed)) for seed in range(_PRIOR_DRAWS)]
         self._latest: dict[bytes, PublicUnits] = {}
