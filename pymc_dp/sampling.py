@@ -29,9 +29,10 @@ from pymc_dp.accounting import Releases
 from pymc_dp.arguments import refuse_budget, refuse_other_budget, refuse_stray_budget
 from pymc_dp.bambi_models import refuse_bambi_statistics
 from pymc_dp.budget import Plan, PrivacyBudget
-from pymc_dp.exceptions import InvalidArgument, RunInterrupted, UnsupportedOption
+from pymc_dp.exceptions import InvalidArgument, RunInterrupted, UnsupportedModel, UnsupportedOption
 from pymc_dp.finished import FinishedDraws, how_it_ended, reason
 from pymc_dp.hooks import Hooks
+from pymc_dp.memory import memory_of_this_machine
 from pymc_dp.prior import Prior
 from pymc_dp.prior_constants import warn_about_prior_constants
 from pymc_dp.publish import PublishableNames, metadata, publish, publishable_names
@@ -139,6 +140,9 @@ def sample(draws: int | None = None, **options: Any) -> DataTree:
     starting_points(model, initvals, seed, chains, prior)
     rows.warm_up()
     made_up = [_made_up_tables(one, model, rows) for one in group.steps]
+    for one, tables, suffix in zip(group.steps, made_up, group.suffixes, strict=True):
+        if tables is not None:
+            _rehearse(one, tables, rows.n_units, prior, plan, suffix)
 
     finished, ended_by = FinishedDraws(arguments["callback"]), None
     tree, facts = DataTree(), None
@@ -256,7 +260,36 @@ def _authorised(
             doors.close()
 
 
-def _made_up_tables(step: DPStep, model: pm.Model, rows: UnitLikelihood) -> MadeUpTables | None:
+def _rehearse(
+    step: DPStep, tables: Rehearsal | Simulation, n_units: int, prior: Prior, plan: Plan, suffix: str
+) -> None:
+    """Let a step do on made-up rows what it does before the chains start, with noise in the same proportion.
+
+    Raises
+    ------
+    UnsupportedModel
+        If the run would take more memory than there is.
+    """
+    stand_in = tables.stand_in()
+    needed, there_is = step.memory_needed(n_units, stand_in.n_units), memory_of_this_machine()
+    if needed > there_is:
+        raise UnsupportedModel(
+            f"{type(step).__name__} works with curvatures, which for {step.size} parameters take about "
+            f"{needed / 2**30:.3g} GiB of memory; this machine has {there_is / 2**30:.3g}. Use fewer parameters "
+            "(effects of groups instead of one for each person), a shorter rehearsal, or a sampler without curvatures, "
+            "such as DPHMC."
+        )
+    fewer = stand_in.n_units / n_units
+    multipliers = {kind: fewer * each for kind, each in _of_step(plan.noise_multipliers, suffix).items()}
+    make_door = functools.partial(MeteredDoor, stand_in, relation=plan.relation, noise_multipliers=multipliers)
+    doors = Doors(make_door, InsecureNoise([0]), 1, {}, _of_step(plan.releases_once, suffix))
+    try:
+        step.rehearse_with(Authorisation(doors, prior, multipliers, 0.0, tables, stand_in.n_units))
+    finally:
+        doors.close()
+
+
+def _made_up_tables(step: DPStep, model: pm.Model, rows: UnitLikelihood) -> Rehearsal | Simulation | None:
     """Return where a step that rehearses takes its made-up tables from."""
     if not step.expands:
         return None

@@ -14,6 +14,8 @@ from pytensor.graph.basic import Variable
 from pymc_dp.exceptions import InvalidArgument
 from pymc_dp.parameters import FloatArray, ParameterVector
 
+#: An order that a transform asks for is missed by at least half of the draws.
+_TRIED_DRAWS = 30
 Point = Mapping[str, np.ndarray]
 #: What `pm.sample` takes as ``initvals``.
 InitialValues = dict[Any, Any] | Sequence[dict[Any, Any] | None]
@@ -34,8 +36,8 @@ class PriorDensity(Protocol):
 def initial_values(model: pm.Model) -> dict[Variable, str]:
     """Return where chains start by default: at draws of the prior.
 
-    Variables that cannot be drawn, such as `pm.Flat`, are left out: they start where the model says, with PyMC's
-    default for their distribution, or their own ``initval``.
+    Variables that cannot be drawn, such as `pm.Flat`, or whose draws a transform cannot represent, such as `ordered`,
+    are left out: they start where the model says, at their own ``initval`` or PyMC's default for their distribution.
     """
     everything = dict.fromkeys(model.free_RVs, "prior")
     if _can_be_drawn(model, everything):
@@ -45,12 +47,14 @@ def initial_values(model: pm.Model) -> dict[Variable, str]:
 
 def _can_be_drawn(model: pm.Model, strategies: dict[Variable, str]) -> bool:
     try:
-        _functions(model, strategies, 1)[0](0)
+        draw = _functions(model, strategies, 1)[0]
+        with np.errstate(all="ignore"):
+            points = [draw(seed) for seed in range(_TRIED_DRAWS)]
     except NotImplementedError:
         return False
     except Exception:  # drawing it fails for another reason, which `starting_points` tells
         return True
-    return True
+    return all(np.isfinite(value).all() for point in points for value in point.values())
 
 
 def starting_points(

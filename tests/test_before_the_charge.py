@@ -4,6 +4,7 @@ import numpy as np
 import pymc as pm
 import pytest
 from conftest import QUIET, gaussian_data, gaussian_model, hmc
+from pymc.distributions.transforms import ordered
 
 import pymc_dp as dp
 from pymc_dp import sampling
@@ -16,6 +17,7 @@ PRIORS = {
     "custom density": lambda: pm.CustomDist("mu", logp=lambda value: -(value**2)),
     "truncated": lambda: pm.Truncated("mu", pm.Normal.dist(), lower=0.0),
     "uniform": lambda: pm.Uniform("mu", 0.0, 10.0),
+    "ordered": lambda: pm.Normal("mu", 0.0, 3.0, shape=2, transform=ordered, initval=[-1.0, 1.0]).sum(),
     "under a flat mean": lambda: pm.Normal("mu", pm.Flat("mean"), 1.0),
     "above a flat mean": lambda: pm.Flat("mu") + 0.0 * pm.Normal("above"),
 }
