@@ -99,6 +99,16 @@ def test_initial_values_are_draws_of_the_prior_but_for_what_cannot_be_drawn():
     assert initial_values(drawn) == {drawn["mu"]: "prior"}
 
 
+def test_draws_that_a_transform_cannot_represent_are_no_initial_values():
+    model = model_with(PRIORS["ordered"])
+    assert initial_values(model) == {}
+    mixed = pm.Model()
+    with mixed:
+        spread, mu = pm.HalfNormal("spread"), PRIORS["ordered"]()
+        pm.Normal("y", mu, spread, observed=gaussian_data())
+    assert initial_values(mixed) == {spread: "prior"}
+
+
 def test_a_potential_that_excludes_where_a_chain_starts_can_be_helped_by_initial_values(budget):
     model = model_with(lambda: pm.Normal("mu"), lambda mu: pm.math.switch(mu > 0.0, 0.0, -np.inf))
     tree = run(model, budget, initvals={"mu": 1.0})
