@@ -144,32 +144,43 @@ def sample(draws: int | None = None, **options: Any) -> DataTree:
         if tables is not None:
             _rehearse(one, tables, rows.n_units, prior, plan, suffix)
 
+    settings_of_run = {
+        "model": model,
+        "step": step,
+        "tune": tune,
+        "chains": chains,
+        "cores": cores,
+        "var_names": names.kept,
+        "initvals": initvals,
+        "random_seed": seed,
+    }
+    return _run_charged({**arguments, **settings_of_run}, plan, group, rows, prior, made_up, names)
+
+
+def _run_charged(
+    arguments: dict[str, Any],
+    plan: Plan,
+    group: StepGroup,
+    rows: UnitLikelihood,
+    prior: Prior,
+    made_up: Sequence[MadeUpTables | None],
+    names: PublishableNames,
+) -> DataTree:
+    """Charge the plan, run it, and return what may leave; raise what ended the run, with what it had drawn by then."""
     finished, ended_by = FinishedDraws(arguments["callback"]), None
     tree, facts = DataTree(), None
-    budget.charge(plan)
+    group.budget.charge(plan)
     try:
         with _authorised(plan, group, rows, prior, made_up):
             facts = _facts(plan, group, names, rows)
-            tree = _pymc_sample(
-                **{
-                    **arguments,
-                    "model": model,
-                    "step": step,
-                    "tune": tune,
-                    "chains": chains,
-                    "cores": cores,
-                    "var_names": names.kept,
-                    "initvals": initvals,
-                    "random_seed": seed,
-                    "discard_tuned_samples": False,  # releases made while tuning are paid for, too
-                    "callback": finished,
-                }
-            )
+            # Releases made while tuning are paid for, too.
+            tree = _pymc_sample(**{**arguments, "discard_tuned_samples": False, "callback": finished})
     except BaseException as error:
         ended_by = error
-    end = how_it_ended(ended_by, finished.iterations(chains), tune, draws)
+    iterations = finished.iterations(plan.chains)
+    end = how_it_ended(ended_by, iterations, plan.tune, plan.draws)
     if ended_by is not None or not end["complete"]:
-        tree = finished.tree(model, tune, arguments["idata_kwargs"])
+        tree = finished.tree(arguments["model"], plan.tune, arguments["idata_kwargs"])
     result = publish(
         tree,
         [step.released_once for step in group.steps],
@@ -182,7 +193,7 @@ def sample(draws: int | None = None, **options: Any) -> DataTree:
         keep_releases=group.keep_releases,
         keep_warmup=not arguments["discard_tuned_samples"],
     )
-    if ended_by is not None and not _interrupted_before_the_first_draw(ended_by, finished.iterations(chains)):
+    if ended_by is not None and not _interrupted_before_the_first_draw(ended_by, iterations):
         _raise_with(result, ended_by, own=finished.callback_failed)
     return result
 
