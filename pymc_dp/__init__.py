@@ -10,6 +10,7 @@ from pymc_dp.exceptions import (
     InvalidArgument,
     NoPlan,
     PrivacyError,
+    RunInterrupted,
     UnsupportedModel,
     UnsupportedOption,
 )
@@ -44,6 +45,7 @@ __all__ = [
     "Plan",
     "PrivacyBudget",
     "PrivacyError",
+    "RunInterrupted",
     "Shares",
     "UnsupportedModel",
     "UnsupportedOption",

@@ -25,6 +25,7 @@ _HARMLESS_CLIP_BIAS, _GOOD_CENTRE_DISTANCE = 0.5, 3.0
 _ORDINAL = re.compile(r"_\d+$")
 _OWN_GROUPS = {
     *(f"{phase}{group}" for phase in ("", "warmup_") for group in ("posterior", "sample_stats", "unwidened")),
+    "partial_posterior",
     "releases",
     "privacy",
 }
@@ -148,7 +149,7 @@ def privacy_report(tree: DataTree) -> str:
             "from a private result, report on that result."
         )
     facts = tree["privacy"].attrs
-    lines = []
+    lines = _how_it_ended(tree)
     added = sorted(set(tree.children) - _OWN_GROUPS)
     if added:
         lines.append(
@@ -192,6 +193,18 @@ def privacy_report(tree: DataTree) -> str:
     return "\n".join(lines)
 
 
+def _how_it_ended(tree: DataTree) -> list[str]:
+    """Return a line on a run that ended early, for the head of a report; none for a whole run."""
+    facts = tree["privacy"].attrs
+    if facts.get("complete", 1):
+        return []
+    made = ", ".join(map(str, json.loads(facts["draws_made"])))
+    return [
+        f"PARTIAL: the run made {made} of {facts['draws']} draws in its chains: {facts['ended_early_because']}. "
+        "All that was planned was charged. All draws are in partial_posterior, those of a rectangle in posterior."
+    ]
+
+
 def quality_report(tree: DataTree) -> str:
     """Return how good the draws are, whether they are usable and what would make them so, as text.
 
@@ -200,9 +213,12 @@ def quality_report(tree: DataTree) -> str:
     tree : DataTree
         As `pm.sample` returned it, or as read back from disk.
     """
+    if "posterior" not in tree:
+        return "\n".join([*_how_it_ended(tree), "NOT usable: the run ended before the first draw after tuning."])
     found = quality(tree)
     by = "" if found.tested else " (there is no test)"
     lines = [
+        *_how_it_ended(tree),
         f"{found.draws} draws, accepted {found.acceptance:.0%}{by}; R-hat up to {found.r_hat:.2f}, "
         f"effective draws at least {found.effective_draws:.0f}",
     ]

@@ -4,6 +4,8 @@ None of them is ever raised because of a value in the data; what they depend on 
 model's structure, the shapes of the data and which entries are missing).
 """
 
+from typing import Any
+
 
 class PrivacyError(Exception):
     """Base class of every error that this package raises on purpose."""
@@ -19,6 +21,21 @@ class InvalidArgument(PrivacyError, ValueError):
 
 class NoPlan(PrivacyError):
     """A step was asked to run without a plan that has been charged to a budget."""
+
+
+class RunInterrupted(PrivacyError):
+    """A run ended early, after it was charged, by an error that is not the user's own.
+
+    Attributes
+    ----------
+    partial : DataTree
+        What the run had drawn and released until then, which was paid for: the tree that `pm.sample` would have
+        returned, with ``complete`` 0 in the attributes of its ``privacy`` group.
+    """
+
+    def __init__(self, message: str, partial: Any = None) -> None:
+        super().__init__(message)
+        self.partial = partial
 
 
 class UnsupportedModel(PrivacyError):

@@ -22,6 +22,7 @@ from xarray import DataTree
 from pymc_dp.accounting import BarkerReleases, GaussianReleases, Releases
 from pymc_dp.budget import Plan
 from pymc_dp.exceptions import UnsupportedOption
+from pymc_dp.finished import FinishedDraws
 from pymc_dp.release.interface import Release, ReleasesOfIteration
 from pymc_dp.rows.split import leaves_of, protected_dims, protected_inputs
 from pymc_dp.steps.base import window_ends
@@ -114,6 +115,7 @@ def _is_table(leaf: Variable) -> bool:
 def publish(
     tree: DataTree,
     once: Sequence[ReleasesOfIteration],
+    finished: FinishedDraws,
     *,
     plan: Plan,
     facts: Mapping[str, Any],
@@ -128,13 +130,15 @@ def publish(
     Parameters
     ----------
     tree : DataTree
-        What PyMC returned, tuning draws included.
+        What PyMC made of the draws, tuning included. Of a run that ended early, it holds as many as make a rectangle.
     once : sequence of ReleasesOfIteration
         What each step released before the chains started.
+    finished : FinishedDraws
+        All that the chains have drawn and released, however many iterations each has made.
     plan : Plan
         What was paid for.
     facts : mapping
-        The attributes of the ``privacy`` group, as `metadata` gave them before the run.
+        The attributes of the ``privacy`` group: those that `metadata` gave before the run, and how it ended.
     names : PublishableNames
         The variables that may leave.
     parameters : sequence of str
@@ -147,7 +151,11 @@ def publish(
         Keep tuning draws in groups of their own, as PyMC does.
     """
     suffixes = list(labels)
-    made = _releases_by_chain(tree, suffixes)
+    made = [
+        _Made(chain, iteration, _named(release, suffixes[place]))
+        for chain, iteration, place, releases in finished.releases(len(suffixes))
+        for release in releases.made
+    ]
     fractions = _clip_fractions(made, plan, suffixes, facts.get("n_units"))
     groups: dict[str, xr.Dataset] = {}
     phases = [("", slice(plan.tune, None))] + ([("warmup_", slice(0, plan.tune))] if keep_warmup else [])
@@ -157,10 +165,12 @@ def publish(
         groups[f"{prefix}posterior"] = _cleaned(tree[f"{prefix}posterior"].to_dataset(), names.omitted)
         stats = _cleaned(tree[f"{prefix}sample_stats"].to_dataset(), _INTERNAL_STATISTICS)
         for name, values in fractions.items():
-            stats[name] = (("chain", "draw"), values[:, phase][:, : stats.sizes["draw"]])
+            stats[name] = (("chain", "draw"), values[stats["chain"].values, phase][:, : stats.sizes["draw"]])
         groups[f"{prefix}sample_stats"] = stats
         if facts.get("widened"):
             groups[f"{prefix}unwidened"] = _unwidened(tree[f"{prefix}sample_stats"].to_dataset(), parameters)
+    if not facts["complete"] and "posterior" in groups:
+        groups["partial_posterior"] = finished.one_after_the_other(names.kept, plan.tune, groups["posterior"])
     if keep_releases:
         before = [
             _Made(_BEFORE_THE_CHAINS, _BEFORE_THE_CHAINS, _named(release, suffix))
@@ -203,22 +213,6 @@ class _Made:
 
 def _named(release: Release, suffix: str) -> Release:
     return dataclasses.replace(release, kind=release.kind + suffix)
-
-
-def _releases_by_chain(tree: DataTree, suffixes: Sequence[str]) -> list[_Made]:
-    """Return every release of every chain, in the order in which they were made."""
-    parts = []
-    for group in ("warmup_sample_stats", "sample_stats"):
-        if group in tree:
-            values = tree[group].to_dataset()["releases"].values
-            parts.append(values.reshape((*values.shape[:2], len(suffixes))))  # one entry for each step
-    return [
-        _Made(chain, iteration, _named(release, suffix))
-        for chain, iterations in enumerate(np.concatenate(parts, axis=1))
-        for iteration, steps in enumerate(iterations)
-        for suffix, releases in zip(suffixes, steps, strict=True)
-        for release in releases.made
-    ]
 
 
 def _clip_fractions(

@@ -5,6 +5,7 @@ A PyMC step is never told how many chains there will be and has no say in the re
 `sample` and pass every other call through untouched.
 """
 
+import contextlib
 import dataclasses
 import functools
 import inspect
@@ -12,13 +13,11 @@ import logging
 import multiprocessing
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
-from typing import Any
+from typing import Any, NoReturn
 
 import numpy as np
 import pymc as pm
 import pytensor
-from pymc.initial_point import make_initial_point_fns_per_chain
 from pymc.sampling.mcmc import get_default_tune_steps
 from pymc.sampling.parallel import _cpu_count
 from pymc.step_methods.compound import CompoundStep, flatten_steps
@@ -30,14 +29,17 @@ from pymc_dp.accounting import Releases
 from pymc_dp.arguments import refuse_budget, refuse_other_budget, refuse_stray_budget
 from pymc_dp.bambi_models import refuse_bambi_statistics
 from pymc_dp.budget import Plan, PrivacyBudget
-from pymc_dp.exceptions import InvalidArgument, UnsupportedOption
+from pymc_dp.exceptions import InvalidArgument, RunInterrupted, UnsupportedModel, UnsupportedOption
+from pymc_dp.finished import FinishedDraws, how_it_ended, reason
 from pymc_dp.hooks import Hooks
-from pymc_dp.parameters import ParameterVector
+from pymc_dp.memory import memory_of_this_machine
 from pymc_dp.prior import Prior
 from pymc_dp.prior_constants import warn_about_prior_constants
-from pymc_dp.publish import metadata, publish, publishable_names
+from pymc_dp.publish import PublishableNames, metadata, publish, publishable_names
 from pymc_dp.release import Doors, InsecureNoise, MeteredDoor, NoiseSource, SecureNoise, refuse_overflow
+from pymc_dp.release.interface import ReleasesOfIteration
 from pymc_dp.rows import Rehearsal, Simulation, UnitLikelihood, number_of_units
+from pymc_dp.starts import initial_values, starting_points
 from pymc_dp.steps.base import Authorisation, DPStep, MadeUpTables
 from pymc_dp.steps.group import StepGroup
 
@@ -83,11 +85,17 @@ def sample(draws: int | None = None, **options: Any) -> DataTree:
         If the likelihood is not a product over units.
     UnsupportedOption
         If an option cannot be combined with a DP step.
+    RunInterrupted
+        If the run ended early, after it was charged, by an error: what it had drawn is the attribute ``partial``.
 
     Notes
     -----
     Everything that can fail on bad input fails before the budget is charged. Once it is charged, the cost of
-    all iterations of all chains is spent, also when the run is interrupted or crashes.
+    all iterations of all chains is spent, also when the run is interrupted or crashes. What had been drawn comes
+    back: after Ctrl-C as PyMC returns it, after an error as the attribute ``partial`` of the exception; what a
+    callback raises is raised as it is, with that attribute. The attributes of the ``privacy`` group then have
+    ``complete`` 0, the number of draws of each chain and why the run ended. ``posterior`` holds as many of the draws
+    as make a rectangle of chains and draws, ``partial_posterior`` all of them, ``releases`` all releases.
     """
     if getattr(multiprocessing.current_process(), "_inheriting", False):
         raise UnsupportedOption(
@@ -127,51 +135,116 @@ def sample(draws: int | None = None, **options: Any) -> DataTree:
         _warn_about_default_draws(plan)
     refuse_overflow({noise for schedule in plan.noise_schedules.values() for noise in schedule}, rows.n_units)
     prior = Prior(model)
+    initvals = arguments["initvals"] or initial_values(model)
+    seed = _given_seed(arguments["random_seed"], group)
+    starting_points(model, initvals, seed, chains, prior)
     rows.warm_up()
     made_up = [_made_up_tables(one, model, rows) for one in group.steps]
-    prior.log_density(group.steps[0].parameters.to_theta(model.initial_point(random_seed=0)))
+    for one, tables, suffix in zip(group.steps, made_up, group.suffixes, strict=True):
+        if tables is not None:
+            _rehearse(one, tables, rows.n_units, prior, plan, suffix)
 
-    labels = group.labels
-    with _charged(plan, group, rows, prior, made_up):
-        n_units = rows.n_units if budget.relation == "substitute" else None
-        facts = metadata(plan, group, names, rows.unit_in_words, n_units)
-        tree = _pymc_sample(
-            **{
-                **arguments,
-                "model": model,
-                "step": step,
-                "tune": tune,
-                "chains": chains,
-                "cores": cores,
-                "var_names": names.kept,
-                "initvals": arguments["initvals"] or dict.fromkeys(model.free_RVs, "prior"),
-                "random_seed": arguments["random_seed"] if arguments["random_seed"] is not None else group.random_seed,
-                "discard_tuned_samples": False,  # releases made while tuning are paid for, too
-            }
-        )
-        once = [step.released_once for step in group.steps]
-    return publish(
+    settings_of_run = {
+        "model": model,
+        "step": step,
+        "tune": tune,
+        "chains": chains,
+        "cores": cores,
+        "var_names": names.kept,
+        "initvals": initvals,
+        "random_seed": seed,
+    }
+    return _run_charged({**arguments, **settings_of_run}, plan, group, rows, prior, made_up, names)
+
+
+def _run_charged(
+    arguments: dict[str, Any],
+    plan: Plan,
+    group: StepGroup,
+    rows: UnitLikelihood,
+    prior: Prior,
+    made_up: Sequence[MadeUpTables | None],
+    names: PublishableNames,
+) -> DataTree:
+    """Charge the plan, run it, and return what may leave; raise what ended the run, with what it had drawn by then."""
+    finished, ended_by = FinishedDraws(arguments["callback"]), None
+    tree, facts = DataTree(), None
+    group.budget.charge(plan)
+    try:
+        with _authorised(plan, group, rows, prior, made_up):
+            facts = _facts(plan, group, names, rows)
+            # Releases made while tuning are paid for, too.
+            tree = _pymc_sample(**{**arguments, "discard_tuned_samples": False, "callback": finished})
+    except BaseException as error:
+        ended_by = error
+    iterations = finished.iterations(plan.chains)
+    end = how_it_ended(ended_by, iterations, plan.tune, plan.draws)
+    if ended_by is not None or not end["complete"]:
+        tree = finished.tree(arguments["model"], plan.tune, arguments["idata_kwargs"])
+    result = publish(
         tree,
-        once,
+        [step.released_once for step in group.steps],
+        finished,
         plan=plan,
-        facts=facts,
+        facts={**(facts or _facts(plan, group, names, rows)), **end},
         names=names,
         parameters=group.steps[0].parameters.labels,
-        labels=labels,
+        labels=group.labels,
         keep_releases=group.keep_releases,
         keep_warmup=not arguments["discard_tuned_samples"],
     )
+    if ended_by is not None and not _interrupted_before_the_first_draw(ended_by, iterations):
+        _raise_with(result, ended_by, own=finished.callback_failed)
+    return result
 
 
-@contextmanager
-def _charged(
+def _given_seed(random_seed: Any, group: StepGroup) -> Any:
+    """Return the seed of public randomness: the user's, or a fresh one, so that starting points are known before."""
+    if random_seed is not None:
+        return random_seed
+    return np.random.SeedSequence().entropy if group.random_seed is None else group.random_seed
+
+
+def _facts(plan: Plan, group: StepGroup, names: PublishableNames, rows: UnitLikelihood) -> dict[str, Any]:
+    """Return the result's metadata."""
+    return metadata(plan, group, names, rows.unit_in_words, rows.n_units if plan.relation == "substitute" else None)
+
+
+def _interrupted_before_the_first_draw(error: BaseException, iterations: Sequence[int]) -> bool:
+    """Return whether PyMC was interrupted, which it does not raise, and complains of having no draws."""
+    return not any(iterations) and isinstance(error, ValueError) and str(error).startswith("Not enough samples")
+
+
+def _raise_with(partial: DataTree, error: BaseException, *, own: bool) -> NoReturn:
+    """Raise what ended a run, with what had been drawn until then.
+
+    What the user's callback raised, and what ends the program, is raised as it is. Messages of other errors may
+    hold data: they are replaced.
+    """
+    if own or not isinstance(error, Exception):
+        with contextlib.suppress(AttributeError):  # some exceptions take no attributes
+            error.partial = partial  # type: ignore[attr-defined]
+            error.add_note("What the private run had drawn until then is this exception's attribute `partial`.")
+        raise error
+    interrupted = RunInterrupted(
+        f"The run ended early, after it was charged: {reason(error)}. What it had drawn and released until then is "
+        "this exception's attribute `partial`; nothing is refunded.",
+        partial,
+    )
+    interrupted.__context__ = error  # for a debugger: tracebacks do not show it
+    raise interrupted from None
+
+
+@contextlib.contextmanager
+def _authorised(
     plan: Plan, group: StepGroup, rows: UnitLikelihood, prior: Prior, made_up: Sequence[MadeUpTables | None]
 ) -> Iterator[None]:
-    """Charge the plan, let the steps run once, and take the authorisation back however the run ends."""
+    """Let the steps run once on a plan that has been charged, and take that back however the run ends."""
     budget, all_doors = group.budget, []
+    spent = budget.epsilon_spent
+    for step in group.steps:
+        step.released_once = ReleasesOfIteration(())
     try:
-        budget.charge(plan)
-        spent = budget.epsilon_spent
         for place, (step, suffix) in enumerate(zip(group.steps, group.suffixes, strict=True)):
             noise: NoiseSource = SecureNoise()
             if step.insecure_seed is not None:
@@ -198,7 +271,36 @@ def _charged(
             doors.close()
 
 
-def _made_up_tables(step: DPStep, model: pm.Model, rows: UnitLikelihood) -> MadeUpTables | None:
+def _rehearse(
+    step: DPStep, tables: Rehearsal | Simulation, n_units: int, prior: Prior, plan: Plan, suffix: str
+) -> None:
+    """Let a step do on made-up rows what it does before the chains start, with noise in the same proportion.
+
+    Raises
+    ------
+    UnsupportedModel
+        If the run would take more memory than there is.
+    """
+    stand_in = tables.stand_in()
+    needed, there_is = step.memory_needed(n_units, stand_in.n_units), memory_of_this_machine()
+    if needed > there_is:
+        raise UnsupportedModel(
+            f"{type(step).__name__} works with curvatures, which for {step.size} parameters take about "
+            f"{needed / 2**30:.3g} GiB of memory; this machine has {there_is / 2**30:.3g}. Use fewer parameters "
+            "(effects of groups instead of one for each person), a shorter rehearsal, or a sampler without curvatures, "
+            "such as DPHMC."
+        )
+    fewer = stand_in.n_units / n_units
+    multipliers = {kind: fewer * each for kind, each in _of_step(plan.noise_multipliers, suffix).items()}
+    make_door = functools.partial(MeteredDoor, stand_in, relation=plan.relation, noise_multipliers=multipliers)
+    doors = Doors(make_door, InsecureNoise([0]), 1, {}, _of_step(plan.releases_once, suffix))
+    try:
+        step.rehearse_with(Authorisation(doors, prior, multipliers, 0.0, tables, stand_in.n_units))
+    finally:
+        doors.close()
+
+
+def _made_up_tables(step: DPStep, model: pm.Model, rows: UnitLikelihood) -> Rehearsal | Simulation | None:
     """Return where a step that rehearses takes its made-up tables from."""
     if not step.expands:
         return None
@@ -304,21 +406,6 @@ def _refuse_bad_options(arguments: dict[str, Any], model: pm.Model, plan: Plan) 
             raise InvalidArgument(f"initvals names {sorted(wrong)}, which are no free variables of the model.")
     for values in [initvals] if isinstance(initvals, dict) else initvals:
         _refuse_wrong_shapes(values or {}, model)
-    with pytensor.config.change_flags(mode="FAST_COMPILE"):  # called once: not worth compiling
-        try:
-            starts = [
-                make_start(0)
-                for make_start in make_initial_point_fns_per_chain(
-                    model=model, overrides=initvals, jitter_rvs=set(), chains=plan.chains
-                )
-            ]
-        except (TypeError, ValueError) as error:
-            raise InvalidArgument(f"initvals do not fit the model ({type(error).__name__}).") from error
-    shapes = ParameterVector(model).shapes
-    for start in starts:
-        misfits = [name for name, shape in shapes.items() if np.shape(start[name]) != shape]
-        if misfits:
-            raise InvalidArgument(f"initvals do not have the shapes of {', '.join(misfits)} in the model.")
 
 
 def _refuse_wrong_shapes(initvals: Mapping[Any, Any], model: pm.Model) -> None:

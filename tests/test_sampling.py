@@ -332,6 +332,8 @@ def test_add_remove_hides_the_number_of_units(model):
         ({"target_accept": 0.9}, dp.UnsupportedOption),
         ({"nuts": {"max_treedepth": 3}}, dp.UnsupportedOption),
         ({"random_seed": -1}, dp.InvalidArgument),
+        ({"random_seed": "seed"}, dp.InvalidArgument),
+        ({"random_seed": np.random.RandomState(0)}, dp.InvalidArgument),
         ({"progressbar": "loud"}, dp.InvalidArgument),
         ({"blas_cores": "many"}, dp.InvalidArgument),
         ({"initvals": {"nobody": 0.0}}, dp.InvalidArgument),

@@ -19,6 +19,7 @@ from pymc_dp.exceptions import UnsupportedModel
 from pymc_dp.parameters import FloatArray
 from pymc_dp.rows.likelihood import UnitLikelihood
 from pymc_dp.rows.split import leaf_value
+from pymc_dp.starts import initial_values
 
 _PRIOR_DRAWS = 50
 
@@ -95,6 +96,7 @@ class Rehearsal:
                 f"same function. There: {parameter_shapes}; in the rehearsal: {likelihood.parameters.shapes}."
             )
         likelihood.warm_up()
+        self._likelihood = likelihood
         self._units = PublicUnits(likelihood)
 
     depends_on_parameters = False
@@ -106,6 +108,10 @@ class Rehearsal:
     def prior_draws(self) -> list[FloatArray]:
         """Return none: the table does not depend on the parameters."""
         return []
+
+    def stand_in(self) -> UnitLikelihood:
+        """Return the likelihood of the made-up rows, which a run is rehearsed with."""
+        return self._likelihood
 
 
 class Simulation:
@@ -145,27 +151,43 @@ class Simulation:
             model.replace_rvs_by_values(model.free_RVs), inputs=model.value_vars, point_fn=False
         )
         starts = make_initial_point_fns_per_chain(
-            model=model, overrides=dict.fromkeys(model.free_RVs, "prior"), jitter_rvs=set(), chains=1
+            model=model, overrides=initial_values(model), jitter_rvs=set(), chains=1
         )
         self._prior_draws = [likelihood.parameters.to_theta(starts[0](seed)) for seed in range(_PRIOR_DRAWS)]
         self._latest: dict[bytes, PublicUnits] = {}
-        self.at(np.zeros(likelihood.n_parameters))
+        self._stand_in = self._first_rows()
 
     def prior_draws(self) -> list[FloatArray]:
         """Return parameters drawn from the prior."""
         return self._prior_draws
 
+    def stand_in(self) -> UnitLikelihood:
+        """Return the likelihood of rows at a draw of the prior, which a run is rehearsed with."""
+        return self._stand_in
+
     def at(self, theta: FloatArray) -> PublicUnits:
         """Return rows drawn from the model at `theta`, the same ones when it is asked for again."""
         key = theta.tobytes()
         if key not in self._latest:
-            drawn = self._draw(*self._constrained(*self._empty.parameters.split(theta)))
-            tables = [
-                np.ascontiguousarray(np.moveaxis(rows, axis, 0)[: self._n_units])
-                for rows, (_, axis) in zip(drawn, self._leaves, strict=True)
-            ]
-            self._latest = {key: PublicUnits(self._empty.on_rows(tables))}
+            self._latest = {key: PublicUnits(self._rows_at(theta))}
         return self._latest[key]
+
+    def _rows_at(self, theta: FloatArray) -> UnitLikelihood:
+        drawn = self._draw(*self._constrained(*self._empty.parameters.split(theta)))
+        tables = [
+            np.ascontiguousarray(np.moveaxis(rows, axis, 0)[: self._n_units])
+            for rows, (_, axis) in zip(drawn, self._leaves, strict=True)
+        ]
+        return self._empty.on_rows(tables)
+
+    def _first_rows(self) -> UnitLikelihood:
+        """Return rows at the first draw of the prior that rows can be made up at."""
+        for theta in [*self._prior_draws, np.zeros(self._empty.n_parameters)]:
+            try:
+                return self._rows_at(theta)
+            except (ArithmeticError, ValueError):  # generators of random numbers refuse some parameters
+                continue
+        raise UnsupportedModel("No rows can be made up at draws of the model's own prior. Pass rehearsal=.")
 
     def __getstate__(self) -> dict[str, Any]:
         # What was made up travels; what makes it up was compiled from the model of the protected data and stays.

@@ -286,6 +286,8 @@ class DPStep(BlockedStep):
         self.rng = np.random.default_rng()
         self._authorisation: Authorisation | None = None
         self._door: Door | None = None
+        self._released: list[Release] = []
+        self.released_once = ReleasesOfIteration(())
 
     # What a sampler defines -------------------------------------------------------------------------------
 
@@ -320,6 +322,25 @@ class DPStep(BlockedStep):
 
     def prelude(self) -> None:
         """Make those releases; what it keeps is copied to every chain, so it may hold nothing but releases."""
+
+    def memory_needed(self, n_units: int, n_made_up: int) -> int:
+        """Return how many bytes a run takes, about, where that may be much: 0 for most samplers.
+
+        Parameters
+        ----------
+        n_units, n_made_up : int
+            How many protected units there are, and units of a made-up table.
+        """
+        return 0
+
+    def rehearse(self) -> None:
+        """Do as much of the prelude as can be done on made-up rows, before the charge: nothing, for most samplers.
+
+        Raises
+        ------
+        InvalidArgument
+            If the prelude would fail on any data.
+        """
 
     @property
     def private(self) -> bool:
@@ -440,14 +461,38 @@ class DPStep(BlockedStep):
         What is released once, before the chains start, is released here.
         """
         self._authorisation = authorisation
-        self._released: list[Release] = []
-        if self.prelude_requests():
-            self._door = authorisation.doors.open_once()
-            try:
-                self.prelude()
-            finally:
-                self._door = None
-        self.released_once = ReleasesOfIteration(tuple(self._released))
+        try:
+            if self.prelude_requests():
+                self._released_by(self.prelude, authorisation)
+        finally:
+            self.released_once = ReleasesOfIteration(tuple(self._released))
+            self._released = []
+
+    def rehearse_with(self, authorisation: Authorisation) -> None:
+        """Rehearse with doors of made-up rows; the seam calls this before the plan is charged.
+
+        Raises
+        ------
+        InvalidArgument
+            If the prelude would fail on any data.
+        """
+        if not self.prelude_requests():
+            return
+        self._authorisation = authorisation
+        try:
+            self._released_by(self.rehearse, authorisation)
+        finally:
+            self._released = []
+            self.withdraw()
+
+    def _released_by(self, act: Callable[[], None], authorisation: Authorisation) -> None:
+        """Do what is done once, before the chains start, with the door of that."""
+        self._released = []
+        self._door = authorisation.doors.open_once()
+        try:
+            act()
+        finally:
+            self._door = None
 
     def withdraw(self) -> None:
         """Take the authorisation back; the seam calls this when the run ends, however it ends."""

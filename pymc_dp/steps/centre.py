@@ -1,18 +1,23 @@
 """The way to a centre: a few noisy scores, each followed to the mode of what it lets one believe."""
 
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator
+from copy import copy
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
 from scipy import stats
 
+from pymc_dp.exceptions import InvalidArgument
 from pymc_dp.parameters import FloatArray
-from pymc_dp.release.interface import Centre, Release
-from pymc_dp.steps.base import PublicUnits
+from pymc_dp.release.interface import LARGEST_CLIP_BOUND, Centre, Release
+from pymc_dp.steps.base import LogDensity, PublicUnits
 from pymc_dp.steps.rehearsal import (
+    NUMERICAL_FAILURES,
+    NotComputable,
     Scale,
+    can_stand_at,
     climbed,
     curvature_bound,
     expected_curvature,
@@ -21,6 +26,8 @@ from pymc_dp.steps.rehearsal import (
     prior_curvature,
     scale_of,
     shortened,
+    solved,
+    table_at,
     unpacked,
     whole_step,
 )
@@ -40,6 +47,9 @@ EARLY_CURVATURE_SHARE = 0.1
 _LAST_STEPS = {False: (3, 3.0), True: (2, 8.0)}
 _MODE_ITERATIONS = 60
 _STEP_REPETITIONS = 6
+#: How many points near the one that the model says are tried, and what parts of a step that leads nowhere.
+_TRIED_STARTS = 10
+_PARTS_OF_A_STEP = (1.0, 0.5, 0.25, 0.1)
 #: How often a score is taken for a contradiction that is none.
 _FALSE_CONTRADICTION = 0.01
 
@@ -87,10 +97,46 @@ def _kinds(step: "DPSurrogateHMC", *, simulated: bool) -> list[str]:
 
 
 def find_centre(step: "DPSurrogateHMC") -> WayToCentre:
-    """Return a private centre, and directions and bounds that suit it."""
+    """Return a private centre, and directions and bounds that suit it.
+
+    Whatever the noise of a release does, the way goes on: a step that leads to where scores, bounds or curvatures
+    cannot be computed is shortened, and else not made.
+
+    Raises
+    ------
+    InvalidArgument
+        If nothing can be computed where the way would begin, which is known without the data.
+    """
     if step.made_up.depends_on_parameters:
         return _by_simulation(step)
     return _by_newton_steps(step)
+
+
+def _starts(step: "DPSurrogateHMC") -> Iterator[FloatArray]:
+    """Yield where the way may begin: where the model says, at draws of the prior, or near by.
+
+    Where a model is symmetric it often says its centre of symmetry, where all scores are zero.
+    """
+    yield step.prior_point
+    yield from step.made_up.prior_draws()
+    generator = np.random.default_rng(0)
+    for _ in range(_TRIED_STARTS):
+        yield step.prior_point + generator.uniform(-1.0, 1.0, step.size)
+
+
+def _no_start(step: "DPSurrogateHMC") -> InvalidArgument:
+    table = "rows that the model makes up" if step.made_up.depends_on_parameters else "the rehearsal"
+    of_order = " and curvatures" if step.order == 2 else ""
+    return InvalidArgument(
+        f"DPSurrogateHMC finds no clip bounds: scores{of_order} of {table} are zero or no numbers wherever the way to "
+        "a centre could begin. Give the free variables an initval= near plausible values, or use DPHMC."
+    )
+
+
+def _ahead(theta: FloatArray, theta_new: FloatArray) -> Iterator[FloatArray]:
+    """Yield where a step leads, and shorter ones."""
+    for part in _PARTS_OF_A_STEP:
+        yield theta + part * (theta_new - theta)
 
 
 def _by_newton_steps(step: "DPSurrogateHMC") -> WayToCentre:
@@ -98,20 +144,63 @@ def _by_newton_steps(step: "DPSurrogateHMC") -> WayToCentre:
 
     Directions and bounds are those of the made-up table at its own posterior mode.
     """
-    theta, prior = step.prior_point, step.prior
-    units = step.made_up.at(theta)
-    own_mode = mode_of(units, prior, theta, step.n_units)
-    scale = scale_of(units, own_mode, kept=step.kept, with_curvature=step.order == 2)
-    information_at = _information(step, units, scale, own_mode)
+    prior = step.prior
+    theta, units, scale, information_at = _start_of_newton_steps(step)
     visited, scores = [], []
     for kind in _kinds(step, simulated=False):
         centre = Centre(theta, scale.directions, step.centre_at(theta, scale).clip_gradient)
         scores.append(step.release_score(centre, kind))
-        gradient = scale.gradient(scores[-1].value) + prior.gradient(theta)
-        theta = theta + _consistent_step(step, units, theta, gradient, information_at)
+        try:
+            gradient = scale.gradient(scores[-1].value) + prior.gradient(theta)
+            way = _consistent_step(step, units, theta, gradient, information_at)
+            theta = next((at for at in _ahead(theta, theta + way) if _known_at(prior, information_at, at)), theta)
+        except NUMERICAL_FAILURES:  # the next score may be less noisy
+            pass
         visited.append(theta)
-    theta = np.mean(visited[-_AVERAGED:], axis=0)
+    mean = np.mean(visited[-_AVERAGED:], axis=0)
+    theta = mean if _known_at(prior, information_at, mean) else theta
     return WayToCentre(theta, scale, information_at(theta), tuple(scores[-_AVERAGED:]))
+
+
+def _known_at(prior: LogDensity, information_at: Callable[[FloatArray], FloatArray], theta: FloatArray) -> bool:
+    """Return whether a step can begin at these parameters."""
+    try:
+        return can_stand_at(prior, theta) and bool(np.isfinite(information_at(theta)).all())
+    except NUMERICAL_FAILURES:
+        return False
+
+
+def _start_of_newton_steps(
+    step: "DPSurrogateHMC",
+) -> tuple[FloatArray, PublicUnits, Scale, Callable[[FloatArray], FloatArray]]:
+    """Return where steps begin, the made-up units, directions and bounds, and curvature as a function of parameters.
+
+    Raises
+    ------
+    InvalidArgument
+        If there is none.
+    """
+    for theta in _starts(step):
+        try:
+            units = table_at(step.made_up, theta)
+            own_mode = mode_of(units, step.prior, theta, step.n_units)
+            scale = scale_of(units, own_mode, kept=step.kept, with_curvature=step.order == 2)
+            expected = _Expected(units, step.n_units, theta, own_mode)
+            bound = _first_bound(units, scale, theta, own_mode)
+        except NUMERICAL_FAILURES:
+            continue
+        if _known_at(step.prior, expected.information, theta):
+            released = step.release_curvature(Centre(theta, scale.directions, np.inf, bound), kind="early_curvature")
+            return theta, units, scale, expected.informed(released, scale).information
+    raise _no_start(step)
+
+
+def _first_bound(units: PublicUnits, scale: Scale, theta: FloatArray, own_mode: FloatArray) -> float:
+    """Return a bound of a unit's curvature where the way begins, or else what it is at the made-up units' mode."""
+    try:
+        return curvature_bound(units, theta, scale.directions, 1.0)
+    except NotComputable:
+        return curvature_bound(units, own_mode, scale.directions, 1.0)
 
 
 def _consistent_step(
@@ -165,41 +254,64 @@ def pooled_score(
     return precisions @ np.array(carried) / precisions.sum(), float(precisions.sum() ** -0.5)
 
 
-def _information(
-    step: "DPSurrogateHMC", units: PublicUnits, scale: Scale, own_mode: FloatArray
-) -> Callable[[FloatArray], FloatArray]:
-    """Return the curvature of the log-likelihood of all units, about, as a function of the parameters.
+class _Expected:
+    """The curvature of the log-likelihood of all units, about, as a function of the parameters.
 
     Made-up units know how it changes with the parameters, but may have groups of other sizes or covariates of another
     spread than the protected ones. So the curvature is released once, at the prior's point, and the ratio of the two
     is kept from there on. What does not rise above the noise is left as the made-up units have it. Where a noisy step
     has led far away, curvature vanishes (a logistic regression saturates) and the next step would lead further: so it
     is never taken for much less than at the made-up units' own mode.
-    """
-    theta = step.prior_point
-    bound = curvature_bound(units, theta, scale.directions, 1.0)
-    released = step.release_curvature(Centre(theta, scale.directions, np.inf, bound), kind="early_curvature")
-    made_up = step.n_units * expected_curvature(units, theta)
-    known = known_block(made_up)
-    root = np.linalg.inv(np.linalg.cholesky(made_up[known]))
-    ratio = root @ informed(made_up, released, scale)[known] @ root.T
 
-    def corrected(at: FloatArray) -> FloatArray:
-        factor = np.linalg.cholesky(step.n_units * expected_curvature(units, at)[known])
-        informed_there: FloatArray = factor @ ratio @ factor.T
+    Parameters
+    ----------
+    units, n_units
+        Made-up units, and how many they stand for.
+    theta, own_mode : ndarray, shape (parameters,)
+        Where the way begins, and the made-up units' mode.
+
+    Raises
+    ------
+    NotComputable, LinAlgError
+        If there is none at one of these points.
+    """
+
+    def __init__(self, units: PublicUnits, n_units: int, theta: FloatArray, own_mode: FloatArray) -> None:
+        self._units, self._n_units, self._own_mode = units, n_units, own_mode
+        self._at_start = n_units * expected_curvature(units, theta)
+        self._known = known_block(self._at_start)
+        self.keep_ratio(np.eye(len(self._at_start[self._known])))
+
+    def informed(self, released: Release, scale: Scale) -> "_Expected":
+        """Return the same with the ratio to a released curvature, where that can be computed."""
+        other = copy(self)
+        try:
+            root = np.linalg.inv(np.linalg.cholesky(self._at_start[self._known]))
+            other.keep_ratio(root @ informed(self._at_start, released, scale)[self._known] @ root.T)
+        except NUMERICAL_FAILURES:
+            return self
+        return other
+
+    def keep_ratio(self, ratio: FloatArray) -> None:
+        """Take note of the ratio of the protected units' curvature to the made-up ones'."""
+        self._ratio = ratio
+        self._least = np.linalg.cholesky(self._corrected(self._own_mode))
+        self._relative = np.linalg.inv(self._least)
+        if not np.isfinite(self._relative).all():
+            raise NotComputable("The curvature at the made-up units' mode is nearly singular.")
+
+    def _corrected(self, at: FloatArray) -> FloatArray:
+        factor = np.linalg.cholesky(self._n_units * expected_curvature(self._units, at)[self._known])
+        informed_there: FloatArray = factor @ self._ratio @ factor.T
         return informed_there
 
-    least = np.linalg.cholesky(corrected(own_mode))
-    relative = np.linalg.inv(least)
-
-    def information(at: FloatArray) -> FloatArray:
-        values, vectors = np.linalg.eigh(relative @ corrected(at) @ relative.T)
-        factor = least @ (vectors * np.sqrt(np.maximum(values, _LEAST_OF_MODE)))
-        found = np.zeros_like(made_up)
-        found[known] = factor @ factor.T
+    def information(self, at: FloatArray) -> FloatArray:
+        """Return the curvature at some parameters."""
+        values, vectors = np.linalg.eigh(self._relative @ self._corrected(at) @ self._relative.T)
+        factor = self._least @ (vectors * np.sqrt(np.maximum(values, _LEAST_OF_MODE)))
+        found = np.zeros_like(self._at_start)
+        found[self._known] = factor @ factor.T
         return found
-
-    return information
 
 
 def known_block(information: FloatArray) -> tuple[NDArray[np.intp], ...]:
@@ -237,34 +349,97 @@ def _by_simulation(step: "DPSurrogateHMC") -> WayToCentre:
     Far from the data most scores are long, so the first bound is that of rows from all over the prior. Later ones
     follow what the released scores tell: saturated by the bound, it grows; else it shrinks to the rows' own spread.
     """
-    theta, n_units = step.prior_point, step.n_units
-    bound = 0.0
-    for done, kind in enumerate(_kinds(step, simulated=True)):
-        units = step.made_up.at(theta)
-        scale = scale_of(units, theta, kept=step.kept, with_curvature=False)
-        own = scale.clip_gradient
-        if done == 0:
-            spread = [step.made_up.at(draw).scores(theta) @ scale.directions for draw in step.made_up.prior_draws()]
-            bound = float(np.quantile(np.linalg.norm(np.concatenate(spread), axis=1), _PRIOR_QUANTILE))
-            units = step.made_up.at(theta)
-        bound = max(bound, own)
-        centre = Centre(theta, scale.directions, bound)
+    n_units = step.n_units
+    for theta in _starts(step):
+        try:
+            stand = _stand_at(step, theta)
+            break
+        except NUMERICAL_FAILURES:
+            continue
+    else:
+        raise _no_start(step)
+    bound = _bound_over_the_prior(step, stand)
+    stand = replace(stand, units=table_at(step.made_up, stand.theta))
+    for kind in _kinds(step, simulated=True):
+        own = stand.scale.clip_gradient
+        bound = min(max(bound, own), LARGEST_CLIP_BOUND)
+        centre = Centre(stand.theta, stand.scale.directions, bound)
         score = step.release_score(centre, kind)
-        theta = _mode_of_surrogate(step, WeightedRows(step.prior, centre, units, score.value, n_units), theta)
+        stand = _next_stand(step, centre, score, stand)
         mean = float(np.linalg.norm(score.value)) / n_units
         noise = 3.0 * score.noise_std * np.sqrt(step.size) / n_units
         bound = 2.0 * bound if mean > 0.5 * bound else min(bound, own + noise + mean)
-    units = step.made_up.at(theta)
+    return WayToCentre(stand.theta, stand.scale, n_units * _information_of(stand))
+
+
+@dataclass(frozen=True, eq=False)
+class _Stand:
+    """A point of the way, where all that the next step needs can be computed."""
+
+    theta: FloatArray
+    units: PublicUnits
+    scale: Scale
+
+
+def _stand_at(step: "DPSurrogateHMC", theta: FloatArray) -> _Stand:
+    """Return made-up rows at a point, with directions and bounds.
+
+    Raises
+    ------
+    NotComputable
+        If something is no number there.
+    """
+    units = table_at(step.made_up, theta)
     scale = scale_of(units, theta, kept=step.kept, with_curvature=step.order == 2)
-    return WayToCentre(theta, scale, n_units * expected_curvature(units, theta))
+    if not (can_stand_at(step.prior, theta) and np.isfinite(units.scores(theta)).all()):
+        raise NotComputable("The prior, or the score of a unit, is no number there.")
+    return _Stand(theta, units, scale)
+
+
+def _next_stand(step: "DPSurrogateHMC", centre: Centre, score: Release, stand: _Stand) -> _Stand:
+    """Return where the surrogate of a released score leads, or how far one can go that way."""
+    try:
+        surrogate = WeightedRows(step.prior, centre, stand.units, score.value, step.n_units)
+        mode = _mode_of_surrogate(step, surrogate, stand.theta)
+    except NUMERICAL_FAILURES:  # the next score may be less noisy
+        return stand
+    for at in _ahead(stand.theta, mode):
+        try:
+            return _stand_at(step, at)
+        except NUMERICAL_FAILURES:
+            continue
+    return stand
+
+
+def _bound_over_the_prior(step: "DPSurrogateHMC", stand: _Stand) -> float:
+    """Return a bound that most rows keep where parameters are drawn from the prior; 0 if none can be computed."""
+    lengths = []
+    for draw in step.made_up.prior_draws():
+        try:
+            scores = table_at(step.made_up, draw).scores(stand.theta) @ stand.scale.directions
+        except NUMERICAL_FAILURES:
+            continue
+        lengths.append(np.linalg.norm(scores, axis=1))
+    found = np.concatenate(lengths) if lengths else np.zeros(0)
+    found = found[np.isfinite(found)]
+    return float(np.quantile(found, _PRIOR_QUANTILE)) if found.size else 0.0
+
+
+def _information_of(stand: _Stand) -> FloatArray:
+    """Return what one unit tells: its expected curvature, or the mean square of its score where there is none."""
+    try:
+        return expected_curvature(stand.units, stand.theta)
+    except NUMERICAL_FAILURES:
+        scores = stand.units.scores(stand.theta)
+        return positive_definite(scores.T @ scores / len(scores), floor=1e-10)
 
 
 def _mode_of_surrogate(step: "DPSurrogateHMC", surrogate: WeightedRows, theta: FloatArray) -> FloatArray:
     """Return the surrogate's mode: steps with the information of rows simulated where they start, and backtracking."""
 
     def step_at(at: FloatArray) -> FloatArray:
-        scores = step.made_up.at(at).scores(at)
+        scores = table_at(step.made_up, at).scores(at)
         information = step.n_units * positive_definite(scores.T @ scores / len(scores), floor=1e-10)
-        return np.linalg.solve(information, surrogate.gradient(at))
+        return solved(information, surrogate.gradient(at))
 
     return climbed(surrogate.log_density, step_at, theta, most_steps=_MODE_ITERATIONS, least_gain=1e-3)

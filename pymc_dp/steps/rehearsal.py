@@ -5,7 +5,7 @@ the made-up responses need no relation to the protected ones beyond their kind.
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import pymc as pm
@@ -13,7 +13,8 @@ from pytensor.graph.traversal import ancestors
 
 from pymc_dp.origins import arrays_given_to, same_memory
 from pymc_dp.parameters import FloatArray
-from pymc_dp.steps.base import LogDensity, PublicUnits
+from pymc_dp.release.interface import LARGEST_CLIP_BOUND, SMALLEST_CLIP_BOUND
+from pymc_dp.steps.base import LogDensity, MadeUpTables, PublicUnits
 
 #: No step is longer than this many standard deviations of what one unit tells, or of the prior.
 _LONGEST_OF_UNIT, _LONGEST_OF_PRIOR, _MOST_UNITS = 3.0, 3.0, 0.99
@@ -21,6 +22,12 @@ _SPREAD_ITERATIONS = 30
 #: A curvature that is cut leaves a remainder of second order to every test; a wide bound costs little noise.
 _ROOM = 2.0
 _MODE_ITERATIONS = 100
+#: What numerical work raises where numbers have run out. It knows protected rows through releases alone.
+NUMERICAL_FAILURES = (ArithmeticError, ValueError, np.linalg.LinAlgError)
+
+
+class NotComputable(ArithmeticError):
+    """Something that is computed from made-up units is no finite number at a point, or a bound is out of range."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -60,10 +67,36 @@ def scale_of(units: PublicUnits, theta: FloatArray, *, kept: float, with_curvatu
 
     The directions whiten the scatter matrix in which a unit counts the more the longer its score is: between the
     covariance, which lets rare large scores stick out, and the smallest ellipsoid around all.
+
+    Raises
+    ------
+    NotComputable
+        If the scores of all units are zero or not finite there, or too large or small for floating point.
     """
     scores = units.scores(theta)
     scores = scores[np.isfinite(scores).all(axis=1)]
     size = scores.shape[1]
+    if not np.any(scores):
+        raise NotComputable("No unit has a score there.")
+    with np.errstate(all="ignore"):
+        try:
+            scale = _scale_of_scores(scores, size, kept)
+        except NUMERICAL_FAILURES as failure:
+            raise NotComputable("The scores there span no space that floating point could tell.") from failure
+        if with_curvature:
+            room = _ROOM * curvature_bound(units, theta, scale.directions, kept)
+            scale = replace(scale, clip_curvature=room)
+    if not (np.isfinite(scale.directions).all() and np.isfinite(scale.back).all() and _can_bound(scale.clip_gradient)):
+        raise NotComputable("The scores there are too large or too small for floating point.")
+    return scale
+
+
+def _can_bound(bound: float) -> bool:
+    return bool(SMALLEST_CLIP_BOUND <= bound <= LARGEST_CLIP_BOUND)
+
+
+def _scale_of_scores(scores: FloatArray, size: int, kept: float) -> Scale:
+    """Return directions and the bound of scores; that of curvatures is left out."""
     scatter = _regular(np.diag((scores**2).mean(axis=0)))
     for _ in range(_SPREAD_ITERATIONS):
         lengths = np.einsum("ij,jk,ik->i", scores, np.linalg.inv(scatter), scores)
@@ -73,14 +106,39 @@ def scale_of(units: PublicUnits, theta: FloatArray, *, kept: float, with_curvatu
     back = np.linalg.cholesky(scatter)
     directions = np.linalg.inv(back).T
     clip_gradient = float(np.quantile(np.linalg.norm(scores @ directions, axis=1), kept))
-    clip_curvature = _ROOM * curvature_bound(units, theta, directions, kept) if with_curvature else np.inf
-    return Scale(directions, back, clip_gradient, clip_curvature)
+    return Scale(directions, back, clip_gradient, np.inf)
+
+
+def table_at(made_up: MadeUpTables, theta: FloatArray) -> PublicUnits:
+    """Return a made-up table.
+
+    Raises
+    ------
+    NotComputable
+        If none can be made up at these parameters: generators of random numbers refuse some.
+    """
+    if not np.isfinite(theta).all():
+        raise NotComputable("Parameters that are no numbers make up no table.")
+    try:
+        return made_up.at(theta)
+    except NUMERICAL_FAILURES as failure:
+        raise NotComputable("No table can be made up at these parameters.") from failure
 
 
 def curvature_bound(units: PublicUnits, theta: FloatArray, directions: FloatArray, kept: float) -> float:
-    """Return a bound of the norm of a unit's curvature that the part `kept` of made-up units keeps."""
+    """Return a bound of the norm of a unit's curvature that the part `kept` of made-up units keeps.
+
+    Raises
+    ------
+    NotComputable
+        If there is none that floating point can keep: units have no curvature there, for instance.
+    """
     norms = curvature_norms(units, theta, directions)
-    return float(np.quantile(norms[np.isfinite(norms)], kept))
+    finite = norms[np.isfinite(norms)]
+    bound = float(np.quantile(finite, kept)) if finite.size else 0.0
+    if not _can_bound(bound):
+        raise NotComputable("No unit has a curvature there that could be bounded.")
+    return bound
 
 
 def curvature_norms(units: PublicUnits, theta: FloatArray, directions: FloatArray) -> FloatArray:
@@ -94,9 +152,19 @@ def expected_curvature(units: PublicUnits, theta: FloatArray) -> FloatArray:
     """Return the mean curvature of made-up units at `theta`, positive definite in the parameters that it depends on.
 
     It is zero for parameters that the likelihood does not know, such as the scale of a hierarchy.
+
+    Raises
+    ------
+    NotComputable
+        If no unit has a finite one.
     """
     curvatures = units.curvatures(theta)
-    mean = curvatures[np.isfinite(curvatures).all(axis=(1, 2))].mean(axis=0)
+    curvatures = curvatures[np.isfinite(curvatures).all(axis=(1, 2))]
+    if not len(curvatures):
+        raise NotComputable("No unit has a finite curvature there.")
+    mean: FloatArray = curvatures.mean(axis=0)
+    if not np.isfinite(mean).all():
+        raise NotComputable("The curvatures there are too large for floating point.")
     known = np.ix_(*2 * [np.abs(mean).max(axis=0) > 0.0])
     mean[known] = positive_definite(mean[known])
     return mean
@@ -143,10 +211,15 @@ def whole_step(prior_information: FloatArray, gradient: FloatArray, information:
 
     Parameters that the likelihood does not know stay where they are: their prior alone decides on them, and what is
     expanded does not depend on them.
+
+    Raises
+    ------
+    NotComputable
+        If there is none that is finite.
     """
     known = np.diag(information) > 0.0
     step = np.zeros_like(gradient)
-    step[known] = np.linalg.solve((information + prior_information)[np.ix_(known, known)], gradient[known])
+    step[known] = solved((information + prior_information)[np.ix_(known, known)], gradient[known])
     return step
 
 
@@ -190,7 +263,10 @@ def climbed(
     """Return where steps lead that are halved until they go uphill, until one gains less than `least_gain`."""
     value = log_density(theta)
     for _ in range(most_steps):
-        step = step_at(theta)
+        try:
+            step = step_at(theta)
+        except NUMERICAL_FAILURES:  # far from everything: stay at what has been reached
+            break
         shorter = 1.0
         while shorter > 1e-6 and not log_density(theta + shorter * step) > value:
             shorter *= 0.5
@@ -201,6 +277,33 @@ def climbed(
         if value - before < least_gain:
             break
     return theta
+
+
+def solved(matrix: FloatArray, vector: FloatArray) -> FloatArray:
+    """Return the solution of a linear system.
+
+    Raises
+    ------
+    NotComputable
+        If it has none that is finite.
+    """
+    try:
+        solution: FloatArray = np.linalg.solve(matrix, vector)
+    except np.linalg.LinAlgError as failure:
+        raise NotComputable("A linear system is singular.") from failure
+    if not np.isfinite(solution).all():
+        raise NotComputable("A linear system is nearly singular.")
+    return solution
+
+
+def can_stand_at(prior: LogDensity, theta: FloatArray) -> bool:
+    """Return whether parameters are finite and the prior has a density, a gradient and a curvature there."""
+    if not (np.isfinite(theta).all() and np.isfinite(prior.log_density(theta))):
+        return False
+    try:
+        return bool(np.isfinite(prior.gradient(theta)).all() and np.isfinite(prior_curvature(prior, theta)).all())
+    except NUMERICAL_FAILURES:
+        return False
 
 
 def positive_definite(matrix: FloatArray, floor: float = 1e-8) -> FloatArray:

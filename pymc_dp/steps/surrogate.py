@@ -22,7 +22,7 @@ Released once for all chains: with a rehearsal the curvature where the way begin
 bounds have taken off scores. Released in every iteration after tuning: one residual log-ratio.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar, Literal
 
@@ -45,7 +45,15 @@ from pymc_dp.steps.centre import (
     pooled_score,
 )
 from pymc_dp.steps.free_hmc import FreeHMC
-from pymc_dp.steps.rehearsal import Scale, newton_step, prior_curvature, shares_tables
+from pymc_dp.steps.rehearsal import (
+    NUMERICAL_FAILURES,
+    NotComputable,
+    Scale,
+    newton_step,
+    prior_curvature,
+    shares_tables,
+    solved,
+)
 from pymc_dp.steps.surrogate_density import Quadratic, Surrogate, WeightedRows
 from pymc_dp.steps.tuning import clip_bound
 
@@ -55,6 +63,8 @@ _TRUSTED = 8.0
 _EXCESS_SHARE = 0.02
 #: Noise of a test, as a standard deviation, below which a smaller bound buys nothing.
 _HARMLESS_NOISE = 0.03
+#: How many rows the row engine works on at a time, at most, where it expands.
+ROWS_OF_A_CHUNK = 8192
 
 
 @dataclass(frozen=True)
@@ -133,6 +143,10 @@ class DPSurrogateHMC(DPStep):
 
     Notes
     -----
+    *Before the charge* the way to a centre is rehearsed on made-up rows, with noise in the plan's proportion. After it,
+    whatever noise does, nothing is raised: a step that leads nowhere is not made, and where there is no
+    surrogate in the end, chains do not move and ``surrogate_found`` in the ``privacy`` group is 0.
+
     *Privacy.* Score, curvature and residual log-ratios are sums of clipped contributions released with Gaussian
     noise; directions, bounds, centre and proposals are functions of earlier releases and of made-up tables.
 
@@ -215,6 +229,7 @@ class DPSurrogateHMC(DPStep):
         self.widen = self.order == 2 if widen is None else bool(widen)
         self.prior_point = self.parameters.to_theta(model.initial_point(random_seed=0))
         self._centre: Centre | None = None
+        self._kernel: FreeHMC | None = None
         self.start()
 
     @property
@@ -227,8 +242,8 @@ class DPSurrogateHMC(DPStep):
 
     @property
     def facts(self) -> dict[str, Any]:
-        """What the draws of the posterior are."""
-        return {"order": self.order, "widened": int(self.widen)}
+        """What the draws of the posterior are, and whether there is a surrogate: chains do not move without."""
+        return {"order": self.order, "widened": int(self.widen), "surrogate_found": int(self._kernel is not None)}
 
     def prelude_requests(self) -> list[ReleaseRequest]:
         """Return what is released once: the scores on the way, the score and the curvature at the centre."""
@@ -253,23 +268,67 @@ class DPSurrogateHMC(DPStep):
         of_cost = 1.0 if self.clip_diagnostics is None else 1.0 - _EXCESS_SHARE
         return [ReleaseRequest("residual", draws, self.shares.tests * of_cost, 1)]
 
-    def prelude(self) -> None:
-        """Find a centre, expand there, and get to know the surrogate."""
-        way = find_centre(self)
-        self._scale = way.scale
-        self._centre = self.centre_at(way.theta, way.scale)
-        self._surrogate, start, curvature = self._expand(self._centre, way)
-        rng = np.random.default_rng(0)
-        self._kernel = FreeHMC(self._surrogate, start, curvature, rng)
-        self._trajectories = self.trajectories or self._kernel.trajectories_apart
-        self._figures = self._estimated_clip_bias(self._centre) | {"centre_distance": self._distance(way)}
+    def memory_needed(self, n_units: int, n_made_up: int) -> int:
+        """Return how many bytes expansions take, about: curvatures of many units are held at a time."""
+        square = self.size**2
+        expanded = min(n_units, ROWS_OF_A_CHUNK) if self.order == 2 or self.rehearsal is not None else 0
+        # Columns of curvatures with their packed entries; curvatures of made-up units, as they are put together, and
+        # along the directions; matrices of Newton steps and of the free sampler.
+        return round(8 * square * (1.5 * expanded + 3.0 * n_made_up + 20.0))
 
-    def _distance(self, way: WayToCentre) -> float:
+    @np.errstate(all="ignore")
+    def rehearse(self) -> None:
+        """Find a centre of made-up rows and expand there; what fails here would have failed after the charge.
+
+        Raises
+        ------
+        InvalidArgument
+            If the way to a centre cannot begin.
+        """
+        try:
+            way = find_centre(self)
+            self._expand(self.centre_at(way.theta, way.scale), way)
+        except NUMERICAL_FAILURES as failure:
+            if isinstance(failure, InvalidArgument):
+                raise
+            raise InvalidArgument(
+                "A rehearsal of the run on made-up rows found no surrogate: see that the likelihood is finite where "
+                "the priors put the parameters, or use DPHMC."
+            ) from failure
+
+    @np.errstate(all="ignore")
+    def prelude(self) -> None:
+        """Find a centre, expand there, and get to know the surrogate.
+
+        Where noise has led to numbers that nothing can be made of, there is no surrogate: chains stay where they are.
+        """
+        self._kernel = self._centre = None
+        self._figures = {"clip_bias": np.nan, "clip_bias_noise_std": np.nan, "centre_distance": np.inf}
+        try:
+            way = find_centre(self)
+            self._scale = way.scale
+            self._centre = self.centre_at(way.theta, way.scale)
+            self._surrogate, start, curvature = self._expand(self._centre, way)
+            kernel = FreeHMC(self._surrogate, start, curvature, np.random.default_rng(0))
+        except NUMERICAL_FAILURES:
+            return
+        self._kernel = kernel
+        self._trajectories = self.trajectories or kernel.trajectories_apart
+        self._figures = self._estimated_clip_bias(self._centre, kernel) | {
+            "centre_distance": self._distance(way, kernel)
+        }
+
+    @staticmethod
+    def _distance(way: WayToCentre, kernel: FreeHMC) -> float:
         """Return how far the surrogate's mean is from the centre, in the parameters that the likelihood knows."""
         known = np.diag(way.information) > 0.0
-        distance = (self._kernel.mean - way.theta)[known]
-        covariance = self._kernel.covariance[np.ix_(known, known)]
-        return float(np.sqrt(distance @ np.linalg.solve(covariance, distance) / distance.size))
+        distance = (kernel.mean - way.theta)[known]
+        covariance = kernel.covariance[np.ix_(known, known)]
+        try:
+            squared = float(distance @ solved(covariance, distance)) / max(1, distance.size)
+        except NotComputable:  # the pilot has not moved
+            return np.inf
+        return float(np.sqrt(squared)) if squared >= 0.0 else np.inf
 
     def centre_at(self, theta: FloatArray, scale: Scale) -> Centre:
         """Return a centre with the step's own bounds, or those of the made-up table."""
@@ -287,17 +346,31 @@ class DPSurrogateHMC(DPStep):
         if self.order == 1:
             curvature = way.information + from_prior
             return WeightedRows(self.prior, centre, units, score.value, n_units), centre.theta, curvature
-        likelihood = informed(way.information, self.release_curvature(centre), scale)
+        released = self.release_curvature(centre)
+        likelihood = self._finite_or(way.information, lambda: informed(way.information, released, scale))
         curvature = likelihood + from_prior
-        pooled, self._score_noise = pooled_score(way, units, n_units, score, likelihood)
+        try:
+            pooled, self._score_noise = pooled_score(way, units, n_units, score, likelihood)
+        except NUMERICAL_FAILURES:
+            pooled, self._score_noise = score.value, score.noise_std
         gradient = scale.gradient(pooled)
         slope = gradient + self.prior.gradient(centre.theta)
-        start = centre.theta + newton_step(units, self.prior, centre.theta, slope, likelihood)
-        distance = start - centre.theta
+        nowhere = np.zeros(self.size)
+        distance = self._finite_or(nowhere, lambda: newton_step(units, self.prior, centre.theta, slope, likelihood))
+        start = centre.theta + distance
         radius = _TRUSTED + np.sqrt(self.size) + float(np.sqrt(distance @ likelihood @ distance))
         return Quadratic(self.prior, centre, units, gradient, likelihood, radius), start, curvature
 
-    def _estimated_clip_bias(self, centre: Centre) -> dict[str, float]:
+    @staticmethod
+    def _finite_or(otherwise: FloatArray, compute: Callable[[], FloatArray]) -> FloatArray:
+        """Return what is computed, if that is finite."""
+        try:
+            found = compute()
+        except NUMERICAL_FAILURES:
+            return otherwise
+        return found if np.isfinite(found).all() else otherwise
+
+    def _estimated_clip_bias(self, centre: Centre, kernel: FreeHMC) -> dict[str, float]:
         """Release what weights have taken off scores; return how far that can have moved the posterior mean.
 
         In posterior standard deviations, root mean square over parameters, if all units that were weighted down had
@@ -306,8 +379,10 @@ class DPSurrogateHMC(DPStep):
         if self.clip_diagnostics is None:
             return {"clip_bias": np.nan, "clip_bias_noise_std": np.nan}
         excess = self._record(self._open_door().excess(centre, self._noise_multiplier("excess")))
-        covariance = self._kernel.covariance
+        covariance = kernel.covariance
         moves = (covariance / np.sqrt(np.diag(covariance))[:, None]) @ self._scale.back
+        if not np.isfinite(moves).all():  # the pilot has not moved
+            return {"clip_bias": np.nan, "clip_bias_noise_std": np.nan}
         most = centre.clip_gradient * float(np.linalg.norm(moves, ord=2)) / np.sqrt(self.size)
         return {"clip_bias": most * float(excess.value[0]), "clip_bias_noise_std": most * excess.noise_std}
 
@@ -318,9 +393,12 @@ class DPSurrogateHMC(DPStep):
     def transition(self, theta: FloatArray) -> Transition:
         """Propose a draw of the surrogate; accept it by the penalty test on what the surrogate misses."""
         log_uniform = -self.rng.exponential()
+        kernel = self._kernel
+        if kernel is None:
+            return Transition(theta, {**untested(accepted=False), **self._figures, "unwidened": Position(theta)})
         if self._theta is None:  # a chain begins with a draw of the surrogate, wherever it was put
-            self._theta = self._kernel.run(self._kernel.theta, 10 * self._trajectories, self.rng)
-        proposal = self._kernel.run(self._theta, self._trajectories, self.rng)
+            self._theta = kernel.run(kernel.theta, 10 * self._trajectories, self.rng)
+        proposal = kernel.run(self._theta, self._trajectories, self.rng)
         if self.tuning:
             stats = untested(accepted=True)
         else:
@@ -347,7 +425,7 @@ class DPSurrogateHMC(DPStep):
 
     def _widened(self, theta: FloatArray) -> FloatArray:
         """Return the draw with a fresh copy of the score's noise, as it moves the posterior."""
-        if not self.widen:
+        if not self.widen or self._kernel is None:
             return theta
         noise = self._score_noise * self.rng.standard_normal(self.size)
         widened: FloatArray = theta + self._kernel.covariance @ self._scale.gradient(noise)

@@ -1,0 +1,160 @@
+"""The draws that a run has finished, kept in sight while PyMC samples: they come back however the run ends.
+
+PyMC tells a callback of every draw, in the main process, whether chains run here or in processes of their own, and
+hands it the trace that holds the draw. What those traces hold was paid for.
+"""
+
+import json
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import pymc as pm
+import xarray as xr
+from pymc.backends.base import BaseTrace
+from pymc.sampling.mcmc import _sample_return
+from pymc.sampling.parallel import ParallelSamplingError
+from xarray import DataTree
+
+from pymc_dp.exceptions import PrivacyError
+from pymc_dp.release.interface import ReleasesOfIteration
+
+
+class FinishedDraws:
+    """A callback of `pm.sample` that keeps hold of every chain's trace and passes each draw on.
+
+    Parameters
+    ----------
+    callback : callable, optional
+        The user's.
+
+    Attributes
+    ----------
+    callback_failed : bool
+        Whether the user's callback has raised.
+    """
+
+    def __init__(self, callback: Callable[..., Any] | None) -> None:
+        self._callback = callback
+        self._traces: dict[int, BaseTrace] = {}
+        self.callback_failed = False
+
+    def __call__(self, trace: BaseTrace, draw: Any) -> None:
+        """Note a draw."""
+        self._traces[int(draw.chain)] = trace
+        if self._callback is None:
+            return
+        try:
+            self._callback(trace=trace, draw=draw)
+        except BaseException:
+            self.callback_failed = True
+            raise
+
+    def iterations(self, chains: int) -> list[int]:
+        """Return how many iterations, tuning included, each of the planned chains has finished."""
+        return [len(self._traces[chain]) if chain in self._traces else 0 for chain in range(chains)]
+
+    def releases(self, n_steps: int) -> Iterator[tuple[int, int, int, ReleasesOfIteration]]:
+        """Yield chain, iteration and place of the step, with the releases that it made there, in order."""
+        for chain in sorted(self._traces):
+            trace = self._traces[chain]
+            of_steps = [trace.get_sampler_stats("releases", place) for place in range(n_steps)]
+            for iteration in range(len(trace)):
+                for place in range(n_steps):
+                    yield chain, iteration, place, of_steps[place][iteration]
+
+    def tree(self, model: pm.Model, tune: int, idata_options: Mapping[str, Any] | None) -> DataTree:
+        """Return PyMC's tree of finished draws: of chains and draws that make the largest rectangle.
+
+        It is empty where nothing was drawn.
+        """
+        length, chains = _largest_rectangle({chain: len(trace) for chain, trace in self._traces.items()}, tune)
+        if not length:
+            return DataTree()
+        tree = _sample_return(
+            run=None,
+            traces=[self._traces[chain][:length] for chain in chains],
+            tune=tune,
+            t_sampling=0.0,
+            discard_tuned_samples=False,
+            compute_convergence_checks=False,
+            return_inferencedata=True,
+            keep_warning_stat=False,
+            idata_kwargs=dict(idata_options or {}),
+            model=model,
+            quiet=True,
+        )
+        numbered: DataTree = tree.map_over_datasets(
+            lambda group: group.assign_coords(chain=chains) if "chain" in group.dims else group
+        )
+        return numbered
+
+    def one_after_the_other(self, names: Sequence[str], tune: int, like: xr.Dataset) -> xr.Dataset:
+        """Return every kept draw of every chain, however many each has made.
+
+        Parameters
+        ----------
+        names : sequence of str
+            The variables that may leave.
+        tune : int
+            Tuning iterations of each chain, which are left out.
+        like : Dataset
+            Some of these draws by chain and draw, with the variables' dims.
+        """
+        chains = [chain for chain in sorted(self._traces) if len(self._traces[chain]) > tune]
+        kept = {chain: np.arange(len(self._traces[chain]) - tune) for chain in chains}
+        variables = {
+            name: (
+                ("sample", *like[name].dims[2:]),
+                np.concatenate(
+                    [self._traces[chain].get_values(name)[tune : tune + len(kept[chain])] for chain in chains]
+                ),
+            )
+            for name in names
+            if name in like
+        }
+        coords: dict[str, Any] = {
+            str(name): coord for name, coord in like.coords.items() if name not in ("chain", "draw")
+        }
+        coords["chain"] = ("sample", np.concatenate([np.full(len(kept[chain]), chain) for chain in chains]))
+        coords["draw"] = ("sample", np.concatenate([kept[chain] for chain in chains]))
+        description = "All kept draws of a run that ended early, one chain after the other."
+        return xr.Dataset(variables, coords=coords, attrs={"description": description})
+
+
+def _largest_rectangle(lengths: Mapping[int, int], tune: int) -> tuple[int, list[int]]:
+    """Return how many iterations of which chains to keep: those with most draws after tuning, or else of tuning."""
+    for left_out in (tune, 0):
+        longer = {chain: length for chain, length in lengths.items() if length > left_out}
+        if longer:
+            sizes = {
+                length: (length - left_out) * sum(other >= length for other in longer.values())
+                for length in longer.values()
+            }
+            best = max(sizes, key=lambda length: sizes[length])
+            return best, sorted(chain for chain, length in longer.items() if length >= best)
+    return 0, []
+
+
+def how_it_ended(error: BaseException | None, iterations: Sequence[int], tune: int, draws: int) -> dict[str, Any]:
+    """Return the facts of a run's end, for the result's metadata: in words that hold nothing but types of errors."""
+    complete = all(made == tune + draws for made in iterations)
+    facts: dict[str, Any] = {"complete": int(complete)}
+    if not complete:
+        facts["ended_early_because"] = reason(error)
+        facts["tuning_made"] = json.dumps([min(made, tune) for made in iterations])
+        facts["draws_made"] = json.dumps([max(0, made - tune) for made in iterations])
+    return facts
+
+
+def reason(error: BaseException | None) -> str:
+    """Return why a run has ended, without messages of errors that are not this package's own: they may hold data."""
+    if error is None or isinstance(error, KeyboardInterrupt):
+        return "it was interrupted"
+    if isinstance(error, EOFError | ConnectionError):
+        return "a worker process was killed"
+    cause = error.__cause__ if isinstance(error, ParallelSamplingError) and error.__cause__ is not None else error
+    if isinstance(cause, PrivacyError):
+        return f"{type(cause).__name__}: {cause}"
+    where = "in a worker process" if cause is not error else "during the run"
+    return f"{type(cause).__name__} was raised {where}"

@@ -1,0 +1,23 @@
+"""How much memory there is, so that a run that needs more is refused before it is charged."""
+
+import os
+from pathlib import Path
+
+#: Where a container's limit stands, in both versions of control groups.
+_LIMITS = (Path("/sys/fs/cgroup/memory.max"), Path("/sys/fs/cgroup/memory/memory.limit_in_bytes"))
+#: Assumed where the system does not tell, in bytes.
+_UNKNOWN = 16 * 2**30
+
+
+def memory_of_this_machine() -> int:
+    """Return how many bytes of memory this machine has, or the container that this process runs in."""
+    try:
+        found = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    except (AttributeError, OSError, ValueError):  # Windows has no sysconf
+        found = _UNKNOWN
+    for limit in _LIMITS:
+        try:
+            found = min(found, int(limit.read_text()))
+        except (OSError, ValueError):  # no such file, or "max"
+            continue
+    return found

@@ -1,0 +1,140 @@
+"""Where chains start: known before anything is charged, and usable. All of it is public."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any, Protocol
+
+import numpy as np
+import pymc as pm
+import pytensor
+from pymc.initial_point import make_initial_point_fns_per_chain
+from pymc.pytensorf import compile as pymc_compile
+from pymc.util import get_random_generator
+from pytensor.graph.basic import Variable
+
+from pymc_dp.exceptions import InvalidArgument
+from pymc_dp.parameters import FloatArray, ParameterVector
+
+#: An order that a transform asks for is missed by at least half of the draws.
+_TRIED_DRAWS = 30
+Point = Mapping[str, np.ndarray]
+#: What `pm.sample` takes as ``initvals``.
+InitialValues = dict[Any, Any] | Sequence[dict[Any, Any] | None]
+
+
+class PriorDensity(Protocol):
+    """The prior on the unconstrained scale."""
+
+    def log_density(self, theta: FloatArray) -> float:
+        """Return the log-density."""
+        ...
+
+    def gradient(self, theta: FloatArray) -> FloatArray:
+        """Return its gradient."""
+        ...
+
+
+def initial_values(model: pm.Model) -> dict[Variable, str]:
+    """Return where chains start by default: at draws of the prior.
+
+    Variables that cannot be drawn, such as `pm.Flat`, or whose draws a transform cannot represent, such as `ordered`,
+    are left out: they start where the model says, at their own ``initval`` or PyMC's default for their distribution.
+    """
+    everything = dict.fromkeys(model.free_RVs, "prior")
+    if _can_be_drawn(model, everything):
+        return everything
+    return {rv: "prior" for rv in model.free_RVs if _can_be_drawn(model, {rv: "prior"})}
+
+
+def _can_be_drawn(model: pm.Model, strategies: dict[Variable, str]) -> bool:
+    try:
+        draw = _functions(model, strategies, 1)[0]
+        with np.errstate(all="ignore"):
+            points = [draw(seed) for seed in range(_TRIED_DRAWS)]
+    except NotImplementedError:
+        return False
+    except Exception:  # drawing it fails for another reason, which `starting_points` tells
+        return True
+    return all(np.isfinite(value).all() for point in points for value in point.values())
+
+
+def starting_points(
+    model: pm.Model, initvals: InitialValues, random_seed: Any, chains: int, prior: PriorDensity
+) -> list[Point]:
+    """Return the points that `pm.sample` starts chains from, on the unconstrained scale.
+
+    Parameters
+    ----------
+    model, initvals, random_seed, chains
+        As `pm.sample` will be given them; the seed may not be None, for then there is no telling.
+    prior : PriorDensity
+        The model's.
+
+    Raises
+    ------
+    InvalidArgument
+        If a point cannot be computed, has another shape than the model's or is not finite, or if the prior's density
+        is zero or undefined there, or not differentiable.
+    """
+    try:
+        seeds = [generator.integers(2**30) for generator in get_random_generator(random_seed).spawn(chains)]
+    except (TypeError, ValueError) as error:
+        raise InvalidArgument("random_seed must be what numpy.random.default_rng takes.") from error
+    try:
+        functions = _functions(model, initvals, chains)
+        points = [function(seed) for function, seed in zip(functions, seeds, strict=True)]
+    except Exception as error:  # whatever a user's own function for drawing raises
+        raise InvalidArgument(
+            f"The initial values cannot be computed ({type(error).__name__}). See that initvals fit the model and can "
+            "be drawn from where they are 'prior', or pass numbers."
+        ) from error
+    parameters = ParameterVector(model)
+    for chain, point in enumerate(points):
+        misfits = [name for name, shape in parameters.shapes.items() if np.shape(point[name]) != shape]
+        if misfits:
+            raise InvalidArgument(f"initvals do not have the shapes of {_quoted(misfits)} in the model.")
+        misfits = [
+            variable
+            for name, variable in zip(parameters.names, parameters.variables, strict=True)
+            if not np.isfinite(point[name]).all()
+        ]
+        where = f"The starting point of chain {chain}"
+        if misfits:
+            raise InvalidArgument(
+                f"{where} is not finite in {_quoted(misfits)}, on the unconstrained scale. Pass initvals= inside the "
+                "variables' support."
+            )
+        theta = parameters.to_theta(point)
+        if not np.isfinite(prior.log_density(theta)):
+            raise InvalidArgument(
+                f"{where} is not possible under the prior: its density is zero or undefined in the terms of "
+                f"{_quoted(_impossible_terms(model, point))}. Pass initvals= where the priors and potentials are "
+                "finite."
+            )
+        if not np.isfinite(prior.gradient(theta)).all():
+            raise InvalidArgument(
+                f"{where} has a prior density without a gradient. Pass initvals= where priors and potentials are "
+                "smooth."
+            )
+    return points
+
+
+def _functions(model: pm.Model, initvals: Any, chains: int) -> list[Any]:
+    with pytensor.config.change_flags(mode="FAST_COMPILE"):  # called once: not worth compiling
+        functions: list[Any] = make_initial_point_fns_per_chain(
+            model=model, overrides=initvals, jitter_rvs=set(), chains=chains
+        )
+    return functions
+
+
+def _impossible_terms(model: pm.Model, point: Point) -> list[str]:
+    """Return the names of variables and potentials whose log-density is not finite at a point."""
+    terms = [*model.free_RVs, *model.potentials]
+    logps = model.logp(vars=terms, sum=False)
+    values = pymc_compile(model.value_vars, logps, mode="FAST_COMPILE", on_unused_input="ignore")(
+        *[point[var.name] for var in model.value_vars]
+    )
+    return [term.name for term, value in zip(terms, values, strict=True) if not np.isfinite(value).all()]
+
+
+def _quoted(names: Sequence[str]) -> str:
+    return ", ".join(map(repr, names))

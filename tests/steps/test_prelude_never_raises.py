@@ -1,0 +1,297 @@
+"""After the charge, no noise of a release may end the way to a centre in an error: it was paid for."""
+
+import math
+import tracemalloc
+from dataclasses import dataclass
+
+import numpy as np
+import pymc as pm
+import pytest
+from conftest import QUIET, gaussian_data, gaussian_model
+
+import pymc_dp as dp
+from pymc_dp import sampling
+from pymc_dp.prior import Prior
+from pymc_dp.release import Release
+from pymc_dp.release.interface import LARGEST_CLIP_BOUND, SMALLEST_CLIP_BOUND
+from pymc_dp.rows import Rehearsal, Simulation, UnitLikelihood
+from pymc_dp.steps import centre, free_hmc
+from pymc_dp.steps.base import Authorisation
+
+N = 200
+
+
+def mixture(generator):
+    y = np.where(generator.random(N) < 0.3, -2.0, 2.0) + generator.normal(size=N)
+    weights, mu = pm.Dirichlet("weights", np.ones(2)), pm.Normal("mu", 0.0, 3.0, shape=2)
+    pm.NormalMixture("y", weights, mu, 1.0, observed=y)
+
+
+def circle(generator):
+    """Started at (0, 0), its centre of symmetry, where every score is exactly zero."""
+    theta = pm.Normal("theta", 0.0, 1e3, shape=2)
+    pm.Normal("y", (theta**2).sum(), 200.0, observed=generator.normal(3.0, 1.0, size=N) ** 2)
+
+
+def student(generator):
+    mu, sigma, nu = pm.Normal("mu", 0.0, 10.0), pm.HalfCauchy("sigma", 5.0), pm.Gamma("nu", 2.0, 0.1)
+    pm.StudentT("y", nu=nu, mu=mu, sigma=sigma, observed=generator.standard_t(3, N))
+
+
+def linear(generator):
+    x = generator.normal(size=(N, 2))
+    beta, sigma = pm.Normal("beta", 0.0, 5.0, shape=2), pm.HalfNormal("sigma", 5.0)
+    pm.Normal("y", pm.Data("x", x) @ beta, sigma, observed=x @ [1.0, 2.0] + generator.normal(size=N))
+
+
+def poisson(generator):
+    """Rows cannot be made up where the rate overflows."""
+    pm.Poisson("y", pm.math.exp(pm.Normal("log_rate", 0.0, 20.0)), observed=generator.poisson(3.0, N))
+
+
+def flat(generator):
+    pm.Normal("y", pm.Flat("mu"), pm.HalfFlat("sigma"), observed=generator.normal(size=N))
+
+
+CASES = [
+    (mixture, False),
+    (circle, False),
+    (student, False),
+    (poisson, False),
+    (flat, False),
+    (linear, True),
+    (student, True),
+    (mixture, True),
+    (circle, True),
+    (poisson, True),
+]
+
+
+class WildDoor:
+    """Answers with numbers of any size, and with bounds checked as the true door checks them."""
+
+    def __init__(self, generator):
+        self.generator = generator
+
+    def open_once(self):
+        return self
+
+    def open(self, key):
+        return self
+
+    def _wild(self, kind, size, where, *bounds):
+        for bound in bounds:
+            assert SMALLEST_CLIP_BOUND <= bound <= LARGEST_CLIP_BOUND
+        assert all(np.isfinite(theta).all() for theta in where)
+        magnitude = 10.0 ** self.generator.choice([-300.0, -10.0, 0.0, 1.0, 2.0, 3.0, 5.0, 12.0, 100.0, 300.0])
+        noise_std = float(10.0 ** self.generator.uniform(-3.0, 6.0))
+        value = magnitude * self.generator.choice([self.generator.standard_normal(size), np.zeros(size)])
+        return Release(kind, value, noise_std, where)
+
+    def score(self, centre, noise_multiplier, kind="score"):
+        assert np.isfinite(centre.directions).all()
+        return self._wild(kind, centre.theta.size, (centre.theta,), centre.clip_gradient)
+
+    def curvature(self, centre, noise_multiplier, kind="curvature"):
+        size = centre.theta.size
+        return self._wild(kind, size * (size + 1) // 2, (centre.theta,), centre.clip_curvature)
+
+    def excess(self, centre, noise_multiplier):
+        return self._wild("excess", 1, (centre.theta,), centre.clip_gradient)
+
+    def residual(self, centre, old, new, bound, noise_multiplier):
+        return self._wild("residual", 1, (old.theta, new.theta), bound)
+
+    def clip_counts(self, noise_multiplier):
+        return self._wild("clip_count", 1, ())
+
+
+class _Paid(dict):
+    def __missing__(self, kind):
+        return 3.0
+
+
+@dataclass
+class Bench:
+    """What a step needs to run its prelude, made once for all seeds."""
+
+    step: dp.DPSurrogateHMC
+    prior: Prior
+    made_up: object
+
+    def run(self, seed, n_units=N):
+        """Run a prelude and some iterations; return what the result would say."""
+        door, step = WildDoor(np.random.default_rng(seed)), self.step
+        step.authorise(Authorisation(door, self.prior, _Paid(), 1.0, self.made_up, n_units))
+        try:
+            step.setup_chain(np.random.default_rng(seed), 1, 4)
+            theta = step.prior_point
+            for _ in range(5):
+                theta = step.transition(theta).theta
+                step._iteration += 1
+        finally:
+            step.withdraw()
+        return step.facts["surrogate_found"]
+
+
+def model_of(make, seed):
+    with pm.Model() as model:
+        make(np.random.default_rng(seed))
+    return model
+
+
+def bench(make, rehearsed, **settings):
+    model = model_of(make, 0)
+    rehearsal = model_of(make, 1) if rehearsed else None
+    with model:
+        step = dp.DPSurrogateHMC(budget=dp.PrivacyBudget(1.0, 1e-6), rehearsal=rehearsal, **settings)
+    if rehearsed:
+        return Bench(step, Prior(model), Rehearsal(rehearsal, step.parameters.shapes, None, None))
+    return Bench(step, Prior(model), Simulation(model, UnitLikelihood(model, second_order=True), N))
+
+
+@pytest.fixture
+def short_pilots(monkeypatch):
+    """Make the free sampler short: where it starts is what matters here."""
+    monkeypatch.setattr(free_hmc, "_TRAJECTORIES_OF_A_ROUND", 6)
+    monkeypatch.setattr(free_hmc, "_MEASURED_TRAJECTORIES", 12)
+    monkeypatch.setattr(free_hmc, "_FIRST_LEAPFROGS", 4)
+    monkeypatch.setattr(free_hmc, "_MOST_LEAPFROGS", 4)
+
+
+@pytest.mark.usefixtures("short_pilots")
+@pytest.mark.parametrize("seeds", [range(3), pytest.param(range(3, 100), marks=pytest.mark.slow)])
+@pytest.mark.parametrize(("make", "rehearsed"), CASES)
+def test_no_answer_of_the_door_ends_a_prelude(make, rehearsed, seeds):
+    of_model = bench(make, rehearsed, trajectories=2)
+    found = [of_model.run(seed, n_units=N if seed % 2 else 10**6) for seed in seeds]
+    assert np.mean(found) > 0.8  # the way goes on past the wildest of answers
+
+
+@pytest.mark.usefixtures("short_pilots")
+@pytest.mark.parametrize("order", [1, 2])
+def test_no_answer_of_the_door_ends_a_prelude_of_the_other_order(order):
+    of_model = bench(linear if order == 1 else student, order == 1, order=order, trajectories=2)
+    assert all(of_model.run(seed) for seed in range(2))
+
+
+def test_where_there_is_no_surrogate_chains_stay_and_the_result_says_so(budget, monkeypatch):
+    real = dp.DPSurrogateHMC._expand
+
+    def failing(self, *args):
+        if budget.history:
+            raise np.linalg.LinAlgError("singular")
+        return real(self, *args)
+
+    monkeypatch.setattr(dp.DPSurrogateHMC, "_expand", failing)
+    rehearsal = gaussian_model(gaussian_data(100, 3))
+    with gaussian_model(gaussian_data()):
+        step = dp.DPSurrogateHMC(budget=budget, rehearsal=rehearsal)
+        tree = pm.sample(draws=5, chains=2, cores=1, step=step, **QUIET)
+    assert tree["privacy"].attrs["surrogate_found"] == 0
+    assert tree["privacy"].attrs["complete"] == 1
+    assert not tree["sample_stats"]["accepted"].any()
+    assert math.isinf(float(tree["sample_stats"]["centre_distance"].max()))
+    assert tree["releases"].sizes["centre_release"] == 3  # what was released before is there
+    assert "NOT usable" in dp.diagnostics.quality_report(tree)
+
+
+# Before the charge -------------------------------------------------------------------------------------------
+
+
+def no_scores(generator):
+    """A likelihood that no parameter moves."""
+    pm.Normal("y", 0.0 * pm.Normal("mu"), 1.0, observed=generator.normal(size=N))
+
+
+def run(model, budget, rehearsal=None):
+    with model:
+        step = dp.DPSurrogateHMC(budget=budget, rehearsal=rehearsal, trajectories=1)
+        return pm.sample(draws=3, chains=1, cores=1, step=step, **QUIET)
+
+
+@pytest.mark.parametrize("rehearsed", [True, False])
+def test_a_likelihood_without_scores_is_refused_before_the_charge(budget, rehearsed):
+    with pytest.raises(dp.InvalidArgument, match="finds no clip bounds"):
+        run(model_of(no_scores, 0), budget, model_of(no_scores, 1) if rehearsed else None)
+    assert budget.history == ()
+
+
+def test_a_likelihood_without_curvature_is_refused_before_the_charge(budget):
+    def laplace(generator):
+        pm.Laplace("y", pm.Normal("mu", 0.3), 1.0, observed=generator.normal(size=N))
+
+    with pytest.raises(dp.InvalidArgument, match="finds no clip bounds"):
+        run(model_of(laplace, 0), budget, model_of(laplace, 1))
+    assert budget.history == ()
+
+
+@pytest.mark.usefixtures("short_pilots")
+@pytest.mark.parametrize("make", [mixture, circle])
+def test_the_mixture_and_the_circle_run(budget, make):
+    tree = run(model_of(make, 0), budget)
+    assert tree["privacy"].attrs["complete"] == tree["privacy"].attrs["surrogate_found"] == 1
+
+
+def test_what_fails_in_the_rehearsal_costs_nothing(budget, monkeypatch):
+    def failing(*args):
+        raise np.linalg.LinAlgError("singular")
+
+    monkeypatch.setattr(centre, "_by_newton_steps", failing)
+    with pytest.raises(dp.InvalidArgument, match="found no surrogate"):
+        run(gaussian_model(gaussian_data()), budget, gaussian_model(gaussian_data(100, 3)))
+    assert budget.history == ()
+
+
+def test_the_rehearsal_asks_for_all_that_the_prelude_asks_for(budget, monkeypatch):
+    """In the same order, and never of the protected rows."""
+    asked = []
+    real = dp.DPSurrogateHMC._noise_multiplier
+
+    def noted(self, kind):
+        if kind != "residual":
+            asked.append((len(budget.history), kind, self.n_units))
+        return real(self, kind)
+
+    monkeypatch.setattr(dp.DPSurrogateHMC, "_noise_multiplier", noted)
+    run(gaussian_model(gaussian_data(400)), budget, gaussian_model(gaussian_data(100, 3)))
+    before = [kind for charged, kind, _ in asked if not charged]
+    after = [kind for charged, kind, _ in asked if charged]
+    assert [*before, "excess"] == after
+    assert len(before) == 9
+    assert {n_units for charged, _, n_units in asked if not charged} == {100}
+    assert {n_units for charged, _, n_units in asked if charged} == {400}
+
+
+def personal_effects(generator, persons):
+    person = np.repeat(np.arange(persons), 2)
+    effects = pm.Normal("effects", 0.0, 1.0, shape=persons)
+    pm.Normal("y", effects[pm.Data("person", person)], 1.0, observed=generator.normal(size=2 * persons))
+
+
+@pytest.mark.parametrize(("persons", "there_is"), [(40, 2**20), pytest.param(5000, None, marks=pytest.mark.slow)])
+def test_more_memory_than_there_is_is_refused_before_the_charge(budget, monkeypatch, persons, there_is):
+    def make(generator):
+        personal_effects(generator, persons)
+
+    if there_is is not None:
+        monkeypatch.setattr(sampling, "memory_of_this_machine", lambda: there_is)
+    with pytest.raises(dp.UnsupportedModel, match=rf"{persons} parameters take about .* GiB of memory.*DPHMC"):
+        run(model_of(make, 0), budget, model_of(make, 1))
+    assert budget.history == ()
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("short_pilots")
+def test_the_estimate_of_memory_is_near_what_is_held(budget):
+    def make(generator):
+        personal_effects(generator, 40)
+
+    model, rehearsal = model_of(make, 0), model_of(make, 1)
+    with model:
+        step = dp.DPSurrogateHMC(budget=budget, rehearsal=rehearsal, trajectories=1)
+        tracemalloc.start()
+        pm.sample(draws=2, chains=1, cores=1, step=step, **QUIET)
+        held = tracemalloc.get_traced_memory()[1]
+        tracemalloc.stop()
+    assert step.memory_needed(80, 80) < held < 30 * step.memory_needed(80, 80)
