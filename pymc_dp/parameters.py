@@ -110,8 +110,8 @@ class ParameterVector:
                 parts.append(np.ravel(np.broadcast_to(np.asarray(values[name], dtype=np.float64), shape)))
             except (TypeError, ValueError):
                 raise InvalidArgument(
-                    f"{setting}[{name!r}] must be a number or an array of shape {shape}: the shape of {name!r} on the "
-                    "unconstrained scale."
+                    f"{setting}[{name!r}] must be a number or an array of the shape of {name!r} on the unconstrained "
+                    "scale."
                 ) from None
         return np.concatenate(parts)
 

@@ -330,7 +330,8 @@ def _refuse_wrong_shapes(initvals: Mapping[Any, Any], model: pm.Model) -> None:
         if value is None or isinstance(value, str | Variable):
             continue  # "prior" and the like, or an expression
         if np.shape(value) != shapes[name]:
-            raise InvalidArgument(f"initvals[{name!r}] has shape {np.shape(value)}, but {name!r} has {shapes[name]}.")
+            # A variable with an entry for each person has a shape that some budgets protect.
+            raise InvalidArgument(f"initvals[{name!r}] has shape {np.shape(value)}, but {name!r} has another.")
 
 
 def _warn_about_default_draws(plan: Plan) -> None:
