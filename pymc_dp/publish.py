@@ -296,8 +296,11 @@ def metadata(plan: Plan, group: StepGroup, names: PublishableNames, unit: str, n
         The number of units, where it is public.
     """
     noise = "exact discrete Gaussian (OpenDP) from operating-system entropy, on a grid at least 2**35 times finer"
-    if all(isinstance(releases, BarkerReleases) for releases in plan.releases):
+    decided = [isinstance(releases, BarkerReleases) for releases in plan.releases]
+    if all(decided):
         noise = "none is added: decisions are drawn with operating-system entropy"
+    elif any(decided):
+        noise += "; decisions are drawn with operating-system entropy, no noise is added to them"
     if group.seeded:
         noise = "INSECURE: seeded pseudo-random noise"
     problems = []

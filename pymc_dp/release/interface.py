@@ -174,6 +174,20 @@ class Door(Protocol):
         """
         ...
 
+    def decision_clip_counts(
+        self,
+        moves: Sequence[tuple[FloatArray, FloatArray]],
+        noise_multiplier: float,
+        batches: "BatchesWithoutReplacement",
+        tempering: float,
+    ) -> Release:
+        """Release how many of all units the Barker test would clip, on average over moves (pairs of points).
+
+        A replaced unit changes that mean by at most 1. No batch is drawn: it is a Gaussian release on all units. Only
+        where the number of units is public.
+        """
+        ...
+
     def score(self, centre: Centre, noise_multiplier: float, kind: str = "score") -> Release:
         """Release the sum over units of weighted scores at a centre, along its directions."""
         ...
