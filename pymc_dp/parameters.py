@@ -2,7 +2,7 @@
 
 import itertools
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -57,6 +57,11 @@ class ParameterVector:
             for name, shape in zip(self.names, self._shapes, strict=True)
             for index in np.ndindex(shape)
         ]
+
+    def sizes(self, names: Iterable[str]) -> dict[str, int]:
+        """Return how many unconstrained parameters each of these variables has; those that are not free have none."""
+        sizes = {name: math.prod(shape) for name, shape in zip(self.variables, self._shapes, strict=True)}
+        return {name: sizes[name] for name in names if name in sizes}
 
     def split(self, theta: FloatArray) -> list[np.ndarray]:
         """Return theta as one array for each value variable, in order."""

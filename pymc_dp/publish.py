@@ -158,6 +158,9 @@ def publish(
         stats = _cleaned(tree[f"{prefix}sample_stats"].to_dataset(), _INTERNAL_STATISTICS)
         for name, values in fractions.items():
             stats[name] = (("chain", "draw"), values[:, phase][:, : stats.sizes["draw"]])
+        if "unwidened" in tree[f"{prefix}sample_stats"]:
+            standardised = _positions(tree[f"{prefix}sample_stats"].to_dataset(), "standardised")
+            stats["standardised"] = (("chain", "draw", "direction"), standardised)
         groups[f"{prefix}sample_stats"] = stats
         if facts.get("widened"):
             groups[f"{prefix}unwidened"] = _unwidened(tree[f"{prefix}sample_stats"].to_dataset(), parameters)
@@ -175,13 +178,16 @@ def publish(
 
 def _unwidened(stats: xr.Dataset, parameters: Sequence[str]) -> xr.Dataset:
     """Return the draws before they were widened by the noise of what was released once."""
-    held = stats["unwidened"].values
-    draws = np.array([[position.theta for position in np.ravel(chain)] for chain in held])
     return xr.Dataset(
-        {"theta": (("chain", "draw", "parameter"), draws)},
+        {"theta": (("chain", "draw", "parameter"), _positions(stats, "theta"))},
         coords={"chain": stats["chain"].values, "draw": stats["draw"].values, "parameter": list(parameters)},
         attrs={"description": "Draws of the posterior shifted by released noise, on the unconstrained scale."},
     )
+
+
+def _positions(stats: xr.Dataset, part: str) -> np.ndarray:
+    """Return a part of every draw's position, shape (chains, draws, parameters)."""
+    return np.array([[getattr(position, part) for position in np.ravel(chain)] for chain in stats["unwidened"].values])
 
 
 def _cleaned(dataset: xr.Dataset, dropped: Sequence[str]) -> xr.Dataset:
@@ -224,7 +230,7 @@ def _releases_by_chain(tree: DataTree, suffixes: Sequence[str]) -> list[_Made]:
 def _clip_fractions(
     made: Sequence[_Made], plan: Plan, suffixes: Sequence[str], n_units: int | None
 ) -> dict[str, np.ndarray]:
-    """Return released clip fractions for every iteration: constant within the window they were counted over."""
+    """Return released clip fractions and their noise for every iteration: constant within the window of a count."""
     ends = np.array(window_ends(plan.tune, plan.draws))
     fractions: dict[str, np.ndarray] = {}
     for suffix in suffixes:
@@ -237,9 +243,10 @@ def _clip_fractions(
             n = n_units if n_units is not None else max(1.0, float(value[-1]))
             begin = max([0, *ends[ends <= each.iteration]])
             for kind, count in zip(counted, value, strict=False):
-                empty = np.full((plan.chains, plan.tune + plan.draws), np.nan)
-                by_iteration = fractions.setdefault(f"clip_fraction_{kind}", empty)
-                by_iteration[each.chain, begin : each.iteration + 1] = count / n
+                for name, found in (("", count / n), ("_noise_std", each.release.noise_std / n)):
+                    empty = np.full((plan.chains, plan.tune + plan.draws), np.nan)
+                    by_iteration = fractions.setdefault(f"clip_fraction_{kind}{name}", empty)
+                    by_iteration[each.chain, begin : each.iteration + 1] = found
     return fractions
 
 
@@ -328,6 +335,7 @@ def metadata(plan: Plan, group: StepGroup, names: PublishableNames, unit: str, n
         "draws": plan.draws,
         "budget_epsilon": group.budget.epsilon,
         "budget_epsilon_spent": group.budget.epsilon_spent,
+        "parameters": json.dumps(group.steps[0].parameters.sizes(names.kept)),
         "omitted_because_computed_from_rows": json.dumps(names.omitted),
         "pymc_dp_version": version("pymc_dp"),
         "pymc_version": pm.__version__,

@@ -48,9 +48,18 @@ class ReleasesOfIteration:
 
 @dataclass(frozen=True, eq=False)
 class Position:
-    """A point as a single object, which arrays of statistics do not take apart."""
+    """A point as a single object, which arrays of statistics do not take apart.
+
+    Attributes
+    ----------
+    theta : ndarray, shape (parameters,)
+        The point.
+    standardised : ndarray, shape (parameters,)
+        By the mean and covariance of what the point was proposed from.
+    """
 
     theta: FloatArray
+    standardised: FloatArray
 
 
 @dataclass(frozen=True, eq=False)

@@ -15,7 +15,8 @@ Accept iff :math:`\lambda + N(0, 2 - \sigma_b^2) + V_\text{corr} > 0`. The door 
 draws the decision. (A thesis prints n / b for the scale and 2 for the standard deviation: both are mistaken.)
 
 How many units the prescribed bound clips is counted apart, a few times in a run: a Gaussian release, on all units, of
-the count that the latest moves have on average. A count that came with a decision would be a second release on its batch.
+the count that the latest moves have on average. A count that came with a decision would be a second release on its
+batch.
 """
 
 from collections import deque
@@ -27,7 +28,6 @@ from numpy.typing import ArrayLike
 
 from pymc_dp import _validate
 from pymc_dp.accounting import BarkerReleases, GaussianReleases, noise_beside
-from pymc_dp.exceptions import InvalidArgument
 from pymc_dp.parameters import FloatArray
 from pymc_dp.release.barker_correction import clip_bound
 from pymc_dp.release.interface import Release
@@ -71,8 +71,8 @@ class DPBarker(TemperedBatches):
 
     Notes
     -----
-    *Privacy.* A bit per iteration, and with private `clip_diagnostics` a few noisy counts of clipped units for 1 % more;
-    accounted for together, by Rényi bounds. No noise is drawn in floating point: see
+    *Privacy.* A bit per iteration, and with private `clip_diagnostics` a few noisy counts of clipped units for 1 %
+    more: accounted for together, by Rényi bounds. No noise is drawn in floating point: see
     `pymc_dp.release.barker_correction`.
 
     *Exactness.* Approximate: by the normal error of the batch, by clipping, which is not small, and by the

@@ -45,14 +45,23 @@ from pymc_dp.steps.centre import (
     pooled_score,
 )
 from pymc_dp.steps.free_hmc import FreeHMC
-from pymc_dp.steps.rehearsal import Scale, newton_step, prior_curvature, shares_tables
+from pymc_dp.steps.rehearsal import (
+    Scale,
+    expected_curvature,
+    newton_step,
+    positive_definite,
+    prior_curvature,
+    shares_tables,
+)
 from pymc_dp.steps.surrogate_density import Quadratic, Surrogate, WeightedRows
 from pymc_dp.steps.tuning import clip_bound
 
 #: The trusted region's radius beyond its middle, in standard deviations of the surrogate.
 _TRUSTED = 8.0
 #: Part of the cost that tells how far clip bounds may have moved the draws.
-_EXCESS_SHARE = 0.02
+_EXCESS_SHARE = 0.1
+#: A curvature that differs by this many times the reach of noise from what is expected does not differ by noise alone.
+_BEYOND_NOISE = 2.0
 #: Noise of a test, as a standard deviation, below which a smaller bound buys nothing.
 _HARMLESS_NOISE = 0.03
 
@@ -155,6 +164,7 @@ class DPSurrogateHMC(DPStep):
         "clip_bias": (np.float64, []),
         "clip_bias_noise_std": (np.float64, []),
         "centre_distance": (np.float64, []),
+        "doubtful_width": (np.float64, []),
         "unwidened": (object, None),
     }
 
@@ -262,7 +272,11 @@ class DPSurrogateHMC(DPStep):
         rng = np.random.default_rng(0)
         self._kernel = FreeHMC(self._surrogate, start, curvature, rng)
         self._trajectories = self.trajectories or self._kernel.trajectories_apart
-        self._figures = self._estimated_clip_bias(self._centre) | {"centre_distance": self._distance(way)}
+        self._standardise = _whitening(self._kernel.covariance)
+        self._figures = self._estimated_clip_bias(self._centre) | {
+            "centre_distance": self._distance(way),
+            "doubtful_width": self._doubtful_width,
+        }
 
     def _distance(self, way: WayToCentre) -> float:
         """Return how far the surrogate's mean is from the centre, in the parameters that the likelihood knows."""
@@ -284,11 +298,16 @@ class DPSurrogateHMC(DPStep):
         units, n_units, scale = self.made_up.at(centre.theta), self.n_units, way.scale
         score = self.release_score(centre)
         from_prior = prior_curvature(self.prior, centre.theta)
+        self._doubtful_width = 1.0
         if self.order == 1:
             curvature = way.information + from_prior
             return WeightedRows(self.prior, centre, units, score.value, n_units), centre.theta, curvature
-        likelihood = informed(way.information, self.release_curvature(centre), scale)
+        released = self.release_curvature(centre)
+        likelihood = informed(way.information, released, scale)
         curvature = likelihood + from_prior
+        expected = n_units * expected_curvature(units, centre.theta) + from_prior
+        reach = _BEYOND_NOISE * released.noise_std * np.sqrt(2.0 * self.size)
+        self._doubtful_width = doubtful_width(curvature, expected, reach, scale.back)
         pooled, self._score_noise = pooled_score(way, units, n_units, score, likelihood)
         gradient = scale.gradient(pooled)
         slope = gradient + self.prior.gradient(centre.theta)
@@ -300,14 +319,18 @@ class DPSurrogateHMC(DPStep):
     def _estimated_clip_bias(self, centre: Centre) -> dict[str, float]:
         """Release what weights have taken off scores; return how far that can have moved the posterior mean.
 
-        In posterior standard deviations, root mean square over parameters, if all units that were weighted down had
+        In standard deviations of the draws, root mean square over parameters, if all units that were weighted down had
         pulled together in the direction in which the mean moves most.
         """
         if self.clip_diagnostics is None:
             return {"clip_bias": np.nan, "clip_bias_noise_std": np.nan}
         excess = self._record(self._open_door().excess(centre, self._noise_multiplier("excess")))
         covariance = self._kernel.covariance
-        moves = (covariance / np.sqrt(np.diag(covariance))[:, None]) @ self._scale.back
+        shifts = covariance @ self._scale.back
+        variances = np.diag(covariance).copy()
+        if self.widen:
+            variances += self._score_noise**2 * np.sum(shifts**2, axis=1)
+        moves = shifts / np.sqrt(variances)[:, None]
         most = centre.clip_gradient * float(np.linalg.norm(moves, ord=2)) / np.sqrt(self.size)
         return {"clip_bias": most * float(excess.value[0]), "clip_bias_noise_std": most * excess.noise_std}
 
@@ -333,7 +356,8 @@ class DPSurrogateHMC(DPStep):
             )
         if stats["accepted"]:
             self._theta = proposal
-        found = {**stats, **self._figures, "unwidened": Position(self._theta)}
+        standardised = self._standardise @ (self._theta - self._kernel.mean)
+        found = {**stats, **self._figures, "unwidened": Position(self._theta, standardised)}
         return Transition(self._widened(self._theta), found)
 
     def _bound(self, theta: FloatArray, theta_new: FloatArray) -> float:
@@ -368,3 +392,34 @@ class DPSurrogateHMC(DPStep):
         multiplier = self._noise_multiplier("residual")
         assert self._centre is not None  # noqa: S101
         return self._record(self._open_door().residual(self._centre, old, new, bound, multiplier))
+
+
+def doubtful_width(curvature: FloatArray, expected: FloatArray, reach: float, back: FloatArray) -> float:
+    """Return by what factor the posterior is narrower (below 1) or wider than expected where noise may be all of that.
+
+    Of all directions, where it is most; 1 if what is released is beyond noise in all of them.
+
+    Parameters
+    ----------
+    curvature, expected : ndarray, shape (parameters, parameters)
+        The surrogate's, and what made-up units and the prior make one expect.
+    reach : float
+        How far noise may reach in the released curvature, along any of its unit vectors.
+    back : ndarray, shape (parameters, parameters)
+        Turns derivatives along the directions of the release into a gradient.
+    """
+    inverse = np.linalg.inv(np.linalg.cholesky(positive_definite(expected, floor=1e-12)))
+    ratios, vectors = np.linalg.eigh(inverse @ curvature @ inverse.T)
+    noise = reach * np.sum((back.T @ inverse.T @ vectors) ** 2, axis=0)
+    doubtful = ratios[np.abs(ratios - 1.0) <= noise]
+    widths = 1.0 / np.sqrt(np.maximum(doubtful, np.finfo(float).tiny))
+    return float(widths[np.argmax(np.abs(np.log(widths)))]) if widths.size else 1.0
+
+
+def _whitening(covariance: FloatArray) -> FloatArray:
+    """Return a matrix that standardises draws of this covariance, and gives 0 along directions that have no spread."""
+    values, vectors = np.linalg.eigh(covariance)
+    spread = values > 1e-12 * max(float(values.max()), np.finfo(float).tiny)
+    scales = np.where(spread, 1.0 / np.sqrt(np.where(spread, values, 1.0)), 0.0)
+    whitening: FloatArray = scales[:, None] * vectors.T
+    return whitening
