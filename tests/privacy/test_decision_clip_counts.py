@@ -95,6 +95,21 @@ def test_counts_that_were_not_paid_for_are_refused(rows):
         door_of_others.decision_clip_counts(moves, 1.0, BATCHES, TEMPERING)
 
 
+class LyingMoves(list):
+    """Says that it has more moves than it has: a mean over fewer would move by more than is paid for."""
+
+    def __len__(self):
+        return 1000
+
+
+def test_the_door_counts_the_moves_itself(rows):
+    moves = LyingMoves([(np.array([0.0]), np.array([0.1])), (np.array([0.0]), np.array([-0.1]))])
+    told, _, scale = counted(rows, np.full(N, 1e9), moves)
+    _, _, honest = counted(rows, np.full(N, 1e9), list(moves))
+    assert scale == honest
+    assert told.value == pytest.approx([N])
+
+
 class Recorder:
     """Replays decisions and noisy answers of one run in another, and records what was noised."""
 
@@ -172,7 +187,7 @@ def test_a_whole_run_replayed_on_a_neighbour_moves_every_count_by_at_most_what_w
 def test_a_run_says_whether_its_decisions_clip(proposal_scale, clipped):
     budget = dp.PrivacyBudget(100.0, 1e-6)
     with gaussian_model(gaussian_data(2000)):
-        step = dp.DPBarker(budget=budget, batch_size=200, tempering=0.5, proposal_scale=proposal_scale)
+        step = dp.DPBarker(budget=budget, batch_size=200, tempering=0.5, proposal_scale=proposal_scale, insecure_seed=0)
         tree = pm.sample(draws=400, chains=2, cores=1, step=step, initvals={"mu": 1.0}, **QUIET)
     found = dp.diagnostics.quality(tree)
     fraction, noise_std = found.clip_fractions["decision"]
