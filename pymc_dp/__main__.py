@@ -154,8 +154,9 @@ def comparison(private: DataTree, open_run: DataTree) -> str:
             f"{name:<18}{float(mean.sel(one)):>8.3f}{float(std.sel(one)):>8.3f}"
             f"{float(shift.sel(one)):>22.2f} sd{float(ratio.sel(one)):>18.2f}"
         )
-    verdict = "usable" if quality(private).usable else "not usable as a posterior"
-    return "\n".join([*lines, f"Judged by the private run's own diagnostics, without this table: {verdict}."])
+    return "\n".join(
+        [*lines, f"Judged by the private run's own diagnostics, without this table: {quality(private).verdict}."]
+    )
 
 
 def save(private: DataTree, open_run: DataTree) -> None:

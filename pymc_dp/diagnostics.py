@@ -5,9 +5,9 @@ Everything here is computed from the published tree, so it costs no privacy.
 
 import json
 import math
-import re
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 import arviz as az
 import numpy as np
@@ -18,11 +18,17 @@ from pymc_dp.accounting import gaussian_epsilon
 
 _GOOD_R_HAT = 1.05
 _GOOD_EFFECTIVE_DRAWS = 200
-_HARMLESS_CLIP_FRACTION = 0.01
-#: In posterior standard deviations.
-_HARMLESS_CLIP_BIAS, _GOOD_CENTRE_DISTANCE = 0.5, 3.0
-#: How the kinds of several steps' releases end.
-_ORDINAL = re.compile(r"_\d+$")
+_GOOD_CENTRE_DISTANCE = 3.0
+#: A noisy figure is harmless up to the first number, if with its noise it is up to the second.
+_HARMLESS_CLIP_FRACTION = (0.01, 0.02)
+#: In standard deviations of the draws.
+_HARMLESS_CLIP_BIAS = (0.75, 1.0)
+#: By so many standard deviations of its noise a figure is above what is harmless.
+_BEYOND_NOISE = 2.0
+#: Draws that are narrower or wider by more than this factor than the surrogate, or than noise says for sure.
+_LARGEST_WIDTH_RATIO = 3.0
+#: Kinds of releases whose clipping moves the draws: decide on moves, or drive them where nothing decides.
+_DECIDING, _DRIVING = ("log_ratio", "residual", "decision"), ("gradient",)
 _OWN_GROUPS = {
     *(f"{phase}{group}" for phase in ("", "warmup_") for group in ("posterior", "sample_stats", "unwidened")),
     "partial_posterior",
@@ -55,27 +61,34 @@ class Quality:
     r_hat : float
         Largest R-hat of any parameter.
     effective_draws : float
-        Smallest bulk effective sample size of any parameter.
+        Smallest bulk effective sample size of any parameter, and no more than there are different draws.
     test_noise : float
         Median standard deviation of the noise in the log-ratio of the acceptance test. Below about 1 it hardly
         costs acceptance, above 3 hardly anything is accepted.
     clip_fractions : dict of str to tuple of float
-        Released share of clipped units, and the standard deviation of its noise, by kind of release.
+        Released share of clipped units, and the standard deviation of its noise (0 if it is exact), by kind of release.
     diverging : float
         Share of trajectories that left the numbers.
     clip_bias, clip_bias_noise_std : float
-        By how many posterior standard deviations clip bounds may have moved the mean of all draws, about, and the
+        By how many standard deviations of the draws clip bounds may have moved their mean, at most about, and the
         noise of that figure. Not a number where the sampler does not say.
     centre_distance : float
         From the centre of an expansion to the mean of the surrogate, in posterior standard deviations, root mean square
         over directions. Not a number for other samplers.
     tested : bool
         Whether moves passed an acceptance test. Without one, clipped gradients bias the draws, and so does the step.
-    biased : bool
-        More than 1 % of the units were clipped in log-ratios, or clip bounds may have moved the mean by more than half
-        a standard deviation, beyond the noise of these figures.
-    usable : bool
-        R-hat below 1.05, at least 200 effective draws, and not biased.
+    tempering : float
+        The power of the likelihood in what the draws follow; 1 for the posterior.
+    stuck : tuple of str
+        Parameters, or chains, that never moved.
+    missing : tuple of str
+        Diagnostics that a verdict takes and that the run did not release.
+    narrowest, widest : float
+        The least and the largest standard deviation of the draws in any direction, relative to that of the surrogate
+        that they were proposed from. Not a number for samplers without one.
+    doubtful_width : float
+        By what factor the released curvature makes the draws narrower (below 1) or wider than made-up units say, in
+        the direction where that is most and noise may be all of it. Not a number where no curvature was released.
     """
 
     draws: int
@@ -89,22 +102,95 @@ class Quality:
     clip_bias: float = math.nan
     clip_bias_noise_std: float = math.nan
     centre_distance: float = math.nan
+    tempering: float = 1.0
+    stuck: tuple[str, ...] = ()
+    missing: tuple[str, ...] = ()
+    narrowest: float = math.nan
+    widest: float = math.nan
+    doubtful_width: float = math.nan
 
     @property
     def biased(self) -> bool:
         """Whether clipping of what the draws depend on moves the posterior: without a test, that of gradients, too."""
-        if self.clip_bias - 3.0 * self.clip_bias_noise_std > _HARMLESS_CLIP_BIAS:
-            return True
-        return any(
-            fraction - 3.0 * (noise_std if math.isfinite(noise_std) else 0.0) > _HARMLESS_CLIP_FRACTION
-            for kind, (fraction, noise_std) in self.clip_fractions.items()
-            if not (self.tested and kind.startswith("gradient"))
-        )
+        return bool(self.biased_by)
+
+    @property
+    def biased_by(self) -> list[str]:
+        """What clipping is beyond what is harmless, and beyond its noise."""
+        return [
+            name for name, (figure, noise, (harmless, _)) in self._figures().items() if _above(figure, noise, harmless)
+        ]
+
+    @property
+    def reasons_against(self) -> list[str]:
+        """Why the draws are no draws from the posterior."""
+        reasons = [f"{name}: so many units are clipped that the draws follow another law" for name in self.biased_by]
+        if self.stuck:
+            reasons.append(f"never moved: {', '.join(self.stuck)}")
+        if not self.r_hat < _GOOD_R_HAT:
+            reasons.append(f"R-hat is {self.r_hat:.2f}, not below {_GOOD_R_HAT}")
+        if not self.effective_draws >= _GOOD_EFFECTIVE_DRAWS:
+            reasons.append(f"{self.effective_draws:.0f} effective draws, fewer than {_GOOD_EFFECTIVE_DRAWS}")
+        if self.narrowest < 1.0 / _LARGEST_WIDTH_RATIO or self.widest > _LARGEST_WIDTH_RATIO:
+            reasons.append(
+                f"in some direction the draws' standard deviation is {self.narrowest:.2g} or {self.widest:.2g} times "
+                "that of the released approximation"
+            )
+        if (
+            not 1.0 / _LARGEST_WIDTH_RATIO
+            <= (1.0 if math.isnan(self.doubtful_width) else self.doubtful_width)
+            <= (_LARGEST_WIDTH_RATIO)
+        ):
+            reasons.append(
+                f"in some direction the draws are {self.doubtful_width:.2g} times as wide as the rehearsal says, and "
+                "the noise of the released curvature may be all of that"
+            )
+        if self.tempering != 1.0:
+            reasons.append(f"they follow the likelihood to the power {self.tempering:g}, not the likelihood")
+        return reasons
+
+    @property
+    def reasons_unknown(self) -> list[str]:
+        """What would have to be known of the draws to call them usable."""
+        reasons = [f"not released: {name}" for name in self.missing]
+        for name, (figure, noise, (harmless, with_noise)) in self._figures().items():
+            fine = figure <= harmless and figure + noise <= with_noise
+            if not (fine or _above(figure, noise, harmless)):
+                reasons.append(f"{name}: {figure:.2g} ± {noise:.2g} is too noisy a figure to tell")
+        if not self.tested:
+            reasons.append("no test corrects for the step size and the drawing of batches")
+        return reasons
+
+    @property
+    def verdict(self) -> Literal["usable", "not usable", "unknown"]:
+        """Whether the draws can be used as draws from the posterior. What is not known is never taken for usable."""
+        if self.reasons_against:
+            return "not usable"
+        return "unknown" if self.reasons_unknown else "usable"
 
     @property
     def usable(self) -> bool:
-        """Whether the chains agree, give enough draws, and are not visibly biased by clipping."""
-        return not self.biased and self.r_hat < _GOOD_R_HAT and self.effective_draws >= _GOOD_EFFECTIVE_DRAWS
+        """Whether the verdict is "usable"."""
+        return self.verdict == "usable"
+
+    def _figures(self) -> dict[str, tuple[float, float, tuple[float, float]]]:
+        """Return noisy figures on clipping that matters, by name: value, noise and limits."""
+        figures = {
+            f"clipping in {_in_words(kind)}": (fraction, noise_std, _HARMLESS_CLIP_FRACTION)
+            for kind, (fraction, noise_std) in self.clip_fractions.items()
+            if kind.startswith(_DECIDING if self.tested else _DECIDING + _DRIVING)
+        }
+        if math.isfinite(self.clip_bias):
+            figures["bias by clip bounds"] = (self.clip_bias, self.clip_bias_noise_std, _HARMLESS_CLIP_BIAS)
+        return figures
+
+
+def _above(figure: float, noise_std: float, harmless: float) -> bool:
+    return figure - _BEYOND_NOISE * noise_std > harmless
+
+
+def _in_words(kind: str) -> str:
+    return f"a {kind.replace('_', '-')}"
 
 
 def quality(tree: DataTree) -> Quality:
@@ -115,22 +201,34 @@ def quality(tree: DataTree) -> Quality:
     tree : DataTree
         As `pm.sample` returned it, or as read back from disk.
     """
-    stats = tree["sample_stats"]
-    posterior = tree["posterior"]
+    stats = tree["sample_stats"].to_dataset()
+    facts = tree["privacy"].attrs
+    chains = _chains(tree)
+    # Of the plain draws on the unconstrained scale every entry has to move.
+    sizes = {"theta": chains.sizes["parameter"]} if "unwidened" in tree else json.loads(facts.get("parameters", "{}"))
+    r_hat, effective_draws = _convergence(chains)
+    tested = not any(str(name).startswith("acceptance_test") and test == "none" for name, test in facts.items())
+    fractions = _clip_fractions(stats)
+    narrowest, widest = _widths(stats, effective_draws)
+    clip_bias = _mean_of(stats, "clip_bias", math.nan)
     return Quality(
-        draws=int(posterior.sizes["chain"] * posterior.sizes["draw"]),
+        draws=int(chains.sizes["chain"] * chains.sizes["draw"]),
         acceptance=float(stats["accepted"].mean()),
-        r_hat=_extreme(az.rhat(_chains(tree)), max),
-        effective_draws=_extreme(az.ess(_chains(tree)), min),
+        r_hat=r_hat,
+        effective_draws=effective_draws,
         test_noise=float(stats["noise_std"].median()),
-        clip_fractions=_clip_fractions(tree),
+        clip_fractions=fractions,
         diverging=_mean_of(stats, "diverging", 0.0),
-        clip_bias=_mean_of(stats, "clip_bias", math.nan),
+        clip_bias=clip_bias,
         clip_bias_noise_std=_mean_of(stats, "clip_bias_noise_std", math.nan),
         centre_distance=_mean_of(stats, "centre_distance", math.nan),
-        tested=not any(
-            str(name).startswith("acceptance_test") and test == "none" for name, test in tree["privacy"].attrs.items()
-        ),
+        tested=tested,
+        tempering=min(_temperings(facts), default=1.0),
+        stuck=_stuck(chains, sizes),
+        missing=_missing(facts, fractions, clip_bias, tested=tested),
+        narrowest=narrowest,
+        widest=widest,
+        doubtful_width=_mean_of(stats, "doubtful_width", math.nan),
     )
 
 
@@ -171,6 +269,7 @@ def privacy_report(tree: DataTree) -> str:
     lines += [
         f"Guarantee: epsilon {facts['epsilon']:.4g}, delta {facts['delta']:.3g}, relation {facts['relation']}:",
         f"  {meaning}.",
+        *_on_tempering(min(_temperings(facts), default=1.0)),
         f"Budget: {facts['budget_epsilon_spent']:.4g} of epsilon {facts['budget_epsilon']:.4g} spent, "
         "this run included.",
         f"{'released':<18}{'count':>8}{'noise multiplier':>18}{'share':>8}",
@@ -221,17 +320,19 @@ def quality_report(tree: DataTree) -> str:
         *_how_it_ended(tree),
         f"{found.draws} draws, accepted {found.acceptance:.0%}{by}; R-hat up to {found.r_hat:.2f}, "
         f"effective draws at least {found.effective_draws:.0f}",
+        *_on_tempering(found.tempering),
     ]
     if not found.tested:
         lines.append("the step size and the drawing of batches bias the draws; compare with a run of smaller steps")
     elif math.isfinite(found.test_noise):
         lines.append(f"noise of the acceptance test: {found.test_noise:.2f} (median; up to about 1 is good)")
     for kind, (fraction, noise_std) in found.clip_fractions.items():
-        lines.append(f"clipped units in a {kind.replace('_', '-')}: {fraction:.2%} ± {noise_std:.2%} (released)")
+        how = f" ± {noise_std:.2%} (released)" if noise_std > 0.0 else " (exact, not private)"
+        lines.append(f"clipped units in {_in_words(kind)}: {fraction:.2%}{how}")
     if math.isfinite(found.clip_bias):
         lines.append(
             f"clip bounds may have moved the means by about {max(0.0, found.clip_bias):.2f} ± "
-            f"{found.clip_bias_noise_std:.2f} posterior sd (released)"
+            f"{found.clip_bias_noise_std:.2f} sd of the draws, or less (released)"
         )
     if found.centre_distance > _GOOD_CENTRE_DISTANCE:
         lines.append(
@@ -244,17 +345,49 @@ def quality_report(tree: DataTree) -> str:
             f"{found.diverging:.0%} of the trajectories diverged: use a smaller step size or larger mass_matrix"
         )
     if found.biased:
-        lines.append(
-            "BIASED: so many units are clipped that the draws follow another distribution. More units or a larger "
-            "epsilon do not help: raise the clip bound, or bound the data by public limits."
-        )
-    if found.usable:
-        return "\n".join([*lines, "Usable: the chains agree and give enough effective draws."])
-    lines.append(
-        f"NOT usable as a posterior: it takes R-hat below {_GOOD_R_HAT} and {_GOOD_EFFECTIVE_DRAWS} effective draws. "
-        "The chains' common mean may still be near the posterior mean; its intervals are not to be trusted."
-    )
-    return "\n".join([*lines, *_what_would_help(tree, found)])
+        lines.append("BIASED by clipping. A larger epsilon does not help. " + _against_clipping(tree))
+    match found.verdict:
+        case "usable":
+            lines.append(
+                "Usable: the chains agree, give enough effective draws, and no diagnostic speaks against them."
+            )
+        case "unknown":
+            lines.append(
+                f"UNKNOWN whether they are usable as a posterior: {'; '.join(found.reasons_unknown)}. The chains agree "
+                "and give enough effective draws."
+            )
+        case "not usable":
+            lines.append(
+                f"NOT usable as a posterior: {'; '.join(found.reasons_against)}. The chains' common mean may still be "
+                "near the posterior mean; its intervals are not to be trusted."
+            )
+            lines += _what_would_help(tree, found)
+    return "\n".join(lines)
+
+
+def _on_tempering(tempering: float) -> list[str]:
+    """Say what a power of the likelihood does to the draws."""
+    if tempering == 1.0:
+        return []
+    return [
+        f"TEMPERED: the draws follow the prior times the likelihood to the power {tempering:g}, not the posterior. "
+        f"Where the prior says little they are about {tempering**-0.5:.3g} times as wide."
+    ]
+
+
+def _against_clipping(tree: DataTree) -> str:
+    """Say what fewer clipped units take, by the sampler."""
+    advice = {
+        "dp_barker": "DPBarker's bound is sqrt(batch_size) / (tempering n): use shorter moves (proposal_scale), "
+        "larger batches or less of the likelihood (tempering)",
+        "dp_surrogate_hmc": "DPSurrogateHMC reads its bounds off the rehearsal: pass one with covariates and "
+        "responses as large as the table's, or a larger kept or safety",
+    }
+    samplers = str(tree["privacy"].attrs["sampler"]).split(" + ")
+    said = [advice[name] for name in advice if name in samplers]
+    if set(samplers) - set(advice):
+        said.append("raise the clip bound (clip_gradient, clip_log_ratio)")
+    return f"What does: {'; '.join(said)}; or bound the data by public limits."
 
 
 def _what_would_help(tree: DataTree, found: Quality) -> list[str]:
@@ -264,41 +397,75 @@ def _what_would_help(tree: DataTree, found: Quality) -> list[str]:
     width shrinks with the square root of the number of units: what counts is rho times the number of units.
     """
     if not found.tested:
-        return ["What would make it usable with this sampler: more draws, or steps as large as their bias allows."]
+        return ["What would help with this sampler: more draws, or steps as large as their bias allows."]
     if found.acceptance == 0.0:
         if math.isfinite(found.centre_distance):
             return ["Nothing was accepted: spend more on the centre (Shares.centre), or use fewer draws."]
         return ["Nothing was accepted: use smaller moves (step_size, mass_matrix) and fewer draws first."]
     facts = tree["privacy"].attrs
-    if not math.isfinite(found.test_noise) or facts["rho"] <= 0.0:
-        return ["What would make it usable with this sampler: more draws, and moves that are accepted more often."]
+    gaussian = all(entry["event"] == "GaussianReleases" for entry in json.loads(facts["releases"]))
+    if not math.isfinite(found.test_noise) or not gaussian:
+        if found.effective_draws >= _GOOD_EFFECTIVE_DRAWS:
+            return []
+        return ["What would help with this sampler: more draws, and moves that are accepted more often."]
     factor = _GOOD_EFFECTIVE_DRAWS / max(1.0, found.effective_draws) * max(1.0, found.test_noise) ** 2
+    if factor <= 1.0:  # neither the number of draws nor the tests' noise is what it lacks
+        return ["More units or a larger epsilon are not what it takes: see the reasons."]
     epsilon = gaussian_epsilon(facts["rho"] * factor, facts["delta"])
-    units = f"some {factor:.0f} times as many units at this epsilon"
+    units = f"{factor:.2g} times as many units at this epsilon"
     if "n_units" in facts:
         there_are = facts["n_units"]
-        units = f"some {there_are * factor:,.0f} units at this epsilon (there are {there_are:,})"
-    return [f"What would make it usable with this sampler, roughly: {units}, or epsilon {epsilon:.0f} on these."]
+        units = f"some {math.ceil(there_are * factor):,} units at this epsilon (there are {there_are:,})"
+    now = facts["epsilon"]
+    larger = float(f"{max(epsilon, now):.3g}")
+    return [
+        f"For enough effective draws with this sampler, roughly: {units}, or epsilon {larger:,g} on these "
+        f"(it was {now:.3g})."
+    ]
 
 
-def _clip_fractions(tree: DataTree) -> dict[str, tuple[float, float]]:
+def _temperings(facts: Mapping[Any, Any]) -> list[float]:
+    """Return the power of the likelihood that each step draws with, of those that say."""
+    return [float(value) for name, value in facts.items() if str(name) == "tempering" or _is_of_step(name, "tempering")]
+
+
+def _is_of_step(name: Any, what: str) -> bool:
+    return str(name).startswith(f"{what}_") and str(name).removeprefix(f"{what}_").isdigit()
+
+
+def _missing(
+    facts: Mapping[Any, Any], fractions: Mapping[str, tuple[float, float]], clip_bias: float, *, tested: bool
+) -> tuple[str, ...]:
+    """Return diagnostics that were switched off or could not be released."""
+    kinds = list(dict.fromkeys(entry["kind"] for entry in json.loads(facts["releases"])))
+    matters = [kind for kind in kinds if kind.startswith(_DECIDING if tested else _DECIDING + _DRIVING)]
+    missing = [
+        f"how many units are clipped in {_in_words(kind)}"
+        for kind in matters
+        if not all(map(math.isfinite, fractions.get(kind, (math.nan,))))
+    ]
+    if "score" in kinds and not math.isfinite(clip_bias):
+        missing.append("how far clip bounds may have moved the mean")
+    return tuple(missing)
+
+
+def _clip_fractions(stats: Any) -> dict[str, tuple[float, float]]:
     """Return mean released clip fractions with the standard deviation of that mean's noise."""
-    stats = tree["sample_stats"]
     found = {}
-    prefix = "clip_fraction_"
+    prefix, suffix = "clip_fraction_", "_noise_std"
     for name in map(str, stats.data_vars):
-        if not name.startswith(prefix):
+        if not name.startswith(prefix) or name.endswith(suffix):
             continue
-        kind = name.removeprefix(prefix)
-        count = "clip_count" + next((ending for ending in _ORDINAL.findall(kind)), "")
-        noise_std = math.nan
-        if "releases" in tree and f"{count}_noise_std" in tree["releases"]:
-            released = tree["releases"].to_dataset()
-            # Where the number of units is protected, it is the last of the counts.
-            n_units = tree["privacy"].attrs.get("n_units") or float(released[count].values[..., -1].mean())
-            each = float(np.nanmean(released[f"{count}_noise_std"])) / max(1.0, n_units)
-            noise_std = each / math.sqrt(released.sizes[f"{count}_release"])
-        found[kind] = (float(stats[name].mean()), noise_std)
+        values, noise = (np.ravel(stats[each].values) for each in (name, name + suffix))
+        counted = np.isfinite(values)
+        if not counted.any():
+            found[name.removeprefix(prefix)] = (math.nan, math.nan)
+            continue
+        # Equal values are those of one count, or are taken for one, which makes the noise of the mean no smaller.
+        _, first, draws = np.unique(values[counted], return_index=True, return_counts=True)
+        weights = draws / counted.sum()
+        noise_std = float(np.sqrt(np.sum((weights * noise[counted][first]) ** 2)))
+        found[name.removeprefix(prefix)] = (float(values[counted].mean()), noise_std)
     return found
 
 
@@ -335,11 +502,63 @@ def _mean_of(stats: Any, name: str, otherwise: float) -> float:
 
 def _chains(tree: DataTree) -> Any:
     """Return the draws as the chains made them: noise that widens them would hide that they mix badly."""
-    return tree["unwidened"].to_dataset() if "unwidened" in tree else tree
+    return tree["unwidened" if "unwidened" in tree else "posterior"].to_dataset()
 
 
-def _extreme(dataset: Any, choose: Any) -> float:
-    """Return the largest or smallest finite value in a dataset of one statistic; nan if there is none."""
-    values = np.concatenate([np.ravel(variable.values) for variable in dataset.data_vars.values()])
-    finite = values[np.isfinite(values)]
-    return float(choose(finite)) if finite.size else math.nan
+def _entries(draws: Any, name: Any) -> np.ndarray:
+    """Return one variable's draws, shape (chains, draws, entries)."""
+    values = draws[name].transpose("chain", "draw", ...).values
+    return np.asarray(values, dtype=np.float64).reshape((*values.shape[:2], -1))
+
+
+def _convergence(draws: Any) -> tuple[float, float]:
+    """Return the largest R-hat and the smallest effective sample size of all entries that vary; nan if one has none."""
+    r_hats, sizes, everything = [], [], []
+    for_r_hat, for_size = az.rhat(draws), az.ess(draws)
+    for name in draws.data_vars:
+        values = _entries(draws, name)
+        everything.append(values)
+        varies = ~(values == values[:1, :1]).all(axis=(0, 1))  # those that never moved are told apart from these
+        r_hats.append(np.ravel(for_r_hat[name].values)[varies])
+        sizes.append(np.ravel(for_size[name].values)[varies])
+    together = np.concatenate(everything, axis=2)
+    different = sum(len(np.unique(chain, axis=0)) for chain in together)
+    r_hat, size = (np.concatenate(each) for each in (r_hats, sizes))
+    if not r_hat.size:
+        return math.nan, float(min(1, different))
+    return float(np.max(r_hat)), min(float(np.min(size)), float(different))
+
+
+def _stuck(draws: Any, parameters: Mapping[str, int]) -> tuple[str, ...]:
+    """Return the chains and the parameters that never moved.
+
+    A variable may have entries that are constant by nature, as the diagonal of a correlation matrix: as many entries as
+    it has unconstrained parameters have to vary.
+    """
+    stuck = []
+    everything = np.concatenate([_entries(draws, name) for name in draws.data_vars], axis=2)
+    still = (everything == everything[:, :1]).all(axis=(1, 2))
+    stuck += [f"chain {chain}" for chain in np.flatnonzero(still)]
+    for name in draws.data_vars:
+        values = _entries(draws, name)
+        vary = int((~(values == values[:1, :1]).all(axis=(0, 1))).sum())
+        if vary < parameters.get(str(name), 0):
+            stuck.append(str(name))
+    return tuple(stuck)
+
+
+def _widths(stats: Any, effective_draws: float) -> tuple[float, float]:
+    """Return the least and the largest standard deviation of standardised draws, less what chance makes of few draws.
+
+    Eigenvalues of the covariance of N normal draws in k dimensions reach from (1 - sqrt(k / N))² to (1 + sqrt(k / N))².
+    """
+    if "standardised" not in stats:
+        return math.nan, math.nan
+    values = stats["standardised"].values
+    values = values.reshape(-1, values.shape[-1])
+    if not np.isfinite(values).all():
+        return math.nan, math.inf
+    chance = math.sqrt(min(0.8, values.shape[1] / max(1.0, effective_draws)))
+    eigenvalues = np.linalg.eigvalsh(np.atleast_2d(np.cov(values.T)))
+    least, largest = np.sqrt(np.maximum(eigenvalues[[0, -1]], 0.0))
+    return float(least / (1.0 - chance)), float(largest / (1.0 + chance))

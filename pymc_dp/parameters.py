@@ -2,7 +2,7 @@
 
 import itertools
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -58,6 +58,11 @@ class ParameterVector:
             for index in np.ndindex(shape)
         ]
 
+    def sizes(self, names: Iterable[str]) -> dict[str, int]:
+        """Return how many unconstrained parameters each of these variables has; those that are not free have none."""
+        sizes = {name: math.prod(shape) for name, shape in zip(self.variables, self._shapes, strict=True)}
+        return {name: sizes[name] for name in names if name in sizes}
+
     def split(self, theta: FloatArray) -> list[np.ndarray]:
         """Return theta as one array for each value variable, in order."""
         return [
@@ -110,8 +115,8 @@ class ParameterVector:
                 parts.append(np.ravel(np.broadcast_to(np.asarray(values[name], dtype=np.float64), shape)))
             except (TypeError, ValueError):
                 raise InvalidArgument(
-                    f"{setting}[{name!r}] must be a number or an array of shape {shape}: the shape of {name!r} on the "
-                    "unconstrained scale."
+                    f"{setting}[{name!r}] must be a number or an array of the shape of {name!r} on the unconstrained "
+                    "scale."
                 ) from None
         return np.concatenate(parts)
 

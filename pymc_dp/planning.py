@@ -12,6 +12,7 @@ from pymc_dp.accounting import (
     MAX_COORDINATES,
     BarkerReleases,
     GaussianReleases,
+    NoisyReleases,
     Relation,
     Releases,
     account,
@@ -147,12 +148,23 @@ def _what_would_fit(
     advice = getattr(step, "what_would_fit", None)
     noisy = [each for each in releases if not isinstance(each, BarkerReleases)]
     decisions = [each for each in releases if isinstance(each, BarkerReleases)]
-    if len(decisions) == len(releases) == 1:
-        fit = draws_for(lambda count: [dataclasses.replace(decisions[0], count=count)], epsilon, delta, relation)
-        return f"What would fit: {fit} decisions in all iterations of all chains, of {decisions[0].count} asked for."
+    # Counts beside decisions cost a part of what these cost, so decisions alone are what is to be fitted.
+    if len(decisions) == 1 and {each.kind for each in noisy} <= {"clip_count"}:
+        count = decisions[0].count
+
+        def of(fewer: int) -> list[Releases]:
+            return [dataclasses.replace(decisions[0], count=fewer), *(_thinner(each, fewer / count) for each in noisy)]
+
+        fit = draws_for(of, epsilon, delta, relation)
+        return f"What would fit: {fit} decisions in all iterations of all chains, of {count} asked for."
     if advice is None or not noisy:
         return "Use fewer draws, tuning iterations or chains, or a larger budget_share."
     target = epsilon - 2.0 * EPSILON_SLACK
     fitting = noise_for_epsilon(noisy, target, delta * (1.0 - EPSILON_SLACK), relation)
     factor = getattr(fitting[0], "noise_multiplier", 1.0) / noisy[0].noise_multiplier
     return f"{advice(factor)} Or use fewer draws, tuning iterations or chains, or a larger budget_share."
+
+
+def _thinner(releases: NoisyReleases, part: float) -> NoisyReleases:
+    """Return the same releases at a part of their cost."""
+    return dataclasses.replace(releases, noise_multiplier=releases.noise_multiplier / math.sqrt(part))

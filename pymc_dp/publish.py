@@ -166,6 +166,9 @@ def publish(
         stats = _cleaned(tree[f"{prefix}sample_stats"].to_dataset(), _INTERNAL_STATISTICS)
         for name, values in fractions.items():
             stats[name] = (("chain", "draw"), values[stats["chain"].values, phase][:, : stats.sizes["draw"]])
+        if "unwidened" in tree[f"{prefix}sample_stats"]:
+            standardised = _positions(tree[f"{prefix}sample_stats"].to_dataset(), "standardised")
+            stats["standardised"] = (("chain", "draw", "direction"), standardised)
         groups[f"{prefix}sample_stats"] = stats
         if facts.get("widened"):
             groups[f"{prefix}unwidened"] = _unwidened(tree[f"{prefix}sample_stats"].to_dataset(), parameters)
@@ -185,13 +188,16 @@ def publish(
 
 def _unwidened(stats: xr.Dataset, parameters: Sequence[str]) -> xr.Dataset:
     """Return the draws before they were widened by the noise of what was released once."""
-    held = stats["unwidened"].values
-    draws = np.array([[position.theta for position in np.ravel(chain)] for chain in held])
     return xr.Dataset(
-        {"theta": (("chain", "draw", "parameter"), draws)},
+        {"theta": (("chain", "draw", "parameter"), _positions(stats, "theta"))},
         coords={"chain": stats["chain"].values, "draw": stats["draw"].values, "parameter": list(parameters)},
         attrs={"description": "Draws of the posterior shifted by released noise, on the unconstrained scale."},
     )
+
+
+def _positions(stats: xr.Dataset, part: str) -> np.ndarray:
+    """Return a part of every draw's position, shape (chains, draws, parameters)."""
+    return np.array([[getattr(position, part) for position in np.ravel(chain)] for chain in stats["unwidened"].values])
 
 
 def _cleaned(dataset: xr.Dataset, dropped: Sequence[str]) -> xr.Dataset:
@@ -218,7 +224,7 @@ def _named(release: Release, suffix: str) -> Release:
 def _clip_fractions(
     made: Sequence[_Made], plan: Plan, suffixes: Sequence[str], n_units: int | None
 ) -> dict[str, np.ndarray]:
-    """Return released clip fractions for every iteration: constant within the window they were counted over."""
+    """Return released clip fractions and their noise for every iteration: constant within the window of a count."""
     ends = np.array(window_ends(plan.tune, plan.draws))
     fractions: dict[str, np.ndarray] = {}
     for suffix in suffixes:
@@ -231,9 +237,10 @@ def _clip_fractions(
             n = n_units if n_units is not None else max(1.0, float(value[-1]))
             begin = max([0, *ends[ends <= each.iteration]])
             for kind, count in zip(counted, value, strict=False):
-                empty = np.full((plan.chains, plan.tune + plan.draws), np.nan)
-                by_iteration = fractions.setdefault(f"clip_fraction_{kind}", empty)
-                by_iteration[each.chain, begin : each.iteration + 1] = count / n
+                for name, found in (("", count / n), ("_noise_std", each.release.noise_std / n)):
+                    empty = np.full((plan.chains, plan.tune + plan.draws), np.nan)
+                    by_iteration = fractions.setdefault(f"clip_fraction_{kind}{name}", empty)
+                    by_iteration[each.chain, begin : each.iteration + 1] = found
     return fractions
 
 
@@ -290,8 +297,11 @@ def metadata(plan: Plan, group: StepGroup, names: PublishableNames, unit: str, n
         The number of units, where it is public.
     """
     noise = "exact discrete Gaussian (OpenDP) from operating-system entropy, on a grid at least 2**35 times finer"
-    if all(isinstance(releases, BarkerReleases) for releases in plan.releases):
+    decided = [isinstance(releases, BarkerReleases) for releases in plan.releases]
+    if all(decided):
         noise = "none is added: decisions are drawn with operating-system entropy"
+    elif any(decided):
+        noise += "; decisions are drawn with operating-system entropy, no noise is added to them"
     if group.seeded:
         noise = "INSECURE: seeded pseudo-random noise"
     problems = []
@@ -319,6 +329,7 @@ def metadata(plan: Plan, group: StepGroup, names: PublishableNames, unit: str, n
         "draws": plan.draws,
         "budget_epsilon": group.budget.epsilon,
         "budget_epsilon_spent": group.budget.epsilon_spent,
+        "parameters": json.dumps(group.steps[0].parameters.sizes(names.kept)),
         "omitted_because_computed_from_rows": json.dumps(names.omitted),
         "pymc_dp_version": version("pymc_dp"),
         "pymc_version": pm.__version__,

@@ -405,10 +405,10 @@ def _refuse_bad_options(arguments: dict[str, Any], model: pm.Model, plan: Plan) 
         if wrong:
             raise InvalidArgument(f"initvals names {sorted(wrong)}, which are no free variables of the model.")
     for values in [initvals] if isinstance(initvals, dict) else initvals:
-        _refuse_wrong_shapes(values or {}, model)
+        _refuse_wrong_shapes(values or {}, model, plan.relation)
 
 
-def _refuse_wrong_shapes(initvals: Mapping[Any, Any], model: pm.Model) -> None:
+def _refuse_wrong_shapes(initvals: Mapping[Any, Any], model: pm.Model, relation: str) -> None:
     """Refuse starting values of another shape than their variable's, by the variable's name."""
     with pytensor.config.change_flags(mode="FAST_COMPILE"):  # called once: not worth compiling
         shapes = {name: tuple(map(int, shape)) for name, shape in model.eval_rv_shapes().items()}
@@ -417,7 +417,9 @@ def _refuse_wrong_shapes(initvals: Mapping[Any, Any], model: pm.Model) -> None:
         if value is None or isinstance(value, str | Variable):
             continue  # "prior" and the like, or an expression
         if np.shape(value) != shapes[name]:
-            raise InvalidArgument(f"initvals[{name!r}] has shape {np.shape(value)}, but {name!r} has {shapes[name]}.")
+            # A variable with an entry for each person has a shape that such budgets protect.
+            expected = "another" if relation == "add-remove" else str(shapes[name])
+            raise InvalidArgument(f"initvals[{name!r}] has shape {np.shape(value)}, but {name!r} has {expected}.")
 
 
 def _warn_about_default_draws(plan: Plan) -> None:

@@ -8,12 +8,13 @@ from pymc_dp.accounting.account import (
     epsilon_of,
     substitute_from_add_remove,
 )
-from pymc_dp.accounting.calibrate import draws_for, largest_count, noise_for, noise_for_epsilon, scaled
+from pymc_dp.accounting.calibrate import draws_for, largest_count, noise_beside, noise_for, noise_for_epsilon, scaled
 from pymc_dp.accounting.events import (
     KINDS_OF_RELEASES,
     RELATIONS,
     BarkerReleases,
     GaussianReleases,
+    NoisyReleases,
     PoissonGaussianReleases,
     Relation,
     Releases,
@@ -39,6 +40,7 @@ __all__ = [
     "BarkerReleases",
     "GaussianReleases",
     "Guarantee",
+    "NoisyReleases",
     "PoissonGaussianReleases",
     "Relation",
     "Releases",
@@ -52,6 +54,7 @@ __all__ = [
     "gaussian_rho",
     "largest_count",
     "loss_distribution_epsilon",
+    "noise_beside",
     "noise_for",
     "noise_for_epsilon",
     "renyi_epsilon",

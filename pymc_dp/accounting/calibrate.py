@@ -9,6 +9,7 @@ from pymc_dp.accounting.account import account, check_relation
 from pymc_dp.accounting.events import BarkerReleases, GaussianReleases, Relation, Releases
 from pymc_dp.accounting.gaussian import gaussian_rho
 from pymc_dp.accounting.loss_distribution import DEFAULT_TOLERANCE
+from pymc_dp.accounting.renyi import ORDERS, renyi_curve
 from pymc_dp.exceptions import BudgetExceeded, InvalidArgument
 
 #: The search for a factor uses a coarse grid first; its answer is then improved on the fine one.
@@ -47,6 +48,30 @@ def noise_for(kind: str, count: int, rho: float, coordinates: int = 1) -> Gaussi
         noise_multiplier = math.nextafter(noise_multiplier, math.inf)
         releases = GaussianReleases(kind, count, noise_multiplier, coordinates)
     return releases
+
+
+def noise_beside(kind: str, count: int, share: float, others: Sequence[Releases]) -> GaussianReleases:
+    """Return `count` releases of all units that add at most `share` to what others cost, by Rényi bounds of each order.
+
+    Parameters
+    ----------
+    kind : str
+        What is released.
+    count : int
+        How many releases, at least 1.
+    share : float
+        In (0, 1).
+    others : sequence of releases
+        What they are paid beside, with noise that is given.
+
+    Raises
+    ------
+    InvalidArgument
+        If an argument is out of range, or no order is covered for the others.
+    """
+    share = _validate.open_unit_interval("share", share)
+    rho = min(bound / order for order, bound in zip(ORDERS, renyi_curve(others).tolist(), strict=True))
+    return noise_for(kind, count, rho * share)
 
 
 def largest_count(noise_multiplier: float, rho: float) -> int:

@@ -33,6 +33,14 @@ WEIGHTS = (0.86596910717, 0.13179554045, 0.00223535238)
 LARGEST_ERROR = 5.88e-4
 
 
+def clip_bound(batch_size: int, tempered_size: float) -> float:
+    """Return the bound of a unit's log-ratio that the test prescribes: the variance of a batch's sum is then at most 1.
+
+    `tempered_size` is the number of units that the tempered likelihood stands for.
+    """
+    return math.sqrt(batch_size) / tempered_size
+
+
 def log_ratio_and_variance(
     contributions: Sequence[int] | NDArray[np.int64], unit: Fraction, offset: float
 ) -> tuple[float, float]:

@@ -14,7 +14,7 @@ import numpy as np
 
 from pymc_dp.accounting import GaussianReleases, Releases
 from pymc_dp.exceptions import PrivacyError
-from pymc_dp.release.barker_correction import acceptance, happens, log_ratio_and_variance
+from pymc_dp.release.barker_correction import acceptance, clip_bound, happens, log_ratio_and_variance
 from pymc_dp.release.batch_counts import BatchCounts, count_weight
 from pymc_dp.release.batches import Batches, BatchesWithoutReplacement, described, drawn
 from pymc_dp.release.interface import (
@@ -244,7 +244,7 @@ class MeteredDoor:
         batches, tempering = _without_replacement(batches), float(tempering)
         theta, theta_new = _plain_vector(theta), _plain_vector(theta_new)
         self._spend("decision", 0.0, batches)
-        bound = math.sqrt(batches.batch_size) / (tempering * batches.n_units)
+        bound = clip_bound(batches.batch_size, tempering * batches.n_units)
         log_ratios, unit, n_clipped = self._batch_log_ratios(theta, theta_new, bound, batches, tempering)
         if self._batch_counts is not None and self._exact_counts:
             counts = np.array([n_clipped, batches.batch_size], dtype=np.float64)
@@ -253,6 +253,32 @@ class MeteredDoor:
         accepted = happens(self._noise, probability) == unlikely
         where = (np.array(theta), np.array(theta_new))
         return Release("decision", np.array([float(accepted)]), math.nan, where)
+
+    @_silently
+    def decision_clip_counts(
+        self,
+        moves: Sequence[tuple[FloatArray, FloatArray]],
+        noise_multiplier: float,
+        batches: BatchesWithoutReplacement,
+        tempering: float,
+    ) -> Release:
+        """Release how many of all units decisions on moves would clip. See `pymc_dp.release.interface.Door`."""
+        if self._relation != "substitute":
+            raise PrivacyError("How many units decisions clip is released where the number of units is public.")
+        batches, tempering = _without_replacement(batches), float(tempering)
+        plain, noise_multiplier = [tuple(map(_plain_vector, move)) for move in moves], float(noise_multiplier)
+        if not plain:
+            raise PrivacyError("There is no move to count clipped units in.")
+        self._spend("clip_count", noise_multiplier)
+        bound = clip_bound(batches.batch_size, tempering * batches.n_units)
+        _check_bound(bound)
+        everybody = np.arange(self._rows.n_units, dtype=np.int64)
+        # Of all units, not of the decisions' batches: those are used up, and are not to be known.
+        clipped = sum(
+            self._rows.clipped_log_ratios(theta, theta_new, bound, _grid_of_decision(bound), everybody)[1]
+            for theta, theta_new in plain
+        )
+        return self._noisy_counts([clipped], [len(plain)], noise_multiplier)
 
     @_silently
     def _batch_log_ratios(
@@ -266,7 +292,7 @@ class MeteredDoor:
         """Return clipped log-ratios of a fresh batch, what one step of them counts, and how many were clipped."""
         _check_bound(bound)
         units = drawn(batches, self._noise, self._rows.n_units)
-        grid = math.ldexp(1.0, math.frexp(bound)[1] - 41)  # contributions stay below 2**41 steps
+        grid = _grid_of_decision(bound)
         log_ratios, n_clipped = self._rows.clipped_log_ratios(theta, theta_new, bound, grid, units)
         unit = Fraction(tempering) * Fraction(batches.n_units, batches.batch_size) * Fraction(grid)
         return log_ratios, unit, n_clipped
@@ -329,6 +355,10 @@ class MeteredDoor:
         if self._exact_counts:
             exact = np.array(counts, dtype=np.float64) / terms
             return Release("clip_count", exact, 0.0, ())
+        return self._noisy_counts(counts, terms, noise_multiplier)
+
+    def _noisy_counts(self, counts: Sequence[int], terms: Sequence[int], noise_multiplier: float) -> Release:
+        """Return each count divided by the number of terms that it is a sum of, with noise."""
         # One unit moves the mean of its indicators by at most 1 in every entry: sqrt(len) together.
         noise_std = noise_multiplier * math.sqrt(len(counts))
         noisy = []
@@ -433,6 +463,11 @@ def _without_replacement(batches: BatchesWithoutReplacement) -> BatchesWithoutRe
     if not isinstance(plain, BatchesWithoutReplacement):
         raise PrivacyError("A test on a batch takes batches of a fixed size: BatchesWithoutReplacement.")
     return plain
+
+
+def _grid_of_decision(bound: float) -> float:
+    """Return a grid on which contributions stay below 2**41 steps."""
+    return math.ldexp(1.0, math.frexp(bound)[1] - 41)
 
 
 def _check_bound(bound: float) -> None:

@@ -48,9 +48,18 @@ class ReleasesOfIteration:
 
 @dataclass(frozen=True, eq=False)
 class Position:
-    """A point as a single object, which arrays of statistics do not take apart."""
+    """A point as a single object, which arrays of statistics do not take apart.
+
+    Attributes
+    ----------
+    theta : ndarray, shape (parameters,)
+        The point.
+    standardised : ndarray, shape (parameters,)
+        By the mean and covariance of what the point was proposed from.
+    """
 
     theta: FloatArray
+    standardised: FloatArray
 
 
 @dataclass(frozen=True, eq=False)
@@ -171,6 +180,20 @@ class Door(Protocol):
         """Release whether the Barker test on a fresh batch accepts: 1 or 0.
 
         `log_free_ratio` is the part of the log-ratio that costs nothing: prior and proposal.
+        """
+        ...
+
+    def decision_clip_counts(
+        self,
+        moves: Sequence[tuple[FloatArray, FloatArray]],
+        noise_multiplier: float,
+        batches: "BatchesWithoutReplacement",
+        tempering: float,
+    ) -> Release:
+        """Release how many of all units the Barker test would clip, on average over moves (pairs of points).
+
+        A replaced unit changes that mean by at most 1. No batch is drawn: it is a Gaussian release on all units. Only
+        where the number of units is public.
         """
         ...
 

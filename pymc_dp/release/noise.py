@@ -51,7 +51,7 @@ def grid_for(noise_multiplier: float, sensitivity_factor: float, noise_std: floa
         bits = min(bits, math.floor(math.log2(room)))
         if bits < _COARSEST_BITS:
             raise BudgetExceeded(
-                f"A noise multiplier of {noise_multiplier:.3g} over {n_units} units does not fit exact 64-bit "
+                f"A noise multiplier of {noise_multiplier:.3g} over so many units does not fit exact 64-bit "
                 "sums. Spend less at once: more draws or chains, a smaller budget_share or a smaller epsilon."
             )
     return math.ldexp(1.0, math.frexp(noise_std)[1] - 1 - bits)

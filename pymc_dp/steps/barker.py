@@ -13,8 +13,13 @@ symbol                    here
 
 Accept iff :math:`\lambda + N(0, 2 - \sigma_b^2) + V_\text{corr} > 0`. The door computes the probability of that and
 draws the decision. (A thesis prints n / b for the scale and 2 for the standard deviation: both are mistaken.)
+
+How many units the prescribed bound clips is counted apart, a few times in a run: a Gaussian release, on all units, of
+the count that the latest moves have on average. A count that came with a decision would be a second release on its
+batch.
 """
 
+from collections import deque
 from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar
 
@@ -22,17 +27,19 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from pymc_dp import _validate
-from pymc_dp.accounting import BarkerReleases
-from pymc_dp.exceptions import InvalidArgument
+from pymc_dp.accounting import BarkerReleases, GaussianReleases, noise_beside
 from pymc_dp.parameters import FloatArray
+from pymc_dp.release.barker_correction import clip_bound
 from pymc_dp.release.interface import Release
 from pymc_dp.steps.acceptance import untested
-from pymc_dp.steps.base import SHARED_STATS, Transition
+from pymc_dp.steps.base import CLIP_COUNT_SHARE, SHARED_STATS, Transition, window_ends
 from pymc_dp.steps.proposals import Proposal, proposal_of
 from pymc_dp.steps.tempered import TemperedBatches
 
 #: The accounting covers Rényi orders from 3 to a fifth of the batch size.
 _SMALLEST_BATCH = 16
+#: How many of the latest moves a count of clipped units is the mean of: each is a pass over all rows.
+_COUNTED_MOVES = 8
 
 
 class DPBarker(TemperedBatches):
@@ -54,9 +61,7 @@ class DPBarker(TemperedBatches):
         As in `DPPenalty`. Short moves are clipped less.
     n_units : int, optional
         The number of units: public. `pm.sample` finds it by itself; plans that are made before need it.
-    clip_diagnostics : {None, "exact"}
-        Nothing but decisions is released, so there are no noisy clip counts.
-    budget_share, unit, unit_index, keep_releases, insecure_seed, model
+    budget_share, unit, unit_index, clip_diagnostics, keep_releases, insecure_seed, model
         See `pymc_dp.steps.base.DPStep`.
 
     Raises
@@ -66,7 +71,8 @@ class DPBarker(TemperedBatches):
 
     Notes
     -----
-    *Privacy.* A bit per iteration, accounted for by Rényi bounds. No noise is drawn in floating point: see
+    *Privacy.* A bit per iteration, and with private `clip_diagnostics` a few noisy counts of clipped units for 1 %
+    more: accounted for together, by Rényi bounds. No noise is drawn in floating point: see
     `pymc_dp.release.barker_correction`.
 
     *Exactness.* Approximate: by the normal error of the batch, by clipping, which is not small, and by the
@@ -79,6 +85,7 @@ class DPBarker(TemperedBatches):
     """
 
     name = "dp_barker"
+    plans_clip_counts = True
     stats_dtypes_shapes: ClassVar[dict[str, tuple[type, list[int] | None]]] = SHARED_STATS
 
     def __init__(
@@ -87,12 +94,9 @@ class DPBarker(TemperedBatches):
         *,
         proposal: str | Proposal = "gaussian",
         proposal_scale: ArrayLike | Mapping[str, ArrayLike] | None = None,
-        clip_diagnostics: Any = None,
         **shared: Any,
     ) -> None:
-        if clip_diagnostics == "private":
-            raise InvalidArgument("DPBarker releases decisions only: clip_diagnostics must be None or 'exact'.")
-        super().__init__(vars, clip_diagnostics=clip_diagnostics, **shared)
+        super().__init__(vars, **shared)
         _validate.whole("batch_size", self.batch_size, at_least=_SMALLEST_BATCH)
         self.proposal = proposal_of(proposal, self.in_order("proposal_scale", proposal_scale))
         self.start()
@@ -102,15 +106,21 @@ class DPBarker(TemperedBatches):
         """The clip bound, which the test prescribes, for the result's metadata."""
         if self.batches is None:
             return {}
-        return {"log_ratio": self.batch_size**0.5 / (self.tempering * self.batches.n_units)}
+        return {"log_ratio": clip_bound(self.batch_size, self.tempering * self.batches.n_units)}
 
-    def sampler_requests(self, tune: int, draws: int) -> list[BarkerReleases]:
-        """Return what one chain releases: a decision in every iteration."""
-        return [self.known_batches().decisions("decision", tune + draws)]
+    def sampler_requests(self, tune: int, draws: int) -> list[BarkerReleases | GaussianReleases]:
+        """Return what one chain releases: a decision in every iteration, and counts of clipped units."""
+        decisions = self.known_batches().decisions("decision", tune + draws)
+        if self.clip_diagnostics != "private":
+            return [decisions]
+        windows = len(window_ends(tune, draws))
+        return [decisions, noise_beside("clip_count", windows, CLIP_COUNT_SHARE, [decisions])]
 
     def start(self) -> None:
         """Begin a new walk."""
         self.proposal.start(self.rng, self.size)
+        #: The latest moves that were decided on since clipped units were last counted.
+        self._moves: deque[tuple[FloatArray, FloatArray]] = deque(maxlen=_COUNTED_MOVES)
 
     def transition(self, theta: FloatArray) -> Transition:
         """Propose a move and have the door decide."""
@@ -123,10 +133,19 @@ class DPBarker(TemperedBatches):
         self.proposal.decided(accepted=stats["accepted"])
         return Transition(theta_new if stats["accepted"] else theta, stats)
 
+    def release_clip_counts(self) -> None:
+        """Ask how many of all units the latest moves clipped, unless exact counts of batches were asked for."""
+        if self.clip_diagnostics != "private":
+            super().release_clip_counts()
+        elif self._moves:
+            door, multiplier = self._open_door(), self._noise_multiplier("clip_count")
+            batches = self.known_batches()
+            self._record(door.decision_clip_counts(tuple(self._moves), multiplier, batches, self.tempering))
+            self._moves.clear()
+
     def release_decision(self, theta: FloatArray, theta_new: FloatArray, log_free_ratio: float) -> Release:
         """Ask the door to decide by a fresh batch."""
-        return self._record(
-            self._open_door().barker_decision(
-                self._embedded(theta), self._embedded(theta_new), log_free_ratio, self.known_batches(), self.tempering
-            )
-        )
+        move = self._embedded(theta), self._embedded(theta_new)
+        self._moves.append(move)
+        batches = self.known_batches()
+        return self._record(self._open_door().barker_decision(*move, log_free_ratio, batches, self.tempering))

@@ -31,7 +31,7 @@ from pymc_dp.release.interface import Door, Release, ReleasesOfIteration
 ClipDiagnostics = Literal["private", "exact"] | None
 
 #: Part of a run's cost that pays for clip counts, and how many windows of kept draws they are released for.
-_CLIP_COUNT_SHARE = 0.01
+CLIP_COUNT_SHARE = 0.01
 _CLIP_COUNT_WINDOWS = 4
 
 
@@ -229,8 +229,8 @@ class DPStep(BlockedStep):
     rehearsal: pm.Model | None = None
     #: Tuning iterations are paid for like any other, so none are made unless asked for.
     default_tune_steps = 0
-    #: Whether counts of clipped units are released with sums over batches and ask for no releases of their own.
-    counts_on_batches: ClassVar[bool] = False
+    #: Whether `sampler_requests` pays for counts of clipped units, too, as where they come with sums over batches.
+    plans_clip_counts: ClassVar[bool] = False
     _state_class = DPStepState
 
     def __init__(
@@ -293,7 +293,10 @@ class DPStep(BlockedStep):
 
     @abstractmethod
     def sampler_requests(self, tune: int, draws: int) -> Sequence[ReleaseRequest | Releases]:
-        """Return what one chain releases, clip counts apart; shares add up to 1. Releases have noise that is given."""
+        """Return what one chain releases; shares add up to 1. Releases have noise that is given.
+
+        Counts of clipped units are added by `release_requests`, but where `plans_clip_counts`.
+        """
 
     @abstractmethod
     def start(self) -> None:
@@ -410,6 +413,11 @@ class DPStep(BlockedStep):
         old, new = self._embedded(theta), self._embedded(theta_new)
         return self._record(self._open_door().log_ratio(old, new, bound, multiplier))
 
+    def release_clip_counts(self) -> None:
+        """Ask the door how many units were clipped since the last time; at the end of each window of iterations."""
+        multiplier = self._authorised().noise_multipliers.get("clip_count", math.inf)
+        self._record(self._open_door().clip_counts(multiplier))
+
     @property
     def made_up(self) -> MadeUpTables:
         """Where made-up tables come from, for steps that expand."""
@@ -445,15 +453,15 @@ class DPStep(BlockedStep):
         """
         per_chain = list(self.sampler_requests(tune, draws))
         requests = [*self.prelude_requests(), *per_chain]
-        if self.clip_diagnostics != "private" or self.counts_on_batches:
+        if self.clip_diagnostics != "private" or self.plans_clip_counts:
             return requests
-        rest = 1.0 - _CLIP_COUNT_SHARE
+        rest = 1.0 - CLIP_COUNT_SHARE
         scaled = [
             replace(each, share=each.share * rest) if isinstance(each, ReleaseRequest) else each for each in requests
         ]
         windows = len(window_ends(tune, draws))
         counted = len({request.kind for request in per_chain}) + 1  # the number of units may be one of them
-        return [*scaled, ReleaseRequest("clip_count", windows, _CLIP_COUNT_SHARE, counted)]
+        return [*scaled, ReleaseRequest("clip_count", windows, CLIP_COUNT_SHARE, counted)]
 
     def authorise(self, authorisation: Authorisation) -> None:
         """Let the step run; the seam calls this once the plan has been charged.
@@ -529,7 +537,7 @@ class DPStep(BlockedStep):
         self._accepted += bool(stats["accepted"])
         self._iteration += 1
         if self.clip_diagnostics is not None and self._iteration in self._window_ends:
-            self._record(self._open_door().clip_counts(authorised.noise_multipliers.get("clip_count", math.inf)))
+            self.release_clip_counts()
         stats["epsilon_charged"] = authorised.epsilon_charged
         stats["mean_accepted"] = self._accepted / self._iteration
         stats["releases"] = ReleasesOfIteration(tuple(self._released))

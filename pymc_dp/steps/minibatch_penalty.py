@@ -63,7 +63,7 @@ class DPMinibatchPenalty(TemperedBatches, DPPenalty):
     """
 
     name = "dp_minibatch_penalty"
-    counts_on_batches = True
+    plans_clip_counts = True
 
     def sampler_requests(self, tune: int, draws: int) -> list[ReleaseRequest]:
         """Return what one chain releases: a log-ratio of a batch in every iteration."""

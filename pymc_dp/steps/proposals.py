@@ -47,7 +47,9 @@ class Proposal(ABC):
         """
         factor = self._factor
         if factor.ndim and len(factor) != size:
-            raise InvalidArgument(f"proposal_scale is for {len(factor)} parameters, but the step moves {size}.")
+            raise InvalidArgument(
+                f"proposal_scale is for {len(factor)} parameters, but the step moves another number of them."
+            )
         self.axes: FloatArray = factor if factor.ndim == 2 else np.diag(np.broadcast_to(factor, size))
         self.rng = rng
         self.size = size

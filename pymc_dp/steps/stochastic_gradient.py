@@ -133,7 +133,7 @@ class StochasticGradientStep(DPStep):
         on the unconstrained scale.
     """
 
-    counts_on_batches = True
+    plans_clip_counts = True
     stats_dtypes_shapes: ClassVar[dict[str, tuple[type, list[int] | None]]] = {
         **SHARED_STATS,
         "diverging": (bool, []),

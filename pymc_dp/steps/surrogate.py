@@ -49,7 +49,9 @@ from pymc_dp.steps.rehearsal import (
     NUMERICAL_FAILURES,
     NotComputable,
     Scale,
+    expected_curvature,
     newton_step,
+    positive_definite,
     prior_curvature,
     shares_tables,
     solved,
@@ -60,7 +62,9 @@ from pymc_dp.steps.tuning import clip_bound
 #: The trusted region's radius beyond its middle, in standard deviations of the surrogate.
 _TRUSTED = 8.0
 #: Part of the cost that tells how far clip bounds may have moved the draws.
-_EXCESS_SHARE = 0.02
+_EXCESS_SHARE = 0.1
+#: A curvature that differs by this many times the reach of noise from what is expected does not differ by noise alone.
+_BEYOND_NOISE = 2.0
 #: Noise of a test, as a standard deviation, below which a smaller bound buys nothing.
 _HARMLESS_NOISE = 0.03
 #: How many rows the row engine works on at a time, at most, where it expands.
@@ -169,6 +173,7 @@ class DPSurrogateHMC(DPStep):
         "clip_bias": (np.float64, []),
         "clip_bias_noise_std": (np.float64, []),
         "centre_distance": (np.float64, []),
+        "doubtful_width": (np.float64, []),
         "unwidened": (object, None),
     }
 
@@ -303,7 +308,9 @@ class DPSurrogateHMC(DPStep):
         Where noise has led to numbers that nothing can be made of, there is no surrogate: chains stay where they are.
         """
         self._kernel = self._centre = None
-        self._figures = {"clip_bias": np.nan, "clip_bias_noise_std": np.nan, "centre_distance": np.inf}
+        unknown = dict.fromkeys(("clip_bias", "clip_bias_noise_std", "doubtful_width"), np.nan)
+        self._figures = {**unknown, "centre_distance": np.inf}
+        self._standardise = np.full((self.size, self.size), np.nan)
         try:
             way = find_centre(self)
             self._scale = way.scale
@@ -314,8 +321,10 @@ class DPSurrogateHMC(DPStep):
             return
         self._kernel = kernel
         self._trajectories = self.trajectories or kernel.trajectories_apart
+        self._standardise = self._finite_or(self._standardise, lambda: _whitening(kernel.covariance))
         self._figures = self._estimated_clip_bias(self._centre, kernel) | {
-            "centre_distance": self._distance(way, kernel)
+            "centre_distance": self._distance(way, kernel),
+            "doubtful_width": self._doubtful_width,
         }
 
     @staticmethod
@@ -343,12 +352,20 @@ class DPSurrogateHMC(DPStep):
         units, n_units, scale = self.made_up.at(centre.theta), self.n_units, way.scale
         score = self.release_score(centre)
         from_prior = prior_curvature(self.prior, centre.theta)
+        self._doubtful_width = 1.0
         if self.order == 1:
             curvature = way.information + from_prior
             return WeightedRows(self.prior, centre, units, score.value, n_units), centre.theta, curvature
         released = self.release_curvature(centre)
         likelihood = self._finite_or(way.information, lambda: informed(way.information, released, scale))
         curvature = likelihood + from_prior
+        reach = _BEYOND_NOISE * released.noise_std * np.sqrt(2.0 * self.size)
+
+        def width() -> FloatArray:
+            expected = n_units * expected_curvature(units, centre.theta) + from_prior
+            return np.array(doubtful_width(curvature, expected, reach, scale.back))
+
+        self._doubtful_width = float(self._finite_or(np.array(np.nan), width))
         try:
             pooled, self._score_noise = pooled_score(way, units, n_units, score, likelihood)
         except NUMERICAL_FAILURES:
@@ -373,14 +390,18 @@ class DPSurrogateHMC(DPStep):
     def _estimated_clip_bias(self, centre: Centre, kernel: FreeHMC) -> dict[str, float]:
         """Release what weights have taken off scores; return how far that can have moved the posterior mean.
 
-        In posterior standard deviations, root mean square over parameters, if all units that were weighted down had
+        In standard deviations of the draws, root mean square over parameters, if all units that were weighted down had
         pulled together in the direction in which the mean moves most.
         """
         if self.clip_diagnostics is None:
             return {"clip_bias": np.nan, "clip_bias_noise_std": np.nan}
         excess = self._record(self._open_door().excess(centre, self._noise_multiplier("excess")))
         covariance = kernel.covariance
-        moves = (covariance / np.sqrt(np.diag(covariance))[:, None]) @ self._scale.back
+        shifts = covariance @ self._scale.back
+        variances = np.diag(covariance).copy()
+        if self.widen:
+            variances += self._score_noise**2 * np.sum(shifts**2, axis=1)
+        moves = shifts / np.sqrt(variances)[:, None]
         if not np.isfinite(moves).all():  # the pilot has not moved
             return {"clip_bias": np.nan, "clip_bias_noise_std": np.nan}
         most = centre.clip_gradient * float(np.linalg.norm(moves, ord=2)) / np.sqrt(self.size)
@@ -395,7 +416,8 @@ class DPSurrogateHMC(DPStep):
         log_uniform = -self.rng.exponential()
         kernel = self._kernel
         if kernel is None:
-            return Transition(theta, {**untested(accepted=False), **self._figures, "unwidened": Position(theta)})
+            nowhere = Position(theta, np.full(self.size, np.nan))
+            return Transition(theta, {**untested(accepted=False), **self._figures, "unwidened": nowhere})
         if self._theta is None:  # a chain begins with a draw of the surrogate, wherever it was put
             self._theta = kernel.run(kernel.theta, 10 * self._trajectories, self.rng)
         proposal = kernel.run(self._theta, self._trajectories, self.rng)
@@ -411,7 +433,8 @@ class DPSurrogateHMC(DPStep):
             )
         if stats["accepted"]:
             self._theta = proposal
-        found = {**stats, **self._figures, "unwidened": Position(self._theta)}
+        standardised = self._standardise @ (self._theta - kernel.mean)
+        found = {**stats, **self._figures, "unwidened": Position(self._theta, standardised)}
         return Transition(self._widened(self._theta), found)
 
     def _bound(self, theta: FloatArray, theta_new: FloatArray) -> float:
@@ -446,3 +469,34 @@ class DPSurrogateHMC(DPStep):
         multiplier = self._noise_multiplier("residual")
         assert self._centre is not None  # noqa: S101
         return self._record(self._open_door().residual(self._centre, old, new, bound, multiplier))
+
+
+def doubtful_width(curvature: FloatArray, expected: FloatArray, reach: float, back: FloatArray) -> float:
+    """Return by what factor the posterior is narrower (below 1) or wider than expected where noise may be all of that.
+
+    Of all directions, where it is most; 1 if what is released is beyond noise in all of them.
+
+    Parameters
+    ----------
+    curvature, expected : ndarray, shape (parameters, parameters)
+        The surrogate's, and what made-up units and the prior make one expect.
+    reach : float
+        How far noise may reach in the released curvature, along any of its unit vectors.
+    back : ndarray, shape (parameters, parameters)
+        Turns derivatives along the directions of the release into a gradient.
+    """
+    inverse = np.linalg.inv(np.linalg.cholesky(positive_definite(expected, floor=1e-12)))
+    ratios, vectors = np.linalg.eigh(inverse @ curvature @ inverse.T)
+    noise = reach * np.sum((back.T @ inverse.T @ vectors) ** 2, axis=0)
+    doubtful = ratios[np.abs(ratios - 1.0) <= noise]
+    widths = 1.0 / np.sqrt(np.maximum(doubtful, np.finfo(float).tiny))
+    return float(widths[np.argmax(np.abs(np.log(widths)))]) if widths.size else 1.0
+
+
+def _whitening(covariance: FloatArray) -> FloatArray:
+    """Return a matrix that standardises draws of this covariance, and gives 0 along directions that have no spread."""
+    values, vectors = np.linalg.eigh(covariance)
+    spread = values > 1e-12 * max(float(values.max()), np.finfo(float).tiny)
+    scales = np.where(spread, 1.0 / np.sqrt(np.where(spread, values, 1.0)), 0.0)
+    whitening: FloatArray = scales[:, None] * vectors.T
+    return whitening

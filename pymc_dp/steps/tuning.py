@@ -46,8 +46,8 @@ def kinetic_energy(mass_matrix: ArrayLike | None, size: int) -> QuadPotential:
         raise InvalidArgument("mass_matrix must be a vector or a matrix of numbers, or a dict of them.") from None
     if matrix.shape not in ((size,), (size, size)):
         raise InvalidArgument(
-            f"mass_matrix must have shape ({size},) or ({size}, {size}), one entry for each unconstrained "
-            f"parameter, but has {matrix.shape}."
+            "mass_matrix must be a vector with one entry for each unconstrained parameter that the step moves, or a "
+            f"square matrix of as many rows, but has shape {matrix.shape}."
         )
     if not np.isfinite(matrix).all():
         raise InvalidArgument("mass_matrix must be finite and positive definite.")

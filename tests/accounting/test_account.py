@@ -1,11 +1,13 @@
 import json
 import math
+from fractions import Fraction
 from pathlib import Path
 
 import numpy as np
 import pytest
 from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
+from scipy.stats import binom, norm
 
 from pymc_dp.accounting import (
     BarkerReleases,
@@ -18,13 +20,15 @@ from pymc_dp.accounting import (
     gaussian_epsilon,
     gaussian_rho,
     largest_count,
+    noise_beside,
     noise_for_epsilon,
     substitute_from_add_remove,
     zcdp_epsilon,
     zcdp_rho,
 )
-from pymc_dp.accounting.renyi import renyi_epsilon
+from pymc_dp.accounting.renyi import renyi_curve, renyi_epsilon
 from pymc_dp.exceptions import BudgetExceeded, InvalidArgument
+from pymc_dp.release.barker_correction import acceptance, log_ratio_and_variance
 
 REFERENCE = json.loads((Path(__file__).parent / "reference.json").read_text())
 GAUSSIAN = REFERENCE["gaussian"]
@@ -259,3 +263,53 @@ def test_sensitivity_of_a_batch_s_penalised_ratio(row):
         largest = max(largest, abs(ends[0] - ends[1]))
     assert largest <= formula * (1 + 1e-12)
     assert largest == pytest.approx(formula, rel=1e-9)
+
+
+def test_counts_beside_decisions_cost_their_share_at_every_order_and_no_less_than_each_alone():
+    counts = noise_beside("clip_count", 20, 0.01, [BARKER])
+    both = account([BARKER, counts], 1e-6, "substitute").epsilon
+    alone = [account([each], 1e-6, "substitute").epsilon for each in (BARKER, counts)]
+    assert max(alone) < both < sum(alone)
+    assert both < 1.01 * alone[0]
+    share = renyi_curve([counts]) / renyi_curve([BARKER])
+    covered = np.isfinite(renyi_curve([BARKER]))
+    assert share[covered].max() == pytest.approx(0.01, rel=1e-9)
+    with pytest.raises(InvalidArgument):
+        noise_beside("clip_count", 20, 1.0, [BARKER])
+
+
+@pytest.mark.parametrize(("decisions", "tau"), [(20, 1.0), (200, 4.0), (20, 0.3)])
+@pytest.mark.parametrize("delta", [1e-2, 1e-6])
+def test_decisions_and_counts_together_cost_no_less_than_a_worst_pair_of_tables_does(decisions, tau, delta):
+    """A second route: the exact curve of a pair, all of whose log-ratios are at the bound but for the replaced unit's.
+
+    A decision is a coin, of one probability if the unit is in the batch and another if not; a count is moved by 1.
+    """
+    b, n = 40, 100
+    counts = GaussianReleases("clip_count", 3, tau)
+    epsilon = account([BarkerReleases("decision", decisions, b, n), counts], delta, "substitute").epsilon
+    offset = -6.0  # rejections are nearly certain: losses of acceptances are large
+    grid = Fraction(1, 2**20)
+    bound = math.floor(math.sqrt(b) / n / grid)
+
+    def acceptance_of(last):
+        log_ratio, variance = log_ratio_and_variance([*([bound] * (b - 1)), last], Fraction(n, b) * grid, offset)
+        unlikely, probability = acceptance(log_ratio, variance)
+        return probability if unlikely else 1.0 - probability
+
+    without = acceptance_of(bound)
+    coins = [b / n * acceptance_of(last) + (1 - b / n) * without for last in (bound, -bound)]
+    mu = math.sqrt(3) / tau
+
+    def worst_at(epsilon):
+        worst = 0.0
+        for one, other in (coins, coins[::-1]):
+            accepted = np.arange(decisions + 1)
+            losses = accepted * math.log(one / other) + (decisions - accepted) * (math.log1p(-one) - math.log1p(-other))
+            rest = epsilon - losses
+            of_counts = norm.cdf(mu / 2 - rest / mu) - np.exp(rest + norm.logcdf(-mu / 2 - rest / mu))
+            worst = max(worst, float(binom.pmf(accepted, decisions, one) @ of_counts))
+        return worst
+
+    assert worst_at(epsilon) <= delta
+    assert worst_at(account([counts], delta, "substitute").epsilon) > delta  # which the counts alone would cost

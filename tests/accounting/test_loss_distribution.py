@@ -1,6 +1,5 @@
 import json
 import math
-import time
 from pathlib import Path
 
 import numpy as np
@@ -192,13 +191,18 @@ def test_where_rounding_would_be_all_of_delta_the_answer_is_infinite():
     assert math.isinf(loss_distribution_epsilon([PoissonGaussianReleases("g", 1000, 2.0, 0.1)], 1e-14))
 
 
-def test_two_hundred_noise_multipliers_take_less_than_two_seconds():
-    row = REFERENCE["decreasing_steps"]["rows"][0]
-    releases = decreasing_steps(row)
-    loss_distribution_epsilon(releases[:2], 1e-5)
-    fastest = math.inf
-    for _ in range(3):
-        begin = time.perf_counter()
-        loss_distribution_epsilon(releases, 1e-5)
-        fastest = min(fastest, time.perf_counter() - begin)
-    assert fastest < 2.0
+def test_two_hundred_noise_multipliers_are_composed_in_one_short_pass(monkeypatch):
+    """Work is counted, not timed: one transform of each in each direction, and one back (benchmarks time it)."""
+    transformed = {"rfft": [], "irfft": []}
+    for name, sizes in transformed.items():
+        real = getattr(module, name)
+        monkeypatch.setattr(
+            module,
+            name,
+            lambda values, *size, real=real, sizes=sizes: sizes.append(len(values)) or real(values, *size),
+        )
+    releases = decreasing_steps(REFERENCE["decreasing_steps"]["rows"][0])
+    loss_distribution_epsilon(releases, 1e-5)
+    assert len(transformed["rfft"]) == 2 * len(releases) == 400
+    assert len(transformed["irfft"]) == 2
+    assert max(transformed["rfft"]) < 2**16

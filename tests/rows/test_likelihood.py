@@ -599,7 +599,7 @@ def test_threads_share_the_rows(monkeypatch):
     """Two threads are in the loops at the same time: neither can pass the barrier alone."""
     x, y = logistic_data(100)
     rows = UnitLikelihood(logistic_model(x, y), threads=2)
-    together = threading.Barrier(2, timeout=60)
+    together = threading.Barrier(2, timeout=1800)
     real = rows._functions.lowered.add_clipped
     monkeypatch.setattr(rows._functions.lowered, "add_clipped", lambda *args: together.wait() * 0 + real(*args))
     assert rows.clipped_gradient(np.zeros(3), 1.0, GRID).integers.shape == (3,)

@@ -11,6 +11,7 @@ import pymc_dp as dp
 from pymc_dp.models import published
 from pymc_dp.release import Release
 from pymc_dp.rows import UnitLikelihood, kernels
+from pymc_dp.steps.surrogate import doubtful_width
 
 #: Two-sided z of a check that is wrong once in 30,000 runs.
 Z_LIMIT = 4.2
@@ -227,6 +228,64 @@ def test_the_run_tells_when_clip_bounds_cut_too_much(clip, cut):
         assert found.clip_bias == pytest.approx(lost.clip(max=clip).sum() / np.sum(weights) ** 0.5, rel=0.1)
     else:
         assert abs(found.clip_bias) < 5.0 * found.clip_bias_noise_std
+
+
+def test_a_width_is_doubtful_where_it_is_far_from_expected_and_noise_may_be_all_of_that():
+    back = np.diag([2.0, 1.0])
+    expected, curvature = np.eye(2), np.diag([1e4, 1.0])
+    # The first parameter's curvature is released with noise that reaches as far as `reach` times 2².
+    assert doubtful_width(curvature, expected, 1e4, back) == pytest.approx(0.01)
+    assert doubtful_width(curvature, expected, 2.4e3, back) == 1.0
+    assert doubtful_width(curvature, expected, 2.6e3, back) == pytest.approx(0.01)
+    assert doubtful_width(np.diag([0.01, 1.0]), expected, 1.0, back) == pytest.approx(10.0)
+    rotation = np.array([[0.6, -0.8], [0.8, 0.6]])
+    turned = [rotation @ matrix @ rotation.T for matrix in (curvature, expected)]
+    assert doubtful_width(*turned, 2.4e3, rotation @ back) == pytest.approx(1.0)
+
+
+def test_draws_are_as_wide_as_the_surrogate_and_others_are_not_usable():
+    tree, *_ = normal_run(0)
+    found = dp.diagnostics.quality(tree)
+    assert tree["sample_stats"]["standardised"].dims == ("chain", "draw", "direction")
+    assert 0.5 < found.narrowest < 2.0
+    assert 0.5 < found.widest < 2.0
+    assert found.doubtful_width == pytest.approx(1.0, abs=0.3)
+    for factor in (0.1, 10.0):
+        stats = tree["sample_stats"].to_dataset()
+        stats["standardised"] = factor * stats["standardised"]
+        other = tree.copy()
+        other["sample_stats"] = stats
+        assert any("released approximation" in reason for reason in dp.diagnostics.quality(other).reasons_against)
+
+
+def non_centred(seed, n):
+    """Counts of few groups, with the deviations of groups as standard normal parameters that tau scales."""
+    generator = np.random.default_rng(seed)
+    group = generator.integers(0, 20, size=n)
+    x = generator.normal(size=(n, 3)).clip(-3.0, 3.0)
+    predictor = generator.normal(-0.5, 0.6, 20)[group] + x @ generator.normal(0.0, 0.4, 3)
+    visited = (generator.random(n) < 1.0 / (1.0 + np.exp(-predictor))).astype(np.int64)
+    with pm.Model() as model:
+        mu, tau = pm.Normal("mu", 0.0, 1.5), pm.HalfNormal("tau", 1.0)
+        alpha = mu + tau * pm.Normal("z", shape=20)
+        beta = pm.Normal("beta", 0.0, 1.0, shape=3)
+        pm.Bernoulli("y", logit_p=alpha[pm.Data("group", group)] + pm.Data("x", x) @ beta, observed=visited)
+    return model
+
+
+@pytest.mark.slow
+def test_chains_that_collapse_at_the_priors_point_are_not_usable():
+    """The noise of the curvature pins them there: they mix well, and no count of clipped units tells."""
+    rehearsal = non_centred(99, 4000)
+    with non_centred(1, 50_000):
+        budget = dp.PrivacyBudget(4.0, 1e-6)
+        step = dp.DPSurrogateHMC(budget=budget, rehearsal=rehearsal, clip_diagnostics=None, insecure_seed=0)
+        tree = pm.sample(draws=60, tune=0, chains=4, cores=1, step=step, **QUIET)
+    found = dp.diagnostics.quality(tree)
+    assert found.r_hat < 1.05
+    assert float(tree["unwidened"]["theta"].std(("chain", "draw")).max()) < 0.01
+    assert found.doubtful_width < 0.1
+    assert "the noise of the released curvature may be all of that" in dp.diagnostics.quality_report(tree)
 
 
 def test_no_figure_is_paid_for_when_diagnostics_are_off():

@@ -10,7 +10,7 @@ from fakes import NormalDoor
 from test_stationarity import FALSE_ALARM, one_step, smallest_p_value
 
 import pymc_dp as dp
-from pymc_dp.accounting import BarkerReleases
+from pymc_dp.accounting import BarkerReleases, account
 from pymc_dp.accounting.renyi import barker_batch_bound
 from pymc_dp.release import MeteredDoor, SecureNoise
 from pymc_dp.release.barker_correction import log_ratio_and_variance
@@ -71,8 +71,13 @@ def test_a_plan_of_decisions_costs_what_renyi_bounds_say():
     with gaussian_model(gaussian_data()):
         step = dp.DPBarker(budget=budget, batch_size=1000, tempering=0.01, proposal_scale=0.1, n_units=100_000)
         plan = budget.plan(step, draws=400, tune=100, chains=4)
-        assert plan.releases == (BarkerReleases("decision", 2000, 1000, 100_000),)
-        assert plan.epsilon == pytest.approx(2.94, abs=0.01)
+        decisions, counts = plan.releases
+        assert decisions == BarkerReleases("decision", 2000, 1000, 100_000)
+        assert (counts.kind, counts.count, counts.coordinates) == ("clip_count", 4 * 5, 1)
+        alone = account([decisions], 1e-6, "substitute").epsilon
+        assert alone == pytest.approx(2.94, abs=0.01)
+        assert alone < plan.epsilon < 1.01 * alone
+        assert counts.noise_multiplier < 1e-3 * 100_000  # noise of 0.1 % of the units
         with pytest.raises(dp.BudgetExceeded, match=r"What would fit: \d+ decisions") as error:
             budget.plan(step, draws=4000, chains=4)
         fit = int(str(error.value).split("fit: ")[1].split()[0])
@@ -95,6 +100,7 @@ def test_tempering_is_in_the_metadata(step_class):
         assert "clip_fraction_log_ratio" in tree["sample_stats"]
     else:
         assert set(np.unique(tree["releases"]["decision"].values)) <= {0.0, 1.0}
+        assert "clip_fraction_decision" in tree["sample_stats"]
     dp.diagnostics.quality_report(tree)
 
 
@@ -166,12 +172,9 @@ def test_bad_settings_are_refused(step_class, settings, message, budget):
         step_class(**({"budget": budget} | SETTINGS[step_class] | settings))
 
 
-@pytest.mark.parametrize(
-    ("settings", "message"), [({"batch_size": 15}, "at least 16"), ({"clip_diagnostics": "private"}, "decisions only")]
-)
-def test_what_the_barker_test_cannot_do_is_refused(settings, message, budget):
-    with gaussian_model(gaussian_data()), pytest.raises(dp.InvalidArgument, match=message):
-        dp.DPBarker(budget=budget, **(SETTINGS[dp.DPBarker] | settings))
+def test_the_barker_test_needs_sixteen_units(budget):
+    with gaussian_model(gaussian_data()), pytest.raises(dp.InvalidArgument, match="at least 16"):
+        dp.DPBarker(budget=budget, **(SETTINGS[dp.DPBarker] | {"batch_size": 15}))
 
 
 @pytest.mark.slow
