@@ -66,7 +66,7 @@ Table = dict[str, np.ndarray]
 #: Stands for NaN while a model is built.
 _NOT_A_NUMBER = np.float64(1.2345678901234567e-77)
 #: The pilot of free chains is a function of releases and public randomness, whatever its length.
-_SHORT_PILOT = {"_TRAJECTORIES_OF_A_ROUND": 10, "_MEASURED_TRAJECTORIES": 40, "_MOST_ROUNDS": 4}
+SHORT_PILOT = {"_TRAJECTORIES_OF_A_ROUND": 10, "_MEASURED_TRAJECTORIES": 40, "_MOST_ROUNDS": 4}
 #: How many graphs are remembered with what was compiled from them.
 _REMEMBERED = 24
 
@@ -721,13 +721,13 @@ def run(
     """Make one run and record it."""
     trace = recorder.trace
     with contextlib.ExitStack() as stack:
+        for make_patch in patches:
+            stack.enter_context(make_patch())
         for patch in _patches(recorder, lower=lower):
             stack.enter_context(patch)
         if not real_loop:
             loop = _plain_loop(start_scale, seed)
             stack.enter_context(mock.patch.object(sampling, "_pymc_sample", loop))
-        for make_patch in patches:
-            stack.enter_context(make_patch())
         try:
             with build(_without_nan(table)):
                 budget = dp.PrivacyBudget(epsilon, delta, relation)
@@ -764,7 +764,7 @@ def _patches(recorder: Recorder, *, lower: bool) -> Iterator[Any]:
     yield mock.patch.object(dp.PrivacyBudget, "charge", _noticed_from_here(recorder, dp.PrivacyBudget.charge))
     yield _noticing(recorder)
     yield mock.patch.object(likelihood, "refuse_missing_values", lambda row_split: None)
-    for name, length in _SHORT_PILOT.items():
+    for name, length in SHORT_PILOT.items():
         yield mock.patch.object(free_hmc, name, length)
     yield mock.patch.object(likelihood.UnitLikelihood, "__init__", _with_nan(likelihood.UnitLikelihood.__init__))
     yield from _remembering(lower=lower)
