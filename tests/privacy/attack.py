@@ -106,9 +106,7 @@ def replays(arguments: argparse.Namespace) -> int:
             if arguments.verbose:
                 print(f"{where}: {len(report.comparisons)} pairs, {len(report.violations)} violations", flush=True)
     names = ("pairs", "releases", "moved", "violations", "refused")
-    rows: list[list[Any]] = [
-        [*key, *(counts[key][name] for name in names), furthest[key]] for key in sorted(counts)
-    ]
+    rows: list[list[Any]] = [[*key, *(counts[key][name] for name in names), furthest[key]] for key in sorted(counts)]
     rows.append(["all", "", *(sum(each[name] for each in counts.values()) for name in names), max(furthest.values())])
     columns = ["sampler", "relation", *names, "furthest, of what was declared"]
     print(table_of(columns, rows))
@@ -179,8 +177,6 @@ def main(given: list[str] | None = None) -> int:
     arguments = _parser().parse_args(given)
     warnings.simplefilter("ignore")
     return ATTACKS[arguments.attack][0](arguments)
-
-
 
 
 if __name__ == "__main__":

@@ -48,11 +48,11 @@ EPSILON, DELTA = 2.0, 1e-3
 _FAR = 1e9
 #: Free chains may be short here: they are functions of releases and public randomness.
 _SHORT_CHAINS = {
-    "_TRAJECTORIES_OF_A_ROUND": 10,
-    "_MEASURED_TRAJECTORIES": 10,
-    "_FIRST_ROUNDS": 1,
-    "_MOST_ROUNDS": 1,
-    "_FIRST_LEAPFROGS": 2,
+    "_TRAJECTORIES_OF_A_ROUND": 20,
+    "_MEASURED_TRAJECTORIES": 40,
+    "_FIRST_ROUNDS": 2,
+    "_MOST_ROUNDS": 2,
+    "_FIRST_LEAPFROGS": 4,
     "_independence": lambda draws: 1,
 }
 

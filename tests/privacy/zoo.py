@@ -147,9 +147,7 @@ def _mixture(rows):
 
 def _ordered(rows):
     with pm.Model() as model:
-        cuts = pm.Normal(
-            "cuts", shape=2, transform=pm.distributions.transforms.ordered, initval=np.array([-0.5, 0.5])
-        )
+        cuts = pm.Normal("cuts", shape=2, transform=pm.distributions.transforms.ordered, initval=np.array([-0.5, 0.5]))
         eta = pm.Normal("slope") * pm.Data("x", rows["x"])
         pm.OrderedLogistic("y", eta=eta, cutpoints=cuts, compute_p=False, observed=rows["y"])
     return model
