@@ -70,7 +70,7 @@ def test_every_sampler(sampler, relation):
 
 
 @pytest.mark.parametrize(("sampler", "relation"), combinations([BY_NAME[name] for name in ("hmc", "sgld", "barker")]))
-def test_the_last_bit_of_the_declared_sensitivity_is_reached_and_not_passed(sampler, relation):
+def test_all_of_the_declared_sensitivity_is_reached_and_no_more(sampler, relation):
     """Rows that are clipped, in opposite directions: the sum moves by all that is paid for."""
     table = REGRESSION.table(None)
     table["x"][17], table["y"][17] = 1.0, 1e9
@@ -83,7 +83,7 @@ def test_the_last_bit_of_the_declared_sensitivity_is_reached_and_not_passed(samp
         REGRESSION.build, table, [Neighbour(opposite, change, 17)], sampler, relation=relation, draws=20, epsilon=99.0
     )
     assert clean(report)
-    assert report.comparisons[0].largest > (0.02 if sampler.name == "barker" else 1 - 1e-6)
+    assert report.comparisons[0].largest > (0.02 if sampler.name == "barker" else 0.998)
 
 
 FEW = [BY_NAME[name] for name in ("hmc", "sgld", "minibatch-penalty", "barker")]
