@@ -176,7 +176,7 @@ def many_runs(
     relation: str,
     count: int,
     *,
-    draws: int = 2,
+    draws: int = 1,
     seed: int = 0,
     epsilon: float = EPSILON,
     delta: float = DELTA,

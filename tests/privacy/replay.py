@@ -56,8 +56,9 @@ import pymc_dp as dp
 from pymc_dp import sampling
 from pymc_dp.accounting.renyi import barker_batch_bound
 from pymc_dp.parameters import ParameterVector
-from pymc_dp.release import MeteredDoor, Release, batches
+from pymc_dp.release import MeteredDoor, Release
 from pymc_dp.release import door as door_module
+from pymc_dp.release.batches import PoissonBatches
 from pymc_dp.rows import likelihood
 from pymc_dp.steps import free_hmc
 
@@ -346,16 +347,17 @@ class Recorder:
 
     # Batches ---------------------------------------------------------------------------------------------------
 
-    def batch(self, real: Callable[..., np.ndarray], arguments: tuple[Any, ...], *, poisson: bool) -> np.ndarray:
+    def batch(self, real: Callable[..., np.ndarray], described: Any, *rest: Any) -> np.ndarray:
         """Draw a batch, or couple it to that of the first run."""
         if self._open is None:
             raise Diverged("a batch was drawn outside of any request at the door")
+        poisson = isinstance(described, PoissonBatches)
         if poisson and self.first is not None:
             coupled = self._coupled()
         else:
             self._poisson = poisson
             try:
-                coupled = real(*arguments)
+                coupled = real(described, *rest)
             finally:
                 self._poisson = False
         self._open.batch = np.array(coupled)
@@ -763,8 +765,7 @@ def _patches(recorder: Recorder, *, lower: bool) -> Iterator[Any]:
     for name, method in vars(MeteredDoor).items():
         if inspect.isfunction(method) and not name.startswith("_"):
             yield mock.patch.object(MeteredDoor, name, _recorded(recorder, method))
-    for kind in (batches.PoissonBatches, batches.BatchesWithoutReplacement):
-        yield mock.patch.object(kind, "draw", _drawn(recorder, kind.draw, poisson=kind is batches.PoissonBatches))
+    yield mock.patch.object(door_module, "drawn", functools.partial(recorder.batch, door_module.drawn))
     for name, recorded in (("acceptance", recorder.probability), ("happens", recorder.happens)):
         yield mock.patch.object(door_module, name, functools.partial(recorded, getattr(door_module, name)))
     yield mock.patch.object(dp.PrivacyBudget, "charge", _noticed_from_here(recorder, dp.PrivacyBudget.charge))
@@ -782,14 +783,6 @@ def _recorded(recorder: Recorder, method: Callable[..., Release]) -> Callable[..
         return recorder.request(door, method, args, kwargs)
 
     return asked
-
-
-def _drawn(recorder: Recorder, real: Callable[..., np.ndarray], *, poisson: bool) -> Callable[..., np.ndarray]:
-    @functools.wraps(real)
-    def draw(*arguments: Any) -> np.ndarray:
-        return recorder.batch(real, arguments, poisson=poisson)
-
-    return draw
 
 
 class _Records(logging.Handler):

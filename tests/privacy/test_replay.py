@@ -1,6 +1,7 @@
 """Every sampler is replayed on neighbours; and the replay sees the faults that it is there for."""
 
 import functools
+import itertools
 import warnings
 from unittest import mock
 
@@ -23,8 +24,9 @@ from zoo import (
 
 import pymc_dp as dp
 from pymc_dp import sampling
-from pymc_dp.release import MeteredDoor, batches
+from pymc_dp.release import MeteredDoor
 from pymc_dp.release import door as door_module
+from pymc_dp.release.batches import drawn
 from pymc_dp.release.meter import Meter
 from pymc_dp.rows import kernels, likelihood
 from pymc_dp.rows.clipped_sum import ClippedSum
@@ -255,14 +257,11 @@ def counts_weigh_more(bound, grid):
     return round(0.5 * bound / grid)
 
 
-def draws_by_the_clock(real):
-    calls = iter(range(10**9))
+def draws_by_the_clock(batches, entropy, n_units):
+    return np.sort((drawn(batches, entropy, n_units) + next(_CLOCK)) % n_units)
 
-    @functools.wraps(real)
-    def draw(self, entropy, n_units):
-        return np.sort((real(self, entropy, n_units) + next(calls)) % n_units)
 
-    return draw
+_CLOCK = itertools.count()
 
 
 HMC, SGLD, CONTRIBUTED = BY_NAME["hmc"], BY_NAME["sgld"], BY_NAME["contributed"]
@@ -325,13 +324,7 @@ FAULTS = {
     "batches that words do not decide": (
         REGRESSION,
         SGLD,
-        {
-            "breaking": (
-                batches.BatchesWithoutReplacement,
-                "draw",
-                draws_by_the_clock(batches.BatchesWithoutReplacement.draw),
-            )
-        },
+        {"breaking": (door_module, "drawn", draws_by_the_clock)},
         "another batch",
     ),
     "less noise than was paid for": (
