@@ -22,7 +22,7 @@ TESTS = Path(__file__).resolve().parents[1]
 sys.path[:0] = [str(TESTS), str(TESTS / "steps"), str(TESTS / "privacy")]
 
 import numpy as np  # noqa: E402
-from audit import all_audits, audited  # noqa: E402
+from audit import Audit, all_audits, audited, broken_audits  # noqa: E402
 from replay import neighbours_of, replay  # noqa: E402
 from zoo import GAUSSIAN, REGRESSION, ZOO, Case, samplers_for  # noqa: E402
 
@@ -120,24 +120,32 @@ def replays(arguments: argparse.Namespace) -> int:
 
 
 def audits(arguments: argparse.Namespace) -> int:
-    """Prove lower bounds on epsilon, for every sampler under every relation."""
+    """Prove lower bounds on epsilon, for every sampler under every relation, and convict broken ones."""
     wanted = list(all_audits())
     # All bounds hold together: each may be wrong with an equal part of what may go wrong.
     confidence = 1.0 - (1.0 - arguments.confidence) / len(wanted)
     columns = ["sampler", "relation", "claimed epsilon", "delta", "lower bound", "runs", "seconds"]
     print(f"Lower bounds that hold together with confidence {arguments.confidence}, each with {confidence:.5f}\n")
     print(table_of(columns, []), flush=True)
-    convicted = []
+
+    def show(audit: Audit) -> None:
+        row = [audit.sampler, audit.relation, audit.claimed, audit.delta, audit.least, audit.runs, round(audit.seconds)]
+        print(table_of(columns, [row]).splitlines()[-1], flush=True)
+
+    found = []
     for sampler, relation in wanted:
         if arguments.only and f"{sampler} {relation}" not in arguments.only.split(","):
             continue
         audit = audited(sampler, relation, arguments.runs, confidence)
-        row = [sampler.name, relation, audit.claimed, audit.delta, audit.least, audit.runs, round(audit.seconds)]
-        print(table_of(columns, [row]).splitlines()[-1], flush=True)
-        convicted += [f"{sampler} {relation}"] if audit.convicted else []
-    for name in convicted:
-        print("CONVICTED", name)
-    return int(bool(convicted))
+        show(audit)
+        found += [f"CONVICTED {sampler} {relation}"] if audit.convicted else []
+    if not arguments.only or "broken" in arguments.only.split(","):
+        for audit in broken_audits(arguments.runs, confidence):
+            show(audit)
+            found += [] if audit.convicted else [f"NOT CONVICTED, but broken: {audit.sampler}"]
+    for line in found:
+        print(line)
+    return int(bool(found))
 
 
 # The command line ----------------------------------------------------------------------------------------------
@@ -154,7 +162,7 @@ def _replay_arguments(parser: argparse.ArgumentParser) -> None:
 def _audit_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--runs", type=int, default=10_000, help="of each sampler, on both tables together")
     parser.add_argument("--confidence", type=float, default=0.95, help="of all bounds together")
-    parser.add_argument("--only", default="", help="'sampler relation', several separated by commas")
+    parser.add_argument("--only", default="", help="'sampler relation' or 'broken', several separated by commas")
 
 
 #: Subcommand: what it does, and its arguments.

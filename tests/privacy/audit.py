@@ -36,8 +36,9 @@ from scipy import stats
 
 import pymc_dp as dp
 from pymc_dp import sampling
-from pymc_dp.release import Release
+from pymc_dp.release import Release, SecureNoise, door
 from pymc_dp.release.barker_correction import acceptance
+from pymc_dp.release.batches import drawn
 from pymc_dp.steps import free_hmc
 from pymc_dp.steps.base import DPStep
 
@@ -366,3 +367,41 @@ def all_audits(only: str = "") -> Iterator[tuple[Sampler, str]]:
         for relation in sampler.relations:
             if only in sampler.name:
                 yield audited_as, relation
+
+
+# Samplers that are broken on purpose ---------------------------------------------------------------------------
+
+
+class _QuarterOfTheNoise(SecureNoise):
+    """Adds a quarter of what was paid for."""
+
+    def add(self, integers: Any, scale: float) -> Any:
+        return super().add(integers, scale / 4)
+
+
+def _with_the_canary(batches: Any, entropy: Any, n_units: int) -> Any:
+    """Draw a batch that the first unit is always in."""
+    batch = drawn(batches, entropy, n_units)
+    return np.unique(np.append(batch[1:], 0))
+
+
+def _small_batches(budget: Any) -> DPStep:
+    return dp.DPSGHMC(clip_gradient=4.0, step_size=0.02, n_leapfrog=2, batch_size=10, budget=budget)
+
+
+def _hmc(budget: Any) -> DPStep:
+    return dp.DPHMC(clip_gradient=4.0, clip_log_ratio=4.0, step_size=0.05, n_leapfrog=2, budget=budget)
+
+
+#: Samplers, and how each is broken.
+BROKEN = [
+    (Sampler("hmc with a quarter of the noise", _hmc), (sampling, "SecureNoise", _QuarterOfTheNoise)),
+    (Sampler("sghmc with the canary in every batch", _small_batches), (door, "drawn", _with_the_canary)),
+]
+
+
+def broken_audits(runs: int, confidence: float, **settings: Any) -> Iterator[Audit]:
+    """Audit samplers that have to be convicted."""
+    for sampler, breaking in BROKEN:
+        broken = [lambda what=breaking: mock.patch.object(*what)]
+        yield audited(sampler, "substitute", runs, confidence, breaking=broken, **settings)
