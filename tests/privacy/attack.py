@@ -23,7 +23,8 @@ sys.path[:0] = [str(TESTS), str(TESTS / "steps"), str(TESTS / "privacy")]
 
 import numpy as np  # noqa: E402
 from audit import Audit, all_audits, audited, broken_audits  # noqa: E402
-from replay import neighbours_of, replay  # noqa: E402
+from neighbours import neighbours_of  # noqa: E402
+from replay import replay  # noqa: E402
 from zoo import GAUSSIAN, REGRESSION, ZOO, Case, samplers_for  # noqa: E402
 
 #: Where chains start, and how loud answers are that lead them on, in turn.

@@ -9,7 +9,8 @@ import pytest
 from conftest import QUIET, gaussian_data, gaussian_model
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from replay import Neighbour, replay
+from neighbours import Neighbour
+from replay import replay
 from test_nothing_leaks import canary_model
 
 import pymc_dp as dp

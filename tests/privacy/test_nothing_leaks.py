@@ -7,7 +7,8 @@ import numpy as np
 import pymc as pm
 import pytest
 from conftest import QUIET, gaussian_data, gaussian_model, hmc
-from replay import Neighbour, replay
+from neighbours import Neighbour
+from replay import replay
 
 import pymc_dp as dp
 from pymc_dp import sampling

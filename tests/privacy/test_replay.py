@@ -9,7 +9,8 @@ import numpy as np
 import pymc as pm
 import pytest
 from contributed import DPCrankNicolson
-from replay import Neighbour, neighbours_of, ordinary_rows, replay
+from neighbours import Neighbour, neighbours_of, ordinary_rows
+from replay import replay
 from zoo import (
     BY_NAME,
     GAUSSIAN,

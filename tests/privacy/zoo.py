@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 import numpy as np
 import pymc as pm
-from replay import Table
+from neighbours import Table
 from samplers import SAMPLERS, Sampler, regression, table
 
 import pymc_dp as dp

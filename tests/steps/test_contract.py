@@ -8,7 +8,8 @@ import pymc as pm
 import pytest
 import xarray as xr
 from conftest import QUIET
-from replay import Neighbour, replay
+from neighbours import Neighbour
+from replay import replay
 from samplers import CANARY, LABEL, SAMPLERS, regression, table
 
 import pymc_dp as dp
