@@ -107,6 +107,8 @@ class Expansion(Protocol):
         ...
 
 
+#: More than the roundings of a standard deviation: a sensitivity that is reached exactly needs the noise in full.
+_ROUNDING = 1.0 + 2.0**-50
 #: Whether a computation over rows overflows or is undefined shows nowhere: rows that are not finite are seen to.
 _silently = np.errstate(all="ignore")
 
@@ -360,7 +362,7 @@ class MeteredDoor:
     def _noisy_counts(self, counts: Sequence[int], terms: Sequence[int], noise_multiplier: float) -> Release:
         """Return each count divided by the number of terms that it is a sum of, with noise."""
         # One unit moves the mean of its indicators by at most 1 in every entry: sqrt(len) together.
-        noise_std = noise_multiplier * math.sqrt(len(counts))
+        noise_std = noise_multiplier * math.sqrt(len(counts)) * _ROUNDING
         noisy = []
         for count, n_terms in zip(counts, terms, strict=True):
             # A power of two of at most 1, so that the integers are exact.

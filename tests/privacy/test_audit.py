@@ -2,11 +2,13 @@
 
 One Gaussian release with noise multiplier m has, at its worst, the trade-off of telling N(0, 1) from N(1 / m, 1). The
 attacker's error rates bound that parameter from below; a bound above the claimed one convicts. Each audit convicts an
-honest door once in 1,000 runs.
+honest door once in 1,000 runs. Whole runs of samplers are audited by `audit.py`: here with few runs, and with ten
+thousand by ``attack.py audit``.
 """
 
 import numpy as np
 import pytest
+from audit import all_audits, audited, broken_audits, least_epsilon
 from conftest import gaussian_model
 from scipy import stats
 
@@ -57,3 +59,28 @@ def test_halved_noise_is_convicted(tables):
 def test_the_wrong_relation_is_convicted(tables):
     """Noise for adding or removing a row does not cover replacing one."""
     assert least_parameter(tables, SecureNoise(), relation="add-remove") > 1.0 / MULTIPLIER
+
+
+def test_a_bound_on_epsilon_holds_and_is_not_far_off():
+    """Randomised response: a bit that is turned with known probability."""
+    generator = np.random.default_rng(0)
+    truth, lie = (generator.random((2, 20_000)) < [[0.9], [0.1]]).astype(float)
+    exact = np.log(0.9 / 0.1)
+    assert 0.9 * exact < least_epsilon(truth, lie, 0.0, 0.999) <= exact
+    assert 0.9 * exact < least_epsilon(-lie, -truth, 0.0, 0.999) <= exact
+    assert least_epsilon(truth, truth[::-1], 0.0, 0.999) < 0.1
+    assert least_epsilon(truth, lie, 0.9, 0.999) == 0.0  # all of it is covered by delta
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["hmc", "sgld", "minibatch-penalty", "barker"])
+def test_samplers_are_not_convicted(name):
+    for sampler, relation in all_audits(name):
+        if sampler.name == name:
+            assert not audited(sampler, relation, 1000, 0.999).convicted
+
+
+@pytest.mark.slow
+def test_broken_samplers_are_convicted():
+    for audit in broken_audits(3000, 0.999):
+        assert audit.convicted, audit

@@ -6,14 +6,14 @@ from unittest import mock
 import numpy as np
 import pymc as pm
 import pytest
-import xarray as xr
 from conftest import QUIET, gaussian_data, gaussian_model
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from test_nothing_leaks import NoiseWithoutData, canary_model
+from neighbours import Neighbour
+from replay import replay
+from test_nothing_leaks import canary_model
 
 import pymc_dp as dp
-from pymc_dp import sampling
 from pymc_dp.release import MeteredDoor, door
 from pymc_dp.release.batches import BatchesWithoutReplacement, PoissonBatches, drawn
 from pymc_dp.rows import UnitLikelihood
@@ -23,49 +23,6 @@ BATCHES = {
     "add-remove": {"sampling_probability": 0.3},
     "substitute": {"batch_size": 60},
 }
-
-
-class Recorder:
-    """Replays batches, decisions and noisy answers of one run in another, and records what was noised."""
-
-    description = "test"
-    secure = False
-
-    def __init__(self):
-        self.runs, self.answers, self.batch = [], [], 0
-        self.generator = np.random.default_rng(0)
-
-    def begin(self):
-        self.runs.append([])
-        self.batch = 0
-
-    def words(self, count):
-        return np.random.default_rng([self.batch, 7]).integers(0, 2**64, size=count, dtype=np.uint64)
-
-    def add(self, integers, scale):
-        asked = self.runs[-1]
-        asked.append((integers.copy(), scale))
-        if len(self.answers) < len(asked):
-            noise = np.rint(self.generator.normal(scale=scale, size=integers.size)).astype(np.int64)
-            self.answers.append(integers + noise)
-        return self.answers[len(asked) - 1]
-
-    def for_chain(self, key):
-        return self
-
-
-@pytest.fixture
-def recorder(monkeypatch):
-    """One recorder for all runs; every batch has words of its own, the same in each run."""
-    recorder = Recorder()
-    monkeypatch.setattr(sampling, "SecureNoise", lambda: recorder)
-
-    def draw(batches, entropy, n_units):
-        recorder.batch += 1
-        return drawn(batches, entropy, n_units)
-
-    monkeypatch.setattr(door, "drawn", draw)
-    return recorder
 
 
 def step_of(name, budget, **settings):
@@ -81,62 +38,45 @@ def step_of(name, budget, **settings):
     return step_class(budget=budget, **(clip | own | on_batches | settings))
 
 
-def run(model, step, **options):
-    with model:
-        return pm.sample(draws=5, tune=2, chains=2, cores=1, step=step(), **(QUIET | {"random_seed": 1} | options))
-
-
-@pytest.mark.parametrize("replacement", [0.0, 1e6, -np.inf, np.nan, 1e308, 5e-324])
 @pytest.mark.parametrize("relation", ["substitute", "add-remove"])
 @pytest.mark.parametrize("name", ["sghmc", "sgld", "sgnht", "minibatch-penalty"])
-def test_neighbouring_tables_differ_by_no_more_than_was_paid_for(recorder, name, replacement, relation):
+def test_neighbouring_tables_differ_by_no_more_than_was_paid_for(name, relation):
     if name == "minibatch-penalty" and relation == "add-remove":
         pytest.skip("not accounted for under this relation")
-    if np.isnan(replacement):
-        replacement = np.finfo(float).max  # missing values are refused; this is as bad
     y = gaussian_data(N)
-    y[-1] = replacement  # the last unit: gaps before it are the same with and without it
-    neighbour = y[:-1] if relation == "add-remove" else np.append(y[:-1], 0.3)
-    plans = []
-    for table in (y, neighbour):
-        recorder.begin()
-        budget = dp.PrivacyBudget(500.0, 1e-6, relation)
-        run(gaussian_model(table), lambda budget=budget: step_of(name, budget))
-        plans.append(budget.history[0])
-    assert plans[0] == plans[1]
-    one, other = recorder.runs
-    assert len(one) == len(other) == sum(event.count for event in plans[0].releases)
-    events = plans[0].releases  # one for each iteration where steps decrease
-    found = 0
-    for place, ((before, scale), (after, same_scale)) in enumerate(zip(one, other, strict=True)):
-        assert scale == same_scale  # noise and grid know nothing of the number of units
-        moved = math.sqrt(sum(int(difference) ** 2 for difference in before - after))
-        assert moved * events[place % len(events)].noise_multiplier <= scale
-        found += moved > 0
-    assert 0 < found < len(one)  # it takes part in some batches, not in all
+    change, first = ("added", y[:-1]) if relation == "add-remove" else ("replaced", np.append(y[:-1], 0.3))
+    report = replay(
+        lambda rows: gaussian_model(rows["y"]),
+        {"y": first},
+        [
+            Neighbour({"y": np.append(y[:-1], odd)}, change, N - 1, f"{odd}")
+            for odd in (0.0, 1e6, -np.inf, np.nan, 1e308, 5e-324)
+        ],
+        lambda budget: step_of(name, budget),
+        relation=relation,
+        epsilon=500.0,
+        draws=5,
+        tune=2,
+    )
+    assert report.violations == []
+    plan = report.first.plan
+    assert len([each for each in report.first.requests if each.additions]) == sum(e.count for e in plan.releases)
+    for comparison in report.comparisons:  # it takes part in some batches, not in all
+        assert 0 < comparison.moved < comparison.releases
 
 
 @pytest.mark.parametrize("name", ["sghmc", "sgld", "sgnht"])
-def test_two_tables_with_the_same_releases_publish_the_same_tree(monkeypatch, name):
-    monkeypatch.setattr(sampling, "SecureNoise", SeededWithoutData)
-    trees = []
-    for offset in (0.0, 3.0):
-        budget = dp.PrivacyBudget(500.0, 1e-6, "add-remove")
-        tree = run(canary_model(offset), lambda budget=budget: step_of(name, budget, mass_matrix=None))
-        for node in tree.subtree:
-            node.attrs.pop("created_at", None)
-        trees.append(tree)
-    xr.testing.assert_identical(*trees)
-
-
-class SeededWithoutData(NoiseWithoutData):
-    """Draws batches as ever, and answers with noise alone."""
-
-    def words(self, count):
-        return np.random.default_rng(1).integers(0, 2**64, size=count, dtype=np.uint64)
-
-    def for_chain(self, key):
-        return SeededWithoutData(key[-1])
+def test_two_tables_with_the_same_releases_publish_the_same_tree(name):
+    report = replay(
+        lambda rows: canary_model(float(rows["offset"][0])),
+        {"offset": np.array([0.0])},
+        [Neighbour({"offset": np.array([3.0])}, "replaced", 0)],
+        lambda budget: step_of(name, budget, mass_matrix=None),
+        relation="add-remove",
+        epsilon=500.0,
+        real_loop=True,
+    )
+    assert report.comparisons[0].published_alike
 
 
 class NoNoise:

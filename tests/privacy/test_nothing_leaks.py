@@ -6,8 +6,9 @@ import pickle
 import numpy as np
 import pymc as pm
 import pytest
-import xarray as xr
 from conftest import QUIET, gaussian_data, gaussian_model, hmc
+from neighbours import Neighbour
+from replay import replay
 
 import pymc_dp as dp
 from pymc_dp import sampling
@@ -74,83 +75,39 @@ def test_no_private_input_is_in_the_tree(budget):
     assert "sampling_time" not in tree["posterior"].attrs
 
 
-class NoiseWithoutData:
-    """Answers every release with noise alone, so that nothing released knows the data."""
-
-    description = "test"
-    secure = False
-
-    def __init__(self, seed=0):
-        self.generator = np.random.default_rng(seed)
-
-    def add(self, integers, scale):
-        return np.rint(self.generator.normal(scale=scale, size=integers.size)).astype(np.int64)
-
-    def for_chain(self, key):
-        return NoiseWithoutData(key[-1])
-
-
 @pytest.mark.parametrize("clip_diagnostics", ["private", None])
-def test_two_tables_with_the_same_releases_publish_the_same_tree(monkeypatch, clip_diagnostics):
-    monkeypatch.setattr(sampling, "SecureNoise", NoiseWithoutData)
-    trees = []
-    for offset in (0.0, 3.0):
-        budget = dp.PrivacyBudget(5.0, 1e-6)
-        tree = run(canary_model(offset), budget, random_seed=1, clip_diagnostics=clip_diagnostics)
-        for node in tree.subtree:
-            node.attrs.pop("created_at", None)
-        trees.append(tree)
-    xr.testing.assert_identical(*trees)
+def test_two_tables_with_the_same_releases_publish_the_same_tree(clip_diagnostics):
+    report = replay(
+        lambda rows: canary_model(float(rows["offset"][0])),
+        {"offset": np.array([0.0])},
+        [Neighbour({"offset": np.array([3.0])}, "replaced", 0)],
+        lambda **shared: hmc(clip_diagnostics=clip_diagnostics, **shared),
+        real_loop=True,
+    )
+    assert report.comparisons[0].published_alike
 
 
-class Recorder:
-    """Replays one run's noisy answers in a second run, and records what each would have been noised."""
-
-    description = "test"
-    secure = False
-
-    def __init__(self):
-        self.runs = []
-        self.answers = []
-        self.generator = np.random.default_rng(0)
-
-    def begin(self):
-        self.runs.append([])
-
-    def add(self, integers, scale):
-        asked = self.runs[-1]
-        asked.append((integers.copy(), scale))
-        if len(self.answers) < len(asked):
-            noise = np.rint(self.generator.normal(scale=scale, size=integers.size)).astype(np.int64)
-            self.answers.append(integers + noise)
-        return self.answers[len(asked) - 1]
-
-    def for_chain(self, key):
-        return self
-
-
-@pytest.mark.parametrize("replacement", [0.0, 1e6, -np.inf, np.inf, 1e308, 5e-324])
 @pytest.mark.parametrize("relation", ["substitute", "add-remove"])
-def test_neighbouring_tables_differ_by_no_more_than_the_declared_sensitivity(monkeypatch, replacement, relation):
-    recorder = Recorder()
-    monkeypatch.setattr(sampling, "SecureNoise", lambda: recorder)
+def test_neighbouring_tables_differ_by_no_more_than_the_declared_sensitivity(relation):
     y = gaussian_data(200)
-    y[17] = replacement
-    neighbour = np.delete(y, 17) if relation == "add-remove" else np.where(np.arange(200) == 17, 0.3, y)
-    budgets = []
-    for table in (y, neighbour):
-        recorder.begin()
-        budget = dp.PrivacyBudget(5.0, 1e-6, relation)
-        run(gaussian_model(table), budget, random_seed=1)
-        budgets.append(budget)
-    one, other = recorder.runs
-    assert len(one) == len(other)  # the same releases in the same order: control flow does not depend on the row
-    cost = 0.0
-    for (before, scale), (after, same_scale) in zip(one, other, strict=True):
-        assert scale == same_scale
-        moved = sum(int(difference) ** 2 for difference in before - after)
-        cost += moved / (2 * scale**2)
-    assert 0.0 < cost <= budgets[0].history[0].rho
+    without = {"y": np.delete(y, 17)}
+    neighbours = [
+        Neighbour({"y": np.where(np.arange(200) == 17, odd, y)}, "replaced", 17, f"{odd}")
+        if relation == "substitute"
+        else Neighbour({"y": np.insert(without["y"], 17, odd)}, "added", 17, f"{odd}")
+        for odd in (0.0, 1e6, -np.inf, np.inf, 1e308, 5e-324)
+    ]
+    report = replay(
+        lambda rows: gaussian_model(rows["y"]),
+        {"y": y} if relation == "substitute" else without,
+        neighbours,
+        hmc,
+        relation=relation,
+        epsilon=5.0,
+        real_loop=True,
+    )
+    assert report.violations == []
+    assert all(comparison.moved for comparison in report.comparisons)
 
 
 def test_seeds_of_the_sampler_do_not_reach_the_noise(monkeypatch):

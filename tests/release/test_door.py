@@ -1,5 +1,6 @@
 import functools
 import math
+from fractions import Fraction
 
 import numpy as np
 import pytest
@@ -214,3 +215,21 @@ def test_rows_that_overflow_warn_nowhere():
     opened = MeteredDoor(Rows(), SecureNoise(), "add-remove", {"gradient": 1}, {"gradient": 1.0}, scheduled=[event])
     with np.errstate(all="raise"):
         opened.batch_gradient(THETA, 1.0, 1.0, PoissonBatches(0.01), counted=False)
+
+
+@pytest.mark.parametrize("relation", ["substitute", "add-remove"])
+def test_a_unit_that_moves_every_count_is_paid_for_to_the_last_bit(relation):
+    """One unit moves each mean by at most 1, all of them together: noise that is rounded down is too little."""
+    for multiplier in np.random.default_rng(0).uniform(3.0, 50.0, size=200):
+        noise = SilentNoise()
+        opened = door(noise=noise, relation=relation)
+        for place in range(2):
+            opened.gradient(THETA, 5.0, 3.0)
+            opened.log_ratio(THETA, THETA + place + 1, 0.7, 3.0)
+        del noise.asked[:]
+        counts = opened.clip_counts(float(multiplier))
+        cost = Fraction(0)
+        for (integers, scale), mean in zip(noise.asked, counts.value, strict=True):
+            one = Fraction(int(integers[0])) / Fraction(mean)  # what moves the mean by 1, in steps
+            cost += (one / Fraction(scale)) ** 2
+        assert cost * Fraction(float(multiplier)) ** 2 <= 1

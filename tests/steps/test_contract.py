@@ -8,10 +8,11 @@ import pymc as pm
 import pytest
 import xarray as xr
 from conftest import QUIET
+from neighbours import Neighbour
+from replay import replay
 from samplers import CANARY, LABEL, SAMPLERS, regression, table
 
 import pymc_dp as dp
-from pymc_dp import sampling
 from pymc_dp.release import MeteredDoor
 
 pytestmark = pytest.mark.parametrize("sampler", SAMPLERS, ids=repr)
@@ -95,80 +96,49 @@ def test_no_private_input_is_in_the_tree(sampler):
     assert CANARY not in tree["posterior"]["slope"].values
 
 
-class NoiseWithoutData:
-    """Answers every release with noise alone, so that nothing released knows the data."""
-
-    def __init__(self, seed=0):
-        self.generator = np.random.default_rng(seed)
-
-    def add(self, integers, scale):
-        return np.rint(self.generator.normal(scale=scale, size=integers.size)).astype(np.int64)
-
-    def words(self, count):
-        return self.generator.integers(0, 2**64, size=count, dtype=np.uint64)
-
-    def for_chain(self, key):
-        return NoiseWithoutData(list(key))
+ODD = {"above": 1e6, "below": -np.inf, "huge": 1e308}
 
 
-def test_two_tables_with_the_same_releases_publish_the_same_tree(sampler, monkeypatch):
-    if sampler.name == "barker":
-        pytest.skip("a decision is no number with noise added: see test_barker")
-    monkeypatch.setattr(sampling, "SecureNoise", NoiseWithoutData)
-    trees = []
-    for offset in (0.0, 3.0):
-        tree = run(sampler, data=table(offset=offset), random_seed=1)
-        for node in tree.subtree:
-            node.attrs.pop("created_at", None)
-        trees.append(tree)
-    xr.testing.assert_identical(*trees)
-
-
-class Recorder:
-    """Replays one run's noisy answers in a second run, and records what each would have been noised."""
-
-    def __init__(self):
-        self.runs = []
-        self.answers = []
-        self.generator = np.random.default_rng(0)
-
-    def add(self, integers, scale):
-        asked = self.runs[-1]
-        asked.append((integers.copy(), scale))
-        if len(self.answers) < len(asked):
-            noise = np.rint(self.generator.normal(scale=scale, size=integers.size)).astype(np.int64)
-            self.answers.append(integers + noise)
-        return self.answers[len(asked) - 1]
-
-    def for_chain(self, key):
-        return self
-
-
-@pytest.mark.parametrize("replacement", [1e6, -np.inf, 1e308])
+@pytest.mark.parametrize("odd", ODD)
 @pytest.mark.parametrize("relation", ["substitute", "add-remove"])
-def test_neighbours_move_every_release_by_no_more_than_declared(sampler, relation, replacement, monkeypatch):
+def test_neighbours_move_every_release_by_no_more_than_declared(sampler, relation, odd):
+    """With PyMC's own loop; tests/privacy/test_replay.py has more neighbours and models."""
     if relation not in sampler.relations:
         pytest.skip("not accounted for under this relation")
-    if sampler.on_batches:
-        pytest.skip("neighbours have to draw the same batches: tests/privacy/test_batch_releases.py")
-    recorder = Recorder()
-    monkeypatch.setattr(sampling, "SecureNoise", lambda: recorder)
     x, y = table()
-    y[17] = replacement
-    neighbour = (x, np.where(np.arange(len(y)) == 17, 0.3, y))
+    y[17] = ODD[odd]
+    neighbour = {"x": x, "y": np.where(np.arange(len(y)) == 17, 0.3, y)}
     if relation == "add-remove":
-        neighbour = (np.delete(x, 17), np.delete(y, 17))
-    for data in ((x, y), neighbour):
-        recorder.runs.append([])
-        budget = budget_of(sampler, relation)
-        run(sampler, data=data, budget=budget, random_seed=1)
-    one, other = recorder.runs
-    assert len(one) == len(other)  # control flow does not depend on the row
-    cost = 0.0
-    for (before, scale), (after, same_scale) in zip(one, other, strict=True):
-        assert scale == same_scale
-        cost += sum(int(difference) ** 2 for difference in before - after) / (2 * scale**2)
-    assert 0.0 < cost <= budget.history[0].rho
+        neighbour = {"x": np.delete(x, 17), "y": np.delete(y, 17)}
+    change = "replaced" if relation == "substitute" else "removed"
+    report = replay(
+        lambda rows: regression(rows["x"], rows["y"]),
+        {"x": x, "y": y},
+        [Neighbour(neighbour, change, 17)],
+        sampler,
+        relation=relation,
+        draws=DRAWS,
+        tune=TUNE,
+        real_loop=True,
+    )
+    assert report.violations == []
+    assert report.moved
+
+
+def test_two_tables_with_the_same_releases_publish_the_same_tree(sampler):
+    """Any two tables: every row is another one."""
+    first, other = ({"x": x, "y": y} for x, y in (table(), table(offset=3.0)))
+    report = replay(
+        lambda rows: regression(rows["x"], rows["y"]),
+        first,
+        [Neighbour(other, "replaced", 0)],
+        sampler,
+        relation=sampler.relations[0],
+        draws=DRAWS,
+        tune=TUNE,
+        real_loop=True,
+    )
+    assert report.comparisons[0].published_alike
 
 
 def draws(tree):

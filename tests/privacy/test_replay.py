@@ -1,0 +1,402 @@
+"""Every sampler is replayed on neighbours; and the replay sees the faults that it is there for."""
+
+import functools
+import itertools
+import warnings
+from unittest import mock
+
+import numpy as np
+import pymc as pm
+import pytest
+from contributed import DPCrankNicolson
+from neighbours import Neighbour, neighbours_of, ordinary_rows
+from replay import replay
+from zoo import (
+    BY_NAME,
+    GAUSSIAN,
+    PERSONS,
+    REGRESSION,
+    SIMULATING,
+    TWO_ON_BATCHES,
+    ZOO,
+    Case,
+    surrogate,
+)
+
+import pymc_dp as dp
+from pymc_dp import sampling
+from pymc_dp.release import MeteredDoor
+from pymc_dp.release import door as door_module
+from pymc_dp.release.batches import drawn
+from pymc_dp.release.meter import Meter
+from pymc_dp.rows import kernels, likelihood
+from pymc_dp.rows.clipped_sum import ClippedSum
+from pymc_dp.rows.likelihood import UnitLikelihood
+
+#: Where chains start, and how loud the answers are that lead them on: near, far, and driven far.
+PLACES = ({}, {"start_scale": 30.0}, {"loudness": 300.0}, {"start_scale": 1e3, "loudness": 1e-3})
+
+
+def replayed(case, sampler, relation, count, *, seed=0, **settings):
+    rng = np.random.default_rng(seed)
+    table = case.table(rng)
+    neighbours = neighbours_of(table, relation, rng, count, case.unit)
+    settings = {"epsilon": 50.0, "unit_index": case.unit, "relation": relation, "seed": seed} | settings
+    return replay(case.build, table, neighbours, sampler, **settings)
+
+
+def clean(report):
+    assert not report.refused
+    assert report.violations == []
+    assert report.moved  # else nothing was compared
+    return True
+
+
+def combinations(samplers):
+    return [
+        pytest.param(sampler, relation, id=f"{sampler}-{relation}")
+        for sampler in samplers
+        for relation in sampler.relations
+    ]
+
+
+EVERY = [*BY_NAME.values(), TWO_ON_BATCHES]
+
+
+@pytest.mark.parametrize(("sampler", "relation"), combinations(EVERY))
+def test_every_sampler(sampler, relation):
+    for seed, place in enumerate(PLACES):
+        report = replayed(REGRESSION, sampler, relation, 3, seed=seed, **place)
+        assert clean(report)
+        if sampler.on_batches and sampler.name != "barker":  # it takes part in some batches, not in all
+            assert report.moved < sum(each.releases for each in report.comparisons)
+
+
+@pytest.mark.parametrize(("sampler", "relation"), combinations([BY_NAME[name] for name in ("hmc", "sgld", "barker")]))
+def test_all_of_the_declared_sensitivity_is_reached_and_no_more(sampler, relation):
+    """Rows that are clipped, in opposite directions: the sum moves by all that is paid for."""
+    table = REGRESSION.table(None)
+    table["x"][17], table["y"][17] = 1.0, 1e9
+    opposite = {name: values.copy() for name, values in table.items()}
+    opposite["y"][17] = -1e9
+    change = "replaced"
+    if relation == "add-remove":
+        opposite, change = {name: np.delete(values, 17) for name, values in table.items()}, "removed"
+    report = replay(
+        REGRESSION.build, table, [Neighbour(opposite, change, 17)], sampler, relation=relation, draws=20, epsilon=99.0
+    )
+    assert clean(report)
+    assert report.comparisons[0].largest > (0.02 if sampler.name == "barker" else 0.998)
+
+
+FEW = [BY_NAME[name] for name in ("hmc", "sgld", "minibatch-penalty", "barker")]
+
+
+@pytest.mark.parametrize("case", ZOO, ids=repr)
+@pytest.mark.parametrize(("sampler", "relation"), combinations(FEW))
+def test_models_of_many_kinds(case, sampler, relation):
+    assert clean(replayed(case, sampler, relation, 4))
+
+
+@pytest.mark.parametrize("case", [ZOO[0], ZOO[1], PERSONS], ids=repr)
+def test_functions_of_rows_without_loops_of_their_own(case):
+    for sampler in FEW:
+        for relation in sampler.relations:
+            assert clean(replayed(case, sampler, relation, 3, lower=False))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("case", ZOO, ids=repr)
+@pytest.mark.parametrize("lower", [True, False], ids=["loops", "no-loops"])
+def test_expansions_of_models_of_many_kinds(case, lower):
+    for order in (1, 2):
+        assert clean(replayed(case, surrogate(case, order), "substitute", 3, lower=lower))
+
+
+def test_expansions():
+    assert clean(replayed(PERSONS, surrogate(PERSONS, 2), "substitute", 3))
+    assert clean(replayed(ZOO[1], surrogate(ZOO[1], 1), "substitute", 3))
+    assert clean(replayed(GAUSSIAN, SIMULATING, "substitute", 3))
+
+
+def test_graphs_that_differ_are_compiled_anew():
+    """A table that is written into the likelihood shows, though compiled functions are used again."""
+
+    def build(rows):
+        with pm.Model() as model:
+            pm.Normal("y", pm.Normal("mu") + float(rows["y"].mean()), 1.0, observed=rows["y"])
+        return model
+
+    leaking, rng = Case("leaking", build, GAUSSIAN.table), np.random.default_rng(0)
+    table = leaking.table(rng)
+    neighbour = far_out(leaking, table, "substitute", rng, 1.0)
+    report = replay(leaking.build, table, [neighbour], BY_NAME["hmc"], epsilon=50.0)
+    assert any("moved" in violation for violation in report.violations)
+
+
+# Faults, each of which the replay has to see -----------------------------------------------------------------------
+
+
+class BranchesOnAnExactValue(DPCrankNicolson):
+    """Goes another way where the exact sum is even."""
+
+    def transition(self, theta):
+        found = super().transition(theta)
+        exact = self._open_door()._rows.clipped_gradient(theta, 4.0, 2.0**-40).integers
+        found.theta = found.theta + 1e-3 * (int(exact[0]) % 2)
+        return found
+
+
+class BoundFromRows(DPCrankNicolson):
+    """Asks for a bound that one row decides."""
+
+    def transition(self, theta):
+        logs = self._open_door()._rows.all_log_likelihoods(theta)
+        self.clip_log_ratio = 4.0 * (1.0 + 1e-9 * float(np.nanmax(np.nan_to_num(logs, posinf=0.0, neginf=0.0))))
+        return super().transition(theta)
+
+
+class PublishesAnExactCount(DPCrankNicolson):
+    """Puts an exact statistic beside the released ones."""
+
+    def transition(self, theta):
+        found = super().transition(theta)
+        exact = self._open_door()._rows.clipped_gradient(theta, 1.0, 2.0**-40).n_clipped
+        found.stats["acceptance_rate"] = float(exact)
+        return found
+
+
+class OneReleaseMoreForLongRows(DPCrankNicolson):
+    """Asks once more where a row is clipped."""
+
+    def transition(self, theta):
+        found = super().transition(theta)
+        if self._open_door()._rows.clipped_gradient(theta, 50.0, 2.0**-40).n_clipped:
+            self.release_log_ratio(theta, theta + 1.0, 1.0)
+        return found
+
+
+def contributed(step_class):
+    return lambda **shared: step_class(clip_log_ratio=4.0, beta=0.05, **shared)
+
+
+def patched(target, name, new):
+    return lambda: mock.patch.object(target, name, new)
+
+
+def clips_the_sum(rows, theta, bound, grid, *, units=None, blocks=None):
+    """The sum is clipped as a whole, to what n units may contribute."""
+    found = real_gradient(rows, theta, 1e6, grid, units=units, blocks=blocks)
+    most = rows.n_units * bound / grid
+    length = float(np.linalg.norm(found.integers.astype(float)))
+    shorter = np.trunc(found.integers * min(1.0, most / max(length, 1.0))).astype(np.int64)
+    return ClippedSum(shorter, grid, bound, found.n_clipped)
+
+
+real_gradient = UnitLikelihood.clipped_gradient
+
+
+def clips_rows_of_units(rows, *arguments, **options):
+    """Each row of a unit is clipped by itself."""
+    alone = rows.on_rows(rows._data)
+    return real_gradient(alone, *arguments, **{name: value for name, value in options.items() if name != "units"})
+
+
+def forgets_the_batch(rows, *arguments, units=None, **options):
+    return real_gradient(rows, *arguments, **options)
+
+
+def raises_on_infinity(rows, theta, *arguments, **options):
+    if not np.isfinite(rows.all_log_likelihoods(theta)).all():
+        raise FloatingPointError("A row is not finite.")
+    return real_gradient(rows, theta, *arguments, **options)
+
+
+def warns_of_infinity(rows, theta, *arguments, **options):
+    if not np.isfinite(rows.all_log_likelihoods(theta)).all():
+        warnings.warn("A row is not finite.", RuntimeWarning, stacklevel=2)
+    return real_gradient(rows, theta, *arguments, **options)
+
+
+def keeps_what_is_not_finite(squares, bound, factors):
+    factors[:] = np.where(np.isfinite(squares), np.minimum(1.0, bound / np.sqrt(squares)), 1.0)
+    return int(np.sum(factors < 1.0))
+
+
+def largest_entry_for_norm(block, squares):
+    squares += (block**2).max(axis=1)
+
+
+def half_of_what_a_replacement_moves(self, relation):
+    return self.bound
+
+
+def quieter(released):
+    @functools.wraps(released)
+    def with_less_noise(door, kind, clipped_sum, noise_multiplier, *where):
+        return released(door, kind, clipped_sum, 0.5 * noise_multiplier, *where)
+
+    return with_less_noise
+
+
+def loose_log_ratios(rows, theta, theta_new, bound, grid, units):
+    return real_log_ratios(rows, theta, theta_new, 15.0 * bound, grid, units)
+
+
+real_log_ratios = UnitLikelihood.clipped_log_ratios
+
+
+def spends_nothing(self, kind, noise_multiplier, batches=None):
+    return None
+
+
+def half_the_multiplier(step, kind):
+    return 0.5 * step._authorised().noise_multipliers[kind]
+
+
+def counts_weigh_more(bound, grid):
+    return round(0.5 * bound / grid)
+
+
+def draws_by_the_clock(batches, entropy, n_units):
+    return np.sort((drawn(batches, entropy, n_units) + next(_CLOCK)) % n_units)
+
+
+_CLOCK = itertools.count()
+
+
+HMC, SGLD, CONTRIBUTED = BY_NAME["hmc"], BY_NAME["sgld"], BY_NAME["contributed"]
+FAULTS = {
+    "branches on an exact value": (REGRESSION, contributed(BranchesOnAnExactValue), {}, "theta"),
+    "bound from rows": (REGRESSION, contributed(BoundFromRows), {}, "has another bound"),
+    "exact count published": (REGRESSION, contributed(PublishesAnExactCount), {}, "another tree"),
+    "more requests for long rows": (REGRESSION, contributed(OneReleaseMoreForLongRows), {}, "request|BudgetExceeded"),
+    "sum clipped": (GAUSSIAN, HMC, {"breaking": (UnitLikelihood, "clipped_gradient", clips_the_sum)}, "moved"),
+    "rows of units clipped": (
+        PERSONS,
+        HMC,
+        {"breaking": (UnitLikelihood, "clipped_gradient", clips_rows_of_units)},
+        "moved",
+    ),
+    "batch forgotten": (
+        REGRESSION,
+        SGLD,
+        {"breaking": (UnitLikelihood, "clipped_gradient", forgets_the_batch)},
+        "not in its batch",
+    ),
+    "raises": (REGRESSION, HMC, {"breaking": (UnitLikelihood, "clipped_gradient", raises_on_infinity)}, "ended with"),
+    "warns": (REGRESSION, HMC, {"breaking": (UnitLikelihood, "clipped_gradient", warns_of_infinity)}, "warnings"),
+    "NaN kept": (
+        REGRESSION,
+        HMC,
+        {"breaking": (kernels, "clip_factors", keeps_what_is_not_finite), "lower": False},
+        "moved",
+    ),
+    "wrong norm": (
+        ZOO[2],
+        HMC,
+        {"breaking": (kernels, "add_squares", largest_entry_for_norm), "lower": False},
+        "moved",
+    ),
+    "half the sensitivity": (
+        GAUSSIAN,
+        HMC,
+        {"breaking": (ClippedSum, "sensitivity", half_of_what_a_replacement_moves)},
+        "moved",
+    ),
+    "half the noise": (
+        GAUSSIAN,
+        HMC,
+        {"breaking": (MeteredDoor, "_released", quieter(MeteredDoor._released))},
+        "moved",
+    ),
+    "log-ratios of a decision hardly clipped": (
+        GAUSSIAN,
+        BY_NAME["barker"],
+        {"breaking": (UnitLikelihood, "clipped_log_ratios", loose_log_ratios)},
+        "moved",
+    ),
+    "counts that ride along weigh more": (
+        GAUSSIAN,
+        SGLD,
+        {"breaking": (door_module, "count_weight", counts_weigh_more), "relation": "add-remove"},
+        "moved",
+    ),
+    "batches that words do not decide": (
+        REGRESSION,
+        SGLD,
+        {"breaking": (door_module, "drawn", draws_by_the_clock)},
+        "another batch",
+    ),
+    "less noise than was paid for": (
+        REGRESSION,
+        HMC,
+        {"breaking": (dp.DPHMC, "_noise_multiplier", half_the_multiplier), "unmetered": True},
+        "less noise than was paid for",
+    ),
+}
+
+
+@pytest.mark.parametrize("fault", FAULTS)
+def test_a_fault_is_seen(fault):
+    case, make_step, settings, message = FAULTS[fault]
+    settings = dict(settings)
+    relation = settings.pop("relation", "substitute")
+    patches = [patched(*settings.pop("breaking"))] if "breaking" in settings else []
+    if settings.pop("unmetered", False):
+        patches.append(patched(Meter, "spend", spends_nothing))
+    rng = np.random.default_rng(3)
+    table = case.table(rng)
+    extreme = [far_out(case, table, relation, rng, sign) for sign in (1.0, 0.0, np.inf, np.nan)]
+    report = replay(
+        case.build,
+        far_out(case, table, "substitute", rng, -1.0).table if relation == "substitute" else table,
+        extreme,
+        make_step,
+        relation=relation,
+        unit_index=case.unit,
+        epsilon=50.0,
+        draws=8,
+        patches=patches,
+        **settings,
+    )
+    assert not report.refused
+    found = [violation for violation in report.violations if any(each in violation for each in message.split("|"))]
+    assert found, report.violations
+
+
+def far_out(case, table, relation, rng, sign):
+    """Replace a unit by one that is clipped whatever the bound, or add it."""
+    changed = {name: values.copy() for name, values in table.items()}
+    known, rows_of = np.unique(table[case.unit], return_counts=True) if case.unit else (None, None)
+    whose = known[np.argmax(rows_of)] if case.unit else None
+    mine = np.flatnonzero(table[case.unit] == whose) if case.unit else np.array([0])
+    if relation == "add-remove":
+        fresh = ordinary_rows(table, 1, rng)
+        changed = {name: np.concatenate([values, fresh[name]]) for name, values in table.items()}
+        mine = np.array([len(changed["y"]) - 1])
+    value = sign * 1e9 if abs(sign) == 1.0 else sign
+    if changed["y"].dtype.kind == "f":
+        changed["y"][mine] = value
+    else:
+        changed["x"][mine] = value
+    place = int(np.argmax(rows_of)) if case.unit else int(mine[0])
+    return Neighbour(changed, "added" if relation == "add-remove" else "replaced", place, f"{value} at {mine}")
+
+
+def test_a_run_that_is_refused_says_so():
+    def mixes(rows):
+        with pm.Model() as model:
+            y = pm.Data("y", rows["y"])
+            pm.Normal("z", pm.Normal("mu") + y.mean(), 1.0, observed=rows["y"])
+        return model
+
+    report = replayed(Case("mixing", mixes, GAUSSIAN.table), HMC, "substitute", 2)
+    assert "UnsupportedModel" in report.refused
+    assert report.comparisons == []
+
+
+def test_patches_do_not_outlive_a_run():
+    before = [sampling.SecureNoise, sampling._pymc_sample, MeteredDoor.gradient, likelihood.RowFunctions]
+    replayed(GAUSSIAN, HMC, "substitute", 1)
+    assert [sampling.SecureNoise, sampling._pymc_sample, MeteredDoor.gradient, likelihood.RowFunctions] == before
