@@ -90,7 +90,7 @@ class DPBarker(TemperedBatches):
         clip_diagnostics: Any = None,
         **shared: Any,
     ) -> None:
-        if clip_diagnostics == "private":
+        if isinstance(clip_diagnostics, str) and clip_diagnostics == "private":
             raise InvalidArgument("DPBarker releases decisions only: clip_diagnostics must be None or 'exact'.")
         super().__init__(vars, clip_diagnostics=clip_diagnostics, **shared)
         _validate.whole("batch_size", self.batch_size, at_least=_SMALLEST_BATCH)
