@@ -272,6 +272,16 @@ def test_a_plan_s_own_figures_are_not_trusted():
     assert len(budget.history) == 1
 
 
+def test_a_reserved_run_is_accounted_at_its_own_delta():
+    budget = dp.PrivacyBudget(2.0, 1e-6, "add-remove")
+    plan = budget.plan(SampledStep(0.5), draws=20)
+    with pytest.raises(dp.InvalidArgument, match="cost more"):
+        budget.charge(dataclasses.replace(plan, delta=plan.delta / 2))
+    with pytest.raises(dp.InvalidArgument, match="cost more"):
+        budget.charge(dataclasses.replace(plan, epsilon=plan.epsilon * 0.99))
+    budget.charge(plan)
+
+
 def test_barker_runs_have_noise_that_is_given():
     class Barker(FakeStep):
         def release_requests(self, tune, draws):

@@ -286,6 +286,8 @@ class DPStep(BlockedStep):
             self.vars = model.value_vars if chosen is None else get_value_vars_from_user_vars(chosen, model)
         except (AttributeError, KeyError, TypeError, ValueError):
             raise InvalidArgument("vars names a variable that is no free variable of the model.") from None
+        if not self.vars:
+            raise InvalidArgument("vars names no variable.")
         self.parameters = ParameterVector(model)
         moved = {var.name for var in self.vars}
         #: Which value variables the step moves, and where their entries stand in the whole vector.

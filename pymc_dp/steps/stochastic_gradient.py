@@ -58,7 +58,12 @@ class StepSizes:
         if len(pair) != 2:
             raise InvalidArgument("step_size must be a number, or a pair of the first step and its decay.")
         scale = required("step_size", pair[0], "a small part of the posterior's narrowest standard deviation")
-        return cls(scale, _validate.not_negative("the decay of step_size", pair[1]))
+        decay = _validate.not_negative("the decay of step_size", pair[1])
+        if decay > 1.0:
+            raise InvalidArgument(
+                f"the decay of step_size must be at most 1, but is {decay:g}: such steps end too soon."
+            )
+        return cls(scale, decay)
 
     def at(self, iteration: int) -> float:
         """Return the step size of an iteration, counted from 1."""

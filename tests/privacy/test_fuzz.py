@@ -12,7 +12,13 @@ import pymc as pm
 import pytest
 
 import pymc_dp as dp
-from pymc_dp.accounting import WithoutReplacementGaussianReleases, account, gaussian_rho
+from pymc_dp.accounting import (
+    GaussianReleases,
+    PoissonGaussianReleases,
+    WithoutReplacementGaussianReleases,
+    account,
+    gaussian_rho,
+)
 
 
 def test_random_arguments_meet_documented_errors_only():
@@ -114,6 +120,7 @@ def test_numbers_beyond_floating_point_are_refused(model, number):
         {"reuse_gradient": np.ones(2)},
         {"vars": 3},
         {"vars": []},
+        {"vars": {}},
         {"vars": [3]},
         {"vars": [None]},
     ],
@@ -145,6 +152,22 @@ def test_step_sizes_that_decay_are_counted(model):
         )
     with pytest.raises(dp.InvalidArgument, match="decay"):
         step.budget.plan(step, draws=10**8)
+
+
+@pytest.mark.parametrize("noise_multiplier", [1e-151, 5e-324])
+def test_noise_whose_square_vanishes_is_refused(noise_multiplier):
+    for make in (
+        lambda: GaussianReleases("gradient", 1, noise_multiplier),
+        lambda: PoissonGaussianReleases("gradient", 1, noise_multiplier, 0.1),
+        lambda: WithoutReplacementGaussianReleases("gradient", 1, noise_multiplier, 5, 100),
+    ):
+        with pytest.raises(dp.InvalidArgument, match="too small"):
+            make()
+
+
+def test_steps_that_end_too_soon_are_refused(model):
+    with model, pytest.raises(dp.InvalidArgument, match="decay"):
+        dp.DPSGLD(budget=dp.PrivacyBudget(1.0, 1e-6), clip_gradient=1.0, step_size=(1.0, 1.5), batch_size=5)
 
 
 def test_an_epsilon_without_any_protection_is_refused():

@@ -89,6 +89,24 @@ def test_a_release_without_noise_never_leaves(bound):
         door(noise=SecureNoise()).gradient(THETA, bound, 3.0)
 
 
+@pytest.mark.parametrize("relation", ["substitute", "add-remove"])
+def test_the_grid_knows_no_protected_number_of_units(relation):
+    grids = []
+    for n_units in (10, 10**8):  # so many that exact sums would need a coarser grid
+        rows = FakeRows()
+        rows.n_units = n_units
+        noise = SilentNoise()
+        release = door(rows, noise, relation).gradient(THETA, 1.0, 3.0)
+        grids.append(release.value[0] / noise.asked[0][0][0])
+    assert (grids[0] == grids[1]) == (relation == "add-remove")
+
+
+def test_what_weights_take_off_needs_a_public_number_of_units():
+    centre = Centre(THETA, np.eye(2), 1.0)
+    with pytest.raises(PrivacyError, match="protected"):
+        door(relation="add-remove", excess=1).excess(centre, 3.0)
+
+
 def test_clip_counts_are_means_with_noise_for_their_windows():
     noise = SilentNoise()
     opened = door(noise=noise, gradient=5)
