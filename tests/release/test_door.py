@@ -191,6 +191,23 @@ def test_a_batch_object_of_the_samplers_own_is_refused(relation):
     assert "learned" not in batches.__dict__
 
 
+def test_every_release_is_of_a_fresh_batch():
+    """Composition asks for it; two batches of these are alike once in 10**23 runs."""
+    drawn = []
+
+    class Rows(FakeRows):
+        def clipped_gradient(self, theta, bound, grid, *, units=None, blocks=None):
+            drawn.append(tuple(units))
+            return ClippedSum(np.array([0, 0]), grid, bound, 0)
+
+    batches = BatchesWithoutReplacement(10, 1000)
+    event = batches.releases("gradient", 3, 1.0)
+    opened = MeteredDoor(Rows(), SecureNoise(), "substitute", {"gradient": 3}, {}, scheduled=[event])
+    for _ in range(3):
+        opened.batch_gradient(THETA, 1.0, 1.0, batches, counted=False)
+    assert len(set(drawn)) == 3
+
+
 class Changing(Centre):
     """Asks for weights by one bound and for noise by another."""
 
