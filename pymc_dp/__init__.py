@@ -7,6 +7,7 @@ from pymc_dp import sampling as _sampling
 from pymc_dp.budget import Plan, PrivacyBudget
 from pymc_dp.exceptions import (
     BudgetExceeded,
+    BudgetFileError,
     InvalidArgument,
     NoPlan,
     PrivacyError,
@@ -36,6 +37,7 @@ __all__ = [
     "DPSGLD",
     "DPSGNHT",
     "BudgetExceeded",
+    "BudgetFileError",
     "DPBarker",
     "DPMinibatchPenalty",
     "DPPenalty",

@@ -4,6 +4,8 @@ import math
 import numbers
 from typing import Any
 
+import numpy as np
+
 from pymc_dp.exceptions import InvalidArgument
 
 
@@ -11,7 +13,10 @@ def real(name: str, value: Any) -> float:
     """Return `value` as a finite Python float, or raise `InvalidArgument`."""
     if isinstance(value, bool) or not isinstance(value, numbers.Real):
         raise InvalidArgument(f"{name} must be a real number, but is a {type(value).__name__}.")
-    number = float(value)
+    try:
+        number = float(value)
+    except OverflowError:
+        raise InvalidArgument(f"{name} is too large for a floating-point number.") from None
     if not math.isfinite(number):
         raise InvalidArgument(f"{name} must be finite, but is {number}.")
     return number
@@ -61,6 +66,15 @@ def whole(name: str, value: Any, *, at_least: int) -> int:
 
 def choice(name: str, value: Any, allowed: tuple[Any, ...]) -> Any:
     """Return `value` if it is one of `allowed`, or raise `InvalidArgument`."""
-    if not any(value is option or value == option for option in allowed):
-        raise InvalidArgument(f"{name} must be one of {', '.join(map(repr, allowed))}, but is {value!r}.")
+    plain = value is None or isinstance(value, str | int | float)  # nothing else is compared, nor shown
+    if not plain or not any(value is option or value == option for option in allowed):
+        shown = repr(value) if plain else f"a {type(value).__name__}"
+        raise InvalidArgument(f"{name} must be one of {', '.join(map(repr, allowed))}, but is {shown}.")
     return value
+
+
+def truth(name: str, value: Any) -> bool:
+    """Return `value` as a bool if it is one, or raise `InvalidArgument`."""
+    if not isinstance(value, bool | np.bool_):
+        raise InvalidArgument(f"{name} must be True or False, but is a {type(value).__name__}.")
+    return bool(value)

@@ -111,6 +111,8 @@ class PrivacyBudget:
         ------
         InvalidArgument
             If there is none, or the file is damaged, of an unknown format, or its figures do not agree.
+        BudgetFileError
+            If the file cannot be read now.
         """
         ledger = Ledger(path)
         try:
@@ -137,6 +139,8 @@ class PrivacyBudget:
         ------
         InvalidArgument
             If the file exists, or the budget has been saved before.
+        BudgetFileError
+            If the file cannot be written.
         """
         with self._lock:
             if self._ledger is not None:
@@ -302,6 +306,8 @@ class PrivacyBudget:
         InvalidArgument
             If the plan was made for another neighbouring relation, or costs more than it says; or an unsaved
             budget is charged in another process than the one that made it.
+        BudgetFileError
+            If the file of a saved budget is gone, locked or cannot be written. Nothing is changed then.
         """
         if self._ledger is None and os.getpid() != self._process:
             raise InvalidArgument(

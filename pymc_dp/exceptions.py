@@ -15,6 +15,10 @@ class BudgetExceeded(PrivacyError):
     """A run, or a single release, does not fit what is left of a privacy budget."""
 
 
+class BudgetFileError(PrivacyError, OSError):
+    """The file of a saved budget is gone, locked, or cannot be read or written now. Nothing was spent by this call."""
+
+
 class InvalidArgument(PrivacyError, ValueError):
     """An argument is missing, of the wrong type or out of range."""
 

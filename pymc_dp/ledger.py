@@ -2,27 +2,45 @@
 
 Every spend is one transaction that first takes the file's write lock, then reads what was spent, decides, and
 appends: so two processes cannot both spend the last of a budget. Rows are only ever appended; triggers refuse
-anything else. The transaction is on disk (synchronous=FULL) before a run may start, so a killed process neither
-loses a spend nor gets it back: SQLite's rollback journal undoes a half-written transaction, and a run whose charge
-was undone has not begun.
+anything else. The transaction is on disk before a run may start, so a killed process neither loses a spend nor gets
+it back: SQLite's rollback journal undoes a half-written transaction, and a run whose charge was undone has not begun.
+``synchronous=EXTRA`` also writes down that the journal is gone; with less, a loss of power just after a spend could
+bring the journal back, which undoes the spend.
+
+A chain of digests over the facts and all spends, in order, tells a damaged file. It is no signature: whoever may write
+the file can write another budget.
 """
 
+import hashlib
 import json
 import os
 import sqlite3
 import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any
 
-from pymc_dp.exceptions import InvalidArgument
+from pymc_dp.exceptions import BudgetFileError, InvalidArgument
 from pymc_dp.plan import Plan
 
 _APPLICATION_ID = 0x70644250
 FORMAT_VERSION = 1
 #: How long to wait for another process that is charging.
 _SECONDS_TO_WAIT = 120.0
+#: Under this name a digest is kept beside what it is a digest of.
+_DIGEST = "digest"
+#: What SQLite says of a disk or a permission, and not of what stands in the file.
+_CODES_OF_THE_DISK = {
+    sqlite3.SQLITE_PERM,
+    sqlite3.SQLITE_READONLY,
+    sqlite3.SQLITE_IOERR,
+    sqlite3.SQLITE_FULL,
+    sqlite3.SQLITE_CANTOPEN,
+    sqlite3.SQLITE_PROTOCOL,
+    sqlite3.SQLITE_NOLFS,
+    sqlite3.SQLITE_AUTH,
+}
 
 _SCHEMA = f"""
 PRAGMA application_id = {_APPLICATION_ID};
@@ -43,55 +61,68 @@ class Ledger:
     ----------
     path : Path
         An existing file.
+
+    Raises
+    ------
+    InvalidArgument
+        If there is no such file.
     """
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
-        self.path = Path(path).resolve()
-        if not self.path.is_file():
+        self.path = _resolved(path)
+        #: How many spends this process has seen in the file, and their digest: what is there later begins with them.
+        self._seen: tuple[int, str | None] = (0, None)
+        try:
+            found = self.path.is_file()
+        except OSError as error:
+            raise BudgetFileError(f"{self.path} cannot be looked at: {error.strerror}.") from None
+        if not found:
             raise InvalidArgument(f"There is no saved budget at {self.path}.")
 
     @classmethod
     def create(cls, path: str | os.PathLike[str], facts: Mapping[str, Any], history: Sequence[Plan]) -> "Ledger":
-        """Write a new file, complete from the moment that it has its name; an existing one is never replaced."""
-        target = Path(path).resolve()
-        handle, name = tempfile.mkstemp(prefix=f".{target.name}.", dir=target.parent)
-        os.close(handle)
+        """Write a new file, complete from the moment that it has its name; an existing one is never replaced.
+
+        Raises
+        ------
+        InvalidArgument
+            If the file exists.
+        BudgetFileError
+            If it cannot be written.
+        """
+        target = _resolved(path)
         try:
-            connection = sqlite3.connect(name, isolation_level=None)
+            handle, name = tempfile.mkstemp(prefix=".budget-", dir=target.parent)
+            os.close(handle)
             try:
-                connection.execute("PRAGMA synchronous = FULL")
-                connection.executescript(_SCHEMA)
-                connection.execute("BEGIN IMMEDIATE")
-                for fact, value in facts.items():
-                    connection.execute("INSERT INTO facts VALUES (?, ?)", (fact, json.dumps(value)))
-                for number, plan in enumerate(history, start=1):
-                    connection.execute("INSERT INTO spent VALUES (?, ?)", (number, json.dumps(plan.to_record())))
-                connection.execute("COMMIT")
-            finally:
-                connection.close()
-            try:
+                _write(name, facts, history)
                 os.link(name, target)
-            except FileExistsError:
-                raise InvalidArgument(f"{target} exists already; a saved budget is never replaced.") from None
-        finally:
-            os.unlink(name)
-        _sync_folder(target.parent)
+            finally:
+                os.unlink(name)
+            _sync_folder(target.parent)
+        except FileExistsError:
+            raise InvalidArgument(f"{target} exists already; a saved budget is never replaced.") from None
+        except (OSError, sqlite3.Error) as error:
+            reason = error.strerror if isinstance(error, OSError) else error
+            raise BudgetFileError(f"No budget can be saved at {target}: {reason}. Choose another folder.") from None
         return cls(target)
 
     @contextmanager
     def _open(self) -> Iterator[sqlite3.Connection]:
         # A connection for each use: none is ever carried over a fork or kept while a run goes on.
         try:
+            if not self.path.is_file():
+                raise BudgetFileError(f"There is no saved budget at {self.path} any more.")
             connection = sqlite3.connect(
                 f"{self.path.as_uri()}?mode=rw", uri=True, timeout=_SECONDS_TO_WAIT, isolation_level=None
             )
-        except sqlite3.OperationalError:
-            raise InvalidArgument(f"There is no saved budget at {self.path} any more.") from None
+        except (OSError, sqlite3.Error) as error:
+            raise _unusable(self.path, error) from None
         try:
-            connection.execute("PRAGMA synchronous = FULL")
+            connection.execute("PRAGMA synchronous = EXTRA")
             yield connection
-        except sqlite3.DatabaseError as error:
-            raise InvalidArgument(f"{self.path} cannot be used as a saved budget: {error}.") from None
+        except (OSError, sqlite3.Error, UnicodeDecodeError) as error:  # the last: what SQLite says of damaged names
+            raise _unusable(self.path, error) from None
         finally:
             connection.close()
 
@@ -102,6 +133,8 @@ class Ledger:
         ------
         InvalidArgument
             If the file is not a saved budget, is damaged, or of a format that this version does not know.
+        BudgetFileError
+            If it cannot be read now.
         """
         with self._open() as connection:
             if connection.execute("PRAGMA application_id").fetchone()[0] != _APPLICATION_ID:
@@ -113,39 +146,130 @@ class Ledger:
                 )
             if connection.execute("PRAGMA integrity_check").fetchone()[0] != "ok":
                 raise InvalidArgument(f"{self.path} is damaged.")
-            rows = connection.execute("SELECT name, value FROM facts").fetchall()
-        return {name: _parsed(value) for name, value in rows}
+            return self._read_facts(connection)[0]
 
     def history(self) -> list[Plan]:
         """Return every plan that was charged, in order."""
         with self._open() as connection:
-            return self._read(connection)
+            connection.execute("BEGIN")  # facts and spends of one moment
+            return self._read(connection)[0]
 
     def append(self, plan: Plan, check: Callable[[Sequence[Plan]], None]) -> None:
-        """Append a plan if `check`, given what was spent before, does not raise; all under the file's lock."""
+        """Append a plan if `check`, given what was spent before, does not raise; all under the file's lock.
+
+        Raises
+        ------
+        InvalidArgument
+            If the file is damaged.
+        BudgetFileError
+            If it cannot be written now. Nothing is spent then, and the run has not begun.
+        """
         with self._open() as connection:
             connection.execute("BEGIN IMMEDIATE")
             try:
-                history = self._read(connection)
+                history, digest = self._read(connection)
                 check(history)
-                connection.execute("INSERT INTO spent VALUES (?, ?)", (len(history) + 1, json.dumps(plan.to_record())))
+                text = _signed(plan.to_record(), digest)
+                connection.execute("INSERT INTO spent VALUES (?, ?)", (len(history) + 1, text))
                 connection.execute("COMMIT")
+                self._seen = (len(history) + 1, None if digest is None else _parsed(text)[_DIGEST])
             except BaseException:
                 if connection.in_transaction:
                     connection.execute("ROLLBACK")
                 raise
 
-    def _read(self, connection: sqlite3.Connection) -> list[Plan]:
+    def _read_facts(self, connection: sqlite3.Connection) -> tuple[dict[str, Any], str | None]:
+        """Return the facts and their digest; files of earlier versions have none."""
+        rows = connection.execute("SELECT name, value FROM facts").fetchall()
+        facts = {name: _parsed(value) for name, value in rows}
+        digest = facts.pop(_DIGEST, None)
+        if digest is not None and digest != _digest_of("", facts):
+            raise InvalidArgument(f"{self.path} is damaged: its facts do not agree with their digest.")
+        return facts, digest
+
+    def _read(self, connection: sqlite3.Connection) -> tuple[list[Plan], str | None]:
+        """Return all spends and the last digest."""
+        _, digest = self._read_facts(connection)
         rows = connection.execute("SELECT number, plan FROM spent ORDER BY number").fetchall()
         if [number for number, _ in rows] != list(range(1, len(rows) + 1)):
             raise InvalidArgument(f"{self.path} is damaged: spends are missing.")
-        return [Plan.from_record(_parsed(text)) for _, text in rows]
+        history, digests = [], [digest]
+        for _, text in rows:
+            record = _parsed(text)
+            if digest is not None:
+                stored = record.pop(_DIGEST, None) if isinstance(record, dict) else None
+                digest = _digest_of(digest, record)
+                if stored != digest:
+                    raise InvalidArgument(f"{self.path} is damaged: a spend does not agree with its digest.")
+            history.append(Plan.from_record(record))
+            digests.append(digest)
+        count, seen = self._seen
+        if len(rows) < count or (seen is not None and digests[count] != seen):
+            raise InvalidArgument(
+                f"{self.path} is another file than before, or an older copy: put back the newest one."
+            )
+        self._seen = (len(rows), digest)
+        return history, digest
+
+
+def _write(name: str, facts: Mapping[str, Any], history: Sequence[Plan]) -> None:
+    """Write all of a new file."""
+    with closing(sqlite3.connect(name, isolation_level=None)) as connection:
+        connection.execute("PRAGMA synchronous = EXTRA")
+        connection.executescript(_SCHEMA)
+        connection.execute("BEGIN IMMEDIATE")
+        digest = _digest_of("", facts)
+        for fact, value in {**facts, _DIGEST: digest}.items():
+            connection.execute("INSERT INTO facts VALUES (?, ?)", (fact, json.dumps(value)))
+        for number, plan in enumerate(history, start=1):
+            text = _signed(plan.to_record(), digest)
+            digest = _parsed(text)[_DIGEST]
+            connection.execute("INSERT INTO spent VALUES (?, ?)", (number, text))
+        connection.execute("COMMIT")
+
+
+def _digest_of(before: str, record: Any) -> str:
+    """Return the digest of a record and of everything before it."""
+    return hashlib.sha256((before + json.dumps(record, sort_keys=True)).encode()).hexdigest()
+
+
+def _signed(record: Mapping[str, Any], before: str | None) -> str:
+    """Return a record as text, with its digest if the file has digests."""
+    return json.dumps(record if before is None else {**record, _DIGEST: _digest_of(before, record)})
+
+
+def _resolved(path: Any) -> Path:
+    try:
+        return Path(path).resolve()
+    except (TypeError, ValueError, OSError, RuntimeError) as error:
+        raise InvalidArgument(f"path must be the path of a file ({type(error).__name__}).") from None
+
+
+def _unusable(path: Path, error: OSError | sqlite3.Error | UnicodeDecodeError) -> BudgetFileError | InvalidArgument:
+    """Return our own error for one of the operating system or of SQLite, saying what to do."""
+    if isinstance(error, BudgetFileError):
+        return error
+    # The last byte of an extended code is the code that it extends.
+    code = getattr(error, "sqlite_errorcode", sqlite3.SQLITE_OK) & 0xFF
+    if code in {sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED}:
+        return BudgetFileError(
+            f"{path} has been locked by another process for {_SECONDS_TO_WAIT:g} seconds. Nothing was charged. Wait "
+            "for that process, or end it."
+        )
+    if code in _CODES_OF_THE_DISK or isinstance(error, OSError):
+        reason = error.strerror if isinstance(error, OSError) else str(error)
+        return BudgetFileError(
+            f"{path} cannot be used: {reason}. Nothing was charged, and no run was started. The file and its folder "
+            "have to be readable and writable, with room on the disk."
+        )
+    what = "it is damaged" if isinstance(error, UnicodeDecodeError) else str(error)
+    return InvalidArgument(f"{path} cannot be used as a saved budget: {what}.")
 
 
 def _parsed(text: str) -> Any:
     try:
         return json.loads(text)
-    except ValueError:
+    except (TypeError, ValueError, RecursionError):
         raise InvalidArgument("A saved budget holds a value that cannot be read.") from None
 
 

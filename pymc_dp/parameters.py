@@ -113,7 +113,7 @@ class ParameterVector:
         for name, shape in wanted:
             try:
                 parts.append(np.ravel(np.broadcast_to(np.asarray(values[name], dtype=np.float64), shape)))
-            except (TypeError, ValueError):
+            except (OverflowError, TypeError, ValueError):
                 raise InvalidArgument(
                     f"{setting}[{name!r}] must be a number or an array of the shape of {name!r} on the unconstrained "
                     "scale."

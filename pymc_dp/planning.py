@@ -77,6 +77,7 @@ def plan_run(step: PlannableStep, left: Left, *, draws: int, tune: int, chains: 
     draws = _validate.whole("draws", draws, at_least=1)
     tune = _validate.whole("tune", tune, at_least=0)
     chains = _validate.whole("chains", chains, at_least=1)
+    _refuse_too_many(chains, tune + draws, chains * (tune + draws))
     requests = step.release_requests(tune, draws)
     asked = [request for request in requests if isinstance(request, ReleaseRequest)]
     templates = [request.releases(chains) for request in asked]
@@ -85,11 +86,7 @@ def plan_run(step: PlannableStep, left: Left, *, draws: int, tune: int, chains: 
         for request in requests
         if not isinstance(request, ReleaseRequest)
     ]
-    if sum(each.count * each.coordinates for each in [*templates, *fixed]) > MAX_COORDINATES:
-        raise BudgetExceeded(
-            f"A run of {chains} chains with {tune + draws} iterations would release more than "
-            f"{MAX_COORDINATES:.0e} noisy numbers, beyond what the accounting covers. Use fewer draws."
-        )
+    _refuse_too_many(chains, tune + draws, sum(each.count * each.coordinates for each in [*templates, *fixed]))
     gaussian = all(isinstance(each, GaussianReleases) for each in [*templates, *fixed])
     by_rho = gaussian and left.adds_in_rho
     if (left.rho if by_rho else left.reserved[0]) <= 0.0:
@@ -139,6 +136,14 @@ def plan_run(step: PlannableStep, left: Left, *, draws: int, tune: int, chains: 
         private=getattr(step, "private", True),
         once=tuple(request.kind for request in asked if request.once),
     )
+
+
+def _refuse_too_many(chains: int, iterations: int, numbers: int) -> None:
+    if numbers > MAX_COORDINATES:
+        raise BudgetExceeded(
+            f"A run of {chains} chains with {iterations} iterations would release more than "
+            f"{MAX_COORDINATES:.0e} noisy numbers, beyond what the accounting covers. Use fewer draws."
+        )
 
 
 def _what_would_fit(

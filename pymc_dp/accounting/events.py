@@ -12,6 +12,8 @@ from pymc_dp import _validate
 from pymc_dp.exceptions import InvalidArgument
 
 Relation = Literal["substitute", "add-remove"]
+#: Squares of smaller ones vanish in floating point.
+_LEAST_NOISE_MULTIPLIER = 1e-150
 RELATIONS: tuple[Relation, ...] = ("substitute", "add-remove")
 
 
@@ -43,7 +45,7 @@ class GaussianReleases:
 
     def __post_init__(self) -> None:
         _check_common(self)
-        object.__setattr__(self, "noise_multiplier", _validate.positive("noise_multiplier", self.noise_multiplier))
+        _check_noise(self)
 
     @property
     def rho(self) -> float:
@@ -84,7 +86,7 @@ class PoissonGaussianReleases:
 
     def __post_init__(self) -> None:
         _check_common(self)
-        object.__setattr__(self, "noise_multiplier", _validate.positive("noise_multiplier", self.noise_multiplier))
+        _check_noise(self)
         probability = _validate.part_of_one("sampling_probability", self.sampling_probability)
         object.__setattr__(self, "sampling_probability", probability)
 
@@ -126,7 +128,7 @@ class WithoutReplacementGaussianReleases:
     def __post_init__(self) -> None:
         _check_common(self)
         _check_batch(self)
-        object.__setattr__(self, "noise_multiplier", _validate.positive("noise_multiplier", self.noise_multiplier))
+        _check_noise(self)
 
     @property
     def sampling_probability(self) -> float:
@@ -192,6 +194,13 @@ def _check_common(releases: Releases) -> None:
         raise InvalidArgument("kind must be a name that is not empty.")
     object.__setattr__(releases, "count", _validate.whole("count", releases.count, at_least=1))
     object.__setattr__(releases, "coordinates", _validate.whole("coordinates", releases.coordinates, at_least=1))
+
+
+def _check_noise(releases: NoisyReleases) -> None:
+    noise_multiplier = _validate.positive("noise_multiplier", releases.noise_multiplier)
+    if noise_multiplier < _LEAST_NOISE_MULTIPLIER:
+        raise InvalidArgument(f"A noise_multiplier of {noise_multiplier:g} is too small to be accounted for.")
+    object.__setattr__(releases, "noise_multiplier", noise_multiplier)
 
 
 def _check_batch(releases: WithoutReplacementGaussianReleases | BarkerReleases) -> None:

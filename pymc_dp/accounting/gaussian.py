@@ -30,6 +30,8 @@ MAX_COORDINATES = 10**9
 #: Inverses aim this far (relatively) below the requested delta, so that rounding cannot carry them above it.
 _DELTA_MARGIN = 4e-11
 _MAX_NEWTON_STEPS = 200
+#: Beyond it the difference between epsilon and rho is lost in rounding.
+_LARGEST_EPSILON = 1e15
 _TWO_OVER_SQRT_PI = 2.0 / math.sqrt(math.pi)
 
 
@@ -187,6 +189,8 @@ def gaussian_rho(epsilon: float, delta: float) -> float:
     """
     epsilon = _validate.positive("epsilon", epsilon)
     delta = _validate.open_unit_interval("delta", delta)
+    if epsilon > _LARGEST_EPSILON:
+        raise InvalidArgument(f"epsilon={epsilon:g} is too large to be accounted for, and no protection.")
     # A second margin keeps gaussian_epsilon(gaussian_rho(epsilon, delta), delta) at or below epsilon.
     target = math.log(delta) - 2.0 * _DELTA_MARGIN
     # The zCDP bound (sqrt(L + epsilon) - sqrt(L))², L = -log(delta), is valid: the tight rho lies above it.

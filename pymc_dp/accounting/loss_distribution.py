@@ -224,7 +224,7 @@ def loss_distribution_epsilon(
     Returns
     -------
     float
-        Never below the exact epsilon; infinite where delta is too small for double precision.
+        Never below the exact epsilon; infinite where delta is too small, or losses too large, for double precision.
     """
     delta = _validate.open_unit_interval("delta", delta)
     rho = math.fsum(each.rho for each in releases if isinstance(each, GaussianReleases))
@@ -242,13 +242,18 @@ def loss_distribution_epsilon(
     log_tail = math.log(delta) - math.log(sum(counts)) - 14.0
     widest = max(_directed(single, 0, log_tail)[2] for single in merged)
     interval = max(interval, widest / _MOST_POINTS_OF_ONE)  # heavy tails: epsilon is of their size, so is the grid
+    if interval > _LARGEST_EPSILON:
+        return math.inf
     directions = 2 if any(isinstance(single, PoissonGaussianReleases) for single in merged) else 1
     worst = 0.0
     for direction in range(directions):
         parts = []
         for single in merged:
             curve, smallest, largest = _directed(single, direction, log_tail)
-            parts.append(_discretise(curve, interval, smallest, largest))
+            with np.errstate(over="ignore", invalid="ignore"):
+                parts.append(_discretise(curve, interval, smallest, largest))
+        if not all(np.isfinite(part.masses).all() for part in parts):
+            return math.inf
         worst = max(worst, _composed_epsilon(parts, counts, interval, delta))
     return worst
 

@@ -233,6 +233,19 @@ class DPStep(BlockedStep):
     plans_clip_counts: ClassVar[bool] = False
     _state_class = DPStepState
 
+    def __new__(cls, *arguments: Any, **settings: Any) -> Any:
+        """Refuse what PyMC refuses before the constructor is called.
+
+        Raises
+        ------
+        InvalidArgument
+            If there is no variable to update.
+        """
+        try:
+            return super().__new__(cls, *arguments, **settings)
+        except ValueError:
+            raise InvalidArgument("vars names no variable, or the model has no free one.") from None
+
     def __init__(
         self,
         vars: Sequence[Any] | None = None,
@@ -263,7 +276,7 @@ class DPStep(BlockedStep):
         self.clip_diagnostics: ClipDiagnostics = _validate.choice(
             "clip_diagnostics", clip_diagnostics, ("private", "exact", None)
         )
-        self.keep_releases = bool(keep_releases)
+        self.keep_releases = _validate.truth("keep_releases", keep_releases)
         if insecure_seed is not None:
             insecure_seed = _validate.whole("insecure_seed", insecure_seed, at_least=0)
         self.insecure_seed = insecure_seed
@@ -271,8 +284,10 @@ class DPStep(BlockedStep):
         try:
             chosen = None if vars is None else [model[var] if isinstance(var, str) else var for var in vars]
             self.vars = model.value_vars if chosen is None else get_value_vars_from_user_vars(chosen, model)
-        except (KeyError, ValueError):
+        except (AttributeError, KeyError, TypeError, ValueError):
             raise InvalidArgument("vars names a variable that is no free variable of the model.") from None
+        if not self.vars:
+            raise InvalidArgument("vars names no variable.")
         self.parameters = ParameterVector(model)
         moved = {var.name for var in self.vars}
         #: Which value variables the step moves, and where their entries stand in the whole vector.

@@ -125,7 +125,7 @@ class DPHMC(DPStep):
         if self.step_size_jitter:
             _validate.open_unit_interval("step_size_jitter", step_size_jitter)
         self.gradient_share = _validate.open_unit_interval("gradient_share", gradient_share)
-        self.reuse_gradient = bool(reuse_gradient) and self.moves_all
+        self.reuse_gradient = _validate.truth("reuse_gradient", reuse_gradient) and self.moves_all
         self._kinetic_energy: QuadPotential = kinetic_energy(self.in_order("mass_matrix", mass_matrix), self.size)
         self.start()
 

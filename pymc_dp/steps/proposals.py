@@ -155,7 +155,7 @@ def _factor_of(scale: ArrayLike) -> NDArray[np.float64]:
     """Return standard deviations, shape () or (parameters,), or the Cholesky factor of a covariance matrix."""
     try:
         array = np.asarray(scale, dtype=np.float64)
-    except (TypeError, ValueError):
+    except (OverflowError, TypeError, ValueError):
         raise InvalidArgument("proposal_scale must be a number, a vector or a matrix.") from None
     if array.ndim > 2 or (array.ndim == 2 and array.shape[0] != array.shape[1]) or not np.isfinite(array).all():
         raise InvalidArgument("proposal_scale must be a finite number, vector or square matrix.")

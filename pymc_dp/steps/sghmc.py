@@ -95,7 +95,7 @@ class DPSGHMC(StochasticGradientStep):
         super().__init__(vars, **shared)
         self.friction = None if friction is None else _validate.positive("friction", friction)
         self.n_leapfrog = _validate.whole("n_leapfrog", n_leapfrog, at_least=1)
-        self.refresh_momentum = bool(refresh_momentum)
+        self.refresh_momentum = _validate.truth("refresh_momentum", refresh_momentum)
         self.noise_estimate = _validate.not_negative("noise_estimate", noise_estimate)
         if self.friction is not None and self.noise_estimate >= self.friction:
             raise InvalidArgument("noise_estimate must be below friction: else no noise is left to protect anybody.")

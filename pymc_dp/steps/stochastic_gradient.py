@@ -40,6 +40,9 @@ from pymc_dp.release.batches import Batches, BatchesWithoutReplacement, PoissonB
 from pymc_dp.steps.base import SHARED_STATS, DPStep, Transition
 from pymc_dp.steps.tuning import MassMatrix, required
 
+#: Each has noise of its own, which is planned and stored.
+_MOST_STEP_SIZES = 1_000_000
+
 
 @dataclass(frozen=True)
 class StepSizes:
@@ -51,11 +54,16 @@ class StepSizes:
     @classmethod
     def of(cls, step_size: Any) -> "StepSizes":
         """Return the step sizes that a number, or a pair of scale and decay, stands for."""
-        pair = step_size if isinstance(step_size, Sequence | np.ndarray) else (step_size, 0.0)
+        pair = step_size if isinstance(step_size, Sequence | np.ndarray) and np.ndim(step_size) else (step_size, 0.0)
         if len(pair) != 2:
             raise InvalidArgument("step_size must be a number, or a pair of the first step and its decay.")
         scale = required("step_size", pair[0], "a small part of the posterior's narrowest standard deviation")
-        return cls(scale, _validate.not_negative("the decay of step_size", pair[1]))
+        decay = _validate.not_negative("the decay of step_size", pair[1])
+        if decay > 1.0:
+            raise InvalidArgument(
+                f"the decay of step_size must be at most 1, but is {decay:g}: such steps end too soon."
+            )
+        return cls(scale, decay)
 
     def at(self, iteration: int) -> float:
         """Return the step size of an iteration, counted from 1."""
@@ -65,6 +73,10 @@ class StepSizes:
         """Return the different step sizes, and how many iterations have each."""
         if not self.decay:
             return [(self.scale, iterations)]
+        if iterations > _MOST_STEP_SIZES:
+            raise InvalidArgument(
+                f"step_size with a decay has a price in each of at most {_MOST_STEP_SIZES} iterations."
+            )
         return [(self.at(t), 1) for t in range(1, iterations + 1)]
 
 

@@ -218,7 +218,9 @@ class DPSurrogateHMC(DPStep):
         default_order = 1 if rehearsal is None else 2
         self.order = _validate.choice("order", default_order if order is None else order, (1, 2))
         default_steps = 8 if rehearsal is None else 6
-        self.centre_steps = _validate.whole("centre_steps", centre_steps or default_steps, at_least=1)
+        self.centre_steps = _validate.whole(
+            "centre_steps", default_steps if centre_steps is None else centre_steps, at_least=1
+        )
         if shares is not None and not isinstance(shares, Shares):
             raise InvalidArgument("shares must be a Shares(centre=, score=, curvature=, tests=).")
         self.shares = shares or _DEFAULT_SHARES[self.order]
@@ -226,12 +228,13 @@ class DPSurrogateHMC(DPStep):
             raise InvalidArgument("shares.curvature must be above zero for order 2, and zero for order 1.")
         self.clip_gradient = None if clip_gradient is None else clip_bound("clip_gradient", clip_gradient)
         self.clip_curvature = None if clip_curvature is None else clip_bound("clip_curvature", clip_curvature)
-        self.kept = _validate.part_of_one("kept", kept or (0.998 if rehearsal is None else 0.9995))
+        default_kept = 0.998 if rehearsal is None else 0.9995
+        self.kept = _validate.part_of_one("kept", default_kept if kept is None else kept)
         self.safety = _validate.positive("safety", safety)
         self.trajectories = None if trajectories is None else _validate.whole("trajectories", trajectories, at_least=1)
-        if widen and self.order == 1:
+        self.widen = self.order == 2 if widen is None else _validate.truth("widen", widen)
+        if self.widen and self.order == 1:
             raise InvalidArgument("Draws of an expansion of order 1 cannot be widened: leave out widen.")
-        self.widen = self.order == 2 if widen is None else bool(widen)
         self.prior_point = self.parameters.to_theta(model.initial_point(random_seed=0))
         self._centre: Centre | None = None
         self._kernel: FreeHMC | None = None

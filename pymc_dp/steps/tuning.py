@@ -42,7 +42,7 @@ def kinetic_energy(mass_matrix: ArrayLike | None, size: int) -> QuadPotential:
         return quad_potential(np.ones(size), is_cov=False)
     try:
         matrix = np.asarray(mass_matrix, dtype=np.float64)
-    except (TypeError, ValueError):
+    except (OverflowError, TypeError, ValueError):
         raise InvalidArgument("mass_matrix must be a vector or a matrix of numbers, or a dict of them.") from None
     if matrix.shape not in ((size,), (size, size)):
         raise InvalidArgument(

@@ -90,6 +90,24 @@ def test_a_release_without_noise_never_leaves(bound):
         door(noise=SecureNoise()).gradient(THETA, bound, 3.0)
 
 
+@pytest.mark.parametrize("relation", ["substitute", "add-remove"])
+def test_the_grid_knows_no_protected_number_of_units(relation):
+    grids = []
+    for n_units in (10, 10**8):  # so many that exact sums would need a coarser grid
+        rows = FakeRows()
+        rows.n_units = n_units
+        noise = SilentNoise()
+        release = door(rows, noise, relation).gradient(THETA, 1.0, 3.0)
+        grids.append(release.value[0] / noise.asked[0][0][0])
+    assert (grids[0] == grids[1]) == (relation == "add-remove")
+
+
+def test_what_weights_take_off_needs_a_public_number_of_units():
+    centre = Centre(THETA, np.eye(2), 1.0)
+    with pytest.raises(PrivacyError, match="protected"):
+        door(relation="add-remove", excess=1).excess(centre, 3.0)
+
+
 def test_clip_counts_are_means_with_noise_for_their_windows():
     noise = SilentNoise()
     opened = door(noise=noise, gradient=5)
@@ -172,6 +190,23 @@ def test_a_batch_object_of_the_samplers_own_is_refused(relation):
         opened.batch_gradient(THETA, 1.0, 1.0, batches, counted=False)
     assert rows.touched == 0
     assert "learned" not in batches.__dict__
+
+
+def test_every_release_is_of_a_fresh_batch():
+    """Composition asks for it; two batches of these are alike once in 10**23 runs."""
+    drawn = []
+
+    class Rows(FakeRows):
+        def clipped_gradient(self, theta, bound, grid, *, units=None, blocks=None):
+            drawn.append(tuple(units))
+            return ClippedSum(np.array([0, 0]), grid, bound, 0)
+
+    batches = BatchesWithoutReplacement(10, 1000)
+    event = batches.releases("gradient", 3, 1.0)
+    opened = MeteredDoor(Rows(), SecureNoise(), "substitute", {"gradient": 3}, {}, scheduled=[event])
+    for _ in range(3):
+        opened.batch_gradient(THETA, 1.0, 1.0, batches, counted=False)
+    assert len(set(drawn)) == 3
 
 
 class Changing(Centre):

@@ -31,6 +31,17 @@ def test_secure_noise_differs_between_draws_and_coordinates():
     assert np.unique([first, second]).size == 100
 
 
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")
+def test_words_are_the_operating_systems(monkeypatch):
+    drawn = []
+    for _ in range(2):
+        np.random.seed(0)
+        drawn.append(SecureNoise().words(20).tolist())
+    assert len({*drawn[0], *drawn[1]}) == 40
+    monkeypatch.setattr("os.urandom", lambda count: bytes(range(count)))
+    assert SecureNoise().words(1).tobytes() == bytes(range(8))
+
+
 def _draw(_):
     return SecureNoise().add(np.zeros(5, dtype=np.int64), SCALE).tolist()
 

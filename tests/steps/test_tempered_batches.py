@@ -142,6 +142,16 @@ def test_no_replaced_unit_moves_a_decisions_noise_by_more_than_the_bound_it_is_a
                     assert normal_divergence(order, one, other) <= bound
 
 
+def test_equal_rows_meet_both_decisions():
+    """Wrong once in 2**199 runs."""
+    batches = BatchesWithoutReplacement(20, 100)
+    rows = ExtremeRows(np.zeros(20), 100)
+    events = [batches.decisions("decision", 200)]
+    door = MeteredDoor(rows, SecureNoise(), "substitute", {"decision": 200}, {}, scheduled=events)
+    decisions = {float(door.barker_decision(np.zeros(1), np.ones(1), 0.0, batches, 0.5).value[0]) for _ in range(200)}
+    assert decisions == {0.0, 1.0}
+
+
 class ExtremeRows:
     """Rows whose log-ratios are given for the units of any batch, clipped as the row engine does."""
 

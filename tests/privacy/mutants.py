@@ -1,0 +1,554 @@
+"""Privacy bugs, each a small change of the package, and the tests that convict it: the mutation score.
+
+    python tests/privacy/mutants.py                # all of them: prints the table and the score
+    python tests/privacy/mutants.py refund seed    # those whose name or class holds one of the words
+
+Each is applied by itself to a copy of the package in a temporary folder, and its tests are run there. It is convicted if
+a test fails; one that survives, or whose text no longer stands in the package exactly once, is an error. The tests are
+first run on the package as it is: a test that fails anyway convicts nobody. `test_mutants.py` checks the texts alone.
+"""
+
+import argparse
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[2]
+_SECONDS = 900
+
+
+@dataclass(frozen=True)
+class Mutant:
+    """One bug.
+
+    Attributes
+    ----------
+    name : str
+        What is wrong.
+    sort : str
+        Which class of bugs it is one of.
+    file : str
+        Below `pymc_dp/`.
+    old, new : str
+        The text that is replaced, which stands there exactly once, and by what.
+    tests : tuple of str
+        Which tests convict it: ids below `tests/`.
+    """
+
+    name: str
+    sort: str
+    file: str
+    old: str
+    new: str
+    tests: tuple[str, ...]
+
+
+_DOOR = "release/test_door.py::"
+_CONTRACT = "steps/test_contract.py::"
+_LEAKS = "privacy/test_nothing_leaks.py::"
+_KERNELS = "rows/test_kernels.py::"
+_EXPANSION = "rows/test_expansion.py::"
+_ROWS = "rows/test_likelihood.py::"
+_BATCHES = "privacy/test_batch_releases.py::"
+_SAVED = "test_saved_budget.py::"
+_BUDGET = "test_budget.py::"
+_FAULTS = "privacy/test_faults.py::"
+_BOUNDED = f"{_EXPANSION}test_replacing_one_unit_moves_every_sum_by_no_more_than_declared"
+
+MUTANTS = (
+    # Noise -----------------------------------------------------------------------------------------------------
+    Mutant("halved where it is added", "noise", "release/door.py",
+           "noisy = self._noise.add(clipped_sum.integers, noise_std / clipped_sum.grid)",
+           "noisy = self._noise.add(clipped_sum.integers, 0.5 * noise_std / clipped_sum.grid)",
+           (f"{_DOOR}test_noise_is_the_multiplier_times_the_sensitivity",)),
+    Mutant("halved at its source", "noise", "release/noise.py",
+           "space = opendp.vector_domain", "scale = scale / 2\n    space = opendp.vector_domain",
+           ("release/test_noise.py::test_noise_is_gaussian_with_the_asked_scale",)),
+    Mutant("forgotten", "noise", "release/door.py",
+           "noisy = self._noise.add(clipped_sum.integers, noise_std / clipped_sum.grid)",
+           "noisy = clipped_sum.integers",
+           (f"{_DOOR}test_noise_is_the_multiplier_times_the_sensitivity",)),
+    Mutant("forgotten on batches", "noise", "release/door.py",
+           "noisy = self._noise.add(np.concatenate([integers, riders * weight]), noise_std / grid)",
+           "noisy = np.concatenate([integers, riders * weight])",
+           (f"{_BATCHES}test_an_empty_batch_is_released_like_any_other",)),
+    Mutant("of a seeded generator", "noise", "release/noise.py",
+           "return np.array(_gaussian(scale, integers.size)(integers.tolist()), dtype=np.int64)",
+           "return integers + np.rint(np.random.default_rng(0).normal(scale=scale, size=integers.size)).astype(np.int64)",
+           (f"{_LEAKS}test_seeds_of_the_sampler_do_not_reach_the_noise",)),
+    Mutant("shared by forked workers", "noise", "release/noise.py",
+           "return np.array(_gaussian(scale, integers.size)(integers.tolist()), dtype=np.int64)",
+           "return integers + np.rint(np.random.normal(scale=scale, size=integers.size)).astype(np.int64)",
+           ("release/test_noise.py::test_forked_processes_never_share_noise",)),
+    Mutant("words for batches from numpy's global seed", "noise", "release/noise.py",
+           "return np.frombuffer(os.urandom(8 * count), dtype=np.uint64)",
+           "return np.random.randint(0, 2**64, size=count, dtype=np.uint64)",
+           ("release/test_noise.py::test_words_are_the_operating_systems",)),
+    Mutant("seeded chains share one stream", "noise", "release/noise.py",
+           "return InsecureNoise(self._seed, key)", "return self",
+           ("release/test_noise.py::test_chains_of_insecure_noise_differ_and_reproduce",)),
+    Mutant("clip counts without", "noise", "release/door.py",
+           "noisy.append(self._noise.add(integers, noise_std * n_terms / grid)[0] * grid / n_terms)",
+           "noisy.append(integers[0] * grid / n_terms)",
+           (f"{_DOOR}test_a_window_without_evaluations_still_has_noise",)),
+    Mutant("clip counts' for one evaluation only", "noise", "release/door.py",
+           "noisy.append(self._noise.add(integers, noise_std * n_terms / grid)[0] * grid / n_terms)",
+           "noisy.append(self._noise.add(integers, noise_std / grid)[0] * grid / n_terms)",
+           (f"{_DOOR}test_clip_counts_are_means_with_noise_for_their_windows",)),
+    Mutant("clip counts' for one entry only", "noise", "release/door.py",
+           "noise_std = noise_multiplier * math.sqrt(len(counts))", "noise_std = noise_multiplier",
+           (f"{_DOOR}test_clip_counts_are_means_with_noise_for_their_windows",)),
+    Mutant("none checked for a bound of zero", "noise", "release/door.py",
+           "    if not SMALLEST_CLIP_BOUND <= bound <= LARGEST_CLIP_BOUND:",
+           "    if not -1.0 <= bound <= LARGEST_CLIP_BOUND:",
+           ("privacy/test_made_up_tables.py::test_bounds_that_floating_point_cannot_keep_are_refused",)),
+    Mutant("a Barker decision drawn without", "noise", "release/door.py",
+           "accepted = happens(self._noise, probability) == unlikely", "accepted = not unlikely",
+           ("steps/test_tempered_batches.py::test_equal_rows_meet_both_decisions",)),
+    # Sensitivity ------------------------------------------------------------------------------------------------
+    Mutant("of adding a row, for replacing one", "sensitivity", "rows/clipped_sum.py",
+           "return 2.0 * self.bound", "return self.bound",
+           (f"{_DOOR}test_noise_is_the_multiplier_times_the_sensitivity",)),
+    Mutant("for the wrong relation", "sensitivity", "release/door.py",
+           "noise_std = noise_multiplier * clipped_sum.sensitivity(self._relation)",
+           'noise_std = noise_multiplier * clipped_sum.sensitivity("add-remove")',
+           (f"{_DOOR}test_noise_is_the_multiplier_times_the_sensitivity",)),
+    Mutant("of a formula that hits zero: a batch of one", "sensitivity", "release/penalised.py",
+           "exact = 2.0 * reach + 2.0 * (1.0 - 1.0 / batch_size) * reach**2",
+           "exact = (1.0 - 1.0 / batch_size) * (2.0 * reach + 2.0 * reach**2)",
+           ("release/test_penalised.py::test_replacing_one_unit_moves_it_by_at_most_the_sensitivity_and_sometimes_by_that",)),
+    Mutant("of a mean's variance with half its constant", "sensitivity", "release/penalised.py",
+           "2.0 * (1.0 - 1.0 / batch_size) * reach**2", "(1.0 - 1.0 / batch_size) * reach**2",
+           ("release/test_penalised.py::test_replacing_one_unit_moves_it_by_at_most_the_sensitivity_and_sometimes_by_that",)),
+    Mutant("without the counts that ride along", "sensitivity", "release/door.py",
+           "            moved *= batches.count_factor\n", "",
+           (f"{_BATCHES}test_the_worst_neighbour_moves_it_by_just_that",)),
+    Mutant("without rounding", "sensitivity", "rows/kernels.py",
+           "return bound * (1.0 - _SHRINK - size * 2.0**-51)", "return bound * (1.0 + 2.0**-40)",
+           (f"{_KERNELS}test_factored_contributions_stay_within_the_bound",
+            f"{_KERNELS}test_removing_any_unit_moves_the_sum_by_at_most_the_bound")),
+    Mutant("of a Barker decision at twice the clip bound", "sensitivity", "release/door.py",
+           "bound = math.sqrt(batches.batch_size) / (tempering * batches.n_units)",
+           "bound = 2.0 * math.sqrt(batches.batch_size) / (tempering * batches.n_units)",
+           ("steps/test_tempered_batches.py::test_no_replaced_unit_moves_a_decisions_noise_by_more_than_the_bound_it_is_accounted_for",)),
+    # Clipping -----------------------------------------------------------------------------------------------------
+    Mutant("declared, raw log-ratios summed", "clipping", "rows/kernels.py",
+           "        if abs(difference) <= bound:", "        if abs(difference) <= np.inf:",
+           (f"{_KERNELS}test_log_ratios_are_odd_and_bounded",)),
+    Mutant("declared, raw gradients summed", "clipping", "rows/kernels.py",
+           "            factors[i] = bound / norm if norm < np.inf else 0.0",
+           "            factors[i] = 1.0 if norm < np.inf else 0.0",
+           (f"{_KERNELS}test_removing_any_unit_moves_the_sum_by_at_most_the_bound",)),
+    Mutant("declared, raw gradients summed in the fused loops", "clipping", "rows/fused.py",
+           "shorter = select(norm < inf, bound / norm, 0.0)", "shorter = select(norm < inf, 1.0, 0.0)",
+           (f"{_ROWS}test_whatever_one_row_holds_the_sum_moves_within_its_sensitivity",)),
+    Mutant("after the sum of a unit's rows is forgotten", "clipping", "rows/likelihood.py",
+           "        if lowered is not None and chunk.starts is None:", "        if lowered is not None:",
+           (f"{_ROWS}test_rows_of_one_unit_are_summed_before_clipping",)),
+    Mutant("after the sum", "clipping", "rows/expansion.py",
+           "            kernels.add_vectors(self._score_of(chunk), self.weights[chunk.units], 1.0 / grid, total)",
+           "            sums = self._score_of(chunk).sum(axis=0, keepdims=True)\n"
+           "            factor = np.full(1, min(1.0, self._centre.clip_gradient / np.linalg.norm(sums)))\n"
+           "            kernels.add_vectors(sums, factor, 1.0 / grid, total)",
+           (_BOUNDED,)),
+    Mutant("by the largest entry, not the norm", "clipping", "rows/kernels.py",
+           "            total += block[i, j] * block[i, j]", "            total = max(total, block[i, j] * block[i, j])",
+           (f"{_KERNELS}test_removing_any_unit_moves_the_sum_by_at_most_the_bound",)),
+    Mutant("lets NaN through", "clipping", "rows/kernels.py",
+           "        if not norm <= bound:", "        if norm > bound:",
+           (f"{_EXPANSION}test_a_bad_row_is_silent_and_changes_no_other", _BOUNDED)),
+    Mutant("takes NaN for short", "clipping", "rows/kernels.py",
+           "        if norm <= bound:\n            factors[i] = 1.0",
+           "        if not norm > bound:\n            factors[i] = 1.0",
+           (f"{_KERNELS}test_a_row_that_is_not_finite_counts_as_clipped_zero",)),
+    Mutant("leaves a unit of unknown likelihood its weight", "clipping", "rows/expansion.py",
+           "self.weights[unknown] = self.curvature_weights[unknown] = 0.0", "pass",
+           (f"{_EXPANSION}test_a_bad_row_is_silent_and_changes_no_other", _BOUNDED)),
+    Mutant("truncates away from zero", "clipping", "rows/kernels.py",
+           "                total[j] += np.int64(block[i, j] * factors[i] * steps_per_one)",
+           "                total[j] += np.int64(np.ceil(block[i, j] * factors[i] * steps_per_one))",
+           (f"{_KERNELS}test_truncation_is_toward_zero",)),
+    Mutant("forgotten for residuals", "clipping", "rows/expansion.py",
+           "        shrunk = kernels.shrunk(bound, 1)\n", "        shrunk = 1e6\n", (_BOUNDED,)),
+    Mutant("forgotten for curvatures", "clipping", "rows/expansion.py",
+           "            if np.isfinite(centre.clip_curvature):", "            if False:", (_BOUNDED,)),
+    Mutant("by the norm along other directions", "clipping", "rows/expansion.py",
+           "            kernels.add_squares(self._score_of(chunk), squares)\n            kernels.lower_weights",
+           "            kernels.add_squares(chunk.gradient(centre.theta), squares)\n            kernels.lower_weights",
+           (_BOUNDED,)),
+    Mutant("by the norm of another row", "clipping", "rows/expansion.py",
+           "kernels.lower_weights(squares, kernels.shrunk(centre.clip_gradient, 2 * size), weights)",
+           "kernels.lower_weights(np.roll(squares, 1), kernels.shrunk(centre.clip_gradient, 2 * size), weights)",
+           (_BOUNDED,)),
+    Mutant("forgotten for what weights take off", "clipping", "rows/kernels.py",
+           "out[i] = excess if excess < 1.0 else 1.0", "out[i] = excess if excess < 1e9 else 1.0", (_BOUNDED,)),
+    Mutant("at a bound inferred from the data", "clipping", "rows/likelihood.py",
+           "        shrunk = kernels.shrunk(bound, size)\n",
+           "        shrunk = kernels.shrunk(bound * min(1.0, float(np.abs(self._data[0]).max())), size)\n",
+           (f"{_ROWS}test_whatever_one_row_holds_the_sum_moves_within_its_sensitivity",)),
+    Mutant("of a unit that is named twice in a batch", "clipping", "rows/likelihood.py",
+           "not np.all(units[:-1] < units[1:])", "not np.all(units[:-1] <= units[1:])",
+           (f"{_ROWS}test_units_that_would_break_the_sensitivity_are_refused",)),
+    Mutant("of values remembered at another point", "clipping", "rows/likelihood.py",
+           "        key = theta.tobytes()\n        for remembered", "        key = theta[:1].tobytes()\n        for remembered",
+           (f"{_ROWS}test_log_likelihoods_are_remembered_by_the_whole_point_only",)),
+    # Models ------------------------------------------------------------------------------------------------------
+    Mutant("rows that depend on each other are accepted", "models", "rows/check.py",
+           "_TOLERANCE = 1e-6", "_TOLERANCE = 1e6", ("rows/test_refusals.py::test_refused_with_the_reason",)),
+    Mutant("row tables in priors are accepted", "models", "rows/split.py",
+           "    _refuse_rows_in_priors(model, graphs, axes, lengths)\n", "",
+           ("rows/test_refusals.py::test_refused_with_the_reason",)),
+    Mutant("a parameter for each row is accepted", "models", "rows/split.py",
+           "    _refuse_parameters_of_rows(model, n_rows, unit)\n", "",
+           ("rows/test_refusals.py::test_refused_with_the_reason",)),
+    Mutant("tables with an entry for each unit count as public", "models", "rows/likelihood.py",
+           "            refuse_tables_of_units(model, self.unit_lengths)\n", "            pass\n",
+           ("rows/test_refusals.py::test_tables_with_one_entry_for_each_unit_are_refused",)),
+    Mutant("any operation may see rows", "models", "rows/allowed.py",
+           "    objection = _objection_to_graph(outputs, set(rows))", "    objection = None",
+           ("rows/test_allowed.py::test_what_is_not_on_the_list_is_refused_by_name",)),
+    Mutant("an operation too many may see rows", "models", "rows/allowed.py",
+           "    return _unknown(op)\n\n\ndef _unknown", "    return None\n\n\ndef _unknown",
+           ("rows/test_allowed.py::test_what_is_not_on_the_list_is_refused_by_name",)),
+    Mutant("whole numbers are divided by what a row holds", "models", "rows/allowed.py",
+           "if not whole or _is_constant(node.inputs[1], lambda value: value > 0):", "if whole or not whole:",
+           ("rows/test_allowed.py::test_what_is_not_on_the_list_is_refused_by_name",)),
+    Mutant("an index out of range counts", "models", "rows/one_row.py",
+           "if self._index_checks else log_likelihood", "if not self._index_checks else log_likelihood",
+           ("rows/test_allowed.py::test_an_index_out_of_range_changes_its_own_row_alone",)),
+    Mutant("tables in functions of the user's count as public", "models", "rows/split.py",
+           "    refuse_tables_in_functions(model, {n_rows} - {1})\n", "",
+           ("rows/test_closures.py::test_a_table_in_a_function_is_refused",)),
+    Mutant("tables in finished graphs count as public", "models", "rows/split.py",
+           "    _refuse_other_tables(model, graphs, {leaf.variable for leaf in leaves}, n_rows, unit)\n", "",
+           ("rows/test_closures.py::test_a_table_in_a_function_is_refused",)),
+    Mutant("the number of rows is public in priors", "models", "rows/split.py",
+           "if leaf not in graphs.sources.values()} | set(lengths)", "if leaf not in graphs.sources.values()}",
+           ("rows/test_closures.py::test_a_prior_of_the_number_of_rows_is_refused",)),
+    Mutant("a rehearsal may hold the data", "models", "steps/rehearsal.py",
+           "tables = [[*_tables_of(each), *arrays_given_to(each)] for each in (model, other)]",
+           "tables = [_tables_of(each) for each in (model, other)]",
+           ("test_origins.py::test_a_function_called_twice_on_the_same_arrays_writes_no_rehearsal",)),
+    Mutant("Bambi's statistics of the data are accepted", "models", "sampling.py",
+           "    refuse_bambi_statistics(model)\n", "",
+           ("test_bambi_models.py::test_statistics_of_the_data_are_refused_with_what_to_pass",)),
+    Mutant("minibatches of PyMC are accepted", "models", "rows/split.py",
+           "    refuse_minibatches(model)\n", "",
+           ("rows/test_minibatches.py::test_minibatches_of_pymc_are_refused_with_what_to_write",)),
+    Mutant("missing values are not looked for", "models", "rows/split.py",
+           'if value.dtype.kind == "f" and value.size and np.isnan(value.min()):', "if False:",
+           ("test_sampling.py::test_missing_values_that_come_later_are_refused_by_the_name_of_their_table",)),
+    # Number of units ------------------------------------------------------------------------------------------------
+    Mutant("the grid is that of a protected number", "number of units", "release/door.py",
+           'n_public = self._rows.n_units if self._relation == "substitute" else None',
+           "n_public = self._rows.n_units",
+           (f"{_DOOR}test_the_grid_knows_no_protected_number_of_units",)),
+    Mutant("released beside counts without noise", "number of units", "release/door.py",
+           'if self._relation == "add-remove":\n            counts.append(self._rows.n_units)\n            terms.append(1)',
+           'if self._relation == "add-remove":\n            counts.append(self._rows.n_units)\n            terms.append(0)',
+           (f"{_DOOR}test_where_the_number_of_units_is_protected_it_is_released_with_noise",)),
+    Mutant("what weights take off is released relative to it", "number of units", "release/door.py",
+           '        if self._relation != "substitute":\n            raise PrivacyError("What weights',
+           '        if self._relation == "":\n            raise PrivacyError("What weights',
+           (f"{_DOOR}test_what_weights_take_off_needs_a_public_number_of_units",)),
+    # Counting ------------------------------------------------------------------------------------------------------
+    Mutant("chains are forgotten", "counting", "planning.py",
+           "templates = [request.releases(chains) for request in asked]",
+           "templates = [request.releases(1) for request in asked]",
+           (f"{_BUDGET}test_a_plan_counts_all_chains_and_tuning",)),
+    Mutant("chains are forgotten where noise is given", "counting", "planning.py",
+           "dataclasses.replace(request, count=request.count * chains)", "dataclasses.replace(request, count=request.count)",
+           (f"{_SAVED}test_barker_runs_have_noise_that_is_given",)),
+    Mutant("tuning draws are forgotten", "counting", "steps/penalty.py",
+           'ReleaseRequest("log_ratio", tune + draws, 1.0, 1)', 'ReleaseRequest("log_ratio", draws, 1.0, 1)',
+           (f"{_CONTRACT}test_what_is_released_was_planned_and_charged[1-penalty-gaussian]",)),
+    Mutant("the gradient at the start of a trajectory is forgotten", "counting", "steps/hmc.py",
+           "gradients = iterations * self.n_leapfrog + (1 if self.reuse_gradient else iterations)",
+           "gradients = iterations * self.n_leapfrog",
+           (f"{_CONTRACT}test_what_is_released_was_planned_and_charged[1-hmc]",)),
+    Mutant("what is released once is forgotten", "counting", "planning.py",
+           "asked = [request for request in requests if isinstance(request, ReleaseRequest)]",
+           "asked = [request for request in requests if isinstance(request, ReleaseRequest) and not request.once]",
+           (f"{_CONTRACT}test_what_is_released_was_planned_and_charged[1-surrogate-order-1]",)),
+    Mutant("every kind of release spends the whole", "counting", "planning.py",
+           "noise_for(r.kind, r.releases(chains).count, rho * r.share, r.coordinates)",
+           "noise_for(r.kind, r.releases(chains).count, rho, r.coordinates)",
+           (f"{_BUDGET}test_calibrate_then_account_stays_within_the_budget", f"{_LEAKS}test_no_private_input_is_in_the_tree")),
+    Mutant("the meter does not count", "counting", "release/meter.py",
+           "        self._left[kind] -= 1", "        pass", (f"{_DOOR}test_a_release_beyond_the_plan_touches_no_data",)),
+    Mutant("the meter does not count batches", "counting", "release/meter.py",
+           "self._left_of[self._place(kind, places, noise_multiplier, batches)] -= 1",
+           "self._place(kind, places, noise_multiplier, batches)",
+           ("release/test_batches.py::test_the_meter_spends_from_the_cheapest_event_that_covers_a_release",)),
+    Mutant("rows are touched before the meter", "counting", "release/door.py",
+           '        self._spend("gradient", noise_multiplier)\n        grid = self._grid_of_sum(bound, noise_multiplier)\n'
+           "        clipped_sum = self._rows.clipped_gradient(theta, bound, grid, blocks=blocks)\n",
+           "        grid = self._grid_of_sum(bound, noise_multiplier)\n"
+           "        clipped_sum = self._rows.clipped_gradient(theta, bound, grid, blocks=blocks)\n"
+           '        self._spend("gradient", noise_multiplier)\n',
+           (f"{_DOOR}test_a_release_beyond_the_plan_touches_no_data",)),
+    Mutant("noise of NaN passes for enough", "counting", "release/meter.py",
+           "elif not noise_multiplier >= self._paid[kind]:", "elif noise_multiplier < self._paid[kind]:",
+           (f"{_DOOR}test_less_noise_than_was_paid_for_is_refused",)),
+    Mutant("less noise on batches than was paid for passes", "counting", "release/meter.py",
+           " and noise_multiplier >= noise_of(event):", ":",
+           ("release/test_batches.py::test_the_meter_spends_from_the_cheapest_event_that_covers_a_release",)),
+    Mutant("one chain more than planned", "counting", "release/doors.py",
+           "for chain in range(self._chains):", "for chain in range(self._chains + 1):",
+           (f"{_DOOR}test_no_more_doors_than_planned_and_none_after_the_run",)),
+    Mutant("the prelude may run again", "counting", "release/doors.py",
+           '        if not self._claim("once"):', '        if self._claim("once") is None:',
+           (f"{_DOOR}test_no_more_doors_than_planned_and_none_after_the_run",)),
+    Mutant("doors outlive the run", "counting", "release/doors.py",
+           "        shutil.rmtree(self._folder, ignore_errors=True)", "        pass",
+           (f"{_DOOR}test_no_more_doors_than_planned_and_none_after_the_run",)),
+    # Batches -----------------------------------------------------------------------------------------------------
+    Mutant("batches of another probability than paid for", "batches", "release/batches.py",
+           "return isinstance(event, PoissonGaussianReleases) and event.sampling_probability == self.sampling_probability",
+           "return isinstance(event, PoissonGaussianReleases)",
+           ("release/test_batches.py::test_the_meter_refuses_another_sampler_than_was_paid_for",)),
+    Mutant("a sampler's own object draws", "batches", "release/door.py",
+           "batches, theta = described(batches), _plain_vector(theta)", "theta = _plain_vector(theta)",
+           (f"{_DOOR}test_a_batch_object_of_the_samplers_own_is_refused",)),
+    Mutant("a batch is used twice", "batches", "release/door.py",
+           "        units = drawn(batches, self._noise, self._rows.n_units)\n        grid = self._grid_of_sum(",
+           '        units = self.__dict__.setdefault("_units", drawn(batches, self._noise, self._rows.n_units))\n'
+           "        grid = self._grid_of_sum(",
+           (f"{_DOOR}test_every_release_is_of_a_fresh_batch",)),
+    Mutant("a batch takes everybody", "batches", "release/batches.py",
+           "    if q == 1.0:\n        return np.arange", "    if q > 0.0:\n        return np.arange",
+           ("release/test_batches.py::test_units_and_pairs_of_units_take_part_as_often_as_they_are_accounted_for",)),
+    Mutant("what a centre says is asked twice", "batches", "release/door.py",
+           "        centre, noise_multiplier = _plain_centre(centre), float(noise_multiplier)\n"
+           "        self._spend(kind, noise_multiplier)\n        clipped_sum = self._rows.expansion(centre).score(",
+           "        self._spend(kind, noise_multiplier)\n        clipped_sum = self._rows.expansion(centre).score(",
+           (f"{_DOOR}test_what_a_centre_says_is_asked_once",)),
+    Mutant("units of a batch are drawn with a bias", "batches", "release/batches.py",
+           "words if beyond == 2**_WORD_BITS else words[words < np.uint64(beyond)]", "words",
+           ("release/test_batches.py::test_uniform_values_reject_what_would_be_biased",)),
+    # The budget ---------------------------------------------------------------------------------------------------
+    Mutant("nothing is charged", "budget", "sampling.py",
+           "        budget.charge(plan)\n", "", ("test_sampling.py::test_a_run_that_does_not_fit_is_refused_and_changes_nothing",)),
+    Mutant("a run that ends is refunded", "budget", "steps/base.py",
+           "        self._authorisation = None\n        self._door = None\n        self.start()",
+           "        self._authorisation = None\n        self._door = None\n        self.budget._spent.clear()\n        self.start()",
+           ("test_sampling.py::test_a_crash_refunds_nothing_and_ends_the_authorisation",)),
+    Mutant("a second run is not refused", "budget", "budget.py",
+           "together = math.fsum([_rho_spent(history), plan.rho])", "together = plan.rho",
+           (f"{_BUDGET}test_a_second_run_that_does_not_fit_changes_nothing",)),
+    Mutant("each reserved run spends the whole", "budget", "budget.py",
+           "epsilon = share * self._epsilon - math.fsum(plan.epsilon for plan in reserved)",
+           "epsilon = share * self._epsilon",
+           (f"{_SAVED}test_sampled_runs_reserve_and_add",)),
+    Mutant("reserved runs are not added", "budget", "budget.py",
+           "reserved = [*(past for past in history if past.account == \"reserved\"), plan]", "reserved = [plan]",
+           (f"{_SAVED}test_sampled_runs_reserve_and_add",)),
+    Mutant("a plan's own figures are believed", "budget", "budget.py",
+           "        if self._reserved_cost(plan) > plan.epsilon * (1.0 + 1e-9):", "        if plan.epsilon < 0.0:",
+           (f"{_SAVED}test_a_plan_s_own_figures_are_not_trusted",)),
+    Mutant("a reserved run is accounted at the budget's delta", "budget", "budget.py",
+           "account(plan.releases, plan.delta * (1.0 - EPSILON_SLACK), self._relation)",
+           "account(plan.releases, self._delta * (1.0 - EPSILON_SLACK), self._relation)",
+           (f"{_SAVED}test_a_reserved_run_is_accounted_at_its_own_delta",)),
+    Mutant("Gaussian runs have the delta that is set aside", "budget", "budget.py",
+           "return gaussian_rho(rest, self._delta_of_gaussian_runs(share)) if",
+           "return gaussian_rho(rest, self._delta * (1.0 - EPSILON_SLACK)) if",
+           (f"{_SAVED}test_gaussian_runs_first_leave_nothing_to_reserve_unless_it_was_set_aside",)),
+    Mutant("a plan of the other relation is charged", "budget", "budget.py",
+           "        if plan.relation != self._relation:", "        if not plan.relation:",
+           (f"{_BUDGET}test_plans_of_another_relation_are_refused",)),
+    Mutant("a forked process spends what its parent does", "budget", "budget.py",
+           "if self._ledger is None and os.getpid() != self._process:", "if self._process is None:",
+           (f"{_BUDGET}test_a_forked_process_cannot_spend_what_its_parent_can",)),
+    Mutant("a copy can be spent again", "budget", "budget.py",
+           '    def __deepcopy__(self, memo: dict[int, Any]) -> "PrivacyBudget":\n        return self\n',
+           '    def __deepcopy__(self, memo: dict[int, Any]) -> "PrivacyBudget":\n'
+           "        return PrivacyBudget(self._epsilon, self._delta, self._relation)\n",
+           (f"{_BUDGET}test_copies_cannot_be_spent_twice",)),
+    Mutant("a saved budget is not locked while it is read", "budget", "ledger.py",
+           '            connection.execute("BEGIN IMMEDIATE")\n            try:\n                history, digest = self._read(connection)\n',
+           "            history, digest = self._read(connection)\n"
+           '            connection.execute("BEGIN IMMEDIATE")\n            try:\n',
+           (f"{_FAULTS}test_one_of_two_processes_gets_the_last_of_a_budget",)),
+    Mutant("a saved budget is not locked", "budget", "ledger.py",
+           'connection.execute("BEGIN IMMEDIATE")\n            try:', 'connection.execute("BEGIN")\n            try:',
+           (f"{_FAULTS}test_one_of_two_processes_gets_the_last_of_a_budget",)),
+    Mutant("a charge is not written down", "budget", "ledger.py",
+           '                connection.execute("COMMIT")\n                self._seen',
+           '                connection.execute("ROLLBACK")\n                self._seen',
+           (f"{_SAVED}test_processes_cannot_spend_the_same_money",)),
+    Mutant("a loss of power undoes a charge", "budget", "ledger.py",
+           '            connection.execute("PRAGMA synchronous = EXTRA")\n            yield',
+           '            connection.execute("PRAGMA synchronous = OFF")\n            yield',
+           (f"{_FAULTS}test_a_spend_outlives_a_loss_of_power",)),
+    Mutant("a damaged file is believed", "budget", "ledger.py",
+           "                if stored != digest:", "                if stored is digest:",
+           (f"{_FAULTS}test_damaged_files_are_refused_or_unharmed",)),
+    Mutant("an older copy of the file is believed", "budget", "ledger.py",
+           "if len(rows) < count or (seen is not None and digests[count] != seen):", "if count < 0:",
+           (f"{_FAULTS}test_an_older_copy_in_the_file_s_place_is_refused",)),
+    # Accounting --------------------------------------------------------------------------------------------------
+    Mutant("subsampling is counted twice", "accounting", "accounting/loss_distribution.py",
+           "delta[inside] = q * _gaussian_curve", "delta[inside] = q * q * _gaussian_curve",
+           ("accounting/test_loss_distribution.py::test_equal_steps_match_reference_in_both_directions",)),
+    Mutant("adding a row is looked at, removing one is not", "accounting", "accounting/loss_distribution.py",
+           "    for direction in range(directions):", "    for direction in (directions - 1,):",
+           ("accounting/test_loss_distribution.py::test_equal_steps_match_reference_in_both_directions",)),
+    Mutant("Gaussian releases cost half", "accounting", "accounting/events.py",
+           "return self.count / (2.0 * self.noise_multiplier**2)", "return self.count / (4.0 * self.noise_multiplier**2)",
+           ("accounting/test_account.py::test_draws_of_hmc_match_reference",)),
+    Mutant("a bound for batches without its factor", "accounting", "accounting/renyi.py",
+           "(j - 1.0) * own + _LOG_2", "(j - 1.0) * own",
+           ("accounting/test_renyi.py::test_sampling_without_replacement_matches_reference",)),
+    Mutant("half of a Barker decision's cost", "accounting", "accounting/renyi.py",
+           "/ (2.0 * (order - 1.0)) + 2.0 * order / rest", "/ (2.0 * (order - 1.0)) + order / rest",
+           ("accounting/test_renyi.py::test_barker_matches_reference",)),
+    Mutant("a relation without a theorem is accounted for", "accounting", "accounting/account.py",
+           "        if relation not in each.relations:", "        if not each.relations:",
+           ("accounting/test_account.py::test_events_are_refused_under_relations_without_a_theorem",)),
+    Mutant("NaN passes for a figure", "accounting", "_validate.py",
+           "    if not math.isfinite(number):", "    if math.isinf(number):",
+           ("accounting/test_account.py::test_bad_numbers_never_give_a_figure",)),
+    # What leaves ---------------------------------------------------------------------------------------------------
+    Mutant("observed data are kept", "what leaves", "publish.py",
+           "    return DataTree.from_dict(groups)\n",
+           '    groups["observed_data"] = tree["observed_data"].to_dataset()\n    return DataTree.from_dict(groups)\n',
+           (f"{_LEAKS}test_no_private_input_is_in_the_tree",)),
+    Mutant("deterministics of rows are kept", "what leaves", "publish.py",
+           "            private.append(rv.name)\n        elif any(_is_table", "            kept.append(rv.name)\n        elif any(_is_table",
+           (f"{_LEAKS}test_no_private_input_is_in_the_tree",)),
+    Mutant("deterministics as long as the table are kept", "what leaves", "publish.py",
+           " or _has_length(rv, named, lengths):", ":",
+           ("rows/test_closures.py::test_what_counts_or_names_people_does_not_leave",)),
+    Mutant("names of units are kept", "what leaves", "publish.py",
+           " or not dims.isdisjoint(named) or", " or",
+           ("rows/test_closures.py::test_names_of_units_do_not_leave",)),
+    Mutant("deterministics of other tables are kept unasked", "what leaves", "publish.py",
+           "            unsure.append(rv.name)", "            kept.append(rv.name)",
+           (f"{_LEAKS}test_deterministics_of_other_tables_leave_on_request_only",)),
+    Mutant("a budget without a private step is swallowed", "what leaves", "sampling.py",
+           '    refuse_budget("pm.sample", args, kwargs)\n', "",
+           ("test_arguments.py::test_a_budget_without_a_dp_step_is_refused",)),
+    Mutant("posterior predictive draws come without a warning", "what leaves", "sampling.py",
+           "    entry_points.install()\n", "",
+           ("test_entry_points.py::test_posterior_predictive_draws_of_a_private_result_come_with_a_warning",)),
+    Mutant("coordinates of rows are kept", "what leaves", "publish.py",
+           "    return DataTree.from_dict(groups)\n",
+           '    groups["privacy"] = groups["privacy"].assign_coords(tree["observed_data"].to_dataset().coords)\n'
+           "    return DataTree.from_dict(groups)\n",
+           (f"{_LEAKS}test_no_private_input_is_in_the_tree",)),
+    Mutant("one attribute too many is allowed", "what leaves", "publish.py",
+           '"inference_library_version", "tuning_steps")', '"inference_library_version", "tuning_steps", "sampling_time")',
+           (f"{_LEAKS}test_no_private_input_is_in_the_tree",)),
+    Mutant("an exact log-likelihood among the statistics", "what leaves", "steps/base.py",
+           '        stats["epsilon_charged"] = authorised.epsilon_charged\n',
+           '        stats["epsilon_charged"] = authorised.epsilon_charged\n'
+           '        stats["acceptance_rate"] = float(self._door._rows.all_log_likelihoods(self._whole).sum())\n',
+           (f"{_CONTRACT}test_two_tables_with_the_same_releases_publish_the_same_tree[hmc]",)),
+    Mutant("a seeded run says that it is private", "what leaves", "publish.py",
+           '        problems.append("privacy noise was seeded (insecure_seed)")', "        pass",
+           (f"{_CONTRACT}test_an_insecure_seed_reproduces_and_is_marked[hmc]",)),
+    Mutant("a run after one that was not private says that it is", "what leaves", "planning.py",
+           'private=getattr(step, "private", True),', "private=True,",
+           (f"{_LEAKS}test_a_run_after_one_that_was_not_private_says_so",)),
+    Mutant("log-likelihoods of rows may be asked for", "what leaves", "sampling.py",
+           '_ALLOWED_IDATA_OPTIONS = {"include_transformed"}', '_ALLOWED_IDATA_OPTIONS = {"include_transformed", "log_likelihood"}',
+           ("test_sampling.py::test_bad_options_are_refused_before_anything_is_charged",)),
+    Mutant("a worker gets the model's budget and releases", "what leaves", "steps/base.py",
+           '            "budget": None,\n', "", (f"{_CONTRACT}test_a_step_carries_no_data_and_runs_only_when_paid_for[hmc]",)),
+    Mutant("an argument's values stand in the message", "what leaves", "_validate.py",
+           'shown = repr(value) if plain else f"a {type(value).__name__}"', "shown = repr(value)",
+           ("privacy/test_fuzz.py::test_arrays_are_not_shown_in_messages",)),
+)  # fmt: skip
+
+
+def where(mutant: Mutant, root: Path = ROOT) -> int:
+    """Return how often the text of a mutant stands in the package."""
+    return (root / "pymc_dp" / mutant.file).read_text().count(mutant.old)
+
+
+def _pytest(folder: Path, tests: tuple[str, ...], cache: Path) -> tuple[int, str]:
+    command = [sys.executable, "-m", "pytest", "-n", "0", "-x", "-q", "-m", "", "-p", "no:cacheprovider"]
+    environment = {
+        **os.environ,
+        "PYTHONPATH": str(folder),
+        "NUMBA_CACHE_DIR": str(cache),
+        "PYTHONDONTWRITEBYTECODE": "1",
+    }
+    try:
+        done = subprocess.run(  # noqa: S603
+            [*command, *(f"tests/{test}" for test in tests)],
+            cwd=folder,
+            env=environment,
+            capture_output=True,
+            text=True,
+            check=False,
+            timeout=_SECONDS,
+        )
+    except subprocess.TimeoutExpired:
+        return -1, "took too long"
+    why = [line[1:].strip() for line in done.stdout.splitlines() if line.startswith("E ")]
+    return done.returncode, next(iter(why), done.stdout.strip().splitlines()[-1] if done.stdout.strip() else "")
+
+
+def convicted(mutant: Mutant, folder: Path, cache: Path) -> tuple[bool, str]:
+    """Apply a mutant to the package in `folder`, run its tests, take it back."""
+    path = folder / "pymc_dp" / mutant.file
+    original = path.read_text()
+    path.write_text(original.replace(mutant.old, mutant.new))
+    try:
+        compile(path.read_text(), path, "exec")
+        # A kernel that was compiled into another is not compiled anew when its own file changes.
+        fresh = Path(tempfile.mkdtemp(dir=folder)) if mutant.file.startswith("rows/") else cache
+        code, why = _pytest(folder, mutant.tests, fresh)
+    finally:
+        path.write_text(original)
+    return code == 1, why if code == 1 else f"pytest ended with {code}: {why}"
+
+
+def main(arguments=None):
+    parser = argparse.ArgumentParser(description=__doc__.split("\n", maxsplit=1)[0])
+    parser.add_argument("words", nargs="*", help="only mutants whose name or class holds one of these words")
+    parser.add_argument("--no-baseline", action="store_true", help="do not first run the tests on the package as it is")
+    asked = parser.parse_args(arguments)
+    chosen = [m for m in MUTANTS if not asked.words or any(word in f"{m.sort}: {m.name}" for word in asked.words)]
+    misplaced = [m for m in chosen if where(m) != 1]
+    for mutant in misplaced:
+        print(f"TEXT STANDS {where(mutant)} TIMES in {mutant.file}: {mutant.sort}: {mutant.name}")
+    folder = Path(tempfile.mkdtemp(prefix="mutants-"))
+    try:
+        for part in ("pymc_dp", "tests", "notebooks"):
+            shutil.copytree(ROOT / part, folder / part, ignore=shutil.ignore_patterns("__pycache__", "*.ipynb"))
+        shutil.copy(ROOT / "pyproject.toml", folder)
+        cache = folder / "cache"
+        if not asked.no_baseline:
+            tests = tuple(dict.fromkeys(test for mutant in chosen for test in mutant.tests))
+            code, why = _pytest(folder, tests, cache)
+            if code != 0:
+                print(f"The tests fail on the package as it is: {why}")
+                return 1
+        survived = []
+        for mutant in chosen:
+            if mutant in misplaced:
+                continue
+            began = time.monotonic()
+            found, why = convicted(mutant, folder, cache)
+            if not found:
+                survived.append(mutant)
+            verdict = "convicted" if found else "SURVIVED "
+            print(
+                f"{verdict} {mutant.sort}: {mutant.name} | {time.monotonic() - began:.0f} s | {why[:140]}", flush=True
+            )
+    finally:
+        shutil.rmtree(folder)
+    print(f"{len(chosen) - len(survived) - len(misplaced)} of {len(chosen)} convicted, {len(survived)} survived")
+    return int(bool(survived or misplaced))
+
+
+if __name__ == "__main__":
+    sys.exit(main())
