@@ -2,9 +2,9 @@
 
 A generator composes what PyMC users write, the harmless and the harmful: covariates with dims and without, indexing
 reads and writes, reductions over columns and over rows, loops, closures, custom distributions, mixtures, censoring,
-hidden constants, deterministics and potentials. For each model that is accepted, every exact sum that the door can ask for is
-compared between the table and neighbouring ones, in whole numbers, in the engine's own loops and in the fallback; and
-whatever is taken as public has to be equal for both tables.
+hidden constants, deterministics and potentials. For each model that is accepted, every exact sum that the door can ask
+for is compared between the table and neighbouring ones, in whole numbers, in the engine's own loops and in the
+fallback; and whatever is taken as public has to be equal for both tables.
 
 ``python tests/privacy/models.py 1000`` tries a thousand.
 """
