@@ -156,13 +156,13 @@ class BoundFromRows(DPCrankNicolson):
         return super().transition(theta)
 
 
-class PublishesAnExactCount(DPCrankNicolson):
+class PublishesAnExactSum(DPCrankNicolson):
     """Puts an exact statistic beside the released ones."""
 
     def transition(self, theta):
         found = super().transition(theta)
-        exact = self._open_door()._rows.clipped_gradient(theta, 1.0, 2.0**-40).n_clipped
-        found.stats["acceptance_rate"] = float(exact)
+        exact = self._open_door()._rows.clipped_gradient(theta, 1.0, 2.0**-40)
+        found.stats["acceptance_rate"] = float(exact.value[0])
         return found
 
 
@@ -269,7 +269,7 @@ HMC, SGLD, CONTRIBUTED = BY_NAME["hmc"], BY_NAME["sgld"], BY_NAME["contributed"]
 FAULTS = {
     "branches on an exact value": (REGRESSION, contributed(BranchesOnAnExactValue), {}, "theta"),
     "bound from rows": (REGRESSION, contributed(BoundFromRows), {}, "has another bound"),
-    "exact count published": (REGRESSION, contributed(PublishesAnExactCount), {}, "another tree"),
+    "exact sum published": (REGRESSION, contributed(PublishesAnExactSum), {}, "another tree"),
     "more requests for long rows": (REGRESSION, contributed(OneReleaseMoreForLongRows), {}, "request|BudgetExceeded"),
     "sum clipped": (GAUSSIAN, HMC, {"breaking": (UnitLikelihood, "clipped_gradient", clips_the_sum)}, "moved"),
     "rows of units clipped": (
