@@ -212,7 +212,7 @@ def many_runs(
     return Runs(np.array(found), plan.epsilon, plan.delta)
 
 
-class _Enough(Exception):
+class _Enough(BaseException):
     """All runs have been made: there is no tree to be published."""
 
 

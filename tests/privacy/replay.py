@@ -269,6 +269,8 @@ def replay(
     if first.plan is None:
         return Report(first.error, [], first, [])
     problems = [f"failed after the charge: {first.error}"] if first.error else paid_for(first)
+    if first.tree is not None and "posterior" not in first.tree:
+        problems.append("published no draws, so nothing that was published is compared")
     comparisons = []
     for k, neighbour in enumerate(neighbours):
         recorder = Recorder(first, neighbour, seed=k)

@@ -11,6 +11,7 @@ import inspect
 import logging
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 from unittest import mock
 
@@ -18,6 +19,7 @@ import numpy as np
 import pymc as pm
 import xarray as xr
 from neighbours import Table
+from pymc.sampling.parallel import Draw
 from pytensor.graph.basic import clone, equal_computations
 from recording import Diverged, Recorder, Trace, bits_of_tree
 from xarray import DataTree
@@ -244,26 +246,42 @@ def _plain_loop(start_scale: float, seed: int) -> Callable[..., DataTree]:
     """Return what stands for PyMC's loop: the same calls of the step, and a tree of what it returned."""
 
     @functools.wraps(sampling._pymc_sample)
-    def loop(draws: int, *, tune: int, chains: int, step: Any, model: pm.Model, **rest: Any) -> DataTree:
+    def loop(
+        draws: int, *, tune: int, chains: int, step: Any, model: pm.Model, callback: Any = None, **rest: Any
+    ) -> DataTree:
         parameters = ParameterVector(model)
-        points: list[list[dict[str, np.ndarray]]] = []
-        stats: list[list[list[dict[str, Any]]]] = []
+        kept = [_PlainTrace([], []) for _ in range(chains)]
         for chain, rng in enumerate(np.random.default_rng(seed).spawn(chains)):
             start = np.random.default_rng([seed, chain]).normal(scale=start_scale, size=parameters.size)
             point = parameters.to_point(start)
             step.setup_chain(rng, tune, draws)
             step.tune = bool(tune)
-            points.append([])
-            stats.append([])
             for iteration in range(tune + draws):
                 if iteration == tune:
                     step.stop_tuning()
                 point, found = step.step(point)
-                points[-1].append(point)
-                stats[-1].append(found)
-        return _tree(points, stats, tune)
+                kept[chain].points.append(point)
+                kept[chain].stats.append(found)
+                if callback is not None:
+                    last = iteration == tune + draws - 1
+                    callback(trace=kept[chain], draw=Draw(chain, last, iteration, iteration < tune, found, point))
+        return _tree([trace.points for trace in kept], [trace.stats for trace in kept], tune)
 
     return loop
+
+
+@dataclass
+class _PlainTrace:
+    """What a callback may ask of PyMC's trace of one chain."""
+
+    points: list[dict[str, np.ndarray]]
+    stats: list[list[dict[str, Any]]]
+
+    def __len__(self) -> int:
+        return len(self.points)
+
+    def get_sampler_stats(self, name: str, place: int) -> list[Any]:
+        return [of_steps[place][name] for of_steps in self.stats]
 
 
 def _tree(points: Any, stats: Any, tune: int) -> DataTree:
