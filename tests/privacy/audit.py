@@ -91,7 +91,7 @@ def log_likelihood_ratio(step: DPStep, release: Release, relation: str, multipli
         return _of_decision(step, release)
     if release.kind == "clip_count":
         # Under add-remove every entry is larger by one where the canary is; under substitution it is clipped in both.
-        if relation == "substitute" or not release.noise_std > 0.0 or step.counts_on_batches:
+        if relation == "substitute" or not release.noise_std > 0.0 or getattr(step, "batches", None) is not None:
             return 0.0
         known = np.zeros(release.value.size)
         known[-1] = N - 1

@@ -149,16 +149,21 @@ class Recorder:
         self.trace, self.first, self.neighbour = Trace(), first, neighbour
         self._rng = np.random.default_rng([seed, 0 if first is None else 1])
         self._loudness = loudness
+        self.diverged = ""
         self._doors: list[Any] = []
         self._open: Request | None = None
         self._poisson = False
         self._unlikely = False
 
+    def _divergence(self, what: str) -> Diverged:
+        self.diverged = f"Diverged: {what}"
+        return Diverged(what)
+
     # As a source of noise ----------------------------------------------------------------------------------
 
     def add(self, integers: np.ndarray, scale: float) -> np.ndarray:
         if self._open is None:
-            raise Diverged("noise was drawn outside of any request at the door")
+            raise self._divergence("noise was drawn outside of any request at the door")
         self._open.additions.append((np.array(integers), float(scale)))
         place = len(self.trace.noisy)
         if self.first is None:
@@ -166,7 +171,7 @@ class Recorder:
             self.trace.noisy.append(integers + noise.astype(np.int64))
         else:
             if place >= len(self.first.noisy) or self.first.noisy[place].shape != integers.shape:
-                raise Diverged(f"addition of noise {place} has another size, or was not asked for in the first run")
+                raise self._divergence(f"addition of noise {place} has another size, or is one too many")
             self.trace.noisy.append(self.first.noisy[place])
         return self.trace.noisy[-1].copy()
 
@@ -178,7 +183,7 @@ class Recorder:
             self.trace.words.append(self._rng.integers(0, 2**64, size=count, dtype=np.uint64))
         else:
             if place >= len(self.first.words) or self.first.words[place].size != count:
-                raise Diverged(f"other random words are asked for at place {place}")
+                raise self._divergence(f"other random words are asked for at place {place}")
             self.trace.words.append(self.first.words[place])
         return self.trace.words[-1].copy()
 
@@ -190,7 +195,7 @@ class Recorder:
     def batch(self, real: Callable[..., np.ndarray], described: Any, *rest: Any) -> np.ndarray:
         """Draw a batch, or couple it to that of the first run."""
         if self._open is None:
-            raise Diverged("a batch was drawn outside of any request at the door")
+            raise self._divergence("a batch was drawn outside of any request at the door")
         poisson = isinstance(described, PoissonBatches)
         if poisson and self.first is not None:
             coupled = self._coupled()
@@ -204,7 +209,7 @@ class Recorder:
         if self.first is not None and not poisson:
             before = self.first.requests[len(self.trace.requests) - 1].batch
             if before is None or not np.array_equal(before, coupled):
-                raise Diverged("the same random words drew another batch")
+                raise self._divergence("the same random words drew another batch")
         return coupled
 
     def _coupled(self) -> np.ndarray:
@@ -236,7 +241,7 @@ class Recorder:
         elif place < len(self.first.accepted):
             accepted = self.first.accepted[place]
         else:
-            raise Diverged("one decision more than in the first run")
+            raise self._divergence("one decision more than in the first run")
         self.trace.accepted.append(bool(accepted))
         return bool(accepted == self._unlikely)
 
@@ -271,10 +276,10 @@ class Recorder:
             return
         place = len(self.trace.requests)
         if place >= len(self.first.requests):
-            raise Diverged(f"request {place}, {asked.method}, was not made in the first run")
+            raise self._divergence(f"request {place}, {asked.method}, was not made in the first run")
         before = self.first.requests[place]
         if (before.door, before.method) != (asked.door, asked.method):
-            raise Diverged(f"request {place} is {asked.method} of door {asked.door}, was {before.method}")
+            raise self._divergence(f"request {place} is {asked.method} of door {asked.door}, was {before.method}")
         other = [name for name in asked.arguments if asked.arguments[name] != before.arguments.get(name)]
         if other:
-            raise Diverged(f"request {place}, {asked.method}, has another {', '.join(other)}")
+            raise self._divergence(f"request {place}, {asked.method}, has another {', '.join(other)}")

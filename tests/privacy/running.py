@@ -117,7 +117,7 @@ def run(
                 )
             trace.published = bits_of_tree(trace.tree)
         except (Exception, Diverged) as error:
-            trace.error = f"{type(error).__name__}: {error}"
+            trace.error = recorder.diverged or f"{type(error).__name__}: {error}"
     return trace
 
 
@@ -259,7 +259,12 @@ def _plain_loop(start_scale: float, seed: int) -> Callable[..., DataTree]:
             for iteration in range(tune + draws):
                 if iteration == tune:
                     step.stop_tuning()
-                point, found = step.step(point)
+                try:
+                    point, found = step.step(point)
+                except BaseException:  # nothing is kept here of a run that ends early
+                    for trace in kept:
+                        trace.points.clear()
+                    raise
                 kept[chain].points.append(point)
                 kept[chain].stats.append(found)
                 if callback is not None:
