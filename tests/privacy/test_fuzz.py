@@ -154,8 +154,8 @@ def test_step_sizes_that_decay_are_counted(model):
         step.budget.plan(step, draws=10**8)
 
 
-@pytest.mark.parametrize("noise_multiplier", [1e-151, 5e-324])
-def test_noise_whose_square_vanishes_is_refused(noise_multiplier):
+@pytest.mark.parametrize("noise_multiplier", [1e-151, 5e-324, 2e154])
+def test_noise_whose_square_vanishes_or_overflows_is_refused(noise_multiplier):
     for make in (
         lambda: GaussianReleases("gradient", 1, noise_multiplier),
         lambda: PoissonGaussianReleases("gradient", 1, noise_multiplier, 0.1),
