@@ -139,8 +139,8 @@ MUTANTS = (
            (f"{_KERNELS}test_factored_contributions_stay_within_the_bound",
             f"{_KERNELS}test_removing_any_unit_moves_the_sum_by_at_most_the_bound")),
     Mutant("of a Barker decision at twice the clip bound", "sensitivity", "release/door.py",
-           "bound = math.sqrt(batches.batch_size) / (tempering * batches.n_units)",
-           "bound = 2.0 * math.sqrt(batches.batch_size) / (tempering * batches.n_units)",
+           "bound = clip_bound(batches.batch_size, tempering * batches.n_units)\n        log_ratios",
+           "bound = 2.0 * clip_bound(batches.batch_size, tempering * batches.n_units)\n        log_ratios",
            ("steps/test_tempered_batches.py::test_no_replaced_unit_moves_a_decisions_noise_by_more_than_the_bound_it_is_accounted_for",)),
     # Clipping -----------------------------------------------------------------------------------------------------
     Mutant("declared, raw log-ratios summed", "clipping", "rows/kernels.py",
@@ -344,7 +344,7 @@ MUTANTS = (
            ("release/test_batches.py::test_uniform_values_reject_what_would_be_biased",)),
     # The budget ---------------------------------------------------------------------------------------------------
     Mutant("nothing is charged", "budget", "sampling.py",
-           "        budget.charge(plan)\n", "", ("test_sampling.py::test_a_run_that_does_not_fit_is_refused_and_changes_nothing",)),
+           "    group.budget.charge(plan)\n", "", ("test_sampling.py::test_a_run_that_does_not_fit_is_refused_and_changes_nothing",)),
     Mutant("a run that ends is refunded", "budget", "steps/base.py",
            "        self._authorisation = None\n        self._door = None\n        self.start()",
            "        self._authorisation = None\n        self._door = None\n        self.budget._spent.clear()\n        self.start()",
@@ -453,6 +453,9 @@ MUTANTS = (
            '    groups["privacy"] = groups["privacy"].assign_coords(tree["observed_data"].to_dataset().coords)\n'
            "    return DataTree.from_dict(groups)\n",
            (f"{_LEAKS}test_no_private_input_is_in_the_tree",)),
+    Mutant("messages of errors that end a run are passed on", "what leaves", "sampling.py",
+           "    if own or not isinstance(error, Exception):\n        with contextlib", "    if own or error is not None:\n        with contextlib",
+           ("test_interrupted.py::test_an_error_in_a_step_keeps_the_draws_and_says_no_value",)),
     Mutant("one attribute too many is allowed", "what leaves", "publish.py",
            '"inference_library_version", "tuning_steps")', '"inference_library_version", "tuning_steps", "sampling_time")',
            (f"{_LEAKS}test_no_private_input_is_in_the_tree",)),
