@@ -238,6 +238,13 @@ def test_sampled_runs_reserve_and_add(path):
     assert "reserve" in budget.report()
 
 
+def test_a_sampled_plan_counts_all_chains():
+    budget = dp.PrivacyBudget(2.0, 1e-6, "add-remove")
+    one, three = (budget.plan(SampledStep(), draws=20, chains=chains) for chains in (1, 3))
+    assert three.releases[0].count == 3 * one.releases[0].count
+    assert three.releases[0].noise_multiplier > one.releases[0].noise_multiplier
+
+
 def test_gaussian_runs_first_leave_nothing_to_reserve_unless_it_was_set_aside():
     budget = dp.PrivacyBudget(2.0, 1e-6, "add-remove")
     budget.charge(budget.plan(FakeStep(0.5), draws=5))

@@ -12,8 +12,8 @@ from pymc_dp import _validate
 from pymc_dp.exceptions import InvalidArgument
 
 Relation = Literal["substitute", "add-remove"]
-#: Squares of smaller ones vanish in floating point.
-_LEAST_NOISE_MULTIPLIER = 1e-150
+#: Squares of smaller ones vanish in floating point, those of larger ones overflow.
+_LEAST_NOISE_MULTIPLIER, _LARGEST_NOISE_MULTIPLIER = 1e-150, 1e154
 RELATIONS: tuple[Relation, ...] = ("substitute", "add-remove")
 
 
@@ -198,8 +198,8 @@ def _check_common(releases: Releases) -> None:
 
 def _check_noise(releases: NoisyReleases) -> None:
     noise_multiplier = _validate.positive("noise_multiplier", releases.noise_multiplier)
-    if noise_multiplier < _LEAST_NOISE_MULTIPLIER:
-        raise InvalidArgument(f"A noise_multiplier of {noise_multiplier:g} is too small to be accounted for.")
+    if not _LEAST_NOISE_MULTIPLIER <= noise_multiplier <= _LARGEST_NOISE_MULTIPLIER:
+        raise InvalidArgument(f"A noise_multiplier of {noise_multiplier:g} is too small or too large to account for.")
     object.__setattr__(releases, "noise_multiplier", noise_multiplier)
 
 

@@ -210,6 +210,17 @@ def test_the_meter_spends_from_the_cheapest_event_that_covers_a_release():
         meter.spend("gradient", 9.0, batches)
 
 
+def test_the_meter_counts_every_event_by_itself():
+    batches = PoissonBatches(0.1)
+    events = [batches.releases("gradient", count, noise) for noise, count in ((1.0, 2), (3.0, 1))]
+    meter = Meter({"gradient": 3}, {}, events)
+    meter.spend("gradient", 1.0, batches)
+    meter.spend("gradient", 1.0, batches)
+    with pytest.raises(BudgetExceeded, match="is left"):
+        meter.spend("gradient", 1.0, batches)  # what is left was paid for with noise 3
+    meter.spend("gradient", 3.0, batches)
+
+
 @pytest.mark.parametrize("other", [None, PoissonBatches(0.2), BatchesWithoutReplacement(1, 10)])
 def test_the_meter_refuses_another_sampler_than_was_paid_for(other):
     meter = Meter({"gradient": 3}, {"gradient": 1.0}, [PoissonBatches(0.1).releases("gradient", 3, 1.0)])

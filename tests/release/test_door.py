@@ -149,7 +149,7 @@ def test_no_more_doors_than_planned_and_none_after_the_run():
     with pytest.raises(NoPlan, match="2 chains"):
         doors.open((2,))
     doors.close()
-    with pytest.raises(NoPlan, match="over"):
+    with pytest.raises(NoPlan, match="is over"):
         doors.open((0,))
 
 
