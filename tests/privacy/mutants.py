@@ -132,9 +132,8 @@ MUTANTS = (
            "return bound * (1.0 - _SHRINK - size * 2.0**-51)", "return bound * (1.0 + 2.0**-40)",
            (f"{_KERNELS}test_factored_contributions_stay_within_the_bound",
             f"{_KERNELS}test_removing_any_unit_moves_the_sum_by_at_most_the_bound")),
-    Mutant("of a Barker decision at twice the clip bound", "sensitivity", "release/door.py",
-           "bound = math.sqrt(batches.batch_size) / (tempering * batches.n_units)",
-           "bound = 2.0 * math.sqrt(batches.batch_size) / (tempering * batches.n_units)",
+    Mutant("of a Barker decision at twice the clip bound", "sensitivity", "release/barker_correction.py",
+           "return math.sqrt(batch_size) / tempered_size", "return 2.0 * math.sqrt(batch_size) / tempered_size",
            ("steps/test_tempered_batches.py::test_no_replaced_unit_moves_a_decisions_noise_by_more_than_the_bound_it_is_accounted_for",)),
     # Clipping -----------------------------------------------------------------------------------------------------
     Mutant("declared, raw log-ratios summed", "clipping", "rows/kernels.py",
@@ -341,7 +340,7 @@ MUTANTS = (
            ("release/test_batches.py::test_uniform_values_reject_what_would_be_biased",)),
     # The budget ---------------------------------------------------------------------------------------------------
     Mutant("nothing is charged", "budget", "sampling.py",
-           "        budget.charge(plan)\n", "", ("test_sampling.py::test_a_run_that_does_not_fit_is_refused_and_changes_nothing",)),
+           "    group.budget.charge(plan)\n", "", ("test_sampling.py::test_a_run_that_does_not_fit_is_refused_and_changes_nothing",)),
     Mutant("a run that ends is refunded", "budget", "steps/base.py",
            "        self._authorisation = None\n        self._door = None\n        self.start()",
            "        self._authorisation = None\n        self._door = None\n        self.budget._spent.clear()\n        self.start()",
