@@ -49,6 +49,7 @@ CARRIED = {
 @pytest.mark.parametrize("spelling", CARRIED)
 @pytest.mark.parametrize("entry", ["pm.sample", "dp.sample", "pymc.sampling.mcmc.sample"])
 def test_a_budget_without_a_dp_step_is_refused(model, budget, entry, spelling):
+    """Hazard H38: PyMC would ignore it and run NUTS."""
     function = {"pm.sample": pm.sample, "dp.sample": dp.sample}.get(entry, pymc.sampling.mcmc.sample)
     with model, pytest.raises(dp.UnsupportedOption, match=r"step=dp\.DPSurrogateHMC\(budget=budget\)"):
         function(**({"draws": 5, "tune": 5, "chains": 1, "cores": 1} | QUIET | CARRIED[spelling](budget)))
@@ -106,6 +107,7 @@ OTHER_ENTRIES = {
 
 @pytest.mark.parametrize("entry", OTHER_ENTRIES)
 def test_functions_that_would_ignore_a_budget_refuse_it(model, budget, entry):
+    """Hazard H38: so would other functions."""
     with model, pytest.raises(dp.UnsupportedOption, match="not be private"):
         OTHER_ENTRIES[entry](budget)
 

@@ -59,6 +59,7 @@ def test_own_priors_and_covariates_as_they_are_pass(budget):
     ],
 )
 def test_statistics_of_the_data_are_refused_with_what_to_pass(budget, settings, message):
+    """Hazard H17: priors that Bambi scales by the data are refused."""
     backend = built(**settings)
     with backend.model, pytest.raises(dp.UnsupportedModel, match=message):
         pm.sample(draws=5, chains=1, cores=1, step=hmc(budget), **QUIET)

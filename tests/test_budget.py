@@ -62,6 +62,7 @@ def test_calibrate_then_account_stays_within_the_budget(epsilon, delta, share):
 
 
 def test_a_plan_counts_all_chains_and_tuning():
+    """Hazards H1 and H3: every chain and every tuning iteration is paid for."""
     plan = dp.PrivacyBudget(1.0, 1e-6).plan(FakeStep(), draws=5, tune=3, chains=4)
     assert {releases.kind: releases.count for releases in plan.releases} == {"gradient": 320, "log_ratio": 320}
     assert plan.releases_per_chain == {"gradient": 80, "log_ratio": 80}
@@ -74,6 +75,7 @@ def test_making_a_plan_spends_nothing(budget):
 
 
 def test_a_second_run_that_does_not_fit_changes_nothing(budget):
+    """Hazard H18: runs on one table add up."""
     plan = budget.plan(FakeStep(), draws=5)
     budget.charge(plan)
     spent = budget.epsilon_spent
@@ -102,6 +104,7 @@ def test_plans_of_another_relation_are_refused(budget):
 
 
 def test_copies_cannot_be_spent_twice(budget):
+    """Hazard H2: copies are the budget itself, and it cannot be pickled."""
     assert copy.copy(budget) is budget
     assert copy.deepcopy({"budget": budget})["budget"] is budget
     with pytest.raises(TypeError, match="second time"):
@@ -163,6 +166,7 @@ def _charge_in_child(connection, budget, plan):
 
 
 def test_a_forked_process_cannot_spend_what_its_parent_can():
+    """Hazard H2: a worker's copy of a budget spends nothing."""
     budget = dp.PrivacyBudget(1.0, 1e-6)
     plan = budget.plan(FakeStep(), draws=5)
     context = multiprocessing.get_context("fork")

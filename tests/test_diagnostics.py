@@ -55,6 +55,7 @@ GOOD = {"draws": 1000, "acceptance": 0.5, "r_hat": 1.01, "effective_draws": 400.
     ],
 )
 def test_the_verdict_needs_agreement_draws_and_no_bias_and_what_is_not_known_is_not_usable(change, verdict):
+    """Hazard H44: unknown is never usable."""
     found = Quality(**({"clip_fractions": {}} | GOOD | change))
     assert found.verdict == verdict
     assert found.usable is (verdict == "usable")
@@ -80,6 +81,7 @@ NEAR = {"step_size": 0.02, "n_leapfrog": 3, "mass_matrix": [1.0]}
 
 @pytest.mark.parametrize("clip_diagnostics", ["private", None])
 def test_what_is_switched_off_is_not_known(clip_diagnostics):
+    """Hazard H44: a figure that was not released leaves the verdict open."""
     y = gaussian_data(5000)
     with gaussian_model(y):
         step = hmc(dp.PrivacyBudget(300.0, 1e-6), clip_diagnostics=clip_diagnostics, insecure_seed=0, **NEAR)

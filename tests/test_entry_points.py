@@ -26,6 +26,7 @@ def result(model):
 @pytest.mark.parametrize("part", ["tree", "group"])
 @pytest.mark.parametrize("extend", [False, True])
 def test_posterior_predictive_draws_of_a_private_result_come_with_a_warning(model, result, extend, part):
+    """Hazard H6: observed data that PyMC adds later are warned about."""
     given = result if part == "tree" else result["posterior"]
     with model, pytest.warns(UserWarning, match=r"observed_data and constant_data .*pm\.set_data") as caught:
         tree = pm.sample_posterior_predictive(

@@ -115,6 +115,7 @@ def test_an_interrupt_before_the_first_draw_returns_what_there_is(model, budget,
 
 
 def test_an_interrupt_among_processes_keeps_every_draw(model, budget):
+    """Hazard H4: what was not returned stays charged."""
     tree = run(model, budget, cores=2, mp_ctx="fork", callback=stopping(KeyboardInterrupt, (1, 5)))
     made = [
         tuning + draws
@@ -130,6 +131,8 @@ def test_an_interrupt_among_processes_keeps_every_draw(model, budget):
 
 @pytest.mark.parametrize("mp_ctx", ["fork", pytest.param("spawn", marks=pytest.mark.slow)])
 def test_a_killed_worker_leaves_the_draws_of_all_chains(model, budget, mp_ctx):
+    """Hazard H4: a worker may have computed more than it returned; all of it was charged."""
+
     def kill(trace, draw):
         if (draw.chain, draw.draw_idx) == (1, 4):
             (worker,) = [each for each in multiprocessing.active_children() if each.name == "worker_chain_1"]
@@ -162,6 +165,7 @@ class Refusing(Failing):
 
 @pytest.mark.parametrize("options", [{"cores": 1}, {"cores": 2, "mp_ctx": "fork"}])
 def test_an_error_in_a_step_keeps_the_draws_and_says_no_value(model, budget, options, capsys, caplog):
+    """Hazard H22: errors of steps and workers are told by their class."""
     with model:
         step = Failing(budget=budget, clip_gradient=4.0, clip_log_ratio=4.0, step_size=0.05)
     with pytest.raises(dp.RunInterrupted, match="RuntimeError was raised") as caught:

@@ -190,6 +190,7 @@ def written(write, of):
 
 @pytest.mark.parametrize("write", SEEN)
 def test_a_function_called_twice_on_the_same_arrays_writes_no_rehearsal(budget, write):
+    """Hazard H41: what the check can see is refused."""
     of = all_spellings()
     model, rehearsal = written(write, of), written(write, of)
     with model, pytest.raises(dp.InvalidArgument, match="holds a table of the model of the data"):
@@ -206,6 +207,7 @@ def test_made_up_arrays_of_the_same_values_are_no_sharing(budget, write):
 
 @pytest.mark.parametrize("write", NOT_SEEN)
 def test_what_the_documentation_says_is_not_seen(write):
+    """Hazard H41: what it cannot see is documented."""
     of = all_spellings()
     assert not shares_tables(written(write, of), written(write, of))
 

@@ -139,6 +139,7 @@ def test_constants_of_distributions_are_no_accusation():
 @pytest.mark.parametrize("y", [gaussian_data(50), np.full(50, 2.9022685123), np.zeros(50)])
 @pytest.mark.parametrize(("location", "warns"), [(2.9, False), (2.9022685123, True)])
 def test_a_run_warns_whatever_the_data_are(budget, y, location, warns):
+    """Hazard H17: a prior's constant that looks computed is warned about, by its form."""
     with pm.Model():
         pm.Normal("y", pm.Normal("mu", location, 1.0), 1.0, observed=y)
         with warnings.catch_warnings(record=True) as caught:

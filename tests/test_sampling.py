@@ -1,6 +1,7 @@
 import inspect
 import json
 import multiprocessing
+import pickle
 import warnings
 
 import arviz as az
@@ -62,6 +63,7 @@ def asked(monkeypatch):
 @pytest.mark.parametrize("reuse", [True, False])
 @pytest.mark.parametrize("chains", [1, 3])
 def test_releases_made_equal_releases_charged(model, budget, asked, chains, reuse):
+    """Hazards H1, H3 and H19: what chains and tuning iterations ask for is what was charged."""
     tree = run(model, budget, chains=chains, draws=6, tune=2, reuse_gradient=reuse, n_leapfrog=3)
     charged = {releases.kind: releases.count for releases in budget.history[0].releases}
     assert asked == charged
@@ -88,6 +90,7 @@ def test_the_line_of_the_readme():
 
 @pytest.mark.parametrize(("cores", "mp_ctx"), [(2, "fork"), pytest.param(2, "spawn", marks=pytest.mark.slow)])
 def test_processes_give_what_one_process_gives(model, cores, mp_ctx):
+    """Hazard H2: chains in workers are charged once, in the process that called."""
     trees = []
     for options in ({"cores": 1}, {"cores": cores, "mp_ctx": mp_ctx}):
         budget = dp.PrivacyBudget(5.0, 1e-6)
@@ -99,13 +102,44 @@ def test_processes_give_what_one_process_gives(model, cores, mp_ctx):
         np.testing.assert_array_equal(one["releases"][name].values, other["releases"][name].values)
 
 
+def test_where_pymc_falls_back_to_one_process_one_run_is_charged_and_made(model, budget, asked, monkeypatch):
+    """Hazard H2: PyMC catches errors of pickling and samples in this process, silently where it is quiet."""
+
+    def cannot_be_pickled(*arguments, **options):
+        raise pickle.PickleError
+
+    monkeypatch.setattr(pm.sampling.mcmc, "_mp_sample", cannot_be_pickled)
+    tree = run(model, budget, chains=3, cores=2, mp_ctx="fork")
+    (plan,) = budget.history
+    assert asked == {releases.kind: releases.count for releases in plan.releases}
+    assert tree["posterior"].sizes["chain"] == 3
+
+
+def test_a_fall_back_after_chains_have_begun_makes_no_release_twice(model, budget):
+    """Hazard H2: doors that workers opened stay opened where PyMC begins anew in this process."""
+
+    def raise_once(trace, draw):
+        if draw.draw_idx == 2 and not raised:
+            raised.append(True)
+            raise pickle.PickleError
+
+    raised = []
+    with pytest.raises(dp.NoPlan, match="All 2 chains") as ended:
+        run(model, budget, chains=2, cores=2, mp_ctx="fork", callback=raise_once, draws=20, tune=0)
+    assert raised
+    assert sum(json.loads(ended.value.partial["privacy"].attrs["draws_made"])) > 0
+    assert len(budget.history) == 1
+
+
 def test_noise_differs_between_chains_in_forked_processes(model, budget):
+    """Hazard H24: chains in forked workers share no noise."""
     tree = run(model, budget, chains=4, cores=2, mp_ctx="fork", random_seed=1)
     values = tree["releases"]["log_ratio"].values
     assert np.unique(values).size == values.size
 
 
 def test_a_known_seed_does_not_determine_the_noise(model):
+    """Hazard H24: `random_seed` is public and does not reach the noise."""
     trees = [run(model, dp.PrivacyBudget(5.0, 1e-6), random_seed=1) for _ in range(2)]
     first, second = (tree["releases"]["gradient"].values for tree in trees)
     assert not np.any(first == second)
@@ -187,6 +221,7 @@ def test_a_crash_refunds_nothing_and_ends_the_authorisation(model, budget):
 
 
 def test_more_chains_than_planned_cannot_run(model, budget):
+    """Hazard H1: a chain that was not paid for gets no door."""
     claimed = []
 
     def start_another(trace, draw):
@@ -289,6 +324,7 @@ def test_draws_that_were_not_given_are_warned_about(model, budget, monkeypatch):
 
 
 def test_the_unit_of_privacy_is_in_the_plan_and_the_report(model, budget):
+    """Hazard H32: the unit is named."""
     run(model, budget, budget_share=0.5)
     assert budget.history[0].unit == "one entry of the dim 'person'"
     assert "Unit: one entry of the dim 'person'\n" in budget.report()
@@ -297,6 +333,7 @@ def test_the_unit_of_privacy_is_in_the_plan_and_the_report(model, budget):
 
 
 def test_missing_values_that_come_later_are_refused_by_the_name_of_their_table(budget):
+    """Hazard H16: by the name of the table, without rows or counts."""
     y = gaussian_data()
     with pm.Model() as model:
         x = pm.Data("height", np.ones_like(y))
@@ -308,6 +345,7 @@ def test_missing_values_that_come_later_are_refused_by_the_name_of_their_table(b
 
 
 def test_add_remove_hides_the_number_of_units(model):
+    """Hazard H32: n is stated only where the relation makes it public."""
     budget = dp.PrivacyBudget(5.0, 1e-6, relation="add-remove")
     tree = run(model, budget)
     attributes = tree["privacy"].attrs
@@ -520,6 +558,7 @@ def test_arviz_works_on_the_tree(budget):
 
 
 def test_metadata_says_what_was_guaranteed(model, budget):
+    """Hazards H25 and H32: delta, relation, n and the kind of noise are stated."""
     attributes = run(model, budget, chains=3, draws=6, tune=2)["privacy"].attrs
     plan = budget.history[0]
     assert attributes["private"]

@@ -74,6 +74,7 @@ def test_nothing_is_replaced_and_nothing_saved_twice(path, tmp_path):
 
 
 def test_processes_cannot_spend_the_same_money(path, tmp_path):
+    """Hazard H18: runs of several processes add up, too."""
     budget = dp.PrivacyBudget(1.0, 1e-6)
     plan = small_plan(budget, 1 / 30.5)
     budget.save(path)

@@ -67,6 +67,7 @@ def test_mixing_relations_is_refused():
 
 def test_conversion_to_substitution_is_above_the_exact_curve():
     # A Gaussian release of noise multiplier tau under add-remove has tau / 2 under substitution.
+    """Hazard H8: replacing a row is paid for as two moves."""
     for tau in (1.0, 5.0, 30.0):
         for delta in (0.01, 1e-5):
             own = gaussian_epsilon(1 / (2 * tau**2), delta)
@@ -97,11 +98,13 @@ def test_conversion_to_substitution_is_above_the_exact_curve():
     ],
 )
 def test_bad_numbers_never_give_a_figure(make, bad):
+    """Hazard H9: NaN, infinite, zero and negative numbers are refused."""
     with pytest.raises(InvalidArgument):
         make(bad)
 
 
 def test_numbers_of_other_types_cost_what_floats_cost():
+    """Hazard H9: whole numbers and single precision are made floats first."""
     for noise in (2, np.float32(2.0), np.int64(2), np.float64(2.0)):
         for make in (
             lambda noise: PoissonGaussianReleases("g", np.int32(100), noise, np.float64(0.25)),
@@ -124,6 +127,7 @@ def test_numbers_of_other_types_cost_what_floats_cost():
 )
 @settings(max_examples=25, deadline=None, phases=(Phase.explicit, Phase.generate))
 def test_calibrate_then_account_is_at_most_the_target(event, epsilon, delta):
+    """Hazard H31: the noise that is found never costs more than was asked for."""
     relation = event.relations[0]
     (calibrated,) = noise_for_epsilon([event], epsilon, delta, relation)
     again = epsilon_of([calibrated], delta, relation)
@@ -175,6 +179,7 @@ def test_draws_of_the_penalty_method_match_reference(row):
 
 @pytest.mark.parametrize("row", GAUSSIAN["dp_hmc_forward"], ids=lambda row: f"k{row['k']}-L{row['L']}")
 def test_zcdp_matches_reference(row):
+    """Hazard H30: the printed conversion, from its formula at many digits."""
     for delta, epsilon in row["epsilon_zcdp"].items():
         assert zcdp_epsilon(float(row["mu"]), float(delta)) == pytest.approx(float(epsilon), rel=1e-8)
         assert zcdp_rho(float(epsilon), float(delta)) == pytest.approx(float(row["mu"]), rel=1e-8)

@@ -14,6 +14,7 @@ REFERENCE = json.loads((Path(__file__).parent / "reference.json").read_text())["
 
 @given(st.integers(1, 10**9), st.floats(1e-9, 1e3))
 def test_calibrated_noise_never_costs_more_and_hardly_less(count, rho):
+    """Hazard H31: nor where the cost is a single number."""
     releases = noise_for("gradient", count, rho)
     assert releases.rho <= rho
     assert releases.rho == pytest.approx(rho, rel=1e-14)

@@ -48,6 +48,7 @@ def test_rho_matches_reference_and_is_on_the_safe_side(row):
 
 @given(RHO, st.floats(-6.0, 26.0))
 def test_log_delta_matches_the_formula_at_400_bits(rho, place):
+    """Hazard H30: the exact curve on a second route."""
     epsilon = max(1e-9, rho + 2.0 * place * math.sqrt(rho))
     expected = exact_log_delta(rho, epsilon)
     if expected > -690:

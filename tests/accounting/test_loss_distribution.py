@@ -119,12 +119,14 @@ def estimate(releases, delta, interval=2e-4):
     ],
 )
 def test_matches_direct_integration(releases, delta):
+    """Hazard H29: the discretised curve agrees with an integral."""
     assert loss_distribution_epsilon(releases, delta) == pytest.approx(estimate(releases, delta), rel=1e-3)
 
 
 @pytest.mark.parametrize(("tau", "q", "count"), [(0.8, 0.01, 500), (2.0, 0.1, 100), (10.0, 0.5, 1000)])
 @pytest.mark.parametrize("delta", [1e-4, 1e-7])
 def test_matches_dp_accounting(tau, q, count, delta):
+    """Hazard H30: a second library, written by others."""
     theirs = other_pld.from_gaussian_mechanism(
         float(tau), sampling_prob=float(q), value_discretization_interval=2e-4, pessimistic_estimate=True
     ).self_compose(count)
@@ -173,6 +175,7 @@ def test_cost_falls_with_noise_and_delta_and_grows_with_count_and_sampling(tau, 
 @given(st.floats(0.5, 10.0), st.floats(1e-3, 1.0), st.integers(1, 2000), st.floats(-9, -2).map(lambda p: 10.0**p))
 @NUMERICAL
 def test_renyi_bounds_are_above(tau, q, count, delta):
+    """Hazard H8: nor below the loss distribution where batches are drawn."""
     releases = [PoissonGaussianReleases("g", count, tau, q)]
     bound = renyi_epsilon(releases, delta)[0]
     assume(bound < 100.0)
@@ -188,6 +191,7 @@ def test_composition_commutes_and_splits():
 
 
 def test_where_rounding_would_be_all_of_delta_the_answer_is_infinite():
+    """Hazard H29: outside of what arithmetic can tell there is no figure."""
     assert math.isinf(loss_distribution_epsilon([PoissonGaussianReleases("g", 1000, 2.0, 0.1)], 1e-14))
 
 

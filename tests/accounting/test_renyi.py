@@ -115,6 +115,7 @@ def test_bounds_of_different_events_add_at_equal_order():
 
 @given(st.floats(0.5, 100.0), st.integers(1, 1000), st.floats(-14, -2).map(lambda p: 10.0**p))
 def test_bounds_are_above_the_exact_gaussian_curve(tau, count, delta):
+    """Hazard H8: Rényi bounds are never below the exact curve."""
     assert renyi_epsilon([GaussianReleases("g", count, tau)], delta)[0] >= gaussian_epsilon(count / (2 * tau**2), delta)
 
 

@@ -318,6 +318,14 @@ MUTANTS = (
     Mutant("doors outlive the run", "counting", "release/doors.py",
            "        shutil.rmtree(self._folder, ignore_errors=True)", "        pass",
            (f"{_DOOR}test_no_more_doors_than_planned_and_none_after_the_run",)),
+    Mutant("rows are looked at once more than was charged", "counting", "release/door.py",
+           "        clipped_sum = self._rows.clipped_log_ratio(theta, theta_new, bound, grid)",
+           "        self._rows.clipped_log_ratio(theta, theta_new, bound, grid)\n"
+           "        clipped_sum = self._rows.clipped_log_ratio(theta, theta_new, bound, grid)",
+           (f"{_CONTRACT}test_rows_are_summed_as_often_as_was_charged",)),
+    Mutant("every process opens the doors anew", "counting", "release/doors.py",
+           'if self._claim(f"chain-{chain}"):', 'if self._claim(f"chain-{chain}-{os.getpid()}"):',
+           ("test_sampling.py::test_a_fall_back_after_chains_have_begun_makes_no_release_twice",)),
     # Batches -----------------------------------------------------------------------------------------------------
     Mutant("batches of another probability than paid for", "batches", "release/batches.py",
            "return isinstance(event, PoissonGaussianReleases) and event.sampling_probability == self.sampling_probability",

@@ -53,6 +53,7 @@ def test_an_honest_door_is_not_convicted_and_its_noise_is_not_wasted(tables):
 
 
 def test_halved_noise_is_convicted(tables):
+    """Hazard H35: the audit sees a broken door."""
     assert least_parameter(tables, HalvedNoise()) > 1.0 / MULTIPLIER
 
 
@@ -75,6 +76,7 @@ def test_a_bound_on_epsilon_holds_and_is_not_far_off():
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ["hmc", "sgld", "minibatch-penalty", "barker"])
 def test_samplers_are_not_convicted(name):
+    """Hazard H35: lower bounds on epsilon stay below the claim."""
     for sampler, relation in all_audits(name):
         if sampler.name == name:
             assert not audited(sampler, relation, 1000, 0.999).convicted
@@ -82,5 +84,6 @@ def test_samplers_are_not_convicted(name):
 
 @pytest.mark.slow
 def test_broken_samplers_are_convicted():
+    """Hazard H35: and exceed it for samplers that are broken."""
     for audit in broken_audits(3000, 0.999):
         assert audit.convicted, audit

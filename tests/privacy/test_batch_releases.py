@@ -41,6 +41,7 @@ def step_of(name, budget, **settings):
 @pytest.mark.parametrize("relation", ["substitute", "add-remove"])
 @pytest.mark.parametrize("name", ["sghmc", "sgld", "sgnht", "minibatch-penalty"])
 def test_neighbouring_tables_differ_by_no_more_than_was_paid_for(name, relation):
+    """Hazard H11: no request depends on n, and nothing is divided by a batch's size."""
     if name == "minibatch-penalty" and relation == "add-remove":
         pytest.skip("not accounted for under this relation")
     y = gaussian_data(N)
@@ -157,6 +158,7 @@ def test_the_worst_neighbour_moves_it_by_just_that(relation, counted):
 
 
 def test_an_empty_batch_is_released_like_any_other():
+    """Hazard H14: an empty batch takes the same way."""
     batches = PoissonBatches(1e-12)
     events = [batches.releases("gradient", 1, 1.0)]
     noise = NoNoise()

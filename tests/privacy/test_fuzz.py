@@ -29,6 +29,7 @@ def test_random_arguments_meet_documented_errors_only():
 
 
 def test_no_value_of_random_tables_is_shown():
+    """Hazard H22: random tables of values that can be searched for."""
     counts, failed = fuzz.fuzz_tables(6, seed=2, workers=0.2)
     assert not failed, "\n\n".join(failed)
     assert counts["sampled"] > 1
@@ -70,6 +71,7 @@ def test_a_canary_on_disk_is_found(tmp_path):
 
 @pytest.mark.slow
 def test_caches_on_disk_hold_nothing_of_the_data():
+    """Hazard H33: caches of PyTensor and numba, and temporary files."""
     script = Path(fuzz.__file__)
     done = subprocess.run(  # noqa: S603
         [sys.executable, script, "--arguments", "0", "--options", "0", "--tables", "12", "--seed", "4"],

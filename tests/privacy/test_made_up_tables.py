@@ -71,6 +71,7 @@ def a_door(model):
 
 @pytest.mark.parametrize("bound", [0.0, 1e-300, 1e-170, 1e200, np.inf, np.nan])
 def test_bounds_that_floating_point_cannot_keep_are_refused(bound):
+    """Hazard H20: no bound, and so no noise, of zero."""
     opened = a_door(gaussian_model(gaussian_data(20)))
     theta = np.zeros(1)
     centre = Centre(theta, np.eye(1), bound, bound)
@@ -98,6 +99,7 @@ def test_steps_refuse_such_bounds_before_anything_is_charged(budget, name):
 
 @pytest.mark.parametrize("odd", [1e154, 1.3e154, 1.79e308, np.inf, -np.inf])
 def test_odd_rows_neither_warn_nor_raise(odd):
+    """Hazard H14: extreme rows give finite releases, silently."""
     y = gaussian_data(50)
     x = np.ones((50, 2))
     x[3], y[4] = odd, odd

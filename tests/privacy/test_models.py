@@ -13,6 +13,7 @@ SEEDS, FULL = 120, 10
 
 @pytest.mark.parametrize("first", range(0, SEEDS, 10))
 def test_random_models_are_refused_or_keep_their_sensitivity(first):
+    """Hazards H15, H36 and H37: of any composition of operations and closures."""
     counts, leaks, _ = campaign(
         [seed for seed in range(first, first + 10) if seed % FULL], engines=("loops",), second_order=False
     )

@@ -56,6 +56,7 @@ def everything_in(tree):
 
 
 def test_no_private_input_is_in_the_tree(budget):
+    """Hazards H6 and H28: neither tables, nor what is computed from them, nor timings."""
     model = canary_model()
     tree = run(model, budget)
     x = model["x"].get_value()
@@ -77,6 +78,7 @@ def test_no_private_input_is_in_the_tree(budget):
 
 @pytest.mark.parametrize("clip_diagnostics", ["private", None])
 def test_two_tables_with_the_same_releases_publish_the_same_tree(clip_diagnostics):
+    """Hazard H7: statistics are functions of releases."""
     report = replay(
         lambda rows: canary_model(float(rows["offset"][0])),
         {"offset": np.array([0.0])},
@@ -111,6 +113,7 @@ def test_neighbouring_tables_differ_by_no_more_than_the_declared_sensitivity(rel
 
 
 def test_seeds_of_the_sampler_do_not_reach_the_noise(monkeypatch):
+    """Hazard H24: nor does NumPy's global seed."""
     drawn = []
     real = sampling.SecureNoise.add
 
@@ -127,6 +130,7 @@ def test_seeds_of_the_sampler_do_not_reach_the_noise(monkeypatch):
 
 
 def test_text_shows_nothing_confidential(budget, caplog, capfd, recwarn):
+    """Hazard H22: logs, warnings, output and `repr`."""
     caplog.set_level(logging.DEBUG)
     objects = []
 
@@ -149,6 +153,7 @@ def test_text_shows_nothing_confidential(budget, caplog, capfd, recwarn):
 
 
 def test_errors_of_the_door_hold_no_values(budget):
+    """Hazard H22: nor do their pickles."""
     messages = []
 
     def overdraw(trace, draw):
@@ -169,6 +174,7 @@ def test_errors_of_the_door_hold_no_values(budget):
 
 
 def test_state_that_pymc_stores_holds_no_release_and_no_noise(budget):
+    """Hazard H5: a stored state cannot bring noise back."""
     states = []
 
     def look(trace, draw):
@@ -228,6 +234,7 @@ def test_deterministics_of_other_tables_leave_on_request_only(budget):
 
 
 def test_labels_of_rows_never_leave():
+    """Hazards H6 and H39: coordinates of rows."""
     budget = dp.PrivacyBudget(5.0, 1e-6, "add-remove")
     with pm.Model(coords={"person": [f"{LABEL}-{i}" for i in range(50)]}) as model:
         mu = pm.Normal("mu")

@@ -82,6 +82,7 @@ PROVOKED = {
 
 @pytest.mark.parametrize("provoke", PROVOKED.values(), ids=PROVOKED)
 def test_no_refusal_says_how_many_rows_there_are(provoke):
+    """Hazard H16: no refusal counts rows."""
     with pytest.raises(dp.PrivacyError) as refused:
         provoke()
     # With what it was raised from: errors of PyMC and NumPy as well.
@@ -112,6 +113,7 @@ def texts_of(tree):
 @pytest.mark.parametrize("by_unit", [False, True])
 @pytest.mark.parametrize("make", [hmc, lambda budget, **s: sgld(budget, sampling_probability=0.1, **s)])
 def test_nothing_that_a_run_says_holds_the_number(make, by_unit, caplog):
+    """Hazard H32: nor is it said anywhere else."""
     caplog.set_level(logging.DEBUG)
     budget = budget_of(80.0)
     settings = {"unit_index": UNIT_OF_ROW} if by_unit else {"unit": "person"}

@@ -65,6 +65,7 @@ EVERY = [*BY_NAME.values(), TWO_ON_BATCHES]
 
 @pytest.mark.parametrize(("sampler", "relation"), combinations(EVERY))
 def test_every_sampler(sampler, relation):
+    """Hazards H13, H23 and H34: on every value that is noised, with frozen answers."""
     for seed, place in enumerate(PLACES):
         report = replayed(REGRESSION, sampler, relation, 3, seed=seed, **place)
         assert clean(report)
@@ -74,7 +75,7 @@ def test_every_sampler(sampler, relation):
 
 @pytest.mark.parametrize(("sampler", "relation"), combinations([BY_NAME[name] for name in ("hmc", "sgld", "barker")]))
 def test_all_of_the_declared_sensitivity_is_reached_and_no_more(sampler, relation):
-    """Rows that are clipped, in opposite directions: the sum moves by all that is paid for."""
+    """Hazard H12: rows that are clipped, in opposite directions: the sum moves by all that is paid for."""
     table = REGRESSION.table(None)
     table["x"][17], table["y"][17] = 1.0, 1e9
     opposite = {name: values.copy() for name, values in table.items()}
@@ -339,6 +340,7 @@ FAULTS = {
 
 @pytest.mark.parametrize("fault", FAULTS)
 def test_a_fault_is_seen(fault):
+    """Hazards H13, H21, H23 and H34: bounds and moves that follow exact values, among others, are found."""
     case, make_step, settings, message = FAULTS[fault]
     settings = dict(settings)
     relation = settings.pop("relation", "substitute")

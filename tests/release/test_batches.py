@@ -73,6 +73,7 @@ def suspicious(taken, batches):
 
 @pytest.mark.parametrize("name", SAMPLERS)
 def test_units_and_pairs_of_units_take_part_as_often_as_they_are_accounted_for(name):
+    """Hazard H10: batches are drawn as they are accounted for."""
     taken = inclusion(SAMPLERS[name], 12, 20_000)
     assert suspicious(taken, SAMPLERS[name]) > FALSE_ALARMS
 
@@ -176,6 +177,7 @@ def test_uniform_values_reject_what_would_be_biased():
 
 
 def test_a_batch_is_accounted_for_as_what_it_is():
+    """Hazard H10: an event covers no batch of another sort."""
     poisson, fixed = PoissonBatches(0.01), BatchesWithoutReplacement(100, 10_000)
     assert poisson.releases("g", 3, 2.0) == PoissonGaussianReleases("g", 3, 2.0, 0.01)
     assert poisson.covered_by(poisson.releases("g", 1, 1.0))
@@ -193,6 +195,7 @@ def test_a_batch_is_accounted_for_as_what_it_is():
 
 
 def test_a_table_of_another_size_than_accounted_for_is_refused():
+    """Hazard H11: the rate is that of the table's own length."""
     with pytest.raises(PrivacyError, match="accounted"):
         drawn(BatchesWithoutReplacement(5, 100), SecureNoise(), 101)
 

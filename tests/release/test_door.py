@@ -53,6 +53,7 @@ def door(rows=None, noise=None, relation="substitute", **counts):
 
 @pytest.mark.parametrize(("relation", "factor"), [("substitute", 2.0), ("add-remove", 1.0)])
 def test_noise_is_the_multiplier_times_the_sensitivity(relation, factor):
+    """Hazards H8 and H12: accountants see noise divided by the sensitivity of the relation."""
     noise = SilentNoise()
     opened = door(noise=noise, relation=relation)
     gradient = opened.gradient(THETA, bound=5.0, noise_multiplier=3.0)
@@ -65,6 +66,7 @@ def test_noise_is_the_multiplier_times_the_sensitivity(relation, factor):
 
 
 def test_a_release_beyond_the_plan_touches_no_data():
+    """Hazard H19: a query that was not charged does not happen."""
     rows = FakeRows()
     opened = door(rows, gradient=2, log_ratio=0)
     opened.gradient(THETA, 1.0, 3.0)
@@ -92,6 +94,7 @@ def test_a_release_without_noise_never_leaves(bound):
 
 @pytest.mark.parametrize("relation", ["substitute", "add-remove"])
 def test_the_grid_knows_no_protected_number_of_units(relation):
+    """Hazard H11: public scales are equal for tables of any length."""
     grids = []
     for n_units in (10, 10**8):  # so many that exact sums would need a coarser grid
         rows = FakeRows()

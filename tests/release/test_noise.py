@@ -20,6 +20,7 @@ def test_noise_is_gaussian_with_the_asked_scale(source):
 
 
 def test_noise_keeps_64_bits():
+    """Hazard H26: noise is added to whole numbers, of which no bit is lost."""
     large = np.array([2**61, -(2**61)])
     noisy = SecureNoise().add(large, SCALE)
     assert np.all(np.abs(noisy - large) < 2**47)
@@ -33,6 +34,7 @@ def test_secure_noise_differs_between_draws_and_coordinates():
 
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")
 def test_words_are_the_operating_systems(monkeypatch):
+    """Hazard H25: random words come from the operating system."""
     drawn = []
     for _ in range(2):
         np.random.seed(0)
@@ -47,6 +49,7 @@ def _draw(_):
 
 
 def test_forked_processes_never_share_noise():
+    """Hazard H24: nor do forked copies of one source."""
     SecureNoise().add(np.zeros(5, dtype=np.int64), SCALE)  # the parent has drawn before
     with multiprocessing.get_context("fork").Pool(4) as pool:
         drawn = pool.map(_draw, range(8), chunksize=1)
@@ -65,6 +68,7 @@ def test_chains_of_insecure_noise_differ_and_reproduce():
 @pytest.mark.parametrize("n_units", [None, 1, 10**4, 10**7])
 @pytest.mark.parametrize("bound", [1e-8, 1.0, 3e5])
 def test_grid_is_a_power_of_two_far_below_the_noise_and_sums_fit(noise_multiplier, n_units, bound):
+    """Hazard H26: releases lie on a grid that follows from public settings."""
     factor = 1.0 if n_units is None else 2.0
     noise_std = noise_multiplier * factor * bound
     try:

@@ -52,6 +52,7 @@ REFERENCE = json.loads((Path(__file__).parents[1] / "accounting/reference.json")
 
 @pytest.mark.parametrize("row", REFERENCE, ids=lambda row: f"b{row['b']}")
 def test_the_sensitivity_is_that_of_a_brute_force_search(row):
+    """Hazard H20: the formula of the penalised ratio is never too small."""
     found = sensitivity(row["nT_over_b"], row["M"], row["b"])
     assert found == pytest.approx(row["brute_joint"], rel=1e-12)
     assert found < row["thesis_c"]

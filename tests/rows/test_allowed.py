@@ -112,6 +112,7 @@ def sums_of(rows):
 
 @pytest.mark.parametrize("model", INDEXING)
 def test_an_index_out_of_range_changes_its_own_row_alone(model, lowered):
+    """Hazard H36: reads and writes by what a row holds, in both engines and to second order."""
     rows = engine(INDEXING[model], 0, second_order=True)
     allowed_move = 2 * BOUND / GRID
     place = next(k for k, data in enumerate(rows._data) if data.dtype.kind == "i")
@@ -212,6 +213,7 @@ REFUSED = {
 
 @pytest.mark.parametrize("build", REFUSED, ids=lambda build: build.__name__)
 def test_what_is_not_on_the_list_is_refused_by_name(build):
+    """Hazard H36: everything else."""
     with pm.Model() as model:
         build(*table())
     with pytest.raises(UnsupportedModel, match=REFUSED[build]):
@@ -252,6 +254,7 @@ def test_every_class_on_the_list_is_tried():
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", allowed.SCALARS, ids=lambda kind: kind.__name__)
 def test_every_scalar_operation_is_total_in_compiled_code(kind):
+    """Hazard H36: nothing on the list raises or ends the process."""
     op = instances()[kind]
     several = {"Switch": 3, "Clip": 3, "BetaInc": 3, "BetaIncInv": 3, "Hyp2F1": 4}
     n_inputs = several.get(kind.__name__, op.nin if op.nin > 0 else 2)

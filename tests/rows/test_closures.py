@@ -109,6 +109,7 @@ CLOSURES = [
 @pytest.mark.parametrize("spelling", spellings())
 @pytest.mark.parametrize("build", CLOSURES, ids=lambda build: build.__name__)
 def test_a_table_in_a_function_is_refused(build, spelling):
+    """Hazard H37: a function's own table is no public number."""
     if build is likelihood_by_dist and spelling in ("array", "list"):
         pytest.skip("NumPy computes a number before any graph exists, and PyMC does not keep the function")
     if build is likelihood_by_dist and spelling.startswith("pm.Data"):
@@ -123,6 +124,8 @@ def test_a_table_in_a_function_is_refused(build, spelling):
 
 @pytest.mark.parametrize("spelling", ["pm.Data with dims", "pm.Data without dims", "constant"])
 def test_a_table_of_units_in_a_function_is_refused(spelling):
+    """Hazard H37: nor is one of units."""
+
     def logp(value, mu):
         return pm.logp(pm.Normal.dist(mu + table.mean(), 1.0), value)
 
@@ -173,6 +176,7 @@ def counted(observed_dims=None, data_dims="person", **dims):
 @pytest.mark.parametrize("observed_dims", ["person", None])
 @pytest.mark.parametrize("data_dims", ["person", None])
 def test_what_counts_or_names_people_does_not_leave(observed_dims, data_dims):
+    """Hazard H39: dims of rows, whatever they are called."""
     model = counted(observed_dims, data_dims)
     assert publishable_names(model, None, None, {N}).kept == ["mu", "plain"]
     for name in ("times_n", "by_person", "as_long"):
@@ -182,6 +186,7 @@ def test_what_counts_or_names_people_does_not_leave(observed_dims, data_dims):
 
 @pytest.mark.parametrize("observed_dims", ["person", None])
 def test_a_prior_of_the_number_of_rows_is_refused(observed_dims):
+    """Hazard H39: lengths in priors."""
     with pm.Model(coords={"person": PEOPLE}) as model:
         x = pm.Data("x", X, dims="person")
         mu = pm.Normal("mu", 0.0, 1.0 / model.dim_lengths["person"])
@@ -192,6 +197,7 @@ def test_a_prior_of_the_number_of_rows_is_refused(observed_dims):
 
 @pytest.mark.parametrize("n_patients", [10, 12], ids=["as many labels as units", "labels without rows"])
 def test_names_of_units_do_not_leave(n_patients):
+    """Hazard H39: and dims of units."""
     with pm.Model(coords={"patient": [f"patient-{i}" for i in range(n_patients)]}) as model:
         mu = pm.Normal("mu")
         pm.Deterministic("by_patient", mu * pt.ones(n_patients), dims="patient")

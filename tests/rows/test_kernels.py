@@ -50,6 +50,7 @@ def total_of_factored(rows, slopes, index, groups, bound):
     BOUNDS,
 )
 def test_factored_contributions_stay_within_the_bound(rows, slopes, index, bound):
+    """Hazard H27: rounding takes no contribution over its bound."""
     together, n_clipped = total_of_factored(rows, slopes, index, 5, bound)
     parts = [total_of_factored(rows[[i]], slopes[[i]], index[[i]], 5, bound) for i in range(3)]
     assert np.all(together == sum(total for total, _ in parts))
@@ -78,6 +79,7 @@ def exact_norm(integers):
 @settings(max_examples=300)
 @given(hnp.arrays(np.float64, st.tuples(st.integers(1, 6), st.just(3)), elements=NUMBERS), BOUNDS, st.data())
 def test_replacing_any_unit_moves_the_sum_by_at_most_twice_the_bound(rows, bound, data):
+    """Hazard H12: the declared sensitivity holds for a substitution."""
     before, _ = total_of(rows, bound)
     changed = rows.copy()
     changed[data.draw(st.integers(0, len(rows) - 1))] = data.draw(hnp.arrays(np.float64, 3, elements=NUMBERS))
@@ -88,6 +90,7 @@ def test_replacing_any_unit_moves_the_sum_by_at_most_twice_the_bound(rows, bound
 @settings(max_examples=300)
 @given(hnp.arrays(np.float64, st.tuples(st.integers(1, 6), st.just(3)), elements=NUMBERS), BOUNDS)
 def test_removing_any_unit_moves_the_sum_by_at_most_the_bound(rows, bound):
+    """Hazard H12: and for a removal."""
     for i in range(len(rows)):
         alone, _ = total_of(rows[i : i + 1], bound)
         assert exact_norm(alone) <= bound
@@ -114,6 +117,7 @@ def test_short_vectors_are_untouched_and_long_ones_shortened():
 
 @pytest.mark.parametrize("bad", [math.nan, math.inf, -math.inf])
 def test_a_row_that_is_not_finite_counts_as_clipped_zero(bad):
+    """Hazard H14: NaN and infinity have no influence."""
     total, n_clipped = total_of([[1.0, bad], [0.5, 0.5]], 1.0)
     assert n_clipped == 1
     assert np.all(total * GRID == [0.5, 0.5])

@@ -219,6 +219,7 @@ def logistic_rows():
 
 
 def test_bits_do_not_depend_on_order_or_chunks(logistic_rows, monkeypatch):
+    """Hazard H27: sums are of whole numbers: order changes no bit."""
     rows = logistic_rows
     generator = np.random.default_rng(0)
     theta, theta_new = generator.normal(size=(2, 3))
@@ -244,6 +245,7 @@ def test_bits_do_not_depend_on_order_or_chunks(logistic_rows, monkeypatch):
 @pytest.mark.slow
 @pytest.mark.parametrize("family", FAMILIES, ids=lambda family: family.__name__)
 def test_no_row_of_any_family_depends_on_its_neighbours(family, monkeypatch):
+    """Hazard H15: a row's value does not depend on the others or on its place."""
     rows = UnitLikelihood(build(family, n=3001))
     theta = np.random.default_rng(0).normal(scale=0.3, size=rows.n_parameters)
     original, order = rows._data, np.random.default_rng(1).permutation(3001)
@@ -274,6 +276,7 @@ def test_no_row_of_any_family_depends_on_its_neighbours(family, monkeypatch):
     st.sampled_from([0.01, 1.0, 50.0]),
 )
 def test_whatever_one_row_holds_the_sum_moves_within_its_sensitivity(logistic_rows, features, outcome, bound):
+    """Hazards H13 and H14: what is summed is what was clipped, whatever a row holds."""
     rows = logistic_rows
     theta, theta_new = np.array([0.3, -2.0, 1.0]), np.array([0.1, -2.1, 1.3])
     forget(rows)
@@ -412,6 +415,7 @@ def test_as_many_rows_as_columns_with_dims():
 
 
 def test_pickles_hold_no_remembered_values_and_repr_no_data():
+    """Hazard H33: compiled functions hold no table."""
     y = gaussian_data(100)
     rows = UnitLikelihood(gaussian_model(y))
     before = len(pickle.dumps(rows))

@@ -36,6 +36,7 @@ def in_a_potential():
 @pytest.mark.parametrize("write", [in_observed, in_data_variables, in_covariates, in_both, in_a_potential])
 @pytest.mark.filterwarnings("ignore:total_size")
 def test_minibatches_of_pymc_are_refused_with_what_to_write(budget, write):
+    """Hazard H10: they are drawn with replacement, for which nothing is accounted."""
     with pm.Model() as model:
         write()
         with pytest.raises(dp.UnsupportedModel, match=r"with replacement.*batch_size="):
@@ -47,6 +48,7 @@ def test_minibatches_of_pymc_are_refused_with_what_to_write(budget, write):
 
 @pytest.mark.parametrize("total_size", [60, 600])
 def test_a_likelihood_that_is_multiplied_is_refused(budget, total_size):
+    """Hazard H15: `total_size` would multiply a row's contribution."""
     with pm.Model():
         pm.Normal("y", pm.Normal("mu"), 1.0, observed=Y, total_size=total_size)
         with pytest.raises(dp.UnsupportedModel, match="total_size="):

@@ -200,6 +200,7 @@ REFUSED = {
 @pytest.mark.parametrize("build", REFUSED, ids=lambda build: build.__name__)
 @pytest.mark.parametrize("few", [1000, 10], ids=["checked as it is", "checked with fewer rows first"])
 def test_refused_with_the_reason(build, few, monkeypatch):
+    """Hazards H15 and H16: what does not factorise, potentials on tables and missing values are refused."""
     monkeypatch.setattr(check, "_FEW_NUMBERS", 0)
     monkeypatch.setattr(check, "_FEWEST_ROWS", few)
     with pm.Model(coords=COORDS if "named" in build.__name__ else None) as model:
@@ -240,7 +241,7 @@ def test_the_check_never_sees_the_data(monkeypatch):
 
 @pytest.mark.parametrize("largest", [0.5, 50.0])
 def test_refusals_do_not_depend_on_values(largest):
-    """Folded constants used to be compared by value: clip(x, -5, 5) passed where nobody exceeded five."""
+    """Hazard H17: folded constants used to be compared by value: clip(x, -5, 5) passed where nobody exceeded five."""
     values = np.append(Z[:-1], largest)
     with pm.Model() as model:
         pm.Normal("y", pm.Normal("mu") * pt.clip(pt.as_tensor(values), -5, 5), 1.0, observed=Z)

@@ -14,6 +14,8 @@ from samplers import CANARY, LABEL, SAMPLERS, regression, table
 
 import pymc_dp as dp
 from pymc_dp.release import MeteredDoor
+from pymc_dp.rows import UnitLikelihood
+from pymc_dp.rows.expansion import UnitExpansion
 
 pytestmark = pytest.mark.parametrize("sampler", SAMPLERS, ids=repr)
 
@@ -67,7 +69,52 @@ def test_what_is_released_was_planned_and_charged(sampler, chains, monkeypatch):
     assert budget.epsilon_spent <= 8.0
 
 
+SUMS = {
+    UnitLikelihood: ("clipped_gradient", "clipped_log_ratio", "clipped_log_ratios"),
+    UnitExpansion: ("score", "curvature", "excess", "residual"),
+}
+
+
+def test_rows_are_summed_as_often_as_was_charged(sampler, monkeypatch):
+    """Hazard H19: no gradient, acceptance test or correction looks at the rows beside the releases."""
+    budget, summed = budget_of(sampler), []
+
+    def noting(real):
+        def noted(*arguments, **options):
+            if budget.history:  # else it is a rehearsal, on made-up rows
+                summed.append(real.__name__)
+            return real(*arguments, **options)
+
+        return noted
+
+    for owner, names in SUMS.items():
+        for name in names:
+            monkeypatch.setattr(owner, name, noting(getattr(owner, name)))
+    run(sampler, budget=budget)
+    charged = sum(each.count for each in budget.history[0].releases if not each.kind.startswith("clip_count"))
+    if sampler.name == "barker":  # its clip counts are of all units, at each of the moves
+        charged *= 2
+    assert len(summed) == charged
+
+
+def test_noise_follows_the_distance_of_a_move(sampler):
+    """Hazard H20: the clip bound of a log-ratio is made for the move, and so is its noise, in double precision."""
+    budget = budget_of(sampler, "substitute")
+    releases = run(sampler, budget=budget)["releases"]
+    kinds = [kind for kind in releases.data_vars if kind.rstrip("_12") == "log_ratio"]
+    if not kinds or sampler.on_batches:
+        pytest.skip("no log-ratio of all units")
+    for kind in kinds:
+        moves = (releases[f"{kind}_position_new"] - releases[f"{kind}_position"]).values
+        noise_std = releases[f"{kind}_noise_std"].values
+        assert noise_std.dtype == np.float64
+        assert np.all(noise_std > 0.0)
+        expected = budget.history[0].noise_multipliers[kind] * 2.0 * 4.0 * np.linalg.norm(moves, axis=1)
+        np.testing.assert_allclose(noise_std, expected, rtol=1e-12)
+
+
 def test_a_run_that_does_not_fit_is_refused_and_a_second_one_too(sampler):
+    """Hazards H2 and H18: a second call with the same budget finds it spent."""
     budget = budget_of(sampler)
     run(sampler, budget=budget)
     spent = budget.epsilon_spent
@@ -126,7 +173,7 @@ def test_neighbours_move_every_release_by_no_more_than_declared(sampler, relatio
 
 
 def test_two_tables_with_the_same_releases_publish_the_same_tree(sampler):
-    """Any two tables: every row is another one."""
+    """Hazard H7: any two tables: every row is another one."""
     first, other = ({"x": x, "y": y} for x, y in (table(), table(offset=3.0)))
     report = replay(
         lambda rows: regression(rows["x"], rows["y"]),
@@ -171,6 +218,7 @@ def test_a_known_seed_does_not_determine_the_noise(sampler):
 
 
 def test_a_step_carries_no_data_and_runs_only_when_paid_for(sampler):
+    """Hazards H21 and H33: a sampler, and what it tunes, has the door's answers alone."""
     x, y = table()
     with regression(x, y):
         for step in steps_of(sampler(budget_of(sampler))):
