@@ -149,7 +149,7 @@ def noise_for_epsilon(
     for _ in range(_MAX_CORRECTIONS):
         factor = _least_factor(lambda factor: cost(factor, _COARSE_TOLERANCE), factor, aim)
         fine = cost(factor, DEFAULT_TOLERANCE)
-        if epsilon * (1.0 - _CLOSE_ENOUGH) <= fine <= epsilon:
+        if epsilon * (1.0 - _CLOSE_ENOUGH) <= fine <= epsilon or fine == 0.0:  # a step of the grid below it is nothing
             break
         aim *= epsilon * (1.0 - 0.4 * _CLOSE_ENOUGH) / fine
     while cost(factor, DEFAULT_TOLERANCE) > epsilon:

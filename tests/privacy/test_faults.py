@@ -144,6 +144,23 @@ def test_a_locked_file_charges_nothing(saved, monkeypatch):
     charge_a_quarter(saved)
 
 
+def test_the_file_is_locked_from_reading_to_writing(saved, monkeypatch):
+    looked = []
+
+    def look(*_):
+        with (
+            contextlib.closing(sqlite3.connect(path_of(saved), isolation_level=None, timeout=0)) as other,
+            pytest.raises(sqlite3.OperationalError, match="locked"),
+        ):
+            other.execute("BEGIN IMMEDIATE")
+        looked.append(1)
+
+    real = ledger.Ledger._read
+    monkeypatch.setattr(ledger.Ledger, "_read", lambda self, connection: look() or real(self, connection))
+    saved._ledger.append(faults.plan_of_rho(1e-6), look)
+    assert looked == [1, 1]
+
+
 @pytest.mark.parametrize("instead", ["nothing", "folder", "empty", "text", "another database", "another budget"])
 def test_what_stands_in_the_file_s_place_is_not_charged(saved, tmp_path, instead):
     path = path_of(saved)

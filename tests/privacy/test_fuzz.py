@@ -165,6 +165,18 @@ def test_noise_whose_square_vanishes_or_overflows_is_refused(noise_multiplier):
             make()
 
 
+def test_advice_is_found_where_any_noise_at_all_is_enough(model):
+    with model:
+        step = dp.DPSGLD(
+            budget=dp.PrivacyBudget(1.0, 0.5, "add-remove"),
+            clip_gradient=1.0,
+            step_size=0.1,
+            sampling_probability=1e-12,
+        )
+    with pytest.raises(dp.BudgetExceeded, match="What would fit"):
+        step.budget.plan(step, draws=16, chains=2)
+
+
 def test_steps_that_end_too_soon_are_refused(model):
     with model, pytest.raises(dp.InvalidArgument, match="decay"):
         dp.DPSGLD(budget=dp.PrivacyBudget(1.0, 1e-6), clip_gradient=1.0, step_size=(1.0, 1.5), batch_size=5)

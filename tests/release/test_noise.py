@@ -51,7 +51,7 @@ def _draw(_):
 def test_forked_processes_never_share_noise():
     """Hazard H24: nor do forked copies of one source."""
     SecureNoise().add(np.zeros(5, dtype=np.int64), SCALE)  # the parent has drawn before
-    with multiprocessing.get_context("fork").Pool(4) as pool:
+    with multiprocessing.get_context("fork").Pool(4, maxtasksperchild=1) as pool:  # each draws first in its process
         drawn = pool.map(_draw, range(8), chunksize=1)
     assert len({tuple(draw) for draw in drawn}) == 8
 
