@@ -33,6 +33,7 @@ from pymc_dp.exceptions import InvalidArgument, RunInterrupted, UnsupportedModel
 from pymc_dp.finished import FinishedDraws, how_it_ended, reason
 from pymc_dp.hooks import Hooks
 from pymc_dp.memory import memory_of_this_machine
+from pymc_dp.options import refuse_wrong_types
 from pymc_dp.prior import Prior
 from pymc_dp.prior_constants import warn_about_prior_constants
 from pymc_dp.publish import PublishableNames, metadata, publish, publishable_names
@@ -111,6 +112,7 @@ def sample(draws: int | None = None, **options: Any) -> DataTree:
     settings = inspect.signature(_pymc_sample).bind(draws, **options)
     settings.apply_defaults()
     arguments = dict(settings.arguments)
+    refuse_wrong_types(arguments)
     _refuse_unsupported_options(arguments, arguments.pop("kwargs"))
     model = pm.modelcontext(arguments["model"])
     group = _dp_step_group(arguments["step"], model)

@@ -196,8 +196,9 @@ def _objection_to_scalar(op: Any, node: Apply, carried: Sequence[bool]) -> str |
         for inner in op.fgraph.toposort():
             if not allows_scalar(inner.op):
                 return _unknown(inner.op)
-        # A row may end a loop early; how many steps it makes at most is its first input.
-        return "A number of steps depends on what a row holds" if isinstance(op, ScalarLoop) and carried[0] else None
+        if isinstance(op, ScalarLoop) and carried[0] and not _chooses_between_constants(node.inputs[0]):
+            return "A number of steps depends on what a row holds"
+        return None  # a row may end a loop early; how many steps it makes at most is its first input
     whole = node.outputs[0].type.dtype.startswith(("int", "uint"))
     if isinstance(op, scalars.Pow):
         # In compiled code a whole number to a negative whole power raises.
@@ -217,6 +218,22 @@ def _is_constant(variable: Variable, holds: Callable[[Any], Any]) -> bool:
     while variable.owner is not None and isinstance(variable.owner.op, DimShuffle):
         variable = variable.owner.inputs[0]
     return isinstance(variable, Constant) and bool(holds(variable.data).all())
+
+
+def _chooses_between_constants(variable: Variable) -> bool:
+    """Return whether a variable is one of some constants, whichever a row chooses: it is bounded."""
+    if isinstance(variable, Constant):
+        return True
+    if variable.owner is None:
+        return False
+    if isinstance(variable.owner.op, DimShuffle):
+        return _chooses_between_constants(variable.owner.inputs[0])
+    if not isinstance(variable.owner.op, Elemwise):
+        return False
+    if isinstance(variable.owner.op.scalar_op, scalars.Cast):
+        return _chooses_between_constants(variable.owner.inputs[0])
+    chosen = variable.owner.inputs[1:]
+    return isinstance(variable.owner.op.scalar_op, scalars.Switch) and all(map(_chooses_between_constants, chosen))
 
 
 def _is_held_in_range(index: Variable, carrying: set[Variable]) -> bool:

@@ -10,8 +10,9 @@ from typing import Any, TypeVar
 import numpy as np
 import pymc as pm
 from numpy.typing import NDArray
+from pytensor.graph.utils import MethodNotDefined
 
-from pymc_dp.exceptions import InvalidArgument
+from pymc_dp.exceptions import InvalidArgument, UnsupportedModel
 from pymc_dp.parameters import FloatArray, ParameterVector
 from pymc_dp.rows import kernels
 from pymc_dp.rows.check import check_factorisation
@@ -119,7 +120,13 @@ class UnitLikelihood:
         shapes = [self.parameters.shapes[name] for name in self.parameters.names]
         self._functions = RowFunctions(row_split, model.value_vars, shapes, factored=unit_index is None)
         check_factorisation(model, row_split, self._functions, self.parameters)
-        self._derivatives = RowDerivatives(row_split, model.value_vars) if second_order else None
+        try:
+            self._derivatives = RowDerivatives(row_split, model.value_vars) if second_order else None
+        except (MethodNotDefined, NotImplementedError) as error:
+            raise UnsupportedModel(
+                "A second derivative of the likelihood is not known to PyTensor. Use a sampler that takes none, such "
+                "as DPHMC."
+            ) from error
         self._expansions: dict[bytes, UnitExpansion] = {}
         self.n_rows = row_split.n_rows
         self._data = [leaf.rows() for leaf in row_split.leaves]

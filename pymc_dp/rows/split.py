@@ -127,7 +127,7 @@ def split(model: pm.Model, unit: str | None = None) -> RowSplit:
     """
     _refuse_unsplittable(model)
     observed_axes, n_rows, unit = _row_axes_of_observed(model, unit)
-    refuse_tables_in_functions(model, {n_rows} - {1})
+    refuse_tables_in_functions(model, {n_rows})
     of_observed = {model.rvs_to_values[rv]: axis for rv, axis in observed_axes.items()}
     axes = of_observed | _row_axes(model, [*model.basic_RVs, *model.potentials], n_rows, unit)
     graphs = symbolic(model, {leaf: axis for leaf, axis in axes.items() if isinstance(leaf, Constant)})
@@ -193,7 +193,7 @@ def protected_dims(model: pm.Model, unit: str | None = None, lengths: Collection
     """
     observed_axes, n_rows, unit = _row_axes_of_observed(model, unit)
     found, others = ({unit} if unit is not None else set()), _dims_of_other_axes(model, unit)
-    wanted = ({n_rows} | set(lengths)) - {1}
+    wanted = {n_rows} | set(lengths)
     for rv, axis in observed_axes.items():
         dims = model.named_vars_to_dims.get(rv.name)
         found |= {dims[axis]} if dims is not None else set()
@@ -250,7 +250,7 @@ def protected_inputs(model: pm.Model, unit: str | None, lengths: Collection[int]
     of_dims = set(model.dim_lengths.values())
     graphs = model.replace_rvs_by_values([*model.basic_RVs, *model.deterministics, *model.potentials])
     for leaf in leaves_of(graphs):
-        if leaf in of_dims or n_rows == 1:
+        if leaf in of_dims:
             continue
         if _row_axis(model, leaf, n_rows, unit) is not None or not set(lengths).isdisjoint(leaf_value(leaf).shape):
             found.add(leaf)
@@ -360,6 +360,11 @@ def _row_axes_of_observed(model: pm.Model, unit: str | None) -> tuple[dict[Varia
         lengths.add(shape[axis])
         if dims is not None:
             names.add(dims[axis])
+    if lengths == {1}:
+        raise UnsupportedModel(
+            "The table has a single row. Its entries cannot be told from public numbers, and no noise would leave "
+            "anything of it to see."
+        )
     if len(lengths) != 1:
         raise UnsupportedModel(
             "The observed variables have different numbers of rows. All have to describe the "
@@ -394,8 +399,6 @@ def _row_axis(model: pm.Model, leaf: Variable, n_rows: int, unit: str | None) ->
         for axis, length in enumerate(leaf_value(leaf).shape)
         if length == n_rows and (dims is None or dims[axis] not in others)
     ]
-    if n_rows == 1 and isinstance(leaf, Constant):
-        return None  # every broadcastable constant has axes of length one
     if len(matching) > 1:
         raise UnsupportedModel(
             "An input has as many entries as there are rows along several axes, so its rows are "
@@ -415,7 +418,7 @@ def _refuse_parameters_of_rows(model: pm.Model, n_rows: int, unit: str | None) -
     for rv in model.free_RVs:
         dims = model.named_vars_to_dims.get(rv.name)
         shape = model.rvs_to_values[rv].type.shape
-        per_row = unit in dims if dims is not None and unit is not None else n_rows > 1 and n_rows in shape
+        per_row = unit in dims if dims is not None and unit is not None else n_rows in shape
         if per_row:
             raise UnsupportedModel(
                 f"The free variable {rv.name!r} has one entry for each row. A parameter of one person cannot be "
@@ -453,8 +456,6 @@ def _refuse_other_tables(
 
     The graph of a random variable does not show what a function of the user's brings into its log-probability.
     """
-    if n_rows == 1:
-        return
     of_dims = set(model.dim_lengths.values())
     drawn = model.replace_rvs_by_values(model.free_RVs)
     terms = [

@@ -229,7 +229,7 @@ MUTANTS = (
            "if self._index_checks else log_likelihood", "if not self._index_checks else log_likelihood",
            (f"{_ROWS}test_an_index_out_of_range_is_a_row_without_influence",)),
     Mutant("tables in functions of the user's count as public", "models", "rows/split.py",
-           "    refuse_tables_in_functions(model, {n_rows} - {1})\n", "",
+           "    refuse_tables_in_functions(model, {n_rows})\n", "",
            ("rows/test_closures.py::test_a_table_in_a_function_is_refused",)),
     Mutant("tables in finished graphs count as public", "models", "rows/split.py",
            "    _refuse_other_tables(model, graphs, {leaf.variable for leaf in leaves}, n_rows, unit)\n", "",

@@ -229,6 +229,21 @@ def test_remainders_and_powers_by_constants_pass():
     assert engine(with_constants, 4).clipped_gradient(np.zeros(3), BOUND, GRID).n_clipped <= N
 
 
+def censored_gamma(y, group):
+    """Its derivative by the shape is a loop that a row may leave early, of at most a constant number of steps."""
+    latent = pm.Gamma.dist(alpha=pm.HalfNormal("alpha"), beta=1.0)
+    pm.Censored("y", latent, lower=None, upper=2.0, observed=np.minimum(np.abs(y) + 0.1, 2.0))
+
+
+def test_loops_of_at_most_a_constant_number_of_steps_pass():
+    rows = engine(censored_gamma, 4)
+    theta = np.zeros(1)
+    step = 1e-5
+    values = [rows.all_log_likelihoods(theta + way).sum() for way in (step, -step)]
+    found = rows.clipped_gradient(theta, 1e3, GRID).value
+    assert found == pytest.approx([(values[0] - values[1]) / (2 * step)], rel=1e-4)
+
+
 FLOATS = np.array([0.0, -0.0, 1.0, -1.0, 0.5, -2.5, 1e308, -1e308, 1e-308, 5e-324, np.inf, -np.inf, np.nan, 1e9, 700.0])
 WHOLE = np.array([0, 1, -1, 2, -3, 2**31, -(2**31), 2**63 - 1, -(2**63), 1000, 64])
 

@@ -163,7 +163,12 @@ def named_axes_of_groups():
     pymc.dims.Bernoulli("y", logit_p=effect.isel(group=group), observed=y, dims="person")
 
 
+def one_row():
+    pm.Normal("y", pm.Normal("mu") * pt.as_tensor(Z[:1]), 1.0, observed=Z[:1])
+
+
 REFUSED = {
+    one_row: "single row",  # a constant of one row cannot be told from a public number
     named_axes: "pymc.dims",
     named_axes_of_groups: "pymc.dims",
     centred: "not a sum over rows",
@@ -272,3 +277,12 @@ def test_tables_with_one_entry_for_each_unit_are_refused(kind):
 
     with pytest.raises(UnsupportedModel, match="one entry for each unit"):
         UnitLikelihood(patients(build), unit_index="visit_patient")
+
+
+def test_a_likelihood_without_second_derivatives_is_refused_where_they_are_needed():
+    with pm.Model() as model:
+        latent = pm.Gamma.dist(alpha=pm.HalfNormal("alpha"), beta=1.0)
+        pm.Censored("y", latent, lower=None, upper=2.0, observed=np.minimum(np.abs(Z) + 0.1, 2.0))
+    UnitLikelihood(model)
+    with pytest.raises(UnsupportedModel, match="second derivative"):
+        UnitLikelihood(model, second_order=True)
