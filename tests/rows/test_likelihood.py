@@ -403,9 +403,9 @@ def test_narrow_types_and_fortran_order(dtype):
     )
 
 
-def test_one_row_is_enough():
-    rows = UnitLikelihood(gaussian_model(np.array([2.0])))
-    assert rows.clipped_gradient(np.array([0.5]), 10.0, GRID).value == pytest.approx([1.5])
+def test_two_rows_are_enough():
+    rows = UnitLikelihood(gaussian_model(np.array([2.0, 3.0])))
+    assert rows.clipped_gradient(np.array([0.5]), 10.0, GRID).value == pytest.approx([4.0])
 
 
 def test_as_many_rows_as_columns_with_dims():
