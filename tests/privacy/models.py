@@ -19,8 +19,8 @@ import numpy as np
 import pymc as pm
 import pytensor
 import pytensor.tensor as pt
+from pytensor.conditional.op import ifelse
 from pytensor.graph.basic import equal_computations
-from pytensor.ifelse import ifelse
 
 from pymc_dp.exceptions import PrivacyError
 from pymc_dp.prior import Prior
