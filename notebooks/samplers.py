@@ -71,7 +71,7 @@ MASS = np.array([0.2 * N, 0.2 * N / 3])
 STD = MASS**-0.5
 BOUNDS = {"clip_gradient": 1.5, "clip_log_ratio": 1.5}
 SGD = {"clip_gradient": 1.5, "mass_matrix": MASS, "batch_size": 400}
-REHEARSAL = regression(*table(99))
+SYNTHETIC = regression(*table(99))
 
 #: name: draws and tuning iterations of a chain, part of the table that the target counts, how to make the step
 SAMPLERS = {
@@ -103,7 +103,7 @@ SAMPLERS = {
     "DPSGHMC": (200, 100, 1.0, lambda b: dp.DPSGHMC(budget=b, step_size=0.05, n_leapfrog=10, friction=None, **SGD)),
     "DPSGNHT": (200, 100, 1.0, lambda b: dp.DPSGNHT(budget=b, step_size=0.1, n_steps=10, diffusion=None, **SGD)),
     "DPSGLD": (200, 100, 1.0, lambda b: dp.DPSGLD(budget=b, step_size=0.04, n_steps=5, **SGD)),
-    "DPSurrogateHMC": (200, 0, 1.0, lambda b: dp.DPSurrogateHMC(budget=b, rehearsal=REHEARSAL)),
+    "DPSurrogateHMC": (200, 0, 1.0, lambda b: dp.DPSurrogateHMC(budget=b, synthetic=SYNTHETIC)),
 }
 
 
@@ -185,7 +185,7 @@ _ = axes.legend()
 # A row's score is $(y - \mu)(1, x)$, and no bound on $y$ is part of the model. So the clip bound decides which counts are believed.
 # Below are counts from the model, and counts of the same mean with a variance several times as large, which the Poisson model does not
 # know of. For each, the bias of weighting down what is beyond the bound, and the shift that the noise forces at
-# $\varepsilon = 4$, both in posterior standard deviations; on made-up tables that can be computed exactly.
+# $\varepsilon = 4$, both in posterior standard deviations; on synthetic tables that can be computed exactly.
 
 
 # %%
@@ -222,9 +222,9 @@ for label, spread in (("Poisson", 0.0), ("overdispersed", 1.5)):
 # %% [markdown]
 # For counts from the model a bound that cuts nothing is affordable. For overdispersed ones none of these bounds keeps both errors below half
 # a standard deviation, and with heavier tails it gets much worse: the honest choices are a likelihood with the right tail (negative binomial) or a public cap on the counts, with a result about capped counts. Whatever
-# it is, choose it on made-up tables, with the tail that the real one *may* have, and state it.
+# it is, choose it on synthetic tables, with the tail that the real one *may* have, and state it.
 #
-# With Poisson counts the sampler finds its bounds by itself, from a rehearsal with other coefficients:
+# With Poisson counts the sampler finds its bounds by itself, from a synthetic table with other coefficients:
 
 
 # %%
@@ -237,9 +237,9 @@ def count_model(x, y):
 
 x, y = counts(7, 0.0)
 mode, covariance, _ = mode_of_counts(x, y)
-rehearsal = count_model(*counts(8, 0.0))
+synthetic = count_model(*counts(8, 0.0))
 with count_model(x, y):
-    step = dp.DPSurrogateHMC(budget=dp.PrivacyBudget(epsilon=4.0, delta=1e-6), rehearsal=rehearsal)
+    step = dp.DPSurrogateHMC(budget=dp.PrivacyBudget(epsilon=4.0, delta=1e-6), synthetic=synthetic)
     run = pm.sample(
         draws=200, tune=0, chains=4, cores=1, step=step, progressbar=False, compute_convergence_checks=False
     )
@@ -254,7 +254,7 @@ print(f"means off by {off.round(2)} sd; clip bounds {run['privacy'].attrs['clip_
 # what is released is about the former, and the exact prior does the rest. So centre such models. (In the non-centred form the
 # likelihood depends on $\mu + s z_j$, which is far from quadratic.)
 #
-# Scores are bounded by the covariate's public range, here 2.5, and each touches one clinic. The made-up table may have clinics of other sizes:
+# Scores are bounded by the covariate's public range, here 2.5, and each touches one clinic. The synthetic table may have clinics of other sizes:
 # the curvature that is released once at the prior's point corrects for that.
 
 # %%
@@ -280,9 +280,9 @@ def clinic_model(clinic, dose, y):
 
 
 clinic, dose, y, truth = clinics(1)
-rehearsal = clinic_model(*clinics(9)[:3])
+synthetic = clinic_model(*clinics(9)[:3])
 with clinic_model(clinic, dose, y):
-    step = dp.DPSurrogateHMC(budget=dp.PrivacyBudget(epsilon=4.0, delta=1e-6), rehearsal=rehearsal)
+    step = dp.DPSurrogateHMC(budget=dp.PrivacyBudget(epsilon=4.0, delta=1e-6), synthetic=synthetic)
     run = pm.sample(
         draws=100, tune=0, chains=4, cores=1, step=step, progressbar=False, compute_convergence_checks=False
     )

@@ -88,10 +88,10 @@ def visit_model(features, visited):
 # protect whole people.
 
 # %% [markdown]
-# ## A rehearsal
+# ## A synthetic table
 #
 # A private sampler has settings: how long one row's score may be, in which directions noise matters. Reading them off the
-# survey would leak. `DPSurrogateHMC` reads them off a *rehearsal*: the same model on a made-up table of the same shape. What
+# survey would leak. `DPSurrogateHMC` reads them off a *synthetic table*: the same model on a synthetic table of the same shape. What
 # we assume about it (plans from free to full price, a skewed disease index, few people in poor health) is public
 # knowledge. All columns are bounded. Its coefficients need not be near the truth, but its covariates should be as large as
 # those of the real table may be.
@@ -120,21 +120,21 @@ def simulated_table(seed, n=20_190):
     return features, rng.binomial(1, expit(features @ coefficients))
 
 
-rehearsal = visit_model(*simulated_table(99))
+synthetic = visit_model(*simulated_table(99))
 
 # %% [markdown]
-# Let us rehearse the whole analysis on two more made-up tables. `insecure_seed` makes the noise reproducible, and the
-# result says of itself that it is not private; on made-up tables that does not matter, and the budget of a made-up table
-# costs nobody anything. We compare the defaults, whose clip bounds keep all but the longest 0.05 % of made-up scores, with tighter
+# Let us make a dry run of the whole analysis on two more synthetic tables. `insecure_seed` makes the noise reproducible, and the
+# result says of itself that it is not private; on synthetic tables that does not matter, and the budget of a synthetic table
+# costs nobody anything. We compare the defaults, whose clip bounds keep all but the longest 0.05 % of synthetic scores, with tighter
 # bounds that cut 1 %: less noise, more bias.
 
 # %%
-TIGHTER = {"kept": 0.99}
+TIGHTER = {"clip_quantile": 0.99}
 
 
 def private_run(features, visited, budget, draws=200, **settings):
     with visit_model(features, visited):
-        step = dp.DPSurrogateHMC(budget=budget, rehearsal=rehearsal, unit="person_year", **settings)
+        step = dp.DPSurrogateHMC(budget=budget, synthetic=synthetic, unit="person_year", **settings)
         return pm.sample(
             draws=draws, tune=0, chains=4, cores=1, step=step, progressbar=False, compute_convergence_checks=False
         )
@@ -182,7 +182,7 @@ features, visited = features_of(survey), (survey["mdvis"].to_numpy() > 0).astype
 
 budget = dp.PrivacyBudget(epsilon=4.0, delta=1e-6, data_name="RAND survey")
 with visit_model(features, visited):
-    step = dp.DPSurrogateHMC(budget=budget, rehearsal=rehearsal, unit="person_year")
+    step = dp.DPSurrogateHMC(budget=budget, synthetic=synthetic, unit="person_year")
     print(budget.plan(step, draws=200, tune=0, chains=4))
 print(f"\nspent so far: epsilon {budget.epsilon_spent}")
 
@@ -267,16 +267,16 @@ _ = axes.legend()
 #
 # ## What a classical sampler would have given
 #
-# DP Hamiltonian Monte Carlo tests whole log-ratios. The same budget, on a made-up table:
+# DP Hamiltonian Monte Carlo tests whole log-ratios. The same budget, on a synthetic table:
 
 # %%
 table = simulated_table(1)
-budget_of_made_up = dp.PrivacyBudget(epsilon=4.0, delta=1e-6)
+budget_of_synthetic = dp.PrivacyBudget(epsilon=4.0, delta=1e-6)
 with visit_model(*table):
-    made_up, _ = simulated_table(99)
+    synthetic, _ = simulated_table(99)
     step = dp.DPHMC(
-        budget=budget_of_made_up, clip_gradient=6.0, clip_log_ratio=6.0, step_size=0.2, n_leapfrog=2,
-        mass_matrix=0.2 * made_up.T @ made_up,
+        budget=budget_of_synthetic, clip_gradient=6.0, clip_log_ratio=6.0, step_size=0.2, n_leapfrog=2,
+        mass_matrix=0.2 * synthetic.T @ synthetic,
     )  # fmt: skip
     classical = pm.sample(
         draws=10, tune=30, chains=4, cores=1, step=step, progressbar=False, compute_convergence_checks=False
@@ -324,7 +324,7 @@ az.summary(stored["unwidened"].to_dataset(), round_to=3)[["mean", "sd", "r_hat",
 #
 # - The guarantee, with its relation and its unit: $\varepsilon = 4$, $\delta = 10^{-6}$, substitution of one
 #   person-year.
-# - That scaling, priors, rehearsal and settings were made from public knowledge and simulated tables.
+# - That scaling, priors, synthetic and settings were made from public knowledge and simulated tables.
 # - Means and intervals of the widened draws, and R-hat and effective sample size of the plain ones, if they pass.
 # - The clip bounds and the released share of clipped remainders. That rows beyond the bounds count less.
 # - The file. All later work on it, by anyone, is free.

@@ -60,7 +60,7 @@ def features_of(table: Table) -> NDArray[np.float64]:
 
 
 def simulated_table(seed: int, n: int = 20190) -> tuple[NDArray[np.float64], NDArray[np.int64]]:
-    """Return made-up data of the survey's shape, from what was public before it: no row of it is anybody's.
+    """Return synthetic data of the survey's shape, from what was public before it: no row of it is anybody's.
 
     Plans ask for 0 to 100 % of a bill; some have a deductible, an incentive payment or a limit on expenses (logarithms
     of dollars, zero without); the index of chronic diseases is skewed and below 60; one person in a few dozen is in
@@ -108,9 +108,9 @@ def main() -> None:
     say("What is protected is one person-year: the table does not say which rows are the same person's.")
     features, visited = survey()
     budget = dp.PrivacyBudget(epsilon=EPSILON, delta=DELTA, data_name="RAND Health Insurance Experiment")
-    rehearsal = survey_model(*simulated_table(seed=99))
+    synthetic = survey_model(*simulated_table(seed=99))
     with survey_model(features, visited):
-        step = dp.DPSurrogateHMC(budget=budget, rehearsal=rehearsal, unit="person_year")
+        step = dp.DPSurrogateHMC(budget=budget, synthetic=synthetic, unit="person_year")
         say(f"\nThe plan, before anything is spent:\n{budget.plan(step, draws=DRAWS, tune=0, chains=CHAINS)}\n")
         private = pm.sample(
             draws=DRAWS, tune=0, chains=CHAINS, cores=1, step=step, progressbar=False, compute_convergence_checks=False

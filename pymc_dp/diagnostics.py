@@ -87,7 +87,7 @@ class Quality:
         The least and the largest standard deviation of the draws in any direction, relative to that of the surrogate
         that they were proposed from. Not a number for samplers without one.
     doubtful_width : float
-        By what factor the released curvature makes the draws narrower (below 1) or wider than made-up units say, in
+        By what factor the released curvature makes the draws narrower (below 1) or wider than synthetic units say, in
         the direction where that is most and noise may be all of it. Not a number where no curvature was released.
     """
 
@@ -142,7 +142,7 @@ class Quality:
             <= (_LARGEST_WIDTH_RATIO)
         ):
             reasons.append(
-                f"in some direction the draws are {self.doubtful_width:.2g} times as wide as the rehearsal says, and "
+                f"somewhere the draws are {self.doubtful_width:.2g} times as wide as the synthetic table says, and "
                 "the noise of the released curvature may be all of that"
             )
         if self.tempering != 1.0:
@@ -338,7 +338,7 @@ def quality_report(tree: DataTree) -> str:
         lines.append(
             f"THE CENTRE IS FAR: {found.centre_distance:.1f} posterior sd from the surrogate's mean, root mean square. "
             "Tests are noisy then, and it may be lost: see whether the last points of centre_position in the releases "
-            "agree. A rehearsal of the same kind as the table, a larger epsilon or Shares.centre help."
+            "agree. A synthetic table of the same kind as the table, a larger epsilon or Shares.centre help."
         )
     if found.diverging > 0.0:
         lines.append(
@@ -380,7 +380,7 @@ def _against_clipping(tree: DataTree) -> str:
     advice = {
         "dp_barker": "DPBarker's bound is sqrt(batch_size) / (tempering n): use shorter moves (proposal_scale), "
         "larger batches or less of the likelihood (tempering)",
-        "dp_surrogate_hmc": "DPSurrogateHMC reads its bounds off the rehearsal: pass one with covariates and "
+        "dp_surrogate_hmc": "DPSurrogateHMC reads its bounds off the synthetic table: pass one with covariates and "
         "responses as large as the table's, or a larger kept or safety",
     }
     samplers = str(tree["privacy"].attrs["sampler"]).split(" + ")

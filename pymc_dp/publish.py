@@ -32,7 +32,7 @@ _KEPT_ATTRIBUTES = ("created_at", "inference_library", "inference_library_versio
 #: Statistics that only the progress bar needs, and the raw releases, which get a group of their own.
 _INTERNAL_STATISTICS = ("epsilon_charged", "mean_accepted", "releases", "unwidened")
 _CLIP_COUNT = "clip_count"
-_SINGLE_NUMBERS = ("log_ratio", "residual", "excess", "decision")
+_SINGLE_NUMBERS = ("log_ratio", "residual", "clipping_loss", "decision")
 #: Where releases are kept that were made once, before any chain had started.
 _BEFORE_THE_CHAINS = -1
 

@@ -37,18 +37,18 @@ from pymc_dp.options import refuse_wrong_types
 from pymc_dp.prior import Prior
 from pymc_dp.prior_constants import warn_about_prior_constants
 from pymc_dp.publish import PublishableNames, metadata, publish, publishable_names
-from pymc_dp.release import Doors, InsecureNoise, MeteredDoor, NoiseSource, SecureNoise, refuse_overflow
+from pymc_dp.release import Curators, InsecureNoise, MeteredCurator, NoiseSource, SecureNoise, refuse_overflow
 from pymc_dp.release.interface import ReleasesOfIteration
-from pymc_dp.rows import Rehearsal, Simulation, UnitLikelihood, number_of_units
+from pymc_dp.rows import Simulation, SyntheticTable, UnitLikelihood, number_of_units
 from pymc_dp.starts import initial_values, starting_points
-from pymc_dp.steps.base import Authorisation, DPStep, MadeUpTables
+from pymc_dp.steps.base import Authorisation, DPStep, SyntheticTables
 from pymc_dp.steps.group import StepGroup
 
 _log = logging.getLogger(__name__)
 _pymc_sample: Callable[..., Any] = pm.sample
 _hooks = Hooks()
 
-#: How many rows a model makes up where no rehearsal is given.
+#: How many rows a model makes up where no synthetic table is given.
 _SIMULATED_ROWS = 1000
 #: Options of `pm.sample` whose other values would return or store more than releases.
 _ALLOWED_IDATA_OPTIONS = {"include_transformed"}
@@ -141,10 +141,10 @@ def sample(draws: int | None = None, **options: Any) -> DataTree:
     seed = _given_seed(arguments["random_seed"], group)
     starting_points(model, initvals, seed, chains, prior)
     rows.warm_up()
-    made_up = [_made_up_tables(one, model, rows) for one in group.steps]
-    for one, tables, suffix in zip(group.steps, made_up, group.suffixes, strict=True):
+    synthetic_tables = [_synthetic_tables(one, model, rows) for one in group.steps]
+    for one, tables, suffix in zip(group.steps, synthetic_tables, group.suffixes, strict=True):
         if tables is not None:
-            _rehearse(one, tables, rows.n_units, prior, plan, suffix)
+            _dry_run(one, tables, rows.n_units, prior, plan, suffix)
 
     settings_of_run = {
         "model": model,
@@ -156,7 +156,7 @@ def sample(draws: int | None = None, **options: Any) -> DataTree:
         "initvals": initvals,
         "random_seed": seed,
     }
-    return _run_charged({**arguments, **settings_of_run}, plan, group, rows, prior, made_up, names)
+    return _run_charged({**arguments, **settings_of_run}, plan, group, rows, prior, synthetic_tables, names)
 
 
 def _run_charged(
@@ -165,7 +165,7 @@ def _run_charged(
     group: StepGroup,
     rows: UnitLikelihood,
     prior: Prior,
-    made_up: Sequence[MadeUpTables | None],
+    synthetic_tables: Sequence[SyntheticTables | None],
     names: PublishableNames,
 ) -> DataTree:
     """Charge the plan, run it, and return what may leave; raise what ended the run, with what it had drawn by then."""
@@ -173,7 +173,7 @@ def _run_charged(
     tree, facts = DataTree(), None
     group.budget.charge(plan)
     try:
-        with _authorised(plan, group, rows, prior, made_up):
+        with _authorised(plan, group, rows, prior, synthetic_tables):
             facts = _facts(plan, group, names, rows)
             # Releases made while tuning are paid for, too.
             tree = _pymc_sample(**{**arguments, "discard_tuned_samples": False, "callback": finished})
@@ -239,10 +239,10 @@ def _raise_with(partial: DataTree, error: BaseException, *, own: bool) -> NoRetu
 
 @contextlib.contextmanager
 def _authorised(
-    plan: Plan, group: StepGroup, rows: UnitLikelihood, prior: Prior, made_up: Sequence[MadeUpTables | None]
+    plan: Plan, group: StepGroup, rows: UnitLikelihood, prior: Prior, synthetic_tables: Sequence[SyntheticTables | None]
 ) -> Iterator[None]:
     """Let the steps run once on a plan that has been charged, and take that back however the run ends."""
-    budget, all_doors = group.budget, []
+    budget, all_curators = group.budget, []
     spent = budget.epsilon_spent
     for step in group.steps:
         step.released_once = ReleasesOfIteration(())
@@ -252,8 +252,8 @@ def _authorised(
             if step.insecure_seed is not None:
                 noise = InsecureNoise([step.insecure_seed, place])
             paid = _of_step(plan.noise_multipliers, suffix)
-            make_door = functools.partial(
-                MeteredDoor,
+            make_curator = functools.partial(
+                MeteredCurator,
                 rows,
                 relation=budget.relation,
                 noise_multipliers=paid,
@@ -261,22 +261,24 @@ def _authorised(
                 exact_counts=step.clip_diagnostics == "exact",
             )
             per_chain, once = _of_step(plan.releases_per_chain, suffix), _of_step(plan.releases_once, suffix)
-            all_doors.append(Doors(make_door, noise, plan.chains, per_chain, once))
+            all_curators.append(Curators(make_curator, noise, plan.chains, per_chain, once))
             n_units = rows.n_units if budget.relation == "substitute" else None
             schedules = _of_step(plan.noise_schedules, suffix)
-            step.authorise(Authorisation(all_doors[-1], prior, paid, spent, made_up[place], n_units, schedules))
+            step.authorise(
+                Authorisation(all_curators[-1], prior, paid, spent, synthetic_tables[place], n_units, schedules)
+            )
         yield
     finally:
         for step in group.steps:
             step.withdraw()
-        for doors in all_doors:
-            doors.close()
+        for curators in all_curators:
+            curators.close()
 
 
-def _rehearse(
-    step: DPStep, tables: Rehearsal | Simulation, n_units: int, prior: Prior, plan: Plan, suffix: str
+def _dry_run(
+    step: DPStep, tables: SyntheticTable | Simulation, n_units: int, prior: Prior, plan: Plan, suffix: str
 ) -> None:
-    """Let a step do on made-up rows what it does before the chains start, with noise in the same proportion.
+    """Let a step do on synthetic rows what it does before the chains start, with noise in the same proportion.
 
     Raises
     ------
@@ -289,25 +291,25 @@ def _rehearse(
         raise UnsupportedModel(
             f"{type(step).__name__} works with curvatures, which for {step.size} parameters take about "
             f"{needed / 2**30:.3g} GiB of memory; this machine has {there_is / 2**30:.3g}. Use fewer parameters "
-            "(effects of groups instead of one for each person), a shorter rehearsal, or a sampler without curvatures, "
-            "such as DPHMC."
+            "(effects of groups instead of one for each person), a shorter synthetic table, or a sampler without "
+            "curvatures, such as DPHMC."
         )
     fewer = stand_in.n_units / n_units
     multipliers = {kind: fewer * each for kind, each in _of_step(plan.noise_multipliers, suffix).items()}
-    make_door = functools.partial(MeteredDoor, stand_in, relation=plan.relation, noise_multipliers=multipliers)
-    doors = Doors(make_door, InsecureNoise([0]), 1, {}, _of_step(plan.releases_once, suffix))
+    make_curator = functools.partial(MeteredCurator, stand_in, relation=plan.relation, noise_multipliers=multipliers)
+    curators = Curators(make_curator, InsecureNoise([0]), 1, {}, _of_step(plan.releases_once, suffix))
     try:
-        step.rehearse_with(Authorisation(doors, prior, multipliers, 0.0, tables, stand_in.n_units))
+        step.dry_run_with(Authorisation(curators, prior, multipliers, 0.0, tables, stand_in.n_units))
     finally:
-        doors.close()
+        curators.close()
 
 
-def _made_up_tables(step: DPStep, model: pm.Model, rows: UnitLikelihood) -> Rehearsal | Simulation | None:
-    """Return where a step that rehearses takes its made-up tables from."""
+def _synthetic_tables(step: DPStep, model: pm.Model, rows: UnitLikelihood) -> SyntheticTable | Simulation | None:
+    """Return where a step that expands takes its synthetic tables from."""
     if not step.expands:
         return None
-    if step.rehearsal is not None:
-        return Rehearsal(step.rehearsal, step.parameters.shapes, step.unit, step.unit_index)
+    if step.synthetic is not None:
+        return SyntheticTable(step.synthetic, step.parameters.shapes, step.unit, step.unit_index)
     return Simulation(model, rows, _SIMULATED_ROWS)
 
 
@@ -458,7 +460,7 @@ def install() -> None:
     """Make `pm.sample` hand calls with a DP step to `sample`. Importing `pymc_dp` does this.
 
     Functions of PyMC that would ignore a budget refuse it from then on; those that put the data into a result warn;
-    and models remember which arrays they were given, so that no rehearsal is written on the same ones.
+    and models remember which arrays they were given, so that no synthetic table is written on the same ones.
     """
     uninstall()
     _hooks.replace_function(_pymc_sample, _sample_or_pass_through)

@@ -222,10 +222,10 @@ def test_what_a_prelude_released_before_it_was_interrupted_is_kept(budget, monke
         return real(self, *args)
 
     monkeypatch.setattr(dp.DPSurrogateHMC, "release_score", third)
-    rehearsal = gaussian_model(gaussian_data(200, 1))
+    synthetic = gaussian_model(gaussian_data(200, 1))
     model = gaussian_model(gaussian_data())
     with model:
-        step = dp.DPSurrogateHMC(budget=budget, rehearsal=rehearsal)
+        step = dp.DPSurrogateHMC(budget=budget, synthetic=synthetic)
     with pytest.raises((KeyboardInterrupt, dp.RunInterrupted)) as caught:
         run(model, budget, step=step)
     tree = caught.value.partial

@@ -1,4 +1,4 @@
-"""What the search for the data in a rehearsal sees, and what it cannot see."""
+"""What the search for the data in a synthetic table sees, and what it cannot see."""
 
 import gc
 import weakref
@@ -13,7 +13,7 @@ import xarray as xr
 
 import pymc_dp as dp
 from pymc_dp import origins, sampling
-from pymc_dp.steps.rehearsal import shares_tables
+from pymc_dp.steps.synthetic import shares_tables
 
 N = 80
 
@@ -23,7 +23,7 @@ def table():
     return {"x": generator.normal(size=N), "y": generator.normal(size=N)}
 
 
-def made_up():
+def synthetic():
     return np.zeros(N)
 
 
@@ -31,7 +31,7 @@ def made_up():
 
 
 def data_variable(of):
-    pm.Normal("y", pm.Normal("mu") * pm.Data("x", of["x"]), 1.0, observed=made_up())
+    pm.Normal("y", pm.Normal("mu") * pm.Data("x", of["x"]), 1.0, observed=synthetic())
 
 
 def observed(of):
@@ -47,29 +47,29 @@ def observed_data_variable(of):
 
 
 def constant(of):
-    pm.Normal("y", pm.Normal("mu") * pt.as_tensor(of["x"]), 1.0, observed=made_up())
+    pm.Normal("y", pm.Normal("mu") * pt.as_tensor(of["x"]), 1.0, observed=synthetic())
 
 
 def plain_array(of):
-    pm.Normal("y", pm.Normal("mu") * of["x"], 1.0, observed=made_up())
+    pm.Normal("y", pm.Normal("mu") * of["x"], 1.0, observed=synthetic())
 
 
 def shared(of):
-    pm.Normal("y", pm.Normal("mu") * pytensor.shared(of["x"], borrow=True), 1.0, observed=made_up())
+    pm.Normal("y", pm.Normal("mu") * pytensor.shared(of["x"], borrow=True), 1.0, observed=synthetic())
 
 
 def closure(of):
     def logp(value, mu):
         return pm.logp(pm.Normal.dist(mu * of["x"], 1.0), value)
 
-    pm.CustomDist("y", pm.Normal("mu"), logp=logp, observed=made_up())
+    pm.CustomDist("y", pm.Normal("mu"), logp=logp, observed=synthetic())
 
 
 def closure_dist(of):
     def dist(mu, size):
         return pm.Normal.dist(mu * of["x"], 1.0, size=size)
 
-    pm.CustomDist("y", pm.Normal("mu"), dist=dist, observed=made_up())
+    pm.CustomDist("y", pm.Normal("mu"), dist=dist, observed=synthetic())
 
 
 def statistic_in_a_closure(of):
@@ -78,7 +78,7 @@ def statistic_in_a_closure(of):
         "y",
         pm.Normal("mu"),
         logp=lambda value, mu: pm.logp(pm.Normal.dist(mu + x.mean(), 1.0), value),
-        observed=made_up(),
+        observed=synthetic(),
     )
 
 
@@ -86,17 +86,17 @@ def default_of_a_function(of):
     def logp(value, mu, x=of["x"]):
         return pm.logp(pm.Normal.dist(mu * x, 1.0), value)
 
-    pm.CustomDist("y", pm.Normal("mu"), logp=logp, observed=made_up())
+    pm.CustomDist("y", pm.Normal("mu"), logp=logp, observed=synthetic())
 
 
 def set_later(of):
-    x = pm.Data("x", made_up())
-    pm.Normal("y", pm.Normal("mu") * x, 1.0, observed=made_up())
+    x = pm.Data("x", synthetic())
+    pm.Normal("y", pm.Normal("mu") * x, 1.0, observed=synthetic())
     pm.set_data({"x": of["x"]})
 
 
 def series(of):
-    pm.Normal("y", pm.Normal("mu") * pm.Data("x", of["frame"]["x"]), 1.0, observed=made_up())
+    pm.Normal("y", pm.Normal("mu") * pm.Data("x", of["frame"]["x"]), 1.0, observed=synthetic())
 
 
 def observed_series(of):
@@ -104,11 +104,11 @@ def observed_series(of):
 
 
 def frame(of):
-    pm.Normal("y", pm.Data("x", of["frame"]) @ pm.Normal("mu", shape=2), 1.0, observed=made_up())
+    pm.Normal("y", pm.Data("x", of["frame"]) @ pm.Normal("mu", shape=2), 1.0, observed=synthetic())
 
 
 def labelled(of):
-    pm.Normal("y", pm.Normal("mu") * pm.Data("x", of["labelled"]), 1.0, observed=made_up())
+    pm.Normal("y", pm.Normal("mu") * pm.Data("x", of["labelled"]), 1.0, observed=synthetic())
 
 
 def in_a_submodel(of):
@@ -122,7 +122,7 @@ def some_rows(of):
 
 
 def listed(of):
-    pm.Normal("y", pm.Normal("mu") * pm.Data("x", of["list"]), 1.0, observed=made_up())
+    pm.Normal("y", pm.Normal("mu") * pm.Data("x", of["list"]), 1.0, observed=synthetic())
 
 
 def observed_list(of):
@@ -130,7 +130,7 @@ def observed_list(of):
 
 
 def shared_copy(of):
-    pm.Normal("y", pm.Normal("mu") * pytensor.shared(of["x"]), 1.0, observed=made_up())
+    pm.Normal("y", pm.Normal("mu") * pytensor.shared(of["x"]), 1.0, observed=synthetic())
 
 
 class Likelihood:
@@ -142,11 +142,11 @@ class Likelihood:
 
 
 def object_with_data(of):
-    pm.CustomDist("y", pm.Normal("mu"), logp=Likelihood(of["x"]), observed=made_up())
+    pm.CustomDist("y", pm.Normal("mu"), logp=Likelihood(of["x"]), observed=synthetic())
 
 
 def statistic(of):
-    pm.Normal("y", pm.Normal("mu", of["x"].mean()), 1.0, observed=made_up())
+    pm.Normal("y", pm.Normal("mu", of["x"].mean()), 1.0, observed=synthetic())
 
 
 SEEN = [
@@ -189,20 +189,20 @@ def written(write, of):
 
 
 @pytest.mark.parametrize("write", SEEN)
-def test_a_function_called_twice_on_the_same_arrays_writes_no_rehearsal(budget, write):
+def test_a_function_called_twice_on_the_same_arrays_writes_no_synthetic_table(budget, write):
     """Hazard H41: what the check can see is refused."""
     of = all_spellings()
-    model, rehearsal = written(write, of), written(write, of)
+    model, synthetic = written(write, of), written(write, of)
     with model, pytest.raises(dp.InvalidArgument, match="holds a table of the model of the data"):
-        dp.DPSurrogateHMC(budget=budget, rehearsal=rehearsal)
+        dp.DPSurrogateHMC(budget=budget, synthetic=synthetic)
 
 
 @pytest.mark.parametrize("write", SEEN + NOT_SEEN)
-def test_made_up_arrays_of_the_same_values_are_no_sharing(budget, write):
+def test_synthetic_arrays_of_the_same_values_are_no_sharing(budget, write):
     """Identity is asked for, never values: a table that happens to be equal is another table."""
-    model, rehearsal = written(write, all_spellings()), written(write, all_spellings())
+    model, synthetic = written(write, all_spellings()), written(write, all_spellings())
     with model:
-        dp.DPSurrogateHMC(budget=budget, rehearsal=rehearsal)
+        dp.DPSurrogateHMC(budget=budget, synthetic=synthetic)
 
 
 @pytest.mark.parametrize("write", NOT_SEEN)
@@ -234,10 +234,10 @@ COPIES = {
 def test_parts_of_an_array_are_seen(spelling, part):
     of = table()
     parts = {name: PARTS[part](values) for name, values in of.items()}
-    with pm.Model() as rehearsal:
+    with pm.Model() as synthetic:
         pm.Normal("y", pm.Normal("mu"), 1.0, observed=parts["x"])
         pm.Data("z", parts["y"])
-    assert shares_tables(written(spelling, of), rehearsal)
+    assert shares_tables(written(spelling, of), synthetic)
 
 
 def test_two_parts_that_do_not_overlap_are_seen():
@@ -250,25 +250,25 @@ def test_two_parts_that_do_not_overlap_are_seen():
 def test_copies_are_not_seen(spelling, copy):
     of = table()
     copies = {name: COPIES[copy](values) for name, values in of.items()}
-    with pm.Model() as rehearsal:
+    with pm.Model() as synthetic:
         pm.Normal("y", pm.Normal("mu"), 1.0, observed=copies["x"])
         pm.Data("z", copies["y"])
-    assert not shares_tables(written(spelling, of), rehearsal)
+    assert not shares_tables(written(spelling, of), synthetic)
 
 
 def test_data_that_were_replaced_are_forgotten():
     of = table()
-    rehearsal = written(data_variable, of)
-    assert shares_tables(written(data_variable, of), rehearsal)
-    with rehearsal:
-        pm.set_data({"x": made_up()})
-    assert not shares_tables(written(data_variable, of), rehearsal)
-    with rehearsal:
+    synthetic = written(data_variable, of)
+    assert shares_tables(written(data_variable, of), synthetic)
+    with synthetic:
+        pm.set_data({"x": synthetic()})
+    assert not shares_tables(written(data_variable, of), synthetic)
+    with synthetic:
         pm.set_data({"x": of["x"]})
-    assert shares_tables(written(data_variable, of), rehearsal)
-    with rehearsal:
-        pm.set_data({"x": made_up().tolist()})
-    assert not shares_tables(written(data_variable, of), rehearsal)
+    assert shares_tables(written(data_variable, of), synthetic)
+    with synthetic:
+        pm.set_data({"x": synthetic().tolist()})
+    assert not shares_tables(written(data_variable, of), synthetic)
 
 
 def test_a_table_simulated_from_a_generator_is_accepted(budget):
@@ -277,9 +277,9 @@ def test_a_table_simulated_from_a_generator_is_accepted(budget):
     def simulated():
         return {"x": generator.normal(size=N), "y": generator.normal(size=N)}
 
-    rehearsal = written(data_variable, simulated())
+    synthetic = written(data_variable, simulated())
     with written(data_variable, table()):
-        dp.DPSurrogateHMC(budget=budget, rehearsal=rehearsal)
+        dp.DPSurrogateHMC(budget=budget, synthetic=synthetic)
 
 
 @pytest.mark.parametrize("kind", ["array", "frame"])

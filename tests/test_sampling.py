@@ -13,7 +13,7 @@ from conftest import QUIET, gaussian_data, gaussian_model, hmc, logistic_data, l
 
 import pymc_dp as dp
 from pymc_dp import sampling
-from pymc_dp.release import MeteredDoor
+from pymc_dp.release import MeteredCurator
 
 
 def run(model, budget, *, draws=6, tune=2, chains=2, cores=1, step=None, **options):
@@ -42,17 +42,17 @@ def model():
 
 @pytest.fixture
 def asked(monkeypatch):
-    """Count what the door is asked for, in this process."""
+    """Count what the curator is asked for, in this process."""
     counts = {"gradient": 0, "log_ratio": 0, "clip_count": 0}
 
     def spy(name, kind):
-        real = getattr(MeteredDoor, name)
+        real = getattr(MeteredCurator, name)
 
         def counted(self, *args, **kwargs):
             counts[kind] += 1
             return real(self, *args, **kwargs)
 
-        monkeypatch.setattr(MeteredDoor, name, counted)
+        monkeypatch.setattr(MeteredCurator, name, counted)
 
     spy("gradient", "gradient")
     spy("log_ratio", "log_ratio")
@@ -116,7 +116,7 @@ def test_where_pymc_falls_back_to_one_process_one_run_is_charged_and_made(model,
 
 
 def test_a_fall_back_after_chains_have_begun_makes_no_release_twice(model, budget):
-    """Hazard H2: doors that workers opened stay opened where PyMC begins anew in this process."""
+    """Hazard H2: curators that workers opened stay opened where PyMC begins anew in this process."""
 
     def raise_once(trace, draw):
         if draw.draw_idx == 2 and not raised:
@@ -221,7 +221,7 @@ def test_a_crash_refunds_nothing_and_ends_the_authorisation(model, budget):
 
 
 def test_more_chains_than_planned_cannot_run(model, budget):
-    """Hazard H1: a chain that was not paid for gets no door."""
+    """Hazard H1: a chain that was not paid for gets no curator."""
     claimed = []
 
     def start_another(trace, draw):

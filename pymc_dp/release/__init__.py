@@ -1,16 +1,16 @@
-"""The door between private rows and everything else: clip, sum exactly, add noise, count."""
+"""The curator between private rows and everything else: clip, sum exactly, add noise, count."""
 
-from pymc_dp.release.door import MeteredDoor
-from pymc_dp.release.doors import Doors
-from pymc_dp.release.interface import Centre, Door, Prediction, Release
+from pymc_dp.release.curator import MeteredCurator
+from pymc_dp.release.curators import Curators
+from pymc_dp.release.interface import Curator, ExpansionPoint, Prediction, Release
 from pymc_dp.release.noise import InsecureNoise, NoiseSource, SecureNoise, grid_for, refuse_overflow
 
 __all__ = [
-    "Centre",
-    "Door",
-    "Doors",
+    "Curator",
+    "Curators",
+    "ExpansionPoint",
     "InsecureNoise",
-    "MeteredDoor",
+    "MeteredCurator",
     "NoiseSource",
     "Prediction",
     "Release",

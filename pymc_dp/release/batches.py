@@ -1,8 +1,8 @@
-r"""Batches of units: what describes them, as what they are accounted for, and how the door draws them.
+r"""Batches of units: what describes them, as what they are accounted for, and how the curator draws them.
 
-A sampler hands a description to the door, which copies its numbers, compares them with the event that was paid for, and
-draws the batch. So the accountant cannot be told of another kind of sampling than the one that is done, and a sampler
-learns nothing of the table.
+A sampler hands a description to the curator, which copies its numbers, compares them with the event that was paid
+for, and draws the batch. So the accountant cannot be told of another kind of sampling than the one that is done, and
+a sampler learns nothing of the table.
 
 *Poisson*: every unit takes part independently with probability q. The gap before the next unit that takes part is
 geometric, so a batch costs time in proportion to its own size and not to the table's. With U uniform on (0, 1) the gap
@@ -152,7 +152,7 @@ Batches = PoissonBatches | BatchesWithoutReplacement
 def described(batches: Batches) -> Batches:
     """Return a description of batches with nothing in it but its own numbers, checked again.
 
-    Samplers hand descriptions to the door. An object of another class could draw, cost or cover something else than
+    Samplers hand descriptions to the curator. An object of another class could draw, cost or cover something else than
     what its numbers say.
 
     Raises
@@ -166,7 +166,7 @@ def described(batches: Batches) -> Batches:
         return BatchesWithoutReplacement(batches.batch_size, batches.n_units)
     raise PrivacyError(
         f"A batch is described by PoissonBatches or BatchesWithoutReplacement, not by a {type(batches).__name__}: the "
-        "door draws it."
+        "curator draws it."
     )
 
 

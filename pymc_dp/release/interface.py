@@ -1,4 +1,4 @@
-"""The door as samplers see it: they ask for releases, and see nothing else of the data."""
+"""The curator as samplers see it: they ask for releases, and see nothing else of the data."""
 
 import math
 from collections.abc import Sequence
@@ -63,7 +63,7 @@ class Position:
 
 
 @dataclass(frozen=True, eq=False)
-class Centre:
+class ExpansionPoint:
     """Where every unit's log-likelihood is expanded, along which directions, and with what bounds.
 
     A unit whose score is larger than its bound is weighted down as a whole, once: its score, curvature and later
@@ -119,7 +119,7 @@ class Prediction:
     offset: float = 0.0
 
 
-class Door(Protocol):
+class Curator(Protocol):
     """Every method is one release: clipped, noised, counted; refused with `BudgetExceeded` beyond the plan.
 
     ``noise_multiplier`` is the standard deviation of the noise divided by the sensitivity of the clipped sum.
@@ -197,18 +197,18 @@ class Door(Protocol):
         """
         ...
 
-    def score(self, centre: Centre, noise_multiplier: float, kind: str = "score") -> Release:
+    def score(self, centre: ExpansionPoint, noise_multiplier: float, kind: str = "score") -> Release:
         """Release the sum over units of weighted scores at a centre, along its directions."""
         ...
 
-    def curvature(self, centre: Centre, noise_multiplier: float, kind: str = "curvature") -> Release:
+    def curvature(self, centre: ExpansionPoint, noise_multiplier: float, kind: str = "curvature") -> Release:
         """Release the sum over units of weighted curvatures at a centre, along its directions.
 
         Packed: the upper triangle by rows, entries off the diagonal times the square root of 2.
         """
         ...
 
-    def excess(self, centre: Centre, noise_multiplier: float) -> Release:
+    def clipping_loss(self, centre: ExpansionPoint, noise_multiplier: float) -> Release:
         """Release the sum over units of what weights take off scores at a centre, in units of the bound.
 
         A unit counts at most 1: those beyond twice the bound count as if they were at twice the bound. Only where the
@@ -217,7 +217,7 @@ class Door(Protocol):
         ...
 
     def residual(
-        self, centre: Centre, old: Prediction, new: Prediction, bound: float, noise_multiplier: float
+        self, centre: ExpansionPoint, old: Prediction, new: Prediction, bound: float, noise_multiplier: float
     ) -> Release:
         """Release the sum over units of the weighted log-ratio less its prediction, each clipped to `bound`."""
         ...

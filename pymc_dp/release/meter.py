@@ -1,4 +1,4 @@
-"""What a door may still release: counted down before the data is touched."""
+"""What a curator may still release: counted down before the data is touched."""
 
 from collections.abc import Mapping, Sequence
 
@@ -8,7 +8,7 @@ from pymc_dp.release.batches import Batches
 
 
 class Meter:
-    """Counts down what one door may release.
+    """Counts down what one curator may release.
 
     Parameters
     ----------

@@ -2,6 +2,6 @@
 
 from pymc_dp.rows.clipped_sum import ClippedSum
 from pymc_dp.rows.likelihood import UnitLikelihood, number_of_units
-from pymc_dp.rows.public import PublicUnits, Rehearsal, Simulation
+from pymc_dp.rows.public import PublicUnits, Simulation, SyntheticTable
 
-__all__ = ["ClippedSum", "PublicUnits", "Rehearsal", "Simulation", "UnitLikelihood", "number_of_units"]
+__all__ = ["ClippedSum", "PublicUnits", "Simulation", "SyntheticTable", "UnitLikelihood", "number_of_units"]

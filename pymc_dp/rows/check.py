@@ -1,4 +1,4 @@
-"""Check that the sum over rows is the model's likelihood, on made-up data, so that a refusal tells nothing.
+"""Check that the sum over rows is the model's likelihood, on synthetic data, so that a refusal tells nothing.
 
 The check compares values and gradients at several random points. Data of the model's own shapes and types stand
 in for the real ones: a refusal depends on the model alone.
@@ -48,7 +48,7 @@ def check_factorisation(
     Raises
     ------
     UnsupportedModel
-        If the sums differ, or no made-up data gives a finite likelihood to compare.
+        If the sums differ, or no synthetic data gives a finite likelihood to compare.
     """
     width = sum(math.prod(leaf.row_shape()) for leaf in row_split.leaves)
     few = max(_FEWEST_ROWS, _FEW_NUMBERS // max(1, width))
@@ -58,7 +58,7 @@ def check_factorisation(
     generator = np.random.default_rng(0)
     compared, table = 0, []
     # Every kind of table that gives a finite likelihood counts: what mixes rows may show in one of them only.
-    for table in _made_up_data(row_split.leaves, generator, row_split.n_rows):
+    for table in _synthetic_data(row_split.leaves, generator, row_split.n_rows):
         compared += _compare(whole_model, row_split, functions, parameters, table, generator)
     if not compared:
         drawn = _drawn_from_the_prior(model, row_split.leaves, table)
@@ -66,7 +66,7 @@ def check_factorisation(
     if compared:
         return
     raise UnsupportedModel(
-        "No made-up data gave the likelihood a finite value, so it cannot be checked that it is a sum over rows. "
+        "No synthetic data gave the likelihood a finite value, so it cannot be checked that it is a sum over rows. "
         "Hard limits on the data, or parameters that are hardly ever valid, are the usual reason."
     )
 
@@ -79,7 +79,7 @@ def _factorises_with(
     try:
         whole_model = _likelihood_of_any_data(model, row_split, n_rows)
         compared = 0
-        for table in _made_up_data(row_split.leaves, generator, n_rows):
+        for table in _synthetic_data(row_split.leaves, generator, n_rows):
             compared += _compare(whole_model, row_split, functions, parameters, table, generator)
     except Exception:  # whatever a graph made for another number of rows does
         return False
@@ -105,7 +105,7 @@ def _compare(
         try:
             expected = whole_model(*values, *table)
         except (IndexError, ValueError, np.linalg.LinAlgError):
-            continue  # this made-up table is impossible
+            continue  # this synthetic table is impossible
         if not all(np.isfinite(part).all() for part in expected):
             continue
         point = functions.at(values)
@@ -182,7 +182,9 @@ def _resized(output: Variable, replace: dict[Variable, Variable], old: int, new:
     return found.get(output, output)
 
 
-def _made_up_data(leaves: Sequence[RowLeaf], generator: np.random.Generator, n_rows: int) -> Iterator[list[np.ndarray]]:
+def _synthetic_data(
+    leaves: Sequence[RowLeaf], generator: np.random.Generator, n_rows: int
+) -> Iterator[list[np.ndarray]]:
     """Yield tables in which different likelihoods are finite: fractions, any real numbers, compositions."""
     shapes = [
         ((*leaf.row_shape()[: leaf.axis], n_rows, *leaf.row_shape()[leaf.axis :]), leaf.variable.type.dtype, leaf.axis)
@@ -223,7 +225,7 @@ def _drawn_from_the_prior(
         (rv,) = clone_replace([observed[leaf.source]], covariates, rebuild_strict=False)
         try:
             draw = pm.draw(rv, random_seed=0, mode="FAST_COMPILE")
-        except (NotImplementedError, ValueError, np.linalg.LinAlgError):  # made-up tables need not suit it
+        except (NotImplementedError, ValueError, np.linalg.LinAlgError):  # synthetic tables need not suit it
             return None
         drawn.append(np.asarray(draw, dtype=leaf.variable.type.dtype))
     return drawn

@@ -10,7 +10,7 @@ from pymc_dp.exceptions import InvalidArgument
 
 @dataclass(frozen=True, eq=False, repr=False)
 class ClippedSum:
-    """The exact sum over units of clipped contributions. Confidential: for the door only.
+    """The exact sum over units of clipped contributions. Confidential: for the curator only.
 
     Attributes
     ----------

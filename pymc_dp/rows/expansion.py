@@ -17,7 +17,7 @@ from pymc_dp.rows.clipped_sum import ClippedSum
 from pymc_dp.rows.derivatives import RowDerivatives, packed_pairs
 
 
-class Centre(Protocol):
+class ExpansionPoint(Protocol):
     """Where and how log-likelihoods are expanded. Public: a function of releases. See `pymc_dp.release.interface`."""
 
     @property
@@ -105,17 +105,17 @@ class UnitsOfChunk(Protocol):
 
 
 class UnitExpansion:
-    """The expansion of every unit around one centre. Confidential: for the door only.
+    """The expansion of every unit around one centre. Confidential: for the curator only.
 
     Parameters
     ----------
     units : UnitLikelihood
         The row engine.
-    centre : Centre
+    centre : ExpansionPoint
         Where, along which directions, with what bounds.
     """
 
-    def __init__(self, units: Units, centre: Centre) -> None:
+    def __init__(self, units: Units, centre: ExpansionPoint) -> None:
         self._units = units
         self._centre = centre
         #: What the log-likelihood of each unit counts, and what its curvature counts.
@@ -154,7 +154,7 @@ class UnitExpansion:
         n_clipped = int(np.count_nonzero(self.curvature_weights < 1.0))
         return ClippedSum(total, grid, self._centre.clip_curvature, n_clipped)
 
-    def excess(self, grid: float) -> ClippedSum:
+    def clipping_loss(self, grid: float) -> ClippedSum:
         """Return the sum of what weights have taken off scores: in units of their bound, at most 1, and less a half.
 
         Between neighbouring tables of equal size a sum of numbers between 0 and 1 moves by at most 1, which is twice
@@ -165,7 +165,7 @@ class UnitExpansion:
             weights = self.weights[chunk.units]
             squares, found = np.zeros(weights.size), np.empty(weights.size)
             kernels.add_squares(self._score_of(chunk), squares)
-            kernels.excesses(squares, weights, self._centre.clip_gradient, found)
+            kernels.clipping_losses(squares, weights, self._centre.clip_gradient, found)
             kernels.add_vectors(found[:, None] - 0.5, np.ones(weights.size), 1.0 / grid, total)
         return ClippedSum(total, grid, 0.5, self.n_weighted_down)
 

@@ -152,11 +152,11 @@ def lower_weights(squares: FloatArray, bound: float, weights: FloatArray) -> Non
 
 
 @njit(nogil=True, fastmath=False, cache=True)
-def excesses(squares: FloatArray, weights: FloatArray, bound: float, out: FloatArray) -> None:
+def clipping_losses(squares: FloatArray, weights: FloatArray, bound: float, out: FloatArray) -> None:
     """Write what weights have taken off vectors of squared norm `squares`, in units of `bound` and at most 1."""
     for i in range(squares.size):
-        excess = (1.0 - weights[i]) * math.sqrt(squares[i]) / bound
-        out[i] = excess if excess < 1.0 else 1.0  # a unit that is not finite has lost all
+        clipping_loss = (1.0 - weights[i]) * math.sqrt(squares[i]) / bound
+        out[i] = clipping_loss if clipping_loss < 1.0 else 1.0  # a unit that is not finite has lost all
 
 
 @njit(nogil=True, fastmath=False, cache=True)

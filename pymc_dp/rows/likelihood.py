@@ -18,7 +18,7 @@ from pymc_dp.rows import kernels
 from pymc_dp.rows.check import check_factorisation
 from pymc_dp.rows.clipped_sum import ClippedSum
 from pymc_dp.rows.derivatives import RowDerivatives
-from pymc_dp.rows.expansion import Centre, DerivativesOfChunk, UnitExpansion
+from pymc_dp.rows.expansion import DerivativesOfChunk, ExpansionPoint, UnitExpansion
 from pymc_dp.rows.graphs import Point, RowFunctions
 from pymc_dp.rows.split import leaf_value, refuse_missing_values, refuse_tables_of_units, split
 
@@ -72,7 +72,7 @@ class Chunk:
 class UnitLikelihood:
     """A model's likelihood as a sum over units of privacy, ready to be clipped and summed.
 
-    Confidential: it holds the data. Only the door (`pymc_dp.release`) may call it.
+    Confidential: it holds the data. Only the curator (`pymc_dp.release`) may call it.
 
     Parameters
     ----------
@@ -333,7 +333,7 @@ class UnitLikelihood:
             pass
 
     def warm_up(self) -> None:
-        """Compile everything on one made-up row, before a run is charged and before processes are forked."""
+        """Compile everything on one synthetic row, before a run is charged and before processes are forked."""
         point = self._functions.at(self.parameters.split(np.zeros(self.n_parameters)))
         row = [np.ones_like(rows[:1]) for rows in self._data]
         logp = self._functions.log_likelihood(point, row)
@@ -350,7 +350,7 @@ class UnitLikelihood:
             kernels.times_matrix(np.ones((1, 1)), np.ones((1, 1)), np.ones((1, 1)))
             kernels.lower_weights(slope, 1.0, np.ones(1))
             kernels.weighted_remainders(slope, slope, curvature, np.ones(1), np.ones(1), np.empty(1))
-            kernels.excesses(slope, np.ones(1), 1.0, np.empty(1))
+            kernels.clipping_losses(slope, np.ones(1), 1.0, np.empty(1))
 
     @property
     def observed_leaves(self) -> list[tuple[str, int]] | None:
@@ -376,7 +376,7 @@ class UnitLikelihood:
         other.__dict__["_starts"] = None if self._starts is None else self._starts[: count + 1]
         return other
 
-    def expansion(self, centre: Centre) -> UnitExpansion:
+    def expansion(self, centre: ExpansionPoint) -> UnitExpansion:
         """Return the expansion of every unit around a centre, computed anew only for a new centre. Confidential."""
         if centre.key not in self._expansions:
             self._expansions = {centre.key: UnitExpansion(self, centre)}

@@ -1,4 +1,4 @@
-"""Made-up tables: rows that are nobody's, so that everything may be computed from them, freely and exactly."""
+"""Synthetic tables: rows that are nobody's, so that everything may be computed from them, freely and exactly."""
 
 from typing import Any
 
@@ -25,12 +25,12 @@ _PRIOR_DRAWS = 50
 
 
 class PublicUnits:
-    """The units of a made-up table and their derivatives, as plain arrays.
+    """The units of a synthetic table and their derivatives, as plain arrays.
 
     Parameters
     ----------
     likelihood : UnitLikelihood
-        Of a model that holds made-up data only, with ``second_order=True``.
+        Of a model that holds synthetic data only, with ``second_order=True``.
     """
 
     def __init__(self, likelihood: UnitLikelihood) -> None:
@@ -67,13 +67,13 @@ class PublicUnits:
         return np.concatenate(slopes), np.concatenate(curvatures)
 
 
-class Rehearsal:
-    """A made-up table that the user provides, through the same model written on it.
+class SyntheticTable:
+    """A synthetic table that the user provides, through the same model written on it.
 
     Parameters
     ----------
     model : pm.Model
-        The user's model of made-up data.
+        The user's model of synthetic data.
     parameter_shapes : dict of str to tuple of int
         Of the model of the protected data: the two have to agree.
     unit, unit_index
@@ -92,8 +92,8 @@ class Rehearsal:
         likelihood = UnitLikelihood(model, unit, index, second_order=True)
         if likelihood.parameters.shapes != parameter_shapes:
             raise UnsupportedModel(
-                "The model of the rehearsal has other free variables than the model of the data: write both with the "
-                f"same function. There: {parameter_shapes}; in the rehearsal: {likelihood.parameters.shapes}."
+                "The model of the synthetic table has other free variables than the model of the data: write both with "
+                f"the same function. There: {parameter_shapes}; in the synthetic table: {likelihood.parameters.shapes}."
             )
         likelihood.warm_up()
         self._likelihood = likelihood
@@ -110,7 +110,7 @@ class Rehearsal:
         return []
 
     def stand_in(self) -> UnitLikelihood:
-        """Return the likelihood of the made-up rows, which a run is rehearsed with."""
+        """Return the likelihood of the synthetic rows, which a run is with_table with."""
         return self._likelihood
 
 
@@ -129,7 +129,7 @@ class Simulation:
     Raises
     ------
     UnsupportedModel
-        If the model has covariates, groups or units of several rows: they cannot be made up without a rehearsal.
+        If the model has covariates, groups or units of several rows: they cannot be made up without a synthetic table.
     """
 
     depends_on_parameters = True
@@ -138,7 +138,7 @@ class Simulation:
         if likelihood.observed_leaves is None:
             raise UnsupportedModel(
                 "The model has covariates, groups or several rows a unit, which cannot be made up from it. Pass "
-                "rehearsal=, the same model written on a made-up table of the same shape."
+                "synthetic=, the same model written on a synthetic table of the same shape."
             )
         _refuse_rows_in_simulation(model, likelihood)
         self._leaves = likelihood.observed_leaves
@@ -162,7 +162,7 @@ class Simulation:
         return self._prior_draws
 
     def stand_in(self) -> UnitLikelihood:
-        """Return the likelihood of rows at a draw of the prior, which a run is rehearsed with."""
+        """Return the likelihood of rows at a draw of the prior, which a run is with_table with."""
         return self._stand_in
 
     def at(self, theta: FloatArray) -> PublicUnits:
@@ -187,7 +187,7 @@ class Simulation:
                 return self._rows_at(theta)
             except (ArithmeticError, ValueError):  # generators of random numbers refuse some parameters
                 continue
-        raise UnsupportedModel("No rows can be made up at draws of the model's own prior. Pass rehearsal=.")
+        raise UnsupportedModel("No rows can be made up at draws of the model's own prior. Pass synthetic=.")
 
     def __getstate__(self) -> dict[str, Any]:
         # What was made up travels; what makes it up was compiled from the model of the protected data and stays.
@@ -214,11 +214,11 @@ def _refuse_rows_in_simulation(model: pm.Model, likelihood: UnitLikelihood) -> N
         tables = [leaf_value(leaf) for leaf in inputs if isinstance(leaf, Constant | SharedVariable)]
         if any(likelihood.n_rows in np.shape(table) for table in tables):
             raise UnsupportedModel(
-                f"The distribution of {rv.name!r} is drawn with the help of a table of rows. Pass rehearsal=, the same "
-                "model written on a made-up table of the same shape."
+                f"The distribution of {rv.name!r} is drawn with the help of a table of rows. Pass synthetic=, the same "
+                "model written on a synthetic table of the same shape."
             )
         if isinstance(rv.owner.op, CustomDistRV):
             raise UnsupportedModel(
-                f"{rv.name!r} is drawn by a function of yours, which may know the data. Pass rehearsal=, the same "
-                "model written on a made-up table of the same shape."
+                f"{rv.name!r} is drawn by a function of yours, which may know the data. Pass synthetic=, the same "
+                "model written on a synthetic table of the same shape."
             )

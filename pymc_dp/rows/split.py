@@ -2,7 +2,7 @@
 
 The observed variables' log-probability graph is rebuilt for a table of one row, every row-length input replaced
 by one of its rows. Whatever mixes rows then gives another sum than the model itself, which
-`pymc_dp.rows.check` finds out on made-up data.
+`pymc_dp.rows.check` finds out on synthetic data.
 """
 
 from collections.abc import Collection, Iterable, Mapping, Sequence

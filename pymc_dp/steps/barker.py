@@ -11,7 +11,7 @@ symbol                    here
 :math:`\sigma_b^2`        variance of that sum, with the normaliser 1 / b; at most 1
 ========================  ==========================================================
 
-Accept iff :math:`\lambda + N(0, 2 - \sigma_b^2) + V_\text{corr} > 0`. The door computes the probability of that and
+Accept iff :math:`\lambda + N(0, 2 - \sigma_b^2) + V_\text{corr} > 0`. The curator computes the probability of that and
 draws the decision. (A thesis prints n / b for the scale and 2 for the standard deviation: both are mistaken.)
 
 How many units the prescribed bound clips is counted apart, a few times in a run: a Gaussian release, on all units, of
@@ -123,7 +123,7 @@ class DPBarker(TemperedBatches):
         self._moves: deque[tuple[FloatArray, FloatArray]] = deque(maxlen=_COUNTED_MOVES)
 
     def transition(self, theta: FloatArray) -> Transition:
-        """Propose a move and have the door decide."""
+        """Propose a move and have the curator decide."""
         theta_new, log_proposal_ratio = self.proposal.propose(theta)
         log_free_ratio = self.prior.log_density(theta_new) - self.prior.log_density(theta) + log_proposal_ratio
         stats = untested(accepted=False)
@@ -138,14 +138,14 @@ class DPBarker(TemperedBatches):
         if self.clip_diagnostics != "private":
             super().release_clip_counts()
         elif self._moves:
-            door, multiplier = self._open_door(), self._noise_multiplier("clip_count")
+            curator, multiplier = self._open_curator(), self._noise_multiplier("clip_count")
             batches = self.known_batches()
-            self._record(door.decision_clip_counts(tuple(self._moves), multiplier, batches, self.tempering))
+            self._record(curator.decision_clip_counts(tuple(self._moves), multiplier, batches, self.tempering))
             self._moves.clear()
 
     def release_decision(self, theta: FloatArray, theta_new: FloatArray, log_free_ratio: float) -> Release:
-        """Ask the door to decide by a fresh batch."""
+        """Ask the curator to decide by a fresh batch."""
         move = self._embedded(theta), self._embedded(theta_new)
         self._moves.append(move)
         batches = self.known_batches()
-        return self._record(self._open_door().barker_decision(*move, log_free_ratio, batches, self.tempering))
+        return self._record(self._open_curator().barker_decision(*move, log_free_ratio, batches, self.tempering))

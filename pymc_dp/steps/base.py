@@ -26,7 +26,7 @@ from pymc_dp.accounting import Releases
 from pymc_dp.budget import PrivacyBudget, ReleaseRequest
 from pymc_dp.exceptions import InvalidArgument, NoPlan
 from pymc_dp.parameters import FloatArray, ParameterVector
-from pymc_dp.release.interface import Door, Release, ReleasesOfIteration
+from pymc_dp.release.interface import Curator, Release, ReleasesOfIteration
 
 ClipDiagnostics = Literal["private", "exact"] | None
 
@@ -80,20 +80,20 @@ def embedded(theta: FloatArray, own: NDArray[np.intp], whole: FloatArray) -> Flo
     return changed
 
 
-class OpensDoors(Protocol):
-    """Opens the door of one chain after another."""
+class OpensCurators(Protocol):
+    """Opens the curator of one chain after another."""
 
-    def open(self, key: tuple[int, ...]) -> Door:
-        """Return the door of one more chain."""
+    def open(self, key: tuple[int, ...]) -> Curator:
+        """Return the curator of one more chain."""
         ...
 
-    def open_once(self) -> Door:
-        """Return the door of what is released before the chains start."""
+    def open_once(self) -> Curator:
+        """Return the curator of what is released before the chains start."""
         ...
 
 
 class PublicUnits(Protocol):
-    """The units of a made-up table: everything about them may be computed, free of charge."""
+    """The units of a synthetic table: everything about them may be computed, free of charge."""
 
     n_units: int
 
@@ -118,8 +118,8 @@ class PublicUnits(Protocol):
         ...
 
 
-class MadeUpTables(Protocol):
-    """Where made-up tables come from: the user's rehearsal, or the model itself."""
+class SyntheticTables(Protocol):
+    """Where synthetic tables come from: the user's synthetic, or the model itself."""
 
     @property
     def depends_on_parameters(self) -> bool:
@@ -127,7 +127,7 @@ class MadeUpTables(Protocol):
         ...
 
     def at(self, theta: FloatArray) -> PublicUnits:
-        """Return a made-up table."""
+        """Return a synthetic table."""
         ...
 
     def prior_draws(self) -> list[FloatArray]:
@@ -141,27 +141,27 @@ class Authorisation:
 
     Attributes
     ----------
-    doors : OpensDoors
-        A door for each planned chain.
+    curators : OpensCurators
+        A curator for each planned chain.
     prior : LogDensity
         Exact and free.
     noise_multipliers : mapping of str to float
         What was paid for, by kind of release.
     epsilon_charged : float
         The budget's spent epsilon, this run included.
-    made_up : MadeUpTables or None
-        For steps that rehearse on made-up tables.
+    synthetic_tables : SyntheticTables or None
+        For steps that make a dry run on synthetic tables.
     n_units : int or None
         The number of units, where it is public.
     noise_schedules : mapping of str to tuple of float
         All noise multipliers of a kind, in the order in which the step asked for them.
     """
 
-    doors: OpensDoors
+    curators: OpensCurators
     prior: LogDensity
     noise_multipliers: Mapping[str, float]
     epsilon_charged: float
-    made_up: MadeUpTables | None = None
+    synthetic_tables: SyntheticTables | None = None
     n_units: int | None = None
     noise_schedules: Mapping[str, tuple[float, ...]] = field(default_factory=dict)
 
@@ -223,10 +223,10 @@ class DPStep(BlockedStep):
     """
 
     name: ClassVar[str]
-    #: Whether the step expands log-likelihoods around a centre and rehearses on made-up tables.
+    #: Whether the step expands log-likelihoods around a centre and makes a dry run on synthetic tables.
     expands = False
-    #: The same model on a made-up table, where the user gives one.
-    rehearsal: pm.Model | None = None
+    #: The same model on a synthetic table, where the user gives one.
+    synthetic: pm.Model | None = None
     #: Tuning iterations are paid for like any other, so none are made unless asked for.
     default_tune_steps = 0
     #: Whether `sampler_requests` pays for counts of clipped units, too, as where they come with sums over batches.
@@ -300,7 +300,7 @@ class DPStep(BlockedStep):
         self._iteration = self._tuning_iterations = 0
         self.rng = np.random.default_rng()
         self._authorisation: Authorisation | None = None
-        self._door: Door | None = None
+        self._curator: Curator | None = None
         self._released: list[Release] = []
         self.released_once = ReleasesOfIteration(())
 
@@ -341,18 +341,18 @@ class DPStep(BlockedStep):
     def prelude(self) -> None:
         """Make those releases; what it keeps is copied to every chain, so it may hold nothing but releases."""
 
-    def memory_needed(self, n_units: int, n_made_up: int) -> int:
+    def memory_needed(self, n_units: int, n_synthetic: int) -> int:
         """Return how many bytes a run takes, about, where that may be much: 0 for most samplers.
 
         Parameters
         ----------
-        n_units, n_made_up : int
-            How many protected units there are, and units of a made-up table.
+        n_units, n_synthetic : int
+            How many protected units there are, and units of a synthetic table.
         """
         return 0
 
-    def rehearse(self) -> None:
-        """Do as much of the prelude as can be done on made-up rows, before the charge: nothing, for most samplers.
+    def dry_run(self) -> None:
+        """Do as much of the prelude as can be done on synthetic rows, before the charge: nothing, for most samplers.
 
         Raises
         ------
@@ -418,28 +418,28 @@ class DPStep(BlockedStep):
         return self._iteration < self._tuning_iterations
 
     def release_gradient(self, theta: FloatArray, bound: float) -> Release:
-        """Ask the door for a noisy clipped gradient of the log-likelihood at `theta`."""
+        """Ask the curator for a noisy clipped gradient of the log-likelihood at `theta`."""
         multiplier = self._noise_multiplier("gradient")
-        return self._record(self._open_door().gradient(self._embedded(theta), bound, multiplier, self._only_own))
+        return self._record(self._open_curator().gradient(self._embedded(theta), bound, multiplier, self._only_own))
 
     def release_log_ratio(self, theta: FloatArray, theta_new: FloatArray, bound: float) -> Release:
-        """Ask the door for a noisy clipped log-likelihood ratio."""
+        """Ask the curator for a noisy clipped log-likelihood ratio."""
         multiplier = self._noise_multiplier("log_ratio")
         old, new = self._embedded(theta), self._embedded(theta_new)
-        return self._record(self._open_door().log_ratio(old, new, bound, multiplier))
+        return self._record(self._open_curator().log_ratio(old, new, bound, multiplier))
 
     def release_clip_counts(self) -> None:
-        """Ask the door how many units were clipped since the last time; at the end of each window of iterations."""
+        """Ask the curator how many units were clipped since the last time; at the end of each window of iterations."""
         multiplier = self._authorised().noise_multipliers.get("clip_count", math.inf)
-        self._record(self._open_door().clip_counts(multiplier))
+        self._record(self._open_curator().clip_counts(multiplier))
 
     @property
-    def made_up(self) -> MadeUpTables:
-        """Where made-up tables come from, for steps that expand."""
-        made_up = self._authorised().made_up
-        if made_up is None:
-            raise NoPlan("This step was authorised without made-up tables.")
-        return made_up
+    def synthetic_tables(self) -> SyntheticTables:
+        """Where synthetic tables come from, for steps that expand."""
+        tables = self._authorised().synthetic_tables
+        if tables is None:
+            raise NoPlan("This step was authorised without synthetic tables.")
+        return tables
 
     @property
     def n_units(self) -> int:
@@ -491,8 +491,8 @@ class DPStep(BlockedStep):
             self.released_once = ReleasesOfIteration(tuple(self._released))
             self._released = []
 
-    def rehearse_with(self, authorisation: Authorisation) -> None:
-        """Rehearse with doors of made-up rows; the seam calls this before the plan is charged.
+    def dry_run_with(self, authorisation: Authorisation) -> None:
+        """Make a dry run with curators of synthetic rows; the seam calls this before the plan is charged.
 
         Raises
         ------
@@ -503,30 +503,30 @@ class DPStep(BlockedStep):
             return
         self._authorisation = authorisation
         try:
-            self._released_by(self.rehearse, authorisation)
+            self._released_by(self.dry_run, authorisation)
         finally:
             self._released = []
             self.withdraw()
 
     def _released_by(self, act: Callable[[], None], authorisation: Authorisation) -> None:
-        """Do what is done once, before the chains start, with the door of that."""
+        """Do what is done once, before the chains start, with the curator of that."""
         self._released = []
-        self._door = authorisation.doors.open_once()
+        self._curator = authorisation.curators.open_once()
         try:
             act()
         finally:
-            self._door = None
+            self._curator = None
 
     def withdraw(self) -> None:
         """Take the authorisation back; the seam calls this when the run ends, however it ends."""
         self._authorisation = None
-        self._door = None
+        self._curator = None
         self.start()
 
     # Life in pm.sample ------------------------------------------------------------------------------------
 
     def setup_chain(self, rng: Any, tune: int, draws: int) -> None:
-        """Begin one chain: claim one of the doors that were paid for.
+        """Begin one chain: claim one of the curators that were paid for.
 
         Raises
         ------
@@ -535,7 +535,7 @@ class DPStep(BlockedStep):
         """
         super().setup_chain(rng, tune, draws)
         key = tuple(getattr(self.rng.bit_generator.seed_seq, "spawn_key", ()))
-        self._door = self._authorised().doors.open(key)
+        self._curator = self._authorised().curators.open(key)
         self._iteration = 0
         self._tuning_iterations = tune
         self._window_ends = frozenset(window_ends(tune, draws))
@@ -573,10 +573,10 @@ class DPStep(BlockedStep):
             )
         return self._authorisation
 
-    def _open_door(self) -> Door:
-        if self._door is None:
+    def _open_curator(self) -> Curator:
+        if self._curator is None:
             raise NoPlan("No chain has been started: the step is driven by pm.sample.")
-        return self._door
+        return self._curator
 
     def _progressbar_config(self, n_chains: int = 1) -> tuple[list[TextColumn], dict[str, list[float]]]:
         columns = [
@@ -598,9 +598,9 @@ class DPStep(BlockedStep):
         """Copy without the constructor's arguments: a worker needs neither the budget nor the model."""
         state = {name: value for name, value in self.__dict__.items() if not name.endswith("__newargs")}
         state |= {
-            "rehearsal": None,
+            "synthetic": None,
             "budget": None,
-            "_door": None,
+            "_curator": None,
             "unit_index": None,
             "_released": [],
             "released_once": None,

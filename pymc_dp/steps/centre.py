@@ -11,9 +11,10 @@ from scipy import stats
 
 from pymc_dp.exceptions import InvalidArgument
 from pymc_dp.parameters import FloatArray
-from pymc_dp.release.interface import LARGEST_CLIP_BOUND, Centre, Release
+from pymc_dp.release.interface import LARGEST_CLIP_BOUND, ExpansionPoint, Release
 from pymc_dp.steps.base import LogDensity, PublicUnits
-from pymc_dp.steps.rehearsal import (
+from pymc_dp.steps.surrogate_density import WeightedRows
+from pymc_dp.steps.synthetic import (
     NUMERICAL_FAILURES,
     NotComputable,
     Scale,
@@ -31,7 +32,6 @@ from pymc_dp.steps.rehearsal import (
     unpacked,
     whole_step,
 )
-from pymc_dp.steps.surrogate_density import WeightedRows
 
 if TYPE_CHECKING:
     from pymc_dp.steps.surrogate import DPSurrogateHMC
@@ -93,7 +93,7 @@ def centre_schedule(steps: int, *, simulated: bool) -> list[tuple[str, int, floa
 
 def _kinds(step: "DPSurrogateHMC", *, simulated: bool) -> list[str]:
     """Return the kind of every step's score, in order."""
-    return [kind for kind, count, _ in centre_schedule(step.centre_steps, simulated=simulated) for _ in range(count)]
+    return [kind for kind, count, _ in centre_schedule(step.newton_steps, simulated=simulated) for _ in range(count)]
 
 
 def find_centre(step: "DPSurrogateHMC") -> WayToCentre:
@@ -107,7 +107,7 @@ def find_centre(step: "DPSurrogateHMC") -> WayToCentre:
     InvalidArgument
         If nothing can be computed where the way would begin, which is known without the data.
     """
-    if step.made_up.depends_on_parameters:
+    if step.synthetic_tables.depends_on_parameters:
         return _by_simulation(step)
     return _by_newton_steps(step)
 
@@ -118,14 +118,14 @@ def _starts(step: "DPSurrogateHMC") -> Iterator[FloatArray]:
     Where a model is symmetric it often says its centre of symmetry, where all scores are zero.
     """
     yield step.prior_point
-    yield from step.made_up.prior_draws()
+    yield from step.synthetic_tables.prior_draws()
     generator = np.random.default_rng(0)
     for _ in range(_TRIED_STARTS):
         yield step.prior_point + generator.uniform(-1.0, 1.0, step.size)
 
 
 def _no_start(step: "DPSurrogateHMC") -> InvalidArgument:
-    table = "rows that the model makes up" if step.made_up.depends_on_parameters else "the rehearsal"
+    table = "rows that the model makes up" if step.synthetic_tables.depends_on_parameters else "the synthetic table"
     of_order = " and curvatures" if step.order == 2 else ""
     return InvalidArgument(
         f"DPSurrogateHMC finds no clip bounds: scores{of_order} of {table} are zero or no numbers wherever the way to "
@@ -140,15 +140,15 @@ def _ahead(theta: FloatArray, theta_new: FloatArray) -> Iterator[FloatArray]:
 
 
 def _by_newton_steps(step: "DPSurrogateHMC") -> WayToCentre:
-    """Follow noisy scores with the curvature of the user's made-up units, which is free.
+    """Follow noisy scores with the curvature of the user's synthetic units, which is free.
 
-    Directions and bounds are those of the made-up table at its own posterior mode.
+    Directions and bounds are those of the synthetic table at its own posterior mode.
     """
     prior = step.prior
     theta, units, scale, information_at = _start_of_newton_steps(step)
     visited, scores = [], []
     for kind in _kinds(step, simulated=False):
-        centre = Centre(theta, scale.directions, step.centre_at(theta, scale).clip_gradient)
+        centre = ExpansionPoint(theta, scale.directions, step.centre_at(theta, scale).clip_gradient)
         scores.append(step.release_score(centre, kind))
         try:
             gradient = scale.gradient(scores[-1].value) + prior.gradient(theta)
@@ -173,7 +173,7 @@ def _known_at(prior: LogDensity, information_at: Callable[[FloatArray], FloatArr
 def _start_of_newton_steps(
     step: "DPSurrogateHMC",
 ) -> tuple[FloatArray, PublicUnits, Scale, Callable[[FloatArray], FloatArray]]:
-    """Return where steps begin, the made-up units, directions and bounds, and curvature as a function of parameters.
+    """Return where steps begin, the synthetic units, directions and bounds, and curvature as a function of parameters.
 
     Raises
     ------
@@ -182,21 +182,23 @@ def _start_of_newton_steps(
     """
     for theta in _starts(step):
         try:
-            units = table_at(step.made_up, theta)
+            units = table_at(step.synthetic_tables, theta)
             own_mode = mode_of(units, step.prior, theta, step.n_units)
-            scale = scale_of(units, own_mode, kept=step.kept, with_curvature=step.order == 2)
+            scale = scale_of(units, own_mode, clip_quantile=step.clip_quantile, with_curvature=step.order == 2)
             expected = _Expected(units, step.n_units, theta, own_mode)
             bound = _first_bound(units, scale, theta, own_mode)
         except NUMERICAL_FAILURES:
             continue
         if _known_at(step.prior, expected.information, theta):
-            released = step.release_curvature(Centre(theta, scale.directions, np.inf, bound), kind="early_curvature")
+            released = step.release_curvature(
+                ExpansionPoint(theta, scale.directions, np.inf, bound), kind="early_curvature"
+            )
             return theta, units, scale, expected.informed(released, scale).information
     raise _no_start(step)
 
 
 def _first_bound(units: PublicUnits, scale: Scale, theta: FloatArray, own_mode: FloatArray) -> float:
-    """Return a bound of a unit's curvature where the way begins, or else what it is at the made-up units' mode."""
+    """Return a bound of a unit's curvature where the way begins, or else what it is at the synthetic units' mode."""
     try:
         return curvature_bound(units, theta, scale.directions, 1.0)
     except NotComputable:
@@ -233,7 +235,7 @@ def pooled_score(
     """Return the score at the centre as the last releases together tell it, and the standard deviation of its noise.
 
     A score released at another point is carried to the centre by the curvature that was released. What that misses is
-    of second order in the distance, as made-up units have it, and counts like noise. A score that contradicts the one
+    of second order in the distance, as synthetic units have it, and counts like noise. A score that contradicts the one
     at the centre by more than noise explains is left out: the curvature is wrong then, or many units were cut where it
     was released.
     """
@@ -257,18 +259,18 @@ def pooled_score(
 class _Expected:
     """The curvature of the log-likelihood of all units, about, as a function of the parameters.
 
-    Made-up units know how it changes with the parameters, but may have groups of other sizes or covariates of another
+    Synthetic units know how it changes with the parameters, but may have groups of other sizes or covariates of another
     spread than the protected ones. So the curvature is released once, at the prior's point, and the ratio of the two
-    is kept from there on. What does not rise above the noise is left as the made-up units have it. Where a noisy step
+    is kept from there on. What does not rise above the noise is left as the synthetic units have it. Where a noisy step
     has led far away, curvature vanishes (a logistic regression saturates) and the next step would lead further: so it
-    is never taken for much less than at the made-up units' own mode.
+    is never taken for much less than at the synthetic units' own mode.
 
     Parameters
     ----------
     units, n_units
-        Made-up units, and how many they stand for.
+        Synthetic units, and how many they stand for.
     theta, own_mode : ndarray, shape (parameters,)
-        Where the way begins, and the made-up units' mode.
+        Where the way begins, and the synthetic units' mode.
 
     Raises
     ------
@@ -293,12 +295,12 @@ class _Expected:
         return other
 
     def keep_ratio(self, ratio: FloatArray) -> None:
-        """Take note of the ratio of the protected units' curvature to the made-up ones'."""
+        """Take note of the ratio of the protected units' curvature to the synthetic ones'."""
         self._ratio = ratio
         self._least = np.linalg.cholesky(self._corrected(self._own_mode))
         self._relative = np.linalg.inv(self._least)
         if not np.isfinite(self._relative).all():
-            raise NotComputable("The curvature at the made-up units' mode is nearly singular.")
+            raise NotComputable("The curvature at the synthetic units' mode is nearly singular.")
 
     def _corrected(self, at: FloatArray) -> FloatArray:
         factor = np.linalg.cholesky(self._n_units * expected_curvature(self._units, at)[self._known])
@@ -359,11 +361,11 @@ def _by_simulation(step: "DPSurrogateHMC") -> WayToCentre:
     else:
         raise _no_start(step)
     bound = _bound_over_the_prior(step, stand)
-    stand = replace(stand, units=table_at(step.made_up, stand.theta))
+    stand = replace(stand, units=table_at(step.synthetic_tables, stand.theta))
     for kind in _kinds(step, simulated=True):
         own = stand.scale.clip_gradient
         bound = min(max(bound, own), LARGEST_CLIP_BOUND)
-        centre = Centre(stand.theta, stand.scale.directions, bound)
+        centre = ExpansionPoint(stand.theta, stand.scale.directions, bound)
         score = step.release_score(centre, kind)
         stand = _next_stand(step, centre, score, stand)
         mean = float(np.linalg.norm(score.value)) / n_units
@@ -382,21 +384,21 @@ class _Stand:
 
 
 def _stand_at(step: "DPSurrogateHMC", theta: FloatArray) -> _Stand:
-    """Return made-up rows at a point, with directions and bounds.
+    """Return synthetic rows at a point, with directions and bounds.
 
     Raises
     ------
     NotComputable
         If something is no number there.
     """
-    units = table_at(step.made_up, theta)
-    scale = scale_of(units, theta, kept=step.kept, with_curvature=step.order == 2)
+    units = table_at(step.synthetic_tables, theta)
+    scale = scale_of(units, theta, clip_quantile=step.clip_quantile, with_curvature=step.order == 2)
     if not (can_stand_at(step.prior, theta) and np.isfinite(units.scores(theta)).all()):
         raise NotComputable("The prior, or the score of a unit, is no number there.")
     return _Stand(theta, units, scale)
 
 
-def _next_stand(step: "DPSurrogateHMC", centre: Centre, score: Release, stand: _Stand) -> _Stand:
+def _next_stand(step: "DPSurrogateHMC", centre: ExpansionPoint, score: Release, stand: _Stand) -> _Stand:
     """Return where the surrogate of a released score leads, or how far one can go that way."""
     try:
         surrogate = WeightedRows(step.prior, centre, stand.units, score.value, step.n_units)
@@ -414,9 +416,9 @@ def _next_stand(step: "DPSurrogateHMC", centre: Centre, score: Release, stand: _
 def _bound_over_the_prior(step: "DPSurrogateHMC", stand: _Stand) -> float:
     """Return a bound that most rows keep where parameters are drawn from the prior; 0 if none can be computed."""
     lengths = []
-    for draw in step.made_up.prior_draws():
+    for draw in step.synthetic_tables.prior_draws():
         try:
-            scores = table_at(step.made_up, draw).scores(stand.theta) @ stand.scale.directions
+            scores = table_at(step.synthetic_tables, draw).scores(stand.theta) @ stand.scale.directions
         except NUMERICAL_FAILURES:
             continue
         lengths.append(np.linalg.norm(scores, axis=1))
@@ -438,7 +440,7 @@ def _mode_of_surrogate(step: "DPSurrogateHMC", surrogate: WeightedRows, theta: F
     """Return the surrogate's mode: steps with the information of rows simulated where they start, and backtracking."""
 
     def step_at(at: FloatArray) -> FloatArray:
-        scores = table_at(step.made_up, at).scores(at)
+        scores = table_at(step.synthetic_tables, at).scores(at)
         information = step.n_units * positive_definite(scores.T @ scores / len(scores), floor=1e-10)
         return solved(information, surrogate.gradient(at))
 

@@ -81,9 +81,9 @@ class DPMinibatchPenalty(TemperedBatches, DPPenalty):
         ]
 
     def release_log_ratio(self, theta: FloatArray, theta_new: FloatArray, bound: float) -> Release:
-        """Ask the door for the noisy penalised log-ratio of a fresh batch."""
+        """Ask the curator for the noisy penalised log-ratio of a fresh batch."""
         return self._record(
-            self._open_door().batch_log_ratio(
+            self._open_curator().batch_log_ratio(
                 self._embedded(theta),
                 self._embedded(theta_new),
                 bound,

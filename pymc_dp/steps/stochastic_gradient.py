@@ -218,9 +218,9 @@ class StochasticGradientStep(DPStep):
         return prior + self._scale() * self.release_batch_gradient(theta)
 
     def release_batch_gradient(self, theta: FloatArray) -> FloatArray:
-        """Ask the door for the noisy clipped gradient of a fresh batch."""
+        """Ask the curator for the noisy clipped gradient of a fresh batch."""
         release = self._record(
-            self._open_door().batch_gradient(
+            self._open_curator().batch_gradient(
                 self._embedded(theta),
                 self.clip_gradient,
                 self._multiplier_paid(),

@@ -10,15 +10,15 @@ r"""Differentially private MCMC with control variates: pay once for an expansion
 ========================  ==========================================================
 symbol                    here
 ========================  ==========================================================
-:math:`\theta_c`          `Centre.theta`
+:math:`\theta_c`          `ExpansionPoint.theta`
 :math:`G, H`              released score and curvature
 :math:`S`                 `surrogate`: log-prior plus expansion
 :math:`e_i`               a unit's remainder in a log-ratio
-:math:`c_e`               `bound` of one remainder, from made-up units
+:math:`c_e`               `bound` of one remainder, from synthetic units
 ========================  ==========================================================
 
-Released once for all chains: with a rehearsal the curvature where the way begins; `centre_steps` scores (the kinds
-"approach" and, more exactly, "centre"); the score at the centre, the curvature there (order 2), and how much clip
+Released once for all chains: with a synthetic table the curvature where the way begins; `newton_steps` scores (the
+kinds "approach" and, more exactly, "centre"); the score at the centre, the curvature there (order 2), and how much clip
 bounds have taken off scores. Released in every iteration after tuning: one residual log-ratio.
 """
 
@@ -33,7 +33,7 @@ from pymc_dp import _validate
 from pymc_dp.budget import ReleaseRequest
 from pymc_dp.exceptions import InvalidArgument
 from pymc_dp.parameters import FloatArray
-from pymc_dp.release.interface import Centre, Position, Prediction, Release
+from pymc_dp.release.interface import ExpansionPoint, Position, Prediction, Release
 from pymc_dp.steps.acceptance import penalty_test, untested
 from pymc_dp.steps.base import SHARED_STATS, DPStep, Transition
 from pymc_dp.steps.centre import (
@@ -45,7 +45,8 @@ from pymc_dp.steps.centre import (
     pooled_score,
 )
 from pymc_dp.steps.free_hmc import FreeHMC
-from pymc_dp.steps.rehearsal import (
+from pymc_dp.steps.surrogate_density import Quadratic, Surrogate, WeightedRows
+from pymc_dp.steps.synthetic import (
     NUMERICAL_FAILURES,
     NotComputable,
     Scale,
@@ -56,7 +57,6 @@ from pymc_dp.steps.rehearsal import (
     shares_tables,
     solved,
 )
-from pymc_dp.steps.surrogate_density import Quadratic, Surrogate, WeightedRows
 from pymc_dp.steps.tuning import clip_bound
 
 #: The trusted region's radius beyond its middle, in standard deviations of the surrogate.
@@ -101,7 +101,7 @@ class DPSurrogateHMC(DPStep):
     """Differentially private Hamiltonian Monte Carlo on a surrogate, corrected by tests of what the surrogate misses.
 
     All settings have defaults that need no data: clip bounds, directions and the tests' bounds are read off a
-    made-up table.
+    synthetic table.
 
     Parameters
     ----------
@@ -109,28 +109,28 @@ class DPSurrogateHMC(DPStep):
         All free variables of the model. Default: all.
     budget : PrivacyBudget
         What the run is charged to. Its relation has to be "substitute": the number of units is public.
-    rehearsal : pm.Model, optional
-        The same model written on a made-up table of the same shape: public or simulated covariates and responses.
+    synthetic : pm.Model, optional
+        The same model written on a synthetic table of the same shape: public or simulated covariates and responses.
         It need not be near the truth; bounds are chosen so that they suit this table. Default for models without
         covariates: rows that the model itself makes up. One that was given an array of the model of the data, or
         a part of one, is refused; a copy, a subsample, or a table simulated from a fit cannot be recognised (docs:
         "The guarantee").
     order : {1, 2}, optional
-        2: scores and curvatures are released, for regressions. 1: scores alone, and the curvature is that of made-up
-        rows: for models whose rows can be simulated. Default: 2 with a rehearsal, 1 without.
-    centre_steps : int, optional
-        Noisy steps towards the mode. Default: 6 with a rehearsal, 8 without.
+        2: scores and curvatures are released, for regressions. 1: scores alone, and the curvature is that of synthetic
+        rows: for models whose rows can be simulated. Default: 2 with a synthetic table, 1 without.
+    newton_steps : int, optional
+        Noisy steps towards the mode. Default: 6 with a synthetic table, 8 without.
     shares : Shares, optional
         How the cost is split.
     clip_gradient, clip_curvature : float, optional
-        Bounds of one unit's score and curvature along the directions. Default: the bound that the part `kept` of the
-        made-up units keep, for curvatures twice that. A unit whose score is beyond it counts less in the whole
+        Bounds of one unit's score and curvature along the directions. Default: the bound that the part `clip_quantile`
+        of the synthetic units keep, for curvatures twice that. A unit whose score is beyond it counts less in the whole
         likelihood; a curvature beyond it is cut alone.
-    kept : float, optional
-        Part of the made-up units that the bounds do not cut, in (0, 1]. Default: 0.9995 of a rehearsal, for in
+    clip_quantile : float, optional
+        Part of the synthetic units that the bounds do not cut, in (0, 1]. Default: 0.9995 of a synthetic table, for in
         regressions the few that are cut are not cut at random; 0.998 of rows that the model makes up.
     safety : float
-        The bound of one unit's remainder is this times the largest among made-up units.
+        The bound of one unit's remainder is this times the largest among synthetic units.
     trajectories : int, optional
         Free trajectories between two tests. Default: as many as make proposals nearly independent, or as are worth
         their time.
@@ -147,12 +147,12 @@ class DPSurrogateHMC(DPStep):
 
     Notes
     -----
-    *Before the charge* the way to a centre is rehearsed on made-up rows, with noise in the plan's proportion. After it,
-    whatever noise does, nothing is raised: a step that leads nowhere is not made, and where there is no
+    *Before the charge* the way to a centre is tried in a dry run on synthetic rows, with noise in the plan's
+    proportion. After it, whatever noise does, nothing is raised: a step that leads nowhere is not made, and where there is no
     surrogate in the end, chains do not move and ``surrogate_found`` in the ``privacy`` group is 0.
 
     *Privacy.* Score, curvature and residual log-ratios are sums of clipped contributions released with Gaussian
-    noise; directions, bounds, centre and proposals are functions of earlier releases and of made-up tables.
+    noise; directions, bounds, centre and proposals are functions of earlier releases and of synthetic tables.
 
     *Exactness.* As long as no remainder is clipped, the plain draws' stationary distribution is, exactly, the
     posterior of the weighted units tilted once by the errors of the released score and curvature (docs: "Control
@@ -181,13 +181,13 @@ class DPSurrogateHMC(DPStep):
         self,
         vars: Sequence[Any] | None = None,
         *,
-        rehearsal: pm.Model | None = None,
+        synthetic: pm.Model | None = None,
         order: Literal[1, 2] | None = None,
-        centre_steps: int | None = None,
+        newton_steps: int | None = None,
         shares: Shares | None = None,
         clip_gradient: float | None = None,
         clip_curvature: float | None = None,
-        kept: float | None = None,
+        clip_quantile: float | None = None,
         safety: float = 1.3,
         trajectories: int | None = None,
         widen: bool | None = None,
@@ -200,26 +200,26 @@ class DPSurrogateHMC(DPStep):
             raise InvalidArgument(
                 "DPSurrogateHMC needs the number of units: use a budget with relation='substitute', or DPHMC."
             )
-        if rehearsal is not None and not isinstance(rehearsal, pm.Model):
-            raise InvalidArgument("rehearsal must be a pm.Model: the same model, written on a made-up table.")
+        if synthetic is not None and not isinstance(synthetic, pm.Model):
+            raise InvalidArgument("synthetic must be a pm.Model: the same model, written on a synthetic table.")
         model = pm.modelcontext(shared.get("model"))
-        if rehearsal is not None and shares_tables(model, rehearsal):
+        if synthetic is not None and shares_tables(model, synthetic):
             raise InvalidArgument(
-                "The rehearsal holds a table of the model of the data, or a part of one: clip bounds and proposals "
-                "would then be computed from protected rows without noise. Write it on made-up data. (A public array "
-                "that both models need: give the rehearsal a copy.)"
+                "The synthetic table holds a table of the model of the data, or a part of one: clip bounds and "
+                "proposals would then be computed from protected rows without noise. Write it on synthetic data. (A public "
+                "array that both models need: give the synthetic table a copy.)"
             )
-        if rehearsal is not None and rehearsal.parent is not None:
+        if synthetic is not None and synthetic.parent is not None:
             raise InvalidArgument(
-                "The rehearsal was written inside the context of another model, which PyMC takes for a part of that "
-                "model. Write it outside, before the `with` block of the model of the data."
+                "The synthetic table was written inside the context of another model, which PyMC takes for a part of "
+                "that model. Write it outside, before the `with` block of the model of the data."
             )
-        self.rehearsal = rehearsal
-        default_order = 1 if rehearsal is None else 2
+        self.synthetic = synthetic
+        default_order = 1 if synthetic is None else 2
         self.order = _validate.choice("order", default_order if order is None else order, (1, 2))
-        default_steps = 8 if rehearsal is None else 6
-        self.centre_steps = _validate.whole(
-            "centre_steps", default_steps if centre_steps is None else centre_steps, at_least=1
+        default_steps = 8 if synthetic is None else 6
+        self.newton_steps = _validate.whole(
+            "newton_steps", default_steps if newton_steps is None else newton_steps, at_least=1
         )
         if shares is not None and not isinstance(shares, Shares):
             raise InvalidArgument("shares must be a Shares(centre=, score=, curvature=, tests=).")
@@ -228,15 +228,17 @@ class DPSurrogateHMC(DPStep):
             raise InvalidArgument("shares.curvature must be above zero for order 2, and zero for order 1.")
         self.clip_gradient = None if clip_gradient is None else clip_bound("clip_gradient", clip_gradient)
         self.clip_curvature = None if clip_curvature is None else clip_bound("clip_curvature", clip_curvature)
-        default_kept = 0.998 if rehearsal is None else 0.9995
-        self.kept = _validate.part_of_one("kept", default_kept if kept is None else kept)
+        default_quantile = 0.998 if synthetic is None else 0.9995
+        self.clip_quantile = _validate.part_of_one(
+            "clip_quantile", default_quantile if clip_quantile is None else clip_quantile
+        )
         self.safety = _validate.positive("safety", safety)
         self.trajectories = None if trajectories is None else _validate.whole("trajectories", trajectories, at_least=1)
         self.widen = self.order == 2 if widen is None else _validate.truth("widen", widen)
         if self.widen and self.order == 1:
             raise InvalidArgument("Draws of an expansion of order 1 cannot be widened: leave out widen.")
         self.prior_point = self.parameters.to_theta(model.initial_point(random_seed=0))
-        self._centre: Centre | None = None
+        self._centre: ExpansionPoint | None = None
         self._kernel: FreeHMC | None = None
         self.start()
 
@@ -257,10 +259,10 @@ class DPSurrogateHMC(DPStep):
         """Return what is released once: the scores on the way, the score and the curvature at the centre."""
         requests = [
             ReleaseRequest(kind, count, self.shares.centre * part, self.size, once=True)
-            for kind, count, part in centre_schedule(self.centre_steps, simulated=self.rehearsal is None)
+            for kind, count, part in centre_schedule(self.newton_steps, simulated=self.synthetic is None)
         ]
         entries = self.size * (self.size + 1) // 2
-        if self.rehearsal is not None:
+        if self.synthetic is not None:
             share = self.shares.centre * EARLY_CURVATURE_SHARE
             requests.insert(0, ReleaseRequest("early_curvature", 1, share, entries, once=True))
         requests.append(ReleaseRequest("score", 1, self.shares.score, self.size, once=True))
@@ -269,24 +271,24 @@ class DPSurrogateHMC(DPStep):
         if self.clip_diagnostics is None:
             return requests
         rest = [replace(each, share=each.share * (1.0 - _EXCESS_SHARE)) for each in requests]
-        return [*rest, ReleaseRequest("excess", 1, _EXCESS_SHARE, 1, once=True)]
+        return [*rest, ReleaseRequest("clipping_loss", 1, _EXCESS_SHARE, 1, once=True)]
 
     def sampler_requests(self, tune: int, draws: int) -> list[ReleaseRequest]:
         """Return what one chain releases: a residual log-ratio for every kept draw."""
         of_cost = 1.0 if self.clip_diagnostics is None else 1.0 - _EXCESS_SHARE
         return [ReleaseRequest("residual", draws, self.shares.tests * of_cost, 1)]
 
-    def memory_needed(self, n_units: int, n_made_up: int) -> int:
+    def memory_needed(self, n_units: int, n_synthetic: int) -> int:
         """Return how many bytes expansions take, about: curvatures of many units are held at a time."""
         square = self.size**2
-        expanded = min(n_units, ROWS_OF_A_CHUNK) if self.order == 2 or self.rehearsal is not None else 0
-        # Columns of curvatures with their packed entries; curvatures of made-up units, as they are put together, and
+        expanded = min(n_units, ROWS_OF_A_CHUNK) if self.order == 2 or self.synthetic is not None else 0
+        # Columns of curvatures with their packed entries; curvatures of synthetic units, as they are put together, and
         # along the directions; matrices of Newton steps and of the free sampler.
-        return round(8 * square * (1.5 * expanded + 3.0 * n_made_up + 20.0))
+        return round(8 * square * (1.5 * expanded + 3.0 * n_synthetic + 20.0))
 
     @np.errstate(all="ignore")
-    def rehearse(self) -> None:
-        """Find a centre of made-up rows and expand there; what fails here would have failed after the charge.
+    def dry_run(self) -> None:
+        """Find a centre of synthetic rows and expand there; what fails here would have failed after the charge.
 
         Raises
         ------
@@ -300,7 +302,7 @@ class DPSurrogateHMC(DPStep):
             if isinstance(failure, InvalidArgument):
                 raise
             raise InvalidArgument(
-                "A rehearsal of the run on made-up rows found no surrogate: see that the likelihood is finite where "
+                "A dry run on synthetic rows found no surrogate: see that the likelihood is finite where "
                 "the priors put the parameters, or use DPHMC."
             ) from failure
 
@@ -342,17 +344,17 @@ class DPSurrogateHMC(DPStep):
             return np.inf
         return float(np.sqrt(squared)) if squared >= 0.0 else np.inf
 
-    def centre_at(self, theta: FloatArray, scale: Scale) -> Centre:
-        """Return a centre with the step's own bounds, or those of the made-up table."""
+    def centre_at(self, theta: FloatArray, scale: Scale) -> ExpansionPoint:
+        """Return a centre with the step's own bounds, or those of the synthetic table."""
         clip_curvature = np.inf
         if self.order == 2:
             clip_curvature = scale.clip_curvature if self.clip_curvature is None else self.clip_curvature
         clip_gradient = scale.clip_gradient if self.clip_gradient is None else self.clip_gradient
-        return Centre(theta, scale.directions, clip_gradient, clip_curvature)
+        return ExpansionPoint(theta, scale.directions, clip_gradient, clip_curvature)
 
-    def _expand(self, centre: Centre, way: WayToCentre) -> tuple[Surrogate, FloatArray, FloatArray]:
+    def _expand(self, centre: ExpansionPoint, way: WayToCentre) -> tuple[Surrogate, FloatArray, FloatArray]:
         """Release the sums at the centre; return the surrogate, a point near its mode and its curvature there."""
-        units, n_units, scale = self.made_up.at(centre.theta), self.n_units, way.scale
+        units, n_units, scale = self.synthetic_tables.at(centre.theta), self.n_units, way.scale
         score = self.release_score(centre)
         from_prior = prior_curvature(self.prior, centre.theta)
         self._doubtful_width = 1.0
@@ -390,7 +392,7 @@ class DPSurrogateHMC(DPStep):
             return otherwise
         return found if np.isfinite(found).all() else otherwise
 
-    def _estimated_clip_bias(self, centre: Centre, kernel: FreeHMC) -> dict[str, float]:
+    def _estimated_clip_bias(self, centre: ExpansionPoint, kernel: FreeHMC) -> dict[str, float]:
         """Release what weights have taken off scores; return how far that can have moved the posterior mean.
 
         In standard deviations of the draws, root mean square over parameters, if all units that were weighted down had
@@ -398,7 +400,9 @@ class DPSurrogateHMC(DPStep):
         """
         if self.clip_diagnostics is None:
             return {"clip_bias": np.nan, "clip_bias_noise_std": np.nan}
-        excess = self._record(self._open_door().excess(centre, self._noise_multiplier("excess")))
+        clipping_loss = self._record(
+            self._open_curator().clipping_loss(centre, self._noise_multiplier("clipping_loss"))
+        )
         covariance = kernel.covariance
         shifts = covariance @ self._scale.back
         variances = np.diag(covariance).copy()
@@ -408,7 +412,10 @@ class DPSurrogateHMC(DPStep):
         if not np.isfinite(moves).all():  # the pilot has not moved
             return {"clip_bias": np.nan, "clip_bias_noise_std": np.nan}
         most = centre.clip_gradient * float(np.linalg.norm(moves, ord=2)) / np.sqrt(self.size)
-        return {"clip_bias": most * float(excess.value[0]), "clip_bias_noise_std": most * excess.noise_std}
+        return {
+            "clip_bias": most * float(clipping_loss.value[0]),
+            "clip_bias_noise_std": most * clipping_loss.noise_std,
+        }
 
     def start(self) -> None:
         """Forget the last chain."""
@@ -457,21 +464,21 @@ class DPSurrogateHMC(DPStep):
         widened: FloatArray = theta + self._kernel.covariance @ self._scale.gradient(noise)
         return widened
 
-    # Asking the door -----------------------------------------------------------------------------------------
+    # Asking the curator -----------------------------------------------------------------------------------------
 
-    def release_score(self, centre: Centre, kind: str = "score") -> Release:
-        """Ask the door for the noisy sum of weighted scores at a centre."""
-        return self._record(self._open_door().score(centre, self._noise_multiplier(kind), kind))
+    def release_score(self, centre: ExpansionPoint, kind: str = "score") -> Release:
+        """Ask the curator for the noisy sum of weighted scores at a centre."""
+        return self._record(self._open_curator().score(centre, self._noise_multiplier(kind), kind))
 
-    def release_curvature(self, centre: Centre, kind: str = "curvature") -> Release:
-        """Ask the door for the noisy sum of weighted curvatures at a centre."""
-        return self._record(self._open_door().curvature(centre, self._noise_multiplier(kind), kind))
+    def release_curvature(self, centre: ExpansionPoint, kind: str = "curvature") -> Release:
+        """Ask the curator for the noisy sum of weighted curvatures at a centre."""
+        return self._record(self._open_curator().curvature(centre, self._noise_multiplier(kind), kind))
 
     def release_residual(self, old: Prediction, new: Prediction, bound: float) -> Release:
-        """Ask the door for the noisy sum of clipped remainders of log-ratios."""
+        """Ask the curator for the noisy sum of clipped remainders of log-ratios."""
         multiplier = self._noise_multiplier("residual")
         assert self._centre is not None  # noqa: S101
-        return self._record(self._open_door().residual(self._centre, old, new, bound, multiplier))
+        return self._record(self._open_curator().residual(self._centre, old, new, bound, multiplier))
 
 
 def doubtful_width(curvature: FloatArray, expected: FloatArray, reach: float, back: FloatArray) -> float:
@@ -482,7 +489,7 @@ def doubtful_width(curvature: FloatArray, expected: FloatArray, reach: float, ba
     Parameters
     ----------
     curvature, expected : ndarray, shape (parameters, parameters)
-        The surrogate's, and what made-up units and the prior make one expect.
+        The surrogate's, and what synthetic units and the prior make one expect.
     reach : float
         How far noise may reach in the released curvature, along any of its unit vectors.
     back : ndarray, shape (parameters, parameters)

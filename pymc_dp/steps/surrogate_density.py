@@ -7,8 +7,8 @@ the centre and sums the predictions:
 `Quadratic` (order 2)
     :math:`u^T g_i - \tfrac12 u^T H_i u`; summed: :math:`u^T G - \tfrac12 u^T H u`.
 `WeightedRows` (order 1)
-    :math:`a(\theta) + A(\theta)^T g_i`, where a and A are the least-squares coefficients that predict made-up units'
-    log-likelihoods from their scores; summed: :math:`n a + A^T G`, which is the log-likelihood of the made-up units
+    :math:`a(\theta) + A(\theta)^T g_i`, where a and A are the least-squares coefficients that predict synthetic units'
+    log-likelihoods from their scores; summed: :math:`n a + A^T G`, which is the log-likelihood of the synthetic units
     with fixed weights. Exact where a unit's score tells all that the likelihood asks of it: exponential families.
 
 What a unit's log-likelihood has beyond its prediction is left to the test.
@@ -19,13 +19,13 @@ from typing import Protocol
 import numpy as np
 
 from pymc_dp.parameters import FloatArray
-from pymc_dp.release.interface import Centre, Prediction
+from pymc_dp.release.interface import ExpansionPoint, Prediction
 from pymc_dp.steps.base import LogDensity, PublicUnits
-from pymc_dp.steps.rehearsal import curvature_norms, positive_definite
+from pymc_dp.steps.synthetic import curvature_norms, positive_definite
 
-#: Made-up units for each coefficient that is fitted to them, where few are enough.
+#: Synthetic units for each coefficient that is fitted to them, where few are enough.
 _FEW_FOR_EACH = 4
-#: Where that is tried: in standard deviations of the parameters that one made-up table tells.
+#: Where that is tried: in standard deviations of the parameters that one synthetic table tells.
 _TRIED_DISTANCES = (0.1, 1.0, 10.0)
 _ROUNDING = 1e-9
 
@@ -46,19 +46,19 @@ class Surrogate(Protocol):
         ...
 
     def remainders(self, theta: FloatArray) -> FloatArray:
-        """Return what it misses of every made-up unit at `theta`, shape (units,)."""
+        """Return what it misses of every synthetic unit at `theta`, shape (units,)."""
         ...
 
 
 class _AroundACentre:
-    """What both surrogates know of the made-up units."""
+    """What both surrogates know of the synthetic units."""
 
-    def __init__(self, prior: LogDensity, centre: Centre, units: PublicUnits) -> None:
+    def __init__(self, prior: LogDensity, centre: ExpansionPoint, units: PublicUnits) -> None:
         self.prior, self.centre, self.units = prior, centre, units
         self._at_centre = units.log_likelihoods(centre.theta)
 
     def _changes(self, theta: FloatArray) -> FloatArray:
-        """Return the made-up units' log-likelihoods relative to the centre."""
+        """Return the synthetic units' log-likelihoods relative to the centre."""
         with np.errstate(invalid="ignore", over="ignore"):
             return self.units.log_likelihoods(theta) - self._at_centre
 
@@ -69,7 +69,7 @@ class Quadratic(_AroundACentre):
     Parameters
     ----------
     prior, centre, units
-        The exact prior, the centre, made-up units.
+        The exact prior, the centre, synthetic units.
     gradient : ndarray, shape (parameters,)
         The released score.
     curvature : ndarray, shape (parameters, parameters)
@@ -82,7 +82,7 @@ class Quadratic(_AroundACentre):
     def __init__(
         self,
         prior: LogDensity,
-        centre: Centre,
+        centre: ExpansionPoint,
         units: PublicUnits,
         gradient: FloatArray,
         curvature: FloatArray,
@@ -112,7 +112,7 @@ class Quadratic(_AroundACentre):
         return Prediction(theta, theta - self.centre.theta, with_curvature=True)
 
     def remainders(self, theta: FloatArray) -> FloatArray:
-        """Return what is missed of every made-up unit, weighted down as protected units are."""
+        """Return what is missed of every synthetic unit, weighted down as protected units are."""
         slopes, bends = self.units.along(self.centre.theta, theta - self.centre.theta)
         return self._weights * (self._changes(theta) - slopes) + 0.5 * self._curvature_weights * bends
 
@@ -125,21 +125,23 @@ def _weights(norms: FloatArray, bound: float) -> FloatArray:
 
 
 class WeightedRows(_AroundACentre):
-    """The prior times the likelihood of made-up units, weighted so that their scores add up to the released one.
+    """The prior times the likelihood of synthetic units, weighted so that their scores add up to the released one.
 
     A few of them are enough where these predict all the others, as in exponential families, and are quicker.
 
     Parameters
     ----------
     prior, centre, units
-        The exact prior, the centre, made-up units.
+        The exact prior, the centre, synthetic units.
     along : ndarray, shape (parameters,)
         The released score along the centre's directions.
     n_units : int
         How many protected units there are.
     """
 
-    def __init__(self, prior: LogDensity, centre: Centre, units: PublicUnits, along: FloatArray, n_units: int) -> None:
+    def __init__(
+        self, prior: LogDensity, centre: ExpansionPoint, units: PublicUnits, along: FloatArray, n_units: int
+    ) -> None:
         super().__init__(prior, centre, units)
         self._design = self._design_of(units)
         for count in (_FEW_FOR_EACH * (1 + along.size), units.n_units):
@@ -154,7 +156,7 @@ class WeightedRows(_AroundACentre):
         return np.column_stack([np.ones(units.n_units), units.scores(self.centre.theta) @ self.centre.directions])
 
     def _misses_nothing(self) -> bool:
-        """Return whether the coefficients predict all made-up units at some points near and far, up to rounding."""
+        """Return whether the coefficients predict all synthetic units at some points near and far, up to rounding."""
         size = self.centre.theta.size
         scores = self._design[:, 1:] @ np.linalg.inv(self.centre.directions)
         spread = np.linalg.cholesky(np.linalg.inv(positive_definite(scores.T @ scores)))
@@ -184,6 +186,6 @@ class WeightedRows(_AroundACentre):
         return Prediction(theta, direction, with_curvature=False, offset=float(offset))
 
     def remainders(self, theta: FloatArray) -> FloatArray:
-        """Return what it misses of every made-up unit."""
+        """Return what it misses of every synthetic unit."""
         missed: FloatArray = self._changes(theta) - self._design @ (self._coefficients_of @ self._few_changes(theta))
         return missed

@@ -9,7 +9,7 @@ import numpy as np
 import pymc as pm
 import pytest
 
-from pymc_dp.release import MeteredDoor, SecureNoise
+from pymc_dp.release import MeteredCurator, SecureNoise
 from pymc_dp.release.batches import BatchesWithoutReplacement, PoissonBatches
 from pymc_dp.rows import UnitLikelihood
 
@@ -34,5 +34,5 @@ def bench_gradient_on_a_batch(benchmark, rows, sampler):
     n = rows.n_units
     batches = PoissonBatches(BATCH / n) if sampler == "poisson" else BatchesWithoutReplacement(BATCH, n)
     events = [batches.releases("gradient", MANY, 1.0)]
-    door = MeteredDoor(rows, SecureNoise(), batches.relation, {"gradient": MANY}, {}, scheduled=events)
-    benchmark(door.batch_gradient, np.zeros(10), 4.0, 1.0, batches, counted=True)
+    curator = MeteredCurator(rows, SecureNoise(), batches.relation, {"gradient": MANY}, {}, scheduled=events)
+    benchmark(curator.batch_gradient, np.zeros(10), 4.0, 1.0, batches, counted=True)

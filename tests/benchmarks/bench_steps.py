@@ -1,4 +1,4 @@
-"""What an iteration costs beside the pass over the rows and the noise: samplers on a door that answers at once.
+"""What an iteration costs beside the pass over the rows and the noise: samplers on a curator that answers at once.
 
 Run ``python -m uv run pytest -n 0 tests/benchmarks/bench_steps.py --benchmark-columns=min,median``.
 """
@@ -15,7 +15,7 @@ from pymc_dp.steps.base import Authorisation
 SIZE = 10
 
 
-class InstantDoor:
+class InstantCurator:
     """Answers with constants."""
 
     def open(self, key):
@@ -49,7 +49,7 @@ def bench_iteration(benchmark, name):
         pm.Normal("y", pm.Normal("beta", shape=SIZE).sum(), 1.0, observed=np.zeros(5))
         step = STEPS[name](budget=dp.PrivacyBudget(1.0, 1e-6), clip_diagnostics=None)
     multipliers = {"gradient": 1.0, "log_ratio": 1.0}
-    step.authorise(Authorisation(InstantDoor(), Prior(model), multipliers, 1.0))
+    step.authorise(Authorisation(InstantCurator(), Prior(model), multipliers, 1.0))
     step.setup_chain(np.random.default_rng(0), 0, 10**9)
     point = {"beta": np.zeros(SIZE)}
     benchmark(step.step, point)

@@ -17,14 +17,14 @@ import pymc as pm
 import pymc_dp as dp
 from pymc_dp.__main__ import DELTA, simulated_table, survey, survey_model
 from pymc_dp.diagnostics import quality
-from pymc_dp.steps.rehearsal import scale_of
+from pymc_dp.steps.synthetic import scale_of
 
 RUNS = 5
 #: Scores whose noise makes up that of the surrogate.
 POOLED = ("centre", "score")
-MADE_UP = simulated_table(99)
+SYNTHETIC = simulated_table(99)
 #: About the information of a logistic regression.
-INFORMATION = 0.2 * MADE_UP[0].T @ MADE_UP[0]
+INFORMATION = 0.2 * SYNTHETIC[0].T @ SYNTHETIC[0]
 
 #: Draws and tuning iterations of each chain, the sampler and its settings. 6 hardly ever cuts a score.
 SAMPLERS = {
@@ -62,7 +62,7 @@ def run(name, table, epsilon, **shared):
     """Return error of the mean (root mean square, in posterior sd), acceptance, R-hat and effective draws."""
     draws, tune, sampler, settings = SAMPLERS[name]
     if name == "DPSurrogateHMC":
-        shared = {"rehearsal": survey_model(*MADE_UP)} | shared
+        shared = {"synthetic": survey_model(*SYNTHETIC)} | shared
     with survey_model(*table):
         step = sampler(budget=dp.PrivacyBudget(epsilon, DELTA), unit="person_year", **settings, **shared)
         tree = pm.sample(
@@ -87,31 +87,31 @@ def compare(tables, epsilons, **shared):
 
 
 def clip():
-    """Print bias of weights and forced shift, for quantiles of the made-up scores as bounds."""
-    x, y = MADE_UP
+    """Print bias of weights and forced shift, for quantiles of the synthetic scores as bounds."""
+    x, y = SYNTHETIC
     mode, _ = laplace(x, y)
-    made_up_scores = x * (y - 1.0 / (1.0 + np.exp(-x @ mode)))[:, None]
+    synthetic_scores = x * (y - 1.0 / (1.0 + np.exp(-x @ mode)))[:, None]
 
-    class MadeUpScores:
+    class SyntheticScores:
         def scores(self, theta):
-            return made_up_scores
+            return synthetic_scores
 
-    scale = scale_of(MadeUpScores(), mode, kept=1.0, with_curvature=False)
-    of_made_up = np.linalg.norm(made_up_scores @ scale.directions, axis=1)
+    scale = scale_of(SyntheticScores(), mode, clip_quantile=1.0, with_curvature=False)
+    of_synthetic = np.linalg.norm(synthetic_scores @ scale.directions, axis=1)
     x, y = survey()
     mode, covariance = laplace(x, y)
     std = np.sqrt(np.diag(covariance))
     lengths = np.linalg.norm((x * (y - 1.0 / (1.0 + np.exp(-x @ mode)))[:, None]) @ scale.directions, axis=1)
     print(f"{'kept':>8}{'bound':>8}{'weighted down':>15}{'bias':>8}{'forced at 4':>13}{'at 2':>8}")
     for kept in (0.99, 0.998, 0.9998, 1.0):
-        bound = np.quantile(of_made_up, kept)
+        bound = np.quantile(of_synthetic, kept)
         weights = np.minimum(1.0, bound / lengths)
         bias = np.sqrt((((laplace(x, y, weights)[0] - mode) / std) ** 2).mean())
         forced = []
         for epsilon in (4.0, 2.0):
-            budget, rehearsal = dp.PrivacyBudget(epsilon, DELTA), survey_model(*MADE_UP)
-            with survey_model(*MADE_UP):
-                step = dp.DPSurrogateHMC(budget=budget, rehearsal=rehearsal)
+            budget, synthetic = dp.PrivacyBudget(epsilon, DELTA), survey_model(*SYNTHETIC)
+            with survey_model(*SYNTHETIC):
+                step = dp.DPSurrogateHMC(budget=budget, synthetic=synthetic)
             planned = budget.plan(step, draws=200, tune=0, chains=4)
             # The last scores on the way are pooled with the one at the centre.
             precision = sum(planned.releases_once[kind] / planned.noise_multipliers[kind] ** 2 for kind in POOLED)

@@ -4,7 +4,7 @@
     python tests/benchmarks/control_variates.py visits 10 4 2            Poisson regression of capped visits
     python tests/benchmarks/control_variates.py hierarchical 5 4 2 1     20 groups, simulated
     python tests/benchmarks/control_variates.py published 5 1 4 6        normals, bananas, the circle
-    python tests/benchmarks/control_variates.py rehearse 4 4 2           what `kept` does to made-up visits: no survey
+    python tests/benchmarks/control_variates.py dry_run 4 4 2             what `clip_quantile` does, no survey
 
 First the number of runs, then epsilons; for `published`, names of posteriors may follow. Delta is 1e-6, or 0.1 / n for
 the published posteriors.
@@ -39,11 +39,11 @@ CAP = 10
 DRAWS = 200
 
 
-def run(model, rehearsal, epsilon, delta, draws=DRAWS, **settings):
+def run(model, synthetic, epsilon, delta, draws=DRAWS, **settings):
     """Return the tree, the step and the figures that need no reference."""
     began = time.perf_counter()
     with model:
-        step = dp.DPSurrogateHMC(budget=dp.PrivacyBudget(epsilon, delta), rehearsal=rehearsal, **settings)
+        step = dp.DPSurrogateHMC(budget=dp.PrivacyBudget(epsilon, delta), synthetic=synthetic, **settings)
         tree = pm.sample(
             draws=draws, tune=0, chains=4, cores=1, step=step, progressbar=False, compute_convergence_checks=False
         )
@@ -121,11 +121,11 @@ def report(what, results):
 def survey_runs(runs, epsilons):
     x, visited = survey()
     mean, covariance = mode_of(x, logistic(visited), np.eye(x.shape[1]))
-    rehearsal = survey_model(*simulated_table(99))
+    synthetic = survey_model(*simulated_table(99))
     for epsilon in epsilons:
         results = []
         for _ in range(runs):
-            tree, step, found = run(survey_model(x, visited), rehearsal, epsilon, 1e-6)
+            tree, step, found = run(survey_model(x, visited), synthetic, epsilon, 1e-6)
             results.append(found | against_normal(tree, step, mean, covariance))
         report(f"any visit, epsilon {epsilon:g}", results)
 
@@ -138,7 +138,7 @@ def visits_model(x, visits):
 
 
 def simulated_visits(seed, n=20190):
-    """Return made-up covariates and overdispersed counts: visits are known to be more spread than Poisson counts."""
+    """Return synthetic covariates and overdispersed counts: visits are known to be more spread than Poisson counts."""
     x, _ = simulated_table(seed, n)
     generator = np.random.default_rng(seed + 1000)
     coefficients = np.concatenate([[1.0], 0.2 * generator.normal(size=x.shape[1] - 1)])
@@ -148,10 +148,10 @@ def simulated_visits(seed, n=20190):
 
 def visits_run(x, visits, epsilon, cap, **settings):
     visits = np.minimum(visits, cap)
-    made_up_x, made_up = simulated_visits(99, 5000)
-    rehearsal = visits_model(made_up_x, np.minimum(made_up, cap))
+    synthetic_x, synthetic = simulated_visits(99, 5000)
+    synthetic = visits_model(synthetic_x, np.minimum(synthetic, cap))
     mean, covariance = mode_of(x, poisson(visits), np.eye(x.shape[1]))
-    tree, step, found = run(visits_model(x, visits), rehearsal, epsilon, 1e-6, **settings)
+    tree, step, found = run(visits_model(x, visits), synthetic, epsilon, 1e-6, **settings)
     return found | against_normal(tree, step, mean, covariance)
 
 
@@ -166,12 +166,12 @@ def visits_runs(runs, epsilons):
             report(f"visits up to {cap:g}, epsilon {epsilon:g}", results)
 
 
-def rehearse(runs, epsilons):
+def dry_run(runs, epsilons):
     for epsilon in epsilons:
         for kept in (0.99, 0.998, 0.9995):
             tables = [simulated_visits(seed) for seed in range(1, runs + 1)]
-            results = [visits_run(*table, epsilon, CAP, kept=kept) for table in tables]
-            report(f"made up, kept {kept:g}, epsilon {epsilon:g}", results)
+            results = [visits_run(*table, epsilon, CAP, clip_quantile=kept) for table in tables]
+            report(f"synthetic, clip quantile {kept:g}, epsilon {epsilon:g}", results)
 
 
 def groups_table(seed, n=50_000, groups=20, *, balanced=False):
@@ -193,7 +193,7 @@ def groups_model(x, group, y, groups=20):
 
 
 def hierarchical_runs(runs, epsilons):
-    rehearsal = groups_model(*groups_table(99, 4000, balanced=True))
+    synthetic = groups_model(*groups_table(99, 4000, balanced=True))
     for epsilon in epsilons:
         results = []
         for seed in range(1, runs + 1):
@@ -204,7 +204,7 @@ def hierarchical_runs(runs, epsilons):
                 )
             stacked = exact["posterior"].to_dataset().stack(sample=("chain", "draw"))
             known = np.concatenate([stacked["alpha"].values, stacked["beta"].values])
-            tree, step, found = run(model, rehearsal, epsilon, 1e-6)
+            tree, step, found = run(model, synthetic, epsilon, 1e-6)
             found |= against_normal(tree, step, known.mean(axis=1), np.cov(known), slice(2, 25))
             log_tau, exact_tau = tree["unwidened"]["theta"].values[:, :, 1], np.log(stacked["tau"].values)
             found["error of log tau"] = abs(log_tau.mean() - exact_tau.mean()) / exact_tau.std()
@@ -254,8 +254,8 @@ if __name__ == "__main__":
             survey_runs(int(runs), epsilons)
         case "visits":
             visits_runs(int(runs), epsilons)
-        case "rehearse":
-            rehearse(int(runs), epsilons)
+        case "dry_run":
+            dry_run(int(runs), epsilons)
         case "hierarchical":
             hierarchical_runs(int(runs), epsilons)
         case "published":

@@ -36,7 +36,7 @@ from scipy import stats
 
 import pymc_dp as dp
 from pymc_dp import sampling
-from pymc_dp.release import Release, SecureNoise, door
+from pymc_dp.release import Release, SecureNoise, curator
 from pymc_dp.release.barker_correction import acceptance
 from pymc_dp.release.batches import drawn
 from pymc_dp.steps import free_hmc
@@ -96,7 +96,7 @@ def log_likelihood_ratio(step: DPStep, release: Release, relation: str, multipli
         known = np.zeros(release.value.size)
         known[-1] = N - 1
         return _normal(release.value - known, np.ones(release.value.size), release.noise_std, relation)
-    if release.kind in ("curvature", "early_curvature", "excess", "residual"):
+    if release.kind in ("curvature", "early_curvature", "clipping_loss", "residual"):
         return 0.0
     if release.kind == "log_ratio":
         towards = float(np.sign(np.sum(where[1] - where[0])))
@@ -183,7 +183,7 @@ def many_runs(
     delta: float = DELTA,
     breaking: Sequence[Callable[[], Any]] = (),
 ) -> Runs:
-    """Run a sampler `count` times on one table, each time with fresh doors and the operating system's entropy.
+    """Run a sampler `count` times on one table, each time with fresh curators and the operating system's entropy.
 
     Planned and wired by the package once; then PyMC's loop is replaced by many short runs of the same steps.
     """
@@ -216,24 +216,28 @@ class _Enough(BaseException):
     """All runs have been made: there is no tree to be published."""
 
 
-class _FreshDoors:
-    """Doors of one more run: made as those that were paid for, opened once each."""
+class _FreshCurators:
+    """Curators of one more run: made as those that were paid for, opened once each."""
 
-    def __init__(self, doors: Any) -> None:
-        self._doors = doors
+    def __init__(self, curators: Any) -> None:
+        self._curators = curators
 
     def open(self, key: tuple[int, ...]) -> Any:
-        return self._doors._make_door(noise=self._doors._noise.for_chain(key), allowance=self._doors._allowance)
+        return self._curators._make_curator(
+            noise=self._curators._noise.for_chain(key), allowance=self._curators._allowance
+        )
 
     def open_once(self) -> Any:
-        return self._doors._make_door(noise=self._doors._noise.for_chain((0,)), allowance=self._doors._allowance_once)
+        return self._curators._make_curator(
+            noise=self._curators._noise.for_chain((0,)), allowance=self._curators._allowance_once
+        )
 
 
 def _one_run(steps: Sequence[Any], given: Sequence[Any], draws: int, relation: str, generator: Any) -> float:
     """Make one run; return what the attacker makes of it."""
     total = 0.0
     for step, authorisation in zip(steps, given, strict=True):
-        step.authorise(dataclasses.replace(authorisation, doors=_FreshDoors(authorisation.doors)))
+        step.authorise(dataclasses.replace(authorisation, curators=_FreshCurators(authorisation.curators)))
         if step.released_once.made:
             step._scale_of_audit = step._scale.directions
         for release in step.released_once.made:
@@ -324,12 +328,12 @@ def audited(sampler: Sampler, relation: str, runs: int, confidence: float, **set
     return Audit(sampler.name, relation, found[0].epsilon, found[0].delta, least, confidence, runs, seconds)
 
 
-def _rehearsal() -> pm.Model:
+def _synthetic() -> pm.Model:
     x = np.random.default_rng(1).normal(size=300)
     return regression(x, 0.2 * x + np.random.default_rng(2).normal(size=300))
 
 
-_REHEARSAL = _rehearsal()
+_SYNTHETIC = _synthetic()
 
 
 def _sampled(budget: Any) -> dict[str, Any]:
@@ -347,7 +351,7 @@ def _sgld(budget: Any) -> DPStep:
 
 def _surrogate(order: int) -> Callable[..., DPStep]:
     return lambda budget: dp.DPSurrogateHMC(
-        rehearsal=_REHEARSAL, order=order, centre_steps=3, trajectories=1, budget=budget
+        synthetic=_SYNTHETIC, order=order, newton_steps=3, trajectories=1, budget=budget
     )
 
 
@@ -396,7 +400,7 @@ def _hmc(budget: Any) -> DPStep:
 #: Samplers, and how each is broken.
 BROKEN = [
     (Sampler("hmc with a quarter of the noise", _hmc), (sampling, "SecureNoise", _QuarterOfTheNoise)),
-    (Sampler("sghmc with the canary in every batch", _small_batches), (door, "drawn", _with_the_canary)),
+    (Sampler("sghmc with the canary in every batch", _small_batches), (curator, "drawn", _with_the_canary)),
 ]
 
 

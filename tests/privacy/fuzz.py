@@ -92,7 +92,7 @@ SETTINGS = {
     ),
     dp.DPSurrogateHMC: (
         {},
-        ("rehearsal", "order", "centre_steps", "shares", "clip_gradient", "clip_curvature", "kept", "safety",
+        ("synthetic", "order", "newton_steps", "shares", "clip_gradient", "clip_curvature", "clip_quantile", "safety",
          "trajectories", "widen"),
     ),
 }  # fmt: skip
@@ -342,7 +342,7 @@ def _steps(generator, n):
         (dp.DPSGLD, {"clip_gradient": 1.0, "step_size": 1e-5, "sampling_probability": 0.1}, ("add-remove",)),
         (dp.DPSGHMC, {"clip_gradient": 1.0, "step_size": 1e-3, "friction": 1e6, "batch_size": size, "n_leapfrog": 1},
          ("substitute",)),
-        (dp.DPSurrogateHMC, {"order": 1, "centre_steps": 2, "trajectories": 1}, ("substitute",)),
+        (dp.DPSurrogateHMC, {"order": 1, "newton_steps": 2, "trajectories": 1}, ("substitute",)),
     ]  # fmt: skip
     make, settings, relations = made[generator.integers(len(made))]
     if generator.random() < 0.2 and make is not dp.DPBarker:
@@ -413,8 +413,8 @@ def shown(lines):
     authorise, publish = DPStep.authorise, sampling.publish
 
     def seen_authorise(self, authorisation):
-        door = authorisation.doors._make_door
-        lines.extend(map(repr, (authorisation, authorisation.doors, door.args, authorisation.made_up, self)))
+        curator = authorisation.curators._make_curator
+        lines.extend(map(repr, (authorisation, authorisation.curators, curator.args, authorisation.synthetic, self)))
         authorise(self, authorisation)
 
     def seen_publish(*given, **arguments):

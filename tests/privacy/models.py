@@ -2,8 +2,8 @@
 
 A generator composes what PyMC users write, the harmless and the harmful: covariates with dims and without, indexing
 reads and writes, reductions over columns and over rows, loops, closures, custom distributions, mixtures, censoring,
-hidden constants, deterministics and potentials. For each model that is accepted, every exact sum that the door can ask
-for is compared between the table and neighbouring ones, in whole numbers, in the engine's own loops and in the
+hidden constants, deterministics and potentials. For each model that is accepted, every exact sum that the curator can
+ask for is compared between the table and neighbouring ones, in whole numbers, in the engine's own loops and in the
 fallback; and whatever is taken as public has to be equal for both tables.
 
 ``python tests/privacy/models.py 1000`` tries a thousand.
@@ -25,7 +25,7 @@ from pytensor.graph.basic import equal_computations
 from pymc_dp.exceptions import PrivacyError
 from pymc_dp.prior import Prior
 from pymc_dp.publish import publishable_names
-from pymc_dp.release import Centre, Prediction
+from pymc_dp.release import ExpansionPoint, Prediction
 from pymc_dp.rows import UnitLikelihood
 from pymc_dp.rows.graphs import RowFunctions
 from pymc_dp.rows.split import split
@@ -300,7 +300,7 @@ class Leak(AssertionError):
 
 
 def sums(rows, units):
-    """Yield every exact sum that the door can ask for, with the bound of a unit's contribution."""
+    """Yield every exact sum that the curator can ask for, with the bound of a unit's contribution."""
     generator = np.random.default_rng(0)
     size = rows.n_parameters
     theta, theta_new = generator.normal(scale=0.5, size=(2, size))
@@ -311,12 +311,12 @@ def sums(rows, units):
     log_ratios, _ = rows.clipped_log_ratios(theta, theta_new, bound, GRID, units)
     yield "log-ratios of a batch", log_ratios
     if rows._derivatives is not None:
-        centre = Centre(theta, np.eye(size), bound, bound)
+        centre = ExpansionPoint(theta, np.eye(size), bound, bound)
         expansion = rows.expansion(centre)
         old, new = (Prediction(point, point - theta, True, 0.1) for point in (theta, theta_new))
         yield "score", expansion.score(GRID)
         yield "curvature", expansion.curvature(GRID)
-        yield "excess", expansion.excess(GRID)
+        yield "clipping_loss", expansion.clipping_loss(GRID)
         yield "residual", expansion.residual(old, new, bound, GRID)
 
 

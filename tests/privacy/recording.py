@@ -1,4 +1,4 @@
-"""What a private run asks the door and the source of noise for, recorded, and answered as in an earlier run."""
+"""What a private run asks the curator and the source of noise for, recorded, and answered as in an earlier run."""
 
 import dataclasses
 import inspect
@@ -11,18 +11,18 @@ import numpy as np
 from neighbours import Neighbour
 from xarray import DataTree
 
-from pymc_dp.release import MeteredDoor
+from pymc_dp.release import MeteredCurator
 from pymc_dp.release.batches import PoissonBatches
 
 
 @dataclass
 class Request:
-    """One call of a public method of a door.
+    """One call of a public method of a curator.
 
     Attributes
     ----------
-    door, method : int, str
-        Which door, counted as they are first used, and what was asked.
+    curator, method : int, str
+        Which curator, counted as they are first used, and what was asked.
     arguments : dict
         What was asked for, every number by its bits.
     given : dict
@@ -39,7 +39,7 @@ class Request:
         The kind of the release.
     """
 
-    door: int
+    curator: int
     method: str
     arguments: dict[str, Any]
     given: dict[str, Any]
@@ -150,7 +150,7 @@ class Recorder:
         self._rng = np.random.default_rng([seed, 0 if first is None else 1])
         self._loudness = loudness
         self.diverged = ""
-        self._doors: list[Any] = []
+        self._curators: list[Any] = []
         self._open: Request | None = None
         self._poisson = False
         self._unlikely = False
@@ -163,7 +163,7 @@ class Recorder:
 
     def add(self, integers: np.ndarray, scale: float) -> np.ndarray:
         if self._open is None:
-            raise self._divergence("noise was drawn outside of any request at the door")
+            raise self._divergence("noise was drawn outside of any request at the curator")
         self._open.additions.append((np.array(integers), float(scale)))
         place = len(self.trace.noisy)
         if self.first is None:
@@ -195,7 +195,7 @@ class Recorder:
     def batch(self, real: Callable[..., np.ndarray], described: Any, *rest: Any) -> np.ndarray:
         """Draw a batch, or couple it to that of the first run."""
         if self._open is None:
-            raise self._divergence("a batch was drawn outside of any request at the door")
+            raise self._divergence("a batch was drawn outside of any request at the curator")
         poisson = isinstance(described, PoissonBatches)
         if poisson and self.first is not None:
             coupled = self._coupled()
@@ -247,22 +247,22 @@ class Recorder:
 
     # Requests ----------------------------------------------------------------------------------------------
 
-    def request(self, door: MeteredDoor, method: Callable[..., Any], args: Any, kwargs: Any) -> Any:
-        """Record a call of a public method of the door."""
-        if self._open is not None:  # one public method of the door calls another
-            return method(door, *args, **kwargs)
-        bound = inspect.signature(method).bind(door, *args, **kwargs)
+    def request(self, curator: MeteredCurator, method: Callable[..., Any], args: Any, kwargs: Any) -> Any:
+        """Record a call of a public method of the curator."""
+        if self._open is not None:  # one public method of the curator calls another
+            return method(curator, *args, **kwargs)
+        bound = inspect.signature(method).bind(curator, *args, **kwargs)
         bound.apply_defaults()
         given = dict(list(bound.arguments.items())[1:])
-        if not any(door is known for known in self._doors):
-            self._doors.append(door)
-        place = next(k for k, known in enumerate(self._doors) if known is door)
+        if not any(curator is known for known in self._curators):
+            self._curators.append(curator)
+        place = next(k for k, known in enumerate(self._curators) if known is curator)
         asked = Request(place, method.__name__, {name: bits(value) for name, value in given.items()}, given)
         self._refuse_another(asked)
         self.trace.requests.append(asked)
         self._open = asked
         try:
-            release = method(door, *args, **kwargs)
+            release = method(curator, *args, **kwargs)
             asked.answer, asked.kind = bits(release), getattr(release, "kind", "")
         except Exception as error:
             asked.answer = f"{type(error).__name__}: {error}"
@@ -278,8 +278,8 @@ class Recorder:
         if place >= len(self.first.requests):
             raise self._divergence(f"request {place}, {asked.method}, was not made in the first run")
         before = self.first.requests[place]
-        if (before.door, before.method) != (asked.door, asked.method):
-            raise self._divergence(f"request {place} is {asked.method} of door {asked.door}, was {before.method}")
+        if (before.curator, before.method) != (asked.curator, asked.method):
+            raise self._divergence(f"request {place} is {asked.method} of curator {asked.curator}, was {before.method}")
         other = [name for name in asked.arguments if asked.arguments[name] != before.arguments.get(name)]
         if other:
             raise self._divergence(f"request {place}, {asked.method}, has another {', '.join(other)}")

@@ -4,8 +4,8 @@ The method is that of arXiv 2602.17454. A private run is a function of its noisy
 where every answer of a run on a neighbouring table is replaced by the answer of the first run, all that is left of the
 data is what would have been answered: the exact sums. The second run then has to
 
-1. make the same requests in the same order, with the same bits: at the door's public methods (positions, bounds, noise
-   multipliers, batches, centres) and at the source of noise (size and scale of the noise);
+1. make the same requests in the same order, with the same bits: at the curator's public methods (positions, bounds,
+   noise multipliers, batches, centres) and at the source of noise (size and scale of the noise);
 2. ask noise for exact sums that differ, within each single request, by no more than the noise multiplier of that
    request pays for, in exact arithmetic; an accept-reject decision by no more than its Rényi bound;
 3. publish the same tree, warn and log the same, and succeed or fail alike.

@@ -1,8 +1,8 @@
 """One recorded run: everything is the package's own, but for what is slow.
 
 PyMC's sampling loop is replaced by a plain loop, and compiled functions are used again for another table if and only
-if the graphs are equal, constants included. Planning, charging, doors, row engine, samplers and publication are those
-of the package.
+if the graphs are equal, constants included. Planning, charging, curators, row engine, samplers and publication are
+those of the package.
 """
 
 import contextlib
@@ -27,8 +27,8 @@ from xarray import DataTree
 import pymc_dp as dp
 from pymc_dp import sampling
 from pymc_dp.parameters import ParameterVector
-from pymc_dp.release import MeteredDoor, Release
-from pymc_dp.release import door as door_module
+from pymc_dp.release import MeteredCurator, Release
+from pymc_dp.release import curator as curator_module
 from pymc_dp.rows import likelihood
 from pymc_dp.steps import free_hmc
 
@@ -124,12 +124,12 @@ def run(
 def _patches(recorder: Recorder, *, lower: bool) -> Iterator[Any]:
     """Yield what records a run, and what makes it quick."""
     yield mock.patch.object(sampling, "SecureNoise", return_value=recorder)
-    for name, method in vars(MeteredDoor).items():
+    for name, method in vars(MeteredCurator).items():
         if inspect.isfunction(method) and not name.startswith("_"):
-            yield mock.patch.object(MeteredDoor, name, _recorded(recorder, method))
-    yield mock.patch.object(door_module, "drawn", functools.partial(recorder.batch, door_module.drawn))
+            yield mock.patch.object(MeteredCurator, name, _recorded(recorder, method))
+    yield mock.patch.object(curator_module, "drawn", functools.partial(recorder.batch, curator_module.drawn))
     for name, recorded in (("acceptance", recorder.probability), ("happens", recorder.happens)):
-        yield mock.patch.object(door_module, name, functools.partial(recorded, getattr(door_module, name)))
+        yield mock.patch.object(curator_module, name, functools.partial(recorded, getattr(curator_module, name)))
     yield mock.patch.object(dp.PrivacyBudget, "charge", _noticed_from_here(recorder, dp.PrivacyBudget.charge))
     yield _noticing(recorder)
     yield mock.patch.object(likelihood, "refuse_missing_values", return_value=None)
@@ -141,8 +141,8 @@ def _patches(recorder: Recorder, *, lower: bool) -> Iterator[Any]:
 
 def _recorded(recorder: Recorder, method: Callable[..., Release]) -> Callable[..., Release]:
     @functools.wraps(method)
-    def asked(door: MeteredDoor, *args: Any, **kwargs: Any) -> Release:
-        return recorder.request(door, method, args, kwargs)
+    def asked(curator: MeteredCurator, *args: Any, **kwargs: Any) -> Release:
+        return recorder.request(curator, method, args, kwargs)
 
     return asked
 

@@ -2,7 +2,7 @@
 
 One Gaussian release with noise multiplier m has, at its worst, the trade-off of telling N(0, 1) from N(1 / m, 1). The
 attacker's error rates bound that parameter from below; a bound above the claimed one convicts. Each audit convicts an
-honest door once in 1,000 runs. Whole runs of samplers are audited by `audit.py`: here with few runs, and with ten
+honest curator once in 1,000 runs. Whole runs of samplers are audited by `audit.py`: here with few runs, and with ten
 thousand by ``attack.py audit``.
 """
 
@@ -12,7 +12,7 @@ from audit import all_audits, audited, broken_audits, least_epsilon
 from conftest import gaussian_model
 from scipy import stats
 
-from pymc_dp.release import MeteredDoor, SecureNoise
+from pymc_dp.release import MeteredCurator, SecureNoise
 from pymc_dp.rows import UnitLikelihood
 
 TRIALS = 3000
@@ -38,8 +38,8 @@ def least_parameter(tables, noise, relation="substitute"):
     """Return what an attacker proves: a lower bound on the trade-off's parameter, with confidence 99.9 %."""
     outputs = []
     for rows in tables:
-        door = MeteredDoor(rows, noise, relation, {"gradient": TRIALS}, {"gradient": MULTIPLIER})
-        released = [door.gradient(np.zeros(1), BOUND, MULTIPLIER).value[0] for _ in range(TRIALS)]
+        curator = MeteredCurator(rows, noise, relation, {"gradient": TRIALS}, {"gradient": MULTIPLIER})
+        released = [curator.gradient(np.zeros(1), BOUND, MULTIPLIER).value[0] for _ in range(TRIALS)]
         outputs.append(np.array(released))
     threshold = np.median(np.concatenate(outputs))
     false_alarms, misses = np.sum(outputs[0] > threshold), np.sum(outputs[1] <= threshold)
@@ -47,13 +47,13 @@ def least_parameter(tables, noise, relation="substitute"):
     return stats.norm.isf(worst[0]) + stats.norm.isf(worst[1])
 
 
-def test_an_honest_door_is_not_convicted_and_its_noise_is_not_wasted(tables):
+def test_an_honest_curator_is_not_convicted_and_its_noise_is_not_wasted(tables):
     least = least_parameter(tables, SecureNoise())
     assert 0.8 / MULTIPLIER < least <= 1.0 / MULTIPLIER
 
 
 def test_halved_noise_is_convicted(tables):
-    """Hazard H35: the audit sees a broken door."""
+    """Hazard H35: the audit sees a broken curator."""
     assert least_parameter(tables, HalvedNoise()) > 1.0 / MULTIPLIER
 
 

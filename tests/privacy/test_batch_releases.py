@@ -14,7 +14,7 @@ from replay import replay
 from test_nothing_leaks import canary_model
 
 import pymc_dp as dp
-from pymc_dp.release import MeteredDoor, door
+from pymc_dp.release import MeteredCurator, curator
 from pymc_dp.release.batches import BatchesWithoutReplacement, PoissonBatches, drawn
 from pymc_dp.rows import UnitLikelihood
 
@@ -126,8 +126,8 @@ def moved_by_a_neighbour(relation, batches, values, place, other, bound, counted
             batch = [unit - (unit > place) for unit in units if unit != place]
         noise = NoNoise()
         events = [batches.releases("gradient", 1, 1.0)]
-        opened = MeteredDoor(table_of(table), noise, relation, {"gradient": 1}, {}, scheduled=events)
-        with mock.patch.object(door, "drawn", return_value=np.array(batch, dtype=np.int64)):
+        opened = MeteredCurator(table_of(table), noise, relation, {"gradient": 1}, {}, scheduled=events)
+        with mock.patch.object(curator, "drawn", return_value=np.array(batch, dtype=np.int64)):
             opened.batch_gradient(np.zeros(1), bound, 1.0, batches, counted=counted)
         asked += noise.asked
     (before, scale), (after, same) = asked
@@ -162,7 +162,7 @@ def test_an_empty_batch_is_released_like_any_other():
     batches = PoissonBatches(1e-12)
     events = [batches.releases("gradient", 1, 1.0)]
     noise = NoNoise()
-    opened = MeteredDoor(table_of(np.arange(12.0)), noise, "add-remove", {"gradient": 1}, {}, scheduled=events)
+    opened = MeteredCurator(table_of(np.arange(12.0)), noise, "add-remove", {"gradient": 1}, {}, scheduled=events)
     release = opened.batch_gradient(np.zeros(1), 2.0, 1.0, batches, counted=True)
     assert list(noise.asked[0][0]) == [0, 0, 0]
     assert release.noise_std == 2.0 * batches.count_factor

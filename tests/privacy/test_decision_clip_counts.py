@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 import pymc_dp as dp
 from pymc_dp import sampling
 from pymc_dp.accounting import BarkerReleases, GaussianReleases
-from pymc_dp.release import MeteredDoor, door
+from pymc_dp.release import MeteredCurator, curator
 from pymc_dp.release.batches import BatchesWithoutReplacement
 from pymc_dp.rows import UnitLikelihood
 
@@ -40,7 +40,7 @@ def counted(rows, values, moves, noise_multiplier=3.0, paid=3.0, count=1):
     rows._data = [np.asarray(values, dtype=np.float64)]
     rows._chunks = rows._cut()
     noise = NoNoise()
-    opened = MeteredDoor(rows, noise, "substitute", {"decision": 1, "clip_count": count}, {"clip_count": paid})
+    opened = MeteredCurator(rows, noise, "substitute", {"decision": 1, "clip_count": count}, {"clip_count": paid})
     release = opened.decision_clip_counts(moves, noise_multiplier, BATCHES, TEMPERING)
     ((integers, scale),) = noise.asked
     return release, integers, scale
@@ -90,9 +90,9 @@ def test_counts_that_were_not_paid_for_are_refused(rows):
         counted(rows, values, moves, count=0)
     with pytest.raises(dp.PrivacyError, match="no move"):
         counted(rows, values, [])
-    door_of_others = MeteredDoor(rows, NoNoise(), "add-remove", {"clip_count": 1}, {"clip_count": 1.0})
+    curator_of_others = MeteredCurator(rows, NoNoise(), "add-remove", {"clip_count": 1}, {"clip_count": 1.0})
     with pytest.raises(dp.PrivacyError, match="public"):
-        door_of_others.decision_clip_counts(moves, 1.0, BATCHES, TEMPERING)
+        curator_of_others.decision_clip_counts(moves, 1.0, BATCHES, TEMPERING)
 
 
 class LyingMoves(list):
@@ -102,7 +102,7 @@ class LyingMoves(list):
         return 1000
 
 
-def test_the_door_counts_the_moves_itself(rows):
+def test_the_curator_counts_the_moves_itself(rows):
     moves = LyingMoves([(np.array([0.0]), np.array([0.1])), (np.array([0.0]), np.array([-0.1]))])
     told, _, scale = counted(rows, np.full(N, 1e9), moves)
     _, _, honest = counted(rows, np.full(N, 1e9), list(moves))
@@ -149,12 +149,14 @@ class Recorder:
 def test_a_whole_run_replayed_on_a_neighbour_moves_every_count_by_at_most_what_was_paid_for(replacement, monkeypatch):
     recorder = Recorder()
     monkeypatch.setattr(sampling, "SecureNoise", lambda: recorder)
-    real = door.happens
+    real = curator.happens
     # What is replayed is whether the move was accepted: the likelier side may be the other one on the neighbour.
     sides = []
-    acceptance = door.acceptance
-    monkeypatch.setattr(door, "acceptance", lambda *given: sides.append(acceptance(*given)) or sides[-1])
-    monkeypatch.setattr(door, "happens", lambda *given: recorder.decided(real(*given) == sides[-1][0]) == sides[-1][0])
+    acceptance = curator.acceptance
+    monkeypatch.setattr(curator, "acceptance", lambda *given: sides.append(acceptance(*given)) or sides[-1])
+    monkeypatch.setattr(
+        curator, "happens", lambda *given: recorder.decided(real(*given) == sides[-1][0]) == sides[-1][0]
+    )
     y = gaussian_data(200)
     y[17] = replacement
     plans, published = [], []

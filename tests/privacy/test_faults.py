@@ -232,7 +232,7 @@ def interrupt_at(monkeypatch, owner, name, call=1):
     [
         (UnitLikelihood, "warm_up", 1, 0),
         (ledger, "_signed", 1, 0),  # within the transaction
-        (sampling, "Doors", 1, 1),
+        (sampling, "Curators", 1, 1),
         (dp.DPHMC, "authorise", 1, 1),
         (dp.DPHMC, "setup_chain", 1, 1),
         (dp.DPHMC, "transition", 2, 1),
@@ -263,9 +263,9 @@ def test_ctrl_c_in_a_prelude_is_charged(monkeypatch, tmp_path):
     budget = dp.PrivacyBudget(1.0, 1e-6)
     budget.save(tmp_path / "saved.budget")
     interrupt_at(monkeypatch, dp.DPSurrogateHMC, "prelude")
-    rehearsal = gaussian_model(gaussian_data(50, seed=9))
+    synthetic = gaussian_model(gaussian_data(50, seed=9))
     with gaussian_model(gaussian_data(50)):
-        step = dp.DPSurrogateHMC(rehearsal=rehearsal, centre_steps=2, budget=budget)
+        step = dp.DPSurrogateHMC(synthetic=synthetic, newton_steps=2, budget=budget)
         with pytest.raises(KeyboardInterrupt):
             pm.sample(draws=5, chains=2, cores=1, step=step, **faults.QUIET)
     assert budget.epsilon_spent == pytest.approx(1.0)

@@ -130,7 +130,9 @@ def test_settings_of_another_type_are_refused(model, setting):
         dp.DPHMC(budget=dp.PrivacyBudget(1.0, 1e-6), **fuzz.HMC, **setting)
 
 
-@pytest.mark.parametrize("setting", [{"centre_steps": 0}, {"kept": 0.0}, {"kept": np.zeros(2)}, {"widen": np.ones(2)}])
+@pytest.mark.parametrize(
+    "setting", [{"newton_steps": 0}, {"clip_quantile": 0.0}, {"clip_quantile": np.zeros(2)}, {"widen": np.ones(2)}]
+)
 def test_zero_is_not_taken_for_a_default(model, setting):
     with model, pytest.raises(dp.InvalidArgument):
         dp.DPSurrogateHMC(budget=dp.PrivacyBudget(1.0, 1e-6), **setting)

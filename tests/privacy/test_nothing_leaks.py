@@ -12,7 +12,7 @@ from replay import replay
 
 import pymc_dp as dp
 from pymc_dp import sampling
-from pymc_dp.release import MeteredDoor, SecureNoise
+from pymc_dp.release import MeteredCurator, SecureNoise
 from pymc_dp.rows import UnitLikelihood
 
 CANARY = 7.123456789012345
@@ -136,7 +136,7 @@ def test_text_shows_nothing_confidential(budget, caplog, capfd, recwarn):
 
     def look(trace, draw):
         step = objects[0]
-        shown.extend([repr(step._door), repr(step._authorisation.doors), repr(step._door._rows)])
+        shown.extend([repr(step._curator), repr(step._authorisation.curators), repr(step._curator._rows)])
 
     shown = []
     with canary_model():
@@ -152,7 +152,7 @@ def test_text_shows_nothing_confidential(budget, caplog, capfd, recwarn):
     assert LABEL not in text
 
 
-def test_errors_of_the_door_hold_no_values(budget):
+def test_errors_of_the_curator_hold_no_values(budget):
     """Hazard H22: nor do their pickles."""
     messages = []
 
@@ -191,7 +191,7 @@ def test_state_that_pymc_stores_holds_no_release_and_no_noise(budget):
         assert not any(value.tobytes() in state for value in released.ravel())
 
 
-def test_a_door_beyond_its_plan_touches_no_row(budget, monkeypatch):
+def test_a_curator_beyond_its_plan_touches_no_row(budget, monkeypatch):
     touched = []
     real = UnitLikelihood.clipped_gradient
 
@@ -201,10 +201,10 @@ def test_a_door_beyond_its_plan_touches_no_row(budget, monkeypatch):
 
     monkeypatch.setattr(UnitLikelihood, "clipped_gradient", counted)
     rows = UnitLikelihood(gaussian_model(gaussian_data(50)))
-    door = MeteredDoor(rows, SecureNoise(), "substitute", {"gradient": 1}, {"gradient": 1.0})
-    door.gradient(np.zeros(1), 1.0, 1.0)
+    curator = MeteredCurator(rows, SecureNoise(), "substitute", {"gradient": 1}, {"gradient": 1.0})
+    curator.gradient(np.zeros(1), 1.0, 1.0)
     with pytest.raises(dp.BudgetExceeded):
-        door.gradient(np.zeros(1), 1.0, 1.0)
+        curator.gradient(np.zeros(1), 1.0, 1.0)
     assert len(touched) == 1
 
 

@@ -12,7 +12,7 @@ from conftest import QUIET, gaussian_model, hmc
 
 import pymc_dp as dp
 from pymc_dp.diagnostics import privacy_report, quality_report
-from pymc_dp.release import MeteredDoor, SecureNoise
+from pymc_dp.release import MeteredCurator, SecureNoise
 from pymc_dp.release.batches import BatchesWithoutReplacement
 from pymc_dp.rows import UnitLikelihood
 
@@ -90,12 +90,12 @@ def test_no_refusal_says_how_many_rows_there_are(provoke):
     assert not SAID.search("".join([*said, repr(refused.value.args)]))
 
 
-def test_a_door_under_add_remove_refuses_batches_of_a_fixed_size_without_counting():
-    door = MeteredDoor(
+def test_a_curator_under_add_remove_refuses_batches_of_a_fixed_size_without_counting():
+    curator = MeteredCurator(
         UnitLikelihood(gaussian_model(Y)), SecureNoise(), "add-remove", {"gradient": 1}, {"gradient": 1.0}
     )
     with pytest.raises(dp.BudgetExceeded) as refused:
-        door.batch_gradient(np.zeros(1), 1.0, 1.0, BatchesWithoutReplacement(10, 20), counted=False)
+        curator.batch_gradient(np.zeros(1), 1.0, 1.0, BatchesWithoutReplacement(10, 20), counted=False)
     assert not SAID.search(str(refused.value))
 
 

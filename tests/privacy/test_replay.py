@@ -25,8 +25,8 @@ from zoo import (
 
 import pymc_dp as dp
 from pymc_dp import sampling
-from pymc_dp.release import MeteredDoor
-from pymc_dp.release import door as door_module
+from pymc_dp.release import MeteredCurator
+from pymc_dp.release import curator as curator_module
 from pymc_dp.release.batches import drawn
 from pymc_dp.release.meter import Meter
 from pymc_dp.rows import kernels, likelihood
@@ -143,7 +143,7 @@ class BranchesOnAnExactValue(DPCrankNicolson):
 
     def transition(self, theta):
         found = super().transition(theta)
-        exact = self._open_door()._rows.clipped_gradient(theta, 4.0, 2.0**-40).integers
+        exact = self._open_curator()._rows.clipped_gradient(theta, 4.0, 2.0**-40).integers
         found.theta = found.theta + 1e-3 * (int(exact[0]) % 2)
         return found
 
@@ -152,7 +152,7 @@ class BoundFromRows(DPCrankNicolson):
     """Asks for a bound that one row decides."""
 
     def transition(self, theta):
-        logs = self._open_door()._rows.all_log_likelihoods(theta)
+        logs = self._open_curator()._rows.all_log_likelihoods(theta)
         self.clip_log_ratio = 4.0 * (1.0 + 1e-9 * float(np.nanmax(np.nan_to_num(logs, posinf=0.0, neginf=0.0))))
         return super().transition(theta)
 
@@ -162,7 +162,7 @@ class PublishesAnExactSum(DPCrankNicolson):
 
     def transition(self, theta):
         found = super().transition(theta)
-        exact = self._open_door()._rows.clipped_gradient(theta, 1.0, 2.0**-40)
+        exact = self._open_curator()._rows.clipped_gradient(theta, 1.0, 2.0**-40)
         found.stats["acceptance_rate"] = float(exact.value[0])
         return found
 
@@ -172,7 +172,7 @@ class OneReleaseMoreForLongRows(DPCrankNicolson):
 
     def transition(self, theta):
         found = super().transition(theta)
-        if self._open_door()._rows.clipped_gradient(theta, 50.0, 2.0**-40).n_clipped:
+        if self._open_curator()._rows.clipped_gradient(theta, 50.0, 2.0**-40).n_clipped:
             self.release_log_ratio(theta, theta + 1.0, 1.0)
         return found
 
@@ -234,8 +234,8 @@ def half_of_what_a_replacement_moves(self, relation):
 
 def quieter(released):
     @functools.wraps(released)
-    def with_less_noise(door, kind, clipped_sum, noise_multiplier, *where):
-        return released(door, kind, clipped_sum, 0.5 * noise_multiplier, *where)
+    def with_less_noise(curator, kind, clipped_sum, noise_multiplier, *where):
+        return released(curator, kind, clipped_sum, 0.5 * noise_multiplier, *where)
 
     return with_less_noise
 
@@ -308,7 +308,7 @@ FAULTS = {
     "half the noise": (
         GAUSSIAN,
         HMC,
-        {"breaking": (MeteredDoor, "_released", quieter(MeteredDoor._released))},
+        {"breaking": (MeteredCurator, "_released", quieter(MeteredCurator._released))},
         "moved",
     ),
     "log-ratios of a decision hardly clipped": (
@@ -320,13 +320,13 @@ FAULTS = {
     "counts that ride along weigh more": (
         GAUSSIAN,
         SGLD,
-        {"breaking": (door_module, "count_weight", counts_weigh_more), "relation": "add-remove"},
+        {"breaking": (curator_module, "count_weight", counts_weigh_more), "relation": "add-remove"},
         "moved",
     ),
     "batches that words do not decide": (
         REGRESSION,
         SGLD,
-        {"breaking": (door_module, "drawn", draws_by_the_clock)},
+        {"breaking": (curator_module, "drawn", draws_by_the_clock)},
         "another batch",
     ),
     "less noise than was paid for": (
@@ -399,6 +399,6 @@ def test_a_run_that_is_refused_says_so():
 
 
 def test_patches_do_not_outlive_a_run():
-    before = [sampling.SecureNoise, sampling._pymc_sample, MeteredDoor.gradient, likelihood.RowFunctions]
+    before = [sampling.SecureNoise, sampling._pymc_sample, MeteredCurator.gradient, likelihood.RowFunctions]
     replayed(GAUSSIAN, HMC, "substitute", 1)
-    assert [sampling.SecureNoise, sampling._pymc_sample, MeteredDoor.gradient, likelihood.RowFunctions] == before
+    assert [sampling.SecureNoise, sampling._pymc_sample, MeteredCurator.gradient, likelihood.RowFunctions] == before

@@ -184,17 +184,17 @@ BY_NAME = {sampler.name: sampler for sampler in SAMPLERS}
 
 
 def surrogate(case: Case, order: int) -> Sampler:
-    """Return DPSurrogateHMC with a rehearsal of the case's own model on a made-up table."""
-    rehearsal = case.build(case.table(np.random.default_rng(99)))
+    """Return DPSurrogateHMC with a synthetic table of the case's own model on a synthetic table."""
+    synthetic = case.build(case.table(np.random.default_rng(99)))
 
     def make(**shared):
-        return dp.DPSurrogateHMC(rehearsal=rehearsal, order=order, centre_steps=3, **shared)
+        return dp.DPSurrogateHMC(synthetic=synthetic, order=order, newton_steps=3, **shared)
 
     return Sampler(f"surrogate-order-{order}", make, ("substitute",))
 
 
 def _simulating(**shared):
-    return dp.DPSurrogateHMC(centre_steps=3, **shared)
+    return dp.DPSurrogateHMC(newton_steps=3, **shared)
 
 
 SIMULATING = Sampler("surrogate-simulating", _simulating, ("substitute",))

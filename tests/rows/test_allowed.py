@@ -89,7 +89,7 @@ def lowered(request, monkeypatch):
         monkeypatch.setattr("pymc_dp.rows.graphs.LoweredRows", None)
 
 
-class Centre:
+class ExpansionPoint:
     """An expansion point for every model here."""
 
     def __init__(self, size):
@@ -98,14 +98,14 @@ class Centre:
 
 
 def sums_of(rows):
-    """Every exact sum that the door can ask for, with the bound of a unit's contribution."""
+    """Every exact sum that the curator can ask for, with the bound of a unit's contribution."""
     size = rows.n_parameters
     theta, theta_new = np.full(size, 0.1), np.linspace(-0.5, 0.5, size)
     yield rows.clipped_gradient(theta, BOUND, GRID).integers
     yield rows.clipped_log_ratio(theta, theta_new, BOUND, GRID).integers
     yield rows.clipped_gradient(theta, BOUND, GRID, units=np.arange(N - 5, N)).integers
     if rows._derivatives is not None:
-        expansion = rows.expansion(Centre(size))
+        expansion = rows.expansion(ExpansionPoint(size))
         yield expansion.score(GRID).integers
         yield expansion.curvature(GRID).integers
 

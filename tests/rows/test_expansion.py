@@ -7,9 +7,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pymc_dp.exceptions import UnsupportedModel
-from pymc_dp.release import Centre, Prediction
-from pymc_dp.rows import PublicUnits, Rehearsal, Simulation, UnitLikelihood
-from pymc_dp.steps.rehearsal import unpacked
+from pymc_dp.release import ExpansionPoint, Prediction
+from pymc_dp.rows import PublicUnits, Simulation, SyntheticTable, UnitLikelihood
+from pymc_dp.steps.synthetic import unpacked
 
 N, SIZE = 150, 3
 GENERATOR = np.random.default_rng(0)
@@ -93,7 +93,7 @@ def centre_for(likelihood, clip_gradient=3.0, clip_curvature=4.0, seed=2):
     generator = np.random.default_rng(seed)
     size = likelihood.n_parameters
     directions = np.eye(size) + 0.3 * generator.normal(size=(size, size))
-    return Centre(generator.normal(scale=0.2, size=size), directions, clip_gradient, clip_curvature)
+    return ExpansionPoint(generator.normal(scale=0.2, size=size), directions, clip_gradient, clip_curvature)
 
 
 @pytest.mark.parametrize("make", MODELS, ids=lambda make: make.__name__)
@@ -118,7 +118,7 @@ def test_sums_and_remainders_are_those_of_a_loop_over_rows(make):
     assert expansion.score(GRID).value == pytest.approx(score_sum, abs=1e-8)
     assert unpacked(expansion.curvature(GRID).value, size) == pytest.approx(curvature_sum, abs=1e-8)
     taken = np.minimum(1.0, (1.0 - weights) * np.linalg.norm(scores @ way, axis=1) / 3.0)
-    assert expansion.excess(GRID).value == pytest.approx([np.sum(taken - 0.5)], abs=1e-8)
+    assert expansion.clipping_loss(GRID).value == pytest.approx([np.sum(taken - 0.5)], abs=1e-8)
 
     generator = np.random.default_rng(3)
     points = [centre.theta + generator.normal(scale=0.3, size=size) for _ in range(2)]
@@ -152,7 +152,7 @@ def test_a_units_value_depends_neither_on_its_place_nor_on_the_others():
     assert np.array_equal(values[0][order], values[1])
     assert np.array_equal(values[1][:40], values[2])
     assert np.array_equal(one.expansion(centre).weights[order], other.expansion(centre).weights)
-    for total in ("score", "curvature", "excess"):
+    for total in ("score", "curvature", "clipping_loss"):
         sums = [getattr(rows.expansion(centre), total)(GRID).integers for rows in (one, other)]
         assert np.array_equal(*sums)
 
@@ -199,7 +199,7 @@ def test_replacing_one_unit_moves_every_sum_by_no_more_than_declared(row, count,
     for total in (
         lambda e: e.score(2.0**-20),
         lambda e: e.curvature(2.0**-20),
-        lambda e: e.excess(2.0**-30),
+        lambda e: e.clipping_loss(2.0**-30),
         lambda e: e.residual(*predictions, 0.01, 2.0**-30),
     ):
         before, after = total(one.expansion(centre)), total(other.expansion(centre))
@@ -210,7 +210,7 @@ def test_replacing_one_unit_moves_every_sum_by_no_more_than_declared(row, count,
 STANDARD = UnitLikelihood(poisson_model(), second_order=True)
 
 
-def excess_of(expansion, place):
+def clipping_loss_of(expansion, place):
     """What its weight has taken off one unit's score, in units of the bound."""
     score = PublicUnits(STANDARD).scores(expansion._centre.theta)[place] @ expansion._centre.directions
     return (1.0 - expansion.weights[place]) * np.linalg.norm(score) / expansion._centre.clip_gradient
@@ -225,8 +225,8 @@ def test_a_bad_row_is_silent_and_changes_no_other():
     others = np.arange(N) != 7
     assert np.array_equal(one.weights[others], other.weights[others])
     assert np.isfinite(other.score(GRID).value).all()
-    taken = other.excess(GRID).value[0] - one.excess(GRID).value[0]
-    assert taken == pytest.approx(1.0 - np.clip(excess_of(one, 7), 0.0, 1.0), abs=1e-9)  # it has lost all
+    taken = other.clipping_loss(GRID).value[0] - one.clipping_loss(GRID).value[0]
+    assert taken == pytest.approx(1.0 - np.clip(clipping_loss_of(one, 7), 0.0, 1.0), abs=1e-9)  # it has lost all
 
 
 def test_expansions_hold_nothing_when_pickled_and_say_nothing():
@@ -235,7 +235,7 @@ def test_expansions_hold_nothing_when_pickled_and_say_nothing():
     assert STANDARD.__getstate__()["_expansions"] == {}
 
 
-# Made-up tables ----------------------------------------------------------------------------------------------
+# Synthetic tables ----------------------------------------------------------------------------------------------
 
 
 def test_simulated_rows_follow_the_model_and_hold_no_data():
@@ -245,14 +245,14 @@ def test_simulated_rows_follow_the_model_and_hold_no_data():
     units = simulation.at(theta)
     assert units.n_units == 100
     assert simulation.at(theta) is units
-    made_up = units._likelihood._data[0]
-    assert made_up.mean(axis=0) == pytest.approx(theta, abs=0.6)
-    assert not np.isin(made_up, X).any()
+    synthetic = units._likelihood._data[0]
+    assert synthetic.mean(axis=0) == pytest.approx(theta, abs=0.6)
+    assert not np.isin(synthetic, X).any()
     assert len(simulation.prior_draws()) == 50
 
 
-def test_a_model_with_covariates_needs_a_rehearsal():
-    with pytest.raises(UnsupportedModel, match="rehearsal="):
+def test_a_model_with_covariates_needs_a_synthetic_table():
+    with pytest.raises(UnsupportedModel, match="synthetic="):
         Simulation(poisson_model(), STANDARD, 100)
     with pytest.raises(UnsupportedModel, match="other free variables"):
-        Rehearsal(many_normal_model(), {"beta": (SIZE,)}, None, None)
+        SyntheticTable(many_normal_model(), {"beta": (SIZE,)}, None, None)

@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pymc_dp.exceptions import InvalidArgument
-from pymc_dp.release import Centre, Prediction
+from pymc_dp.release import ExpansionPoint, Prediction
 from pymc_dp.rows import UnitLikelihood, check
 
 GRID = 2.0**-35
@@ -623,10 +623,10 @@ def test_both_engines_agree(family, monkeypatch):
     assert one.value == pytest.approx(other.value, abs=1e-9)
 
 
-def test_no_tables_longer_than_needed_are_made_up(monkeypatch):
+def test_no_tables_longer_than_needed_are_synthetic(monkeypatch):
     lengths = []
-    real = check._made_up_data
-    monkeypatch.setattr(check, "_made_up_data", lambda *args: lengths.append(args[-1]) or real(*args))
+    real = check._synthetic_data
+    monkeypatch.setattr(check, "_synthetic_data", lambda *args: lengths.append(args[-1]) or real(*args))
     monkeypatch.setattr(check, "_FEW_NUMBERS", 0)
     UnitLikelihood(gaussian_model(gaussian_data(5000)))
     assert lengths == [1000]
@@ -636,11 +636,11 @@ EXPANDED = [normal, hierarchical, non_centred, mixture]
 
 
 def every_method(rows):
-    """Exact results of everything that the door can ask for."""
+    """Exact results of everything that the curator can ask for."""
     generator = np.random.default_rng(3)
     theta, theta_new = generator.normal(scale=0.3, size=(2, rows.n_parameters))
     units = np.arange(0, rows.n_units, 3)
-    centre = Centre(theta, np.eye(rows.n_parameters), 0.7, 0.4)
+    centre = ExpansionPoint(theta, np.eye(rows.n_parameters), 0.7, 0.4)
     old, new = (Prediction(point, point - theta, True) for point in (theta, theta_new))
     expansion = rows.expansion(centre)
     for found in (
@@ -650,7 +650,7 @@ def every_method(rows):
         rows.clipped_log_ratio(theta, theta_new, 0.7, GRID, units=units),
         expansion.score(GRID),
         expansion.curvature(GRID),
-        expansion.excess(GRID),
+        expansion.clipping_loss(GRID),
         expansion.residual(old, new, 0.3, GRID),
     ):
         yield found.integers.tolist(), found.n_clipped

@@ -1,4 +1,4 @@
-"""What does not factorise over rows is refused, by name, and on made-up data."""
+"""What does not factorise over rows is refused, by name, and on synthetic data."""
 
 import numpy as np
 import pymc as pm

@@ -1,4 +1,4 @@
-"""A door without data: exact log-densities of a normal, with continuous Gaussian noise of any size."""
+"""A curator without data: exact log-densities of a normal, with continuous Gaussian noise of any size."""
 
 import numpy as np
 import pymc as pm
@@ -13,7 +13,7 @@ MEAN = np.array([0.5, -1.0])
 COVARIANCE = np.linalg.inv(PRECISION)
 
 
-class NormalDoor:
+class NormalCurator:
     """Releases of a normal log-likelihood; noise_multiplier is taken as the standard deviation itself."""
 
     def __init__(self, seed, gradient_noise, ratio_noise):
@@ -71,12 +71,12 @@ class NormalDoor:
         raise AssertionError("not planned")
 
 
-class OneDoor:
-    def __init__(self, door):
-        self.door = door
+class OneCurator:
+    def __init__(self, curator):
+        self.curator = curator
 
     def open(self, key):
-        return self.door
+        return self.curator
 
 
 class FlatPrior:
@@ -87,12 +87,12 @@ class FlatPrior:
         return np.zeros_like(theta)
 
 
-def started(step_class, door, *, tune=0, draws=10**6, seed=0, **settings):
-    """Return a step that samples the normal above through `door`."""
+def started(step_class, curator, *, tune=0, draws=10**6, seed=0, **settings):
+    """Return a step that samples the normal above through `curator`."""
     with pm.Model():
         mu = pm.Normal("mu", shape=2)
         pm.Normal("y", mu, 1.0, observed=np.zeros((3, 2)))
         step = step_class(budget=dp.PrivacyBudget(1.0, 1e-6), clip_diagnostics=None, **settings)
-    step.authorise(Authorisation(OneDoor(door), FlatPrior(), {"gradient": 1.0, "log_ratio": 1.0}, 1.0))
+    step.authorise(Authorisation(OneCurator(curator), FlatPrior(), {"gradient": 1.0, "log_ratio": 1.0}, 1.0))
     step.setup_chain(np.random.default_rng(seed), tune, draws)
     return step

@@ -69,17 +69,17 @@ def _mixed(**shared):
     ]
 
 
-def _made_up():
+def _synthetic():
     generator = np.random.default_rng(1)
     x = generator.normal(size=300)
     return regression(x, 0.2 * x + generator.normal(size=300))
 
 
-_MADE_UP = _made_up()
+_SYNTHETIC = _synthetic()
 
 
 def _surrogate(order):
-    return lambda **shared: dp.DPSurrogateHMC(rehearsal=_MADE_UP, order=order, centre_steps=3, **shared)
+    return lambda **shared: dp.DPSurrogateHMC(synthetic=_SYNTHETIC, order=order, newton_steps=3, **shared)
 
 
 def _contributed(**shared):

@@ -11,7 +11,7 @@ from pymc_dp.prior import Prior
 from pymc_dp.release import Release
 from pymc_dp.rows import PublicUnits, UnitLikelihood
 from pymc_dp.steps.centre import WayToCentre, _consistent_step, informed, pooled_score
-from pymc_dp.steps.rehearsal import Scale, expected_curvature, mode_of, newton_step
+from pymc_dp.steps.synthetic import Scale, expected_curvature, mode_of, newton_step
 
 N = 400
 

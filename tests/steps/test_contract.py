@@ -13,7 +13,7 @@ from replay import replay
 from samplers import CANARY, LABEL, SAMPLERS, regression, table
 
 import pymc_dp as dp
-from pymc_dp.release import MeteredDoor
+from pymc_dp.release import MeteredCurator
 from pymc_dp.rows import UnitLikelihood
 from pymc_dp.rows.expansion import UnitExpansion
 
@@ -48,17 +48,17 @@ def steps_of(step):
 @pytest.mark.parametrize("chains", [1, 3])
 def test_what_is_released_was_planned_and_charged(sampler, chains, monkeypatch):
     spent = {}
-    real = MeteredDoor._spend
+    real = MeteredCurator._spend
     budget = budget_of(sampler)
 
     def counted(self, kind, *arguments, **options):
         real(self, kind, *arguments, **options)
         if budget.history:
             spent[kind] = spent.get(kind, 0) + 1
-        else:  # a rehearsal before the charge, on made-up rows
+        else:  # a synthetic table before the charge, on synthetic rows
             assert not any(np.isin([CANARY, -CANARY], rows).any() for rows in self._rows._data)
 
-    monkeypatch.setattr(MeteredDoor, "_spend", counted)
+    monkeypatch.setattr(MeteredCurator, "_spend", counted)
     run(sampler, budget=budget, chains=chains)
     (plan,) = budget.history
     planned = {}
@@ -71,7 +71,7 @@ def test_what_is_released_was_planned_and_charged(sampler, chains, monkeypatch):
 
 SUMS = {
     UnitLikelihood: ("clipped_gradient", "clipped_log_ratio", "clipped_log_ratios"),
-    UnitExpansion: ("score", "curvature", "excess", "residual"),
+    UnitExpansion: ("score", "curvature", "clipping_loss", "residual"),
 }
 
 
@@ -81,7 +81,7 @@ def test_rows_are_summed_as_often_as_was_charged(sampler, monkeypatch):
 
     def noting(real):
         def noted(*arguments, **options):
-            if budget.history:  # else it is a rehearsal, on made-up rows
+            if budget.history:  # else it is a synthetic table, on synthetic rows
                 summed.append(real.__name__)
             return real(*arguments, **options)
 
@@ -218,7 +218,7 @@ def test_a_known_seed_does_not_determine_the_noise(sampler):
 
 
 def test_a_step_carries_no_data_and_runs_only_when_paid_for(sampler):
-    """Hazards H21 and H33: a sampler, and what it tunes, has the door's answers alone."""
+    """Hazards H21 and H33: a sampler, and what it tunes, has the curator's answers alone."""
     x, y = table()
     with regression(x, y):
         for step in steps_of(sampler(budget_of(sampler))):

@@ -5,7 +5,7 @@ import numpy as np
 import pymc as pm
 import pytest
 from conftest import gaussian_data, gaussian_model, hmc
-from fakes import COVARIANCE, MEAN, PRECISION, NormalDoor, started
+from fakes import COVARIANCE, MEAN, PRECISION, NormalCurator, started
 from scipy import stats
 
 import pymc_dp as dp
@@ -16,8 +16,8 @@ SETTINGS = {"clip_gradient": 1.0, "clip_log_ratio": 1.0, "step_size": 0.6, "n_le
 
 def final_states(step_class, replicates, steps, *, gradient_noise=1.5, ratio_noise=1.0, seed=0, **settings):
     """Start from exact draws of the target and return where `steps` iterations lead, one row a replicate."""
-    door = NormalDoor(seed, gradient_noise, ratio_noise)
-    step = started(step_class, door, seed=seed + 1, **(SETTINGS | settings))
+    curator = NormalCurator(seed, gradient_noise, ratio_noise)
+    step = started(step_class, curator, seed=seed + 1, **(SETTINGS | settings))
     starts = np.random.default_rng(seed + 2).multivariate_normal(MEAN, COVARIANCE, size=replicates)
     ends, noise = np.empty_like(starts), np.empty_like(starts)
     accepted = 0
@@ -118,14 +118,14 @@ def test_the_posterior_is_stationary_under_noise_with_more_power(reuse):
 
 @pytest.mark.parametrize(("reuse", "expected"), [(True, 10 * 3 + 1), (False, 10 * 4)])
 def test_releases_are_as_planned(reuse, expected):
-    door = NormalDoor(0, 1.0, 1.0)
-    step = started(dp.DPHMC, door, draws=7, tune=3, reuse_gradient=reuse, **SETTINGS)
+    curator = NormalCurator(0, 1.0, 1.0)
+    step = started(dp.DPHMC, curator, draws=7, tune=3, reuse_gradient=reuse, **SETTINGS)
     point = {"mu": MEAN}
     total = 0
     for _ in range(10):
         point, (stats_of_draw,) = step.step(point)
         total += stats_of_draw["n_gradients"]
-    kinds = [release.kind for release in door.made]
+    kinds = [release.kind for release in curator.made]
     assert kinds.count("gradient") == expected == total
     assert kinds.count("log_ratio") == 7  # tuning moves without a test
     requests = {request.kind: request.count for request in step.release_requests(3, 7)}
@@ -133,8 +133,8 @@ def test_releases_are_as_planned(reuse, expected):
 
 
 def test_the_kept_gradient_stays_with_its_position():
-    door = NormalDoor(0, 1.0, 5.0)
-    step = started(dp.DPHMC, door, **SETTINGS)
+    curator = NormalCurator(0, 1.0, 5.0)
+    step = started(dp.DPHMC, curator, **SETTINGS)
     theta = MEAN.copy()
     outcomes = set()
     for _ in range(40):
@@ -146,7 +146,7 @@ def test_the_kept_gradient_stays_with_its_position():
 
 
 def test_step_sizes_are_jittered_evenly_within_their_range():
-    step = started(dp.DPHMC, NormalDoor(0, 1.0, 1.0), **SETTINGS, step_size_jitter=0.5)
+    step = started(dp.DPHMC, NormalCurator(0, 1.0, 1.0), **SETTINGS, step_size_jitter=0.5)
     sizes = np.array([step._jittered_step_size() for _ in range(512)])
     assert sizes.min() >= 0.3
     assert sizes.max() <= 0.9
@@ -154,20 +154,20 @@ def test_step_sizes_are_jittered_evenly_within_their_range():
 
 
 def test_a_trajectory_that_leaves_the_numbers_is_rejected_without_a_release():
-    door = NormalDoor(0, 1.0, 1.0)
-    step = started(dp.DPHMC, door, **(SETTINGS | {"step_size": 1e200}))
+    curator = NormalCurator(0, 1.0, 1.0)
+    step = started(dp.DPHMC, curator, **(SETTINGS | {"step_size": 1e200}))
     theta = MEAN.copy()
     transition = step.transition(theta)
     assert np.all(transition.theta == theta)
     assert transition.stats["diverging"]
     assert not transition.stats["accepted"]
-    assert [release.kind for release in door.made].count("log_ratio") == 0
-    assert all(np.isfinite(release.where[0]).all() for release in door.made)
+    assert [release.kind for release in curator.made].count("log_ratio") == 0
+    assert all(np.isfinite(release.where[0]).all() for release in curator.made)
 
 
 @pytest.mark.parametrize("matrix", [np.array([4.0, 1.0]), np.array([[4.0, 1.5], [1.5, 2.0]])])
 def test_the_mass_matrix_is_the_covariance_of_the_momentum(matrix):
-    step = started(dp.DPHMC, NormalDoor(0, 1.0, 1.0), **SETTINGS, mass_matrix=matrix)
+    step = started(dp.DPHMC, NormalCurator(0, 1.0, 1.0), **SETTINGS, mass_matrix=matrix)
     momenta = np.array([step._kinetic_energy.random() for _ in range(20_000)])
     expected = np.diag(matrix) if matrix.ndim == 1 else matrix
     assert np.cov(momenta.T) == pytest.approx(expected, abs=0.15)

@@ -14,7 +14,7 @@ from pymc_dp import sampling
 from pymc_dp.prior import Prior
 from pymc_dp.release import Release
 from pymc_dp.release.interface import LARGEST_CLIP_BOUND, SMALLEST_CLIP_BOUND
-from pymc_dp.rows import Rehearsal, Simulation, UnitLikelihood
+from pymc_dp.rows import Simulation, SyntheticTable, UnitLikelihood
 from pymc_dp.steps import centre, free_hmc
 from pymc_dp.steps.base import Authorisation
 
@@ -67,8 +67,8 @@ CASES = [
 ]
 
 
-class WildDoor:
-    """Answers with numbers of any size, and with bounds checked as the true door checks them."""
+class WildCurator:
+    """Answers with numbers of any size, and with bounds checked as the true curator checks them."""
 
     def __init__(self, generator):
         self.generator = generator
@@ -96,8 +96,8 @@ class WildDoor:
         size = centre.theta.size
         return self._wild(kind, size * (size + 1) // 2, (centre.theta,), centre.clip_curvature)
 
-    def excess(self, centre, noise_multiplier):
-        return self._wild("excess", 1, (centre.theta,), centre.clip_gradient)
+    def clipping_loss(self, centre, noise_multiplier):
+        return self._wild("clipping_loss", 1, (centre.theta,), centre.clip_gradient)
 
     def residual(self, centre, old, new, bound, noise_multiplier):
         return self._wild("residual", 1, (old.theta, new.theta), bound)
@@ -117,12 +117,12 @@ class Bench:
 
     step: dp.DPSurrogateHMC
     prior: Prior
-    made_up: object
+    synthetic: object
 
     def run(self, seed, n_units=N):
         """Run a prelude and some iterations; return what the result would say."""
-        door, step = WildDoor(np.random.default_rng(seed)), self.step
-        step.authorise(Authorisation(door, self.prior, _Paid(), 1.0, self.made_up, n_units))
+        curator, step = WildCurator(np.random.default_rng(seed)), self.step
+        step.authorise(Authorisation(curator, self.prior, _Paid(), 1.0, self.synthetic, n_units))
         try:
             step.setup_chain(np.random.default_rng(seed), 1, 4)
             theta = step.prior_point
@@ -140,13 +140,13 @@ def model_of(make, seed):
     return model
 
 
-def bench(make, rehearsed, **settings):
+def bench(make, with_table, **settings):
     model = model_of(make, 0)
-    rehearsal = model_of(make, 1) if rehearsed else None
+    synthetic = model_of(make, 1) if with_table else None
     with model:
-        step = dp.DPSurrogateHMC(budget=dp.PrivacyBudget(1.0, 1e-6), rehearsal=rehearsal, **settings)
-    if rehearsed:
-        return Bench(step, Prior(model), Rehearsal(rehearsal, step.parameters.shapes, None, None))
+        step = dp.DPSurrogateHMC(budget=dp.PrivacyBudget(1.0, 1e-6), synthetic=synthetic, **settings)
+    if with_table:
+        return Bench(step, Prior(model), SyntheticTable(synthetic, step.parameters.shapes, None, None))
     return Bench(step, Prior(model), Simulation(model, UnitLikelihood(model, second_order=True), N))
 
 
@@ -161,16 +161,16 @@ def short_pilots(monkeypatch):
 
 @pytest.mark.usefixtures("short_pilots")
 @pytest.mark.parametrize("seeds", [range(3), pytest.param(range(3, 100), marks=pytest.mark.slow)])
-@pytest.mark.parametrize(("make", "rehearsed"), CASES)
-def test_no_answer_of_the_door_ends_a_prelude(make, rehearsed, seeds):
-    of_model = bench(make, rehearsed, trajectories=2)
+@pytest.mark.parametrize(("make", "with_table"), CASES)
+def test_no_answer_of_the_curator_ends_a_prelude(make, with_table, seeds):
+    of_model = bench(make, with_table, trajectories=2)
     found = [of_model.run(seed, n_units=N if seed % 2 else 10**6) for seed in seeds]
     assert np.mean(found) > 0.8  # the way goes on past the wildest of answers
 
 
 @pytest.mark.usefixtures("short_pilots")
 @pytest.mark.parametrize("order", [1, 2])
-def test_no_answer_of_the_door_ends_a_prelude_of_the_other_order(order):
+def test_no_answer_of_the_curator_ends_a_prelude_of_the_other_order(order):
     of_model = bench(linear if order == 1 else student, order == 1, order=order, trajectories=2)
     assert all(of_model.run(seed) for seed in range(2))
 
@@ -184,9 +184,9 @@ def test_where_there_is_no_surrogate_chains_stay_and_the_result_says_so(budget, 
         return real(self, *args)
 
     monkeypatch.setattr(dp.DPSurrogateHMC, "_expand", failing)
-    rehearsal = gaussian_model(gaussian_data(100, 3))
+    synthetic = gaussian_model(gaussian_data(100, 3))
     with gaussian_model(gaussian_data()):
-        step = dp.DPSurrogateHMC(budget=budget, rehearsal=rehearsal)
+        step = dp.DPSurrogateHMC(budget=budget, synthetic=synthetic)
         tree = pm.sample(draws=5, chains=2, cores=1, step=step, **QUIET)
     assert tree["privacy"].attrs["surrogate_found"] == 0
     assert tree["privacy"].attrs["complete"] == 1
@@ -204,16 +204,16 @@ def no_scores(generator):
     pm.Normal("y", 0.0 * pm.Normal("mu"), 1.0, observed=generator.normal(size=N))
 
 
-def run(model, budget, rehearsal=None):
+def run(model, budget, synthetic=None):
     with model:
-        step = dp.DPSurrogateHMC(budget=budget, rehearsal=rehearsal, trajectories=1)
+        step = dp.DPSurrogateHMC(budget=budget, synthetic=synthetic, trajectories=1)
         return pm.sample(draws=3, chains=1, cores=1, step=step, **QUIET)
 
 
-@pytest.mark.parametrize("rehearsed", [True, False])
-def test_a_likelihood_without_scores_is_refused_before_the_charge(budget, rehearsed):
+@pytest.mark.parametrize("with_table", [True, False])
+def test_a_likelihood_without_scores_is_refused_before_the_charge(budget, with_table):
     with pytest.raises(dp.InvalidArgument, match="finds no clip bounds"):
-        run(model_of(no_scores, 0), budget, model_of(no_scores, 1) if rehearsed else None)
+        run(model_of(no_scores, 0), budget, model_of(no_scores, 1) if with_table else None)
     assert budget.history == ()
 
 
@@ -233,7 +233,7 @@ def test_the_mixture_and_the_circle_run(budget, make):
     assert tree["privacy"].attrs["complete"] == tree["privacy"].attrs["surrogate_found"] == 1
 
 
-def test_what_fails_in_the_rehearsal_costs_nothing(budget, monkeypatch):
+def test_what_fails_in_the_synthetic_table_costs_nothing(budget, monkeypatch):
     def failing(*args):
         raise np.linalg.LinAlgError("singular")
 
@@ -243,7 +243,7 @@ def test_what_fails_in_the_rehearsal_costs_nothing(budget, monkeypatch):
     assert budget.history == ()
 
 
-def test_the_rehearsal_asks_for_all_that_the_prelude_asks_for(budget, monkeypatch):
+def test_the_synthetic_table_asks_for_all_that_the_prelude_asks_for(budget, monkeypatch):
     """In the same order, and never of the protected rows."""
     asked = []
     real = dp.DPSurrogateHMC._noise_multiplier
@@ -257,7 +257,7 @@ def test_the_rehearsal_asks_for_all_that_the_prelude_asks_for(budget, monkeypatc
     run(gaussian_model(gaussian_data(400)), budget, gaussian_model(gaussian_data(100, 3)))
     before = [kind for charged, kind, _ in asked if not charged]
     after = [kind for charged, kind, _ in asked if charged]
-    assert [*before, "excess"] == after
+    assert [*before, "clipping_loss"] == after
     assert len(before) == 9
     assert {n_units for charged, _, n_units in asked if not charged} == {100}
     assert {n_units for charged, _, n_units in asked if charged} == {400}
@@ -287,9 +287,9 @@ def test_the_estimate_of_memory_is_near_what_is_held(budget):
     def make(generator):
         personal_effects(generator, 40)
 
-    model, rehearsal = model_of(make, 0), model_of(make, 1)
+    model, synthetic = model_of(make, 0), model_of(make, 1)
     with model:
-        step = dp.DPSurrogateHMC(budget=budget, rehearsal=rehearsal, trajectories=1)
+        step = dp.DPSurrogateHMC(budget=budget, synthetic=synthetic, trajectories=1)
         tracemalloc.start()
         pm.sample(draws=2, chains=1, cores=1, step=step, **QUIET)
         held = tracemalloc.get_traced_memory()[1]

@@ -4,7 +4,7 @@ import numpy as np
 import pymc as pm
 import pytest
 from contributed import DPCrankNicolson
-from fakes import COVARIANCE, MEAN, PRECISION, FlatPrior, NormalDoor, OneDoor, started
+from fakes import COVARIANCE, MEAN, PRECISION, FlatPrior, NormalCurator, OneCurator, started
 from scipy import stats
 
 import pymc_dp as dp
@@ -17,7 +17,7 @@ FALSE_ALARM = 1e-4
 
 
 class StandardNormalPrior:
-    """Of which the door's normal is the posterior, once divided out: for a sampler whose proposal uses the prior."""
+    """Of which the curator's normal is the posterior, once divided out: for a sampler whose proposal uses the prior."""
 
     def log_density(self, theta):
         return -0.5 * theta @ theta
@@ -26,7 +26,7 @@ class StandardNormalPrior:
         return -theta
 
 
-class DoorUnderAPrior(NormalDoor):
+class CuratorUnderAPrior(NormalCurator):
     """The likelihood that makes the normal a posterior under a standard normal prior."""
 
     def log_density(self, theta):
@@ -52,11 +52,15 @@ def whitened(ends):
     return np.linalg.solve(np.linalg.cholesky(COVARIANCE), (ends - MEAN).T).T
 
 
-def one_step(step_class, replicates, steps, *, ratio_noise, seed=0, door_class=NormalDoor, prior=None, **settings):
+def one_step(
+    step_class, replicates, steps, *, ratio_noise, seed=0, curator_class=NormalCurator, prior=None, **settings
+):
     """Return where `steps` iterations lead from exact draws, and the acceptance."""
-    door = door_class(seed, 3.0, ratio_noise)
-    step = started(step_class, door, seed=seed + 1, **settings)
-    step._authorisation = Authorisation(OneDoor(door), prior or FlatPrior(), {"gradient": 1.0, "log_ratio": 1.0}, 1.0)
+    curator = curator_class(seed, 3.0, ratio_noise)
+    step = started(step_class, curator, seed=seed + 1, **settings)
+    step._authorisation = Authorisation(
+        OneCurator(curator), prior or FlatPrior(), {"gradient": 1.0, "log_ratio": 1.0}, 1.0
+    )
     ends, accepted = [], 0
     for start in exact_draws(replicates, seed + 2):
         theta = start
@@ -100,7 +104,7 @@ def test_the_posterior_is_stationary_under_the_contributed_sampler():
         2500,
         8,
         ratio_noise=1.0,
-        door_class=DoorUnderAPrior,
+        curator_class=CuratorUnderAPrior,
         prior=StandardNormalPrior(),
         clip_log_ratio=1.0,
         beta=0.5,
@@ -111,7 +115,7 @@ def test_the_posterior_is_stationary_under_the_contributed_sampler():
 
 def mixed_chain(replicates, steps, *, seed=0):
     """Return where two steps in turn lead, one for each coordinate: the first by its gradient, the second walking."""
-    door = NormalDoor(seed, 1.0, 0.5)
+    curator = NormalCurator(seed, 1.0, 0.5)
     with pm.Model():
         pm.Normal("y", pm.Normal("a") + pm.Normal("b"), 1.0, observed=np.zeros(3))
         shared = {"budget": dp.PrivacyBudget(1.0, 1e-6), "clip_diagnostics": None, "clip_log_ratio": 1.0}
@@ -121,7 +125,7 @@ def mixed_chain(replicates, steps, *, seed=0):
         ]
     multipliers = {"gradient": 1.0, "log_ratio": 1.0}
     for place, step in enumerate(both):
-        step.authorise(Authorisation(OneDoor(door), FlatPrior(), multipliers, 1.0))
+        step.authorise(Authorisation(OneCurator(curator), FlatPrior(), multipliers, 1.0))
         step.setup_chain(np.random.default_rng([seed, place]), 0, 10**7)
     ends = []
     for start in exact_draws(replicates, seed + 2):
@@ -130,10 +134,10 @@ def mixed_chain(replicates, steps, *, seed=0):
             step.start()
         for _ in range(steps):
             for step in both:
-                before, made = [point["a"], point["b"]], len(door.made)
+                before, made = [point["a"], point["b"]], len(curator.made)
                 point, _ = step.step(point)
                 # A gradient that was kept would belong to where the point was before the other step moved it.
-                assert np.array_equal(door.made[made].where[0], before)
+                assert np.array_equal(curator.made[made].where[0], before)
         ends.append([point["a"], point["b"]])
     return whitened(np.array(ends, dtype=float))
 
@@ -188,9 +192,9 @@ def test_a_walk_that_never_turns_is_seen(mutant):
 @pytest.mark.parametrize("sigma", [0.5, 1.0, 2.0, 4.0])
 def test_acceptance_falls_with_the_noise_as_theory_says(sigma):
     """Where the exact log-ratio is 0, a test with noise sigma accepts with probability 2 Phi(-sigma / 2)."""
-    door = NormalDoor(0, 1.0, 1.0)
-    door.log_density = lambda theta: 0.0
-    step = started(dp.DPPenalty, door, clip_log_ratio=1.0, proposal_scale=1.0)
+    curator = NormalCurator(0, 1.0, 1.0)
+    curator.log_density = lambda theta: 0.0
+    step = started(dp.DPPenalty, curator, clip_log_ratio=1.0, proposal_scale=1.0)
     step.proposal.propose = lambda theta: (theta + np.array([sigma, 0.0]), 0.0)
     trials = 4000
     accepted = sum(step.transition(MEAN).stats["accepted"] for _ in range(trials))
@@ -254,13 +258,15 @@ def test_one_component_guided_walks_turn_that_component_only():
 )
 def test_bad_settings_are_refused(settings, message):
     with pytest.raises(dp.InvalidArgument, match=message):
-        started(dp.DPPenalty, NormalDoor(0, 1.0, 1.0), **(PENALTY | settings))
+        started(dp.DPPenalty, NormalCurator(0, 1.0, 1.0), **(PENALTY | settings))
 
 
 def test_mala_makes_one_leapfrog_step():
     with pytest.raises(dp.InvalidArgument, match="DPHMC for n_leapfrog"):
-        started(dp.DPMALA, NormalDoor(0, 1.0, 1.0), clip_gradient=1.0, clip_log_ratio=1.0, step_size=1.0, n_leapfrog=2)
-    step = started(dp.DPMALA, NormalDoor(0, 0.0, 0.0), clip_gradient=1.0, clip_log_ratio=1.0, step_size=0.5)
+        started(
+            dp.DPMALA, NormalCurator(0, 1.0, 1.0), clip_gradient=1.0, clip_log_ratio=1.0, step_size=1.0, n_leapfrog=2
+        )
+    step = started(dp.DPMALA, NormalCurator(0, 0.0, 0.0), clip_gradient=1.0, clip_log_ratio=1.0, step_size=0.5)
     step._kinetic_energy.random = lambda: np.array([1.0, -2.0])
     theta = np.zeros(2)
     expected = theta + 0.5 * 0.5**2 * (PRECISION @ MEAN) + 0.5 * np.array([1.0, -2.0])

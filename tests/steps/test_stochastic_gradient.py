@@ -9,7 +9,7 @@ import numpy as np
 import pymc as pm
 import pytest
 from conftest import QUIET, gaussian_data, gaussian_model
-from fakes import COVARIANCE, MEAN, PRECISION, FlatPrior, NormalDoor, OneDoor
+from fakes import COVARIANCE, MEAN, PRECISION, FlatPrior, NormalCurator, OneCurator
 from test_hmc import smallest_p_value
 
 import pymc_dp as dp
@@ -24,7 +24,7 @@ SAMPLERS = {
 EIGENVALUES, EIGENVECTORS = np.linalg.eigh(PRECISION)
 
 
-def started(step_class, door=None, *, schedule=None, relation="add-remove", seed=0, **settings):
+def started(step_class, curator=None, *, schedule=None, relation="add-remove", seed=0, **settings):
     """Return a step that samples the normal of the fakes, its noise as it asked for it."""
     sampling = {"sampling_probability": 0.25} if relation == "add-remove" else {"batch_size": 25, "n_units": 100}
     with pm.Model():
@@ -34,8 +34,8 @@ def started(step_class, door=None, *, schedule=None, relation="add-remove", seed
         step = step_class(budget=budget, clip_gradient=7.0, **({"clip_diagnostics": None} | sampling | settings))
     if schedule is None:
         schedule = tuple(event.noise_multiplier for event in step.sampler_requests(0, 50))
-    door = door or NormalDoor(seed, 0.0, 0.0)
-    step.authorise(Authorisation(OneDoor(door), FlatPrior(), {}, 1.0, noise_schedules={"gradient": schedule}))
+    curator = curator or NormalCurator(seed, 0.0, 0.0)
+    step.authorise(Authorisation(OneCurator(curator), FlatPrior(), {}, 1.0, noise_schedules={"gradient": schedule}))
     step.setup_chain(np.random.default_rng(seed + 1), 0, 10**6)
     return step
 
@@ -59,11 +59,11 @@ def stationary_variance(name, eigenvalue, settings):
     return covariance[0, 0]
 
 
-def whitened_ends(name, door=None, *, replicates=2500, iterations=6, target=None, **changes):
+def whitened_ends(name, curator=None, *, replicates=2500, iterations=6, target=None, **changes):
     """Start from the stationary law and return where some iterations lead, whitened by it."""
     step_class, settings = SAMPLERS[name]
     settings = settings | changes
-    step = started(step_class, door, **settings)
+    step = started(step_class, curator, **settings)
     target = target or settings
     deviations = np.sqrt([stationary_variance(name, value, target) for value in EIGENVALUES])
     starts = np.random.default_rng(5).normal(size=(replicates, 2))
@@ -84,7 +84,7 @@ def test_the_stationary_law_is_the_one_of_the_dynamics(name):
     assert smallest_p_value(whitened_ends(name)) > 1e-4
 
 
-class HalvedNoise(NormalDoor):
+class HalvedNoise(NormalCurator):
     """Adds half of the noise that was asked for."""
 
     def batch_gradient(self, theta, bound, noise_multiplier, batches, *, counted, blocks=None):
@@ -130,7 +130,7 @@ def test_the_thermostat_absorbs_the_noise_of_drawing_batches():
     for name in ("sgnht", "sghmc"):
         step_class, settings = SAMPLERS[name]
         changes = {"step_size": 0.1} | ({"thermostat_mass": 3.0} if name == "sgnht" else {})
-        step = started(step_class, NormalDoor(1, 8.0, 0.0), **(settings | changes))
+        step = started(step_class, NormalCurator(1, 8.0, 0.0), **(settings | changes))
         theta, found = MEAN.copy(), []
         for _ in range(40_000):
             theta = step.transition(theta).theta
@@ -194,8 +194,8 @@ def test_the_plan_of_dp_sghmc_costs_what_was_printed(iterations, delta, printed)
 
 def test_step_sizes_decrease_with_the_iteration_and_tuning_counts():
     assert StepSizes.of((3.0, 0.5)).at(4) == 1.5
-    door = NormalDoor(0, 0.0, 0.0)
-    step = started(dp.DPSGHMC, door, friction=1.0, n_leapfrog=2, step_size=(0.4, 0.5))
+    curator = NormalCurator(0, 0.0, 0.0)
+    step = started(dp.DPSGHMC, curator, friction=1.0, n_leapfrog=2, step_size=(0.4, 0.5))
     point, sizes = {"mu": MEAN}, []
     for _ in range(3):
         point, (stats,) = step.step(point)
@@ -207,12 +207,12 @@ def test_step_sizes_decrease_with_the_iteration_and_tuning_counts():
 @pytest.mark.parametrize("name", SAMPLERS)
 def test_a_point_outside_the_numbers_ends_the_move_and_asks_nothing(name):
     step_class, settings = SAMPLERS[name]
-    door = NormalDoor(0, 0.0, 0.0)
-    step = started(step_class, door, **settings)
+    curator = NormalCurator(0, 0.0, 0.0)
+    step = started(step_class, curator, **settings)
     stats = step.transition(np.array([np.inf, 0.0])).stats
     assert stats["diverging"]
     assert not stats["accepted"]
-    assert door.made == []
+    assert curator.made == []
     assert step.transition(MEAN).stats["accepted"]
 
 

@@ -60,12 +60,12 @@ def tilted_posterior(step, x, y):
 def largest_z(step_class=dp.DPSurrogateHMC, *, draws=1500, seed=0):
     """Compare means, spreads and tails of the plain draws with the exact law; return z-scores and the tree."""
     x, y = skewed_table(30, 1)
-    rehearsal = skewed_model(*skewed_table(400, 2))
+    synthetic = skewed_model(*skewed_table(400, 2))
     shares = dp.Shares(centre=0.3, score=0.38, curvature=0.3, tests=0.02)
     with skewed_model(x, y):
         step = step_class(
             budget=dp.PrivacyBudget(6000.0, 1e-3),
-            rehearsal=rehearsal,
+            synthetic=synthetic,
             shares=shares,
             insecure_seed=seed,
             widen=False,
@@ -138,11 +138,11 @@ def test_a_wrong_sign_of_the_curvature_is_seen(monkeypatch):
 
 
 def normal_run(seed, n=2000, **settings):
-    """Run on a normal mean of known posterior; the made-up table has other data."""
+    """Run on a normal mean of known posterior; the synthetic table has other data."""
     y = gaussian_data(n, seed)
-    rehearsal = gaussian_model(gaussian_data(1000, 10**6))
+    synthetic = gaussian_model(gaussian_data(1000, 10**6))
     with gaussian_model(y):
-        step = dp.DPSurrogateHMC(budget=dp.PrivacyBudget(0.7, 1e-5), rehearsal=rehearsal, **settings)
+        step = dp.DPSurrogateHMC(budget=dp.PrivacyBudget(0.7, 1e-5), synthetic=synthetic, **settings)
         tree = pm.sample(draws=100, chains=2, cores=1, step=step, **QUIET)
     precision = n + 0.25
     return tree, y.sum() / precision, precision**-0.5
@@ -189,11 +189,11 @@ def test_the_noise_of_the_surrogates_score_is_what_widening_takes_it_for():
 
     Over 12 runs of 5 coefficients the mean of squares has a standard deviation of 0.18.
     """
-    model, rehearsal = linear_model(1, 1.2), linear_model(2, 0.5)
+    model, synthetic = linear_model(1, 1.2), linear_model(2, 0.5)
     errors = []
     for seed in range(12):
         with model:
-            step = dp.DPSurrogateHMC(budget=dp.PrivacyBudget(4.0, 1e-6), rehearsal=rehearsal, insecure_seed=seed)
+            step = dp.DPSurrogateHMC(budget=dp.PrivacyBudget(4.0, 1e-6), synthetic=synthetic, insecure_seed=seed)
             pm.sample(draws=1, chains=1, cores=1, step=step, **QUIET)
         expansion = UnitLikelihood(model, second_order=True).expansion(step._centre)
         released = step._centre.directions.T @ step._surrogate._gradient
@@ -205,11 +205,11 @@ def test_the_noise_of_the_surrogates_score_is_what_widening_takes_it_for():
 @pytest.mark.parametrize(("clip", "cut"), [(0.5, True), (20.0, False)])
 def test_the_run_tells_when_clip_bounds_cut_too_much(clip, cut):
     """The released figure bounds how far weights move the mode, which is computed from the table here."""
-    y, rehearsal = gaussian_data(2000, 3), gaussian_model(gaussian_data(1000, 10**6))
+    y, synthetic = gaussian_data(2000, 3), gaussian_model(gaussian_data(1000, 10**6))
     with gaussian_model(y):
         step = dp.DPSurrogateHMC(
             budget=dp.PrivacyBudget(50.0, 1e-5),
-            rehearsal=rehearsal,
+            synthetic=synthetic,
             clip_gradient=clip,
             insecure_seed=0,
             widen=False,
@@ -276,10 +276,10 @@ def non_centred(seed, n):
 @pytest.mark.slow
 def test_chains_that_collapse_at_the_priors_point_are_not_usable():
     """The noise of the curvature pins them there: they mix well, and no count of clipped units tells."""
-    rehearsal = non_centred(99, 4000)
+    synthetic = non_centred(99, 4000)
     with non_centred(1, 50_000):
         budget = dp.PrivacyBudget(4.0, 1e-6)
-        step = dp.DPSurrogateHMC(budget=budget, rehearsal=rehearsal, clip_diagnostics=None, insecure_seed=0)
+        step = dp.DPSurrogateHMC(budget=budget, synthetic=synthetic, clip_diagnostics=None, insecure_seed=0)
         tree = pm.sample(draws=60, tune=0, chains=4, cores=1, step=step, **QUIET)
     found = dp.diagnostics.quality(tree)
     assert found.r_hat < 1.05
@@ -290,11 +290,11 @@ def test_chains_that_collapse_at_the_priors_point_are_not_usable():
 
 def test_no_figure_is_paid_for_when_diagnostics_are_off():
     y = gaussian_data(500)
-    budget, rehearsal = dp.PrivacyBudget(5.0, 1e-5), gaussian_model(gaussian_data(100, 9))
+    budget, synthetic = dp.PrivacyBudget(5.0, 1e-5), gaussian_model(gaussian_data(100, 9))
     with gaussian_model(y):
-        step = dp.DPSurrogateHMC(budget=budget, rehearsal=rehearsal, clip_diagnostics=None)
+        step = dp.DPSurrogateHMC(budget=budget, synthetic=synthetic, clip_diagnostics=None)
         plan = budget.plan(step, draws=10, tune=0, chains=2)
-    assert not {"excess", "clip_count"} & {releases.kind for releases in plan.releases}
+    assert not {"clipping_loss", "clip_count"} & {releases.kind for releases in plan.releases}
     assert sum(releases.rho for releases in plan.releases) == pytest.approx(plan.rho)
     assert plan.epsilon == pytest.approx(5.0, rel=1e-6)  # what the figure would have cost is spent on the rest
 
@@ -317,14 +317,14 @@ def test_a_banana_is_followed_round_its_bend():
 
 BAD_SETTINGS = [
     ({"order": 3}, "order must be one of"),
-    ({"centre_steps": 0.5}, "centre_steps"),
+    ({"newton_steps": 0.5}, "newton_steps"),
     ({"shares": {"centre": 1.0}}, "shares must be a Shares"),
     ({"shares": dp.Shares(0.2, 0.6, 0.0, 0.2)}, r"shares\.curvature"),
     ({"safety": -1.0}, "safety"),
-    ({"kept": 1.5}, "kept"),
+    ({"clip_quantile": 1.5}, "clip_quantile"),
     ({"trajectories": 0}, "trajectories"),
     ({"clip_gradient": 0.0}, "clip_gradient"),
-    ({"rehearsal": "table"}, r"rehearsal must be a pm\.Model"),
+    ({"synthetic": "table"}, r"synthetic must be a pm\.Model"),
     ({"order": 1, "widen": True}, "cannot be widened"),
     ({"budget": dp.PrivacyBudget(1.0, 1e-6, "add-remove")}, "number of units"),
 ]
@@ -332,19 +332,19 @@ BAD_SETTINGS = [
 
 @pytest.mark.parametrize(("settings", "message"), BAD_SETTINGS)
 def test_bad_settings_are_refused(budget, settings, message):
-    rehearsal = gaussian_model(gaussian_data(50))
+    synthetic = gaussian_model(gaussian_data(50))
     with gaussian_model(gaussian_data()):
         with pytest.raises(dp.InvalidArgument, match=message):
-            dp.DPSurrogateHMC(**({"budget": budget, "rehearsal": rehearsal} | settings))
+            dp.DPSurrogateHMC(**({"budget": budget, "synthetic": synthetic} | settings))
 
 
-def test_a_rehearsal_inside_the_models_context_is_refused(budget):
+def test_a_synthetic_table_inside_the_models_context_is_refused(budget):
     with pm.Model():
         pm.Normal("a")
         with pm.Model("inner") as inner:
             pm.Normal("mu")
         with pytest.raises(dp.InvalidArgument, match="inside the context"):
-            dp.DPSurrogateHMC(budget=budget, rehearsal=inner)
+            dp.DPSurrogateHMC(budget=budget, synthetic=inner)
 
 
 @pytest.mark.parametrize("parts", [(0.5, 0.5, 0.5, 0.5), (0.0, 0.5, 0.3, 0.2), (0.5, 0.7, -0.4, 0.2)])

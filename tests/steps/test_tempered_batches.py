@@ -6,13 +6,13 @@ import numpy as np
 import pymc as pm
 import pytest
 from conftest import QUIET, gaussian_data, gaussian_model
-from fakes import NormalDoor
+from fakes import NormalCurator
 from test_stationarity import FALSE_ALARM, one_step, smallest_p_value
 
 import pymc_dp as dp
 from pymc_dp.accounting import BarkerReleases, account
 from pymc_dp.accounting.renyi import barker_batch_bound
-from pymc_dp.release import MeteredDoor, SecureNoise
+from pymc_dp.release import MeteredCurator, SecureNoise
 from pymc_dp.release.barker_correction import log_ratio_and_variance
 from pymc_dp.release.batches import BatchesWithoutReplacement
 from pymc_dp.rows import UnitLikelihood
@@ -30,7 +30,7 @@ def test_the_target_is_stationary_under_the_errors_of_batches_and_privacy(step_c
     assert 0.1 < acceptance < 0.8
 
 
-class BatchErrorIgnored(NormalDoor):
+class BatchErrorIgnored(NormalCurator):
     """Drops the correction for the batch's own error."""
 
     def batch_log_ratio(self, theta, theta_new, *arguments, **options):
@@ -57,12 +57,12 @@ class NoPenalty(dp.DPMinibatchPenalty):
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("step_class", "door"),
-    [(NoPenalty, NormalDoor), (dp.DPMinibatchPenalty, BatchErrorIgnored), (dp.DPBarker, BatchErrorIgnored)],
+    ("step_class", "curator"),
+    [(NoPenalty, NormalCurator), (dp.DPMinibatchPenalty, BatchErrorIgnored), (dp.DPBarker, BatchErrorIgnored)],
 )
-def test_the_stationarity_test_catches_mistakes(step_class, door):
+def test_the_stationarity_test_catches_mistakes(step_class, curator):
     settings = SETTINGS[dp.DPBarker if step_class is dp.DPBarker else dp.DPMinibatchPenalty]
-    ends, _ = one_step(step_class, 20_000, 8, ratio_noise=1.0, door_class=door, **settings)
+    ends, _ = one_step(step_class, 20_000, 8, ratio_noise=1.0, curator_class=curator, **settings)
     assert smallest_p_value(ends) < FALSE_ALARM
 
 
@@ -116,11 +116,11 @@ def normal_divergence(order, one, other):
 
 @pytest.mark.parametrize("batch_size", [20, 100, 1000])
 def test_no_replaced_unit_moves_a_decisions_noise_by_more_than_the_bound_it_is_accounted_for(batch_size, monkeypatch):
-    """Extreme batches through the door itself, at its own clip bound; replaced in both directions."""
+    """Extreme batches through the curator itself, at its own clip bound; replaced in both directions."""
     n_units, tempering = 2000, 0.05
     seen = []
     monkeypatch.setattr(
-        "pymc_dp.release.door.log_ratio_and_variance", lambda *a: seen.append(a) or log_ratio_and_variance(*a)
+        "pymc_dp.release.curator.log_ratio_and_variance", lambda *a: seen.append(a) or log_ratio_and_variance(*a)
     )
     batches = BatchesWithoutReplacement(batch_size, n_units)
     generator = np.random.default_rng(0)
@@ -131,8 +131,8 @@ def test_no_replaced_unit_moves_a_decisions_noise_by_more_than_the_bound_it_is_a
         for value in (1e9, -1e9, 0.0, np.inf):
             rows = ExtremeRows(np.concatenate([[value], others[1:]]), n_units)
             events = [batches.decisions("decision", 1)]
-            door = MeteredDoor(rows, SecureNoise(), "substitute", {"decision": 1}, {}, scheduled=events)
-            door.barker_decision(np.zeros(1), np.ones(1), 0.3, batches, tempering)
+            curator = MeteredCurator(rows, SecureNoise(), "substitute", {"decision": 1}, {}, scheduled=events)
+            curator.barker_decision(np.zeros(1), np.ones(1), 0.3, batches, tempering)
         normals = [(mean, 2.0 - variance) for mean, variance in (log_ratio_and_variance(*each) for each in seen)]
         assert all(1.0 - 1e-9 <= variance <= 2.0 for _, variance in normals)
         for order in range(3, -(-batch_size // 5)):
@@ -147,8 +147,10 @@ def test_equal_rows_meet_both_decisions():
     batches = BatchesWithoutReplacement(20, 100)
     rows = ExtremeRows(np.zeros(20), 100)
     events = [batches.decisions("decision", 200)]
-    door = MeteredDoor(rows, SecureNoise(), "substitute", {"decision": 200}, {}, scheduled=events)
-    decisions = {float(door.barker_decision(np.zeros(1), np.ones(1), 0.0, batches, 0.5).value[0]) for _ in range(200)}
+    curator = MeteredCurator(rows, SecureNoise(), "substitute", {"decision": 200}, {}, scheduled=events)
+    decisions = {
+        float(curator.barker_decision(np.zeros(1), np.ones(1), 0.0, batches, 0.5).value[0]) for _ in range(200)
+    }
     assert decisions == {0.0, 1.0}
 
 

@@ -1,4 +1,4 @@
-"""One door for each planned chain and not one more, however many processes hold a copy of this object."""
+"""One curator for each planned chain and not one more, however many processes hold a copy of this object."""
 
 import os
 import shutil
@@ -7,26 +7,26 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 
 from pymc_dp.exceptions import NoPlan
-from pymc_dp.release.door import MeteredDoor
+from pymc_dp.release.curator import MeteredCurator
 from pymc_dp.release.noise import NoiseSource
 
 
-class Doors:
-    """Opens the doors of one run that has been charged.
+class Curators:
+    """Opens the curators of one run that has been charged.
 
     PyMC restores a step's state between chains and copies it into workers, so nothing that counts may live in
-    it. Chains claim their door by creating a file, which only one process can do for each name, in a folder
+    it. Chains claim their curator by creating a file, which only one process can do for each name, in a folder
     that lasts as long as the run.
 
     Parameters
     ----------
-    make_door : callable
-        Makes a door, given its source of noise as ``noise=`` and how many releases of each kind it may make as
+    make_curator : callable
+        Makes a curator, given its source of noise as ``noise=`` and how many releases of each kind it may make as
         ``allowance=``. It has to be picklable.
     noise : NoiseSource
         Where the noise comes from.
     chains : int
-        How many doors may be opened.
+        How many curators may be opened.
     allowance : mapping of str to int
         What one chain releases.
     allowance_once : mapping of str to int
@@ -35,21 +35,21 @@ class Doors:
 
     def __init__(
         self,
-        make_door: Callable[..., MeteredDoor],
+        make_curator: Callable[..., MeteredCurator],
         noise: NoiseSource,
         chains: int,
         allowance: Mapping[str, int],
         allowance_once: Mapping[str, int] | None = None,
     ) -> None:
-        self._make_door = make_door
+        self._make_curator = make_curator
         self._noise = noise
         self._chains = chains
         self._allowance = dict(allowance)
         self._allowance_once = dict(allowance_once or {})
         self._folder = Path(tempfile.mkdtemp(prefix="pymc_dp-run-"))
 
-    def open(self, key: tuple[int, ...]) -> MeteredDoor:
-        """Return the door of one more chain, whose noise stream (if it is seeded at all) is `key`'s.
+    def open(self, key: tuple[int, ...]) -> MeteredCurator:
+        """Return the curator of one more chain, whose noise stream (if it is seeded at all) is `key`'s.
 
         Raises
         ------
@@ -58,14 +58,14 @@ class Doors:
         """
         for chain in range(self._chains):
             if self._claim(f"chain-{chain}"):
-                return self._make_door(noise=self._noise.for_chain(key), allowance=self._allowance)
+                return self._make_curator(noise=self._noise.for_chain(key), allowance=self._allowance)
         raise NoPlan(
             f"All {self._chains} chains that were paid for have started; one more would not be covered. "
             "Call pm.sample with the number of chains you need."
         )
 
-    def open_once(self) -> MeteredDoor:
-        """Return the door of what is released once, before the chains start.
+    def open_once(self) -> MeteredCurator:
+        """Return the curator of what is released once, before the chains start.
 
         Raises
         ------
@@ -75,7 +75,7 @@ class Doors:
         if not self._claim("once"):
             raise NoPlan("What this run releases before its chains has been released.")
         # No chain's key begins with a number as large as this one.
-        return self._make_door(noise=self._noise.for_chain((2**32 - 1,)), allowance=self._allowance_once)
+        return self._make_curator(noise=self._noise.for_chain((2**32 - 1,)), allowance=self._allowance_once)
 
     def _claim(self, name: str) -> bool:
         """Create a file; return False if it is there already."""
@@ -88,8 +88,8 @@ class Doors:
         return True
 
     def close(self) -> None:
-        """End the run: no copy of this object can open a door any more."""
+        """End the run: no copy of this object can open a curator any more."""
         shutil.rmtree(self._folder, ignore_errors=True)
 
     def __repr__(self) -> str:
-        return f"Doors(chains={self._chains})"
+        return f"Curators(chains={self._chains})"

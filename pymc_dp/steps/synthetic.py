@@ -1,7 +1,7 @@
-"""What is learned from made-up tables before the data is asked: directions, clip bounds, expected curvature.
+"""What is learned from synthetic tables before the data is asked: directions, clip bounds, expected curvature.
 
 All of it is public. Where a table is the user's, everything is read off at that table's own posterior mode, so that
-the made-up responses need no relation to the protected ones beyond their kind.
+the synthetic responses need no relation to the protected ones beyond their kind.
 """
 
 from collections.abc import Callable
@@ -14,7 +14,7 @@ from pytensor.graph.traversal import ancestors
 from pymc_dp.origins import arrays_given_to, same_memory
 from pymc_dp.parameters import FloatArray
 from pymc_dp.release.interface import LARGEST_CLIP_BOUND, SMALLEST_CLIP_BOUND
-from pymc_dp.steps.base import LogDensity, MadeUpTables, PublicUnits
+from pymc_dp.steps.base import LogDensity, PublicUnits, SyntheticTables
 
 #: No step is longer than this many standard deviations of what one unit tells, or of the prior.
 _LONGEST_OF_UNIT, _LONGEST_OF_PRIOR, _MOST_UNITS = 3.0, 3.0, 0.99
@@ -27,7 +27,7 @@ NUMERICAL_FAILURES = (ArithmeticError, ValueError, np.linalg.LinAlgError)
 
 
 class NotComputable(ArithmeticError):
-    """Something that is computed from made-up units is no finite number at a point, or a bound is out of range."""
+    """Something that is computed from synthetic units is no finite number at a point, or a bound is out of range."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -41,7 +41,7 @@ class Scale:
     back : ndarray, shape (parameters, parameters)
         Turns a vector of derivatives along the directions into a gradient.
     clip_gradient, clip_curvature : float
-        Bounds that nearly all made-up units keep.
+        Bounds that nearly all synthetic units keep.
     """
 
     directions: FloatArray
@@ -60,10 +60,10 @@ class Scale:
         return curvature
 
 
-def scale_of(units: PublicUnits, theta: FloatArray, *, kept: float, with_curvature: bool) -> Scale:
-    """Return directions along which the scores of made-up units at `theta` are spread alike, and bounds for them.
+def scale_of(units: PublicUnits, theta: FloatArray, *, clip_quantile: float, with_curvature: bool) -> Scale:
+    """Return directions along which the scores of synthetic units at `theta` are spread alike, and bounds for them.
 
-    The bounds do not cut the part `kept` of the made-up units.
+    The bounds do not cut the part `clip_quantile` of the synthetic units.
 
     The directions whiten the scatter matrix in which a unit counts the more the longer its score is: between the
     covariance, which lets rare large scores stick out, and the smallest ellipsoid around all.
@@ -80,11 +80,11 @@ def scale_of(units: PublicUnits, theta: FloatArray, *, kept: float, with_curvatu
         raise NotComputable("No unit has a score there.")
     with np.errstate(all="ignore"):
         try:
-            scale = _scale_of_scores(scores, size, kept)
+            scale = _scale_of_scores(scores, size, clip_quantile)
         except NUMERICAL_FAILURES as failure:
             raise NotComputable("The scores there span no space that floating point could tell.") from failure
         if with_curvature:
-            room = _ROOM * curvature_bound(units, theta, scale.directions, kept)
+            room = _ROOM * curvature_bound(units, theta, scale.directions, clip_quantile)
             scale = replace(scale, clip_curvature=room)
     if not (np.isfinite(scale.directions).all() and np.isfinite(scale.back).all() and _can_bound(scale.clip_gradient)):
         raise NotComputable("The scores there are too large or too small for floating point.")
@@ -95,7 +95,7 @@ def _can_bound(bound: float) -> bool:
     return bool(SMALLEST_CLIP_BOUND <= bound <= LARGEST_CLIP_BOUND)
 
 
-def _scale_of_scores(scores: FloatArray, size: int, kept: float) -> Scale:
+def _scale_of_scores(scores: FloatArray, size: int, clip_quantile: float) -> Scale:
     """Return directions and the bound of scores; that of curvatures is left out."""
     scatter = _regular(np.diag((scores**2).mean(axis=0)))
     for _ in range(_SPREAD_ITERATIONS):
@@ -105,12 +105,12 @@ def _scale_of_scores(scores: FloatArray, size: int, kept: float) -> Scale:
     scatter *= size / np.trace(scatter)
     back = np.linalg.cholesky(scatter)
     directions = np.linalg.inv(back).T
-    clip_gradient = float(np.quantile(np.linalg.norm(scores @ directions, axis=1), kept))
+    clip_gradient = float(np.quantile(np.linalg.norm(scores @ directions, axis=1), clip_quantile))
     return Scale(directions, back, clip_gradient, np.inf)
 
 
-def table_at(made_up: MadeUpTables, theta: FloatArray) -> PublicUnits:
-    """Return a made-up table.
+def table_at(synthetic: SyntheticTables, theta: FloatArray) -> PublicUnits:
+    """Return a synthetic table.
 
     Raises
     ------
@@ -120,13 +120,13 @@ def table_at(made_up: MadeUpTables, theta: FloatArray) -> PublicUnits:
     if not np.isfinite(theta).all():
         raise NotComputable("Parameters that are no numbers make up no table.")
     try:
-        return made_up.at(theta)
+        return synthetic.at(theta)
     except NUMERICAL_FAILURES as failure:
         raise NotComputable("No table can be made up at these parameters.") from failure
 
 
-def curvature_bound(units: PublicUnits, theta: FloatArray, directions: FloatArray, kept: float) -> float:
-    """Return a bound of the norm of a unit's curvature that the part `kept` of made-up units keeps.
+def curvature_bound(units: PublicUnits, theta: FloatArray, directions: FloatArray, clip_quantile: float) -> float:
+    """Return a bound of the norm of a unit's curvature that the part `clip_quantile` of synthetic units keeps.
 
     Raises
     ------
@@ -135,21 +135,21 @@ def curvature_bound(units: PublicUnits, theta: FloatArray, directions: FloatArra
     """
     norms = curvature_norms(units, theta, directions)
     finite = norms[np.isfinite(norms)]
-    bound = float(np.quantile(finite, kept)) if finite.size else 0.0
+    bound = float(np.quantile(finite, clip_quantile)) if finite.size else 0.0
     if not _can_bound(bound):
         raise NotComputable("No unit has a curvature there that could be bounded.")
     return bound
 
 
 def curvature_norms(units: PublicUnits, theta: FloatArray, directions: FloatArray) -> FloatArray:
-    """Return the Frobenius norm of every made-up unit's curvature along the directions, shape (units,)."""
+    """Return the Frobenius norm of every synthetic unit's curvature along the directions, shape (units,)."""
     along = np.einsum("ka,ikl,lb->iab", directions, units.curvatures(theta), directions, optimize=True)
     norms: FloatArray = np.sqrt((along**2).sum(axis=(1, 2)))
     return norms
 
 
 def expected_curvature(units: PublicUnits, theta: FloatArray) -> FloatArray:
-    """Return the mean curvature of made-up units at `theta`, positive definite in the parameters that it depends on.
+    """Return the mean curvature of synthetic units at `theta`, positive definite in the parameters that it depends on.
 
     It is zero for parameters that the likelihood does not know, such as the scale of a hierarchy.
 
@@ -196,7 +196,7 @@ def newton_step(
     Parameters
     ----------
     units, prior, theta
-        Made-up units, the prior, and where the step begins.
+        Synthetic units, the prior, and where the step begins.
     gradient : ndarray, shape (parameters,)
         Of the log-posterior.
     information : ndarray, shape (parameters, parameters)
@@ -226,7 +226,7 @@ def whole_step(prior_information: FloatArray, gradient: FloatArray, information:
 def shortened(
     units: PublicUnits, prior_information: FloatArray, theta: FloatArray, step: FloatArray, *, times: float = 1.0
 ) -> FloatArray:
-    """Return the step, shorter if it moved made-up units by more than some standard deviations.
+    """Return the step, shorter if it moved synthetic units by more than some standard deviations.
 
     Of what each of them tells, by its curvature where the step begins or where it would end; or of the prior's. It may
     be so many `times` as long.
@@ -239,7 +239,7 @@ def shortened(
 
 
 def mode_of(units: PublicUnits, prior: LogDensity, theta: FloatArray, n_units: int) -> FloatArray:
-    """Return the posterior mode of made-up units, each counted so often that they stand for `n_units`."""
+    """Return the posterior mode of synthetic units, each counted so often that they stand for `n_units`."""
     weight = n_units / units.n_units
 
     def log_density(at: FloatArray) -> float:

@@ -1,4 +1,4 @@
-"""Made-up tables hold nothing of the data, bounds can be kept in floating point, and odd rows show nowhere."""
+"""Synthetic tables hold nothing of the data, bounds can be kept in floating point, and odd rows show nowhere."""
 
 import warnings
 
@@ -8,7 +8,7 @@ import pytest
 from conftest import QUIET, gaussian_data, gaussian_model
 
 import pymc_dp as dp
-from pymc_dp.release import Centre, InsecureNoise, MeteredDoor, Prediction
+from pymc_dp.release import ExpansionPoint, InsecureNoise, MeteredCurator, Prediction
 from pymc_dp.rows import Simulation, UnitLikelihood
 
 SECRET = 777.25
@@ -48,41 +48,41 @@ def test_rows_are_not_simulated_by_code_that_may_close_over_the_data():
 
 
 @pytest.mark.parametrize("sharing", ["model", "table"])
-def test_a_rehearsal_on_the_data_itself_is_refused(budget, sharing):
+def test_a_synthetic_table_on_the_data_itself_is_refused(budget, sharing):
     y = gaussian_data(100)
     with pm.Model() as model:
         pm.Normal("y", pm.Normal("mu") * pm.Data("x", y), 1.0, observed=y)
-    rehearsal = model
+    synthetic = model
     if sharing == "table":
-        with pm.Model() as rehearsal:
+        with pm.Model() as synthetic:
             pm.Normal("y", pm.Normal("mu") * model["x"], 1.0, observed=np.zeros(100))
     with model, pytest.raises(dp.InvalidArgument, match="holds a table of the model of the data"):
-        dp.DPSurrogateHMC(budget=budget, rehearsal=rehearsal)
+        dp.DPSurrogateHMC(budget=budget, synthetic=synthetic)
     assert budget.history == ()
 
 
-KINDS = ("gradient", "log_ratio", "score", "curvature", "excess", "residual")
+KINDS = ("gradient", "log_ratio", "score", "curvature", "clipping_loss", "residual")
 
 
-def a_door(model):
+def a_curator(model):
     rows = UnitLikelihood(model, second_order=True)
-    return MeteredDoor(rows, InsecureNoise(0), "substitute", dict.fromkeys(KINDS, 10), dict.fromkeys(KINDS, 1.0))
+    return MeteredCurator(rows, InsecureNoise(0), "substitute", dict.fromkeys(KINDS, 10), dict.fromkeys(KINDS, 1.0))
 
 
 @pytest.mark.parametrize("bound", [0.0, 1e-300, 1e-170, 1e200, np.inf, np.nan])
 def test_bounds_that_floating_point_cannot_keep_are_refused(bound):
     """Hazard H20: no bound, and so no noise, of zero."""
-    opened = a_door(gaussian_model(gaussian_data(20)))
+    opened = a_curator(gaussian_model(gaussian_data(20)))
     theta = np.zeros(1)
-    centre = Centre(theta, np.eye(1), bound, bound)
+    centre = ExpansionPoint(theta, np.eye(1), bound, bound)
     prediction = Prediction(theta, theta, with_curvature=True)
     for ask in (
         lambda: opened.gradient(theta, bound, 1.0),
         lambda: opened.log_ratio(theta, theta + 1, bound, 1.0),
         lambda: opened.score(centre, 1.0),
         lambda: opened.curvature(centre, 1.0),
-        lambda: opened.excess(centre, 1.0),
-        lambda: opened.residual(Centre(theta, np.eye(1), 1.0), prediction, prediction, bound, 1.0),
+        lambda: opened.clipping_loss(centre, 1.0),
+        lambda: opened.residual(ExpansionPoint(theta, np.eye(1), 1.0), prediction, prediction, bound, 1.0),
     ):
         with pytest.raises(dp.PrivacyError, match="floating point"):
             ask()
@@ -90,9 +90,9 @@ def test_bounds_that_floating_point_cannot_keep_are_refused(bound):
 
 @pytest.mark.parametrize("name", ["clip_gradient", "clip_curvature"])
 def test_steps_refuse_such_bounds_before_anything_is_charged(budget, name):
-    rehearsal = gaussian_model(gaussian_data(50))
+    synthetic = gaussian_model(gaussian_data(50))
     with gaussian_model(gaussian_data()), pytest.raises(dp.InvalidArgument, match=name):
-        dp.DPSurrogateHMC(budget=budget, rehearsal=rehearsal, **{name: 1e-170})
+        dp.DPSurrogateHMC(budget=budget, synthetic=synthetic, **{name: 1e-170})
     with gaussian_model(gaussian_data()), pytest.raises(dp.InvalidArgument, match="clip_log_ratio"):
         dp.DPPenalty(budget=budget, clip_log_ratio=1e-170, proposal_scale=1.0)
 
@@ -106,9 +106,9 @@ def test_odd_rows_neither_warn_nor_raise(odd):
     with pm.Model() as model:
         beta = pm.Normal("beta", shape=2)
         pm.Normal("y", pm.Data("x", x) @ beta, 1.0, observed=y)
-    opened = a_door(model)
+    opened = a_curator(model)
     theta, other = np.array([0.3, -0.2]), np.array([0.1, 0.4])
-    centre = Centre(theta, np.array([[1.0, 0.5], [0.0, 2.0]]), 1.0, 1.0)
+    centre = ExpansionPoint(theta, np.array([[1.0, 0.5], [0.0, 2.0]]), 1.0, 1.0)
     predictions = [Prediction(at, at - theta, with_curvature=True) for at in (theta, other)]
     with warnings.catch_warnings():
         warnings.simplefilter("error")
@@ -117,7 +117,7 @@ def test_odd_rows_neither_warn_nor_raise(odd):
             opened.log_ratio(theta, other, 1.0, 1.0),
             opened.score(centre, 1.0),
             opened.curvature(centre, 1.0),
-            opened.excess(centre, 1.0),
+            opened.clipping_loss(centre, 1.0),
             opened.residual(centre, *predictions, 1.0, 1.0),
             opened.score(centre, 1.0),
         ):
@@ -126,15 +126,15 @@ def test_odd_rows_neither_warn_nor_raise(odd):
 
 def test_the_prelude_is_released_once_and_stays_charged_when_it_crashes(budget, monkeypatch):
     def crash(self):
-        self.release_score(Centre(np.zeros(1), np.eye(1), 1.0), "score")
+        self.release_score(ExpansionPoint(np.zeros(1), np.eye(1), 1.0), "score")
         raise RuntimeError("in the prelude")
 
     monkeypatch.setattr(dp.DPSurrogateHMC, "prelude", crash)
-    rehearsal = gaussian_model(gaussian_data(50, 9))
+    synthetic = gaussian_model(gaussian_data(50, 9))
     with gaussian_model(gaussian_data()):
-        step = dp.DPSurrogateHMC(budget=budget, rehearsal=rehearsal)
+        step = dp.DPSurrogateHMC(budget=budget, synthetic=synthetic)
         with pytest.raises(dp.RunInterrupted, match="RuntimeError was raised"):
             pm.sample(draws=5, chains=2, cores=1, step=step, **QUIET)
     assert len(budget.history) == 1
     with pytest.raises(dp.NoPlan):
-        step.release_score(Centre(np.zeros(1), np.eye(1), 1.0), "score")
+        step.release_score(ExpansionPoint(np.zeros(1), np.eye(1), 1.0), "score")

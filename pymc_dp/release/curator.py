@@ -1,7 +1,7 @@
-"""The door: the only caller of the row engine. It clips, truncates to the grid, sums, adds noise and counts.
+"""The curator: the only caller of the row engine. It clips, truncates to the grid, sums, adds noise and counts.
 
 What a privacy review has to read is this module and `pymc_dp.release.noise`. No value leaves here that has not
-passed `Door._noisy`, which draws noise in proportion to the sensitivity that the clipped sum itself states.
+passed `Curator._noisy`, which draws noise in proportion to the sensitivity that the clipped sum itself states.
 """
 
 import math
@@ -20,7 +20,7 @@ from pymc_dp.release.batches import Batches, BatchesWithoutReplacement, describe
 from pymc_dp.release.interface import (
     LARGEST_CLIP_BOUND,
     SMALLEST_CLIP_BOUND,
-    Centre,
+    ExpansionPoint,
     FloatArray,
     Prediction,
     Release,
@@ -56,7 +56,7 @@ class ClippedSum(Protocol):
 
 
 class Rows(Protocol):
-    """What the door needs of the row engine."""
+    """What the curator needs of the row engine."""
 
     n_units: int
 
@@ -82,7 +82,7 @@ class Rows(Protocol):
         """Return the clipped log-ratios of some units on the grid, and how many were clipped."""
         ...
 
-    def expansion(self, centre: Centre) -> "Expansion":
+    def expansion(self, centre: ExpansionPoint) -> "Expansion":
         """Return the expansion of every unit around a centre."""
         ...
 
@@ -98,7 +98,7 @@ class Expansion(Protocol):
         """Return the sum of weighted curvatures."""
         ...
 
-    def excess(self, grid: float) -> ClippedSum:
+    def clipping_loss(self, grid: float) -> ClippedSum:
         """Return the sum of what weights have taken off scores, each less a half."""
         ...
 
@@ -113,8 +113,8 @@ _ROUNDING = 1.0 + 2.0**-50
 _silently = np.errstate(all="ignore")
 
 
-class MeteredDoor:
-    """The door of one chain.
+class MeteredCurator:
+    """The curator of one chain.
 
     Parameters
     ----------
@@ -159,7 +159,7 @@ class MeteredDoor:
     def gradient(
         self, theta: FloatArray, bound: float, noise_multiplier: float, blocks: Sequence[bool] | None = None
     ) -> Release:
-        """Release a clipped gradient sum at `theta`. See `pymc_dp.release.interface.Door`."""
+        """Release a clipped gradient sum at `theta`. See `pymc_dp.release.interface.Curator`."""
         theta, bound, noise_multiplier = _plain_vector(theta), float(bound), float(noise_multiplier)
         self._spend("gradient", noise_multiplier)
         grid = self._grid_of_sum(bound, noise_multiplier)
@@ -177,7 +177,7 @@ class MeteredDoor:
         counted: bool,
         blocks: Sequence[bool] | None = None,
     ) -> Release:
-        """Release a clipped gradient sum over a fresh batch. See `pymc_dp.release.interface.Door`."""
+        """Release a clipped gradient sum over a fresh batch. See `pymc_dp.release.interface.Curator`."""
         batches, theta = described(batches), _plain_vector(theta)
         bound, noise_multiplier = float(bound), float(noise_multiplier)
         self._spend("gradient", noise_multiplier, batches)
@@ -198,7 +198,7 @@ class MeteredDoor:
 
     @_silently
     def log_ratio(self, theta: FloatArray, theta_new: FloatArray, bound: float, noise_multiplier: float) -> Release:
-        """Release a clipped log-ratio sum. See `pymc_dp.release.interface.Door`."""
+        """Release a clipped log-ratio sum. See `pymc_dp.release.interface.Curator`."""
         theta, theta_new = _plain_vector(theta), _plain_vector(theta_new)
         bound, noise_multiplier = float(bound), float(noise_multiplier)
         self._spend("log_ratio", noise_multiplier)
@@ -217,7 +217,7 @@ class MeteredDoor:
         *,
         counted: bool,
     ) -> Release:
-        """Release a penalised log-ratio of a fresh batch. See `pymc_dp.release.interface.Door`."""
+        """Release a penalised log-ratio of a fresh batch. See `pymc_dp.release.interface.Curator`."""
         batches, tempering = _without_replacement(batches), float(tempering)
         theta, theta_new = _plain_vector(theta), _plain_vector(theta_new)
         bound, noise_multiplier = float(bound), float(noise_multiplier)
@@ -242,7 +242,7 @@ class MeteredDoor:
         batches: BatchesWithoutReplacement,
         tempering: float,
     ) -> Release:
-        """Release a decision of the Barker test on a fresh batch. See `pymc_dp.release.interface.Door`."""
+        """Release a decision of the Barker test on a fresh batch. See `pymc_dp.release.interface.Curator`."""
         batches, tempering = _without_replacement(batches), float(tempering)
         theta, theta_new = _plain_vector(theta), _plain_vector(theta_new)
         self._spend("decision", 0.0, batches)
@@ -264,7 +264,7 @@ class MeteredDoor:
         batches: BatchesWithoutReplacement,
         tempering: float,
     ) -> Release:
-        """Release how many of all units decisions on moves would clip. See `pymc_dp.release.interface.Door`."""
+        """Release how many of all units decisions on moves would clip. See `pymc_dp.release.interface.Curator`."""
         if self._relation != "substitute":
             raise PrivacyError("How many units decisions clip is released where the number of units is public.")
         batches, tempering = _without_replacement(batches), float(tempering)
@@ -300,16 +300,16 @@ class MeteredDoor:
         return log_ratios, unit, n_clipped
 
     @_silently
-    def score(self, centre: Centre, noise_multiplier: float, kind: str = "score") -> Release:
-        """Release a sum of weighted scores. See `pymc_dp.release.interface.Door`."""
+    def score(self, centre: ExpansionPoint, noise_multiplier: float, kind: str = "score") -> Release:
+        """Release a sum of weighted scores. See `pymc_dp.release.interface.Curator`."""
         centre, noise_multiplier = _plain_centre(centre), float(noise_multiplier)
         self._spend(kind, noise_multiplier)
         clipped_sum = self._rows.expansion(centre).score(self._grid_of_sum(centre.clip_gradient, noise_multiplier))
         return self._released(kind, clipped_sum, noise_multiplier, centre.theta)
 
     @_silently
-    def curvature(self, centre: Centre, noise_multiplier: float, kind: str = "curvature") -> Release:
-        """Release a sum of weighted curvatures. See `pymc_dp.release.interface.Door`."""
+    def curvature(self, centre: ExpansionPoint, noise_multiplier: float, kind: str = "curvature") -> Release:
+        """Release a sum of weighted curvatures. See `pymc_dp.release.interface.Curator`."""
         centre, noise_multiplier = _plain_centre(centre), float(noise_multiplier)
         self._spend(kind, noise_multiplier)
         grid = self._grid_of_sum(centre.clip_curvature, noise_multiplier)
@@ -317,22 +317,22 @@ class MeteredDoor:
         return self._released(kind, clipped_sum, noise_multiplier, centre.theta)
 
     @_silently
-    def excess(self, centre: Centre, noise_multiplier: float) -> Release:
-        """Release how much of the scores weights have taken off. See `pymc_dp.release.interface.Door`."""
+    def clipping_loss(self, centre: ExpansionPoint, noise_multiplier: float) -> Release:
+        """Release how much of the scores weights have taken off. See `pymc_dp.release.interface.Curator`."""
         centre, noise_multiplier = _plain_centre(centre), float(noise_multiplier)
         if self._relation != "substitute":
             raise PrivacyError("What weights take off is released relative to the number of units, which is protected.")
         _check_bound(centre.clip_gradient)
-        self._spend("excess", noise_multiplier)
-        clipped_sum = self._rows.expansion(centre).excess(self._grid_of_sum(0.5, noise_multiplier))
-        less_a_half = self._released("excess", clipped_sum, noise_multiplier, centre.theta)
+        self._spend("clipping_loss", noise_multiplier)
+        clipped_sum = self._rows.expansion(centre).clipping_loss(self._grid_of_sum(0.5, noise_multiplier))
+        less_a_half = self._released("clipping_loss", clipped_sum, noise_multiplier, centre.theta)
         return replace(less_a_half, value=less_a_half.value + 0.5 * self._rows.n_units)
 
     @_silently
     def residual(
-        self, centre: Centre, old: Prediction, new: Prediction, bound: float, noise_multiplier: float
+        self, centre: ExpansionPoint, old: Prediction, new: Prediction, bound: float, noise_multiplier: float
     ) -> Release:
-        """Release a sum of clipped residual log-ratios. See `pymc_dp.release.interface.Door`."""
+        """Release a sum of clipped residual log-ratios. See `pymc_dp.release.interface.Curator`."""
         centre, old, new, bound = _plain_centre(centre), _plain_prediction(old), _plain_prediction(new), float(bound)
         noise_multiplier = float(noise_multiplier)
         self._spend("residual", noise_multiplier)
@@ -342,7 +342,7 @@ class MeteredDoor:
 
     @_silently
     def clip_counts(self, noise_multiplier: float) -> Release:
-        """Release mean clip counts since the last call. See `pymc_dp.release.interface.Door`."""
+        """Release mean clip counts since the last call. See `pymc_dp.release.interface.Curator`."""
         if self._batch_counts is not None:
             return self._batch_counts.taken()
         if not self._exact_counts:
@@ -431,7 +431,7 @@ class MeteredDoor:
         return noisy[:size], noise_std
 
     def __repr__(self) -> str:
-        return f"MeteredDoor({self._meter!r})"
+        return f"MeteredCurator({self._meter!r})"
 
 
 # A sampler's own objects are not trusted: what they say twice could differ. Their numbers are copied once.
@@ -441,8 +441,8 @@ def _plain_vector(theta: FloatArray) -> FloatArray:
     return np.array(theta, dtype=np.float64, subok=False)
 
 
-def _plain_centre(centre: Centre) -> Centre:
-    return Centre(
+def _plain_centre(centre: ExpansionPoint) -> ExpansionPoint:
+    return ExpansionPoint(
         _plain_vector(centre.theta),
         _plain_vector(centre.directions),
         float(centre.clip_gradient),

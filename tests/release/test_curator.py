@@ -7,7 +7,7 @@ import pytest
 
 from pymc_dp.accounting import PoissonGaussianReleases, WithoutReplacementGaussianReleases
 from pymc_dp.exceptions import BudgetExceeded, NoPlan, PrivacyError
-from pymc_dp.release import Centre, Doors, InsecureNoise, MeteredDoor, SecureNoise
+from pymc_dp.release import Curators, ExpansionPoint, InsecureNoise, MeteredCurator, SecureNoise
 from pymc_dp.release.batches import BatchesWithoutReplacement, PoissonBatches
 from pymc_dp.rows import ClippedSum
 
@@ -46,16 +46,18 @@ class SilentNoise:
         return self
 
 
-def door(rows=None, noise=None, relation="substitute", **counts):
+def curator(rows=None, noise=None, relation="substitute", **counts):
     allowance = {"gradient": 2, "log_ratio": 2, "clip_count": 2} | counts
-    return MeteredDoor(rows or FakeRows(), noise or SilentNoise(), relation, allowance, dict.fromkeys(allowance, 3.0))
+    return MeteredCurator(
+        rows or FakeRows(), noise or SilentNoise(), relation, allowance, dict.fromkeys(allowance, 3.0)
+    )
 
 
 @pytest.mark.parametrize(("relation", "factor"), [("substitute", 2.0), ("add-remove", 1.0)])
 def test_noise_is_the_multiplier_times_the_sensitivity(relation, factor):
     """Hazards H8 and H12: accountants see noise divided by the sensitivity of the relation."""
     noise = SilentNoise()
-    opened = door(noise=noise, relation=relation)
+    opened = curator(noise=noise, relation=relation)
     gradient = opened.gradient(THETA, bound=5.0, noise_multiplier=3.0)
     ratio = opened.log_ratio(THETA, THETA + 1, bound=0.7, noise_multiplier=4.0)
     assert gradient.noise_std == 3.0 * factor * 5.0
@@ -68,7 +70,7 @@ def test_noise_is_the_multiplier_times_the_sensitivity(relation, factor):
 def test_a_release_beyond_the_plan_touches_no_data():
     """Hazard H19: a query that was not charged does not happen."""
     rows = FakeRows()
-    opened = door(rows, gradient=2, log_ratio=0)
+    opened = curator(rows, gradient=2, log_ratio=0)
     opened.gradient(THETA, 1.0, 3.0)
     opened.gradient(THETA, 1.0, 3.0)
     with pytest.raises(BudgetExceeded):
@@ -82,14 +84,14 @@ def test_a_release_beyond_the_plan_touches_no_data():
 def test_less_noise_than_was_paid_for_is_refused(multiplier):
     rows = FakeRows()
     with pytest.raises(BudgetExceeded, match="paid for"):
-        door(rows).gradient(THETA, 1.0, multiplier)
+        curator(rows).gradient(THETA, 1.0, multiplier)
     assert rows.touched == 0
 
 
 @pytest.mark.parametrize("bound", [0.0, math.inf])
 def test_a_release_without_noise_never_leaves(bound):
     with pytest.raises((PrivacyError, ValueError, OverflowError)):
-        door(noise=SecureNoise()).gradient(THETA, bound, 3.0)
+        curator(noise=SecureNoise()).gradient(THETA, bound, 3.0)
 
 
 @pytest.mark.parametrize("relation", ["substitute", "add-remove"])
@@ -100,20 +102,20 @@ def test_the_grid_knows_no_protected_number_of_units(relation):
         rows = FakeRows()
         rows.n_units = n_units
         noise = SilentNoise()
-        release = door(rows, noise, relation).gradient(THETA, 1.0, 3.0)
+        release = curator(rows, noise, relation).gradient(THETA, 1.0, 3.0)
         grids.append(release.value[0] / noise.asked[0][0][0])
     assert (grids[0] == grids[1]) == (relation == "add-remove")
 
 
 def test_what_weights_take_off_needs_a_public_number_of_units():
-    centre = Centre(THETA, np.eye(2), 1.0)
+    centre = ExpansionPoint(THETA, np.eye(2), 1.0)
     with pytest.raises(PrivacyError, match="protected"):
-        door(relation="add-remove", excess=1).excess(centre, 3.0)
+        curator(relation="add-remove", clipping_loss=1).clipping_loss(centre, 3.0)
 
 
 def test_clip_counts_are_means_with_noise_for_their_windows():
     noise = SilentNoise()
-    opened = door(noise=noise, gradient=5)
+    opened = curator(noise=noise, gradient=5)
     for _ in range(4):
         opened.gradient(THETA, 1.0, 3.0)
     opened.log_ratio(THETA, THETA + 1, 1.0, 3.0)
@@ -131,33 +133,33 @@ def test_clip_counts_are_means_with_noise_for_their_windows():
 
 
 def test_where_the_number_of_units_is_protected_it_is_released_with_noise():
-    counts = door(relation="add-remove").clip_counts(3.0)
+    counts = curator(relation="add-remove").clip_counts(3.0)
     assert counts.value == pytest.approx([0.0, 0.0, 1000.0])
     assert counts.noise_std == pytest.approx(3.0 * math.sqrt(3.0))
 
 
 def test_a_window_without_evaluations_still_has_noise():
-    assert np.all(door(noise=InsecureNoise(0)).clip_counts(3.0).value != 0.0)
+    assert np.all(curator(noise=InsecureNoise(0)).clip_counts(3.0).value != 0.0)
 
 
-def test_no_more_doors_than_planned_and_none_after_the_run():
+def test_no_more_curators_than_planned_and_none_after_the_run():
     terms = {"relation": "substitute", "noise_multipliers": {"gradient": 1.0}}
-    make_door = functools.partial(MeteredDoor, FakeRows(), **terms)
-    doors = Doors(make_door, SecureNoise(), 2, {"gradient": 1}, {"score": 1})
-    doors.open_once()
+    make_curator = functools.partial(MeteredCurator, FakeRows(), **terms)
+    curators = Curators(make_curator, SecureNoise(), 2, {"gradient": 1}, {"score": 1})
+    curators.open_once()
     with pytest.raises(NoPlan, match="has been released"):
-        doors.open_once()
-    doors.open((0,))
-    doors.open((1,))
+        curators.open_once()
+    curators.open((0,))
+    curators.open((1,))
     with pytest.raises(NoPlan, match="2 chains"):
-        doors.open((2,))
-    doors.close()
+        curators.open((2,))
+    curators.close()
     with pytest.raises(NoPlan, match="is over"):
-        doors.open((0,))
+        curators.open((0,))
 
 
 def test_nothing_confidential_in_text():
-    for thing in (door(), ClippedSum(np.array([123456789]), 1.0, 2.0, 77)):
+    for thing in (curator(), ClippedSum(np.array([123456789]), 1.0, 2.0, 77)):
         assert "123456789" not in repr(thing)
         assert "77" not in repr(thing)
 
@@ -180,7 +182,7 @@ class EverybodyFixed(BatchesWithoutReplacement):
 
 @pytest.mark.parametrize("relation", ["substitute", "add-remove"])
 def test_a_batch_object_of_the_samplers_own_is_refused(relation):
-    """Hazard H40: the door draws from a plain description."""
+    """Hazard H40: the curator draws from a plain description."""
     if relation == "substitute":
         event = WithoutReplacementGaussianReleases("gradient", 1, 1.0, 10, 1000)
         batches = EverybodyFixed(10, 1000)
@@ -188,7 +190,7 @@ def test_a_batch_object_of_the_samplers_own_is_refused(relation):
         event = PoissonGaussianReleases("gradient", 1, 1.0, 0.01)
         batches = EverybodyPoisson(0.01)
     rows = FakeRows()
-    opened = MeteredDoor(rows, SilentNoise(), relation, {"gradient": 1}, {"gradient": 1.0}, scheduled=[event])
+    opened = MeteredCurator(rows, SilentNoise(), relation, {"gradient": 1}, {"gradient": 1.0}, scheduled=[event])
     with pytest.raises(PrivacyError, match="described by"):
         opened.batch_gradient(THETA, 1.0, 1.0, batches, counted=False)
     assert rows.touched == 0
@@ -206,13 +208,13 @@ def test_every_release_is_of_a_fresh_batch():
 
     batches = BatchesWithoutReplacement(10, 1000)
     event = batches.releases("gradient", 3, 1.0)
-    opened = MeteredDoor(Rows(), SecureNoise(), "substitute", {"gradient": 3}, {}, scheduled=[event])
+    opened = MeteredCurator(Rows(), SecureNoise(), "substitute", {"gradient": 3}, {}, scheduled=[event])
     for _ in range(3):
         opened.batch_gradient(THETA, 1.0, 1.0, batches, counted=False)
     assert len(set(drawn)) == 3
 
 
-class Changing(Centre):
+class Changing(ExpansionPoint):
     """Asks for weights by one bound and for noise by another."""
 
     asked = 0
@@ -233,16 +235,16 @@ def test_what_a_centre_says_is_asked_once():
                 def score(self, grid):
                     return ClippedSum(np.array([0, 0]), grid, centre.clip_gradient, 0)
 
-            assert type(centre) is Centre
+            assert type(centre) is ExpansionPoint
             return Expansion()
 
     centre = Changing(THETA, np.eye(2), 1000.0)
     Changing.asked = 0
-    assert door(Rows(), score=1).score(centre, 3.0).noise_std == 3.0 * 2.0 * 1000.0
+    assert curator(Rows(), score=1).score(centre, 3.0).noise_std == 3.0 * 2.0 * 1000.0
 
 
 def test_rows_that_overflow_warn_nowhere():
-    """Hazard H22: every method of the door is silent, those on batches too."""
+    """Hazard H22: every method of the curator is silent, those on batches too."""
 
     class Rows(FakeRows):
         def clipped_gradient(self, theta, bound, grid, *, units=None, blocks=None):
@@ -250,7 +252,7 @@ def test_rows_that_overflow_warn_nowhere():
             return ClippedSum(np.array([1, 1]), grid, bound, 0)
 
     event = PoissonGaussianReleases("gradient", 1, 1.0, 0.01)
-    opened = MeteredDoor(Rows(), SecureNoise(), "add-remove", {"gradient": 1}, {"gradient": 1.0}, scheduled=[event])
+    opened = MeteredCurator(Rows(), SecureNoise(), "add-remove", {"gradient": 1}, {"gradient": 1.0}, scheduled=[event])
     with np.errstate(all="raise"):
         opened.batch_gradient(THETA, 1.0, 1.0, PoissonBatches(0.01), counted=False)
 
@@ -260,7 +262,7 @@ def test_a_unit_that_moves_every_count_is_paid_for_to_the_last_bit(relation):
     """One unit moves each mean by at most 1, all of them together: noise that is rounded down is too little."""
     for multiplier in np.random.default_rng(0).uniform(3.0, 50.0, size=200):
         noise = SilentNoise()
-        opened = door(noise=noise, relation=relation)
+        opened = curator(noise=noise, relation=relation)
         for place in range(2):
             opened.gradient(THETA, 5.0, 3.0)
             opened.log_ratio(THETA, THETA + place + 1, 0.7, 3.0)
