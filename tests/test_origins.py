@@ -13,7 +13,7 @@ import xarray as xr
 
 import pymc_dp as dp
 from pymc_dp import origins, sampling
-from pymc_dp.steps.synthetic import shares_tables
+from pymc_dp.origins import shares_tables
 
 N = 80
 
@@ -258,17 +258,17 @@ def test_copies_are_not_seen(spelling, copy):
 
 def test_data_that_were_replaced_are_forgotten():
     of = table()
-    synthetic = written(data_variable, of)
-    assert shares_tables(written(data_variable, of), synthetic)
-    with synthetic:
+    other = written(data_variable, of)
+    assert shares_tables(written(data_variable, of), other)
+    with other:
         pm.set_data({"x": synthetic()})
-    assert not shares_tables(written(data_variable, of), synthetic)
-    with synthetic:
+    assert not shares_tables(written(data_variable, of), other)
+    with other:
         pm.set_data({"x": of["x"]})
-    assert shares_tables(written(data_variable, of), synthetic)
-    with synthetic:
+    assert shares_tables(written(data_variable, of), other)
+    with other:
         pm.set_data({"x": synthetic().tolist()})
-    assert not shares_tables(written(data_variable, of), synthetic)
+    assert not shares_tables(written(data_variable, of), other)
 
 
 def test_a_table_simulated_from_a_generator_is_accepted(budget):
