@@ -25,7 +25,7 @@ from pymc_dp.exceptions import BudgetFileError, InvalidArgument
 from pymc_dp.plan import Plan
 
 _APPLICATION_ID = 0x70644250
-FORMAT_VERSION = 1
+FORMAT_VERSION = 2
 #: How long to wait for another process that is charging.
 _SECONDS_TO_WAIT = 120.0
 #: Under this name a digest is kept beside what it is a digest of.

@@ -12,7 +12,7 @@ from typing import Protocol
 
 import numpy as np
 
-from pymc_dp.accounting import GaussianReleases, Releases
+from pymc_dp.accounting import Releases
 from pymc_dp.exceptions import PrivacyError
 from pymc_dp.release.barker_correction import acceptance, clip_bound, happens, log_ratio_and_variance
 from pymc_dp.release.batch_counts import BatchCounts, count_weight
@@ -150,7 +150,7 @@ class MeteredCurator:
         self._relation = relation
         self._meter = Meter(allowance, noise_multipliers, scheduled)
         self._exact_counts = exact_counts
-        on_batches = any(not isinstance(event, GaussianReleases) for event in scheduled)
+        on_batches = any(event.sampling is not None for event in scheduled)
         self._batch_counts = BatchCounts(1 if relation == "substitute" else 2) if on_batches else None
         self._clipped = {kind: 0 for kind in allowance if kind != "clip_count"}
         self._evaluations = dict(self._clipped)
