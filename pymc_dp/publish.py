@@ -4,7 +4,7 @@ Nothing of PyMC's tree is kept unless it is named here: no data, no coordinate o
 """
 
 import json
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from importlib.metadata import version
 from typing import Any
@@ -24,7 +24,7 @@ from pymc_dp.exceptions import UnsupportedOption
 from pymc_dp.finished import FinishedDraws
 from pymc_dp.kinds import CLIP_COUNT, clip_fraction_name, labelled, noise_std_of, release_kind
 from pymc_dp.plan import record_of_releases
-from pymc_dp.release.interface import Release, ReleasesOfIteration
+from pymc_dp.release.interface import Position, Release, ReleasesOfIteration
 from pymc_dp.rows.split import leaves_of, protected_dims, protected_inputs
 from pymc_dp.steps.base import DPStep, window_ends
 from pymc_dp.steps.group import StepGroup
@@ -165,7 +165,9 @@ def publish(
         for name, values in fractions.items():
             stats[name] = (("chain", "draw"), values[stats["chain"].values, phase][:, : stats.sizes["draw"]])
         if "unwidened" in tree[f"{prefix}sample_stats"]:
-            standardised = _positions(tree[f"{prefix}sample_stats"].to_dataset(), "standardised")
+            standardised = _positions(
+                tree[f"{prefix}sample_stats"].to_dataset(), lambda position: position.standardised
+            )
             stats["standardised"] = (("chain", "draw", "direction"), standardised)
         groups[f"{prefix}sample_stats"] = stats
         if facts.get("widened"):
@@ -187,15 +189,15 @@ def publish(
 def _unwidened(stats: xr.Dataset, parameters: Sequence[str]) -> xr.Dataset:
     """Return the draws before they were widened by the noise of what was released once."""
     return xr.Dataset(
-        {"theta": (("chain", "draw", "parameter"), _positions(stats, "theta"))},
+        {"theta": (("chain", "draw", "parameter"), _positions(stats, lambda position: position.theta))},
         coords={"chain": stats["chain"].values, "draw": stats["draw"].values, "parameter": list(parameters)},
         attrs={"description": "Draws of the posterior shifted by released noise, on the unconstrained scale."},
     )
 
 
-def _positions(stats: xr.Dataset, part: str) -> np.ndarray:
+def _positions(stats: xr.Dataset, part: Callable[[Position], np.ndarray]) -> np.ndarray:
     """Return a part of every draw's position, shape (chains, draws, parameters)."""
-    return np.array([[getattr(position, part) for position in np.ravel(chain)] for chain in stats["unwidened"].values])
+    return np.array([[part(position) for position in np.ravel(chain)] for chain in stats["unwidened"].values])
 
 
 def _cleaned(dataset: xr.Dataset, dropped: Sequence[str]) -> xr.Dataset:

@@ -404,7 +404,7 @@ MUTANTS = (
            '            connection.execute("PRAGMA synchronous = OFF")\n            yield',
            (f"{_FAULTS}test_a_spend_outlives_a_loss_of_power",)),
     Mutant("a damaged file is believed", "budget", "ledger.py",
-           "                if stored != digest:", "                if stored is digest:",
+           "            if stored != digest:", "            if stored is digest:",
            (f"{_FAULTS}test_damaged_files_are_refused_or_unharmed",)),
     Mutant("an older copy of the file is believed", "budget", "ledger.py",
            "if len(rows) < count or (seen is not None and digests[count] != seen):", "if count < 0:",
