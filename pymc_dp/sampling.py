@@ -1,8 +1,7 @@
-"""The seam to `pm.sample`: plan the whole run, charge it, sample with PyMC, publish what may leave.
+"""`sample`: plan the whole run, charge it, sample with PyMC, publish what may leave.
 
-A PyMC step is never told how many chains there will be and has no say in the returned tree, so `sample`, with
-`pm.sample`'s signature, wraps around it. Importing `pymc_dp` makes `pm.sample` hand calls with a DP step over to
-`sample` and pass every other call through untouched.
+A PyMC step is not told how many chains there will be and has no say in the returned tree. `sample` therefore has
+`pm.sample`'s signature and calls it.
 """
 
 import contextlib
@@ -13,6 +12,7 @@ import logging
 import multiprocessing
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
 from typing import Any, NoReturn
 
 import numpy as np
@@ -24,14 +24,13 @@ from pymc.step_methods.compound import CompoundStep, flatten_steps
 from pytensor.graph.basic import Variable
 from xarray import DataTree
 
-from pymc_dp import _validate, entry_points, origins
+from pymc_dp import _validate
 from pymc_dp.accounting import Relation
-from pymc_dp.arguments import refuse_budget, refuse_other_budget, refuse_stray_budget
+from pymc_dp.arguments import dp_steps, refuse_budget, refuse_other_budget, refuse_stray_budget
 from pymc_dp.bambi_models import refuse_bambi_statistics
 from pymc_dp.budget import Plan, PrivacyBudget, StepPlan
 from pymc_dp.exceptions import InvalidArgument, RunInterrupted, UnsupportedModel, UnsupportedOption
 from pymc_dp.finished import FinishedDraws, how_it_ended, reason
-from pymc_dp.hooks import Hooks
 from pymc_dp.memory import memory_of_this_machine
 from pymc_dp.options import refuse_wrong_types
 from pymc_dp.prior import Prior
@@ -41,13 +40,15 @@ from pymc_dp.release import Curators, InsecureNoise, MeteredCurator, NoiseSource
 from pymc_dp.release.interface import ReleasesOfIteration
 from pymc_dp.rows import Simulation, SyntheticTable, UnitLikelihood, number_of_units
 from pymc_dp.starts import initial_values, starting_points
-from pymc_dp.steps.base import Authorisation, DPStep, SyntheticTables
+from pymc_dp.steps.access import Authorisation, SyntheticTables
+from pymc_dp.steps.base import DPStep
 from pymc_dp.steps.group import StepGroup
 
 _log = logging.getLogger(__name__)
 _pymc_sample: Callable[..., Any] = pm.sample
-_hooks = Hooks()
 
+#: Warnings name the caller's line, whether `sample` or `pm.sample` was called.
+_PACKAGE = str(Path(__file__).parent)
 #: How many rows a model makes up where no synthetic table is given.
 _SIMULATED_ROWS = 1000
 #: Options of `pm.sample` whose other values would return or store more than releases.
@@ -56,9 +57,9 @@ _PROGRESS_BARS = (True, False, "combined", "split", "combined+stats", "stats+com
 
 
 def sample(draws: int | None = None, **options: Any) -> DataTree:
-    """Draw from the posterior with a differentially private step: `pm.sample`, planned and paid for.
+    """Draw from the posterior with a differentially private step: plan the run, charge its budget, call `pm.sample`.
 
-    `pm.sample` itself calls this for DP steps once `pymc_dp` has been imported.
+    `pm.sample` works, too, once `pymc_dp` is imported: it hands calls with a DP step to this function.
 
     Parameters
     ----------
@@ -100,11 +101,11 @@ def sample(draws: int | None = None, **options: Any) -> DataTree:
     """
     if getattr(multiprocessing.current_process(), "_inheriting", False):
         raise UnsupportedOption(
-            "This script is being run again by a process that pm.sample started, and would charge the budget again. "
-            'Put the call to pm.sample under `if __name__ == "__main__":`.'
+            "This script is being run again by a process that sample started, and would charge the budget again. "
+            'Put the call of sample under `if __name__ == "__main__":`.'
         )
-    if not _dp_steps(options.get("step")):
-        refuse_budget("pm.sample", [draws], options)
+    if not dp_steps(options.get("step")):
+        refuse_budget("pymc_dp.sample", [draws], options)
     given_budget = options.pop("budget", None)
     refuse_stray_budget({"draws": draws, **options})
     parameters = inspect.signature(_pymc_sample).parameters
@@ -329,23 +330,9 @@ def _tell_n_units(group: StepGroup, model: pm.Model) -> None:
         group.know_n_units(number_of_units(model, group.unit, group.unit_index))
 
 
-def _dp_steps(step: Any) -> list[DPStep]:
-    """Return the DP steps in what was passed as ``step=``."""
-    if step is None:
-        return []
-    steps = step if isinstance(step, Sequence) else [step]
-    found: list[DPStep] = []
-    for one in steps:
-        try:
-            found += [leaf for leaf in flatten_steps(one) if isinstance(leaf, DPStep)]
-        except ValueError:  # not a step: pm.sample says so itself
-            continue
-    return found
-
-
 def _dp_step_group(step: Any, model: pm.Model) -> StepGroup:
     """Return the DP steps, which together have to update every free variable, each of them once."""
-    found = _dp_steps(step)
+    found = dp_steps(step)
     if not found:
         raise UnsupportedOption("pymc_dp.sample needs step=: a differentially private step such as DPHMC.")
     moved = [var for one in found for var in one.vars]
@@ -430,7 +417,7 @@ def _warn_about_default_draws(plan: Plan) -> None:
         + (f": noise multipliers are {noise}" if noise else "")
         + ". Fewer draws mean less noise in each. Pass draws=, and look at budget.plan(step, draws=...) before.",
         UserWarning,
-        stacklevel=4,
+        skip_file_prefixes=(_PACKAGE,),
     )
 
 
@@ -440,32 +427,5 @@ def _warn_about_delta(budget: PrivacyBudget, rows: UnitLikelihood) -> None:
             f"delta={budget.delta:g} is not below 1/n = {1.0 / rows.n_units:.2g}: publishing one person's whole row "
             "would satisfy it. Choose delta well below 1/n.",
             UserWarning,
-            stacklevel=3,
+            skip_file_prefixes=(_PACKAGE,),
         )
-
-
-@functools.wraps(_pymc_sample)
-def _sample_or_pass_through(*args: Any, **kwargs: Any) -> Any:
-    if _dp_steps(kwargs.get("step")):
-        return sample(*args, **kwargs)
-    refuse_budget("pm.sample", args, kwargs)
-    return _pymc_sample(*args, **kwargs)
-
-
-def install() -> None:
-    """Make `pm.sample` hand calls with a DP step to `sample`. Importing `pymc_dp` does this.
-
-    Functions of PyMC that would ignore a budget refuse it from then on; those that put the data into a result warn;
-    and models remember which arrays they were given, so that no synthetic table is written on the same ones.
-    """
-    uninstall()
-    _hooks.replace_function(_pymc_sample, _sample_or_pass_through)
-    entry_points.install()
-    origins.install()
-
-
-def uninstall() -> None:
-    """Give `pm.sample` and PyMC's other functions back as they were; `pymc_dp.sample` still works."""
-    _hooks.remove()
-    entry_points.uninstall()
-    origins.uninstall()

@@ -138,9 +138,9 @@ def tamper_and_sign(path, *statements):
         connection.execute("UPDATE facts SET value = ? WHERE name = 'digest'", (json.dumps(digest),))
         for number, text in connection.execute("SELECT number, plan FROM spent ORDER BY number").fetchall():
             record = {name: value for name, value in json.loads(text).items() if name != "digest"}
-            text = ledger._signed(record, digest)
-            digest = json.loads(text)["digest"]
-            connection.execute("UPDATE spent SET plan = ? WHERE number = ?", (text, number))
+            signed = ledger._signed(record, digest)
+            digest = json.loads(signed)["digest"]
+            connection.execute("UPDATE spent SET plan = ? WHERE number = ?", (signed, number))
         connection.commit()
 
 
