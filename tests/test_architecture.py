@@ -48,6 +48,9 @@ def test_the_curators_docstring_names_a_method_that_exists():
         assert callable(getattr(pymc_dp.release.curator.MeteredCurator, name.split(".")[1]))
 
 
+ONCE = {("_noise", "add"), ("_meter", "spend")}
+
+
 def test_only_one_method_adds_noise_and_only_one_pays():
     """A release kind cannot forget either: both stand once, in the curator."""
     called = []
@@ -55,7 +58,7 @@ def test_only_one_method_adds_noise_and_only_one_pays():
         for node in ast.walk(ast.parse(path.read_text())):
             if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute):
                 of = node.func.value
-                if isinstance(of, ast.Attribute) and (of.attr, node.func.attr) in {("_noise", "add"), ("_meter", "spend")}:
+                if isinstance(of, ast.Attribute) and (of.attr, node.func.attr) in ONCE:
                     called.append((path.name, of.attr))
     assert sorted(called) == [("curator.py", "_meter"), ("curator.py", "_noise")]
 
