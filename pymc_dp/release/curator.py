@@ -97,7 +97,7 @@ class MeteredCurator:
         if weight and query.sampled is not None and self._batch_counts is not None:
             self._batch_counts.add(noisy[size:] / weight, noise_std / (weight * grid), query.sampled.scale)
         value = query.published(np.asarray(noisy[:size] * grid, dtype=np.float64), self._terms)
-        return Release(query.kind, value, noise_std, query.where)
+        return Release(query.kind, value, noise_std, self._where(query))
 
     def _decided(self, query: BarkerDecision) -> Release:
         """Return whether the Barker test accepts: drawn with exactly the computed probability."""
@@ -107,7 +107,12 @@ class MeteredCurator:
         ratio = log_ratio_and_variance(found.integers, found.step, query.log_free_ratio)
         unlikely, probability = acceptance(*ratio)
         accepted = happens(self._noise, probability) == unlikely
-        return Release(query.kind, np.array([float(accepted)]), math.nan, query.where)
+        return Release(query.kind, np.array([float(accepted)]), math.nan, self._where(query))
+
+    @staticmethod
+    def _where(query: Query) -> tuple[FloatArray, ...]:
+        """Return copies of a query's points: the row engine keeps the query's own, with what it computed there."""
+        return tuple(point.copy() for point in query.where)
 
     def _asked(self, query: Query, grid: float) -> Asked:
         """Return what a query is evaluated on: all units, or a fresh batch."""

@@ -55,6 +55,7 @@ class Mutant:
 
 
 _CURATOR = "release/test_curator.py::"
+_HOSTILE = "release/test_hostile_samplers.py::"
 _CONTRACT = "steps/test_contract.py::"
 _LEAKS = "privacy/test_nothing_leaks.py::"
 _KERNELS = "rows/test_kernels.py::"
@@ -270,6 +271,12 @@ MUTANTS = (
     Mutant("a query is changed after it was paid for", "batches", "release/queries.py",
            "    return dataclasses.replace(query)", "    return query",
            (f"{_CURATOR}test_a_query_is_copied_before_it_is_paid_for",)),
+    Mutant("a release holds the point that an expansion holds", "batches", "release/curator.py",
+           "return tuple(point.copy() for point in query.where)", "return query.where",
+           (f"{_HOSTILE}test_what_a_sampler_holds_does_not_move_an_expansion_point",)),
+    Mutant("an array is held that an object says is a copy", "batches", "release/interface.py",
+           "return np.asarray(theta, dtype=np.float64).copy()", "return np.array(theta, dtype=np.float64, subok=False)",
+           (f"{_HOSTILE}test_what_a_sampler_holds_does_not_move_an_expansion_point",)),
     Mutant("a sum that was clipped more loosely than the query says", "sensitivity", "release/curator.py",
            "        if not exact.bound <= bound or exact.grid != grid:", "        if exact.grid != grid:",
            (f"{_CURATOR}test_a_sum_that_was_clipped_otherwise_is_not_released",)),

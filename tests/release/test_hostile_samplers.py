@@ -1,0 +1,63 @@
+"""What samplers can hand to the curator, and keep of it: nothing of it changes what was paid for, or how far sums move."""
+
+import numpy as np
+import pymc as pm
+import pytest
+
+from pymc_dp.release import ExpansionPoint, MeteredCurator
+from pymc_dp.release.queries import WeightedScore
+from pymc_dp.rows import UnitLikelihood
+
+
+class NoNoise:
+    """Adds nothing; its bits are reproducible."""
+
+    secure = True
+    description = "none"
+
+    def __init__(self):
+        self._generator = np.random.default_rng(0)
+
+    def add(self, integers, scale):
+        return integers
+
+    def words(self, count):
+        return self._generator.integers(0, 2**64, size=count, dtype=np.uint64)
+
+
+def rows_of(y):
+    with pm.Model() as model:
+        beta = pm.Normal("beta", shape=2)
+        pm.Normal("y", beta[0] + 0.5 * beta[1], 1.0, observed=np.asarray(y, dtype=float))
+    return UnitLikelihood(model, second_order=True)
+
+
+def opened(rows, relation="substitute", scheduled=(), paid=3.0, **allowance):
+    return MeteredCurator(rows, NoNoise(), relation, allowance, dict.fromkeys(allowance, paid), scheduled=scheduled)
+
+
+class Held:
+    """Says that it made a copy, and keeps the array."""
+
+    def __init__(self, array):
+        self.array = array
+
+    def __array__(self, dtype=None, copy=None):
+        return self.array
+
+
+@pytest.mark.parametrize("through", ["where", "array"])
+def test_what_a_sampler_holds_does_not_move_an_expansion_point(through):
+    """Hazard H40: units are weighted once at a point; a point that moves afterwards leaves weights that do not fit."""
+    curator = opened(rows_of([5.0, -3.0, 2.0]), score=2)
+    directions = np.eye(2)
+    query = WeightedScore(ExpansionPoint(np.zeros(2), np.eye(2), 1.0))
+    object.__setattr__(query.point, "directions", Held(directions))
+    first = curator.release(query, 3.0)
+    if through == "where":
+        first.where[0][:] = 1e6
+    else:
+        directions *= 1e6
+    again = curator.release(WeightedScore(ExpansionPoint(np.zeros(2), np.eye(2), 1.0)), 3.0)
+    assert np.array_equal(first.value, again.value)
+    assert np.linalg.norm(again.value) <= 3.0
