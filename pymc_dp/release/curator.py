@@ -85,7 +85,8 @@ class MeteredCurator:
         exact = query.exact_sum(asked)
         if not exact.bound <= bound or exact.grid != grid:
             raise PrivacyError(f"The sum for a release of kind {query.kind!r} was not clipped as the query says.")
-        self._tally.add(query.kind, exact.n_clipped)
+        if query.sampled is None:  # a count of a batch tells of the batch, which is asked once
+            self._tally.add(query.kind, exact.n_clipped)
         weight, riders = self._riders(query, asked, exact.n_clipped, sensitivity)
         if weight and query.sampled is not None:
             sensitivity *= query.sampled.count_factor

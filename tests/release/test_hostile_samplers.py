@@ -3,9 +3,13 @@
 import numpy as np
 import pymc as pm
 import pytest
+from contributed import DPCrankNicolson
 
+import pymc_dp as dp
+from pymc_dp.budget import ReleaseRequest
 from pymc_dp.release import ExpansionPoint, MeteredCurator
-from pymc_dp.release.queries import WeightedScore
+from pymc_dp.release.batches import PoissonBatches
+from pymc_dp.release.queries import ClipCounts, GradientSum, WeightedScore
 from pymc_dp.rows import UnitLikelihood
 
 
@@ -25,11 +29,15 @@ class NoNoise:
         return self._generator.integers(0, 2**64, size=count, dtype=np.uint64)
 
 
-def rows_of(y):
+def rows_model(y):
     with pm.Model() as model:
         beta = pm.Normal("beta", shape=2)
         pm.Normal("y", beta[0] + 0.5 * beta[1], 1.0, observed=np.asarray(y, dtype=float))
-    return UnitLikelihood(model, second_order=True)
+    return model
+
+
+def rows_of(y):
+    return UnitLikelihood(rows_model(y), second_order=True)
 
 
 def opened(rows, relation="substitute", scheduled=(), paid=3.0, **allowance):
@@ -61,3 +69,26 @@ def test_what_a_sampler_holds_does_not_move_an_expansion_point(through):
     again = curator.release(WeightedScore(ExpansionPoint(np.zeros(2), np.eye(2), 1.0)), 3.0)
     assert np.array_equal(first.value, again.value)
     assert np.linalg.norm(again.value) <= 3.0
+
+
+def test_counts_of_all_units_tell_nothing_of_a_batch():
+    """Hazard H40: a batch is asked once; a count of its clipped units would be a second release on it."""
+    batches = PoissonBatches(0.5)
+    events = [batches.releases("gradient", 1, 1.0)]
+    curator = opened(rows_of([5.0, -3.0, 2.0]), "add-remove", events, gradient=1, clip_count=1)
+    curator.release(GradientSum(np.zeros(2), 1e-3, batches=batches), 1.0)
+    assert curator.release(ClipCounts(), 3.0).value == pytest.approx([0.0, 3.0])
+
+
+def test_a_sampler_on_batches_cannot_leave_the_counts_to_the_base_class():
+    class OnBatches(DPCrankNicolson):
+        def sampler_requests(self, tune, draws):
+            return [ReleaseRequest("log_ratio", tune + draws, 1.0, 1, batch_size=2, n_units=3)]
+
+    with rows_model([5.0, -3.0, 2.0]):
+        budget = dp.PrivacyBudget(1.0, 1e-6)
+        step = OnBatches(budget=budget, clip_log_ratio=1.0, beta=0.5)
+        silent = OnBatches(budget=budget, clip_log_ratio=1.0, beta=0.5, clip_diagnostics=None)
+    with pytest.raises(dp.InvalidArgument, match="plans_clip_counts"):
+        budget.plan(step, draws=5)
+    assert budget.plan(silent, draws=5).releases
