@@ -69,7 +69,7 @@ class MeteredCurator:
         """Answer a query: pay for it, evaluate it, add noise. See `pymc_dp.steps.access.Curator`."""
         query, noise_multiplier = plain(query), float(noise_multiplier)
         query.refuse_if_unsafe(self._terms)
-        self._meter.spend(query.kind, noise_multiplier, query.sampled)
+        self._meter.spend(query.kind, noise_multiplier, query.sampled, adds_noise=query.adds_noise)
         # Whether a computation over rows overflows or is undefined shows nowhere.
         with np.errstate(all="ignore"):
             if isinstance(query, BarkerDecision):

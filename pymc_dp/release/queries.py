@@ -152,6 +152,9 @@ class Asked:
 class Query(ABC):
     """What all queries share. See the module for what a class has to say."""
 
+    #: Whether noise is added to the answer; a decision's noise is part of its test.
+    adds_noise: ClassVar[bool] = True
+
     @property
     @abstractmethod
     def kind(self) -> str:
@@ -394,6 +397,7 @@ class BarkerDecision(Query):
     batches: BatchesWithoutReplacement
     tempering: float
     kind: ClassVar[str] = "decision"
+    adds_noise: ClassVar[bool] = False
 
     def __post_init__(self) -> None:
         _set(self, theta=plain_vector(self.theta), theta_new=plain_vector(self.theta_new))

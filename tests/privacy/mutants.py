@@ -318,16 +318,16 @@ MUTANTS = (
     Mutant("the meter does not count", "counting", "release/meter.py",
            "        self._left[kind] -= 1", "        pass", (f"{_CURATOR}test_a_release_beyond_the_plan_touches_no_data",)),
     Mutant("the meter does not count batches", "counting", "release/meter.py",
-           "self._left_of[self._place(kind, places, noise_multiplier, batches)] -= 1",
-           "self._place(kind, places, noise_multiplier, batches)",
+           "self._left_of[self._place(kind, places, noise_multiplier, batches, adds_noise)] -= 1",
+           "self._place(kind, places, noise_multiplier, batches, adds_noise)",
            ("release/test_batches.py::test_the_meter_counts_every_event_by_itself",)),
     Mutant("rows are touched before the meter", "counting", "release/curator.py",
-           "        self._meter.spend(query.kind, noise_multiplier, query.sampled)\n",
+           "        self._meter.spend(query.kind, noise_multiplier, query.sampled, adds_noise=query.adds_noise)\n",
            "        if not isinstance(query, BarkerDecision):\n"
            "            released = self._noised(query, noise_multiplier)\n"
-           "            self._meter.spend(query.kind, noise_multiplier, query.sampled)\n"
+           "            self._meter.spend(query.kind, noise_multiplier, query.sampled, adds_noise=query.adds_noise)\n"
            "            return released\n"
-           "        self._meter.spend(query.kind, noise_multiplier, query.sampled)\n",
+           "        self._meter.spend(query.kind, noise_multiplier, query.sampled, adds_noise=query.adds_noise)\n",
            (f"{_CURATOR}test_a_release_beyond_the_plan_touches_no_data",)),
     Mutant("noise of NaN passes for enough", "counting", "release/meter.py",
            "elif not noise_multiplier >= self._paid[kind]:", "elif noise_multiplier < self._paid[kind]:",
@@ -335,6 +335,12 @@ MUTANTS = (
     Mutant("less noise on batches than was paid for passes", "counting", "release/meter.py",
            " and noise_multiplier >= event.noise_needed:", ":",
            ("release/test_batches.py::test_the_meter_spends_from_the_cheapest_event_that_covers_a_release",)),
+    Mutant("decisions are paid for as noise, and noise as decisions", "counting", "release/meter.py",
+           "alike = alike and event.adds_noise == adds_noise", "pass",
+           (f"{_HOSTILE}test_decisions_and_noisy_releases_are_not_paid_for_as_each_other",)),
+    Mutant("the prelude is paid for by the chains", "counting", "release/curators.py",
+           '"scheduled": tuple(scheduled_once)}', '"scheduled": tuple(scheduled)}',
+           (f"{_HOSTILE}test_a_prelude_releases_what_it_paid_for_and_nothing_of_what_chains_did",)),
     Mutant("one chain more than planned", "counting", "release/curators.py",
            "for chain in range(self._chains):", "for chain in range(self._chains + 1):",
            (f"{_CURATOR}test_no_more_curators_than_planned_and_none_after_the_run",)),

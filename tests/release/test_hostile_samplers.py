@@ -1,15 +1,29 @@
 """What samplers can hand to the curator, and keep of it: nothing of it changes what was paid for, or how far sums move."""
 
+import functools
+
 import numpy as np
 import pymc as pm
 import pytest
 from contributed import DPCrankNicolson
 
 import pymc_dp as dp
-from pymc_dp.budget import ReleaseRequest
-from pymc_dp.release import ExpansionPoint, MeteredCurator
-from pymc_dp.release.batches import PoissonBatches
-from pymc_dp.release.queries import ClipCounts, GradientSum, WeightedScore
+from pymc_dp.accounting import (
+    BarkerReleases,
+    GaussianReleases,
+    PoissonGaussianReleases,
+    WithoutReplacementGaussianReleases,
+)
+from pymc_dp.budget import ReleaseRequest, StepPlan
+from pymc_dp.release import Curators, ExpansionPoint, MeteredCurator
+from pymc_dp.release.batches import BatchesWithoutReplacement, PoissonBatches
+from pymc_dp.release.queries import (
+    BarkerDecision,
+    ClipCounts,
+    GradientSum,
+    VariancePenalisedLogRatio,
+    WeightedScore,
+)
 from pymc_dp.rows import UnitLikelihood
 
 
@@ -24,6 +38,9 @@ class NoNoise:
 
     def add(self, integers, scale):
         return integers
+
+    def for_chain(self, key):
+        return self
 
     def words(self, count):
         return self._generator.integers(0, 2**64, size=count, dtype=np.uint64)
@@ -92,3 +109,48 @@ def test_a_sampler_on_batches_cannot_leave_the_counts_to_the_base_class():
     with pytest.raises(dp.InvalidArgument, match="plans_clip_counts"):
         budget.plan(step, draws=5)
     assert budget.plan(silent, draws=5).releases
+
+
+FIXED = BatchesWithoutReplacement(20, 30)
+
+
+def test_decisions_and_noisy_releases_are_not_paid_for_as_each_other():
+    """Hazard H19: a decision costs what decisions cost, however little noise costs, and needs no noise itself."""
+    rows, zero, one = rows_of(np.zeros(30)), np.zeros(2), np.ones(2)
+    cheap = WithoutReplacementGaussianReleases("decision", 1, 1e6, 20, 30)
+    with pytest.raises(dp.BudgetExceeded, match="left of what was paid for"):
+        opened(rows, scheduled=[cheap], decision=1).release(BarkerDecision(zero, one, 0.0, FIXED, 0.5), 1e6)
+    noiseless = BarkerReleases("log_ratio", 1, 20, 30)
+    with pytest.raises(dp.BudgetExceeded, match="left of what was paid for"):
+        query = VariancePenalisedLogRatio(zero, one, 1.0, FIXED, 0.5)
+        opened(rows, scheduled=[noiseless], log_ratio=1).release(query, 1e-5)
+
+
+def opened_by(plan, rows):
+    make_curator = functools.partial(
+        MeteredCurator, rows, relation="add-remove", noise_multipliers=plan.noise_multipliers
+    )
+    return Curators(
+        make_curator,
+        NoNoise(),
+        plan.chains,
+        plan.allowance,
+        plan.allowance_once,
+        scheduled=plan.scheduled,
+        scheduled_once=plan.scheduled_once,
+    )
+
+
+def test_a_prelude_releases_what_it_paid_for_and_nothing_of_what_chains_did():
+    """Hazard H19: the same kind may be released before the chains, with other noise or of other units."""
+    rows, full = rows_of([5.0, -3.0, 2.0]), GradientSum(np.zeros(2), 1.0)
+    noisy = StepPlan("s", "", 1, (GaussianReleases("gradient", 1, 1e6),), (GaussianReleases("gradient", 1, 2.0),))
+    curators = opened_by(noisy, rows)
+    with pytest.raises(dp.BudgetExceeded):
+        curators.open_once().release(full, 2.0)
+    assert curators.open((0,)).release(full, 2.0).noise_std == 2.0
+    sampled = StepPlan("s", "", 1, (PoissonGaussianReleases("gradient", 1, 0.5, 0.01),), ())
+    before = opened_by(sampled, rows).open_once()
+    with pytest.raises(dp.BudgetExceeded):
+        before.release(full, 0.5)
+    assert before.release(GradientSum(np.zeros(2), 1.0, batches=PoissonBatches(0.01)), 0.5).noise_std == 0.5
