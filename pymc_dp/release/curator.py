@@ -8,6 +8,7 @@ each query asks and how far the answer can move stands in `pymc_dp.release.queri
 
 import math
 from collections.abc import Mapping, Sequence
+from typing import Any, NoReturn
 
 import numpy as np
 
@@ -145,6 +146,10 @@ class MeteredCurator:
             counts, releases = [*counts, self._rows.n_units], [*releases, 1]
         exact: FloatArray = np.array(counts, dtype=np.float64) / releases
         return Release("clip_count", exact, 0.0, ())
+
+    def __reduce_ex__(self, protocol: Any) -> NoReturn:
+        """Refuse copies and pickles: a copy could release a second time what was paid for once."""
+        raise TypeError("The curator of a chain cannot be copied or pickled: what it may release was paid for once.")
 
     def __repr__(self) -> str:
         return f"MeteredCurator({self._meter!r})"

@@ -120,6 +120,11 @@ def plain_vector(theta: FloatArray) -> FloatArray:
     return np.asarray(theta, dtype=np.float64).copy()
 
 
+def plain_name(name: str) -> str:
+    """Return a copy as a plain string, which compares and hashes as its letters do."""
+    return str.__str__(name)
+
+
 def plain_point(point: ExpansionPoint) -> ExpansionPoint:
     """Return a copy of plain numbers, each of them asked for once."""
     return ExpansionPoint(

@@ -1,6 +1,8 @@
 """What samplers can hand to the curator, and keep of it: nothing of it changes what was paid for, or how far sums move."""
 
+import copy
 import functools
+import pickle
 
 import numpy as np
 import pymc as pm
@@ -13,6 +15,7 @@ from pymc_dp.accounting import (
     GaussianReleases,
     PoissonGaussianReleases,
     WithoutReplacementGaussianReleases,
+    check_relation,
 )
 from pymc_dp.budget import ReleaseRequest, StepPlan
 from pymc_dp.release import Curators, ExpansionPoint, MeteredCurator
@@ -154,3 +157,82 @@ def test_a_prelude_releases_what_it_paid_for_and_nothing_of_what_chains_did():
     with pytest.raises(dp.BudgetExceeded):
         before.release(full, 0.5)
     assert before.release(GradientSum(np.zeros(2), 1.0, batches=PoissonBatches(0.01)), 0.5).noise_std == 0.5
+
+
+@pytest.mark.parametrize("tempering", [-1.25000001, 0.0, np.nan, np.inf])
+def test_a_power_that_is_not_positive_is_refused(tempering):
+    """Hazard H20: the formula of the penalised ratio is that of a positive scale; it vanishes at a negative one."""
+    curator = opened(rows_of([10.0, *[-10.0] * 29]), scheduled=[FIXED.releases("log_ratio", 1, 1.0)], log_ratio=1)
+    with pytest.raises(dp.PrivacyError, match="positive power"):
+        query = VariancePenalisedLogRatio(np.zeros(2), np.ones(2), 1.0, FIXED, tempering)
+        curator.release(query, 1.0)
+
+
+@pytest.mark.parametrize("shape", [(2, 5), (1, 2), (2, 1), (3, 2), (2,), (4,)])
+def test_directions_of_another_shape_are_refused(shape):
+    """Hazard H36: compiled loops do not check bounds; what they would read beyond may be other rows."""
+    curator = opened(rows_of([5.0, -3.0, 2.0]), score=1)
+    with pytest.raises(dp.InvalidArgument, match="as many directions"):
+        curator.release(WeightedScore(ExpansionPoint(np.zeros(2), np.ones(shape), 1.0)), 3.0)
+    with pytest.raises(dp.InvalidArgument, match="as many directions"):
+        rows_of([5.0, -3.0, 2.0]).expansion(ExpansionPoint(np.zeros(3), np.eye(2), 1.0))
+
+
+class EqualToAll(type(GradientSum)):
+    def __eq__(self, other):
+        return True
+
+    __hash__ = type.__hash__
+
+
+class EqualToAllEvents(type(GaussianReleases)):
+    def __eq__(self, other):
+        return True
+
+    __hash__ = type.__hash__
+
+
+def test_a_class_that_says_it_is_another_is_refused():
+    """Hazard H40: classes are the same or not; equality is what a metaclass says."""
+
+    class OwnQuery(GradientSum, metaclass=EqualToAll):
+        pass
+
+    class OwnEvent(GaussianReleases, metaclass=EqualToAllEvents):
+        @property
+        def rho(self):
+            return 0.0
+
+    with pytest.raises(dp.PrivacyError, match="answers no OwnQuery"):
+        opened(rows_of([5.0, -3.0, 2.0]), gradient=1).release(OwnQuery(np.zeros(2), 1.0), 3.0)
+    with pytest.raises(dp.InvalidArgument, match="no description of releases"):
+        check_relation([OwnEvent("gradient", 1, 1.0)], "substitute")
+
+
+class Disguised(str):
+    """Equal to whatever it is compared with, and found in every dictionary."""
+
+    def __str__(self):
+        return self
+
+    def __eq__(self, other):
+        return True
+
+    def __hash__(self):
+        return hash("score")
+
+
+def test_names_are_compared_by_their_letters():
+    """Hazard H40: a name that hashes and compares as it likes takes releases off other allowances, or off none."""
+    query = WeightedScore(ExpansionPoint(np.zeros(2), np.eye(2), 1.0), kind=Disguised("other"))
+    with pytest.raises(dp.BudgetExceeded, match="'other'"):
+        opened(rows_of([5.0, -3.0, 2.0]), score=1).release(query, 3.0)
+    assert type(GaussianReleases(Disguised("other"), 1, 1.0).kind) is str
+
+
+def test_a_curator_is_not_copied():
+    """Hazard H19: every copy would count for itself."""
+    curator = opened(rows_of([5.0, -3.0, 2.0]), gradient=1)
+    for copied in (copy.copy, copy.deepcopy, pickle.dumps):
+        with pytest.raises(TypeError, match="paid for once"):
+            copied(curator)
