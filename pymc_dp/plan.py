@@ -227,6 +227,9 @@ class Plan:
     unit: str = ""
 
     def __post_init__(self) -> None:
+        _validate.choice("account", self.account, ("rho", "reserved"))
+        _validate.not_negative("epsilon", self.epsilon)
+        _validate.open_unit_interval("delta", self.delta)
         if any(step.chains != self.chains for step in self.steps):
             raise InvalidArgument(f"A step's plan is for another number of chains than the run's {self.chains}.")
 
@@ -312,9 +315,6 @@ class Plan:
         try:
             plan = cls(**{**record, "steps": tuple(_step_of_record(step) for step in record["steps"])})
             _validate.choice("relation", plan.relation, RELATIONS)
-            _validate.choice("account", plan.account, ("rho", "reserved"))
-            _validate.not_negative("epsilon", plan.epsilon)
-            _validate.open_unit_interval("delta", plan.delta)
             if not isinstance(plan.unit, str):
                 raise TypeError
             return plan

@@ -214,6 +214,7 @@ class DPStep(Sampler, BlockedStep):
             act()
         finally:
             self._chain = None
+            chain.end()
             self.released_once = chain.recorded()
 
     def withdraw(self) -> None:

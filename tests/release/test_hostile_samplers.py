@@ -17,7 +17,7 @@ from pymc_dp.accounting import (
     WithoutReplacementGaussianReleases,
     check_relation,
 )
-from pymc_dp.budget import ReleaseRequest, StepPlan
+from pymc_dp.budget import Plan, ReleaseRequest, StepPlan
 from pymc_dp.release import Curators, ExpansionPoint, MeteredCurator
 from pymc_dp.release.batches import BatchesWithoutReplacement, PoissonBatches
 from pymc_dp.release.queries import (
@@ -236,3 +236,36 @@ def test_a_curator_is_not_copied():
     for copied in (copy.copy, copy.deepcopy, pickle.dumps):
         with pytest.raises(TypeError, match="paid for once"):
             copied(curator)
+
+
+@pytest.mark.parametrize("wrong", [{"account": "none"}, {"epsilon": np.nan}, {"delta": np.nan}, {"epsilon": -1.0}])
+def test_a_plan_of_no_account_or_no_figure_is_none(wrong):
+    """Hazard H19: a sum over the plans of each account has to see every plan, and compare with figures."""
+    step = StepPlan("s", "", 1, (), (GaussianReleases("gradient", 1000, 1.0),))
+    figures = {"epsilon": 100.0, "delta": 1e-7, "account": "reserved"} | wrong
+    with pytest.raises(dp.InvalidArgument):
+        Plan(1, 0, 1, "substitute", (step,), **figures)
+
+
+def test_what_a_prelude_leaves_over_ends_with_it():
+    """Hazard H19: a step travels to every worker, and with it whatever its prelude kept."""
+
+    class Keeps(DPCrankNicolson):
+        def prelude_requests(self):
+            return [ReleaseRequest("gradient", 1, 0.5, 2, once=True)]
+
+        def sampler_requests(self, tune, draws):
+            return [ReleaseRequest("log_ratio", tune + draws, 0.5, 1)]
+
+        def prelude(self):
+            self.kept = self.chain
+
+        def transition(self, theta):
+            self.kept.gradient(theta, 1.0)
+
+    with rows_model([5.0, -3.0, 2.0]):
+        step = Keeps(budget=dp.PrivacyBudget(1.0, 1e-6), clip_log_ratio=1.0, beta=0.5)
+        with pytest.raises(dp.RunInterrupted, match="NoPlan|ended"):
+            dp.sample(step=step, draws=2, chains=1, cores=1, progressbar=False)
+    with pytest.raises(dp.NoPlan, match="has ended"):
+        step.kept.gradient(np.zeros(2), 1.0)
