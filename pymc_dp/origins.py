@@ -12,6 +12,7 @@ from weakref import ReferenceType, WeakKeyDictionary, ref
 
 import numpy as np
 import pymc as pm
+from pytensor.graph.traversal import ancestors
 
 #: By model and name of the variable. Data that are set anew replace what was there.
 _given: WeakKeyDictionary[pm.Model, dict[str, list[ReferenceType[np.ndarray]]]] = WeakKeyDictionary()
@@ -24,6 +25,23 @@ def arrays_given_to(model: pm.Model) -> Iterator[np.ndarray]:
             array = reference()
             if array is not None:
                 yield array
+
+
+def shares_tables(model: pm.Model, other: pm.Model) -> bool:
+    """Return whether two models were given, or hold, parts of the same array: identity is asked for, never values."""
+    if model is other:
+        return True
+    tables = [[*_tables_of(each), *arrays_given_to(each)] for each in (model, other)]
+    return any(same_memory(one, another) for one in tables[0] for another in tables[1])
+
+
+def _tables_of(model: pm.Model) -> list[np.ndarray]:
+    inputs = ancestors([*model.basic_RVs, *model.rvs_to_values.values(), *model.potentials])
+    leaves = [*model.data_vars, *(leaf for leaf in inputs if leaf.owner is None)]
+    arrays = [
+        leaf.get_value(borrow=True) if hasattr(leaf, "get_value") else getattr(leaf, "data", None) for leaf in leaves
+    ]
+    return [array for array in arrays if isinstance(array, np.ndarray) and array.size > 1]
 
 
 def same_memory(one: np.ndarray, other: np.ndarray) -> bool:

@@ -40,7 +40,8 @@ from pymc_dp.release import Curators, InsecureNoise, MeteredCurator, NoiseSource
 from pymc_dp.release.interface import ReleasesOfIteration
 from pymc_dp.rows import Simulation, SyntheticTable, UnitLikelihood, number_of_units
 from pymc_dp.starts import initial_values, starting_points
-from pymc_dp.steps.base import Authorisation, DPStep, SyntheticTables
+from pymc_dp.steps.access import Authorisation, SyntheticTables
+from pymc_dp.steps.base import DPStep
 from pymc_dp.steps.group import StepGroup
 
 _log = logging.getLogger(__name__)

@@ -13,7 +13,7 @@ import xarray as xr
 
 import pymc_dp as dp
 from pymc_dp import _pymc_hook, origins
-from pymc_dp.steps.synthetic import shares_tables
+from pymc_dp.origins import shares_tables
 
 N = 80
 
@@ -23,7 +23,7 @@ def table():
     return {"x": generator.normal(size=N), "y": generator.normal(size=N)}
 
 
-def zeros():
+def synthetic():
     return np.zeros(N)
 
 
@@ -31,7 +31,7 @@ def zeros():
 
 
 def data_variable(of):
-    pm.Normal("y", pm.Normal("mu") * pm.Data("x", of["x"]), 1.0, observed=zeros())
+    pm.Normal("y", pm.Normal("mu") * pm.Data("x", of["x"]), 1.0, observed=synthetic())
 
 
 def observed(of):
@@ -47,29 +47,29 @@ def observed_data_variable(of):
 
 
 def constant(of):
-    pm.Normal("y", pm.Normal("mu") * pt.as_tensor(of["x"]), 1.0, observed=zeros())
+    pm.Normal("y", pm.Normal("mu") * pt.as_tensor(of["x"]), 1.0, observed=synthetic())
 
 
 def plain_array(of):
-    pm.Normal("y", pm.Normal("mu") * of["x"], 1.0, observed=zeros())
+    pm.Normal("y", pm.Normal("mu") * of["x"], 1.0, observed=synthetic())
 
 
 def shared(of):
-    pm.Normal("y", pm.Normal("mu") * pytensor.shared(of["x"], borrow=True), 1.0, observed=zeros())
+    pm.Normal("y", pm.Normal("mu") * pytensor.shared(of["x"], borrow=True), 1.0, observed=synthetic())
 
 
 def closure(of):
     def logp(value, mu):
         return pm.logp(pm.Normal.dist(mu * of["x"], 1.0), value)
 
-    pm.CustomDist("y", pm.Normal("mu"), logp=logp, observed=zeros())
+    pm.CustomDist("y", pm.Normal("mu"), logp=logp, observed=synthetic())
 
 
 def closure_dist(of):
     def dist(mu, size):
         return pm.Normal.dist(mu * of["x"], 1.0, size=size)
 
-    pm.CustomDist("y", pm.Normal("mu"), dist=dist, observed=zeros())
+    pm.CustomDist("y", pm.Normal("mu"), dist=dist, observed=synthetic())
 
 
 def statistic_in_a_closure(of):
@@ -78,7 +78,7 @@ def statistic_in_a_closure(of):
         "y",
         pm.Normal("mu"),
         logp=lambda value, mu: pm.logp(pm.Normal.dist(mu + x.mean(), 1.0), value),
-        observed=zeros(),
+        observed=synthetic(),
     )
 
 
@@ -86,17 +86,17 @@ def default_of_a_function(of):
     def logp(value, mu, x=of["x"]):
         return pm.logp(pm.Normal.dist(mu * x, 1.0), value)
 
-    pm.CustomDist("y", pm.Normal("mu"), logp=logp, observed=zeros())
+    pm.CustomDist("y", pm.Normal("mu"), logp=logp, observed=synthetic())
 
 
 def set_later(of):
-    x = pm.Data("x", zeros())
-    pm.Normal("y", pm.Normal("mu") * x, 1.0, observed=zeros())
+    x = pm.Data("x", synthetic())
+    pm.Normal("y", pm.Normal("mu") * x, 1.0, observed=synthetic())
     pm.set_data({"x": of["x"]})
 
 
 def series(of):
-    pm.Normal("y", pm.Normal("mu") * pm.Data("x", of["frame"]["x"]), 1.0, observed=zeros())
+    pm.Normal("y", pm.Normal("mu") * pm.Data("x", of["frame"]["x"]), 1.0, observed=synthetic())
 
 
 def observed_series(of):
@@ -104,11 +104,11 @@ def observed_series(of):
 
 
 def frame(of):
-    pm.Normal("y", pm.Data("x", of["frame"]) @ pm.Normal("mu", shape=2), 1.0, observed=zeros())
+    pm.Normal("y", pm.Data("x", of["frame"]) @ pm.Normal("mu", shape=2), 1.0, observed=synthetic())
 
 
 def labelled(of):
-    pm.Normal("y", pm.Normal("mu") * pm.Data("x", of["labelled"]), 1.0, observed=zeros())
+    pm.Normal("y", pm.Normal("mu") * pm.Data("x", of["labelled"]), 1.0, observed=synthetic())
 
 
 def in_a_submodel(of):
@@ -122,7 +122,7 @@ def some_rows(of):
 
 
 def listed(of):
-    pm.Normal("y", pm.Normal("mu") * pm.Data("x", of["list"]), 1.0, observed=zeros())
+    pm.Normal("y", pm.Normal("mu") * pm.Data("x", of["list"]), 1.0, observed=synthetic())
 
 
 def observed_list(of):
@@ -130,7 +130,7 @@ def observed_list(of):
 
 
 def shared_copy(of):
-    pm.Normal("y", pm.Normal("mu") * pytensor.shared(of["x"]), 1.0, observed=zeros())
+    pm.Normal("y", pm.Normal("mu") * pytensor.shared(of["x"]), 1.0, observed=synthetic())
 
 
 class Likelihood:
@@ -142,11 +142,11 @@ class Likelihood:
 
 
 def object_with_data(of):
-    pm.CustomDist("y", pm.Normal("mu"), logp=Likelihood(of["x"]), observed=zeros())
+    pm.CustomDist("y", pm.Normal("mu"), logp=Likelihood(of["x"]), observed=synthetic())
 
 
 def statistic(of):
-    pm.Normal("y", pm.Normal("mu", of["x"].mean()), 1.0, observed=zeros())
+    pm.Normal("y", pm.Normal("mu", of["x"].mean()), 1.0, observed=synthetic())
 
 
 SEEN = [
@@ -258,17 +258,17 @@ def test_copies_are_not_seen(spelling, copy):
 
 def test_data_that_were_replaced_are_forgotten():
     of = table()
-    synthetic = written(data_variable, of)
-    assert shares_tables(written(data_variable, of), synthetic)
-    with synthetic:
-        pm.set_data({"x": zeros()})
-    assert not shares_tables(written(data_variable, of), synthetic)
-    with synthetic:
+    other = written(data_variable, of)
+    assert shares_tables(written(data_variable, of), other)
+    with other:
+        pm.set_data({"x": synthetic()})
+    assert not shares_tables(written(data_variable, of), other)
+    with other:
         pm.set_data({"x": of["x"]})
-    assert shares_tables(written(data_variable, of), synthetic)
-    with synthetic:
-        pm.set_data({"x": zeros().tolist()})
-    assert not shares_tables(written(data_variable, of), synthetic)
+    assert shares_tables(written(data_variable, of), other)
+    with other:
+        pm.set_data({"x": synthetic().tolist()})
+    assert not shares_tables(written(data_variable, of), other)
 
 
 def test_a_table_simulated_from_a_generator_is_accepted(budget):

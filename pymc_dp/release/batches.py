@@ -33,7 +33,7 @@ from pymc_dp.accounting import (
     WithoutReplacementGaussianReleases,
 )
 from pymc_dp.exceptions import InvalidArgument, PrivacyError
-from pymc_dp.release.batch_counts import COUNT_WEIGHT
+from pymc_dp.release.clip_counts import COUNT_WEIGHT
 
 IntArray = NDArray[np.int64]
 Words = NDArray[np.uint64]

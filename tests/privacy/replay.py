@@ -162,7 +162,7 @@ def _part_of_decisions(before: Request, after: Request) -> Fraction | str:
     """Return the largest Rényi divergence of the decisions' probabilities, squared, as a part of its bound."""
     if len(before.decisions) != len(after.decisions):
         return "decides more or less often"
-    batch_size = before.given["batches"].batch_size
+    batch_size = before.given["query"].batches.batch_size
     largest = 0.0
     for one, other in zip(before.decisions, after.decisions, strict=True):
         if one == other:
