@@ -15,6 +15,7 @@ from pymc_dp.parameters import FloatArray, ParameterVector
 from pymc_dp.rows import kernels
 from pymc_dp.rows.clipped_sum import ClippedSum
 from pymc_dp.rows.derivatives import RowDerivatives, packed_pairs
+from pymc_dp.rows.graphs import RowFunctions
 
 
 class ExpansionPoint(Protocol):
@@ -90,6 +91,10 @@ class UnitsOfChunk(Protocol):
     """The derivatives of some units. Confidential."""
 
     units: slice
+
+    def log_likelihood(self, theta: FloatArray) -> FloatArray:
+        """Return their log-likelihoods, shape (units,)."""
+        ...
 
     def gradient(self, theta: FloatArray) -> FloatArray:
         """Return their gradients, shape (units, parameters)."""
@@ -219,16 +224,23 @@ class DerivativesOfChunk:
     def __init__(
         self,
         units: slice,
+        functions: RowFunctions,
         derivatives: RowDerivatives,
         parameters: ParameterVector,
         rows: list[np.ndarray],
         starts: np.ndarray | None,
     ) -> None:
         self.units = units
+        self._functions = functions
         self._derivatives = derivatives
         self._parameters = parameters
         self._rows = rows
         self._starts = starts
+
+    def log_likelihood(self, theta: FloatArray) -> FloatArray:
+        """Return the units' log-likelihoods, shape (units,)."""
+        logp = self._functions.log_likelihood(self._functions.at(self._parameters.split(theta)), self._rows)
+        return self._per_unit(logp[:, None])[:, 0]
 
     def gradient(self, theta: FloatArray) -> FloatArray:
         """Return the units' gradients, shape (units, parameters)."""

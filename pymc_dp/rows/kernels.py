@@ -99,6 +99,17 @@ def add_gathered(
 
 
 @njit(nogil=True, fastmath=False, cache=True)
+def add_clipped(block: FloatArray, bound: float, steps_per_one: float, total: IntArray) -> int:
+    """Add the rows of `block`, each clipped to the norm `bound` and truncated, to `total`. Return how many were."""
+    squares = np.zeros(block.shape[0])
+    add_squares(block, squares)
+    factors = np.empty(block.shape[0])
+    n_clipped: int = clip_factors(squares, bound, factors)
+    add_vectors(block, factors, steps_per_one, total)
+    return n_clipped
+
+
+@njit(nogil=True, fastmath=False, cache=True)
 def sum_rows_of_units(rows: FloatArray, starts: IntArray, units: FloatArray) -> None:
     """Write the sum of the rows of every unit into `units`, shape (units, size), in the order of the rows."""
     for u in range(starts.size - 1):

@@ -18,7 +18,7 @@ from pymc_dp.rows import kernels
 from pymc_dp.rows.check import check_factorisation
 from pymc_dp.rows.clipped_sum import ClippedSum
 from pymc_dp.rows.derivatives import RowDerivatives
-from pymc_dp.rows.expansion import DerivativesOfChunk, ExpansionPoint, UnitExpansion
+from pymc_dp.rows.expansion import DerivativesOfChunk, ExpansionPoint, UnitExpansion, UnitsOfChunk
 from pymc_dp.rows.graphs import Point, RowFunctions
 from pymc_dp.rows.split import leaf_value, refuse_missing_values, refuse_tables_of_units, split
 
@@ -351,6 +351,7 @@ class UnitLikelihood:
             kernels.lower_weights(slope, 1.0, np.ones(1))
             kernels.weighted_remainders(slope, slope, curvature, np.ones(1), np.ones(1), np.empty(1))
             kernels.clipping_losses(slope, np.ones(1), 1.0, np.empty(1))
+            kernels.add_clipped(slope[:, None], 1.0, 1.0, np.zeros(1, dtype=np.int64))
 
     @property
     def observed_leaves(self) -> list[tuple[str, int]] | None:
@@ -396,8 +397,56 @@ class UnitLikelihood:
         """
         if self._derivatives is None:
             raise InvalidArgument("Expansions need UnitLikelihood(..., second_order=True).")
-        for chunk in self._cut(_CHUNK_ROWS):
-            yield DerivativesOfChunk(chunk.units, self._derivatives, self.parameters, chunk.rows, chunk.starts)
+        yield from self._derivatives_of(self._cut(_CHUNK_ROWS))
+
+    def _derivatives_of(self, chunks: Iterable[Chunk]) -> Iterator[DerivativesOfChunk]:
+        if self._derivatives is None:
+            raise InvalidArgument("Expansions need UnitLikelihood(..., second_order=True).")
+        for chunk in chunks:
+            yield DerivativesOfChunk(
+                chunk.units, self._functions, self._derivatives, self.parameters, chunk.rows, chunk.starts
+            )
+
+    def sum_over_units(
+        self,
+        contributions: Callable[[UnitsOfChunk], FloatArray],
+        size: int,
+        bound: float,
+        grid: float,
+        *,
+        units: NDArray[np.int64] | None = None,
+    ) -> ClippedSum:
+        """Return the sum over units of any function of a unit's derivatives, each clipped to the norm `bound`.
+
+        Parameters
+        ----------
+        contributions : callable
+            Called with some units at a time (`pymc_dp.rows.expansion.UnitsOfChunk`): returns their contributions,
+            shape (units of the chunk, size). A row has to depend on its own unit alone, to the last bit, and nothing
+            may be raised that depends on the rows. A row that is not finite counts as zero.
+        size : int
+            Entries of a contribution.
+        bound : float
+            Largest Euclidean norm of one unit's contribution.
+        grid : float
+            A power of two; contributions are truncated toward zero to multiples of it.
+        units : ndarray of int64, optional
+            Which units take part, in increasing order; the chunks' slices then count within it. Default: all.
+
+        Raises
+        ------
+        InvalidArgument
+            If `units` names no such units, the contributions have another shape, or the derivatives were not asked
+            for with ``second_order=True``.
+        """
+        total, n_clipped = np.zeros(size, dtype=np.int64), 0
+        for chunk in self._derivatives_of(self._cut(_CHUNK_ROWS) if units is None else self._batch(units)):
+            with np.errstate(all="ignore"):  # whether a unit is finite is nobody's business
+                found = np.ascontiguousarray(contributions(chunk), dtype=np.float64)
+            if found.shape != (chunk.units.stop - chunk.units.start, size):
+                raise InvalidArgument("Contributions must have the shape (units of the chunk, size).")
+            n_clipped += kernels.add_clipped(found, kernels.shrunk(bound, size), 1.0 / grid, total)
+        return ClippedSum(total, grid, bound, n_clipped)
 
     def _unit_log_likelihoods(self, theta: FloatArray) -> FloatArray:
         """Return the log-likelihood of every unit, computed anew only at a point not just visited."""
