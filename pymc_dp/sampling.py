@@ -25,10 +25,10 @@ from pytensor.graph.basic import Variable
 from xarray import DataTree
 
 from pymc_dp import _validate
-from pymc_dp.accounting import Releases
+from pymc_dp.accounting import Relation
 from pymc_dp.arguments import dp_steps, refuse_budget, refuse_other_budget, refuse_stray_budget
 from pymc_dp.bambi_models import refuse_bambi_statistics
-from pymc_dp.budget import Plan, PrivacyBudget
+from pymc_dp.budget import Plan, PrivacyBudget, StepPlan
 from pymc_dp.exceptions import InvalidArgument, RunInterrupted, UnsupportedModel, UnsupportedOption
 from pymc_dp.finished import FinishedDraws, how_it_ended, reason
 from pymc_dp.memory import memory_of_this_machine
@@ -126,7 +126,7 @@ def sample(draws: int | None = None, **options: Any) -> DataTree:
         refuse_other_budget(given_budget, budget)
     refuse_bambi_statistics(model)
     _tell_n_units(group, model)
-    plan = budget.plan(group, draws=draws, tune=tune, chains=chains)  # refuses early, before the slow work
+    plan = budget.plan(group.steps, draws=draws, tune=tune, chains=chains)  # refuses early, before the slow work
     _refuse_bad_options(arguments, model, plan)
 
     rows = UnitLikelihood(model, group.unit, group.unit_index, second_order=any(s.expands for s in group.steps))
@@ -136,16 +136,16 @@ def sample(draws: int | None = None, **options: Any) -> DataTree:
     warn_about_prior_constants(model)  # after rows in priors were refused: what is looked at here is public
     if not draws_given:
         _warn_about_default_draws(plan)
-    refuse_overflow({noise for schedule in plan.noise_schedules.values() for noise in schedule}, rows.n_units)
+    refuse_overflow({each.noise_needed for each in plan.releases if each.adds_noise}, rows.n_units)
     prior = Prior(model)
     initvals = arguments["initvals"] or initial_values(model)
     seed = _given_seed(arguments["random_seed"], group)
     starting_points(model, initvals, seed, chains, prior)
     rows.warm_up()
     synthetic_tables = [_synthetic_tables(one, model, rows) for one in group.steps]
-    for one, tables, suffix in zip(group.steps, synthetic_tables, group.suffixes, strict=True):
+    for one, tables, planned in zip(group.steps, synthetic_tables, plan.steps, strict=True):
         if tables is not None:
-            _dry_run(one, tables, rows.n_units, prior, plan, suffix)
+            _dry_run(one, tables, rows.n_units, prior, planned, budget.relation)
 
     settings_of_run = {
         "model": model,
@@ -192,7 +192,7 @@ def _run_charged(
         facts={**(facts or _facts(plan, group, names, rows)), **end},
         names=names,
         parameters=group.steps[0].parameters.labels,
-        labels=group.labels,
+        moved=[step.labels for step in group.steps],
         keep_releases=group.keep_releases,
         keep_warmup=not arguments["discard_tuned_samples"],
     )
@@ -248,25 +248,30 @@ def _authorised(
     for step in group.steps:
         step.released_once = ReleasesOfIteration(())
     try:
-        for place, (step, suffix) in enumerate(zip(group.steps, group.suffixes, strict=True)):
+        for place, (step, planned) in enumerate(zip(group.steps, plan.steps, strict=True)):
             noise: NoiseSource = SecureNoise()
             if step.insecure_seed is not None:
                 noise = InsecureNoise([step.insecure_seed, place])
-            paid = _of_step(plan.noise_multipliers, suffix)
             make_curator = functools.partial(
                 MeteredCurator,
                 rows,
                 relation=budget.relation,
-                noise_multipliers=paid,
-                scheduled=_renamed(plan.scheduled_per_chain, suffix),
+                noise_multipliers=planned.noise_multipliers,
+                scheduled=planned.scheduled,
                 exact_counts=step.clip_diagnostics == "exact",
             )
-            per_chain, once = _of_step(plan.releases_per_chain, suffix), _of_step(plan.releases_once, suffix)
-            all_curators.append(Curators(make_curator, noise, plan.chains, per_chain, once))
-            n_units = rows.n_units if budget.relation == "substitute" else None
-            schedules = _of_step(plan.noise_schedules, suffix)
+            curators = Curators(make_curator, noise, plan.chains, planned.allowance, planned.allowance_once)
+            all_curators.append(curators)
             step.authorise(
-                Authorisation(all_curators[-1], prior, paid, spent, synthetic_tables[place], n_units, schedules)
+                Authorisation(
+                    curators,
+                    prior,
+                    planned.noise_multipliers,
+                    spent,
+                    synthetic_tables[place],
+                    rows.n_units if budget.relation == "substitute" else None,
+                    planned.noise_schedules,
+                )
             )
         yield
     finally:
@@ -277,7 +282,12 @@ def _authorised(
 
 
 def _dry_run(
-    step: DPStep, tables: SyntheticTable | Simulation, n_units: int, prior: Prior, plan: Plan, suffix: str
+    step: DPStep,
+    tables: SyntheticTable | Simulation,
+    n_units: int,
+    prior: Prior,
+    planned: StepPlan,
+    relation: Relation,
 ) -> None:
     """Let a step do on synthetic rows what it does before the chains start, with noise in the same proportion.
 
@@ -296,9 +306,9 @@ def _dry_run(
             "curvatures, such as DPHMC."
         )
     fewer = stand_in.n_units / n_units
-    multipliers = {kind: fewer * each for kind, each in _of_step(plan.noise_multipliers, suffix).items()}
-    make_curator = functools.partial(MeteredCurator, stand_in, relation=plan.relation, noise_multipliers=multipliers)
-    curators = Curators(make_curator, InsecureNoise([0]), 1, {}, _of_step(plan.releases_once, suffix))
+    multipliers = {kind: fewer * each for kind, each in planned.noise_multipliers.items()}
+    make_curator = functools.partial(MeteredCurator, stand_in, relation=relation, noise_multipliers=multipliers)
+    curators = Curators(make_curator, InsecureNoise([0]), 1, {}, planned.allowance_once)
     try:
         step.dry_run_with(Authorisation(curators, prior, multipliers, 0.0, tables, stand_in.n_units))
     finally:
@@ -312,20 +322,6 @@ def _synthetic_tables(step: DPStep, model: pm.Model, rows: UnitLikelihood) -> Sy
     if step.synthetic is not None:
         return SyntheticTable(step.synthetic, step.parameters.shapes, step.unit, step.unit_index)
     return Simulation(model, rows, _SIMULATED_ROWS)
-
-
-def _of_step(by_kind: Mapping[str, Any], suffix: str) -> dict[str, Any]:
-    """Return what belongs to the step whose kinds of releases end in `suffix`, without it."""
-    return {kind.removesuffix(suffix): value for kind, value in by_kind.items() if kind.endswith(suffix)}
-
-
-def _renamed(events: Sequence[Releases], suffix: str) -> tuple[Releases, ...]:
-    """Return the events of the step whose kinds of releases end in `suffix`, without it."""
-    return tuple(
-        dataclasses.replace(event, kind=event.kind.removesuffix(suffix))
-        for event in events
-        if event.kind.endswith(suffix)
-    )
 
 
 def _tell_n_units(group: StepGroup, model: pm.Model) -> None:

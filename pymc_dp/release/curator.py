@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
-from pymc_dp.accounting import GaussianReleases, Releases
+from pymc_dp.accounting import Releases
 from pymc_dp.exceptions import PrivacyError
 from pymc_dp.release.barker_correction import acceptance, happens, log_ratio_and_variance
 from pymc_dp.release.batches import drawn
@@ -62,11 +62,11 @@ class MeteredCurator:
         # The number of units is public unless one unit more or less is what is to be hidden.
         n_public = rows.n_units if relation == "substitute" else None
         self._terms = Terms(relation, n_public, len(self._tally))
-        on_batches = any(not isinstance(event, GaussianReleases) for event in scheduled)
+        on_batches = any(event.sampling is not None for event in scheduled)
         self._batch_counts = BatchCounts(1 if relation == "substitute" else 2) if on_batches else None
 
     def release(self, query: Query, noise_multiplier: float = 0.0) -> Release:
-        """Answer a query: pay for it, evaluate it, add noise. See `pymc_dp.release.interface.Curator`."""
+        """Answer a query: pay for it, evaluate it, add noise. See `pymc_dp.steps.access.Curator`."""
         query, noise_multiplier = plain(query), float(noise_multiplier)
         query.refuse_if_unsafe(self._terms)
         self._meter.spend(query.kind, noise_multiplier, query.sampled)
@@ -129,7 +129,7 @@ class MeteredCurator:
         return 0, counts[:0]
 
     def tallied(self) -> Release:
-        """Return clip counts that cost nothing. See `pymc_dp.release.interface.Curator`."""
+        """Return clip counts that cost nothing. See `pymc_dp.steps.access.Curator`."""
         if self._batch_counts is not None:
             return self._batch_counts.taken()
         if not self._exact_counts:

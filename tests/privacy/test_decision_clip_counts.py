@@ -193,9 +193,9 @@ def test_a_run_says_whether_its_decisions_clip(proposal_scale, clipped):
         step = dp.DPBarker(budget=budget, batch_size=200, tempering=0.5, proposal_scale=proposal_scale, insecure_seed=0)
         tree = pm.sample(draws=400, chains=2, cores=1, step=step, initvals={"mu": 1.0}, **QUIET)
     found = dp.diagnostics.quality(tree)
-    fraction, noise_std = found.clip_fractions["decision"]
-    assert 0.0 < noise_std < 0.02
-    assert (fraction > 0.3) is clipped
+    released = found.clip_fractions["decision"]
+    assert 0.0 < released.noise_std < 0.02
+    assert (released.fraction > 0.3) is clipped
     assert found.biased is clipped
     assert not found.usable
 
