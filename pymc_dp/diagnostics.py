@@ -399,10 +399,10 @@ def quality_report(tree: DataTree) -> str:
         )
     if found.centre_distance > _GOOD_CENTRE_DISTANCE:
         lines.append(
-            f"THE EXPANSION POINT IS FAR: {found.centre_distance:.1f} posterior sd from the surrogate's mean, root mean "
-            "square. Tests are noisy then, and the Newton iterations may have failed: see whether the last points of "
-            "centre_position in the releases agree. A synthetic table with the ranges of the table, a larger epsilon "
-            "or Shares.centre help."
+            f"THE EXPANSION POINT IS FAR: {found.centre_distance:.1f} posterior sd from the surrogate's mean, root "
+            "mean square. Tests are noisy then, and the Newton iterations may have failed: see whether the last points "
+            "of centre_position in the releases agree. A synthetic table with the ranges of the table, a larger "
+            "epsilon or Shares.centre help."
         )
     if found.diverging > 0.0:
         lines.append(
