@@ -257,10 +257,17 @@ def _authorised(
                 rows,
                 relation=budget.relation,
                 noise_multipliers=planned.noise_multipliers,
-                scheduled=planned.scheduled,
                 exact_counts=step.clip_diagnostics == "exact",
             )
-            curators = Curators(make_curator, noise, plan.chains, planned.allowance, planned.allowance_once)
+            curators = Curators(
+                make_curator,
+                noise,
+                plan.chains,
+                planned.allowance,
+                planned.allowance_once,
+                scheduled=planned.scheduled,
+                scheduled_once=planned.scheduled_once,
+            )
             all_curators.append(curators)
             step.authorise(
                 Authorisation(
