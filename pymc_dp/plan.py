@@ -211,7 +211,7 @@ class Plan:
     private : bool
         False if the run's noise is seeded or exact counts are returned: its result is then not private at all.
     unit : str
-        The unit of privacy in words, once it is known: `pm.sample` finds it. Empty in plans made before.
+        The unit of privacy in words, once it is known: `sample` finds it. Empty in plans made before.
     """
 
     chains: int

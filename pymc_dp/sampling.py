@@ -70,8 +70,8 @@ def sample(draws: int | None = None, **options: Any) -> DataTree:
         update all free variables;
         ``budget`` may be passed, too, if it is the step's own;
         ``tune`` defaults to what the step wants (0 for most: tuning is paid for); ``initvals`` default to draws
-        from the prior, and what you pass is taken as public; ``random_seed`` never determines privacy noise.
-        Options that would let something else than releases leave are refused.
+        from the prior, and values that you pass are treated as public; ``random_seed`` never determines privacy noise.
+        Options that would return anything computed from the data without noise are refused.
 
     Returns
     -------
