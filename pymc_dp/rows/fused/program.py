@@ -1,4 +1,4 @@
-"""Translate the graph of one row into a list of scalar operations, which `pymc_dp.rows.fused` turns into loops.
+"""Translate the graph of one row into a list of scalar operations, which `pymc_dp.rows.fused.loops` turns into loops.
 
 Arrays of the one-row graph are small and of known shape, so that each of their entries becomes an operation of its
 own: solving a triangular system of 10 equations is 55 multiplications and divisions in a fixed order. What depends
