@@ -299,12 +299,12 @@ def _clipped_difference(new: float, old: float, bound: float, steps_per_one: flo
     """
     difference = new - old
     if abs(difference) <= bound:
-        return np.int64(difference * steps_per_one)
+        return int(difference * steps_per_one)
     if difference > 0.0:
-        return np.int64(bound * steps_per_one)
+        return int(bound * steps_per_one)
     if difference < 0.0:
-        return -np.int64(bound * steps_per_one)
-    return np.int64(0)
+        return -int(bound * steps_per_one)
+    return 0
 
 
 @njit(**_OPTIONS)

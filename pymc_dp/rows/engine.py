@@ -63,7 +63,7 @@ class Contributions:
     vector_squares: tuple[FloatArray, ...]
     log_likelihoods: FloatArray
 
-    def dense(self, parts: Sequence[clip.Part], offsets: Sequence[int], size: int) -> FloatArray:
+    def dense(self, parts: Sequence[clip.Part], offsets: Sequence[int | None], size: int) -> FloatArray:
         """Return them written out, shape (size, rows)."""
         columns = np.empty((size, self.slopes.shape[1]))
         clip.write_dense(self.slopes, self.vectors, self.indices, clip.layout(parts, offsets), columns)

@@ -150,8 +150,9 @@ class RowGraphs:
                 n_indices += 1
             elif link is not None:
                 table = _table_of(link, self.rows)
-                self.tables += [] if table in self.tables else [table]
-                kind, length, factor = clip.PRODUCT, var.type.shape[0], self.tables.index(table)
+                if table is not None:
+                    self.tables += [] if table in self.tables else [table]
+                    kind, length, factor = clip.PRODUCT, var.type.shape[0], self.tables.index(table)
             k = 0 if slope is None else size // length
             parts.append(clip.Part(kind, first, k, length, factor))
             first += k

@@ -102,7 +102,9 @@ class UnitLikelihood:
         self._engine = engine_for(graphs, engine)
         check_factorisation(model, row_split, self._engine, self.parameters)
         index = _unit_of_each_row(model, unit_index, row_split.n_rows)
-        self._table = RowTable([leaf.rows() for leaf in row_split.leaves], index)
+        rows = [leaf.rows() for leaf in row_split.leaves]
+        self._table = RowTable(rows) if index is None else RowTable.grouped(rows, index)
+        self.n_rows, self.n_units = self._table.n_rows, self._table.n_units
         #: How many units there are, and how many an index could name: arrays of these lengths are protected, too.
         self.unit_lengths = frozenset() if index is None else _lengths_of_units(index, self.n_units, self.n_rows)
         self.unit_in_words = _unit_in_words(row_split.dim, unit_index)
@@ -110,23 +112,10 @@ class UnitLikelihood:
             refuse_tables_of_units(model, self.unit_lengths)
         observed = {model.rvs_to_values[rv]: rv.name for rv in model.observed_RVs}
         self._leaf_names = [(observed.get(leaf.source), leaf.axis) for leaf in row_split.leaves]
-        self._forget()
-
-    def _forget(self) -> None:
         self._expansions: dict[bytes, UnitExpansion] = {}
         # Log-likelihoods of all units at the points of the last log-ratio and at the last gradient.
         self._pair: dict[bytes, FloatArray] = {}
         self._latest: dict[bytes, FloatArray] = {}
-
-    @property
-    def n_rows(self) -> int:
-        """How many rows there are."""
-        return self._table.n_rows
-
-    @property
-    def n_units(self) -> int:
-        """How many units there are."""
-        return self._table.n_units
 
     @property
     def engine_name(self) -> str:
@@ -334,8 +323,7 @@ class UnitLikelihood:
 
     def _on(self, table: RowTable) -> "UnitLikelihood":
         other = copy.copy(self)
-        other._table = table
-        other._forget()
+        other.__dict__.update(_table=table, n_rows=table.n_rows, n_units=table.n_units, **_nothing_remembered())
         return other
 
     def expansion(self, centre: ExpansionPoint) -> UnitExpansion:
@@ -435,10 +423,14 @@ class UnitLikelihood:
         return slices
 
     def __getstate__(self) -> dict[str, Any]:
-        return {**self.__dict__, "_pair": {}, "_latest": {}, "_expansions": {}}
+        return {**self.__dict__, **_nothing_remembered()}
 
     def __repr__(self) -> str:
         return f"UnitLikelihood(n_parameters={self.n_parameters}; confidential)"
+
+
+def _nothing_remembered() -> dict[str, dict[bytes, Any]]:
+    return {"_pair": {}, "_latest": {}, "_expansions": {}}
 
 
 def _unit_of_each_row(

@@ -65,42 +65,35 @@ class RowTable:
     ----------
     rows : sequence of ndarray
         One array for each input, with the row axis first, C-contiguous. They are kept without copying.
-    unit_of_row : ndarray of int64, shape (rows,), optional
-        Which unit each row belongs to; the rows are then copied in the order of the units. Default: every row is a
-        unit of its own.
+    starts : ndarray of int64, shape (units + 1,), optional
+        Where the rows of each unit begin. Default: every row is a unit of its own.
 
     Attributes
     ----------
     rows : list of ndarray
         Read-only views.
-    starts : ndarray, shape (units + 1,), or None
-        Where the rows of each unit begin; None if every row is a unit of its own.
     n_rows, n_units : int
     """
 
-    def __init__(self, rows: Sequence[np.ndarray], unit_of_row: IntArray | None = None) -> None:
-        starts = None
-        if unit_of_row is not None:
-            order = np.argsort(unit_of_row, kind="stable")
-            rows = [np.ascontiguousarray(values[order]) for values in rows]
-            changes = np.flatnonzero(np.diff(unit_of_row[order])) + 1
-            starts = np.concatenate([[0], changes, [len(order)]]).astype(np.int64)
-        self._hold(rows, starts)
-
-    def _hold(self, rows: Sequence[np.ndarray], starts: IntArray | None) -> None:
+    def __init__(self, rows: Sequence[np.ndarray], starts: IntArray | None = None) -> None:
         self.rows = [_read_only(values) for values in rows]
         self.starts = starts
         self.n_rows = len(self.rows[0])
         self.n_units = self.n_rows if starts is None else starts.size - 1
         self._squares: dict[int, FloatArray] = {}
 
+    @classmethod
+    def grouped(cls, rows: Sequence[np.ndarray], unit_of_row: IntArray) -> "RowTable":
+        """Return a table whose rows are copied in the order of their units, which `unit_of_row` names."""
+        order = np.argsort(unit_of_row, kind="stable")
+        changes = np.flatnonzero(np.diff(unit_of_row[order])) + 1
+        starts = np.concatenate([[0], changes, [len(order)]]).astype(np.int64)
+        return cls([np.ascontiguousarray(values[order]) for values in rows], starts)
+
     def with_rows(self, rows: Sequence[np.ndarray], starts: IntArray | None) -> "RowTable":
         """Return a table of other rows of the same types, in the order of their units."""
-        other = RowTable.__new__(RowTable)
-        other._hold(
-            [np.ascontiguousarray(new, dtype=old.dtype) for new, old in zip(rows, self.rows, strict=True)], starts
-        )
-        return other
+        alike = [np.ascontiguousarray(new, dtype=old.dtype) for new, old in zip(rows, self.rows, strict=True)]
+        return RowTable(alike, starts)
 
     def first(self, count: int) -> "RowTable":
         """Return the first units, at most `count`."""
@@ -166,10 +159,7 @@ class RowTable:
             first = last
 
     def __getstate__(self) -> dict[str, Any]:
-        return {"rows": self.rows, "starts": self.starts}
-
-    def __setstate__(self, state: dict[str, Any]) -> None:
-        self._hold(state["rows"], state["starts"])
+        return {**self.__dict__, "_squares": {}}
 
     def __repr__(self) -> str:
         return "RowTable(confidential)"
