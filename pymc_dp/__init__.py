@@ -2,13 +2,14 @@
 
 from importlib.metadata import version
 
+from pymc_dp import _pymc_hook as _pymc_hook  # makes pm.sample run DP steps; nothing else needs it
 from pymc_dp import accounting, diagnostics
-from pymc_dp import sampling as _sampling
 from pymc_dp.budget import Plan, PrivacyBudget
 from pymc_dp.exceptions import (
     BudgetExceeded,
     BudgetFileError,
     InvalidArgument,
+    NoDpAccountingEvent,
     NoPlan,
     PrivacyError,
     RunInterrupted,
@@ -43,6 +44,7 @@ __all__ = [
     "DPPenalty",
     "DPSurrogateHMC",
     "InvalidArgument",
+    "NoDpAccountingEvent",
     "NoPlan",
     "Plan",
     "PrivacyBudget",
@@ -55,5 +57,3 @@ __all__ = [
     "diagnostics",
     "sample",
 ]
-
-_sampling.install()

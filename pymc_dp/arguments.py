@@ -4,7 +4,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any
 
-from pymc.step_methods.compound import BlockedStep, CompoundStep
+from pymc.step_methods.compound import BlockedStep, CompoundStep, flatten_steps
 
 from pymc_dp.budget import PrivacyBudget
 from pymc_dp.exceptions import UnsupportedOption
@@ -12,6 +12,20 @@ from pymc_dp.steps.base import DPStep
 
 #: PyMC has no option of that name, and takes it for one of NUTS, which does not look at it.
 _BUDGET = "budget"
+
+
+def dp_steps(step: Any) -> list[DPStep]:
+    """Return the DP steps in what was passed as ``step=``."""
+    if step is None:
+        return []
+    steps = step if isinstance(step, Sequence) else [step]
+    found: list[DPStep] = []
+    for one in steps:
+        try:
+            found += [leaf for leaf in flatten_steps(one) if isinstance(leaf, DPStep)]
+        except ValueError:  # not a step: pm.sample says so itself
+            continue
+    return found
 
 
 def refuse_budget(function: str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
@@ -25,7 +39,7 @@ def refuse_budget(function: str, args: Sequence[Any], kwargs: Mapping[str, Any])
     if _BUDGET in kwargs or any(_carried([*args, kwargs])):
         raise UnsupportedOption(
             f"{function} was given a privacy budget but no differentially private step: the run would not be private, "
-            "and nothing would be charged. Write pm.sample(step=dp.DPSurrogateHMC(budget=budget)), or another DP step, "
+            "and nothing would be charged. Write dp.sample(step=dp.DPSurrogateHMC(budget=budget)), or another DP step, "
             "inside `with model:`."
         )
 

@@ -1,32 +1,20 @@
 """Privacy budgets: what may be spent, and what has been."""
 
-import math
 import os
 import threading
 from collections.abc import Callable, Sequence
 from typing import Any
 
 from pymc_dp import _validate
-from pymc_dp.accounting import (
-    EPSILON_SLACK,
-    MAX_COORDINATES,
-    RELATIONS,
-    Relation,
-    account,
-    check_relation,
-    gaussian_epsilon,
-    gaussian_rho,
-)
+from pymc_dp.accounting import EPSILON_SLACK, MAX_COORDINATES, RELATIONS, Relation, check_relation
 from pymc_dp.exceptions import BudgetExceeded, InvalidArgument
+from pymc_dp.filters import GaussianFilter, ReservedFilter, split
 from pymc_dp.ledger import Ledger
-from pymc_dp.plan import Plan, PlannableStep, ReleaseRequest
+from pymc_dp.plan import Plan, PlannableStep, ReleaseRequest, StepPlan
 from pymc_dp.planning import Left, plan_run
 from pymc_dp.report import report_on
 
-__all__ = ["RELATIONS", "Plan", "PlannableStep", "PrivacyBudget", "Relation", "ReleaseRequest"]
-
-#: Shares of a budget add up to the whole only up to the rounding of their last bits.
-_ROUNDING = 1e-12
+__all__ = ["RELATIONS", "Plan", "PlannableStep", "PrivacyBudget", "Relation", "ReleaseRequest", "StepPlan"]
 
 
 class PrivacyBudget:
@@ -61,10 +49,10 @@ class PrivacyBudget:
 
     Notes
     -----
-    Gaussian runs add in rho, also when later runs are chosen in the light of earlier results (Dong, Roth and Su
-    2022, Corollary 3.3, for the composition; Koskela, Tobaben and Honkela 2023 for its use as a filter). Reserved
-    runs add in epsilon and in delta. The split between the two is fixed before anything is released: a filter
-    whose limit on one side moved with what the other released would not hold.
+    A budget is two filters. Gaussian runs add in rho, also when later runs are chosen in the light of earlier results
+    (`pymc_dp.filters.GaussianFilter`). Reserved runs add in epsilon and in delta (`pymc_dp.filters.ReservedFilter`).
+    The split between the two is fixed before anything is released: a filter whose limit on one side moved with what
+    the other released would not hold.
 
     Examples
     --------
@@ -97,7 +85,7 @@ class PrivacyBudget:
             if reserved_share > 1.0:
                 raise InvalidArgument(f"reserved_share must be at most 1, but is {reserved_share:g}.")
         self._reserved_share = reserved_share
-        self._rho_of(reserved_share or 0.0)  # refuses what cannot be accounted for
+        self._gaussian(()).limit()  # refuses what cannot be accounted for
         self._spent: list[Plan] = []
         self._ledger: Ledger | None = None
         self._lock = threading.RLock()
@@ -197,31 +185,43 @@ class PrivacyBudget:
     @property
     def rho(self) -> float:
         """The budget for Gaussian runs, as a total cost of Gaussian releases."""
-        return self._rho_of(self._share(self.history, otherwise=0.0))
+        return self._gaussian(self.history).limit()
 
     @property
     def rho_spent(self) -> float:
         """What Gaussian runs have been charged so far."""
-        return _rho_spent(self.history)
+        history = self.history
+        return self._gaussian(history).spent(history)
 
     @property
     def remaining_rho(self) -> float:
         """What is left for Gaussian runs. A remainder of mere rounding counts as nothing."""
-        return self._remaining_rho(self.history)
+        history = self.history
+        return self._gaussian(history).left(history)
 
     @property
     def remaining_reserved(self) -> tuple[float, float]:
         """The epsilon and delta that are left for runs that reserve their own."""
-        return self._remaining_reserved(self.history)
+        history = self.history
+        return self._reserved(history).left(history)
 
     @property
     def epsilon_spent(self) -> float:
         """Epsilon, at this budget's delta, of everything charged so far."""
         history = self.history
-        share = self._share(history, otherwise=0.0)
-        rho = _rho_spent(history)
-        reserved = math.fsum(plan.epsilon for plan in history if plan.account == "reserved")
-        return min(self._epsilon_of(rho, share) + reserved, self._epsilon)
+        gaussian, reserved = self._gaussian(history), self._reserved(history)
+        return min(gaussian.epsilon_of(gaussian.spent(history)) + reserved.spent(history)[0], self._epsilon)
+
+    def _gaussian(self, history: Sequence[Plan]) -> GaussianFilter:
+        """Return the filter of Gaussian runs, which have the whole budget if nobody has decided otherwise."""
+        return self._split(self._share(history, otherwise=0.0))[0]
+
+    def _reserved(self, history: Sequence[Plan]) -> ReservedFilter:
+        """Return the filter of runs that reserve their own, which have the whole if nobody has decided otherwise."""
+        return self._split(self._share(history, otherwise=1.0))[1]
+
+    def _split(self, share: float) -> tuple[GaussianFilter, ReservedFilter]:
+        return split(self._epsilon, self._delta, self._relation, share)
 
     def _share(self, history: Sequence[Plan], otherwise: float) -> float:
         """Return the reserved share, which the first run decides if nobody else has."""
@@ -231,40 +231,20 @@ class PrivacyBudget:
             return otherwise
         return 1.0 if history[0].account == "reserved" else 0.0
 
-    def _delta_of_gaussian_runs(self, share: float) -> float:
-        # With e, d reserved: P <= exp(e) P' + d, where P' differs from Q in Gaussian releases only, and
-        # P' <= exp(e') Q + d'. So the Gaussian runs' d' counts exp(e) times (docs: "Two filters, one budget").
-        return self._delta * (1.0 - share) * math.exp(-self._epsilon * share) * (1.0 - EPSILON_SLACK)
-
-    def _rho_of(self, share: float) -> float:
-        rest = self._epsilon * (1.0 - share) - EPSILON_SLACK
-        return gaussian_rho(rest, self._delta_of_gaussian_runs(share)) if share < 1.0 and rest > 0.0 else 0.0
-
-    def _remaining_rho(self, history: Sequence[Plan]) -> float:
-        rho = self._rho_of(self._share(history, otherwise=0.0))
-        left = rho - _rho_spent(history)
-        return left if left > _ROUNDING * rho else 0.0
-
-    def _remaining_reserved(self, history: Sequence[Plan]) -> tuple[float, float]:
-        share = self._share(history, otherwise=1.0)
-        reserved = [plan for plan in history if plan.account == "reserved"]
-        epsilon = share * self._epsilon - math.fsum(plan.epsilon for plan in reserved)
-        delta = share * self._delta - math.fsum(plan.delta for plan in reserved)
-        if epsilon <= 1e-9 * self._epsilon or delta <= 1e-9 * self._delta:
-            return 0.0, 0.0
-        return epsilon, delta
-
     def report(self) -> str:
         """Return a page for a privacy reviewer: what is guaranteed, by what means, and what is not covered."""
         return report_on(self)
 
-    def plan(self, step: PlannableStep, *, draws: int, tune: int = 0, chains: int = 4) -> Plan:
+    def plan(
+        self, step: PlannableStep | Sequence[PlannableStep], *, draws: int, tune: int = 0, chains: int = 4
+    ) -> Plan:
         """Return what a run would release, at what noise, without spending anything.
 
         Parameters
         ----------
-        step : DP step
-            The sampler, with its settings; ``step.budget_share`` says how much of what is left it may use.
+        step : DP step, or sequence of DP steps
+            The sampler, with its settings; ``step.budget_share`` says how much of what is left it may use. Of several
+            steps of one run the shares add up, and are scaled down together where that is more than 1.
         draws, tune : int
             Kept and tuning iterations of each chain. Both are paid for.
         chains : int
@@ -280,8 +260,11 @@ class PrivacyBudget:
         BudgetExceeded
             If nothing is left, or so little that each release would be nothing but noise.
         InvalidArgument
-            If `draws`, `tune` or `chains` is out of range.
+            If `draws`, `tune` or `chains` is out of range, or there is no step.
         """
+        steps = list(step) if isinstance(step, Sequence) else [step]
+        if not steps:
+            raise InvalidArgument("A run needs at least one step.")
         history = self.history
         left = Left(
             budget=f"epsilon {self._epsilon:g} at delta {self._delta:g}",
@@ -289,12 +272,12 @@ class PrivacyBudget:
             n_runs=len(history),
             adds_in_rho=self._share(history, otherwise=0.0) < 1.0,
             sets_aside=self._reserved_share is not None,
-            rho=self._remaining_rho(history),
-            reserved=self._remaining_reserved(history),
+            rho=self._gaussian(history).left(history),
+            reserved=self._reserved(history).left(history),
             delta=self._delta,
-            epsilon_of_rho=lambda rho: self._epsilon_of(rho, 0.0),
+            epsilon_of_rho=self._split(0.0)[0].epsilon_of,  # of the run by itself
         )
-        return plan_run(step, left, draws=draws, tune=tune, chains=chains)
+        return plan_run(steps, left, draws=draws, tune=tune, chains=chains)
 
     def charge(self, plan: Plan) -> None:
         """Spend what a plan costs; it is never refunded. The cost is computed anew from the plan's releases.
@@ -316,15 +299,12 @@ class PrivacyBudget:
             )
         with self._lock:
             if plan.account == "reserved":
-                self._reserved_cost(plan)  # computed once, before another process would have to wait for it
+                self._reserved(()).cost(plan)  # computed once, before another process would have to wait for it
             if self._ledger is not None:
                 self._ledger.append(plan, lambda history: self._check(plan, history))
                 return
             self._check(plan, self._spent)
             self._spent.append(plan)
-
-    def _reserved_cost(self, plan: Plan) -> float:
-        return account(plan.releases, plan.delta * (1.0 - EPSILON_SLACK), self._relation).epsilon + EPSILON_SLACK
 
     def _check(self, plan: Plan, history: Sequence[Plan]) -> None:
         """Raise unless the plan says what it costs and fits what the history leaves."""
@@ -336,36 +316,10 @@ class PrivacyBudget:
         check_relation(plan.releases, self._relation)
         if plan.coordinates + sum(past.coordinates for past in history) > MAX_COORDINATES:
             raise BudgetExceeded(f"All runs together release at most {MAX_COORDINATES:.0e} noisy numbers.")
-        if plan.account == "rho":
-            if not plan.gaussian:
-                raise InvalidArgument("Only Gaussian releases of all rows can be paid for in rho.")
-            rho = self._rho_of(self._share(history, otherwise=0.0))
-            together = math.fsum([_rho_spent(history), plan.rho])
-            if together > rho * (1.0 + _ROUNDING):
-                raise BudgetExceeded(
-                    f"This run costs rho {plan.rho:.4g}, but {self._remaining_rho(history):.4g} is left of "
-                    f"{rho:.4g}. Make a new plan with fewer draws, more noise or a smaller budget_share."
-                )
-            return
-        if self._reserved_cost(plan) > plan.epsilon * (1.0 + 1e-9):
-            raise InvalidArgument("The plan's releases cost more than the epsilon that it reserves.")
-        share = self._share(history, otherwise=1.0)
-        reserved = [*(past for past in history if past.account == "reserved"), plan]
-        if math.fsum(past.epsilon for past in reserved) > share * self._epsilon * (1.0 + _ROUNDING) or math.fsum(
-            past.delta for past in reserved
-        ) > share * self._delta * (1.0 + _ROUNDING):
-            left = self._remaining_reserved(history)
-            raise BudgetExceeded(
-                f"This run reserves epsilon {plan.epsilon:.4g} at delta {plan.delta:.3g}, but {left[0]:.4g} at "
-                f"{left[1]:.3g} is left. Make a new plan with fewer draws, more noise or a smaller budget_share."
-            )
-
-    def _epsilon_of(self, rho: float, share: float) -> float:
-        if rho == 0.0:
-            return 0.0
-        epsilon = gaussian_epsilon(rho, self._delta_of_gaussian_runs(share)) + EPSILON_SLACK
-        within = rho <= self._rho_of(share) * (1.0 + _ROUNDING)
-        return min(epsilon, self._epsilon * (1.0 - share)) if within else epsilon
+        accounting: GaussianFilter | ReservedFilter = (
+            self._gaussian(history) if plan.account == "rho" else self._reserved(history)
+        )
+        accounting.check(plan, history)
 
     def __repr__(self) -> str:
         return (
@@ -383,7 +337,3 @@ class PrivacyBudget:
         if self._ledger is None:
             raise TypeError("A PrivacyBudget cannot be pickled: a copy could be spent a second time. Save it first.")
         return PrivacyBudget.load, (str(self._ledger.path),)
-
-
-def _rho_spent(history: Sequence[Plan]) -> float:
-    return math.fsum(plan.rho for plan in history if plan.account == "rho")

@@ -5,7 +5,7 @@ Everything here is computed from the published tree, so it costs no privacy.
 
 import json
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -15,6 +15,8 @@ from scipy.spatial.distance import cdist
 from xarray import DataTree
 
 from pymc_dp.accounting import gaussian_epsilon
+from pymc_dp.kinds import SCORE, Role, clip_fraction_name, labelled, noise_std_of
+from pymc_dp.plan import noise_in_words
 
 _GOOD_R_HAT = 1.05
 _GOOD_EFFECTIVE_DRAWS = 200
@@ -27,8 +29,6 @@ _HARMLESS_CLIP_BIAS = (0.75, 1.0)
 _BEYOND_NOISE = 2.0
 #: Draws that are narrower or wider by more than this factor than the surrogate, or than noise says for sure.
 _LARGEST_WIDTH_RATIO = 3.0
-#: Kinds of releases whose clipping moves the draws: decide on moves, or drive them where nothing decides.
-_DECIDING, _DRIVING = ("log_ratio", "residual", "decision"), ("gradient",)
 _OWN_GROUPS = {
     *(f"{phase}{group}" for phase in ("", "warmup_") for group in ("posterior", "sample_stats", "unwidened")),
     "partial_posterior",
@@ -49,6 +49,64 @@ _IN_WORDS = {
 
 
 @dataclass(frozen=True)
+class ClipFraction:
+    """What part of the units was clipped in releases of one kind.
+
+    Attributes
+    ----------
+    fraction : float
+        The mean released part.
+    noise_std : float
+        Standard deviation of the noise in it; 0 if it is exact.
+    role : {"decides", "drives", "other"}
+        What such releases do in the run.
+    """
+
+    fraction: float
+    noise_std: float
+    role: Role
+
+    @property
+    def known(self) -> bool:
+        """Whether it was released."""
+        return math.isfinite(self.fraction) and math.isfinite(self.noise_std)
+
+
+@dataclass(frozen=True)
+class _Kind:
+    """One kind of releases of one step; `once` says that they were made before the chains."""
+
+    kind: str
+    label: str
+    role: Role
+    once: bool
+
+    @property
+    def name(self) -> str:
+        return labelled(self.kind, self.label)
+
+
+@dataclass(frozen=True)
+class _Step:
+    """What a published tree says of one step."""
+
+    sampler: str
+    facts: Mapping[str, Any]
+    kinds: tuple[_Kind, ...]
+
+
+def _steps(tree: DataTree) -> list[_Step]:
+    return [
+        _Step(
+            sampler=step["sampler"],
+            facts=step["facts"],
+            kinds=tuple(_Kind(each["kind"], step["label"], each["role"], each["once"]) for each in step["kinds"]),
+        )
+        for step in json.loads(tree["privacy"].attrs["steps"])
+    ]
+
+
+@dataclass(frozen=True)
 class Quality:
     """How good the draws of a private run are.
 
@@ -65,8 +123,8 @@ class Quality:
     test_noise : float
         Median standard deviation of the noise in the log-ratio of the acceptance test. Below about 1 it hardly
         costs acceptance, above 3 hardly anything is accepted.
-    clip_fractions : dict of str to tuple of float
-        Released share of clipped units, and the standard deviation of its noise (0 if it is exact), by kind of release.
+    clip_fractions : dict of str to ClipFraction
+        Released share of clipped units, by published kind of release.
     diverging : float
         Share of trajectories that left the numbers.
     clip_bias, clip_bias_noise_std : float
@@ -96,7 +154,7 @@ class Quality:
     r_hat: float
     effective_draws: float
     test_noise: float
-    clip_fractions: dict[str, tuple[float, float]]
+    clip_fractions: dict[str, ClipFraction]
     diverging: float = 0.0
     tested: bool = True
     clip_bias: float = math.nan
@@ -176,13 +234,18 @@ class Quality:
     def _figures(self) -> dict[str, tuple[float, float, tuple[float, float]]]:
         """Return noisy figures on clipping that matters, by name: value, noise and limits."""
         figures = {
-            f"clipping in {_in_words(kind)}": (fraction, noise_std, _HARMLESS_CLIP_FRACTION)
-            for kind, (fraction, noise_std) in self.clip_fractions.items()
-            if kind.startswith(_DECIDING if self.tested else _DECIDING + _DRIVING)
+            f"clipping in {_in_words(kind)}": (clipped.fraction, clipped.noise_std, _HARMLESS_CLIP_FRACTION)
+            for kind, clipped in self.clip_fractions.items()
+            if _moves_draws(clipped.role, tested=self.tested)
         }
         if math.isfinite(self.clip_bias):
             figures["bias by clip bounds"] = (self.clip_bias, self.clip_bias_noise_std, _HARMLESS_CLIP_BIAS)
         return figures
+
+
+def _moves_draws(role: Role, *, tested: bool) -> bool:
+    """Return whether clipping of such releases moves the draws: of what decides on moves, or drives them untested."""
+    return role == "decides" or (role == "drives" and not tested)
 
 
 def _above(figure: float, noise_std: float, harmless: float) -> bool:
@@ -207,8 +270,9 @@ def quality(tree: DataTree) -> Quality:
     # Of the plain draws on the unconstrained scale every entry has to move.
     sizes = {"theta": chains.sizes["parameter"]} if "unwidened" in tree else json.loads(facts.get("parameters", "{}"))
     r_hat, effective_draws = _convergence(chains)
-    tested = not any(str(name).startswith("acceptance_test") and test == "none" for name, test in facts.items())
-    fractions = _clip_fractions(stats)
+    steps = _steps(tree)
+    tested = not any(step.facts.get("acceptance_test") == "none" for step in steps)
+    fractions = _clip_fractions(stats, steps)
     narrowest, widest = _widths(stats, effective_draws)
     clip_bias = _mean_of(stats, "clip_bias", math.nan)
     return Quality(
@@ -223,9 +287,9 @@ def quality(tree: DataTree) -> Quality:
         clip_bias_noise_std=_mean_of(stats, "clip_bias_noise_std", math.nan),
         centre_distance=_mean_of(stats, "centre_distance", math.nan),
         tested=tested,
-        tempering=min(_temperings(facts), default=1.0),
+        tempering=_tempering(steps),
         stuck=_stuck(chains, sizes),
-        missing=_missing(facts, fractions, clip_bias, tested=tested),
+        missing=_missing(steps, fractions, clip_bias, tested=tested),
         narrowest=narrowest,
         widest=widest,
         doubtful_width=_mean_of(stats, "doubtful_width", math.nan),
@@ -269,7 +333,7 @@ def privacy_report(tree: DataTree) -> str:
     lines += [
         f"Guarantee: epsilon {facts['epsilon']:.4g}, delta {facts['delta']:.3g}, relation {facts['relation']}:",
         f"  {meaning}.",
-        *_on_tempering(min(_temperings(facts), default=1.0)),
+        *_on_tempering(_tempering(_steps(tree))),
         f"Budget: {facts['budget_epsilon_spent']:.4g} of epsilon {facts['budget_epsilon']:.4g} spent, "
         "this run included.",
         f"{'released':<18}{'count':>8}{'noise multiplier':>18}{'share':>8}",
@@ -279,11 +343,9 @@ def privacy_report(tree: DataTree) -> str:
         by_kind.setdefault(entry["kind"], []).append(entry)
     for kind, entries in by_kind.items():
         multipliers = [entry["noise_multiplier"] for entry in entries if "noise_multiplier" in entry]
-        noise = f"{min(multipliers):.4g}" if multipliers else "in the test"
-        noise += f" to {max(multipliers):.4g}" if len(set(multipliers)) > 1 else ""
         share = f"{math.fsum(entry['share'] for entry in entries):.1%}" if "share" in entries[0] else ""
         count = sum(entry["count"] for entry in entries)
-        lines.append(f"{kind:<18}{count:>8d}{noise:>18}{share:>8}".rstrip())
+        lines.append(f"{kind:<18}{count:>8d}{noise_in_words(multipliers):>18}{share:>8}".rstrip())
     bounds = ", ".join(f"{kind} {bound:g}" for kind, bound in json.loads(facts["clip_bounds"]).items())
     lines += [f"Clip bounds: {bounds}.", f"Noise: {facts['noise']}.", f"Accounting: {facts['accountant']}."]
     omitted = json.loads(facts["omitted_because_computed_from_rows"])
@@ -326,9 +388,9 @@ def quality_report(tree: DataTree) -> str:
         lines.append("the step size and the drawing of batches bias the draws; compare with a run of smaller steps")
     elif math.isfinite(found.test_noise):
         lines.append(f"noise of the acceptance test: {found.test_noise:.2f} (median; up to about 1 is good)")
-    for kind, (fraction, noise_std) in found.clip_fractions.items():
-        how = f" ± {noise_std:.2%} (released)" if noise_std > 0.0 else " (exact, not private)"
-        lines.append(f"clipped units in {_in_words(kind)}: {fraction:.2%}{how}")
+    for kind, clipped in found.clip_fractions.items():
+        how = f" ± {clipped.noise_std:.2%} (released)" if clipped.noise_std > 0.0 else " (exact, not private)"
+        lines.append(f"clipped units in {_in_words(kind)}: {clipped.fraction:.2%}{how}")
     if math.isfinite(found.clip_bias):
         lines.append(
             f"clip bounds may have moved the means by about {max(0.0, found.clip_bias):.2f} ± "
@@ -383,9 +445,9 @@ def _against_clipping(tree: DataTree) -> str:
         "dp_surrogate_hmc": "DPSurrogateHMC reads its bounds off the synthetic table: pass one with covariates and "
         "responses as large as the table's, or a larger kept or safety",
     }
-    samplers = str(tree["privacy"].attrs["sampler"]).split(" + ")
+    samplers = {step.sampler for step in _steps(tree)}
     said = [advice[name] for name in advice if name in samplers]
-    if set(samplers) - set(advice):
+    if samplers - set(advice):
         said.append("raise the clip bound (clip_gradient, clip_log_ratio)")
     return f"What does: {'; '.join(said)}; or bound the data by public limits."
 
@@ -403,7 +465,7 @@ def _what_would_help(tree: DataTree, found: Quality) -> list[str]:
             return ["Nothing was accepted: spend more on the centre (Shares.centre), or use fewer draws."]
         return ["Nothing was accepted: use smaller moves (step_size, mass_matrix) and fewer draws first."]
     facts = tree["privacy"].attrs
-    gaussian = all(entry["event"] == "GaussianReleases" for entry in json.loads(facts["releases"]))
+    gaussian = all("rho" in entry for entry in json.loads(facts["releases"]))
     if not math.isfinite(found.test_noise) or not gaussian:
         if found.effective_draws >= _GOOD_EFFECTIVE_DRAWS:
             return []
@@ -424,48 +486,44 @@ def _what_would_help(tree: DataTree, found: Quality) -> list[str]:
     ]
 
 
-def _temperings(facts: Mapping[Any, Any]) -> list[float]:
-    """Return the power of the likelihood that each step draws with, of those that say."""
-    return [float(value) for name, value in facts.items() if str(name) == "tempering" or _is_of_step(name, "tempering")]
-
-
-def _is_of_step(name: Any, what: str) -> bool:
-    return str(name).startswith(f"{what}_") and str(name).removeprefix(f"{what}_").isdigit()
+def _tempering(steps: Sequence[_Step]) -> float:
+    """Return the least power of the likelihood that a step draws with."""
+    return min((float(step.facts.get("tempering", 1.0)) for step in steps), default=1.0)
 
 
 def _missing(
-    facts: Mapping[Any, Any], fractions: Mapping[str, tuple[float, float]], clip_bias: float, *, tested: bool
+    steps: Sequence[_Step], fractions: Mapping[str, ClipFraction], clip_bias: float, *, tested: bool
 ) -> tuple[str, ...]:
     """Return diagnostics that were switched off or could not be released."""
-    kinds = list(dict.fromkeys(entry["kind"] for entry in json.loads(facts["releases"])))
-    matters = [kind for kind in kinds if kind.startswith(_DECIDING if tested else _DECIDING + _DRIVING)]
+    kinds = [kind for step in steps for kind in step.kinds]
+    known = {name for name, clipped in fractions.items() if clipped.known}
     missing = [
-        f"how many units are clipped in {_in_words(kind)}"
-        for kind in matters
-        if not all(map(math.isfinite, fractions.get(kind, (math.nan,))))
+        f"how many units are clipped in {_in_words(kind.name)}"
+        for kind in kinds
+        if _moves_draws(kind.role, tested=tested) and kind.name not in known
     ]
-    if "score" in kinds and not math.isfinite(clip_bias):
+    if any(kind.kind == SCORE.name for kind in kinds) and not math.isfinite(clip_bias):
         missing.append("how far clip bounds may have moved the mean")
     return tuple(missing)
 
 
-def _clip_fractions(stats: Any) -> dict[str, tuple[float, float]]:
+def _clip_fractions(stats: Any, steps: Sequence[_Step]) -> dict[str, ClipFraction]:
     """Return mean released clip fractions with the standard deviation of that mean's noise."""
     found = {}
-    prefix, suffix = "clip_fraction_", "_noise_std"
-    for name in map(str, stats.data_vars):
-        if not name.startswith(prefix) or name.endswith(suffix):
+    for kind in (kind for step in steps for kind in step.kinds if not kind.once):
+        name = clip_fraction_name(kind.kind, kind.label)
+        if name not in stats:
             continue
-        values, noise = (np.ravel(stats[each].values) for each in (name, name + suffix))
+        values, noise = (np.ravel(stats[each].values) for each in (name, noise_std_of(name)))
         counted = np.isfinite(values)
         if not counted.any():
-            found[name.removeprefix(prefix)] = (math.nan, math.nan)
+            found[kind.name] = ClipFraction(math.nan, math.nan, kind.role)
             continue
         # Equal values are those of one count, or are taken for one, which makes the noise of the mean no smaller.
         _, first, draws = np.unique(values[counted], return_index=True, return_counts=True)
         weights = draws / counted.sum()
         noise_std = float(np.sqrt(np.sum((weights * noise[counted][first]) ** 2)))
-        found[name.removeprefix(prefix)] = (float(values[counted].mean()), noise_std)
+        found[kind.name] = ClipFraction(float(values[counted].mean()), noise_std, kind.role)
     return found
 
 

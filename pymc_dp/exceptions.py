@@ -23,6 +23,10 @@ class InvalidArgument(PrivacyError, ValueError):
     """An argument is missing, of the wrong type or out of range."""
 
 
+class NoDpAccountingEvent(PrivacyError):
+    """Releases cannot be handed to ``dp_accounting``: it has no such event, or is not installed."""
+
+
 class NoPlan(PrivacyError):
     """A step was asked to run without a plan that has been charged to a budget."""
 

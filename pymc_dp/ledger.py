@@ -25,7 +25,7 @@ from pymc_dp.exceptions import BudgetFileError, InvalidArgument
 from pymc_dp.plan import Plan
 
 _APPLICATION_ID = 0x70644250
-FORMAT_VERSION = 1
+FORMAT_VERSION = 2
 #: How long to wait for another process that is charging.
 _SECONDS_TO_WAIT = 120.0
 #: Under this name a digest is kept beside what it is a digest of.
@@ -172,22 +172,22 @@ class Ledger:
                 text = _signed(plan.to_record(), digest)
                 connection.execute("INSERT INTO spent VALUES (?, ?)", (len(history) + 1, text))
                 connection.execute("COMMIT")
-                self._seen = (len(history) + 1, None if digest is None else _parsed(text)[_DIGEST])
+                self._seen = (len(history) + 1, _parsed(text)[_DIGEST])
             except BaseException:
                 if connection.in_transaction:
                     connection.execute("ROLLBACK")
                 raise
 
-    def _read_facts(self, connection: sqlite3.Connection) -> tuple[dict[str, Any], str | None]:
-        """Return the facts and their digest; files of earlier versions have none."""
+    def _read_facts(self, connection: sqlite3.Connection) -> tuple[dict[str, Any], str]:
+        """Return the facts and their digest."""
         rows = connection.execute("SELECT name, value FROM facts").fetchall()
         facts = {name: _parsed(value) for name, value in rows}
-        digest = facts.pop(_DIGEST, None)
-        if digest is not None and digest != _digest_of("", facts):
+        stored, digest = facts.pop(_DIGEST, None), _digest_of("", facts)
+        if stored != digest:
             raise InvalidArgument(f"{self.path} is damaged: its facts do not agree with their digest.")
         return facts, digest
 
-    def _read(self, connection: sqlite3.Connection) -> tuple[list[Plan], str | None]:
+    def _read(self, connection: sqlite3.Connection) -> tuple[list[Plan], str]:
         """Return all spends and the last digest."""
         _, digest = self._read_facts(connection)
         rows = connection.execute("SELECT number, plan FROM spent ORDER BY number").fetchall()
@@ -196,11 +196,10 @@ class Ledger:
         history, digests = [], [digest]
         for _, text in rows:
             record = _parsed(text)
-            if digest is not None:
-                stored = record.pop(_DIGEST, None) if isinstance(record, dict) else None
-                digest = _digest_of(digest, record)
-                if stored != digest:
-                    raise InvalidArgument(f"{self.path} is damaged: a spend does not agree with its digest.")
+            stored = record.pop(_DIGEST, None) if isinstance(record, dict) else None
+            digest = _digest_of(digest, record)
+            if stored != digest:
+                raise InvalidArgument(f"{self.path} is damaged: a spend does not agree with its digest.")
             history.append(Plan.from_record(record))
             digests.append(digest)
         count, seen = self._seen
@@ -233,9 +232,9 @@ def _digest_of(before: str, record: Any) -> str:
     return hashlib.sha256((before + json.dumps(record, sort_keys=True)).encode()).hexdigest()
 
 
-def _signed(record: Mapping[str, Any], before: str | None) -> str:
-    """Return a record as text, with its digest if the file has digests."""
-    return json.dumps(record if before is None else {**record, _DIGEST: _digest_of(before, record)})
+def _signed(record: Mapping[str, Any], before: str) -> str:
+    """Return a record as text, with its digest."""
+    return json.dumps({**record, _DIGEST: _digest_of(before, record)})
 
 
 def _resolved(path: Any) -> Path:

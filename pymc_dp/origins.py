@@ -1,11 +1,10 @@
 """Which of the user's arrays a model was given, so that two models on the same arrays are recognised.
 
 PyMC copies what is passed to `pm.Data` and as ``observed=``. Here the arrays are noted before the copy is made, as weak
-references: nothing is kept alive, and no value is ever looked at.
+references: nothing is kept alive, and no value is ever looked at. `pymc_dp._pymc_hook` calls `note`.
 """
 
-import functools
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from inspect import getclosurevars
 from types import FunctionType
 from typing import Any
@@ -13,11 +12,8 @@ from weakref import ReferenceType, WeakKeyDictionary, ref
 
 import numpy as np
 import pymc as pm
-from pymc.distributions.distribution import Distribution
+from pytensor.graph.traversal import ancestors
 
-from pymc_dp.hooks import Hooks
-
-_hooks = Hooks()
 #: By model and name of the variable. Data that are set anew replace what was there.
 _given: WeakKeyDictionary[pm.Model, dict[str, list[ReferenceType[np.ndarray]]]] = WeakKeyDictionary()
 
@@ -29,6 +25,23 @@ def arrays_given_to(model: pm.Model) -> Iterator[np.ndarray]:
             array = reference()
             if array is not None:
                 yield array
+
+
+def shares_tables(model: pm.Model, other: pm.Model) -> bool:
+    """Return whether two models were given, or hold, parts of the same array: identity is asked for, never values."""
+    if model is other:
+        return True
+    tables = [[*_tables_of(each), *arrays_given_to(each)] for each in (model, other)]
+    return any(same_memory(one, another) for one in tables[0] for another in tables[1])
+
+
+def _tables_of(model: pm.Model) -> list[np.ndarray]:
+    inputs = ancestors([*model.basic_RVs, *model.rvs_to_values.values(), *model.potentials])
+    leaves = [*model.data_vars, *(leaf for leaf in inputs if leaf.owner is None)]
+    arrays = [
+        leaf.get_value(borrow=True) if hasattr(leaf, "get_value") else getattr(leaf, "data", None) for leaf in leaves
+    ]
+    return [array for array in arrays if isinstance(array, np.ndarray) and array.size > 1]
 
 
 def same_memory(one: np.ndarray, other: np.ndarray) -> bool:
@@ -43,7 +56,7 @@ def owner_of(array: np.ndarray) -> np.ndarray:
     return array
 
 
-def _note(model: pm.Model, name: str, values: Iterable[Any]) -> None:
+def note(model: pm.Model, name: str, values: Iterable[Any]) -> None:
     """Note which arrays the variable `name` of a model was given."""
     arrays = [array for array in map(_array_behind, values) if array is not None]
     _given.setdefault(model.root, {})[model.name_for(name)] = [ref(owner_of(array)) for array in arrays]
@@ -58,7 +71,7 @@ def _array_behind(value: Any) -> np.ndarray | None:
     return held if isinstance(held, np.ndarray) else None
 
 
-def _held_by(function: Any) -> Iterator[Any]:
+def held_by(function: Any) -> Iterator[Any]:
     """Yield what a function takes from around it, the values of containers included.
 
     The graph of a function does not do: PyTensor takes constants in it that are equal for the same.
@@ -73,47 +86,3 @@ def _held_by(function: Any) -> Iterator[Any]:
             yield from value.values()
         elif isinstance(value, list | tuple):
             yield from value
-
-
-def _noting_data(function: Callable[..., Any]) -> Callable[..., Any]:
-    @functools.wraps(function)
-    def data(name: str, value: Any, *args: Any, **kwargs: Any) -> Any:
-        variable = function(name, value, *args, **kwargs)
-        _note(pm.modelcontext(kwargs.get("model")), name, [value])
-        return variable
-
-    return data
-
-
-def _noting_observed(make: Callable[..., Any]) -> Callable[..., Any]:
-    @functools.wraps(make)
-    def new(cls: type, name: str, *args: Any, **kwargs: Any) -> Any:
-        variable = make(cls, name, *args, **kwargs)
-        held = [value for option in kwargs.values() for value in _held_by(option)]
-        _note(pm.modelcontext(None), name, [kwargs.get("observed"), *held])
-        return variable
-
-    return new
-
-
-def _noting_new_data(method: Callable[..., Any]) -> Callable[..., Any]:
-    @functools.wraps(method)
-    def set_data(self: pm.Model, name: str, values: Any, *args: Any, **kwargs: Any) -> Any:
-        result = method(self, name, values, *args, **kwargs)
-        _note(self, name, [values])
-        return result
-
-    return set_data
-
-
-def install() -> None:
-    """Begin to note which arrays models are given."""
-    uninstall()
-    _hooks.replace_function(pm.Data, _noting_data(pm.Data))
-    _hooks.replace_method(Distribution, "__new__", staticmethod(_noting_observed(Distribution.__new__)))
-    _hooks.replace_method(pm.Model, "set_data", _noting_new_data(pm.Model.set_data))
-
-
-def uninstall() -> None:
-    """Note no more."""
-    _hooks.remove()

@@ -2,7 +2,7 @@
 
 import dataclasses
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, Protocol
 
@@ -11,17 +11,21 @@ from pymc_dp.accounting import (
     GAUSSIAN_ACCOUNTANT,
     KINDS_OF_RELEASES,
     RELATIONS,
-    BarkerReleases,
     GaussianReleases,
     PoissonGaussianReleases,
     Relation,
     Releases,
     WithoutReplacementGaussianReleases,
+    all_add_in_rho,
+    total_rho,
 )
 from pymc_dp.exceptions import InvalidArgument
+from pymc_dp.kinds import labelled
 
 #: How a run is paid for: Gaussian runs add in rho, others reserve an (epsilon, delta) of their own.
 Account = Literal["rho", "reserved"]
+
+_EVENTS = {kind.__name__: kind for kind in KINDS_OF_RELEASES}
 
 
 @dataclass(frozen=True)
@@ -61,13 +65,13 @@ class ReleaseRequest:
         noise = math.sqrt(count / self.share)
         if self.sampling_probability is not None:
             q = self.sampling_probability
-            return PoissonGaussianReleases(self.kind, count, q * noise, q, self.coordinates)
+            return PoissonGaussianReleases(self.kind, count, q * noise, q, coordinates=self.coordinates)
         if self.batch_size is not None and self.n_units is not None:
             q = self.batch_size / self.n_units
             return WithoutReplacementGaussianReleases(
-                self.kind, count, q * noise, self.batch_size, self.n_units, self.coordinates
+                self.kind, count, q * noise, self.batch_size, self.n_units, coordinates=self.coordinates
             )
-        return GaussianReleases(self.kind, count, noise, self.coordinates)
+        return GaussianReleases(self.kind, count, noise, coordinates=self.coordinates)
 
 
 class PlannableStep(Protocol):
@@ -83,9 +87,98 @@ class PlannableStep(Protocol):
         """Part of what is left that its run may spend."""
         ...
 
+    @property
+    def private(self) -> bool:
+        """Whether the result of a run is private: its noise is not seeded and no exact counts are returned."""
+        ...
+
     def release_requests(self, tune: int, draws: int) -> Sequence[ReleaseRequest | Releases]:
         """Return what one chain of `tune` + `draws` iterations releases; releases have noise that is given."""
         ...
+
+    def what_would_fit(self, noise_factor: float) -> str:
+        """Say which settings would fit, if all noise that is given had to grow by a factor."""
+        ...
+
+
+@dataclass(frozen=True)
+class StepPlan:
+    """What one step of a run will release.
+
+    Attributes
+    ----------
+    sampler : str
+        Name of the step.
+    label : str
+        What tells the step's releases from those of the run's other steps where they are published; empty where the
+        step is the only one.
+    chains : int
+        Chains of the run.
+    once : tuple of releases
+        Made once, before the chains start.
+    in_chains : tuple of releases
+        Made by all chains together, the same number by each.
+    """
+
+    sampler: str
+    label: str
+    chains: int
+    once: tuple[Releases, ...]
+    in_chains: tuple[Releases, ...]
+
+    def __post_init__(self) -> None:
+        uneven = [each.kind for each in self.in_chains if each.count % self.chains]
+        if uneven:
+            raise InvalidArgument(f"Releases of {', '.join(uneven)} cannot be made by {self.chains} chains alike.")
+
+    @property
+    def releases(self) -> tuple[Releases, ...]:
+        """Everything that the step will release."""
+        return self.once + self.in_chains
+
+    @property
+    def allowance(self) -> Mapping[str, int]:
+        """Number of releases in one chain, by kind."""
+        return _counted(self._of_one_chain())
+
+    @property
+    def allowance_once(self) -> Mapping[str, int]:
+        """Number of releases before the chains start, by kind."""
+        return _counted(self.once)
+
+    @property
+    def noise_multipliers(self) -> Mapping[str, float]:
+        """Noise multiplier by kind of release. A kind whose noise changes is left out: see `noise_schedules`."""
+        return {kind: noise[0] for kind, noise in self.noise_schedules.items() if len(set(noise)) == 1}
+
+    @property
+    def noise_schedules(self) -> Mapping[str, tuple[float, ...]]:
+        """All noise multipliers of a kind, in the order in which the step asked for them."""
+        schedules: dict[str, tuple[float, ...]] = {}
+        for each in self.releases:
+            if each.adds_noise:
+                schedules[each.kind] = (*schedules.get(each.kind, ()), each.noise_needed)
+        return schedules
+
+    @property
+    def scheduled(self) -> tuple[Releases, ...]:
+        """What one chain releases on batches, or with noise that changes: a meter takes each release from one event."""
+        constant = self.noise_multipliers
+        return tuple(each for each in self._of_one_chain() if each.sampling is not None or each.kind not in constant)
+
+    def published(self, kind: str) -> str:
+        """Return the name under which releases of a kind are published."""
+        return labelled(kind, self.label)
+
+    def _of_one_chain(self) -> tuple[Releases, ...]:
+        return tuple(each.with_count(each.count // self.chains) for each in self.in_chains)
+
+
+def _counted(releases: Sequence[Releases]) -> dict[str, int]:
+    counts: dict[str, int] = {}
+    for each in releases:
+        counts[each.kind] = counts.get(each.kind, 0) + each.count
+    return counts
 
 
 @dataclass(frozen=True)
@@ -94,14 +187,12 @@ class Plan:
 
     Attributes
     ----------
-    sampler : str
-        Name of the step.
     chains, tune, draws : int
         The run: `tune` + `draws` iterations in each chain.
     relation : str
         Neighbouring relation of the budget.
-    releases : tuple of releases
-        By kind, over all chains and iterations.
+    steps : tuple of StepPlan
+        What each step releases, in the order in which they move the point.
     epsilon, delta : float
         The guarantee of this run taken by itself.
     account : {"rho", "reserved"}
@@ -110,35 +201,45 @@ class Plan:
         The method behind `epsilon`.
     private : bool
         False if the run's noise is seeded or exact counts are returned: its result is then not private at all.
-    once : tuple of str
-        The kinds that are released once, before the chains start.
     unit : str
         The unit of privacy in words, once it is known: `pm.sample` finds it. Empty in plans made before.
     """
 
-    sampler: str
     chains: int
     tune: int
     draws: int
     relation: Relation
-    releases: tuple[Releases, ...]
+    steps: tuple[StepPlan, ...]
     epsilon: float
     delta: float
     account: Account = "rho"
     accountant: str = GAUSSIAN_ACCOUNTANT
     private: bool = True
-    once: tuple[str, ...] = ()
     unit: str = ""
+
+    def __post_init__(self) -> None:
+        if any(step.chains != self.chains for step in self.steps):
+            raise InvalidArgument(f"A step's plan is for another number of chains than the run's {self.chains}.")
+
+    @property
+    def sampler(self) -> str:
+        """Names of the steps."""
+        return " + ".join(step.sampler for step in self.steps)
+
+    @property
+    def releases(self) -> tuple[Releases, ...]:
+        """Everything that all steps will release, in all chains and iterations."""
+        return tuple(each for step in self.steps for each in step.releases)
 
     @property
     def gaussian(self) -> bool:
         """Whether all releases are Gaussian releases of all rows."""
-        return all(isinstance(releases, GaussianReleases) for releases in self.releases)
+        return all_add_in_rho(self.releases)
 
     @property
     def rho(self) -> float:
         """Total cost of the Gaussian releases of all rows; other releases have none."""
-        return math.fsum(releases.rho for releases in self.releases if isinstance(releases, GaussianReleases))
+        return total_rho(self.releases)
 
     @property
     def coordinates(self) -> int:
@@ -147,45 +248,13 @@ class Plan:
 
     @property
     def noise_multipliers(self) -> Mapping[str, float]:
-        """Noise multiplier by kind of release. A kind whose noise changes is left out: see `releases`."""
-        found: dict[str, set[float]] = {}
-        for releases in self.releases:
-            if not isinstance(releases, BarkerReleases):
-                found.setdefault(releases.kind, set()).add(releases.noise_multiplier)
-        return {kind: values.pop() for kind, values in found.items() if len(values) == 1}
+        """Noise multiplier by published kind of release. A kind whose noise changes is left out: see `releases`."""
+        return {step.published(kind): noise for step in self.steps for kind, noise in step.noise_multipliers.items()}
 
     @property
     def releases_per_chain(self) -> Mapping[str, int]:
-        """Number of releases in one chain, by kind."""
-        counts: dict[str, int] = {}
-        for releases in self.releases:
-            if releases.kind not in self.once:
-                counts[releases.kind] = counts.get(releases.kind, 0) + releases.count // self.chains
-        return counts
-
-    @property
-    def noise_schedules(self) -> Mapping[str, tuple[float, ...]]:
-        """All noise multipliers of a kind, in the order in which its step asked for them."""
-        schedules: dict[str, list[float]] = {}
-        for releases in self.releases:
-            if not isinstance(releases, BarkerReleases):
-                schedules.setdefault(releases.kind, []).append(releases.noise_multiplier)
-        return {kind: tuple(multipliers) for kind, multipliers in schedules.items()}
-
-    @property
-    def scheduled_per_chain(self) -> tuple[Releases, ...]:
-        """What one chain releases on batches, or with noise that changes."""
-        constant = self.noise_multipliers
-        return tuple(
-            dataclasses.replace(each, count=each.count // self.chains)
-            for each in self.releases
-            if not isinstance(each, GaussianReleases) or each.kind not in constant
-        )
-
-    @property
-    def releases_once(self) -> Mapping[str, int]:
-        """Number of releases before the chains start, by kind."""
-        return {releases.kind: releases.count for releases in self.releases if releases.kind in self.once}
+        """Number of releases in one chain, by published kind."""
+        return {step.published(kind): count for step in self.steps for kind, count in step.allowance.items()}
 
     def __str__(self) -> str:
         """Return the plan as a table."""
@@ -196,31 +265,31 @@ class Plan:
             *([f"unit of privacy: {self.unit}"] if self.unit else []),
             f"{'release':<14}{'count':>9}{'noise multiplier':>19}{'rho':>12}{'share':>9}{'sampled':>10}",
         ]
-        alike: dict[tuple[str, type[Releases]], list[Releases]] = {}
-        for releases in self.releases:
-            alike.setdefault((releases.kind, type(releases)), []).append(releases)
-        for (kind, _), group in alike.items():
-            noise, rho, share, sampled = "in the test", "", "", ""
-            multipliers = [each.noise_multiplier for each in group if not isinstance(each, BarkerReleases)]
-            if multipliers:
-                noise = f"{min(multipliers):.4g}"
-                noise += f" to {max(multipliers):.4g}" if max(multipliers) > min(multipliers) else ""
+        for kind, group in self._alike():
+            rho, share, sampled = "", "", ""
+            if group[0].adds_in_rho:
+                rho = f"{total_rho(group):.4g}"
+                share = f"{total_rho(group) / self.rho:.1%}" if self.gaussian else ""
+            elif group[0].sampling is not None:
+                sampled = f"{group[0].sampling.sampling_probability:.3g}"
             count = sum(each.count for each in group)
-            costs = [each.rho for each in group if isinstance(each, GaussianReleases)]
-            if costs:
-                rho = f"{math.fsum(costs):.4g}"
-                share = f"{math.fsum(costs) / self.rho:.1%}" if self.gaussian else ""
-            elif not isinstance(group[0], GaussianReleases):
-                sampled = f"{group[0].sampling_probability:.3g}"
+            noise = noise_in_words([each.noise_needed for each in group if each.adds_noise])
             rows.append(f"{kind:<14}{count:>9d}{noise:>19}{rho:>12}{share:>9}{sampled:>10}".rstrip())
         rows.append(f"{'together':<14}{'':>28}{self.rho:>12.4g}" if self.gaussian else f"by {self.accountant}")
         return "\n".join(rows)
 
+    def _alike(self) -> Iterator[tuple[str, Sequence[Releases]]]:
+        """Return the releases of each step by kind and class, with the published kind."""
+        for step in self.steps:
+            alike: dict[tuple[str, type[Releases]], list[Releases]] = {}
+            for each in step.releases:
+                alike.setdefault((each.kind, type(each)), []).append(each)
+            for (kind, _), group in alike.items():
+                yield step.published(kind), group
+
     def to_record(self) -> dict[str, Any]:
         """Return the plan as plain data, for storing."""
-        releases = [{"event": type(each).__name__, **dataclasses.asdict(each)} for each in self.releases]
-        fields = {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}
-        return {**fields, "releases": releases}
+        return {**vars(self), "steps": [_record_of_step(step) for step in self.steps]}
 
     @classmethod
     def from_record(cls, record: Mapping[str, Any]) -> "Plan":
@@ -231,13 +300,8 @@ class Plan:
         InvalidArgument
             If the record is not one of a plan.
         """
-        events = {kind.__name__: kind for kind in KINDS_OF_RELEASES}
         try:
-            releases = tuple(
-                events[each["event"]](**{name: value for name, value in each.items() if name != "event"})
-                for each in record["releases"]
-            )
-            plan = cls(**{**record, "releases": releases, "once": tuple(record.get("once", ()))})
+            plan = cls(**{**record, "steps": tuple(_step_of_record(step) for step in record["steps"])})
             _validate.choice("relation", plan.relation, RELATIONS)
             _validate.choice("account", plan.account, ("rho", "reserved"))
             _validate.not_negative("epsilon", plan.epsilon)
@@ -245,5 +309,32 @@ class Plan:
             if not isinstance(plan.unit, str):
                 raise TypeError
             return plan
-        except (KeyError, TypeError, AttributeError) as error:
+        except (ArithmeticError, AttributeError, KeyError, TypeError) as error:
             raise InvalidArgument(f"A stored plan cannot be read: {type(error).__name__}.") from None
+
+
+def noise_in_words(multipliers: Sequence[float]) -> str:
+    """Return the noise multipliers of releases of one kind, for a table; of a decision there are none."""
+    if not multipliers:
+        return "in the test"
+    least, largest = min(multipliers), max(multipliers)
+    return f"{least:.4g} to {largest:.4g}" if largest > least else f"{least:.4g}"
+
+
+def record_of_releases(releases: Releases) -> dict[str, Any]:
+    """Return releases as plain data."""
+    return {"event": type(releases).__name__, **dataclasses.asdict(releases)}
+
+
+def _releases_of_record(record: Mapping[str, Any]) -> Releases:
+    return _EVENTS[record["event"]](**{name: value for name, value in record.items() if name != "event"})
+
+
+def _record_of_step(step: StepPlan) -> dict[str, Any]:
+    once, in_chains = ([record_of_releases(each) for each in made] for made in (step.once, step.in_chains))
+    return {**vars(step), "once": once, "in_chains": in_chains}
+
+
+def _step_of_record(record: Mapping[str, Any]) -> StepPlan:
+    made = {name: tuple(_releases_of_record(each) for each in record[name]) for name in ("once", "in_chains")}
+    return StepPlan(**{**record, **made})

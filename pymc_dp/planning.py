@@ -1,6 +1,5 @@
 """How a run is priced: what its releases cost, or with how much noise they fit what is left of a budget."""
 
-import dataclasses
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -10,18 +9,18 @@ from pymc_dp.accounting import (
     EPSILON_SLACK,
     GAUSSIAN_ACCOUNTANT,
     MAX_COORDINATES,
-    BarkerReleases,
-    GaussianReleases,
-    NoisyReleases,
     Relation,
     Releases,
     account,
+    all_add_in_rho,
     draws_for,
     noise_for,
     noise_for_epsilon,
+    total_rho,
 )
 from pymc_dp.exceptions import BudgetExceeded
-from pymc_dp.plan import Plan, PlannableStep, ReleaseRequest
+from pymc_dp.kinds import release_kind
+from pymc_dp.plan import Account, Plan, PlannableStep, ReleaseRequest, StepPlan
 
 #: Beyond this noise multiplier a release is nothing but noise on any table that fits a computer.
 _LARGEST_NOISE_MULTIPLIER = 1e9
@@ -64,8 +63,41 @@ class Left:
     epsilon_of_rho: Callable[[float], float]
 
 
-def plan_run(step: PlannableStep, left: Left, *, draws: int, tune: int, chains: int) -> Plan:
-    """Return what a run would release, at what noise. See `pymc_dp.PrivacyBudget.plan`.
+@dataclass(frozen=True)
+class _Asked:
+    """What a step asks for: releases of all chains, and the share of the run's cost that decides on their noise.
+
+    Attributes
+    ----------
+    step : int
+        Which of the run's steps asks.
+    releases : releases
+        Of all chains; where there is a share, with noise in proportion to what it asks for.
+    share : float or None
+        Of the run's cost; None where the noise is given.
+    once : bool
+        Made once, before the chains start.
+    """
+
+    step: int
+    releases: Releases
+    share: float | None = None
+    once: bool = False
+
+
+@dataclass(frozen=True)
+class _Priced:
+    """Releases with their noise, and what they cost."""
+
+    releases: Sequence[Releases]
+    epsilon: float
+    delta: float
+    account: Account
+    accountant: str
+
+
+def plan_run(steps: Sequence[PlannableStep], left: Left, *, draws: int, tune: int, chains: int) -> Plan:
+    """Return what a run of some steps, taken in turn, would release, at what noise. See `pymc_dp.PrivacyBudget.plan`.
 
     Raises
     ------
@@ -78,64 +110,111 @@ def plan_run(step: PlannableStep, left: Left, *, draws: int, tune: int, chains: 
     tune = _validate.whole("tune", tune, at_least=0)
     chains = _validate.whole("chains", chains, at_least=1)
     _refuse_too_many(chains, tune + draws, chains * (tune + draws))
-    requests = step.release_requests(tune, draws)
-    asked = [request for request in requests if isinstance(request, ReleaseRequest)]
-    templates = [request.releases(chains) for request in asked]
-    fixed = [
-        dataclasses.replace(request, count=request.count * chains)
-        for request in requests
-        if not isinstance(request, ReleaseRequest)
+    together = sum(step.budget_share for step in steps)
+    asked = [
+        each
+        for place, step in enumerate(steps)
+        for each in _asked_by(place, step, step.budget_share / together, tune, draws, chains)
     ]
-    _refuse_too_many(chains, tune + draws, sum(each.count * each.coordinates for each in [*templates, *fixed]))
-    gaussian = all(isinstance(each, GaussianReleases) for each in [*templates, *fixed])
-    by_rho = gaussian and left.adds_in_rho
+    _refuse_too_many(chains, tune + draws, sum(each.releases.count * each.releases.coordinates for each in asked))
+    by_rho = all_add_in_rho([each.releases for each in asked]) and left.adds_in_rho
     if (left.rho if by_rho else left.reserved[0]) <= 0.0:
         raise BudgetExceeded(
             f"Nothing is left of the budget ({left.budget}) for such a run: {left.n_runs} run(s) have spent it"
             + (", or reserved_share sets it aside for others." if left.sets_aside or not by_rho else ".")
             + " Nothing more can be computed from this table under this budget; give runs a smaller budget_share."
         )
-    chosen: list[Releases] = list(fixed)
-    if by_rho:
-        rho = left.rho * step.budget_share - math.fsum(getattr(each, "rho", 0.0) for each in fixed)
-        if rho < 0.0 or (asked and rho <= 0.0):
-            raise BudgetExceeded("The releases whose noise is given cost more than the run's share of the budget.")
-        chosen += [noise_for(r.kind, r.releases(chains).count, rho * r.share, r.coordinates) for r in asked]
-        guarantee = left.epsilon_of_rho(math.fsum(getattr(each, "rho", 0.0) for each in chosen))
-        delta, accountant = left.delta, GAUSSIAN_ACCOUNTANT
-    else:
-        epsilon, delta = (part * step.budget_share for part in left.reserved)
-        if templates:
-            target = epsilon - 2.0 * EPSILON_SLACK
-            chosen += noise_for_epsilon(templates, target, delta * (1.0 - EPSILON_SLACK), left.relation, fixed)
-        found = account(chosen, delta * (1.0 - EPSILON_SLACK), left.relation)
-        guarantee, accountant = found.epsilon + EPSILON_SLACK, found.accountant
-        if guarantee > epsilon:
-            raise BudgetExceeded(
-                f"This run costs epsilon {guarantee:.4g}; its share of what is left is {epsilon:.4g}. "
-                + _what_would_fit(step, fixed, epsilon, delta, left.relation)
-            )
-    for each in chosen:
-        if not isinstance(each, BarkerReleases) and each.noise_multiplier > _LARGEST_NOISE_MULTIPLIER:
+    share = min(1.0, together)
+    priced = _priced_in_rho(asked, left, share) if by_rho else _priced_by_reserve(asked, left, share, steps)
+    for each in priced.releases:
+        if each.noise_needed > _LARGEST_NOISE_MULTIPLIER:
             raise BudgetExceeded(
                 f"{each.count} releases of kind {each.kind!r} leave each with a noise multiplier of "
-                f"{each.noise_multiplier:.2g}: nothing but noise. Use fewer draws, tuning iterations "
+                f"{each.noise_needed:.2g}: nothing but noise. Use fewer draws, tuning iterations "
                 "or chains, or a larger budget."
             )
     return Plan(
-        sampler=step.name,
         chains=chains,
         tune=tune,
         draws=draws,
         relation=left.relation,
-        releases=tuple(chosen),
-        epsilon=guarantee,
-        delta=delta,
-        account="rho" if by_rho else "reserved",
-        accountant=accountant,
-        private=getattr(step, "private", True),
-        once=tuple(request.kind for request in asked if request.once),
+        steps=tuple(
+            _plan_of_step(place, step, str(place + 1) if len(steps) > 1 else "", chains, asked, priced.releases)
+            for place, step in enumerate(steps)
+        ),
+        epsilon=priced.epsilon,
+        delta=priced.delta,
+        account=priced.account,
+        accountant=priced.accountant,
+        private=all(step.private for step in steps),
     )
+
+
+def _asked_by(place: int, step: PlannableStep, part: float, tune: int, draws: int, chains: int) -> list[_Asked]:
+    """Return what a step asks for, a part of the run's cost being its own."""
+    once: list[_Asked] = []
+    given: list[_Asked] = []
+    noise_to_be_found: list[_Asked] = []
+    for request in step.release_requests(tune, draws):
+        if not isinstance(request, ReleaseRequest):
+            given.append(_Asked(place, request.with_count(request.count * chains)))
+        else:
+            found = _Asked(place, request.releases(chains), request.share * part, request.once)
+            (once if request.once else noise_to_be_found).append(found)
+    return [*once, *given, *noise_to_be_found]
+
+
+def _plan_of_step(
+    place: int,
+    step: PlannableStep,
+    label: str,
+    chains: int,
+    asked: Sequence[_Asked],
+    releases: Sequence[Releases],
+) -> StepPlan:
+    """Return one step's part of what a run releases, given in the order in which it was asked for."""
+    own = [(request.once, each) for request, each in zip(asked, releases, strict=True) if request.step == place]
+    return StepPlan(
+        sampler=step.name,
+        label=label,
+        chains=chains,
+        once=tuple(each for once, each in own if once),
+        in_chains=tuple(each for once, each in own if not once),
+    )
+
+
+def _priced_in_rho(asked: Sequence[_Asked], left: Left, share: float) -> _Priced:
+    """Return Gaussian releases with the noise that their shares of a part of rho pay for."""
+    rho = left.rho * share - total_rho([each.releases for each in asked if each.share is None])
+    if rho < 0.0 or (rho <= 0.0 and any(each.share is not None for each in asked)):
+        raise BudgetExceeded("The releases whose noise is given cost more than the run's share of the budget.")
+    releases: list[Releases] = [
+        each.releases
+        if each.share is None
+        else noise_for(each.releases.kind, each.releases.count, rho * each.share, each.releases.coordinates)
+        for each in asked
+    ]
+    return _Priced(releases, left.epsilon_of_rho(total_rho(releases)), left.delta, "rho", GAUSSIAN_ACCOUNTANT)
+
+
+def _priced_by_reserve(asked: Sequence[_Asked], left: Left, share: float, steps: Sequence[PlannableStep]) -> _Priced:
+    """Return releases with the least noise that a part of the reserve pays for, in proportion to what they ask for."""
+    epsilon, delta = (part * share for part in left.reserved)
+    given = [each.releases for each in asked if each.share is None]
+    to_scale = [each.releases for each in asked if each.share is not None]
+    if to_scale:
+        target = epsilon - 2.0 * EPSILON_SLACK
+        to_scale = list(noise_for_epsilon(to_scale, target, delta * (1.0 - EPSILON_SLACK), left.relation, given))
+    scaled = iter(to_scale)
+    releases = [each.releases if each.share is None else next(scaled) for each in asked]
+    found = account(releases, delta * (1.0 - EPSILON_SLACK), left.relation)
+    guarantee = found.epsilon + EPSILON_SLACK
+    if guarantee > epsilon:
+        raise BudgetExceeded(
+            f"This run costs epsilon {guarantee:.4g}; its share of what is left is {epsilon:.4g}. "
+            + _what_would_fit(steps, given, epsilon, delta, left.relation)
+        )
+    return _Priced(releases, guarantee, delta, "reserved", found.accountant)
 
 
 def _refuse_too_many(chains: int, iterations: int, numbers: int) -> None:
@@ -147,29 +226,29 @@ def _refuse_too_many(chains: int, iterations: int, numbers: int) -> None:
 
 
 def _what_would_fit(
-    step: PlannableStep, releases: Sequence[Releases], epsilon: float, delta: float, relation: Relation
+    steps: Sequence[PlannableStep], releases: Sequence[Releases], epsilon: float, delta: float, relation: Relation
 ) -> str:
-    """Return the step's advice for a run whose noise is given and costs too much."""
-    advice = getattr(step, "what_would_fit", None)
-    noisy = [each for each in releases if not isinstance(each, BarkerReleases)]
-    decisions = [each for each in releases if isinstance(each, BarkerReleases)]
+    """Return the steps' advice for a run whose noise is given and costs too much."""
+    noisy = [each for each in releases if each.adds_noise]
+    decisions = [each for each in releases if not each.adds_noise]
     # Counts beside decisions cost a part of what these cost, so decisions alone are what is to be fitted.
-    if len(decisions) == 1 and {each.kind for each in noisy} <= {"clip_count"}:
+    if len(decisions) == 1 and all(release_kind(each.kind).role == "counts" for each in noisy):
         count = decisions[0].count
 
         def of(fewer: int) -> list[Releases]:
-            return [dataclasses.replace(decisions[0], count=fewer), *(_thinner(each, fewer / count) for each in noisy)]
+            return [decisions[0].with_count(fewer), *(_thinner(each, fewer / count) for each in noisy)]
 
         fit = draws_for(of, epsilon, delta, relation)
         return f"What would fit: {fit} decisions in all iterations of all chains, of {count} asked for."
-    if advice is None or not noisy:
+    if not noisy:
         return "Use fewer draws, tuning iterations or chains, or a larger budget_share."
     target = epsilon - 2.0 * EPSILON_SLACK
     fitting = noise_for_epsilon(noisy, target, delta * (1.0 - EPSILON_SLACK), relation)
-    factor = getattr(fitting[0], "noise_multiplier", 1.0) / noisy[0].noise_multiplier
-    return f"{advice(factor)} Or use fewer draws, tuning iterations or chains, or a larger budget_share."
+    factor = fitting[0].noise_needed / noisy[0].noise_needed
+    advice = " ".join(step.what_would_fit(factor) for step in steps)
+    return f"{advice} Or use fewer draws, tuning iterations or chains, or a larger budget_share."
 
 
-def _thinner(releases: NoisyReleases, part: float) -> NoisyReleases:
-    """Return the same releases at a part of their cost."""
-    return dataclasses.replace(releases, noise_multiplier=releases.noise_multiplier / math.sqrt(part))
+def _thinner(releases: Releases, part: float) -> Releases:
+    """Return the same noisy releases at a part of their cost."""
+    return releases.with_noise(releases.noise_needed / math.sqrt(part))

@@ -3,9 +3,8 @@
 Nothing of PyMC's tree is kept unless it is named here: no data, no coordinate of the rows, no timing.
 """
 
-import dataclasses
 import json
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from importlib.metadata import version
 from typing import Any
@@ -19,20 +18,20 @@ from pytensor.graph.traversal import ancestors
 from pytensor.tensor.type import TensorType
 from xarray import DataTree
 
-from pymc_dp.accounting import BarkerReleases, GaussianReleases, Releases
-from pymc_dp.budget import Plan
+from pymc_dp.accounting import Releases
+from pymc_dp.budget import Plan, StepPlan
 from pymc_dp.exceptions import UnsupportedOption
 from pymc_dp.finished import FinishedDraws
-from pymc_dp.release.interface import Release, ReleasesOfIteration
+from pymc_dp.kinds import CLIP_COUNT, clip_fraction_name, labelled, noise_std_of, release_kind
+from pymc_dp.plan import record_of_releases
+from pymc_dp.release.interface import Position, Release, ReleasesOfIteration
 from pymc_dp.rows.split import leaves_of, protected_dims, protected_inputs
-from pymc_dp.steps.base import window_ends
+from pymc_dp.steps.base import DPStep, window_ends
 from pymc_dp.steps.group import StepGroup
 
 _KEPT_ATTRIBUTES = ("created_at", "inference_library", "inference_library_version", "tuning_steps")
 #: Statistics that only the progress bar needs, and the raw releases, which get a group of their own.
 _INTERNAL_STATISTICS = ("epsilon_charged", "mean_accepted", "releases", "unwidened")
-_CLIP_COUNT = "clip_count"
-_SINGLE_NUMBERS = ("log_ratio", "residual", "clipping_loss", "decision")
 #: Where releases are kept that were made once, before any chain had started.
 _BEFORE_THE_CHAINS = -1
 
@@ -121,7 +120,7 @@ def publish(
     facts: Mapping[str, Any],
     names: PublishableNames,
     parameters: Sequence[str],
-    labels: Mapping[str, Sequence[str]],
+    moved: Sequence[Sequence[str]],
     keep_releases: bool,
     keep_warmup: bool,
 ) -> DataTree:
@@ -143,20 +142,19 @@ def publish(
         The variables that may leave.
     parameters : sequence of str
         Names of all parameters.
-    labels : mapping of str to sequence of str
-        Names of each step's parameters, by the suffix of the kinds of its releases.
+    moved : sequence of sequence of str
+        Names of the parameters that each step moves.
     keep_releases : bool
         Keep every release in a group of its own.
     keep_warmup : bool
         Keep tuning draws in groups of their own, as PyMC does.
     """
-    suffixes = list(labels)
     made = [
-        _Made(chain, iteration, _named(release, suffixes[place]))
-        for chain, iteration, place, releases in finished.releases(len(suffixes))
+        _Made(place, chain, iteration, release)
+        for chain, iteration, place, releases in finished.releases(len(plan.steps))
         for release in releases.made
     ]
-    fractions = _clip_fractions(made, plan, suffixes, facts.get("n_units"))
+    fractions = _clip_fractions(made, plan, facts.get("n_units"))
     groups: dict[str, xr.Dataset] = {}
     phases = [("", slice(plan.tune, None))] + ([("warmup_", slice(0, plan.tune))] if keep_warmup else [])
     for prefix, phase in phases:
@@ -167,7 +165,9 @@ def publish(
         for name, values in fractions.items():
             stats[name] = (("chain", "draw"), values[stats["chain"].values, phase][:, : stats.sizes["draw"]])
         if "unwidened" in tree[f"{prefix}sample_stats"]:
-            standardised = _positions(tree[f"{prefix}sample_stats"].to_dataset(), "standardised")
+            standardised = _positions(
+                tree[f"{prefix}sample_stats"].to_dataset(), lambda position: position.standardised
+            )
             stats["standardised"] = (("chain", "draw", "direction"), standardised)
         groups[f"{prefix}sample_stats"] = stats
         if facts.get("widened"):
@@ -176,11 +176,11 @@ def publish(
         groups["partial_posterior"] = finished.one_after_the_other(names.kept, plan.tune, groups["posterior"])
     if keep_releases:
         before = [
-            _Made(_BEFORE_THE_CHAINS, _BEFORE_THE_CHAINS, _named(release, suffix))
-            for suffix, releases in zip(suffixes, once, strict=True)
+            _Made(place, _BEFORE_THE_CHAINS, _BEFORE_THE_CHAINS, release)
+            for place, releases in enumerate(once)
             for release in releases.made
         ]
-        groups["releases"] = _releases_group(before + made, parameters, labels, plan)
+        groups["releases"] = _releases_group(before + made, parameters, moved, plan)
     published = [str(name) for name in groups["posterior"].data_vars] if "posterior" in groups else []
     groups["privacy"] = xr.Dataset(attrs={**facts, "variables": json.dumps(published)})
     return DataTree.from_dict(groups)
@@ -189,15 +189,15 @@ def publish(
 def _unwidened(stats: xr.Dataset, parameters: Sequence[str]) -> xr.Dataset:
     """Return the draws before they were widened by the noise of what was released once."""
     return xr.Dataset(
-        {"theta": (("chain", "draw", "parameter"), _positions(stats, "theta"))},
+        {"theta": (("chain", "draw", "parameter"), _positions(stats, lambda position: position.theta))},
         coords={"chain": stats["chain"].values, "draw": stats["draw"].values, "parameter": list(parameters)},
         attrs={"description": "Draws of the posterior shifted by released noise, on the unconstrained scale."},
     )
 
 
-def _positions(stats: xr.Dataset, part: str) -> np.ndarray:
+def _positions(stats: xr.Dataset, part: Callable[[Position], np.ndarray]) -> np.ndarray:
     """Return a part of every draw's position, shape (chains, draws, parameters)."""
-    return np.array([[getattr(position, part) for position in np.ravel(chain)] for chain in stats["unwidened"].values])
+    return np.array([[part(position) for position in np.ravel(chain)] for chain in stats["unwidened"].values])
 
 
 def _cleaned(dataset: xr.Dataset, dropped: Sequence[str]) -> xr.Dataset:
@@ -210,65 +210,67 @@ def _cleaned(dataset: xr.Dataset, dropped: Sequence[str]) -> xr.Dataset:
 
 @dataclass(frozen=True)
 class _Made:
-    """A release, and which iteration of which chain made it (tuning first)."""
+    """A release, and which step of the run made it in which iteration of which chain (tuning first)."""
 
+    step: int
     chain: int
     iteration: int
     release: Release
 
 
-def _named(release: Release, suffix: str) -> Release:
-    return dataclasses.replace(release, kind=release.kind + suffix)
-
-
-def _clip_fractions(
-    made: Sequence[_Made], plan: Plan, suffixes: Sequence[str], n_units: int | None
-) -> dict[str, np.ndarray]:
+def _clip_fractions(made: Sequence[_Made], plan: Plan, n_units: int | None) -> dict[str, np.ndarray]:
     """Return released clip fractions and their noise for every iteration: constant within the window of a count."""
     ends = np.array(window_ends(plan.tune, plan.draws))
     fractions: dict[str, np.ndarray] = {}
-    for suffix in suffixes:
-        of_step = [kind for kind in plan.releases_per_chain if kind.endswith(suffix)]
-        counted = [kind for kind in of_step if not kind.startswith(_CLIP_COUNT)]
-        for each in made:
-            if each.release.kind != _CLIP_COUNT + suffix:
-                continue
-            value = each.release.value
-            n = n_units if n_units is not None else max(1.0, float(value[-1]))
-            begin = max([0, *ends[ends <= each.iteration]])
-            for kind, count in zip(counted, value, strict=False):
-                for name, found in (("", count / n), ("_noise_std", each.release.noise_std / n)):
-                    empty = np.full((plan.chains, plan.tune + plan.draws), np.nan)
-                    by_iteration = fractions.setdefault(f"clip_fraction_{kind}{name}", empty)
-                    by_iteration[each.chain, begin : each.iteration + 1] = found
+    for each in made:
+        if each.release.kind != CLIP_COUNT.name:
+            continue
+        step, value = plan.steps[each.step], each.release.value
+        n = n_units if n_units is not None else max(1.0, float(value[-1]))
+        begin = max([0, *ends[ends <= each.iteration]])
+        for kind, count in zip(_counted(step), value, strict=False):
+            fraction = clip_fraction_name(kind, step.label)
+            for name, found in ((fraction, count / n), (noise_std_of(fraction), each.release.noise_std / n)):
+                empty = np.full((plan.chains, plan.tune + plan.draws), np.nan)
+                by_iteration = fractions.setdefault(name, empty)
+                by_iteration[each.chain, begin : each.iteration + 1] = found
     return fractions
 
 
+def _counted(step: StepPlan) -> list[str]:
+    """Return the kinds of releases that a step's counts of clipped units are of, in the order of the counts."""
+    return [kind for kind in step.allowance if kind != CLIP_COUNT.name]
+
+
 def _releases_group(
-    made: Sequence[_Made], parameters: Sequence[str], labels: Mapping[str, Sequence[str]], plan: Plan
+    made: Sequence[_Made], parameters: Sequence[str], moved: Sequence[Sequence[str]], plan: Plan
 ) -> xr.Dataset:
-    """Return all releases as arrays, one dimension for each kind."""
+    """Return all releases as arrays, one dimension for each kind of each step."""
     variables: dict[str, Any] = {}
     coords: dict[str, Any] = {"parameter": list(parameters)}
-    coords |= {f"parameter{suffix}": list(names) for suffix, names in labels.items()}
-    planned = [releases.kind for releases in plan.releases]
-    for kind in dict.fromkeys([*planned, *(each.release.kind for each in made)]):  # counts may ride along unplanned
-        entries = [each for each in made if each.release.kind == kind]
-        if not entries:
-            continue
-        suffix = next(suffix for suffix in labels if kind.endswith(suffix))
-        along = f"{kind}_release"
-        coords[f"{kind}_chain"] = (along, [each.chain for each in entries])
-        coords[f"{kind}_iteration"] = (along, [each.iteration for each in entries])
-        values = np.stack([each.release.value for each in entries])
-        across = f"parameter{suffix}" if values.shape[1] == len(labels[suffix]) else f"{kind}_entry"
-        single = kind.startswith(_SINGLE_NUMBERS)
-        variables[kind] = ((along,), values[:, 0]) if single else ((along, across), values)
-        variables[f"{kind}_noise_std"] = (along, [each.release.noise_std for each in entries])
-        for place, name in enumerate(("position", "position_new")):
-            if len(entries[0].release.where) > place:
-                positions = np.stack([each.release.where[place] for each in entries])
-                variables[f"{kind}_{name}"] = ((along, "parameter"), positions)
+    for place, (step, own) in enumerate(zip(plan.steps, moved, strict=True)):
+        own_parameters = labelled("parameter", step.label)
+        coords[own_parameters] = list(own)
+        by_kind: dict[str, list[_Made]] = {releases.kind: [] for releases in step.releases}
+        for each in made:
+            if each.step == place:
+                by_kind.setdefault(each.release.kind, []).append(each)  # counts may ride along unplanned
+        for kind, entries in by_kind.items():
+            if not entries:
+                continue
+            name = step.published(kind)
+            along = f"{name}_release"
+            coords[f"{name}_chain"] = (along, [each.chain for each in entries])
+            coords[f"{name}_iteration"] = (along, [each.iteration for each in entries])
+            values = np.stack([each.release.value for each in entries])
+            across = own_parameters if values.shape[1] == len(own) else f"{name}_entry"
+            is_number = release_kind(kind).is_number
+            variables[name] = ((along,), values[:, 0]) if is_number else ((along, across), values)
+            variables[noise_std_of(name)] = (along, [each.release.noise_std for each in entries])
+            for where, position in enumerate(("position", "position_new")):
+                if len(entries[0].release.where) > where:
+                    positions = np.stack([each.release.where[where] for each in entries])
+                    variables[f"{name}_{position}"] = ((along, "parameter"), positions)
     attributes = {
         "description": (
             "Noisy releases, of which all draws are functions. Positions are on the unconstrained scale; "
@@ -297,10 +299,10 @@ def metadata(plan: Plan, group: StepGroup, names: PublishableNames, unit: str, n
         The number of units, where it is public.
     """
     noise = "exact discrete Gaussian (OpenDP) from operating-system entropy, on a grid at least 2**35 times finer"
-    decided = [isinstance(releases, BarkerReleases) for releases in plan.releases]
-    if all(decided):
+    adds_noise = [releases.adds_noise for releases in plan.releases]
+    if not any(adds_noise):
         noise = "none is added: decisions are drawn with operating-system entropy"
-    elif any(decided):
+    elif not all(adds_noise):
         noise += "; decisions are drawn with operating-system entropy, no noise is added to them"
     if group.seeded:
         noise = "INSECURE: seeded pseudo-random noise"
@@ -311,6 +313,7 @@ def metadata(plan: Plan, group: StepGroup, names: PublishableNames, unit: str, n
         problems.append("exact clip counts were returned (clip_diagnostics='exact')")
     if not all(run.private for run in group.budget.history[:-1]):
         problems.append("an earlier run on this budget was not private")
+    steps = list(zip(plan.steps, group.steps, strict=True))
     attributes: dict[str, Any] = {
         "private": not problems,
         "not_private_because": "; ".join(problems),
@@ -320,10 +323,13 @@ def metadata(plan: Plan, group: StepGroup, names: PublishableNames, unit: str, n
         "unit": unit,
         "rho": plan.rho,
         "accountant": plan.accountant,
-        "releases": json.dumps([_as_json(releases, plan) for releases in plan.releases]),
-        "clip_bounds": json.dumps(group.clip_bounds),
+        "steps": json.dumps([_step_as_json(planned, step) for planned, step in steps]),
+        "releases": json.dumps([_as_json(releases, step, plan) for step in plan.steps for releases in step.releases]),
+        "clip_bounds": json.dumps(
+            {planned.published(kind): bound for planned, step in steps for kind, bound in step.clip_bounds.items()}
+        ),
         "noise": noise,
-        "sampler": group.name,
+        "sampler": plan.sampler,
         "chains": plan.chains,
         "tune": plan.tune,
         "draws": plan.draws,
@@ -334,7 +340,7 @@ def metadata(plan: Plan, group: StepGroup, names: PublishableNames, unit: str, n
         "pymc_dp_version": version("pymc_dp"),
         "pymc_version": pm.__version__,
         "opendp_version": version("opendp"),
-        **group.facts,
+        **{labelled(name, planned.label): fact for planned, step in steps for name, fact in step.facts.items()},
     }
     if n_units is not None:
         attributes["n_units"] = n_units
@@ -342,9 +348,19 @@ def metadata(plan: Plan, group: StepGroup, names: PublishableNames, unit: str, n
     return {name: int(value) if isinstance(value, bool) else value for name, value in attributes.items()}
 
 
-def _as_json(releases: Releases, plan: Plan) -> Mapping[str, Any]:
-    described: dict[str, Any] = {"event": type(releases).__name__, **dataclasses.asdict(releases)}
-    if isinstance(releases, GaussianReleases):
+def _step_as_json(planned: StepPlan, step: DPStep) -> dict[str, Any]:
+    """Return what reports on a stored result have to know of a step."""
+    kinds = [
+        {"kind": kind, "role": release_kind(kind).role, "once": kind not in planned.allowance}
+        for kind in dict.fromkeys(releases.kind for releases in planned.releases)
+    ]
+    return {"sampler": planned.sampler, "label": planned.label, "kinds": kinds, "facts": step.facts}
+
+
+def _as_json(releases: Releases, step: StepPlan, plan: Plan) -> dict[str, Any]:
+    described = record_of_releases(releases)
+    described["kind"] = step.published(releases.kind)
+    if releases.adds_in_rho:
         described["rho"] = releases.rho
         if plan.gaussian:
             described["share"] = releases.rho / plan.rho

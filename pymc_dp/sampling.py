@@ -1,8 +1,7 @@
-"""The seam to `pm.sample`: plan the whole run, charge it, sample with PyMC, publish what may leave.
+"""`sample`: plan the whole run, charge it, sample with PyMC, publish what may leave.
 
-A PyMC step is never told how many chains there will be and has no say in the returned tree, so `sample`, with
-`pm.sample`'s signature, wraps around it. Importing `pymc_dp` makes `pm.sample` hand calls with a DP step over to
-`sample` and pass every other call through untouched.
+A PyMC step is not told how many chains there will be and has no say in the returned tree. `sample` therefore has
+`pm.sample`'s signature and calls it.
 """
 
 import contextlib
@@ -13,6 +12,7 @@ import logging
 import multiprocessing
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
 from typing import Any, NoReturn
 
 import numpy as np
@@ -24,14 +24,13 @@ from pymc.step_methods.compound import CompoundStep, flatten_steps
 from pytensor.graph.basic import Variable
 from xarray import DataTree
 
-from pymc_dp import _validate, entry_points, origins
-from pymc_dp.accounting import Releases
-from pymc_dp.arguments import refuse_budget, refuse_other_budget, refuse_stray_budget
+from pymc_dp import _validate
+from pymc_dp.accounting import Relation
+from pymc_dp.arguments import dp_steps, refuse_budget, refuse_other_budget, refuse_stray_budget
 from pymc_dp.bambi_models import refuse_bambi_statistics
-from pymc_dp.budget import Plan, PrivacyBudget
+from pymc_dp.budget import Plan, PrivacyBudget, StepPlan
 from pymc_dp.exceptions import InvalidArgument, RunInterrupted, UnsupportedModel, UnsupportedOption
 from pymc_dp.finished import FinishedDraws, how_it_ended, reason
-from pymc_dp.hooks import Hooks
 from pymc_dp.memory import memory_of_this_machine
 from pymc_dp.options import refuse_wrong_types
 from pymc_dp.prior import Prior
@@ -41,13 +40,15 @@ from pymc_dp.release import Curators, InsecureNoise, MeteredCurator, NoiseSource
 from pymc_dp.release.interface import ReleasesOfIteration
 from pymc_dp.rows import Simulation, SyntheticTable, UnitLikelihood, number_of_units
 from pymc_dp.starts import initial_values, starting_points
-from pymc_dp.steps.base import Authorisation, DPStep, SyntheticTables
+from pymc_dp.steps.access import Authorisation, SyntheticTables
+from pymc_dp.steps.base import DPStep
 from pymc_dp.steps.group import StepGroup
 
 _log = logging.getLogger(__name__)
 _pymc_sample: Callable[..., Any] = pm.sample
-_hooks = Hooks()
 
+#: Warnings name the caller's line, whether `sample` or `pm.sample` was called.
+_PACKAGE = str(Path(__file__).parent)
 #: How many rows a model makes up where no synthetic table is given.
 _SIMULATED_ROWS = 1000
 #: Options of `pm.sample` whose other values would return or store more than releases.
@@ -56,9 +57,9 @@ _PROGRESS_BARS = (True, False, "combined", "split", "combined+stats", "stats+com
 
 
 def sample(draws: int | None = None, **options: Any) -> DataTree:
-    """Draw from the posterior with a differentially private step: `pm.sample`, planned and paid for.
+    """Draw from the posterior with a differentially private step: plan the run, charge its budget, call `pm.sample`.
 
-    `pm.sample` itself calls this for DP steps once `pymc_dp` has been imported.
+    `pm.sample` works, too, once `pymc_dp` is imported: it hands calls with a DP step to this function.
 
     Parameters
     ----------
@@ -100,11 +101,11 @@ def sample(draws: int | None = None, **options: Any) -> DataTree:
     """
     if getattr(multiprocessing.current_process(), "_inheriting", False):
         raise UnsupportedOption(
-            "This script is being run again by a process that pm.sample started, and would charge the budget again. "
-            'Put the call to pm.sample under `if __name__ == "__main__":`.'
+            "This script is being run again by a process that sample started, and would charge the budget again. "
+            'Put the call of sample under `if __name__ == "__main__":`.'
         )
-    if not _dp_steps(options.get("step")):
-        refuse_budget("pm.sample", [draws], options)
+    if not dp_steps(options.get("step")):
+        refuse_budget("pymc_dp.sample", [draws], options)
     given_budget = options.pop("budget", None)
     refuse_stray_budget({"draws": draws, **options})
     parameters = inspect.signature(_pymc_sample).parameters
@@ -125,7 +126,7 @@ def sample(draws: int | None = None, **options: Any) -> DataTree:
         refuse_other_budget(given_budget, budget)
     refuse_bambi_statistics(model)
     _tell_n_units(group, model)
-    plan = budget.plan(group, draws=draws, tune=tune, chains=chains)  # refuses early, before the slow work
+    plan = budget.plan(group.steps, draws=draws, tune=tune, chains=chains)  # refuses early, before the slow work
     _refuse_bad_options(arguments, model, plan)
 
     rows = UnitLikelihood(model, group.unit, group.unit_index, second_order=any(s.expands for s in group.steps))
@@ -135,16 +136,16 @@ def sample(draws: int | None = None, **options: Any) -> DataTree:
     warn_about_prior_constants(model)  # after rows in priors were refused: what is looked at here is public
     if not draws_given:
         _warn_about_default_draws(plan)
-    refuse_overflow({noise for schedule in plan.noise_schedules.values() for noise in schedule}, rows.n_units)
+    refuse_overflow({each.noise_needed for each in plan.releases if each.adds_noise}, rows.n_units)
     prior = Prior(model)
     initvals = arguments["initvals"] or initial_values(model)
     seed = _given_seed(arguments["random_seed"], group)
     starting_points(model, initvals, seed, chains, prior)
     rows.warm_up()
     synthetic_tables = [_synthetic_tables(one, model, rows) for one in group.steps]
-    for one, tables, suffix in zip(group.steps, synthetic_tables, group.suffixes, strict=True):
+    for one, tables, planned in zip(group.steps, synthetic_tables, plan.steps, strict=True):
         if tables is not None:
-            _dry_run(one, tables, rows.n_units, prior, plan, suffix)
+            _dry_run(one, tables, rows.n_units, prior, planned, budget.relation)
 
     settings_of_run = {
         "model": model,
@@ -191,7 +192,7 @@ def _run_charged(
         facts={**(facts or _facts(plan, group, names, rows)), **end},
         names=names,
         parameters=group.steps[0].parameters.labels,
-        labels=group.labels,
+        moved=[step.labels for step in group.steps],
         keep_releases=group.keep_releases,
         keep_warmup=not arguments["discard_tuned_samples"],
     )
@@ -247,25 +248,30 @@ def _authorised(
     for step in group.steps:
         step.released_once = ReleasesOfIteration(())
     try:
-        for place, (step, suffix) in enumerate(zip(group.steps, group.suffixes, strict=True)):
+        for place, (step, planned) in enumerate(zip(group.steps, plan.steps, strict=True)):
             noise: NoiseSource = SecureNoise()
             if step.insecure_seed is not None:
                 noise = InsecureNoise([step.insecure_seed, place])
-            paid = _of_step(plan.noise_multipliers, suffix)
             make_curator = functools.partial(
                 MeteredCurator,
                 rows,
                 relation=budget.relation,
-                noise_multipliers=paid,
-                scheduled=_renamed(plan.scheduled_per_chain, suffix),
+                noise_multipliers=planned.noise_multipliers,
+                scheduled=planned.scheduled,
                 exact_counts=step.clip_diagnostics == "exact",
             )
-            per_chain, once = _of_step(plan.releases_per_chain, suffix), _of_step(plan.releases_once, suffix)
-            all_curators.append(Curators(make_curator, noise, plan.chains, per_chain, once))
-            n_units = rows.n_units if budget.relation == "substitute" else None
-            schedules = _of_step(plan.noise_schedules, suffix)
+            curators = Curators(make_curator, noise, plan.chains, planned.allowance, planned.allowance_once)
+            all_curators.append(curators)
             step.authorise(
-                Authorisation(all_curators[-1], prior, paid, spent, synthetic_tables[place], n_units, schedules)
+                Authorisation(
+                    curators,
+                    prior,
+                    planned.noise_multipliers,
+                    spent,
+                    synthetic_tables[place],
+                    rows.n_units if budget.relation == "substitute" else None,
+                    planned.noise_schedules,
+                )
             )
         yield
     finally:
@@ -276,7 +282,12 @@ def _authorised(
 
 
 def _dry_run(
-    step: DPStep, tables: SyntheticTable | Simulation, n_units: int, prior: Prior, plan: Plan, suffix: str
+    step: DPStep,
+    tables: SyntheticTable | Simulation,
+    n_units: int,
+    prior: Prior,
+    planned: StepPlan,
+    relation: Relation,
 ) -> None:
     """Let a step do on synthetic rows what it does before the chains start, with noise in the same proportion.
 
@@ -295,9 +306,9 @@ def _dry_run(
             "curvatures, such as DPHMC."
         )
     fewer = stand_in.n_units / n_units
-    multipliers = {kind: fewer * each for kind, each in _of_step(plan.noise_multipliers, suffix).items()}
-    make_curator = functools.partial(MeteredCurator, stand_in, relation=plan.relation, noise_multipliers=multipliers)
-    curators = Curators(make_curator, InsecureNoise([0]), 1, {}, _of_step(plan.releases_once, suffix))
+    multipliers = {kind: fewer * each for kind, each in planned.noise_multipliers.items()}
+    make_curator = functools.partial(MeteredCurator, stand_in, relation=relation, noise_multipliers=multipliers)
+    curators = Curators(make_curator, InsecureNoise([0]), 1, {}, planned.allowance_once)
     try:
         step.dry_run_with(Authorisation(curators, prior, multipliers, 0.0, tables, stand_in.n_units))
     finally:
@@ -313,43 +324,15 @@ def _synthetic_tables(step: DPStep, model: pm.Model, rows: UnitLikelihood) -> Sy
     return Simulation(model, rows, _SIMULATED_ROWS)
 
 
-def _of_step(by_kind: Mapping[str, Any], suffix: str) -> dict[str, Any]:
-    """Return what belongs to the step whose kinds of releases end in `suffix`, without it."""
-    return {kind.removesuffix(suffix): value for kind, value in by_kind.items() if kind.endswith(suffix)}
-
-
-def _renamed(events: Sequence[Releases], suffix: str) -> tuple[Releases, ...]:
-    """Return the events of the step whose kinds of releases end in `suffix`, without it."""
-    return tuple(
-        dataclasses.replace(event, kind=event.kind.removesuffix(suffix))
-        for event in events
-        if event.kind.endswith(suffix)
-    )
-
-
 def _tell_n_units(group: StepGroup, model: pm.Model) -> None:
     """Tell steps that draw batches of a fixed size how many units there are, where that is public."""
     if group.budget.relation == "substitute":
         group.know_n_units(number_of_units(model, group.unit, group.unit_index))
 
 
-def _dp_steps(step: Any) -> list[DPStep]:
-    """Return the DP steps in what was passed as ``step=``."""
-    if step is None:
-        return []
-    steps = step if isinstance(step, Sequence) else [step]
-    found: list[DPStep] = []
-    for one in steps:
-        try:
-            found += [leaf for leaf in flatten_steps(one) if isinstance(leaf, DPStep)]
-        except ValueError:  # not a step: pm.sample says so itself
-            continue
-    return found
-
-
 def _dp_step_group(step: Any, model: pm.Model) -> StepGroup:
     """Return the DP steps, which together have to update every free variable, each of them once."""
-    found = _dp_steps(step)
+    found = dp_steps(step)
     if not found:
         raise UnsupportedOption("pymc_dp.sample needs step=: a differentially private step such as DPHMC.")
     moved = [var for one in found for var in one.vars]
@@ -434,7 +417,7 @@ def _warn_about_default_draws(plan: Plan) -> None:
         + (f": noise multipliers are {noise}" if noise else "")
         + ". Fewer draws mean less noise in each. Pass draws=, and look at budget.plan(step, draws=...) before.",
         UserWarning,
-        stacklevel=4,
+        skip_file_prefixes=(_PACKAGE,),
     )
 
 
@@ -444,32 +427,5 @@ def _warn_about_delta(budget: PrivacyBudget, rows: UnitLikelihood) -> None:
             f"delta={budget.delta:g} is not below 1/n = {1.0 / rows.n_units:.2g}: publishing one person's whole row "
             "would satisfy it. Choose delta well below 1/n.",
             UserWarning,
-            stacklevel=3,
+            skip_file_prefixes=(_PACKAGE,),
         )
-
-
-@functools.wraps(_pymc_sample)
-def _sample_or_pass_through(*args: Any, **kwargs: Any) -> Any:
-    if _dp_steps(kwargs.get("step")):
-        return sample(*args, **kwargs)
-    refuse_budget("pm.sample", args, kwargs)
-    return _pymc_sample(*args, **kwargs)
-
-
-def install() -> None:
-    """Make `pm.sample` hand calls with a DP step to `sample`. Importing `pymc_dp` does this.
-
-    Functions of PyMC that would ignore a budget refuse it from then on; those that put the data into a result warn;
-    and models remember which arrays they were given, so that no synthetic table is written on the same ones.
-    """
-    uninstall()
-    _hooks.replace_function(_pymc_sample, _sample_or_pass_through)
-    entry_points.install()
-    origins.install()
-
-
-def uninstall() -> None:
-    """Give `pm.sample` and PyMC's other functions back as they were; `pymc_dp.sample` still works."""
-    _hooks.remove()
-    entry_points.uninstall()
-    origins.uninstall()

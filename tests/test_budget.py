@@ -16,6 +16,7 @@ from pymc_dp.budget import ReleaseRequest
 
 class FakeStep:
     name = "fake"
+    private = True
 
     def __init__(self, share=1.0, count=10, kinds=("gradient", "log_ratio")):
         self.budget_share = share
@@ -24,6 +25,9 @@ class FakeStep:
 
     def release_requests(self, tune, draws):
         return [ReleaseRequest(kind, self.count * (tune + draws), 1 / len(self.kinds), 1) for kind in self.kinds]
+
+    def what_would_fit(self, noise_factor):
+        return f"noise {noise_factor:.3g} times as large"
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,7 @@ import pytest
 from conftest import QUIET, gaussian_data, gaussian_model, hmc
 
 import pymc_dp as dp
-from pymc_dp.diagnostics import Quality, privacy_report, quality, quality_report
+from pymc_dp.diagnostics import ClipFraction, Quality, privacy_report, quality, quality_report
 
 
 def run(y, draws=10, **settings):
@@ -33,14 +33,14 @@ GOOD = {"draws": 1000, "acceptance": 0.5, "r_hat": 1.01, "effective_draws": 400.
         ({"missing": ("how many units are clipped in a log-ratio",)}, "unknown"),
         ({"missing": ("how many units are clipped in a log-ratio",), "r_hat": 1.06}, "not usable"),
         ({"tested": False}, "unknown"),
-        ({"clip_fractions": {"log_ratio": (0.36, 0.001)}}, "not usable"),
-        ({"clip_fractions": {"log_ratio": (0.005, 0.004)}}, "usable"),
-        ({"clip_fractions": {"log_ratio": (0.02, 0.01)}}, "unknown"),
-        ({"clip_fractions": {"log_ratio": (-0.1, 0.2)}}, "unknown"),
-        ({"clip_fractions": {"log_ratio": (math.nan, math.nan)}}, "unknown"),
-        ({"clip_fractions": {"decision": (0.36, 0.001)}}, "not usable"),
-        ({"clip_fractions": {"gradient": (0.7, 0.001)}}, "usable"),
-        ({"clip_fractions": {"gradient": (0.7, 0.001)}, "tested": False}, "not usable"),
+        ({"clip_fractions": {"log_ratio": ClipFraction(0.36, 0.001, "decides")}}, "not usable"),
+        ({"clip_fractions": {"log_ratio": ClipFraction(0.005, 0.004, "decides")}}, "usable"),
+        ({"clip_fractions": {"log_ratio": ClipFraction(0.02, 0.01, "decides")}}, "unknown"),
+        ({"clip_fractions": {"log_ratio": ClipFraction(-0.1, 0.2, "decides")}}, "unknown"),
+        ({"clip_fractions": {"log_ratio": ClipFraction(math.nan, math.nan, "decides")}}, "unknown"),
+        ({"clip_fractions": {"decision": ClipFraction(0.36, 0.001, "decides")}}, "not usable"),
+        ({"clip_fractions": {"gradient": ClipFraction(0.7, 0.001, "drives")}}, "usable"),
+        ({"clip_fractions": {"gradient": ClipFraction(0.7, 0.001, "drives")}, "tested": False}, "not usable"),
         ({"clip_bias": 0.3, "clip_bias_noise_std": 0.2}, "usable"),
         ({"clip_bias": 0.9, "clip_bias_noise_std": 0.01}, "not usable"),
         ({"clip_bias": 0.9, "clip_bias_noise_std": 0.4}, "unknown"),
@@ -95,19 +95,19 @@ def test_what_is_switched_off_is_not_known(clip_diagnostics):
 
 def test_releases_are_not_needed_for_the_verdict():
     tree = run(np.zeros(3000), keep_releases=False)
-    (_, noise_std), *_ = quality(tree).clip_fractions.values()
+    noise_std = next(iter(quality(tree).clip_fractions.values())).noise_std
     kept = quality(run(np.zeros(3000)))
-    assert noise_std == pytest.approx(next(iter(kept.clip_fractions.values()))[1], rel=1e-6)
+    assert noise_std == pytest.approx(next(iter(kept.clip_fractions.values())).noise_std, rel=1e-6)
     assert noise_std > 0.0
 
 
 def test_noise_of_clip_fractions_is_that_of_the_mean_of_all_counts():
     tree = run(np.zeros(3000))
     counts = tree["releases"]["clip_count"].values[:, 1] / 3000
-    fraction, noise_std = quality(tree).clip_fractions["log_ratio"]
-    assert fraction == pytest.approx(np.average(counts, weights=[3, 2, 3, 2] * 2))
+    found = quality(tree).clip_fractions["log_ratio"]
+    assert found.fraction == pytest.approx(np.average(counts, weights=[3, 2, 3, 2] * 2))
     each = tree["releases"]["clip_count_noise_std"].values / 3000
-    assert noise_std == pytest.approx(np.sqrt(np.sum((each * np.array([3, 2, 3, 2] * 2) / 20) ** 2)))
+    assert found.noise_std == pytest.approx(np.sqrt(np.sum((each * np.array([3, 2, 3, 2] * 2) / 20) ** 2)))
 
 
 def test_exact_counts_are_called_exact():
@@ -207,17 +207,18 @@ def test_where_noise_is_not_the_limit_the_advice_says_so():
 
 
 @pytest.mark.parametrize(
-    ("sampler", "said", "unsaid"),
+    ("samplers", "said", "unsaid"),
     [
-        ("dp_hmc", "raise the clip bound", "synthetic"),
-        ("dp_barker", "shorter moves", "raise the clip bound"),
-        ("dp_surrogate_hmc", "synthetic", "raise the clip bound"),
-        ("dp_hmc + dp_penalty", "raise the clip bound", "shorter moves"),
+        (["dp_hmc"], "raise the clip bound", "synthetic"),
+        (["dp_barker"], "shorter moves", "raise the clip bound"),
+        (["dp_surrogate_hmc"], "synthetic", "raise the clip bound"),
+        (["dp_hmc", "dp_penalty"], "raise the clip bound", "shorter moves"),
     ],
 )
-def test_advice_against_clipping_is_for_settings_that_the_sampler_has(sampler, said, unsaid):
+def test_advice_against_clipping_is_for_settings_that_the_sampler_has(samplers, said, unsaid):
     tree = run(np.random.default_rng(0).normal(size=2000), clip_log_ratio=0.05)
-    tree["privacy"].attrs["sampler"] = sampler
+    (step,) = json.loads(tree["privacy"].attrs["steps"])
+    tree["privacy"].attrs["steps"] = json.dumps([{**step, "sampler": sampler} for sampler in samplers])
     report = quality_report(tree)
     assert "BIASED" in report
     assert said in report

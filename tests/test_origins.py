@@ -12,8 +12,8 @@ import pytest
 import xarray as xr
 
 import pymc_dp as dp
-from pymc_dp import origins, sampling
-from pymc_dp.steps.synthetic import shares_tables
+from pymc_dp import _pymc_hook, origins
+from pymc_dp.origins import shares_tables
 
 N = 80
 
@@ -23,7 +23,7 @@ def table():
     return {"x": generator.normal(size=N), "y": generator.normal(size=N)}
 
 
-def synthetic():
+def zeros():
     return np.zeros(N)
 
 
@@ -31,7 +31,7 @@ def synthetic():
 
 
 def data_variable(of):
-    pm.Normal("y", pm.Normal("mu") * pm.Data("x", of["x"]), 1.0, observed=synthetic())
+    pm.Normal("y", pm.Normal("mu") * pm.Data("x", of["x"]), 1.0, observed=zeros())
 
 
 def observed(of):
@@ -47,29 +47,29 @@ def observed_data_variable(of):
 
 
 def constant(of):
-    pm.Normal("y", pm.Normal("mu") * pt.as_tensor(of["x"]), 1.0, observed=synthetic())
+    pm.Normal("y", pm.Normal("mu") * pt.as_tensor(of["x"]), 1.0, observed=zeros())
 
 
 def plain_array(of):
-    pm.Normal("y", pm.Normal("mu") * of["x"], 1.0, observed=synthetic())
+    pm.Normal("y", pm.Normal("mu") * of["x"], 1.0, observed=zeros())
 
 
 def shared(of):
-    pm.Normal("y", pm.Normal("mu") * pytensor.shared(of["x"], borrow=True), 1.0, observed=synthetic())
+    pm.Normal("y", pm.Normal("mu") * pytensor.shared(of["x"], borrow=True), 1.0, observed=zeros())
 
 
 def closure(of):
     def logp(value, mu):
         return pm.logp(pm.Normal.dist(mu * of["x"], 1.0), value)
 
-    pm.CustomDist("y", pm.Normal("mu"), logp=logp, observed=synthetic())
+    pm.CustomDist("y", pm.Normal("mu"), logp=logp, observed=zeros())
 
 
 def closure_dist(of):
     def dist(mu, size):
         return pm.Normal.dist(mu * of["x"], 1.0, size=size)
 
-    pm.CustomDist("y", pm.Normal("mu"), dist=dist, observed=synthetic())
+    pm.CustomDist("y", pm.Normal("mu"), dist=dist, observed=zeros())
 
 
 def statistic_in_a_closure(of):
@@ -78,7 +78,7 @@ def statistic_in_a_closure(of):
         "y",
         pm.Normal("mu"),
         logp=lambda value, mu: pm.logp(pm.Normal.dist(mu + x.mean(), 1.0), value),
-        observed=synthetic(),
+        observed=zeros(),
     )
 
 
@@ -86,17 +86,17 @@ def default_of_a_function(of):
     def logp(value, mu, x=of["x"]):
         return pm.logp(pm.Normal.dist(mu * x, 1.0), value)
 
-    pm.CustomDist("y", pm.Normal("mu"), logp=logp, observed=synthetic())
+    pm.CustomDist("y", pm.Normal("mu"), logp=logp, observed=zeros())
 
 
 def set_later(of):
-    x = pm.Data("x", synthetic())
-    pm.Normal("y", pm.Normal("mu") * x, 1.0, observed=synthetic())
+    x = pm.Data("x", zeros())
+    pm.Normal("y", pm.Normal("mu") * x, 1.0, observed=zeros())
     pm.set_data({"x": of["x"]})
 
 
 def series(of):
-    pm.Normal("y", pm.Normal("mu") * pm.Data("x", of["frame"]["x"]), 1.0, observed=synthetic())
+    pm.Normal("y", pm.Normal("mu") * pm.Data("x", of["frame"]["x"]), 1.0, observed=zeros())
 
 
 def observed_series(of):
@@ -104,11 +104,11 @@ def observed_series(of):
 
 
 def frame(of):
-    pm.Normal("y", pm.Data("x", of["frame"]) @ pm.Normal("mu", shape=2), 1.0, observed=synthetic())
+    pm.Normal("y", pm.Data("x", of["frame"]) @ pm.Normal("mu", shape=2), 1.0, observed=zeros())
 
 
 def labelled(of):
-    pm.Normal("y", pm.Normal("mu") * pm.Data("x", of["labelled"]), 1.0, observed=synthetic())
+    pm.Normal("y", pm.Normal("mu") * pm.Data("x", of["labelled"]), 1.0, observed=zeros())
 
 
 def in_a_submodel(of):
@@ -122,7 +122,7 @@ def some_rows(of):
 
 
 def listed(of):
-    pm.Normal("y", pm.Normal("mu") * pm.Data("x", of["list"]), 1.0, observed=synthetic())
+    pm.Normal("y", pm.Normal("mu") * pm.Data("x", of["list"]), 1.0, observed=zeros())
 
 
 def observed_list(of):
@@ -130,7 +130,7 @@ def observed_list(of):
 
 
 def shared_copy(of):
-    pm.Normal("y", pm.Normal("mu") * pytensor.shared(of["x"]), 1.0, observed=synthetic())
+    pm.Normal("y", pm.Normal("mu") * pytensor.shared(of["x"]), 1.0, observed=zeros())
 
 
 class Likelihood:
@@ -142,11 +142,11 @@ class Likelihood:
 
 
 def object_with_data(of):
-    pm.CustomDist("y", pm.Normal("mu"), logp=Likelihood(of["x"]), observed=synthetic())
+    pm.CustomDist("y", pm.Normal("mu"), logp=Likelihood(of["x"]), observed=zeros())
 
 
 def statistic(of):
-    pm.Normal("y", pm.Normal("mu", of["x"].mean()), 1.0, observed=synthetic())
+    pm.Normal("y", pm.Normal("mu", of["x"].mean()), 1.0, observed=zeros())
 
 
 SEEN = [
@@ -261,13 +261,13 @@ def test_data_that_were_replaced_are_forgotten():
     synthetic = written(data_variable, of)
     assert shares_tables(written(data_variable, of), synthetic)
     with synthetic:
-        pm.set_data({"x": synthetic()})
+        pm.set_data({"x": zeros()})
     assert not shares_tables(written(data_variable, of), synthetic)
     with synthetic:
         pm.set_data({"x": of["x"]})
     assert shares_tables(written(data_variable, of), synthetic)
     with synthetic:
-        pm.set_data({"x": synthetic().tolist()})
+        pm.set_data({"x": zeros().tolist()})
     assert not shares_tables(written(data_variable, of), synthetic)
 
 
@@ -301,9 +301,9 @@ def test_no_array_is_kept_alive_and_no_model(kind):
 
 def test_noting_can_be_switched_off():
     of = table()
-    sampling.uninstall()
+    _pymc_hook.uninstall()
     try:
         assert not shares_tables(written(data_variable, of), written(data_variable, of))
     finally:
-        sampling.install()
+        _pymc_hook.install()
     assert shares_tables(written(data_variable, of), written(data_variable, of))

@@ -12,8 +12,14 @@ import pytest
 from test_budget import FakeStep
 
 import pymc_dp as dp
-from pymc_dp.accounting import BarkerReleases, GaussianReleases, PoissonGaussianReleases
-from pymc_dp.budget import Plan, ReleaseRequest
+from pymc_dp import ledger
+from pymc_dp.accounting import (
+    BarkerReleases,
+    GaussianReleases,
+    PoissonGaussianReleases,
+    WithoutReplacementGaussianReleases,
+)
+from pymc_dp.budget import Plan, ReleaseRequest, StepPlan
 
 FORK = multiprocessing.get_context("fork")  # a new interpreter would take longer to import than to spend
 
@@ -119,15 +125,23 @@ def tamper(path, *statements):
             connection.execute(statement)
 
 
-def without_digests(path):
-    """Make the file one of an earlier version, whose damage shows in its figures alone."""
-    with contextlib.closing(sqlite3.connect(path)) as connection, connection:
-        for trigger in ("spent_is_fixed", "facts_are_kept", "facts_are_fixed"):
-            connection.execute(f"DROP TRIGGER {trigger}")
-        connection.execute("DELETE FROM facts WHERE name = 'digest'")
-        for number, text in connection.execute("SELECT number, plan FROM spent").fetchall():
+TRIGGERS = ("spent_is_kept", "spent_is_fixed", "facts_are_kept", "facts_are_fixed")
+
+
+def tamper_and_sign(path, *statements):
+    """Change the file and make its digests agree, as whoever may write it can: damage shows in its figures alone."""
+    tamper(path, *(f"DROP TRIGGER {trigger}" for trigger in TRIGGERS), *statements)
+    with contextlib.suppress(ValueError, sqlite3.Error), contextlib.closing(sqlite3.connect(path)) as connection:
+        facts = {name: json.loads(value) for name, value in connection.execute("SELECT name, value FROM facts")}
+        del facts["digest"]
+        digest = ledger._digest_of("", facts)
+        connection.execute("UPDATE facts SET value = ? WHERE name = 'digest'", (json.dumps(digest),))
+        for number, text in connection.execute("SELECT number, plan FROM spent ORDER BY number").fetchall():
             record = {name: value for name, value in json.loads(text).items() if name != "digest"}
-            connection.execute("UPDATE spent SET plan = ? WHERE number = ?", (json.dumps(record), number))
+            signed = ledger._signed(record, digest)
+            digest = json.loads(signed)["digest"]
+            connection.execute("UPDATE spent SET plan = ? WHERE number = ?", (signed, number))
+        connection.commit()
 
 
 def test_spends_cannot_be_changed_or_taken_back(path):
@@ -142,9 +156,10 @@ def test_spends_cannot_be_changed_or_taken_back(path):
 @pytest.mark.parametrize(
     ("statements", "message"),
     [
-        (["PRAGMA user_version = 2"], "format 2"),
+        (["PRAGMA user_version = 1"], "format 1"),
+        (["PRAGMA user_version = 3"], "format 3"),
         (["PRAGMA application_id = 7"], "not a saved budget"),
-        (["DROP TRIGGER spent_is_kept", "DELETE FROM spent WHERE number = 1"], "spends are missing"),
+        (["DELETE FROM spent WHERE number = 1"], "spends are missing"),
         (["UPDATE spent SET plan = 'x'"], "cannot be read"),
         (["UPDATE spent SET plan = '{}'"], "cannot be read"),
         (["UPDATE facts SET value = '0.01' WHERE name = 'epsilon'"], "inconsistent"),
@@ -158,8 +173,7 @@ def test_inconsistent_files_are_refused(path, statements, message):
     budget.save(path)
     for _ in range(2):
         budget.charge(small_plan(budget, 0.5))
-    without_digests(path)
-    tamper(path, *statements)
+    tamper_and_sign(path, *statements)
     with pytest.raises(dp.InvalidArgument, match=message):
         dp.PrivacyBudget.load(path)
 
@@ -172,6 +186,7 @@ def test_inconsistent_files_are_refused(path, statements, message):
         "UPDATE spent SET plan = (SELECT plan FROM spent WHERE number = 1) WHERE number = 2",
         "UPDATE spent SET plan = '[]' WHERE number = 2",
         "DELETE FROM facts WHERE name = 'data_name'",
+        "DELETE FROM facts WHERE name = 'digest'",
     ],
 )
 def test_damage_that_leaves_plausible_figures_is_refused(path, statement):
@@ -179,24 +194,11 @@ def test_damage_that_leaves_plausible_figures_is_refused(path, statement):
     budget.save(path)
     for _ in range(2):
         budget.charge(small_plan(budget, 0.5))
-    triggers = ("spent_is_fixed", "facts_are_kept", "facts_are_fixed")
-    tamper(path, *(f"DROP TRIGGER {trigger}" for trigger in triggers), statement)
+    tamper(path, *(f"DROP TRIGGER {trigger}" for trigger in TRIGGERS), statement)
     with pytest.raises(dp.InvalidArgument, match="damaged"):
         dp.PrivacyBudget.load(path)
     with pytest.raises(dp.InvalidArgument, match="damaged"):
         budget.charge(small_plan(dp.PrivacyBudget(1.0, 1e-6), 1e-3))
-
-
-def test_budgets_of_earlier_versions_are_charged_on(path):
-    budget = dp.PrivacyBudget(1.0, 1e-6)
-    budget.save(path)
-    budget.charge(small_plan(budget, 0.5))
-    without_digests(path)
-    budget = dp.PrivacyBudget.load(path)
-    budget.charge(small_plan(budget, 1.0))
-    assert dp.PrivacyBudget.load(path).history == budget.history
-    assert len(budget.history) == 2
-    assert budget.remaining_rho == 0.0
 
 
 def test_what_is_no_budget_is_refused(path):
@@ -264,16 +266,18 @@ def test_gaussian_runs_first_leave_nothing_to_reserve_unless_it_was_set_aside():
 def test_a_plan_s_own_figures_are_not_trusted():
     budget = dp.PrivacyBudget(1.0, 1e-6, "add-remove")
     events = (PoissonGaussianReleases("gradient", 1000, 0.5, 0.1),)
-    lie = Plan("liar", 1, 0, 1000, "add-remove", events, epsilon=0.1, delta=1e-7, account="reserved")
+
+    def plan_of(events, **settings):
+        return Plan(1, 0, 1000, "add-remove", (StepPlan("liar", "", 1, (), events),), 0.1, 1e-7, **settings)
+
     with pytest.raises(dp.InvalidArgument, match="cost more"):
-        budget.charge(lie)
+        budget.charge(plan_of(events, account="reserved"))
     with pytest.raises(dp.InvalidArgument, match="Only Gaussian"):
-        budget.charge(Plan("liar", 1, 0, 1000, "add-remove", events, epsilon=0.1, delta=1e-7))
+        budget.charge(plan_of(events))
     gaussian = (GaussianReleases("gradient", 10, 0.1),)
     with pytest.raises(dp.BudgetExceeded):
-        budget.charge(Plan("liar", 1, 0, 1000, "add-remove", gaussian, epsilon=0.1, delta=1e-7))
-    many = (GaussianReleases("gradient", 1, 1e9, coordinates=10**9),)
-    full = Plan("many", 1, 0, 1, "add-remove", many, epsilon=0.1, delta=1e-7)
+        budget.charge(plan_of(gaussian))
+    full = plan_of((GaussianReleases("gradient", 1, 1e9, coordinates=10**9),))
     budget.charge(full)
     with pytest.raises(dp.BudgetExceeded, match="noisy numbers"):
         budget.charge(full)
@@ -316,22 +320,66 @@ def test_the_report_says_what_a_reviewer_asks():
         assert words in page
 
 
-def test_plans_stored_before_they_named_their_unit_can_be_read(path):
+def several_steps():
+    """A plan of two steps: one makes releases before the chains, one has noise that changes and decisions."""
+    first = StepPlan("first", "1", 2, (GaussianReleases("score", 1, 30.0),), (GaussianReleases("residual", 8, 9.0),))
+    batches = [WithoutReplacementGaussianReleases("gradient", 2, noise, 10, 1000) for noise in (20.0, 30.0)]
+    second = StepPlan("second", "2", 2, (), (*batches, BarkerReleases("decision", 4, 100, 1000)))
+    return Plan(2, 0, 4, "substitute", (first, second), epsilon=1.5, delta=1e-6, account="reserved", unit="one row")
+
+
+def test_a_stored_plan_is_the_same_plan():
+    plan = several_steps()
+    assert Plan.from_record(json.loads(json.dumps(plan.to_record()))) == plan
+
+
+def test_a_step_s_plan_says_what_a_meter_needs():
+    first, second = several_steps().steps
+    assert (first.allowance, first.allowance_once) == ({"residual": 4}, {"score": 1})
+    assert first.noise_multipliers == {"score": 30.0, "residual": 9.0}
+    assert first.scheduled == ()
+    assert second.allowance == {"gradient": 2, "decision": 2}
+    assert second.noise_multipliers == {}
+    assert second.noise_schedules == {"gradient": (20.0, 30.0)}
+    assert [(each.kind, each.count) for each in second.scheduled] == [("gradient", 1), ("gradient", 1), ("decision", 2)]
+
+
+def test_plans_that_chains_cannot_share_are_refused():
+    with pytest.raises(dp.InvalidArgument, match="3 chains"):
+        StepPlan("uneven", "", 3, (), (GaussianReleases("gradient", 10, 1.0),))
+    step = StepPlan("even", "", 2, (), (GaussianReleases("gradient", 10, 1.0),))
+    with pytest.raises(dp.InvalidArgument, match="chains"):
+        Plan(5, 0, 1, "substitute", (step,), epsilon=1.0, delta=1e-6)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"steps": [{"sampler": "x"}]},
+        {"steps": 3},
+        {"releases": []},
+        {"chains": 0},
+        {"unit": 3},
+        {"unit": None},
+        {"epsilon": "1"},
+        {"relation": "swap"},
+    ],
+)
+def test_records_that_are_no_plans_are_refused(change):
+    """A plan as it was stored before it was made of steps has `releases`, too."""
+    with pytest.raises(dp.InvalidArgument):
+        Plan.from_record({**several_steps().to_record(), **change})
+
+
+def test_the_unit_of_a_run_is_kept_with_it(path):
     budget = dp.PrivacyBudget(2.0, 1e-6)
     budget.charge(dataclasses.replace(small_plan(budget, 0.25), unit="one household"))
+    budget.charge(small_plan(budget, 0.25))
     budget.save(path)
-    assert dp.PrivacyBudget.load(path).history[0].unit == "one household"
-    (new,) = budget.history
-    old = new.to_record()
-    del old["unit"]
-    without_digests(path)
-    tamper(path, f"UPDATE spent SET plan = '{json.dumps(old)}'")  # noqa: S608
     loaded = dp.PrivacyBudget.load(path)
-    assert loaded.history == (dataclasses.replace(new, unit=""),)
+    assert [plan.unit for plan in loaded.history] == ["one household", ""]
+    assert "one household" in loaded.report()
     assert "by default one row" in loaded.report()
-    for wrong in (3, None):
-        with pytest.raises(dp.InvalidArgument, match="stored plan"):
-            Plan.from_record({**old, "unit": wrong})
 
 
 @pytest.mark.parametrize(

@@ -4,20 +4,24 @@ from pymc_dp.accounting.account import (
     GAUSSIAN_ACCOUNTANT,
     Guarantee,
     account,
+    all_add_in_rho,
     check_relation,
     epsilon_of,
     substitute_from_add_remove,
+    total_rho,
 )
 from pymc_dp.accounting.calibrate import draws_for, largest_count, noise_beside, noise_for, noise_for_epsilon, scaled
+from pymc_dp.accounting.dp_events import to_dp_accounting
 from pymc_dp.accounting.events import (
     KINDS_OF_RELEASES,
     RELATIONS,
     BarkerReleases,
     GaussianReleases,
-    NoisyReleases,
     PoissonGaussianReleases,
+    PoissonSampling,
     Relation,
     Releases,
+    SamplingWithoutReplacement,
     WithoutReplacementGaussianReleases,
 )
 from pymc_dp.accounting.gaussian import (
@@ -40,12 +44,14 @@ __all__ = [
     "BarkerReleases",
     "GaussianReleases",
     "Guarantee",
-    "NoisyReleases",
     "PoissonGaussianReleases",
+    "PoissonSampling",
     "Relation",
     "Releases",
+    "SamplingWithoutReplacement",
     "WithoutReplacementGaussianReleases",
     "account",
+    "all_add_in_rho",
     "check_relation",
     "draws_for",
     "epsilon_of",
@@ -60,6 +66,8 @@ __all__ = [
     "renyi_epsilon",
     "scaled",
     "substitute_from_add_remove",
+    "to_dp_accounting",
+    "total_rho",
     "zcdp_epsilon",
     "zcdp_rho",
 ]

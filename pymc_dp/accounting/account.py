@@ -6,14 +6,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 
 from pymc_dp import _validate
-from pymc_dp.accounting.events import (
-    KINDS_OF_RELEASES,
-    RELATIONS,
-    BarkerReleases,
-    GaussianReleases,
-    Relation,
-    Releases,
-)
+from pymc_dp.accounting.events import KINDS_OF_RELEASES, RELATIONS, Relation, Releases
 from pymc_dp.accounting.gaussian import gaussian_epsilon
 from pymc_dp.accounting.loss_distribution import DEFAULT_TOLERANCE, loss_distribution_epsilon
 from pymc_dp.accounting.renyi import renyi_epsilon
@@ -24,9 +17,6 @@ LOSS_ACCOUNTANT = "privacy loss distributions, from above (Doroshenko and others
 
 #: Below this delta Rényi bounds may beat what double precision leaves of the numerical route.
 _ROUNDING_MATTERS = 1e-9
-
-#: Relative error of the probability of a Barker decision, as computed.
-_ROUNDING_OF_DECISIONS = 2.0**-37
 
 #: Plans are accounted for when they are made and again when they are charged.
 _remembered_loss_distribution_epsilon = lru_cache(maxsize=64)(loss_distribution_epsilon)
@@ -83,18 +73,13 @@ def account(
     """
     delta = _validate.open_unit_interval("delta", delta)
     check_relation(releases, relation)
-    gaussian = [each for each in releases if isinstance(each, GaussianReleases)]
-    if len(gaussian) == len(releases):
-        epsilon = gaussian_epsilon(math.fsum(each.rho for each in gaussian), delta)
-        return Guarantee(epsilon, delta, relation, GAUSSIAN_ACCOUNTANT)
-    noisy = [each for each in releases if not isinstance(each, BarkerReleases)]
-    by_losses = math.inf
-    if len(noisy) == len(releases):
-        by_losses = _remembered_loss_distribution_epsilon(tuple(noisy), delta, tolerance)
+    if all_add_in_rho(releases):
+        return Guarantee(gaussian_epsilon(total_rho(releases), delta), delta, relation, GAUSSIAN_ACCOUNTANT)
+    by_losses = _remembered_loss_distribution_epsilon(tuple(releases), delta, tolerance)
     if math.isfinite(by_losses) and delta > _ROUNDING_MATTERS:
         return Guarantee(by_losses, delta, relation, LOSS_ACCOUNTANT)
-    # A decision's probability is computed in floating point: each factor exp(±rounding) counts on both tables.
-    rounding = _ROUNDING_OF_DECISIONS * sum(each.count for each in releases if isinstance(each, BarkerReleases))
+    # Decisions' probabilities are computed in floating point: the factor exp(±rounding) counts on both tables.
+    rounding = math.fsum(each.rounding for each in releases)
     by_order, order = renyi_epsilon(releases, delta * math.exp(-rounding))
     by_order += 2.0 * rounding
     if by_losses <= by_order:
@@ -102,11 +87,21 @@ def account(
     return Guarantee(by_order, delta, relation, f"Rényi bounds, order {order} (Canonne, Kamath and Steinke 2020)")
 
 
+def all_add_in_rho(releases: Sequence[Releases]) -> bool:
+    """Return whether all are Gaussian releases of all rows, whose costs add in rho."""
+    return all(each.adds_in_rho for each in releases)
+
+
+def total_rho(releases: Sequence[Releases]) -> float:
+    """Return the cost of those releases that add in rho; it is the whole cost where all do."""
+    return math.fsum(each.rho for each in releases if each.adds_in_rho)
+
+
 def check_relation(releases: Sequence[Releases], relation: Relation) -> None:
     """Raise `InvalidArgument` unless all releases are valid for the relation."""
     relation = _validate.choice("relation", relation, RELATIONS)
     for each in releases:
-        if not isinstance(each, KINDS_OF_RELEASES):
+        if type(each) not in KINDS_OF_RELEASES:  # one of another class could say of itself what it costs
             raise InvalidArgument(f"A {type(each).__name__} is no description of releases.")
         if relation not in each.relations:
             raise InvalidArgument(

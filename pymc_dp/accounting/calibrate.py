@@ -1,12 +1,11 @@
 """From a budget to noise, or to a number of draws; every answer is accounted for again before it is given."""
 
-import dataclasses
 import math
 from collections.abc import Callable, Sequence
 
 from pymc_dp import _validate
-from pymc_dp.accounting.account import account, check_relation
-from pymc_dp.accounting.events import BarkerReleases, GaussianReleases, Relation, Releases
+from pymc_dp.accounting.account import account, all_add_in_rho, check_relation, total_rho
+from pymc_dp.accounting.events import GaussianReleases, Relation, Releases
 from pymc_dp.accounting.gaussian import gaussian_rho
 from pymc_dp.accounting.loss_distribution import DEFAULT_TOLERANCE
 from pymc_dp.accounting.renyi import ORDERS, renyi_curve
@@ -43,10 +42,10 @@ def noise_for(kind: str, count: int, rho: float, coordinates: int = 1) -> Gaussi
     count = _validate.whole("count", count, at_least=1)
     rho = _validate.positive("rho", rho)
     noise_multiplier = math.sqrt(count / (2.0 * rho))
-    releases = GaussianReleases(kind, count, noise_multiplier, coordinates)
+    releases = GaussianReleases(kind, count, noise_multiplier, coordinates=coordinates)
     while releases.rho > rho:
         noise_multiplier = math.nextafter(noise_multiplier, math.inf)
-        releases = GaussianReleases(kind, count, noise_multiplier, coordinates)
+        releases = GaussianReleases(kind, count, noise_multiplier, coordinates=coordinates)
     return releases
 
 
@@ -92,12 +91,7 @@ def largest_count(noise_multiplier: float, rho: float) -> int:
 
 def scaled(releases: Sequence[Releases], factor: float) -> tuple[Releases, ...]:
     """Return the releases with all noise multipliers times `factor`; Barker decisions have none to scale."""
-    return tuple(
-        each
-        if isinstance(each, BarkerReleases)
-        else dataclasses.replace(each, noise_multiplier=each.noise_multiplier * factor)
-        for each in releases
-    )
+    return tuple(each.with_noise(each.noise_needed * factor) for each in releases)
 
 
 def noise_for_epsilon(
@@ -134,9 +128,8 @@ def noise_for_epsilon(
     if not releases:
         raise InvalidArgument("There is no noise to choose.")
     check_relation([*releases, *fixed], relation)
-    gaussian = [each for each in releases if isinstance(each, GaussianReleases)]
-    if not fixed and len(gaussian) == len(releases):
-        factor = math.sqrt(math.fsum(each.rho for each in gaussian) / gaussian_rho(epsilon, delta))
+    if not fixed and all_add_in_rho(releases):
+        factor = math.sqrt(total_rho(releases) / gaussian_rho(epsilon, delta))
         while account(scaled(releases, factor), delta, relation).epsilon > epsilon:
             factor *= 1.0 + 1e-14
         return scaled(releases, factor)
@@ -210,10 +203,9 @@ def draws_for(
 
     def fits(draws: int) -> bool:
         releases = releases_of(draws)
-        gaussian = [each for each in releases if isinstance(each, GaussianReleases)]
-        if len(gaussian) == len(releases):
+        if all_add_in_rho(releases):
             check_relation(releases, relation)
-            return math.fsum(each.rho for each in gaussian) <= rho
+            return total_rho(releases) <= rho
         return account(releases, delta, relation).epsilon <= epsilon
 
     if not fits(1):

@@ -1,14 +1,26 @@
 """What a run releases, as data: the one description from which both its noise and its cost are derived.
 
 An event says nothing of models or data. It is valid for the neighbouring relations that its class names; asking
-for its cost under another one is an error, never a silent reinterpretation. Events are stored with what was spent,
-so a field never changes its meaning and is never removed.
+for its cost under another one is an error, never a silent reinterpretation. An event knows its own mathematics, so
+what composes events asks them and does not tell their classes apart. Events are stored with what was spent, so a
+field never changes its meaning and is never removed.
 """
 
-from dataclasses import dataclass
-from typing import ClassVar, Literal
+import math
+from abc import ABC, abstractmethod
+from dataclasses import dataclass, field, replace
+from typing import Any, ClassVar, Literal, Self
 
 from pymc_dp import _validate
+from pymc_dp.accounting import dp_events
+from pymc_dp.accounting.loss_curves import (
+    DominatingPair,
+    gaussian_pair,
+    poisson_pairs,
+    sampled_spread,
+    without_replacement_pair,
+)
+from pymc_dp.accounting.renyi_bounds import barker_batch_bound, gaussian_bound, on_batches, poisson_gaussian_bound
 from pymc_dp.exceptions import InvalidArgument
 
 Relation = Literal["substitute", "add-remove"]
@@ -16,10 +28,36 @@ Relation = Literal["substitute", "add-remove"]
 _LEAST_NOISE_MULTIPLIER, _LARGEST_NOISE_MULTIPLIER = 1e-150, 1e154
 RELATIONS: tuple[Relation, ...] = ("substitute", "add-remove")
 
+#: Relative error of the probability of a Barker decision, as computed.
+_ROUNDING_OF_DECISIONS = 2.0**-37
+
 
 @dataclass(frozen=True)
-class GaussianReleases:
-    """A number of Gaussian releases of one kind, each a function of all rows.
+class PoissonSampling:
+    """Every unit takes part in a release independently, with `sampling_probability` in (0, 1]."""
+
+    sampling_probability: float
+
+
+@dataclass(frozen=True)
+class SamplingWithoutReplacement:
+    """A release is of a batch, uniform among all subsets of `batch_size` out of `n_units` units."""
+
+    batch_size: int
+    n_units: int
+
+    @property
+    def sampling_probability(self) -> float:
+        """The part of all units that is in a batch."""
+        return self.batch_size / self.n_units
+
+
+Sampling = PoissonSampling | SamplingWithoutReplacement
+
+
+@dataclass(frozen=True)
+class Releases(ABC):
+    """A number of releases of one kind: what they cost, and what a release that was paid for looks like.
 
     Attributes
     ----------
@@ -27,40 +65,178 @@ class GaussianReleases:
         What is released: ``"gradient"``, ``"log_ratio"``, ``"clip_count"``.
     count : int
         How many, over all chains and iterations, at least 1.
-    noise_multiplier : float
-        Standard deviation of the noise divided by the sensitivity of the released sum under the relation that it
-        is accounted for, above 0.
     coordinates : int
-        Noisy numbers in one release, at least 1.
+        Noisy numbers in one release, at least 1. By keyword.
     """
 
     kind: str
     count: int
+    coordinates: int = field(default=1, kw_only=True)
+
+    #: The relations that there is a theorem for, which theorem, and what it assumes.
+    relations: ClassVar[tuple[Relation, ...]]
+    theorem: ClassVar[str]
+    assumption: ClassVar[str]
+    #: Whether `rho` says all about the cost, as of Gaussian releases of all rows.
+    adds_in_rho: ClassVar[bool] = False
+    #: Whether noise is added to what is released; of a decision the noise is part of the test.
+    adds_noise: ClassVar[bool] = True
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.kind, str) or not self.kind:
+            raise InvalidArgument("kind must be a name that is not empty.")
+        object.__setattr__(self, "count", _validate.whole("count", self.count, at_least=1))
+        object.__setattr__(self, "coordinates", _validate.whole("coordinates", self.coordinates, at_least=1))
+
+    @property
+    @abstractmethod
+    def noise_needed(self) -> float:
+        """The least noise multiplier that a release has to carry; 0 where no noise is added."""
+
+    @property
+    def sampling(self) -> Sampling | None:
+        """How the units of one release are drawn; None where each release is of all of them."""
+        return None
+
+    @property
+    def rho(self) -> float:
+        """The cost where costs add: count / (2 noise_multiplier²) of Gaussian releases of all rows, else infinite."""
+        return math.inf
+
+    @property
+    def rounding(self) -> float:
+        """By how much floating point may be off in the logarithm of the probability of all results, on one table."""
+        return 0.0
+
+    @property
+    def loss_variance(self) -> float:
+        """The variance of the privacy loss of one release, roughly; infinite where its distribution is not known."""
+        return math.inf
+
+    def dominating_pairs(self, log_tail: float) -> tuple[DominatingPair, ...]:
+        """Return the privacy loss of one release: one pair for both directions, or one for each; none if not known.
+
+        Parameters
+        ----------
+        log_tail : float
+            Logarithm of the probability that may lie outside of the pairs' limits.
+        """
+        return ()
+
+    @abstractmethod
+    def renyi_bound(self, order: int) -> float:
+        """Return the Rényi divergence of one release at an integer order from 2; infinite where none is known."""
+
+    @abstractmethod
+    def to_dp_accounting(self) -> Any:
+        """Return the same releases as a ``dp_accounting.DpEvent``.
+
+        Noise multipliers are handed over as they are, relative to the sensitivity under the relation that they are
+        accounted for under. So use an accountant that takes them for that, whatever the relation here: of Gaussian and
+        Poisson events ``PLDAccountant()`` or ``RdpAccountant()`` (add or remove one), of batches without replacement
+        ``RdpAccountant`` with ``REPLACE_ONE``.
+
+        Raises
+        ------
+        NoDpAccountingEvent
+            If `dp_accounting` has no such event, or is not installed.
+        """
+
+    def with_count(self, count: int) -> Self:
+        """Return the same with another number of releases."""
+        return replace(self, count=count)
+
+    def with_noise(self, noise_multiplier: float) -> Self:
+        """Return the same with another noise multiplier, which releases that add no noise have none of."""
+        return self
+
+    def alone(self) -> Self:
+        """Return one release, with the labels that do not matter for its cost taken off."""
+        return replace(self, kind="one", count=1, coordinates=1)
+
+
+@dataclass(frozen=True)
+class NoisyReleases(Releases):
+    """Releases with Gaussian noise.
+
+    Attributes
+    ----------
+    kind, count, coordinates
+        As in `Releases`.
+    noise_multiplier : float
+        Standard deviation of the noise divided by the sensitivity, above 0.
+    """
+
     noise_multiplier: float
-    coordinates: int = 1
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        noise_multiplier = _validate.positive("noise_multiplier", self.noise_multiplier)
+        if not _LEAST_NOISE_MULTIPLIER <= noise_multiplier <= _LARGEST_NOISE_MULTIPLIER:
+            raise InvalidArgument(
+                f"A noise_multiplier of {noise_multiplier:g} is too small or too large to account for."
+            )
+        object.__setattr__(self, "noise_multiplier", noise_multiplier)
+
+    @property
+    def noise_needed(self) -> float:
+        """The noise multiplier."""
+        return self.noise_multiplier
+
+    def with_noise(self, noise_multiplier: float) -> Self:
+        """Return the same with another noise multiplier."""
+        return replace(self, noise_multiplier=noise_multiplier)
+
+
+@dataclass(frozen=True)
+class GaussianReleases(NoisyReleases):
+    """A number of Gaussian releases of one kind, each a function of all rows.
+
+    Attributes
+    ----------
+    kind, count, coordinates
+        As in `Releases`.
+    noise_multiplier : float
+        Standard deviation of the noise divided by the sensitivity of the released sum under the relation that it
+        is accounted for, above 0.
+    """
 
     relations: ClassVar[tuple[Relation, ...]] = RELATIONS
     theorem: ClassVar[str] = "tight curve of the Gaussian mechanism (Balle and Wang 2018, Theorem 8)"
     assumption: ClassVar[str] = "each unit's contribution is clipped; the noise is Gaussian, fresh for each release"
-
-    def __post_init__(self) -> None:
-        _check_common(self)
-        _check_noise(self)
+    adds_in_rho: ClassVar[bool] = True
 
     @property
     def rho(self) -> float:
         """The cost: count / (2 noise_multiplier²), added over releases of all kinds."""
         return self.count / (2.0 * self.noise_multiplier**2)
 
+    @property
+    def loss_variance(self) -> float:
+        """The variance of the privacy loss of one release."""
+        return 1.0 / self.noise_multiplier**2
+
+    def dominating_pairs(self, log_tail: float) -> tuple[DominatingPair, ...]:
+        """Return one pair: both directions are alike."""
+        return (gaussian_pair(self.noise_multiplier, log_tail),)
+
+    def renyi_bound(self, order: int) -> float:
+        """Return the Rényi divergence of one release, exact."""
+        return gaussian_bound(order, self.noise_multiplier)
+
+    def to_dp_accounting(self) -> Any:
+        """Return a composed ``GaussianDpEvent``. See `Releases.to_dp_accounting`."""
+        return dp_events.gaussian(self.count, self.noise_multiplier)
+
 
 @dataclass(frozen=True)
-class PoissonGaussianReleases:
+class PoissonGaussianReleases(NoisyReleases):
     """Gaussian releases, each of a fresh Poisson sample: every unit takes part independently.
 
     Attributes
     ----------
     kind, count, coordinates
-        As in `GaussianReleases`.
+        As in `Releases`.
     noise_multiplier : float
         Standard deviation of the noise divided by the largest contribution of one unit *to a sample*, its scale
         included, above 0.
@@ -68,11 +244,7 @@ class PoissonGaussianReleases:
         With which each unit takes part in a release, in (0, 1]. Public: not computed from the number of rows.
     """
 
-    kind: str
-    count: int
-    noise_multiplier: float
     sampling_probability: float
-    coordinates: int = 1
 
     relations: ClassVar[tuple[Relation, ...]] = ("add-remove",)
     theorem: ClassVar[str] = (
@@ -85,20 +257,41 @@ class PoissonGaussianReleases:
     )
 
     def __post_init__(self) -> None:
-        _check_common(self)
-        _check_noise(self)
+        super().__post_init__()
         probability = _validate.part_of_one("sampling_probability", self.sampling_probability)
         object.__setattr__(self, "sampling_probability", probability)
 
+    @property
+    def sampling(self) -> Sampling:
+        """How the units of one release are drawn."""
+        return PoissonSampling(self.sampling_probability)
+
+    @property
+    def loss_variance(self) -> float:
+        """The variance of the privacy loss of one release, roughly."""
+        return sampled_spread(self.sampling_probability, self.noise_multiplier)
+
+    def dominating_pairs(self, log_tail: float) -> tuple[DominatingPair, ...]:
+        """Return the pairs for a removed and for an added unit."""
+        return poisson_pairs(self.sampling_probability, self.noise_multiplier, log_tail)
+
+    def renyi_bound(self, order: int) -> float:
+        """Return the Rényi divergence of one release under add-remove, exact."""
+        return poisson_gaussian_bound(order, self.sampling_probability, self.noise_multiplier)
+
+    def to_dp_accounting(self) -> Any:
+        """Return a composed ``PoissonSampledDpEvent``. See `Releases.to_dp_accounting`."""
+        return dp_events.poisson_gaussian(self.count, self.noise_multiplier, self.sampling_probability)
+
 
 @dataclass(frozen=True)
-class WithoutReplacementGaussianReleases:
+class WithoutReplacementGaussianReleases(NoisyReleases):
     """Gaussian releases, each of a fresh batch of fixed size drawn without replacement.
 
     Attributes
     ----------
     kind, count, coordinates
-        As in `GaussianReleases`.
+        As in `Releases`.
     noise_multiplier : float
         Standard deviation of the noise divided by how far replacing one unit of a batch moves the released value,
         above 0.
@@ -108,12 +301,8 @@ class WithoutReplacementGaussianReleases:
         Units in the table, public.
     """
 
-    kind: str
-    count: int
-    noise_multiplier: float
     batch_size: int
     n_units: int
-    coordinates: int = 1
 
     relations: ClassVar[tuple[Relation, ...]] = ("substitute",)
     theorem: ClassVar[str] = (
@@ -126,18 +315,39 @@ class WithoutReplacementGaussianReleases:
     )
 
     def __post_init__(self) -> None:
-        _check_common(self)
+        super().__post_init__()
         _check_batch(self)
-        _check_noise(self)
+
+    @property
+    def sampling(self) -> Sampling:
+        """How the units of one release are drawn."""
+        return SamplingWithoutReplacement(self.batch_size, self.n_units)
 
     @property
     def sampling_probability(self) -> float:
         """The part of all units that is in a batch."""
         return self.batch_size / self.n_units
 
+    @property
+    def loss_variance(self) -> float:
+        """The variance of the privacy loss of one release, roughly."""
+        return sampled_spread(self.sampling_probability, self.noise_multiplier)
+
+    def dominating_pairs(self, log_tail: float) -> tuple[DominatingPair, ...]:
+        """Return one pair, which bounds both directions."""
+        return (without_replacement_pair(self.sampling_probability, self.noise_multiplier, log_tail),)
+
+    def renyi_bound(self, order: int) -> float:
+        """Return a bound of the Rényi divergence of one release under substitution."""
+        return on_batches(order, self.sampling_probability, lambda j: gaussian_bound(j, self.noise_multiplier))
+
+    def to_dp_accounting(self) -> Any:
+        """Return a composed ``SampledWithoutReplacementDpEvent``. See `Releases.to_dp_accounting`."""
+        return dp_events.without_replacement_gaussian(self.count, self.noise_multiplier, self.batch_size, self.n_units)
+
 
 @dataclass(frozen=True)
-class BarkerReleases:
+class BarkerReleases(Releases):
     """Acceptance decisions of DP Barker: their noise is part of the test, so there is none to choose.
 
     Each unit's log-ratio is clipped at sqrt(batch_size) / tempered_size, tempered_size being the number of units
@@ -146,16 +356,13 @@ class BarkerReleases:
     Attributes
     ----------
     kind, count, coordinates
-        As in `GaussianReleases`.
+        As in `Releases`.
     batch_size, n_units : int
         As in `WithoutReplacementGaussianReleases`; a batch has more than 15 units, or no order is covered.
     """
 
-    kind: str
-    count: int
     batch_size: int
     n_units: int
-    coordinates: int = 1
 
     relations: ClassVar[tuple[Relation, ...]] = ("substitute",)
     theorem: ClassVar[str] = (
@@ -166,41 +373,46 @@ class BarkerReleases:
         "log-ratios are clipped at sqrt(batch size) / tempered size; noise and sampling variance add up to 2; each "
         "batch is drawn uniformly without replacement and stays confidential; the number of units is public"
     )
+    adds_noise: ClassVar[bool] = False
 
     def __post_init__(self) -> None:
-        _check_common(self)
+        super().__post_init__()
         _check_batch(self)
         if self.batch_size <= 15:
             raise InvalidArgument(f"The Barker test is accounted for from 16 units a batch, not {self.batch_size}.")
 
     @property
-    def sampling_probability(self) -> float:
-        """The part of all units that is in a batch."""
-        return self.batch_size / self.n_units
+    def noise_needed(self) -> float:
+        """None: 0."""
+        return 0.0
+
+    @property
+    def sampling(self) -> Sampling:
+        """How the units of one release are drawn."""
+        return SamplingWithoutReplacement(self.batch_size, self.n_units)
+
+    @property
+    def rounding(self) -> float:
+        """By how much floating point may be off in the logarithm of the probability of all decisions."""
+        return _ROUNDING_OF_DECISIONS * self.count
+
+    def renyi_bound(self, order: int) -> float:
+        """Return a bound of the Rényi divergence of one decision under substitution."""
+        if order <= 2 or 5 * order >= self.batch_size:
+            return math.inf
+        return on_batches(order, self.batch_size / self.n_units, lambda j: barker_batch_bound(j, self.batch_size))
+
+    def to_dp_accounting(self) -> Any:
+        """Refuse: there is no such event. See `Releases.to_dp_accounting`."""
+        raise dp_events.no_event("decisions of the Barker test")
 
 
-Releases = GaussianReleases | PoissonGaussianReleases | WithoutReplacementGaussianReleases | BarkerReleases
-NoisyReleases = GaussianReleases | PoissonGaussianReleases | WithoutReplacementGaussianReleases
 KINDS_OF_RELEASES: tuple[type[Releases], ...] = (
     GaussianReleases,
     PoissonGaussianReleases,
     WithoutReplacementGaussianReleases,
     BarkerReleases,
 )
-
-
-def _check_common(releases: Releases) -> None:
-    if not isinstance(releases.kind, str) or not releases.kind:
-        raise InvalidArgument("kind must be a name that is not empty.")
-    object.__setattr__(releases, "count", _validate.whole("count", releases.count, at_least=1))
-    object.__setattr__(releases, "coordinates", _validate.whole("coordinates", releases.coordinates, at_least=1))
-
-
-def _check_noise(releases: NoisyReleases) -> None:
-    noise_multiplier = _validate.positive("noise_multiplier", releases.noise_multiplier)
-    if not _LEAST_NOISE_MULTIPLIER <= noise_multiplier <= _LARGEST_NOISE_MULTIPLIER:
-        raise InvalidArgument(f"A noise_multiplier of {noise_multiplier:g} is too small or too large to account for.")
-    object.__setattr__(releases, "noise_multiplier", noise_multiplier)
 
 
 def _check_batch(releases: WithoutReplacementGaussianReleases | BarkerReleases) -> None:

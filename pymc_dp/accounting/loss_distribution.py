@@ -11,25 +11,15 @@ taken off the delta that is asked for; where that would be all of it, the answer
 """
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 from scipy.fft import irfft, next_fast_len, rfft
-from scipy.special import log_ndtr, ndtr
 
 from pymc_dp import _validate
-from pymc_dp.accounting.events import (
-    GaussianReleases,
-    NoisyReleases,
-    PoissonGaussianReleases,
-    WithoutReplacementGaussianReleases,
-)
-
-Array = NDArray[Any]
-Curve = Callable[[Array], Array]
+from pymc_dp.accounting.events import GaussianReleases, Releases
+from pymc_dp.accounting.loss_curves import Array, DominatingPair
 
 #: Relative excess in epsilon that the grid is chosen for.
 DEFAULT_TOLERANCE = 3e-4
@@ -52,67 +42,10 @@ class _Losses:
     infinite: float
 
 
-def _gaussian_curve(epsilon: Array, noise_multiplier: float) -> Array:
-    """Return the delta of one Gaussian release at each epsilon, also below zero."""
-    half = 0.5 / noise_multiplier
-    delta = ndtr(half - epsilon * noise_multiplier) - np.exp(epsilon + log_ndtr(-half - epsilon * noise_multiplier))
-    return np.maximum(np.asarray(delta), 0.0)
-
-
-def _remove_curve(epsilon: Array, q: float, noise_multiplier: float) -> Array:
-    """Return the curve of the pair ((1 - q) N(0) + q N(1), N(0))."""
-    if q == 1.0:
-        return _gaussian_curve(epsilon, noise_multiplier)
-    excess = np.expm1(epsilon) / q
-    delta = -np.expm1(epsilon)
-    inside = excess > -1.0
-    delta[inside] = q * _gaussian_curve(np.log1p(excess[inside]), noise_multiplier)
-    return delta
-
-
-def _add_curve(epsilon: Array, q: float, noise_multiplier: float) -> Array:
-    """Return the curve of the pair (N(0), (1 - q) N(0) + q N(1))."""
-    if q == 1.0:
-        return _gaussian_curve(epsilon, noise_multiplier)
-    rest = 1.0 - np.exp(epsilon) * (1.0 - q)
-    delta = np.zeros_like(epsilon)
-    inside = rest > 0.0
-    ratio = epsilon[inside] + math.log(q) - np.log(rest[inside])
-    delta[inside] = rest[inside] * _gaussian_curve(ratio, noise_multiplier)
-    return delta
-
-
-def _substitute_curve(epsilon: Array, q: float, noise_multiplier: float) -> Array:
-    """Return a curve above that of sampling without replacement, under substitution.
-
-    For alpha >= 1 advanced joint convexity (Balle, Barthe and Gaboardi 2018, Theorem 2) gives q times the Gaussian
-    curve, and the relation is symmetric, which gives the rest (Zhu, Dong and Wang 2022, Proposition 30).
-    """
-    upper = _remove_curve(np.where(epsilon < 0.0, -epsilon, epsilon), q, noise_multiplier)
-    return np.where(epsilon >= 0.0, upper, -np.expm1(epsilon) + np.exp(epsilon) * upper)
-
-
-def _directed(releases: NoisyReleases, direction: int, log_tail: float) -> tuple[Curve, float, float]:
-    """Return the curve of one release in one direction, and between which losses all but exp(log_tail) lies."""
-    tau = releases.noise_multiplier
-    largest = 0.5 / tau**2 + math.sqrt(-2.0 * log_tail) / tau
-    if isinstance(releases, GaussianReleases):
-        return (lambda epsilon: _gaussian_curve(epsilon, tau)), -largest, largest
-    q = releases.sampling_probability
-    if largest < 700.0:
-        largest = math.log1p(q * math.expm1(largest))
-    if isinstance(releases, WithoutReplacementGaussianReleases):
-        return (lambda epsilon: _substitute_curve(epsilon, q, tau)), -largest, largest
-    bound = -math.log1p(-q) if q < 1.0 else largest
-    if direction == 0:
-        return (lambda epsilon: _remove_curve(epsilon, q, tau)), -min(bound, largest), largest
-    return (lambda epsilon: _add_curve(epsilon, q, tau)), -largest, min(bound, largest)
-
-
-def _discretise(curve: Curve, interval: float, smallest: float, largest: float) -> _Losses:
-    """Return the losses of the pair whose curve joins `curve` at multiples of `interval` by straight lines."""
-    first = math.floor(smallest / interval)
-    values = curve(interval * np.arange(first, math.ceil(largest / interval) + 1))
+def _discretise(pair: DominatingPair, interval: float) -> _Losses:
+    """Return the losses of the pair whose curve joins that of `pair` at multiples of `interval` by straight lines."""
+    first = math.floor(pair.smallest / interval)
+    values = pair.curve(interval * np.arange(first, math.ceil(pair.largest / interval) + 1))
     rise = np.diff(values)
     masses = np.empty_like(values)
     masses[0] = 1.0 - values[0]
@@ -122,15 +55,6 @@ def _discretise(curve: Curve, interval: float, smallest: float, largest: float) 
     kept = np.flatnonzero(masses)
     begin, stop = int(kept[0]), int(kept[-1]) + 1
     return _Losses(first + begin, masses[begin:stop], float(values[-1]))
-
-
-def _spread(releases: NoisyReleases) -> float:
-    """Return the variance of the loss of one release, roughly."""
-    variance = 1.0 / releases.noise_multiplier**2
-    if isinstance(releases, GaussianReleases):
-        return variance
-    q = releases.sampling_probability
-    return q * min(q * math.expm1(min(variance, 50.0)), variance * (1.0 + variance))
 
 
 def _window(parts: Sequence[_Losses], counts: Sequence[int], interval: float, log_tail: float) -> tuple[int, int]:
@@ -206,7 +130,7 @@ def _composed_epsilon(parts: Sequence[_Losses], counts: Sequence[int], interval:
 
 
 def loss_distribution_epsilon(
-    releases: Sequence[NoisyReleases], delta: float, tolerance: float = DEFAULT_TOLERANCE
+    releases: Sequence[Releases], delta: float, tolerance: float = DEFAULT_TOLERANCE
 ) -> float:
     """Return an epsilon for which the releases together are (epsilon, delta)-private.
 
@@ -215,7 +139,7 @@ def loss_distribution_epsilon(
     Parameters
     ----------
     releases : sequence of releases
-        At least one, Gaussian on all rows or on samples.
+        At least one.
     delta : float
         Strictly between 0 and 1.
     tolerance : float
@@ -224,45 +148,36 @@ def loss_distribution_epsilon(
     Returns
     -------
     float
-        Never below the exact epsilon; infinite where delta is too small, or losses too large, for double precision.
+        Never below the exact epsilon; infinite where the distribution of a loss is not known, or where
+        delta is too small, or losses too large, for double precision.
     """
     delta = _validate.open_unit_interval("delta", delta)
-    rho = math.fsum(each.rho for each in releases if isinstance(each, GaussianReleases))
-    merged: dict[NoisyReleases, int] = {}
+    rho = math.fsum(each.rho for each in releases if each.adds_in_rho)
+    merged: dict[Releases, int] = {}
     for each in releases:
-        if not isinstance(each, GaussianReleases):
-            single = _one_of(each)
+        if not each.adds_in_rho:
+            single = each.alone()
             merged[single] = merged.get(single, 0) + each.count
     if rho > 0.0:  # Gaussian releases compose to one
         merged[GaussianReleases("all", 1, math.sqrt(0.5 / rho))] = 1
     counts = list(merged.values())
-    variance = sum(count * _spread(single) for single, count in merged.items())
+    log_tail = math.log(delta) - math.log(sum(counts)) - 14.0
+    pairs = [single.dominating_pairs(log_tail) for single in merged]
+    if not all(pairs):
+        return math.inf
+    variance = sum(count * single.loss_variance for single, count in merged.items())
     interval = math.sqrt(4.0 * tolerance * variance / sum(counts))
     interval = min(max(interval, _SMALLEST_INTERVAL), _LARGEST_INTERVAL)
-    log_tail = math.log(delta) - math.log(sum(counts)) - 14.0
-    widest = max(_directed(single, 0, log_tail)[2] for single in merged)
+    widest = max(directed[0].largest for directed in pairs)
     interval = max(interval, widest / _MOST_POINTS_OF_ONE)  # heavy tails: epsilon is of their size, so is the grid
     if interval > _LARGEST_EPSILON:
         return math.inf
-    directions = 2 if any(isinstance(single, PoissonGaussianReleases) for single in merged) else 1
+    directions = max(len(directed) for directed in pairs)
     worst = 0.0
     for direction in range(directions):
-        parts = []
-        for single in merged:
-            curve, smallest, largest = _directed(single, direction, log_tail)
-            with np.errstate(over="ignore", invalid="ignore"):
-                parts.append(_discretise(curve, interval, smallest, largest))
+        with np.errstate(over="ignore", invalid="ignore"):
+            parts = [_discretise(directed[direction % len(directed)], interval) for directed in pairs]
         if not all(np.isfinite(part.masses).all() for part in parts):
             return math.inf
         worst = max(worst, _composed_epsilon(parts, counts, interval, delta))
     return worst
-
-
-def _one_of(releases: NoisyReleases) -> NoisyReleases:
-    """Return one release of an event, with the labels that do not matter for its cost taken off."""
-    tau = releases.noise_multiplier
-    if isinstance(releases, PoissonGaussianReleases):
-        return PoissonGaussianReleases("one", 1, tau, releases.sampling_probability)
-    if isinstance(releases, WithoutReplacementGaussianReleases):
-        return WithoutReplacementGaussianReleases("one", 1, tau, releases.batch_size, releases.n_units)
-    return GaussianReleases("one", 1, tau)

@@ -28,12 +28,14 @@ from pymc_dp import _validate
 from pymc_dp.accounting import (
     BarkerReleases,
     PoissonGaussianReleases,
+    PoissonSampling,
     Relation,
     Releases,
+    SamplingWithoutReplacement,
     WithoutReplacementGaussianReleases,
 )
 from pymc_dp.exceptions import InvalidArgument, PrivacyError
-from pymc_dp.release.batch_counts import COUNT_WEIGHT
+from pymc_dp.release.clip_counts import COUNT_WEIGHT
 
 IntArray = NDArray[np.int64]
 Words = NDArray[np.uint64]
@@ -83,11 +85,13 @@ class PoissonBatches:
 
     def releases(self, kind: str, count: int, noise_multiplier: float, coordinates: int = 1) -> PoissonGaussianReleases:
         """Return the event that releases on such batches are accounted for as."""
-        return PoissonGaussianReleases(kind, count, noise_multiplier, self.sampling_probability, coordinates)
+        return PoissonGaussianReleases(
+            kind, count, noise_multiplier, self.sampling_probability, coordinates=coordinates
+        )
 
     def covered_by(self, event: Releases) -> bool:
         """Return whether an event that was paid for is one of releases on such batches."""
-        return isinstance(event, PoissonGaussianReleases) and event.sampling_probability == self.sampling_probability
+        return event.sampling == PoissonSampling(self.sampling_probability)
 
 
 @dataclass(frozen=True)
@@ -131,7 +135,7 @@ class BatchesWithoutReplacement:
     ) -> WithoutReplacementGaussianReleases:
         """Return the event that releases on such batches are accounted for as."""
         return WithoutReplacementGaussianReleases(
-            kind, count, noise_multiplier, self.batch_size, self.n_units, coordinates
+            kind, count, noise_multiplier, self.batch_size, self.n_units, coordinates=coordinates
         )
 
     def decisions(self, kind: str, count: int) -> BarkerReleases:
@@ -140,10 +144,7 @@ class BatchesWithoutReplacement:
 
     def covered_by(self, event: Releases) -> bool:
         """Return whether an event that was paid for is one of releases on such batches."""
-        return isinstance(event, WithoutReplacementGaussianReleases | BarkerReleases) and (
-            event.batch_size,
-            event.n_units,
-        ) == (self.batch_size, self.n_units)
+        return event.sampling == SamplingWithoutReplacement(self.batch_size, self.n_units)
 
 
 Batches = PoissonBatches | BatchesWithoutReplacement

@@ -1,15 +1,14 @@
 """The curator as samplers see it: they ask for releases, and see nothing else of the data."""
 
 import math
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
-if TYPE_CHECKING:  # batches make releases, too
-    from pymc_dp.release.batches import Batches, BatchesWithoutReplacement
+if TYPE_CHECKING:  # queries are made of what stands here
+    from pymc_dp.release.queries import Query
 
 FloatArray = NDArray[np.float64]
 
@@ -120,112 +119,52 @@ class Prediction:
 
 
 class Curator(Protocol):
-    """Every method is one release: clipped, noised, counted; refused with `BudgetExceeded` beyond the plan.
+    """Who holds the rows and answers queries about them: each answer is clipped, noised and counted."""
 
-    ``noise_multiplier`` is the standard deviation of the noise divided by the sensitivity of the clipped sum.
-    """
+    def release(self, query: "Query", noise_multiplier: float = 0.0) -> Release:
+        """Answer a query of `pymc_dp.release.queries`, with noise.
 
-    def gradient(
-        self, theta: FloatArray, bound: float, noise_multiplier: float, blocks: Sequence[bool] | None = None
-    ) -> Release:
-        """Release the sum over units of log-likelihood gradients, each clipped to the norm `bound`.
+        Parameters
+        ----------
+        query : Query
+            What is asked.
+        noise_multiplier : float
+            Standard deviation of the noise divided by the sensitivity of the exact sum. A Barker decision has none.
 
-        `blocks` says which of the model's value variables take part; the others have no entry in the release.
+        Raises
+        ------
+        BudgetExceeded
+            If the release was not paid for, or with more noise.
+        PrivacyError
+            If no sensitivity is known for it.
         """
         ...
 
-    def log_ratio(self, theta: FloatArray, theta_new: FloatArray, bound: float, noise_multiplier: float) -> Release:
-        """Release the sum over units of log p(unit | theta_new) - log p(unit | theta), each clipped to `bound`."""
+    def tallied(self) -> Release:
+        """Return clip counts that cost nothing: those released with batches, or exact ones of a run without privacy."""
         ...
 
-    def batch_gradient(
-        self,
-        theta: FloatArray,
-        bound: float,
-        noise_multiplier: float,
-        batches: "Batches",
-        *,
-        counted: bool,
-        blocks: Sequence[bool] | None = None,
-    ) -> Release:
-        """Release the clipped gradient sum over a fresh batch, not scaled up to all units.
 
-        `counted` says whether counts of clipped units are released with it, for `clip_counts`: the noise is then
-        larger by ``batches.count_factor``.
-        """
-        ...
+def plain_vector(theta: FloatArray) -> FloatArray:
+    """Return a copy as a plain array of float64."""
+    return np.array(theta, dtype=np.float64, subok=False)
 
-    def batch_log_ratio(
-        self,
-        theta: FloatArray,
-        theta_new: FloatArray,
-        bound: float,
-        noise_multiplier: float,
-        batches: "BatchesWithoutReplacement",
-        tempering: float,
-        *,
-        counted: bool,
-    ) -> Release:
-        """Release the tempered log-ratio as a fresh batch estimates it, less half of the estimate's variance."""
-        ...
 
-    def barker_decision(
-        self,
-        theta: FloatArray,
-        theta_new: FloatArray,
-        log_free_ratio: float,
-        batches: "BatchesWithoutReplacement",
-        tempering: float,
-    ) -> Release:
-        """Release whether the Barker test on a fresh batch accepts: 1 or 0.
+def plain_point(point: ExpansionPoint) -> ExpansionPoint:
+    """Return a copy of plain numbers, each of them asked for once."""
+    return ExpansionPoint(
+        plain_vector(point.theta),
+        plain_vector(point.directions),
+        float(point.clip_gradient),
+        float(point.clip_curvature),
+    )
 
-        `log_free_ratio` is the part of the log-ratio that costs nothing: prior and proposal.
-        """
-        ...
 
-    def decision_clip_counts(
-        self,
-        moves: Sequence[tuple[FloatArray, FloatArray]],
-        noise_multiplier: float,
-        batches: "BatchesWithoutReplacement",
-        tempering: float,
-    ) -> Release:
-        """Release how many of all units the Barker test would clip, on average over moves (pairs of points).
-
-        A replaced unit changes that mean by at most 1. No batch is drawn: it is a Gaussian release on all units. Only
-        where the number of units is public.
-        """
-        ...
-
-    def score(self, centre: ExpansionPoint, noise_multiplier: float, kind: str = "score") -> Release:
-        """Release the sum over units of weighted scores at a centre, along its directions."""
-        ...
-
-    def curvature(self, centre: ExpansionPoint, noise_multiplier: float, kind: str = "curvature") -> Release:
-        """Release the sum over units of weighted curvatures at a centre, along its directions.
-
-        Packed: the upper triangle by rows, entries off the diagonal times the square root of 2.
-        """
-        ...
-
-    def clipping_loss(self, centre: ExpansionPoint, noise_multiplier: float) -> Release:
-        """Release the sum over units of what weights take off scores at a centre, in units of the bound.
-
-        A unit counts at most 1: those beyond twice the bound count as if they were at twice the bound. Only where the
-        number of units is public.
-        """
-        ...
-
-    def residual(
-        self, centre: ExpansionPoint, old: Prediction, new: Prediction, bound: float, noise_multiplier: float
-    ) -> Release:
-        """Release the sum over units of the weighted log-ratio less its prediction, each clipped to `bound`."""
-        ...
-
-    def clip_counts(self, noise_multiplier: float) -> Release:
-        """Release how many units were clipped, on average since the last such release.
-
-        Entries: clipped units in a release of each planned kind (a gradient, a log-ratio), and where the number of
-        units is protected (``"add-remove"``) that number. An entry's standard deviation is `noise_std`.
-        """
-        ...
+def plain_prediction(prediction: Prediction) -> Prediction:
+    """Return a copy of plain numbers, each of them asked for once."""
+    return Prediction(
+        plain_vector(prediction.theta),
+        plain_vector(prediction.direction),
+        bool(prediction.with_curvature),
+        float(prediction.offset),
+    )

@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 
-from pymc_dp.accounting import BarkerReleases, GaussianReleases, Releases
+from pymc_dp.accounting import Releases
 from pymc_dp.exceptions import BudgetExceeded
 from pymc_dp.release.batches import Batches
 
@@ -27,7 +27,7 @@ class Meter:
         self._left = dict(allowance)
         self._paid = dict(noise_multipliers)
         # Those with the most noise first, so that a release is taken from the cheapest event that covers it.
-        self._scheduled = sorted(scheduled, key=lambda event: -noise_of(event))
+        self._scheduled = sorted(scheduled, key=lambda event: -event.noise_needed)
         self._left_of = [event.count for event in self._scheduled]
 
     def spend(self, kind: str, noise_multiplier: float, batches: Batches | None = None) -> None:
@@ -55,8 +55,8 @@ class Meter:
     def _place(self, kind: str, places: Sequence[int], noise_multiplier: float, batches: Batches | None) -> int:
         for place in places:
             event = self._scheduled[place]
-            alike = isinstance(event, GaussianReleases) if batches is None else batches.covered_by(event)
-            if alike and self._left_of[place] > 0 and noise_multiplier >= noise_of(event):
+            alike = event.sampling is None if batches is None else batches.covered_by(event)
+            if alike and self._left_of[place] > 0 and noise_multiplier >= event.noise_needed:
                 return place
         raise BudgetExceeded(
             f"No release of kind {kind!r} with noise multiplier {noise_multiplier:.4g} and "
@@ -65,8 +65,3 @@ class Meter:
 
     def __repr__(self) -> str:
         return f"Meter({self._left})"
-
-
-def noise_of(event: Releases) -> float:
-    """Return an event's noise multiplier; a decision's noise is part of the test, so it asks for none."""
-    return 0.0 if isinstance(event, BarkerReleases) else event.noise_multiplier

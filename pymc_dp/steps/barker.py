@@ -31,9 +31,11 @@ from pymc_dp.accounting import BarkerReleases, GaussianReleases, noise_beside
 from pymc_dp.parameters import FloatArray
 from pymc_dp.release.barker_correction import clip_bound
 from pymc_dp.release.interface import Release
+from pymc_dp.release.queries import BarkerDecision, DecisionClipCounts
 from pymc_dp.steps.acceptance import untested
-from pymc_dp.steps.base import CLIP_COUNT_SHARE, SHARED_STATS, Transition, window_ends
+from pymc_dp.steps.base import CLIP_COUNT_SHARE, window_ends
 from pymc_dp.steps.proposals import Proposal, proposal_of
+from pymc_dp.steps.sampler import SHARED_STATS, Transition
 from pymc_dp.steps.tempered import TemperedBatches
 
 #: The accounting covers Rényi orders from 3 to a fifth of the batch size.
@@ -125,7 +127,9 @@ class DPBarker(TemperedBatches):
     def transition(self, theta: FloatArray) -> Transition:
         """Propose a move and have the curator decide."""
         theta_new, log_proposal_ratio = self.proposal.propose(theta)
-        log_free_ratio = self.prior.log_density(theta_new) - self.prior.log_density(theta) + log_proposal_ratio
+        log_free_ratio = (
+            self.chain.prior.log_density(theta_new) - self.chain.prior.log_density(theta) + log_proposal_ratio
+        )
         stats = untested(accepted=False)
         if np.isfinite(log_free_ratio) and np.any(theta_new != theta):
             decision = self.release_decision(theta, theta_new, float(log_free_ratio))
@@ -138,14 +142,11 @@ class DPBarker(TemperedBatches):
         if self.clip_diagnostics != "private":
             super().release_clip_counts()
         elif self._moves:
-            curator, multiplier = self._open_curator(), self._noise_multiplier("clip_count")
-            batches = self.known_batches()
-            self._record(curator.decision_clip_counts(tuple(self._moves), multiplier, batches, self.tempering))
+            self.chain.release(DecisionClipCounts(tuple(self._moves), self.known_batches(), self.tempering))
             self._moves.clear()
 
     def release_decision(self, theta: FloatArray, theta_new: FloatArray, log_free_ratio: float) -> Release:
         """Ask the curator to decide by a fresh batch."""
-        move = self._embedded(theta), self._embedded(theta_new)
+        move = self.chain.whole(theta), self.chain.whole(theta_new)
         self._moves.append(move)
-        batches = self.known_batches()
-        return self._record(self._open_curator().barker_decision(*move, log_free_ratio, batches, self.tempering))
+        return self.chain.release(BarkerDecision(*move, log_free_ratio, self.known_batches(), self.tempering))

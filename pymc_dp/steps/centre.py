@@ -12,7 +12,7 @@ from scipy import stats
 from pymc_dp.exceptions import InvalidArgument
 from pymc_dp.parameters import FloatArray
 from pymc_dp.release.interface import LARGEST_CLIP_BOUND, ExpansionPoint, Release
-from pymc_dp.steps.base import LogDensity, PublicUnits
+from pymc_dp.steps.access import LogDensity, PublicUnits
 from pymc_dp.steps.surrogate_density import WeightedRows
 from pymc_dp.steps.synthetic import (
     NUMERICAL_FAILURES,
@@ -107,7 +107,7 @@ def find_centre(step: "DPSurrogateHMC") -> WayToCentre:
     InvalidArgument
         If nothing can be computed where the way would begin, which is known without the data.
     """
-    if step.synthetic_tables.depends_on_parameters:
+    if step.chain.synthetic_tables.depends_on_parameters:
         return _by_simulation(step)
     return _by_newton_steps(step)
 
@@ -118,14 +118,16 @@ def _starts(step: "DPSurrogateHMC") -> Iterator[FloatArray]:
     Where a model is symmetric it often says its centre of symmetry, where all scores are zero.
     """
     yield step.prior_point
-    yield from step.synthetic_tables.prior_draws()
+    yield from step.chain.synthetic_tables.prior_draws()
     generator = np.random.default_rng(0)
     for _ in range(_TRIED_STARTS):
         yield step.prior_point + generator.uniform(-1.0, 1.0, step.size)
 
 
 def _no_start(step: "DPSurrogateHMC") -> InvalidArgument:
-    table = "rows that the model makes up" if step.synthetic_tables.depends_on_parameters else "the synthetic table"
+    table = (
+        "rows that the model makes up" if step.chain.synthetic_tables.depends_on_parameters else "the synthetic table"
+    )
     of_order = " and curvatures" if step.order == 2 else ""
     return InvalidArgument(
         f"DPSurrogateHMC finds no clip bounds: scores{of_order} of {table} are zero or no numbers wherever the way to "
@@ -144,7 +146,7 @@ def _by_newton_steps(step: "DPSurrogateHMC") -> WayToCentre:
 
     Directions and bounds are those of the synthetic table at its own posterior mode.
     """
-    prior = step.prior
+    prior = step.chain.prior
     theta, units, scale, information_at = _start_of_newton_steps(step)
     visited, scores = [], []
     for kind in _kinds(step, simulated=False):
@@ -182,14 +184,14 @@ def _start_of_newton_steps(
     """
     for theta in _starts(step):
         try:
-            units = table_at(step.synthetic_tables, theta)
-            own_mode = mode_of(units, step.prior, theta, step.n_units)
+            units = table_at(step.chain.synthetic_tables, theta)
+            own_mode = mode_of(units, step.chain.prior, theta, step.chain.n_units)
             scale = scale_of(units, own_mode, clip_quantile=step.clip_quantile, with_curvature=step.order == 2)
-            expected = _Expected(units, step.n_units, theta, own_mode)
+            expected = _Expected(units, step.chain.n_units, theta, own_mode)
             bound = _first_bound(units, scale, theta, own_mode)
         except NUMERICAL_FAILURES:
             continue
-        if _known_at(step.prior, expected.information, theta):
+        if _known_at(step.chain.prior, expected.information, theta):
             released = step.release_curvature(
                 ExpansionPoint(theta, scale.directions, np.inf, bound), kind="early_curvature"
             )
@@ -217,7 +219,7 @@ def _consistent_step(
     Where the curvature grows along the step, as in a Poisson regression, a step by the curvature at its beginning
     leads too far, and where it falls, not far enough.
     """
-    from_prior = prior_curvature(step.prior, theta)
+    from_prior = prior_curvature(step.chain.prior, theta)
     begin = information_at(theta)
     way = shortened(units, from_prior, theta, whole_step(from_prior, gradient, begin))
     for _ in range(_STEP_REPETITIONS):
@@ -351,7 +353,7 @@ def _by_simulation(step: "DPSurrogateHMC") -> WayToCentre:
     Far from the data most scores are long, so the first bound is that of rows from all over the prior. Later ones
     follow what the released scores tell: saturated by the bound, it grows; else it shrinks to the rows' own spread.
     """
-    n_units = step.n_units
+    n_units = step.chain.n_units
     for theta in _starts(step):
         try:
             stand = _stand_at(step, theta)
@@ -361,7 +363,7 @@ def _by_simulation(step: "DPSurrogateHMC") -> WayToCentre:
     else:
         raise _no_start(step)
     bound = _bound_over_the_prior(step, stand)
-    stand = replace(stand, units=table_at(step.synthetic_tables, stand.theta))
+    stand = replace(stand, units=table_at(step.chain.synthetic_tables, stand.theta))
     for kind in _kinds(step, simulated=True):
         own = stand.scale.clip_gradient
         bound = min(max(bound, own), LARGEST_CLIP_BOUND)
@@ -391,9 +393,9 @@ def _stand_at(step: "DPSurrogateHMC", theta: FloatArray) -> _Stand:
     NotComputable
         If something is no number there.
     """
-    units = table_at(step.synthetic_tables, theta)
+    units = table_at(step.chain.synthetic_tables, theta)
     scale = scale_of(units, theta, clip_quantile=step.clip_quantile, with_curvature=step.order == 2)
-    if not (can_stand_at(step.prior, theta) and np.isfinite(units.scores(theta)).all()):
+    if not (can_stand_at(step.chain.prior, theta) and np.isfinite(units.scores(theta)).all()):
         raise NotComputable("The prior, or the score of a unit, is no number there.")
     return _Stand(theta, units, scale)
 
@@ -401,7 +403,7 @@ def _stand_at(step: "DPSurrogateHMC", theta: FloatArray) -> _Stand:
 def _next_stand(step: "DPSurrogateHMC", centre: ExpansionPoint, score: Release, stand: _Stand) -> _Stand:
     """Return where the surrogate of a released score leads, or how far one can go that way."""
     try:
-        surrogate = WeightedRows(step.prior, centre, stand.units, score.value, step.n_units)
+        surrogate = WeightedRows(step.chain.prior, centre, stand.units, score.value, step.chain.n_units)
         mode = _mode_of_surrogate(step, surrogate, stand.theta)
     except NUMERICAL_FAILURES:  # the next score may be less noisy
         return stand
@@ -416,9 +418,9 @@ def _next_stand(step: "DPSurrogateHMC", centre: ExpansionPoint, score: Release, 
 def _bound_over_the_prior(step: "DPSurrogateHMC", stand: _Stand) -> float:
     """Return a bound that most rows keep where parameters are drawn from the prior; 0 if none can be computed."""
     lengths = []
-    for draw in step.synthetic_tables.prior_draws():
+    for draw in step.chain.synthetic_tables.prior_draws():
         try:
-            scores = table_at(step.synthetic_tables, draw).scores(stand.theta) @ stand.scale.directions
+            scores = table_at(step.chain.synthetic_tables, draw).scores(stand.theta) @ stand.scale.directions
         except NUMERICAL_FAILURES:
             continue
         lengths.append(np.linalg.norm(scores, axis=1))
@@ -440,8 +442,8 @@ def _mode_of_surrogate(step: "DPSurrogateHMC", surrogate: WeightedRows, theta: F
     """Return the surrogate's mode: steps with the information of rows simulated where they start, and backtracking."""
 
     def step_at(at: FloatArray) -> FloatArray:
-        scores = table_at(step.synthetic_tables, at).scores(at)
-        information = step.n_units * positive_definite(scores.T @ scores / len(scores), floor=1e-10)
+        scores = table_at(step.chain.synthetic_tables, at).scores(at)
+        information = step.chain.n_units * positive_definite(scores.T @ scores / len(scores), floor=1e-10)
         return solved(information, surrogate.gradient(at))
 
     return climbed(surrogate.log_density, step_at, theta, most_steps=_MODE_ITERATIONS, least_gain=1e-3)

@@ -4,7 +4,7 @@ import arviz as az
 import numpy as np
 
 from pymc_dp.parameters import FloatArray
-from pymc_dp.steps.base import LogDensity
+from pymc_dp.steps.access import LogDensity
 from pymc_dp.steps.synthetic import positive_definite
 
 #: The shortest step is this part of the longest: where the density bends most, only short ones are accepted.

@@ -32,7 +32,8 @@ from pymc_dp.budget import ReleaseRequest
 from pymc_dp.parameters import FloatArray
 from pymc_dp.release.interface import Release
 from pymc_dp.steps.acceptance import penalty_test, untested
-from pymc_dp.steps.base import SHARED_STATS, DPStep, Transition
+from pymc_dp.steps.base import DPStep
+from pymc_dp.steps.sampler import SHARED_STATS, Transition
 from pymc_dp.steps.tuning import kinetic_energy, required
 
 
@@ -157,19 +158,19 @@ class DPHMC(DPStep):
 
         gradient = self._gradient
         if gradient is None or not self.reuse_gradient:
-            gradient = self.release_gradient(theta, self.clip_gradient)
+            gradient = self.chain.gradient(theta, self.clip_gradient)
         theta_new, momentum_new, gradient_new, n_gradients = self._leapfrog(theta, momentum, gradient, step_size)
         stats: dict[str, Any] = {"step_size": step_size, "n_gradients": n_gradients + (gradient is not self._gradient)}
         self._gradient = gradient
 
-        log_prior_ratio = self.prior.log_density(theta_new) - self.prior.log_density(theta)
+        log_prior_ratio = self.chain.prior.log_density(theta_new) - self.chain.prior.log_density(theta)
         stats["diverging"] = gradient_new is None or not np.isfinite(log_prior_ratio)
         if self.tuning or stats["diverging"]:
             stats |= untested(accepted=not stats["diverging"])
         else:
             energy_change = self._kinetic_energy.energy(momentum_new) - self._kinetic_energy.energy(momentum)
             stats |= penalty_test(
-                lambda bound: self.release_log_ratio(theta, theta_new, bound),
+                lambda bound: self.chain.log_ratio(theta, theta_new, bound),
                 self.clip_log_ratio * float(np.linalg.norm(theta_new - theta)),
                 log_prior_ratio - energy_change,
                 log_uniform,
@@ -189,14 +190,14 @@ class DPHMC(DPStep):
                 theta = theta + step_size * self._kinetic_energy.velocity(momentum)
             if not np.isfinite(theta).all():
                 return theta, momentum, None, leap - 1
-            gradient = self.release_gradient(theta, self.clip_gradient)
+            gradient = self.chain.gradient(theta, self.clip_gradient)
             kick = step_size if leap < self.n_leapfrog else 0.5 * step_size
             momentum = momentum + kick * self._drift(theta, gradient)
         return theta, momentum, gradient if np.isfinite(momentum).all() else None, self.n_leapfrog
 
     def _drift(self, theta: FloatArray, gradient: Release) -> FloatArray:
         """Return the noisy gradient of the log-posterior."""
-        return gradient.value + self.prior.gradient(theta)
+        return gradient.value + self.chain.prior.gradient(theta)
 
     def _jittered_step_size(self) -> float:
         return self.step_size * (1.0 + self.step_size_jitter * (2.0 * float(self._halton.random(1)[0, 0]) - 1.0))

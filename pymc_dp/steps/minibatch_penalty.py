@@ -19,6 +19,7 @@ Released in one iteration: that one noisy number, of a fresh batch without repla
 from pymc_dp.budget import ReleaseRequest
 from pymc_dp.parameters import FloatArray
 from pymc_dp.release.interface import Release
+from pymc_dp.release.queries import VariancePenalisedLogRatio
 from pymc_dp.steps.penalty import DPPenalty
 from pymc_dp.steps.tempered import TemperedBatches
 
@@ -81,13 +82,12 @@ class DPMinibatchPenalty(TemperedBatches, DPPenalty):
         ]
 
     def release_log_ratio(self, theta: FloatArray, theta_new: FloatArray, bound: float) -> Release:
-        """Ask the curator for the noisy penalised log-ratio of a fresh batch."""
-        return self._record(
-            self._open_curator().batch_log_ratio(
-                self._embedded(theta),
-                self._embedded(theta_new),
+        """Ask the curator for the noisy variance-penalised log-ratio of a fresh batch."""
+        return self.chain.release(
+            VariancePenalisedLogRatio(
+                self.chain.whole(theta),
+                self.chain.whole(theta_new),
                 bound,
-                self._noise_multiplier("log_ratio"),
                 self.known_batches(),
                 self.tempering,
                 counted=self.clip_diagnostics == "private",

@@ -22,9 +22,11 @@ from numpy.typing import ArrayLike
 from pymc_dp.budget import ReleaseRequest
 from pymc_dp.exceptions import InvalidArgument
 from pymc_dp.parameters import FloatArray
+from pymc_dp.release.interface import Release
 from pymc_dp.steps.acceptance import penalty_test
-from pymc_dp.steps.base import SHARED_STATS, DPStep, Transition
+from pymc_dp.steps.base import DPStep
 from pymc_dp.steps.proposals import Proposal, proposal_of
+from pymc_dp.steps.sampler import SHARED_STATS, Transition
 from pymc_dp.steps.tuning import required
 
 
@@ -109,7 +111,7 @@ class DPPenalty(DPStep):
         """Propose a move and accept it by the penalty test."""
         log_uniform = -self.rng.exponential()
         theta_new, log_proposal_ratio = self.proposal.propose(theta)
-        log_prior_ratio = self.prior.log_density(theta_new) - self.prior.log_density(theta)
+        log_prior_ratio = self.chain.prior.log_density(theta_new) - self.chain.prior.log_density(theta)
         bound = self.clip_log_ratio * float(np.linalg.norm(theta_new - theta))
         stats = penalty_test(
             lambda bound: self.release_log_ratio(theta, theta_new, bound),
@@ -119,3 +121,7 @@ class DPPenalty(DPStep):
         )
         self.proposal.decided(accepted=stats["accepted"])
         return Transition(theta_new if stats["accepted"] else theta, stats)
+
+    def release_log_ratio(self, theta: FloatArray, theta_new: FloatArray, bound: float) -> Release:
+        """Ask the curator for the noisy log-ratio of all units."""
+        return self.chain.log_ratio(theta, theta_new, bound)

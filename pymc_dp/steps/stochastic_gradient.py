@@ -37,7 +37,9 @@ from pymc_dp.budget import ReleaseRequest
 from pymc_dp.exceptions import InvalidArgument
 from pymc_dp.parameters import FloatArray
 from pymc_dp.release.batches import Batches, BatchesWithoutReplacement, PoissonBatches
-from pymc_dp.steps.base import SHARED_STATS, DPStep, Transition
+from pymc_dp.release.queries import GradientSum
+from pymc_dp.steps.base import DPStep
+from pymc_dp.steps.sampler import SHARED_STATS, Transition
 from pymc_dp.steps.tuning import MassMatrix, required
 
 #: Each has noise of its own, which is planned and stored.
@@ -205,36 +207,30 @@ class StochasticGradientStep(DPStep):
         """`injected`, or what the budget chose: the noise that was paid for, read backwards."""
         if self.injected is not None:
             return self.injected
-        paid = self._authorised().noise_schedules["gradient"][0]
+        paid = self.chain.schedule("gradient")[0]
         step_size = self.step_sizes.at(1)
         return (paid * self._noise_unit() / self.noise_of_dynamics(1.0, step_size)) ** 2
 
     def drift(self, theta: FloatArray) -> FloatArray | None:
         """Return the noisy gradient of the tempered log-posterior on a fresh batch; None outside the numbers."""
         with np.errstate(all="ignore"):
-            prior = self.prior.gradient(theta) if np.isfinite(theta).all() else np.array(np.nan)
+            prior = self.chain.prior.gradient(theta) if np.isfinite(theta).all() else np.array(np.nan)
         if not np.isfinite(prior).all():
             return None  # nothing is asked there
         return prior + self._scale() * self.release_batch_gradient(theta)
 
     def release_batch_gradient(self, theta: FloatArray) -> FloatArray:
         """Ask the curator for the noisy clipped gradient of a fresh batch."""
-        release = self._record(
-            self._open_curator().batch_gradient(
-                self._embedded(theta),
-                self.clip_gradient,
-                self._multiplier_paid(),
-                self._batches(),
-                counted=self._counted,
-                blocks=self._only_own,
-            )
+        query = GradientSum(
+            self.chain.whole(theta), self.clip_gradient, self.chain.blocks, self._batches(), counted=self._counted
         )
+        release = self.chain.release(query, self._multiplier_paid())
         self._n_gradients += 1
         self._noise_std = self._scale() * release.noise_std
         return release.value
 
     def _multiplier_paid(self) -> float:
-        schedule = self._authorised().noise_schedules["gradient"]
+        schedule = self.chain.schedule("gradient")
         return schedule[self._iteration if self.step_sizes.decay else 0]
 
     def transition(self, theta: FloatArray) -> Transition:

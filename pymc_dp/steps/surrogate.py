@@ -32,10 +32,12 @@ import pymc as pm
 from pymc_dp import _validate
 from pymc_dp.budget import ReleaseRequest
 from pymc_dp.exceptions import InvalidArgument
+from pymc_dp.origins import shares_tables
 from pymc_dp.parameters import FloatArray
 from pymc_dp.release.interface import ExpansionPoint, Position, Prediction, Release
+from pymc_dp.release.queries import ClippingLoss, Curvature, Residual, WeightedScore
 from pymc_dp.steps.acceptance import penalty_test, untested
-from pymc_dp.steps.base import SHARED_STATS, DPStep, Transition
+from pymc_dp.steps.base import DPStep
 from pymc_dp.steps.centre import (
     EARLY_CURVATURE_SHARE,
     WayToCentre,
@@ -45,6 +47,7 @@ from pymc_dp.steps.centre import (
     pooled_score,
 )
 from pymc_dp.steps.free_hmc import FreeHMC
+from pymc_dp.steps.sampler import SHARED_STATS, Transition
 from pymc_dp.steps.surrogate_density import Quadratic, Surrogate, WeightedRows
 from pymc_dp.steps.synthetic import (
     NUMERICAL_FAILURES,
@@ -54,7 +57,6 @@ from pymc_dp.steps.synthetic import (
     newton_step,
     positive_definite,
     prior_curvature,
-    shares_tables,
     solved,
 )
 from pymc_dp.steps.tuning import clip_bound
@@ -148,8 +150,8 @@ class DPSurrogateHMC(DPStep):
     Notes
     -----
     *Before the charge* the way to a centre is tried in a dry run on synthetic rows, with noise in the plan's
-    proportion. After it, whatever noise does, nothing is raised: a step that leads nowhere is not made, and where there is no
-    surrogate in the end, chains do not move and ``surrogate_found`` in the ``privacy`` group is 0.
+    proportion. After it, whatever noise does, nothing is raised: a step that leads nowhere is not made, and where there
+    is no surrogate in the end, chains do not move and ``surrogate_found`` in the ``privacy`` group is 0.
 
     *Privacy.* Score, curvature and residual log-ratios are sums of clipped contributions released with Gaussian
     noise; directions, bounds, centre and proposals are functions of earlier releases and of synthetic tables.
@@ -206,8 +208,8 @@ class DPSurrogateHMC(DPStep):
         if synthetic is not None and shares_tables(model, synthetic):
             raise InvalidArgument(
                 "The synthetic table holds a table of the model of the data, or a part of one: clip bounds and "
-                "proposals would then be computed from protected rows without noise. Write it on synthetic data. (A public "
-                "array that both models need: give the synthetic table a copy.)"
+                "proposals would then be computed from protected rows without noise. Write it on synthetic data. (A "
+                "public array that both models need: give the synthetic table a copy.)"
             )
         if synthetic is not None and synthetic.parent is not None:
             raise InvalidArgument(
@@ -354,13 +356,13 @@ class DPSurrogateHMC(DPStep):
 
     def _expand(self, centre: ExpansionPoint, way: WayToCentre) -> tuple[Surrogate, FloatArray, FloatArray]:
         """Release the sums at the centre; return the surrogate, a point near its mode and its curvature there."""
-        units, n_units, scale = self.synthetic_tables.at(centre.theta), self.n_units, way.scale
+        units, n_units, scale = self.chain.synthetic_tables.at(centre.theta), self.chain.n_units, way.scale
         score = self.release_score(centre)
-        from_prior = prior_curvature(self.prior, centre.theta)
+        from_prior = prior_curvature(self.chain.prior, centre.theta)
         self._doubtful_width = 1.0
         if self.order == 1:
             curvature = way.information + from_prior
-            return WeightedRows(self.prior, centre, units, score.value, n_units), centre.theta, curvature
+            return WeightedRows(self.chain.prior, centre, units, score.value, n_units), centre.theta, curvature
         released = self.release_curvature(centre)
         likelihood = self._finite_or(way.information, lambda: informed(way.information, released, scale))
         curvature = likelihood + from_prior
@@ -376,12 +378,14 @@ class DPSurrogateHMC(DPStep):
         except NUMERICAL_FAILURES:
             pooled, self._score_noise = score.value, score.noise_std
         gradient = scale.gradient(pooled)
-        slope = gradient + self.prior.gradient(centre.theta)
+        slope = gradient + self.chain.prior.gradient(centre.theta)
         nowhere = np.zeros(self.size)
-        distance = self._finite_or(nowhere, lambda: newton_step(units, self.prior, centre.theta, slope, likelihood))
+        distance = self._finite_or(
+            nowhere, lambda: newton_step(units, self.chain.prior, centre.theta, slope, likelihood)
+        )
         start = centre.theta + distance
         radius = _TRUSTED + np.sqrt(self.size) + float(np.sqrt(distance @ likelihood @ distance))
-        return Quadratic(self.prior, centre, units, gradient, likelihood, radius), start, curvature
+        return Quadratic(self.chain.prior, centre, units, gradient, likelihood, radius), start, curvature
 
     @staticmethod
     def _finite_or(otherwise: FloatArray, compute: Callable[[], FloatArray]) -> FloatArray:
@@ -400,9 +404,7 @@ class DPSurrogateHMC(DPStep):
         """
         if self.clip_diagnostics is None:
             return {"clip_bias": np.nan, "clip_bias_noise_std": np.nan}
-        clipping_loss = self._record(
-            self._open_curator().clipping_loss(centre, self._noise_multiplier("clipping_loss"))
-        )
+        clipping_loss = self.chain.release(ClippingLoss(centre))
         covariance = kernel.covariance
         shifts = covariance @ self._scale.back
         variances = np.diag(covariance).copy()
@@ -453,7 +455,7 @@ class DPSurrogateHMC(DPStep):
             return 0.0
         missed = np.abs(self._surrogate.remainders(theta_new) - self._surrogate.remainders(theta))
         largest = float(np.max(missed[np.isfinite(missed)], initial=0.0))
-        harmless = _HARMLESS_NOISE / (2.0 * self._noise_multiplier("residual"))
+        harmless = _HARMLESS_NOISE / (2.0 * self.chain.multiplier("residual"))
         return max(self.safety * largest, harmless)
 
     def _widened(self, theta: FloatArray) -> FloatArray:
@@ -468,17 +470,16 @@ class DPSurrogateHMC(DPStep):
 
     def release_score(self, centre: ExpansionPoint, kind: str = "score") -> Release:
         """Ask the curator for the noisy sum of weighted scores at a centre."""
-        return self._record(self._open_curator().score(centre, self._noise_multiplier(kind), kind))
+        return self.chain.release(WeightedScore(centre, kind))
 
     def release_curvature(self, centre: ExpansionPoint, kind: str = "curvature") -> Release:
         """Ask the curator for the noisy sum of weighted curvatures at a centre."""
-        return self._record(self._open_curator().curvature(centre, self._noise_multiplier(kind), kind))
+        return self.chain.release(Curvature(centre, kind))
 
     def release_residual(self, old: Prediction, new: Prediction, bound: float) -> Release:
         """Ask the curator for the noisy sum of clipped remainders of log-ratios."""
-        multiplier = self._noise_multiplier("residual")
         assert self._centre is not None  # noqa: S101
-        return self._record(self._open_curator().residual(self._centre, old, new, bound, multiplier))
+        return self.chain.release(Residual(self._centre, old, new, bound))
 
 
 def doubtful_width(curvature: FloatArray, expected: FloatArray, reach: float, back: FloatArray) -> float:

@@ -20,7 +20,7 @@ import numpy as np
 
 from pymc_dp.parameters import FloatArray
 from pymc_dp.release.interface import ExpansionPoint, Prediction
-from pymc_dp.steps.base import LogDensity, PublicUnits
+from pymc_dp.steps.access import LogDensity, PublicUnits
 from pymc_dp.steps.synthetic import curvature_norms, positive_definite
 
 #: Synthetic units for each coefficient that is fitted to them, where few are enough.

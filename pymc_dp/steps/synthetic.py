@@ -8,13 +8,10 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 import numpy as np
-import pymc as pm
-from pytensor.graph.traversal import ancestors
 
-from pymc_dp.origins import arrays_given_to, same_memory
 from pymc_dp.parameters import FloatArray
 from pymc_dp.release.interface import LARGEST_CLIP_BOUND, SMALLEST_CLIP_BOUND
-from pymc_dp.steps.base import LogDensity, PublicUnits, SyntheticTables
+from pymc_dp.steps.access import LogDensity, PublicUnits, SyntheticTables
 
 #: No step is longer than this many standard deviations of what one unit tells, or of the prior.
 _LONGEST_OF_UNIT, _LONGEST_OF_PRIOR, _MOST_UNITS = 3.0, 3.0, 0.99
@@ -326,20 +323,3 @@ def unpacked(packed: FloatArray, size: int) -> FloatArray:
     off = np.triu(matrix, 1) / np.sqrt(2.0)
     symmetric: FloatArray = np.diag(np.diag(matrix)) + off + off.T
     return symmetric
-
-
-def shares_tables(model: pm.Model, other: pm.Model) -> bool:
-    """Return whether two models were given, or hold, parts of the same array: identity is asked for, never values."""
-    if model is other:
-        return True
-    tables = [[*_tables_of(each), *arrays_given_to(each)] for each in (model, other)]
-    return any(same_memory(one, another) for one in tables[0] for another in tables[1])
-
-
-def _tables_of(model: pm.Model) -> list[np.ndarray]:
-    inputs = ancestors([*model.basic_RVs, *model.rvs_to_values.values(), *model.potentials])
-    leaves = [*model.data_vars, *(leaf for leaf in inputs if leaf.owner is None)]
-    arrays = [
-        leaf.get_value(borrow=True) if hasattr(leaf, "get_value") else getattr(leaf, "data", None) for leaf in leaves
-    ]
-    return [array for array in arrays if isinstance(array, np.ndarray) and array.size > 1]

@@ -57,6 +57,19 @@ def test_events_are_refused_under_relations_without_a_theorem(event, relation):
         noise_for_epsilon([COUNTS], 1.0, 1e-6, relation, [event])
 
 
+def test_events_that_say_themselves_what_they_cost_are_refused():
+    class Cheap(GaussianReleases):
+        @property
+        def rho(self):
+            return 0.0
+
+    cheap = Cheap("gradient", 100, 1.0)
+    with pytest.raises(InvalidArgument, match="Cheap"):
+        account([COUNTS, cheap], 1e-6, "substitute")
+    with pytest.raises(InvalidArgument, match="Cheap"):
+        noise_for_epsilon([COUNTS], 1.0, 1e-6, "substitute", [cheap])
+
+
 def test_mixing_relations_is_refused():
     for relation in ("substitute", "add-remove"):
         with pytest.raises(InvalidArgument):

@@ -17,13 +17,11 @@ from pymc_dp.accounting import (
     loss_distribution_epsilon,
     renyi_epsilon,
 )
-from pymc_dp.accounting.renyi import (
-    ORDERS,
+from pymc_dp.accounting.renyi import ORDERS, convert, renyi_curve
+from pymc_dp.accounting.renyi_bounds import (
     barker_batch_bound,
-    convert,
     gaussian_bound,
     poisson_gaussian_bound,
-    renyi_curve,
     without_replacement_bound,
 )
 from pymc_dp.exceptions import InvalidArgument

@@ -11,6 +11,7 @@ import pytest
 
 from pymc_dp.release import MeteredCurator, SecureNoise
 from pymc_dp.release.batches import BatchesWithoutReplacement, PoissonBatches
+from pymc_dp.release.queries import GradientSum
 from pymc_dp.rows import UnitLikelihood
 
 BATCH = 1000
@@ -35,4 +36,4 @@ def bench_gradient_on_a_batch(benchmark, rows, sampler):
     batches = PoissonBatches(BATCH / n) if sampler == "poisson" else BatchesWithoutReplacement(BATCH, n)
     events = [batches.releases("gradient", MANY, 1.0)]
     curator = MeteredCurator(rows, SecureNoise(), batches.relation, {"gradient": MANY}, {}, scheduled=events)
-    benchmark(curator.batch_gradient, np.zeros(10), 4.0, 1.0, batches, counted=True)
+    benchmark(curator.release, GradientSum(np.zeros(10), 4.0, batches=batches, counted=True), 1.0)

@@ -10,7 +10,7 @@ import pytest
 import pymc_dp as dp
 from pymc_dp.prior import Prior
 from pymc_dp.release import Release
-from pymc_dp.steps.base import Authorisation
+from pymc_dp.steps.access import Authorisation
 
 SIZE = 10
 

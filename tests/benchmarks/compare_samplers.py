@@ -114,7 +114,8 @@ def clip():
                 step = dp.DPSurrogateHMC(budget=budget, synthetic=synthetic)
             planned = budget.plan(step, draws=200, tune=0, chains=4)
             # The last scores on the way are pooled with the one at the centre.
-            precision = sum(planned.releases_once[kind] / planned.noise_multipliers[kind] ** 2 for kind in POOLED)
+            (of_step,) = planned.steps
+            precision = sum(of_step.allowance_once[kind] / of_step.noise_multipliers[kind] ** 2 for kind in POOLED)
             multiplier = precision**-0.5
             shift = covariance @ scale.back * (2.0 * multiplier * bound)
             forced.append(np.sqrt(((shift / std[:, None]) ** 2).sum(axis=1).mean()))

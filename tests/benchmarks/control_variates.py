@@ -54,7 +54,7 @@ def run(model, synthetic, epsilon, delta, draws=DRAWS, **settings):
         {
             "accepted": found.acceptance,
             "noise": found.test_noise,
-            "clipped": found.clip_fractions["residual"][0],
+            "clipped": found.clip_fractions["residual"].fraction,
             "R-hat": found.r_hat,
             "ESS": found.effective_draws,
             "seconds": time.perf_counter() - began,

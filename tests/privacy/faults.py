@@ -23,6 +23,7 @@ import pymc as pm
 
 import pymc_dp as dp
 from pymc_dp.accounting import GaussianReleases
+from pymc_dp.budget import StepPlan
 from pymc_dp.release import SecureNoise
 
 FORK = multiprocessing.get_context("fork")
@@ -44,7 +45,8 @@ def private_run(model, budget, *, draws=1000, chains=2, share=1e-3):
 def plan_of_rho(rho, relation="substitute"):
     """A plan of one release that costs `rho`; made without a step, so that it takes no time."""
     releases = (GaussianReleases("gradient", 1, math.sqrt(0.5 / rho)),)
-    return dp.Plan("test", 1, 0, 1, relation, releases, epsilon=1.0, delta=1e-6)
+    step = StepPlan("test", "", 1, (), releases)
+    return dp.Plan(1, 0, 1, relation, (step,), epsilon=1.0, delta=1e-6)
 
 
 @contextlib.contextmanager

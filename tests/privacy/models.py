@@ -330,7 +330,7 @@ def compare(one, other, units):
                 raise Leak(f"{kind}: {changed.size} units changed")
         else:
             moved = sum((int(b) - int(a)) ** 2 for b, a in zip(before.integers, after.integers, strict=True))
-            if moved * before.grid**2 > before.sensitivity("substitute") ** 2:
+            if moved * before.grid**2 > (2.0 * before.bound) ** 2:
                 raise Leak(f"{kind}: moved {np.sqrt(float(moved)) * before.grid / before.bound:.3g} bounds")
         compared += 1
     return compared

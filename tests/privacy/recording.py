@@ -22,7 +22,7 @@ class Request:
     Attributes
     ----------
     curator, method : int, str
-        Which curator, counted as they are first used, and what was asked.
+        Which curator, counted as they are first used, and which query was asked.
     arguments : dict
         What was asked for, every number by its bits.
     given : dict
@@ -257,7 +257,8 @@ class Recorder:
         if not any(curator is known for known in self._curators):
             self._curators.append(curator)
         place = next(k for k, known in enumerate(self._curators) if known is curator)
-        asked = Request(place, method.__name__, {name: bits(value) for name, value in given.items()}, given)
+        name = type(given["query"]).__name__ if "query" in given else method.__name__
+        asked = Request(place, name, {name: bits(value) for name, value in given.items()}, given)
         self._refuse_another(asked)
         self.trace.requests.append(asked)
         self._open = asked

@@ -42,7 +42,7 @@ from neighbours import Neighbour, Table
 from recording import Recorder, Request, Trace, bits
 from running import run
 
-from pymc_dp.accounting.renyi import barker_batch_bound
+from pymc_dp.accounting.renyi_bounds import barker_batch_bound
 
 
 @dataclass
@@ -162,7 +162,7 @@ def _part_of_decisions(before: Request, after: Request) -> Fraction | str:
     """Return the largest Rényi divergence of the decisions' probabilities, squared, as a part of its bound."""
     if len(before.decisions) != len(after.decisions):
         return "decides more or less often"
-    batch_size = before.given["batches"].batch_size
+    batch_size = before.given["query"].batches.batch_size
     largest = 0.0
     for one, other in zip(before.decisions, after.decisions, strict=True):
         if one == other:
@@ -198,9 +198,7 @@ def paid_for(trace: Trace) -> list[str]:
         if request.additions or request.decisions:
             asked.setdefault(request.kind, []).append(float(request.given.get("noise_multiplier", 0.0)))
     for event in trace.plan.releases:
-        noise = getattr(event, "noise_multiplier", 0.0)
-        kind = event.kind.rstrip("_123456789")
-        planned.setdefault(kind, []).extend([noise] * event.count)
+        planned.setdefault(event.kind, []).extend([event.noise_needed] * event.count)
     problems = []
     for kind, multipliers in asked.items():
         paid = sorted(planned.get(kind, []))

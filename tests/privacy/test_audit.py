@@ -13,6 +13,7 @@ from conftest import gaussian_model
 from scipy import stats
 
 from pymc_dp.release import MeteredCurator, SecureNoise
+from pymc_dp.release.queries import GradientSum
 from pymc_dp.rows import UnitLikelihood
 
 TRIALS = 3000
@@ -39,7 +40,7 @@ def least_parameter(tables, noise, relation="substitute"):
     outputs = []
     for rows in tables:
         curator = MeteredCurator(rows, noise, relation, {"gradient": TRIALS}, {"gradient": MULTIPLIER})
-        released = [curator.gradient(np.zeros(1), BOUND, MULTIPLIER).value[0] for _ in range(TRIALS)]
+        released = [curator.release(GradientSum(np.zeros(1), BOUND), MULTIPLIER).value[0] for _ in range(TRIALS)]
         outputs.append(np.array(released))
     threshold = np.median(np.concatenate(outputs))
     false_alarms, misses = np.sum(outputs[0] > threshold), np.sum(outputs[1] <= threshold)

@@ -16,6 +16,7 @@ from test_nothing_leaks import canary_model
 import pymc_dp as dp
 from pymc_dp.release import MeteredCurator, curator
 from pymc_dp.release.batches import BatchesWithoutReplacement, PoissonBatches, drawn
+from pymc_dp.release.queries import GradientSum
 from pymc_dp.rows import UnitLikelihood
 
 N = 200
@@ -128,7 +129,7 @@ def moved_by_a_neighbour(relation, batches, values, place, other, bound, counted
         events = [batches.releases("gradient", 1, 1.0)]
         opened = MeteredCurator(table_of(table), noise, relation, {"gradient": 1}, {}, scheduled=events)
         with mock.patch.object(curator, "drawn", return_value=np.array(batch, dtype=np.int64)):
-            opened.batch_gradient(np.zeros(1), bound, 1.0, batches, counted=counted)
+            opened.release(GradientSum(np.zeros(1), bound, batches=batches, counted=counted), 1.0)
         asked += noise.asked
     (before, scale), (after, same) = asked
     assert scale == same
@@ -163,7 +164,7 @@ def test_an_empty_batch_is_released_like_any_other():
     events = [batches.releases("gradient", 1, 1.0)]
     noise = NoNoise()
     opened = MeteredCurator(table_of(np.arange(12.0)), noise, "add-remove", {"gradient": 1}, {}, scheduled=events)
-    release = opened.batch_gradient(np.zeros(1), 2.0, 1.0, batches, counted=True)
+    release = opened.release(GradientSum(np.zeros(1), 2.0, batches=batches, counted=True), 1.0)
     assert list(noise.asked[0][0]) == [0, 0, 0]
     assert release.noise_std == 2.0 * batches.count_factor
 

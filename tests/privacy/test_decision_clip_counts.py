@@ -14,6 +14,7 @@ from pymc_dp import sampling
 from pymc_dp.accounting import BarkerReleases, GaussianReleases
 from pymc_dp.release import MeteredCurator, curator
 from pymc_dp.release.batches import BatchesWithoutReplacement
+from pymc_dp.release.queries import DecisionClipCounts
 from pymc_dp.rows import UnitLikelihood
 
 N, BATCHES, TEMPERING = 12, BatchesWithoutReplacement(16, 30), 1.0
@@ -41,7 +42,7 @@ def counted(rows, values, moves, noise_multiplier=3.0, paid=3.0, count=1):
     rows._chunks = rows._cut()
     noise = NoNoise()
     opened = MeteredCurator(rows, noise, "substitute", {"decision": 1, "clip_count": count}, {"clip_count": paid})
-    release = opened.decision_clip_counts(moves, noise_multiplier, BATCHES, TEMPERING)
+    release = opened.release(DecisionClipCounts(moves, BATCHES, TEMPERING), noise_multiplier)
     ((integers, scale),) = noise.asked
     return release, integers, scale
 
@@ -92,7 +93,7 @@ def test_counts_that_were_not_paid_for_are_refused(rows):
         counted(rows, values, [])
     curator_of_others = MeteredCurator(rows, NoNoise(), "add-remove", {"clip_count": 1}, {"clip_count": 1.0})
     with pytest.raises(dp.PrivacyError, match="public"):
-        curator_of_others.decision_clip_counts(moves, 1.0, BATCHES, TEMPERING)
+        curator_of_others.release(DecisionClipCounts(moves, BATCHES, TEMPERING), 1.0)
 
 
 class LyingMoves(list):
@@ -192,9 +193,9 @@ def test_a_run_says_whether_its_decisions_clip(proposal_scale, clipped):
         step = dp.DPBarker(budget=budget, batch_size=200, tempering=0.5, proposal_scale=proposal_scale, insecure_seed=0)
         tree = pm.sample(draws=400, chains=2, cores=1, step=step, initvals={"mu": 1.0}, **QUIET)
     found = dp.diagnostics.quality(tree)
-    fraction, noise_std = found.clip_fractions["decision"]
-    assert 0.0 < noise_std < 0.02
-    assert (fraction > 0.3) is clipped
+    released = found.clip_fractions["decision"]
+    assert 0.0 < released.noise_std < 0.02
+    assert (released.fraction > 0.3) is clipped
     assert found.biased is clipped
     assert not found.usable
 

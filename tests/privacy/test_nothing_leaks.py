@@ -13,6 +13,7 @@ from replay import replay
 import pymc_dp as dp
 from pymc_dp import sampling
 from pymc_dp.release import MeteredCurator, SecureNoise
+from pymc_dp.release.queries import GradientSum
 from pymc_dp.rows import UnitLikelihood
 
 CANARY = 7.123456789012345
@@ -136,7 +137,7 @@ def test_text_shows_nothing_confidential(budget, caplog, capfd, recwarn):
 
     def look(trace, draw):
         step = objects[0]
-        shown.extend([repr(step._curator), repr(step._authorisation.curators), repr(step._curator._rows)])
+        shown.extend([repr(step.chain._curator), repr(step._authorisation.curators), repr(step.chain._curator._rows)])
 
     shown = []
     with canary_model():
@@ -160,7 +161,7 @@ def test_errors_of_the_curator_hold_no_values(budget):
         step = objects[0]
         while True:
             try:
-                step.release_gradient(np.zeros(2), 1.0)
+                step.chain.gradient(np.zeros(2), 1.0)
             except dp.BudgetExceeded as error:
                 messages.append(pickle.dumps(error))
                 raise KeyboardInterrupt from None
@@ -202,9 +203,9 @@ def test_a_curator_beyond_its_plan_touches_no_row(budget, monkeypatch):
     monkeypatch.setattr(UnitLikelihood, "clipped_gradient", counted)
     rows = UnitLikelihood(gaussian_model(gaussian_data(50)))
     curator = MeteredCurator(rows, SecureNoise(), "substitute", {"gradient": 1}, {"gradient": 1.0})
-    curator.gradient(np.zeros(1), 1.0, 1.0)
+    curator.release(GradientSum(np.zeros(1), 1.0), 1.0)
     with pytest.raises(dp.BudgetExceeded):
-        curator.gradient(np.zeros(1), 1.0, 1.0)
+        curator.release(GradientSum(np.zeros(1), 1.0), 1.0)
     assert len(touched) == 1
 
 

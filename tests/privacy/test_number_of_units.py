@@ -14,6 +14,7 @@ import pymc_dp as dp
 from pymc_dp.diagnostics import privacy_report, quality_report
 from pymc_dp.release import MeteredCurator, SecureNoise
 from pymc_dp.release.batches import BatchesWithoutReplacement
+from pymc_dp.release.queries import GradientSum
 from pymc_dp.rows import UnitLikelihood
 
 #: Rows, and units of two or three rows each. One number less or more may be said by mistake, too.
@@ -95,7 +96,7 @@ def test_a_curator_under_add_remove_refuses_batches_of_a_fixed_size_without_coun
         UnitLikelihood(gaussian_model(Y)), SecureNoise(), "add-remove", {"gradient": 1}, {"gradient": 1.0}
     )
     with pytest.raises(dp.BudgetExceeded) as refused:
-        curator.batch_gradient(np.zeros(1), 1.0, 1.0, BatchesWithoutReplacement(10, 20), counted=False)
+        curator.release(GradientSum(np.zeros(1), 1.0, batches=BatchesWithoutReplacement(10, 20)), 1.0)
     assert not SAID.search(str(refused.value))
 
 

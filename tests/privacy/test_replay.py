@@ -23,15 +23,16 @@ from zoo import (
     surrogate,
 )
 
-import pymc_dp as dp
 from pymc_dp import sampling
 from pymc_dp.release import MeteredCurator
 from pymc_dp.release import curator as curator_module
 from pymc_dp.release.batches import drawn
 from pymc_dp.release.meter import Meter
+from pymc_dp.release.queries import Query
 from pymc_dp.rows import kernels, likelihood
 from pymc_dp.rows.clipped_sum import ClippedSum
 from pymc_dp.rows.likelihood import UnitLikelihood
+from pymc_dp.steps.access import ChainAccess
 
 #: Where chains start, and how loud the answers are that lead them on: near, far, and driven far.
 PLACES = ({}, {"start_scale": 30.0}, {"loudness": 300.0}, {"start_scale": 1e3, "loudness": 1e-3})
@@ -143,7 +144,7 @@ class BranchesOnAnExactValue(DPCrankNicolson):
 
     def transition(self, theta):
         found = super().transition(theta)
-        exact = self._open_curator()._rows.clipped_gradient(theta, 4.0, 2.0**-40).integers
+        exact = self.chain._curator._rows.clipped_gradient(theta, 4.0, 2.0**-40).integers
         found.theta = found.theta + 1e-3 * (int(exact[0]) % 2)
         return found
 
@@ -152,7 +153,7 @@ class BoundFromRows(DPCrankNicolson):
     """Asks for a bound that one row decides."""
 
     def transition(self, theta):
-        logs = self._open_curator()._rows.all_log_likelihoods(theta)
+        logs = self.chain._curator._rows.all_log_likelihoods(theta)
         self.clip_log_ratio = 4.0 * (1.0 + 1e-9 * float(np.nanmax(np.nan_to_num(logs, posinf=0.0, neginf=0.0))))
         return super().transition(theta)
 
@@ -162,7 +163,7 @@ class PublishesAnExactSum(DPCrankNicolson):
 
     def transition(self, theta):
         found = super().transition(theta)
-        exact = self._open_curator()._rows.clipped_gradient(theta, 1.0, 2.0**-40)
+        exact = self.chain._curator._rows.clipped_gradient(theta, 1.0, 2.0**-40)
         found.stats["acceptance_rate"] = float(exact.value[0])
         return found
 
@@ -172,8 +173,8 @@ class OneReleaseMoreForLongRows(DPCrankNicolson):
 
     def transition(self, theta):
         found = super().transition(theta)
-        if self._open_curator()._rows.clipped_gradient(theta, 50.0, 2.0**-40).n_clipped:
-            self.release_log_ratio(theta, theta + 1.0, 1.0)
+        if self.chain._curator._rows.clipped_gradient(theta, 50.0, 2.0**-40).n_clipped:
+            self.chain.log_ratio(theta, theta + 1.0, 1.0)
         return found
 
 
@@ -228,14 +229,14 @@ def largest_entry_for_norm(block, squares):
     squares += (block**2).max(axis=1)
 
 
-def half_of_what_a_replacement_moves(self, relation):
-    return self.bound
+def half_of_what_a_replacement_moves(self, terms):
+    return 0.5 * terms.factor
 
 
 def quieter(released):
     @functools.wraps(released)
-    def with_less_noise(curator, kind, clipped_sum, noise_multiplier, *where):
-        return released(curator, kind, clipped_sum, 0.5 * noise_multiplier, *where)
+    def with_less_noise(curator, query, noise_multiplier):
+        return released(curator, query, 0.5 * noise_multiplier)
 
     return with_less_noise
 
@@ -251,8 +252,8 @@ def spends_nothing(self, kind, noise_multiplier, batches=None):
     return None
 
 
-def half_the_multiplier(step, kind):
-    return 0.5 * step._authorised().noise_multipliers[kind]
+def half_the_multiplier(chain, kind):
+    return 0.5 * chain._authorisation.noise_multipliers[kind]
 
 
 def counts_weigh_more(bound, grid):
@@ -302,13 +303,13 @@ FAULTS = {
     "half the sensitivity": (
         GAUSSIAN,
         HMC,
-        {"breaking": (ClippedSum, "sensitivity", half_of_what_a_replacement_moves)},
+        {"breaking": (Query, "factor", half_of_what_a_replacement_moves)},
         "moved",
     ),
     "half the noise": (
         GAUSSIAN,
         HMC,
-        {"breaking": (MeteredCurator, "_released", quieter(MeteredCurator._released))},
+        {"breaking": (MeteredCurator, "_noised", quieter(MeteredCurator._noised))},
         "moved",
     ),
     "log-ratios of a decision hardly clipped": (
@@ -332,7 +333,7 @@ FAULTS = {
     "less noise than was paid for": (
         REGRESSION,
         HMC,
-        {"breaking": (dp.DPHMC, "_noise_multiplier", half_the_multiplier), "unmetered": True},
+        {"breaking": (ChainAccess, "multiplier", half_the_multiplier), "unmetered": True},
         "less noise than was paid for",
     ),
 }
@@ -399,6 +400,6 @@ def test_a_run_that_is_refused_says_so():
 
 
 def test_patches_do_not_outlive_a_run():
-    before = [sampling.SecureNoise, sampling._pymc_sample, MeteredCurator.gradient, likelihood.RowFunctions]
+    before = [sampling.SecureNoise, sampling._pymc_sample, MeteredCurator.release, likelihood.RowFunctions]
     replayed(GAUSSIAN, HMC, "substitute", 1)
-    assert [sampling.SecureNoise, sampling._pymc_sample, MeteredCurator.gradient, likelihood.RowFunctions] == before
+    assert [sampling.SecureNoise, sampling._pymc_sample, MeteredCurator.release, likelihood.RowFunctions] == before

@@ -9,6 +9,7 @@ from conftest import QUIET, gaussian_data, gaussian_model
 
 import pymc_dp as dp
 from pymc_dp.release import ExpansionPoint, InsecureNoise, MeteredCurator, Prediction
+from pymc_dp.release.queries import ClippingLoss, Curvature, GradientSum, LogRatioSum, Residual, WeightedScore
 from pymc_dp.rows import Simulation, UnitLikelihood
 
 SECRET = 777.25
@@ -77,12 +78,12 @@ def test_bounds_that_floating_point_cannot_keep_are_refused(bound):
     centre = ExpansionPoint(theta, np.eye(1), bound, bound)
     prediction = Prediction(theta, theta, with_curvature=True)
     for ask in (
-        lambda: opened.gradient(theta, bound, 1.0),
-        lambda: opened.log_ratio(theta, theta + 1, bound, 1.0),
-        lambda: opened.score(centre, 1.0),
-        lambda: opened.curvature(centre, 1.0),
-        lambda: opened.clipping_loss(centre, 1.0),
-        lambda: opened.residual(ExpansionPoint(theta, np.eye(1), 1.0), prediction, prediction, bound, 1.0),
+        lambda: opened.release(GradientSum(theta, bound), 1.0),
+        lambda: opened.release(LogRatioSum(theta, theta + 1, bound), 1.0),
+        lambda: opened.release(WeightedScore(centre), 1.0),
+        lambda: opened.release(Curvature(centre), 1.0),
+        lambda: opened.release(ClippingLoss(centre), 1.0),
+        lambda: opened.release(Residual(ExpansionPoint(theta, np.eye(1), 1.0), prediction, prediction, bound), 1.0),
     ):
         with pytest.raises(dp.PrivacyError, match="floating point"):
             ask()
@@ -113,13 +114,13 @@ def test_odd_rows_neither_warn_nor_raise(odd):
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         for release in (
-            opened.gradient(theta, 1.0, 1.0),
-            opened.log_ratio(theta, other, 1.0, 1.0),
-            opened.score(centre, 1.0),
-            opened.curvature(centre, 1.0),
-            opened.clipping_loss(centre, 1.0),
-            opened.residual(centre, *predictions, 1.0, 1.0),
-            opened.score(centre, 1.0),
+            opened.release(GradientSum(theta, 1.0), 1.0),
+            opened.release(LogRatioSum(theta, other, 1.0), 1.0),
+            opened.release(WeightedScore(centre), 1.0),
+            opened.release(Curvature(centre), 1.0),
+            opened.release(ClippingLoss(centre), 1.0),
+            opened.release(Residual(centre, *predictions, 1.0), 1.0),
+            opened.release(WeightedScore(centre), 1.0),
         ):
             assert np.isfinite(release.value).all()
 

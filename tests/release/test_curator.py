@@ -9,6 +9,7 @@ from pymc_dp.accounting import PoissonGaussianReleases, WithoutReplacementGaussi
 from pymc_dp.exceptions import BudgetExceeded, NoPlan, PrivacyError
 from pymc_dp.release import Curators, ExpansionPoint, InsecureNoise, MeteredCurator, SecureNoise
 from pymc_dp.release.batches import BatchesWithoutReplacement, PoissonBatches
+from pymc_dp.release.queries import ClipCounts, ClippingLoss, GradientSum, LogRatioSum, WeightedScore
 from pymc_dp.rows import ClippedSum
 
 THETA = np.zeros(2)
@@ -20,7 +21,7 @@ class FakeRows:
     def __init__(self):
         self.touched = 0
 
-    def clipped_gradient(self, theta, bound, grid, *, blocks=None):
+    def clipped_gradient(self, theta, bound, grid, *, units=None, blocks=None):
         self.touched += 1
         return ClippedSum(np.array([2**30, -(2**30)]), grid, bound, 17)
 
@@ -58,8 +59,8 @@ def test_noise_is_the_multiplier_times_the_sensitivity(relation, factor):
     """Hazards H8 and H12: accountants see noise divided by the sensitivity of the relation."""
     noise = SilentNoise()
     opened = curator(noise=noise, relation=relation)
-    gradient = opened.gradient(THETA, bound=5.0, noise_multiplier=3.0)
-    ratio = opened.log_ratio(THETA, THETA + 1, bound=0.7, noise_multiplier=4.0)
+    gradient = opened.release(GradientSum(THETA, 5.0), 3.0)
+    ratio = opened.release(LogRatioSum(THETA, THETA + 1, 0.7), 4.0)
     assert gradient.noise_std == 3.0 * factor * 5.0
     assert ratio.noise_std == 4.0 * factor * 0.7
     for (integers, scale), release in zip(noise.asked, (gradient, ratio), strict=True):
@@ -71,12 +72,12 @@ def test_a_release_beyond_the_plan_touches_no_data():
     """Hazard H19: a query that was not charged does not happen."""
     rows = FakeRows()
     opened = curator(rows, gradient=2, log_ratio=0)
-    opened.gradient(THETA, 1.0, 3.0)
-    opened.gradient(THETA, 1.0, 3.0)
+    opened.release(GradientSum(THETA, 1.0), 3.0)
+    opened.release(GradientSum(THETA, 1.0), 3.0)
     with pytest.raises(BudgetExceeded):
-        opened.gradient(THETA, 1.0, 3.0)
+        opened.release(GradientSum(THETA, 1.0), 3.0)
     with pytest.raises(BudgetExceeded):
-        opened.log_ratio(THETA, THETA, 1.0, 3.0)
+        opened.release(LogRatioSum(THETA, THETA, 1.0), 3.0)
     assert rows.touched == 2
 
 
@@ -84,14 +85,14 @@ def test_a_release_beyond_the_plan_touches_no_data():
 def test_less_noise_than_was_paid_for_is_refused(multiplier):
     rows = FakeRows()
     with pytest.raises(BudgetExceeded, match="paid for"):
-        curator(rows).gradient(THETA, 1.0, multiplier)
+        curator(rows).release(GradientSum(THETA, 1.0), multiplier)
     assert rows.touched == 0
 
 
 @pytest.mark.parametrize("bound", [0.0, math.inf])
 def test_a_release_without_noise_never_leaves(bound):
     with pytest.raises((PrivacyError, ValueError, OverflowError)):
-        curator(noise=SecureNoise()).gradient(THETA, bound, 3.0)
+        curator(noise=SecureNoise()).release(GradientSum(THETA, bound), 3.0)
 
 
 @pytest.mark.parametrize("relation", ["substitute", "add-remove"])
@@ -102,7 +103,7 @@ def test_the_grid_knows_no_protected_number_of_units(relation):
         rows = FakeRows()
         rows.n_units = n_units
         noise = SilentNoise()
-        release = curator(rows, noise, relation).gradient(THETA, 1.0, 3.0)
+        release = curator(rows, noise, relation).release(GradientSum(THETA, 1.0), 3.0)
         grids.append(release.value[0] / noise.asked[0][0][0])
     assert (grids[0] == grids[1]) == (relation == "add-remove")
 
@@ -110,36 +111,36 @@ def test_the_grid_knows_no_protected_number_of_units(relation):
 def test_what_weights_take_off_needs_a_public_number_of_units():
     centre = ExpansionPoint(THETA, np.eye(2), 1.0)
     with pytest.raises(PrivacyError, match="protected"):
-        curator(relation="add-remove", clipping_loss=1).clipping_loss(centre, 3.0)
+        curator(relation="add-remove", clipping_loss=1).release(ClippingLoss(centre), 3.0)
 
 
 def test_clip_counts_are_means_with_noise_for_their_windows():
     noise = SilentNoise()
     opened = curator(noise=noise, gradient=5)
     for _ in range(4):
-        opened.gradient(THETA, 1.0, 3.0)
-    opened.log_ratio(THETA, THETA + 1, 1.0, 3.0)
+        opened.release(GradientSum(THETA, 1.0), 3.0)
+    opened.release(LogRatioSum(THETA, THETA + 1, 1.0), 3.0)
     noise.asked.clear()
-    counts = opened.clip_counts(3.0)
+    counts = opened.release(ClipCounts(), 3.0)
     assert counts.value == pytest.approx([17.0, 3.0])
     assert counts.noise_std == pytest.approx(3.0 * math.sqrt(2.0))
-    # a unit's four gradient indicators move the sum by up to four, so its noise is four times as large
-    (count, scale), (other, other_scale) = noise.asked
-    assert scale / count[0] * 4 * 17 == pytest.approx(4 * counts.noise_std)
-    assert other_scale / other[0] * 3 == pytest.approx(counts.noise_std)
-    assert opened.clip_counts(3.0).value == pytest.approx([0.0, 0.0])  # counted anew
+    # a unit's four gradient indicators move the mean by up to one: all means get the same noise
+    ((means, scale),) = noise.asked
+    assert scale / means[0] * 17 == pytest.approx(counts.noise_std)
+    assert scale / means[1] * 3 == pytest.approx(counts.noise_std)
+    assert opened.release(ClipCounts(), 3.0).value == pytest.approx([0.0, 0.0])  # counted anew
     with pytest.raises(BudgetExceeded):
-        opened.clip_counts(3.0)
+        opened.release(ClipCounts(), 3.0)
 
 
 def test_where_the_number_of_units_is_protected_it_is_released_with_noise():
-    counts = curator(relation="add-remove").clip_counts(3.0)
+    counts = curator(relation="add-remove").release(ClipCounts(), 3.0)
     assert counts.value == pytest.approx([0.0, 0.0, 1000.0])
     assert counts.noise_std == pytest.approx(3.0 * math.sqrt(3.0))
 
 
 def test_a_window_without_evaluations_still_has_noise():
-    assert np.all(curator(noise=InsecureNoise(0)).clip_counts(3.0).value != 0.0)
+    assert np.all(curator(noise=InsecureNoise(0)).release(ClipCounts(), 3.0).value != 0.0)
 
 
 def test_no_more_curators_than_planned_and_none_after_the_run():
@@ -192,7 +193,7 @@ def test_a_batch_object_of_the_samplers_own_is_refused(relation):
     rows = FakeRows()
     opened = MeteredCurator(rows, SilentNoise(), relation, {"gradient": 1}, {"gradient": 1.0}, scheduled=[event])
     with pytest.raises(PrivacyError, match="described by"):
-        opened.batch_gradient(THETA, 1.0, 1.0, batches, counted=False)
+        opened.release(GradientSum(THETA, 1.0, batches=batches), 1.0)
     assert rows.touched == 0
     assert "learned" not in batches.__dict__
 
@@ -210,7 +211,7 @@ def test_every_release_is_of_a_fresh_batch():
     event = batches.releases("gradient", 3, 1.0)
     opened = MeteredCurator(Rows(), SecureNoise(), "substitute", {"gradient": 3}, {}, scheduled=[event])
     for _ in range(3):
-        opened.batch_gradient(THETA, 1.0, 1.0, batches, counted=False)
+        opened.release(GradientSum(THETA, 1.0, batches=batches), 1.0)
     assert len(set(drawn)) == 3
 
 
@@ -240,7 +241,7 @@ def test_what_a_centre_says_is_asked_once():
 
     centre = Changing(THETA, np.eye(2), 1000.0)
     Changing.asked = 0
-    assert curator(Rows(), score=1).score(centre, 3.0).noise_std == 3.0 * 2.0 * 1000.0
+    assert curator(Rows(), score=1).release(WeightedScore(centre), 3.0).noise_std == 3.0 * 2.0 * 1000.0
 
 
 def test_rows_that_overflow_warn_nowhere():
@@ -254,7 +255,7 @@ def test_rows_that_overflow_warn_nowhere():
     event = PoissonGaussianReleases("gradient", 1, 1.0, 0.01)
     opened = MeteredCurator(Rows(), SecureNoise(), "add-remove", {"gradient": 1}, {"gradient": 1.0}, scheduled=[event])
     with np.errstate(all="raise"):
-        opened.batch_gradient(THETA, 1.0, 1.0, PoissonBatches(0.01), counted=False)
+        opened.release(GradientSum(THETA, 1.0, batches=PoissonBatches(0.01)), 1.0)
 
 
 @pytest.mark.parametrize("relation", ["substitute", "add-remove"])
@@ -264,12 +265,55 @@ def test_a_unit_that_moves_every_count_is_paid_for_to_the_last_bit(relation):
         noise = SilentNoise()
         opened = curator(noise=noise, relation=relation)
         for place in range(2):
-            opened.gradient(THETA, 5.0, 3.0)
-            opened.log_ratio(THETA, THETA + place + 1, 0.7, 3.0)
+            opened.release(GradientSum(THETA, 5.0), 3.0)
+            opened.release(LogRatioSum(THETA, THETA + place + 1, 0.7), 3.0)
         del noise.asked[:]
-        counts = opened.clip_counts(float(multiplier))
-        cost = Fraction(0)
-        for (integers, scale), mean in zip(noise.asked, counts.value, strict=True):
-            one = Fraction(int(integers[0])) / Fraction(mean)  # what moves the mean by 1, in steps
-            cost += (one / Fraction(scale)) ** 2
+        counts = opened.release(ClipCounts(), float(multiplier))
+        ((integers, scale),) = noise.asked
+        one = Fraction(int(integers[0])) / Fraction(counts.value[0])  # what moves the mean by 1, in steps
+        assert one.denominator == 1
+        cost = len(integers) * ((one + 1) / Fraction(scale)) ** 2  # a step more by rounding down
         assert cost * Fraction(float(multiplier)) ** 2 <= 1
+
+
+class Widened(GradientSum):
+    """Says that its contributions are short."""
+
+    def bound(self, terms):
+        return 1e-3
+
+
+def test_a_query_of_a_samplers_own_class_is_refused():
+    """Hazard H40: what a query says of itself is the package's own code."""
+    rows = FakeRows()
+    with pytest.raises(PrivacyError, match="answers no Widened"):
+        curator(rows).release(Widened(THETA, 5.0), 3.0)
+    assert rows.touched == 0
+
+
+def test_a_query_is_copied_before_it_is_paid_for():
+    """Hazard H40: a sampler that changes its query meanwhile changes nothing."""
+    query = GradientSum(THETA, 5.0)
+
+    class Rows(FakeRows):
+        def clipped_gradient(self, theta, bound, grid, *, units=None, blocks=None):
+            object.__setattr__(query, "clip_bound", 1e-3)
+            return ClippedSum(np.array([1, 1]), grid, bound, 0)
+
+    opened = curator(Rows())
+    theta = query.theta
+    released = opened.release(query, 3.0)
+    theta += 1.0
+    assert released.noise_std == 3.0 * 2.0 * 5.0
+    assert np.array_equal(released.where[0], THETA)
+
+
+@pytest.mark.parametrize("wrong", ["bound", "grid"])
+def test_a_sum_that_was_clipped_otherwise_is_not_released(wrong):
+    class Rows(FakeRows):
+        def clipped_gradient(self, theta, bound, grid, *, units=None, blocks=None):
+            longer, coarser = (1.001, 1.0) if wrong == "bound" else (1.0, 2.0)
+            return ClippedSum(np.array([1, 1]), coarser * grid, longer * bound, 0)
+
+    with pytest.raises(PrivacyError, match="not clipped as the query says"):
+        curator(Rows()).release(GradientSum(THETA, 5.0), 3.0)

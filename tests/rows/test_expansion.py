@@ -204,7 +204,7 @@ def test_replacing_one_unit_moves_every_sum_by_no_more_than_declared(row, count,
     ):
         before, after = total(one.expansion(centre)), total(other.expansion(centre))
         moved = [int(difference) for difference in after.integers - before.integers]
-        assert sum(m * m for m in moved) ** 0.5 * before.grid <= before.sensitivity("substitute")
+        assert sum(m * m for m in moved) ** 0.5 * before.grid <= 2.0 * before.bound
 
 
 STANDARD = UnitLikelihood(poisson_model(), second_order=True)

@@ -288,7 +288,7 @@ def test_whatever_one_row_holds_the_sum_moves_within_its_sensitivity(logistic_ro
     hold(rows, original)
     for one, other in zip(before, after, strict=True):
         moved = math.sqrt(sum(int(d) ** 2 for d in one.integers - other.integers)) * GRID
-        assert moved <= one.sensitivity("substitute")
+        assert moved <= 2.0 * one.bound
 
 
 def test_log_likelihoods_are_remembered_by_the_whole_point_only(logistic_rows, monkeypatch):

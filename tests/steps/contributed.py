@@ -8,7 +8,8 @@ import numpy as np
 from pymc_dp.budget import ReleaseRequest
 from pymc_dp.parameters import FloatArray
 from pymc_dp.steps.acceptance import penalty_test
-from pymc_dp.steps.base import SHARED_STATS, DPStep, Transition
+from pymc_dp.steps.base import DPStep
+from pymc_dp.steps.sampler import SHARED_STATS, Transition
 
 
 class DPCrankNicolson(DPStep):
@@ -35,5 +36,5 @@ class DPCrankNicolson(DPStep):
         log_uniform = -self.rng.exponential()
         theta_new = np.sqrt(1 - self.beta**2) * theta + self.beta * self.rng.standard_normal(self.size)
         bound = self.clip_log_ratio * float(np.linalg.norm(theta_new - theta))
-        stats = penalty_test(lambda b: self.release_log_ratio(theta, theta_new, b), bound, 0.0, log_uniform)
+        stats = penalty_test(lambda b: self.chain.log_ratio(theta, theta_new, b), bound, 0.0, log_uniform)
         return Transition(theta_new if stats["accepted"] else theta, stats)

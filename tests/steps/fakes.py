@@ -6,7 +6,8 @@ import pymc as pm
 import pymc_dp as dp
 from pymc_dp.release import Release
 from pymc_dp.release.barker_correction import acceptance
-from pymc_dp.steps.base import Authorisation
+from pymc_dp.release.queries import BarkerDecision, GradientSum, LogRatioSum, VariancePenalisedLogRatio
+from pymc_dp.steps.access import Authorisation
 
 PRECISION = np.array([[4.0, 1.5], [1.5, 2.0]])
 MEAN = np.array([0.5, -1.0])
@@ -24,6 +25,23 @@ class NormalCurator:
 
     def log_density(self, theta):
         return -0.5 * (theta - MEAN) @ PRECISION @ (theta - MEAN)
+
+    def release(self, query, noise_multiplier=0.0):
+        match query:
+            case GradientSum(batches=None):
+                return self.gradient(query.theta, query.clip_bound, noise_multiplier, query.blocks)
+            case GradientSum():
+                given = query.theta, query.clip_bound, noise_multiplier, query.batches
+                return self.batch_gradient(*given, counted=query.counted, blocks=query.blocks)
+            case LogRatioSum():
+                return self.log_ratio(query.theta, query.theta_new, query.clip_bound, noise_multiplier)
+            case VariancePenalisedLogRatio():
+                given = query.theta, query.theta_new, query.clip_bound, noise_multiplier, query.batches, query.tempering
+                return self.batch_log_ratio(*given, counted=query.counted)
+            case BarkerDecision():
+                given = query.theta, query.theta_new, query.log_free_ratio, query.batches, query.tempering
+                return self.barker_decision(*given)
+        raise AssertionError("not planned")
 
     def gradient(self, theta, bound, noise_multiplier, blocks=None):
         noise = self.generator.normal(scale=self.gradient_noise, size=2)
@@ -66,9 +84,6 @@ class NormalCurator:
         release = Release("log_ratio", value, noise_std, (theta.copy(), theta_new.copy()))
         self.made.append(release)
         return release
-
-    def clip_counts(self, noise_multiplier):
-        raise AssertionError("not planned")
 
 
 class OneCurator:

@@ -14,9 +14,10 @@ from pymc_dp import sampling
 from pymc_dp.prior import Prior
 from pymc_dp.release import Release
 from pymc_dp.release.interface import LARGEST_CLIP_BOUND, SMALLEST_CLIP_BOUND
+from pymc_dp.release.queries import ClipCounts, ClippingLoss, Curvature, Residual, WeightedScore
 from pymc_dp.rows import Simulation, SyntheticTable, UnitLikelihood
 from pymc_dp.steps import centre, free_hmc
-from pymc_dp.steps.base import Authorisation
+from pymc_dp.steps.access import Authorisation, ChainAccess
 
 N = 200
 
@@ -88,26 +89,25 @@ class WildCurator:
         value = magnitude * self.generator.choice([self.generator.standard_normal(size), np.zeros(size)])
         return Release(kind, value, noise_std, where)
 
-    def score(self, centre, noise_multiplier, kind="score"):
-        assert np.isfinite(centre.directions).all()
-        return self._wild(kind, centre.theta.size, (centre.theta,), centre.clip_gradient)
-
-    def curvature(self, centre, noise_multiplier, kind="curvature"):
-        size = centre.theta.size
-        return self._wild(kind, size * (size + 1) // 2, (centre.theta,), centre.clip_curvature)
-
-    def clipping_loss(self, centre, noise_multiplier):
-        return self._wild("clipping_loss", 1, (centre.theta,), centre.clip_gradient)
-
-    def residual(self, centre, old, new, bound, noise_multiplier):
-        return self._wild("residual", 1, (old.theta, new.theta), bound)
-
-    def clip_counts(self, noise_multiplier):
-        return self._wild("clip_count", 1, ())
+    def release(self, query, noise_multiplier=0.0):
+        match query:
+            case WeightedScore(point=point):
+                assert np.isfinite(point.directions).all()
+                return self._wild(query.kind, point.theta.size, (point.theta,), point.clip_gradient)
+            case Curvature(point=point):
+                size = point.theta.size
+                return self._wild(query.kind, size * (size + 1) // 2, (point.theta,), point.clip_curvature)
+            case ClippingLoss(point=point):
+                return self._wild(query.kind, 1, (point.theta,), point.clip_gradient)
+            case Residual():
+                return self._wild(query.kind, 1, (query.old.theta, query.new.theta), query.clip_bound)
+            case ClipCounts():
+                return self._wild(query.kind, 1, ())
+        raise AssertionError(query)
 
 
 class _Paid(dict):
-    def __missing__(self, kind):
+    def get(self, kind, default=None):
         return 3.0
 
 
@@ -233,7 +233,7 @@ def test_the_mixture_and_the_circle_run(budget, make):
     assert tree["privacy"].attrs["complete"] == tree["privacy"].attrs["surrogate_found"] == 1
 
 
-def test_what_fails_in_the_synthetic_table_costs_nothing(budget, monkeypatch):
+def test_what_fails_in_the_dry_run_costs_nothing(budget, monkeypatch):
     def failing(*args):
         raise np.linalg.LinAlgError("singular")
 
@@ -243,17 +243,17 @@ def test_what_fails_in_the_synthetic_table_costs_nothing(budget, monkeypatch):
     assert budget.history == ()
 
 
-def test_the_synthetic_table_asks_for_all_that_the_prelude_asks_for(budget, monkeypatch):
+def test_the_dry_run_asks_for_all_that_the_prelude_asks_for(budget, monkeypatch):
     """In the same order, and never of the protected rows."""
     asked = []
-    real = dp.DPSurrogateHMC._noise_multiplier
+    real = ChainAccess.release
 
-    def noted(self, kind):
-        if kind != "residual":
-            asked.append((len(budget.history), kind, self.n_units))
-        return real(self, kind)
+    def noted(self, query, *arguments):
+        if query.kind not in ("residual", "clip_count"):
+            asked.append((len(budget.history), query.kind, self.n_units))
+        return real(self, query, *arguments)
 
-    monkeypatch.setattr(dp.DPSurrogateHMC, "_noise_multiplier", noted)
+    monkeypatch.setattr(ChainAccess, "release", noted)
     run(gaussian_model(gaussian_data(400)), budget, gaussian_model(gaussian_data(100, 3)))
     before = [kind for charged, kind, _ in asked if not charged]
     after = [kind for charged, kind, _ in asked if charged]

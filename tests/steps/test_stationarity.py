@@ -10,7 +10,7 @@ from scipy import stats
 import pymc_dp as dp
 from pymc_dp.release import Release
 from pymc_dp.steps import proposals
-from pymc_dp.steps.base import Authorisation
+from pymc_dp.steps.access import Authorisation
 
 #: Wrong once in 10,000 runs of each test.
 FALSE_ALARM = 1e-4
@@ -270,6 +270,6 @@ def test_mala_makes_one_leapfrog_step():
     step._kinetic_energy.random = lambda: np.array([1.0, -2.0])
     theta = np.zeros(2)
     expected = theta + 0.5 * 0.5**2 * (PRECISION @ MEAN) + 0.5 * np.array([1.0, -2.0])
-    step._gradient = step.release_gradient(theta, 1.0)
+    step._gradient = step.chain.gradient(theta, 1.0)
     new, *_ = step._leapfrog(theta, np.array([1.0, -2.0]), step._gradient, 0.5)
     assert new == pytest.approx(expected)

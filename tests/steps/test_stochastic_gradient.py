@@ -13,7 +13,7 @@ from fakes import COVARIANCE, MEAN, PRECISION, FlatPrior, NormalCurator, OneCura
 from test_hmc import smallest_p_value
 
 import pymc_dp as dp
-from pymc_dp.steps.base import Authorisation
+from pymc_dp.steps.access import Authorisation
 from pymc_dp.steps.stochastic_gradient import StepSizes
 
 SAMPLERS = {

@@ -11,10 +11,11 @@ from test_stationarity import FALSE_ALARM, one_step, smallest_p_value
 
 import pymc_dp as dp
 from pymc_dp.accounting import BarkerReleases, account
-from pymc_dp.accounting.renyi import barker_batch_bound
+from pymc_dp.accounting.renyi_bounds import barker_batch_bound
 from pymc_dp.release import MeteredCurator, SecureNoise
 from pymc_dp.release.barker_correction import log_ratio_and_variance
 from pymc_dp.release.batches import BatchesWithoutReplacement
+from pymc_dp.release.queries import BarkerDecision
 from pymc_dp.rows import UnitLikelihood
 
 SETTINGS = {
@@ -132,7 +133,7 @@ def test_no_replaced_unit_moves_a_decisions_noise_by_more_than_the_bound_it_is_a
             rows = ExtremeRows(np.concatenate([[value], others[1:]]), n_units)
             events = [batches.decisions("decision", 1)]
             curator = MeteredCurator(rows, SecureNoise(), "substitute", {"decision": 1}, {}, scheduled=events)
-            curator.barker_decision(np.zeros(1), np.ones(1), 0.3, batches, tempering)
+            curator.release(BarkerDecision(np.zeros(1), np.ones(1), 0.3, batches, tempering))
         normals = [(mean, 2.0 - variance) for mean, variance in (log_ratio_and_variance(*each) for each in seen)]
         assert all(1.0 - 1e-9 <= variance <= 2.0 for _, variance in normals)
         for order in range(3, -(-batch_size // 5)):
@@ -149,7 +150,7 @@ def test_equal_rows_meet_both_decisions():
     events = [batches.decisions("decision", 200)]
     curator = MeteredCurator(rows, SecureNoise(), "substitute", {"decision": 200}, {}, scheduled=events)
     decisions = {
-        float(curator.barker_decision(np.zeros(1), np.ones(1), 0.0, batches, 0.5).value[0]) for _ in range(200)
+        float(curator.release(BarkerDecision(np.zeros(1), np.ones(1), 0.0, batches, 0.5)).value[0]) for _ in range(200)
     }
     assert decisions == {0.0, 1.0}
 

@@ -1,6 +1,11 @@
-"""Functions of PyMC that put the data beside a private result say so."""
+"""`pm.sample` runs DP steps, functions that put the data beside a private result warn, and all of it can go."""
 
+import inspect
+import shutil
+import subprocess
+import sys
 import warnings
+from pathlib import Path
 
 import numpy as np
 import pymc as pm
@@ -8,8 +13,39 @@ import pytest
 from conftest import QUIET, gaussian_data, gaussian_model, hmc
 
 import pymc_dp as dp
-from pymc_dp import sampling
+from pymc_dp import _pymc_hook
 from pymc_dp.diagnostics import privacy_report
+
+#: Run without the hook: PyMC is as it was, and `dp.sample` charges and samples.
+WITHOUT_THE_HOOK = """
+import sys
+import numpy as np
+import pymc as pm
+from pymc.distributions.distribution import Distribution
+from pymc.variational.opvi import Group
+
+def everything():
+    modules = {name: module for name, module in sys.modules.items() if name.split(".")[0] == "pymc"}
+    owners = {**modules, "Model": pm.Model, "Distribution": Distribution, "Group": Group}
+    return {(owner, name): value for owner in owners for name, value in vars(owners[owner]).items()}
+
+before = everything()
+import pymc_dp as dp
+after = everything()
+assert dp.__file__.startswith(sys.argv[1]), dp.__file__
+assert "pymc_dp._pymc_hook" not in sys.modules
+assert not [key for key, value in before.items() if after[key] is not value]
+
+with pm.Model(coords={"person": range(50)}):
+    pm.Normal("y", pm.Normal("mu"), 1.0, observed=np.linspace(0.0, 1.0, 50), dims="person")
+    budget = dp.PrivacyBudget(5.0, 1e-6)
+    step = dp.DPPenalty(budget=budget, clip_log_ratio=4.0, proposal_scale=0.05)
+    quiet = {"progressbar": False, "quiet": True, "compute_convergence_checks": False}
+    result = dp.sample(draws=3, tune=0, chains=1, cores=1, step=step, **quiet)
+assert result["privacy"].attrs["private"]
+assert result["posterior"].sizes["draw"] == 3
+assert len(budget.history) == 1
+"""
 
 
 @pytest.fixture(scope="module")
@@ -90,12 +126,48 @@ def test_everything_can_be_given_back():
     ]
     installed = [getattr(*each) for each in owners]
     try:
-        sampling.uninstall()
+        _pymc_hook.uninstall()
         originals = [getattr(*each) for each in owners]
         assert [before.__wrapped__ for before in installed] == originals
-        sampling.install()
-        sampling.install()  # once more changes nothing
-        sampling.uninstall()
+        _pymc_hook.install()
+        _pymc_hook.install()  # once more changes nothing
+        _pymc_hook.uninstall()
         assert [getattr(*each) for each in owners] == originals
     finally:
-        sampling.install()
+        _pymc_hook.install()
+
+
+def test_the_package_works_without_the_hook(tmp_path):
+    """The module and the line that imports it are deleted from a copy of the package."""
+    package = tmp_path / "pymc_dp"
+    shutil.copytree(Path(dp.__file__).parent, package, ignore=shutil.ignore_patterns("__pycache__"))
+    (package / "_pymc_hook.py").unlink()
+    lines = (package / "__init__.py").read_text().splitlines(keepends=True)
+    kept = [line for line in lines if "_pymc_hook" not in line]
+    assert len(kept) == len(lines) - 1
+    (package / "__init__.py").write_text("".join(kept))
+    command = [sys.executable, "-c", WITHOUT_THE_HOOK, str(tmp_path)]
+    ended = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)  # noqa: S603
+    assert ended.returncode == 0, ended.stderr
+
+
+def test_dp_sample_runs_with_the_hooks_uninstalled(model):
+    budget = dp.PrivacyBudget(5.0, 1e-6)
+    _pymc_hook.uninstall()
+    try:
+        with model:
+            tree = dp.sample(draws=5, chains=1, cores=1, step=hmc(budget), **QUIET)
+            with pytest.raises(dp.NoPlan):
+                pm.sample(draws=5, chains=1, cores=1, step=hmc(budget), **QUIET)
+    finally:
+        _pymc_hook.install()
+    assert tree["privacy"].attrs["private"]
+    assert len(budget.history) == 1
+
+
+def test_pm_sample_keeps_its_signature_and_passes_other_steps_on(model):
+    assert inspect.signature(pm.sample) == inspect.signature(pm.sample.__wrapped__)
+    assert pm.sampling.sample is pm.sample
+    with model:
+        tree = pm.sample(draws=5, tune=5, chains=1, cores=1, step=pm.Metropolis(), **QUIET)
+    assert "observed_data" in tree.children

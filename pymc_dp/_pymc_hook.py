@@ -1,0 +1,167 @@
+"""What `pymc_dp` replaces in PyMC, all of it here: `pm.sample` runs private steps, and other functions take no budget.
+
+Importing this module installs the hooks. It can be deleted, with the line of `pymc_dp/__init__.py` that imports it,
+when PyMC has a hook of its own for steps that wrap a whole run (pull requests 7880 and 8358 of PyMC are about it):
+`pymc_dp.sample` does not need it. What is lost then, besides `pm.sample`, are the refusals of budgets and the warnings
+below, and a synthetic table on the arrays of the data is recognised by the model's own variables only.
+"""
+
+import functools
+import sys
+import warnings
+from collections.abc import Callable
+from typing import Any
+
+import pymc as pm
+from pymc.distributions.distribution import Distribution
+from pymc.variational.opvi import Group
+from xarray import DataTree
+
+from pymc_dp import origins
+from pymc_dp.arguments import dp_steps, refuse_budget
+from pymc_dp.sampling import sample
+
+_POSTERIOR_PREDICTIVE = (
+    "The groups observed_data and constant_data that pm.sample_posterior_predictive returns are the data, and "
+    "posterior_predictive was drawn at the rows' own covariates: the privacy guarantee covers none of them. Do not "
+    "publish them, and keep them out of the result that you publish. To publish predictions, put public covariates "
+    "into the model (pm.set_data), pass predictions=True, and publish only the group predictions."
+)
+_LOG_LIKELIHOOD = (
+    "The group log_likelihood that pm.stats.compute_log_likelihood computes has a value for each row: the privacy "
+    "guarantee does not cover it. Do not publish it; extend_inferencedata=False keeps it out of the result."
+)
+
+#: What was replaced: owner, name and original.
+_replaced: list[tuple[Any, str, Any]] = []
+
+
+def install() -> None:
+    """Make `pm.sample` hand calls with a DP step to `pymc_dp.sample`. Importing `pymc_dp` does this.
+
+    Functions of PyMC that would ignore a budget refuse it from then on; those that put the data into a result warn;
+    and it is noted which arrays a model is given, so that a synthetic table on the same arrays is refused.
+    """
+    uninstall()
+    _replace_function(pm.sample, _sampling)
+    # PyMC's own pm.sample, where somebody imported it before this package, hands its options on to init_nuts.
+    _replace_function(pm.init_nuts, functools.partial(_refusing, "pm.init_nuts"))
+    # Every variational approximation goes through Group, which keeps options that it does not know.
+    _replace_method(Group, "__init__", _refusing("A variational approximation", Group.__init__))
+    _replace_function(pm.sample_posterior_predictive, functools.partial(_warning, _POSTERIOR_PREDICTIVE, "trace"))
+    _replace_function(pm.stats.compute_log_likelihood, functools.partial(_warning, _LOG_LIKELIHOOD, "idata"))
+    _replace_function(pm.Data, _noting_data)
+    _replace_method(Distribution, "__new__", staticmethod(_noting_observed(Distribution.__new__)))
+    _replace_method(pm.Model, "set_data", _noting_new_data(pm.Model.set_data))
+
+
+def uninstall() -> None:
+    """Give PyMC's functions back as they were; `pymc_dp.sample` still works."""
+    while _replaced:
+        owner, name, original = _replaced.pop()
+        setattr(owner, name, original)
+
+
+def _replace_function(original: Callable[..., Any], wrap: Callable[[Callable[..., Any]], Callable[..., Any]]) -> None:
+    """Replace a function under every name that PyMC's loaded modules have for it.
+
+    PyMC's own calls go to the wrapper as well. Names that others imported before keep the original.
+    """
+    wrapper = wrap(original)
+    for module_name, module in list(sys.modules.items()):
+        if module_name == "pymc" or module_name.startswith("pymc."):
+            for name in [name for name, value in vars(module).items() if value is original]:
+                _replace(module, name, original, wrapper)
+
+
+def _replace_method(owner: type, name: str, wrapper: Any) -> None:
+    """Replace a method in the class that defines it, which may be a base class of `owner`."""
+    definer = next(each for each in owner.__mro__ if name in vars(each))
+    _replace(definer, name, vars(definer)[name], wrapper)
+
+
+def _replace(owner: Any, name: str, original: Any, wrapper: Any) -> None:
+    _replaced.append((owner, name, original))
+    setattr(owner, name, wrapper)
+
+
+def _sampling(original: Callable[..., Any]) -> Callable[..., Any]:
+    """Return `pm.sample` as it is, but for calls with a DP step, which `pymc_dp.sample` runs."""
+
+    @functools.wraps(original)
+    def sample_or_pass_on(*args: Any, **kwargs: Any) -> Any:
+        if dp_steps(kwargs.get("step")):
+            return sample(*args, **kwargs)
+        refuse_budget("pm.sample", args, kwargs)
+        return original(*args, **kwargs)
+
+    return sample_or_pass_on
+
+
+def _refusing(name: str, original: Callable[..., Any]) -> Callable[..., Any]:
+    """Return a function that refuses budgets."""
+
+    @functools.wraps(original)
+    def refusing(*args: Any, **kwargs: Any) -> Any:
+        refuse_budget(name, args, kwargs)
+        return original(*args, **kwargs)
+
+    return refusing
+
+
+def _warning(message: str, result: str, original: Callable[..., Any]) -> Callable[..., Any]:
+    """Return a function that warns where its first argument, `result`, is the result of a private run."""
+
+    @functools.wraps(original)
+    def warning(*args: Any, **kwargs: Any) -> Any:
+        tree = args[0] if args else kwargs.get(result)
+        if _is_private_result(tree) and not kwargs.get("predictions"):
+            warnings.warn(message, UserWarning, stacklevel=2)
+        return original(*args, **kwargs)
+
+    return warning
+
+
+def _is_private_result(tree: Any) -> bool:
+    """Return whether a tree, or the tree that it is a group of, is the result of a run of a DP step."""
+    return isinstance(tree, DataTree) and "privacy" in tree.root.children
+
+
+def _noting_data(original: Callable[..., Any]) -> Callable[..., Any]:
+    """Return `pm.Data`, which notes the array that it is given."""
+
+    @functools.wraps(original)
+    def data(name: str, value: Any, *args: Any, **kwargs: Any) -> Any:
+        variable = original(name, value, *args, **kwargs)
+        origins.note(pm.modelcontext(kwargs.get("model")), name, [value])
+        return variable
+
+    return data
+
+
+def _noting_observed(original: Callable[..., Any]) -> Callable[..., Any]:
+    """Return the constructor of random variables, which notes ``observed=`` and the arrays that functions hold."""
+
+    @functools.wraps(original)
+    def new(cls: type, name: str, *args: Any, **kwargs: Any) -> Any:
+        variable = original(cls, name, *args, **kwargs)
+        held = [value for option in kwargs.values() for value in origins.held_by(option)]
+        origins.note(pm.modelcontext(None), name, [kwargs.get("observed"), *held])
+        return variable
+
+    return new
+
+
+def _noting_new_data(original: Callable[..., Any]) -> Callable[..., Any]:
+    """Return `pm.Model.set_data`, which notes the array that replaces another."""
+
+    @functools.wraps(original)
+    def set_data(self: pm.Model, name: str, values: Any, *args: Any, **kwargs: Any) -> Any:
+        result = original(self, name, values, *args, **kwargs)
+        origins.note(self, name, [values])
+        return result
+
+    return set_data
+
+
+install()

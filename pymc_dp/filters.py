@@ -1,0 +1,155 @@
+"""The two ways in which runs of one budget add up: each a filter, which lets a run pass while the sum fits.
+
+A filter has to hold although each run is chosen in the light of what earlier ones released. Its limits are therefore
+fixed before anything is released, and they are stated here with the theorem that allows them.
+"""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from pymc_dp.accounting import EPSILON_SLACK, Relation, account, gaussian_epsilon, gaussian_rho
+from pymc_dp.exceptions import BudgetExceeded, InvalidArgument
+from pymc_dp.plan import Plan
+
+#: Shares of a budget add up to the whole only up to the rounding of their last bits.
+_ROUNDING = 1e-12
+#: A part of epsilon or delta this small, relative to the whole, is a remainder of mere rounding.
+_NOTHING = 1e-9
+
+
+@dataclass(frozen=True)
+class GaussianFilter:
+    """Runs of Gaussian releases of all rows: their costs add in rho.
+
+    A sequence of Gaussian releases, each chosen in the light of the earlier ones, tells neighbouring tables apart no
+    better than one Gaussian release of their total rho (Dong, Roth and Su 2022, Corollary 3.3); stopping before the
+    total passes a fixed limit keeps to the curve of that limit (Koskela, Tobaben and Honkela 2023).
+
+    Attributes
+    ----------
+    epsilon, delta : float
+        What all such runs may cost together; possibly nothing.
+    """
+
+    epsilon: float
+    delta: float
+
+    def limit(self) -> float:
+        """Return the largest total rho."""
+        rest = self.epsilon - EPSILON_SLACK
+        return gaussian_rho(rest, self._delta) if rest > 0.0 else 0.0
+
+    @property
+    def _delta(self) -> float:
+        return self.delta * (1.0 - EPSILON_SLACK)
+
+    def spent(self, history: Sequence[Plan]) -> float:
+        """Return the total rho of all such runs."""
+        return math.fsum(plan.rho for plan in history if plan.account == "rho")
+
+    def left(self, history: Sequence[Plan]) -> float:
+        """Return the rho that is left. A remainder of mere rounding counts as nothing."""
+        limit = self.limit()
+        left = limit - self.spent(history)
+        return left if left > _ROUNDING * limit else 0.0
+
+    def epsilon_of(self, rho: float) -> float:
+        """Return the epsilon of a total rho."""
+        if rho == 0.0:
+            return 0.0
+        epsilon = gaussian_epsilon(rho, self._delta) + EPSILON_SLACK
+        within = rho <= self.limit() * (1.0 + _ROUNDING)
+        return min(epsilon, self.epsilon) if within else epsilon
+
+    def check(self, plan: Plan, history: Sequence[Plan]) -> None:
+        """Raise unless a run is of this sort and fits what earlier ones leave.
+
+        Raises
+        ------
+        InvalidArgument
+            If not all of its releases are Gaussian releases of all rows.
+        BudgetExceeded
+            If it does not fit.
+        """
+        if not plan.gaussian:
+            raise InvalidArgument("Only Gaussian releases of all rows can be paid for in rho.")
+        limit = self.limit()
+        together = math.fsum([self.spent(history), plan.rho])
+        if together > limit * (1.0 + _ROUNDING):
+            raise BudgetExceeded(
+                f"This run costs rho {plan.rho:.4g}, but {self.left(history):.4g} is left of {limit:.4g}. Make a new "
+                "plan with fewer draws, more noise or a smaller budget_share."
+            )
+
+
+@dataclass(frozen=True)
+class ReservedFilter:
+    """Runs that reserve an (epsilon, delta) of their own when they start: these add.
+
+    Whatever a run releases, it is (epsilon, delta)-private at what it reserved, so adding both is a filter with limits
+    fixed beforehand (Rogers, Roth, Ullman and Vadhan 2016, basic composition with parameters chosen adaptively). No
+    better filter is known here for subsampled releases and Barker decisions.
+
+    Attributes
+    ----------
+    epsilon, delta : float
+        What all such runs may cost together; possibly nothing.
+    relation : {"substitute", "add-remove"}
+        What they are accounted for under.
+    """
+
+    epsilon: float
+    delta: float
+    relation: Relation
+
+    def spent(self, history: Sequence[Plan]) -> tuple[float, float]:
+        """Return the epsilon and the delta that runs have reserved."""
+        reserved = [plan for plan in history if plan.account == "reserved"]
+        return math.fsum(plan.epsilon for plan in reserved), math.fsum(plan.delta for plan in reserved)
+
+    def left(self, history: Sequence[Plan]) -> tuple[float, float]:
+        """Return the epsilon and the delta that are left. A remainder of mere rounding counts as nothing."""
+        spent = self.spent(history)
+        epsilon, delta = self.epsilon - spent[0], self.delta - spent[1]
+        if epsilon <= _NOTHING * self.epsilon or delta <= _NOTHING * self.delta:
+            return 0.0, 0.0
+        return epsilon, delta
+
+    def cost(self, plan: Plan) -> float:
+        """Return the epsilon of a run's releases at the delta that it reserves."""
+        return account(plan.releases, plan.delta * (1.0 - EPSILON_SLACK), self.relation).epsilon + EPSILON_SLACK
+
+    def check(self, plan: Plan, history: Sequence[Plan]) -> None:
+        """Raise unless a run costs no more than it reserves, and that fits what earlier ones leave.
+
+        Raises
+        ------
+        InvalidArgument
+            If its releases cost more than it says.
+        BudgetExceeded
+            If it does not fit.
+        """
+        if self.cost(plan) > plan.epsilon * (1.0 + 1e-9):
+            raise InvalidArgument("The plan's releases cost more than the epsilon that it reserves.")
+        epsilon, delta = self.spent([*history, plan])
+        if epsilon > self.epsilon * (1.0 + _ROUNDING) or delta > self.delta * (1.0 + _ROUNDING):
+            left = self.left(history)
+            raise BudgetExceeded(
+                f"This run reserves epsilon {plan.epsilon:.4g} at delta {plan.delta:.3g}, but {left[0]:.4g} at "
+                f"{left[1]:.3g} is left. Make a new plan with fewer draws, more noise or a smaller budget_share."
+            )
+
+
+def split(
+    epsilon: float, delta: float, relation: Relation, reserved_share: float
+) -> tuple[GaussianFilter, ReservedFilter]:
+    """Return the filters of a budget, a share of which is for runs that reserve their own.
+
+    With e, d reserved and e', d' for Gaussian releases: P <= exp(e) P' + d, where P' differs from Q in Gaussian
+    releases only, and P' <= exp(e') Q + d'. So P <= exp(e + e') Q + exp(e) d' + d: the Gaussian runs' delta counts
+    exp(e) times (docs: "Two filters, one budget").
+    """
+    rest = 1.0 - reserved_share
+    gaussian = GaussianFilter(epsilon * rest, delta * rest * math.exp(-epsilon * reserved_share))
+    return gaussian, ReservedFilter(reserved_share * epsilon, reserved_share * delta, relation)

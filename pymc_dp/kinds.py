@@ -1,0 +1,63 @@
+"""Kinds of releases: what they do in a run, and how they are called where several steps release the same kind."""
+
+from dataclasses import dataclass
+from typing import Literal
+
+#: Whether the clipping of a release moves the draws: it decides on moves, drives them (which biases the draws where
+#: nothing decides), counts clipped units, or does neither.
+Role = Literal["decides", "drives", "counts", "other"]
+
+
+@dataclass(frozen=True)
+class ReleaseKind:
+    """What is known of one kind of release.
+
+    Attributes
+    ----------
+    name : str
+        As in `pymc_dp.accounting.Releases` and in releases themselves.
+    role : {"decides", "drives", "counts", "other"}
+        What the clipping of such releases does to the draws.
+    is_number : bool
+        Whether one release is a single number and not a vector.
+    """
+
+    name: str
+    role: Role = "other"
+    is_number: bool = False
+
+
+CLIP_COUNT = ReleaseKind("clip_count", "counts")
+SCORE = ReleaseKind("score")
+_KNOWN = {
+    kind.name: kind
+    for kind in (
+        ReleaseKind("gradient", "drives"),
+        ReleaseKind("log_ratio", "decides", is_number=True),
+        ReleaseKind("residual", "decides", is_number=True),
+        ReleaseKind("decision", "decides", is_number=True),
+        ReleaseKind("clipping_loss", is_number=True),
+        CLIP_COUNT,
+        SCORE,
+    )
+}
+
+
+def release_kind(name: str) -> ReleaseKind:
+    """Return what is known of a kind; of one without an entry here, that it is a vector that decides nothing."""
+    return _KNOWN.get(name, ReleaseKind(name))
+
+
+def labelled(name: str, label: str) -> str:
+    """Return a name as it is published: with the label of its step where a run has several, such as ``gradient_2``."""
+    return f"{name}_{label}" if label else name
+
+
+def clip_fraction_name(kind: str, label: str) -> str:
+    """Return the name of the statistic that says what part of the units was clipped in a step's releases of a kind."""
+    return f"clip_fraction_{labelled(kind, label)}"
+
+
+def noise_std_of(name: str) -> str:
+    """Return the name of the standard deviation of the noise in what is published under a name."""
+    return f"{name}_noise_std"

@@ -1,0 +1,778 @@
+"""Every kind of release: what a query asks of the rows, how far the answer can move, and its name.
+
+A query is a frozen description made of plain numbers. A sampler makes one and hands it to the curator, which copies it
+(`plain`), pays for it, and only then has it evaluated. Each class says
+
+- `kind`: the name under which the release is planned, paid for and published;
+- `exact_sum`: a sum over units of contributions whose norm is at most `bound`, in whole steps of a public grid;
+- `factor` and `rounding`: between neighbouring tables the sum moves by at most ``factor · bound`` in Euclidean norm,
+  and by `rounding` steps of the grid more where the sum is rounded as a whole.
+
+The curator answers the classes in `QUERIES` and no others: a new kind of release is a class here, with its proof, and
+the sampler that asks for it.
+"""
+
+import dataclasses
+import math
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from dataclasses import dataclass
+from fractions import Fraction
+from typing import ClassVar, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from pymc_dp.exceptions import PrivacyError
+from pymc_dp.release import barker_correction
+from pymc_dp.release.batches import Batches, BatchesWithoutReplacement, described
+from pymc_dp.release.clip_counts import ClipTally
+from pymc_dp.release.interface import (
+    LARGEST_CLIP_BOUND,
+    SMALLEST_CLIP_BOUND,
+    ExpansionPoint,
+    FloatArray,
+    Prediction,
+    plain_point,
+    plain_prediction,
+    plain_vector,
+)
+from pymc_dp.release.penalised import penalised, sensitivity
+from pymc_dp.rows.clipped_sum import ClippedSum
+
+IntArray = NDArray[np.int64]
+
+#: A sum of contributions of norm at most b moves by 2b if a unit is replaced, by b if one is added or removed.
+SENSITIVITY_FACTOR = {"substitute": 2.0, "add-remove": 1.0}
+#: More than the roundings of a square root and a product.
+_ROUNDING = 1.0 + 2.0**-50
+
+
+class Rows(Protocol):
+    """The rows as queries see them: sums over units of clipped contributions. Confidential."""
+
+    n_units: int
+
+    def clipped_gradient(
+        self,
+        theta: FloatArray,
+        bound: float,
+        grid: float,
+        *,
+        units: IntArray | None = None,
+        blocks: Sequence[bool] | None = None,
+    ) -> ClippedSum:
+        """Return the sum of clipped gradients, of all units or of some."""
+        ...
+
+    def clipped_log_ratio(self, theta: FloatArray, theta_new: FloatArray, bound: float, grid: float) -> ClippedSum:
+        """Return the sum of clipped per-unit log-ratios."""
+        ...
+
+    def clipped_log_ratios(
+        self, theta: FloatArray, theta_new: FloatArray, bound: float, grid: float, units: IntArray
+    ) -> tuple[IntArray, int]:
+        """Return the clipped log-ratios of some units on the grid, and how many were clipped."""
+        ...
+
+    def expansion(self, centre: ExpansionPoint) -> "Expansion":
+        """Return the expansion of every unit around a point."""
+        ...
+
+
+class Expansion(Protocol):
+    """Every unit's log-likelihood around an expansion point. Confidential."""
+
+    def score(self, grid: float) -> ClippedSum:
+        """Return the sum of weighted scores."""
+        ...
+
+    def curvature(self, grid: float) -> ClippedSum:
+        """Return the sum of weighted curvatures."""
+        ...
+
+    def clipping_loss(self, grid: float) -> ClippedSum:
+        """Return the sum of what weights have taken off scores, each less a half."""
+        ...
+
+    def residual(self, old: Prediction, new: Prediction, bound: float, grid: float) -> ClippedSum:
+        """Return the sum of clipped residual log-ratios."""
+        ...
+
+
+@dataclass(frozen=True)
+class Terms:
+    """What is public of a curator.
+
+    Attributes
+    ----------
+    relation : str
+        Neighbouring relation.
+    n_units : int or None
+        The number of units, where it is public: None under add-remove.
+    n_counts : int
+        How many kinds of releases have their clipped units counted.
+    """
+
+    relation: str
+    n_units: int | None
+    n_counts: int
+
+    @property
+    def factor(self) -> float:
+        """How far a sum of contributions of norm at most 1 moves between neighbouring tables."""
+        return SENSITIVITY_FACTOR[self.relation]
+
+
+@dataclass(frozen=True, eq=False)
+class Asked:
+    """What a query is evaluated on, once it has been paid for. Confidential.
+
+    Attributes
+    ----------
+    rows : Rows
+        The rows.
+    tally : ClipTally
+        How many units earlier releases have clipped.
+    terms : Terms
+        What is public.
+    grid : float
+        A power of two, public: what the exact sum is a multiple of.
+    batch : ndarray of int64, or None
+        The units of a fresh batch in increasing order; None for all units.
+    """
+
+    rows: Rows
+    tally: ClipTally
+    terms: Terms
+    grid: float
+    batch: IntArray | None
+
+
+class Query(ABC):
+    """What all queries share. See the module for what a class has to say."""
+
+    @property
+    @abstractmethod
+    def kind(self) -> str:
+        """The name of the release."""
+
+    @property
+    def sampled(self) -> Batches | None:
+        """How the fresh batch is drawn that is asked; None: all units are asked."""
+        return None
+
+    @property
+    def counted(self) -> bool:
+        """Whether counts of clipped units are released with a sum over a batch, as further entries."""
+        return False
+
+    @property
+    def where(self) -> tuple[FloatArray, ...]:
+        """The points that are asked about, for the record."""
+        return ()
+
+    @abstractmethod
+    def bound(self, terms: Terms) -> float:
+        """Return the largest norm of a unit's contribution."""
+
+    def factor(self, terms: Terms) -> float:
+        """Return by how many bounds the sum moves between neighbouring tables."""
+        return terms.factor
+
+    def rounding(self, terms: Terms) -> float:
+        """Return by how many steps of the grid more it moves, where the sum is rounded as a whole."""
+        return 0.0
+
+    def n_terms(self, terms: Terms) -> int | None:
+        """Return how many contributions are summed; None where that is protected."""
+        return terms.n_units
+
+    def refuse_if_unsafe(self, terms: Terms) -> None:
+        """Refuse what no sensitivity is known for, before anything is paid.
+
+        Raises
+        ------
+        PrivacyError
+            If the bound is out of range, or the query is not defined under the neighbouring relation.
+        """
+        _check_bound(self.bound(terms))
+
+    @abstractmethod
+    def exact_sum(self, asked: Asked) -> ClippedSum:
+        """Return the exact sum over the units that are asked. Confidential."""
+
+    def published(self, value: FloatArray, terms: Terms) -> FloatArray:
+        """Return what is published of the noisy sum."""
+        return value
+
+
+@dataclass(frozen=True, eq=False)
+class GradientSum(Query):
+    """The sum of log-likelihood gradients, each clipped to a Euclidean norm.
+
+    Attributes
+    ----------
+    theta : ndarray, shape (parameters,)
+        The point.
+    clip_bound : float
+        The largest norm of a unit's gradient.
+    blocks : tuple of bool, optional
+        Which of the model's value variables take part; the others have no entry. Default: all.
+    batches : Batches, optional
+        Ask a fresh batch; the sum is not scaled up to all units. Default: all units.
+    counted : bool
+        Release counts of clipped units with it; batches only.
+    """
+
+    theta: FloatArray
+    clip_bound: float
+    blocks: tuple[bool, ...] | None = None
+    batches: Batches | None = None
+    counted: bool = False
+    kind: ClassVar[str] = "gradient"
+
+    def __post_init__(self) -> None:
+        _set(self, theta=plain_vector(self.theta), clip_bound=float(self.clip_bound), counted=bool(self.counted))
+        _set(self, blocks=None if self.blocks is None else tuple(bool(each) for each in self.blocks))
+        _set(self, batches=None if self.batches is None else described(self.batches))
+
+    @property
+    def sampled(self) -> Batches | None:
+        """How the batch is drawn, if one is asked."""
+        return self.batches
+
+    @property
+    def where(self) -> tuple[FloatArray, ...]:
+        """The point."""
+        return (self.theta,)
+
+    def bound(self, terms: Terms) -> float:
+        """Return the clip bound."""
+        return self.clip_bound
+
+    def exact_sum(self, asked: Asked) -> ClippedSum:
+        """Return the sum of clipped gradients."""
+        return asked.rows.clipped_gradient(
+            self.theta, self.clip_bound, asked.grid, units=asked.batch, blocks=self.blocks
+        )
+
+
+@dataclass(frozen=True, eq=False)
+class LogRatioSum(Query):
+    """The sum over all units of log p(unit | theta_new) - log p(unit | theta), each clipped.
+
+    Attributes
+    ----------
+    theta, theta_new : ndarray, shape (parameters,)
+        The points.
+    clip_bound : float
+        The largest absolute log-ratio of a unit.
+    """
+
+    theta: FloatArray
+    theta_new: FloatArray
+    clip_bound: float
+    kind: ClassVar[str] = "log_ratio"
+
+    def __post_init__(self) -> None:
+        _set(
+            self,
+            theta=plain_vector(self.theta),
+            theta_new=plain_vector(self.theta_new),
+            clip_bound=float(self.clip_bound),
+        )
+
+    @property
+    def where(self) -> tuple[FloatArray, ...]:
+        """Both points."""
+        return (self.theta, self.theta_new)
+
+    def bound(self, terms: Terms) -> float:
+        """Return the clip bound."""
+        return self.clip_bound
+
+    def exact_sum(self, asked: Asked) -> ClippedSum:
+        """Return the sum of clipped log-ratios."""
+        return asked.rows.clipped_log_ratio(self.theta, self.theta_new, self.clip_bound, asked.grid)
+
+
+@dataclass(frozen=True, eq=False)
+class VariancePenalisedLogRatio(Query):
+    """The tempered log-ratio as a fresh batch estimates it, less half of the estimate's variance.
+
+    One number f of all log-ratios of the batch, not a sum; its sensitivity is proved in `pymc_dp.release.penalised`.
+
+    Attributes
+    ----------
+    theta, theta_new : ndarray, shape (parameters,)
+        The points.
+    clip_bound : float
+        The largest absolute log-ratio of a unit.
+    batches : BatchesWithoutReplacement
+        Of which size.
+    tempering : float
+        Power of the likelihood.
+    counted : bool
+        Release counts of clipped units with it.
+    """
+
+    theta: FloatArray
+    theta_new: FloatArray
+    clip_bound: float
+    batches: BatchesWithoutReplacement
+    tempering: float
+    counted: bool = False
+    kind: ClassVar[str] = "log_ratio"
+
+    def __post_init__(self) -> None:
+        _set(
+            self,
+            theta=plain_vector(self.theta),
+            theta_new=plain_vector(self.theta_new),
+            clip_bound=float(self.clip_bound),
+        )
+        _set(self, batches=_of_fixed_size(self.batches), tempering=float(self.tempering), counted=bool(self.counted))
+
+    @property
+    def sampled(self) -> BatchesWithoutReplacement:
+        """How the batch is drawn."""
+        return self.batches
+
+    @property
+    def where(self) -> tuple[FloatArray, ...]:
+        """Both points."""
+        return (self.theta, self.theta_new)
+
+    def bound(self, terms: Terms) -> float:
+        """Return how far f moves when one unit of the batch is replaced."""
+        return sensitivity(self.tempering * self.batches.scale, self.clip_bound, self.batches.batch_size)
+
+    def factor(self, terms: Terms) -> float:
+        """Return 1: the bound is that of a replacement already."""
+        return 1.0
+
+    def rounding(self, terms: Terms) -> float:
+        """Return 1: f is rounded toward zero once."""
+        return 1.0
+
+    def n_terms(self, terms: Terms) -> int:
+        """Return the size of the batch: f is at most half as many bounds."""
+        return self.batches.batch_size
+
+    def refuse_if_unsafe(self, terms: Terms) -> None:
+        """Refuse clip bounds that are out of range."""
+        _log_ratio_grid(self.clip_bound)
+        super().refuse_if_unsafe(terms)
+
+    def exact_sum(self, asked: Asked) -> ClippedSum:
+        """Return f, rounded toward zero to the grid."""
+        log_ratios = BatchLogRatios.of(self, self.clip_bound, asked)
+        integers = np.array([penalised(log_ratios.integers, log_ratios.step, asked.grid)], dtype=np.int64)
+        return ClippedSum(integers, asked.grid, self.bound(asked.terms), log_ratios.n_clipped)
+
+
+@dataclass(frozen=True, eq=False)
+class BarkerDecision(Query):
+    """Whether the Barker test on a fresh batch accepts: 1 or 0. No noise is added: the test itself is random.
+
+    Attributes
+    ----------
+    theta, theta_new : ndarray, shape (parameters,)
+        The points.
+    log_free_ratio : float
+        The part of the log-ratio that costs nothing: prior and proposal.
+    batches : BatchesWithoutReplacement
+        Of which size.
+    tempering : float
+        Power of the likelihood.
+    """
+
+    theta: FloatArray
+    theta_new: FloatArray
+    log_free_ratio: float
+    batches: BatchesWithoutReplacement
+    tempering: float
+    kind: ClassVar[str] = "decision"
+
+    def __post_init__(self) -> None:
+        _set(self, theta=plain_vector(self.theta), theta_new=plain_vector(self.theta_new))
+        _set(self, log_free_ratio=float(self.log_free_ratio))
+        _set(self, batches=_of_fixed_size(self.batches), tempering=float(self.tempering))
+
+    @property
+    def sampled(self) -> BatchesWithoutReplacement:
+        """How the batch is drawn."""
+        return self.batches
+
+    @property
+    def where(self) -> tuple[FloatArray, ...]:
+        """Both points."""
+        return (self.theta, self.theta_new)
+
+    def bound(self, terms: Terms) -> float:
+        """Return the bound of a unit's log-ratio that the test prescribes."""
+        return barker_correction.clip_bound(self.batches.batch_size, self.tempering * self.batches.n_units)
+
+    def exact_sum(self, asked: Asked) -> ClippedSum:
+        """Refuse: a decision is drawn, and the log-ratios behind it are released in no other way."""
+        raise PrivacyError("The log-ratios behind a decision are not released.")
+
+    def log_ratios(self, asked: Asked) -> "BatchLogRatios":
+        """Return the clipped log-ratios of the batch. Confidential."""
+        return BatchLogRatios.of(self, self.bound(asked.terms), asked)
+
+
+@dataclass(frozen=True, eq=False)
+class BatchLogRatios:
+    """Clipped log-ratios of the units of a batch. Confidential.
+
+    Attributes
+    ----------
+    integers : ndarray of int64
+        As multiples of their grid.
+    step : Fraction
+        What one step counts in the tempered log-ratio of all units.
+    n_clipped : int
+        How many were clipped.
+    """
+
+    integers: IntArray
+    step: Fraction
+    n_clipped: int
+
+    @classmethod
+    def of(cls, query: VariancePenalisedLogRatio | BarkerDecision, clip: float, asked: Asked) -> "BatchLogRatios":
+        """Return those of the batch that is asked."""
+        if asked.batch is None:
+            raise PrivacyError("A test on a batch is asked of a fresh batch.")
+        grid = _log_ratio_grid(clip)
+        integers, n_clipped = asked.rows.clipped_log_ratios(query.theta, query.theta_new, clip, grid, asked.batch)
+        tempered = Fraction(query.tempering) * Fraction(query.batches.n_units, query.batches.batch_size)
+        return cls(integers, tempered * Fraction(grid), n_clipped)
+
+
+def _log_ratio_grid(clip: float) -> float:
+    """Return a grid on which clipped log-ratios stay below 2**41 steps.
+
+    Raises
+    ------
+    PrivacyError
+        If the clip bound is out of range.
+    """
+    _check_bound(clip)
+    return math.ldexp(1.0, math.frexp(clip)[1] - 41)
+
+
+class _Counts(Query):
+    """Means of counts of clipped units: a unit moves each of `entries` means by at most 1."""
+
+    kind: ClassVar[str] = "clip_count"
+
+    @abstractmethod
+    def entries(self, terms: Terms) -> int:
+        """Return how many means there are."""
+
+    def bound(self, terms: Terms) -> float:
+        """Return how far a unit moves all means together, in Euclidean norm."""
+        return math.sqrt(self.entries(terms)) * _ROUNDING
+
+    def factor(self, terms: Terms) -> float:
+        """Return 1: a unit's share of a mean is between 0 and 1, so that a replaced unit moves the mean by 1, too."""
+        return 1.0
+
+    def rounding(self, terms: Terms) -> float:
+        """Return the norm of one step in every entry: means are rounded down."""
+        return math.sqrt(self.entries(terms)) * _ROUNDING
+
+    def means(self, asked: Asked, counts: Sequence[int], releases: Sequence[int]) -> ClippedSum:
+        """Return counts divided by the number of releases that each is a sum over, rounded down to the grid."""
+        if len(counts) != self.entries(asked.terms):
+            raise PrivacyError("There are more counts than the noise of their release is meant for.")
+        grid = Fraction(asked.grid)
+        integers = [math.floor(count / (number * grid)) for count, number in zip(counts, releases, strict=True)]
+        return ClippedSum(np.array(integers, dtype=np.int64), asked.grid, self.bound(asked.terms), 0)
+
+
+@dataclass(frozen=True, eq=False)
+class ClipCounts(_Counts):
+    """How many units were clipped, on average over the releases since the last such query.
+
+    Entries: for each planned kind the clipped units in a release, and where the number of units is protected
+    (add-remove) that number.
+    """
+
+    def entries(self, terms: Terms) -> int:
+        """Return the number of kinds, and one more for the number of units."""
+        return terms.n_counts + (terms.n_units is None)
+
+    def exact_sum(self, asked: Asked) -> ClippedSum:
+        """Return the means."""
+        counts, releases = asked.tally.taken()
+        if asked.terms.n_units is None:
+            counts, releases = [*counts, asked.rows.n_units], [*releases, 1]
+        return self.means(asked, counts, releases)
+
+
+@dataclass(frozen=True, eq=False)
+class DecisionClipCounts(_Counts):
+    """How many of all units the Barker test would clip, on average over moves.
+
+    Of all units, not of the decisions' batches: those have been asked once, and are not to be known. Only where the
+    number of units is public.
+
+    Attributes
+    ----------
+    moves : tuple of (ndarray, ndarray)
+        The points that each move leads from and to.
+    decided_on : BatchesWithoutReplacement
+        The batches of the decisions, which set the clip bound; none is drawn here.
+    tempering : float
+        Power of the likelihood.
+    """
+
+    moves: tuple[tuple[FloatArray, FloatArray], ...]
+    decided_on: BatchesWithoutReplacement
+    tempering: float
+
+    def __post_init__(self) -> None:
+        moves = tuple((plain_vector(theta), plain_vector(theta_new)) for theta, theta_new in self.moves)
+        _set(self, moves=moves, decided_on=_of_fixed_size(self.decided_on), tempering=float(self.tempering))
+
+    def entries(self, terms: Terms) -> int:
+        """Return 1."""
+        return 1
+
+    def refuse_if_unsafe(self, terms: Terms) -> None:
+        """Refuse where the number of units is protected, and where there is nothing to count."""
+        if terms.n_units is None:
+            raise PrivacyError("How many units decisions clip is released where the number of units is public.")
+        if not self.moves:
+            raise PrivacyError("There is no move to count clipped units in.")
+        _check_bound(self._clip)
+        super().refuse_if_unsafe(terms)
+
+    @property
+    def _clip(self) -> float:
+        return barker_correction.clip_bound(self.decided_on.batch_size, self.tempering * self.decided_on.n_units)
+
+    def exact_sum(self, asked: Asked) -> ClippedSum:
+        """Return the mean over moves."""
+        everybody = np.arange(asked.rows.n_units, dtype=np.int64)
+        clipped = sum(
+            asked.rows.clipped_log_ratios(theta, theta_new, self._clip, _log_ratio_grid(self._clip), everybody)[1]
+            for theta, theta_new in self.moves
+        )
+        return self.means(asked, [clipped], [len(self.moves)])
+
+
+@dataclass(frozen=True, eq=False)
+class WeightedScore(Query):
+    """The sum of weighted scores at an expansion point, along its directions.
+
+    Attributes
+    ----------
+    point : ExpansionPoint
+        Where, along which directions, with which clip bound.
+    kind : str
+        The name of the release.
+    """
+
+    point: ExpansionPoint
+    kind: str = "score"
+
+    def __post_init__(self) -> None:
+        _set(self, point=plain_point(self.point), kind=str(self.kind))
+
+    @property
+    def where(self) -> tuple[FloatArray, ...]:
+        """The expansion point."""
+        return (self.point.theta,)
+
+    def bound(self, terms: Terms) -> float:
+        """Return the bound of a weighted score."""
+        return self.point.clip_gradient
+
+    def exact_sum(self, asked: Asked) -> ClippedSum:
+        """Return the sum of weighted scores."""
+        return asked.rows.expansion(self.point).score(asked.grid)
+
+
+@dataclass(frozen=True, eq=False)
+class Curvature(Query):
+    """The sum of weighted curvatures at an expansion point, along its directions.
+
+    Packed: the upper triangle by rows, entries off the diagonal times the square root of 2, so that the Euclidean norm
+    is the Frobenius norm.
+
+    Attributes
+    ----------
+    point : ExpansionPoint
+        Where, along which directions, with which clip bounds.
+    kind : str
+        The name of the release.
+    """
+
+    point: ExpansionPoint
+    kind: str = "curvature"
+
+    def __post_init__(self) -> None:
+        _set(self, point=plain_point(self.point), kind=str(self.kind))
+
+    @property
+    def where(self) -> tuple[FloatArray, ...]:
+        """The expansion point."""
+        return (self.point.theta,)
+
+    def bound(self, terms: Terms) -> float:
+        """Return the bound of a weighted curvature's Frobenius norm."""
+        return self.point.clip_curvature
+
+    def exact_sum(self, asked: Asked) -> ClippedSum:
+        """Return the sum of weighted curvatures."""
+        return asked.rows.expansion(self.point).curvature(asked.grid)
+
+
+@dataclass(frozen=True, eq=False)
+class ClippingLoss(Query):
+    """The sum of what weights take off scores at an expansion point, in multiples of the clip bound.
+
+    A unit counts at most 1: one beyond twice the bound counts as if it were at twice the bound. A sum of numbers
+    between 0 and 1 moves by at most 1 when one is replaced, so a half is taken off each, and added again to the noisy
+    sum: only where the number of units is public.
+
+    Attributes
+    ----------
+    point : ExpansionPoint
+        Where, along which directions, with which clip bound.
+    """
+
+    point: ExpansionPoint
+    kind: ClassVar[str] = "clipping_loss"
+
+    def __post_init__(self) -> None:
+        _set(self, point=plain_point(self.point))
+
+    @property
+    def where(self) -> tuple[FloatArray, ...]:
+        """The expansion point."""
+        return (self.point.theta,)
+
+    def bound(self, terms: Terms) -> float:
+        """Return a half."""
+        return 0.5
+
+    def refuse_if_unsafe(self, terms: Terms) -> None:
+        """Refuse where the number of units is protected."""
+        if terms.n_units is None:
+            raise PrivacyError("The clipping loss is released relative to the number of units, which is protected.")
+        _check_bound(self.point.clip_gradient)
+        super().refuse_if_unsafe(terms)
+
+    def exact_sum(self, asked: Asked) -> ClippedSum:
+        """Return the sum of clipping losses, each less a half."""
+        return asked.rows.expansion(self.point).clipping_loss(asked.grid)
+
+    def published(self, value: FloatArray, terms: Terms) -> FloatArray:
+        """Return the noisy sum with the halves added again."""
+        return value if terms.n_units is None else value + 0.5 * terms.n_units
+
+
+@dataclass(frozen=True, eq=False)
+class Residual(Query):
+    """The sum of weighted log-ratios less what an expansion predicts of them, each clipped.
+
+    Attributes
+    ----------
+    point : ExpansionPoint
+        The expansion.
+    old, new : Prediction
+        What it predicts at both points.
+    clip_bound : float
+        The largest absolute residual of a unit.
+    """
+
+    point: ExpansionPoint
+    old: Prediction
+    new: Prediction
+    clip_bound: float
+    kind: ClassVar[str] = "residual"
+
+    def __post_init__(self) -> None:
+        _set(
+            self,
+            point=plain_point(self.point),
+            old=plain_prediction(self.old),
+            new=plain_prediction(self.new),
+            clip_bound=float(self.clip_bound),
+        )
+
+    @property
+    def where(self) -> tuple[FloatArray, ...]:
+        """Both points."""
+        return (self.old.theta, self.new.theta)
+
+    def bound(self, terms: Terms) -> float:
+        """Return the clip bound."""
+        return self.clip_bound
+
+    def exact_sum(self, asked: Asked) -> ClippedSum:
+        """Return the sum of clipped residuals."""
+        return asked.rows.expansion(self.point).residual(self.old, self.new, self.clip_bound, asked.grid)
+
+
+#: What the curator answers: a reviewer reads these classes.
+QUERIES: tuple[type[Query], ...] = (
+    GradientSum,
+    LogRatioSum,
+    VariancePenalisedLogRatio,
+    BarkerDecision,
+    ClipCounts,
+    DecisionClipCounts,
+    WeightedScore,
+    Curvature,
+    ClippingLoss,
+    Residual,
+)
+
+
+def plain(query: Query) -> Query:
+    """Return a copy of a query with nothing in it but numbers that are the curator's own.
+
+    Samplers hand queries to the curator. An object of another class, or one that is changed later, could be paid for as
+    one thing and evaluated as another.
+
+    Raises
+    ------
+    PrivacyError
+        If it is of none of the classes in `QUERIES`, a subclass of them included.
+    """
+    if type(query) not in QUERIES:
+        raise PrivacyError(
+            f"The curator answers no {type(query).__name__}: a kind of release is a class in "
+            "pymc_dp/release/queries.py."
+        )
+    return dataclasses.replace(query)  # type: ignore[type-var]  # all classes in QUERIES are dataclasses
+
+
+def _of_fixed_size(batches: BatchesWithoutReplacement) -> BatchesWithoutReplacement:
+    """Return a description of batches of a fixed size, which tests on batches are proved for."""
+    copied = described(batches)
+    if not isinstance(copied, BatchesWithoutReplacement):
+        raise PrivacyError("A test on a batch takes batches of a fixed size: BatchesWithoutReplacement.")
+    return copied
+
+
+def _check_bound(bound: float) -> None:
+    """Refuse a bound that floating point cannot keep."""
+    if not SMALLEST_CLIP_BOUND <= bound <= LARGEST_CLIP_BOUND:
+        raise PrivacyError(
+            f"A clip bound of {bound:.3g} cannot be kept in floating point: use one between "
+            f"{SMALLEST_CLIP_BOUND:g} and {LARGEST_CLIP_BOUND:g}."
+        )
+
+
+def _set(query: Query, **values: object) -> None:
+    """Set fields of a frozen query while it is made."""
+    for name, value in values.items():
+        object.__setattr__(query, name, value)

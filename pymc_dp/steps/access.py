@@ -1,0 +1,278 @@
+"""What a sampler holds of a run: it asks for releases and sees nothing else of the data."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from pymc_dp.exceptions import NoPlan
+from pymc_dp.parameters import FloatArray
+from pymc_dp.release.interface import Curator, Release, ReleasesOfIteration
+from pymc_dp.release.queries import GradientSum, LogRatioSum, Query
+
+
+class LogDensity(Protocol):
+    """A data-free log-density and its gradient: the prior."""
+
+    def log_density(self, theta: FloatArray) -> float:
+        """Return the log-density at `theta`."""
+        ...
+
+    def gradient(self, theta: FloatArray) -> FloatArray:
+        """Return its gradient."""
+        ...
+
+
+class OpensCurators(Protocol):
+    """Opens the curator of one chain after another."""
+
+    def open(self, key: tuple[int, ...]) -> Curator:
+        """Return the curator of one more chain."""
+        ...
+
+    def open_once(self) -> Curator:
+        """Return the curator of what is released before the chains start."""
+        ...
+
+
+class PublicUnits(Protocol):
+    """The units of a synthetic table: everything about them may be computed, free of charge."""
+
+    n_units: int
+
+    def first(self, count: int) -> "PublicUnits":
+        """Return the first units, at most `count`."""
+        ...
+
+    def log_likelihoods(self, theta: FloatArray) -> FloatArray:
+        """Return the log-likelihood of every unit, shape (units,)."""
+        ...
+
+    def scores(self, theta: FloatArray) -> FloatArray:
+        """Return the gradient of every unit's log-likelihood, shape (units, parameters)."""
+        ...
+
+    def curvatures(self, theta: FloatArray) -> FloatArray:
+        """Return the negative second derivatives of every unit's, shape (units, parameters, parameters)."""
+        ...
+
+    def along(self, theta: FloatArray, direction: FloatArray) -> tuple[FloatArray, FloatArray]:
+        """Return slopes and negative second derivatives along a direction, each of shape (units,)."""
+        ...
+
+
+class SyntheticTables(Protocol):
+    """Where synthetic tables come from: the user's, or rows simulated from the model itself."""
+
+    @property
+    def depends_on_parameters(self) -> bool:
+        """Whether the table is simulated at the parameters that it is asked for at."""
+        ...
+
+    def at(self, theta: FloatArray) -> PublicUnits:
+        """Return a synthetic table."""
+        ...
+
+    def prior_draws(self) -> list[FloatArray]:
+        """Return parameters drawn from the prior."""
+        ...
+
+
+@dataclass(frozen=True)
+class Authorisation:
+    """What a charged plan lets a step use: the seam hands it over before sampling and takes it back after.
+
+    Attributes
+    ----------
+    curators : OpensCurators
+        A curator for each planned chain.
+    prior : LogDensity
+        Exact and free.
+    noise_multipliers : mapping of str to float
+        What was paid for, by kind of release.
+    epsilon_charged : float
+        The budget's spent epsilon, this run included.
+    synthetic_tables : SyntheticTables or None
+        For steps that make a dry run on synthetic tables.
+    n_units : int or None
+        The number of units, where it is public.
+    noise_schedules : mapping of str to tuple of float
+        All noise multipliers of a kind, in the order in which the step asked for them.
+    """
+
+    curators: OpensCurators
+    prior: LogDensity
+    noise_multipliers: Mapping[str, float]
+    epsilon_charged: float
+    synthetic_tables: SyntheticTables | None = None
+    n_units: int | None = None
+    noise_schedules: Mapping[str, tuple[float, ...]] = field(default_factory=dict)
+
+
+class OwnParameters:
+    """Which entries of the vector of all parameters one step moves; other steps may move the others.
+
+    Parameters
+    ----------
+    moves : tuple of bool
+        For each value variable of the model whether the step moves it.
+    slices : sequence of slice
+        Where the entries of each value variable stand in the whole vector.
+
+    Attributes
+    ----------
+    places : ndarray of int
+        Where the own entries stand in the whole vector.
+    all : bool
+        Whether they are all entries.
+    whole : ndarray, shape (parameters,)
+        The point that the chain is at, own and other entries.
+    """
+
+    def __init__(self, moves: tuple[bool, ...], slices: tuple[slice, ...]) -> None:
+        self.moves = moves
+        places = [np.arange(entries.start, entries.stop) for entries, mine in zip(slices, moves, strict=True) if mine]
+        self.places: NDArray[np.intp] = np.concatenate(places) if places else np.zeros(0, dtype=np.intp)
+        self.all = all(moves)
+        self.whole: FloatArray = np.zeros(slices[-1].stop if slices else 0)
+
+    @property
+    def size(self) -> int:
+        """How many entries the step moves."""
+        return int(self.places.size)
+
+    def embedded(self, theta: FloatArray) -> FloatArray:
+        """Return the whole vector with the own entries at `theta` and the others where the chain is."""
+        if self.all:
+            return theta
+        changed = self.whole.copy()
+        changed[self.places] = theta
+        return changed
+
+
+class _PriorOfSome:
+    """The prior as a function of one step's own parameters, the others held where they are."""
+
+    def __init__(self, prior: LogDensity, own: OwnParameters) -> None:
+        self._prior, self._own = prior, own
+
+    def log_density(self, theta: FloatArray) -> float:
+        return self._prior.log_density(self._own.embedded(theta))
+
+    def gradient(self, theta: FloatArray) -> FloatArray:
+        gradient: FloatArray = self._prior.gradient(self._own.embedded(theta))[self._own.places]
+        return gradient
+
+
+class ChainAccess:
+    """What a sampler may ask during one chain, or before the chains start.
+
+    Points are vectors of the step's own parameters, unless a query is made by hand: then `whole` makes them.
+
+    Parameters
+    ----------
+    authorisation : Authorisation
+        What was paid for.
+    curator : Curator
+        That of this chain.
+    own : OwnParameters
+        Which parameters the step moves.
+
+    Attributes
+    ----------
+    prior : LogDensity
+        The exact log-prior, as a function of the step's own parameters.
+    """
+
+    def __init__(self, authorisation: Authorisation, curator: Curator, own: OwnParameters) -> None:
+        self._authorisation, self._curator, self._own = authorisation, curator, own
+        self._made: list[Release] = []
+        prior = authorisation.prior
+        self.prior: LogDensity = prior if own.all else _PriorOfSome(prior, own)
+
+    def gradient(self, theta: FloatArray, clip_bound: float) -> Release:
+        """Ask for the sum of log-likelihood gradients at `theta`, each unit's clipped to the norm `clip_bound`."""
+        return self.release(GradientSum(self.whole(theta), clip_bound, self.blocks))
+
+    def log_ratio(self, theta: FloatArray, theta_new: FloatArray, clip_bound: float) -> Release:
+        """Ask for the log-likelihood ratio of two points, each unit's clipped to `clip_bound`."""
+        return self.release(LogRatioSum(self.whole(theta), self.whole(theta_new), clip_bound))
+
+    def release(self, query: Query, noise_multiplier: float | None = None) -> Release:
+        """Ask the curator, and record the answer.
+
+        Parameters
+        ----------
+        query : Query
+            One of `pymc_dp.release.queries`.
+        noise_multiplier : float, optional
+            Default: what was paid for this kind of release, if that is one number.
+
+        Raises
+        ------
+        BudgetExceeded
+            If it was not paid for.
+        """
+        multiplier = self.multiplier(query.kind) if noise_multiplier is None else noise_multiplier
+        made = self._curator.release(query, multiplier)
+        self._made.append(made)
+        return made
+
+    def tallied_clip_counts(self) -> None:
+        """Record the clip counts that cost nothing. See `pymc_dp.release.interface.Curator.tallied`."""
+        self._made.append(self._curator.tallied())
+
+    def whole(self, theta: FloatArray) -> FloatArray:
+        """Return a point of the model's whole vector of parameters."""
+        return self._own.embedded(theta)
+
+    @property
+    def blocks(self) -> tuple[bool, ...] | None:
+        """Which value variables the step moves; None for all."""
+        return None if self._own.all else self._own.moves
+
+    def multiplier(self, kind: str) -> float:
+        """Return the noise multiplier that was paid for a kind of release; 0 for decisions, which have none."""
+        return self._authorisation.noise_multipliers.get(kind, 0.0)
+
+    def schedule(self, kind: str) -> tuple[float, ...]:
+        """Return all noise multipliers of a kind, in the order in which the step asked for them."""
+        return self._authorisation.noise_schedules[kind]
+
+    @property
+    def epsilon_charged(self) -> float:
+        """The budget's spent epsilon, this run included."""
+        return self._authorisation.epsilon_charged
+
+    @property
+    def n_units(self) -> int:
+        """The number of units, which is public under substitution.
+
+        Raises
+        ------
+        NoPlan
+            If it is protected.
+        """
+        if self._authorisation.n_units is None:
+            raise NoPlan("The number of units is protected under this relation.")
+        return self._authorisation.n_units
+
+    @property
+    def synthetic_tables(self) -> SyntheticTables:
+        """Where synthetic tables come from, for steps that expand.
+
+        Raises
+        ------
+        NoPlan
+            If the step said that it needs none.
+        """
+        if self._authorisation.synthetic_tables is None:
+            raise NoPlan("This step was authorised without synthetic tables.")
+        return self._authorisation.synthetic_tables
+
+    def recorded(self) -> ReleasesOfIteration:
+        """Return what was released since the last call."""
+        made, self._made = tuple(self._made), []
+        return ReleasesOfIteration(made)
