@@ -148,7 +148,7 @@ def add_vectors(
 ) -> None:
     """Add `n` truncated columns of the slopes ``first`` to ``first + k``, times their factors, to `sums` (k,)."""
     for m in range(k):
-        total = 0
+        total = np.int64(0)
         for i in range(n):
             value = slopes[first + m, i] * factors[i] * steps_per_one
             total += np.int64(value if factors[i] > 0.0 else 0.0)
