@@ -79,7 +79,7 @@ def shrunk(bound: float, size: int) -> float:
 # Norms --------------------------------------------------------------------------------------------------------------
 
 
-@njit(**_OPTIONS)
+@njit(**_OPTIONS, forceinline=True)
 def add_squares(slopes: FloatArray, first: int, k: int, n: int, squares: FloatArray) -> None:
     """Add the squared norms of `n` columns of the slopes ``first`` to ``first + k`` to `squares`."""
     for m in range(first, first + k):
@@ -87,7 +87,7 @@ def add_squares(slopes: FloatArray, first: int, k: int, n: int, squares: FloatAr
             squares[i] += slopes[m, i] * slopes[m, i]
 
 
-@njit(**_OPTIONS)
+@njit(**_OPTIONS, forceinline=True)
 def add_outer_squares(
     vector_squares: FloatArray, start: int, slopes: FloatArray, first: int, k: int, n: int, squares: FloatArray
 ) -> None:
@@ -116,7 +116,7 @@ def write_vector_squares(vectors: FloatArray, squares: FloatArray) -> None:
 # Factors ------------------------------------------------------------------------------------------------------------
 
 
-@njit(**_OPTIONS)
+@njit(**_OPTIONS, forceinline=True)
 def to_factors(squares: FloatArray, n: int, bound: float) -> int:
     """Turn `n` squared norms into what shortens to `bound`; 0 where not finite. Return how many were clipped."""
     n_clipped = 0
@@ -142,7 +142,7 @@ def lower_weights(squares: FloatArray, bound: float, weights: FloatArray) -> Non
 # Truncated sums -----------------------------------------------------------------------------------------------------
 
 
-@njit(**_OPTIONS)
+@njit(**_OPTIONS, forceinline=True)
 def add_vectors(
     slopes: FloatArray, first: int, k: int, n: int, factors: FloatArray, steps_per_one: float, sums: IntArray
 ) -> None:
@@ -155,7 +155,7 @@ def add_vectors(
         sums[m] += total
 
 
-@njit(**_OPTIONS)
+@njit(**_OPTIONS, forceinline=True)
 def add_outer_products(
     vectors: FloatArray,
     slopes: FloatArray,
@@ -177,7 +177,7 @@ def add_outer_products(
                     of_slope[j] += np.int64(vector[j] * slope * steps_per_one)
 
 
-@njit(**_OPTIONS)
+@njit(**_OPTIONS, forceinline=True)
 def add_gathered(
     index: IntArray,
     groups: int,

@@ -83,7 +83,7 @@ def engine(build, entry, **settings):
     return UnitLikelihood(model, **settings)
 
 
-@pytest.fixture(params=["fused", "reference"])
+@pytest.fixture(params=[None, "reference"], ids=["fused if possible", "reference"])
 def engine_name(request):
     return request.param
 

@@ -442,7 +442,9 @@ class Lowering:
         if isinstance(op, Blockwise):
             return self._in_batches(node, inputs)
         if isinstance(op, OpFromGraph):
-            inner = Lowering(dict(zip(node.inputs, inputs, strict=True)), self._program, self._of_parameters)
+            # The inlined graph begins where this one does, not at the inputs of the node.
+            known = {**self._known, **dict(zip(node.inputs, inputs, strict=True))}
+            inner = Lowering(known, self._program, self._of_parameters)
             return inner.of(inline_ofg_node(node))
         if isinstance(op, _MOVES):
             return self._moved(node, inputs)
