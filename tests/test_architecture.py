@@ -71,3 +71,33 @@ def test_every_query_that_is_defined_is_listed():
                 yield child
 
     assert set(concrete(Query)) == set(QUERIES)
+
+
+def imports_of(path):
+    """Return the package's modules that a module imports, those for type checkers included."""
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("pymc_dp"):
+            yield node.module
+            yield from (f"{node.module}.{each.name}" for each in node.names)
+        elif isinstance(node, ast.Import):
+            yield from (each.name for each in node.names if each.name.startswith("pymc_dp"))
+
+
+def test_no_modules_import_each_other_but_those_of_the_surrogate_sampler():
+    modules = {
+        ".".join(path.relative_to(ROOT).with_suffix("").parts): path
+        for path in (ROOT / "pymc_dp").rglob("*.py")
+        if path.name != "__init__.py"
+    }
+    graph = {name: {each for each in imports_of(path) if each in modules} for name, path in modules.items()}
+
+    def reached(name):
+        found, todo = set(), [name]
+        while todo:
+            for each in graph[todo.pop()] - found:
+                found.add(each)
+                todo.append(each)
+        return found
+
+    in_circles = {name for name in modules if name in reached(name)}
+    assert in_circles == {"pymc_dp.steps.surrogate", "pymc_dp.steps.centre"}

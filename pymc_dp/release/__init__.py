@@ -2,11 +2,10 @@
 
 from pymc_dp.release.curator import MeteredCurator
 from pymc_dp.release.curators import Curators
-from pymc_dp.release.interface import Curator, ExpansionPoint, Prediction, Release
+from pymc_dp.release.interface import ExpansionPoint, Prediction, Release
 from pymc_dp.release.noise import InsecureNoise, NoiseSource, SecureNoise, grid_for, refuse_overflow
 
 __all__ = [
-    "Curator",
     "Curators",
     "ExpansionPoint",
     "InsecureNoise",

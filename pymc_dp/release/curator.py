@@ -66,7 +66,7 @@ class MeteredCurator:
         self._batch_counts = BatchCounts(1 if relation == "substitute" else 2) if on_batches else None
 
     def release(self, query: Query, noise_multiplier: float = 0.0) -> Release:
-        """Answer a query: pay for it, evaluate it, add noise. See `pymc_dp.release.interface.Curator`."""
+        """Answer a query: pay for it, evaluate it, add noise. See `pymc_dp.steps.access.Curator`."""
         query, noise_multiplier = plain(query), float(noise_multiplier)
         query.refuse_if_unsafe(self._terms)
         self._meter.spend(query.kind, noise_multiplier, query.sampled)
@@ -129,7 +129,7 @@ class MeteredCurator:
         return 0, counts[:0]
 
     def tallied(self) -> Release:
-        """Return clip counts that cost nothing. See `pymc_dp.release.interface.Curator`."""
+        """Return clip counts that cost nothing. See `pymc_dp.steps.access.Curator`."""
         if self._batch_counts is not None:
             return self._batch_counts.taken()
         if not self._exact_counts:

@@ -1,14 +1,10 @@
-"""The curator as samplers see it: they ask for releases, and see nothing else of the data."""
+"""What queries are made of, and what comes back: plain numbers, all of them public."""
 
 import math
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
-
-if TYPE_CHECKING:  # queries are made of what stands here
-    from pymc_dp.release.queries import Query
 
 FloatArray = NDArray[np.float64]
 
@@ -116,33 +112,6 @@ class Prediction:
     direction: FloatArray
     with_curvature: bool
     offset: float = 0.0
-
-
-class Curator(Protocol):
-    """Who holds the rows and answers queries about them: each answer is clipped, noised and counted."""
-
-    def release(self, query: "Query", noise_multiplier: float = 0.0) -> Release:
-        """Answer a query of `pymc_dp.release.queries`, with noise.
-
-        Parameters
-        ----------
-        query : Query
-            What is asked.
-        noise_multiplier : float
-            Standard deviation of the noise divided by the sensitivity of the exact sum. A Barker decision has none.
-
-        Raises
-        ------
-        BudgetExceeded
-            If the release was not paid for, or with more noise.
-        PrivacyError
-            If no sensitivity is known for it.
-        """
-        ...
-
-    def tallied(self) -> Release:
-        """Return clip counts that cost nothing: those released with batches, or exact ones of a run without privacy."""
-        ...
 
 
 def plain_vector(theta: FloatArray) -> FloatArray:

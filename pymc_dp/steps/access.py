@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from pymc_dp.exceptions import NoPlan
 from pymc_dp.parameters import FloatArray
-from pymc_dp.release.interface import Curator, Release, ReleasesOfIteration
+from pymc_dp.release.interface import Release, ReleasesOfIteration
 from pymc_dp.release.queries import GradientSum, LogRatioSum, Query
 
 
@@ -22,6 +22,33 @@ class LogDensity(Protocol):
 
     def gradient(self, theta: FloatArray) -> FloatArray:
         """Return its gradient."""
+        ...
+
+
+class Curator(Protocol):
+    """Who holds the rows and answers queries about them: each answer is clipped, noised and counted."""
+
+    def release(self, query: Query, noise_multiplier: float = 0.0) -> Release:
+        """Answer a query of `pymc_dp.release.queries`, with noise.
+
+        Parameters
+        ----------
+        query : Query
+            What is asked.
+        noise_multiplier : float
+            Standard deviation of the noise divided by the sensitivity of the exact sum. A Barker decision has none.
+
+        Raises
+        ------
+        BudgetExceeded
+            If the release was not paid for, or with more noise.
+        PrivacyError
+            If no sensitivity is known for it.
+        """
+        ...
+
+    def tallied(self) -> Release:
+        """Return clip counts that cost nothing: those released with batches, or exact ones of a run without privacy."""
         ...
 
 
@@ -221,7 +248,7 @@ class ChainAccess:
         return made
 
     def tallied_clip_counts(self) -> None:
-        """Record the clip counts that cost nothing. See `pymc_dp.release.interface.Curator.tallied`."""
+        """Record the clip counts that cost nothing. See `Curator.tallied`."""
         self._made.append(self._curator.tallied())
 
     def whole(self, theta: FloatArray) -> FloatArray:
