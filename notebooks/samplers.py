@@ -14,8 +14,8 @@
 # %% [markdown]
 # # All samplers on one small model
 #
-# A logistic regression with two coefficients and 20,000 simulated rows, at $\varepsilon = 4$. All tables here are made up, so
-# results can be compared with what a run without privacy would have given. Privacy noise is fresh in every execution.
+# A logistic regression with two coefficients and 20,000 simulated rows, at $\varepsilon = 4$. All tables here are simulated, so
+# results can be compared with the posterior without privacy. Privacy noise is fresh in every execution.
 
 # %%
 import logging
@@ -63,8 +63,8 @@ def laplace(x, y):
 # %% [markdown]
 # ## The samplers
 #
-# A row's score is $(y - p)(1, x)$, never longer than $\sqrt 2$. So a bound of 1.5 cuts nothing. The mass matrix is about the
-# information of a logistic regression whose $x$ spreads evenly. All of that is public.
+# A row's score is $(y - p)(1, x)$, never longer than $\sqrt 2$. So a bound of 1.5 clips nothing. The mass matrix is about the
+# information matrix of a logistic regression whose $x$ is uniform. All of that is public.
 
 # %%
 MASS = np.array([0.2 * N, 0.2 * N / 3])
@@ -73,7 +73,7 @@ BOUNDS = {"clip_gradient": 1.5, "clip_log_ratio": 1.5}
 SGD = {"clip_gradient": 1.5, "mass_matrix": MASS, "batch_size": 400}
 SYNTHETIC = regression(*table(99))
 
-#: name: draws and tuning iterations of a chain, part of the table that the target counts, how to make the step
+#: name: draws and tuning iterations of a chain, tempering of the target, how to make the step
 SAMPLERS = {
     "DPHMC": (40, 20, 1.0, lambda b: dp.DPHMC(budget=b, step_size=0.5, n_leapfrog=2, mass_matrix=MASS, **BOUNDS)),
     "DPMALA": (60, 30, 1.0, lambda b: dp.DPMALA(budget=b, step_size=0.6, mass_matrix=MASS, **BOUNDS)),
@@ -110,7 +110,7 @@ SAMPLERS = {
 def sampled(x, y, make, draws, tune, epsilon=4.0, **settings):
     budget = dp.PrivacyBudget(epsilon=epsilon, delta=1e-6)
     with regression(x, y):
-        return pm.sample(
+        return dp.sample(
             draws=draws, tune=tune, chains=4, cores=1, step=make(budget), progressbar=False,
             compute_convergence_checks=False, **settings,
         )  # fmt: skip
@@ -134,21 +134,23 @@ for name, (draws, tune, part, make) in SAMPLERS.items():
 print("\n".join(lines))
 
 # %% [markdown]
-# How to read this. *DPHMC*, *DPMALA* and *DPPenalty* are exact, and at this budget they have not mixed. *DPMinibatchPenalty* and
+# *DPHMC*, *DPMALA* and *DPPenalty* are exact, and at this budget they have not mixed. *DPMinibatchPenalty* and
 # *DPBarker* sample a tempered posterior, here that of a fiftieth and a two-hundredth of the rows, and their widths are
 # compared with that target's, $\sqrt{50}$ and $\sqrt{200}$ times wider; their means with that of the full posterior, in its
-# standard deviations, though their own width is a multiple of it. *DPSGHMC*, *DPSGNHT* and *DPSGLD* have no test: steps and batches bias them. *DPSurrogateHMC* is exact for a posterior that the noise has shifted once, by about as much as the
-# fifth column says; its draws are widened for that shift.
+# standard deviations, though their own width is a multiple of it. *DPSGHMC*, *DPSGNHT* and *DPSGLD* have no test: steps and batches bias them. *DPSurrogateHMC* is exact for a
+# posterior that the noise has shifted once, by about as much as the column "mean off by" says; its draws are widened for
+# that shift.
 #
-# The settings are sensible ones that need no data. They were not tuned one by one, and other models rank differently. What
-# does not change is that the surrogate sampler pays mostly once, and little for each draw.
+# The settings are sensible ones that need no data. They were not tuned one by one, and other models rank differently. In all of them the surrogate sampler spends
+# most of its budget once, and little for each draw.
 
 # %% [markdown]
 # ## What noise costs in acceptance
 #
 # The penalty test accepts with probability $\min(1, e^{r + \xi - \sigma^2/2})$, $\xi \sim N(0, \sigma^2)$. Between points of equal
-# density, $r = 0$, that is on average $2 \Phi(-\sigma/2)$. To see it, let a random walk make tiny moves with a clip bound that is
-# far too wide: log-ratios are then small beside their noise, which is in proportion to the length of the move.
+# density, $r = 0$, that is on average $2 \Phi(-\sigma/2)$. To show this, a random walk makes short moves with a clip
+# bound that is far too wide: log-ratios are then small compared with their noise, which is proportional to the length of
+# the move.
 
 # %%
 run = sampled(
@@ -182,9 +184,9 @@ _ = axes.legend()
 # %% [markdown]
 # ## Counts: a Poisson regression
 #
-# A row's score is $(y - \mu)(1, x)$, and no bound on $y$ is part of the model. So the clip bound decides which counts are believed.
-# Below are counts from the model, and counts of the same mean with a variance several times as large, which the Poisson model does not
-# know of. For each, the bias of weighting down what is beyond the bound, and the shift that the noise forces at
+# A row's score is $(y - \mu)(1, x)$, and no bound on $y$ is part of the model. So the clip bound decides which counts have full
+# weight. Below are counts from the model, and counts of the same mean with a variance several times as large, which the
+# Poisson model does not describe. For each: the bias of weighting down rows beyond the bound, and the shift by noise at
 # $\varepsilon = 4$, both in posterior standard deviations; on synthetic tables that can be computed exactly.
 
 
@@ -220,11 +222,12 @@ for label, spread in (("Poisson", 0.0), ("overdispersed", 1.5)):
         print(f"{label:<14}{y.max():>8}{quantile:>10}{bound:>7.1f}{bias:>7.2f}{forced:>8.2f}")
 
 # %% [markdown]
-# For counts from the model a bound that cuts nothing is affordable. For overdispersed ones none of these bounds keeps both errors below half
-# a standard deviation, and with heavier tails it gets much worse: the honest choices are a likelihood with the right tail (negative binomial) or a public cap on the counts, with a result about capped counts. Whatever
-# it is, choose it on synthetic tables, with the tail that the real one *may* have, and state it.
+# For counts from the model a bound that clips nothing is affordable. For overdispersed ones none of these bounds keeps both
+# errors below half a standard deviation, and heavier tails make it much worse: use a likelihood with the right tail
+# (negative binomial) or a public cap on the counts, with a posterior about capped counts. Choose either on synthetic
+# tables, with the tail that the real one *may* have, and report it.
 #
-# With Poisson counts the sampler finds its bounds by itself, from a synthetic table with other coefficients:
+# With Poisson counts the sampler computes its bounds from a synthetic table with other coefficients:
 
 
 # %%
@@ -240,7 +243,7 @@ mode, covariance, _ = mode_of_counts(x, y)
 synthetic = count_model(*counts(8, 0.0))
 with count_model(x, y):
     step = dp.DPSurrogateHMC(budget=dp.PrivacyBudget(epsilon=4.0, delta=1e-6), synthetic=synthetic)
-    run = pm.sample(
+    run = dp.sample(
         draws=200, tune=0, chains=4, cores=1, step=step, progressbar=False, compute_convergence_checks=False
     )
 print(quality_report(run))
@@ -250,8 +253,9 @@ print(f"means off by {off.round(2)} sd; clip bounds {run['privacy'].attrs['clip_
 # %% [markdown]
 # ## A hierarchical model
 #
-# Twenty clinics with an intercept each, centred: $a_j \sim N(\mu, s)$. One patient's likelihood knows of $a_j$ and of the slope, and not of $\mu$ and $s$:
-# what is released is about the former, and the exact prior does the rest. So centre such models. (In the non-centred form the
+# Twenty clinics with an intercept each, centred: $a_j \sim N(\mu, s)$. One patient's likelihood depends on $a_j$
+# and on the slope, and not on $\mu$ and $s$: the releases concern the former, and the exact prior determines the latter. So
+# write such models in the centred form. (In the non-centred form the
 # likelihood depends on $\mu + s z_j$, which is far from quadratic.)
 #
 # Scores are bounded by the covariate's public range, here 2.5, and each touches one clinic. The synthetic table may have clinics of other sizes:
@@ -283,7 +287,7 @@ clinic, dose, y, truth = clinics(1)
 synthetic = clinic_model(*clinics(9)[:3])
 with clinic_model(clinic, dose, y):
     step = dp.DPSurrogateHMC(budget=dp.PrivacyBudget(epsilon=4.0, delta=1e-6), synthetic=synthetic)
-    run = pm.sample(
+    run = dp.sample(
         draws=100, tune=0, chains=4, cores=1, step=step, progressbar=False, compute_convergence_checks=False
     )
 print(quality_report(run))

@@ -19,7 +19,7 @@
 #
 # The table has 20,190 person-years. We fit a logistic regression of "saw a doctor this year" with ten
 # coefficients, and we publish the posterior under differential privacy with $\varepsilon = 4$ and $\delta =
-# 10^{-6}$. You should know PyMC. You need to know nothing about privacy.
+# 10^{-6}$. The tutorial assumes PyMC and no knowledge of privacy.
 #
 # Privacy noise is fresh in every execution, so your numbers differ from those shown here.
 
@@ -47,9 +47,9 @@ warnings.filterwarnings("ignore")
 # ## The model is an ordinary PyMC model
 #
 # Nine covariates: the logarithm of the coinsurance rate (0 to log 101, about 4.6), features of the insurance plan, an index of
-# chronic diseases (0 to about 60) and self-rated health. They have to be centred and scaled, and here is the first
-# decision that privacy asks for. We do **not** use sample means and standard deviations: they are computed from
-# everyone's rows, outside the part that is protected. Round numbers from public knowledge do as well.
+# chronic diseases (0 to about 60) and self-rated health. They have to be centred and scaled, which is the first
+# decision that concerns privacy. We do **not** use sample means and standard deviations: they are computed from
+# everyone's rows, without noise. Round numbers from public knowledge serve as well.
 
 # %%
 #          column: centre, scale
@@ -76,8 +76,8 @@ def visit_model(features, visited):
 # %% [markdown]
 # ## What is protected
 #
-# One *unit*: here one person-year, a row. The promise: had any one row been any other, every possible result
-# of this analysis would have had nearly the same probability, within a factor $e^4$, give or take $10^{-6}$.
+# One *unit*: here one person-year, a row. The guarantee: if any one row were replaced by any other, the probability of every
+# set of results of this analysis would change by at most a factor $e^4$, plus $10^{-6}$.
 #
 # A factor $e^4 \approx 55$ sounds large, and $\varepsilon = 4$ is not strong. It is a bound for the worst
 # case. For this package's noise it has an exact meaning: somebody who knows all other rows and tries to tell
@@ -90,10 +90,9 @@ def visit_model(features, visited):
 # %% [markdown]
 # ## A synthetic table
 #
-# A private sampler has settings: how long one row's score may be, in which directions noise matters. Reading them off the
-# survey would leak. `DPSurrogateHMC` reads them off a *synthetic table*: the same model on a synthetic table of the same shape. What
-# we assume about it (plans from free to full price, a skewed disease index, few people in poor health) is public
-# knowledge. All columns are bounded. Its coefficients need not be near the truth, but its covariates should be as large as
+# A private sampler has settings such as clip bounds and scales. Computing them from the survey would leak. `DPSurrogateHMC`
+# computes them from a *synthetic table*: the same model on simulated data of the same shape. What we assume about it (plans from free to full price, a skewed disease index, few people in poor health) is public
+# knowledge. All columns are bounded. Its coefficients need not be near the true ones, but its covariates should be as large as
 # those of the real table may be.
 
 
@@ -123,10 +122,10 @@ def simulated_table(seed, n=20_190):
 synthetic = visit_model(*simulated_table(99))
 
 # %% [markdown]
-# Let us make a dry run of the whole analysis on two more synthetic tables. `insecure_seed` makes the noise reproducible, and the
-# result says of itself that it is not private; on synthetic tables that does not matter, and the budget of a synthetic table
-# costs nobody anything. We compare the defaults, whose clip bounds keep all but the longest 0.05 % of synthetic scores, with tighter
-# bounds that cut 1 %: less noise, more bias.
+# First a dry run of the whole analysis on two more synthetic tables. `insecure_seed` makes the noise reproducible, and the
+# result is marked as not private; synthetic tables need no protection, and their budgets are separate. We compare the
+# defaults, whose clip bounds clip the longest 0.05 % of synthetic scores, with tighter bounds that clip 1 %: less noise,
+# more bias.
 
 # %%
 TIGHTER = {"clip_quantile": 0.99}
@@ -135,7 +134,7 @@ TIGHTER = {"clip_quantile": 0.99}
 def private_run(features, visited, budget, draws=200, **settings):
     with visit_model(features, visited):
         step = dp.DPSurrogateHMC(budget=budget, synthetic=synthetic, unit="person_year", **settings)
-        return pm.sample(
+        return dp.sample(
             draws=draws, tune=0, chains=4, cores=1, step=step, progressbar=False, compute_convergence_checks=False
         )
 
@@ -165,15 +164,15 @@ for seed in (1, 2):
 
 # %% [markdown]
 # "Means off by" is the root mean square over coefficients, in standard deviations of the posterior without privacy. Two tables are
-# few to choose by, and differences of a tenth are noise; look at more of them when it matters. The last column is released by every run:
-# how far clip bounds may have moved the means, about, if all units that were cut had pulled together. We keep the defaults.
-# Look above all at whether a run *failed*: hardly any acceptance, R-hat far above 1. Then the centre was too far off ("Control variates"
-# says why), and a larger share for the centre makes it rarer.
+# few for a choice, and differences of a tenth are noise; use more of them in practice. The last column is released by every
+# run: approximately how far clip bounds may have moved the means, if all clipped scores pointed in one direction. We keep
+# the defaults. Most important is whether a run *failed*: acceptance near zero, R-hat far above 1. Then the expansion point
+# was too far from the mode ("Control variates" says why); a larger `Shares.centre` makes that rarer.
 
 # %% [markdown]
 # ## The plan, before anything is spent
 #
-# Now the survey. The budget stands for the table: everything that is ever computed from it should be charged
+# Now the survey. The budget belongs to the table: everything that is computed from the table should be charged
 # to this one object. The plan says what will be released and how much noise each release carries.
 
 # %%
@@ -187,9 +186,10 @@ with visit_model(features, visited):
 print(f"\nspent so far: epsilon {budget.epsilon_spent}")
 
 # %% [markdown]
-# Six noisy scores lead to a centre near the posterior's mode. There, one score and one curvature are released: with the exact prior
-# they make a surrogate of the posterior, from which draws are free. Each of the 800 tests releases only what the surrogate misses.
-# That is why the tests can be so noisy (relative to their small bounds) and so cheap.
+# Noisy Newton iterations with six scores find an expansion point near the posterior's mode. There, one score and one
+# curvature are released: with the exact prior they define a surrogate of the posterior, from which draws cost no privacy.
+# Each of the 800 tests releases only the remainder. Its bounds are small, so the tests can have large noise multipliers and
+# a low cost.
 #
 # ## The run
 #
@@ -200,12 +200,12 @@ private = private_run(features, visited, budget)
 private["releases"]["centre_position"].to_pandas().round(2)
 
 # %% [markdown]
-# These are the points at which the centre's scores were asked for. They are released, so we may look. They settle: good.
+# These are the Newton iterates. They are released, so we may look at them. The last ones agree, as they should.
 #
 # ## What may be published, and what it cost
 #
 # The tree holds draws, statistics, releases and metadata. It holds no row, no coordinate of the rows, and no
-# exact statistic of them. The privacy report puts the metadata into words.
+# exact statistic of them. The privacy report states the metadata in words.
 
 # %%
 print(sorted(private.children))
@@ -213,24 +213,24 @@ print()
 print(privacy_report(private))
 
 # %% [markdown]
-# ## Are the draws any good?
+# ## Are the draws usable?
 
 # %%
 print(quality_report(private))
 
 # %% [markdown]
-# R-hat and effective sample size are those of the chains. They say nothing about the noise that the released score carries: it has moved
-# all chains together. The draws in `posterior` are widened for it; the plain ones are in the group `unwidened`.
+# R-hat and effective sample size are those of the chains. They do not include the noise of the released score, which has
+# shifted all chains alike. The draws in `posterior` are widened for it; the plain ones are in the group `unwidened`.
 
 # %%
 plain = private["unwidened"]["theta"].std(("chain", "draw")).values
 (private["posterior"]["beta"].std(("chain", "draw")).to_series() / plain).rename("widened sd / plain sd").round(2)
 
 # %% [markdown]
-# ## Beside a run without privacy
+# ## Comparison with a run without privacy
 #
-# This table happens to be public, so for once we can look at what we would have got without privacy. With a confidential table
-# this comparison would be a leak.
+# This table is public, so we can compare with the posterior without privacy. With a confidential table this comparison would
+# be a leak.
 
 # %%
 with visit_model(features, visited):
@@ -262,10 +262,10 @@ axes.invert_yaxis()
 _ = axes.legend()
 
 # %% [markdown]
-# Typically the means are off by 0.3 posterior standard deviations (the README has figures). Who pays more goes to the doctor
-# less, and the chronically ill go more: both effects stand far outside that error.
+# Typically the means are off by 0.3 posterior standard deviations (the README has figures). People who pay more go to the
+# doctor less, and the chronically ill go more often: both effects are far larger than that error.
 #
-# ## What a classical sampler would have given
+# ## Comparison with DP HMC
 #
 # DP Hamiltonian Monte Carlo tests whole log-ratios. The same budget, on a synthetic table:
 
@@ -273,23 +273,23 @@ _ = axes.legend()
 table = simulated_table(1)
 budget_of_synthetic = dp.PrivacyBudget(epsilon=4.0, delta=1e-6)
 with visit_model(*table):
-    synthetic, _ = simulated_table(99)
+    synthetic_features, _ = simulated_table(99)
     step = dp.DPHMC(
         budget=budget_of_synthetic, clip_gradient=6.0, clip_log_ratio=6.0, step_size=0.2, n_leapfrog=2,
-        mass_matrix=0.2 * synthetic.T @ synthetic,
+        mass_matrix=0.2 * synthetic_features.T @ synthetic_features,
     )  # fmt: skip
-    classical = pm.sample(
+    classical = dp.sample(
         draws=10, tune=30, chains=4, cores=1, step=step, progressbar=False, compute_convergence_checks=False
     )
 print(quality_report(classical))
 
 # %% [markdown]
-# It is exact, too, and for two or three coefficients and large tables it does well. Ten coefficients are out of its reach here.
+# It is exact, too, and for two or three coefficients and large tables it works well. With ten coefficients it does not mix
+# at this budget.
 #
 # ## The budget refuses a second run
 #
-# The run spent the whole budget. Running it again, perhaps because one does not like the result, would need
-# noise that was never paid for.
+# The run spent the whole budget. Running it again would release more than was charged.
 
 # %%
 try:
@@ -299,7 +299,7 @@ except dp.BudgetExceeded as refusal:
 print(budget)
 
 # %% [markdown]
-# Making a second budget object would get around this, and no program can stop you. The guarantee would then
+# Making a second budget object would circumvent this, and no program can prevent it. The guarantee would then
 # be that of both budgets together, which is weaker than either. If you expect several analyses, give each a
 # part with `budget_share=`.
 
@@ -324,7 +324,7 @@ az.summary(stored["unwidened"].to_dataset(), round_to=3)[["mean", "sd", "r_hat",
 #
 # - The guarantee, with its relation and its unit: $\varepsilon = 4$, $\delta = 10^{-6}$, substitution of one
 #   person-year.
-# - That scaling, priors, synthetic and settings were made from public knowledge and simulated tables.
+# - That scaling, priors, synthetic table and settings were chosen from public knowledge and simulated tables.
 # - Means and intervals of the widened draws, and R-hat and effective sample size of the plain ones, if they pass.
 # - The clip bounds and the released share of clipped remainders. That rows beyond the bounds count less.
-# - The file. All later work on it, by anyone, is free.
+# - The file. Further analyses of it, by anyone, cost no privacy.

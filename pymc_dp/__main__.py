@@ -1,6 +1,6 @@
 """The demonstration: a private run on a real survey, end to end. ``python -m pymc_dp``.
 
-The sampler reads clip bounds and the like off a simulated table of the survey's shape (`simulated_table`); all its
+The sampler computes clip bounds and proposals from a simulated table of the survey's shape (`simulated_table`); all its
 settings are defaults.
 """
 
@@ -60,11 +60,11 @@ def features_of(table: Table) -> NDArray[np.float64]:
 
 
 def simulated_table(seed: int, n: int = 20190) -> tuple[NDArray[np.float64], NDArray[np.int64]]:
-    """Return synthetic data of the survey's shape, from what was public before it: no row of it is anybody's.
+    """Return simulated data of the survey's shape, from public knowledge alone: no row belongs to a person.
 
     Plans ask for 0 to 100 % of a bill; some have a deductible, an incentive payment or a limit on expenses (logarithms
-    of dollars, zero without); the index of chronic diseases is skewed and below 60; one person in a few dozen is in
-    poor health. All columns are bounded. Coefficients are drawn from a tighter prior than the model's.
+    of dollars, zero without); the index of chronic diseases is skewed and below 60; a few per cent of the people
+    are in poor health. All columns are bounded. Coefficients are drawn from a tighter prior than the model's.
     """
     generator = np.random.default_rng(seed)
     rate = generator.choice([0.0, 25.0, 50.0, 95.0, 100.0], size=n, p=[0.5, 0.1, 0.1, 0.2, 0.1])

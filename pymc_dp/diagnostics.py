@@ -50,12 +50,12 @@ _IN_WORDS = {
 
 @dataclass(frozen=True)
 class ClipFraction:
-    """What part of the units was clipped in releases of one kind.
+    """The share of units that was clipped in releases of one kind.
 
     Attributes
     ----------
     fraction : float
-        The mean released part.
+        The mean released share.
     noise_std : float
         Standard deviation of the noise in it; 0 if it is exact.
     role : {"decides", "drives", "other"}
@@ -126,27 +126,28 @@ class Quality:
     clip_fractions : dict of str to ClipFraction
         Released share of clipped units, by published kind of release.
     diverging : float
-        Share of trajectories that left the numbers.
+        Share of trajectories that reached values that are not finite.
     clip_bias, clip_bias_noise_std : float
-        By how many standard deviations of the draws clip bounds may have moved their mean, at most about, and the
-        noise of that figure. Not a number where the sampler does not say.
+        By how many standard deviations of the draws clip bounds may have moved their mean, approximately an upper
+        bound, and the noise of that figure. NaN where the sampler does not report it.
     centre_distance : float
-        From the centre of an expansion to the mean of the surrogate, in posterior standard deviations, root mean square
-        over directions. Not a number for other samplers.
+        Distance from the expansion point to the mean of the surrogate, in posterior standard deviations, root mean
+        square over directions. NaN for other samplers.
     tested : bool
         Whether moves passed an acceptance test. Without one, clipped gradients bias the draws, and so does the step.
     tempering : float
-        The power of the likelihood in what the draws follow; 1 for the posterior.
+        The power of the likelihood in the target of the draws; 1 for the posterior.
     stuck : tuple of str
         Parameters, or chains, that never moved.
     missing : tuple of str
-        Diagnostics that a verdict takes and that the run did not release.
+        Diagnostics that a verdict needs and that the run did not release.
     narrowest, widest : float
         The least and the largest standard deviation of the draws in any direction, relative to that of the surrogate
-        that they were proposed from. Not a number for samplers without one.
+        that they were proposed from. NaN for samplers without one.
     doubtful_width : float
-        By what factor the released curvature makes the draws narrower (below 1) or wider than synthetic units say, in
-        the direction where that is most and noise may be all of it. Not a number where no curvature was released.
+        By what factor the released curvature makes the draws narrower (below 1) or wider than synthetic units predict,
+        in the direction where the factor is largest among those where noise may explain it. NaN where no curvature was
+        released.
     """
 
     draws: int
@@ -262,7 +263,7 @@ def quality(tree: DataTree) -> Quality:
     Parameters
     ----------
     tree : DataTree
-        As `pm.sample` returned it, or as read back from disk.
+        As `pymc_dp.sample` returned it, or as read back from disk.
     """
     stats = tree["sample_stats"].to_dataset()
     facts = tree["privacy"].attrs
@@ -302,7 +303,7 @@ def privacy_report(tree: DataTree) -> str:
     Parameters
     ----------
     tree : DataTree
-        As `pm.sample` returned it, or as read back from disk.
+        As `pymc_dp.sample` returned it, or as read back from disk.
     """
     if "privacy" not in tree:
         return (
@@ -372,7 +373,7 @@ def quality_report(tree: DataTree) -> str:
     Parameters
     ----------
     tree : DataTree
-        As `pm.sample` returned it, or as read back from disk.
+        As `pymc_dp.sample` returned it, or as read back from disk.
     """
     if "posterior" not in tree:
         return "\n".join([*_how_it_ended(tree), "NOT usable: the run ended before the first draw after tuning."])
@@ -398,9 +399,10 @@ def quality_report(tree: DataTree) -> str:
         )
     if found.centre_distance > _GOOD_CENTRE_DISTANCE:
         lines.append(
-            f"THE CENTRE IS FAR: {found.centre_distance:.1f} posterior sd from the surrogate's mean, root mean square. "
-            "Tests are noisy then, and it may be lost: see whether the last points of centre_position in the releases "
-            "agree. A synthetic table of the same kind as the table, a larger epsilon or Shares.centre help."
+            f"THE EXPANSION POINT IS FAR: {found.centre_distance:.1f} posterior sd from the surrogate's mean, root "
+            "mean square. Tests are noisy then, and the Newton iterations may have failed: see whether the last points "
+            "of centre_position in the releases agree. A synthetic table with the ranges of the table, a larger "
+            "epsilon or Shares.centre help."
         )
     if found.diverging > 0.0:
         lines.append(
@@ -442,27 +444,27 @@ def _against_clipping(tree: DataTree) -> str:
     advice = {
         "dp_barker": "DPBarker's bound is sqrt(batch_size) / (tempering n): use shorter moves (proposal_scale), "
         "larger batches or less of the likelihood (tempering)",
-        "dp_surrogate_hmc": "DPSurrogateHMC reads its bounds off the synthetic table: pass one with covariates and "
-        "responses as large as the table's, or a larger kept or safety",
+        "dp_surrogate_hmc": "DPSurrogateHMC computes its bounds from the synthetic table: pass one with covariates "
+        "and responses as large as the table's, or a larger clip_quantile or safety",
     }
     samplers = {step.sampler for step in _steps(tree)}
     said = [advice[name] for name in advice if name in samplers]
     if samplers - set(advice):
         said.append("raise the clip bound (clip_gradient, clip_log_ratio)")
-    return f"What does: {'; '.join(said)}; or bound the data by public limits."
+    return f"What helps: {'; '.join(said)}; or bound the data by public limits."
 
 
 def _what_would_help(tree: DataTree, found: Quality) -> list[str]:
     """Say by how much the budget would have to grow, by the scaling of the test noise.
 
-    At the same acceptance, draws are bought in proportion to rho, and a log-ratio's noise at the posterior's
-    width shrinks with the square root of the number of units: what counts is rho times the number of units.
+    At the same acceptance, the number of draws is proportional to rho, and a log-ratio's noise at the posterior's
+    width falls with the square root of the number of units: the product of rho and the number of units decides.
     """
     if not found.tested:
         return ["What would help with this sampler: more draws, or steps as large as their bias allows."]
     if found.acceptance == 0.0:
         if math.isfinite(found.centre_distance):
-            return ["Nothing was accepted: spend more on the centre (Shares.centre), or use fewer draws."]
+            return ["Nothing was accepted: spend more on the expansion point (Shares.centre), or use fewer draws."]
         return ["Nothing was accepted: use smaller moves (step_size, mass_matrix) and fewer draws first."]
     facts = tree["privacy"].attrs
     gaussian = all("rho" in entry for entry in json.loads(facts["releases"]))

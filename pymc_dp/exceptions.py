@@ -37,7 +37,7 @@ class RunInterrupted(PrivacyError):
     Attributes
     ----------
     partial : DataTree
-        What the run had drawn and released until then, which was paid for: the tree that `pm.sample` would have
+        What the run had drawn and released until then, which was paid for: the tree that `sample` would have
         returned, with ``complete`` 0 in the attributes of its ``privacy`` group.
     """
 
@@ -51,4 +51,4 @@ class UnsupportedModel(PrivacyError):
 
 
 class UnsupportedOption(PrivacyError, ValueError):
-    """An option of ``pm.sample`` that cannot be combined with a differentially private step."""
+    """An option of ``sample`` that cannot be combined with a differentially private step."""

@@ -163,12 +163,21 @@ class StepPlan:
     @property
     def scheduled(self) -> tuple[Releases, ...]:
         """What one chain releases on batches, or with noise that changes: a meter takes each release from one event."""
-        constant = self.noise_multipliers
-        return tuple(each for each in self._of_one_chain() if each.sampling is not None or each.kind not in constant)
+        return self._told_apart(self._of_one_chain())
+
+    @property
+    def scheduled_once(self) -> tuple[Releases, ...]:
+        """The same of what is released before the chains start."""
+        return self._told_apart(self.once)
 
     def published(self, kind: str) -> str:
         """Return the name under which releases of a kind are published."""
         return labelled(kind, self.label)
+
+    def _told_apart(self, releases: Sequence[Releases]) -> tuple[Releases, ...]:
+        """Return the releases whose kind does not say alone with how much noise and of which units they are."""
+        constant = self.noise_multipliers
+        return tuple(each for each in releases if each.sampling is not None or each.kind not in constant)
 
     def _of_one_chain(self) -> tuple[Releases, ...]:
         return tuple(each.with_count(each.count // self.chains) for each in self.in_chains)
@@ -202,7 +211,7 @@ class Plan:
     private : bool
         False if the run's noise is seeded or exact counts are returned: its result is then not private at all.
     unit : str
-        The unit of privacy in words, once it is known: `pm.sample` finds it. Empty in plans made before.
+        The unit of privacy in words, once it is known: `sample` finds it. Empty in plans made before.
     """
 
     chains: int

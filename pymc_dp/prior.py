@@ -1,4 +1,4 @@
-"""The exact log-prior and its gradient: it knows no data, so it may be called from anywhere, free of charge."""
+"""The exact log-prior and its gradient: it does not depend on data, so evaluating it costs no privacy."""
 
 from typing import Any
 

@@ -70,8 +70,8 @@ def sample(draws: int | None = None, **options: Any) -> DataTree:
         update all free variables;
         ``budget`` may be passed, too, if it is the step's own;
         ``tune`` defaults to what the step wants (0 for most: tuning is paid for); ``initvals`` default to draws
-        from the prior, and what you pass is taken as public; ``random_seed`` never determines privacy noise.
-        Options that would let something else than releases leave are refused.
+        from the prior, and values that you pass are treated as public; ``random_seed`` never determines privacy noise.
+        Options that would return anything computed from the data without noise are refused.
 
     Returns
     -------
@@ -259,10 +259,17 @@ def _authorised(
                 rows,
                 relation=budget.relation,
                 noise_multipliers=planned.noise_multipliers,
-                scheduled=planned.scheduled,
                 exact_counts=step.clip_diagnostics == "exact",
             )
-            curators = Curators(make_curator, noise, plan.chains, planned.allowance, planned.allowance_once)
+            curators = Curators(
+                make_curator,
+                noise,
+                plan.chains,
+                planned.allowance,
+                planned.allowance_once,
+                scheduled=planned.scheduled,
+                scheduled_once=planned.scheduled_once,
+            )
             all_curators.append(curators)
             step.authorise(
                 Authorisation(

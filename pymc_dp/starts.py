@@ -37,7 +37,7 @@ def initial_values(model: pm.Model) -> dict[Variable, str]:
     """Return where chains start by default: at draws of the prior.
 
     Variables that cannot be drawn, such as `pm.Flat`, or whose draws a transform cannot represent, such as `ordered`,
-    are left out: they start where the model says, at their own ``initval`` or PyMC's default for their distribution.
+    are left out: they start at their own ``initval`` or PyMC's default for their distribution.
     """
     everything = dict.fromkeys(model.free_RVs, "prior")
     if _can_be_drawn(model, everything):
@@ -65,7 +65,7 @@ def starting_points(
     Parameters
     ----------
     model, initvals, random_seed, chains
-        As `pm.sample` will be given them; the seed may not be None, for then there is no telling.
+        As `pm.sample` will be given them; the seed may not be None: the points would differ.
     prior : PriorDensity
         The model's.
 

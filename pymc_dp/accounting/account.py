@@ -101,7 +101,8 @@ def check_relation(releases: Sequence[Releases], relation: Relation) -> None:
     """Raise `InvalidArgument` unless all releases are valid for the relation."""
     relation = _validate.choice("relation", relation, RELATIONS)
     for each in releases:
-        if type(each) not in KINDS_OF_RELEASES:  # one of another class could say of itself what it costs
+        # By identity, as a metaclass can claim equality: one of another class could say of itself what it costs.
+        if not any(type(each) is known for known in KINDS_OF_RELEASES):
             raise InvalidArgument(f"A {type(each).__name__} is no description of releases.")
         if relation not in each.relations:
             raise InvalidArgument(

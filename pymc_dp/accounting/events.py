@@ -85,6 +85,7 @@ class Releases(ABC):
     def __post_init__(self) -> None:
         if not isinstance(self.kind, str) or not self.kind:
             raise InvalidArgument("kind must be a name that is not empty.")
+        object.__setattr__(self, "kind", str.__str__(self.kind))  # of a subclass: plain letters
         object.__setattr__(self, "count", _validate.whole("count", self.count, at_least=1))
         object.__setattr__(self, "coordinates", _validate.whole("coordinates", self.coordinates, at_least=1))
 

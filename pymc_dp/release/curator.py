@@ -8,6 +8,7 @@ each query asks and how far the answer can move stands in `pymc_dp.release.queri
 
 import math
 from collections.abc import Mapping, Sequence
+from typing import Any, NoReturn
 
 import numpy as np
 
@@ -69,7 +70,7 @@ class MeteredCurator:
         """Answer a query: pay for it, evaluate it, add noise. See `pymc_dp.steps.access.Curator`."""
         query, noise_multiplier = plain(query), float(noise_multiplier)
         query.refuse_if_unsafe(self._terms)
-        self._meter.spend(query.kind, noise_multiplier, query.sampled)
+        self._meter.spend(query.kind, noise_multiplier, query.sampled, adds_noise=query.adds_noise)
         # Whether a computation over rows overflows or is undefined shows nowhere.
         with np.errstate(all="ignore"):
             if isinstance(query, BarkerDecision):
@@ -85,7 +86,8 @@ class MeteredCurator:
         exact = query.exact_sum(asked)
         if not exact.bound <= bound or exact.grid != grid:
             raise PrivacyError(f"The sum for a release of kind {query.kind!r} was not clipped as the query says.")
-        self._tally.add(query.kind, exact.n_clipped)
+        if query.sampled is None:  # a count of a batch tells of the batch, which is asked once
+            self._tally.add(query.kind, exact.n_clipped)
         weight, riders = self._riders(query, asked, exact.n_clipped, sensitivity)
         if weight and query.sampled is not None:
             sensitivity *= query.sampled.count_factor
@@ -97,7 +99,7 @@ class MeteredCurator:
         if weight and query.sampled is not None and self._batch_counts is not None:
             self._batch_counts.add(noisy[size:] / weight, noise_std / (weight * grid), query.sampled.scale)
         value = query.published(np.asarray(noisy[:size] * grid, dtype=np.float64), self._terms)
-        return Release(query.kind, value, noise_std, query.where)
+        return Release(query.kind, value, noise_std, self._where(query))
 
     def _decided(self, query: BarkerDecision) -> Release:
         """Return whether the Barker test accepts: drawn with exactly the computed probability."""
@@ -107,7 +109,12 @@ class MeteredCurator:
         ratio = log_ratio_and_variance(found.integers, found.step, query.log_free_ratio)
         unlikely, probability = acceptance(*ratio)
         accepted = happens(self._noise, probability) == unlikely
-        return Release(query.kind, np.array([float(accepted)]), math.nan, query.where)
+        return Release(query.kind, np.array([float(accepted)]), math.nan, self._where(query))
+
+    @staticmethod
+    def _where(query: Query) -> tuple[FloatArray, ...]:
+        """Return copies of a query's points: the row engine keeps the query's own, with what it computed there."""
+        return tuple(point.copy() for point in query.where)
 
     def _asked(self, query: Query, grid: float) -> Asked:
         """Return what a query is evaluated on: all units, or a fresh batch."""
@@ -139,6 +146,10 @@ class MeteredCurator:
             counts, releases = [*counts, self._rows.n_units], [*releases, 1]
         exact: FloatArray = np.array(counts, dtype=np.float64) / releases
         return Release("clip_count", exact, 0.0, ())
+
+    def __reduce_ex__(self, protocol: Any) -> NoReturn:
+        """Refuse copies and pickles: a copy could release a second time what was paid for once."""
+        raise TypeError("The curator of a chain cannot be copied or pickled: what it may release was paid for once.")
 
     def __repr__(self) -> str:
         return f"MeteredCurator({self._meter!r})"

@@ -3,9 +3,10 @@
 import os
 import shutil
 import tempfile
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
+from pymc_dp.accounting import Releases
 from pymc_dp.exceptions import NoPlan
 from pymc_dp.release.curator import MeteredCurator
 from pymc_dp.release.noise import NoiseSource
@@ -21,8 +22,8 @@ class Curators:
     Parameters
     ----------
     make_curator : callable
-        Makes a curator, given its source of noise as ``noise=`` and how many releases of each kind it may make as
-        ``allowance=``. It has to be picklable.
+        Makes a curator, given its source of noise as ``noise=``, how many releases of each kind it may make as
+        ``allowance=`` and which of them were paid for one by one as ``scheduled=``. It has to be picklable.
     noise : NoiseSource
         Where the noise comes from.
     chains : int
@@ -31,6 +32,8 @@ class Curators:
         What one chain releases.
     allowance_once : mapping of str to int
         What is released before the chains start.
+    scheduled, scheduled_once : sequence of releases
+        Which of the two were paid for on batches, or with noise that changes.
     """
 
     def __init__(
@@ -40,12 +43,16 @@ class Curators:
         chains: int,
         allowance: Mapping[str, int],
         allowance_once: Mapping[str, int] | None = None,
+        *,
+        scheduled: Sequence[Releases] = (),
+        scheduled_once: Sequence[Releases] = (),
     ) -> None:
         self._make_curator = make_curator
         self._noise = noise
         self._chains = chains
-        self._allowance = dict(allowance)
-        self._allowance_once = dict(allowance_once or {})
+        # What chains were paid for covers nothing that is released before them, and the other way round.
+        self._in_chain = {"allowance": dict(allowance), "scheduled": tuple(scheduled)}
+        self._once = {"allowance": dict(allowance_once or {}), "scheduled": tuple(scheduled_once)}
         self._folder = Path(tempfile.mkdtemp(prefix="pymc_dp-run-"))
 
     def open(self, key: tuple[int, ...]) -> MeteredCurator:
@@ -58,7 +65,7 @@ class Curators:
         """
         for chain in range(self._chains):
             if self._claim(f"chain-{chain}"):
-                return self._make_curator(noise=self._noise.for_chain(key), allowance=self._allowance)
+                return self._make_curator(noise=self._noise.for_chain(key), **self._in_chain)
         raise NoPlan(
             f"All {self._chains} chains that were paid for have started; one more would not be covered. "
             "Call pm.sample with the number of chains you need."
@@ -75,7 +82,7 @@ class Curators:
         if not self._claim("once"):
             raise NoPlan("What this run releases before its chains has been released.")
         # No chain's key begins with a number as large as this one.
-        return self._make_curator(noise=self._noise.for_chain((2**32 - 1,)), allowance=self._allowance_once)
+        return self._make_curator(noise=self._noise.for_chain((2**32 - 1,)), **self._once)
 
     def _claim(self, name: str) -> bool:
         """Create a file; return False if it is there already."""

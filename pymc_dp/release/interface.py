@@ -115,8 +115,14 @@ class Prediction:
 
 
 def plain_vector(theta: FloatArray) -> FloatArray:
-    """Return a copy as a plain array of float64."""
-    return np.array(theta, dtype=np.float64, subok=False)
+    """Return a copy as a plain array of float64, which nobody else holds."""
+    # Two steps: an object's own `__array__` may say that it made a copy, and keep what it returned.
+    return np.asarray(theta, dtype=np.float64).copy()
+
+
+def plain_name(name: str) -> str:
+    """Return a copy as a plain string, which compares and hashes as its letters do."""
+    return str.__str__(name)
 
 
 def plain_point(point: ExpansionPoint) -> ExpansionPoint:

@@ -30,8 +30,22 @@ class Meter:
         self._scheduled = sorted(scheduled, key=lambda event: -event.noise_needed)
         self._left_of = [event.count for event in self._scheduled]
 
-    def spend(self, kind: str, noise_multiplier: float, batches: Batches | None = None) -> None:
+    def spend(
+        self, kind: str, noise_multiplier: float, batches: Batches | None = None, *, adds_noise: bool = True
+    ) -> None:
         """Count one release.
+
+        Parameters
+        ----------
+        kind : str
+            Its kind.
+        noise_multiplier : float
+            What it is asked for with.
+        batches : Batches, optional
+            How its batch is drawn. Default: it is of all units.
+        adds_noise : bool
+            False for a decision, whose noise is the test's own: it costs what decisions cost, and nothing else is
+            covered by what was paid for decisions.
 
         Raises
         ------
@@ -42,7 +56,7 @@ class Meter:
             raise BudgetExceeded(f"All planned releases of kind {kind!r} of this chain have been made.")
         places = [place for place, event in enumerate(self._scheduled) if event.kind == kind]
         if places:
-            self._left_of[self._place(kind, places, noise_multiplier, batches)] -= 1
+            self._left_of[self._place(kind, places, noise_multiplier, batches, adds_noise)] -= 1
         elif batches is not None:
             raise BudgetExceeded(f"Releases of kind {kind!r} were paid for on all units, not on batches.")
         elif not noise_multiplier >= self._paid[kind]:
@@ -52,10 +66,13 @@ class Meter:
             )
         self._left[kind] -= 1
 
-    def _place(self, kind: str, places: Sequence[int], noise_multiplier: float, batches: Batches | None) -> int:
+    def _place(
+        self, kind: str, places: Sequence[int], noise_multiplier: float, batches: Batches | None, adds_noise: bool
+    ) -> int:
         for place in places:
             event = self._scheduled[place]
             alike = event.sampling is None if batches is None else batches.covered_by(event)
+            alike = alike and event.adds_noise == adds_noise
             if alike and self._left_of[place] > 0 and noise_multiplier >= event.noise_needed:
                 return place
         raise BudgetExceeded(

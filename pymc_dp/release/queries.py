@@ -33,6 +33,7 @@ from pymc_dp.release.interface import (
     ExpansionPoint,
     FloatArray,
     Prediction,
+    plain_name,
     plain_point,
     plain_prediction,
     plain_vector,
@@ -151,6 +152,9 @@ class Asked:
 
 class Query(ABC):
     """What all queries share. See the module for what a class has to say."""
+
+    #: Whether noise is added to the answer; a decision's noise is part of its test.
+    adds_noise: ClassVar[bool] = True
 
     @property
     @abstractmethod
@@ -361,8 +365,10 @@ class VariancePenalisedLogRatio(Query):
         return self.batches.batch_size
 
     def refuse_if_unsafe(self, terms: Terms) -> None:
-        """Refuse clip bounds that are out of range."""
+        """Refuse clip bounds that are out of range, and powers that are not positive."""
         _log_ratio_grid(self.clip_bound)
+        if not 0.0 < self.tempering < math.inf:  # the sensitivity of a negative power is that of its absolute value
+            raise PrivacyError(f"A likelihood is tempered by a positive power, not by {self.tempering:g}.")
         super().refuse_if_unsafe(terms)
 
     def exact_sum(self, asked: Asked) -> ClippedSum:
@@ -394,6 +400,7 @@ class BarkerDecision(Query):
     batches: BatchesWithoutReplacement
     tempering: float
     kind: ClassVar[str] = "decision"
+    adds_noise: ClassVar[bool] = False
 
     def __post_init__(self) -> None:
         _set(self, theta=plain_vector(self.theta), theta_new=plain_vector(self.theta_new))
@@ -582,7 +589,7 @@ class WeightedScore(Query):
     kind: str = "score"
 
     def __post_init__(self) -> None:
-        _set(self, point=plain_point(self.point), kind=str(self.kind))
+        _set(self, point=plain_point(self.point), kind=plain_name(self.kind))
 
     @property
     def where(self) -> tuple[FloatArray, ...]:
@@ -617,7 +624,7 @@ class Curvature(Query):
     kind: str = "curvature"
 
     def __post_init__(self) -> None:
-        _set(self, point=plain_point(self.point), kind=str(self.kind))
+        _set(self, point=plain_point(self.point), kind=plain_name(self.kind))
 
     @property
     def where(self) -> tuple[FloatArray, ...]:
@@ -747,7 +754,7 @@ def plain(query: Query) -> Query:
     PrivacyError
         If it is of none of the classes in `QUERIES`, a subclass of them included.
     """
-    if type(query) not in QUERIES:
+    if not any(type(query) is known for known in QUERIES):  # by identity: a metaclass can claim equality
         raise PrivacyError(
             f"The curator answers no {type(query).__name__}: a kind of release is a class in "
             "pymc_dp/release/queries.py."

@@ -327,7 +327,17 @@ class UnitLikelihood:
         return other
 
     def expansion(self, centre: ExpansionPoint) -> UnitExpansion:
-        """Return the expansion of every unit around a centre, computed anew only for a new centre. Confidential."""
+        """Return the expansion of every unit around a centre, computed anew only for a new centre. Confidential.
+
+        Raises
+        ------
+        InvalidArgument
+            If the centre or its directions have another shape than the model's parameters: compiled loops over rows
+            would read and write beyond them.
+        """
+        size = self.n_parameters
+        if centre.theta.shape != (size,) or centre.directions.shape != (size, size):
+            raise InvalidArgument(f"An expansion takes a centre of {size} numbers, and as many directions.")
         if centre.key not in self._expansions:
             self._expansions = {centre.key: UnitExpansion(self, centre)}
         return self._expansions[centre.key]

@@ -1,4 +1,4 @@
-r"""The penalty test: a Metropolis–Hastings test on a noisy log-ratio that is exact all the same.
+r"""The penalty test: a Metropolis–Hastings test on a noisy log-ratio that is exact.
 
 With :math:`\hat\lambda = \lambda + \xi`, :math:`\xi \sim N(0, \sigma^2)`, accepting with probability
 :math:`\min(1, e^{\hat\lambda - \sigma^2/2})` leaves the same distribution invariant as the test on
@@ -23,7 +23,7 @@ def penalty_test(
     release : callable
         Asks for the log-ratio of the likelihood, given the clip bound of one unit's.
     bound : float
-        Clip bound. Where floating point cannot keep it (the proposal is where the chain is, or too far to be told),
+        Clip bound. Where floating point cannot keep it (the proposal equals the current point, or is too far away),
         nothing is asked and the proposal is rejected.
     log_free_ratio : float
         The part of the log-ratio that costs nothing: prior, proposal, kinetic energy. Where it is not finite, nothing

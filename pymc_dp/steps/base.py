@@ -156,11 +156,23 @@ class DPStep(Sampler, BlockedStep):
         """Return everything that one chain releases, and what is released once before all chains.
 
         See `pymc_dp.budget.PlannableStep`.
+
+        Raises
+        ------
+        InvalidArgument
+            If batches are asked and the sampler leaves counts of clipped units to this class.
         """
         per_chain = list(self.sampler_requests(tune, draws))
         requests = [*self.prelude_requests(), *per_chain]
         if self.clip_diagnostics != "private" or self.plans_clip_counts:
             return requests
+        made = [each.releases(1) if isinstance(each, ReleaseRequest) else each for each in requests]
+        if any(each.sampling is not None for each in made):
+            raise InvalidArgument(
+                f"{type(self).__name__} asks batches, whose clipped units are counted with the sums themselves: its "
+                "class has to say plans_clip_counts = True, and to ask with counted=True. Or pass "
+                "clip_diagnostics=None."
+            )
         rest = 1.0 - CLIP_COUNT_SHARE
         scaled = [
             replace(each, share=each.share * rest) if isinstance(each, ReleaseRequest) else each for each in requests

@@ -1,7 +1,7 @@
 r"""Differentially private Hamiltonian Monte Carlo.
 
 Räisä, Koskela and Honkela (2021), *Differentially private Hamiltonian Monte Carlo*, Algorithm 1, on top of the
-penalty test of Yıldırım and Ermiş (2019), with two changes: the kick follows the gradient of the log-density (the
+penalty test of Yıldırım and Ermiş (2019), with two changes: the momentum follows the gradient of the log-density (the
 paper prints the opposite sign), and the noisy gradient at the current state is kept between iterations, which
 saves one release in L + 1 and leaves the acceptance ratio unchanged (docs: "Reusing gradients").
 
@@ -16,7 +16,7 @@ symbol                    here
 
 Released in one iteration: `n_leapfrog` gradients (one more without reuse) and, after tuning, one log-ratio.
 Tuning iterations follow their trajectories without a test: a chain that starts far from the posterior would pay
-for tests that a long move cannot pass, and tuning draws are discarded.
+for tests that reject nearly all long moves, and tuning draws are discarded.
 """
 
 from collections.abc import Mapping, Sequence
@@ -52,8 +52,8 @@ class DPHMC(DPStep):
         small biases the proposals (not the posterior: the test does not depend on gradients), too large adds
         noise.
     clip_log_ratio : float
-        Clip bound of one unit's log-likelihood ratio per unit of distance between the two points. Where it cuts,
-        the posterior is biased. A Lipschitz constant of one unit's log-likelihood never cuts.
+        Clip bound of one unit's log-likelihood ratio per unit of distance between the two points. Where it clips,
+        the posterior is biased. A Lipschitz constant of one unit's log-likelihood never clips.
     step_size : float
         Mean leapfrog step. Each trajectory uses the step times a factor within ``1 ± step_size_jitter``, from a
         randomised Halton sequence.
@@ -183,7 +183,7 @@ class DPHMC(DPStep):
     def _leapfrog(
         self, theta: FloatArray, momentum: FloatArray, gradient: Release, step_size: float
     ) -> tuple[FloatArray, FloatArray, Release | None, int]:
-        """Return the end of the trajectory, the noisy gradient there (None if it left the numbers), and the cost."""
+        """Return the end of the trajectory, the noisy gradient there (None if it is not finite), and the cost."""
         momentum = momentum + 0.5 * step_size * self._drift(theta, gradient)
         for leap in range(1, self.n_leapfrog + 1):
             with np.errstate(over="ignore"):  # a trajectory may leave the numbers; that is seen to below

@@ -40,8 +40,8 @@ class DPPenalty(DPStep):
     budget : PrivacyBudget
         What the run is charged to.
     clip_log_ratio : float
-        Clip bound of one unit's log-likelihood ratio per unit of distance between the two points. Where it cuts,
-        the posterior is biased. A Lipschitz constant of one unit's log-likelihood never cuts.
+        Clip bound of one unit's log-likelihood ratio per unit of distance between the two points. Where it clips,
+        the posterior is biased. A Lipschitz constant of one unit's log-likelihood never clips.
     proposal : {"gaussian", "one-component", "guided-walk", "one-component-guided-walk"} or Proposal
         How the chain moves. The guided walks keep their direction while they are accepted.
     proposal_scale : float, ndarray of shape (parameters,) or (parameters, parameters), or dict

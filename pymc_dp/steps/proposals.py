@@ -1,7 +1,7 @@
 """Random-walk proposals of Metropolis–Hastings samplers, as small objects: write another by keeping to `Proposal`.
 
 How far a proposal goes decides how much noise its test carries, since a log-ratio is clipped in proportion to the
-distance: moves of one component, and moves that keep their direction, travel further for the same noise.
+distance: moves of one component, and moves that keep their direction, cover more distance for the same noise.
 """
 
 from abc import ABC, abstractmethod
@@ -16,7 +16,7 @@ from pymc_dp.parameters import FloatArray
 
 
 class Proposal(ABC):
-    """A way to move, the same in both directions once what it remembers is turned around.
+    """A random-walk proposal, reversible on the point together with the direction that it stores.
 
     A subclass draws from the `rng` that `start` was given and from nothing else.
 
@@ -38,7 +38,7 @@ class Proposal(ABC):
         self._factor = _factor_of(scale)
 
     def start(self, rng: np.random.Generator, size: int) -> None:
-        """Begin a chain that moves `size` parameters, forgetting the last.
+        """Begin a chain that moves `size` parameters, with no memory of the last one.
 
         Raises
         ------
@@ -59,11 +59,11 @@ class Proposal(ABC):
         """Return a proposal and the log of q(theta | proposal) / q(proposal | theta)."""
 
     def decided(self, *, accepted: bool) -> None:  # noqa: B027
-        """Take note of what became of the last proposal: a released decision, so it may be used freely."""
+        """Store whether the last proposal was accepted: a released decision, so it may be used freely."""
 
 
 class GaussianProposal(Proposal):
-    """A normal step from where the chain is."""
+    """A normal step from the current point."""
 
     name = "gaussian"
 

@@ -1,7 +1,7 @@
 r"""Differentially private stochastic gradient Hamiltonian Monte Carlo.
 
-Chen, Fox and Guestrin (2014), with the privacy noise of Lode (2019): the noise that friction asks for is the noise
-that protects.
+Chen, Fox and Guestrin (2014), with the privacy noise of Lode (2019): the noise that balances
+friction is the privacy noise.
 
 ========================  ==========================================================
 symbol                    here
@@ -12,7 +12,7 @@ symbol                    here
 :math:`\hat B`            `noise_estimate`
 ========================  ==========================================================
 
-One kick is :math:`p' = p + \eta \hat G(\theta) - \eta C M^{-1} \tfrac{p + p'}{2}` with noise of variance
+One momentum update is :math:`p' = p + \eta \hat G(\theta) - \eta C M^{-1} \tfrac{p + p'}{2}` with noise of variance
 :math:`2 (C - \hat B) \eta` in it. The published sign of friction in the thesis is wrong, and it clips the sum of a
 batch where each unit has to be clipped. Friction is taken at the mean of both momenta, which keeps N(0, M) exactly
 and for friction of any size, where the published Euler step inflates it; the noise, and so the cost, is the same.
@@ -42,21 +42,21 @@ class DPSGHMC(StochasticGradientStep):
         What the run is charged to, before the data is touched.
     clip_gradient : float
         Clip bound of one unit's log-likelihood gradient, a Euclidean norm on PyMC's unconstrained scale. Where it
-        cuts, the draws are biased: there is no test. A Lipschitz constant of one unit's log-likelihood never cuts.
+        clips, the draws are biased: there is no test. A Lipschitz constant of one unit's log-likelihood never clips.
     step_size : float or (float, float)
         Leapfrog step, or a pair (scale, decay) for steps ``scale * t**-decay`` in iteration t = 1, 2, ..., tuning
         first. The bias shrinks with the step.
     friction : float, optional
         C, in units of the mass over time. The noise of a gradient is that which this friction asks for; more
-        friction is more noise and costs less. Default: the least friction whose noise the budget can pay for.
+        friction means more noise and a lower cost. Default: the least friction whose noise the budget can pay for.
     n_leapfrog : int
         Leapfrog steps, each with a fresh batch, in one iteration; at least 1.
     sampling_probability, batch_size, n_units, tempering, mass_matrix
         See `pymc_dp.steps.stochastic_gradient.StochasticGradientStep`.
     refresh_momentum : bool
-        Draw a new momentum in each iteration. False keeps it, and friction alone renews it.
+        Draw a new momentum in each iteration. False keeps it, and only friction and noise change it.
     noise_estimate : float
-        How much of `friction` the noise of drawing batches takes up already, below `friction`; from public
+        The part of `friction` that the noise of drawing batches accounts for, below `friction`; from public
         knowledge. Less noise is then injected, which costs more.
     budget_share, unit, unit_index, clip_diagnostics, keep_releases, insecure_seed, model
         See `pymc_dp.steps.base.DPStep`.
@@ -98,7 +98,7 @@ class DPSGHMC(StochasticGradientStep):
         self.refresh_momentum = _validate.truth("refresh_momentum", refresh_momentum)
         self.noise_estimate = _validate.not_negative("noise_estimate", noise_estimate)
         if self.friction is not None and self.noise_estimate >= self.friction:
-            raise InvalidArgument("noise_estimate must be below friction: else no noise is left to protect anybody.")
+            raise InvalidArgument("noise_estimate must be below friction: otherwise no privacy noise is left.")
         self.start()
 
     @property

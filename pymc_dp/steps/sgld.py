@@ -1,7 +1,7 @@
 r"""Differentially private stochastic gradient Langevin dynamics.
 
-Welling and Teh (2011), with the privacy of Wang, Fienberg and Smola (2015): the injected noise is the noise that
-protects. One step, with :math:`\hat G` the noisy gradient of the log-posterior on a fresh batch,
+Welling and Teh (2011), with the privacy of Wang, Fienberg and Smola (2015): the injected noise is the privacy
+noise. One step, with :math:`\hat G` the noisy gradient of the log-posterior on a fresh batch,
 
 .. math:: \theta' = \theta + \tfrac{\eta}{2} M^{-1} \hat G(\theta) + N(0, R),
 
@@ -31,7 +31,7 @@ class DPSGLD(StochasticGradientStep):
     budget : PrivacyBudget
         What the run is charged to, before the data is touched.
     clip_gradient : float
-        Clip bound of one unit's log-likelihood gradient. Where it cuts, the draws are biased: there is no test.
+        Clip bound of one unit's log-likelihood gradient. Where it clips, the draws are biased: there is no test.
     step_size : float or (float, float)
         η, or a pair (scale, decay) for steps ``scale * t**-decay`` in iteration t = 1, 2, ..., tuning first. It sets
         the noise: smaller steps cost less each.

@@ -42,7 +42,7 @@ class DPSGNHT(StochasticGradientStep):
     budget : PrivacyBudget
         What the run is charged to, before the data is touched.
     clip_gradient : float
-        Clip bound of one unit's log-likelihood gradient. Where it cuts, the draws are biased: there is no test.
+        Clip bound of one unit's log-likelihood gradient. Where it clips, the draws are biased: there is no test.
     step_size : float or (float, float)
         η, or a pair (scale, decay) for steps ``scale * t**-decay`` in iteration t = 1, 2, ..., tuning first.
     diffusion : float, optional
@@ -132,7 +132,7 @@ class DPSGNHT(StochasticGradientStep):
         return theta
 
     def _heating(self, momentum: FloatArray) -> float:
-        """Return how much hotter the momentum is than it should be, per unit of the thermostat's mass."""
+        """Return the relative excess of the momentum's kinetic energy, per unit of the thermostat's mass."""
         speed = self.mass.velocity(momentum)
         return (float(speed @ speed) / float(np.sum(1.0 / self.mass.masses)) - 1.0) / self.thermostat_mass
 

@@ -17,7 +17,7 @@ The estimate of the gradient of :math:`T \sum_i \ln p(x_i \mid \theta)` is
 .. math:: \hat G = \frac{T}{q} \Big( \sum_{i \in B} \operatorname{clip}_b(g_i) + N(0, \tau_t^2 \Delta^2 I) \Big),
 
 and :math:`\tau_t = s_t q / (T \Delta)`: the dynamics fix the noise, the noise fixes the cost, and the budget says
-whether it fits. No release is scaled after the fact without its noise.
+whether it fits. A release is scaled together with its noise.
 """
 
 import math
@@ -130,7 +130,7 @@ class StochasticGradientStep(DPStep):
     ----------
     clip_gradient : float
         Clip bound of one unit's log-likelihood gradient. There is no test that would correct for clipping: where
-        it cuts, the draws are biased.
+        it clips, the draws are biased.
     step_size : float or (float, float)
         The step, or a pair (scale, decay) for steps ``scale * t**-decay`` in iteration t = 1, 2, ...
     sampling_probability : float, optional
@@ -138,7 +138,7 @@ class StochasticGradientStep(DPStep):
     batch_size : int, optional
         Units in a batch: for budgets with ``relation="substitute"``.
     n_units : int, optional
-        The number of units, with `batch_size` only: public there. `pm.sample` finds it by itself; plans that are
+        The number of units, with `batch_size` only: public there. `sample` finds it by itself; plans that are
         made before need it.
     tempering : float
         Power of the likelihood in the target, above 0 and at most 1.
@@ -198,7 +198,7 @@ class StochasticGradientStep(DPStep):
 
     @abstractmethod
     def move(self, theta: FloatArray, step_size: float) -> FloatArray | None:
-        """Return where one iteration leads; None if it left the numbers."""
+        """Return the point after one iteration; None if it is not finite."""
 
     # What a sampler uses ----------------------------------------------------------------------------------
 
@@ -212,7 +212,7 @@ class StochasticGradientStep(DPStep):
         return (paid * self._noise_unit() / self.noise_of_dynamics(1.0, step_size)) ** 2
 
     def drift(self, theta: FloatArray) -> FloatArray | None:
-        """Return the noisy gradient of the tempered log-posterior on a fresh batch; None outside the numbers."""
+        """Return the noisy gradient of the tempered log-posterior on a fresh batch; None if that is not finite."""
         with np.errstate(all="ignore"):
             prior = self.chain.prior.gradient(theta) if np.isfinite(theta).all() else np.array(np.nan)
         if not np.isfinite(prior).all():
@@ -325,7 +325,7 @@ class StochasticGradientStep(DPStep):
     def _batches(self) -> Batches:
         if self.batches is None:
             raise InvalidArgument(
-                "The number of units is not known before pm.sample runs. To make a plan before, pass n_units= to "
+                "The number of units is not known before sample runs. To make a plan before, pass n_units= to "
                 f"{type(self).__name__}."
             )
         return self.batches

@@ -46,7 +46,7 @@ class TemperedBatches(DPStep):
         """Return the batches, for which the number of units has to be known."""
         if self.batches is None:
             raise InvalidArgument(
-                "The number of units is not known before pm.sample runs. To make a plan before, pass n_units= to "
+                "The number of units is not known before sample runs. To make a plan before, pass n_units= to "
                 f"{type(self).__name__}."
             )
         return self.batches

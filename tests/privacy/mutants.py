@@ -55,6 +55,7 @@ class Mutant:
 
 
 _CURATOR = "release/test_curator.py::"
+_HOSTILE = "release/test_hostile_samplers.py::"
 _CONTRACT = "steps/test_contract.py::"
 _LEAKS = "privacy/test_nothing_leaks.py::"
 _CLIP = "rows/test_clip.py::"
@@ -273,11 +274,34 @@ MUTANTS = (
            '        if terms.relation == "":\n            raise PrivacyError("The clipping loss',
            (f"{_CURATOR}test_what_weights_take_off_needs_a_public_number_of_units",)),
     Mutant("a query of a sampler's own class is answered", "batches", "release/queries.py",
-           "    if type(query) not in QUERIES:", "    if not isinstance(query, QUERIES):",
+           "    if not any(type(query) is known for known in QUERIES):", "    if not isinstance(query, QUERIES):",
            (f"{_CURATOR}test_a_query_of_a_samplers_own_class_is_refused",)),
     Mutant("a query is changed after it was paid for", "batches", "release/queries.py",
            "    return dataclasses.replace(query)", "    return query",
            (f"{_CURATOR}test_a_query_is_copied_before_it_is_paid_for",)),
+    Mutant("a release holds the point that an expansion holds", "batches", "release/curator.py",
+           "return tuple(point.copy() for point in query.where)", "return query.where",
+           (f"{_HOSTILE}test_what_a_sampler_holds_does_not_move_an_expansion_point",)),
+    Mutant("an array is held that an object says is a copy", "batches", "release/interface.py",
+           "return np.asarray(theta, dtype=np.float64).copy()", "return np.array(theta, dtype=np.float64, subok=False)",
+           (f"{_HOSTILE}test_what_a_sampler_holds_does_not_move_an_expansion_point",)),
+    Mutant("clipped units of a batch are counted among those of all units", "batches", "release/curator.py",
+           "        if query.sampled is None:  # a count", "        if True:  # a count",
+           (f"{_HOSTILE}test_counts_of_all_units_tell_nothing_of_a_batch",)),
+    Mutant("of a negative power, which may be nothing", "sensitivity", "release/queries.py",
+           "if not 0.0 < self.tempering < math.inf:", "if self.tempering == math.inf:",
+           (f"{_HOSTILE}test_a_power_that_is_not_positive_is_refused",)),
+    Mutant("a class is asked whether it is one of the curator's", "batches", "release/queries.py",
+           "if not any(type(query) is known for known in QUERIES):", "if type(query) not in QUERIES:",
+           (f"{_HOSTILE}test_a_class_that_says_it_is_another_is_refused",)),
+    Mutant("an expansion point of any shape", "batches", "rows/likelihood.py",
+           "if centre.theta.shape != (size,) or ", "if ",
+           (f"{_HOSTILE}test_directions_of_another_shape_are_refused",)),
+    Mutant("a name of a sampler's own class", "counting", "release/interface.py",
+           "return str.__str__(name)", "return str(name)", (f"{_HOSTILE}test_names_are_compared_by_their_letters",)),
+    Mutant("a curator is copied", "counting", "release/curator.py",
+           "    def __reduce_ex__(self, protocol: Any) -> NoReturn:", "    def _refuse(self, protocol: Any) -> NoReturn:",
+           (f"{_HOSTILE}test_a_curator_is_not_copied",)),
     Mutant("a sum that was clipped more loosely than the query says", "sensitivity", "release/curator.py",
            "        if not exact.bound <= bound or exact.grid != grid:", "        if exact.grid != grid:",
            (f"{_CURATOR}test_a_sum_that_was_clipped_otherwise_is_not_released",)),
@@ -316,16 +340,16 @@ MUTANTS = (
     Mutant("the meter does not count", "counting", "release/meter.py",
            "        self._left[kind] -= 1", "        pass", (f"{_CURATOR}test_a_release_beyond_the_plan_touches_no_data",)),
     Mutant("the meter does not count batches", "counting", "release/meter.py",
-           "self._left_of[self._place(kind, places, noise_multiplier, batches)] -= 1",
-           "self._place(kind, places, noise_multiplier, batches)",
+           "self._left_of[self._place(kind, places, noise_multiplier, batches, adds_noise)] -= 1",
+           "self._place(kind, places, noise_multiplier, batches, adds_noise)",
            ("release/test_batches.py::test_the_meter_counts_every_event_by_itself",)),
     Mutant("rows are touched before the meter", "counting", "release/curator.py",
-           "        self._meter.spend(query.kind, noise_multiplier, query.sampled)\n",
+           "        self._meter.spend(query.kind, noise_multiplier, query.sampled, adds_noise=query.adds_noise)\n",
            "        if not isinstance(query, BarkerDecision):\n"
            "            released = self._noised(query, noise_multiplier)\n"
-           "            self._meter.spend(query.kind, noise_multiplier, query.sampled)\n"
+           "            self._meter.spend(query.kind, noise_multiplier, query.sampled, adds_noise=query.adds_noise)\n"
            "            return released\n"
-           "        self._meter.spend(query.kind, noise_multiplier, query.sampled)\n",
+           "        self._meter.spend(query.kind, noise_multiplier, query.sampled, adds_noise=query.adds_noise)\n",
            (f"{_CURATOR}test_a_release_beyond_the_plan_touches_no_data",)),
     Mutant("noise of NaN passes for enough", "counting", "release/meter.py",
            "elif not noise_multiplier >= self._paid[kind]:", "elif noise_multiplier < self._paid[kind]:",
@@ -333,6 +357,12 @@ MUTANTS = (
     Mutant("less noise on batches than was paid for passes", "counting", "release/meter.py",
            " and noise_multiplier >= event.noise_needed:", ":",
            ("release/test_batches.py::test_the_meter_spends_from_the_cheapest_event_that_covers_a_release",)),
+    Mutant("decisions are paid for as noise, and noise as decisions", "counting", "release/meter.py",
+           "alike = alike and event.adds_noise == adds_noise", "pass",
+           (f"{_HOSTILE}test_decisions_and_noisy_releases_are_not_paid_for_as_each_other",)),
+    Mutant("the prelude is paid for by the chains", "counting", "release/curators.py",
+           '"scheduled": tuple(scheduled_once)}', '"scheduled": tuple(scheduled)}',
+           (f"{_HOSTILE}test_a_prelude_releases_what_it_paid_for_and_nothing_of_what_chains_did",)),
     Mutant("one chain more than planned", "counting", "release/curators.py",
            "for chain in range(self._chains):", "for chain in range(self._chains + 1):",
            (f"{_CURATOR}test_no_more_curators_than_planned_and_none_after_the_run",)),
@@ -365,7 +395,7 @@ MUTANTS = (
            "    if q == 1.0:\n        return np.arange", "    if q > 0.0:\n        return np.arange",
            ("release/test_batches.py::test_units_and_pairs_of_units_take_part_as_often_as_they_are_accounted_for",)),
     Mutant("what a centre says is asked twice", "batches", "release/queries.py",
-           "_set(self, point=plain_point(self.point), kind=str(self.kind))\n\n    @property\n    def where(self) -> tuple[FloatArray, ...]:\n"
+           "_set(self, point=plain_point(self.point), kind=plain_name(self.kind))\n\n    @property\n    def where(self) -> tuple[FloatArray, ...]:\n"
            '        """The expansion point."""\n        return (self.point.theta,)\n\n    def bound(self, terms: Terms) -> float:\n'
            '        """Return the bound of a weighted score."""',
            "pass\n\n    @property\n    def where(self) -> tuple[FloatArray, ...]:\n"
@@ -456,7 +486,7 @@ MUTANTS = (
            "        if relation not in each.relations:", "        if not each.relations:",
            ("accounting/test_account.py::test_events_are_refused_under_relations_without_a_theorem",)),
     Mutant("an event says itself what it costs", "accounting", "accounting/account.py",
-           "        if type(each) not in KINDS_OF_RELEASES:", "        if not isinstance(each, KINDS_OF_RELEASES):",
+           "if not any(type(each) is known for known in KINDS_OF_RELEASES):", "if not isinstance(each, KINDS_OF_RELEASES):",
            ("accounting/test_account.py::test_events_that_say_themselves_what_they_cost_are_refused",)),
     Mutant("NaN passes for a figure", "accounting", "_validate.py",
            "    if not math.isfinite(number):", "    if math.isinf(number):",

@@ -1,0 +1,238 @@
+"""What samplers can hand to the curator, and keep of it: nothing of it changes what was paid for, or how far sums move."""
+
+import copy
+import functools
+import pickle
+
+import numpy as np
+import pymc as pm
+import pytest
+from contributed import DPCrankNicolson
+
+import pymc_dp as dp
+from pymc_dp.accounting import (
+    BarkerReleases,
+    GaussianReleases,
+    PoissonGaussianReleases,
+    WithoutReplacementGaussianReleases,
+    check_relation,
+)
+from pymc_dp.budget import ReleaseRequest, StepPlan
+from pymc_dp.release import Curators, ExpansionPoint, MeteredCurator
+from pymc_dp.release.batches import BatchesWithoutReplacement, PoissonBatches
+from pymc_dp.release.queries import (
+    BarkerDecision,
+    ClipCounts,
+    GradientSum,
+    VariancePenalisedLogRatio,
+    WeightedScore,
+)
+from pymc_dp.rows import UnitLikelihood
+
+
+class NoNoise:
+    """Adds nothing; its bits are reproducible."""
+
+    secure = True
+    description = "none"
+
+    def __init__(self):
+        self._generator = np.random.default_rng(0)
+
+    def add(self, integers, scale):
+        return integers
+
+    def for_chain(self, key):
+        return self
+
+    def words(self, count):
+        return self._generator.integers(0, 2**64, size=count, dtype=np.uint64)
+
+
+def rows_model(y):
+    with pm.Model() as model:
+        beta = pm.Normal("beta", shape=2)
+        pm.Normal("y", beta[0] + 0.5 * beta[1], 1.0, observed=np.asarray(y, dtype=float))
+    return model
+
+
+def rows_of(y):
+    return UnitLikelihood(rows_model(y), second_order=True)
+
+
+def opened(rows, relation="substitute", scheduled=(), paid=3.0, **allowance):
+    return MeteredCurator(rows, NoNoise(), relation, allowance, dict.fromkeys(allowance, paid), scheduled=scheduled)
+
+
+class Held:
+    """Says that it made a copy, and keeps the array."""
+
+    def __init__(self, array):
+        self.array = array
+
+    def __array__(self, dtype=None, copy=None):
+        return self.array
+
+
+@pytest.mark.parametrize("through", ["where", "array"])
+def test_what_a_sampler_holds_does_not_move_an_expansion_point(through):
+    """Hazard H40: units are weighted once at a point; a point that moves afterwards leaves weights that do not fit."""
+    curator = opened(rows_of([5.0, -3.0, 2.0]), score=2)
+    directions = np.eye(2)
+    query = WeightedScore(ExpansionPoint(np.zeros(2), np.eye(2), 1.0))
+    object.__setattr__(query.point, "directions", Held(directions))
+    first = curator.release(query, 3.0)
+    if through == "where":
+        first.where[0][:] = 1e6
+    else:
+        directions *= 1e6
+    again = curator.release(WeightedScore(ExpansionPoint(np.zeros(2), np.eye(2), 1.0)), 3.0)
+    assert np.array_equal(first.value, again.value)
+    assert np.linalg.norm(again.value) <= 3.0
+
+
+def test_counts_of_all_units_tell_nothing_of_a_batch():
+    """Hazard H40: a batch is asked once; a count of its clipped units would be a second release on it."""
+    batches = PoissonBatches(0.5)
+    events = [batches.releases("gradient", 1, 1.0)]
+    curator = opened(rows_of([5.0, -3.0, 2.0]), "add-remove", events, gradient=1, clip_count=1)
+    curator.release(GradientSum(np.zeros(2), 1e-3, batches=batches), 1.0)
+    assert curator.release(ClipCounts(), 3.0).value == pytest.approx([0.0, 3.0])
+
+
+def test_a_sampler_on_batches_cannot_leave_the_counts_to_the_base_class():
+    class OnBatches(DPCrankNicolson):
+        def sampler_requests(self, tune, draws):
+            return [ReleaseRequest("log_ratio", tune + draws, 1.0, 1, batch_size=2, n_units=3)]
+
+    with rows_model([5.0, -3.0, 2.0]):
+        budget = dp.PrivacyBudget(1.0, 1e-6)
+        step = OnBatches(budget=budget, clip_log_ratio=1.0, beta=0.5)
+        silent = OnBatches(budget=budget, clip_log_ratio=1.0, beta=0.5, clip_diagnostics=None)
+    with pytest.raises(dp.InvalidArgument, match="plans_clip_counts"):
+        budget.plan(step, draws=5)
+    assert budget.plan(silent, draws=5).releases
+
+
+FIXED = BatchesWithoutReplacement(20, 30)
+
+
+def test_decisions_and_noisy_releases_are_not_paid_for_as_each_other():
+    """Hazard H19: a decision costs what decisions cost, however little noise costs, and needs no noise itself."""
+    rows, zero, one = rows_of(np.zeros(30)), np.zeros(2), np.ones(2)
+    cheap = WithoutReplacementGaussianReleases("decision", 1, 1e6, 20, 30)
+    with pytest.raises(dp.BudgetExceeded, match="left of what was paid for"):
+        opened(rows, scheduled=[cheap], decision=1).release(BarkerDecision(zero, one, 0.0, FIXED, 0.5), 1e6)
+    noiseless = BarkerReleases("log_ratio", 1, 20, 30)
+    with pytest.raises(dp.BudgetExceeded, match="left of what was paid for"):
+        query = VariancePenalisedLogRatio(zero, one, 1.0, FIXED, 0.5)
+        opened(rows, scheduled=[noiseless], log_ratio=1).release(query, 1e-5)
+
+
+def opened_by(plan, rows):
+    make_curator = functools.partial(
+        MeteredCurator, rows, relation="add-remove", noise_multipliers=plan.noise_multipliers
+    )
+    return Curators(
+        make_curator,
+        NoNoise(),
+        plan.chains,
+        plan.allowance,
+        plan.allowance_once,
+        scheduled=plan.scheduled,
+        scheduled_once=plan.scheduled_once,
+    )
+
+
+def test_a_prelude_releases_what_it_paid_for_and_nothing_of_what_chains_did():
+    """Hazard H19: the same kind may be released before the chains, with other noise or of other units."""
+    rows, full = rows_of([5.0, -3.0, 2.0]), GradientSum(np.zeros(2), 1.0)
+    noisy = StepPlan("s", "", 1, (GaussianReleases("gradient", 1, 1e6),), (GaussianReleases("gradient", 1, 2.0),))
+    curators = opened_by(noisy, rows)
+    with pytest.raises(dp.BudgetExceeded):
+        curators.open_once().release(full, 2.0)
+    assert curators.open((0,)).release(full, 2.0).noise_std == 2.0
+    sampled = StepPlan("s", "", 1, (PoissonGaussianReleases("gradient", 1, 0.5, 0.01),), ())
+    before = opened_by(sampled, rows).open_once()
+    with pytest.raises(dp.BudgetExceeded):
+        before.release(full, 0.5)
+    assert before.release(GradientSum(np.zeros(2), 1.0, batches=PoissonBatches(0.01)), 0.5).noise_std == 0.5
+
+
+@pytest.mark.parametrize("tempering", [-1.25000001, 0.0, np.nan, np.inf])
+def test_a_power_that_is_not_positive_is_refused(tempering):
+    """Hazard H20: the formula of the penalised ratio is that of a positive scale; it vanishes at a negative one."""
+    curator = opened(rows_of([10.0, *[-10.0] * 29]), scheduled=[FIXED.releases("log_ratio", 1, 1.0)], log_ratio=1)
+    with pytest.raises(dp.PrivacyError, match="positive power"):
+        query = VariancePenalisedLogRatio(np.zeros(2), np.ones(2), 1.0, FIXED, tempering)
+        curator.release(query, 1.0)
+
+
+@pytest.mark.parametrize("shape", [(2, 5), (1, 2), (2, 1), (3, 2), (2,), (4,)])
+def test_directions_of_another_shape_are_refused(shape):
+    """Hazard H36: compiled loops do not check bounds; what they would read beyond may be other rows."""
+    curator = opened(rows_of([5.0, -3.0, 2.0]), score=1)
+    with pytest.raises(dp.InvalidArgument, match="as many directions"):
+        curator.release(WeightedScore(ExpansionPoint(np.zeros(2), np.ones(shape), 1.0)), 3.0)
+    with pytest.raises(dp.InvalidArgument, match="as many directions"):
+        rows_of([5.0, -3.0, 2.0]).expansion(ExpansionPoint(np.zeros(3), np.eye(2), 1.0))
+
+
+class EqualToAll(type(GradientSum)):
+    def __eq__(self, other):
+        return True
+
+    __hash__ = type.__hash__
+
+
+class EqualToAllEvents(type(GaussianReleases)):
+    def __eq__(self, other):
+        return True
+
+    __hash__ = type.__hash__
+
+
+def test_a_class_that_says_it_is_another_is_refused():
+    """Hazard H40: classes are the same or not; equality is what a metaclass says."""
+
+    class OwnQuery(GradientSum, metaclass=EqualToAll):
+        pass
+
+    class OwnEvent(GaussianReleases, metaclass=EqualToAllEvents):
+        @property
+        def rho(self):
+            return 0.0
+
+    with pytest.raises(dp.PrivacyError, match="answers no OwnQuery"):
+        opened(rows_of([5.0, -3.0, 2.0]), gradient=1).release(OwnQuery(np.zeros(2), 1.0), 3.0)
+    with pytest.raises(dp.InvalidArgument, match="no description of releases"):
+        check_relation([OwnEvent("gradient", 1, 1.0)], "substitute")
+
+
+class Disguised(str):
+    """Equal to whatever it is compared with, and found in every dictionary."""
+
+    def __str__(self):
+        return self
+
+    def __eq__(self, other):
+        return True
+
+    def __hash__(self):
+        return hash("score")
+
+
+def test_names_are_compared_by_their_letters():
+    """Hazard H40: a name that hashes and compares as it likes takes releases off other allowances, or off none."""
+    query = WeightedScore(ExpansionPoint(np.zeros(2), np.eye(2), 1.0), kind=Disguised("other"))
+    with pytest.raises(dp.BudgetExceeded, match="'other'"):
+        opened(rows_of([5.0, -3.0, 2.0]), score=1).release(query, 3.0)
+    assert type(GaussianReleases(Disguised("other"), 1, 1.0).kind) is str
+
+
+def test_a_curator_is_not_copied():
+    """Hazard H19: every copy would count for itself."""
+    curator = opened(rows_of([5.0, -3.0, 2.0]), gradient=1)
+    for copied in (copy.copy, copy.deepcopy, pickle.dumps):
+        with pytest.raises(TypeError, match="paid for once"):
+            copied(curator)
