@@ -282,7 +282,9 @@ def _releases_group(
     return xr.Dataset(variables, coords=coords, attrs=attributes)
 
 
-def metadata(plan: Plan, group: StepGroup, names: PublishableNames, unit: str, n_units: int | None) -> dict[str, Any]:
+def metadata(
+    plan: Plan, group: StepGroup, names: PublishableNames, unit: str, n_units: int | None, row_engine: str
+) -> dict[str, Any]:
     """Return the attributes of the ``privacy`` group: plain numbers and strings, structures as JSON.
 
     Asked for between the charge and the run, so that nothing done to the step during the run can change it.
@@ -297,6 +299,9 @@ def metadata(plan: Plan, group: StepGroup, names: PublishableNames, unit: str, n
         What is protected, in words.
     n_units : int or None
         The number of units, where it is public.
+    row_engine : str
+        Which engine computed derivatives of rows. Public: the choice depends on the model's graph and on shapes, never
+        on values.
     """
     noise = "exact discrete Gaussian (OpenDP) from operating-system entropy, on a grid at least 2**35 times finer"
     adds_noise = [releases.adds_noise for releases in plan.releases]
@@ -330,6 +335,7 @@ def metadata(plan: Plan, group: StepGroup, names: PublishableNames, unit: str, n
         ),
         "noise": noise,
         "sampler": plan.sampler,
+        "row_engine": row_engine,
         "chains": plan.chains,
         "tune": plan.tune,
         "draws": plan.draws,

@@ -129,7 +129,8 @@ def sample(draws: int | None = None, **options: Any) -> DataTree:
     plan = budget.plan(group.steps, draws=draws, tune=tune, chains=chains)  # refuses early, before the slow work
     _refuse_bad_options(arguments, model, plan)
 
-    rows = UnitLikelihood(model, group.unit, group.unit_index, second_order=any(s.expands for s in group.steps))
+    expands = [each.expands for each in group.steps]
+    rows = UnitLikelihood(model, group.unit, group.unit_index, first_order=not all(expands), second_order=any(expands))
     names = publishable_names(model, group.unit, arguments["var_names"], {rows.n_rows} | rows.unit_lengths)
     plan = dataclasses.replace(plan, unit=rows.unit_in_words)
     _warn_about_delta(budget, rows)
@@ -210,7 +211,8 @@ def _given_seed(random_seed: Any, group: StepGroup) -> Any:
 
 def _facts(plan: Plan, group: StepGroup, names: PublishableNames, rows: UnitLikelihood) -> dict[str, Any]:
     """Return the result's metadata."""
-    return metadata(plan, group, names, rows.unit_in_words, rows.n_units if plan.relation == "substitute" else None)
+    n_units = rows.n_units if plan.relation == "substitute" else None
+    return metadata(plan, group, names, rows.unit_in_words, n_units, rows.engine_name)
 
 
 def _interrupted_before_the_first_draw(error: BaseException, iterations: Sequence[int]) -> bool:

@@ -24,8 +24,10 @@ from pytensor.tensor.basic import Alloc
 
 from pymc_dp.exceptions import UnsupportedModel
 from pymc_dp.parameters import ParameterVector
-from pymc_dp.rows.graphs import Block, RowFunctions
+from pymc_dp.rows.clip import GATHER, PRODUCT, Part
+from pymc_dp.rows.engine import Contributions, RowEngine
 from pymc_dp.rows.split import RowLeaf, RowSplit
+from pymc_dp.rows.table import RowTable
 
 _POINTS = 3
 _TOLERANCE = 1e-6
@@ -40,9 +42,7 @@ _MIXES_ROWS = (
 )
 
 
-def check_factorisation(
-    model: pm.Model, row_split: RowSplit, functions: RowFunctions, parameters: ParameterVector
-) -> None:
+def check_factorisation(model: pm.Model, row_split: RowSplit, engine: RowEngine, parameters: ParameterVector) -> None:
     """Refuse a model whose likelihood is not the sum of its one-row likelihoods.
 
     Raises
@@ -52,17 +52,17 @@ def check_factorisation(
     """
     width = sum(math.prod(leaf.row_shape()) for leaf in row_split.leaves)
     few = max(_FEWEST_ROWS, _FEW_NUMBERS // max(1, width))
-    if few < row_split.n_rows and _factorises_with(few, model, row_split, functions, parameters):
+    if few < row_split.n_rows and _factorises_with(few, model, row_split, engine, parameters):
         return
     whole_model = _likelihood_of_any_data(model, row_split)
     generator = np.random.default_rng(0)
     compared, table = 0, []
     # Every kind of table that gives a finite likelihood counts: what mixes rows may show in one of them only.
     for table in _synthetic_data(row_split.leaves, generator, row_split.n_rows):
-        compared += _compare(whole_model, row_split, functions, parameters, table, generator)
+        compared += _compare(whole_model, row_split, engine, parameters, table, generator)
     if not compared:
         drawn = _drawn_from_the_prior(model, row_split.leaves, table)
-        compared = 0 if drawn is None else _compare(whole_model, row_split, functions, parameters, drawn, generator)
+        compared = 0 if drawn is None else _compare(whole_model, row_split, engine, parameters, drawn, generator)
     if compared:
         return
     raise UnsupportedModel(
@@ -72,7 +72,7 @@ def check_factorisation(
 
 
 def _factorises_with(
-    n_rows: int, model: pm.Model, row_split: RowSplit, functions: RowFunctions, parameters: ParameterVector
+    n_rows: int, model: pm.Model, row_split: RowSplit, engine: RowEngine, parameters: ParameterVector
 ) -> bool:
     """Return whether the likelihood of tables of `n_rows` rows is known to be a sum over rows."""
     generator = np.random.default_rng(0)
@@ -80,7 +80,7 @@ def _factorises_with(
         whole_model = _likelihood_of_any_data(model, row_split, n_rows)
         compared = 0
         for table in _synthetic_data(row_split.leaves, generator, n_rows):
-            compared += _compare(whole_model, row_split, functions, parameters, table, generator)
+            compared += _compare(whole_model, row_split, engine, parameters, table, generator)
     except Exception:  # whatever a graph made for another number of rows does
         return False
     return compared > 0
@@ -89,16 +89,17 @@ def _factorises_with(
 def _compare(
     whole_model: Callable[..., Sequence[np.ndarray]],
     row_split: RowSplit,
-    functions: RowFunctions,
+    engine: RowEngine,
     parameters: ParameterVector,
     table: Sequence[np.ndarray],
     generator: np.random.Generator,
 ) -> int:
     """Compare values and gradients at some points; return at how many they could be compared."""
-    chunk = [
+    rows = [
         np.ascontiguousarray(np.moveaxis(values, leaf.axis, 0))
         for leaf, values in zip(row_split.leaves, table, strict=True)
     ]
+    (chunk,) = RowTable(rows).chunks(len(rows[0]))
     compared = 0
     for _ in range(_POINTS):
         values = parameters.split(generator.normal(scale=0.5, size=parameters.size))
@@ -108,15 +109,10 @@ def _compare(
             continue  # this synthetic table is impossible
         if not all(np.isfinite(part).all() for part in expected):
             continue
-        point = functions.at(values)
-        logp, *slopes = functions.with_slopes(point, chunk)
-        factors = functions.row_factors(point, chunk)
-        blocks = list(zip(functions.blocks, slopes, factors, parameters.slices, strict=True))
-        found = [logp.sum(), *(_summed(*block) for block in blocks)]
-        sizes = [np.abs(logp).sum()]
-        for block, slope, factor, entries in blocks:
-            sizes.append(_summed(block, np.abs(slope), None if factor is None else np.abs(factor), entries))
-        for one, other, size in zip(expected, found, sizes, strict=True):
+        found = engine.gradient(engine.at(values), chunk)
+        sums = [found.log_likelihoods.sum(), *[_summed(part, found) for part in engine.parts]]
+        sizes = [np.abs(found.log_likelihoods).sum(), *[_summed(part, found, np.abs) for part in engine.parts]]
+        for one, other, size in zip(expected, sums, sizes, strict=True):
             difference = np.abs(np.ravel(one) - np.ravel(other))
             if not (np.isfinite(difference).all() and np.all(difference <= _TOLERANCE * (1.0 + np.ravel(size)))):
                 raise UnsupportedModel(_MIXES_ROWS)
@@ -124,15 +120,20 @@ def _compare(
     return compared
 
 
-def _summed(block: Block, slope: np.ndarray, factor: np.ndarray | None, entries: slice) -> np.ndarray:
-    """Return the sum over rows of one value variable's gradients."""
-    if factor is None:
-        return np.asarray(slope.sum(axis=0))
-    if block.kind == "product":
-        return np.asarray(factor.T @ slope)
-    total = np.zeros((entries.stop - entries.start) // slope.shape[1] * slope.shape[1])
-    np.add.at(total.reshape(-1, slope.shape[1]), factor, slope)
-    return total
+def _summed(
+    part: Part, found: Contributions, of: Callable[[np.ndarray], np.ndarray] = np.asarray
+) -> np.ndarray | float:
+    """Return the sum over rows of one value variable's gradients, or of their sizes."""
+    if part.k == 0:
+        return 0.0
+    slopes = of(found.slopes[part.first : part.first + part.k])
+    if part.kind == PRODUCT:
+        return np.asarray((slopes @ of(found.vectors[part.factor])).T)
+    if part.kind == GATHER:
+        total = np.zeros((part.size, part.k))
+        np.add.at(total, found.indices[part.factor], slopes.T)
+        return total
+    return np.asarray(slopes.sum(axis=1))
 
 
 def _likelihood_of_any_data(

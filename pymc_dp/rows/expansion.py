@@ -7,15 +7,16 @@ curvature that is still too large is cut alone, for what it leaves to the tests 
 """
 
 from collections.abc import Iterator
+from dataclasses import dataclass
 from typing import Protocol
 
 import numpy as np
 
 from pymc_dp.parameters import FloatArray, ParameterVector
-from pymc_dp.rows import kernels
+from pymc_dp.rows import clip
+from pymc_dp.rows.clip import IntArray
 from pymc_dp.rows.clipped_sum import ClippedSum
-from pymc_dp.rows.derivatives import RowDerivatives, packed_pairs
-from pymc_dp.rows.graphs import RowFunctions
+from pymc_dp.rows.derivatives import UnitsOfChunk
 
 
 class ExpansionPoint(Protocol):
@@ -82,30 +83,8 @@ class Units(Protocol):
         """Return the log-likelihood of every unit."""
         ...
 
-    def derivatives_by_chunk(self) -> Iterator["UnitsOfChunk"]:
+    def derivatives_by_chunk(self) -> Iterator[UnitsOfChunk]:
         """Yield the derivatives of whole units."""
-        ...
-
-
-class UnitsOfChunk(Protocol):
-    """The derivatives of some units. Confidential."""
-
-    units: slice
-
-    def log_likelihood(self, theta: FloatArray) -> FloatArray:
-        """Return their log-likelihoods, shape (units,)."""
-        ...
-
-    def gradient(self, theta: FloatArray) -> FloatArray:
-        """Return their gradients, shape (units, parameters)."""
-        ...
-
-    def curvature_times(self, theta: FloatArray, direction: FloatArray) -> FloatArray:
-        """Return their negative second derivatives times `direction`, shape (units, parameters)."""
-        ...
-
-    def along(self, theta: FloatArray, direction: FloatArray) -> list[FloatArray]:
-        """Return their slopes and negative second derivatives along `direction`, each of shape (units,)."""
         ...
 
 
@@ -130,15 +109,13 @@ class UnitExpansion:
         size = units.n_parameters
         for chunk in units.derivatives_by_chunk():
             weights = self.weights[chunk.units]
-            squares = np.zeros(weights.size)
-            kernels.add_squares(self._score_of(chunk), squares)
-            kernels.lower_weights(squares, kernels.shrunk(centre.clip_gradient, 2 * size), weights)
+            squares = _squares(self._score_of(chunk))
+            clip.lower_weights(squares, clip.shrunk(centre.clip_gradient, 2 * size), weights)
             of_curvatures = self.curvature_weights[chunk.units]
             of_curvatures[:] = weights
             if np.isfinite(centre.clip_curvature):
-                squares = np.zeros(weights.size)
-                kernels.add_squares(self._curvature_of(chunk), squares)
-                kernels.lower_weights(squares, kernels.shrunk(centre.clip_curvature, 2 * size**2), of_curvatures)
+                squares = _squares(self._curvature_of(chunk))
+                clip.lower_weights(squares, clip.shrunk(centre.clip_curvature, 2 * size**2), of_curvatures)
         unknown = ~np.isfinite(self._values)
         self.weights[unknown] = self.curvature_weights[unknown] = 0.0
         self.n_weighted_down = int(np.count_nonzero(self.weights < 1.0))
@@ -147,7 +124,7 @@ class UnitExpansion:
         """Return the sum of weighted scores along the directions."""
         total = np.zeros(self._units.n_parameters, dtype=np.int64)
         for chunk in self._units.derivatives_by_chunk():
-            kernels.add_vectors(self._score_of(chunk), self.weights[chunk.units], 1.0 / grid, total)
+            _add(self._score_of(chunk), self.weights[chunk.units], grid, total)
         return ClippedSum(total, grid, self._centre.clip_gradient, self.n_weighted_down)
 
     def curvature(self, grid: float) -> ClippedSum:
@@ -155,7 +132,7 @@ class UnitExpansion:
         size = self._units.n_parameters
         total = np.zeros(size * (size + 1) // 2, dtype=np.int64)
         for chunk in self._units.derivatives_by_chunk():
-            kernels.add_vectors(self._curvature_of(chunk), self.curvature_weights[chunk.units], 1.0 / grid, total)
+            _add(self._curvature_of(chunk), self.curvature_weights[chunk.units], grid, total)
         n_clipped = int(np.count_nonzero(self.curvature_weights < 1.0))
         return ClippedSum(total, grid, self._centre.clip_curvature, n_clipped)
 
@@ -168,10 +145,9 @@ class UnitExpansion:
         total = np.zeros(1, dtype=np.int64)
         for chunk in self._units.derivatives_by_chunk():
             weights = self.weights[chunk.units]
-            squares, found = np.zeros(weights.size), np.empty(weights.size)
-            kernels.add_squares(self._score_of(chunk), squares)
-            kernels.clipping_losses(squares, weights, self._centre.clip_gradient, found)
-            kernels.add_vectors(found[:, None] - 0.5, np.ones(weights.size), 1.0 / grid, total)
+            found = np.empty(weights.size)
+            clip.clipping_losses(_squares(self._score_of(chunk)), weights, self._centre.clip_gradient, found)
+            _add(found[None] - 0.5, np.ones(weights.size), grid, total)
         return ClippedSum(total, grid, 0.5, self.n_weighted_down)
 
     def residual(self, old: Prediction, new: Prediction, bound: float, grid: float) -> ClippedSum:
@@ -182,8 +158,8 @@ class UnitExpansion:
         before, after = self.remainders(old), self.remainders(new)
         self._pair = {_key(old): before, _key(new): after}
         total = np.zeros(1, dtype=np.int64)
-        shrunk = kernels.shrunk(bound, 1)
-        n_clipped = kernels.add_clipped_differences(after, before, shrunk, 1.0 / grid, total)
+        shrunk = clip.shrunk(bound, 1)
+        n_clipped = clip.add_clipped_differences(after, before, shrunk, 1.0 / grid, total)
         return ClippedSum(total, grid, bound, n_clipped)
 
     def remainders(self, prediction: Prediction) -> FloatArray:
@@ -200,69 +176,29 @@ class UnitExpansion:
             weights, of_curvatures = self.weights[of_units], self.curvature_weights[of_units]
             if not prediction.with_curvature:
                 of_curvatures = np.zeros_like(of_curvatures)
-            kernels.weighted_remainders(
+            clip.weighted_remainders(
                 values[of_units] - prediction.offset, slopes, curvatures, weights, of_curvatures, found[of_units]
             )
         return found
 
     def _score_of(self, chunk: UnitsOfChunk) -> FloatArray:
+        """Return the units' scores along the directions, shape (directions, units)."""
         return _times(chunk.gradient(self._centre.theta), self._centre.directions)
 
     def _curvature_of(self, chunk: UnitsOfChunk) -> FloatArray:
+        """Return the units' curvatures along the directions, packed, shape (entries, units)."""
         directions, theta = self._centre.directions, self._centre.theta
-        size = directions.shape[1]
-        columns = [_times(chunk.curvature_times(theta, directions[:, k]), directions) for k in range(size)]
-        return np.stack([factor * columns[i][:, j] for i, j, factor in packed_pairs(size)], axis=1)
+        n_units = chunk.units.stop - chunk.units.start
+        found, place = np.empty((len(list(packed_pairs(directions.shape[1]))), n_units)), 0
+        for i in range(directions.shape[1]):
+            along = _times(chunk.curvature_times(theta, directions[:, i]), directions[:, i:])
+            found[place : place + len(along)] = along
+            found[place + 1 : place + len(along)] *= 2.0**0.5
+            place += len(along)
+        return found
 
     def __repr__(self) -> str:
         return f"UnitExpansion(n_parameters={self._units.n_parameters}; confidential)"
-
-
-class DerivativesOfChunk:
-    """The derivatives of the units of one chunk: those of their rows, summed. Confidential."""
-
-    def __init__(
-        self,
-        units: slice,
-        functions: RowFunctions,
-        derivatives: RowDerivatives,
-        parameters: ParameterVector,
-        rows: list[np.ndarray],
-        starts: np.ndarray | None,
-    ) -> None:
-        self.units = units
-        self._functions = functions
-        self._derivatives = derivatives
-        self._parameters = parameters
-        self._rows = rows
-        self._starts = starts
-
-    def log_likelihood(self, theta: FloatArray) -> FloatArray:
-        """Return the units' log-likelihoods, shape (units,)."""
-        logp = self._functions.log_likelihood(self._functions.at(self._parameters.split(theta)), self._rows)
-        return self._per_unit(logp[:, None])[:, 0]
-
-    def gradient(self, theta: FloatArray) -> FloatArray:
-        """Return the units' gradients, shape (units, parameters)."""
-        return self._per_unit(self._derivatives.gradient(*self._parameters.split(theta), *self._rows))
-
-    def curvature_times(self, theta: FloatArray, direction: FloatArray) -> FloatArray:
-        """Return the units' negative second derivatives times `direction`, shape (units, parameters)."""
-        blocks = [*self._parameters.split(theta), *self._parameters.split(direction)]
-        return self._per_unit(self._derivatives.curvature_times(*blocks, *self._rows))
-
-    def along(self, theta: FloatArray, direction: FloatArray) -> list[FloatArray]:
-        """Return the units' slopes and negative second derivatives along `direction`, each of shape (units,)."""
-        blocks = [*self._parameters.split(theta), *self._parameters.split(direction)]
-        found = self._derivatives.along(*blocks, *self._rows)
-        return [self._per_unit(values[:, None])[:, 0] for values in found]
-
-    def _per_unit(self, rows: FloatArray) -> FloatArray:
-        if self._starts is None:
-            return rows
-        units = np.empty((self._starts.size - 1, rows.shape[1]))
-        kernels.sum_rows_of_units(np.ascontiguousarray(rows), self._starts, units)
-        return units
 
 
 def _key(prediction: Prediction) -> bytes:
@@ -276,8 +212,53 @@ def _key(prediction: Prediction) -> bytes:
     )
 
 
+@dataclass(frozen=True, eq=False)
+class _Zero:
+    """An expansion point, and a prediction, at zero."""
+
+    theta: FloatArray
+    directions: FloatArray
+    clip_gradient: float = 1.0
+    clip_curvature: float = 1.0
+    key: bytes = b""
+    with_curvature: bool = True
+    offset: float = 0.0
+
+    @property
+    def direction(self) -> FloatArray:
+        return self.theta
+
+
+def warm_up(units: Units) -> None:
+    """Call everything once, so that it is compiled; the rows of `units` are not confidential."""
+    zero = _Zero(np.zeros(units.n_parameters), np.eye(units.n_parameters))
+    expansion = UnitExpansion(units, zero)
+    for total in (expansion.score, expansion.curvature, expansion.clipping_loss):
+        total(1.0)
+    expansion.residual(zero, zero, 1.0, 1.0)
+
+
+def packed_pairs(size: int) -> Iterator[tuple[int, int, float]]:
+    """Yield row, column and factor of each entry of a packed symmetric matrix: its norm is the Frobenius norm."""
+    for i in range(size):
+        for j in range(i, size):
+            yield i, j, 1.0 if i == j else 2.0**0.5
+
+
 def _times(rows: FloatArray, matrix: FloatArray) -> FloatArray:
-    """Return every row times the matrix, with bits that do not depend on the other rows, as BLAS would make them."""
-    out = np.empty((rows.shape[0], matrix.shape[1]))
-    kernels.times_matrix(np.ascontiguousarray(rows), np.ascontiguousarray(matrix), out)
+    """Return ``matrix.T @ rows.T``, with bits that do not depend on the other rows, as BLAS would make them."""
+    out = np.empty((matrix.shape[1], rows.shape[0]))
+    clip.times_matrix(np.ascontiguousarray(rows.T), np.ascontiguousarray(matrix), out)
     return out
+
+
+def _squares(columns: FloatArray) -> FloatArray:
+    """Return the squared norm of every column."""
+    squares = np.zeros(columns.shape[1])
+    clip.add_squares(columns, 0, len(columns), squares.size, squares)
+    return squares
+
+
+def _add(columns: FloatArray, weights: FloatArray, grid: float, total: IntArray) -> None:
+    """Add the truncated columns, times their weights, to `total`."""
+    clip.add_vectors(columns, 0, len(columns), weights.size, weights, 1.0 / grid, total)

@@ -1,53 +1,29 @@
-"""Compiled functions of a chunk of rows: log-likelihoods and per-row gradients.
+"""The graph of one row and its derivatives, in factors: what engines compile.
 
-Most models are translated into loops of their own (`pymc_dp.rows.lowered`). What has no translation is vectorised over
-the rows and compiled by PyTensor.
-
-A gradient with respect to parameters that meet row data in a single product or gather is kept in two factors, the
+A derivative with respect to parameters that meet row data in a single product or gather is kept in two factors, the
 row's vector (or index) and its slopes, so that no (rows, parameters) array is made for wide or many-grouped models.
 """
 
+import itertools
+import math
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Any, Literal
 
-import numpy as np
-import pytensor
 import pytensor.tensor as pt
-from pymc.pytensorf import compile as pymc_compile
 from pymc.pytensorf import rewrite_pregrad
 from pytensor.graph.basic import Variable
-from pytensor.graph.replace import clone_replace, vectorize_graph
+from pytensor.graph.replace import clone_replace
+from pytensor.graph.utils import MethodNotDefined
 from pytensor.tensor.elemwise import DimShuffle
 
+from pymc_dp.exceptions import UnsupportedModel
+from pymc_dp.rows import clip
 from pymc_dp.rows.allowed import refuse_unknown_operations
-from pymc_dp.rows.lowered import LoweredRows
 from pymc_dp.rows.one_row import Link
 from pymc_dp.rows.split import RowSplit
 
-_COMPILE: dict[str, Any] = {"mode": "NUMBA", "trust_input": True, "on_unused_input": "ignore"}
 
-
-#: What the functions know of the parameters: their values, or one vector of the numbers that they give.
-Point = list[np.ndarray]
-
-
-@dataclass(frozen=True)
-class Block:
-    """How the gradient with respect to one value variable is laid out.
-
-    Attributes
-    ----------
-    kind : {"dense", "product", "gather"}
-        ``"dense"``: one vector a row. ``"product"``: the outer product of `row` and the slopes. ``"gather"``: the
-        slopes, at the entry that `row` names.
-    """
-
-    kind: Literal["dense", "product", "gather"]
-
-
-class RowFunctions:
-    """Compiled functions of the parameters and a chunk of rows.
+class RowGraphs:
+    """Log-likelihood of one row, its derivatives, and what they are functions of.
 
     Parameters
     ----------
@@ -55,186 +31,191 @@ class RowFunctions:
         The one-row graph.
     value_vars : sequence of Variable
         The model's unconstrained parameters, in the order in which their values are passed.
-    parameter_shapes : sequence of tuple of int
+    shapes : sequence of tuple of int
         Their shapes.
-    factored : bool
-        Keep gradients in factors where possible. They cannot be summed over several rows of a unit.
-    lower : bool
-        Make loops for this model where possible.
+    second_order : bool
+        Derive second derivatives, too.
 
     Attributes
     ----------
-    lowered : LoweredRows or None
-        The loops, if there are any.
-    blocks : list of Block
-        How each value variable's gradient comes.
+    rows : list of Variable
+        What stands for one row of each input.
+    row_shapes : list of tuple of int
+        Their shapes.
+    value_vars, directions : list of Variable
+        The parameters, and a direction for each; all of known shapes.
+    links : list of Link or None
+        For each value variable, where it meets the row, if its derivatives are kept in factors.
+    cuts, direction_cuts : list of Variable or None
+        What stands in the derivatives for ``link.output``, and for the same with the direction in the variable's place.
+    parts : list of Part
+        How derivatives with respect to each value variable are stored.
+    tables : list of int
+        Which inputs are vectors of outer products.
+    log_likelihood : Variable
+        A scalar.
+    slopes : list of Variable
+        Of the parts that have any, in order.
+    along : list of Variable
+        Slope and negative second derivative along the directions.
+    curvatures : list of Variable
+        Negative second derivatives times the directions, one array for each of `slopes`.
 
-    Notes
-    -----
-    Pickling keeps the graphs and compiles again, so that no data that passed through travels along.
+    Raises
+    ------
+    UnsupportedModel
+        If PyTensor knows no second derivative, or some operation of a derivative may not see rows.
     """
 
     def __init__(
         self,
         row_split: RowSplit,
         value_vars: Sequence[Variable],
-        parameter_shapes: Sequence[tuple[int, ...]],
+        shapes: Sequence[tuple[int, ...]],
         *,
-        factored: bool = True,
-        lower: bool = True,
+        second_order: bool = False,
     ) -> None:
-        self._row_inputs = [leaf.row for leaf in row_split.leaves]
-        self._row_shapes = [leaf.row_shape() for leaf in row_split.leaves]
-        self._row_log_likelihood = row_split.row_log_likelihood
-        self._value_vars = list(value_vars)
-        self._parameter_shapes = list(parameter_shapes)
-        self._links = _factorable_links(row_split, value_vars) if factored else {}
-        self._lower = lower
-        self._compile()
-
-    def _compile(self) -> None:
-        self.lowered: LoweredRows | None = None
-        if self._lower:
+        self.rows = [leaf.row for leaf in row_split.leaves]
+        self.row_shapes = [leaf.row_shape() for leaf in row_split.leaves]
+        log_likelihood, self.value_vars, links = _with_shapes(row_split, value_vars, shapes)
+        found = self._factorable(log_likelihood, links)
+        self.links = [found.get(var) for var in self.value_vars]
+        self.cuts = [None if link is None else link.output.type() for link in self.links]
+        self.directions = [var.type() for var in self.value_vars]
+        self.direction_cuts = [None if link is None else link.output.type() for link in self.links]
+        (self.log_likelihood,) = rewrite_pregrad(clone_replace([log_likelihood], self.replacements(self.cuts)))
+        self._with_respect_to = [
+            var if cut is None else cut for var, cut in zip(self.value_vars, self.cuts, strict=True)
+        ]
+        slopes = self._derivatives(self.log_likelihood)
+        self.slopes = [slope for slope in slopes if slope is not None]
+        self.tables: list[int] = []
+        self.parts = self._parts(slopes)
+        seen = [*self.rows, *[cut for cut in [*self.cuts, *self.direction_cuts] if cut is not None]]
+        refuse_unknown_operations([self.log_likelihood, *self.slopes], seen)
+        self.along: list[Variable] = []
+        self.curvatures: list[Variable] = []
+        if second_order:
             try:
-                self.lowered = LoweredRows(
-                    self._row_inputs,
-                    self._row_shapes,
-                    self._row_log_likelihood,
-                    self._links,
-                    self._value_vars,
-                    self._parameter_shapes,
-                )
-            # Whatever an unusual graph meets there, PyTensor can compile it still; the sum over rows is checked anyway.
-            except Exception:
-                self._lower = False
-        if self.lowered is not None:
-            self.blocks = [Block(part.kind) for part in self.lowered.parts]
-            return
-        self._vectorise()
-        # fastmath lets the compiler assume that nothing is NaN or infinite: exactly the rows that must not matter.
-        with pytensor.config.change_flags(numba__fastmath=False):
-            self._log_likelihood = pymc_compile(self._inputs, self._logp, **_COMPILE)
-            self._with_slopes = pymc_compile(self._inputs, [self._logp, *self._slopes], **_COMPILE)
-            self._row_factors = pymc_compile(self._inputs, self._factors, **_COMPILE)
+                self._derive_second_order(slopes)
+            except (MethodNotDefined, NotImplementedError) as error:
+                raise UnsupportedModel(
+                    "A second derivative of the likelihood is not known to PyTensor. Use a sampler that takes none, "
+                    "such as DPHMC."
+                ) from error
+            refuse_unknown_operations([*self.along, *self.curvatures], seen)
 
-    def _vectorise(self) -> None:
-        """Put a chunk of rows in the place of the row."""
-        row_inputs, value_vars, links = self._row_inputs, self._value_vars, self._links
-        chunk_inputs = [pt.tensor(dtype=row.type.dtype, shape=(None, *row.type.shape)) for row in row_inputs]
-        cut = {link.output: link.output.type() for link in links.values()}
-        (row_logp,) = rewrite_pregrad(clone_replace([self._row_log_likelihood], cut))
-        with_respect_to = [cut[links[var].output] if var in links else var for var in value_vars]
-        gradients = pt.grad(row_logp, with_respect_to, disconnected_inputs="ignore")
-        refuse_unknown_operations([row_logp, *gradients], [*row_inputs, *cut.values()])
+    def replacements(self, cuts: Sequence[Variable | None]) -> dict[Variable, Variable]:
+        """Return what stands for the output of each link."""
+        return {link.output: cut for link, cut in zip(self.links, cuts, strict=True) if link and cut is not None}
 
-        over_rows = dict(zip(row_inputs, chunk_inputs, strict=True))
-        factors = [links[var].row for var in value_vars if var in links]
-        outputs = [link.output for link in links.values()]
-        batched = vectorize_graph([*outputs, *factors], over_rows) if links else []
-        cut_over_rows = {cut[output]: values for output, values in zip(outputs, batched, strict=False)}
-        logp, *slopes = vectorize_graph(
-            [row_logp.astype("float64"), *[gradient.astype("float64") for gradient in gradients]],
-            over_rows | cut_over_rows,
-        )
-        n = chunk_inputs[0].shape[0]
-        # What does not depend on the row at all comes back without a row axis.
-        self._logp = logp if logp.type.ndim == 1 else pt.alloc(logp, n)
-        self._slopes = [
-            (slope if slope.type.ndim == var.type.ndim + 1 else pt.alloc(slope, n, *var.shape)).reshape((n, -1))
-            for slope, var in zip(slopes, with_respect_to, strict=True)
-        ]
-        self.blocks = [
-            Block("dense" if var not in links else "gather" if links[var].gathers else "product") for var in value_vars
-        ]
-        # A factor that is a data table as it stands is not computed, so that it is not kept twice.
-        self._tables = [_table_of(links[var], row_inputs) if var in links else None for var in value_vars]
-        computed = [var in links and table is None for var, table in zip(value_vars, self._tables, strict=True)]
-        self._factors = [
-            factor.reshape((n,)) if links[var].gathers else factor.reshape((n, -1)).astype("float64")
-            for factor, var in zip(batched[len(outputs) :], [var for var in value_vars if var in links], strict=True)
-            if computed[value_vars.index(var)]
-        ]
-        self._inputs = [*value_vars, *chunk_inputs]
-
-    def at(self, parameters: Sequence[np.ndarray]) -> Point:
-        """Return what the functions need to know of the parameters."""
-        return list(parameters) if self.lowered is None else [self.lowered.at(parameters)]
-
-    def log_likelihood(self, point: Point, chunk: Sequence[np.ndarray]) -> np.ndarray:
-        """Return the log-likelihood of every row, shape (rows,)."""
-        if self.lowered is not None:
-            return self.lowered.log_likelihood(point[0], chunk)
-        log_likelihood: np.ndarray = self._log_likelihood(*point, *chunk)
-        return log_likelihood
-
-    def with_slopes(self, point: Point, chunk: Sequence[np.ndarray]) -> list[np.ndarray]:
-        """Return log-likelihoods, shape (rows,), and for every value variable gradients or slopes, (rows, size)."""
-        if self.lowered is not None:
-            return self.lowered.with_slopes(point[0], chunk)
-        outputs: list[np.ndarray] = self._with_slopes(*point, *chunk)
-        return outputs
-
-    def row_factors(self, point: Point, chunk: Sequence[np.ndarray]) -> list[np.ndarray | None]:
-        """Return what slopes are multiplied by: vectors (rows, size), indices (rows,), None for dense gradients."""
-        if self.lowered is not None:
-            return self.lowered.row_factors(point[0], chunk)
-        values = iter(self._row_factors(*point, *chunk) if self._factors else [])
+    def linked(self, values: Sequence[Variable]) -> list[Variable]:
+        """Return the outputs of the links as functions of rows and `values`, which stand for the value variables."""
         return [
-            None if block.kind == "dense" else chunk[table] if table is not None else next(values)
-            for block, table in zip(self.blocks, self._tables, strict=True)
+            clone_replace([link.output], {var: value})[0]
+            for link, var, value in zip(self.links, self.value_vars, values, strict=True)
+            if link is not None
         ]
 
-    def __getstate__(self) -> dict[str, Any]:
-        kept = (
-            "_row_inputs",
-            "_row_shapes",
-            "_row_log_likelihood",
-            "_value_vars",
-            "_parameter_shapes",
-            "_links",
-            "_lower",
+    @property
+    def indices(self) -> list[Variable]:
+        """The indices of parts that are gathered, each of shape (1,)."""
+        return [link.row for link in self.links if link is not None and link.gathers]
+
+    def _derivatives(self, output: Variable) -> list[Variable | None]:
+        """Return derivatives by value variable; None where there is none."""
+        found: list[Variable | None] = pt.grad(
+            output, self._with_respect_to, disconnected_inputs="ignore", return_disconnected="none"
         )
-        return {name: self.__dict__[name] for name in kept}
+        return found
 
-    def __setstate__(self, state: dict[str, Any]) -> None:
-        self.__dict__.update(state)
-        self._compile()
+    def _derive_second_order(self, slopes: Sequence[Variable | None]) -> None:
+        ways = [way if cut is None else cut for way, cut in zip(self.directions, self.direction_cuts, strict=True)]
+        slope = _inner_product(slopes, ways)
+        curvatures = self._derivatives(-slope)
+        self.along = [slope, _inner_product(curvatures, ways)]
+        self.curvatures = [
+            var.zeros_like() if curvature is None else curvature
+            for var, first, curvature in zip(self._with_respect_to, slopes, curvatures, strict=True)
+            if first is not None
+        ]
+
+    def _parts(self, slopes: Sequence[Variable | None]) -> list[clip.Part]:
+        parts, first, n_indices = [], 0, 0
+        for var, link, slope in zip(self.value_vars, self.links, slopes, strict=True):
+            size = math.prod(var.type.shape)
+            kind, length, factor = clip.DENSE, 1, 0
+            if link is not None and link.gathers:
+                kind, length, factor = clip.GATHER, var.type.shape[0], n_indices
+                n_indices += 1
+            elif link is not None:
+                table = _table_of(link, self.rows)
+                if table is not None:
+                    self.tables += [] if table in self.tables else [table]
+                    kind, length, factor = clip.PRODUCT, var.type.shape[0], self.tables.index(table)
+            k = 0 if slope is None else size // length
+            parts.append(clip.Part(kind, first, k, length, factor))
+            first += k
+        return parts
+
+    def _factorable(self, log_likelihood: Variable, links: Sequence[Link]) -> dict[Variable, Link]:
+        """Return the value variables that reach the likelihood through one product or gather and in no other way."""
+        found: dict[Variable, Link] = {}
+        for var in self.value_vars:
+            of_var = [link for link in links if _is_plain(link.parameter, var)]
+            if len(of_var) != 1 or of_var[0] in found.values() or not self._fits(of_var[0], var):
+                continue
+            (rest,) = clone_replace([log_likelihood], {of_var[0].output: of_var[0].output.type()})
+            # Its shape may still be asked for elsewhere; what counts is that no other path carries its value.
+            if pt.grad(rest, var, return_disconnected="none", disconnected_inputs="ignore") is None:
+                found[var] = of_var[0]
+        return found
+
+    def _fits(self, link: Link, var: Variable) -> bool:
+        """Return whether the link is a whole input times a vector or matrix, or a gather of entries or rows."""
+        if var.type.ndim not in (1, 2) or 0 in var.type.shape:
+            return False
+        if link.gathers:
+            return bool(link.row.type.shape == (1,))
+        table = _table_of(link, self.rows)
+        return table is not None and self.row_shapes[table] == var.type.shape[:1]
 
 
-def _factorable_links(row_split: RowSplit, value_vars: Sequence[Variable]) -> dict[Variable, Link]:
-    """Return the value variables that reach the likelihood through one product or gather and in no other way."""
-    found: dict[Variable, Link] = {}
-    for var in value_vars:
-        links = [link for link in row_split.links if _is_plain(link.parameter, var)]
-        if len(links) != 1 or not _fits(links[0], var) or links[0] in found.values():
-            continue
-        (rest,) = clone_replace([row_split.row_log_likelihood], {links[0].output: links[0].output.type()})
-        # Its shape may still be asked for elsewhere; what counts is that no other path carries its value.
-        if pt.grad(rest, var, return_disconnected="none", disconnected_inputs="ignore") is None:
-            found[var] = links[0]
-    return found
+def _with_shapes(
+    row_split: RowSplit, value_vars: Sequence[Variable], shapes: Sequence[tuple[int, ...]]
+) -> tuple[Variable, list[Variable], list[Link]]:
+    """Return the graph with parameters of known shapes: whatever follows from those alone is known too."""
+    shaped = {
+        var: pt.tensor(var.name, dtype=var.type.dtype, shape=shape)
+        for var, shape in zip(value_vars, shapes, strict=True)
+    }
+    ends = [end for link in row_split.links for end in (link.output, link.parameter, link.row)]
+    log_likelihood, *cloned = clone_replace([row_split.row_log_likelihood, *ends], shaped, rebuild_strict=False)
+    links = [
+        Link(output, parameter, row, link.gathers)
+        for link, (output, parameter, row) in zip(row_split.links, itertools.batched(cloned, 3), strict=True)
+    ]
+    return log_likelihood, list(shaped.values()), links
 
 
-def _table_of(link: Link, row_inputs: Sequence[Variable]) -> int | None:
-    """Return which row input the link's row is, if it is one as it stands: numbers, not an index."""
-    for place, row in enumerate(row_inputs):
-        if row.type.dtype == "float64" and row.type.ndim == 1 and not link.gathers and _is_plain(link.row, row):
+def _inner_product(left: Sequence[Variable | None], right: Sequence[Variable]) -> Variable:
+    terms = [(one * other).sum() for one, other in zip(left, right, strict=True) if one is not None]
+    return pt.add(*terms, pt.constant(0.0)) if terms else pt.constant(0.0)
+
+
+def _table_of(link: Link, rows: Sequence[Variable]) -> int | None:
+    """Return which input the link's row is, if it is a vector of floats as it stands."""
+    for place, row in enumerate(rows):
+        if row.type.dtype == "float64" and row.type.ndim == 1 and _is_plain(link.row, row):
             return place
     return None
 
 
-def _is_plain(parameter: Variable, var: Variable) -> bool:
-    """Return whether `parameter` is `var` itself, up to added axes of length one."""
-    while parameter.owner is not None and isinstance(parameter.owner.op, DimShuffle):
-        kept = [axis for axis in parameter.owner.op.new_order if axis != "x"]
+def _is_plain(expression: Variable, var: Variable) -> bool:
+    """Return whether `expression` is `var` itself, up to added axes of length one."""
+    while expression.owner is not None and isinstance(expression.owner.op, DimShuffle):
+        kept = [axis for axis in expression.owner.op.new_order if axis != "x"]
         if kept != sorted(kept):
             return False
-        parameter = parameter.owner.inputs[0]
-    return parameter is var
-
-
-def _fits(link: Link, var: Variable) -> bool:
-    """Return whether the link is a vector times a vector or matrix, or a gather of entries or rows."""
-    if link.gathers:
-        return var.type.ndim in (1, 2) and link.row.type.ndim == 1
-    return var.type.ndim in (1, 2) and link.row.type.ndim in (1, 2)
+        expression = expression.owner.inputs[0]
+    return expression is var

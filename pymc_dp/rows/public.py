@@ -89,7 +89,7 @@ class SyntheticTable:
         self, model: pm.Model, parameter_shapes: dict[str, tuple[int, ...]], unit: str | None, unit_index: Any
     ) -> None:
         index = unit_index if isinstance(unit_index, str) else None
-        likelihood = UnitLikelihood(model, unit, index, second_order=True)
+        likelihood = UnitLikelihood(model, unit, index, first_order=False, second_order=True)
         if likelihood.parameters.shapes != parameter_shapes:
             raise UnsupportedModel(
                 "The model of the synthetic table has other free variables than the model of the data: write both with "

@@ -1,4 +1,4 @@
-"""How long a clipped gradient sum takes, beside PyMC's own gradient of the same model in the same process.
+"""How long clipped sums take: gradients, beside PyMC's own gradient of the same model, and the passes of an expansion.
 
 Run ``OPENBLAS_NUM_THREADS=1 NUMBA_NUM_THREADS=1 python -m uv run pytest -n 0 tests/benchmarks/bench_rows.py
 --benchmark-group-by=param:family --benchmark-columns=min,median``: the ratios within a group are what counts.
@@ -9,6 +9,7 @@ import pymc as pm
 import pytensor.tensor as pt
 import pytest
 
+from pymc_dp.release import ExpansionPoint, Prediction
 from pymc_dp.rows import UnitLikelihood
 
 N = 100_000
@@ -72,21 +73,51 @@ FAMILIES = [
 ]
 
 
-@pytest.mark.parametrize("engine", ["loops of its own", "vectorised by PyTensor", "PyMC's gradient"])
+@pytest.mark.parametrize("engine", ["fused", "reference", "PyMC's gradient"])
 @pytest.mark.parametrize("family", FAMILIES, ids=lambda family: family.__name__)
-def bench_gradient(benchmark, monkeypatch, family, engine):
-    if engine == "vectorised by PyTensor":  # what a model with an operation that has no translation gets
-        monkeypatch.setattr("pymc_dp.rows.graphs.LoweredRows", None)
+def bench_gradient(benchmark, family, engine):
     with pm.Model() as model:
         family()
-    rows = UnitLikelihood(model)
-    theta = np.random.default_rng(1).normal(scale=0.3, size=rows.n_parameters)
+    theta = np.random.default_rng(1).normal(scale=0.3, size=sum(map(np.size, model.initial_point().values())))
     if engine == "PyMC's gradient":
         function = model.logp_dlogp_function(ravel_inputs=True)
         function.set_extra_values({})
         function(theta)
         benchmark(function, theta)
         return
-    assert (rows._functions.lowered is not None) == (engine == "loops of its own")
+    rows = UnitLikelihood(model, engine=engine)
     rows.warm_up()
     benchmark(rows.clipped_gradient, theta, 2.0, 2.0**-40)
+
+
+#: Those whose expansions take less than a second in every engine.
+EXPANDED = [logistic, hierarchical_logistic, multivariate_normal, varying_intercepts_20, banana]
+
+
+@pytest.mark.parametrize("quantity", ["score", "curvature", "residual"])
+@pytest.mark.parametrize("engine", ["fused", "reference"])
+@pytest.mark.parametrize("family", EXPANDED, ids=lambda family: family.__name__)
+def bench_expansion(benchmark, family, engine, quantity):
+    with pm.Model() as model:
+        family()
+    rows = UnitLikelihood(model, first_order=False, second_order=True, engine=engine)
+    rows.warm_up()
+    generator = np.random.default_rng(1)
+    theta = generator.normal(scale=0.3, size=rows.n_parameters)
+    expansion = rows.expansion(ExpansionPoint(theta, np.eye(theta.size), 2.0, 2.0))
+    points = theta + 0.1 * generator.normal(size=(2, theta.size))
+    old, new = (Prediction(point, point - theta, True) for point in points)
+
+    def residual():
+        """Of two points that were not visited before."""
+        expansion._pair.clear()
+        rows._pair.clear()
+        rows._latest.clear()
+        return expansion.residual(old, new, 0.5, 2.0**-40)
+
+    passes = {
+        "score": lambda: expansion.score(2.0**-40),
+        "curvature": lambda: expansion.curvature(2.0**-40),
+        "residual": residual,
+    }
+    benchmark.pedantic(passes[quantity], rounds=7, warmup_rounds=1)

@@ -27,7 +27,6 @@ from pymc_dp.prior import Prior
 from pymc_dp.publish import publishable_names
 from pymc_dp.release import ExpansionPoint, Prediction
 from pymc_dp.rows import UnitLikelihood
-from pymc_dp.rows.graphs import RowFunctions
 from pymc_dp.rows.split import split
 
 N, GROUPS, COLUMNS, PEOPLE = 23, 4, 3, 8
@@ -310,7 +309,7 @@ def sums(rows, units):
     yield "log-ratio", rows.clipped_log_ratio(theta, theta_new, bound, GRID)
     log_ratios, _ = rows.clipped_log_ratios(theta, theta_new, bound, GRID, units)
     yield "log-ratios of a batch", log_ratios
-    if rows._derivatives is not None:
+    if rows.second_order:
         centre = ExpansionPoint(theta, np.eye(size), bound, bound)
         expansion = rows.expansion(centre)
         old, new = (Prediction(point, point - theta, True, 0.1) for point in (theta, theta_new))
@@ -343,7 +342,7 @@ def public_parts(model, index):
     return row_split, [row_split.row_log_likelihood, *prior._outputs], [leaf.row for leaf in row_split.leaves]
 
 
-def attack(seed, *, n_neighbours=6, engines=("loops", "fallback"), second_order=True):
+def attack(seed, *, n_neighbours=6, engines=("fused", "reference"), second_order=True):
     """Write a model, and try every neighbour on it if it is accepted.
 
     Returns
@@ -358,15 +357,17 @@ def attack(seed, *, n_neighbours=6, engines=("loops", "fallback"), second_order=
     except Exception:  # what PyMC or PyTensor does not build is nobody's leak
         return "not a model", 0
     try:
-        engine = UnitLikelihood(model, unit_index=index, second_order=second_order)
-        names = publishable_names(model, None, None, {engine.n_rows} | engine.unit_lengths)
+        accepted = UnitLikelihood(model, unit_index=index, second_order=second_order)
+        names = publishable_names(model, None, None, {accepted.n_rows} | accepted.unit_lengths)
     except PrivacyError as error:
         return f"refused: {str(error)[:60]}", 0
     compared = 0
     for kind in engines:
-        rows = engine if kind == "loops" else without_loops(engine, model)
-        if kind == "loops" and rows._functions.lowered is None:
-            continue
+        rows = accepted
+        if kind != accepted.engine_name:
+            if kind == "fused":
+                continue
+            rows = UnitLikelihood(model, unit_index=index, second_order=second_order, engine=kind)
         for trial in range(n_neighbours):
             place = int(rng.integers(N))
             unit = place if index is None else int(index[place])
@@ -377,23 +378,13 @@ def attack(seed, *, n_neighbours=6, engines=("loops", "fallback"), second_order=
                 tables = tables if index is None else [data[np.argsort(index, kind="stable")] for data in tables]
             else:
                 tables = adversarial(
-                    rows._data, np.searchsorted(np.sort(index), unit) if index is not None else place, rng
+                    rows._table.rows, np.searchsorted(np.sort(index), unit) if index is not None else place, rng
                 )
-            other = rows.on_rows([np.ascontiguousarray(data) for data in tables])
-            other.__dict__.update(_starts=rows._starts, n_units=rows.n_units)
+            other = rows.on_rows(tables, rows._table.starts)
             units = np.unique([unit, *rng.integers(0, rows.n_units, size=4)]).astype(np.int64)
             with np.errstate(all="ignore"):
                 compared += compare(rows, other, units)
     return "survived", compared
-
-
-def without_loops(engine, model):
-    """Return the same engine with functions compiled by PyTensor."""
-    slow = engine.on_rows(engine._data)
-    shapes = [engine.parameters.shapes[name] for name in engine.parameters.names]
-    functions = RowFunctions(split(model), model.value_vars, shapes, factored=engine._starts is None, lower=False)
-    slow.__dict__.update(_functions=functions, _starts=engine._starts, n_units=engine.n_units)
-    return slow
 
 
 def adversarial(tables, place, rng):

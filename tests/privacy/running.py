@@ -197,48 +197,51 @@ def _with_nan(real: Callable[..., None]) -> Callable[..., None]:
     @functools.wraps(real)
     def made(rows: Any, *args: Any, **kwargs: Any) -> None:
         real(rows, *args, **kwargs)
-        rows._data = [
-            np.where(data == _NOT_A_NUMBER, np.nan, data) if data.dtype.kind == "f" else data for data in rows._data
+        tables = [
+            np.where(data == _NOT_A_NUMBER, np.nan, data) if data.dtype.kind == "f" else data
+            for data in rows._table.rows
         ]
+        rows._table = rows._table.with_rows(tables, rows._table.starts)
 
     return made
 
 
 def _remembering(*, lower: bool) -> Iterator[Any]:
     """Yield patches by which equal graphs are compiled once."""
-    real_functions, real_derivatives = likelihood.RowFunctions, likelihood.RowDerivatives
+    real_graphs, real_engine = likelihood.RowGraphs, likelihood.engine_for
     real_check, real_prior = likelihood.check_factorisation, sampling.Prior
     checked: list[Any] = []
 
-    def functions(row_split: Any, value_vars: Any, shapes: Any, *, factored: bool = True) -> Any:
-        def make() -> Any:
-            checked.append(None)
-            return real_functions(row_split, value_vars, shapes, factored=factored, lower=lower)
-
-        facts = ("functions", [leaf.row_shape() for leaf in row_split.leaves], list(shapes), factored, lower)
+    def graphs(row_split: Any, value_vars: Any, shapes: Any, *, second_order: bool) -> Any:
+        facts = ("graphs", [leaf.row_shape() for leaf in row_split.leaves], list(shapes), second_order)
         rows = [leaf.row for leaf in row_split.leaves]
-        return _COMPILED.of(facts, [*rows, *value_vars], [row_split.row_log_likelihood], make)
+        outputs = [row_split.row_log_likelihood]
+        return _COMPILED.of(
+            facts,
+            [*rows, *value_vars],
+            outputs,
+            lambda: real_graphs(row_split, value_vars, shapes, second_order=second_order),
+        )
+
+    def engine(of: Any, name: Any) -> Any:
+        made = of.__dict__.setdefault("engines_of_this_test", {})
+        if lower not in made:
+            checked.append(None)
+            made[lower] = real_engine(of, name if lower else "reference")
+        return made[lower]
 
     def check(*arguments: Any) -> None:
         if checked:  # new functions are checked, those of an equal graph have been
             real_check(*arguments)
             checked.clear()
 
-    def derivatives(row_split: Any, value_vars: Any) -> Any:
-        rows = [leaf.row for leaf in row_split.leaves]
-        shapes = [leaf.row_shape() for leaf in row_split.leaves]
-        outputs = [row_split.row_log_likelihood]
-        return _COMPILED.of(
-            ("derivatives", shapes), [*rows, *value_vars], outputs, lambda: real_derivatives(row_split, value_vars)
-        )
-
     def prior(model: pm.Model) -> Any:
         outputs = [model.logp(vars=[*model.free_RVs, *model.potentials])]
         return _COMPILED.of("prior", model.value_vars, outputs, lambda: real_prior(model))
 
-    yield mock.patch.object(likelihood, "RowFunctions", functions)
+    yield mock.patch.object(likelihood, "RowGraphs", graphs)
+    yield mock.patch.object(likelihood, "engine_for", engine)
     yield mock.patch.object(likelihood, "check_factorisation", check)
-    yield mock.patch.object(likelihood, "RowDerivatives", derivatives)
     yield mock.patch.object(sampling, "Prior", prior)
 
 

@@ -97,10 +97,7 @@ class NoNoise:
 
 def table_of(values):
     """Return the rows of a normal model with these data, compiled once."""
-    rows = TEMPLATE[len(values)]
-    rows._data = [np.asarray(values, dtype=np.float64)]
-    rows._chunks = rows._cut()
-    return rows
+    return TEMPLATE[len(values)].on_rows([np.asarray(values, dtype=np.float64)])
 
 
 TEMPLATE = {}

@@ -38,8 +38,7 @@ def rows():
 
 def counted(rows, values, moves, noise_multiplier=3.0, paid=3.0, count=1):
     """Return the release, and the integers and scale that noise was asked for with, on a table of these values."""
-    rows._data = [np.asarray(values, dtype=np.float64)]
-    rows._chunks = rows._cut()
+    rows = rows.on_rows([np.asarray(values, dtype=np.float64)])
     noise = NoNoise()
     opened = MeteredCurator(rows, noise, "substitute", {"decision": 1, "clip_count": count}, {"clip_count": paid})
     release = opened.release(DecisionClipCounts(moves, BATCHES, TEMPERING), noise_multiplier)

@@ -29,7 +29,7 @@ from pymc_dp.release import curator as curator_module
 from pymc_dp.release.batches import drawn
 from pymc_dp.release.meter import Meter
 from pymc_dp.release.queries import Query
-from pymc_dp.rows import kernels, likelihood
+from pymc_dp.rows import clip, likelihood
 from pymc_dp.rows.clipped_sum import ClippedSum
 from pymc_dp.rows.likelihood import UnitLikelihood
 from pymc_dp.steps.access import ChainAccess
@@ -200,7 +200,7 @@ real_gradient = UnitLikelihood.clipped_gradient
 
 def clips_rows_of_units(rows, *arguments, **options):
     """Each row of a unit is clipped by itself."""
-    alone = rows.on_rows(rows._data)
+    alone = rows.on_rows(rows._table.rows)
     return real_gradient(alone, *arguments, **{name: value for name, value in options.items() if name != "units"})
 
 
@@ -220,13 +220,28 @@ def warns_of_infinity(rows, theta, *arguments, **options):
     return real_gradient(rows, theta, *arguments, **options)
 
 
-def keeps_what_is_not_finite(squares, bound, factors):
-    factors[:] = np.where(np.isfinite(squares), np.minimum(1.0, bound / np.sqrt(squares)), 1.0)
-    return int(np.sum(factors < 1.0))
+def written_out(slopes, vectors, indices, parts, sums):
+    """Contributions as columns."""
+    columns = np.empty((sums.size, slopes.shape[1]))
+    clip.write_dense(slopes, vectors, indices, parts, columns)
+    return columns
 
 
-def largest_entry_for_norm(block, squares):
-    squares += (block**2).max(axis=1)
+def keeps_what_is_not_finite(n, start, slopes, vectors, squares, indices, parts, bound, steps, factors, sums):
+    columns = written_out(slopes, vectors, indices, parts, sums)
+    with np.errstate(all="ignore"):
+        norms = np.sqrt((columns**2).sum(axis=0))
+        shorter = np.where(np.isfinite(norms), np.minimum(1.0, bound / norms), 1.0)
+        sums += (columns * shorter * steps).astype(np.int64).sum(axis=1)
+    return int(np.sum(shorter < 1.0))
+
+
+def largest_entry_for_norm(n, start, slopes, vectors, squares, indices, parts, bound, steps, factors, sums):
+    columns = written_out(slopes, vectors, indices, parts, sums)
+    with np.errstate(all="ignore"):
+        shorter = np.nan_to_num(np.minimum(1.0, bound / np.abs(columns).max(axis=0)))
+        sums += np.nan_to_num(columns * shorter * steps).astype(np.int64).sum(axis=1)
+    return int(np.sum(shorter < 1.0))
 
 
 def half_of_what_a_replacement_moves(self, terms):
@@ -291,13 +306,13 @@ FAULTS = {
     "NaN kept": (
         REGRESSION,
         HMC,
-        {"breaking": (kernels, "clip_factors", keeps_what_is_not_finite), "lower": False},
+        {"breaking": (clip, "add_clipped", keeps_what_is_not_finite), "lower": False},
         "moved",
     ),
     "wrong norm": (
         ZOO[2],
         HMC,
-        {"breaking": (kernels, "add_squares", largest_entry_for_norm), "lower": False},
+        {"breaking": (clip, "add_clipped", largest_entry_for_norm), "lower": False},
         "moved",
     ),
     "half the sensitivity": (
@@ -400,6 +415,6 @@ def test_a_run_that_is_refused_says_so():
 
 
 def test_patches_do_not_outlive_a_run():
-    before = [sampling.SecureNoise, sampling._pymc_sample, MeteredCurator.release, likelihood.RowFunctions]
+    before = [sampling.SecureNoise, sampling._pymc_sample, MeteredCurator.release, likelihood.RowGraphs]
     replayed(GAUSSIAN, HMC, "substitute", 1)
-    assert [sampling.SecureNoise, sampling._pymc_sample, MeteredCurator.release, likelihood.RowFunctions] == before
+    assert [sampling.SecureNoise, sampling._pymc_sample, MeteredCurator.release, likelihood.RowGraphs] == before

@@ -3,7 +3,7 @@ import numba
 import numpy as np
 import pytest
 
-from pymc_dp.rows import elementary
+from pymc_dp.rows.fused import elementary
 
 GENERATOR = np.random.default_rng(0)
 WIDE = np.concatenate(

@@ -245,7 +245,7 @@ def test_simulated_rows_follow_the_model_and_hold_no_data():
     units = simulation.at(theta)
     assert units.n_units == 100
     assert simulation.at(theta) is units
-    synthetic = units._likelihood._data[0]
+    synthetic = units._likelihood._table.rows[0]
     assert synthetic.mean(axis=0) == pytest.approx(theta, abs=0.6)
     assert not np.isin(synthetic, X).any()
     assert len(simulation.prior_draws()) == 50

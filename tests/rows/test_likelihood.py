@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from pymc_dp.exceptions import InvalidArgument
 from pymc_dp.release import ExpansionPoint, Prediction
-from pymc_dp.rows import UnitLikelihood, check
+from pymc_dp.rows import UnitLikelihood, check, clip
 
 GRID = 2.0**-35
 
@@ -159,18 +159,16 @@ def row_log_likelihoods(model, theta, rows):
     )
 
 
-@pytest.fixture(params=["loops of its own", pytest.param("vectorised by PyTensor", marks=pytest.mark.slow)])
-def engine(request, monkeypatch):
-    if request.param == "vectorised by PyTensor":
-        monkeypatch.setattr("pymc_dp.rows.graphs.LoweredRows", None)
+@pytest.fixture(params=["fused", pytest.param("reference", marks=pytest.mark.slow)])
+def engine(request):
     return request.param
 
 
 @pytest.mark.parametrize("family", FAMILIES, ids=lambda family: family.__name__)
 def test_clipped_sums_match_a_loop_over_rows(family, engine):
     model = build(family)
-    rows = UnitLikelihood(model)
-    assert (rows._functions.lowered is not None) == (engine == "loops of its own")
+    rows = UnitLikelihood(model, engine=engine)
+    assert rows.engine_name == engine
     generator = np.random.default_rng(1)
     theta, direction = generator.normal(scale=0.3, size=(2, rows.n_parameters))
     step = 1e-5
@@ -203,7 +201,7 @@ def forget(rows):
 
 def hold(rows, data):
     """Put other rows into a row engine."""
-    rows._data = data
+    rows._table = rows._table.with_rows(data, rows._table.starts)
     forget(rows)
 
 
@@ -223,7 +221,7 @@ def test_bits_do_not_depend_on_order_or_chunks(logistic_rows, monkeypatch):
     rows = logistic_rows
     generator = np.random.default_rng(0)
     theta, theta_new = generator.normal(size=(2, 3))
-    original = rows._data
+    original = rows._table.rows
     whole = (
         rows.clipped_gradient(theta, 0.7, GRID).integers,
         rows.clipped_log_ratio(theta, theta_new, 0.1, GRID).integers,
@@ -248,7 +246,7 @@ def test_no_row_of_any_family_depends_on_its_neighbours(family, monkeypatch):
     """Hazard H15: a row's value does not depend on the others or on its place."""
     rows = UnitLikelihood(build(family, n=3001))
     theta = np.random.default_rng(0).normal(scale=0.3, size=rows.n_parameters)
-    original, order = rows._data, np.random.default_rng(1).permutation(3001)
+    original, order = rows._table.rows, np.random.default_rng(1).permutation(3001)
 
     def values():
         forget(rows)
@@ -281,7 +279,7 @@ def test_whatever_one_row_holds_the_sum_moves_within_its_sensitivity(logistic_ro
     theta, theta_new = np.array([0.3, -2.0, 1.0]), np.array([0.1, -2.1, 1.3])
     forget(rows)
     before = rows.clipped_gradient(theta, bound, GRID), rows.clipped_log_ratio(theta, theta_new, bound, GRID)
-    original = rows._data
+    original = rows._table.rows
     changed = [data.copy() for data in original]
     for data in changed:
         data[4711] = features if data.ndim == 2 else outcome
@@ -297,11 +295,11 @@ def test_log_likelihoods_are_remembered_by_the_whole_point_only(logistic_rows, m
     rows = logistic_rows
     forget(rows)
     passes = []
-    n_chunks = len(list(rows._cut()))
+    n_chunks = len(list(rows._chunks(None)))
     for name in ("add_clipped", "log_likelihood"):
-        real = getattr(rows._functions.lowered, name)
+        real = getattr(rows._engine, name)
         counted = functools.partial(lambda real, *args: passes.append(1 / n_chunks) or real(*args), real)
-        monkeypatch.setattr(rows._functions.lowered, name, counted)
+        monkeypatch.setattr(rows._engine, name, counted)
     a, b, c = np.random.default_rng(3).normal(size=(3, 3))
     rows.clipped_gradient(a, 1.0, GRID)
     rows.clipped_log_ratio(a, b, 1.0, GRID)  # a is known, b is new
@@ -421,7 +419,7 @@ def test_pickles_hold_no_remembered_values_and_repr_no_data():
     before = len(pickle.dumps(rows))
     rows.clipped_gradient(np.array([0.1]), 1.0, GRID)
     assert len(pickle.dumps(rows)) == before
-    assert y[:4].tobytes() not in pickle.dumps(rows._functions)
+    assert y[:4].tobytes() not in pickle.dumps(rows._engine)
     again = pickle.loads(pickle.dumps(rows))
     one, other = (r.clipped_gradient(np.array([0.1]), 1.0, GRID) for r in (rows, again))
     assert np.all(one.integers == other.integers)
@@ -442,8 +440,8 @@ def test_an_index_out_of_range_is_a_row_without_influence(wild):
 
 
 def test_no_table_is_copied(logistic_rows):
-    for chunk in logistic_rows._cut():
-        assert all(any(np.shares_memory(part, data) for data in logistic_rows._data) for part in chunk.rows)
+    for chunk in logistic_rows._chunks(None):
+        assert all(any(np.shares_memory(part, data) for data in logistic_rows._table.rows) for part in chunk.rows)
 
 
 def test_wide_and_grouped_gradients_are_kept_in_factors():
@@ -453,8 +451,8 @@ def test_wide_and_grouped_gradients_are_kept_in_factors():
         slopes = pm.Normal("mu") + pm.HalfNormal("tau") * pm.Normal("z", shape=3)
         effect = pm.Normal("centre") + pm.HalfNormal("spread") * pm.Normal("offset", shape=7)
         pm.Bernoulli("y", logit_p=pm.math.dot(pm.Data("x", x), slopes) + effect[group], observed=y)
-    kinds = [block.kind for block in UnitLikelihood(model)._functions.blocks]
-    assert kinds == ["dense", "dense", "product", "dense", "dense", "gather"]
+    kinds = [part.kind for part in UnitLikelihood(model)._engine.parts]
+    assert kinds == [clip.DENSE, clip.DENSE, clip.PRODUCT, clip.DENSE, clip.DENSE, clip.GATHER]
 
 
 def test_custom_distributions_are_split_too():
@@ -478,17 +476,16 @@ def persons_model(n=60, persons=17):
 
 
 BATCHED = {
-    "product": lambda: UnitLikelihood(build(softmax)),
-    "gather and dense": lambda: UnitLikelihood(build(non_centred)),
-    "several rows a unit": lambda: UnitLikelihood(persons_model(), unit_index="person"),
+    "product": lambda **how: UnitLikelihood(build(softmax), **how),
+    "gather and dense": lambda **how: UnitLikelihood(build(non_centred), **how),
+    "several rows a unit": lambda **how: UnitLikelihood(persons_model(), unit_index="person", **how),
 }
 
 
 @pytest.mark.parametrize("kind", BATCHED)
 @pytest.mark.parametrize("chunk", [8192, 3, 1])
 def test_a_batch_is_the_sum_over_its_units(kind, chunk, engine, monkeypatch):
-    rows = BATCHED[kind]()
-    assert (rows._functions.lowered is not None) == (engine == "loops of its own")
+    rows = BATCHED[kind](engine=engine)
     set_chunk(monkeypatch, chunk)
     theta, theta_new = np.random.default_rng(2).normal(scale=0.3, size=(2, rows.n_parameters))
     batch = np.flatnonzero(np.random.default_rng(3).random(rows.n_units) < 0.5)
@@ -515,11 +512,11 @@ def test_a_batch_reads_its_rows_only_and_remembers_nothing(logistic_rows, monkey
     forget(rows)
     seen = []
     for name in ("add_clipped", "log_likelihood"):
-        real = getattr(rows._functions.lowered, name)
+        real = getattr(rows._engine, name)
         counted = functools.partial(
-            lambda real, p, chunk, *rest: seen.append(len(chunk[0])) or real(p, chunk, *rest), real
+            lambda real, p, chunk, *rest: seen.append(chunk.n_rows) or real(p, chunk, *rest), real
         )
-        monkeypatch.setattr(rows._functions.lowered, name, counted)
+        monkeypatch.setattr(rows._engine, name, counted)
     a, b = np.random.default_rng(3).normal(size=(2, 3))
     batch = np.array([3, 50, 20_010])
     rows.clipped_gradient(a, 1.0, GRID, units=batch)
@@ -545,8 +542,7 @@ def test_units_that_would_break_the_sensitivity_are_refused(units):
 
 @pytest.mark.parametrize("blocks", [[True, False, True], [False, True, False], [True, True, True]])
 def test_chosen_value_variables_are_clipped_by_themselves(blocks, engine):
-    rows = UnitLikelihood(build(random_slopes_and_means))
-    assert (rows._functions.lowered is not None) == (engine == "loops of its own")
+    rows = UnitLikelihood(build(random_slopes_and_means), engine=engine)
     theta = np.random.default_rng(1).normal(scale=0.3, size=rows.n_parameters)
     one_by_one = [np.array([unit]) for unit in range(rows.n_units)]
     full = np.stack([rows.clipped_gradient(theta, 1e3, GRID, units=unit).value for unit in one_by_one])
@@ -573,7 +569,7 @@ def test_a_square_that_underflows_in_a_loop_does_not_hide_its_product():
         x, y = np.array([[1e-163], [0.0], [0.0]]), np.array([1e154, 0.0, 0.0])
         pm.Normal("y", pm.Data("x", x) @ pm.Normal("beta", shape=1), 1.0, observed=y)
     rows = UnitLikelihood(model)
-    assert rows._functions.lowered is not None
+    assert rows.engine_name == "fused"
     for bound in (1e-9, 1e-12):
         found = rows.clipped_gradient(np.zeros(1), bound, bound * 2.0**-30)
         assert abs(found.value[0]) <= bound
@@ -604,22 +600,21 @@ def test_threads_share_the_rows(monkeypatch):
     """Two threads are in the loops at the same time: neither can pass the barrier alone."""
     x, y = logistic_data(100)
     rows = UnitLikelihood(logistic_model(x, y), threads=2)
+    rows.warm_up()
     together = threading.Barrier(2, timeout=1800)
-    real = rows._functions.lowered.add_clipped
-    monkeypatch.setattr(rows._functions.lowered, "add_clipped", lambda *args: together.wait() * 0 + real(*args))
+    real = rows._engine.add_clipped
+    monkeypatch.setattr(rows._engine, "add_clipped", lambda *args: together.wait() * 0 + real(*args))
     assert rows.clipped_gradient(np.zeros(3), 1.0, GRID).integers.shape == (3,)
 
 
 @pytest.mark.parametrize("family", [normal, softmax, multivariate, mixture], ids=lambda family: family.__name__)
-def test_both_engines_agree(family, monkeypatch):
+def test_both_engines_agree(family):
     model = build(family)
-    loops = UnitLikelihood(model)
-    monkeypatch.setattr("pymc_dp.rows.graphs.LoweredRows", None)
-    vectorised = UnitLikelihood(model)
-    theta, theta_new = np.random.default_rng(4).normal(scale=0.3, size=(2, loops.n_parameters))
-    one, other = (rows.clipped_gradient(theta, 0.5, GRID) for rows in (loops, vectorised))
+    fused, reference = (UnitLikelihood(model, engine=name) for name in ("fused", "reference"))
+    theta, theta_new = np.random.default_rng(4).normal(scale=0.3, size=(2, fused.n_parameters))
+    one, other = (rows.clipped_gradient(theta, 0.5, GRID) for rows in (fused, reference))
     assert one.value == pytest.approx(other.value, abs=1e-9)
-    one, other = (rows.clipped_log_ratio(theta, theta_new, 0.5, GRID) for rows in (loops, vectorised))
+    one, other = (rows.clipped_log_ratio(theta, theta_new, 0.5, GRID) for rows in (fused, reference))
     assert one.value == pytest.approx(other.value, abs=1e-9)
 
 
@@ -663,7 +658,8 @@ def every_method(rows):
 def test_a_pickled_engine_computes_the_same_bits(family, engine):
     """Hazard H43: derivatives of second order once rewrote the graph that the gradient is compiled from again."""
     grouped = family in (normal, hierarchical)
-    rows = UnitLikelihood(build(family), unit_index=np.arange(37) // 3 if grouped else None, second_order=True)
+    index = np.arange(37) // 3 if grouped else None
+    rows = UnitLikelihood(build(family), unit_index=index, second_order=True, engine=engine)
     before = list(every_method(rows))
     assert np.any(np.array(before[0][0]) != 0)
     assert list(every_method(pickle.loads(cloudpickle.dumps(rows)))) == before  # as PyMC sends steps to workers

@@ -56,7 +56,7 @@ def test_what_is_released_was_planned_and_charged(sampler, chains, monkeypatch):
         if budget.history:
             spent[query.kind] = spent.get(query.kind, 0) + 1
         else:  # a dry run before the charge, on synthetic rows
-            assert not any(np.isin([CANARY, -CANARY], rows).any() for rows in self._rows._data)
+            assert not any(np.isin([CANARY, -CANARY], rows).any() for rows in self._rows._table.rows)
         return released
 
     monkeypatch.setattr(MeteredCurator, "release", counted)

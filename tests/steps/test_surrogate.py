@@ -10,7 +10,7 @@ from scipy import stats
 import pymc_dp as dp
 from pymc_dp.models import published
 from pymc_dp.release import Release
-from pymc_dp.rows import UnitLikelihood, kernels
+from pymc_dp.rows import UnitLikelihood, clip
 from pymc_dp.steps.surrogate import doubtful_width
 
 #: Two-sided z of a check that is wrong once in 30,000 runs.
@@ -129,7 +129,7 @@ def test_a_wrong_sign_of_the_curvature_is_seen(monkeypatch):
     def wrong(values, slopes, curvatures, weights, of_curvatures, out):
         out[:] = weights * (values - slopes) - 0.5 * of_curvatures * curvatures
 
-    monkeypatch.setattr(kernels, "weighted_remainders", wrong)
+    monkeypatch.setattr(clip, "weighted_remainders", wrong)
     z, *_ = largest_z()
     assert z > Z_LIMIT
 

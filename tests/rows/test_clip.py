@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
-from pymc_dp.rows import kernels
+from pymc_dp.rows import clip
 
 GRID = 2.0**-30
 AWKWARD = [0.0, -0.0, math.nan, math.inf, -math.inf, 1e308, -1e308, 5e-324, 1e-200, 1.0, -3.7, 1e150, 1e-160]
@@ -16,29 +16,28 @@ BOUNDS = st.floats(1e-3, 1e3)
 
 
 def total_of(rows, bound, starts=None):
-    rows = np.ascontiguousarray(rows, dtype=np.float64)
-    starts = np.arange(len(rows) + 1) if starts is None else np.asarray(starts)
-    units = np.empty((starts.size - 1, rows.shape[1]))
-    kernels.sum_rows_of_units(rows, starts, units)
-    squares, factors = np.zeros(len(units)), np.empty(len(units))
-    total = np.zeros(rows.shape[1], dtype=np.int64)
-    kernels.add_squares(units, squares)
-    n_clipped = kernels.clip_factors(squares, kernels.shrunk(bound, rows.shape[1]), factors)
-    kernels.add_vectors(units, factors, 1.0 / GRID, total)
-    return total, n_clipped
+    rows = np.ascontiguousarray(np.asarray(rows, dtype=np.float64).T)
+    starts = np.arange(rows.shape[1] + 1) if starts is None else np.asarray(starts)
+    units = np.empty((len(rows), starts.size - 1))
+    clip.sum_rows_of_units(rows, starts, units)
+    total = np.zeros(len(rows), dtype=np.int64)
+    return total, clip.add_clipped_columns(units, clip.shrunk(bound, len(rows)), 1.0 / GRID, total)
 
 
-def total_of_factored(rows, slopes, index, groups, bound):
-    """One product block and one gather block that share their rows."""
-    size, k = rows.shape[1], slopes.shape[1]
-    row_squares, squares, factors = np.zeros(len(rows)), np.zeros(len(rows)), np.empty(len(rows))
-    total = np.zeros(size * k + groups * k, dtype=np.int64)
-    kernels.add_squares(rows, row_squares)
-    kernels.add_outer_squares(row_squares, slopes, squares)
-    kernels.add_squares(slopes, squares)
-    n_clipped = kernels.clip_factors(squares, kernels.shrunk(bound, total.size), factors)
-    kernels.add_outer_products(rows, slopes, factors, 1.0 / GRID, total[: size * k])
-    kernels.add_gathered(index, slopes, factors, 1.0 / GRID, total[size * k :])
+def total_of_factored(rows, slopes, index, groups, bound, grid=GRID):
+    """One product and one gather that share their slopes."""
+    (n, size), k = rows.shape, slopes.shape[1]
+    parts = [clip.Part(clip.PRODUCT, 0, k, size, 0), clip.Part(clip.GATHER, 0, k, groups, 0)]
+    parts = clip.layout(parts, [0, size * k])
+    squares = np.empty(n)
+    clip.write_vector_squares(rows, squares)
+    sums, total = np.zeros((2, size * k + groups * k), dtype=np.int64)
+    shrunk = clip.shrunk(bound, total.size)
+    columns, indices = np.ascontiguousarray(slopes.T), np.ascontiguousarray(index[None])
+    n_clipped = clip.add_clipped(
+        n, 0, columns, (rows,), (squares,), indices, parts, shrunk, 1.0 / grid, np.empty(n), sums
+    )
+    clip.add_in_order(sums, parts, total)
     return total, n_clipped
 
 
@@ -134,12 +133,8 @@ def test_a_row_whose_norm_overflows_counts_as_clipped_zero(size):
 def test_a_square_that_underflows_does_not_hide_its_product(size, slope):
     for bound in (1e-12, 1e-25):
         grid = bound * 2.0**-30
-        squares, row_squares, factors = np.zeros(1), np.zeros(1), np.empty(1)
-        total = np.zeros(1, dtype=np.int64)
-        kernels.add_squares(np.array([[size]]), row_squares)
-        kernels.add_outer_squares(row_squares, np.array([[slope]]), squares)
-        kernels.clip_factors(squares, kernels.shrunk(bound, 1), factors)
-        kernels.add_outer_products(np.array([[size]]), np.array([[slope]]), factors, 1.0 / grid, total)
+        rows, slopes = np.array([[size]]), np.array([[slope]])
+        total, _ = total_of_factored(rows, slopes, np.array([7]), 1, bound, grid)
         assert abs(total[0]) * grid <= bound
 
 
@@ -154,10 +149,13 @@ def test_log_ratios_are_odd_and_bounded(pairs, bound):
 
     def ratio(a, b):
         total = np.zeros(1, dtype=np.int64)
-        n_clipped = kernels.add_clipped_differences(a, b, kernels.shrunk(bound, 1), 1.0 / GRID, total)
+        n_clipped = clip.add_clipped_differences(a, b, clip.shrunk(bound, 1), 1.0 / GRID, total)
         return total[0], n_clipped
 
     forward, backward = ratio(new, old), ratio(old, new)
+    single = np.empty(len(new), dtype=np.int64)
+    n_clipped = clip.write_clipped_differences(new, old, clip.shrunk(bound, 1), 1.0 / GRID, single)
+    assert forward == (single.sum(), n_clipped)
     assert forward == (-backward[0], backward[1])
     for a, b in zip(new, old, strict=True):
         one, _ = ratio(np.array([a]), np.array([b]))
@@ -168,5 +166,5 @@ def test_log_ratios_of_impossible_rows():
     inf = math.inf
     new, old = np.array([-inf, -inf, 0.0, inf, math.nan]), np.array([0.0, -inf, -inf, 0.0, 0.0])
     total = np.zeros(1, dtype=np.int64)
-    assert kernels.add_clipped_differences(new, old, 1.0, 1.0 / GRID, total) == 5
+    assert clip.add_clipped_differences(new, old, 1.0, 1.0 / GRID, total) == 5
     assert total[0] * GRID == pytest.approx(-1.0 + 0.0 + 1.0 + 1.0 + 0.0)

@@ -1,4 +1,4 @@
-"""Translate the graph of one row into a list of scalar operations, which `pymc_dp.rows.fused` turns into loops.
+"""Translate the graph of one row into a list of scalar operations, which `pymc_dp.rows.fused.loops` turns into loops.
 
 Arrays of the one-row graph are small and of known shape, so that each of their entries becomes an operation of its
 own: solving a triangular system of 10 equations is 55 multiplications and divisions in a fixed order. What depends
@@ -442,7 +442,9 @@ class Lowering:
         if isinstance(op, Blockwise):
             return self._in_batches(node, inputs)
         if isinstance(op, OpFromGraph):
-            inner = Lowering(dict(zip(node.inputs, inputs, strict=True)), self._program, self._of_parameters)
+            # The inlined graph begins where this one does, not at the inputs of the node.
+            known = {**self._known, **dict(zip(node.inputs, inputs, strict=True))}
+            inner = Lowering(known, self._program, self._of_parameters)
             return inner.of(inline_ofg_node(node))
         if isinstance(op, _MOVES):
             return self._moved(node, inputs)

@@ -1,0 +1,417 @@
+"""Norm, clipping, truncation and exact integer sum: the one place where contributions of units are bounded.
+
+Every path ends here: the loops of the fused engine block by block, the reference engine chunk by chunk, expansions,
+batches and sums of the caller's own contributions. The steps, in the order in which `add_clipped` takes them:
+
+1. the squared norm of every unit's contribution,
+2. the factor that shortens it to the bound: 1 if it is short, 0 if its norm is not a finite number,
+3. truncation toward zero to whole multiples of the grid, which never lengthens it,
+4. the sum in 64-bit integers, which does not depend on the order of the units, on chunks or on threads: neighbouring
+   tables differ by exactly one unit's contribution.
+
+Slopes are stored with one column for every unit, ``slopes[m, i]``, so that loops over units become vector
+instructions. Every unit goes through the same operations in the same order, so that its bits never depend on its
+neighbours. No fast-math: the compiler may not assume that a number is finite.
+"""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numba import njit
+from numpy.typing import NDArray
+
+FloatArray = NDArray[np.float64]
+IntArray = NDArray[np.int64]
+
+_OPTIONS: dict[str, Any] = {"nogil": True, "fastmath": False, "error_model": "numpy", "cache": True}
+
+#: Contributions are clipped this much (relatively) below the bound, for the rounding of the norm itself.
+_SHRINK = 2.0**-40
+#: More than what squares lose that underflow: the product of a lost square and a huge one must not pass for zero.
+_TINY = 2.0**-1000
+
+#: How the contribution to one value variable is stored. The numbers are those of `Part.kind`.
+DENSE, PRODUCT, GATHER = 0, 1, 2
+
+
+@dataclass(frozen=True)
+class Part:
+    """How contributions to the gradient with respect to one value variable are stored.
+
+    Attributes
+    ----------
+    kind : int
+        `DENSE`: the slopes themselves. `PRODUCT`: the outer product of the unit's vector and its slopes. `GATHER`:
+        the slopes, at the group that the unit's index names; nothing if it names none.
+    first, k : int
+        Which rows of the slopes. None if the likelihood does not depend on the variable.
+    size : int
+        For `PRODUCT`, the length of a vector; for `GATHER`, the number of groups; else 1.
+    factor : int
+        For `PRODUCT`, which of the vectors; for `GATHER`, which of the indices; else 0.
+    """
+
+    kind: int
+    first: int
+    k: int
+    size: int = 1
+    factor: int = 0
+
+
+def layout(parts: Sequence[Part], offsets: Sequence[int | None]) -> IntArray:
+    """Return the parts that take part as `add_clipped` reads them: those with an offset in the vector of sums."""
+    rows = [
+        (part.kind, part.first, part.k, part.size, part.factor, offset)
+        for part, offset in zip(parts, offsets, strict=True)
+        if offset is not None and part.k
+    ]
+    return np.array(rows, dtype=np.int64).reshape(-1, 6)
+
+
+def shrunk(bound: float, size: int) -> float:
+    """Return the bound that computed norms of `size` entries have to keep so that true norms keep `bound`."""
+    return bound * (1.0 - _SHRINK - size * 2.0**-51)
+
+
+# Norms --------------------------------------------------------------------------------------------------------------
+
+
+@njit(**_OPTIONS, forceinline=True)
+def add_squares(slopes: FloatArray, first: int, k: int, n: int, squares: FloatArray) -> None:
+    """Add the squared norms of `n` columns of the slopes ``first`` to ``first + k`` to `squares`."""
+    for m in range(first, first + k):
+        for i in range(n):
+            squares[i] += slopes[m, i] * slopes[m, i]
+
+
+@njit(**_OPTIONS, forceinline=True)
+def add_outer_squares(
+    vector_squares: FloatArray, start: int, slopes: FloatArray, first: int, k: int, n: int, squares: FloatArray
+) -> None:
+    """Add the squared norms of outer products: of vectors with squared norms `vector_squares` and of slopes."""
+    if k == 1:
+        for i in range(n):
+            square = slopes[first, i] * slopes[first, i]
+            squares[i] += (vector_squares[start + i] + _TINY) * (square + _TINY)
+        return
+    of_slopes = np.zeros(n)
+    add_squares(slopes, first, k, n, of_slopes)
+    for i in range(n):
+        squares[i] += (vector_squares[start + i] + _TINY) * (of_slopes[i] + _TINY)
+
+
+@njit(**_OPTIONS)
+def write_vector_squares(vectors: FloatArray, squares: FloatArray) -> None:
+    """Write the squared norm of every vector, shape (rows, size)."""
+    for i in range(squares.size):
+        total = 0.0
+        for j in range(vectors.shape[1]):
+            total += vectors[i, j] * vectors[i, j]
+        squares[i] = total
+
+
+# Factors ------------------------------------------------------------------------------------------------------------
+
+
+@njit(**_OPTIONS, forceinline=True)
+def to_factors(squares: FloatArray, n: int, bound: float) -> int:
+    """Turn `n` squared norms into what shortens to `bound`; 0 where not finite. Return how many were clipped."""
+    n_clipped = 0
+    for i in range(n):
+        norm = math.sqrt(squares[i])
+        # Without branches: NaN stays NaN here, and fails both comparisons.
+        divisor = bound if norm <= bound else norm
+        n_clipped += 0 if norm <= bound else 1
+        factor = bound / divisor
+        squares[i] = factor if factor > 0.0 else 0.0
+    return n_clipped
+
+
+@njit(**_OPTIONS)
+def lower_weights(squares: FloatArray, bound: float, weights: FloatArray) -> None:
+    """Lower every weight so that it shortens a vector of squared norm `squares` to `bound`; 0 where not finite."""
+    for i in range(squares.size):
+        norm = math.sqrt(squares[i])
+        if not norm <= bound:
+            weights[i] = min(weights[i], bound / norm) if norm < np.inf else 0.0
+
+
+# Truncated sums -----------------------------------------------------------------------------------------------------
+
+
+@njit(**_OPTIONS, forceinline=True)
+def add_vectors(
+    slopes: FloatArray, first: int, k: int, n: int, factors: FloatArray, steps_per_one: float, sums: IntArray
+) -> None:
+    """Add `n` truncated columns of the slopes ``first`` to ``first + k``, times their factors, to `sums` (k,)."""
+    for m in range(k):
+        total = np.int64(0)
+        for i in range(n):
+            value = slopes[first + m, i] * factors[i] * steps_per_one
+            total += np.int64(value if factors[i] > 0.0 else 0.0)
+        sums[m] += total
+
+
+@njit(**_OPTIONS, forceinline=True)
+def add_outer_products(
+    vectors: FloatArray,
+    slopes: FloatArray,
+    first: int,
+    k: int,
+    factors: FloatArray,
+    steps_per_one: float,
+    sums: IntArray,
+) -> None:
+    """Add the truncated outer products of `vectors` (n, size) and their slopes to `sums`, shape (k, size) in a row."""
+    n, size = vectors.shape
+    of_slopes = sums[: k * size].reshape((k, size))
+    for i in range(n):
+        if factors[i] > 0.0:
+            vector = vectors[i]
+            for m in range(k):
+                slope, of_slope = slopes[first + m, i] * factors[i], of_slopes[m]
+                for j in range(size):
+                    of_slope[j] += np.int64(vector[j] * slope * steps_per_one)
+
+
+@njit(**_OPTIONS, forceinline=True)
+def add_gathered(
+    index: IntArray,
+    groups: int,
+    slopes: FloatArray,
+    first: int,
+    k: int,
+    n: int,
+    factors: FloatArray,
+    steps_per_one: float,
+    sums: IntArray,
+) -> None:
+    """Add `n` truncated columns of slopes to the entries of `sums`, shape (groups, k), that `index` names."""
+    for m in range(k):
+        slope = slopes[first + m]
+        for i in range(n):
+            group = index[i] + groups if index[i] < 0 else index[i]
+            if factors[i] > 0.0 and 0 <= group < groups:
+                sums[group * k + m] += np.int64(slope[i] * factors[i] * steps_per_one)
+
+
+# All of it ----------------------------------------------------------------------------------------------------------
+
+
+@njit(**_OPTIONS)
+def add_clipped(
+    n: int,
+    start: int,
+    slopes: FloatArray,
+    vectors: tuple[FloatArray, ...],
+    vector_squares: tuple[FloatArray, ...],
+    indices: IntArray,
+    parts: IntArray,
+    bound: float,
+    steps_per_one: float,
+    factors: FloatArray,
+    sums: IntArray,
+) -> int:
+    """Add `n` clipped, truncated contributions to `sums`; return how many were clipped.
+
+    Parameters
+    ----------
+    n : int
+        How many units.
+    start : int
+        Where their vectors begin in `vectors` and `vector_squares`.
+    slopes : ndarray, shape (slopes, at least n)
+        One column for each unit.
+    vectors : tuple of ndarray
+        Vectors of outer products, each array of shape (units, size); at least one array, if only an empty one.
+    vector_squares : tuple of ndarray
+        Their squared norms.
+    indices : ndarray of int64, shape (indices, at least n)
+        Groups.
+    parts : ndarray of int64, shape (parts, 6)
+        From `layout`.
+    bound : float
+        Largest norm, from `shrunk`.
+    steps_per_one : float
+        What one is on the grid.
+    factors : ndarray, shape (at least n,)
+        Scratch.
+    sums : ndarray of int64
+        The sums; those of outer products by slope, `write_in_order` puts them in order.
+    """
+    for i in range(n):
+        factors[i] = 0.0
+    for p in range(parts.shape[0]):
+        kind, first, k, factor = parts[p, 0], parts[p, 1], parts[p, 2], parts[p, 4]
+        if kind == PRODUCT:
+            add_outer_squares(vector_squares[factor], start, slopes, first, k, n, factors)
+        else:
+            add_squares(slopes, first, k, n, factors)
+    n_clipped: int = to_factors(factors, n, bound)
+    for p in range(parts.shape[0]):
+        kind, first, k, size, factor = parts[p, 0], parts[p, 1], parts[p, 2], parts[p, 3], parts[p, 4]
+        target = sums[parts[p, 5] :]
+        if kind == PRODUCT:
+            add_outer_products(vectors[factor][start : start + n], slopes, first, k, factors, steps_per_one, target)
+        elif kind == GATHER:
+            add_gathered(indices[factor], size, slopes, first, k, n, factors, steps_per_one, target)
+        else:
+            add_vectors(slopes, first, k, n, factors, steps_per_one, target)
+    return n_clipped
+
+
+@njit(**_OPTIONS)
+def add_in_order(sums: IntArray, parts: IntArray, total: IntArray) -> None:
+    """Add the sums of `add_clipped` to `total`, those of outer products by entry of the vector, as variables are."""
+    for p in range(parts.shape[0]):
+        k, size, offset = parts[p, 2], parts[p, 3], parts[p, 5]
+        for m in range(k):
+            for j in range(size):
+                place = m * size + j if parts[p, 0] == PRODUCT else j * k + m
+                total[offset + j * k + m] += sums[offset + place]
+
+
+@njit(**_OPTIONS)
+def add_clipped_columns(columns: FloatArray, bound: float, steps_per_one: float, total: IntArray) -> int:
+    """Add the columns of `columns` (size, units), each clipped to `bound` and truncated, to `total` (size,).
+
+    Return how many were clipped.
+    """
+    size, n = columns.shape
+    factors = np.zeros(n)
+    add_squares(columns, 0, size, n, factors)
+    n_clipped: int = to_factors(factors, n, bound)
+    add_vectors(columns, 0, size, n, factors, steps_per_one, total)
+    return n_clipped
+
+
+# Differences --------------------------------------------------------------------------------------------------------
+
+
+@njit(**_OPTIONS, forceinline=True)
+def _clipped_difference(new: float, old: float, bound: float, steps_per_one: float) -> int:
+    """Return ``new - old``, clipped and truncated; 0 for what is no number.
+
+    Odd in (new, old), as the penalty test needs: swapping them changes the sign of the result and nothing else.
+    """
+    difference = new - old
+    if abs(difference) <= bound:
+        return int(difference * steps_per_one)
+    if difference > 0.0:
+        return int(bound * steps_per_one)
+    if difference < 0.0:
+        return -int(bound * steps_per_one)
+    return 0
+
+
+@njit(**_OPTIONS)
+def add_clipped_differences(
+    new: FloatArray, old: FloatArray, bound: float, steps_per_one: float, total: IntArray
+) -> int:
+    """Add clipped, truncated ``new - old`` of every unit to ``total[0]`` and return how many were clipped."""
+    n_clipped = 0
+    for u in range(new.size):
+        n_clipped += 0 if abs(new[u] - old[u]) <= bound else 1
+        total[0] += _clipped_difference(new[u], old[u], bound, steps_per_one)
+    return n_clipped
+
+
+@njit(**_OPTIONS)
+def write_clipped_differences(
+    new: FloatArray, old: FloatArray, bound: float, steps_per_one: float, out: IntArray
+) -> int:
+    """Write clipped, truncated ``new - old`` of every unit into `out` and return how many were clipped."""
+    n_clipped = 0
+    for u in range(new.size):
+        n_clipped += 0 if abs(new[u] - old[u]) <= bound else 1
+        out[u] = _clipped_difference(new[u], old[u], bound, steps_per_one)
+    return n_clipped
+
+
+@njit(**_OPTIONS)
+def clipping_losses(squares: FloatArray, weights: FloatArray, bound: float, out: FloatArray) -> None:
+    """Write what weights have taken off vectors of squared norm `squares`, in units of `bound` and at most 1."""
+    for i in range(squares.size):
+        clipping_loss = (1.0 - weights[i]) * math.sqrt(squares[i]) / bound
+        out[i] = clipping_loss if clipping_loss < 1.0 else 1.0  # a unit that is not finite has lost all
+
+
+@njit(**_OPTIONS)
+def weighted_remainders(
+    values: FloatArray,
+    slopes: FloatArray,
+    curvatures: FloatArray,
+    weights: FloatArray,
+    curvature_weights: FloatArray,
+    out: FloatArray,
+) -> None:
+    """Write every unit's weighted value less slope, plus half its weighted curvature; a weight of 0 silences."""
+    for i in range(values.size):
+        out[i] = 0.0
+        if weights[i] > 0.0:
+            out[i] = weights[i] * (values[i] - slopes[i])
+        if curvature_weights[i] > 0.0:
+            out[i] += 0.5 * curvature_weights[i] * curvatures[i]
+
+
+# Rows and units, vectors and directions -----------------------------------------------------------------------------
+
+
+@njit(**_OPTIONS)
+def sum_rows_of_units(columns: FloatArray, starts: IntArray, units: FloatArray) -> None:
+    """Write the sum of the columns of every unit into `units`, shape (size, units), in the order of the rows."""
+    for j in range(columns.shape[0]):
+        for u in range(starts.size - 1):
+            total = columns[j, starts[u]]
+            for i in range(starts[u] + 1, starts[u + 1]):
+                total += columns[j, i]
+            units[j, u] = total
+
+
+@njit(**_OPTIONS)
+def write_dense(
+    slopes: FloatArray, vectors: tuple[FloatArray, ...], indices: IntArray, parts: IntArray, out: FloatArray
+) -> None:
+    """Write contributions out of their factors, one column for each unit, into `out`, shape (parameters, units)."""
+    out[:] = 0.0
+    n = out.shape[1]
+    for p in range(parts.shape[0]):
+        kind, first, k, size, factor, offset = parts[p]
+        for m in range(k):
+            slope = slopes[first + m]
+            if kind == PRODUCT:
+                vector = vectors[factor]
+                for begin in range(0, n, 64):  # of the vectors as of the columns, a few lines of the cache at a time
+                    for j in range(size):
+                        for i in range(begin, min(begin + 64, n)):
+                            out[offset + j * k + m, i] = vector[i, j] * slope[i]
+            elif kind == GATHER:
+                index = indices[factor]
+                for i in range(n):
+                    group = index[i] + size if index[i] < 0 else index[i]
+                    if 0 <= group < size:
+                        out[offset + group * k + m, i] = slope[i]
+            else:
+                for i in range(n):
+                    out[offset + m, i] = slope[i]
+
+
+@njit(**_OPTIONS)
+def times_matrix(columns: FloatArray, matrix: FloatArray, out: FloatArray) -> None:
+    """Write ``matrix.T @ columns`` into `out` in a fixed order of additions, so that no unit's bits know the others.
+
+    `columns` has the shape (size, units), `matrix` (size, k), `out` (k, units).
+    """
+    n = columns.shape[1]
+    for begin in range(0, n, 256):
+        end = min(begin + 256, n)
+        for k in range(matrix.shape[1]):
+            total = out[k, begin:end]
+            total[:] = 0.0
+            for j in range(matrix.shape[0]):
+                column, number = columns[j, begin:end], matrix[j, k]
+                for i in range(total.size):
+                    total[i] += column[i] * number

@@ -1,0 +1,178 @@
+"""The rows, cut into chunks of whole units."""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from pymc_dp.exceptions import InvalidArgument
+from pymc_dp.parameters import FloatArray
+from pymc_dp.rows import clip
+
+IntArray = NDArray[np.int64]
+
+
+@dataclass(frozen=True, eq=False)
+class Chunk:
+    """Whole units that are worked on together. Confidential.
+
+    Attributes
+    ----------
+    units : slice
+        Which units.
+    starts : ndarray, shape (units + 1,), or None
+        Where the rows of each begin, counted within the chunk; None if every row is a unit of its own.
+    rows : list of ndarray
+        One array for each input, with the row axis first; read-only.
+    table : RowTable or None
+        What the rows are consecutive rows of, if anything.
+    begin : int
+        Where they begin there.
+    """
+
+    units: slice
+    starts: IntArray | None
+    rows: list[np.ndarray]
+    table: "RowTable | None" = None
+    begin: int = 0
+
+    @property
+    def n_rows(self) -> int:
+        """How many rows."""
+        return len(self.rows[0])
+
+    def squares(self, place: int) -> FloatArray:
+        """Return the squared norm of every row of an input of float64 vectors, shape (rows,)."""
+        if self.table is not None:
+            return self.table.squares(place)[self.begin : self.begin + self.n_rows]
+        return _squares_of(self.rows[place])
+
+    def per_unit(self, columns: FloatArray) -> FloatArray:
+        """Return the sum of the columns of every unit's rows, shape (size, units)."""
+        if self.starts is None:
+            return columns
+        units = np.empty((len(columns), self.starts.size - 1))
+        clip.sum_rows_of_units(columns, self.starts, units)
+        return units
+
+
+class RowTable:
+    """The rows of a model's inputs, and which of them belong to which unit. Confidential.
+
+    Parameters
+    ----------
+    rows : sequence of ndarray
+        One array for each input, with the row axis first, C-contiguous. They are kept without copying.
+    starts : ndarray of int64, shape (units + 1,), optional
+        Where the rows of each unit begin. Default: every row is a unit of its own.
+
+    Attributes
+    ----------
+    rows : list of ndarray
+        Read-only views.
+    n_rows, n_units : int
+    """
+
+    def __init__(self, rows: Sequence[np.ndarray], starts: IntArray | None = None) -> None:
+        self.rows = [_read_only(values) for values in rows]
+        self.starts = starts
+        self.n_rows = len(self.rows[0])
+        self.n_units = self.n_rows if starts is None else starts.size - 1
+        self._squares: dict[int, FloatArray] = {}
+
+    @classmethod
+    def grouped(cls, rows: Sequence[np.ndarray], unit_of_row: IntArray) -> "RowTable":
+        """Return a table whose rows are copied in the order of their units, which `unit_of_row` names."""
+        order = np.argsort(unit_of_row, kind="stable")
+        changes = np.flatnonzero(np.diff(unit_of_row[order])) + 1
+        starts = np.concatenate([[0], changes, [len(order)]]).astype(np.int64)
+        return cls([np.ascontiguousarray(values[order]) for values in rows], starts)
+
+    def with_rows(self, rows: Sequence[np.ndarray], starts: IntArray | None) -> "RowTable":
+        """Return a table of other rows of the same types, in the order of their units."""
+        alike = [np.ascontiguousarray(new, dtype=old.dtype) for new, old in zip(rows, self.rows, strict=True)]
+        return RowTable(alike, starts)
+
+    def first(self, count: int) -> "RowTable":
+        """Return the first units, at most `count`."""
+        count = min(count, self.n_units)
+        n_rows = count if self.starts is None else int(self.starts[count])
+        starts = None if self.starts is None else self.starts[: count + 1]
+        return self.with_rows([values[:n_rows] for values in self.rows], starts)
+
+    def synthetic_row(self) -> "RowTable":
+        """Return a table of one row of ones, of the same types: for compiling. Not confidential."""
+        rows = [np.ones(values.shape[1:], dtype=values.dtype)[None] for values in self.rows]
+        return self.with_rows(rows, None if self.starts is None else np.array([0, 1], dtype=np.int64))
+
+    def squares(self, place: int) -> FloatArray:
+        """Return the squared norm of every row of an input of vectors, computed once."""
+        if place not in self._squares:
+            self._squares[place] = _squares_of(self.rows[place])
+        return self._squares[place]
+
+    def chunks(self, size: int) -> Iterator[Chunk]:
+        """Yield chunks of whole units, of `size` rows or so."""
+        first = 0
+        while first < self.n_units:
+            last, starts = min(first + size, self.n_units), None
+            begin, end = first, last
+            if self.starts is not None:
+                begin = int(self.starts[first])
+                last = int(np.searchsorted(self.starts, begin + size, side="right")) - 1
+                last = min(max(last, first + 1), self.n_units)
+                starts = self.starts[first : last + 1] - begin
+                end = int(self.starts[last])
+            yield Chunk(slice(first, last), starts, [values[begin:end] for values in self.rows], self, begin)
+            first = last
+
+    def batch(self, units: IntArray, size: int) -> Iterator[Chunk]:
+        """Yield chunks of the rows of `units`, about `size` rows each; `Chunk.units` counts within `units`.
+
+        Raises
+        ------
+        InvalidArgument
+            If `units` does not increase or names units that are not there. A unit named twice would count twice,
+            beyond the sensitivity.
+        """
+        units = np.asarray(units)
+        if units.ndim != 1 or units.dtype != np.int64:
+            raise InvalidArgument("units must be a vector of int64.")
+        if units.size and (units[0] < 0 or units[-1] >= self.n_units or not np.all(units[:-1] < units[1:])):
+            raise InvalidArgument("units must increase strictly and name units that there are.")
+        if self.starts is None:
+            for first in range(0, units.size, size):
+                named = units[first : first + size]
+                yield Chunk(slice(first, first + named.size), None, [_read_only(rows[named]) for rows in self.rows])
+            return
+        ends = np.cumsum(self.starts[units + 1] - self.starts[units])
+        first = 0
+        while first < units.size:
+            done = ends[first - 1] if first else 0
+            last = max(int(np.searchsorted(ends, done + size, side="right")), first + 1)
+            starts = np.concatenate([[0], ends[first:last] - done]).astype(np.int64)
+            begins = self.starts[units[first:last]]
+            index = np.arange(starts[-1]) + np.repeat(begins - starts[:-1], np.diff(starts))
+            yield Chunk(slice(first, last), starts, [_read_only(rows[index]) for rows in self.rows])
+            first = last
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "_squares": {}}
+
+    def __repr__(self) -> str:
+        return "RowTable(confidential)"
+
+
+def _read_only(values: np.ndarray) -> np.ndarray:
+    """Return a view that nothing writes into, so that all chunks have one type and functions are compiled once."""
+    view = values.view()
+    view.flags.writeable = False
+    return view
+
+
+def _squares_of(values: np.ndarray) -> FloatArray:
+    squares = np.empty(len(values))
+    clip.write_vector_squares(values, squares)
+    return _read_only(squares)
