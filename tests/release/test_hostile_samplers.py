@@ -1,4 +1,4 @@
-"""What samplers can hand to the curator, and keep of it: nothing of it changes what was paid for, or how far sums move."""
+"""What samplers hand to the curator and keep of it changes neither what was paid for nor how far sums move."""
 
 import copy
 import functools
@@ -124,8 +124,8 @@ def test_decisions_and_noisy_releases_are_not_paid_for_as_each_other():
     with pytest.raises(dp.BudgetExceeded, match="left of what was paid for"):
         opened(rows, scheduled=[cheap], decision=1).release(BarkerDecision(zero, one, 0.0, FIXED, 0.5), 1e6)
     noiseless = BarkerReleases("log_ratio", 1, 20, 30)
+    query = VariancePenalisedLogRatio(zero, one, 1.0, FIXED, 0.5)
     with pytest.raises(dp.BudgetExceeded, match="left of what was paid for"):
-        query = VariancePenalisedLogRatio(zero, one, 1.0, FIXED, 0.5)
         opened(rows, scheduled=[noiseless], log_ratio=1).release(query, 1e-5)
 
 
@@ -163,8 +163,8 @@ def test_a_prelude_releases_what_it_paid_for_and_nothing_of_what_chains_did():
 def test_a_power_that_is_not_positive_is_refused(tempering):
     """Hazard H20: the formula of the penalised ratio is that of a positive scale; it vanishes at a negative one."""
     curator = opened(rows_of([10.0, *[-10.0] * 29]), scheduled=[FIXED.releases("log_ratio", 1, 1.0)], log_ratio=1)
+    query = VariancePenalisedLogRatio(np.zeros(2), np.ones(2), 1.0, FIXED, tempering)
     with pytest.raises(dp.PrivacyError, match="positive power"):
-        query = VariancePenalisedLogRatio(np.zeros(2), np.ones(2), 1.0, FIXED, tempering)
         curator.release(query, 1.0)
 
 
@@ -265,7 +265,7 @@ def test_what_a_prelude_leaves_over_ends_with_it():
 
     with rows_model([5.0, -3.0, 2.0]):
         step = Keeps(budget=dp.PrivacyBudget(1.0, 1e-6), clip_log_ratio=1.0, beta=0.5)
-        with pytest.raises(dp.RunInterrupted, match="NoPlan|ended"):
+        with pytest.raises(dp.RunInterrupted, match="NoPlan"):
             dp.sample(step=step, draws=2, chains=1, cores=1, progressbar=False)
     with pytest.raises(dp.NoPlan, match="has ended"):
         step.kept.gradient(np.zeros(2), 1.0)
