@@ -140,7 +140,7 @@ def test_a_step_with_the_curvature_of_its_own_way_arrives():
     """From where the counts' mean is far too small, plain Newton steps overshoot; a consistent one is at the mode."""
     model = poisson_model()
     units, prior = units_of(model), Prior(model)
-    step = SimpleNamespace(prior=prior)
+    step = SimpleNamespace(chain=SimpleNamespace(prior=prior))
     theta = np.array([0.8, 0.3])  # near enough for no step to be shortened
     mode = mode_of(units, prior, theta, N)
 
