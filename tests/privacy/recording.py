@@ -258,7 +258,10 @@ class Recorder:
             self._curators.append(curator)
         place = next(k for k, known in enumerate(self._curators) if known is curator)
         name = type(given["query"]).__name__ if "query" in given else method.__name__
-        asked = Request(place, name, {name: bits(value) for name, value in given.items()}, given)
+        told_apart = {**given, **(vars(given["query"]) if "query" in given else {})}
+        asked = Request(
+            place, name, {name: bits(value) for name, value in told_apart.items() if name != "query"}, given
+        )
         self._refuse_another(asked)
         self.trace.requests.append(asked)
         self._open = asked
