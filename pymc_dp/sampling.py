@@ -49,7 +49,7 @@ _pymc_sample: Callable[..., Any] = pm.sample
 
 #: Warnings name the caller's line, whether `sample` or `pm.sample` was called.
 _PACKAGE = str(Path(__file__).parent)
-#: How many rows a model makes up where no synthetic table is given.
+#: How many rows are simulated from the model where no synthetic table is given.
 _SIMULATED_ROWS = 1000
 #: Options of `pm.sample` whose other values would return or store more than releases.
 _ALLOWED_IDATA_OPTIONS = {"include_transformed"}

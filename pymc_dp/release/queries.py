@@ -575,12 +575,12 @@ class DecisionClipCounts(_Counts):
 
 @dataclass(frozen=True, eq=False)
 class WeightedScore(Query):
-    """The sum of weighted scores at an expansion point, along its directions.
+    """The sum of weighted scores at an expansion point, preconditioned.
 
     Attributes
     ----------
     point : ExpansionPoint
-        Where, along which directions, with which clip bound.
+        Where, by which preconditioner, with which clip bound.
     kind : str
         The name of the release.
     """
@@ -607,7 +607,7 @@ class WeightedScore(Query):
 
 @dataclass(frozen=True, eq=False)
 class Curvature(Query):
-    """The sum of weighted curvatures at an expansion point, along its directions.
+    """The sum of weighted curvatures at an expansion point, preconditioned.
 
     Packed: the upper triangle by rows, entries off the diagonal times the square root of 2, so that the Euclidean norm
     is the Frobenius norm.
@@ -615,7 +615,7 @@ class Curvature(Query):
     Attributes
     ----------
     point : ExpansionPoint
-        Where, along which directions, with which clip bounds.
+        Where, by which preconditioner, with which clip bounds.
     kind : str
         The name of the release.
     """
@@ -651,7 +651,7 @@ class ClippingLoss(Query):
     Attributes
     ----------
     point : ExpansionPoint
-        Where, along which directions, with which clip bound.
+        Where, by which preconditioner, with which clip bound.
     """
 
     point: ExpansionPoint

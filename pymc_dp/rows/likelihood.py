@@ -332,12 +332,14 @@ class UnitLikelihood:
         Raises
         ------
         InvalidArgument
-            If the centre or its directions have another shape than the model's parameters: compiled loops over rows
-            would read and write beyond them.
+            If the expansion point or its preconditioner has another shape than the model's parameters: compiled
+            loops would read and write beyond them.
         """
         size = self.n_parameters
-        if centre.theta.shape != (size,) or centre.directions.shape != (size, size):
-            raise InvalidArgument(f"An expansion takes a centre of {size} numbers, and as many directions.")
+        if centre.theta.shape != (size,) or centre.preconditioner.shape != (size, size):
+            raise InvalidArgument(
+                f"An expansion takes a point of {size} numbers, and a square preconditioner of that size."
+            )
         if centre.key not in self._expansions:
             self._expansions = {centre.key: UnitExpansion(self, centre)}
         return self._expansions[centre.key]
@@ -395,7 +397,7 @@ class UnitLikelihood:
         """
         total, n_clipped = np.zeros(size, dtype=np.int64), 0
         for chunk in self._derivatives_of(self._chunks(units, _CHUNK_ROWS)):
-            with np.errstate(all="ignore"):  # whether a unit is finite is nobody's business
+            with np.errstate(all="ignore"):  # a warning would tell that a unit is not finite
                 found = np.asarray(contributions(chunk), dtype=np.float64)
             if found.shape != (chunk.units.stop - chunk.units.start, size):
                 raise InvalidArgument("Contributions must have the shape (units of the chunk, size).")

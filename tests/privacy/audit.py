@@ -235,7 +235,7 @@ def _one_run(steps: Sequence[Any], given: Sequence[Any], draws: int, relation: s
     for step, authorisation in zip(steps, given, strict=True):
         step.authorise(dataclasses.replace(authorisation, curators=_FreshCurators(authorisation.curators)))
         if step.released_once.made:
-            step._scale_of_audit = step._scale.directions
+            step._scale_of_audit = step._scale.preconditioner
         for release in step.released_once.made:
             total += log_likelihood_ratio(step, release, relation, authorisation.noise_multipliers)
     parameters = steps[0].parameters

@@ -296,7 +296,7 @@ MUTANTS = (
            (f"{_HOSTILE}test_a_class_that_says_it_is_another_is_refused",)),
     Mutant("an expansion point of any shape", "batches", "rows/likelihood.py",
            "if centre.theta.shape != (size,) or ", "if ",
-           (f"{_HOSTILE}test_directions_of_another_shape_are_refused",)),
+           (f"{_HOSTILE}test_a_preconditioner_of_another_shape_is_refused",)),
     Mutant("a name of a sampler's own class", "counting", "release/interface.py",
            "return str.__str__(name)", "return str(name)", (f"{_HOSTILE}test_names_are_compared_by_their_letters",)),
     Mutant("a curator is copied", "counting", "release/curator.py",

@@ -80,7 +80,7 @@ def test_what_a_sampler_holds_does_not_move_an_expansion_point(through):
     curator = opened(rows_of([5.0, -3.0, 2.0]), score=2)
     directions = np.eye(2)
     query = WeightedScore(ExpansionPoint(np.zeros(2), np.eye(2), 1.0))
-    object.__setattr__(query.point, "directions", Held(directions))
+    object.__setattr__(query.point, "preconditioner", Held(directions))
     first = curator.release(query, 3.0)
     if through == "where":
         first.where[0][:] = 1e6
@@ -169,12 +169,12 @@ def test_a_power_that_is_not_positive_is_refused(tempering):
 
 
 @pytest.mark.parametrize("shape", [(2, 5), (1, 2), (2, 1), (3, 2), (2,), (4,)])
-def test_directions_of_another_shape_are_refused(shape):
+def test_a_preconditioner_of_another_shape_is_refused(shape):
     """Hazard H36: compiled loops do not check bounds; what they would read beyond may be other rows."""
     curator = opened(rows_of([5.0, -3.0, 2.0]), score=1)
-    with pytest.raises(dp.InvalidArgument, match="as many directions"):
+    with pytest.raises(dp.InvalidArgument, match="a square preconditioner"):
         curator.release(WeightedScore(ExpansionPoint(np.zeros(2), np.ones(shape), 1.0)), 3.0)
-    with pytest.raises(dp.InvalidArgument, match="as many directions"):
+    with pytest.raises(dp.InvalidArgument, match="a square preconditioner"):
         rows_of([5.0, -3.0, 2.0]).expansion(ExpansionPoint(np.zeros(3), np.eye(2), 1.0))
 
 

@@ -31,7 +31,7 @@ def poisson_model(seed=0):
 
 
 def exact_score(units, theta, noise_std, scale):
-    return Release("centre", units.scores(theta).sum(axis=0) @ scale.directions, noise_std, (theta,))
+    return Release("centre", units.scores(theta).sum(axis=0) @ scale.preconditioner, noise_std, (theta,))
 
 
 def scale_along(directions):
@@ -115,7 +115,7 @@ def test_a_release_that_differs_is_believed():
     expected = np.eye(SIZE) * 1000.0
     truth = expected + 4000.0 * np.outer(np.eye(SIZE)[2], np.eye(SIZE)[2])
     scale = scale_along(np.diag(1.0 + np.arange(SIZE)))
-    along = scale.directions.T @ truth @ scale.directions
+    along = scale.preconditioner.T @ truth @ scale.preconditioner
     found = informed(expected, released(along, 30.0, generator), scale)
     assert found[2, 2] == pytest.approx(truth[2, 2], rel=0.05)
     assert np.delete(np.diag(found), 2) == pytest.approx(np.delete(np.diag(truth), 2), rel=0.1)
