@@ -223,14 +223,10 @@ class _FreshCurators:
         self._curators = curators
 
     def open(self, key: tuple[int, ...]) -> Any:
-        return self._curators._make_curator(
-            noise=self._curators._noise.for_chain(key), allowance=self._curators._allowance
-        )
+        return self._curators._make_curator(noise=self._curators._noise.for_chain(key), **self._curators._in_chain)
 
     def open_once(self) -> Any:
-        return self._curators._make_curator(
-            noise=self._curators._noise.for_chain((0,)), allowance=self._curators._allowance_once
-        )
+        return self._curators._make_curator(noise=self._curators._noise.for_chain((0,)), **self._curators._once)
 
 
 def _one_run(steps: Sequence[Any], given: Sequence[Any], draws: int, relation: str, generator: Any) -> float:
