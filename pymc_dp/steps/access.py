@@ -262,7 +262,7 @@ class ChainAccess:
         self._curator = None
 
     def whole(self, theta: FloatArray) -> FloatArray:
-        """Return a point of the model's whole vector of parameters."""
+        """Return a point of all parameters: own ones at `theta`, others where the chain is (in a prelude: at 0)."""
         return self._own.embedded(theta)
 
     @property
