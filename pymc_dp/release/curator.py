@@ -38,7 +38,7 @@ class MeteredCurator:
         How many releases of each kind this chain may make.
     noise_multipliers : mapping of str to float
         The least noise multiplier that was paid for, by kind.
-    scheduled : sequence of releases
+    scheduled : sequence of Releases
         What was paid for on batches, or with noise that changes. See `pymc_dp.release.meter.Meter`.
     exact_counts : bool
         Return exact clip counts. For public or simulated data only.

@@ -15,7 +15,7 @@ the sampler that asks for it.
 import dataclasses
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 from typing import ClassVar, Protocol
@@ -78,6 +78,24 @@ class Rows(Protocol):
 
     def expansion(self, centre: ExpansionPoint) -> "Expansion":
         """Return the expansion of every unit around a point."""
+        ...
+
+    def sum_over_units(
+        self, contributions: "Callable[[UnitsOfChunk], FloatArray]", size: int, bound: float, grid: float
+    ) -> ClippedSum:
+        """Return the sum over units of any function of a unit's derivatives, each clipped to the norm `bound`."""
+        ...
+
+
+class UnitsOfChunk(Protocol):
+    """The derivatives of some units. Confidential. See `pymc_dp.rows.expansion.UnitsOfChunk`."""
+
+    def log_likelihood(self, theta: FloatArray) -> FloatArray:
+        """Return their log-likelihoods, shape (units,)."""
+        ...
+
+    def gradient(self, theta: FloatArray) -> FloatArray:
+        """Return their gradients, shape (units, parameters)."""
         ...
 
 

@@ -1,12 +1,14 @@
 """What samplers hand to the curator and keep of it changes neither what was paid for nor how far sums move."""
 
 import copy
+import dataclasses
 import functools
 import pickle
 
 import numpy as np
 import pymc as pm
 import pytest
+from conftest import QUIET, gaussian_data, gaussian_model
 from contributed import DPCrankNicolson
 
 import pymc_dp as dp
@@ -269,3 +271,46 @@ def test_what_a_prelude_leaves_over_ends_with_it():
             dp.sample(step=step, draws=2, chains=1, cores=1, progressbar=False)
     with pytest.raises(dp.NoPlan, match="has ended"):
         step.kept.gradient(np.zeros(2), 1.0)
+
+
+class Boasting(dp.DPPenalty):
+    """Says things of itself that are the package's to say."""
+
+    @property
+    def facts(self):
+        return {"epsilon": 0.001, "private": 1, "sampler": "another", "weather": "fine"}
+
+
+def test_what_a_sampler_says_of_itself_replaces_nothing_that_is_said_of_the_guarantee():
+    """Hazard H32: metadata of the guarantee are the package's own."""
+    with gaussian_model(gaussian_data(50)):
+        step = Boasting(clip_log_ratio=4.0, proposal_scale=0.1, budget=dp.PrivacyBudget(4.0, 1e-6), insecure_seed=3)
+        facts = dp.sample(draws=4, chains=2, cores=1, step=step, **QUIET)["privacy"].attrs
+    assert facts["epsilon"] > 3.0
+    assert facts["private"] == 0
+    assert facts["sampler"] == "dp_penalty"
+    assert facts["weather"] == "fine"
+
+
+class Twice(dp.DPPenalty):
+    """Releases log-ratios before its chains, too."""
+
+    def prelude_requests(self):
+        return [dataclasses.replace(self.sampler_requests(0, 1)[0], share=0.0, once=True)]
+
+
+class Greedy(dp.DPPenalty):
+    """Wants more than there is."""
+
+    def sampler_requests(self, tune, draws):
+        return [dataclasses.replace(each, share=1.5) for each in super().sampler_requests(tune, draws)]
+
+
+@pytest.mark.parametrize(("make", "message"), [(Twice, "both before its chains and in them"), (Greedy, "more than 1")])
+def test_requests_that_cannot_be_kept_are_refused_before_the_charge(make, message):
+    budget = dp.PrivacyBudget(4.0, 1e-6)
+    with gaussian_model(gaussian_data(50)):
+        step = make(clip_log_ratio=4.0, proposal_scale=0.1, budget=budget)
+        with pytest.raises(dp.InvalidArgument, match=message):
+            dp.sample(draws=4, chains=2, cores=1, step=step, **QUIET)
+    assert not budget.history
