@@ -20,7 +20,8 @@ from pymc_dp.release.clip_counts import BatchCounts, ClipTally, count_weight
 from pymc_dp.release.interface import FloatArray, Release
 from pymc_dp.release.meter import Meter
 from pymc_dp.release.noise import IntArray, NoiseSource, grid_for
-from pymc_dp.release.queries import Asked, BarkerDecision, Query, Rows, Terms, plain
+from pymc_dp.release.queries import BarkerDecision, plain
+from pymc_dp.release.query import Asked, Query, Rows, Terms
 
 
 class MeteredCurator:

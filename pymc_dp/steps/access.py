@@ -10,7 +10,8 @@ from numpy.typing import NDArray
 from pymc_dp.exceptions import NoPlan
 from pymc_dp.parameters import FloatArray
 from pymc_dp.release.interface import Release, ReleasesOfIteration
-from pymc_dp.release.queries import GradientSum, LogRatioSum, Query
+from pymc_dp.release.queries import GradientSum, LogRatioSum
+from pymc_dp.release.query import Query
 
 
 class LogDensity(Protocol):

@@ -113,7 +113,7 @@ MUTANTS = (
            '        """Return the norm of one step in every entry: means are rounded down."""\n        return math.sqrt(self.entries(terms)) * _ROUNDING',
            '        """Return the norm of one step in every entry: means are rounded down."""\n        return 0.0',
            (f"{_CURATOR}test_a_unit_that_moves_every_count_is_paid_for_to_the_last_bit",)),
-    Mutant("none checked for a bound of zero", "noise", "release/queries.py",
+    Mutant("none checked for a bound of zero", "noise", "release/query.py",
            "    if not SMALLEST_CLIP_BOUND <= bound <= LARGEST_CLIP_BOUND:",
            "    if not -1.0 <= bound <= LARGEST_CLIP_BOUND:",
            ("privacy/test_synthetic_tables.py::test_bounds_that_floating_point_cannot_keep_are_refused",)),
@@ -121,7 +121,7 @@ MUTANTS = (
            "accepted = happens(self._noise, probability) == unlikely", "accepted = not unlikely",
            ("steps/test_tempered_batches.py::test_equal_rows_meet_both_decisions",)),
     # Sensitivity ------------------------------------------------------------------------------------------------
-    Mutant("of adding a row, for replacing one", "sensitivity", "release/queries.py",
+    Mutant("of adding a row, for replacing one", "sensitivity", "release/query.py",
            'SENSITIVITY_FACTOR = {"substitute": 2.0,', 'SENSITIVITY_FACTOR = {"substitute": 1.0,',
            (f"{_CURATOR}test_noise_is_the_multiplier_times_the_sensitivity",)),
     Mutant("for the wrong relation", "sensitivity", "release/curator.py",
@@ -389,7 +389,7 @@ MUTANTS = (
            "return isinstance(event.sampling, PoissonSampling)",
            ("release/test_batches.py::test_the_meter_refuses_another_sampler_than_was_paid_for",)),
     Mutant("a sampler's own object draws", "batches", "release/queries.py",
-           "_set(self, batches=None if self.batches is None else described(self.batches))", "pass",
+           "set_fields(self, batches=None if self.batches is None else described(self.batches))", "pass",
            (f"{_CURATOR}test_a_batch_object_of_the_samplers_own_is_refused",)),
     Mutant("a batch is used twice", "batches", "release/curator.py",
            "        return Asked(self._rows, self._tally, self._terms, grid, batch)",
@@ -400,7 +400,7 @@ MUTANTS = (
            "    if q == 1.0:\n        return np.arange", "    if q > 0.0:\n        return np.arange",
            ("release/test_batches.py::test_units_and_pairs_of_units_take_part_as_often_as_they_are_accounted_for",)),
     Mutant("what a centre says is asked twice", "batches", "release/queries.py",
-           "_set(self, point=plain_point(self.point), kind=plain_name(self.kind))\n\n    @property\n    def where(self) -> tuple[FloatArray, ...]:\n"
+           "set_fields(self, point=plain_point(self.point), kind=plain_name(self.kind))\n\n    @property\n    def where(self) -> tuple[FloatArray, ...]:\n"
            '        """The expansion point."""\n        return (self.point.theta,)\n\n    def bound(self, terms: Terms) -> float:\n'
            '        """Return the bound of a weighted score."""',
            "pass\n\n    @property\n    def where(self) -> tuple[FloatArray, ...]:\n"

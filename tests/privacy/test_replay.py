@@ -28,7 +28,7 @@ from pymc_dp.release import MeteredCurator
 from pymc_dp.release import curator as curator_module
 from pymc_dp.release.batches import drawn
 from pymc_dp.release.meter import Meter
-from pymc_dp.release.queries import Query
+from pymc_dp.release.query import Query
 from pymc_dp.rows import clip, likelihood
 from pymc_dp.rows.clipped_sum import ClippedSum
 from pymc_dp.rows.likelihood import UnitLikelihood
