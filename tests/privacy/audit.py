@@ -143,7 +143,7 @@ def _of_decision(step: Any, release: Release) -> float:
     batches, (old, new) = step.batches, release.where
     bound = math.sqrt(batches.batch_size) / (step.tempering * batches.n_units)
     towards = float(np.sign(np.sum(new - old)))
-    free = step.prior.log_density(new) - step.prior.log_density(old)
+    free = step.chain.prior.log_density(new) - step.chain.prior.log_density(old)
     reach = step.tempering * batches.scale * bound
     q = batches.sampling_probability
 
