@@ -154,7 +154,7 @@ MUTANTS = (
            "        divisor = bound if norm < np.inf else norm",
            (f"{_CLIP}test_removing_any_unit_moves_the_sum_by_at_most_the_bound",)),
     Mutant("declared, log-likelihoods summed for slopes in the fused loops", "clipping", "rows/fused/loops.py",
-           'f"    slopes = S.reshape((-1, {BLOCK}))[1:{self._n_outputs}]"', 'f"    slopes = S.reshape((-1, {BLOCK}))[0:{self._n_outputs}]"',
+           'f"    slopes = S.reshape((-1, BLOCK))[1:{self._n_outputs}]"', 'f"    slopes = S.reshape((-1, BLOCK))[0:{self._n_outputs}]"',
            (f"{_ROWS}test_clipped_sums_match_a_loop_over_rows",)),
     Mutant("of outer products by the norms of other rows", "clipping", "rows/clip.py",
            "(vector_squares[start + i] + _TINY) * (square + _TINY)", "(vector_squares[i] + _TINY) * (square + _TINY)",
