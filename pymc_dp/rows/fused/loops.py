@@ -2,8 +2,9 @@
 
 A block of rows goes through linear predictors and the scalar operations of `pymc_dp.rows.fused.program` while it is in
 the processor's cache, and from there, unless the caller wants the numbers themselves, into `pymc_dp.rows.clip`. Loops
-are over rows and without branches, so that they become vector instructions; whatever has no such form (a gamma
-function) is called in a loop of its own. The operations on a row, and their order, are the same wherever it stands.
+are over rows and without branches, so that they become vector instructions; whatever has no such form (the logarithm
+of the gamma function) is called in a loop of its own. The operations on a row, and their order, are the same wherever
+it stands.
 """
 
 import inspect
@@ -20,14 +21,16 @@ from pytensor.link.numba.cache import compile_numba_function_src
 from pytensor.link.numba.dispatch.basic import numba_funcify_and_cache_key
 
 from pymc_dp.rows import clip
-from pymc_dp.rows.fused import elementary
+from pymc_dp.rows.fused import elementary, gamma
 from pymc_dp.rows.fused.program import NotLowered, Operation, Program
 
 #: Most rows in a block, for the cost of a block itself, and the bytes of its intermediate results, for the caches.
 _MOST_ROWS, _MOST_BYTES = 2048, 2**17
 _OPTIONS: dict[str, Any] = {"fastmath": False, "error_model": "numpy", "nogil": True}
 #: Part of every key in the cache of compiled functions.
-_VERSION = f"3 {sorted(_OPTIONS.items())} {numba.__version__} {inspect.getsource(elementary)} {inspect.getsource(clip)}"
+_VERSION = (
+    f"4 {sorted(_OPTIONS.items())} {numba.__version__} {''.join(map(inspect.getsource, (elementary, gamma, clip)))}"
+)
 #: In loops of their own: they read memory, or branch, wherever a row says.
 _ALONE = ("call", "gather")
 _INFIX = frozenset("+ - * / < <= > >= == != & |".split())
@@ -96,6 +99,8 @@ class Loops:
             "sqrt": np.sqrt,
             "select": elementary.select,
             "add_clipped": clip.add_clipped,
+            "digamma": gamma.digamma,
+            "trigamma": gamma.trigamma,
             **{name: getattr(elementary, name) for name in _FUNCTIONS},
         }
         self._calls: dict[tuple[Any, int], str] = {}
