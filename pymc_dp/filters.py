@@ -76,7 +76,7 @@ class GaussianFilter:
             raise InvalidArgument("Only Gaussian releases of all rows can be paid for in rho.")
         limit = self.limit()
         together = math.fsum([self.spent(history), plan.rho])
-        if together > limit * (1.0 + _ROUNDING):
+        if not together <= limit * (1.0 + _ROUNDING):
             raise BudgetExceeded(
                 f"This run costs rho {plan.rho:.4g}, but {self.left(history):.4g} is left of {limit:.4g}. Make a new "
                 "plan with fewer draws, more noise or a smaller budget_share."
@@ -130,10 +130,10 @@ class ReservedFilter:
         BudgetExceeded
             If it does not fit.
         """
-        if self.cost(plan) > plan.epsilon * (1.0 + 1e-9):
+        if not self.cost(plan) <= plan.epsilon * (1.0 + 1e-9):
             raise InvalidArgument("The plan's releases cost more than the epsilon that it reserves.")
         epsilon, delta = self.spent([*history, plan])
-        if epsilon > self.epsilon * (1.0 + _ROUNDING) or delta > self.delta * (1.0 + _ROUNDING):
+        if not (epsilon <= self.epsilon * (1.0 + _ROUNDING) and delta <= self.delta * (1.0 + _ROUNDING)):
             left = self.left(history)
             raise BudgetExceeded(
                 f"This run reserves epsilon {plan.epsilon:.4g} at delta {plan.delta:.3g}, but {left[0]:.4g} at "

@@ -44,7 +44,10 @@ _KNOWN = {
 
 
 def release_kind(name: str) -> ReleaseKind:
-    """Return what is known of a kind; of one without an entry here, that it is a vector that decides nothing."""
+    """Return what is known of a kind; of one without an entry here, that it is a vector that decides nothing.
+
+    A single number needs an entry: its values are published with shape (releases, 1) otherwise.
+    """
     return _KNOWN.get(name, ReleaseKind(name))
 
 

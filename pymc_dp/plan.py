@@ -114,9 +114,9 @@ class StepPlan:
         step is the only one.
     chains : int
         Chains of the run.
-    once : tuple of releases
+    once : tuple of Releases
         Made once, before the chains start.
-    in_chains : tuple of releases
+    in_chains : tuple of Releases
         Made by all chains together, the same number by each.
     """
 
@@ -212,6 +212,8 @@ class Plan:
         False if the run's noise is seeded or exact counts are returned: its result is then not private at all.
     unit : str
         The unit of privacy in words, once it is known: `sample` finds it. Empty in plans made before.
+    row_engine : str
+        Which engine computes the rows' derivatives, once it is known. Empty in plans made before.
     """
 
     chains: int
@@ -225,8 +227,12 @@ class Plan:
     accountant: str = GAUSSIAN_ACCOUNTANT
     private: bool = True
     unit: str = ""
+    row_engine: str = ""
 
     def __post_init__(self) -> None:
+        _validate.choice("account", self.account, ("rho", "reserved"))
+        _validate.not_negative("epsilon", self.epsilon)
+        _validate.open_unit_interval("delta", self.delta)
         if any(step.chains != self.chains for step in self.steps):
             raise InvalidArgument(f"A step's plan is for another number of chains than the run's {self.chains}.")
 
@@ -257,7 +263,7 @@ class Plan:
 
     @property
     def noise_multipliers(self) -> Mapping[str, float]:
-        """Noise multiplier by published kind of release. A kind whose noise changes is left out: see `releases`."""
+        """Noise multiplier by published kind of release. A kind whose noise changes is left out."""
         return {step.published(kind): noise for step in self.steps for kind, noise in step.noise_multipliers.items()}
 
     @property
@@ -272,6 +278,7 @@ class Plan:
             f"{self.sampler}: {self.chains} chains of {self.tune} tuning and {self.draws} kept iterations",
             f"guarantee of this run: epsilon {self.epsilon:.4g} at delta {self.delta:.3g}, {self.relation}",
             *([f"unit of privacy: {self.unit}"] if self.unit else []),
+            *([f"row engine: {self.row_engine}"] if self.row_engine else []),
             f"{'release':<14}{'count':>9}{'noise multiplier':>19}{'rho':>12}{'share':>9}{'sampled':>10}",
         ]
         for kind, group in self._alike():
@@ -312,10 +319,7 @@ class Plan:
         try:
             plan = cls(**{**record, "steps": tuple(_step_of_record(step) for step in record["steps"])})
             _validate.choice("relation", plan.relation, RELATIONS)
-            _validate.choice("account", plan.account, ("rho", "reserved"))
-            _validate.not_negative("epsilon", plan.epsilon)
-            _validate.open_unit_interval("delta", plan.delta)
-            if not isinstance(plan.unit, str):
+            if not (isinstance(plan.unit, str) and isinstance(plan.row_engine, str)):
                 raise TypeError
             return plan
         except (ArithmeticError, AttributeError, KeyError, TypeError) as error:

@@ -282,9 +282,7 @@ def _releases_group(
     return xr.Dataset(variables, coords=coords, attrs=attributes)
 
 
-def metadata(
-    plan: Plan, group: StepGroup, names: PublishableNames, unit: str, n_units: int | None, row_engine: str
-) -> dict[str, Any]:
+def metadata(plan: Plan, group: StepGroup, names: PublishableNames, n_units: int | None) -> dict[str, Any]:
     """Return the attributes of the ``privacy`` group: plain numbers and strings, structures as JSON.
 
     Asked for between the charge and the run, so that nothing done to the step during the run can change it.
@@ -295,13 +293,13 @@ def metadata(
         What was paid for, by which steps.
     names : PublishableNames
         The variables that may leave.
-    unit : str
-        What is protected, in words.
     n_units : int or None
         The number of units, where it is public.
-    row_engine : str
-        Which engine computed derivatives of rows. Public: the choice depends on the model's graph and on shapes, never
-        on values.
+
+    Notes
+    -----
+    Which engine computed derivatives of rows is public: the choice depends on the model's graph and on shapes, never on
+    values.
     """
     noise = "exact discrete Gaussian (OpenDP) from operating-system entropy, on a grid at least 2**35 times finer"
     adds_noise = [releases.adds_noise for releases in plan.releases]
@@ -325,7 +323,7 @@ def metadata(
         "epsilon": plan.epsilon,
         "delta": plan.delta,
         "relation": plan.relation,
-        "unit": unit,
+        "unit": plan.unit,
         "rho": plan.rho,
         "accountant": plan.accountant,
         "steps": json.dumps([_step_as_json(planned, step) for planned, step in steps]),
@@ -335,7 +333,7 @@ def metadata(
         ),
         "noise": noise,
         "sampler": plan.sampler,
-        "row_engine": row_engine,
+        "row_engine": plan.row_engine,
         "chains": plan.chains,
         "tune": plan.tune,
         "draws": plan.draws,
@@ -346,10 +344,12 @@ def metadata(
         "pymc_dp_version": version("pymc_dp"),
         "pymc_version": pm.__version__,
         "opendp_version": version("opendp"),
-        **{labelled(name, planned.label): fact for planned, step in steps for name, fact in step.facts.items()},
     }
     if n_units is not None:
         attributes["n_units"] = n_units
+    # What a sampler says of itself replaces nothing that is said of the guarantee.
+    facts = {labelled(name, planned.label): fact for planned, step in steps for name, fact in step.facts.items()}
+    attributes = {**facts, **attributes}
     # netCDF has no booleans and numpy scalars do not survive every store.
     return {name: int(value) if isinstance(value, bool) else value for name, value in attributes.items()}
 

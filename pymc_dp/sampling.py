@@ -49,7 +49,7 @@ _pymc_sample: Callable[..., Any] = pm.sample
 
 #: Warnings name the caller's line, whether `sample` or `pm.sample` was called.
 _PACKAGE = str(Path(__file__).parent)
-#: How many rows a model makes up where no synthetic table is given.
+#: How many rows are simulated from the model where no synthetic table is given.
 _SIMULATED_ROWS = 1000
 #: Options of `pm.sample` whose other values would return or store more than releases.
 _ALLOWED_IDATA_OPTIONS = {"include_transformed"}
@@ -132,7 +132,7 @@ def sample(draws: int | None = None, **options: Any) -> DataTree:
     expands = [each.expands for each in group.steps]
     rows = UnitLikelihood(model, group.unit, group.unit_index, first_order=not all(expands), second_order=any(expands))
     names = publishable_names(model, group.unit, arguments["var_names"], {rows.n_rows} | rows.unit_lengths)
-    plan = dataclasses.replace(plan, unit=rows.unit_in_words)
+    plan = dataclasses.replace(plan, unit=rows.unit_in_words, row_engine=rows.engine_name)
     _warn_about_delta(budget, rows)
     warn_about_prior_constants(model)  # after rows in priors were refused: what is looked at here is public
     if not draws_given:
@@ -212,7 +212,7 @@ def _given_seed(random_seed: Any, group: StepGroup) -> Any:
 def _facts(plan: Plan, group: StepGroup, names: PublishableNames, rows: UnitLikelihood) -> dict[str, Any]:
     """Return the result's metadata."""
     n_units = rows.n_units if plan.relation == "substitute" else None
-    return metadata(plan, group, names, rows.unit_in_words, n_units, rows.engine_name)
+    return metadata(plan, group, names, n_units)
 
 
 def _interrupted_before_the_first_draw(error: BaseException, iterations: Sequence[int]) -> bool:

@@ -52,7 +52,7 @@ def account(
 
     Parameters
     ----------
-    releases : sequence of releases
+    releases : sequence of Releases
         Possibly none.
     delta : float
         Strictly between 0 and 1.

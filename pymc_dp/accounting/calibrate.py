@@ -60,7 +60,7 @@ def noise_beside(kind: str, count: int, share: float, others: Sequence[Releases]
         How many releases, at least 1.
     share : float
         In (0, 1).
-    others : sequence of releases
+    others : sequence of Releases
         What they are paid beside, with noise that is given.
 
     Raises
@@ -105,17 +105,17 @@ def noise_for_epsilon(
 
     Parameters
     ----------
-    releases : sequence of releases
+    releases : sequence of Releases
         With noise multipliers in the wanted proportions.
     epsilon, delta, relation
         What everything may cost.
-    fixed : sequence of releases
+    fixed : sequence of Releases
         Further releases that are paid from the same epsilon, and whose noise is given.
 
     Returns
     -------
-    tuple of releases
-        `releases`, scaled. Together with `fixed`, `account` gives at most `epsilon`.
+    tuple of Releases
+        The given releases, scaled. Together with `fixed`, `account` gives at most `epsilon`.
 
     Raises
     ------

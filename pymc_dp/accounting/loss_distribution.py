@@ -138,7 +138,7 @@ def loss_distribution_epsilon(
 
     Parameters
     ----------
-    releases : sequence of releases
+    releases : sequence of Releases
         At least one.
     delta : float
         Strictly between 0 and 1.

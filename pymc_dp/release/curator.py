@@ -20,7 +20,8 @@ from pymc_dp.release.clip_counts import BatchCounts, ClipTally, count_weight
 from pymc_dp.release.interface import FloatArray, Release
 from pymc_dp.release.meter import Meter
 from pymc_dp.release.noise import IntArray, NoiseSource, grid_for
-from pymc_dp.release.queries import Asked, BarkerDecision, Query, Rows, Terms, plain
+from pymc_dp.release.queries import BarkerDecision, plain
+from pymc_dp.release.query import Asked, Query, Rows, Terms
 
 
 class MeteredCurator:
@@ -38,7 +39,7 @@ class MeteredCurator:
         How many releases of each kind this chain may make.
     noise_multipliers : mapping of str to float
         The least noise multiplier that was paid for, by kind.
-    scheduled : sequence of releases
+    scheduled : sequence of Releases
         What was paid for on batches, or with noise that changes. See `pymc_dp.release.meter.Meter`.
     exact_counts : bool
         Return exact clip counts. For public or simulated data only.

@@ -32,7 +32,7 @@ class Curators:
         What one chain releases.
     allowance_once : mapping of str to int
         What is released before the chains start.
-    scheduled, scheduled_once : sequence of releases
+    scheduled, scheduled_once : sequence of Releases
         Which of the two were paid for on batches, or with noise that changes.
     """
 

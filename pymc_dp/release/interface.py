@@ -59,7 +59,7 @@ class Position:
 
 @dataclass(frozen=True, eq=False)
 class ExpansionPoint:
-    """Where every unit's log-likelihood is expanded, along which directions, and with what bounds.
+    """Where every unit's log-likelihood is expanded, by which preconditioner, and with what bounds.
 
     A unit whose score is larger than its bound is weighted down as a whole, once: its score, curvature and later
     remainders all carry the same weight in (0, 1]. A curvature that is still larger than its bound is cut alone.
@@ -68,7 +68,7 @@ class ExpansionPoint:
     ----------
     theta : ndarray, shape (parameters,)
         The centre.
-    directions : ndarray, shape (parameters, parameters)
+    preconditioner : ndarray, shape (parameters, parameters)
         Columns along which derivatives are taken; norms are those of derivatives along them.
     clip_gradient : float
         Bound of the norm of one unit's weighted score.
@@ -78,7 +78,7 @@ class ExpansionPoint:
     """
 
     theta: FloatArray
-    directions: FloatArray
+    preconditioner: FloatArray
     clip_gradient: float
     clip_curvature: float = math.inf
 
@@ -86,7 +86,7 @@ class ExpansionPoint:
     def key(self) -> bytes:
         """Equal for equal centres."""
         bounds = np.array([self.clip_gradient, self.clip_curvature])
-        return self.theta.tobytes() + self.directions.tobytes() + bounds.tobytes()
+        return self.theta.tobytes() + self.preconditioner.tobytes() + bounds.tobytes()
 
 
 @dataclass(frozen=True, eq=False)
@@ -129,7 +129,7 @@ def plain_point(point: ExpansionPoint) -> ExpansionPoint:
     """Return a copy of plain numbers, each of them asked for once."""
     return ExpansionPoint(
         plain_vector(point.theta),
-        plain_vector(point.directions),
+        plain_vector(point.preconditioner),
         float(point.clip_gradient),
         float(point.clip_curvature),
     )

@@ -16,7 +16,7 @@ class Meter:
         How many releases of each kind.
     noise_multipliers : mapping of str to float
         The least noise multiplier that was paid for, by kind.
-    scheduled : sequence of releases
+    scheduled : sequence of Releases
         Kinds on batches, and kinds whose noise changes: every release is taken from one of these events, and is
         refused where none is left that was paid for with its batches and with as little noise.
     """

@@ -14,22 +14,18 @@ the sampler that asks for it.
 
 import dataclasses
 import math
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
 from fractions import Fraction
-from typing import ClassVar, Protocol
+from typing import ClassVar
 
 import numpy as np
-from numpy.typing import NDArray
 
 from pymc_dp.exceptions import PrivacyError
 from pymc_dp.release import barker_correction
 from pymc_dp.release.batches import Batches, BatchesWithoutReplacement, described
-from pymc_dp.release.clip_counts import ClipTally
 from pymc_dp.release.interface import (
-    LARGEST_CLIP_BOUND,
-    SMALLEST_CLIP_BOUND,
     ExpansionPoint,
     FloatArray,
     Prediction,
@@ -39,176 +35,11 @@ from pymc_dp.release.interface import (
     plain_vector,
 )
 from pymc_dp.release.penalised import penalised, sensitivity
+from pymc_dp.release.query import Asked, IntArray, Query, Terms, check_bound, set_fields
 from pymc_dp.rows.clipped_sum import ClippedSum
 
-IntArray = NDArray[np.int64]
-
-#: A sum of contributions of norm at most b moves by 2b if a unit is replaced, by b if one is added or removed.
-SENSITIVITY_FACTOR = {"substitute": 2.0, "add-remove": 1.0}
 #: More than the roundings of a square root and a product.
 _ROUNDING = 1.0 + 2.0**-50
-
-
-class Rows(Protocol):
-    """The rows as queries see them: sums over units of clipped contributions. Confidential."""
-
-    n_units: int
-
-    def clipped_gradient(
-        self,
-        theta: FloatArray,
-        bound: float,
-        grid: float,
-        *,
-        units: IntArray | None = None,
-        blocks: Sequence[bool] | None = None,
-    ) -> ClippedSum:
-        """Return the sum of clipped gradients, of all units or of some."""
-        ...
-
-    def clipped_log_ratio(self, theta: FloatArray, theta_new: FloatArray, bound: float, grid: float) -> ClippedSum:
-        """Return the sum of clipped per-unit log-ratios."""
-        ...
-
-    def clipped_log_ratios(
-        self, theta: FloatArray, theta_new: FloatArray, bound: float, grid: float, units: IntArray
-    ) -> tuple[IntArray, int]:
-        """Return the clipped log-ratios of some units on the grid, and how many were clipped."""
-        ...
-
-    def expansion(self, centre: ExpansionPoint) -> "Expansion":
-        """Return the expansion of every unit around a point."""
-        ...
-
-
-class Expansion(Protocol):
-    """Every unit's log-likelihood around an expansion point. Confidential."""
-
-    def score(self, grid: float) -> ClippedSum:
-        """Return the sum of weighted scores."""
-        ...
-
-    def curvature(self, grid: float) -> ClippedSum:
-        """Return the sum of weighted curvatures."""
-        ...
-
-    def clipping_loss(self, grid: float) -> ClippedSum:
-        """Return the sum of what weights have taken off scores, each less a half."""
-        ...
-
-    def residual(self, old: Prediction, new: Prediction, bound: float, grid: float) -> ClippedSum:
-        """Return the sum of clipped residual log-ratios."""
-        ...
-
-
-@dataclass(frozen=True)
-class Terms:
-    """What is public of a curator.
-
-    Attributes
-    ----------
-    relation : str
-        Neighbouring relation.
-    n_units : int or None
-        The number of units, where it is public: None under add-remove.
-    n_counts : int
-        How many kinds of releases have their clipped units counted.
-    """
-
-    relation: str
-    n_units: int | None
-    n_counts: int
-
-    @property
-    def factor(self) -> float:
-        """How far a sum of contributions of norm at most 1 moves between neighbouring tables."""
-        return SENSITIVITY_FACTOR[self.relation]
-
-
-@dataclass(frozen=True, eq=False)
-class Asked:
-    """What a query is evaluated on, once it has been paid for. Confidential.
-
-    Attributes
-    ----------
-    rows : Rows
-        The rows.
-    tally : ClipTally
-        How many units earlier releases have clipped.
-    terms : Terms
-        What is public.
-    grid : float
-        A power of two, public: what the exact sum is a multiple of.
-    batch : ndarray of int64, or None
-        The units of a fresh batch in increasing order; None for all units.
-    """
-
-    rows: Rows
-    tally: ClipTally
-    terms: Terms
-    grid: float
-    batch: IntArray | None
-
-
-class Query(ABC):
-    """What all queries share. See the module for what a class has to say."""
-
-    #: Whether noise is added to the answer; a decision's noise is part of its test.
-    adds_noise: ClassVar[bool] = True
-
-    @property
-    @abstractmethod
-    def kind(self) -> str:
-        """The name of the release."""
-
-    @property
-    def sampled(self) -> Batches | None:
-        """How the fresh batch is drawn that is asked; None: all units are asked."""
-        return None
-
-    @property
-    def counted(self) -> bool:
-        """Whether counts of clipped units are released with a sum over a batch, as further entries."""
-        return False
-
-    @property
-    def where(self) -> tuple[FloatArray, ...]:
-        """The points that are asked about, for the record."""
-        return ()
-
-    @abstractmethod
-    def bound(self, terms: Terms) -> float:
-        """Return the largest norm of a unit's contribution."""
-
-    def factor(self, terms: Terms) -> float:
-        """Return by how many bounds the sum moves between neighbouring tables."""
-        return terms.factor
-
-    def rounding(self, terms: Terms) -> float:
-        """Return by how many steps of the grid more it moves, where the sum is rounded as a whole."""
-        return 0.0
-
-    def n_terms(self, terms: Terms) -> int | None:
-        """Return how many contributions are summed; None where that is protected."""
-        return terms.n_units
-
-    def refuse_if_unsafe(self, terms: Terms) -> None:
-        """Refuse what no sensitivity is known for, before anything is paid.
-
-        Raises
-        ------
-        PrivacyError
-            If the bound is out of range, or the query is not defined under the neighbouring relation.
-        """
-        _check_bound(self.bound(terms))
-
-    @abstractmethod
-    def exact_sum(self, asked: Asked) -> ClippedSum:
-        """Return the exact sum over the units that are asked. Confidential."""
-
-    def published(self, value: FloatArray, terms: Terms) -> FloatArray:
-        """Return what is published of the noisy sum."""
-        return value
 
 
 @dataclass(frozen=True, eq=False)
@@ -237,9 +68,9 @@ class GradientSum(Query):
     kind: ClassVar[str] = "gradient"
 
     def __post_init__(self) -> None:
-        _set(self, theta=plain_vector(self.theta), clip_bound=float(self.clip_bound), counted=bool(self.counted))
-        _set(self, blocks=None if self.blocks is None else tuple(bool(each) for each in self.blocks))
-        _set(self, batches=None if self.batches is None else described(self.batches))
+        set_fields(self, theta=plain_vector(self.theta), clip_bound=float(self.clip_bound), counted=bool(self.counted))
+        set_fields(self, blocks=None if self.blocks is None else tuple(bool(each) for each in self.blocks))
+        set_fields(self, batches=None if self.batches is None else described(self.batches))
 
     @property
     def sampled(self) -> Batches | None:
@@ -280,7 +111,7 @@ class LogRatioSum(Query):
     kind: ClassVar[str] = "log_ratio"
 
     def __post_init__(self) -> None:
-        _set(
+        set_fields(
             self,
             theta=plain_vector(self.theta),
             theta_new=plain_vector(self.theta_new),
@@ -330,13 +161,15 @@ class VariancePenalisedLogRatio(Query):
     kind: ClassVar[str] = "log_ratio"
 
     def __post_init__(self) -> None:
-        _set(
+        set_fields(
             self,
             theta=plain_vector(self.theta),
             theta_new=plain_vector(self.theta_new),
             clip_bound=float(self.clip_bound),
         )
-        _set(self, batches=_of_fixed_size(self.batches), tempering=float(self.tempering), counted=bool(self.counted))
+        set_fields(
+            self, batches=_of_fixed_size(self.batches), tempering=float(self.tempering), counted=bool(self.counted)
+        )
 
     @property
     def sampled(self) -> BatchesWithoutReplacement:
@@ -403,9 +236,9 @@ class BarkerDecision(Query):
     adds_noise: ClassVar[bool] = False
 
     def __post_init__(self) -> None:
-        _set(self, theta=plain_vector(self.theta), theta_new=plain_vector(self.theta_new))
-        _set(self, log_free_ratio=float(self.log_free_ratio))
-        _set(self, batches=_of_fixed_size(self.batches), tempering=float(self.tempering))
+        set_fields(self, theta=plain_vector(self.theta), theta_new=plain_vector(self.theta_new))
+        set_fields(self, log_free_ratio=float(self.log_free_ratio))
+        set_fields(self, batches=_of_fixed_size(self.batches), tempering=float(self.tempering))
 
     @property
     def sampled(self) -> BatchesWithoutReplacement:
@@ -467,7 +300,7 @@ def _log_ratio_grid(clip: float) -> float:
     PrivacyError
         If the clip bound is out of range.
     """
-    _check_bound(clip)
+    check_bound(clip)
     return math.ldexp(1.0, math.frexp(clip)[1] - 41)
 
 
@@ -544,7 +377,7 @@ class DecisionClipCounts(_Counts):
 
     def __post_init__(self) -> None:
         moves = tuple((plain_vector(theta), plain_vector(theta_new)) for theta, theta_new in self.moves)
-        _set(self, moves=moves, decided_on=_of_fixed_size(self.decided_on), tempering=float(self.tempering))
+        set_fields(self, moves=moves, decided_on=_of_fixed_size(self.decided_on), tempering=float(self.tempering))
 
     def entries(self, terms: Terms) -> int:
         """Return 1."""
@@ -556,7 +389,7 @@ class DecisionClipCounts(_Counts):
             raise PrivacyError("How many units decisions clip is released where the number of units is public.")
         if not self.moves:
             raise PrivacyError("There is no move to count clipped units in.")
-        _check_bound(self._clip)
+        check_bound(self._clip)
         super().refuse_if_unsafe(terms)
 
     @property
@@ -575,12 +408,12 @@ class DecisionClipCounts(_Counts):
 
 @dataclass(frozen=True, eq=False)
 class WeightedScore(Query):
-    """The sum of weighted scores at an expansion point, along its directions.
+    """The sum of weighted scores at an expansion point, preconditioned.
 
     Attributes
     ----------
     point : ExpansionPoint
-        Where, along which directions, with which clip bound.
+        Where, by which preconditioner, with which clip bound.
     kind : str
         The name of the release.
     """
@@ -589,7 +422,7 @@ class WeightedScore(Query):
     kind: str = "score"
 
     def __post_init__(self) -> None:
-        _set(self, point=plain_point(self.point), kind=plain_name(self.kind))
+        set_fields(self, point=plain_point(self.point), kind=plain_name(self.kind))
 
     @property
     def where(self) -> tuple[FloatArray, ...]:
@@ -607,7 +440,7 @@ class WeightedScore(Query):
 
 @dataclass(frozen=True, eq=False)
 class Curvature(Query):
-    """The sum of weighted curvatures at an expansion point, along its directions.
+    """The sum of weighted curvatures at an expansion point, preconditioned.
 
     Packed: the upper triangle by rows, entries off the diagonal times the square root of 2, so that the Euclidean norm
     is the Frobenius norm.
@@ -615,7 +448,7 @@ class Curvature(Query):
     Attributes
     ----------
     point : ExpansionPoint
-        Where, along which directions, with which clip bounds.
+        Where, by which preconditioner, with which clip bounds.
     kind : str
         The name of the release.
     """
@@ -624,7 +457,7 @@ class Curvature(Query):
     kind: str = "curvature"
 
     def __post_init__(self) -> None:
-        _set(self, point=plain_point(self.point), kind=plain_name(self.kind))
+        set_fields(self, point=plain_point(self.point), kind=plain_name(self.kind))
 
     @property
     def where(self) -> tuple[FloatArray, ...]:
@@ -651,14 +484,14 @@ class ClippingLoss(Query):
     Attributes
     ----------
     point : ExpansionPoint
-        Where, along which directions, with which clip bound.
+        Where, by which preconditioner, with which clip bound.
     """
 
     point: ExpansionPoint
     kind: ClassVar[str] = "clipping_loss"
 
     def __post_init__(self) -> None:
-        _set(self, point=plain_point(self.point))
+        set_fields(self, point=plain_point(self.point))
 
     @property
     def where(self) -> tuple[FloatArray, ...]:
@@ -673,7 +506,7 @@ class ClippingLoss(Query):
         """Refuse where the number of units is protected."""
         if terms.n_units is None:
             raise PrivacyError("The clipping loss is released relative to the number of units, which is protected.")
-        _check_bound(self.point.clip_gradient)
+        check_bound(self.point.clip_gradient)
         super().refuse_if_unsafe(terms)
 
     def exact_sum(self, asked: Asked) -> ClippedSum:
@@ -706,7 +539,7 @@ class Residual(Query):
     kind: ClassVar[str] = "residual"
 
     def __post_init__(self) -> None:
-        _set(
+        set_fields(
             self,
             point=plain_point(self.point),
             old=plain_prediction(self.old),
@@ -768,18 +601,3 @@ def _of_fixed_size(batches: BatchesWithoutReplacement) -> BatchesWithoutReplacem
     if not isinstance(copied, BatchesWithoutReplacement):
         raise PrivacyError("A test on a batch takes batches of a fixed size: BatchesWithoutReplacement.")
     return copied
-
-
-def _check_bound(bound: float) -> None:
-    """Refuse a bound that floating point cannot keep."""
-    if not SMALLEST_CLIP_BOUND <= bound <= LARGEST_CLIP_BOUND:
-        raise PrivacyError(
-            f"A clip bound of {bound:.3g} cannot be kept in floating point: use one between "
-            f"{SMALLEST_CLIP_BOUND:g} and {LARGEST_CLIP_BOUND:g}."
-        )
-
-
-def _set(query: Query, **values: object) -> None:
-    """Set fields of a frozen query while it is made."""
-    for name, value in values.items():
-        object.__setattr__(query, name, value)

@@ -357,7 +357,7 @@ def clipping_losses(squares: FloatArray, weights: FloatArray, bound: float, out:
     """Write what weights have taken off vectors of squared norm `squares`, in units of `bound` and at most 1."""
     for i in range(squares.size):
         clipping_loss = (1.0 - weights[i]) * math.sqrt(squares[i]) / bound
-        out[i] = clipping_loss if clipping_loss < 1.0 else 1.0  # a unit that is not finite has lost all
+        out[i] = clipping_loss if clipping_loss < 1.0 else 1.0  # a unit that is not finite loses its whole score
 
 
 @njit(**_OPTIONS)

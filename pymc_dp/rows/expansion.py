@@ -28,13 +28,13 @@ class ExpansionPoint(Protocol):
         ...
 
     @property
-    def directions(self) -> FloatArray:
+    def preconditioner(self) -> FloatArray:
         """Columns along which derivatives are taken, shape (parameters, parameters)."""
         ...
 
     @property
     def clip_gradient(self) -> float:
-        """Bound of the norm of a unit's weighted score along the directions."""
+        """Bound of the norm of a unit's preconditioned weighted score."""
         ...
 
     @property
@@ -96,7 +96,7 @@ class UnitExpansion:
     units : UnitLikelihood
         The row engine.
     centre : ExpansionPoint
-        Where, along which directions, with what bounds.
+        Where, by which preconditioner, with what bounds.
     """
 
     def __init__(self, units: Units, centre: ExpansionPoint) -> None:
@@ -121,14 +121,14 @@ class UnitExpansion:
         self.n_weighted_down = int(np.count_nonzero(self.weights < 1.0))
 
     def score(self, grid: float) -> ClippedSum:
-        """Return the sum of weighted scores along the directions."""
+        """Return the sum of preconditioned weighted scores."""
         total = np.zeros(self._units.n_parameters, dtype=np.int64)
         for chunk in self._units.derivatives_by_chunk():
             _add(self._score_of(chunk), self.weights[chunk.units], grid, total)
         return ClippedSum(total, grid, self._centre.clip_gradient, self.n_weighted_down)
 
     def curvature(self, grid: float) -> ClippedSum:
-        """Return the sum of weighted curvatures along the directions, packed as `packed_pairs` says."""
+        """Return the sum of preconditioned weighted curvatures, packed as `packed_pairs` says."""
         size = self._units.n_parameters
         total = np.zeros(size * (size + 1) // 2, dtype=np.int64)
         for chunk in self._units.derivatives_by_chunk():
@@ -167,7 +167,7 @@ class UnitExpansion:
         key = _key(prediction)
         if key in self._pair:
             return self._pair[key]
-        with np.errstate(invalid="ignore"):  # whether a unit is finite is nobody's business
+        with np.errstate(invalid="ignore"):  # a warning would tell that a unit is not finite
             values = self._units.all_log_likelihoods(prediction.theta) - self._values
         found = np.empty_like(values)
         for chunk in self._units.derivatives_by_chunk():
@@ -182,16 +182,16 @@ class UnitExpansion:
         return found
 
     def _score_of(self, chunk: UnitsOfChunk) -> FloatArray:
-        """Return the units' scores along the directions, shape (directions, units)."""
-        return _times(chunk.gradient(self._centre.theta), self._centre.directions)
+        """Return the units' preconditioned scores, shape (parameters, units)."""
+        return _times(chunk.gradient(self._centre.theta), self._centre.preconditioner)
 
     def _curvature_of(self, chunk: UnitsOfChunk) -> FloatArray:
-        """Return the units' curvatures along the directions, packed, shape (entries, units)."""
-        directions, theta = self._centre.directions, self._centre.theta
+        """Return the units' preconditioned curvatures, packed, shape (entries, units)."""
+        preconditioner, theta = self._centre.preconditioner, self._centre.theta
         n_units = chunk.units.stop - chunk.units.start
-        found, place = np.empty((len(list(packed_pairs(directions.shape[1]))), n_units)), 0
-        for i in range(directions.shape[1]):
-            along = _times(chunk.curvature_times(theta, directions[:, i]), directions[:, i:])
+        found, place = np.empty((len(list(packed_pairs(preconditioner.shape[1]))), n_units)), 0
+        for i in range(preconditioner.shape[1]):
+            along = _times(chunk.curvature_times(theta, preconditioner[:, i]), preconditioner[:, i:])
             found[place : place + len(along)] = along
             found[place + 1 : place + len(along)] *= 2.0**0.5
             place += len(along)
@@ -217,7 +217,7 @@ class _Zero:
     """An expansion point, and a prediction, at zero."""
 
     theta: FloatArray
-    directions: FloatArray
+    preconditioner: FloatArray
     clip_gradient: float = 1.0
     clip_curvature: float = 1.0
     key: bytes = b""

@@ -334,12 +334,14 @@ class UnitLikelihood:
         Raises
         ------
         InvalidArgument
-            If the centre or its directions have another shape than the model's parameters: compiled loops over rows
-            would read and write beyond them.
+            If the expansion point or its preconditioner has another shape than the model's parameters: compiled
+            loops would read and write beyond them.
         """
         size = self.n_parameters
-        if centre.theta.shape != (size,) or centre.directions.shape != (size, size):
-            raise InvalidArgument(f"An expansion takes a centre of {size} numbers, and as many directions.")
+        if centre.theta.shape != (size,) or centre.preconditioner.shape != (size, size):
+            raise InvalidArgument(
+                f"An expansion takes a point of {size} numbers, and a square preconditioner of that size."
+            )
         if centre.key not in self._expansions:
             self._expansions = {centre.key: UnitExpansion(self, centre)}
         return self._expansions[centre.key]
@@ -377,13 +379,14 @@ class UnitLikelihood:
         Parameters
         ----------
         contributions : callable
-            Called with some units at a time (`pymc_dp.rows.expansion.UnitsOfChunk`): returns their contributions,
+            Called with some units at a time (`pymc_dp.rows.derivatives.UnitsOfChunk`): returns their contributions,
             shape (units of the chunk, size). A row has to depend on its own unit alone, to the last bit, and nothing
             may be raised that depends on the rows. A row that is not finite counts as zero.
         size : int
             Entries of a contribution.
         bound : float
-            Largest Euclidean norm of one unit's contribution.
+            Largest Euclidean norm of one unit's contribution. One of exactly this norm counts as clipped: it loses a
+            part of 2**-40, for the roundings of the norm.
         grid : float
             A power of two; contributions are truncated toward zero to multiples of it.
         units : ndarray of int64, optional
@@ -392,12 +395,12 @@ class UnitLikelihood:
         Raises
         ------
         InvalidArgument
-            If `units` names no such units, the contributions have another shape, or the derivatives were not asked
-            for with ``second_order=True``.
+            If `units` names no such units, the contributions have another shape, or they ask for second derivatives of
+            a likelihood that was made without ``second_order=True``.
         """
         total, n_clipped = np.zeros(size, dtype=np.int64), 0
         for chunk in self._derivatives_of(self._chunks(units, _CHUNK_ROWS)):
-            with np.errstate(all="ignore"):  # whether a unit is finite is nobody's business
+            with np.errstate(all="ignore"):  # a warning would tell that a unit is not finite
                 found = np.asarray(contributions(chunk), dtype=np.float64)
             if found.shape != (chunk.units.stop - chunk.units.start, size):
                 raise InvalidArgument("Contributions must have the shape (units of the chunk, size).")

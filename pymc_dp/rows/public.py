@@ -115,7 +115,7 @@ class SyntheticTable:
 
 
 class Simulation:
-    """Tables that the model itself makes up, for models without covariates.
+    """Tables simulated from the model itself, for models without covariates.
 
     Parameters
     ----------
@@ -124,12 +124,13 @@ class Simulation:
     likelihood : UnitLikelihood
         Of that model, with ``second_order=True``.
     n_units : int
-        Rows to make up.
+        Rows to simulate.
 
     Raises
     ------
     UnsupportedModel
-        If the model has covariates, groups or units of several rows: they cannot be made up without a synthetic table.
+        If the model has covariates, groups or units of several rows: these are not simulated without a synthetic
+        table.
     """
 
     depends_on_parameters = True
@@ -137,7 +138,7 @@ class Simulation:
     def __init__(self, model: pm.Model, likelihood: UnitLikelihood, n_units: int) -> None:
         if likelihood.observed_leaves is None:
             raise UnsupportedModel(
-                "The model has covariates, groups or several rows a unit, which cannot be made up from it. Pass "
+                "The model has covariates, groups or several rows a unit, which cannot be simulated from it. Pass "
                 "synthetic=, the same model written on a synthetic table of the same shape."
             )
         _refuse_rows_in_simulation(model, likelihood)
@@ -181,16 +182,16 @@ class Simulation:
         return self._empty.on_rows(tables)
 
     def _first_rows(self) -> UnitLikelihood:
-        """Return rows at the first draw of the prior that rows can be made up at."""
+        """Return rows at the first draw of the prior at which rows can be simulated."""
         for theta in [*self._prior_draws, np.zeros(self._empty.n_parameters)]:
             try:
                 return self._rows_at(theta)
             except (ArithmeticError, ValueError):  # generators of random numbers refuse some parameters
                 continue
-        raise UnsupportedModel("No rows can be made up at draws of the model's own prior. Pass synthetic=.")
+        raise UnsupportedModel("No rows can be simulated at draws of the model's own prior. Pass synthetic=.")
 
     def __getstate__(self) -> dict[str, Any]:
-        # What was made up travels; what makes it up was compiled from the model of the protected data and stays.
+        # The simulated rows are pickled; their generator was compiled from the model of the protected data and is not.
         return {**self.__dict__, "_draw": None, "_constrained": None}
 
 

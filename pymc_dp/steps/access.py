@@ -10,7 +10,8 @@ from numpy.typing import NDArray
 from pymc_dp.exceptions import NoPlan
 from pymc_dp.parameters import FloatArray
 from pymc_dp.release.interface import Release, ReleasesOfIteration
-from pymc_dp.release.queries import GradientSum, LogRatioSum, Query
+from pymc_dp.release.queries import GradientSum, LogRatioSum
+from pymc_dp.release.query import Query
 
 
 class LogDensity(Protocol):
@@ -214,7 +215,8 @@ class ChainAccess:
     """
 
     def __init__(self, authorisation: Authorisation, curator: Curator, own: OwnParameters) -> None:
-        self._authorisation, self._curator, self._own = authorisation, curator, own
+        self._authorisation, self._own = authorisation, own
+        self._curator: Curator | None = curator
         self._made: list[Release] = []
         prior = authorisation.prior
         self.prior: LogDensity = prior if own.all else _PriorOfSome(prior, own)
@@ -241,18 +243,27 @@ class ChainAccess:
         ------
         BudgetExceeded
             If it was not paid for.
+        NoPlan
+            If this was the access of a prelude, which has ended.
         """
         multiplier = self.multiplier(query.kind) if noise_multiplier is None else noise_multiplier
+        if self._curator is None:
+            raise NoPlan("What was to be released through this access has ended: use the one of the current chain.")
         made = self._curator.release(query, multiplier)
         self._made.append(made)
         return made
 
     def tallied_clip_counts(self) -> None:
         """Record the clip counts that cost nothing. See `Curator.tallied`."""
-        self._made.append(self._curator.tallied())
+        if self._curator is not None:
+            self._made.append(self._curator.tallied())
+
+    def end(self) -> None:
+        """Release nothing more: what a prelude leaves over is not to be released by a copy in every worker process."""
+        self._curator = None
 
     def whole(self, theta: FloatArray) -> FloatArray:
-        """Return a point of the model's whole vector of parameters."""
+        """Return a point of all parameters: own ones at `theta`, others where the chain is (in a prelude: at 0)."""
         return self._own.embedded(theta)
 
     @property

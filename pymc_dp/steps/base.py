@@ -160,10 +160,17 @@ class DPStep(Sampler, BlockedStep):
         Raises
         ------
         InvalidArgument
-            If batches are asked and the sampler leaves counts of clipped units to this class.
+            If batches are asked and the sampler leaves counts of clipped units to this class, if a kind is released
+            both once and in chains, or if shares add up to more than 1.
         """
-        per_chain = list(self.sampler_requests(tune, draws))
-        requests = [*self.prelude_requests(), *per_chain]
+        per_chain, once = list(self.sampler_requests(tune, draws)), list(self.prelude_requests())
+        requests = [*once, *per_chain]
+        if {request.kind for request in once} & {request.kind for request in per_chain}:
+            raise InvalidArgument(
+                f"{type(self).__name__} releases one kind both before its chains and in them: give the kinds two names."
+            )
+        if math.fsum(each.share for each in requests if isinstance(each, ReleaseRequest)) > 1.0 + 1e-9:
+            raise InvalidArgument(f"The shares of {type(self).__name__}'s releases add up to more than 1.")
         if self.clip_diagnostics != "private" or self.plans_clip_counts:
             return requests
         made = [each.releases(1) if isinstance(each, ReleaseRequest) else each for each in requests]
@@ -214,6 +221,7 @@ class DPStep(Sampler, BlockedStep):
             act()
         finally:
             self._chain = None
+            chain.end()
             self.released_once = chain.recorded()
 
     def withdraw(self) -> None:

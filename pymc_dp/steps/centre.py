@@ -1,4 +1,4 @@
-"""The way to a centre: a few noisy scores, each followed to the mode of what it lets one believe."""
+"""The search for an expansion point (the centre): noisy Newton iterations from the prior towards the posterior mode."""
 
 from collections.abc import Callable, Iterator
 from copy import copy
@@ -47,7 +47,7 @@ EARLY_CURVATURE_SHARE = 0.1
 _LAST_STEPS = {False: (3, 3.0), True: (2, 8.0)}
 _MODE_ITERATIONS = 60
 _STEP_REPETITIONS = 6
-#: How many points near the one that the model says are tried, and what parts of a step that leads nowhere.
+#: How many points near the model's initial point are tried, and the factors of the line search.
 _TRIED_STARTS = 10
 _PARTS_OF_A_STEP = (1.0, 0.5, 0.25, 0.1)
 #: How often a score is taken for a contradiction that is none.
@@ -67,7 +67,7 @@ class WayToCentre:
     information : ndarray, shape (parameters, parameters)
         The curvature of the log-likelihood of all units there, as far as it is known.
     scores : tuple of Release
-        The last ones, along the same directions and with the same bound as the score at the centre will be.
+        The last ones, with the preconditioner and the clip bound of the score at the centre.
     """
 
     theta: FloatArray
@@ -97,15 +97,15 @@ def _kinds(step: "DPSurrogateHMC", *, simulated: bool) -> list[str]:
 
 
 def find_centre(step: "DPSurrogateHMC") -> WayToCentre:
-    """Return a private centre, and directions and bounds that suit it.
+    """Return a private centre, with a preconditioner and clip bounds for it.
 
-    Whatever the noise of a release does, the way goes on: a step that leads to where scores, bounds or curvatures
-    cannot be computed is shortened, and else not made.
+    No noise of a release ends the search: a step to where scores, bounds or curvatures cannot be computed is
+    shortened by a line search, or left out.
 
     Raises
     ------
     InvalidArgument
-        If nothing can be computed where the way would begin, which is known without the data.
+        If nothing can be computed where the search would begin, which is known without the data.
     """
     if step.chain.synthetic_tables.depends_on_parameters:
         return _by_simulation(step)
@@ -126,7 +126,7 @@ def _starts(step: "DPSurrogateHMC") -> Iterator[FloatArray]:
 
 def _no_start(step: "DPSurrogateHMC") -> InvalidArgument:
     table = (
-        "rows that the model makes up" if step.chain.synthetic_tables.depends_on_parameters else "the synthetic table"
+        "rows simulated from the model" if step.chain.synthetic_tables.depends_on_parameters else "the synthetic table"
     )
     of_order = " and curvatures" if step.order == 2 else ""
     return InvalidArgument(
@@ -136,21 +136,21 @@ def _no_start(step: "DPSurrogateHMC") -> InvalidArgument:
 
 
 def _ahead(theta: FloatArray, theta_new: FloatArray) -> Iterator[FloatArray]:
-    """Yield where a step leads, and shorter ones."""
+    """Yield the end of a step, and those of shorter ones: a backtracking line search."""
     for part in _PARTS_OF_A_STEP:
         yield theta + part * (theta_new - theta)
 
 
 def _by_newton_steps(step: "DPSurrogateHMC") -> WayToCentre:
-    """Follow noisy scores with the curvature of the user's synthetic units, which is free.
+    """Make noisy Newton iterations with the curvature of the user's synthetic units, which is free.
 
-    Directions and bounds are those of the synthetic table at its own posterior mode.
+    Preconditioner and clip bounds are those of the synthetic table at its own posterior mode.
     """
     prior = step.chain.prior
     theta, units, scale, information_at = _start_of_newton_steps(step)
     visited, scores = [], []
     for kind in _kinds(step, simulated=False):
-        centre = ExpansionPoint(theta, scale.directions, step.centre_at(theta, scale).clip_gradient)
+        centre = ExpansionPoint(theta, scale.preconditioner, step.centre_at(theta, scale).clip_gradient)
         scores.append(step.release_score(centre, kind))
         try:
             gradient = scale.gradient(scores[-1].value) + prior.gradient(theta)
@@ -175,7 +175,7 @@ def _known_at(prior: LogDensity, information_at: Callable[[FloatArray], FloatArr
 def _start_of_newton_steps(
     step: "DPSurrogateHMC",
 ) -> tuple[FloatArray, PublicUnits, Scale, Callable[[FloatArray], FloatArray]]:
-    """Return where steps begin, the synthetic units, directions and bounds, and curvature as a function of parameters.
+    """Return where the iterations begin, synthetic units, their scale, and curvature as a function of parameters.
 
     Raises
     ------
@@ -193,7 +193,7 @@ def _start_of_newton_steps(
             continue
         if _known_at(step.chain.prior, expected.information, theta):
             released = step.release_curvature(
-                ExpansionPoint(theta, scale.directions, np.inf, bound), kind="early_curvature"
+                ExpansionPoint(theta, scale.preconditioner, np.inf, bound), kind="early_curvature"
             )
             return theta, units, scale, expected.informed(released, scale).information
     raise _no_start(step)
@@ -202,9 +202,9 @@ def _start_of_newton_steps(
 def _first_bound(units: PublicUnits, scale: Scale, theta: FloatArray, own_mode: FloatArray) -> float:
     """Return a bound of a unit's curvature where the way begins, or else what it is at the synthetic units' mode."""
     try:
-        return curvature_bound(units, theta, scale.directions, 1.0)
+        return curvature_bound(units, theta, scale.preconditioner, 1.0)
     except NotComputable:
-        return curvature_bound(units, own_mode, scale.directions, 1.0)
+        return curvature_bound(units, own_mode, scale.preconditioner, 1.0)
 
 
 def _consistent_step(
@@ -246,9 +246,9 @@ def pooled_score(
     carried, variances = [score.value], [score.noise_std**2]
     for release in way.scores:
         step = there - release.where[0]
-        value = release.value - scale.directions.T @ (information @ step)
+        value = release.value - scale.preconditioner.T @ (information @ step)
         changes = units.scores(release.where[0]) - at_centre
-        missed = n_units * (changes[np.isfinite(changes).all(axis=1)].mean(axis=0) - bend @ step) @ scale.directions
+        missed = n_units * (changes[np.isfinite(changes).all(axis=1)].mean(axis=0) - bend @ step) @ scale.preconditioner
         variance = release.noise_std**2 + float(np.mean(missed**2))
         contradiction = float(np.sum((value - score.value) ** 2)) / (variance + score.noise_std**2)
         if contradiction < stats.chi2.isf(_FALSE_CONTRADICTION, value.size):
@@ -334,7 +334,7 @@ def informed(expected: FloatArray, released: Release, scale: Scale) -> FloatArra
     Gavish and Donoho (2017), Optimal shrinkage of singular values, IEEE Transactions on Information Theory 63, for
     Frobenius loss.
     """
-    along = scale.directions.T @ expected @ scale.directions
+    along = scale.preconditioner.T @ expected @ scale.preconditioner
     values, vectors = np.linalg.eigh(unpacked(released.value, len(along)) - along)
     reach = released.noise_std * np.sqrt(2.0 * len(along))
     values = np.sign(values) * np.sqrt(np.maximum(values**2 - reach**2, 0.0))
@@ -348,10 +348,10 @@ def informed(expected: FloatArray, released: Release, scale: Scale) -> FloatArra
 
 
 def _by_simulation(step: "DPSurrogateHMC") -> WayToCentre:
-    """Go from mode to mode of surrogates made of rows simulated where the last one led.
+    """Move from mode to mode of surrogates, each made of rows simulated at the last mode.
 
-    Far from the data most scores are long, so the first bound is that of rows from all over the prior. Later ones
-    follow what the released scores tell: saturated by the bound, it grows; else it shrinks to the rows' own spread.
+    Far from the mode most scores are long, so the first bound is that of rows from all over the prior. Later bounds
+    follow the released scores: a bound that most scores reach is doubled; another shrinks to the rows' own spread.
     """
     n_units = step.chain.n_units
     for theta in _starts(step):
@@ -367,7 +367,7 @@ def _by_simulation(step: "DPSurrogateHMC") -> WayToCentre:
     for kind in _kinds(step, simulated=True):
         own = stand.scale.clip_gradient
         bound = min(max(bound, own), LARGEST_CLIP_BOUND)
-        centre = ExpansionPoint(stand.theta, stand.scale.directions, bound)
+        centre = ExpansionPoint(stand.theta, stand.scale.preconditioner, bound)
         score = step.release_score(centre, kind)
         stand = _next_stand(step, centre, score, stand)
         mean = float(np.linalg.norm(score.value)) / n_units
@@ -378,7 +378,7 @@ def _by_simulation(step: "DPSurrogateHMC") -> WayToCentre:
 
 @dataclass(frozen=True, eq=False)
 class _Stand:
-    """A point of the way, where all that the next step needs can be computed."""
+    """A point of the search, where all that the next step needs can be computed."""
 
     theta: FloatArray
     units: PublicUnits
@@ -386,7 +386,7 @@ class _Stand:
 
 
 def _stand_at(step: "DPSurrogateHMC", theta: FloatArray) -> _Stand:
-    """Return synthetic rows at a point, with directions and bounds.
+    """Return synthetic rows at a point, with preconditioner and clip bounds.
 
     Raises
     ------
@@ -401,7 +401,7 @@ def _stand_at(step: "DPSurrogateHMC", theta: FloatArray) -> _Stand:
 
 
 def _next_stand(step: "DPSurrogateHMC", centre: ExpansionPoint, score: Release, stand: _Stand) -> _Stand:
-    """Return where the surrogate of a released score leads, or how far one can go that way."""
+    """Return the mode of the surrogate of a released score, or the farthest point towards it by a line search."""
     try:
         surrogate = WeightedRows(step.chain.prior, centre, stand.units, score.value, step.chain.n_units)
         mode = _mode_of_surrogate(step, surrogate, stand.theta)
@@ -420,7 +420,7 @@ def _bound_over_the_prior(step: "DPSurrogateHMC", stand: _Stand) -> float:
     lengths = []
     for draw in step.chain.synthetic_tables.prior_draws():
         try:
-            scores = table_at(step.chain.synthetic_tables, draw).scores(stand.theta) @ stand.scale.directions
+            scores = table_at(step.chain.synthetic_tables, draw).scores(stand.theta) @ stand.scale.preconditioner
         except NUMERICAL_FAILURES:
             continue
         lengths.append(np.linalg.norm(scores, axis=1))
@@ -430,7 +430,7 @@ def _bound_over_the_prior(step: "DPSurrogateHMC", stand: _Stand) -> float:
 
 
 def _information_of(stand: _Stand) -> FloatArray:
-    """Return what one unit tells: its expected curvature, or the mean square of its score where there is none."""
+    """Return the information of one unit: its expected curvature, or else the mean square of its score."""
     try:
         return expected_curvature(stand.units, stand.theta)
     except NUMERICAL_FAILURES:

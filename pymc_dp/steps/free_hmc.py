@@ -91,7 +91,7 @@ class FreeHMC:
             visited.append(self.theta)
             turns += turned
         scatter = np.atleast_2d(np.cov(np.array(visited[len(visited) // 2 :]).T))
-        # A little of what was believed before keeps directions that the pilot has hardly moved in.
+        # A part of the earlier covariance keeps directions in which the pilot has hardly moved.
         self.covariance = positive_definite(0.9 * scatter + 0.1 * self.covariance)
         self._factor = np.linalg.cholesky(self.covariance)
         return turns / _TRAJECTORIES_OF_A_ROUND

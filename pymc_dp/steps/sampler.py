@@ -36,7 +36,8 @@ class Transition:
     theta : ndarray, shape (own parameters,)
         The next state of the chain.
     stats : dict
-        Sample statistics; functions of releases, the prior and public randomness only.
+        Sample statistics, published as they are: functions of releases, the prior and public randomness only. Each is
+        declared in the class's `stats_dtypes_shapes`; the first four of `SHARED_STATS` are always given.
     """
 
     theta: FloatArray
@@ -81,7 +82,9 @@ class Sampler:
 
     @abstractmethod
     def sampler_requests(self, tune: int, draws: int) -> Sequence[ReleaseRequest | Releases]:
-        """Return what one chain releases; shares add up to 1. Releases have noise that is given.
+        """Return what one chain releases; Releases have noise that is given.
+
+        The shares of these and of `prelude_requests` together add up to 1.
 
         Counts of clipped units are added by `DPStep.release_requests`, but where `plans_clip_counts`.
         """
@@ -101,7 +104,11 @@ class Sampler:
 
     @property
     def facts(self) -> dict[str, Any]:
-        """What else a reader of the result has to know of the run: plain numbers and strings."""
+        """What else a reader of the result has to know of the run: plain numbers and strings.
+
+        Read after the prelude and published as attributes of the group ``privacy``, so they may hold what the prelude
+        has released; under names that `pymc_dp.publish.metadata` does not use.
+        """
         return {}
 
     def know_n_units(self, n_units: int) -> None:
@@ -127,11 +134,17 @@ class Sampler:
     # What a sampler defines that learns something before its chains start -----------------------------------
 
     def prelude_requests(self) -> Sequence[ReleaseRequest]:
-        """Return what is released once before the chains start (with ``once=True``): nothing, for most samplers."""
+        """Return what is released once before the chains start (with ``once=True``): nothing, for most samplers.
+
+        Kinds are others than those of `sampler_requests`, and shares are parts of the same whole.
+        """
         return ()
 
     def prelude(self) -> None:
-        """Make those releases; what it keeps is copied to every chain, so it may hold nothing but releases."""
+        """Make those releases through `chain`; what it keeps is copied to every chain: nothing but releases.
+
+        It does not know where the chains start, and no noise in a release may make it raise: it was paid for.
+        """
 
     def dry_run(self) -> None:
         """Do as much of the prelude as can be done on synthetic rows, before the charge: nothing, for most samplers.

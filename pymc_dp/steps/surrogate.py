@@ -17,7 +17,7 @@ symbol                    here
 :math:`c_e`               `bound` of one remainder, from synthetic units
 ========================  ==========================================================
 
-Released once for all chains: with a synthetic table the curvature where the way begins; `newton_steps` scores (the
+Released once for all chains: with a synthetic table the curvature where the search begins; `newton_steps` scores (the
 kinds "approach" and, more exactly, "centre"); the score at the centre, the curvature there (order 2), and how much clip
 bounds have taken off scores. Released in every iteration after tuning: one residual log-ratio.
 """
@@ -61,7 +61,7 @@ from pymc_dp.steps.synthetic import (
 )
 from pymc_dp.steps.tuning import clip_bound
 
-#: The trusted region's radius beyond its middle, in standard deviations of the surrogate.
+#: Radius of the trust region of the quadratic surrogate around its mode, in the surrogate's standard deviations.
 _TRUSTED = 8.0
 #: Part of the cost that tells how far clip bounds may have moved the draws.
 _EXCESS_SHARE = 0.1
@@ -102,7 +102,7 @@ _DEFAULT_SHARES = {1: Shares(0.15, 0.75, 0.0, 0.1), 2: Shares(0.33, 0.37, 0.08, 
 class DPSurrogateHMC(DPStep):
     """Differentially private Hamiltonian Monte Carlo on a surrogate, corrected by tests of what the surrogate misses.
 
-    All settings have defaults that need no data: clip bounds, directions and the tests' bounds are read off a
+    All settings have defaults that need no data: clip bounds, preconditioner and the tests' bounds are read off a
     synthetic table.
 
     Parameters
@@ -114,7 +114,7 @@ class DPSurrogateHMC(DPStep):
     synthetic : pm.Model, optional
         The same model written on a synthetic table of the same shape: public or simulated covariates and responses.
         It need not be near the truth; bounds are chosen so that they suit this table. Default for models without
-        covariates: rows that the model itself makes up. One that was given an array of the model of the data, or
+        covariates: rows simulated from the model itself. One that was given an array of the model of the data, or
         a part of one, is refused; a copy, a subsample, or a table simulated from a fit cannot be recognised (docs:
         "The guarantee").
     order : {1, 2}, optional
@@ -125,12 +125,12 @@ class DPSurrogateHMC(DPStep):
     shares : Shares, optional
         How the cost is split.
     clip_gradient, clip_curvature : float, optional
-        Bounds of one unit's score and curvature along the directions. Default: the bound that the part `clip_quantile`
+        Clip bounds of one unit's preconditioned score and curvature. Default: the bound that the part `clip_quantile`
         of the synthetic units keep, for curvatures twice that. A unit whose score is beyond it counts less in the whole
         likelihood; a curvature beyond it is cut alone.
     clip_quantile : float, optional
         Part of the synthetic units that the bounds do not cut, in (0, 1]. Default: 0.9995 of a synthetic table, for in
-        regressions the few that are cut are not cut at random; 0.998 of rows that the model makes up.
+        regressions the few that are cut are not cut at random; 0.998 of rows simulated from the model.
     safety : float
         The bound of one unit's remainder is this times the largest among synthetic units.
     trajectories : int, optional
@@ -149,12 +149,12 @@ class DPSurrogateHMC(DPStep):
 
     Notes
     -----
-    *Before the charge* the way to a centre is tried in a dry run on synthetic rows, with noise in the plan's
-    proportion. After it, whatever noise does, nothing is raised: a step that leads nowhere is not made, and where there
-    is no surrogate in the end, chains do not move and ``surrogate_found`` in the ``privacy`` group is 0.
+    *Before the charge* the search for a centre is tried in a dry run on synthetic rows, with noise in the plan's
+    proportion. After it, whatever noise does, nothing is raised: a step that cannot be made is left out, and where
+    there is no surrogate in the end, chains do not move and ``surrogate_found`` in the ``privacy`` group is 0.
 
     *Privacy.* Score, curvature and residual log-ratios are sums of clipped contributions released with Gaussian
-    noise; directions, bounds, centre and proposals are functions of earlier releases and of synthetic tables.
+    noise; preconditioner, bounds, centre and proposals are functions of earlier releases and of synthetic tables.
 
     *Exactness.* As long as no remainder is clipped, the plain draws' stationary distribution is, exactly, the
     posterior of the weighted units tilted once by the errors of the released score and curvature (docs: "Control
@@ -258,7 +258,7 @@ class DPSurrogateHMC(DPStep):
         return {"order": self.order, "widened": int(self.widen), "surrogate_found": int(self._kernel is not None)}
 
     def prelude_requests(self) -> list[ReleaseRequest]:
-        """Return what is released once: the scores on the way, the score and the curvature at the centre."""
+        """Return what is released once: the scores of the search, the score and the curvature at the centre."""
         requests = [
             ReleaseRequest(kind, count, self.shares.centre * part, self.size, once=True)
             for kind, count, part in centre_schedule(self.newton_steps, simulated=self.synthetic is None)
@@ -285,17 +285,17 @@ class DPSurrogateHMC(DPStep):
         square = self.size**2
         expanded = min(n_units, ROWS_OF_A_CHUNK) if self.order == 2 or self.synthetic is not None else 0
         # Columns of curvatures with their packed entries; curvatures of synthetic units, as they are put together, and
-        # along the directions; matrices of Newton steps and of the free sampler.
+        # preconditioned; matrices of Newton steps and of the free sampler.
         return round(8 * square * (1.5 * expanded + 3.0 * n_synthetic + 20.0))
 
     @np.errstate(all="ignore")
     def dry_run(self) -> None:
-        """Find a centre of synthetic rows and expand there; what fails here would have failed after the charge.
+        """Find a centre for synthetic rows and expand there: what fails here would have failed after the charge.
 
         Raises
         ------
         InvalidArgument
-            If the way to a centre cannot begin.
+            If the search for a centre cannot begin.
         """
         try:
             way = find_centre(self)
@@ -310,9 +310,9 @@ class DPSurrogateHMC(DPStep):
 
     @np.errstate(all="ignore")
     def prelude(self) -> None:
-        """Find a centre, expand there, and get to know the surrogate.
+        """Find a centre, expand there, and draw a pilot chain from the surrogate.
 
-        Where noise has led to numbers that nothing can be made of, there is no surrogate: chains stay where they are.
+        Where noise has led to numbers that are not finite, there is no surrogate: chains stay where they are.
         """
         self._kernel = self._centre = None
         unknown = dict.fromkeys(("clip_bias", "clip_bias_noise_std", "doubtful_width"), np.nan)
@@ -352,7 +352,7 @@ class DPSurrogateHMC(DPStep):
         if self.order == 2:
             clip_curvature = scale.clip_curvature if self.clip_curvature is None else self.clip_curvature
         clip_gradient = scale.clip_gradient if self.clip_gradient is None else self.clip_gradient
-        return ExpansionPoint(theta, scale.directions, clip_gradient, clip_curvature)
+        return ExpansionPoint(theta, scale.preconditioner, clip_gradient, clip_curvature)
 
     def _expand(self, centre: ExpansionPoint, way: WayToCentre) -> tuple[Surrogate, FloatArray, FloatArray]:
         """Release the sums at the centre; return the surrogate, a point near its mode and its curvature there."""
@@ -494,7 +494,7 @@ def doubtful_width(curvature: FloatArray, expected: FloatArray, reach: float, ba
     reach : float
         How far noise may reach in the released curvature, along any of its unit vectors.
     back : ndarray, shape (parameters, parameters)
-        Turns derivatives along the directions of the release into a gradient.
+        Turns a preconditioned gradient of the release into a gradient.
     """
     inverse = np.linalg.inv(np.linalg.cholesky(positive_definite(expected, floor=1e-12)))
     ratios, vectors = np.linalg.eigh(inverse @ curvature @ inverse.T)
@@ -505,7 +505,7 @@ def doubtful_width(curvature: FloatArray, expected: FloatArray, reach: float, ba
 
 
 def _whitening(covariance: FloatArray) -> FloatArray:
-    """Return a matrix that standardises draws of this covariance, and gives 0 along directions that have no spread."""
+    """Return a matrix that standardises draws of this covariance, and gives 0 in directions without spread."""
     values, vectors = np.linalg.eigh(covariance)
     spread = values > 1e-12 * max(float(values.max()), np.finfo(float).tiny)
     scales = np.where(spread, 1.0 / np.sqrt(np.where(spread, values, 1.0)), 0.0)

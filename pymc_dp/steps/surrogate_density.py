@@ -90,9 +90,9 @@ class Quadratic(_AroundACentre):
     ) -> None:
         super().__init__(prior, centre, units)
         self._gradient, self._curvature, self._radius = gradient, curvature, radius
-        lengths = np.linalg.norm(units.scores(centre.theta) @ centre.directions, axis=1)
+        lengths = np.linalg.norm(units.scores(centre.theta) @ centre.preconditioner, axis=1)
         self._weights = _weights(lengths, centre.clip_gradient)
-        bends = curvature_norms(units, centre.theta, centre.directions)
+        bends = curvature_norms(units, centre.theta, centre.preconditioner)
         self._curvature_weights = np.minimum(self._weights, _weights(bends, centre.clip_curvature))
 
     def log_density(self, theta: FloatArray) -> float:
@@ -134,7 +134,7 @@ class WeightedRows(_AroundACentre):
     prior, centre, units
         The exact prior, the centre, synthetic units.
     along : ndarray, shape (parameters,)
-        The released score along the centre's directions.
+        The released preconditioned score.
     n_units : int
         How many protected units there are.
     """
@@ -153,12 +153,12 @@ class WeightedRows(_AroundACentre):
         self.row_weights = self._coefficients_of.T @ np.concatenate([[n_units], along])
 
     def _design_of(self, units: PublicUnits) -> FloatArray:
-        return np.column_stack([np.ones(units.n_units), units.scores(self.centre.theta) @ self.centre.directions])
+        return np.column_stack([np.ones(units.n_units), units.scores(self.centre.theta) @ self.centre.preconditioner])
 
     def _misses_nothing(self) -> bool:
         """Return whether the coefficients predict all synthetic units at some points near and far, up to rounding."""
         size = self.centre.theta.size
-        scores = self._design[:, 1:] @ np.linalg.inv(self.centre.directions)
+        scores = self._design[:, 1:] @ np.linalg.inv(self.centre.preconditioner)
         spread = np.linalg.cholesky(np.linalg.inv(positive_definite(scores.T @ scores)))
         for distance in _TRIED_DISTANCES:
             at = self.centre.theta + distance * spread @ np.ones(size)
@@ -182,7 +182,7 @@ class WeightedRows(_AroundACentre):
     def prediction(self, theta: FloatArray) -> Prediction:
         """Return what it predicts of every unit."""
         offset, *along = self._coefficients_of @ self._few_changes(theta)
-        direction = self.centre.directions @ np.array(along)
+        direction = self.centre.preconditioner @ np.array(along)
         return Prediction(theta, direction, with_curvature=False, offset=float(offset))
 
     def remainders(self, theta: FloatArray) -> FloatArray:

@@ -1,4 +1,4 @@
-"""What is learned from synthetic tables before the data is asked: directions, clip bounds, expected curvature.
+"""What is learned from synthetic tables before the data is asked: preconditioner, clip bounds, expected curvature.
 
 All of it is public. Where a table is the user's, everything is read off at that table's own posterior mode, so that
 the synthetic responses need no relation to the protected ones beyond their kind.
@@ -19,7 +19,7 @@ _SPREAD_ITERATIONS = 30
 #: A curvature that is cut leaves a remainder of second order to every test; a wide bound costs little noise.
 _ROOM = 2.0
 _MODE_ITERATIONS = 100
-#: What numerical work raises where numbers have run out. It knows protected rows through releases alone.
+#: What numerical work raises on overflow or singular matrices. Inputs depend on protected rows through releases alone.
 NUMERICAL_FAILURES = (ArithmeticError, ValueError, np.linalg.LinAlgError)
 
 
@@ -33,36 +33,36 @@ class Scale:
 
     Attributes
     ----------
-    directions : ndarray, shape (parameters, parameters)
-        Scores along these columns are spread alike.
+    preconditioner : ndarray, shape (parameters, parameters)
+        D: the preconditioned score D'g of a unit g is spread alike in all coordinates.
     back : ndarray, shape (parameters, parameters)
-        Turns a vector of derivatives along the directions into a gradient.
+        Turns a preconditioned gradient back into a gradient.
     clip_gradient, clip_curvature : float
         Bounds that nearly all synthetic units keep.
     """
 
-    directions: FloatArray
+    preconditioner: FloatArray
     back: FloatArray
     clip_gradient: float
     clip_curvature: float
 
     def gradient(self, along: FloatArray) -> FloatArray:
-        """Return the gradient with these derivatives along the directions."""
+        """Return the gradient of which `along` is the preconditioned form."""
         gradient: FloatArray = self.back @ along
         return gradient
 
     def curvature(self, along: FloatArray) -> FloatArray:
-        """Return the curvature matrix that is `along` the directions."""
+        """Return the curvature matrix of which `along` is the preconditioned form."""
         curvature: FloatArray = self.back @ along @ self.back.T
         return curvature
 
 
 def scale_of(units: PublicUnits, theta: FloatArray, *, clip_quantile: float, with_curvature: bool) -> Scale:
-    """Return directions along which the scores of synthetic units at `theta` are spread alike, and bounds for them.
+    """Return a preconditioner by which scores of synthetic units at `theta` are spread alike, and clip bounds.
 
     The bounds do not cut the part `clip_quantile` of the synthetic units.
 
-    The directions whiten the scatter matrix in which a unit counts the more the longer its score is: between the
+    The preconditioner whitens the scatter matrix in which a unit counts the more the longer its score is: between the
     covariance, which lets rare large scores stick out, and the smallest ellipsoid around all.
 
     Raises
@@ -79,11 +79,12 @@ def scale_of(units: PublicUnits, theta: FloatArray, *, clip_quantile: float, wit
         try:
             scale = _scale_of_scores(scores, size, clip_quantile)
         except NUMERICAL_FAILURES as failure:
-            raise NotComputable("The scores there span no space that floating point could tell.") from failure
+            raise NotComputable("The scatter matrix of scores is singular there.") from failure
         if with_curvature:
-            room = _ROOM * curvature_bound(units, theta, scale.directions, clip_quantile)
+            room = _ROOM * curvature_bound(units, theta, scale.preconditioner, clip_quantile)
             scale = replace(scale, clip_curvature=room)
-    if not (np.isfinite(scale.directions).all() and np.isfinite(scale.back).all() and _can_bound(scale.clip_gradient)):
+    finite = np.isfinite(scale.preconditioner).all() and np.isfinite(scale.back).all()
+    if not (finite and _can_bound(scale.clip_gradient)):
         raise NotComputable("The scores there are too large or too small for floating point.")
     return scale
 
@@ -93,7 +94,7 @@ def _can_bound(bound: float) -> bool:
 
 
 def _scale_of_scores(scores: FloatArray, size: int, clip_quantile: float) -> Scale:
-    """Return directions and the bound of scores; that of curvatures is left out."""
+    """Return the preconditioner and the clip bound of scores; that of curvatures is left out."""
     scatter = _regular(np.diag((scores**2).mean(axis=0)))
     for _ in range(_SPREAD_ITERATIONS):
         lengths = np.einsum("ij,jk,ik->i", scores, np.linalg.inv(scatter), scores)
@@ -101,9 +102,9 @@ def _scale_of_scores(scores: FloatArray, size: int, clip_quantile: float) -> Sca
         scatter = _regular((scores * lengths[:, None]).T @ scores / len(scores))
     scatter *= size / np.trace(scatter)
     back = np.linalg.cholesky(scatter)
-    directions = np.linalg.inv(back).T
-    clip_gradient = float(np.quantile(np.linalg.norm(scores @ directions, axis=1), clip_quantile))
-    return Scale(directions, back, clip_gradient, np.inf)
+    preconditioner = np.linalg.inv(back).T
+    clip_gradient = float(np.quantile(np.linalg.norm(scores @ preconditioner, axis=1), clip_quantile))
+    return Scale(preconditioner, back, clip_gradient, np.inf)
 
 
 def table_at(synthetic: SyntheticTables, theta: FloatArray) -> PublicUnits:
@@ -112,17 +113,17 @@ def table_at(synthetic: SyntheticTables, theta: FloatArray) -> PublicUnits:
     Raises
     ------
     NotComputable
-        If none can be made up at these parameters: generators of random numbers refuse some.
+        If none can be simulated at these parameters: generators of random numbers refuse some.
     """
     if not np.isfinite(theta).all():
-        raise NotComputable("Parameters that are no numbers make up no table.")
+        raise NotComputable("A synthetic table needs finite parameters.")
     try:
         return synthetic.at(theta)
     except NUMERICAL_FAILURES as failure:
-        raise NotComputable("No table can be made up at these parameters.") from failure
+        raise NotComputable("No synthetic table can be simulated at these parameters.") from failure
 
 
-def curvature_bound(units: PublicUnits, theta: FloatArray, directions: FloatArray, clip_quantile: float) -> float:
+def curvature_bound(units: PublicUnits, theta: FloatArray, preconditioner: FloatArray, clip_quantile: float) -> float:
     """Return a bound of the norm of a unit's curvature that the part `clip_quantile` of synthetic units keeps.
 
     Raises
@@ -130,7 +131,7 @@ def curvature_bound(units: PublicUnits, theta: FloatArray, directions: FloatArra
     NotComputable
         If there is none that floating point can keep: units have no curvature there, for instance.
     """
-    norms = curvature_norms(units, theta, directions)
+    norms = curvature_norms(units, theta, preconditioner)
     finite = norms[np.isfinite(norms)]
     bound = float(np.quantile(finite, clip_quantile)) if finite.size else 0.0
     if not _can_bound(bound):
@@ -138,9 +139,9 @@ def curvature_bound(units: PublicUnits, theta: FloatArray, directions: FloatArra
     return bound
 
 
-def curvature_norms(units: PublicUnits, theta: FloatArray, directions: FloatArray) -> FloatArray:
-    """Return the Frobenius norm of every synthetic unit's curvature along the directions, shape (units,)."""
-    along = np.einsum("ka,ikl,lb->iab", directions, units.curvatures(theta), directions, optimize=True)
+def curvature_norms(units: PublicUnits, theta: FloatArray, preconditioner: FloatArray) -> FloatArray:
+    """Return the Frobenius norm of every synthetic unit's preconditioned curvature, shape (units,)."""
+    along = np.einsum("ka,ikl,lb->iab", preconditioner, units.curvatures(theta), preconditioner, optimize=True)
     norms: FloatArray = np.sqrt((along**2).sum(axis=(1, 2)))
     return norms
 
@@ -148,7 +149,7 @@ def curvature_norms(units: PublicUnits, theta: FloatArray, directions: FloatArra
 def expected_curvature(units: PublicUnits, theta: FloatArray) -> FloatArray:
     """Return the mean curvature of synthetic units at `theta`, positive definite in the parameters that it depends on.
 
-    It is zero for parameters that the likelihood does not know, such as the scale of a hierarchy.
+    It is zero for parameters that the likelihood does not depend on, such as the scale of a hierarchy.
 
     Raises
     ------
@@ -188,7 +189,7 @@ def prior_curvature(prior: LogDensity, theta: FloatArray) -> FloatArray:
 def newton_step(
     units: PublicUnits, prior: LogDensity, theta: FloatArray, gradient: FloatArray, information: FloatArray
 ) -> FloatArray:
-    """Return a Newton step, shortened where it leads beyond what a second-order expansion can be trusted with.
+    """Return a Newton step, shortened to the trust region of a second-order expansion.
 
     Parameters
     ----------
@@ -206,8 +207,8 @@ def newton_step(
 def whole_step(prior_information: FloatArray, gradient: FloatArray, information: FloatArray) -> FloatArray:
     """Return the Newton step.
 
-    Parameters that the likelihood does not know stay where they are: their prior alone decides on them, and what is
-    expanded does not depend on them.
+    Parameters that the likelihood does not depend on stay where they are: only their prior concerns them, and the
+    expansion does not depend on them.
 
     Raises
     ------
@@ -223,10 +224,10 @@ def whole_step(prior_information: FloatArray, gradient: FloatArray, information:
 def shortened(
     units: PublicUnits, prior_information: FloatArray, theta: FloatArray, step: FloatArray, *, times: float = 1.0
 ) -> FloatArray:
-    """Return the step, shorter if it moved synthetic units by more than some standard deviations.
+    """Return the step, shortened to a trust region.
 
-    Of what each of them tells, by its curvature where the step begins or where it would end; or of the prior's. It may
-    be so many `times` as long.
+    Its radius is a few standard deviations of one unit's likelihood (by the unit's curvature where the step begins or
+    would end, for nearly all synthetic units) and of the prior, multiplied by `times`.
     """
     bends = np.maximum(units.along(theta, step)[1], units.along(theta + step, step)[1])
     of_units = np.sqrt(np.quantile(np.nan_to_num(bends, nan=0.0, posinf=0.0), _MOST_UNITS)) / _LONGEST_OF_UNIT
@@ -257,12 +258,12 @@ def climbed(
     most_steps: int,
     least_gain: float,
 ) -> FloatArray:
-    """Return where steps lead that are halved until they go uphill, until one gains less than `least_gain`."""
+    """Maximise by steps with a backtracking line search, until one gains less than `least_gain`; return the maximum."""
     value = log_density(theta)
     for _ in range(most_steps):
         try:
             step = step_at(theta)
-        except NUMERICAL_FAILURES:  # far from everything: stay at what has been reached
+        except NUMERICAL_FAILURES:  # keep the best point so far
             break
         shorter = 1.0
         while shorter > 1e-6 and not log_density(theta + shorter * step) > value:
@@ -312,7 +313,7 @@ def positive_definite(matrix: FloatArray, floor: float = 1e-8) -> FloatArray:
 
 
 def _regular(scatter: FloatArray) -> FloatArray:
-    """Return the scatter matrix with directions that no score has filled in a little."""
+    """Return the scatter matrix with a small variance in directions without scores."""
     return positive_definite(scatter, floor=1e-10)
 
 

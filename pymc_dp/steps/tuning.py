@@ -11,7 +11,10 @@ from pymc_dp.release.interface import LARGEST_CLIP_BOUND, SMALLEST_CLIP_BOUND
 
 
 def required(name: str, value: float | None, meaning: str) -> float:
-    """Return a setting that has no data-free default, or raise `InvalidArgument`."""
+    """Return a setting above zero that has no data-free default, or raise `InvalidArgument`.
+
+    One whose name begins with ``clip_`` is a clip bound: see `clip_bound`.
+    """
     if value is None:
         raise InvalidArgument(
             f"{name} is required ({meaning}). Choose it from public knowledge or on simulated data of the same "

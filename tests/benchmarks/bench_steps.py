@@ -21,11 +21,8 @@ class InstantCurator:
     def open(self, key):
         return self
 
-    def gradient(self, theta, bound, noise_multiplier, blocks=None, **options):
-        return Release("gradient", np.zeros(SIZE), 1.0, (theta,))
-
-    def log_ratio(self, theta, theta_new, bound, noise_multiplier):
-        return Release("log_ratio", np.zeros(1), 1.0, (theta, theta_new))
+    def release(self, query, noise_multiplier=0.0):
+        return Release(query.kind, np.zeros(SIZE if query.kind == "gradient" else 1), 1.0, query.where)
 
 
 STEPS = {

@@ -97,11 +97,11 @@ def clip():
             return synthetic_scores
 
     scale = scale_of(SyntheticScores(), mode, clip_quantile=1.0, with_curvature=False)
-    of_synthetic = np.linalg.norm(synthetic_scores @ scale.directions, axis=1)
+    of_synthetic = np.linalg.norm(synthetic_scores @ scale.preconditioner, axis=1)
     x, y = survey()
     mode, covariance = laplace(x, y)
     std = np.sqrt(np.diag(covariance))
-    lengths = np.linalg.norm((x * (y - 1.0 / (1.0 + np.exp(-x @ mode)))[:, None]) @ scale.directions, axis=1)
+    lengths = np.linalg.norm((x * (y - 1.0 / (1.0 + np.exp(-x @ mode)))[:, None]) @ scale.preconditioner, axis=1)
     print(f"{'kept':>8}{'bound':>8}{'weighted down':>15}{'bias':>8}{'forced at 4':>13}{'at 2':>8}")
     for kept in (0.99, 0.998, 0.9998, 1.0):
         bound = np.quantile(of_synthetic, kept)

@@ -143,7 +143,7 @@ def _of_decision(step: Any, release: Release) -> float:
     batches, (old, new) = step.batches, release.where
     bound = math.sqrt(batches.batch_size) / (step.tempering * batches.n_units)
     towards = float(np.sign(np.sum(new - old)))
-    free = step.prior.log_density(new) - step.prior.log_density(old)
+    free = step.chain.prior.log_density(new) - step.chain.prior.log_density(old)
     reach = step.tempering * batches.scale * bound
     q = batches.sampling_probability
 
@@ -223,14 +223,10 @@ class _FreshCurators:
         self._curators = curators
 
     def open(self, key: tuple[int, ...]) -> Any:
-        return self._curators._make_curator(
-            noise=self._curators._noise.for_chain(key), allowance=self._curators._allowance
-        )
+        return self._curators._make_curator(noise=self._curators._noise.for_chain(key), **self._curators._in_chain)
 
     def open_once(self) -> Any:
-        return self._curators._make_curator(
-            noise=self._curators._noise.for_chain((0,)), allowance=self._curators._allowance_once
-        )
+        return self._curators._make_curator(noise=self._curators._noise.for_chain((0,)), **self._curators._once)
 
 
 def _one_run(steps: Sequence[Any], given: Sequence[Any], draws: int, relation: str, generator: Any) -> float:
@@ -239,7 +235,7 @@ def _one_run(steps: Sequence[Any], given: Sequence[Any], draws: int, relation: s
     for step, authorisation in zip(steps, given, strict=True):
         step.authorise(dataclasses.replace(authorisation, curators=_FreshCurators(authorisation.curators)))
         if step.released_once.made:
-            step._scale_of_audit = step._scale.directions
+            step._scale_of_audit = step._scale.preconditioner
         for release in step.released_once.made:
             total += log_likelihood_ratio(step, release, relation, authorisation.noise_multipliers)
     parameters = steps[0].parameters

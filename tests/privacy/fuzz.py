@@ -414,7 +414,9 @@ def shown(lines):
 
     def seen_authorise(self, authorisation):
         curator = authorisation.curators._make_curator
-        lines.extend(map(repr, (authorisation, authorisation.curators, curator.args, authorisation.synthetic, self)))
+        lines.extend(
+            map(repr, (authorisation, authorisation.curators, curator.args, authorisation.synthetic_tables, self))
+        )
         authorise(self, authorisation)
 
     def seen_publish(*given, **arguments):

@@ -257,8 +257,15 @@ class Recorder:
         if not any(curator is known for known in self._curators):
             self._curators.append(curator)
         place = next(k for k, known in enumerate(self._curators) if known is curator)
-        name = type(given["query"]).__name__ if "query" in given else method.__name__
-        asked = Request(place, name, {name: bits(value) for name, value in given.items()}, given)
+        query = given.get("query")
+        named = {} if query is None else {each.name: getattr(query, each.name) for each in dataclasses.fields(query)}
+        named |= {name: value for name, value in given.items() if name != "query"}
+        asked = Request(
+            place,
+            method.__name__ if query is None else type(query).__name__,
+            {name: bits(value) for name, value in named.items()},
+            given,
+        )
         self._refuse_another(asked)
         self.trace.requests.append(asked)
         self._open = asked

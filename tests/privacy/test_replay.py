@@ -28,7 +28,7 @@ from pymc_dp.release import MeteredCurator
 from pymc_dp.release import curator as curator_module
 from pymc_dp.release.batches import drawn
 from pymc_dp.release.meter import Meter
-from pymc_dp.release.queries import Query
+from pymc_dp.release.query import Query
 from pymc_dp.rows import clip, likelihood
 from pymc_dp.rows.clipped_sum import ClippedSum
 from pymc_dp.rows.likelihood import UnitLikelihood
@@ -263,7 +263,7 @@ def loose_log_ratios(rows, theta, theta_new, bound, grid, units):
 real_log_ratios = UnitLikelihood.clipped_log_ratios
 
 
-def spends_nothing(self, kind, noise_multiplier, batches=None):
+def spends_nothing(self, kind, noise_multiplier, batches=None, *, adds_noise=True):
     return None
 
 
@@ -285,7 +285,7 @@ _CLOCK = itertools.count()
 HMC, SGLD, CONTRIBUTED = BY_NAME["hmc"], BY_NAME["sgld"], BY_NAME["contributed"]
 FAULTS = {
     "branches on an exact value": (REGRESSION, contributed(BranchesOnAnExactValue), {}, "theta"),
-    "bound from rows": (REGRESSION, contributed(BoundFromRows), {}, "has another bound"),
+    "bound from rows": (REGRESSION, contributed(BoundFromRows), {}, "has another clip_bound"),
     "exact sum published": (REGRESSION, contributed(PublishesAnExactSum), {}, "another tree"),
     "more requests for long rows": (REGRESSION, contributed(OneReleaseMoreForLongRows), {}, "request|BudgetExceeded"),
     "sum clipped": (GAUSSIAN, HMC, {"breaking": (UnitLikelihood, "clipped_gradient", clips_the_sum)}, "moved"),

@@ -291,9 +291,17 @@ def test_a_query_of_a_samplers_own_class_is_refused():
     assert rows.touched == 0
 
 
+class Quiet(float):
+    """A clip bound that makes its own noise small."""
+
+    def __rmul__(self, other):
+        return 1e-9
+
+
 def test_a_query_is_copied_before_it_is_paid_for():
-    """Hazard H40: a sampler that changes its query meanwhile changes nothing."""
+    """Hazard H40: a sampler that changes its query after it was made, or meanwhile, changes nothing."""
     query = GradientSum(THETA, 5.0)
+    object.__setattr__(query, "clip_bound", Quiet(5.0))
 
     class Rows(FakeRows):
         def clipped_gradient(self, theta, bound, grid, *, units=None, blocks=None):

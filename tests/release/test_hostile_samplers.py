@@ -1,12 +1,14 @@
-"""What samplers can hand to the curator, and keep of it: nothing of it changes what was paid for, or how far sums move."""
+"""What samplers hand to the curator and keep of it changes neither what was paid for nor how far sums move."""
 
 import copy
+import dataclasses
 import functools
 import pickle
 
 import numpy as np
 import pymc as pm
 import pytest
+from conftest import QUIET, gaussian_data, gaussian_model
 from contributed import DPCrankNicolson
 
 import pymc_dp as dp
@@ -17,7 +19,7 @@ from pymc_dp.accounting import (
     WithoutReplacementGaussianReleases,
     check_relation,
 )
-from pymc_dp.budget import ReleaseRequest, StepPlan
+from pymc_dp.budget import Plan, ReleaseRequest, StepPlan
 from pymc_dp.release import Curators, ExpansionPoint, MeteredCurator
 from pymc_dp.release.batches import BatchesWithoutReplacement, PoissonBatches
 from pymc_dp.release.queries import (
@@ -80,7 +82,7 @@ def test_what_a_sampler_holds_does_not_move_an_expansion_point(through):
     curator = opened(rows_of([5.0, -3.0, 2.0]), score=2)
     directions = np.eye(2)
     query = WeightedScore(ExpansionPoint(np.zeros(2), np.eye(2), 1.0))
-    object.__setattr__(query.point, "directions", Held(directions))
+    object.__setattr__(query.point, "preconditioner", Held(directions))
     first = curator.release(query, 3.0)
     if through == "where":
         first.where[0][:] = 1e6
@@ -124,8 +126,8 @@ def test_decisions_and_noisy_releases_are_not_paid_for_as_each_other():
     with pytest.raises(dp.BudgetExceeded, match="left of what was paid for"):
         opened(rows, scheduled=[cheap], decision=1).release(BarkerDecision(zero, one, 0.0, FIXED, 0.5), 1e6)
     noiseless = BarkerReleases("log_ratio", 1, 20, 30)
+    query = VariancePenalisedLogRatio(zero, one, 1.0, FIXED, 0.5)
     with pytest.raises(dp.BudgetExceeded, match="left of what was paid for"):
-        query = VariancePenalisedLogRatio(zero, one, 1.0, FIXED, 0.5)
         opened(rows, scheduled=[noiseless], log_ratio=1).release(query, 1e-5)
 
 
@@ -163,18 +165,18 @@ def test_a_prelude_releases_what_it_paid_for_and_nothing_of_what_chains_did():
 def test_a_power_that_is_not_positive_is_refused(tempering):
     """Hazard H20: the formula of the penalised ratio is that of a positive scale; it vanishes at a negative one."""
     curator = opened(rows_of([10.0, *[-10.0] * 29]), scheduled=[FIXED.releases("log_ratio", 1, 1.0)], log_ratio=1)
+    query = VariancePenalisedLogRatio(np.zeros(2), np.ones(2), 1.0, FIXED, tempering)
     with pytest.raises(dp.PrivacyError, match="positive power"):
-        query = VariancePenalisedLogRatio(np.zeros(2), np.ones(2), 1.0, FIXED, tempering)
         curator.release(query, 1.0)
 
 
 @pytest.mark.parametrize("shape", [(2, 5), (1, 2), (2, 1), (3, 2), (2,), (4,)])
-def test_directions_of_another_shape_are_refused(shape):
+def test_a_preconditioner_of_another_shape_is_refused(shape):
     """Hazard H36: compiled loops do not check bounds; what they would read beyond may be other rows."""
     curator = opened(rows_of([5.0, -3.0, 2.0]), score=1)
-    with pytest.raises(dp.InvalidArgument, match="as many directions"):
+    with pytest.raises(dp.InvalidArgument, match="a square preconditioner"):
         curator.release(WeightedScore(ExpansionPoint(np.zeros(2), np.ones(shape), 1.0)), 3.0)
-    with pytest.raises(dp.InvalidArgument, match="as many directions"):
+    with pytest.raises(dp.InvalidArgument, match="a square preconditioner"):
         rows_of([5.0, -3.0, 2.0]).expansion(ExpansionPoint(np.zeros(3), np.eye(2), 1.0))
 
 
@@ -236,3 +238,79 @@ def test_a_curator_is_not_copied():
     for copied in (copy.copy, copy.deepcopy, pickle.dumps):
         with pytest.raises(TypeError, match="paid for once"):
             copied(curator)
+
+
+@pytest.mark.parametrize("wrong", [{"account": "none"}, {"epsilon": np.nan}, {"delta": np.nan}, {"epsilon": -1.0}])
+def test_a_plan_of_no_account_or_no_figure_is_none(wrong):
+    """Hazard H19: a sum over the plans of each account has to see every plan, and compare with figures."""
+    step = StepPlan("s", "", 1, (), (GaussianReleases("gradient", 1000, 1.0),))
+    figures = {"epsilon": 100.0, "delta": 1e-7, "account": "reserved"} | wrong
+    with pytest.raises(dp.InvalidArgument):
+        Plan(1, 0, 1, "substitute", (step,), **figures)
+
+
+def test_what_a_prelude_leaves_over_ends_with_it():
+    """Hazard H19: a step travels to every worker, and with it whatever its prelude kept."""
+
+    class Keeps(DPCrankNicolson):
+        def prelude_requests(self):
+            return [ReleaseRequest("gradient", 1, 0.5, 2, once=True)]
+
+        def sampler_requests(self, tune, draws):
+            return [ReleaseRequest("log_ratio", tune + draws, 0.5, 1)]
+
+        def prelude(self):
+            self.kept = self.chain
+
+        def transition(self, theta):
+            self.kept.gradient(theta, 1.0)
+
+    with rows_model([5.0, -3.0, 2.0]):
+        step = Keeps(budget=dp.PrivacyBudget(1.0, 1e-6), clip_log_ratio=1.0, beta=0.5)
+        with pytest.raises(dp.RunInterrupted, match="NoPlan"):
+            dp.sample(step=step, draws=2, chains=1, cores=1, progressbar=False)
+    with pytest.raises(dp.NoPlan, match="has ended"):
+        step.kept.gradient(np.zeros(2), 1.0)
+
+
+class Boasting(dp.DPPenalty):
+    """Says things of itself that are the package's to say."""
+
+    @property
+    def facts(self):
+        return {"epsilon": 0.001, "private": 1, "sampler": "another", "weather": "fine"}
+
+
+def test_what_a_sampler_says_of_itself_replaces_nothing_that_is_said_of_the_guarantee():
+    """Hazard H32: metadata of the guarantee are the package's own."""
+    with gaussian_model(gaussian_data(50)):
+        step = Boasting(clip_log_ratio=4.0, proposal_scale=0.1, budget=dp.PrivacyBudget(4.0, 1e-6), insecure_seed=3)
+        facts = dp.sample(draws=4, chains=2, cores=1, step=step, **QUIET)["privacy"].attrs
+    assert facts["epsilon"] > 3.0
+    assert facts["private"] == 0
+    assert facts["sampler"] == "dp_penalty"
+    assert facts["weather"] == "fine"
+
+
+class Twice(dp.DPPenalty):
+    """Releases log-ratios before its chains, too."""
+
+    def prelude_requests(self):
+        return [dataclasses.replace(self.sampler_requests(0, 1)[0], share=0.0, once=True)]
+
+
+class Greedy(dp.DPPenalty):
+    """Wants more than there is."""
+
+    def sampler_requests(self, tune, draws):
+        return [dataclasses.replace(each, share=1.5) for each in super().sampler_requests(tune, draws)]
+
+
+@pytest.mark.parametrize(("make", "message"), [(Twice, "both before its chains and in them"), (Greedy, "more than 1")])
+def test_requests_that_cannot_be_kept_are_refused_before_the_charge(make, message):
+    budget = dp.PrivacyBudget(4.0, 1e-6)
+    with gaussian_model(gaussian_data(50)):
+        step = make(clip_log_ratio=4.0, proposal_scale=0.1, budget=budget)
+        with pytest.raises(dp.InvalidArgument, match=message):
+            dp.sample(draws=4, chains=2, cores=1, step=step, **QUIET)
+    assert not budget.history

@@ -103,7 +103,7 @@ def test_sums_and_remainders_are_those_of_a_loop_over_rows(make):
     centre = centre_for(likelihood)
     expansion = likelihood.expansion(centre)
     scores, curvatures = units.scores(centre.theta), units.curvatures(centre.theta)
-    size, way = likelihood.n_parameters, centre.directions
+    size, way = likelihood.n_parameters, centre.preconditioner
     weights, of_curvatures, score_sum, curvature_sum = [], [], np.zeros(size), np.zeros((size, size))
     for score, curvature in zip(scores, curvatures, strict=True):
         along, bent = score @ way, way.T @ curvature @ way
@@ -163,12 +163,12 @@ def test_rows_of_one_unit_are_added_before_they_are_weighted():
     by_row = PublicUnits(UnitLikelihood(poisson_model(), second_order=True))
     centre = centre_for(likelihood, 1.0, 1.0)
     expansion = likelihood.expansion(centre)
-    scores = by_row.scores(centre.theta).reshape(-1, 2, SIZE).sum(axis=1) @ centre.directions
+    scores = by_row.scores(centre.theta).reshape(-1, 2, SIZE).sum(axis=1) @ centre.preconditioner
     bent = np.einsum(
         "ka,nkl,lb->nab",
-        centre.directions,
+        centre.preconditioner,
         by_row.curvatures(centre.theta).reshape(-1, 2, SIZE, SIZE).sum(axis=1),
-        centre.directions,
+        centre.preconditioner,
     )
     weights = np.minimum(1.0, 1.0 / np.linalg.norm(scores, axis=1))
     assert expansion.weights == pytest.approx(weights)
@@ -212,7 +212,7 @@ STANDARD = UnitLikelihood(poisson_model(), second_order=True)
 
 def clipping_loss_of(expansion, place):
     """What its weight has taken off one unit's score, in units of the bound."""
-    score = PublicUnits(STANDARD).scores(expansion._centre.theta)[place] @ expansion._centre.directions
+    score = PublicUnits(STANDARD).scores(expansion._centre.theta)[place] @ expansion._centre.preconditioner
     return (1.0 - expansion.weights[place]) * np.linalg.norm(score) / expansion._centre.clip_gradient
 
 

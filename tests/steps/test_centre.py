@@ -31,7 +31,7 @@ def poisson_model(seed=0):
 
 
 def exact_score(units, theta, noise_std, scale):
-    return Release("centre", units.scores(theta).sum(axis=0) @ scale.directions, noise_std, (theta,))
+    return Release("centre", units.scores(theta).sum(axis=0) @ scale.preconditioner, noise_std, (theta,))
 
 
 def scale_along(directions):
@@ -115,7 +115,7 @@ def test_a_release_that_differs_is_believed():
     expected = np.eye(SIZE) * 1000.0
     truth = expected + 4000.0 * np.outer(np.eye(SIZE)[2], np.eye(SIZE)[2])
     scale = scale_along(np.diag(1.0 + np.arange(SIZE)))
-    along = scale.directions.T @ truth @ scale.directions
+    along = scale.preconditioner.T @ truth @ scale.preconditioner
     found = informed(expected, released(along, 30.0, generator), scale)
     assert found[2, 2] == pytest.approx(truth[2, 2], rel=0.05)
     assert np.delete(np.diag(found), 2) == pytest.approx(np.delete(np.diag(truth), 2), rel=0.1)
@@ -140,7 +140,7 @@ def test_a_step_with_the_curvature_of_its_own_way_arrives():
     """From where the counts' mean is far too small, plain Newton steps overshoot; a consistent one is at the mode."""
     model = poisson_model()
     units, prior = units_of(model), Prior(model)
-    step = SimpleNamespace(prior=prior)
+    step = SimpleNamespace(chain=SimpleNamespace(prior=prior))
     theta = np.array([0.8, 0.3])  # near enough for no step to be shortened
     mode = mode_of(units, prior, theta, N)
 

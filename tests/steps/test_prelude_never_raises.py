@@ -92,7 +92,7 @@ class WildCurator:
     def release(self, query, noise_multiplier=0.0):
         match query:
             case WeightedScore(point=point):
-                assert np.isfinite(point.directions).all()
+                assert np.isfinite(point.preconditioner).all()
                 return self._wild(query.kind, point.theta.size, (point.theta,), point.clip_gradient)
             case Curvature(point=point):
                 size = point.theta.size

@@ -196,7 +196,7 @@ def test_the_noise_of_the_surrogates_score_is_what_widening_takes_it_for():
             step = dp.DPSurrogateHMC(budget=dp.PrivacyBudget(4.0, 1e-6), synthetic=synthetic, insecure_seed=seed)
             pm.sample(draws=1, chains=1, cores=1, step=step, **QUIET)
         expansion = UnitLikelihood(model, second_order=True).expansion(step._centre)
-        released = step._centre.directions.T @ step._surrogate._gradient
+        released = step._centre.preconditioner.T @ step._surrogate._gradient
         errors.append((released - expansion.score(2.0**-30).value) / step._score_noise)
     assert np.mean(np.square(errors)) == pytest.approx(1.0, abs=4.0 * 0.18)
     assert np.abs(np.mean(errors, axis=0)).max() < 4.0 / np.sqrt(12)
@@ -219,7 +219,7 @@ def test_the_run_tells_when_clip_bounds_cut_too_much(clip, cut):
     assert found.biased == cut
     assert ("BIASED" in dp.diagnostics.quality_report(tree)) == cut
     theta = step._centre.theta[0]
-    assert step._centre.directions[0, 0] == pytest.approx(1.0)
+    assert step._centre.preconditioner[0, 0] == pytest.approx(1.0)
     weights = np.minimum(1.0, clip / np.abs(y - theta))
     lost = (1.0 - weights) * np.abs(y - theta)
     shift = abs(np.sum(np.sign(y - theta) * lost)) / np.sum(weights) ** 0.5  # in sd of the weighted posterior

@@ -1,0 +1,225 @@
+"""What a query is: what it is evaluated on, and what each kind of release has to say. The kinds are in `queries`.
+
+Everything that a query states of itself (`bound`, `factor`, `rounding`, `n_terms`) is a function of its own numbers and
+of what is public of the curator.
+"""
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import ClassVar, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from pymc_dp.exceptions import PrivacyError
+from pymc_dp.release.batches import Batches
+from pymc_dp.release.clip_counts import ClipTally
+from pymc_dp.release.interface import (
+    LARGEST_CLIP_BOUND,
+    SMALLEST_CLIP_BOUND,
+    ExpansionPoint,
+    FloatArray,
+    Prediction,
+)
+from pymc_dp.rows.clipped_sum import ClippedSum
+
+IntArray = NDArray[np.int64]
+
+#: A sum of contributions of norm at most b moves by 2b if a unit is replaced, by b if one is added or removed.
+SENSITIVITY_FACTOR = {"substitute": 2.0, "add-remove": 1.0}
+
+
+class Rows(Protocol):
+    """The rows as queries see them: sums over units of clipped contributions. Confidential."""
+
+    n_units: int
+
+    def clipped_gradient(
+        self,
+        theta: FloatArray,
+        bound: float,
+        grid: float,
+        *,
+        units: IntArray | None = None,
+        blocks: Sequence[bool] | None = None,
+    ) -> ClippedSum:
+        """Return the sum of clipped gradients, of all units or of some."""
+        ...
+
+    def clipped_log_ratio(self, theta: FloatArray, theta_new: FloatArray, bound: float, grid: float) -> ClippedSum:
+        """Return the sum of clipped per-unit log-ratios."""
+        ...
+
+    def clipped_log_ratios(
+        self, theta: FloatArray, theta_new: FloatArray, bound: float, grid: float, units: IntArray
+    ) -> tuple[IntArray, int]:
+        """Return the clipped log-ratios of some units on the grid, and how many were clipped."""
+        ...
+
+    def expansion(self, centre: ExpansionPoint) -> "Expansion":
+        """Return the expansion of every unit around a point."""
+        ...
+
+    def sum_over_units(
+        self, contributions: "Callable[[UnitsOfChunk], FloatArray]", size: int, bound: float, grid: float
+    ) -> ClippedSum:
+        """Return the sum over units of any function of a unit's derivatives, each clipped to the norm `bound`."""
+        ...
+
+
+class UnitsOfChunk(Protocol):
+    """The derivatives of some units. Confidential. See `pymc_dp.rows.expansion.UnitsOfChunk`."""
+
+    def log_likelihood(self, theta: FloatArray) -> FloatArray:
+        """Return their log-likelihoods, shape (units,)."""
+        ...
+
+    def gradient(self, theta: FloatArray) -> FloatArray:
+        """Return their gradients, shape (units, parameters)."""
+        ...
+
+
+class Expansion(Protocol):
+    """Every unit's log-likelihood around an expansion point. Confidential."""
+
+    def score(self, grid: float) -> ClippedSum:
+        """Return the sum of weighted scores."""
+        ...
+
+    def curvature(self, grid: float) -> ClippedSum:
+        """Return the sum of weighted curvatures."""
+        ...
+
+    def clipping_loss(self, grid: float) -> ClippedSum:
+        """Return the sum of what weights have taken off scores, each less a half."""
+        ...
+
+    def residual(self, old: Prediction, new: Prediction, bound: float, grid: float) -> ClippedSum:
+        """Return the sum of clipped residual log-ratios."""
+        ...
+
+
+@dataclass(frozen=True)
+class Terms:
+    """What is public of a curator.
+
+    Attributes
+    ----------
+    relation : str
+        Neighbouring relation.
+    n_units : int or None
+        The number of units, where it is public: None under add-remove.
+    n_counts : int
+        How many kinds of releases have their clipped units counted.
+    """
+
+    relation: str
+    n_units: int | None
+    n_counts: int
+
+    @property
+    def factor(self) -> float:
+        """How far a sum of contributions of norm at most 1 moves between neighbouring tables."""
+        return SENSITIVITY_FACTOR[self.relation]
+
+
+@dataclass(frozen=True, eq=False)
+class Asked:
+    """What a query is evaluated on, once it has been paid for. Confidential.
+
+    Attributes
+    ----------
+    rows : Rows
+        The rows.
+    tally : ClipTally
+        How many units earlier releases have clipped.
+    terms : Terms
+        What is public.
+    grid : float
+        A power of two, public: what the exact sum is a multiple of.
+    batch : ndarray of int64, or None
+        The units of a fresh batch in increasing order; None for all units.
+    """
+
+    rows: Rows
+    tally: ClipTally
+    terms: Terms
+    grid: float
+    batch: IntArray | None
+
+
+class Query(ABC):
+    """What all queries share. See the module for what a class has to say."""
+
+    #: Whether noise is added to the answer; a decision's noise is part of its test.
+    adds_noise: ClassVar[bool] = True
+
+    @property
+    @abstractmethod
+    def kind(self) -> str:
+        """The name of the release."""
+
+    @property
+    def sampled(self) -> Batches | None:
+        """How the fresh batch is drawn that is asked; None: all units are asked."""
+        return None
+
+    @property
+    def counted(self) -> bool:
+        """Whether counts of clipped units are released with a sum over a batch, as further entries."""
+        return False
+
+    @property
+    def where(self) -> tuple[FloatArray, ...]:
+        """The points that are asked about, for the record."""
+        return ()
+
+    @abstractmethod
+    def bound(self, terms: Terms) -> float:
+        """Return the largest norm of a unit's contribution."""
+
+    def factor(self, terms: Terms) -> float:
+        """Return by how many bounds the sum moves between neighbouring tables."""
+        return terms.factor
+
+    def rounding(self, terms: Terms) -> float:
+        """Return by how many steps of the grid more it moves, where the sum is rounded as a whole."""
+        return 0.0
+
+    def n_terms(self, terms: Terms) -> int | None:
+        """Return how many contributions are summed; None where that is protected."""
+        return terms.n_units
+
+    def refuse_if_unsafe(self, terms: Terms) -> None:
+        """Refuse what no sensitivity is known for, before anything is paid.
+
+        Raises
+        ------
+        PrivacyError
+            If the bound is out of range, or the query is not defined under the neighbouring relation.
+        """
+        check_bound(self.bound(terms))
+
+    @abstractmethod
+    def exact_sum(self, asked: Asked) -> ClippedSum:
+        """Return the exact sum over the units that are asked. Confidential."""
+
+    def published(self, value: FloatArray, terms: Terms) -> FloatArray:
+        """Return what is published of the noisy sum."""
+        return value
+
+
+def check_bound(bound: float) -> None:
+    """Refuse a bound that floating point cannot keep."""
+    if not SMALLEST_CLIP_BOUND <= bound <= LARGEST_CLIP_BOUND:
+        raise PrivacyError(
+            f"A clip bound of {bound:.3g} cannot be kept in floating point: use one between "
+            f"{SMALLEST_CLIP_BOUND:g} and {LARGEST_CLIP_BOUND:g}."
+        )
+
+
+def set_fields(query: Query, **values: object) -> None:
+    """Set fields of a frozen query while it is made."""
+    for name, value in values.items():
+        object.__setattr__(query, name, value)
