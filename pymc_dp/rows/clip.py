@@ -159,21 +159,12 @@ def add_vectors(
     slopes: FloatArray, first: int, k: int, n: int, factors: FloatArray, steps_per_one: float, sums: IntArray
 ) -> None:
     """Add `n` truncated columns of the slopes ``first`` to ``first + k``, times their factors, to `sums` (k,)."""
-    twos = k // 2 * 2
-    for m in range(0, twos, 2):
-        a, b, of_a, of_b = slopes[first + m], slopes[first + m + 1], np.int64(0), np.int64(0)
+    for m in range(k):
+        total = np.int64(0)
         for i in range(n):
-            steps_of_a, steps_of_b = a[i] * factors[i] * steps_per_one, b[i] * factors[i] * steps_per_one
-            of_a += np.int64(steps_of_a if factors[i] > 0.0 else 0.0)
-            of_b += np.int64(steps_of_b if factors[i] > 0.0 else 0.0)
-        sums[m] += of_a
-        sums[m + 1] += of_b
-    for m in range(twos, k):
-        a, of_a = slopes[first + m], np.int64(0)
-        for i in range(n):
-            steps_of_a = a[i] * factors[i] * steps_per_one
-            of_a += np.int64(steps_of_a if factors[i] > 0.0 else 0.0)
-        sums[m] += of_a
+            value = slopes[first + m, i] * factors[i] * steps_per_one
+            total += np.int64(value if factors[i] > 0.0 else 0.0)
+        sums[m] += total
 
 
 @njit(**_OPTIONS, forceinline=True)

@@ -657,7 +657,8 @@ class Lowering:
                     if isinstance(constant, Constant):
                         known[constant] = self._program.constant(np.asarray(constant.data).item())
                 known[node.outputs[0]] = self._scalar(node.op, node)(*[known[entry] for entry in node.inputs])
-            return known[op.fgraph.outputs[0]]
+            result: int = known[op.fgraph.outputs[0]]
+            return result
 
         return written
 
