@@ -106,7 +106,7 @@ class UnitExpansion:
         self.weights, self.curvature_weights = np.ones(units.n_units), np.ones(units.n_units)
         self._values = units.all_log_likelihoods(centre.theta)
         self._pair: dict[bytes, FloatArray] = {}
-        size = units.n_parameters
+        size = centre.preconditioner.shape[1]
         for chunk in units.derivatives_by_chunk():
             weights = self.weights[chunk.units]
             squares = _squares(self._score_of(chunk))
@@ -122,14 +122,14 @@ class UnitExpansion:
 
     def score(self, grid: float) -> ClippedSum:
         """Return the sum of preconditioned weighted scores."""
-        total = np.zeros(self._units.n_parameters, dtype=np.int64)
+        total = np.zeros(self._centre.preconditioner.shape[1], dtype=np.int64)
         for chunk in self._units.derivatives_by_chunk():
             _add(self._score_of(chunk), self.weights[chunk.units], grid, total)
         return ClippedSum(total, grid, self._centre.clip_gradient, self.n_weighted_down)
 
     def curvature(self, grid: float) -> ClippedSum:
         """Return the sum of preconditioned weighted curvatures, packed as `packed_pairs` says."""
-        size = self._units.n_parameters
+        size = self._centre.preconditioner.shape[1]
         total = np.zeros(size * (size + 1) // 2, dtype=np.int64)
         for chunk in self._units.derivatives_by_chunk():
             _add(self._curvature_of(chunk), self.curvature_weights[chunk.units], grid, total)
@@ -231,7 +231,8 @@ class _Zero:
 
 def warm_up(units: Units) -> None:
     """Call everything once, so that it is compiled; the rows of `units` are not confidential."""
-    zero = _Zero(np.zeros(units.n_parameters), np.eye(units.n_parameters))
+    # One column is enough: curvatures by a whole preconditioner take time in proportion to the cube of its size.
+    zero = _Zero(np.zeros(units.n_parameters), np.ones((units.n_parameters, 1)))
     expansion = UnitExpansion(units, zero)
     for total in (expansion.score, expansion.curvature, expansion.clipping_loss):
         total(1.0)
