@@ -92,7 +92,7 @@ class ExpansionPoint:
     """An expansion point for every model here."""
 
     def __init__(self, size):
-        self.theta, self.directions = np.full(size, 0.1), np.eye(size)
+        self.theta, self.preconditioner = np.full(size, 0.1), np.eye(size)
         self.clip_gradient, self.clip_curvature, self.key = BOUND, BOUND, b"centre"
 
 
