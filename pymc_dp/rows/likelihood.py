@@ -169,14 +169,18 @@ class UnitLikelihood:
         log_likelihoods = np.empty(self.n_units if kept else 0)
 
         def add(chunk: Chunk) -> tuple[int, IntArray]:
-            total = np.zeros(size, dtype=np.int64)
+            sums = np.zeros(size, dtype=np.int64)
             logs = log_likelihoods[chunk.units] if kept else log_likelihoods
-            return self._add_clipped(point, chunk, clipping, logs, slices, total), total
+            return self._add_clipped(point, chunk, clipping, logs, slices, sums), sums
 
-        n_clipped, total = 0, np.zeros(size, dtype=np.int64)
-        for clipped_here, sum_here in self._each(add, self._chunks(units)):
+        n_clipped, sums = 0, np.zeros(size, dtype=np.int64)
+        for clipped_here, sums_here in self._each(add, self._chunks(units)):
             n_clipped += clipped_here
-            total += sum_here
+            sums += sums_here
+        total = sums
+        if self._table.starts is None:
+            total = np.zeros(size, dtype=np.int64)
+            clip.add_in_order(sums, clipping.parts, total)
         if kept:
             self._latest = {theta.tobytes(): log_likelihoods}
         return ClippedSum(total, grid, bound, n_clipped)
@@ -188,24 +192,22 @@ class UnitLikelihood:
         clipping: Clipping,
         log_likelihoods: FloatArray,
         slices: Sequence[slice | None],
-        total: IntArray,
+        sums: IntArray,
     ) -> int:
-        """Add the clipped, truncated gradients of a chunk's units to `total`; return how many were clipped.
+        """Add the clipped, truncated gradients of a chunk's units to `sums`; return how many were clipped.
 
-        Their log-likelihoods are written into `log_likelihoods`, unless it is empty.
+        The sums are those of `pymc_dp.rows.clip.add_clipped` if every row is a unit of its own, else in the order of
+        parameters. Log-likelihoods are written into `log_likelihoods`, unless it is empty.
         """
         if chunk.starts is None:
-            sums = np.zeros_like(total)
-            n_clipped = self._engine.add_clipped(point, chunk, clipping, log_likelihoods, sums)
-            clip.add_in_order(sums, clipping.parts, total)
-            return n_clipped
+            return self._engine.add_clipped(point, chunk, clipping, log_likelihoods, sums)
         # The rows of a unit are summed before its norm is taken.
         found = self._engine.gradient(point, chunk)
         if log_likelihoods.size:
             log_likelihoods[:] = chunk.per_unit(found.log_likelihoods[None])[0]
         offsets = [None if entries is None else entries.start for entries in slices]
-        columns = chunk.per_unit(found.dense(self._engine.parts, offsets, total.size))
-        return int(clip.add_clipped_columns(columns, clipping.bound, clipping.steps_per_one, total))
+        columns = chunk.per_unit(found.dense(self._engine.parts, offsets, sums.size))
+        return int(clip.add_clipped_columns(columns, clipping.bound, clipping.steps_per_one, sums))
 
     def _at(self, theta: FloatArray) -> Point:
         return self._engine.at(self.parameters.split(theta))

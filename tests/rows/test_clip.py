@@ -87,7 +87,7 @@ def test_replacing_any_unit_moves_the_sum_by_at_most_twice_the_bound(rows, bound
 
 
 @settings(max_examples=300)
-@given(hnp.arrays(np.float64, st.tuples(st.integers(1, 6), st.just(3)), elements=NUMBERS), BOUNDS)
+@given(hnp.arrays(np.float64, st.tuples(st.integers(1, 6), st.integers(1, 11)), elements=NUMBERS), BOUNDS)
 def test_removing_any_unit_moves_the_sum_by_at_most_the_bound(rows, bound):
     """Hazard H12: and for a removal."""
     for i in range(len(rows)):
@@ -105,6 +105,18 @@ def test_units_of_several_rows_have_the_same_sensitivity(rows, bound, data):
     parts = [total_of(rows[a:b], bound, [0, b - a])[0] for a, b in itertools.pairwise(starts)]
     assert np.all(total == np.sum(parts, axis=0))
     assert all(exact_norm(part) <= bound for part in parts)
+
+
+@pytest.mark.parametrize("size", range(12))
+def test_squares_are_added_one_after_the_other(size):
+    """However many entries a loop takes at a time: a norm has the bits of the plain sum."""
+    slopes = np.random.default_rng(size).normal(size=(size + 1, 37))
+    squares = np.full(37, 0.1)
+    clip.add_squares(slopes, 1, size, 37, squares)
+    expected = np.full(37, 0.1)
+    for row in slopes[1:]:
+        expected += row * row
+    assert np.array_equal(squares, expected)
 
 
 def test_short_vectors_are_untouched_and_long_ones_shortened():

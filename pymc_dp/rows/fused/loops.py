@@ -2,8 +2,9 @@
 
 A block of rows goes through linear predictors and the scalar operations of `pymc_dp.rows.fused.program` while it is in
 the processor's cache, and from there, unless the caller wants the numbers themselves, into `pymc_dp.rows.clip`. Loops
-are over rows and without branches, so that they become vector instructions; whatever has no such form (a gamma
-function) is called in a loop of its own. The operations on a row, and their order, are the same wherever it stands.
+are over rows and without branches, so that they become vector instructions; whatever has no such form (the logarithm
+of the gamma function) is called in a loop of its own. The operations on a row, and their order, are the same wherever
+it stands.
 """
 
 import inspect
@@ -20,14 +21,16 @@ from pytensor.link.numba.cache import compile_numba_function_src
 from pytensor.link.numba.dispatch.basic import numba_funcify_and_cache_key
 
 from pymc_dp.rows import clip
-from pymc_dp.rows.fused import elementary
+from pymc_dp.rows.fused import elementary, gamma
 from pymc_dp.rows.fused.program import NotLowered, Operation, Program
 
-#: Rows in a block: its intermediate results stay in the first-level cache.
-BLOCK = 512
+#: Most rows in a block, for the cost of a block itself, and the bytes of its intermediate results, for the caches.
+_MOST_ROWS, _MOST_BYTES = 2048, 2**17
 _OPTIONS: dict[str, Any] = {"fastmath": False, "error_model": "numpy", "nogil": True}
 #: Part of every key in the cache of compiled functions.
-_VERSION = f"3 {sorted(_OPTIONS.items())} {numba.__version__} {inspect.getsource(elementary)} {inspect.getsource(clip)}"
+_VERSION = (
+    f"4 {sorted(_OPTIONS.items())} {numba.__version__} {''.join(map(inspect.getsource, (elementary, gamma, clip)))}"
+)
 #: In loops of their own: they read memory, or branch, wherever a row says.
 _ALONE = ("call", "gather")
 _INFIX = frozenset("+ - * / < <= > >= == != & |".split())
@@ -96,6 +99,8 @@ class Loops:
             "sqrt": np.sqrt,
             "select": elementary.select,
             "add_clipped": clip.add_clipped,
+            "digamma": gamma.digamma,
+            "trigamma": gamma.trigamma,
             **{name: getattr(elementary, name) for name in _FUNCTIONS},
         }
         self._calls: dict[tuple[Any, int], str] = {}
@@ -153,7 +158,7 @@ class Loops:
 
     def _scratch(self) -> tuple[np.ndarray, np.ndarray]:
         """Return space for the intermediate results of one thread."""
-        return np.empty(self._n_scratch * BLOCK), np.empty(max(1, self._n_indices) * BLOCK, dtype=np.int64)
+        return np.empty(self._n_scratch * self._block), np.empty(max(1, self._n_indices) * self._block, dtype=np.int64)
 
     def _function(self, name: str) -> Callable[..., Any]:
         if name not in self._compiled:
@@ -169,7 +174,8 @@ class Loops:
         source = "\n".join(lines) + "\n"
         key = None
         if None not in self._keys:
-            key = sha256("".join([_VERSION, self._source, source, *map(str, self._keys)]).encode()).hexdigest()
+            keys = [_VERSION, str(self._block), self._source, source, *map(str, self._keys)]
+            key = sha256("".join(keys).encode()).hexdigest()
         function = compile_numba_function_src(source, name, self._globals, cache_key=key)
         compiled: Callable[..., Any] = njit(**_OPTIONS, cache=key is not None)(function)
         return compiled
@@ -190,6 +196,13 @@ class Loops:
             lines += self._linear(product, rows)
         lines += self._operations(outputs, indices, stored)
         lines.append("    return")
+        # Rows in a block. Which rows share a block changes no bit of their results. Not a power of two, lest all
+        # intermediate results of a row compete for the same places of the first-level cache.
+        self._block = _MOST_ROWS
+        while self._block > 128 and 8 * self._block * self._n_scratch > _MOST_BYTES:
+            self._block //= 2
+        self._block -= 24
+        self._globals["BLOCK"] = self._block
         self._globals["block"] = self._compile("block", lines)
         self._source = "\n".join(lines)
 
@@ -212,7 +225,7 @@ class Loops:
             lines += [f"        {line}" for line in term(j - whole, str(j))]
         for m, row in enumerate(rows):
             total = f"(s{m}_0 + s{m}_1) + (s{m}_2 + s{m}_3)" if lanes == 4 else f"s{m}_0"
-            lines.append(f"        S[{row * BLOCK} + i] = {total}")
+            lines.append(f"        S[{row} * BLOCK + i] = {total}")
         return lines
 
     def _operations(self, outputs: Sequence[int], indices: Sequence[int], eta: dict[int, int]) -> list[str]:
@@ -231,7 +244,7 @@ class Loops:
         lines = [f"    v{n} = {self._cast(f'P[{program[n].detail}]', program[n].kind)}" for n in parameters]
         if columns:
             lines.append("    for i in range(n):")
-            lines += [f"        S[{row * BLOCK} + i] = {self._expression(program[n])}" for n, row in columns.items()]
+            lines += [f"        S[{row} * BLOCK + i] = {self._expression(program[n])}" for n, row in columns.items()]
         for level in range(max(levels.values(), default=0) + 1):
             later = [n for n in needed if levels[n] > level]
             calls = [n for n in later if program[n].name in _ALONE and levels[n] == level + 1]
@@ -247,15 +260,15 @@ class Loops:
                     lines += self._vector_loop({n}, outputs, stored, [])
                     continue
                 stored[n] = self._row()
-                arguments = ", ".join(f"S[{stored[i] * BLOCK} + i]" for i in program[n].inputs)
+                arguments = ", ".join(f"S[{stored[i]} * BLOCK + i]" for i in program[n].inputs)
                 lines += [
                     "    for i in range(n):",
-                    f"        S[{stored[n] * BLOCK} + i] = {self._call(n)}({arguments})",
+                    f"        S[{stored[n]} * BLOCK + i] = {self._call(n)}({arguments})",
                 ]
         moved = [(n, row) for row, n in enumerate(outputs) if stored[n] != row]
         if moved:
             lines.append("    for i in range(n):")
-            lines += [f"        S[{row * BLOCK} + i] = S[{stored[n] * BLOCK} + i]" for n, row in moved]
+            lines += [f"        S[{row} * BLOCK + i] = S[{stored[n]} * BLOCK + i]" for n, row in moved]
         return lines
 
     def _columns(self, needed: Sequence[int]) -> dict[int, int]:
@@ -293,7 +306,7 @@ class Loops:
                 return
             written.add(number)
             if number in stored:
-                load = f"S[{stored[number] * BLOCK} + i]"
+                load = f"S[{stored[number]} * BLOCK + i]"
                 body.append(f"        v{number} = {self._cast(load, operation.kind)}")
                 return
             for i in operation.inputs:
@@ -307,9 +320,9 @@ class Loops:
         for number, row in rows.items():
             value = self._name(number)
             body.append(
-                f"        S[{row * BLOCK} + i] = {value if program[number].kind == 'f' else f'np.float64({value})'}"
+                f"        S[{row} * BLOCK + i] = {value if program[number].kind == 'f' else f'np.float64({value})'}"
             )
-        body += [f"        I[{k * BLOCK} + i] = {self._name(number)}" for k, number in enumerate(indices)]
+        body += [f"        I[{k} * BLOCK + i] = {self._name(number)}" for k, number in enumerate(indices)]
         stored.update(rows)
         return ["    for i in range(n):", *body] if body else []
 
@@ -360,15 +373,15 @@ class Loops:
         tables = ", ".join(self._tables)
         return [
             f"def write(P, S, I, n_rows, out, indices, {tables}):",
-            f"    for start in range(0, n_rows, {BLOCK}):",
-            f"        n = min({BLOCK}, n_rows - start)",
+            "    for start in range(0, n_rows, BLOCK):",
+            "        n = min(BLOCK, n_rows - start)",
             f"        block(P, S, I, start, n, {tables})",
             f"        for m in range({self._n_outputs}):",
             "            for i in range(n):",
-            f"                out[m, start + i] = S[m * {BLOCK} + i]",
+            "                out[m, start + i] = S[m * BLOCK + i]",
             f"        for m in range({self._n_indices}):",
             "            for i in range(n):",
-            f"                indices[m, start + i] = I[m * {BLOCK} + i]",
+            "                indices[m, start + i] = I[m * BLOCK + i]",
         ]
 
     def _source_of_clipped(self) -> list[str]:
@@ -376,11 +389,11 @@ class Loops:
         return [
             f"def clipped(P, S, I, n_rows, units, vectors, squares, parts, bound, steps, sums, {tables}):",
             "    n_clipped = 0",
-            f"    factors = np.empty({BLOCK})",
-            f"    slopes = S.reshape((-1, {BLOCK}))[1:{self._n_outputs}]",
-            f"    groups = I.reshape((-1, {BLOCK}))",
-            f"    for start in range(0, n_rows, {BLOCK}):",
-            f"        n = min({BLOCK}, n_rows - start)",
+            "    factors = np.empty(BLOCK)",
+            f"    slopes = S.reshape((-1, BLOCK))[1:{self._n_outputs}]",
+            "    groups = I.reshape((-1, BLOCK))",
+            "    for start in range(0, n_rows, BLOCK):",
+            "        n = min(BLOCK, n_rows - start)",
             f"        block(P, S, I, start, n, {tables})",
             "        if units.size > 0:",
             "            for i in range(n):",

@@ -628,6 +628,8 @@ class Lowering:
             return lambda a, b: p.compare(_COMPARISONS[name], a, b)
         if name in ("Exp", "Log", "Log1p", "Expm1", "Log1mexp", "Sqrt"):
             return lambda a: p.function(name.lower(), a)
+        if name in ("Psi", "TriGamma"):
+            return lambda a: p.function("digamma" if name == "Psi" else "trigamma", a)
         several = {"Add": p.plus, "Mul": p.times, "AND": p.both, "OR": p.either}
         if name in several:
 
@@ -643,7 +645,22 @@ class Lowering:
             return {"f": p.float, "i": p.integer, "b": p.truth}[kind]
         if name == "Pow":
             return self._power(op)
-        return self._other(op)
+        return self._composite(op) if isinstance(op, ps.Composite) and op.nout == 1 else self._other(op)
+
+    def _composite(self, op: ps.Composite) -> Callable[..., int]:
+        """Return how several scalar operations in one are written: one after the other."""
+
+        def written(*numbers: int) -> int:
+            known = dict(zip(op.fgraph.inputs, numbers, strict=True))
+            for node in op.fgraph.toposort():
+                for constant in node.inputs:
+                    if isinstance(constant, Constant):
+                        known[constant] = self._program.constant(np.asarray(constant.data).item())
+                known[node.outputs[0]] = self._scalar(node.op, node)(*[known[entry] for entry in node.inputs])
+            result: int = known[op.fgraph.outputs[0]]
+            return result
+
+        return written
 
     def _power(self, op: Any) -> Callable[..., int]:
         p, other = self._program, self._other(op)
