@@ -46,12 +46,15 @@ class ClipTally:
             self._clipped[kind] += n_clipped
             self._releases[kind] += 1
 
-    def taken(self) -> tuple[list[int], list[int]]:
-        """Return by kind how often units were clipped, and in how many releases (at least 1), and begin anew."""
-        found = list(self._clipped.values()), [max(1, number) for number in self._releases.values()]
+    def taken(self, n_protected: int | None) -> tuple[list[int], list[int]]:
+        """Return by kind how often units were clipped, and in how many releases (at least 1), and begin anew.
+
+        The number of units follows, where it is protected: `n_protected`, which is None where it is public.
+        """
+        counts, releases = list(self._clipped.values()), [max(1, number) for number in self._releases.values()]
         self._clipped = dict.fromkeys(self._clipped, 0)
         self._releases = dict(self._clipped)
-        return found
+        return (counts, releases) if n_protected is None else ([*counts, n_protected], [*releases, 1])
 
 
 class BatchCounts:

@@ -89,6 +89,7 @@ class MeteredCurator:
             raise PrivacyError(f"The sum for a release of kind {query.kind!r} was not clipped as the query says.")
         if query.sampled is None:  # a count of a batch tells of the batch, which is asked once
             self._tally.add(query.kind, exact.n_clipped)
+        self._note_exact_counts(query, asked, exact.n_clipped)
         weight, riders = self._riders(query, asked, exact.n_clipped, sensitivity)
         if weight and query.sampled is not None:
             sensitivity *= query.sampled.count_factor
@@ -106,7 +107,7 @@ class MeteredCurator:
         """Return whether the Barker test accepts: drawn with exactly the computed probability."""
         asked = self._asked(query, math.nan)
         found = query.log_ratios(asked)
-        self._riders(query, asked, found.n_clipped, math.nan)
+        self._note_exact_counts(query, asked, found.n_clipped)
         ratio = log_ratio_and_variance(found.integers, found.step, query.log_free_ratio)
         unlikely, probability = acceptance(*ratio)
         accepted = happens(self._noise, probability) == unlikely
@@ -123,18 +124,18 @@ class MeteredCurator:
         return Asked(self._rows, self._tally, self._terms, grid, batch)
 
     def _riders(self, query: Query, asked: Asked, n_clipped: int, sensitivity: float) -> tuple[int, IntArray]:
-        """Return counts that are released with a sum over a batch, and what one counts; see `clip_counts`.
-
-        Exact counts, where they are returned, are noted here.
-        """
-        if asked.batch is None or query.sampled is None or self._batch_counts is None:
+        """Return counts that are released with a sum over a batch, and what one counts; see `clip_counts`."""
+        if not query.counted or asked.batch is None or query.sampled is None or self._batch_counts is None:
             return 0, np.zeros(0, dtype=np.int64)
         counts = np.array([n_clipped, asked.batch.size], dtype=np.int64)[: self._batch_counts.entries]
-        if query.counted:
-            return count_weight(sensitivity / query.sampled.sensitivity_factor, asked.grid), counts
-        if self._exact_counts:
-            self._batch_counts.add(counts.astype(np.float64), 0.0, query.sampled.scale)
-        return 0, counts[:0]
+        return count_weight(sensitivity / query.sampled.sensitivity_factor, asked.grid), counts
+
+    def _note_exact_counts(self, query: Query, asked: Asked, n_clipped: int) -> None:
+        """Note the counts of a batch as they are, in a run that returns exact ones."""
+        if not self._exact_counts or query.counted or self._batch_counts is None:
+            return
+        if asked.batch is not None and query.sampled is not None:
+            self._batch_counts.add(np.array([n_clipped, asked.batch.size], dtype=float), 0.0, query.sampled.scale)
 
     def tallied(self) -> Release:
         """Return clip counts that cost nothing. See `pymc_dp.steps.access.Curator`."""
@@ -142,9 +143,7 @@ class MeteredCurator:
             return self._batch_counts.taken()
         if not self._exact_counts:
             raise PrivacyError("Clip counts of all units are released with noise: ask for ClipCounts().")
-        counts, releases = self._tally.taken()
-        if self._terms.n_units is None:
-            counts, releases = [*counts, self._rows.n_units], [*releases, 1]
+        counts, releases = self._tally.taken(self._rows.n_units if self._terms.n_units is None else None)
         exact: FloatArray = np.array(counts, dtype=np.float64) / releases
         return Release("clip_count", exact, 0.0, ())
 

@@ -348,10 +348,7 @@ class ClipCounts(_Counts):
 
     def exact_sum(self, asked: Asked) -> ClippedSum:
         """Return the means."""
-        counts, releases = asked.tally.taken()
-        if asked.terms.n_units is None:
-            counts, releases = [*counts, asked.rows.n_units], [*releases, 1]
-        return self.means(asked, counts, releases)
+        return self.means(asked, *asked.tally.taken(asked.n_protected))
 
 
 @dataclass(frozen=True, eq=False)
@@ -407,7 +404,23 @@ class DecisionClipCounts(_Counts):
 
 
 @dataclass(frozen=True, eq=False)
-class WeightedScore(Query):
+class _AtExpansionPoint(Query):
+    """A sum of derivatives at an expansion point, which may be released under several names."""
+
+    point: ExpansionPoint
+    kind: str
+
+    def __post_init__(self) -> None:
+        set_fields(self, point=plain_point(self.point), kind=plain_name(self.kind))
+
+    @property
+    def where(self) -> tuple[FloatArray, ...]:
+        """The expansion point."""
+        return (self.point.theta,)
+
+
+@dataclass(frozen=True, eq=False)
+class WeightedScore(_AtExpansionPoint):
     """The sum of weighted scores at an expansion point, preconditioned.
 
     Attributes
@@ -418,16 +431,7 @@ class WeightedScore(Query):
         The name of the release.
     """
 
-    point: ExpansionPoint
     kind: str = "score"
-
-    def __post_init__(self) -> None:
-        set_fields(self, point=plain_point(self.point), kind=plain_name(self.kind))
-
-    @property
-    def where(self) -> tuple[FloatArray, ...]:
-        """The expansion point."""
-        return (self.point.theta,)
 
     def bound(self, terms: Terms) -> float:
         """Return the bound of a weighted score."""
@@ -439,7 +443,7 @@ class WeightedScore(Query):
 
 
 @dataclass(frozen=True, eq=False)
-class Curvature(Query):
+class Curvature(_AtExpansionPoint):
     """The sum of weighted curvatures at an expansion point, preconditioned.
 
     Packed: the upper triangle by rows, entries off the diagonal times the square root of 2, so that the Euclidean norm
@@ -453,16 +457,7 @@ class Curvature(Query):
         The name of the release.
     """
 
-    point: ExpansionPoint
     kind: str = "curvature"
-
-    def __post_init__(self) -> None:
-        set_fields(self, point=plain_point(self.point), kind=plain_name(self.kind))
-
-    @property
-    def where(self) -> tuple[FloatArray, ...]:
-        """The expansion point."""
-        return (self.point.theta,)
 
     def bound(self, terms: Terms) -> float:
         """Return the bound of a weighted curvature's Frobenius norm."""

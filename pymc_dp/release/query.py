@@ -23,6 +23,7 @@ from pymc_dp.release.interface import (
     Prediction,
 )
 from pymc_dp.rows.clipped_sum import ClippedSum
+from pymc_dp.rows.derivatives import UnitsOfChunk
 
 IntArray = NDArray[np.int64]
 
@@ -62,21 +63,9 @@ class Rows(Protocol):
         ...
 
     def sum_over_units(
-        self, contributions: "Callable[[UnitsOfChunk], FloatArray]", size: int, bound: float, grid: float
+        self, contributions: Callable[[UnitsOfChunk], FloatArray], size: int, bound: float, grid: float
     ) -> ClippedSum:
         """Return the sum over units of any function of a unit's derivatives, each clipped to the norm `bound`."""
-        ...
-
-
-class UnitsOfChunk(Protocol):
-    """The derivatives of some units. Confidential. See `pymc_dp.rows.expansion.UnitsOfChunk`."""
-
-    def log_likelihood(self, theta: FloatArray) -> FloatArray:
-        """Return their log-likelihoods, shape (units,)."""
-        ...
-
-    def gradient(self, theta: FloatArray) -> FloatArray:
-        """Return their gradients, shape (units, parameters)."""
         ...
 
 
@@ -147,6 +136,11 @@ class Asked:
     terms: Terms
     grid: float
     batch: IntArray | None
+
+    @property
+    def n_protected(self) -> int | None:
+        """The number of units where it is protected; None where it is public."""
+        return self.rows.n_units if self.terms.n_units is None else None
 
 
 class Query(ABC):

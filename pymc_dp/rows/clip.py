@@ -252,7 +252,7 @@ def add_clipped(
     factors : ndarray, shape (at least n,)
         Scratch.
     sums : ndarray of int64
-        The sums; those of outer products by slope, `write_in_order` puts them in order.
+        The sums; those of outer products by slope: `add_in_order` adds them in the order of parameters.
     """
     for i in range(n):
         factors[i] = 0.0
@@ -345,7 +345,7 @@ def write_clipped_differences(
 
 @njit(**_OPTIONS)
 def clipping_losses(squares: FloatArray, weights: FloatArray, bound: float, out: FloatArray) -> None:
-    """Write what weights have taken off vectors of squared norm `squares`, in units of `bound` and at most 1."""
+    """Write what weights have taken off vectors of squared norm `squares`, in multiples of `bound` and at most 1."""
     for i in range(squares.size):
         clipping_loss = (1.0 - weights[i]) * math.sqrt(squares[i]) / bound
         out[i] = clipping_loss if clipping_loss < 1.0 else 1.0  # a unit that is not finite loses its whole score

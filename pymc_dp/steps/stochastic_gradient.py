@@ -265,14 +265,7 @@ class StochasticGradientStep(DPStep):
     @property
     def facts(self) -> dict[str, Any]:
         """What else a reader of the result has to know."""
-        facts: dict[str, Any] = {
-            "acceptance_test": "none",
-            "tempered": int(self.tempering != 1.0),
-            "tempering": self.tempering,
-        }
-        if isinstance(self.batches, BatchesWithoutReplacement):
-            facts["tempered_size"] = self.tempering * self.batches.n_units
-        return facts
+        return {"acceptance_test": "none", **tempering_facts(self.tempering, self.batches)}
 
     def know_n_units(self, n_units: int) -> None:
         """Take note of the number of units, which batches without replacement need."""

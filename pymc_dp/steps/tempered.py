@@ -7,6 +7,7 @@ from pymc_dp import _validate
 from pymc_dp.exceptions import InvalidArgument
 from pymc_dp.release.batches import BatchesWithoutReplacement
 from pymc_dp.steps.base import DPStep
+from pymc_dp.steps.stochastic_gradient import tempering_facts
 
 
 class TemperedBatches(DPStep):
@@ -54,7 +55,4 @@ class TemperedBatches(DPStep):
     @property
     def facts(self) -> dict[str, Any]:
         """What else a reader of the result has to know: a likelihood to a power gives another, wider posterior."""
-        facts: dict[str, Any] = {"tempered": int(self.tempering != 1.0), "tempering": self.tempering}
-        if self.batches is not None:
-            facts["tempered_size"] = self.tempering * self.batches.n_units
-        return facts
+        return tempering_facts(self.tempering, self.batches)

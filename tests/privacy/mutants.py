@@ -271,9 +271,8 @@ MUTANTS = (
     Mutant("the grid is that of a protected number", "number of units", "release/curator.py",
            'n_public = rows.n_units if relation == "substitute" else None', "n_public = rows.n_units",
            (f"{_CURATOR}test_the_grid_knows_no_protected_number_of_units",)),
-    Mutant("released beside counts without noise", "number of units", "release/queries.py",
-           "counts, releases = [*counts, asked.rows.n_units], [*releases, 1]\n        return self.means",
-           "counts, releases = [*counts, asked.rows.n_units], [*releases, Fraction(1, 10**9)]\n        return self.means",
+    Mutant("released beside counts without noise", "number of units", "release/clip_counts.py",
+           "([*counts, n_protected], [*releases, 1])", "([*counts, n_protected], [*releases, 1e-9])",
            (f"{_CURATOR}test_where_the_number_of_units_is_protected_it_is_released_with_noise",)),
     Mutant("what weights take off is released relative to it", "number of units", "release/queries.py",
            '        if terms.n_units is None:\n            raise PrivacyError("The clipping loss',
@@ -406,12 +405,7 @@ MUTANTS = (
            "    if q == 1.0:\n        return np.arange", "    if q > 0.0:\n        return np.arange",
            ("release/test_batches.py::test_units_and_pairs_of_units_take_part_as_often_as_they_are_accounted_for",)),
     Mutant("what a centre says is asked twice", "batches", "release/queries.py",
-           "set_fields(self, point=plain_point(self.point), kind=plain_name(self.kind))\n\n    @property\n    def where(self) -> tuple[FloatArray, ...]:\n"
-           '        """The expansion point."""\n        return (self.point.theta,)\n\n    def bound(self, terms: Terms) -> float:\n'
-           '        """Return the bound of a weighted score."""',
-           "pass\n\n    @property\n    def where(self) -> tuple[FloatArray, ...]:\n"
-           '        """The expansion point."""\n        return (self.point.theta,)\n\n    def bound(self, terms: Terms) -> float:\n'
-           '        """Return the bound of a weighted score."""',
+           "set_fields(self, point=plain_point(self.point), kind=plain_name(self.kind))", "pass",
            (f"{_CURATOR}test_what_a_centre_says_is_asked_once",)),
     Mutant("units of a batch are drawn with a bias", "batches", "release/batches.py",
            "words if beyond == 2**_WORD_BITS else words[words < np.uint64(beyond)]", "words",

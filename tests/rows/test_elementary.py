@@ -1,7 +1,7 @@
 import mpmath
-import numba
 import numpy as np
 import pytest
+from looped import looped
 
 from pymc_dp.rows.fused import elementary
 
@@ -31,24 +31,7 @@ SPECIAL = np.array(
 )
 
 
-def looped(name):
-    function = getattr(elementary, name)
-
-    @numba.njit(fastmath=False, error_model="numpy")
-    def loop(x, out):
-        for i in range(x.size):
-            out[i] = function(x[i])
-
-    def call(x):
-        out = np.empty_like(x)
-        loop(np.ascontiguousarray(x), out)
-        return out
-
-    call.loop = loop
-    return call
-
-
-LOOPED = {name: looped(name) for name in FUNCTIONS}
+LOOPED = {name: looped(getattr(elementary, name)) for name in FUNCTIONS}
 
 
 @pytest.mark.parametrize("name", FUNCTIONS)

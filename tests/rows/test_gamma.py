@@ -1,8 +1,8 @@
 import mpmath
-import numba
 import numpy as np
 import pymc as pm
 import pytest
+from looped import looped
 from scipy import special
 
 from pymc_dp.release import ExpansionPoint
@@ -33,24 +33,7 @@ SPECIAL = np.array(
 ORDERS = {"digamma": 0, "trigamma": 1}
 
 
-def looped(name):
-    function = getattr(gamma, name)
-
-    @numba.njit(fastmath=False, error_model="numpy")
-    def loop(x, out):
-        for i in range(x.size):
-            out[i] = function(x[i])
-
-    def call(x):
-        out = np.empty_like(x)
-        loop(np.ascontiguousarray(x), out)
-        return out
-
-    call.loop = loop
-    return call
-
-
-LOOPED = {name: looped(name) for name in ORDERS}
+LOOPED = {name: looped(getattr(gamma, name)) for name in ORDERS}
 
 
 def exactly(name, x):
