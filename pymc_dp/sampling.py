@@ -145,6 +145,7 @@ def sample(draws: int | None = None, **options: Any) -> DataTree:
     rows.warm_up()
     synthetic_tables = [_synthetic_tables(one, model, rows) for one in group.steps]
     for one, tables, planned in zip(group.steps, synthetic_tables, plan.steps, strict=True):
+        _refuse_too_much_memory(one, tables, rows.n_units)
         if tables is not None:
             _dry_run(one, tables, rows.n_units, prior, planned, budget.relation)
 
@@ -298,22 +299,8 @@ def _dry_run(
     planned: StepPlan,
     relation: Relation,
 ) -> None:
-    """Let a step do on synthetic rows what it does before the chains start, with noise in the same proportion.
-
-    Raises
-    ------
-    UnsupportedModel
-        If the run would take more memory than there is.
-    """
+    """Let a step do on synthetic rows what it does before the chains start, with noise in the same proportion."""
     stand_in = tables.stand_in()
-    needed, there_is = step.memory_needed(n_units, stand_in.n_units), memory_of_this_machine()
-    if needed > there_is:
-        raise UnsupportedModel(
-            f"{type(step).__name__} works with curvatures, which for {step.size} parameters take about "
-            f"{needed / 2**30:.3g} GiB of memory; this machine has {there_is / 2**30:.3g}. Use fewer parameters "
-            "(effects of groups instead of one for each person), a shorter synthetic table, or a sampler without "
-            "curvatures, such as DPHMC."
-        )
     fewer = stand_in.n_units / n_units
     multipliers = {kind: fewer * each for kind, each in planned.noise_multipliers.items()}
     make_curator = functools.partial(MeteredCurator, stand_in, relation=relation, noise_multipliers=multipliers)
@@ -324,13 +311,32 @@ def _dry_run(
         curators.close()
 
 
+def _refuse_too_much_memory(step: DPStep, tables: SyntheticTable | Simulation | None, n_units: int) -> None:
+    """Refuse a run that would take more memory than there is.
+
+    Raises
+    ------
+    UnsupportedModel
+        If it would.
+    """
+    n_synthetic = 0 if tables is None else tables.stand_in().n_units
+    needed, there_is = step.memory_needed(n_units, n_synthetic), memory_of_this_machine()
+    if needed > there_is:
+        raise UnsupportedModel(
+            f"{type(step).__name__} works with curvatures, which for {step.size} parameters take about "
+            f"{needed / 2**30:.3g} GiB of memory; this machine has {there_is / 2**30:.3g}. Use fewer parameters "
+            "(effects of groups instead of one for each person), a shorter synthetic table, or a sampler without "
+            "curvatures, such as DPHMC."
+        )
+
+
 def _synthetic_tables(step: DPStep, model: pm.Model, rows: UnitLikelihood) -> SyntheticTable | Simulation | None:
     """Return where a step that expands takes its synthetic tables from."""
-    if not step.expands:
-        return None
-    if step.synthetic is not None:
+    if step.expands and step.simulates:
+        return Simulation(model, rows, _SIMULATED_ROWS)
+    if step.expands and step.synthetic is not None:
         return SyntheticTable(step.synthetic, step.parameters.shapes, step.unit, step.unit_index)
-    return Simulation(model, rows, _SIMULATED_ROWS)
+    return None
 
 
 def _tell_n_units(group: StepGroup, model: pm.Model) -> None:

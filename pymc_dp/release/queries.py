@@ -25,6 +25,7 @@ import numpy as np
 from pymc_dp.exceptions import PrivacyError
 from pymc_dp.release import barker_correction
 from pymc_dp.release.batches import Batches, BatchesWithoutReplacement, described
+from pymc_dp.release.centred import CentredScore, ExpectedCurvature
 from pymc_dp.release.interface import (
     ExpansionPoint,
     FloatArray,
@@ -36,6 +37,7 @@ from pymc_dp.release.interface import (
 )
 from pymc_dp.release.penalised import penalised, sensitivity
 from pymc_dp.release.query import Asked, IntArray, Query, Terms, check_bound, set_fields
+from pymc_dp.release.sizes import BoundedScore, CoordinateSizes, NormSizes
 from pymc_dp.rows.clipped_sum import ClippedSum
 
 #: More than the roundings of a square root and a product.
@@ -568,6 +570,11 @@ QUERIES: tuple[type[Query], ...] = (
     Curvature,
     ClippingLoss,
     Residual,
+    CoordinateSizes,
+    NormSizes,
+    BoundedScore,
+    CentredScore,
+    ExpectedCurvature,
 )
 
 

@@ -4,6 +4,7 @@ Everything that a query states of itself (`bound`, `factor`, `rounding`, `n_term
 of what is public of the curator.
 """
 
+import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -56,6 +57,10 @@ class Rows(Protocol):
         self, theta: FloatArray, theta_new: FloatArray, bound: float, grid: float, units: IntArray
     ) -> tuple[IntArray, int]:
         """Return the clipped log-ratios of some units on the grid, and how many were clipped."""
+        ...
+
+    def refuse_other_shapes(self, theta: FloatArray, preconditioner: FloatArray | None = None) -> None:
+        """Refuse a point, or a preconditioner, of another shape than the model's parameters."""
         ...
 
     def expansion(self, centre: ExpansionPoint) -> "Expansion":
@@ -202,6 +207,17 @@ class Query(ABC):
     def published(self, value: FloatArray, terms: Terms) -> FloatArray:
         """Return what is published of the noisy sum."""
         return value
+
+
+class NonNegative(Query):
+    """What queries share whose contributions have no negative inner product with each other, such as counts.
+
+    Two such vectors of norm at most b differ by at most √2 b, not 2b.
+    """
+
+    def factor(self, terms: Terms) -> float:
+        """Return by how many bounds the sum moves between neighbouring tables."""
+        return min(terms.factor, math.sqrt(2.0))
 
 
 def check_bound(bound: float) -> None:

@@ -1,5 +1,6 @@
 """Log-likelihoods and derivatives of the units of a chunk: those of their rows, summed."""
 
+from collections.abc import Iterator
 from typing import Protocol
 
 import numpy as np
@@ -7,7 +8,11 @@ import numpy as np
 from pymc_dp.exceptions import InvalidArgument
 from pymc_dp.parameters import FloatArray, ParameterVector
 from pymc_dp.rows.engine import Contributions, Point, RowEngine
+from pymc_dp.rows.responses import PossibleResponses
 from pymc_dp.rows.table import Chunk
+
+#: Responses of a smaller probability are left out of means.
+_NEGLIGIBLE = 1e-9
 
 
 class UnitsOfChunk(Protocol):
@@ -27,6 +32,10 @@ class UnitsOfChunk(Protocol):
 
     def gradient(self, theta: FloatArray) -> FloatArray:
         """Return their gradients, shape (units, parameters)."""
+        ...
+
+    def scores_of_responses(self, theta: FloatArray) -> Iterator[tuple[FloatArray, FloatArray]]:
+        """Yield gradients with each response that a row could have had, and its probabilities."""
         ...
 
     def curvature_times(self, theta: FloatArray, direction: FloatArray) -> FloatArray:
@@ -53,6 +62,8 @@ class DerivativesOfChunk:
         What the engine made of parameters, shared by the chunks of one pass.
     second_order : bool
         Whether there are second derivatives.
+    responses : PossibleResponses, optional
+        What the rows could have had for a response.
 
     Raises
     ------
@@ -72,7 +83,9 @@ class DerivativesOfChunk:
         points: dict[bytes, Point],
         *,
         second_order: bool,
+        responses: PossibleResponses | None = None,
     ) -> None:
+        self._responses = responses
         self.units = chunk.units
         self._chunk = chunk
         self._engine = engine
@@ -87,6 +100,25 @@ class DerivativesOfChunk:
     def gradient(self, theta: FloatArray) -> FloatArray:
         """Return the units' gradients, shape (units, parameters)."""
         return self._dense(self._engine.gradient(self._at(theta), self._chunk))
+
+    def scores_of_responses(self, theta: FloatArray) -> Iterator[tuple[FloatArray, FloatArray]]:
+        """Yield the units' gradients with each response that a row could have had, and its probabilities.
+
+        Shapes (units, parameters) and (units,). Nothing, where responses are not known and for units of several rows.
+        Where the probability is zero, so is the gradient.
+        """
+        if self._responses is None or self._chunk.starts is not None:
+            return
+        point = self._at(theta)
+        chunks = [Chunk(self._chunk.units, None, rows) for rows in self._responses.tables(self._chunk.rows)]
+        log_likelihoods = np.array([self._engine.log_likelihood(point, chunk) for chunk in chunks])
+        offsets = [entries.start for entries in self._parameters.slices]
+        for chunk, probabilities in zip(chunks, self._responses.probabilities(log_likelihoods), strict=True):
+            expected = probabilities > _NEGLIGIBLE
+            if expected.any():
+                found = self._engine.gradient(point, chunk)
+                columns = found.dense(self._engine.parts, offsets, self._parameters.size)
+                yield np.where(expected, columns, 0.0).T, np.where(expected, probabilities, 0.0)
 
     def curvature_times(self, theta: FloatArray, direction: FloatArray) -> FloatArray:
         """Return the units' negative second derivatives times `direction`, shape (units, parameters)."""

@@ -109,12 +109,12 @@ class UnitExpansion:
         size = centre.preconditioner.shape[1]
         for chunk in units.derivatives_by_chunk():
             weights = self.weights[chunk.units]
-            squares = _squares(self._score_of(chunk))
+            squares = squares_of(scores_of(chunk, centre))
             clip.lower_weights(squares, clip.shrunk(centre.clip_gradient, 2 * size), weights)
             of_curvatures = self.curvature_weights[chunk.units]
             of_curvatures[:] = weights
             if np.isfinite(centre.clip_curvature):
-                squares = _squares(self._curvature_of(chunk))
+                squares = squares_of(curvatures_of(chunk, centre))
                 clip.lower_weights(squares, clip.shrunk(centre.clip_curvature, 2 * size**2), of_curvatures)
         unknown = ~np.isfinite(self._values)
         self.weights[unknown] = self.curvature_weights[unknown] = 0.0
@@ -124,7 +124,7 @@ class UnitExpansion:
         """Return the sum of preconditioned weighted scores."""
         total = np.zeros(self._centre.preconditioner.shape[1], dtype=np.int64)
         for chunk in self._units.derivatives_by_chunk():
-            _add(self._score_of(chunk), self.weights[chunk.units], grid, total)
+            _add(scores_of(chunk, self._centre), self.weights[chunk.units], grid, total)
         return ClippedSum(total, grid, self._centre.clip_gradient, self.n_weighted_down)
 
     def curvature(self, grid: float) -> ClippedSum:
@@ -132,7 +132,7 @@ class UnitExpansion:
         size = self._centre.preconditioner.shape[1]
         total = np.zeros(size * (size + 1) // 2, dtype=np.int64)
         for chunk in self._units.derivatives_by_chunk():
-            _add(self._curvature_of(chunk), self.curvature_weights[chunk.units], grid, total)
+            _add(curvatures_of(chunk, self._centre), self.curvature_weights[chunk.units], grid, total)
         n_clipped = int(np.count_nonzero(self.curvature_weights < 1.0))
         return ClippedSum(total, grid, self._centre.clip_curvature, n_clipped)
 
@@ -146,7 +146,7 @@ class UnitExpansion:
         for chunk in self._units.derivatives_by_chunk():
             weights = self.weights[chunk.units]
             found = np.empty(weights.size)
-            clip.clipping_losses(_squares(self._score_of(chunk)), weights, self._centre.clip_gradient, found)
+            clip.clipping_losses(squares_of(scores_of(chunk, self._centre)), weights, self._centre.clip_gradient, found)
             _add(found[None] - 0.5, np.ones(weights.size), grid, total)
         return ClippedSum(total, grid, 0.5, self.n_weighted_down)
 
@@ -181,24 +181,66 @@ class UnitExpansion:
             )
         return found
 
-    def _score_of(self, chunk: UnitsOfChunk) -> FloatArray:
-        """Return the units' preconditioned scores, shape (parameters, units)."""
-        return _times(chunk.gradient(self._centre.theta), self._centre.preconditioner)
-
-    def _curvature_of(self, chunk: UnitsOfChunk) -> FloatArray:
-        """Return the units' preconditioned curvatures, packed, shape (entries, units)."""
-        preconditioner, theta = self._centre.preconditioner, self._centre.theta
-        n_units = chunk.units.stop - chunk.units.start
-        found, place = np.empty((len(list(packed_pairs(preconditioner.shape[1]))), n_units)), 0
-        for i in range(preconditioner.shape[1]):
-            along = _times(chunk.curvature_times(theta, preconditioner[:, i]), preconditioner[:, i:])
-            found[place : place + len(along)] = along
-            found[place + 1 : place + len(along)] *= 2.0**0.5
-            place += len(along)
-        return found
-
     def __repr__(self) -> str:
         return f"UnitExpansion(n_parameters={self._units.n_parameters}; confidential)"
+
+
+def scores_of(chunk: UnitsOfChunk, point: ExpansionPoint) -> FloatArray:
+    """Return the units' preconditioned scores, shape (parameters, units)."""
+    return preconditioned(chunk.gradient(point.theta), point.preconditioner)
+
+
+def curvatures_of(chunk: UnitsOfChunk, point: ExpansionPoint) -> FloatArray:
+    """Return the units' preconditioned curvatures, packed, shape (entries, units)."""
+    preconditioner, theta = point.preconditioner, point.theta
+    n_units = chunk.units.stop - chunk.units.start
+    found, place = np.empty((len(list(packed_pairs(preconditioner.shape[1]))), n_units)), 0
+    for i in range(preconditioner.shape[1]):
+        along = preconditioned(chunk.curvature_times(theta, preconditioner[:, i]), preconditioner[:, i:])
+        found[place : place + len(along)] = along
+        found[place + 1 : place + len(along)] *= 2.0**0.5
+        place += len(along)
+    return found
+
+
+def expected_curvatures_of(chunk: UnitsOfChunk, point: ExpansionPoint) -> FloatArray:
+    """Return the units' expected curvatures, preconditioned and packed, shape (entries, units).
+
+    The mean over responses that the model draws of the outer product of the clipped score with the score: it has no
+    negative eigenvalue.
+    """
+    size, n_units = point.preconditioner.shape[1], chunk.units.stop - chunk.units.start
+    found = np.zeros((size * (size + 1) // 2, n_units))
+    for gradients, probabilities in chunk.scores_of_responses(point.theta):
+        scores = preconditioned(gradients, point.preconditioner)
+        add_outer_products(scores, probabilities * kept_by(scores, point.clip_gradient), found)
+    return found
+
+
+def kept_by(columns: FloatArray, bound: float) -> FloatArray:
+    """Return what part of every column is left when it is clipped to the bound."""
+    lengths = np.sqrt(squares_of(columns))
+    with np.errstate(divide="ignore", invalid="ignore"):
+        kept: FloatArray = np.where(lengths > bound, bound / lengths, 1.0)
+    return kept
+
+
+def add_outer_products(columns: FloatArray, weights: FloatArray, packed: FloatArray) -> None:
+    """Add the outer product of every column with itself, times its weight, to packed symmetric matrices."""
+    place = 0
+    for i in range(len(columns)):
+        rest = len(columns) - i
+        products = (weights * columns[i]) * columns[i:]
+        products[1:] *= 2.0**0.5
+        packed[place : place + rest] += products
+        place += rest
+
+
+def squares_of(columns: FloatArray) -> FloatArray:
+    """Return the squared norm of every column."""
+    squares = np.zeros(columns.shape[1])
+    clip.add_squares(columns, 0, len(columns), squares.size, squares)
+    return squares
 
 
 def _key(prediction: Prediction) -> bytes:
@@ -246,18 +288,11 @@ def packed_pairs(size: int) -> Iterator[tuple[int, int, float]]:
             yield i, j, 1.0 if i == j else 2.0**0.5
 
 
-def _times(rows: FloatArray, matrix: FloatArray) -> FloatArray:
+def preconditioned(rows: FloatArray, matrix: FloatArray) -> FloatArray:
     """Return ``matrix.T @ rows.T``, with bits that do not depend on the other rows, as BLAS would make them."""
     out = np.empty((matrix.shape[1], rows.shape[0]))
     clip.times_matrix(np.ascontiguousarray(rows.T), np.ascontiguousarray(matrix), out)
     return out
-
-
-def _squares(columns: FloatArray) -> FloatArray:
-    """Return the squared norm of every column."""
-    squares = np.zeros(columns.shape[1])
-    clip.add_squares(columns, 0, len(columns), squares.size, squares)
-    return squares
 
 
 def _add(columns: FloatArray, weights: FloatArray, grid: float, total: IntArray) -> None:

@@ -20,6 +20,7 @@ from pymc_dp.rows.derivatives import DerivativesOfChunk, UnitsOfChunk
 from pymc_dp.rows.engine import Clipping, Point
 from pymc_dp.rows.expansion import ExpansionPoint, UnitExpansion
 from pymc_dp.rows.graphs import RowGraphs
+from pymc_dp.rows.responses import possible_responses
 from pymc_dp.rows.split import leaf_value, refuse_missing_values, refuse_tables_of_units, split
 from pymc_dp.rows.table import Chunk, IntArray, RowTable
 
@@ -101,6 +102,7 @@ class UnitLikelihood:
         graphs = RowGraphs(row_split, model.value_vars, shapes, second_order=second_order)
         self._engine = engine_for(graphs, engine)
         check_factorisation(model, row_split, self._engine, self.parameters)
+        self._responses = possible_responses(model, row_split.leaves) if second_order else None
         index = _unit_of_each_row(model, unit_index, row_split.n_rows)
         rows = [leaf.rows() for leaf in row_split.leaves]
         self._table = RowTable(rows) if index is None else RowTable.grouped(rows, index)
@@ -337,14 +339,24 @@ class UnitLikelihood:
             If the expansion point or its preconditioner has another shape than the model's parameters: compiled
             loops would read and write beyond them.
         """
-        size = self.n_parameters
-        if centre.theta.shape != (size,) or centre.preconditioner.shape != (size, size):
-            raise InvalidArgument(
-                f"An expansion takes a point of {size} numbers, and a square preconditioner of that size."
-            )
+        self.refuse_other_shapes(centre.theta, centre.preconditioner)
         if centre.key not in self._expansions:
             self._expansions = {centre.key: UnitExpansion(self, centre)}
         return self._expansions[centre.key]
+
+    def refuse_other_shapes(self, theta: FloatArray, preconditioner: FloatArray | None = None) -> None:
+        """Refuse arrays that compiled loops would read beyond.
+
+        Raises
+        ------
+        InvalidArgument
+            If a point, or a preconditioner, has another shape than the model's parameters.
+        """
+        size = self.n_parameters
+        if theta.shape != (size,) or (preconditioner is not None and preconditioner.shape != (size, size)):
+            raise InvalidArgument(
+                f"An expansion takes a point of {size} numbers, and a square preconditioner of that size."
+            )
 
     def all_log_likelihoods(self, theta: FloatArray) -> FloatArray:
         """Return the log-likelihood of every unit. Confidential."""
@@ -363,7 +375,14 @@ class UnitLikelihood:
     def _derivatives_of(self, chunks: Iterable[Chunk]) -> Iterator[DerivativesOfChunk]:
         points: dict[bytes, Point] = {}
         for chunk in chunks:
-            yield DerivativesOfChunk(chunk, self._engine, self.parameters, points, second_order=self.second_order)
+            yield DerivativesOfChunk(
+                chunk,
+                self._engine,
+                self.parameters,
+                points,
+                second_order=self.second_order,
+                responses=self._responses,
+            )
 
     def sum_over_units(
         self,

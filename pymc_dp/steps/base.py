@@ -171,7 +171,7 @@ class DPStep(Sampler, BlockedStep):
             )
         if math.fsum(each.share for each in requests if isinstance(each, ReleaseRequest)) > 1.0 + 1e-9:
             raise InvalidArgument(f"The shares of {type(self).__name__}'s releases add up to more than 1.")
-        if self.clip_diagnostics != "private" or self.plans_clip_counts:
+        if self.clip_diagnostics != "private" or self.plans_clip_counts or not per_chain:
             return requests
         made = [each.releases(1) if isinstance(each, ReleaseRequest) else each for each in requests]
         if any(each.sampling is not None for each in made):
@@ -260,7 +260,8 @@ class DPStep(Sampler, BlockedStep):
         self._accepted += bool(stats["accepted"])
         self._iteration += 1
         if self.clip_diagnostics is not None and self._iteration in self._window_ends:
-            self.release_clip_counts()
+            if self.asks_in_chains:
+                self.release_clip_counts()
         stats["epsilon_charged"] = self.chain.epsilon_charged
         stats["mean_accepted"] = self._accepted / self._iteration
         stats["releases"] = self.chain.recorded()

@@ -61,6 +61,10 @@ class Sampler:
 
     #: Whether the sampler expands log-likelihoods around a point and makes a dry run on synthetic tables.
     expands: ClassVar[bool] = False
+    #: Whether chains ask for releases: there are no clipped units to count where all is released before they start.
+    asks_in_chains: bool = True
+    #: Whether its synthetic tables are rows simulated from the model.
+    simulates: bool = False
     #: Whether `sampler_requests` pays for counts of clipped units, too, as where they come with sums over batches.
     plans_clip_counts: ClassVar[bool] = False
     rng: np.random.Generator

@@ -22,81 +22,53 @@ kinds "approach" and, more exactly, "centre"); the score at the centre, the curv
 bounds have taken off scores. Released in every iteration after tuning: one residual log-ratio.
 """
 
+import functools
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any, ClassVar, Literal
 
 import numpy as np
 import pymc as pm
+from numpy.typing import NDArray
 
 from pymc_dp import _validate
 from pymc_dp.budget import ReleaseRequest
 from pymc_dp.exceptions import InvalidArgument
 from pymc_dp.origins import shares_tables
 from pymc_dp.parameters import FloatArray
+from pymc_dp.release.centred import CentredScore
 from pymc_dp.release.interface import ExpansionPoint, Position, Prediction, Release
 from pymc_dp.release.queries import ClippingLoss, Curvature, Residual, WeightedScore
 from pymc_dp.steps.acceptance import penalty_test, untested
 from pymc_dp.steps.base import DPStep
-from pymc_dp.steps.centre import (
-    EARLY_CURVATURE_SHARE,
-    WayToCentre,
-    centre_schedule,
-    find_centre,
-    informed,
-    pooled_score,
-)
-from pymc_dp.steps.free_hmc import FreeHMC
 from pymc_dp.steps.sampler import SHARED_STATS, Transition
-from pymc_dp.steps.surrogate_density import Quadratic, Surrogate, WeightedRows
-from pymc_dp.steps.synthetic import (
-    NUMERICAL_FAILURES,
-    NotComputable,
-    Scale,
-    expected_curvature,
-    newton_step,
-    positive_definite,
-    prior_curvature,
-    solved,
+from pymc_dp.steps.surrogate.density import Quadratic, Surrogate, WeightedRows
+from pymc_dp.steps.surrogate.free_hmc import FreeHMC
+from pymc_dp.steps.surrogate.learned import (
+    Regression,
+    Search,
+    pooled_curvature,
+    pooled_score,
+    requests_of_search,
 )
+from pymc_dp.steps.surrogate.newton import NUMERICAL_FAILURES, NotComputable, prior_curvature, solved
+from pymc_dp.steps.surrogate.settings import APPROACH_STEPS, PartsOfSearch, Shares
+from pymc_dp.steps.surrogate.simulated import SearchBySimulation, requests_of_simulation
 from pymc_dp.steps.tuning import clip_bound
+from pymc_dp.structure import in_likelihood, responses_of_rows, rows_can_be_simulated, scale_places
 
 #: Radius of the trust region of the quadratic surrogate around its mode, in the surrogate's standard deviations.
 _TRUSTED = 8.0
 #: Part of the cost that tells how far clip bounds may have moved the draws.
-_EXCESS_SHARE = 0.1
-#: A curvature that differs by this many times the reach of noise from what is expected does not differ by noise alone.
-_BEYOND_NOISE = 2.0
+_EXCESS_SHARE = {1: 0.1, 2: 0.03}
+#: Noise of a curvature reaches this many standard deviations; of what may be all noise, this part is believed.
+_BEYOND_NOISE, _LEAST_CERTAIN = 2.0, 0.01
 #: Noise of a test, as a standard deviation, below which a smaller bound buys nothing.
 _HARMLESS_NOISE = 0.03
 #: How many rows the row engine works on at a time, at most, where it expands.
 ROWS_OF_A_CHUNK = 8192
-
-
-@dataclass(frozen=True)
-class Shares:
-    """What the parts of the cost are spent on: they add up to 1.
-
-    Attributes
-    ----------
-    centre, score, curvature, tests : float
-        Parts of the run's cost. `curvature` is 0 for expansions of order 1.
-    """
-
-    centre: float
-    score: float
-    curvature: float
-    tests: float
-
-    def __post_init__(self) -> None:
-        for name in ("centre", "score", "tests"):
-            _validate.open_unit_interval(f"shares.{name}", getattr(self, name))
-        _validate.not_negative("shares.curvature", self.curvature)
-        if abs(self.centre + self.score + self.curvature + self.tests - 1.0) > 1e-9:
-            raise InvalidArgument("shares have to add up to 1.")
-
-
-_DEFAULT_SHARES = {1: Shares(0.15, 0.75, 0.0, 0.1), 2: Shares(0.33, 0.37, 0.08, 0.22)}
+#: Rows are simulated from models without covariates (order 1); regressions are learned (order 2).
+_DEFAULT_SHARES = {1: Shares(0.15, 0.75, 0.0, 0.1), 2: Shares(0.5, 0.38, 0.12, 0.0)}
 
 
 class DPSurrogateHMC(DPStep):
@@ -217,29 +189,47 @@ class DPSurrogateHMC(DPStep):
                 "that model. Write it outside, before the `with` block of the model of the data."
             )
         self.synthetic = synthetic
-        default_order = 1 if synthetic is None else 2
-        self.order = _validate.choice("order", default_order if order is None else order, (1, 2))
-        default_steps = 8 if synthetic is None else 6
+        self.simulates = rows_can_be_simulated(model) and self.unit_index is None
+        self.order = _validate.choice("order", (1 if self.simulates else 2) if order is None else order, (1, 2))
+        if self.order == 1 and not self.simulates:
+            raise InvalidArgument(
+                "Expansions of order 1 need rows that can be simulated from the model, but this one has covariates, "
+                "groups, several rows a unit, or functions of yours: leave out order."
+            )
+        self.simulates = self.order == 1
         self.newton_steps = _validate.whole(
-            "newton_steps", default_steps if newton_steps is None else newton_steps, at_least=1
+            "newton_steps", {1: 8, 2: APPROACH_STEPS}[self.order] if newton_steps is None else newton_steps, at_least=1
         )
         if shares is not None and not isinstance(shares, Shares):
             raise InvalidArgument("shares must be a Shares(centre=, score=, curvature=, tests=).")
         self.shares = shares or _DEFAULT_SHARES[self.order]
         if (self.shares.curvature > 0.0) != (self.order == 2):
             raise InvalidArgument("shares.curvature must be above zero for order 2, and zero for order 1.")
+        self.tested = self.asks_in_chains = self.shares.tests > 0.0
+        if self.order == 1 and not self.tested:
+            raise InvalidArgument("Expansions of order 1 are tested: shares.tests must be above zero.")
+        if self.order == 2 and self.tested and synthetic is None:
+            raise InvalidArgument(
+                "Tests need a synthetic table, which says how large remainders are: pass synthetic=, or leave out "
+                "shares."
+            )
         self.clip_gradient = None if clip_gradient is None else clip_bound("clip_gradient", clip_gradient)
         self.clip_curvature = None if clip_curvature is None else clip_bound("clip_curvature", clip_curvature)
-        default_quantile = 0.998 if synthetic is None else 0.9995
-        self.clip_quantile = _validate.part_of_one(
-            "clip_quantile", default_quantile if clip_quantile is None else clip_quantile
-        )
+        self.clip_quantile = _validate.part_of_one("clip_quantile", 0.998 if clip_quantile is None else clip_quantile)
         self.safety = _validate.positive("safety", safety)
         self.trajectories = None if trajectories is None else _validate.whole("trajectories", trajectories, at_least=1)
         self.widen = self.order == 2 if widen is None else _validate.truth("widen", widen)
         if self.widen and self.order == 1:
             raise InvalidArgument("Draws of an expansion of order 1 cannot be widened: leave out widen.")
         self.prior_point = self.parameters.to_theta(model.initial_point(random_seed=0))
+        known = in_likelihood(model, self.parameters)
+        scales = scale_places(model, self.parameters)
+        responses_known = (
+            self.unit_index is None and not (shares and shares.tests) and bool(responses_of_rows(model)[0])
+        )
+        self._regression = Regression(
+            self.prior_point, known, scales[known[scales]], responses_known, self.newton_steps
+        )
         self._centre: ExpansionPoint | None = None
         self._kernel: FreeHMC | None = None
         self.start()
@@ -255,35 +245,40 @@ class DPSurrogateHMC(DPStep):
     @property
     def facts(self) -> dict[str, Any]:
         """What the draws of the posterior are, and whether there is a surrogate: chains do not move without."""
-        return {"order": self.order, "widened": int(self.widen), "surrogate_found": int(self._kernel is not None)}
+        return {
+            "order": self.order,
+            "widened": int(self.widen),
+            "surrogate_found": int(self._kernel is not None),
+            "acceptance_test": "penalty" if self.tested else "none",
+        }
 
     def prelude_requests(self) -> list[ReleaseRequest]:
-        """Return what is released once: the scores of the search, the score and the curvature at the centre."""
-        requests = [
-            ReleaseRequest(kind, count, self.shares.centre * part, self.size, once=True)
-            for kind, count, part in centre_schedule(self.newton_steps, simulated=self.synthetic is None)
-        ]
-        entries = self.size * (self.size + 1) // 2
-        if self.synthetic is not None:
-            share = self.shares.centre * EARLY_CURVATURE_SHARE
-            requests.insert(0, ReleaseRequest("early_curvature", 1, share, entries, once=True))
+        """Return what is released once: the search, the score and the curvature at the centre."""
+        if self.order == 1:
+            requests = requests_of_simulation(self.size, self.shares.centre, self.newton_steps)
+        else:
+            requests = requests_of_search(self._regression, self.shares.centre, PartsOfSearch())
         requests.append(ReleaseRequest("score", 1, self.shares.score, self.size, once=True))
         if self.order == 2:
+            entries = self.size * (self.size + 1) // 2
             requests.append(ReleaseRequest("curvature", 1, self.shares.curvature, entries, once=True))
         if self.clip_diagnostics is None:
             return requests
-        rest = [replace(each, share=each.share * (1.0 - _EXCESS_SHARE)) for each in requests]
-        return [*rest, ReleaseRequest("clipping_loss", 1, _EXCESS_SHARE, 1, once=True)]
+        of_loss = _EXCESS_SHARE[self.order]
+        rest = [replace(each, share=each.share * (1.0 - of_loss)) for each in requests]
+        return [*rest, ReleaseRequest("clipping_loss", 1, of_loss, 1, once=True)]
 
     def sampler_requests(self, tune: int, draws: int) -> list[ReleaseRequest]:
-        """Return what one chain releases: a residual log-ratio for every kept draw."""
-        of_cost = 1.0 if self.clip_diagnostics is None else 1.0 - _EXCESS_SHARE
+        """Return what one chain releases: a residual log-ratio for every kept draw, where draws are tested."""
+        if not self.tested:
+            return []
+        of_cost = 1.0 if self.clip_diagnostics is None else 1.0 - _EXCESS_SHARE[self.order]
         return [ReleaseRequest("residual", draws, self.shares.tests * of_cost, 1)]
 
     def memory_needed(self, n_units: int, n_synthetic: int) -> int:
         """Return how many bytes expansions take, about: curvatures of many units are held at a time."""
         square = self.size**2
-        expanded = min(n_units, ROWS_OF_A_CHUNK) if self.order == 2 or self.synthetic is not None else 0
+        expanded = min(n_units, ROWS_OF_A_CHUNK) if self.order == 2 else 0
         # Columns of curvatures with their packed entries; curvatures of synthetic units, as they are put together, and
         # preconditioned; matrices of Newton steps and of the free sampler.
         return round(8 * square * (1.5 * expanded + 3.0 * n_synthetic + 20.0))
@@ -298,8 +293,7 @@ class DPSurrogateHMC(DPStep):
             If the search for a centre cannot begin.
         """
         try:
-            way = find_centre(self)
-            self._expand(self.centre_at(way.theta, way.scale), way)
+            self._expand()
         except NUMERICAL_FAILURES as failure:
             if isinstance(failure, InvalidArgument):
                 raise
@@ -319,26 +313,23 @@ class DPSurrogateHMC(DPStep):
         self._figures = {**unknown, "centre_distance": np.inf}
         self._standardise = np.full((self.size, self.size), np.nan)
         try:
-            way = find_centre(self)
-            self._scale = way.scale
-            self._centre = self.centre_at(way.theta, way.scale)
-            self._surrogate, start, curvature = self._expand(self._centre, way)
+            self._surrogate, start, curvature = self._expand()
             kernel = FreeHMC(self._surrogate, start, curvature, np.random.default_rng(0))
         except NUMERICAL_FAILURES:
             return
         self._kernel = kernel
         self._trajectories = self.trajectories or kernel.trajectories_apart
         self._standardise = self._finite_or(self._standardise, lambda: _whitening(kernel.covariance))
-        self._figures = self._estimated_clip_bias(self._centre, kernel) | {
-            "centre_distance": self._distance(way, kernel),
+        centre = self._expansion_point
+        self._figures = self._estimated_clip_bias(centre, kernel) | {
+            "centre_distance": self._distance(centre.theta, kernel),
             "doubtful_width": self._doubtful_width,
         }
 
-    @staticmethod
-    def _distance(way: WayToCentre, kernel: FreeHMC) -> float:
+    def _distance(self, centre: FloatArray, kernel: FreeHMC) -> float:
         """Return how far the surrogate's mean is from the centre, in the parameters that the likelihood knows."""
-        known = np.diag(way.information) > 0.0
-        distance = (kernel.mean - way.theta)[known]
+        known = self._regression.known
+        distance = (kernel.mean - centre)[known]
         covariance = kernel.covariance[np.ix_(known, known)]
         try:
             squared = float(distance @ solved(covariance, distance)) / max(1, distance.size)
@@ -346,46 +337,66 @@ class DPSurrogateHMC(DPStep):
             return np.inf
         return float(np.sqrt(squared)) if squared >= 0.0 else np.inf
 
-    def centre_at(self, theta: FloatArray, scale: Scale) -> ExpansionPoint:
-        """Return a centre with the step's own bounds, or those of the synthetic table."""
-        clip_curvature = np.inf
-        if self.order == 2:
-            clip_curvature = scale.clip_curvature if self.clip_curvature is None else self.clip_curvature
-        clip_gradient = scale.clip_gradient if self.clip_gradient is None else self.clip_gradient
-        return ExpansionPoint(theta, scale.preconditioner, clip_gradient, clip_curvature)
+    @property
+    def _expansion_point(self) -> ExpansionPoint:
+        assert self._centre is not None  # noqa: S101
+        return self._centre
 
-    def _expand(self, centre: ExpansionPoint, way: WayToCentre) -> tuple[Surrogate, FloatArray, FloatArray]:
-        """Release the sums at the centre; return the surrogate, a point near its mode and its curvature there."""
-        units, n_units, scale = self.chain.synthetic_tables.at(centre.theta), self.chain.n_units, way.scale
+    def _expand(self) -> tuple[Surrogate, FloatArray, FloatArray]:
+        """Find a centre and release the sums there; return the surrogate, a point near its mode, its curvature."""
+        return self._expand_simulated() if self.order == 1 else self._expand_learned()
+
+    def _expand_simulated(self) -> tuple[Surrogate, FloatArray, FloatArray]:
+        """Expand to first order, in rows simulated at the centre."""
+        way = SearchBySimulation(self.chain, self.prior_point, self.newton_steps, self.clip_quantile).run()
+        bound = way.scale.clip_gradient if self.clip_gradient is None else self.clip_gradient
+        self._centre = centre = ExpansionPoint(way.theta, way.scale.preconditioner, bound)
+        self._back = way.scale.back
         score = self.release_score(centre)
-        from_prior = prior_curvature(self.chain.prior, centre.theta)
-        self._doubtful_width = 1.0
-        if self.order == 1:
-            curvature = way.information + from_prior
-            return WeightedRows(self.chain.prior, centre, units, score.value, n_units), centre.theta, curvature
-        released = self.release_curvature(centre)
-        likelihood = self._finite_or(way.information, lambda: informed(way.information, released, scale))
-        curvature = likelihood + from_prior
-        reach = _BEYOND_NOISE * released.noise_std * np.sqrt(2.0 * self.size)
+        self._doubtful_width, self._score_error = 1.0, np.zeros((self.size, self.size))
+        units = self.chain.synthetic_tables.at(centre.theta)
+        curvature = way.information + prior_curvature(self.chain.prior, centre.theta)
+        surrogate = WeightedRows(self.chain.prior, centre, units, score.value, self.chain.n_units)
+        return surrogate, centre.theta, curvature
 
-        def width() -> FloatArray:
-            expected = n_units * expected_curvature(units, centre.theta) + from_prior
-            return np.array(doubtful_width(curvature, expected, reach, scale.back))
-
-        self._doubtful_width = float(self._finite_or(np.array(np.nan), width))
-        try:
-            pooled, self._score_noise = pooled_score(way, units, n_units, score, likelihood)
-        except NUMERICAL_FAILURES:
-            pooled, self._score_noise = score.value, score.noise_std
-        gradient = scale.gradient(pooled)
-        slope = gradient + self.chain.prior.gradient(centre.theta)
-        nowhere = np.zeros(self.size)
-        distance = self._finite_or(
-            nowhere, lambda: newton_step(units, self.chain.prior, centre.theta, slope, likelihood)
+    def _expand_learned(self) -> tuple[Surrogate, FloatArray, FloatArray]:
+        """Expand to second order where a search has led to."""
+        search = Search(self.chain, self._regression)
+        learned = search.run()
+        theta, known, prior = learned.theta, self._regression.known, self.chain.prior
+        frame = search.frame(learned.curvature)
+        point, bias = search.expansion_point(theta, frame)
+        self._centre = point = ExpansionPoint(
+            theta,
+            frame.preconditioner,
+            point.clip_gradient if self.clip_gradient is None else self.clip_gradient,
+            point.clip_curvature if self.clip_curvature is None else self.clip_curvature,
         )
-        start = centre.theta + distance
-        radius = _TRUSTED + np.sqrt(self.size) + float(np.sqrt(distance @ likelihood @ distance))
-        return Quadratic(self.chain.prior, centre, units, gradient, likelihood, radius), start, curvature
+        self._back = frame.back
+        if self.tested:  # tests correct what the weighted units' expansion misses, at the centre
+            late = search.repaired(self.release_curvature(point), frame, between_scales=True)
+            curvature, noise = late.matrix, late.noise_std
+            scores = [search.known_score(self.release_score(point), frame, bias)]
+        else:
+            late = search.repaired(search.release_curvature(point, "curvature"), frame, between_scales=True)
+            curvature, noise = pooled_curvature(late, learned.curvature, known)
+            made = self.chain.release(CentredScore(point, "score"))
+            scores = [*learned.scores, search.known_score(made, frame, bias)]
+        from_prior = prior_curvature(prior, theta)
+        from_scores = functools.partial(pooled_score, theta, scores, curvature, noise, frame, known, self.chain.n_units)
+        distance = np.zeros(self.size)
+        for _ in range(2):  # the noise of the curvature acts over the distance, which the pooled score tells
+            pooled = from_scores(distance)
+            slope = pooled.gradient + prior.gradient(theta)
+            distance = np.zeros(self.size)
+            distance[known] = solved((curvature + from_prior)[np.ix_(known, known)], slope[known])
+        self._score_error = _root(pooled.covariance)
+        self._doubtful_width = _doubtful_width(curvature + from_prior, noise, frame.preconditioner, known)
+        length = float(np.sqrt(distance @ curvature @ distance))
+        radius = _TRUSTED + np.sqrt(self.size) + length
+        units = self.chain.synthetic_tables.at(theta) if self.tested else None
+        surrogate = Quadratic(prior, self._centre, pooled.gradient, curvature, radius, units)
+        return surrogate, theta + distance, curvature + from_prior
 
     @staticmethod
     def _finite_or(otherwise: FloatArray, compute: Callable[[], FloatArray]) -> FloatArray:
@@ -406,10 +417,10 @@ class DPSurrogateHMC(DPStep):
             return {"clip_bias": np.nan, "clip_bias_noise_std": np.nan}
         clipping_loss = self.chain.release(ClippingLoss(centre))
         covariance = kernel.covariance
-        shifts = covariance @ self._scale.back
+        shifts = covariance @ self._back
         variances = np.diag(covariance).copy()
         if self.widen:
-            variances += self._score_noise**2 * np.sum(shifts**2, axis=1)
+            variances += np.sum((covariance @ self._score_error) ** 2, axis=1)
         moves = shifts / np.sqrt(variances)[:, None]
         if not np.isfinite(moves).all():  # the pilot has not moved
             return {"clip_bias": np.nan, "clip_bias_noise_std": np.nan}
@@ -433,7 +444,7 @@ class DPSurrogateHMC(DPStep):
         if self._theta is None:  # a chain begins with a draw of the surrogate, wherever it was put
             self._theta = kernel.run(kernel.theta, 10 * self._trajectories, self.rng)
         proposal = kernel.run(self._theta, self._trajectories, self.rng)
-        if self.tuning:
+        if self.tuning or not self.tested:
             stats = untested(accepted=True)
         else:
             old, new = self._surrogate.prediction(self._theta), self._surrogate.prediction(proposal)
@@ -459,11 +470,11 @@ class DPSurrogateHMC(DPStep):
         return max(self.safety * largest, harmless)
 
     def _widened(self, theta: FloatArray) -> FloatArray:
-        """Return the draw with a fresh copy of the score's noise, as it moves the posterior."""
+        """Return the draw with a fresh copy of the score's error, as it moves the posterior."""
         if not self.widen or self._kernel is None:
             return theta
-        noise = self._score_noise * self.rng.standard_normal(self.size)
-        widened: FloatArray = theta + self._kernel.covariance @ self._scale.gradient(noise)
+        noise = self._score_error @ self.rng.standard_normal(self.size)
+        widened: FloatArray = theta + self._kernel.covariance @ noise
         return widened
 
     # Asking the curator -----------------------------------------------------------------------------------------
@@ -478,30 +489,35 @@ class DPSurrogateHMC(DPStep):
 
     def release_residual(self, old: Prediction, new: Prediction, bound: float) -> Release:
         """Ask the curator for the noisy sum of clipped remainders of log-ratios."""
-        assert self._centre is not None  # noqa: S101
-        return self.chain.release(Residual(self._centre, old, new, bound))
+        return self.chain.release(Residual(self._expansion_point, old, new, bound))
 
 
-def doubtful_width(curvature: FloatArray, expected: FloatArray, reach: float, back: FloatArray) -> float:
-    """Return by what factor the posterior is narrower (below 1) or wider than expected where noise may be all of that.
-
-    Of all directions, where it is most; 1 if what is released is beyond noise in all of them.
+def _doubtful_width(
+    precision: FloatArray, noise_std: float, preconditioner: FloatArray, known: NDArray[np.bool_]
+) -> float:
+    """Return by what factor noise of the released curvature may have changed the width of the draws, where it is most.
 
     Parameters
     ----------
-    curvature, expected : ndarray, shape (parameters, parameters)
-        The surrogate's, and what synthetic units and the prior make one expect.
-    reach : float
-        How far noise may reach in the released curvature, along any of its unit vectors.
-    back : ndarray, shape (parameters, parameters)
-        Turns a preconditioned gradient of the release into a gradient.
+    precision : ndarray, shape (parameters, parameters)
+        The surrogate's.
+    noise_std : float
+        Of the curvature's entries along the columns of `preconditioner`.
+    preconditioner : ndarray, shape (parameters, parameters)
+    known : ndarray of bool, shape (parameters,)
+        Which parameters the likelihood depends on.
     """
-    inverse = np.linalg.inv(np.linalg.cholesky(positive_definite(expected, floor=1e-12)))
-    ratios, vectors = np.linalg.eigh(inverse @ curvature @ inverse.T)
-    noise = reach * np.sum((back.T @ inverse.T @ vectors) ** 2, axis=0)
-    doubtful = ratios[np.abs(ratios - 1.0) <= noise]
-    widths = 1.0 / np.sqrt(np.maximum(doubtful, np.finfo(float).tiny))
-    return float(widths[np.argmax(np.abs(np.log(widths)))]) if widths.size else 1.0
+    along = (preconditioner.T @ precision @ preconditioner)[np.ix_(known, known)]
+    least = float(np.linalg.eigvalsh(along)[0])
+    part = _BEYOND_NOISE * noise_std / max(least, np.finfo(float).tiny)
+    return float(1.0 / np.sqrt(max(1.0 - part, _LEAST_CERTAIN)))
+
+
+def _root(covariance: FloatArray) -> FloatArray:
+    """Return a factor of a covariance that may be singular."""
+    values, vectors = np.linalg.eigh(covariance)
+    root: FloatArray = vectors * np.sqrt(np.maximum(values, 0.0))
+    return root
 
 
 def _whitening(covariance: FloatArray) -> FloatArray:

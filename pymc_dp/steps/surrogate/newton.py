@@ -1,11 +1,7 @@
-"""What is learned from synthetic tables before the data is asked: preconditioner, clip bounds, expected curvature.
-
-All of it is public. Where a table is the user's, everything is read off at that table's own posterior mode, so that
-the synthetic responses need no relation to the protected ones beyond their kind.
-"""
+"""What both searches compute of synthetic rows, of the prior and of released matrices: public arithmetic."""
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import numpy as np
 
@@ -13,12 +9,7 @@ from pymc_dp.parameters import FloatArray
 from pymc_dp.release.interface import LARGEST_CLIP_BOUND, SMALLEST_CLIP_BOUND
 from pymc_dp.steps.access import LogDensity, PublicUnits, SyntheticTables
 
-#: No step is longer than this many standard deviations of what one unit tells, or of the prior.
-_LONGEST_OF_UNIT, _LONGEST_OF_PRIOR, _MOST_UNITS = 3.0, 3.0, 0.99
 _SPREAD_ITERATIONS = 30
-#: A curvature that is cut leaves a remainder of second order to every test; a wide bound costs little noise.
-_ROOM = 2.0
-_MODE_ITERATIONS = 100
 #: What numerical work raises on overflow or singular matrices. Inputs depend on protected rows through releases alone.
 NUMERICAL_FAILURES = (ArithmeticError, ValueError, np.linalg.LinAlgError)
 
@@ -37,30 +28,24 @@ class Scale:
         D: the preconditioned score D'g of a unit g is spread alike in all coordinates.
     back : ndarray, shape (parameters, parameters)
         Turns a preconditioned gradient back into a gradient.
-    clip_gradient, clip_curvature : float
-        Bounds that nearly all synthetic units keep.
+    clip_gradient : float
+        A bound that nearly all synthetic units keep.
     """
 
     preconditioner: FloatArray
     back: FloatArray
     clip_gradient: float
-    clip_curvature: float
 
     def gradient(self, along: FloatArray) -> FloatArray:
         """Return the gradient of which `along` is the preconditioned form."""
         gradient: FloatArray = self.back @ along
         return gradient
 
-    def curvature(self, along: FloatArray) -> FloatArray:
-        """Return the curvature matrix of which `along` is the preconditioned form."""
-        curvature: FloatArray = self.back @ along @ self.back.T
-        return curvature
 
+def scale_of(units: PublicUnits, theta: FloatArray, *, clip_quantile: float) -> Scale:
+    """Return a preconditioner by which scores of synthetic units at `theta` are spread alike, and a clip bound.
 
-def scale_of(units: PublicUnits, theta: FloatArray, *, clip_quantile: float, with_curvature: bool) -> Scale:
-    """Return a preconditioner by which scores of synthetic units at `theta` are spread alike, and clip bounds.
-
-    The bounds do not cut the part `clip_quantile` of the synthetic units.
+    The bound does not cut the part `clip_quantile` of the synthetic units.
 
     The preconditioner whitens the scatter matrix in which a unit counts the more the longer its score is: between the
     covariance, which lets rare large scores stick out, and the smallest ellipsoid around all.
@@ -80,9 +65,6 @@ def scale_of(units: PublicUnits, theta: FloatArray, *, clip_quantile: float, wit
             scale = _scale_of_scores(scores, size, clip_quantile)
         except NUMERICAL_FAILURES as failure:
             raise NotComputable("The scatter matrix of scores is singular there.") from failure
-        if with_curvature:
-            room = _ROOM * curvature_bound(units, theta, scale.preconditioner, clip_quantile)
-            scale = replace(scale, clip_curvature=room)
     finite = np.isfinite(scale.preconditioner).all() and np.isfinite(scale.back).all()
     if not (finite and _can_bound(scale.clip_gradient)):
         raise NotComputable("The scores there are too large or too small for floating point.")
@@ -94,7 +76,7 @@ def _can_bound(bound: float) -> bool:
 
 
 def _scale_of_scores(scores: FloatArray, size: int, clip_quantile: float) -> Scale:
-    """Return the preconditioner and the clip bound of scores; that of curvatures is left out."""
+    """Return the preconditioner and the clip bound of scores."""
     scatter = _regular(np.diag((scores**2).mean(axis=0)))
     for _ in range(_SPREAD_ITERATIONS):
         lengths = np.einsum("ij,jk,ik->i", scores, np.linalg.inv(scatter), scores)
@@ -104,7 +86,7 @@ def _scale_of_scores(scores: FloatArray, size: int, clip_quantile: float) -> Sca
     back = np.linalg.cholesky(scatter)
     preconditioner = np.linalg.inv(back).T
     clip_gradient = float(np.quantile(np.linalg.norm(scores @ preconditioner, axis=1), clip_quantile))
-    return Scale(preconditioner, back, clip_gradient, np.inf)
+    return Scale(preconditioner, back, clip_gradient)
 
 
 def table_at(synthetic: SyntheticTables, theta: FloatArray) -> PublicUnits:
@@ -121,22 +103,6 @@ def table_at(synthetic: SyntheticTables, theta: FloatArray) -> PublicUnits:
         return synthetic.at(theta)
     except NUMERICAL_FAILURES as failure:
         raise NotComputable("No synthetic table can be simulated at these parameters.") from failure
-
-
-def curvature_bound(units: PublicUnits, theta: FloatArray, preconditioner: FloatArray, clip_quantile: float) -> float:
-    """Return a bound of the norm of a unit's curvature that the part `clip_quantile` of synthetic units keeps.
-
-    Raises
-    ------
-    NotComputable
-        If there is none that floating point can keep: units have no curvature there, for instance.
-    """
-    norms = curvature_norms(units, theta, preconditioner)
-    finite = norms[np.isfinite(norms)]
-    bound = float(np.quantile(finite, clip_quantile)) if finite.size else 0.0
-    if not _can_bound(bound):
-        raise NotComputable("No unit has a curvature there that could be bounded.")
-    return bound
 
 
 def curvature_norms(units: PublicUnits, theta: FloatArray, preconditioner: FloatArray) -> FloatArray:
@@ -184,70 +150,6 @@ def prior_curvature(prior: LogDensity, theta: FloatArray) -> FloatArray:
     sizes = np.maximum(sizes, 1e-6 * max(float(sizes.max()), np.finfo(float).tiny))
     concave: FloatArray = (vectors * sizes) @ vectors.T
     return concave
-
-
-def newton_step(
-    units: PublicUnits, prior: LogDensity, theta: FloatArray, gradient: FloatArray, information: FloatArray
-) -> FloatArray:
-    """Return a Newton step, shortened to the trust region of a second-order expansion.
-
-    Parameters
-    ----------
-    units, prior, theta
-        Synthetic units, the prior, and where the step begins.
-    gradient : ndarray, shape (parameters,)
-        Of the log-posterior.
-    information : ndarray, shape (parameters, parameters)
-        Curvature of the log-likelihood of all units.
-    """
-    from_prior = prior_curvature(prior, theta)
-    return shortened(units, from_prior, theta, whole_step(from_prior, gradient, information))
-
-
-def whole_step(prior_information: FloatArray, gradient: FloatArray, information: FloatArray) -> FloatArray:
-    """Return the Newton step.
-
-    Parameters that the likelihood does not depend on stay where they are: only their prior concerns them, and the
-    expansion does not depend on them.
-
-    Raises
-    ------
-    NotComputable
-        If there is none that is finite.
-    """
-    known = np.diag(information) > 0.0
-    step = np.zeros_like(gradient)
-    step[known] = solved((information + prior_information)[np.ix_(known, known)], gradient[known])
-    return step
-
-
-def shortened(
-    units: PublicUnits, prior_information: FloatArray, theta: FloatArray, step: FloatArray, *, times: float = 1.0
-) -> FloatArray:
-    """Return the step, shortened to a trust region.
-
-    Its radius is a few standard deviations of one unit's likelihood (by the unit's curvature where the step begins or
-    would end, for nearly all synthetic units) and of the prior, multiplied by `times`.
-    """
-    bends = np.maximum(units.along(theta, step)[1], units.along(theta + step, step)[1])
-    of_units = np.sqrt(np.quantile(np.nan_to_num(bends, nan=0.0, posinf=0.0), _MOST_UNITS)) / _LONGEST_OF_UNIT
-    of_prior = np.sqrt(step @ prior_information @ step / step.size) / _LONGEST_OF_PRIOR
-    shorter: FloatArray = step / np.max([1.0, of_units / times, of_prior / times])
-    return shorter
-
-
-def mode_of(units: PublicUnits, prior: LogDensity, theta: FloatArray, n_units: int) -> FloatArray:
-    """Return the posterior mode of synthetic units, each counted so often that they stand for `n_units`."""
-    weight = n_units / units.n_units
-
-    def log_density(at: FloatArray) -> float:
-        return prior.log_density(at) + weight * float(np.sum(units.log_likelihoods(at)))
-
-    def step_at(at: FloatArray) -> FloatArray:
-        gradient = prior.gradient(at) + weight * units.scores(at).sum(axis=0)
-        return newton_step(units, prior, at, gradient, n_units * expected_curvature(units, at))
-
-    return climbed(log_density, step_at, theta, most_steps=_MODE_ITERATIONS, least_gain=1e-6)
 
 
 def climbed(

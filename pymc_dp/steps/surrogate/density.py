@@ -21,7 +21,7 @@ import numpy as np
 from pymc_dp.parameters import FloatArray
 from pymc_dp.release.interface import ExpansionPoint, Prediction
 from pymc_dp.steps.access import LogDensity, PublicUnits
-from pymc_dp.steps.synthetic import curvature_norms, positive_definite
+from pymc_dp.steps.surrogate.newton import NotComputable, curvature_norms, positive_definite
 
 #: Synthetic units for each coefficient that is fitted to them, where few are enough.
 _FEW_FOR_EACH = 4
@@ -50,26 +50,20 @@ class Surrogate(Protocol):
         ...
 
 
-class _AroundACentre:
-    """What both surrogates know of the synthetic units."""
-
-    def __init__(self, prior: LogDensity, centre: ExpansionPoint, units: PublicUnits) -> None:
-        self.prior, self.centre, self.units = prior, centre, units
-        self._at_centre = units.log_likelihoods(centre.theta)
-
-    def _changes(self, theta: FloatArray) -> FloatArray:
-        """Return the synthetic units' log-likelihoods relative to the centre."""
-        with np.errstate(invalid="ignore", over="ignore"):
-            return self.units.log_likelihoods(theta) - self._at_centre
+def _changes(units: PublicUnits, theta: FloatArray, at_centre: FloatArray) -> FloatArray:
+    """Return synthetic units' log-likelihoods relative to the centre."""
+    with np.errstate(invalid="ignore", over="ignore"):
+        changes: FloatArray = units.log_likelihoods(theta) - at_centre
+    return changes
 
 
-class Quadratic(_AroundACentre):
+class Quadratic:
     """The prior times a normal likelihood with the released score and curvature.
 
     Parameters
     ----------
-    prior, centre, units
-        The exact prior, the centre, synthetic units.
+    prior, centre
+        The exact prior, the centre.
     gradient : ndarray, shape (parameters,)
         The released score.
     curvature : ndarray, shape (parameters, parameters)
@@ -77,23 +71,27 @@ class Quadratic(_AroundACentre):
     radius : float
         Nothing is proposed where ``sqrt(u · curvature u)`` is larger: there the noise in the curvature could make
         the target improper.
+    units : PublicUnits, optional
+        Synthetic units, which tests need.
     """
 
     def __init__(
         self,
         prior: LogDensity,
         centre: ExpansionPoint,
-        units: PublicUnits,
         gradient: FloatArray,
         curvature: FloatArray,
         radius: float,
+        units: PublicUnits | None = None,
     ) -> None:
-        super().__init__(prior, centre, units)
+        self.prior, self.centre, self._units = prior, centre, units
         self._gradient, self._curvature, self._radius = gradient, curvature, radius
-        lengths = np.linalg.norm(units.scores(centre.theta) @ centre.preconditioner, axis=1)
-        self._weights = _weights(lengths, centre.clip_gradient)
-        bends = curvature_norms(units, centre.theta, centre.preconditioner)
-        self._curvature_weights = np.minimum(self._weights, _weights(bends, centre.clip_curvature))
+        if units is not None:
+            self._at_centre = units.log_likelihoods(centre.theta)
+            lengths = np.linalg.norm(units.scores(centre.theta) @ centre.preconditioner, axis=1)
+            self._weights = _weights(lengths, centre.clip_gradient)
+            bends = curvature_norms(units, centre.theta, centre.preconditioner)
+            self._curvature_weights = np.minimum(self._weights, _weights(bends, centre.clip_curvature))
 
     def log_density(self, theta: FloatArray) -> float:
         """Return the log-density, minus infinity outside the trusted region."""
@@ -112,9 +110,19 @@ class Quadratic(_AroundACentre):
         return Prediction(theta, theta - self.centre.theta, with_curvature=True)
 
     def remainders(self, theta: FloatArray) -> FloatArray:
-        """Return what is missed of every synthetic unit, weighted down as protected units are."""
-        slopes, bends = self.units.along(self.centre.theta, theta - self.centre.theta)
-        return self._weights * (self._changes(theta) - slopes) + 0.5 * self._curvature_weights * bends
+        """Return what is missed of every synthetic unit, by weights that are no smaller than those of protected units.
+
+        Raises
+        ------
+        NotComputable
+            If there are no synthetic units.
+        """
+        if self._units is None:
+            raise NotComputable("Remainders are those of synthetic units, and there are none.")
+        slopes, bends = self._units.along(self.centre.theta, theta - self.centre.theta)
+        changes = _changes(self._units, theta, self._at_centre)
+        missed: FloatArray = self._weights * (changes - slopes) + 0.5 * self._curvature_weights * bends
+        return missed
 
 
 def _weights(norms: FloatArray, bound: float) -> FloatArray:
@@ -124,7 +132,7 @@ def _weights(norms: FloatArray, bound: float) -> FloatArray:
     return weights
 
 
-class WeightedRows(_AroundACentre):
+class WeightedRows:
     """The prior times the likelihood of synthetic units, weighted so that their scores add up to the released one.
 
     A few of them are enough where these predict all the others, as in exponential families, and are quicker.
@@ -142,7 +150,8 @@ class WeightedRows(_AroundACentre):
     def __init__(
         self, prior: LogDensity, centre: ExpansionPoint, units: PublicUnits, along: FloatArray, n_units: int
     ) -> None:
-        super().__init__(prior, centre, units)
+        self.prior, self.centre, self._units = prior, centre, units
+        self._at_centre = units.log_likelihoods(centre.theta)
         self._design = self._design_of(units)
         for count in (_FEW_FOR_EACH * (1 + along.size), units.n_units):
             self._few = units.first(count)
@@ -162,13 +171,15 @@ class WeightedRows(_AroundACentre):
         spread = np.linalg.cholesky(np.linalg.inv(positive_definite(scores.T @ scores)))
         for distance in _TRIED_DISTANCES:
             at = self.centre.theta + distance * spread @ np.ones(size)
-            if not np.abs(self.remainders(at)).max() <= _ROUNDING * np.abs(self._changes(at)).max():
+            if (
+                not np.abs(self.remainders(at)).max()
+                <= _ROUNDING * np.abs(_changes(self._units, at, self._at_centre)).max()
+            ):
                 return False
         return True
 
     def _few_changes(self, theta: FloatArray) -> FloatArray:
-        with np.errstate(invalid="ignore", over="ignore"):
-            return self._few.log_likelihoods(theta) - self._few_at_centre
+        return _changes(self._few, theta, self._few_at_centre)
 
     def log_density(self, theta: FloatArray) -> float:
         """Return the log-density."""
@@ -187,5 +198,6 @@ class WeightedRows(_AroundACentre):
 
     def remainders(self, theta: FloatArray) -> FloatArray:
         """Return what it misses of every synthetic unit."""
-        missed: FloatArray = self._changes(theta) - self._design @ (self._coefficients_of @ self._few_changes(theta))
+        predicted = self._design @ (self._coefficients_of @ self._few_changes(theta))
+        missed: FloatArray = _changes(self._units, theta, self._at_centre) - predicted
         return missed

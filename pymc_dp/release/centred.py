@@ -1,0 +1,112 @@
+"""Queries of regressions whose responses the model knows: clipped scores without bias, and expected curvature."""
+
+from dataclasses import dataclass
+
+from pymc_dp.release.interface import ExpansionPoint, FloatArray, plain_name, plain_point
+from pymc_dp.release.query import Asked, NonNegative, Query, Terms, set_fields
+from pymc_dp.rows.clipped_sum import ClippedSum
+from pymc_dp.rows.derivatives import UnitsOfChunk
+from pymc_dp.rows.expansion import expected_curvatures_of, kept_by, preconditioned, scores_of
+
+
+@dataclass(frozen=True, eq=False)
+class CentredScore(Query):
+    """The sum of preconditioned scores, each clipped, and what clipping takes off on average added again.
+
+    The average is over responses that the model draws at the point for the unit's own covariates: at the true
+    parameters the sum is zero on average, however small the clip bound. Units whose responses are not known to the
+    model are clipped alone. With the mean added a vector may be longer than the bound: it is clipped once more.
+
+    Attributes
+    ----------
+    point : ExpansionPoint
+        Where, by which preconditioner, with which clip bound.
+    kind : str
+        The name of the release.
+
+    References
+    ----------
+    Hampel, Ronchetti, Rousseeuw and Stahel (1986), Robust Statistics, section 6.3: bounded scores that are consistent.
+    """
+
+    point: ExpansionPoint
+    kind: str = "centred_score"
+
+    def __post_init__(self) -> None:
+        set_fields(self, point=plain_point(self.point), kind=plain_name(self.kind))
+
+    @property
+    def where(self) -> tuple[FloatArray, ...]:
+        """The point."""
+        return (self.point.theta,)
+
+    def bound(self, terms: Terms) -> float:
+        """Return the clip bound."""
+        return self.point.clip_gradient
+
+    def exact_sum(self, asked: Asked) -> ClippedSum:
+        """Return the sum."""
+        asked.rows.refuse_other_shapes(self.point.theta, self.point.preconditioner)
+        bound = self.point.clip_gradient
+
+        def centred(chunk: UnitsOfChunk) -> FloatArray:
+            scores = scores_of(chunk, self.point)
+            found = scores * kept_by(scores, bound)
+            for gradients, probabilities in chunk.scores_of_responses(self.point.theta):
+                others = preconditioned(gradients, self.point.preconditioner)
+                found = found + others * (probabilities * (1.0 - kept_by(others, bound)))
+            return found.T
+
+        return asked.rows.sum_over_units(centred, self.point.theta.size, bound, asked.grid)
+
+
+@dataclass(frozen=True, eq=False)
+class ExpectedCurvature(NonNegative):
+    """The sum of units' expected curvatures, preconditioned, each cut.
+
+    The mean over responses that the model draws for a unit's own covariates of the outer product of its clipped score
+    with its score: by how much the centred score changes with the parameters. Packed as in
+    `pymc_dp.release.queries.Curvature`.
+
+    Attributes
+    ----------
+    point : ExpansionPoint
+        Where, by which preconditioner, with which bound of a curvature.
+    kind : str
+        The name of the release.
+
+    Notes
+    -----
+    The inner product of two packed matrices without negative eigenvalues is the trace of their product, which is not
+    negative. Two of them of norm at most b therefore differ by at most √2 b.
+    """
+
+    point: ExpansionPoint
+    kind: str = "expected_curvature"
+
+    def __post_init__(self) -> None:
+        set_fields(self, point=plain_point(self.point), kind=plain_name(self.kind))
+
+    @property
+    def where(self) -> tuple[FloatArray, ...]:
+        """The point."""
+        return (self.point.theta,)
+
+    def bound(self, terms: Terms) -> float:
+        """Return the bound of a curvature's Frobenius norm."""
+        return self.point.clip_curvature
+
+    def rounding(self, terms: Terms) -> float:
+        """Return room for truncations to the grid, which may make small eigenvalues negative."""
+        size = self.point.theta.size
+        return float(size * (size + 1) // 2)
+
+    def exact_sum(self, asked: Asked) -> ClippedSum:
+        """Return the sum."""
+        asked.rows.refuse_other_shapes(self.point.theta, self.point.preconditioner)
+        size = self.point.theta.size
+
+        def curvatures(chunk: UnitsOfChunk) -> FloatArray:
+            return expected_curvatures_of(chunk, self.point).T
+
+        return asked.rows.sum_over_units(curvatures, size * (size + 1) // 2, self.point.clip_curvature, asked.grid)

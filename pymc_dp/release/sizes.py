@@ -1,0 +1,212 @@
+"""Queries that tell how large derivatives are, before anything is known of the table: histograms and bounded scores."""
+
+import math
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+
+from pymc_dp.exceptions import PrivacyError
+from pymc_dp.release.interface import ExpansionPoint, FloatArray, plain_name, plain_point, plain_vector
+from pymc_dp.release.query import Asked, NonNegative, Query, Terms, set_fields
+from pymc_dp.rows.clipped_sum import ClippedSum
+from pymc_dp.rows.derivatives import UnitsOfChunk
+from pymc_dp.rows.expansion import curvatures_of, expected_curvatures_of, scores_of, squares_of
+
+#: What a count is clipped to: counts of 1 keep this bound with room for roundings of the norm.
+_ROOM = 1.0 + 1e-9
+#: Histograms have no more bins.
+_MOST_BINS = 1000
+
+
+@dataclass(frozen=True, eq=False)
+class CoordinateSizes(NonNegative):
+    """For every parameter, how many units have a score of a size in each octave.
+
+    Attributes
+    ----------
+    theta : ndarray, shape (parameters,)
+        Where scores are taken.
+    lowest : int
+        The first bin holds sizes from ``2**lowest`` on, and all smaller ones; a bin is an octave.
+    bins : int
+        Number of bins; the last one holds all larger sizes.
+    kind : str
+        The name of the release. Its value has the shape (parameters * bins,).
+    """
+
+    theta: FloatArray
+    lowest: int
+    bins: int
+    kind: str = "coordinate_sizes"
+
+    def __post_init__(self) -> None:
+        set_fields(
+            self,
+            theta=plain_vector(self.theta),
+            lowest=int(self.lowest),
+            bins=int(self.bins),
+            kind=plain_name(self.kind),
+        )
+
+    @property
+    def where(self) -> tuple[FloatArray, ...]:
+        """The point."""
+        return (self.theta,)
+
+    def bound(self, terms: Terms) -> float:
+        """Return the norm of a unit's counts: it is in one bin for every parameter."""
+        return math.sqrt(self.theta.size) * _ROOM
+
+    def refuse_if_unsafe(self, terms: Terms) -> None:
+        """Refuse bins that no array can hold."""
+        _refuse_bins(self.bins)
+        super().refuse_if_unsafe(terms)
+
+    def exact_sum(self, asked: Asked) -> ClippedSum:
+        """Return the counts."""
+        asked.rows.refuse_other_shapes(self.theta)
+        size = self.theta.size
+
+        def counts(chunk: UnitsOfChunk) -> FloatArray:
+            place = np.floor(np.log2(np.abs(chunk.gradient(self.theta)))) - self.lowest
+            return _in_bins(place, self.bins).reshape(len(place), size * self.bins)
+
+        return asked.rows.sum_over_units(counts, size * self.bins, self.bound(asked.terms), asked.grid)
+
+
+@dataclass(frozen=True, eq=False)
+class NormSizes(NonNegative):
+    """How many units have a preconditioned score, or curvature, of a norm in each half octave.
+
+    Attributes
+    ----------
+    point : ExpansionPoint
+        Where, by which preconditioner. Its bounds do not matter.
+    of : {"score", "curvature", "expected_curvature"}
+        Of what the norm is taken; of curvatures the Frobenius norm.
+    smallest : float
+        The first bin holds norms from here on, and all smaller ones.
+    bins : int
+        Number of bins; the last one holds all larger norms.
+    kind : str
+        The name of the release. Its value has the shape (bins,).
+    """
+
+    point: ExpansionPoint
+    of: Literal["score", "curvature", "expected_curvature"]
+    smallest: float
+    bins: int
+    kind: str = "norm_sizes"
+
+    def __post_init__(self) -> None:
+        set_fields(
+            self,
+            point=plain_point(self.point),
+            of=plain_name(self.of),
+            smallest=float(self.smallest),
+            bins=int(self.bins),
+            kind=plain_name(self.kind),
+        )
+
+    @property
+    def where(self) -> tuple[FloatArray, ...]:
+        """The expansion point."""
+        return (self.point.theta,)
+
+    def bound(self, terms: Terms) -> float:
+        """Return the norm of a unit's counts: it is in one bin."""
+        return _ROOM
+
+    def refuse_if_unsafe(self, terms: Terms) -> None:
+        """Refuse bins that no array can hold, and norms of something else."""
+        _refuse_bins(self.bins)
+        if self.of not in ("score", "curvature", "expected_curvature"):
+            raise PrivacyError("Norms are of 'score', 'curvature' or 'expected_curvature'.")
+        super().refuse_if_unsafe(terms)
+
+    def exact_sum(self, asked: Asked) -> ClippedSum:
+        """Return the counts."""
+        asked.rows.refuse_other_shapes(self.point.theta, self.point.preconditioner)
+
+        def counts(chunk: UnitsOfChunk) -> FloatArray:
+            if self.of == "curvature":
+                squares = squares_of(curvatures_of(chunk, self.point))
+            elif self.of == "expected_curvature":
+                squares = squares_of(expected_curvatures_of(chunk, self.point))
+            else:
+                squares = squares_of(scores_of(chunk, self.point))
+            # Squares grow by one octave for half an octave of norms.
+            place = np.floor(np.log2(squares / self.smallest**2))
+            return _in_bins(place[:, None], self.bins)[:, 0]
+
+        return asked.rows.sum_over_units(counts, self.bins, self.bound(asked.terms), asked.grid)
+
+
+@dataclass(frozen=True, eq=False)
+class BoundedScore(Query):
+    """The sum of one entry of units' scores, each cut to an interval around zero.
+
+    Attributes
+    ----------
+    theta : ndarray, shape (parameters,)
+        Where scores are taken.
+    place : int
+        Which entry.
+    clip_bound : float
+        The largest absolute value of a unit's.
+    kind : str
+        The name of the release.
+    """
+
+    theta: FloatArray
+    place: int
+    clip_bound: float
+    kind: str = "bounded_score"
+
+    def __post_init__(self) -> None:
+        set_fields(
+            self,
+            theta=plain_vector(self.theta),
+            place=int(self.place),
+            clip_bound=float(self.clip_bound),
+            kind=plain_name(self.kind),
+        )
+
+    @property
+    def where(self) -> tuple[FloatArray, ...]:
+        """The point."""
+        return (self.theta,)
+
+    def bound(self, terms: Terms) -> float:
+        """Return the clip bound."""
+        return self.clip_bound
+
+    def refuse_if_unsafe(self, terms: Terms) -> None:
+        """Refuse an entry that is not there."""
+        if not 0 <= self.place < self.theta.size:
+            raise PrivacyError("There is no such entry of the score.")
+        super().refuse_if_unsafe(terms)
+
+    def exact_sum(self, asked: Asked) -> ClippedSum:
+        """Return the sum."""
+        asked.rows.refuse_other_shapes(self.theta)
+
+        def entries(chunk: UnitsOfChunk) -> FloatArray:
+            return chunk.gradient(self.theta)[:, [self.place]]
+
+        return asked.rows.sum_over_units(entries, 1, self.clip_bound, asked.grid)
+
+
+def _in_bins(place: FloatArray, bins: int) -> FloatArray:
+    """Return a 1 in the bin of each entry, and nothing where a place is no number, shape (..., bins)."""
+    unknown = np.isnan(place)
+    nearest = np.clip(np.where(unknown, 0.0, place), 0, bins - 1).astype(np.intp)
+    counts: FloatArray = np.zeros((*place.shape, bins))
+    np.put_along_axis(counts, nearest[..., None], np.where(unknown, 0.0, 1.0)[..., None], axis=-1)
+    return counts
+
+
+def _refuse_bins(bins: int) -> None:
+    if not 1 <= bins <= _MOST_BINS:
+        raise PrivacyError(f"A histogram has between 1 and {_MOST_BINS} bins.")

@@ -1,0 +1,70 @@
+"""Responses that a row could have had, and with what probability by the model: means over them ask no row's own.
+
+A clipped score is biased where long scores point to one side: in a regression of counts, the large counts. What
+clipping takes off on average over the responses that the model draws for the row's covariates is added again
+(`pymc_dp.release.centred`), and then nothing is missing on average where the model holds.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import pymc as pm
+
+from pymc_dp.parameters import FloatArray
+from pymc_dp.rows.split import RowLeaf
+from pymc_dp.structure import responses_of_rows
+
+
+@dataclass(frozen=True)
+class PossibleResponses:
+    """What one input of the rows could have held instead. Public: a function of the model's distributions.
+
+    Attributes
+    ----------
+    place : int
+        Which input of the rows holds the responses.
+    values : tuple of int
+        The responses, in increasing order; where they are infinitely many, some of them.
+    stand_for : tuple of float
+        How many responses each stands for: 1 where these are all.
+    """
+
+    place: int
+    values: tuple[int, ...]
+    stand_for: tuple[float, ...]
+
+    def tables(self, rows: Sequence[np.ndarray]) -> list[list[np.ndarray]]:
+        """Return the inputs of some rows once for each response, all rows having that response."""
+        tables = []
+        for response in self.values:
+            changed = list(rows)
+            changed[self.place] = np.full_like(rows[self.place], response)
+            tables.append(changed)
+        return tables
+
+    def probabilities(self, log_likelihoods: FloatArray) -> FloatArray:
+        """Return the probabilities of the responses, shape (responses, rows), from their log-likelihoods.
+
+        Each row's add up to 1. Where that cannot be, they are zero.
+        """
+        with np.errstate(all="ignore"):
+            logs = np.where(np.isnan(log_likelihoods), -np.inf, log_likelihoods)
+            masses = np.array(self.stand_for)[:, None] * np.exp(logs - logs.max(axis=0))
+            total = np.zeros(masses.shape[1])
+            for mass in masses:  # in this order for every row, whatever rows are beside it
+                total += mass
+            found: FloatArray = np.where(np.isfinite(total) & (total > 0.0), masses / total, 0.0)
+        return found
+
+
+def possible_responses(model: pm.Model, leaves: Sequence[RowLeaf]) -> PossibleResponses | None:
+    """Return the possible responses of a row, if they are whole numbers and one input holds them."""
+    values, finite = responses_of_rows(model)
+    observed = [model.rvs_to_values[rv] for rv in model.observed_RVs]
+    places = [place for place, leaf in enumerate(leaves) if leaf.source in observed and leaf.row_shape() == ()]
+    if not values or len(places) != 1:
+        return None
+    edges = [values[0] - 0.5, *((np.array(values[1:]) + np.array(values[:-1])) / 2.0), values[-1] + 0.5]
+    stand_for = tuple(np.ones(len(values)) if finite else np.diff(edges))
+    return PossibleResponses(places[0], values, stand_for)

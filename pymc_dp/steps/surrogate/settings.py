@@ -1,0 +1,91 @@
+"""What the cost of learning a table's scale is spent on, and the constants of the search: each with its reason.
+
+Chosen on simulated regressions and on the tables named in docs/control_variates.md, and frozen before others were run.
+"""
+
+from dataclasses import dataclass
+
+from pymc_dp import _validate
+from pymc_dp.exceptions import InvalidArgument
+
+
+@dataclass(frozen=True)
+class Shares:
+    """What the parts of the cost are spent on: they add up to 1.
+
+    Attributes
+    ----------
+    centre : float
+        The search for the centre: scales, early curvatures, scores on the way.
+    score : float
+        The score at the centre.
+    curvature : float
+        The curvature at the centre: 0 for expansions of order 1.
+    tests : float
+        Residual log-ratios: 0 for draws that are not tested.
+    """
+
+    centre: float
+    score: float
+    curvature: float
+    tests: float
+
+    def __post_init__(self) -> None:
+        for name in ("centre", "score"):
+            _validate.open_unit_interval(f"shares.{name}", getattr(self, name))
+        for name in ("curvature", "tests"):
+            _validate.not_negative(f"shares.{name}", getattr(self, name))
+        if abs(self.centre + self.score + self.curvature + self.tests - 1.0) > 1e-9:
+            raise InvalidArgument("shares have to add up to 1.")
+
+
+@dataclass(frozen=True)
+class PartsOfSearch:
+    """Parts of the search's cost, in proportion: they need not add up to 1.
+
+    Attributes
+    ----------
+    votes : float
+        Binary searches for logarithms of positive parameters: for each of them.
+    coordinates : float
+        The histogram of the sizes of scores, by parameter.
+    sizes : float
+        One histogram of norms.
+    early, middle : float
+        The curvature where the way begins, and after the first step.
+    approach, centre : float
+        One score on the way, and the last one before the centre.
+    """
+
+    votes: float = 0.024
+    coordinates: float = 0.025
+    sizes: float = 0.006
+    early: float = 0.03
+    middle: float = 0.06
+    approach: float = 0.04
+    centre: float = 0.17
+
+
+#: Steps on the way to the last score before the centre.
+APPROACH_STEPS = 4
+#: Only so many logarithms of positive parameters are searched for: the others start where the model says.
+MOST_VOTED = 6
+#: Answers of the first binary search for each, and of the two later ones; half the intervals, on the log scale.
+FIRST_VOTES, LATER_VOTES = 8, 5
+FIRST_REACH, LATER_REACH = 16.0, 2.5
+#: Scores of a logarithm are cut to this in votes: of a normal log sigma, this moves the zero by .06 and saves noise.
+CLIP_OF_VOTES = 3.0
+#: A late vote that moves a parameter less than this moves nothing: the steps know it better.
+LEAST_MOVE_OF_VOTE = 0.2
+#: Steps of the root of the mean squared log-likelihood ratio of a unit: on the way, near the centre, the last one.
+TRUST_FAR, TRUST_NEAR, TRUST_LAST = 0.7, 0.5, 0.3
+#: What part of a lost length adds to the bias: where the mean is added again, what a wrong model explains; else all.
+BIAS_OF_CENTRED, BIAS_OF_CLIPPED = 0.25, 1.0
+#: How much an earlier histogram of norms still says, at another point by another preconditioner.
+TRUST_IN_EARLIER_SIZES = 0.5
+#: Part of the units whose early curvature is not cut.
+EARLY_QUANTILE = 0.97
+#: Scores of logarithms of scales have long tails: they count this part in the norm that is clipped.
+SCALE_IN_NORM = 0.5
+#: The noise of a curvature is never more than this part of what it is on average.
+MOST_NOISE_OF_CURVATURE = 0.5

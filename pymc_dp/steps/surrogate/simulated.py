@@ -1,0 +1,209 @@
+"""The search for a centre where rows can be simulated from the model: from mode to mode of surrogates."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from pymc_dp.budget import ReleaseRequest
+from pymc_dp.exceptions import InvalidArgument
+from pymc_dp.parameters import FloatArray
+from pymc_dp.release.interface import LARGEST_CLIP_BOUND, ExpansionPoint, Release
+from pymc_dp.release.queries import WeightedScore
+from pymc_dp.steps.access import ChainAccess, PublicUnits
+from pymc_dp.steps.surrogate.density import WeightedRows
+from pymc_dp.steps.surrogate.newton import (
+    NUMERICAL_FAILURES,
+    NotComputable,
+    Scale,
+    can_stand_at,
+    climbed,
+    expected_curvature,
+    positive_definite,
+    scale_of,
+    solved,
+    table_at,
+)
+
+_PRIOR_QUANTILE = 0.9
+#: How many of the steps are the last ones, and how much more each of them may cost.
+_LAST_STEPS, _WEIGHT_OF_LAST = 2, 8.0
+_MODE_ITERATIONS = 60
+#: How many points near the model's initial point are tried, and the factors of the line search.
+_TRIED_STARTS = 10
+_PARTS_OF_A_STEP = (1.0, 0.5, 0.25, 0.1)
+
+
+@dataclass(frozen=True, eq=False)
+class WayToCentre:
+    """A private centre.
+
+    Attributes
+    ----------
+    theta : ndarray, shape (parameters,)
+        The centre.
+    scale : Scale
+        Directions and bounds that suit it.
+    information : ndarray, shape (parameters, parameters)
+        The curvature of the log-likelihood of all units there, as far as it is known.
+    """
+
+    theta: FloatArray
+    scale: Scale
+    information: FloatArray
+
+
+def requests_of_simulation(size: int, share: float, steps: int) -> list[ReleaseRequest]:
+    """Return what a search releases, at a share of the run's cost: scores.
+
+    The first steps need little precision; the last ones decide how close the centre is.
+    """
+    last = min(_LAST_STEPS, steps)
+    together = (steps - last) + _WEIGHT_OF_LAST * last
+    parts = {"approach": (steps - last, 1.0), "centre": (last, _WEIGHT_OF_LAST)}
+    return [
+        ReleaseRequest(kind, count, share * weight * count / together, size, once=True)
+        for kind, (count, weight) in parts.items()
+        if count
+    ]
+
+
+@dataclass(frozen=True, eq=False)
+class _Stand:
+    """A point of the search, where all that the next step needs can be computed."""
+
+    theta: FloatArray
+    units: PublicUnits
+    scale: Scale
+
+
+class SearchBySimulation:
+    """Move from mode to mode of surrogates, each made of rows simulated at the last mode.
+
+    Far from the mode most scores are long, so the first bound is that of rows from all over the prior. Later bounds
+    follow the released scores: a bound that most scores reach is doubled; another shrinks to the rows' own spread.
+
+    Parameters
+    ----------
+    chain : ChainAccess
+        Whom to ask, and where synthetic rows come from.
+    start : ndarray, shape (parameters,)
+        Where the way begins, if scores can be computed there.
+    steps : int
+        How many scores are released.
+    clip_quantile : float
+        Part of the simulated rows that the bounds do not cut.
+    """
+
+    def __init__(self, chain: ChainAccess, start: FloatArray, steps: int, clip_quantile: float) -> None:
+        self._chain, self._start, self._steps, self._clip_quantile = chain, start, steps, clip_quantile
+
+    def run(self) -> WayToCentre:
+        """Return a private centre, with a preconditioner and a clip bound for it.
+
+        No noise of a release ends the search: a step to where scores or bounds cannot be computed is shortened by a
+        line search, or left out.
+
+        Raises
+        ------
+        InvalidArgument
+            If nothing can be computed where the search would begin, which is known without the data.
+        """
+        n_units, size = self._chain.n_units, self._start.size
+        stand = self._first_stand()
+        bound = self._bound_over_the_prior(stand)
+        stand = replace(stand, units=table_at(self._chain.synthetic_tables, stand.theta))
+        for request in requests_of_simulation(size, 1.0, self._steps):
+            for _ in range(request.count):
+                own = stand.scale.clip_gradient
+                bound = min(max(bound, own), LARGEST_CLIP_BOUND)
+                centre = ExpansionPoint(stand.theta, stand.scale.preconditioner, bound)
+                score = self._chain.release(WeightedScore(centre, request.kind))
+                stand = self._next_stand(centre, score, stand)
+                mean = float(np.linalg.norm(score.value)) / n_units
+                noise = 3.0 * score.noise_std * np.sqrt(size) / n_units
+                bound = 2.0 * bound if mean > 0.5 * bound else min(bound, own + noise + mean)
+        return WayToCentre(stand.theta, stand.scale, n_units * _information_of(stand))
+
+    def _starts(self) -> Iterator[FloatArray]:
+        """Yield where the way may begin: where the model says, at draws of the prior, or near by.
+
+        Where a model is symmetric it often says its centre of symmetry, where all scores are zero.
+        """
+        yield self._start
+        yield from self._chain.synthetic_tables.prior_draws()
+        generator = np.random.default_rng(0)
+        for _ in range(_TRIED_STARTS):
+            yield self._start + generator.uniform(-1.0, 1.0, self._start.size)
+
+    def _first_stand(self) -> _Stand:
+        for theta in self._starts():
+            try:
+                return self._stand_at(theta)
+            except NUMERICAL_FAILURES:
+                continue
+        raise InvalidArgument(
+            "DPSurrogateHMC finds no clip bounds: scores of rows simulated from the model are zero or no numbers "
+            "wherever the way to a centre could begin. Give the free variables an initval= near plausible values, or "
+            "use DPHMC."
+        )
+
+    def _stand_at(self, theta: FloatArray) -> _Stand:
+        """Return synthetic rows at a point, with preconditioner and clip bounds.
+
+        Raises
+        ------
+        NotComputable
+            If something is no number there.
+        """
+        units = table_at(self._chain.synthetic_tables, theta)
+        scale = scale_of(units, theta, clip_quantile=self._clip_quantile)
+        if not (can_stand_at(self._chain.prior, theta) and np.isfinite(units.scores(theta)).all()):
+            raise NotComputable("The prior, or the score of a unit, is no number there.")
+        return _Stand(theta, units, scale)
+
+    def _next_stand(self, centre: ExpansionPoint, score: Release, stand: _Stand) -> _Stand:
+        """Return the mode of the surrogate of a released score, or the farthest point towards it by a line search."""
+        try:
+            surrogate = WeightedRows(self._chain.prior, centre, stand.units, score.value, self._chain.n_units)
+            mode = self._mode_of(surrogate, stand.theta)
+        except NUMERICAL_FAILURES:  # the next score may be less noisy
+            return stand
+        for part in _PARTS_OF_A_STEP:
+            try:
+                return self._stand_at(stand.theta + part * (mode - stand.theta))
+            except NUMERICAL_FAILURES:
+                continue
+        return stand
+
+    def _bound_over_the_prior(self, stand: _Stand) -> float:
+        """Return a bound that most rows keep where parameters are drawn from the prior; 0 if none can be computed."""
+        lengths = []
+        for draw in self._chain.synthetic_tables.prior_draws():
+            try:
+                scores = table_at(self._chain.synthetic_tables, draw).scores(stand.theta) @ stand.scale.preconditioner
+            except NUMERICAL_FAILURES:
+                continue
+            lengths.append(np.linalg.norm(scores, axis=1))
+        found = np.concatenate(lengths) if lengths else np.zeros(0)
+        found = found[np.isfinite(found)]
+        return float(np.quantile(found, _PRIOR_QUANTILE)) if found.size else 0.0
+
+    def _mode_of(self, surrogate: WeightedRows, theta: FloatArray) -> FloatArray:
+        """Return the surrogate's mode: steps with the information of rows simulated where they start."""
+
+        def step_at(at: FloatArray) -> FloatArray:
+            scores = table_at(self._chain.synthetic_tables, at).scores(at)
+            information = self._chain.n_units * positive_definite(scores.T @ scores / len(scores), floor=1e-10)
+            return solved(information, surrogate.gradient(at))
+
+        return climbed(surrogate.log_density, step_at, theta, most_steps=_MODE_ITERATIONS, least_gain=1e-3)
+
+
+def _information_of(stand: _Stand) -> FloatArray:
+    """Return the information of one unit: its expected curvature, or else the mean square of its score."""
+    try:
+        return expected_curvature(stand.units, stand.theta)
+    except NUMERICAL_FAILURES:
+        scores = stand.units.scores(stand.theta)
+        return positive_definite(scores.T @ scores / len(scores), floor=1e-10)

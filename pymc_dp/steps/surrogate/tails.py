@@ -1,0 +1,118 @@
+"""What a noisy histogram of norms says of their tail, and the clip bound that trades bias against noise."""
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from pymc_dp.parameters import FloatArray
+
+#: Half octaves of a histogram of norms, around the norm that a typical unit would have.
+LOWEST_HALF_OCTAVE, BINS = -12, 41
+#: The tail begins where this part of the units lies below.
+_BELOW_TAIL = 0.8
+#: Tails that are fitted: the part of units at least x half octaves above the beginning is a N exp(-s x - c x²).
+_TAIL_BINS = 17
+_STEEPNESS = np.linspace(0.3, 6.0, 24)
+_BEND = np.array([0.0, 0.1, 0.2, 0.4, 0.7, 1.0, 1.5, 2.5, 4.0])
+_MASS = np.exp(np.linspace(np.log(0.03), np.log(0.5), 24))
+#: Units are no exact sample of a smooth tail: a bin may differ from it by this part.
+_ROUGHNESS = 0.1
+#: A bin that differs from the fit by more standard deviations than this is taken as counted: rare groups make bumps.
+_BUMP = np.where(np.arange(_TAIL_BINS) <= 3, 2.2, np.where(np.arange(_TAIL_BINS) <= 7, 3.0, 4.0))
+_QUADRATURE = (np.arange(8) + 0.5) / 8
+
+
+def _tails() -> FloatArray:
+    """Return what part of units each tail has in each of its bins, shape (tails, masses, bins)."""
+    x = np.arange(_TAIL_BINS) * np.log(2.0) / 2.0
+    beyond = np.exp(-_STEEPNESS[:, None, None] * x - _BEND[None, :, None] * x**2).reshape(-1, _TAIL_BINS)
+    in_bins = -np.diff(np.column_stack([beyond, np.zeros(len(beyond))]), axis=1)
+    tails: FloatArray = _MASS[None, :, None] * in_bins[:, None, :]
+    return tails
+
+
+_TAILS = _tails()
+
+
+@dataclass(frozen=True, eq=False)
+class Histogram:
+    """Noisy counts of norms in half octaves, `smallest` being the lower edge of the first bin.
+
+    Attributes
+    ----------
+    counts : ndarray, shape (bins,)
+    noise_std : float
+        Of every count.
+    smallest : float
+    """
+
+    counts: FloatArray
+    noise_std: float
+    smallest: float
+
+    def with_earlier(self, earlier: "Histogram | None", trust: float) -> "Histogram":
+        """Return the mean with the histogram of an earlier stage, whose precision counts the part `trust`."""
+        if earlier is None or earlier.counts.shape != self.counts.shape:
+            return self
+        own, others = self.noise_std**-2, trust * earlier.noise_std**-2
+        counts = (own * self.counts + others * earlier.counts) / (own + others)
+        return Histogram(counts, (own + others) ** -0.5, self.smallest)
+
+    def quantile(self, part: float, n_units: int) -> float:
+        """Return an upper edge below which about this part of the units lies."""
+        above = np.cumsum(self.counts) > part * n_units
+        place = int(np.argmax(above)) if above.any() else len(above) - 1
+        return float(self.smallest * 2.0 ** ((place + 1) / 2))
+
+
+class Tail:
+    """The tail of a histogram: an average over smooth tails by their likelihood, and clear bumps as they were counted.
+
+    Parameters
+    ----------
+    histogram : Histogram
+        Of norms.
+    n_units : int
+        How many units there are.
+    """
+
+    def __init__(self, histogram: Histogram, n_units: int) -> None:
+        counts, noise = histogram.counts, histogram.noise_std
+        above = np.cumsum(counts) > _BELOW_TAIL * n_units
+        last = len(counts) - _TAIL_BINS
+        begin = min(int(np.argmax(above)), last) if above.any() else last
+        counts = counts[begin : begin + _TAIL_BINS]
+        expected = n_units * _TAILS
+        variance = noise**2 + expected + (_ROUGHNESS * expected) ** 2
+        # A bump costs a fit no more than three standard deviations.
+        misfit = np.minimum((counts - expected) ** 2 / variance, 9.0) + np.log(variance)
+        weights = np.exp(-0.5 * (misfit.sum(axis=2) - misfit.sum(axis=2).min()))
+        weights /= weights.sum()
+        fit = np.einsum("ij,ijk->k", weights, expected)
+        spread = np.maximum(np.einsum("ij,ijk->k", weights, expected**2) - fit**2, 0.0)
+        bump = np.abs(counts - fit) > _BUMP * np.sqrt(noise**2 + fit + spread + (_ROUGHNESS * fit) ** 2)
+        self._counts = np.maximum(np.where(bump, counts, fit), 0.0)
+        self._std = np.sqrt(np.where(bump, noise**2, spread))
+        self._begin = histogram.smallest * 2.0 ** (begin / 2)
+
+    def lost_length(self, bound: float) -> float:
+        """Return how much longer than `bound` units are, summed over units, with room for what is not known of it."""
+        octaves = (np.arange(_TAIL_BINS)[:, None] + _QUADRATURE) / 2.0
+        lost = np.maximum(self._begin * 2.0**octaves - bound, 0.0).mean(axis=1)
+        total = float(self._counts @ lost)
+        return float(np.sqrt(total**2 + np.sum((self._std * lost) ** 2)))
+
+    def best_bound(self, bias_of_length: float, noise_of_bound: float) -> tuple[float, float]:
+        """Return the bound with the least squared error, and the bias that it is expected to have.
+
+        Parameters
+        ----------
+        bias_of_length : float
+            What a lost length adds to the bias of the sum: 1 if all that is lost points to one side.
+        noise_of_bound : float
+            Root of the summed variances of the noise that a bound of 1 needs.
+        """
+        bounds = self._begin * 2.0 ** np.arange(0.0, 8.0, 0.125)
+        biases = bias_of_length * np.array([self.lost_length(bound) for bound in bounds])
+        best = int(np.argmin(biases**2 + (noise_of_bound * bounds) ** 2))
+        return float(bounds[best]), float(biases[best])

@@ -1,0 +1,93 @@
+"""What a model's graph and the shapes of its data say, before any row is looked at. No value is read."""
+
+import numpy as np
+import pymc as pm
+import pytensor
+from numpy.typing import NDArray
+from pymc.distributions.custom import CustomDistRV
+from pymc.distributions.transforms import LogTransform
+from pytensor.compile.sharedvalue import SharedVariable
+from pytensor.graph.basic import Constant, Variable
+from pytensor.graph.traversal import ancestors
+from pytensor.tensor.random.basic import BernoulliRV, CategoricalRV
+from pytensor.tensor.type import TensorType
+
+from pymc_dp.parameters import ParameterVector
+
+#: Beyond this many possible responses of a row, they count as infinitely many: each takes a pass over the rows.
+MOST_RESPONSES = 16
+#: Counts that stand for all: four for each octave from 16 on.
+_COUNTS = (*range(16), *(round(2.0 ** (k / 4)) for k in range(16, 69)))
+
+
+def rows_can_be_simulated(model: pm.Model) -> bool:
+    """Return whether rows can be drawn from the model without any table: it has no covariates, groups or own code."""
+    for rv in model.observed_RVs:
+        if rv.owner is None or isinstance(rv.owner.op, CustomDistRV):
+            return False
+        n_rows = _shape(model.rvs_to_values[rv])[:1]
+        leaves = [leaf for leaf in ancestors([rv], blockers=model.free_RVs) if leaf.owner is None]
+        if any(n_rows and n_rows[0] in _shape(leaf) for leaf in leaves):
+            return False
+    return bool(model.observed_RVs) and not model.potentials
+
+
+def in_likelihood(model: pm.Model, parameters: ParameterVector) -> NDArray[np.bool_]:
+    """Return for each parameter whether the likelihood can depend on it, shape (parameters,)."""
+    reached = set(ancestors([*model.observed_RVs, *model.potentials], blockers=model.free_RVs))
+    found = np.zeros(parameters.size, dtype=bool)
+    for value, entries in zip(model.value_vars, parameters.slices, strict=True):
+        found[entries] = model.values_to_rvs[value] in reached
+    return found
+
+
+def scale_places(model: pm.Model, parameters: ParameterVector) -> NDArray[np.intp]:
+    """Return which parameters are logarithms of positive variables, such as a scale or a shape."""
+    places = [
+        np.arange(entries.start, entries.stop)
+        for value, entries in zip(model.value_vars, parameters.slices, strict=True)
+        if isinstance(model.rvs_to_transforms.get(model.values_to_rvs[value]), LogTransform)
+    ]
+    return np.concatenate([np.zeros(0, dtype=np.intp), *places])
+
+
+def responses_of_rows(model: pm.Model) -> tuple[tuple[int, ...], bool]:
+    """Return responses that a row could have had, in increasing order, and whether these are all; none if not known.
+
+    All of them for few categories; for other whole numbers some, up to large ones, ever farther apart.
+    """
+    if len(model.observed_RVs) != 1 or model.potentials:
+        return (), False
+    rv = model.observed_RVs[0]
+    if rv.owner is None or isinstance(rv.owner.op, CustomDistRV) or rv.type.ndim != 1:
+        return (), False
+    op = rv.owner.op
+    if isinstance(op, BernoulliRV):
+        return (0, 1), True
+    if isinstance(op, CategoricalRV):
+        (probabilities,) = op.dist_params(rv.owner)
+        count = _last_length(model, probabilities)
+        return (tuple(range(count)), True) if count <= MOST_RESPONSES else ((), False)
+    if getattr(op, "ndim_supp", 0) == 0 and np.issubdtype(np.dtype(rv.type.dtype), np.integer):
+        return _COUNTS, False
+    return (), False
+
+
+def _last_length(model: pm.Model, probabilities: Variable) -> int:
+    """Return the length of the last axis: of shapes alone, no entry is computed."""
+    known = probabilities.type.shape[-1]
+    if known is not None:
+        return int(known)
+    (of_values,) = model.replace_rvs_by_values([probabilities])
+    with pytensor.config.change_flags(mode="FAST_COMPILE"):
+        length = model.compile_fn(of_values.shape[-1], inputs=model.value_vars, on_unused_input="ignore")
+        return int(length(model.initial_point(random_seed=0)))
+
+
+def _shape(leaf: Variable) -> tuple[int, ...]:
+    """Return the shape of a constant or shared array."""
+    if not isinstance(leaf.type, TensorType):
+        return ()
+    if isinstance(leaf, SharedVariable):
+        return tuple(np.shape(leaf.get_value(borrow=True)))
+    return tuple(np.shape(leaf.data)) if isinstance(leaf, Constant) else ()
