@@ -281,6 +281,7 @@ def _authorised(
                     synthetic_tables[place],
                     rows.n_units if budget.relation == "substitute" else None,
                     planned.noise_schedules,
+                    rows.knows_responses,
                 )
             )
         yield
@@ -306,7 +307,17 @@ def _dry_run(
     make_curator = functools.partial(MeteredCurator, stand_in, relation=relation, noise_multipliers=multipliers)
     curators = Curators(make_curator, InsecureNoise([0]), 1, {}, planned.allowance_once)
     try:
-        step.dry_run_with(Authorisation(curators, prior, multipliers, 0.0, tables, stand_in.n_units))
+        step.dry_run_with(
+            Authorisation(
+                curators,
+                prior,
+                multipliers,
+                0.0,
+                tables,
+                stand_in.n_units,
+                knows_responses=stand_in.knows_responses,
+            )
+        )
     finally:
         curators.close()
 

@@ -101,8 +101,8 @@ class UnitLikelihood:
         shapes = [self.parameters.shapes[name] for name in self.parameters.names]
         graphs = RowGraphs(row_split, model.value_vars, shapes, second_order=second_order)
         self._engine = engine_for(graphs, engine)
-        check_factorisation(model, row_split, self._engine, self.parameters)
         self._responses = possible_responses(model, row_split.leaves) if second_order else None
+        check_factorisation(model, row_split, self._engine, self.parameters)
         index = _unit_of_each_row(model, unit_index, row_split.n_rows)
         rows = [leaf.rows() for leaf in row_split.leaves]
         self._table = RowTable(rows) if index is None else RowTable.grouped(rows, index)
@@ -307,6 +307,11 @@ class UnitLikelihood:
             one.clipped_gradient(theta, 1.0, 1.0)
         if self.second_order:
             expansion.warm_up(one)
+
+    @property
+    def knows_responses(self) -> bool:
+        """Whether the model says what responses a unit could have had. It depends on the model's graph alone."""
+        return self._responses is not None and self._table.starts is None
 
     @property
     def observed_leaves(self) -> list[tuple[str, int]] | None:

@@ -5,20 +5,22 @@ clipping takes off on average over the responses that the model draws for the ro
 (`pymc_dp.release.centred`), and then nothing is missing on average where the model holds.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 import pymc as pm
 
 from pymc_dp.parameters import FloatArray
+from pymc_dp.rows.engine import RowEngine
 from pymc_dp.rows.split import RowLeaf
+from pymc_dp.rows.table import Chunk
 from pymc_dp.structure import responses_of_rows
 
 
 @dataclass(frozen=True)
 class PossibleResponses:
-    """What one input of the rows could have held instead. Public: a function of the model's distributions.
+    """Whole numbers that one input of the rows could have held instead, with probabilities from the likelihood.
 
     Attributes
     ----------
@@ -34,20 +36,23 @@ class PossibleResponses:
     values: tuple[int, ...]
     stand_for: tuple[float, ...]
 
-    def tables(self, rows: Sequence[np.ndarray]) -> list[list[np.ndarray]]:
-        """Return the inputs of some rows once for each response, all rows having that response."""
-        tables = []
-        for response in self.values:
-            changed = list(rows)
-            changed[self.place] = np.full_like(rows[self.place], response)
-            tables.append(changed)
-        return tables
+    def drawn(
+        self, values: Sequence[np.ndarray], chunk: Chunk, engine: RowEngine
+    ) -> Iterator[tuple[Chunk, FloatArray]]:
+        """Yield the rows with each response in place of their own, and its probabilities, shape (rows,).
+
+        The probabilities of a row add up to 1, or are all zero.
+        """
+        point = engine.at(values)
+        chunks = [
+            _with_response(chunk, self.place, np.full_like(chunk.rows[self.place], response))
+            for response in self.values
+        ]
+        log_likelihoods = np.array([engine.log_likelihood(point, each) for each in chunks])
+        yield from zip(chunks, self.probabilities(log_likelihoods), strict=True)
 
     def probabilities(self, log_likelihoods: FloatArray) -> FloatArray:
-        """Return the probabilities of the responses, shape (responses, rows), from their log-likelihoods.
-
-        Each row's add up to 1. Where that cannot be, they are zero.
-        """
+        """Return the probabilities of the responses, shape (responses, rows), from their log-likelihoods."""
         with np.errstate(all="ignore"):
             logs = np.where(np.isnan(log_likelihoods), -np.inf, log_likelihoods)
             masses = np.array(self.stand_for)[:, None] * np.exp(logs - logs.max(axis=0))
@@ -58,6 +63,12 @@ class PossibleResponses:
         return found
 
 
+def _with_response(chunk: Chunk, place: int, responses: np.ndarray) -> Chunk:
+    rows = list(chunk.rows)
+    rows[place] = responses
+    return Chunk(chunk.units, None, rows)
+
+
 def possible_responses(model: pm.Model, leaves: Sequence[RowLeaf]) -> PossibleResponses | None:
     """Return the possible responses of a row, if they are whole numbers and one input holds them."""
     values, finite = responses_of_rows(model)
@@ -66,5 +77,4 @@ def possible_responses(model: pm.Model, leaves: Sequence[RowLeaf]) -> PossibleRe
     if not values or len(places) != 1:
         return None
     edges = [values[0] - 0.5, *((np.array(values[1:]) + np.array(values[:-1])) / 2.0), values[-1] + 0.5]
-    stand_for = tuple(np.ones(len(values)) if finite else np.diff(edges))
-    return PossibleResponses(places[0], values, stand_for)
+    return PossibleResponses(places[0], values, tuple(np.ones(len(values)) if finite else np.diff(edges)))

@@ -128,6 +128,8 @@ class Authorisation:
         The number of units, where it is public.
     noise_schedules : mapping of str to tuple of float
         All noise multipliers of a kind, in the order in which the step asked for them.
+    knows_responses : bool
+        Whether the model says what responses a unit could have had: `CentredScore` and `ExpectedCurvature` need that.
     """
 
     curators: OpensCurators
@@ -137,6 +139,7 @@ class Authorisation:
     synthetic_tables: SyntheticTables | None = None
     n_units: int | None = None
     noise_schedules: Mapping[str, tuple[float, ...]] = field(default_factory=dict)
+    knows_responses: bool = False
 
 
 class OwnParameters:
@@ -296,6 +299,11 @@ class ChainAccess:
         if self._authorisation.n_units is None:
             raise NoPlan("The number of units is protected under this relation.")
         return self._authorisation.n_units
+
+    @property
+    def knows_responses(self) -> bool:
+        """Whether the model says what responses a unit could have had. Public: it depends on the model alone."""
+        return self._authorisation.knows_responses
 
     @property
     def synthetic_tables(self) -> SyntheticTables:

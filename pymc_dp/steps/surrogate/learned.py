@@ -48,8 +48,6 @@ class Regression:
         Which parameters the likelihood depends on.
     scales : ndarray of int
         Which of them are logarithms of positive variables.
-    responses_known : bool
-        Whether the model says what responses a row could have had.
     steps : int
         Steps on the way to the last score before the centre.
     """
@@ -57,7 +55,6 @@ class Regression:
     start: FloatArray
     known: NDArray[np.bool_]
     scales: NDArray[np.intp]
-    responses_known: bool
     steps: int = settings.APPROACH_STEPS
 
     @property
@@ -243,7 +240,7 @@ class Search:
         made = self._chain.release(BoundedScore(theta, place, settings.CLIP_OF_VOTES))
         slope = float(self._chain.prior.gradient(theta)[place])
         votes = float(made.value[0])
-        if abs(votes) < 2.0 * made.noise_std:
+        if abs(votes) < settings.CLEAR_VOTE * made.noise_std:
             votes = 0.0
         rises = votes + (slope if np.isfinite(slope) else 0.0)
         return 1.0 if rises > 0.0 else -1.0
@@ -273,18 +270,19 @@ class Search:
 
     def release_curvature(self, point: ExpansionPoint, kind: str) -> Release:
         """Release the expected curvature where the model says what responses could have been, else the observed one."""
-        known = self._regression.responses_known
+        known = self._chain.knows_responses
         return self._chain.release(ExpectedCurvature(point, kind) if known else Curvature(point, kind))
 
     def _curvature_bound(self, theta: FloatArray, frame: Frame, kind: str, of_score: float = np.inf) -> float:
         """Return the clip bound of a curvature: what clipped scores have of it, where theirs is known."""
         size = int(self._regression.known.sum())
-        known = self._regression.responses_known
+        known = self._chain.knows_responses
         histogram = self._norms(theta, frame, "expected_curvature" if known else "curvature", float(size), of_score)
-        if kind == "early_curvature":
-            return _representable(histogram.quantile(settings.EARLY_QUANTILE, self._chain.n_units))
         noise = np.sqrt(2.0 if known else 4.0) * self._chain.multiplier(kind) * np.sqrt(2.0 * size)
-        bound, _ = Tail(histogram, self._chain.n_units).best_bound(1.0, noise)
+        if kind == "early_curvature":
+            bound = histogram.quantile(settings.EARLY_QUANTILE, self._chain.n_units)
+        else:
+            bound, _ = Tail(histogram, self._chain.n_units).best_bound(1.0, noise)
         most = max(settings.MOST_NOISE_OF_CURVATURE * self._chain.n_units / noise, 2.0 * size)
         return _representable(min(bound, most))
 
@@ -334,7 +332,7 @@ class Search:
         size = int(self._regression.known.sum())
         tail = Tail(self._norms(theta, frame, "score", float(np.sqrt(size))), self._chain.n_units)
         noise = 2.0 * self._chain.multiplier(kind) * np.sqrt(size)
-        weight = settings.BIAS_OF_CENTRED if self._regression.responses_known else settings.BIAS_OF_CLIPPED
+        weight = settings.BIAS_OF_CENTRED if self._chain.knows_responses else settings.BIAS_OF_CLIPPED
         bound, bias = tail.best_bound(weight, noise)
         return _representable(bound), bias
 
@@ -372,7 +370,7 @@ class Search:
             step = self._newton_step(theta, score.gradient + prior.gradient(theta), curvature.matrix)
         except NUMERICAL_FAILURES:  # the next score may be less noisy
             return theta
-        length = float(np.sqrt(max(step @ curvature.matrix @ step, 0.0) / self._chain.n_units))
+        length = float(np.sqrt(np.maximum(step @ curvature.matrix @ step, 0.0) / self._chain.n_units))
         step = step * min(1.0, trust / max(length, np.finfo(float).tiny))
         ends = (theta + part * step for part in _SHORTER)
         return next((end for end in ends if can_stand_at(prior, end)), theta)

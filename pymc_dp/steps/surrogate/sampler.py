@@ -55,7 +55,7 @@ from pymc_dp.steps.surrogate.newton import NUMERICAL_FAILURES, NotComputable, pr
 from pymc_dp.steps.surrogate.settings import APPROACH_STEPS, PartsOfSearch, Shares
 from pymc_dp.steps.surrogate.simulated import SearchBySimulation, requests_of_simulation
 from pymc_dp.steps.tuning import clip_bound
-from pymc_dp.structure import in_likelihood, responses_of_rows, rows_can_be_simulated, scale_places
+from pymc_dp.structure import in_likelihood, rows_can_be_simulated, scale_places
 
 #: Radius of the trust region of the quadratic surrogate around its mode, in the surrogate's standard deviations.
 _TRUSTED = 8.0
@@ -224,12 +224,7 @@ class DPSurrogateHMC(DPStep):
         self.prior_point = self.parameters.to_theta(model.initial_point(random_seed=0))
         known = in_likelihood(model, self.parameters)
         scales = scale_places(model, self.parameters)
-        responses_known = (
-            self.unit_index is None and not (shares and shares.tests) and bool(responses_of_rows(model)[0])
-        )
-        self._regression = Regression(
-            self.prior_point, known, scales[known[scales]], responses_known, self.newton_steps
-        )
+        self._regression = Regression(self.prior_point, known, scales[known[scales]], self.newton_steps)
         self._centre: ExpansionPoint | None = None
         self._kernel: FreeHMC | None = None
         self.start()

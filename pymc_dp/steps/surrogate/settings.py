@@ -75,12 +75,14 @@ FIRST_VOTES, LATER_VOTES = 8, 5
 FIRST_REACH, LATER_REACH = 16.0, 2.5
 #: Scores of a logarithm are cut to this in votes: of a normal log sigma, this moves the zero by .06 and saves noise.
 CLIP_OF_VOTES = 3.0
+#: A vote within this many standard deviations of its noise says nothing: the prior's slope decides.
+CLEAR_VOTE = 3.0
 #: A late vote that moves a parameter less than this moves nothing: the steps know it better.
 LEAST_MOVE_OF_VOTE = 0.2
 #: Steps of the root of the mean squared log-likelihood ratio of a unit: on the way, near the centre, the last one.
 TRUST_FAR, TRUST_NEAR, TRUST_LAST = 0.7, 0.5, 0.3
 #: What part of a lost length adds to the bias: where the mean is added again, what a wrong model explains; else all.
-BIAS_OF_CENTRED, BIAS_OF_CLIPPED = 0.25, 1.0
+BIAS_OF_CENTRED, BIAS_OF_CLIPPED = 0.35, 1.0
 #: How much an earlier histogram of norms still says, at another point by another preconditioner.
 TRUST_IN_EARLIER_SIZES = 0.5
 #: Part of the units whose early curvature is not cut.
