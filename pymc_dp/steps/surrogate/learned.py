@@ -485,8 +485,10 @@ def _sizes_of_entries(counts: FloatArray, noise_std: float, n_units: int) -> Flo
     from_largest = np.arange(_OCTAVES) - largest[:, None]
     seen = np.where((from_largest >= -6) & (from_largest <= 3), 2.5, 4.5) * noise_std
     big = np.where(counts > seen, counts, 0.0)
-    visible = big.any(axis=1)
-    top = np.array([octaves[np.flatnonzero(row)[-1]] if row.any() else 0 for row in big])
+    visible = counts.max(axis=1) > 4.5 * noise_std  # the largest of many counts of noise alone is not far below that
+    top = np.array(
+        [octaves[np.flatnonzero(row)[-1]] if seen_at_all else 0 for row, seen_at_all in zip(big, visible, strict=True)]
+    )
     typical = float(np.median(top[visible])) if visible.any() else 0.0
     squares = (big * 4.0 ** (octaves + 0.5)).sum(axis=1) / n_units
     unseen = noise_std / n_units * 4.0 ** (octaves[largest] + 3.5)

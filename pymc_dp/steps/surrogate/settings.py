@@ -58,10 +58,10 @@ class PartsOfSearch:
     """
 
     votes: float = 0.024
-    coordinates: float = 0.025
+    coordinates: float = 0.018
     sizes: float = 0.006
     early: float = 0.03
-    middle: float = 0.06
+    middle: float = 0.08
     approach: float = 0.04
     centre: float = 0.17
 
@@ -82,11 +82,11 @@ LEAST_MOVE_OF_VOTE = 0.2
 #: Steps of the root of the mean squared log-likelihood ratio of a unit: on the way, near the centre, the last one.
 TRUST_FAR, TRUST_NEAR, TRUST_LAST = 0.7, 0.5, 0.3
 #: What part of a lost length adds to the bias: where the mean is added again, what a wrong model explains; else all.
-BIAS_OF_CENTRED, BIAS_OF_CLIPPED = 0.35, 1.0
+BIAS_OF_CENTRED, BIAS_OF_CLIPPED = 0.3, 1.0
 #: How much an earlier histogram of norms still says, at another point by another preconditioner.
 TRUST_IN_EARLIER_SIZES = 0.5
 #: Part of the units whose early curvature is not cut.
-EARLY_QUANTILE = 0.97
+EARLY_QUANTILE = 0.995
 #: Scores of logarithms of scales have long tails: they count this part in the norm that is clipped.
 SCALE_IN_NORM = 0.5
 #: The noise of a curvature is never more than this part of what it is on average.
