@@ -275,8 +275,9 @@ def summary(runs: list[Run]) -> str:
     if not made:
         return f"no run of {len(runs)} was made ({verdicts})"
     errors = [each.error for each in made]
+    high = np.quantile(errors, 0.9, method="higher")
     return (
-        f"{len(runs)} runs  median error {np.median(errors):.3g}  90th percentile {np.quantile(errors, 0.9, method='higher'):.3g}  "
+        f"{len(runs)} runs  median error {np.median(errors):.3g}  90th percentile {high:.3g}  "
         f"median worst {np.median([each.worst for each in made]):.3g}  mean coverage "
         f"{np.mean([each.coverage for each in made]):.2f}  {verdicts}  "
         f"median {np.median([each.seconds for each in made]):.0f} s"
@@ -296,7 +297,7 @@ def arguments(parser: argparse.ArgumentParser, names: Iterable[str], epsilons: l
     parser.add_argument("--delta", type=float, default=1e-6)
     parser.add_argument("--processes", type=int, default=1, choices=range(1, MOST_PROCESSES + 1))
     parser.add_argument("--references-only", action="store_true", help="find references, make no private run")
-    options = parser.parse_args()
+    options = parser.parse_intermixed_args()
     options.seeds = options.seeds or list(range(1, options.runs + 1))
     if unknown := set(options.names) - set(names):
         parser.error(f"unknown: {', '.join(sorted(unknown))}; known: {', '.join(names)}")
