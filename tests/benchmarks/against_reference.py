@@ -82,6 +82,8 @@ class Run:
     coverage, least_coverage : float
         Posterior mass inside the draws' nominal 90 % intervals, by the normal approximation of the reference: the mean
         over parameters, and the least.
+    width : float
+        Standard deviation of the published draws by that of the posterior, median over parameters.
     verdict : str
     reasons : tuple of str
         For the verdict.
@@ -95,6 +97,7 @@ class Run:
     worst_parameter: str = ""
     coverage: float = np.nan
     least_coverage: float = np.nan
+    width: float = np.nan
     verdict: str = "failed"
     reasons: tuple[str, ...] = ()
     seconds: float = np.nan
@@ -105,7 +108,7 @@ class Run:
             return f"FAILED after {self.seconds:.0f} s: {self.failure.strip().splitlines()[-1]}"
         return (
             f"error {self.error:8.3g}  worst {self.worst:8.3g} ({self.worst_parameter})  coverage {self.coverage:.2f} "
-            f"(least {self.least_coverage:.2f})  {self.verdict}  {self.seconds:.0f} s"
+            f"(least {self.least_coverage:.2f})  width {self.width:.2g}  {self.verdict}  {self.seconds:.0f} s"
             + "".join(f"\n    {reason}" for reason in self.reasons)
         )
 
@@ -262,6 +265,7 @@ def compared(draws: FloatArray, reference: Reference, labels: list[str]) -> dict
         "worst_parameter": labels[worst],
         "coverage": float(inside.mean()),
         "least_coverage": float(inside.min()),
+        "width": float(np.median(draws.std(axis=0) / reference.std)),
     }
 
 
@@ -279,7 +283,8 @@ def summary(runs: list[Run]) -> str:
     return (
         f"{len(runs)} runs  median error {np.median(errors):.3g}  90th percentile {high:.3g}  "
         f"median worst {np.median([each.worst for each in made]):.3g}  mean coverage "
-        f"{np.mean([each.coverage for each in made]):.2f}  {verdicts}  "
+        f"{np.mean([each.coverage for each in made]):.2f}  median width "
+        f"{np.median([each.width for each in made]):.2g}  {verdicts}  "
         f"median {np.median([each.seconds for each in made]):.0f} s"
     )
 

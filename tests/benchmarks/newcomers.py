@@ -10,6 +10,7 @@ Tables are the same in each call unless `--table-seed` says otherwise; a run's s
 ==========  ===========================================================================================================
 error       of the mean of draws, in posterior sd, root mean square over unconstrained parameters; `worst`: the largest
 coverage    posterior mass inside nominal 90 % intervals, mean over parameters
+width       standard deviation of the draws by that of the posterior, median over parameters
 verdict     of `pymc_dp.diagnostics.quality`
 ==========  ===========================================================================================================
 """
