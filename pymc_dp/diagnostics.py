@@ -25,6 +25,8 @@ _GOOD_CENTRE_DISTANCE = 3.0
 _HARMLESS_CLIP_FRACTION = (0.01, 0.02)
 #: In standard deviations of the draws.
 _HARMLESS_CLIP_BIAS = (0.75, 1.0)
+#: Of the log-density, as a standard deviation over draws: no mean is off by more posterior standard deviations.
+_HARMLESS_SURROGATE_ERROR = (1.0, 1.5)
 #: By so many standard deviations of its noise a figure is above what is harmless.
 _BEYOND_NOISE = 2.0
 #: Draws that are narrower or wider by more than this factor than the surrogate, or than noise says for sure.
@@ -145,9 +147,14 @@ class Quality:
         The least and the largest standard deviation of the draws in any direction, relative to that of the surrogate
         that they were proposed from. NaN for samplers without one.
     doubtful_width : float
-        By what factor the released curvature makes the draws narrower (below 1) or wider than synthetic units predict,
-        in the direction where the factor is largest among those where noise may explain it. NaN where no curvature was
-        released.
+        By what factor noise of the released curvature may have made the draws too narrow or too wide, in the direction
+        where that is most. NaN where no curvature was released.
+    widening : float
+        How many times as wide as without the noise of privacy the draws are, root mean square over parameters. NaN for
+        other samplers.
+    surrogate_error, surrogate_error_noise_std : float
+        Standard deviation over draws of what the surrogate's log-density misses, and the noise of that figure. NaN
+        where tests correct it, and for other samplers.
     """
 
     draws: int
@@ -167,6 +174,9 @@ class Quality:
     narrowest: float = math.nan
     widest: float = math.nan
     doubtful_width: float = math.nan
+    widening: float = math.nan
+    surrogate_error: float = math.nan
+    surrogate_error_noise_std: float = math.nan
 
     @property
     def biased(self) -> bool:
@@ -184,6 +194,11 @@ class Quality:
     def reasons_against(self) -> list[str]:
         """Why the draws are no draws from the posterior."""
         reasons = [f"{name}: so many units are clipped that the draws follow another law" for name in self.biased_by]
+        if _above(self.surrogate_error, self.surrogate_error_noise_std, _HARMLESS_SURROGATE_ERROR[0]):
+            reasons.append(
+                f"the surrogate misses {self.surrogate_error:.2g} of the log-likelihood (standard deviation over "
+                "draws): the posterior is not near normal there, or the centre is far"
+            )
         if self.stuck:
             reasons.append(f"never moved: {', '.join(self.stuck)}")
         if not self.r_hat < _GOOD_R_HAT:
@@ -201,8 +216,8 @@ class Quality:
             <= (_LARGEST_WIDTH_RATIO)
         ):
             reasons.append(
-                f"somewhere the draws are {self.doubtful_width:.2g} times as wide as the synthetic table says, and "
-                "the noise of the released curvature may be all of that"
+                f"the noise of the released curvature may have made draws {self.doubtful_width:.2g} times too wide or "
+                "too narrow somewhere"
             )
         if self.tempering != 1.0:
             reasons.append(f"they follow the likelihood to the power {self.tempering:g}, not the likelihood")
@@ -211,11 +226,7 @@ class Quality:
     @property
     def reasons_unknown(self) -> list[str]:
         """What would have to be known of the draws to call them usable."""
-        reasons = [f"not released: {name}" for name in self.missing]
-        for name, (figure, noise, (harmless, with_noise)) in self._figures().items():
-            fine = figure <= harmless and figure + noise <= with_noise
-            if not (fine or _above(figure, noise, harmless)):
-                reasons.append(f"{name}: {figure:.2g} ± {noise:.2g} is too noisy a figure to tell")
+        reasons = [*(f"not released: {name}" for name in self.missing), *self._too_noisy()]
         if not self.tested:
             reasons.append("no test corrects for the step size and the drawing of batches")
         return reasons
@@ -242,6 +253,18 @@ class Quality:
         if math.isfinite(self.clip_bias):
             figures["bias by clip bounds"] = (self.clip_bias, self.clip_bias_noise_std, _HARMLESS_CLIP_BIAS)
         return figures
+
+    def _too_noisy(self) -> list[str]:
+        """Return figures that are neither harmless nor beyond their noise."""
+        figures = self._figures()
+        if math.isfinite(self.surrogate_error):
+            name = "what the surrogate misses"
+            figures[name] = (self.surrogate_error, self.surrogate_error_noise_std, _HARMLESS_SURROGATE_ERROR)
+        return [
+            f"{name}: {figure:.2g} ± {noise:.2g} is too noisy a figure to tell"
+            for name, (figure, noise, (harmless, with_noise)) in figures.items()
+            if not (figure <= harmless and figure + noise <= with_noise) and not _above(figure, noise, harmless)
+        ]
 
 
 def _moves_draws(role: Role, *, tested: bool) -> bool:
@@ -276,6 +299,7 @@ def quality(tree: DataTree) -> Quality:
     fractions = _clip_fractions(stats, steps)
     narrowest, widest = _widths(stats, effective_draws)
     clip_bias = _mean_of(stats, "clip_bias", math.nan)
+    checked = math.isfinite(_mean_of(stats, "surrogate_error", math.nan))
     return Quality(
         draws=int(chains.sizes["chain"] * chains.sizes["draw"]),
         acceptance=float(stats["accepted"].mean()),
@@ -290,10 +314,13 @@ def quality(tree: DataTree) -> Quality:
         tested=tested,
         tempering=_tempering(steps),
         stuck=_stuck(chains, sizes),
-        missing=_missing(steps, fractions, clip_bias, tested=tested),
+        missing=_missing(steps, fractions, clip_bias, tested=tested, checked=checked),
         narrowest=narrowest,
         widest=widest,
         doubtful_width=_mean_of(stats, "doubtful_width", math.nan),
+        widening=_mean_of(stats, "widening", math.nan),
+        surrogate_error=_mean_of(stats, "surrogate_error", math.nan),
+        surrogate_error_noise_std=_mean_of(stats, "surrogate_error_noise_std", math.nan),
     )
 
 
@@ -397,19 +424,13 @@ def quality_report(tree: DataTree) -> str:
             f"clip bounds may have moved the means by about {max(0.0, found.clip_bias):.2f} ± "
             f"{found.clip_bias_noise_std:.2f} sd of the draws, or less (released)"
         )
-    if found.centre_distance > _GOOD_CENTRE_DISTANCE:
-        lines.append(
-            f"THE EXPANSION POINT IS FAR: {found.centre_distance:.1f} posterior sd from the surrogate's mean, root "
-            "mean square. Tests are noisy then, and the Newton iterations may have failed: see whether the last points "
-            "of centre_position in the releases agree. A synthetic table with the ranges of the table, a larger "
-            "epsilon or Shares.centre help."
-        )
+    lines += _on_the_surrogate(found)
     if found.diverging > 0.0:
         lines.append(
             f"{found.diverging:.0%} of the trajectories diverged: use a smaller step size or larger mass_matrix"
         )
     if found.biased:
-        lines.append("BIASED by clipping. A larger epsilon does not help. " + _against_clipping(tree))
+        lines.append("BIASED by clipping. " + _against_clipping(tree))
     match found.verdict:
         case "usable":
             lines.append(
@@ -429,6 +450,28 @@ def quality_report(tree: DataTree) -> str:
     return "\n".join(lines)
 
 
+def _on_the_surrogate(found: Quality) -> list[str]:
+    """Say how wide and how good the surrogate is that draws come from, if they do."""
+    lines = []
+    if found.widening > 1.0:
+        lines.append(
+            f"the noise of privacy is in the draws: they are {found.widening:.2g} times as wide as without it, root "
+            "mean square over parameters"
+        )
+    if math.isfinite(found.surrogate_error):
+        lines.append(
+            f"the surrogate's log-density misses {found.surrogate_error:.2g} ± {found.surrogate_error_noise_std:.2g} "
+            "(standard deviation over draws, released; up to about 1 is good)"
+        )
+    if found.centre_distance > _GOOD_CENTRE_DISTANCE and found.verdict != "usable":
+        lines.append(
+            f"THE EXPANSION POINT IS FAR: {found.centre_distance:.1f} posterior sd from the surrogate's mean, root "
+            "mean square. See whether the last positions of the scores in the releases agree. A larger epsilon, "
+            "Shares.centre, or an initval= near plausible values help."
+        )
+    return lines
+
+
 def _on_tempering(tempering: float) -> list[str]:
     """Say what a power of the likelihood does to the draws."""
     if tempering == 1.0:
@@ -444,14 +487,15 @@ def _against_clipping(tree: DataTree) -> str:
     advice = {
         "dp_barker": "DPBarker's bound is sqrt(batch_size) / (tempering n): use shorter moves (proposal_scale), "
         "larger batches or less of the likelihood (tempering)",
-        "dp_surrogate_hmc": "DPSurrogateHMC computes its bounds from the synthetic table: pass one with covariates "
-        "and responses as large as the table's, or a larger clip_quantile or safety",
+        "dp_surrogate_hmc": "DPSurrogateHMC weighs bias against noise: a larger epsilon lets it choose larger "
+        "bounds, or pass clip_gradient",
     }
     samplers = {step.sampler for step in _steps(tree)}
     said = [advice[name] for name in advice if name in samplers]
     if samplers - set(advice):
         said.append("raise the clip bound (clip_gradient, clip_log_ratio)")
-    return f"What helps: {'; '.join(said)}; or bound the data by public limits."
+    first = "" if "dp_surrogate_hmc" in samplers else "A larger epsilon does not help. "
+    return f"{first}What helps: {'; '.join(said)}; or bound the data by public limits."
 
 
 def _what_would_help(tree: DataTree, found: Quality) -> list[str]:
@@ -494,7 +538,7 @@ def _tempering(steps: Sequence[_Step]) -> float:
 
 
 def _missing(
-    steps: Sequence[_Step], fractions: Mapping[str, ClipFraction], clip_bias: float, *, tested: bool
+    steps: Sequence[_Step], fractions: Mapping[str, ClipFraction], clip_bias: float, *, tested: bool, checked: bool
 ) -> tuple[str, ...]:
     """Return diagnostics that were switched off or could not be released."""
     kinds = [kind for step in steps for kind in step.kinds]
@@ -506,6 +550,8 @@ def _missing(
     ]
     if any(kind.kind == SCORE.name for kind in kinds) and not math.isfinite(clip_bias):
         missing.append("how far clip bounds may have moved the mean")
+    if any(step.facts.get("acceptance_test") == "surrogate_check" for step in steps) and not checked:
+        missing.append("how far the surrogate is from the likelihood")
     return tuple(missing)
 
 

@@ -37,6 +37,8 @@ _KNOWN = {
         ReleaseKind("residual", "decides", is_number=True),
         ReleaseKind("decision", "decides", is_number=True),
         ReleaseKind("clipping_loss", is_number=True),
+        ReleaseKind("surrogate_check", is_number=True),
+        ReleaseKind("bounded_score", is_number=True),
         CLIP_COUNT,
         SCORE,
     )

@@ -37,7 +37,7 @@ from pymc_dp.release.interface import (
 )
 from pymc_dp.release.penalised import penalised, sensitivity
 from pymc_dp.release.query import Asked, IntArray, Query, Terms, check_bound, set_fields
-from pymc_dp.release.sizes import BoundedScore, CoordinateSizes, NormSizes
+from pymc_dp.release.sizes import BoundedScore, CoordinateSizes, NormSizes, RemainderSizes
 from pymc_dp.rows.clipped_sum import ClippedSum
 
 #: More than the roundings of a square root and a product.
@@ -527,13 +527,15 @@ class Residual(Query):
         What it predicts at both points.
     clip_bound : float
         The largest absolute residual of a unit.
+    kind : str
+        The name of the release.
     """
 
     point: ExpansionPoint
     old: Prediction
     new: Prediction
     clip_bound: float
-    kind: ClassVar[str] = "residual"
+    kind: str = "residual"
 
     def __post_init__(self) -> None:
         set_fields(
@@ -542,6 +544,7 @@ class Residual(Query):
             old=plain_prediction(self.old),
             new=plain_prediction(self.new),
             clip_bound=float(self.clip_bound),
+            kind=plain_name(self.kind),
         )
 
     @property
@@ -572,6 +575,7 @@ QUERIES: tuple[type[Query], ...] = (
     Residual,
     CoordinateSizes,
     NormSizes,
+    RemainderSizes,
     BoundedScore,
     CentredScore,
     ExpectedCurvature,

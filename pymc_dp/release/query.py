@@ -89,6 +89,12 @@ class Expansion(Protocol):
         """Return the sum of what weights have taken off scores, each less a half."""
         ...
 
+    def residual_sizes(
+        self, old: Prediction, new: Prediction, in_bins: Callable[[FloatArray], IntArray], bound: float, grid: float
+    ) -> ClippedSum:
+        """Return how many units have a residual log-ratio in each bin."""
+        ...
+
     def residual(self, old: Prediction, new: Prediction, bound: float, grid: float) -> ClippedSum:
         """Return the sum of clipped residual log-ratios."""
         ...

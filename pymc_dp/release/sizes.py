@@ -7,8 +7,16 @@ from typing import Literal
 import numpy as np
 
 from pymc_dp.exceptions import PrivacyError
-from pymc_dp.release.interface import ExpansionPoint, FloatArray, plain_name, plain_point, plain_vector
-from pymc_dp.release.query import Asked, NonNegative, Query, Terms, set_fields
+from pymc_dp.release.interface import (
+    ExpansionPoint,
+    FloatArray,
+    Prediction,
+    plain_name,
+    plain_point,
+    plain_prediction,
+    plain_vector,
+)
+from pymc_dp.release.query import Asked, IntArray, NonNegative, Query, Terms, set_fields
 from pymc_dp.rows.clipped_sum import ClippedSum
 from pymc_dp.rows.derivatives import UnitsOfChunk
 from pymc_dp.rows.expansion import curvatures_of, expected_curvatures_of, scores_of, squares_of
@@ -141,6 +149,67 @@ class NormSizes(NonNegative):
             return _in_bins(place[:, None], self.bins)[:, 0]
 
         return asked.rows.sum_over_units(counts, self.bins, self.bound(asked.terms), asked.grid)
+
+
+@dataclass(frozen=True, eq=False)
+class RemainderSizes(NonNegative):
+    """How many units have a log-ratio that differs from what an expansion predicts by a size in each octave.
+
+    Attributes
+    ----------
+    point : ExpansionPoint
+        The expansion.
+    old, new : Prediction
+        What it predicts at both points.
+    lowest : int
+        The first bin holds sizes from ``2**lowest`` on, and all smaller ones; a bin is an octave.
+    bins : int
+        Number of bins; the last one holds all larger sizes.
+    kind : str
+        The name of the release. Its value has the shape (bins,).
+    """
+
+    point: ExpansionPoint
+    old: Prediction
+    new: Prediction
+    lowest: int
+    bins: int
+    kind: str = "remainder_sizes"
+
+    def __post_init__(self) -> None:
+        set_fields(
+            self,
+            point=plain_point(self.point),
+            old=plain_prediction(self.old),
+            new=plain_prediction(self.new),
+            lowest=int(self.lowest),
+            bins=int(self.bins),
+            kind=plain_name(self.kind),
+        )
+
+    @property
+    def where(self) -> tuple[FloatArray, ...]:
+        """Both points."""
+        return (self.old.theta, self.new.theta)
+
+    def bound(self, terms: Terms) -> float:
+        """Return the norm of a unit's counts: it is in one bin."""
+        return _ROOM
+
+    def refuse_if_unsafe(self, terms: Terms) -> None:
+        """Refuse bins that no array can hold."""
+        _refuse_bins(self.bins)
+        super().refuse_if_unsafe(terms)
+
+    def exact_sum(self, asked: Asked) -> ClippedSum:
+        """Return the counts."""
+
+        def counted(residuals: FloatArray) -> IntArray:
+            place = np.floor(np.log2(np.abs(residuals))) - self.lowest
+            return _in_bins(place, self.bins).sum(axis=0).astype(np.int64)
+
+        expansion = asked.rows.expansion(self.point)
+        return expansion.residual_sizes(self.old, self.new, counted, _ROOM, asked.grid)
 
 
 @dataclass(frozen=True, eq=False)

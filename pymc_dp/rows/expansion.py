@@ -6,7 +6,7 @@ curvature and in the remainders alike: the sums fit together, for the likelihood
 curvature that is still too large is cut alone, for what it leaves to the tests is of second order and biases nothing.
 """
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -161,6 +161,14 @@ class UnitExpansion:
         shrunk = clip.shrunk(bound, 1)
         n_clipped = clip.add_clipped_differences(after, before, shrunk, 1.0 / grid, total)
         return ClippedSum(total, grid, bound, n_clipped)
+
+    def residual_sizes(
+        self, old: Prediction, new: Prediction, in_bins: Callable[[FloatArray], IntArray], bound: float, grid: float
+    ) -> ClippedSum:
+        """Return how many units have a residual in each bin: `in_bins` counts them. One unit counts 1 in one bin."""
+        with np.errstate(all="ignore"):
+            counts = in_bins(self.remainders(new) - self.remainders(old))
+        return ClippedSum(counts * int(1.0 / grid), grid, bound, 0)
 
     def remainders(self, prediction: Prediction) -> FloatArray:
         """Return what the expansion misses of every unit's weighted log-likelihood, relative to the centre."""

@@ -319,6 +319,11 @@ class Search:
         back[np.ix_(order, order)] = factor / weight
         return Frame(preconditioner, back)
 
+    @property
+    def bias_of_loss(self) -> float:
+        """What part of the length that clipping takes off scores adds to the bias of their sum."""
+        return settings.BIAS_OF_CENTRED if self._chain.knows_responses else settings.BIAS_OF_CLIPPED
+
     # Scores -------------------------------------------------------------------------------------------------------
 
     def score(self, theta: FloatArray, frame: Frame, kind: str) -> KnownScore:
@@ -332,8 +337,7 @@ class Search:
         size = int(self._regression.known.sum())
         tail = Tail(self._norms(theta, frame, "score", float(np.sqrt(size))), self._chain.n_units)
         noise = 2.0 * self._chain.multiplier(kind) * np.sqrt(size)
-        weight = settings.BIAS_OF_CENTRED if self._chain.knows_responses else settings.BIAS_OF_CLIPPED
-        bound, bias = tail.best_bound(weight, noise)
+        bound, bias = tail.best_bound(self.bias_of_loss, noise)
         return _representable(bound), bias
 
     def known_score(self, made: Release, frame: Frame, bias: float) -> KnownScore:

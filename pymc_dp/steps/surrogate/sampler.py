@@ -37,8 +37,9 @@ from pymc_dp.exceptions import InvalidArgument
 from pymc_dp.origins import shares_tables
 from pymc_dp.parameters import FloatArray
 from pymc_dp.release.centred import CentredScore
-from pymc_dp.release.interface import ExpansionPoint, Position, Prediction, Release
+from pymc_dp.release.interface import LARGEST_CLIP_BOUND, ExpansionPoint, Position, Prediction, Release
 from pymc_dp.release.queries import ClippingLoss, Curvature, Residual, WeightedScore
+from pymc_dp.release.sizes import RemainderSizes
 from pymc_dp.steps.acceptance import penalty_test, untested
 from pymc_dp.steps.base import DPStep
 from pymc_dp.steps.sampler import SHARED_STATS, Transition
@@ -60,7 +61,12 @@ from pymc_dp.structure import in_likelihood, rows_can_be_simulated, scale_places
 #: Radius of the trust region of the quadratic surrogate around its mode, in the surrogate's standard deviations.
 _TRUSTED = 8.0
 #: Part of the cost that tells how far clip bounds may have moved the draws.
-_EXCESS_SHARE = {1: 0.1, 2: 0.03}
+_LOSS_SHARE = {1: 0.1, 2: 0.02}
+#: Part of the cost that tells how far the surrogate is from the likelihood, where no test corrects it; and how it is
+#: split between a histogram of remainders and sums of them at so many draws.
+_CHECK_SHARE, _HISTOGRAM_OF_CHECK, _CHECKED_DRAWS = 0.02, 0.3, 10
+#: Octaves of remainders, the part of them that a bound keeps, and room above.
+_LOWEST_REMAINDER, _REMAINDER_BINS, _KEPT_REMAINDERS, _ROOM_FOR_REMAINDERS = -60, 80, 0.999, 4.0
 #: Noise of a curvature reaches this many standard deviations; of what may be all noise, this part is believed.
 _BEYOND_NOISE, _LEAST_CERTAIN = 2.0, 0.01
 #: Noise of a test, as a standard deviation, below which a smaller bound buys nothing.
@@ -69,6 +75,18 @@ _HARMLESS_NOISE = 0.03
 ROWS_OF_A_CHUNK = 8192
 #: Rows are simulated from models without covariates (order 1); regressions are learned (order 2).
 _DEFAULT_SHARES = {1: Shares(0.15, 0.75, 0.0, 0.1), 2: Shares(0.5, 0.38, 0.12, 0.0)}
+
+
+#: What is known of the surrogate before the chains start, published with every draw.
+_FIGURES = (
+    "clip_bias",
+    "clip_bias_noise_std",
+    "centre_distance",
+    "doubtful_width",
+    "widening",
+    "surrogate_error",
+    "surrogate_error_noise_std",
+)
 
 
 class DPSurrogateHMC(DPStep):
@@ -144,10 +162,7 @@ class DPSurrogateHMC(DPStep):
     expands = True
     stats_dtypes_shapes: ClassVar[dict[str, tuple[type, list[int] | None]]] = {
         **SHARED_STATS,
-        "clip_bias": (np.float64, []),
-        "clip_bias_noise_std": (np.float64, []),
-        "centre_distance": (np.float64, []),
-        "doubtful_width": (np.float64, []),
+        **dict.fromkeys(_FIGURES, (np.float64, [])),
         "unwidened": (object, None),
     }
 
@@ -244,7 +259,7 @@ class DPSurrogateHMC(DPStep):
             "order": self.order,
             "widened": int(self.widen),
             "surrogate_found": int(self._kernel is not None),
-            "acceptance_test": "penalty" if self.tested else "none",
+            "acceptance_test": "penalty" if self.tested else "surrogate_check",
         }
 
     def prelude_requests(self) -> list[ReleaseRequest]:
@@ -259,15 +274,21 @@ class DPSurrogateHMC(DPStep):
             requests.append(ReleaseRequest("curvature", 1, self.shares.curvature, entries, once=True))
         if self.clip_diagnostics is None:
             return requests
-        of_loss = _EXCESS_SHARE[self.order]
-        rest = [replace(each, share=each.share * (1.0 - of_loss)) for each in requests]
-        return [*rest, ReleaseRequest("clipping_loss", 1, of_loss, 1, once=True)]
+        diagnostics = [ReleaseRequest("clipping_loss", 1, _LOSS_SHARE[self.order], 1, once=True)]
+        if not self.tested:
+            of_sizes = _CHECK_SHARE * _HISTOGRAM_OF_CHECK
+            diagnostics += [
+                ReleaseRequest("remainder_sizes", 1, of_sizes, _REMAINDER_BINS, once=True),
+                ReleaseRequest("surrogate_check", _CHECKED_DRAWS, _CHECK_SHARE - of_sizes, 1, once=True),
+            ]
+        rest = 1.0 - sum(each.share for each in diagnostics)
+        return [*(replace(each, share=each.share * rest) for each in requests), *diagnostics]
 
     def sampler_requests(self, tune: int, draws: int) -> list[ReleaseRequest]:
         """Return what one chain releases: a residual log-ratio for every kept draw, where draws are tested."""
         if not self.tested:
             return []
-        of_cost = 1.0 if self.clip_diagnostics is None else 1.0 - _EXCESS_SHARE[self.order]
+        of_cost = 1.0 if self.clip_diagnostics is None else 1.0 - _LOSS_SHARE[self.order]
         return [ReleaseRequest("residual", draws, self.shares.tests * of_cost, 1)]
 
     def memory_needed(self, n_units: int, n_synthetic: int) -> int:
@@ -304,7 +325,7 @@ class DPSurrogateHMC(DPStep):
         Where noise has led to numbers that are not finite, there is no surrogate: chains stay where they are.
         """
         self._kernel = self._centre = None
-        unknown = dict.fromkeys(("clip_bias", "clip_bias_noise_std", "doubtful_width"), np.nan)
+        unknown = dict.fromkeys(_FIGURES, np.nan)
         self._figures = {**unknown, "centre_distance": np.inf}
         self._standardise = np.full((self.size, self.size), np.nan)
         try:
@@ -316,10 +337,13 @@ class DPSurrogateHMC(DPStep):
         self._trajectories = self.trajectories or kernel.trajectories_apart
         self._standardise = self._finite_or(self._standardise, lambda: _whitening(kernel.covariance))
         centre = self._expansion_point
-        self._figures = self._estimated_clip_bias(centre, kernel) | {
+        self._figures |= self._estimated_clip_bias(centre, kernel) | {
             "centre_distance": self._distance(centre.theta, kernel),
             "doubtful_width": self._doubtful_width,
+            "widening": self._widening(kernel.covariance),
         }
+        if not self.tested and self.clip_diagnostics is not None:
+            self._figures |= self._checked(centre, kernel)
 
     def _distance(self, centre: FloatArray, kernel: FreeHMC) -> float:
         """Return how far the surrogate's mean is from the centre, in the parameters that the likelihood knows."""
@@ -367,7 +391,7 @@ class DPSurrogateHMC(DPStep):
             point.clip_gradient if self.clip_gradient is None else self.clip_gradient,
             point.clip_curvature if self.clip_curvature is None else self.clip_curvature,
         )
-        self._back = frame.back
+        self._back, self._bias_of_loss = frame.back, search.bias_of_loss
         if self.tested:  # tests correct what the weighted units' expansion misses, at the centre
             late = search.repaired(self.release_curvature(point), frame, between_scales=True)
             curvature, noise = late.matrix, late.noise_std
@@ -420,9 +444,43 @@ class DPSurrogateHMC(DPStep):
         if not np.isfinite(moves).all():  # the pilot has not moved
             return {"clip_bias": np.nan, "clip_bias_noise_std": np.nan}
         most = centre.clip_gradient * float(np.linalg.norm(moves, ord=2)) / np.sqrt(self.size)
+        if self.order == 2 and not self.tested:
+            # Some direction, not the worst one; and of what is centred, what a wrong model explains.
+            most = self._bias_of_loss * centre.clip_gradient * float(np.linalg.norm(moves)) / self.size
         return {
             "clip_bias": most * float(clipping_loss.value[0]),
             "clip_bias_noise_std": most * clipping_loss.noise_std,
+        }
+
+    def _widening(self, covariance: FloatArray) -> float:
+        """Return how many times as wide as without noise the draws are, root mean square over parameters."""
+        if not self.widen:
+            return 1.0
+        added = np.sum((covariance @ self._score_error) ** 2, axis=1)
+        return float(np.sqrt(1.0 + np.mean(added / np.diag(covariance))))
+
+    def _checked(self, centre: ExpansionPoint, kernel: FreeHMC) -> dict[str, float]:
+        """Release at draws of the surrogate how far the log-likelihood is from its expansion; return by how much.
+
+        As the standard deviation over draws of what the surrogate's log-density misses: where it is s, no mean is off
+        by more than s posterior standard deviations.
+        """
+        units = ExpansionPoint(centre.theta, centre.preconditioner, LARGEST_CLIP_BOUND)
+        rng, theta, draws = np.random.default_rng(1), kernel.theta, []
+        for _ in range(_CHECKED_DRAWS):
+            theta = kernel.run(theta, self._trajectories, rng)
+            draws.append(self._surrogate.prediction(theta))
+        mean = self._surrogate.prediction(kernel.mean)
+        sizes = self.chain.release(RemainderSizes(units, mean, draws[0], _LOWEST_REMAINDER, _REMAINDER_BINS))
+        enough = np.cumsum(sizes.value) > _KEPT_REMAINDERS * self.chain.n_units
+        place = int(np.argmax(enough)) if enough.any() else _REMAINDER_BINS - 1
+        bound = _ROOM_FOR_REMAINDERS * 2.0 ** (_LOWEST_REMAINDER + place + 1)
+        made = [self.chain.release(Residual(units, mean, draw, bound, "surrogate_check")) for draw in draws]
+        noise = made[0].noise_std
+        variance = float(np.var([float(each.value[0]) for each in made], ddof=1))
+        return {
+            "surrogate_error": float(np.sqrt(max(variance - noise**2, 0.0))),
+            "surrogate_error_noise_std": noise / np.sqrt(2.0 * (_CHECKED_DRAWS - 1)),
         }
 
     def start(self) -> None:
