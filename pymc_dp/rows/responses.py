@@ -10,9 +10,11 @@ from dataclasses import dataclass
 
 import numpy as np
 import pymc as pm
+from numba import njit
 
 from pymc_dp.parameters import FloatArray
-from pymc_dp.rows.split import RowLeaf
+from pymc_dp.rows.fused.elementary import exp
+from pymc_dp.rows.split import RowLeaf, leaf_value
 from pymc_dp.structure import responses_of_rows
 
 
@@ -40,6 +42,7 @@ class PossibleResponses:
         for response in self.values:
             changed = list(rows)
             changed[self.place] = np.full_like(rows[self.place], response)
+            changed[self.place].flags.writeable = False  # as all rows are, so that functions are compiled once
             tables.append(changed)
         return tables
 
@@ -48,14 +51,29 @@ class PossibleResponses:
 
         Each row's add up to 1. Where that cannot be, they are zero.
         """
-        with np.errstate(all="ignore"):
-            logs = np.where(np.isnan(log_likelihoods), -np.inf, log_likelihoods)
-            masses = np.array(self.stand_for)[:, None] * np.exp(logs - logs.max(axis=0))
-            total = np.zeros(masses.shape[1])
-            for mass in masses:  # in this order for every row, whatever rows are beside it
-                total += mass
-            found: FloatArray = np.where(np.isfinite(total) & (total > 0.0), masses / total, 0.0)
+        found = np.empty_like(log_likelihoods)
+        _write_probabilities(log_likelihoods, np.array(self.stand_for), found)
         return found
+
+
+@njit(nogil=True, fastmath=False, error_model="numpy", cache=True)
+def _write_probabilities(logs: FloatArray, stand_for: FloatArray, out: FloatArray) -> None:
+    """Write the probabilities of responses, shape (responses, rows), row by row and by the same steps for each."""
+    n_responses, n = logs.shape
+    for i in range(n):
+        largest = -np.inf
+        for k in range(n_responses):
+            if logs[k, i] > largest:  # noqa: PLR1730  what is no number is passed over
+                largest = logs[k, i]
+        total = 0.0
+        for k in range(n_responses):
+            out[k, i] = 0.0
+            if logs[k, i] > -np.inf:  # else it is no number, or the response cannot be
+                out[k, i] = stand_for[k] * exp(logs[k, i] - largest)
+            total += out[k, i]
+        known = 0.0 < total < np.inf
+        for k in range(n_responses):
+            out[k, i] = out[k, i] / total if known else 0.0
 
 
 def possible_responses(model: pm.Model, leaves: Sequence[RowLeaf]) -> PossibleResponses | None:
@@ -65,6 +83,9 @@ def possible_responses(model: pm.Model, leaves: Sequence[RowLeaf]) -> PossibleRe
     places = [place for place, leaf in enumerate(leaves) if leaf.source in observed and leaf.row_shape() == ()]
     if not values or len(places) != 1:
         return None
+    held = leaf_value(leaves[places[0]].source).dtype
+    if held.kind in "iu":  # writing a larger number would raise
+        values = tuple(value for value in values if value <= np.iinfo(held).max)
     edges = [values[0] - 0.5, *((np.array(values[1:]) + np.array(values[:-1])) / 2.0), values[-1] + 0.5]
     stand_for = tuple(np.ones(len(values)) if finite else np.diff(edges))
     return PossibleResponses(places[0], values, stand_for)
