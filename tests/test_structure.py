@@ -86,10 +86,9 @@ def test_the_likelihood_depends_on_what_it_reaches():
         scale = pm.HalfNormal("scale")
         pm.Normal("y", pm.Normal("effect", 0.0, scale, shape=3)[GROUP], pm.Exponential("sigma", 1.0), observed=X[:, 0])
     parameters = ParameterVector(model)
-    found = dict(
-        zip(parameters.names, [in_likelihood(model, parameters)[each] for each in parameters.slices], strict=True)
-    )
-    assert {name: list(each) for name, each in found.items()} == {
+    reached = in_likelihood(model, parameters)
+    found = {name: list(reached[each]) for name, each in zip(parameters.names, parameters.slices, strict=True)}
+    assert found == {
         "unused": [False, False],
         "scale_log__": [False],
         "effect": [True, True, True],

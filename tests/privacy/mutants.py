@@ -168,8 +168,8 @@ MUTANTS = (
            "        if chunk.starts is None:\n            return self._engine", "        if True:\n            return self._engine",
            (f"{_ROWS}test_rows_of_one_unit_are_summed_before_clipping",)),
     Mutant("after the sum", "clipping", "rows/expansion.py",
-           "            _add(self._score_of(chunk), self.weights[chunk.units], grid, total)",
-           "            sums = self._score_of(chunk).sum(axis=1, keepdims=True)\n"
+           "            _add(scores_of(chunk, self._centre), self.weights[chunk.units], grid, total)",
+           "            sums = scores_of(chunk, self._centre).sum(axis=1, keepdims=True)\n"
            "            factor = np.full(1, min(1.0, self._centre.clip_gradient / np.linalg.norm(sums)))\n"
            "            _add(sums, factor, grid, total)",
            (_BOUNDED,)),
@@ -202,8 +202,8 @@ MUTANTS = (
     Mutant("forgotten for curvatures", "clipping", "rows/expansion.py",
            "            if np.isfinite(centre.clip_curvature):", "            if False:", (_BOUNDED,)),
     Mutant("by the norm along other directions", "clipping", "rows/expansion.py",
-           "            squares = _squares(self._score_of(chunk))\n            clip.lower_weights",
-           "            squares = _squares(np.ascontiguousarray(chunk.gradient(centre.theta).T))\n            clip.lower_weights",
+           "            squares = squares_of(scores_of(chunk, centre))\n            clip.lower_weights",
+           "            squares = squares_of(np.ascontiguousarray(chunk.gradient(centre.theta).T))\n            clip.lower_weights",
            (_BOUNDED, f"{_EXPANSION}test_sums_and_remainders_are_those_of_a_loop_over_rows")),
     Mutant("by the norm of another row", "clipping", "rows/expansion.py",
            "clip.lower_weights(squares, clip.shrunk(centre.clip_gradient, 2 * size), weights)",
@@ -300,7 +300,8 @@ MUTANTS = (
            "if not any(type(query) is known for known in QUERIES):", "if type(query) not in QUERIES:",
            (f"{_HOSTILE}test_a_class_that_says_it_is_another_is_refused",)),
     Mutant("an expansion point of any shape", "batches", "rows/likelihood.py",
-           "if centre.theta.shape != (size,) or ", "if ",
+           "if theta.shape != (size,) or (preconditioner is not None and preconditioner.shape != (size, size)):",
+           "if preconditioner is not None and preconditioner.shape != (size, size):",
            (f"{_HOSTILE}test_a_preconditioner_of_another_shape_is_refused",)),
     Mutant("a name of a sampler's own class", "counting", "release/interface.py",
            "return str.__str__(name)", "return str(name)", (f"{_HOSTILE}test_names_are_compared_by_their_letters",)),
