@@ -268,6 +268,17 @@ def test_a_row_can_move_them_as_far_as_declared():
         assert 0.999 * allowed < moved <= allowed
 
 
+def test_a_response_that_the_model_does_not_expect_moves_it_no_farther():
+    """What clipping takes off on average is then added on the other side: nearly twice the bound together."""
+    along = 2.2 * THETA / (THETA @ THETA)  # the model expects a 1, with probability 0.9
+    across = 60.0 * np.array([THETA[1], -THETA[0]])
+    rows = regression(logistic)
+    point = ExpansionPoint(THETA, np.eye(SIZE), 0.3)
+    one, other = (table(np.vstack([X, along + way]), np.zeros(N + 1, dtype=int), rows) for way in (across, -across))
+    moved, allowed = movement(CentredScore(point), one, other)
+    assert 0.99 * allowed < moved <= allowed
+
+
 def test_rows_of_opposite_sign_move_curvatures_no_farther_on_a_coarse_grid():
     """Truncation makes small eigenvalues negative, and the angle of two matrices wider than a right one."""
     point = ExpansionPoint(THETA, np.eye(SIZE), math.inf, 0.5)
