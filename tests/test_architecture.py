@@ -68,7 +68,7 @@ def test_every_query_that_is_defined_is_listed():
     def concrete(parent):
         for child in parent.__subclasses__():
             yield from concrete(child)
-            if not getattr(child, "__abstractmethods__", None) and child.__module__ == queries.__name__:
+            if not getattr(child, "__abstractmethods__", None) and child.__module__.startswith("pymc_dp."):
                 yield child
 
     assert set(concrete(Query)) == set(queries.QUERIES)
@@ -84,7 +84,7 @@ def imports_of(path):
             yield from (each.name for each in node.names if each.name.startswith("pymc_dp"))
 
 
-def test_no_modules_import_each_other_but_those_of_the_surrogate_sampler():
+def test_no_modules_import_each_other():
     modules = {
         ".".join(path.relative_to(ROOT).with_suffix("").parts): path
         for path in (ROOT / "pymc_dp").rglob("*.py")
@@ -100,5 +100,4 @@ def test_no_modules_import_each_other_but_those_of_the_surrogate_sampler():
                 todo.append(each)
         return found
 
-    in_circles = {name for name in modules if name in reached(name)}
-    assert in_circles == {"pymc_dp.steps.surrogate", "pymc_dp.steps.centre"}
+    assert not [name for name in modules if name in reached(name)]

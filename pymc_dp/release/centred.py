@@ -2,20 +2,23 @@
 
 from dataclasses import dataclass
 
+from pymc_dp.exceptions import PrivacyError
 from pymc_dp.release.interface import ExpansionPoint, FloatArray, plain_name, plain_point
 from pymc_dp.release.query import Asked, NonNegative, Query, Terms, set_fields
 from pymc_dp.rows.clipped_sum import ClippedSum
 from pymc_dp.rows.derivatives import UnitsOfChunk
-from pymc_dp.rows.expansion import expected_curvatures_of, kept_by, preconditioned, scores_of
+from pymc_dp.rows.expansion import expected_curvatures_of, kept_by, scores_of, scores_of_responses
 
 
 @dataclass(frozen=True, eq=False)
 class CentredScore(Query):
     """The sum of preconditioned scores, each clipped, and what clipping takes off on average added again.
 
-    The average is over responses that the model draws at the point for the unit's own covariates: at the true
-    parameters the sum is zero on average, however small the clip bound. Units whose responses are not known to the
-    model are clipped alone. With the mean added a vector may be longer than the bound: it is clipped once more.
+    The average is over responses that the model draws at the point for the unit's own covariates. Units whose
+    responses are not known to the model are clipped alone. With the mean added a vector may be longer than the bound:
+    it is clipped once more. At the true parameters the sum is zero on average but for what the second clip takes off.
+    That is small where responses that the first one clips are rare: a response of probability p that is clipped by c
+    leaves a bias of p² c or so, where clipping alone leaves one of p c.
 
     Attributes
     ----------
@@ -52,8 +55,7 @@ class CentredScore(Query):
         def centred(chunk: UnitsOfChunk) -> FloatArray:
             scores = scores_of(chunk, self.point)
             found = scores * kept_by(scores, bound)
-            for gradients, probabilities in chunk.scores_of_responses(self.point.theta):
-                others = preconditioned(gradients, self.point.preconditioner)
+            for others, probabilities in scores_of_responses(chunk, self.point):
                 found = found + others * (probabilities * (1.0 - kept_by(others, bound)))
             return found.T
 
@@ -100,6 +102,12 @@ class ExpectedCurvature(NonNegative):
         """Return room for truncations to the grid, which may make small eigenvalues negative."""
         size = self.point.theta.size
         return float(size * (size + 1) // 2)
+
+    def refuse_if_unsafe(self, terms: Terms) -> None:
+        """Refuse to clip scores to a negative bound, which would make eigenvalues negative."""
+        if not self.point.clip_gradient > 0.0:
+            raise PrivacyError("Scores are clipped to a positive bound, or to none: an infinite one.")
+        super().refuse_if_unsafe(terms)
 
     def exact_sum(self, asked: Asked) -> ClippedSum:
         """Return the sum."""

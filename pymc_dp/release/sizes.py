@@ -8,6 +8,8 @@ import numpy as np
 
 from pymc_dp.exceptions import PrivacyError
 from pymc_dp.release.interface import (
+    LARGEST_CLIP_BOUND,
+    SMALLEST_CLIP_BOUND,
     ExpansionPoint,
     FloatArray,
     Prediction,
@@ -25,6 +27,8 @@ from pymc_dp.rows.expansion import curvatures_of, expected_curvatures_of, scores
 _ROOM = 1.0 + 1e-9
 #: Histograms have no more bins.
 _MOST_BINS = 1000
+#: Floating point has no octaves beyond.
+_MOST_OCTAVES = 1100
 
 
 @dataclass(frozen=True, eq=False)
@@ -67,8 +71,10 @@ class CoordinateSizes(NonNegative):
         return math.sqrt(self.theta.size) * _ROOM
 
     def refuse_if_unsafe(self, terms: Terms) -> None:
-        """Refuse bins that no array can hold."""
+        """Refuse bins that no array can hold, and octaves that there are not."""
         _refuse_bins(self.bins)
+        if abs(self.lowest) > _MOST_OCTAVES:
+            raise PrivacyError(f"The first octave of a histogram is between {-_MOST_OCTAVES} and {_MOST_OCTAVES}.")
         super().refuse_if_unsafe(terms)
 
     def exact_sum(self, asked: Asked) -> ClippedSum:
@@ -77,8 +83,8 @@ class CoordinateSizes(NonNegative):
         size = self.theta.size
 
         def counts(chunk: UnitsOfChunk) -> FloatArray:
-            place = np.floor(np.log2(np.abs(chunk.gradient(self.theta)))) - self.lowest
-            return _in_bins(place, self.bins).reshape(len(place), size * self.bins)
+            place = _octaves(chunk.gradient(self.theta).T) - self.lowest
+            return _in_bins(place, self.bins).reshape(size * self.bins, -1).T
 
         return asked.rows.sum_over_units(counts, size * self.bins, self.bound(asked.terms), asked.grid)
 
@@ -127,8 +133,14 @@ class NormSizes(NonNegative):
         return _ROOM
 
     def refuse_if_unsafe(self, terms: Terms) -> None:
-        """Refuse bins that no array can hold, and norms of something else."""
+        """Refuse bins that no array can hold, norms of something else, and numbers that squares cannot be taken of."""
         _refuse_bins(self.bins)
+        if not SMALLEST_CLIP_BOUND <= self.smallest <= LARGEST_CLIP_BOUND:
+            raise PrivacyError(
+                f"The first norm of a histogram is between {SMALLEST_CLIP_BOUND:g} and {LARGEST_CLIP_BOUND:g}."
+            )
+        if not self.point.clip_gradient > 0.0:
+            raise PrivacyError("Scores are clipped to a positive bound, or to none: an infinite one.")
         if self.of not in ("score", "curvature", "expected_curvature"):
             raise PrivacyError("Norms are of 'score', 'curvature' or 'expected_curvature'.")
         super().refuse_if_unsafe(terms)
@@ -145,8 +157,7 @@ class NormSizes(NonNegative):
             else:
                 squares = squares_of(scores_of(chunk, self.point))
             # Squares grow by one octave for half an octave of norms.
-            place = np.floor(np.log2(squares / self.smallest**2))
-            return _in_bins(place[:, None], self.bins)[:, 0]
+            return _in_bins(_octaves(squares / self.smallest**2), self.bins).T
 
         return asked.rows.sum_over_units(counts, self.bins, self.bound(asked.terms), asked.grid)
 
@@ -267,12 +278,29 @@ class BoundedScore(Query):
         return asked.rows.sum_over_units(entries, 1, self.clip_bound, asked.grid)
 
 
+def _octaves(sizes: FloatArray) -> FloatArray:
+    """Return the whole part of the binary logarithm of absolute values: exact, and of an entry by itself.
+
+    Vector instructions may round a logarithm otherwise than the same instruction for a single number does: a unit next
+    to an edge would then change its bin with the length of the table.
+    """
+    _, exponents = np.frexp(sizes)
+    found: FloatArray = exponents - 1.0
+    found[sizes == 0.0] = -np.inf
+    found[np.isinf(sizes)] = np.inf
+    found[np.isnan(sizes)] = np.nan
+    return found
+
+
 def _in_bins(place: FloatArray, bins: int) -> FloatArray:
-    """Return a 1 in the bin of each entry, and nothing where a place is no number, shape (..., bins)."""
+    """Return a 1 in the bin of each entry, and nothing where a place is no number.
+
+    Places of shape (..., units) give (..., bins, units).
+    """
     unknown = np.isnan(place)
     nearest = np.clip(np.where(unknown, 0.0, place), 0, bins - 1).astype(np.intp)
-    counts: FloatArray = np.zeros((*place.shape, bins))
-    np.put_along_axis(counts, nearest[..., None], np.where(unknown, 0.0, 1.0)[..., None], axis=-1)
+    counts: FloatArray = np.zeros((*place.shape[:-1], bins, place.shape[-1]))
+    np.put_along_axis(counts, nearest[..., None, :], np.where(unknown, 0.0, 1.0)[..., None, :], axis=-2)
     return counts
 
 

@@ -11,7 +11,7 @@ from pymc_dp.rows.engine import Contributions, Point, RowEngine
 from pymc_dp.rows.responses import PossibleResponses
 from pymc_dp.rows.table import Chunk
 
-#: PossibleResponses of a smaller probability are left out of means.
+#: Responses of a smaller probability are left out of means.
 _NEGLIGIBLE = 1e-9
 
 
@@ -110,9 +110,10 @@ class DerivativesOfChunk:
         if self._responses is None or self._chunk.starts is not None:
             return
         point = self._at(theta)
+        chunks = [Chunk(self._chunk.units, None, rows) for rows in self._responses.tables(self._chunk.rows)]
+        log_likelihoods = np.array([self._engine.log_likelihood(point, chunk) for chunk in chunks])
         offsets = [entries.start for entries in self._parameters.slices]
-        drawn = self._responses.drawn(self._parameters.split(theta), self._chunk, self._engine)
-        for chunk, probabilities in drawn:
+        for chunk, probabilities in zip(chunks, self._responses.probabilities(log_likelihoods), strict=True):
             expected = probabilities > _NEGLIGIBLE
             if expected.any():
                 found = self._engine.gradient(point, chunk)

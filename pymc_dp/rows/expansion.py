@@ -219,10 +219,20 @@ def expected_curvatures_of(chunk: UnitsOfChunk, point: ExpansionPoint) -> FloatA
     """
     size, n_units = point.preconditioner.shape[1], chunk.units.stop - chunk.units.start
     found = np.zeros((size * (size + 1) // 2, n_units))
-    for gradients, probabilities in chunk.scores_of_responses(point.theta):
-        scores = preconditioned(gradients, point.preconditioner)
+    for scores, probabilities in scores_of_responses(chunk, point):
         add_outer_products(scores, probabilities * kept_by(scores, point.clip_gradient), found)
     return found
+
+
+def scores_of_responses(chunk: UnitsOfChunk, point: ExpansionPoint) -> Iterator[tuple[FloatArray, FloatArray]]:
+    """Yield the units' preconditioned scores with each possible response, shape (parameters, units), and probabilities.
+
+    Zero where the probability is, whatever the preconditioner: whether a response is left out for all units of a chunk
+    or for one of them, it adds nothing to a unit that cannot have it.
+    """
+    for gradients, probabilities in chunk.scores_of_responses(point.theta):
+        scores = preconditioned(gradients, point.preconditioner)
+        yield np.where(probabilities > 0.0, scores, 0.0), probabilities
 
 
 def kept_by(columns: FloatArray, bound: float) -> FloatArray:
@@ -287,6 +297,8 @@ def warm_up(units: Units) -> None:
     for total in (expansion.score, expansion.curvature, expansion.clipping_loss):
         total(1.0)
     expansion.residual(zero, zero, 1.0, 1.0)
+    for chunk in units.derivatives_by_chunk():
+        kept_by(expected_curvatures_of(chunk, zero), 1.0)
 
 
 def packed_pairs(size: int) -> Iterator[tuple[int, int, float]]:

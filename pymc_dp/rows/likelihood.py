@@ -26,6 +26,8 @@ from pymc_dp.rows.table import Chunk, IntArray, RowTable
 
 #: Rows that are worked on at a time: their intermediate results stay in the processor's cache.
 _CHUNK_ROWS = 8192
+#: Entries of the caller's own contributions that are held at a time.
+_CHUNK_ENTRIES = 2**22
 #: Rows that loops made for the model are called with; they keep to the cache by themselves.
 _CALL_ROWS = 65536
 #: Up to how many units a gradient keeps the log-likelihoods at its point, for the log-ratio that may follow: above,
@@ -423,7 +425,7 @@ class UnitLikelihood:
             a likelihood that was made without ``second_order=True``.
         """
         total, n_clipped = np.zeros(size, dtype=np.int64), 0
-        for chunk in self._derivatives_of(self._chunks(units, _CHUNK_ROWS)):
+        for chunk in self._derivatives_of(self._chunks(units, max(1, min(_CHUNK_ROWS, _CHUNK_ENTRIES // size)))):
             with np.errstate(all="ignore"):  # a warning would tell that a unit is not finite
                 found = np.asarray(contributions(chunk), dtype=np.float64)
             if found.shape != (chunk.units.stop - chunk.units.start, size):

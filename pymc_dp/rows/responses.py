@@ -5,22 +5,22 @@ clipping takes off on average over the responses that the model draws for the ro
 (`pymc_dp.release.centred`), and then nothing is missing on average where the model holds.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
 import pymc as pm
+from numba import njit
 
 from pymc_dp.parameters import FloatArray
-from pymc_dp.rows.engine import RowEngine
-from pymc_dp.rows.split import RowLeaf
-from pymc_dp.rows.table import Chunk
+from pymc_dp.rows.fused.elementary import exp
+from pymc_dp.rows.split import RowLeaf, leaf_value
 from pymc_dp.structure import responses_of_rows
 
 
 @dataclass(frozen=True)
 class PossibleResponses:
-    """Whole numbers that one input of the rows could have held instead, with probabilities from the likelihood.
+    """What one input of the rows could have held instead. Public: a function of the model's distributions.
 
     Attributes
     ----------
@@ -36,37 +36,44 @@ class PossibleResponses:
     values: tuple[int, ...]
     stand_for: tuple[float, ...]
 
-    def drawn(
-        self, values: Sequence[np.ndarray], chunk: Chunk, engine: RowEngine
-    ) -> Iterator[tuple[Chunk, FloatArray]]:
-        """Yield the rows with each response in place of their own, and its probabilities, shape (rows,).
-
-        The probabilities of a row add up to 1, or are all zero.
-        """
-        point = engine.at(values)
-        chunks = [
-            _with_response(chunk, self.place, np.full_like(chunk.rows[self.place], response))
-            for response in self.values
-        ]
-        log_likelihoods = np.array([engine.log_likelihood(point, each) for each in chunks])
-        yield from zip(chunks, self.probabilities(log_likelihoods), strict=True)
+    def tables(self, rows: Sequence[np.ndarray]) -> list[list[np.ndarray]]:
+        """Return the inputs of some rows once for each response, all rows having that response."""
+        tables = []
+        for response in self.values:
+            changed = list(rows)
+            changed[self.place] = np.full_like(rows[self.place], response)
+            changed[self.place].flags.writeable = False  # as all rows are, so that functions are compiled once
+            tables.append(changed)
+        return tables
 
     def probabilities(self, log_likelihoods: FloatArray) -> FloatArray:
-        """Return the probabilities of the responses, shape (responses, rows), from their log-likelihoods."""
-        with np.errstate(all="ignore"):
-            logs = np.where(np.isnan(log_likelihoods), -np.inf, log_likelihoods)
-            masses = np.array(self.stand_for)[:, None] * np.exp(logs - logs.max(axis=0))
-            total = np.zeros(masses.shape[1])
-            for mass in masses:  # in this order for every row, whatever rows are beside it
-                total += mass
-            found: FloatArray = np.where(np.isfinite(total) & (total > 0.0), masses / total, 0.0)
+        """Return the probabilities of the responses, shape (responses, rows), from their log-likelihoods.
+
+        Each row's add up to 1. Where that cannot be, they are zero.
+        """
+        found = np.empty_like(log_likelihoods)
+        _write_probabilities(log_likelihoods, np.array(self.stand_for), found)
         return found
 
 
-def _with_response(chunk: Chunk, place: int, responses: np.ndarray) -> Chunk:
-    rows = list(chunk.rows)
-    rows[place] = responses
-    return Chunk(chunk.units, None, rows)
+@njit(nogil=True, fastmath=False, error_model="numpy", cache=True)
+def _write_probabilities(logs: FloatArray, stand_for: FloatArray, out: FloatArray) -> None:
+    """Write the probabilities of responses, shape (responses, rows), row by row and by the same steps for each."""
+    n_responses, n = logs.shape
+    for i in range(n):
+        largest = -np.inf
+        for k in range(n_responses):
+            if logs[k, i] > largest:  # noqa: PLR1730  what is no number is passed over
+                largest = logs[k, i]
+        total = 0.0
+        for k in range(n_responses):
+            out[k, i] = 0.0
+            if logs[k, i] > -np.inf:  # else it is no number, or the response cannot be
+                out[k, i] = stand_for[k] * exp(logs[k, i] - largest)
+            total += out[k, i]
+        known = 0.0 < total < np.inf
+        for k in range(n_responses):
+            out[k, i] = out[k, i] / total if known else 0.0
 
 
 def possible_responses(model: pm.Model, leaves: Sequence[RowLeaf]) -> PossibleResponses | None:
@@ -76,5 +83,9 @@ def possible_responses(model: pm.Model, leaves: Sequence[RowLeaf]) -> PossibleRe
     places = [place for place, leaf in enumerate(leaves) if leaf.source in observed and leaf.row_shape() == ()]
     if not values or len(places) != 1:
         return None
+    held = leaf_value(leaves[places[0]].source).dtype
+    if held.kind in "iu":  # writing a larger number would raise
+        values = tuple(value for value in values if value <= np.iinfo(held).max)
     edges = [values[0] - 0.5, *((np.array(values[1:]) + np.array(values[:-1])) / 2.0), values[-1] + 0.5]
-    return PossibleResponses(places[0], values, tuple(np.ones(len(values)) if finite else np.diff(edges)))
+    stand_for = tuple(np.ones(len(values)) if finite else np.diff(edges))
+    return PossibleResponses(places[0], values, stand_for)

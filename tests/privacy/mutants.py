@@ -61,6 +61,9 @@ _LEAKS = "privacy/test_nothing_leaks.py::"
 _CLIP = "rows/test_clip.py::"
 _EXPANSION = "rows/test_expansion.py::"
 _ROWS = "rows/test_likelihood.py::"
+_SIZES = "release/test_sizes.py::"
+_CENTRED = "release/test_centred.py::"
+_RESPONSES = "rows/test_responses.py::"
 _BATCHES = "privacy/test_batch_releases.py::"
 _SAVED = "test_saved_budget.py::"
 _BUDGET = "test_budget.py::"
@@ -168,8 +171,8 @@ MUTANTS = (
            "        if chunk.starts is None:\n            return self._engine", "        if True:\n            return self._engine",
            (f"{_ROWS}test_rows_of_one_unit_are_summed_before_clipping",)),
     Mutant("after the sum", "clipping", "rows/expansion.py",
-           "            _add(self._score_of(chunk), self.weights[chunk.units], grid, total)",
-           "            sums = self._score_of(chunk).sum(axis=1, keepdims=True)\n"
+           "            _add(scores_of(chunk, self._centre), self.weights[chunk.units], grid, total)",
+           "            sums = scores_of(chunk, self._centre).sum(axis=1, keepdims=True)\n"
            "            factor = np.full(1, min(1.0, self._centre.clip_gradient / np.linalg.norm(sums)))\n"
            "            _add(sums, factor, grid, total)",
            (_BOUNDED,)),
@@ -202,8 +205,8 @@ MUTANTS = (
     Mutant("forgotten for curvatures", "clipping", "rows/expansion.py",
            "            if np.isfinite(centre.clip_curvature):", "            if False:", (_BOUNDED,)),
     Mutant("by the norm along other directions", "clipping", "rows/expansion.py",
-           "            squares = _squares(self._score_of(chunk))\n            clip.lower_weights",
-           "            squares = _squares(np.ascontiguousarray(chunk.gradient(centre.theta).T))\n            clip.lower_weights",
+           "            squares = squares_of(scores_of(chunk, centre))\n            clip.lower_weights",
+           "            squares = squares_of(np.ascontiguousarray(chunk.gradient(centre.theta).T))\n            clip.lower_weights",
            (_BOUNDED, f"{_EXPANSION}test_sums_and_remainders_are_those_of_a_loop_over_rows")),
     Mutant("by the norm of another row", "clipping", "rows/expansion.py",
            "clip.lower_weights(squares, clip.shrunk(centre.clip_gradient, 2 * size), weights)",
@@ -300,7 +303,8 @@ MUTANTS = (
            "if not any(type(query) is known for known in QUERIES):", "if type(query) not in QUERIES:",
            (f"{_HOSTILE}test_a_class_that_says_it_is_another_is_refused",)),
     Mutant("an expansion point of any shape", "batches", "rows/likelihood.py",
-           "if centre.theta.shape != (size,) or ", "if ",
+           "if theta.shape != (size,) or (preconditioner is not None and preconditioner.shape != (size, size)):",
+           "if preconditioner is not None and preconditioner.shape != (size, size):",
            (f"{_HOSTILE}test_a_preconditioner_of_another_shape_is_refused",)),
     Mutant("a name of a sampler's own class", "counting", "release/interface.py",
            "return str.__str__(name)", "return str(name)", (f"{_HOSTILE}test_names_are_compared_by_their_letters",)),
@@ -549,6 +553,70 @@ MUTANTS = (
     Mutant("an argument's values stand in the message", "what leaves", "_validate.py",
            'shown = repr(value) if plain else f"a {type(value).__name__}"', "shown = repr(value)",
            ("privacy/test_fuzz.py::test_arrays_are_not_shown_in_messages",)),
+    # Sizes, centred scores, expected curvatures --------------------------------------------------------------------
+    Mutant("counts by parameter as if there were one", "sensitivity", "release/sizes.py",
+           "return math.sqrt(self.theta.size) * _ROOM", "return _ROOM",
+           (f"{_SIZES}test_coordinate_sizes_are_numpys_histograms",)),
+    Mutant("counts that differ by one bound at most", "sensitivity", "release/query.py",
+           "return min(terms.factor, math.sqrt(2.0))", "return 1.0",
+           (f"{_SIZES}test_replacing_a_row_moves_no_sum_by_more_than_declared",
+            f"{_CENTRED}test_replacing_a_row_moves_no_sum_by_more_than_declared")),
+    Mutant("bounded scores as if they were not negative", "sensitivity", "release/sizes.py",
+           "class BoundedScore(Query):", "class BoundedScore(NonNegative):",
+           (f"{_SIZES}test_replacing_a_row_moves_no_sum_by_more_than_declared",)),
+    Mutant("centred scores as if they were not negative", "sensitivity", "release/centred.py",
+           "class CentredScore(Query):", "class CentredScore(NonNegative):",
+           (f"{_CENTRED}test_a_row_can_move_them_as_far_as_declared",)),
+    Mutant("half the bound of a bounded score", "sensitivity", "release/sizes.py",
+           "return asked.rows.sum_over_units(entries, 1, self.clip_bound, asked.grid)",
+           "return asked.rows.sum_over_units(lambda chunk: 2.0 * entries(chunk).clip(-self.clip_bound, self.clip_bound),"
+           " 1, 2.0 * self.clip_bound, asked.grid)",
+           (f"{_SIZES}test_a_bounded_score_is_the_sum_of_cut_entries",)),
+    Mutant("half the bound of a centred score", "sensitivity", "release/centred.py",
+           "        return self.point.clip_gradient\n", "        return 0.5 * self.point.clip_gradient\n",
+           (f"{_CENTRED}test_a_row_can_move_them_as_far_as_declared",)),
+    Mutant("a centred score that is not clipped last of all", "clipping", "release/centred.py",
+           "return asked.rows.sum_over_units(centred, self.point.theta.size, bound, asked.grid)",
+           "found = asked.rows.sum_over_units(centred, self.point.theta.size, 2.0 * bound, asked.grid)\n"
+           "        return ClippedSum(found.integers, found.grid, bound, found.n_clipped)",
+           (f"{_CENTRED}test_a_response_that_the_model_does_not_expect_moves_it_no_farther",)),
+    Mutant("no room for truncated curvatures", "sensitivity", "release/centred.py",
+           "return float(size * (size + 1) // 2)", "return 0.0",
+           (f"{_CENTRED}test_the_room_for_truncation_is_enough",)),
+    Mutant("expected curvatures of scores of a negative length", "sensitivity", "release/centred.py",
+           "if not self.point.clip_gradient > 0.0:", "if not self.point.clip_gradient > -2.0:",
+           (f"{_CENTRED}test_bounds_that_cannot_be_kept_are_refused_before_they_are_paid",)),
+    Mutant("the mean over responses is of the row's own", "responses", "rows/responses.py",
+           "np.full_like(rows[self.place], response)", "np.maximum(rows[self.place], response)",
+           (f"{_RESPONSES}test_nothing_is_a_function_of_a_rows_own_response",)),
+    Mutant("probabilities of responses relative to the whole chunk", "responses", "rows/responses.py",
+           "        known = 0.0 < total < np.inf\n", "        total += 1e-9 * np.sum(np.exp(logs))\n        known = 0.0 < total < np.inf\n",
+           (f"{_CENTRED}test_sums_and_counts_are_those_of_the_parts_of_a_table",)),
+    Mutant("responses that the table cannot hold", "silence", "rows/responses.py",
+           "values = tuple(value for value in values if value <= np.iinfo(held).max)", "pass",
+           (f"{_RESPONSES}test_responses_are_numbers_that_the_table_can_hold",)),
+    Mutant("a response of no probability silences a row", "responses", "rows/expansion.py",
+           "yield np.where(probabilities > 0.0, scores, 0.0), probabilities", "yield scores, probabilities",
+           (f"{_CENTRED}test_a_preconditioner_without_end_silences_no_row_by_the_others",)),
+    Mutant("bins by a rounded logarithm", "bins", "release/sizes.py",
+           "    _, exponents = np.frexp(sizes)\n    found: FloatArray = exponents - 1.0\n",
+           "    found: FloatArray = np.floor(np.log2(np.abs(sizes)))\n",
+           (f"{_SIZES}test_a_size_at_an_edge_is_in_the_bin_above",)),
+    Mutant("bins relative to the largest of all rows", "bins", "release/sizes.py",
+           "_octaves(squares / self.smallest**2)", "_octaves(squares / (self.smallest**2 * np.nanmax(squares)))",
+           (f"{_SIZES}test_the_sum_is_that_of_the_parts_of_a_table",)),
+    Mutant("counts of rows whose score is no number", "bins", "release/sizes.py",
+           "np.where(unknown, 0.0, 1.0)", "np.where(unknown, 1.0, 1.0)",
+           (f"{_SIZES}test_a_row_without_a_score_is_counted_nowhere",)),
+    Mutant("an octave that is refused while rows are read", "silence", "release/sizes.py",
+           "if abs(self.lowest) > _MOST_OCTAVES:", "if False:",
+           (f"{_SIZES}test_what_has_no_sensitivity_is_refused_before_it_is_paid",)),
+    Mutant("an entry of the score that is not there", "silence", "release/sizes.py",
+           "if not 0 <= self.place < self.theta.size:", "if not self.place < self.theta.size:",
+           (f"{_SIZES}test_what_has_no_sensitivity_is_refused_before_it_is_paid",)),
+    Mutant("a point of sizes of any shape", "batches", "release/sizes.py",
+           "        asked.rows.refuse_other_shapes(self.point.theta, self.point.preconditioner)\n", "",
+           (f"{_SIZES}test_points_of_another_shape_are_refused_for_any_table",)),
 )  # fmt: skip
 
 

@@ -1,0 +1,138 @@
+"""Responses that a row could have had: which, with what probability, and never by what it has."""
+
+import math
+
+import numpy as np
+import pymc as pm
+import pytest
+import scipy.stats
+
+from pymc_dp.rows import UnitLikelihood
+from pymc_dp.rows.responses import PossibleResponses
+
+N = 60
+X = np.random.default_rng(0).normal(size=N)
+Y = np.random.default_rng(1).integers(0, 2, N)
+THETA = np.array([0.8])
+
+
+def rows_of(observed, y=Y, **options):
+    with pm.Model() as model:
+        observed(pm.Data("x", X) * pm.Normal("beta"), y)
+    return UnitLikelihood(model, second_order=True, **options)
+
+
+def poisson(eta, y):
+    pm.Poisson("y", pm.math.exp(eta), observed=y)
+
+
+def logistic(eta, y):
+    pm.Bernoulli("y", logit_p=eta, observed=y)
+
+
+def everything(rows, theta=THETA):
+    """Return gradients and probabilities by response, of all units."""
+    chunks = [list(chunk.scores_of_responses(theta)) for chunk in rows.derivatives_by_chunk()]
+    return [np.concatenate([part[k][i] for part in chunks]) for k in range(len(chunks[0])) for i in (0, 1)]
+
+
+@pytest.mark.parametrize("observed", [poisson, logistic])
+def test_nothing_is_a_function_of_a_rows_own_response(observed):
+    one = everything(rows_of(observed, Y))
+    other = everything(rows_of(observed, 1 - Y))
+    assert len(one) == len(other) > 2
+    for mine, yours in zip(one, other, strict=True):
+        assert np.array_equal(mine, yours)
+
+
+def test_gradients_are_those_of_a_table_with_that_response():
+    found = everything(rows_of(logistic))
+    p = 1.0 / (1.0 + np.exp(-0.8 * X))
+    for response, (gradients, probabilities) in enumerate(zip(found[::2], found[1::2], strict=True)):
+        assert gradients[:, 0] == pytest.approx((response - p) * X, rel=1e-12)
+        assert probabilities == pytest.approx(p if response else 1.0 - p, rel=1e-12)
+
+
+def test_counts_beyond_the_first_stand_for_those_around_them():
+    possible = rows_of(poisson)._responses
+    assert possible.values[:17] == tuple(range(17))
+    assert len(possible.values) == len(set(possible.values)) < 80
+    assert np.all(np.diff(possible.values) > 0)
+    assert possible.stand_for[:16] == (1.0,) * 16
+    assert sum(possible.stand_for) == possible.values[-1] + 1.0  # all of them, each once
+    for mean in (0.1, 3.0, 12.0, 40.0):
+        logs = scipy.stats.poisson.logpmf(possible.values, mean)[:, None]
+        found = possible.probabilities(logs)[:, 0]
+        assert found.sum() == pytest.approx(1.0)
+        assert found @ possible.values == pytest.approx(mean, rel=0.01)
+    # Where the standard deviation is less than half the distance of the counts that stand for all, they no longer do.
+    wide = scipy.stats.nbinom.logpmf(possible.values, 2.0, 2.0 / (2.0 + 3000.0))[:, None]
+    assert possible.probabilities(wide)[:, 0] @ possible.values == pytest.approx(3000.0, rel=0.01)
+
+
+@pytest.mark.filterwarnings("error")
+def test_probabilities_add_up_to_one_or_are_zero():
+    possible = PossibleResponses(0, (0, 1, 2), (1.0, 1.0, 2.0))
+    inf, nan = math.inf, math.nan
+    columns = {
+        (0.0, 0.0, 0.0): [0.25, 0.25, 0.5],
+        (-1000.0, -1000.0, -inf): [0.5, 0.5, 0.0],
+        (-1e308, 1e308, 0.0): [0.0, 1.0, 0.0],
+        (nan, 0.0, nan): [0.0, 1.0, 0.0],
+        (-inf, -inf, -inf): [0.0, 0.0, 0.0],
+        (nan, nan, -inf): [0.0, 0.0, 0.0],
+        (inf, 0.0, 0.0): [0.0, 0.0, 0.0],
+        (inf, inf, 0.0): [0.0, 0.0, 0.0],
+    }
+    logs = np.array(list(columns)).T
+    assert possible.probabilities(logs) == pytest.approx(np.array(list(columns.values())).T, abs=1e-15)
+
+
+def test_a_rows_probabilities_have_the_same_bits_wherever_it_stands():
+    """Vector instructions, and what is left over at the end of an array, may round an exponential differently."""
+    possible = rows_of(poisson)._responses
+    logs = np.random.default_rng(3).normal(scale=20.0, size=(len(possible.values), 41))
+    whole = possible.probabilities(logs)
+    for begin in range(41):
+        for end in (begin + 1, 41):
+            assert np.array_equal(possible.probabilities(np.ascontiguousarray(logs[:, begin:end])), whole[:, begin:end])
+
+
+def test_responses_that_hardly_occur_are_left_out_and_add_nothing():
+    found = everything(rows_of(poisson), np.zeros(1))
+    mass = scipy.stats.poisson.pmf(np.arange(20), 1.0)
+    assert len(found[1::2]) == np.sum(mass > 1e-9)
+    far = everything(rows_of(poisson), np.array([3.0]))
+    for gradients, probabilities in zip(far[::2], far[1::2], strict=True):
+        assert not gradients[probabilities == 0.0].any()
+
+
+def test_units_of_several_rows_and_other_likelihoods_have_none():
+    assert everything_is_none(rows_of(poisson, unit_index=np.arange(N) // 2))
+    assert everything_is_none(rows_of(lambda eta, y: pm.Normal("y", eta, 1.0, observed=y + 0.0)))
+    first_order = rows_of(lambda eta, y: pm.Poisson("y", pm.math.exp(eta), observed=y))
+    assert not everything_is_none(first_order)
+
+
+def everything_is_none(rows):
+    return not any(list(chunk.scores_of_responses(THETA)) for chunk in rows.derivatives_by_chunk())
+
+
+@pytest.mark.parametrize("dtype", ["int8", "uint8", "int16", "int32"])
+def test_responses_are_numbers_that_the_table_can_hold(dtype):
+    """Writing a larger one would raise, after the run has been charged."""
+    with pm.Model() as model:
+        pm.Poisson("y", pm.math.exp(pm.Data("x", X) * pm.Normal("beta")), observed=Y.astype(dtype), dtype=dtype)
+    rows = UnitLikelihood(model, second_order=True)
+    assert rows._table.rows[rows._responses.place].dtype == dtype
+    assert 100 < rows._responses.values[-1] <= np.iinfo(dtype).max
+    assert len(everything(rows)) > 20
+
+
+def test_changed_rows_are_of_the_same_sort_as_all_rows():
+    """Else every function would be compiled a second time, for rows that can be written, in the middle of a run."""
+    rows = rows_of(poisson)
+    for changed in rows._responses.tables(rows._table.rows):
+        assert [(each.dtype, each.shape, each.flags.writeable) for each in changed] == [
+            (each.dtype, each.shape, False) for each in rows._table.rows
+        ]

@@ -1,0 +1,118 @@
+"""What histograms of norms say of their tails, on histograms whose units are known."""
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from hypothesis.extra import numpy as hnp
+
+from pymc_dp.steps.surrogate.tails import BINS, LOWEST_HALF_OCTAVE, Histogram, Tail
+
+N = 20_000
+SMALLEST = 2.0 ** (LOWEST_HALF_OCTAVE / 2)
+
+
+def histogram(norms, noise_std=0.0, seed=0):
+    """Count norms as `NormSizes` does, and add noise."""
+    places = np.clip(np.floor(2.0 * np.log2(norms / SMALLEST)), 0, BINS - 1).astype(int)
+    counts = np.bincount(places, minlength=BINS).astype(float)
+    return Histogram(counts + noise_std * np.random.default_rng(seed).normal(size=BINS), max(noise_std, 1e-3), SMALLEST)
+
+
+TABLES = {
+    "half-normal": lambda generator: np.abs(generator.normal(size=N)),
+    "exponential": lambda generator: generator.exponential(size=N),
+    "log-normal": lambda generator: np.exp(generator.normal(size=N)),
+}
+
+
+@pytest.mark.parametrize("name", TABLES)
+@pytest.mark.parametrize("part", [0.1, 0.5, 0.9, 0.99])
+def test_a_quantile_is_an_upper_edge_of_the_bin_that_holds_it(name, part):
+    norms = TABLES[name](np.random.default_rng(1))
+    found, true = histogram(norms).quantile(part, N), np.quantile(norms, part)
+    assert true < found <= true * 2.0**0.5 * (1.0 + 1e-9)
+
+
+def test_a_quantile_of_nothing_but_noise_is_the_last_edge_or_before():
+    assert Histogram(np.zeros(BINS), 1.0, SMALLEST).quantile(0.5, N) == SMALLEST * 2.0 ** (BINS / 2)
+
+
+@pytest.mark.parametrize("name", TABLES)
+@pytest.mark.parametrize("noise_std", [5.0, 60.0])
+def test_the_length_that_a_bound_takes_off_is_found(name, noise_std):
+    """Within a quarter, and what two standard deviations of the noise of three bins would be: a seed for each."""
+    norms = TABLES[name](np.random.default_rng(1))
+    tail = Tail(histogram(norms, noise_std, seed=2), N)
+    for part in (0.9, 0.97):
+        bound = float(np.quantile(norms, part))
+        true = np.maximum(norms - bound, 0.0).sum()
+        room = 0.25 * true + 2.0 * np.sqrt(3.0) * noise_std * 2.0 * bound
+        assert abs(tail.lost_length(bound) - true) < room
+
+
+def test_less_is_lost_to_a_larger_bound():
+    tail = Tail(histogram(TABLES["log-normal"](np.random.default_rng(1)), 20.0), N)
+    lost = [tail.lost_length(bound) for bound in np.geomspace(0.1, 1e4, 60)]
+    assert np.all(np.diff(lost) <= 0.0)
+    assert lost[-1] == 0.0
+
+
+@pytest.mark.parametrize("name", TABLES)
+def test_the_best_bound_is_nearly_as_good_as_the_best_of_all(name):
+    norms = TABLES[name](np.random.default_rng(1))
+    tail = Tail(histogram(norms, 20.0, seed=3), N)
+    for noise in (20.0, 100.0, 500.0):
+
+        def error(bound, noise=noise):
+            return np.hypot(np.maximum(norms - bound, 0.0).sum(), noise * bound)
+
+        bound, bias = tail.best_bound(1.0, noise)
+        assert error(bound) < 1.5 * min(error(each) for each in np.geomspace(0.1, 100.0, 300))
+        assert bias == tail.lost_length(bound)
+
+
+def test_more_noise_makes_a_smaller_bound_and_more_bias_a_larger_one():
+    tail = Tail(histogram(TABLES["log-normal"](np.random.default_rng(1)), 20.0), N)
+    by_noise = [tail.best_bound(1.0, noise)[0] for noise in (1.0, 30.0, 300.0, 3000.0)]
+    by_bias = [tail.best_bound(weight, 100.0)[0] for weight in (0.01, 0.1, 1.0, 10.0)]
+    assert by_noise == sorted(by_noise, reverse=True)
+    assert by_bias == sorted(by_bias)
+    assert len(set(by_noise)) == len(set(by_bias)) == 4
+
+
+def test_a_rare_group_far_away_is_seen_as_it_was_counted():
+    """A bump is no smooth tail: 200 units at a norm of 50 lose nearly all of their length to a small bound."""
+    norms = np.abs(np.random.default_rng(1).normal(size=N))
+    norms[:200] = 50.0
+    noise_std = 20.0
+    lost = Tail(histogram(norms, noise_std, seed=4), N).lost_length(5.0)
+    true = 200 * 45.0
+    assert 0.7 * true < lost < 1.5 * true
+
+
+def test_an_earlier_histogram_counts_by_its_precision_and_trust():
+    now, before = Histogram(np.full(BINS, 10.0), 2.0, SMALLEST), Histogram(np.full(BINS, 40.0), 1.0, 0.5)
+    pooled = now.with_earlier(before, 0.25)
+    assert pooled.counts == pytest.approx(np.full(BINS, 25.0))  # precisions of a quarter each
+    assert pooled.noise_std == pytest.approx(2.0**0.5)
+    assert pooled.smallest == SMALLEST
+    assert now.with_earlier(None, 0.25) is now
+    assert now.with_earlier(Histogram(np.zeros(3), 1.0, 1.0), 0.25) is now
+
+
+@pytest.mark.filterwarnings("error")
+@given(
+    hnp.arrays(np.float64, BINS, elements=st.floats(-1e9, 1e9)),
+    st.floats(1e-3, 1e9),
+    st.integers(1, 10**8),
+    st.floats(1e-30, 1e30),
+    st.floats(1e-3, 1e9),
+)
+def test_no_noise_makes_a_bound_that_is_no_positive_number(counts, noise_std, n_units, smallest, noise_of_bound):
+    """After the charge a histogram may be nothing but noise: the way goes on."""
+    tail = Tail(Histogram(counts, noise_std, smallest), n_units)
+    bound, bias = tail.best_bound(1.0, noise_of_bound)
+    assert 0.0 < bound < np.inf
+    assert 0.0 <= bias < np.inf
+    assert 0.0 < Histogram(counts, noise_std, smallest).quantile(0.9, n_units) < np.inf

@@ -1,0 +1,185 @@
+"""What a model's graph and shapes say: the same for any table of the same shape."""
+
+import numpy as np
+import pymc as pm
+import pytest
+
+from pymc_dp.parameters import ParameterVector
+from pymc_dp.structure import (
+    MOST_RESPONSES,
+    in_likelihood,
+    responses_of_rows,
+    rows_can_be_simulated,
+    scale_places,
+)
+
+N = 37
+X = np.random.default_rng(0).normal(size=(N, 2))
+GROUP = np.arange(N) % 3
+
+
+def plain(n=N):
+    pm.Normal("y", pm.Normal("mu"), pm.HalfNormal("sigma"), observed=np.zeros(n))
+
+
+def plain_matrix(n=N):
+    pm.MvNormal("y", pm.Normal("mu", shape=2), np.eye(2), observed=np.zeros((n, 2)))
+
+
+def public_array(n=N):
+    pm.Normal("y", pm.Normal("mu", np.arange(5.0), shape=5).sum(), observed=np.zeros(n))
+
+
+def covariates(n=N):
+    pm.Normal("y", pm.Data("x", X[:n]) @ pm.Normal("beta", shape=2), observed=np.zeros(n))
+
+
+def constants(n=N):
+    pm.Normal("y", X[:n, 0] * pm.Normal("beta"), observed=np.zeros(n))
+
+
+def groups(n=N):
+    pm.Normal("y", pm.Normal("effect", shape=3)[GROUP[:n]], observed=np.zeros(n))
+
+
+def own_code(n=N):
+    pm.CustomDist("y", pm.Normal("mu"), logp=lambda value, mu: -((value - mu) ** 2), observed=np.zeros(n))
+
+
+def potential(n=N):
+    pm.Potential("more", -(pm.Normal("mu") ** 2))
+    pm.Normal("y", 0.0, observed=np.zeros(n))
+
+
+def made(build, *arguments):
+    with pm.Model() as model:
+        build(*arguments)
+    return model
+
+
+@pytest.mark.parametrize(
+    ("build", "answer"),
+    [
+        (plain, True),
+        (plain_matrix, True),
+        (public_array, True),
+        (covariates, False),
+        (constants, False),
+        (groups, False),
+        (own_code, False),
+        (potential, False),
+    ],
+)
+def test_rows_are_simulated_where_nothing_of_a_table_is_needed(build, answer):
+    """Also for one row more or less, wherever no public array has as many entries as there are rows."""
+    for n in (N, N - 1):
+        assert rows_can_be_simulated(made(build, n)) is answer
+
+
+def test_a_model_without_observations_has_no_rows():
+    assert not rows_can_be_simulated(made(lambda: pm.Normal("mu")))
+
+
+def test_the_likelihood_depends_on_what_it_reaches():
+    with pm.Model() as model:
+        pm.Normal("unused", shape=2)
+        scale = pm.HalfNormal("scale")
+        pm.Normal("y", pm.Normal("effect", 0.0, scale, shape=3)[GROUP], pm.Exponential("sigma", 1.0), observed=X[:, 0])
+    parameters = ParameterVector(model)
+    reached = in_likelihood(model, parameters)
+    found = {name: list(reached[each]) for name, each in zip(parameters.names, parameters.slices, strict=True)}
+    assert found == {
+        "unused": [False, False],
+        "scale_log__": [False],
+        "effect": [True, True, True],
+        "sigma_log__": [True],
+    }
+    places = scale_places(model, parameters)
+    assert sorted(places) == sorted(
+        place
+        for name, entries in zip(parameters.names, parameters.slices, strict=True)
+        if name.endswith("_log__")
+        for place in range(entries.start, entries.stop)
+    )
+
+
+def test_a_potential_is_part_of_the_likelihood_and_a_model_may_have_no_scales():
+    model = made(potential)
+    parameters = ParameterVector(model)
+    assert in_likelihood(model, parameters).tolist() == [True]
+    assert scale_places(model, parameters).size == 0
+
+
+def counts(eta):
+    return pm.Poisson("y", pm.math.exp(eta), observed=np.zeros(N, dtype=int))
+
+
+KNOWN = {
+    "bernoulli": lambda eta: pm.Bernoulli("y", logit_p=eta, observed=np.zeros(N, dtype=int)),
+    "poisson": counts,
+    "negative binomial": lambda eta: pm.NegativeBinomial(
+        "y", mu=pm.math.exp(eta), alpha=2.0, observed=np.zeros(N, int)
+    ),
+    "zero-inflated": lambda eta: pm.ZeroInflatedPoisson("y", 0.5, pm.math.exp(eta), observed=np.zeros(N, int)),
+    "binomial": lambda eta: pm.Binomial("y", 7, logit_p=eta, observed=np.zeros(N, dtype=int)),
+}
+
+
+@pytest.mark.parametrize("name", KNOWN)
+def test_whole_numbers_have_known_responses(name):
+    model = made(lambda: KNOWN[name](X[:, 0] * pm.Normal("beta")))
+    values, all_of_them = responses_of_rows(model)
+    assert all_of_them == (name == "bernoulli")
+    assert values[:2] == (0, 1)
+    assert (len(values) == 2) == (name == "bernoulli")
+
+
+@pytest.mark.parametrize("count", [2, 5, MOST_RESPONSES, MOST_RESPONSES + 1])
+@pytest.mark.parametrize("known", [True, False])
+@pytest.mark.filterwarnings("error:.*(overflow|invalid|divide)")
+def test_categories_are_counted_by_shapes_alone(count, known):
+    """No entry is computed: rows that are infinite or overflow warn of nothing."""
+    x = X.copy()
+    x[3], x[4] = [1e308, -1e308], [np.inf, -np.inf]
+    with pm.Model(coords={"category": range(count)}) as model:
+        beta = pm.Normal("beta", shape=(2, count)) if known else pm.Normal("beta", shape=2, dims=None)
+        columns = pm.Data("public", np.ones((2, count))) * beta[:, None] if not known else beta
+        pm.Categorical("y", logit_p=pm.Data("x", x) @ columns, observed=np.zeros(N, dtype=int))
+    (probabilities,) = model["y"].owner.op.dist_params(model["y"].owner)
+    assert (probabilities.type.shape[-1] == count) == known
+    expected = (tuple(range(count)), True) if count <= MOST_RESPONSES else ((), False)
+    assert responses_of_rows(model) == expected
+
+
+UNKNOWN = {
+    "numbers that are not whole": lambda: pm.Normal("y", pm.Normal("mu"), observed=np.zeros(N)),
+    "several responses a row": lambda: pm.Poisson("y", pm.HalfNormal("mu"), observed=np.zeros((N, 2), dtype=int)),
+    "vectors": lambda: pm.Multinomial("y", 3, pm.Dirichlet("p", np.ones(3)), observed=np.tile([1, 1, 1], (N, 1))),
+    "own code": lambda: pm.CustomDist(
+        "y", pm.HalfNormal("mu"), logp=lambda value, mu: -mu * value, dtype="int64", observed=np.zeros(N, dtype=int)
+    ),
+    "nothing observed": lambda: pm.Normal("mu"),
+}
+
+
+@pytest.mark.parametrize("name", UNKNOWN)
+def test_other_rows_have_no_known_responses(name):
+    assert responses_of_rows(made(UNKNOWN[name])) == ((), False)
+
+
+def test_two_observed_variables_or_a_potential_leave_responses_unknown():
+    with pm.Model() as model:
+        mu = pm.HalfNormal("mu")
+        pm.Poisson("y", mu, observed=np.zeros(N, dtype=int))
+        assert responses_of_rows(model)[0]
+        pm.Poisson("z", mu, observed=np.zeros(N, dtype=int))
+        assert responses_of_rows(model) == ((), False)
+
+
+@pytest.mark.parametrize("function", [rows_can_be_simulated, responses_of_rows])
+@pytest.mark.parametrize("build", [plain, covariates, groups, lambda n: counts(X[:n, 0] * pm.Normal("beta"))])
+def test_what_the_rows_hold_changes_nothing(function, build, monkeypatch):
+    before = function(made(build, N))
+    monkeypatch.setitem(globals(), "X", np.full_like(X, np.inf))
+    monkeypatch.setitem(globals(), "GROUP", np.zeros_like(GROUP))
+    assert function(made(build, N)) == before
