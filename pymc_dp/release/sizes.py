@@ -216,11 +216,11 @@ class RemainderSizes(NonNegative):
         """Return the counts."""
 
         def counted(residuals: FloatArray) -> IntArray:
-            place = np.floor(np.log2(np.abs(residuals))) - self.lowest
-            return _in_bins(place, self.bins).sum(axis=0).astype(np.int64)
+            place = _octaves(np.abs(residuals)) - self.lowest
+            return _in_bins(place, self.bins).sum(axis=1).astype(np.int64)
 
         expansion = asked.rows.expansion(self.point)
-        return expansion.residual_sizes(self.old, self.new, counted, _ROOM, asked.grid)
+        return expansion.residual_sizes(self.old, self.new, counted, self.bound(asked.terms), asked.grid)
 
 
 @dataclass(frozen=True, eq=False)

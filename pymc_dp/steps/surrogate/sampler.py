@@ -65,8 +65,8 @@ _LOSS_SHARE = {1: 0.1, 2: 0.02}
 #: Part of the cost that tells how far the surrogate is from the likelihood, where no test corrects it; and how it is
 #: split between a histogram of remainders and sums of them at so many draws.
 _CHECK_SHARE, _HISTOGRAM_OF_CHECK, _CHECKED_DRAWS = 0.02, 0.3, 10
-#: Octaves of remainders, the part of them that a bound keeps, and room above.
-_LOWEST_REMAINDER, _REMAINDER_BINS, _KEPT_REMAINDERS, _ROOM_FOR_REMAINDERS = -60, 80, 0.999, 4.0
+#: Octaves of remainders, the part of them that a bound may cut, and room above.
+_LOWEST_REMAINDER, _REMAINDER_BINS, _CUT_REMAINDERS, _ROOM_FOR_REMAINDERS = -50, 60, 0.001, 8.0
 #: Noise of a curvature reaches this many standard deviations; of what may be all noise, this part is believed.
 _BEYOND_NOISE, _LEAST_CERTAIN = 2.0, 0.01
 #: Noise of a test, as a standard deviation, below which a smaller bound buys nothing.
@@ -472,7 +472,9 @@ class DPSurrogateHMC(DPStep):
             draws.append(self._surrogate.prediction(theta))
         mean = self._surrogate.prediction(kernel.mean)
         sizes = self.chain.release(RemainderSizes(units, mean, draws[0], _LOWEST_REMAINDER, _REMAINDER_BINS))
-        enough = np.cumsum(sizes.value) > _KEPT_REMAINDERS * self.chain.n_units
+        # Noise adds up over bins: where it is large, a bound that keeps fewer remainders is all that can be told.
+        beyond = max(_CUT_REMAINDERS * self.chain.n_units, 3.0 * sizes.noise_std * np.sqrt(_REMAINDER_BINS))
+        enough = np.cumsum(sizes.value) > self.chain.n_units - beyond
         place = int(np.argmax(enough)) if enough.any() else _REMAINDER_BINS - 1
         bound = _ROOM_FOR_REMAINDERS * 2.0 ** (_LOWEST_REMAINDER + place + 1)
         made = [self.chain.release(Residual(units, mean, draw, bound, "surrogate_check")) for draw in draws]
