@@ -13,11 +13,11 @@ import warnings
 
 import numpy as np
 import pymc as pm
+from pymc_dp.steps.synthetic import scale_of
 
 import pymc_dp as dp
 from pymc_dp.__main__ import DELTA, simulated_table, survey, survey_model
 from pymc_dp.diagnostics import quality
-from pymc_dp.steps.synthetic import scale_of
 
 RUNS = 5
 #: Scores whose noise makes up that of the surrogate.

@@ -78,8 +78,13 @@ def _synthetic():
 _SYNTHETIC = _synthetic()
 
 
-def _surrogate(order):
-    return lambda **shared: dp.DPSurrogateHMC(synthetic=_SYNTHETIC, order=order, newton_steps=3, **shared)
+def _surrogate(**shared):
+    return dp.DPSurrogateHMC(newton_steps=2, **shared)
+
+
+def _tested_surrogate(**shared):
+    shares = dp.Shares(0.3, 0.4, 0.1, 0.2)
+    return dp.DPSurrogateHMC(synthetic=_SYNTHETIC, shares=shares, newton_steps=2, **shared)
 
 
 def _contributed(**shared):
@@ -123,8 +128,8 @@ SAMPLERS = [
     Sampler("penalty-guided-walk", _penalty("guided-walk")),
     Sampler("penalty-one-component-guided-walk", _penalty("one-component-guided-walk")),
     Sampler("hmc-and-penalty", _mixed),
-    Sampler("surrogate-order-2", _surrogate(2), ("substitute",)),
-    Sampler("surrogate-order-1", _surrogate(1), ("substitute",)),
+    Sampler("surrogate", _surrogate, ("substitute",)),
+    Sampler("surrogate-tested", _tested_surrogate, ("substitute",)),
     Sampler("contributed", _contributed),
     Sampler("sghmc", _sghmc, ("add-remove", "substitute"), on_batches=True),
     Sampler("sgld", _sgld, ("add-remove", "substitute"), on_batches=True),

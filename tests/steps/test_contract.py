@@ -71,7 +71,7 @@ def test_what_is_released_was_planned_and_charged(sampler, chains, monkeypatch):
 
 SUMS = {
     UnitLikelihood: ("clipped_gradient", "clipped_log_ratio", "clipped_log_ratios", "sum_over_units"),
-    UnitExpansion: ("score", "curvature", "clipping_loss", "residual"),
+    UnitExpansion: ("score", "curvature", "clipping_loss", "residual", "residual_sizes"),
 }
 
 

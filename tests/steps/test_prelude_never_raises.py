@@ -13,11 +13,13 @@ import pymc_dp as dp
 from pymc_dp import sampling
 from pymc_dp.prior import Prior
 from pymc_dp.release import Release
+from pymc_dp.release.centred import CentredScore, ExpectedCurvature
 from pymc_dp.release.interface import LARGEST_CLIP_BOUND, SMALLEST_CLIP_BOUND
 from pymc_dp.release.queries import ClipCounts, ClippingLoss, Curvature, Residual, WeightedScore
+from pymc_dp.release.sizes import BoundedScore, CoordinateSizes, NormSizes, RemainderSizes
 from pymc_dp.rows import Simulation, SyntheticTable, UnitLikelihood
-from pymc_dp.steps import centre, free_hmc
 from pymc_dp.steps.access import Authorisation, ChainAccess
+from pymc_dp.steps.surrogate import free_hmc
 
 N = 200
 
@@ -91,16 +93,25 @@ class WildCurator:
 
     def release(self, query, noise_multiplier=0.0):
         match query:
-            case WeightedScore(point=point):
+            case WeightedScore(point=point) | CentredScore(point=point):
                 assert np.isfinite(point.preconditioner).all()
                 return self._wild(query.kind, point.theta.size, (point.theta,), point.clip_gradient)
-            case Curvature(point=point):
+            case Curvature(point=point) | ExpectedCurvature(point=point):
                 size = point.theta.size
                 return self._wild(query.kind, size * (size + 1) // 2, (point.theta,), point.clip_curvature)
             case ClippingLoss(point=point):
                 return self._wild(query.kind, 1, (point.theta,), point.clip_gradient)
             case Residual():
                 return self._wild(query.kind, 1, (query.old.theta, query.new.theta), query.clip_bound)
+            case BoundedScore():
+                return self._wild(query.kind, 1, (query.theta,), query.clip_bound)
+            case CoordinateSizes():
+                return self._wild(query.kind, query.theta.size * query.bins, (query.theta,))
+            case NormSizes(point=point):
+                assert np.isfinite(point.preconditioner).all()
+                return self._wild(query.kind, query.bins, (point.theta,), query.smallest)
+            case RemainderSizes():
+                return self._wild(query.kind, query.bins, query.where)
             case ClipCounts():
                 return self._wild(query.kind, 1, ())
         raise AssertionError(query)

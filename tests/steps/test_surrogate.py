@@ -11,7 +11,7 @@ import pymc_dp as dp
 from pymc_dp.models import published
 from pymc_dp.release import Release
 from pymc_dp.rows import UnitLikelihood, clip
-from pymc_dp.steps.surrogate import doubtful_width
+from pymc_dp.steps.surrogate.sampler import _doubtful_width
 
 #: Two-sided z of a check that is wrong once in 30,000 runs.
 Z_LIMIT = 4.2
@@ -138,11 +138,10 @@ def test_a_wrong_sign_of_the_curvature_is_seen(monkeypatch):
 
 
 def normal_run(seed, n=2000, **settings):
-    """Run on a normal mean of known posterior; the synthetic table has other data."""
+    """Run on a normal mean of known posterior."""
     y = gaussian_data(n, seed)
-    synthetic = gaussian_model(gaussian_data(1000, 10**6))
     with gaussian_model(y):
-        step = dp.DPSurrogateHMC(budget=dp.PrivacyBudget(0.7, 1e-5), synthetic=synthetic, **settings)
+        step = dp.DPSurrogateHMC(budget=dp.PrivacyBudget(0.7, 1e-5), order=2, **settings)
         tree = pm.sample(draws=100, chains=2, cores=1, step=step, **QUIET)
     precision = n + 0.25
     return tree, y.sum() / precision, precision**-0.5
@@ -184,32 +183,33 @@ def linear_model(seed, coefficient, n=10_000, size=5):
 
 
 @pytest.mark.slow
-def test_the_noise_of_the_surrogates_score_is_what_widening_takes_it_for():
-    """Against exact scores at the centre: far coefficients cut many units where the way begins, and hardly any here.
+def test_the_error_of_the_surrogates_score_is_what_widening_takes_it_for():
+    """Against exact scores at the centre, over 20 runs of 5 coefficients.
 
-    Over 12 runs of 5 coefficients the mean of squares has a standard deviation of 0.18.
+    Widening makes room for clipping that hardly happens here: the mean of squares is below 1, and not far below. It has
+    a standard deviation of 0.14.
     """
-    model, synthetic = linear_model(1, 1.2), linear_model(2, 0.5)
+    model = linear_model(1, 1.2)
     errors = []
-    for seed in range(12):
+    for seed in range(20):
         with model:
-            step = dp.DPSurrogateHMC(budget=dp.PrivacyBudget(4.0, 1e-6), synthetic=synthetic, insecure_seed=seed)
+            step = dp.DPSurrogateHMC(budget=dp.PrivacyBudget(4.0, 1e-6), insecure_seed=seed)
             pm.sample(draws=1, chains=1, cores=1, step=step, **QUIET)
-        expansion = UnitLikelihood(model, second_order=True).expansion(step._centre)
-        released = step._centre.preconditioner.T @ step._surrogate._gradient
-        errors.append((released - expansion.score(2.0**-30).value) / step._score_noise)
-    assert np.mean(np.square(errors)) == pytest.approx(1.0, abs=4.0 * 0.18)
-    assert np.abs(np.mean(errors, axis=0)).max() < 4.0 / np.sqrt(12)
+        chunks = UnitLikelihood(model, second_order=True).derivatives_by_chunk()
+        exact = sum(chunk.gradient(step._centre.theta).sum(axis=0) for chunk in chunks)
+        errors.append(np.linalg.solve(step._score_error, step._surrogate._gradient - exact))
+    assert 0.3 < np.mean(np.square(errors)) < 1.0 + 4.0 * 0.14
+    assert np.abs(np.mean(errors, axis=0)).max() < 4.0 / np.sqrt(20)
 
 
 @pytest.mark.parametrize(("clip", "cut"), [(0.5, True), (20.0, False)])
 def test_the_run_tells_when_clip_bounds_cut_too_much(clip, cut):
     """The released figure bounds how far weights move the mode, which is computed from the table here."""
-    y, synthetic = gaussian_data(2000, 3), gaussian_model(gaussian_data(1000, 10**6))
+    y = gaussian_data(2000, 3)
     with gaussian_model(y):
         step = dp.DPSurrogateHMC(
             budget=dp.PrivacyBudget(50.0, 1e-5),
-            synthetic=synthetic,
+            order=2,
             clip_gradient=clip,
             insecure_seed=0,
             widen=False,
@@ -218,29 +218,29 @@ def test_the_run_tells_when_clip_bounds_cut_too_much(clip, cut):
     found = dp.diagnostics.quality(tree)
     assert found.biased == cut
     assert ("BIASED" in dp.diagnostics.quality_report(tree)) == cut
-    theta = step._centre.theta[0]
-    assert step._centre.preconditioner[0, 0] == pytest.approx(1.0)
-    weights = np.minimum(1.0, clip / np.abs(y - theta))
+    theta, scale = step._centre.theta[0], step._centre.preconditioner[0, 0]
+    assert scale == pytest.approx(1.0, rel=0.05)
+    weights = np.minimum(1.0, clip / np.abs(scale * (y - theta)))
     lost = (1.0 - weights) * np.abs(y - theta)
-    shift = abs(np.sum(np.sign(y - theta) * lost)) / np.sum(weights) ** 0.5  # in sd of the weighted posterior
+    shift = abs(np.sum(np.sign(y - theta) * lost)) / y.size**0.5  # in sd of the posterior
     assert found.clip_bias + 4.0 * found.clip_bias_noise_std > shift
     if cut:
-        assert found.clip_bias == pytest.approx(lost.clip(max=clip).sum() / np.sum(weights) ** 0.5, rel=0.1)
+        assert found.clip_bias == pytest.approx(lost.clip(max=clip).sum() / y.size**0.5, rel=0.1)
     else:
         assert abs(found.clip_bias) < 5.0 * found.clip_bias_noise_std
 
 
-def test_a_width_is_doubtful_where_it_is_far_from_expected_and_noise_may_be_all_of_that():
-    back = np.diag([2.0, 1.0])
-    expected, curvature = np.eye(2), np.diag([1e4, 1.0])
-    # The first parameter's curvature is released with noise that reaches as far as `reach` times 2².
-    assert doubtful_width(curvature, expected, 1e4, back) == pytest.approx(0.01)
-    assert doubtful_width(curvature, expected, 2.4e3, back) == 1.0
-    assert doubtful_width(curvature, expected, 2.6e3, back) == pytest.approx(0.01)
-    assert doubtful_width(np.diag([0.01, 1.0]), expected, 1.0, back) == pytest.approx(10.0)
+def test_a_width_is_doubtful_where_noise_may_be_much_of_the_curvature():
+    everything = np.ones(2, dtype=bool)
+    precision = np.diag([1e4, 1.0])
+    assert _doubtful_width(precision, 0.0, np.eye(2), everything) == 1.0
+    assert _doubtful_width(precision, 0.375, np.eye(2), everything) == pytest.approx(2.0)
+    assert _doubtful_width(precision, 10.0, np.eye(2), everything) == pytest.approx(10.0)
+    assert _doubtful_width(precision, 10.0, np.diag([1.0, 100.0]), everything) < 1.01  # noise is along the columns
+    assert _doubtful_width(precision, 10.0, np.eye(2), np.array([True, False])) < 1.01
     rotation = np.array([[0.6, -0.8], [0.8, 0.6]])
-    turned = [rotation @ matrix @ rotation.T for matrix in (curvature, expected)]
-    assert doubtful_width(*turned, 2.4e3, rotation @ back) == pytest.approx(1.0)
+    turned = rotation @ precision @ rotation.T
+    assert _doubtful_width(turned, 0.375, rotation, everything) == pytest.approx(2.0)
 
 
 def test_draws_are_as_wide_as_the_surrogate_and_others_are_not_usable():
@@ -274,27 +274,110 @@ def non_centred(seed, n):
 
 
 @pytest.mark.slow
-def test_chains_that_collapse_at_the_priors_point_are_not_usable():
-    """The noise of the curvature pins them there: they mix well, and no count of clipped units tells."""
-    synthetic = non_centred(99, 4000)
-    with non_centred(1, 50_000):
-        budget = dp.PrivacyBudget(4.0, 1e-6)
-        step = dp.DPSurrogateHMC(budget=budget, synthetic=synthetic, clip_diagnostics=None, insecure_seed=0)
+def test_a_likelihood_that_is_not_near_normal_is_not_usable():
+    """What the surrogate misses is released: nothing else tells that intervals are wrong."""
+    with non_centred(1, 20_000):
+        step = dp.DPSurrogateHMC(budget=dp.PrivacyBudget(4.0, 1e-6), insecure_seed=0)
         tree = pm.sample(draws=60, tune=0, chains=4, cores=1, step=step, **QUIET)
     found = dp.diagnostics.quality(tree)
-    assert found.r_hat < 1.05
-    assert float(tree["unwidened"]["theta"].std(("chain", "draw")).max()) < 0.01
-    assert found.doubtful_width < 0.1
-    assert "the noise of the released curvature may be all of that" in dp.diagnostics.quality_report(tree)
+    assert found.surrogate_error > 1.0
+    assert any("the surrogate misses" in reason for reason in found.reasons_against)
+
+
+def surrogate_error_of(theta_of, **settings):
+    """Return the released figure and the exact standard deviation of what the surrogate misses, of one parameter."""
+    generator = np.random.default_rng(5)
+    x = generator.normal(size=400)
+    y = (generator.random(400) < 1.0 / (1.0 + np.exp(-3.0 - x))).astype(np.int64)
+    with pm.Model() as model:
+        theta = pm.Normal("theta", 0.0, 5.0, shape=2)
+        pm.Bernoulli("y", logit_p=theta[0] + theta[1] * pm.Data("x", x), observed=y)
+    with model:
+        step = dp.DPSurrogateHMC(budget=dp.PrivacyBudget(3000.0, 1e-3), insecure_seed=1, **settings)
+        tree = pm.sample(draws=250, chains=4, cores=1, step=step, **QUIET)
+    draws = tree[theta_of]["theta"].values.reshape(1000, 2)
+    design = np.column_stack([np.ones(400), x])
+
+    def log_likelihood(at):
+        eta = at @ design.T
+        return np.sum(y * eta - np.logaddexp(0.0, eta), axis=-1)
+
+    centre = step._centre.theta
+    p = 1.0 / (1.0 + np.exp(-design @ centre))
+    score, curvature = (y - p) @ design, (design * (p * (1.0 - p))[:, None]).T @ design
+    away = draws - centre
+    expansion = away @ score - 0.5 * np.einsum("ni,ij,nj->n", away, curvature, away)
+    missed = log_likelihood(draws) - expansion
+    return dp.diagnostics.quality(tree), float(np.std(missed))
+
+
+def test_what_the_surrogate_misses_is_released():
+    """A rare outcome of few rows leans to one side. The standard deviation of ten draws is within 60 % of the exact."""
+    found, exact = surrogate_error_of("unwidened")
+    assert exact > 0.1
+    assert 0.4 * exact < found.surrogate_error < 2.0 * exact
+    assert found.surrogate_error_noise_std < 0.1 * exact
+
+
+def test_a_regression_needs_nothing_but_a_budget():
+    """Unknown scales everywhere: a far intercept, a small sigma, covariates in thousands, a rare group."""
+    generator = np.random.default_rng(8)
+    n = 20_000
+    income, rare = generator.normal(30_000.0, 8_000.0, n), (generator.random(n) < 0.02).astype(float)
+    y = 120.0 + 0.002 * income + 7.0 * rare + 4.0 * generator.normal(size=n)
+    with pm.Model() as model:
+        alpha, beta = pm.Normal("alpha", 0.0, 1000.0), pm.Normal("beta", 0.0, 10.0)
+        gamma, sigma = pm.Normal("gamma", 0.0, 100.0), pm.HalfNormal("sigma", 100.0)
+        mean = alpha + beta * pm.Data("income", income) + gamma * pm.Data("rare", rare)
+        pm.Normal("y", mean, sigma, observed=y)
+    with model:
+        step = dp.DPSurrogateHMC(budget=dp.PrivacyBudget(4.0, 1e-6), insecure_seed=3)
+        tree = pm.sample(draws=100, chains=4, cores=1, step=step, **QUIET)
+    design = np.column_stack([np.ones(n), income, rare])
+    estimate, rss, *_ = np.linalg.lstsq(design, y)
+    std = np.sqrt(np.diag(np.linalg.inv(design.T @ design)) * rss / n)
+    post = tree["posterior"]
+    found = np.array([float(post[name].mean()) for name in ("alpha", "beta", "gamma")])
+    assert np.sqrt(np.mean(((found - estimate) / std) ** 2)) < 2.0
+    assert float(post["sigma"].mean()) == pytest.approx(4.0, rel=0.03)
+    assert dp.diagnostics.quality(tree).usable
+
+
+@pytest.mark.slow
+def test_lost_centres_are_rare_and_never_silent():
+    """Of 60 runs of a linear regression at epsilon 1, with an unknown sigma and an intercept far from the prior's."""
+    model, lost, silent = far_linear_model(), 0, 0
+    for seed in range(60):
+        with model:
+            step = dp.DPSurrogateHMC(budget=dp.PrivacyBudget(1.0, 1e-6), insecure_seed=seed)
+            tree = pm.sample(draws=60, chains=4, cores=1, step=step, **QUIET)
+        away = (float(tree["posterior"]["alpha"].mean()) - 50.0) / (2.0 / np.sqrt(10_000))
+        is_lost = abs(away) > 20.0
+        lost += is_lost
+        silent += is_lost and dp.diagnostics.quality(tree).usable
+    assert lost <= 2
+    assert silent == 0
+
+
+def far_linear_model():
+    generator = np.random.default_rng(4)
+    x = generator.normal(size=(10_000, 3))
+    with pm.Model() as model:
+        alpha, beta = pm.Normal("alpha", 0.0, 100.0), pm.Normal("beta", 0.0, 10.0, shape=3)
+        mean = alpha + pm.Data("x", x) @ beta
+        y = 50.0 + x @ [1.0, -2.0, 0.5] + 2.0 * generator.normal(size=10_000)
+        pm.Normal("y", mean, pm.HalfNormal("sigma", 50.0), observed=y)
+    return model
 
 
 def test_no_figure_is_paid_for_when_diagnostics_are_off():
-    y = gaussian_data(500)
-    budget, synthetic = dp.PrivacyBudget(5.0, 1e-5), gaussian_model(gaussian_data(100, 9))
-    with gaussian_model(y):
-        step = dp.DPSurrogateHMC(budget=budget, synthetic=synthetic, clip_diagnostics=None)
+    budget = dp.PrivacyBudget(5.0, 1e-5)
+    with gaussian_model(gaussian_data(500)):
+        step = dp.DPSurrogateHMC(budget=budget, order=2, clip_diagnostics=None)
         plan = budget.plan(step, draws=10, tune=0, chains=2)
-    assert not {"clipping_loss", "clip_count"} & {releases.kind for releases in plan.releases}
+    assert not {"clipping_loss", "clip_count", "surrogate_check", "remainder_sizes"} & {
+        releases.kind for releases in plan.releases
+    }
     assert sum(releases.rho for releases in plan.releases) == pytest.approx(plan.rho)
     assert plan.epsilon == pytest.approx(5.0, rel=1e-6)  # what the figure would have cost is spent on the rest
 
@@ -319,7 +402,9 @@ BAD_SETTINGS = [
     ({"order": 3}, "order must be one of"),
     ({"newton_steps": 0.5}, "newton_steps"),
     ({"shares": {"centre": 1.0}}, "shares must be a Shares"),
-    ({"shares": dp.Shares(0.2, 0.6, 0.0, 0.2)}, r"shares\.curvature"),
+    ({"shares": dp.Shares(0.2, 0.6, 0.0, 0.2), "order": 2}, r"shares\.curvature"),
+    ({"shares": dp.Shares(0.2, 0.6, 0.1, 0.1), "order": 2, "synthetic": None}, "Tests need a synthetic table"),
+    ({"shares": dp.Shares(0.2, 0.8, 0.0, 0.0)}, "order 1 are tested"),
     ({"safety": -1.0}, "safety"),
     ({"clip_quantile": 1.5}, "clip_quantile"),
     ({"trajectories": 0}, "trajectories"),
@@ -345,6 +430,12 @@ def test_a_synthetic_table_inside_the_models_context_is_refused(budget):
             pm.Normal("mu")
         with pytest.raises(dp.InvalidArgument, match="inside the context"):
             dp.DPSurrogateHMC(budget=budget, synthetic=inner)
+
+
+def test_order_1_is_for_rows_that_can_be_simulated(budget):
+    with linear_model(0, 1.0, n=50):
+        with pytest.raises(dp.InvalidArgument, match="order 1 need rows that can be simulated"):
+            dp.DPSurrogateHMC(budget=budget, order=1)
 
 
 @pytest.mark.parametrize("parts", [(0.5, 0.5, 0.5, 0.5), (0.0, 0.5, 0.3, 0.2), (0.5, 0.7, -0.4, 0.2)])

@@ -257,7 +257,7 @@ class Search:
         """Return a frame in which scores have entries of about the same size, by a histogram for each parameter."""
         n_units = self._chain.n_units
         made = self._chain.release(CoordinateSizes(theta, _LOWEST_OCTAVE, _OCTAVES))
-        counts = made.value.reshape(theta.size, _OCTAVES)[self._regression.known]
+        counts = np.clip(made.value, -n_units, n_units).reshape(theta.size, _OCTAVES)[self._regression.known]
         scales = np.ones(theta.size)
         scales[self._regression.known] = _sizes_of_entries(counts, made.noise_std, n_units)
         return Frame(np.diag(1.0 / scales), np.diag(scales))
@@ -266,7 +266,7 @@ class Search:
         """Release the curvature; without terms between logarithms of scales and others, which far away are large."""
         bound = self._curvature_bound(theta, frame, kind)
         point = ExpansionPoint(theta, frame.preconditioner, np.inf, bound)
-        return self.repaired(self.release_curvature(point, kind), frame, between_scales=False)
+        return self.repaired(self.release_curvature(point, kind), point, frame, between_scales=False)
 
     def release_curvature(self, point: ExpansionPoint, kind: str) -> Release:
         """Release the expected curvature where the model says what responses could have been, else the observed one."""
@@ -286,10 +286,10 @@ class Search:
         most = max(settings.MOST_NOISE_OF_CURVATURE * self._chain.n_units / noise, 2.0 * size)
         return _representable(min(bound, most))
 
-    def repaired(self, made: Release, frame: Frame, *, between_scales: bool) -> KnownCurvature:
+    def repaired(self, made: Release, point: ExpansionPoint, frame: Frame, *, between_scales: bool) -> KnownCurvature:
         """Return a released curvature with eigenvalues above the noise."""
-        known = self._regression.known
-        raw = unpacked(made.value, known.size)
+        known, most = self._regression.known, point.clip_curvature * self._chain.n_units
+        raw = unpacked(np.clip(made.value, -most, most), known.size)  # no sum of units is larger
         block = raw[self._regression.block]
         if not between_scales:
             of_scales = np.isin(np.flatnonzero(known), self._regression.scales)
@@ -330,7 +330,7 @@ class Search:
         """Release a score with the clip bound that a histogram of norms says is best."""
         bound, bias = self.score_bound(theta, frame, kind)
         point = ExpansionPoint(theta, frame.preconditioner, bound)
-        return self.known_score(self._chain.release(CentredScore(point, kind)), frame, bias)
+        return self.known_score(self._chain.release(CentredScore(point, kind)), point, frame, bias)
 
     def score_bound(self, theta: FloatArray, frame: Frame, kind: str) -> tuple[float, float]:
         """Return the best clip bound of a score, and the bias that it is expected to have."""
@@ -340,10 +340,12 @@ class Search:
         bound, bias = tail.best_bound(self.bias_of_loss, noise)
         return _representable(bound), bias
 
-    def known_score(self, made: Release, frame: Frame, bias: float) -> KnownScore:
+    def known_score(self, made: Release, point: ExpansionPoint, frame: Frame, bias: float) -> KnownScore:
         """Return a released score on the scale of the parameters."""
+        most = point.clip_gradient * self._chain.n_units  # no sum of units is larger
+        value = np.clip(made.value, -most, most)
         noise = np.where(self._regression.known[:, None], frame.back, 0.0) * made.noise_std
-        gradient = np.where(self._regression.known, frame.gradient(made.value), 0.0)
+        gradient = np.where(self._regression.known, frame.gradient(value), 0.0)
         return KnownScore(made.where[0], gradient, noise, bias, frame)
 
     def _norms(
@@ -354,7 +356,8 @@ class Search:
         point = ExpansionPoint(theta, frame.preconditioner, clip_gradient)
         kind = "score_sizes" if of == "score" else "curvature_sizes"
         made = self._chain.release(NormSizes(point, of, smallest, BINS, kind))  # type: ignore[arg-type]
-        histogram = Histogram(made.value, made.noise_std, smallest)
+        n_units = self._chain.n_units
+        histogram = Histogram(np.clip(made.value, -n_units, n_units), made.noise_std, smallest)
         earlier = self._sizes.get(of)
         self._sizes[of] = histogram.with_earlier(earlier, settings.TRUST_IN_EARLIER_SIZES)
         return self._sizes[of]
@@ -490,10 +493,8 @@ def _sizes_of_entries(counts: FloatArray, noise_std: float, n_units: int) -> Flo
     seen = np.where((from_largest >= -6) & (from_largest <= 3), 2.5, 4.5) * noise_std
     big = np.where(counts > seen, counts, 0.0)
     visible = counts.max(axis=1) > 4.5 * noise_std  # the largest of many counts of noise alone is not far below that
-    top = np.array(
-        [octaves[np.flatnonzero(row)[-1]] if seen_at_all else 0 for row, seen_at_all in zip(big, visible, strict=True)]
-    )
-    typical = float(np.median(top[visible])) if visible.any() else 0.0
+    top = [octaves[np.flatnonzero(row)[-1]] for row in big[visible]]
+    typical = float(np.median(top)) if top else 0.0
     squares = (big * 4.0 ** (octaves + 0.5)).sum(axis=1) / n_units
     unseen = noise_std / n_units * 4.0 ** (octaves[largest] + 3.5)
     hidden = 4.0**typical * 3.5 * noise_std / n_units

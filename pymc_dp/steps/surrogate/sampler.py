@@ -393,14 +393,14 @@ class DPSurrogateHMC(DPStep):
         )
         self._back, self._bias_of_loss = frame.back, search.bias_of_loss
         if self.tested:  # tests correct what the weighted units' expansion misses, at the centre
-            late = search.repaired(self.release_curvature(point), frame, between_scales=True)
+            late = search.repaired(self.release_curvature(point), point, frame, between_scales=True)
             curvature, noise = late.matrix, late.noise_std
-            scores = [search.known_score(self.release_score(point), frame, bias)]
+            scores = [search.known_score(self.release_score(point), point, frame, bias)]
         else:
-            late = search.repaired(search.release_curvature(point, "curvature"), frame, between_scales=True)
+            late = search.repaired(search.release_curvature(point, "curvature"), point, frame, between_scales=True)
             curvature, noise = pooled_curvature(late, learned.curvature, known)
             made = self.chain.release(CentredScore(point, "score"))
-            scores = [*learned.scores, search.known_score(made, frame, bias)]
+            scores = [*learned.scores, search.known_score(made, point, frame, bias)]
         from_prior = prior_curvature(prior, theta)
         from_scores = functools.partial(pooled_score, theta, scores, curvature, noise, frame, known, self.chain.n_units)
         distance = np.zeros(self.size)
