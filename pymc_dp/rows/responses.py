@@ -13,7 +13,7 @@ import pymc as pm
 from numba import njit
 
 from pymc_dp.parameters import FloatArray
-from pymc_dp.rows.fused.elementary import exp
+from pymc_dp.rows.elementary import exp
 from pymc_dp.rows.split import RowLeaf, leaf_value
 from pymc_dp.structure import responses_of_rows
 
