@@ -80,7 +80,10 @@ class ExpectedCurvature(NonNegative):
     Notes
     -----
     The inner product of two packed matrices without negative eigenvalues is the trace of their product, which is not
-    negative. Two of them of norm at most b therefore differ by at most √2 b.
+    negative. Two of them of norm at most b therefore differ by at most √2 b. Entries are rounded, relative to the norm,
+    by a few 2**-53 for each response: matrices are cut by 2**-40 more than needed. They are truncated to the grid:
+    those on the diagonal, which are not negative, then differ by less than a step more, the others by less than two,
+    together by less than a step for each entry. A bound of at least 1e-100 keeps what underflows far below.
     """
 
     point: ExpansionPoint

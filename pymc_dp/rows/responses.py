@@ -5,7 +5,6 @@ clipping takes off on average over the responses that the model draws for the ro
 (`pymc_dp.release.centred`), and then nothing is missing on average where the model holds.
 """
 
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -14,6 +13,7 @@ import pymc as pm
 from numba import njit
 
 from pymc_dp.parameters import FloatArray
+from pymc_dp.rows.elementary import exp
 from pymc_dp.rows.split import RowLeaf, leaf_value
 from pymc_dp.structure import responses_of_rows
 
@@ -69,7 +69,7 @@ def _write_probabilities(logs: FloatArray, stand_for: FloatArray, out: FloatArra
         for k in range(n_responses):
             out[k, i] = 0.0
             if logs[k, i] > -np.inf:  # else it is no number, or the response cannot be
-                out[k, i] = stand_for[k] * math.exp(logs[k, i] - largest)
+                out[k, i] = stand_for[k] * exp(logs[k, i] - largest)
             total += out[k, i]
         known = 0.0 < total < np.inf
         for k in range(n_responses):

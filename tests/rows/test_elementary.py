@@ -3,7 +3,7 @@ import numpy as np
 import pytest
 from looped import looped
 
-from pymc_dp.rows.fused import elementary
+from pymc_dp.rows import elementary
 
 GENERATOR = np.random.default_rng(0)
 WIDE = np.concatenate(

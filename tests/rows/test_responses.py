@@ -60,14 +60,21 @@ def test_counts_beyond_the_first_stand_for_those_around_them():
     assert np.all(np.diff(possible.values) > 0)
     assert possible.stand_for[:16] == (1.0,) * 16
     assert sum(possible.stand_for) == possible.values[-1] + 1.0  # all of them, each once
-    for mean in (0.1, 3.0, 12.0, 40.0):
-        logs = scipy.stats.poisson.logpmf(possible.values, mean)[:, None]
-        found = possible.probabilities(logs)[:, 0]
-        assert found.sum() == pytest.approx(1.0)
-        assert found @ possible.values == pytest.approx(mean, rel=0.01)
-    # Where the standard deviation is less than half the distance of the counts that stand for all, they no longer do.
-    wide = scipy.stats.nbinom.logpmf(possible.values, 2.0, 2.0 / (2.0 + 3000.0))[:, None]
-    assert possible.probabilities(wide)[:, 0] @ possible.values == pytest.approx(3000.0, rel=0.01)
+
+
+@pytest.mark.parametrize("mean", [0.1, 3.0, 12.0, 40.0, 70.0, 100.0, 3000.0])
+@pytest.mark.parametrize("shape", [math.inf, 50.0, 2.0])
+def test_means_over_counts_that_stand_for_all_are_close(mean, shape):
+    """As `pymc_dp.structure` says: of a Poisson distribution up to a mean of about 100, of wider ones up to any."""
+    if shape == math.inf and mean > 100.0:
+        pytest.skip("too narrow")
+    possible = rows_of(poisson)._responses
+    counts = np.array(possible.values)
+    wide = scipy.stats.nbinom(shape, shape / (shape + mean)) if shape < math.inf else scipy.stats.poisson(mean)
+    found = possible.probabilities(wide.logpmf(counts)[:, None])[:, 0]
+    assert found.sum() == pytest.approx(1.0)
+    assert abs(found @ counts - mean) < 0.1 * wide.std()
+    assert found @ (counts - mean) ** 2 == pytest.approx(wide.var(), rel=0.15)
 
 
 @pytest.mark.filterwarnings("error")

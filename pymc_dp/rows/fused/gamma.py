@@ -1,4 +1,4 @@
-"""Digamma and trigamma functions without branches, as the functions of `pymc_dp.rows.fused.elementary` are.
+"""Digamma and trigamma functions without branches, as the functions of `pymc_dp.rows.elementary` are.
 
 Notes
 -----
@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 from numba import njit
 
-from pymc_dp.rows.fused.elementary import log, select
+from pymc_dp.rows.elementary import log, select
 
 _PI = float(np.pi)
 _INF = float(np.inf)

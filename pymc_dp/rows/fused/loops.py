@@ -20,8 +20,8 @@ from numba import njit
 from pytensor.link.numba.cache import compile_numba_function_src
 from pytensor.link.numba.dispatch.basic import numba_funcify_and_cache_key
 
-from pymc_dp.rows import clip
-from pymc_dp.rows.fused import elementary, gamma
+from pymc_dp.rows import clip, elementary
+from pymc_dp.rows.fused import gamma
 from pymc_dp.rows.fused.program import NotLowered, Operation, Program
 
 #: Most rows in a block, for the cost of a block itself, and the bytes of its intermediate results, for the caches.
