@@ -19,7 +19,7 @@ MOST_RESPONSES = 16
 #: Counts that stand for all: four for each octave from 16 on. Means over them are close to those over all counts where
 #: the standard deviation is three fifths of their distance: of a Poisson distribution up to a mean of about 100, of
 #: wider ones, such as a negative binomial with a shape of 50 or less, up to any.
-_COUNTS = (*range(16), *(round(2.0 ** (k / 4)) for k in range(16, 69)))
+_COUNTS = (*range(32), *(round(2.0 ** (k / 8)) for k in range(40, 137)))
 
 
 def rows_can_be_simulated(model: pm.Model) -> bool:

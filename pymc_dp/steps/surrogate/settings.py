@@ -58,7 +58,7 @@ class PartsOfSearch:
     """
 
     votes: float = 0.024
-    coordinates: float = 0.018
+    coordinates: float = 0.025
     sizes: float = 0.006
     early: float = 0.03
     middle: float = 0.08
