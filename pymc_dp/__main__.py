@@ -18,18 +18,19 @@ from xarray import Dataset, DataTree
 import pymc_dp as dp
 from pymc_dp.diagnostics import privacy_report, quality, quality_report
 
-#: Everyday names of the survey's columns, and where each is centred and by what it is divided: round public numbers.
+#: Everyday names of the survey's columns, where each is centred and by what it is divided: round numbers inside its
+#: public range (logarithms of a rate up to 100 % and of at most some thousand dollars, an index from 0 to about 60).
 COLUMNS = {
     "intercept": ("", 0.0, 1.0),
     "log coinsurance": ("lncoins", 2.0, 2.0),
-    "deductible plan": ("idp", 0.25, 0.43),
-    "log incentive": ("lpi", 5.0, 2.5),
-    "log max. expense": ("fmde", 4.0, 3.5),
-    "physical limits": ("physlm", 0.12, 0.33),
-    "chronic diseases": ("disea", 10.0, 7.0),
-    "health good": ("hlthg", 0.35, 0.48),
-    "health fair": ("hlthf", 0.08, 0.27),
-    "health poor": ("hlthp", 0.02, 0.14),
+    "deductible plan": ("idp", 0.0, 1.0),
+    "log incentive": ("lpi", 4.0, 4.0),
+    "log max. expense": ("fmde", 4.0, 4.0),
+    "physical limits": ("physlm", 0.0, 1.0),
+    "chronic diseases": ("disea", 10.0, 10.0),
+    "health good": ("hlthg", 0.0, 1.0),
+    "health fair": ("hlthf", 0.0, 1.0),
+    "health poor": ("hlthp", 0.0, 1.0),
 }
 FEATURES = list(COLUMNS)
 PRIOR_STD = 1.0

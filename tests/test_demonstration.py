@@ -12,9 +12,13 @@ def test_the_survey_is_centred_and_scaled_by_public_numbers():
     assert features.shape == (20190, 10)
     assert set(np.unique(visited)) == {0, 1}
     np.testing.assert_array_equal(features[:, 0], 1.0)
-    # Round numbers, each within a fifth of a standard deviation of what the survey itself would have said.
-    assert np.all(np.abs(features[:, 1:].mean(axis=0)) < 0.2)
-    assert np.all(np.abs(np.log(features[:, 1:].std(axis=0))) < 0.2)
+    assert features.min() >= -1.0
+    assert dict(zip(demonstration.FEATURES, np.ceil(features.max(axis=0)), strict=True)) == {
+        **dict.fromkeys(demonstration.FEATURES, 1.0),
+        "log coinsurance": 2.0,
+        "log max. expense": 2.0,
+        "chronic diseases": 5.0,
+    }
 
 
 @pytest.mark.slow
