@@ -1,7 +1,6 @@
 """The demonstration: a private run on a real survey, end to end. ``python -m pymc_dp``.
 
-The sampler computes clip bounds and proposals from a simulated table of the survey's shape (`simulated_table`); all its
-settings are defaults.
+The sampler is given a budget and nothing else: it learns clip bounds and scales from the survey, privately.
 """
 
 import sys
@@ -19,18 +18,19 @@ from xarray import Dataset, DataTree
 import pymc_dp as dp
 from pymc_dp.diagnostics import privacy_report, quality, quality_report
 
-#: Everyday names of the survey's columns, and where each is centred and by what it is divided: round public numbers.
+#: Everyday names of the survey's columns, where each is centred and by what it is divided: round numbers inside its
+#: public range (logarithms of a rate up to 100 % and of at most some thousand dollars, an index from 0 to about 60).
 COLUMNS = {
     "intercept": ("", 0.0, 1.0),
     "log coinsurance": ("lncoins", 2.0, 2.0),
-    "deductible plan": ("idp", 0.25, 0.43),
-    "log incentive": ("lpi", 5.0, 2.5),
-    "log max. expense": ("fmde", 4.0, 3.5),
-    "physical limits": ("physlm", 0.12, 0.33),
-    "chronic diseases": ("disea", 10.0, 7.0),
-    "health good": ("hlthg", 0.35, 0.48),
-    "health fair": ("hlthf", 0.08, 0.27),
-    "health poor": ("hlthp", 0.02, 0.14),
+    "deductible plan": ("idp", 0.0, 1.0),
+    "log incentive": ("lpi", 4.0, 4.0),
+    "log max. expense": ("fmde", 4.0, 4.0),
+    "physical limits": ("physlm", 0.0, 1.0),
+    "chronic diseases": ("disea", 10.0, 10.0),
+    "health good": ("hlthg", 0.0, 1.0),
+    "health fair": ("hlthf", 0.0, 1.0),
+    "health poor": ("hlthp", 0.0, 1.0),
 }
 FEATURES = list(COLUMNS)
 PRIOR_STD = 1.0
@@ -59,39 +59,6 @@ def features_of(table: Table) -> NDArray[np.float64]:
     return np.column_stack([np.ones(scaled[0].size), *scaled])
 
 
-def simulated_table(seed: int, n: int = 20190) -> tuple[NDArray[np.float64], NDArray[np.int64]]:
-    """Return simulated data of the survey's shape, from public knowledge alone: no row belongs to a person.
-
-    Plans ask for 0 to 100 % of a bill; some have a deductible, an incentive payment or a limit on expenses (logarithms
-    of dollars, zero without); the index of chronic diseases is skewed and below 60; a few per cent of the people
-    are in poor health. All columns are bounded. Coefficients are drawn from a tighter prior than the model's.
-    """
-    generator = np.random.default_rng(seed)
-    rate = generator.choice([0.0, 25.0, 50.0, 95.0, 100.0], size=n, p=[0.5, 0.1, 0.1, 0.2, 0.1])
-    health = generator.choice(4, size=n, p=[0.54, 0.36, 0.08, 0.02])
-
-    def dollars(without: float, log_mean: float, log_std: float, log_most: float) -> NDArray[np.float64]:
-        amount = np.clip(generator.normal(log_mean, log_std, size=n), 0.0, log_most)
-        return np.where(generator.random(n) < without, 0.0, amount)
-
-    features = features_of(
-        {
-            "lncoins": np.log1p(rate),
-            "idp": (generator.random(n) < 0.25).astype(np.float64),
-            "lpi": dollars(0.25, 6.3, 0.6, 7.2),
-            "fmde": dollars(0.4, 6.8, 0.8, 8.3),
-            "physlm": (generator.random(n) < 0.12).astype(np.float64),
-            "disea": np.minimum(generator.gamma(3.0, 3.7, size=n), 60.0),
-            "hlthg": (health == 1).astype(np.float64),
-            "hlthf": (health == 2).astype(np.float64),
-            "hlthp": (health == 3).astype(np.float64),
-        }
-    )
-    coefficients = generator.normal(size=len(FEATURES)) * np.array([0.7] + [0.3] * (len(FEATURES) - 1))
-    visited = generator.random(n) < 1.0 / (1.0 + np.exp(-features @ coefficients))
-    return features, visited.astype(np.int64)
-
-
 def survey_model(features: NDArray[np.float64], visited: NDArray[np.int64]) -> pm.Model:
     """Return an ordinary PyMC model: logistic regression of any doctor's visit in a year."""
     with pm.Model(coords={"person_year": np.arange(visited.size), "feature": FEATURES}) as model:
@@ -108,9 +75,8 @@ def main() -> None:
     say("What is protected is one person-year: the table does not say which rows are the same person's.")
     features, visited = survey()
     budget = dp.PrivacyBudget(epsilon=EPSILON, delta=DELTA, data_name="RAND Health Insurance Experiment")
-    synthetic = survey_model(*simulated_table(seed=99))
     with survey_model(features, visited):
-        step = dp.DPSurrogateHMC(budget=budget, synthetic=synthetic, unit="person_year")
+        step = dp.DPSurrogateHMC(budget=budget, unit="person_year")
         say(f"\nThe plan, before anything is spent:\n{budget.plan(step, draws=DRAWS, tune=0, chains=CHAINS)}\n")
         private = pm.sample(
             draws=DRAWS, tune=0, chains=CHAINS, cores=1, step=step, progressbar=False, compute_convergence_checks=False

@@ -16,8 +16,8 @@ from pymc_dp.parameters import ParameterVector
 
 #: Beyond this many possible responses of a row, they count as infinitely many: each takes a pass over the rows.
 MOST_RESPONSES = 16
-#: Counts that stand for all: four for each octave from 16 on. Means over them are close to those over all counts where
-#: the standard deviation is three fifths of their distance: of a Poisson distribution up to a mean of about 100, of
+#: Counts that stand for all: eight for each octave from 32 on. Means over them are close to those over all counts where
+#: the standard deviation is three fifths of their distance: of a Poisson distribution up to a mean of about 300, of
 #: wider ones, such as a negative binomial with a shape of 50 or less, up to any.
 _COUNTS = (*range(32), *(round(2.0 ** (k / 8)) for k in range(40, 137)))
 

@@ -4,16 +4,16 @@
     python tests/benchmarks/control_variates.py visits 10 4 2            Poisson regression of capped visits
     python tests/benchmarks/control_variates.py hierarchical 5 4 2 1     20 groups, simulated
     python tests/benchmarks/control_variates.py published 5 1 4 6        normals, bananas, the circle
-    python tests/benchmarks/control_variates.py dry_run 4 4 2             what `clip_quantile` does, no survey
+    python tests/benchmarks/control_variates.py tested 5 4                any visit, with tests and a simulated table
 
 First the number of runs, then epsilons; for `published`, names of posteriors may follow. Delta is 1e-6, or 0.1 / n for
-the published posteriors.
+the published posteriors. Regressions have no setting but the budget, and no tests but in `tested`.
 
 =============  ==================================================================================================
 accepted       share of accepted tests; `noise` is the median standard deviation of their noise
 clipped        released share of units whose remainder was clipped
 error          of the plain draws' mean from the posterior's, in its standard deviations, root mean square
-forced         what the noise of the released score alone makes of that
+forced         what widening allows for of that: noise, and the estimated bias of clipping
 sd ratio       standard deviation of plain draws by that of the posterior
 coverage       posterior probability of 90 % intervals of the widened draws, averaged over parameters
 MMD            from 1,000 exact draws; beside it that of one release of the whole budget (normals), and of exact draws
@@ -30,43 +30,44 @@ import pymc as pm
 from scipy import stats
 
 import pymc_dp as dp
-from pymc_dp.__main__ import simulated_table, survey, survey_model
+from pymc_dp.__main__ import COLUMNS, survey, survey_model
 from pymc_dp.diagnostics import maximum_mean_discrepancy, quality
 from pymc_dp.models import PUBLISHED, published
 
 #: Visits are capped at this public number: a Poisson likelihood trusts large counts too much for any clip bound.
 CAP = 10
 DRAWS = 200
+#: The survey's columns that are no indicators, from 0 to a public number.
+MOST = {"lncoins": 4.62, "lpi": 7.2, "fmde": 8.3, "disea": 60.0}
+#: How the cost is split where draws are tested.
+TESTED = dp.Shares(centre=0.4, score=0.3, curvature=0.1, tests=0.2)
 
 
-def run(model, synthetic, epsilon, delta, draws=DRAWS, **settings):
+def run(model, epsilon, delta, draws=DRAWS, **settings):
     """Return the tree, the step and the figures that need no reference."""
     began = time.perf_counter()
     with model:
-        step = dp.DPSurrogateHMC(budget=dp.PrivacyBudget(epsilon, delta), synthetic=synthetic, **settings)
+        step = dp.DPSurrogateHMC(budget=dp.PrivacyBudget(epsilon, delta), **settings)
         tree = pm.sample(
             draws=draws, tune=0, chains=4, cores=1, step=step, progressbar=False, compute_convergence_checks=False
         )
     found = quality(tree)
-    return (
-        tree,
-        step,
-        {
+    of_tests = {}
+    if found.tested:
+        of_tests = {
             "accepted": found.acceptance,
             "noise": found.test_noise,
             "clipped": found.clip_fractions["residual"].fraction,
-            "R-hat": found.r_hat,
-            "ESS": found.effective_draws,
-            "seconds": time.perf_counter() - began,
-        },
-    )
+        }
+    rest = {"R-hat": found.r_hat, "ESS": found.effective_draws, "seconds": time.perf_counter() - began}
+    return tree, step, of_tests | rest
 
 
 def against_normal(tree, step, mean, covariance, parameters=slice(None)):
     """Return figures against a posterior that is as good as normal, on the unconstrained scale."""
     std = np.sqrt(np.diag(covariance))
     plain = tree["unwidened"]["theta"].values[:, :, parameters].reshape(-1, std.size)
-    shifts = (step._kernel.covariance @ step._scale.back)[parameters] * step._score_noise
+    shifts = (step._kernel.covariance @ step._score_error)[parameters]
     # Widened as the step does it, but on the unconstrained scale.
     widened = plain + np.random.default_rng(0).normal(size=(len(plain), step.size)) @ shifts.T
     low, high = (np.quantile(widened, q, axis=0) for q in (0.05, 0.95))
@@ -118,16 +119,29 @@ def report(what, results):
     print(f"{what:<32}{len(results):>3} runs  {line}{mean}  mixed well {good:.0%}", flush=True)
 
 
-def survey_runs(runs, epsilons):
+def survey_runs(runs, epsilons, *, tested=False):
     x, visited = survey()
     mean, covariance = mode_of(x, logistic(visited), np.eye(x.shape[1]))
-    synthetic = survey_model(*simulated_table(99))
+    settings = {"synthetic": simulated_survey(99), "shares": TESTED} if tested else {}
     for epsilon in epsilons:
         results = []
         for _ in range(runs):
-            tree, step, found = run(survey_model(x, visited), synthetic, epsilon, 1e-6)
+            tree, step, found = run(survey_model(x, visited), epsilon, 1e-6, **settings)
             results.append(found | against_normal(tree, step, mean, covariance))
-        report(f"any visit, epsilon {epsilon:g}", results)
+        report(f"any visit{', tested' if tested else ''}, epsilon {epsilon:g}", results)
+
+
+def simulated_survey(seed, n=20190):
+    """Return the survey's model on made-up covariates over their public ranges, and simulated responses."""
+    generator = np.random.default_rng(seed)
+    columns = [np.ones(n)]
+    for column, centre, scale in list(COLUMNS.values())[1:]:
+        most = MOST.get(column)
+        values = generator.random(n) < 0.1 if most is None else generator.uniform(0.0, most, size=n)
+        columns.append((values - centre) / scale)
+    x = np.column_stack(columns)
+    predictor = x @ generator.normal(0.0, 0.4, size=len(columns))
+    return survey_model(x, generator.binomial(1, 1.0 / (1.0 + np.exp(-predictor))))
 
 
 def visits_model(x, visits):
@@ -137,21 +151,10 @@ def visits_model(x, visits):
     return model
 
 
-def simulated_visits(seed, n=20190):
-    """Return synthetic covariates and overdispersed counts: visits are known to be more spread than Poisson counts."""
-    x, _ = simulated_table(seed, n)
-    generator = np.random.default_rng(seed + 1000)
-    coefficients = np.concatenate([[1.0], 0.2 * generator.normal(size=x.shape[1] - 1)])
-    rate = np.exp(np.clip(x @ coefficients, -5.0, 4.0))
-    return x, generator.poisson(rate * generator.gamma(0.7, 1.0 / 0.7, size=n))
-
-
-def visits_run(x, visits, epsilon, cap, **settings):
+def visits_run(x, visits, epsilon, cap):
     visits = np.minimum(visits, cap)
-    synthetic_x, synthetic = simulated_visits(99, 5000)
-    synthetic = visits_model(synthetic_x, np.minimum(synthetic, cap))
     mean, covariance = mode_of(x, poisson(visits), np.eye(x.shape[1]))
-    tree, step, found = run(visits_model(x, visits), synthetic, epsilon, 1e-6, **settings)
+    tree, step, found = run(visits_model(x, visits), epsilon, 1e-6)
     return found | against_normal(tree, step, mean, covariance)
 
 
@@ -166,18 +169,9 @@ def visits_runs(runs, epsilons):
             report(f"visits up to {cap:g}, epsilon {epsilon:g}", results)
 
 
-def dry_run(runs, epsilons):
-    for epsilon in epsilons:
-        for kept in (0.99, 0.998, 0.9995):
-            tables = [simulated_visits(seed) for seed in range(1, runs + 1)]
-            results = [visits_run(*table, epsilon, CAP, clip_quantile=kept) for table in tables]
-            report(f"synthetic, clip quantile {kept:g}, epsilon {epsilon:g}", results)
-
-
-def groups_table(seed, n=50_000, groups=20, *, balanced=False):
+def groups_table(seed, n=50_000, groups=20):
     generator = np.random.default_rng(seed)
-    sizes = np.full(groups, 1.0 / groups) if balanced else generator.dirichlet(np.full(groups, 3.0))
-    group = generator.choice(groups, size=n, p=sizes)
+    group = generator.choice(groups, size=n, p=generator.dirichlet(np.full(groups, 3.0)))
     x = generator.normal(size=(n, 3)).clip(-3.0, 3.0)
     predictor = generator.normal(-0.5, 0.6, groups)[group] + x @ generator.normal(0.0, 0.4, 3)
     return x, group, (generator.random(n) < 1.0 / (1.0 + np.exp(-predictor))).astype(np.int64)
@@ -193,7 +187,6 @@ def groups_model(x, group, y, groups=20):
 
 
 def hierarchical_runs(runs, epsilons):
-    synthetic = groups_model(*groups_table(99, 4000, balanced=True))
     for epsilon in epsilons:
         results = []
         for seed in range(1, runs + 1):
@@ -204,7 +197,7 @@ def hierarchical_runs(runs, epsilons):
                 )
             stacked = exact["posterior"].to_dataset().stack(sample=("chain", "draw"))
             known = np.concatenate([stacked["alpha"].values, stacked["beta"].values])
-            tree, step, found = run(model, synthetic, epsilon, 1e-6)
+            tree, step, found = run(model, epsilon, 1e-6)
             found |= against_normal(tree, step, known.mean(axis=1), np.cov(known), slice(2, 25))
             log_tau, exact_tau = tree["unwidened"]["theta"].values[:, :, 1], np.log(stacked["tau"].values)
             found["error of log tau"] = abs(log_tau.mean() - exact_tau.mean()) / exact_tau.std()
@@ -219,7 +212,7 @@ def published_runs(runs, epsilons, names):
             for seed in range(runs):
                 posterior = published(name, seed)
                 delta = 0.1 / posterior.n_units
-                tree, step, found = run(posterior.model, None, epsilon, delta, draws=250)
+                tree, step, found = run(posterior.model, epsilon, delta, draws=250)
                 draws = np.concatenate(
                     [tree["posterior"][rv.name].values.reshape(1000, -1) for rv in posterior.model.free_RVs], axis=1
                 )
@@ -237,7 +230,7 @@ def one_release(posterior, step, tree, reference, generator):
     """Return the MMD of exact draws that are shifted by what one score costs that takes the whole budget."""
     noise_std = 2.0 * step._centre.clip_gradient / np.sqrt(2.0 * tree["privacy"].attrs["rho"])
     covariance = np.cov(posterior.reference(100_000, generator).T)
-    shift = covariance @ step._scale.back @ generator.normal(scale=noise_std, size=step.size)
+    shift = covariance @ step._back @ generator.normal(scale=noise_std, size=step.size)
     return maximum_mean_discrepancy(posterior.reference(1000, generator) + shift, reference)
 
 
@@ -254,8 +247,8 @@ if __name__ == "__main__":
             survey_runs(int(runs), epsilons)
         case "visits":
             visits_runs(int(runs), epsilons)
-        case "dry_run":
-            dry_run(int(runs), epsilons)
+        case "tested":
+            survey_runs(int(runs), epsilons, tested=True)
         case "hierarchical":
             hierarchical_runs(int(runs), epsilons)
         case "published":
