@@ -31,6 +31,8 @@ _HARMLESS_SURROGATE_ERROR = (1.0, 1.5)
 _BEYOND_NOISE = 2.0
 #: Draws that are narrower or wider by more than this factor than the surrogate, or than noise says for sure.
 _LARGEST_WIDTH_RATIO = 3.0
+#: Draws that are wider by this factor are mostly noise; a centre that is farther away was not found.
+_LARGEST_WIDENING, _LARGEST_CENTRE_DISTANCE = 10.0, 50.0
 _OWN_GROUPS = {
     *(f"{phase}{group}" for phase in ("", "warmup_") for group in ("posterior", "sample_stats", "unwidened")),
     "partial_posterior",
@@ -219,6 +221,12 @@ class Quality:
                 f"the noise of the released curvature may have made draws {self.doubtful_width:.2g} times too wide or "
                 "too narrow somewhere"
             )
+        if self.widening > _LARGEST_WIDENING:
+            reasons.append(
+                f"the noise of privacy makes them {self.widening:.3g} times as wide: they say little of the table"
+            )
+        if self.centre_distance > _LARGEST_CENTRE_DISTANCE:
+            reasons.append(f"the expansion point is {self.centre_distance:.3g} posterior sd away: the search was lost")
         if self.tempering != 1.0:
             reasons.append(f"they follow the likelihood to the power {self.tempering:g}, not the likelihood")
         return reasons

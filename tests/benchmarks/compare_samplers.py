@@ -14,7 +14,6 @@ import warnings
 
 import numpy as np
 import pymc as pm
-from pymc_dp.steps.synthetic import scale_of
 
 import pymc_dp as dp
 from pymc_dp.__main__ import DELTA, survey, survey_model

@@ -334,7 +334,7 @@ MUTANTS = (
            (f"{_CONTRACT}test_what_is_released_was_planned_and_charged[1-hmc]",)),
     Mutant("what is released once is forgotten", "counting", "planning.py",
            "return [*once, *given, *noise_to_be_found]", "return [*given, *noise_to_be_found]",
-           (f"{_CONTRACT}test_what_is_released_was_planned_and_charged[1-surrogate-order-1]",)),
+           (f"{_CONTRACT}test_what_is_released_was_planned_and_charged[1-surrogate-tested]",)),
     Mutant("every kind of release spends the whole", "counting", "planning.py",
            "noise_for(each.releases.kind, each.releases.count, rho * each.share,",
            "noise_for(each.releases.kind, each.releases.count, rho,",

@@ -55,18 +55,18 @@ def test_gradients_are_those_of_a_table_with_that_response():
 
 def test_counts_beyond_the_first_stand_for_those_around_them():
     possible = rows_of(poisson)._responses
-    assert possible.values[:17] == tuple(range(17))
-    assert len(possible.values) == len(set(possible.values)) < 80
+    assert possible.values[:33] == tuple(range(33))
+    assert len(possible.values) == len(set(possible.values)) < 140
     assert np.all(np.diff(possible.values) > 0)
-    assert possible.stand_for[:16] == (1.0,) * 16
+    assert possible.stand_for[:32] == (1.0,) * 32
     assert sum(possible.stand_for) == possible.values[-1] + 1.0  # all of them, each once
 
 
-@pytest.mark.parametrize("mean", [0.1, 3.0, 12.0, 40.0, 70.0, 100.0, 3000.0])
+@pytest.mark.parametrize("mean", [0.1, 3.0, 12.0, 40.0, 100.0, 300.0, 3000.0])
 @pytest.mark.parametrize("shape", [math.inf, 50.0, 2.0])
 def test_means_over_counts_that_stand_for_all_are_close(mean, shape):
-    """As `pymc_dp.structure` says: of a Poisson distribution up to a mean of about 100, of wider ones up to any."""
-    if shape == math.inf and mean > 100.0:
+    """As `pymc_dp.structure` says: of a Poisson distribution up to a mean of about 300, of wider ones up to any."""
+    if shape == math.inf and mean > 300.0:
         pytest.skip("too narrow")
     possible = rows_of(poisson)._responses
     counts = np.array(possible.values)

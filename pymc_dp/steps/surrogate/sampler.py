@@ -65,6 +65,8 @@ _LOSS_SHARE = {1: 0.1, 2: 0.02}
 #: Part of the cost that tells how far the surrogate is from the likelihood, where no test corrects it; and how it is
 #: split between a histogram of remainders and sums of them at so many draws.
 _CHECK_SHARE, _HISTOGRAM_OF_CHECK, _CHECKED_DRAWS = 0.02, 0.3, 10
+#: Noise of a sum of remainders, as a standard deviation, below which a smaller bound buys nothing.
+_HARMLESS_NOISE_OF_CHECK = 0.05
 #: Octaves of remainders, the part of them that a bound may cut, and room above.
 _LOWEST_REMAINDER, _REMAINDER_BINS, _CUT_REMAINDERS, _ROOM_FOR_REMAINDERS = -50, 60, 0.001, 8.0
 #: Noise of a curvature reaches this many standard deviations; of what may be all noise, this part is believed.
@@ -476,7 +478,9 @@ class DPSurrogateHMC(DPStep):
         beyond = max(_CUT_REMAINDERS * self.chain.n_units, 3.0 * sizes.noise_std * np.sqrt(_REMAINDER_BINS))
         enough = np.cumsum(sizes.value) > self.chain.n_units - beyond
         place = int(np.argmax(enough)) if enough.any() else _REMAINDER_BINS - 1
-        bound = _ROOM_FOR_REMAINDERS * 2.0 ** (_LOWEST_REMAINDER + place + 1)
+        # Of few units noise says nothing of the sizes: then all is cut that would not show in this noise.
+        harmless = _HARMLESS_NOISE_OF_CHECK / (2.0 * self.chain.multiplier("surrogate_check"))
+        bound = max(_ROOM_FOR_REMAINDERS * 2.0 ** (_LOWEST_REMAINDER + place + 1), harmless)
         made = [self.chain.release(Residual(units, mean, draw, bound, "surrogate_check")) for draw in draws]
         noise = made[0].noise_std
         variance = float(np.var([float(each.value[0]) for each in made], ddof=1))
