@@ -211,7 +211,7 @@ def test_where_noise_is_not_the_limit_the_advice_says_so():
     [
         (["dp_hmc"], "raise the clip bound", "synthetic"),
         (["dp_barker"], "shorter moves", "raise the clip bound"),
-        (["dp_surrogate_hmc"], "synthetic", "raise the clip bound"),
+        (["dp_surrogate_hmc"], "weighs bias against noise", "raise the clip bound"),
         (["dp_hmc", "dp_penalty"], "raise the clip bound", "shorter moves"),
     ],
 )

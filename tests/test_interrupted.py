@@ -11,6 +11,7 @@ import pytest
 from conftest import QUIET, gaussian_data, gaussian_model, hmc
 
 import pymc_dp as dp
+from pymc_dp.steps.surrogate.learned import Search
 
 DRAWS, TUNE, CHAINS = 8, 2, 3
 
@@ -213,7 +214,7 @@ def test_an_error_after_the_last_draw_loses_nothing(model, budget, monkeypatch):
 
 @pytest.mark.parametrize("error", [KeyboardInterrupt, RuntimeError])
 def test_what_a_prelude_released_before_it_was_interrupted_is_kept(budget, monkeypatch, error):
-    real, calls = dp.DPSurrogateHMC.release_score, []
+    real, calls = Search.score, []
 
     def third(self, *args):
         calls.extend(["charged"] * len(budget.history))
@@ -221,11 +222,10 @@ def test_what_a_prelude_released_before_it_was_interrupted_is_kept(budget, monke
             raise error
         return real(self, *args)
 
-    monkeypatch.setattr(dp.DPSurrogateHMC, "release_score", third)
-    synthetic = gaussian_model(gaussian_data(200, 1))
+    monkeypatch.setattr(Search, "score", third)
     model = gaussian_model(gaussian_data())
     with model:
-        step = dp.DPSurrogateHMC(budget=budget, synthetic=synthetic)
+        step = dp.DPSurrogateHMC(budget=budget, order=2)
     with pytest.raises((KeyboardInterrupt, dp.RunInterrupted)) as caught:
         run(model, budget, step=step)
     tree = caught.value.partial

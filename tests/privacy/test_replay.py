@@ -20,7 +20,7 @@ from zoo import (
     TWO_ON_BATCHES,
     ZOO,
     Case,
-    surrogate,
+    tested_surrogate,
 )
 
 from pymc_dp import sampling
@@ -111,13 +111,13 @@ def test_functions_of_rows_without_loops_of_their_own(case):
 @pytest.mark.parametrize("case", ZOO, ids=repr)
 @pytest.mark.parametrize("lower", [True, False], ids=["loops", "no-loops"])
 def test_expansions_of_models_of_many_kinds(case, lower):
-    for order in (1, 2):
-        assert clean(replayed(case, surrogate(case, order), "substitute", 3, lower=lower))
+    for sampler in (BY_NAME["surrogate"], tested_surrogate(case)):
+        assert clean(replayed(case, sampler, "substitute", 3, lower=lower))
 
 
 def test_expansions():
-    assert clean(replayed(PERSONS, surrogate(PERSONS, 2), "substitute", 3))
-    assert clean(replayed(ZOO[1], surrogate(ZOO[1], 1), "substitute", 3))
+    assert clean(replayed(PERSONS, BY_NAME["surrogate"], "substitute", 3))
+    assert clean(replayed(ZOO[1], tested_surrogate(ZOO[1]), "substitute", 3))
     assert clean(replayed(GAUSSIAN, SIMULATING, "substitute", 3))
 
 
