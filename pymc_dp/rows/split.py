@@ -345,7 +345,14 @@ def _row_axes_of_observed(model: pm.Model, unit: str | None) -> tuple[dict[Varia
     names = set()
     for rv in model.observed_RVs:
         dims = model.named_vars_to_dims.get(rv.name)
-        shape = leaf_value(model.rvs_to_values[rv]).shape
+        value = model.rvs_to_values[rv]
+        if not isinstance(value, Constant | SharedVariable):
+            raise UnsupportedModel(
+                f"The data of the observed variable {rv.name!r} are of another type than its distribution's "
+                f"({rv.type.dtype}), and PyMC converts them in the model. Pass them as that type: "
+                f"pm.Data(name, values.astype({rv.type.dtype!r}))."
+            )
+        shape = leaf_value(value).shape
         if not shape:
             raise UnsupportedModel(f"The observed variable {rv.name!r} is a single number, not a table of rows.")
         axis = 0

@@ -214,6 +214,15 @@ def test_refused_with_the_reason(build, few, monkeypatch):
         UnitLikelihood(model)
 
 
+@pytest.mark.parametrize("dtype", ["float64", "bool", "int32"])
+def test_responses_of_another_type_are_refused_with_what_to_write(dtype):
+    with pm.Model() as model:
+        responses = pm.Data("responses", np.array([0, 1, 1, 0], dtype=dtype))
+        pm.Bernoulli("y", logit_p=pm.Normal("mu"), observed=responses)
+    with pytest.raises(UnsupportedModel, match=r"values\.astype\('int64'\)"):
+        UnitLikelihood(model)
+
+
 def test_unit_has_to_name_a_dim():
     with pm.Model() as model:
         pm.Normal("y", pm.Normal("mu"), 1.0, observed=Z)
