@@ -232,16 +232,17 @@ def test_the_run_tells_when_clip_bounds_cut_too_much(clip, cut):
 
 
 def test_a_width_is_doubtful_where_noise_may_be_much_of_the_curvature():
-    everything = np.ones(2, dtype=bool)
-    precision = np.diag([1e4, 1.0])
-    assert _doubtful_width(precision, 0.0, np.eye(2), everything) == 1.0
-    assert _doubtful_width(precision, 0.375, np.eye(2), everything) == pytest.approx(2.0)
-    assert _doubtful_width(precision, 10.0, np.eye(2), everything) == pytest.approx(10.0)
-    assert _doubtful_width(precision, 10.0, np.diag([1.0, 100.0]), everything) < 1.01  # noise is along the columns
-    assert _doubtful_width(precision, 10.0, np.eye(2), np.array([True, False])) < 1.01
+    everything, none = np.ones(2, dtype=bool), np.zeros((2, 2))
+    raw = np.diag([1e4, 1.0])
+    assert _doubtful_width(raw, none, 0.0, np.eye(2), everything) == 1.0
+    assert _doubtful_width(raw, none, 0.375, np.eye(2), everything) == pytest.approx(2.0)
+    assert _doubtful_width(raw, none, 10.0, np.eye(2), everything) == pytest.approx(10.0)
+    assert _doubtful_width(np.diag([1e4, -1.0]), none, 0.01, np.eye(2), everything) == pytest.approx(10.0)
+    assert _doubtful_width(raw, none, 10.0, np.eye(2), np.array([True, False])) < 1.01
+    # The prior counts along the same columns.
+    assert _doubtful_width(raw, np.eye(2), 10.0, np.diag([1.0, 100.0]), everything) < 1.01
     rotation = np.array([[0.6, -0.8], [0.8, 0.6]])
-    turned = rotation @ precision @ rotation.T
-    assert _doubtful_width(turned, 0.375, rotation, everything) == pytest.approx(2.0)
+    assert _doubtful_width(rotation @ raw @ rotation.T, none, 0.375, np.eye(2), everything) == pytest.approx(2.0)
 
 
 def test_draws_are_as_wide_as_the_surrogate_and_others_are_not_usable():

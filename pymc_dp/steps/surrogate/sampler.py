@@ -412,7 +412,7 @@ class DPSurrogateHMC(DPStep):
             distance = np.zeros(self.size)
             distance[known] = solved((curvature + from_prior)[np.ix_(known, known)], slope[known])
         self._score_error = _root(pooled.covariance)
-        self._doubtful_width = _doubtful_width(curvature + from_prior, noise, frame.preconditioner, known)
+        self._doubtful_width = _doubtful_width(late.raw, from_prior, late.noise_std, frame.preconditioner, known)
         length = float(np.sqrt(distance @ curvature @ distance))
         radius = _TRUSTED + np.sqrt(self.size) + length
         units = self.chain.synthetic_tables.at(theta) if self.tested else None
@@ -552,21 +552,28 @@ class DPSurrogateHMC(DPStep):
 
 
 def _doubtful_width(
-    precision: FloatArray, noise_std: float, preconditioner: FloatArray, known: NDArray[np.bool_]
+    raw: FloatArray,
+    prior_information: FloatArray,
+    noise_std: float,
+    preconditioner: FloatArray,
+    known: NDArray[np.bool_],
 ) -> float:
     """Return by what factor noise of the released curvature may have changed the width of the draws, where it is most.
 
     Parameters
     ----------
-    precision : ndarray, shape (parameters, parameters)
-        The surrogate's.
+    raw : ndarray, shape (parameters, parameters)
+        The curvature along the columns of `preconditioner` as it was released: where noise has made an eigenvalue small
+        or negative, the surrogate's was lifted, which must not pass for information.
+    prior_information : ndarray, shape (parameters, parameters)
+        The prior's curvature.
     noise_std : float
-        Of the curvature's entries along the columns of `preconditioner`.
+        Of the entries of `raw`.
     preconditioner : ndarray, shape (parameters, parameters)
     known : ndarray of bool, shape (parameters,)
         Which parameters the likelihood depends on.
     """
-    along = (preconditioner.T @ precision @ preconditioner)[np.ix_(known, known)]
+    along = (raw + preconditioner.T @ prior_information @ preconditioner)[np.ix_(known, known)]
     least = float(np.linalg.eigvalsh(along)[0])
     part = _BEYOND_NOISE * noise_std / max(least, np.finfo(float).tiny)
     return float(1.0 / np.sqrt(max(1.0 - part, _LEAST_CERTAIN)))
