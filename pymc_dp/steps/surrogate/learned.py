@@ -33,6 +33,7 @@ from pymc_dp.steps.surrogate.settings import PartsOfSearch
 from pymc_dp.steps.surrogate.tails import BINS, LOWEST_HALF_OCTAVE, Histogram, Tail
 
 _LOWEST_OCTAVE, _OCTAVES = -24, 49
+_STAGES = ("early_curvature", "middle_curvature", "curvature")
 _SHORTER = (1.0, 0.5, 0.25, 0.1)
 
 
@@ -295,7 +296,8 @@ class Search:
             of_scales = np.isin(np.flatnonzero(known), self._regression.scales)
             block = np.where(of_scales[:, None] == of_scales[None, :], block, 0.0)
         values, vectors = np.linalg.eigh(block)
-        floor = made.noise_std * np.sqrt(2.0 * len(block)) * (0.5 if between_scales else 1.0)
+        floors = settings.FLOORS_OF_EXPECTED if self._chain.knows_responses else settings.FLOORS_OF_OBSERVED
+        floor = made.noise_std * np.sqrt(2.0 * len(block)) * floors[_STAGES.index(made.kind)]
         values = np.maximum(np.abs(values), max(floor, 1e-3 * float(np.abs(values).max())))
         whole = np.zeros_like(raw)
         whole[self._regression.block] = (vectors * values) @ vectors.T

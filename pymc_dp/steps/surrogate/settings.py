@@ -91,3 +91,7 @@ EARLY_QUANTILE = 0.995
 SCALE_IN_NORM = 0.5
 #: The noise of a curvature is never more than this part of what it is on average.
 MOST_NOISE_OF_CURVATURE = 0.5
+#: Eigenvalues of a released curvature are lifted to this part of what noise alone reaches: early, in the middle, and at
+#: the centre. Expected curvatures have none below zero, and lifting small ones hides directions that are nearly
+#: collinear; observed curvatures may have, far from the mode.
+FLOORS_OF_EXPECTED, FLOORS_OF_OBSERVED = (0.4, 0.3, 0.2), (1.0, 1.0, 0.5)
