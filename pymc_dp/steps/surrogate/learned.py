@@ -8,7 +8,7 @@
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -33,7 +33,7 @@ from pymc_dp.steps.surrogate.settings import PartsOfSearch
 from pymc_dp.steps.surrogate.tails import BINS, LOWEST_HALF_OCTAVE, Histogram, Tail
 
 _LOWEST_OCTAVE, _OCTAVES = -24, 49
-_STAGES = ("early_curvature", "middle_curvature", "curvature")
+_STAGES = ("early_curvature", "middle_curvature", "late_curvature", "curvature")
 _SHORTER = (1.0, 0.5, 0.25, 0.1)
 
 
@@ -51,12 +51,20 @@ class Regression:
         Which of them are logarithms of positive variables.
     steps : int
         Steps on the way to the last score before the centre.
+    follows_scale : bool
+        Whether the curvature is taken to follow a scale, as of continuous responses it does.
     """
 
     start: FloatArray
     known: NDArray[np.bool_]
     scales: NDArray[np.intp]
     steps: int = settings.APPROACH_STEPS
+    follows_scale: bool = False
+
+    @property
+    def parts(self) -> PartsOfSearch:
+        """What the cost of the search is spent on."""
+        return settings.PARTS_WITH_SCALE if self.follows_scale else settings.PARTS
 
     @property
     def voted(self) -> NDArray[np.intp]:
@@ -162,18 +170,20 @@ class Learned:
     sizes: dict[str, Histogram]
 
 
-def requests_of_search(regression: Regression, share: float, parts: PartsOfSearch) -> list[ReleaseRequest]:
+def requests_of_search(regression: Regression, share: float) -> list[ReleaseRequest]:
     """Return what a search releases, at a share of the run's cost. The sizes at the centre are among it."""
     size = regression.start.size
     entries = size * (size + 1) // 2
-    steps, voted = regression.steps, regression.voted.size
+    steps, voted, parts = regression.steps, regression.voted.size, regression.parts
+    n_curvatures = 4 if parts.late else 3
     asked: list[tuple[str, int, float, int]] = [
         ("bounded_score", voted * (settings.FIRST_VOTES + 2 * settings.LATER_VOTES), parts.votes * voted, 1),
         ("coordinate_sizes", 1, parts.coordinates, size * _OCTAVES),
-        ("curvature_sizes", 3, 3 * parts.sizes, BINS),
+        ("curvature_sizes", n_curvatures, n_curvatures * parts.sizes, BINS),
         ("score_sizes", steps + 2, (steps + 2) * parts.sizes, BINS),
         ("early_curvature", 1, parts.early, entries),
         ("middle_curvature", 1, parts.middle, entries),
+        ("late_curvature", n_curvatures - 3, parts.late, entries),
         ("approach", steps, steps * parts.approach, size),
         ("centre", 1, parts.centre, size),
     ]
@@ -211,13 +221,31 @@ class Search:
             scores.append(score)
             theta = self._stepped(theta, score, curvature, settings.TRUST_FAR if far else settings.TRUST_NEAR)
             if step == 0:
-                theta = self._voted(theta, first=False)
-                self._sizes = {}
-                curvature = self._curvature(theta, self.frame(curvature), "middle_curvature")
-        theta = self._late_vote(theta)
+                theta, curvature = self._followed(theta, self._voted(theta, first=False), curvature, "middle_curvature")
+        voted = self._late_vote(theta)
+        if self._regression.follows_scale:
+            theta, curvature = self._followed(theta, voted, curvature, "late_curvature")
+        else:
+            theta = voted
         score = self.score(theta, self.frame(curvature), "centre")
         theta = self._stepped(theta, score, curvature, settings.TRUST_LAST)
         return Learned(theta, curvature, (*scores[2:], score), self._sizes)
+
+    def _followed(
+        self, theta: FloatArray, voted: FloatArray, curvature: KnownCurvature, kind: str
+    ) -> tuple[FloatArray, KnownCurvature]:
+        """Release the curvature where a vote has led to, along axes that follow the scale that has moved most.
+
+        Of a location and a scale, information of the location is in proportion to the inverse square of the scale.
+        """
+        moves = (voted - theta)[self._regression.scales]
+        farthest = float(moves[np.argmax(np.abs(moves))]) if self._regression.follows_scale else 0.0
+        if kind == "middle_curvature" or abs(farthest) > settings.SETTLED:
+            self._sizes = {}
+        factor = np.ones(theta.size)
+        factor[~np.isin(np.arange(theta.size), self._regression.scales)] = np.exp(-farthest)
+        followed = replace(curvature, matrix=curvature.matrix * np.outer(factor, factor))
+        return voted, self._curvature(voted, self.frame(followed), kind)
 
     # Scales -------------------------------------------------------------------------------------------------------
 

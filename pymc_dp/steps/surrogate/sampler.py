@@ -53,10 +53,10 @@ from pymc_dp.steps.surrogate.learned import (
     requests_of_search,
 )
 from pymc_dp.steps.surrogate.newton import NUMERICAL_FAILURES, NotComputable, prior_curvature, solved
-from pymc_dp.steps.surrogate.settings import APPROACH_STEPS, PartsOfSearch, Shares
+from pymc_dp.steps.surrogate.settings import APPROACH_STEPS, Shares
 from pymc_dp.steps.surrogate.simulated import SearchBySimulation, requests_of_simulation
 from pymc_dp.steps.tuning import clip_bound
-from pymc_dp.structure import in_likelihood, rows_can_be_simulated, scale_places
+from pymc_dp.structure import in_likelihood, responses_of_rows, rows_can_be_simulated, scale_places
 
 #: Radius of the trust region of the quadratic surrogate around its mode, in the surrogate's standard deviations.
 _TRUSTED = 8.0
@@ -241,7 +241,11 @@ class DPSurrogateHMC(DPStep):
         self.prior_point = self.parameters.to_theta(model.initial_point(random_seed=0))
         known = in_likelihood(model, self.parameters)
         scales = scale_places(model, self.parameters)
-        self._regression = Regression(self.prior_point, known, scales[known[scales]], self.newton_steps)
+        scales = scales[known[scales]]
+        continuous = not responses_of_rows(model)[0]
+        self._regression = Regression(
+            self.prior_point, known, scales, self.newton_steps, follows_scale=continuous and scales.size > 0
+        )
         self._centre: ExpansionPoint | None = None
         self._kernel: FreeHMC | None = None
         self.start()
@@ -269,7 +273,7 @@ class DPSurrogateHMC(DPStep):
         if self.order == 1:
             requests = requests_of_simulation(self.size, self.shares.centre, self.newton_steps)
         else:
-            requests = requests_of_search(self._regression, self.shares.centre, PartsOfSearch())
+            requests = requests_of_search(self._regression, self.shares.centre)
         requests.append(ReleaseRequest("score", 1, self.shares.score, self.size, once=True))
         if self.order == 2:
             entries = self.size * (self.size + 1) // 2
