@@ -3,6 +3,7 @@
 1. *Scales.* Logarithms of positive parameters are found by binary search on noisy bounded scores.
 2. *Coordinates.* A histogram of the sizes of scores, by parameter, makes all parameters comparable.
 3. *Directions.* The curvature is released early, and again after the first step: scores are taken along its axes.
+   Where responses are continuous, it follows their scale, and is released once more before the last step.
 4. *Steps.* Noisy Newton steps in a trust region, each with a clip bound that a histogram of norms says is best.
 5. *Centre.* One more precise score leads to the centre.
 """

@@ -1,11 +1,12 @@
-r"""Differentially private MCMC with control variates: pay once for an expansion, then test only what it misses.
+r"""Differentially private MCMC with control variates: pay once for an expansion, from which draws are free.
 
-1. *Centre.* A few noisy Newton steps from the prior lead near the posterior's mode.
-2. *Expansion.* There, the sums of every unit's score (and curvature) are released once. With the exact prior they
+1. *Centre.* Scales, directions and a few noisy Newton steps from the prior lead near the posterior's mode
+   (`learned`, or `simulated` where rows can be simulated from the model).
+2. *Expansion.* There, the sums of units' scores (and curvatures) are released once. With the exact prior they
    make a surrogate of the posterior, from which draws are free.
-3. *Test.* A chain proposes draws of the surrogate. A unit's log-ratio is what its own expansion predicts, which
-   the surrogate has counted already, and a remainder, which is small: the penalty test releases the sum of
-   remainders with noise in proportion to a bound on one of them.
+3. *Check.* How far the log-likelihood is from its expansion is released at some draws; or every draw is tested: a
+   unit's log-ratio is what its own expansion predicts, which the surrogate has counted already, and a remainder, which
+   is small. The penalty test releases the sum of remainders with noise in proportion to a bound on one of them.
 
 ========================  ==========================================================
 symbol                    here
@@ -17,9 +18,9 @@ symbol                    here
 :math:`c_e`               `bound` of one remainder, from synthetic units
 ========================  ==========================================================
 
-Released once for all chains: with a synthetic table the curvature where the search begins; `newton_steps` scores (the
-kinds "approach" and, more exactly, "centre"); the score at the centre, the curvature there (order 2), and how much clip
-bounds have taken off scores. Released in every iteration after tuning: one residual log-ratio.
+Released once for all chains: what the search asks for, the score at the centre, the curvature there (order 2), how much
+clipping has taken off scores, and the check. Released in every iteration after tuning: one residual log-ratio, where
+draws are tested.
 """
 
 import functools
@@ -92,10 +93,10 @@ _FIGURES = (
 
 
 class DPSurrogateHMC(DPStep):
-    """Differentially private Hamiltonian Monte Carlo on a surrogate, corrected by tests of what the surrogate misses.
+    """Differentially private Hamiltonian Monte Carlo on a surrogate of the posterior, which is paid for once.
 
-    All settings have defaults that need no data: clip bounds, preconditioner and the tests' bounds are read off a
-    synthetic table.
+    It needs a budget and nothing else: scales, directions, clip bounds and the way to the centre are learned by small
+    releases.
 
     Parameters
     ----------
@@ -104,33 +105,33 @@ class DPSurrogateHMC(DPStep):
     budget : PrivacyBudget
         What the run is charged to. Its relation has to be "substitute": the number of units is public.
     synthetic : pm.Model, optional
-        The same model written on a synthetic table of the same shape: public or simulated covariates and responses.
-        It need not be near the truth; bounds are chosen so that they suit this table. Default for models without
-        covariates: rows simulated from the model itself. One that was given an array of the model of the data, or
-        a part of one, is refused; a copy, a subsample, or a table simulated from a fit cannot be recognised (docs:
-        "The guarantee").
+        The same model written on a synthetic table, public or simulated: says how large remainders are, which tests
+        need (``shares.tests`` above zero), and is used for nothing else. One that was given an array of the model of
+        the data, or a part of one, is refused; a copy, a subsample, or a table simulated from a fit cannot be
+        recognised (docs: "The guarantee").
     order : {1, 2}, optional
-        2: scores and curvatures are released, for regressions. 1: scores alone, and the curvature is that of synthetic
-        rows: for models whose rows can be simulated. Default: 2 with a synthetic table, 1 without.
+        2: scores and curvatures are released, for regressions. 1: scores alone, and the curvature is that of rows
+        simulated from the model. Default: 1 if the model has no covariates, groups or units of several rows, so that
+        rows can be simulated; else 2.
     newton_steps : int, optional
-        Noisy steps towards the mode. Default: 6 with a synthetic table, 8 without.
+        Noisy steps towards the mode, before the last one. Default: 4 for order 2, 8 for order 1.
     shares : Shares, optional
-        How the cost is split.
+        How the cost is split. Default for order 2: no tests.
     clip_gradient, clip_curvature : float, optional
-        Clip bounds of one unit's preconditioned score and curvature. Default: the bound that the part `clip_quantile`
-        of the synthetic units keep, for curvatures twice that. A unit whose score is beyond it counts less in the whole
-        likelihood; a curvature beyond it is cut alone.
+        Clip bounds of one unit's preconditioned score and curvature at the centre. Default for order 2: the bounds that
+        weigh bias against noise best, by noisy histograms; for order 1 the bound that the part `clip_quantile` of
+        simulated rows keep.
     clip_quantile : float, optional
-        Part of the synthetic units that the bounds do not cut, in (0, 1]. Default: 0.9995 of a synthetic table, for in
-        regressions the few that are cut are not cut at random; 0.998 of rows simulated from the model.
+        Order 1: part of the simulated rows that the bounds do not cut, in (0, 1]. Default: 0.998.
     safety : float
-        The bound of one unit's remainder is this times the largest among synthetic units.
+        The bound of one unit's remainder in a test is this times the largest among synthetic units.
     trajectories : int, optional
-        Free trajectories between two tests. Default: as many as make proposals nearly independent, or as are worth
+        Free trajectories between two draws. Default: as many as make proposals nearly independent, or as are worth
         their time.
     widen : bool, optional
-        Return draws that are widened by the known noise of the released score, so that intervals cover. The plain
-        draws are kept in the group ``unwidened``. Default: True for order 2; order 1 cannot.
+        Return draws that are widened by the known noise of the released scores and curvatures, and by the estimated
+        bias of clipping, so that intervals cover. The plain draws are kept in the group ``unwidened``. Default: True
+        for order 2; order 1 cannot.
     budget_share, unit, unit_index, clip_diagnostics, keep_releases, insecure_seed, model
         See `pymc_dp.steps.base.DPStep`.
 
