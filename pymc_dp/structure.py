@@ -9,13 +9,24 @@ from pymc.distributions.transforms import LogTransform
 from pytensor.compile.sharedvalue import SharedVariable
 from pytensor.graph.basic import Constant, Variable
 from pytensor.graph.traversal import ancestors
-from pytensor.tensor.random.basic import BernoulliRV, CategoricalRV
+from pytensor.tensor.random.basic import (
+    BernoulliRV,
+    CategoricalRV,
+    CauchyRV,
+    GumbelRV,
+    LaplaceRV,
+    LogisticRV,
+    NormalRV,
+    StudentTRV,
+)
 from pytensor.tensor.type import TensorType
 
 from pymc_dp.parameters import ParameterVector
 
 #: Beyond this many possible responses of a row, they count as infinitely many: each takes a pass over the rows.
 MOST_RESPONSES = 16
+#: Their last parameter is the scale.
+_LOCATION_SCALE = (NormalRV, StudentTRV, LaplaceRV, CauchyRV, LogisticRV, GumbelRV)
 #: Counts that stand for all: eight for each octave from 32 on. Means over them are close to those over all counts where
 #: the standard deviation is three fifths of their distance: of a Poisson distribution up to a mean of about 300, of
 #: wider ones, such as a negative binomial with a shape of 50 or less, up to any.
@@ -51,6 +62,27 @@ def scale_places(model: pm.Model, parameters: ParameterVector) -> NDArray[np.int
         if isinstance(model.rvs_to_transforms.get(model.values_to_rvs[value]), LogTransform)
     ]
     return np.concatenate([np.zeros(0, dtype=np.intp), *places])
+
+
+def places_of_scale(model: pm.Model, parameters: ParameterVector) -> NDArray[np.intp]:
+    """Return which parameters are the logarithm of the scale of a location-scale family that rows are drawn from.
+
+    The information of the location is in proportion to the inverse square of the scale.
+    """
+    nothing = np.zeros(0, dtype=np.intp)
+    if len(model.observed_RVs) != 1 or model.observed_RVs[0].owner is None:
+        return nothing
+    node = model.observed_RVs[0].owner
+    if not isinstance(node.op, _LOCATION_SCALE):
+        return nothing
+    reached = set(ancestors([node.op.dist_params(node)[-1]], blockers=model.free_RVs))
+    logarithms = scale_places(model, parameters)
+    places = [
+        np.arange(entries.start, entries.stop)
+        for value, entries in zip(model.value_vars, parameters.slices, strict=True)
+        if model.values_to_rvs[value] in reached
+    ]
+    return np.intersect1d(np.concatenate([nothing, *places]), logarithms)
 
 
 def responses_of_rows(model: pm.Model) -> tuple[tuple[int, ...], bool]:

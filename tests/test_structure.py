@@ -8,6 +8,7 @@ from pymc_dp.parameters import ParameterVector
 from pymc_dp.structure import (
     MOST_RESPONSES,
     in_likelihood,
+    places_of_scale,
     responses_of_rows,
     rows_can_be_simulated,
     scale_places,
@@ -183,3 +184,21 @@ def test_what_the_rows_hold_changes_nothing(function, build, monkeypatch):
     monkeypatch.setitem(globals(), "X", np.full_like(X, np.inf))
     monkeypatch.setitem(globals(), "GROUP", np.zeros_like(GROUP))
     assert function(made(build, N)) == before
+
+
+def test_the_scale_of_a_location_scale_family_is_found_and_no_other_logarithm():
+    def student(x):
+        nu, sigma = pm.Gamma("nu", 2.0, 0.1), pm.HalfNormal("sigma")
+        pm.StudentT("y", nu=nu, mu=pm.Normal("a") + pm.Data("x", x), sigma=sigma, observed=x)
+
+    def weibull(x):
+        pm.Weibull("y", alpha=pm.HalfNormal("shape"), beta=pm.math.exp(pm.Normal("a") * pm.Data("x", x)), observed=x)
+
+    def of_known_sigma(x):
+        pm.Normal("y", pm.HalfNormal("mean") * pm.Data("x", x), 1.0, observed=x)
+
+    for make, wanted in ((student, ["sigma_log__"]), (weibull, []), (of_known_sigma, [])):
+        with pm.Model() as model:
+            make(np.arange(1.0, 9.0))
+        parameters = ParameterVector(model)
+        assert [parameters.labels[place] for place in places_of_scale(model, parameters)] == wanted

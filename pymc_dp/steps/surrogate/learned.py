@@ -9,7 +9,7 @@
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -52,15 +52,20 @@ class Regression:
         Which of them are logarithms of positive variables.
     steps : int
         Steps on the way to the last score before the centre.
-    follows_scale : bool
-        Whether the curvature is taken to follow a scale, as of continuous responses it does.
+    followed : ndarray of int
+        Which of the logarithms are that of the scale of a location-scale family: the curvature follows it.
     """
 
     start: FloatArray
     known: NDArray[np.bool_]
     scales: NDArray[np.intp]
     steps: int = settings.APPROACH_STEPS
-    follows_scale: bool = False
+    followed: NDArray[np.intp] = field(default_factory=lambda: np.zeros(0, dtype=np.intp))
+
+    @property
+    def follows_scale(self) -> bool:
+        """Whether the curvature is taken to follow a scale."""
+        return self.followed.size > 0
 
     @property
     def parts(self) -> PartsOfSearch:
@@ -239,8 +244,8 @@ class Search:
 
         Of a location and a scale, information of the location is in proportion to the inverse square of the scale.
         """
-        moves = (voted - theta)[self._regression.scales]
-        farthest = float(moves[np.argmax(np.abs(moves))]) if self._regression.follows_scale else 0.0
+        moves = (voted - theta)[self._regression.followed]
+        farthest = float(moves[np.argmax(np.abs(moves))]) if moves.size else 0.0
         if kind == "middle_curvature" or abs(farthest) > settings.SETTLED:
             self._sizes = {}
         factor = np.ones(theta.size)

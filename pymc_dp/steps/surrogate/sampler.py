@@ -57,7 +57,7 @@ from pymc_dp.steps.surrogate.newton import NUMERICAL_FAILURES, NotComputable, pr
 from pymc_dp.steps.surrogate.settings import APPROACH_STEPS, Shares
 from pymc_dp.steps.surrogate.simulated import SearchBySimulation, requests_of_simulation
 from pymc_dp.steps.tuning import clip_bound
-from pymc_dp.structure import in_likelihood, responses_of_rows, rows_can_be_simulated, scale_places
+from pymc_dp.structure import in_likelihood, places_of_scale, rows_can_be_simulated, scale_places
 
 #: Radius of the trust region of the quadratic surrogate around its mode, in the surrogate's standard deviations.
 _TRUSTED = 8.0
@@ -242,11 +242,8 @@ class DPSurrogateHMC(DPStep):
         self.prior_point = self.parameters.to_theta(model.initial_point(random_seed=0))
         known = in_likelihood(model, self.parameters)
         scales = scale_places(model, self.parameters)
-        scales = scales[known[scales]]
-        continuous = not responses_of_rows(model)[0]
-        self._regression = Regression(
-            self.prior_point, known, scales, self.newton_steps, follows_scale=continuous and scales.size > 0
-        )
+        followed = places_of_scale(model, self.parameters)
+        self._regression = Regression(self.prior_point, known, scales[known[scales]], self.newton_steps, followed)
         self._centre: ExpansionPoint | None = None
         self._kernel: FreeHMC | None = None
         self.start()
