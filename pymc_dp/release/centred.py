@@ -3,15 +3,15 @@
 from dataclasses import dataclass
 
 from pymc_dp.exceptions import PrivacyError
-from pymc_dp.release.interface import ExpansionPoint, FloatArray, plain_name, plain_point
-from pymc_dp.release.query import Asked, NonNegative, Query, Terms, set_fields
+from pymc_dp.release.interface import FloatArray
+from pymc_dp.release.query import Asked, AtExpansionPoint, NonNegative, Query, Terms
 from pymc_dp.rows.clipped_sum import ClippedSum
 from pymc_dp.rows.derivatives import UnitsOfChunk
 from pymc_dp.rows.expansion import expected_curvatures_of, kept_by, scores_of, scores_of_responses
 
 
 @dataclass(frozen=True, eq=False)
-class CentredScore(Query):
+class CentredScore(AtExpansionPoint, Query):
     """The sum of preconditioned scores, each clipped, and what clipping takes off on average added again.
 
     The average is over responses that the model draws at the point for the unit's own covariates. Units whose
@@ -32,16 +32,7 @@ class CentredScore(Query):
     Hampel, Ronchetti, Rousseeuw and Stahel (1986), Robust Statistics, section 6.3: bounded scores that are consistent.
     """
 
-    point: ExpansionPoint
     kind: str = "centred_score"
-
-    def __post_init__(self) -> None:
-        set_fields(self, point=plain_point(self.point), kind=plain_name(self.kind))
-
-    @property
-    def where(self) -> tuple[FloatArray, ...]:
-        """The point."""
-        return (self.point.theta,)
 
     def bound(self, terms: Terms) -> float:
         """Return the clip bound."""
@@ -63,7 +54,7 @@ class CentredScore(Query):
 
 
 @dataclass(frozen=True, eq=False)
-class ExpectedCurvature(NonNegative):
+class ExpectedCurvature(AtExpansionPoint, NonNegative):
     """The sum of units' expected curvatures, preconditioned, each cut.
 
     The mean over responses that the model draws for a unit's own covariates of the outer product of its clipped score
@@ -86,16 +77,7 @@ class ExpectedCurvature(NonNegative):
     together by less than a step for each entry. A bound of at least 1e-100 keeps what underflows far below.
     """
 
-    point: ExpansionPoint
     kind: str = "expected_curvature"
-
-    def __post_init__(self) -> None:
-        set_fields(self, point=plain_point(self.point), kind=plain_name(self.kind))
-
-    @property
-    def where(self) -> tuple[FloatArray, ...]:
-        """The point."""
-        return (self.point.theta,)
 
     def bound(self, terms: Terms) -> float:
         """Return the bound of a curvature's Frobenius norm."""

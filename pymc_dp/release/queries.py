@@ -36,7 +36,7 @@ from pymc_dp.release.interface import (
     plain_vector,
 )
 from pymc_dp.release.penalised import penalised, sensitivity
-from pymc_dp.release.query import Asked, IntArray, Query, Terms, check_bound, set_fields
+from pymc_dp.release.query import Asked, AtExpansionPoint, IntArray, Query, Terms, check_bound, set_fields
 from pymc_dp.release.sizes import BoundedScore, CoordinateSizes, NormSizes, RemainderSizes
 from pymc_dp.rows.clipped_sum import ClippedSum
 
@@ -406,23 +406,7 @@ class DecisionClipCounts(_Counts):
 
 
 @dataclass(frozen=True, eq=False)
-class _AtExpansionPoint(Query):
-    """A sum of derivatives at an expansion point, which may be released under several names."""
-
-    point: ExpansionPoint
-    kind: str
-
-    def __post_init__(self) -> None:
-        set_fields(self, point=plain_point(self.point), kind=plain_name(self.kind))
-
-    @property
-    def where(self) -> tuple[FloatArray, ...]:
-        """The expansion point."""
-        return (self.point.theta,)
-
-
-@dataclass(frozen=True, eq=False)
-class WeightedScore(_AtExpansionPoint):
+class WeightedScore(AtExpansionPoint, Query):
     """The sum of weighted scores at an expansion point, preconditioned.
 
     Attributes
@@ -445,7 +429,7 @@ class WeightedScore(_AtExpansionPoint):
 
 
 @dataclass(frozen=True, eq=False)
-class Curvature(_AtExpansionPoint):
+class Curvature(AtExpansionPoint, Query):
     """The sum of weighted curvatures at an expansion point, preconditioned.
 
     Packed: the upper triangle by rows, entries off the diagonal times the square root of 2, so that the Euclidean norm

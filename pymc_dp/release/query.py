@@ -22,6 +22,8 @@ from pymc_dp.release.interface import (
     ExpansionPoint,
     FloatArray,
     Prediction,
+    plain_name,
+    plain_point,
 )
 from pymc_dp.rows.clipped_sum import ClippedSum
 from pymc_dp.rows.derivatives import UnitsOfChunk
@@ -226,6 +228,22 @@ class NonNegative(Query):
         return min(terms.factor, math.sqrt(2.0))
 
 
+@dataclass(frozen=True, eq=False)
+class AtExpansionPoint:
+    """What queries of derivatives at an expansion point share: they may be released under several names."""
+
+    point: ExpansionPoint
+    kind: str
+
+    def __post_init__(self) -> None:
+        set_fields(self, point=plain_point(self.point), kind=plain_name(self.kind))
+
+    @property
+    def where(self) -> tuple[FloatArray, ...]:
+        """The expansion point."""
+        return (self.point.theta,)
+
+
 def check_bound(bound: float) -> None:
     """Refuse a bound that floating point cannot keep."""
     if not SMALLEST_CLIP_BOUND <= bound <= LARGEST_CLIP_BOUND:
@@ -235,7 +253,7 @@ def check_bound(bound: float) -> None:
         )
 
 
-def set_fields(query: Query, **values: object) -> None:
+def set_fields(query: object, **values: object) -> None:
     """Set fields of a frozen query while it is made."""
     for name, value in values.items():
         object.__setattr__(query, name, value)

@@ -73,8 +73,7 @@ class CoordinateSizes(NonNegative):
     def refuse_if_unsafe(self, terms: Terms) -> None:
         """Refuse bins that no array can hold, and octaves that there are not."""
         _refuse_bins(self.bins)
-        if abs(self.lowest) > _MOST_OCTAVES:
-            raise PrivacyError(f"The first octave of a histogram is between {-_MOST_OCTAVES} and {_MOST_OCTAVES}.")
+        _refuse_octave(self.lowest)
         super().refuse_if_unsafe(terms)
 
     def exact_sum(self, asked: Asked) -> ClippedSum:
@@ -208,8 +207,9 @@ class RemainderSizes(NonNegative):
         return _ROOM
 
     def refuse_if_unsafe(self, terms: Terms) -> None:
-        """Refuse bins that no array can hold."""
+        """Refuse bins that no array can hold, and octaves that there are not."""
         _refuse_bins(self.bins)
+        _refuse_octave(self.lowest)
         super().refuse_if_unsafe(terms)
 
     def exact_sum(self, asked: Asked) -> ClippedSum:
@@ -307,3 +307,8 @@ def _in_bins(place: FloatArray, bins: int) -> FloatArray:
 def _refuse_bins(bins: int) -> None:
     if not 1 <= bins <= _MOST_BINS:
         raise PrivacyError(f"A histogram has between 1 and {_MOST_BINS} bins.")
+
+
+def _refuse_octave(lowest: int) -> None:
+    if abs(lowest) > _MOST_OCTAVES:
+        raise PrivacyError(f"The first octave of a histogram is between {-_MOST_OCTAVES} and {_MOST_OCTAVES}.")
