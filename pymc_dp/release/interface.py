@@ -114,6 +114,45 @@ class Prediction:
     offset: float = 0.0
 
 
+@dataclass(frozen=True, eq=False)
+class GradientPrediction:
+    """What an expansion predicts of a unit's gradient at a point, from its gradient g and curvature H at the centre.
+
+    ``jacobian @ g - H @ direction + offset``, all of it times the unit's weight.
+
+    Attributes
+    ----------
+    theta : ndarray, shape (parameters,)
+        The point.
+    jacobian : ndarray, shape (parameters, parameters)
+    direction : ndarray, shape (parameters,)
+    offset : ndarray, shape (parameters,)
+        The same for every unit.
+    """
+
+    theta: FloatArray
+    jacobian: FloatArray
+    direction: FloatArray
+    offset: FloatArray
+
+
+@dataclass(frozen=True, eq=False)
+class Expanded:
+    """A log-ratio of which an expansion predicts a part: what is asked for is the rest.
+
+    Attributes
+    ----------
+    point : ExpansionPoint
+        The expansion.
+    old, new : Prediction
+        What it predicts at both points.
+    """
+
+    point: ExpansionPoint
+    old: Prediction
+    new: Prediction
+
+
 def plain_vector(theta: FloatArray) -> FloatArray:
     """Return a copy as a plain array of float64, which nobody else holds."""
     # Two steps: an object's own `__array__` may say that it made a copy, and keep what it returned.
@@ -143,3 +182,18 @@ def plain_prediction(prediction: Prediction) -> Prediction:
         bool(prediction.with_curvature),
         float(prediction.offset),
     )
+
+
+def plain_gradient_prediction(prediction: GradientPrediction) -> GradientPrediction:
+    """Return a copy of plain numbers, each of them asked for once."""
+    return GradientPrediction(
+        plain_vector(prediction.theta),
+        plain_vector(prediction.jacobian),
+        plain_vector(prediction.direction),
+        plain_vector(prediction.offset),
+    )
+
+
+def plain_expanded(expanded: Expanded) -> Expanded:
+    """Return a copy of plain numbers, each of them asked for once."""
+    return Expanded(plain_point(expanded.point), plain_prediction(expanded.old), plain_prediction(expanded.new))

@@ -26,17 +26,20 @@ from pymc_dp.exceptions import PrivacyError
 from pymc_dp.release import barker_correction
 from pymc_dp.release.batches import Batches, BatchesWithoutReplacement, described
 from pymc_dp.release.centred import CentredScore, ExpectedCurvature
+from pymc_dp.release.gradients import GradientSizes, PreconditionedGradient
 from pymc_dp.release.interface import (
+    Expanded,
     ExpansionPoint,
     FloatArray,
     Prediction,
+    plain_expanded,
     plain_name,
     plain_point,
     plain_prediction,
     plain_vector,
 )
 from pymc_dp.release.penalised import penalised, sensitivity
-from pymc_dp.release.query import Asked, AtExpansionPoint, IntArray, Query, Terms, check_bound, set_fields
+from pymc_dp.release.query import Asked, AtExpansionPoint, IntArray, Query, Rows, Terms, check_bound, set_fields
 from pymc_dp.release.sizes import BoundedScore, CoordinateSizes, NormSizes, RemainderSizes
 from pymc_dp.rows.clipped_sum import ClippedSum
 
@@ -152,6 +155,8 @@ class VariancePenalisedLogRatio(Query):
         Power of the likelihood.
     counted : bool
         Release counts of clipped units with it.
+    expanded : Expanded, optional
+        What an expansion predicts of log-ratios is taken off them: f is of what is left.
     """
 
     theta: FloatArray
@@ -160,6 +165,7 @@ class VariancePenalisedLogRatio(Query):
     batches: BatchesWithoutReplacement
     tempering: float
     counted: bool = False
+    expanded: Expanded | None = None
     kind: ClassVar[str] = "log_ratio"
 
     def __post_init__(self) -> None:
@@ -172,6 +178,7 @@ class VariancePenalisedLogRatio(Query):
         set_fields(
             self, batches=_of_fixed_size(self.batches), tempering=float(self.tempering), counted=bool(self.counted)
         )
+        set_fields(self, expanded=None if self.expanded is None else plain_expanded(self.expanded))
 
     @property
     def sampled(self) -> BatchesWithoutReplacement:
@@ -227,6 +234,8 @@ class BarkerDecision(Query):
         Of which size.
     tempering : float
         Power of the likelihood.
+    expanded : Expanded, optional
+        What an expansion predicts of log-ratios is taken off them: `log_free_ratio` holds it for all units.
     """
 
     theta: FloatArray
@@ -234,6 +243,7 @@ class BarkerDecision(Query):
     log_free_ratio: float
     batches: BatchesWithoutReplacement
     tempering: float
+    expanded: Expanded | None = None
     kind: ClassVar[str] = "decision"
     adds_noise: ClassVar[bool] = False
 
@@ -241,6 +251,7 @@ class BarkerDecision(Query):
         set_fields(self, theta=plain_vector(self.theta), theta_new=plain_vector(self.theta_new))
         set_fields(self, log_free_ratio=float(self.log_free_ratio))
         set_fields(self, batches=_of_fixed_size(self.batches), tempering=float(self.tempering))
+        set_fields(self, expanded=None if self.expanded is None else plain_expanded(self.expanded))
 
     @property
     def sampled(self) -> BatchesWithoutReplacement:
@@ -289,9 +300,19 @@ class BatchLogRatios:
         if asked.batch is None:
             raise PrivacyError("A test on a batch is asked of a fresh batch.")
         grid = _log_ratio_grid(clip)
-        integers, n_clipped = asked.rows.clipped_log_ratios(query.theta, query.theta_new, clip, grid, asked.batch)
+        move = (query.theta, query.theta_new) if query.expanded is None else query.expanded
+        integers, n_clipped = _clipped_log_ratios(asked.rows, move, clip, grid, asked.batch)
         tempered = Fraction(query.tempering) * Fraction(query.batches.n_units, query.batches.batch_size)
         return cls(integers, tempered * Fraction(grid), n_clipped)
+
+
+def _clipped_log_ratios(
+    rows: Rows, move: tuple[FloatArray, FloatArray] | Expanded, clip: float, grid: float, units: IntArray
+) -> tuple[IntArray, int]:
+    """Return clipped log-ratios of some units, or what an expansion leaves of them, and how many were clipped."""
+    if isinstance(move, Expanded):
+        return rows.expansion(move.point).clipped_residuals(move.old, move.new, clip, grid, units)
+    return rows.clipped_log_ratios(*move, clip, grid, units)
 
 
 def _log_ratio_grid(clip: float) -> float:
@@ -362,20 +383,23 @@ class DecisionClipCounts(_Counts):
 
     Attributes
     ----------
-    moves : tuple of (ndarray, ndarray)
-        The points that each move leads from and to.
+    moves : tuple of (ndarray, ndarray) or of Expanded
+        The points that each move leads from and to, or what an expansion predicts there.
     decided_on : BatchesWithoutReplacement
         The batches of the decisions, which set the clip bound; none is drawn here.
     tempering : float
         Power of the likelihood.
     """
 
-    moves: tuple[tuple[FloatArray, FloatArray], ...]
+    moves: tuple[tuple[FloatArray, FloatArray] | Expanded, ...]
     decided_on: BatchesWithoutReplacement
     tempering: float
 
     def __post_init__(self) -> None:
-        moves = tuple((plain_vector(theta), plain_vector(theta_new)) for theta, theta_new in self.moves)
+        moves = tuple(
+            plain_expanded(move) if isinstance(move, Expanded) else (plain_vector(move[0]), plain_vector(move[1]))
+            for move in self.moves
+        )
         set_fields(self, moves=moves, decided_on=_of_fixed_size(self.decided_on), tempering=float(self.tempering))
 
     def entries(self, terms: Terms) -> int:
@@ -399,8 +423,8 @@ class DecisionClipCounts(_Counts):
         """Return the mean over moves."""
         everybody = np.arange(asked.rows.n_units, dtype=np.int64)
         clipped = sum(
-            asked.rows.clipped_log_ratios(theta, theta_new, self._clip, _log_ratio_grid(self._clip), everybody)[1]
-            for theta, theta_new in self.moves
+            _clipped_log_ratios(asked.rows, move, self._clip, _log_ratio_grid(self._clip), everybody)[1]
+            for move in self.moves
         )
         return self.means(asked, [clipped], [len(self.moves)])
 
@@ -563,6 +587,8 @@ QUERIES: tuple[type[Query], ...] = (
     BoundedScore,
     CentredScore,
     ExpectedCurvature,
+    PreconditionedGradient,
+    GradientSizes,
 )
 
 

@@ -70,7 +70,13 @@ class Rows(Protocol):
         ...
 
     def sum_over_units(
-        self, contributions: Callable[[UnitsOfChunk], FloatArray], size: int, bound: float, grid: float
+        self,
+        contributions: Callable[[UnitsOfChunk], FloatArray],
+        size: int,
+        bound: float,
+        grid: float,
+        *,
+        units: IntArray | None = None,
     ) -> ClippedSum:
         """Return the sum over units of any function of a unit's derivatives, each clipped to the norm `bound`."""
         ...
@@ -99,6 +105,12 @@ class Expansion(Protocol):
 
     def residual(self, old: Prediction, new: Prediction, bound: float, grid: float) -> ClippedSum:
         """Return the sum of clipped residual log-ratios."""
+        ...
+
+    def clipped_residuals(
+        self, old: Prediction, new: Prediction, bound: float, grid: float, units: IntArray
+    ) -> tuple[IntArray, int]:
+        """Return the clipped residual log-ratios of some units on the grid, and how many were clipped."""
         ...
 
 

@@ -7,9 +7,16 @@ from typing import Literal
 import numpy as np
 
 from pymc_dp.exceptions import PrivacyError
+from pymc_dp.release.histograms import (
+    ROOM_OF_COUNTS,
+    half_octaves,
+    in_bins,
+    octaves,
+    refuse_bins,
+    refuse_norm,
+    refuse_octave,
+)
 from pymc_dp.release.interface import (
-    LARGEST_CLIP_BOUND,
-    SMALLEST_CLIP_BOUND,
     ExpansionPoint,
     FloatArray,
     Prediction,
@@ -22,13 +29,6 @@ from pymc_dp.release.query import Asked, IntArray, NonNegative, Query, Terms, se
 from pymc_dp.rows.clipped_sum import ClippedSum
 from pymc_dp.rows.derivatives import UnitsOfChunk
 from pymc_dp.rows.expansion import curvatures_of, expected_curvatures_of, scores_of, squares_of
-
-#: What a count is clipped to: counts of 1 keep this bound with room for roundings of the norm.
-_ROOM = 1.0 + 1e-9
-#: Histograms have no more bins.
-_MOST_BINS = 1000
-#: Floating point has no octaves beyond.
-_MOST_OCTAVES = 1100
 
 
 @dataclass(frozen=True, eq=False)
@@ -68,12 +68,12 @@ class CoordinateSizes(NonNegative):
 
     def bound(self, terms: Terms) -> float:
         """Return the norm of a unit's counts: it is in one bin for every parameter."""
-        return math.sqrt(self.theta.size) * _ROOM
+        return math.sqrt(self.theta.size) * ROOM_OF_COUNTS
 
     def refuse_if_unsafe(self, terms: Terms) -> None:
         """Refuse bins that no array can hold, and octaves that there are not."""
-        _refuse_bins(self.bins)
-        _refuse_octave(self.lowest)
+        refuse_bins(self.bins)
+        refuse_octave(self.lowest)
         super().refuse_if_unsafe(terms)
 
     def exact_sum(self, asked: Asked) -> ClippedSum:
@@ -82,8 +82,8 @@ class CoordinateSizes(NonNegative):
         size = self.theta.size
 
         def counts(chunk: UnitsOfChunk) -> FloatArray:
-            place = _octaves(chunk.gradient(self.theta).T) - self.lowest
-            return _in_bins(place, self.bins).reshape(size * self.bins, -1).T
+            place = octaves(chunk.gradient(self.theta).T) - self.lowest
+            return in_bins(place, self.bins).reshape(size * self.bins, -1).T
 
         return asked.rows.sum_over_units(counts, size * self.bins, self.bound(asked.terms), asked.grid)
 
@@ -129,15 +129,12 @@ class NormSizes(NonNegative):
 
     def bound(self, terms: Terms) -> float:
         """Return the norm of a unit's counts: it is in one bin."""
-        return _ROOM
+        return ROOM_OF_COUNTS
 
     def refuse_if_unsafe(self, terms: Terms) -> None:
         """Refuse bins that no array can hold, norms of something else, and numbers that squares cannot be taken of."""
-        _refuse_bins(self.bins)
-        if not SMALLEST_CLIP_BOUND <= self.smallest <= LARGEST_CLIP_BOUND:
-            raise PrivacyError(
-                f"The first norm of a histogram is between {SMALLEST_CLIP_BOUND:g} and {LARGEST_CLIP_BOUND:g}."
-            )
+        refuse_bins(self.bins)
+        refuse_norm(self.smallest)
         if not self.point.clip_gradient > 0.0:
             raise PrivacyError("Scores are clipped to a positive bound, or to none: an infinite one.")
         if self.of not in ("score", "curvature", "expected_curvature"):
@@ -155,8 +152,7 @@ class NormSizes(NonNegative):
                 squares = squares_of(expected_curvatures_of(chunk, self.point))
             else:
                 squares = squares_of(scores_of(chunk, self.point))
-            # Squares grow by one octave for half an octave of norms.
-            return _in_bins(_octaves(squares / self.smallest**2), self.bins).T
+            return half_octaves(squares, self.smallest, self.bins)
 
         return asked.rows.sum_over_units(counts, self.bins, self.bound(asked.terms), asked.grid)
 
@@ -204,20 +200,20 @@ class RemainderSizes(NonNegative):
 
     def bound(self, terms: Terms) -> float:
         """Return the norm of a unit's counts: it is in one bin."""
-        return _ROOM
+        return ROOM_OF_COUNTS
 
     def refuse_if_unsafe(self, terms: Terms) -> None:
         """Refuse bins that no array can hold, and octaves that there are not."""
-        _refuse_bins(self.bins)
-        _refuse_octave(self.lowest)
+        refuse_bins(self.bins)
+        refuse_octave(self.lowest)
         super().refuse_if_unsafe(terms)
 
     def exact_sum(self, asked: Asked) -> ClippedSum:
         """Return the counts."""
 
         def counted(residuals: FloatArray) -> IntArray:
-            place = _octaves(np.abs(residuals)) - self.lowest
-            return _in_bins(place, self.bins).sum(axis=1).astype(np.int64)
+            place = octaves(np.abs(residuals)) - self.lowest
+            return in_bins(place, self.bins).sum(axis=1).astype(np.int64)
 
         expansion = asked.rows.expansion(self.point)
         return expansion.residual_sizes(self.old, self.new, counted, self.bound(asked.terms), asked.grid)
@@ -276,39 +272,3 @@ class BoundedScore(Query):
             return chunk.gradient(self.theta)[:, [self.place]]
 
         return asked.rows.sum_over_units(entries, 1, self.clip_bound, asked.grid)
-
-
-def _octaves(sizes: FloatArray) -> FloatArray:
-    """Return the whole part of the binary logarithm of absolute values: exact, and of an entry by itself.
-
-    Vector instructions may round a logarithm otherwise than the same instruction for a single number does: a unit next
-    to an edge would then change its bin with the length of the table.
-    """
-    _, exponents = np.frexp(sizes)
-    found: FloatArray = exponents - 1.0
-    found[sizes == 0.0] = -np.inf
-    found[np.isinf(sizes)] = np.inf
-    found[np.isnan(sizes)] = np.nan
-    return found
-
-
-def _in_bins(place: FloatArray, bins: int) -> FloatArray:
-    """Return a 1 in the bin of each entry, and nothing where a place is no number.
-
-    Places of shape (..., units) give (..., bins, units).
-    """
-    unknown = np.isnan(place)
-    nearest = np.clip(np.where(unknown, 0.0, place), 0, bins - 1).astype(np.intp)
-    counts: FloatArray = np.zeros((*place.shape[:-1], bins, place.shape[-1]))
-    np.put_along_axis(counts, nearest[..., None, :], np.where(unknown, 0.0, 1.0)[..., None, :], axis=-2)
-    return counts
-
-
-def _refuse_bins(bins: int) -> None:
-    if not 1 <= bins <= _MOST_BINS:
-        raise PrivacyError(f"A histogram has between 1 and {_MOST_BINS} bins.")
-
-
-def _refuse_octave(lowest: int) -> None:
-    if abs(lowest) > _MOST_OCTAVES:
-        raise PrivacyError(f"The first octave of a histogram is between {-_MOST_OCTAVES} and {_MOST_OCTAVES}.")

@@ -83,8 +83,12 @@ class Units(Protocol):
         """Return the log-likelihood of every unit."""
         ...
 
-    def derivatives_by_chunk(self) -> Iterator[UnitsOfChunk]:
-        """Yield the derivatives of whole units."""
+    def unit_log_likelihoods(self, theta: FloatArray, units: IntArray) -> FloatArray:
+        """Return the log-likelihood of some units."""
+        ...
+
+    def derivatives_by_chunk(self, units: IntArray | None = None) -> Iterator[UnitsOfChunk]:
+        """Yield the derivatives of whole units, of all or of some."""
         ...
 
 
@@ -170,6 +174,18 @@ class UnitExpansion:
             counts = in_bins(self.remainders(new) - self.remainders(old))
         return ClippedSum(counts * int(1.0 / grid), grid, bound, 0)
 
+    def clipped_residuals(
+        self, old: Prediction, new: Prediction, bound: float, grid: float, units: IntArray
+    ) -> tuple[IntArray, int]:
+        """Return the residual log-ratios of `units`, clipped to `bound` and truncated to the grid, and how many were.
+
+        Odd: swapping `old` and `new` changes nothing but the signs. What is no number counts as zero.
+        """
+        before, after = self._remainders_of(old, units), self._remainders_of(new, units)
+        clipped = np.empty(len(units), dtype=np.int64)
+        n_clipped = clip.write_clipped_differences(after, before, clip.shrunk(bound, 1), 1.0 / grid, clipped)
+        return clipped, int(n_clipped)
+
     def remainders(self, prediction: Prediction) -> FloatArray:
         """Return what the expansion misses of every unit's weighted log-likelihood, relative to the centre."""
         key = _key(prediction)
@@ -177,15 +193,27 @@ class UnitExpansion:
             return self._pair[key]
         with np.errstate(invalid="ignore"):  # a warning would tell that a unit is not finite
             values = self._units.all_log_likelihoods(prediction.theta) - self._values
+        return self._missed(prediction, values, None)
+
+    def _remainders_of(self, prediction: Prediction, units: IntArray) -> FloatArray:
+        """Return the same of some units, in proportion to whose rows the work is."""
+        with np.errstate(invalid="ignore"):
+            values = self._units.unit_log_likelihoods(prediction.theta, units) - self._values[units]
+        return self._missed(prediction, values, units)
+
+    def _missed(self, prediction: Prediction, values: FloatArray, units: IntArray | None) -> FloatArray:
+        """Return what is missed of log-likelihoods relative to the centre."""
+        weights, of_curvatures = self.weights, self.curvature_weights
+        if units is not None:
+            weights, of_curvatures = weights[units], of_curvatures[units]
+        if not prediction.with_curvature:
+            of_curvatures = np.zeros_like(of_curvatures)
         found = np.empty_like(values)
-        for chunk in self._units.derivatives_by_chunk():
+        for chunk in self._units.derivatives_by_chunk(units):
             slopes, curvatures = chunk.along(self._centre.theta, prediction.direction)
-            of_units = chunk.units
-            weights, of_curvatures = self.weights[of_units], self.curvature_weights[of_units]
-            if not prediction.with_curvature:
-                of_curvatures = np.zeros_like(of_curvatures)
+            part = chunk.units
             clip.weighted_remainders(
-                values[of_units] - prediction.offset, slopes, curvatures, weights, of_curvatures, found[of_units]
+                values[part] - prediction.offset, slopes, curvatures, weights[part], of_curvatures[part], found[part]
             )
         return found
 

@@ -369,15 +369,15 @@ class UnitLikelihood:
         """Return the log-likelihood of every unit. Confidential."""
         return self._unit_log_likelihoods(theta)
 
-    def derivatives_by_chunk(self) -> Iterator[DerivativesOfChunk]:
-        """Yield the derivatives of the units, chunk by chunk. Confidential.
+    def derivatives_by_chunk(self, units: IntArray | None = None) -> Iterator[DerivativesOfChunk]:
+        """Yield the derivatives of the units, chunk by chunk, of all or of some. Confidential.
 
         Raises
         ------
         InvalidArgument
             If the derivatives were not asked for with ``second_order=True``.
         """
-        yield from self._derivatives_of(self._table.chunks(_CHUNK_ROWS))
+        yield from self._derivatives_of(self._chunks(units, _CHUNK_ROWS))
 
     def _derivatives_of(self, chunks: Iterable[Chunk]) -> Iterator[DerivativesOfChunk]:
         points: dict[bytes, Point] = {}
