@@ -27,6 +27,7 @@ from pymc_dp.steps import (
     DPMinibatchPenalty,
     DPPenalty,
     DPSurrogateHMC,
+    Prelude,
     Shares,
 )
 
@@ -47,6 +48,7 @@ __all__ = [
     "NoDpAccountingEvent",
     "NoPlan",
     "Plan",
+    "Prelude",
     "PrivacyBudget",
     "PrivacyError",
     "RunInterrupted",

@@ -11,7 +11,7 @@ import pytest
 from conftest import QUIET, gaussian_data, gaussian_model, hmc
 
 import pymc_dp as dp
-from pymc_dp.steps.surrogate.learned import Search
+from pymc_dp.steps.prelude.learned import Search
 
 DRAWS, TUNE, CHAINS = 8, 2, 3
 

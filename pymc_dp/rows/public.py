@@ -59,13 +59,6 @@ class PublicUnits:
             ]
         )
 
-    def along(self, theta: FloatArray, direction: FloatArray) -> tuple[FloatArray, FloatArray]:
-        """Return slopes and negative second derivatives along a direction, each of shape (units,)."""
-        slopes, curvatures = zip(
-            *[chunk.along(theta, direction) for chunk in self._likelihood.derivatives_by_chunk()], strict=True
-        )
-        return np.concatenate(slopes), np.concatenate(curvatures)
-
 
 class SyntheticTable:
     """A synthetic table that the user provides, through the same model written on it.

@@ -5,10 +5,11 @@ from pymc_dp.steps.hmc import DPHMC
 from pymc_dp.steps.mala import DPMALA
 from pymc_dp.steps.minibatch_penalty import DPMinibatchPenalty
 from pymc_dp.steps.penalty import DPPenalty
+from pymc_dp.steps.prelude import Prelude, Shares
 from pymc_dp.steps.sghmc import DPSGHMC
 from pymc_dp.steps.sgld import DPSGLD
 from pymc_dp.steps.sgnht import DPSGNHT
-from pymc_dp.steps.surrogate import DPSurrogateHMC, Shares
+from pymc_dp.steps.surrogate_hmc import DPSurrogateHMC
 
 __all__ = [
     "DPHMC",
@@ -20,5 +21,6 @@ __all__ = [
     "DPMinibatchPenalty",
     "DPPenalty",
     "DPSurrogateHMC",
+    "Prelude",
     "Shares",
 ]

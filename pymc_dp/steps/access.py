@@ -86,10 +86,6 @@ class PublicUnits(Protocol):
         """Return the negative second derivatives of every unit's, shape (units, parameters, parameters)."""
         ...
 
-    def along(self, theta: FloatArray, direction: FloatArray) -> tuple[FloatArray, FloatArray]:
-        """Return slopes and negative second derivatives along a direction, each of shape (units,)."""
-        ...
-
 
 class SyntheticTables(Protocol):
     """Where synthetic tables come from: the user's, or rows simulated from the model itself."""

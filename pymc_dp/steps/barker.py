@@ -21,7 +21,7 @@ batch.
 
 from collections import deque
 from collections.abc import Mapping, Sequence
-from typing import Any, ClassVar
+from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -35,7 +35,7 @@ from pymc_dp.release.queries import BarkerDecision, DecisionClipCounts
 from pymc_dp.steps.acceptance import untested
 from pymc_dp.steps.base import CLIP_COUNT_SHARE, window_ends
 from pymc_dp.steps.proposals import Proposal, proposal_of
-from pymc_dp.steps.sampler import SHARED_STATS, Transition
+from pymc_dp.steps.sampler import SHARED_STATS, StatsOfSteps, Transition
 from pymc_dp.steps.tempered import TemperedBatches
 
 #: The accounting covers Rényi orders from 3 to a fifth of the batch size.
@@ -88,7 +88,7 @@ class DPBarker(TemperedBatches):
 
     name = "dp_barker"
     plans_clip_counts = True
-    stats_dtypes_shapes: ClassVar[dict[str, tuple[type, list[int] | None]]] = SHARED_STATS
+    stats_dtypes_shapes: StatsOfSteps = SHARED_STATS
 
     def __init__(
         self,

@@ -163,7 +163,7 @@ class DPStep(Sampler, BlockedStep):
             If batches are asked and the sampler leaves counts of clipped units to this class, if a kind is released
             both once and in chains, or if shares add up to more than 1.
         """
-        per_chain, once = list(self.sampler_requests(tune, draws)), list(self.prelude_requests())
+        per_chain, once = self._scaled(self.sampler_requests(tune, draws)), list(self.prelude_requests())
         requests = [*once, *per_chain]
         if {request.kind for request in once} & {request.kind for request in per_chain}:
             raise InvalidArgument(
@@ -187,6 +187,13 @@ class DPStep(Sampler, BlockedStep):
         windows = len(window_ends(tune, draws))
         counted = len({request.kind for request in per_chain}) + 1  # the number of units may be one of them
         return [*scaled, ReleaseRequest("clip_count", windows, CLIP_COUNT_SHARE, counted)]
+
+    def _scaled(self, requests: Sequence[ReleaseRequest | Releases]) -> list[ReleaseRequest | Releases]:
+        """Return what one chain asks for with its part of the run's cost."""
+        part = self.share_in_chains
+        return [
+            replace(each, share=each.share * part) if isinstance(each, ReleaseRequest) else each for each in requests
+        ]
 
     def authorise(self, authorisation: Authorisation) -> None:
         """Let the step run; the seam calls this once the plan has been charged.
@@ -248,6 +255,7 @@ class DPStep(Sampler, BlockedStep):
         self._tuning_iterations = tune
         self._window_ends = frozenset(window_ends(tune, draws))
         self._accepted = 0
+        self.begin()
         self.start()
 
     def step(self, point: Mapping[str, np.ndarray]) -> tuple[dict[str, np.ndarray], list[dict[str, Any]]]:
@@ -255,7 +263,7 @@ class DPStep(Sampler, BlockedStep):
         self._authorised()
         own = self._own
         own.whole = self.parameters.to_theta(point)
-        transition = self.transition(own.whole[own.places])
+        transition = self.moved(own.whole[own.places])
         stats = transition.stats
         self._accepted += bool(stats["accepted"])
         self._iteration += 1

@@ -20,7 +20,7 @@ for tests that reject nearly all long moves, and tuning draws are discarded.
 """
 
 from collections.abc import Mapping, Sequence
-from typing import Any, ClassVar
+from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -33,8 +33,15 @@ from pymc_dp.parameters import FloatArray
 from pymc_dp.release.interface import Release
 from pymc_dp.steps.acceptance import penalty_test, untested
 from pymc_dp.steps.base import DPStep
-from pymc_dp.steps.sampler import SHARED_STATS, Transition
+from pymc_dp.steps.sampler import SHARED_STATS, StatsOfSteps, Transition
 from pymc_dp.steps.tuning import kinetic_energy, required
+
+_STATS: StatsOfSteps = {
+    **SHARED_STATS,
+    "diverging": (bool, []),
+    "n_gradients": (np.int64, []),
+    "step_size": (np.float64, []),
+}
 
 
 class DPHMC(DPStep):
@@ -94,12 +101,7 @@ class DPHMC(DPStep):
     """
 
     name = "dp_hmc"
-    stats_dtypes_shapes: ClassVar[dict[str, tuple[type, list[int] | None]]] = {
-        **SHARED_STATS,
-        "diverging": (bool, []),
-        "n_gradients": (np.int64, []),
-        "step_size": (np.float64, []),
-    }
+    stats_dtypes_shapes = _STATS
 
     def __init__(
         self,

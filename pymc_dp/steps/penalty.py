@@ -14,7 +14,7 @@ Released in one iteration: one log-ratio; none for a proposal that the prior rul
 """
 
 from collections.abc import Mapping, Sequence
-from typing import Any, ClassVar
+from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -26,7 +26,7 @@ from pymc_dp.release.interface import Release
 from pymc_dp.steps.acceptance import penalty_test
 from pymc_dp.steps.base import DPStep
 from pymc_dp.steps.proposals import Proposal, proposal_of
-from pymc_dp.steps.sampler import SHARED_STATS, Transition
+from pymc_dp.steps.sampler import SHARED_STATS, StatsOfSteps, Transition
 from pymc_dp.steps.tuning import required
 
 
@@ -70,7 +70,7 @@ class DPPenalty(DPStep):
     """
 
     name = "dp_penalty"
-    stats_dtypes_shapes: ClassVar[dict[str, tuple[type, list[int] | None]]] = SHARED_STATS
+    stats_dtypes_shapes: StatsOfSteps = SHARED_STATS
 
     def __init__(
         self,

@@ -15,8 +15,11 @@ from pymc_dp.steps.access import ChainAccess, OwnParameters
 
 ClipDiagnostics = Literal["private", "exact"] | None
 
+#: Type and shape of every statistic by name, as PyMC wants them declared.
+StatsOfSteps = Mapping[str, tuple[type, list[int] | None]]
+
 #: Statistics of every Metropolis–Hastings sampler: a transition gives the first four, `DPStep` the others.
-SHARED_STATS: dict[str, tuple[type, list[int] | None]] = {
+SHARED_STATS: StatsOfSteps = {
     "accepted": (bool, []),
     "acceptance_rate": (np.float64, []),
     "log_ratio": (np.float64, []),
@@ -60,13 +63,15 @@ class Sampler:
     """
 
     #: Whether the sampler expands log-likelihoods around a point and makes a dry run on synthetic tables.
-    expands: ClassVar[bool] = False
+    expands: bool = False
     #: Whether chains ask for releases: there are no clipped units to count where all is released before they start.
     asks_in_chains: bool = True
     #: Whether its synthetic tables are rows simulated from the model.
     simulates: bool = False
     #: Whether `sampler_requests` pays for counts of clipped units, too, as where they come with sums over batches.
     plans_clip_counts: ClassVar[bool] = False
+    #: Type and shape of every statistic that a transition gives.
+    stats_dtypes_shapes: StatsOfSteps
     rng: np.random.Generator
     parameters: ParameterVector
     clip_diagnostics: ClipDiagnostics
@@ -88,7 +93,7 @@ class Sampler:
     def sampler_requests(self, tune: int, draws: int) -> Sequence[ReleaseRequest | Releases]:
         """Return what one chain releases; Releases have noise that is given.
 
-        The shares of these and of `prelude_requests` together add up to 1.
+        Their shares add up to 1: `share_in_chains` of the run's cost is theirs.
 
         Counts of clipped units are added by `DPStep.release_requests`, but where `plans_clip_counts`.
         """
@@ -100,6 +105,13 @@ class Sampler:
     @abstractmethod
     def transition(self, theta: FloatArray) -> Transition:
         """Return the next state of the chain, at `theta`: a vector of the step's own parameters."""
+
+    def begin(self) -> None:
+        """Take note that a chain begins: nothing, for most samplers."""
+
+    def moved(self, theta: FloatArray) -> Transition:
+        """Make one iteration from the point `theta` that PyMC holds: a transition, for most samplers."""
+        return self.transition(theta)
 
     @property
     @abstractmethod
@@ -137,10 +149,15 @@ class Sampler:
 
     # What a sampler defines that learns something before its chains start -----------------------------------
 
+    @property
+    def share_in_chains(self) -> float:
+        """What part of the run's cost is for what chains release; what `prelude_requests` leaves over."""
+        return 1.0
+
     def prelude_requests(self) -> Sequence[ReleaseRequest]:
         """Return what is released once before the chains start (with ``once=True``): nothing, for most samplers.
 
-        Kinds are others than those of `sampler_requests`, and shares are parts of the same whole.
+        Kinds are others than those of `sampler_requests`, and shares are parts of the run's cost.
         """
         return ()
 

@@ -24,7 +24,7 @@ import math
 from abc import abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -39,7 +39,7 @@ from pymc_dp.parameters import FloatArray
 from pymc_dp.release.batches import Batches, BatchesWithoutReplacement, PoissonBatches
 from pymc_dp.release.queries import GradientSum
 from pymc_dp.steps.base import DPStep
-from pymc_dp.steps.sampler import SHARED_STATS, Transition
+from pymc_dp.steps.sampler import SHARED_STATS, StatsOfSteps, Transition
 from pymc_dp.steps.tuning import MassMatrix, required
 
 #: Each has noise of its own, which is planned and stored.
@@ -123,6 +123,15 @@ def tempering_facts(tempering: float, batches: Batches | None) -> dict[str, Any]
     return facts
 
 
+_STATS: StatsOfSteps = {
+    **SHARED_STATS,
+    "diverging": (bool, []),
+    "gradient_noise_std": (np.float64, []),
+    "n_gradients": (np.int64, []),
+    "step_size": (np.float64, []),
+}
+
+
 class StochasticGradientStep(DPStep):
     """Base class of the samplers without an acceptance test, driven by noisy gradients of batches.
 
@@ -148,13 +157,7 @@ class StochasticGradientStep(DPStep):
     """
 
     plans_clip_counts = True
-    stats_dtypes_shapes: ClassVar[dict[str, tuple[type, list[int] | None]]] = {
-        **SHARED_STATS,
-        "diverging": (bool, []),
-        "gradient_noise_std": (np.float64, []),
-        "n_gradients": (np.int64, []),
-        "step_size": (np.float64, []),
-    }
+    stats_dtypes_shapes = _STATS
 
     def __init__(
         self,

@@ -40,7 +40,7 @@ from pymc_dp.release import Release, SecureNoise, curator
 from pymc_dp.release.barker_correction import acceptance
 from pymc_dp.release.batches import drawn
 from pymc_dp.steps.base import DPStep
-from pymc_dp.steps.surrogate import free_hmc
+from pymc_dp.steps.prelude import free_hmc
 
 #: Rows of a table, with the canary; more than the batches of `samplers`.
 N = 170

@@ -30,7 +30,7 @@ from pymc_dp.parameters import ParameterVector
 from pymc_dp.release import MeteredCurator, Release
 from pymc_dp.release import curator as curator_module
 from pymc_dp.rows import likelihood
-from pymc_dp.steps.surrogate import free_hmc
+from pymc_dp.steps.prelude import free_hmc
 
 #: Stands for NaN while a model is built.
 _NOT_A_NUMBER = np.float64(1.2345678901234567e-77)

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from pymc_dp.exceptions import UnsupportedModel
 from pymc_dp.release import ExpansionPoint, Prediction
 from pymc_dp.rows import PublicUnits, Simulation, SyntheticTable, UnitLikelihood
-from pymc_dp.steps.surrogate.newton import unpacked
+from pymc_dp.steps.prelude.newton import unpacked
 
 N, SIZE = 150, 3
 GENERATOR = np.random.default_rng(0)

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from scipy import special, stats
 
-from pymc_dp.steps.surrogate.free_hmc import FreeHMC
+from pymc_dp.steps.prelude.free_hmc import FreeHMC
 
 #: Of a test, by the union bound over its statistics, if these were exactly normal.
 FALSE_ALARM = 1e-5

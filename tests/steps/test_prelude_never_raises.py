@@ -19,8 +19,8 @@ from pymc_dp.release.queries import ClipCounts, ClippingLoss, Curvature, Residua
 from pymc_dp.release.sizes import BoundedScore, CoordinateSizes, NormSizes, RemainderSizes
 from pymc_dp.rows import Simulation, UnitLikelihood
 from pymc_dp.steps.access import Authorisation, ChainAccess
-from pymc_dp.steps.surrogate import free_hmc
-from pymc_dp.steps.surrogate.simulated import SearchBySimulation
+from pymc_dp.steps.prelude import free_hmc
+from pymc_dp.steps.prelude.simulated import SearchBySimulation
 
 N = 200
 

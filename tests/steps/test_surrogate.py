@@ -11,7 +11,7 @@ import pymc_dp as dp
 from pymc_dp.models import published
 from pymc_dp.release import Release
 from pymc_dp.rows import UnitLikelihood, clip
-from pymc_dp.steps.surrogate.sampler import _doubtful_width
+from pymc_dp.steps.surrogate_hmc import _doubtful_width
 
 #: Two-sided z of a check that is wrong once in 30,000 runs.
 Z_LIMIT = 4.2

@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
-from pymc_dp.steps.surrogate.tails import BINS, LOWEST_HALF_OCTAVE, Histogram, Tail
+from pymc_dp.steps.prelude.tails import BINS, LOWEST_HALF_OCTAVE, Histogram, Tail
 
 N = 20_000
 SMALLEST = 2.0 ** (LOWEST_HALF_OCTAVE / 2)

@@ -19,27 +19,42 @@ class NotComputable(ArithmeticError):
 
 
 @dataclass(frozen=True, eq=False)
-class Scale:
-    """How large scores are, in every direction.
+class Frame:
+    """Directions along which derivatives are taken.
 
     Attributes
     ----------
     preconditioner : ndarray, shape (parameters, parameters)
-        D: the preconditioned score D'g of a unit g is spread alike in all coordinates.
+        D: what is released is D'g and D'HD.
     back : ndarray, shape (parameters, parameters)
-        Turns a preconditioned gradient back into a gradient.
-    clip_gradient : float
-        A bound that nearly all synthetic units keep.
+        Turns D'g back into g.
     """
 
     preconditioner: FloatArray
     back: FloatArray
-    clip_gradient: float
 
     def gradient(self, along: FloatArray) -> FloatArray:
         """Return the gradient of which `along` is the preconditioned form."""
         gradient: FloatArray = self.back @ along
         return gradient
+
+    def matrix(self, along: FloatArray) -> FloatArray:
+        """Return the matrix of which `along` is the preconditioned form."""
+        matrix: FloatArray = self.back @ along @ self.back.T
+        return matrix
+
+
+@dataclass(frozen=True, eq=False)
+class Scale(Frame):
+    """Directions along which scores of synthetic units are spread alike.
+
+    Attributes
+    ----------
+    clip_gradient : float
+        A bound that nearly all synthetic units keep.
+    """
+
+    clip_gradient: float
 
 
 def scale_of(units: PublicUnits, theta: FloatArray, *, clip_quantile: float) -> Scale:
@@ -103,13 +118,6 @@ def table_at(synthetic: SyntheticTables, theta: FloatArray) -> PublicUnits:
         return synthetic.at(theta)
     except NUMERICAL_FAILURES as failure:
         raise NotComputable("No synthetic table can be simulated at these parameters.") from failure
-
-
-def curvature_norms(units: PublicUnits, theta: FloatArray, preconditioner: FloatArray) -> FloatArray:
-    """Return the Frobenius norm of every synthetic unit's preconditioned curvature, shape (units,)."""
-    along = np.einsum("ka,ikl,lb->iab", preconditioner, units.curvatures(theta), preconditioner, optimize=True)
-    norms: FloatArray = np.sqrt((along**2).sum(axis=(1, 2)))
-    return norms
 
 
 def expected_curvature(units: PublicUnits, theta: FloatArray) -> FloatArray:

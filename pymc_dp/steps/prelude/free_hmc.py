@@ -5,7 +5,7 @@ import numpy as np
 
 from pymc_dp.parameters import FloatArray
 from pymc_dp.steps.access import LogDensity
-from pymc_dp.steps.surrogate.newton import positive_definite
+from pymc_dp.steps.prelude.newton import positive_definite
 
 #: The shortest step is this part of the longest: where the density bends most, only short ones are accepted.
 _SHORTEST_STEP = 0.2

@@ -21,17 +21,18 @@ from pymc_dp.release.interface import LARGEST_CLIP_BOUND, SMALLEST_CLIP_BOUND, E
 from pymc_dp.release.queries import Curvature
 from pymc_dp.release.sizes import BoundedScore, CoordinateSizes, NormSizes
 from pymc_dp.steps.access import ChainAccess
-from pymc_dp.steps.surrogate import settings
-from pymc_dp.steps.surrogate.newton import (
+from pymc_dp.steps.prelude import settings
+from pymc_dp.steps.prelude.newton import (
     NUMERICAL_FAILURES,
+    Frame,
     NotComputable,
     can_stand_at,
     prior_curvature,
     solved,
     unpacked,
 )
-from pymc_dp.steps.surrogate.settings import PartsOfSearch
-from pymc_dp.steps.surrogate.tails import BINS, LOWEST_HALF_OCTAVE, Histogram, Tail
+from pymc_dp.steps.prelude.settings import PartsOfSearch
+from pymc_dp.steps.prelude.tails import BINS, LOWEST_HALF_OCTAVE, Histogram, Tail
 
 _LOWEST_OCTAVE, _OCTAVES = -24, 49
 _STAGES = ("early_curvature", "middle_curvature", "late_curvature", "curvature")
@@ -82,31 +83,11 @@ class Regression:
         """The index of the block of known parameters."""
         return np.ix_(self.known, self.known)
 
-
-@dataclass(frozen=True, eq=False)
-class Frame:
-    """Directions along which derivatives are taken.
-
-    Attributes
-    ----------
-    preconditioner : ndarray, shape (parameters, parameters)
-        D: what is released is D'g and D'HD.
-    back : ndarray, shape (parameters, parameters)
-        Turns D'g back into g.
-    """
-
-    preconditioner: FloatArray
-    back: FloatArray
-
-    def gradient(self, along: FloatArray) -> FloatArray:
-        """Return the gradient of which `along` is the preconditioned form."""
-        gradient: FloatArray = self.back @ along
-        return gradient
-
-    def matrix(self, along: FloatArray) -> FloatArray:
-        """Return the matrix of which `along` is the preconditioned form."""
-        matrix: FloatArray = self.back @ along @ self.back.T
-        return matrix
+    def solved(self, matrix: FloatArray, vector: FloatArray) -> FloatArray:
+        """Return the solution of a linear system of the known parameters; the others are left at zero."""
+        solution = np.zeros_like(vector)
+        solution[self.known] = solved(matrix[self.block], vector[self.known])
+        return solution
 
 
 @dataclass(frozen=True, eq=False)
@@ -144,14 +125,12 @@ class KnownScore:
         A factor of the covariance of its noise.
     bias : float
         How long, along the axes of the frame, what clipping has taken off may be.
-    frame : Frame
     """
 
     theta: FloatArray
     gradient: FloatArray
     noise: FloatArray
     bias: float
-    frame: Frame
 
 
 @dataclass(frozen=True, eq=False)
@@ -166,14 +145,11 @@ class Learned:
         That of the middle of the way, in whose frame the expansion is released.
     scores : tuple of KnownScore
         The last ones.
-    sizes : dict of str to Histogram
-        The latest histograms of norms.
     """
 
     theta: FloatArray
     curvature: KnownCurvature
     scores: tuple[KnownScore, ...]
-    sizes: dict[str, Histogram]
 
 
 def requests_of_search(regression: Regression, share: float) -> list[ReleaseRequest]:
@@ -235,7 +211,7 @@ class Search:
             theta = voted
         score = self.score(theta, self.frame(curvature), "centre")
         theta = self._stepped(theta, score, curvature, settings.TRUST_LAST)
-        return Learned(theta, curvature, (*scores[2:], score), self._sizes)
+        return Learned(theta, curvature, (*scores[2:], score))
 
     def _followed(
         self, theta: FloatArray, voted: FloatArray, curvature: KnownCurvature, kind: str
@@ -301,19 +277,20 @@ class Search:
         """Release the curvature; without terms between logarithms of scales and others, which far away are large."""
         bound = self._curvature_bound(theta, frame, kind)
         point = ExpansionPoint(theta, frame.preconditioner, np.inf, bound)
-        return self.repaired(self.release_curvature(point, kind), point, frame, between_scales=False)
+        return self.curvature_at(point, frame, kind, between_scales=False)
 
-    def release_curvature(self, point: ExpansionPoint, kind: str) -> Release:
+    def curvature_at(self, point: ExpansionPoint, frame: Frame, kind: str, *, between_scales: bool) -> KnownCurvature:
         """Release the expected curvature where the model says what responses could have been, else the observed one."""
-        known = self._chain.knows_responses
-        return self._chain.release(ExpectedCurvature(point, kind) if known else Curvature(point, kind))
+        query = ExpectedCurvature(point, kind) if self._chain.knows_responses else Curvature(point, kind)
+        return self._repaired(self._chain.release(query), point, frame, between_scales=between_scales)
 
     def _curvature_bound(self, theta: FloatArray, frame: Frame, kind: str, of_score: float = np.inf) -> float:
         """Return the clip bound of a curvature: what clipped scores have of it, where theirs is known."""
         size = int(self._regression.known.sum())
         known = self._chain.knows_responses
         histogram = self._norms(theta, frame, "expected_curvature" if known else "curvature", float(size), of_score)
-        noise = np.sqrt(2.0 if known else 4.0) * self._chain.multiplier(kind) * np.sqrt(2.0 * size)
+        factor = np.sqrt(2.0) if known else 2.0  # expected curvatures have no negative inner product
+        noise = factor * self._chain.multiplier(kind) * np.sqrt(2.0 * size)
         if kind == "early_curvature":
             bound = histogram.quantile(settings.EARLY_QUANTILE, self._chain.n_units)
         else:
@@ -321,7 +298,7 @@ class Search:
         most = max(settings.MOST_NOISE_OF_CURVATURE * self._chain.n_units / noise, 2.0 * size)
         return _representable(min(bound, most))
 
-    def repaired(self, made: Release, point: ExpansionPoint, frame: Frame, *, between_scales: bool) -> KnownCurvature:
+    def _repaired(self, made: Release, point: ExpansionPoint, frame: Frame, *, between_scales: bool) -> KnownCurvature:
         """Return a released curvature with eigenvalues above the noise."""
         known, most = self._regression.known, point.clip_curvature * self._chain.n_units
         raw = unpacked(np.clip(made.value, -most, most), known.size)  # no sum of units is larger
@@ -364,11 +341,10 @@ class Search:
 
     def score(self, theta: FloatArray, frame: Frame, kind: str) -> KnownScore:
         """Release a score with the clip bound that a histogram of norms says is best."""
-        bound, bias = self.score_bound(theta, frame, kind)
-        point = ExpansionPoint(theta, frame.preconditioner, bound)
-        return self.known_score(self._chain.release(CentredScore(point, kind)), point, frame, bias)
+        bound, bias = self._score_bound(theta, frame, kind)
+        return self.score_at(ExpansionPoint(theta, frame.preconditioner, bound), frame, bias, kind)
 
-    def score_bound(self, theta: FloatArray, frame: Frame, kind: str) -> tuple[float, float]:
+    def _score_bound(self, theta: FloatArray, frame: Frame, kind: str) -> tuple[float, float]:
         """Return the best clip bound of a score, and the bias that it is expected to have."""
         size = int(self._regression.known.sum())
         tail = Tail(self._norms(theta, frame, "score", float(np.sqrt(size))), self._chain.n_units)
@@ -376,13 +352,14 @@ class Search:
         bound, bias = tail.best_bound(self.bias_of_loss, noise)
         return _representable(bound), bias
 
-    def known_score(self, made: Release, point: ExpansionPoint, frame: Frame, bias: float) -> KnownScore:
-        """Return a released score on the scale of the parameters."""
+    def score_at(self, point: ExpansionPoint, frame: Frame, bias: float, kind: str) -> KnownScore:
+        """Release a score; return it on the scale of the parameters."""
+        made = self._chain.release(CentredScore(point, kind))
         most = point.clip_gradient * self._chain.n_units  # no sum of units is larger
         value = np.clip(made.value, -most, most)
         noise = np.where(self._regression.known[:, None], frame.back, 0.0) * made.noise_std
         gradient = np.where(self._regression.known, frame.gradient(value), 0.0)
-        return KnownScore(made.where[0], gradient, noise, bias, frame)
+        return KnownScore(made.where[0], gradient, noise, bias)
 
     def _norms(
         self, theta: FloatArray, frame: Frame, of: str, typical: float, clip_gradient: float = np.inf
@@ -398,10 +375,15 @@ class Search:
         self._sizes[of] = histogram.with_earlier(earlier, settings.TRUST_IN_EARLIER_SIZES)
         return self._sizes[of]
 
-    def expansion_point(self, theta: FloatArray, frame: Frame) -> tuple[ExpansionPoint, float]:
-        """Return the centre with the best clip bounds there, and the bias of the score to expect."""
-        bound, bias = self.score_bound(theta, frame, "score")
+    def expansion_point(
+        self, theta: FloatArray, frame: Frame, clip_gradient: float | None, clip_curvature: float | None
+    ) -> tuple[ExpansionPoint, float]:
+        """Return the centre with the given clip bounds or the best ones there, and the bias of the score to expect."""
+        best, bias = self._score_bound(theta, frame, "score")
+        bound = best if clip_gradient is None else clip_gradient
         of_curvature = self._curvature_bound(theta, frame, "curvature", bound)
+        if clip_curvature is not None:
+            of_curvature = clip_curvature
         return ExpansionPoint(theta, frame.preconditioner, bound, of_curvature), bias
 
     # Steps --------------------------------------------------------------------------------------------------------
@@ -410,20 +392,14 @@ class Search:
         """Return the end of a Newton step in a trust region, or of a shorter one where the prior is no number."""
         prior = self._chain.prior
         try:
-            step = self._newton_step(theta, score.gradient + prior.gradient(theta), curvature.matrix)
+            slope = score.gradient + prior.gradient(theta)
+            step = self._regression.solved(curvature.matrix + prior_curvature(prior, theta), slope)
         except NUMERICAL_FAILURES:  # the next score may be less noisy
             return theta
         length = float(np.sqrt(np.maximum(step @ curvature.matrix @ step, 0.0) / self._chain.n_units))
         step = step * min(1.0, trust / max(length, np.finfo(float).tiny))
         ends = (theta + part * step for part in _SHORTER)
         return next((end for end in ends if can_stand_at(prior, end)), theta)
-
-    def _newton_step(self, theta: FloatArray, gradient: FloatArray, curvature: FloatArray) -> FloatArray:
-        known = self._regression.known
-        step = np.zeros_like(gradient)
-        precision = curvature + prior_curvature(self._chain.prior, theta)
-        step[known] = solved(precision[self._regression.block], gradient[known])
-        return step
 
 
 def pooled_curvature(late: KnownCurvature, early: KnownCurvature, known: NDArray[np.bool_]) -> tuple[FloatArray, float]:
@@ -454,13 +430,10 @@ class PooledScore:
     gradient : ndarray, shape (parameters,)
     covariance : ndarray, shape (parameters, parameters)
         Of its error: noise of scores, noise of the curvature that carried them, and bias.
-    of_noise : ndarray, shape (parameters, parameters)
-        The noise of scores alone.
     """
 
     gradient: FloatArray
     covariance: FloatArray
-    of_noise: FloatArray
 
 
 def pooled_score(
@@ -512,7 +485,7 @@ def pooled_score(
     )
     bias = float(weights @ np.array([score.bias for score in scores]))
     of_bias = back @ back.T * bias**2 / size
-    return PooledScore(gradient, noise + back @ shaken @ back.T + of_bias, noise)
+    return PooledScore(gradient, noise + back @ shaken @ back.T + of_bias)
 
 
 def _sizes_of_entries(counts: FloatArray, noise_std: float, n_units: int) -> FloatArray:

@@ -11,8 +11,8 @@ from pymc_dp.parameters import FloatArray
 from pymc_dp.release.interface import LARGEST_CLIP_BOUND, ExpansionPoint, Release
 from pymc_dp.release.queries import WeightedScore
 from pymc_dp.steps.access import ChainAccess, PublicUnits
-from pymc_dp.steps.surrogate.density import WeightedRows
-from pymc_dp.steps.surrogate.newton import (
+from pymc_dp.steps.prelude.density import WeightedRows
+from pymc_dp.steps.prelude.newton import (
     NUMERICAL_FAILURES,
     NotComputable,
     Scale,

@@ -1,6 +1,6 @@
 r"""Free log-densities that stand in for the posterior, made of what was released once around a centre.
 
-With the weighted score :math:`g_i` and curvature :math:`H_i` of unit i at the centre :math:`\theta_c`, noisy sums G
+With the score :math:`g_i` and curvature :math:`H_i` of unit i at the centre :math:`\theta_c`, noisy sums G
 and H of them, and :math:`u = \theta - \theta_c`, a surrogate predicts the unit's weighted log-likelihood relative to
 the centre and sums the predictions:
 
@@ -19,9 +19,9 @@ from typing import Protocol
 import numpy as np
 
 from pymc_dp.parameters import FloatArray
-from pymc_dp.release.interface import ExpansionPoint, Prediction
+from pymc_dp.release.interface import ExpansionPoint, GradientPrediction, Prediction
 from pymc_dp.steps.access import LogDensity, PublicUnits
-from pymc_dp.steps.surrogate.newton import NotComputable, curvature_norms, positive_definite
+from pymc_dp.steps.prelude.newton import NotComputable, positive_definite
 
 #: Synthetic units for each coefficient that is fitted to them, where few are enough.
 _FEW_FOR_EACH = 4
@@ -45,8 +45,18 @@ class Surrogate(Protocol):
         """Return what it predicts of every unit at `theta`."""
         ...
 
+    def gradient_prediction(self, theta: FloatArray) -> GradientPrediction:
+        """Return what it predicts of every unit's gradient at `theta`."""
+        ...
+
     def remainders(self, theta: FloatArray) -> FloatArray:
-        """Return what it misses of every synthetic unit at `theta`, shape (units,)."""
+        """Return what it misses of every synthetic unit at `theta`, shape (units,).
+
+        Raises
+        ------
+        NotComputable
+            If there are no synthetic units.
+        """
         ...
 
 
@@ -71,27 +81,13 @@ class Quadratic:
     radius : float
         Nothing is proposed where ``sqrt(u · curvature u)`` is larger: there the noise in the curvature could make
         the target improper.
-    units : PublicUnits, optional
-        Synthetic units, which tests need.
     """
 
     def __init__(
-        self,
-        prior: LogDensity,
-        centre: ExpansionPoint,
-        gradient: FloatArray,
-        curvature: FloatArray,
-        radius: float,
-        units: PublicUnits | None = None,
+        self, prior: LogDensity, centre: ExpansionPoint, gradient: FloatArray, curvature: FloatArray, radius: float
     ) -> None:
-        self.prior, self.centre, self._units = prior, centre, units
+        self.prior, self.centre = prior, centre
         self._gradient, self._curvature, self._radius = gradient, curvature, radius
-        if units is not None:
-            self._at_centre = units.log_likelihoods(centre.theta)
-            lengths = np.linalg.norm(units.scores(centre.theta) @ centre.preconditioner, axis=1)
-            self._weights = _weights(lengths, centre.clip_gradient)
-            bends = curvature_norms(units, centre.theta, centre.preconditioner)
-            self._curvature_weights = np.minimum(self._weights, _weights(bends, centre.clip_curvature))
 
     def log_density(self, theta: FloatArray) -> float:
         """Return the log-density, minus infinity outside the trusted region."""
@@ -109,27 +105,14 @@ class Quadratic:
         """Return what is predicted of every unit."""
         return Prediction(theta, theta - self.centre.theta, with_curvature=True)
 
+    def gradient_prediction(self, theta: FloatArray) -> GradientPrediction:
+        """Return what is predicted of every unit's gradient."""
+        size = theta.size
+        return GradientPrediction(theta, np.eye(size), theta - self.centre.theta, np.zeros(size))
+
     def remainders(self, theta: FloatArray) -> FloatArray:
-        """Return what is missed of every synthetic unit, by weights that are no smaller than those of protected units.
-
-        Raises
-        ------
-        NotComputable
-            If there are no synthetic units.
-        """
-        if self._units is None:
-            raise NotComputable("Remainders are those of synthetic units, and there are none.")
-        slopes, bends = self._units.along(self.centre.theta, theta - self.centre.theta)
-        changes = _changes(self._units, theta, self._at_centre)
-        missed: FloatArray = self._weights * (changes - slopes) + 0.5 * self._curvature_weights * bends
-        return missed
-
-
-def _weights(norms: FloatArray, bound: float) -> FloatArray:
-    """Return what shortens vectors of these norms to `bound`; 0 for those that are not finite."""
-    with np.errstate(divide="ignore", invalid="ignore"):
-        weights: FloatArray = np.where(np.isfinite(norms), np.minimum(1.0, bound / norms), 0.0)
-    return weights
+        """Raise: there are no synthetic units."""
+        raise NotComputable("Remainders of an expansion of order 2 are those of protected units: a release tells.")
 
 
 class WeightedRows:
@@ -195,6 +178,12 @@ class WeightedRows:
         offset, *along = self._coefficients_of @ self._few_changes(theta)
         direction = self.centre.preconditioner @ np.array(along)
         return Prediction(theta, direction, with_curvature=False, offset=float(offset))
+
+    def gradient_prediction(self, theta: FloatArray) -> GradientPrediction:
+        """Return what it predicts of every unit's gradient: the derivative of its coefficients."""
+        slopes = self._coefficients_of @ self._few.scores(theta)
+        jacobian = slopes[1:].T @ self.centre.preconditioner.T
+        return GradientPrediction(theta, jacobian, np.zeros(theta.size), slopes[0])
 
     def remainders(self, theta: FloatArray) -> FloatArray:
         """Return what it misses of every synthetic unit."""

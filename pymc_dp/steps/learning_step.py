@@ -1,0 +1,232 @@
+"""Steps that can learn their settings before their chains start, by a prelude.
+
+A sampler subclasses `LearningStep`, calls `learn` in its constructor with the settings that it cannot do without, and
+moves on `target` instead of asking its chain: with a prelude its points are standardised, and what it asks for is what
+the expansion misses.
+"""
+
+from abc import abstractmethod
+from collections.abc import Mapping
+from typing import Any, ClassVar, Literal
+
+import numpy as np
+import pymc as pm
+
+from pymc_dp.budget import ReleaseRequest
+from pymc_dp.exceptions import InvalidArgument
+from pymc_dp.parameters import FloatArray
+from pymc_dp.release.interface import Position
+from pymc_dp.steps.base import DPStep
+from pymc_dp.steps.prelude.approximation import Approximation
+from pymc_dp.steps.prelude.learning import FIGURES, InChains, Learning, Prelude
+from pymc_dp.steps.sampler import Transition
+from pymc_dp.steps.target import ExpandedTarget, FreeTarget, PreconditionedTarget, Target
+
+#: Whether a prelude is made: where a setting is missing that it can learn; or not at all.
+PreludeArgument = Prelude | Literal["auto"] | None
+
+#: Transitions of a pilot, and how fast it forgets where it began.
+_PILOT_TRANSITIONS, _FORGETTING = 600, 0.6
+
+
+class LearningStep(DPStep):
+    """A step that can learn its settings before its chains start.
+
+    Attributes
+    ----------
+    learning : Learning or None
+        Its prelude; None where it has none.
+    known : Approximation or None
+        What the prelude has found, while a run goes on.
+    """
+
+    #: What chains release.
+    in_chains: ClassVar[InChains] = "log_ratios"
+    #: The acceptance that a pilot aims at by changing `stretch`; None: there is no pilot.
+    aimed_acceptance: float | None = None
+
+    learning: Learning | None = None
+    known: Approximation | None = None
+    _point: FloatArray | None = None
+    _pilot: FreeTarget | None = None
+    #: Whether points are standardised: not where the user gave settings on the scale of the parameters.
+    _standardised = True
+
+    def learn(self, prelude: PreludeArgument, needed: Mapping[str, Any], model: pm.Model | None) -> bool:
+        """Decide whether there is a prelude; return that.
+
+        Parameters
+        ----------
+        prelude : Prelude, "auto" or None
+            The user's choice; "auto": where something is missing.
+        needed : mapping of str to object
+            The settings that the sampler cannot do without; None where one is missing.
+        model : pm.Model, optional
+            Default: the model of the ``with`` context.
+
+        Raises
+        ------
+        InvalidArgument
+            If a prelude is asked for where there can be none.
+        """
+        missing = [name for name, value in needed.items() if value is None]
+        can_learn = self.moves_all and self.budget.relation == "substitute"
+        if isinstance(prelude, str) and prelude == "auto":
+            prelude = Prelude() if missing and can_learn else None
+        if prelude is None:
+            return False
+        if not isinstance(prelude, Prelude):
+            raise InvalidArgument('prelude must be a Prelude(...), None or "auto".')
+        if not can_learn:
+            raise InvalidArgument(
+                "A prelude needs a step that moves all free variables, and a number of units that is public: leave out "
+                f"vars and use a budget with relation='substitute', or pass {', '.join(needed)} and prelude=None."
+            )
+        self._learn_by(prelude, pm.modelcontext(model), self.in_chains)
+        return True
+
+    def _learn_by(self, prelude: Prelude, model: pm.Model, in_chains: InChains) -> None:
+        self.learning = Learning(
+            prelude,
+            model,
+            self.parameters,
+            one_row_a_unit=self.unit_index is None,
+            in_chains=in_chains,
+            diagnoses=self.clip_diagnostics is not None,
+        )
+        self.expands, self.simulates = True, self.learning.order == 1
+        self.stats_dtypes_shapes = {
+            **self.stats_dtypes_shapes,
+            **dict.fromkeys(FIGURES, (np.float64, [])),
+            "unwidened": (object, None),
+        }
+        self.stats_dtypes = [{name: kind for name, (kind, _) in self.stats_dtypes_shapes.items()}]  # PyMC reads both
+
+    # What samplers use ----------------------------------------------------------------------------------------------
+
+    @property
+    def control_variates(self) -> bool:
+        """Whether chains release what an expansion misses, and not whole log-ratios and gradients."""
+        return self.learning is not None and self.learning.control_variates
+
+    @property
+    def target(self) -> Target:
+        """What the sampler moves on."""
+        if self._pilot is not None:
+            return self._pilot
+        if self.known is None:
+            return self.plain_target()
+        kind = ExpandedTarget if self.control_variates else PreconditionedTarget
+        return kind(self.chain, self.known, tempering=getattr(self, "tempering", 1.0))
+
+    @abstractmethod
+    def plain_target(self) -> Target:
+        """Return what the sampler moves on without a prelude."""
+
+    def stretch(self, factor: float) -> None:
+        """Make moves as long as the sampler would make them on a standard normal, times a factor."""
+
+    # Before the chains start ----------------------------------------------------------------------------------------
+
+    @property
+    def share_in_chains(self) -> float:
+        """What part of the cost is for chains."""
+        return 1.0 if self.learning is None else self.learning.share_in_chains
+
+    def prelude_requests(self) -> list[ReleaseRequest]:
+        """Return what is released once."""
+        return [] if self.learning is None else self.learning.requests()
+
+    def prelude(self) -> None:
+        """Learn, and adapt the length of moves to what was learned: free of charge."""
+        if self.learning is None:
+            return
+        self.known = self.learning.run(self.chain)
+        if self.known is not None and not self._standardised:
+            self.known = self.known.on_the_scale_of_parameters()
+        if self.known is not None and self.aimed_acceptance is not None:
+            self._adapt(self.known, self.aimed_acceptance)
+
+    def dry_run(self) -> None:
+        """Learn from synthetic rows."""
+        if self.learning is not None:
+            self.learning.dry_run(self.chain)
+
+    def memory_needed(self, n_units: int, n_synthetic: int) -> int:
+        """Return how many bytes expansions take, about."""
+        return 0 if self.learning is None else self.learning.memory_needed(n_units, n_synthetic)
+
+    @np.errstate(all="ignore")
+    def _adapt(self, known: Approximation, aim: float) -> None:
+        """Let the sampler run on the surrogate, where all is free, until its acceptance is what is aimed at.
+
+        The stretch is frozen then: the chains' transitions do not change.
+        """
+        rng, self.rng = self.rng, np.random.default_rng(0)
+        self._pilot = FreeTarget(self.chain, known)
+        try:
+            self.start()
+            point, log_stretch = known.start(self.rng), 0.0
+            settled: list[float] = []
+            for count in range(1, _PILOT_TRANSITIONS + 1):
+                self.stretch(float(np.exp(log_stretch)))
+                transition = self.transition(point)
+                point = transition.theta
+                surprise = transition.stats["acceptance_rate"] - aim
+                log_stretch = min(log_stretch + surprise * count**-_FORGETTING, 1.0)
+                if count > _PILOT_TRANSITIONS // 2:
+                    settled.append(log_stretch)
+            self.stretch(float(np.exp(np.mean(settled))))
+        finally:
+            self._pilot, self.rng = None, rng
+            self.start()
+
+    # In chains ------------------------------------------------------------------------------------------------------
+
+    def begin(self) -> None:
+        """Forget where the last chain was."""
+        self._point = None
+
+    def moved(self, theta: FloatArray) -> Transition:
+        """Make one iteration on standardised points; return the widened draw, and beside it the plain one."""
+        if self.learning is None:
+            return self.transition(theta)
+        if self.known is None:  # noise has led to no surrogate: chains stay where they are
+            nowhere = Position(theta, np.full(self.size, np.nan))
+            return Transition(theta, {**self._no_stats(), "unwidened": nowhere})
+        if self._point is None:  # a chain begins with a draw of the surrogate, wherever it was put
+            self._point = self.known.start(self.rng)
+        transition = self.transition(self._point)
+        self._point = transition.theta
+        plain = self.known.theta(self._point)
+        standardised = self.known.standardised(plain)
+        stats = {**transition.stats, **self.known.figures, "unwidened": Position(plain, standardised)}
+        return Transition(self.known.widened(plain, self.rng), stats)
+
+    def _no_stats(self) -> dict[str, Any]:
+        """Return statistics of an iteration without a move."""
+        numbers = {name: kind for name, (kind, shape) in self.stats_dtypes_shapes.items() if shape == []}
+        found: dict[str, Any] = {
+            name: np.nan if issubclass(kind, np.floating) else False for name, kind in numbers.items()
+        }
+        return found | {"acceptance_rate": 0.0, "centre_distance": np.inf}
+
+    @property
+    def facts(self) -> dict[str, Any]:
+        """What the draws of the posterior are, and whether there is a surrogate: chains do not move without."""
+        if self.learning is None:
+            return {}
+        return {
+            "order": self.learning.order,
+            "widened": int(self.learning.widen),
+            "surrogate_found": int(self.known is not None),
+            "control_variates": int(self.learning.control_variates),
+        }
+
+    @property
+    def learned_bounds(self) -> dict[str, float]:
+        """The clip bounds of the prelude, for the result's metadata."""
+        if self.learning is None or self.known is None:
+            return {}
+        bounds = {"score": self.known.centre.clip_gradient}
+        return bounds | ({"curvature": self.known.centre.clip_curvature} if self.learning.order == 2 else {})

@@ -1,0 +1,109 @@
+"""What a step knows of the posterior once its prelude has ended: an expansion, and free draws from it."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from pymc_dp.parameters import FloatArray
+from pymc_dp.release.interface import Expanded, ExpansionPoint, GradientPrediction
+from pymc_dp.steps.prelude.density import Surrogate
+from pymc_dp.steps.prelude.free_hmc import FreeHMC
+
+
+@dataclass(frozen=True, eq=False)
+class Approximation:
+    """A surrogate of the posterior with coordinates in which it is standardised.
+
+    Attributes
+    ----------
+    surrogate : Surrogate
+        Log-prior plus expansion: what is free.
+    kernel : FreeHMC
+        Draws from it.
+    centre : ExpansionPoint
+        Where the expansion was released, with its clip bounds.
+    beyond : ExpansionPoint
+        The same point with the weights that units have where releases are asked for what the expansion misses.
+    trajectories : int
+        How many trajectories of the kernel lie between nearly independent draws.
+    score_error : ndarray, shape (parameters, parameters)
+        A factor of the covariance of the error of the released score; zero where draws are not widened.
+    figures : dict of str to float
+        What is known of the surrogate, published with every draw.
+    clip_remainder : float
+        Clip bound of what the expansion misses of a unit's log-ratio; NaN where none is asked for.
+    clip_gradient : float
+        Clip bound of what it misses of a unit's gradient along `axes`, or of that gradient itself; NaN for none.
+    safety, harmless : float
+        Where synthetic units tell how large remainders are: what their largest is multiplied by, and the bound below
+        which a smaller one buys nothing.
+    spread : ndarray, shape (parameters, parameters)
+        The Cholesky factor of the draws' covariance.
+    origin, axes : ndarray, shapes (parameters,) and (parameters, parameters)
+        A sampler's point z stands for ``origin + axes @ z``: it is standardised, by the mean and `spread`.
+    """
+
+    surrogate: Surrogate
+    kernel: FreeHMC
+    centre: ExpansionPoint
+    beyond: ExpansionPoint
+    trajectories: int
+    score_error: FloatArray
+    figures: Mapping[str, float]
+    clip_remainder: float
+    clip_gradient: float
+    safety: float
+    harmless: float
+    spread: FloatArray
+    origin: FloatArray
+    axes: FloatArray
+
+    def on_the_scale_of_parameters(self) -> "Approximation":
+        """Return the same with points that stand for themselves, for settings that the user gave on that scale."""
+        size = self.origin.size
+        return replace(self, origin=np.zeros(size), axes=np.eye(size))
+
+    def theta(self, z: FloatArray) -> FloatArray:
+        """Return the parameters that a sampler's point stands for."""
+        theta: FloatArray = self.origin + self.axes @ z
+        return theta
+
+    def point(self, theta: FloatArray) -> FloatArray:
+        """Return the sampler's point that stands for the parameters."""
+        z: FloatArray = np.linalg.solve(self.axes, theta - self.origin)
+        return z
+
+    def start(self, rng: np.random.Generator) -> FloatArray:
+        """Return a draw of the surrogate, for the start of a chain."""
+        return self.point(self.kernel.run(self.kernel.theta, 10 * self.trajectories, rng))
+
+    def widened(self, theta: FloatArray, rng: np.random.Generator) -> FloatArray:
+        """Return a draw with a fresh copy of the score's error, as it moves the posterior."""
+        if not self.score_error.any():
+            return theta
+        widened: FloatArray = theta + self.kernel.covariance @ (self.score_error @ rng.standard_normal(theta.size))
+        return widened
+
+    def standardised(self, theta: FloatArray) -> FloatArray:
+        """Return where a point is in standard deviations of the surrogate."""
+        z: FloatArray = np.linalg.solve(self.spread, theta - self.kernel.mean)
+        return z
+
+    def expanded(self, theta: FloatArray, theta_new: FloatArray) -> Expanded:
+        """Return what is predicted of every unit's log-ratio."""
+        return Expanded(self.beyond, self.surrogate.prediction(theta), self.surrogate.prediction(theta_new))
+
+    def gradient_prediction(self, theta: FloatArray) -> GradientPrediction:
+        """Return what is predicted of every unit's gradient."""
+        return self.surrogate.gradient_prediction(theta)
+
+    def bound(self, theta: FloatArray, theta_new: FloatArray) -> float:
+        """Return the clip bound of what is missed of a unit's log-ratio: symmetric in the two points, and public."""
+        if np.array_equal(theta, theta_new):
+            return 0.0
+        if np.isfinite(self.clip_remainder):
+            return self.clip_remainder
+        missed = np.abs(self.surrogate.remainders(theta_new) - self.surrogate.remainders(theta))
+        largest = float(np.max(missed[np.isfinite(missed)], initial=0.0))
+        return max(self.safety * largest, self.harmless)

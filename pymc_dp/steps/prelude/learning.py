@@ -1,0 +1,603 @@
+r"""What a step may learn before its chains start: options, what they release, and how they lead to an approximation.
+
+1. *Centre.* Scales, directions and a few noisy Newton steps from the prior lead near the posterior's mode (`learned`,
+   or `simulated` where rows can be simulated from the model).
+2. *Expansion.* There, the sums of units' scores (and curvatures) are released once. With the exact prior they make a
+   surrogate of the posterior, from which draws are free.
+3. *Check.* How far the log-likelihood is from its expansion is released at some draws, or how large what it misses of a
+   unit is, where chains release that.
+
+========================  ==========================================================
+symbol                    here
+========================  ==========================================================
+:math:`\theta_c`          `ExpansionPoint.theta`
+:math:`G, H`              released score and curvature
+:math:`S`                 `surrogate`: log-prior plus expansion
+========================  ==========================================================
+"""
+
+import functools
+from dataclasses import dataclass, replace
+from typing import Literal
+
+import numpy as np
+import pymc as pm
+from numpy.typing import NDArray
+
+from pymc_dp import _validate
+from pymc_dp.budget import ReleaseRequest
+from pymc_dp.exceptions import InvalidArgument
+from pymc_dp.parameters import FloatArray, ParameterVector
+from pymc_dp.release.gradients import GradientSizes, PreconditionedGradient
+from pymc_dp.release.interface import LARGEST_CLIP_BOUND, SMALLEST_CLIP_BOUND, ExpansionPoint
+from pymc_dp.release.queries import ClippingLoss, Residual, WeightedScore
+from pymc_dp.release.sizes import RemainderSizes
+from pymc_dp.steps.access import ChainAccess
+from pymc_dp.steps.prelude.approximation import Approximation
+from pymc_dp.steps.prelude.density import Quadratic, Surrogate, WeightedRows
+from pymc_dp.steps.prelude.free_hmc import FreeHMC
+from pymc_dp.steps.prelude.learned import Regression, Search, pooled_curvature, pooled_score, requests_of_search
+from pymc_dp.steps.prelude.newton import NUMERICAL_FAILURES, NotComputable, positive_definite, prior_curvature, solved
+from pymc_dp.steps.prelude.settings import APPROACH_STEPS, Shares
+from pymc_dp.steps.prelude.simulated import SearchBySimulation, requests_of_simulation
+from pymc_dp.steps.tuning import clip_bound
+from pymc_dp.structure import in_likelihood, places_of_scale, rows_can_be_simulated, scale_places
+
+#: What chains release once the prelude has ended: nothing, log-ratios for tests, gradients, or decisions of tests.
+InChains = Literal["nothing", "log_ratios", "gradients", "decisions"]
+
+#: Radius of the trust region of the quadratic surrogate around its mode, in the surrogate's standard deviations.
+_TRUSTED = 8.0
+#: Part of the cost that tells how far clip bounds may have moved the draws.
+_LOSS_SHARE = {1: 0.1, 2: 0.02}
+#: Part of the cost that tells how far the surrogate is from the likelihood, where no test corrects it; and how it is
+#: split between a histogram of remainders and sums of them at so many draws.
+_CHECK_SHARE, _HISTOGRAM_OF_CHECK, _CHECKED_DRAWS = 0.02, 0.3, 10
+#: Part of the cost that tells how large what the expansion misses is.
+_SIZES_SHARE = 0.006
+#: Noise of a sum of remainders, as a standard deviation, below which a smaller bound buys nothing.
+_HARMLESS_NOISE_OF_CHECK, _HARMLESS_NOISE = 0.05, 0.03
+#: Octaves of remainders, the part of them that a bound may cut, and room above.
+_LOWEST_REMAINDER, _REMAINDER_BINS, _CUT_REMAINDERS, _ROOM_FOR_REMAINDERS = -50, 60, 0.001, 8.0
+#: The same in half octaves, of gradients along standardised axes.
+_LOWEST_GRADIENT, _GRADIENT_BINS = 2.0**-50, 120
+#: Noise of a curvature reaches this many standard deviations; of what may be all noise, this part is believed.
+_BEYOND_NOISE, _LEAST_CERTAIN = 2.0, 0.01
+#: How many rows the row engine works on at a time, at most, where it expands.
+_ROWS_OF_A_CHUNK = 8192
+CLIP_QUANTILE = 0.998
+
+#: What is known of the surrogate before the chains start, published with every draw.
+FIGURES = (
+    "clip_bias",
+    "clip_bias_noise_std",
+    "centre_distance",
+    "doubtful_width",
+    "widening",
+    "surrogate_error",
+    "surrogate_error_noise_std",
+)
+
+
+@dataclass(frozen=True)
+class Prelude:
+    """How a step learns its settings before its chains start; every default is chosen without looking at any table.
+
+    Attributes
+    ----------
+    order : {1, 2}, optional
+        2: scores and curvatures are released, for regressions. 1: scores alone, and the curvature is that of rows
+        simulated from the model. Default: 1 if the model has no covariates, groups or units of several rows, so that
+        rows can be simulated; else 2.
+    newton_steps : int, optional
+        Noisy steps towards the mode, before the last one. Default: 4 for order 2, 8 for order 1.
+    shares : Shares, optional
+        How the cost is split. Default: by the order, and by what chains release.
+    clip_gradient, clip_curvature : float, optional
+        Clip bounds of one unit's preconditioned score and curvature at the centre. Default for order 2: the bounds that
+        weigh bias against noise best, by noisy histograms; for order 1 the bound that the part `clip_quantile` of
+        simulated rows keep.
+    clip_quantile : float
+        Order 1: part of the simulated rows that the bounds do not cut, in (0, 1].
+    safety : float
+        Order 1: the bound of what the expansion misses of one unit is this times the largest among simulated rows.
+    widen : bool, optional
+        Return draws that are widened by the known noise of the released scores and curvatures, and by the estimated
+        bias of clipping, so that intervals cover. The plain draws are kept in the group ``unwidened``. Default: True
+        for order 2; order 1 cannot.
+    control_variates : bool
+        Whether chains release what the expansion misses of log-ratios and gradients. If not, they release the whole of
+        them, as the papers do, with clip bounds along the learned axes.
+
+    Raises
+    ------
+    InvalidArgument
+        If an attribute is out of range.
+    """
+
+    order: Literal[1, 2] | None = None
+    newton_steps: int | None = None
+    shares: Shares | None = None
+    clip_gradient: float | None = None
+    clip_curvature: float | None = None
+    clip_quantile: float = CLIP_QUANTILE
+    safety: float = 1.3
+    widen: bool | None = None
+    control_variates: bool = True
+
+    def __post_init__(self) -> None:
+        if self.order is not None:
+            _validate.choice("order", self.order, (1, 2))
+        if self.newton_steps is not None:
+            _validate.whole("newton_steps", self.newton_steps, at_least=1)
+        if self.shares is not None and not isinstance(self.shares, Shares):
+            raise InvalidArgument("shares must be a Shares(centre=, score=, curvature=, tests=).")
+        for name in ("clip_gradient", "clip_curvature"):
+            if getattr(self, name) is not None:
+                clip_bound(name, getattr(self, name))
+        _validate.part_of_one("clip_quantile", self.clip_quantile)
+        _validate.positive("safety", self.safety)
+        if self.widen is not None:
+            _validate.truth("widen", self.widen)
+        _validate.truth("control_variates", self.control_variates)
+
+
+class Learning:
+    """A prelude for one model: what it releases, and what it finds.
+
+    Parameters
+    ----------
+    options : Prelude
+        The user's.
+    model : pm.Model
+        What is read of it is its structure and the shapes of its data, and where the model says that parameters start.
+    parameters : ParameterVector
+        Its unconstrained parameters.
+    one_row_a_unit : bool
+        Whether every row is a unit of its own.
+    in_chains : {"nothing", "log_ratios", "gradients", "decisions"}
+        What chains release.
+    diagnoses : bool
+        Whether clipping is reported by noisy figures.
+
+    Raises
+    ------
+    InvalidArgument
+        If options do not fit the model, or each other.
+    """
+
+    def __init__(
+        self,
+        options: Prelude,
+        model: pm.Model,
+        parameters: ParameterVector,
+        *,
+        one_row_a_unit: bool,
+        in_chains: InChains,
+        diagnoses: bool,
+    ) -> None:
+        self.in_chains, self.control_variates = in_chains, options.control_variates
+        self._diagnoses = diagnoses
+        self.order = options.order or default_order(model, one_row_a_unit=one_row_a_unit)
+        if self.order == 1 and default_order(model, one_row_a_unit=one_row_a_unit) != 1:
+            raise InvalidArgument(
+                "Expansions of order 1 need rows that can be simulated from the model, but this one has covariates, "
+                "groups, several rows a unit, or functions of yours: leave out order."
+            )
+        if self.order == 1 and in_chains == "nothing":
+            raise InvalidArgument("Expansions of order 1 are tested: shares.tests must be above zero.")
+        self.steps = options.newton_steps or {1: 8, 2: APPROACH_STEPS}[self.order]
+        self.shares = options.shares or default_shares(self.order, in_chains, control_variates=options.control_variates)
+        if (self.shares.curvature > 0.0) != (self.order == 2):
+            raise InvalidArgument("shares.curvature must be above zero for order 2, and zero for order 1.")
+        if (self.shares.tests > 0.0) != (in_chains in ("log_ratios", "gradients")):
+            raise InvalidArgument("shares.tests must be above zero where chains release something with noise.")
+        self._clip_gradient, self._clip_curvature = options.clip_gradient, options.clip_curvature
+        self._clip_quantile, self._safety = options.clip_quantile, options.safety
+        self.widen = self.order == 2 if options.widen is None else options.widen
+        if self.widen and self.order == 1:
+            raise InvalidArgument("Draws of an expansion of order 1 cannot be widened: leave out widen.")
+        self.size = parameters.size
+        self._start = parameters.to_theta(model.initial_point(random_seed=0))
+        known = in_likelihood(model, parameters)
+        scales = scale_places(model, parameters)
+        followed = places_of_scale(model, parameters)
+        self._regression = Regression(self._start, known, scales[known[scales]], self.steps, followed)
+
+    # What it releases ---------------------------------------------------------------------------------------------
+
+    @property
+    def share_in_chains(self) -> float:
+        """What part of the run's cost is left for what chains release."""
+        return self.shares.tests * (1.0 - self._share_of_diagnostics)
+
+    def requests(self) -> list[ReleaseRequest]:
+        """Return what is released once: the search, the score and the curvature at the centre, and diagnostics."""
+        if self.order == 1:
+            requests = requests_of_simulation(self.size, self.shares.centre, self.steps)
+        else:
+            requests = requests_of_search(self._regression, self.shares.centre)
+        requests.append(ReleaseRequest("score", 1, self.shares.score, self.size, once=True))
+        if self.order == 2:
+            entries = self.size * (self.size + 1) // 2
+            requests.append(ReleaseRequest("curvature", 1, self.shares.curvature, entries, once=True))
+        rest = 1.0 - self._share_of_diagnostics
+        return [*(replace(each, share=each.share * rest) for each in requests), *self._diagnostics()]
+
+    @property
+    def _share_of_diagnostics(self) -> float:
+        return sum(each.share for each in self._diagnostics())
+
+    def _diagnostics(self) -> list[ReleaseRequest]:
+        """Return what tells how far clipping may have moved draws, and how large what the expansion misses is."""
+        made: list[tuple[str, int, float, int]] = []
+        if self._diagnoses:
+            made.append(("clipping_loss", 1, _LOSS_SHARE[self.order], 1))
+        if self.in_chains == "nothing" and self._diagnoses:
+            of_sizes = _CHECK_SHARE * _HISTOGRAM_OF_CHECK
+            made.append(("remainder_sizes", 1, of_sizes, _REMAINDER_BINS))
+            made.append(("surrogate_check", _CHECKED_DRAWS, _CHECK_SHARE - of_sizes, 1))
+        if self.in_chains == "log_ratios" and self.order == 2 and self.control_variates:
+            made.append(("remainder_sizes", 1, _SIZES_SHARE, _REMAINDER_BINS))
+        if self.in_chains == "gradients":
+            made.append(("gradient_sizes", 1, _SIZES_SHARE, _GRADIENT_BINS))
+        return [ReleaseRequest(kind, count, share, entries, once=True) for kind, count, share, entries in made]
+
+    def memory_needed(self, n_units: int, n_synthetic: int) -> int:
+        """Return how many bytes expansions take, about: curvatures of many units are held at a time."""
+        square = self.size**2
+        expanded = min(n_units, _ROWS_OF_A_CHUNK) if self.order == 2 else 0
+        # Columns of curvatures with their packed entries; curvatures of synthetic units, as they are put together, and
+        # preconditioned; matrices of Newton steps and of the free sampler.
+        return round(8 * square * (1.5 * expanded + 3.0 * n_synthetic + 20.0))
+
+    # What it finds ------------------------------------------------------------------------------------------------
+
+    @np.errstate(all="ignore")
+    def dry_run(self, chain: ChainAccess) -> None:
+        """Find a centre for synthetic rows and expand there: what fails here would have failed after the charge.
+
+        Raises
+        ------
+        InvalidArgument
+            If the search for a centre cannot begin.
+        """
+        try:
+            self.expand(chain)
+        except NUMERICAL_FAILURES as failure:
+            if isinstance(failure, InvalidArgument):
+                raise
+            raise InvalidArgument(
+                "A dry run on synthetic rows found no surrogate: see that the likelihood is finite where "
+                "the priors put the parameters, or use DPHMC with prelude=None and settings of yours."
+            ) from failure
+
+    @np.errstate(all="ignore")
+    def run(self, chain: ChainAccess) -> Approximation | None:
+        """Find a centre, expand there, and draw a pilot chain from the surrogate.
+
+        Where noise has led to numbers that are not finite, there is no surrogate, and None is returned: nothing is
+        raised, for it was paid for.
+        """
+        try:
+            return self._known(chain, self.expand(chain))
+        except NUMERICAL_FAILURES:
+            return None
+
+    def expand(self, chain: ChainAccess) -> "Expansion":
+        """Find a centre and release the sums there."""
+        return self._expand_simulated(chain) if self.order == 1 else self._expand_learned(chain)
+
+    def _expand_simulated(self, chain: ChainAccess) -> "Expansion":
+        """Expand to first order, in rows simulated at the centre."""
+        way = SearchBySimulation(chain, self._start, self.steps, self._clip_quantile).run()
+        bound = way.scale.clip_gradient if self._clip_gradient is None else self._clip_gradient
+        centre = ExpansionPoint(way.theta, way.scale.preconditioner, bound)
+        score = chain.release(WeightedScore(centre))
+        units = chain.synthetic_tables.at(centre.theta)
+        return Expansion(
+            surrogate=WeightedRows(chain.prior, centre, units, score.value, chain.n_units),
+            centre=centre,
+            beyond=centre,
+            start=centre.theta,
+            precision=way.information + prior_curvature(chain.prior, centre.theta),
+            back=way.scale.back,
+            score_error=np.zeros((self.size, self.size)),
+            doubtful_width=1.0,
+            bias_of_loss=None,
+        )
+
+    def _expand_learned(self, chain: ChainAccess) -> "Expansion":
+        """Expand to second order where a search has led to."""
+        search, known, prior = Search(chain, self._regression), self._regression.known, chain.prior
+        learned = search.run()
+        theta, frame = learned.theta, search.frame(learned.curvature)
+        point, bias = search.expansion_point(theta, frame, self._clip_gradient, self._clip_curvature)
+        late = search.curvature_at(point, frame, "curvature", between_scales=True)
+        curvature, noise = pooled_curvature(late, learned.curvature, known)
+        scores = [*learned.scores, search.score_at(point, frame, bias, "score")]
+        from_prior = prior_curvature(prior, theta)
+        from_scores = functools.partial(pooled_score, theta, scores, curvature, noise, frame, known, chain.n_units)
+        distance = np.zeros(self.size)
+        for _ in range(2):  # the noise of the curvature acts over the distance, which the pooled score tells
+            pooled = from_scores(distance)
+            distance = self._regression.solved(curvature + from_prior, pooled.gradient + prior.gradient(theta))
+        radius = _TRUSTED + np.sqrt(self.size) + float(np.sqrt(distance @ curvature @ distance))
+        return Expansion(
+            surrogate=Quadratic(prior, point, pooled.gradient, curvature, radius),
+            centre=point,
+            beyond=ExpansionPoint(theta, frame.preconditioner, LARGEST_CLIP_BOUND),
+            start=theta + distance,
+            precision=curvature + from_prior,
+            back=frame.back,
+            score_error=_root(pooled.covariance) if self.widen else np.zeros((self.size, self.size)),
+            doubtful_width=_doubtful_width(late.raw, from_prior, late.noise_std, frame.preconditioner, known),
+            bias_of_loss=search.bias_of_loss,
+        )
+
+    def _known(self, chain: ChainAccess, expansion: "Expansion") -> Approximation:
+        """Return what is known: draws of the surrogate, and figures on it."""
+        kernel = FreeHMC(expansion.surrogate, expansion.start, expansion.precision, np.random.default_rng(0))
+        figures = {
+            **dict.fromkeys(FIGURES, np.nan),
+            "centre_distance": self._distance(expansion.centre.theta, kernel),
+            "doubtful_width": expansion.doubtful_width,
+            "widening": _widening(expansion, kernel.covariance),
+        }
+        if self._diagnoses:
+            figures |= self._estimated_clip_bias(chain, expansion, kernel)
+        spread = _spread(kernel.covariance)
+        found = Approximation(
+            surrogate=expansion.surrogate,
+            kernel=kernel,
+            centre=expansion.centre,
+            beyond=expansion.beyond,
+            trajectories=kernel.trajectories_apart,
+            score_error=expansion.score_error,
+            figures=figures,
+            clip_remainder=np.nan,
+            clip_gradient=np.nan,
+            safety=self._safety,
+            harmless=np.nan,
+            spread=spread,
+            origin=kernel.mean,
+            axes=spread,
+        )
+        return self._with_bounds(chain, expansion, found)
+
+    def _with_bounds(self, chain: ChainAccess, expansion: "Expansion", found: Approximation) -> Approximation:
+        """Return it with the clip bounds of what chains release, or with a check where they release nothing."""
+        if self.in_chains == "nothing":
+            checked = self._checked(chain, found) if self._diagnoses else {}
+            return replace(found, figures={**found.figures, **checked})
+        if self.in_chains == "gradients":
+            return replace(found, clip_gradient=self._clip_bound_of_gradients(chain, found))
+        if not self.control_variates:
+            # A unit's gradient along standardised axes, from that along the frame's.
+            along = np.linalg.norm(found.axes.T @ expansion.back, ord=2)
+            return replace(found, clip_gradient=_representable(expansion.centre.clip_gradient * float(along)))
+        multiplier = chain.multiplier("residual")
+        found = replace(found, harmless=_HARMLESS_NOISE / (2.0 * multiplier) if multiplier else 0.0)
+        if self.order == 1 or self.in_chains == "decisions":
+            return found
+        draws = self._draws_apart(found, 2)
+        return replace(found, clip_remainder=_representable(self._clip_remainder(chain, found, draws, found.harmless)))
+
+    @staticmethod
+    def _draws_apart(found: Approximation, count: int) -> list[FloatArray]:
+        """Return some draws of the surrogate."""
+        rng, theta, draws = np.random.default_rng(1), found.kernel.theta, []
+        for _ in range(count):
+            theta = found.kernel.run(theta, found.trajectories, rng)
+            draws.append(theta)
+        return draws
+
+    @staticmethod
+    def _clip_remainder(chain: ChainAccess, found: Approximation, pair: list[FloatArray], harmless: float) -> float:
+        """Release how large what is missed of units' log-ratios is; return a bound with room for larger ones."""
+        old, new = (found.surrogate.prediction(theta) for theta in pair)
+        sizes = chain.release(RemainderSizes(found.beyond, old, new, _LOWEST_REMAINDER, _REMAINDER_BINS))
+        place = _last_bin(sizes.value, sizes.noise_std, chain.n_units)
+        # Of few units noise says nothing of the sizes: then all is cut that would not show in this noise.
+        return max(_ROOM_FOR_REMAINDERS * 2.0 ** (_LOWEST_REMAINDER + place + 1), harmless)
+
+    def _clip_bound_of_gradients(self, chain: ChainAccess, found: Approximation) -> float:
+        """Release how large what is missed of units' gradients is at a draw, or how large they are; return a bound."""
+        (theta,) = self._draws_apart(found, 1)
+        query = gradient_query(found, theta, 1.0, control_variates=self.control_variates)
+        sizes = chain.release(
+            GradientSizes(query.point, query.axes, query.prediction, _LOWEST_GRADIENT, _GRADIENT_BINS)
+        )
+        place = _last_bin(sizes.value, sizes.noise_std, chain.n_units)
+        room = _ROOM_FOR_REMAINDERS if self.control_variates else 1.0
+        return _representable(room * _LOWEST_GRADIENT * 2.0 ** ((place + 1) / 2))
+
+    def _distance(self, centre: FloatArray, kernel: FreeHMC) -> float:
+        """Return how far the surrogate's mean is from the centre, in the parameters that the likelihood knows."""
+        known = self._regression.known
+        distance = (kernel.mean - centre)[known]
+        covariance = kernel.covariance[np.ix_(known, known)]
+        try:
+            squared = float(distance @ solved(covariance, distance)) / max(1, distance.size)
+        except NotComputable:  # the pilot has not moved
+            return np.inf
+        return float(np.sqrt(squared)) if squared >= 0.0 else np.inf
+
+    def _estimated_clip_bias(self, chain: ChainAccess, expansion: "Expansion", kernel: FreeHMC) -> dict[str, float]:
+        """Release what clipping has taken off scores; return how far that can have moved the posterior mean.
+
+        In standard deviations of the draws, root mean square over parameters: of order 1, if all units that were
+        weighted down had pulled together in the direction in which the mean moves most.
+        """
+        centre = expansion.centre
+        clipping_loss = chain.release(ClippingLoss(centre))
+        covariance = kernel.covariance
+        variances = np.diag(covariance) + np.sum((covariance @ expansion.score_error) ** 2, axis=1)
+        moves = covariance @ expansion.back / np.sqrt(variances)[:, None]
+        if not np.isfinite(moves).all():  # the pilot has not moved
+            return {}
+        if expansion.bias_of_loss is None:
+            most = centre.clip_gradient * float(np.linalg.norm(moves, ord=2)) / np.sqrt(self.size)
+        else:  # some direction, not the worst one; and of what is centred, what a wrong model explains
+            most = expansion.bias_of_loss * centre.clip_gradient * float(np.linalg.norm(moves)) / self.size
+        return {
+            "clip_bias": most * float(clipping_loss.value[0]),
+            "clip_bias_noise_std": most * clipping_loss.noise_std,
+        }
+
+    def _checked(self, chain: ChainAccess, found: Approximation) -> dict[str, float]:
+        """Release at draws of the surrogate how far the log-likelihood is from its expansion; return by how much.
+
+        As the standard deviation over draws of what the surrogate's log-density misses: where it is s, no mean is off
+        by more than s posterior standard deviations.
+        """
+        draws = self._draws_apart(found, _CHECKED_DRAWS)
+        harmless = _HARMLESS_NOISE_OF_CHECK / (2.0 * chain.multiplier("surrogate_check"))
+        bound = self._clip_remainder(chain, found, [found.kernel.mean, draws[0]], harmless)
+        mean = found.surrogate.prediction(found.kernel.mean)
+        made = [
+            chain.release(
+                Residual(found.beyond, mean, found.surrogate.prediction(draw), _representable(bound), "surrogate_check")
+            )
+            for draw in draws
+        ]
+        noise = made[0].noise_std
+        variance = float(np.var([float(each.value[0]) for each in made], ddof=1))
+        return {
+            "surrogate_error": float(np.sqrt(max(variance - noise**2, 0.0))),
+            "surrogate_error_noise_std": noise / np.sqrt(2.0 * (_CHECKED_DRAWS - 1)),
+        }
+
+
+@dataclass(frozen=True, eq=False)
+class Expansion:
+    """What was released at the centre, and what follows from it alone.
+
+    Attributes
+    ----------
+    surrogate : Surrogate
+        Log-prior plus expansion.
+    centre, beyond : ExpansionPoint
+        As in `Approximation`.
+    start : ndarray, shape (parameters,)
+        A point near the surrogate's mode.
+    precision : ndarray, shape (parameters, parameters)
+        About its negative second derivative there.
+    back : ndarray, shape (parameters, parameters)
+        Turns a preconditioned gradient back into a gradient.
+    score_error : ndarray, shape (parameters, parameters)
+        As in `Approximation`.
+    doubtful_width : float
+        By what factor noise of the released curvature may have changed the width of the draws.
+    bias_of_loss : float or None
+        What part of the length that clipping takes off scores adds to the bias of their sum; None: all may pull
+        together.
+    """
+
+    surrogate: Surrogate
+    centre: ExpansionPoint
+    beyond: ExpansionPoint
+    start: FloatArray
+    precision: FloatArray
+    back: FloatArray
+    score_error: FloatArray
+    doubtful_width: float
+    bias_of_loss: float | None
+
+
+def default_order(model: pm.Model, *, one_row_a_unit: bool) -> Literal[1, 2]:
+    """Return 1 where rows can be simulated from the model, 2 for regressions."""
+    return 1 if one_row_a_unit and rows_can_be_simulated(model) else 2
+
+
+def default_shares(order: int, in_chains: InChains, *, control_variates: bool) -> Shares:
+    """Return how the cost is split: with control variates, chains need little of it."""
+    if in_chains == "nothing":
+        return Shares(0.5, 0.38, 0.12, 0.0)
+    if in_chains == "decisions":  # these cost what they cost; the rest is for the prelude
+        return Shares(0.17, 0.83, 0.0, 0.0) if order == 1 else Shares(0.5, 0.38, 0.12, 0.0)
+    if not control_variates:
+        return Shares(0.1, 0.1, 0.0, 0.8) if order == 1 else Shares(0.17, 0.09, 0.04, 0.7)
+    return Shares(0.15, 0.75, 0.0, 0.1) if order == 1 else Shares(0.45, 0.34, 0.11, 0.1)
+
+
+def gradient_query(
+    found: Approximation, theta: FloatArray, clip_bound: float, *, control_variates: bool
+) -> PreconditionedGradient:
+    """Return a query of gradients along the standardised axes: of what the expansion misses, or of the whole."""
+    prediction = found.gradient_prediction(theta)
+    if not control_variates:
+        nothing = np.zeros_like(theta)
+        prediction = replace(prediction, jacobian=np.zeros((theta.size, theta.size)), direction=nothing, offset=nothing)
+    return PreconditionedGradient(
+        found.beyond if control_variates else replace(found.beyond, clip_gradient=LARGEST_CLIP_BOUND),
+        found.axes,
+        prediction,
+        clip_bound,
+    )
+
+
+def _last_bin(counts: FloatArray, noise_std: float, n_units: int) -> int:
+    """Return the bin that nearly all units are up to. Noise adds up over bins: where it is large, fewer have to be."""
+    beyond = max(_CUT_REMAINDERS * n_units, 3.0 * noise_std * np.sqrt(counts.size))
+    enough = np.cumsum(counts) > n_units - beyond
+    return int(np.argmax(enough)) if enough.any() else counts.size - 1
+
+
+def _representable(bound: float) -> float:
+    return float(np.clip(bound, SMALLEST_CLIP_BOUND, LARGEST_CLIP_BOUND))
+
+
+def _widening(expansion: Expansion, covariance: FloatArray) -> float:
+    """Return how many times as wide as without noise the draws are, root mean square over parameters."""
+    added = np.sum((covariance @ expansion.score_error) ** 2, axis=1)
+    return float(np.sqrt(1.0 + np.mean(added / np.diag(covariance)))) if added.any() else 1.0
+
+
+def _spread(covariance: FloatArray) -> FloatArray:
+    """Return a factor of the covariance of draws, by which they are standardised.
+
+    Raises
+    ------
+    NotComputable
+        If the draws have not moved in some direction.
+    """
+    if not np.diag(covariance).min() > 0.0:
+        raise NotComputable("Draws of the surrogate do not move.")
+    spread: FloatArray = np.linalg.cholesky(positive_definite(covariance, floor=1e-12))
+    return spread
+
+
+def _doubtful_width(
+    raw: FloatArray,
+    prior_information: FloatArray,
+    noise_std: float,
+    preconditioner: FloatArray,
+    known: NDArray[np.bool_],
+) -> float:
+    """Return by what factor noise of the released curvature may have changed the width of the draws, where it is most.
+
+    Parameters
+    ----------
+    raw : ndarray, shape (parameters, parameters)
+        The curvature along the columns of `preconditioner` as it was released: where noise has made an eigenvalue small
+        or negative, the surrogate's was lifted, which must not pass for information.
+    prior_information : ndarray, shape (parameters, parameters)
+        The prior's curvature.
+    noise_std : float
+        Of the entries of `raw`.
+    preconditioner : ndarray, shape (parameters, parameters)
+    known : ndarray of bool, shape (parameters,)
+        Which parameters the likelihood depends on.
+    """
+    along = (raw + preconditioner.T @ prior_information @ preconditioner)[np.ix_(known, known)]
+    least = float(np.linalg.eigvalsh(along)[0])
+    part = _BEYOND_NOISE * noise_std / max(least, np.finfo(float).tiny)
+    return float(1.0 / np.sqrt(max(1.0 - part, _LEAST_CERTAIN)))
+
+
+def _root(covariance: FloatArray) -> FloatArray:
+    """Return a factor of a covariance that may be singular."""
+    values, vectors = np.linalg.eigh(covariance)
+    root: FloatArray = vectors * np.sqrt(np.maximum(values, 0.0))
+    return root

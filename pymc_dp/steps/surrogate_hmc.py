@@ -1,0 +1,195 @@
+r"""Differentially private MCMC with control variates: pay once for an expansion, from which draws are free.
+
+A prelude finds a centre and releases the expansion there (`prelude`). With the exact prior it makes a surrogate of the
+posterior, from which draws are free. How far the log-likelihood is from it is released at some draws; or every draw is
+tested: what the expansion misses of a unit's log-ratio is small, and the penalty test releases the sum of that with
+noise in proportion to a bound on one of them.
+
+========================  ==========================================================
+symbol                    here
+========================  ==========================================================
+:math:`S`                 the free part of `target`: log-prior plus expansion
+:math:`e_i`               what the expansion misses of a unit's log-ratio
+:math:`c_e`               `bound` of one of them
+========================  ==========================================================
+
+Released in every iteration after tuning: the noisy sum of the e_i, where draws are tested; nothing else.
+"""
+
+from collections.abc import Sequence
+from typing import Any, Literal
+
+import pymc as pm
+
+from pymc_dp import _validate
+from pymc_dp.budget import ReleaseRequest
+from pymc_dp.exceptions import InvalidArgument
+from pymc_dp.origins import shares_tables
+from pymc_dp.parameters import FloatArray
+from pymc_dp.release.interface import Release
+from pymc_dp.steps.acceptance import penalty_test, untested
+from pymc_dp.steps.learning_step import LearningStep
+from pymc_dp.steps.prelude.approximation import Approximation
+from pymc_dp.steps.prelude.learning import CLIP_QUANTILE, Prelude, default_order
+from pymc_dp.steps.prelude.settings import Shares
+from pymc_dp.steps.sampler import SHARED_STATS, StatsOfSteps, Transition
+from pymc_dp.steps.target import Target
+
+
+class DPSurrogateHMC(LearningStep):
+    """Differentially private Hamiltonian Monte Carlo on a surrogate of the posterior, which is paid for once.
+
+    It needs a budget and nothing else: scales, directions, clip bounds and the way to the centre are learned by small
+    releases.
+
+    Parameters
+    ----------
+    vars : sequence of variables, optional
+        All free variables of the model. Default: all.
+    budget : PrivacyBudget
+        What the run is charged to. Its relation has to be "substitute": the number of units is public.
+    synthetic : pm.Model, optional
+        The same model written on a synthetic table, public or simulated: dry runs are made on it, and it is used for
+        nothing else. One that was given an array of the model of the data, or a part of one, is refused; a copy, a
+        subsample, or a table simulated from a fit cannot be recognised (docs: "The guarantee").
+    order, newton_steps, shares, clip_gradient, clip_curvature, clip_quantile, safety, widen
+        As in `Prelude`. Draws are tested where ``shares.tests`` is above zero. Default for order 2: they are not.
+    trajectories : int, optional
+        Free trajectories between two draws. Default: as many as make proposals nearly independent, or as are worth
+        their time.
+    budget_share, unit, unit_index, clip_diagnostics, keep_releases, insecure_seed, model
+        See `pymc_dp.steps.base.DPStep`.
+
+    Raises
+    ------
+    InvalidArgument
+        If an argument is missing or out of range.
+
+    Notes
+    -----
+    *Before the charge* the search for a centre is tried in a dry run on synthetic rows, with noise in the plan's
+    proportion. After it, whatever noise does, nothing is raised: a step that cannot be made is left out, and where
+    there is no surrogate in the end, chains do not move and ``surrogate_found`` in the ``privacy`` group is 0.
+
+    *Privacy.* Score, curvature and what tests ask for are sums of clipped contributions released with Gaussian
+    noise; preconditioner, bounds, centre and proposals are functions of earlier releases and of synthetic tables.
+
+    *Exactness.* With tests, and as long as nothing that they ask for is clipped, the plain draws' stationary
+    distribution is, exactly, the posterior tilted once by the errors of the released score and curvature (docs:
+    "Control variates"). The score's is noise of a known law; widened draws integrate over it.
+
+    References
+    ----------
+    Yıldırım and Ermiş (2019), Exact MCMC with differentially private moves, Statistics and Computing 29.
+    Baker, Fearnhead, Fox and Nemeth (2019), Control variates for stochastic gradient MCMC, Statistics and
+    Computing 29, for expansions around a centre without privacy.
+    Christen and Fox (2005), Markov chain Monte Carlo using an approximation, JCGS 14, for surrogate proposals.
+    """
+
+    name = "dp_surrogate_hmc"
+    stats_dtypes_shapes: StatsOfSteps = SHARED_STATS
+
+    def __init__(
+        self,
+        vars: Sequence[Any] | None = None,
+        *,
+        synthetic: pm.Model | None = None,
+        order: Literal[1, 2] | None = None,
+        newton_steps: int | None = None,
+        shares: Shares | None = None,
+        clip_gradient: float | None = None,
+        clip_curvature: float | None = None,
+        clip_quantile: float = CLIP_QUANTILE,
+        safety: float = 1.3,
+        trajectories: int | None = None,
+        widen: bool | None = None,
+        **shared: Any,
+    ) -> None:
+        super().__init__(vars, **shared)
+        if not self.moves_all:
+            raise InvalidArgument("DPSurrogateHMC updates all free variables together: leave out vars.")
+        if self.budget.relation != "substitute":
+            raise InvalidArgument(
+                "DPSurrogateHMC needs the number of units: use a budget with relation='substitute', or DPHMC."
+            )
+        model = pm.modelcontext(shared.get("model"))
+        _refuse_tables_of_the_data(synthetic, model)
+        self.synthetic = synthetic
+        prelude = Prelude(order, newton_steps, shares, clip_gradient, clip_curvature, clip_quantile, safety, widen)
+        order = order or default_order(model, one_row_a_unit=self.unit_index is None)
+        self.tested = self.asks_in_chains = shares.tests > 0.0 if shares is not None else order == 1
+        self._learn_by(prelude, model, "log_ratios" if self.tested else "nothing")
+        self.trajectories = None if trajectories is None else _validate.whole("trajectories", trajectories, at_least=1)
+        self.start()
+
+    @property
+    def clip_bounds(self) -> dict[str, float]:
+        """The clip bounds, for the result's metadata."""
+        return self.learned_bounds
+
+    @property
+    def facts(self) -> dict[str, Any]:
+        """What the draws of the posterior are, and what was tested."""
+        return {**super().facts, "acceptance_test": "penalty" if self.tested else "surrogate_check"}
+
+    def sampler_requests(self, tune: int, draws: int) -> list[ReleaseRequest]:
+        """Return what one chain releases: what the expansion misses, for every kept draw, where draws are tested."""
+        return [ReleaseRequest("residual", draws, 1.0, 1)] if self.tested else []
+
+    def start(self) -> None:
+        """Remember nothing."""
+
+    def plain_target(self) -> Target:
+        """Raise: chains do not move without a surrogate."""
+        raise InvalidArgument("DPSurrogateHMC moves on a surrogate alone.")
+
+    def transition(self, theta: FloatArray) -> Transition:
+        """Propose a draw of the surrogate; accept it by the penalty test on what the surrogate misses."""
+        log_uniform = -self.rng.exponential()
+        known = self._known()
+        old = known.theta(theta)
+        new = known.kernel.run(old, self.trajectories or known.trajectories, self.rng)
+        theta_new = known.point(new)
+        if self.tuning or not self.tested:
+            stats = untested(accepted=True)
+        else:
+            stats = penalty_test(
+                lambda bound: self.release_residual(theta, theta_new, bound),
+                self.target.bound(theta, theta_new),
+                0.0,
+                log_uniform,
+            )
+        return Transition(theta_new if stats["accepted"] else theta, stats)
+
+    def release_residual(self, theta: FloatArray, theta_new: FloatArray, bound: float) -> Release:
+        """Ask the curator for the noisy sum of what the expansion misses of log-ratios."""
+        return self.target.log_ratio(theta, theta_new, bound)
+
+    def _known(self) -> Approximation:
+        assert self.known is not None  # noqa: S101
+        return self.known
+
+
+def _refuse_tables_of_the_data(synthetic: pm.Model | None, model: pm.Model) -> None:
+    """Refuse a synthetic table that is a part of the protected one.
+
+    Raises
+    ------
+    InvalidArgument
+        If it is, or is no model of its own.
+    """
+    if synthetic is None:
+        return
+    if not isinstance(synthetic, pm.Model):
+        raise InvalidArgument("synthetic must be a pm.Model: the same model, written on a synthetic table.")
+    if shares_tables(model, synthetic):
+        raise InvalidArgument(
+            "The synthetic table holds a table of the model of the data, or a part of one: clip bounds and "
+            "proposals would then be computed from protected rows without noise. Write it on synthetic data. (A "
+            "public array that both models need: give the synthetic table a copy.)"
+        )
+    if synthetic.parent is not None:
+        raise InvalidArgument(
+            "The synthetic table was written inside the context of another model, which PyMC takes for a part of "
+            "that model. Write it outside, before the `with` block of the model of the data."
+        )

@@ -1,0 +1,271 @@
+"""What samplers move on: the log-posterior as a free part and a part that is released.
+
+A sampler asks for both and does not know which is which: without a prelude the prior is free and log-ratios and
+gradients of the likelihood are released; with one, prior and expansion are free, and what the expansion misses is
+released; in a pilot, all is free.
+"""
+
+from abc import ABC, abstractmethod
+from dataclasses import replace
+
+import numpy as np
+
+from pymc_dp.parameters import FloatArray
+from pymc_dp.release.batches import Batches, BatchesWithoutReplacement
+from pymc_dp.release.gradients import PreconditionedGradient
+from pymc_dp.release.interface import Expanded, Release
+from pymc_dp.release.queries import BarkerDecision, GradientSum, LogRatioSum, Residual, VariancePenalisedLogRatio
+from pymc_dp.steps.access import ChainAccess
+from pymc_dp.steps.prelude.approximation import Approximation
+from pymc_dp.steps.prelude.learning import gradient_query
+
+
+class Target(ABC):
+    """A log-posterior, or the prior times a power of the likelihood, at points of a sampler's own."""
+
+    @abstractmethod
+    def free(self, point: FloatArray) -> float:
+        """Return the part of the log-density that costs nothing."""
+
+    @abstractmethod
+    def bound(self, old: FloatArray, new: FloatArray) -> float:
+        """Return the clip bound of the other part of one unit's log-ratio: symmetric in the points."""
+
+    @abstractmethod
+    def log_ratio(self, old: FloatArray, new: FloatArray, bound: float) -> Release:
+        """Ask for the other part of the log-ratio."""
+
+    @abstractmethod
+    def batch_log_ratio(
+        self, old: FloatArray, new: FloatArray, bound: float, batches: BatchesWithoutReplacement, *, counted: bool
+    ) -> Release:
+        """Ask for it as a fresh batch estimates it, less half of the estimate's variance."""
+
+    @abstractmethod
+    def decision(
+        self, old: FloatArray, new: FloatArray, log_free_ratio: float, batches: BatchesWithoutReplacement
+    ) -> tuple[Release, tuple[FloatArray, FloatArray] | Expanded]:
+        """Ask for a decision by a fresh batch; return also what the move is described by."""
+
+    @abstractmethod
+    def gradient(self, point: FloatArray) -> FloatArray:
+        """Return the noisy gradient of the log-density."""
+
+    @abstractmethod
+    def batch_gradient(self, point: FloatArray, batches: Batches, *, counted: bool, multiplier: float) -> Release:
+        """Ask for the released part of the gradient, summed over a fresh batch."""
+
+    @abstractmethod
+    def free_gradient(self, point: FloatArray) -> FloatArray:
+        """Return the gradient of the free part."""
+
+
+class PlainTarget(Target):
+    """Prior times likelihood: the prior is free.
+
+    Parameters
+    ----------
+    chain : ChainAccess
+        Whom to ask.
+    clip_gradient, clip_log_ratio : float
+        Clip bounds of a unit's gradient, and of its log-ratio per unit of distance; NaN where none is asked for.
+    tempering : float
+        Power of the likelihood in tests on batches.
+    """
+
+    def __init__(
+        self,
+        chain: ChainAccess,
+        *,
+        clip_gradient: float = np.nan,
+        clip_log_ratio: float = np.nan,
+        tempering: float = 1.0,
+    ) -> None:
+        self._chain, self._tempering = chain, tempering
+        self._clip_gradient, self._clip_log_ratio = clip_gradient, clip_log_ratio
+
+    def free(self, point: FloatArray) -> float:
+        """Return the log-prior."""
+        return self._chain.prior.log_density(point)
+
+    def bound(self, old: FloatArray, new: FloatArray) -> float:
+        """Return the clip bound times the distance."""
+        return self._clip_log_ratio * float(np.linalg.norm(new - old))
+
+    def log_ratio(self, old: FloatArray, new: FloatArray, bound: float) -> Release:
+        """Ask for the log-likelihood ratio."""
+        return self._chain.log_ratio(old, new, bound)
+
+    def batch_log_ratio(
+        self, old: FloatArray, new: FloatArray, bound: float, batches: BatchesWithoutReplacement, *, counted: bool
+    ) -> Release:
+        """Ask for the tempered log-likelihood ratio as a fresh batch estimates it."""
+        move = self._chain.whole(old), self._chain.whole(new)
+        return self._chain.release(VariancePenalisedLogRatio(*move, bound, batches, self._tempering, counted=counted))
+
+    def decision(
+        self, old: FloatArray, new: FloatArray, log_free_ratio: float, batches: BatchesWithoutReplacement
+    ) -> tuple[Release, tuple[FloatArray, FloatArray] | Expanded]:
+        """Ask for a decision on the tempered log-likelihood ratio."""
+        move = self._chain.whole(old), self._chain.whole(new)
+        return self._chain.release(BarkerDecision(*move, log_free_ratio, batches, self._tempering)), move
+
+    def gradient(self, point: FloatArray) -> FloatArray:
+        """Return the released gradient of the log-likelihood, and that of the prior."""
+        return self._chain.gradient(point, self._clip_gradient).value + self._chain.prior.gradient(point)
+
+    def batch_gradient(self, point: FloatArray, batches: Batches, *, counted: bool, multiplier: float) -> Release:
+        """Ask for the clipped gradient of a fresh batch."""
+        whole = self._chain.whole(point)
+        query = GradientSum(whole, self._clip_gradient, self._chain.blocks, batches, counted=counted)
+        return self._chain.release(query, multiplier)
+
+    def free_gradient(self, point: FloatArray) -> FloatArray:
+        """Return the gradient of the log-prior."""
+        return self._chain.prior.gradient(point)
+
+
+class ExpandedTarget(Target):
+    """Prior and expansion are free; what the expansion misses is released. Points are standardised.
+
+    Parameters
+    ----------
+    chain : ChainAccess
+        Whom to ask.
+    known : Approximation
+        What the prelude has found.
+    tempering : float
+        Power of the likelihood.
+    """
+
+    def __init__(self, chain: ChainAccess, known: Approximation, *, tempering: float = 1.0) -> None:
+        self._chain, self._known, self._tempering = chain, known, tempering
+
+    def free(self, point: FloatArray) -> float:
+        """Return the log-prior and what the expansion says of the likelihood."""
+        theta, power = self._known.theta(point), self._tempering
+        surrogate = self._known.surrogate.log_density(theta)
+        return surrogate if power == 1.0 else power * surrogate + (1.0 - power) * self._chain.prior.log_density(theta)
+
+    def bound(self, old: FloatArray, new: FloatArray) -> float:
+        """Return the bound that was found of what is missed of a log-ratio."""
+        return self._known.bound(self._known.theta(old), self._known.theta(new))
+
+    def log_ratio(self, old: FloatArray, new: FloatArray, bound: float) -> Release:
+        """Ask for what the expansion misses of the log-ratio."""
+        missed = self._missed(old, new)
+        return self._chain.release(Residual(missed.point, missed.old, missed.new, bound))
+
+    def batch_log_ratio(
+        self, old: FloatArray, new: FloatArray, bound: float, batches: BatchesWithoutReplacement, *, counted: bool
+    ) -> Release:
+        """Ask for what it misses of the tempered log-ratio as a fresh batch estimates it."""
+        missed = self._missed(old, new)
+        query = VariancePenalisedLogRatio(
+            missed.old.theta, missed.new.theta, bound, batches, self._tempering, counted=counted, expanded=missed
+        )
+        return self._chain.release(query)
+
+    def decision(
+        self, old: FloatArray, new: FloatArray, log_free_ratio: float, batches: BatchesWithoutReplacement
+    ) -> tuple[Release, tuple[FloatArray, FloatArray] | Expanded]:
+        """Ask for a decision on what it misses of the tempered log-ratio: the rest is in the free part."""
+        missed = self._missed(old, new)
+        query = BarkerDecision(
+            missed.old.theta, missed.new.theta, log_free_ratio, batches, self._tempering, expanded=missed
+        )
+        return self._chain.release(query), missed
+
+    def gradient(self, point: FloatArray) -> FloatArray:
+        """Return the gradient of the free part: tests correct what it misses."""
+        return self.free_gradient(point)
+
+    def batch_gradient(self, point: FloatArray, batches: Batches, *, counted: bool, multiplier: float) -> Release:
+        """Ask for what the expansion misses of the gradient of a fresh batch."""
+        query = gradient_query(self._known, self._known.theta(point), self._known.clip_gradient, control_variates=True)
+        return self._chain.release(replace(query, batches=batches, counted=counted), multiplier)
+
+    def free_gradient(self, point: FloatArray) -> FloatArray:
+        """Return the gradient of the free part along the standardised axes."""
+        theta, power = self._known.theta(point), self._tempering
+        gradient = power * self._known.surrogate.gradient(theta)
+        if power != 1.0:
+            gradient = gradient + (1.0 - power) * self._chain.prior.gradient(theta)
+        along: FloatArray = self._known.axes.T @ gradient
+        return along
+
+    def _missed(self, old: FloatArray, new: FloatArray) -> Expanded:
+        return self._known.expanded(self._known.theta(old), self._known.theta(new))
+
+
+class PreconditionedTarget(ExpandedTarget):
+    """The prior is free, log-ratios and gradients of the likelihood are released along standardised axes."""
+
+    def free(self, point: FloatArray) -> float:
+        """Return the log-prior."""
+        return self._chain.prior.log_density(self._known.theta(point))
+
+    def bound(self, old: FloatArray, new: FloatArray) -> float:
+        """Return the clip bound of a gradient times the standardised distance."""
+        return self._known.clip_gradient * float(np.linalg.norm(new - old))
+
+    def log_ratio(self, old: FloatArray, new: FloatArray, bound: float) -> Release:
+        """Ask for the log-likelihood ratio."""
+        return self._chain.release(LogRatioSum(self._known.theta(old), self._known.theta(new), bound))
+
+    def batch_log_ratio(
+        self, old: FloatArray, new: FloatArray, bound: float, batches: BatchesWithoutReplacement, *, counted: bool
+    ) -> Release:
+        """Ask for the tempered log-likelihood ratio as a fresh batch estimates it."""
+        move = self._known.theta(old), self._known.theta(new)
+        return self._chain.release(VariancePenalisedLogRatio(*move, bound, batches, self._tempering, counted=counted))
+
+    def decision(
+        self, old: FloatArray, new: FloatArray, log_free_ratio: float, batches: BatchesWithoutReplacement
+    ) -> tuple[Release, tuple[FloatArray, FloatArray] | Expanded]:
+        """Ask for a decision on the tempered log-likelihood ratio."""
+        move = self._known.theta(old), self._known.theta(new)
+        return self._chain.release(BarkerDecision(*move, log_free_ratio, batches, self._tempering)), move
+
+    def gradient(self, point: FloatArray) -> FloatArray:
+        """Return the released gradient along the standardised axes, and that of the prior."""
+        return self._chain.release(self._query(point)).value + self.free_gradient(point)
+
+    def batch_gradient(self, point: FloatArray, batches: Batches, *, counted: bool, multiplier: float) -> Release:
+        """Ask for the clipped gradient of a fresh batch along the standardised axes."""
+        return self._chain.release(replace(self._query(point), batches=batches, counted=counted), multiplier)
+
+    def free_gradient(self, point: FloatArray) -> FloatArray:
+        """Return the gradient of the log-prior along the standardised axes."""
+        along: FloatArray = self._known.axes.T @ self._chain.prior.gradient(self._known.theta(point))
+        return along
+
+    def _query(self, point: FloatArray) -> PreconditionedGradient:
+        theta = self._known.theta(point)
+        return gradient_query(self._known, theta, self._known.clip_gradient, control_variates=False)
+
+
+class FreeTarget(ExpandedTarget):
+    """The surrogate alone: nothing is released, for pilots that adapt a sampler's settings."""
+
+    def bound(self, old: FloatArray, new: FloatArray) -> float:
+        """Return a bound: nothing is clipped."""
+        return 1.0
+
+    def log_ratio(self, old: FloatArray, new: FloatArray, bound: float) -> Release:
+        """Return zero: the surrogate is taken for the posterior."""
+        return _nothing("residual", 1)
+
+    def batch_log_ratio(
+        self, old: FloatArray, new: FloatArray, bound: float, batches: BatchesWithoutReplacement, *, counted: bool
+    ) -> Release:
+        """Return zero."""
+        return _nothing("log_ratio", 1)
+
+    def batch_gradient(self, point: FloatArray, batches: Batches, *, counted: bool, multiplier: float) -> Release:
+        """Return zero."""
+        return _nothing("gradient", point.size)
+
+
+def _nothing(kind: str, size: int) -> Release:
+    return Release(kind, np.zeros(size), 0.0, ())
