@@ -8,7 +8,8 @@ accounting. Where several steps share a model, each sees and moves its own param
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from typing import Any, ClassVar, NoReturn
+from inspect import Signature
+from typing import Any, ClassVar, NoReturn, Self, cast
 
 import numpy as np
 import pymc as pm
@@ -27,6 +28,7 @@ from pymc_dp.parameters import ParameterVector
 from pymc_dp.release.interface import ReleasesOfIteration
 from pymc_dp.steps.access import Authorisation, ChainAccess, OwnParameters
 from pymc_dp.steps.sampler import ClipDiagnostics, Sampler
+from pymc_dp.steps.shared import docstring_of, signature_of
 
 #: Part of a run's cost that pays for clip counts, and how many windows of kept draws they are released for.
 CLIP_COUNT_SHARE = 0.01
@@ -74,13 +76,21 @@ class DPStep(Sampler, BlockedStep):
     """
 
     name: ClassVar[str]
+    #: All arguments of the constructor, those that it hands on included.
+    __signature__: ClassVar[Signature]
     #: The same model on a synthetic table, where the user gives one.
     synthetic: pm.Model | None = None
     #: Tuning iterations are paid for like any other, so none are made unless asked for.
     default_tune_steps = 0
     _state_class = DPStepState
 
-    def __new__(cls, *arguments: Any, **settings: Any) -> Any:
+    def __init_subclass__(cls, **keywords: Any) -> None:
+        """Show all arguments of the sampler, where it would show none: PyMC's `__new__` takes whatever it is given."""
+        super().__init_subclass__(**keywords)
+        cls.__signature__ = signature_of(cls)
+        cls.__doc__ = docstring_of(cls)
+
+    def __new__(cls, *arguments: Any, **settings: Any) -> Self:
         """Refuse what PyMC refuses before the constructor is called.
 
         Raises
@@ -89,7 +99,7 @@ class DPStep(Sampler, BlockedStep):
             If there is no variable to update.
         """
         try:
-            return super().__new__(cls, *arguments, **settings)
+            return cast(Self, super().__new__(cls, *arguments, **settings))
         except ValueError:
             raise InvalidArgument("vars names no variable, or the model has no free one.") from None
 
@@ -328,6 +338,9 @@ class DPStep(Sampler, BlockedStep):
 
     def __deepcopy__(self, memo: dict[int, Any]) -> NoReturn:
         self.__copy__()
+
+
+DPStep.__signature__ = signature_of(DPStep)
 
 
 def _blank_step(step_class: type[DPStep]) -> DPStep:

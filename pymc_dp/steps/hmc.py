@@ -20,7 +20,7 @@ for tests that reject nearly all long moves, and tuning draws are discarded.
 """
 
 from collections.abc import Mapping, Sequence
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Unpack
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -34,6 +34,7 @@ from pymc_dp.release.interface import Release
 from pymc_dp.steps.acceptance import penalty_test, untested
 from pymc_dp.steps.base import DPStep
 from pymc_dp.steps.sampler import SHARED_STATS, Transition
+from pymc_dp.steps.shared import SharedArguments
 from pymc_dp.steps.tuning import kinetic_energy, required
 
 
@@ -113,7 +114,7 @@ class DPHMC(DPStep):
         mass_matrix: ArrayLike | Mapping[str, ArrayLike] | None = None,
         gradient_share: float = 0.5,
         reuse_gradient: bool = True,
-        **shared: Any,
+        **shared: Unpack[SharedArguments],
     ) -> None:
         super().__init__(vars, **shared)
         self.clip_gradient = required("clip_gradient", clip_gradient, "the norm of one unit's gradient")

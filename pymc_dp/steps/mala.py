@@ -7,12 +7,13 @@ the roles of the two points exchanged, which means gradients that were never rel
 """
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, Unpack
 
 from numpy.typing import ArrayLike
 
 from pymc_dp.exceptions import InvalidArgument
 from pymc_dp.steps.hmc import DPHMC
+from pymc_dp.steps.shared import SharedArguments
 
 
 class DPMALA(DPHMC):
@@ -62,7 +63,7 @@ class DPMALA(DPHMC):
         mass_matrix: ArrayLike | Mapping[str, ArrayLike] | None = None,
         gradient_share: float = 0.5,
         reuse_gradient: bool = True,
-        **shared: Any,
+        **shared: Unpack[SharedArguments],
     ) -> None:
         if "n_leapfrog" in shared:
             raise InvalidArgument("DPMALA makes one leapfrog step; use DPHMC for n_leapfrog.")

@@ -16,11 +16,18 @@ Accept iff :math:`\ln u < \widehat{R_B - \sigma_B^2 / 2} + \ln(\text{prior and p
 Released in one iteration: that one noisy number, of a fresh batch without replacement.
 """
 
+from collections.abc import Mapping, Sequence
+from typing import Any, Unpack
+
+from numpy.typing import ArrayLike
+
 from pymc_dp.budget import ReleaseRequest
 from pymc_dp.parameters import FloatArray
 from pymc_dp.release.interface import Release
 from pymc_dp.release.queries import VariancePenalisedLogRatio
 from pymc_dp.steps.penalty import DPPenalty
+from pymc_dp.steps.proposals import Proposal
+from pymc_dp.steps.shared import TemperedArguments
 from pymc_dp.steps.tempered import TemperedBatches
 
 
@@ -65,6 +72,19 @@ class DPMinibatchPenalty(TemperedBatches, DPPenalty):
 
     name = "dp_minibatch_penalty"
     plans_clip_counts = True
+
+    def __init__(
+        self,
+        vars: Sequence[Any] | None = None,
+        *,
+        clip_log_ratio: float | None = None,
+        proposal: str | Proposal = "gaussian",
+        proposal_scale: ArrayLike | Mapping[str, ArrayLike] | None = None,
+        **shared: Unpack[TemperedArguments],
+    ) -> None:
+        super().__init__(
+            vars, clip_log_ratio=clip_log_ratio, proposal=proposal, proposal_scale=proposal_scale, **shared
+        )
 
     def sampler_requests(self, tune: int, draws: int) -> list[ReleaseRequest]:
         """Return what one chain releases: a log-ratio of a batch in every iteration."""

@@ -14,7 +14,7 @@ Released in one iteration: one log-ratio; none for a proposal that the prior rul
 """
 
 from collections.abc import Mapping, Sequence
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Unpack
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -27,6 +27,7 @@ from pymc_dp.steps.acceptance import penalty_test
 from pymc_dp.steps.base import DPStep
 from pymc_dp.steps.proposals import Proposal, proposal_of
 from pymc_dp.steps.sampler import SHARED_STATS, Transition
+from pymc_dp.steps.shared import SharedArguments
 from pymc_dp.steps.tuning import required
 
 
@@ -79,7 +80,7 @@ class DPPenalty(DPStep):
         clip_log_ratio: float | None = None,
         proposal: str | Proposal = "gaussian",
         proposal_scale: ArrayLike | Mapping[str, ArrayLike] | None = None,
-        **shared: Any,
+        **shared: Unpack[SharedArguments],
     ) -> None:
         of_batches = [name for name in ("batch_size", "tempering", "n_units") if name in shared]
         if of_batches:
