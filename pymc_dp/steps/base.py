@@ -21,7 +21,7 @@ from rich.progress import TextColumn
 from rich.table import Column
 
 from pymc_dp import _validate
-from pymc_dp.accounting import Releases
+from pymc_dp.accounting import Releases, noise_for, total_rho
 from pymc_dp.budget import PrivacyBudget, ReleaseRequest
 from pymc_dp.exceptions import InvalidArgument, NoPlan
 from pymc_dp.parameters import ParameterVector
@@ -190,12 +190,15 @@ class DPStep(Sampler, BlockedStep):
                 "class has to say plans_clip_counts = True, and to ask with counted=True. Or pass "
                 "clip_diagnostics=None."
             )
+        windows = len(window_ends(tune, draws))
+        counted = len({request.kind for request in per_chain}) + 1  # the number of units may be one of them
+        if not any(isinstance(each, ReleaseRequest) for each in requests):  # nothing is left over that they are part of
+            beside = total_rho(made) * CLIP_COUNT_SHARE / (1.0 - CLIP_COUNT_SHARE)
+            return [*requests, noise_for("clip_count", windows, beside, counted)]
         rest = 1.0 - CLIP_COUNT_SHARE
         scaled = [
             replace(each, share=each.share * rest) if isinstance(each, ReleaseRequest) else each for each in requests
         ]
-        windows = len(window_ends(tune, draws))
-        counted = len({request.kind for request in per_chain}) + 1  # the number of units may be one of them
         return [*scaled, ReleaseRequest("clip_count", windows, CLIP_COUNT_SHARE, counted)]
 
     def authorise(self, authorisation: Authorisation) -> None:

@@ -28,6 +28,7 @@ from pymc.step_methods.hmc.quadpotential import QuadPotential
 from scipy.stats import qmc
 
 from pymc_dp import _validate
+from pymc_dp.accounting import Releases
 from pymc_dp.budget import ReleaseRequest
 from pymc_dp.parameters import FloatArray
 from pymc_dp.release.interface import Release
@@ -35,7 +36,7 @@ from pymc_dp.steps.acceptance import penalty_test, untested
 from pymc_dp.steps.base import DPStep
 from pymc_dp.steps.sampler import SHARED_STATS, Transition
 from pymc_dp.steps.shared import SharedArguments
-from pymc_dp.steps.tuning import kinetic_energy, required
+from pymc_dp.steps.tuning import given_noise, kinetic_energy, required, with_given_noise
 
 
 class DPHMC(DPStep):
@@ -68,6 +69,11 @@ class DPHMC(DPStep):
         is near the inverse of the posterior covariance, from public knowledge. Default: the identity.
     gradient_share : float
         Part of the cost spent on gradients; the rest is spent on log-ratios.
+    noise_multipliers : dict, optional
+        Noise by kind of release, as in ``{"gradient": 5.0, "log_ratio": 2.0}``: its standard deviation divided by the
+        sensitivity, the papers' τ. A run costs what its noise costs then, and `PrivacyBudget.max_draws` says how many
+        draws the budget affords. The budget chooses the noise of a kind that is left out, with all that is left.
+        Default: that of both.
     reuse_gradient : bool
         Keep the noisy gradient of the current state: n_leapfrog·iterations + 1 gradients a chain instead of
         (n_leapfrog + 1)·iterations. False gives the paper's algorithm. A step that shares the model with others
@@ -113,6 +119,7 @@ class DPHMC(DPStep):
         step_size_jitter: float = 0.5,
         mass_matrix: ArrayLike | Mapping[str, ArrayLike] | None = None,
         gradient_share: float = 0.5,
+        noise_multipliers: Mapping[str, float] | None = None,
         reuse_gradient: bool = True,
         **shared: Unpack[SharedArguments],
     ) -> None:
@@ -127,6 +134,7 @@ class DPHMC(DPStep):
         if self.step_size_jitter:
             _validate.open_unit_interval("step_size_jitter", step_size_jitter)
         self.gradient_share = _validate.open_unit_interval("gradient_share", gradient_share)
+        self.noise_multipliers = given_noise(noise_multipliers, ("gradient", "log_ratio"))
         self.reuse_gradient = _validate.truth("reuse_gradient", reuse_gradient) and self.moves_all
         self._kinetic_energy: QuadPotential = kinetic_energy(self.in_order("mass_matrix", mass_matrix), self.size)
         self.start()
@@ -136,14 +144,15 @@ class DPHMC(DPStep):
         """The clip bounds, for the result's metadata."""
         return {"gradient": self.clip_gradient, "log_ratio": self.clip_log_ratio}
 
-    def sampler_requests(self, tune: int, draws: int) -> list[ReleaseRequest]:
+    def sampler_requests(self, tune: int, draws: int) -> list[ReleaseRequest | Releases]:
         """Return what one chain releases: tuning moves without a test, so it asks for no log-ratio."""
         iterations = tune + draws
         gradients = iterations * self.n_leapfrog + (1 if self.reuse_gradient else iterations)
-        return [
+        requests = [
             ReleaseRequest("gradient", gradients, self.gradient_share, self.size),
             ReleaseRequest("log_ratio", draws, 1.0 - self.gradient_share, 1),
         ]
+        return with_given_noise(requests, self.noise_multipliers)
 
     def start(self) -> None:
         """Forget the gradient of the last chain and begin a new sequence of step sizes."""

@@ -29,7 +29,7 @@ class DPMALA(DPHMC):
         Clip bounds, as in `DPHMC`.
     step_size : float
         Standard deviation of the proposal's noise, in units of the mass matrix.
-    step_size_jitter, mass_matrix, gradient_share, reuse_gradient
+    step_size_jitter, mass_matrix, gradient_share, noise_multipliers, reuse_gradient
         As in `DPHMC`.
     budget_share, unit, unit_index, clip_diagnostics, keep_releases, insecure_seed, model
         See `pymc_dp.steps.base.DPStep`.
@@ -62,6 +62,7 @@ class DPMALA(DPHMC):
         step_size_jitter: float = 0.0,
         mass_matrix: ArrayLike | Mapping[str, ArrayLike] | None = None,
         gradient_share: float = 0.5,
+        noise_multipliers: Mapping[str, float] | None = None,
         reuse_gradient: bool = True,
         **shared: Unpack[SharedArguments],
     ) -> None:
@@ -76,6 +77,7 @@ class DPMALA(DPHMC):
             step_size_jitter=step_size_jitter,
             mass_matrix=mass_matrix,
             gradient_share=gradient_share,
+            noise_multipliers=noise_multipliers,
             reuse_gradient=reuse_gradient,
             **shared,
         )

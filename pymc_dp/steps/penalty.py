@@ -19,6 +19,7 @@ from typing import Any, ClassVar, Unpack
 import numpy as np
 from numpy.typing import ArrayLike
 
+from pymc_dp.accounting import Releases
 from pymc_dp.budget import ReleaseRequest
 from pymc_dp.exceptions import InvalidArgument
 from pymc_dp.parameters import FloatArray
@@ -28,7 +29,7 @@ from pymc_dp.steps.base import DPStep
 from pymc_dp.steps.proposals import Proposal, proposal_of
 from pymc_dp.steps.sampler import SHARED_STATS, Transition
 from pymc_dp.steps.shared import SharedArguments
-from pymc_dp.steps.tuning import required
+from pymc_dp.steps.tuning import given_noise, required, with_given_noise
 
 
 class DPPenalty(DPStep):
@@ -48,6 +49,10 @@ class DPPenalty(DPStep):
     proposal_scale : float, ndarray of shape (parameters,) or (parameters, parameters), or dict
         Standard deviations of a move, or its covariance matrix, in the order of ``model.value_vars``; or standard
         deviations by name of free variable, on the unconstrained scale: ``{"beta": [0.1, 0.2], "sigma": 0.1}``.
+    noise_multipliers : dict, optional
+        Noise of log-ratios, as in ``{"log_ratio": 2.0}``: its standard deviation divided by the sensitivity, the
+        paper's τ. A run costs what its noise costs then, and `PrivacyBudget.max_draws` says how many draws the budget
+        affords. Default: the budget chooses the noise.
     budget_share, unit, unit_index, clip_diagnostics, keep_releases, insecure_seed, model
         See `pymc_dp.steps.base.DPStep`.
 
@@ -80,6 +85,7 @@ class DPPenalty(DPStep):
         clip_log_ratio: float | None = None,
         proposal: str | Proposal = "gaussian",
         proposal_scale: ArrayLike | Mapping[str, ArrayLike] | None = None,
+        noise_multipliers: Mapping[str, float] | None = None,
         **shared: Unpack[SharedArguments],
     ) -> None:
         of_batches = [name for name in ("batch_size", "tempering", "n_units") if name in shared]
@@ -93,6 +99,7 @@ class DPPenalty(DPStep):
             "clip_log_ratio", clip_log_ratio, "how fast one unit's log-likelihood can change, per unit of distance"
         )
         self.proposal = proposal_of(proposal, self.in_order("proposal_scale", proposal_scale))
+        self.noise_multipliers = given_noise(noise_multipliers, ("log_ratio",))
         self.start()
 
     @property
@@ -100,9 +107,9 @@ class DPPenalty(DPStep):
         """The clip bounds, for the result's metadata."""
         return {"log_ratio": self.clip_log_ratio}
 
-    def sampler_requests(self, tune: int, draws: int) -> list[ReleaseRequest]:
+    def sampler_requests(self, tune: int, draws: int) -> list[ReleaseRequest | Releases]:
         """Return what one chain releases: a log-ratio in every iteration."""
-        return [ReleaseRequest("log_ratio", tune + draws, 1.0, 1)]
+        return with_given_noise([ReleaseRequest("log_ratio", tune + draws, 1.0, 1)], self.noise_multipliers)
 
     def start(self) -> None:
         """Begin a new walk."""

@@ -1,10 +1,17 @@
 """Settings of samplers that are checked or built before any data is touched."""
 
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
 import numpy as np
 from numpy.typing import ArrayLike
 from pymc.step_methods.hmc.quadpotential import QuadPotential, quad_potential
 
 from pymc_dp import _validate
+from pymc_dp.accounting import Releases
+from pymc_dp.budget import ReleaseRequest
 from pymc_dp.exceptions import InvalidArgument
 from pymc_dp.parameters import FloatArray
 from pymc_dp.release.interface import LARGEST_CLIP_BOUND, SMALLEST_CLIP_BOUND
@@ -31,6 +38,40 @@ def clip_bound(name: str, value: float) -> float:
             f"{name} must be at least {SMALLEST_CLIP_BOUND:g} and at most {LARGEST_CLIP_BOUND:g}, but is {value}."
         )
     return bound
+
+
+def given_noise(noise_multipliers: Any, kinds: Sequence[str]) -> dict[str, float]:
+    """Return noise multipliers that were given by kind of release, or raise `InvalidArgument`."""
+    if noise_multipliers is None:
+        return {}
+    known = " and ".join(map(repr, kinds))
+    if not isinstance(noise_multipliers, Mapping) or not noise_multipliers:
+        raise InvalidArgument(f"noise_multipliers must be a dict by kind of release; the kinds here: {known}.")
+    unknown = sorted(
+        f"a {type(name).__name__}" if not isinstance(name, str) else repr(name)
+        for name in noise_multipliers
+        if name not in kinds
+    )
+    if unknown:
+        raise InvalidArgument(f"noise_multipliers names {', '.join(unknown)}; the kinds here: {known}.")
+    return {
+        kind: _validate.positive(f"noise_multipliers[{kind!r}]", noise_multipliers[kind])
+        for kind in kinds
+        if kind in noise_multipliers
+    }
+
+
+def with_given_noise(
+    requests: Sequence[ReleaseRequest], noise_multipliers: Mapping[str, float]
+) -> list[ReleaseRequest | Releases]:
+    """Return what one chain releases with the noise that is given; what is left of the budget pays for the others."""
+    rest = math.fsum(each.share for each in requests if each.kind not in noise_multipliers)
+    return [
+        each.releases(1).with_noise(noise_multipliers[each.kind])
+        if each.kind in noise_multipliers
+        else replace(each, share=each.share / rest)
+        for each in requests
+    ]
 
 
 def kinetic_energy(mass_matrix: ArrayLike | None, size: int) -> QuadPotential:
