@@ -29,6 +29,7 @@ from pymc_dp.release.interface import ReleasesOfIteration
 from pymc_dp.steps.access import Authorisation, ChainAccess, OwnParameters
 from pymc_dp.steps.sampler import ClipDiagnostics, Sampler
 from pymc_dp.steps.shared import docstring_of, signature_of
+from pymc_dp.structure import tempering_of_model
 
 #: Part of a run's cost that pays for clip counts, and how many windows of kept draws they are released for.
 CLIP_COUNT_SHARE = 0.01
@@ -146,6 +147,8 @@ class DPStep(Sampler, BlockedStep):
         if not self.vars:
             raise InvalidArgument("vars names no variable.")
         self.parameters = ParameterVector(model)
+        #: The power that the model's own likelihood was written to; see `pymc_dp.models`.
+        self.model_tempering = tempering_of_model(model)
         moved = {var.name for var in self.vars}
         self._own = OwnParameters(tuple(name in moved for name in self.parameters.names), tuple(self.parameters.slices))
         self.tune = False

@@ -36,7 +36,15 @@ from pymc_dp.steps.acceptance import penalty_test, untested
 from pymc_dp.steps.base import DPStep
 from pymc_dp.steps.sampler import SHARED_STATS, Transition
 from pymc_dp.steps.shared import SharedArguments
-from pymc_dp.steps.tuning import given_noise, kinetic_energy, required, with_given_noise
+from pymc_dp.steps.tuning import (
+    given_noise,
+    kinetic_energy,
+    power_of_likelihood,
+    required,
+    tempered,
+    tempering_facts,
+    with_given_noise,
+)
 
 
 class DPHMC(DPStep):
@@ -74,6 +82,10 @@ class DPHMC(DPStep):
         sensitivity, the papers' τ. A run costs what its noise costs then, and `PrivacyBudget.max_draws` says how many
         draws the budget affords. The budget chooses the noise of a kind that is left out, with all that is left.
         Default: that of both.
+    tempering : float
+        T, the power of the likelihood in the target, above 0 and at most 1. The noise of a test is T times that of the
+        release, and moves may be 1 / √T times as long; the draws are those of a wider posterior, which results and
+        reports are marked with.
     reuse_gradient : bool
         Keep the noisy gradient of the current state: n_leapfrog·iterations + 1 gradients a chain instead of
         (n_leapfrog + 1)·iterations. False gives the paper's algorithm. A step that shares the model with others
@@ -92,7 +104,8 @@ class DPHMC(DPStep):
     what was charged. Everything else (accepting, momenta, step sizes) depends on the data through them only.
 
     *Exactness.* The chain's stationary distribution is the posterior, exactly, as long as no log-ratio is
-    clipped; the noise only lowers acceptance.
+    clipped; the noise only lowers acceptance. With `tempering` it is the tempered posterior: T times a log-ratio with
+    noise σ is one of the tempered likelihood with noise Tσ, known as well (docs: "Tempering").
 
     References
     ----------
@@ -120,6 +133,7 @@ class DPHMC(DPStep):
         mass_matrix: ArrayLike | Mapping[str, ArrayLike] | None = None,
         gradient_share: float = 0.5,
         noise_multipliers: Mapping[str, float] | None = None,
+        tempering: float = 1.0,
         reuse_gradient: bool = True,
         **shared: Unpack[SharedArguments],
     ) -> None:
@@ -135,6 +149,7 @@ class DPHMC(DPStep):
             _validate.open_unit_interval("step_size_jitter", step_size_jitter)
         self.gradient_share = _validate.open_unit_interval("gradient_share", gradient_share)
         self.noise_multipliers = given_noise(noise_multipliers, ("gradient", "log_ratio"))
+        self.tempering = power_of_likelihood(tempering, self.model_tempering)
         self.reuse_gradient = _validate.truth("reuse_gradient", reuse_gradient) and self.moves_all
         self._kinetic_energy: QuadPotential = kinetic_energy(self.in_order("mass_matrix", mass_matrix), self.size)
         self.start()
@@ -143,6 +158,11 @@ class DPHMC(DPStep):
     def clip_bounds(self) -> dict[str, float]:
         """The clip bounds, for the result's metadata."""
         return {"gradient": self.clip_gradient, "log_ratio": self.clip_log_ratio}
+
+    @property
+    def facts(self) -> dict[str, Any]:
+        """What else a reader of the result has to know: a likelihood to a power gives another, wider posterior."""
+        return tempering_facts(self.tempering, None)
 
     def sampler_requests(self, tune: int, draws: int) -> list[ReleaseRequest | Releases]:
         """Return what one chain releases: tuning moves without a test, so it asks for no log-ratio."""
@@ -180,7 +200,7 @@ class DPHMC(DPStep):
         else:
             energy_change = self._kinetic_energy.energy(momentum_new) - self._kinetic_energy.energy(momentum)
             stats |= penalty_test(
-                lambda bound: self.chain.log_ratio(theta, theta_new, bound),
+                lambda bound: tempered(self.chain.log_ratio(theta, theta_new, bound), self.tempering),
                 self.clip_log_ratio * float(np.linalg.norm(theta_new - theta)),
                 log_prior_ratio - energy_change,
                 log_uniform,
@@ -206,8 +226,8 @@ class DPHMC(DPStep):
         return theta, momentum, gradient if np.isfinite(momentum).all() else None, self.n_leapfrog
 
     def _drift(self, theta: FloatArray, gradient: Release) -> FloatArray:
-        """Return the noisy gradient of the log-posterior."""
-        return gradient.value + self.chain.prior.gradient(theta)
+        """Return the noisy gradient of the log-posterior, tempered."""
+        return tempered(gradient, self.tempering).value + self.chain.prior.gradient(theta)
 
     def _jittered_step_size(self) -> float:
         return self.step_size * (1.0 + self.step_size_jitter * (2.0 * float(self._halton.random(1)[0, 0]) - 1.0))

@@ -29,7 +29,7 @@ class DPMALA(DPHMC):
         Clip bounds, as in `DPHMC`.
     step_size : float
         Standard deviation of the proposal's noise, in units of the mass matrix.
-    step_size_jitter, mass_matrix, gradient_share, noise_multipliers, reuse_gradient
+    step_size_jitter, mass_matrix, gradient_share, noise_multipliers, tempering, reuse_gradient
         As in `DPHMC`.
     budget_share, unit, unit_index, clip_diagnostics, keep_releases, insecure_seed, model
         See `pymc_dp.steps.base.DPStep`.
@@ -63,6 +63,7 @@ class DPMALA(DPHMC):
         mass_matrix: ArrayLike | Mapping[str, ArrayLike] | None = None,
         gradient_share: float = 0.5,
         noise_multipliers: Mapping[str, float] | None = None,
+        tempering: float = 1.0,
         reuse_gradient: bool = True,
         **shared: Unpack[SharedArguments],
     ) -> None:
@@ -78,6 +79,7 @@ class DPMALA(DPHMC):
             mass_matrix=mass_matrix,
             gradient_share=gradient_share,
             noise_multipliers=noise_multipliers,
+            tempering=tempering,
             reuse_gradient=reuse_gradient,
             **shared,
         )

@@ -72,10 +72,10 @@ PENALTY = {"clip_log_ratio": 1.0, "proposal_scale": 0.1}
 #: Settings with which each step can be made, and the names of all that it has.
 SETTINGS = {
     dp.DPHMC: (HMC, (*HMC, "n_leapfrog", "step_size_jitter", "mass_matrix", "gradient_share", "reuse_gradient",
-                    "noise_multipliers")),
+                    "noise_multipliers", "tempering")),
     dp.DPMALA: (HMC, (*HMC, "step_size_jitter", "mass_matrix", "gradient_share", "reuse_gradient",
-                     "noise_multipliers")),
-    dp.DPPenalty: (PENALTY, (*PENALTY, "proposal", "noise_multipliers")),
+                     "noise_multipliers", "tempering")),
+    dp.DPPenalty: (PENALTY, (*PENALTY, "proposal", "noise_multipliers", "tempering")),
     dp.DPMinibatchPenalty: (
         {**PENALTY, "batch_size": 5},
         (*PENALTY, "proposal", "batch_size", "n_units", "tempering", "noise_multipliers"),
