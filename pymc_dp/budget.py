@@ -11,7 +11,7 @@ from pymc_dp.exceptions import BudgetExceeded, InvalidArgument
 from pymc_dp.filters import GaussianFilter, ReservedFilter, split
 from pymc_dp.ledger import Ledger
 from pymc_dp.plan import Plan, PlannableStep, ReleaseRequest, StepPlan
-from pymc_dp.planning import Left, plan_run
+from pymc_dp.planning import Left, most_draws, plan_run, refuse_noise_to_be_found
 from pymc_dp.report import report_on
 
 __all__ = ["RELATIONS", "Plan", "PlannableStep", "PrivacyBudget", "Relation", "ReleaseRequest", "StepPlan"]
@@ -278,6 +278,42 @@ class PrivacyBudget:
             epsilon_of_rho=self._split(0.0)[0].epsilon_of,  # of the run by itself
         )
         return plan_run(steps, left, draws=draws, tune=tune, chains=chains)
+
+    def max_draws(self, step: PlannableStep | Sequence[PlannableStep], *, tune: int = 0, chains: int = 4) -> int:
+        """Return the largest number of draws, in each of all chains, that noise which is given affords.
+
+        Parameters
+        ----------
+        step : DP step, or sequence of DP steps
+            As in `plan`. The noise of all releases has to be given: by ``noise_multipliers``, or by settings of the
+            dynamics such as ``friction``, or, of `DPBarker`, by the test itself.
+        tune : int
+            Tuning iterations of each chain, which are paid for, too.
+        chains : int
+            Number of chains.
+
+        Returns
+        -------
+        int
+            0 if not a single draw fits what is left.
+
+        Raises
+        ------
+        InvalidArgument
+            If the budget would choose the noise of some releases: any number of draws then fits, with more noise.
+
+        Notes
+        -----
+        Algorithm 2 of Räisä (2021), for everything that a run releases, and exact: the largest number for which `plan`
+        does not raise `BudgetExceeded`. With ``clip_diagnostics=None`` no counts of clipped units are paid for.
+
+        References
+        ----------
+        Räisä (2021), Differentially private Metropolis-Hastings algorithms, University of Helsinki.
+        """
+        steps = list(step) if isinstance(step, Sequence) else [step]
+        refuse_noise_to_be_found(steps, tune)
+        return most_draws(lambda draws: self.plan(steps, draws=draws, tune=tune, chains=chains))
 
     def charge(self, plan: Plan) -> None:
         """Spend what a plan costs; it is never refunded. The cost is computed anew from the plan's releases.

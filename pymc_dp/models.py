@@ -13,6 +13,7 @@ import pytensor.tensor as pt
 from numpy.typing import NDArray
 
 from pymc_dp import _validate
+from pymc_dp.structure import note_tempering
 
 FloatArray = NDArray[np.float64]
 
@@ -31,12 +32,16 @@ class TestPosterior:
         Rows of data.
     reference : callable
         ``reference(draws, rng)`` gives exact draws, shape (draws, parameters).
+    tempering : float
+        The power that the likelihood is written to. A sampler's own ``tempering`` is refused where it is below 1: to
+        temper by the sampler, take the posterior without (``"banana-2"`` has the data of ``"banana-tempered-2"``).
     """
 
     name: str
     model: pm.Model
     n_units: int
     reference: Callable[[int, np.random.Generator], FloatArray]
+    tempering: float = 1.0
 
     __test__ = False  # not a test, whatever pytest thinks of its name
 
@@ -87,6 +92,7 @@ def banana(
             parts += [rest[i] for i in range(size - 2)]
         # A normal density to the power T is one of variance / T, up to a constant.
         pm.Normal("y", pt.stack(parts), np.sqrt(variances / temperature), observed=data)
+    note_tempering(model, temperature)
     precision = n_units * temperature / variances
     mean = precision * data.mean(axis=0) / (precision + 1.0 / prior_variance)
     posterior_std = 1.0 / np.sqrt(precision + 1.0 / prior_variance)
@@ -96,7 +102,7 @@ def banana(
         straight[:, 1] -= bend * straight[:, 0] ** 2
         return straight
 
-    return TestPosterior(name, model, n_units, reference)
+    return TestPosterior(name, model, n_units, reference, temperature)
 
 
 def circle(name: str = "circle", precision: float = 1e-5, n_units: int = 100_000, seed: int = 0) -> TestPosterior:

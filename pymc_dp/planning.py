@@ -18,7 +18,7 @@ from pymc_dp.accounting import (
     noise_for_epsilon,
     total_rho,
 )
-from pymc_dp.exceptions import BudgetExceeded
+from pymc_dp.exceptions import BudgetExceeded, InvalidArgument
 from pymc_dp.kinds import release_kind
 from pymc_dp.plan import Account, Plan, PlannableStep, ReleaseRequest, StepPlan
 
@@ -125,7 +125,7 @@ def plan_run(steps: Sequence[PlannableStep], left: Left, *, draws: int, tune: in
             + " Nothing more can be computed from this table under this budget; give runs a smaller budget_share."
         )
     share = min(1.0, together)
-    priced = _priced_in_rho(asked, left, share) if by_rho else _priced_by_reserve(asked, left, share, steps)
+    priced = _priced_in_rho(asked, left, share, steps) if by_rho else _priced_by_reserve(asked, left, share, steps)
     for each in priced.releases:
         if each.noise_needed > _LARGEST_NOISE_MULTIPLIER:
             raise BudgetExceeded(
@@ -148,6 +148,49 @@ def plan_run(steps: Sequence[PlannableStep], left: Left, *, draws: int, tune: in
         accountant=priced.accountant,
         private=all(step.private for step in steps),
     )
+
+
+def refuse_noise_to_be_found(steps: Sequence[PlannableStep], tune: int) -> None:
+    """Refuse steps whose noise is not all given: any number of draws fits a budget that chooses the noise.
+
+    Raises
+    ------
+    InvalidArgument
+        If there are such releases.
+    """
+    for step in steps:
+        requests = step.release_requests(_validate.whole("tune", tune, at_least=0), 1)
+        chosen = [each.kind for each in requests if isinstance(each, ReleaseRequest)]
+        if chosen:
+            raise InvalidArgument(
+                f"The budget chooses the noise of {step.name}'s releases ({', '.join(dict.fromkeys(chosen))}), so that "
+                "any number of draws fits, with more noise the more there are. Give the noise (noise_multipliers=, or "
+                "the setting of the dynamics that asks for it), or look at budget.plan(step, draws=...)."
+            )
+
+
+def most_draws(plan: Callable[[int], Plan]) -> int:
+    """Return the largest number of draws that a plan can be made for; 0 if there is none.
+
+    More draws of given noise cost more, so this is a bisection: exact, as `plan` is asked on both sides of it.
+    """
+
+    def fits(draws: int) -> bool:
+        try:
+            plan(draws)
+        except BudgetExceeded:
+            return False
+        return True
+
+    if not fits(1):
+        return 0
+    low, high = 1, 2
+    while fits(high):  # ends: the accounting covers a limited number of noisy numbers
+        low, high = high, 2 * high
+    while high - low > 1:
+        middle = (low + high) // 2
+        low, high = (middle, high) if fits(middle) else (low, middle)
+    return low
 
 
 def _asked_by(place: int, step: PlannableStep, part: float, tune: int, draws: int, chains: int) -> list[_Asked]:
@@ -183,11 +226,18 @@ def _plan_of_step(
     )
 
 
-def _priced_in_rho(asked: Sequence[_Asked], left: Left, share: float) -> _Priced:
+def _priced_in_rho(asked: Sequence[_Asked], left: Left, share: float, steps: Sequence[PlannableStep]) -> _Priced:
     """Return Gaussian releases with the noise that their shares of a part of rho pay for."""
-    rho = left.rho * share - total_rho([each.releases for each in asked if each.share is None])
+    given = total_rho([each.releases for each in asked if each.share is None])
+    rho = left.rho * share - given
     if rho < 0.0 or (rho <= 0.0 and any(each.share is not None for each in asked)):
-        raise BudgetExceeded("The releases whose noise is given cost more than the run's share of the budget.")
+        factor = math.sqrt(given / (left.rho * share))
+        those = {each.step for each in asked if each.share is None}
+        raise BudgetExceeded(
+            f"The releases whose noise is given cost rho {given:.4g}; this run's share of the budget is "
+            f"{left.rho * share:.4g}. {' '.join(steps[place].what_would_fit(factor) for place in sorted(those))} Or "
+            "use fewer draws, tuning iterations or chains (budget.max_draws says how many fit)."
+        )
     releases: list[Releases] = [
         each.releases
         if each.share is None

@@ -25,12 +25,24 @@ from pymc_dp.parameters import ParameterVector
 
 #: Beyond this many possible responses of a row, they count as infinitely many: each takes a pass over the rows.
 MOST_RESPONSES = 16
+#: An attribute of a model.
+_TEMPERING = "_pymc_dp_tempering"
 #: Their last parameter is the scale.
 _LOCATION_SCALE = (NormalRV, StudentTRV, LaplaceRV, CauchyRV, LogisticRV, GumbelRV)
 #: Counts that stand for all: eight for each octave from 32 on. Means over them are close to those over all counts where
 #: the standard deviation is three fifths of their distance: of a Poisson distribution up to a mean of about 300, of
 #: wider ones, such as a negative binomial with a shape of 50 or less, up to any.
 _COUNTS = (*range(32), *(round(2.0 ** (k / 8)) for k in range(40, 137)))
+
+
+def note_tempering(model: pm.Model, tempering: float) -> None:
+    """Note that a model's likelihood was written to a power, so that no sampler takes it to another on top of that."""
+    setattr(model, _TEMPERING, tempering)
+
+
+def tempering_of_model(model: pm.Model) -> float:
+    """Return the power that a model's likelihood was written to, as far as it was noted: 1 for most models."""
+    return float(getattr(model, _TEMPERING, 1.0))
 
 
 def rows_can_be_simulated(model: pm.Model) -> bool:

@@ -21,7 +21,7 @@ batch.
 
 from collections import deque
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, Unpack
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -36,6 +36,7 @@ from pymc_dp.steps.acceptance import untested
 from pymc_dp.steps.base import CLIP_COUNT_SHARE, window_ends
 from pymc_dp.steps.proposals import Proposal, proposal_of
 from pymc_dp.steps.sampler import SHARED_STATS, StatsOfSteps, Transition
+from pymc_dp.steps.shared import TemperedArguments
 from pymc_dp.steps.tempered import TemperedBatches
 
 #: The accounting covers Rényi orders from 3 to a fifth of the batch size.
@@ -96,7 +97,7 @@ class DPBarker(TemperedBatches):
         *,
         proposal: str | Proposal = "gaussian",
         proposal_scale: ArrayLike | Mapping[str, ArrayLike] | None = None,
-        **shared: Any,
+        **shared: Unpack[TemperedArguments],
     ) -> None:
         super().__init__(vars, **shared)
         _validate.whole("batch_size", self.batch_size, at_least=_SMALLEST_BATCH)

@@ -8,7 +8,8 @@ accounting. Where several steps share a model, each sees and moves its own param
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from typing import Any, ClassVar, NoReturn
+from inspect import Signature
+from typing import Any, ClassVar, NoReturn, Self, cast
 
 import numpy as np
 import pymc as pm
@@ -20,13 +21,15 @@ from rich.progress import TextColumn
 from rich.table import Column
 
 from pymc_dp import _validate
-from pymc_dp.accounting import Releases
+from pymc_dp.accounting import Releases, noise_for, total_rho
 from pymc_dp.budget import PrivacyBudget, ReleaseRequest
 from pymc_dp.exceptions import InvalidArgument, NoPlan
 from pymc_dp.parameters import ParameterVector
 from pymc_dp.release.interface import ReleasesOfIteration
 from pymc_dp.steps.access import Authorisation, ChainAccess, OwnParameters
 from pymc_dp.steps.sampler import ClipDiagnostics, Sampler
+from pymc_dp.steps.shared import docstring_of, signature_of
+from pymc_dp.structure import tempering_of_model
 
 #: Part of a run's cost that pays for clip counts, and how many windows of kept draws they are released for.
 CLIP_COUNT_SHARE = 0.01
@@ -74,13 +77,21 @@ class DPStep(Sampler, BlockedStep):
     """
 
     name: ClassVar[str]
+    #: All arguments of the constructor, those that it hands on included.
+    __signature__: ClassVar[Signature]
     #: The same model on a synthetic table, where the user gives one.
     synthetic: pm.Model | None = None
     #: Tuning iterations are paid for like any other, so none are made unless asked for.
     default_tune_steps = 0
     _state_class = DPStepState
 
-    def __new__(cls, *arguments: Any, **settings: Any) -> Any:
+    def __init_subclass__(cls, **keywords: Any) -> None:
+        """Show all arguments of the sampler, where it would show none: PyMC's `__new__` takes whatever it is given."""
+        super().__init_subclass__(**keywords)
+        cls.__signature__ = signature_of(cls)
+        cls.__doc__ = docstring_of(cls)
+
+    def __new__(cls, *arguments: Any, **settings: Any) -> Self:
         """Refuse what PyMC refuses before the constructor is called.
 
         Raises
@@ -89,7 +100,7 @@ class DPStep(Sampler, BlockedStep):
             If there is no variable to update.
         """
         try:
-            return super().__new__(cls, *arguments, **settings)
+            return cast(Self, super().__new__(cls, *arguments, **settings))
         except ValueError:
             raise InvalidArgument("vars names no variable, or the model has no free one.") from None
 
@@ -136,6 +147,8 @@ class DPStep(Sampler, BlockedStep):
         if not self.vars:
             raise InvalidArgument("vars names no variable.")
         self.parameters = ParameterVector(model)
+        #: The power that the model's own likelihood was written to; see `pymc_dp.models`.
+        self.model_tempering = tempering_of_model(model)
         moved = {var.name for var in self.vars}
         self._own = OwnParameters(tuple(name in moved for name in self.parameters.names), tuple(self.parameters.slices))
         self.tune = False
@@ -180,12 +193,15 @@ class DPStep(Sampler, BlockedStep):
                 "class has to say plans_clip_counts = True, and to ask with counted=True. Or pass "
                 "clip_diagnostics=None."
             )
+        windows = len(window_ends(tune, draws))
+        counted = len({request.kind for request in per_chain}) + 1  # the number of units may be one of them
+        if not any(isinstance(each, ReleaseRequest) for each in requests):  # nothing is left over that they are part of
+            beside = total_rho(made) * CLIP_COUNT_SHARE / (1.0 - CLIP_COUNT_SHARE)
+            return [*requests, noise_for("clip_count", windows, beside, counted)]
         rest = 1.0 - CLIP_COUNT_SHARE
         scaled = [
             replace(each, share=each.share * rest) if isinstance(each, ReleaseRequest) else each for each in requests
         ]
-        windows = len(window_ends(tune, draws))
-        counted = len({request.kind for request in per_chain}) + 1  # the number of units may be one of them
         return [*scaled, ReleaseRequest("clip_count", windows, CLIP_COUNT_SHARE, counted)]
 
     def _scaled(self, requests: Sequence[ReleaseRequest | Releases]) -> list[ReleaseRequest | Releases]:
@@ -336,6 +352,9 @@ class DPStep(Sampler, BlockedStep):
 
     def __deepcopy__(self, memo: dict[int, Any]) -> NoReturn:
         self.__copy__()
+
+
+DPStep.__signature__ = signature_of(DPStep)
 
 
 def _blank_step(step_class: type[DPStep]) -> DPStep:

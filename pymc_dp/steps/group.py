@@ -18,7 +18,7 @@ class StepGroup:
     Raises
     ------
     UnsupportedOption
-        If the steps do not share a budget or do not protect the same unit.
+        If the steps do not share a budget, do not protect the same unit, or do not temper alike.
     """
 
     def __init__(self, steps: Sequence[DPStep]) -> None:
@@ -28,6 +28,11 @@ class StepGroup:
             raise UnsupportedOption("The DP steps of one run have to share one budget object.")
         if any(step.unit != first.unit or step.unit_index is not first.unit_index for step in self.steps):
             raise UnsupportedOption("The DP steps of one run have to protect the same unit: pass all the same unit.")
+        if len({getattr(step, "tempering", 1.0) for step in self.steps}) > 1:
+            raise UnsupportedOption(
+                "The DP steps of one run have to draw from one law: pass all the same tempering. (A step without that "
+                "argument does not temper.)"
+            )
         self.budget: PrivacyBudget = first.budget
         self.unit = first.unit
         self.unit_index = first.unit_index

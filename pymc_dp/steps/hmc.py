@@ -20,7 +20,7 @@ for tests that reject nearly all long moves, and tuning draws are discarded.
 """
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, Unpack
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -28,13 +28,23 @@ from pymc.step_methods.hmc.quadpotential import QuadPotential
 from scipy.stats import qmc
 
 from pymc_dp import _validate
+from pymc_dp.accounting import Releases
 from pymc_dp.budget import ReleaseRequest
 from pymc_dp.parameters import FloatArray
 from pymc_dp.release.interface import Release
 from pymc_dp.steps.acceptance import penalty_test, untested
 from pymc_dp.steps.base import DPStep
 from pymc_dp.steps.sampler import SHARED_STATS, StatsOfSteps, Transition
-from pymc_dp.steps.tuning import kinetic_energy, required
+from pymc_dp.steps.shared import SharedArguments
+from pymc_dp.steps.tuning import (
+    given_noise,
+    kinetic_energy,
+    power_of_likelihood,
+    required,
+    tempered,
+    tempering_facts,
+    with_given_noise,
+)
 
 _STATS: StatsOfSteps = {
     **SHARED_STATS,
@@ -74,6 +84,15 @@ class DPHMC(DPStep):
         is near the inverse of the posterior covariance, from public knowledge. Default: the identity.
     gradient_share : float
         Part of the cost spent on gradients; the rest is spent on log-ratios.
+    noise_multipliers : dict, optional
+        Noise by kind of release, as in ``{"gradient": 5.0, "log_ratio": 2.0}``: its standard deviation divided by the
+        sensitivity, the papers' τ. A run costs what its noise costs then, and `PrivacyBudget.max_draws` says how many
+        draws the budget affords. The budget chooses the noise of a kind that is left out, with all that is left.
+        Default: that of both.
+    tempering : float
+        T, the power of the likelihood in the target, above 0 and at most 1. The noise of a test is T times that of the
+        release, and moves may be 1 / √T times as long; the draws are those of a wider posterior, which results and
+        reports are marked with.
     reuse_gradient : bool
         Keep the noisy gradient of the current state: n_leapfrog·iterations + 1 gradients a chain instead of
         (n_leapfrog + 1)·iterations. False gives the paper's algorithm. A step that shares the model with others
@@ -92,7 +111,8 @@ class DPHMC(DPStep):
     what was charged. Everything else (accepting, momenta, step sizes) depends on the data through them only.
 
     *Exactness.* The chain's stationary distribution is the posterior, exactly, as long as no log-ratio is
-    clipped; the noise only lowers acceptance.
+    clipped; the noise only lowers acceptance. With `tempering` it is the tempered posterior: T times a log-ratio with
+    noise σ is one of the tempered likelihood with noise Tσ, known as well (docs: "Tempering").
 
     References
     ----------
@@ -114,8 +134,10 @@ class DPHMC(DPStep):
         step_size_jitter: float = 0.5,
         mass_matrix: ArrayLike | Mapping[str, ArrayLike] | None = None,
         gradient_share: float = 0.5,
+        noise_multipliers: Mapping[str, float] | None = None,
+        tempering: float = 1.0,
         reuse_gradient: bool = True,
-        **shared: Any,
+        **shared: Unpack[SharedArguments],
     ) -> None:
         super().__init__(vars, **shared)
         self.clip_gradient = required("clip_gradient", clip_gradient, "the norm of one unit's gradient")
@@ -128,6 +150,8 @@ class DPHMC(DPStep):
         if self.step_size_jitter:
             _validate.open_unit_interval("step_size_jitter", step_size_jitter)
         self.gradient_share = _validate.open_unit_interval("gradient_share", gradient_share)
+        self.noise_multipliers = given_noise(noise_multipliers, ("gradient", "log_ratio"))
+        self.tempering = power_of_likelihood(tempering, self.model_tempering)
         self.reuse_gradient = _validate.truth("reuse_gradient", reuse_gradient) and self.moves_all
         self._kinetic_energy: QuadPotential = kinetic_energy(self.in_order("mass_matrix", mass_matrix), self.size)
         self.start()
@@ -137,14 +161,20 @@ class DPHMC(DPStep):
         """The clip bounds, for the result's metadata."""
         return {"gradient": self.clip_gradient, "log_ratio": self.clip_log_ratio}
 
-    def sampler_requests(self, tune: int, draws: int) -> list[ReleaseRequest]:
+    @property
+    def facts(self) -> dict[str, Any]:
+        """What else a reader of the result has to know: a likelihood to a power gives another, wider posterior."""
+        return tempering_facts(self.tempering, None)
+
+    def sampler_requests(self, tune: int, draws: int) -> list[ReleaseRequest | Releases]:
         """Return what one chain releases: tuning moves without a test, so it asks for no log-ratio."""
         iterations = tune + draws
         gradients = iterations * self.n_leapfrog + (1 if self.reuse_gradient else iterations)
-        return [
+        requests = [
             ReleaseRequest("gradient", gradients, self.gradient_share, self.size),
             ReleaseRequest("log_ratio", draws, 1.0 - self.gradient_share, 1),
         ]
+        return with_given_noise(requests, self.noise_multipliers)
 
     def start(self) -> None:
         """Forget the gradient of the last chain and begin a new sequence of step sizes."""
@@ -172,7 +202,7 @@ class DPHMC(DPStep):
         else:
             energy_change = self._kinetic_energy.energy(momentum_new) - self._kinetic_energy.energy(momentum)
             stats |= penalty_test(
-                lambda bound: self.chain.log_ratio(theta, theta_new, bound),
+                lambda bound: tempered(self.chain.log_ratio(theta, theta_new, bound), self.tempering),
                 self.clip_log_ratio * float(np.linalg.norm(theta_new - theta)),
                 log_prior_ratio - energy_change,
                 log_uniform,
@@ -198,8 +228,8 @@ class DPHMC(DPStep):
         return theta, momentum, gradient if np.isfinite(momentum).all() else None, self.n_leapfrog
 
     def _drift(self, theta: FloatArray, gradient: Release) -> FloatArray:
-        """Return the noisy gradient of the log-posterior."""
-        return gradient.value + self.chain.prior.gradient(theta)
+        """Return the noisy gradient of the log-posterior, tempered."""
+        return tempered(gradient, self.tempering).value + self.chain.prior.gradient(theta)
 
     def _jittered_step_size(self) -> float:
         return self.step_size * (1.0 + self.step_size_jitter * (2.0 * float(self._halton.random(1)[0, 0]) - 1.0))

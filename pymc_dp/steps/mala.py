@@ -7,12 +7,13 @@ the roles of the two points exchanged, which means gradients that were never rel
 """
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, Unpack
 
 from numpy.typing import ArrayLike
 
 from pymc_dp.exceptions import InvalidArgument
 from pymc_dp.steps.hmc import DPHMC
+from pymc_dp.steps.shared import SharedArguments
 
 
 class DPMALA(DPHMC):
@@ -28,7 +29,7 @@ class DPMALA(DPHMC):
         Clip bounds, as in `DPHMC`.
     step_size : float
         Standard deviation of the proposal's noise, in units of the mass matrix.
-    step_size_jitter, mass_matrix, gradient_share, reuse_gradient
+    step_size_jitter, mass_matrix, gradient_share, noise_multipliers, tempering, reuse_gradient
         As in `DPHMC`.
     budget_share, unit, unit_index, clip_diagnostics, keep_releases, insecure_seed, model
         See `pymc_dp.steps.base.DPStep`.
@@ -61,8 +62,10 @@ class DPMALA(DPHMC):
         step_size_jitter: float = 0.0,
         mass_matrix: ArrayLike | Mapping[str, ArrayLike] | None = None,
         gradient_share: float = 0.5,
+        noise_multipliers: Mapping[str, float] | None = None,
+        tempering: float = 1.0,
         reuse_gradient: bool = True,
-        **shared: Any,
+        **shared: Unpack[SharedArguments],
     ) -> None:
         if "n_leapfrog" in shared:
             raise InvalidArgument("DPMALA makes one leapfrog step; use DPHMC for n_leapfrog.")
@@ -75,6 +78,8 @@ class DPMALA(DPHMC):
             step_size_jitter=step_size_jitter,
             mass_matrix=mass_matrix,
             gradient_share=gradient_share,
+            noise_multipliers=noise_multipliers,
+            tempering=tempering,
             reuse_gradient=reuse_gradient,
             **shared,
         )

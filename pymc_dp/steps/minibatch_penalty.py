@@ -16,12 +16,21 @@ Accept iff :math:`\ln u < \widehat{R_B - \sigma_B^2 / 2} + \ln(\text{prior and p
 Released in one iteration: that one noisy number, of a fresh batch without replacement.
 """
 
+from collections.abc import Mapping, Sequence
+from typing import Any, Unpack
+
+from numpy.typing import ArrayLike
+
+from pymc_dp.accounting import Releases
 from pymc_dp.budget import ReleaseRequest
 from pymc_dp.parameters import FloatArray
 from pymc_dp.release.interface import Release
 from pymc_dp.release.queries import VariancePenalisedLogRatio
 from pymc_dp.steps.penalty import DPPenalty
+from pymc_dp.steps.proposals import Proposal
+from pymc_dp.steps.shared import TemperedArguments
 from pymc_dp.steps.tempered import TemperedBatches
+from pymc_dp.steps.tuning import with_given_noise
 
 
 class DPMinibatchPenalty(TemperedBatches, DPPenalty):
@@ -33,7 +42,7 @@ class DPMinibatchPenalty(TemperedBatches, DPPenalty):
         Free variables to update. Default: all.
     budget : PrivacyBudget
         What the run is charged to; its relation has to be ``"substitute"``.
-    clip_log_ratio, proposal, proposal_scale
+    clip_log_ratio, proposal, proposal_scale, noise_multipliers
         As in `DPPenalty`.
     batch_size : int
         Units in a batch.
@@ -66,20 +75,38 @@ class DPMinibatchPenalty(TemperedBatches, DPPenalty):
     name = "dp_minibatch_penalty"
     plans_clip_counts = True
 
-    def sampler_requests(self, tune: int, draws: int) -> list[ReleaseRequest]:
+    def __init__(
+        self,
+        vars: Sequence[Any] | None = None,
+        *,
+        clip_log_ratio: float | None = None,
+        proposal: str | Proposal = "gaussian",
+        proposal_scale: ArrayLike | Mapping[str, ArrayLike] | None = None,
+        noise_multipliers: Mapping[str, float] | None = None,
+        **shared: Unpack[TemperedArguments],
+    ) -> None:
+        super().__init__(
+            vars,
+            clip_log_ratio=clip_log_ratio,
+            proposal=proposal,
+            proposal_scale=proposal_scale,
+            noise_multipliers=noise_multipliers,
+            **shared,
+        )
+
+    def sampler_requests(self, tune: int, draws: int) -> list[ReleaseRequest | Releases]:
         """Return what one chain releases: a log-ratio of a batch in every iteration."""
         batches = self.known_batches()
         coordinates = 2 if self.clip_diagnostics == "private" else 1
-        return [
-            ReleaseRequest(
-                "log_ratio",
-                tune + draws,
-                1.0,
-                coordinates,
-                batch_size=batches.batch_size,
-                n_units=batches.n_units,
-            )
-        ]
+        request = ReleaseRequest(
+            "log_ratio",
+            tune + draws,
+            1.0,
+            coordinates,
+            batch_size=batches.batch_size,
+            n_units=batches.n_units,
+        )
+        return with_given_noise([request], self.noise_multipliers)
 
     def release_log_ratio(self, theta: FloatArray, theta_new: FloatArray, bound: float) -> Release:
         """Ask the curator for the noisy variance-penalised log-ratio of a fresh batch."""

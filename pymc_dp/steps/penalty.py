@@ -14,11 +14,12 @@ Released in one iteration: one log-ratio; none for a proposal that the prior rul
 """
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, Unpack
 
 import numpy as np
 from numpy.typing import ArrayLike
 
+from pymc_dp.accounting import Releases
 from pymc_dp.budget import ReleaseRequest
 from pymc_dp.exceptions import InvalidArgument
 from pymc_dp.parameters import FloatArray
@@ -27,7 +28,15 @@ from pymc_dp.steps.acceptance import penalty_test
 from pymc_dp.steps.base import DPStep
 from pymc_dp.steps.proposals import Proposal, proposal_of
 from pymc_dp.steps.sampler import SHARED_STATS, StatsOfSteps, Transition
-from pymc_dp.steps.tuning import required
+from pymc_dp.steps.shared import SharedArguments
+from pymc_dp.steps.tuning import (
+    given_noise,
+    power_of_likelihood,
+    required,
+    tempered,
+    tempering_facts,
+    with_given_noise,
+)
 
 
 class DPPenalty(DPStep):
@@ -47,6 +56,14 @@ class DPPenalty(DPStep):
     proposal_scale : float, ndarray of shape (parameters,) or (parameters, parameters), or dict
         Standard deviations of a move, or its covariance matrix, in the order of ``model.value_vars``; or standard
         deviations by name of free variable, on the unconstrained scale: ``{"beta": [0.1, 0.2], "sigma": 0.1}``.
+    noise_multipliers : dict, optional
+        Noise of log-ratios, as in ``{"log_ratio": 2.0}``: its standard deviation divided by the sensitivity, the
+        paper's τ. A run costs what its noise costs then, and `PrivacyBudget.max_draws` says how many draws the budget
+        affords. Default: the budget chooses the noise.
+    tempering : float
+        T, the power of the likelihood in the target, above 0 and at most 1. The noise of a test is T times that of the
+        release, and moves may be 1 / √T times as long; the draws are those of a wider posterior, which results and
+        reports are marked with.
     budget_share, unit, unit_index, clip_diagnostics, keep_releases, insecure_seed, model
         See `pymc_dp.steps.base.DPStep`.
 
@@ -61,7 +78,8 @@ class DPPenalty(DPStep):
     does not depend on the data but through earlier releases.
 
     *Exactness.* The chain's stationary distribution is the posterior, exactly, as long as no log-ratio is clipped;
-    the noise only lowers acceptance.
+    the noise only lowers acceptance. With `tempering` it is the tempered posterior: T times a log-ratio with noise σ
+    is one of the tempered likelihood with noise Tσ, known as well (docs: "Tempering").
 
     References
     ----------
@@ -79,9 +97,11 @@ class DPPenalty(DPStep):
         clip_log_ratio: float | None = None,
         proposal: str | Proposal = "gaussian",
         proposal_scale: ArrayLike | Mapping[str, ArrayLike] | None = None,
-        **shared: Any,
+        noise_multipliers: Mapping[str, float] | None = None,
+        tempering: float = 1.0,
+        **shared: Unpack[SharedArguments],
     ) -> None:
-        of_batches = [name for name in ("batch_size", "tempering", "n_units") if name in shared]
+        of_batches = [name for name in ("batch_size", "n_units") if name in shared]
         if of_batches:
             raise InvalidArgument(
                 f"DPPenalty tests on all units and has no {', '.join(of_batches)}. Use DPMinibatchPenalty, the same "
@@ -92,6 +112,8 @@ class DPPenalty(DPStep):
             "clip_log_ratio", clip_log_ratio, "how fast one unit's log-likelihood can change, per unit of distance"
         )
         self.proposal = proposal_of(proposal, self.in_order("proposal_scale", proposal_scale))
+        self.noise_multipliers = given_noise(noise_multipliers, ("log_ratio",))
+        self.tempering = power_of_likelihood(tempering, self.model_tempering)
         self.start()
 
     @property
@@ -99,9 +121,14 @@ class DPPenalty(DPStep):
         """The clip bounds, for the result's metadata."""
         return {"log_ratio": self.clip_log_ratio}
 
-    def sampler_requests(self, tune: int, draws: int) -> list[ReleaseRequest]:
+    @property
+    def facts(self) -> dict[str, Any]:
+        """What else a reader of the result has to know: a likelihood to a power gives another, wider posterior."""
+        return tempering_facts(self.tempering, None)
+
+    def sampler_requests(self, tune: int, draws: int) -> list[ReleaseRequest | Releases]:
         """Return what one chain releases: a log-ratio in every iteration."""
-        return [ReleaseRequest("log_ratio", tune + draws, 1.0, 1)]
+        return with_given_noise([ReleaseRequest("log_ratio", tune + draws, 1.0, 1)], self.noise_multipliers)
 
     def start(self) -> None:
         """Begin a new walk."""
@@ -123,5 +150,5 @@ class DPPenalty(DPStep):
         return Transition(theta_new if stats["accepted"] else theta, stats)
 
     def release_log_ratio(self, theta: FloatArray, theta_new: FloatArray, bound: float) -> Release:
-        """Ask the curator for the noisy log-ratio of all units."""
-        return self.chain.log_ratio(theta, theta_new, bound)
+        """Ask the curator for the noisy log-ratio of all units, and temper it."""
+        return tempered(self.chain.log_ratio(theta, theta_new, bound), self.tempering)

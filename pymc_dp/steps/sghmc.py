@@ -21,13 +21,14 @@ Released in one iteration: `n_leapfrog` gradients of fresh batches. There is no 
 """
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, Unpack
 
 import numpy as np
 
 from pymc_dp import _validate
 from pymc_dp.exceptions import InvalidArgument
 from pymc_dp.parameters import FloatArray
+from pymc_dp.steps.shared import StochasticGradientArguments
 from pymc_dp.steps.stochastic_gradient import StochasticGradientStep
 
 
@@ -90,7 +91,7 @@ class DPSGHMC(StochasticGradientStep):
         n_leapfrog: int = 10,
         refresh_momentum: bool = True,
         noise_estimate: float = 0.0,
-        **shared: Any,
+        **shared: Unpack[StochasticGradientArguments],
     ) -> None:
         super().__init__(vars, **shared)
         self.friction = None if friction is None else _validate.positive("friction", friction)

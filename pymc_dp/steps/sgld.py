@@ -12,12 +12,13 @@ Released in one iteration: `n_steps` gradients of fresh batches. There is no acc
 """
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, Unpack
 
 import numpy as np
 
 from pymc_dp import _validate
 from pymc_dp.parameters import FloatArray
+from pymc_dp.steps.shared import StochasticGradientArguments
 from pymc_dp.steps.stochastic_gradient import StochasticGradientStep
 
 
@@ -38,8 +39,7 @@ class DPSGLD(StochasticGradientStep):
     n_steps : int
         Langevin steps, each with a fresh batch, in one iteration; at least 1.
     sampling_probability, batch_size, n_units, tempering, mass_matrix
-        See `pymc_dp.steps.stochastic_gradient.StochasticGradientStep`. The inverse of the mass matrix scales the
-        steps.
+        See `pymc_dp.steps.stochastic_gradient.StochasticGradientStep`.
     budget_share, unit, unit_index, clip_diagnostics, keep_releases, insecure_seed, model
         See `pymc_dp.steps.base.DPStep`.
 
@@ -50,6 +50,8 @@ class DPSGLD(StochasticGradientStep):
 
     Notes
     -----
+    The inverse of the mass matrix scales the steps.
+
     *Privacy.* As in `DPSGHMC`. A mass matrix that is no multiple of the identity asks for noise in some directions
     beyond what the gradient carries; it is added in public and protects nobody.
 
@@ -64,7 +66,9 @@ class DPSGLD(StochasticGradientStep):
 
     name = "dp_sgld"
 
-    def __init__(self, vars: Sequence[Any] | None = None, *, n_steps: int = 1, **shared: Any) -> None:
+    def __init__(
+        self, vars: Sequence[Any] | None = None, *, n_steps: int = 1, **shared: Unpack[StochasticGradientArguments]
+    ) -> None:
         super().__init__(vars, **shared)
         self.n_steps = _validate.whole("n_steps", n_steps, at_least=1)
 

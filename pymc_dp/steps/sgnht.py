@@ -23,12 +23,13 @@ Released in one iteration: `n_steps` gradients of fresh batches. There is no acc
 """
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, Unpack
 
 import numpy as np
 
 from pymc_dp import _validate
 from pymc_dp.parameters import FloatArray
+from pymc_dp.steps.shared import StochasticGradientArguments
 from pymc_dp.steps.stochastic_gradient import StochasticGradientStep
 
 
@@ -83,7 +84,7 @@ class DPSGNHT(StochasticGradientStep):
         diffusion: float | None = None,
         thermostat_mass: float = 1.0,
         n_steps: int = 10,
-        **shared: Any,
+        **shared: Unpack[StochasticGradientArguments],
     ) -> None:
         super().__init__(vars, **shared)
         self.diffusion = None if diffusion is None else _validate.positive("diffusion", diffusion)

@@ -40,7 +40,7 @@ from pymc_dp.release.batches import Batches, BatchesWithoutReplacement, PoissonB
 from pymc_dp.release.queries import GradientSum
 from pymc_dp.steps.base import DPStep
 from pymc_dp.steps.sampler import SHARED_STATS, StatsOfSteps, Transition
-from pymc_dp.steps.tuning import MassMatrix, required
+from pymc_dp.steps.tuning import MassMatrix, power_of_likelihood, required, tempering_facts
 
 #: Each has noise of its own, which is planned and stored.
 _MOST_STEP_SIZES = 1_000_000
@@ -115,14 +115,6 @@ def batches_of(
     return BatchesWithoutReplacement(batch_size, n_units)
 
 
-def tempering_facts(tempering: float, batches: Batches | None) -> dict[str, Any]:
-    """Return what a reader has to know of a likelihood to a power: it is another posterior, and a wider one."""
-    facts: dict[str, Any] = {"tempered": int(tempering != 1.0), "tempering": tempering}
-    if isinstance(batches, BatchesWithoutReplacement):
-        facts["tempered_size"] = tempering * batches.n_units
-    return facts
-
-
 _STATS: StatsOfSteps = {
     **SHARED_STATS,
     "diverging": (bool, []),
@@ -150,7 +142,7 @@ class StochasticGradientStep(DPStep):
         The number of units, with `batch_size` only: public there. `sample` finds it by itself; plans that are
         made before need it.
     tempering : float
-        Power of the likelihood in the target, above 0 and at most 1.
+        Power of the likelihood in the target, above 0 and at most 1. Results and reports are marked.
     mass_matrix : ndarray, shape (parameters,) or (parameters, parameters), or dict, optional
         Covariance of the momentum; the inverse scales the steps. A dict holds the diagonal by name of free variable,
         on the unconstrained scale.
@@ -177,7 +169,7 @@ class StochasticGradientStep(DPStep):
         self.step_sizes = StepSizes.of(step_size)
         self.batches = batches_of(sampling_probability, batch_size, n_units, self.budget.relation, type(self).__name__)
         self.batch_size = batch_size
-        self.tempering = _validate.part_of_one("tempering", tempering)
+        self.tempering = power_of_likelihood(tempering, self.model_tempering)
         self.mass = MassMatrix(self.in_order("mass_matrix", mass_matrix), self.size)
 
     # What a sampler defines -------------------------------------------------------------------------------

@@ -7,7 +7,7 @@ from pymc_dp import _validate
 from pymc_dp.exceptions import InvalidArgument
 from pymc_dp.release.batches import BatchesWithoutReplacement
 from pymc_dp.steps.base import DPStep
-from pymc_dp.steps.stochastic_gradient import tempering_facts
+from pymc_dp.steps.tuning import power_of_likelihood, tempering_facts
 
 
 class TemperedBatches(DPStep):
@@ -32,7 +32,9 @@ class TemperedBatches(DPStep):
         if batch_size is None:
             raise InvalidArgument(f"{name} needs batch_size=: how many units are in a batch.")
         self.batch_size = _validate.whole("batch_size", batch_size, at_least=1)
-        self.tempering = _validate.part_of_one("tempering", tempering)
+        # After `DPPenalty`, which tempers what is released of all units, has been told of none: batches are tempered
+        # before they are released, and not twice.
+        self.tempering = power_of_likelihood(tempering, self.model_tempering)
         self.batches: BatchesWithoutReplacement | None = None
         if n_units is not None:
             self.batches = BatchesWithoutReplacement(self.batch_size, n_units)

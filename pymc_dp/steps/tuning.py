@@ -1,13 +1,21 @@
 """Settings of samplers that are checked or built before any data is touched."""
 
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
 import numpy as np
 from numpy.typing import ArrayLike
 from pymc.step_methods.hmc.quadpotential import QuadPotential, quad_potential
 
 from pymc_dp import _validate
+from pymc_dp.accounting import Releases
+from pymc_dp.budget import ReleaseRequest
 from pymc_dp.exceptions import InvalidArgument
 from pymc_dp.parameters import FloatArray
-from pymc_dp.release.interface import LARGEST_CLIP_BOUND, SMALLEST_CLIP_BOUND
+from pymc_dp.release.batches import Batches, BatchesWithoutReplacement
+from pymc_dp.release.interface import LARGEST_CLIP_BOUND, SMALLEST_CLIP_BOUND, Release
 
 
 def required(name: str, value: float | None, meaning: str) -> float:
@@ -31,6 +39,72 @@ def clip_bound(name: str, value: float) -> float:
             f"{name} must be at least {SMALLEST_CLIP_BOUND:g} and at most {LARGEST_CLIP_BOUND:g}, but is {value}."
         )
     return bound
+
+
+def power_of_likelihood(tempering: float, model_tempering: float) -> float:
+    """Return the power of the likelihood in a sampler's target; refuse one on top of a model's own.
+
+    Raises
+    ------
+    InvalidArgument
+        If it is not above 0 and at most 1, or the likelihood was written to a power already.
+    """
+    power = _validate.part_of_one("tempering", tempering)
+    if power != 1.0 and model_tempering != 1.0:
+        raise InvalidArgument(
+            f"The likelihood of this model was written to the power {model_tempering:g} already, and would be tempered "
+            "twice. Leave out tempering=, or use the same model without it ('banana-2' for 'banana-tempered-2')."
+        )
+    return power
+
+
+def tempering_facts(tempering: float, batches: Batches | None) -> dict[str, Any]:
+    """Return what a reader has to know of a likelihood to a power: it is another posterior, and a wider one."""
+    facts: dict[str, Any] = {"tempered": int(tempering != 1.0), "tempering": tempering}
+    if isinstance(batches, BatchesWithoutReplacement):
+        facts["tempered_size"] = tempering * batches.n_units
+    return facts
+
+
+def tempered(release: Release, tempering: float) -> Release:
+    """Return a released log-likelihood, or its ratio or gradient, to a power: sum and noise are scaled together."""
+    if tempering == 1.0:
+        return release
+    return replace(release, value=tempering * release.value, noise_std=tempering * release.noise_std)
+
+
+def given_noise(noise_multipliers: Any, kinds: Sequence[str]) -> dict[str, float]:
+    """Return noise multipliers that were given by kind of release, or raise `InvalidArgument`."""
+    if noise_multipliers is None:
+        return {}
+    known = " and ".join(map(repr, kinds))
+    if not isinstance(noise_multipliers, Mapping) or not noise_multipliers:
+        raise InvalidArgument(f"noise_multipliers must be a dict by kind of release; the kinds here: {known}.")
+    unknown = sorted(
+        f"a {type(name).__name__}" if not isinstance(name, str) else repr(name)
+        for name in noise_multipliers
+        if name not in kinds
+    )
+    if unknown:
+        raise InvalidArgument(f"noise_multipliers names {', '.join(unknown)}; the kinds here: {known}.")
+    return {
+        kind: _validate.positive(f"noise_multipliers[{kind!r}]", noise_multipliers[kind])
+        for kind in kinds
+        if kind in noise_multipliers
+    }
+
+
+def with_given_noise(
+    requests: Sequence[ReleaseRequest], noise_multipliers: Mapping[str, float]
+) -> list[ReleaseRequest | Releases]:
+    """Return what one chain releases with the noise that is given; what is left of the budget pays for the others."""
+    rest = math.fsum(each.share for each in requests if each.kind not in noise_multipliers)
+    return [
+        each.releases(1).with_noise(noise_multipliers[each.kind])
+        if each.kind in noise_multipliers
+        else replace(each, share=each.share / rest)
+        for each in requests
+    ]
 
 
 def kinetic_energy(mass_matrix: ArrayLike | None, size: int) -> QuadPotential:

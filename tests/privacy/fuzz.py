@@ -57,7 +57,8 @@ ANYTHING = (
     fractions.Fraction(1, 3),
     fractions.Fraction(10**400), 1j, "", "gaussian", "guided-walk", "private", "exact", "person", "mu", "no such name",
     "substitute", "add-remove", b"bytes", [], [1.0], [1.0, 2.0], [0.1, 0.3], [[1.0, 0.0], [0.0, 1.0]], [None], ["mu"],
-    (), (0.1, 0.3), (0.1,), {}, {"mu": 1.0}, {"mu": "x"}, {"mu": 1.0, "sigma": 2.0}, {3: 4}, set(), object(), print,
+    (), (0.1, 0.3), (0.1,), {}, {"mu": 1.0}, {"mu": "x"}, {"mu": 1.0, "sigma": 2.0}, {3: 4}, {"gradient": 9.0},
+    {"log_ratio": 1e-200}, {"gradient": 1e12, "log_ratio": 1.0}, set(), object(), print,
     np.float32(0.5), np.float64(0.1), np.int8(3), np.bool_(True), np.longdouble("1e400"), np.array(0.5),
     np.array([0.5]), np.array([1.0, 2.0]), np.eye(2), np.array(["private", "exact"]), np.array([None, 1]),
     np.zeros((2, 2)),
@@ -70,12 +71,14 @@ BATCHES = ("step_size", "clip_gradient", "sampling_probability", "batch_size", "
 PENALTY = {"clip_log_ratio": 1.0, "proposal_scale": 0.1}
 #: Settings with which each step can be made, and the names of all that it has.
 SETTINGS = {
-    dp.DPHMC: (HMC, (*HMC, "n_leapfrog", "step_size_jitter", "mass_matrix", "gradient_share", "reuse_gradient")),
-    dp.DPMALA: (HMC, (*HMC, "step_size_jitter", "mass_matrix", "gradient_share", "reuse_gradient")),
-    dp.DPPenalty: (PENALTY, (*PENALTY, "proposal")),
+    dp.DPHMC: (HMC, (*HMC, "n_leapfrog", "step_size_jitter", "mass_matrix", "gradient_share", "reuse_gradient",
+                    "noise_multipliers", "tempering")),
+    dp.DPMALA: (HMC, (*HMC, "step_size_jitter", "mass_matrix", "gradient_share", "reuse_gradient",
+                     "noise_multipliers", "tempering")),
+    dp.DPPenalty: (PENALTY, (*PENALTY, "proposal", "noise_multipliers", "tempering")),
     dp.DPMinibatchPenalty: (
         {**PENALTY, "batch_size": 5},
-        (*PENALTY, "proposal", "batch_size", "n_units", "tempering"),
+        (*PENALTY, "proposal", "batch_size", "n_units", "tempering", "noise_multipliers"),
     ),
     dp.DPBarker: (
         {"proposal_scale": 0.1, "batch_size": 50, "tempering": 0.1},

@@ -80,7 +80,7 @@ def test_a_mass_matrix_that_is_no_array_is_refused(model, matrix):
         dp.DPHMC(budget=dp.PrivacyBudget(1.0, 1e-6), **HMC, mass_matrix=matrix)
 
 
-@pytest.mark.parametrize("setting", [{"batch_size": 10}, {"tempering": 0.1, "n_units": 50}])
+@pytest.mark.parametrize("setting", [{"batch_size": 10}, {"batch_size": 10, "n_units": 50}])
 def test_the_penalty_test_on_all_units_names_the_one_on_batches(model, setting):
     budget = dp.PrivacyBudget(1.0, 1e-6)
     with model:
