@@ -63,7 +63,7 @@ class DPBarker(TemperedBatches):
     proposal, proposal_scale
         As in `DPPenalty`. Short moves are clipped less.
     n_units : int, optional
-        The number of units: public. `sample` finds it by itself; plans that are made before need it.
+        The number of units: public. `sample` finds it by itself, and so do plans inside ``with model:``.
     budget_share, unit, unit_index, clip_diagnostics, keep_releases, insecure_seed, model
         See `pymc_dp.steps.base.DPStep`.
 

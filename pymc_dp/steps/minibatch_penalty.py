@@ -50,7 +50,7 @@ class DPMinibatchPenalty(TemperedBatches, DPPenalty):
         T, the power of the likelihood in the target, above 0 and at most 1. Without tempering the noise grows with
         the number of units; with T = n0 / n it does not.
     n_units : int, optional
-        The number of units: public. `sample` finds it by itself; plans that are made before need it.
+        The number of units: public. `sample` finds it by itself, and so do plans inside ``with model:``.
     budget_share, unit, unit_index, clip_diagnostics, keep_releases, insecure_seed, model
         See `pymc_dp.steps.base.DPStep`.
 

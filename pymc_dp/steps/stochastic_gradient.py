@@ -130,8 +130,8 @@ class StochasticGradientStep(DPStep):
     batch_size : int, optional
         Units in a batch: for budgets with ``relation="substitute"``.
     n_units : int, optional
-        The number of units, with `batch_size` only: public there. `sample` finds it by itself; plans that are
-        made before need it.
+        The number of units, with `batch_size` only: public there. `sample` finds it by itself, and so do plans
+        inside ``with model:``.
     tempering : float
         Power of the likelihood in the target, above 0 and at most 1. Results and reports are marked.
     mass_matrix : ndarray, shape (parameters,) or (parameters, parameters), or dict, optional
@@ -165,7 +165,7 @@ class StochasticGradientStep(DPStep):
         self.clip_gradient = required("clip_gradient", clip_gradient, "the norm of one unit's gradient")
         self.step_sizes = StepSizes.of(step_size)
         self.batches = batches_of(sampling_probability, batch_size, n_units, self.budget.relation, type(self).__name__)
-        self.batch_size = batch_size
+        self.batch_size, self._n_units_given = batch_size, n_units
         self.tempering = power_of_likelihood(tempering, self.model_tempering)
         self.mass = MassMatrix(self.in_order("mass_matrix", mass_matrix), self.size)
 
@@ -263,10 +263,9 @@ class StochasticGradientStep(DPStep):
         """Take note of the number of units, which batches without replacement need."""
         if self.batch_size is None:
             return
-        if self.batches is None:
-            self.batches = BatchesWithoutReplacement(self.batch_size, n_units)
-        elif isinstance(self.batches, BatchesWithoutReplacement) and self.batches.n_units != n_units:
-            raise InvalidArgument(f"n_units={self.batches.n_units} was passed, but the table has {n_units} units.")
+        if self._n_units_given not in (None, n_units):
+            raise InvalidArgument(f"n_units={self._n_units_given} was passed, but the table has {n_units} units.")
+        self.batches = BatchesWithoutReplacement(self.batch_size, n_units)
 
     def sampler_requests(self, tune: int, draws: int) -> Sequence[ReleaseRequest | Releases]:
         """Return what one chain releases: the same number of gradients in every iteration, at the steps' noise."""
@@ -310,7 +309,7 @@ class StochasticGradientStep(DPStep):
     def _batches(self) -> Batches:
         if self.batches is None:
             raise InvalidArgument(
-                "The number of units is not known before sample runs. To make a plan before, pass n_units= to "
+                "The number of units is not known yet. Make the plan inside `with model:`, or pass n_units= to "
                 f"{type(self).__name__}."
             )
         return self.batches

@@ -35,21 +35,22 @@ class TemperedBatches(DPStep):
         # After `DPPenalty`, which tempers what is released of all units, has been told of none: batches are tempered
         # before they are released, and not twice.
         self.tempering = power_of_likelihood(tempering, self.model_tempering)
+        self._n_units_given = n_units
         self.batches: BatchesWithoutReplacement | None = None
         if n_units is not None:
             self.batches = BatchesWithoutReplacement(self.batch_size, n_units)
 
     def know_n_units(self, n_units: int) -> None:
         """Take note of the number of units; refuse another than was passed."""
-        if self.batches is not None and self.batches.n_units != n_units:
-            raise InvalidArgument(f"n_units={self.batches.n_units} was passed, but the table has {n_units} units.")
+        if self._n_units_given not in (None, n_units):
+            raise InvalidArgument(f"n_units={self._n_units_given} was passed, but the table has {n_units} units.")
         self.batches = BatchesWithoutReplacement(self.batch_size, n_units)
 
     def known_batches(self) -> BatchesWithoutReplacement:
         """Return the batches, for which the number of units has to be known."""
         if self.batches is None:
             raise InvalidArgument(
-                "The number of units is not known before sample runs. To make a plan before, pass n_units= to "
+                "The number of units is not known yet. Make the plan inside `with model:`, or pass n_units= to "
                 f"{type(self).__name__}."
             )
         return self.batches
