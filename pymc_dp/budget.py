@@ -243,7 +243,8 @@ class PrivacyBudget:
         Parameters
         ----------
         step : DP step, or sequence of DP steps
-            The sampler, with its settings; ``step.budget_share`` says how much of what is left it may use. Of several
+            The sampler, with its settings. Some need the number of units: inside ``with model:`` they find it by
+            themselves, where it is public. ``step.budget_share`` says how much of what is left it may use. Of several
             steps of one run the shares add up, and are scaled down together where that is more than 1.
         draws, tune : int
             Kept and tuning iterations of each chain. Both are paid for.

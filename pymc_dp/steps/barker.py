@@ -30,19 +30,27 @@ from pymc_dp import _validate
 from pymc_dp.accounting import BarkerReleases, GaussianReleases, noise_beside
 from pymc_dp.parameters import FloatArray
 from pymc_dp.release.barker_correction import clip_bound
-from pymc_dp.release.interface import Release
-from pymc_dp.release.queries import BarkerDecision, DecisionClipCounts
+from pymc_dp.release.interface import Expanded, Release
+from pymc_dp.release.queries import DecisionClipCounts
 from pymc_dp.steps.acceptance import untested
 from pymc_dp.steps.base import CLIP_COUNT_SHARE, window_ends
+from pymc_dp.steps.prelude.learning import PreludeArgument
 from pymc_dp.steps.proposals import Proposal, proposal_of
 from pymc_dp.steps.sampler import SHARED_STATS, StatsOfSteps, Transition
 from pymc_dp.steps.shared import TemperedArguments
+from pymc_dp.steps.target import PlainTarget, Target
 from pymc_dp.steps.tempered import TemperedBatches
 
 #: The accounting covers Rényi orders from 3 to a fifth of the batch size.
 _SMALLEST_BATCH = 16
 #: How many of the latest moves a count of clipped units is the mean of: each is a pass over all rows.
 _COUNTED_MOVES = 8
+
+
+#: The smallest batch that is chosen where none is given: smaller ones allow only orders that cost more.
+_AFFORDABLE_BATCH = 64
+#: A Barker test accepts at most half as often as that of Metropolis and Hastings.
+_PART_OF_METROPOLIS = 0.6
 
 
 class DPBarker(TemperedBatches):
@@ -54,16 +62,17 @@ class DPBarker(TemperedBatches):
         Free variables to update. Default: all.
     budget : PrivacyBudget
         What the run is charged to; its relation has to be ``"substitute"``.
-    batch_size : int
-        Units in a batch, at least 16. The noise is part of the test, so the batch size and the number of draws
+    batch_size : int, optional
+        Units in a batch, at least 16. Default, with a prelude: 64, or one unit in 500 of large
+        tables. The noise is part of the test, so the batch size and the number of draws
         decide the cost.
     tempering : float
         T = n0 / n, the power of the likelihood in the target, above 0 and at most 1. The clip bound of a unit's
         log-ratio is √b / n0: without tempering it is so tight for large tables that nearly everything is clipped.
-    proposal, proposal_scale
+    proposal, proposal_scale, prelude
         As in `DPPenalty`. Short moves are clipped less.
     n_units : int, optional
-        The number of units: public. `sample` finds it by itself; plans that are made before need it.
+        The number of units: public. `sample` finds it by itself, and so do plans inside ``with model:``.
     budget_share, unit, unit_index, clip_diagnostics, keep_releases, insecure_seed, model
         See `pymc_dp.steps.base.DPStep`.
 
@@ -89,6 +98,7 @@ class DPBarker(TemperedBatches):
 
     name = "dp_barker"
     plans_clip_counts = True
+    in_chains = "decisions"
     stats_dtypes_shapes: StatsOfSteps = SHARED_STATS
 
     def __init__(
@@ -97,19 +107,33 @@ class DPBarker(TemperedBatches):
         *,
         proposal: str | Proposal = "gaussian",
         proposal_scale: ArrayLike | Mapping[str, ArrayLike] | None = None,
+        prelude: PreludeArgument = "auto",
         **shared: Unpack[TemperedArguments],
     ) -> None:
         super().__init__(vars, **shared)
-        _validate.whole("batch_size", self.batch_size, at_least=_SMALLEST_BATCH)
-        self.proposal = proposal_of(proposal, self.in_order("proposal_scale", proposal_scale))
+        scaled = proposal_scale if isinstance(proposal, str) else proposal
+        learns = self.learn(prelude, {"proposal_scale": scaled}, shared.get("model"))
+        self.require_batch_size()
+        if self.batch_size is not None:
+            _validate.whole("batch_size", self.batch_size, at_least=_SMALLEST_BATCH)
+        self._standardised = scaled is None
+        self.proposal = proposal_of(
+            proposal, self.in_order("proposal_scale", proposal_scale), otherwise=1.0 if learns else None
+        )
+        self.aimed_acceptance = None if scaled is not None else _PART_OF_METROPOLIS * self.proposal.aimed_acceptance
         self.start()
+
+    def default_batch_size(self, n_units: int) -> int:
+        """Return a batch that costs little, and is large enough for the orders of the accounting to be."""
+        return min(n_units, max(_AFFORDABLE_BATCH, n_units // 500))
 
     @property
     def clip_bounds(self) -> dict[str, float]:
         """The clip bound, which the test prescribes, for the result's metadata."""
         if self.batches is None:
             return {}
-        return {"log_ratio": clip_bound(self.batch_size, self.tempering * self.batches.n_units)}
+        bound = clip_bound(self.batches.batch_size, self.tempering * self.batches.n_units)
+        return {**self.learned_bounds, "log_ratio": bound}
 
     def sampler_requests(self, tune: int, draws: int) -> list[BarkerReleases | GaussianReleases]:
         """Return what one chain releases: a decision in every iteration, and counts of clipped units."""
@@ -123,17 +147,25 @@ class DPBarker(TemperedBatches):
         """Begin a new walk."""
         self.proposal.start(self.rng, self.size)
         #: The latest moves that were decided on since clipped units were last counted.
-        self._moves: deque[tuple[FloatArray, FloatArray]] = deque(maxlen=_COUNTED_MOVES)
+        self._moves: deque[tuple[FloatArray, FloatArray] | Expanded] = deque(maxlen=_COUNTED_MOVES)
+
+    def plain_target(self) -> Target:
+        """Return prior times likelihood."""
+        return PlainTarget(self.chain, tempering=self.tempering)
+
+    def stretch(self, factor: float) -> None:
+        """Make moves as long as the proposal makes them on a standard normal, times a factor."""
+        self.proposal.stretch = factor * self.proposal.natural_length(self.size)
+        self.proposal.start(self.rng, self.size)
 
     def transition(self, theta: FloatArray) -> Transition:
         """Propose a move and have the curator decide."""
+        target = self.target
         theta_new, log_proposal_ratio = self.proposal.propose(theta)
-        log_free_ratio = (
-            self.chain.prior.log_density(theta_new) - self.chain.prior.log_density(theta) + log_proposal_ratio
-        )
+        log_free_ratio = target.free(theta_new) - target.free(theta) + log_proposal_ratio
         stats = untested(accepted=False)
         if np.isfinite(log_free_ratio) and np.any(theta_new != theta):
-            decision = self.release_decision(theta, theta_new, float(log_free_ratio))
+            decision = self.release_decision(target, theta, theta_new, float(log_free_ratio))
             stats |= {"accepted": bool(decision.value[0]), "acceptance_rate": np.nan}
         self.proposal.decided(accepted=stats["accepted"])
         return Transition(theta_new if stats["accepted"] else theta, stats)
@@ -146,8 +178,10 @@ class DPBarker(TemperedBatches):
             self.chain.release(DecisionClipCounts(tuple(self._moves), self.known_batches(), self.tempering))
             self._moves.clear()
 
-    def release_decision(self, theta: FloatArray, theta_new: FloatArray, log_free_ratio: float) -> Release:
+    def release_decision(
+        self, target: Target, theta: FloatArray, theta_new: FloatArray, log_free_ratio: float
+    ) -> Release:
         """Ask the curator to decide by a fresh batch."""
-        move = self.chain.whole(theta), self.chain.whole(theta_new)
+        decision, move = target.decision(theta, theta_new, log_free_ratio, self.known_batches())
         self._moves.append(move)
-        return self.chain.release(BarkerDecision(*move, log_free_ratio, self.known_batches(), self.tempering))
+        return decision

@@ -26,6 +26,7 @@ from pymc_dp.budget import PrivacyBudget, ReleaseRequest
 from pymc_dp.exceptions import InvalidArgument, NoPlan
 from pymc_dp.parameters import ParameterVector
 from pymc_dp.release.interface import ReleasesOfIteration
+from pymc_dp.release.units import public_number_of_units
 from pymc_dp.steps.access import Authorisation, ChainAccess, OwnParameters
 from pymc_dp.steps.sampler import ClipDiagnostics, Sampler
 from pymc_dp.steps.shared import docstring_of, signature_of
@@ -79,6 +80,8 @@ class DPStep(Sampler, BlockedStep):
     name: ClassVar[str]
     #: All arguments of the constructor, those that it hands on included.
     __signature__: ClassVar[Signature]
+    #: The number of units that was passed, to steps that need it.
+    _n_units_given: int | None = None
     #: The same model on a synthetic table, where the user gives one.
     synthetic: pm.Model | None = None
     #: Tuning iterations are paid for like any other, so none are made unless asked for.
@@ -176,6 +179,7 @@ class DPStep(Sampler, BlockedStep):
             If batches are asked and the sampler leaves counts of clipped units to this class, if a kind is released
             both once and in chains, or if shares add up to more than 1.
         """
+        self._learn_n_units()
         per_chain, once = self._scaled(self.sampler_requests(tune, draws)), list(self.prelude_requests())
         requests = [*once, *per_chain]
         if {request.kind for request in once} & {request.kind for request in per_chain}:
@@ -210,6 +214,17 @@ class DPStep(Sampler, BlockedStep):
         return [
             replace(each, share=each.share * part) if isinstance(each, ReleaseRequest) else each for each in requests
         ]
+
+    def _learn_n_units(self) -> None:
+        """Learn the number of units from the context's model, if that is the step's own: for plans before a run."""
+        if type(self).know_n_units is Sampler.know_n_units or self._n_units_given is not None:
+            return  # of no use to it; or passed, as for a table that is yet to come: a run compares
+        model = pm.Model.get_context(error_if_none=False)
+        if model is None or any(var not in model.value_vars for var in self.vars):
+            return
+        n_units = public_number_of_units(model, self.unit, self.unit_index, self.budget.relation)
+        if n_units is not None:
+            self.know_n_units(n_units)
 
     def authorise(self, authorisation: Authorisation) -> None:
         """Let the step run; the seam calls this once the plan has been charged.

@@ -19,6 +19,7 @@ Tuning iterations follow their trajectories without a test: a chain that starts 
 for tests that reject nearly all long moves, and tuning draws are discarded.
 """
 
+import math
 from collections.abc import Mapping, Sequence
 from typing import Any, Unpack
 
@@ -31,17 +32,18 @@ from pymc_dp import _validate
 from pymc_dp.accounting import Releases
 from pymc_dp.budget import ReleaseRequest
 from pymc_dp.parameters import FloatArray
-from pymc_dp.release.interface import Release
 from pymc_dp.steps.acceptance import penalty_test, untested
-from pymc_dp.steps.base import DPStep
+from pymc_dp.steps.learning_step import LearningStep
+from pymc_dp.steps.prelude.approximation import Approximation
+from pymc_dp.steps.prelude.learning import PreludeArgument
 from pymc_dp.steps.sampler import SHARED_STATS, StatsOfSteps, Transition
 from pymc_dp.steps.shared import SharedArguments
+from pymc_dp.steps.target import PlainTarget, Target
 from pymc_dp.steps.tuning import (
     given_noise,
     kinetic_energy,
     power_of_likelihood,
-    required,
-    tempered,
+    setting,
     tempering_facts,
     with_given_noise,
 )
@@ -54,7 +56,13 @@ _STATS: StatsOfSteps = {
 }
 
 
-class DPHMC(DPStep):
+#: Leapfrog steps where gradients are paid for; the most where they are free.
+_LEAPFROGS, _MOST_LEAPFROGS = 5, 200
+#: The longest step on a standard normal of one dimension; what a pilot's acceptance aims at.
+_LONGEST_STEP, _AIMED_ACCEPTANCE = 1.4, 0.8
+
+
+class DPHMC(LearningStep):
     """Differentially private Hamiltonian Monte Carlo.
 
     Parameters
@@ -74,8 +82,8 @@ class DPHMC(DPStep):
     step_size : float
         Mean leapfrog step. Each trajectory uses the step times a factor within ``1 ± step_size_jitter``, from a
         randomised Halton sequence.
-    n_leapfrog : int
-        Leapfrog steps in a trajectory, at least 1.
+    n_leapfrog : int, optional
+        Leapfrog steps in a trajectory, at least 1. Default: 5; where gradients are free, by the pilot.
     step_size_jitter : float
         Relative half-width of the jitter, in [0, 1).
     mass_matrix : ndarray, shape (parameters,) or (parameters, parameters), or dict, optional
@@ -97,6 +105,8 @@ class DPHMC(DPStep):
         Keep the noisy gradient of the current state: n_leapfrog·iterations + 1 gradients a chain instead of
         (n_leapfrog + 1)·iterations. False gives the paper's algorithm. A step that shares the model with others
         never keeps it: they move the point that it belongs to.
+    prelude : Prelude, "auto" or None
+        See `pymc_dp.steps.learning_step.LearningStep`.
     budget_share, unit, unit_index, clip_diagnostics, keep_releases, insecure_seed, model
         See `pymc_dp.steps.base.DPStep`.
 
@@ -130,44 +140,64 @@ class DPHMC(DPStep):
         clip_gradient: float | None = None,
         clip_log_ratio: float | None = None,
         step_size: float | None = None,
-        n_leapfrog: int = 5,
+        n_leapfrog: int | None = None,
         step_size_jitter: float = 0.5,
         mass_matrix: ArrayLike | Mapping[str, ArrayLike] | None = None,
         gradient_share: float = 0.5,
         noise_multipliers: Mapping[str, float] | None = None,
         tempering: float = 1.0,
         reuse_gradient: bool = True,
+        prelude: PreludeArgument = "auto",
         **shared: Unpack[SharedArguments],
     ) -> None:
         super().__init__(vars, **shared)
-        self.clip_gradient = required("clip_gradient", clip_gradient, "the norm of one unit's gradient")
-        self.clip_log_ratio = required(
-            "clip_log_ratio", clip_log_ratio, "how fast one unit's log-likelihood can change, per unit of distance"
+        needed = {"clip_gradient": clip_gradient, "clip_log_ratio": clip_log_ratio, "step_size": step_size}
+        learns = self.learn(prelude, needed, shared.get("model"))
+        self.clip_gradient = setting("clip_gradient", clip_gradient, "the norm of one unit's gradient", learns=learns)
+        self.clip_log_ratio = setting(
+            "clip_log_ratio",
+            clip_log_ratio,
+            "how fast one unit's log-likelihood can change, per unit of distance",
+            learns=learns,
         )
-        self.step_size = required("step_size", step_size, "about the posterior's narrowest standard deviation")
-        self.n_leapfrog = _validate.whole("n_leapfrog", n_leapfrog, at_least=1)
+        self.step_size = setting(
+            "step_size", step_size, "about the posterior's narrowest standard deviation", learns=learns
+        )
+        self.n_leapfrog = _validate.whole("n_leapfrog", n_leapfrog or _LEAPFROGS, at_least=1)
+        #: Free gradients are worth longer trajectories: as long as those that draws of the surrogate are apart.
+        self._lengthens = n_leapfrog is None and self.control_variates
+        self.aimed_acceptance = _AIMED_ACCEPTANCE if step_size is None else None
         self.step_size_jitter = _validate.not_negative("step_size_jitter", step_size_jitter)
         if self.step_size_jitter:
             _validate.open_unit_interval("step_size_jitter", step_size_jitter)
         self.gradient_share = _validate.open_unit_interval("gradient_share", gradient_share)
-        self.noise_multipliers = given_noise(noise_multipliers, ("gradient", "log_ratio"))
+        kinds = ("residual",) if self.control_variates else ("gradient", "log_ratio")
+        self.noise_multipliers = given_noise(noise_multipliers, kinds)
         self.tempering = power_of_likelihood(tempering, self.model_tempering)
         self.reuse_gradient = _validate.truth("reuse_gradient", reuse_gradient) and self.moves_all
+        self._standardised = mass_matrix is None
         self._kinetic_energy: QuadPotential = kinetic_energy(self.in_order("mass_matrix", mass_matrix), self.size)
         self.start()
 
     @property
     def clip_bounds(self) -> dict[str, float]:
         """The clip bounds, for the result's metadata."""
+        if self.learning is not None:
+            return self.learned_bounds
         return {"gradient": self.clip_gradient, "log_ratio": self.clip_log_ratio}
 
     @property
     def facts(self) -> dict[str, Any]:
         """What else a reader of the result has to know: a likelihood to a power gives another, wider posterior."""
-        return tempering_facts(self.tempering, None)
+        return {**super().facts, **tempering_facts(self.tempering, None)}
 
     def sampler_requests(self, tune: int, draws: int) -> list[ReleaseRequest | Releases]:
-        """Return what one chain releases: tuning moves without a test, so it asks for no log-ratio."""
+        """Return what one chain releases: tuning moves without a test, so it asks for no log-ratio.
+
+        With control variates, gradients are those of the expansion, and cost nothing.
+        """
+        if self.control_variates:
+            return with_given_noise([ReleaseRequest("residual", draws, 1.0, 1)], self.noise_multipliers)
         iterations = tune + draws
         gradients = iterations * self.n_leapfrog + (1 if self.reuse_gradient else iterations)
         requests = [
@@ -176,35 +206,57 @@ class DPHMC(DPStep):
         ]
         return with_given_noise(requests, self.noise_multipliers)
 
+    def plain_target(self) -> Target:
+        """Return prior times likelihood, with the user's clip bounds."""
+        return PlainTarget(
+            self.chain,
+            clip_gradient=self.clip_gradient,
+            clip_log_ratio=self.clip_log_ratio,
+            tempering=self.tempering,
+        )
+
+    def stretch(self, factor: float) -> None:
+        """Set the step: on a standard normal, a trajectory turns by a quarter at a factor of 1."""
+        self.step_size = factor * min(0.5 * math.pi / self.n_leapfrog, _LONGEST_STEP / self.size**0.25)
+
+    def settle(self, known: Approximation) -> None:
+        """Choose the step in a pilot, and how many make a trajectory."""
+        super().settle(known)
+        if self._lengthens:
+            length = max(0.5 * math.pi, known.kernel.length)
+            self.n_leapfrog = min(max(round(length / self.step_size), 1), _MOST_LEAPFROGS)
+
     def start(self) -> None:
         """Forget the gradient of the last chain and begin a new sequence of step sizes."""
-        self._gradient: Release | None = None
+        self._gradient: FloatArray | None = None
         self._halton = qmc.Halton(d=1, scramble=True, rng=self.rng)
         self._kinetic_energy.set_rng(self.rng)
 
     def transition(self, theta: FloatArray) -> Transition:
         """Propose the end of a noisy leapfrog trajectory; accept it by the penalty test."""
-        step_size = self._jittered_step_size()
+        target, step_size = self.target, self._jittered_step_size()
         momentum = self._kinetic_energy.random()
         log_uniform = -self.rng.exponential()
 
         gradient = self._gradient
         if gradient is None or not self.reuse_gradient:
-            gradient = self.chain.gradient(theta, self.clip_gradient)
-        theta_new, momentum_new, gradient_new, n_gradients = self._leapfrog(theta, momentum, gradient, step_size)
+            gradient = target.gradient(theta)
+        theta_new, momentum_new, gradient_new, n_gradients = self._leapfrog(
+            target, theta, momentum, gradient, step_size
+        )
         stats: dict[str, Any] = {"step_size": step_size, "n_gradients": n_gradients + (gradient is not self._gradient)}
         self._gradient = gradient
 
-        log_prior_ratio = self.chain.prior.log_density(theta_new) - self.chain.prior.log_density(theta)
-        stats["diverging"] = gradient_new is None or not np.isfinite(log_prior_ratio)
+        log_free_ratio = target.free(theta_new) - target.free(theta)
+        stats["diverging"] = gradient_new is None or not np.isfinite(log_free_ratio)
         if self.tuning or stats["diverging"]:
             stats |= untested(accepted=not stats["diverging"])
         else:
             energy_change = self._kinetic_energy.energy(momentum_new) - self._kinetic_energy.energy(momentum)
             stats |= penalty_test(
-                lambda bound: tempered(self.chain.log_ratio(theta, theta_new, bound), self.tempering),
-                self.clip_log_ratio * float(np.linalg.norm(theta_new - theta)),
-                log_prior_ratio - energy_change,
+                lambda bound: target.log_ratio(theta, theta_new, bound),
+                target.bound(theta, theta_new),
+                log_free_ratio - energy_change,
                 log_uniform,
             )
         if not stats["accepted"]:
@@ -213,23 +265,19 @@ class DPHMC(DPStep):
         return Transition(theta_new, stats)
 
     def _leapfrog(
-        self, theta: FloatArray, momentum: FloatArray, gradient: Release, step_size: float
-    ) -> tuple[FloatArray, FloatArray, Release | None, int]:
+        self, target: Target, theta: FloatArray, momentum: FloatArray, gradient: FloatArray, step_size: float
+    ) -> tuple[FloatArray, FloatArray, FloatArray | None, int]:
         """Return the end of the trajectory, the noisy gradient there (None if it is not finite), and the cost."""
-        momentum = momentum + 0.5 * step_size * self._drift(theta, gradient)
+        momentum = momentum + 0.5 * step_size * gradient
         for leap in range(1, self.n_leapfrog + 1):
             with np.errstate(over="ignore"):  # a trajectory may leave the numbers; that is seen to below
                 theta = theta + step_size * self._kinetic_energy.velocity(momentum)
             if not np.isfinite(theta).all():
                 return theta, momentum, None, leap - 1
-            gradient = self.chain.gradient(theta, self.clip_gradient)
+            gradient = target.gradient(theta)
             kick = step_size if leap < self.n_leapfrog else 0.5 * step_size
-            momentum = momentum + kick * self._drift(theta, gradient)
+            momentum = momentum + kick * gradient
         return theta, momentum, gradient if np.isfinite(momentum).all() else None, self.n_leapfrog
-
-    def _drift(self, theta: FloatArray, gradient: Release) -> FloatArray:
-        """Return the noisy gradient of the log-posterior, tempered."""
-        return tempered(gradient, self.tempering).value + self.chain.prior.gradient(theta)
 
     def _jittered_step_size(self) -> float:
         return self.step_size * (1.0 + self.step_size_jitter * (2.0 * float(self._halton.random(1)[0, 0]) - 1.0))

@@ -7,7 +7,8 @@ the expansion misses.
 
 from abc import abstractmethod
 from collections.abc import Mapping
-from typing import Any, ClassVar, Literal
+from dataclasses import replace
+from typing import Any, ClassVar
 
 import numpy as np
 import pymc as pm
@@ -18,12 +19,9 @@ from pymc_dp.parameters import FloatArray
 from pymc_dp.release.interface import Position
 from pymc_dp.steps.base import DPStep
 from pymc_dp.steps.prelude.approximation import Approximation
-from pymc_dp.steps.prelude.learning import FIGURES, InChains, Learning, Prelude
+from pymc_dp.steps.prelude.learning import FIGURES, InChains, Learning, Prelude, PreludeArgument
 from pymc_dp.steps.sampler import Transition
 from pymc_dp.steps.target import ExpandedTarget, FreeTarget, PreconditionedTarget, Target
-
-#: Whether a prelude is made: where a setting is missing that it can learn; or not at all.
-PreludeArgument = Prelude | Literal["auto"] | None
 
 #: Transitions of a pilot, and how fast it forgets where it began.
 _PILOT_TRANSITIONS, _FORGETTING = 600, 0.6
@@ -49,11 +47,13 @@ class LearningStep(DPStep):
     known: Approximation | None = None
     _point: FloatArray | None = None
     _pilot: FreeTarget | None = None
+    #: Power of the likelihood.
+    tempering: float = 1.0
     #: Whether points are standardised: not where the user gave settings on the scale of the parameters.
     _standardised = True
 
     def learn(self, prelude: PreludeArgument, needed: Mapping[str, Any], model: pm.Model | None) -> bool:
-        """Decide whether there is a prelude; return that.
+        """Decide whether there is a prelude; return that. Clip bounds that were given are kept to: no control variates.
 
         Parameters
         ----------
@@ -82,6 +82,8 @@ class LearningStep(DPStep):
                 "A prelude needs a step that moves all free variables, and a number of units that is public: leave out "
                 f"vars and use a budget with relation='substitute', or pass {', '.join(needed)} and prelude=None."
             )
+        if any(value is not None for name, value in needed.items() if name.startswith("clip_")):
+            prelude = replace(prelude, control_variates=False)
         self._learn_by(prelude, pm.modelcontext(model), self.in_chains)
         return True
 
@@ -114,10 +116,13 @@ class LearningStep(DPStep):
         """What the sampler moves on."""
         if self._pilot is not None:
             return self._pilot
-        if self.known is None:
-            return self.plain_target()
-        kind = ExpandedTarget if self.control_variates else PreconditionedTarget
-        return kind(self.chain, self.known, tempering=getattr(self, "tempering", 1.0))
+        return self.plain_target() if self.known is None else self._learned_target(self.known)
+
+    def _learned_target(self, known: Approximation) -> Target:
+        if self.control_variates:
+            return ExpandedTarget(self.chain, known, tempering=self.tempering)
+        given = {name: getattr(self, name, np.nan) for name in ("clip_gradient", "clip_log_ratio")}
+        return PreconditionedTarget(self.chain, known, tempering=self.tempering, **given)
 
     @abstractmethod
     def plain_target(self) -> Target:
@@ -144,8 +149,13 @@ class LearningStep(DPStep):
         self.known = self.learning.run(self.chain)
         if self.known is not None and not self._standardised:
             self.known = self.known.on_the_scale_of_parameters()
-        if self.known is not None and self.aimed_acceptance is not None:
-            self._adapt(self.known, self.aimed_acceptance)
+        if self.known is not None:
+            self.settle(self.known)
+
+    def settle(self, known: Approximation) -> None:
+        """Choose settings by what was learned: by a pilot, for most samplers."""
+        if self.aimed_acceptance is not None:
+            self._adapt(known, self.aimed_acceptance)
 
     def dry_run(self) -> None:
         """Learn from synthetic rows."""
@@ -163,7 +173,8 @@ class LearningStep(DPStep):
         The stretch is frozen then: the chains' transitions do not change.
         """
         rng, self.rng = self.rng, np.random.default_rng(0)
-        self._pilot = FreeTarget(self.chain, known)
+        real = self._learned_target(known)
+        self._pilot = FreeTarget(self.chain, known, real, np.random.default_rng(1), tempering=self.tempering)
         try:
             self.start()
             point, log_stretch = known.start(self.rng), 0.0
@@ -172,7 +183,8 @@ class LearningStep(DPStep):
                 self.stretch(float(np.exp(log_stretch)))
                 transition = self.transition(point)
                 point = transition.theta
-                surprise = transition.stats["acceptance_rate"] - aim
+                rate = transition.stats["acceptance_rate"]
+                surprise = (float(transition.stats["accepted"]) if np.isnan(rate) else rate) - aim
                 log_stretch = min(log_stretch + surprise * count**-_FORGETTING, 1.0)
                 if count > _PILOT_TRANSITIONS // 2:
                     settled.append(log_stretch)

@@ -13,7 +13,11 @@ from numpy.typing import ArrayLike
 
 from pymc_dp.exceptions import InvalidArgument
 from pymc_dp.steps.hmc import DPHMC
+from pymc_dp.steps.prelude.learning import PreludeArgument
 from pymc_dp.steps.shared import SharedArguments
+
+#: What a pilot's acceptance aims at: the best one in many dimensions (Roberts and Rosenthal 1998).
+_AIMED_ACCEPTANCE = 0.574
 
 
 class DPMALA(DPHMC):
@@ -31,6 +35,8 @@ class DPMALA(DPHMC):
         Standard deviation of the proposal's noise, in units of the mass matrix.
     step_size_jitter, mass_matrix, gradient_share, noise_multipliers, tempering, reuse_gradient
         As in `DPHMC`.
+    prelude : Prelude, "auto" or None
+        See `pymc_dp.steps.learning_step.LearningStep`.
     budget_share, unit, unit_index, clip_diagnostics, keep_releases, insecure_seed, model
         See `pymc_dp.steps.base.DPStep`.
 
@@ -65,6 +71,7 @@ class DPMALA(DPHMC):
         noise_multipliers: Mapping[str, float] | None = None,
         tempering: float = 1.0,
         reuse_gradient: bool = True,
+        prelude: PreludeArgument = "auto",
         **shared: Unpack[SharedArguments],
     ) -> None:
         if "n_leapfrog" in shared:
@@ -81,5 +88,12 @@ class DPMALA(DPHMC):
             noise_multipliers=noise_multipliers,
             tempering=tempering,
             reuse_gradient=reuse_gradient,
+            prelude=prelude,
             **shared,
         )
+        if step_size is None:
+            self.aimed_acceptance = _AIMED_ACCEPTANCE
+
+    def stretch(self, factor: float) -> None:
+        """Set the step: the best one on a standard normal of many dimensions, times a factor."""
+        self.step_size = factor * 1.65 / self.size ** (1.0 / 6.0)

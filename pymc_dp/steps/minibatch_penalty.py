@@ -25,10 +25,11 @@ from pymc_dp.accounting import Releases
 from pymc_dp.budget import ReleaseRequest
 from pymc_dp.parameters import FloatArray
 from pymc_dp.release.interface import Release
-from pymc_dp.release.queries import VariancePenalisedLogRatio
 from pymc_dp.steps.penalty import DPPenalty
+from pymc_dp.steps.prelude.learning import PreludeArgument
 from pymc_dp.steps.proposals import Proposal
 from pymc_dp.steps.shared import TemperedArguments
+from pymc_dp.steps.target import Target
 from pymc_dp.steps.tempered import TemperedBatches
 from pymc_dp.steps.tuning import with_given_noise
 
@@ -42,15 +43,15 @@ class DPMinibatchPenalty(TemperedBatches, DPPenalty):
         Free variables to update. Default: all.
     budget : PrivacyBudget
         What the run is charged to; its relation has to be ``"substitute"``.
-    clip_log_ratio, proposal, proposal_scale, noise_multipliers
+    clip_log_ratio, proposal, proposal_scale, noise_multipliers, prelude
         As in `DPPenalty`.
-    batch_size : int
-        Units in a batch.
+    batch_size : int, optional
+        Units in a batch. Default, with a prelude: a tenth of them.
     tempering : float
         T, the power of the likelihood in the target, above 0 and at most 1. Without tempering the noise grows with
         the number of units; with T = n0 / n it does not.
     n_units : int, optional
-        The number of units: public. `sample` finds it by itself; plans that are made before need it.
+        The number of units: public. `sample` finds it by itself, and so do plans inside ``with model:``.
     budget_share, unit, unit_index, clip_diagnostics, keep_releases, insecure_seed, model
         See `pymc_dp.steps.base.DPStep`.
 
@@ -83,6 +84,7 @@ class DPMinibatchPenalty(TemperedBatches, DPPenalty):
         proposal: str | Proposal = "gaussian",
         proposal_scale: ArrayLike | Mapping[str, ArrayLike] | None = None,
         noise_multipliers: Mapping[str, float] | None = None,
+        prelude: PreludeArgument = "auto",
         **shared: Unpack[TemperedArguments],
     ) -> None:
         super().__init__(
@@ -91,8 +93,14 @@ class DPMinibatchPenalty(TemperedBatches, DPPenalty):
             proposal=proposal,
             proposal_scale=proposal_scale,
             noise_multipliers=noise_multipliers,
+            prelude=prelude,
             **shared,
         )
+        self.require_batch_size()
+
+    def default_batch_size(self, n_units: int) -> int:
+        """Return a tenth of the units: what an expansion misses varies little between batches."""
+        return max(1, n_units // 10)
 
     def sampler_requests(self, tune: int, draws: int) -> list[ReleaseRequest | Releases]:
         """Return what one chain releases: a log-ratio of a batch in every iteration."""
@@ -108,15 +116,12 @@ class DPMinibatchPenalty(TemperedBatches, DPPenalty):
         )
         return with_given_noise([request], self.noise_multipliers)
 
-    def release_log_ratio(self, theta: FloatArray, theta_new: FloatArray, bound: float) -> Release:
+    @property
+    def _kind(self) -> str:
+        return "log_ratio"
+
+    def release_log_ratio(self, target: Target, theta: FloatArray, theta_new: FloatArray, bound: float) -> Release:
         """Ask the curator for the noisy variance-penalised log-ratio of a fresh batch."""
-        return self.chain.release(
-            VariancePenalisedLogRatio(
-                self.chain.whole(theta),
-                self.chain.whole(theta_new),
-                bound,
-                self.known_batches(),
-                self.tempering,
-                counted=self.clip_diagnostics == "private",
-            )
+        return target.batch_log_ratio(
+            theta, theta_new, bound, self.known_batches(), counted=self.clip_diagnostics == "private"
         )

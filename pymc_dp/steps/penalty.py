@@ -16,7 +16,6 @@ Released in one iteration: one log-ratio; none for a proposal that the prior rul
 from collections.abc import Mapping, Sequence
 from typing import Any, Unpack
 
-import numpy as np
 from numpy.typing import ArrayLike
 
 from pymc_dp.accounting import Releases
@@ -25,21 +24,22 @@ from pymc_dp.exceptions import InvalidArgument
 from pymc_dp.parameters import FloatArray
 from pymc_dp.release.interface import Release
 from pymc_dp.steps.acceptance import penalty_test
-from pymc_dp.steps.base import DPStep
+from pymc_dp.steps.learning_step import LearningStep
+from pymc_dp.steps.prelude.learning import PreludeArgument
 from pymc_dp.steps.proposals import Proposal, proposal_of
 from pymc_dp.steps.sampler import SHARED_STATS, StatsOfSteps, Transition
 from pymc_dp.steps.shared import SharedArguments
+from pymc_dp.steps.target import PlainTarget, Target
 from pymc_dp.steps.tuning import (
     given_noise,
     power_of_likelihood,
-    required,
-    tempered,
+    setting,
     tempering_facts,
     with_given_noise,
 )
 
 
-class DPPenalty(DPStep):
+class DPPenalty(LearningStep):
     """Differentially private random-walk Metropolis–Hastings with the penalty test.
 
     Parameters
@@ -64,6 +64,8 @@ class DPPenalty(DPStep):
         T, the power of the likelihood in the target, above 0 and at most 1. The noise of a test is T times that of the
         release, and moves may be 1 / √T times as long; the draws are those of a wider posterior, which results and
         reports are marked with.
+    prelude : Prelude, "auto" or None
+        See `pymc_dp.steps.learning_step.LearningStep`.
     budget_share, unit, unit_index, clip_diagnostics, keep_releases, insecure_seed, model
         See `pymc_dp.steps.base.DPStep`.
 
@@ -99,6 +101,7 @@ class DPPenalty(DPStep):
         proposal_scale: ArrayLike | Mapping[str, ArrayLike] | None = None,
         noise_multipliers: Mapping[str, float] | None = None,
         tempering: float = 1.0,
+        prelude: PreludeArgument = "auto",
         **shared: Unpack[SharedArguments],
     ) -> None:
         of_batches = [name for name in ("batch_size", "n_units") if name in shared]
@@ -108,27 +111,49 @@ class DPPenalty(DPStep):
                 "test on batches."
             )
         super().__init__(vars, **shared)
-        self.clip_log_ratio = required(
-            "clip_log_ratio", clip_log_ratio, "how fast one unit's log-likelihood can change, per unit of distance"
+        scaled = proposal_scale if isinstance(proposal, str) else proposal
+        learns = self.learn(prelude, {"clip_log_ratio": clip_log_ratio, "proposal_scale": scaled}, shared.get("model"))
+        self.clip_log_ratio = setting(
+            "clip_log_ratio",
+            clip_log_ratio,
+            "how fast one unit's log-likelihood can change, per unit of distance",
+            learns=learns,
         )
-        self.proposal = proposal_of(proposal, self.in_order("proposal_scale", proposal_scale))
-        self.noise_multipliers = given_noise(noise_multipliers, ("log_ratio",))
+        self._standardised = scaled is None
+        self.proposal = proposal_of(
+            proposal, self.in_order("proposal_scale", proposal_scale), otherwise=1.0 if learns else None
+        )
+        self.aimed_acceptance = self.proposal.aimed_acceptance if scaled is None else None
+        self.noise_multipliers = given_noise(noise_multipliers, (self._kind,))
         self.tempering = power_of_likelihood(tempering, self.model_tempering)
         self.start()
 
     @property
     def clip_bounds(self) -> dict[str, float]:
         """The clip bounds, for the result's metadata."""
-        return {"log_ratio": self.clip_log_ratio}
+        return {"log_ratio": self.clip_log_ratio} if self.learning is None else self.learned_bounds
 
     @property
     def facts(self) -> dict[str, Any]:
         """What else a reader of the result has to know: a likelihood to a power gives another, wider posterior."""
-        return tempering_facts(self.tempering, None)
+        return {**super().facts, **tempering_facts(self.tempering, None)}
 
     def sampler_requests(self, tune: int, draws: int) -> list[ReleaseRequest | Releases]:
         """Return what one chain releases: a log-ratio in every iteration."""
-        return with_given_noise([ReleaseRequest("log_ratio", tune + draws, 1.0, 1)], self.noise_multipliers)
+        return with_given_noise([ReleaseRequest(self._kind, tune + draws, 1.0, 1)], self.noise_multipliers)
+
+    @property
+    def _kind(self) -> str:
+        return "residual" if self.control_variates else "log_ratio"
+
+    def plain_target(self) -> Target:
+        """Return prior times likelihood, with the user's clip bound."""
+        return PlainTarget(self.chain, clip_log_ratio=self.clip_log_ratio, tempering=self.tempering)
+
+    def stretch(self, factor: float) -> None:
+        """Make moves as long as the proposal makes them on a standard normal, times a factor."""
+        self.proposal.stretch = factor * self.proposal.natural_length(self.size)
+        self.proposal.start(self.rng, self.size)
 
     def start(self) -> None:
         """Begin a new walk."""
@@ -136,19 +161,17 @@ class DPPenalty(DPStep):
 
     def transition(self, theta: FloatArray) -> Transition:
         """Propose a move and accept it by the penalty test."""
-        log_uniform = -self.rng.exponential()
+        target, log_uniform = self.target, -self.rng.exponential()
         theta_new, log_proposal_ratio = self.proposal.propose(theta)
-        log_prior_ratio = self.chain.prior.log_density(theta_new) - self.chain.prior.log_density(theta)
-        bound = self.clip_log_ratio * float(np.linalg.norm(theta_new - theta))
         stats = penalty_test(
-            lambda bound: self.release_log_ratio(theta, theta_new, bound),
-            bound,
-            log_prior_ratio + log_proposal_ratio,
+            lambda bound: self.release_log_ratio(target, theta, theta_new, bound),
+            target.bound(theta, theta_new),
+            target.free(theta_new) - target.free(theta) + log_proposal_ratio,
             log_uniform,
         )
         self.proposal.decided(accepted=stats["accepted"])
         return Transition(theta_new if stats["accepted"] else theta, stats)
 
-    def release_log_ratio(self, theta: FloatArray, theta_new: FloatArray, bound: float) -> Release:
-        """Ask the curator for the noisy log-ratio of all units, and temper it."""
-        return tempered(self.chain.log_ratio(theta, theta_new, bound), self.tempering)
+    def release_log_ratio(self, target: Target, theta: FloatArray, theta_new: FloatArray, bound: float) -> Release:
+        """Ask the curator for the noisy log-ratio of all units."""
+        return target.log_ratio(theta, theta_new, bound)

@@ -34,6 +34,16 @@ class Proposal(ABC):
 
     name: ClassVar[str]
 
+    #: How many times longer moves are than the scale says.
+    stretch: float = 1.0
+    #: Which share of good proposals is accepted: what a pilot aims at.
+    aimed_acceptance: ClassVar[float] = 0.3
+
+    @staticmethod
+    def natural_length(size: int) -> float:
+        """Return how long moves of a standard normal of so many dimensions are at best."""
+        return 2.4 / float(np.sqrt(size))
+
     def __init__(self, scale: ArrayLike = 1.0) -> None:
         self._factor = _factor_of(scale)
 
@@ -45,7 +55,7 @@ class Proposal(ABC):
         InvalidArgument
             If the scale is for another number of parameters.
         """
-        factor = self._factor
+        factor = self.stretch * self._factor
         if factor.ndim and len(factor) != size:
             raise InvalidArgument(
                 f"proposal_scale is for {len(factor)} parameters, but the step moves another number of them."
@@ -76,6 +86,12 @@ class OneComponentProposal(Proposal):
     """A normal step of one component, chosen at random."""
 
     name = "one-component"
+    aimed_acceptance = 0.44
+
+    @staticmethod
+    def natural_length(size: int) -> float:
+        """Return how long moves of one component of a standard normal are at best."""
+        return 2.4
 
     def propose(self, theta: FloatArray) -> tuple[FloatArray, float]:
         """Return a proposal; the walk is symmetric."""
@@ -91,6 +107,7 @@ class GuidedWalkProposal(Proposal):
     """
 
     name = "guided-walk"
+    aimed_acceptance = 0.4
 
     def start(self, rng: np.random.Generator, size: int) -> None:
         """Begin a chain in a random direction."""
@@ -111,6 +128,12 @@ class OneComponentGuidedWalkProposal(GuidedWalkProposal):
     """A guided walk of one component at a time: each component keeps a direction of its own."""
 
     name = "one-component-guided-walk"
+    aimed_acceptance = 0.5
+
+    @staticmethod
+    def natural_length(size: int) -> float:
+        """Return how long moves of one component of a standard normal are at best."""
+        return 1.5
 
     def propose(self, theta: FloatArray) -> tuple[FloatArray, float]:
         """Return a proposal that moves one component in its direction."""
@@ -130,7 +153,7 @@ PROPOSALS: dict[str, type[Proposal]] = {
 }
 
 
-def proposal_of(proposal: Any, proposal_scale: ArrayLike | None) -> Proposal:
+def proposal_of(proposal: Any, proposal_scale: ArrayLike | None, otherwise: float | None = None) -> Proposal:
     """Return the proposal that a sampler was asked for, by name or as an object.
 
     Raises
@@ -143,6 +166,8 @@ def proposal_of(proposal: Any, proposal_scale: ArrayLike | None) -> Proposal:
             raise InvalidArgument("proposal_scale belongs to a proposal's name; an object brings its own.")
         return proposal
     kind = PROPOSALS[_validate.choice("proposal", proposal, tuple(PROPOSALS))]
+    if proposal_scale is None and otherwise is not None:
+        return kind(otherwise)
     if proposal_scale is None:
         raise InvalidArgument(
             "proposal_scale is required (about the posterior's standard deviations). Choose it from public knowledge "

@@ -50,9 +50,9 @@ class DPSGHMC(StochasticGradientStep):
     friction : float, optional
         C, in units of the mass over time. The noise of a gradient is that which this friction asks for; more
         friction means more noise and a lower cost. Default: the least friction whose noise the budget can pay for.
-    n_leapfrog : int
-        Leapfrog steps, each with a fresh batch, in one iteration; at least 1.
-    sampling_probability, batch_size, n_units, tempering, mass_matrix
+    n_leapfrog : int, optional
+        Leapfrog steps, each with a fresh batch, in one iteration; at least 1. Default: 10; with a prelude 15.
+    sampling_probability, batch_size, n_units, tempering, mass_matrix, prelude
         See `pymc_dp.steps.stochastic_gradient.StochasticGradientStep`.
     refresh_momentum : bool
         Draw a new momentum in each iteration. False keeps it, and only friction and noise change it.
@@ -82,20 +82,22 @@ class DPSGHMC(StochasticGradientStep):
     """
 
     name = "dp_sghmc"
+    learned_step = 0.2
 
     def __init__(
         self,
         vars: Sequence[Any] | None = None,
         *,
         friction: float | None = None,
-        n_leapfrog: int = 10,
+        n_leapfrog: int | None = None,
         refresh_momentum: bool = True,
         noise_estimate: float = 0.0,
         **shared: Unpack[StochasticGradientArguments],
     ) -> None:
         super().__init__(vars, **shared)
         self.friction = None if friction is None else _validate.positive("friction", friction)
-        self.n_leapfrog = _validate.whole("n_leapfrog", n_leapfrog, at_least=1)
+        default = 10 if self.learning is None else 15
+        self.n_leapfrog = _validate.whole("n_leapfrog", default if n_leapfrog is None else n_leapfrog, at_least=1)
         self.refresh_momentum = _validate.truth("refresh_momentum", refresh_momentum)
         self.noise_estimate = _validate.not_negative("noise_estimate", noise_estimate)
         if self.friction is not None and self.noise_estimate >= self.friction:

@@ -36,9 +36,9 @@ class DPSGLD(StochasticGradientStep):
     step_size : float or (float, float)
         η, or a pair (scale, decay) for steps ``scale * t**-decay`` in iteration t = 1, 2, ..., tuning first. It sets
         the noise: smaller steps cost less each.
-    n_steps : int
-        Langevin steps, each with a fresh batch, in one iteration; at least 1.
-    sampling_probability, batch_size, n_units, tempering, mass_matrix
+    n_steps : int, optional
+        Langevin steps, each with a fresh batch, in one iteration; at least 1. Default: 1; with a prelude 40.
+    sampling_probability, batch_size, n_units, tempering, mass_matrix, prelude
         See `pymc_dp.steps.stochastic_gradient.StochasticGradientStep`.
     budget_share, unit, unit_index, clip_diagnostics, keep_releases, insecure_seed, model
         See `pymc_dp.steps.base.DPStep`.
@@ -65,12 +65,18 @@ class DPSGLD(StochasticGradientStep):
     """
 
     name = "dp_sgld"
+    learned_step = 0.1
 
     def __init__(
-        self, vars: Sequence[Any] | None = None, *, n_steps: int = 1, **shared: Unpack[StochasticGradientArguments]
+        self,
+        vars: Sequence[Any] | None = None,
+        *,
+        n_steps: int | None = None,
+        **shared: Unpack[StochasticGradientArguments],
     ) -> None:
         super().__init__(vars, **shared)
-        self.n_steps = _validate.whole("n_steps", n_steps, at_least=1)
+        default = 1 if self.learning is None else 40
+        self.n_steps = _validate.whole("n_steps", default if n_steps is None else n_steps, at_least=1)
 
     @property
     def gradients_per_iteration(self) -> int:

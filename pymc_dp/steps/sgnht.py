@@ -51,9 +51,9 @@ class DPSGNHT(StochasticGradientStep):
         budget can pay for.
     thermostat_mass : float
         Q, in units of time squared: how slowly friction adapts.
-    n_steps : int
-        Steps, each with a fresh batch, in one iteration; at least 1.
-    sampling_probability, batch_size, n_units, tempering, mass_matrix
+    n_steps : int, optional
+        Steps, each with a fresh batch, in one iteration; at least 1. Default: 10; with a prelude 15.
+    sampling_probability, batch_size, n_units, tempering, mass_matrix, prelude
         See `pymc_dp.steps.stochastic_gradient.StochasticGradientStep`.
     budget_share, unit, unit_index, clip_diagnostics, keep_releases, insecure_seed, model
         See `pymc_dp.steps.base.DPStep`.
@@ -76,6 +76,7 @@ class DPSGNHT(StochasticGradientStep):
     """
 
     name = "dp_sgnht"
+    learned_step = 0.2
 
     def __init__(
         self,
@@ -83,13 +84,14 @@ class DPSGNHT(StochasticGradientStep):
         *,
         diffusion: float | None = None,
         thermostat_mass: float = 1.0,
-        n_steps: int = 10,
+        n_steps: int | None = None,
         **shared: Unpack[StochasticGradientArguments],
     ) -> None:
         super().__init__(vars, **shared)
         self.diffusion = None if diffusion is None else _validate.positive("diffusion", diffusion)
         self.thermostat_mass = _validate.positive("thermostat_mass", thermostat_mass)
-        self.n_steps = _validate.whole("n_steps", n_steps, at_least=1)
+        default = 10 if self.learning is None else 15
+        self.n_steps = _validate.whole("n_steps", default if n_steps is None else n_steps, at_least=1)
         self.start()
 
     @property

@@ -13,6 +13,7 @@ import pymc as pm
 from numpy.typing import ArrayLike
 
 from pymc_dp.budget import PrivacyBudget
+from pymc_dp.steps.prelude.learning import PreludeArgument
 from pymc_dp.steps.sampler import ClipDiagnostics
 
 
@@ -47,6 +48,7 @@ class StochasticGradientArguments(SharedArguments, total=False):
     n_units: int | None
     tempering: float
     mass_matrix: ArrayLike | None
+    prelude: PreludeArgument
 
 
 #: In a docstring: names of arguments, and the class that documents them.

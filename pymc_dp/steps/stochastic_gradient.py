@@ -24,7 +24,7 @@ import math
 from abc import abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -37,11 +37,15 @@ from pymc_dp.budget import ReleaseRequest
 from pymc_dp.exceptions import InvalidArgument
 from pymc_dp.parameters import FloatArray
 from pymc_dp.release.batches import Batches, BatchesWithoutReplacement, PoissonBatches
-from pymc_dp.release.queries import GradientSum
-from pymc_dp.steps.base import DPStep
+from pymc_dp.steps.learning_step import LearningStep
+from pymc_dp.steps.prelude.approximation import Approximation
+from pymc_dp.steps.prelude.learning import PreludeArgument
 from pymc_dp.steps.sampler import SHARED_STATS, StatsOfSteps, Transition
-from pymc_dp.steps.tuning import MassMatrix, power_of_likelihood, required, tempering_facts
+from pymc_dp.steps.target import PlainTarget, Target
+from pymc_dp.steps.tuning import MassMatrix, power_of_likelihood, required, setting, tempering_facts
 
+#: With a prelude: part of the units in a batch, and the least number of them.
+_PART_IN_BATCH, _SMALLEST_DEFAULT_BATCH = 0.02, 100
 #: Each has noise of its own, which is planned and stored.
 _MOST_STEP_SIZES = 1_000_000
 
@@ -124,7 +128,7 @@ _STATS: StatsOfSteps = {
 }
 
 
-class StochasticGradientStep(DPStep):
+class StochasticGradientStep(LearningStep):
     """Base class of the samplers without an acceptance test, driven by noisy gradients of batches.
 
     Parameters
@@ -137,19 +141,24 @@ class StochasticGradientStep(DPStep):
     sampling_probability : float, optional
         With which each unit is in a batch: for budgets with ``relation="add-remove"``.
     batch_size : int, optional
-        Units in a batch: for budgets with ``relation="substitute"``.
+        Units in a batch: for budgets with ``relation="substitute"``. Default, with a prelude: one in fifty.
     n_units : int, optional
-        The number of units, with `batch_size` only: public there. `sample` finds it by itself; plans that are
-        made before need it.
+        The number of units, with `batch_size` only: public there. `sample` finds it by itself, and so do plans
+        inside ``with model:``.
     tempering : float
         Power of the likelihood in the target, above 0 and at most 1. Results and reports are marked.
     mass_matrix : ndarray, shape (parameters,) or (parameters, parameters), or dict, optional
         Covariance of the momentum; the inverse scales the steps. A dict holds the diagonal by name of free variable,
         on the unconstrained scale.
+    prelude : Prelude, "auto" or None
+        See `pymc_dp.steps.learning_step.LearningStep`.
     """
 
     plans_clip_counts = True
+    in_chains = "gradients"
     stats_dtypes_shapes = _STATS
+    #: The step where posteriors are standardised.
+    learned_step: ClassVar[float]
 
     def __init__(
         self,
@@ -162,14 +171,26 @@ class StochasticGradientStep(DPStep):
         n_units: int | None = None,
         tempering: float = 1.0,
         mass_matrix: ArrayLike | Mapping[str, ArrayLike] | None = None,
+        prelude: PreludeArgument = "auto",
         **shared: Any,
     ) -> None:
         super().__init__(vars, **shared)
-        self.clip_gradient = required("clip_gradient", clip_gradient, "the norm of one unit's gradient")
-        self.step_sizes = StepSizes.of(step_size)
-        self.batches = batches_of(sampling_probability, batch_size, n_units, self.budget.relation, type(self).__name__)
-        self.batch_size = batch_size
+        learns = self.learn(prelude, {"clip_gradient": clip_gradient}, shared.get("model"))
+        if learns and clip_gradient is not None:
+            raise InvalidArgument(
+                f"With a prelude {type(self).__name__} learns the clip bound of gradients along standardised axes: "
+                "leave out clip_gradient, or pass prelude=None."
+            )
+        self.clip_gradient = setting("clip_gradient", clip_gradient, "the norm of one unit's gradient", learns=learns)
+        self._chooses_step = learns and step_size is None
+        self.step_sizes = StepSizes(self.learned_step, 0.0) if self._chooses_step else StepSizes.of(step_size)
+        self.batch_size, self._n_units_given = batch_size, n_units
+        self.batches: Batches | None = None
+        if batch_size is not None or sampling_probability is not None or not learns:
+            relation, name = self.budget.relation, type(self).__name__
+            self.batches = batches_of(sampling_probability, batch_size, n_units, relation, name)
         self.tempering = power_of_likelihood(tempering, self.model_tempering)
+        self._standardised = mass_matrix is None
         self.mass = MassMatrix(self.in_order("mass_matrix", mass_matrix), self.size)
 
     # What a sampler defines -------------------------------------------------------------------------------
@@ -202,35 +223,56 @@ class StochasticGradientStep(DPStep):
         """`injected`, or what the budget chose: the noise that was paid for, read backwards."""
         if self.injected is not None:
             return self.injected
+        if self.learning is not None:
+            return 1.0
         paid = self.chain.schedule("gradient")[0]
         step_size = self.step_sizes.at(1)
-        return (paid * self._noise_unit() / self.noise_of_dynamics(1.0, step_size)) ** 2
+        return (paid * self._noise_unit(self.clip_gradient) / self.noise_of_dynamics(1.0, step_size)) ** 2
 
     def drift(self, theta: FloatArray) -> FloatArray | None:
-        """Return the noisy gradient of the tempered log-posterior on a fresh batch; None if that is not finite."""
-        with np.errstate(all="ignore"):
-            prior = self.chain.prior.gradient(theta) if np.isfinite(theta).all() else np.array(np.nan)
-        if not np.isfinite(prior).all():
-            return None  # nothing is asked there
-        return prior + self._scale() * self.release_batch_gradient(theta)
+        """Return the noisy gradient of the tempered log-posterior on a fresh batch; None if that is not finite.
 
-    def release_batch_gradient(self, theta: FloatArray) -> FloatArray:
+        Its noise is that of the dynamics: what privacy does not add of that is drawn in public.
+        """
+        target = self.target
+        with np.errstate(all="ignore"):
+            free = target.free_gradient(theta) if np.isfinite(theta).all() else np.array(np.nan)
+        if not np.isfinite(free).all():
+            return None  # nothing is asked there
+        gradient = free + self._scale() * self.release_batch_gradient(target, theta)
+        if self.learning is None:
+            return gradient
+        wanted = self.noise_of_dynamics(self.injected_now, self._step_size)
+        missing = math.sqrt(max(wanted**2 - self._noise_std**2, 0.0))
+        return gradient + missing * self.rng.standard_normal(theta.size)
+
+    def release_batch_gradient(self, target: Target, theta: FloatArray) -> FloatArray:
         """Ask the curator for the noisy clipped gradient of a fresh batch."""
-        query = GradientSum(
-            self.chain.whole(theta), self.clip_gradient, self.chain.blocks, self._batches(), counted=self._counted
+        release = target.batch_gradient(
+            theta, self._batches(), counted=self._counted, multiplier=self._multiplier_paid()
         )
-        release = self.chain.release(query, self._multiplier_paid())
         self._n_gradients += 1
         self._noise_std = self._scale() * release.noise_std
         return release.value
 
+    def plain_target(self) -> Target:
+        """Return prior times likelihood, with the user's clip bound."""
+        return PlainTarget(self.chain, clip_gradient=self.clip_gradient, tempering=self.tempering)
+
+    def settle(self, known: Approximation) -> None:
+        """Make steps so small that the dynamics have room for the noise of privacy."""
+        if self._chooses_step:
+            paid = self._multiplier_paid() * self._noise_unit(known.clip_gradient)
+            room = (self.noise_of_dynamics(self.injected_now, 1.0) / paid) ** 2
+            self.step_sizes = StepSizes(min(self.learned_step, room), 0.0)
+
     def _multiplier_paid(self) -> float:
         schedule = self.chain.schedule("gradient")
-        return schedule[self._iteration if self.step_sizes.decay else 0]
+        return schedule[self._iteration if self.step_sizes.decay and self.learning is None else 0]
 
     def transition(self, theta: FloatArray) -> Transition:
         """Move along the noisy dynamics; there is no test."""
-        step_size = self.step_sizes.at(self._iteration + 1)
+        step_size = self._step_size = self.step_sizes.at(self._iteration + 1)
         self._n_gradients, self._noise_std = 0, math.nan
         theta_new = self.move(theta, step_size)
         inside = theta_new is not None and bool(np.isfinite(theta_new).all())
@@ -255,21 +297,23 @@ class StochasticGradientStep(DPStep):
     @property
     def clip_bounds(self) -> dict[str, float]:
         """The clip bounds, for the result's metadata."""
+        if self.learning is not None:
+            return self.learned_bounds
         return {"gradient": self.clip_gradient}
 
     @property
     def facts(self) -> dict[str, Any]:
         """What else a reader of the result has to know."""
-        return {"acceptance_test": "none", **tempering_facts(self.tempering, self.batches)}
+        return {**super().facts, "acceptance_test": "none", **tempering_facts(self.tempering, self.batches)}
 
     def know_n_units(self, n_units: int) -> None:
         """Take note of the number of units, which batches without replacement need."""
-        if self.batch_size is None:
+        if self.batch_size is None and self.learning is None:
             return
-        if self.batches is None:
-            self.batches = BatchesWithoutReplacement(self.batch_size, n_units)
-        elif isinstance(self.batches, BatchesWithoutReplacement) and self.batches.n_units != n_units:
-            raise InvalidArgument(f"n_units={self.batches.n_units} was passed, but the table has {n_units} units.")
+        if self._n_units_given not in (None, n_units):
+            raise InvalidArgument(f"n_units={self._n_units_given} was passed, but the table has {n_units} units.")
+        default = min(n_units, max(_SMALLEST_DEFAULT_BATCH, round(_PART_IN_BATCH * n_units)))
+        self.batches = BatchesWithoutReplacement(self.batch_size or default, n_units)
 
     def sampler_requests(self, tune: int, draws: int) -> Sequence[ReleaseRequest | Releases]:
         """Return what one chain releases: the same number of gradients in every iteration, at the steps' noise."""
@@ -277,11 +321,13 @@ class StochasticGradientStep(DPStep):
         groups = [(step_size, count * each) for step_size, count in self.step_sizes.groups(tune + draws)]
         entries = 0 if not self._counted else 1 if isinstance(batches, BatchesWithoutReplacement) else 2
         coordinates = self.size + entries
-        if self.injected is not None:
+        if self.injected is not None and self.learning is None:
             return [
                 batches.releases("gradient", count, self._multiplier(self.injected, step_size), coordinates)
                 for step_size, count in groups
             ]
+        if self.learning is not None:  # the noise is as small as the budget makes it; the rest is drawn in public
+            groups = [(1.0, (tune + draws) * each)]
         # A share in proportion to count times step size makes noise go with 1/√step_size, as the dynamics ask.
         whole = math.fsum(step_size * count for step_size, count in groups)
         sampling: dict[str, Any] = (
@@ -295,13 +341,13 @@ class StochasticGradientStep(DPStep):
         ]
 
     def _multiplier(self, injected: float, step_size: float) -> float:
-        return self.noise_of_dynamics(injected, step_size) / self._noise_unit()
+        return self.noise_of_dynamics(injected, step_size) / self._noise_unit(self.clip_gradient)
 
-    def _noise_unit(self) -> float:
+    def _noise_unit(self, clip_bound: float) -> float:
         """Return the standard deviation of the estimate's noise at a noise multiplier of 1."""
         batches = self._batches()
         factor = batches.sensitivity_factor * (batches.count_factor if self._counted else 1.0)
-        return self._scale() * factor * self.clip_gradient
+        return self._scale() * factor * clip_bound
 
     def _scale(self) -> float:
         return self.tempering * self._batches().scale
@@ -313,7 +359,7 @@ class StochasticGradientStep(DPStep):
     def _batches(self) -> Batches:
         if self.batches is None:
             raise InvalidArgument(
-                "The number of units is not known before sample runs. To make a plan before, pass n_units= to "
+                "The number of units is not known yet. Make the plan inside `with model:`, or pass n_units= to "
                 f"{type(self).__name__}."
             )
         return self.batches

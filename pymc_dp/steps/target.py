@@ -14,10 +14,12 @@ from pymc_dp.parameters import FloatArray
 from pymc_dp.release.batches import Batches, BatchesWithoutReplacement
 from pymc_dp.release.gradients import PreconditionedGradient
 from pymc_dp.release.interface import Expanded, Release
+from pymc_dp.release.penalised import sensitivity
 from pymc_dp.release.queries import BarkerDecision, GradientSum, LogRatioSum, Residual, VariancePenalisedLogRatio
 from pymc_dp.steps.access import ChainAccess
 from pymc_dp.steps.prelude.approximation import Approximation
 from pymc_dp.steps.prelude.learning import gradient_query
+from pymc_dp.steps.tuning import tempered
 
 
 class Target(ABC):
@@ -61,7 +63,7 @@ class Target(ABC):
 
 
 class PlainTarget(Target):
-    """Prior times likelihood: the prior is free.
+    """Prior times likelihood, or a power of it: the prior is free.
 
     Parameters
     ----------
@@ -70,7 +72,7 @@ class PlainTarget(Target):
     clip_gradient, clip_log_ratio : float
         Clip bounds of a unit's gradient, and of its log-ratio per unit of distance; NaN where none is asked for.
     tempering : float
-        Power of the likelihood in tests on batches.
+        Power of the likelihood.
     """
 
     def __init__(
@@ -94,7 +96,7 @@ class PlainTarget(Target):
 
     def log_ratio(self, old: FloatArray, new: FloatArray, bound: float) -> Release:
         """Ask for the log-likelihood ratio."""
-        return self._chain.log_ratio(old, new, bound)
+        return tempered(self._chain.log_ratio(old, new, bound), self._tempering)
 
     def batch_log_ratio(
         self, old: FloatArray, new: FloatArray, bound: float, batches: BatchesWithoutReplacement, *, counted: bool
@@ -112,7 +114,8 @@ class PlainTarget(Target):
 
     def gradient(self, point: FloatArray) -> FloatArray:
         """Return the released gradient of the log-likelihood, and that of the prior."""
-        return self._chain.gradient(point, self._clip_gradient).value + self._chain.prior.gradient(point)
+        released = tempered(self._chain.gradient(point, self._clip_gradient), self._tempering)
+        return released.value + self._chain.prior.gradient(point)
 
     def batch_gradient(self, point: FloatArray, batches: Batches, *, counted: bool, multiplier: float) -> Release:
         """Ask for the clipped gradient of a fresh batch."""
@@ -154,7 +157,8 @@ class ExpandedTarget(Target):
     def log_ratio(self, old: FloatArray, new: FloatArray, bound: float) -> Release:
         """Ask for what the expansion misses of the log-ratio."""
         missed = self._missed(old, new)
-        return self._chain.release(Residual(missed.point, missed.old, missed.new, bound))
+        made = self._chain.release(Residual(missed.point, missed.old, missed.new, bound))
+        return tempered(made, self._tempering)
 
     def batch_log_ratio(
         self, old: FloatArray, new: FloatArray, bound: float, batches: BatchesWithoutReplacement, *, counted: bool
@@ -199,7 +203,28 @@ class ExpandedTarget(Target):
 
 
 class PreconditionedTarget(ExpandedTarget):
-    """The prior is free, log-ratios and gradients of the likelihood are released along standardised axes."""
+    """The prior is free, log-ratios and gradients of the likelihood are released along standardised axes.
+
+    Parameters
+    ----------
+    chain, known, tempering
+        As in `ExpandedTarget`.
+    clip_gradient, clip_log_ratio : float, optional
+        The user's clip bounds, on the scale of the parameters: of a unit's gradient, and of its log-ratio per unit of
+        distance. Default: the learned one, along the standardised axes.
+    """
+
+    def __init__(
+        self,
+        chain: ChainAccess,
+        known: Approximation,
+        *,
+        tempering: float = 1.0,
+        clip_gradient: float = np.nan,
+        clip_log_ratio: float = np.nan,
+    ) -> None:
+        super().__init__(chain, known, tempering=tempering)
+        self._clip_gradient, self._clip_log_ratio = clip_gradient, clip_log_ratio
 
     def free(self, point: FloatArray) -> float:
         """Return the log-prior."""
@@ -207,11 +232,14 @@ class PreconditionedTarget(ExpandedTarget):
 
     def bound(self, old: FloatArray, new: FloatArray) -> float:
         """Return the clip bound of a gradient times the standardised distance."""
+        if np.isfinite(self._clip_log_ratio):
+            return self._clip_log_ratio * float(np.linalg.norm(self._known.axes @ (new - old)))
         return self._known.clip_gradient * float(np.linalg.norm(new - old))
 
     def log_ratio(self, old: FloatArray, new: FloatArray, bound: float) -> Release:
         """Ask for the log-likelihood ratio."""
-        return self._chain.release(LogRatioSum(self._known.theta(old), self._known.theta(new), bound))
+        made = self._chain.release(LogRatioSum(self._known.theta(old), self._known.theta(new), bound))
+        return tempered(made, self._tempering)
 
     def batch_log_ratio(
         self, old: FloatArray, new: FloatArray, bound: float, batches: BatchesWithoutReplacement, *, counted: bool
@@ -229,11 +257,13 @@ class PreconditionedTarget(ExpandedTarget):
 
     def gradient(self, point: FloatArray) -> FloatArray:
         """Return the released gradient along the standardised axes, and that of the prior."""
-        return self._chain.release(self._query(point)).value + self.free_gradient(point)
+        released = tempered(self._along(self._chain.release(self._query(point))), self._tempering)
+        return released.value + self.free_gradient(point)
 
     def batch_gradient(self, point: FloatArray, batches: Batches, *, counted: bool, multiplier: float) -> Release:
         """Ask for the clipped gradient of a fresh batch along the standardised axes."""
-        return self._chain.release(replace(self._query(point), batches=batches, counted=counted), multiplier)
+        query = replace(self._query(point), batches=batches, counted=counted)
+        return self._along(self._chain.release(query, multiplier))
 
     def free_gradient(self, point: FloatArray) -> FloatArray:
         """Return the gradient of the log-prior along the standardised axes."""
@@ -242,30 +272,57 @@ class PreconditionedTarget(ExpandedTarget):
 
     def _query(self, point: FloatArray) -> PreconditionedGradient:
         theta = self._known.theta(point)
-        return gradient_query(self._known, theta, self._known.clip_gradient, control_variates=False)
+        if np.isnan(self._clip_gradient):
+            return gradient_query(self._known, theta, self._known.clip_gradient, control_variates=False)
+        query = gradient_query(self._known, theta, self._clip_gradient, control_variates=False)
+        return replace(query, axes=np.eye(theta.size))
+
+    def _along(self, made: Release) -> Release:
+        """Return a released gradient along the standardised axes."""
+        return made if np.isnan(self._clip_gradient) else replace(made, value=self._known.axes.T @ made.value)
 
 
 class FreeTarget(ExpandedTarget):
-    """The surrogate alone: nothing is released, for pilots that adapt a sampler's settings."""
+    """The surrogate alone, with noise as what is released would have: for pilots that adapt a sampler's settings.
+
+    Parameters
+    ----------
+    chain, known, tempering
+        As in `ExpandedTarget`.
+    real : Target
+        What the chains will move on: it says what the clip bounds are.
+    rng : Generator
+        Public randomness.
+    """
+
+    def __init__(
+        self, chain: ChainAccess, known: Approximation, real: Target, rng: np.random.Generator, *, tempering: float
+    ) -> None:
+        super().__init__(chain, known, tempering=tempering)
+        self._real, self._rng = real, rng
 
     def bound(self, old: FloatArray, new: FloatArray) -> float:
-        """Return a bound: nothing is clipped."""
-        return 1.0
+        """Return the bound that the chains' releases will have."""
+        return self._real.bound(old, new)
 
     def log_ratio(self, old: FloatArray, new: FloatArray, bound: float) -> Release:
-        """Return zero: the surrogate is taken for the posterior."""
-        return _nothing("residual", 1)
+        """Return zero with noise: the surrogate is taken for the posterior."""
+        multipliers = [self._chain.multiplier(kind) for kind in ("residual", "log_ratio")]
+        noise = 2.0 * self._tempering * bound * max(multipliers)
+        return Release("log_ratio", noise * self._rng.standard_normal(1), noise, ())
 
     def batch_log_ratio(
         self, old: FloatArray, new: FloatArray, bound: float, batches: BatchesWithoutReplacement, *, counted: bool
     ) -> Release:
-        """Return zero."""
-        return _nothing("log_ratio", 1)
+        """Return zero with noise."""
+        noise = self._chain.multiplier("log_ratio") * sensitivity(
+            self._tempering * batches.scale, bound, batches.batch_size
+        )
+        return Release("log_ratio", noise * self._rng.standard_normal(1), noise, ())
 
-    def batch_gradient(self, point: FloatArray, batches: Batches, *, counted: bool, multiplier: float) -> Release:
-        """Return zero."""
-        return _nothing("gradient", point.size)
-
-
-def _nothing(kind: str, size: int) -> Release:
-    return Release(kind, np.zeros(size), 0.0, ())
+    def decision(
+        self, old: FloatArray, new: FloatArray, log_free_ratio: float, batches: BatchesWithoutReplacement
+    ) -> tuple[Release, tuple[FloatArray, FloatArray] | Expanded]:
+        """Return a decision of the Barker test on the surrogate."""
+        accepted = self._rng.logistic() < log_free_ratio
+        return Release("decision", np.array([float(accepted)]), 0.0, ()), (old, new)

@@ -31,6 +31,11 @@ def required(name: str, value: float | None, meaning: str) -> float:
     return clip_bound(name, value) if name.startswith("clip_") else _validate.positive(name, value)
 
 
+def setting(name: str, value: float | None, meaning: str, *, learns: bool) -> float:
+    """Return a setting that a prelude may learn: no number where it does; see `required`."""
+    return math.nan if value is None and learns else required(name, value, meaning)
+
+
 def clip_bound(name: str, value: float) -> float:
     """Return a clip bound that floating point can keep, or raise `InvalidArgument`."""
     bound = _validate.positive(name, value)

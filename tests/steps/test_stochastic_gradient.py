@@ -281,6 +281,6 @@ def test_a_wrong_number_of_units_is_refused_before_the_charge():
         with pytest.raises(dp.InvalidArgument, match="400 units"):
             pm.sample(draws=2, chains=1, step=step, **QUIET)
         step = dp.DPSGLD(budget=budget, clip_gradient=4.0, step_size=1e-4, batch_size=10)
-        with pytest.raises(dp.InvalidArgument, match="pass n_units="):
-            budget.plan(step, draws=2)
+    with pytest.raises(dp.InvalidArgument, match="pass n_units="):
+        budget.plan(step, draws=2)
     assert budget.history == ()

@@ -40,6 +40,8 @@ class FreeHMC:
         Of the pilot draws.
     theta : ndarray, shape (parameters,)
         Where the pilot ended.
+    length : float
+        How long a trajectory is on average, in time.
     trajectories_apart : int
         How many trajectories lie between draws that are nearly independent, or as many as are worth their time.
 
@@ -72,6 +74,7 @@ class FreeHMC:
             draws.append(self.run(draws[-1], 1, rng))
         self.theta = draws[-1]
         self.mean, self.covariance = np.mean(draws, axis=0), np.atleast_2d(np.cov(np.array(draws).T))
+        self.length = 0.25 * self._leapfrogs * self._step_size
         affordable = max(1, round(2 * _MOST_GRADIENTS_APART / self._leapfrogs))
         self.trajectories_apart = min(_independence(np.array(draws)), affordable)
 

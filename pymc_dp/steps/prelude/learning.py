@@ -18,7 +18,7 @@ symbol                    here
 
 import functools
 from dataclasses import dataclass, replace
-from typing import Literal
+from typing import Literal, Union
 
 import numpy as np
 import pymc as pm
@@ -45,6 +45,9 @@ from pymc_dp.structure import in_likelihood, places_of_scale, rows_can_be_simula
 
 #: What chains release once the prelude has ended: nothing, log-ratios for tests, gradients, or decisions of tests.
 InChains = Literal["nothing", "log_ratios", "gradients", "decisions"]
+
+#: Whether a step has a prelude, and which: one of its own where a setting is missing that it can learn; or none.
+PreludeArgument = Union["Prelude", Literal["auto"], None]
 
 #: Radius of the trust region of the quadratic surrogate around its mode, in the surrogate's standard deviations.
 _TRUSTED = 8.0
