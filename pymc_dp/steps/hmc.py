@@ -85,7 +85,8 @@ class DPHMC(LearningStep):
     n_leapfrog : int, optional
         Leapfrog steps in a trajectory, at least 1. Default: 5; where gradients are free, by the pilot.
     step_size_jitter : float
-        Relative half-width of the jitter, in [0, 1).
+        Relative half-width of the jitter, in [0, 1]. The paper's experiments multiply a largest step η by a number in
+        [0, 1): that is ``step_size=η / 2, step_size_jitter=1.0``.
     mass_matrix : ndarray, shape (parameters,) or (parameters, parameters), or dict, optional
         Covariance of the momentum, as a diagonal or a matrix, in the order of ``model.value_vars``; or the diagonal
         by name of free variable, on the unconstrained scale: ``{"beta": [4.0, 1.0], "sigma": 2.0}``. A good one
@@ -169,7 +170,7 @@ class DPHMC(LearningStep):
         self.aimed_acceptance = _AIMED_ACCEPTANCE if step_size is None else None
         self.step_size_jitter = _validate.not_negative("step_size_jitter", step_size_jitter)
         if self.step_size_jitter:
-            _validate.open_unit_interval("step_size_jitter", step_size_jitter)
+            _validate.part_of_one("step_size_jitter", step_size_jitter)
         self.gradient_share = _validate.open_unit_interval("gradient_share", gradient_share)
         kinds = ("residual",) if self.control_variates else ("gradient", "log_ratio")
         self.noise_multipliers = given_noise(noise_multipliers, kinds)

@@ -7,6 +7,7 @@ import pytest
 from conftest import gaussian_data, gaussian_model, hmc
 from fakes import COVARIANCE, MEAN, PRECISION, NormalCurator, started
 from scipy import stats
+from scipy.stats import qmc
 
 import pymc_dp as dp
 from pymc_dp.release import Release
@@ -167,6 +168,25 @@ def test_step_sizes_are_jittered_evenly_within_their_range():
     assert sizes.mean() == pytest.approx(0.6, abs=0.01)
 
 
+def test_steps_of_the_published_experiments_are_within_reach():
+    """They multiply the largest step by points of a scrambled Halton sequence in [0, 1)."""
+    largest = 0.8
+    settings = SETTINGS | {"step_size": largest / 2, "step_size_jitter": 1.0}
+    step = started(dp.DPHMC, NormalCurator(0, 1.0, 1.0), seed=4, **settings)
+    step.rng = np.random.default_rng(9)
+    step.start()
+    halton = qmc.Halton(d=1, scramble=True, rng=np.random.default_rng(9)).random(512)[:, 0]
+    sizes = [step._jittered_step_size() for _ in range(512)]
+    assert sizes == pytest.approx(largest * halton, abs=1e-12)
+    assert 0.0 <= min(sizes) < 0.01 * largest
+    assert 0.99 * largest < max(sizes) < largest
+
+
+def test_the_posterior_is_stationary_with_steps_between_0_and_twice_the_mean():
+    states, _ = final_states(dp.DPHMC, 2500, 8, step_size_jitter=1.0, n_leapfrog=2)
+    assert smallest_p_value(states) > 1e-4
+
+
 def test_a_trajectory_that_leaves_the_numbers_is_rejected_without_a_release():
     curator = NormalCurator(0, 1.0, 1.0)
     step = started(dp.DPHMC, curator, **(SETTINGS | {"step_size": 1e200}))
@@ -197,7 +217,7 @@ BAD_SETTINGS = [
     ({"clip_log_ratio": None}, "clip_log_ratio is required"),
     ({"step_size": -0.1}, "step_size"),
     ({"step_size": None}, "step_size is required"),
-    ({"step_size_jitter": 1.0}, "step_size_jitter"),
+    ({"step_size_jitter": 1.1}, "step_size_jitter"),
     ({"n_leapfrog": 0}, "n_leapfrog"),
     ({"n_leapfrog": 2.0}, "n_leapfrog"),
     ({"gradient_share": 1.0}, "gradient_share"),
