@@ -1,5 +1,6 @@
 """Privacy budgets: what may be spent, and what has been."""
 
+import math
 import os
 import threading
 from collections.abc import Callable, Sequence
@@ -27,7 +28,9 @@ class PrivacyBudget:
     Parameters
     ----------
     epsilon : float
-        Bound on the privacy loss, above 0. Smaller protects more; 1 is strong, above 5 is weak.
+        Bound on the privacy loss, above 0. Smaller protects more; 1 is strong, above 5 is weak. ``math.inf`` is no
+        bound: noise that the budget would choose is left out, for debugging on public or simulated data. Plans,
+        warnings, results and reports then say that nothing is private, and such a budget cannot be saved.
     delta : float
         What is added to the bound on probabilities, strictly between 0 and 1. Choose it well below 1 / n.
     relation : {"substitute", "add-remove"}
@@ -72,7 +75,8 @@ class PrivacyBudget:
         data_name: str | None = None,
         reserved_share: float | None = None,
     ) -> None:
-        self._epsilon = _validate.positive("epsilon", epsilon)
+        unlimited = isinstance(epsilon, float) and epsilon == math.inf
+        self._epsilon = math.inf if unlimited else _validate.positive("epsilon", epsilon)
         self._delta = _validate.open_unit_interval("delta", delta)
         self._relation: Relation = _validate.choice("relation", relation, RELATIONS)
         if self._epsilon <= 2.0 * EPSILON_SLACK:
@@ -107,6 +111,7 @@ class PrivacyBudget:
             budget = cls(**ledger.facts())
         except TypeError:
             raise InvalidArgument(f"{ledger.path} does not hold the facts of a budget.") from None
+        budget._refuse_to_be_kept()
         earlier: list[Plan] = []
         for plan in ledger.history():
             try:
@@ -126,10 +131,11 @@ class PrivacyBudget:
         Raises
         ------
         InvalidArgument
-            If the file exists, or the budget has been saved before.
+            If the file exists, the budget has been saved before, or its epsilon is infinite.
         BudgetFileError
             If the file cannot be written.
         """
+        self._refuse_to_be_kept()
         with self._lock:
             if self._ledger is not None:
                 raise InvalidArgument(
@@ -143,6 +149,11 @@ class PrivacyBudget:
                 "reserved_share": self._reserved_share,
             }
             self._ledger = Ledger.create(path, facts, self._spent)
+
+    def _refuse_to_be_kept(self) -> None:
+        """Refuse to be a file: what is saved is a guarantee, and one of an infinite epsilon is none."""
+        if not self.private:
+            raise InvalidArgument("A budget of infinite epsilon guarantees nothing and cannot be saved.")
 
     def for_data(self, data_name: str) -> "PrivacyBudget":
         """Return this budget if it is for the table of that name; hand the result to a step.
@@ -166,6 +177,11 @@ class PrivacyBudget:
     def epsilon(self) -> float:
         """The bound on the privacy loss over everything charged to this budget."""
         return self._epsilon
+
+    @property
+    def private(self) -> bool:
+        """Whether there is a bound at all: not if epsilon is infinite, and runs are made without noise."""
+        return math.isfinite(self._epsilon)
 
     @property
     def delta(self) -> float:
@@ -276,6 +292,7 @@ class PrivacyBudget:
             rho=self._gaussian(history).left(history),
             reserved=self._reserved(history).left(history),
             delta=self._delta,
+            unlimited=not self.private,
             epsilon_of_rho=self._split(0.0)[0].epsilon_of,  # of the run by itself
         )
         return plan_run(steps, left, draws=draws, tune=tune, chains=chains)
@@ -312,6 +329,8 @@ class PrivacyBudget:
         ----------
         Räisä (2021), Differentially private Metropolis-Hastings algorithms, University of Helsinki.
         """
+        if not self.private:
+            raise InvalidArgument("A budget of infinite epsilon affords any number of draws.")
         steps = list(step) if isinstance(step, Sequence) else [step]
         refuse_noise_to_be_found(steps, tune)
         return most_draws(lambda draws: self.plan(steps, draws=draws, tune=tune, chains=chains))
@@ -335,7 +354,7 @@ class PrivacyBudget:
                 "(budget.save(path)) before starting processes: they then share it."
             )
         with self._lock:
-            if plan.account == "reserved":
+            if plan.account == "reserved" and self.private:
                 self._reserved(()).cost(plan)  # computed once, before another process would have to wait for it
             if self._ledger is not None:
                 self._ledger.append(plan, lambda history: self._check(plan, history))
@@ -359,8 +378,9 @@ class PrivacyBudget:
         accounting.check(plan, history)
 
     def __repr__(self) -> str:
+        mark = "" if self.private else "NOT PRIVATE: "
         return (
-            f"PrivacyBudget(epsilon={self._epsilon:g}, delta={self._delta:g}, relation={self._relation!r}, "
+            f"{mark}PrivacyBudget(epsilon={self._epsilon:g}, delta={self._delta:g}, relation={self._relation!r}, "
             f"epsilon_spent={self.epsilon_spent:.4g}, runs={len(self.history)})"
         )
 

@@ -363,12 +363,8 @@ def privacy_report(tree: DataTree) -> str:
         )
     if not facts["private"]:
         lines.append(f"THIS RESULT IS NOT PRIVATE: {facts['not_private_because']}. Do not publish it.")
-    meaning = _IN_WORDS[facts["relation"]].format(
-        unit=facts["unit"], epsilon=facts["epsilon"], factor=math.exp(facts["epsilon"]), delta=facts["delta"]
-    )
     lines += [
-        f"Guarantee: epsilon {facts['epsilon']:.4g}, delta {facts['delta']:.3g}, relation {facts['relation']}:",
-        f"  {meaning}.",
+        *_guarantee(facts),
         *_on_tempering(_tempering(_steps(tree))),
         f"Budget: {facts['budget_epsilon_spent']:.4g} of epsilon {facts['budget_epsilon']:.4g} spent, "
         "this run included.",
@@ -388,6 +384,19 @@ def privacy_report(tree: DataTree) -> str:
     if omitted:
         lines.append(f"Left out because computed from rows: {', '.join(omitted)}.")
     return "\n".join(lines)
+
+
+def _guarantee(facts: Mapping[Any, Any]) -> list[str]:
+    """Say what is guaranteed, if anything is."""
+    if not math.isfinite(facts["epsilon"]):
+        return ["Guarantee: NONE. The budget's epsilon is infinite: the result shows the table as it is."]
+    meaning = _IN_WORDS[facts["relation"]].format(
+        unit=facts["unit"], epsilon=facts["epsilon"], factor=math.exp(facts["epsilon"]), delta=facts["delta"]
+    )
+    return [
+        f"Guarantee: epsilon {facts['epsilon']:.4g}, delta {facts['delta']:.3g}, relation {facts['relation']}:",
+        f"  {meaning}.",
+    ]
 
 
 def _how_it_ended(tree: DataTree) -> list[str]:
@@ -520,6 +529,8 @@ def _what_would_help(tree: DataTree, found: Quality) -> list[str]:
         return ["Nothing was accepted: use smaller moves (step_size, mass_matrix) and fewer draws first."]
     facts = tree["privacy"].attrs
     gaussian = all("rho" in entry for entry in json.loads(facts["releases"]))
+    if not math.isfinite(facts["epsilon"]):
+        return ["There is no noise: what would help is more draws, or moves that reach farther."]
     if not math.isfinite(found.test_noise) or not gaussian:
         if found.effective_draws >= _GOOD_EFFECTIVE_DRAWS:
             return []

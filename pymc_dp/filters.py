@@ -37,6 +37,8 @@ class GaussianFilter:
 
     def limit(self) -> float:
         """Return the largest total rho."""
+        if math.isinf(self.epsilon):
+            return math.inf
         rest = self.epsilon - EPSILON_SLACK
         return gaussian_rho(rest, self._delta) if rest > 0.0 else 0.0
 
@@ -52,12 +54,14 @@ class GaussianFilter:
         """Return the rho that is left. A remainder of mere rounding counts as nothing."""
         limit = self.limit()
         left = limit - self.spent(history)
-        return left if left > _ROUNDING * limit else 0.0
+        return left if math.isinf(left) or left > _ROUNDING * limit else 0.0
 
     def epsilon_of(self, rho: float) -> float:
         """Return the epsilon of a total rho."""
         if rho == 0.0:
             return 0.0
+        if math.isinf(self.epsilon):
+            return math.inf
         epsilon = gaussian_epsilon(rho, self._delta) + EPSILON_SLACK
         within = rho <= self.limit() * (1.0 + _ROUNDING)
         return min(epsilon, self.epsilon) if within else epsilon
@@ -110,6 +114,8 @@ class ReservedFilter:
 
     def left(self, history: Sequence[Plan]) -> tuple[float, float]:
         """Return the epsilon and the delta that are left. A remainder of mere rounding counts as nothing."""
+        if math.isinf(self.epsilon):
+            return self.epsilon, self.delta
         spent = self.spent(history)
         epsilon, delta = self.epsilon - spent[0], self.delta - spent[1]
         if epsilon <= _NOTHING * self.epsilon or delta <= _NOTHING * self.delta:
@@ -130,6 +136,8 @@ class ReservedFilter:
         BudgetExceeded
             If it does not fit.
         """
+        if math.isinf(self.epsilon):
+            return
         if not self.cost(plan) <= plan.epsilon * (1.0 + 1e-9):
             raise InvalidArgument("The plan's releases cost more than the epsilon that it reserves.")
         epsilon, delta = self.spent([*history, plan])
@@ -148,8 +156,11 @@ def split(
 
     With e, d reserved and e', d' for Gaussian releases: P <= exp(e) P' + d, where P' differs from Q in Gaussian
     releases only, and P' <= exp(e') Q + d'. So P <= exp(e + e') Q + exp(e) d' + d: the Gaussian runs' delta counts
-    exp(e) times (docs: "Two filters, one budget").
+    exp(e) times (docs: "Two filters, one budget"). A budget without a limit, which protects nobody, has two
+    filters without one.
     """
+    if math.isinf(epsilon):
+        return GaussianFilter(epsilon, delta), ReservedFilter(epsilon, delta, relation)
     rest = 1.0 - reserved_share
     gaussian = GaussianFilter(epsilon * rest, delta * rest * math.exp(-epsilon * reserved_share))
     return gaussian, ReservedFilter(reserved_share * epsilon, reserved_share * delta, relation)

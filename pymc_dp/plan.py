@@ -10,6 +10,7 @@ from pymc_dp import _validate
 from pymc_dp.accounting import (
     GAUSSIAN_ACCOUNTANT,
     KINDS_OF_RELEASES,
+    NO_NOISE,
     RELATIONS,
     GaussianReleases,
     PoissonGaussianReleases,
@@ -209,7 +210,8 @@ class Plan:
     accountant : str
         The method behind `epsilon`.
     private : bool
-        False if the run's noise is seeded or exact counts are returned: its result is then not private at all.
+        False if the run's noise is seeded, exact counts are returned, or the budget's epsilon is infinite: its
+        result is then not private at all.
     unit : str
         The unit of privacy in words, once it is known: `sample` finds it. Empty in plans made before.
     row_engine : str
@@ -231,7 +233,8 @@ class Plan:
 
     def __post_init__(self) -> None:
         _validate.choice("account", self.account, ("rho", "reserved"))
-        _validate.not_negative("epsilon", self.epsilon)
+        if self.epsilon != math.inf or self.private:  # without a limit, and nothing is private
+            _validate.not_negative("epsilon", self.epsilon)
         _validate.open_unit_interval("delta", self.delta)
         if any(step.chains != self.chains for step in self.steps):
             raise InvalidArgument(f"A step's plan is for another number of chains than the run's {self.chains}.")
@@ -273,17 +276,21 @@ class Plan:
 
     def __str__(self) -> str:
         """Return the plan as a table."""
-        rows = [] if self.private else ["NOT PRIVATE: seeded noise or exact counts"]
+        unlimited = math.isinf(self.epsilon)
+        why = "epsilon is infinite, and no noise is added but what is given" if unlimited else ""
+        rows = [] if self.private else [f"NOT PRIVATE: {why or 'seeded noise or exact counts'}"]
         rows += [
             f"{self.sampler}: {self.chains} chains of {self.tune} tuning and {self.draws} kept iterations",
-            f"guarantee of this run: epsilon {self.epsilon:.4g} at delta {self.delta:.3g}, {self.relation}",
+            "guarantee of this run: none"
+            if unlimited
+            else f"guarantee of this run: epsilon {self.epsilon:.4g} at delta {self.delta:.3g}, {self.relation}",
             *([f"unit of privacy: {self.unit}"] if self.unit else []),
             *([f"row engine: {self.row_engine}"] if self.row_engine else []),
             f"{'release':<14}{'count':>9}{'noise multiplier':>19}{'rho':>12}{'share':>9}{'sampled':>10}",
         ]
         for kind, group in self._alike():
             rho, share, sampled = "", "", ""
-            if group[0].adds_in_rho:
+            if group[0].adds_in_rho and not unlimited:
                 rho = f"{total_rho(group):.4g}"
                 share = f"{total_rho(group) / self.rho:.1%}" if self.gaussian else ""
             elif group[0].sampling is not None:
@@ -291,7 +298,8 @@ class Plan:
             count = sum(each.count for each in group)
             noise = noise_in_words([each.noise_needed for each in group if each.adds_noise])
             rows.append(f"{kind:<14}{count:>9d}{noise:>19}{rho:>12}{share:>9}{sampled:>10}".rstrip())
-        rows.append(f"{'together':<14}{'':>28}{self.rho:>12.4g}" if self.gaussian else f"by {self.accountant}")
+        if not unlimited:
+            rows.append(f"{'together':<14}{'':>28}{self.rho:>12.4g}" if self.gaussian else f"by {self.accountant}")
         return "\n".join(rows)
 
     def _alike(self) -> Iterator[tuple[str, Sequence[Releases]]]:
@@ -331,6 +339,8 @@ def noise_in_words(multipliers: Sequence[float]) -> str:
     if not multipliers:
         return "in the test"
     least, largest = min(multipliers), max(multipliers)
+    if largest <= NO_NOISE:
+        return "none"
     return f"{least:.4g} to {largest:.4g}" if largest > least else f"{least:.4g}"
 
 

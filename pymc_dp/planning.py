@@ -9,6 +9,7 @@ from pymc_dp.accounting import (
     EPSILON_SLACK,
     GAUSSIAN_ACCOUNTANT,
     MAX_COORDINATES,
+    NO_NOISE,
     Relation,
     Releases,
     account,
@@ -50,6 +51,8 @@ class Left:
         At which a cost in rho is said as an epsilon.
     epsilon_of_rho : callable
         That epsilon.
+    unlimited : bool
+        Whether the budget has no limit: no noise is added but what is given, and nothing is private.
     """
 
     budget: str
@@ -61,6 +64,7 @@ class Left:
     reserved: tuple[float, float]
     delta: float
     epsilon_of_rho: Callable[[float], float]
+    unlimited: bool = False
 
 
 @dataclass(frozen=True)
@@ -125,7 +129,12 @@ def plan_run(steps: Sequence[PlannableStep], left: Left, *, draws: int, tune: in
             + " Nothing more can be computed from this table under this budget; give runs a smaller budget_share."
         )
     share = min(1.0, together)
-    priced = _priced_in_rho(asked, left, share, steps) if by_rho else _priced_by_reserve(asked, left, share, steps)
+    if left.unlimited:
+        priced = _without_noise(asked, left)
+    elif by_rho:
+        priced = _priced_in_rho(asked, left, share, steps)
+    else:
+        priced = _priced_by_reserve(asked, left, share, steps)
     for each in priced.releases:
         if each.noise_needed > _LARGEST_NOISE_MULTIPLIER:
             raise BudgetExceeded(
@@ -146,7 +155,7 @@ def plan_run(steps: Sequence[PlannableStep], left: Left, *, draws: int, tune: in
         delta=priced.delta,
         account=priced.account,
         accountant=priced.accountant,
-        private=all(step.private for step in steps),
+        private=all(step.private for step in steps) and not left.unlimited,
     )
 
 
@@ -224,6 +233,13 @@ def _plan_of_step(
         once=tuple(each for once, each in own if once),
         in_chains=tuple(each for once, each in own if not once),
     )
+
+
+def _without_noise(asked: Sequence[_Asked], left: Left) -> _Priced:
+    """Return releases without noise but that which is given: it is a part of the algorithm, and no price is asked."""
+    releases = [each.releases if each.share is None else each.releases.with_noise(NO_NOISE) for each in asked]
+    account: Account = "rho" if all_add_in_rho(releases) else "reserved"
+    return _Priced(releases, math.inf, left.delta, account, "none: the budget has no limit")
 
 
 def _priced_in_rho(asked: Sequence[_Asked], left: Left, share: float, steps: Sequence[PlannableStep]) -> _Priced:

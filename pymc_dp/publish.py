@@ -4,6 +4,7 @@ Nothing of PyMC's tree is kept unless it is named here: no data, no coordinate o
 """
 
 import json
+import math
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from importlib.metadata import version
@@ -310,6 +311,9 @@ def metadata(plan: Plan, group: StepGroup, names: PublishableNames, n_units: int
     if group.seeded:
         noise = "INSECURE: seeded pseudo-random noise"
     problems = []
+    if not group.budget.private:
+        noise = "NONE but what settings ask for: the budget's epsilon is infinite"
+        problems.append("the budget's epsilon is infinite: no noise was added but what settings ask for")
     if group.seeded:
         problems.append("privacy noise was seeded (insecure_seed)")
     if group.exact_counts:
@@ -324,7 +328,7 @@ def metadata(plan: Plan, group: StepGroup, names: PublishableNames, n_units: int
         "delta": plan.delta,
         "relation": plan.relation,
         "unit": plan.unit,
-        "rho": plan.rho,
+        "rho": plan.rho if group.budget.private else math.inf,
         "accountant": plan.accountant,
         "steps": json.dumps([_step_as_json(planned, step) for planned, step in steps]),
         "releases": json.dumps([_as_json(releases, step, plan) for step in plan.steps for releases in step.releases]),
@@ -366,7 +370,7 @@ def _step_as_json(planned: StepPlan, step: DPStep) -> dict[str, Any]:
 def _as_json(releases: Releases, step: StepPlan, plan: Plan) -> dict[str, Any]:
     described = record_of_releases(releases)
     described["kind"] = step.published(releases.kind)
-    if releases.adds_in_rho:
+    if releases.adds_in_rho and math.isfinite(plan.epsilon):
         described["rho"] = releases.rho
         if plan.gaussian:
             described["share"] = releases.rho / plan.rho

@@ -18,6 +18,8 @@ class ReportedBudget(Protocol):
     @property
     def epsilon(self) -> float: ...  # noqa: D102
     @property
+    def private(self) -> bool: ...  # noqa: D102
+    @property
     def delta(self) -> float: ...  # noqa: D102
     @property
     def relation(self) -> Relation: ...  # noqa: D102
@@ -32,6 +34,18 @@ class ReportedBudget(Protocol):
 def report_on(budget: ReportedBudget) -> str:
     """Return the page as plain text."""
     history = budget.history
+    if not budget.private:
+        return "\n".join(
+            [
+                "NOT PRIVATE: NO GUARANTEE",
+                "",
+                "  The epsilon of this budget is infinite: runs under it add no noise but what their settings ask for,",
+                "  and show the table as it is. It is for debugging on public or simulated data. Publish nothing.",
+                "",
+                "Runs",
+                *_runs(history),
+            ]
+        )
     lines = [
         "PRIVACY REPORT",
         "",
@@ -46,9 +60,8 @@ def report_on(budget: ReportedBudget) -> str:
         *_units(history),
         "",
         "Runs",
+        *_runs(history),
     ]
-    lines += [f"  {number}. " + str(plan).replace("\n", "\n     ") for number, plan in enumerate(history, start=1)]
-    lines += [] if history else ["  none"]
     lines += ["", "Theorems and what they assume"]
     seen = dict.fromkeys((type(each).theorem, type(each).assumption) for plan in history for each in plan.releases)
     for theorem, assumption in seen:
@@ -69,6 +82,12 @@ def report_on(budget: ReportedBudget) -> str:
         "  - what is true of everybody: a result may reveal it whether or not a person took part",
     ]
     return "\n".join(lines)
+
+
+def _runs(history: Sequence[Plan]) -> list[str]:
+    """Return the plans of all runs."""
+    lines = [f"  {number}. " + str(plan).replace("\n", "\n     ") for number, plan in enumerate(history, start=1)]
+    return lines or ["  none"]
 
 
 def _units(history: Sequence[Plan]) -> list[str]:

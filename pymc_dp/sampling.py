@@ -25,7 +25,7 @@ from pytensor.graph.basic import Variable
 from xarray import DataTree
 
 from pymc_dp import _validate
-from pymc_dp.accounting import Relation
+from pymc_dp.accounting import NO_NOISE
 from pymc_dp.arguments import dp_steps, refuse_budget, refuse_other_budget, refuse_stray_budget
 from pymc_dp.bambi_models import refuse_bambi_statistics
 from pymc_dp.budget import Plan, PrivacyBudget, StepPlan
@@ -133,6 +133,8 @@ def sample(draws: int | None = None, **options: Any) -> DataTree:
     rows = UnitLikelihood(model, group.unit, group.unit_index, first_order=not all(expands), second_order=any(expands))
     names = publishable_names(model, group.unit, arguments["var_names"], {rows.n_rows} | rows.unit_lengths)
     plan = dataclasses.replace(plan, unit=rows.unit_in_words, row_engine=rows.engine_name)
+    if not budget.private:
+        _warn_about_infinite_epsilon()
     _warn_about_delta(budget, rows)
     warn_about_prior_constants(model)  # after rows in priors were refused: what is looked at here is public
     if not draws_given:
@@ -147,7 +149,7 @@ def sample(draws: int | None = None, **options: Any) -> DataTree:
     for one, tables, planned in zip(group.steps, synthetic_tables, plan.steps, strict=True):
         _refuse_too_much_memory(one, tables, rows.n_units)
         if tables is not None:
-            _dry_run(one, tables, rows.n_units, prior, planned, budget.relation)
+            _dry_run(one, tables, rows.n_units, prior, planned, budget)
 
     settings_of_run = {
         "model": model,
@@ -261,6 +263,7 @@ def _authorised(
                 relation=budget.relation,
                 noise_multipliers=planned.noise_multipliers,
                 exact_counts=step.clip_diagnostics == "exact",
+                without_noise=not budget.private,
             )
             curators = Curators(
                 make_curator,
@@ -298,13 +301,19 @@ def _dry_run(
     n_units: int,
     prior: Prior,
     planned: StepPlan,
-    relation: Relation,
+    budget: PrivacyBudget,
 ) -> None:
     """Let a step do on synthetic rows what it does before the chains start, with noise in the same proportion."""
     stand_in = tables.stand_in()
     fewer = stand_in.n_units / n_units
-    multipliers = {kind: fewer * each for kind, each in planned.noise_multipliers.items()}
-    make_curator = functools.partial(MeteredCurator, stand_in, relation=relation, noise_multipliers=multipliers)
+    multipliers = {kind: each if each <= NO_NOISE else fewer * each for kind, each in planned.noise_multipliers.items()}
+    make_curator = functools.partial(
+        MeteredCurator,
+        stand_in,
+        relation=budget.relation,
+        noise_multipliers=multipliers,
+        without_noise=not budget.private,
+    )
     curators = Curators(make_curator, InsecureNoise([0]), 1, {}, planned.allowance_once)
     try:
         step.dry_run_with(
@@ -442,6 +451,15 @@ def _warn_about_default_draws(plan: Plan) -> None:
         f"{plan.chains} chains"
         + (f": noise multipliers are {noise}" if noise else "")
         + ". Fewer draws mean less noise in each. Pass draws=, and look at budget.plan(step, draws=...) before.",
+        UserWarning,
+        skip_file_prefixes=(_PACKAGE,),
+    )
+
+
+def _warn_about_infinite_epsilon() -> None:
+    warnings.warn(
+        "NOT PRIVATE: the budget's epsilon is infinite, so no noise is added but what the step's settings ask for, and "
+        "the result shows the table as it is. This is for debugging on public or simulated data; publish nothing.",
         UserWarning,
         skip_file_prefixes=(_PACKAGE,),
     )

@@ -36,7 +36,7 @@ class FakeStep:
         (0.0, 1e-6, "substitute"),
         (-1.0, 1e-6, "substitute"),
         (math.nan, 1e-6, "substitute"),
-        (math.inf, 1e-6, "substitute"),
+        (-math.inf, 1e-6, "substitute"),
         (1e-9, 1e-6, "substitute"),
         (True, 1e-6, "substitute"),
         (1.0, 0.0, "substitute"),

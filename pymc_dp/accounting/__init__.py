@@ -14,6 +14,7 @@ from pymc_dp.accounting.calibrate import draws_for, largest_count, noise_beside,
 from pymc_dp.accounting.dp_events import to_dp_accounting
 from pymc_dp.accounting.events import (
     KINDS_OF_RELEASES,
+    NO_NOISE,
     RELATIONS,
     BarkerReleases,
     GaussianReleases,
@@ -40,6 +41,7 @@ __all__ = [
     "GAUSSIAN_ACCOUNTANT",
     "KINDS_OF_RELEASES",
     "MAX_COORDINATES",
+    "NO_NOISE",
     "RELATIONS",
     "BarkerReleases",
     "GaussianReleases",

@@ -26,6 +26,9 @@ from pymc_dp.exceptions import InvalidArgument
 Relation = Literal["substitute", "add-remove"]
 #: Squares of smaller ones vanish in floating point, those of larger ones overflow.
 _LEAST_NOISE_MULTIPLIER, _LARGEST_NOISE_MULTIPLIER = 1e-150, 1e154
+#: Stands for no noise in plans of a budget without a limit; the largest epsilon that a budget can have buys no noise
+#: multiplier below 2e-8. Not 0, so that whoever divides by a noise can.
+NO_NOISE = 1e-9
 RELATIONS: tuple[Relation, ...] = ("substitute", "add-remove")
 
 #: Relative error of the probability of a Barker decision, as computed.

@@ -12,14 +12,14 @@ from typing import Any, NoReturn
 
 import numpy as np
 
-from pymc_dp.accounting import Releases
+from pymc_dp.accounting import NO_NOISE, Releases
 from pymc_dp.exceptions import PrivacyError
 from pymc_dp.release.barker_correction import acceptance, happens, log_ratio_and_variance
 from pymc_dp.release.batches import drawn
 from pymc_dp.release.clip_counts import BatchCounts, ClipTally, count_weight
 from pymc_dp.release.interface import FloatArray, Release
 from pymc_dp.release.meter import Meter
-from pymc_dp.release.noise import IntArray, NoiseSource, grid_for
+from pymc_dp.release.noise import IntArray, NoiseSource, grid_for, grid_without_noise
 from pymc_dp.release.queries import BarkerDecision, plain
 from pymc_dp.release.query import Asked, Query, Rows, Terms
 
@@ -43,6 +43,8 @@ class MeteredCurator:
         What was paid for on batches, or with noise that changes. See `pymc_dp.release.meter.Meter`.
     exact_counts : bool
         Return exact clip counts. For public or simulated data only.
+    without_noise : bool
+        Make releases without noise whose plan has none: of a budget of infinite epsilon, which is not private.
     """
 
     def __init__(
@@ -55,10 +57,11 @@ class MeteredCurator:
         *,
         scheduled: Sequence[Releases] = (),
         exact_counts: bool = False,
+        without_noise: bool = False,
     ) -> None:
         self._rows = rows
         self._noise = noise
-        self._meter = Meter(allowance, noise_multipliers, scheduled)
+        self._meter = Meter(allowance, noise_multipliers, scheduled, without_noise=without_noise)
         self._exact_counts = exact_counts
         self._tally = ClipTally(kind for kind in allowance if kind != "clip_count")
         # The number of units is public unless one unit more or less is what is to be hidden.
@@ -81,7 +84,11 @@ class MeteredCurator:
     def _noised(self, query: Query, noise_multiplier: float) -> Release:
         """Return the exact sum with noise, and counts of clipped units as further entries where they are asked for."""
         bound, factor = query.bound(self._terms), query.factor(self._terms)
-        grid = grid_for(noise_multiplier, factor, noise_multiplier * factor * bound, query.n_terms(self._terms))
+        silent = self._meter.without_noise and noise_multiplier <= NO_NOISE
+        if silent:
+            grid = grid_without_noise(bound, self._rows.n_units)
+        else:
+            grid = grid_for(noise_multiplier, factor, noise_multiplier * factor * bound, query.n_terms(self._terms))
         sensitivity = factor * bound + query.rounding(self._terms) * grid
         asked = self._asked(query, grid)
         exact = query.exact_sum(asked)
@@ -96,7 +103,9 @@ class MeteredCurator:
         noise_std = noise_multiplier * sensitivity
         if not 0.0 < noise_std < math.inf:
             raise PrivacyError(f"A release of kind {query.kind!r} would carry noise of standard deviation {noise_std}.")
-        noisy = self._noise.add(np.concatenate([exact.integers, riders * weight]), noise_std / grid)
+        noisy = np.concatenate([exact.integers, riders * weight])
+        if not silent:
+            noisy = self._noise.add(noisy, noise_std / grid)
         size = exact.integers.size
         if weight and query.sampled is not None and self._batch_counts is not None:
             self._batch_counts.add(noisy[size:] / weight, noise_std / (weight * grid), query.sampled.scale)

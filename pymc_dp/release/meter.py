@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 
-from pymc_dp.accounting import Releases
+from pymc_dp.accounting import NO_NOISE, Releases
 from pymc_dp.exceptions import BudgetExceeded
 from pymc_dp.release.batches import Batches
 
@@ -19,11 +19,19 @@ class Meter:
     scheduled : sequence of Releases
         Kinds on batches, and kinds whose noise changes: every release is taken from one of these events, and is
         refused where none is left that was paid for with its batches and with as little noise.
+    without_noise : bool
+        Releases without noise are let through: of a budget of infinite epsilon, and of no other.
     """
 
     def __init__(
-        self, allowance: Mapping[str, int], noise_multipliers: Mapping[str, float], scheduled: Sequence[Releases] = ()
+        self,
+        allowance: Mapping[str, int],
+        noise_multipliers: Mapping[str, float],
+        scheduled: Sequence[Releases] = (),
+        *,
+        without_noise: bool = False,
     ) -> None:
+        self.without_noise = without_noise
         self._left = dict(allowance)
         self._paid = dict(noise_multipliers)
         # Those with the most noise first, so that a release is taken from the cheapest event that covers it.
@@ -54,6 +62,8 @@ class Meter:
         """
         if self._left.get(kind, 0) < 1:
             raise BudgetExceeded(f"All planned releases of kind {kind!r} of this chain have been made.")
+        if adds_noise and not noise_multiplier > NO_NOISE and not self.without_noise:
+            raise BudgetExceeded(f"A release of kind {kind!r} was asked for without noise, which cannot be paid for.")
         places = [place for place, event in enumerate(self._scheduled) if event.kind == kind]
         if places:
             self._left_of[self._place(kind, places, noise_multiplier, batches, adds_noise)] -= 1

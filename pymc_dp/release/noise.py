@@ -15,6 +15,7 @@ import numpy as np
 import opendp.prelude as opendp
 from numpy.typing import NDArray
 
+from pymc_dp.accounting import NO_NOISE
 from pymc_dp.exceptions import BudgetExceeded
 
 IntArray = NDArray[np.int64]
@@ -57,6 +58,15 @@ def grid_for(noise_multiplier: float, sensitivity_factor: float, noise_std: floa
     return math.ldexp(1.0, math.frexp(noise_std)[1] - 1 - bits)
 
 
+def grid_without_noise(bound: float, n_units: int) -> float:
+    """Return a grid for an exact sum that is released as it is: so fine that a sum over the units fits 64 bits.
+
+    For budgets without a limit only, which protect neither the rows nor their number.
+    """
+    bits = min(_FINEST_BITS, _CAPACITY_BITS - 2 - n_units.bit_length())
+    return math.ldexp(1.0, math.frexp(bound)[1] - bits)
+
+
 def refuse_overflow(noise_multipliers: Iterable[float], n_units: int) -> None:
     """Refuse a plan whose exact sums might not fit 64 bits, before it is charged.
 
@@ -69,6 +79,8 @@ def refuse_overflow(noise_multipliers: Iterable[float], n_units: int) -> None:
         As in `grid_for`.
     """
     for noise_multiplier in noise_multipliers:
+        if noise_multiplier <= NO_NOISE:
+            continue  # of a budget without a limit: see `grid_without_noise`; others can have no such noise
         grid_for(noise_multiplier, 1.0, 1.0, n_units)
 
 

@@ -55,6 +55,7 @@ class Mutant:
 
 
 _CURATOR = "release/test_curator.py::"
+_INFINITE = "steps/test_infinite_epsilon.py::"
 _HOSTILE = "release/test_hostile_samplers.py::"
 _CONTRACT = "steps/test_contract.py::"
 _LEAKS = "privacy/test_nothing_leaks.py::"
@@ -73,21 +74,23 @@ _BOUNDED = f"{_EXPANSION}test_replacing_one_unit_moves_every_sum_by_no_more_than
 MUTANTS = (
     # Noise -----------------------------------------------------------------------------------------------------
     Mutant("halved where it is added", "noise", "release/curator.py",
-           "noisy = self._noise.add(np.concatenate([exact.integers, riders * weight]), noise_std / grid)",
-           "noisy = self._noise.add(np.concatenate([exact.integers, riders * weight]), 0.5 * noise_std / grid)",
+           "noisy = self._noise.add(noisy, noise_std / grid)", "noisy = self._noise.add(noisy, 0.5 * noise_std / grid)",
            (f"{_CURATOR}test_noise_is_the_multiplier_times_the_sensitivity",)),
     Mutant("halved at its source", "noise", "release/noise.py",
            "space = opendp.vector_domain", "scale = scale / 2\n    space = opendp.vector_domain",
            ("release/test_noise.py::test_noise_is_gaussian_with_the_asked_scale",)),
     Mutant("forgotten", "noise", "release/curator.py",
-           "noisy = self._noise.add(np.concatenate([exact.integers, riders * weight]), noise_std / grid)",
-           "noisy = exact.integers",
+           "        if not silent:\n            noisy =", "        if False:\n            noisy =",
            (f"{_CURATOR}test_noise_is_the_multiplier_times_the_sensitivity",)),
     Mutant("forgotten on batches", "noise", "release/curator.py",
-           "noisy = self._noise.add(np.concatenate([exact.integers, riders * weight]), noise_std / grid)",
-           "noisy = np.concatenate([exact.integers, riders * weight])\n"
-           "        if not weight:\n            noisy = self._noise.add(noisy, noise_std / grid)",
+           "        if not silent:\n            noisy =", "        if not silent and not weight:\n            noisy =",
            (f"{_BATCHES}test_an_empty_batch_is_released_like_any_other",)),
+    Mutant("none, whatever the budget", "noise", "release/meter.py",
+           "if adds_noise and not noise_multiplier > NO_NOISE and not self.without_noise:", "if False:",
+           (f"{_INFINITE}test_the_curator_of_a_finite_budget_refuses_a_release_without_noise",)),
+    Mutant("none where a plan has some", "noise", "release/curator.py",
+           "silent = self._meter.without_noise and noise_multiplier <= NO_NOISE", "silent = self._meter.without_noise",
+           (f"{_INFINITE}test_noise_that_is_added_is_added_without_a_limit_too",)),
     Mutant("of a seeded generator", "noise", "release/noise.py",
            "return np.array(_gaussian(scale, integers.size)(integers.tolist()), dtype=np.int64)",
            "return integers + np.rint(np.random.default_rng(0).normal(scale=scale, size=integers.size)).astype(np.int64)",
@@ -539,11 +542,14 @@ MUTANTS = (
            '        stats["epsilon_charged"] = self.chain.epsilon_charged\n'
            '        stats["acceptance_rate"] = float(self.chain._curator._rows.all_log_likelihoods(own.whole).sum())\n',
            (f"{_CONTRACT}test_two_tables_with_the_same_releases_publish_the_same_tree[hmc]",)),
+    Mutant("a run without noise says that it is private", "what leaves", "publish.py",
+           """        problems.append("the budget's epsilon is infinite: no noise was added but what settings ask for")""",
+           "        pass", (f"{_INFINITE}test_every_sampler_runs_and_says_that_nothing_is_private",)),
     Mutant("a seeded run says that it is private", "what leaves", "publish.py",
            '        problems.append("privacy noise was seeded (insecure_seed)")', "        pass",
            (f"{_CONTRACT}test_an_insecure_seed_reproduces_and_is_marked[hmc]",)),
     Mutant("a run after one that was not private says that it is", "what leaves", "planning.py",
-           'private=all(step.private for step in steps),', "private=True,",
+           'private=all(step.private for step in steps) and not left.unlimited,', "private=True,",
            (f"{_LEAKS}test_a_run_after_one_that_was_not_private_says_so",)),
     Mutant("log-likelihoods of rows may be asked for", "what leaves", "sampling.py",
            '_ALLOWED_IDATA_OPTIONS = {"include_transformed"}', '_ALLOWED_IDATA_OPTIONS = {"include_transformed", "log_likelihood"}',
