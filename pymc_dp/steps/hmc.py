@@ -164,7 +164,7 @@ class DPHMC(LearningStep):
         self.step_size = setting(
             "step_size", step_size, "about the posterior's narrowest standard deviation", learns=learns
         )
-        self.n_leapfrog = _validate.whole("n_leapfrog", n_leapfrog or _LEAPFROGS, at_least=1)
+        self.n_leapfrog = _validate.whole("n_leapfrog", _LEAPFROGS if n_leapfrog is None else n_leapfrog, at_least=1)
         #: Free gradients are worth longer trajectories: as long as those that draws of the surrogate are apart.
         self._lengthens = n_leapfrog is None and self.control_variates
         self.aimed_acceptance = _AIMED_ACCEPTANCE if step_size is None else None

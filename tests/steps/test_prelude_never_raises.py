@@ -19,7 +19,7 @@ from pymc_dp.release.queries import ClipCounts, ClippingLoss, Curvature, Residua
 from pymc_dp.release.sizes import BoundedScore, CoordinateSizes, NormSizes, RemainderSizes
 from pymc_dp.rows import Simulation, UnitLikelihood
 from pymc_dp.steps.access import Authorisation, ChainAccess
-from pymc_dp.steps.prelude import free_hmc
+from pymc_dp.steps.prelude import Learning, free_hmc
 from pymc_dp.steps.prelude.simulated import SearchBySimulation
 
 N = 200
@@ -158,9 +158,9 @@ class Bench:
         step.authorise(authorisation)
         try:
             step.setup_chain(np.random.default_rng(seed), 1, 4)
-            theta = step.prior_point
+            theta = np.zeros(step.size)
             for _ in range(5):
-                theta = step.transition(theta).theta
+                theta = step.moved(theta).theta
                 step._iteration += 1
         finally:
             step.withdraw()
@@ -200,13 +200,13 @@ def test_no_answer_of_the_curator_ends_a_prelude(make, learned, seeds):
 
 
 def test_where_there_is_no_surrogate_chains_stay_and_the_result_says_so(budget, monkeypatch):
-    real = dp.DPSurrogateHMC._expand
+    real = Learning.expand
 
     def failing(self, *args):
         real(self, *args)
         raise np.linalg.LinAlgError("singular")
 
-    monkeypatch.setattr(dp.DPSurrogateHMC, "_expand", failing)
+    monkeypatch.setattr(Learning, "expand", failing)
     with gaussian_model(gaussian_data()):
         step = dp.DPSurrogateHMC(budget=budget, order=2)
         tree = pm.sample(draws=5, chains=2, cores=1, step=step, **QUIET)
@@ -290,7 +290,7 @@ def test_the_dry_run_asks_for_all_that_the_prelude_asks_for(budget, monkeypatch)
     run(gaussian_model(gaussian_data(400)), budget, synthetic=gaussian_model(gaussian_data(100, 3)), **tested)
     before = [kind for charged, kind, _ in asked if not charged]
     after = [kind for charged, kind, _ in asked if charged]
-    assert [*before, "clipping_loss"] == after
+    assert [*before, "clipping_loss", "remainder_sizes"] == after
     # Coordinates; three curvatures and six scores with a histogram each.
     assert len(before) == 1 + 2 * 3 + 2 * 6
     assert {n_units for charged, _, n_units in asked if not charged} == {100}

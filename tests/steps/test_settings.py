@@ -71,7 +71,7 @@ def test_numbers_by_name_that_do_not_fit_are_refused(model, numbers, message):
 def test_required_settings_are_asked_for_before_others_are_judged(model, name):
     wrong = {"proposal_scale": np.ones(99)} if name == "DPPenalty" else {"mass_matrix": np.ones(99)}
     with model, pytest.raises(dp.InvalidArgument, match=r"clip_[a-z_]* is required"):
-        getattr(dp, name)(budget=dp.PrivacyBudget(1.0, 1e-6), **wrong)
+        getattr(dp, name)(budget=dp.PrivacyBudget(1.0, 1e-6), prelude=None, **wrong)
 
 
 @pytest.mark.parametrize("matrix", ["diagonal", [[1.0], [2.0, 3.0]], object()])

@@ -258,7 +258,7 @@ def test_one_component_guided_walks_turn_that_component_only():
 )
 def test_bad_settings_are_refused(settings, message):
     with pytest.raises(dp.InvalidArgument, match=message):
-        started(dp.DPPenalty, NormalCurator(0, 1.0, 1.0), **(PENALTY | settings))
+        started(dp.DPPenalty, NormalCurator(0, 1.0, 1.0), prelude=None, **(PENALTY | settings))
 
 
 def test_mala_makes_one_leapfrog_step():
@@ -270,6 +270,6 @@ def test_mala_makes_one_leapfrog_step():
     step._kinetic_energy.random = lambda: np.array([1.0, -2.0])
     theta = np.zeros(2)
     expected = theta + 0.5 * 0.5**2 * (PRECISION @ MEAN) + 0.5 * np.array([1.0, -2.0])
-    step._gradient = step.chain.gradient(theta, 1.0)
-    new, *_ = step._leapfrog(theta, np.array([1.0, -2.0]), step._gradient, 0.5)
+    target = step.target
+    new, *_ = step._leapfrog(target, theta, np.array([1.0, -2.0]), target.gradient(theta), 0.5)
     assert new == pytest.approx(expected)

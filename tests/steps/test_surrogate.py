@@ -11,7 +11,7 @@ import pymc_dp as dp
 from pymc_dp.models import published
 from pymc_dp.release import Release
 from pymc_dp.rows import UnitLikelihood, clip
-from pymc_dp.steps.surrogate_hmc import _doubtful_width
+from pymc_dp.steps.prelude.learning import _doubtful_width
 
 #: Two-sided z of a check that is wrong once in 30,000 runs.
 Z_LIMIT = 4.2
@@ -33,22 +33,20 @@ def skewed_model(x, y):
 
 def tilted_posterior(step, x, y):
     """Return a grid and the probabilities on it of what the chain's draws follow exactly."""
-    centre, surrogate = step._centre, step._surrogate
+    centre, surrogate = step.known.centre, step.known.surrogate
     axes = [np.linspace(-6, 14, 500), np.linspace(-6, 14, 500)]
     grid = np.stack(np.meshgrid(*axes, indexing="ij"), axis=-1).reshape(-1, 2)
-    expansion = UnitLikelihood(skewed_model(x, y), second_order=True).expansion(centre)
     design = np.column_stack([np.ones_like(x), x])
 
     def log_likelihood(theta):
         eta = theta @ design.T
-        return y * eta - np.logaddexp(0, eta)
+        return (y * eta - np.logaddexp(0, eta)).sum(axis=1)
 
     from_centre = grid - centre.theta
     p = 1 / (1 + np.exp(-design @ centre.theta))
-    score = (expansion.weights * (y - p)) @ design
-    curvature = (design * (expansion.curvature_weights * p * (1 - p))[:, None]).T @ design
-    log_density = (log_likelihood(grid) - log_likelihood(centre.theta[None])) @ expansion.weights
-    log_density += from_centre @ (surrogate._gradient - score)
+    score, curvature = (y - p) @ design, (design * (p * (1 - p))[:, None]).T @ design
+    # What was released stands in for the score and the curvature; all of higher order is the likelihood's own.
+    log_density = log_likelihood(grid) + from_centre @ (surrogate._gradient - score)
     bend = np.einsum("ni,ij,nj->n", from_centre, surrogate._curvature, from_centre)
     log_density += -0.5 * bend + 0.5 * np.einsum("ni,ij,nj->n", from_centre, curvature, from_centre)
     log_density += stats.norm.logpdf(grid, 0.0, 4.0).sum(axis=1)
@@ -60,16 +58,13 @@ def tilted_posterior(step, x, y):
 def largest_z(step_class=dp.DPSurrogateHMC, *, draws=1500, seed=0):
     """Compare means, spreads and tails of the plain draws with the exact law; return z-scores and the tree."""
     x, y = skewed_table(30, 1)
-    synthetic = skewed_model(*skewed_table(400, 2))
     shares = dp.Shares(centre=0.3, score=0.38, curvature=0.3, tests=0.02)
     with skewed_model(x, y):
         step = step_class(
             budget=dp.PrivacyBudget(6000.0, 1e-3),
-            synthetic=synthetic,
             shares=shares,
             insecure_seed=seed,
             widen=False,
-            safety=1.5,
         )
         tree = pm.sample(draws=draws, chains=2, cores=1, step=step, **QUIET)
     grid, probability = tilted_posterior(step, x, y)
@@ -106,14 +101,14 @@ def test_a_skewed_posterior_is_recovered_exactly():
 
 
 class NoPenalty(dp.DPSurrogateHMC):
-    def release_residual(self, old, new, bound):
-        release = super().release_residual(old, new, bound)
+    def release_residual(self, theta, theta_new, bound):
+        release = super().release_residual(theta, theta_new, bound)
         return Release(release.kind, release.value + 0.5 * release.noise_std**2, release.noise_std, release.where)
 
 
 class NoTest(dp.DPSurrogateHMC):
-    def release_residual(self, old, new, bound):
-        release = super().release_residual(old, new, bound)
+    def release_residual(self, theta, theta_new, bound):
+        release = super().release_residual(theta, theta_new, bound)
         return Release(release.kind, np.array([10.0]), 1.0, release.where)
 
 
@@ -199,8 +194,8 @@ def test_the_error_of_the_surrogates_score_is_what_widening_takes_it_for():
             step = dp.DPSurrogateHMC(budget=dp.PrivacyBudget(4.0, 1e-6), insecure_seed=seed)
             pm.sample(draws=1, chains=1, cores=1, step=step, **QUIET)
         chunks = UnitLikelihood(model, second_order=True).derivatives_by_chunk()
-        exact = sum(chunk.gradient(step._centre.theta).sum(axis=0) for chunk in chunks)
-        errors.append(np.linalg.solve(step._score_error, step._surrogate._gradient - exact))
+        exact = sum(chunk.gradient(step.known.centre.theta).sum(axis=0) for chunk in chunks)
+        errors.append(np.linalg.solve(step.known.score_error, step.known.surrogate._gradient - exact))
     assert 0.3 < np.mean(np.square(errors)) < 1.0 + 4.0 * 0.14
     assert np.abs(np.mean(errors, axis=0)).max() < 4.0 / np.sqrt(20)
 
@@ -221,7 +216,7 @@ def test_the_run_tells_when_clip_bounds_cut_too_much(clip, cut):
     found = dp.diagnostics.quality(tree)
     assert found.biased == cut
     assert ("BIASED" in dp.diagnostics.quality_report(tree)) == cut
-    theta, scale = step._centre.theta[0], step._centre.preconditioner[0, 0]
+    theta, scale = step.known.centre.theta[0], step.known.centre.preconditioner[0, 0]
     assert scale == pytest.approx(1.0, rel=0.05)
     weights = np.minimum(1.0, clip / np.abs(scale * (y - theta)))
     lost = (1.0 - weights) * np.abs(y - theta)
@@ -307,7 +302,7 @@ def surrogate_error_of(theta_of, **settings):
         eta = at @ design.T
         return np.sum(y * eta - np.logaddexp(0.0, eta), axis=-1)
 
-    centre = step._centre.theta
+    centre = step.known.centre.theta
     p = 1.0 / (1.0 + np.exp(-design @ centre))
     score, curvature = (y - p) @ design, (design * (p * (1.0 - p))[:, None]).T @ design
     away = draws - centre

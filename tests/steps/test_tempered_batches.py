@@ -182,7 +182,7 @@ class ExtremeRows:
 )
 def test_bad_settings_are_refused(step_class, settings, message, budget):
     with gaussian_model(gaussian_data()), pytest.raises(dp.InvalidArgument, match=message):
-        step_class(**({"budget": budget} | SETTINGS[step_class] | settings))
+        step_class(**({"budget": budget, "prelude": None} | SETTINGS[step_class] | settings))
 
 
 def test_the_barker_test_needs_sixteen_units(budget):
