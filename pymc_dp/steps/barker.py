@@ -47,6 +47,8 @@ _SMALLEST_BATCH = 16
 _COUNTED_MOVES = 8
 
 
+#: Decisions of a chain, where the user leaves the number open.
+_AFFORDABLE_DRAWS = 750
 #: The smallest batch that is chosen where none is given: smaller ones allow only orders that cost more.
 _AFFORDABLE_BATCH = 64
 #: A Barker test accepts at most half as often as that of Metropolis and Hastings.
@@ -152,6 +154,10 @@ class DPBarker(TemperedBatches):
     def plain_target(self) -> Target:
         """Return prior times likelihood."""
         return PlainTarget(self.chain, tempering=self.tempering)
+
+    def draws_worth_taking(self, size: int) -> int:
+        """Return as many as are affordable: every decision costs."""
+        return _AFFORDABLE_DRAWS
 
     def stretch(self, factor: float) -> None:
         """Make moves as long as the proposal makes them on a standard normal, times a factor."""

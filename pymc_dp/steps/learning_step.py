@@ -23,6 +23,8 @@ from pymc_dp.steps.prelude.learning import FIGURES, InChains, Learning, Prelude,
 from pymc_dp.steps.sampler import Transition
 from pymc_dp.steps.target import ExpandedTarget, FreeTarget, PreconditionedTarget, Target
 
+#: Draws of a chain where they are far apart.
+_DRAWS_OF_TRAJECTORIES = 500
 #: Transitions of a pilot, and how fast it forgets where it began.
 _PILOT_TRANSITIONS, _FORGETTING = 600, 0.6
 
@@ -97,6 +99,8 @@ class LearningStep(DPStep):
             diagnoses=self.clip_diagnostics is not None,
         )
         self.expands, self.simulates = True, self.learning.order == 1
+        if self.learning.control_variates:
+            self.default_draws = self.draws_worth_taking(self.size)
         self.stats_dtypes_shapes = {
             **self.stats_dtypes_shapes,
             **dict.fromkeys(FIGURES, (np.float64, [])),
@@ -127,6 +131,10 @@ class LearningStep(DPStep):
     @abstractmethod
     def plain_target(self) -> Target:
         """Return what the sampler moves on without a prelude."""
+
+    def draws_worth_taking(self, size: int) -> int:
+        """Return how many draws of a chain tell nearly all that the approximation of so many parameters allows."""
+        return _DRAWS_OF_TRAJECTORIES
 
     def stretch(self, factor: float) -> None:
         """Make moves as long as the sampler would make them on a standard normal, times a factor."""

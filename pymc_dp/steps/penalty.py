@@ -26,7 +26,7 @@ from pymc_dp.release.interface import Release
 from pymc_dp.steps.acceptance import penalty_test
 from pymc_dp.steps.learning_step import LearningStep
 from pymc_dp.steps.prelude.learning import PreludeArgument
-from pymc_dp.steps.proposals import Proposal, proposal_of
+from pymc_dp.steps.proposals import Proposal, draws_of_random_walk, proposal_of
 from pymc_dp.steps.sampler import SHARED_STATS, StatsOfSteps, Transition
 from pymc_dp.steps.shared import SharedArguments
 from pymc_dp.steps.target import PlainTarget, Target
@@ -149,6 +149,10 @@ class DPPenalty(LearningStep):
     def plain_target(self) -> Target:
         """Return prior times likelihood, with the user's clip bound."""
         return PlainTarget(self.chain, clip_log_ratio=self.clip_log_ratio, tempering=self.tempering)
+
+    def draws_worth_taking(self, size: int) -> int:
+        """Return more draws for more parameters: a random walk is slow."""
+        return draws_of_random_walk(size)
 
     def stretch(self, factor: float) -> None:
         """Make moves as long as the proposal makes them on a standard normal, times a factor."""

@@ -153,6 +153,11 @@ PROPOSALS: dict[str, type[Proposal]] = {
 }
 
 
+def draws_of_random_walk(size: int) -> int:
+    """Return how many draws of a chain make about a hundred that are independent, for so many parameters."""
+    return min(1000 + 200 * size, 5000)
+
+
 def proposal_of(proposal: Any, proposal_scale: ArrayLike | None, otherwise: float | None = None) -> Proposal:
     """Return the proposal that a sampler was asked for, by name or as an object.
 

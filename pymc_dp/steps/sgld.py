@@ -66,6 +66,7 @@ class DPSGLD(StochasticGradientStep):
 
     name = "dp_sgld"
     learned_step = 0.1
+    order_of_dynamics = 2
 
     def __init__(
         self,

@@ -44,6 +44,8 @@ from pymc_dp.steps.sampler import SHARED_STATS, StatsOfSteps, Transition
 from pymc_dp.steps.target import PlainTarget, Target
 from pymc_dp.steps.tuning import MassMatrix, power_of_likelihood, required, setting, tempering_facts
 
+#: The step that a free sampler takes where the posterior is normal; a smaller one tells how narrow it is somewhere.
+_STEP_ON_A_NORMAL = 1.0
 #: With a prelude: part of the units in a batch, and the least number of them.
 _PART_IN_BATCH, _SMALLEST_DEFAULT_BATCH = 0.02, 100
 #: Each has noise of its own, which is planned and stored.
@@ -157,8 +159,9 @@ class StochasticGradientStep(LearningStep):
     plans_clip_counts = True
     in_chains = "gradients"
     stats_dtypes_shapes = _STATS
-    #: The step where posteriors are standardised.
+    #: The step where posteriors are standardised; and which power of the length of a move it goes with.
     learned_step: ClassVar[float]
+    order_of_dynamics: ClassVar[int] = 1
 
     def __init__(
         self,
@@ -260,11 +263,12 @@ class StochasticGradientStep(LearningStep):
         return PlainTarget(self.chain, clip_gradient=self.clip_gradient, tempering=self.tempering)
 
     def settle(self, known: Approximation) -> None:
-        """Make steps so small that the dynamics have room for the noise of privacy."""
+        """Make steps so small that the posterior, and the noise of privacy, leave the dynamics stable."""
         if self._chooses_step:
+            narrow = min(1.0, known.kernel.step_size / _STEP_ON_A_NORMAL) ** self.order_of_dynamics
             paid = self._multiplier_paid() * self._noise_unit(known.clip_gradient)
             room = (self.noise_of_dynamics(self.injected_now, 1.0) / paid) ** 2
-            self.step_sizes = StepSizes(min(self.learned_step, room), 0.0)
+            self.step_sizes = StepSizes(min(self.learned_step * narrow, room), 0.0)
 
     def _multiplier_paid(self) -> float:
         schedule = self.chain.schedule("gradient")

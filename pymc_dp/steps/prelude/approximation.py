@@ -31,13 +31,14 @@ class Approximation:
         A factor of the covariance of the error of the released score; zero where draws are not widened.
     figures : dict of str to float
         What is known of the surrogate, published with every draw.
-    clip_remainder : float
-        Clip bound of what the expansion misses of a unit's log-ratio; NaN where none is asked for.
+    remainder : float
+        What the expansion misses of a unit's log-ratio, at most, by the `stretch_of` the move; NaN where it is not
+        known.
     clip_gradient : float
         Clip bound of what it misses of a unit's gradient along `axes`, or of that gradient itself; NaN for none.
     safety, harmless : float
-        Where synthetic units tell how large remainders are: what their largest is multiplied by, and the bound below
-        which a smaller one buys nothing.
+        Where synthetic units tell how large remainders are: what their largest is multiplied by. The bound below which
+        a smaller one buys nothing.
     spread : ndarray, shape (parameters, parameters)
         The Cholesky factor of the draws' covariance.
     origin, axes : ndarray, shapes (parameters,) and (parameters, parameters)
@@ -51,7 +52,7 @@ class Approximation:
     trajectories: int
     score_error: FloatArray
     figures: Mapping[str, float]
-    clip_remainder: float
+    remainder: float
     clip_gradient: float
     safety: float
     harmless: float
@@ -98,12 +99,22 @@ class Approximation:
         """Return what is predicted of every unit's gradient."""
         return self.surrogate.gradient_prediction(theta)
 
+    def stretch_of(self, theta: FloatArray, theta_new: FloatArray) -> float:
+        """Return how what a quadratic expansion misses of a log-ratio grows with the move: by its terms of third order.
+
+        These differ by ``T(u', u', u') - T(u, u, u)`` over 6, for a symmetric form T and standardised distances u and
+        u' from the centre: at most by the norm of T times ``|u' - u| (|u|² + |u| |u'| + |u'|²)`` over 6.
+        """
+        old, new = (np.linalg.solve(self.spread, at - self.centre.theta) for at in (theta, theta_new))
+        a, b = float(np.linalg.norm(old)), float(np.linalg.norm(new))
+        return float(np.linalg.norm(new - old)) * (a * a + a * b + b * b)
+
     def bound(self, theta: FloatArray, theta_new: FloatArray) -> float:
         """Return the clip bound of what is missed of a unit's log-ratio: symmetric in the two points, and public."""
         if np.array_equal(theta, theta_new):
             return 0.0
-        if np.isfinite(self.clip_remainder):
-            return self.clip_remainder
+        if np.isfinite(self.remainder):
+            return max(self.remainder * self.stretch_of(theta, theta_new), self.harmless)
         missed = np.abs(self.surrogate.remainders(theta_new) - self.surrogate.remainders(theta))
         largest = float(np.max(missed[np.isfinite(missed)], initial=0.0))
         return max(self.safety * largest, self.harmless)

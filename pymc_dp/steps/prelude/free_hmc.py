@@ -38,8 +38,12 @@ class FreeHMC:
     ----------
     mean, covariance : ndarray, shapes (parameters,) and (parameters, parameters)
         Of the pilot draws.
+    spread : ndarray, shape (parameters, parameters)
+        A factor of the covariance; of what was thought of it where draws have not moved.
     theta : ndarray, shape (parameters,)
         Where the pilot ended.
+    step_size : float
+        The longest step of a trajectory, standardised.
     length : float
         How long a trajectory is on average, in time.
     trajectories_apart : int
@@ -53,7 +57,7 @@ class FreeHMC:
 
     def __init__(self, target: LogDensity, theta: FloatArray, curvature: FloatArray, rng: np.random.Generator) -> None:
         self._target = target
-        self._step_size = 0.5
+        self.step_size = 0.5
         self.theta = theta
         self.covariance = positive_definite(np.linalg.inv(positive_definite(curvature)))
         self._factor = np.linalg.cholesky(self.covariance)
@@ -74,7 +78,9 @@ class FreeHMC:
             draws.append(self.run(draws[-1], 1, rng))
         self.theta = draws[-1]
         self.mean, self.covariance = np.mean(draws, axis=0), np.atleast_2d(np.cov(np.array(draws).T))
-        self.length = 0.25 * self._leapfrogs * self._step_size
+        moved = np.diag(self.covariance).min() > 0.0
+        self.spread = np.linalg.cholesky(positive_definite(self.covariance, floor=1e-12)) if moved else self._factor
+        self.length = 0.25 * self._leapfrogs * self.step_size
         affordable = max(1, round(2 * _MOST_GRADIENTS_APART / self._leapfrogs))
         self.trajectories_apart = min(_independence(np.array(draws)), affordable)
 
@@ -90,7 +96,7 @@ class FreeHMC:
         for count in range(1, _TRAJECTORIES_OF_A_ROUND + 1):
             self.theta, acceptance, turned = self._trajectory(self.theta, rng)
             longer = float(np.exp((acceptance - _AIM) / np.sqrt(count)))
-            self._step_size = min(_LONGEST_STEP, self._step_size * longer)
+            self.step_size = min(_LONGEST_STEP, self.step_size * longer)
             visited.append(self.theta)
             turns += turned
         scatter = np.atleast_2d(np.cov(np.array(visited[len(visited) // 2 :]).T))
@@ -102,7 +108,7 @@ class FreeHMC:
     def _trajectory(self, theta: FloatArray, rng: np.random.Generator) -> tuple[FloatArray, float, bool]:
         """Return where it leads, the probability of accepting its end, and whether it turned back."""
         factor = self._factor
-        step_size = self._step_size * _SHORTEST_STEP ** rng.uniform()
+        step_size = self.step_size * _SHORTEST_STEP ** rng.uniform()
         leapfrogs = rng.integers(1, self._leapfrogs, endpoint=True)
         momentum = rng.standard_normal(theta.size)
         log_uniform = -rng.exponential()

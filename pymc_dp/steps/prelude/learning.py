@@ -37,7 +37,7 @@ from pymc_dp.steps.prelude.approximation import Approximation
 from pymc_dp.steps.prelude.density import Quadratic, Surrogate, WeightedRows
 from pymc_dp.steps.prelude.free_hmc import FreeHMC
 from pymc_dp.steps.prelude.learned import Regression, Search, pooled_curvature, pooled_score, requests_of_search
-from pymc_dp.steps.prelude.newton import NUMERICAL_FAILURES, NotComputable, positive_definite, prior_curvature, solved
+from pymc_dp.steps.prelude.newton import NUMERICAL_FAILURES, NotComputable, prior_curvature, solved
 from pymc_dp.steps.prelude.settings import APPROACH_STEPS, Shares
 from pymc_dp.steps.prelude.simulated import SearchBySimulation, requests_of_simulation
 from pymc_dp.steps.tuning import clip_bound
@@ -60,6 +60,8 @@ _CHECK_SHARE, _HISTOGRAM_OF_CHECK, _CHECKED_DRAWS = 0.02, 0.3, 10
 _SIZES_SHARE = 0.006
 #: Noise of a sum of remainders, as a standard deviation, below which a smaller bound buys nothing.
 _HARMLESS_NOISE_OF_CHECK, _HARMLESS_NOISE = 0.05, 0.03
+#: Noise of a test, as a standard deviation, up to which room for larger remainders is worth its noise.
+_TOLERABLE_NOISE = 0.5
 #: Octaves of remainders, the part of them that a bound may cut, and room above.
 _LOWEST_REMAINDER, _REMAINDER_BINS, _CUT_REMAINDERS, _ROOM_FOR_REMAINDERS = -50, 60, 0.001, 8.0
 #: The same in half octaves, of gradients along standardised axes.
@@ -349,7 +351,7 @@ class Learning:
         }
         if self._diagnoses:
             figures |= self._estimated_clip_bias(chain, expansion, kernel)
-        spread = _spread(kernel.covariance)
+        spread = kernel.spread
         found = Approximation(
             surrogate=expansion.surrogate,
             kernel=kernel,
@@ -358,7 +360,7 @@ class Learning:
             trajectories=kernel.trajectories_apart,
             score_error=expansion.score_error,
             figures=figures,
-            clip_remainder=np.nan,
+            remainder=np.nan,
             clip_gradient=np.nan,
             safety=self._safety,
             harmless=np.nan,
@@ -383,8 +385,10 @@ class Learning:
         found = replace(found, harmless=_HARMLESS_NOISE / (2.0 * multiplier) if multiplier else 0.0)
         if self.order == 1 or self.in_chains == "decisions":
             return found
-        draws = self._draws_apart(found, 2)
-        return replace(found, clip_remainder=_representable(self._clip_remainder(chain, found, draws, found.harmless)))
+        old, new = self._draws_apart(found, 2)
+        largest = self._largest_remainder(chain, found, old, new)
+        room = np.clip(_TOLERABLE_NOISE / (2.0 * multiplier * largest), 2.0, _ROOM_FOR_REMAINDERS)
+        return replace(found, remainder=room * largest / found.stretch_of(old, new))
 
     @staticmethod
     def _draws_apart(found: Approximation, count: int) -> list[FloatArray]:
@@ -396,13 +400,13 @@ class Learning:
         return draws
 
     @staticmethod
-    def _clip_remainder(chain: ChainAccess, found: Approximation, pair: list[FloatArray], harmless: float) -> float:
-        """Release how large what is missed of units' log-ratios is; return a bound with room for larger ones."""
-        old, new = (found.surrogate.prediction(theta) for theta in pair)
-        sizes = chain.release(RemainderSizes(found.beyond, old, new, _LOWEST_REMAINDER, _REMAINDER_BINS))
+    def _largest_remainder(chain: ChainAccess, found: Approximation, theta: FloatArray, theta_new: FloatArray) -> float:
+        """Release how large what is missed of units' log-ratios is; return what nearly all are below."""
+        missed = found.expanded(theta, theta_new)
+        query = RemainderSizes(found.beyond, missed.old, missed.new, _LOWEST_REMAINDER, _REMAINDER_BINS)
+        sizes = chain.release(query)
         place = _last_bin(sizes.value, sizes.noise_std, chain.n_units)
-        # Of few units noise says nothing of the sizes: then all is cut that would not show in this noise.
-        return max(_ROOM_FOR_REMAINDERS * 2.0 ** (_LOWEST_REMAINDER + place + 1), harmless)
+        return float(2.0 ** (_LOWEST_REMAINDER + place + 1))
 
     def _clip_bound_of_gradients(self, chain: ChainAccess, found: Approximation) -> float:
         """Release how large what is missed of units' gradients is at a draw, or how large they are; return a bound."""
@@ -456,7 +460,8 @@ class Learning:
         """
         draws = self._draws_apart(found, _CHECKED_DRAWS)
         harmless = _HARMLESS_NOISE_OF_CHECK / (2.0 * chain.multiplier("surrogate_check"))
-        bound = self._clip_remainder(chain, found, [found.kernel.mean, draws[0]], harmless)
+        # Of few units noise says nothing of the sizes: then all is cut that would not show in this noise.
+        bound = max(_ROOM_FOR_REMAINDERS * self._largest_remainder(chain, found, found.kernel.mean, draws[0]), harmless)
         mean = found.surrogate.prediction(found.kernel.mean)
         made = [
             chain.release(
@@ -555,20 +560,6 @@ def _widening(expansion: Expansion, covariance: FloatArray) -> float:
     """Return how many times as wide as without noise the draws are, root mean square over parameters."""
     added = np.sum((covariance @ expansion.score_error) ** 2, axis=1)
     return float(np.sqrt(1.0 + np.mean(added / np.diag(covariance)))) if added.any() else 1.0
-
-
-def _spread(covariance: FloatArray) -> FloatArray:
-    """Return a factor of the covariance of draws, by which they are standardised.
-
-    Raises
-    ------
-    NotComputable
-        If the draws have not moved in some direction.
-    """
-    if not np.diag(covariance).min() > 0.0:
-        raise NotComputable("Draws of the surrogate do not move.")
-    spread: FloatArray = np.linalg.cholesky(positive_definite(covariance, floor=1e-12))
-    return spread
 
 
 def _doubtful_width(
