@@ -18,7 +18,7 @@ from pymc.variational.opvi import Group
 from xarray import DataTree
 
 from pymc_dp import origins
-from pymc_dp.arguments import dp_steps, refuse_budget
+from pymc_dp.arguments import is_private, refuse_budget
 from pymc_dp.sampling import sample
 
 _POSTERIOR_PREDICTIVE = (
@@ -86,11 +86,11 @@ def _replace(owner: Any, name: str, original: Any, wrapper: Any) -> None:
 
 
 def _sampling(original: Callable[..., Any]) -> Callable[..., Any]:
-    """Return `pm.sample` as it is, but for calls with a DP step, which `pymc_dp.sample` runs."""
+    """Return `pm.sample` as it is, but for calls with a DP step or a budget, which `pymc_dp.sample` runs."""
 
     @functools.wraps(original)
     def sample_or_pass_on(*args: Any, **kwargs: Any) -> Any:
-        if dp_steps(kwargs.get("step")):
+        if is_private(kwargs):
             return sample(*args, **kwargs)
         refuse_budget("pm.sample", args, kwargs)
         return original(*args, **kwargs)

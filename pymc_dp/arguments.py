@@ -9,9 +9,18 @@ from pymc.step_methods.compound import BlockedStep, CompoundStep, flatten_steps
 from pymc_dp.budget import PrivacyBudget
 from pymc_dp.exceptions import UnsupportedOption
 from pymc_dp.steps.base import DPStep
+from pymc_dp.steps.without_budget import StepWithoutBudget
 
 #: PyMC has no option of that name, and takes it for one of NUTS, which does not look at it.
 _BUDGET = "budget"
+
+
+def is_private(options: Mapping[str, Any]) -> bool:
+    """Return whether a call of `pm.sample` is of a private run: by its step, or by its budget."""
+    step = options.get("step")
+    steps = step if isinstance(step, Sequence) else [step]
+    by_step = bool(dp_steps(step)) or any(isinstance(one, StepWithoutBudget) for one in steps)
+    return by_step or (step is None and isinstance(options.get(_BUDGET), PrivacyBudget))
 
 
 def dp_steps(step: Any) -> list[DPStep]:

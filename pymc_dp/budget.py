@@ -252,7 +252,12 @@ class PrivacyBudget:
         return report_on(self)
 
     def plan(
-        self, step: PlannableStep | Sequence[PlannableStep], *, draws: int, tune: int = 0, chains: int = 4
+        self,
+        step: PlannableStep | Sequence[PlannableStep],
+        *,
+        draws: int | None = None,
+        tune: int = 0,
+        chains: int = 4,
     ) -> Plan:
         """Return what a run would release, at what noise, without spending anything.
 
@@ -263,7 +268,7 @@ class PrivacyBudget:
             themselves, where it is public. ``step.budget_share`` says how much of what is left it may use. Of several
             steps of one run the shares add up, and are scaled down together where that is more than 1.
         draws, tune : int
-            Kept and tuning iterations of each chain. Both are paid for.
+            Kept and tuning iterations of each chain. Both are paid for. Draws default to what suits the step.
         chains : int
             Number of chains. All are paid for.
 
@@ -282,6 +287,7 @@ class PrivacyBudget:
         steps = list(step) if isinstance(step, Sequence) else [step]
         if not steps:
             raise InvalidArgument("A run needs at least one step.")
+        steps = [one.with_budget(self) if hasattr(one, "with_budget") else one for one in steps]  # made without one
         history = self.history
         left = Left(
             budget=f"epsilon {self._epsilon:g} at delta {self._delta:g}",
@@ -295,6 +301,8 @@ class PrivacyBudget:
             unlimited=not self.private,
             epsilon_of_rho=self._split(0.0)[0].epsilon_of,  # of the run by itself
         )
+        if draws is None:
+            draws = max(one.default_draws for one in steps)
         return plan_run(steps, left, draws=draws, tune=tune, chains=chains)
 
     def max_draws(self, step: PlannableStep | Sequence[PlannableStep], *, tune: int = 0, chains: int = 4) -> int:

@@ -93,6 +93,11 @@ class PlannableStep(Protocol):
         """Whether the result of a run is private: its noise is not seeded and no exact counts are returned."""
         ...
 
+    @property
+    def default_draws(self) -> int:
+        """How many draws a chain makes where that is left open."""
+        ...
+
     def release_requests(self, tune: int, draws: int) -> Sequence[ReleaseRequest | Releases]:
         """Return what one chain of `tune` + `draws` iterations releases; releases have noise that is given."""
         ...

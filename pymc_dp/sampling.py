@@ -26,7 +26,7 @@ from xarray import DataTree
 
 from pymc_dp import _validate
 from pymc_dp.accounting import NO_NOISE
-from pymc_dp.arguments import dp_steps, refuse_budget, refuse_other_budget, refuse_stray_budget
+from pymc_dp.arguments import dp_steps, is_private, refuse_budget, refuse_stray_budget
 from pymc_dp.bambi_models import refuse_bambi_statistics
 from pymc_dp.budget import Plan, PrivacyBudget, StepPlan
 from pymc_dp.exceptions import InvalidArgument, RunInterrupted, UnsupportedModel, UnsupportedOption
@@ -39,6 +39,7 @@ from pymc_dp.publish import PublishableNames, metadata, publish, publishable_nam
 from pymc_dp.release import Curators, InsecureNoise, MeteredCurator, NoiseSource, SecureNoise, refuse_overflow
 from pymc_dp.release.interface import ReleasesOfIteration
 from pymc_dp.rows import Simulation, SyntheticTable, UnitLikelihood, number_of_units
+from pymc_dp.short_form import chosen_length, say_what_was_chosen, steps_with_budget
 from pymc_dp.starts import initial_values, starting_points
 from pymc_dp.steps.access import Authorisation, SyntheticTables
 from pymc_dp.steps.base import DPStep
@@ -47,6 +48,8 @@ from pymc_dp.steps.group import StepGroup
 _log = logging.getLogger(__name__)
 _pymc_sample: Callable[..., Any] = pm.sample
 
+#: Stands for a number of draws that is yet to be chosen.
+_PLACEHOLDER = 1
 #: Warnings name the caller's line, whether `sample` or `pm.sample` was called.
 _PACKAGE = str(Path(__file__).parent)
 #: How many rows are simulated from the model where no synthetic table is given.
@@ -63,12 +66,12 @@ def sample(draws: int | None = None, **options: Any) -> DataTree:
 
     Parameters
     ----------
-    draws : int
-        Kept iterations of each chain. Default: PyMC's 1000, with a warning, as the budget is spread over all of them.
+    draws : int, optional
+        Kept iterations of each chain. Default: what suits the sampler; the budget is spread over all of them.
     **options
         As in `pm.sample`. Different here: ``step`` is a DP step, or several that share a budget, which together
-        update all free variables;
-        ``budget`` may be passed, too, if it is the step's own;
+        update all free variables; ``budget`` is that of the steps that were made without one, and where there is no
+        step a sampler is chosen; ``chains`` defaults to 4;
         ``tune`` defaults to what the step wants (0 for most: tuning is paid for); ``initvals`` default to draws
         from the prior, and values that you pass are treated as public; ``random_seed`` never determines privacy noise.
         Options that would return anything computed from the data without noise are refused.
@@ -104,26 +107,23 @@ def sample(draws: int | None = None, **options: Any) -> DataTree:
             "This script is being run again by a process that sample started, and would charge the budget again. "
             'Put the call of sample under `if __name__ == "__main__":`.'
         )
-    if not dp_steps(options.get("step")):
+    if not is_private(options):
         refuse_budget("pymc_dp.sample", [draws], options)
     given_budget = options.pop("budget", None)
     refuse_stray_budget({"draws": draws, **options})
-    parameters = inspect.signature(_pymc_sample).parameters
-    draws_given, draws = draws is not None, parameters["draws"].default if draws is None else draws
-    settings = inspect.signature(_pymc_sample).bind(draws, **options)
+    draws_given = draws is not None
+    settings = inspect.signature(_pymc_sample).bind(draws if draws_given else _PLACEHOLDER, **options)
     settings.apply_defaults()
     arguments = dict(settings.arguments)
     refuse_wrong_types(arguments)
     _refuse_unsupported_options(arguments, arguments.pop("kwargs"))
     model = pm.modelcontext(arguments["model"])
-    group = _dp_step_group(arguments["step"], model)
+    group = _dp_step_group(steps_with_budget(arguments["step"], given_budget, model), model)
     step = group.steps[0] if len(group.steps) == 1 else CompoundStep(group.steps)
     tune = get_default_tune_steps(step, arguments["tune"])
     cores = min(4, _cpu_count()) if arguments["cores"] is None else arguments["cores"]
-    chains = max(2, cores) if arguments["chains"] is None else arguments["chains"]
+    draws, chains, chosen = chosen_length(group.steps, draws, arguments["chains"])
     budget = group.budget
-    if given_budget is not None:
-        refuse_other_budget(given_budget, budget)
     refuse_bambi_statistics(model)
     _tell_n_units(group, model)
     plan = budget.plan(group.steps, draws=draws, tune=tune, chains=chains)  # refuses early, before the slow work
@@ -137,8 +137,7 @@ def sample(draws: int | None = None, **options: Any) -> DataTree:
         _warn_about_infinite_epsilon()
     _warn_about_delta(budget, rows)
     warn_about_prior_constants(model)  # after rows in priors were refused: what is looked at here is public
-    if not draws_given:
-        _warn_about_default_draws(plan)
+    say_what_was_chosen(chosen, plan)
     refuse_overflow({each.noise_needed for each in plan.releases if each.adds_noise}, rows.n_units)
     prior = Prior(model)
     initvals = arguments["initvals"] or initial_values(model)
@@ -152,6 +151,7 @@ def sample(draws: int | None = None, **options: Any) -> DataTree:
             _dry_run(one, tables, rows.n_units, prior, planned, budget)
 
     settings_of_run = {
+        "draws": draws,
         "model": model,
         "step": step,
         "tune": tune,
@@ -442,18 +442,6 @@ def _refuse_wrong_shapes(initvals: Mapping[Any, Any], model: pm.Model, relation:
             # A variable with an entry for each person has a shape that such budgets protect.
             expected = "another" if relation == "add-remove" else str(shapes[name])
             raise InvalidArgument(f"initvals[{name!r}] has shape {np.shape(value)}, but {name!r} has {expected}.")
-
-
-def _warn_about_default_draws(plan: Plan) -> None:
-    noise = ", ".join(f"{kind} {multiplier:.3g}" for kind, multiplier in plan.noise_multipliers.items())
-    warnings.warn(
-        f"draws was not given, so the run's share of the budget is spread over draws={plan.draws} in each of "
-        f"{plan.chains} chains"
-        + (f": noise multipliers are {noise}" if noise else "")
-        + ". Fewer draws mean less noise in each. Pass draws=, and look at budget.plan(step, draws=...) before.",
-        UserWarning,
-        skip_file_prefixes=(_PACKAGE,),
-    )
 
 
 def _warn_about_infinite_epsilon() -> None:

@@ -28,7 +28,7 @@ def metropolis_with(budget):
 
 
 CARRIED = {
-    "budget=": lambda budget: {"budget": budget},
+    "budget= beside NUTS": lambda budget: {"budget": budget, "step": pm.Metropolis()},
     "budget=None": lambda budget: {"budget": None},
     "draws": lambda budget: {"draws": budget},
     "step list": lambda budget: {"step": [budget]},

@@ -30,6 +30,7 @@ from pymc_dp.release.units import public_number_of_units
 from pymc_dp.steps.access import Authorisation, ChainAccess, OwnParameters
 from pymc_dp.steps.sampler import ClipDiagnostics, Sampler
 from pymc_dp.steps.shared import docstring_of, signature_of
+from pymc_dp.steps.without_budget import StepWithoutBudget
 from pymc_dp.structure import tempering_of_model
 
 #: Part of a run's cost that pays for clip counts, and how many windows of kept draws they are released for.
@@ -102,6 +103,8 @@ class DPStep(Sampler, BlockedStep):
         InvalidArgument
             If there is no variable to update.
         """
+        if settings.get("budget") is None:  # it may be passed to pm.sample; PyMC does not initialise what is no step
+            return cast(Self, StepWithoutBudget(cls, arguments, settings))
         try:
             return cast(Self, super().__new__(cls, *arguments, **settings))
         except ValueError:

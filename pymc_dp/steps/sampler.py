@@ -68,8 +68,8 @@ class Sampler:
     asks_in_chains: bool = True
     #: Whether its synthetic tables are rows simulated from the model.
     simulates: bool = False
-    #: Kept draws of each chain where the user leaves the number open; None: PyMC's.
-    default_draws: int | None = None
+    #: Kept draws of each chain where the user leaves the number open.
+    default_draws: int = 250
     #: Whether `sampler_requests` pays for counts of clipped units, too, as where they come with sums over batches.
     plans_clip_counts: ClassVar[bool] = False
     #: Type and shape of every statistic that a transition gives.

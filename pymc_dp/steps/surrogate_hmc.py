@@ -122,6 +122,10 @@ class DPSurrogateHMC(LearningStep):
         self.trajectories = None if trajectories is None else _validate.whole("trajectories", trajectories, at_least=1)
         self.start()
 
+    def draws_worth_taking(self, size: int) -> int:
+        """Return twice as many as are tested where they cost nothing."""
+        return super().draws_worth_taking(size) * (1 if self.tested else 2)
+
     @property
     def clip_bounds(self) -> dict[str, float]:
         """The clip bounds, for the result's metadata."""

@@ -209,7 +209,7 @@ def test_the_mass_matrix_is_the_covariance_of_the_momentum(matrix):
 
 
 BAD_SETTINGS = [
-    ({"budget": None}, "needs a budget"),
+    ({"budget": 4.0}, "needs a budget"),
     ({"clip_gradient": None}, "clip_gradient is required"),
     ({"clip_gradient": 0.0}, "clip_gradient"),
     ({"clip_gradient": np.nan}, "clip_gradient"),

@@ -1,0 +1,101 @@
+"""``pm.sample(budget=...)``: the budget is handed to the steps, and a sampler is chosen where none was."""
+
+import logging
+from collections.abc import Sequence
+from typing import Any
+
+import pymc as pm
+
+from pymc_dp.arguments import refuse_other_budget
+from pymc_dp.budget import Plan, PrivacyBudget
+from pymc_dp.exceptions import InvalidArgument
+from pymc_dp.steps.base import DPStep
+from pymc_dp.steps.surrogate_hmc import DPSurrogateHMC
+from pymc_dp.steps.without_budget import StepWithoutBudget
+
+#: PyMC's own logger: what is said stands beside what PyMC says of the run.
+_log = logging.getLogger("pymc")
+_DEFAULT_CHAINS = 4
+
+
+def steps_with_budget(step: Any, budget: PrivacyBudget | None, model: pm.Model) -> Any:
+    """Return ``step=`` with the budget of the call attached to every step that was made without one.
+
+    Parameters
+    ----------
+    step : DP step, sequence of DP steps, or None
+        As it was passed; None: a sampler is chosen.
+    budget : PrivacyBudget or None
+        As it was passed.
+    model : pm.Model
+        That of the run.
+
+    Raises
+    ------
+    InvalidArgument
+        If a step has no budget and none was passed, or no sampler can be chosen.
+    UnsupportedOption
+        If a step has another budget.
+    """
+    if step is None and budget is not None:
+        return _chosen(budget, model)
+    if isinstance(step, StepWithoutBudget):
+        if budget is None:
+            raise InvalidArgument(
+                f"{step.step_class.__name__} needs a budget: pass budget=pymc_dp.PrivacyBudget(epsilon=..., "
+                "delta=...) to it, or to pm.sample."
+            )
+        return step.with_budget(budget, model)
+    if isinstance(step, Sequence) and not isinstance(step, str):
+        return [steps_with_budget(one, budget, model) for one in step if one is not None]
+    if isinstance(step, DPStep) and budget is not None:
+        refuse_other_budget(budget, step.budget)
+    return step
+
+
+def _chosen(budget: PrivacyBudget, model: pm.Model) -> DPStep:
+    """Return the sampler that needs no settings, and say why."""
+    if budget.relation != "substitute":
+        raise InvalidArgument(
+            "Under add-remove the number of units is protected, and no sampler can choose its settings without it. Use "
+            "a budget with relation='substitute' (its default), or pass step=, such as dp.DPHMC, with settings of "
+            "yours."
+        )
+    with model:
+        step = DPSurrogateHMC(budget=budget)
+    _log.info(
+        "DPSurrogateHMC was chosen: it learns all of its settings, and has had the smallest error of the samplers. "
+        "Others are used with step=dp.DPHMC() beside budget=."
+    )
+    return step
+
+
+def chosen_length(steps: Sequence[DPStep], draws: int | None, chains: int | None) -> tuple[int, int, str]:
+    """Return draws and chains, chosen for a private run where they were left out, and what was chosen in words.
+
+    Raises
+    ------
+    InvalidArgument
+        Never: numbers that were passed are judged by the plan.
+    """
+    said = []
+    if draws is None:
+        draws = max(step.default_draws for step in steps)
+        said.append(f"draws={draws}")
+    if chains is None:
+        chains = _DEFAULT_CHAINS
+        said.append(f"chains={chains}")
+    return draws, chains, " and ".join(said)
+
+
+def say_what_was_chosen(words: str, plan: Plan) -> None:
+    """Say which length of the run was chosen, and why it is not PyMC's."""
+    if not words:
+        return
+    in_chains = sum(each.count for step in plan.steps for each in step.in_chains)
+    why = (
+        f"the budget is spread over {in_chains:,} releases in chains, and fewer draws mean less noise in each"
+        if in_chains
+        else "all is released before the chains start, so that draws cost nothing"
+    )
+    _log.info(f"{words} chosen for this private run: {why}.")
