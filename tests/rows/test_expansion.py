@@ -84,7 +84,8 @@ def test_derivatives_are_those_of_every_row(make):
     for k in range(theta.size):
         of_scores = differences(lambda at, k=k: units.scores(at)[:, k], theta)
         assert -curvatures[:, k, :] == pytest.approx(of_scores, rel=1e-5, abs=1e-6)
-    slopes, bends = units.along(theta, direction)
+    (chunk,) = likelihood.derivatives_by_chunk()
+    slopes, bends = chunk.along(theta, direction)
     assert slopes == pytest.approx(scores @ direction, rel=1e-10, abs=1e-12)
     assert bends == pytest.approx(np.einsum("i,nij,j->n", direction, curvatures, direction), rel=1e-9, abs=1e-12)
 

@@ -42,7 +42,7 @@ def everything(chunk):
 def test_it_is_the_sum_of_clipped_contributions(rows, bound):
     units = PublicUnits(rows)
     bent = units.curvatures(THETA) @ WAY
-    along = units.along(THETA, WAY)
+    along = units.scores(THETA) @ WAY, bent @ WAY
     whole = np.column_stack([units.scores(THETA), bent, *along, units.log_likelihoods(THETA)])
     norms = np.linalg.norm(whole, axis=1)
     found = rows.sum_over_units(everything, 7, bound, GRID)
