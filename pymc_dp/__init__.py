@@ -16,6 +16,7 @@ from pymc_dp.exceptions import (
     UnsupportedModel,
     UnsupportedOption,
 )
+from pymc_dp.forecast import Forecast, dry_run
 from pymc_dp.sampling import sample
 from pymc_dp.steps import (
     DPHMC,
@@ -44,6 +45,7 @@ __all__ = [
     "DPMinibatchPenalty",
     "DPPenalty",
     "DPSurrogateHMC",
+    "Forecast",
     "InvalidArgument",
     "NoDpAccountingEvent",
     "NoPlan",
@@ -57,5 +59,6 @@ __all__ = [
     "UnsupportedOption",
     "accounting",
     "diagnostics",
+    "dry_run",
     "sample",
 ]

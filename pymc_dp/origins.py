@@ -14,6 +14,8 @@ import numpy as np
 import pymc as pm
 from pytensor.graph.traversal import ancestors
 
+from pymc_dp.exceptions import InvalidArgument
+
 #: By model and name of the variable. Data that are set anew replace what was there.
 _given: WeakKeyDictionary[pm.Model, dict[str, list[ReferenceType[np.ndarray]]]] = WeakKeyDictionary()
 
@@ -33,6 +35,31 @@ def shares_tables(model: pm.Model, other: pm.Model) -> bool:
         return True
     tables = [[*_tables_of(each), *arrays_given_to(each)] for each in (model, other)]
     return any(same_memory(one, another) for one in tables[0] for another in tables[1])
+
+
+def refuse_tables_of_the_data(synthetic: Any, model: pm.Model) -> None:
+    """Refuse a synthetic table that is a part of the protected one.
+
+    Raises
+    ------
+    InvalidArgument
+        If it is, or is no model of its own.
+    """
+    if synthetic is None:
+        return
+    if not isinstance(synthetic, pm.Model):
+        raise InvalidArgument("synthetic must be a pm.Model: the same model, written on a synthetic table.")
+    if shares_tables(model, synthetic):
+        raise InvalidArgument(
+            "The synthetic table holds a table of the model of the data, or a part of one: clip bounds and "
+            "proposals would then be computed from protected rows without noise. Write it on synthetic data. (A "
+            "public array that both models need: give the synthetic table a copy.)"
+        )
+    if synthetic.parent is not None:
+        raise InvalidArgument(
+            "The synthetic table was written inside the context of another model, which PyMC takes for a part of "
+            "that model. Write it outside, before the `with` block of the model of the data."
+        )
 
 
 def _tables_of(model: pm.Model) -> list[np.ndarray]:

@@ -164,6 +164,12 @@ def sample(draws: int | None = None, **options: Any) -> DataTree:
     return _run_charged({**arguments, **settings_of_run}, plan, group, rows, prior, synthetic_tables, names)
 
 
+def sample_without_privacy(**options: Any) -> DataTree:
+    """Draw from the posterior of a synthetic table, or of a public one, with PyMC's own samplers."""
+    tree: DataTree = _pymc_sample(**options)
+    return tree
+
+
 def _run_charged(
     arguments: dict[str, Any],
     plan: Plan,

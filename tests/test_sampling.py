@@ -298,26 +298,6 @@ def test_a_step_of_a_model_that_was_built_again_is_refused(model, budget):
     assert budget.history == ()
 
 
-def test_draws_that_were_not_given_are_warned_about(model, budget, monkeypatch):
-    def stop(*args):
-        raise KeyError
-
-    monkeypatch.setattr(dp.PrivacyBudget, "charge", stop)
-    planned = []
-    plan = dp.PrivacyBudget.plan
-    monkeypatch.setattr(dp.PrivacyBudget, "plan", lambda *a, **k: planned.append(plan(*a, **k)) or planned[-1])
-    for call in (pm.sample, dp.sample):
-        with model, pytest.raises(KeyError), pytest.warns(UserWarning, match="draws=1000 in each of 2") as caught:
-            call(step=hmc(budget), chains=2, cores=1, **QUIET)
-        (warning,) = [each for each in caught if "draws" in str(each.message)]
-        assert warning.filename == __file__
-        assert planned[-1].draws == 1000
-        for kind in ("gradient", "log_ratio"):
-            assert f"{kind} {planned[-1].noise_multipliers[kind]:.3g}" in str(warning.message)
-    with warnings.catch_warnings(action="error", category=UserWarning), model, pytest.raises(KeyError):
-        pm.sample(1000, step=hmc(budget), chains=2, cores=1, **QUIET)
-
-
 def test_the_unit_of_privacy_is_in_the_plan_and_the_report(model, budget):
     """Hazard H32: the unit is named."""
     run(model, budget, budget_share=0.5)

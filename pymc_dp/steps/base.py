@@ -83,6 +83,8 @@ class DPStep(Sampler, BlockedStep):
     __signature__: ClassVar[Signature]
     #: The number of units that was passed, to steps that need it.
     _n_units_given: int | None = None
+    #: What the step was made with, to make another on a synthetic table.
+    made_by: StepWithoutBudget
     #: The same model on a synthetic table, where the user gives one.
     synthetic: pm.Model | None = None
     #: Tuning iterations are paid for like any other, so none are made unless asked for.
@@ -106,9 +108,11 @@ class DPStep(Sampler, BlockedStep):
         if settings.get("budget") is None:  # it may be passed to pm.sample; PyMC does not initialise what is no step
             return cast(Self, StepWithoutBudget(cls, arguments, settings))
         try:
-            return cast(Self, super().__new__(cls, *arguments, **settings))
+            step = cast(Self, super().__new__(cls, *arguments, **settings))
         except ValueError:
             raise InvalidArgument("vars names no variable, or the model has no free one.") from None
+        step.made_by = StepWithoutBudget(cls, arguments, settings)
+        return step
 
     def __init__(
         self,
@@ -360,6 +364,7 @@ class DPStep(Sampler, BlockedStep):
             "synthetic": None,
             "budget": None,
             "_chain": None,
+            "made_by": None,
             "unit_index": None,
             "released_once": None,
         }

@@ -136,6 +136,10 @@ class LearningStep(DPStep):
         """Return how many draws of a chain tell nearly all that the approximation of so many parameters allows."""
         return _DRAWS_OF_TRAJECTORIES
 
+    def noise_per_bound(self) -> float:
+        """Return the standard deviation of the noise of a test, for each unit of its clip bound; 0 for no noise."""
+        return 2.0 * self.tempering * self.chain.multiplier("residual")
+
     def stretch(self, factor: float) -> None:
         """Make moves as long as the sampler would make them on a standard normal, times a factor."""
 
@@ -154,7 +158,7 @@ class LearningStep(DPStep):
         """Learn, and adapt the length of moves to what was learned: free of charge."""
         if self.learning is None:
             return
-        self.known = self.learning.run(self.chain)
+        self.known = self.learning.run(self.chain, self.noise_per_bound())
         if self.known is not None and not self._standardised:
             self.known = self.known.on_the_scale_of_parameters()
         if self.known is not None:

@@ -116,6 +116,10 @@ class DPMinibatchPenalty(TemperedBatches, DPPenalty):
         )
         return with_given_noise([request], self.noise_multipliers)
 
+    def noise_per_bound(self) -> float:
+        """Return the standard deviation of the noise of a test, for each unit of a small clip bound."""
+        return 2.0 * self.tempering * self.known_batches().scale * self.chain.multiplier("log_ratio")
+
     @property
     def _kind(self) -> str:
         return "log_ratio"

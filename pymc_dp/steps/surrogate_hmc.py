@@ -24,7 +24,7 @@ import pymc as pm
 from pymc_dp import _validate
 from pymc_dp.budget import ReleaseRequest
 from pymc_dp.exceptions import InvalidArgument
-from pymc_dp.origins import shares_tables
+from pymc_dp.origins import refuse_tables_of_the_data
 from pymc_dp.parameters import FloatArray
 from pymc_dp.release.interface import Release
 from pymc_dp.steps.acceptance import penalty_test, untested
@@ -113,7 +113,7 @@ class DPSurrogateHMC(LearningStep):
                 "DPSurrogateHMC needs the number of units: use a budget with relation='substitute', or DPHMC."
             )
         model = pm.modelcontext(shared.get("model"))
-        _refuse_tables_of_the_data(synthetic, model)
+        refuse_tables_of_the_data(synthetic, model)
         self.synthetic = synthetic
         prelude = Prelude(order, newton_steps, shares, clip_gradient, clip_curvature, clip_quantile, safety, widen)
         order = order or default_order(model, one_row_a_unit=self.unit_index is None)
@@ -172,28 +172,3 @@ class DPSurrogateHMC(LearningStep):
     def _known(self) -> Approximation:
         assert self.known is not None  # noqa: S101
         return self.known
-
-
-def _refuse_tables_of_the_data(synthetic: pm.Model | None, model: pm.Model) -> None:
-    """Refuse a synthetic table that is a part of the protected one.
-
-    Raises
-    ------
-    InvalidArgument
-        If it is, or is no model of its own.
-    """
-    if synthetic is None:
-        return
-    if not isinstance(synthetic, pm.Model):
-        raise InvalidArgument("synthetic must be a pm.Model: the same model, written on a synthetic table.")
-    if shares_tables(model, synthetic):
-        raise InvalidArgument(
-            "The synthetic table holds a table of the model of the data, or a part of one: clip bounds and "
-            "proposals would then be computed from protected rows without noise. Write it on synthetic data. (A "
-            "public array that both models need: give the synthetic table a copy.)"
-        )
-    if synthetic.parent is not None:
-        raise InvalidArgument(
-            "The synthetic table was written inside the context of another model, which PyMC takes for a part of "
-            "that model. Write it outside, before the `with` block of the model of the data."
-        )

@@ -127,7 +127,7 @@ def test_odd_rows_neither_warn_nor_raise(odd):
 
 def test_the_prelude_is_released_once_and_stays_charged_when_it_crashes(budget, monkeypatch):
     def crash(self):
-        self.release_score(ExpansionPoint(np.zeros(1), np.eye(1), 1.0), "score")
+        self.chain.release(WeightedScore(ExpansionPoint(np.zeros(1), np.eye(1), 1.0)))
         raise RuntimeError("in the prelude")
 
     monkeypatch.setattr(dp.DPSurrogateHMC, "prelude", crash)
@@ -138,4 +138,4 @@ def test_the_prelude_is_released_once_and_stays_charged_when_it_crashes(budget, 
             pm.sample(draws=5, chains=2, cores=1, step=step, **QUIET)
     assert len(budget.history) == 1
     with pytest.raises(dp.NoPlan):
-        step.release_score(ExpansionPoint(np.zeros(1), np.eye(1), 1.0), "score")
+        step.chain.release(WeightedScore(ExpansionPoint(np.zeros(1), np.eye(1), 1.0)))

@@ -3,6 +3,7 @@
 import numpy as np
 import pymc as pm
 import pytest
+from derivatives import along
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -84,7 +85,7 @@ def test_derivatives_are_those_of_every_row(make):
     for k in range(theta.size):
         of_scores = differences(lambda at, k=k: units.scores(at)[:, k], theta)
         assert -curvatures[:, k, :] == pytest.approx(of_scores, rel=1e-5, abs=1e-6)
-    slopes, bends = units.along(theta, direction)
+    slopes, bends = along(likelihood, theta, direction)
     assert slopes == pytest.approx(scores @ direction, rel=1e-10, abs=1e-12)
     assert bends == pytest.approx(np.einsum("i,nij,j->n", direction, curvatures, direction), rel=1e-9, abs=1e-12)
 

@@ -5,6 +5,7 @@ import math
 import numpy as np
 import pymc as pm
 import pytest
+from derivatives import along
 from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
@@ -42,8 +43,7 @@ def everything(chunk):
 def test_it_is_the_sum_of_clipped_contributions(rows, bound):
     units = PublicUnits(rows)
     bent = units.curvatures(THETA) @ WAY
-    along = units.along(THETA, WAY)
-    whole = np.column_stack([units.scores(THETA), bent, *along, units.log_likelihoods(THETA)])
+    whole = np.column_stack([units.scores(THETA), bent, *along(rows, THETA, WAY), units.log_likelihoods(THETA)])
     norms = np.linalg.norm(whole, axis=1)
     found = rows.sum_over_units(everything, 7, bound, GRID)
     assert found.value == pytest.approx(np.minimum(1.0, bound / norms) @ whole, abs=1e-6)

@@ -234,7 +234,7 @@ def test_a_step_carries_no_data_and_runs_only_when_paid_for(sampler):
 def test_a_missing_budget_and_unknown_arguments_are_refused(sampler):
     with regression(*table()):
         with pytest.raises(dp.InvalidArgument, match="needs a budget"):
-            sampler(4.0)
+            pm.sample(draws=1, step=sampler(None), **QUIET)
         with pytest.raises(dp.InvalidArgument, match="no argument temperature"):
             sampler(budget_of(sampler), temperature=2)
 

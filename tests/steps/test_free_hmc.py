@@ -106,7 +106,7 @@ def test_the_kernel_is_reversible(target, kernel):
     rng = np.random.default_rng(3)
     coarse = copy(kernel)
     coarse._leapfrogs = 16  # the end of a long trajectory has forgotten its start, and is symmetric whatever is wrong
-    coarse._step_size *= 4.0  # many ends are rejected
+    coarse.step_size *= 4.0  # many ends are rejected
     starts = target.exact(4000, rng)
     ends = np.array([coarse.run(start, 1, rng) for start in starts])
     constant = np.ones((len(starts), 1))
@@ -131,7 +131,7 @@ def test_coarse_trajectories_leave_a_quartic_density_invariant():
     """Steps so long that many ends are in doubt: what is wrong with the test of ends shows in the moments."""
     rng = np.random.default_rng(5)
     kernel = copy(FreeHMC(Quartic(), np.zeros(1), np.eye(1), rng))
-    kernel._leapfrogs, kernel._step_size = 3, 2.0
+    kernel._leapfrogs, kernel.step_size = 3, 2.0
     starts = np.sign(rng.uniform(-1.0, 1.0, 20_000)) * rng.gamma(0.25, size=20_000) ** 0.25
     ends = np.array([kernel.run(np.array([start]), 4, rng)[0] for start in starts])
     accepted = np.array([kernel._trajectory(np.array([start]), rng)[1] for start in starts[:2000]])

@@ -278,14 +278,23 @@ class Learning:
             ) from failure
 
     @np.errstate(all="ignore")
-    def run(self, chain: ChainAccess) -> Approximation | None:
+    def run(self, chain: ChainAccess, noise_per_bound: float) -> Approximation | None:
         """Find a centre, expand there, and draw a pilot chain from the surrogate.
 
+        Parameters
+        ----------
+        chain : ChainAccess
+            Whom to ask.
+        noise_per_bound : float
+            Standard deviation of the noise of a test, for each unit of its clip bound; 0 where tests have no noise.
+
+        Notes
+        -----
         Where noise has led to numbers that are not finite, there is no surrogate, and None is returned: nothing is
         raised, for it was paid for.
         """
         try:
-            return self._known(chain, self.expand(chain))
+            return self._known(chain, self.expand(chain), noise_per_bound)
         except NUMERICAL_FAILURES:
             return None
 
@@ -340,7 +349,7 @@ class Learning:
             bias_of_loss=search.bias_of_loss,
         )
 
-    def _known(self, chain: ChainAccess, expansion: "Expansion") -> Approximation:
+    def _known(self, chain: ChainAccess, expansion: "Expansion", noise_per_bound: float) -> Approximation:
         """Return what is known: draws of the surrogate, and figures on it."""
         kernel = FreeHMC(expansion.surrogate, expansion.start, expansion.precision, np.random.default_rng(0))
         figures = {
@@ -368,9 +377,11 @@ class Learning:
             origin=kernel.mean,
             axes=spread,
         )
-        return self._with_bounds(chain, expansion, found)
+        return self._with_bounds(chain, expansion, found, noise_per_bound)
 
-    def _with_bounds(self, chain: ChainAccess, expansion: "Expansion", found: Approximation) -> Approximation:
+    def _with_bounds(
+        self, chain: ChainAccess, expansion: "Expansion", found: Approximation, noise_per_bound: float
+    ) -> Approximation:
         """Return it with the clip bounds of what chains release, or with a check where they release nothing."""
         if self.in_chains == "nothing":
             checked = self._checked(chain, found) if self._diagnoses else {}
@@ -381,13 +392,14 @@ class Learning:
             # A unit's gradient along standardised axes, from that along the frame's.
             along = np.linalg.norm(found.axes.T @ expansion.back, ord=2)
             return replace(found, clip_gradient=_representable(expansion.centre.clip_gradient * float(along)))
-        multiplier = chain.multiplier("residual")
-        found = replace(found, harmless=_HARMLESS_NOISE / (2.0 * multiplier) if multiplier else 0.0)
-        if self.order == 1 or self.in_chains == "decisions":
+        if self.in_chains == "decisions":  # their clip bound is a part of the test
+            return found
+        found = replace(found, harmless=_HARMLESS_NOISE / noise_per_bound)
+        if self.order == 1:
             return found
         old, new = self._draws_apart(found, 2)
         largest = self._largest_remainder(chain, found, old, new)
-        room = np.clip(_TOLERABLE_NOISE / (2.0 * multiplier * largest), 2.0, _ROOM_FOR_REMAINDERS)
+        room = np.clip(_TOLERABLE_NOISE / (noise_per_bound * largest), 2.0, _ROOM_FOR_REMAINDERS)
         return replace(found, remainder=room * largest / found.stretch_of(old, new))
 
     @staticmethod

@@ -1,0 +1,254 @@
+"""`dry_run`: the same code with the same noise on a synthetic table, to see what a run would be worth unpaid.
+
+Nothing of the protected table is read but the number of its rows, which is public, and no budget is charged.
+"""
+
+import logging
+import math
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import pymc as pm
+import pytensor
+import xarray as xr
+from pymc.model.fgraph import clone_model
+from xarray import DataTree
+
+from pymc_dp import sampling
+from pymc_dp.accounting import gaussian_epsilon
+from pymc_dp.budget import Plan, PrivacyBudget
+from pymc_dp.diagnostics import Quality, quality
+from pymc_dp.exceptions import InvalidArgument, UnsupportedModel
+from pymc_dp.origins import refuse_tables_of_the_data
+from pymc_dp.release.units import public_number_of_units
+from pymc_dp.short_form import chosen_length, steps_with_budget
+from pymc_dp.steps.base import DPStep
+from pymc_dp.structure import rows_can_be_simulated
+
+_log = logging.getLogger("pymc")
+#: A synthetic table may be this part longer or shorter than the protected one.
+_ABOUT_AS_LONG = 0.2
+#: Of the reference that draws are compared with: NUTS on the synthetic table.
+_REFERENCE_DRAWS, _REFERENCE_CHAINS = 500, 2
+#: Central intervals whose coverage is told.
+_INTERVAL = (0.05, 0.95)
+#: An error, in posterior standard deviations, with which a posterior is worth publishing.
+_GOOD_ERROR = 0.5
+
+
+@dataclass(frozen=True)
+class Forecast:
+    """What a run may be expected to be worth.
+
+    Attributes
+    ----------
+    plan : Plan
+        What the run would release, at what noise and cost.
+    n_units : int
+        Units of the synthetic table.
+    size : int
+        Unconstrained parameters.
+    error, worst : float
+        Of the draws' means from those of the posterior without privacy, in its standard deviations: root mean square
+        over parameters, and the largest.
+    coverage : float
+        Posterior probability, without privacy, of the draws' central 90 % intervals, averaged over parameters.
+    quality : Quality
+        Effective draws, R-hat, acceptance, what clipping may have moved, and the verdict.
+    seconds : float
+        How long the run took, compiling included.
+    """
+
+    plan: Plan
+    n_units: int
+    size: int
+    error: float
+    worst: float
+    coverage: float
+    quality: Quality
+    seconds: float
+
+    @property
+    def forced_error(self) -> float:
+        """The error that the noise of privacy is known to add, in posterior standard deviations; NaN if unknown."""
+        widening = self.quality.widening
+        return math.sqrt(max(widening**2 - 1.0, 0.0))
+
+    def epsilon_for(self, error: float) -> float:
+        """Return the epsilon at which noise alone would add so large an error: it goes with the inverse root of rho.
+
+        NaN where the noise is not known, or the run is not paid for in rho.
+        """
+        if not self.forced_error > 0.0 or self.plan.account != "rho" or math.isinf(self.plan.epsilon):
+            return math.nan
+        return gaussian_epsilon(self.plan.rho * (self.forced_error / error) ** 2, self.plan.delta)
+
+    def n_units_for(self, error: float) -> float:
+        """Return the number of units at which noise alone would add so large an error: with the inverse root of it."""
+        return self.n_units * (self.forced_error / error) ** 2
+
+    def parameters_for(self, error: float) -> float:
+        """Return how many parameters would have so large an error: it goes with the root of their number, about."""
+        return self.size * (error / self.forced_error) ** 2
+
+    def __str__(self) -> str:
+        found = self.quality
+        lines = [
+            f"Dry run of {self.plan.sampler} on {self.n_units:,} synthetic units, epsilon {self.plan.epsilon:.3g}: "
+            "nothing was read or spent.",
+            f"Means would be off by about {self.error:.2g} posterior sd (root mean square; worst {self.worst:.2g}); "
+            f"90 % intervals would hold {self.coverage:.0%} of the posterior.",
+            f"{found.effective_draws:.0f} effective draws, R-hat {found.r_hat:.2f}, accepted {found.acceptance:.0%}; "
+            f"{self.seconds:.0f} s. Verdict: {found.verdict}"
+            + (f": {'; '.join([*found.reasons_against, *found.reasons_unknown])}" if not found.usable else "."),
+        ]
+        if math.isfinite(found.clip_bias):
+            lines.append(f"Clip bounds may move means by about {max(found.clip_bias, 0.0):.2f} sd of the draws.")
+        return "\n".join([*lines, *self._what_would_help()])
+
+    def _what_would_help(self) -> list[str]:
+        """Say what would make noise harmless, by arithmetic, where it is not."""
+        if not self.forced_error > _GOOD_ERROR:
+            return []
+        epsilon = self.epsilon_for(_GOOD_ERROR)
+        ways = [f"epsilon {epsilon:.2g}"] if math.isfinite(epsilon) else []
+        ways.append(f"{self.n_units_for(_GOOD_ERROR):,.0f} units")
+        if self.size > 1:
+            ways.append(f"{max(1.0, self.parameters_for(_GOOD_ERROR)):.0f} parameters")
+        return [
+            f"The noise of privacy alone adds {self.forced_error:.2g} sd. It would add {_GOOD_ERROR:g} with "
+            f"{', or '.join(ways)}; or a likelihood whose scores are bounded, so that clip bounds can be small."
+        ]
+
+
+def dry_run(
+    step: DPStep | PrivacyBudget | Sequence[DPStep],
+    *,
+    draws: int | None = None,
+    chains: int | None = None,
+    tune: int = 0,
+    synthetic: pm.Model | None = None,
+    model: pm.Model | None = None,
+    budget: PrivacyBudget | None = None,
+    random_seed: int | None = None,
+) -> Forecast:
+    """Run on a synthetic table what would be run on the protected one, and compare with NUTS there.
+
+    Parameters
+    ----------
+    step : DP step, sequence of DP steps, or PrivacyBudget
+        What would be passed to `pm.sample` as ``step=``; or the budget alone, for which a sampler is chosen.
+    draws, chains, tune : int, optional
+        As they would be passed.
+    synthetic : pm.Model, optional
+        The same model, written on a synthetic table of about as many rows: invented or simulated, never a part of the
+        protected one. Default: rows simulated from the model at a draw of its prior, for models without covariates,
+        groups and units of several rows.
+    model : pm.Model, optional
+        The model of the protected table. Default: that of the ``with`` context.
+    budget : PrivacyBudget, optional
+        For steps that were made without one.
+    random_seed : int, optional
+        Of the simulated rows and of the reference: never of noise.
+
+    Returns
+    -------
+    Forecast
+        Print it.
+
+    Raises
+    ------
+    InvalidArgument
+        If the synthetic table is a part of the protected one, or much longer or shorter.
+    UnsupportedModel
+        If rows cannot be simulated from the model and no synthetic table is passed, or its parameters differ.
+    BudgetExceeded
+        If the run does not fit what is left of the budget.
+    """
+    model = pm.modelcontext(model)
+    budget = step if isinstance(step, PrivacyBudget) else budget
+    steps = steps_with_budget(None if isinstance(step, PrivacyBudget) else step, budget, model)
+    steps = list(steps) if isinstance(steps, Sequence) else [steps]
+    budget, first = steps[0].budget, steps[0]
+    n_units = public_number_of_units(model, first.unit, first.unit_index, budget.relation)
+    synthetic = first.synthetic if synthetic is None else synthetic
+    refuse_tables_of_the_data(synthetic, model)
+    if synthetic is None:
+        synthetic = _simulated(model, first, random_seed)
+    n_synthetic = public_number_of_units(synthetic, first.unit, _name_of(first.unit_index), "substitute") or 0
+    if n_units is not None and abs(n_synthetic - n_units) > _ABOUT_AS_LONG * n_units:
+        raise InvalidArgument(
+            f"The synthetic table has {n_synthetic:,} units, the protected one {n_units:,}: what a run is worth "
+            "depends on that. Write the synthetic one with about as many."
+        )
+    draws, chains, _ = chosen_length(steps, draws, chains)
+    twin_budget = _like(budget)
+    with synthetic:
+        twins = [one.made_by.with_budget(twin_budget, synthetic, synthetic=None) for one in steps]
+        plan = budget.plan(steps, draws=draws, tune=tune, chains=chains)
+        began = time.perf_counter()
+        quiet = {"progressbar": False, "compute_convergence_checks": False, "random_seed": random_seed}
+        tree = sampling.sample(draws=draws, tune=tune, chains=chains, cores=1, step=twins, **quiet)
+        seconds = time.perf_counter() - began
+        _log.info("The posterior of the synthetic table is drawn without privacy, to compare with.")
+        reference = sampling.sample_without_privacy(
+            draws=_REFERENCE_DRAWS, tune=_REFERENCE_DRAWS, chains=_REFERENCE_CHAINS, cores=1, **quiet
+        )
+    error, worst, coverage = _compared(tree, reference, [rv.name for rv in synthetic.free_RVs])
+    return Forecast(plan, n_synthetic, first.parameters.size, error, worst, coverage, quality(tree), seconds)
+
+
+def _name_of(unit_index: object) -> str | None:
+    return unit_index if isinstance(unit_index, str) else None
+
+
+def _like(budget: PrivacyBudget) -> PrivacyBudget:
+    """Return a budget of which as much is left, for nothing but synthetic tables."""
+    twin = PrivacyBudget(budget.epsilon, budget.delta, budget.relation)
+    for plan in budget.history:
+        twin.charge(plan)
+    return twin
+
+
+def _simulated(model: pm.Model, step: DPStep, random_seed: int | None) -> pm.Model:
+    """Return the model on rows that are drawn from it at a draw of its prior.
+
+    Raises
+    ------
+    UnsupportedModel
+        If the distribution of rows holds a table.
+    """
+    if not rows_can_be_simulated(model) or step.unit_index is not None:
+        raise UnsupportedModel(
+            "Rows of this model have covariates, groups or several rows a unit, which only the protected table knows. "
+            "Pass synthetic=: the same model, written on an invented table of about as many rows."
+        )
+    drawn = pm.draw(model.observed_RVs, random_seed=random_seed)
+    twin = clone_model(model)
+    for rv, rows in zip(twin.observed_RVs, drawn, strict=True):
+        old = twin.rvs_to_values[rv]
+        value = pytensor.tensor.constant(np.asarray(rows, dtype=old.type.dtype), name=rv.name)
+        twin.rvs_to_values[rv] = value
+        del twin.values_to_rvs[old]
+        twin.values_to_rvs[value] = rv
+    return twin
+
+
+def _compared(tree: DataTree, reference: DataTree, names: Sequence[str]) -> tuple[float, float, float]:
+    """Return the error of the mean, root mean square and largest, and the coverage of intervals."""
+    errors, coverages = [], []
+    for name in names:
+        private, exact = (_flat(each["posterior"].to_dataset()[name]) for each in (tree, reference))
+        errors.append((private.mean(axis=0) - exact.mean(axis=0)) / exact.std(axis=0))
+        low, high = np.quantile(private, _INTERVAL, axis=0)
+        coverages.append(np.mean((exact >= low) & (exact <= high), axis=0))
+    all_errors = np.concatenate(errors)
+    rms = float(np.sqrt(np.mean(all_errors**2)))
+    return rms, float(np.abs(all_errors).max()), float(np.mean(np.concatenate(coverages)))
+
+
+def _flat(draws: xr.DataArray) -> np.ndarray:
+    """Return draws of all chains, shape (draws, entries)."""
+    return draws.values.reshape(draws.sizes["chain"] * draws.sizes["draw"], -1)

@@ -1,0 +1,9 @@
+"""Derivatives of all units of a likelihood, put together from its chunks."""
+
+import numpy as np
+
+
+def along(likelihood, theta, direction):
+    """Return slopes and negative second derivatives along a direction, each of shape (units,)."""
+    parts = [chunk.along(theta, direction) for chunk in likelihood.derivatives_by_chunk()]
+    return [np.concatenate(each) for each in zip(*parts, strict=True)]

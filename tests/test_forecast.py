@@ -1,0 +1,151 @@
+"""Dry runs: the same code on a synthetic table tells what a run is worth, reads nothing and spends nothing."""
+
+import math
+
+import numpy as np
+import pymc as pm
+import pytest
+
+import pymc_dp as dp
+from pymc_dp import sampling
+from pymc_dp.diagnostics import Quality
+from pymc_dp.models import normal
+from pymc_dp.rows import UnitLikelihood
+
+N = 4000
+
+
+def table(seed, n=N):
+    generator = np.random.default_rng(seed)
+    x = generator.normal(size=n)
+    return x, (generator.random(n) < 1.0 / (1.0 + np.exp(0.5 - x))).astype(np.int64)
+
+
+def regression(x, y):
+    with pm.Model() as model:
+        beta = pm.Normal("beta", 0.0, 2.0, shape=2)
+        pm.Bernoulli("y", logit_p=beta[0] + beta[1] * pm.Data("x", x), observed=y)
+    return model
+
+
+@pytest.fixture(scope="module")
+def forecast():
+    budget = dp.PrivacyBudget(2.0, 1e-6)
+    synthetic = regression(*table(1))
+    with regression(*table(0)):
+        found = dp.dry_run(budget, synthetic=synthetic, draws=200, random_seed=0)
+    return budget, found
+
+
+def test_a_dry_run_tells_what_to_expect_and_spends_nothing(forecast):
+    budget, found = forecast
+    assert budget.history == ()
+    assert found.plan.epsilon == pytest.approx(2.0, rel=1e-6)
+    assert (found.n_units, found.size) == (N, 2)
+    assert 0.0 < found.error <= found.worst < 1.5
+    assert 0.7 < found.coverage <= 1.0
+    assert found.quality.effective_draws > 200
+    text = str(found)
+    for words in ("nothing was read or spent", "posterior sd", "effective draws", "Verdict: usable"):
+        assert words in text
+
+
+def test_the_forecast_is_that_of_the_runs(forecast):
+    """The forced error, which noise alone decides, within a factor of 2."""
+    _, found = forecast
+    with regression(*table(0)):
+        step = dp.DPSurrogateHMC(budget=dp.PrivacyBudget(2.0, 1e-6))
+        tree = pm.sample(draws=200, cores=1, step=step, progressbar=False, compute_convergence_checks=False)
+    real = math.sqrt(dp.diagnostics.quality(tree).widening ** 2 - 1.0)
+    assert 0.5 < found.forced_error / real < 2.0
+
+
+def test_no_protected_row_is_looked_at(monkeypatch):
+    """A likelihood is made of synthetic rows alone: those of the data are all 7."""
+    seen = []
+    real = UnitLikelihood.__init__
+
+    def noted(self, model, *args, **kwargs):
+        real(self, model, *args, **kwargs)
+        seen.append(float(np.max(self._table.rows[0])))
+
+    monkeypatch.setattr(UnitLikelihood, "__init__", noted)
+    synthetic = regression(*table(1, 500))
+    with regression(np.full(500, 7.0), np.zeros(500, dtype=np.int64)):
+        dp.dry_run(dp.PrivacyBudget(4.0, 1e-6), synthetic=synthetic, draws=10, random_seed=0)
+    assert seen
+    assert max(seen) < 7.0
+
+
+def test_a_step_of_ones_own_is_tried_with_its_settings():
+    settings = {"clip_gradient": 2.0, "clip_log_ratio": 2.0, "step_size": 0.05, "n_leapfrog": 2}
+    budget, synthetic = dp.PrivacyBudget(2.0, 1e-6), regression(*table(1))
+    with regression(*table(0)) as model:
+        found = dp.dry_run(
+            dp.DPHMC([model["beta"]], budget=budget, **settings), synthetic=synthetic, draws=20, chains=2, tune=3
+        )
+    assert found.plan.sampler == "dp_hmc"
+    assert (found.plan.draws, found.plan.chains, found.plan.tune) == (20, 2, 3)
+    assert not found.quality.usable
+    assert math.isnan(found.epsilon_for(0.5))
+
+
+def test_what_was_spent_is_not_there_in_the_dry_run():
+    budget, synthetic = dp.PrivacyBudget(2.0, 1e-6), regression(*table(1))
+    with regression(*table(0)):
+        pm.sample(
+            draws=5, chains=1, cores=1, progressbar=False, step=dp.DPSurrogateHMC(budget=budget, budget_share=0.9)
+        )
+        found = dp.dry_run(budget, synthetic=synthetic, draws=20)
+    assert found.plan.epsilon < 1.0
+    assert len(budget.history) == 1
+
+
+def test_rows_are_simulated_from_a_model_without_covariates(monkeypatch):
+    posterior = normal("normal", np.diag([1.0, 2.0]), 1.0, 3000)
+    tables = []
+    real = sampling.sample
+    monkeypatch.setattr(sampling, "sample", lambda **options: tables.append(pm.modelcontext(None)) or real(**options))
+    with posterior.model:
+        found = dp.dry_run(dp.PrivacyBudget(4.0, 1e-6), draws=100, random_seed=3)
+    (twin,) = tables
+    held = twin.rvs_to_values[twin["y"]].data
+    assert held.shape == (3000, 2)
+    assert not np.isin(held, posterior.model.rvs_to_values[posterior.model["y"]].data).any()
+    assert found.error < 1.0
+
+
+@pytest.mark.parametrize(
+    ("synthetic", "error", "message"),
+    [
+        (lambda model: None, dp.UnsupportedModel, "Pass synthetic="),
+        (lambda model: regression(*table(1, 100)), dp.InvalidArgument, "100 units, the protected one 4,000"),
+        (lambda model: model, dp.InvalidArgument, "holds a table of the model of the data"),
+        (lambda model: "a table", dp.InvalidArgument, "must be a pm.Model"),
+    ],
+)
+def test_tables_that_say_nothing_or_too_much_are_refused(synthetic, error, message):
+    model = regression(*table(0))
+    other = synthetic(model)
+    with model, pytest.raises(error, match=message):
+        dp.dry_run(dp.PrivacyBudget(1.0, 1e-6), synthetic=other)
+
+
+def test_what_would_help_is_arithmetic(forecast):
+    """Of noise: error goes with the inverse root of rho and of the number of units, and the root of parameters."""
+    _, found = forecast
+    assert found.n_units_for(found.forced_error / 2.0) == pytest.approx(4.0 * N)
+    assert found.parameters_for(2.0 * found.forced_error) == pytest.approx(8.0)
+    assert found.epsilon_for(found.forced_error) == pytest.approx(found.plan.epsilon, rel=0.01)
+    rho = dp.PrivacyBudget(found.epsilon_for(found.forced_error / 2.0), found.plan.delta).rho
+    assert rho == pytest.approx(4.0 * found.plan.rho, rel=0.01)
+
+
+def test_what_would_help_is_said_where_noise_is_large(forecast):
+    _, found = forecast
+    quality = Quality(**{**vars(found.quality), "widening": math.sqrt(2.0)})
+    poor = dp.Forecast(**{**vars(found), "quality": quality})
+    assert "alone adds 1 sd. It would add 0.5 with epsilon" in str(poor)
+    assert "16,000 units" in str(poor)
+    good = dp.Forecast(**{**vars(found), "quality": Quality(**{**vars(quality), "widening": 1.05})})
+    assert "alone adds" not in str(good)
