@@ -203,9 +203,13 @@ class Learning:
             raise InvalidArgument("shares.tests must be above zero where chains release something with noise.")
         self._clip_gradient, self._clip_curvature = options.clip_gradient, options.clip_curvature
         self._clip_quantile, self._safety = options.clip_quantile, options.safety
-        self.widen = self.order == 2 if options.widen is None else options.widen
-        if self.widen and self.order == 1:
-            raise InvalidArgument("Draws of an expansion of order 1 cannot be widened: leave out widen.")
+        can_widen = self.order == 2 and options.control_variates
+        self.widen = can_widen if options.widen is None else options.widen
+        if self.widen and not can_widen:
+            raise InvalidArgument(
+                "Draws of an expansion of order 1 cannot be widened, and draws without control variates need not be: "
+                "leave out widen."
+            )
         self.size = parameters.size
         self._start = parameters.to_theta(model.initial_point(random_seed=0))
         known = in_likelihood(model, parameters)
@@ -240,7 +244,7 @@ class Learning:
     def _diagnostics(self) -> list[ReleaseRequest]:
         """Return what tells how far clipping may have moved draws, and how large what the expansion misses is."""
         made: list[tuple[str, int, float, int]] = []
-        if self._diagnoses:
+        if self._diagnoses and self.control_variates:
             made.append(("clipping_loss", 1, _LOSS_SHARE[self.order], 1))
         if self.in_chains == "nothing" and self._diagnoses:
             of_sizes = _CHECK_SHARE * _HISTOGRAM_OF_CHECK
@@ -369,14 +373,15 @@ class Learning:
     def _known(self, chain: ChainAccess, expansion: "Expansion", noise_per_bound: float) -> Approximation:
         """Return what is known: draws of the surrogate, and figures on it."""
         kernel = FreeHMC(expansion.surrogate, expansion.start, expansion.precision, np.random.default_rng(0))
-        figures = {
-            **dict.fromkeys(FIGURES, np.nan),
-            "centre_distance": self._distance(expansion.centre.theta, kernel),
-            "doubtful_width": expansion.doubtful_width,
-            "widening": _widening(expansion, kernel.covariance),
-        }
-        if self._diagnoses:
-            figures |= self._estimated_clip_bias(chain, expansion, kernel)
+        figures = dict.fromkeys(FIGURES, np.nan)
+        if self.control_variates:  # without, the expansion is no part of the target
+            figures |= {
+                "centre_distance": self._distance(expansion.centre.theta, kernel),
+                "doubtful_width": expansion.doubtful_width,
+                "widening": _widening(expansion, kernel.covariance),
+            }
+            if self._diagnoses:
+                figures |= self._estimated_clip_bias(chain, expansion, kernel)
         spread = kernel.spread
         found = Approximation(
             surrogate=expansion.surrogate,
