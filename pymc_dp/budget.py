@@ -4,6 +4,7 @@ import math
 import os
 import threading
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Any
 
 from pymc_dp import _validate
@@ -303,7 +304,8 @@ class PrivacyBudget:
         )
         if draws is None:
             draws = max(one.default_draws for one in steps)
-        return plan_run(steps, left, draws=draws, tune=tune, chains=chains)
+        plan = plan_run(steps, left, draws=draws, tune=tune, chains=chains)
+        return replace(plan, worth=steps[0].expected_worth(plan)) if len(steps) == 1 and self.private else plan
 
     def max_draws(self, step: PlannableStep | Sequence[PlannableStep], *, tune: int = 0, chains: int = 4) -> int:
         """Return the largest number of draws, in each of all chains, that noise which is given affords.

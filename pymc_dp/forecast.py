@@ -17,7 +17,6 @@ from pymc.model.fgraph import clone_model
 from xarray import DataTree
 
 from pymc_dp import sampling
-from pymc_dp.accounting import gaussian_epsilon
 from pymc_dp.budget import Plan, PrivacyBudget
 from pymc_dp.diagnostics import Quality, quality
 from pymc_dp.exceptions import InvalidArgument, UnsupportedModel
@@ -26,6 +25,7 @@ from pymc_dp.release.units import public_number_of_units
 from pymc_dp.short_form import chosen_length, steps_with_budget
 from pymc_dp.steps.base import DPStep
 from pymc_dp.structure import rows_can_be_simulated
+from pymc_dp.worth import Worth
 
 _log = logging.getLogger("pymc")
 #: A synthetic table may be this part longer or shorter than the protected one.
@@ -34,8 +34,6 @@ _ABOUT_AS_LONG = 0.2
 _REFERENCE_DRAWS, _REFERENCE_CHAINS = 500, 2
 #: Central intervals whose coverage is told.
 _INTERVAL = (0.05, 0.95)
-#: An error, in posterior standard deviations, with which a posterior is worth publishing.
-_GOOD_ERROR = 0.5
 
 
 @dataclass(frozen=True)
@@ -76,22 +74,11 @@ class Forecast:
         widening = self.quality.widening
         return math.sqrt(max(widening**2 - 1.0, 0.0))
 
-    def epsilon_for(self, error: float) -> float:
-        """Return the epsilon at which noise alone would add so large an error: it goes with the inverse root of rho.
-
-        NaN where the noise is not known, or the run is not paid for in rho.
-        """
-        if not self.forced_error > 0.0 or self.plan.account != "rho" or math.isinf(self.plan.epsilon):
-            return math.nan
-        return gaussian_epsilon(self.plan.rho * (self.forced_error / error) ** 2, self.plan.delta)
-
-    def n_units_for(self, error: float) -> float:
-        """Return the number of units at which noise alone would add so large an error: with the inverse root of it."""
-        return self.n_units * (self.forced_error / error) ** 2
-
-    def parameters_for(self, error: float) -> float:
-        """Return how many parameters would have so large an error: it goes with the root of their number, about."""
-        return self.size * (error / self.forced_error) ** 2
+    @property
+    def worth(self) -> Worth:
+        """What noise adds, and what would make it less."""
+        rho = self.plan.rho if self.plan.account == "rho" and math.isfinite(self.plan.epsilon) else math.nan
+        return Worth(self.forced_error, self.n_units, self.size, rho, self.plan.delta)
 
     def __str__(self) -> str:
         found = self.quality
@@ -106,21 +93,7 @@ class Forecast:
         ]
         if math.isfinite(found.clip_bias):
             lines.append(f"Clip bounds may move means by about {max(found.clip_bias, 0.0):.2f} sd of the draws.")
-        return "\n".join([*lines, *self._what_would_help()])
-
-    def _what_would_help(self) -> list[str]:
-        """Say what would make noise harmless, by arithmetic, where it is not."""
-        if not self.forced_error > _GOOD_ERROR:
-            return []
-        epsilon = self.epsilon_for(_GOOD_ERROR)
-        ways = [f"epsilon {epsilon:.2g}"] if math.isfinite(epsilon) else []
-        ways.append(f"{self.n_units_for(_GOOD_ERROR):,.0f} units")
-        if self.size > 1:
-            ways.append(f"{max(1.0, self.parameters_for(_GOOD_ERROR)):.0f} parameters")
-        return [
-            f"The noise of privacy alone adds {self.forced_error:.2g} sd. It would add {_GOOD_ERROR:g} with "
-            f"{', or '.join(ways)}; or a likelihood whose scores are bounded, so that clip bounds can be small."
-        ]
+        return "\n".join([*lines, *self.worth.what_would_help()])
 
 
 def dry_run(

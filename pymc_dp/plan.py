@@ -3,7 +3,7 @@
 import dataclasses
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Literal, Protocol
 
 from pymc_dp import _validate
@@ -22,6 +22,7 @@ from pymc_dp.accounting import (
 )
 from pymc_dp.exceptions import InvalidArgument
 from pymc_dp.kinds import labelled
+from pymc_dp.worth import Worth
 
 #: How a run is paid for: Gaussian runs add in rho, others reserve an (epsilon, delta) of their own.
 Account = Literal["rho", "reserved"]
@@ -104,6 +105,10 @@ class PlannableStep(Protocol):
 
     def what_would_fit(self, noise_factor: float) -> str:
         """Say which settings would fit, if all noise that is given had to grow by a factor."""
+        ...
+
+    def expected_worth(self, plan: "Plan") -> Worth | None:
+        """Return what a posterior is expected to be worth, where theory tells."""
         ...
 
 
@@ -221,6 +226,8 @@ class Plan:
         The unit of privacy in words, once it is known: `sample` finds it. Empty in plans made before.
     row_engine : str
         Which engine computes the rows' derivatives, once it is known. Empty in plans made before.
+    worth : Worth or None
+        What the posterior is expected to be worth, where theory tells; it is not stored.
     """
 
     chains: int
@@ -235,6 +242,7 @@ class Plan:
     private: bool = True
     unit: str = ""
     row_engine: str = ""
+    worth: Worth | None = field(default=None, compare=False)
 
     def __post_init__(self) -> None:
         _validate.choice("account", self.account, ("rho", "reserved"))
@@ -305,6 +313,12 @@ class Plan:
             rows.append(f"{kind:<14}{count:>9d}{noise:>19}{rho:>12}{share:>9}{sampled:>10}".rstrip())
         if not unlimited:
             rows.append(f"{'together':<14}{'':>28}{self.rho:>12.4g}" if self.gaussian else f"by {self.accountant}")
+        if self.worth is not None:
+            rows.append(
+                f"expected: noise adds about {self.worth.error:.2g} posterior sd to means (by theory, within a factor "
+                "of 2 or so; dp.dry_run says more)"
+            )
+            rows += self.worth.what_would_help()
         return "\n".join(rows)
 
     def _alike(self) -> Iterator[tuple[str, Sequence[Releases]]]:
@@ -318,7 +332,8 @@ class Plan:
 
     def to_record(self) -> dict[str, Any]:
         """Return the plan as plain data, for storing."""
-        return {**vars(self), "steps": [_record_of_step(step) for step in self.steps]}
+        stored = {name: value for name, value in vars(self).items() if name != "worth"}
+        return {**stored, "steps": [_record_of_step(step) for step in self.steps]}
 
     @classmethod
     def from_record(cls, record: Mapping[str, Any]) -> "Plan":

@@ -29,6 +29,9 @@ class FakeStep:
     def what_would_fit(self, noise_factor):
         return f"noise {noise_factor:.3g} times as large"
 
+    def expected_worth(self, plan):
+        return None
+
 
 @pytest.mark.parametrize(
     ("epsilon", "delta", "relation"),

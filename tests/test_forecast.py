@@ -87,7 +87,7 @@ def test_a_step_of_ones_own_is_tried_with_its_settings():
     assert found.plan.sampler == "dp_hmc"
     assert (found.plan.draws, found.plan.chains, found.plan.tune) == (20, 2, 3)
     assert not found.quality.usable
-    assert math.isnan(found.epsilon_for(0.5))
+    assert math.isnan(found.worth.epsilon_for(0.5))
 
 
 def test_what_was_spent_is_not_there_in_the_dry_run():
@@ -134,10 +134,10 @@ def test_tables_that_say_nothing_or_too_much_are_refused(synthetic, error, messa
 def test_what_would_help_is_arithmetic(forecast):
     """Of noise: error goes with the inverse root of rho and of the number of units, and the root of parameters."""
     _, found = forecast
-    assert found.n_units_for(found.forced_error / 2.0) == pytest.approx(4.0 * N)
-    assert found.parameters_for(2.0 * found.forced_error) == pytest.approx(8.0)
-    assert found.epsilon_for(found.forced_error) == pytest.approx(found.plan.epsilon, rel=0.01)
-    rho = dp.PrivacyBudget(found.epsilon_for(found.forced_error / 2.0), found.plan.delta).rho
+    assert found.worth.n_units_for(found.forced_error / 2.0) == pytest.approx(4.0 * N)
+    assert found.worth.parameters_for(2.0 * found.forced_error) == pytest.approx(8.0)
+    assert found.worth.epsilon_for(found.forced_error) == pytest.approx(found.plan.epsilon, rel=0.01)
+    rho = dp.PrivacyBudget(found.worth.epsilon_for(found.forced_error / 2.0), found.plan.delta).rho
     assert rho == pytest.approx(4.0 * found.plan.rho, rel=0.01)
 
 
@@ -149,3 +149,15 @@ def test_what_would_help_is_said_where_noise_is_large(forecast):
     assert "16,000 units" in str(poor)
     good = dp.Forecast(**{**vars(found), "quality": Quality(**{**vars(quality), "widening": 1.05})})
     assert "alone adds" not in str(good)
+
+
+def test_a_plan_says_what_to_expect_within_a_factor(forecast):
+    _, found = forecast
+    with regression(*table(0)):
+        plan = dp.PrivacyBudget(2.0, 1e-6).plan(dp.DPSurrogateHMC())
+        hopeless = dp.PrivacyBudget(0.1, 1e-6).plan(dp.DPHMC())
+    assert 0.4 < plan.worth.error / found.forced_error < 2.5
+    assert "expected: noise adds about" in str(plan)
+    assert hopeless.worth.error > 3.0
+    assert "It would add 0.5 with epsilon" in str(hopeless)
+    assert dp.Plan.from_record(plan.to_record()) == plan

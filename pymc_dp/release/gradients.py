@@ -45,13 +45,15 @@ class _OfGradients:
         return (self.prediction.theta,)
 
     def _refuse_shapes(self, asked: Asked) -> None:
-        """Refuse arrays of other shapes, which compiled loops would read beyond."""
+        """Refuse arrays of other shapes, which compiled loops would read beyond, and curvatures that are not known."""
         size = self.point.theta.size
         asked.rows.refuse_other_shapes(self.point.theta, self.point.preconditioner)
         asked.rows.refuse_other_shapes(self.prediction.theta, self.axes)
         asked.rows.refuse_other_shapes(self.prediction.direction, self.prediction.jacobian)
         if self.prediction.offset.shape != (size,):
             raise PrivacyError("An offset of predicted gradients has one entry for each parameter.")
+        if self.prediction.direction.any():
+            asked.rows.refuse_without_second_order()
 
     def _along(self, chunk: UnitsOfChunk) -> FloatArray:
         """Return what is asked for of each unit, shape (axes, units)."""

@@ -209,8 +209,7 @@ class VariancePenalisedLogRatio(Query):
     def refuse_if_unsafe(self, terms: Terms) -> None:
         """Refuse clip bounds that are out of range, and powers that are not positive."""
         _log_ratio_grid(self.clip_bound)
-        if not 0.0 < self.tempering < math.inf:  # the sensitivity of a negative power is that of its absolute value
-            raise PrivacyError(f"A likelihood is tempered by a positive power, not by {self.tempering:g}.")
+        _refuse_power(self.tempering)  # the sensitivity of a negative power is that of its absolute value
         super().refuse_if_unsafe(terms)
 
     def exact_sum(self, asked: Asked) -> ClippedSum:
@@ -266,6 +265,11 @@ class BarkerDecision(Query):
     def bound(self, terms: Terms) -> float:
         """Return the bound of a unit's log-ratio that the test prescribes."""
         return barker_correction.clip_bound(self.batches.batch_size, self.tempering * self.batches.n_units)
+
+    def refuse_if_unsafe(self, terms: Terms) -> None:
+        """Refuse powers that are not positive, which no bound is prescribed for."""
+        _refuse_power(self.tempering)
+        super().refuse_if_unsafe(terms)
 
     def exact_sum(self, asked: Asked) -> ClippedSum:
         """Refuse: a decision is drawn, and the log-ratios behind it are released in no other way."""
@@ -412,6 +416,7 @@ class DecisionClipCounts(_Counts):
             raise PrivacyError("How many units decisions clip is released where the number of units is public.")
         if not self.moves:
             raise PrivacyError("There is no move to count clipped units in.")
+        _refuse_power(self.tempering)
         check_bound(self._clip)
         super().refuse_if_unsafe(terms)
 
@@ -609,6 +614,12 @@ def plain(query: Query) -> Query:
             "pymc_dp/release/queries.py."
         )
     return dataclasses.replace(query)  # type: ignore[type-var]  # all classes in QUERIES are dataclasses
+
+
+def _refuse_power(tempering: float) -> None:
+    """Refuse powers of the likelihood that are not positive numbers."""
+    if not 0.0 < tempering < math.inf:
+        raise PrivacyError(f"A likelihood is tempered by a positive power, not by {tempering:g}.")
 
 
 def _of_fixed_size(batches: BatchesWithoutReplacement) -> BatchesWithoutReplacement:

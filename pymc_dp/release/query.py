@@ -65,6 +65,10 @@ class Rows(Protocol):
         """Refuse a point, or a preconditioner, of another shape than the model's parameters."""
         ...
 
+    def refuse_without_second_order(self) -> None:
+        """Refuse where second derivatives are not known."""
+        ...
+
     def expansion(self, centre: ExpansionPoint) -> "Expansion":
         """Return the expansion of every unit around a point."""
         ...

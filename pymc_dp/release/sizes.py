@@ -144,6 +144,8 @@ class NormSizes(NonNegative):
     def exact_sum(self, asked: Asked) -> ClippedSum:
         """Return the counts."""
         asked.rows.refuse_other_shapes(self.point.theta, self.point.preconditioner)
+        if self.of == "curvature":
+            asked.rows.refuse_without_second_order()
 
         def counts(chunk: UnitsOfChunk) -> FloatArray:
             if self.of == "curvature":

@@ -87,6 +87,14 @@ class Units(Protocol):
         """Return the log-likelihood of some units."""
         ...
 
+    def refuse_other_shapes(self, theta: FloatArray, preconditioner: FloatArray | None = None) -> None:
+        """Refuse a point of another shape than the model's parameters."""
+        ...
+
+    def refuse_without_second_order(self) -> None:
+        """Refuse where second derivatives are not known."""
+        ...
+
     def derivatives_by_chunk(self, units: IntArray | None = None) -> Iterator[UnitsOfChunk]:
         """Yield the derivatives of whole units, of all or of some."""
         ...
@@ -111,6 +119,8 @@ class UnitExpansion:
         self._values = units.all_log_likelihoods(centre.theta)
         self._pair: dict[bytes, FloatArray] = {}
         size = centre.preconditioner.shape[1]
+        if np.isfinite(centre.clip_curvature):
+            units.refuse_without_second_order()
         for chunk in units.derivatives_by_chunk():
             weights = self.weights[chunk.units]
             squares = squares_of(scores_of(chunk, centre))
@@ -188,6 +198,7 @@ class UnitExpansion:
 
     def remainders(self, prediction: Prediction) -> FloatArray:
         """Return what the expansion misses of every unit's weighted log-likelihood, relative to the centre."""
+        self._refuse(prediction)
         key = _key(prediction)
         if key in self._pair:
             return self._pair[key]
@@ -197,9 +208,16 @@ class UnitExpansion:
 
     def _remainders_of(self, prediction: Prediction, units: IntArray) -> FloatArray:
         """Return the same of some units, in proportion to whose rows the work is."""
+        self._refuse(prediction)
         with np.errstate(invalid="ignore"):
             values = self._units.unit_log_likelihoods(prediction.theta, units) - self._values[units]
         return self._missed(prediction, values, units)
+
+    def _refuse(self, prediction: Prediction) -> None:
+        """Refuse what would fail while rows are read, and so where there are rows only."""
+        self._units.refuse_other_shapes(prediction.theta)
+        self._units.refuse_other_shapes(prediction.direction)
+        self._units.refuse_without_second_order()
 
     def _missed(self, prediction: Prediction, values: FloatArray, units: IntArray | None) -> FloatArray:
         """Return what is missed of log-likelihoods relative to the centre."""

@@ -365,6 +365,17 @@ class UnitLikelihood:
                 f"An expansion takes a point of {size} numbers, and a square preconditioner of that size."
             )
 
+    def refuse_without_second_order(self) -> None:
+        """Refuse where second derivatives are not known: a table, or a batch, without units would raise nothing.
+
+        Raises
+        ------
+        InvalidArgument
+            If they were not asked for with ``second_order=True``.
+        """
+        if not self.second_order:
+            raise InvalidArgument("Second derivatives need UnitLikelihood(..., second_order=True).")
+
     def all_log_likelihoods(self, theta: FloatArray) -> FloatArray:
         """Return the log-likelihood of every unit. Confidential."""
         return self._unit_log_likelihoods(theta)

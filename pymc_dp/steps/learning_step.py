@@ -13,7 +13,7 @@ from typing import Any, ClassVar
 import numpy as np
 import pymc as pm
 
-from pymc_dp.budget import ReleaseRequest
+from pymc_dp.budget import Plan, ReleaseRequest
 from pymc_dp.exceptions import InvalidArgument
 from pymc_dp.parameters import FloatArray
 from pymc_dp.release.interface import Position
@@ -22,6 +22,7 @@ from pymc_dp.steps.prelude.approximation import Approximation
 from pymc_dp.steps.prelude.learning import FIGURES, InChains, Learning, Prelude, PreludeArgument
 from pymc_dp.steps.sampler import Transition
 from pymc_dp.steps.target import ExpandedTarget, FreeTarget, PreconditionedTarget, Target
+from pymc_dp.worth import Worth
 
 #: Draws of a chain where they are far apart.
 _DRAWS_OF_TRAJECTORIES = 500
@@ -48,6 +49,7 @@ class LearningStep(DPStep):
     learning: Learning | None = None
     known: Approximation | None = None
     _point: FloatArray | None = None
+    _n_units: int | None = None
     _pilot: FreeTarget | None = None
     #: Power of the likelihood.
     tempering: float = 1.0
@@ -131,6 +133,20 @@ class LearningStep(DPStep):
     @abstractmethod
     def plain_target(self) -> Target:
         """Return what the sampler moves on without a prelude."""
+
+    def know_n_units(self, n_units: int) -> None:
+        """Take note of the number of units."""
+        self._n_units = n_units
+
+    def expected_worth(self, plan: Plan) -> Worth | None:
+        """Return what noise adds to means, by what the scores near the centre are released with."""
+        if self.learning is None or self._n_units is None or not self.control_variates:
+            return None
+        error = self.learning.expected_error(plan.noise_multipliers, self._n_units)
+        if error is None:
+            return None
+        rho = plan.rho if plan.account == "rho" else np.nan
+        return Worth(error, self._n_units, self.size, rho, plan.delta)
 
     def draws_worth_taking(self, size: int) -> int:
         """Return how many draws of a chain tell nearly all that the approximation of so many parameters allows."""

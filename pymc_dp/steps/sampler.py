@@ -8,10 +8,11 @@ from typing import Any, ClassVar, Literal
 import numpy as np
 
 from pymc_dp.accounting import Releases
-from pymc_dp.budget import ReleaseRequest
+from pymc_dp.budget import Plan, ReleaseRequest
 from pymc_dp.parameters import FloatArray, ParameterVector
 from pymc_dp.release.queries import ClipCounts
 from pymc_dp.steps.access import ChainAccess, OwnParameters
+from pymc_dp.worth import Worth
 
 ClipDiagnostics = Literal["private", "exact"] | None
 
@@ -137,6 +138,10 @@ class Sampler:
         InvalidArgument
             If the step was told another number.
         """
+
+    def expected_worth(self, plan: Plan) -> Worth | None:
+        """Return what the posterior is expected to be worth: nothing is known of that, for most samplers."""
+        return None
 
     def what_would_fit(self, noise_factor: float) -> str:
         """Say which settings would fit, if all noise that is given had to grow by a factor."""

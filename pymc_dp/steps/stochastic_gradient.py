@@ -312,6 +312,7 @@ class StochasticGradientStep(LearningStep):
 
     def know_n_units(self, n_units: int) -> None:
         """Take note of the number of units, which batches without replacement need."""
+        super().know_n_units(n_units)
         if self.batch_size is None and self.learning is None:
             return
         if self._n_units_given not in (None, n_units):

@@ -57,6 +57,7 @@ class TemperedBatches(LearningStep):
 
     def know_n_units(self, n_units: int) -> None:
         """Take note of the number of units; refuse another than was passed."""
+        super().know_n_units(n_units)
         if self._n_units_given not in (None, n_units):
             raise InvalidArgument(f"n_units={self._n_units_given} was passed, but the table has {n_units} units.")
         batch_size = self.default_batch_size(n_units) if self.batch_size is None else self.batch_size

@@ -300,7 +300,7 @@ MUTANTS = (
            "        if query.sampled is None:  # a count", "        if True:  # a count",
            (f"{_HOSTILE}test_counts_of_all_units_tell_nothing_of_a_batch",)),
     Mutant("of a negative power, which may be nothing", "sensitivity", "release/queries.py",
-           "if not 0.0 < self.tempering < math.inf:", "if self.tempering == math.inf:",
+           "    if not 0.0 < tempering < math.inf:", "    if tempering == math.inf:",
            (f"{_HOSTILE}test_a_power_that_is_not_positive_is_refused",)),
     Mutant("a class is asked whether it is one of the curator's", "batches", "release/queries.py",
            "if not any(type(query) is known for known in QUERIES):", "if type(query) not in QUERIES:",

@@ -87,6 +87,13 @@ def _tested_surrogate(**shared):
     return dp.DPSurrogateHMC(synthetic=_SYNTHETIC, shares=shares, newton_steps=2, **shared)
 
 
+def _learned(step_class, *, control_variates=True, **settings):
+    """Nothing is given but a budget, and what `settings` has."""
+    if not control_variates:
+        settings["prelude"] = dp.Prelude(control_variates=False)
+    return lambda **shared: step_class(**settings, **shared)
+
+
 def _contributed(**shared):
     return DPCrankNicolson(clip_log_ratio=4.0, beta=0.05, **shared)
 
@@ -136,4 +143,25 @@ SAMPLERS = [
     Sampler("sgnht", _sgnht, ("add-remove", "substitute"), on_batches=True),
     Sampler("minibatch-penalty", _minibatch_penalty, ("substitute",), on_batches=True),
     Sampler("barker", _barker, ("substitute",), on_batches=True),
+]
+
+#: Steps that learn their settings before the chains start, and release what an expansion misses or the whole.
+LEARNED = [
+    Sampler(
+        f"learned-{name}{suffix}",
+        _learned(step_class, control_variates=control_variates, **settings),
+        ("substitute",),
+        on_batches=on_batches,
+    )
+    for suffix, control_variates in (("", True), ("-whole", False))
+    for name, step_class, settings, on_batches in (
+        ("hmc", dp.DPHMC, {}, False),
+        ("mala", dp.DPMALA, {}, False),
+        ("penalty", dp.DPPenalty, {}, False),
+        ("minibatch-penalty", dp.DPMinibatchPenalty, {}, True),
+        ("barker", dp.DPBarker, {"tempering": 0.3}, True),
+        ("sgld", dp.DPSGLD, {}, True),
+        ("sghmc", dp.DPSGHMC, {}, True),
+        ("sgnht", dp.DPSGNHT, {}, True),
+    )
 ]

@@ -1,0 +1,64 @@
+"""What a posterior is worth under the noise of privacy, and what would make it worth more: arithmetic."""
+
+import math
+from dataclasses import dataclass
+
+from pymc_dp.accounting import gaussian_epsilon
+
+#: An error, in posterior standard deviations, with which a posterior is worth publishing.
+GOOD_ERROR = 0.5
+
+
+@dataclass(frozen=True)
+class Worth:
+    """An error by noise, and what it depends on.
+
+    Attributes
+    ----------
+    error : float
+        What noise adds to means, in posterior standard deviations, root mean square over parameters.
+    n_units, size : int
+        Units of the table, and unconstrained parameters.
+    rho, delta : float
+        What the run costs as Gaussian releases, NaN where that is not how it is paid for; the budget's delta.
+
+    Notes
+    -----
+    The noise of a sum goes with the inverse root of rho, and does not depend on the number of units n; what the sum
+    tells goes with n and the posterior's standard deviation with its inverse root. A unit's standardised score is about
+    as long as the root of the number of parameters, and so are clip bounds.
+    """
+
+    error: float
+    n_units: int
+    size: int
+    rho: float
+    delta: float
+
+    def epsilon_for(self, error: float) -> float:
+        """Return the epsilon at which noise alone would add so large an error; NaN where rho is not known."""
+        if not (self.error > 0.0 and math.isfinite(self.rho)):
+            return math.nan
+        return gaussian_epsilon(self.rho * (self.error / error) ** 2, self.delta)
+
+    def n_units_for(self, error: float) -> float:
+        """Return the number of units at which it would."""
+        return self.n_units * (self.error / error) ** 2
+
+    def parameters_for(self, error: float) -> float:
+        """Return for about how many parameters it would."""
+        return self.size * (error / self.error) ** 2
+
+    def what_would_help(self) -> list[str]:
+        """Return a line on what would make noise harmless, where it is not."""
+        if not self.error > GOOD_ERROR:
+            return []
+        epsilon = self.epsilon_for(GOOD_ERROR)
+        ways = [f"epsilon {epsilon:.2g}"] if math.isfinite(epsilon) else []
+        ways.append(f"{self.n_units_for(GOOD_ERROR):,.0f} units")
+        if self.size > 1:
+            ways.append(f"{max(1, round(self.parameters_for(GOOD_ERROR)))} of {self.size} parameters")
+        return [
+            f"The noise of privacy alone adds {self.error:.2g} sd. It would add {GOOD_ERROR:g} with "
+            f"{', or '.join(ways)}; or a likelihood whose scores are bounded, so that clip bounds can be small."
+        ]
