@@ -631,8 +631,8 @@ MUTANTS = (
            "        found = asked.rows.sum_over_units(\n"
            "            lambda chunk: self._along(chunk).T, size, 2.0 * self.clip_bound, asked.grid, units=asked.batch\n"
            "        )\n        return ClippedSum(found.integers, found.grid, self.clip_bound, found.n_clipped)",
-           (f"{_GRADIENTS}test_replacing_a_row_moves_no_sum_by_more_than_declared",)),
-    Mutant("of gradients along axes is that of each row of a unit", "clipping", "release/gradients.py",
+           (f"{_GRADIENTS}test_replacing_an_ordinary_row_moves_no_sum_by_more_than_declared",)),
+    Mutant("of gradients along axes that are twice as long", "clipping", "release/gradients.py",
            "lambda chunk: self._along(chunk).T, size,",
            "lambda chunk: 2.0 * self._along(chunk).T, size,",
            (f"{_GRADIENTS}test_what_is_missed_is_that_of_a_loop_over_units",)),
