@@ -63,6 +63,8 @@ class Comparison:
         Largest part of its declared sensitivity by which a release moved.
     published_alike : bool
         Whether the same tree was published. It has to be for any two tables, neighbours or not.
+    moved_kinds : frozenset of str
+        Kinds of releases of which one had other exact sums.
     """
 
     neighbour: str
@@ -71,6 +73,7 @@ class Comparison:
     moved: int
     largest: float
     published_alike: bool
+    moved_kinds: frozenset[str]
 
 
 @dataclass
@@ -109,7 +112,7 @@ class Report:
 
 def compared(first: Trace, second: Trace, neighbour: Neighbour) -> Comparison:
     """Compare the run on a neighbour with the first run."""
-    violations, moved, largest = [], 0, 0.0
+    violations, moved, largest, kinds = [], 0, 0.0, set()
     if second.error != first.error:
         violations.append(f"ended with {second.error or 'success'!r}, the first run with {first.error or 'success'!r}")
     if second.plan != first.plan:
@@ -132,11 +135,14 @@ def compared(first: Trace, second: Trace, neighbour: Neighbour) -> Comparison:
         if part > 1:
             violations.append(f"{named}, moved {math.sqrt(part):.6g} times what was declared")
         moved += part > 0
+        kinds |= {before.kind} if part > 0 else set()
         largest = max(largest, math.sqrt(part))
     published_alike = second.published is not None and second.published == first.published
     if first.published is not None and not published_alike and not violations:
         violations.append("another tree was published")
-    return Comparison(neighbour.name, violations, len(second.requests), moved, largest, published_alike)
+    return Comparison(
+        neighbour.name, violations, len(second.requests), moved, largest, published_alike, frozenset(kinds)
+    )
 
 
 def _part_of_sensitivity(before: Request, after: Request) -> Fraction | str:

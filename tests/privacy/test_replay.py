@@ -11,6 +11,7 @@ import pytest
 from contributed import DPCrankNicolson
 from neighbours import Neighbour, neighbours_of, ordinary_rows
 from replay import replay
+from samplers import LEARNED
 from zoo import (
     BY_NAME,
     GAUSSIAN,
@@ -89,6 +90,24 @@ def test_all_of_the_declared_sensitivity_is_reached_and_no_more(sampler, relatio
     )
     assert clean(report)
     assert report.comparisons[0].largest > (0.02 if sampler.name == "barker" else 0.998)
+
+
+@pytest.mark.parametrize("sampler", LEARNED, ids=repr)
+def test_what_samplers_learn_and_release_beyond_an_expansion(sampler):
+    """Hazards H13, H20, H23 and H34: on a likelihood that is not normal, so that its expansion misses something."""
+    report = replayed(ZOO[3], sampler, "substitute", 3)
+    assert clean(report)
+    assert report.first.tree["privacy"].attrs["surrogate_found"] == 1
+    moved = frozenset().union(*(each.moved_kinds for each in report.comparisons))
+    assert {event.kind for event in report.first.plan.steps[0].in_chains} - {"clip_count"} <= moved
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("case", ZOO, ids=repr)
+@pytest.mark.parametrize("sampler", LEARNED, ids=repr)
+def test_samplers_that_learn_on_models_of_many_kinds(sampler, case):
+    for seed, place in enumerate(PLACES):
+        assert clean(replayed(case, sampler, "substitute", 3, seed=seed, lower=seed < 3, **place))
 
 
 FEW = [BY_NAME[name] for name in ("hmc", "sgld", "minibatch-penalty", "barker")]

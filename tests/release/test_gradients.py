@@ -191,6 +191,28 @@ def test_replacing_a_row_moves_no_sum_by_more_than_declared(query, rows, row, co
     assert moved <= allowed
 
 
+SMALL = st.lists(st.floats(-1, 1), min_size=SIZE, max_size=SIZE).map(np.array)
+
+
+@given(
+    st.builds(
+        PreconditionedGradient,
+        st.sampled_from([WEIGHTED, UNWEIGHTED]),
+        st.just(AXES),
+        st.builds(GradientPrediction, SMALL, st.just(JACOBIAN), SMALL, SMALL),
+        st.sampled_from([1e-3, 0.3, 2.0]),
+    ),
+    st.sampled_from([ROWS, PERSONS]),
+    st.lists(st.floats(-3, 3), min_size=SIZE, max_size=SIZE),
+    st.integers(0, 50),
+    st.integers(0, N - 1),
+)
+def test_replacing_an_ordinary_row_moves_no_sum_by_more_than_declared(query, rows, row, count, place):
+    """Most of the queries above are of numbers that leave nothing."""
+    moved, allowed = movement(query, rows, with_row(row, count, place, rows))
+    assert moved <= allowed
+
+
 @pytest.mark.filterwarnings("error")
 @given(QUERIES, ROW, st.integers(0, 10**6), st.integers(0, N - 1))
 def test_removing_a_row_moves_no_sum_by_more_than_declared(query, row, count, place):

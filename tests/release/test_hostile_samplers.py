@@ -22,12 +22,17 @@ from pymc_dp.accounting import (
 from pymc_dp.budget import Plan, ReleaseRequest, StepPlan
 from pymc_dp.release import Curators, ExpansionPoint, MeteredCurator
 from pymc_dp.release.batches import BatchesWithoutReplacement, PoissonBatches
+from pymc_dp.release.gradients import GradientSizes, PreconditionedGradient
+from pymc_dp.release.interface import Expanded, GradientPrediction, Prediction
 from pymc_dp.release.queries import (
     BarkerDecision,
     ClipCounts,
+    DecisionClipCounts,
     GradientSum,
+    Residual,
     VariancePenalisedLogRatio,
     WeightedScore,
+    plain,
 )
 from pymc_dp.rows import UnitLikelihood
 
@@ -91,6 +96,106 @@ def test_what_a_sampler_holds_does_not_move_an_expansion_point(through):
     again = curator.release(WeightedScore(ExpansionPoint(np.zeros(2), np.eye(2), 1.0)), 3.0)
     assert np.array_equal(first.value, again.value)
     assert np.linalg.norm(again.value) <= 3.0
+
+
+class Loud(float):
+    """Says something else whenever it is asked."""
+
+    asked = 0
+
+    def __float__(self):
+        Loud.asked += 1
+        return 10.0**Loud.asked
+
+    def __mul__(self, other):
+        return 1e9
+
+    __rmul__ = __mul__
+
+
+def held_everywhere():
+    """Yield queries of expansions whose arrays somebody else holds, with those arrays."""
+    held = [np.full(2, 0.25), np.eye(2), np.full(2, 0.5), np.full(2, -0.5), np.eye(2), np.zeros(2)]
+    theta, way, direction, other, jacobian, offset = (Held(each) for each in held)
+    point = ExpansionPoint(theta, way, 1.0)
+    old, new = Prediction(theta, direction, True, 0.1), Prediction(other, offset, False, 0.0)
+    expanded, gradients = Expanded(point, old, new), GradientPrediction(theta, jacobian, direction, offset)
+    for query in (
+        PreconditionedGradient(point, way, gradients, 1.0),
+        GradientSizes(point, way, gradients, 1.0, 3),
+        Residual(point, old, new, 1.0),
+        VariancePenalisedLogRatio(theta, other, 1.0, FIXED, 0.5, expanded=expanded),
+        BarkerDecision(theta, other, 0.0, FIXED, 0.5, expanded=expanded),
+        DecisionClipCounts((expanded, (theta, other)), FIXED, 0.5),
+    ):
+        yield query, held
+
+
+def numbers_in(each):
+    """Yield every array and number of a description, however deep."""
+    if dataclasses.is_dataclass(each):
+        yield from (number for field in dataclasses.fields(each) for number in numbers_in(getattr(each, field.name)))
+    elif isinstance(each, tuple):
+        yield from (number for entry in each for number in numbers_in(entry))
+    else:
+        yield each
+
+
+def test_nothing_of_what_a_sampler_describes_is_held_by_anybody_else():
+    """Hazard H40: an array of an expansion that moves while it is kept, or between payment and evaluation."""
+    for query, held in held_everywhere():
+        for field in dataclasses.fields(query):  # what was copied once is put back
+            if field.name in ("point", "prediction", "expanded", "old", "new"):
+                object.__setattr__(query, field.name, _holding(getattr(query, field.name), held))
+        copied = list(numbers_in(plain(query)))
+        arrays = [each for each in copied if not isinstance(each, float | int | str | bool | type(None))]
+        assert len(arrays) >= 4
+        assert all(type(each) is np.ndarray and each.dtype == np.float64 for each in arrays)
+        assert not any(np.shares_memory(one, other) for one in arrays for other in held)
+
+
+def _holding(each, held):
+    """Return a description with arrays that somebody holds instead of copies of them."""
+    if dataclasses.is_dataclass(each):
+        changed = {field.name: _holding(getattr(each, field.name), held) for field in dataclasses.fields(each)}
+        return dataclasses.replace(each, **changed)
+    if isinstance(each, np.ndarray):
+        return next(array for array in held if np.array_equal(array, each))
+    return each
+
+
+def test_numbers_are_asked_for_once():
+    """Hazard H40: a number of a class of the sampler's own, that is one at the check and another at the sum."""
+    point = ExpansionPoint(np.zeros(2), np.eye(2), Loud(1.0), Loud(1.0))
+    prediction = Prediction(np.zeros(2), np.ones(2), True, Loud(1.0))
+    zero = np.zeros(2)
+    gradients = GradientPrediction(zero, np.eye(2), zero, zero)
+    for query in (
+        PreconditionedGradient(point, np.eye(2), gradients, Loud(1.0)),
+        GradientSizes(point, np.eye(2), gradients, Loud(1.0), 3),
+        VariancePenalisedLogRatio(
+            zero, zero, Loud(1.0), FIXED, Loud(1.0), expanded=Expanded(point, prediction, prediction)
+        ),
+        BarkerDecision(zero, zero, Loud(1.0), FIXED, Loud(1.0), expanded=Expanded(point, prediction, prediction)),
+        DecisionClipCounts((Expanded(point, prediction, prediction),), FIXED, Loud(1.0)),
+    ):
+        assert not any(isinstance(number, Loud) for number in numbers_in(plain(query)))
+
+
+class OfAnotherSize(BatchesWithoutReplacement):
+    """Draws other batches than it says."""
+
+
+@pytest.mark.parametrize("make", [PreconditionedGradient, VariancePenalisedLogRatio, BarkerDecision])
+def test_batches_of_a_samplers_own_are_refused(make):
+    zero, gradients = np.zeros(2), GradientPrediction(np.zeros(2), np.eye(2), np.zeros(2), np.zeros(2))
+    given = (zero, zero, 1.0) if make is not PreconditionedGradient else (EXPANDED_AT, np.eye(2), gradients, 1.0)
+    settings = {} if make is PreconditionedGradient else {"tempering": 0.5}
+    with pytest.raises(dp.PrivacyError, match="not by a OfAnotherSize"):
+        make(*given, batches=OfAnotherSize(20, 30), **settings)
+
+
+EXPANDED_AT = ExpansionPoint(np.zeros(2), np.eye(2), 1.0)
 
 
 def test_counts_of_all_units_tell_nothing_of_a_batch():
