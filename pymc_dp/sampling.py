@@ -141,6 +141,8 @@ def sample(draws: int | None = None, **options: Any) -> DataTree:
     refuse_overflow({each.noise_needed for each in plan.releases if each.adds_noise}, rows.n_units)
     prior = Prior(model)
     initvals = arguments["initvals"] or initial_values(model)
+    for each in group.steps:
+        each.keep_starts(arguments["initvals"] is not None)
     seed = _given_seed(arguments["random_seed"], group)
     starting_points(model, initvals, seed, chains, prior)
     rows.warm_up()

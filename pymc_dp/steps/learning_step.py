@@ -20,6 +20,7 @@ from pymc_dp.release.interface import Position
 from pymc_dp.steps.base import DPStep
 from pymc_dp.steps.prelude.approximation import Approximation
 from pymc_dp.steps.prelude.learning import FIGURES, InChains, Learning, Prelude, PreludeArgument
+from pymc_dp.steps.prelude.newton import NUMERICAL_FAILURES
 from pymc_dp.steps.sampler import Transition
 from pymc_dp.steps.target import ExpandedTarget, FreeTarget, PreconditionedTarget, Target
 from pymc_dp.worth import Worth
@@ -50,6 +51,7 @@ class LearningStep(DPStep):
     known: Approximation | None = None
     _point: FloatArray | None = None
     _n_units: int | None = None
+    _starts_given = False
     _pilot: FreeTarget | None = None
     #: Power of the likelihood.
     tempering: float = 1.0
@@ -124,7 +126,7 @@ class LearningStep(DPStep):
             return self._pilot
         return self.plain_target() if self.known is None else self._learned_target(self.known)
 
-    def _learned_target(self, known: Approximation) -> Target:
+    def _learned_target(self, known: Approximation) -> ExpandedTarget:
         if self.control_variates:
             return ExpandedTarget(self.chain, known, tempering=self.tempering)
         given = {name: getattr(self, name, np.nan) for name in ("clip_gradient", "clip_log_ratio")}
@@ -174,11 +176,16 @@ class LearningStep(DPStep):
         """Learn, and adapt the length of moves to what was learned: free of charge."""
         if self.learning is None:
             return
+        self.learning.tempering = self.tempering
         self.known = self.learning.run(self.chain, self.noise_per_bound())
         if self.known is not None and not self._standardised:
             self.known = self.known.on_the_scale_of_parameters()
-        if self.known is not None:
+        if self.known is None:
+            return
+        try:
             self.settle(self.known)
+        except NUMERICAL_FAILURES:  # it was paid for: nothing is raised
+            self.known = None
 
     def settle(self, known: Approximation) -> None:
         """Choose settings by what was learned: by a pilot, for most samplers."""
@@ -227,6 +234,10 @@ class LearningStep(DPStep):
         """Forget where the last chain was."""
         self._point = None
 
+    def keep_starts(self, given: bool) -> None:
+        """Start where the user says, if the user does; else at a draw of the approximation."""
+        self._starts_given = given
+
     def moved(self, theta: FloatArray) -> Transition:
         """Make one iteration on standardised points; return the widened draw, and beside it the plain one."""
         if self.learning is None:
@@ -234,8 +245,8 @@ class LearningStep(DPStep):
         if self.known is None:  # noise has led to no surrogate: chains stay where they are
             nowhere = Position(theta, np.full(self.size, np.nan))
             return Transition(theta, {**self._no_stats(), "unwidened": nowhere})
-        if self._point is None:  # a chain begins with a draw of the surrogate, wherever it was put
-            self._point = self.known.start(self.rng)
+        if self._point is None:
+            self._point = self.known.point(theta) if self._starts_given else self.known.start(self.rng)
         transition = self.transition(self._point)
         self._point = transition.theta
         plain = self.known.theta(self._point)

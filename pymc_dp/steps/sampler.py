@@ -109,6 +109,9 @@ class Sampler:
     def transition(self, theta: FloatArray) -> Transition:
         """Return the next state of the chain, at `theta`: a vector of the step's own parameters."""
 
+    def keep_starts(self, given: bool) -> None:
+        """Take note whether the user said where chains start: of no concern to most samplers, which start there."""
+
     def begin(self) -> None:
         """Take note that a chain begins: nothing, for most samplers."""
 

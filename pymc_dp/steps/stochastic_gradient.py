@@ -21,6 +21,7 @@ whether it fits. A release is scaled together with its noise.
 """
 
 import math
+import warnings
 from abc import abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -46,6 +47,8 @@ from pymc_dp.steps.tuning import MassMatrix, power_of_likelihood, required, sett
 
 #: The step that a free sampler takes where the posterior is normal; a smaller one tells how narrow it is somewhere.
 _STEP_ON_A_NORMAL = 1.0
+#: Nearly all points have a smaller `Approximation.bend`, in few dimensions as well.
+_BEND_OF_MOST_POINTS = 4.0
 #: With a prelude: part of the units in a batch, and the least number of them.
 _PART_IN_BATCH, _SMALLEST_DEFAULT_BATCH = 0.02, 100
 #: Each has noise of its own, which is planned and stored.
@@ -264,9 +267,20 @@ class StochasticGradientStep(LearningStep):
 
     def settle(self, known: Approximation) -> None:
         """Make steps so small that the posterior, and the noise of privacy, leave the dynamics stable."""
-        if self._chooses_step:
+        # What the expansion misses grows with the distance from the centre, and so does its clip bound.
+        bound = known.clip_gradient * (_BEND_OF_MOST_POINTS if self.control_variates else 1.0)
+        paid = self._multiplier_paid() * self._noise_unit(bound)
+        if not self._chooses_step:
+            wanted = self.noise_of_dynamics(self.injected_now, self.step_sizes.at(1))
+            if paid > wanted:
+                warnings.warn(
+                    f"At step_size={self.step_sizes.scale:g} the noise of privacy is {paid / wanted:.2g} times that of "
+                    "the dynamics: draws will be too wide. Leave out step_size, or use a smaller one.",
+                    UserWarning,
+                    stacklevel=2,
+                )
+        else:
             narrow = min(1.0, known.kernel.step_size / _STEP_ON_A_NORMAL) ** self.order_of_dynamics
-            paid = self._multiplier_paid() * self._noise_unit(known.clip_gradient)
             room = (self.noise_of_dynamics(self.injected_now, 1.0) / paid) ** 2
             self.step_sizes = StepSizes(min(self.learned_step * narrow, room), 0.0)
 

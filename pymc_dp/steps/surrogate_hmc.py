@@ -122,6 +122,9 @@ class DPSurrogateHMC(LearningStep):
         self.trajectories = None if trajectories is None else _validate.whole("trajectories", trajectories, at_least=1)
         self.start()
 
+    def keep_starts(self, given: bool) -> None:
+        """Start with draws of the surrogate all the same: they are independent of where a chain was put."""
+
     def draws_worth_taking(self, size: int) -> int:
         """Return twice as many as are tested where they cost nothing."""
         return super().draws_worth_taking(size) * (1 if self.tested else 2)

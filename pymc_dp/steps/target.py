@@ -186,7 +186,8 @@ class ExpandedTarget(Target):
 
     def batch_gradient(self, point: FloatArray, batches: Batches, *, counted: bool, multiplier: float) -> Release:
         """Ask for what the expansion misses of the gradient of a fresh batch."""
-        query = gradient_query(self._known, self._known.theta(point), self._known.clip_gradient, control_variates=True)
+        theta = self._known.theta(point)
+        query = gradient_query(self._known, theta, self._known.bound_of_gradient(theta), control_variates=True)
         return self._chain.release(replace(query, batches=batches, counted=counted), multiplier)
 
     def free_gradient(self, point: FloatArray) -> FloatArray:
@@ -197,6 +198,10 @@ class ExpandedTarget(Target):
             gradient = gradient + (1.0 - power) * self._chain.prior.gradient(theta)
         along: FloatArray = self._known.axes.T @ gradient
         return along
+
+    def noise_of_gradient(self, rng: np.random.Generator) -> FloatArray:
+        """Return noise as that of a released gradient: none is released."""
+        return np.zeros(self._known.origin.size)
 
     def _missed(self, old: FloatArray, new: FloatArray) -> Expanded:
         return self._known.expanded(self._known.theta(old), self._known.theta(new))
@@ -277,6 +282,20 @@ class PreconditionedTarget(ExpandedTarget):
         query = gradient_query(self._known, theta, self._clip_gradient, control_variates=False)
         return replace(query, axes=np.eye(theta.size))
 
+    def noise_of_gradient(self, rng: np.random.Generator) -> FloatArray:
+        """Return noise as that of a released gradient."""
+        whole = np.isnan(self._clip_gradient)
+        bound = self._known.clip_gradient if whole else self._clip_gradient
+        noise = (
+            2.0
+            * self._tempering
+            * bound
+            * self._chain.multiplier("gradient")
+            * rng.standard_normal(self._known.origin.size)
+        )
+        along: FloatArray = noise if whole else self._known.axes.T @ noise
+        return along
+
     def _along(self, made: Release) -> Release:
         """Return a released gradient along the standardised axes."""
         return made if np.isnan(self._clip_gradient) else replace(made, value=self._known.axes.T @ made.value)
@@ -296,7 +315,13 @@ class FreeTarget(ExpandedTarget):
     """
 
     def __init__(
-        self, chain: ChainAccess, known: Approximation, real: Target, rng: np.random.Generator, *, tempering: float
+        self,
+        chain: ChainAccess,
+        known: Approximation,
+        real: "ExpandedTarget",
+        rng: np.random.Generator,
+        *,
+        tempering: float,
     ) -> None:
         super().__init__(chain, known, tempering=tempering)
         self._real, self._rng = real, rng
@@ -304,6 +329,10 @@ class FreeTarget(ExpandedTarget):
     def bound(self, old: FloatArray, new: FloatArray) -> float:
         """Return the bound that the chains' releases will have."""
         return self._real.bound(old, new)
+
+    def gradient(self, point: FloatArray) -> FloatArray:
+        """Return the surrogate's gradient, with noise as a released one would have."""
+        return self.free_gradient(point) + self._real.noise_of_gradient(self._rng)
 
     def log_ratio(self, old: FloatArray, new: FloatArray, bound: float) -> Release:
         """Return zero with noise: the surrogate is taken for the posterior."""

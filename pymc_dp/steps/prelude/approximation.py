@@ -35,7 +35,8 @@ class Approximation:
         What the expansion misses of a unit's log-ratio, at most, by the `stretch_of` the move; NaN where it is not
         known.
     clip_gradient : float
-        Clip bound of what it misses of a unit's gradient along `axes`, or of that gradient itself; NaN for none.
+        What it misses of a unit's gradient along `axes`, at most, by one plus the mean squared distance from the
+        centre; or the clip bound of that gradient itself; NaN for none.
     safety, harmless : float
         Where synthetic units tell how large remainders are: what their largest is multiplied by. The bound below which
         a smaller one buys nothing.
@@ -106,8 +107,17 @@ class Approximation:
         u' from the centre: at most by the norm of T times ``|u' - u| (|u|² + |u| |u'| + |u'|²)`` over 6.
         """
         old, new = (np.linalg.solve(self.spread, at - self.centre.theta) for at in (theta, theta_new))
-        a, b = float(np.linalg.norm(old)), float(np.linalg.norm(new))
+        a, b = sorted((float(np.linalg.norm(old)), float(np.linalg.norm(new))))  # symmetric to the last bit
         return float(np.linalg.norm(new - old)) * (a * a + a * b + b * b)
+
+    def bound_of_gradient(self, theta: FloatArray) -> float:
+        """Return the clip bound of what is missed of a unit's gradient: it grows as terms of second order do."""
+        return self.clip_gradient * self.bend(theta)
+
+    def bend(self, theta: FloatArray) -> float:
+        """Return one plus the mean squared standardised distance from the centre."""
+        away = np.linalg.solve(self.spread, theta - self.centre.theta)
+        return 1.0 + float(away @ away) / theta.size
 
     def bound(self, theta: FloatArray, theta_new: FloatArray) -> float:
         """Return the clip bound of what is missed of a unit's log-ratio: symmetric in the two points, and public."""

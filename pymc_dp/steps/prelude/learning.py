@@ -38,7 +38,7 @@ from pymc_dp.steps.prelude.approximation import Approximation
 from pymc_dp.steps.prelude.density import Quadratic, Surrogate, WeightedRows
 from pymc_dp.steps.prelude.free_hmc import FreeHMC
 from pymc_dp.steps.prelude.learned import Regression, Search, pooled_curvature, pooled_score, requests_of_search
-from pymc_dp.steps.prelude.newton import NUMERICAL_FAILURES, NotComputable, prior_curvature, solved
+from pymc_dp.steps.prelude.newton import NUMERICAL_FAILURES, NotComputable, positive_definite, prior_curvature, solved
 from pymc_dp.steps.prelude.settings import APPROACH_STEPS, Shares
 from pymc_dp.steps.prelude.simulated import SearchBySimulation, requests_of_simulation
 from pymc_dp.steps.tuning import clip_bound
@@ -58,12 +58,14 @@ _LOSS_SHARE = {1: 0.1, 2: 0.02}
 #: split between a histogram of remainders and sums of them at so many draws.
 _CHECK_SHARE, _HISTOGRAM_OF_CHECK, _CHECKED_DRAWS = 0.02, 0.3, 10
 #: Part of the cost that tells how large what the expansion misses is.
-_SIZES_SHARE = 0.006
+_SIZES_SHARE = 0.02
 #: Noise of a sum of remainders, as a standard deviation, below which a smaller bound buys nothing.
 _HARMLESS_NOISE_OF_CHECK, _HARMLESS_NOISE = 0.05, 0.03
 #: Noise of a test, as a standard deviation, up to which room for larger remainders is worth its noise.
 _TOLERABLE_NOISE = 0.5
 #: Octaves of remainders, the part of them that a bound may cut, and room above.
+#: Where noise may hide a larger part of the units, their sizes say nothing.
+_MOST_HIDDEN = 0.1
 _LOWEST_REMAINDER, _REMAINDER_BINS, _CUT_REMAINDERS, _ROOM_FOR_REMAINDERS = -50, 60, 0.001, 8.0
 #: The same in half octaves, of gradients along standardised axes.
 _LOWEST_GRADIENT, _GRADIENT_BINS = 2.0**-50, 120
@@ -210,6 +212,8 @@ class Learning:
                 "Draws of an expansion of order 1 cannot be widened, and draws without control variates need not be: "
                 "leave out widen."
             )
+        #: Power of the likelihood in the target of the chains.
+        self.tempering = 1.0
         self.size = parameters.size
         self._start = parameters.to_theta(model.initial_point(random_seed=0))
         known = in_likelihood(model, parameters)
@@ -357,7 +361,9 @@ class Learning:
         for _ in range(2):  # the noise of the curvature acts over the distance, which the pooled score tells
             pooled = from_scores(distance)
             distance = self._regression.solved(curvature + from_prior, pooled.gradient + prior.gradient(theta))
-        radius = _TRUSTED + np.sqrt(self.size) + float(np.sqrt(distance @ curvature @ distance))
+        # Of a tempered posterior, which is wider.
+        reach = (_TRUSTED + np.sqrt(self.size)) / np.sqrt(self.tempering)
+        radius = reach + float(np.sqrt(distance @ curvature @ distance))
         return Expansion(
             surrogate=Quadratic(prior, point, pooled.gradient, curvature, radius),
             centre=point,
@@ -409,18 +415,19 @@ class Learning:
             checked = self._checked(chain, found) if self._diagnoses else {}
             return replace(found, figures={**found.figures, **checked})
         if self.in_chains == "gradients":
-            return replace(found, clip_gradient=self._clip_bound_of_gradients(chain, found))
+            return replace(found, clip_gradient=self._clip_bound_of_gradients(chain, expansion, found))
         if not self.control_variates:
-            # A unit's gradient along standardised axes, from that along the frame's.
-            along = np.linalg.norm(found.axes.T @ expansion.back, ord=2)
-            return replace(found, clip_gradient=_representable(expansion.centre.clip_gradient * float(along)))
+            return replace(found, clip_gradient=_whole_gradient(expansion))
         if self.in_chains == "decisions":  # their clip bound is a part of the test
             return found
         found = replace(found, harmless=_HARMLESS_NOISE / noise_per_bound)
         if self.order == 1:
             return found
         old, new = self._draws_apart(found, 2)
+        distance = float(np.linalg.norm(np.linalg.solve(found.spread, new - old)))
         largest = self._largest_remainder(chain, found, old, new)
+        if largest is None:  # no more than twice what a unit's log-ratio is
+            largest = 2.0 * _whole_gradient(expansion) * distance / _ROOM_FOR_REMAINDERS
         room = np.clip(_TOLERABLE_NOISE / (noise_per_bound * largest), 2.0, _ROOM_FOR_REMAINDERS)
         return replace(found, remainder=room * largest / found.stretch_of(old, new))
 
@@ -434,24 +441,27 @@ class Learning:
         return draws
 
     @staticmethod
-    def _largest_remainder(chain: ChainAccess, found: Approximation, theta: FloatArray, theta_new: FloatArray) -> float:
-        """Release how large what is missed of units' log-ratios is; return what nearly all are below."""
+    def _largest_remainder(
+        chain: ChainAccess, found: Approximation, theta: FloatArray, theta_new: FloatArray
+    ) -> float | None:
+        """Release how large what is missed of units' log-ratios is; return what nearly all are below, if that shows."""
         missed = found.expanded(theta, theta_new)
         query = RemainderSizes(found.beyond, missed.old, missed.new, _LOWEST_REMAINDER, _REMAINDER_BINS)
         sizes = chain.release(query)
         place = _last_bin(sizes.value, sizes.noise_std, chain.n_units)
-        return float(2.0 ** (_LOWEST_REMAINDER + place + 1))
+        return None if place is None else float(2.0 ** (_LOWEST_REMAINDER + place + 1))
 
-    def _clip_bound_of_gradients(self, chain: ChainAccess, found: Approximation) -> float:
+    def _clip_bound_of_gradients(self, chain: ChainAccess, expansion: "Expansion", found: Approximation) -> float:
         """Release how large what is missed of units' gradients is at a draw, or how large they are; return a bound."""
         (theta,) = self._draws_apart(found, 1)
         query = gradient_query(found, theta, 1.0, control_variates=self.control_variates)
-        sizes = chain.release(
-            GradientSizes(query.point, query.axes, query.prediction, _LOWEST_GRADIENT, _GRADIENT_BINS)
-        )
+        of = query.point, query.axes, query.prediction
+        sizes = chain.release(GradientSizes(*of, _LOWEST_GRADIENT, _GRADIENT_BINS))
         place = _last_bin(sizes.value, sizes.noise_std, chain.n_units)
-        room = _ROOM_FOR_REMAINDERS if self.control_variates else 1.0
-        return _representable(room * _LOWEST_GRADIENT * 2.0 ** ((place + 1) / 2))
+        if place is None:  # no more than twice what a unit's gradient is
+            return _whole_gradient(expansion) * (2.0 if self.control_variates else 1.0)
+        edge = _LOWEST_GRADIENT * 2.0 ** ((place + 1) / 2)
+        return _representable(_ROOM_FOR_REMAINDERS * edge / found.bend(theta) if self.control_variates else edge)
 
     def _distance(self, centre: FloatArray, kernel: FreeHMC) -> float:
         """Return how far the surrogate's mean is from the centre, in the parameters that the likelihood knows."""
@@ -495,7 +505,8 @@ class Learning:
         draws = self._draws_apart(found, _CHECKED_DRAWS)
         harmless = _HARMLESS_NOISE_OF_CHECK / (2.0 * chain.multiplier("surrogate_check"))
         # Of few units noise says nothing of the sizes: then all is cut that would not show in this noise.
-        bound = max(_ROOM_FOR_REMAINDERS * self._largest_remainder(chain, found, found.kernel.mean, draws[0]), harmless)
+        largest = self._largest_remainder(chain, found, found.kernel.mean, draws[0])
+        bound = harmless if largest is None else max(_ROOM_FOR_REMAINDERS * largest, harmless)
         mean = found.surrogate.prediction(found.kernel.mean)
         made = [
             chain.release(
@@ -579,11 +590,23 @@ def gradient_query(
     )
 
 
-def _last_bin(counts: FloatArray, noise_std: float, n_units: int) -> int:
-    """Return the bin that nearly all units are up to. Noise adds up over bins: where it is large, fewer have to be."""
+def _last_bin(counts: FloatArray, noise_std: float, n_units: int) -> int | None:
+    """Return the bin that nearly all units are up to; None where noise would hide too many of them.
+
+    Noise adds up over bins: where it is large, fewer units have to be seen.
+    """
     beyond = max(_CUT_REMAINDERS * n_units, 3.0 * noise_std * np.sqrt(counts.size))
+    if beyond > _MOST_HIDDEN * n_units:
+        return None
     enough = np.cumsum(counts) > n_units - beyond
     return int(np.argmax(enough)) if enough.any() else counts.size - 1
+
+
+def _whole_gradient(expansion: "Expansion") -> float:
+    """Return the clip bound of a unit's whole gradient along standardised axes, from that along the frame's."""
+    covariance = np.linalg.inv(positive_definite(expansion.precision))
+    along = np.linalg.norm(np.linalg.cholesky(covariance).T @ expansion.back, ord=2)
+    return _representable(expansion.centre.clip_gradient * float(along))
 
 
 def _representable(bound: float) -> float:
