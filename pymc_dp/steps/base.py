@@ -224,7 +224,7 @@ class DPStep(Sampler, BlockedStep):
 
     def _learn_n_units(self) -> None:
         """Learn the number of units from the context's model, if that is the step's own: for plans before a run."""
-        if type(self).know_n_units is Sampler.know_n_units or self._n_units_given is not None:
+        if not self.uses_n_units or self._n_units_given is not None:
             return  # of no use to it; or passed, as for a table that is yet to come: a run compares
         model = pm.Model.get_context(error_if_none=False)
         if model is None or any(var not in model.value_vars for var in self.vars):

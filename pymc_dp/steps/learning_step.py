@@ -136,6 +136,11 @@ class LearningStep(DPStep):
     def plain_target(self) -> Target:
         """Return what the sampler moves on without a prelude."""
 
+    @property
+    def uses_n_units(self) -> bool:
+        """Whether the step has a prelude, or its class a use of its own."""
+        return self.learning is not None or type(self).know_n_units is not LearningStep.know_n_units
+
     def know_n_units(self, n_units: int) -> None:
         """Take note of the number of units."""
         self._n_units = n_units

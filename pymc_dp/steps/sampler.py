@@ -133,6 +133,11 @@ class Sampler:
         """
         return {}
 
+    @property
+    def uses_n_units(self) -> bool:
+        """Whether the step has a use for the number of units: where it says what to do with it."""
+        return type(self).know_n_units is not Sampler.know_n_units
+
     def know_n_units(self, n_units: int) -> None:
         """Take note of the number of units, where it is public and the step has a use for it.
 
