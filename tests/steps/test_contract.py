@@ -18,7 +18,9 @@ from pymc_dp.release.queries import ClipCounts, DecisionClipCounts
 from pymc_dp.rows import UnitLikelihood
 from pymc_dp.rows.expansion import UnitExpansion
 
-pytestmark = pytest.mark.parametrize("sampler", [*SAMPLERS, *LEARNED], ids=repr)
+#: Those without control variates share all of their code with the others: they are tried with the slow tests.
+_OTHERS = [pytest.param(each, marks=pytest.mark.slow) for each in LEARNED[8:]]
+pytestmark = pytest.mark.parametrize("sampler", [*SAMPLERS, *LEARNED[:8], *_OTHERS], ids=repr)
 
 DRAWS, TUNE = 6, 2
 
