@@ -1,40 +1,64 @@
-"""A sampler as a newcomer would add it: everything that it needs is here, and it passes the contract."""
+"""A sampler as a newcomer would add it: everything that it needs is here, and it passes the contract.
+
+It learns what it is not told: the line with `learn`, a `setting`, and moving on `target` are all that this takes.
+"""
 
 from collections.abc import Sequence
-from typing import Any, ClassVar
+from typing import Any
 
 import numpy as np
 
 from pymc_dp.budget import ReleaseRequest
 from pymc_dp.parameters import FloatArray
 from pymc_dp.steps.acceptance import penalty_test
-from pymc_dp.steps.base import DPStep
+from pymc_dp.steps.learning_step import LearningStep
 from pymc_dp.steps.sampler import SHARED_STATS, Transition
+from pymc_dp.steps.target import PlainTarget, Target
+from pymc_dp.steps.tuning import setting
 
 
-class DPCrankNicolson(DPStep):
-    """Proposes from a standard normal prior, remembering a part of where it is; the prior then cancels."""
+class DPCrankNicolson(LearningStep):
+    """Proposes from a standard normal, remembering a part of where it is; a standard normal prior then cancels."""
 
     name = "dp_crank_nicolson"
-    stats_dtypes_shapes: ClassVar = SHARED_STATS
+    stats_dtypes_shapes = SHARED_STATS
 
-    def __init__(self, vars: Sequence[Any] | None = None, *, clip_log_ratio: float, beta: float, **shared: Any) -> None:
+    def __init__(
+        self,
+        vars: Sequence[Any] | None = None,
+        *,
+        clip_log_ratio: float | None = None,
+        beta: float,
+        prelude: Any = "auto",
+        **shared: Any,
+    ) -> None:
         super().__init__(vars, **shared)
-        self.clip_log_ratio, self.beta = clip_log_ratio, beta
+        learns = self.learn(prelude, {"clip_log_ratio": clip_log_ratio}, shared.get("model"))
+        self.clip_log_ratio = setting("clip_log_ratio", clip_log_ratio, "per unit of distance", learns=learns)
+        self.beta = beta
 
     @property
     def clip_bounds(self) -> dict[str, float]:
-        return {"log_ratio": self.clip_log_ratio}
+        return {"log_ratio": self.clip_log_ratio} if self.learning is None else self.learned_bounds
 
     def sampler_requests(self, tune: int, draws: int) -> list[ReleaseRequest]:
-        return [ReleaseRequest("log_ratio", tune + draws, 1.0, 1)]
+        return [ReleaseRequest("residual" if self.control_variates else "log_ratio", tune + draws, 1.0, 1)]
+
+    def plain_target(self) -> Target:
+        return PlainTarget(self.chain, clip_log_ratio=self.clip_log_ratio)
 
     def start(self) -> None:
         pass
 
     def transition(self, theta: FloatArray) -> Transition:
-        log_uniform = -self.rng.exponential()
+        target, log_uniform = self.target, -self.rng.exponential()
         theta_new = np.sqrt(1 - self.beta**2) * theta + self.beta * self.rng.standard_normal(self.size)
-        bound = self.clip_log_ratio * float(np.linalg.norm(theta_new - theta))
-        stats = penalty_test(lambda b: self.chain.log_ratio(theta, theta_new, b), bound, 0.0, log_uniform)
+        # The proposal is reversible with respect to a standard normal.
+        log_free_ratio = target.free(theta_new) - target.free(theta) + 0.5 * (theta_new @ theta_new - theta @ theta)
+        stats = penalty_test(
+            lambda bound: target.log_ratio(theta, theta_new, bound),
+            target.bound(theta, theta_new),
+            log_free_ratio,
+            log_uniform,
+        )
         return Transition(theta_new if stats["accepted"] else theta, stats)

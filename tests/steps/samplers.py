@@ -158,6 +158,7 @@ LEARNED = [
         ("hmc", dp.DPHMC, {}, False),
         ("mala", dp.DPMALA, {}, False),
         ("penalty", dp.DPPenalty, {}, False),
+        ("contributed", DPCrankNicolson, {"beta": 0.5}, False),
         ("minibatch-penalty", dp.DPMinibatchPenalty, {}, True),
         ("barker", dp.DPBarker, {"batch_size": 150, "tempering": 0.1}, True),
         ("sgld", dp.DPSGLD, {}, True),

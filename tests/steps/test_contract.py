@@ -19,8 +19,8 @@ from pymc_dp.rows import UnitLikelihood
 from pymc_dp.rows.expansion import UnitExpansion
 
 #: Those without control variates share all of their code with the others: they are tried with the slow tests.
-_OTHERS = [pytest.param(each, marks=pytest.mark.slow) for each in LEARNED[8:]]
-pytestmark = pytest.mark.parametrize("sampler", [*SAMPLERS, *LEARNED[:8], *_OTHERS], ids=repr)
+_OTHERS = [pytest.param(each, marks=pytest.mark.slow) for each in LEARNED[9:]]
+pytestmark = pytest.mark.parametrize("sampler", [*SAMPLERS, *LEARNED[:9], *_OTHERS], ids=repr)
 
 DRAWS, TUNE = 6, 2
 
