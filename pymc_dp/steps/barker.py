@@ -171,7 +171,7 @@ class DPBarker(TemperedBatches):
         log_free_ratio = target.free(theta_new) - target.free(theta) + log_proposal_ratio
         stats = untested(accepted=False)
         if np.isfinite(log_free_ratio) and np.any(theta_new != theta):
-            decision = self.release_decision(target, theta, theta_new, float(log_free_ratio))
+            decision = self.release_decision(theta, theta_new, float(log_free_ratio))
             stats |= {"accepted": bool(decision.value[0]), "acceptance_rate": np.nan}
         self.proposal.decided(accepted=stats["accepted"])
         return Transition(theta_new if stats["accepted"] else theta, stats)
@@ -184,10 +184,8 @@ class DPBarker(TemperedBatches):
             self.chain.release(DecisionClipCounts(tuple(self._moves), self.known_batches(), self.tempering))
             self._moves.clear()
 
-    def release_decision(
-        self, target: Target, theta: FloatArray, theta_new: FloatArray, log_free_ratio: float
-    ) -> Release:
+    def release_decision(self, theta: FloatArray, theta_new: FloatArray, log_free_ratio: float) -> Release:
         """Ask the curator to decide by a fresh batch."""
-        decision, move = target.decision(theta, theta_new, log_free_ratio, self.known_batches())
+        decision, move = self.target.decision(theta, theta_new, log_free_ratio, self.known_batches())
         self._moves.append(move)
         return decision

@@ -29,7 +29,6 @@ from pymc_dp.steps.penalty import DPPenalty
 from pymc_dp.steps.prelude.learning import PreludeArgument
 from pymc_dp.steps.proposals import Proposal
 from pymc_dp.steps.shared import TemperedArguments
-from pymc_dp.steps.target import Target
 from pymc_dp.steps.tempered import TemperedBatches
 from pymc_dp.steps.tuning import with_given_noise
 
@@ -124,8 +123,8 @@ class DPMinibatchPenalty(TemperedBatches, DPPenalty):
     def _kind(self) -> str:
         return "log_ratio"
 
-    def release_log_ratio(self, target: Target, theta: FloatArray, theta_new: FloatArray, bound: float) -> Release:
+    def release_log_ratio(self, theta: FloatArray, theta_new: FloatArray, bound: float) -> Release:
         """Ask the curator for the noisy variance-penalised log-ratio of a fresh batch."""
-        return target.batch_log_ratio(
+        return self.target.batch_log_ratio(
             theta, theta_new, bound, self.known_batches(), counted=self.clip_diagnostics == "private"
         )

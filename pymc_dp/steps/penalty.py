@@ -168,7 +168,7 @@ class DPPenalty(LearningStep):
         target, log_uniform = self.target, -self.rng.exponential()
         theta_new, log_proposal_ratio = self.proposal.propose(theta)
         stats = penalty_test(
-            lambda bound: self.release_log_ratio(target, theta, theta_new, bound),
+            lambda bound: self.release_log_ratio(theta, theta_new, bound),
             target.bound(theta, theta_new),
             target.free(theta_new) - target.free(theta) + log_proposal_ratio,
             log_uniform,
@@ -176,6 +176,6 @@ class DPPenalty(LearningStep):
         self.proposal.decided(accepted=stats["accepted"])
         return Transition(theta_new if stats["accepted"] else theta, stats)
 
-    def release_log_ratio(self, target: Target, theta: FloatArray, theta_new: FloatArray, bound: float) -> Release:
+    def release_log_ratio(self, theta: FloatArray, theta_new: FloatArray, bound: float) -> Release:
         """Ask the curator for the noisy log-ratio of all units."""
-        return target.log_ratio(theta, theta_new, bound)
+        return self.target.log_ratio(theta, theta_new, bound)

@@ -245,16 +245,16 @@ class StochasticGradientStep(LearningStep):
             free = target.free_gradient(theta) if np.isfinite(theta).all() else np.array(np.nan)
         if not np.isfinite(free).all():
             return None  # nothing is asked there
-        gradient = free + self._scale() * self.release_batch_gradient(target, theta)
+        gradient = free + self._scale() * self.release_batch_gradient(theta)
         if self.learning is None:
             return gradient
         wanted = self.noise_of_dynamics(self.injected_now, self._step_size)
         missing = math.sqrt(max(wanted**2 - self._noise_std**2, 0.0))
         return gradient + missing * self.rng.standard_normal(theta.size)
 
-    def release_batch_gradient(self, target: Target, theta: FloatArray) -> FloatArray:
+    def release_batch_gradient(self, theta: FloatArray) -> FloatArray:
         """Ask the curator for the noisy clipped gradient of a fresh batch."""
-        release = target.batch_gradient(
+        release = self.target.batch_gradient(
             theta, self._batches(), counted=self._counted, multiplier=self._multiplier_paid()
         )
         self._n_gradients += 1

@@ -31,7 +31,8 @@ def final_states(step_class, replicates, steps, *, gradient_noise=1.5, ratio_noi
             accepted += transition.stats["accepted"]
         ends[i] = theta
         # With reuse the state is the position and the gradient kept there; its noise has a known law, too.
-        gradient = step._gradient if step.reuse_gradient else step.target.gradient(theta)
+        kept = step._gradient if step.reuse_gradient else None
+        gradient = step.target.gradient(theta) if kept is None else kept
         noise[i] = (gradient + PRECISION @ (theta - MEAN)) / gradient_noise
     whitened = np.linalg.solve(np.linalg.cholesky(COVARIANCE), (ends - MEAN).T).T
     return np.hstack([whitened, noise]), accepted / (replicates * steps)
