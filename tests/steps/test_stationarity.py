@@ -61,6 +61,7 @@ def one_step(
     step._authorisation = Authorisation(
         OneCurator(curator), prior or FlatPrior(), {"gradient": 1.0, "log_ratio": 1.0}, 1.0
     )
+    step.chain.prior = prior or FlatPrior()
     ends, accepted = [], 0
     for start in exact_draws(replicates, seed + 2):
         theta = start
