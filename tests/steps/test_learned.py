@@ -238,3 +238,10 @@ def test_sizes_of_gradients_are_released_for_samplers_without_a_test(monkeypatch
     assert min(bounds) >= step.known.clip_gradient
     assert all(query.batches.batch_size == 120 for query in gradients)
     assert float(tree["sample_stats"]["gradient_noise_std"].max()) < 3.0
+
+
+def test_bounds_of_gradients_stay_in_range_wherever_dynamics_lead():
+    _, step = run(dp.DPSGHMC, draws=2)
+    for distance in (0.0, 1e3, 1e80, 1e200):
+        bound = step.known.bound_of_gradient(step.known.theta(np.full(2, distance)))
+        assert step.known.clip_gradient <= bound <= 1e100

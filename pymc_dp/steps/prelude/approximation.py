@@ -6,9 +6,12 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from pymc_dp.parameters import FloatArray
-from pymc_dp.release.interface import Expanded, ExpansionPoint, GradientPrediction
+from pymc_dp.release.interface import LARGEST_CLIP_BOUND, Expanded, ExpansionPoint, GradientPrediction
 from pymc_dp.steps.prelude.density import Surrogate
 from pymc_dp.steps.prelude.free_hmc import FreeHMC
+
+#: Bounds of gradients do not grow any more where dynamics have left all reason.
+_MOST_BEND = 1e6
 
 
 @dataclass(frozen=True, eq=False)
@@ -112,7 +115,7 @@ class Approximation:
 
     def bound_of_gradient(self, theta: FloatArray) -> float:
         """Return the clip bound of what is missed of a unit's gradient: it grows as terms of second order do."""
-        return self.clip_gradient * self.bend(theta)
+        return min(self.clip_gradient * min(self.bend(theta), _MOST_BEND), LARGEST_CLIP_BOUND)
 
     def bend(self, theta: FloatArray) -> float:
         """Return one plus the mean squared standardised distance from the centre."""
