@@ -67,7 +67,7 @@ def against_normal(tree, step, mean, covariance, parameters=slice(None)):
     """Return figures against a posterior that is as good as normal, on the unconstrained scale."""
     std = np.sqrt(np.diag(covariance))
     plain = tree["unwidened"]["theta"].values[:, :, parameters].reshape(-1, std.size)
-    shifts = (step._kernel.covariance @ step._score_error)[parameters]
+    shifts = (step.known.kernel.covariance @ step.known.score_error)[parameters]
     # Widened as the step does it, but on the unconstrained scale.
     widened = plain + np.random.default_rng(0).normal(size=(len(plain), step.size)) @ shifts.T
     low, high = (np.quantile(widened, q, axis=0) for q in (0.05, 0.95))
@@ -228,7 +228,7 @@ def published_runs(runs, epsilons, names):
 
 def one_release(posterior, step, tree, reference, generator):
     """Return the MMD of exact draws that are shifted by what one score costs that takes the whole budget."""
-    noise_std = 2.0 * step._centre.clip_gradient / np.sqrt(2.0 * tree["privacy"].attrs["rho"])
+    noise_std = 2.0 * step.known.centre.clip_gradient / np.sqrt(2.0 * tree["privacy"].attrs["rho"])
     covariance = np.cov(posterior.reference(100_000, generator).T)
     shift = covariance @ step._back @ generator.normal(scale=noise_std, size=step.size)
     return maximum_mean_discrepancy(posterior.reference(1000, generator) + shift, reference)
