@@ -53,7 +53,7 @@ def run(model, epsilon, delta, draws=DRAWS, **settings):
         )
     found = quality(tree)
     of_tests = {}
-    if found.tested:
+    if "residual" in found.clip_fractions:
         of_tests = {
             "accepted": found.acceptance,
             "noise": found.test_noise,
