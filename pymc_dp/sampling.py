@@ -111,8 +111,7 @@ def sample(draws: int | None = None, **options: Any) -> DataTree:
         refuse_budget("pymc_dp.sample", [draws], options)
     given_budget = options.pop("budget", None)
     refuse_stray_budget({"draws": draws, **options})
-    draws_given = draws is not None
-    settings = inspect.signature(_pymc_sample).bind(draws if draws_given else _PLACEHOLDER, **options)
+    settings = inspect.signature(_pymc_sample).bind(_PLACEHOLDER if draws is None else draws, **options)
     settings.apply_defaults()
     arguments = dict(settings.arguments)
     refuse_wrong_types(arguments)

@@ -73,10 +73,7 @@ def _chosen(budget: PrivacyBudget, model: pm.Model) -> DPStep:
 def chosen_length(steps: Sequence[DPStep], draws: int | None, chains: int | None) -> tuple[int, int, str]:
     """Return draws and chains, chosen for a private run where they were left out, and what was chosen in words.
 
-    Raises
-    ------
-    InvalidArgument
-        Never: numbers that were passed are judged by the plan.
+    Numbers that were passed are judged by the plan.
     """
     said = []
     if draws is None:

@@ -35,7 +35,8 @@ from pymc_dp.release.queries import DecisionClipCounts
 from pymc_dp.steps.acceptance import untested
 from pymc_dp.steps.base import CLIP_COUNT_SHARE, window_ends
 from pymc_dp.steps.prelude.learning import PreludeArgument
-from pymc_dp.steps.proposals import Proposal, proposal_of
+from pymc_dp.steps.proposals import Proposal
+from pymc_dp.steps.random_walk import RandomWalk, scale_of_moves
 from pymc_dp.steps.sampler import SHARED_STATS, StatsOfSteps, Transition
 from pymc_dp.steps.shared import TemperedArguments
 from pymc_dp.steps.target import PlainTarget, Target
@@ -55,7 +56,7 @@ _AFFORDABLE_BATCH = 64
 _PART_OF_METROPOLIS = 0.6
 
 
-class DPBarker(TemperedBatches):
+class DPBarker(TemperedBatches, RandomWalk):
     """Differentially private Barker test on batches without replacement.
 
     Parameters
@@ -113,16 +114,11 @@ class DPBarker(TemperedBatches):
         **shared: Unpack[TemperedArguments],
     ) -> None:
         super().__init__(vars, **shared)
-        scaled = proposal_scale if isinstance(proposal, str) else proposal
-        learns = self.learn(prelude, {"proposal_scale": scaled}, shared.get("model"))
+        self.learn(prelude, {"proposal_scale": scale_of_moves(proposal, proposal_scale)}, shared.get("model"))
         self.require_batch_size()
         if self.batch_size is not None:
             _validate.whole("batch_size", self.batch_size, at_least=_SMALLEST_BATCH)
-        self._standardised = scaled is None
-        self.proposal = proposal_of(
-            proposal, self.in_order("proposal_scale", proposal_scale), otherwise=1.0 if learns else None
-        )
-        self.aimed_acceptance = None if scaled is not None else _PART_OF_METROPOLIS * self.proposal.aimed_acceptance
+        self.walk_by(proposal, proposal_scale, part_of_acceptance=_PART_OF_METROPOLIS)
         self.start()
 
     def default_batch_size(self, n_units: int) -> int:
@@ -158,11 +154,6 @@ class DPBarker(TemperedBatches):
     def draws_worth_taking(self, size: int) -> int:
         """Return as many as are affordable: every decision costs."""
         return _AFFORDABLE_DRAWS
-
-    def stretch(self, factor: float) -> None:
-        """Make moves as long as the proposal makes them on a standard normal, times a factor."""
-        self.proposal.stretch = factor * self.proposal.natural_length(self.size)
-        self.proposal.start(self.rng, self.size)
 
     def transition(self, theta: FloatArray) -> Transition:
         """Propose a move and have the curator decide."""

@@ -21,7 +21,7 @@ for tests that reject nearly all long moves, and tuning draws are discarded.
 
 import math
 from collections.abc import Mapping, Sequence
-from typing import Any, Unpack
+from typing import Any, ClassVar, Unpack
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -58,8 +58,8 @@ _STATS: StatsOfSteps = {
 
 #: Leapfrog steps where gradients are paid for; the most where they are free.
 _LEAPFROGS, _MOST_LEAPFROGS = 5, 200
-#: The longest step on a standard normal of one dimension; what a pilot's acceptance aims at.
-_LONGEST_STEP, _AIMED_ACCEPTANCE = 1.4, 0.8
+#: The longest step on a standard normal of one dimension.
+_LONGEST_STEP = 1.4
 
 
 class DPHMC(LearningStep):
@@ -132,6 +132,8 @@ class DPHMC(LearningStep):
     """
 
     name = "dp_hmc"
+    #: What a pilot's acceptance aims at, where the step size is left out.
+    acceptance_of_pilot: ClassVar[float] = 0.8
     stats_dtypes_shapes = _STATS
 
     def __init__(
@@ -167,7 +169,7 @@ class DPHMC(LearningStep):
         self.n_leapfrog = _validate.whole("n_leapfrog", _LEAPFROGS if n_leapfrog is None else n_leapfrog, at_least=1)
         #: Free gradients are worth longer trajectories: as long as those that draws of the surrogate are apart.
         self._lengthens = n_leapfrog is None and self.control_variates
-        self.aimed_acceptance = _AIMED_ACCEPTANCE if step_size is None else None
+        self.aimed_acceptance = self.acceptance_of_pilot if step_size is None else None
         self.step_size_jitter = _validate.not_negative("step_size_jitter", step_size_jitter)
         if self.step_size_jitter:
             _validate.part_of_one("step_size_jitter", step_size_jitter)

@@ -181,8 +181,7 @@ class LearningStep(DPStep):
         """Learn, and adapt the length of moves to what was learned: free of charge."""
         if self.learning is None:
             return
-        self.learning.tempering = self.tempering
-        self.known = self.learning.run(self.chain, self.noise_per_bound())
+        self.known = self.learning.run(self.chain, self.noise_per_bound(), self.tempering)
         if self.known is not None and not self._standardised:
             self.known = self.known.on_the_scale_of_parameters()
         if self.known is None:

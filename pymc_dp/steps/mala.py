@@ -16,9 +16,6 @@ from pymc_dp.steps.hmc import DPHMC
 from pymc_dp.steps.prelude.learning import PreludeArgument
 from pymc_dp.steps.shared import SharedArguments
 
-#: What a pilot's acceptance aims at: the best one in many dimensions (Roberts and Rosenthal 1998).
-_AIMED_ACCEPTANCE = 0.574
-
 
 class DPMALA(DPHMC):
     """Differentially private Metropolis-adjusted Langevin algorithm.
@@ -57,6 +54,8 @@ class DPMALA(DPHMC):
     """
 
     name = "dp_mala"
+    #: The best one in many dimensions (Roberts and Rosenthal 1998).
+    acceptance_of_pilot = 0.574
 
     def __init__(
         self,
@@ -91,8 +90,6 @@ class DPMALA(DPHMC):
             prelude=prelude,
             **shared,
         )
-        if step_size is None:
-            self.aimed_acceptance = _AIMED_ACCEPTANCE
 
     def draws_worth_taking(self, size: int) -> int:
         """Return twice as many as for trajectories: single steps are shorter."""

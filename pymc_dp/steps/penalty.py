@@ -24,9 +24,9 @@ from pymc_dp.exceptions import InvalidArgument
 from pymc_dp.parameters import FloatArray
 from pymc_dp.release.interface import Release
 from pymc_dp.steps.acceptance import penalty_test
-from pymc_dp.steps.learning_step import LearningStep
 from pymc_dp.steps.prelude.learning import PreludeArgument
-from pymc_dp.steps.proposals import Proposal, draws_of_random_walk, proposal_of
+from pymc_dp.steps.proposals import Proposal, draws_of_random_walk
+from pymc_dp.steps.random_walk import RandomWalk, scale_of_moves
 from pymc_dp.steps.sampler import SHARED_STATS, StatsOfSteps, Transition
 from pymc_dp.steps.shared import SharedArguments
 from pymc_dp.steps.target import PlainTarget, Target
@@ -39,7 +39,7 @@ from pymc_dp.steps.tuning import (
 )
 
 
-class DPPenalty(LearningStep):
+class DPPenalty(RandomWalk):
     """Differentially private random-walk Metropolis–Hastings with the penalty test.
 
     Parameters
@@ -111,19 +111,15 @@ class DPPenalty(LearningStep):
                 "test on batches."
             )
         super().__init__(vars, **shared)
-        scaled = proposal_scale if isinstance(proposal, str) else proposal
-        learns = self.learn(prelude, {"clip_log_ratio": clip_log_ratio, "proposal_scale": scaled}, shared.get("model"))
+        needed = {"clip_log_ratio": clip_log_ratio, "proposal_scale": scale_of_moves(proposal, proposal_scale)}
+        learns = self.learn(prelude, needed, shared.get("model"))
         self.clip_log_ratio = setting(
             "clip_log_ratio",
             clip_log_ratio,
             "how fast one unit's log-likelihood can change, per unit of distance",
             learns=learns,
         )
-        self._standardised = scaled is None
-        self.proposal = proposal_of(
-            proposal, self.in_order("proposal_scale", proposal_scale), otherwise=1.0 if learns else None
-        )
-        self.aimed_acceptance = self.proposal.aimed_acceptance if scaled is None else None
+        self.walk_by(proposal, proposal_scale)
         self.noise_multipliers = given_noise(noise_multipliers, (self._kind,))
         self.tempering = power_of_likelihood(tempering, self.model_tempering)
         self.start()
@@ -153,11 +149,6 @@ class DPPenalty(LearningStep):
     def draws_worth_taking(self, size: int) -> int:
         """Return more draws for more parameters: a random walk is slow."""
         return draws_of_random_walk(size)
-
-    def stretch(self, factor: float) -> None:
-        """Make moves as long as the proposal makes them on a standard normal, times a factor."""
-        self.proposal.stretch = factor * self.proposal.natural_length(self.size)
-        self.proposal.start(self.rng, self.size)
 
     def start(self) -> None:
         """Begin a new walk."""

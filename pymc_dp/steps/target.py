@@ -15,7 +15,7 @@ from pymc_dp.release.batches import Batches, BatchesWithoutReplacement
 from pymc_dp.release.gradients import PreconditionedGradient
 from pymc_dp.release.interface import Expanded, Release
 from pymc_dp.release.penalised import sensitivity
-from pymc_dp.release.queries import BarkerDecision, GradientSum, LogRatioSum, Residual, VariancePenalisedLogRatio
+from pymc_dp.release.queries import BarkerDecision, GradientSum, Residual, VariancePenalisedLogRatio
 from pymc_dp.steps.access import ChainAccess
 from pymc_dp.steps.prelude.approximation import Approximation
 from pymc_dp.steps.prelude.learning import gradient_query
@@ -62,7 +62,40 @@ class Target(ABC):
         """Return the gradient of the free part."""
 
 
-class PlainTarget(Target):
+class _WholeLogRatios(Target):
+    """Targets of which whole log-likelihood ratios are released."""
+
+    _chain: ChainAccess
+    _tempering: float
+
+    @abstractmethod
+    def _parameters(self, point: FloatArray) -> FloatArray:
+        """Return the step's own parameters that a point stands for."""
+
+    def log_ratio(self, old: FloatArray, new: FloatArray, bound: float) -> Release:
+        """Ask for the log-likelihood ratio."""
+        made = self._chain.log_ratio(self._parameters(old), self._parameters(new), bound)
+        return tempered(made, self._tempering)
+
+    def batch_log_ratio(
+        self, old: FloatArray, new: FloatArray, bound: float, batches: BatchesWithoutReplacement, *, counted: bool
+    ) -> Release:
+        """Ask for the tempered log-likelihood ratio as a fresh batch estimates it."""
+        query = VariancePenalisedLogRatio(*self._move(old, new), bound, batches, self._tempering, counted=counted)
+        return self._chain.release(query)
+
+    def decision(
+        self, old: FloatArray, new: FloatArray, log_free_ratio: float, batches: BatchesWithoutReplacement
+    ) -> tuple[Release, tuple[FloatArray, FloatArray] | Expanded]:
+        """Ask for a decision on the tempered log-likelihood ratio."""
+        move = self._move(old, new)
+        return self._chain.release(BarkerDecision(*move, log_free_ratio, batches, self._tempering)), move
+
+    def _move(self, old: FloatArray, new: FloatArray) -> tuple[FloatArray, FloatArray]:
+        return self._chain.whole(self._parameters(old)), self._chain.whole(self._parameters(new))
+
+
+class PlainTarget(_WholeLogRatios):
     """Prior times likelihood, or a power of it: the prior is free.
 
     Parameters
@@ -94,23 +127,8 @@ class PlainTarget(Target):
         """Return the clip bound times the distance."""
         return self._clip_log_ratio * float(np.linalg.norm(new - old))
 
-    def log_ratio(self, old: FloatArray, new: FloatArray, bound: float) -> Release:
-        """Ask for the log-likelihood ratio."""
-        return tempered(self._chain.log_ratio(old, new, bound), self._tempering)
-
-    def batch_log_ratio(
-        self, old: FloatArray, new: FloatArray, bound: float, batches: BatchesWithoutReplacement, *, counted: bool
-    ) -> Release:
-        """Ask for the tempered log-likelihood ratio as a fresh batch estimates it."""
-        move = self._chain.whole(old), self._chain.whole(new)
-        return self._chain.release(VariancePenalisedLogRatio(*move, bound, batches, self._tempering, counted=counted))
-
-    def decision(
-        self, old: FloatArray, new: FloatArray, log_free_ratio: float, batches: BatchesWithoutReplacement
-    ) -> tuple[Release, tuple[FloatArray, FloatArray] | Expanded]:
-        """Ask for a decision on the tempered log-likelihood ratio."""
-        move = self._chain.whole(old), self._chain.whole(new)
-        return self._chain.release(BarkerDecision(*move, log_free_ratio, batches, self._tempering)), move
+    def _parameters(self, point: FloatArray) -> FloatArray:
+        return point
 
     def gradient(self, point: FloatArray) -> FloatArray:
         """Return the released gradient of the log-likelihood, and that of the prior."""
@@ -207,7 +225,7 @@ class ExpandedTarget(Target):
         return self._known.expanded(self._known.theta(old), self._known.theta(new))
 
 
-class PreconditionedTarget(ExpandedTarget):
+class PreconditionedTarget(_WholeLogRatios, ExpandedTarget):
     """The prior is free, log-ratios and gradients of the likelihood are released along standardised axes.
 
     Parameters
@@ -241,24 +259,8 @@ class PreconditionedTarget(ExpandedTarget):
             return self._clip_log_ratio * float(np.linalg.norm(self._known.axes @ (new - old)))
         return self._known.clip_gradient * float(np.linalg.norm(new - old))
 
-    def log_ratio(self, old: FloatArray, new: FloatArray, bound: float) -> Release:
-        """Ask for the log-likelihood ratio."""
-        made = self._chain.release(LogRatioSum(self._known.theta(old), self._known.theta(new), bound))
-        return tempered(made, self._tempering)
-
-    def batch_log_ratio(
-        self, old: FloatArray, new: FloatArray, bound: float, batches: BatchesWithoutReplacement, *, counted: bool
-    ) -> Release:
-        """Ask for the tempered log-likelihood ratio as a fresh batch estimates it."""
-        move = self._known.theta(old), self._known.theta(new)
-        return self._chain.release(VariancePenalisedLogRatio(*move, bound, batches, self._tempering, counted=counted))
-
-    def decision(
-        self, old: FloatArray, new: FloatArray, log_free_ratio: float, batches: BatchesWithoutReplacement
-    ) -> tuple[Release, tuple[FloatArray, FloatArray] | Expanded]:
-        """Ask for a decision on the tempered log-likelihood ratio."""
-        move = self._known.theta(old), self._known.theta(new)
-        return self._chain.release(BarkerDecision(*move, log_free_ratio, batches, self._tempering)), move
+    def _parameters(self, point: FloatArray) -> FloatArray:
+        return self._known.theta(point)
 
     def gradient(self, point: FloatArray) -> FloatArray:
         """Return the released gradient along the standardised axes, and that of the prior."""

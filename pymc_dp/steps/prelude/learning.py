@@ -63,9 +63,9 @@ _SIZES_SHARE = 0.02
 _HARMLESS_NOISE_OF_CHECK, _HARMLESS_NOISE = 0.05, 0.03
 #: Noise of a test, as a standard deviation, up to which room for larger remainders is worth its noise.
 _TOLERABLE_NOISE = 0.5
-#: Octaves of remainders, the part of them that a bound may cut, and room above.
 #: Where noise may hide a larger part of the units, their sizes say nothing.
 _MOST_HIDDEN = 0.1
+#: Octaves of remainders, the part of them that a bound may cut, and room above.
 _LOWEST_REMAINDER, _REMAINDER_BINS, _CUT_REMAINDERS, _ROOM_FOR_REMAINDERS = -50, 60, 0.001, 8.0
 #: The same in half octaves, of gradients along standardised axes.
 _LOWEST_GRADIENT, _GRADIENT_BINS = 2.0**-50, 120
@@ -189,8 +189,9 @@ class Learning:
     ) -> None:
         self.in_chains, self.control_variates = in_chains, options.control_variates
         self._diagnoses = diagnoses
-        self.order = options.order or default_order(model, one_row_a_unit=one_row_a_unit)
-        if self.order == 1 and default_order(model, one_row_a_unit=one_row_a_unit) != 1:
+        best = default_order(model, one_row_a_unit=one_row_a_unit)
+        self.order = options.order or best
+        if self.order == 1 and best != 1:
             raise InvalidArgument(
                 "Expansions of order 1 need rows that can be simulated from the model, but this one has covariates, "
                 "groups, several rows a unit, or functions of yours: leave out order."
@@ -212,8 +213,6 @@ class Learning:
                 "Draws of an expansion of order 1 cannot be widened, and draws without control variates need not be: "
                 "leave out widen."
             )
-        #: Power of the likelihood in the target of the chains.
-        self.tempering = 1.0
         self.size = parameters.size
         self._start = parameters.to_theta(model.initial_point(random_seed=0))
         known = in_likelihood(model, parameters)
@@ -303,7 +302,7 @@ class Learning:
             ) from failure
 
     @np.errstate(all="ignore")
-    def run(self, chain: ChainAccess, noise_per_bound: float) -> Approximation | None:
+    def run(self, chain: ChainAccess, noise_per_bound: float, tempering: float) -> Approximation | None:
         """Find a centre, expand there, and draw a pilot chain from the surrogate.
 
         Parameters
@@ -312,6 +311,8 @@ class Learning:
             Whom to ask.
         noise_per_bound : float
             Standard deviation of the noise of a test, for each unit of its clip bound; 0 where tests have no noise.
+        tempering : float
+            Power of the likelihood in the target of the chains.
 
         Notes
         -----
@@ -319,13 +320,13 @@ class Learning:
         raised, for it was paid for.
         """
         try:
-            return self._known(chain, self.expand(chain), noise_per_bound)
+            return self._known(chain, self.expand(chain, tempering), noise_per_bound)
         except NUMERICAL_FAILURES:
             return None
 
-    def expand(self, chain: ChainAccess) -> "Expansion":
-        """Find a centre and release the sums there."""
-        return self._expand_simulated(chain) if self.order == 1 else self._expand_learned(chain)
+    def expand(self, chain: ChainAccess, tempering: float = 1.0) -> "Expansion":
+        """Find a centre and release the sums there; a tempered posterior is wider, and so is what is trusted."""
+        return self._expand_simulated(chain) if self.order == 1 else self._expand_learned(chain, tempering)
 
     def _expand_simulated(self, chain: ChainAccess) -> "Expansion":
         """Expand to first order, in rows simulated at the centre."""
@@ -346,7 +347,7 @@ class Learning:
             bias_of_loss=None,
         )
 
-    def _expand_learned(self, chain: ChainAccess) -> "Expansion":
+    def _expand_learned(self, chain: ChainAccess, tempering: float) -> "Expansion":
         """Expand to second order where a search has led to."""
         search, known, prior = Search(chain, self._regression), self._regression.known, chain.prior
         learned = search.run()
@@ -361,8 +362,7 @@ class Learning:
         for _ in range(2):  # the noise of the curvature acts over the distance, which the pooled score tells
             pooled = from_scores(distance)
             distance = self._regression.solved(curvature + from_prior, pooled.gradient + prior.gradient(theta))
-        # Of a tempered posterior, which is wider.
-        reach = (_TRUSTED + np.sqrt(self.size)) / np.sqrt(self.tempering)
+        reach = (_TRUSTED + np.sqrt(self.size)) / np.sqrt(tempering)
         radius = reach + float(np.sqrt(distance @ curvature @ distance))
         return Expansion(
             surrogate=Quadratic(prior, point, pooled.gradient, curvature, radius),
