@@ -1,5 +1,7 @@
 """Sphinx configuration. Build: ``python -m sphinx -W --keep-going -b html docs docs/_build/html``."""
 
+import shutil
+from importlib.metadata import distribution
 from importlib.metadata import version as installed_version
 from pathlib import Path
 
@@ -17,12 +19,18 @@ extensions = [
     "sphinx.ext.mathjax",
     "sphinx.ext.napoleon",
 ]
-exclude_patterns = ["_build", "**.ipynb_checkpoints"]
+exclude_patterns = ["_build", "_generated/static", "**.ipynb_checkpoints"]
 
-# The notebook is stored with its outputs; the build shows them and runs nothing.
-nb_execution_mode = "off"
+# Pages with code cells are run when the site is built, and an error in one fails the build. The two notebooks are
+# stored with their outputs; CI executes them by themselves.
+nb_execution_mode = "cache"
+nb_execution_excludepatterns = ["_generated/*"]
+nb_execution_raise_on_error = True
+nb_execution_show_tb = True
+nb_execution_timeout = 300
 nb_merge_streams = True
-myst_enable_extensions = ["amsmath", "deflist", "dollarmath"]
+nb_ipywidgets_js: dict[str, dict[str, str]] = {}  # they would come from a server elsewhere, and no page has widgets
+myst_enable_extensions = ["amsmath", "colon_fence", "deflist", "dollarmath"]
 myst_heading_anchors = 3
 
 autodoc_member_order = "bysource"
@@ -34,8 +42,33 @@ default_role = "code"
 
 html_theme = "pydata_sphinx_theme"
 html_title = "pymc_dp"
-html_theme_options = {"show_prev_next": True, "secondary_sidebar_items": ["page-toc"]}
+html_theme_options = {
+    "show_prev_next": True,
+    "secondary_sidebar_items": ["page-toc"],
+    "header_links_before_dropdown": 5,
+    "navigation_depth": 3,
+    "show_nav_level": 2,
+    "navbar_persistent": ["search-button"],
+    "footer_end": [],
+}
+html_sidebars = {"index": []}
+html_static_path = ["_static", "_generated/static"]
+html_css_files = ["site.css"]
 html_show_sourcelink = False
+
+# Formulas are drawn by MathJax from the built site itself: rooms without a network have no server to get it from. This
+# file of it draws glyphs as paths, so that no fonts are loaded either.
+mathjax_path = "tex-svg-full.js"
+mathjax_options = {"defer": "defer"}
+
+
+def _copy_mathjax() -> None:
+    """Copy MathJax out of the package that brings it."""
+    files = distribution("sphinx-mathjax-offline").files or []
+    source = next(Path(file.locate()) for file in files if file.name == mathjax_path)
+    static = HERE / "_generated" / "static"
+    static.mkdir(parents=True, exist_ok=True)
+    shutil.copyfile(source, static / mathjax_path)
 
 
 def _copy_notebooks() -> None:
@@ -49,3 +82,4 @@ def _copy_notebooks() -> None:
 
 
 _copy_notebooks()
+_copy_mathjax()

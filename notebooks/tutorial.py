@@ -12,7 +12,7 @@
 # ---
 
 # %% [markdown]
-# # A private analysis, from question to published file
+# # A private analysis of a real survey
 #
 # In the 1970s the RAND Health Insurance Experiment gave families insurance plans that differed in how much of
 # a doctor's bill they had to pay themselves. Did those who paid more go to the doctor less?

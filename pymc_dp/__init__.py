@@ -3,18 +3,22 @@
 from importlib.metadata import version
 
 from pymc_dp import _pymc_hook as _pymc_hook  # makes pm.sample run DP steps; nothing else needs it
-from pymc_dp import accounting, diagnostics
+from pymc_dp import accounting, diagnostics, plots
 from pymc_dp.budget import Plan, PrivacyBudget
 from pymc_dp.exceptions import (
     BudgetExceeded,
     BudgetFileError,
     InvalidArgument,
+    MissingBackend,
     NoDpAccountingEvent,
     NoPlan,
     PrivacyError,
     RunInterrupted,
+    TableChanged,
     UnsupportedModel,
     UnsupportedOption,
+    UnsupportedTable,
+    WorkersLost,
 )
 from pymc_dp.forecast import Forecast, dry_run
 from pymc_dp.sampling import sample
@@ -31,6 +35,7 @@ from pymc_dp.steps import (
     Prelude,
     Shares,
 )
+from pymc_dp.tables import Table
 
 __version__ = version("pymc_dp")
 __all__ = [
@@ -47,6 +52,7 @@ __all__ = [
     "DPSurrogateHMC",
     "Forecast",
     "InvalidArgument",
+    "MissingBackend",
     "NoDpAccountingEvent",
     "NoPlan",
     "Plan",
@@ -55,10 +61,15 @@ __all__ = [
     "PrivacyError",
     "RunInterrupted",
     "Shares",
+    "Table",
+    "TableChanged",
     "UnsupportedModel",
     "UnsupportedOption",
+    "UnsupportedTable",
+    "WorkersLost",
     "accounting",
     "diagnostics",
     "dry_run",
+    "plots",
     "sample",
 ]

@@ -18,7 +18,7 @@ from pymc.variational.opvi import Group
 from xarray import DataTree
 
 from pymc_dp import origins
-from pymc_dp.arguments import is_private, refuse_budget
+from pymc_dp.arguments import is_private, refuse_budget, refuse_table
 from pymc_dp.sampling import sample
 
 _POSTERIOR_PREDICTIVE = (
@@ -93,6 +93,7 @@ def _sampling(original: Callable[..., Any]) -> Callable[..., Any]:
         if is_private(kwargs):
             return sample(*args, **kwargs)
         refuse_budget("pm.sample", args, kwargs)
+        refuse_table("pm.sample", kwargs)
         return original(*args, **kwargs)
 
     return sample_or_pass_on
@@ -132,6 +133,7 @@ def _noting_data(original: Callable[..., Any]) -> Callable[..., Any]:
 
     @functools.wraps(original)
     def data(name: str, value: Any, *args: Any, **kwargs: Any) -> Any:
+        origins.refuse_tables_on_dask([value])
         variable = original(name, value, *args, **kwargs)
         origins.note(pm.modelcontext(kwargs.get("model")), name, [value])
         return variable
@@ -144,6 +146,7 @@ def _noting_observed(original: Callable[..., Any]) -> Callable[..., Any]:
 
     @functools.wraps(original)
     def new(cls: type, name: str, *args: Any, **kwargs: Any) -> Any:
+        origins.refuse_tables_on_dask([kwargs.get("observed")])
         variable = original(cls, name, *args, **kwargs)
         held = [value for option in kwargs.values() for value in origins.held_by(option)]
         origins.note(pm.modelcontext(None), name, [kwargs.get("observed"), *held])
@@ -157,6 +160,7 @@ def _noting_new_data(original: Callable[..., Any]) -> Callable[..., Any]:
 
     @functools.wraps(original)
     def set_data(self: pm.Model, name: str, values: Any, *args: Any, **kwargs: Any) -> Any:
+        origins.refuse_tables_on_dask([values])
         result = original(self, name, values, *args, **kwargs)
         origins.note(self, name, [values])
         return result

@@ -53,6 +53,18 @@ def refuse_budget(function: str, args: Sequence[Any], kwargs: Mapping[str, Any])
         )
 
 
+def refuse_table(function: str, options: Mapping[str, Any]) -> None:
+    """Refuse ``data=`` in a call that is not private, where PyMC takes it for an option of NUTS.
+
+    Raises
+    ------
+    UnsupportedOption
+        If it was passed.
+    """
+    if "data" in options:
+        raise UnsupportedOption(f"{function} was given data= but no budget: pass budget=, and the run is private.")
+
+
 def refuse_stray_budget(options: Mapping[str, Any]) -> None:
     """Refuse a budget or a DP step in any option but ``step=``, where one is given there.
 

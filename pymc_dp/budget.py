@@ -12,7 +12,7 @@ from pymc_dp.accounting import EPSILON_SLACK, MAX_COORDINATES, RELATIONS, Relati
 from pymc_dp.exceptions import BudgetExceeded, InvalidArgument
 from pymc_dp.filters import GaussianFilter, ReservedFilter, split
 from pymc_dp.ledger import Ledger
-from pymc_dp.plan import Plan, PlannableStep, ReleaseRequest, StepPlan
+from pymc_dp.plan import CountsUnits, Plan, PlannableStep, ReleaseRequest, StepPlan
 from pymc_dp.planning import Left, most_draws, plan_run, refuse_noise_to_be_found
 from pymc_dp.report import report_on
 
@@ -259,6 +259,7 @@ class PrivacyBudget:
         draws: int | None = None,
         tune: int = 0,
         chains: int = 4,
+        data: CountsUnits | None = None,
     ) -> Plan:
         """Return what a run would release, at what noise, without spending anything.
 
@@ -272,6 +273,8 @@ class PrivacyBudget:
             Kept and tuning iterations of each chain. Both are paid for. Draws default to what suits the step.
         chains : int
             Number of chains. All are paid for.
+        data : pymc_dp.Table, optional
+            The table that would be passed to the run. Its units are counted, where their number is public.
 
         Returns
         -------
@@ -289,6 +292,11 @@ class PrivacyBudget:
         if not steps:
             raise InvalidArgument("A run needs at least one step.")
         steps = [one.with_budget(self) if hasattr(one, "with_budget") else one for one in steps]  # made without one
+        if data is not None:
+            for one in steps:
+                one.beside_a_table = True
+                if self._relation == "substitute":
+                    one.know_n_units(data.count_units())
         history = self.history
         left = Left(
             budget=f"epsilon {self._epsilon:g} at delta {self._delta:g}",

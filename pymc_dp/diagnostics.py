@@ -22,9 +22,9 @@ _GOOD_R_HAT = 1.05
 _GOOD_EFFECTIVE_DRAWS = 200
 _GOOD_CENTRE_DISTANCE = 3.0
 #: A noisy figure is harmless up to the first number, if with its noise it is up to the second.
-_HARMLESS_CLIP_FRACTION = (0.01, 0.02)
+HARMLESS_CLIP_FRACTION = (0.01, 0.02)
 #: In standard deviations of the draws.
-_HARMLESS_CLIP_BIAS = (0.75, 1.0)
+HARMLESS_CLIP_BIAS = (0.75, 1.0)
 #: Of the log-density, as a standard deviation over draws: no mean is off by more posterior standard deviations.
 _HARMLESS_SURROGATE_ERROR = (1.0, 1.5)
 #: By so many standard deviations of its noise a figure is above what is harmless.
@@ -254,12 +254,12 @@ class Quality:
     def _figures(self) -> dict[str, tuple[float, float, tuple[float, float]]]:
         """Return noisy figures on clipping that matters, by name: value, noise and limits."""
         figures = {
-            f"clipping in {_in_words(kind)}": (clipped.fraction, clipped.noise_std, _HARMLESS_CLIP_FRACTION)
+            f"clipping in {_in_words(kind)}": (clipped.fraction, clipped.noise_std, HARMLESS_CLIP_FRACTION)
             for kind, clipped in self.clip_fractions.items()
-            if _moves_draws(clipped.role, tested=self.tested)
+            if moves_draws(clipped.role, tested=self.tested)
         }
         if math.isfinite(self.clip_bias):
-            figures["bias by clip bounds"] = (self.clip_bias, self.clip_bias_noise_std, _HARMLESS_CLIP_BIAS)
+            figures["bias by clip bounds"] = (self.clip_bias, self.clip_bias_noise_std, HARMLESS_CLIP_BIAS)
         return figures
 
     def _too_noisy(self) -> list[str]:
@@ -275,7 +275,7 @@ class Quality:
         ]
 
 
-def _moves_draws(role: Role, *, tested: bool) -> bool:
+def moves_draws(role: Role, *, tested: bool) -> bool:
     """Return whether clipping of such releases moves the draws: of what decides on moves, or drives them untested."""
     return role == "decides" or (role == "drives" and not tested)
 
@@ -565,7 +565,7 @@ def _missing(
     missing = [
         f"how many units are clipped in {_in_words(kind.name)}"
         for kind in kinds
-        if _moves_draws(kind.role, tested=tested) and kind.name not in known
+        if moves_draws(kind.role, tested=tested) and kind.name not in known
     ]
     if any(kind.kind == SCORE.name for kind in kinds) and not math.isfinite(clip_bias):
         missing.append("how far clip bounds may have moved the mean")

@@ -23,6 +23,10 @@ class InvalidArgument(PrivacyError, ValueError):
     """An argument is missing, of the wrong type or out of range."""
 
 
+class MissingBackend(PrivacyError, ImportError):
+    """A plot was asked for with a backend that is not installed."""
+
+
 class NoDpAccountingEvent(PrivacyError):
     """Releases cannot be handed to ``dp_accounting``: it has no such event, or is not installed."""
 
@@ -44,6 +48,18 @@ class RunInterrupted(PrivacyError):
     def __init__(self, message: str, partial: Any = None) -> None:
         super().__init__(message)
         self.partial = partial
+
+
+class TableChanged(PrivacyError):
+    """A table is not the one that it was when it was opened: nothing more is computed from it."""
+
+
+class UnsupportedTable(PrivacyError, ValueError):
+    """A table cannot be used as it is: its columns, their types, missing entries or the order of its rows."""
+
+
+class WorkersLost(PrivacyError):
+    """The workers that hold a table are gone, or did not answer in time."""
 
 
 class UnsupportedModel(PrivacyError):

@@ -1,6 +1,6 @@
 """`dry_run`: the same code with the same noise on a synthetic table, to see what a run would be worth unpaid.
 
-Nothing of the protected table is read but the number of its rows, which is public, and no budget is charged.
+Nothing of the protected table is read but the number of its units where that is public, and no budget is charged.
 """
 
 import logging
@@ -118,7 +118,7 @@ def dry_run(
     synthetic : pm.Model, optional
         The same model, written on a synthetic table of about as many rows: invented or simulated, never a part of the
         protected one. Default: rows simulated from the model at a draw of its prior, for models without covariates,
-        groups and units of several rows.
+        groups and units of several rows. Required under add-remove, which protects the number of units.
     model : pm.Model, optional
         The model of the protected table. Default: that of the ``with`` context.
     budget : PrivacyBudget, optional
@@ -136,7 +136,8 @@ def dry_run(
     InvalidArgument
         If the synthetic table is a part of the protected one, or much longer or shorter.
     UnsupportedModel
-        If rows cannot be simulated from the model and no synthetic table is passed, or its parameters differ.
+        If no synthetic table is passed and rows cannot be simulated from the model or their number is protected, or if
+        the synthetic table's parameters differ.
     BudgetExceeded
         If the run does not fit what is left of the budget.
     """
@@ -149,6 +150,11 @@ def dry_run(
     synthetic = first.synthetic if synthetic is None else synthetic
     refuse_tables_of_the_data(synthetic, model)
     if synthetic is None:
+        if n_units is None:
+            raise UnsupportedModel(
+                "The number of units is protected under add-remove, so no table of as many rows can be simulated: pass "
+                "synthetic=, the same model written on an invented table whose length is chosen from public knowledge."
+            )
         synthetic = _simulated(model, first, random_seed)
     n_synthetic = public_number_of_units(synthetic, first.unit, _name_of(first.unit_index), "substitute") or 0
     if n_units is not None and abs(n_synthetic - n_units) > _ABOUT_AS_LONG * n_units:
@@ -158,9 +164,10 @@ def dry_run(
         )
     draws, chains, _ = chosen_length(steps, draws, chains)
     twin_budget = _like(budget)
-    with synthetic:
-        twins = [one.made_by.with_budget(twin_budget, synthetic, synthetic=None) for one in steps]
+    with model:
         plan = budget.plan(steps, draws=draws, tune=tune, chains=chains)
+    with synthetic:
+        twins = [one.made_by.with_budget(twin_budget, synthetic, synthetic=None, n_units=None) for one in steps]
         began = time.perf_counter()
         quiet = {"progressbar": False, "compute_convergence_checks": False, "random_seed": random_seed}
         tree = sampling.sample(draws=draws, tune=tune, chains=chains, cores=1, step=twins, **quiet)

@@ -14,7 +14,7 @@ import numpy as np
 import pymc as pm
 from pytensor.graph.traversal import ancestors
 
-from pymc_dp.exceptions import InvalidArgument
+from pymc_dp.exceptions import InvalidArgument, UnsupportedModel
 
 #: By model and name of the variable. Data that are set anew replace what was there.
 _given: WeakKeyDictionary[pm.Model, dict[str, list[ReferenceType[np.ndarray]]]] = WeakKeyDictionary()
@@ -113,3 +113,21 @@ def held_by(function: Any) -> Iterator[Any]:
             yield from value.values()
         elif isinstance(value, list | tuple):
             yield from value
+
+
+def refuse_tables_on_dask(values: Iterable[Any]) -> None:
+    """Refuse arrays on Dask in a model: PyMC would load all of them into this process, without a word.
+
+    Raises
+    ------
+    UnsupportedModel
+        If there is one.
+    """
+    for value in values:
+        graph = getattr(value, "__dask_graph__", None)
+        if callable(graph) and graph() is not None:
+            raise UnsupportedModel(
+                "A model would load this table on Dask into the memory of one process. Write the model on a few "
+                "invented rows of the same columns and types, and pass the table beside it: pm.sample(budget=budget, "
+                'data=dp.Table(frame, x=["age", "income"], y="default")).'
+            )

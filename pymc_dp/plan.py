@@ -76,6 +76,14 @@ class ReleaseRequest:
         return GaussianReleases(self.kind, count, noise, coordinates=self.coordinates)
 
 
+class CountsUnits(Protocol):
+    """A table that knows how many units it has."""
+
+    def count_units(self) -> int:
+        """Return how many units there are. Confidential under add-remove."""
+        ...
+
+
 class PlannableStep(Protocol):
     """What a budget needs to know of a step."""
 
@@ -97,6 +105,13 @@ class PlannableStep(Protocol):
     @property
     def default_draws(self) -> int:
         """How many draws a chain makes where that is left open."""
+        ...
+
+    #: Whether the rows are those of a table beside the model.
+    beside_a_table: bool
+
+    def know_n_units(self, n_units: int) -> None:
+        """Take note of the number of units, where it is public."""
         ...
 
     def release_requests(self, tune: int, draws: int) -> Sequence[ReleaseRequest | Releases]:
@@ -369,7 +384,8 @@ def record_of_releases(releases: Releases) -> dict[str, Any]:
     return {"event": type(releases).__name__, **dataclasses.asdict(releases)}
 
 
-def _releases_of_record(record: Mapping[str, Any]) -> Releases:
+def releases_of_record(record: Mapping[str, Any]) -> Releases:
+    """Return the releases that `record_of_releases` gave."""
     return _EVENTS[record["event"]](**{name: value for name, value in record.items() if name != "event"})
 
 
@@ -379,5 +395,5 @@ def _record_of_step(step: StepPlan) -> dict[str, Any]:
 
 
 def _step_of_record(record: Mapping[str, Any]) -> StepPlan:
-    made = {name: tuple(_releases_of_record(each) for each in record[name]) for name in ("once", "in_chains")}
+    made = {name: tuple(releases_of_record(each) for each in record[name]) for name in ("once", "in_chains")}
     return StepPlan(**{**record, **made})

@@ -8,6 +8,7 @@ import math
 import warnings
 from collections.abc import Iterator
 from fractions import Fraction
+from pathlib import Path
 
 import numpy as np
 import pymc as pm
@@ -40,6 +41,10 @@ _NUMBERS_WITH_NAMES = (
 )
 
 
+#: Warnings name the line of the caller of the package.
+_PACKAGE = str(Path(__file__).parent)
+
+
 def warn_about_prior_constants(model: pm.Model) -> None:
     """Warn of priors and potentials with constants that look computed.
 
@@ -60,7 +65,7 @@ def warn_about_prior_constants(model: pm.Model) -> None:
             "protected. If it comes from the table, write a round number from public knowledge instead; if it is "
             "public, nothing is wrong.",
             UserWarning,
-            stacklevel=4,
+            skip_file_prefixes=(_PACKAGE,),
         )
 
 

@@ -252,15 +252,16 @@ def _releases_group(
     for place, (step, own) in enumerate(zip(plan.steps, moved, strict=True)):
         own_parameters = labelled("parameter", step.label)
         coords[own_parameters] = list(own)
-        by_kind: dict[str, list[_Made]] = {releases.kind: [] for releases in step.releases}
-        for each in made:
-            if each.step == place:
-                by_kind.setdefault(each.release.kind, []).append(each)  # counts may ride along unplanned
-        for kind, entries in by_kind.items():
-            if not entries:
+        by_kind: dict[str, list[tuple[int, _Made]]] = {releases.kind: [] for releases in step.releases}
+        for number, each in enumerate(each for each in made if each.step == place):
+            by_kind.setdefault(each.release.kind, []).append((number, each))  # counts may ride along unplanned
+        for kind, numbered in by_kind.items():
+            if not numbered:
                 continue
+            entries = [each for _, each in numbered]
             name = step.published(kind)
             along = f"{name}_release"
+            coords[f"{name}_order"] = (along, [number for number, _ in numbered])
             coords[f"{name}_chain"] = (along, [each.chain for each in entries])
             coords[f"{name}_iteration"] = (along, [each.iteration for each in entries])
             values = np.stack([each.release.value for each in entries])
@@ -275,8 +276,8 @@ def _releases_group(
     attributes = {
         "description": (
             "Noisy releases, of which all draws are functions. Positions are on the unconstrained scale; "
-            "iterations count tuning first; chain -1 is what was released once before the chains. Any use of these "
-            "values is free of further privacy cost."
+            "iterations count tuning first; chain -1 is what was released once before the chains; order counts all "
+            "releases of a step. Any use of these values is free of further privacy cost."
         ),
         "tuning_steps": plan.tune,
     }

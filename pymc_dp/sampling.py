@@ -39,11 +39,14 @@ from pymc_dp.publish import PublishableNames, metadata, publish, publishable_nam
 from pymc_dp.release import Curators, InsecureNoise, MeteredCurator, NoiseSource, SecureNoise, refuse_overflow
 from pymc_dp.release.interface import ReleasesOfIteration
 from pymc_dp.rows import Simulation, SyntheticTable, UnitLikelihood, number_of_units
+from pymc_dp.rows.partitioned import PartitionedUnits
+from pymc_dp.rows.threads import Threads
 from pymc_dp.short_form import chosen_length, say_what_was_chosen, steps_with_budget
 from pymc_dp.starts import initial_values, starting_points
 from pymc_dp.steps.access import Authorisation, SyntheticTables
 from pymc_dp.steps.base import DPStep
 from pymc_dp.steps.group import StepGroup
+from pymc_dp.tables import Table
 
 _log = logging.getLogger(__name__)
 _pymc_sample: Callable[..., Any] = pm.sample
@@ -72,6 +75,7 @@ def sample(draws: int | None = None, **options: Any) -> DataTree:
         As in `pm.sample`. Different here: ``step`` is a DP step, or several that share a budget, which together
         update all free variables; ``budget`` is that of the steps that were made without one, and where there is no
         step a sampler is chosen; ``chains`` defaults to 4;
+        ``data`` is a `pymc_dp.Table`, the protected table where the model itself stands on invented rows;
         ``tune`` defaults to what the step wants (0 for most: tuning is paid for); ``initvals`` default to draws
         from the prior, and values that you pass are treated as public; ``random_seed`` never determines privacy noise.
         Options that would return anything computed from the data without noise are refused.
@@ -90,6 +94,8 @@ def sample(draws: int | None = None, **options: Any) -> DataTree:
         If the likelihood is not a product over units.
     UnsupportedOption
         If an option cannot be combined with a DP step.
+    UnsupportedTable, TableChanged, WorkersLost
+        If what was passed as ``data=`` cannot be used as it is, changes, or its workers are gone.
     RunInterrupted
         If the run ended early, after it was charged, by an error: what it had drawn is the attribute ``partial``.
 
@@ -109,7 +115,7 @@ def sample(draws: int | None = None, **options: Any) -> DataTree:
         )
     if not is_private(options):
         refuse_budget("pymc_dp.sample", [draws], options)
-    given_budget = options.pop("budget", None)
+    given_budget, data = options.pop("budget", None), _table(options.pop("data", None))
     refuse_stray_budget({"draws": draws, **options})
     settings = inspect.signature(_pymc_sample).bind(_PLACEHOLDER if draws is None else draws, **options)
     settings.apply_defaults()
@@ -118,19 +124,43 @@ def sample(draws: int | None = None, **options: Any) -> DataTree:
     _refuse_unsupported_options(arguments, arguments.pop("kwargs"))
     model = pm.modelcontext(arguments["model"])
     group = _dp_step_group(steps_with_budget(arguments["step"], given_budget, model), model)
+    group.stand_beside_a_table(data is not None)
+    refuse_bambi_statistics(model)
+    with contextlib.ExitStack() as until_the_end:
+        if data is None:
+            _tell_n_units(group, model)
+            return _sampled(arguments, draws, model, group, None)
+        rows = until_the_end.enter_context(data.opened(_likelihood(model, group)))
+        if group.budget.relation == "substitute":
+            group.know_n_units(rows.n_units)
+        return _sampled(arguments, draws, model, group, rows)
+
+
+def _sampled(
+    arguments: dict[str, Any],
+    draws: int | None,
+    model: pm.Model,
+    group: StepGroup,
+    beside: PartitionedUnits | None,
+) -> DataTree:
+    """Plan the run, check all that can fail, charge it and run it.
+
+    `beside` is a table beside the model, which holds invented rows then.
+    """
+    budget = group.budget
     step = group.steps[0] if len(group.steps) == 1 else CompoundStep(group.steps)
     tune = get_default_tune_steps(step, arguments["tune"])
-    cores = min(4, _cpu_count()) if arguments["cores"] is None else arguments["cores"]
+    cores, mp_ctx = _processes(arguments, beside is None or beside.may_be_forked)
     draws, chains, chosen = chosen_length(group.steps, draws, arguments["chains"])
-    budget = group.budget
-    refuse_bambi_statistics(model)
-    _tell_n_units(group, model)
     plan = budget.plan(group.steps, draws=draws, tune=tune, chains=chains)  # refuses early, before the slow work
     _refuse_bad_options(arguments, model, plan)
 
-    expands = [each.expands for each in group.steps]
-    rows = UnitLikelihood(model, group.unit, group.unit_index, first_order=not all(expands), second_order=any(expands))
-    names = publishable_names(model, group.unit, arguments["var_names"], {rows.n_rows} | rows.unit_lengths)
+    rows: UnitLikelihood | PartitionedUnits
+    if beside is None:
+        rows = template = _likelihood(model, group)
+    else:
+        template, rows = beside.template, beside
+    names = publishable_names(model, group.unit, arguments["var_names"], {template.n_rows} | template.unit_lengths)
     plan = dataclasses.replace(plan, unit=rows.unit_in_words, row_engine=rows.engine_name)
     if not budget.private:
         _warn_about_infinite_epsilon()
@@ -144,12 +174,17 @@ def sample(draws: int | None = None, **options: Any) -> DataTree:
         each.keep_starts(arguments["initvals"] is not None)
     seed = _given_seed(arguments["random_seed"], group)
     starting_points(model, initvals, seed, chains, prior)
-    rows.warm_up()
-    synthetic_tables = [_synthetic_tables(one, model, rows) for one in group.steps]
+    template.warm_up()
+    synthetic_tables = [_synthetic_tables(one, model, template) for one in group.steps]
     for one, tables, planned in zip(group.steps, synthetic_tables, plan.steps, strict=True):
         _refuse_too_much_memory(one, tables, rows.n_units)
         if tables is not None:
             _dry_run(one, tables, rows.n_units, prior, planned, budget)
+    # Before the chains start all cores are idle; then the chains share them. The bits do not depend on it.
+    there_are = _cpu_count()
+    rows.use_threads(Threads(there_are, max(1, there_are // min(cores, chains))))
+    if beside is not None:
+        beside.refuse_changes()
 
     settings_of_run = {
         "draws": draws,
@@ -158,11 +193,46 @@ def sample(draws: int | None = None, **options: Any) -> DataTree:
         "tune": tune,
         "chains": chains,
         "cores": cores,
+        "mp_ctx": mp_ctx,
         "var_names": names.kept,
         "initvals": initvals,
         "random_seed": seed,
     }
     return _run_charged({**arguments, **settings_of_run}, plan, group, rows, prior, synthetic_tables, names)
+
+
+def _processes(arguments: dict[str, Any], may_be_forked: bool) -> tuple[int, Any]:
+    """Return how many chains run at a time, and how their processes are made.
+
+    Where the workers of a cluster compute, chains of several processes of this machine gain little.
+    """
+    cores, mp_ctx = arguments["cores"], arguments["mp_ctx"]
+    if may_be_forked:
+        return (min(4, _cpu_count()) if cores is None else cores), mp_ctx
+    if mp_ctx is not None and getattr(mp_ctx, "get_start_method", lambda: mp_ctx)() == "fork":
+        raise UnsupportedOption("A client of a cluster cannot be forked: leave out mp_ctx, or pass 'spawn'.")
+    return (1 if cores is None else cores), "spawn" if mp_ctx is None else mp_ctx
+
+
+def _likelihood(model: pm.Model, group: StepGroup) -> UnitLikelihood:
+    """Return the likelihood of the model's own rows."""
+    expands = [each.expands for each in group.steps]
+    return UnitLikelihood(model, group.unit, group.unit_index, first_order=not all(expands), second_order=any(expands))
+
+
+def _table(data: Any) -> Table | None:
+    """Return what was passed as ``data=``.
+
+    Raises
+    ------
+    InvalidArgument
+        If it is no table.
+    """
+    if data is None or isinstance(data, Table):
+        return data
+    raise InvalidArgument(
+        f'data= must be a pymc_dp.Table, not a {type(data).__name__}: dp.Table(frame, x=["age"], y="default").'
+    )
 
 
 def sample_without_privacy(**options: Any) -> DataTree:
@@ -175,7 +245,7 @@ def _run_charged(
     arguments: dict[str, Any],
     plan: Plan,
     group: StepGroup,
-    rows: UnitLikelihood,
+    rows: UnitLikelihood | PartitionedUnits,
     prior: Prior,
     synthetic_tables: Sequence[SyntheticTables | None],
     names: PublishableNames,
@@ -219,7 +289,9 @@ def _given_seed(random_seed: Any, group: StepGroup) -> Any:
     return np.random.SeedSequence().entropy if group.random_seed is None else group.random_seed
 
 
-def _facts(plan: Plan, group: StepGroup, names: PublishableNames, rows: UnitLikelihood) -> dict[str, Any]:
+def _facts(
+    plan: Plan, group: StepGroup, names: PublishableNames, rows: UnitLikelihood | PartitionedUnits
+) -> dict[str, Any]:
     """Return the result's metadata."""
     n_units = rows.n_units if plan.relation == "substitute" else None
     return metadata(plan, group, names, n_units)
@@ -252,7 +324,11 @@ def _raise_with(partial: DataTree, error: BaseException, *, own: bool) -> NoRetu
 
 @contextlib.contextmanager
 def _authorised(
-    plan: Plan, group: StepGroup, rows: UnitLikelihood, prior: Prior, synthetic_tables: Sequence[SyntheticTables | None]
+    plan: Plan,
+    group: StepGroup,
+    rows: UnitLikelihood | PartitionedUnits,
+    prior: Prior,
+    synthetic_tables: Sequence[SyntheticTables | None],
 ) -> Iterator[None]:
     """Let the steps run once on a plan that has been charged, and take that back however the run ends."""
     budget, all_curators = group.budget, []
@@ -460,7 +536,7 @@ def _warn_about_infinite_epsilon() -> None:
     )
 
 
-def _warn_about_delta(budget: PrivacyBudget, rows: UnitLikelihood) -> None:
+def _warn_about_delta(budget: PrivacyBudget, rows: UnitLikelihood | PartitionedUnits) -> None:
     if budget.relation == "substitute" and budget.delta >= 1.0 / rows.n_units:
         warnings.warn(
             f"delta={budget.delta:g} is not below 1/n = {1.0 / rows.n_units:.2g}: publishing one person's whole row "

@@ -5,10 +5,12 @@ import math
 import numpy as np
 import pymc as pm
 import pytest
+import xarray as xr
 
 import pymc_dp as dp
 from pymc_dp import sampling
 from pymc_dp.diagnostics import Quality
+from pymc_dp.forecast import _compared, _like
 from pymc_dp.models import normal
 from pymc_dp.rows import UnitLikelihood
 
@@ -99,6 +101,7 @@ def test_what_was_spent_is_not_there_in_the_dry_run():
         found = dp.dry_run(budget, synthetic=synthetic, draws=20)
     assert found.plan.epsilon < 1.0
     assert len(budget.history) == 1
+    assert _like(budget).epsilon_spent == budget.epsilon_spent > 1.0
 
 
 def test_rows_are_simulated_from_a_model_without_covariates(monkeypatch):
@@ -115,6 +118,40 @@ def test_rows_are_simulated_from_a_model_without_covariates(monkeypatch):
     assert found.error < 1.0
 
 
+def test_a_protected_number_of_units_is_not_simulated_and_not_told():
+    """Two tables of other lengths give the same refusal, and the same numbers where a synthetic table is passed."""
+    settings = {"clip_gradient": 2.0, "clip_log_ratio": 2.0, "step_size": 0.05, "n_leapfrog": 2}
+    synthetic = normal("normal", np.diag([1.0, 2.0]), 1.0, 1000, seed=1).model
+    found, refused = [], []
+    for n in (300, 900):
+        budget = dp.PrivacyBudget(4.0, 1e-6, "add-remove")
+        with normal("normal", np.diag([1.0, 2.0]), 1.0, n).model:
+            with pytest.raises(dp.UnsupportedModel, match=r"protected under add-remove.*pass synthetic=") as info:
+                dp.dry_run(dp.DPHMC(**settings), budget=budget, draws=3, chains=1)
+            refused.append(str(info.value))
+            found.append(dp.dry_run(dp.DPHMC(**settings), budget=budget, draws=3, chains=1, synthetic=synthetic))
+        assert budget.history == ()
+    assert refused[0] == refused[1]
+    assert [each.n_units for each in found] == [each.worth.n_units for each in found] == [1000, 1000]
+    assert found[0].plan == found[1].plan
+    assert "on 1,000 synthetic units" in str(found[0])
+
+
+@pytest.mark.parametrize("n_units", [None, 1000], ids=["left out", "passed"])
+def test_a_step_on_batches_is_tried_on_a_table_of_another_length(n_units):
+    """The plan is that of the protected table, the run that of the synthetic one."""
+    settings = {"clip_gradient": 4.0, "step_size": 1e-4, "batch_size": 50, "n_units": n_units}
+    synthetic = normal("normal", np.diag([1.0, 2.0]), 1.0, 1100, seed=1).model
+    budget = dp.PrivacyBudget(8.0, 1e-6)
+    with normal("normal", np.diag([1.0, 2.0]), 1.0, 1000).model:
+        found = dp.dry_run(dp.DPSGLD(**settings), budget=budget, draws=3, chains=1, synthetic=synthetic)
+        planned = budget.plan(dp.DPSGLD(**settings), draws=3, chains=1)
+    assert found.n_units == 1100
+    assert found.plan == planned
+    (gradients,) = (each for each in found.plan.releases if each.kind == "gradient")
+    assert gradients.sampling.n_units == 1000
+
+
 @pytest.mark.parametrize(
     ("synthetic", "error", "message"),
     [
@@ -129,6 +166,20 @@ def test_tables_that_say_nothing_or_too_much_are_refused(synthetic, error, messa
     other = synthetic(model)
     with model, pytest.raises(error, match=message):
         dp.dry_run(dp.PrivacyBudget(1.0, 1e-6), synthetic=other)
+
+
+def test_errors_are_in_posterior_standard_deviations_and_coverage_is_that_of_the_reference():
+    """By hand, for two entries that are uniform on [-1, 1]: the draws of one are shifted by 0.2."""
+    uniform = np.linspace(-1.0, 1.0, 2001)
+
+    def tree(shift):
+        values = np.column_stack([uniform + shift, uniform])[None]
+        return xr.DataTree.from_dict({"posterior": xr.Dataset({"beta": (("chain", "draw", "entry"), values)})})
+
+    error, worst, coverage = _compared(tree(0.2), tree(0.0), ["beta"])
+    assert worst == pytest.approx(0.2 * math.sqrt(3.0), rel=1e-2)
+    assert error == pytest.approx(worst / math.sqrt(2.0))
+    assert coverage == pytest.approx(np.mean([0.85, 0.9]), abs=2e-3)
 
 
 def test_what_would_help_is_arithmetic(forecast):

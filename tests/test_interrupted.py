@@ -9,6 +9,7 @@ import numpy as np
 import pymc as pm
 import pytest
 from conftest import QUIET, gaussian_data, gaussian_model, hmc
+from published_names import unnamed
 
 import pymc_dp as dp
 from pymc_dp.steps.prelude.learned import Search
@@ -41,6 +42,7 @@ def check_partial(tree, budget, made, *, why, tune=TUNE):
     """Check that a tree holds all of `made`, the number of iterations of each chain, and says so."""
     facts = tree["privacy"].attrs
     assert facts["complete"] == 0
+    assert not unnamed(tree)
     assert why in facts["ended_early_because"]
     assert json.loads(facts["tuning_made"]) == [min(each, tune) for each in made]
     assert json.loads(facts["draws_made"]) == [max(0, each - tune) for each in made]

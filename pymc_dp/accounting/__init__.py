@@ -34,6 +34,7 @@ from pymc_dp.accounting.gaussian import (
 )
 from pymc_dp.accounting.loss_distribution import loss_distribution_epsilon
 from pymc_dp.accounting.renyi import renyi_epsilon
+from pymc_dp.accounting.trade_off import privacy_profile, trade_off, trade_off_of_guarantee
 from pymc_dp.accounting.zcdp import zcdp_epsilon, zcdp_rho
 
 __all__ = [
@@ -65,11 +66,14 @@ __all__ = [
     "noise_beside",
     "noise_for",
     "noise_for_epsilon",
+    "privacy_profile",
     "renyi_epsilon",
     "scaled",
     "substitute_from_add_remove",
     "to_dp_accounting",
     "total_rho",
+    "trade_off",
+    "trade_off_of_guarantee",
     "zcdp_epsilon",
     "zcdp_rho",
 ]

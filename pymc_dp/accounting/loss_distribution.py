@@ -86,14 +86,43 @@ def _window(parts: Sequence[_Losses], counts: Sequence[int], interval: float, lo
     return math.floor(ends[0] / interval) - 1, math.ceil(ends[1] / interval) + 1
 
 
-def _composed_epsilon(parts: Sequence[_Losses], counts: Sequence[int], interval: float, delta: float) -> float:
-    """Return the epsilon of everything together in one direction."""
+@dataclass(frozen=True)
+class _Composed:
+    """The distribution of the loss of everything together, in one direction, from above.
+
+    Attributes
+    ----------
+    losses, masses : ndarray, shape (points,)
+        Finite losses, and their probabilities.
+    missing : float
+        What else a delta may be larger by: infinite losses, mass outside of the window, and rounding.
+    """
+
+    losses: Array
+    masses: Array
+    missing: float
+
+    def deltas(self, epsilons: Array) -> Array:
+        """Return for each epsilon, at least 0, a delta for which everything together is (epsilon, delta)-private."""
+        positive = self.losses > 0.0
+        masses, losses = self.masses[positive], self.losses[positive]
+        above = np.append(np.cumsum(masses[::-1])[::-1], 0.0)
+        discounted = np.append(np.cumsum((masses * np.exp(-losses))[::-1])[::-1], 0.0)
+        first = np.searchsorted(losses, epsilons, side="right")  # losses beyond epsilon
+        with np.errstate(over="ignore", invalid="ignore"):
+            finite = np.where(discounted[first] > 0.0, above[first] - np.exp(epsilons) * discounted[first], 0.0)
+        deltas: Array = np.minimum(np.maximum(finite, 0.0) + self.missing, 1.0)
+        return deltas
+
+
+def _compose(parts: Sequence[_Losses], counts: Sequence[int], interval: float, delta: float) -> _Composed | None:
+    """Return the loss of everything together in one direction, precise enough for `delta`; None if it is too wide."""
     log_tail = math.log(delta) - 14.0
     low, high = _window(parts, counts, interval, log_tail)
     longest = max(len(part.masses) for part in parts)
     size = next_fast_len(max(high - low + 1, longest), real=True)
     if size > _MOST_POINTS:
-        return math.inf
+        return None
     transform = np.ones(size // 2 + 1, dtype=complex)
     shift = 0
     log_finite = 0.0
@@ -106,13 +135,17 @@ def _composed_epsilon(parts: Sequence[_Losses], counts: Sequence[int], interval:
         shift += count * (part.first + centre)
         log_finite += count * math.log1p(-part.infinite)
     composed = np.roll(irfft(transform, size), (shift - low) % size)[: high - low + 1]
-    infinite = -math.expm1(log_finite) + math.exp(log_tail)
-    target = delta - infinite - _ROUNDING * (sum(counts) + 100)
+    missing = -math.expm1(log_finite) + math.exp(log_tail) + _ROUNDING * (sum(counts) + 100)
+    return _Composed(interval * np.arange(low, high + 1), np.maximum(composed, 0.0), missing)
+
+
+def _composed_epsilon(composed: _Composed, delta: float) -> float:
+    """Return the epsilon of everything together in one direction; infinite where too much is missing."""
+    target = delta - composed.missing
     if target <= 0.0:
         return math.inf
-    loss = interval * np.arange(low, high + 1)
-    positive = loss > 0.0
-    masses, loss = np.maximum(composed[positive], 0.0), loss[positive]
+    positive = composed.losses > 0.0
+    masses, loss = composed.masses[positive], composed.losses[positive]
     beyond = float(masses[loss > _LARGEST_EPSILON].sum())
     if beyond > target:
         return math.inf
@@ -152,6 +185,46 @@ def loss_distribution_epsilon(
         delta is too small, or losses too large, for double precision.
     """
     delta = _validate.open_unit_interval("delta", delta)
+    found = _composed(releases, delta, tolerance)
+    return math.inf if found is None else max(_composed_epsilon(each, delta) for each in found)
+
+
+def loss_distribution_deltas(
+    releases: Sequence[Releases],
+    epsilons: Array,
+    least_delta: float = 1e-9,
+    tolerance: float = DEFAULT_TOLERANCE,
+) -> Array:
+    """Return for each epsilon a delta for which the releases together are (epsilon, delta)-private.
+
+    The releases have to be for one relation.
+
+    Parameters
+    ----------
+    releases : sequence of Releases
+        At least one.
+    epsilons : ndarray, shape (epsilons,)
+        Each at least 0.
+    least_delta : float
+        Deltas much below it are not resolved: they are rounded up to a small part of it.
+    tolerance : float
+        As in `loss_distribution_epsilon`.
+
+    Returns
+    -------
+    ndarray, shape (epsilons,)
+        Never below the exact deltas; 1 where the distribution of a loss is not known.
+    """
+    least_delta = _validate.open_unit_interval("least_delta", least_delta)
+    found = _composed(releases, least_delta, tolerance)
+    if found is None:
+        return np.ones_like(epsilons)
+    worst: Array = np.max([each.deltas(epsilons) for each in found], axis=0)
+    return worst
+
+
+def _composed(releases: Sequence[Releases], delta: float, tolerance: float) -> list[_Composed] | None:
+    """Return the loss of the releases together in each direction; None where one is not known, or too wide."""
     rho = math.fsum(each.rho for each in releases if each.adds_in_rho)
     merged: dict[Releases, int] = {}
     for each in releases:
@@ -164,20 +237,23 @@ def loss_distribution_epsilon(
     log_tail = math.log(delta) - math.log(sum(counts)) - 14.0
     pairs = [single.dominating_pairs(log_tail) for single in merged]
     if not all(pairs):
-        return math.inf
+        return None
     variance = sum(count * single.loss_variance for single, count in merged.items())
     interval = math.sqrt(4.0 * tolerance * variance / sum(counts))
     interval = min(max(interval, _SMALLEST_INTERVAL), _LARGEST_INTERVAL)
     widest = max(directed[0].largest for directed in pairs)
     interval = max(interval, widest / _MOST_POINTS_OF_ONE)  # heavy tails: epsilon is of their size, so is the grid
     if interval > _LARGEST_EPSILON:
-        return math.inf
+        return None
+    found = []
     directions = max(len(directed) for directed in pairs)
-    worst = 0.0
     for direction in range(directions):
         with np.errstate(over="ignore", invalid="ignore"):
             parts = [_discretise(directed[direction % len(directed)], interval) for directed in pairs]
         if not all(np.isfinite(part.masses).all() for part in parts):
-            return math.inf
-        worst = max(worst, _composed_epsilon(parts, counts, interval, delta))
-    return worst
+            return None
+        composed = _compose(parts, counts, interval, delta)
+        if composed is None:
+            return None
+        found.append(composed)
+    return found

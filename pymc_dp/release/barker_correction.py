@@ -14,7 +14,6 @@ each decision's probability is off by at most that much. It is none of privacy, 
 """
 
 import math
-from collections.abc import Sequence
 from fractions import Fraction
 
 import numpy as np
@@ -23,6 +22,7 @@ from scipy.optimize import linprog
 from scipy.special import expit, ndtr
 
 from pymc_dp.release.batches import Entropy
+from pymc_dp.rows.clipped_sum import ClippedMoments
 
 #: The variance of the normal error and the noise together.
 TOTAL_VARIANCE = 2.0
@@ -41,34 +41,20 @@ def clip_bound(batch_size: int, tempered_size: float) -> float:
     return math.sqrt(batch_size) / tempered_size
 
 
-def log_ratio_and_variance(
-    contributions: Sequence[int] | NDArray[np.int64], unit: Fraction, offset: float
-) -> tuple[float, float]:
+def log_ratio_and_variance(moments: ClippedMoments, unit: Fraction, offset: float) -> tuple[float, float]:
     """Return λ = unit · Σ k_i + offset, and the variance of the scaled sum, with the 1/b normaliser; both rounded once.
 
     Parameters
     ----------
-    contributions : ndarray of int64
-        Clipped log-ratios k_i of the units of the batch, as multiples of a grid.
+    moments : ClippedMoments
+        Of the clipped log-ratios k_i of the units of the batch, as multiples of a grid.
     unit : Fraction
         Scale times grid.
     offset : float
         Prior and proposal ratios.
     """
-    total, squares = exact_sums(np.asarray(contributions, dtype=np.int64))
-    variance = unit**2 * (squares - Fraction(total**2, len(contributions)))
-    return float(unit * total + Fraction(offset)), float(variance)
-
-
-def exact_sums(contributions: NDArray[np.int64]) -> tuple[int, int]:
-    """Return the sum and the sum of squares of integers below 2**42, exactly."""
-    total = squares = 0
-    for begin in range(0, len(contributions), 2**19):  # sums of as many products of 21 bits fit 62
-        part = contributions[begin : begin + 2**19]
-        high, low = part >> 21, part & (2**21 - 1)
-        total += int(part.sum())
-        squares += (int((high * high).sum()) << 42) + (int((high * low).sum()) << 22) + int((low * low).sum())
-    return total, squares
+    variance = unit**2 * (moments.squares - Fraction(moments.total**2, moments.count))
+    return float(unit * moments.total + Fraction(offset)), float(variance)
 
 
 def acceptance(log_ratio: float, variance: float) -> tuple[bool, float]:

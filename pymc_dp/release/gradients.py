@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 from pymc_dp.exceptions import PrivacyError
 from pymc_dp.release.batches import Batches, described
-from pymc_dp.release.histograms import ROOM_OF_COUNTS, half_octaves, refuse_bins, refuse_norm
+from pymc_dp.release.histograms import CountsByNorm, half_octaves
 from pymc_dp.release.interface import (
     LARGEST_CLIP_BOUND,
     ExpansionPoint,
@@ -15,7 +15,7 @@ from pymc_dp.release.interface import (
     plain_point,
     plain_vector,
 )
-from pymc_dp.release.query import Asked, NonNegative, Query, Terms, set_fields
+from pymc_dp.release.query import Asked, Query, Terms, set_fields
 from pymc_dp.rows.clipped_sum import ClippedSum
 from pymc_dp.rows.derivatives import UnitsOfChunk
 from pymc_dp.rows.expansion import kept_by, preconditioned, scores_of, squares_of
@@ -38,6 +38,14 @@ class _OfGradients:
     point: ExpansionPoint
     axes: FloatArray
     prediction: GradientPrediction
+
+    def __post_init__(self) -> None:
+        set_fields(
+            self,
+            point=plain_point(self.point),
+            axes=plain_vector(self.axes),
+            prediction=plain_gradient_prediction(self.prediction),
+        )
 
     @property
     def where(self) -> tuple[FloatArray, ...]:
@@ -102,11 +110,9 @@ class PreconditionedGradient(_OfGradients, Query):
     kind: str = "gradient"
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         set_fields(
             self,
-            point=plain_point(self.point),
-            axes=plain_vector(self.axes),
-            prediction=plain_gradient_prediction(self.prediction),
             clip_bound=float(self.clip_bound),
             batches=None if self.batches is None else described(self.batches),
             counted=bool(self.counted),
@@ -132,7 +138,7 @@ class PreconditionedGradient(_OfGradients, Query):
 
 
 @dataclass(frozen=True, eq=False)
-class GradientSizes(_OfGradients, NonNegative):
+class GradientSizes(_OfGradients, CountsByNorm):
     """How many units have such a gradient of a norm in each half octave.
 
     Attributes
@@ -152,25 +158,8 @@ class GradientSizes(_OfGradients, NonNegative):
     kind: str = "gradient_sizes"
 
     def __post_init__(self) -> None:
-        set_fields(
-            self,
-            point=plain_point(self.point),
-            axes=plain_vector(self.axes),
-            prediction=plain_gradient_prediction(self.prediction),
-            smallest=float(self.smallest),
-            bins=int(self.bins),
-            kind=plain_name(self.kind),
-        )
-
-    def bound(self, terms: Terms) -> float:
-        """Return the norm of a unit's counts: it is in one bin."""
-        return ROOM_OF_COUNTS
-
-    def refuse_if_unsafe(self, terms: Terms) -> None:
-        """Refuse bins that no array can hold, and numbers that squares cannot be taken of."""
-        refuse_bins(self.bins)
-        refuse_norm(self.smallest)
-        super().refuse_if_unsafe(terms)
+        super().__post_init__()
+        set_fields(self, smallest=float(self.smallest), bins=int(self.bins), kind=plain_name(self.kind))
 
     def exact_sum(self, asked: Asked) -> ClippedSum:
         """Return the counts."""

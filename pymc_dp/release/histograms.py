@@ -5,6 +5,7 @@ from numpy.typing import NDArray
 
 from pymc_dp.exceptions import PrivacyError
 from pymc_dp.release.interface import LARGEST_CLIP_BOUND, SMALLEST_CLIP_BOUND
+from pymc_dp.release.query import NonNegative, Terms
 
 FloatArray = NDArray[np.float64]
 
@@ -42,29 +43,69 @@ def in_bins(place: FloatArray, bins: int) -> FloatArray:
     return counts
 
 
-def refuse_bins(bins: int) -> None:
-    """Refuse bins that no array can hold."""
-    if not 1 <= bins <= _MOST_BINS:
-        raise PrivacyError(f"A histogram has between 1 and {_MOST_BINS} bins.")
-
-
-def refuse_octave(lowest: int) -> None:
-    """Refuse octaves that there are not."""
-    if abs(lowest) > _MOST_OCTAVES:
-        raise PrivacyError(f"The first octave of a histogram is between {-_MOST_OCTAVES} and {_MOST_OCTAVES}.")
-
-
-def refuse_norm(smallest: float) -> None:
-    """Refuse numbers that squares cannot be taken of."""
-    if not SMALLEST_CLIP_BOUND <= smallest <= LARGEST_CLIP_BOUND:
-        raise PrivacyError(
-            f"The first norm of a histogram is between {SMALLEST_CLIP_BOUND:g} and {LARGEST_CLIP_BOUND:g}."
-        )
-
-
 def half_octaves(squares: FloatArray, smallest: float, bins: int) -> FloatArray:
     """Return a 1 in the bin of each unit's norm, shape (units, bins), given squared norms.
 
     Squares grow by one octave for half an octave of norms.
     """
     return in_bins(octaves(squares / smallest**2), bins).T
+
+
+class CountsBySize(NonNegative):
+    """What queries share that count units by the size of something: each unit is in one bin.
+
+    Attributes
+    ----------
+    bins : int
+        Number of bins; the last one holds all larger sizes.
+    """
+
+    bins: int
+
+    def bound(self, terms: Terms) -> float:
+        """Return the norm of a unit's counts: it is in one bin."""
+        return ROOM_OF_COUNTS
+
+    def refuse_if_unsafe(self, terms: Terms) -> None:
+        """Refuse bins that no array can hold."""
+        if not 1 <= self.bins <= _MOST_BINS:
+            raise PrivacyError(f"A histogram has between 1 and {_MOST_BINS} bins.")
+        super().refuse_if_unsafe(terms)
+
+
+class CountsByOctave(CountsBySize):
+    """Counts of units by octaves of an absolute value.
+
+    Attributes
+    ----------
+    lowest : int
+        The first bin holds sizes from ``2**lowest`` on, and all smaller ones.
+    """
+
+    lowest: int
+
+    def refuse_if_unsafe(self, terms: Terms) -> None:
+        """Refuse octaves that there are not."""
+        if abs(self.lowest) > _MOST_OCTAVES:
+            raise PrivacyError(f"The first octave of a histogram is between {-_MOST_OCTAVES} and {_MOST_OCTAVES}.")
+        super().refuse_if_unsafe(terms)
+
+
+class CountsByNorm(CountsBySize):
+    """Counts of units by half octaves of a norm.
+
+    Attributes
+    ----------
+    smallest : float
+        The first bin holds norms from here on, and all smaller ones.
+    """
+
+    smallest: float
+
+    def refuse_if_unsafe(self, terms: Terms) -> None:
+        """Refuse numbers that squares cannot be taken of."""
+        if not SMALLEST_CLIP_BOUND <= self.smallest <= LARGEST_CLIP_BOUND:
+            raise PrivacyError(
+                f"The first norm of a histogram is between {SMALLEST_CLIP_BOUND:g} and {LARGEST_CLIP_BOUND:g}."
+            )
+        super().refuse_if_unsafe(terms)

@@ -17,27 +17,23 @@ values x apart are at most x and one step of that grid apart after rounding, so 
 import math
 from fractions import Fraction
 
-import numpy as np
-from numpy.typing import NDArray
-
-from pymc_dp.release.barker_correction import exact_sums
+from pymc_dp.rows.clipped_sum import ClippedMoments
 
 
-def penalised(contributions: NDArray[np.int64], unit: Fraction, grid: float) -> int:
+def penalised(moments: ClippedMoments, unit: Fraction, grid: float) -> int:
     """Return f as a multiple of `grid`, rounded toward zero.
 
     Parameters
     ----------
-    contributions : ndarray of int64
-        Clipped log-ratios of the units of the batch, as multiples of their grid.
+    moments : ClippedMoments
+        Of the clipped log-ratios of the units of the batch, as multiples of their grid.
     unit : Fraction
         a times that grid.
     grid : float
         The grid of the result.
     """
-    total, squares = exact_sums(contributions)
-    variance = unit**2 * (squares - Fraction(total**2, len(contributions)))
-    return math.trunc((unit * total - variance / 2) / Fraction(grid))
+    variance = unit**2 * (moments.squares - Fraction(moments.total**2, moments.count))
+    return math.trunc((unit * moments.total - variance / 2) / Fraction(grid))
 
 
 def sensitivity(scale: float, bound: float, batch_size: int) -> float:

@@ -31,17 +31,25 @@ from pymc_dp.release.interface import (
     Expanded,
     ExpansionPoint,
     FloatArray,
-    Prediction,
     plain_expanded,
     plain_name,
     plain_point,
-    plain_prediction,
     plain_vector,
 )
 from pymc_dp.release.penalised import penalised, sensitivity
-from pymc_dp.release.query import Asked, AtExpansionPoint, IntArray, Query, Rows, Terms, check_bound, set_fields
+from pymc_dp.release.query import (
+    Asked,
+    AtExpansionPoint,
+    BeyondPredictions,
+    IntArray,
+    Query,
+    Rows,
+    Terms,
+    check_bound,
+    set_fields,
+)
 from pymc_dp.release.sizes import BoundedScore, CoordinateSizes, NormSizes, RemainderSizes
-from pymc_dp.rows.clipped_sum import ClippedSum
+from pymc_dp.rows.clipped_sum import ClippedMoments, ClippedSum
 
 #: More than the roundings of a square root and a product.
 _ROUNDING = 1.0 + 2.0**-50
@@ -215,8 +223,8 @@ class VariancePenalisedLogRatio(Query):
     def exact_sum(self, asked: Asked) -> ClippedSum:
         """Return f, rounded toward zero to the grid."""
         log_ratios = BatchLogRatios.of(self, self.clip_bound, asked)
-        integers = np.array([penalised(log_ratios.integers, log_ratios.step, asked.grid)], dtype=np.int64)
-        return ClippedSum(integers, asked.grid, self.bound(asked.terms), log_ratios.n_clipped)
+        integers = np.array([penalised(log_ratios.moments, log_ratios.step, asked.grid)], dtype=np.int64)
+        return ClippedSum(integers, asked.grid, self.bound(asked.terms), log_ratios.moments.n_clipped)
 
 
 @dataclass(frozen=True, eq=False)
@@ -286,17 +294,14 @@ class BatchLogRatios:
 
     Attributes
     ----------
-    integers : ndarray of int64
-        As multiples of their grid.
+    moments : ClippedMoments
+        Their sums, as multiples of their grid, and how many were clipped.
     step : Fraction
         What one step counts in the tempered log-ratio of all units.
-    n_clipped : int
-        How many were clipped.
     """
 
-    integers: IntArray
+    moments: ClippedMoments
     step: Fraction
-    n_clipped: int
 
     @classmethod
     def of(cls, query: VariancePenalisedLogRatio | BarkerDecision, clip: float, asked: Asked) -> "BatchLogRatios":
@@ -305,18 +310,18 @@ class BatchLogRatios:
             raise PrivacyError("A test on a batch is asked of a fresh batch.")
         grid = _log_ratio_grid(clip)
         move = (query.theta, query.theta_new) if query.expanded is None else query.expanded
-        integers, n_clipped = _clipped_log_ratios(asked.rows, move, clip, grid, asked.batch)
+        moments = _clipped_log_ratios(asked.rows, move, clip, grid, asked.batch)
         tempered = Fraction(query.tempering) * Fraction(query.batches.n_units, query.batches.batch_size)
-        return cls(integers, tempered * Fraction(grid), n_clipped)
+        return cls(moments, tempered * Fraction(grid))
 
 
 def _clipped_log_ratios(
-    rows: Rows, move: tuple[FloatArray, FloatArray] | Expanded, clip: float, grid: float, units: IntArray
-) -> tuple[IntArray, int]:
-    """Return clipped log-ratios of some units, or what an expansion leaves of them, and how many were clipped."""
+    rows: Rows, move: tuple[FloatArray, FloatArray] | Expanded, clip: float, grid: float, units: IntArray | None
+) -> ClippedMoments:
+    """Return sums of clipped log-ratios of some units, or of all, or of what an expansion leaves of them."""
     if isinstance(move, Expanded):
-        return rows.expansion(move.point).clipped_residuals(move.old, move.new, clip, grid, units)
-    return rows.clipped_log_ratios(*move, clip, grid, units)
+        return rows.expansion(move.point).residual_moments(move.old, move.new, clip, grid, units=units)
+    return rows.log_ratio_moments(*move, clip, grid, units=units)
 
 
 def _log_ratio_grid(clip: float) -> float:
@@ -426,9 +431,8 @@ class DecisionClipCounts(_Counts):
 
     def exact_sum(self, asked: Asked) -> ClippedSum:
         """Return the mean over moves."""
-        everybody = np.arange(asked.rows.n_units, dtype=np.int64)
         clipped = sum(
-            _clipped_log_ratios(asked.rows, move, self._clip, _log_ratio_grid(self._clip), everybody)[1]
+            _clipped_log_ratios(asked.rows, move, self._clip, _log_ratio_grid(self._clip), None).n_clipped
             for move in self.moves
         )
         return self.means(asked, [clipped], [len(self.moves)])
@@ -529,7 +533,7 @@ class ClippingLoss(Query):
 
 
 @dataclass(frozen=True, eq=False)
-class Residual(Query):
+class Residual(BeyondPredictions, Query):
     """The sum of weighted log-ratios less what an expansion predicts of them, each clipped.
 
     Attributes
@@ -544,26 +548,12 @@ class Residual(Query):
         The name of the release.
     """
 
-    point: ExpansionPoint
-    old: Prediction
-    new: Prediction
     clip_bound: float
     kind: str = "residual"
 
     def __post_init__(self) -> None:
-        set_fields(
-            self,
-            point=plain_point(self.point),
-            old=plain_prediction(self.old),
-            new=plain_prediction(self.new),
-            clip_bound=float(self.clip_bound),
-            kind=plain_name(self.kind),
-        )
-
-    @property
-    def where(self) -> tuple[FloatArray, ...]:
-        """Both points."""
-        return (self.old.theta, self.new.theta)
+        super().__post_init__()
+        set_fields(self, clip_bound=float(self.clip_bound), kind=plain_name(self.kind))
 
     def bound(self, terms: Terms) -> float:
         """Return the clip bound."""

@@ -24,8 +24,9 @@ from pymc_dp.release.interface import (
     Prediction,
     plain_name,
     plain_point,
+    plain_prediction,
 )
-from pymc_dp.rows.clipped_sum import ClippedSum
+from pymc_dp.rows.clipped_sum import ClippedMoments, ClippedSum
 from pymc_dp.rows.derivatives import UnitsOfChunk
 
 IntArray = NDArray[np.int64]
@@ -55,10 +56,16 @@ class Rows(Protocol):
         """Return the sum of clipped per-unit log-ratios."""
         ...
 
-    def clipped_log_ratios(
-        self, theta: FloatArray, theta_new: FloatArray, bound: float, grid: float, units: IntArray
-    ) -> tuple[IntArray, int]:
-        """Return the clipped log-ratios of some units on the grid, and how many were clipped."""
+    def log_ratio_moments(
+        self,
+        theta: FloatArray,
+        theta_new: FloatArray,
+        bound: float,
+        grid: float,
+        *,
+        units: IntArray | None = None,
+    ) -> ClippedMoments:
+        """Return sums of clipped log-ratios, and of their squares, of all units or of some."""
         ...
 
     def refuse_other_shapes(self, theta: FloatArray, preconditioner: FloatArray | None = None) -> None:
@@ -111,10 +118,10 @@ class Expansion(Protocol):
         """Return the sum of clipped residual log-ratios."""
         ...
 
-    def clipped_residuals(
-        self, old: Prediction, new: Prediction, bound: float, grid: float, units: IntArray
-    ) -> tuple[IntArray, int]:
-        """Return the clipped residual log-ratios of some units on the grid, and how many were clipped."""
+    def residual_moments(
+        self, old: Prediction, new: Prediction, bound: float, grid: float, *, units: IntArray | None = None
+    ) -> ClippedMoments:
+        """Return sums of clipped residual log-ratios, and of their squares, of all units or of some."""
         ...
 
 
@@ -258,6 +265,23 @@ class AtExpansionPoint:
     def where(self) -> tuple[FloatArray, ...]:
         """The expansion point."""
         return (self.point.theta,)
+
+
+@dataclass(frozen=True, eq=False)
+class BeyondPredictions:
+    """What queries share of what an expansion misses of log-ratios."""
+
+    point: ExpansionPoint
+    old: Prediction
+    new: Prediction
+
+    def __post_init__(self) -> None:
+        set_fields(self, point=plain_point(self.point), old=plain_prediction(self.old), new=plain_prediction(self.new))
+
+    @property
+    def where(self) -> tuple[FloatArray, ...]:
+        """Both points."""
+        return (self.old.theta, self.new.theta)
 
 
 def check_bound(bound: float) -> None:

@@ -9,30 +9,27 @@ import numpy as np
 from pymc_dp.exceptions import PrivacyError
 from pymc_dp.release.histograms import (
     ROOM_OF_COUNTS,
+    CountsByNorm,
+    CountsByOctave,
     half_octaves,
     in_bins,
     octaves,
-    refuse_bins,
-    refuse_norm,
-    refuse_octave,
 )
 from pymc_dp.release.interface import (
     ExpansionPoint,
     FloatArray,
-    Prediction,
     plain_name,
     plain_point,
-    plain_prediction,
     plain_vector,
 )
-from pymc_dp.release.query import Asked, IntArray, NonNegative, Query, Terms, set_fields
+from pymc_dp.release.query import Asked, BeyondPredictions, IntArray, Query, Terms, set_fields
 from pymc_dp.rows.clipped_sum import ClippedSum
 from pymc_dp.rows.derivatives import UnitsOfChunk
 from pymc_dp.rows.expansion import curvatures_of, expected_curvatures_of, scores_of, squares_of
 
 
 @dataclass(frozen=True, eq=False)
-class CoordinateSizes(NonNegative):
+class CoordinateSizes(CountsByOctave):
     """For every parameter, how many units have a score of a size in each octave.
 
     Attributes
@@ -70,12 +67,6 @@ class CoordinateSizes(NonNegative):
         """Return the norm of a unit's counts: it is in one bin for every parameter."""
         return math.sqrt(self.theta.size) * ROOM_OF_COUNTS
 
-    def refuse_if_unsafe(self, terms: Terms) -> None:
-        """Refuse bins that no array can hold, and octaves that there are not."""
-        refuse_bins(self.bins)
-        refuse_octave(self.lowest)
-        super().refuse_if_unsafe(terms)
-
     def exact_sum(self, asked: Asked) -> ClippedSum:
         """Return the counts."""
         asked.rows.refuse_other_shapes(self.theta)
@@ -89,7 +80,7 @@ class CoordinateSizes(NonNegative):
 
 
 @dataclass(frozen=True, eq=False)
-class NormSizes(NonNegative):
+class NormSizes(CountsByNorm):
     """How many units have a preconditioned score, or curvature, of a norm in each half octave.
 
     Attributes
@@ -127,14 +118,8 @@ class NormSizes(NonNegative):
         """The expansion point."""
         return (self.point.theta,)
 
-    def bound(self, terms: Terms) -> float:
-        """Return the norm of a unit's counts: it is in one bin."""
-        return ROOM_OF_COUNTS
-
     def refuse_if_unsafe(self, terms: Terms) -> None:
-        """Refuse bins that no array can hold, norms of something else, and numbers that squares cannot be taken of."""
-        refuse_bins(self.bins)
-        refuse_norm(self.smallest)
+        """Refuse norms of something else, and of scores that are clipped to nothing."""
         if not self.point.clip_gradient > 0.0:
             raise PrivacyError("Scores are clipped to a positive bound, or to none: an infinite one.")
         if self.of not in ("score", "curvature", "expected_curvature"):
@@ -160,7 +145,7 @@ class NormSizes(NonNegative):
 
 
 @dataclass(frozen=True, eq=False)
-class RemainderSizes(NonNegative):
+class RemainderSizes(BeyondPredictions, CountsByOctave):
     """How many units have a log-ratio that differs from what an expansion predicts by a size in each octave.
 
     Attributes
@@ -177,38 +162,13 @@ class RemainderSizes(NonNegative):
         The name of the release. Its value has the shape (bins,).
     """
 
-    point: ExpansionPoint
-    old: Prediction
-    new: Prediction
     lowest: int
     bins: int
     kind: str = "remainder_sizes"
 
     def __post_init__(self) -> None:
-        set_fields(
-            self,
-            point=plain_point(self.point),
-            old=plain_prediction(self.old),
-            new=plain_prediction(self.new),
-            lowest=int(self.lowest),
-            bins=int(self.bins),
-            kind=plain_name(self.kind),
-        )
-
-    @property
-    def where(self) -> tuple[FloatArray, ...]:
-        """Both points."""
-        return (self.old.theta, self.new.theta)
-
-    def bound(self, terms: Terms) -> float:
-        """Return the norm of a unit's counts: it is in one bin."""
-        return ROOM_OF_COUNTS
-
-    def refuse_if_unsafe(self, terms: Terms) -> None:
-        """Refuse bins that no array can hold, and octaves that there are not."""
-        refuse_bins(self.bins)
-        refuse_octave(self.lowest)
-        super().refuse_if_unsafe(terms)
+        super().__post_init__()
+        set_fields(self, lowest=int(self.lowest), bins=int(self.bins), kind=plain_name(self.kind))
 
     def exact_sum(self, asked: Asked) -> ClippedSum:
         """Return the counts."""

@@ -1,9 +1,11 @@
-"""A sum of clipped contributions, which says how long each can be."""
+"""Sums of clipped contributions: exact, so that those of parts of a table add up to those of the whole."""
 
 from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
+
+from pymc_dp.exceptions import PrivacyError
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -32,5 +34,62 @@ class ClippedSum:
         """The sum as numbers: integers times grid."""
         return np.asarray(self.integers * self.grid, dtype=np.float64)
 
+    def __add__(self, other: "ClippedSum") -> "ClippedSum":
+        """Return the sum over the units of both.
+
+        Raises
+        ------
+        PrivacyError
+            If they were clipped to different bounds, or are multiples of different grids.
+        """
+        if self.grid != other.grid or self.bound != other.bound or self.integers.shape != other.integers.shape:
+            raise PrivacyError("Sums that were clipped in different ways cannot be added.")
+        return ClippedSum(self.integers + other.integers, self.grid, self.bound, self.n_clipped + other.n_clipped)
+
     def __repr__(self) -> str:
         return f"ClippedSum(size={self.integers.size}, bound={self.bound:g}; confidential)"
+
+
+@dataclass(frozen=True, repr=False)
+class ClippedMoments:
+    """Sum and sum of squares of clipped log-ratios, one for each unit: all that tests on batches are functions of.
+
+    Confidential: for the curator only.
+
+    Attributes
+    ----------
+    count : int
+        How many units.
+    total, squares : int
+        The exact sums, in steps of the grid and in squared steps.
+    n_clipped : int
+        How many units were clipped, those that were not finite among them.
+    """
+
+    count: int
+    total: int
+    squares: int
+    n_clipped: int
+
+    @classmethod
+    def of(cls, integers: NDArray[np.int64], n_clipped: int = 0) -> "ClippedMoments":
+        """Return those of some units' log-ratios, as multiples of a grid, each below 2**42 steps."""
+        total = squares = 0
+        for begin in range(0, len(integers), 2**19):  # sums of as many products of 21 bits fit 62
+            part = integers[begin : begin + 2**19]
+            high, low = part >> 21, part & (2**21 - 1)
+            total += int(part.sum())
+            squares += (int((high * high).sum()) << 42) + (int((high * low).sum()) << 22) + int((low * low).sum())
+        return cls(len(integers), total, squares, n_clipped)
+
+    def __add__(self, other: "ClippedMoments") -> "ClippedMoments":
+        """Return the moments over the units of both."""
+        return ClippedMoments(
+            self.count + other.count,
+            self.total + other.total,
+            self.squares + other.squares,
+            self.n_clipped + other.n_clipped,
+        )
+
+    def __repr__(self) -> str:
+        return "ClippedMoments(confidential)"

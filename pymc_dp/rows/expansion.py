@@ -6,17 +6,19 @@ curvature and in the remainders alike: the sums fit together, for the likelihood
 curvature that is still too large is cut alone, for what it leaves to the tests is of second order and biases nothing.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Protocol, TypeVar
 
 import numpy as np
 
 from pymc_dp.parameters import FloatArray, ParameterVector
 from pymc_dp.rows import clip
 from pymc_dp.rows.clip import IntArray
-from pymc_dp.rows.clipped_sum import ClippedSum
+from pymc_dp.rows.clipped_sum import ClippedMoments, ClippedSum
 from pymc_dp.rows.derivatives import UnitsOfChunk
+
+Result = TypeVar("Result")
 
 
 class ExpansionPoint(Protocol):
@@ -95,8 +97,8 @@ class Units(Protocol):
         """Refuse where second derivatives are not known."""
         ...
 
-    def derivatives_by_chunk(self, units: IntArray | None = None) -> Iterator[UnitsOfChunk]:
-        """Yield the derivatives of whole units, of all or of some."""
+    def each_chunk(self, work: Callable[[UnitsOfChunk], Result], units: IntArray | None = None) -> Iterable[Result]:
+        """Yield what `work` makes of the derivatives of whole units, of all or of some, chunk by chunk."""
         ...
 
 
@@ -121,7 +123,8 @@ class UnitExpansion:
         size = centre.preconditioner.shape[1]
         if np.isfinite(centre.clip_curvature):
             units.refuse_without_second_order()
-        for chunk in units.derivatives_by_chunk():
+
+        def weigh(chunk: UnitsOfChunk) -> None:
             weights = self.weights[chunk.units]
             squares = squares_of(scores_of(chunk, centre))
             clip.lower_weights(squares, clip.shrunk(centre.clip_gradient, 2 * size), weights)
@@ -130,23 +133,36 @@ class UnitExpansion:
             if np.isfinite(centre.clip_curvature):
                 squares = squares_of(curvatures_of(chunk, centre))
                 clip.lower_weights(squares, clip.shrunk(centre.clip_curvature, 2 * size**2), of_curvatures)
+
+        for _ in units.each_chunk(weigh):
+            pass
         unknown = ~np.isfinite(self._values)
         self.weights[unknown] = self.curvature_weights[unknown] = 0.0
         self.n_weighted_down = int(np.count_nonzero(self.weights < 1.0))
 
     def score(self, grid: float) -> ClippedSum:
         """Return the sum of preconditioned weighted scores."""
-        total = np.zeros(self._centre.preconditioner.shape[1], dtype=np.int64)
-        for chunk in self._units.derivatives_by_chunk():
-            _add(scores_of(chunk, self._centre), self.weights[chunk.units], grid, total)
+
+        def add(chunk: UnitsOfChunk) -> IntArray:
+            return _weighted_sum(scores_of(chunk, self._centre), self.weights[chunk.units], grid)
+
+        total = self._total(add, self._centre.preconditioner.shape[1])
         return ClippedSum(total, grid, self._centre.clip_gradient, self.n_weighted_down)
+
+    def _total(self, add: Callable[[UnitsOfChunk], IntArray], size: int) -> IntArray:
+        total = np.zeros(size, dtype=np.int64)
+        for sums in self._units.each_chunk(add):
+            total += sums
+        return total
 
     def curvature(self, grid: float) -> ClippedSum:
         """Return the sum of preconditioned weighted curvatures, packed as `packed_pairs` says."""
         size = self._centre.preconditioner.shape[1]
-        total = np.zeros(size * (size + 1) // 2, dtype=np.int64)
-        for chunk in self._units.derivatives_by_chunk():
-            _add(curvatures_of(chunk, self._centre), self.curvature_weights[chunk.units], grid, total)
+
+        def add(chunk: UnitsOfChunk) -> IntArray:
+            return _weighted_sum(curvatures_of(chunk, self._centre), self.curvature_weights[chunk.units], grid)
+
+        total = self._total(add, size * (size + 1) // 2)
         n_clipped = int(np.count_nonzero(self.curvature_weights < 1.0))
         return ClippedSum(total, grid, self._centre.clip_curvature, n_clipped)
 
@@ -156,13 +172,14 @@ class UnitExpansion:
         Between neighbouring tables of equal size a sum of numbers between 0 and 1 moves by at most 1, which is twice
         the bound of what is left when a half is taken off each.
         """
-        total = np.zeros(1, dtype=np.int64)
-        for chunk in self._units.derivatives_by_chunk():
+
+        def add(chunk: UnitsOfChunk) -> IntArray:
             weights = self.weights[chunk.units]
             found = np.empty(weights.size)
             clip.clipping_losses(squares_of(scores_of(chunk, self._centre)), weights, self._centre.clip_gradient, found)
-            _add(found[None] - 0.5, np.ones(weights.size), grid, total)
-        return ClippedSum(total, grid, 0.5, self.n_weighted_down)
+            return _weighted_sum(found[None] - 0.5, np.ones(weights.size), grid)
+
+        return ClippedSum(self._total(add, 1), grid, 0.5, self.n_weighted_down)
 
     def residual(self, old: Prediction, new: Prediction, bound: float, grid: float) -> ClippedSum:
         """Return the sum of what the expansion misses of every unit's weighted log-ratio, clipped to `bound`.
@@ -196,6 +213,14 @@ class UnitExpansion:
         n_clipped = clip.write_clipped_differences(after, before, clip.shrunk(bound, 1), 1.0 / grid, clipped)
         return clipped, int(n_clipped)
 
+    def residual_moments(
+        self, old: Prediction, new: Prediction, bound: float, grid: float, *, units: IntArray | None = None
+    ) -> ClippedMoments:
+        """Return sums of those residuals, and of their squares, of all units or of some."""
+        if units is None:
+            units = np.arange(self._units.n_units, dtype=np.int64)
+        return ClippedMoments.of(*self.clipped_residuals(old, new, bound, grid, units))
+
     def remainders(self, prediction: Prediction) -> FloatArray:
         """Return what the expansion misses of every unit's weighted log-likelihood, relative to the centre."""
         self._refuse(prediction)
@@ -227,12 +252,16 @@ class UnitExpansion:
         if not prediction.with_curvature:
             of_curvatures = np.zeros_like(of_curvatures)
         found = np.empty_like(values)
-        for chunk in self._units.derivatives_by_chunk(units):
+
+        def write(chunk: UnitsOfChunk) -> None:
             slopes, curvatures = chunk.along(self._centre.theta, prediction.direction)
             part = chunk.units
             clip.weighted_remainders(
                 values[part] - prediction.offset, slopes, curvatures, weights[part], of_curvatures[part], found[part]
             )
+
+        for _ in self._units.each_chunk(write, units):
+            pass
         return found
 
     def __repr__(self) -> str:
@@ -343,8 +372,8 @@ def warm_up(units: Units) -> None:
     for total in (expansion.score, expansion.curvature, expansion.clipping_loss):
         total(1.0)
     expansion.residual(zero, zero, 1.0, 1.0)
-    for chunk in units.derivatives_by_chunk():
-        kept_by(expected_curvatures_of(chunk, zero), 1.0)
+    for found in units.each_chunk(lambda chunk: expected_curvatures_of(chunk, zero)):
+        kept_by(found, 1.0)
 
 
 def packed_pairs(size: int) -> Iterator[tuple[int, int, float]]:
@@ -361,6 +390,8 @@ def preconditioned(rows: FloatArray, matrix: FloatArray) -> FloatArray:
     return out
 
 
-def _add(columns: FloatArray, weights: FloatArray, grid: float, total: IntArray) -> None:
-    """Add the truncated columns, times their weights, to `total`."""
+def _weighted_sum(columns: FloatArray, weights: FloatArray, grid: float) -> IntArray:
+    """Return the sum of the truncated columns, times their weights."""
+    total = np.zeros(len(columns), dtype=np.int64)
     clip.add_vectors(columns, 0, len(columns), weights.size, weights, 1.0 / grid, total)
+    return total

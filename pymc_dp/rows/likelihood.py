@@ -4,25 +4,28 @@ import copy
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass
 from typing import Any, TypeVar
 
 import numpy as np
 import pymc as pm
 from numpy.typing import NDArray
+from pytensor.graph.basic import Variable
 
 from pymc_dp.exceptions import InvalidArgument
 from pymc_dp.parameters import FloatArray, ParameterVector
 from pymc_dp.rows import clip, expansion
 from pymc_dp.rows.check import check_factorisation
 from pymc_dp.rows.choose import EngineName, engine_for
-from pymc_dp.rows.clipped_sum import ClippedSum
+from pymc_dp.rows.clipped_sum import ClippedMoments, ClippedSum
 from pymc_dp.rows.derivatives import DerivativesOfChunk, UnitsOfChunk
 from pymc_dp.rows.engine import Clipping, Point
 from pymc_dp.rows.expansion import ExpansionPoint, UnitExpansion
 from pymc_dp.rows.graphs import RowGraphs
 from pymc_dp.rows.responses import possible_responses
-from pymc_dp.rows.split import leaf_value, refuse_missing_values, refuse_tables_of_units, split
+from pymc_dp.rows.split import RowLeaf, leaf_value, refuse_missing_values, refuse_tables_of_units, split
 from pymc_dp.rows.table import Chunk, IntArray, RowTable
+from pymc_dp.rows.threads import Threads
 
 #: Rows that are worked on at a time: their intermediate results stay in the processor's cache.
 _CHUNK_ROWS = 8192
@@ -30,12 +33,34 @@ _CHUNK_ROWS = 8192
 _CHUNK_ENTRIES = 2**22
 #: Rows that loops made for the model are called with; they keep to the cache by themselves.
 _CALL_ROWS = 65536
+#: From how many rows on threads are started for a pass: below they take longer to start than to help.
+_ROWS_WORTH_THREADS = 20_000
 #: Up to how many units a gradient keeps the log-likelihoods at its point, for the log-ratio that may follow: above,
 #: a third vector as long as the table is dearer than computing them once more.
 _KEPT_UNITS = 5_000_000
 
 
 Result = TypeVar("Result")
+
+
+@dataclass(frozen=True)
+class RowInput:
+    """An input of the model with an entry, or a vector of them, for each row. Public: names and types.
+
+    Attributes
+    ----------
+    names : tuple of str
+        How the model's author calls it: the name of the data variable, and of what is observed there. Empty, if it is
+        an array without a name.
+    dtype : numpy.dtype
+        Of its entries.
+    shape : tuple of int
+        Of one row of it.
+    """
+
+    names: tuple[str, ...]
+    dtype: np.dtype[Any]
+    shape: tuple[int, ...]
 
 
 class UnitLikelihood:
@@ -73,6 +98,8 @@ class UnitLikelihood:
         What is protected, for the result's metadata.
     second_order : bool
         Whether there are second derivatives.
+    inputs : tuple of RowInput
+        What a row consists of.
 
     Raises
     ------
@@ -93,7 +120,7 @@ class UnitLikelihood:
         engine: EngineName | None = None,
         threads: int = 1,
     ) -> None:
-        self._threads = threads
+        self._threads = Threads(threads, threads)
         self._first_order = first_order
         self.second_order = second_order
         row_split = split(model, unit)
@@ -116,6 +143,7 @@ class UnitLikelihood:
             refuse_tables_of_units(model, self.unit_lengths)
         observed = {model.rvs_to_values[rv]: rv.name for rv in model.observed_RVs}
         self._leaf_names = [(observed.get(leaf.source), leaf.axis) for leaf in row_split.leaves]
+        self.inputs = tuple(_row_input(leaf, observed_as(model, leaf.source)) for leaf in row_split.leaves)
         self._expansions: dict[bytes, UnitExpansion] = {}
         # Log-likelihoods of all units at the points of the last log-ratio and at the last gradient.
         self._pair: dict[bytes, FloatArray] = {}
@@ -130,6 +158,11 @@ class UnitLikelihood:
     def engine_reason(self) -> str:
         """Why a faster engine does not, in a sentence; empty if one does."""
         return self._engine.reason
+
+    @property
+    def runs_in_threads(self) -> bool:
+        """Whether several threads may ask at a time."""
+        return self._engine.runs_in_threads
 
     def clipped_gradient(
         self,
@@ -178,7 +211,7 @@ class UnitLikelihood:
             return self._add_clipped(point, chunk, clipping, logs, slices, sums), sums
 
         n_clipped, sums = 0, np.zeros(size, dtype=np.int64)
-        for clipped_here, sums_here in self._each(add, self._chunks(units)):
+        for clipped_here, sums_here in self._each(add, self._chunks(units), units):
             n_clipped += clipped_here
             sums += sums_here
         total = sums
@@ -216,20 +249,34 @@ class UnitLikelihood:
     def _at(self, theta: FloatArray) -> Point:
         return self._engine.at(self.parameters.split(theta))
 
-    def _each(self, work: Callable[[Chunk], Result], chunks: Iterable[Chunk]) -> Iterator[Result]:
+    def _each(
+        self, work: Callable[[Chunk], Result], chunks: Iterable[Chunk], units: IntArray | None = None
+    ) -> Iterator[Result]:
         """Yield the results of chunks in order, computed by several threads if there are."""
-        if self._threads == 1 or not self._engine.runs_in_threads:
+        threads = self._threads_for(units)
+        if threads == 1:
             yield from map(work, chunks)
             return
+
+        def silent(chunk: Chunk) -> Result:
+            with np.errstate(all="ignore"):  # the caller's, which threads do not take over: a warning would tell
+                return work(chunk)
+
         # Threads of their own for every pass: none is there when processes are forked or the engine is pickled.
-        with ThreadPoolExecutor(self._threads) as pool:
+        with ThreadPoolExecutor(threads) as pool:
             waiting: deque[Future[Result]] = deque()
             for chunk in chunks:
-                waiting.append(pool.submit(work, chunk))
-                if len(waiting) > 2 * self._threads:
+                waiting.append(pool.submit(silent, chunk))
+                if len(waiting) > 2 * threads:
                     yield waiting.popleft().result()
             while waiting:
                 yield waiting.popleft().result()
+
+    def _threads_for(self, units: IntArray | None) -> int:
+        """Return how many threads a pass over all units, or some, is worth: starting them takes time, too."""
+        part = 1.0 if units is None else units.size / max(1, self.n_units)
+        worth_it = self._engine.runs_in_threads and part * self.n_rows >= _ROWS_WORTH_THREADS
+        return self._threads.now if worth_it else 1
 
     def clipped_log_ratio(
         self,
@@ -275,6 +322,21 @@ class UnitLikelihood:
         n_clipped = clip.write_clipped_differences(new, old, clip.shrunk(bound, 1), 1.0 / grid, clipped)
         return clipped, int(n_clipped)
 
+    def log_ratio_moments(
+        self,
+        theta: FloatArray,
+        theta_new: FloatArray,
+        bound: float,
+        grid: float,
+        *,
+        units: IntArray | None = None,
+    ) -> ClippedMoments:
+        """Return sums of those log-ratios, and of their squares, of all units or of some. Confidential."""
+        return ClippedMoments.of(*self.clipped_log_ratios(theta, theta_new, bound, grid, self._named(units)))
+
+    def _named(self, units: IntArray | None) -> IntArray:
+        return np.arange(self.n_units, dtype=np.int64) if units is None else units
+
     def unit_log_likelihoods(self, theta: FloatArray, units: NDArray[np.int64]) -> FloatArray:
         """Return the log-likelihood of each of `units`, which are in increasing order. Confidential.
 
@@ -286,17 +348,17 @@ class UnitLikelihood:
             If `units` names no such units.
         """
         log_likelihoods = np.empty(len(units))
-        self._write_log_likelihoods(theta, self._chunks(units), log_likelihoods)
+        self._write_log_likelihoods(theta, units, log_likelihoods)
         return log_likelihoods
 
-    def _write_log_likelihoods(self, theta: FloatArray, chunks: Iterable[Chunk], log_likelihoods: FloatArray) -> None:
+    def _write_log_likelihoods(self, theta: FloatArray, units: IntArray | None, log_likelihoods: FloatArray) -> None:
         point = self._at(theta)
 
         def write(chunk: Chunk) -> None:
             logp = self._engine.log_likelihood(point, chunk)
             log_likelihoods[chunk.units] = chunk.per_unit(logp[None])[0]
 
-        for _ in self._each(write, chunks):
+        for _ in self._each(write, self._chunks(units), units):
             pass
 
     def warm_up(self) -> None:
@@ -327,6 +389,15 @@ class UnitLikelihood:
         `starts` says where the rows of each unit begin, as in `RowTable`; None if every row is a unit of its own.
         """
         return self._on(self._table.with_rows(tables or [rows[:0] for rows in self._table.rows], starts))
+
+    def with_units_of_rows(self) -> "UnitLikelihood":
+        """Return the same likelihood for tables whose units have several rows; here each still has one."""
+        starts = np.arange(self.n_rows + 1, dtype=np.int64)
+        return self._on(self._table.with_rows(self._table.rows, starts))
+
+    def use_threads(self, threads: Threads) -> None:
+        """Take note of how many threads may share a pass."""
+        self._threads = threads
 
     def of_first_units(self, count: int) -> "UnitLikelihood":
         """Return the same likelihood of the first units, at most `count`."""
@@ -380,27 +451,32 @@ class UnitLikelihood:
         """Return the log-likelihood of every unit. Confidential."""
         return self._unit_log_likelihoods(theta)
 
-    def derivatives_by_chunk(self, units: IntArray | None = None) -> Iterator[DerivativesOfChunk]:
-        """Yield the derivatives of the units, chunk by chunk, of all or of some. Confidential.
+    def each_chunk(
+        self,
+        work: Callable[[UnitsOfChunk], Result],
+        units: IntArray | None = None,
+        *,
+        size: int | None = None,
+    ) -> Iterator[Result]:
+        """Yield what `work` makes of the derivatives of the units, chunk by chunk, of all or of some. Confidential.
 
-        Raises
-        ------
-        InvalidArgument
-            If the derivatives were not asked for with ``second_order=True``.
+        Several threads may work at a time: `work` changes nothing but what belongs to its own chunk.
         """
-        yield from self._derivatives_of(self._chunks(units, _CHUNK_ROWS))
-
-    def _derivatives_of(self, chunks: Iterable[Chunk]) -> Iterator[DerivativesOfChunk]:
         points: dict[bytes, Point] = {}
-        for chunk in chunks:
-            yield DerivativesOfChunk(
-                chunk,
-                self._engine,
-                self.parameters,
-                points,
-                second_order=self.second_order,
-                responses=self._responses,
+
+        def of_chunk(chunk: Chunk) -> Result:
+            return work(
+                DerivativesOfChunk(
+                    chunk,
+                    self._engine,
+                    self.parameters,
+                    points,
+                    second_order=self.second_order,
+                    responses=self._responses,
+                )
             )
+
+        yield from self._each(of_chunk, self._chunks(units, size or _CHUNK_ROWS), units)
 
     def sum_over_units(
         self,
@@ -435,14 +511,21 @@ class UnitLikelihood:
             If `units` names no such units, the contributions have another shape, or they ask for second derivatives of
             a likelihood that was made without ``second_order=True``.
         """
-        total, n_clipped = np.zeros(size, dtype=np.int64), 0
-        for chunk in self._derivatives_of(self._chunks(units, max(1, min(_CHUNK_ROWS, _CHUNK_ENTRIES // size)))):
+
+        def add(chunk: UnitsOfChunk) -> tuple[int, IntArray]:
             with np.errstate(all="ignore"):  # a warning would tell that a unit is not finite
                 found = np.asarray(contributions(chunk), dtype=np.float64)
             if found.shape != (chunk.units.stop - chunk.units.start, size):
                 raise InvalidArgument("Contributions must have the shape (units of the chunk, size).")
-            columns = np.ascontiguousarray(found.T)
-            n_clipped += clip.add_clipped_columns(columns, clip.shrunk(bound, size), 1.0 / grid, total)
+            sums = np.zeros(size, dtype=np.int64)
+            return clip.add_clipped_columns(
+                np.ascontiguousarray(found.T), clip.shrunk(bound, size), 1.0 / grid, sums
+            ), sums
+
+        total, n_clipped = np.zeros(size, dtype=np.int64), 0
+        for clipped_here, sums in self.each_chunk(add, units, size=max(1, min(_CHUNK_ROWS, _CHUNK_ENTRIES // size))):
+            n_clipped += clipped_here
+            total += sums
         return ClippedSum(total, grid, bound, n_clipped)
 
     def _unit_log_likelihoods(self, theta: FloatArray) -> FloatArray:
@@ -452,13 +535,13 @@ class UnitLikelihood:
             if key in remembered:
                 return remembered[key]
         log_likelihoods = np.empty(self.n_units)
-        self._write_log_likelihoods(theta, self._chunks(None), log_likelihoods)
+        self._write_log_likelihoods(theta, None, log_likelihoods)
         return log_likelihoods
 
     def _chunks(self, units: IntArray | None, size: int | None = None) -> Iterator[Chunk]:
         """Yield chunks of all units, or of those of a batch, which the work is proportional to."""
         if size is None and units is None and self._engine.runs_in_threads and self._table.starts is None:
-            size = max(1, min(_CALL_ROWS, -(-self.n_rows // self._threads)))
+            size = max(1, min(_CALL_ROWS, -(-self.n_rows // self._threads_for(None))))
         return self._table.chunks(size or _CHUNK_ROWS) if units is None else self._table.batch(units, _CHUNK_ROWS)
 
     def _slices(self, blocks: Sequence[bool] | None) -> list[slice | None]:
@@ -479,6 +562,17 @@ class UnitLikelihood:
 
     def __repr__(self) -> str:
         return f"UnitLikelihood(n_parameters={self.n_parameters}; confidential)"
+
+
+def observed_as(model: pm.Model, source: Variable) -> list[str]:
+    """Return the names of the random variables that are observed to have the values of an input."""
+    return [rv.name for rv in model.observed_RVs if model.rvs_to_values[rv] is source]
+
+
+def _row_input(leaf: RowLeaf, observed: Sequence[str]) -> RowInput:
+    own = leaf.source.name
+    names = tuple(dict.fromkeys(name for name in (own, *observed) if name))
+    return RowInput(names, leaf_value(leaf.source).dtype, leaf.row_shape())
 
 
 def _nothing_remembered() -> dict[str, dict[bytes, Any]]:

@@ -17,6 +17,7 @@ from pytensor.tensor.type import TensorType
 
 from pymc_dp.exceptions import UnsupportedModel
 from pymc_dp.parameters import FloatArray
+from pymc_dp.rows.derivatives import UnitsOfChunk
 from pymc_dp.rows.likelihood import UnitLikelihood
 from pymc_dp.rows.split import leaf_value
 from pymc_dp.starts import initial_values
@@ -47,17 +48,16 @@ class PublicUnits:
 
     def scores(self, theta: FloatArray) -> FloatArray:
         """Return the gradient of every unit's log-likelihood, shape (units, parameters)."""
-        return np.concatenate([chunk.gradient(theta) for chunk in self._likelihood.derivatives_by_chunk()])
+        return np.concatenate(list(self._likelihood.each_chunk(lambda chunk: chunk.gradient(theta))))
 
     def curvatures(self, theta: FloatArray) -> FloatArray:
         """Return the negative second derivatives of every unit's, shape (units, parameters, parameters)."""
         ways = np.eye(self._likelihood.n_parameters)
-        return np.concatenate(
-            [
-                np.stack([chunk.curvature_times(theta, way) for way in ways], axis=2)
-                for chunk in self._likelihood.derivatives_by_chunk()
-            ]
-        )
+
+        def curvatures(chunk: UnitsOfChunk) -> FloatArray:
+            return np.stack([chunk.curvature_times(theta, way) for way in ways], axis=2)
+
+        return np.concatenate(list(self._likelihood.each_chunk(curvatures)))
 
 
 class SyntheticTable:

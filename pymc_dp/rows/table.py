@@ -137,11 +137,7 @@ class RowTable:
             If `units` does not increase or names units that are not there. A unit named twice would count twice,
             beyond the sensitivity.
         """
-        units = np.asarray(units)
-        if units.ndim != 1 or units.dtype != np.int64:
-            raise InvalidArgument("units must be a vector of int64.")
-        if units.size and (units[0] < 0 or units[-1] >= self.n_units or not np.all(units[:-1] < units[1:])):
-            raise InvalidArgument("units must increase strictly and name units that there are.")
+        units = checked_units(units, self.n_units)
         if self.starts is None:
             for first in range(0, units.size, size):
                 named = units[first : first + size]
@@ -163,6 +159,23 @@ class RowTable:
 
     def __repr__(self) -> str:
         return "RowTable(confidential)"
+
+
+def checked_units(units: IntArray, n_units: int) -> IntArray:
+    """Return the units of a batch.
+
+    Raises
+    ------
+    InvalidArgument
+        If they do not increase strictly, or are not among `n_units`. A unit named twice would count twice, beyond the
+        sensitivity.
+    """
+    units = np.asarray(units)
+    if units.ndim != 1 or units.dtype != np.int64:
+        raise InvalidArgument("units must be a vector of int64.")
+    if units.size and (units[0] < 0 or units[-1] >= n_units or not np.all(units[:-1] < units[1:])):
+        raise InvalidArgument("units must increase strictly and name units that there are.")
+    return units
 
 
 def _read_only(values: np.ndarray) -> np.ndarray:

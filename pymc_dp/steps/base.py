@@ -85,6 +85,8 @@ class DPStep(Sampler, BlockedStep):
     _n_units_given: int | None = None
     #: What the step was made with, to make another on a synthetic table.
     made_by: StepWithoutBudget
+    #: Whether the rows are those of a table beside the model, whose own number of rows means nothing then.
+    beside_a_table = False
     #: The same model on a synthetic table, where the user gives one.
     synthetic: pm.Model | None = None
     #: Tuning iterations are paid for like any other, so none are made unless asked for.
@@ -224,7 +226,7 @@ class DPStep(Sampler, BlockedStep):
 
     def _learn_n_units(self) -> None:
         """Learn the number of units from the context's model, if that is the step's own: for plans before a run."""
-        if not self.uses_n_units or self._n_units_given is not None:
+        if not self.uses_n_units or self._n_units_given is not None or self.beside_a_table:
             return  # of no use to it; or passed, as for a table that is yet to come: a run compares
         model = pm.Model.get_context(error_if_none=False)
         if model is None or any(var not in model.value_vars for var in self.vars):
@@ -239,6 +241,8 @@ class DPStep(Sampler, BlockedStep):
         What is released once, before the chains start, is released here.
         """
         self._authorisation = authorisation
+        self._iteration = self._tuning_iterations = 0  # the last run may have ended while tuning
+        self.forget()
         if self.prelude_requests():
             self._once(self.prelude, authorisation)
 

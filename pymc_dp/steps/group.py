@@ -57,6 +57,21 @@ class StepGroup:
         """Whether the result keeps every release: all steps have to want it."""
         return all(step.keep_releases for step in self.steps)
 
+    def stand_beside_a_table(self, beside: bool) -> None:
+        """Say whether the rows are those of a table beside the model, which holds invented rows then.
+
+        Raises
+        ------
+        UnsupportedOption
+            If units are named in two places.
+        """
+        if beside and self.unit_index is not None:
+            raise UnsupportedOption(
+                "With data=, units of several rows are named there: Table(..., unit=), not unit_index=."
+            )
+        for step in self.steps:
+            step.beside_a_table = beside
+
     def know_n_units(self, n_units: int) -> None:
         """Tell the steps the number of units, where it is public."""
         for step in self.steps:

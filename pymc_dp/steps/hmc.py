@@ -134,6 +134,7 @@ class DPHMC(LearningStep):
     name = "dp_hmc"
     #: What a pilot's acceptance aims at, where the step size is left out.
     acceptance_of_pilot: ClassVar[float] = 0.8
+    settled = ("step_size", "n_leapfrog")
     stats_dtypes_shapes = _STATS
 
     def __init__(

@@ -57,6 +57,9 @@ class LearningStep(DPStep):
     tempering: float = 1.0
     #: Whether points are standardised: not where the user gave settings on the scale of the parameters.
     _standardised = True
+    #: Attributes that `settle` and `stretch` change: every run begins with the values that the step was made with.
+    settled: ClassVar[tuple[str, ...]] = ()
+    _made_with: Mapping[str, Any] | None = None
 
     def learn(self, prelude: PreludeArgument, needed: Mapping[str, Any], model: pm.Model | None) -> bool:
         """Decide whether there is a prelude; return that. Clip bounds that were given are kept to: no control variates.
@@ -176,6 +179,14 @@ class LearningStep(DPStep):
     def prelude_requests(self) -> list[ReleaseRequest]:
         """Return what is released once."""
         return [] if self.learning is None else self.learning.requests()
+
+    def forget(self) -> None:
+        """Forget the approximation, and take back the settings that were chosen by it."""
+        self.known = None
+        if self._made_with is None:
+            self._made_with = {name: getattr(self, name) for name in self.settled}
+        for name, value in self._made_with.items():
+            setattr(self, name, value)
 
     def prelude(self) -> None:
         """Learn, and adapt the length of moves to what was learned: free of charge."""

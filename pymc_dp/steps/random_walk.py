@@ -1,6 +1,7 @@
 """What samplers share that propose moves without gradients: how long the moves are, by settings or by a pilot."""
 
 from collections.abc import Mapping
+from copy import copy
 from typing import Any
 
 from numpy.typing import ArrayLike
@@ -18,6 +19,7 @@ class RandomWalk(LearningStep):
         How the chain moves.
     """
 
+    settled = ("proposal",)
     proposal: Proposal
 
     def walk_by(
@@ -49,6 +51,7 @@ class RandomWalk(LearningStep):
 
     def stretch(self, factor: float) -> None:
         """Make moves as long as the proposal makes them on a standard normal, times a factor."""
+        self.proposal = copy(self.proposal)
         self.proposal.stretch = factor * self.proposal.natural_length(self.size)
         self.proposal.start(self.rng, self.size)
 

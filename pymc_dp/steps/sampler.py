@@ -164,6 +164,9 @@ class Sampler:
 
     # What a sampler defines that learns something before its chains start -----------------------------------
 
+    def forget(self) -> None:
+        """Forget what the last run has learned: nothing, for most samplers. Called as every run begins."""
+
     @property
     def share_in_chains(self) -> float:
         """What part of the run's cost is for what chains release; what `prelude_requests` leaves over."""

@@ -161,6 +161,7 @@ class StochasticGradientStep(LearningStep):
 
     plans_clip_counts = True
     in_chains = "gradients"
+    settled = ("step_sizes",)
     stats_dtypes_shapes = _STATS
     #: The step where posteriors are standardised; and which power of the length of a move it goes with.
     learned_step: ClassVar[float]

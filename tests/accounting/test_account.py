@@ -29,6 +29,7 @@ from pymc_dp.accounting import (
 from pymc_dp.accounting.renyi import renyi_curve, renyi_epsilon
 from pymc_dp.exceptions import BudgetExceeded, InvalidArgument
 from pymc_dp.release.barker_correction import acceptance, log_ratio_and_variance
+from pymc_dp.rows.clipped_sum import ClippedMoments
 
 REFERENCE = json.loads((Path(__file__).parent / "reference.json").read_text())
 GAUSSIAN = REFERENCE["gaussian"]
@@ -311,7 +312,9 @@ def test_decisions_and_counts_together_cost_no_less_than_a_worst_pair_of_tables_
     bound = math.floor(math.sqrt(b) / n / grid)
 
     def acceptance_of(last):
-        log_ratio, variance = log_ratio_and_variance([*([bound] * (b - 1)), last], Fraction(n, b) * grid, offset)
+        log_ratio, variance = log_ratio_and_variance(
+            ClippedMoments.of(np.array([*([bound] * (b - 1)), last])), Fraction(n, b) * grid, offset
+        )
         unlikely, probability = acceptance(log_ratio, variance)
         return probability if unlikely else 1.0 - probability
 

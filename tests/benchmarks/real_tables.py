@@ -267,7 +267,7 @@ def oracle_errors(problem: Problem, reference: Reference, epsilons: list[float],
     theta, size = reference.mean, reference.mean.size
     likelihood = UnitLikelihood(problem.model, first_order=False, second_order=True, **problem.settings)
     likelihood.warm_up()
-    scores = np.concatenate([chunk.gradient(theta) for chunk in likelihood.derivatives_by_chunk()])
+    scores = np.concatenate(list(likelihood.each_chunk(lambda chunk: chunk.gradient(theta))))
     known = np.any(scores != 0.0, axis=0)  # what the likelihood knows: the others move with them
     root = np.linalg.cholesky(scores[:, known].T @ scores[:, known] / len(scores))
     whitening = np.zeros((known.sum(), size))
@@ -276,7 +276,7 @@ def oracle_errors(problem: Problem, reference: Reference, epsilons: list[float],
     bounds = np.unique(np.quantile(lengths, 1.0 - np.concatenate([[0.0], np.geomspace(1e-4, 0.9, 40)])))
     clipped, centred = Sums(len(bounds), size), Sums(len(bounds), size)
     curvature, has_responses = np.zeros((size, size)), False
-    for chunk in likelihood.derivatives_by_chunk():
+    for chunk in likelihood.each_chunk(lambda chunk: chunk):
         own = chunk.gradient(theta)
         curvatures = np.stack([chunk.curvature_times(theta, way) for way in np.eye(size)], axis=2)
         curvature += curvatures.sum(axis=0)

@@ -42,6 +42,7 @@ from neighbours import Neighbour, Table
 from recording import Recorder, Request, Trace, bits
 from running import run
 
+import pymc_dp as dp
 from pymc_dp.accounting.renyi_bounds import barker_batch_bound
 
 
@@ -235,6 +236,7 @@ def replay(
     seed: int = 0,
     real_loop: bool = False,
     patches: Sequence[Any] = (),
+    beside: Callable[[Table], dp.Table] | None = None,
 ) -> Report:
     """Run a sampler on a table, replay it on neighbours, and report every difference that should not be.
 
@@ -264,10 +266,12 @@ def replay(
         Sample with PyMC's own loop.
     patches : sequence of context managers
         Entered around every run: how tests break the package on purpose.
+    beside : callable, optional
+        Makes the `pymc_dp.Table` of a table; then `build` makes the same model, of invented rows, for every table.
     """
     settings = {"relation": relation, "unit_index": unit_index, "epsilon": epsilon, "delta": delta, "lower": lower}
     settings |= {"draws": draws, "tune": tune, "chains": chains, "start_scale": start_scale, "seed": seed}
-    settings |= {"real_loop": real_loop, "patches": patches}
+    settings |= {"real_loop": real_loop, "patches": patches, "beside": beside}
     recorder = Recorder(seed=seed, loudness=loudness)
     first = run(build, table, make_step, recorder, **settings)
     if first.plan is None:

@@ -87,8 +87,9 @@ def run(
     seed: int,
     real_loop: bool,
     patches: Sequence[Any],
+    beside: Callable[[Table], dp.Table] | None,
 ) -> Trace:
-    """Make one run and record it."""
+    """Make one run and record it. With `beside`, the table is one beside the model, whose own rows are invented."""
     trace = recorder.trace
     with contextlib.ExitStack() as stack:
         for make_patch in patches:
@@ -101,7 +102,7 @@ def run(
         try:
             with build(_without_nan(table)):
                 budget = dp.PrivacyBudget(epsilon, delta, relation)
-                shared = {} if unit_index is None else {"unit_index": unit_index}
+                shared = {} if unit_index is None or beside is not None else {"unit_index": unit_index}
                 step = make_step(budget=budget, **shared)
                 trace.tree = dp.sample(
                     draws=draws,
@@ -109,6 +110,7 @@ def run(
                     chains=chains,
                     cores=1,
                     step=step,
+                    data=None if beside is None else beside(table),
                     random_seed=seed,
                     discard_tuned_samples=False,
                     progressbar=False,

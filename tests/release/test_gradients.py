@@ -314,10 +314,13 @@ def test_no_log_ratio_behind_a_decision_is_beyond_its_bound(expanded, tempering,
         )
     assert one.step == other.step
     step = float(one.step) * batches.batch_size / (tempering * rows.n_units)  # of one log-ratio
-    for found in (one, other):
-        assert np.abs(found.integers).max() * step <= clip_bound(batches.batch_size, tempering * rows.n_units)
-    assert np.count_nonzero(one.integers != other.integers) <= 1
-    assert abs(one.n_clipped - other.n_clipped) <= 1
+    bound = clip_bound(batches.batch_size, tempering * rows.n_units)
+    for found in (one.moments, other.moments):
+        assert found.count == batches.batch_size
+        assert found.squares * step**2 <= found.count * bound**2
+    assert abs(one.moments.total - other.moments.total) * step <= 2.0 * bound
+    assert abs(one.moments.squares - other.moments.squares) * step**2 <= bound**2
+    assert abs(one.moments.n_clipped - other.moments.n_clipped) <= 1
 
 
 @pytest.mark.filterwarnings("error")
@@ -401,8 +404,10 @@ def test_a_decision_is_on_what_an_expansion_misses():
     bound = clip_bound(BATCHES.batch_size, 0.1 * N)
     left = residuals(ROWS, WEIGHTED, OLD, NEW)[batch_of(BATCHES)]
     step = float(found.step) * BATCHES.batch_size / (0.1 * N)
-    assert found.integers * step == pytest.approx(np.clip(left, -bound, bound), abs=1e-9)
-    assert found.n_clipped == np.sum(np.abs(left) > bound)
+    clipped = np.clip(left, -bound, bound)
+    assert found.moments.total * step == pytest.approx(np.sum(clipped), abs=1e-9)
+    assert found.moments.squares * step**2 == pytest.approx(np.sum(clipped**2), abs=1e-9)
+    assert found.moments.n_clipped == np.sum(np.abs(left) > bound)
 
 
 # A row by itself, to the last bit -------------------------------------------------------------------------------------

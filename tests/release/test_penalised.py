@@ -9,6 +9,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pymc_dp.release.penalised import penalised, sensitivity
+from pymc_dp.rows.clipped_sum import ClippedMoments
+
+of = ClippedMoments.of
 
 
 def penalised_in_floats(log_ratios, scale):
@@ -36,15 +39,15 @@ def test_replacing_one_unit_moves_it_by_at_most_the_sensitivity_and_sometimes_by
 def test_rounding_adds_at_most_a_step(values, other, scale):
     grid, unit = 2.0**-14, Fraction(scale) * Fraction(1, 2**20)
     one, changed = np.array(values), np.array([other, *values[1:]])
-    moved = abs(penalised(one, unit, grid) - penalised(changed, unit, grid))
+    moved = abs(penalised(of(one), unit, grid) - penalised(of(changed), unit, grid))
     assert moved * grid <= sensitivity(scale, 1.0, len(values)) + grid
     expected = penalised_in_floats(one / 2**20, scale)
-    assert penalised(one, unit, grid) * grid == pytest.approx(expected, rel=1e-9, abs=2 * grid)
+    assert penalised(of(one), unit, grid) * grid == pytest.approx(expected, rel=1e-9, abs=2 * grid)
 
 
 def test_rounding_is_toward_zero():
-    assert penalised(np.array([3]), Fraction(1, 2), 1.0) == 1
-    assert penalised(np.array([-3]), Fraction(1, 2), 1.0) == -1
+    assert penalised(of(np.array([3])), Fraction(1, 2), 1.0) == 1
+    assert penalised(of(np.array([-3])), Fraction(1, 2), 1.0) == -1
 
 
 REFERENCE = json.loads((Path(__file__).parents[1] / "accounting/reference.json").read_text())["minibatch_sensitivity"]

@@ -5,5 +5,5 @@ import numpy as np
 
 def along(likelihood, theta, direction):
     """Return slopes and negative second derivatives along a direction, each of shape (units,)."""
-    parts = [chunk.along(theta, direction) for chunk in likelihood.derivatives_by_chunk()]
+    parts = list(likelihood.each_chunk(lambda chunk: chunk.along(theta, direction)))
     return [np.concatenate(each) for each in zip(*parts, strict=True)]

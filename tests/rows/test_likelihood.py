@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 from pymc_dp.exceptions import InvalidArgument
 from pymc_dp.release import ExpansionPoint, Prediction
 from pymc_dp.rows import UnitLikelihood, check, clip
+from pymc_dp.rows.threads import Threads
 
 GRID = 2.0**-35
 
@@ -591,8 +592,9 @@ def test_threads_change_no_bit(kind, monkeypatch):
 
     alone = everything()
     set_chunk(monkeypatch, 3)
+    monkeypatch.setattr("pymc_dp.rows.likelihood._ROWS_WORTH_THREADS", 0)
     for threads in (2, 3):
-        rows._threads = threads
+        rows._threads = Threads(threads)
         assert everything() == alone
 
 
@@ -601,6 +603,7 @@ def test_threads_share_the_rows(monkeypatch):
     x, y = logistic_data(100)
     rows = UnitLikelihood(logistic_model(x, y), threads=2)
     rows.warm_up()
+    monkeypatch.setattr("pymc_dp.rows.likelihood._ROWS_WORTH_THREADS", 0)
     together = threading.Barrier(2, timeout=1800)
     real = rows._engine.add_clipped
     monkeypatch.setattr(rows._engine, "add_clipped", lambda *args: together.wait() * 0 + real(*args))

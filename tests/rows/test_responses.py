@@ -32,7 +32,7 @@ def logistic(eta, y):
 
 def everything(rows, theta=THETA):
     """Return gradients and probabilities by response, of all units."""
-    chunks = [list(chunk.scores_of_responses(theta)) for chunk in rows.derivatives_by_chunk()]
+    chunks = list(rows.each_chunk(lambda chunk: list(chunk.scores_of_responses(theta))))
     return [np.concatenate([part[k][i] for part in chunks]) for k in range(len(chunks[0])) for i in (0, 1)]
 
 
@@ -122,7 +122,7 @@ def test_units_of_several_rows_and_other_likelihoods_have_none():
 
 
 def everything_is_none(rows):
-    return not any(list(chunk.scores_of_responses(THETA)) for chunk in rows.derivatives_by_chunk())
+    return not any(rows.each_chunk(lambda chunk: list(chunk.scores_of_responses(THETA))))
 
 
 @pytest.mark.parametrize("dtype", ["int8", "uint8", "int16", "int32"])

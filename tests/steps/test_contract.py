@@ -9,6 +9,7 @@ import pytest
 import xarray as xr
 from conftest import QUIET
 from neighbours import Neighbour
+from published_names import unnamed
 from replay import replay
 from samplers import CANARY, LABEL, LEARNED, SAMPLERS, regression, table
 
@@ -265,5 +266,6 @@ def test_statistics_and_metadata_are_whole(sampler, tmp_path):
     assert facts["epsilon"] <= 8.0
     assert "NOT PRIVATE" not in dp.diagnostics.privacy_report(tree)
     assert "draws, accepted" in dp.diagnostics.quality_report(tree)
+    assert not unnamed(tree)  # docs/reference/statistics.md explains every name
     tree.to_netcdf(tmp_path / "run.nc")
     xr.testing.assert_equal(xr.open_datatree(tmp_path / "run.nc").load(), tree)

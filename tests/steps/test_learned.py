@@ -57,7 +57,7 @@ def errors_of(draws):
 
 @pytest.mark.parametrize("proposal", ["gaussian", "one-component", "guided-walk", "one-component-guided-walk"])
 def test_every_proposal_needs_nothing_but_a_budget(proposal):
-    tree, _ = run(dp.DPPenalty, proposal=proposal)
+    tree, _ = run(dp.DPPenalty, proposal=proposal, insecure_seed=1)
     assert dp.diagnostics.quality(tree).verdict == "usable"
     error, ratio = errors_of(tree["posterior"]["beta"])
     assert np.abs(error).max() < 1.0
@@ -66,7 +66,7 @@ def test_every_proposal_needs_nothing_but_a_budget(proposal):
 
 @pytest.mark.parametrize("step_class", [dp.DPHMC, dp.DPMALA, dp.DPMinibatchPenalty], ids=lambda each: each.name)
 def test_samplers_with_a_test_are_usable_with_nothing_but_a_budget(step_class):
-    tree, step = run(step_class)
+    tree, step = run(step_class, insecure_seed=1)  # with other noise a few runs in a hundred are called otherwise
     found = dp.diagnostics.quality(tree)
     assert found.verdict == "usable"
     assert found.effective_draws > 200
@@ -141,7 +141,7 @@ def test_what_the_user_passes_stays_as_it_is(monkeypatch, bounds):
 
 def test_a_mass_matrix_and_a_proposal_scale_are_on_the_scale_of_the_parameters():
     precision = np.linalg.inv(COVARIANCE)
-    tree, step = run(dp.DPHMC, mass_matrix=precision)
+    tree, step = run(dp.DPHMC, mass_matrix=precision, insecure_seed=1)
     assert np.array_equal(step.known.axes, np.eye(2))
     assert dp.diagnostics.quality(tree).verdict == "usable"
     tree, step = run(dp.DPPenalty, proposal_scale=2.0 * COVARIANCE)
@@ -150,12 +150,17 @@ def test_a_mass_matrix_and_a_proposal_scale_are_on_the_scale_of_the_parameters()
     assert np.abs(errors_of(tree["posterior"]["beta"])[0]).max() < 1.0
 
 
-@pytest.mark.parametrize("step_class", [*EXACT, *BATCHES], ids=lambda each: each.name)
-def test_a_tempered_posterior_is_as_wide_as_its_power_says(step_class):
-    """With a pilot's short run: standard deviations are 1/√T times as large."""
-    if step_class in (dp.DPSGLD, dp.DPBarker):
-        pytest.skip("slow: the others show the same target")
-    tree, _ = run(step_class, tempering=0.25)
+@pytest.mark.parametrize(
+    ("step_class", "draws"),
+    [
+        *((each, None) for each in (*EXACT, dp.DPMinibatchPenalty)),
+        *((each, 100) for each in (dp.DPSGHMC, dp.DPSGNHT)),  # 15 gradients in a draw, which is nearly independent
+    ],
+    ids=lambda each: getattr(each, "name", ""),
+)
+def test_a_tempered_posterior_is_as_wide_as_its_power_says(step_class, draws):
+    """With a pilot's short run: standard deviations are 1/√T times as large. The others show the same target."""
+    tree, _ = run(step_class, draws, tempering=0.25)
     _, ratio = errors_of(tree["unwidened"]["theta"])
     assert ratio == pytest.approx(2.0, rel=0.3)
     assert tree["privacy"].attrs["tempered"] == 1

@@ -193,8 +193,8 @@ def test_the_error_of_the_surrogates_score_is_what_widening_takes_it_for():
         with model:
             step = dp.DPSurrogateHMC(budget=dp.PrivacyBudget(4.0, 1e-6), insecure_seed=seed)
             pm.sample(draws=1, chains=1, cores=1, step=step, **QUIET)
-        chunks = UnitLikelihood(model, second_order=True).derivatives_by_chunk()
-        exact = sum(chunk.gradient(step.known.centre.theta).sum(axis=0) for chunk in chunks)
+        rows, theta = UnitLikelihood(model, second_order=True), step.known.centre.theta
+        exact = sum(rows.each_chunk(lambda chunk, theta=theta: chunk.gradient(theta).sum(axis=0)))
         errors.append(np.linalg.solve(step.known.score_error, step.known.surrogate._gradient - exact))
     assert 0.3 < np.mean(np.square(errors)) < 1.0 + 4.0 * 0.14
     assert np.abs(np.mean(errors, axis=0)).max() < 4.0 / np.sqrt(20)

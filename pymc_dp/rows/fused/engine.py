@@ -1,6 +1,7 @@
 """The fused engine: loops made for the model, in which a block of rows goes from parameters and data to sums."""
 
 import math
+import threading
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -42,7 +43,6 @@ class FusedEngine:
     """
 
     name = "fused"
-    runs_in_threads = True
 
     def __init__(self, graphs: RowGraphs) -> None:
         self._graphs = graphs
@@ -56,6 +56,11 @@ class FusedEngine:
             except NotLowered as error:
                 self.reason = f"Second derivatives are those of the reference engine: {error}."
         self._reference = ReferenceEngine(graphs)
+
+    @property
+    def runs_in_threads(self) -> bool:
+        """Whether all is done by loops: the reference engine's functions keep what they compute in one place."""
+        return self._second is not None or not self._graphs.along
 
     @property
     def parts(self) -> Sequence[Part]:
@@ -150,6 +155,8 @@ class _Lowered:
         self._widths = [math.prod(shape) for shape in graphs.row_shapes]
         self._loops: dict[tuple[int | None, int | None], Loops] = {}
         self._evaluate: Callable[..., FloatArray] | None = None
+        #: Compiled functions of the parameters keep what they compute in one place; several threads may ask.
+        self._evaluating = threading.Lock()
 
     def _linked(
         self, graphs: RowGraphs, cuts: Sequence[Variable | None], values: Sequence[Variable], of_rows: Lowering
@@ -193,6 +200,10 @@ class _Lowered:
 
     def at(self, values: Sequence[np.ndarray]) -> FloatArray:
         """Return the numbers that parameters give, which the loops start from."""
+        with self._evaluating:
+            return self._evaluated(values)
+
+    def _evaluated(self, values: Sequence[np.ndarray]) -> FloatArray:
         if self._evaluate is None:
             outputs = [pt.as_tensor_variable(variable).astype("float64").ravel() for variable in self._of_parameters]
             joined = pt.concatenate(outputs) if outputs else pt.zeros(1)

@@ -1,0 +1,13 @@
+"""Plots of what a run guarantees, released and found, in the conventions of ArviZ 1.
+
+Every plot is drawn from released values alone, so it costs no privacy. Each function returns an ArviZ
+``PlotCollection``; figures are as wide as a column, and their lines differ in lightness and pattern.
+"""
+
+from pymc_dp.plots.clipping import plot_clipping
+from pymc_dp.plots.posterior import plot_private
+from pymc_dp.plots.privacy import plot_privacy
+from pymc_dp.plots.rehearsal import plot_rehearsal
+from pymc_dp.plots.search import plot_releases
+
+__all__ = ["plot_clipping", "plot_privacy", "plot_private", "plot_rehearsal", "plot_releases"]

@@ -1,0 +1,155 @@
+"""`plot_clipping`: how many units were clipped, and what that can have moved."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import xarray as xr
+from numpy.typing import NDArray
+from xarray import DataTree
+
+from pymc_dp.diagnostics import HARMLESS_CLIP_BIAS, HARMLESS_CLIP_FRACTION
+from pymc_dp.exceptions import InvalidArgument
+from pymc_dp.kinds import clip_fraction_name, noise_std_of
+from pymc_dp.plots.panels import COLORS, LINESTYLES, MARKERS, Panels, Visuals, cycled
+from pymc_dp.plots.results import chosen_names, facts_of, group_of, harmful_kinds, why_not_private
+
+_VISUALS = ("fractions", "noise", "harmless", "nothing", "bias", "title", "xlabel", "ylabel", "legend")
+_PREFIX = clip_fraction_name("", "")
+_PER_CENT = 100.0
+#: Bars of noise reach so many standard deviations to each side.
+_REACH = 2.0
+
+FloatArray = NDArray[np.float64]
+
+
+def plot_clipping(
+    data: DataTree,
+    *,
+    var_names: str | Sequence[str] | None = None,
+    filter_vars: str | None = None,
+    backend: str | None = None,
+    visuals: Visuals = None,
+    **pc_kwargs: Any,
+) -> Any:
+    """Plot the released counts of clipped units, and the estimated bias of clipping.
+
+    Parameters
+    ----------
+    data : DataTree
+        The result of a private run.
+    var_names : str or sequence of str, optional
+        Kinds of releases whose counts are drawn, such as ``"log_ratio"``. Default: all.
+    filter_vars : {None, "like", "regex"}, optional
+        How `var_names` are read, as in ArviZ.
+    backend : {"matplotlib", "bokeh", "plotly", "none"}, optional
+        Default: that of ArviZ's settings.
+    visuals : mapping of str to mapping or bool, optional
+        Arguments of what is drawn, or False to leave it out: ``fractions`` and ``bias`` (points), ``noise`` (bars),
+        ``harmless`` and ``nothing`` (lines of reference), ``title``, ``xlabel``, ``ylabel``, ``legend``.
+    **pc_kwargs
+        Passed to ``arviz.PlotCollection.grid``, such as ``figure_kwargs``.
+
+    Returns
+    -------
+    PlotCollection
+        A panel for each kind of release with counts, of the same name: the clipped units in per cent of all, by kept
+        draw. Each count is one point in the middle of the draws that it was taken over. A panel ``clip_bias``, of runs
+        with a prelude: how far clip bounds may have moved means, in standard deviations of the draws.
+
+    Raises
+    ------
+    InvalidArgument
+        If nothing on clipping was released, or an argument is out of range.
+    MissingBackend
+        If the backend is not installed.
+
+    Notes
+    -----
+    Counts and bias were released with noise, and may be below zero. Bars are two standard deviations of the noise to
+    each side. Above the dashed line clipping does harm, by the rule of `pymc_dp.diagnostics.quality`; there
+    is none where an acceptance test corrects for what is clipped. Counts without
+    noise (``clip_diagnostics="exact"``) are marked as not private.
+    """
+    facts = facts_of(data)
+    stats = group_of(data, "sample_stats", "the run ended before the first draw after tuning.")
+    counted = [str(name).removeprefix(_PREFIX) for name in stats.data_vars if str(name).startswith(_PREFIX)]
+    counted = [name for name in counted if noise_std_of(clip_fraction_name(name, "")) in stats]
+    kinds = chosen_names(counted, var_names, filter_vars)
+    with_bias = "clip_bias" in stats and bool(np.isfinite(stats["clip_bias"].values).any())
+    if not kinds and not with_bias:
+        raise InvalidArgument(
+            "This run has released nothing on clipping: leave out clip_diagnostics=None to pay for noisy counts."
+        )
+    heights = dict.fromkeys(kinds, 2.2) | ({"clip_bias": 1.3} if with_bias else {})
+    chains = [str(chain) for chain in stats["chain"].values]
+    panels = Panels(
+        heights,
+        series=("chain", chains) if kinds else None,
+        backend=backend,
+        visuals=visuals,
+        not_private=why_not_private(facts),
+        known=_VISUALS,
+        pc_kwargs=pc_kwargs,
+        legend_columns=2,
+    )
+    harmful = harmful_kinds(facts)
+    for kind in kinds:
+        _draw_counts(panels, kind, stats, chains, harmful=kind in harmful)
+    if with_bias:
+        _draw_bias(panels, stats)
+    if kinds:
+        panels.legend("chain", {chain: f"chain {chain}" for chain in chains})
+    return panels.collection
+
+
+def _draw_counts(panels: Panels, kind: str, stats: xr.Dataset, chains: Sequence[str], *, harmful: bool) -> None:
+    """Draw the counts of one kind of release; with a limit where its clipping moves the draws."""
+    name = clip_fraction_name(kind, "")
+    values, noise = (stats[each].transpose("chain", "draw").values for each in (name, noise_std_of(name)))
+    n_draws = values.shape[1]
+    for place, chain in enumerate(chains):
+        middles, fractions, stds = _windows(values[place], noise[place])
+        middles = middles + n_draws * 0.008 * (place - 0.5 * (len(chains) - 1))  # beside each other
+        fractions, reach = _PER_CENT * fractions, _PER_CENT * _REACH * stds
+        look = {"color": cycled(COLORS, len(chains))[place], "label": f"{kind}_{chain}"}
+        lines = cycled(LINESTYLES, len(chains))[place]
+        bars = {**look, "linestyle": lines, "label": f"noise_{kind}_{chain}"}
+        panels.error_bars(kind, middles, fractions - reach, fractions + reach, **bars)
+        panels.points(kind, middles, fractions, "fractions", marker=cycled(MARKERS, len(chains))[place], **look)
+    if harmful:
+        panels.horizontal(kind, _PER_CENT * HARMLESS_CLIP_FRACTION[0], "harmless")
+    panels.horizontal(kind, 0.0, "nothing", linestyle=LINESTYLES[0], width=0.8)
+    panels.limits(kind, x=(-0.02 * n_draws, 1.02 * n_draws))
+    panels.labels(
+        kind,
+        x="Kept draw",
+        y="Clipped units (%)",
+        title=f"Clipped in {kind} ({'dashed: limit' if harmful else 'tests correct it'})",
+    )
+
+
+def _windows(values: FloatArray, noise: FloatArray) -> tuple[FloatArray, FloatArray, FloatArray]:
+    """Return the middle, the value and the noise of each count of a chain: draws of one count have its value."""
+    known = np.flatnonzero(np.isfinite(values))
+    if not known.size:
+        nothing = np.array([np.nan])
+        return nothing, nothing, nothing
+    runs = np.split(known, 1 + np.flatnonzero(np.diff(values[known]) != 0.0))
+    first = [run[0] for run in runs]
+    return np.array([run.mean() for run in runs]), values[first], noise[first]
+
+
+def _draw_bias(panels: Panels, stats: xr.Dataset) -> None:
+    """Draw how far clip bounds may have moved means."""
+    bias, noise = (float(stats[name].mean()) for name in ("clip_bias", "clip_bias_noise_std"))
+    reach = _REACH * noise
+    panels.line("clip_bias", [bias - reach, bias + reach], [0.0, 0.0], "noise", color=COLORS[0], width=1.5)
+    panels.points("clip_bias", [bias], [0.0], "bias", size=50)
+    panels.vertical("clip_bias", HARMLESS_CLIP_BIAS[0], "harmless")
+    panels.vertical("clip_bias", 0.0, "nothing", linestyle=LINESTYLES[0], width=0.8)
+    panels.limits("clip_bias", y=(-1.0, 1.0))
+    panels.no_y_ticks("clip_bias")
+    panels.labels(
+        "clip_bias", x="Shift of means (standard deviations of the draws)", title="Bias by clip bounds (dashed: limit)"
+    )

@@ -1,0 +1,201 @@
+"""`plot_private`: the private posterior, what noise has widened it by, and a reference beside it."""
+
+import json
+import re
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import arviz as az
+import numpy as np
+import xarray as xr
+from xarray import DataTree
+
+from pymc_dp import _validate
+from pymc_dp.exceptions import InvalidArgument
+from pymc_dp.parameters import FloatArray
+from pymc_dp.plots.panels import (
+    COLORS,
+    LINESTYLES,
+    WIDTH,
+    Visuals,
+    cycled,
+    found_backend,
+    legend_place,
+    named,
+    warn_above,
+)
+from pymc_dp.plots.results import chosen_names, facts_of, group_of, why_not_private
+
+_PRIVATE, _PLAIN, _REFERENCE = "private", "private, not widened", "reference"
+#: How names of unconstrained parameters end, and what turns them back into the variables.
+_BACK: Mapping[str, Callable[[FloatArray], FloatArray]] = {
+    "": lambda theta: theta,
+    "_log__": np.exp,
+    "_logodds__": lambda theta: 1.0 / (1.0 + np.exp(-theta)),
+}
+_SAMPLE_DIMS = ("chain", "draw")
+_COLUMNS = 2
+
+
+def plot_private(
+    data: DataTree,
+    reference: DataTree | xr.Dataset | None = None,
+    *,
+    var_names: str | Sequence[str] | None = None,
+    filter_vars: str | None = None,
+    coords: Mapping[str, Any] | None = None,
+    ci_prob: float = 0.9,
+    plot_collection: Any = None,
+    backend: str | None = None,
+    visuals: Visuals = None,
+    **pc_kwargs: Any,
+) -> Any:
+    """Plot the private posterior, its draws without the widening by noise, and a reference posterior.
+
+    Parameters
+    ----------
+    data : DataTree
+        The result of a private run.
+    reference : DataTree or Dataset, optional
+        Another posterior of the same variables: of a public or synthetic table, of the prior, or of an earlier run. Of
+        the protected table without privacy it must not leave the room, and neither must the figure.
+    var_names, filter_vars, coords
+        As in ``arviz.plot_dist``.
+    ci_prob : float
+        Probability of the equal-tailed intervals below.
+    plot_collection, backend, visuals, **pc_kwargs
+        As in ``arviz.plot_dist``, which draws the figure. ``visuals`` has ``legend`` besides; its other keys are
+        ``dist``, ``face``, ``credible_interval``, ``point_estimate``, ``point_estimate_text``, ``rug``, ``title`` and
+        ``remove_axis``.
+
+    Returns
+    -------
+    PlotCollection
+        A panel for each entry of each variable, in the variable's own units. Draws without widening are shown for
+        variables that the chains move on as they are, or by their logarithm or log odds.
+
+    Raises
+    ------
+    InvalidArgument
+        If the result has no posterior, a variable was added to it after the run, the reference lacks one, or an
+        argument is out of range.
+    MissingBackend
+        If the backend is not installed.
+    """
+    facts = facts_of(data)
+    posterior = group_of(data, "posterior", "the run ended before the first draw after tuning.")
+    # What a user has added to the posterior may be computed from rows.
+    published = json.loads(facts.get("variables", "[]"))
+    names = chosen_names([name for name in published if name in posterior], var_names, filter_vars)
+    if not names:
+        raise InvalidArgument("var_names leaves no variable of the posterior.")
+    ci_prob = _validate.open_unit_interval("ci_prob", ci_prob)
+    backend = found_backend(backend if plot_collection is None else plot_collection.backend)
+    shown = {_PRIVATE: posterior[names].reset_coords(drop=True)}
+    plain = _plain(data, shown[_PRIVATE])
+    if plain is not None:
+        shown[_PLAIN] = plain
+    if reference is not None:
+        shown[_REFERENCE] = _of_reference(reference, shown[_PRIVATE])
+    shown = {name: draws.sel(dict(coords or {})) for name, draws in shown.items()}
+    chosen = dict(visuals or {})
+    legend = chosen.pop("legend", True)
+    chosen.setdefault("point_estimate_text", False)
+    if plot_collection is None:
+        pc_kwargs = _settings(pc_kwargs, shown, backend)
+    collection = az.plot_dist(
+        shown[_PRIVATE].expand_dims(model=list(shown)),  # statistics are of each model's own draws
+        plot_collection=plot_collection,
+        backend=backend,
+        visuals=chosen,
+        stats=_statistics(shown, ci_prob),
+        aes_by_visuals={"credible_interval": ["color", "linestyle", "y"]},
+        **pc_kwargs,
+    )
+    why = why_not_private(facts)
+    if legend is not False and len(shown) > 1:
+        where = {"loc": legend_place(why)} if backend == "matplotlib" else {}
+        options = dict(legend) if isinstance(legend, Mapping) else {}
+        collection.add_legend("model", **({"title": "", "aes": ["color", "linestyle"]} | where | options))
+    if why:
+        warn_above(collection, why)
+    return collection
+
+
+def _settings(pc_kwargs: Mapping[str, Any], shown: Mapping[str, xr.Dataset], backend: str) -> dict[str, Any]:
+    """Return the arguments of a figure of two columns."""
+    settings = dict(pc_kwargs)
+    by_model = {name: ["model"] for name in ("color", "linestyle", "y")}
+    settings["aes"] = by_model | dict(settings.get("aes", {}))
+    settings.setdefault("color", cycled(COLORS, len(shown)))
+    settings.setdefault("linestyle", [named(each, backend) for each in cycled(LINESTYLES, len(shown))])
+    settings.setdefault("y", [-1.0 - place for place in range(len(shown))])
+    settings.setdefault("col_wrap", _COLUMNS)
+    of_draw = shown[_PRIVATE].isel(chain=0, draw=0)
+    n_rows = -(-sum(variable.size for variable in of_draw.data_vars.values()) // settings["col_wrap"])
+    figure: dict[str, Any] = {"figsize": (WIDTH, 0.3 + 0.2 * len(shown) + 1.9 * n_rows), "figsize_units": "inches"}
+    if backend == "matplotlib":
+        figure["layout"] = "constrained"
+    settings["figure_kwargs"] = figure | dict(settings.get("figure_kwargs", {}))
+    return settings
+
+
+def _statistics(shown: Mapping[str, xr.Dataset], ci_prob: float) -> dict[str, xr.Dataset]:
+    """Return densities, intervals and means of each set of draws."""
+    functions: dict[str, Callable[[xr.DataArray], xr.DataArray]] = {
+        "dist": lambda draws: az.kde(draws, dim=list(_SAMPLE_DIMS)).assign_attrs(kind="kde"),
+        "credible_interval": lambda draws: az.eti(draws, prob=ci_prob, dim=list(_SAMPLE_DIMS)),
+        "point_estimate": lambda draws: draws.mean(_SAMPLE_DIMS),
+    }
+    found = {}
+    for statistic, function in functions.items():
+        of_each = []
+        for name, draws in shown.items():
+            computed = {str(variable): function(draws[variable]) for variable in draws.data_vars}
+            of_each.append(xr.Dataset(computed).expand_dims(model=[name]))
+        found[statistic] = xr.concat(
+            of_each, dim="model", join="outer", coords="minimal", compat="override", combine_attrs="override"
+        )
+    return found
+
+
+def _plain(data: DataTree, posterior: xr.Dataset) -> xr.Dataset | None:
+    """Return draws without widening of the variables that can be computed of them; None if there are none."""
+    if "unwidened" not in data:
+        return None
+    theta = data["unwidened"]["theta"].transpose(*_SAMPLE_DIMS, "parameter")
+    stems = [re.sub(r"\[[\d, ]*\]$", "", str(label)) for label in theta["parameter"].values]
+    found = {}
+    for name, variable in posterior.data_vars.items():
+        for suffix, back in _BACK.items():
+            places = [place for place, stem in enumerate(stems) if stem == f"{name}{suffix}"]
+            draws = variable.transpose(*_SAMPLE_DIMS, ...)
+            if places and len(places) == np.prod(draws.shape[2:], dtype=int):
+                found[str(name)] = draws.copy(data=back(theta.values[:, :, places]).reshape(draws.shape))
+    return xr.Dataset(found) if found else None
+
+
+def _of_reference(reference: Any, posterior: xr.Dataset) -> xr.Dataset:
+    """Return the same variables of another posterior, with the same coordinates.
+
+    Raises
+    ------
+    InvalidArgument
+        If it has none, or not these.
+    """
+    if isinstance(reference, DataTree):
+        reference = group_of(reference, "posterior", "pass a reference with draws.")
+    if not isinstance(reference, xr.Dataset):
+        raise InvalidArgument(f"reference must be a DataTree or a Dataset, not a {type(reference).__name__}.")
+    found = {}
+    for name, variable in posterior.data_vars.items():
+        if name not in reference or set(reference[name].dims) != set(variable.dims):
+            raise InvalidArgument(
+                f"The reference has no variable {name!r} with dims {', '.join(map(str, variable.dims))}."
+            )
+        other = reference[name].reset_coords(drop=True).transpose(*variable.dims)
+        if other.shape[2:] != variable.shape[2:]:
+            raise InvalidArgument(f"The reference has other lengths of {name!r} than the result.")
+        own = {dim: variable.coords[dim] for dim in variable.dims[2:] if dim in variable.coords}
+        found[str(name)] = other.assign_coords(own)
+    return xr.Dataset(found)

@@ -1,0 +1,232 @@
+"""`plot_releases`: the way that noisy releases have led from the prior to the centre."""
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import arviz as az
+import numpy as np
+import xarray as xr
+from numpy.typing import NDArray
+from xarray import DataTree
+
+from pymc_dp.exceptions import InvalidArgument
+from pymc_dp.kinds import noise_std_of
+from pymc_dp.plots.panels import COLORS, MARKERS, Panels, Visuals, xy
+from pymc_dp.plots.results import chosen_names, facts_of, group_of, why_not_private
+
+_VISUALS = (
+    *("way", "points", "noise", "posterior", "noise_alone"),
+    *("title", "xlabel", "ylabel", "legend"),
+)
+#: Kinds of releases that lead from one point to the next, and what they are called in the figure.
+_STAGES = {"bounded_score": "vote", "approach": "step", "centre": "step", "score": "centre"}
+_VOTE = "bounded_score"
+#: The first panel; the others have the names of parameters.
+_LENGTH = "length of the score"
+#: Colour and marker of each stage.
+_LOOKS = {"step": (COLORS[0], MARKERS[0]), "vote": (COLORS[3], MARKERS[1]), "centre": (COLORS[2], MARKERS[2])}
+_BEFORE_THE_CHAINS = -1
+#: Bars of noise reach so many standard deviations to each side; the band holds this part of the draws.
+_REACH, _BAND = 2.0, 0.9
+_NOTHING_TO_SHOW = (
+    "Only runs that learn their settings search for a centre (leave out clip bounds and step sizes), and only "
+    "keep_releases=True keeps what was released."
+)
+
+FloatArray = NDArray[np.float64]
+
+
+@dataclass(frozen=True)
+class _Stop:
+    """A point of the way: what was released there.
+
+    Attributes
+    ----------
+    order : int
+        Its place among all releases.
+    kind : str
+        What was released.
+    theta : ndarray, shape (parameters,)
+        Where, on the unconstrained scale.
+    value : ndarray
+        What was released.
+    noise_std : float
+        Standard deviation of the noise in each of its entries.
+    """
+
+    order: int
+    kind: str
+    theta: FloatArray
+    value: FloatArray
+    noise_std: float
+
+
+@dataclass(frozen=True)
+class _Spread:
+    """How wide draws are before noise has widened them.
+
+    Attributes
+    ----------
+    per_noise : ndarray, shape (parameters,)
+        What a score's noise of standard deviation 1 moves each parameter by.
+    band : ndarray, shape (2, parameters)
+        The ends of the band of draws.
+    """
+
+    per_noise: FloatArray
+    band: FloatArray
+
+
+def plot_releases(
+    data: DataTree,
+    *,
+    var_names: str | Sequence[str] | None = None,
+    filter_vars: str | None = None,
+    backend: str | None = None,
+    visuals: Visuals = None,
+    **pc_kwargs: Any,
+) -> Any:
+    """Plot the way of a prelude to its centre: released points, and the noise with which each was reached.
+
+    Parameters
+    ----------
+    data : DataTree
+        The result of a run with a prelude, with its group ``releases``.
+    var_names : str or sequence of str, optional
+        Unconstrained parameters, such as ``"beta[0]"``. Default: all.
+    filter_vars : {None, "like", "regex"}, optional
+        How `var_names` are read, as in ArviZ.
+    backend : {"matplotlib", "bokeh", "plotly", "none"}, optional
+        Default: that of ArviZ's settings.
+    visuals : mapping of str to mapping or bool, optional
+        Arguments of what is drawn, or False to leave it out: ``way`` (lines), ``points``, ``noise`` (bars),
+        ``posterior`` (a band), ``noise_alone`` (a line of reference), ``title``, ``xlabel``, ``ylabel``, ``legend``.
+    **pc_kwargs
+        Passed to ``arviz.PlotCollection.grid``, such as ``figure_kwargs``.
+
+    Returns
+    -------
+    PlotCollection
+        A panel ``length of the score``: that of each released score, in multiples of the length that its noise has by
+        itself; near 1, noise decides the next step. A panel for each parameter, of its name: its value, on the
+        unconstrained scale, at every release on the way. Where draws were widened, bars are two standard deviations,
+        to each side, of the noise in the step that led there, and the band is the central 90 % interval of the draws
+        before they were widened.
+
+    Raises
+    ------
+    InvalidArgument
+        If the run had no prelude, its releases were not kept, or an argument is out of range.
+    MissingBackend
+        If the backend is not installed.
+
+    Notes
+    -----
+    A score is released along axes in which one unit's information is about the identity, so noise of standard deviation
+    s in its entries moves a parameter, by a full Newton step, by s / sqrt(n) of its posterior standard deviations. That
+    is what bars are made of, with the draws' standard deviation. Where a step was cut by its trust region they are too
+    long. Before the last vote on a scale there are none: information was another where the scale was.
+    """
+    facts = facts_of(data)
+    releases = group_of(data, "releases", _NOTHING_TO_SHOW)
+    stops = _stops(releases)
+    if not stops:
+        raise InvalidArgument(f"This run has no prelude whose way could be drawn. {_NOTHING_TO_SHOW}")
+    labels = [str(label) for label in releases["parameter"].values]
+    chosen = chosen_names(labels, var_names, filter_vars)
+    stages = list(dict.fromkeys(_STAGES[stop.kind] for stop in stops))
+    panels = Panels(
+        {_LENGTH: 2.2} | dict.fromkeys(chosen, 1.9),
+        series=("stage", stages),
+        legend_columns=len(stages),
+        backend=backend,
+        visuals=visuals,
+        not_private=why_not_private(facts),
+        known=_VISUALS,
+        pc_kwargs=dict(zip(("color", "marker"), zip(*(_LOOKS[stage] for stage in stages), strict=True), strict=True))
+        | pc_kwargs,
+    )
+    _draw_ratios(panels, stops)
+    spread = _spread_of(data, labels, facts)
+    for label in chosen:
+        _draw_way(panels, label, labels.index(label), stops, spread)
+    panels.legend("stage", {stage: stage for stage in stages}, aes=["color", "marker"])
+    return panels.collection
+
+
+def _stops(releases: xr.Dataset) -> list[_Stop]:
+    """Return what was released before the chains, at the points of the way, in order."""
+    found = []
+    for kind in _STAGES:
+        if kind not in releases or f"{kind}_order" not in releases.coords:
+            continue
+        columns = (
+            releases[f"{kind}_chain"].values,
+            releases[f"{kind}_order"].values,
+            releases[f"{kind}_position"].values,
+            releases[kind].values.reshape(releases[kind].shape[0], -1),
+            releases[noise_std_of(kind)].values,
+        )
+        for chain, order, theta, value, noise_std in zip(*columns, strict=True):
+            if chain == _BEFORE_THE_CHAINS:
+                found.append(_Stop(int(order), kind, theta, value, float(noise_std)))
+    return sorted(found, key=lambda stop: stop.order)
+
+
+def _spread_of(data: DataTree, labels: Sequence[str], facts: Mapping[str, Any]) -> _Spread | None:
+    """Return how wide draws are before noise has widened them; None if they were not."""
+    if "unwidened" not in data or "n_units" not in facts:
+        return None
+    theta = data["unwidened"]["theta"].transpose("chain", "draw", "parameter").values.reshape(-1, len(labels))
+    outside = 0.5 * (1.0 - _BAND)
+    # A tempered posterior is wider than the information of all units says.
+    tempering = float(facts.get("tempering", 1.0))
+    per_noise = theta.std(axis=0) * math.sqrt(tempering / float(facts["n_units"]))
+    return _Spread(per_noise, np.quantile(theta, [outside, 1.0 - outside], axis=0))
+
+
+def _draw_ratios(panels: Panels, stops: Sequence[_Stop]) -> None:
+    """Draw how long scores are, in multiples of what noise alone makes."""
+    places = np.array([float(place) for place, stop in enumerate(stops) if stop.kind != _VOTE])
+    scores = [stop for stop in stops if stop.kind != _VOTE]
+    lengths = np.array([float(np.linalg.norm(stop.value)) for stop in scores])
+    of_noise = np.array([stop.noise_std * math.sqrt(stop.value.size) for stop in scores])
+    ratios = lengths / np.maximum(of_noise, np.finfo(float).tiny)
+    panels.horizontal(_LENGTH, 1.0, "noise_alone")
+    panels.line(_LENGTH, places, ratios, "way", width=1.0)
+    _draw_points(panels, _LENGTH, scores, places, ratios)
+    known = ratios[np.isfinite(ratios) & (ratios > 0.0)]
+    panels.logarithmic(_LENGTH, y=(0.7 * min([1.0, *known]), 1.4 * max([2.0, *known])))
+    panels.limits(_LENGTH, x=(-0.5, len(stops) - 0.5))
+    panels.labels(
+        _LENGTH, x="Release on the way", y="Multiples of its noise", title="Length of the score (dashed: noise)"
+    )
+
+
+def _draw_way(panels: Panels, label: str, place: int, stops: Sequence[_Stop], spread: _Spread | None) -> None:
+    """Draw the values of one parameter."""
+    values = np.array([stop.theta[place] for stop in stops])
+    at = np.arange(len(stops), dtype=np.float64)
+    if spread is not None:
+        limits = xr.DataArray(spread.band[:, place], dims=["end"])
+        panels.draw("posterior", az.visuals.hspan, limits, panel=label, color="B3", alpha=0.35)
+        last_vote = max((now for now, stop in enumerate(stops) if stop.kind == _VOTE), default=-1)
+        reached = list(range(last_vote + 2, len(stops)))
+        reach = [_REACH * stops[now - 1].noise_std * spread.per_noise[place] for now in reached]
+        panels.error_bars(label, reached, values[reached] - reach, values[reached] + reach)
+    panels.line(label, at, values, "way", width=1.0)
+    _draw_points(panels, label, stops, at, values)
+    panels.limits(label, x=(-0.5, len(stops) - 0.5))
+    panels.labels(label, x="Release on the way", y="Value", title=f"{label} (unconstrained scale)")
+
+
+def _draw_points(panels: Panels, panel: str, stops: Sequence[_Stop], x: FloatArray, y: FloatArray) -> None:
+    """Draw what was released, by stage."""
+    by_stage = []
+    for stage in dict.fromkeys(_STAGES[stop.kind] for stop in stops):
+        here = [_STAGES[stop.kind] == stage for stop in stops]
+        by_stage.append(xy(np.where(here, x, np.nan), np.where(here, y, np.nan)).expand_dims(stage=[stage]))
+    points = xr.concat(by_stage, dim="stage")
+    panels.draw("points", az.visuals.scatter_xy, points, panel=panel, by_series=("color", "marker"), size=36)

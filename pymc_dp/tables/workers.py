@@ -1,0 +1,252 @@
+"""What the workers of a cluster do with a table: make a block, check it, answer. Nothing here knows Dask.
+
+Whatever fails comes back as the name of an error, and nothing is raised: messages may hold rows, and Dask logs the
+messages and arguments of tasks that raise. What is written to logs of pandas or of readers of files is theirs.
+"""
+
+import contextlib
+import hashlib
+import pickle
+import threading
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from pymc_dp.exceptions import TableChanged, UnsupportedTable
+from pymc_dp.rows import probe
+from pymc_dp.rows.likelihood import UnitLikelihood
+from pymc_dp.rows.partitioned import Partial, answer
+from pymc_dp.rows.table import IntArray
+from pymc_dp.rows.threads import Threads
+from pymc_dp.tables.columns import Block, Columns, array_of, block_of, unit_codes
+
+#: The column that says which block a row goes to.
+BLOCK_OF_ROW = "_pymc_dp_block"
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """What a worker needs besides rows. Public, but for the salt.
+
+    Attributes
+    ----------
+    template : bytes
+        The pickled likelihood on invented rows.
+    bits : str
+        What `pymc_dp.rows.probe` has to find.
+    versions : dict
+        Of what computes rows, in the client.
+    columns : Columns
+        Which columns feed the model.
+    salt : bytes
+        A random key of digests, so that nobody can tell rows from a digest.
+    n_blocks : int
+        How many blocks there are.
+    """
+
+    template: bytes
+    bits: str
+    versions: dict[str, str]
+    columns: Columns
+    salt: bytes
+    n_blocks: int
+
+    def __repr__(self) -> str:
+        return "Recipe"
+
+
+@dataclass(frozen=True)
+class Refusal:
+    """Why a worker does not answer: the name of an error, and a message where it is this package's own."""
+
+    error: str
+    message: str = ""
+
+    def raised(self) -> Exception:
+        """Return the error that the client raises."""
+        if self.error == "TableChanged":
+            return TableChanged(self.message)
+        if self.error == "UnsupportedTable":
+            return UnsupportedTable(self.message)
+        return UnsupportedTable(
+            f"A worker could not read its part of the table: {self.error}. Its message is not shown, as it may hold "
+            "rows; the worker's own log may tell more to those who may see them."
+        )
+
+
+@dataclass(frozen=True, repr=False)
+class Facts:
+    """What a worker says of its block: never a row."""
+
+    n_units: int
+    n_rows: int
+    digest: bytes
+
+
+class ResidentBlock:
+    """A block on a worker. Confidential. Pickling keeps its arrays and the recipe; nothing that was computed."""
+
+    def __init__(self, recipe: Recipe, block: Block) -> None:
+        self.recipe, self.block = recipe, block
+        self.facts = Facts(block.n_units, block.n_rows, _digest(recipe, block))
+        self._of_connection: dict[str, UnitLikelihood] = {}
+
+    def likelihood(self, connection: str) -> UnitLikelihood:
+        """Return the likelihood of the block, one for each connection: what it remembers is its own."""
+        if connection not in self._of_connection:
+            template = _template(self.recipe)
+            self._of_connection[connection] = template.on_rows(self.block.rows, self.block.starts)
+        return self._of_connection[connection]
+
+    def __sizeof__(self) -> int:
+        return sum(rows.nbytes for rows in self.block.rows) + 1000  # the scheduler moves what is small
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "_of_connection": {}}
+
+    def __repr__(self) -> str:
+        return "ResidentBlock(confidential)"
+
+
+#: Templates by their digest: compiled once in each process.
+_TEMPLATES: dict[bytes, UnitLikelihood] = {}
+_COMPILING = threading.RLock()
+#: For engines whose functions keep what they compute in one place.
+_ONE_AT_A_TIME = threading.RLock()
+
+
+def _template(recipe: Recipe) -> UnitLikelihood:
+    """Return the compiled template; refuse a process that computes other bits than the client."""
+    key = hashlib.blake2b(recipe.template).digest()
+    with _COMPILING:
+        if key not in _TEMPLATES:
+            if (here := probe.versions()) != recipe.versions:
+                differ = ", ".join(
+                    f"{name} {here.get(name)} instead of {known}"
+                    for name, known in recipe.versions.items()
+                    if here.get(name) != known
+                )
+                raise UnsupportedTable(f"A worker has other versions than the client: {differ}. Install the same.")
+            template: UnitLikelihood = pickle.loads(recipe.template)  # noqa: S301  the client's, as all tasks
+            template.use_threads(Threads())
+            template.warm_up()
+            if probe.bits_of(template) != recipe.bits:
+                raise UnsupportedTable(
+                    "A worker computes other bits than the client from the template's rows: it has another processor, "
+                    "or other settings of the compiler. Use machines of one kind for the client and all workers."
+                )
+            _TEMPLATES[key] = template
+        return _TEMPLATES[key]
+
+
+def load(recipe: Recipe, place: int, pieces: Sequence[Any]) -> ResidentBlock | Refusal:
+    """Return a block made of pieces of the table, compiled for and checked, or why there is none."""
+    try:
+        with np.errstate(all="ignore"):
+            piece = _joined(pieces, recipe.columns)
+            _refuse_split_units(recipe, place, piece)
+            block = ResidentBlock(recipe, block_of(recipe.columns, piece))
+            _template(recipe)
+            return block
+    except Exception as error:  # its message may hold rows
+        return _refusal(error)
+
+
+def _refuse_split_units(recipe: Recipe, place: int, piece: Mapping[str, np.ndarray]) -> None:
+    """Refuse rows that belong to another block: a unit with rows in two would be clipped twice.
+
+    Each block looks at its own rows alone. A unit belongs to one block, so that no unit is in two if all blocks agree.
+
+    Raises
+    ------
+    UnsupportedTable
+        If there are such rows.
+    """
+    unit = recipe.columns.unit
+    if unit is not None and np.any(block_numbers(unit, piece[unit], recipe.n_blocks) != place):
+        raise UnsupportedTable(
+            "Rows of one unit are in two blocks, where the unit would count twice. Do not change the table while it is "
+            "read, and use one version of Dask and pandas on all workers."
+        )
+
+
+def facts_of(block: ResidentBlock | Refusal) -> Facts | Refusal:
+    """Return what a worker says of its block."""
+    return block if isinstance(block, Refusal) else block.facts
+
+
+def evaluate(
+    block: ResidentBlock | Refusal, asked: bytes, units: IntArray | None, digest: bytes, connection: str
+) -> Partial | Refusal:
+    """Return what a block answers, or why it does not."""
+    try:
+        if isinstance(block, Refusal):
+            return block
+        if block.facts.digest != digest:
+            raise TableChanged("A part of the table was read again and is not what it was. Start again.")
+        rows = block.likelihood(connection)
+        with contextlib.nullcontext() if rows.runs_in_threads else _ONE_AT_A_TIME:
+            return answer(rows, pickle.loads(asked), units)  # noqa: S301  the client's, as all tasks
+    except Exception as error:
+        return _refusal(error)
+
+
+class Answering:
+    """An actor on a worker: holds a block, and answers."""
+
+    def __init__(self, block: ResidentBlock | Refusal) -> None:
+        self._block = block
+
+    def answer(self, asked: bytes, units: IntArray | None, digest: bytes, connection: str) -> Partial | Refusal:
+        """Return what the block answers, or why it does not."""
+        return evaluate(self._block, asked, units, digest, connection)
+
+    def __repr__(self) -> str:
+        return "Answering(confidential)"
+
+
+def block_numbers(name: str, units: Any, n_blocks: int) -> IntArray:
+    """Return which block the rows of each unit belong to: a function of the unit alone."""
+    codes = unit_codes(name, array_of(name, {name: units}))
+    values = codes.astype(object) if codes.dtype.kind in "UT" else codes.astype(np.int64)
+    hashes = pd.util.hash_array(values, categorize=False)
+    return np.asarray(hashes % np.uint64(n_blocks)).astype(np.int64)
+
+
+def safe_block_numbers(units: pd.Series, name: str, n_blocks: int) -> pd.Series:
+    """Return which block each row goes to, for a piece of a data frame; 0 where that fails."""
+    try:
+        numbers = block_numbers(name, units, n_blocks)
+    except Exception:  # it is found again, and told, where the block is made
+        numbers = np.zeros(len(units), dtype=np.int64)
+    return pd.Series(numbers, index=units.index, name=BLOCK_OF_ROW)
+
+
+def _joined(pieces: Sequence[Any], columns: Columns) -> Mapping[str, np.ndarray]:
+    """Return the columns of several pieces, one after the other."""
+    joined = {}
+    for name in columns.names:
+        arrays = [array_of(name, piece) for piece in pieces]
+        joined[name] = arrays[0] if len(arrays) == 1 else np.concatenate(arrays)
+    return joined
+
+
+def named(names: Sequence[str], arrays: Sequence[np.ndarray]) -> dict[str, np.ndarray]:
+    """Return arrays by name."""
+    return dict(zip(names, arrays, strict=True))
+
+
+def _digest(recipe: Recipe, block: Block) -> bytes:
+    digest = hashlib.blake2b(key=recipe.salt, digest_size=16)
+    for values in [*block.rows, *([] if block.starts is None else [block.starts])]:
+        digest.update(repr((values.dtype.str, values.shape)).encode())
+        digest.update(np.ascontiguousarray(values).data)
+    return digest.digest()
+
+
+def _refusal(error: Exception) -> Refusal:
+    own = isinstance(error, TableChanged | UnsupportedTable)
+    return Refusal(type(error).__name__, str(error) if own else "")
