@@ -8,10 +8,10 @@ from models import Leak, adversarial, attack, campaign, compare
 from pymc_dp.rows import UnitLikelihood, clip, likelihood
 
 #: Compiling is what takes time: most models run in the engine's loops alone, some in the fallback and to second order.
-SEEDS, FULL = 120, 10
+SEEDS, SEEDS_OF_LOOPS, FULL = 120, 40, 10
 
 
-@pytest.mark.parametrize("first", range(0, SEEDS, 10))
+@pytest.mark.parametrize("first", range(0, SEEDS_OF_LOOPS, 10))
 def test_random_models_are_refused_or_keep_their_sensitivity(first):
     """Hazards H15, H36 and H37: of any composition of operations and closures."""
     counts, leaks, _ = campaign(
@@ -29,11 +29,11 @@ def test_random_models_keep_it_in_the_fallback_and_to_second_order(seed):
 
 def test_the_campaign_holds_models_of_every_fate():
     """Of harmless models hardly any is refused, of harmful ones hardly any accepted: else nothing is tested."""
-    outcomes = [attack(seed, n_neighbours=0, engines=())[0] for seed in range(200)]
+    outcomes = [attack(seed, n_neighbours=0, engines=())[0] for seed in range(70)]
     survived = sum(outcome == "survived" for outcome in outcomes)
     refused = sum(outcome.startswith("refused") for outcome in outcomes)
-    assert survived > 40
-    assert refused > 40
+    assert survived > 14
+    assert refused > 14
 
 
 def shared_row():
