@@ -266,8 +266,18 @@ def clip_fraction(tree: Any, kind: str) -> tuple[float, float]:
     return float(stats[name].mean()), float(noise.mean() / windows**0.5)
 
 
-def run_originals(target: str, sampler: str, epsilon: float, run: int, most: int | None) -> dict[str, Any]:
-    """Return a cell of the published settings: the latter half of the draws, against 1,000 of the posterior."""
+@dataclass(frozen=True)
+class Run:
+    """A run with published settings: its result, the latter halves of its chains, and what they are compared with."""
+
+    tree: Any
+    kept: FloatArray
+    exact: TestPosterior
+    generator: np.random.Generator
+
+
+def originals_run(target: str, sampler: str, epsilon: float, run: int, most: int | None) -> Run | int:
+    """Return a run with the published settings, or how few draws the budget affords where there is none."""
     where, chosen = TARGETS[target], originals(target)[sampler]
     posterior, exact = posterior_of(where.posterior), posterior_of(target)
     generator = np.random.default_rng(1000 + run)
@@ -277,14 +287,21 @@ def run_originals(target: str, sampler: str, epsilon: float, run: int, most: int
         longest = min(most or LONGEST, LONGEST_OF_BATCHES if "batch_size" in chosen.settings else LONGEST)
         draws = min(longest, budget.max_draws(step, chains=chosen.chains, tune=0))
         if draws < 4:
-            return {"chains": chosen.chains, "draws": draws, "verdict": "no draws"}
+            return draws
         tree = pm.sample(
             draws=draws, tune=0, chains=chosen.chains, cores=1, step=step, progressbar=False,
             compute_convergence_checks=False, initvals=start_points(exact, target, chosen.chains, generator),
             random_seed=run,
         )  # fmt: skip
-    kept = draws_of(tree, posterior.model)[:, draws // 2 :]
-    return _cell(tree, kept, exact, generator)
+    return Run(tree, draws_of(tree, posterior.model)[:, draws // 2 :], exact, generator)
+
+
+def run_originals(target: str, sampler: str, epsilon: float, run: int, most: int | None) -> dict[str, Any]:
+    """Return a cell of the published settings: the latter half of the draws, against 1,000 of the posterior."""
+    found = originals_run(target, sampler, epsilon, run, most)
+    if isinstance(found, int):
+        return {"chains": originals(target)[sampler].chains, "draws": found, "verdict": "no draws"}
+    return _cell(found.tree, found.kept, found.exact, found.generator)
 
 
 def run_untuned(target: str, sampler: str, epsilon: float, run: int, most: int | None) -> dict[str, Any]:
