@@ -44,7 +44,7 @@ def main():
         axes.axvline(0.0, color="0.85", lw=0.8, zorder=0)
         axes.set_yticks(range(len(FEATURES)), FEATURES)
         axes.invert_yaxis()
-        axes.legend(loc="lower right")
+        axes.legend(loc="center right")
         figure.savefig(PICTURE, metadata={"Date": None}, facecolor="white")
 
 

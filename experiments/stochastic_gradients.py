@@ -21,6 +21,7 @@ import numpy as np
 import pymc as pm
 from scipy.optimize import minimize
 from scipy.special import log_softmax, softmax
+from scipy.stats import gaussian_kde, norm
 
 import pymc_dp as dp
 from experiments.common import STYLES, FloatArray, Table, arguments, folder, panels, published, save
@@ -39,6 +40,10 @@ SETTINGS = (
     ),
 )
 NAIVE_DRAWS, LEAPFROGS, PROBABILITY = 1500, 10, 0.01
+#: Of Figure 6.7: step multipliers, error models, iterations. Its axes are not printed.
+BETAS, FRICTIONS, GRID_DRAWS = (0.3, 1.0, 1.7), (0.03, 0.05, 0.15, 0.35, 0.7, 1.0, 2.0), 750
+#: Of Figures 6.6 and 6.9: error models whose draws are shown, and the coefficients. With 1,500 iterations.
+SHOWN, COEFFICIENTS, SHOWN_BETA = (0.03, 0.05, 0.7), ((0, 0), (0, 1), (1, 0), (1, 1), (2, 0)), 1.0
 ROWS_OF_NORMAL, SIGMA = 500, 2.0
 
 
@@ -94,10 +99,10 @@ def softmax_model() -> pm.Model:
     return model
 
 
-def private_run(
+def private_draws(
     model: pm.Model, beta: float, decay: float, friction: float, clip: float, draws: int
-) -> dict[str, float]:
-    """Return accuracy, widths and cost of DP SGHMC with given settings; the first three quarters are dropped."""
+) -> tuple[float, FloatArray]:
+    """Return what DP SGHMC with given settings costs, and its draws; the first three quarters are dropped."""
     steps = [beta] if decay == 0.0 else [beta * t**-decay for t in range(1, draws + 1)]
     releases = [
         PoissonGaussianReleases(
@@ -116,10 +121,14 @@ def private_run(
             draws=draws, tune=0, chains=1, cores=1, step=step, progressbar=False, compute_convergence_checks=False,
             initvals={"theta": np.zeros((3, CLASSES))},
         )  # fmt: skip
-    kept = tree["posterior"]["theta"].values[0, 3 * draws // 4 :]
+    return float(tree["privacy"].attrs["epsilon"]), tree["posterior"]["theta"].values[0, 3 * draws // 4 :]
+
+
+def private_run(epsilon: float, kept: FloatArray) -> dict[str, float]:
+    """Return cost, accuracy and widths of draws."""
     widths = kept.reshape(len(kept), -1).std(axis=0)
     return {
-        "epsilon": float(tree["privacy"].attrs["epsilon"]),
+        "epsilon": epsilon,
         "accuracy": accuracy(kept.mean(axis=0)),
         "off_width": float(np.abs(widths - mode_and_widths(1.0)[1]).mean()),
         "off_width_of_power": float(np.abs(widths - mode_and_widths(PROBABILITY)[1]).mean()),
@@ -234,6 +243,62 @@ def _draw(table: Table, path: Path) -> None:
     save(figure, path)
 
 
+def _grid(model: pm.Model, into: Path, runs: int, *, reduced: bool) -> None:
+    """Fill and draw accuracy, error of widths and epsilon against the error model: Figure 6.7."""
+    values = ("epsilon", "accuracy", "off_width", "off_width_of_power")
+    table = Table(into / "softmax_grid.csv", ("beta", "friction", "run"), values)
+    betas, frictions, draws = (BETAS[1:2], FRICTIONS[2:3], 20) if reduced else (BETAS, FRICTIONS, GRID_DRAWS)
+    for run in range(runs):
+        for beta in betas:
+            for friction in frictions:
+                cell = {"beta": beta, "friction": friction, "run": run}
+                if not table.has(**cell):
+                    table.add({**cell, **private_run(*private_draws(model, beta, 1 / 3, friction, 1.0, draws))})
+                    print(table.rows[-1], flush=True)
+    figure, axes = panels(1, 3, 2.8)
+    names = {"accuracy": "accuracy", "off_width": "mean difference of widths", "epsilon": "epsilon (delta = 1e-5)"}
+    for axis, (name, label) in zip(axes[0], names.items(), strict=True):
+        for beta, style in zip(betas, STYLES, strict=False):
+            found = [np.median(table.column(name, beta=beta, friction=friction)) for friction in frictions]
+            axis.plot(frictions, found, **style, label=f"β = {beta:g}")
+        axis.set(xscale="log", xlabel="error model C", ylabel=label)
+    axes[0, 0].axhline(accuracy(mode_and_widths(1.0)[0]), color="black", linewidth=0.8, linestyle=":")
+    axes[0, 2].set(yscale="log")
+    axes[0, 0].legend()
+    save(figure, into / "softmax_grid.png")
+
+
+def _posteriors(model: pm.Model, into: Path, *, reduced: bool) -> None:
+    """Fill and draw densities of five coefficients: Figures 6.6 and 6.9."""
+    table = Table(into / "softmax_posteriors.csv", ("friction", "coefficient", "draw"), ("theta", "epsilon"))
+    for friction in SHOWN[:1] if reduced else SHOWN:
+        if not table.has(friction=friction, coefficient=0, draw=0):
+            epsilon, kept = private_draws(model, SHOWN_BETA, 1 / 3, friction, 1.0, 20 if reduced else NAIVE_DRAWS)
+            for k, place in enumerate(COEFFICIENTS):
+                for i, value in enumerate(kept[:: max(1, len(kept) // 100), place[0], place[1]]):
+                    row = {"friction": friction, "coefficient": k, "draw": i}
+                    table.add({**row, "theta": value, "epsilon": epsilon})
+    widths = mode_and_widths(1.0)[1]
+    frictions = list(dict.fromkeys(float(row["friction"]) for row in table.rows))
+    figure, axes = panels(2, 2, 4.4, sharex=True)
+    at = np.linspace(-5.0, 5.0, 400)
+    for axis, friction in zip(axes.ravel(), [None, *frictions], strict=False):
+        for k, (place, style) in enumerate(zip(COEFFICIENTS, STYLES, strict=False)):
+            line = {name: style[name] for name in ("color", "linestyle")}
+            if friction is None:
+                density = norm.pdf(at, scale=widths.reshape(3, CLASSES)[place])
+            else:
+                sample = table.column("theta", friction=friction, coefficient=k)
+                density = gaussian_kde(sample - sample.mean())(at)
+            axis.plot(at, density, **line)
+        title = "without privacy"
+        if friction is not None:
+            title = f"C = {friction:g}, ε = {table.column('epsilon', friction=friction)[0]:.3g}"
+        axis.set(title=title, yticks=[], xlim=(-3, 3))
+    figure.supxlabel("coefficient, from its mean", fontsize=10)
+    save(figure, into / "softmax_posteriors.png")
+
+
 def main(given: Sequence[str] | None = None) -> Path:
     """Fill the tables and draw them."""
     parser = arguments(__doc__, given)
@@ -273,9 +338,12 @@ def main(given: Sequence[str] | None = None) -> Path:
             chosen = {name: settings[name] for name in ("beta", "decay", "friction", "clip", "draws")}
             cell = {"method": "DP SGHMC", **chosen, "run": run}
             if not table.has(**cell):
-                table.add({**cell, "epsilon_printed": settings["printed"], **private_run(model, **chosen)})
+                found = private_run(*private_draws(model, **chosen))
+                table.add({**cell, "epsilon_printed": settings["printed"], **found})
                 print(table.rows[-1], flush=True)
     _draw(table, into / "softmax.png")
+    _grid(model, into, runs, reduced=options.reduced)
+    _posteriors(model, into, reduced=options.reduced)
     return into
 
 

@@ -46,7 +46,7 @@ def numbers(rows, name):
         pytest.param(contours, {"trajectory.png", "contours.png"}, marks=pytest.mark.slow),
         pytest.param(marginals, {"marginals.csv", "marginals.png"}, marks=pytest.mark.slow),
         pytest.param(comparison, {"comparison.csv", "comparison_bananas.png"}, marks=pytest.mark.slow),
-        pytest.param(stochastic_gradients, {"softmax.csv", "softmax.png"}, marks=pytest.mark.slow),
+        pytest.param(stochastic_gradients, {"softmax_grid.png", "softmax_posteriors.png"}, marks=pytest.mark.slow),
     ],
     ids=lambda each: getattr(each, "__name__", None),
 )
