@@ -352,7 +352,9 @@ def cells(
     for run in range(runs):
         for kind in kinds:
             for target in targets:
-                samplers = originals(target) if kind == "originals" else UNTUNED
+                samplers: Sequence[str] = tuple(originals(target) if kind == "originals" else UNTUNED)
+                if kind == "untuned" and TARGETS[target].tempering < 1.0:  # which the surrogate cannot follow
+                    samplers = [name for name in samplers if name != "surrogate"]
                 found += [
                     {"kind": kind, "target": target, "sampler": sampler, "epsilon": float(epsilon), "run": run}
                     for epsilon in epsilons or (EPSILONS[target] if kind == "originals" else EPSILONS_UNTUNED)

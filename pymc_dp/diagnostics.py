@@ -31,6 +31,10 @@ _HARMLESS_SURROGATE_ERROR = (1.0, 1.5)
 _BEYOND_NOISE = 2.0
 #: Draws that are narrower or wider by more than this factor than the surrogate, or than noise says for sure.
 _LARGEST_WIDTH_RATIO = 3.0
+#: From this factor on it is said what makes draws wider than noise does.
+_MUCH_WIDER = 1.05
+#: Up to this factor a wider posterior is about as good as without privacy.
+_PRECISE_WIDENING = 1.5
 #: Draws that are wider by this factor are mostly noise; a centre that is farther away was not found.
 _LARGEST_WIDENING, _LARGEST_CENTRE_DISTANCE = 10.0, 50.0
 _OWN_GROUPS = {
@@ -152,8 +156,10 @@ class Quality:
         By what factor noise of the released curvature may have made the draws too narrow or too wide, in the direction
         where that is most. NaN where no curvature was released.
     widening : float
-        How many times as wide as without the noise of privacy the draws are, root mean square over parameters. NaN for
-        other samplers.
+        How many times as wide as without privacy the draws are, root mean square over parameters. NaN for other
+        samplers.
+    widening_by_noise : float
+        The same by noise alone: without what is allowed for bias by clip bounds.
     surrogate_error, surrogate_error_noise_std : float
         Standard deviation over draws of what the surrogate's log-density misses, and the noise of that figure. NaN
         where tests correct it, and for other samplers.
@@ -177,6 +183,7 @@ class Quality:
     widest: float = math.nan
     doubtful_width: float = math.nan
     widening: float = math.nan
+    widening_by_noise: float = math.nan
     surrogate_error: float = math.nan
     surrogate_error_noise_std: float = math.nan
 
@@ -250,6 +257,11 @@ class Quality:
     def usable(self) -> bool:
         """Whether the verdict is "usable"."""
         return self.verdict == "usable"
+
+    @property
+    def imprecise(self) -> bool:
+        """Whether privacy makes the draws much wider: intervals can be trusted, and say less than they could."""
+        return self.widening > _PRECISE_WIDENING
 
     def _figures(self) -> dict[str, tuple[float, float, tuple[float, float]]]:
         """Return noisy figures on clipping that matters, by name: value, noise and limits."""
@@ -327,6 +339,7 @@ def quality(tree: DataTree) -> Quality:
         widest=widest,
         doubtful_width=_mean_of(stats, "doubtful_width", math.nan),
         widening=_mean_of(stats, "widening", math.nan),
+        widening_by_noise=_mean_of(stats, "widening_by_noise", math.nan),
         surrogate_error=_mean_of(stats, "surrogate_error", math.nan),
         surrogate_error_noise_std=_mean_of(stats, "surrogate_error_noise_std", math.nan),
     )
@@ -449,6 +462,13 @@ def quality_report(tree: DataTree) -> str:
     if found.biased:
         lines.append("BIASED by clipping. " + _against_clipping(tree))
     match found.verdict:
+        case "usable" if found.imprecise:
+            off = math.sqrt(found.widening**2 - 1.0)
+            lines.append(
+                "Usable, but imprecise: the chains agree, give enough effective draws, and no diagnostic speaks "
+                f"against them. Intervals can be trusted, and are {found.widening:.2g} times as wide as without "
+                f"privacy; means may be off by about {off:.2g} posterior sd."
+            )
         case "usable":
             lines.append(
                 "Usable: the chains agree, give enough effective draws, and no diagnostic speaks against them."
@@ -471,9 +491,11 @@ def _on_the_surrogate(found: Quality) -> list[str]:
     """Say how wide and how good the surrogate is that draws come from, if they do."""
     lines = []
     if found.widening > 1.0:
+        by_noise = found.widening_by_noise
+        allowance = f" ({by_noise:.2g} times by noise; the rest is an allowance for bias by clip bounds)"
         lines.append(
-            f"the noise of privacy is in the draws: they are {found.widening:.2g} times as wide as without it, root "
-            "mean square over parameters"
+            f"privacy makes the draws {found.widening:.2g} times as wide, root mean square over parameters"
+            + (allowance if found.widening > _MUCH_WIDER * by_noise else "")
         )
     if math.isfinite(found.surrogate_error):
         lines.append(

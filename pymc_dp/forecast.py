@@ -70,9 +70,12 @@ class Forecast:
 
     @property
     def forced_error(self) -> float:
-        """The error that the noise of privacy is known to add, in posterior standard deviations; NaN if unknown."""
-        widening = self.quality.widening
-        return math.sqrt(max(widening**2 - 1.0, 0.0))
+        """The error that noise is known to add on average, in posterior standard deviations; NaN if unknown."""
+        return math.sqrt(max(self.quality.widening_by_noise**2 - 1.0, 0.0))
+
+    @property
+    def _wide(self) -> bool:
+        return self.quality.usable and self.quality.imprecise
 
     @property
     def worth(self) -> Worth:
@@ -85,11 +88,12 @@ class Forecast:
         lines = [
             f"Dry run of {self.plan.sampler} on {self.n_units:,} synthetic units, epsilon {self.plan.epsilon:.3g}: "
             "nothing was read or spent.",
-            f"Means would be off by about {self.error:.2g} posterior sd (root mean square; worst {self.worst:.2g}); "
-            f"90 % intervals would hold {self.coverage:.0%} of the posterior.",
+            f"Means were off by {self.error:.2g} posterior sd (root mean square; worst {self.worst:.2g}) with this "
+            f"draw of noise; 90 % intervals held {self.coverage:.0%} of the posterior.",
             f"{found.effective_draws:.0f} effective draws, R-hat {found.r_hat:.2f}, accepted {found.acceptance:.0%}; "
             f"{self.seconds:.0f} s. Verdict: {found.verdict}"
-            + (f": {'; '.join([*found.reasons_against, *found.reasons_unknown])}" if not found.usable else "."),
+            + (f": {'; '.join([*found.reasons_against, *found.reasons_unknown])}" if not found.usable else "")
+            + (f", but imprecise: intervals are {found.widening:.2g} times as wide." if self._wide else "."),
         ]
         if math.isfinite(found.clip_bias):
             lines.append(f"Clip bounds may move means by about {max(found.clip_bias, 0.0):.2f} sd of the draws.")

@@ -49,16 +49,27 @@ class Worth:
         """Return for about how many parameters it would."""
         return self.size * (error / self.error) ** 2
 
-    def what_would_help(self) -> list[str]:
-        """Return a line on what would make noise harmless, where it is not."""
+    def what_would_help(self, *, roughly: bool = False) -> list[str]:
+        """Return a line on what would make noise harmless, where it is not.
+
+        Parameters
+        ----------
+        roughly : bool
+            Whether the error is known before any run, and so within a factor alone.
+        """
         if not self.error > GOOD_ERROR:
             return []
         epsilon = self.epsilon_for(GOOD_ERROR)
         ways = [f"epsilon {epsilon:.2g}"] if math.isfinite(epsilon) else []
-        ways.append(f"{self.n_units_for(GOOD_ERROR):,.0f} units")
+        digits = 1 if roughly else 3
+        ways.append(f"{float(f'{self.n_units_for(GOOD_ERROR):.{digits}g}'):,.0f} units")
         if self.size > 1:
             ways.append(f"{max(1, round(self.parameters_for(GOOD_ERROR)))} of {self.size} parameters")
+        help_of_clipping = "or by answers of fewer kinds or cut at nearer limits, which allow for smaller clip bounds"
+        if roughly:
+            begin = f"It would be {GOOD_ERROR:g} with about"
+            return [f"{begin} {', or '.join(ways)}; {help_of_clipping}."]
         return [
-            f"The noise of privacy alone adds {self.error:.2g} sd. It would add {GOOD_ERROR:g} with "
-            f"{', or '.join(ways)}; or a likelihood whose scores are bounded, so that clip bounds can be small."
+            f"Over many draws of noise, noise moves means by {self.error:.2g} sd on average. It would be "
+            f"{GOOD_ERROR:g} with {', or '.join(ways)}; {help_of_clipping}."
         ]

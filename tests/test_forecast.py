@@ -58,7 +58,7 @@ def test_the_forecast_is_that_of_the_runs(forecast):
     with regression(*table(0)):
         step = dp.DPSurrogateHMC(budget=dp.PrivacyBudget(2.0, 1e-6))
         tree = pm.sample(draws=200, cores=1, step=step, progressbar=False, compute_convergence_checks=False)
-    real = math.sqrt(dp.diagnostics.quality(tree).widening ** 2 - 1.0)
+    real = math.sqrt(dp.diagnostics.quality(tree).widening_by_noise ** 2 - 1.0)
     assert 0.5 < found.forced_error / real < 2.0
 
 
@@ -194,12 +194,15 @@ def test_what_would_help_is_arithmetic(forecast):
 
 def test_what_would_help_is_said_where_noise_is_large(forecast):
     _, found = forecast
-    quality = Quality(**{**vars(found.quality), "widening": math.sqrt(2.0)})
+    quality = Quality(**{**vars(found.quality), "widening": 2.0, "widening_by_noise": math.sqrt(2.0)})
     poor = dp.Forecast(**{**vars(found), "quality": quality})
-    assert "alone adds 1 sd. It would add 0.5 with epsilon" in str(poor)
+    assert "noise moves means by 1 sd on average. It would be 0.5 with epsilon" in str(poor)
     assert "16,000 units" in str(poor)
-    good = dp.Forecast(**{**vars(found), "quality": Quality(**{**vars(quality), "widening": 1.05})})
-    assert "alone adds" not in str(good)
+    assert "usable, but imprecise: intervals are 2 times as wide." in str(poor)
+    precise = Quality(**{**vars(quality), "widening": 1.3, "widening_by_noise": 1.05})
+    good = dp.Forecast(**{**vars(found), "quality": precise})
+    assert "on average" not in str(good)
+    assert "imprecise" not in str(good)
 
 
 def test_a_plan_says_what_to_expect_within_a_factor(forecast):
@@ -208,7 +211,7 @@ def test_a_plan_says_what_to_expect_within_a_factor(forecast):
         plan = dp.PrivacyBudget(2.0, 1e-6).plan(dp.DPSurrogateHMC())
         hopeless = dp.PrivacyBudget(0.1, 1e-6).plan(dp.DPHMC())
     assert 0.4 < plan.worth.error / found.forced_error < 2.5
-    assert "expected: noise adds about" in str(plan)
+    assert "expected: noise moves means by about" in str(plan)
     assert hopeless.worth.error > 3.0
-    assert "It would add 0.5 with epsilon" in str(hopeless)
+    assert "It would be 0.5 with about epsilon" in str(hopeless)
     assert dp.Plan.from_record(plan.to_record()) == plan

@@ -132,12 +132,12 @@ def test_a_wrong_sign_of_the_curvature_is_seen(monkeypatch):
 # Widened draws -----------------------------------------------------------------------------------------------
 
 
-def normal_run(seed, n=2000, epsilon=0.7, **settings):
+def normal_run(seed, n=2000, epsilon=0.7, draws=100, **settings):
     """Run on a normal mean of known posterior."""
     y = gaussian_data(n, seed)
     with gaussian_model(y):
         step = dp.DPSurrogateHMC(budget=dp.PrivacyBudget(epsilon, 1e-5), order=2, **settings)
-        tree = pm.sample(draws=100, chains=2, cores=1, step=step, **QUIET)
+        tree = pm.sample(draws=draws, chains=2, cores=1, step=step, **QUIET)
     precision = n + 0.25
     return tree, y.sum() / precision, precision**-0.5
 
@@ -162,6 +162,8 @@ def test_plain_draws_are_kept_beside_the_widened_ones():
     tree, _, std = normal_run(0)
     plain = tree["unwidened"]["theta"]
     assert plain.dims == ("chain", "draw", "parameter")
+    found = dp.diagnostics.quality(tree)
+    assert 1.0 < found.widening_by_noise < found.widening  # by the allowance for bias
     assert float(plain.std()) == pytest.approx(std, rel=0.3)
     assert float(tree["posterior"]["mu"].std()) > 1.15 * std
     assert tree["privacy"].attrs["widened"] == 1
@@ -256,6 +258,21 @@ def test_draws_are_as_wide_as_the_surrogate_and_others_are_not_usable():
         other = tree.copy()
         other["sample_stats"] = stats
         assert any("released approximation" in reason for reason in dp.diagnostics.quality(other).reasons_against)
+
+
+@pytest.mark.parametrize(("widening", "said"), [(1.2, "Usable: "), (2.0, "Usable, but imprecise: ")])
+def test_a_usable_result_says_where_noise_has_made_it_wide(widening, said):
+    """Intervals that can be trusted may still say little: a reader of the verdict alone has to know."""
+    tree, *_ = normal_run(0, epsilon=10.0, draws=300, insecure_seed=0)
+    stats = tree["sample_stats"].to_dataset()
+    stats["widening"], stats["widening_by_noise"] = 0.0 * stats["accepted"] + widening, 0.0 * stats["accepted"] + 1.1
+    tree["sample_stats"] = stats
+    found, report = dp.diagnostics.quality(tree), dp.diagnostics.quality_report(tree)
+    assert found.verdict == "usable"
+    assert found.imprecise == (widening > 1.5)
+    assert said in report
+    assert ("2 times as wide as without privacy; means may be off by about 1.7" in report) == found.imprecise
+    assert "(1.1 times by noise; the rest is an allowance for bias by clip bounds)" in report
 
 
 def non_centred(seed, n):

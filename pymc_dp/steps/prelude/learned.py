@@ -428,12 +428,20 @@ class PooledScore:
     Attributes
     ----------
     gradient : ndarray, shape (parameters,)
-    covariance : ndarray, shape (parameters, parameters)
-        Of its error: noise of scores, noise of the curvature that carried them, and bias.
+    noise : ndarray, shape (parameters, parameters)
+        Covariance of its error by noise: of scores, and of the curvature that carried them.
+    bias : ndarray, shape (parameters, parameters)
+        Covariance that stands for what clipping may have taken off, in whatever direction.
     """
 
     gradient: FloatArray
-    covariance: FloatArray
+    noise: FloatArray
+    bias: FloatArray
+
+    @property
+    def covariance(self) -> FloatArray:
+        """Of the whole error."""
+        return self.noise + self.bias
 
 
 def pooled_score(
@@ -485,7 +493,7 @@ def pooled_score(
     )
     bias = float(weights @ np.array([score.bias for score in scores]))
     of_bias = back @ back.T * bias**2 / size
-    return PooledScore(gradient, noise + back @ shaken @ back.T + of_bias)
+    return PooledScore(gradient, noise + back @ shaken @ back.T, of_bias)
 
 
 def _sizes_of_entries(counts: FloatArray, noise_std: float, n_units: int) -> FloatArray:

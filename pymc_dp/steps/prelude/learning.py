@@ -85,6 +85,7 @@ FIGURES = (
     "centre_distance",
     "doubtful_width",
     "widening",
+    "widening_by_noise",
     "surrogate_error",
     "surrogate_error_noise_std",
 )
@@ -343,6 +344,7 @@ class Learning:
             precision=way.information + prior_curvature(chain.prior, centre.theta),
             back=way.scale.back,
             score_error=np.zeros((self.size, self.size)),
+            score_noise=np.zeros((self.size, self.size)),
             doubtful_width=1.0,
             bias_of_loss=None,
         )
@@ -372,6 +374,7 @@ class Learning:
             precision=curvature + from_prior,
             back=frame.back,
             score_error=_root(pooled.covariance) if self.widen else np.zeros((self.size, self.size)),
+            score_noise=_root(pooled.noise) if self.widen else np.zeros((self.size, self.size)),
             doubtful_width=_doubtful_width(late.raw, from_prior, late.noise_std, frame.preconditioner, known),
             bias_of_loss=search.bias_of_loss,
         )
@@ -384,7 +387,8 @@ class Learning:
             figures |= {
                 "centre_distance": self._distance(expansion.centre.theta, kernel),
                 "doubtful_width": expansion.doubtful_width,
-                "widening": _widening(expansion, kernel.covariance),
+                "widening": _widening(expansion.score_error, kernel.covariance),
+                "widening_by_noise": _widening(expansion.score_noise, kernel.covariance),
             }
             if self._diagnoses:
                 figures |= self._estimated_clip_bias(chain, expansion, kernel)
@@ -540,6 +544,8 @@ class Expansion:
         Turns a preconditioned gradient back into a gradient.
     score_error : ndarray, shape (parameters, parameters)
         As in `Approximation`.
+    score_noise : ndarray, shape (parameters, parameters)
+        The part of it that is noise.
     doubtful_width : float
         By what factor noise of the released curvature may have changed the width of the draws.
     bias_of_loss : float or None
@@ -554,6 +560,7 @@ class Expansion:
     precision: FloatArray
     back: FloatArray
     score_error: FloatArray
+    score_noise: FloatArray
     doubtful_width: float
     bias_of_loss: float | None
 
@@ -613,9 +620,9 @@ def _representable(bound: float) -> float:
     return float(np.clip(bound, SMALLEST_CLIP_BOUND, LARGEST_CLIP_BOUND))
 
 
-def _widening(expansion: Expansion, covariance: FloatArray) -> float:
-    """Return how many times as wide as without noise the draws are, root mean square over parameters."""
-    added = np.sum((covariance @ expansion.score_error) ** 2, axis=1)
+def _widening(score_error: FloatArray, covariance: FloatArray) -> float:
+    """Return how many times as wide as without an error the draws are, root mean square over parameters."""
+    added = np.sum((covariance @ score_error) ** 2, axis=1)
     return float(np.sqrt(1.0 + np.mean(added / np.diag(covariance)))) if added.any() else 1.0
 
 
