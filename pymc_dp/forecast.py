@@ -25,6 +25,7 @@ from pymc_dp.release.units import public_number_of_units
 from pymc_dp.short_form import chosen_length, steps_with_budget
 from pymc_dp.steps.base import DPStep
 from pymc_dp.structure import rows_can_be_simulated
+from pymc_dp.tables import Table
 from pymc_dp.worth import Worth
 
 _log = logging.getLogger("pymc")
@@ -109,6 +110,7 @@ def dry_run(
     synthetic: pm.Model | None = None,
     model: pm.Model | None = None,
     budget: PrivacyBudget | None = None,
+    data: Table | None = None,
     random_seed: int | None = None,
 ) -> Forecast:
     """Run on a synthetic table what would be run on the protected one, and compare with NUTS there.
@@ -127,6 +129,9 @@ def dry_run(
         The model of the protected table. Default: that of the ``with`` context.
     budget : PrivacyBudget, optional
         For steps that were made without one.
+    data : Table, optional
+        The protected table, where it stands beside the model, whose rows are invented then: they are the default of
+        `synthetic`, if they are about as many. Nothing of the table is read but its number of rows.
     random_seed : int, optional
         Of the simulated rows and of the reference: never of noise.
 
@@ -138,7 +143,8 @@ def dry_run(
     Raises
     ------
     InvalidArgument
-        If the synthetic table is a part of the protected one, or much longer or shorter.
+        If the synthetic table is a part of the protected one, or much longer or shorter; or if `data` has units of
+        several rows.
     UnsupportedModel
         If no synthetic table is passed and rows cannot be simulated from the model or their number is protected, or if
         the synthetic table's parameters differ.
@@ -150,9 +156,13 @@ def dry_run(
     steps = steps_with_budget(None if isinstance(step, PrivacyBudget) else step, budget, model)
     steps = list(steps) if isinstance(steps, Sequence) else [steps]
     budget, first = steps[0].budget, steps[0]
-    n_units = public_number_of_units(model, first.unit, first.unit_index, budget.relation)
-    synthetic = first.synthetic if synthetic is None else synthetic
-    refuse_tables_of_the_data(synthetic, model)
+    if data is None:
+        n_units = public_number_of_units(model, first.unit, first.unit_index, budget.relation)
+        synthetic = first.synthetic if synthetic is None else synthetic
+        refuse_tables_of_the_data(synthetic, model)
+    else:
+        n_units = _units_beside(data, budget)
+        synthetic = model if synthetic is None else synthetic
     if synthetic is None:
         if n_units is None:
             raise UnsupportedModel(
@@ -169,7 +179,7 @@ def dry_run(
     draws, chains, _ = chosen_length(steps, draws, chains)
     twin_budget = _like(budget)
     with model:
-        plan = budget.plan(steps, draws=draws, tune=tune, chains=chains)
+        plan = budget.plan(steps, draws=draws, tune=tune, chains=chains, data=data)
     with synthetic:
         twins = [one.made_by.with_budget(twin_budget, synthetic, synthetic=None, n_units=None) for one in steps]
         began = time.perf_counter()
@@ -182,6 +192,22 @@ def dry_run(
         )
     error, worst, coverage = _compared(tree, reference, [rv.name for rv in synthetic.free_RVs])
     return Forecast(plan, n_synthetic, first.parameters.size, error, worst, coverage, quality(tree), seconds)
+
+
+def _units_beside(data: Table, budget: PrivacyBudget) -> int | None:
+    """Return the number of rows of a table beside a model; None where it is protected.
+
+    Raises
+    ------
+    InvalidArgument
+        If units have several rows, which the invented rows of a model do not say.
+    """
+    if data.unit is not None:
+        raise InvalidArgument(
+            "A dry run beside a Table has units of one row. Where units have several, write the model on an invented "
+            "table with the persons of its rows, and leave data= out: dp.dry_run(dp.DPSurrogateHMC(unit_index=...))."
+        )
+    return data.count_units() if budget.relation == "substitute" else None
 
 
 def _name_of(unit_index: object) -> str | None:

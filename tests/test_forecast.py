@@ -92,6 +92,35 @@ def test_a_step_of_ones_own_is_tried_with_its_settings():
     assert math.isnan(found.worth.epsilon_for(0.5))
 
 
+def protected_table(n=N, **options):
+    """A table beside a model: all of its rows are 7, which nothing may look at."""
+    rows = {"x": np.full(n, 7.0), "y": np.ones(n, dtype=np.int64), "person": np.arange(n)}
+    return dp.Table(rows, x="x", y="y", **options)
+
+
+def test_a_dry_run_beside_a_table_counts_its_rows_and_runs_on_the_models(monkeypatch):
+    seen = []
+    real = UnitLikelihood.__init__
+
+    def noted(self, model, *args, **kwargs):
+        real(self, model, *args, **kwargs)
+        seen.append(float(np.max(self._table.rows[0])))
+
+    monkeypatch.setattr(UnitLikelihood, "__init__", noted)
+    budget, long = dp.PrivacyBudget(2.0, 1e-6), regression(*table(2, 900))
+    with regression(*table(1, 500)):
+        found = dp.dry_run(budget, data=protected_table(520), draws=60, chains=1)
+        with pytest.raises(dp.InvalidArgument, match="has 500 units, the protected one 900"):
+            dp.dry_run(budget, data=protected_table(900))
+        with pytest.raises(dp.InvalidArgument, match="units of one row"):
+            dp.dry_run(budget, data=protected_table(520, unit="person"))
+        longer = dp.dry_run(budget, synthetic=long, data=protected_table(900), draws=60, chains=1)
+    assert (found.n_units, longer.n_units) == (500, 900)
+    assert seen
+    assert max(seen) < 7.0
+    assert budget.history == ()
+
+
 def test_what_was_spent_is_not_there_in_the_dry_run():
     budget, synthetic = dp.PrivacyBudget(2.0, 1e-6), regression(*table(1))
     with regression(*table(0)):
