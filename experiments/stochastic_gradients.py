@@ -263,8 +263,10 @@ def _grid(model: pm.Model, into: Path, runs: int, *, reduced: bool) -> None:
             axis.plot(frictions, found, **style, label=f"β = {beta:g}")
         axis.set(xscale="log", xlabel="error model C", ylabel=label)
     axes[0, 0].axhline(accuracy(mode_and_widths(1.0)[0]), color="black", linewidth=0.8, linestyle=":")
+    axes[0, 0].set(ylim=(0.5, 0.8))
+    axes[0, 1].set(ylim=(0, None))
     axes[0, 2].set(yscale="log")
-    axes[0, 0].legend()
+    figure.legend(*axes[0, 1].get_legend_handles_labels(), loc="outside lower center", ncols=3)
     save(figure, into / "softmax_grid.png")
 
 
@@ -281,7 +283,7 @@ def _posteriors(model: pm.Model, into: Path, *, reduced: bool) -> None:
     widths = mode_and_widths(1.0)[1]
     frictions = list(dict.fromkeys(float(row["friction"]) for row in table.rows))
     figure, axes = panels(2, 2, 4.4, sharex=True)
-    at = np.linspace(-5.0, 5.0, 400)
+    at = np.linspace(-12.0, 12.0, 400)
     for axis, friction in zip(axes.ravel(), [None, *frictions], strict=False):
         for k, (place, style) in enumerate(zip(COEFFICIENTS, STYLES, strict=False)):
             line = {name: style[name] for name in ("color", "linestyle")}
@@ -294,7 +296,7 @@ def _posteriors(model: pm.Model, into: Path, *, reduced: bool) -> None:
         title = "without privacy"
         if friction is not None:
             title = f"C = {friction:g}, ε = {table.column('epsilon', friction=friction)[0]:.3g}"
-        axis.set(title=title, yticks=[], xlim=(-3, 3))
+        axis.set(title=title, yticks=[], xlim=(-12, 12), ylim=(0, None))
     figure.supxlabel("coefficient, from its mean", fontsize=10)
     save(figure, into / "softmax_posteriors.png")
 

@@ -86,5 +86,5 @@ def forecast(widening=1.25, batches=False):
             else dp.DPHMC(clip_log_ratio=1.0, step_size=0.1, n_leapfrog=2, budget=budget, **settings)
         )
         plan = budget.plan(step, draws=50, chains=2)
-    quality = Quality(**GOOD, clip_fractions={}, widening=widening)
+    quality = Quality(**GOOD, clip_fractions={}, widening=widening, widening_by_noise=widening)
     return dp.Forecast(plan, N, 3, 0.6, 1.1, 0.88, quality, 3.0)

@@ -71,9 +71,9 @@ _LOWEST_REMAINDER, _REMAINDER_BINS, _CUT_REMAINDERS, _ROOM_FOR_REMAINDERS = -50,
 _LOWEST_GRADIENT, _GRADIENT_BINS = 2.0**-50, 120
 #: Noise of a curvature reaches this many standard deviations; of what may be all noise, this part is believed.
 _BEYOND_NOISE, _LEAST_CERTAIN = 2.0, 0.01
-#: Clip bounds, in multiples of the root of the number of parameters, with what the noise of curvatures adds: of seven
-#: regressions at epsilon 4 and 1 it was 4 to 9, of a negative binomial one 12 to 23.
-_EXPECTED_BOUND = 6.5
+#: Clip bounds, in multiples of the root of the number of parameters, with what the noise of curvatures adds: of eight
+#: models at epsilon 3 and 1 it was 1.8 to 7.1.
+_EXPECTED_BOUND = 3.5
 #: How many rows the row engine works on at a time, at most, where it expands.
 _ROWS_OF_A_CHUNK = 8192
 CLIP_QUANTILE = 0.998
