@@ -483,10 +483,17 @@ BATCHED = {
 }
 
 
+@functools.cache
+def batched(kind, engine):
+    """Compiling takes longer than the test."""
+    return BATCHED[kind](engine=engine)
+
+
 @pytest.mark.parametrize("kind", BATCHED)
 @pytest.mark.parametrize("chunk", [8192, 3, 1])
 def test_a_batch_is_the_sum_over_its_units(kind, chunk, engine, monkeypatch):
-    rows = BATCHED[kind](engine=engine)
+    rows = batched(kind, engine)
+    forget(rows)
     set_chunk(monkeypatch, chunk)
     theta, theta_new = np.random.default_rng(2).normal(scale=0.3, size=(2, rows.n_parameters))
     batch = np.flatnonzero(np.random.default_rng(3).random(rows.n_units) < 0.5)
@@ -610,7 +617,11 @@ def test_threads_share_the_rows(monkeypatch):
     assert rows.clipped_gradient(np.zeros(3), 1.0, GRID).integers.shape == (3,)
 
 
-@pytest.mark.parametrize("family", [normal, softmax, multivariate, mixture], ids=lambda family: family.__name__)
+@pytest.mark.parametrize(
+    "family",
+    [normal, softmax, *(pytest.param(each, marks=pytest.mark.slow) for each in (multivariate, mixture))],
+    ids=lambda family: family.__name__,
+)
 def test_both_engines_agree(family):
     model = build(family)
     fused, reference = (UnitLikelihood(model, engine=name) for name in ("fused", "reference"))
