@@ -126,7 +126,8 @@ def plan_run(steps: Sequence[PlannableStep], left: Left, *, draws: int, tune: in
         raise BudgetExceeded(
             f"Nothing is left of the budget ({left.budget}) for such a run: {left.n_runs} run(s) have spent it"
             + (", or reserved_share sets it aside for others." if left.sets_aside or not by_rho else ".")
-            + " Nothing more can be computed from this table under this budget; give runs a smaller budget_share."
+            + " Nothing more can be computed from this table under this budget. Where several runs are planned, the "
+            "first ones take a share of it: dp.DPSurrogateHMC(budget_share=0.5)."
         )
     share = min(1.0, together)
     if left.unlimited:

@@ -1,11 +1,15 @@
 """What workers do, in this process: whatever goes wrong comes back, and nothing is raised."""
 
+from types import SimpleNamespace
+
 import numpy as np
 import pytest
 
 from pymc_dp.exceptions import UnsupportedTable
+from pymc_dp.rows import probe
 from pymc_dp.rows.likelihood import RowInput
 from pymc_dp.tables.columns import Columns
+from pymc_dp.tables.on_dask import _Connection
 from pymc_dp.tables.workers import Answering, Facts, Recipe, Refusal, block_numbers, evaluate, facts_of, load
 
 CANARY = 987654.3215
@@ -63,3 +67,19 @@ def test_nothing_shows_in_a_repr():
     for each in (recipe(), Facts(12345, 12345, b"d"), Answering(Refusal("ValueError"))):
         assert "12345" not in repr(each)
         assert "ssss" not in repr(each)
+
+
+def test_versions_that_are_compared_name_pandas_whose_hash_moves_units():
+    assert {"pandas", "numpy", "numba", "pytensor"} <= probe.versions().keys()
+
+
+def test_tasks_that_follow_a_lost_actor_have_likelihoods_of_their_own():
+    """An actor that still works, and a task beside it, would share what a likelihood remembers."""
+
+    def lost(*_args, **_options):
+        raise OSError("the worker is gone")
+
+    connection = _Connection(SimpleNamespace(nthreads=lambda: {"worker": 1}, submit=lost), [object()])
+    before = connection.name
+    assert connection.asked_of_actors({0: (b"", None, b"")}, deadline=1.0) is None
+    assert connection.name != before
