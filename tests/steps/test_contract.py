@@ -215,10 +215,16 @@ def test_an_insecure_seed_reproduces_and_is_marked(sampler):
     assert not trees[0]["privacy"].attrs["private"]
 
 
+#: What is sent to a spawned process differs by the kind of step: one sampler of each kind, and every other person's.
+LIKE_ANOTHER = ("-whole", "mala", "one-component", "guided-walk", "sgld", "sgnht", "learned-penalty", "learned-barker")
+
+
 @pytest.mark.parametrize("context", ["fork", pytest.param("spawn", marks=pytest.mark.slow)])
 def test_processes_give_what_one_process_gives(sampler, context):
     if context not in multiprocessing.get_all_start_methods():
         pytest.skip("not on this system")
+    if context == "spawn" and sampler.name.endswith(LIKE_ANOTHER):
+        pytest.skip("is sent as another sampler is")
     alone = run(sampler, insecure_seed=3)
     parallel = run(sampler, insecure_seed=3, cores=2, mp_ctx=context)
     assert np.array_equal(draws(alone), draws(parallel))
