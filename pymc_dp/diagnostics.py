@@ -32,7 +32,7 @@ _BEYOND_NOISE = 2.0
 #: Draws that are narrower or wider by more than this factor than the surrogate, or than noise says for sure.
 _LARGEST_WIDTH_RATIO = 3.0
 #: From this factor on it is said what makes draws wider than noise does.
-_MUCH_WIDER = 1.05
+_MUCH_WIDER = 1.2
 #: Up to this factor a wider posterior is about as good as without privacy.
 _PRECISE_WIDENING = 1.5
 #: Draws that are wider by this factor are mostly noise; a centre that is farther away was not found.
