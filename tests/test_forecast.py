@@ -62,16 +62,22 @@ def test_the_forecast_is_that_of_the_runs(forecast):
     assert 0.5 < found.forced_error / real < 2.0
 
 
-def test_no_protected_row_is_looked_at(monkeypatch):
-    """A likelihood is made of synthetic rows alone: those of the data are all 7."""
-    seen = []
+@pytest.fixture
+def seen(monkeypatch):
+    """The greatest first column of every likelihood that is made: protected rows are all 7."""
+    largest: list[float] = []
     real = UnitLikelihood.__init__
 
     def noted(self, model, *args, **kwargs):
         real(self, model, *args, **kwargs)
-        seen.append(float(np.max(self._table.rows[0])))
+        largest.append(float(np.max(self._table.rows[0])))
 
     monkeypatch.setattr(UnitLikelihood, "__init__", noted)
+    return largest
+
+
+def test_no_protected_row_is_looked_at(seen):
+    """A likelihood is made of synthetic rows alone: those of the data are all 7."""
     synthetic = regression(*table(1, 500))
     with regression(np.full(500, 7.0), np.zeros(500, dtype=np.int64)):
         dp.dry_run(dp.PrivacyBudget(4.0, 1e-6), synthetic=synthetic, draws=10, random_seed=0)
@@ -98,15 +104,7 @@ def protected_table(n=N, **options):
     return dp.Table(rows, x="x", y="y", **options)
 
 
-def test_a_dry_run_beside_a_table_counts_its_rows_and_runs_on_the_models(monkeypatch):
-    seen = []
-    real = UnitLikelihood.__init__
-
-    def noted(self, model, *args, **kwargs):
-        real(self, model, *args, **kwargs)
-        seen.append(float(np.max(self._table.rows[0])))
-
-    monkeypatch.setattr(UnitLikelihood, "__init__", noted)
+def test_a_dry_run_beside_a_table_counts_its_rows_and_runs_on_the_models(seen):
     budget, long = dp.PrivacyBudget(2.0, 1e-6), regression(*table(2, 900))
     with regression(*table(1, 500)):
         found = dp.dry_run(budget, data=protected_table(520), draws=60, chains=1)
