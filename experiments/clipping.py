@@ -36,6 +36,7 @@ from experiments.common import (
     posterior_of,
     published,
     save,
+    thinned,
 )
 from pymc_dp.models import TestPosterior, banana
 
@@ -194,8 +195,8 @@ def log_ratio_cell(target: str, sampler: str, rule: str, bound: float, run: int,
         fractions.append(fraction)
         accepted.append(rate)
     sample = np.concatenate(kept)
-    sample = sample[np.linspace(0, len(sample) - 1, min(len(sample), 2000)).astype(int)]
-    return {"fraction": float(np.mean(fractions)), "accepted": float(np.mean(accepted)), **distances(sample, reference)}
+    found = distances(thinned(sample), reference)
+    return {"fraction": float(np.mean(fractions)), "accepted": float(np.mean(accepted)), **found}
 
 
 def baseline(target: str, run: int) -> float:

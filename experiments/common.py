@@ -118,6 +118,11 @@ def published(name: str) -> Any:
     return json.loads((RESULTS / "published.json").read_text(encoding="utf-8"))[name]
 
 
+def thinned(sample: FloatArray, most: int = 2000) -> FloatArray:
+    """Return at most so many draws, at even distances."""
+    return sample[np.linspace(0, len(sample) - 1, min(len(sample), most)).astype(int)]
+
+
 def posterior_of(name: str) -> TestPosterior:
     """Return one of the sources' posteriors: that of `pymc_dp.models`, but for the normal of ten dimensions.
 

@@ -37,6 +37,7 @@ from experiments.common import (
     posterior_of,
     published,
     save,
+    thinned,
 )
 from pymc_dp.diagnostics import quality
 from pymc_dp.models import TestPosterior
@@ -319,10 +320,7 @@ def run_untuned(target: str, sampler: str, epsilon: float, run: int, most: int |
 
 
 def _cell(tree: Any, kept: FloatArray, exact: TestPosterior, generator: np.random.Generator) -> dict[str, Any]:
-    sample = kept.reshape(-1, kept.shape[2])
-    thinned = sample[np.linspace(0, len(sample) - 1, min(len(sample), 2000)).astype(int)]
-    reference = exact.reference(1000, generator)
-    found = distances(thinned, reference)
+    found = distances(thinned(kept.reshape(-1, kept.shape[2])), exact.reference(1000, generator))
     ratio = clip_fraction(tree, "log_ratio")
     if np.isnan(ratio[0]):
         ratio = clip_fraction(tree, "decision")

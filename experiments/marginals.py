@@ -17,7 +17,7 @@ import pymc as pm
 from scipy.stats import gaussian_kde
 
 import pymc_dp as dp
-from experiments.common import FloatArray, Table, arguments, distances, folder, panels, posterior_of, save
+from experiments.common import FloatArray, Table, arguments, distances, folder, panels, posterior_of, save, thinned
 from experiments.comparison import Run, draws_of, originals_run
 
 TARGET, EPSILON, KEPT = "banana-paper", 15.0, 500
@@ -42,14 +42,11 @@ def draws(sampler: str, run: int, most: int | None) -> FloatArray:
 
 def fill(table: Table, sampler: str, reference: FloatArray, runs: int, most: int | None) -> None:
     """Make the runs of a sampler, and store the one of median discrepancy."""
-    made = [draws(sampler, run, most) for run in range(runs)]
-    # Twice a run's own draws do not move the discrepancy, which 2,000 give well.
-    thinned = [each[np.linspace(0, len(each) - 1, min(len(each), 2000)).astype(int)] for each in made]
-    found = [distances(each, reference)["mmd_absolute"] for each in thinned]
+    made = [thinned(draws(sampler, run, most)) for run in range(runs)]
+    found = [distances(each, reference)["mmd_absolute"] for each in made]
     middle = int(np.argsort(found)[(runs - 1) // 2])
-    chosen = thinned[middle]
-    for i, (x, y) in enumerate(chosen[np.linspace(0, len(chosen) - 1, min(len(chosen), KEPT)).astype(int)]):
-        table.add({"sampler": sampler, "draw": i, "x": x, "y": y, "mmd": found[middle]})
+    for i, (x, y) in enumerate(thinned(made[middle], KEPT)):
+        table.add({"sampler": sampler, "draw": i, "x": x, "y": y, "mmd_absolute": found[middle]})
     print(sampler, *(f"{each:.3f}" for each in sorted(found)), flush=True)
 
 
@@ -60,7 +57,7 @@ def main(given: Sequence[str] | None = None) -> Path:
     options = parser.parse_args(given)
     into = folder(options)
     reference = posterior_of(TARGET).reference(2000, np.random.default_rng(0))
-    table = Table(into / "marginals.csv", ("sampler", "draw"), ("x", "y", "mmd"))
+    table = Table(into / "marginals.csv", ("sampler", "draw"), ("x", "y", "mmd_absolute"))
     for sampler in SAMPLERS[1:2] if options.reduced else SAMPLERS:
         if not table.has(sampler=sampler, draw=0):
             fill(table, sampler, reference, 1 if options.reduced else options.runs, 60 if options.reduced else None)
@@ -82,7 +79,7 @@ def main(given: Sequence[str] | None = None) -> Path:
         column[2].plot(*sample.T, ".", color="#0060ad", markersize=2)
         column[2].set(xlim=(low[0], high[0]), ylim=(low[1], high[1]), xlabel="θ₁")
         column[2].locator_params(nbins=3)
-        column[0].set_title(f"{sampler}\nMMD {float(rows[0]['mmd']):.2f}")
+        column[0].set_title(f"{sampler}\nMMD {float(rows[0]['mmd_absolute']):.2f}")
     axes[2, 0].set_ylabel("θ₂")
     save(figure, into / "marginals.png")
     return into

@@ -124,7 +124,7 @@ def private_draws(
     return float(tree["privacy"].attrs["epsilon"]), tree["posterior"]["theta"].values[0, 3 * draws // 4 :]
 
 
-def private_run(epsilon: float, kept: FloatArray) -> dict[str, float]:
+def accuracy_and_widths(epsilon: float, kept: FloatArray) -> dict[str, float]:
     """Return cost, accuracy and widths of draws."""
     widths = kept.reshape(len(kept), -1).std(axis=0)
     return {
@@ -253,7 +253,7 @@ def _grid(model: pm.Model, into: Path, runs: int, *, reduced: bool) -> None:
             for friction in frictions:
                 cell = {"beta": beta, "friction": friction, "run": run}
                 if not table.has(**cell):
-                    table.add({**cell, **private_run(*private_draws(model, beta, 1 / 3, friction, 1.0, draws))})
+                    table.add({**cell, **accuracy_and_widths(*private_draws(model, beta, 1 / 3, friction, 1.0, draws))})
                     print(table.rows[-1], flush=True)
     figure, axes = panels(1, 3, 2.8)
     names = {"accuracy": "accuracy", "off_width": "mean difference of widths", "epsilon": "epsilon (delta = 1e-5)"}
@@ -340,7 +340,7 @@ def main(given: Sequence[str] | None = None) -> Path:
             chosen = {name: settings[name] for name in ("beta", "decay", "friction", "clip", "draws")}
             cell = {"method": "DP SGHMC", **chosen, "run": run}
             if not table.has(**cell):
-                found = private_run(*private_draws(model, **chosen))
+                found = accuracy_and_widths(*private_draws(model, **chosen))
                 table.add({**cell, "epsilon_printed": settings["printed"], **found})
                 print(table.rows[-1], flush=True)
     _draw(table, into / "softmax.png")

@@ -293,10 +293,11 @@ class PrivacyBudget:
             raise InvalidArgument("A run needs at least one step.")
         steps = [one.with_budget(self) if hasattr(one, "with_budget") else one for one in steps]  # made without one
         if data is not None:
+            n_units = data.count_units() if self._relation == "substitute" else None
             for one in steps:
                 one.beside_a_table = True
-                if self._relation == "substitute":
-                    one.know_n_units(data.count_units())
+                if n_units is not None:
+                    one.know_n_units(n_units)
         history = self.history
         left = Left(
             budget=f"epsilon {self._epsilon:g} at delta {self._delta:g}",

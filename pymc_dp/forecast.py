@@ -75,10 +75,6 @@ class Forecast:
         return math.sqrt(max(self.quality.widening_by_noise**2 - 1.0, 0.0))
 
     @property
-    def _wide(self) -> bool:
-        return self.quality.usable and self.quality.imprecise
-
-    @property
     def worth(self) -> Worth:
         """What noise adds, and what would make it less."""
         rho = self.plan.rho if self.plan.account == "rho" and math.isfinite(self.plan.epsilon) else math.nan
@@ -86,15 +82,19 @@ class Forecast:
 
     def __str__(self) -> str:
         found = self.quality
+        if not found.usable:
+            verdict = f"{found.verdict}: {'; '.join([*found.reasons_against, *found.reasons_unknown])}"
+        elif found.imprecise:
+            verdict = f"usable, but imprecise: intervals are {found.widening:.2g} times as wide."
+        else:
+            verdict = "usable."
         lines = [
             f"Dry run of {self.plan.sampler} on {self.n_units:,} synthetic units, epsilon {self.plan.epsilon:.3g}: "
             "nothing was read or spent.",
             f"Means were off by {self.error:.2g} posterior sd (root mean square; worst {self.worst:.2g}) with this "
             f"draw of noise; 90 % intervals held {self.coverage:.0%} of the posterior.",
             f"{found.effective_draws:.0f} effective draws, R-hat {found.r_hat:.2f}, accepted {found.acceptance:.0%}; "
-            f"{self.seconds:.0f} s. Verdict: {found.verdict}"
-            + (f": {'; '.join([*found.reasons_against, *found.reasons_unknown])}" if not found.usable else "")
-            + (f", but imprecise: intervals are {found.widening:.2g} times as wide." if self._wide else "."),
+            f"{self.seconds:.0f} s. Verdict: {verdict}",
         ]
         if math.isfinite(found.clip_bias):
             lines.append(f"Clip bounds may move means by about {max(found.clip_bias, 0.0):.2f} sd of the draws.")
@@ -156,9 +156,9 @@ def dry_run(
     steps = steps_with_budget(None if isinstance(step, PrivacyBudget) else step, budget, model)
     steps = list(steps) if isinstance(steps, Sequence) else [steps]
     budget, first = steps[0].budget, steps[0]
+    synthetic = first.synthetic if synthetic is None else synthetic
     if data is None:
         n_units = public_number_of_units(model, first.unit, first.unit_index, budget.relation)
-        synthetic = first.synthetic if synthetic is None else synthetic
         refuse_tables_of_the_data(synthetic, model)
     else:
         n_units = _units_beside(data, budget)
