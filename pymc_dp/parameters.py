@@ -10,6 +10,7 @@ import pymc as pm
 import pytensor
 from numpy.typing import NDArray
 
+from pymc_dp.compiling import INTERPRETED
 from pymc_dp.exceptions import InvalidArgument, UnsupportedModel
 
 FloatArray = NDArray[np.float64]
@@ -40,7 +41,7 @@ class ParameterVector:
     """
 
     def __init__(self, model: pm.Model) -> None:
-        with pytensor.config.change_flags(mode="FAST_COMPILE"):  # called once: not worth compiling
+        with pytensor.config.change_flags(mode=INTERPRETED):  # called once: not worth compiling
             point = model.initial_point(random_seed=0)
         self.names = [var.name for var in model.value_vars]
         self.variables = [model.values_to_rvs[var].name for var in model.value_vars]

@@ -5,9 +5,9 @@ from typing import Any
 import numpy as np
 import pymc as pm
 import pytensor.tensor as pt
-from pymc.pytensorf import compile as pymc_compile
 from pymc.pytensorf import rewrite_pregrad
 
+from pymc_dp.compiling import compiled
 from pymc_dp.parameters import FloatArray, ParameterVector
 
 
@@ -31,9 +31,7 @@ class Prior:
         self._compile()
 
     def _compile(self) -> None:
-        self._function = pymc_compile(
-            self._inputs, self._outputs, mode="NUMBA", trust_input=True, on_unused_input="ignore"
-        )
+        self._function = compiled(self._inputs, self._outputs)
 
     def log_density(self, theta: FloatArray) -> float:
         """Return the log-density at `theta`, shape (parameters,)."""

@@ -29,6 +29,7 @@ from pymc_dp.accounting import NO_NOISE
 from pymc_dp.arguments import dp_steps, is_private, refuse_budget, refuse_stray_budget
 from pymc_dp.bambi_models import refuse_bambi_statistics
 from pymc_dp.budget import Plan, PrivacyBudget, StepPlan
+from pymc_dp.compiling import INTERPRETED
 from pymc_dp.exceptions import InvalidArgument, RunInterrupted, UnsupportedModel, UnsupportedOption
 from pymc_dp.finished import FinishedDraws, how_it_ended, reason
 from pymc_dp.memory import memory_of_this_machine
@@ -515,7 +516,7 @@ def _refuse_bad_options(arguments: dict[str, Any], model: pm.Model, plan: Plan) 
 
 def _refuse_wrong_shapes(initvals: Mapping[Any, Any], model: pm.Model, relation: str) -> None:
     """Refuse starting values of another shape than their variable's, by the variable's name."""
-    with pytensor.config.change_flags(mode="FAST_COMPILE"):  # called once: not worth compiling
+    with pytensor.config.change_flags(mode=INTERPRETED):  # called once: not worth compiling
         shapes = {name: tuple(map(int, shape)) for name, shape in model.eval_rv_shapes().items()}
     for key, value in initvals.items():
         name = str(getattr(key, "name", key))

@@ -11,6 +11,7 @@ from pymc.pytensorf import compile as pymc_compile
 from pymc.util import get_random_generator
 from pytensor.graph.basic import Variable
 
+from pymc_dp.compiling import INTERPRETED
 from pymc_dp.exceptions import InvalidArgument
 from pymc_dp.parameters import FloatArray, ParameterVector
 
@@ -119,7 +120,7 @@ def starting_points(
 
 
 def _functions(model: pm.Model, initvals: Any, chains: int) -> list[Any]:
-    with pytensor.config.change_flags(mode="FAST_COMPILE"):  # called once: not worth compiling
+    with pytensor.config.change_flags(mode=INTERPRETED):  # called once: not worth compiling
         functions: list[Any] = make_initial_point_fns_per_chain(
             model=model, overrides=initvals, jitter_rvs=set(), chains=chains
         )
@@ -130,7 +131,7 @@ def _impossible_terms(model: pm.Model, point: Point) -> list[str]:
     """Return the names of variables and potentials whose log-density is not finite at a point."""
     terms = [*model.free_RVs, *model.potentials]
     logps = model.logp(vars=terms, sum=False)
-    values = pymc_compile(model.value_vars, logps, mode="FAST_COMPILE", on_unused_input="ignore")(
+    values = pymc_compile(model.value_vars, logps, mode=INTERPRETED, on_unused_input="ignore")(
         *[point[var.name] for var in model.value_vars]
     )
     return [term.name for term, value in zip(terms, values, strict=True) if not np.isfinite(value).all()]

@@ -21,6 +21,7 @@ from pytensor.tensor.random.basic import (
 )
 from pytensor.tensor.type import TensorType
 
+from pymc_dp.compiling import INTERPRETED
 from pymc_dp.parameters import ParameterVector
 
 #: Beyond this many possible responses of a row, they count as infinitely many: each takes a pass over the rows.
@@ -125,7 +126,7 @@ def _last_length(model: pm.Model, probabilities: Variable) -> int:
     if known is not None:
         return int(known)
     (of_values,) = model.replace_rvs_by_values([probabilities])
-    with pytensor.config.change_flags(mode="FAST_COMPILE"):
+    with pytensor.config.change_flags(mode=INTERPRETED):
         length = model.compile_fn(of_values.shape[-1], inputs=model.value_vars, on_unused_input="ignore")
         with np.errstate(all="ignore"):  # of operations that do not say their shape: a warning would tell of an entry
             return int(length(model.initial_point(random_seed=0)))

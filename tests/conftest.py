@@ -2,14 +2,29 @@ import gc
 
 import numpy as np
 import pymc as pm
+import pytensor
 import pytest
 from hypothesis import settings
 
 import pymc_dp as dp
+from pymc_dp import compiling
+from pymc_dp.rows import choose, likelihood
 
 # The first call of a compiled kernel takes seconds.
 settings.register_profile("compiled", deadline=None)
 settings.load_profile("compiled")
+
+
+def quick_engine(graphs, name=None):
+    return choose.engine_for(graphs, name or "reference")
+
+
+def pytest_runtest_setup(item):
+    """Interpret graphs and use the reference engine, but where a test is of what Numba compiles."""
+    quick = item.get_closest_marker("numba") is None
+    pytensor.config.mode = compiling.INTERPRETED if quick else "Mode"
+    compiling.MODE = compiling.INTERPRETED if quick else "NUMBA"
+    likelihood.engine_for = quick_engine if quick else choose.engine_for
 
 
 @pytest.fixture(autouse=True, scope="module")

@@ -16,12 +16,12 @@ import pymc as pm
 import pytensor.tensor as pt
 from pymc.pytensorf import compile as pymc_compile
 from pytensor.compile.builders import SymbolicOp
-from pytensor.compile.mode import Mode
 from pytensor.graph.basic import Variable
 from pytensor.graph.replace import clone_replace
 from pytensor.graph.traversal import toposort
 from pytensor.tensor.basic import Alloc
 
+from pymc_dp.compiling import INTERPRETED
 from pymc_dp.exceptions import UnsupportedModel
 from pymc_dp.parameters import ParameterVector
 from pymc_dp.rows.clip import GATHER, PRODUCT, Part
@@ -155,10 +155,8 @@ def _likelihood_of_any_data(
     else:
         logp = _resized(row_split.log_likelihood, replace, row_split.n_rows, n_rows)
     gradients = pt.grad(logp, model.value_vars, disconnected_inputs="ignore")
-    # Evaluated a few times only: interpreting the graph is quicker than compiling it.
-    mode = Mode(linker="py", optimizer="fast_compile")
     function: Callable[..., Sequence[np.ndarray]] = pymc_compile(
-        [*model.value_vars, *fresh], [logp, *gradients], mode=mode, on_unused_input="ignore"
+        [*model.value_vars, *fresh], [logp, *gradients], mode=INTERPRETED, on_unused_input="ignore"
     )
     return function
 
@@ -225,7 +223,7 @@ def _drawn_from_the_prior(
             continue
         (rv,) = clone_replace([observed[leaf.source]], covariates, rebuild_strict=False)
         try:
-            draw = pm.draw(rv, random_seed=0, mode="FAST_COMPILE")
+            draw = pm.draw(rv, random_seed=0, mode=INTERPRETED)
         except (NotImplementedError, ValueError, np.linalg.LinAlgError):  # synthetic tables need not suit it
             return None
         drawn.append(np.asarray(draw, dtype=leaf.variable.type.dtype))

@@ -4,13 +4,12 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
-import pytensor
 import pytensor.tensor as pt
 from numpy.typing import NDArray
-from pymc.pytensorf import compile as pymc_compile
 from pytensor.graph.basic import Variable
 from pytensor.graph.replace import vectorize_graph
 
+from pymc_dp.compiling import compiled
 from pymc_dp.parameters import FloatArray
 from pymc_dp.rows.clip import Part
 from pymc_dp.rows.engine import Clipping, Contributions, vectors_of
@@ -116,12 +115,7 @@ class ReferenceEngine:
             values if values.type.ndim > output.type.ndim else pt.alloc(values, chunk[0].shape[0], *values.shape)
             for values, output in zip(batched, outputs, strict=True)
         ]
-        # fastmath lets the compiler assume that nothing is NaN or infinite: exactly the rows that must not matter.
-        with pytensor.config.change_flags(numba__fastmath=False):
-            function: Callable[..., list[np.ndarray]] = pymc_compile(
-                [*inputs, *chunk], batched, mode="NUMBA", trust_input=True, on_unused_input="ignore"
-            )
-        return function
+        return compiled([*inputs, *chunk], batched)
 
     def __getstate__(self) -> dict[str, Any]:
         return {"_graphs": self._graphs, "reason": self.reason}

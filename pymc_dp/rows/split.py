@@ -18,6 +18,7 @@ from pytensor.graph.op import HasInnerGraph
 from pytensor.graph.traversal import ancestors
 from pytensor.tensor.type import TensorType
 
+from pymc_dp.compiling import INTERPRETED
 from pymc_dp.exceptions import UnsupportedModel
 from pymc_dp.parameters import ParameterVector
 from pymc_dp.rows.allowed import refuse_unknown_operations
@@ -217,7 +218,7 @@ def _length_of_dim(model: pm.Model, name: str, length: Variable) -> int:
     labels = model.coords.get(name)
     if labels is not None:
         return len(labels)
-    with pytensor.config.change_flags(mode="FAST_COMPILE"):  # called once: not worth compiling
+    with pytensor.config.change_flags(mode=INTERPRETED):  # called once: not worth compiling
         return int(length.eval())
 
 

@@ -6,13 +6,12 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
-import pytensor
 import pytensor.tensor as pt
 from numpy.typing import NDArray
-from pymc.pytensorf import compile as pymc_compile
 from pytensor.graph.basic import Variable
 from pytensor.graph.rewriting.utils import rewrite_graph
 
+from pymc_dp.compiling import compiled
 from pymc_dp.parameters import FloatArray
 from pymc_dp.rows.clip import GATHER, Part
 from pymc_dp.rows.engine import Clipping, Contributions, vectors_of
@@ -207,11 +206,7 @@ class _Lowered:
         if self._evaluate is None:
             outputs = [pt.as_tensor_variable(variable).astype("float64").ravel() for variable in self._of_parameters]
             joined = pt.concatenate(outputs) if outputs else pt.zeros(1)
-            # fastmath would let the compiler assume that nothing is NaN or infinite.
-            with pytensor.config.change_flags(numba__fastmath=False):
-                self._evaluate = pymc_compile(
-                    self._inputs, joined, mode="NUMBA", trust_input=True, on_unused_input="ignore"
-                )
+            self._evaluate = compiled(self._inputs, joined)
         point = np.ascontiguousarray(self._evaluate(*values), dtype=np.float64)
         if point.size < self._n_numbers:
             raise RuntimeError("The parameters gave arrays of another shape than before.")

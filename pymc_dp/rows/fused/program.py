@@ -35,6 +35,7 @@ from pytensor.tensor.subtensor import (
     unflatten_index_variables,
 )
 
+from pymc_dp.compiling import INTERPRETED
 from pymc_dp.rows.allowed import allows_scalar
 
 Numbers = NDArray[np.int64]
@@ -343,7 +344,7 @@ def _is_structural(variable: Variable) -> bool:
 def structural_value(variable: Variable) -> np.ndarray:
     """Return the value of a variable that depends on the shapes of the parameters alone."""
     inputs = [entry for entry in explicit_graph_inputs([variable]) if not isinstance(entry, SharedVariable)]
-    with pytensor.config.change_flags(mode="FAST_COMPILE"):  # called once: not worth compiling
+    with pytensor.config.change_flags(mode=INTERPRETED):  # called once: not worth compiling
         return np.asarray(
             variable.eval({entry: np.zeros(entry.type.shape, dtype=entry.type.dtype) for entry in inputs})
         )
