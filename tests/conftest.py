@@ -9,22 +9,38 @@ from hypothesis import settings
 import pymc_dp as dp
 from pymc_dp import compiling
 from pymc_dp.rows import choose, likelihood
+from pymc_dp.steps import learning_step
+from pymc_dp.steps.prelude import free_hmc
 
 # The first call of a compiled kernel takes seconds.
 settings.register_profile("compiled", deadline=None)
 settings.load_profile("compiled")
 
 
-def quick_engine(graphs, name=None):
+def reference_engine(graphs, name=None):
     return choose.engine_for(graphs, name or "reference")
 
 
+#: By owner and name: what is quick to start, instead of quick in the long run.
+QUICK = {
+    (pytensor.config, "mode"): compiling.INTERPRETED,
+    (compiling, "MODE"): compiling.INTERPRETED,
+    (likelihood, "engine_for"): reference_engine,
+    (free_hmc, "_TRAJECTORIES_OF_A_ROUND"): 10,
+    (free_hmc, "_MEASURED_TRAJECTORIES"): 40,
+    (free_hmc, "_MOST_ROUNDS"): 4,
+    (free_hmc, "_FIRST_LEAPFROGS"): 8,
+    (free_hmc, "_MOST_LEAPFROGS"): 8,
+    (free_hmc, "_MOST_GRADIENTS_APART"): 40,
+    (learning_step, "_PILOT_TRANSITIONS"): 30,
+}
+IN_PRODUCTION = {(owner, name): getattr(owner, name) for owner, name in QUICK}
+
+
 def pytest_runtest_setup(item):
-    """Interpret graphs and use the reference engine, but where a test is of what Numba compiles."""
-    quick = item.get_closest_marker("numba") is None
-    pytensor.config.mode = compiling.INTERPRETED if quick else "Mode"
-    compiling.MODE = compiling.INTERPRETED if quick else "NUMBA"
-    likelihood.engine_for = quick_engine if quick else choose.engine_for
+    """Interpret graphs, take the reference engine and short pilots, unless a test asks for what users get."""
+    for (owner, name), value in (IN_PRODUCTION if item.get_closest_marker("production") else QUICK).items():
+        setattr(owner, name, value)
 
 
 @pytest.fixture(autouse=True, scope="module")

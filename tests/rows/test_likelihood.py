@@ -583,6 +583,7 @@ def test_a_square_that_underflows_in_a_loop_does_not_hide_its_product():
         assert abs(found.value[0]) <= bound
 
 
+@pytest.mark.production
 @pytest.mark.parametrize("kind", BATCHED)
 def test_threads_change_no_bit(kind, monkeypatch):
     rows = BATCHED[kind]()
@@ -605,6 +606,7 @@ def test_threads_change_no_bit(kind, monkeypatch):
         assert everything() == alone
 
 
+@pytest.mark.production
 def test_threads_share_the_rows(monkeypatch):
     """Two threads are in the loops at the same time: neither can pass the barrier alone."""
     x, y = logistic_data(100)
