@@ -17,6 +17,8 @@ from pymc_dp.rows.fused import engine as fused_engine
 from pymc_dp.rows.fused import program
 from pymc_dp.rows.fused.program import NotLowered
 
+pytestmark = pytest.mark.production
+
 GRID = 2.0**-35
 X, Y = logistic_data(60)
 

@@ -10,6 +10,8 @@ from conftest import QUIET
 
 import pymc_dp as dp
 
+pytestmark = pytest.mark.production
+
 #: Two-sided z of a test that is wrong once in about 15,000 runs.
 Z_LIMIT = 4.0
 

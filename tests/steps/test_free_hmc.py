@@ -10,6 +10,8 @@ from scipy import special, stats
 
 from pymc_dp.steps.prelude.free_hmc import FreeHMC
 
+pytestmark = pytest.mark.production
+
 #: Of a test, by the union bound over its statistics, if these were exactly normal.
 FALSE_ALARM = 1e-5
 

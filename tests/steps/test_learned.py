@@ -11,6 +11,8 @@ from pymc_dp.release.queries import LogRatioSum, Residual
 from pymc_dp.steps.access import ChainAccess
 from pymc_dp.steps.target import FreeTarget
 
+pytestmark = pytest.mark.production
+
 N = 6000
 EXACT = (dp.DPHMC, dp.DPMALA, dp.DPPenalty)
 BATCHES = (dp.DPMinibatchPenalty, dp.DPBarker, dp.DPSGLD, dp.DPSGHMC, dp.DPSGNHT)
