@@ -28,7 +28,8 @@ def test_there_are_two_commands_and_ci_runs_the_tests_by_the_second():
 
 
 def test_its_files_exist():
-    named = re.findall(r"!\[[^\]]*\]\(([^)]+)\)", README) + re.findall(r"`((?:docs|tests)/[\w/]+\.\w+)`", README)
+    named = re.findall(r"!\[[^\]]*\]\(([^)]+)\)", README)
+    named += re.findall(r"`((?:docs|tests|benchmarks)/[\w/]+\.\w+)`", README)
     assert len(named) >= 3
     for name in named:
         assert (ROOT / name).is_file(), name
