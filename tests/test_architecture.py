@@ -43,7 +43,7 @@ def test_the_reviewers_page_leads_to_files_of_the_list_and_says_how_many_there_a
 
 
 def test_every_file_that_the_page_names_exists():
-    for name in re.findall(r"`((?:pymc_dp|docs|tests)/[\w/]+\.\w+)`", PAGE):
+    for name in re.findall(r"`((?:pymc_dp|docs|tests|tools)/[\w/]+\.\w+)`", PAGE):
         assert (ROOT / name).exists(), name
     picture = PAGE.split("```text", 1)[1].split("```", 1)[0]
     for name in re.findall(r"\b((?:\w+/)*\w+\.py)\b", picture):

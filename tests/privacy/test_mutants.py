@@ -1,4 +1,4 @@
-"""Mutants have to fit the package: whether they are convicted, `python tests/privacy/mutants.py` finds out."""
+"""Mutants have to fit the package: whether they are convicted, `python tools/mutants.py` finds out."""
 
 import mutants
 import pytest

@@ -1,7 +1,7 @@
 """Privacy bugs, each a small change of the package, and the tests that convict it: the mutation score.
 
-    python tests/privacy/mutants.py                # all of them: prints the table and the score
-    python tests/privacy/mutants.py refund seed    # those whose name or class holds one of the words
+    python tools/mutants.py                # all of them: prints the table and the score
+    python tools/mutants.py refund seed    # those whose name or class holds one of the words
 
 Each is applied by itself to a copy of the package in a temporary folder, and its tests are run there. It is convicted if
 a test fails; one that survives, or whose text no longer stands in the package exactly once, is an error. The tests are
@@ -24,7 +24,7 @@ import pymc  # noqa: F401
 import pytest
 import scipy.stats  # noqa: F401
 
-ROOT = Path(__file__).resolve().parents[2]
+ROOT = Path(__file__).resolve().parents[1]
 _SECONDS = 900
 
 
@@ -831,8 +831,9 @@ def main(arguments=None):
         print(f"TEXT STANDS {where(mutant)} TIMES in {mutant.file}: {mutant.sort}: {mutant.name}")
     folder = Path(tempfile.mkdtemp(prefix="mutants-"))
     try:
-        for part in ("pymc_dp", "tests", "notebooks"):
-            shutil.copytree(ROOT / part, folder / part, ignore=shutil.ignore_patterns("__pycache__", "*.ipynb"))
+        left_out = shutil.ignore_patterns("__pycache__", "*.ipynb", "_build", "_generated")
+        for part in ("pymc_dp", "tests", "tools", "docs", "notebooks"):
+            shutil.copytree(ROOT / part, folder / part, ignore=left_out)
         shutil.copy(ROOT / "pyproject.toml", folder)
         cache = folder / "cache"
         if not asked.no_baseline:
