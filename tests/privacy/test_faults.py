@@ -1,4 +1,4 @@
-"""A few faults of each sort; `python tests/privacy/faults.py` makes as many as are asked for."""
+"""A few faults of each sort; `python tools/faults.py` makes as many as are asked for."""
 
 import contextlib
 import multiprocessing

@@ -1,4 +1,4 @@
-"""Some random cases of each sort; `python tests/privacy/fuzz.py` makes as many as are asked for."""
+"""Some random cases of each sort; `python tools/fuzz.py` makes as many as are asked for."""
 
 import fractions
 import os

@@ -1,4 +1,4 @@
-"""Random models are refused or keep their declared sensitivity. Thousands of them: ``tests/privacy/models.py``."""
+"""Random models are refused or keep their declared sensitivity. Thousands of them: ``tools/models.py``."""
 
 import numpy as np
 import pymc as pm

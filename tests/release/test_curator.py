@@ -7,9 +7,10 @@ import pytest
 
 from pymc_dp.accounting import PoissonGaussianReleases, WithoutReplacementGaussianReleases
 from pymc_dp.exceptions import BudgetExceeded, NoPlan, PrivacyError
-from pymc_dp.release import Curators, ExpansionPoint, InsecureNoise, MeteredCurator, SecureNoise
+from pymc_dp.release import Curators, ExpansionPoint, InsecureNoise, MeteredCurator, SecureNoise, queries
 from pymc_dp.release.batches import BatchesWithoutReplacement, PoissonBatches
 from pymc_dp.release.queries import ClipCounts, ClippingLoss, GradientSum, LogRatioSum, WeightedScore
+from pymc_dp.release.query import Query
 from pymc_dp.rows import ClippedSum
 
 THETA = np.zeros(2)
@@ -325,3 +326,13 @@ def test_a_sum_that_was_clipped_otherwise_is_not_released(wrong):
 
     with pytest.raises(PrivacyError, match="not clipped as the query says"):
         curator(Rows()).release(GradientSum(THETA, 5.0), 3.0)
+
+
+def test_every_query_that_is_defined_is_listed():
+    def concrete(parent):
+        for child in parent.__subclasses__():
+            yield from concrete(child)
+            if not getattr(child, "__abstractmethods__", None) and child.__module__.startswith("pymc_dp."):
+                yield child
+
+    assert set(concrete(Query)) == set(queries.QUERIES)

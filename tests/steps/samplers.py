@@ -40,7 +40,7 @@ class Sampler:
     name: str
     make: Callable[..., Any]
     relations: tuple[str, ...] = ("substitute", "add-remove")
-    #: Draws batches: neighbours get other batches unless their random words are the same (tests/privacy).
+    #: Draws batches: neighbours get other batches unless their random words are the same (tools/replay.py).
     on_batches: bool = False
 
     def __call__(self, budget, **shared):

@@ -1,12 +1,12 @@
 #!/usr/bin/env bash
 # Every attack at full size, one after the other, whatever earlier ones find; ends with 1 if any found something.
 #
-#     bash tests/privacy/nightly.sh                # all: takes hours
-#     bash tests/privacy/nightly.sh replay faults  # some
+#     bash tools/nightly.sh                # all: takes hours
+#     bash tools/nightly.sh replay faults  # some
 #
-# Sizes may be set: PAIRS=100 RUNS=1000 MODELS=50 MUTANTS="noise seed" KILLS=5 CASES=200 bash tests/privacy/nightly.sh
+# Sizes may be set: PAIRS=100 RUNS=1000 MODELS=50 MUTANTS="noise seed" KILLS=5 CASES=200 bash tools/nightly.sh
 set -uo pipefail
-cd "$(dirname "${BASH_SOURCE[0]}")/../.."
+cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
 KILLS=${KILLS:-100}
 CASES=${CASES:-9000}
@@ -28,10 +28,10 @@ for attack in "$@"; do
 done
 found=()
 for attack in "$@"; do
-  printf '\n## %s: python tests/privacy/%s\n\n' "$attack" "${COMMANDS[$attack]}"
+  printf '\n## %s: python tools/%s\n\n' "$attack" "${COMMANDS[$attack]}"
   begin=$SECONDS
   # shellcheck disable=SC2086  # words of a command
-  python -m uv run python tests/privacy/${COMMANDS[$attack]} || found+=("$attack")
+  python -m uv run python tools/${COMMANDS[$attack]} || found+=("$attack")
   printf '\n%s: %d s\n' "$attack" "$((SECONDS - begin))"
 done
 if [ ${#found[@]} -gt 0 ]; then

@@ -3,7 +3,7 @@
 JAX is no dependency. In an environment of its own with JAX in it, and this project's packages on the path, run::
 
     OPENBLAS_NUM_THREADS=1 NUMBA_NUM_THREADS=1 PYTHONPATH=.:.venv/lib/python3.12/site-packages \\
-      other-environment/bin/python tests/benchmarks/against_jax.py
+      other-environment/bin/python benchmarks/against_jax.py
 
 Both run in one process, on one thread and in turns; the least of many runs counts. Every model is that of
 ``bench_rows.py``, in JAX written by hand on the same unconstrained parameters. The two sums are compared first.

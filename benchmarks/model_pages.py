@@ -1,7 +1,7 @@
 """What to expect of the models of `docs/models`: the figures on those pages.
 
-    python tests/benchmarks/model_pages.py DIRECTORY                              all pages, two runs at epsilon 3 and 1
-    python tests/benchmarks/model_pages.py DIRECTORY linear --runs 10 --epsilon 4
+    python benchmarks/model_pages.py DIRECTORY                              all pages, two runs at epsilon 3 and 1
+    python benchmarks/model_pages.py DIRECTORY linear --runs 10 --epsilon 4
 
 DIRECTORY keeps the references, which are found without privacy (`against_reference.py`). The tables and models are
 those of the pages: the first code cell of each is run, and defines a function ``..._table(seed)`` beside each
@@ -19,7 +19,7 @@ from typing import Any
 from against_reference import Problem, Run, arguments, quiet, reference_of, results_of, run, say, say_failures, summary
 
 CELL = re.compile(r"^```\{code-cell\}[^\n]*\n(.*?)^```$", re.MULTILINE | re.DOTALL)
-PAGES = Path(__file__).parents[2] / "docs" / "models"
+PAGES = Path(__file__).parents[1] / "docs" / "models"
 #: Of the step, where a page passes some.
 SETTINGS = {"repeated_rows/persons": {"unit_index": "person"}}
 #: The joint mode of a hierarchy is far from the posterior's mean.

@@ -1,8 +1,8 @@
 """Every sampler with nothing but a budget: medians and worst over runs, beside the posterior without privacy.
 
-    python tests/benchmarks/every_sampler.py two 10 4 2 1              a logistic regression of two coefficients
-    python tests/benchmarks/every_sampler.py survey 5 4 2 1 -- hmc     the survey of the demonstration, one sampler
-    python tests/benchmarks/every_sampler.py banana-2 5 4              a posterior of `pymc_dp.models`
+    python benchmarks/every_sampler.py two 10 4 2 1              a logistic regression of two coefficients
+    python benchmarks/every_sampler.py survey 5 4 2 1 -- hmc     the survey of the demonstration, one sampler
+    python benchmarks/every_sampler.py banana-2 5 4              a posterior of `pymc_dp.models`
 
 First the model, then the number of runs, then epsilons; after ``--`` names of samplers, of all otherwise. Delta is
 1e-6, chains are 4, and the number of draws is the sampler's own choice.

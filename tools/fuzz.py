@@ -1,6 +1,6 @@
 """Random arguments, options and data: only documented errors, and no value of the data in anything but releases.
 
-    python tests/privacy/fuzz.py --arguments 9000 --options 300 --tables 700
+    python tools/fuzz.py --arguments 9000 --options 300 --tables 700
 
 Each function makes cases of one sort and returns what it counted and the cases that failed, as text. As a script, the
 caches that PyTensor and numba keep on disk, and all temporary files, go to a new folder, which is searched at the end.

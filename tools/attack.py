@@ -2,8 +2,8 @@
 
 ::
 
-    python -m uv run python tests/privacy/attack.py replay --pairs 3000
-    python -m uv run python tests/privacy/attack.py audit --runs 10000
+    python -m uv run python tools/attack.py replay --pairs 3000
+    python -m uv run python tools/attack.py audit --runs 10000
 
 Each prints a table and ends with exit code 1 where something was found. `ATTACKS` names the subcommands.
 """
@@ -18,14 +18,13 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-TESTS = Path(__file__).resolve().parents[1]
-sys.path[:0] = [str(TESTS), str(TESTS / "steps"), str(TESTS / "privacy")]
+sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tests" / "steps"))  # samplers.py
 
-import numpy as np  # noqa: E402
-from audit import Audit, all_audits, audited, broken_audits  # noqa: E402
-from neighbours import neighbours_of  # noqa: E402
-from replay import replay  # noqa: E402
-from zoo import GAUSSIAN, REGRESSION, ZOO, Case, samplers_for  # noqa: E402
+import numpy as np
+from audit import Audit, all_audits, audited, broken_audits
+from neighbours import neighbours_of
+from replay import replay
+from zoo import GAUSSIAN, REGRESSION, ZOO, Case, samplers_for
 
 #: Where chains start, and how loud answers are that lead them on, in turn.
 _PLACES: tuple[dict[str, float], ...] = (

@@ -1,6 +1,6 @@
 """How long the accounting of a run takes whose step size decreases: two hundred different noise multipliers.
 
-Run ``python -m uv run pytest -n 0 tests/benchmarks/bench_accounting.py --benchmark-columns=min,median``.
+Run ``python -m uv run pytest -n 0 benchmarks/bench_accounting.py --benchmark-columns=min,median``.
 """
 
 import numpy as np

@@ -1,6 +1,6 @@
 """How long clipped sums take: gradients, beside PyMC's own gradient of the same model, and the passes of an expansion.
 
-Run ``OPENBLAS_NUM_THREADS=1 NUMBA_NUM_THREADS=1 python -m uv run pytest -n 0 tests/benchmarks/bench_rows.py
+Run ``OPENBLAS_NUM_THREADS=1 NUMBA_NUM_THREADS=1 python -m uv run pytest -n 0 benchmarks/bench_rows.py
 --benchmark-group-by=param:family --benchmark-columns=min,median``: the ratios within a group are what counts.
 """
 

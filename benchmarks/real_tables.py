@@ -1,8 +1,8 @@
 """The sampler with its defaults on real tables, beside what no method that releases one score could better.
 
-    python tests/benchmarks/real_tables.py DIRECTORY --data CSV                       six tables, epsilon 4, 2 and 1
-    python tests/benchmarks/real_tables.py DIRECTORY --data CSV hospital survey --runs 10 --epsilon 4 --processes 2
-    python tests/benchmarks/real_tables.py DIRECTORY --data CSV kept --references-only
+    python benchmarks/real_tables.py DIRECTORY --data CSV                       six tables, epsilon 4, 2 and 1
+    python benchmarks/real_tables.py DIRECTORY --data CSV hospital survey --runs 10 --epsilon 4 --processes 2
+    python benchmarks/real_tables.py DIRECTORY --data CSV kept --references-only
 
 CSV is the folder ``csv`` of R's data sets as the package ``pydataset`` carries them:
 

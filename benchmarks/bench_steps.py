@@ -1,6 +1,6 @@
 """What an iteration costs beside the pass over the rows and the noise: samplers on a curator that answers at once.
 
-Run ``python -m uv run pytest -n 0 tests/benchmarks/bench_steps.py --benchmark-columns=min,median``.
+Run ``python -m uv run pytest -n 0 benchmarks/bench_steps.py --benchmark-columns=min,median``.
 """
 
 import numpy as np

@@ -1,6 +1,6 @@
 """Memory and time of long tables: logistic regression with 10 features, each number of rows in a process of its own.
 
-Run ``OPENBLAS_NUM_THREADS=1 NUMBA_NUM_THREADS=1 python -m uv run python tests/benchmarks/long_tables.py``, with
+Run ``OPENBLAS_NUM_THREADS=1 NUMBA_NUM_THREADS=1 python -m uv run python benchmarks/long_tables.py``, with
 ``--threads 2`` for several threads and numbers of rows as arguments (``1e5 1e7``) for others than the usual ones.
 Linux only: the peak is the kernel's own count of resident memory, set back when the table is ready.
 

@@ -3,9 +3,7 @@
 import re
 from pathlib import Path
 
-import pytest
-
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[1]
 PAGE = (ROOT / "docs" / "reference" / "statistics.md").read_text()
 SOURCE = "\n".join(path.read_text() for path in (ROOT / "pymc_dp").rglob("*.py"))
 #: Of the first column of each table; names that are put together of a kind and an ending stand in the source apart.
@@ -22,6 +20,7 @@ def test_the_page_has_names():
     assert len(NAMES) > 60
 
 
-@pytest.mark.parametrize("name", NAMES)
-def test_a_name_of_the_page_is_one_of_the_package(name):
-    assert re.search(rf"\b{name}\b", SOURCE)
+def test_a_name_of_the_page_is_one_of_the_package():
+    words = set(re.findall(r"\w+", SOURCE))
+    wrong = [name for name in NAMES if name not in words]
+    assert not wrong, "\n".join(wrong)

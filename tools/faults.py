@@ -1,6 +1,6 @@
 """Faults while a saved budget is spent: kills, races and interrupts, as many as are asked for.
 
-    python tests/privacy/faults.py --kills 100 --races 1000 --interrupts 100 --damages 1000
+    python tools/faults.py --kills 100 --races 1000 --interrupts 100 --damages 1000
 
 Each function makes faults of one sort, raises AssertionError where one shows that the ledger lost, refunded or
 overspent, and returns what it counted. `test_faults.py` makes a few of each.

@@ -6,7 +6,7 @@ hidden constants, deterministics and potentials. For each model that is accepted
 ask for is compared between the table and neighbouring ones, in whole numbers, in the engine's own loops and in the
 fallback; and whatever is taken as public has to be equal for both tables.
 
-``python tests/privacy/models.py 1000`` tries a thousand.
+``python tools/models.py 1000`` tries a thousand.
 """
 
 import collections

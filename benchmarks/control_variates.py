@@ -1,10 +1,10 @@
 """The figures of docs/control_variates.md on DPSurrogateHMC: medians over runs with everything paid.
 
-    python tests/benchmarks/control_variates.py survey 50 4 2 1          logistic regression of any visit
-    python tests/benchmarks/control_variates.py visits 10 4 2            Poisson regression of capped visits
-    python tests/benchmarks/control_variates.py hierarchical 5 4 2 1     20 groups, simulated
-    python tests/benchmarks/control_variates.py published 5 1 4 6        normals, bananas, the circle
-    python tests/benchmarks/control_variates.py tested 5 4                any visit, with tests and a simulated table
+    python benchmarks/control_variates.py survey 50 4 2 1          logistic regression of any visit
+    python benchmarks/control_variates.py visits 10 4 2            Poisson regression of capped visits
+    python benchmarks/control_variates.py hierarchical 5 4 2 1     20 groups, simulated
+    python benchmarks/control_variates.py published 5 1 4 6        normals, bananas, the circle
+    python benchmarks/control_variates.py tested 5 4                any visit, with tests and a simulated table
 
 First the number of runs, then epsilons; for `published`, names of posteriors may follow. Delta is 1e-6, or 0.1 / n for
 the published posteriors. Regressions have no setting but the budget, and no tests but in `tested`.

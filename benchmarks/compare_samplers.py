@@ -1,7 +1,7 @@
 """The figures of the README and of docs/control_variates.md: samplers at equal epsilon, and what clip bounds cost.
 
-    python tests/benchmarks/compare_samplers.py samplers     five runs each, some minutes
-    python tests/benchmarks/compare_samplers.py clip         exact, seconds
+    python benchmarks/compare_samplers.py samplers     five runs each, some minutes
+    python benchmarks/compare_samplers.py clip         exact, seconds
 
 The survey of the demonstration is public, so that distances from the non-private posterior can be computed.
 `DPSurrogateHMC` is given a budget and nothing else. The others get what nobody could know, the survey's own information

@@ -1,7 +1,7 @@
 """What tables beside the model cost: memory of the client, and what a cluster of two processes adds to a pass.
 
-    python -m uv run python tests/benchmarks/large_tables.py memory 1e6 1e7 1e8  # files of this machine
-    python -m uv run python tests/benchmarks/large_tables.py dask 1e6 1e7  # two worker processes of one thread
+    python -m uv run python benchmarks/large_tables.py memory 1e6 1e7 1e8  # files of this machine
+    python -m uv run python benchmarks/large_tables.py dask 1e6 1e7  # two worker processes of one thread
 
 Logistic regression. Memory is the growth of the resident memory of a process that opens an Arrow file and releases
 gradients and log-ratios, pages of the mapped file left out (they are the system's, which takes them back). Times are

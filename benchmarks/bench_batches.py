@@ -1,6 +1,6 @@
 """How long a gradient on a batch takes when the table grows and the batch does not.
 
-Run ``OPENBLAS_NUM_THREADS=1 NUMBA_NUM_THREADS=1 python -m uv run pytest -n 0 tests/benchmarks/bench_batches.py
+Run ``OPENBLAS_NUM_THREADS=1 NUMBA_NUM_THREADS=1 python -m uv run pytest -n 0 benchmarks/bench_batches.py
 --benchmark-group-by=param:sampler --benchmark-columns=min,median``: the ratio of a group's two rows is what counts, and
 is to be below 1.5.
 """

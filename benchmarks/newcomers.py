@@ -1,7 +1,7 @@
 """Eleven models as a newcomer writes them, on 20,000 simulated rows, with no setting but the budget.
 
-    python tests/benchmarks/newcomers.py DIRECTORY                                 two runs of each at epsilon 3
-    python tests/benchmarks/newcomers.py DIRECTORY linear ordinal --runs 10 --epsilon 3 1 --processes 2
+    python benchmarks/newcomers.py DIRECTORY                                 two runs of each at epsilon 3
+    python benchmarks/newcomers.py DIRECTORY linear ordinal --runs 10 --epsilon 3 1 --processes 2
 
 DIRECTORY keeps the references, which are found without privacy (`against_reference.py`). One line for each run, the
 reasons of its verdict below it, and a line for each model and epsilon at the end; tracebacks go to standard error.
