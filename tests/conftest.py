@@ -37,10 +37,17 @@ QUICK = {
 IN_PRODUCTION = {(owner, name): getattr(owner, name) for owner, name in QUICK}
 
 
+def run_as(settings):
+    for (owner, name), value in settings.items():
+        setattr(owner, name, value)
+
+
+run_as(QUICK)  # for what modules make when they are imported
+
+
 def pytest_runtest_setup(item):
     """Interpret graphs, take the reference engine and short pilots, unless a test asks for what users get."""
-    for (owner, name), value in (IN_PRODUCTION if item.get_closest_marker("production") else QUICK).items():
-        setattr(owner, name, value)
+    run_as(IN_PRODUCTION if item.get_closest_marker("production") else QUICK)
 
 
 @pytest.fixture(autouse=True, scope="module")

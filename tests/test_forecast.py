@@ -14,6 +14,8 @@ from pymc_dp.forecast import _compared, _like
 from pymc_dp.models import normal
 from pymc_dp.rows import UnitLikelihood
 
+pytestmark = pytest.mark.production
+
 N = 4000
 
 

@@ -9,6 +9,8 @@ from conftest import QUIET, gaussian_data, gaussian_model, hmc
 
 import pymc_dp as dp
 
+pytestmark = pytest.mark.production
+
 SETTINGS = {"clip_gradient": 4.0, "clip_log_ratio": 4.0, "step_size": 0.1}
 
 

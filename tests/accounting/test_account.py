@@ -246,7 +246,13 @@ TABLE = REFERENCE["decreasing_steps"]
             for delta, printed in TABLE["printed_by_delta"]["epsilon_pld"].items()
         ),
         *(
-            (int(count) // 10, 1e-5, printed, TABLE["printed_by_iterations"]["epsilon_moments"][count])
+            pytest.param(
+                int(count) // 10,
+                1e-5,
+                printed,
+                TABLE["printed_by_iterations"]["epsilon_moments"][count],
+                marks=[pytest.mark.slow] if int(count) > 3000 else [],
+            )
             for count, printed in TABLE["printed_by_iterations"]["epsilon_pld"].items()
         ),
     ],

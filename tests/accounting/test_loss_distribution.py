@@ -49,7 +49,13 @@ def by_direction(monkeypatch, releases, delta):
     return found
 
 
-@pytest.mark.parametrize("row", REFERENCE["decreasing_steps"]["rows"], ids=lambda row: f"T{row['T']}-{row['delta']}")
+@pytest.mark.parametrize(
+    "row",
+    [
+        pytest.param(row, id=f"T{row['T']}-{row['delta']}", marks=[pytest.mark.slow] if row["T"] > 1000 else [])
+        for row in REFERENCE["decreasing_steps"]["rows"]
+    ],
+)
 def test_decreasing_steps_match_reference_in_both_directions(row, monkeypatch):
     remove, add = by_direction(monkeypatch, decreasing_steps(row), row["delta"])
     assert_just_above(remove, row["eps_remove"])

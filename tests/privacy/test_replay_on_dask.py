@@ -13,6 +13,8 @@ import pymc_dp as dp
 from pymc_dp.rows.likelihood import UnitLikelihood
 from pymc_dp.tables import workers
 
+pytestmark = pytest.mark.production
+
 
 @pytest.fixture(scope="module")
 def client():

@@ -17,8 +17,6 @@ from pymc_dp.rows.fused import engine as fused_engine
 from pymc_dp.rows.fused import program
 from pymc_dp.rows.fused.program import NotLowered
 
-pytestmark = pytest.mark.production
-
 GRID = 2.0**-35
 X, Y = logistic_data(60)
 
@@ -98,6 +96,7 @@ def test_the_package_does_without_the_fused_engine():
     assert done.returncode == 0, done.stderr
 
 
+@pytest.mark.production
 def test_the_engine_is_named_and_a_fall_back_says_why(monkeypatch):
     rows = UnitLikelihood(logistic())
     assert (rows.engine_name, rows.engine_reason) == ("fused", "")
@@ -113,6 +112,7 @@ def test_the_engine_is_named_and_a_fall_back_says_why(monkeypatch):
         UnitLikelihood(logistic(), engine="fused")
 
 
+@pytest.mark.production
 def test_an_error_that_is_no_missing_translation_is_not_swallowed(monkeypatch):
     def broken(*args):
         raise ZeroDivisionError("a bug")

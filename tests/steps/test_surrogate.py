@@ -90,6 +90,7 @@ def largest_z(step_class=dp.DPSurrogateHMC, *, draws=1500, seed=0):
     return np.abs(found).max(), tree, skewness
 
 
+@pytest.mark.production
 def test_a_skewed_posterior_is_recovered_exactly():
     z, tree, skewness = largest_z()
     assert z < Z_LIMIT
@@ -336,6 +337,7 @@ def test_what_the_surrogate_misses_is_released():
     assert found.surrogate_error_noise_std < 0.1 * exact
 
 
+@pytest.mark.production
 def test_a_regression_needs_nothing_but_a_budget():
     """Unknown scales everywhere: an intercept of several sigma, a covariate in thousands, a group."""
     generator = np.random.default_rng(8)
@@ -401,6 +403,7 @@ def test_no_figure_is_paid_for_when_diagnostics_are_off():
 # Order 1 -----------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.production
 def test_a_banana_is_followed_round_its_bend():
     posterior = published("banana-tempered-2")
     with posterior.model as model:

@@ -24,6 +24,8 @@ from pymc_dp.tables import on_dask as on_dask_module
 from pymc_dp.tables.columns import Block, Columns
 from pymc_dp.tables.on_dask import DaskPartitions, DaskSource
 
+pytestmark = pytest.mark.production
+
 N, GRID = 4000, 2.0**-24
 THETA = np.array([0.2, 0.4, -0.3])
 #: A value that stands in one row, and nowhere else.

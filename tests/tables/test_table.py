@@ -371,6 +371,7 @@ def test_bad_arguments_are_refused(frame):
 # Memory --------------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.production
 @pytest.mark.parametrize("kind", ["arrow file", "parquet"])
 def test_memory_does_not_grow_with_the_table(kind, template, tmp_path):
     """A pass over a table of 48 megabytes holds less than 20 of arrays."""
