@@ -1,9 +1,11 @@
 """Differentially private Bayesian inference for PyMC."""
 
+import importlib
 from importlib.metadata import version
+from typing import TYPE_CHECKING, Any
 
 from pymc_dp import _pymc_hook as _pymc_hook  # makes pm.sample run DP steps; nothing else needs it
-from pymc_dp import accounting, diagnostics, plots
+from pymc_dp import accounting
 from pymc_dp.budget import Plan, PrivacyBudget
 from pymc_dp.exceptions import (
     BudgetExceeded,
@@ -20,7 +22,6 @@ from pymc_dp.exceptions import (
     UnsupportedTable,
     WorkersLost,
 )
-from pymc_dp.forecast import Forecast, dry_run
 from pymc_dp.sampling import sample
 from pymc_dp.steps import (
     DPHMC,
@@ -36,6 +37,10 @@ from pymc_dp.steps import (
     Shares,
 )
 from pymc_dp.tables import Table
+
+if TYPE_CHECKING:
+    from pymc_dp import diagnostics, plots
+    from pymc_dp.forecast import Forecast, dry_run
 
 __version__ = version("pymc_dp")
 __all__ = [
@@ -73,3 +78,21 @@ __all__ = [
     "plots",
     "sample",
 ]
+
+#: What nothing needs in order to sample, and where it is: imported when it is first asked for. Plots bring in ArviZ.
+_ON_DEMAND = {"Forecast": "forecast", "diagnostics": "", "dry_run": "forecast", "plots": ""}
+
+
+def __getattr__(name: str) -> Any:
+    """Import what is on demand."""
+    if name not in _ON_DEMAND:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    module = importlib.import_module(f"{__name__}.{_ON_DEMAND[name] or name}")
+    found = getattr(module, name) if _ON_DEMAND[name] else module
+    globals()[name] = found
+    return found
+
+
+def __dir__() -> list[str]:
+    """Return all names, those on demand too."""
+    return sorted({*globals(), *__all__})

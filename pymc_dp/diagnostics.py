@@ -9,9 +9,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
-import arviz as az
 import numpy as np
-from scipy.spatial.distance import cdist
+import scipy
 from xarray import DataTree
 
 from pymc_dp.accounting import gaussian_epsilon
@@ -630,6 +629,7 @@ def maximum_mean_discrepancy(draws: np.ndarray, reference: np.ndarray) -> float:
     ----------
     Gretton and others (2012), A kernel two-sample test, Journal of Machine Learning Research 13, Lemma 6.
     """
+    cdist = scipy.spatial.distance.cdist
     width = np.median(cdist(draws[:1000], reference[:1000]))
 
     def kernel(one: np.ndarray, other: np.ndarray) -> np.ndarray:
@@ -660,6 +660,8 @@ def _entries(draws: Any, name: Any) -> np.ndarray:
 
 def _convergence(draws: Any) -> tuple[float, float]:
     """Return the largest R-hat and the smallest effective sample size of all entries that vary; nan if one has none."""
+    import arviz as az  # noqa: PLC0415  brings in Matplotlib
+
     r_hats, sizes, everything = [], [], []
     for_r_hat, for_size = az.rhat(draws), az.ess(draws)
     for name in draws.data_vars:

@@ -1,5 +1,7 @@
 """The exact log-prior and its gradient: it does not depend on data, so evaluating it costs no privacy."""
 
+import functools
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -28,10 +30,11 @@ class Prior:
         gradients = pt.grad(logp, value_vars, disconnected_inputs="ignore")
         self._inputs = list(value_vars)
         self._outputs = [logp, *gradients]
-        self._compile()
 
-    def _compile(self) -> None:
-        self._function = compiled(self._inputs, self._outputs)
+    @functools.cached_property
+    def _function(self) -> Callable[..., Any]:
+        """Both of them, compiled when they are first asked for: starting points do so, before a run is charged."""
+        return compiled(self._inputs, self._outputs)
 
     def log_density(self, theta: FloatArray) -> float:
         """Return the log-density at `theta`, shape (parameters,)."""
@@ -44,7 +47,3 @@ class Prior:
 
     def __getstate__(self) -> dict[str, Any]:
         return {k: v for k, v in self.__dict__.items() if k != "_function"}
-
-    def __setstate__(self, state: dict[str, Any]) -> None:
-        self.__dict__.update(state)
-        self._compile()

@@ -37,7 +37,15 @@ from pymc_dp.options import refuse_wrong_types
 from pymc_dp.prior import Prior
 from pymc_dp.prior_constants import warn_about_prior_constants
 from pymc_dp.publish import PublishableNames, metadata, publish, publishable_names
-from pymc_dp.release import Curators, InsecureNoise, MeteredCurator, NoiseSource, SecureNoise, refuse_overflow
+from pymc_dp.release import (
+    Curators,
+    InsecureNoise,
+    MeteredCurator,
+    NoiseSource,
+    SecureNoise,
+    refuse_overflow,
+    warm_up_noise,
+)
 from pymc_dp.release.interface import ReleasesOfIteration
 from pymc_dp.rows import Simulation, SyntheticTable, UnitLikelihood, number_of_units
 from pymc_dp.rows.partitioned import PartitionedUnits
@@ -176,6 +184,7 @@ def _sampled(
     seed = _given_seed(arguments["random_seed"], group)
     starting_points(model, initvals, seed, chains, prior)
     template.warm_up()
+    warm_up_noise()
     synthetic_tables = [_synthetic_tables(one, model, template) for one in group.steps]
     for one, tables, planned in zip(group.steps, synthetic_tables, plan.steps, strict=True):
         _refuse_too_much_memory(one, tables, rows.n_units)

@@ -581,7 +581,7 @@ MUTANTS = (
     Mutant("the mean over responses is of the row's own", "responses", "rows/responses.py",
            "np.full_like(rows[self.place], response)", "np.maximum(rows[self.place], response)",
            (f"{_RESPONSES}test_nothing_is_a_function_of_a_rows_own_response",)),
-    Mutant("probabilities of responses relative to the whole chunk", "responses", "rows/responses.py",
+    Mutant("probabilities of responses relative to the whole chunk", "responses", "rows/probabilities.py",
            "        known = 0.0 < total < np.inf\n", "        total += 1e-9 * np.sum(np.exp(logs))\n        known = 0.0 < total < np.inf\n",
            (f"{_CENTRED}test_sums_and_counts_are_those_of_the_parts_of_a_table",)),
     Mutant("responses that the table cannot hold", "silence", "rows/responses.py",

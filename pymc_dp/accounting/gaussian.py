@@ -17,7 +17,7 @@ the :math:`\rho` of zero-concentrated differential privacy (Bun and Steinke 2016
 import math
 from collections.abc import Callable
 
-from scipy.special import erfcx
+import scipy
 
 from pymc_dp import _validate
 from pymc_dp.exceptions import InvalidArgument
@@ -38,7 +38,7 @@ _TWO_OVER_SQRT_PI = 2.0 / math.sqrt(math.pi)
 def _erfcx_difference(a: float, width: float) -> float:
     """Return erfcx(a) - erfcx(a + width), also where the two nearly cancel."""
     if width >= 1e-3:
-        return float(erfcx(a) - erfcx(a + width))
+        return float(scipy.special.erfcx(a) - scipy.special.erfcx(a + width))
     # Midpoint rule with its first correction on the slope -erfcx'(x) = 2/sqrt(pi) - 2 x erfcx(x).
     x = a + 0.5 * width
     if x > 30.0:
@@ -46,7 +46,7 @@ def _erfcx_difference(a: float, width: float) -> float:
         slope = 0.5 * _TWO_OVER_SQRT_PI * y * (1 - y * (1.5 - y * (3.75 - y * (13.125 - y * 59.0625))))
         curvature = 6.0 * y * slope
     else:
-        value = float(erfcx(x))
+        value = float(scipy.special.erfcx(x))
         slope = _TWO_OVER_SQRT_PI - 2.0 * x * value
         curvature = 4.0 * slope + 4.0 * x * (x * slope - value)
     return width * (slope + curvature * width**2 / 24.0)
@@ -63,7 +63,7 @@ def log_delta(rho: float, epsilon: float) -> float:
     a = (epsilon - rho) / (2.0 * root)
     b = a + root
     if a < -1.0:
-        return math.log(0.5 * (math.erfc(a) - math.exp(-a * a) * float(erfcx(b))))
+        return math.log(0.5 * (math.erfc(a) - math.exp(-a * a) * float(scipy.special.erfcx(b))))
     difference = _erfcx_difference(a, root)
     return -a * a + math.log(0.5 * difference) if difference > 0.0 else -math.inf
 
@@ -158,7 +158,7 @@ def gaussian_epsilon(rho: float, delta: float) -> float:
             return -math.inf, 0.0
         # d delta / d epsilon = -exp(epsilon) erfc(b) / 2
         b = (epsilon + rho) / (2.0 * root)
-        return value - target, -0.5 * math.exp(epsilon - b * b - value) * float(erfcx(b))
+        return value - target, -0.5 * math.exp(epsilon - b * b - value) * float(scipy.special.erfcx(b))
 
     high = rho + 2.0 * math.sqrt(rho * -target)  # Bun and Steinke (2016), Proposition 1.3
     return _solve(gap_and_slope, 0.0, high, safe_direction=1)

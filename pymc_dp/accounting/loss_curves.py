@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+import scipy
 from numpy.typing import NDArray
-from scipy.special import log_ndtr, ndtr
 
 Array = NDArray[Any]
 Curve = Callable[[Array], Array]
@@ -36,6 +36,7 @@ class DominatingPair:
 def gaussian_curve(epsilon: Array, noise_multiplier: float) -> Array:
     """Return the delta of one Gaussian release at each epsilon, also below zero."""
     half = 0.5 / noise_multiplier
+    ndtr, log_ndtr = scipy.special.ndtr, scipy.special.log_ndtr
     delta = ndtr(half - epsilon * noise_multiplier) - np.exp(epsilon + log_ndtr(-half - epsilon * noise_multiplier))
     return np.maximum(np.asarray(delta), 0.0)
 

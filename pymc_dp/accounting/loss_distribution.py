@@ -15,7 +15,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
-from scipy.fft import irfft, next_fast_len, rfft
+import scipy
 
 from pymc_dp import _validate
 from pymc_dp.accounting.events import GaussianReleases, Releases
@@ -120,7 +120,7 @@ def _compose(parts: Sequence[_Losses], counts: Sequence[int], interval: float, d
     log_tail = math.log(delta) - 14.0
     low, high = _window(parts, counts, interval, log_tail)
     longest = max(len(part.masses) for part in parts)
-    size = next_fast_len(max(high - low + 1, longest), real=True)
+    size = scipy.fft.next_fast_len(max(high - low + 1, longest), real=True)
     if size > _MOST_POINTS:
         return None
     transform = np.ones(size // 2 + 1, dtype=complex)
@@ -131,10 +131,10 @@ def _compose(parts: Sequence[_Losses], counts: Sequence[int], interval: float, d
         centre = round(float(part.masses @ np.arange(len(part.masses))))
         padded = np.zeros(size)
         padded[: len(part.masses)] = part.masses
-        transform *= rfft(np.roll(padded, -centre)) ** count
+        transform *= scipy.fft.rfft(np.roll(padded, -centre)) ** count
         shift += count * (part.first + centre)
         log_finite += count * math.log1p(-part.infinite)
-    composed = np.roll(irfft(transform, size), (shift - low) % size)[: high - low + 1]
+    composed = np.roll(scipy.fft.irfft(transform, size), (shift - low) % size)[: high - low + 1]
     missing = -math.expm1(log_finite) + math.exp(log_tail) + _ROUNDING * (sum(counts) + 100)
     return _Composed(interval * np.arange(low, high + 1), np.maximum(composed, 0.0), missing)
 

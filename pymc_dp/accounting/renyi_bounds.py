@@ -8,8 +8,8 @@ import math
 from collections.abc import Callable, Sequence
 
 import numpy as np
+import scipy
 from numpy.typing import NDArray
-from scipy.special import gammaln, logsumexp
 
 from pymc_dp.exceptions import InvalidArgument
 
@@ -19,6 +19,7 @@ _LOG_2 = math.log(2.0)
 def _log_binomials(order: int) -> NDArray[np.float64]:
     """Return the logarithms of (order choose j), j = 0..order."""
     j = np.arange(order + 1)
+    gammaln = scipy.special.gammaln
     return np.asarray(gammaln(order + 1) - gammaln(j + 1) - gammaln(order - j + 1))
 
 
@@ -43,7 +44,7 @@ def poisson_gaussian_bound(order: int, sampling_probability: float, noise_multip
     log_expm1 = exponents + np.log(-np.expm1(-exponents))
     weights = _log_binomials(order)[2:] + j * math.log(sampling_probability)
     weights = weights + (order - j) * math.log1p(-sampling_probability)
-    return float(np.logaddexp(0.0, logsumexp(weights + log_expm1))) / (order - 1.0)
+    return float(np.logaddexp(0.0, scipy.special.logsumexp(weights + log_expm1))) / (order - 1.0)
 
 
 def without_replacement_bound(order: int, sampling_probability: float, bounds: Sequence[float]) -> float:
@@ -69,7 +70,7 @@ def without_replacement_bound(order: int, sampling_probability: float, bounds: S
     second = float(own[0])
     factor = _LOG_2 + second if second >= _LOG_2 else math.log(4.0) + math.log(math.expm1(second))
     terms[0] = _log_binomials(order)[2] + 2.0 * math.log(sampling_probability) + factor
-    return float(np.logaddexp(0.0, logsumexp(terms))) / (order - 1.0)
+    return float(np.logaddexp(0.0, scipy.special.logsumexp(terms))) / (order - 1.0)
 
 
 def barker_batch_bound(order: int, batch_size: int) -> float:

@@ -14,8 +14,8 @@ import math
 from collections.abc import Sequence
 
 import numpy as np
+import scipy
 from numpy.typing import ArrayLike
-from scipy.special import ndtr, ndtri
 
 from pymc_dp import _validate
 from pymc_dp.accounting.account import all_add_in_rho, check_relation, epsilon_of, total_rho
@@ -110,6 +110,7 @@ def trade_off(releases: Sequence[Releases], false_positive_rates: ArrayLike, rel
         raise InvalidArgument("A trade-off is one of releases: there is none.")
     check_relation(releases, relation)
     if all_add_in_rho(releases):
+        ndtr, ndtri = scipy.special.ndtr, scipy.special.ndtri
         exact: Array = ndtr(-ndtri(rates) - math.sqrt(2.0 * total_rho(releases)))
         return exact
     most = min(epsilon_of(releases, _LEAST_DELTA, relation), _LARGEST_EPSILON)

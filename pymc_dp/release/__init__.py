@@ -4,6 +4,7 @@ from pymc_dp.release.curator import MeteredCurator
 from pymc_dp.release.curators import Curators
 from pymc_dp.release.interface import ExpansionPoint, Prediction, Release
 from pymc_dp.release.noise import InsecureNoise, NoiseSource, SecureNoise, grid_for, refuse_overflow
+from pymc_dp.release.noise import warm_up as warm_up_noise
 
 __all__ = [
     "Curators",
@@ -16,4 +17,5 @@ __all__ = [
     "SecureNoise",
     "grid_for",
     "refuse_overflow",
+    "warm_up_noise",
 ]

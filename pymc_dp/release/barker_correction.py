@@ -17,9 +17,8 @@ import math
 from fractions import Fraction
 
 import numpy as np
+import scipy
 from numpy.typing import NDArray
-from scipy.optimize import linprog
-from scipy.special import expit, ndtr
 
 from pymc_dp.release.batches import Entropy
 from pymc_dp.rows.clipped_sum import ClippedMoments
@@ -70,7 +69,7 @@ def acceptance(log_ratio: float, variance: float) -> tuple[bool, float]:
     distance = -abs(log_ratio)
     points = np.array([-POINTS[2], -POINTS[1], *POINTS])
     weights = np.array([0.5 * WEIGHTS[2], 0.5 * WEIGHTS[1], WEIGHTS[0], 0.5 * WEIGHTS[1], 0.5 * WEIGHTS[2]])
-    return log_ratio <= 0.0, float(weights @ ndtr((distance + points) / std))
+    return log_ratio <= 0.0, float(weights @ scipy.special.ndtr((distance + points) / std))
 
 
 def happens(entropy: Entropy, probability: float) -> bool:
@@ -95,9 +94,9 @@ def best_correction(spacing: float = 0.05, largest: float = 30.0) -> tuple[NDArr
     x = np.arange(0.0, 26.0, 0.05)
     scaled = 1e4  # the solver's tolerance is absolute
     error = scaled * sum_with_normal(x, points)
-    target = scaled * expit(x)
+    target = scaled * scipy.special.expit(x)
     bound = np.full((len(x), 1), -1.0)
-    found = linprog(
+    found = scipy.optimize.linprog(
         np.append(np.zeros(len(points)), 1.0),
         A_ub=np.block([[error, bound], [-error, bound]]),
         b_ub=np.concatenate([target, -target]),
@@ -110,5 +109,6 @@ def best_correction(spacing: float = 0.05, largest: float = 30.0) -> tuple[NDArr
 def sum_with_normal(x: NDArray[np.float64], points: NDArray[np.float64]) -> NDArray[np.float64]:
     """Return the distribution function at `x` of N(0, 2) plus or minus each of `points`, shape (x, points)."""
     std = math.sqrt(TOTAL_VARIANCE)
+    ndtr = scipy.special.ndtr
     both = ndtr((x[:, None] - points) / std) + ndtr((x[:, None] + points) / std)
     return 0.5 * np.asarray(both)

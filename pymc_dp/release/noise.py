@@ -12,7 +12,6 @@ from collections.abc import Iterable, Sequence
 from typing import Any, Protocol
 
 import numpy as np
-import opendp.prelude as opendp
 from numpy.typing import NDArray
 
 from pymc_dp.accounting import NO_NOISE
@@ -106,9 +105,16 @@ class NoiseSource(Protocol):
 @functools.lru_cache(maxsize=64)
 def _gaussian(scale: float, size: int) -> Any:
     """Build OpenDP's mechanism; its `int` would be 32 bits wide, so ask for 64."""
+    import opendp.prelude as opendp  # noqa: PLC0415  brings in Polars
+
     opendp.enable_features("contrib")
     space = opendp.vector_domain(opendp.atom_domain(T="i64"), size), opendp.l2_distance(T="f64")
     return opendp.m.make_gaussian(*space, scale=scale)
+
+
+def warm_up() -> None:
+    """Load OpenDP before a run is charged and processes are forked: where that fails, nothing has been spent."""
+    _gaussian(1.0, 1)
 
 
 class SecureNoise:

@@ -16,12 +16,13 @@ neighbours. No fast-math: the compiler may not assume that a number is finite.
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 from numba import njit
 from numpy.typing import NDArray
+
+from pymc_dp.rows.parts import GATHER, PRODUCT, Part
 
 FloatArray = NDArray[np.float64]
 IntArray = NDArray[np.int64]
@@ -32,33 +33,6 @@ _OPTIONS: dict[str, Any] = {"nogil": True, "fastmath": False, "error_model": "nu
 _SHRINK = 2.0**-40
 #: More than what squares lose that underflow: the product of a lost square and a huge one must not pass for zero.
 _TINY = 2.0**-1000
-
-#: How the contribution to one value variable is stored. The numbers are those of `Part.kind`.
-DENSE, PRODUCT, GATHER = 0, 1, 2
-
-
-@dataclass(frozen=True)
-class Part:
-    """How contributions to the gradient with respect to one value variable are stored.
-
-    Attributes
-    ----------
-    kind : int
-        `DENSE`: the slopes themselves. `PRODUCT`: the outer product of the unit's vector and its slopes. `GATHER`:
-        the slopes, at the group that the unit's index names; nothing if it names none.
-    first, k : int
-        Which rows of the slopes. None if the likelihood does not depend on the variable.
-    size : int
-        For `PRODUCT`, the length of a vector; for `GATHER`, the number of groups; else 1.
-    factor : int
-        For `PRODUCT`, which of the vectors; for `GATHER`, which of the indices; else 0.
-    """
-
-    kind: int
-    first: int
-    k: int
-    size: int = 1
-    factor: int = 0
 
 
 def layout(parts: Sequence[Part], offsets: Sequence[int | None]) -> IntArray:

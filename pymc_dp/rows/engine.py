@@ -13,7 +13,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pymc_dp.parameters import FloatArray
-from pymc_dp.rows import clip
+from pymc_dp.rows.on_demand import clip
+from pymc_dp.rows.parts import Part
 from pymc_dp.rows.table import Chunk
 
 #: What an engine makes of the parameters before it sees a row. Its own affair.
@@ -63,7 +64,7 @@ class Contributions:
     vector_squares: tuple[FloatArray, ...]
     log_likelihoods: FloatArray
 
-    def dense(self, parts: Sequence[clip.Part], offsets: Sequence[int | None], size: int) -> FloatArray:
+    def dense(self, parts: Sequence[Part], offsets: Sequence[int | None], size: int) -> FloatArray:
         """Return them written out, shape (size, rows)."""
         columns = np.empty((size, self.slopes.shape[1]))
         clip.write_dense(self.slopes, self.vectors, self.indices, clip.layout(parts, offsets), columns)
@@ -105,7 +106,7 @@ class RowEngine(Protocol):
         ...
 
     @property
-    def parts(self) -> Sequence[clip.Part]:
+    def parts(self) -> Sequence[Part]:
         """How derivatives with respect to each value variable are stored."""
         ...
 

@@ -16,9 +16,9 @@ from pytensor.graph.utils import MethodNotDefined
 from pytensor.tensor.elemwise import DimShuffle
 
 from pymc_dp.exceptions import UnsupportedModel
-from pymc_dp.rows import clip
 from pymc_dp.rows.allowed import refuse_unknown_operations
 from pymc_dp.rows.one_row import Link
+from pymc_dp.rows.parts import DENSE, GATHER, PRODUCT, Part
 from pymc_dp.rows.split import RowSplit
 
 
@@ -140,21 +140,21 @@ class RowGraphs:
             if first is not None
         ]
 
-    def _parts(self, slopes: Sequence[Variable | None]) -> list[clip.Part]:
+    def _parts(self, slopes: Sequence[Variable | None]) -> list[Part]:
         parts, first, n_indices = [], 0, 0
         for var, link, slope in zip(self.value_vars, self.links, slopes, strict=True):
             size = math.prod(var.type.shape)
-            kind, length, factor = clip.DENSE, 1, 0
+            kind, length, factor = DENSE, 1, 0
             if link is not None and link.gathers:
-                kind, length, factor = clip.GATHER, var.type.shape[0], n_indices
+                kind, length, factor = GATHER, var.type.shape[0], n_indices
                 n_indices += 1
             elif link is not None:
                 table = _table_of(link, self.rows)
                 if table is not None:
                     self.tables += [] if table in self.tables else [table]
-                    kind, length, factor = clip.PRODUCT, var.type.shape[0], self.tables.index(table)
+                    kind, length, factor = PRODUCT, var.type.shape[0], self.tables.index(table)
             k = 0 if slope is None else size // length
-            parts.append(clip.Part(kind, first, k, length, factor))
+            parts.append(Part(kind, first, k, length, factor))
             first += k
         return parts
 

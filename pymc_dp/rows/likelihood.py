@@ -14,7 +14,7 @@ from pytensor.graph.basic import Variable
 
 from pymc_dp.exceptions import InvalidArgument
 from pymc_dp.parameters import FloatArray, ParameterVector
-from pymc_dp.rows import clip, expansion
+from pymc_dp.rows import expansion
 from pymc_dp.rows.check import check_factorisation
 from pymc_dp.rows.choose import EngineName, engine_for
 from pymc_dp.rows.clipped_sum import ClippedMoments, ClippedSum
@@ -22,6 +22,7 @@ from pymc_dp.rows.derivatives import DerivativesOfChunk, UnitsOfChunk
 from pymc_dp.rows.engine import Clipping, Point
 from pymc_dp.rows.expansion import ExpansionPoint, UnitExpansion
 from pymc_dp.rows.graphs import RowGraphs
+from pymc_dp.rows.on_demand import clip
 from pymc_dp.rows.responses import possible_responses
 from pymc_dp.rows.split import RowLeaf, leaf_value, refuse_missing_values, refuse_tables_of_units, split
 from pymc_dp.rows.table import Chunk, IntArray, RowTable

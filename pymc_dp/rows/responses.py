@@ -10,10 +10,9 @@ from dataclasses import dataclass
 
 import numpy as np
 import pymc as pm
-from numba import njit
 
 from pymc_dp.parameters import FloatArray
-from pymc_dp.rows.elementary import exp
+from pymc_dp.rows.on_demand import probabilities
 from pymc_dp.rows.split import RowLeaf, leaf_value
 from pymc_dp.structure import responses_of_rows
 
@@ -52,28 +51,8 @@ class PossibleResponses:
         Each row's add up to 1. Where that cannot be, they are zero.
         """
         found = np.empty_like(log_likelihoods)
-        _write_probabilities(log_likelihoods, np.array(self.stand_for), found)
+        probabilities.write(log_likelihoods, np.array(self.stand_for), found)
         return found
-
-
-@njit(nogil=True, fastmath=False, error_model="numpy", cache=True)
-def _write_probabilities(logs: FloatArray, stand_for: FloatArray, out: FloatArray) -> None:
-    """Write the probabilities of responses, shape (responses, rows), row by row and by the same steps for each."""
-    n_responses, n = logs.shape
-    for i in range(n):
-        largest = -np.inf
-        for k in range(n_responses):
-            if logs[k, i] > largest:  # noqa: PLR1730  what is no number is passed over
-                largest = logs[k, i]
-        total = 0.0
-        for k in range(n_responses):
-            out[k, i] = 0.0
-            if logs[k, i] > -np.inf:  # else it is no number, or the response cannot be
-                out[k, i] = stand_for[k] * exp(logs[k, i] - largest)
-            total += out[k, i]
-        known = 0.0 < total < np.inf
-        for k in range(n_responses):
-            out[k, i] = out[k, i] / total if known else 0.0
 
 
 def possible_responses(model: pm.Model, leaves: Sequence[RowLeaf]) -> PossibleResponses | None:

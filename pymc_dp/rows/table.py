@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from pymc_dp.exceptions import InvalidArgument
 from pymc_dp.parameters import FloatArray
-from pymc_dp.rows import clip
+from pymc_dp.rows.on_demand import clip
 
 IntArray = NDArray[np.int64]
 

@@ -24,9 +24,9 @@ from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar, Unpack
 
 import numpy as np
+import scipy
 from numpy.typing import ArrayLike
 from pymc.step_methods.hmc.quadpotential import QuadPotential
-from scipy.stats import qmc
 
 from pymc_dp import _validate
 from pymc_dp.accounting import Releases
@@ -233,8 +233,13 @@ class DPHMC(LearningStep):
     def start(self) -> None:
         """Forget the gradient of the last chain and begin a new sequence of step sizes."""
         self._gradient: FloatArray | None = None
-        self._halton = qmc.Halton(d=1, scramble=True, rng=self.rng)
+        self._halton = scipy.stats.qmc.Halton(d=1, scramble=True, rng=self.rng)
         self._kinetic_energy.set_rng(self.rng)
+
+    def __reduce_ex__(self, protocol: Any) -> Any:
+        """Copy without the step sizes to come: every chain begins anew, and unpickling them imports scipy.stats."""
+        make, arguments, state = super().__reduce_ex__(protocol)
+        return make, arguments, state | {"_halton": None}
 
     def transition(self, theta: FloatArray) -> Transition:
         """Propose the end of a noisy leapfrog trajectory; accept it by the penalty test."""

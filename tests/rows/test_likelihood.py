@@ -14,7 +14,8 @@ from hypothesis import strategies as st
 
 from pymc_dp.exceptions import InvalidArgument
 from pymc_dp.release import ExpansionPoint, Prediction
-from pymc_dp.rows import UnitLikelihood, check, clip
+from pymc_dp.rows import UnitLikelihood, check
+from pymc_dp.rows.parts import DENSE, GATHER, PRODUCT
 from pymc_dp.rows.threads import Threads
 
 GRID = 2.0**-35
@@ -453,7 +454,7 @@ def test_wide_and_grouped_gradients_are_kept_in_factors():
         effect = pm.Normal("centre") + pm.HalfNormal("spread") * pm.Normal("offset", shape=7)
         pm.Bernoulli("y", logit_p=pm.math.dot(pm.Data("x", x), slopes) + effect[group], observed=y)
     kinds = [part.kind for part in UnitLikelihood(model)._engine.parts]
-    assert kinds == [clip.DENSE, clip.DENSE, clip.PRODUCT, clip.DENSE, clip.DENSE, clip.GATHER]
+    assert kinds == [DENSE, DENSE, PRODUCT, DENSE, DENSE, GATHER]
 
 
 def test_custom_distributions_are_split_too():

@@ -3,7 +3,7 @@
 import math
 import threading
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pytensor.tensor as pt
@@ -13,13 +13,15 @@ from pytensor.graph.rewriting.utils import rewrite_graph
 
 from pymc_dp.compiling import compiled
 from pymc_dp.parameters import FloatArray
-from pymc_dp.rows.clip import GATHER, Part
 from pymc_dp.rows.engine import Clipping, Contributions, vectors_of
-from pymc_dp.rows.fused.loops import Loops, Product
-from pymc_dp.rows.fused.program import Lowering, NotLowered, Numbers, Program, kind_of, structural_value
+from pymc_dp.rows.fused.program import Lowering, NotLowered, Numbers, Product, Program, kind_of, structural_value
 from pymc_dp.rows.graphs import RowGraphs
+from pymc_dp.rows.parts import GATHER, Part
 from pymc_dp.rows.reference import ReferenceEngine
 from pymc_dp.rows.table import Chunk
+
+if TYPE_CHECKING:
+    from pymc_dp.rows.fused.loops import Loops
 
 
 class FusedEngine:
@@ -212,10 +214,12 @@ class _Lowered:
             raise RuntimeError("The parameters gave arrays of another shape than before.")
         return point
 
-    def loops(self, which: slice) -> Loops:
+    def loops(self, which: slice) -> "Loops":
         """Return the loops that compute some of the outputs; the indices too, unless the first ones alone."""
         key = which.start, which.stop
         if key not in self._loops:
+            from pymc_dp.rows.fused.loops import Loops  # noqa: PLC0415  brings in Numba
+
             indices = self._indices if which.stop is None else []
             self._loops[key] = Loops(self._program, self._outputs[which], indices, self._products, self._widths)
         return self._loops[key]

@@ -9,7 +9,6 @@ it stands.
 
 import inspect
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from hashlib import sha256
 from typing import Any
 
@@ -20,41 +19,20 @@ from numba import njit
 from pytensor.link.numba.cache import compile_numba_function_src
 from pytensor.link.numba.dispatch.basic import numba_funcify_and_cache_key
 
-from pymc_dp.rows import clip, elementary
+from pymc_dp.rows import clip, elementary, parts
 from pymc_dp.rows.fused import gamma
-from pymc_dp.rows.fused.program import NotLowered, Operation, Program
+from pymc_dp.rows.fused.program import NotLowered, Operation, Product, Program
 
 #: Most rows in a block, for the cost of a block itself, and the bytes of its intermediate results, for the caches.
 _MOST_ROWS, _MOST_BYTES = 2048, 2**17
 _OPTIONS: dict[str, Any] = {"fastmath": False, "error_model": "numpy", "nogil": True}
 #: Part of every key in the cache of compiled functions.
-_VERSION = (
-    f"4 {sorted(_OPTIONS.items())} {numba.__version__} {''.join(map(inspect.getsource, (elementary, gamma, clip)))}"
-)
+_SOURCES = "".join(map(inspect.getsource, (elementary, gamma, parts, clip)))
+_VERSION = f"4 {sorted(_OPTIONS.items())} {numba.__version__} {_SOURCES}"
 #: In loops of their own: they read memory, or branch, wherever a row says.
 _ALONE = ("call", "gather")
 _INFIX = frozenset("+ - * / < <= > >= == != & |".split())
 _FUNCTIONS = frozenset("exp log log1p expm1 log1mexp log1p_up_to_one".split())
-
-
-@dataclass(frozen=True, eq=False)
-class Product:
-    """A linear predictor: a table of floats times parameters.
-
-    Attributes
-    ----------
-    table : int
-        Which of the data.
-    size, k : int
-        Length of a row, number of predictors.
-    place : int
-        Where the parameters begin in the vector of numbers that parameters give.
-    """
-
-    table: int
-    size: int
-    k: int
-    place: int
 
 
 class Loops:

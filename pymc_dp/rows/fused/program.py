@@ -94,6 +94,26 @@ class Operation:
     detail: Any = None
 
 
+@dataclass(frozen=True, eq=False)
+class Product:
+    """A linear predictor: a table of floats times parameters.
+
+    Attributes
+    ----------
+    table : int
+        Which of the data.
+    size, k : int
+        Length of a row, number of predictors.
+    place : int
+        Where the parameters begin in the vector of numbers that parameters give.
+    """
+
+    table: int
+    size: int
+    k: int
+    place: int
+
+
 def kind_of(dtype: str) -> str:
     """Return the kind of numbers of this dtype."""
     if dtype == "bool":

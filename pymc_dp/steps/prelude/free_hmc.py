@@ -1,6 +1,5 @@
 """Hamiltonian Monte Carlo on a free log-density: as many gradients as it likes, at no cost in privacy."""
 
-import arviz as az
 import numpy as np
 
 from pymc_dp.parameters import FloatArray
@@ -130,6 +129,8 @@ class FreeHMC:
 
 def _independence(draws: FloatArray) -> int:
     """Return after how many of the draws their correlation, and that of their squares, has died away."""
+    import arviz as az  # noqa: PLC0415  brings in Matplotlib
+
     centred = draws - draws.mean(axis=0)
     slowest = min(float(az.ess(column[None], method="mean")) for column in np.hstack([centred, centred**2]).T)
     return int(np.clip(np.ceil(2.0 * len(draws) / slowest), 2, len(draws)))

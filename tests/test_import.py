@@ -1,0 +1,107 @@
+"""Importing the package costs little more than importing PyMC: every spawned worker pays for it."""
+
+import json
+import subprocess
+import sys
+import textwrap
+
+import cloudpickle
+import pytest
+from conftest import gaussian_data, gaussian_model, hmc
+
+import pymc_dp as dp
+from pymc_dp.prior import Prior
+from pymc_dp.rows import UnitLikelihood
+
+#: What PyMC imports itself counts for nothing, in any version of it.
+BEYOND_PYMC = """
+    import json
+    import sys
+
+    import pymc as pm
+
+    sample, before = pm.sample, set(sys.modules)
+"""
+HEAVY = {
+    *("arviz", "arviz_base", "arviz_plots", "arviz_stats", "bambi", "dask", "distributed", "dp_accounting", "llvmlite"),
+    *("matplotlib", "netCDF4", "numba", "opendp", "polars", "pyarrow", "statsmodels", "zarr"),
+    *("scipy.fft", "scipy.optimize", "scipy.spatial", "scipy.special", "scipy.stats"),
+}
+
+
+def printed(code, *arguments):
+    """Return what a new process prints as JSON."""
+    done = subprocess.run(  # noqa: S603
+        [sys.executable, "-c", textwrap.dedent(BEYOND_PYMC) + textwrap.dedent(code), *arguments],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    return json.loads(done.stdout)
+
+
+def test_importing_brings_in_nothing_heavy_and_installs_the_hook():
+    code = """
+    import pymc_dp
+
+    print(json.dumps([sorted(set(sys.modules) - before), pm.sample is not sample]))
+    """
+    brought_in, hooked = printed(code)
+    assert hooked
+    assert HEAVY.isdisjoint(brought_in)
+    packages = {name.split(".")[0] for name in brought_in} - set(sys.stdlib_module_names)
+    assert packages <= {"pymc_dp", "pymc", "pytensor", "scipy"}
+    assert not [name for name in brought_in if name.startswith("pymc_dp.plots")]
+
+
+def test_all_names_are_there_and_no_kernel_is_compiled():
+    code = """
+    import pymc_dp
+
+    listed = dir(pymc_dp)
+    from pymc_dp import *
+
+    missing = [name for name in pymc_dp.__all__ if name not in listed or name not in globals()]
+
+    from numba.core.dispatcher import Dispatcher
+
+    import pymc_dp.rows.fused.loops
+    import pymc_dp.rows.probabilities
+
+    kernels = [
+        kernel
+        for name, module in list(sys.modules.items())
+        if name.startswith("pymc_dp.")
+        for kernel in vars(module).values()
+        if isinstance(kernel, Dispatcher)
+    ]
+    print(json.dumps([missing, len(kernels), [str(kernel) for kernel in kernels if kernel.signatures]]))
+    """
+    missing, n_kernels, compiled = printed(code)
+    assert missing == []
+    assert n_kernels > 20
+    assert compiled == []
+
+
+def test_unpickling_a_step_and_what_it_asks_brings_in_nothing_heavy(budget, tmp_path):
+    model = gaussian_model(gaussian_data())
+    with model:
+        step = hmc(budget)
+    rows = UnitLikelihood(model, engine="fused")
+    (tmp_path / "step").write_bytes(cloudpickle.dumps((step, Prior(model), rows)))
+    code = """
+    import cloudpickle
+
+    with open(sys.argv[1], "rb") as file:
+        cloudpickle.load(file)
+    print(json.dumps(sorted(set(sys.modules) - before)))
+    """
+    brought_in = printed(code, str(tmp_path / "step"))
+    assert "pymc_dp.rows.fused.engine" in brought_in
+    assert HEAVY.isdisjoint(brought_in)
+
+
+def test_names_that_are_not_there_are_no_attributes():
+    with pytest.raises(AttributeError, match="no attribute 'nothing'"):
+        dp.nothing  # noqa: B018
