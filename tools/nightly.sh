@@ -16,9 +16,10 @@ declare -A COMMANDS=(
   [models]="models.py ${MODELS:-5000}"
   [mutants]="mutants.py ${MUTANTS:-}"
   [faults]="faults.py --kills $KILLS --races $((10 * KILLS)) --interrupts $KILLS --damages $((10 * KILLS))"
+  [tests]="-m pytest -m nightly"
   [fuzz]="fuzz.py --arguments $CASES --options $((CASES / 30)) --tables $((CASES * 7 / 90))"
 )
-[ $# -gt 0 ] || set -- replay models mutants audit faults fuzz
+[ $# -gt 0 ] || set -- tests replay models mutants audit faults fuzz
 
 for attack in "$@"; do
   if [ -z "${COMMANDS[$attack]:-}" ]; then
@@ -28,10 +29,12 @@ for attack in "$@"; do
 done
 found=()
 for attack in "$@"; do
-  printf '\n## %s: python tools/%s\n\n' "$attack" "${COMMANDS[$attack]}"
+  command=${COMMANDS[$attack]}
+  [[ $command == -m* ]] || command=tools/$command
+  printf '\n## %s: python %s\n\n' "$attack" "$command"
   begin=$SECONDS
   # shellcheck disable=SC2086  # words of a command
-  python -m uv run python tools/${COMMANDS[$attack]} || found+=("$attack")
+  python -m uv run python $command || found+=("$attack")
   printf '\n%s: %d s\n' "$attack" "$((SECONDS - begin))"
 done
 if [ ${#found[@]} -gt 0 ]; then

@@ -90,7 +90,8 @@ class ReferenceEngine:
     def _call(self, name: str, point: Point, chunk: Chunk) -> list[np.ndarray]:
         if name not in self._compiled:
             self._compiled[name] = self._compile(name)
-        return self._compiled[name](*point, *chunk.rows)
+        with np.errstate(all="ignore"):  # NumPy warns where functions are interpreted: a warning would tell of a row
+            return self._compiled[name](*point, *chunk.rows)
 
     def _compile(self, name: str) -> Callable[..., list[np.ndarray]]:
         graphs = self._graphs

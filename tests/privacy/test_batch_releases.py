@@ -175,7 +175,7 @@ def test_counts_ride_along_and_are_near_the_truth():
             settings["batch_size"] = 300
         with gaussian_model(y, prior_std=0.1):
             step = step_of("sgld", budget, n_steps=20, **settings)
-            tree = pm.sample(draws=50, chains=2, cores=1, step=step, initvals={"mu": 0.0}, **QUIET)
+            tree = pm.sample(draws=150, chains=2, cores=1, step=step, initvals={"mu": 0.0}, **QUIET)
         assert {event.kind for event in budget.history[0].releases} == {"gradient"}
         fractions = tree["sample_stats"]["clip_fraction_gradient"].values
         noise = float(tree["releases"]["clip_count_noise_std"].max()) / 1000

@@ -18,6 +18,8 @@ from pymc_dp.release.sizes import NormSizes
 from pymc_dp.rows import UnitLikelihood
 from pymc_dp.rows.expansion import packed_pairs
 
+pytestmark = pytest.mark.production
+
 N, SIZE = 90, 2
 GENERATOR = np.random.default_rng(0)
 X = np.column_stack([np.ones(N), GENERATOR.normal(size=N)])

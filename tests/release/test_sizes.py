@@ -15,6 +15,8 @@ from pymc_dp.release.query import Terms
 from pymc_dp.release.sizes import BoundedScore, CoordinateSizes, NormSizes
 from pymc_dp.rows import PublicUnits, UnitLikelihood
 
+pytestmark = pytest.mark.production
+
 N, SIZE = 90, 2
 GENERATOR = np.random.default_rng(0)
 X = GENERATOR.normal(size=(N, SIZE))

@@ -122,6 +122,7 @@ def test_an_error_that_is_no_missing_translation_is_not_swallowed(monkeypatch):
         UnitLikelihood(logistic())
 
 
+@pytest.mark.production
 def test_second_derivatives_without_a_translation_are_those_of_the_reference_engine(monkeypatch):
     real = fused_engine._Lowered
 
@@ -152,6 +153,7 @@ def compiled(rows):
     ]
 
 
+@pytest.mark.production
 def test_nothing_is_compiled_that_a_run_does_not_use():
     gradients = UnitLikelihood(logistic())
     gradients.warm_up()

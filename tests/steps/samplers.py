@@ -88,7 +88,7 @@ def _tested_surrogate(**shared):
 
 
 def _learned(step_class, *, control_variates=True, **settings):
-    """Nothing is given but a budget, and what `settings` has: small batches of a Barker test cost too much here."""
+    """Nothing is given but a budget, and `settings` where what would be chosen takes long."""
     if not control_variates:
         settings["prelude"] = dp.Prelude(control_variates=False)
     return lambda **shared: step_class(**settings, **shared)
@@ -161,8 +161,8 @@ LEARNED = [
         ("contributed", DPCrankNicolson, {"beta": 0.5}, False),
         ("minibatch-penalty", dp.DPMinibatchPenalty, {}, True),
         ("barker", dp.DPBarker, {"batch_size": 150, "tempering": 0.1}, True),
-        ("sgld", dp.DPSGLD, {}, True),
-        ("sghmc", dp.DPSGHMC, {}, True),
-        ("sgnht", dp.DPSGNHT, {}, True),
+        ("sgld", dp.DPSGLD, {"n_steps": 5}, True),
+        ("sghmc", dp.DPSGHMC, {"n_leapfrog": 5}, True),
+        ("sgnht", dp.DPSGNHT, {"n_steps": 5}, True),
     )
 ]

@@ -22,8 +22,8 @@ from pymc_dp.release.queries import ClipCounts, DecisionClipCounts
 from pymc_dp.rows import UnitLikelihood
 from pymc_dp.rows.expansion import UnitExpansion
 
-#: Those without control variates share all of their code with the others: they are tried with the slow tests.
-_OTHERS = [pytest.param(each, marks=pytest.mark.slow) for each in LEARNED[9:]]
+#: Those without control variates share all of their code with the others: they are tried at night.
+_OTHERS = [pytest.param(each, marks=pytest.mark.nightly) for each in LEARNED[9:]]
 # All tests of a sampler stand together, so that one process records its runs.
 pytestmark = pytest.mark.parametrize("sampler", [*SAMPLERS, *LEARNED[:9], *_OTHERS], ids=repr, scope="module")
 
@@ -245,16 +245,16 @@ def test_an_insecure_seed_reproduces_and_is_marked(sampler):
     assert not again["privacy"].attrs["private"]
 
 
-#: Samplers that keep what another one keeps, so that the same is sent to a spawned process.
-LIKE_ANOTHER = ("-whole", "mala", "sgld", "learned-penalty", "learned-barker")
+#: What they keep is sent to a spawned process; the others keep no more than one of these.
+SPAWNED = ("hmc", "penalty-guided-walk", "surrogate", "sghmc", "sgnht", "barker", "learned-hmc", "learned-sgnht")
 
 
 @pytest.mark.parametrize("context", ["fork", pytest.param("spawn", marks=[pytest.mark.slow, pytest.mark.production])])
 def test_processes_give_what_one_process_gives(sampler, context):
     if context not in multiprocessing.get_all_start_methods():
         pytest.skip("not on this system")
-    if context == "spawn" and sampler.name.endswith(LIKE_ANOTHER):
-        pytest.skip("is sent as another sampler is")
+    if context == "spawn" and sampler.name not in SPAWNED:
+        pytest.skip("keeps what one of those keeps that are spawned")
     parallel = run(sampler, insecure_seed=3, cores=2, mp_ctx=context)
     alone = seeded(sampler) if context == "fork" else run(sampler, insecure_seed=3)
     assert np.array_equal(draws(alone), draws(parallel))

@@ -80,6 +80,7 @@ def kernel(kernels):
     return kernels[0]
 
 
+@pytest.mark.slow
 def test_a_strongly_bent_density_is_recovered(target, kernels):
     rng = np.random.default_rng(1)
     chains = []
@@ -96,6 +97,7 @@ def test_a_strongly_bent_density_is_recovered(target, kernels):
     assert np.all(np.abs(visited.mean(axis=(0, 1)) - exact.mean(axis=0)) < limit(len(errors)) * errors)
 
 
+@pytest.mark.slow
 def test_the_pilots_have_seen_the_whole_density(target, kernels):
     """The spread of one pilot's variance is about a factor of 1.5, so that of eight together about 1.15."""
     exact = np.diag(np.cov(target.exact(10**6, np.random.default_rng(2)).T))

@@ -152,6 +152,7 @@ def test_a_mass_matrix_and_a_proposal_scale_are_on_the_scale_of_the_parameters()
     assert np.abs(errors_of(tree["posterior"]["beta"])[0]).max() < 1.0
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("step_class", "draws"),
     [

@@ -403,6 +403,7 @@ def test_no_figure_is_paid_for_when_diagnostics_are_off():
 # Order 1 -----------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 @pytest.mark.production
 def test_a_banana_is_followed_round_its_bend():
     posterior = published("banana-tempered-2")

@@ -120,13 +120,16 @@ def draws(step_class, data, *, cores=1, seed=3, **settings):
     return tree["posterior"]["slopes"].values.tobytes(), tree["releases"].to_dataset().to_dict()
 
 
-@pytest.mark.parametrize("step_class", [dp.DPHMC, dp.DPSurrogateHMC, dp.DPSGHMC])
+@pytest.mark.parametrize(
+    "step_class", [dp.DPSurrogateHMC, *(pytest.param(each, marks=pytest.mark.slow) for each in (dp.DPHMC, dp.DPSGHMC))]
+)
 def test_runs_on_a_cluster_have_the_draws_of_those_in_memory(client, frame, step_class):
     near = draws(step_class, table(frame))[0]
     assert draws(step_class, on_dask(frame, "frame"))[0] == near
     assert draws(step_class, table(frame), seed=4)[0] != near
 
 
+@pytest.mark.slow
 def test_chains_in_processes_of_their_own_connect_by_themselves(client, frame):
     near = draws(dp.DPHMC, table(frame))[0]
     assert draws(dp.DPHMC, on_dask(frame, "frame"), cores=2)[0] == near

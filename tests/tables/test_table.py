@@ -371,6 +371,7 @@ def test_bad_arguments_are_refused(frame):
 # Memory --------------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 @pytest.mark.production
 @pytest.mark.parametrize("kind", ["arrow file", "parquet"])
 def test_memory_does_not_grow_with_the_table(kind, template, tmp_path):
