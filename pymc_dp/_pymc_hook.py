@@ -2,8 +2,8 @@
 
 Importing this module installs the hooks. It can be deleted, with the line of `pymc_dp/__init__.py` that imports it,
 when PyMC has a hook of its own for steps that wrap a whole run (pull requests 7880 and 8358 of PyMC are about it):
-`pymc_dp.sample` does not need it. What is lost then, besides `pm.sample`, are the refusals of budgets and the warnings
-below, and a synthetic table on the arrays of the data is recognised by the model's own variables only.
+`pymc_dp.sample` does not need it. What is lost then, besides `pm.sample`, are the refusals of budgets and of options by
+the names of such, and the warnings below, and a synthetic table on the arrays of the data is recognised by the model's own variables only.
 """
 
 import functools
@@ -18,7 +18,7 @@ from pymc.variational.opvi import Group
 from xarray import DataTree
 
 from pymc_dp import origins
-from pymc_dp.arguments import is_private, refuse_budget, refuse_table
+from pymc_dp.arguments import is_private, refuse_budget, refuse_privacy_keywords, refuse_table
 from pymc_dp.sampling import sample
 
 _POSTERIOR_PREDICTIVE = (
@@ -94,17 +94,19 @@ def _sampling(original: Callable[..., Any]) -> Callable[..., Any]:
             return sample(*args, **kwargs)
         refuse_budget("pm.sample", args, kwargs)
         refuse_table("pm.sample", kwargs)
+        refuse_privacy_keywords(original, kwargs)
         return original(*args, **kwargs)
 
     return sample_or_pass_on
 
 
 def _refusing(name: str, original: Callable[..., Any]) -> Callable[..., Any]:
-    """Return a function that refuses budgets."""
+    """Return a function that refuses budgets, and options by the names of such."""
 
     @functools.wraps(original)
     def refusing(*args: Any, **kwargs: Any) -> Any:
         refuse_budget(name, args, kwargs)
+        refuse_privacy_keywords(original, kwargs)
         return original(*args, **kwargs)
 
     return refusing

@@ -473,6 +473,7 @@ def _dp_step_group(step: Any, model: pm.Model) -> StepGroup:
 
 
 def _refuse_unsupported_options(arguments: dict[str, Any], unknown: dict[str, Any]) -> None:
+    unknown = {**unknown, **({"nuts_sampler_kwargs": 0} if arguments["nuts_sampler_kwargs"] else {})}
     if unknown:
         raise UnsupportedOption(f"pm.sample has no option {', '.join(sorted(unknown))} for DP steps.")
     if arguments["trace"] is not None:
