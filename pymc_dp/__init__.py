@@ -21,6 +21,7 @@ from pymc_dp.exceptions import (
     WorkersLost,
 )
 from pymc_dp.forecast import Forecast, dry_run
+from pymc_dp.model.arrays import public
 from pymc_dp.sampling import sample
 from pymc_dp.steps import (
     DPHMC,
@@ -71,5 +72,6 @@ __all__ = [
     "diagnostics",
     "dry_run",
     "plots",
+    "public",
     "sample",
 ]

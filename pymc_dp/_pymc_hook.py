@@ -3,7 +3,8 @@
 Importing this module installs the hooks. It can be deleted, with the line of `pymc_dp/__init__.py` that imports it,
 when PyMC has a hook of its own for steps that wrap a whole run (pull requests 7880 and 8358 of PyMC are about it):
 `pymc_dp.sample` does not need it. What is lost then, besides `pm.sample`, are the refusals of budgets and of options by
-the names of such, and the warnings below, and a synthetic table on the arrays of the data is recognised by the model's own variables only.
+the names of such, and the warnings below, and a synthetic table on the arrays of the data is recognised by the model's
+own variables only.
 """
 
 import functools
@@ -19,6 +20,7 @@ from xarray import DataTree
 
 from pymc_dp import origins
 from pymc_dp.arguments import is_private, refuse_budget, refuse_privacy_keywords, refuse_table
+from pymc_dp.model.arrays import declare_public, is_public
 from pymc_dp.sampling import sample
 
 _POSTERIOR_PREDICTIVE = (
@@ -131,12 +133,15 @@ def _is_private_result(tree: Any) -> bool:
 
 
 def _noting_data(original: Callable[..., Any]) -> Callable[..., Any]:
-    """Return `pm.Data`, which notes the array that it is given."""
+    """Return `pm.Data`, which notes the array that it is given, and takes what was declared public."""
 
     @functools.wraps(original)
     def data(name: str, value: Any, *args: Any, **kwargs: Any) -> Any:
         origins.refuse_tables_on_dask([value])
-        variable = original(name, value, *args, **kwargs)
+        declared = is_public(value)
+        variable = original(name, value.data if declared else value, *args, **kwargs)
+        if declared:
+            declare_public(variable)
         origins.note(pm.modelcontext(kwargs.get("model")), name, [value])
         return variable
 

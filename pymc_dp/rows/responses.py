@@ -12,9 +12,10 @@ import numpy as np
 import pymc as pm
 from numba import njit
 
+from pymc_dp.model.arrays import leaf_value
 from pymc_dp.parameters import FloatArray
 from pymc_dp.rows.elementary import exp
-from pymc_dp.rows.split import RowLeaf, leaf_value
+from pymc_dp.rows.split import RowLeaf
 from pymc_dp.structure import responses_of_rows
 
 
