@@ -21,6 +21,7 @@ from xarray import DataTree
 from pymc_dp import origins
 from pymc_dp.arguments import is_private, refuse_budget, refuse_privacy_keywords, refuse_table
 from pymc_dp.model.arrays import declare_public, is_public
+from pymc_dp.model.builders import EVALUATING, marking
 from pymc_dp.sampling import sample
 
 _POSTERIOR_PREDICTIVE = (
@@ -42,7 +43,8 @@ def install() -> None:
     """Make `pm.sample` hand calls with a DP step to `pymc_dp.sample`. Importing `pymc_dp` does this.
 
     Functions of PyMC that would ignore a budget refuse it from then on; those that put the data into a result warn;
-    and it is noted which arrays a model is given, so that a synthetic table on the same arrays is refused.
+    and it is noted which arrays a model is given, so that a synthetic table on the same arrays is refused, and where
+    PyMC computed a number from rows while a model was built.
     """
     uninstall()
     _replace_function(pm.sample, _sampling)
@@ -54,6 +56,10 @@ def install() -> None:
     _replace_function(pm.stats.compute_log_likelihood, functools.partial(_warning, _LOG_LIKELIHOOD, "idata"))
     _replace_function(pm.Data, _noting_data)
     _replace_method(Distribution, "__new__", staticmethod(_noting_observed(Distribution.__new__)))
+    for name, methods in EVALUATING.items():
+        for method in methods:
+            of_class = getattr(pm.gp, name)
+            _replace_method(of_class, method, marking(f"pm.gp.{name}", getattr(of_class, method)))
     _replace_method(pm.Model, "set_data", _noting_new_data(pm.Model.set_data))
 
 

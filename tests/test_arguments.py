@@ -151,15 +151,15 @@ SWALLOWED = [
 def test_an_option_that_looks_private_is_no_option_of_nuts(model, budget, entry, options):
     """Hazard H49: PyMC takes options that it does not know, and runs NUTS without them."""
     short = {"draws": 5, "tune": 5, "chains": 1, "cores": 1, **QUIET, **options}
-    with model, pytest.raises(dp.UnsupportedOption, match=r"no option|not be private|needs step="):
-        if entry == "pm.sample":
-            pm.sample(**short)
-        elif entry == "imported before":
-            sampling._pymc_sample(**short)
-        elif entry == "init_nuts":
-            pm.init_nuts(progressbar=False, **options)
-        else:
-            dp.sample(**(short | {"step": hmc(budget)}))
+    with model:
+        entries = {
+            "pm.sample": functools.partial(pm.sample, **short),
+            "imported before": functools.partial(sampling._pymc_sample, **short),
+            "init_nuts": functools.partial(pm.init_nuts, progressbar=False, **options),
+            "dp.sample": functools.partial(dp.sample, **short, step=hmc(budget)),
+        }
+        with pytest.raises(dp.UnsupportedOption, match=r"no option|not be private"):
+            entries[entry]()
     assert budget.history == ()
 
 

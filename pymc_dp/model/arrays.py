@@ -10,6 +10,7 @@ from pytensor.graph.basic import Apply, Constant, Variable
 from pytensor.graph.op import HasInnerGraph
 from pytensor.graph.traversal import ancestors
 from pytensor.tensor.basic import Join, MakeVector
+from pytensor.tensor.random.op import RandomVariable
 from pytensor.tensor.shape import Reshape, Shape, Shape_i
 from pytensor.tensor.subtensor import AdvancedSubtensor
 from pytensor.tensor.type import TensorType
@@ -137,7 +138,7 @@ def _used(node: Apply, rows: Set[Variable]) -> Iterator[Variable]:
         inputs = inputs[:1]
     elif isinstance(op, AdvancedSubtensor) and not rows.isdisjoint(ancestors(inputs[:1])):
         inputs = [each for each in inputs if not (isinstance(each, Constant) and each.type.dtype.startswith("int"))]
-    elif hasattr(op, "size_param"):
+    elif isinstance(op, RandomVariable) or getattr(op, "extended_signature", None) is not None:
         size = op.size_param(node)
         inputs = [each for each in inputs if each is not size]
     yield from inputs

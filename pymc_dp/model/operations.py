@@ -22,6 +22,7 @@ from pytensor.graph.op import HasInnerGraph
 from pytensor.graph.traversal import ancestors
 
 from pymc_dp.exceptions import UnsupportedModel
+from pymc_dp.model.builders import evaluated_by
 from pymc_dp.model.functions import is_of_library
 
 #: Names of classes, by module. Base classes are listed, too: none of them has a state.
@@ -195,6 +196,14 @@ def refuse_unlisted(graphs: Mapping[str, Iterable[Variable]], *, derived: bool =
     for name, outputs in graphs.items():
         for variable in _everything(outputs):
             _refuse_type(name, variable)
+            builder = evaluated_by(variable)
+            if builder is not None:
+                raise UnsupportedModel(
+                    f"{name} depends on {builder}, which computes the middle of its locations, and perhaps their "
+                    "range, while the model is built: with rows for locations, every row would depend on all others. "
+                    "Write the basis with round public numbers (pm.gp.hsgp_approx.calc_eigenvectors(x - centre, L, "
+                    "...)), or give it public locations, one for each group: dp.public(locations)."
+                )
             if variable.owner is not None:
                 for op in _operations_of(variable.owner):
                     if not (derived and type(op) is SplineWrapper):

@@ -80,7 +80,7 @@ def _shapes_in(found: Any, depth: int, seen: dict[int, Any]) -> Iterator[tuple[i
         return
     shape = getattr(found, "shape", None)
     if isinstance(shape, tuple):
-        lengths = tuple(length for length in shape if isinstance(length, numbers.Integral))
+        lengths = tuple(int(length) for length in shape if isinstance(length, numbers.Integral))
         yield () if set(lengths) <= {1} else lengths
         return
     for inner in _held_by(found):

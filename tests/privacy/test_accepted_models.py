@@ -103,7 +103,7 @@ UNLISTED = {
     "sparse": lambda: pytensor.sparse.math.sp_sum(pytensor.sparse.as_sparse(scipy.sparse.csc_matrix(WIDE))),
     "operation with a table": lambda: Holding(X)(ONE),
     "operation with a table and a part of it": lambda: Holding(X)(pt.constant(X[:5])),
-    "function": lambda: wrap_py(itypes=[], otypes=[pt.dscalar])(lambda: np.asarray(X.mean()))(),
+    "function": wrap_py(itypes=[], otypes=[pt.dscalar])(lambda: np.asarray(X.mean())),
     "graph with a table": of_a_graph_with_state,
     "graph of the user's": of_a_subclass_of_a_listed_operation,
 }
@@ -221,7 +221,10 @@ class Callable:
 
 def by_an_inner_function(value, mu):
     def mean():
-        return (lambda: TABLE.mean())()
+        def inside():
+            return TABLE.mean()
+
+        return inside()
 
     return pm.logp(pm.Normal.dist(mu + mean(), 1.0), value)
 
@@ -294,7 +297,7 @@ ARRAYS = {
     "all scalars": lambda: pt.stack(list(X)).mean(),
     "joined": lambda: pt.concatenate([pt.stack(list(X[:20])), pt.stack(list(X[20:25]))]).mean(),
     "whole numbers": lambda: pt.as_tensor(np.arange(25) % 4).mean(),
-    "index": lambda: pm.Normal("effect", shape=4)[np.arange(25) % 4].sum(),
+    "index": lambda: 1.0 + pm.Normal("effect", shape=4)[np.arange(25) % 4].sum(),
 }
 
 
