@@ -30,6 +30,8 @@ _WITHOUT_TABLES = (ModuleType, BuiltinFunctionType, np.ufunc, str, bytes, number
 _ENTRIES = 100
 #: Up to so many numbers by name are settings, and count as single numbers do.
 _SETTINGS = 20
+#: So few whole numbers are axes, places of parameters or a shape, as in PyMC's own transforms.
+_AXES = 4
 
 
 def refuse_tables_in_functions(model: pm.Model, passes: Callable[[tuple[int, ...]], bool]) -> None:
@@ -103,7 +105,8 @@ def _held_by(found: Any) -> Iterator[Any]:
         yield [each for each in found.values() if not (settings and isinstance(each, numbers.Number))]
         yield list(found.keys())
     elif isinstance(found, list | tuple | set | frozenset):
-        of_numbers = len(found) > 1 and all(isinstance(each, numbers.Number) for each in found)
+        axes = len(found) <= _AXES and all(each is None or type(each) is int for each in found)
+        of_numbers = len(found) > 1 and not axes and all(isinstance(each, numbers.Number) for each in found)
         if of_numbers or len(found) > _ENTRIES:
             yield len(found)
         else:

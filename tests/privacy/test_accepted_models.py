@@ -19,6 +19,7 @@ import pymc_dp as dp
 from pymc_dp.exceptions import UnsupportedModel
 from pymc_dp.publish import publishable_names
 from pymc_dp.rows import UnitLikelihood
+from pymc_dp.rows.split import split
 
 N = 37
 X, Y = np.random.default_rng(0).normal(size=(2, N))
@@ -285,6 +286,38 @@ def test_functions_that_hold_numbers_and_public_arrays_pass():
         with pm.Model() as model:
             pm.CustomDist("y", pm.Normal("mu"), logp=function, observed=Y)
         assert np.isfinite(UnitLikelihood(model).all_log_likelihoods(np.zeros(1))).all()
+
+
+PRIORS = {
+    "uniform": lambda: pm.Uniform("mu", 0.0, 10.0),
+    "of several": lambda: pm.Uniform("mu", np.zeros(3), np.arange(1.0, 4.0), shape=3).sum(),
+    "truncated": lambda: pm.TruncatedNormal("mu", 0.0, 1.0, lower=-1.0, upper=2.0),
+    "beta": lambda: pm.Beta("mu", 2.0, 2.0),
+    "triangular": lambda: pm.Triangular("mu", lower=0.0, c=0.5, upper=1.0),
+    "angle": lambda: pm.VonMises("mu", 0.0, 1.0),
+    "shares": lambda: pm.Dirichlet("mu", np.array([1.0, 2.0, 3.0]))[0],
+    "ordered": lambda: pm.Normal(
+        "mu", [-1.0, 0.0, 1.0], 1.0, shape=3, transform=pm.distributions.transforms.ordered, initval=[-1, 0, 1]
+    )[0],
+    "covariance": lambda: pm.LKJCholeskyCov("mu", n=3, eta=2.0, sd_dist=pm.HalfNormal.dist(1.0, shape=3))[0][0, 0],
+    "zero sum": lambda: pm.ZeroSumNormal("mu", sigma=1.0, shape=4)[0],
+    "interpolated": lambda: pm.Interpolated("mu", np.linspace(-1.0, 1.0, 50), np.ones(50)),
+    "mixture": lambda: pm.NormalMixture("mu", [0.3, 0.7], [-1.0, 1.0], [1.0, 2.0]),
+    "truncated by function": lambda: pm.Truncated("mu", pm.Normal.dist(0.0, 1.0), lower=0.0),
+    "random walk": lambda: pm.GaussianRandomWalk("mu", sigma=1.0, steps=5, init_dist=pm.Normal.dist())[0],
+    "neighbouring areas": lambda: pm.ICAR("mu", W=np.ones((5, 5)) - np.eye(5))[0],
+    "process over groups": lambda: pm.gp.Latent(cov_func=pm.gp.cov.ExpQuad(1, ls=1.0)).prior(
+        "mu", np.linspace(0.0, 1.0, 5)[:, None]
+    )[0],
+    "own": lambda: pm.CustomDist("mu", 1.0, logp=lambda value, scale: -pt.abs(value) / scale),
+}
+
+
+@pytest.mark.parametrize("prior", PRIORS)
+def test_ordinary_priors_are_accepted(prior):
+    with pm.Model(coords=COORDS) as model:
+        pm.Normal("y", PRIORS[prior](), 1.0, observed=Y, dims="person")
+    assert split(model).n_rows == N
 
 
 # Arrays in the likelihood --------------------------------------------------------------------------------------
