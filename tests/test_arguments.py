@@ -147,13 +147,14 @@ SWALLOWED = [
 
 @pytest.mark.parametrize("options", SWALLOWED, ids=str)
 @pytest.mark.filterwarnings("ignore:`nuts_sampler_kwargs`")
-@pytest.mark.parametrize("entry", ["pm.sample", "imported before", "init_nuts", "dp.sample"])
+@pytest.mark.parametrize("entry", ["pm.sample", "with a step", "imported before", "init_nuts", "dp.sample"])
 def test_an_option_that_looks_private_is_no_option_of_nuts(model, budget, entry, options):
     """Hazard H49: PyMC takes options that it does not know, and runs NUTS without them."""
     short = {"draws": 5, "tune": 5, "chains": 1, "cores": 1, **QUIET, **options}
     with model:
         entries = {
             "pm.sample": functools.partial(pm.sample, **short),
+            "with a step": functools.partial(pm.sample, **short, step=pm.Metropolis()),
             "imported before": functools.partial(sampling._pymc_sample, **short),
             "init_nuts": functools.partial(pm.init_nuts, progressbar=False, **options),
             "dp.sample": functools.partial(dp.sample, **short, step=hmc(budget)),

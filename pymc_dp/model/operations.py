@@ -194,8 +194,10 @@ def refuse_unlisted(graphs: Mapping[str, Iterable[Variable]], *, derived: bool =
         If there is one, by the name of the graph and its own.
     """
     for name, outputs in graphs.items():
-        for variable in _everything(outputs):
+        variables = list(_everything(outputs))
+        for variable in variables:  # before their operations: what to write instead is known better
             _refuse_type(name, variable)
+        for variable in variables:
             builder = evaluated_by(variable)
             if builder is not None:
                 raise UnsupportedModel(
