@@ -48,10 +48,8 @@ def public(array: Any) -> TensorConstant:
 
     Examples
     --------
-    >>> nodes, weights = np.polynomial.hermite.hermgauss(20)
-    >>> nodes, weights = dp.public(nodes), dp.public(weights)
-    >>> with pm.Model():
-    ...     values = pm.Normal("mean") + pm.HalfNormal("scale") * nodes
+    >>> nodes, weights = map(public, np.polynomial.hermite_e.hermegauss(20))
+    >>> effects = pm.HalfNormal("scale") * nodes  # doctest: +SKIP
     """
     values = np.array(array)
     if values.dtype.kind not in "buif":

@@ -21,6 +21,7 @@ from pymc_dp.exceptions import UnsupportedModel
 from pymc_dp.model.builders import BUILDERS, Verdict
 from pymc_dp.model.operations import NOT_ALLOWED, OPERATIONS, TYPES, TYPES_NOT_ALLOWED
 from pymc_dp.parameters import ParameterVector
+from pymc_dp.rows import allowed
 from pymc_dp.rows.choose import engine_for
 from pymc_dp.rows.graphs import RowGraphs
 from pymc_dp.rows.split import split
@@ -99,6 +100,14 @@ def test_every_operation_and_type_that_is_installed_is_listed():
             and not any(f"{kind.__module__}.{kind.__qualname__}".startswith(name) for name in others)
         }
         assert not unknown
+
+
+def test_every_operation_on_numbers_and_arrays_was_looked_at_for_rows():
+    """Hazard H36: each may see rows, or is on the list of those that may not."""
+    for module, names in OPERATIONS.items():
+        for name in names.split() if module.startswith("pytensor.") and ".random" not in module else []:
+            kind = getattr(importlib.import_module(module), name)
+            assert allowed.is_for_rows(kind) != (name in allowed.NOT_FOR_ROWS), name
 
 
 def _may_be_a_variables(kind):
