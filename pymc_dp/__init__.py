@@ -22,6 +22,7 @@ from pymc_dp.exceptions import (
     UnsupportedTable,
     WorkersLost,
 )
+from pymc_dp.model.arrays import public
 from pymc_dp.sampling import sample
 from pymc_dp.steps import (
     DPHMC,
@@ -76,6 +77,7 @@ __all__ = [
     "diagnostics",
     "dry_run",
     "plots",
+    "public",
     "sample",
 ]
 

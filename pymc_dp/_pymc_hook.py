@@ -2,8 +2,9 @@
 
 Importing this module installs the hooks. It can be deleted, with the line of `pymc_dp/__init__.py` that imports it,
 when PyMC has a hook of its own for steps that wrap a whole run (pull requests 7880 and 8358 of PyMC are about it):
-`pymc_dp.sample` does not need it. What is lost then, besides `pm.sample`, are the refusals of budgets and the warnings
-below, and a synthetic table on the arrays of the data is recognised by the model's own variables only.
+`pymc_dp.sample` does not need it. What is lost then, besides `pm.sample`, are the refusals of budgets and of options by
+the names of such, and the warnings below, and a synthetic table on the arrays of the data is recognised by the model's
+own variables only.
 """
 
 import functools
@@ -18,7 +19,9 @@ from pymc.variational.opvi import Group
 from xarray import DataTree
 
 from pymc_dp import origins
-from pymc_dp.arguments import is_private, refuse_budget, refuse_table
+from pymc_dp.arguments import is_private, refuse_budget, refuse_privacy_keywords, refuse_table
+from pymc_dp.model.arrays import declare_public, is_public
+from pymc_dp.model.builders import EVALUATING, marking
 from pymc_dp.sampling import sample
 
 _POSTERIOR_PREDICTIVE = (
@@ -40,7 +43,8 @@ def install() -> None:
     """Make `pm.sample` hand calls with a DP step to `pymc_dp.sample`. Importing `pymc_dp` does this.
 
     Functions of PyMC that would ignore a budget refuse it from then on; those that put the data into a result warn;
-    and it is noted which arrays a model is given, so that a synthetic table on the same arrays is refused.
+    and it is noted which arrays a model is given, so that a synthetic table on the same arrays is refused, and where
+    PyMC computed a number from rows while a model was built.
     """
     uninstall()
     _replace_function(pm.sample, _sampling)
@@ -52,6 +56,10 @@ def install() -> None:
     _replace_function(pm.stats.compute_log_likelihood, functools.partial(_warning, _LOG_LIKELIHOOD, "idata"))
     _replace_function(pm.Data, _noting_data)
     _replace_method(Distribution, "__new__", staticmethod(_noting_observed(Distribution.__new__)))
+    for name, methods in EVALUATING.items():
+        for method in methods:
+            of_class = getattr(pm.gp, name)
+            _replace_method(of_class, method, marking(f"pm.gp.{name}", getattr(of_class, method)))
     _replace_method(pm.Model, "set_data", _noting_new_data(pm.Model.set_data))
 
 
@@ -94,17 +102,19 @@ def _sampling(original: Callable[..., Any]) -> Callable[..., Any]:
             return sample(*args, **kwargs)
         refuse_budget("pm.sample", args, kwargs)
         refuse_table("pm.sample", kwargs)
+        refuse_privacy_keywords(original, kwargs)
         return original(*args, **kwargs)
 
     return sample_or_pass_on
 
 
 def _refusing(name: str, original: Callable[..., Any]) -> Callable[..., Any]:
-    """Return a function that refuses budgets."""
+    """Return a function that refuses budgets, and options by the names of such."""
 
     @functools.wraps(original)
     def refusing(*args: Any, **kwargs: Any) -> Any:
         refuse_budget(name, args, kwargs)
+        refuse_privacy_keywords(original, kwargs)
         return original(*args, **kwargs)
 
     return refusing
@@ -129,12 +139,15 @@ def _is_private_result(tree: Any) -> bool:
 
 
 def _noting_data(original: Callable[..., Any]) -> Callable[..., Any]:
-    """Return `pm.Data`, which notes the array that it is given."""
+    """Return `pm.Data`, which notes the array that it is given, and takes what was declared public."""
 
     @functools.wraps(original)
     def data(name: str, value: Any, *args: Any, **kwargs: Any) -> Any:
         origins.refuse_tables_on_dask([value])
-        variable = original(name, value, *args, **kwargs)
+        declared = is_public(value)
+        variable = original(name, value.data if declared else value, *args, **kwargs)
+        if declared:
+            declare_public(variable)
         origins.note(pm.modelcontext(kwargs.get("model")), name, [value])
         return variable
 

@@ -1,9 +1,12 @@
 """Budgets and DP steps in the arguments of a call: what carries one is private, or is refused."""
 
-from collections.abc import Iterator, Mapping, Sequence
+import inspect
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any
 
+from pymc.step_methods import STEP_METHODS
 from pymc.step_methods.compound import BlockedStep, CompoundStep, flatten_steps
 
 from pymc_dp.budget import PrivacyBudget
@@ -13,6 +16,11 @@ from pymc_dp.steps.without_budget import StepWithoutBudget
 
 #: PyMC has no option of that name, and takes it for one of NUTS, which does not look at it.
 _BUDGET = "budget"
+#: What options of differentially private software are called: parts of names, and whole words of them.
+_OF_PRIVACY = re.compile(
+    r"epsilon|budget|privacy|private|sensitivity|differential"
+    r"|(?<![a-z])(eps|delta|dp|gdp|rdp|zcdp|rho|noise|clip|clipping)(?![a-z])"
+)
 
 
 def is_private(options: Mapping[str, Any]) -> bool:
@@ -63,6 +71,45 @@ def refuse_table(function: str, options: Mapping[str, Any]) -> None:
     """
     if "data" in options:
         raise UnsupportedOption(f"{function} was given data= but no budget: pass budget=, and the run is private.")
+
+
+def refuse_privacy_keywords(function: Callable[..., Any], options: Mapping[str, Any]) -> None:
+    """Refuse options by the name of something private, which PyMC swallows where it does not know them.
+
+    Parameters
+    ----------
+    function : callable
+        Which was called, or its original.
+    options : mapping of str
+        The options of the call, by name. Those of step methods, as in ``nuts={...}``, are looked at as well.
+
+    Raises
+    ------
+    UnsupportedOption
+        If neither PyMC's functions nor its step methods have an option of that name.
+    """
+    own = set(inspect.signature(function).parameters)
+    of_steps = {name for value in _unknown(options, own).values() if isinstance(value, Mapping) for name in value}
+    known = own | _options_of_steps()
+    strays = sorted(
+        str(name) for name in {*options, *of_steps} if name not in known and _OF_PRIVACY.search(str(name).lower())
+    )
+    if strays:
+        raise UnsupportedOption(
+            f"PyMC has no option {', '.join(strays)}: it would be ignored, and the run would not be private. Pass "
+            "budget=pymc_dp.PrivacyBudget(epsilon=..., delta=...)."
+        )
+
+
+def _unknown(options: Mapping[str, Any], own: set[str]) -> dict[str, Any]:
+    return {name: value for name, value in options.items() if name not in own or name == "nuts_sampler_kwargs"}
+
+
+def _options_of_steps() -> set[str]:
+    """Return the names of PyMC's step methods, which take their options, and of these options."""
+    makers = [vars(each)["__init__"] for step in STEP_METHODS for each in step.__mro__ if "__init__" in vars(each)]
+    found = {name for maker in makers if maker is not object.__init__ for name in inspect.signature(maker).parameters}
+    return found | {str(step.name) for step in STEP_METHODS}
 
 
 def refuse_stray_budget(options: Mapping[str, Any]) -> None:

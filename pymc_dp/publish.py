@@ -24,9 +24,10 @@ from pymc_dp.budget import Plan, StepPlan
 from pymc_dp.exceptions import UnsupportedOption
 from pymc_dp.finished import FinishedDraws
 from pymc_dp.kinds import CLIP_COUNT, clip_fraction_name, labelled, noise_std_of, release_kind
+from pymc_dp.model.arrays import arrays_of, is_public, leaves_of
 from pymc_dp.plan import record_of_releases
 from pymc_dp.release.interface import Position, Release, ReleasesOfIteration
-from pymc_dp.rows.split import leaves_of, protected_dims, protected_inputs
+from pymc_dp.rows.split import protected_dims, protected_inputs
 from pymc_dp.steps.base import DPStep, window_ends
 from pymc_dp.steps.group import StepGroup
 
@@ -81,7 +82,7 @@ def publishable_names(
         named = [name for name in model.named_vars_to_dims.get(rv.name) or () if name is not None]
         if not protected.isdisjoint(inputs) or not dims.isdisjoint(named) or _has_length(rv, named, lengths):
             private.append(rv.name)
-        elif any(_is_table(leaf) for leaf in inputs):
+        elif any(_is_table(leaf) for leaf in inputs) or any(arrays_of(graph)):
             unsure.append(rv.name)
         else:
             kept.append(rv.name)
@@ -107,6 +108,8 @@ def _has_length(rv: Variable, dims: Sequence[str], lengths: Collection[int]) -> 
 
 def _is_table(leaf: Variable) -> bool:
     """Return whether an input may hold data of people: a data variable, or a constant of several numbers."""
+    if is_public(leaf):
+        return False
     if isinstance(leaf, SharedVariable):
         return isinstance(leaf.type, TensorType) and leaf.type.ndim > 0
     return isinstance(leaf, Constant) and isinstance(leaf.type, TensorType) and leaf.data.size > 1

@@ -49,9 +49,10 @@ from pymc_dp.release import (
 from pymc_dp.release.interface import ReleasesOfIteration
 from pymc_dp.rows import Simulation, SyntheticTable, UnitLikelihood, number_of_units
 from pymc_dp.rows.partitioned import PartitionedUnits
+from pymc_dp.rows.split import refuse_rows_in_starts
 from pymc_dp.rows.threads import Threads
 from pymc_dp.short_form import chosen_length, say_what_was_chosen, steps_with_budget
-from pymc_dp.starts import initial_values, starting_points
+from pymc_dp.starts import InitialValues, initial_values, starting_points
 from pymc_dp.steps.access import Authorisation, SyntheticTables
 from pymc_dp.steps.base import DPStep
 from pymc_dp.steps.group import StepGroup
@@ -169,7 +170,9 @@ def _sampled(
         rows = template = _likelihood(model, group)
     else:
         template, rows = beside.template, beside
-    names = publishable_names(model, group.unit, arguments["var_names"], {template.n_rows} | template.unit_lengths)
+    lengths = {template.n_rows} | template.unit_lengths
+    refuse_rows_in_starts(model, group.unit, lengths, _expressions(arguments["initvals"]))
+    names = publishable_names(model, group.unit, arguments["var_names"], lengths)
     plan = dataclasses.replace(plan, unit=rows.unit_in_words, row_engine=rows.engine_name)
     if not budget.private:
         _warn_about_infinite_epsilon()
@@ -482,6 +485,7 @@ def _dp_step_group(step: Any, model: pm.Model) -> StepGroup:
 
 
 def _refuse_unsupported_options(arguments: dict[str, Any], unknown: dict[str, Any]) -> None:
+    unknown = {**unknown, **({"nuts_sampler_kwargs": 0} if arguments["nuts_sampler_kwargs"] else {})}
     if unknown:
         raise UnsupportedOption(f"pm.sample has no option {', '.join(sorted(unknown))} for DP steps.")
     if arguments["trace"] is not None:
@@ -521,6 +525,12 @@ def _refuse_bad_options(arguments: dict[str, Any], model: pm.Model, plan: Plan) 
             raise InvalidArgument(f"initvals names {sorted(wrong)}, which are no free variables of the model.")
     for values in [initvals] if isinstance(initvals, dict) else initvals:
         _refuse_wrong_shapes(values or {}, model, plan.relation)
+
+
+def _expressions(initvals: InitialValues | None) -> Iterator[Variable]:
+    """Yield the starting values that are expressions."""
+    for values in [initvals] if isinstance(initvals, dict) else initvals or []:
+        yield from (value for value in (values or {}).values() if isinstance(value, Variable))
 
 
 def _refuse_wrong_shapes(initvals: Mapping[Any, Any], model: pm.Model, relation: str) -> None:

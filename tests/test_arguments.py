@@ -10,6 +10,7 @@ from pymc.step_methods import CompoundStep
 
 import pymc_dp as dp
 from pymc_dp import sampling
+from pymc_dp.arguments import refuse_privacy_keywords
 
 
 @pytest.fixture
@@ -126,6 +127,49 @@ TAKE_NONE = {
 def test_functions_of_pymc_that_know_no_budget_do_not_swallow_it(model, budget, entry):
     with model, pytest.raises(TypeError, match="budget"):
         TAKE_NONE[entry](budget)
+
+
+SWALLOWED = [
+    {"epsilon": 3, "delta": 1e-6},
+    {"privacy_budget": 3},
+    {"private": True},
+    {"dp": True},
+    {"rho": 0.5},
+    {"eps": 1.0},
+    {"target_epsilon": 1.0},
+    {"noise_multiplier": 2.0},
+    {"max_clip": 1.0},
+    {"differentialPrivacy": True},
+    {"nuts": {"epsilon": 3}},
+    {"nuts_sampler_kwargs": {"dp_epsilon": 3}},
+]
+
+
+@pytest.mark.parametrize("options", SWALLOWED, ids=str)
+@pytest.mark.filterwarnings("ignore:`nuts_sampler_kwargs`")
+@pytest.mark.parametrize("entry", ["pm.sample", "with a step", "imported before", "init_nuts", "dp.sample"])
+def test_an_option_that_looks_private_is_no_option_of_nuts(model, budget, entry, options):
+    """Hazard H49: PyMC takes options that it does not know, and runs NUTS without them."""
+    short = {"draws": 5, "tune": 5, "chains": 1, "cores": 1, **QUIET, **options}
+    with model:
+        entries = {
+            "pm.sample": functools.partial(pm.sample, **short),
+            "with a step": functools.partial(pm.sample, **short, step=pm.Metropolis()),
+            "imported before": functools.partial(sampling._pymc_sample, **short),
+            "init_nuts": functools.partial(pm.init_nuts, progressbar=False, **options),
+            "dp.sample": functools.partial(dp.sample, **short, step=hmc(budget)),
+        }
+        with pytest.raises(dp.UnsupportedOption, match=r"no option|not be private"):
+            entries[entry]()
+    assert budget.history == ()
+
+
+def test_options_that_pymc_knows_pass():
+    """A step method's own, at the top and in a mapping."""
+    known = [{"nuts": {"target_accept": 0.9, "max_treedepth": 5}}, {"target_accept": 0.9}, {"gamma": 0.1}]
+    known += [{"metropolis": {"S": None, "tune_interval": 10}}, {"initvals": {"epsilon": 0.1}}, {"random_seed": 1}]
+    for options in known:
+        refuse_privacy_keywords(sampling._pymc_sample, options)
 
 
 def test_calls_without_a_budget_pass_through(model):

@@ -1,14 +1,15 @@
-"""Find tables of rows that a user's function holds, where no graph shows them.
+"""Find tables that a user's function holds, where no graph shows them.
 
 The functions of a `pm.CustomDist` and of a transform may refer to arrays of the script that defines them. A mean of
-such an array, computed by NumPy, is a number that no graph explains. What is looked for is an array with an axis of the
-length of the rows or units: shapes are public, values are not looked at.
+such an array, computed by NumPy, is a number that no graph explains. What a function may hold is decided by the shapes
+of arrays, which are public: values are not looked at.
 """
 
 import functools
 import inspect
-from collections.abc import Collection, Iterator, Mapping
-from types import FunctionType, MethodType, ModuleType
+import numbers
+from collections.abc import Callable, Iterator, Mapping
+from types import BuiltinFunctionType, FunctionType, MethodType, ModuleType
 from typing import Any
 
 import numpy as np
@@ -16,32 +17,46 @@ import pymc as pm
 from pymc.distributions.custom import CustomDistRV, CustomSymbolicDistRV
 from pymc.distributions.distribution import _support_point
 from pymc.logprob.abstract import _logprob
-from pytensor.compile.sharedvalue import SharedVariable
-from pytensor.graph.basic import Constant, Variable
+from pytensor.graph.basic import Variable
 from pytensor.graph.traversal import toposort
 
 from pymc_dp.exceptions import UnsupportedModel
+from pymc_dp.model.arrays import arrays_of
+from pymc_dp.model.functions import is_of_library, referred_to
 
 _DEPTH = 6
-_LIBRARIES = ("pymc", "pytensor", "numpy", "scipy", "xarray", "pandas", "arviz", "pymc_dp")
+_WITHOUT_TABLES = (ModuleType, BuiltinFunctionType, np.ufunc, str, bytes, numbers.Number)
+#: Of longer containers the length counts as that of an array.
+_ENTRIES = 100
+#: Up to so many numbers by name are settings, and count as single numbers do.
+_SETTINGS = 20
+#: So few whole numbers are axes, places of parameters or a shape, as in PyMC's own transforms.
+_AXES = 4
 
 
-def refuse_tables_in_functions(model: pm.Model, lengths: Collection[int]) -> None:
-    """Refuse a model in which a function of the user's holds an array with an axis of one of `lengths`.
+def refuse_tables_in_functions(model: pm.Model, passes: Callable[[tuple[int, ...]], bool]) -> None:
+    """Refuse a model in which a function of the user's holds an array that could be a part of a table.
+
+    Parameters
+    ----------
+    model : pm.Model
+        The model.
+    passes : callable
+        Returns whether an array of this shape may be there.
 
     Raises
     ------
     UnsupportedModel
         If there is one, by the name of the variable that the function belongs to.
     """
-    wanted = frozenset(lengths)
     for rv in model.basic_RVs:
         functions = [*_functions_of(rv), model.rvs_to_transforms.get(rv)]
-        if any(not wanted.isdisjoint(shape) for found in functions for shape in _shapes_in(found, _DEPTH, set())):
+        if not all(passes(shape) for found in functions for shape in _shapes_in(found, _DEPTH, {})):
             raise UnsupportedModel(
                 f"A function of {rv.name!r} (logp=, random=, support_point= or a transform) refers to an array with "
-                "one entry for each row or unit, which would be taken as public. Pass it to the distribution as a "
-                "parameter: pm.CustomDist(name, mu, x, logp=lambda value, mu, x: ..., observed=...)."
+                "one entry for each row or unit, or of no parameter's shape, which would be taken as public. Pass it "
+                "to the distribution as a parameter: pm.CustomDist(name, mu, x, logp=lambda value, mu, x: ..., "
+                "observed=...). If it is public, declare it: dp.public(array)."
             )
 
 
@@ -56,45 +71,50 @@ def _functions_of(rv: Variable) -> Iterator[Any]:
                 yield inspect.getclosurevars(registered.dispatch(type(node.op))).nonlocals.get(name)
 
 
-def _shapes_in(found: Any, depth: int, seen: set[int]) -> Iterator[tuple[int, ...]]:  # noqa: PLR0912
-    """Yield the shapes of the arrays that an object refers to."""
-    if depth == 0 or id(found) in seen:
+def _shapes_in(found: Any, depth: int, seen: dict[int, Any]) -> Iterator[tuple[int, ...]]:
+    """Yield the shapes of the arrays that an object refers to, but those that were declared public."""
+    if depth == 0 or id(found) in seen or found is None or isinstance(found, _WITHOUT_TABLES):
         return
-    seen.add(id(found))
+    seen[id(found)] = found  # kept, for the next object could be at its place in memory
     if isinstance(found, Variable):
-        if isinstance(found, Constant | SharedVariable):
-            value = found.data if isinstance(found, Constant) else found.get_value(borrow=True)
-            yield tuple(np.shape(value))
-        else:
-            yield tuple(length for length in getattr(found.type, "shape", ()) if length is not None)
-    elif isinstance(found, ModuleType | type | str | bytes):
+        yield from (shape for _, shape in arrays_of([found]))
+        yield tuple(length for length in getattr(found.type, "shape", ()) if length and found.owner is not None)
         return
-    elif hasattr(found, "shape") and isinstance(found.shape, tuple):
-        yield tuple(length for length in found.shape if isinstance(length, int))
-    elif isinstance(found, functools.partial):
-        for inner in (found.func, found.args, found.keywords):
+    shape = getattr(found, "shape", None)
+    if isinstance(shape, tuple):
+        lengths = tuple(int(length) for length in shape if isinstance(length, numbers.Integral))
+        yield () if set(lengths) <= {1} else lengths
+        return
+    for inner in _held_by(found):
+        if type(inner) is int:
+            yield (inner,)
+        else:
             yield from _shapes_in(inner, depth - 1, seen)
+
+
+def _held_by(found: Any) -> Iterator[Any]:
+    """Yield what an object holds; of a container of numbers, or a long one, its length."""
+    if isinstance(found, functools.partial):
+        yield from (found.func, found.args, found.keywords)
     elif isinstance(found, MethodType):
-        yield from _shapes_in(found.__func__, depth, seen)
-        yield from _shapes_in(found.__self__, depth - 1, seen)
+        yield from (found.__func__, found.__self__)
     elif isinstance(found, FunctionType):
-        # PyMC's own wrappers are followed into what they close over, not into the globals of their modules.
-        refers = inspect.getclosurevars(found)
-        ours = (found.__module__ or "").split(".")[0] in _LIBRARIES
-        for inner in [
-            *refers.nonlocals.values(),
-            *([] if ours else refers.globals.values()),
-            *(found.__defaults__ or ()),
-        ]:
-            yield from _shapes_in(inner, depth - 1, seen)
+        yield from (each for each in referred_to(found) if not isinstance(each, numbers.Number))
     elif isinstance(found, Mapping):
-        yield (len(found),)
-        for inner in list(found.values())[:100]:
-            yield from _shapes_in(inner, depth - 1, seen)
+        settings = len(found) <= _SETTINGS and all(isinstance(key, str) for key in found)
+        yield [each for each in found.values() if not (settings and isinstance(each, numbers.Number))]
+        yield list(found.keys())
     elif isinstance(found, list | tuple | set | frozenset):
-        yield (len(found),)
-        for inner in list(found)[:100]:
-            yield from _shapes_in(inner, depth - 1, seen)
-    elif hasattr(found, "__dict__"):
-        for inner in list(vars(found).values())[:100]:
-            yield from _shapes_in(inner, depth - 1, seen)
+        axes = len(found) <= _AXES and all(each is None or type(each) is int for each in found)
+        of_numbers = len(found) > 1 and not axes and all(isinstance(each, numbers.Number) for each in found)
+        if of_numbers or len(found) > _ENTRIES:
+            yield len(found)
+        else:
+            yield from (each for each in found if not isinstance(each, numbers.Number))
+    elif not isinstance(found, type):
+        slots = [name for kind in type(found).__mro__ for name in getattr(kind, "__slots__", ()) if name != "__dict__"]
+        yield from (getattr(found, name, None) for name in slots if isinstance(name, str))
+        yield from getattr(found, "__dict__", {}).values()
+        yield type(found)
+    elif not is_of_library(found) and found.__module__ != "builtins":
+        yield from (each for each in vars(found).values() if not isinstance(each, numbers.Number))

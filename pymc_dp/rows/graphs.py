@@ -14,6 +14,7 @@ from pytensor.graph.basic import Variable
 from pytensor.graph.replace import clone_replace
 from pytensor.graph.utils import MethodNotDefined
 from pytensor.tensor.elemwise import DimShuffle
+from pytensor.tensor.type import TensorType
 
 from pymc_dp.exceptions import UnsupportedModel
 from pymc_dp.rows.allowed import refuse_unknown_operations
@@ -186,7 +187,8 @@ def _with_shapes(
 ) -> tuple[Variable, list[Variable], list[Link]]:
     """Return the graph with parameters of known shapes: whatever follows from those alone is known too."""
     shaped = {
-        var: pt.tensor(var.name, dtype=var.type.dtype, shape=shape)
+        # Named afterwards: pt.tensor takes a name such as "half" or "1|g" for a dtype.
+        var: TensorType(var.type.dtype, shape)(name=var.name)
         for var, shape in zip(value_vars, shapes, strict=True)
     }
     ends = [end for link in row_split.links for end in (link.output, link.parameter, link.row)]

@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from pytensor.graph.basic import Variable
 
 from pymc_dp.exceptions import InvalidArgument
+from pymc_dp.model.arrays import leaf_value
 from pymc_dp.parameters import FloatArray, ParameterVector
 from pymc_dp.rows import expansion
 from pymc_dp.rows.check import check_factorisation
@@ -24,7 +25,7 @@ from pymc_dp.rows.expansion import ExpansionPoint, UnitExpansion
 from pymc_dp.rows.graphs import RowGraphs
 from pymc_dp.rows.on_demand import clip
 from pymc_dp.rows.responses import possible_responses
-from pymc_dp.rows.split import RowLeaf, leaf_value, refuse_missing_values, refuse_tables_of_units, split
+from pymc_dp.rows.split import RowLeaf, refuse_missing_values, refuse_tables_of_units, split
 from pymc_dp.rows.table import Chunk, IntArray, RowTable
 from pymc_dp.rows.threads import Threads
 

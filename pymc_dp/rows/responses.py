@@ -11,9 +11,10 @@ from dataclasses import dataclass
 import numpy as np
 import pymc as pm
 
+from pymc_dp.model.arrays import leaf_value
 from pymc_dp.parameters import FloatArray
 from pymc_dp.rows.on_demand import probabilities
-from pymc_dp.rows.split import RowLeaf, leaf_value
+from pymc_dp.rows.split import RowLeaf
 from pymc_dp.structure import responses_of_rows
 
 

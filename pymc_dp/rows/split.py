@@ -14,12 +14,13 @@ import pytensor
 import pytensor.tensor as pt
 from pytensor.compile.sharedvalue import SharedVariable
 from pytensor.graph.basic import Constant, Variable
-from pytensor.graph.op import HasInnerGraph
 from pytensor.graph.traversal import ancestors
 from pytensor.tensor.type import TensorType
 
 from pymc_dp.compiling import INTERPRETED
 from pymc_dp.exceptions import UnsupportedModel
+from pymc_dp.model.arrays import arrays_of, is_public, leaf_value, leaves_of
+from pymc_dp.model.operations import refuse_unlisted
 from pymc_dp.parameters import ParameterVector
 from pymc_dp.rows.allowed import refuse_unknown_operations
 from pymc_dp.rows.closures import refuse_tables_in_functions
@@ -91,26 +92,6 @@ class RowSplit:
     lengths: tuple[Variable, ...]
 
 
-def leaf_value(leaf: Variable) -> np.ndarray:
-    """Return the array behind a constant or shared variable, without copying. Confidential if it has rows."""
-    if isinstance(leaf, SharedVariable):
-        return np.asarray(leaf.get_value(borrow=True))
-    return np.asarray(leaf.data)
-
-
-def leaves_of(outputs: Iterable[Variable], *, inner: bool = True) -> list[Variable]:
-    """Return the tensor constants and shared variables that `outputs` depend on, those of inner graphs if asked for."""
-    found: dict[Variable, None] = {}
-    todo = [list(outputs)]
-    while todo:
-        for variable in ancestors(todo.pop()):
-            if isinstance(variable, Constant | SharedVariable) and isinstance(variable.type, TensorType):
-                found[variable] = None
-            elif inner and variable.owner is not None and isinstance(variable.owner.op, HasInnerGraph):
-                todo.append(list(variable.owner.op.fgraph.outputs))
-    return list(found)
-
-
 def split(model: pm.Model, unit: str | None = None) -> RowSplit:
     """Split the likelihood of `model` into rows.
 
@@ -128,13 +109,16 @@ def split(model: pm.Model, unit: str | None = None) -> RowSplit:
     """
     _refuse_unsplittable(model)
     observed_axes, n_rows, unit = _row_axes_of_observed(model, unit)
-    refuse_tables_in_functions(model, {n_rows})
     of_observed = {model.rvs_to_values[rv]: axis for rv, axis in observed_axes.items()}
     axes = of_observed | _row_axes(model, [*model.basic_RVs, *model.potentials], n_rows, unit)
+    _refuse_undeclared_arrays(model, axes, n_rows)
     graphs = symbolic(model, {leaf: axis for leaf, axis in axes.items() if isinstance(leaf, Constant)})
     lengths = _lengths(model, protected_dims(model, unit))
     _refuse_parameters_of_rows(model, n_rows, unit)
-    _refuse_rows_in_priors(model, graphs, axes, lengths)
+    _refuse_unlisted_log_probabilities(model, graphs)
+    _refuse_rows_in_priors(model, graphs, axes, lengths, n_rows, unit)
+    starts = [start for start in model.rvs_to_initial_values.values() if isinstance(start, Variable)]
+    refuse_rows_in_starts(model, unit, {n_rows}, starts)
     log_likelihoods = graphs.log_likelihoods
     inputs = _inputs_of(log_likelihoods)
     leaves = tuple(
@@ -275,7 +259,7 @@ def refuse_tables_of_units(model: pm.Model, lengths: Collection[int]) -> None:
     UnsupportedModel
         If a free variable or an input of the model, in a function of the user's too, has an axis of such a length.
     """
-    refuse_tables_in_functions(model, lengths)
+    refuse_tables_in_functions(model, set(lengths).isdisjoint)
     shapes = ParameterVector(model).shapes
     for rv in model.free_RVs:
         if not set(lengths).isdisjoint(shapes[model.rvs_to_values[rv].name]):
@@ -317,12 +301,7 @@ def _refuse_unsplittable(model: pm.Model) -> None:
     if not model.observed_RVs:
         raise UnsupportedModel("The model has no observed variable: pass the data as observed=...")
     refuse_minibatches(model)
-    for rv in model.basic_RVs:
-        if not isinstance(rv.type, TensorType):
-            raise UnsupportedModel(
-                f"{rv.name!r} is a variable of pymc.dims, whose named axes are not supported. Write the model with "
-                "PyMC's ordinary distributions and dims=."
-            )
+    _refuse_unlisted(model)
     free = {rv.name for rv in model.free_RVs}
     for rv in model.observed_RVs:
         stem = rv.name.removesuffix("_observed")
@@ -337,6 +316,106 @@ def _refuse_unsplittable(model: pm.Model) -> None:
                 f"The free variable {rv.name!r} is discrete, and gradients need continuous ones. Sum it out of "
                 "the likelihood (for example with pm.Mixture)."
             )
+
+
+def _refuse_unlisted(model: pm.Model) -> None:
+    """Refuse operations and types that are not on the list, anywhere in the model as it was written."""
+    graphs = {f"{each.name!r}": [each] for each in [*model.basic_RVs, *model.potentials, *model.deterministics]}
+    graphs |= {f"The data of {rv.name!r}": [value] for rv, value in model.rvs_to_values.items()}
+    for rv, start in model.rvs_to_initial_values.items():
+        graphs[f"The initval of {rv.name!r}"] = [start] if isinstance(start, Variable) else []
+    refuse_unlisted(graphs)
+
+
+def _refuse_unlisted_log_probabilities(model: pm.Model, graphs: SymbolicModel) -> None:
+    """Refuse them in what PyMC, transforms and functions of the user's make of it."""
+    finished = [*zip(model.observed_RVs, graphs.log_likelihoods, strict=True)]
+    finished += [*zip(model.free_RVs, graphs.log_priors, strict=True)]
+    finished += [*zip(model.free_RVs, model.replace_rvs_by_values(model.free_RVs), strict=True)]
+    for rv, graph in finished:
+        refuse_unlisted({f"The log-probability of {rv.name!r}": [graph]}, derived=True)
+
+
+def _refuse_undeclared_arrays(model: pm.Model, axes: Mapping[Variable, int], n_rows: int) -> None:
+    """Refuse arrays in the likelihood that are no tables of rows, have no parameter's shape and were not declared."""
+    known: set[int] = set()
+
+    def passes(shape: Sequence[int]) -> bool:
+        if not known:
+            known.update(_lengths_of_parameters(model, axes) - {n_rows} | {1})
+        return known.issuperset(shape)
+
+    refuse_tables_in_functions(model, lambda shape: n_rows not in shape and passes(shape))
+    for rv in model.observed_RVs:
+        for array, shape in arrays_of([rv], model.free_RVs, axes.keys()):
+            is_leaf_of_rows = array in axes or (n_rows in shape and array.owner is None)
+            if not is_leaf_of_rows and not passes(shape):
+                called = f"the array {array.name!r}" if array.name else "an array"
+                raise UnsupportedModel(
+                    f"The likelihood of {rv.name!r} holds {called}, which is neither a table of rows nor of the shape "
+                    "of a parameter, so that it could be a part of the table. If it is public, such as nodes of a "
+                    "quadrature, declare it: dp.public(array) in its place."
+                )
+
+
+def _lengths_of_parameters(model: pm.Model, axes: Mapping[Variable, int]) -> set[int]:
+    """Return the lengths that arrays of a parameter's shape have.
+
+    They are those of the axes of free variables, of the distributions' own parameters and of columns of row tables, and
+    one more or less, as contrasts and cutpoints have.
+    """
+    shapes = list(ParameterVector(model).shapes.values())
+    for rv in model.observed_RVs:
+        shapes += [each.type.shape for each in rv.owner.inputs if isinstance(each.type, TensorType)]
+    for leaf, axis in axes.items():
+        shapes.append(tuple(length for place, length in enumerate(leaf_value(leaf).shape) if place != axis))
+    lengths = {length for shape in shapes for length in shape if length is not None}
+    return lengths | {length + step for length in lengths if length > 1 for step in (-1, 1)}
+
+
+def refuse_rows_in_starts(
+    model: pm.Model, unit: str | None, lengths: Collection[int], starts: Iterable[Variable]
+) -> None:
+    """Refuse starting values that are expressions of rows or of their number, as in priors: they are published.
+
+    Parameters
+    ----------
+    model : pm.Model
+        The model.
+    unit : str, optional
+        As for `split`.
+    lengths : collection of int
+        Lengths of arrays with one entry for each row or unit.
+    starts : iterable of Variable
+        The expressions.
+
+    Raises
+    ------
+    UnsupportedModel
+        If there is one.
+    """
+    starts = list(starts)
+    refuse_unlisted({"A starting value": starts})
+    protected = set(_lengths(model, protected_dims(model, unit, lengths)))
+    if any(not protected.isdisjoint(leaves_of([start])) or _has_rows(model, start, lengths, unit) for start in starts):
+        raise UnsupportedModel(
+            "A starting value (initval= or initvals=) depends on data that has one entry for each row, or on their "
+            "number. Where chains start is published: pass numbers that were not computed from the data."
+        )
+
+
+def _has_rows(model: pm.Model, graph: Variable, lengths: Collection[int], unit: str | None) -> bool:
+    """Return whether a graph holds an array as long as the rows, or that can be several such arrays end to end."""
+    others = _dims_of_other_axes(model, unit)
+    for array, shape in arrays_of([graph]):
+        dims = model.named_vars_to_dims.get(array.name) or (None,) * len(shape)
+        if any(
+            length > 1 and length % n == 0 and dim not in others
+            for length, dim in zip(shape, dims, strict=False)
+            for n in lengths
+        ):
+            return True
+    return False
 
 
 def _row_axes_of_observed(model: pm.Model, unit: str | None) -> tuple[dict[Variable, int], int, str | None]:
@@ -435,26 +514,32 @@ def _refuse_parameters_of_rows(model: pm.Model, n_rows: int, unit: str | None) -
 
 
 def _refuse_rows_in_priors(
-    model: pm.Model, graphs: SymbolicModel, axes: Mapping[Variable, int], lengths: Sequence[Variable]
+    model: pm.Model,
+    graphs: SymbolicModel,
+    axes: Mapping[Variable, int],
+    lengths: Sequence[Variable],
+    n_rows: int,
+    unit: str | None,
 ) -> None:
     """Refuse row data in priors and in what turns parameters into draws, and data of any kind in potentials."""
     row_inputs = {leaf for leaf in [*axes, *graphs.sources] if leaf not in graphs.sources.values()} | set(lengths)
     drawn = model.replace_rvs_by_values(model.free_RVs)
     for rv, logp, draw in zip(model.free_RVs, graphs.log_priors, drawn, strict=True):
-        if not row_inputs.isdisjoint([*_inputs_of([logp, draw]), *leaves_of([logp, draw])]):
+        of_rows = not row_inputs.isdisjoint([*_inputs_of([logp, draw]), *leaves_of([logp, draw])])
+        if of_rows or _has_rows(model, rv, {n_rows}, unit):
             raise UnsupportedModel(
                 f"The prior of {rv.name!r} or its transform depends on data that has one entry for each row, or on "
                 "their number. Priors are not protected: they must not be computed from the data."
             )
     for potential, graph in zip(model.potentials, graphs.potentials, strict=True):
-        for leaf in _inputs_of([graph]):
-            data = isinstance(leaf, SharedVariable) or (isinstance(leaf, Constant) and leaf_value(leaf).size > 1)
-            if leaf in row_inputs or (data and isinstance(leaf.type, TensorType)):
-                raise UnsupportedModel(
-                    f"The potential {potential.name!r} depends on a table of data. Potentials are not protected. "
-                    "Write it as an observed variable (for example a pm.CustomDist), so that it is known to be a "
-                    "sum over rows."
-                )
+        leaves = leaves_of([graph])
+        data = any(isinstance(leaf, SharedVariable) and not is_public(leaf) for leaf in leaves)
+        if data or not row_inputs.isdisjoint([*leaves, *_inputs_of([graph])]) or any(arrays_of([potential, graph])):
+            raise UnsupportedModel(
+                f"The potential {potential.name!r} depends on a table of data. Potentials are not protected. "
+                "Write it as an observed variable (for example a pm.CustomDist), so that it is known to be a "
+                "sum over rows. An array that is public is declared: dp.public(array)."
+            )
 
 
 def _refuse_other_tables(

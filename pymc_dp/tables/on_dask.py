@@ -311,8 +311,6 @@ class DaskSource:
         for each in facts:
             if isinstance(each, Refusal):
                 raise each.raised()
-        if not sum(each.n_rows for each in facts):
-            raise UnsupportedTable("The table has no rows.")
         partitions = DaskPartitions(client, blocks, facts, self._deadline)
         try:
             yield partitions, sum(each.n_rows for each in facts)

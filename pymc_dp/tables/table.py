@@ -19,6 +19,8 @@ from pymc_dp.tables.local import InMemory, OutOfCore
 
 #: For how many seconds a pass over the rows waits while there is no worker.
 _DEADLINE = 60.0
+#: As for a table in the model.
+_FEWEST_ROWS = 2
 
 
 class Source(Protocol):
@@ -125,6 +127,10 @@ class Table:
         if self.unit is not None:
             template = template.with_units_of_rows()
         with self._source.opened(template, columns) as (partitions, n_rows):
+            if n_rows < _FEWEST_ROWS:
+                raise UnsupportedTable(
+                    "The table has no rows or a single one, and no noise would leave anything of that to see."
+                )
             protected = "one row of the table" if self.unit is None else f"all rows with the same {self.unit!r}"
             yield PartitionedUnits(template, partitions, n_rows, protected)
 
@@ -157,7 +163,6 @@ class Memory:
     def opened(self, template: UnitLikelihood, columns: Columns) -> Iterator[tuple[Partitions, int]]:
         """Hold the rows as arrays of the model's types."""
         block = block_of(columns, self._read())
-        _refuse_no_rows(block.n_rows)
         yield InMemory(template, [block]), block.n_rows
 
 
@@ -184,7 +189,6 @@ class Files:
         for block in blocks.all_blocks():
             lengths.append(block.n_units)
             n_rows += block.n_rows
-        _refuse_no_rows(n_rows)
         blocks.refuse_changes()
         yield OutOfCore(template, blocks, lengths), n_rows
 
@@ -275,8 +279,3 @@ def _column(table: Mapping[str, Any], name: str) -> Any:
         return table[name]
     except KeyError:
         raise no_column(name) from None
-
-
-def _refuse_no_rows(n_rows: int) -> None:
-    if not n_rows:
-        raise UnsupportedTable("The table has no rows.")

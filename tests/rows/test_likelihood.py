@@ -242,6 +242,14 @@ def test_bits_do_not_depend_on_order_or_chunks(logistic_rows, monkeypatch):
     hold(rows, original)
 
 
+@pytest.mark.parametrize("name", ["long", "half", "float64", "1|g", "1|g_sigma"])
+def test_parameters_may_have_names_of_types(name):
+    """PyTensor reads such a name as a type; Bambi gives them to effects of groups."""
+    with pm.Model() as model:
+        pm.Normal("y", pm.Normal(name, shape=2).sum(), 1.0, observed=np.arange(5.0))
+    assert UnitLikelihood(model).parameters.names == [name]
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("family", FAMILIES, ids=lambda family: family.__name__)
 def test_no_row_of_any_family_depends_on_its_neighbours(family, monkeypatch):

@@ -262,7 +262,8 @@ def test_columns_that_are_not_named_or_not_there_are_refused(frame):
     refused(dp.Table(frame, x=["u", "v"]), UnsupportedTable, "Which columns of the table are 'y'")
     refused(dp.Table(frame, x=["u", "v"], y="y", z="u"), UnsupportedTable, "no input z")
     refused(dp.Table(frame, x=["u"] * 3, y="y"), UnsupportedTable, "3 columns were")
-    refused(dp.Table(frame.iloc[:0], x=["u", "v"], y="y"), UnsupportedTable, "no rows")
+    for few in (0, 1):
+        refused(dp.Table(frame.iloc[:few], x=["u", "v"], y="y"), UnsupportedTable, "no rows or a single one")
     refused(dp.Table({**frame, "y": frame["y"][1:]}, x=["u", "v"], y="y"), UnsupportedTable, "different lengths")
     x, y = invented()
     with pm.Model() as model:

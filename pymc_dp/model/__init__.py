@@ -1,0 +1,1 @@
+"""What may be in a model: types, operations, arrays and builders, each on a list. All else is refused by name."""

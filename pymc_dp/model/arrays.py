@@ -1,0 +1,154 @@
+"""The arrays that a model's graphs hold, and which of them were declared public."""
+
+from collections.abc import Iterable, Iterator, Set
+from typing import Any
+
+import numpy as np
+import pytensor.tensor as pt
+from pytensor.compile.sharedvalue import SharedVariable
+from pytensor.graph.basic import Apply, Constant, Variable
+from pytensor.graph.op import HasInnerGraph
+from pytensor.graph.traversal import ancestors
+from pytensor.tensor.basic import Join, MakeVector
+from pytensor.tensor.random.op import RandomVariable
+from pytensor.tensor.shape import Reshape, Shape, Shape_i
+from pytensor.tensor.subtensor import AdvancedSubtensor
+from pytensor.tensor.type import TensorType
+from pytensor.tensor.variable import TensorConstant
+
+from pymc_dp.exceptions import InvalidArgument
+
+#: A mark that stays with a variable when graphs are copied.
+_PUBLIC = "pymc_dp_public"
+
+Shape_ = tuple[int, ...]
+
+
+def public(array: Any) -> TensorConstant:
+    """Declare that an array in a model is public: it was not computed from the protected table.
+
+    Arrays in a likelihood that are neither tables of rows nor of a parameter's shape are refused, for they could be a
+    part of the table. Nodes of a quadrature, knots, a map from districts to regions or the table of an official
+    statistic are declared, and then they pass. What is declared is not protected: the result may show it.
+
+    Parameters
+    ----------
+    array : array_like
+        Numbers. It is copied.
+
+    Returns
+    -------
+    TensorConstant
+        What is used in the model in its place, also as the value of `pm.Data`.
+
+    Raises
+    ------
+    InvalidArgument
+        If it is no array of numbers.
+
+    Examples
+    --------
+    >>> nodes, weights = map(public, np.polynomial.hermite_e.hermegauss(20))
+    >>> effects = pm.HalfNormal("scale") * nodes  # doctest: +SKIP
+    """
+    values = np.array(array)
+    if values.dtype.kind not in "buif":
+        raise InvalidArgument("dp.public takes an array of numbers.")
+    constant = pt.constant(values)
+    declare_public(constant)
+    return constant
+
+
+def declare_public(variable: Variable) -> None:
+    """Mark a constant or data variable as public."""
+    setattr(variable.tag, _PUBLIC, True)
+
+
+def is_public(variable: Any) -> bool:
+    """Return whether a variable was declared public."""
+    return isinstance(variable, Variable) and bool(getattr(variable.tag, _PUBLIC, False))
+
+
+def leaf_value(leaf: Variable) -> np.ndarray:
+    """Return the array behind a constant or shared variable, without copying. Confidential if it has rows."""
+    if isinstance(leaf, SharedVariable):
+        return np.asarray(leaf.get_value(borrow=True))
+    return np.asarray(leaf.data)
+
+
+def leaves_of(outputs: Iterable[Variable], *, inner: bool = True) -> list[Variable]:
+    """Return the tensor constants and shared variables that `outputs` depend on, those of inner graphs if asked for."""
+    found: dict[Variable, None] = {}
+    todo = [list(outputs)]
+    while todo:
+        for variable in ancestors(todo.pop()):
+            if _is_leaf(variable):
+                found[variable] = None
+            elif inner and variable.owner is not None and isinstance(variable.owner.op, HasInnerGraph):
+                todo.append(list(variable.owner.op.fgraph.outputs))
+    return list(found)
+
+
+def arrays_of(
+    outputs: Iterable[Variable], blockers: Iterable[Variable] = (), rows: Set[Variable] = frozenset()
+) -> Iterator[tuple[Variable, Shape_]]:
+    """Yield the arrays of two numbers or more that graphs compute with, with their shapes.
+
+    They are constants and shared variables that were not declared public, those in graphs inside operations included,
+    and vectors that are put together of such and of single numbers. What only says a shape is left out, and so are
+    columns that are chosen of a table in `rows`.
+
+    Parameters
+    ----------
+    outputs : iterable of Variable
+        The graphs.
+    blockers : iterable of Variable
+        Where the search ends.
+    rows : set of Variable
+        Inputs that hold rows.
+    """
+    blocked, todo = set(blockers), list(outputs)
+    seen = set(todo)
+    while todo:
+        variable = todo.pop()
+        if variable in blocked:
+            continue
+        if _is_leaf(variable):
+            shape = leaf_value(variable).shape
+            if np.prod(shape) > 1 and not is_public(variable):
+                yield variable, shape
+            continue
+        if variable.owner is None:
+            continue
+        if isinstance(variable.owner.op, MakeVector | Join) and _is_fixed(variable, rows):
+            yield variable, tuple(length for length in variable.type.shape if length is not None)
+        used = list(_used(variable.owner, rows))
+        todo += [each for each in used if each not in seen]
+        seen.update(used)
+
+
+def _used(node: Apply, rows: Set[Variable]) -> Iterator[Variable]:
+    """Yield what an operation computes with, which is not the inputs that say a shape."""
+    op, inputs = node.op, list(node.inputs)
+    if isinstance(op, Shape | Shape_i):
+        return
+    if isinstance(op, Reshape):
+        inputs = inputs[:1]
+    elif isinstance(op, AdvancedSubtensor) and not rows.isdisjoint(ancestors(inputs[:1])):
+        inputs = [each for each in inputs if not (isinstance(each, Constant) and each.type.dtype.startswith("int"))]
+    elif isinstance(op, RandomVariable) or getattr(op, "extended_signature", None) is not None:
+        size = op.size_param(node)
+        inputs = [each for each in inputs if each is not size]
+    yield from inputs
+    if isinstance(op, HasInnerGraph):
+        yield from op.fgraph.outputs
+
+
+def _is_leaf(variable: Variable) -> bool:
+    return isinstance(variable, Constant | SharedVariable) and isinstance(variable.type, TensorType)
+
+
+def _is_fixed(variable: Variable, rows: Set[Variable]) -> bool:
+    """Return whether an expression depends on no parameters and no rows, but on more than what was declared public."""
+    leaves = [each for each in ancestors([variable]) if each.owner is None]
+    return all(map(_is_leaf, leaves)) and rows.isdisjoint(leaves) and not all(map(is_public, leaves))

@@ -1,0 +1,280 @@
+"""The operations and types that may be in a model's graphs, wherever they are and whatever they see.
+
+An operation is on the list if it computes nothing but a function of its inputs, and of the graph inside it, which is
+searched as well. An operation with a state of its own could hold a table that no graph shows. So what is not on the
+list is refused by name: operations of PyMC and PyTensor that call functions or hold objects, those of axes with names,
+of sparse matrices and of lists, and every operation that somebody else defines.
+
+Which of these operations may see what a row holds is another list, `pymc_dp.rows.allowed`.
+"""
+
+import functools
+import sys
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import Any
+
+import numpy as np
+from pymc.distributions.custom import CustomDistRV, CustomSymbolicDistRV
+from pymc.distributions.dist_math import SplineWrapper
+from pytensor.compile.sharedvalue import SharedVariable
+from pytensor.graph.basic import Apply, Constant, Variable
+from pytensor.graph.op import HasInnerGraph
+from pytensor.graph.traversal import ancestors
+
+from pymc_dp.exceptions import UnsupportedModel
+from pymc_dp.model.builders import evaluated_by
+from pymc_dp.model.functions import is_of_library
+
+#: Names of classes, by module. Base classes are listed, too: none of them has a state.
+OPERATIONS: Mapping[str, str] = {
+    "pymc.distributions.censored": "CensoredRV",
+    "pymc.distributions.continuous": """
+        AsymmetricLaplaceRV BetaClippedRV ExGaussianRV FlatRV HalfCauchyRV HalfFlatRV HalfStudentTRV
+        InterpolatedRV KumaraswamyRV MoyalRV PolyaGammaRV RiceRV SkewNormalRV SkewStudentTRV TruncatedNormalRV
+        WaldRV WeibullBetaRV _PolyaGammaLogDistFunc
+    """,
+    "pymc.distributions.custom": "CustomDistRV CustomSymbolicDistRV",
+    "pymc.distributions.discrete": "DiscreteUniformRV DiscreteWeibullRV",
+    "pymc.distributions.dist_math": "I0e I1e",
+    "pymc.distributions.distribution": "DiracDeltaRV PartialObservedRV SymbolicRandomVariable",
+    "pymc.distributions.mixture": "MixtureRV _BaseMixtureRV _HurdleRV",
+    "pymc.distributions.multivariate": """
+        CARRV DirichletMultinomialRV ICARRV KroneckerNormalRV LKJCorrRV MatrixNormalRV MvStudentTRV
+        PrecisionMvNormalRV StickBreakingWeightsRV SymbolicMVNormalUsedInternally WishartRV ZeroSumNormalRV
+        _LKJCholeskyCovRV
+    """,
+    "pymc.distributions.timeseries": "AutoRegressiveRV EulerMaruyamaRV GARCH11RV RandomWalkRV",
+    "pymc.distributions.truncated": "TruncatedRV TruncationCheck",
+    "pymc.logprob.utils": "CheckParameterValue",
+    "pymc.math": "BatchedDiag",
+    "pytensor.assumptions.specify": "SpecifyAssumptions",
+    "pytensor.compile.builders": "FinalizedOpFromGraph OpFromGraph SymbolicOp",
+    "pytensor.compile.ops": "DeepCopyOp TypeCastingOp ViewOp",
+    "pytensor.conditional.op": "IfElse LazyIfElse",
+    "pytensor.gradient": "DisconnectedGrad GradClip GradScale ZeroGrad",
+    "pytensor.printing": "Print",
+    "pytensor.raise_op": "Assert CheckAndRaise",
+    "pytensor.scalar.basic": """
+        AND Abs Add ArcCos ArcCosh ArcSin ArcSinh ArcTan ArcTan2 ArcTanh BinaryBitOp BinaryScalarOp Cast Ceil Clip
+        Complex Composite Conj Cos Cosh EQ Exp Exp2 Expm1 FixedLogicalComparison Floor GE GT Identity Imag IntDiv
+        Invert IsInf IsNan LE LT Log Log10 Log1p Log2 LogicalComparison Maximum Minimum Mod Mul NEQ Neg OR Pow
+        Real Reciprocal RoundHalfAwayFromZero RoundHalfToEven ScalarInnerGraphOp ScalarOp Second Sign Sin Sinh Sqr
+        Sqrt Sub Switch Tan Tanh TrueDiv Trunc UnaryBitOp UnaryScalarOp XOR
+    """,
+    "pytensor.scalar.loop": "ScalarLoop",
+    "pytensor.scalar.math": """
+        BetaInc BetaIncInv Erf Erfc Erfcinv Erfcx Erfinv Gamma GammaInc GammaIncC GammaIncCInv GammaIncInv GammaLn
+        Grad2F1Loop Hyp2F1 I0 I1 Ive J0 J1 Jv Kve Log1mexp NdtriExp Owens_t PolyGamma Psi Sigmoid Softplus
+        TriGamma
+    """,
+    "pytensor.scan.op": "Scan",
+    "pytensor.tensor.basic": """
+        ARange Alloc AllocDiag AllocEmpty Choose ExtractDiag Eye Join MakeVector Nonzero PermuteRowElements
+        ScalarFromTensor Split TensorFromScalar
+    """,
+    "pytensor.tensor.blockwise": "Blockwise",
+    "pytensor.tensor.einsum": "Einsum",
+    "pytensor.tensor.elemwise": "CAReduce DimShuffle Elemwise",
+    "pytensor.tensor.extra_ops": """
+        Bartlett CpuContiguous CumOp FillDiagonal FillDiagonalOffset RavelMultiIndex Repeat SearchsortedOp Unique
+        UnravelIndex
+    """,
+    "pytensor.tensor.fft": "IRFFTOp RFFTOp",
+    "pytensor.tensor.fourier": "Fourier",
+    "pytensor.tensor.linalg.constructors": "BaseBlockDiagonal BlockDiagonal",
+    "pytensor.tensor.linalg.decomposition.cholesky": "Cholesky",
+    "pytensor.tensor.linalg.decomposition.eigen": "Eig Eigh Eigvalsh",
+    "pytensor.tensor.linalg.decomposition.lu": "LU LUFactor PivotToPermutations",
+    "pytensor.tensor.linalg.decomposition.qr": "QR",
+    "pytensor.tensor.linalg.decomposition.schur": "QZ Schur",
+    "pytensor.tensor.linalg.decomposition.svd": "SVD",
+    "pytensor.tensor.linalg.inverse": "MatrixInverse MatrixPinv TensorInv",
+    "pytensor.tensor.linalg.products": "Expm KroneckerProduct",
+    "pytensor.tensor.linalg.solvers.core": "SolveBase",
+    "pytensor.tensor.linalg.solvers.general": "Solve",
+    "pytensor.tensor.linalg.solvers.linear_control": """
+        SolveBilinearDiscreteLyapunov SolveDiscreteARE SolveSylvester TRSYL
+    """,
+    "pytensor.tensor.linalg.solvers.lstsq": "Lstsq TensorSolve",
+    "pytensor.tensor.linalg.solvers.psd": "CholeskySolve",
+    "pytensor.tensor.linalg.solvers.triangular": "SolveTriangular",
+    "pytensor.tensor.linalg.solvers.tridiagonal": "LUFactorTridiagonal SolveLUFactorTridiagonal",
+    "pytensor.tensor.linalg.summary": "Det SLogDet",
+    "pytensor.tensor.math": """
+        All Any Argmax Dot FixedOpCAReduce Max MaxAndMinCAReduce Min MulWithoutZeros NonZeroDimsCAReduce Prod
+        ProdWithoutZeros Sum
+    """,
+    "pytensor.tensor.pad": "Pad",
+    "pytensor.tensor.random.basic": """
+        BernoulliRV BetaBinomialRV BetaRV BinomialRV CategoricalRV CauchyRV ChoiceWithoutReplacement DirichletRV
+        ExponentialRV GammaRV GenGammaRV GeometricRV GumbelRV HalfCauchyRV HalfNormalRV HyperGeometricRV
+        IntegersRV InvGammaRV LaplaceRV LogNormalRV LogisticRV MultinomialRV MvNormalRV NegBinomialRV NormalRV
+        ParetoRV PermutationRV PoissonRV ScipyRandomVariable StudentTRV TriangularRV TruncExponentialRV UniformRV
+        VonMisesRV WaldRV WeibullRV
+    """,
+    "pytensor.tensor.random.op": "AbstractRNGConstructor DefaultGeneratorMakerOp RNGConsumerOp RandomVariable",
+    "pytensor.tensor.reshape": "JoinDims SplitDims",
+    "pytensor.tensor.shape": "Reshape Shape Shape_i SpecifyShape",
+    "pytensor.tensor.signal.conv": "Convolve1d Convolve2d",
+    "pytensor.tensor.sort": "ArgSortOp SortOp",
+    "pytensor.tensor.special": "LogAddExp LogSoftmax LogSumExp Softmax XLog1PY XLogY",
+    "pytensor.tensor.subtensor": "AdvancedIncSubtensor AdvancedSubtensor IncSubtensor Subtensor",
+    "pytensor.tensor.symbolic": "TensorSymbolicOp",
+    "pytensor.tensor.type_other": "MakeSlice",
+}
+#: Operations, and modules of operations, that have been looked at and are not allowed, with the reason.
+NOT_ALLOWED: Mapping[str, str] = {
+    "pymc.data": "draws minibatches",
+    "pymc.dims": "has axes with names",
+    "pymc.distributions.dist_math.SplineWrapper": "holds a spline",
+    "pymc.distributions.simulator": "calls functions of the user's",
+    "pymc.initial_point": "is of PyMC's own rewriting",
+    "pymc.logprob": "is of PyMC's own rewriting",
+    "pymc.model": "is of PyMC's own rewriting",
+    "pymc.ode": "holds times and calls a function of the user's",
+    "pymc.variational": "multiplies the likelihood",
+    "pytensor.breakpoint": "calls a debugger",
+    "pytensor.compile.debug": "is of PyTensor's own rewriting",
+    "pytensor.compile.ops.FromFunctionOp": "calls a function of the user's",
+    "pytensor.gradient.UndefinedGrad": "is none",
+    "pytensor.graph": "is of PyTensor's own rewriting",
+    "pytensor.link": "calls other code",
+    "pytensor.sparse": "has sparse matrices",
+    "pytensor.tensor.blas": "is of PyTensor's own rewriting",
+    "pytensor.tensor.blockwise.BlockwiseWithCoreShape": "is of PyTensor's own rewriting",
+    "pytensor.tensor.blockwise.OpWithCoreShape": "is of PyTensor's own rewriting",
+    "pytensor.tensor.optimize": "calls optimisers",
+    "pytensor.tensor.random.op.RandomVariableWithCoreShape": "is of PyTensor's own rewriting",
+    "pytensor.tensor.rewriting": "is of PyTensor's own rewriting",
+    "pytensor.typed_list": "has lists",
+    "pytensor.xtensor": "has axes with names",
+}
+#: Types of variables, and those that have been looked at and are not allowed, with what to write.
+TYPES: Mapping[str, str] = {
+    "pytensor.scalar.basic": "ScalarType",
+    "pytensor.tensor.random.type": "RandomGeneratorType",
+    "pytensor.tensor.type": "TensorType",
+    "pytensor.tensor.type_other": "NoneTypeT SliceType",
+}
+_NAMED_AXES = (
+    "has named axes of pymc.dims, which are not supported. Write the model with PyMC's ordinary distributions, pm.Data "
+    "and dims="
+)
+TYPES_NOT_ALLOWED: Mapping[str, str] = {
+    "pytensor.xtensor": _NAMED_AXES,
+    "pytensor.sparse": "is a sparse matrix, whose rows cannot be told apart. Pass an ordinary array: matrix.toarray()",
+    "pytensor.gradient": "",
+    "pytensor.graph": "",
+    "pytensor.link": "",
+    "pytensor.raise_op": "",
+    "pytensor.tensor.random.type": "",
+    "pytensor.typed_list": "",
+}
+#: Classes that PyMC makes for each custom distribution; what their functions hold, `pymc_dp.rows.closures` looks for.
+_MADE_BY_PYMC = (CustomDistRV, CustomSymbolicDistRV)
+_WHAT_TO_DO = (
+    "Only operations that compute a function of their inputs and hold nothing of their own may be in a model. Write it "
+    "with PyTensor's arithmetic and PyMC's distributions (pm.CustomDist for a density of your own)."
+)
+
+
+def refuse_unlisted(graphs: Mapping[str, Iterable[Variable]], *, derived: bool = False) -> None:
+    """Refuse graphs with an operation or a type of variable that is not listed, in graphs inside operations as well.
+
+    Parameters
+    ----------
+    graphs : mapping of str to iterable of Variable
+        What they are called in messages, and the graphs.
+    derived : bool
+        Whether these are log-probabilities, where PyMC writes a spline of what `pm.Interpolated` was given.
+
+    Raises
+    ------
+    UnsupportedModel
+        If there is one, by the name of the graph and its own.
+    """
+    for name, outputs in graphs.items():
+        variables = list(_everything(outputs))
+        for variable in variables:  # before their operations: what to write instead is known better
+            _refuse_type(name, variable)
+        for variable in variables:
+            builder = evaluated_by(variable)
+            if builder is not None:
+                raise UnsupportedModel(
+                    f"{name} depends on {builder}, which computes the middle of its locations, and perhaps their "
+                    "range, while the model is built: with rows for locations, every row would depend on all others. "
+                    "Write the basis with round public numbers (pm.gp.hsgp_approx.calc_eigenvectors(x - centre, L, "
+                    "...)), or give it public locations, one for each group: dp.public(locations)."
+                )
+            if variable.owner is not None:
+                for op in _operations_of(variable.owner):
+                    if not (derived and type(op) is SplineWrapper):
+                        _refuse_operation(name, op)
+
+
+def _everything(outputs: Iterable[Variable]) -> Iterator[Variable]:
+    """Yield all variables of graphs and of the graphs inside their operations, the inputs of operations included."""
+    todo = [list(outputs)]
+    while todo:
+        for variable in ancestors(todo.pop()):
+            yield variable
+            if variable.owner is not None:
+                todo += [
+                    list(op.fgraph.outputs) for op in _operations_of(variable.owner) if isinstance(op, HasInnerGraph)
+                ]
+
+
+def _operations_of(node: Apply) -> Iterator[Any]:
+    """Yield the operation of a node and those that it applies to parts of arrays and to numbers."""
+    op = node.op
+    while op is not None:
+        yield op
+        op = getattr(op, "core_op", None) or getattr(op, "scalar_op", None)
+
+
+def _refuse_type(name: str, variable: Variable) -> None:
+    kind = type(variable.type)
+    if _is_listed(kind, TYPES):
+        return
+    advice = next((each for module, each in TYPES_NOT_ALLOWED.items() if kind.__module__.startswith(module)), "")
+    raise UnsupportedModel(
+        f"{name} depends on a variable that {advice or f'is no array, but a {kind.__name__}, which is not supported'}."
+    )
+
+
+def _refuse_operation(name: str, op: Any) -> None:
+    kind = type(op)
+    if not (_is_listed(kind, OPERATIONS) or _is_made_by_pymc(kind)):
+        raise UnsupportedModel(f"{name} depends on the operation {kind.__name__}, which is not listed. {_WHAT_TO_DO}")
+    if any(map(_is_state, _attributes(op))):
+        raise UnsupportedModel(
+            f"{name} depends on an operation {kind.__name__} that holds an array or a function of yours. {_WHAT_TO_DO}"
+        )
+
+
+def _is_listed(kind: type, listed: Mapping[str, str]) -> bool:
+    """Return whether a class is listed, and is the one that its module has by that name."""
+    if kind.__qualname__ not in listed.get(kind.__module__, "").split():
+        return False
+    return getattr(sys.modules[kind.__module__], kind.__qualname__, None) is kind
+
+
+def _is_made_by_pymc(kind: type) -> bool:
+    # A class that a `class` statement defines says its own module, those made by `type` that of its metaclass.
+    return kind.__module__ == "abc" and any(kind.__bases__ == (base,) for base in _MADE_BY_PYMC)
+
+
+def _attributes(op: Any) -> Iterator[Any]:
+    for value in getattr(op, "__dict__", {}).values():
+        yield from value if isinstance(value, list | tuple) else [value]
+
+
+def _is_state(value: Any) -> bool:
+    if isinstance(value, np.ndarray):
+        return bool(value.size > 1)
+    if isinstance(value, functools.partial):
+        return _is_state(value.func)
+    if isinstance(value, Constant | SharedVariable):
+        return False  # an input of the graph inside, which is searched
+    function = isinstance(value, Callable) and hasattr(value, "__code__")  # type: ignore[arg-type]
+    return function and not is_of_library(value)

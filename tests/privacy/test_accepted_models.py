@@ -1,0 +1,396 @@
+"""Attacks on what is accepted: rows that reach anything but the likelihood of their own row (hazards H45 to H50)."""
+
+import functools
+
+import numpy as np
+import pymc as pm
+import pymc.dims
+import pytensor
+import pytensor.tensor as pt
+import pytest
+import scipy.sparse
+from conftest import QUIET, hmc
+from pymc.distributions.transforms import Transform
+from pytensor.compile.ops import wrap_py
+from pytensor.graph.basic import Apply
+from pytensor.graph.op import Op
+
+import pymc_dp as dp
+from pymc_dp.exceptions import UnsupportedModel
+from pymc_dp.publish import publishable_names
+from pymc_dp.rows import UnitLikelihood
+from pymc_dp.rows.split import split
+
+N = 37
+X, Y = np.random.default_rng(0).normal(size=(2, N))
+WIDE = np.random.default_rng(1).normal(size=(N, 3))
+COORDS = {"person": range(N)}
+ONE = pt.constant(1.0, dtype="float64")
+
+
+def refused(model, match):
+    """Assert that a model is refused, without a number of its table."""
+    with pytest.raises(UnsupportedModel, match=match) as caught:
+        UnitLikelihood(model)
+    said = str(caught.value)
+    assert str(N) not in said
+    assert not any(f"{value:.3f}" in said for value in [*X, *Y, X.mean(), X.std()])
+
+
+# A quantity that is computed of rows, and four places to put it into ----------------------------------------------
+
+
+def in_the_likelihood(quantity):
+    pm.Normal("y", pm.Normal("mu") + quantity(), 1.0, observed=Y, dims="person")
+
+
+def in_a_prior(quantity):
+    pm.Normal("y", pm.Normal("mu", quantity(), 1.0), 1.0, observed=Y, dims="person")
+
+
+def in_a_potential(quantity):
+    mu = pm.Normal("mu")
+    pm.Potential("extra", -((mu - quantity()) ** 2))
+    pm.Normal("y", mu, 1.0, observed=Y, dims="person")
+
+
+def in_a_deterministic(quantity):
+    mu = pm.Normal("mu")
+    pm.Deterministic("seen", mu + quantity())
+    pm.Normal("y", mu, 1.0, observed=Y, dims="person")
+
+
+def in_an_initval(quantity):
+    mu = pm.Flat("mu", initval=quantity())
+    pm.Normal("y", mu, 1.0, observed=Y, dims="person")
+
+
+PLACES = [in_the_likelihood, in_a_prior, in_a_potential, in_a_deterministic, in_an_initval]
+
+
+class Holding(Op):
+    """PyMC's older pattern of a likelihood of one's own: the table is an attribute."""
+
+    def __init__(self, table):
+        self.table = table
+
+    def make_node(self, *inputs):
+        return Apply(self, [pt.as_tensor(each) for each in inputs], [pt.dscalar()])
+
+    def perform(self, node, inputs, outputs):
+        outputs[0][0] = np.asarray(self.table.mean())
+
+
+class HoldingGradient(pytensor.compile.builders.OpFromGraph):
+    """A graph with a table beside it."""
+
+
+def of_a_graph_with_state():
+    value = pt.dscalar()
+    op = pytensor.compile.builders.OpFromGraph([value], [2.0 * value])
+    op.table = X
+    return op(ONE)
+
+
+def of_a_subclass_of_a_listed_operation():
+    value = pt.dscalar()
+    op = HoldingGradient([value], [2.0 * value])
+    op.hidden = {"table": X}
+    return op(ONE)
+
+
+UNLISTED = {
+    "xtensor": lambda: pymc.dims.Data("x", X, dims="person").mean().values,
+    "xtensor for each row": lambda: pymc.dims.Data("x", X, dims="person").values,
+    "sparse": lambda: pytensor.sparse.math.sp_sum(pytensor.sparse.as_sparse(scipy.sparse.csc_matrix(WIDE))),
+    "operation with a table": lambda: Holding(X)(ONE),
+    "operation with a table and a part of it": lambda: Holding(X)(pt.constant(X[:5])),
+    "function": wrap_py(itypes=[], otypes=[pt.dscalar])(lambda: np.asarray(X.mean())),
+    "graph with a table": of_a_graph_with_state,
+    "graph of the user's": of_a_subclass_of_a_listed_operation,
+}
+
+
+@pytest.mark.parametrize("quantity", UNLISTED)
+@pytest.mark.parametrize("place", PLACES, ids=lambda place: place.__name__)
+def test_what_is_not_listed_is_refused_everywhere(place, quantity):
+    """Hazards H46 and H47: tables in variables of other types, and in operations, are in no leaf of a graph."""
+    with pm.Model(coords=COORDS) as model:
+        place(UNLISTED[quantity])
+    kinds = {"xtensor": r"named axes of pymc\.dims", "sparse": "is a sparse matrix"}
+    refused(model, kinds.get(quantity.split()[0], "which is not listed|holds an array or a function"))
+
+
+def test_an_operation_inside_of_others_is_found():
+    """Hazard H47: a graph in an operation, a function applied to parts of arrays, and one in a scan."""
+
+    def in_a_graph():
+        value = pt.dscalar()
+        return pytensor.compile.builders.OpFromGraph([value], [value + Holding(X)(value)])(ONE)
+
+    def in_a_scan():
+        total = pytensor.scan(
+            lambda before: before + Holding(X)(before), outputs_info=pt.constant(0.0, dtype="float64"), n_steps=2
+        )
+        return (total[0] if isinstance(total, list | tuple) else total)[-1]
+
+    for quantity in (in_a_graph, in_a_scan):
+        with pm.Model(coords=COORDS) as model:
+            in_a_deterministic(quantity)
+        refused(model, "Holding, which is not listed")
+
+
+class ByName(Holding):
+    """No search of attributes and functions finds its table."""
+
+    def __init__(self):
+        pass
+
+    def perform(self, node, inputs, outputs):
+        outputs[0][0] = np.asarray(globals()["X"].mean())
+
+
+class Shifted(Transform):
+    name = "shifted"
+
+    def forward(self, value, *inputs):
+        return value - ByName()(value)
+
+    def backward(self, value, *inputs):
+        return value + ByName()(value)
+
+    def log_jac_det(self, value, *inputs):
+        return pt.zeros_like(value)
+
+
+def test_an_operation_in_a_transform_is_found():
+    """Hazard H47: transforms turn parameters into draws."""
+    with pm.Model(coords=COORDS) as model:
+        mu = pm.Normal("mu", transform=Shifted(), default_transform=None)
+        pm.Normal("y", mu, 1.0, observed=Y, dims="person")
+    refused(model, "ByName, which is not listed")
+
+
+STARTS = {
+    "data": lambda: pm.Data("x", X, dims="person").mean(),
+    "constant": lambda: pt.as_tensor(X).mean(),
+    "longer": lambda: pt.as_tensor(WIDE.ravel()).mean(),
+    "of scalars": lambda: pt.stack(list(X)).mean(),
+    "number of rows": lambda: pm.modelcontext(None).dim_lengths["person"] * 1.0,
+}
+
+
+@pytest.mark.parametrize("quantity", STARTS)
+def test_an_initval_of_rows_is_refused(quantity):
+    """Hazard H48: the first position is published."""
+    with pm.Model(coords=COORDS) as model:
+        in_an_initval(STARTS[quantity])
+    refused(model, "starting value")
+
+
+@pytest.mark.parametrize("quantity", STARTS)
+def test_initvals_of_rows_are_refused_before_the_charge(quantity, budget):
+    """Hazard H48: in the call as in the model."""
+    with pm.Model(coords=COORDS):
+        mu = pm.Normal("mu")
+        pm.Normal("y", mu, 1.0, observed=Y, dims="person")
+        start = STARTS[quantity]()
+        step = hmc(budget)
+        for initvals in ({"mu": start}, [{"mu": 0.0}, {mu: start}]):
+            with pytest.raises(UnsupportedModel, match="starting value"):
+                pm.sample(draws=5, chains=2, cores=1, step=step, initvals=initvals, **QUIET)
+    assert budget.history == ()
+
+
+def test_public_expressions_are_starting_values(budget):
+    with pm.Model(coords=COORDS):
+        pm.Normal("mu", initval=pt.log(pt.constant(2.0)))
+        pm.Normal("y", pm.Normal("nu"), 1.0, observed=Y, dims="person")
+        tree = pm.sample(draws=3, chains=1, cores=1, step=hmc(budget), initvals={"nu": pt.constant(1.0) * 2}, **QUIET)
+    assert tree["privacy"].attrs["private"]
+
+
+# Functions of the user's -------------------------------------------------------------------------------------------
+
+TABLE = X
+RAVELLED = WIDE.ravel()
+SOME = X[:25]
+NAMES = {"a": 1.0, "b": 2.0}
+
+
+class Holder:
+    table = X
+
+
+class Callable:
+    __slots__ = ("table",)
+
+    def __init__(self, table):
+        self.table = table
+
+    def __call__(self, value, mu):
+        return pm.logp(pm.Normal.dist(mu + self.table.mean(), 1.0), value)
+
+
+def by_an_inner_function(value, mu):
+    def mean():
+        def inside():
+            return TABLE.mean()
+
+        return inside()
+
+    return pm.logp(pm.Normal.dist(mu + mean(), 1.0), value)
+
+
+def by_a_class(value, mu):
+    return pm.logp(pm.Normal.dist(mu + Holder.table.mean(), 1.0), value)
+
+
+def by_a_ravelled_table(value, mu):
+    return pm.logp(pm.Normal.dist(mu + RAVELLED.mean(), 1.0), value)
+
+
+def by_a_part(value, mu):
+    return pm.logp(pm.Normal.dist(mu + SOME.mean(), 1.0), value)
+
+
+def by_a_default(value, mu, *, table=X):
+    return pm.logp(pm.Normal.dist(mu + table.mean(), 1.0), value)
+
+
+def by_another_function(value, mu):
+    return by_an_inner_function(value, mu)
+
+
+FUNCTIONS = {
+    "inner function": by_an_inner_function,
+    "class attribute": by_a_class,
+    "ravelled": by_a_ravelled_table,
+    "part": by_a_part,
+    "keyword": by_a_default,
+    "another function": by_another_function,
+    "object with slots": Callable(X),
+    "partial": functools.partial(by_a_default, table=list(SOME)),
+    "expression": functools.partial(by_a_default, table=pt.as_tensor(SOME) * 2.0),
+    "frozen dictionary of lists": functools.partial(by_a_default, table={"all": tuple(X.tolist())}),
+}
+
+
+@pytest.mark.parametrize("function", FUNCTIONS)
+def test_tables_that_functions_reach_are_refused(function):
+    """Hazard H50: through functions inside, class attributes, slots and defaults, whatever their length."""
+    with pm.Model() as model:
+        pm.CustomDist("y", pm.Normal("mu"), logp=FUNCTIONS[function], observed=Y)
+    refused(model, "refers to an array")
+
+
+def plain_logp(value, mu):
+    scale = NAMES["a"] * np.sqrt(2.0)
+    return pm.logp(pm.Normal.dist(mu, scale), value)
+
+
+def with_nodes(value, mu, nodes):
+    return pm.logp(pm.Normal.dist(mu + nodes.sum(), 1.0), value)
+
+
+def test_functions_that_hold_numbers_and_public_arrays_pass():
+    for function in (plain_logp, functools.partial(with_nodes, nodes=dp.public(np.linspace(-1.0, 1.0, 15)))):
+        with pm.Model() as model:
+            pm.CustomDist("y", pm.Normal("mu"), logp=function, observed=Y)
+        assert np.isfinite(UnitLikelihood(model).all_log_likelihoods(np.zeros(1))).all()
+
+
+PRIORS = {
+    "uniform": lambda: pm.Uniform("mu", 0.0, 10.0),
+    "of several": lambda: pm.Uniform("mu", np.zeros(3), np.arange(1.0, 4.0), shape=3).sum(),
+    "truncated": lambda: pm.TruncatedNormal("mu", 0.0, 1.0, lower=-1.0, upper=2.0),
+    "beta": lambda: pm.Beta("mu", 2.0, 2.0),
+    "triangular": lambda: pm.Triangular("mu", lower=0.0, c=0.5, upper=1.0),
+    "angle": lambda: pm.VonMises("mu", 0.0, 1.0),
+    "shares": lambda: pm.Dirichlet("mu", np.array([1.0, 2.0, 3.0]))[0],
+    "ordered": lambda: pm.Normal(
+        "mu", [-1.0, 0.0, 1.0], 1.0, shape=3, transform=pm.distributions.transforms.ordered, initval=[-1, 0, 1]
+    )[0],
+    "covariance": lambda: pm.LKJCholeskyCov("mu", n=3, eta=2.0, sd_dist=pm.HalfNormal.dist(1.0, shape=3))[0][0, 0],
+    "zero sum": lambda: pm.ZeroSumNormal("mu", sigma=1.0, shape=4)[0],
+    "interpolated": lambda: pm.Interpolated("mu", np.linspace(-1.0, 1.0, 50), np.ones(50)),
+    "mixture": lambda: pm.NormalMixture("mu", [0.3, 0.7], [-1.0, 1.0], [1.0, 2.0]),
+    "truncated by function": lambda: pm.Truncated("mu", pm.Normal.dist(0.0, 1.0), lower=0.0),
+    "random walk": lambda: pm.GaussianRandomWalk("mu", sigma=1.0, steps=5, init_dist=pm.Normal.dist())[0],
+    "neighbouring areas": lambda: pm.ICAR("mu", W=np.ones((5, 5)) - np.eye(5))[0],
+    "process over groups": lambda: pm.gp.Latent(cov_func=pm.gp.cov.ExpQuad(1, ls=1.0)).prior(
+        "mu", np.linspace(0.0, 1.0, 5)[:, None]
+    )[0],
+    "own": lambda: pm.CustomDist("mu", 1.0, logp=lambda value, scale: -pt.abs(value) / scale),
+}
+
+
+@pytest.mark.parametrize("prior", PRIORS)
+def test_ordinary_priors_are_accepted(prior):
+    with pm.Model(coords=COORDS) as model:
+        pm.Normal("y", PRIORS[prior](), 1.0, observed=Y, dims="person")
+    assert split(model).n_rows == N
+
+
+# Arrays in the likelihood --------------------------------------------------------------------------------------
+
+ARRAYS = {
+    "a part": lambda: pt.as_tensor(X[:25]).mean(),
+    "data": lambda: pm.Data("other", X[:25]).mean(),
+    "ravelled": lambda: pt.as_tensor(WIDE.ravel()).mean(),
+    "scalars": lambda: pt.stack(list(X[:25])).mean(),
+    "all scalars": lambda: pt.stack(list(X)).mean(),
+    "joined": lambda: pt.concatenate([pt.stack(list(X[:20])), pt.stack(list(X[20:25]))]).mean(),
+    "whole numbers": lambda: pt.as_tensor(np.arange(25) % 4).mean(),
+    "index": lambda: 1.0 + pm.Normal("effect", shape=4)[np.arange(25) % 4].sum(),
+}
+
+
+@pytest.mark.parametrize("array", ARRAYS)
+def test_undeclared_arrays_in_a_likelihood_are_refused(array):
+    """Hazard H50: a part of the table, or more than it, looks like any other array."""
+    with pm.Model(coords=COORDS) as model:
+        in_the_likelihood(ARRAYS[array])
+    refused(model, r"dp\.public|not a sum over rows|single row")
+
+
+@pytest.mark.parametrize("array", ["scalars", "data", "a part"])
+def test_undeclared_arrays_in_potentials_are_refused(array):
+    """Hazard H50: and in potentials."""
+    with pm.Model(coords=COORDS) as model:
+        in_a_potential(ARRAYS[array])
+    refused(model, "'extra'")
+
+
+def test_deterministics_of_undeclared_arrays_stay():
+    """Hazard H50: they leave if they are asked for by name, as those of tables do."""
+    with pm.Model(coords=COORDS) as model:
+        in_a_deterministic(ARRAYS["scalars"])
+    assert publishable_names(model, None, None, {N}).kept == ["mu"]
+
+
+NODES = np.linspace(-2.0, 2.0, 25)
+
+
+@pytest.mark.parametrize("data", [False, True])
+def test_declared_arrays_pass(data):
+    with pm.Model(coords=COORDS) as model:
+        nodes = dp.public(NODES)
+        nodes = pm.Data("nodes", nodes) if data else nodes
+        scale = pm.HalfNormal("scale")
+        pm.Potential("smooth", -pt.sqr(scale * nodes).sum())
+        pm.Deterministic("at_nodes", scale * nodes)
+        in_the_likelihood(lambda: pt.log(pt.exp(scale * nodes).mean()))
+    assert UnitLikelihood(model).n_rows == N
+    assert publishable_names(model, None, None, {N}).omitted == []
+
+
+def test_what_is_declared_and_as_long_as_the_rows_is_a_table_of_rows():
+    with pm.Model(coords=COORDS) as model:
+        in_the_likelihood(lambda: dp.public(X).mean())
+    refused(model, "not a sum over rows")
+
+
+def test_only_numbers_are_declared():
+    with pytest.raises(dp.InvalidArgument, match="numbers"):
+        dp.public(["a", "b"])
