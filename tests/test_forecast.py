@@ -133,6 +133,7 @@ def test_what_was_spent_is_not_there_in_the_dry_run():
     assert _like(budget).epsilon_spent == budget.epsilon_spent > 1.0
 
 
+@pytest.mark.slow
 def test_rows_are_simulated_from_a_model_without_covariates(monkeypatch):
     posterior = normal("normal", np.diag([1.0, 2.0]), 1.0, 3000)
     tables = []

@@ -137,6 +137,7 @@ def test_everything_can_be_given_back():
         _pymc_hook.install()
 
 
+@pytest.mark.slow
 def test_the_package_works_without_the_hook(tmp_path):
     """The module and the line that imports it are deleted from a copy of the package."""
     package = tmp_path / "pymc_dp"

@@ -5,9 +5,12 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 README = (Path(__file__).parents[1] / "README.md").read_text()
 
 
+@pytest.mark.slow
 def test_its_code_runs_without_settings():
     (code,) = re.findall(r"^```python\n(.+?)^```$", README, re.MULTILINE | re.DOTALL)
     made = subprocess.run(  # noqa: S603 as a script of its own: it is not to depend on what a test has imported

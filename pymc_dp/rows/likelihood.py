@@ -25,7 +25,7 @@ from pymc_dp.rows.expansion import ExpansionPoint, UnitExpansion
 from pymc_dp.rows.graphs import RowGraphs
 from pymc_dp.rows.on_demand import clip
 from pymc_dp.rows.responses import possible_responses
-from pymc_dp.rows.split import RowLeaf, refuse_missing_values, refuse_tables_of_units, split
+from pymc_dp.rows.split import RowLeaf, number_of_rows, refuse_missing_values, refuse_tables_of_units, split
 from pymc_dp.rows.table import Chunk, IntArray, RowTable
 from pymc_dp.rows.threads import Threads
 
@@ -630,7 +630,7 @@ def number_of_units(
     UnsupportedModel, InvalidArgument
         As in `UnitLikelihood`.
     """
-    n_rows = split(model, unit).n_rows
+    n_rows = number_of_rows(model, unit)
     index = _unit_of_each_row(model, unit_index, n_rows)
     return n_rows if index is None else np.unique(index).size
 

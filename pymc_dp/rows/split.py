@@ -157,6 +157,18 @@ def split(model: pm.Model, unit: str | None = None) -> RowSplit:
     )
 
 
+def number_of_rows(model: pm.Model, unit: str | None = None) -> int:
+    """Return how many rows the observed variables have, which `split` finds as well.
+
+    Raises
+    ------
+    UnsupportedModel
+        As for `split`, if that follows from the model's variables alone.
+    """
+    _refuse_unsplittable(model)
+    return _row_axes_of_observed(model, unit)[1]
+
+
 def _total(terms: Sequence[Variable]) -> Variable:
     return pt.add(*terms) if len(terms) > 1 else terms[0]
 

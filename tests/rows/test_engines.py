@@ -67,6 +67,7 @@ def test_engines_agree_on_every_derivative(make):
         assert one == pytest.approx(other, rel=1e-9, abs=1e-12)
 
 
+@pytest.mark.slow
 def test_the_package_does_without_the_fused_engine():
     code = """
     import sys

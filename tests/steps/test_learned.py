@@ -57,7 +57,13 @@ def errors_of(draws):
     return (flat.mean(axis=0) - MEAN) / std, flat.std(axis=0) / std
 
 
-@pytest.mark.parametrize("proposal", ["gaussian", "one-component", "guided-walk", "one-component-guided-walk"])
+@pytest.mark.parametrize(
+    "proposal",
+    [
+        "one-component-guided-walk",
+        *(pytest.param(each, marks=pytest.mark.slow) for each in ("gaussian", "one-component", "guided-walk")),
+    ],
+)
 def test_every_proposal_needs_nothing_but_a_budget(proposal):
     tree, _ = run(dp.DPPenalty, proposal=proposal, insecure_seed=1)
     assert dp.diagnostics.quality(tree).verdict == "usable"
@@ -141,6 +147,7 @@ def test_what_the_user_passes_stays_as_it_is(monkeypatch, bounds):
         assert [each.clip_bound for each in ratios] == pytest.approx([3.5 * each for each in distances])
 
 
+@pytest.mark.slow
 def test_a_mass_matrix_and_a_proposal_scale_are_on_the_scale_of_the_parameters():
     precision = np.linalg.inv(COVARIANCE)
     tree, step = run(dp.DPHMC, mass_matrix=precision, insecure_seed=1)

@@ -157,7 +157,14 @@ def run(data, step_class=dp.DPHMC, relation="substitute", **settings):
 
 
 @pytest.mark.usefixtures("small_blocks")
-@pytest.mark.parametrize("step_class", [dp.DPHMC, dp.DPSurrogateHMC, dp.DPSGHMC, dp.DPMinibatchPenalty])
+@pytest.mark.parametrize(
+    "step_class",
+    [
+        dp.DPHMC,
+        dp.DPSGHMC,
+        *(pytest.param(each, marks=pytest.mark.slow) for each in (dp.DPSurrogateHMC, dp.DPMinibatchPenalty)),
+    ],
+)
 def test_draws_are_those_of_the_model_on_the_rows(step_class, frame, tmp_path):
     """With seeded noise: from the number of units on, nothing is the template's."""
     x, y = frame[["u", "v"]].to_numpy(), frame["y"].to_numpy()
