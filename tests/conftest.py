@@ -1,5 +1,9 @@
 import functools
 import gc
+import os
+
+# Graphs inside operations are compiled by C, a second for each, where a compiler is found: before PyTensor is imported.
+os.environ["PYTENSOR_FLAGS"] = ",".join(filter(None, [os.environ.get("PYTENSOR_FLAGS"), "cxx="]))
 
 import numpy as np
 import pymc as pm

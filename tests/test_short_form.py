@@ -19,7 +19,9 @@ def model():
     return gaussian_model(gaussian_data(400))
 
 
-@pytest.mark.parametrize("entry", [pm.sample, dp.sample], ids=["pm.sample", "dp.sample"])
+@pytest.mark.parametrize(
+    "entry", [pm.sample, pytest.param(dp.sample, marks=pytest.mark.slow)], ids=["pm.sample", "dp.sample"]
+)
 def test_a_budget_is_all_that_a_run_needs(model, entry, caplog):
     budget = dp.PrivacyBudget(4.0, 1e-6)
     with model, caplog.at_level(logging.INFO, "pymc"):

@@ -118,7 +118,11 @@ def student_t():
     pm.StudentT("y", nu, mu=0.0, sigma=1.0, observed=np.linspace(-3, 3, 40))
 
 
-@pytest.mark.parametrize("family", [negative_binomial, beta, gamma_model, student_t], ids=lambda f: f.__name__)
+@pytest.mark.parametrize(
+    "family",
+    [negative_binomial, *(pytest.param(each, marks=pytest.mark.slow) for each in (beta, gamma_model, student_t))],
+    ids=lambda f: f.__name__,
+)
 def test_derivatives_of_likelihoods_with_gamma_functions(family):
     with pm.Model() as model:
         family()

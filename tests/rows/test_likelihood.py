@@ -161,7 +161,7 @@ def row_log_likelihoods(model, theta, rows):
     )
 
 
-@pytest.fixture(params=["fused", pytest.param("reference", marks=pytest.mark.slow)])
+@pytest.fixture(params=["reference", pytest.param("fused", marks=pytest.mark.slow)])
 def engine(request):
     return request.param
 
@@ -215,7 +215,7 @@ def set_chunk(monkeypatch, size):
 @pytest.fixture(scope="module")
 def logistic_rows():
     x, y = logistic_data(20_011)
-    return UnitLikelihood(logistic_model(x, y))
+    return UnitLikelihood(logistic_model(x, y), engine="fused")
 
 
 def test_bits_do_not_depend_on_order_or_chunks(logistic_rows, monkeypatch):
@@ -251,6 +251,7 @@ def test_parameters_may_have_names_of_types(name):
 
 
 @pytest.mark.slow
+@pytest.mark.production
 @pytest.mark.parametrize("family", FAMILIES, ids=lambda family: family.__name__)
 def test_no_row_of_any_family_depends_on_its_neighbours(family, monkeypatch):
     """Hazard H15: a row's value does not depend on the others or on its place."""

@@ -246,7 +246,7 @@ def test_an_insecure_seed_reproduces_and_is_marked(sampler):
 
 
 #: What they keep is sent to a spawned process; the others keep no more than one of these.
-SPAWNED = ("hmc", "penalty-guided-walk", "surrogate", "sghmc", "sgnht", "barker", "learned-hmc", "learned-sgnht")
+SPAWNED = ("hmc", "surrogate", "sgnht", "barker", "learned-hmc")
 
 
 @pytest.mark.parametrize("context", ["fork", pytest.param("spawn", marks=[pytest.mark.slow, pytest.mark.production])])

@@ -59,7 +59,9 @@ def limit(n_statistics):
     return stats.norm.isf(FALSE_ALARM / (2.0 * n_statistics))
 
 
-@pytest.fixture(scope="module", params=[Banana, WalledBanana], ids=["banana", "walled"])
+@pytest.fixture(
+    scope="module", params=[pytest.param(Banana, marks=pytest.mark.slow), WalledBanana], ids=["banana", "walled"]
+)
 def target(request):
     return request.param()
 

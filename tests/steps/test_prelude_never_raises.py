@@ -73,7 +73,7 @@ def flat(generator):
 
 
 CASES = [
-    (mixture, False),
+    pytest.param(mixture, False, marks=pytest.mark.slow),
     (circle, False),
     (student, False),
     (poisson, False),
@@ -191,7 +191,9 @@ def short_pilots(monkeypatch):
 
 
 @pytest.mark.usefixtures("short_pilots")
-@pytest.mark.parametrize("seeds", [range(2), pytest.param(range(2, 100), marks=pytest.mark.slow)])
+@pytest.mark.parametrize(
+    "seeds", [range(2), pytest.param(range(2, 100), marks=[pytest.mark.slow, pytest.mark.production])]
+)
 @pytest.mark.parametrize(("make", "learned"), CASES)
 def test_no_answer_of_the_curator_ends_a_prelude(make, learned, seeds):
     of_model = bench(make, learned, trajectories=2)
@@ -259,7 +261,7 @@ def test_a_likelihood_without_curvature_is_not_called_usable(budget):
 
 
 @pytest.mark.usefixtures("short_pilots")
-@pytest.mark.parametrize("make", [mixture, circle])
+@pytest.mark.parametrize("make", [pytest.param(mixture, marks=pytest.mark.slow), circle])
 def test_the_mixture_and_the_circle_run(budget, make):
     tree = run(model_of(make, 0), budget)
     assert tree["privacy"].attrs["complete"] == tree["privacy"].attrs["surrogate_found"] == 1

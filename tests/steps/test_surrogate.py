@@ -114,6 +114,7 @@ class NoTest(dp.DPSurrogateHMC):
 
 
 @pytest.mark.slow
+@pytest.mark.production
 @pytest.mark.parametrize("mutant", [NoPenalty, NoTest])
 def test_a_wrong_test_is_seen(mutant):
     z, *_ = largest_z(mutant, draws=3000)
@@ -121,6 +122,7 @@ def test_a_wrong_test_is_seen(mutant):
 
 
 @pytest.mark.slow
+@pytest.mark.production
 def test_a_wrong_sign_of_the_curvature_is_seen(monkeypatch):
     def wrong(values, slopes, curvatures, weights, of_curvatures, out):
         out[:] = weights * (values - slopes) - 0.5 * of_curvatures * curvatures
@@ -144,6 +146,7 @@ def normal_run(seed, n=2000, epsilon=0.7, draws=100, **settings):
 
 
 @pytest.mark.slow
+@pytest.mark.production
 def test_widened_intervals_cover_the_posterior_that_privacy_hides():
     """Over 40 tables, 90 % intervals contain 90 % of the non-private posterior on average; plain ones do not.
 
@@ -184,6 +187,7 @@ def linear_model(seed, coefficient, n=10_000, size=5):
 
 
 @pytest.mark.slow
+@pytest.mark.production
 def test_the_error_of_the_surrogates_score_is_what_widening_takes_it_for():
     """Against exact scores at the centre, over 20 runs of 5 coefficients.
 
@@ -292,6 +296,7 @@ def non_centred(seed, n):
 
 
 @pytest.mark.slow
+@pytest.mark.production
 def test_a_likelihood_that_is_not_near_normal_is_not_usable():
     """What the surrogate misses is released: nothing else tells that intervals are wrong."""
     with non_centred(1, 20_000):
@@ -363,6 +368,7 @@ def test_a_regression_needs_nothing_but_a_budget():
 
 
 @pytest.mark.slow
+@pytest.mark.production
 def test_lost_centres_are_rare_and_never_silent():
     """Of 40 runs of a linear regression with an unknown sigma, and an intercept that is 25 sigma from the prior's."""
     model, lost, silent = far_linear_model(), 0, 0
