@@ -398,7 +398,7 @@ MUTANTS = (
            (f"{_CURATOR}test_a_release_beyond_the_plan_touches_no_data",)),
     Mutant("noise of NaN passes for enough", "counting", "release/meter.py",
            "elif not noise_multiplier >= self._paid[kind]:", "elif noise_multiplier < self._paid[kind]:",
-           (f"{_CURATOR}test_less_noise_than_was_paid_for_is_refused",)),
+           (f"{_CURATOR}test_noise_of_nan_is_not_enough_where_none_is_added",)),
     Mutant("less noise on batches than was paid for passes", "counting", "release/meter.py",
            " and noise_multiplier >= event.noise_needed:", ":",
            ("release/test_batches.py::test_the_meter_spends_from_the_cheapest_event_that_covers_a_release",)),

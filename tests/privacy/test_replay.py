@@ -92,7 +92,9 @@ def test_all_of_the_declared_sensitivity_is_reached_and_no_more(sampler, relatio
     assert report.comparisons[0].largest > (0.02 if sampler.name == "barker" else 0.998)
 
 
-@pytest.mark.parametrize("sampler", LEARNED, ids=repr)
+@pytest.mark.parametrize(
+    "sampler", [*LEARNED[:9], *(pytest.param(each, marks=pytest.mark.slow) for each in LEARNED[9:])], ids=repr
+)
 def test_what_samplers_learn_and_release_beyond_an_expansion(sampler):
     """Hazards H13, H20, H23 and H34: on a likelihood that is not normal, so that its expansion misses something."""
     report = replayed(ZOO[3], sampler, "substitute", 3)
@@ -113,10 +115,14 @@ def test_samplers_that_learn_on_models_of_many_kinds(sampler, case):
 FEW = [BY_NAME[name] for name in ("hmc", "sgld", "minibatch-penalty", "barker")]
 
 
-@pytest.mark.parametrize("case", ZOO, ids=repr)
+#: As many in the plain tests as there are kinds of sums over rows; the others with the slow tests.
+KINDS = [pytest.param(case, marks=[] if case in (*ZOO[1:3], PERSONS, ZOO[8]) else pytest.mark.slow) for case in ZOO]
+
+
+@pytest.mark.parametrize("case", KINDS, ids=repr)
 @pytest.mark.parametrize(("sampler", "relation"), combinations(FEW))
 def test_models_of_many_kinds(case, sampler, relation):
-    assert clean(replayed(case, sampler, relation, 1))
+    assert clean(replayed(case, sampler, relation, 3 if sampler.on_batches else 1))
 
 
 @pytest.mark.production

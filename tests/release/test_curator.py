@@ -90,6 +90,11 @@ def test_less_noise_than_was_paid_for_is_refused(multiplier):
     assert rows.touched == 0
 
 
+def test_noise_of_nan_is_not_enough_where_none_is_added():
+    with pytest.raises(BudgetExceeded, match="was paid for"):
+        curator()._meter.spend("gradient", math.nan, adds_noise=False)
+
+
 @pytest.mark.parametrize("bound", [0.0, math.inf])
 def test_a_release_without_noise_never_leaves(bound):
     with pytest.raises((PrivacyError, ValueError, OverflowError)):

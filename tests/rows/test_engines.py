@@ -52,7 +52,11 @@ def only_the_prior_knows():
 MODELS = [logistic, grouped, softmax, only_the_prior_knows]
 
 
-@pytest.mark.parametrize("make", MODELS, ids=lambda make: make.__name__)
+@pytest.mark.parametrize(
+    "make",
+    [logistic, *(pytest.param(each, marks=pytest.mark.slow) for each in MODELS[1:])],
+    ids=lambda make: make.__name__,
+)
 def test_engines_agree_on_every_derivative(make):
     fused, reference = (
         PublicUnits(UnitLikelihood(make(), second_order=True, engine=n)) for n in ("fused", "reference")

@@ -22,10 +22,13 @@ from pymc_dp.release.queries import ClipCounts, DecisionClipCounts
 from pymc_dp.rows import UnitLikelihood
 from pymc_dp.rows.expansion import UnitExpansion
 
-#: Those without control variates share all of their code with the others: they are tried at night.
+#: Learned samplers share most of their code: one of each kind of release is tried at once, the others with the slow
+#: tests, and those without control variates at night.
+_AT_ONCE = ("learned-hmc", "learned-penalty", "learned-barker", "learned-sgnht")
+_LEARNED = [each if each.name in _AT_ONCE else pytest.param(each, marks=pytest.mark.slow) for each in LEARNED[:9]]
 _OTHERS = [pytest.param(each, marks=pytest.mark.nightly) for each in LEARNED[9:]]
 # All tests of a sampler stand together, so that one process records its runs.
-pytestmark = pytest.mark.parametrize("sampler", [*SAMPLERS, *LEARNED[:9], *_OTHERS], ids=repr, scope="module")
+pytestmark = pytest.mark.parametrize("sampler", [*SAMPLERS, *_LEARNED, *_OTHERS], ids=repr, scope="module")
 
 DRAWS, TUNE = 6, 2
 
