@@ -33,13 +33,15 @@ ROW_LOCAL = sorted(BUILDERS["pymc.distributions"][Verdict.ROW_LOCAL].split())
 REFUSED = sorted(BUILDERS["pymc.distributions"][Verdict.REFUSED].split())
 #: Modules that need packages which are not installed, or that belong to other backends.
 _NOT_IMPORTED = (".jax", ".pytorch", ".mlx", ".numba", ".bin", ".misc", "kanren", "ipython", "mcbackend", "tests")
+#: They start a C compiler when they are imported.
+_OF_C = ("pytensor.link.c.cutils", "pytensor.link.c.lazylinker_c", "pytensor.scan.scan_perform_ext")
 
 
 def modules_of(package):
     yield package
     for found in pkgutil.walk_packages(getattr(package, "__path__", []), package.__name__ + "."):
         if not any(part in found.name for part in _NOT_IMPORTED):
-            with contextlib.suppress(MissingGXX):  # what only C's own linker uses
+            with contextlib.suppress(MissingGXX, *([ImportError] if found.name in _OF_C else [])):
                 yield importlib.import_module(found.name)
 
 
