@@ -11,6 +11,7 @@ import pytensor
 import pytest
 from hypothesis import settings
 from pytensor.graph.rewriting import basic as rewriting
+from running import SHORT_PILOT
 
 import pymc_dp as dp
 from pymc_dp import compiling
@@ -32,12 +33,7 @@ QUICK = {
     (pytensor.config, "mode"): compiling.INTERPRETED,
     (compiling, "MODE"): compiling.INTERPRETED,
     (likelihood, "engine_for"): reference_engine,
-    (free_hmc, "_TRAJECTORIES_OF_A_ROUND"): 10,
-    (free_hmc, "_MEASURED_TRAJECTORIES"): 40,
-    (free_hmc, "_MOST_ROUNDS"): 4,
-    (free_hmc, "_FIRST_LEAPFROGS"): 8,
-    (free_hmc, "_MOST_LEAPFROGS"): 8,
-    (free_hmc, "_MOST_GRADIENTS_APART"): 40,
+    **{(free_hmc, name): value for name, value in SHORT_PILOT.items()},
     (learning_step, "_PILOT_TRANSITIONS"): 30,
 }
 IN_PRODUCTION = {(owner, name): getattr(owner, name) for owner, name in QUICK}

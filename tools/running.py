@@ -35,7 +35,14 @@ from pymc_dp.steps.prelude import free_hmc
 #: Stands for NaN while a model is built.
 _NOT_A_NUMBER = np.float64(1.2345678901234567e-77)
 #: The pilot of free chains is a function of releases and public randomness, whatever its length.
-_SHORT_PILOT = {"_TRAJECTORIES_OF_A_ROUND": 10, "_MEASURED_TRAJECTORIES": 40, "_MOST_ROUNDS": 4}
+SHORT_PILOT = {
+    "_TRAJECTORIES_OF_A_ROUND": 10,
+    "_MEASURED_TRAJECTORIES": 40,
+    "_MOST_ROUNDS": 4,
+    "_FIRST_LEAPFROGS": 8,
+    "_MOST_LEAPFROGS": 8,
+    "_MOST_GRADIENTS_APART": 40,
+}
 #: How many graphs are remembered with what was compiled from them.
 _REMEMBERED = 24
 
@@ -135,7 +142,7 @@ def _patches(recorder: Recorder, *, lower: bool) -> Iterator[Any]:
     yield mock.patch.object(dp.PrivacyBudget, "charge", _noticed_from_here(recorder, dp.PrivacyBudget.charge))
     yield _noticing(recorder)
     yield mock.patch.object(likelihood, "refuse_missing_values", return_value=None)
-    for name, length in _SHORT_PILOT.items():
+    for name, length in SHORT_PILOT.items():
         yield mock.patch.object(free_hmc, name, length)
     yield mock.patch.object(likelihood.UnitLikelihood, "__init__", _with_nan(likelihood.UnitLikelihood.__init__))
     yield from _remembering(lower=lower)
