@@ -12,10 +12,10 @@ the published posteriors. Regressions have no setting but the budget, and no tes
 =============  ==================================================================================================
 accepted       share of accepted tests; `noise` is the median standard deviation of their noise
 clipped        released share of units whose remainder was clipped
-error          of the plain draws' mean from the posterior's, in its standard deviations, root mean square
-forced         what widening allows for of that: noise, and the estimated bias of clipping
-sd ratio       standard deviation of plain draws by that of the posterior
-coverage       posterior probability of 90 % intervals of the widened draws, averaged over parameters
+error          of the draws' mean from the posterior's, in its standard deviations, root mean square
+forced         what the likelihood allows for of that: noise, and the estimated bias of clipping
+sd ratio       standard deviation of draws by that of the posterior
+coverage       posterior probability of 90 % intervals of the draws, averaged over parameters
 MMD            from 1,000 exact draws; beside it that of one release of the whole budget (normals), and of exact draws
 =============  ==================================================================================================
 """
@@ -63,19 +63,23 @@ def run(model, epsilon, delta, draws=DRAWS, **settings):
     return tree, step, of_tests | rest
 
 
+def unconstrained(tree, step):
+    """Return draws on the unconstrained scale, shape (draws, parameters)."""
+    standardised = tree["sample_stats"]["standardised"].values.reshape(-1, step.size)
+    return step.known.kernel.mean + standardised @ step.known.spread.T
+
+
 def against_normal(tree, step, mean, covariance, parameters=slice(None)):
     """Return figures against a posterior that is as good as normal, on the unconstrained scale."""
     std = np.sqrt(np.diag(covariance))
-    plain = tree["unwidened"]["theta"].values[:, :, parameters].reshape(-1, std.size)
-    shifts = (step.known.kernel.covariance @ step.known.score_error)[parameters]
-    # Widened as the step does it, but on the unconstrained scale.
-    widened = plain + np.random.default_rng(0).normal(size=(len(plain), step.size)) @ shifts.T
-    low, high = (np.quantile(widened, q, axis=0) for q in (0.05, 0.95))
+    draws = unconstrained(tree, step)[:, parameters]
+    low, high = (np.quantile(draws, q, axis=0) for q in (0.05, 0.95))
     inside = stats.norm.cdf(high, mean, std) - stats.norm.cdf(low, mean, std)
+    hidden = step.known.belief.noise + step.known.belief.bias
     return {
-        "error": root_mean_square((plain.mean(axis=0) - mean) / std),
-        "forced": root_mean_square(np.linalg.norm(shifts, axis=1) / std),
-        "sd ratio": np.mean(plain.std(axis=0) / std),
+        "error": root_mean_square((draws.mean(axis=0) - mean) / std),
+        "forced": root_mean_square(np.sqrt(np.diag(hidden)[parameters]) / std),
+        "sd ratio": np.mean(draws.std(axis=0) / std),
         "coverage": inside.mean(),
     }
 
@@ -199,7 +203,7 @@ def hierarchical_runs(runs, epsilons):
             known = np.concatenate([stacked["alpha"].values, stacked["beta"].values])
             tree, step, found = run(model, epsilon, 1e-6)
             found |= against_normal(tree, step, known.mean(axis=1), np.cov(known), slice(2, 25))
-            log_tau, exact_tau = tree["unwidened"]["theta"].values[:, :, 1], np.log(stacked["tau"].values)
+            log_tau, exact_tau = unconstrained(tree, step)[:, 1], np.log(stacked["tau"].values)
             found["error of log tau"] = abs(log_tau.mean() - exact_tau.mean()) / exact_tau.std()
             results.append(found)
         report(f"20 groups, epsilon {epsilon:g}", results)

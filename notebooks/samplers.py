@@ -138,7 +138,7 @@ print("\n".join(lines))
 # compared with that target's, $\sqrt{50}$ and $\sqrt{200}$ times wider; their means with that of the full posterior, in its
 # standard deviations, though their own width is a multiple of it. *DPSGHMC*, *DPSGNHT* and *DPSGLD* have no test: steps and batches bias them. *DPSurrogateHMC* learns its
 # settings itself and has no test here: its draws are of a normal likelihood with the exact prior. The noise has shifted them
-# once, by about as much as the column "mean off by" says, and they are widened for that shift.
+# once, by about as much as the column "mean off by" says, and their width accounts for that shift.
 #
 # The settings are sensible ones that need no data. They were not tuned one by one, and other models rank differently. In all of them the surrogate sampler spends
 # most of its budget once, and little for each draw.

@@ -201,13 +201,13 @@ print(privacy_report(private))
 print(quality_report(private))
 
 # %% [markdown]
-# R-hat and effective sample size are those of the chains. They do not include the noise of the released score, which has
-# shifted all chains alike. The draws in `posterior` are widened for it, for the noise of the curvature and for an estimate of
-# the bias of clipping; the plain ones are in the group `unwidened`.
+# R-hat and effective sample size are those of the chains. The noise of what was released has shifted all chains alike. The
+# likelihood knows of it: it is wider by that noise, by that of the curvature and by an estimate of the bias of clipping.
 
 # %%
-plain = private["unwidened"]["theta"].std(("chain", "draw")).values
-(private["posterior"]["beta"].std(("chain", "draw")).to_series() / plain).rename("widened sd / plain sd").round(2)
+likelihood = dp.PrivateLikelihood(private)
+alone = np.sqrt(np.diag(likelihood.without_noise))
+(private["posterior"]["beta"].std(("chain", "draw")).to_series() / alone).rename("sd / sd without noise").round(2)
 
 # %% [markdown]
 # ## Comparison with a run without privacy
@@ -299,7 +299,7 @@ with tempfile.TemporaryDirectory() as folder:
 
 np.testing.assert_array_equal(stored["posterior"]["beta"], private["posterior"]["beta"])
 print(privacy_report(stored).splitlines()[0])
-az.summary(stored["unwidened"].to_dataset(), round_to=3)[["mean", "sd", "r_hat", "ess_bulk"]]
+az.summary(stored["posterior"].to_dataset(), round_to=3)[["mean", "sd", "r_hat", "ess_bulk"]]
 
 # %% [markdown]
 # ## What to report
@@ -307,6 +307,6 @@ az.summary(stored["unwidened"].to_dataset(), round_to=3)[["mean", "sd", "r_hat",
 # - The guarantee, with its relation and its unit: $\varepsilon = 4$, $\delta = 10^{-6}$, substitution of one
 #   person-year.
 # - That scaling, priors and settings were chosen from public knowledge and simulated tables.
-# - Means and intervals of the widened draws, and R-hat and effective sample size of the plain ones, if they pass.
+# - Means and intervals of the draws, with R-hat and effective sample size, if they pass.
 # - The clip bounds, and the released figure of how far they may have moved the means.
 # - The file. Further analyses of it, by anyone, cost no privacy.

@@ -42,6 +42,7 @@ from pymc_dp.tables import Table
 if TYPE_CHECKING:
     from pymc_dp import diagnostics, plots
     from pymc_dp.forecast import Forecast, dry_run
+    from pymc_dp.likelihood import PrivateLikelihood, private_likelihood
 
 __version__ = version("pymc_dp")
 __all__ = [
@@ -65,6 +66,7 @@ __all__ = [
     "Prelude",
     "PrivacyBudget",
     "PrivacyError",
+    "PrivateLikelihood",
     "RunInterrupted",
     "Shares",
     "Table",
@@ -77,12 +79,20 @@ __all__ = [
     "diagnostics",
     "dry_run",
     "plots",
+    "private_likelihood",
     "public",
     "sample",
 ]
 
 #: What nothing needs in order to sample, and where it is: imported when it is first asked for. Plots bring in ArviZ.
-_ON_DEMAND = {"Forecast": "forecast", "diagnostics": "", "dry_run": "forecast", "plots": ""}
+_ON_DEMAND = {
+    "Forecast": "forecast",
+    "PrivateLikelihood": "likelihood",
+    "diagnostics": "",
+    "dry_run": "forecast",
+    "plots": "",
+    "private_likelihood": "likelihood",
+}
 
 
 def __getattr__(name: str) -> Any:

@@ -37,9 +37,10 @@ _PRECISE_WIDENING = 1.5
 #: Draws that are wider by this factor are mostly noise; a centre that is farther away was not found.
 _LARGEST_WIDENING, _LARGEST_CENTRE_DISTANCE = 10.0, 50.0
 _OWN_GROUPS = {
-    *(f"{phase}{group}" for phase in ("", "warmup_") for group in ("posterior", "sample_stats", "unwidened")),
+    *(f"{phase}{group}" for phase in ("", "warmup_") for group in ("posterior", "sample_stats")),
     "partial_posterior",
     "releases",
+    "private_likelihood",
     "privacy",
 }
 
@@ -309,9 +310,8 @@ def quality(tree: DataTree) -> Quality:
     """
     stats = tree["sample_stats"].to_dataset()
     facts = tree["privacy"].attrs
-    chains = _chains(tree)
-    # Of the plain draws on the unconstrained scale every entry has to move.
-    sizes = {"theta": chains.sizes["parameter"]} if "unwidened" in tree else json.loads(facts.get("parameters", "{}"))
+    chains = tree["posterior"].to_dataset()
+    sizes = json.loads(facts.get("parameters", "{}"))
     r_hat, effective_draws = _convergence(chains)
     steps = _steps(tree)
     tested = not any(step.facts.get("acceptance_test") == "none" for step in steps)
@@ -645,11 +645,6 @@ def maximum_mean_discrepancy(draws: np.ndarray, reference: np.ndarray) -> float:
 
 def _mean_of(stats: Any, name: str, otherwise: float) -> float:
     return float(stats[name].mean()) if name in stats else otherwise
-
-
-def _chains(tree: DataTree) -> Any:
-    """Return the draws as the chains made them: noise that widens them would hide that they mix badly."""
-    return tree["unwidened" if "unwidened" in tree else "posterior"].to_dataset()
 
 
 def _entries(draws: Any, name: Any) -> np.ndarray:

@@ -79,6 +79,11 @@ class ReleaseRequest:
 class CountsUnits(Protocol):
     """A table that knows how many units it has."""
 
+    @property
+    def unit(self) -> str | None:
+        """The column that says which unit a row belongs to; None if every row is one."""
+        ...
+
     def count_units(self) -> int:
         """Return how many units there are. Confidential under add-remove."""
         ...
@@ -109,6 +114,7 @@ class PlannableStep(Protocol):
 
     #: Whether the rows are those of a table beside the model.
     beside_a_table: bool
+    beside_units_of_rows: bool
 
     def know_n_units(self, n_units: int) -> None:
         """Take note of the number of units, where it is public."""

@@ -5,7 +5,7 @@ Nothing of PyMC's tree is kept unless it is named here: no data, no coordinate o
 
 import json
 import math
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from importlib.metadata import version
 from typing import Any
@@ -26,14 +26,14 @@ from pymc_dp.finished import FinishedDraws
 from pymc_dp.kinds import CLIP_COUNT, clip_fraction_name, labelled, noise_std_of, release_kind
 from pymc_dp.model.arrays import arrays_of, is_public, leaves_of
 from pymc_dp.plan import record_of_releases
-from pymc_dp.release.interface import Position, Release, ReleasesOfIteration
+from pymc_dp.release.interface import Release, ReleasesOfIteration
 from pymc_dp.rows.split import protected_dims, protected_inputs
 from pymc_dp.steps.base import DPStep, window_ends
 from pymc_dp.steps.group import StepGroup
 
 _KEPT_ATTRIBUTES = ("created_at", "inference_library", "inference_library_version", "tuning_steps")
 #: Statistics that only the progress bar needs, and the raw releases, which get a group of their own.
-_INTERNAL_STATISTICS = ("epsilon_charged", "mean_accepted", "releases", "unwidened")
+_INTERNAL_STATISTICS = ("epsilon_charged", "mean_accepted", "releases", "standardised")
 #: Where releases are kept that were made once, before any chain had started.
 _BEFORE_THE_CHAINS = -1
 
@@ -127,6 +127,7 @@ def publish(
     moved: Sequence[Sequence[str]],
     keep_releases: bool,
     keep_warmup: bool,
+    likelihood: xr.Dataset | None,
 ) -> DataTree:
     """Return the tree that may leave.
 
@@ -152,6 +153,8 @@ def publish(
         Keep every release in a group of its own.
     keep_warmup : bool
         Keep tuning draws in groups of their own, as PyMC does.
+    likelihood : Dataset or None
+        What the releases say of the likelihood, if they say it without any draw.
     """
     made = [
         _Made(place, chain, iteration, release)
@@ -168,14 +171,9 @@ def publish(
         stats = _cleaned(tree[f"{prefix}sample_stats"].to_dataset(), _INTERNAL_STATISTICS)
         for name, values in fractions.items():
             stats[name] = (("chain", "draw"), values[stats["chain"].values, phase][:, : stats.sizes["draw"]])
-        if "unwidened" in tree[f"{prefix}sample_stats"]:
-            standardised = _positions(
-                tree[f"{prefix}sample_stats"].to_dataset(), lambda position: position.standardised
-            )
-            stats["standardised"] = (("chain", "draw", "direction"), standardised)
+        if "standardised" in tree[f"{prefix}sample_stats"]:
+            stats["standardised"] = (("chain", "draw", "direction"), _standardised(tree[f"{prefix}sample_stats"]))
         groups[f"{prefix}sample_stats"] = stats
-        if facts.get("widened"):
-            groups[f"{prefix}unwidened"] = _unwidened(tree[f"{prefix}sample_stats"].to_dataset(), parameters)
     if not facts["complete"] and "posterior" in groups:
         groups["partial_posterior"] = finished.one_after_the_other(names.kept, plan.tune, groups["posterior"])
     if keep_releases:
@@ -186,22 +184,15 @@ def publish(
         ]
         groups["releases"] = _releases_group(before + made, parameters, moved, plan)
     published = [str(name) for name in groups["posterior"].data_vars] if "posterior" in groups else []
+    if likelihood is not None:
+        groups["private_likelihood"] = likelihood
     groups["privacy"] = xr.Dataset(attrs={**facts, "variables": json.dumps(published)})
     return DataTree.from_dict(groups)
 
 
-def _unwidened(stats: xr.Dataset, parameters: Sequence[str]) -> xr.Dataset:
-    """Return the draws before they were widened by the noise of what was released once."""
-    return xr.Dataset(
-        {"theta": (("chain", "draw", "parameter"), _positions(stats, lambda position: position.theta))},
-        coords={"chain": stats["chain"].values, "draw": stats["draw"].values, "parameter": list(parameters)},
-        attrs={"description": "Draws of the posterior shifted by released noise, on the unconstrained scale."},
-    )
-
-
-def _positions(stats: xr.Dataset, part: Callable[[Position], np.ndarray]) -> np.ndarray:
-    """Return a part of every draw's position, shape (chains, draws, parameters)."""
-    return np.array([[part(position) for position in np.ravel(chain)] for chain in stats["unwidened"].values])
+def _standardised(stats: Any) -> np.ndarray:
+    """Return every draw's standardised point, shape (chains, draws, parameters)."""
+    return np.array([[each.point for each in np.ravel(chain)] for chain in stats["standardised"].values])
 
 
 def _cleaned(dataset: xr.Dataset, dropped: Sequence[str]) -> xr.Dataset:

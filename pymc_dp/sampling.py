@@ -134,7 +134,7 @@ def sample(draws: int | None = None, **options: Any) -> DataTree:
     _refuse_unsupported_options(arguments, arguments.pop("kwargs"))
     model = pm.modelcontext(arguments["model"])
     group = _dp_step_group(steps_with_budget(arguments["step"], given_budget, model), model)
-    group.stand_beside_a_table(data is not None)
+    group.stand_beside_a_table(data is not None, units_of_rows=data is not None and data.unit is not None)
     refuse_bambi_statistics(model)
     with contextlib.ExitStack() as until_the_end:
         if data is None:
@@ -289,6 +289,7 @@ def _run_charged(
         moved=[step.labels for step in group.steps],
         keep_releases=group.keep_releases,
         keep_warmup=not arguments["discard_tuned_samples"],
+        likelihood=group.steps[0].likelihood,
     )
     if ended_by is not None and not _interrupted_before_the_first_draw(ended_by, iterations):
         _raise_with(result, ended_by, own=finished.callback_failed)
@@ -381,6 +382,8 @@ def _authorised(
                     rows.n_units if budget.relation == "substitute" else None,
                     planned.noise_schedules,
                     rows.knows_responses,
+                    rows.structure,
+                    rows.one_row_a_unit,
                 )
             )
         yield
@@ -421,6 +424,8 @@ def _dry_run(
                 tables,
                 stand_in.n_units,
                 knows_responses=stand_in.knows_responses,
+                structure=stand_in.structure,
+                one_row_a_unit=stand_in.one_row_a_unit,
             )
         )
     finally:

@@ -3,12 +3,16 @@
 import numpy as np
 import pymc as pm
 import pytensor
+import pytensor.tensor as pt
 from numpy.typing import NDArray
 from pymc.distributions.custom import CustomDistRV
 from pymc.distributions.transforms import LogTransform
 from pytensor.compile.sharedvalue import SharedVariable
 from pytensor.graph.basic import Constant, Variable
+from pytensor.graph.rewriting.utils import rewrite_graph
 from pytensor.graph.traversal import ancestors
+from pytensor.scalar.basic import Second
+from pytensor.tensor.elemwise import DimShuffle, Elemwise
 from pytensor.tensor.random.basic import (
     BernoulliRV,
     CategoricalRV,
@@ -16,9 +20,11 @@ from pytensor.tensor.random.basic import (
     GumbelRV,
     LaplaceRV,
     LogisticRV,
+    LogNormalRV,
     NormalRV,
     StudentTRV,
 )
+from pytensor.tensor.shape import Shape, Shape_i
 from pytensor.tensor.type import TensorType
 
 from pymc_dp.compiling import INTERPRETED
@@ -28,8 +34,8 @@ from pymc_dp.parameters import ParameterVector
 MOST_RESPONSES = 16
 #: An attribute of a model.
 _TEMPERING = "_pymc_dp_tempering"
-#: Their last parameter is the scale.
-_LOCATION_SCALE = (NormalRV, StudentTRV, LaplaceRV, CauchyRV, LogisticRV, GumbelRV)
+#: Their last parameter is the scale, of the response or of its logarithm.
+_LOCATION_SCALE = (NormalRV, LogNormalRV, StudentTRV, LaplaceRV, CauchyRV, LogisticRV, GumbelRV)
 #: Counts that stand for all: eight for each octave from 32 on. Means over them are close to those over all counts where
 #: the standard deviation is three fifths of their distance: of a Poisson distribution up to a mean of about 300, of
 #: wider ones, such as a negative binomial with a shape of 50 or less, up to any.
@@ -96,6 +102,49 @@ def places_of_scale(model: pm.Model, parameters: ParameterVector) -> NDArray[np.
         if model.values_to_rvs[value] in reached
     ]
     return np.intersect1d(np.concatenate([nothing, *places]), logarithms)
+
+
+def is_linear_and_normal(model: pm.Model) -> bool:
+    """Return whether rows, or their logarithms, are normal with a linear mean and a free variable as their scale.
+
+    The mean may be any linear function of the unconstrained parameters; the scale has no part in it.
+    """
+    node = model.observed_RVs[0].owner if len(model.observed_RVs) == 1 else None
+    if node is None or not isinstance(node.op, NormalRV | LogNormalRV) or model.potentials:
+        return False
+    mean, scale = node.op.dist_params(node)
+    while scale.owner is not None and isinstance(scale.owner.op, DimShuffle):
+        scale = scale.owner.inputs[0]
+    if scale not in model.free_RVs or scale in ancestors([mean]):
+        return False
+    if any(rv in ancestors(scale.owner.inputs) for rv in model.free_RVs):
+        return False
+    inputs = [value for value in model.value_vars if value.type.dtype in ("float32", "float64")]
+    with pytensor.config.change_flags(mode=INTERPRETED):
+        (of_values,) = model.replace_rvs_by_values([mean])
+        try:
+            slopes = pt.grad(of_values.sum(), inputs, disconnected_inputs="ignore")
+        except (NotImplementedError, TypeError, ValueError):  # operations without a gradient
+            return False
+        slopes = rewrite_graph(slopes, include=("canonicalize",))
+    return not set(inputs) & _with_values(slopes)
+
+
+def _with_values(outputs: list[Variable]) -> set[Variable]:
+    """Return all variables that outputs depend on by more than their shape."""
+    found: set[Variable] = set()
+    ahead = list(outputs)
+    while ahead:
+        variable = ahead.pop()
+        if variable in found:
+            continue
+        found.add(variable)
+        node = variable.owner
+        if node is None or isinstance(node.op, Shape | Shape_i):
+            continue
+        filled = isinstance(node.op, Elemwise) and isinstance(node.op.scalar_op, Second)  # the first has a shape alone
+        ahead += node.inputs[1:] if filled else node.inputs
+    return found
 
 
 def responses_of_rows(model: pm.Model) -> tuple[tuple[int, ...], bool]:

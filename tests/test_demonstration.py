@@ -32,5 +32,5 @@ def test_the_demonstration_runs(monkeypatch, tmp_path, capsys):
     assert (tmp_path / "out" / "comparison.png").stat().st_size > 10_000
     with xr.open_datatree(tmp_path / "out" / "private.nc") as tree:
         assert tree["privacy"].attrs["private"]
-        assert set(tree.children) == {"posterior", "sample_stats", "releases", "privacy", "unwidened"}
+        assert set(tree.children) == {"posterior", "sample_stats", "releases", "privacy", "private_likelihood"}
         assert dict(tree["posterior"].sizes) == {"chain": 4, "draw": 50, "feature": 10}

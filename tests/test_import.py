@@ -55,6 +55,7 @@ def test_importing_brings_in_nothing_heavy_and_installs_the_hook():
     assert not [name for name in brought_in if name.startswith("pymc_dp.plots")]
 
 
+@pytest.mark.slow
 def test_all_names_are_there_and_no_kernel_is_compiled():
     code = """
     import pymc_dp
@@ -84,6 +85,7 @@ def test_all_names_are_there_and_no_kernel_is_compiled():
     assert compiled == []
 
 
+@pytest.mark.slow
 def test_unpickling_a_step_and_what_it_asks_brings_in_nothing_heavy(budget, tmp_path):
     model = gaussian_model(gaussian_data())
     with model:

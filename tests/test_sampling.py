@@ -548,6 +548,7 @@ def test_a_child_that_reruns_the_script_charges_nothing(model, budget, monkeypat
     assert budget.history == ()
 
 
+@pytest.mark.slow
 def test_threads_share_passes_where_cores_are_idle(monkeypatch, budget):
     """All cores before the chains start; then chains of several processes share them."""
     told = []

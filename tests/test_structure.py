@@ -8,6 +8,7 @@ from pymc_dp.parameters import ParameterVector
 from pymc_dp.structure import (
     MOST_RESPONSES,
     in_likelihood,
+    is_linear_and_normal,
     places_of_scale,
     responses_of_rows,
     rows_can_be_simulated,
@@ -202,3 +203,48 @@ def test_the_scale_of_a_location_scale_family_is_found_and_no_other_logarithm():
             make(np.arange(1.0, 9.0))
         parameters = ParameterVector(model)
         assert [parameters.labels[place] for place in places_of_scale(model, parameters)] == wanted
+
+
+def linear(x, mean, scale=lambda: pm.HalfNormal("sigma"), family=pm.Normal):
+    family("y", mean(x), scale(), observed=x)
+
+
+STRAIGHT = {
+    "a mean": lambda x: linear(x, lambda x: pm.Normal("a")),
+    "a product": lambda x: linear(
+        x, lambda x: pm.Normal("a") + pm.Data("x", np.tile(x[:, None], 2)) @ pm.Normal("b", shape=2)
+    ),
+    "groups": lambda x: linear(
+        x, lambda x: pm.Normal("b", 0.0, pm.HalfNormal("tau"), shape=3)[pm.Data("g", x.astype(int) % 3)]
+    ),
+    "logarithms": lambda x: linear(x, lambda x: pm.Normal("a") * pm.Data("x", x), family=pm.LogNormal),
+}
+BENT = {
+    "a power": lambda x: linear(x, lambda x: pm.math.exp(pm.Normal("a") * pm.Data("x", x))),
+    "a positive slope": lambda x: linear(x, lambda x: pm.HalfNormal("a") * pm.Data("x", x)),
+    "a hierarchy that is not centred": lambda x: linear(
+        x, lambda x: (pm.HalfNormal("tau") * pm.Normal("z", shape=3))[pm.Data("g", x.astype(int) % 3)]
+    ),
+    "a known scale": lambda x: linear(x, lambda x: pm.Normal("a"), scale=lambda: 1.0),
+    "a function of a scale": lambda x: linear(
+        x, lambda x: pm.Normal("a"), scale=lambda: 2.0 * pm.HalfNormal("sigma") ** 2
+    ),
+    "a scale with a hierarchy": lambda x: linear(
+        x, lambda x: pm.Normal("a"), scale=lambda: pm.HalfNormal("sigma", pm.HalfNormal("above"))
+    ),
+    "another family": lambda x: linear(x, lambda x: pm.Normal("a"), family=pm.Laplace),
+}
+
+
+@pytest.mark.parametrize("name", [*STRAIGHT, *BENT])
+def test_linear_means_and_free_scales_are_told_from_others(name):
+    with pm.Model() as model:
+        (STRAIGHT | BENT)[name](np.arange(1.0, 9.0))
+    assert is_linear_and_normal(model) == (name in STRAIGHT)
+
+
+def test_a_potential_may_be_part_of_the_likelihood():
+    with pm.Model() as model:
+        linear(np.arange(1.0, 9.0), lambda x: pm.Normal("a"))
+        pm.Potential("more", -(model["a"] ** 2))
+    assert not is_linear_and_normal(model)

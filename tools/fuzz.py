@@ -96,7 +96,7 @@ SETTINGS = {
     dp.DPSurrogateHMC: (
         {},
         ("synthetic", "order", "newton_steps", "shares", "clip_gradient", "clip_curvature", "clip_quantile", "safety",
-         "trajectories", "widen"),
+         "trajectories", "noise_aware"),
     ),
 }  # fmt: skip
 BUDGET = ("epsilon", "delta", "relation", "data_name", "reserved_share")

@@ -46,6 +46,7 @@ _ACCEPTED = "privacy/test_accepted_models.py::"
 _ROWS = "rows/test_likelihood.py::"
 _SIZES = "release/test_sizes.py::"
 _CENTRED = "release/test_centred.py::"
+_LIKELIHOOD = "test_private_likelihood.py::"
 _RESPONSES = "rows/test_responses.py::"
 _GRADIENTS = "release/test_gradients.py::"
 _PARTITIONED = "rows/test_partitioned.py::"
@@ -738,7 +739,7 @@ MUTANTS = (
            (f"{_GRADIENTS}test_what_has_no_sensitivity_is_refused_before_it_is_paid_and_before_rows_are_read",)),
     # What samplers learn ---------------------------------------------------------------------------------------------
     Mutant("a prelude is not paid for", "counting", "steps/learning_step.py",
-           "return [] if self.learning is None else self.learning.requests()", "return []",
+           "return self.learning.requests()", "return []",
            (f"{_CONTRACT}test_what_is_released_was_planned_and_charged[1-learned-hmc]",)),
     Mutant("the score of a prelude is not paid for", "counting", "steps/prelude/learning.py",
            '        requests.append(ReleaseRequest("score", 1, self.shares.score, self.size, once=True))\n', "",
@@ -793,6 +794,19 @@ MUTANTS = (
     Mutant("messages of errors that are not the package's", "tables", "tables/workers.py",
            'str(error) if own else ""', "str(error)",
            (f"{_WORKERS}test_errors_of_others_come_back_by_name_alone",)),
+    Mutant("rows' labels stay beside the priors", "publication", "likelihood.py",
+           "for name, labels in priors.coords.items() if name in used}", "for name, labels in priors.coords.items()}",
+           (f"{_LIKELIHOOD}test_nothing_of_the_rows_is_in_it",)),
+    Mutant("what is computed of rows stays beside the priors", "publication", "likelihood.py",
+           "and (published is None or node.op.name in published))", ")",
+           (f"{_LIKELIHOOD}test_nothing_of_the_rows_is_in_it",)),
+    Mutant("curvatures in one direction of scores that are clipped", "clipping", "rows/expansion.py",
+           "kept &= squares_of(scores_of(chunk, point)) <= point.clip_gradient**2", "pass",
+           (f"{_CENTRED}test_curvature_in_one_direction_is_that_of_rows_whose_score_is_not_clipped",)),
+    Mutant("the private likelihood counts its noise as data", "posterior", "steps/prelude/belief.py",
+           "covariance = np.linalg.inv(self.information[block]) + uncertainty[block]",
+           "covariance = np.linalg.inv(self.information[block])",
+           ("steps/test_belief.py::test_one_score_gives_the_newton_point_and_its_error",)),
     Mutant("other bits on a worker", "tables", "tables/workers.py",
            "if probe.bits_of(template) != recipe.bits:", "if False:",
            (f"{_ON_DASK}test_a_worker_that_computes_other_bits_is_refused",)),

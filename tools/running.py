@@ -319,7 +319,7 @@ def _tree(points: Any, stats: Any, tune: int) -> DataTree:
 def _stat(name: str, iterations: Sequence[Sequence[Mapping[str, Any]]]) -> np.ndarray:
     """Return a statistic of every iteration; of several steps that have it, along a further axis."""
     values = [[one[name] for one in steps if name in one] for steps in iterations]
-    kind = object if name in ("releases", "unwidened") else None
+    kind = object if name in ("releases", "standardised") else None
     array = np.empty((len(values), len(values[0])), dtype=kind) if kind else np.array(values)
     if kind:
         for i, row in enumerate(values):

@@ -1,18 +1,15 @@
-"""`plot_private`: the private posterior, what noise has widened it by, and a reference beside it."""
+"""`plot_private`: the private posterior, and a reference beside it."""
 
 import json
-import re
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import arviz as az
-import numpy as np
 import xarray as xr
 from xarray import DataTree
 
 from pymc_dp import _validate
 from pymc_dp.exceptions import InvalidArgument
-from pymc_dp.parameters import FloatArray
 from pymc_dp.plots.panels import (
     COLORS,
     LINESTYLES,
@@ -26,13 +23,7 @@ from pymc_dp.plots.panels import (
 )
 from pymc_dp.plots.results import chosen_names, facts_of, group_of, why_not_private
 
-_PRIVATE, _PLAIN, _REFERENCE = "private", "private, not widened", "reference"
-#: How names of unconstrained parameters end, and what turns them back into the variables.
-_BACK: Mapping[str, Callable[[FloatArray], FloatArray]] = {
-    "": lambda theta: theta,
-    "_log__": np.exp,
-    "_logodds__": lambda theta: 1.0 / (1.0 + np.exp(-theta)),
-}
+_PRIVATE, _REFERENCE = "private", "reference"
 _SAMPLE_DIMS = ("chain", "draw")
 _COLUMNS = 2
 
@@ -50,7 +41,7 @@ def plot_private(
     visuals: Visuals = None,
     **pc_kwargs: Any,
 ) -> Any:
-    """Plot the private posterior, its draws without the widening by noise, and a reference posterior.
+    """Plot the private posterior and a reference posterior.
 
     Parameters
     ----------
@@ -71,8 +62,7 @@ def plot_private(
     Returns
     -------
     PlotCollection
-        A panel for each entry of each variable, in the variable's own units. Draws without widening are shown for
-        variables that the chains move on as they are, or by their logarithm or log odds.
+        A panel for each entry of each variable, in the variable's own units.
 
     Raises
     ------
@@ -92,9 +82,6 @@ def plot_private(
     ci_prob = _validate.open_unit_interval("ci_prob", ci_prob)
     backend = found_backend(backend if plot_collection is None else plot_collection.backend)
     shown = {_PRIVATE: posterior[names].reset_coords(drop=True)}
-    plain = _plain(data, shown[_PRIVATE])
-    if plain is not None:
-        shown[_PLAIN] = plain
     if reference is not None:
         shown[_REFERENCE] = _of_reference(reference, shown[_PRIVATE])
     shown = {name: draws.sel(dict(coords or {})) for name, draws in shown.items()}
@@ -157,22 +144,6 @@ def _statistics(shown: Mapping[str, xr.Dataset], ci_prob: float) -> dict[str, xr
             of_each, dim="model", join="outer", coords="minimal", compat="override", combine_attrs="override"
         )
     return found
-
-
-def _plain(data: DataTree, posterior: xr.Dataset) -> xr.Dataset | None:
-    """Return draws without widening of the variables that can be computed of them; None if there are none."""
-    if "unwidened" not in data:
-        return None
-    theta = data["unwidened"]["theta"].transpose(*_SAMPLE_DIMS, "parameter")
-    stems = [re.sub(r"\[[\d, ]*\]$", "", str(label)) for label in theta["parameter"].values]
-    found = {}
-    for name, variable in posterior.data_vars.items():
-        for suffix, back in _BACK.items():
-            places = [place for place, stem in enumerate(stems) if stem == f"{name}{suffix}"]
-            draws = variable.transpose(*_SAMPLE_DIMS, ...)
-            if places and len(places) == np.prod(draws.shape[2:], dtype=int):
-                found[str(name)] = draws.copy(data=back(theta.values[:, :, places]).reshape(draws.shape))
-    return xr.Dataset(found) if found else None
 
 
 def _of_reference(reference: Any, posterior: xr.Dataset) -> xr.Dataset:

@@ -7,12 +7,14 @@ from typing import Any
 
 import arviz as az
 import numpy as np
+import scipy.stats
 import xarray as xr
 from numpy.typing import NDArray
 from xarray import DataTree
 
 from pymc_dp.exceptions import InvalidArgument
 from pymc_dp.kinds import noise_std_of
+from pymc_dp.likelihood import PrivateLikelihood
 from pymc_dp.plots.panels import COLORS, MARKERS, Panels, Visuals, xy
 from pymc_dp.plots.results import chosen_names, facts_of, group_of, why_not_private
 
@@ -65,14 +67,14 @@ class _Stop:
 
 @dataclass(frozen=True)
 class _Spread:
-    """How wide draws are before noise has widened them.
+    """How wide the likelihood is.
 
     Attributes
     ----------
     per_noise : ndarray, shape (parameters,)
         What a score's noise of standard deviation 1 moves each parameter by.
     band : ndarray, shape (2, parameters)
-        The ends of the band of draws.
+        The ends of its central 90 %.
     """
 
     per_noise: FloatArray
@@ -111,9 +113,8 @@ def plot_releases(
     PlotCollection
         A panel ``length of the score``: that of each released score, in multiples of the length that its noise has by
         itself; near 1, noise decides the next step. A panel for each parameter, of its name: its value, on the
-        unconstrained scale, at every release on the way. Where draws were widened, bars are two standard deviations,
-        to each side, of the noise in the step that led there, and the band is the central 90 % interval of the draws
-        before they were widened.
+        unconstrained scale, at every release on the way. Where the likelihood knows of the noise, bars are two standard
+        deviations, to each side, of the noise in the step that led there, and the band is its central 90 %.
 
     Raises
     ------
@@ -149,7 +150,7 @@ def plot_releases(
         | pc_kwargs,
     )
     _draw_ratios(panels, stops)
-    spread = _spread_of(data, labels, facts)
+    spread = _spread_of(data, facts)
     for label in chosen:
         _draw_way(panels, label, labels.index(label), stops, spread)
     panels.legend("stage", {stage: stage for stage in stages}, aes=["color", "marker"])
@@ -175,16 +176,17 @@ def _stops(releases: xr.Dataset) -> list[_Stop]:
     return sorted(found, key=lambda stop: stop.order)
 
 
-def _spread_of(data: DataTree, labels: Sequence[str], facts: Mapping[str, Any]) -> _Spread | None:
-    """Return how wide draws are before noise has widened them; None if they were not."""
-    if "unwidened" not in data or "n_units" not in facts:
+def _spread_of(data: DataTree, facts: Mapping[str, Any]) -> _Spread | None:
+    """Return how wide the likelihood is; None if there is none without draws."""
+    if "private_likelihood" not in data or "n_units" not in facts:
         return None
-    theta = data["unwidened"]["theta"].transpose("chain", "draw", "parameter").values.reshape(-1, len(labels))
-    outside = 0.5 * (1.0 - _BAND)
-    # A tempered posterior is wider than the information of all units says.
-    tempering = float(facts.get("tempering", 1.0))
-    per_noise = theta.std(axis=0) * math.sqrt(tempering / float(facts["n_units"]))
-    return _Spread(per_noise, np.quantile(theta, [outside, 1.0 - outside], axis=0))
+    likelihood = PrivateLikelihood(data)
+    variances = np.diag(likelihood.covariance)
+    reach = scipy.stats.norm.ppf(0.5 * (1.0 + _BAND)) * np.sqrt(variances)
+    mean = likelihood.mean.values
+    return _Spread(
+        np.sqrt(np.diag(likelihood.without_noise) / float(facts["n_units"])), np.array([mean - reach, mean + reach])
+    )
 
 
 def _draw_ratios(panels: Panels, stops: Sequence[_Stop]) -> None:

@@ -7,7 +7,13 @@ from pymc_dp.release.interface import FloatArray
 from pymc_dp.release.query import Asked, AtExpansionPoint, NonNegative, Query, Terms
 from pymc_dp.rows.clipped_sum import ClippedSum
 from pymc_dp.rows.derivatives import UnitsOfChunk
-from pymc_dp.rows.expansion import expected_curvatures_of, kept_by, scores_of, scores_of_responses
+from pymc_dp.rows.expansion import (
+    expected_curvatures_of,
+    kept_by,
+    one_direction_curvatures_of,
+    scores_of,
+    scores_of_responses,
+)
 
 
 @dataclass(frozen=True, eq=False)
@@ -54,7 +60,39 @@ class CentredScore(AtExpansionPoint, Query):
 
 
 @dataclass(frozen=True, eq=False)
-class ExpectedCurvature(AtExpansionPoint, NonNegative):
+class _WithoutNegativeEigenvalues(AtExpansionPoint, NonNegative):
+    """What queries share of curvatures that have no negative eigenvalue."""
+
+    def bound(self, terms: Terms) -> float:
+        """Return the bound of a curvature's Frobenius norm."""
+        return self.point.clip_curvature
+
+    def rounding(self, terms: Terms) -> float:
+        """Return room for truncations to the grid, which may make small eigenvalues negative."""
+        size = self.point.theta.size
+        return float(size * (size + 1) // 2)
+
+    def refuse_if_unsafe(self, terms: Terms) -> None:
+        """Refuse to clip scores to a negative bound, which would make eigenvalues negative."""
+        if not self.point.clip_gradient > 0.0:
+            raise PrivacyError("Scores are clipped to a positive bound, or to none: an infinite one.")
+        super().refuse_if_unsafe(terms)
+
+    def curvatures(self, chunk: UnitsOfChunk) -> FloatArray:
+        """Return the units' curvatures, packed, shape (entries, units)."""
+        raise NotImplementedError
+
+    def exact_sum(self, asked: Asked) -> ClippedSum:
+        """Return the sum."""
+        asked.rows.refuse_other_shapes(self.point.theta, self.point.preconditioner)
+        size = self.point.theta.size
+        return asked.rows.sum_over_units(
+            lambda chunk: self.curvatures(chunk).T, size * (size + 1) // 2, self.point.clip_curvature, asked.grid
+        )
+
+
+@dataclass(frozen=True, eq=False)
+class ExpectedCurvature(_WithoutNegativeEigenvalues):
     """The sum of units' expected curvatures, preconditioned, each cut.
 
     The mean over responses that the model draws for a unit's own covariates of the outer product of its clipped score
@@ -79,27 +117,29 @@ class ExpectedCurvature(AtExpansionPoint, NonNegative):
 
     kind: str = "expected_curvature"
 
-    def bound(self, terms: Terms) -> float:
-        """Return the bound of a curvature's Frobenius norm."""
-        return self.point.clip_curvature
+    def curvatures(self, chunk: UnitsOfChunk) -> FloatArray:
+        """Return the units' expected curvatures."""
+        return expected_curvatures_of(chunk, self.point)
 
-    def rounding(self, terms: Terms) -> float:
-        """Return room for truncations to the grid, which may make small eigenvalues negative."""
-        size = self.point.theta.size
-        return float(size * (size + 1) // 2)
 
-    def refuse_if_unsafe(self, terms: Terms) -> None:
-        """Refuse to clip scores to a negative bound, which would make eigenvalues negative."""
-        if not self.point.clip_gradient > 0.0:
-            raise PrivacyError("Scores are clipped to a positive bound, or to none: an infinite one.")
-        super().refuse_if_unsafe(terms)
+@dataclass(frozen=True, eq=False)
+class OneDirectionCurvature(_WithoutNegativeEigenvalues):
+    """The sum of units' curvatures, preconditioned, each cut, of likelihoods that bend in one direction a unit.
 
-    def exact_sum(self, asked: Asked) -> ClippedSum:
-        """Return the sum."""
-        asked.rows.refuse_other_shapes(self.point.theta, self.point.preconditioner)
-        size = self.point.theta.size
+    As normal regressions do in the parameters of their mean. Units whose score is longer than the bound of scores have
+    none. What is summed has no negative eigenvalue, whatever the likelihood: see `ExpectedCurvature` for what follows.
+    Packed as in `pymc_dp.release.queries.Curvature`.
 
-        def curvatures(chunk: UnitsOfChunk) -> FloatArray:
-            return expected_curvatures_of(chunk, self.point).T
+    Attributes
+    ----------
+    point : ExpansionPoint
+        Where, by which preconditioner, with which bounds of a score and of a curvature.
+    kind : str
+        The name of the release.
+    """
 
-        return asked.rows.sum_over_units(curvatures, size * (size + 1) // 2, self.point.clip_curvature, asked.grid)
+    kind: str = "one_direction_curvature"
+
+    def curvatures(self, chunk: UnitsOfChunk) -> FloatArray:
+        """Return the units' curvatures."""
+        return one_direction_curvatures_of(chunk, self.point)

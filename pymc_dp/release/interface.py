@@ -42,19 +42,16 @@ class ReleasesOfIteration:
 
 
 @dataclass(frozen=True, eq=False)
-class Position:
-    """A point as a single object, which arrays of statistics do not take apart.
+class Standardised:
+    """A standardised point as a single object, which arrays of statistics do not take apart.
 
     Attributes
     ----------
-    theta : ndarray, shape (parameters,)
-        The point.
-    standardised : ndarray, shape (parameters,)
+    point : ndarray, shape (parameters,)
         By the mean and covariance of what the point was proposed from.
     """
 
-    theta: FloatArray
-    standardised: FloatArray
+    point: FloatArray
 
 
 @dataclass(frozen=True, eq=False)

@@ -25,7 +25,7 @@ import numpy as np
 from pymc_dp.exceptions import PrivacyError
 from pymc_dp.release import barker_correction
 from pymc_dp.release.batches import Batches, BatchesWithoutReplacement, described
-from pymc_dp.release.centred import CentredScore, ExpectedCurvature
+from pymc_dp.release.centred import CentredScore, ExpectedCurvature, OneDirectionCurvature
 from pymc_dp.release.gradients import GradientSizes, PreconditionedGradient
 from pymc_dp.release.interface import (
     Expanded,
@@ -582,6 +582,7 @@ QUERIES: tuple[type[Query], ...] = (
     BoundedScore,
     CentredScore,
     ExpectedCurvature,
+    OneDirectionCurvature,
     PreconditionedGradient,
     GradientSizes,
 )

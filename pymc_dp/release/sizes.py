@@ -25,7 +25,13 @@ from pymc_dp.release.interface import (
 from pymc_dp.release.query import Asked, BeyondPredictions, IntArray, Query, Terms, set_fields
 from pymc_dp.rows.clipped_sum import ClippedSum
 from pymc_dp.rows.derivatives import UnitsOfChunk
-from pymc_dp.rows.expansion import curvatures_of, expected_curvatures_of, scores_of, squares_of
+from pymc_dp.rows.expansion import (
+    curvatures_of,
+    expected_curvatures_of,
+    one_direction_curvatures_of,
+    scores_of,
+    squares_of,
+)
 
 
 @dataclass(frozen=True, eq=False)
@@ -87,7 +93,7 @@ class NormSizes(CountsByNorm):
     ----------
     point : ExpansionPoint
         Where, by which preconditioner. Its bounds do not matter.
-    of : {"score", "curvature", "expected_curvature"}
+    of : {"score", "curvature", "expected_curvature", "one_direction_curvature"}
         Of what the norm is taken; of curvatures the Frobenius norm.
     smallest : float
         The first bin holds norms from here on, and all smaller ones.
@@ -98,7 +104,7 @@ class NormSizes(CountsByNorm):
     """
 
     point: ExpansionPoint
-    of: Literal["score", "curvature", "expected_curvature"]
+    of: Literal["score", "curvature", "expected_curvature", "one_direction_curvature"]
     smallest: float
     bins: int
     kind: str = "norm_sizes"
@@ -122,14 +128,14 @@ class NormSizes(CountsByNorm):
         """Refuse norms of something else, and of scores that are clipped to nothing."""
         if not self.point.clip_gradient > 0.0:
             raise PrivacyError("Scores are clipped to a positive bound, or to none: an infinite one.")
-        if self.of not in ("score", "curvature", "expected_curvature"):
-            raise PrivacyError("Norms are of 'score', 'curvature' or 'expected_curvature'.")
+        if self.of not in ("score", "curvature", "expected_curvature", "one_direction_curvature"):
+            raise PrivacyError("Norms are of scores or of a kind of curvatures that is known.")
         super().refuse_if_unsafe(terms)
 
     def exact_sum(self, asked: Asked) -> ClippedSum:
         """Return the counts."""
         asked.rows.refuse_other_shapes(self.point.theta, self.point.preconditioner)
-        if self.of == "curvature":
+        if self.of in ("curvature", "one_direction_curvature"):
             asked.rows.refuse_without_second_order()
 
         def counts(chunk: UnitsOfChunk) -> FloatArray:
@@ -137,6 +143,8 @@ class NormSizes(CountsByNorm):
                 squares = squares_of(curvatures_of(chunk, self.point))
             elif self.of == "expected_curvature":
                 squares = squares_of(expected_curvatures_of(chunk, self.point))
+            elif self.of == "one_direction_curvature":
+                squares = squares_of(one_direction_curvatures_of(chunk, self.point))
             else:
                 squares = squares_of(scores_of(chunk, self.point))
             return half_octaves(squares, self.smallest, self.bins)

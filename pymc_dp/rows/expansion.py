@@ -299,6 +299,29 @@ def expected_curvatures_of(chunk: UnitsOfChunk, point: ExpansionPoint) -> FloatA
     return found
 
 
+def one_direction_curvatures_of(chunk: UnitsOfChunk, point: ExpansionPoint) -> FloatArray:
+    """Return the units' curvatures, preconditioned and packed, of likelihoods that bend in one direction alone.
+
+    Such a curvature M is w wᵀ / (v · w) with w = M v, whatever v is: it takes one product instead of all. What is
+    returned has no negative eigenvalue, for any likelihood. A unit whose score is longer than the bound of scores has
+    none: its clipped score does not change with the parameters.
+    """
+    size, n_units = point.preconditioner.shape[1], chunk.units.stop - chunk.units.start
+    somewhere = np.cos(1.0 + np.arange(size))  # orthogonal to no direction of a unit, but by an accident
+    along = preconditioned(chunk.curvature_times(point.theta, point.preconditioner @ somewhere), point.preconditioner)
+    bend = np.zeros(n_units)
+    for entry, weight in zip(along, somewhere, strict=True):  # in a fixed order: bits do not depend on other units
+        bend += weight * entry
+    kept = (bend > 0.0) & np.isfinite(bend)
+    if np.isfinite(point.clip_gradient):
+        kept &= squares_of(scores_of(chunk, point)) <= point.clip_gradient**2
+    found = np.zeros((size * (size + 1) // 2, n_units))
+    with np.errstate(divide="ignore", invalid="ignore"):
+        directions = np.where(kept, along / np.sqrt(bend), 0.0)
+    add_outer_products(directions, np.ones(n_units), found)
+    return found
+
+
 def scores_of_responses(chunk: UnitsOfChunk, point: ExpansionPoint) -> Iterator[tuple[FloatArray, FloatArray]]:
     """Yield the units' preconditioned scores with each possible response, shape (parameters, units), and probabilities.
 
@@ -374,6 +397,8 @@ def warm_up(units: Units) -> None:
     expansion.residual(zero, zero, 1.0, 1.0)
     for found in units.each_chunk(lambda chunk: expected_curvatures_of(chunk, zero)):
         kept_by(found, 1.0)
+    for _ in units.each_chunk(lambda chunk: one_direction_curvatures_of(chunk, zero)):
+        pass
 
 
 def packed_pairs(size: int) -> Iterator[tuple[int, int, float]]:

@@ -24,6 +24,7 @@ from pymc_dp.rows.engine import Clipping, Point
 from pymc_dp.rows.expansion import ExpansionPoint, UnitExpansion
 from pymc_dp.rows.graphs import RowGraphs
 from pymc_dp.rows.on_demand import clip
+from pymc_dp.rows.parts import GATHER
 from pymc_dp.rows.responses import possible_responses
 from pymc_dp.rows.split import RowLeaf, number_of_rows, refuse_missing_values, refuse_tables_of_units, split
 from pymc_dp.rows.table import Chunk, IntArray, RowTable
@@ -378,6 +379,28 @@ class UnitLikelihood:
     def knows_responses(self) -> bool:
         """Whether the model says what responses a unit could have had. It depends on the model's graph alone."""
         return self._responses is not None and self._table.starts is None
+
+    @property
+    def one_row_a_unit(self) -> bool:
+        """Whether every row is a unit of its own."""
+        return self._table.starts is None
+
+    @property
+    def structure(self) -> NDArray[np.bool_] | None:
+        """Which entries a unit's curvature can have, shape (parameters, parameters); None for all.
+
+        Two entries of a vector that a row's index selects from never share a row: the model's graph says so.
+        """
+        if not self.one_row_a_unit:
+            return None
+        group = np.full(self.n_parameters, -1)
+        index = np.full(self.n_parameters, -1)
+        for part, entries in zip(self._engine.parts, self.parameters.slices, strict=True):
+            if part is not None and part.kind == GATHER:
+                index[entries] = part.factor
+                group[entries] = np.repeat(np.arange(part.size), part.k)
+        apart = (index[:, None] == index) & (index >= 0) & (group[:, None] != group)
+        return ~apart if apart.any() else None
 
     @property
     def observed_leaves(self) -> list[tuple[str, int]] | None:

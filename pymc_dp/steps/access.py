@@ -126,6 +126,11 @@ class Authorisation:
         All noise multipliers of a kind, in the order in which the step asked for them.
     knows_responses : bool
         Whether the model says what responses a unit could have had: `CentredScore` and `ExpectedCurvature` need that.
+    structure : ndarray of bool, shape (parameters, parameters), or None
+        Which entries a unit's curvature can have, by the model's graph: members of a hierarchy never share a row. None:
+        all.
+    one_row_a_unit : bool
+        Whether every row is a unit of its own.
     """
 
     curators: OpensCurators
@@ -136,6 +141,8 @@ class Authorisation:
     n_units: int | None = None
     noise_schedules: Mapping[str, tuple[float, ...]] = field(default_factory=dict)
     knows_responses: bool = False
+    structure: NDArray[np.bool_] | None = None
+    one_row_a_unit: bool = False
 
 
 class OwnParameters:
@@ -300,6 +307,16 @@ class ChainAccess:
     def knows_responses(self) -> bool:
         """Whether the model says what responses a unit could have had. Public: it depends on the model alone."""
         return self._authorisation.knows_responses
+
+    @property
+    def structure(self) -> NDArray[np.bool_] | None:
+        """Which entries a unit's curvature can have, by the model's graph; None for all. Public."""
+        return self._authorisation.structure
+
+    @property
+    def one_row_a_unit(self) -> bool:
+        """Whether every row is a unit of its own. Public: the user says so."""
+        return self._authorisation.one_row_a_unit
 
     @property
     def synthetic_tables(self) -> SyntheticTables:

@@ -9,7 +9,7 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from inspect import Signature
-from typing import Any, ClassVar, NoReturn, Self, cast
+from typing import TYPE_CHECKING, Any, ClassVar, NoReturn, Self, cast
 
 import numpy as np
 import pymc as pm
@@ -32,6 +32,9 @@ from pymc_dp.steps.sampler import ClipDiagnostics, Sampler
 from pymc_dp.steps.shared import docstring_of, signature_of
 from pymc_dp.steps.without_budget import StepWithoutBudget
 from pymc_dp.structure import tempering_of_model
+
+if TYPE_CHECKING:
+    import xarray as xr
 
 #: Part of a run's cost that pays for clip counts, and how many windows of kept draws they are released for.
 CLIP_COUNT_SHARE = 0.01
@@ -87,6 +90,8 @@ class DPStep(Sampler, BlockedStep):
     made_by: StepWithoutBudget
     #: Whether the rows are those of a table beside the model, whose own number of rows means nothing then.
     beside_a_table = False
+    #: Whether the units of that table have several rows.
+    beside_units_of_rows = False
     #: The same model on a synthetic table, where the user gives one.
     synthetic: pm.Model | None = None
     #: Tuning iterations are paid for like any other, so none are made unless asked for.
@@ -272,6 +277,11 @@ class DPStep(Sampler, BlockedStep):
             self._chain = None
             chain.end()
             self.released_once = chain.recorded()
+
+    @property
+    def likelihood(self) -> "xr.Dataset | None":
+        """What the last run's releases say of the likelihood without any draw, and its quality; None for nothing."""
+        return None
 
     def withdraw(self) -> None:
         """Take the authorisation back; the seam calls this when the run ends, however it ends."""

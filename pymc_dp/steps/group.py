@@ -57,8 +57,10 @@ class StepGroup:
         """Whether the result keeps every release: all steps have to want it."""
         return all(step.keep_releases for step in self.steps)
 
-    def stand_beside_a_table(self, beside: bool) -> None:
+    def stand_beside_a_table(self, beside: bool, *, units_of_rows: bool) -> None:
         """Say whether the rows are those of a table beside the model, which holds invented rows then.
+
+        And whether the units of that table have several rows.
 
         Raises
         ------
@@ -70,7 +72,7 @@ class StepGroup:
                 "With data=, units of several rows are named there: Table(..., unit=), not unit_index=."
             )
         for step in self.steps:
-            step.beside_a_table = beside
+            step.beside_a_table, step.beside_units_of_rows = beside, units_of_rows
 
     def know_n_units(self, n_units: int) -> None:
         """Tell the steps the number of units, where it is public."""

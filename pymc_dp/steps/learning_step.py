@@ -12,11 +12,12 @@ from typing import Any, ClassVar
 
 import numpy as np
 import pymc as pm
+import xarray as xr
 
 from pymc_dp.budget import Plan, ReleaseRequest
 from pymc_dp.exceptions import InvalidArgument
 from pymc_dp.parameters import FloatArray
-from pymc_dp.release.interface import Position
+from pymc_dp.release.interface import Standardised
 from pymc_dp.steps.base import DPStep
 from pymc_dp.steps.prelude.approximation import Approximation
 from pymc_dp.steps.prelude.learning import FIGURES, InChains, Learning, Prelude, PreludeArgument
@@ -111,7 +112,7 @@ class LearningStep(DPStep):
         self.stats_dtypes_shapes = {
             **self.stats_dtypes_shapes,
             **dict.fromkeys(FIGURES, (np.float64, [])),
-            "unwidened": (object, None),
+            "standardised": (object, None),
         }
         self.stats_dtypes = [{name: kind for name, (kind, _) in self.stats_dtypes_shapes.items()}]  # PyMC reads both
 
@@ -178,7 +179,10 @@ class LearningStep(DPStep):
 
     def prelude_requests(self) -> list[ReleaseRequest]:
         """Return what is released once."""
-        return [] if self.learning is None else self.learning.requests()
+        if self.learning is None:
+            return []
+        self.learning.protect_units(of_several_rows=self.unit_index is not None or self.beside_units_of_rows)
+        return self.learning.requests()
 
     def forget(self) -> None:
         """Forget the approximation, and take back the settings that were chosen by it."""
@@ -254,20 +258,19 @@ class LearningStep(DPStep):
         self._starts_given = given
 
     def moved(self, theta: FloatArray) -> Transition:
-        """Make one iteration on standardised points; return the widened draw, and beside it the plain one."""
+        """Make one iteration on standardised points."""
         if self.learning is None:
             return self.transition(theta)
         if self.known is None:  # noise has led to no surrogate: chains stay where they are
-            nowhere = Position(theta, np.full(self.size, np.nan))
-            return Transition(theta, {**self._no_stats(), "unwidened": nowhere})
+            nowhere = Standardised(np.full(self.size, np.nan))
+            return Transition(theta, {**self._no_stats(), "standardised": nowhere})
         if self._point is None:
             self._point = self.known.point(theta) if self._starts_given else self.known.start(self.rng)
         transition = self.transition(self._point)
         self._point = transition.theta
         plain = self.known.theta(self._point)
-        standardised = self.known.standardised(plain)
-        stats = {**transition.stats, **self.known.figures, "unwidened": Position(plain, standardised)}
-        return Transition(self.known.widened(plain, self.rng), stats)
+        standardised = Standardised(self.known.standardised(plain))
+        return Transition(plain, {**transition.stats, **self.known.figures, "standardised": standardised})
 
     def _no_stats(self) -> dict[str, Any]:
         """Return statistics of an iteration without a move."""
@@ -284,10 +287,17 @@ class LearningStep(DPStep):
             return {}
         return {
             "order": self.learning.order,
-            "widened": int(self.learning.widen),
+            "noise_aware": int(self.learning.noise_aware),
             "surrogate_found": int(self.known is not None),
             "control_variates": int(self.learning.control_variates),
         }
+
+    @property
+    def likelihood(self) -> xr.Dataset | None:
+        """What the last run's releases say of the likelihood without any draw; None if they do not."""
+        if self.known is None or self.known.belief is None or not self.control_variates or self.tempering != 1.0:
+            return None
+        return self.known.belief.dataset(self.parameters.labels).assign_attrs(self.known.figures)
 
     @property
     def learned_bounds(self) -> dict[str, float]:

@@ -52,7 +52,7 @@ class DPSurrogateHMC(LearningStep):
         The same model written on a synthetic table, public or simulated: dry runs are made on it, and it is used for
         nothing else. One that was given an array of the model of the data, or a part of one, is refused; a copy, a
         subsample, or a table simulated from a fit cannot be recognised (docs: "The guarantee").
-    order, newton_steps, shares, clip_gradient, clip_curvature, clip_quantile, safety, widen
+    order, newton_steps, shares, clip_gradient, clip_curvature, clip_quantile, safety, noise_aware
         As in `Prelude`. Draws are tested where ``shares.tests`` is above zero. Default for order 2: they are not.
     trajectories : int, optional
         Free trajectories between two draws. Default: as many as make proposals nearly independent, or as are worth
@@ -76,7 +76,7 @@ class DPSurrogateHMC(LearningStep):
 
     *Exactness.* With tests, and as long as nothing that they ask for is clipped, the plain draws' stationary
     distribution is, exactly, the posterior tilted once by the errors of the released score and curvature (docs:
-    "Control variates"). The score's is noise of a known law; widened draws integrate over it.
+    "Control variates"). The score's is noise of a known law: the likelihood integrates over it.
 
     References
     ----------
@@ -102,7 +102,7 @@ class DPSurrogateHMC(LearningStep):
         clip_quantile: float = CLIP_QUANTILE,
         safety: float = 1.3,
         trajectories: int | None = None,
-        widen: bool | None = None,
+        noise_aware: bool | None = None,
         **shared: Any,
     ) -> None:
         super().__init__(vars, **shared)
@@ -115,7 +115,9 @@ class DPSurrogateHMC(LearningStep):
         model = pm.modelcontext(shared.get("model"))
         refuse_tables_of_the_data(synthetic, model)
         self.synthetic = synthetic
-        prelude = Prelude(order, newton_steps, shares, clip_gradient, clip_curvature, clip_quantile, safety, widen)
+        prelude = Prelude(
+            order, newton_steps, shares, clip_gradient, clip_curvature, clip_quantile, safety, noise_aware
+        )
         order = order or default_order(model, one_row_a_unit=self.unit_index is None)
         self.tested = self.asks_in_chains = shares.tests > 0.0 if shares is not None else order == 1
         self._learn_by(prelude, model, "log_ratios" if self.tested else "nothing")

@@ -154,6 +154,7 @@ def test_without_sampling_it_is_the_exact_curve_or_just_above(tau, count, delta)
     assert gaussian >= exact * (1 - 1e-10)
 
 
+@pytest.mark.slow
 @given(
     st.floats(0.4, 20.0),
     st.floats(1e-4, 1.0),

@@ -83,6 +83,7 @@ def test_sampling_without_replacement_matches_reference(row):
         assert loss_distribution_epsilon([event], float(delta)) <= epsilon
 
 
+@pytest.mark.slow
 @given(st.sampled_from([2, 3, 5, 8]), st.floats(0.001, 0.9), st.floats(0.3, 20.0))
 @settings(max_examples=25, deadline=None)
 def test_poisson_bound_matches_the_integral(order, q, tau):

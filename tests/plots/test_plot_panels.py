@@ -137,6 +137,7 @@ def test_a_missing_backend_says_what_to_install(name, monkeypatch):
         PLOTS[name](backend="bokeh")
 
 
+@pytest.mark.slow
 def test_the_package_does_without_matplotlib_until_something_is_drawn():
     program = (
         "import sys; sys.modules['matplotlib'] = None\n"

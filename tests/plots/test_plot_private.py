@@ -1,16 +1,15 @@
-"""The private posterior, with and without its widening, beside a reference."""
+"""The private posterior beside a reference."""
 
 import arviz as az
 import numpy as np
 import pytest
 import xarray as xr
 from plotted_runs import MATPLOTLIB, counted, searched
-from scipy.special import expit
 
 import pymc_dp as dp
 from pymc_dp.plots import plot_private
 
-PRIVATE, PLAIN, REFERENCE = "private", "private, not widened", "reference"
+PRIVATE, REFERENCE = "private", "reference"
 
 
 def intervals(collection, name):
@@ -23,24 +22,9 @@ def eti(draws, prob=0.9):
     return np.quantile(draws, [0.5 - prob / 2.0, 0.5 + prob / 2.0])
 
 
-def unwidened(label):
-    return searched()["unwidened"]["theta"].sel(parameter=label).values
-
-
-@pytest.mark.parametrize(
-    ("name", "label", "back"), [("sigma", "sigma_log__", np.exp), ("part", "part_logodds__", expit)]
-)
-def test_draws_without_widening_are_on_the_scale_of_the_variable(name, label, back):
-    found = intervals(plot_private(searched(), **MATPLOTLIB), name)
-    np.testing.assert_allclose(found[PRIVATE], eti(searched()["posterior"][name].values), rtol=1e-3)
-    np.testing.assert_allclose(found[PLAIN], eti(back(unwidened(label))), rtol=1e-3)
-
-
-def test_entries_of_a_vector_are_told_apart():
-    collection = plot_private(searched(), **MATPLOTLIB)
-    lines = collection.viz["credible_interval"]["beta"].sel(model=PLAIN)
-    for feature, label in (("intercept", "beta[0]"), ("slope", "beta[1]")):
-        np.testing.assert_allclose(lines.sel(feature=feature).item().get_xdata(), eti(unwidened(label)), rtol=1e-3)
+def test_intervals_are_those_of_the_draws():
+    found = intervals(plot_private(searched(), **MATPLOTLIB), "sigma")
+    np.testing.assert_allclose(found[PRIVATE], eti(searched()["posterior"]["sigma"].values), rtol=1e-3)
 
 
 def test_densities_are_of_each_set_of_draws():
@@ -70,10 +54,10 @@ def test_a_reference_of_another_length_is_drawn_beside(wrapped):
     lines = collection.viz["credible_interval"]["beta"].sel(model=REFERENCE, feature="slope")
     np.testing.assert_allclose(lines.item().get_xdata(), eti(other["beta"].values[:, :, 1], 0.5), rtol=1e-3)
     said = [text.get_text() for text in collection.viz["figure"].item().legends[0].get_texts()]
-    assert said == [PRIVATE, PLAIN, REFERENCE]
+    assert said == [PRIVATE, REFERENCE]
 
 
-def test_a_run_without_a_prelude_has_no_widening():
+def test_a_run_alone_needs_no_legend():
     collection = plot_private(counted(), **MATPLOTLIB)
     assert list(intervals(collection, "mu")) == [PRIVATE]
     assert "legend" not in collection.viz.children

@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 from plotted_runs import MATPLOTLIB, N, axes, counted, drawn, searched
+from scipy import stats
 
 import pymc_dp as dp
 from pymc_dp.plots import plot_releases
@@ -77,15 +78,16 @@ def test_scores_are_compared_with_the_length_of_their_noise():
 
 
 def test_bars_are_the_noise_of_the_step_that_led_there():
-    """Two standard deviations, and only of steps after the last vote: the last one here."""
+    """Two standard deviations, and only of steps after the last vote: of the last one here."""
     collection = plot_releases(searched(), **MATPLOTLIB)
-    theta = searched()["unwidened"]["theta"].values.reshape(-1, len(labels()))
+    likelihood = dp.PrivateLikelihood(searched())
+    alone, std = (np.sqrt(np.diag(each)) for each in (likelihood.without_noise, likelihood.covariance))
     _, _, noise_std = way()[-2]
     for place, label in enumerate(labels()):
-        low, high, _ = drawn(collection, f"noise_{label}").get_ydata()
-        assert high - low == pytest.approx(4.0 * noise_std / np.sqrt(N) * theta[:, place].std())
+        low, high, _ = drawn(collection, f"noise_{label}").get_ydata()[-3:]
+        assert high - low == pytest.approx(4.0 * noise_std / np.sqrt(N) * alone[place])
         band = drawn(collection, f"posterior_{label}")
-        limits = np.quantile(theta[:, place], [0.05, 0.95])
+        limits = float(likelihood.mean[place]) + std[place] * stats.norm.ppf([0.05, 0.95])
         np.testing.assert_allclose([band.get_y(), band.get_y() + band.get_height()], limits)
 
 

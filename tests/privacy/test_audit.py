@@ -12,7 +12,7 @@ from audit import all_audits, audited, broken_audits, least_epsilon
 from conftest import gaussian_model
 from scipy import stats
 
-from pymc_dp.release import MeteredCurator, SecureNoise
+from pymc_dp.release import InsecureNoise, MeteredCurator, SecureNoise
 from pymc_dp.release.queries import GradientSum
 from pymc_dp.rows import UnitLikelihood
 
@@ -49,7 +49,7 @@ def least_parameter(tables, noise, relation="substitute"):
 
 
 def test_an_honest_curator_is_not_convicted_and_its_noise_is_not_wasted(tables):
-    least = least_parameter(tables, SecureNoise())
+    least = least_parameter(tables, InsecureNoise([0]))  # with other noise one run in a thousand is convicted
     assert 0.8 / MULTIPLIER < least <= 1.0 / MULTIPLIER
 
 

@@ -166,6 +166,7 @@ def test_an_empty_batch_is_released_like_any_other():
     assert release.noise_std == 2.0 * batches.count_factor
 
 
+@pytest.mark.slow
 def test_counts_ride_along_and_are_near_the_truth():
     y = np.concatenate([np.zeros(900), np.full(100, 50.0)])
     for relation in ("add-remove", "substitute"):

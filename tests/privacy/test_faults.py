@@ -43,11 +43,13 @@ def test_one_of_two_processes_gets_the_last_of_a_budget(tmp_path):
     assert sum(faults.race(50, tmp_path).values()) == 50
 
 
+@pytest.mark.slow
 def test_killed_runs_are_charged_in_full_or_not_at_all(tmp_path):
     """Hazard H4: a killed run has been charged for all that it released."""
     assert sum(faults.kill_runs(8, tmp_path).values()) == 8
 
 
+@pytest.mark.slow
 def test_interrupted_runs_are_charged_in_full_or_not_at_all(tmp_path):
     assert sum(faults.interrupt_runs(4, tmp_path).values()) == 4
 

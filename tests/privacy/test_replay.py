@@ -92,6 +92,7 @@ def test_all_of_the_declared_sensitivity_is_reached_and_no_more(sampler, relatio
     assert report.comparisons[0].largest > (0.02 if sampler.name == "barker" else 0.998)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "sampler", [*LEARNED[:9], *(pytest.param(each, marks=pytest.mark.slow) for each in LEARNED[9:])], ids=repr
 )
@@ -125,6 +126,7 @@ def test_models_of_many_kinds(case, sampler, relation):
     assert clean(replayed(case, sampler, relation, 3 if sampler.on_batches else 1))
 
 
+@pytest.mark.slow
 @pytest.mark.production
 @pytest.mark.parametrize("case", [ZOO[0], ZOO[1], PERSONS], ids=repr)
 def test_loops_made_for_the_model(case):

@@ -12,7 +12,7 @@ from two_tables import exact, movement, value
 
 from pymc_dp.exceptions import InvalidArgument, PrivacyError
 from pymc_dp.release import ExpansionPoint
-from pymc_dp.release.centred import CentredScore, ExpectedCurvature
+from pymc_dp.release.centred import CentredScore, ExpectedCurvature, OneDirectionCurvature
 from pymc_dp.release.query import Terms
 from pymc_dp.release.sizes import NormSizes
 from pymc_dp.rows import UnitLikelihood
@@ -135,6 +135,27 @@ def test_expected_curvature_of_unclipped_scores_is_the_information_matrix(name):
     assert np.abs(found - packed(information)).max() <= precision * np.linalg.norm(information)
 
 
+@pytest.mark.parametrize("clip", [3.0, math.inf])
+@pytest.mark.parametrize("of_curvature", [0.5, 100.0])
+def test_curvature_in_one_direction_is_that_of_rows_whose_score_is_not_clipped(clip, of_curvature):
+    """μ x xᵀ of a Poisson regression, from one product a row; nothing of a row with a long score."""
+    mu, total = np.exp(X @ THETA), np.zeros(SIZE * (SIZE + 1) // 2)
+    for row, rate in zip(X, mu, strict=True):
+        direction = WAY.T @ row
+        if rate * np.linalg.norm(direction) <= clip:  # all counts are zero
+            total += clipped(packed(rate * np.outer(direction, direction)), of_curvature)
+    assert total.any()
+    found = value(OneDirectionCurvature(ExpansionPoint(THETA, WAY, clip, of_curvature)), regression(poisson))
+    assert np.abs(found - total).max() <= 1e-9 * np.linalg.norm(total)
+
+
+def test_curvature_in_one_direction_has_no_negative_eigenvalue_whatever_the_likelihood():
+    """Mixtures bend both ways: what is summed is not their curvature, but keeps the sensitivity of what is claimed."""
+    found = value(OneDirectionCurvature(ExpansionPoint(THETA, WAY, math.inf, 100.0)), regression(zero_inflated))
+    matrix = np.array([[found[0], found[1] / np.sqrt(2.0)], [found[1] / np.sqrt(2.0), found[2]]])
+    assert np.linalg.eigvalsh(matrix).min() >= -1e-9 * np.linalg.norm(matrix)
+
+
 @pytest.mark.parametrize("name", MODELS)
 @pytest.mark.parametrize("bound", [0.3, 1.5])
 def test_a_centred_score_is_that_of_a_loop_over_rows_and_responses(name, bound):
@@ -234,10 +255,11 @@ POINTS = st.builds(
     BOUND,
     BOUND,
 )
-KINDS = st.sampled_from([CentredScore, ExpectedCurvature])
+KINDS = st.sampled_from([CentredScore, ExpectedCurvature, OneDirectionCurvature])
 LIKELIHOODS = st.sampled_from([ROWS, ZEROS, PERSONS])
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("error")
 @given(KINDS, POINTS, LIKELIHOODS, ROW, st.integers(0, 10**6), st.integers(0, N - 1))
 def test_replacing_a_row_moves_no_sum_by_more_than_declared(kind, point, rows, row, count, place):
@@ -314,7 +336,7 @@ def test_the_room_for_truncation_is_enough(size):
 
 
 @pytest.mark.filterwarnings("error")
-@pytest.mark.parametrize("kind", [CentredScore, ExpectedCurvature])
+@pytest.mark.parametrize("kind", [CentredScore, ExpectedCurvature, OneDirectionCurvature])
 @given(point=POINTS, cut=st.integers(1, N - 1), row=ROW)
 def test_sums_and_counts_are_those_of_the_parts_of_a_table(kind, point, cut, row):
     """No bit of a row's contribution knows of the others: not where one response is left out for all of a chunk."""
@@ -357,6 +379,7 @@ REFUSED = {
     "a clip bound that is no number": CentredScore(ExpansionPoint(THETA, WAY, math.nan)),
     "an infinite bound of curvatures": ExpectedCurvature(ExpansionPoint(THETA, WAY, 1.0)),
     "a bound of curvatures that squares lose": ExpectedCurvature(ExpansionPoint(THETA, WAY, 1.0, 1e-200)),
+    "scores of a negative length in one direction": OneDirectionCurvature(ExpansionPoint(THETA, WAY, -1.0, 1.0)),
     "scores of a negative length": ExpectedCurvature(ExpansionPoint(THETA, WAY, -1.0, 1.0)),
     "scores cut to nothing": ExpectedCurvature(ExpansionPoint(THETA, WAY, 0.0, 1.0)),
     "scores cut to no number": ExpectedCurvature(ExpansionPoint(THETA, WAY, math.nan, 1.0)),

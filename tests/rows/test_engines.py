@@ -127,6 +127,7 @@ def test_an_error_that_is_no_missing_translation_is_not_swallowed(monkeypatch):
         UnitLikelihood(logistic())
 
 
+@pytest.mark.slow
 @pytest.mark.production
 def test_second_derivatives_without_a_translation_are_those_of_the_reference_engine(monkeypatch):
     real = fused_engine._Lowered

@@ -594,6 +594,7 @@ def test_a_square_that_underflows_in_a_loop_does_not_hide_its_product():
         assert abs(found.value[0]) <= bound
 
 
+@pytest.mark.slow
 @pytest.mark.production
 @pytest.mark.parametrize("kind", BATCHED)
 def test_threads_change_no_bit(kind, monkeypatch):

@@ -32,7 +32,7 @@ def unnamed(tree):
     for group, node in tree.children.items():
         found |= {group, *map(without_step, node.attrs)}
         variables = [str(name) for name in node.data_vars]
-        if group.removeprefix("warmup_") in ("sample_stats", "unwidened"):
+        if group.removeprefix("warmup_") in ("sample_stats", "private_likelihood"):
             found |= set(map(without_step, variables))
         if group == "releases":
             stamps = [str(name) for name in node.coords if str(name).endswith(("_chain", "_iteration"))]

@@ -34,7 +34,7 @@ OWN = {
     dp.DPSGHMC: ({"friction", "clip_gradient", "sampling_probability", *OF_BATCHES}, {"clip_log_ratio"}),
     dp.DPSGLD: ({"n_steps", "clip_gradient", "sampling_probability", *OF_BATCHES}, {"friction"}),
     dp.DPSGNHT: ({"diffusion", "clip_gradient", "sampling_probability", *OF_BATCHES}, {"friction"}),
-    dp.DPSurrogateHMC: ({"synthetic", "shares", "widen"}, {"step_size"}),
+    dp.DPSurrogateHMC: ({"synthetic", "shares", "noise_aware"}, {"step_size"}),
 }
 
 

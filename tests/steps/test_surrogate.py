@@ -1,4 +1,4 @@
-"""The surrogate sampler: exact on a skewed posterior, calibrated when widened, and mistakes are seen."""
+"""The surrogate sampler: exact on a skewed posterior, calibrated where noise hides it, and mistakes are seen."""
 
 import arviz as az
 import numpy as np
@@ -64,7 +64,7 @@ def largest_z(step_class=dp.DPSurrogateHMC, *, draws=1500, seed=0):
             budget=dp.PrivacyBudget(6000.0, 1e-3),
             shares=shares,
             insecure_seed=seed,
-            widen=False,
+            noise_aware=False,
         )
         tree = pm.sample(draws=draws, chains=2, cores=1, step=step, **QUIET)
     grid, probability = tilted_posterior(step, x, y)
@@ -90,6 +90,7 @@ def largest_z(step_class=dp.DPSurrogateHMC, *, draws=1500, seed=0):
     return np.abs(found).max(), tree, skewness
 
 
+@pytest.mark.slow
 @pytest.mark.production
 def test_a_skewed_posterior_is_recovered_exactly():
     z, tree, skewness = largest_z()
@@ -132,7 +133,7 @@ def test_a_wrong_sign_of_the_curvature_is_seen(monkeypatch):
     assert z > Z_LIMIT
 
 
-# Widened draws -----------------------------------------------------------------------------------------------
+# Likelihoods that know of their noise -------------------------------------------------------------------------------
 
 
 def normal_run(seed, n=2000, epsilon=0.7, draws=100, **settings):
@@ -147,33 +148,35 @@ def normal_run(seed, n=2000, epsilon=0.7, draws=100, **settings):
 
 @pytest.mark.slow
 @pytest.mark.production
-def test_widened_intervals_cover_the_posterior_that_privacy_hides():
-    """Over 40 tables, 90 % intervals contain 90 % of the non-private posterior on average; plain ones do not.
+def test_intervals_cover_the_posterior_that_privacy_hides():
+    """Over 40 tables, 90 % intervals contain 90 % of the non-private posterior on average; without noise they do not.
 
-    At a smaller epsilon the clip bound's bias, whose size nothing tells then, widens them more than is needed.
+    At a smaller epsilon the clip bound's bias, whose size nothing tells then, makes them wider than is needed.
     """
-    widened, plain = [], []
+    aware, unaware = [], []
     for seed in range(40):
         tree, mean, std = normal_run(seed, epsilon=3.0)
-        for draws, covered in ((tree["posterior"]["mu"], widened), (tree["unwidened"]["theta"], plain)):
-            low, high = np.quantile(draws.values, [0.05, 0.95])
+        draws = tree["posterior"]["mu"].values
+        alone = draws.mean() + np.sqrt(dp.PrivateLikelihood(tree).without_noise[0, 0]) * stats.norm.ppf([0.05, 0.95])
+        for (low, high), covered in ((np.quantile(draws, [0.05, 0.95]), aware), (alone, unaware)):
             covered.append(stats.norm.cdf(high, mean, std) - stats.norm.cdf(low, mean, std))
-    assert 0.8 < np.mean(widened) < 0.98
-    assert np.mean(plain) < np.mean(widened) - 0.04
+    assert 0.8 < np.mean(aware) < 0.98
+    assert np.mean(unaware) < np.mean(aware) - 0.04
 
 
-def test_plain_draws_are_kept_beside_the_widened_ones():
+def test_the_likelihood_knows_of_its_noise():
     tree, _, std = normal_run(0)
-    plain = tree["unwidened"]["theta"]
-    assert plain.dims == ("chain", "draw", "parameter")
-    found = dp.diagnostics.quality(tree)
+    found, likelihood = dp.diagnostics.quality(tree), dp.PrivateLikelihood(tree)
     assert 1.0 < found.widening_by_noise < found.widening  # by the allowance for bias
-    assert float(plain.std()) == pytest.approx(std, rel=0.3)
-    assert float(tree["posterior"]["mu"].std()) > 1.15 * std
-    assert tree["privacy"].attrs["widened"] == 1
-    tree, *_ = normal_run(0, widen=False)
-    assert "unwidened" not in tree
-    assert tree["privacy"].attrs["widened"] == 0
+    assert likelihood.without_noise[0, 0] ** 0.5 == pytest.approx(std, rel=0.3)
+    wide = likelihood.covariance[0, 0] ** 0.5
+    assert wide > 1.15 * std
+    assert float(tree["posterior"]["mu"].std()) == pytest.approx(wide, rel=0.3)
+    assert tree["privacy"].attrs["noise_aware"] == 1
+    tree, *_ = normal_run(0, noise_aware=False)
+    likelihood = dp.PrivateLikelihood(tree)
+    assert likelihood.covariance[0, 0] == likelihood.without_noise[0, 0]
+    assert tree["privacy"].attrs["noise_aware"] == 0
 
 
 def linear_model(seed, coefficient, n=10_000, size=5):
@@ -186,13 +189,18 @@ def linear_model(seed, coefficient, n=10_000, size=5):
     return model
 
 
+def information(model):
+    x = model["x"].get_value()
+    return x.T @ x
+
+
 @pytest.mark.slow
 @pytest.mark.production
-def test_the_error_of_the_surrogates_score_is_what_widening_takes_it_for():
-    """Against exact scores at the centre, over 20 runs of 5 coefficients.
+def test_the_error_of_the_likelihoods_maximum_is_what_its_covariance_says():
+    """Against the exact maximum, over 20 runs of 5 coefficients.
 
-    Widening makes room for clipping that hardly happens here: the mean of squares is below 1, and not far below. It has
-    a standard deviation of 0.14.
+    There is room for clipping that hardly happens here: the mean of squares is below 1, and not far below. It has a
+    standard deviation of 0.14.
     """
     model = linear_model(1, 1.2)
     errors = []
@@ -200,9 +208,10 @@ def test_the_error_of_the_surrogates_score_is_what_widening_takes_it_for():
         with model:
             step = dp.DPSurrogateHMC(budget=dp.PrivacyBudget(4.0, 1e-6), insecure_seed=seed)
             pm.sample(draws=1, chains=1, cores=1, step=step, **QUIET)
-        rows, theta = UnitLikelihood(model, second_order=True), step.known.centre.theta
-        exact = sum(rows.each_chunk(lambda chunk, theta=theta: chunk.gradient(theta).sum(axis=0)))
-        errors.append(np.linalg.solve(step.known.score_error, step.known.surrogate._gradient - exact))
+        rows, belief = UnitLikelihood(model, second_order=True), step.known.belief
+        slope = sum(rows.each_chunk(lambda chunk, at=belief.mean: chunk.gradient(at).sum(axis=0)))
+        hidden = np.linalg.cholesky(belief.noise + belief.bias)
+        errors.append(np.linalg.solve(hidden, np.linalg.solve(information(model), slope)))
     assert 0.3 < np.mean(np.square(errors)) < 1.0 + 4.0 * 0.14
     assert np.abs(np.mean(errors, axis=0)).max() < 4.0 / np.sqrt(20)
 
@@ -217,7 +226,7 @@ def test_the_run_tells_when_clip_bounds_cut_too_much(clip, cut):
             order=2,
             clip_gradient=clip,
             insecure_seed=0,
-            widen=False,
+            noise_aware=False,
         )
         tree = pm.sample(draws=60, chains=4, cores=1, step=step, **QUIET)
     found = dp.diagnostics.quality(tree)
@@ -307,7 +316,7 @@ def test_a_likelihood_that_is_not_near_normal_is_not_usable():
     assert any("the surrogate misses" in reason for reason in found.reasons_against)
 
 
-def surrogate_error_of(theta_of, **settings):
+def surrogate_error_of(**settings):
     """Return the released figure and the exact standard deviation of what the surrogate misses, of one parameter."""
     generator = np.random.default_rng(5)
     x = generator.normal(size=400)
@@ -318,7 +327,7 @@ def surrogate_error_of(theta_of, **settings):
     with model:
         step = dp.DPSurrogateHMC(budget=dp.PrivacyBudget(3000.0, 1e-3), insecure_seed=1, **settings)
         tree = pm.sample(draws=250, chains=4, cores=1, step=step, **QUIET)
-    draws = tree[theta_of]["theta"].values.reshape(1000, 2)
+    draws = tree["posterior"]["theta"].values.reshape(1000, 2)
     design = np.column_stack([np.ones(400), x])
 
     def log_likelihood(at):
@@ -334,9 +343,10 @@ def surrogate_error_of(theta_of, **settings):
     return dp.diagnostics.quality(tree), float(np.std(missed))
 
 
+@pytest.mark.slow
 def test_what_the_surrogate_misses_is_released():
     """A rare outcome of few rows leans to one side. The standard deviation of ten draws is within 60 % of the exact."""
-    found, exact = surrogate_error_of("unwidened")
+    found, exact = surrogate_error_of()
     assert exact > 0.1
     assert 0.4 * exact < found.surrogate_error < 2.0 * exact
     assert found.surrogate_error_noise_std < 0.1 * exact
@@ -435,7 +445,7 @@ BAD_SETTINGS = [
     ({"trajectories": 0}, "trajectories"),
     ({"clip_gradient": 0.0}, "clip_gradient"),
     ({"synthetic": "table"}, r"synthetic must be a pm\.Model"),
-    ({"order": 1, "widen": True}, "cannot be widened"),
+    ({"order": 1, "noise_aware": True}, "do not know of their noise"),
     ({"budget": dp.PrivacyBudget(1.0, 1e-6, "add-remove")}, "number of units"),
 ]
 

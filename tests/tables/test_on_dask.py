@@ -94,6 +94,7 @@ def on_dask(frame, kind):
     return table(dd.from_pandas(frame, npartitions=7), unit="person" if kind == "units" else None)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["frame", "dataset", "units"])
 def test_sums_on_a_cluster_have_the_bits_of_those_in_memory(client, frame, likelihood, kind):
     with (
@@ -120,9 +121,8 @@ def draws(step_class, data, *, cores=1, seed=3, **settings):
     return tree["posterior"]["slopes"].values.tobytes(), tree["releases"].to_dataset().to_dict()
 
 
-@pytest.mark.parametrize(
-    "step_class", [dp.DPSurrogateHMC, *(pytest.param(each, marks=pytest.mark.slow) for each in (dp.DPHMC, dp.DPSGHMC))]
-)
+@pytest.mark.slow
+@pytest.mark.parametrize("step_class", [dp.DPSurrogateHMC, dp.DPHMC, dp.DPSGHMC])
 def test_runs_on_a_cluster_have_the_draws_of_those_in_memory(client, frame, step_class):
     near = draws(step_class, table(frame))[0]
     assert draws(step_class, on_dask(frame, "frame"))[0] == near
@@ -233,6 +233,7 @@ def test_arrays_on_dask_are_refused_in_a_model(frame, way):
 # What can be seen ----------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_no_value_is_in_logs_keys_or_on_the_dashboard(frame, likelihood):
     """Hazard H6: rows are on workers; what Dask logs, names and shows of them holds no value.
 
@@ -286,6 +287,7 @@ def test_a_worker_that_is_killed_at_any_pass_changes_no_bit(frame, at, monkeypat
         assert len(asked) > 10
 
 
+@pytest.mark.slow
 def test_a_run_whose_workers_are_all_gone_ends_within_the_deadline(frame):
     """The budget is charged; what was drawn until then comes back."""
     with own_cluster(processes=False) as client, template():

@@ -161,8 +161,10 @@ def run(data, step_class=dp.DPHMC, relation="substitute", **settings):
     "step_class",
     [
         dp.DPHMC,
-        dp.DPSGHMC,
-        *(pytest.param(each, marks=pytest.mark.slow) for each in (dp.DPSurrogateHMC, dp.DPMinibatchPenalty)),
+        *(
+            pytest.param(each, marks=pytest.mark.slow)
+            for each in (dp.DPSGHMC, dp.DPSurrogateHMC, dp.DPMinibatchPenalty)
+        ),
     ],
 )
 def test_draws_are_those_of_the_model_on_the_rows(step_class, frame, tmp_path):

@@ -7,6 +7,7 @@ import numpy as np
 
 from pymc_dp.parameters import FloatArray
 from pymc_dp.release.interface import LARGEST_CLIP_BOUND, Expanded, ExpansionPoint, GradientPrediction
+from pymc_dp.steps.prelude.belief import Belief
 from pymc_dp.steps.prelude.density import Surrogate
 from pymc_dp.steps.prelude.free_hmc import FreeHMC
 
@@ -30,8 +31,8 @@ class Approximation:
         The same point with the weights that units have where releases are asked for what the expansion misses.
     trajectories : int
         How many trajectories of the kernel lie between nearly independent draws.
-    score_error : ndarray, shape (parameters, parameters)
-        A factor of the covariance of the error of the released score; zero where draws are not widened.
+    belief : Belief or None
+        What all releases say of the likelihood; None for order 1.
     figures : dict of str to float
         What is known of the surrogate, published with every draw.
     remainder : float
@@ -54,7 +55,7 @@ class Approximation:
     centre: ExpansionPoint
     beyond: ExpansionPoint
     trajectories: int
-    score_error: FloatArray
+    belief: Belief | None
     figures: Mapping[str, float]
     remainder: float
     clip_gradient: float
@@ -82,13 +83,6 @@ class Approximation:
     def start(self, rng: np.random.Generator) -> FloatArray:
         """Return a draw of the surrogate, for the start of a chain."""
         return self.point(self.kernel.run(self.kernel.theta, 10 * self.trajectories, rng))
-
-    def widened(self, theta: FloatArray, rng: np.random.Generator) -> FloatArray:
-        """Return a draw with a fresh copy of the score's error, as it moves the posterior."""
-        if not self.score_error.any():
-            return theta
-        widened: FloatArray = theta + self.kernel.covariance @ (self.score_error @ rng.standard_normal(theta.size))
-        return widened
 
     def standardised(self, theta: FloatArray) -> FloatArray:
         """Return where a point is in standard deviations of the surrogate."""

@@ -4,11 +4,13 @@
 2. *Coordinates.* A histogram of the sizes of scores, by parameter, makes all parameters comparable.
 3. *Directions.* The curvature is released early, and again after the first step: scores are taken along its axes.
    Where responses are continuous, it follows their scale, and is released once more before the last step.
-4. *Steps.* Noisy Newton steps in a trust region, each with a clip bound that a histogram of norms says is best.
-5. *Centre.* One more precise score leads to the centre.
+4. *Steps.* Noisy scores, each with a clip bound that a histogram of norms says is best. After each of them the way goes
+   on to about the posterior mean, as all scores so far tell it (`belief`), in a trust region.
+5. *Centre.* One more precise score leads to the centre, where score and curvature are released once more.
+
+Of a normal regression with one scale, location and scale are found apart: see `location`.
 """
 
-from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
 import numpy as np
@@ -17,25 +19,21 @@ from numpy.typing import NDArray
 from pymc_dp.budget import ReleaseRequest
 from pymc_dp.parameters import FloatArray
 from pymc_dp.release.centred import CentredScore, ExpectedCurvature
-from pymc_dp.release.interface import LARGEST_CLIP_BOUND, SMALLEST_CLIP_BOUND, ExpansionPoint, Release
+from pymc_dp.release.interface import LARGEST_CLIP_BOUND, SMALLEST_CLIP_BOUND, ExpansionPoint
 from pymc_dp.release.queries import Curvature
+from pymc_dp.release.query import Query
 from pymc_dp.release.sizes import BoundedScore, CoordinateSizes, NormSizes
 from pymc_dp.steps.access import ChainAccess
 from pymc_dp.steps.prelude import settings
-from pymc_dp.steps.prelude.newton import (
-    NUMERICAL_FAILURES,
-    Frame,
-    NotComputable,
-    can_stand_at,
-    prior_curvature,
-    solved,
-    unpacked,
-)
+from pymc_dp.steps.prelude.belief import Belief, KnownScore, belief_of, most_likely
+from pymc_dp.steps.prelude.curvature import KnownCurvature, between_members_and_others, lifted, pooled
+from pymc_dp.steps.prelude.newton import NUMERICAL_FAILURES, Frame, can_stand_at, unpacked
 from pymc_dp.steps.prelude.settings import PartsOfSearch
 from pymc_dp.steps.prelude.tails import BINS, LOWEST_HALF_OCTAVE, Histogram, Tail
 
 _LOWEST_OCTAVE, _OCTAVES = -24, 49
 _STAGES = ("early_curvature", "middle_curvature", "late_curvature", "curvature")
+_ROUNDING = 1e-9
 _SHORTER = (1.0, 0.5, 0.25, 0.1)
 
 
@@ -55,6 +53,8 @@ class Regression:
         Steps on the way to the last score before the centre.
     followed : ndarray of int
         Which of the logarithms are that of the scale of a location-scale family: the curvature follows it.
+    normal : bool
+        Whether rows, or their logarithms, are normal with a linear mean, and a free variable as their scale.
     """
 
     start: FloatArray
@@ -62,6 +62,7 @@ class Regression:
     scales: NDArray[np.intp]
     steps: int = settings.APPROACH_STEPS
     followed: NDArray[np.intp] = field(default_factory=lambda: np.zeros(0, dtype=np.intp))
+    normal: bool = False
 
     @property
     def follows_scale(self) -> bool:
@@ -71,85 +72,38 @@ class Regression:
     @property
     def parts(self) -> PartsOfSearch:
         """What the cost of the search is spent on."""
+        if self.location_apart:
+            return settings.PARTS_OF_LOCATION
         return settings.PARTS_WITH_SCALE if self.follows_scale else settings.PARTS
+
+    @property
+    def location_apart(self) -> bool:
+        """Whether location and scale are found apart: there is one scale, and it is the only logarithm."""
+        return self.normal and self.followed.size == 1 and np.array_equal(self.scales, self.followed)
 
     @property
     def voted(self) -> NDArray[np.intp]:
         """Which parameters binary searches are made for."""
         return self.scales[: settings.MOST_VOTED]
 
-    @property
-    def block(self) -> tuple[NDArray[np.bool_], ...]:
-        """The index of the block of known parameters."""
-        return np.ix_(self.known, self.known)
-
-    def solved(self, matrix: FloatArray, vector: FloatArray) -> FloatArray:
-        """Return the solution of a linear system of the known parameters; the others are left at zero."""
-        solution = np.zeros_like(vector)
-        solution[self.known] = solved(matrix[self.block], vector[self.known])
-        return solution
-
 
 @dataclass(frozen=True, eq=False)
-class KnownCurvature:
-    """A released curvature.
+class Found:
+    """What a search ends with.
 
     Attributes
     ----------
-    matrix : ndarray, shape (parameters, parameters)
-        Of the log-likelihood of all units, positive definite in the parameters that it depends on.
-    raw : ndarray, shape (parameters, parameters)
-        As it was released, along the axes of `frame`.
-    noise_std : float
-        Of its entries, as in `pymc_dp.release.interface.Release`.
-    frame : Frame
-    """
-
-    matrix: FloatArray
-    raw: FloatArray
-    noise_std: float
-    frame: Frame
-
-
-@dataclass(frozen=True, eq=False)
-class KnownScore:
-    """A released score.
-
-    Attributes
-    ----------
-    theta : ndarray, shape (parameters,)
-        Where.
-    gradient : ndarray, shape (parameters,)
-        Of the log-likelihood of all units.
-    noise : ndarray, shape (parameters, parameters)
-        A factor of the covariance of its noise.
-    bias : float
-        How long, along the axes of the frame, what clipping has taken off may be.
-    """
-
-    theta: FloatArray
-    gradient: FloatArray
-    noise: FloatArray
-    bias: float
-
-
-@dataclass(frozen=True, eq=False)
-class Learned:
-    """A private centre, and what was released on the way there.
-
-    Attributes
-    ----------
-    theta : ndarray, shape (parameters,)
-        The centre.
+    point : ExpansionPoint
+        The centre, with the clip bounds of what was released there.
     curvature : KnownCurvature
-        That of the middle of the way, in whose frame the expansion is released.
-    scores : tuple of KnownScore
-        The last ones.
+        What all releases say of the curvature there.
+    belief : Belief
+        What all releases say of the likelihood.
     """
 
-    theta: FloatArray
+    point: ExpansionPoint
     curvature: KnownCurvature
-    scores: tuple[KnownScore, ...]
+    belief: Belief
 
 
 def requests_of_search(regression: Regression, share: float) -> list[ReleaseRequest]:
@@ -158,16 +112,21 @@ def requests_of_search(regression: Regression, share: float) -> list[ReleaseRequ
     entries = size * (size + 1) // 2
     steps, voted, parts = regression.steps, regression.voted.size, regression.parts
     n_curvatures = 4 if parts.late else 3
+    scales = 1 if regression.location_apart else 0
+    n_scores = steps + 2 + scales * (steps + 1)
+    n_votes = voted * (settings.FIRST_VOTES + (0 if scales else 2 * settings.LATER_VOTES))
     asked: list[tuple[str, int, float, int]] = [
-        ("bounded_score", voted * (settings.FIRST_VOTES + 2 * settings.LATER_VOTES), parts.votes * voted, 1),
+        ("bounded_score", n_votes, parts.votes * voted, 1),
         ("coordinate_sizes", 1, parts.coordinates, size * _OCTAVES),
         ("curvature_sizes", n_curvatures, n_curvatures * parts.sizes, BINS),
-        ("score_sizes", steps + 2, (steps + 2) * parts.sizes, BINS),
+        ("score_sizes", n_scores, n_scores * parts.sizes, BINS),
         ("early_curvature", 1, parts.early, entries),
         ("middle_curvature", 1, parts.middle, entries),
         ("late_curvature", n_curvatures - 3, parts.late, entries),
         ("approach", steps, steps * parts.approach, size),
         ("centre", 1, parts.centre, size),
+        ("scale_score", scales, scales * parts.scale, size),
+        ("scale_approach", scales * steps, scales * steps * parts.scale_approach, size),
     ]
     together = sum(part for _, _, part, _ in asked)
     return [
@@ -178,7 +137,7 @@ def requests_of_search(regression: Regression, share: float) -> list[ReleaseRequ
 
 
 class Search:
-    """The way to the centre.
+    """The way to the centre, and what is released there.
 
     Parameters
     ----------
@@ -186,22 +145,43 @@ class Search:
         Whom to ask.
     regression : Regression
         What is known of the model.
+    clip_gradient, clip_curvature : float, optional
+        The user's clip bounds at the centre. Default: the best ones.
     """
 
-    def __init__(self, chain: ChainAccess, regression: Regression) -> None:
+    def __init__(
+        self,
+        chain: ChainAccess,
+        regression: Regression,
+        clip_gradient: float | None = None,
+        clip_curvature: float | None = None,
+    ) -> None:
         self._chain, self._regression = chain, regression
+        self._clip_gradient, self._clip_curvature = clip_gradient, clip_curvature
         self._sizes: dict[str, Histogram] = {}
+        self._scores: list[KnownScore] = []
+        self._first_after_curvature = 0
+        #: Which parameters scores and curvatures are taken of.
+        self.places = self._places_of(regression)
+        structure = chain.structure
+        self._structure = np.ones((regression.known.size,) * 2, dtype=bool) if structure is None else structure
+        #: The largest eigenvalue of noise alone, in standard deviations of its entries.
+        self._reach_of_noise = _largest_of_noise(self._structure[np.ix_(self.places, self.places)])
 
-    def run(self) -> Learned:
-        """Return the centre. Nothing is raised but numerical failures, whatever noise does."""
+    #: Terms of third order of a log-likelihood, in proportion to the squared distance in units of what one unit tells.
+    _third_order = settings.THIRD_ORDER
+
+    def _places_of(self, regression: Regression) -> NDArray[np.bool_]:
+        return regression.known
+
+    def run(self) -> Found:
+        """Search, and expand where the search has led to. Nothing is raised but numerical failures."""
         theta = self._voted(self._regression.start, first=True)
         curvature = self._curvature(theta, self._comparable(theta), "early_curvature")
-        scores: list[KnownScore] = []
         for step in range(self._regression.steps):
-            far = step < 2
-            score = self.score(theta, self.frame(curvature), "approach")
-            scores.append(score)
-            theta = self._stepped(theta, score, curvature, settings.TRUST_FAR if far else settings.TRUST_NEAR)
+            self._scores.append(self._score(theta, self._frame(curvature), "approach"))
+            curvature = self._after_step(curvature)
+            theta = self._stepped(theta, curvature, settings.TRUST_FAR if step < 2 else settings.TRUST_NEAR)
             if step == 0:
                 theta, curvature = self._followed(theta, self._voted(theta, first=False), curvature, "middle_curvature")
         voted = self._late_vote(theta)
@@ -209,9 +189,35 @@ class Search:
             theta, curvature = self._followed(theta, voted, curvature, "late_curvature")
         else:
             theta = voted
-        score = self.score(theta, self.frame(curvature), "centre")
-        theta = self._stepped(theta, score, curvature, settings.TRUST_LAST)
-        return Learned(theta, curvature, (*scores[2:], score))
+        self._scores.append(self._score(theta, self._frame(curvature), "centre"))
+        curvature = self._after_step(curvature)
+        return self._expanded(self._stepped(theta, curvature, settings.TRUST_LAST), curvature)
+
+    def _expanded(self, theta: FloatArray, curvature: KnownCurvature) -> Found:
+        """Release curvature and score at the centre; return what all scores say."""
+        frame = self._frame(curvature)
+        self.back = frame.back
+        point, bias = self._expansion_point(theta, frame)
+        late = self._curvature_at(point, frame, "curvature", between_scales=True)
+        together = self._together(late, curvature)
+        self._scores.append(self._score_at(point, frame, bias, "score"))
+        together = self._after_step(together)
+        return Found(point, together, self._belief(together))
+
+    def _belief(self, curvature: KnownCurvature) -> Belief:
+        """Return what all scores say."""
+        frame = self._frame(curvature)
+        noise = curvature.noise_along(frame)
+        return belief_of(
+            self._scores,
+            curvature.matrix,
+            noise,
+            frame,
+            self.places,
+            n_units=self._chain.n_units,
+            structure=self._structure,
+            third_order=self._third_order,
+        )
 
     def _followed(
         self, theta: FloatArray, voted: FloatArray, curvature: KnownCurvature, kind: str
@@ -227,7 +233,7 @@ class Search:
         factor = np.ones(theta.size)
         factor[~np.isin(np.arange(theta.size), self._regression.scales)] = np.exp(-farthest)
         followed = replace(curvature, matrix=curvature.matrix * np.outer(factor, factor))
-        return voted, self._curvature(voted, self.frame(followed), kind)
+        return voted, self._curvature(voted, self._frame(followed), kind)
 
     # Scales -------------------------------------------------------------------------------------------------------
 
@@ -277,20 +283,47 @@ class Search:
         """Release the curvature; without terms between logarithms of scales and others, which far away are large."""
         bound = self._curvature_bound(theta, frame, kind)
         point = ExpansionPoint(theta, frame.preconditioner, np.inf, bound)
-        return self.curvature_at(point, frame, kind, between_scales=False)
+        return self._curvature_at(point, frame, kind, between_scales=False)
 
-    def curvature_at(self, point: ExpansionPoint, frame: Frame, kind: str, *, between_scales: bool) -> KnownCurvature:
+    def _curvature_at(self, point: ExpansionPoint, frame: Frame, kind: str, *, between_scales: bool) -> KnownCurvature:
         """Release the expected curvature where the model says what responses could have been, else the observed one."""
-        query = ExpectedCurvature(point, kind) if self._chain.knows_responses else Curvature(point, kind)
-        return self._repaired(self._chain.release(query), point, frame, between_scales=between_scales)
+        made = self._chain.release(self._query_of_curvature(point, kind))
+        self._first_after_curvature = len(self._scores)
+        most = point.clip_curvature * self._chain.n_units
+        raw = unpacked(np.clip(made.value, -most, most), self.places.size)  # no sum of units is larger
+        there = self._structure if between_scales else self._structure & ~self._between_scales
+        raw = np.where(along_axes(there, frame), raw, 0.0)
+        raw = between_members_and_others(raw, made.noise_std, self._structure, self.places)
+        floors = settings.FLOORS_OF_EXPECTED if self.nonnegative else settings.FLOORS_OF_OBSERVED
+        noise = made.noise_std
+        floor = noise * self._reach_of_noise * floors[_STAGES.index(made.kind)]
+        return lifted(raw, noise, frame, self.places, floor=floor, nonnegative=self.nonnegative)
+
+    def _query_of_curvature(self, point: ExpansionPoint, kind: str) -> Query:
+        return ExpectedCurvature(point, kind) if self._chain.knows_responses else Curvature(point, kind)
+
+    @property
+    def _sizes_of_curvature(self) -> str:
+        return "expected_curvature" if self._chain.knows_responses else "curvature"
+
+    @property
+    def nonnegative(self) -> bool:
+        """Whether released curvatures have no negative eigenvalue but by noise."""
+        return self._chain.knows_responses
+
+    def _together(self, late: KnownCurvature, early: KnownCurvature) -> KnownCurvature:
+        """Return what two curvatures say."""
+        floors = settings.FLOORS_OF_EXPECTED if self.nonnegative else settings.FLOORS_OF_OBSERVED
+        floor = self._reach_of_noise * floors[-1]
+        there = along_axes(self._structure, late.frame)
+        return pooled(late, early, there, floor=floor, nonnegative=self.nonnegative, drifts=True)
 
     def _curvature_bound(self, theta: FloatArray, frame: Frame, kind: str, of_score: float = np.inf) -> float:
         """Return the clip bound of a curvature: what clipped scores have of it, where theirs is known."""
-        size = int(self._regression.known.sum())
-        known = self._chain.knows_responses
-        histogram = self._norms(theta, frame, "expected_curvature" if known else "curvature", float(size), of_score)
-        factor = np.sqrt(2.0) if known else 2.0  # expected curvatures have no negative inner product
-        noise = factor * self._chain.multiplier(kind) * np.sqrt(2.0 * size)
+        size = int(self.places.sum())
+        histogram = self._norms(theta, frame, self._sizes_of_curvature, float(size), of_score)
+        factor = np.sqrt(2.0) if self.nonnegative else 2.0  # such curvatures have no negative inner product
+        noise = factor * self._chain.multiplier(kind) * self._reach_of_noise
         if kind == "early_curvature":
             bound = histogram.quantile(settings.EARLY_QUANTILE, self._chain.n_units)
         else:
@@ -298,36 +331,45 @@ class Search:
         most = max(settings.MOST_NOISE_OF_CURVATURE * self._chain.n_units / noise, 2.0 * size)
         return _representable(min(bound, most))
 
-    def _repaired(self, made: Release, point: ExpansionPoint, frame: Frame, *, between_scales: bool) -> KnownCurvature:
-        """Return a released curvature with eigenvalues above the noise."""
-        known, most = self._regression.known, point.clip_curvature * self._chain.n_units
-        raw = unpacked(np.clip(made.value, -most, most), known.size)  # no sum of units is larger
-        block = raw[self._regression.block]
-        if not between_scales:
-            of_scales = np.isin(np.flatnonzero(known), self._regression.scales)
-            block = np.where(of_scales[:, None] == of_scales[None, :], block, 0.0)
-        values, vectors = np.linalg.eigh(block)
-        floors = settings.FLOORS_OF_EXPECTED if self._chain.knows_responses else settings.FLOORS_OF_OBSERVED
-        floor = made.noise_std * np.sqrt(2.0 * len(block)) * floors[_STAGES.index(made.kind)]
-        values = np.maximum(np.abs(values), max(floor, 1e-3 * float(np.abs(values).max())))
-        whole = np.zeros_like(raw)
-        whole[self._regression.block] = (vectors * values) @ vectors.T
-        matrix = frame.matrix(whole)
-        if not np.isfinite(matrix).all():
-            raise NotComputable("The released curvature is too large for floating point.")
-        return KnownCurvature(matrix, raw, made.noise_std, frame)
+    @property
+    def _between_scales(self) -> NDArray[np.bool_]:
+        """Which entries are between logarithms of scales and others."""
+        of_scales = np.isin(np.arange(self.places.size), self._regression.scales)
+        between: NDArray[np.bool_] = of_scales[:, None] != of_scales[None, :]
+        return between
 
-    def frame(self, curvature: KnownCurvature) -> Frame:
+    def _after_step(self, curvature: KnownCurvature) -> KnownCurvature:
+        """Return the curvature, raised along the last step to what the scores at both ends say: never lowered.
+
+        With less than half the true curvature, steps overshoot to and fro and never end.
+        """
+        if len(self._scores) < self._first_after_curvature + 2:
+            return curvature
+        before, after = self._scores[-2:]
+        step = np.where(self.places, after.theta - before.theta, 0.0)
+        along = curvature.matrix @ step
+        expected = float(step @ along)
+        found = float(step @ (before.gradient - after.gradient))
+        noise = float(np.hypot(np.linalg.norm(before.noise.T @ step), np.linalg.norm(after.noise.T @ step)))
+        part = found / max(expected, np.finfo(float).tiny) - 1.0
+        clear = noise < settings.CLEAR_STEP * expected and found - noise > settings.CLEAR_OVERSHOOT * expected
+        if not (np.isfinite(part) and clear):
+            return curvature
+        return replace(curvature, matrix=curvature.matrix + part / expected * np.outer(along, along))
+
+    def _frame(self, curvature: KnownCurvature) -> Frame:
         """Return the frame in which the curvature of a unit is, on average, the identity; scales come last."""
-        known = np.flatnonzero(self._regression.known)
+        known = np.flatnonzero(self.places)
         of_scales = np.isin(known, self._regression.scales)
-        order = known[np.argsort(of_scales, kind="stable")]
-        per_unit = curvature.matrix[np.ix_(order, order)] / self._chain.n_units
+        # Members of hierarchies come first: the factor then is zero where the curvature is.
+        order = known[np.lexsort((self._structure[np.ix_(known, known)].sum(axis=1), of_scales))]
+        block = np.ix_(order, order)
+        per_unit = curvature.matrix[block] / self._chain.n_units
         values, vectors = np.linalg.eigh(per_unit)
         values = np.maximum(values, 1e-12 * values.max())
         factor = np.linalg.cholesky((vectors * values) @ vectors.T)
         weight = np.where(np.sort(of_scales), settings.SCALE_IN_NORM, 1.0)
-        preconditioner, back = np.eye(self._regression.known.size), np.eye(self._regression.known.size)
+        preconditioner, back = (np.diag(np.where(self._regression.known, 0.0, 1.0)) for _ in range(2))
         preconditioner[np.ix_(order, order)] = np.linalg.inv(factor).T * weight
         back[np.ix_(order, order)] = factor / weight
         return Frame(preconditioner, back)
@@ -339,20 +381,22 @@ class Search:
 
     # Scores -------------------------------------------------------------------------------------------------------
 
-    def score(self, theta: FloatArray, frame: Frame, kind: str) -> KnownScore:
+    def _score(self, theta: FloatArray, frame: Frame, kind: str) -> KnownScore:
         """Release a score with the clip bound that a histogram of norms says is best."""
         bound, bias = self._score_bound(theta, frame, kind)
-        return self.score_at(ExpansionPoint(theta, frame.preconditioner, bound), frame, bias, kind)
+        return self._score_at(ExpansionPoint(theta, frame.preconditioner, bound), frame, bias, kind)
 
-    def _score_bound(self, theta: FloatArray, frame: Frame, kind: str) -> tuple[float, float]:
+    def _score_bound(
+        self, theta: FloatArray, frame: Frame, kind: str, bias_of_loss: float | None = None
+    ) -> tuple[float, float]:
         """Return the best clip bound of a score, and the bias that it is expected to have."""
-        size = int(self._regression.known.sum())
+        size = self._directions(frame)
         tail = Tail(self._norms(theta, frame, "score", float(np.sqrt(size))), self._chain.n_units)
         noise = 2.0 * self._chain.multiplier(kind) * np.sqrt(size)
-        bound, bias = tail.best_bound(self.bias_of_loss, noise)
+        bound, bias = tail.best_bound(self.bias_of_loss if bias_of_loss is None else bias_of_loss, noise)
         return _representable(bound), bias
 
-    def score_at(self, point: ExpansionPoint, frame: Frame, bias: float, kind: str) -> KnownScore:
+    def _score_at(self, point: ExpansionPoint, frame: Frame, bias: float, kind: str) -> KnownScore:
         """Release a score; return it on the scale of the parameters."""
         made = self._chain.release(CentredScore(point, kind))
         most = point.clip_gradient * self._chain.n_units  # no sum of units is larger
@@ -366,134 +410,60 @@ class Search:
     ) -> Histogram:
         """Release a histogram of norms; pooled with the last one."""
         smallest = typical * 2.0 ** (LOWEST_HALF_OCTAVE / 2)
+        bins = BINS
         point = ExpansionPoint(theta, frame.preconditioner, clip_gradient)
         kind = "score_sizes" if of == "score" else "curvature_sizes"
-        made = self._chain.release(NormSizes(point, of, smallest, BINS, kind))  # type: ignore[arg-type]
+        made = self._chain.release(NormSizes(point, of, smallest, bins, kind))  # type: ignore[arg-type]
         n_units = self._chain.n_units
         histogram = Histogram(np.clip(made.value, -n_units, n_units), made.noise_std, smallest)
-        earlier = self._sizes.get(of)
-        self._sizes[of] = histogram.with_earlier(earlier, settings.TRUST_IN_EARLIER_SIZES)
-        return self._sizes[of]
+        of_what = f"{of} of {self._directions(frame)}"
+        earlier = self._sizes.get(of_what)
+        self._sizes[of_what] = histogram.with_earlier(earlier, settings.TRUST_IN_EARLIER_SIZES)
+        return self._sizes[of_what]
 
-    def expansion_point(
-        self, theta: FloatArray, frame: Frame, clip_gradient: float | None, clip_curvature: float | None
-    ) -> tuple[ExpansionPoint, float]:
+    def _directions(self, frame: Frame) -> int:
+        """Return how many directions a frame has."""
+        return int(np.any(frame.preconditioner[:, self._regression.known] != 0.0, axis=0).sum())
+
+    def _expansion_point(self, theta: FloatArray, frame: Frame) -> tuple[ExpansionPoint, float]:
         """Return the centre with the given clip bounds or the best ones there, and the bias of the score to expect."""
         best, bias = self._score_bound(theta, frame, "score")
-        bound = best if clip_gradient is None else clip_gradient
+        bound = best if self._clip_gradient is None else self._clip_gradient
         of_curvature = self._curvature_bound(theta, frame, "curvature", bound)
-        if clip_curvature is not None:
-            of_curvature = clip_curvature
+        if self._clip_curvature is not None:
+            of_curvature = self._clip_curvature
         return ExpansionPoint(theta, frame.preconditioner, bound, of_curvature), bias
 
     # Steps --------------------------------------------------------------------------------------------------------
 
-    def _stepped(self, theta: FloatArray, score: KnownScore, curvature: KnownCurvature, trust: float) -> FloatArray:
-        """Return the end of a Newton step in a trust region, or of a shorter one where the prior is no number."""
+    def _stepped(self, theta: FloatArray, curvature: KnownCurvature, trust: float) -> FloatArray:
+        """Return about the posterior mean as scores tell it; not farther away than the curvature is trusted."""
         prior = self._chain.prior
         try:
-            slope = score.gradient + prior.gradient(theta)
-            step = self._regression.solved(curvature.matrix + prior_curvature(prior, theta), slope)
+            belief = self._belief(curvature)
+            step = most_likely(prior, belief, theta, ~self._regression.known) - theta
         except NUMERICAL_FAILURES:  # the next score may be less noisy
             return theta
         length = float(np.sqrt(np.maximum(step @ curvature.matrix @ step, 0.0) / self._chain.n_units))
-        step = step * min(1.0, trust / max(length, np.finfo(float).tiny))
-        ends = (theta + part * step for part in _SHORTER)
+        shorter = min(1.0, trust / max(length, np.finfo(float).tiny))
+        step = np.where(self.places, shorter * step, step)
+        ends = (theta + np.where(self.places, part * step, step) for part in _SHORTER)
         return next((end for end in ends if can_stand_at(prior, end)), theta)
 
 
-def pooled_curvature(late: KnownCurvature, early: KnownCurvature, known: NDArray[np.bool_]) -> tuple[FloatArray, float]:
-    """Return the mean of two released curvatures by their precision, and the noise of its entries in `late`'s frame.
-
-    That the earlier one was released elsewhere, and without terms between scales, shows in their difference: what is
-    beyond noise counts as noise of the earlier one.
-    """
-    size = int(known.sum())
-    to_late = (late.frame.preconditioner.T @ early.frame.back)[np.ix_(known, known)]
-    along = late.frame.preconditioner.T @ (late.matrix - early.matrix) @ late.frame.preconditioner
-    of_early = early.noise_std**2 * (np.sum(to_late**2) / size) ** 2
-    of_late = late.noise_std**2
-    of_known: FloatArray = along[known][:, known]
-    between = float(np.sum(of_known**2)) / (size * (size + 1) / 2)
-    drift = max(0.0, between - of_early - of_late)
-    part = (of_early + drift) / (of_early + drift + of_late)
-    matrix = part * late.matrix + (1.0 - part) * early.matrix
-    return matrix, float(np.sqrt(part**2 * of_late + (1.0 - part) ** 2 * of_early))
+def _largest_of_noise(there: NDArray[np.bool_]) -> float:
+    """Return about the largest eigenvalue of a noisy matrix with these entries: √(2d) of one with all."""
+    rng, size = np.random.default_rng(0), len(there)
+    draws = (unpacked(rng.standard_normal(size * (size + 1) // 2), size) for _ in range(4))
+    return float(np.mean([np.linalg.norm(np.where(there, draw, 0.0), ord=2) for draw in draws]))
 
 
-@dataclass(frozen=True, eq=False)
-class PooledScore:
-    """The score at the centre as all scores near it tell it.
-
-    Attributes
-    ----------
-    gradient : ndarray, shape (parameters,)
-    noise : ndarray, shape (parameters, parameters)
-        Covariance of its error by noise: of scores, and of the curvature that carried them.
-    bias : ndarray, shape (parameters, parameters)
-        Covariance that stands for what clipping may have taken off, in whatever direction.
-    """
-
-    gradient: FloatArray
-    noise: FloatArray
-    bias: FloatArray
-
-    @property
-    def covariance(self) -> FloatArray:
-        """Of the whole error."""
-        return self.noise + self.bias
-
-
-def pooled_score(
-    centre: FloatArray,
-    scores: Sequence[KnownScore],
-    curvature: FloatArray,
-    curvature_noise: float,
-    frame: Frame,
-    known: NDArray[np.bool_],
-    n_units: int,
-    step: FloatArray,
-) -> PooledScore:
-    """Carry scores to the centre by the curvature and average them, each by what it is known to miss.
-
-    Parameters
-    ----------
-    centre, scores
-        Where to, and what; the last score is the one at the centre.
-    curvature : ndarray, shape (parameters, parameters)
-        Of the log-likelihood of all units.
-    curvature_noise : float
-        Of its entries along the axes of `frame`.
-    frame : Frame
-    known : ndarray of bool, shape (parameters,)
-    n_units : int
-    step : ndarray, shape (parameters,)
-        From the centre to about the mode: noise of the curvature acts over the distance from there.
-    """
-    size = int(known.sum())
-    to_frame, back = frame.preconditioner.T, np.where(known[:, None], frame.back, 0.0)
-    carried, variances, ways = [], [], []
-    for score in scores:
-        way = centre - score.theta
-        carried.append(score.gradient - curvature @ way)
-        long = float(np.sum((frame.back.T @ way)[known] ** 2))
-        noise = float(np.sum((to_frame @ score.noise) ** 2)) / size
-        # Of third order: a quarter of the squared distance, in units of what one unit tells.
-        missed = (0.25 * long * n_units) ** 2 / size
-        variances.append(noise + 0.5 * curvature_noise**2 * long + missed)
-        ways.append(way)
-    weights = np.array([1.0 / variance for variance in variances])
-    weights /= weights.sum()
-    gradient = weights @ np.array(carried)
-    noise = sum(weight**2 * score.noise @ score.noise.T for weight, score in zip(weights, scores, strict=True))
-    distance = (frame.back.T @ (step + weights @ np.array(ways)))[known]
-    shaken = np.zeros((known.size, known.size))
-    shaken[np.ix_(known, known)] = (
-        0.5 * curvature_noise**2 * (distance @ distance * np.eye(size) + np.outer(distance, distance))
-    )
-    bias = float(weights @ np.array([score.bias for score in scores]))
-    of_bias = back @ back.T * bias**2 / size
-    return PooledScore(gradient, noise + back @ shaken @ back.T, of_bias)
+def along_axes(there: NDArray[np.bool_], frame: Frame) -> NDArray[np.bool_]:
+    """Return which entries a matrix can have along the axes of a frame, by which it can have at all."""
+    sizes = np.abs(frame.preconditioner)
+    touched = (sizes > _ROUNDING * sizes.max(axis=0, keepdims=True)).astype(np.float64)
+    found: NDArray[np.bool_] = touched.T @ there @ touched > 0.0
+    return found
 
 
 def _sizes_of_entries(counts: FloatArray, noise_std: float, n_units: int) -> FloatArray:

@@ -16,7 +16,6 @@ symbol                    here
 ========================  ==========================================================
 """
 
-import functools
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Literal, Union
@@ -34,15 +33,18 @@ from pymc_dp.release.interface import LARGEST_CLIP_BOUND, SMALLEST_CLIP_BOUND, E
 from pymc_dp.release.queries import ClippingLoss, Residual, WeightedScore
 from pymc_dp.release.sizes import RemainderSizes
 from pymc_dp.steps.access import ChainAccess
+from pymc_dp.steps.prelude import settings
 from pymc_dp.steps.prelude.approximation import Approximation
+from pymc_dp.steps.prelude.belief import Belief, most_likely
 from pymc_dp.steps.prelude.density import Quadratic, Surrogate, WeightedRows
 from pymc_dp.steps.prelude.free_hmc import FreeHMC
-from pymc_dp.steps.prelude.learned import Regression, Search, pooled_curvature, pooled_score, requests_of_search
+from pymc_dp.steps.prelude.learned import Regression, Search, requests_of_search
+from pymc_dp.steps.prelude.location import SearchForLocation
 from pymc_dp.steps.prelude.newton import NUMERICAL_FAILURES, NotComputable, positive_definite, prior_curvature, solved
-from pymc_dp.steps.prelude.settings import APPROACH_STEPS, Shares
+from pymc_dp.steps.prelude.settings import APPROACH_STEPS, SHARES_OF_LOCATION, STEPS_OF_LOCATION, Shares
 from pymc_dp.steps.prelude.simulated import SearchBySimulation, requests_of_simulation
 from pymc_dp.steps.tuning import clip_bound
-from pymc_dp.structure import in_likelihood, places_of_scale, rows_can_be_simulated, scale_places
+from pymc_dp.structure import in_likelihood, is_linear_and_normal, places_of_scale, rows_can_be_simulated, scale_places
 
 #: What chains release once the prelude has ended: nothing, log-ratios for tests, gradients, or decisions of tests.
 InChains = Literal["nothing", "log_ratios", "gradients", "decisions"]
@@ -74,6 +76,8 @@ _BEYOND_NOISE, _LEAST_CERTAIN = 2.0, 0.01
 #: Clip bounds, in multiples of the root of the number of parameters, with what the noise of curvatures adds: of eight
 #: models at epsilon 3 and 1 it was 1.8 to 7.1.
 _EXPECTED_BOUND = 3.5
+#: A likelihood this many times as wide as without noise is nothing but noise: draws then are those of the prior.
+_NOTHING_BUT_NOISE = 100.0
 #: How many rows the row engine works on at a time, at most, where it expands.
 _ROWS_OF_A_CHUNK = 8192
 CLIP_QUANTILE = 0.998
@@ -113,10 +117,9 @@ class Prelude:
         Order 1: part of the simulated rows that the bounds do not cut, in (0, 1].
     safety : float
         Order 1: the bound of what the expansion misses of one unit is this times the largest among simulated rows.
-    widen : bool, optional
-        Return draws that are widened by the known noise of the released scores and curvatures, and by the estimated
-        bias of clipping, so that intervals cover. The plain draws are kept in the group ``unwidened``. Default: True
-        for order 2; order 1 cannot.
+    noise_aware : bool, optional
+        Whether the likelihood knows of the noise in what was released, and of the estimated bias of clipping, so that
+        intervals cover. Default: True for order 2; order 1 cannot.
     control_variates : bool
         Whether chains release what the expansion misses of log-ratios and gradients. If not, they release the whole of
         them, as the papers do, with clip bounds along the learned axes.
@@ -134,7 +137,7 @@ class Prelude:
     clip_curvature: float | None = None
     clip_quantile: float = CLIP_QUANTILE
     safety: float = 1.3
-    widen: bool | None = None
+    noise_aware: bool | None = None
     control_variates: bool = True
 
     def __post_init__(self) -> None:
@@ -149,8 +152,8 @@ class Prelude:
                 clip_bound(name, getattr(self, name))
         _validate.part_of_one("clip_quantile", self.clip_quantile)
         _validate.positive("safety", self.safety)
-        if self.widen is not None:
-            _validate.truth("widen", self.widen)
+        if self.noise_aware is not None:
+            _validate.truth("noise_aware", self.noise_aware)
         _validate.truth("control_variates", self.control_variates)
 
 
@@ -199,27 +202,39 @@ class Learning:
             )
         if self.order == 1 and in_chains == "nothing":
             raise InvalidArgument("Expansions of order 1 are tested: shares.tests must be above zero.")
-        self.steps = options.newton_steps or {1: 8, 2: APPROACH_STEPS}[self.order]
-        self.shares = options.shares or default_shares(self.order, in_chains, control_variates=options.control_variates)
+        known = in_likelihood(model, parameters)
+        scales = scale_places(model, parameters)
+        self._start = parameters.to_theta(model.initial_point(random_seed=0))
+        self._options, self._normal = options, is_linear_and_normal(model)
+        self._regression = Regression(
+            self._start, known, scales[known[scales]], APPROACH_STEPS, places_of_scale(model, parameters)
+        )
+        self.protect_units(of_several_rows=not one_row_a_unit)
         if (self.shares.curvature > 0.0) != (self.order == 2):
             raise InvalidArgument("shares.curvature must be above zero for order 2, and zero for order 1.")
         if (self.shares.tests > 0.0) != (in_chains in ("log_ratios", "gradients")):
             raise InvalidArgument("shares.tests must be above zero where chains release something with noise.")
         self._clip_gradient, self._clip_curvature = options.clip_gradient, options.clip_curvature
         self._clip_quantile, self._safety = options.clip_quantile, options.safety
-        can_widen = self.order == 2 and options.control_variates
-        self.widen = can_widen if options.widen is None else options.widen
-        if self.widen and not can_widen:
+        can_know = self.order == 2 and options.control_variates
+        self.noise_aware = can_know if options.noise_aware is None else options.noise_aware
+        if self.noise_aware and not can_know:
             raise InvalidArgument(
-                "Draws of an expansion of order 1 cannot be widened, and draws without control variates need not be: "
-                "leave out widen."
+                "Expansions of order 1 do not know of their noise, and draws without control variates need not: leave "
+                "out noise_aware."
             )
         self.size = parameters.size
-        self._start = parameters.to_theta(model.initial_point(random_seed=0))
-        known = in_likelihood(model, parameters)
-        scales = scale_places(model, parameters)
-        followed = places_of_scale(model, parameters)
-        self._regression = Regression(self._start, known, scales[known[scales]], self.steps, followed)
+
+    def protect_units(self, *, of_several_rows: bool) -> None:
+        """Say what a unit is: the information on a normal scale is known where every row is one."""
+        options, normal = self._options, self._normal and not of_several_rows
+        self._regression = replace(self._regression, normal=normal)
+        apart = self._regression.location_apart
+        steps = options.newton_steps or (STEPS_OF_LOCATION if apart else APPROACH_STEPS)
+        self._regression = replace(self._regression, steps=steps)
+        self.steps = options.newton_steps or {1: 8, 2: steps}[self.order]
+        default = default_shares(self.order, self.in_chains, control_variates=options.control_variates)
+        self.shares = options.shares or (SHARES_OF_LOCATION if apart and self.in_chains == "nothing" else default)
 
     # What it releases ---------------------------------------------------------------------------------------------
 
@@ -343,40 +358,41 @@ class Learning:
             start=centre.theta,
             precision=way.information + prior_curvature(chain.prior, centre.theta),
             back=way.scale.back,
-            score_error=np.zeros((self.size, self.size)),
-            score_noise=np.zeros((self.size, self.size)),
+            belief=None,
             doubtful_width=1.0,
             bias_of_loss=None,
         )
 
     def _expand_learned(self, chain: ChainAccess, tempering: float) -> "Expansion":
         """Expand to second order where a search has led to."""
-        search, known, prior = Search(chain, self._regression), self._regression.known, chain.prior
-        learned = search.run()
-        theta, frame = learned.theta, search.frame(learned.curvature)
-        point, bias = search.expansion_point(theta, frame, self._clip_gradient, self._clip_curvature)
-        late = search.curvature_at(point, frame, "curvature", between_scales=True)
-        curvature, noise = pooled_curvature(late, learned.curvature, known)
-        scores = [*learned.scores, search.score_at(point, frame, bias, "score")]
-        from_prior = prior_curvature(prior, theta)
-        from_scores = functools.partial(pooled_score, theta, scores, curvature, noise, frame, known, chain.n_units)
-        distance = np.zeros(self.size)
-        for _ in range(2):  # the noise of the curvature acts over the distance, which the pooled score tells
-            pooled = from_scores(distance)
-            distance = self._regression.solved(curvature + from_prior, pooled.gradient + prior.gradient(theta))
+        kind = SearchForLocation if self._regression.location_apart else Search
+        search = kind(chain, self._regression, self._clip_gradient, self._clip_curvature)
+        found, prior = search.run(), chain.prior
+        belief = found.belief if self.noise_aware else found.belief.without_uncertainty()
+        theta, precision = found.point.theta, belief.precision
+        distance = belief.mean - theta
+        start = most_likely(prior, belief, theta, ~belief.known)
+        from_prior = prior_curvature(prior, start)
         reach = (_TRUSTED + np.sqrt(self.size)) / np.sqrt(tempering)
-        radius = reach + float(np.sqrt(distance @ curvature @ distance))
+        radius = reach + float(np.sqrt(distance @ precision @ distance))
         return Expansion(
-            surrogate=Quadratic(prior, point, pooled.gradient, curvature, radius),
-            centre=point,
-            beyond=ExpansionPoint(theta, frame.preconditioner, LARGEST_CLIP_BOUND),
-            start=theta + distance,
-            precision=curvature + from_prior,
-            back=frame.back,
-            score_error=_root(pooled.covariance) if self.widen else np.zeros((self.size, self.size)),
-            score_noise=_root(pooled.noise) if self.widen else np.zeros((self.size, self.size)),
-            doubtful_width=_doubtful_width(late.raw, from_prior, late.noise_std, frame.preconditioner, known),
-            bias_of_loss=search.bias_of_loss,
+            surrogate=Quadratic(prior, found.point, precision @ distance, precision, radius),
+            centre=found.point,
+            beyond=ExpansionPoint(theta, found.point.preconditioner, LARGEST_CLIP_BOUND),
+            start=start,
+            precision=precision + from_prior,
+            back=search.back,
+            belief=belief,
+            doubtful_width=np.inf
+            if _lost(found.belief)
+            else _doubtful_width(
+                found.curvature.raw,
+                from_prior,
+                found.curvature.noise_std,
+                found.curvature.frame.preconditioner,
+                search.places,
+            ),
+            bias_of_loss=settings.REPORTED_BIAS if search.bias_of_loss < 1.0 else 1.0,
         )
 
     def _known(self, chain: ChainAccess, expansion: "Expansion", noise_per_bound: float) -> Approximation:
@@ -387,8 +403,8 @@ class Learning:
             figures |= {
                 "centre_distance": self._distance(expansion.centre.theta, kernel),
                 "doubtful_width": expansion.doubtful_width,
-                "widening": _widening(expansion.score_error, kernel.covariance),
-                "widening_by_noise": _widening(expansion.score_noise, kernel.covariance),
+                "widening": _widening(expansion.belief, kernel.covariance, with_bias=True),
+                "widening_by_noise": _widening(expansion.belief, kernel.covariance, with_bias=False),
             }
             if self._diagnoses:
                 figures |= self._estimated_clip_bias(chain, expansion, kernel)
@@ -399,7 +415,7 @@ class Learning:
             centre=expansion.centre,
             beyond=expansion.beyond,
             trajectories=kernel.trajectories_apart,
-            score_error=expansion.score_error,
+            belief=expansion.belief,
             figures=figures,
             remainder=np.nan,
             clip_gradient=np.nan,
@@ -487,8 +503,8 @@ class Learning:
         centre = expansion.centre
         clipping_loss = chain.release(ClippingLoss(centre))
         covariance = kernel.covariance
-        variances = np.diag(covariance) + np.sum((covariance @ expansion.score_error) ** 2, axis=1)
-        moves = covariance @ expansion.back / np.sqrt(variances)[:, None]
+        pulled = covariance if expansion.belief is None else covariance @ expansion.belief.pull
+        moves = pulled @ expansion.back / np.sqrt(np.diag(covariance))[:, None]
         if not np.isfinite(moves).all():  # the pilot has not moved
             return {}
         if expansion.bias_of_loss is None:
@@ -542,10 +558,8 @@ class Expansion:
         About its negative second derivative there.
     back : ndarray, shape (parameters, parameters)
         Turns a preconditioned gradient back into a gradient.
-    score_error : ndarray, shape (parameters, parameters)
-        As in `Approximation`.
-    score_noise : ndarray, shape (parameters, parameters)
-        The part of it that is noise.
+    belief : Belief or None
+        What all releases say of the likelihood; None for order 1.
     doubtful_width : float
         By what factor noise of the released curvature may have changed the width of the draws.
     bias_of_loss : float or None
@@ -559,8 +573,7 @@ class Expansion:
     start: FloatArray
     precision: FloatArray
     back: FloatArray
-    score_error: FloatArray
-    score_noise: FloatArray
+    belief: Belief | None
     doubtful_width: float
     bias_of_loss: float | None
 
@@ -620,10 +633,22 @@ def _representable(bound: float) -> float:
     return float(np.clip(bound, SMALLEST_CLIP_BOUND, LARGEST_CLIP_BOUND))
 
 
-def _widening(score_error: FloatArray, covariance: FloatArray) -> float:
-    """Return how many times as wide as without an error the draws are, root mean square over parameters."""
-    added = np.sum((covariance @ score_error) ** 2, axis=1)
-    return float(np.sqrt(1.0 + np.mean(added / np.diag(covariance)))) if added.any() else 1.0
+def _widening(belief: Belief | None, covariance: FloatArray, *, with_bias: bool) -> float:
+    """Return how many times as wide as without noise the draws are, root mean square over parameters."""
+    if belief is None:
+        return 1.0
+    rest = np.linalg.inv(positive_definite(covariance)) - belief.precision  # of the prior
+    without = np.linalg.inv(positive_definite(rest + belief.information))
+    wide = np.linalg.inv(positive_definite(rest + belief.precision_with(belief.noise + with_bias * belief.bias)))
+    known = belief.known
+    return float(np.sqrt(np.mean(np.diag(wide)[known] / np.diag(without)[known])))
+
+
+def _lost(belief: Belief) -> bool:
+    """Return whether the likelihood says nothing beside its noise: then draws are those of the prior."""
+    block = np.ix_(belief.known, belief.known)
+    hidden = np.diag((belief.noise + belief.bias)[block]) / np.diag(np.linalg.inv(belief.information[block]))
+    return bool(np.sqrt(1.0 + np.median(hidden)) > _NOTHING_BUT_NOISE)
 
 
 def _doubtful_width(
@@ -652,10 +677,3 @@ def _doubtful_width(
     least = float(np.linalg.eigvalsh(along)[0])
     part = _BEYOND_NOISE * noise_std / max(least, np.finfo(float).tiny)
     return float(1.0 / np.sqrt(max(1.0 - part, _LEAST_CERTAIN)))
-
-
-def _root(covariance: FloatArray) -> FloatArray:
-    """Return a factor of a covariance that may be singular."""
-    values, vectors = np.linalg.eigh(covariance)
-    root: FloatArray = vectors * np.sqrt(np.maximum(values, 0.0))
-    return root

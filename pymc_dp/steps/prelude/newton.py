@@ -4,6 +4,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
+from numpy.typing import NDArray
 
 from pymc_dp.parameters import FloatArray
 from pymc_dp.release.interface import LARGEST_CLIP_BOUND, SMALLEST_CLIP_BOUND
@@ -142,16 +143,17 @@ def expected_curvature(units: PublicUnits, theta: FloatArray) -> FloatArray:
     return mean
 
 
-def prior_curvature(prior: LogDensity, theta: FloatArray) -> FloatArray:
+def prior_curvature(prior: LogDensity, theta: FloatArray, block: NDArray[np.intp] | None = None) -> FloatArray:
     """Return the negative second derivative of the log-prior, by central differences of its gradient.
 
-    Where the prior is not concave, as between the scale of a hierarchy and what it scales, its sign is turned: a
-    step is then as long as the curvature says, and goes uphill.
+    Of all parameters, or of a block of them. Where the prior is not concave, as between the scale of a hierarchy and
+    what it scales, its sign is turned: a step is then as long as the curvature says, and goes uphill.
     """
     step = 1e-4
+    block = np.arange(theta.size) if block is None else block
     columns = [
-        (prior.gradient(theta - step * way) - prior.gradient(theta + step * way)) / (2 * step)
-        for way in np.eye(theta.size)
+        (prior.gradient(theta - step * way) - prior.gradient(theta + step * way))[block] / (2 * step)
+        for way in np.eye(theta.size)[block]
     ]
     values, vectors = np.linalg.eigh(0.5 * (np.array(columns) + np.array(columns).T))
     sizes = np.abs(values)

@@ -57,6 +57,8 @@ class PartsOfSearch:
         The curvature where the way begins, after the first step, and before the last one: 0 for none.
     approach, centre : float
         One score on the way, and the last one before the centre.
+    scale, scale_approach : float
+        One score of a scale that is found apart from the location, at the centre and on the way.
     """
 
     votes: float = 0.024
@@ -67,14 +69,21 @@ class PartsOfSearch:
     late: float = 0.0
     approach: float = 0.04
     centre: float = 0.17
+    scale: float = 0.0
+    scale_approach: float = 0.0
 
 
 #: With a scale of continuous responses, a curvature is soon out of date: information is in proportion to the inverse
 #: square of the scale, which falls as the way goes on. Of an intercept 25 sigma from the prior's, 12 of 12 runs at
 #: epsilon 4 were lost without a late curvature, none with one. Elsewhere it costs more than it brings.
 PARTS, PARTS_WITH_SCALE = PartsOfSearch(), PartsOfSearch(middle=0.04, late=0.06)
-#: Steps on the way to the last score before the centre.
-APPROACH_STEPS = 4
+#: Of a normal regression the information of the location is released before any score, and is most of the search.
+PARTS_OF_LOCATION = PartsOfSearch(
+    votes=0.012, early=0.06, middle=0.11, late=0.17, approach=0.025, centre=0.08, scale=0.08, scale_approach=0.006
+)
+SHARES_OF_LOCATION = Shares(centre=0.69, score=0.29, curvature=0.02, tests=0.0)
+#: Steps on the way to the last score before the centre: of a normal regression few are enough.
+APPROACH_STEPS, STEPS_OF_LOCATION = 4, 3
 #: Only so many logarithms of positive parameters are searched for: the others start where the model says.
 MOST_VOTED = 6
 #: Answers of the first binary search for each, and of the two later ones; half the intervals, on the log scale.
@@ -90,8 +99,24 @@ LEAST_MOVE_OF_VOTE = 0.2
 SETTLED = 0.5
 #: Steps of the root of the mean squared log-likelihood ratio of a unit: on the way, near the centre, the last one.
 TRUST_FAR, TRUST_NEAR, TRUST_LAST = 0.7, 0.5, 0.3
-#: What part of a lost length adds to the bias: where the mean is added again, what a wrong model explains; else all.
-BIAS_OF_CENTRED, BIAS_OF_CLIPPED = 0.3, 1.0
+#: The same of the location of a normal regression, where the curvature is constant: no residual is farther away.
+TRUST_OF_LOCATION = 1.5
+#: How many times as large as the curvature says a change of the score has to be, beyond its noise, before the
+#: curvature is raised: with less than half the true one, steps overshoot to and fro and never end.
+CLEAR_OVERSHOOT = 1.5
+#: And how large, in proportion to what the curvature says, its noise may be: of short steps scores tell nothing.
+CLEAR_STEP = 0.5
+#: Terms of third order of a log-likelihood, in proportion to the squared distance in units of what one unit tells.
+THIRD_ORDER = 1.0
+#: A step is not believed to leave less than this part of the squared residuals.
+LEAST_LEFT = 0.02
+#: Where scores of a scale are cut, squared normal residuals less one over √2: not nearer, and not farther out.
+LEAST_OF_SCALE, MOST_OF_SCALE = 6.0, 18.0
+#: What part of a lost length adds to the bias: half where the mean is added again, or where residuals of either sign
+#: are clipped; else all.
+BIAS_OF_CENTRED, BIAS_OF_CLIPPED = 0.5, 1.0
+#: What part of a released loss is reported as a bias, where both sides are clipped: that is what was seen on average.
+REPORTED_BIAS = 0.3
 #: How much an earlier histogram of norms still says, at another point by another preconditioner.
 TRUST_IN_EARLIER_SIZES = 0.5
 #: Part of the units whose early curvature is not cut.
@@ -103,4 +128,6 @@ MOST_NOISE_OF_CURVATURE = 0.5
 #: Eigenvalues of a released curvature are lifted to this part of what noise alone reaches: early, in the middle, late,
 #: and at the centre. Expected curvatures have none below zero, and lifting small ones hides directions that are nearly
 #: collinear; observed curvatures may have, far from the mode.
+#: Of the location of a normal regression several releases are one matrix: what is small in all of them is small.
+FLOOR_OF_LOCATION = 0.15
 FLOORS_OF_EXPECTED, FLOORS_OF_OBSERVED = (0.4, 0.3, 0.3, 0.2), (1.0, 1.0, 1.0, 0.5)

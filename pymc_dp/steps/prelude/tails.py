@@ -18,7 +18,7 @@ _MASS = np.exp(np.linspace(np.log(0.03), np.log(0.5), 24))
 #: Units are no exact sample of a smooth tail: a bin may differ from it by this part.
 _ROUGHNESS = 0.1
 #: A bin that differs from the fit by more standard deviations than this is taken as counted: rare groups make bumps.
-_BUMP = np.where(np.arange(_TAIL_BINS) <= 3, 2.2, np.where(np.arange(_TAIL_BINS) <= 7, 3.0, 4.0))
+_BUMP = np.where(np.arange(_TAIL_BINS) <= 3, 2.5, np.where(np.arange(_TAIL_BINS) <= 7, 4.0, 5.0))
 _QUADRATURE = (np.arange(8) + 0.5) / 8
 
 

@@ -1,0 +1,351 @@
+"""The likelihood of a private table, released once: a normal density that knows of the noise in it.
+
+What was released is kept, and no data. With priors it is an ordinary PyMC model, which any sampler of PyMC draws from,
+again and again, with other priors too: all of that is free of further privacy cost.
+"""
+
+import json
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pymc as pm
+import pytensor.tensor as pt
+import xarray as xr
+from pymc.model.fgraph import (
+    ModelDeterministic,
+    ModelFreeRV,
+    ModelPotential,
+    ModelVar,
+    fgraph_from_model,
+    model_from_fgraph,
+)
+from pytensor.graph.traversal import ancestors
+from xarray import DataTree
+
+from pymc_dp.budget import PrivacyBudget
+from pymc_dp.compiling import compiled
+from pymc_dp.exceptions import InvalidArgument, UnsupportedModel
+from pymc_dp.parameters import FloatArray, ParameterVector
+from pymc_dp.sampling import sample, sample_without_privacy
+from pymc_dp.steps.surrogate_hmc import DPSurrogateHMC
+from pymc_dp.tables import Table
+
+_GROUP, _POTENTIAL = "private_likelihood", "private_likelihood"
+_KEPT = (_GROUP, "releases", "privacy")
+
+
+class PrivateLikelihood:
+    """A normal likelihood that knows of the noise in what was released: N(m̂; θ, H⁻¹ + V).
+
+    Parameters
+    ----------
+    tree : DataTree
+        The result of a private run with this likelihood: of `private_likelihood`, or of `pm.sample` with the default
+        sampler.
+    model : pm.Model, optional
+        Where the priors are taken from. Of a model that was built on the protected rows, these are left behind: its
+        observed variables, its data and what is computed of them.
+
+    Raises
+    ------
+    InvalidArgument
+        If there is none in the tree, or the model has other parameters.
+
+    Notes
+    -----
+    Near its maximum m the log-likelihood is quadratic with curvature H. What privacy hides of m has the covariance V:
+    noise of the releases, and an allowance for what clipping takes off (docs: "Control variates").
+    """
+
+    def __init__(self, tree: DataTree, model: pm.Model | None = None) -> None:
+        if not isinstance(tree, DataTree) or _GROUP not in tree or "privacy" not in tree:
+            raise InvalidArgument(
+                "This result has no likelihood of its own: use dp.private_likelihood, or pm.sample with the default "
+                "sampler on a model with covariates."
+            )
+        self.tree = DataTree.from_dict({name: tree[name].to_dataset() for name in _KEPT if name in tree})
+        self._priors = None if model is None else priors_of(model, self._published)
+        if self._priors is not None:
+            self._places_in(self._priors)
+
+    # What was released ----------------------------------------------------------------------------------------------
+
+    @property
+    def facts(self) -> Mapping[str, Any]:
+        """What is guaranteed, and how: the attributes of the ``privacy`` group."""
+        return dict(self.tree["privacy"].attrs)
+
+    @property
+    def figures(self) -> dict[str, float]:
+        """What is known of the quality: clip bias, distance of the centre, widths. See ``docs/reference``."""
+        return {str(name): float(value) for name, value in self._dataset.attrs.items()}
+
+    @property
+    def mean(self) -> xr.DataArray:
+        """m̂, on the unconstrained scale, dims ``parameter``; NaN for parameters that only the prior knows."""
+        return self._dataset["mean"]
+
+    @property
+    def covariance(self) -> FloatArray:
+        """H⁻¹ + V, shape (parameters, parameters); zero for parameters that only the prior knows."""
+        dataset = self._dataset
+        hidden: FloatArray = dataset["noise"].values + dataset["bias"].values
+        return self.without_noise + hidden
+
+    @property
+    def without_noise(self) -> FloatArray:
+        """H⁻¹, shape (parameters, parameters): how wide the likelihood would be without privacy."""
+        known = self._known
+        found = np.zeros((known.size, known.size))
+        block = np.ix_(known, known)
+        found[block] = np.linalg.inv(self._dataset["information"].values[block])
+        return found
+
+    @property
+    def _dataset(self) -> xr.Dataset:
+        return self.tree[_GROUP].to_dataset()
+
+    @property
+    def _known(self) -> np.ndarray:
+        return np.asarray(self._dataset["known"].values, dtype=bool)
+
+    @property
+    def _published(self) -> list[str]:
+        return list(json.loads(self.facts.get("variables", "[]")))
+
+    # What is made of it ---------------------------------------------------------------------------------------------
+
+    def model(self, priors: pm.Model | None = None) -> pm.Model:
+        """Return a PyMC model: priors, and the likelihood as a potential on the unconstrained scale.
+
+        Parameters
+        ----------
+        priors : pm.Model, optional
+            Other priors: a model without observed variables, with free variables of the same names, shapes and
+            transforms. Default: those of the model that the likelihood was released for.
+
+        Raises
+        ------
+        InvalidArgument
+            If there are no priors, or they have other parameters.
+        """
+        if priors is None and self._priors is None:
+            raise InvalidArgument("Priors are not stored in files: pass model(priors=a PyMC model with them).")
+        model = priors_of(priors, None) if priors is not None else priors_of(self._priors, None)
+        known, places = self._known, self._places_in(model)
+        precision = np.linalg.inv(self.covariance[np.ix_(known, known)])
+        with model:
+            theta = pt.concatenate([_unconstrained(model, rv).ravel() for rv in model.free_RVs])
+            away = theta[places[known]] - self.mean.values[known]
+            pm.Potential(_POTENTIAL, -0.5 * away @ pt.as_tensor(0.5 * (precision + precision.T)) @ away)
+        return model
+
+    def sample(self, draws: int = 1000, *, priors: pm.Model | None = None, **options: Any) -> DataTree:
+        """Draw from the posterior with PyMC's own sampler. Free of further privacy cost, as often as you like.
+
+        Parameters
+        ----------
+        draws : int
+            Draws of each chain.
+        priors : pm.Model, optional
+            As of `model`.
+        **options
+            Passed to ``pm.sample``: ``tune``, ``chains``, ``target_accept``, ``nuts_sampler``, ``random_seed``.
+
+        Returns
+        -------
+        DataTree
+            As of ``pm.sample``, with the groups ``private_likelihood``, ``releases`` and ``privacy`` besides.
+
+        Raises
+        ------
+        InvalidArgument
+            As of `model`.
+        """
+        model = self.model(priors)
+        options.setdefault("initvals", self._starts(model))
+        with model:
+            tree = sample_without_privacy(draws=draws, **options)
+        groups = {name: tree[name].to_dataset() for name in tree.children if name not in ("observed_data",)}
+        stats = groups["sample_stats"]
+        shape = ("chain", "draw"), (stats.sizes["chain"], stats.sizes["draw"])
+        for name, value in {**self.figures, "noise_std": np.nan, "accepted": True}.items():
+            stats[name] = (shape[0], np.full(shape[1], value))
+        published = [str(name) for name in groups["posterior"].data_vars if name != _POTENTIAL]
+        for name in _KEPT:
+            if name in self.tree:
+                groups[name] = self.tree[name].to_dataset()
+        groups["privacy"] = groups["privacy"].assign_attrs(
+            variables=json.dumps(published),
+            draws=int(stats.sizes["draw"]),
+            chains=int(stats.sizes["chain"]),
+            complete=1,
+        )
+        return DataTree.from_dict(groups)
+
+    def _starts(self, model: pm.Model) -> dict[str, np.ndarray]:
+        """Return where the likelihood has its maximum, for variables that it knows as a whole and nothing else."""
+        parameters = ParameterVector(model)
+        places, theta, known = self._places_in(model), np.zeros(parameters.size), np.zeros(parameters.size, dtype=bool)
+        theta[places], known[places] = np.where(self._known, self.mean.values, 0.0), self._known
+        starts = {}
+        for rv, value, entries, block in zip(
+            model.free_RVs, model.value_vars, parameters.slices, parameters.split(theta), strict=True
+        ):
+            transform = model.rvs_to_transforms[rv]
+            needs_others = any(other in model.free_RVs for other in ancestors(rv.owner.inputs))
+            if known[entries].all() and not needs_others:
+                back = value if transform is None else transform.backward(value, *rv.owner.inputs)
+                starts[str(rv.name)] = np.asarray(compiled([value], [back])(block)[0])
+        return starts
+
+    def _places_in(self, model: pm.Model) -> np.ndarray:
+        """Return where each parameter of the likelihood is among those of a model; refuse one that has others."""
+        own, wanted = ParameterVector(model).labels, [str(each) for each in self._dataset["parameter"].values]
+        missing, more = sorted(set(wanted) - set(own)), sorted(set(own) - set(wanted))
+        if missing or more:
+            what = f"lacks {', '.join(missing[:3])}" if missing else f"has {', '.join(more[:3])} besides"
+            raise InvalidArgument(
+                f"The likelihood is a function of {', '.join(wanted[:6])}{' …' if len(wanted) > 6 else ''}; the model "
+                f"{what}. Names, shapes and transforms have to be the same."
+            )
+        return np.array([own.index(each) for each in wanted])
+
+    # Files ----------------------------------------------------------------------------------------------------------
+
+    def save(self, path: str | Path) -> None:
+        """Write what was released to a netCDF file, or to a Zarr store if the name ends in ``.zarr``. No data is in it.
+
+        Parameters
+        ----------
+        path : str or Path
+            Where to.
+        """
+        if str(path).endswith(".zarr"):
+            self.tree.to_zarr(str(path))
+        else:
+            self.tree.to_netcdf(str(path))
+
+    @classmethod
+    def load(cls, path: str | Path, model: pm.Model | None = None) -> "PrivateLikelihood":
+        """Read a likelihood: neither the table nor the model that it was released for is needed.
+
+        Parameters
+        ----------
+        path : str or Path
+            As of `save`.
+        model : pm.Model, optional
+            Where the priors are taken from.
+
+        Raises
+        ------
+        InvalidArgument
+            If no likelihood is in the file, or the model has other parameters.
+        """
+        engine = "zarr" if str(path).endswith(".zarr") else None
+        with xr.open_datatree(str(path), engine=engine) as tree:
+            return cls(tree.load(), model)
+
+    def __repr__(self) -> str:
+        facts = self.facts
+        return (
+            f"PrivateLikelihood({self._known.size} parameters, {int(self._known.sum())} of them known, "
+            f"epsilon={facts['epsilon']:.3g}, delta={facts['delta']:.3g}, {facts['relation']})"
+        )
+
+
+def private_likelihood(
+    model: pm.Model | None = None,
+    data: Table | None = None,
+    *,
+    budget: PrivacyBudget,
+    random_seed: Any = None,
+    **options: Any,
+) -> PrivateLikelihood:
+    """Release the likelihood of a table once, within a budget: the private part of a run alone.
+
+    Parameters
+    ----------
+    model : pm.Model, optional
+        Default: the model of the ``with`` context.
+    data : Table, optional
+        The rows, where the model holds invented ones.
+    budget : PrivacyBudget
+        What is charged.
+    random_seed : int, optional
+        Of public randomness alone: never of the noise.
+    **options
+        Of `DPSurrogateHMC`: ``unit``, ``unit_index``, ``shares``, ``budget_share``, ``clip_diagnostics``,
+        ``keep_releases``, ``insecure_seed``.
+
+    Returns
+    -------
+    PrivateLikelihood
+        What was released, and what it says of the likelihood.
+
+    Raises
+    ------
+    InvalidArgument
+        If an argument is missing or out of range, before anything is charged.
+    UnsupportedModel
+        If the likelihood is not a product over units; before anything is charged.
+    BudgetExceeded
+        If the release does not fit what is left of the budget; nothing is changed then.
+    """
+    model = pm.modelcontext(model)
+    if not isinstance(budget, PrivacyBudget):
+        raise InvalidArgument("budget= must be a pymc_dp.PrivacyBudget(epsilon, delta).")
+    with model:
+        step = DPSurrogateHMC(budget=budget, order=2, **options)
+    tree = sample(
+        draws=1,
+        tune=0,
+        chains=1,
+        cores=1,
+        step=step,
+        model=model,
+        data=data,
+        random_seed=random_seed,
+        progressbar=False,
+        compute_convergence_checks=False,
+    )
+    if _GROUP not in tree:
+        raise UnsupportedModel(
+            "Noise has led to no likelihood, and was paid for: this table is too small for this model and budget."
+        )
+    return PrivateLikelihood(tree, model)
+
+
+def priors_of(model: pm.Model, published: Sequence[str] | None) -> pm.Model:
+    """Return the priors of a model as a model of its own: free variables, potentials, and what is computed of them.
+
+    Parameters
+    ----------
+    model : pm.Model
+        Its observed variables and their data are left behind, with the coordinates that only they have.
+    published : sequence of str, optional
+        Deterministics that are kept. Default: all.
+    """
+    graph, _ = fgraph_from_model(model, inlined_views=True)
+    kept = {
+        node
+        for node in graph.apply_nodes
+        if isinstance(node.op, ModelFreeRV | ModelPotential)
+        or (isinstance(node.op, ModelDeterministic) and (published is None or node.op.name in published))
+    }
+    needed = {var.owner for var in ancestors([node.outputs[0] for node in kept])}
+    for node in list(graph.apply_nodes):
+        if isinstance(node.op, ModelVar) and node not in needed:
+            graph.remove_node(node)
+    priors = model_from_fgraph(graph, mutate_fgraph=True)
+    used = {dim for dims in priors.named_vars_to_dims.values() for dim in dims}
+    priors._coords = {name: labels for name, labels in priors.coords.items() if name in used}  # noqa: SLF001
+    return priors
+
+
+def _unconstrained(model: pm.Model, rv: Any) -> Any:
+    """Return a free variable on the unconstrained scale."""
+    transform = model.rvs_to_transforms[rv]
+    return rv if transform is None else transform.forward(rv, *rv.owner.inputs)

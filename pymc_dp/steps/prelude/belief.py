@@ -1,0 +1,295 @@
+r"""What noisy scores and curvatures say of the log-likelihood near its maximum: one belief for search and posterior.
+
+Near its maximum m the log-likelihood is :math:`-\tfrac12 (\theta - m)^T H (\theta - m)`, so that a released score is a
+noisy observation of m:
+
+.. math:: G_k = H (m - t_k) + e_k, \qquad e_k \sim N(0, S_k).
+
+:math:`S_k` holds the noise of the release, which is known, and what may be off besides: terms of third order, the noise
+of the curvature over the distance :math:`m - t_k`, and what clipping may have taken off. Given H, m is normal with mean
+:math:`\hat m` and covariance V, and the likelihood of :math:`\theta` is
+
+.. math:: N(\hat m;\ \theta,\ H^{-1} + V):
+
+:math:`H^{-1}` is what the table itself does not know, V what privacy hides. The prior comes after that. A hierarchy
+therefore shrinks what is noise, instead of taking it for variation between groups.
+
+References
+----------
+Bernstein and Sheldon (2018), Differentially private Bayesian inference for exponential families, NeurIPS.
+Bernstein and Sheldon (2019), Differentially private Bayesian linear regression, NeurIPS.
+"""
+
+import functools
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import xarray as xr
+from numpy.typing import NDArray
+
+from pymc_dp.parameters import FloatArray
+from pymc_dp.steps.access import LogDensity
+from pymc_dp.steps.prelude.newton import (
+    NUMERICAL_FAILURES,
+    Frame,
+    NotComputable,
+    climbed,
+    positive_definite,
+    prior_curvature,
+    solved,
+)
+
+#: Steps of Newton's method to a mode, and of the search for parameters that only the prior knows.
+_MODE_STEPS, _HYPERPARAMETER_STEPS = 40, 40
+_LEAST_GAIN = 1e-6
+
+
+@dataclass(frozen=True, eq=False)
+class KnownScore:
+    """A released score.
+
+    Attributes
+    ----------
+    theta : ndarray, shape (parameters,)
+        Where.
+    gradient : ndarray, shape (parameters,)
+        Of the log-likelihood of all units.
+    noise : ndarray, shape (parameters, parameters)
+        A factor of the covariance of its noise.
+    bias : float
+        How long, along the axes of the frame, what clipping has taken off may be.
+    """
+
+    theta: FloatArray
+    gradient: FloatArray
+    noise: FloatArray
+    bias: float
+
+
+@dataclass(frozen=True, eq=False)
+class Belief:
+    """A normal likelihood that knows of the noise in what was released.
+
+    Attributes
+    ----------
+    mean : ndarray, shape (parameters,)
+        Where the log-likelihood has its maximum, as far as releases say; of parameters that it does not depend on,
+        any number.
+    information : ndarray, shape (parameters, parameters)
+        H: the curvature of the log-likelihood, zero where it does not depend on a parameter.
+    noise, bias : ndarray, shape (parameters, parameters)
+        V: the covariance of the error of `mean` by noise, and what stands for the bias of clipping.
+    known : ndarray of bool, shape (parameters,)
+        Which parameters the likelihood depends on.
+    """
+
+    mean: FloatArray
+    information: FloatArray
+    noise: FloatArray
+    bias: FloatArray
+    known: NDArray[np.bool_]
+
+    @functools.cached_property
+    def precision(self) -> FloatArray:
+        """The inverse of H⁻¹ + V, zero where the likelihood does not depend on a parameter."""
+        return self.precision_with(self.noise + self.bias)
+
+    def precision_with(self, uncertainty: FloatArray) -> FloatArray:
+        """Return the inverse of H⁻¹ + V for another V."""
+        block = np.ix_(self.known, self.known)
+        covariance = np.linalg.inv(self.information[block]) + uncertainty[block]
+        precision = np.zeros_like(self.information)
+        precision[block] = positive_definite(np.linalg.inv(covariance), floor=1e-14)
+        return precision
+
+    @property
+    def pull(self) -> FloatArray:
+        """What an error of the score is multiplied by before the posterior covariance moves the mean by it."""
+        pull = np.zeros_like(self.information)
+        block = np.ix_(self.known, self.known)
+        pull[block] = self.precision[block] @ np.linalg.inv(self.information[block])
+        return pull
+
+    def dataset(self, labels: Sequence[str]) -> xr.Dataset:
+        """Return it under the names of parameters: ``mean``, ``information``, ``noise``, ``bias`` and ``known``."""
+        square = ("parameter", "parameter_again")
+        return xr.Dataset(
+            {
+                "mean": ("parameter", np.where(self.known, self.mean, np.nan)),
+                "information": (square, self.information),
+                "noise": (square, self.noise),
+                "bias": (square, self.bias),
+                "known": ("parameter", self.known.astype(np.int8)),
+            },
+            coords={"parameter": list(labels), "parameter_again": list(labels)},
+        )
+
+    def without_uncertainty(self) -> "Belief":
+        """Return the same likelihood as if nothing were noise."""
+        nothing = np.zeros_like(self.noise)
+        return Belief(self.mean, self.information, nothing, nothing, self.known)
+
+    def log_density(self, theta: FloatArray) -> float:
+        """Return the logarithm of the likelihood, up to a constant."""
+        away = theta - self.mean
+        return -0.5 * float(away @ self.precision @ away)
+
+    def gradient(self, theta: FloatArray) -> FloatArray:
+        """Return its gradient."""
+        gradient: FloatArray = self.precision @ (self.mean - theta)
+        return gradient
+
+
+def belief_of(
+    scores: Sequence[KnownScore],
+    information: FloatArray,
+    curvature_noise: float,
+    frame: Frame,
+    known: NDArray[np.bool_],
+    *,
+    n_units: int,
+    structure: NDArray[np.bool_],
+    third_order: float,
+) -> Belief:
+    """Return what scores say, given a curvature.
+
+    Parameters
+    ----------
+    scores : sequence of KnownScore
+        At points that may be far apart.
+    information : ndarray, shape (parameters, parameters)
+        The curvature of the log-likelihood of all units, positive definite in the parameters that it depends on.
+    curvature_noise : float
+        Standard deviation of the noise of its entries along the axes of `frame`.
+    frame : Frame
+        Along its axes a unit's information is about the identity.
+    known : ndarray of bool, shape (parameters,)
+        Which parameters the scores are taken of.
+    n_units : int
+        How many units there are.
+    structure : ndarray of bool, shape (parameters, parameters)
+        Which entries a unit's curvature can have: noise of the others was taken off.
+    third_order : float
+        How large such terms of the score are, in proportion to the squared distance in units of what one unit tells.
+    """
+    block = np.ix_(known, known)
+    to_frame, back = frame.preconditioner[block].T, frame.back[block]
+    size = int(known.sum())
+    there = structure[block].astype(np.float64)
+    part = float(there.mean())  # of the entries
+    along = to_frame @ information[block] @ to_frame.T
+    inverse = np.linalg.inv(positive_definite(along))
+    origin = scores[-1].theta
+    places = [back.T @ (score.theta - origin)[known] for score in scores]
+    # Where each score alone says that the maximum is, and the covariance of its noise there.
+    told = [place + inverse @ (to_frame @ score.gradient[known]) for score, place in zip(scores, places, strict=True)]
+    noises = [(factor := inverse @ (to_frame @ score.noise[known])) @ factor.T for score in scores]
+    found = told[-1]
+    for _ in range(4):  # what is missed depends on the distance, which the scores tell together
+        precisions = []
+        for score, place, noise in zip(scores, places, noises, strict=True):
+            squared = float((found - place) @ (found - place))
+            missed = (third_order * squared * n_units) ** 2 / size
+            besides = part * (0.5 * curvature_noise**2 * squared + missed) + score.bias**2 / size
+            precisions.append(np.linalg.inv(noise + besides * inverse @ inverse))
+        together = np.linalg.inv(np.sum(precisions, axis=0))
+        weights = [together @ precision for precision in precisions]
+        found = np.sum([weight @ each for weight, each in zip(weights, told, strict=True)], axis=0)
+    by_noise = sum(weight @ noise @ weight.T for weight, noise in zip(weights, noises, strict=True))
+    # The same noise of the curvature is in all of them, and about the same bias.
+    shaken = found - sum(weight @ place for weight, place in zip(weights, places, strict=True))
+    of_curvature = 0.5 * curvature_noise**2 * (np.diag(there @ shaken**2) + there * np.outer(shaken, shaken))
+    mean_bias = sum(float(np.trace(weight)) * score.bias for weight, score in zip(weights, scores, strict=True)) / size
+    as_parameters = np.linalg.inv(back.T)
+
+    def embedded(covariance: FloatArray) -> FloatArray:
+        whole = np.zeros_like(information)
+        whole[block] = as_parameters @ covariance @ as_parameters.T
+        return whole
+
+    mean = origin.copy()
+    mean[known] += as_parameters @ found
+    belief = Belief(
+        mean,
+        information,
+        embedded(by_noise + inverse @ of_curvature @ inverse),
+        embedded(mean_bias**2 / size * inverse @ inverse),
+        known,
+    )
+    if not (np.isfinite(belief.mean).all() and np.isfinite(belief.noise).all()):
+        raise NotComputable("What scores say together is no finite number.")
+    return belief
+
+
+def most_likely(
+    prior: LogDensity, likelihood: Belief, start: FloatArray, hyperparameters: NDArray[np.bool_]
+) -> FloatArray:
+    """Return about the posterior mean under the prior: a mode, where no scale of a hierarchy runs away.
+
+    A mode over a hierarchy's scale and its members together is where the scale is zero. Parameters that only the prior
+    knows are therefore moved to a mode of their own density, in which the others are integrated over by a normal
+    approximation.
+
+    Parameters
+    ----------
+    prior : LogDensity
+        The exact one.
+    likelihood : Belief
+        What releases say.
+    start : ndarray, shape (parameters,)
+        Where to begin.
+    hyperparameters : ndarray of bool, shape (parameters,)
+        Which parameters only the prior knows. Those that are neither these nor known to the likelihood stay.
+    """
+    apart = np.flatnonzero(hyperparameters)
+    block = np.flatnonzero(likelihood.known)
+
+    def log_density(theta: FloatArray) -> float:
+        found = prior.log_density(theta) + likelihood.log_density(theta)
+        return found if np.isfinite(found) else -np.inf
+
+    def inner(theta: FloatArray) -> tuple[FloatArray, FloatArray]:
+        """Return the mode over the parameters of the likelihood, the others held, and the curvature there."""
+        curvatures: list[FloatArray] = []
+
+        def step(at: FloatArray) -> FloatArray:
+            curvature = likelihood.precision[np.ix_(block, block)] + prior_curvature(prior, at, block)
+            curvatures.append(curvature)
+            slope = (prior.gradient(at) + likelihood.gradient(at))[block]
+            whole = np.zeros_like(at)
+            whole[block] = solved(curvature, slope)
+            return whole
+
+        found = climbed(log_density, step, theta, most_steps=_MODE_STEPS, least_gain=_LEAST_GAIN)
+        return found, curvatures[-1]
+
+    theta, _ = inner(start)
+    if not apart.size:
+        return theta
+    best = [theta]
+
+    def lost(values: FloatArray) -> float:
+        at = best[-1].copy()
+        at[apart] = values
+        if not np.isfinite(log_density(at)):
+            return 1e300
+        try:
+            found, curvature = inner(at)
+        except NUMERICAL_FAILURES:
+            return 1e300
+        sign, volume = np.linalg.slogdet(curvature)
+        if sign <= 0.0:
+            return 1e300
+        value = -(log_density(found) - 0.5 * float(volume))
+        if value < lowest[0]:
+            lowest[0] = value
+            best.append(found)
+        return value
+
+    from scipy.optimize import minimize  # noqa: PLC0415  slow to import
+
+    lowest = [np.inf]
+    lost(theta[apart])
+    minimize(lost, theta[apart], method="BFGS", options={"maxiter": _HYPERPARAMETER_STEPS, "eps": 1e-4, "gtol": 1e-3})
+    return best[-1]

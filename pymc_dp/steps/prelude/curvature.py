@@ -1,0 +1,199 @@
+"""Released curvatures: what noise has done to them, and several of them together."""
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from pymc_dp.parameters import FloatArray
+from pymc_dp.steps.prelude.newton import Frame, NotComputable
+
+_MOST_LIFTS = 12
+#: No direction is believed to be known less than this part of the one that is known best.
+_LEAST_PART = 1e-4
+
+
+@dataclass(frozen=True, eq=False)
+class KnownCurvature:
+    """A curvature as one release tells it, or several together.
+
+    Attributes
+    ----------
+    matrix : ndarray, shape (parameters, parameters)
+        Of the log-likelihood of all units, positive definite in `places`, zero elsewhere.
+    raw : ndarray, shape (parameters, parameters)
+        As it was released, along the axes of `frame`: noise may have made eigenvalues small or negative.
+    noise_std : float
+        Of the entries of `raw`, as in `pymc_dp.release.interface.Release`.
+    frame : Frame
+    places : ndarray of bool, shape (parameters,)
+        Which parameters it is about.
+    """
+
+    matrix: FloatArray
+    raw: FloatArray
+    noise_std: float
+    frame: Frame
+    places: NDArray[np.bool_]
+
+    def noise_along(self, frame: Frame) -> float:
+        """Return the noise of the entries along the axes of another frame, root mean square."""
+        block = np.ix_(self.places, self.places)
+        to_frame = (frame.preconditioner.T @ self.frame.back)[block]
+        return self.noise_std * float(np.sum(to_frame**2)) / int(self.places.sum())
+
+
+def lifted(
+    raw: FloatArray, noise_std: float, frame: Frame, places: NDArray[np.bool_], *, floor: float, nonnegative: bool
+) -> KnownCurvature:
+    """Return a curvature with eigenvalues above the noise.
+
+    Parameters
+    ----------
+    raw, noise_std, frame, places
+        As in `KnownCurvature`.
+    floor : float
+        Smaller eigenvalues along the axes of `frame` are lifted to this.
+    nonnegative : bool
+        Whether no unit has a negative eigenvalue, so that a negative one is small. Else it tells of a direction in
+        which the log-likelihood bends the other way: its sign is turned.
+    """
+    block = np.ix_(places, places)
+    there = raw[block] != 0.0
+    found = raw[block]
+    for _ in range(_MOST_LIFTS):  # what is lifted is put into the structure again, and that lifted
+        values, vectors = np.linalg.eigh(found)
+        least = max(floor, _LEAST_PART * float(np.abs(values).max()))
+        if values[0] >= 0.5 * least:
+            break
+        sizes = np.maximum(values if nonnegative else np.abs(values), least)
+        found = np.where(there, (vectors * sizes) @ vectors.T, 0.0)
+    else:
+        found = found + np.eye(len(found)) * max(0.0, least - float(np.linalg.eigvalsh(found)[0]))
+    whole = np.zeros_like(raw)
+    whole[block] = found
+    matrix = frame.matrix(whole)
+    if not np.isfinite(matrix).all():
+        raise NotComputable("The released curvature is too large for floating point.")
+    return KnownCurvature(matrix, raw, noise_std, frame, places)
+
+
+def pooled(
+    late: KnownCurvature,
+    early: KnownCurvature,
+    there: NDArray[np.bool_],
+    *,
+    floor: float,
+    nonnegative: bool,
+    drifts: bool,
+) -> KnownCurvature:
+    """Return what two releases say together: every entry is weighed by its noise.
+
+    In the basis in which both frames are diagonal the noise of an entry is a product of two numbers in either release.
+    The result is returned in a frame along which its noise is about the same in all entries.
+
+    Parameters
+    ----------
+    late, early : KnownCurvature
+        About the same parameters.
+    there : ndarray of bool, shape (parameters, parameters)
+        Which entries there can be along the axes of the late one. If not all, the two are averaged as wholes: other
+        axes would not keep the structure.
+    floor : float
+        As of `lifted`, in multiples of the noise.
+    nonnegative : bool
+        As of `lifted`.
+    drifts : bool
+        Whether the early one was released at another point, where the curvature is another one. By how much shows in
+        their difference: what is beyond noise counts as noise of the early one.
+    """
+    places = late.places
+    block = np.ix_(places, places)
+    to_late = (late.frame.preconditioner.T @ early.frame.back)[block]
+    axes, sizes, _ = np.linalg.svd(to_late)
+    if not there[block].all():
+        axes, sizes = np.eye(len(sizes)), np.full(len(sizes), np.sqrt(np.mean(sizes**2)))
+    of_early = (early.noise_std * np.outer(sizes, sizes)) ** 2
+    of_late = np.full_like(of_early, late.noise_std**2)
+    told_late = axes.T @ late.raw[block] @ axes
+    told_early = axes.T @ np.where(there[block], to_late @ early.raw[block] @ to_late.T, 0.0) @ axes
+    if drifts:
+        weights = (of_early + of_late) ** -2.0
+        excess = (told_late - told_early) ** 2 - of_early - of_late
+        of_early = of_early + max(0.0, float(np.sum(weights * excess) / np.sum(weights)))
+    variance = 1.0 / (1.0 / of_late + 1.0 / of_early)
+    told = (told_late / of_late + told_early / of_early) * variance
+    noise = np.diag(variance) ** 0.25
+    whole, preconditioner, back = (np.zeros_like(late.raw) for _ in range(3))
+    whole[block] = told / np.outer(noise, noise)
+    preconditioner[block] = (late.frame.preconditioner[block] @ axes) / noise
+    back[block] = (late.frame.back[block] @ axes) * noise
+    return lifted(whole, 1.0, Frame(preconditioner, back), places, floor=floor, nonnegative=nonnegative)
+
+
+def after_step(
+    known: KnownCurvature,
+    step: FloatArray,
+    change: FloatArray,
+    noise: FloatArray,
+    there: NDArray[np.bool_],
+    *,
+    floor: float,
+    nonnegative: bool,
+) -> KnownCurvature:
+    """Return what a curvature and the scores at both ends of a step say together.
+
+    The change of the score is the curvature times the step. Given a curvature whose noise is the same in all entries,
+    that is a normal observation, and this the conditional mean. Its noise is left at what it was.
+
+    Parameters
+    ----------
+    known : KnownCurvature
+        Constant along the step.
+    step, change : ndarray, shape (parameters,)
+        The step, and by how much the score fell.
+    noise : ndarray, shape (parameters, parameters)
+        Covariance of the noise of `change`.
+    there : ndarray of bool, shape (parameters, parameters)
+        Which entries there can be along the axes of the curvature.
+    floor, nonnegative
+        As of `lifted`; the floor in multiples of the noise.
+    """
+    block = np.ix_(known.places, known.places)
+    to_frame, back = known.frame.preconditioner[block].T, known.frame.back[block]
+    along = back.T @ step[known.places]
+    surprise = to_frame @ change[known.places] - known.raw[block] @ along
+    of_entries = 0.5 * known.noise_std**2 * (along @ along * np.eye(along.size) + np.outer(along, along))
+    gain = np.linalg.solve(of_entries + to_frame @ noise[block] @ to_frame.T, surprise)
+    raw = known.raw.copy()
+    raw[block] += 0.5 * known.noise_std**2 * (np.outer(gain, along) + np.outer(along, gain))
+    raw = np.where(there, raw, 0.0)
+    return lifted(
+        raw, known.noise_std, known.frame, known.places, floor=floor * known.noise_std, nonnegative=nonnegative
+    )
+
+
+def between_members_and_others(
+    raw: FloatArray, noise_std: float, structure: NDArray[np.bool_], places: NDArray[np.bool_]
+) -> FloatArray:
+    """Return a released curvature with entries between members of hierarchies and others nearer to zero.
+
+    Each of many members has an entry for each other parameter. Along axes in which units were thought to be spread
+    alike these are small, and the noise of all of them together would hide the others' own entries. How large they are
+    is estimated from what they vary beyond their noise (empirical Bayes).
+
+    Parameters
+    ----------
+    raw, noise_std, places
+        As in `KnownCurvature`.
+    structure : ndarray of bool, shape (parameters, parameters)
+        Which entries there are by the model's graph: members have none with each other.
+    """
+    block = np.ix_(places, places)
+    members = places & ~np.where(places, structure[:, places].all(axis=1), True)
+    between = (members[:, None] != members[None, :]) & places[:, None] & places[None, :]
+    if not between.any() or structure[block].all():
+        return raw
+    of_noise = 0.5 * noise_std**2
+    beyond = max(0.0, float(np.mean(raw[between] ** 2)) - of_noise)
+    return np.where(between, raw * beyond / (beyond + of_noise), raw)

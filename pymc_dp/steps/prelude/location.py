@@ -1,0 +1,200 @@
+r"""The search for the centre of a normal regression with one scale: location and scale are found apart.
+
+The information of the location is a constant matrix over the squared scale. It is therefore released twice before any
+score, and follows the scale for nothing from then on. Scores of the location alone lead to the centre in a few steps,
+however far away that is; between them the scale is found again, for the squared residuals shrink on the way.
+
+========================  ==========================================================
+symbol                    here
+========================  ==========================================================
+:math:`A / \sigma^2`      `KnownCurvature`: information of the location
+:math:`\log \sigma`       the entry `scale` of the parameters
+:math:`\sum z^2 - n`      the score of the logarithm of the scale
+========================  ==========================================================
+"""
+
+from dataclasses import replace
+
+import numpy as np
+
+from pymc_dp.parameters import FloatArray
+from pymc_dp.release.centred import OneDirectionCurvature
+from pymc_dp.release.interface import ExpansionPoint
+from pymc_dp.release.queries import Curvature
+from pymc_dp.release.query import Query
+from pymc_dp.steps.access import ChainAccess
+from pymc_dp.steps.prelude import settings
+from pymc_dp.steps.prelude.belief import Belief, KnownScore
+from pymc_dp.steps.prelude.curvature import KnownCurvature, after_step, pooled
+from pymc_dp.steps.prelude.learned import Found, Regression, Search, along_axes
+from pymc_dp.steps.prelude.newton import Frame
+
+#: Information of the logarithm of a normal scale, of one unit.
+_INFORMATION_OF_SCALE = 2.0
+#: No score makes a scale this many times as small, or as large, at once.
+_MOST_CHANGE_OF_SCALE = 3.0
+
+
+class SearchForLocation(Search):
+    """The way to the centre of a normal regression. Parameters as of `Search`."""
+
+    def __init__(
+        self,
+        chain: ChainAccess,
+        regression: Regression,
+        clip_gradient: float | None = None,
+        clip_curvature: float | None = None,
+    ) -> None:
+        self._scale = int(regression.followed[0])
+        super().__init__(chain, regression, clip_gradient, clip_curvature)
+
+    _third_order = 0.0
+
+    def _places_of(self, regression: Regression) -> np.ndarray:
+        places = regression.known.copy()
+        places[self._scale] = False
+        return places
+
+    def run(self) -> Found:
+        """Search, and expand where the search has led to. Nothing is raised but numerical failures."""
+        theta = self._voted(self._regression.start, first=True)
+        curvature = self._curvature(theta, self._of_location(self._comparable(theta)), "early_curvature")
+        for kind in ("middle_curvature", "late_curvature"):
+            curvature = self._together(self._curvature(theta, self._frame(curvature), kind), curvature)
+        for _ in range(self._regression.steps):
+            theta, curvature = self._towards(theta, curvature, "approach")
+            change = self._change_of_scale(theta, 0.0, "scale_approach")[0]
+            theta, curvature = self._at(theta, change), self._following(curvature, change)
+        theta, curvature = self._towards(theta, curvature, "centre")
+        return self._expanded(theta, curvature)
+
+    def _expanded(self, theta: FloatArray, curvature: KnownCurvature) -> Found:
+        """Release curvature, score and the score of the scale at the centre; return what all of them say."""
+        found = super()._expanded(theta, curvature)
+        told = found.belief
+        near = np.where(self.places, told.mean, theta)
+        # Squared residuals there are larger than at the maximum, by as much as noise has moved it away.
+        block = np.ix_(self.places, self.places)
+        by_chance = float(np.sum(told.information[block] * told.noise[block])) / self._chain.n_units
+        change, noise, bias = self._change_of_scale(near, by_chance, "scale_score")
+        mean, smaller = told.mean.copy(), float(np.exp(-2.0 * change))
+        mean[self._scale] = theta[self._scale] + change
+        information, noises, biases = told.information * smaller, told.noise.copy(), told.bias.copy()
+        information[self._scale, self._scale] = _INFORMATION_OF_SCALE * self._chain.n_units
+        noises[self._scale, self._scale], biases[self._scale, self._scale] = noise**2, bias**2
+        return replace(found, belief=Belief(mean, information, noises, biases, self._regression.known))
+
+    def _towards(self, theta: FloatArray, curvature: KnownCurvature, kind: str) -> tuple[FloatArray, KnownCurvature]:
+        """Release a score of the location; return where all scores lead to, and what they say of the curvature."""
+        self._scores.append(self._score(theta, self._frame(curvature), kind))
+        curvature = self._after_step(curvature)
+        end = self._stepped(theta, curvature, settings.TRUST_OF_LOCATION)
+        # Squared residuals fall by the squared length of the step, beyond what is noise of it.
+        step = np.where(self.places, end - theta, 0.0)
+        told = self._belief(curvature)
+        block = np.ix_(self.places, self.places)
+        by_chance = float(np.sum(told.information[block] * told.noise[block]))
+        fallen = max(0.0, float(step @ curvature.matrix @ step) - by_chance) / self._chain.n_units
+        change = 0.5 * float(np.log(max(1.0 - fallen, settings.LEAST_LEFT)))
+        self._sizes = {}
+        return self._at(end, change), self._following(curvature, change)
+
+    def _at(self, theta: FloatArray, change: float) -> FloatArray:
+        """Return a point with another scale."""
+        theta = theta.copy()
+        theta[self._scale] += change
+        return theta
+
+    def _after_step(self, curvature: KnownCurvature) -> KnownCurvature:
+        """Return what the last two scores, too, say of the curvature."""
+        if len(self._scores) < 2:
+            return curvature
+        after = self._scores[-1]
+        before = self._at_scale(self._scores[-2], after.theta[self._scale])
+        return after_step(
+            curvature,
+            after.theta - before.theta,
+            before.gradient - after.gradient,
+            before.noise @ before.noise.T + after.noise @ after.noise.T,
+            along_axes(self._structure, curvature.frame),
+            floor=self._reach_of_noise * settings.FLOOR_OF_LOCATION,
+            nonnegative=self.nonnegative,
+        )
+
+    @property
+    def nonnegative(self) -> bool:
+        """Always: the location of a normal distribution bends in one direction a row."""
+        return self._chain.one_row_a_unit
+
+    @property
+    def bias_of_loss(self) -> float:
+        """Less than all: residuals of either sign are clipped, as many of each where they are symmetric."""
+        return settings.BIAS_OF_CENTRED
+
+    @property
+    def _sizes_of_curvature(self) -> str:
+        return "one_direction_curvature" if self.nonnegative else "curvature"
+
+    def _query_of_curvature(self, point: ExpansionPoint, kind: str) -> Query:
+        return OneDirectionCurvature(point, kind) if self.nonnegative else Curvature(point, kind)
+
+    def _together(self, late: KnownCurvature, early: KnownCurvature) -> KnownCurvature:
+        """Return what two curvatures say: but for the scale, which they follow, it is the same matrix."""
+        floor = self._reach_of_noise * settings.FLOOR_OF_LOCATION
+        there = along_axes(self._structure, late.frame)
+        return pooled(late, early, there, floor=floor, nonnegative=self.nonnegative, drifts=False)
+
+    def _belief(self, curvature: KnownCurvature) -> Belief:
+        """Return what all scores say of the location, as if all had been released at the scale of the last one."""
+        now, kept = self._scores[-1].theta[self._scale], self._scores
+        self._scores = [self._at_scale(score, now) for score in kept]
+        try:
+            return super()._belief(curvature)
+        finally:
+            self._scores = kept
+
+    def _at_scale(self, score: KnownScore, log_scale: float) -> KnownScore:
+        """Return a score of the location at another scale: it is in proportion to the inverse square."""
+        larger = float(np.exp(score.theta[self._scale] - log_scale))
+        return replace(
+            score, gradient=score.gradient * larger**2, noise=score.noise * larger**2, bias=score.bias * larger
+        )
+
+    def _change_of_scale(self, theta: FloatArray, nearer: float, kind: str) -> tuple[float, float, float]:
+        """Release the score of the scale; return the change to its zero, and the noise and the bias of that."""
+        n_units, size = self._chain.n_units, theta.size
+        along = np.zeros((size, size))
+        along[self._scale, self._scale] = _INFORMATION_OF_SCALE**-0.5
+        back = np.zeros((size, size))
+        back[self._scale, self._scale] = _INFORMATION_OF_SCALE**0.5
+        frame = Frame(along, back)
+        # Squares are clipped on one side alone: all that is lost is bias, but for what normal residuals would lose.
+        bound, bias = self._score_bound(theta, frame, kind, settings.BIAS_OF_CLIPPED)
+        bound = float(np.clip(bound, settings.LEAST_OF_SCALE, settings.MOST_OF_SCALE))
+        score = self._score_at(ExpansionPoint(theta, along, bound), frame, bias, kind)
+        excess = float(score.gradient[self._scale]) / n_units + _lost_of_squares(bound) - nearer
+        most = np.exp(2.0 * _MOST_CHANGE_OF_SCALE)
+        left = float(np.clip(1.0 + excess, 1.0 / most, most))
+        per_length = 0.5 / (n_units * left)
+        noise = float(np.linalg.norm(score.noise[self._scale]))
+        return 0.5 * float(np.log(left)), per_length * noise, per_length * _INFORMATION_OF_SCALE**0.5 * score.bias
+
+    def _of_location(self, frame: Frame) -> Frame:
+        """Return a frame without the direction of the scale."""
+        kept = np.where(np.arange(self.places.size) == self._scale, 0.0, 1.0)
+        return Frame(frame.preconditioner * kept, frame.back * kept)
+
+    def _following(self, curvature: KnownCurvature, change: float) -> KnownCurvature:
+        """Return the information of the location at another scale."""
+        factor = float(np.exp(-change))
+        frame = Frame(curvature.frame.preconditioner / factor, curvature.frame.back * factor)
+        return replace(curvature, matrix=curvature.matrix * factor**2, frame=frame)
+
+
+def _lost_of_squares(bound: float) -> float:
+    """Return how much the mean square of a standard normal number falls where scores of the scale are clipped."""
+    from scipy.special import chdtrc  # noqa: PLC0415  slow to import
+
+    most = 1.0 + bound * _INFORMATION_OF_SCALE**0.5
+    # The mean of (z² - most)+ by the distribution functions of chi-squared with 3 and with 1 degrees of freedom.
+    return float(chdtrc(3.0, most) - most * chdtrc(1.0, most))

@@ -1,0 +1,239 @@
+"""What noisy scores and curvatures say together: against least squares, simulation and closed forms."""
+
+import numpy as np
+import pytest
+
+from pymc_dp.steps.prelude.belief import Belief, KnownScore, belief_of, most_likely
+from pymc_dp.steps.prelude.curvature import (
+    KnownCurvature,
+    after_step,
+    between_members_and_others,
+    lifted,
+    pooled,
+)
+from pymc_dp.steps.prelude.learned import along_axes
+from pymc_dp.steps.prelude.newton import Frame
+
+RNG = np.random.default_rng(4)
+SIZE, N = 3, 1000
+ROOT = np.linalg.cholesky(np.array([[2.0, 0.5, 0.0], [0.5, 1.0, -0.3], [0.0, -0.3, 0.7]]))
+INFORMATION = N * ROOT @ ROOT.T
+FRAME = Frame(np.linalg.inv(ROOT).T, ROOT)
+MAXIMUM = np.array([0.3, -1.0, 2.0])
+ALL = np.ones(SIZE, dtype=bool)
+DENSE = np.ones((SIZE, SIZE), dtype=bool)
+
+
+def score(theta, noise_std, bias=0.0, error=0.0):
+    """What is released at a point, by an exactly quadratic likelihood."""
+    return KnownScore(theta, INFORMATION @ (MAXIMUM - theta) + error, noise_std * ROOT, bias)
+
+
+def belief(scores, curvature_noise=0.0, structure=DENSE):
+    return belief_of(scores, INFORMATION, curvature_noise, FRAME, ALL, n_units=N, structure=structure, third_order=0.0)
+
+
+def test_one_score_gives_the_newton_point_and_its_error():
+    error = np.array([3.0, -1.0, 2.0])
+    found = belief([score(MAXIMUM + 0.2, 5.0, error=error)])
+    inverse = np.linalg.inv(INFORMATION)
+    np.testing.assert_allclose(found.mean, MAXIMUM + inverse @ error)
+    np.testing.assert_allclose(found.noise, inverse @ (25.0 * ROOT @ ROOT.T) @ inverse)
+    np.testing.assert_allclose(np.linalg.inv(found.precision), inverse + found.noise)
+    assert not found.bias.any()
+
+
+def test_several_scores_are_weighed_by_their_noise():
+    """As generalised least squares does; the bias of clipping is not averaged down."""
+    scores = [score(MAXIMUM + RNG.normal(size=SIZE), std, bias=6.0, error=RNG.normal(size=SIZE)) for std in (2.0, 5.0)]
+    found = belief(scores)
+    inverse = np.linalg.inv(INFORMATION)
+    told = [each.theta + inverse @ each.gradient for each in scores]
+    precisions = np.array([std**2 + 6.0**2 / SIZE for std in (2.0, 5.0)]) ** -1.0
+    weights = precisions / precisions.sum()
+    np.testing.assert_allclose(found.mean, weights @ np.array(told))
+    covariance = inverse @ ROOT @ ROOT.T @ inverse
+    np.testing.assert_allclose(found.noise, covariance * (weights**2 @ np.array([4.0, 25.0])))
+    np.testing.assert_allclose(found.bias, covariance * 36.0 / SIZE)
+
+
+def test_noise_of_the_curvature_counts_over_the_distance_and_within_the_structure():
+    """Its covariance is that of simulated noise times the distance."""
+    structure = DENSE.copy()
+    structure[0, 1] = structure[1, 0] = False
+    frame_alone = Frame(np.eye(SIZE), np.eye(SIZE))
+    away = np.array([0.5, -0.3, 0.8])
+    found = belief_of(
+        [KnownScore(np.zeros(SIZE), N * away, np.zeros((SIZE, SIZE)) + 1e-6 * np.eye(SIZE), 0.0)],
+        N * np.eye(SIZE),
+        30.0,
+        frame_alone,
+        ALL,
+        n_units=N,
+        structure=structure,
+        third_order=0.0,
+    )
+    draws = []
+    for _ in range(20_000):
+        noise = RNG.normal(size=(SIZE, SIZE)) * 30.0 / np.sqrt(2.0)
+        noise = np.triu(noise, 1) + np.triu(noise, 1).T + np.diag(RNG.normal(size=SIZE) * 30.0)
+        draws.append(np.where(structure, noise, 0.0) @ away / N)
+    np.testing.assert_allclose(found.noise, np.cov(np.array(draws).T), atol=0.05 * np.max(found.noise))
+
+
+def test_terms_of_third_order_make_far_scores_count_less():
+    near, far = score(MAXIMUM + 0.01, 5.0), score(MAXIMUM + 1.0, 5.0, error=100.0)
+    found = belief_of([far, near], INFORMATION, 0.0, FRAME, ALL, n_units=N, structure=DENSE, third_order=1.0)
+    np.testing.assert_allclose(found.mean, MAXIMUM, atol=1e-3)
+
+
+class Normal:
+    """Independent normal priors."""
+
+    def __init__(self, mean, std):
+        self.mean, self.precision = np.asarray(mean), np.asarray(std) ** -2.0
+
+    def log_density(self, theta):
+        return -0.5 * float(self.precision @ (theta - self.mean) ** 2)
+
+    def gradient(self, theta):
+        return self.precision * (self.mean - theta)
+
+
+def test_the_most_likely_point_under_a_normal_prior_is_the_posterior_mean():
+    found, prior = belief([score(MAXIMUM + 0.2, 50.0)]), Normal([1.0, 1.0, 1.0], [0.05, 1.0, 3.0])
+    expected = np.linalg.solve(
+        found.precision + np.diag(prior.precision), found.precision @ found.mean + prior.precision * prior.mean
+    )
+    start = np.full(SIZE, -4.0)
+    np.testing.assert_allclose(most_likely(prior, found, start, np.zeros(SIZE, dtype=bool)), expected, rtol=1e-6)
+
+
+class Hierarchy:
+    """Members N(mu, tau²), mu N(0, 50²), log tau N(0, 2²): mu and log tau come first."""
+
+    def log_density(self, theta):
+        mu, log_tau, members = theta[0], theta[1], theta[2:]
+        within = -0.5 * np.sum((members - mu) ** 2) * np.exp(-2.0 * log_tau) - members.size * log_tau
+        return float(within - 0.5 * (mu / 50.0) ** 2 - 0.5 * (log_tau / 2.0) ** 2)
+
+    def gradient(self, theta):
+        mu, log_tau, members = theta[0], theta[1], theta[2:]
+        precision = np.exp(-2.0 * log_tau)
+        away = members - mu
+        of_mu = precision * away.sum() - mu / 50.0**2
+        of_tau = precision * (away**2).sum() - members.size - log_tau / 4.0
+        return np.concatenate([[of_mu, of_tau], -precision * away])
+
+
+@pytest.mark.parametrize("noise_std", [0.3, 2.0])
+def test_a_hierarchy_moves_to_its_members_and_its_scale_does_not_run_away(noise_std):
+    """Members around 90 with a standard deviation of 3; the joint mode would have a scale of zero."""
+    members = 90.0 + 3.0 * np.random.default_rng(1).normal(size=60)
+    known = np.array([False, False, *np.ones(60, dtype=bool)])
+    information, noise = np.diag(known * 1e4), np.diag(known * noise_std**2)
+    told = np.concatenate([[0.0, 0.0], members + noise_std * np.random.default_rng(2).normal(size=60)])
+    likelihood = Belief(told, information, noise, np.zeros_like(noise), known)
+    found = most_likely(Hierarchy(), likelihood, np.zeros(62), ~known)
+    assert found[0] == pytest.approx(90.0, abs=1.5)
+    assert np.exp(found[1]) == pytest.approx(3.0, rel=0.25)
+    shrunk = np.mean((found[2:] - members) ** 2) ** 0.5
+    assert shrunk < 1.05 * noise_std / np.sqrt(1.0 + noise_std**2 / 9.0)
+
+
+# Curvatures ---------------------------------------------------------------------------------------------------------
+
+
+def noisy(matrix, frame, noise_std, seed):
+    """A release of a matrix along the axes of a frame."""
+    generator = np.random.default_rng(seed)
+    size = len(matrix)
+    noise = generator.normal(size=(size, size)) * noise_std / np.sqrt(2.0)
+    noise = np.triu(noise, 1) + np.triu(noise, 1).T + np.diag(generator.normal(size=size) * noise_std)
+    along = frame.preconditioner.T @ matrix @ frame.preconditioner + noise
+    return lifted(along, noise_std, frame, np.ones(size, dtype=bool), floor=0.0, nonnegative=True)
+
+
+def frame_of(diagonal):
+    return Frame(np.diag(1.0 / np.asarray(diagonal)), np.diag(np.asarray(diagonal)))
+
+
+def test_lifted_eigenvalues_are_above_the_floor_and_zeros_stay():
+    raw = np.array([[5.0, 0.0, 3.0], [0.0, 0.1, 2.0], [3.0, 2.0, 4.0]])
+    found = lifted(raw, 1.0, Frame(np.eye(3), np.eye(3)), ALL, floor=0.8, nonnegative=True)
+    assert np.linalg.eigvalsh(found.matrix).min() >= 0.39
+    assert found.matrix[0, 1] == 0.0
+    turned = lifted(np.diag([-5.0, 1.0, 2.0]), 1.0, Frame(np.eye(3), np.eye(3)), ALL, floor=0.5, nonnegative=False)
+    np.testing.assert_allclose(np.diag(turned.matrix), [5.0, 1.0, 2.0])
+    part = np.array([True, True, False])
+    assert not lifted(raw, 1.0, Frame(np.eye(3), np.eye(3)), part, floor=0.8, nonnegative=True).matrix[2].any()
+
+
+def test_two_curvatures_together_are_better_than_either():
+    """One tells the first entry, the other the last; the noise that is told is that of the result."""
+    matrix = np.diag([400.0, 100.0, 25.0])
+    one, other = frame_of([20.0, 10.0, 0.5]), frame_of([2.0, 10.0, 5.0])
+    errors = {"one": [], "other": [], "both": []}
+    told = []
+    for seed in range(200):
+        first, second = noisy(matrix, one, 0.1, seed), noisy(matrix, other, 0.1, 1000 + seed)
+        both = pooled(second, first, DENSE, floor=0.0, nonnegative=True, drifts=False)
+        for name, found in (("one", first), ("other", second), ("both", both)):
+            errors[name].append(np.abs(np.diag(found.matrix - matrix)))
+        told.append(both.frame.preconditioner.T @ (both.matrix - matrix) @ both.frame.preconditioner)
+    means = {name: np.mean(each, axis=0) for name, each in errors.items()}
+    assert (means["both"] <= 1.1 * np.minimum(means["one"], means["other"])).all()
+    assert np.std([np.diag(each) for each in told]) == pytest.approx(1.0, rel=0.15)
+
+
+def test_a_curvature_that_has_drifted_counts_less():
+    frame = frame_of([1.0, 1.0, 1.0])
+    early, late = noisy(np.diag([9.0, 9.0, 9.0]), frame, 0.01, 1), noisy(np.diag([4.0, 4.0, 4.0]), frame, 0.1, 2)
+    stays = pooled(late, early, DENSE, floor=0.0, nonnegative=True, drifts=False)
+    follows = pooled(late, early, DENSE, floor=0.0, nonnegative=True, drifts=True)
+    assert abs(np.diag(stays.matrix).mean() - 9.0) < 0.2
+    assert abs(np.diag(follows.matrix).mean() - 4.0) < 0.4
+
+
+def test_scores_at_both_ends_of_a_step_correct_the_curvature():
+    """Exact ones along the step; noisy ones by no more than they know."""
+    frame = frame_of([1.0, 1.0, 1.0])
+    known = noisy(np.eye(3), frame, 0.5, 3)
+    truth, step = np.diag([3.0, 1.0, 2.0]), np.array([1.0, -2.0, 0.5])
+    exact = after_step(known, step, truth @ step, 1e-12 * np.eye(3), DENSE, floor=0.0, nonnegative=True)
+    np.testing.assert_allclose(exact.raw @ step, truth @ step, rtol=1e-6)
+    vague = after_step(known, step, truth @ step, 1e12 * np.eye(3), DENSE, floor=0.0, nonnegative=True)
+    np.testing.assert_allclose(vague.raw, known.raw, atol=1e-6)
+
+
+def test_the_noise_along_other_axes_is_that_of_released_entries():
+    known = KnownCurvature(np.eye(3), np.eye(3), 2.0, frame_of([1.0, 1.0, 1.0]), ALL)
+    assert known.noise_along(frame_of([2.0, 2.0, 2.0])) == pytest.approx(0.5)
+
+
+def test_zeros_between_members_are_kept_along_axes_that_touch_one_member_each():
+    there = DENSE.copy()
+    there[0, 1] = there[1, 0] = False
+    factor = np.linalg.cholesky(np.array([[2.0, 0.0, 0.4], [0.0, 1.0, 0.3], [0.4, 0.3, 3.0]]))
+    kept = along_axes(there, Frame(np.linalg.inv(factor).T, factor))
+    assert not kept[0, 1]
+    assert kept[2].all()
+    mixed = np.linalg.qr(np.arange(9.0).reshape(3, 3) + np.eye(3))[0]
+    assert along_axes(there, Frame(mixed, mixed)).all()
+
+
+@pytest.mark.parametrize("beyond", [0.0, 5.0])
+def test_entries_between_members_and_others_are_shrunk_by_what_is_noise_of_them(beyond):
+    """Their noise has half the variance of the diagonal's; without members nothing changes."""
+    generator, size, members = np.random.default_rng(0), 60, 50
+    structure = np.ones((size, size), dtype=bool)
+    structure[:members, :members] = np.eye(members, dtype=bool)
+    raw = np.where(structure, generator.normal(size=(size, size)) * np.sqrt(0.5 + beyond**2), 0.0)
+    raw = np.triu(raw) + np.triu(raw, 1).T
+    everything = np.ones(size, dtype=bool)
+    found = between_members_and_others(raw, 1.0, structure, everything)
+    part = beyond**2 / (beyond**2 + 0.5)
+    np.testing.assert_allclose(found[:members, members:], part * raw[:members, members:], atol=0.3)
+    np.testing.assert_array_equal(found[members:, members:], raw[members:, members:])
+    np.testing.assert_array_equal(np.diag(found), np.diag(raw))
+    np.testing.assert_array_equal(between_members_and_others(raw, 1.0, np.ones_like(structure), everything), raw)

@@ -1,0 +1,112 @@
+"""Normal regressions far from their start: the search of location and scale apart, and structures of groups."""
+
+import numpy as np
+import pandas as pd
+import pymc as pm
+import pytest
+from conftest import QUIET
+
+import pymc_dp as dp
+from pymc_dp.rows import UnitLikelihood
+
+N, GROUPS = 6000, 8
+
+
+def far_away(generator, groups):
+    """An intercept 30 sigma from its prior's mean, or groups around it."""
+    x = np.column_stack([generator.normal(size=N), generator.random(N) < 0.1])
+    group = generator.integers(0, GROUPS, N)
+    of_groups = 2.0 * generator.normal(size=GROUPS)
+    y = 93.0 + x @ [1.5, -2.0] + 3.0 * generator.normal(size=N) + (of_groups[group] if groups else 0.0)
+    with pm.Model() as model:
+        slopes, sigma = pm.Normal("slopes", 0.0, 10.0, shape=2), pm.HalfNormal("sigma", 10.0)
+        if groups:
+            mu, tau = pm.Normal("mu", 0.0, 50.0), pm.HalfNormal("tau", 5.0)
+            intercept = pm.Normal("intercept", mu, tau, shape=GROUPS)[pm.Data("group", group)]
+        else:
+            intercept = pm.Normal("intercept", 0.0, 50.0)
+        pm.Normal("y", intercept + pm.Data("x", x) @ slopes, sigma, observed=y)
+    columns = np.eye(GROUPS)[group] if groups else np.ones((N, 1))
+    design = np.column_stack([columns, x])
+    estimate, rss, *_ = np.linalg.lstsq(design, y)
+    std = np.sqrt(np.diag(np.linalg.inv(design.T @ design)) * rss / N)
+    return model, np.append(estimate, 0.5 * np.log(rss[0] / N)), np.append(std, (2.0 * N) ** -0.5)
+
+
+def in_order(labels, known):
+    names = ("intercept", "slopes", "sigma")
+    return [place for name in names for place in np.flatnonzero(known) if labels[place].startswith(name)]
+
+
+@pytest.mark.parametrize("groups", [False, pytest.param(True, marks=pytest.mark.slow)])
+def test_a_location_far_away_is_found_with_its_scale(groups):
+    """Over 6 tables: no error beyond what is told, and none beyond 6 standard deviations of the posterior."""
+    errors, told = [], []
+    for seed in range(6):
+        model, maximum, std = far_away(np.random.default_rng(seed), groups)
+        with model:
+            step = dp.DPSurrogateHMC(budget=dp.PrivacyBudget(4.0, 1e-6), insecure_seed=seed)
+            tree = pm.sample(draws=1, chains=1, cores=1, step=step, **QUIET)
+        likelihood = dp.PrivateLikelihood(tree)
+        places = in_order(step.parameters.labels, step.known.belief.known)
+        errors.append((likelihood.mean.values[places] - maximum) / std)
+        hidden = np.diag(likelihood.covariance - likelihood.without_noise)[places]
+        told.append(np.sqrt(hidden) / std)
+    errors, told = np.array(errors), np.array(told)
+    assert np.sqrt(np.mean(errors**2)) < 2.0
+    assert np.abs(errors).max() < 6.0
+    assert 0.3 < np.sqrt(np.mean((errors / told) ** 2)) < 1.5
+
+
+def test_information_is_that_of_the_table():
+    model, *_ = far_away(np.random.default_rng(0), groups=False)
+    with model:
+        step = dp.DPSurrogateHMC(budget=dp.PrivacyBudget(30.0, 1e-6), insecure_seed=0)
+        pm.sample(draws=1, chains=1, cores=1, step=step, **QUIET)
+    belief = step.known.belief
+    rows = UnitLikelihood(model, second_order=True)
+    exact = np.array(
+        [
+            sum(rows.each_chunk(lambda chunk, way=way: chunk.curvature_times(belief.mean, way).sum(axis=0)))
+            for way in np.eye(step.size)
+        ]
+    )
+    root = np.linalg.inv(np.linalg.cholesky(exact))
+    np.testing.assert_allclose(np.linalg.eigvalsh(root @ belief.information @ root.T), 1.0, atol=0.2)
+
+
+def test_entries_between_members_of_a_hierarchy_are_zero():
+    model, *_ = far_away(np.random.default_rng(0), groups=True)
+    structure = UnitLikelihood(model, second_order=True).structure
+    with model:
+        step = dp.DPSurrogateHMC(budget=dp.PrivacyBudget(4.0, 1e-6), insecure_seed=0)
+        pm.sample(draws=1, chains=1, cores=1, step=step, **QUIET)
+    labels = step.parameters.labels
+    members = [place for place, label in enumerate(labels) if label.startswith("intercept")]
+    between = structure[np.ix_(members, members)]
+    np.testing.assert_array_equal(between, np.eye(GROUPS, dtype=bool))
+    assert structure.sum() == structure.size - GROUPS * (GROUPS - 1)
+    information = step.known.belief.information
+    assert np.abs(information[~structure]).max() < 1e-9 * np.abs(information).max()
+
+
+def test_units_of_several_rows_have_no_structure():
+    model, *_ = far_away(np.random.default_rng(0), groups=True)
+    assert UnitLikelihood(model, unit_index=np.arange(N) // 2).structure is None
+
+
+def kinds(plan):
+    return {each.kind for each in plan.releases}
+
+
+def test_units_of_several_rows_are_searched_for_scale_and_location_together():
+    """How many rows tell of the scale is protected there."""
+    model, *_ = far_away(np.random.default_rng(0), groups=False)
+    budget = dp.PrivacyBudget(4.0, 1e-6)
+    frame = pd.DataFrame({"a": np.zeros(N), "b": np.zeros(N), "y": np.zeros(N), "person": np.arange(N) // 2})
+    with model:
+        assert "scale_score" in kinds(budget.plan(dp.DPSurrogateHMC()))
+        assert "scale_score" not in kinds(budget.plan(dp.DPSurrogateHMC(unit_index=np.arange(N) // 2)))
+        step = dp.DPSurrogateHMC()
+        assert "scale_score" in kinds(budget.plan(step, data=dp.Table(frame, x=["a", "b"], y="y")))
+        assert "scale_score" not in kinds(budget.plan(step, data=dp.Table(frame, x=["a", "b"], y="y", unit="person")))

@@ -1,0 +1,190 @@
+"""The private likelihood: released once, a PyMC model, a file that needs neither table nor model."""
+
+import json
+import subprocess
+import sys
+
+import numpy as np
+import pymc as pm
+import pytest
+import xarray as xr
+from conftest import QUIET, gaussian_data, gaussian_model, hmc
+
+import pymc_dp as dp
+from pymc_dp.likelihood import priors_of
+from pymc_dp.parameters import ParameterVector
+
+N = 3000
+SHORT = {"tune": 150, "chains": 2, "cores": 1, **QUIET}
+
+
+def regression(seed=0, rows_named=False):
+    generator = np.random.default_rng(seed)
+    x = generator.normal(size=(N, 2))
+    y = 3.0 + x @ [0.5, -1.0] + 0.7 * generator.normal(size=N)
+    people = [f"person {i}" for i in range(N)] if rows_named else np.arange(N)
+    with pm.Model(coords={"person": people, "feature": ["a", "b"]}) as model:
+        rows = pm.Data("x", x, dims=("person", "feature"))
+        tau = pm.HalfNormal("tau", 1.0)
+        beta = pm.Normal("beta", 0.0, tau, dims="feature")
+        intercept, sigma = pm.Normal("intercept", 0.0, 10.0), pm.HalfNormal("sigma", 2.0)
+        pm.Deterministic("ratio", beta[0] / beta[1])
+        pm.Deterministic("fitted", intercept + rows @ beta, dims="person")
+        pm.Normal("y", intercept + rows @ beta, sigma, observed=y, dims="person")
+    return model
+
+
+@pytest.fixture(scope="module")
+def released():
+    budget = dp.PrivacyBudget(8.0, 1e-6)
+    with regression(rows_named=True) as model:
+        found = dp.private_likelihood(budget=budget, insecure_seed=1)
+    return model, budget, found
+
+
+def test_it_is_charged_and_says_what_is_guaranteed(released):
+    _, budget, found = released
+    assert budget.epsilon_spent == pytest.approx(8.0)
+    assert found.facts["epsilon"] == pytest.approx(8.0)
+    assert "epsilon=8" in repr(found)
+    assert set(found.tree.children) == {"private_likelihood", "releases", "privacy"}
+    labels = [str(each) for each in found.mean["parameter"].values]
+    told = dict(zip(labels, found.mean.values, strict=True))
+    assert told["intercept"] == pytest.approx(3.0, abs=0.1)
+    assert np.exp(told["sigma_log__"]) == pytest.approx(0.7, rel=0.1)
+    assert np.isnan(told["tau_log__"])  # only the prior knows it
+    assert found.figures["widening"] >= 1.0
+
+
+def test_nothing_of_the_rows_is_in_it(released):
+    _, _, found = released
+    priors = found.model()
+    assert "person" not in priors.coords
+    assert not priors.observed_RVs
+    assert not priors.data_vars
+    assert set(priors.named_vars) >= {"ratio", "tau", "beta"}
+    assert "fitted" not in priors.named_vars
+    assert not any("person" in str(dataset.to_dataset().to_dict()) for dataset in (found.tree["private_likelihood"],))
+
+
+def test_the_model_is_priors_times_a_normal_density(released):
+    model, _, found = released
+    private, priors = found.model(), priors_of(model, None)
+    labels = ParameterVector(private).labels
+    known = ~np.isnan(found.mean.values)
+    wanted = [str(each) for each in found.mean["parameter"].values]
+    covariance = found.covariance[np.ix_(known, known)]
+    of_private, of_priors = private.compile_logp(), priors.compile_logp()
+    generator, differences, expected = np.random.default_rng(0), [], []
+    for _ in range(3):
+        theta = dict(zip(labels, generator.normal(size=len(labels)), strict=True))
+        at = np.array([theta[each] for each in wanted])
+        parameters = ParameterVector(private)
+        point = parameters.to_point(np.array([theta[each] for each in parameters.labels]))
+        differences.append(float(of_private(point)) - float(of_priors(point)))
+        away = (at - found.mean.values)[known]
+        expected.append(-0.5 * away @ np.linalg.solve(covariance, away))
+    np.testing.assert_allclose(np.diff(differences), np.diff(expected), rtol=1e-6)
+
+
+def test_draws_are_of_the_posterior_and_reports_read_them(released):
+    _, _, found = released
+    tree = found.sample(100, random_seed=1, **SHORT)
+    assert set(tree.children) >= {"posterior", "sample_stats", "private_likelihood", "releases", "privacy"}
+    assert "observed_data" not in tree
+    assert set(tree["posterior"].data_vars) == {"tau", "beta", "intercept", "sigma", "ratio"}
+    assert json.loads(tree["privacy"].attrs["variables"]) == [str(name) for name in tree["posterior"].data_vars]
+    std = np.sqrt(found.covariance[list(found.mean["parameter"].values).index("intercept")].max())
+    assert float(tree["posterior"]["intercept"].mean()) == pytest.approx(3.0, abs=0.1)
+    assert float(tree["posterior"]["intercept"].std()) == pytest.approx(std, rel=0.5)
+    assert "energy" in tree["sample_stats"]
+    quality = dp.diagnostics.quality(tree)
+    assert quality.draws == 200
+    assert quality.widening == pytest.approx(found.figures["widening"])
+    assert "Guarantee: epsilon 8" in dp.diagnostics.privacy_report(tree)
+    again = dp.PrivateLikelihood(tree)  # a result of its own draws holds it, too
+    xr.testing.assert_identical(again.mean, found.mean)
+
+
+def test_other_priors_shrink(released):
+    _, _, found = released
+    with pm.Model(coords={"feature": ["a", "b"]}) as sceptical:
+        intercept = pm.Normal("intercept", 0.0, 1e-3)
+        tau = pm.HalfNormal("tau", 1.0)
+        pm.Normal("beta", 0.0, tau, dims="feature")
+        pm.HalfNormal("sigma", 2.0)
+        pm.Deterministic("double", 2.0 * intercept)
+    tree = found.sample(60, priors=sceptical, random_seed=2, **SHORT)
+    assert abs(float(tree["posterior"]["intercept"].mean())) < 0.2
+    assert "double" in tree["posterior"]
+
+
+def test_priors_of_other_parameters_are_refused(released):
+    _, _, found = released
+    with pm.Model() as other:
+        pm.Normal("intercept")
+    with pytest.raises(dp.InvalidArgument, match=r"lacks beta\[0\]"):
+        found.sample(priors=other)
+    with regression() as more, more:
+        pm.Normal("extra")
+    with pytest.raises(dp.InvalidArgument, match="has extra besides"):
+        found.model(priors=more)
+
+
+@pytest.mark.parametrize("ending", [".nc", ".zarr"])
+def test_a_file_needs_neither_the_table_nor_the_model(released, tmp_path, ending):
+    _, _, found = released
+    path = tmp_path / f"likelihood{ending}"
+    found.save(path)
+    loaded = dp.PrivateLikelihood.load(path)
+    xr.testing.assert_identical(loaded.mean, found.mean)
+    np.testing.assert_array_equal(loaded.covariance, found.covariance)
+    assert loaded.facts["epsilon"] == found.facts["epsilon"]
+    with pytest.raises(dp.InvalidArgument, match="Priors are not stored"):
+        loaded.sample()
+
+
+@pytest.mark.slow
+def test_another_process_draws_from_a_file(released, tmp_path):
+    _, _, found = released
+    path = tmp_path / "likelihood.nc"
+    found.save(path)
+    script = f"""
+import pymc as pm, pymc_dp as dp
+with pm.Model() as priors:
+    tau = pm.HalfNormal("tau", 1.0)
+    pm.Normal("beta", 0.0, tau, shape=2); pm.Normal("intercept", 0.0, 10.0); pm.HalfNormal("sigma", 2.0)
+tree = dp.PrivateLikelihood.load({str(path)!r}).sample(
+    100, priors=priors, tune=200, chains=1, cores=1, progressbar=False, compute_convergence_checks=False)
+print(float(tree["posterior"]["intercept"].mean()))
+"""
+    said = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)  # noqa: S603
+    assert float(said.stdout.split()[-1]) == pytest.approx(3.0, abs=0.1)
+
+
+def test_results_of_the_default_sampler_hold_one():
+    with gaussian_model(gaussian_data(N)) as model:
+        step = dp.DPSurrogateHMC(budget=dp.PrivacyBudget(4.0, 1e-6), order=2, insecure_seed=0)
+        tree = pm.sample(draws=50, chains=2, cores=1, step=step, **QUIET)
+    found = dp.PrivateLikelihood(tree, model)
+    assert float(found.mean[0]) == pytest.approx(1.0, abs=0.2)
+    assert found.sample(50, **SHORT)["posterior"].sizes["draw"] == 50
+
+
+def test_results_without_one_are_refused(budget):
+    with gaussian_model(gaussian_data()):
+        tree = pm.sample(draws=5, chains=1, tune=0, cores=1, step=hmc(budget), **QUIET)
+    assert "private_likelihood" not in tree
+    for result in (tree, "a file", xr.DataTree()):
+        with pytest.raises(dp.InvalidArgument, match="no likelihood of its own"):
+            dp.PrivateLikelihood(result)
+
+
+def test_wrong_arguments_are_refused_before_the_charge():
+    budget = dp.PrivacyBudget(1.0, 1e-6)
+    with regression():
+        with pytest.raises(dp.InvalidArgument, match="budget= must be"):
+            dp.private_likelihood(budget=3.0)
+        with pytest.raises(dp.InvalidArgument, match=r"data= must be a pymc_dp\.Table"):
+            dp.private_likelihood(data=np.ones(3), budget=budget)
+    assert budget.history == ()
