@@ -295,7 +295,7 @@ class PrivacyBudget:
         if data is not None:
             n_units = data.count_units() if self._relation == "substitute" else None
             for one in steps:
-                one.beside_a_table, one.beside_units_of_rows = True, data.unit is not None
+                one.stand_beside_a_table(True, units_of_rows=data.unit is not None)
                 if n_units is not None:
                     one.know_n_units(n_units)
         history = self.history

@@ -5,7 +5,7 @@ again and again, with other priors too: all of that is free of further privacy c
 """
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -13,20 +13,14 @@ import numpy as np
 import pymc as pm
 import pytensor.tensor as pt
 import xarray as xr
-from pymc.model.fgraph import (
-    ModelDeterministic,
-    ModelFreeRV,
-    ModelPotential,
-    ModelVar,
-    fgraph_from_model,
-    model_from_fgraph,
-)
 from pytensor.graph.traversal import ancestors
 from xarray import DataTree
 
+from pymc_dp.arguments import refuse_privacy_keywords
 from pymc_dp.budget import PrivacyBudget
 from pymc_dp.compiling import compiled
 from pymc_dp.exceptions import InvalidArgument, UnsupportedModel
+from pymc_dp.model.priors import priors_of
 from pymc_dp.parameters import FloatArray, ParameterVector
 from pymc_dp.sampling import sample, sample_without_privacy
 from pymc_dp.steps.surrogate_hmc import DPSurrogateHMC
@@ -68,7 +62,7 @@ class PrivateLikelihood:
         self.tree = DataTree.from_dict({name: tree[name].to_dataset() for name in _KEPT if name in tree})
         self._priors = None if model is None else priors_of(model, self._published)
         if self._priors is not None:
-            self._places_in(self._priors)
+            self._places_in(ParameterVector(self._priors))
 
     # What was released ----------------------------------------------------------------------------------------------
 
@@ -133,8 +127,8 @@ class PrivateLikelihood:
         """
         if priors is None and self._priors is None:
             raise InvalidArgument("Priors are not stored in files: pass model(priors=a PyMC model with them).")
-        model = priors_of(priors, None) if priors is not None else priors_of(self._priors, None)
-        known, places = self._known, self._places_in(model)
+        model = priors_of(self._priors if priors is None else priors, None)
+        known, places = self._known, self._places_in(ParameterVector(model))
         precision = np.linalg.inv(self.covariance[np.ix_(known, known)])
         with model:
             theta = pt.concatenate([_unconstrained(model, rv).ravel() for rv in model.free_RVs])
@@ -163,17 +157,20 @@ class PrivateLikelihood:
         ------
         InvalidArgument
             As of `model`.
+        UnsupportedOption
+            If an option is one of privacy: these draws cost nothing.
         """
+        refuse_privacy_keywords(sample_without_privacy, options)
         model = self.model(priors)
         options.setdefault("initvals", self._starts(model))
         with model:
             tree = sample_without_privacy(draws=draws, **options)
-        groups = {name: tree[name].to_dataset() for name in tree.children if name not in ("observed_data",)}
+        groups = {name: tree[name].to_dataset() for name in tree.children if name != "observed_data"}
         stats = groups["sample_stats"]
-        shape = ("chain", "draw"), (stats.sizes["chain"], stats.sizes["draw"])
+        shape = stats.sizes["chain"], stats.sizes["draw"]
         for name, value in {**self.figures, "noise_std": np.nan, "accepted": True}.items():
-            stats[name] = (shape[0], np.full(shape[1], value))
-        published = [str(name) for name in groups["posterior"].data_vars if name != _POTENTIAL]
+            stats[name] = (("chain", "draw"), np.full(shape, value))
+        published = [str(name) for name in groups["posterior"].data_vars]
         for name in _KEPT:
             if name in self.tree:
                 groups[name] = self.tree[name].to_dataset()
@@ -188,7 +185,8 @@ class PrivateLikelihood:
     def _starts(self, model: pm.Model) -> dict[str, np.ndarray]:
         """Return where the likelihood has its maximum, for variables that it knows as a whole and nothing else."""
         parameters = ParameterVector(model)
-        places, theta, known = self._places_in(model), np.zeros(parameters.size), np.zeros(parameters.size, dtype=bool)
+        places, theta = self._places_in(parameters), np.zeros(parameters.size)
+        known = np.zeros(parameters.size, dtype=bool)
         theta[places], known[places] = np.where(self._known, self.mean.values, 0.0), self._known
         starts = {}
         for rv, value, entries, block in zip(
@@ -201,9 +199,9 @@ class PrivateLikelihood:
                 starts[str(rv.name)] = np.asarray(compiled([value], [back])(block)[0])
         return starts
 
-    def _places_in(self, model: pm.Model) -> np.ndarray:
+    def _places_in(self, parameters: ParameterVector) -> np.ndarray:
         """Return where each parameter of the likelihood is among those of a model; refuse one that has others."""
-        own, wanted = ParameterVector(model).labels, [str(each) for each in self._dataset["parameter"].values]
+        own, wanted = parameters.labels, [str(each) for each in self._dataset["parameter"].values]
         missing, more = sorted(set(wanted) - set(own)), sorted(set(own) - set(wanted))
         if missing or more:
             what = f"lacks {', '.join(missing[:3])}" if missing else f"has {', '.join(more[:3])} besides"
@@ -316,33 +314,6 @@ def private_likelihood(
             "Noise has led to no likelihood, and was paid for: this table is too small for this model and budget."
         )
     return PrivateLikelihood(tree, model)
-
-
-def priors_of(model: pm.Model, published: Sequence[str] | None) -> pm.Model:
-    """Return the priors of a model as a model of its own: free variables, potentials, and what is computed of them.
-
-    Parameters
-    ----------
-    model : pm.Model
-        Its observed variables and their data are left behind, with the coordinates that only they have.
-    published : sequence of str, optional
-        Deterministics that are kept. Default: all.
-    """
-    graph, _ = fgraph_from_model(model, inlined_views=True)
-    kept = {
-        node
-        for node in graph.apply_nodes
-        if isinstance(node.op, ModelFreeRV | ModelPotential)
-        or (isinstance(node.op, ModelDeterministic) and (published is None or node.op.name in published))
-    }
-    needed = {var.owner for var in ancestors([node.outputs[0] for node in kept])}
-    for node in list(graph.apply_nodes):
-        if isinstance(node.op, ModelVar) and node not in needed:
-            graph.remove_node(node)
-    priors = model_from_fgraph(graph, mutate_fgraph=True)
-    used = {dim for dims in priors.named_vars_to_dims.values() for dim in dims}
-    priors._coords = {name: labels for name, labels in priors.coords.items() if name in used}  # noqa: SLF001
-    return priors
 
 
 def _unconstrained(model: pm.Model, rv: Any) -> Any:

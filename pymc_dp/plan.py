@@ -112,9 +112,9 @@ class PlannableStep(Protocol):
         """How many draws a chain makes where that is left open."""
         ...
 
-    #: Whether the rows are those of a table beside the model.
-    beside_a_table: bool
-    beside_units_of_rows: bool
+    def stand_beside_a_table(self, beside: bool, *, units_of_rows: bool) -> None:
+        """Take note of whether the rows are those of a table beside the model, and its units have several."""
+        ...
 
     def know_n_units(self, n_units: int) -> None:
         """Take note of the number of units, where it is public."""

@@ -383,7 +383,6 @@ def _authorised(
                     planned.noise_schedules,
                     rows.knows_responses,
                     rows.structure,
-                    rows.one_row_a_unit,
                 )
             )
         yield
@@ -425,7 +424,6 @@ def _dry_run(
                 stand_in.n_units,
                 knows_responses=stand_in.knows_responses,
                 structure=stand_in.structure,
-                one_row_a_unit=stand_in.one_row_a_unit,
             )
         )
     finally:

@@ -9,6 +9,7 @@ from pymc.distributions.custom import CustomDistRV
 from pymc.distributions.transforms import LogTransform
 from pytensor.compile.sharedvalue import SharedVariable
 from pytensor.graph.basic import Constant, Variable
+from pytensor.graph.replace import clone_replace
 from pytensor.graph.rewriting.utils import rewrite_graph
 from pytensor.graph.traversal import ancestors
 from pytensor.scalar.basic import Second
@@ -122,6 +123,8 @@ def is_linear_and_normal(model: pm.Model) -> bool:
     inputs = [value for value in model.value_vars if value.type.dtype in ("float32", "float64")]
     with pytensor.config.change_flags(mode=INTERPRETED):
         (of_values,) = model.replace_rvs_by_values([mean])
+        arrays = [leaf for leaf in ancestors([of_values]) if isinstance(leaf, Constant) and _shape(leaf)]
+        of_values = clone_replace(of_values, {leaf: leaf.type() for leaf in arrays})  # rewriting reads constants
         try:
             slopes = pt.grad(of_values.sum(), inputs, disconnected_inputs="ignore")
         except (NotImplementedError, TypeError, ValueError):  # operations without a gradient

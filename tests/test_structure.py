@@ -243,6 +243,14 @@ def test_linear_means_and_free_scales_are_told_from_others(name):
     assert is_linear_and_normal(model) == (name in STRAIGHT)
 
 
+@pytest.mark.parametrize("covariate", [np.zeros(8), np.ones(8), np.arange(8.0)])
+def test_constants_of_rows_are_not_read(covariate):
+    """Rewriting would fold a covariate of zeros: what is bent for one table would be linear for another."""
+    with pm.Model() as model:
+        linear(np.arange(8.0), lambda x: pm.Normal("b") + pm.math.exp(pm.Normal("a") * covariate))
+    assert not is_linear_and_normal(model)
+
+
 def test_a_potential_may_be_part_of_the_likelihood():
     with pm.Model() as model:
         linear(np.arange(1.0, 9.0), lambda x: pm.Normal("a"))

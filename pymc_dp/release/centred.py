@@ -1,5 +1,6 @@
 """Queries of regressions whose responses the model knows: clipped scores without bias, and expected curvature."""
 
+from abc import abstractmethod
 from dataclasses import dataclass
 
 from pymc_dp.exceptions import PrivacyError
@@ -78,9 +79,9 @@ class _WithoutNegativeEigenvalues(AtExpansionPoint, NonNegative):
             raise PrivacyError("Scores are clipped to a positive bound, or to none: an infinite one.")
         super().refuse_if_unsafe(terms)
 
+    @abstractmethod
     def curvatures(self, chunk: UnitsOfChunk) -> FloatArray:
         """Return the units' curvatures, packed, shape (entries, units)."""
-        raise NotImplementedError
 
     def exact_sum(self, asked: Asked) -> ClippedSum:
         """Return the sum."""

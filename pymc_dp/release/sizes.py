@@ -33,6 +33,14 @@ from pymc_dp.rows.expansion import (
     squares_of,
 )
 
+#: What norms are taken of.
+_OF = {
+    "score": scores_of,
+    "curvature": curvatures_of,
+    "expected_curvature": expected_curvatures_of,
+    "one_direction_curvature": one_direction_curvatures_of,
+}
+
 
 @dataclass(frozen=True, eq=False)
 class CoordinateSizes(CountsByOctave):
@@ -128,7 +136,7 @@ class NormSizes(CountsByNorm):
         """Refuse norms of something else, and of scores that are clipped to nothing."""
         if not self.point.clip_gradient > 0.0:
             raise PrivacyError("Scores are clipped to a positive bound, or to none: an infinite one.")
-        if self.of not in ("score", "curvature", "expected_curvature", "one_direction_curvature"):
+        if self.of not in _OF:
             raise PrivacyError("Norms are of scores or of a kind of curvatures that is known.")
         super().refuse_if_unsafe(terms)
 
@@ -139,15 +147,7 @@ class NormSizes(CountsByNorm):
             asked.rows.refuse_without_second_order()
 
         def counts(chunk: UnitsOfChunk) -> FloatArray:
-            if self.of == "curvature":
-                squares = squares_of(curvatures_of(chunk, self.point))
-            elif self.of == "expected_curvature":
-                squares = squares_of(expected_curvatures_of(chunk, self.point))
-            elif self.of == "one_direction_curvature":
-                squares = squares_of(one_direction_curvatures_of(chunk, self.point))
-            else:
-                squares = squares_of(scores_of(chunk, self.point))
-            return half_octaves(squares, self.smallest, self.bins)
+            return half_octaves(squares_of(_OF[self.of](chunk, self.point)), self.smallest, self.bins)
 
         return asked.rows.sum_over_units(counts, self.bins, self.bound(asked.terms), asked.grid)
 

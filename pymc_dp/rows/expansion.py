@@ -309,9 +309,7 @@ def one_direction_curvatures_of(chunk: UnitsOfChunk, point: ExpansionPoint) -> F
     size, n_units = point.preconditioner.shape[1], chunk.units.stop - chunk.units.start
     somewhere = np.cos(1.0 + np.arange(size))  # orthogonal to no direction of a unit, but by an accident
     along = preconditioned(chunk.curvature_times(point.theta, point.preconditioner @ somewhere), point.preconditioner)
-    bend = np.zeros(n_units)
-    for entry, weight in zip(along, somewhere, strict=True):  # in a fixed order: bits do not depend on other units
-        bend += weight * entry
+    bend = preconditioned(along.T, somewhere[:, None])[0]
     kept = (bend > 0.0) & np.isfinite(bend)
     if np.isfinite(point.clip_gradient):
         kept &= squares_of(scores_of(chunk, point)) <= point.clip_gradient**2

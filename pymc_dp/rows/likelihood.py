@@ -378,7 +378,7 @@ class UnitLikelihood:
     @property
     def knows_responses(self) -> bool:
         """Whether the model says what responses a unit could have had. It depends on the model's graph alone."""
-        return self._responses is not None and self._table.starts is None
+        return self._responses is not None and self.one_row_a_unit
 
     @property
     def one_row_a_unit(self) -> bool:
@@ -406,7 +406,7 @@ class UnitLikelihood:
     def observed_leaves(self) -> list[tuple[str, int]] | None:
         """The observed variable behind each table and its row axis; None if there are others, or units of rows."""
         found = [(name, axis) for name, axis in self._leaf_names if name is not None]
-        return found if self._table.starts is None and len(found) == len(self._leaf_names) else None
+        return found if self.one_row_a_unit and len(found) == len(self._leaf_names) else None
 
     def on_rows(self, tables: Sequence[np.ndarray], starts: IntArray | None = None) -> "UnitLikelihood":
         """Return the same likelihood on other rows, one table for each input (none: no rows); none of its own data.

@@ -135,7 +135,7 @@ class PartitionedUnits:
         self.n_parameters = template.n_parameters
         self.second_order = template.second_order
         self.engine_name, self.knows_responses = template.engine_name, template.knows_responses
-        self.structure, self.one_row_a_unit = template.structure, template.one_row_a_unit
+        self.structure = template.structure
 
     @property
     def may_be_forked(self) -> bool:

@@ -129,8 +129,6 @@ class Authorisation:
     structure : ndarray of bool, shape (parameters, parameters), or None
         Which entries a unit's curvature can have, by the model's graph: members of a hierarchy never share a row. None:
         all.
-    one_row_a_unit : bool
-        Whether every row is a unit of its own.
     """
 
     curators: OpensCurators
@@ -142,7 +140,6 @@ class Authorisation:
     noise_schedules: Mapping[str, tuple[float, ...]] = field(default_factory=dict)
     knows_responses: bool = False
     structure: NDArray[np.bool_] | None = None
-    one_row_a_unit: bool = False
 
 
 class OwnParameters:
@@ -312,11 +309,6 @@ class ChainAccess:
     def structure(self) -> NDArray[np.bool_] | None:
         """Which entries a unit's curvature can have, by the model's graph; None for all. Public."""
         return self._authorisation.structure
-
-    @property
-    def one_row_a_unit(self) -> bool:
-        """Whether every row is a unit of its own. Public: the user says so."""
-        return self._authorisation.one_row_a_unit
 
     @property
     def synthetic_tables(self) -> SyntheticTables:

@@ -9,10 +9,11 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from inspect import Signature
-from typing import TYPE_CHECKING, Any, ClassVar, NoReturn, Self, cast
+from typing import Any, ClassVar, NoReturn, Self, cast
 
 import numpy as np
 import pymc as pm
+import xarray as xr
 from pymc.step_methods.arraystep import BlockedStep
 from pymc.step_methods.compound import StepMethodState
 from pymc.step_methods.state import dataclass_state
@@ -32,9 +33,6 @@ from pymc_dp.steps.sampler import ClipDiagnostics, Sampler
 from pymc_dp.steps.shared import docstring_of, signature_of
 from pymc_dp.steps.without_budget import StepWithoutBudget
 from pymc_dp.structure import tempering_of_model
-
-if TYPE_CHECKING:
-    import xarray as xr
 
 #: Part of a run's cost that pays for clip counts, and how many windows of kept draws they are released for.
 CLIP_COUNT_SHARE = 0.01
@@ -90,8 +88,6 @@ class DPStep(Sampler, BlockedStep):
     made_by: StepWithoutBudget
     #: Whether the rows are those of a table beside the model, whose own number of rows means nothing then.
     beside_a_table = False
-    #: Whether the units of that table have several rows.
-    beside_units_of_rows = False
     #: The same model on a synthetic table, where the user gives one.
     synthetic: pm.Model | None = None
     #: Tuning iterations are paid for like any other, so none are made unless asked for.
@@ -179,6 +175,18 @@ class DPStep(Sampler, BlockedStep):
     def private(self) -> bool:
         """Whether the result of a run is private: its noise is not seeded and no exact counts are returned."""
         return self.insecure_seed is None and self.clip_diagnostics != "exact"
+
+    def stand_beside_a_table(self, beside: bool, *, units_of_rows: bool) -> None:
+        """Take note of whether the rows are those of a table beside the model, and its units have several.
+
+        Parameters
+        ----------
+        beside : bool
+            Whether the model holds invented rows, whose number means nothing.
+        units_of_rows : bool
+            Whether the units of the table have several rows.
+        """
+        self.beside_a_table = beside
 
     # The plan ---------------------------------------------------------------------------------------------
 
@@ -279,7 +287,7 @@ class DPStep(Sampler, BlockedStep):
             self.released_once = chain.recorded()
 
     @property
-    def likelihood(self) -> "xr.Dataset | None":
+    def likelihood(self) -> xr.Dataset | None:
         """What the last run's releases say of the likelihood without any draw, and its quality; None for nothing."""
         return None
 

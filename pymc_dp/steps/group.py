@@ -72,7 +72,7 @@ class StepGroup:
                 "With data=, units of several rows are named there: Table(..., unit=), not unit_index=."
             )
         for step in self.steps:
-            step.beside_a_table, step.beside_units_of_rows = beside, units_of_rows
+            step.stand_beside_a_table(beside, units_of_rows=units_of_rows)
 
     def know_n_units(self, n_units: int) -> None:
         """Tell the steps the number of units, where it is public."""

@@ -179,10 +179,13 @@ class LearningStep(DPStep):
 
     def prelude_requests(self) -> list[ReleaseRequest]:
         """Return what is released once."""
-        if self.learning is None:
-            return []
-        self.learning.protect_units(of_several_rows=self.unit_index is not None or self.beside_units_of_rows)
-        return self.learning.requests()
+        return [] if self.learning is None else self.learning.requests()
+
+    def stand_beside_a_table(self, beside: bool, *, units_of_rows: bool) -> None:
+        """Take note of what a unit is: what is learned depends on that."""
+        super().stand_beside_a_table(beside, units_of_rows=units_of_rows)
+        if self.learning is not None:
+            self.learning.protect_units(of_several_rows=units_of_rows or self.unit_index is not None)
 
     def forget(self) -> None:
         """Forget the approximation, and take back the settings that were chosen by it."""

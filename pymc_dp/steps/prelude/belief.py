@@ -111,6 +111,11 @@ class Belief:
         pull[block] = self.precision[block] @ np.linalg.inv(self.information[block])
         return pull
 
+    @property
+    def squared_noise(self) -> float:
+        """How far noise is expected to have moved the mean: the squared distance, in units of what all units tell."""
+        return float(np.sum(self.information * self.noise))
+
     def dataset(self, labels: Sequence[str]) -> xr.Dataset:
         """Return it under the names of parameters: ``mean``, ``information``, ``noise``, ``bias`` and ``known``."""
         square = ("parameter", "parameter_again")
@@ -242,6 +247,8 @@ def most_likely(
     hyperparameters : ndarray of bool, shape (parameters,)
         Which parameters only the prior knows. Those that are neither these nor known to the likelihood stay.
     """
+    from scipy.optimize import minimize  # noqa: PLC0415  slow to import
+
     apart = np.flatnonzero(hyperparameters)
     block = np.flatnonzero(likelihood.known)
 
@@ -267,10 +274,11 @@ def most_likely(
     theta, _ = inner(start)
     if not apart.size:
         return theta
-    best = [theta]
+    best, lowest = theta, np.inf
 
     def lost(values: FloatArray) -> float:
-        at = best[-1].copy()
+        nonlocal best, lowest
+        at = best.copy()
         at[apart] = values
         if not np.isfinite(log_density(at)):
             return 1e300
@@ -282,14 +290,10 @@ def most_likely(
         if sign <= 0.0:
             return 1e300
         value = -(log_density(found) - 0.5 * float(volume))
-        if value < lowest[0]:
-            lowest[0] = value
-            best.append(found)
+        if value < lowest:
+            lowest, best = value, found
         return value
 
-    from scipy.optimize import minimize  # noqa: PLC0415  slow to import
-
-    lowest = [np.inf]
     lost(theta[apart])
     minimize(lost, theta[apart], method="BFGS", options={"maxiter": _HYPERPARAMETER_STEPS, "eps": 1e-4, "gtol": 1e-3})
-    return best[-1]
+    return best

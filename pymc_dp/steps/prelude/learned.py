@@ -95,6 +95,8 @@ class Found:
     ----------
     point : ExpansionPoint
         The centre, with the clip bounds of what was released there.
+    back : ndarray, shape (parameters, parameters)
+        Turns a preconditioned score there back into a score.
     curvature : KnownCurvature
         What all releases say of the curvature there.
     belief : Belief
@@ -102,6 +104,7 @@ class Found:
     """
 
     point: ExpansionPoint
+    back: FloatArray
     curvature: KnownCurvature
     belief: Belief
 
@@ -149,6 +152,11 @@ class Search:
         The user's clip bounds at the centre. Default: the best ones.
     """
 
+    #: Terms of third order of a log-likelihood, in proportion to the squared distance in units of what one unit tells.
+    third_order = settings.THIRD_ORDER
+    #: Whether the curvature is another one at another point.
+    drifts = True
+
     def __init__(
         self,
         chain: ChainAccess,
@@ -167,9 +175,6 @@ class Search:
         self._structure = np.ones((regression.known.size,) * 2, dtype=bool) if structure is None else structure
         #: The largest eigenvalue of noise alone, in standard deviations of its entries.
         self._reach_of_noise = _largest_of_noise(self._structure[np.ix_(self.places, self.places)])
-
-    #: Terms of third order of a log-likelihood, in proportion to the squared distance in units of what one unit tells.
-    _third_order = settings.THIRD_ORDER
 
     def _places_of(self, regression: Regression) -> NDArray[np.bool_]:
         return regression.known
@@ -196,13 +201,12 @@ class Search:
     def _expanded(self, theta: FloatArray, curvature: KnownCurvature) -> Found:
         """Release curvature and score at the centre; return what all scores say."""
         frame = self._frame(curvature)
-        self.back = frame.back
         point, bias = self._expansion_point(theta, frame)
         late = self._curvature_at(point, frame, "curvature", between_scales=True)
         together = self._together(late, curvature)
         self._scores.append(self._score_at(point, frame, bias, "score"))
         together = self._after_step(together)
-        return Found(point, together, self._belief(together))
+        return Found(point, frame.back, together, self._belief(together))
 
     def _belief(self, curvature: KnownCurvature) -> Belief:
         """Return what all scores say."""
@@ -216,7 +220,7 @@ class Search:
             self.places,
             n_units=self._chain.n_units,
             structure=self._structure,
-            third_order=self._third_order,
+            third_order=self.third_order,
         )
 
     def _followed(
@@ -294,10 +298,8 @@ class Search:
         there = self._structure if between_scales else self._structure & ~self._between_scales
         raw = np.where(along_axes(there, frame), raw, 0.0)
         raw = between_members_and_others(raw, made.noise_std, self._structure, self.places)
-        floors = settings.FLOORS_OF_EXPECTED if self.nonnegative else settings.FLOORS_OF_OBSERVED
-        noise = made.noise_std
-        floor = noise * self._reach_of_noise * floors[_STAGES.index(made.kind)]
-        return lifted(raw, noise, frame, self.places, floor=floor, nonnegative=self.nonnegative)
+        floor = made.noise_std * self._reach_of_noise * self._floors[_STAGES.index(made.kind)]
+        return lifted(raw, made.noise_std, frame, self.places, floor=floor, nonnegative=self.nonnegative)
 
     def _query_of_curvature(self, point: ExpansionPoint, kind: str) -> Query:
         return ExpectedCurvature(point, kind) if self._chain.knows_responses else Curvature(point, kind)
@@ -311,12 +313,19 @@ class Search:
         """Whether released curvatures have no negative eigenvalue but by noise."""
         return self._chain.knows_responses
 
+    @property
+    def _floors(self) -> tuple[float, ...]:
+        return settings.FLOORS_OF_EXPECTED if self.nonnegative else settings.FLOORS_OF_OBSERVED
+
+    @property
+    def floor_together(self) -> float:
+        """What eigenvalues of two curvatures together are lifted to, as a part of what noise alone reaches."""
+        return self._floors[-1]
+
     def _together(self, late: KnownCurvature, early: KnownCurvature) -> KnownCurvature:
         """Return what two curvatures say."""
-        floors = settings.FLOORS_OF_EXPECTED if self.nonnegative else settings.FLOORS_OF_OBSERVED
-        floor = self._reach_of_noise * floors[-1]
-        there = along_axes(self._structure, late.frame)
-        return pooled(late, early, there, floor=floor, nonnegative=self.nonnegative, drifts=True)
+        floor, there = self._reach_of_noise * self.floor_together, along_axes(self._structure, late.frame)
+        return pooled(late, early, there, floor=floor, nonnegative=self.nonnegative, drifts=self.drifts)
 
     def _curvature_bound(self, theta: FloatArray, frame: Frame, kind: str, of_score: float = np.inf) -> float:
         """Return the clip bound of a curvature: what clipped scores have of it, where theirs is known."""

@@ -381,7 +381,7 @@ class Learning:
             beyond=ExpansionPoint(theta, found.point.preconditioner, LARGEST_CLIP_BOUND),
             start=start,
             precision=precision + from_prior,
-            back=search.back,
+            back=found.back,
             belief=belief,
             doubtful_width=np.inf
             if _lost(found.belief)

@@ -1,8 +1,8 @@
 r"""The search for the centre of a normal regression with one scale: location and scale are found apart.
 
-The information of the location is a constant matrix over the squared scale. It is therefore released twice before any
-score, and follows the scale for nothing from then on. Scores of the location alone lead to the centre in a few steps,
-however far away that is; between them the scale is found again, for the squared residuals shrink on the way.
+The information of the location is a constant matrix over the squared scale. It is therefore released before any score,
+three times, and follows the scale for nothing from then on. Scores of the location alone lead to the centre in a few
+steps, however far away that is; between them the scale is found again, for the squared residuals shrink on the way.
 
 ========================  ==========================================================
 symbol                    here
@@ -20,12 +20,10 @@ import numpy as np
 from pymc_dp.parameters import FloatArray
 from pymc_dp.release.centred import OneDirectionCurvature
 from pymc_dp.release.interface import ExpansionPoint
-from pymc_dp.release.queries import Curvature
 from pymc_dp.release.query import Query
-from pymc_dp.steps.access import ChainAccess
 from pymc_dp.steps.prelude import settings
 from pymc_dp.steps.prelude.belief import Belief, KnownScore
-from pymc_dp.steps.prelude.curvature import KnownCurvature, after_step, pooled
+from pymc_dp.steps.prelude.curvature import KnownCurvature, after_step
 from pymc_dp.steps.prelude.learned import Found, Regression, Search, along_axes
 from pymc_dp.steps.prelude.newton import Frame
 
@@ -38,21 +36,15 @@ _MOST_CHANGE_OF_SCALE = 3.0
 class SearchForLocation(Search):
     """The way to the centre of a normal regression. Parameters as of `Search`."""
 
-    def __init__(
-        self,
-        chain: ChainAccess,
-        regression: Regression,
-        clip_gradient: float | None = None,
-        clip_curvature: float | None = None,
-    ) -> None:
-        self._scale = int(regression.followed[0])
-        super().__init__(chain, regression, clip_gradient, clip_curvature)
+    third_order, drifts = 0.0, False
 
-    _third_order = 0.0
+    @property
+    def _scale(self) -> int:
+        return int(self._regression.followed[0])
 
     def _places_of(self, regression: Regression) -> np.ndarray:
         places = regression.known.copy()
-        places[self._scale] = False
+        places[regression.followed] = False
         return places
 
     def run(self) -> Found:
@@ -74,8 +66,7 @@ class SearchForLocation(Search):
         told = found.belief
         near = np.where(self.places, told.mean, theta)
         # Squared residuals there are larger than at the maximum, by as much as noise has moved it away.
-        block = np.ix_(self.places, self.places)
-        by_chance = float(np.sum(told.information[block] * told.noise[block])) / self._chain.n_units
+        by_chance = told.squared_noise / self._chain.n_units
         change, noise, bias = self._change_of_scale(near, by_chance, "scale_score")
         mean, smaller = told.mean.copy(), float(np.exp(-2.0 * change))
         mean[self._scale] = theta[self._scale] + change
@@ -91,9 +82,7 @@ class SearchForLocation(Search):
         end = self._stepped(theta, curvature, settings.TRUST_OF_LOCATION)
         # Squared residuals fall by the squared length of the step, beyond what is noise of it.
         step = np.where(self.places, end - theta, 0.0)
-        told = self._belief(curvature)
-        block = np.ix_(self.places, self.places)
-        by_chance = float(np.sum(told.information[block] * told.noise[block]))
+        by_chance = self._belief(curvature).squared_noise
         fallen = max(0.0, float(step @ curvature.matrix @ step) - by_chance) / self._chain.n_units
         change = 0.5 * float(np.log(max(1.0 - fallen, settings.LEAST_LEFT)))
         self._sizes = {}
@@ -117,14 +106,19 @@ class SearchForLocation(Search):
             before.gradient - after.gradient,
             before.noise @ before.noise.T + after.noise @ after.noise.T,
             along_axes(self._structure, curvature.frame),
-            floor=self._reach_of_noise * settings.FLOOR_OF_LOCATION,
+            floor=self._reach_of_noise * self.floor_together,
             nonnegative=self.nonnegative,
         )
 
     @property
     def nonnegative(self) -> bool:
         """Always: the location of a normal distribution bends in one direction a row."""
-        return self._chain.one_row_a_unit
+        return True
+
+    @property
+    def floor_together(self) -> float:
+        """Of several releases of one matrix: what is small in all of them is small."""
+        return settings.FLOOR_OF_LOCATION
 
     @property
     def bias_of_loss(self) -> float:
@@ -133,16 +127,10 @@ class SearchForLocation(Search):
 
     @property
     def _sizes_of_curvature(self) -> str:
-        return "one_direction_curvature" if self.nonnegative else "curvature"
+        return "one_direction_curvature"
 
     def _query_of_curvature(self, point: ExpansionPoint, kind: str) -> Query:
-        return OneDirectionCurvature(point, kind) if self.nonnegative else Curvature(point, kind)
-
-    def _together(self, late: KnownCurvature, early: KnownCurvature) -> KnownCurvature:
-        """Return what two curvatures say: but for the scale, which they follow, it is the same matrix."""
-        floor = self._reach_of_noise * settings.FLOOR_OF_LOCATION
-        there = along_axes(self._structure, late.frame)
-        return pooled(late, early, there, floor=floor, nonnegative=self.nonnegative, drifts=False)
+        return OneDirectionCurvature(point, kind)
 
     def _belief(self, curvature: KnownCurvature) -> Belief:
         """Return what all scores say of the location, as if all had been released at the scale of the last one."""
@@ -193,8 +181,8 @@ class SearchForLocation(Search):
 
 def _lost_of_squares(bound: float) -> float:
     """Return how much the mean square of a standard normal number falls where scores of the scale are clipped."""
+    most = 1.0 + bound * _INFORMATION_OF_SCALE**0.5
     from scipy.special import chdtrc  # noqa: PLC0415  slow to import
 
-    most = 1.0 + bound * _INFORMATION_OF_SCALE**0.5
     # The mean of (z² - most)+ by the distribution functions of chi-squared with 3 and with 1 degrees of freedom.
     return float(chdtrc(3.0, most) - most * chdtrc(1.0, most))

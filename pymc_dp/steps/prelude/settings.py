@@ -128,6 +128,6 @@ MOST_NOISE_OF_CURVATURE = 0.5
 #: Eigenvalues of a released curvature are lifted to this part of what noise alone reaches: early, in the middle, late,
 #: and at the centre. Expected curvatures have none below zero, and lifting small ones hides directions that are nearly
 #: collinear; observed curvatures may have, far from the mode.
+FLOORS_OF_EXPECTED, FLOORS_OF_OBSERVED = (0.4, 0.3, 0.3, 0.2), (1.0, 1.0, 1.0, 0.5)
 #: Of the location of a normal regression several releases are one matrix: what is small in all of them is small.
 FLOOR_OF_LOCATION = 0.15
-FLOORS_OF_EXPECTED, FLOORS_OF_OBSERVED = (0.4, 0.3, 0.3, 0.2), (1.0, 1.0, 1.0, 0.5)
