@@ -25,6 +25,7 @@ from pymc_dp.exceptions import UnsupportedOption
 from pymc_dp.finished import FinishedDraws
 from pymc_dp.kinds import CLIP_COUNT, clip_fraction_name, labelled, noise_std_of, release_kind
 from pymc_dp.model.arrays import arrays_of, is_public, leaves_of
+from pymc_dp.model.posterior import with_figures
 from pymc_dp.plan import record_of_releases
 from pymc_dp.release.interface import Release, ReleasesOfIteration
 from pymc_dp.rows.split import protected_dims, protected_inputs
@@ -173,6 +174,8 @@ def publish(
             stats[name] = (("chain", "draw"), values[stats["chain"].values, phase][:, : stats.sizes["draw"]])
         if "standardised" in tree[f"{prefix}sample_stats"]:
             stats["standardised"] = (("chain", "draw", "direction"), _standardised(tree[f"{prefix}sample_stats"]))
+        if likelihood is not None and "accepted" not in stats:  # of NUTS
+            stats = with_figures(stats, likelihood)
         groups[f"{prefix}sample_stats"] = stats
     if not facts["complete"] and "posterior" in groups:
         groups["partial_posterior"] = finished.one_after_the_other(names.kept, plan.tune, groups["posterior"])
@@ -183,7 +186,9 @@ def publish(
             for release in releases.made
         ]
         groups["releases"] = _releases_group(before + made, parameters, moved, plan)
-    published = [str(name) for name in groups["posterior"].data_vars] if "posterior" in groups else []
+    published = names.kept if facts["complete"] else []
+    if "posterior" in groups:
+        published = [str(name) for name in groups["posterior"].data_vars]
     if likelihood is not None:
         groups["private_likelihood"] = likelihood
     groups["privacy"] = xr.Dataset(attrs={**facts, "variables": json.dumps(published)})
