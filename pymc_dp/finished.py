@@ -32,12 +32,14 @@ class FinishedDraws:
     ----------
     callback_failed : bool
         Whether the user's callback has raised.
+    chains_release : bool
+        Whether chains may release something: PyMC's NUTS does not.
     """
 
     def __init__(self, callback: Callable[..., Any] | None) -> None:
         self._callback = callback
         self._traces: dict[int, BaseTrace] = {}
-        self.callback_failed = False
+        self.callback_failed, self.chains_release = False, True
 
     def __call__(self, trace: BaseTrace, draw: Any) -> None:
         """Note a draw."""
@@ -56,10 +58,8 @@ class FinishedDraws:
 
     def releases(self, n_steps: int) -> Iterator[tuple[int, int, int, ReleasesOfIteration]]:
         """Yield chain, iteration and place of the step, with the releases that it made there, in order."""
-        for chain in sorted(self._traces):
+        for chain in sorted(self._traces) if self.chains_release else ():
             trace = self._traces[chain]
-            if "releases" not in trace.stat_names:  # of NUTS
-                continue
             of_steps = [trace.get_sampler_stats("releases", place) for place in range(n_steps)]
             for iteration in range(len(trace)):
                 for place in range(n_steps):

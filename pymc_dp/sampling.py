@@ -294,7 +294,7 @@ def _run_charged(
             if draws_follow and drawn_from is None:
                 tree = _pymc_sample(**in_chains)
         if draws_follow and drawn_from is not None:
-            seed = arguments["random_seed"]
+            seed, finished.chains_release = arguments["random_seed"], False
             in_chains |= arguments_of_nuts(arguments["model"], *drawn_from, names.kept, plan.chains, seed)
             tree = _pymc_sample(**in_chains)
     except BaseException as error:

@@ -128,6 +128,7 @@ def test_a_fall_back_after_chains_have_begun_makes_no_release_twice(model, budge
     assert len(budget.history) == 1
 
 
+@pytest.mark.entropy
 def test_noise_differs_between_chains_in_forked_processes(model, budget):
     """Hazard H24: chains in forked workers share no noise."""
     tree = run(model, budget, chains=4, cores=2, mp_ctx="fork", random_seed=1)
@@ -135,6 +136,7 @@ def test_noise_differs_between_chains_in_forked_processes(model, budget):
     assert np.unique(values).size == values.size
 
 
+@pytest.mark.entropy
 def test_a_known_seed_does_not_determine_the_noise(model):
     """Hazard H24: `random_seed` is public and does not reach the noise."""
     trees = [run(model, dp.PrivacyBudget(5.0, 1e-6), random_seed=1) for _ in range(2)]

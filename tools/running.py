@@ -310,7 +310,7 @@ def _tree(points: Any, stats: Any, tune: int) -> DataTree:
         coords = {"chain": np.arange(len(points)), "draw": np.arange(len(points[0][phase]))}
         draws = {name: np.array([[point[name] for point in chain[phase]] for chain in points]) for name in points[0][0]}
         groups[f"{prefix}posterior"] = _dataset(draws, coords)
-        names = dict.fromkeys(name for one in stats[0][0] for name in one)
+        names = dict.fromkeys(name for one in stats[0][0] for name in one if name != "warning")  # as PyMC leaves it out
         found = {name: np.array([_stat(name, chain[phase]) for chain in stats]) for name in names}
         groups[f"{prefix}sample_stats"] = _dataset(found, coords)
     return DataTree.from_dict(groups)

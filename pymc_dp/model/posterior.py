@@ -89,7 +89,7 @@ def with_figures(stats: xr.Dataset, likelihood: xr.Dataset) -> xr.Dataset:
     """Return statistics of NUTS with what reports read of private draws; without timings."""
     stats = stats.drop_vars([name for name in stats if str(name).startswith(("perf_counter", "process_time"))])
     shape = stats.sizes["chain"], stats.sizes["draw"]
-    for name, value in {**likelihood.attrs, "noise_std": np.nan, "accepted": True}.items():
+    for name, value in {**likelihood.attrs, "log_ratio": np.nan, "noise_std": np.nan, "accepted": True}.items():
         stats[str(name)] = (("chain", "draw"), np.full(shape, value))
     return stats
 

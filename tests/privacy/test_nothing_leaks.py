@@ -113,6 +113,7 @@ def test_neighbouring_tables_differ_by_no_more_than_the_declared_sensitivity(rel
     assert all(comparison.moved for comparison in report.comparisons)
 
 
+@pytest.mark.entropy
 def test_seeds_of_the_sampler_do_not_reach_the_noise(monkeypatch):
     """Hazard H24: nor does NumPy's global seed."""
     drawn = []

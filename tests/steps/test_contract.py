@@ -263,6 +263,7 @@ def test_processes_give_what_one_process_gives(sampler, context):
     assert np.array_equal(draws(alone), draws(parallel))
 
 
+@pytest.mark.entropy
 def test_a_known_seed_does_not_determine_the_noise(sampler):
     if "barker" in sampler.name:
         pytest.skip("two decisions are often the same: see test_barker")
