@@ -47,6 +47,7 @@ def test_sgld_finds_a_normal_posterior_and_its_known_excess(relation):
     assert tree["privacy"].attrs["epsilon"] < 4.0
 
 
+@pytest.mark.nightly
 @pytest.mark.slow
 def test_the_excess_of_sgld_shrinks_with_the_step():
     ratios = {}
@@ -74,6 +75,7 @@ def test_second_order_dynamics_find_a_normal_posterior(step_class, settings):
     assert tree["privacy"].attrs["epsilon"] < 4.0
 
 
+@pytest.mark.nightly
 @pytest.mark.slow
 def test_sgld_finds_a_logistic_posterior():
     """Against NUTS on the same data, in posterior standard deviations: within 0.5 for means, 25 % for deviations."""

@@ -378,6 +378,7 @@ def test_a_regression_needs_nothing_but_a_budget():
     assert dp.diagnostics.quality(tree).usable
 
 
+@pytest.mark.nightly
 @pytest.mark.slow
 @pytest.mark.production
 def test_lost_centres_are_rare_and_never_silent():
