@@ -1,5 +1,7 @@
 """Samplers that are given a budget and nothing else: what they learn, what they keep, and what they draw."""
 
+from types import SimpleNamespace
+
 import numpy as np
 import pymc as pm
 import pytest
@@ -7,8 +9,10 @@ from conftest import QUIET
 
 import pymc_dp as dp
 from pymc_dp.release.gradients import GradientSizes, PreconditionedGradient
+from pymc_dp.release.interface import Release
 from pymc_dp.release.queries import LogRatioSum, Residual
 from pymc_dp.steps.access import ChainAccess
+from pymc_dp.steps.prelude.learned import Search
 from pymc_dp.steps.target import FreeTarget
 
 pytestmark = pytest.mark.production
@@ -226,6 +230,17 @@ def test_the_pilot_asks_nothing_and_freezes_the_step(monkeypatch):
     assert len(asked) > 100
     assert np.unique(tree["sample_stats"]["step_size"]).size == 1
     assert step._pilot is None
+
+
+@pytest.mark.parametrize(("mean", "std"), [(5.0, 1.0), (0.0, 2.0), (-3.0, 1.5), (-50.0, 1.0)])
+def test_a_released_loss_is_not_negative_whatever_its_noise(mean, std):
+    """The root mean square of what it can be, by quadrature."""
+    values = np.linspace(0.0, max(mean, 0.0) + 12.0 * std, 200_001)
+    weights = np.exp(-0.5 * ((values - mean) / std) ** 2 + 0.5 * (min(mean, 0.0) / std) ** 2)
+    expected = np.sqrt(np.sum(weights * values**2) / np.sum(weights))
+    loss = Release("clipping_loss", np.array([mean]), std, (np.zeros(1),))
+    found = Search._lost_length(SimpleNamespace(_tail=None), 3.0, loss)
+    assert found == pytest.approx(3.0 * expected, rel=1e-2)
 
 
 def test_the_same_learned_run_is_made_in_one_process_and_in_two():

@@ -296,9 +296,9 @@ def test_the_dry_run_asks_for_all_that_the_prelude_asks_for(budget, monkeypatch)
     run(gaussian_model(gaussian_data(400)), budget, synthetic=gaussian_model(gaussian_data(100, 3)), **tested)
     before = [kind for charged, kind, _ in asked if not charged]
     after = [kind for charged, kind, _ in asked if charged]
-    assert [*before, "clipping_loss", "remainder_sizes"] == after
-    # Coordinates; three curvatures and six scores with a histogram each.
-    assert len(before) == 1 + 2 * 3 + 2 * 6
+    assert [*before, "remainder_sizes"] == after
+    # Coordinates; three curvatures and six scores with a histogram each; the clipping loss.
+    assert len(before) == 1 + 2 * 3 + 2 * 6 + 1
     assert {n_units for charged, _, n_units in asked if not charged} == {100}
     assert {n_units for charged, _, n_units in asked if charged} == {400}
 

@@ -239,8 +239,8 @@ def test_the_run_tells_when_clip_bounds_cut_too_much(clip, cut):
     shift = abs(np.sum(np.sign(y - theta) * lost)) / y.size**0.5  # in sd of the posterior
     assert found.clip_bias + 4.0 * found.clip_bias_noise_std > shift
     if cut:
-        expected = (scale * lost).clip(max=clip).sum() / np.sum(scale**2 * weights) ** 0.5
-        assert found.clip_bias == pytest.approx(expected, rel=0.3)
+        std = float(step.known.kernel.covariance[0, 0]) ** 0.5  # of the draws; of a short pilot
+        assert found.clip_bias == pytest.approx((scale * lost).clip(max=clip).sum() * std / scale, rel=0.02)
     else:
         assert abs(found.clip_bias) < 5.0 * found.clip_bias_noise_std
 
@@ -278,7 +278,7 @@ def test_draws_are_as_wide_as_the_surrogate_and_others_are_not_usable():
 @pytest.mark.parametrize(("widening", "said"), [(1.4, "Usable: "), (2.0, "Usable, but imprecise: ")])
 def test_a_usable_result_says_where_noise_has_made_it_wide(widening, said):
     """Intervals that can be trusted may still say little: a reader of the verdict alone has to know."""
-    tree, *_ = normal_run(0, epsilon=10.0, draws=300, insecure_seed=0)
+    tree, *_ = normal_run(0, epsilon=10.0, draws=300, insecure_seed=1)
     stats = tree["sample_stats"].to_dataset()
     stats["widening"], stats["widening_by_noise"] = 0.0 * stats["accepted"] + widening, 0.0 * stats["accepted"] + 1.1
     tree["sample_stats"] = stats

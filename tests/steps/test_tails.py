@@ -51,6 +51,16 @@ def test_the_length_that_a_bound_takes_off_is_found(name, noise_std):
         assert abs(tail.lost_length(bound) - true) < room
 
 
+@pytest.mark.parametrize("name", TABLES)
+def test_how_much_more_is_lost_than_is_counted(name):
+    """Of exact counts, where no unit counts more than one bound."""
+    norms = TABLES[name](np.random.default_rng(1))
+    bound = float(np.quantile(norms, 0.9))
+    lost = np.maximum(norms - bound, 0.0)
+    true = lost.sum() / np.minimum(lost, bound).sum()
+    assert Tail(histogram(norms), N).lost_beyond(bound) == pytest.approx(true, rel=0.1)
+
+
 def test_less_is_lost_to_a_larger_bound():
     tail = Tail(histogram(TABLES["log-normal"](np.random.default_rng(1)), 20.0), N)
     lost = [tail.lost_length(bound) for bound in np.geomspace(0.1, 1e4, 60)]

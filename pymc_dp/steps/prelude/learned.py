@@ -19,8 +19,8 @@ from numpy.typing import NDArray
 from pymc_dp.budget import ReleaseRequest
 from pymc_dp.parameters import FloatArray
 from pymc_dp.release.centred import CentredScore, ExpectedCurvature
-from pymc_dp.release.interface import LARGEST_CLIP_BOUND, SMALLEST_CLIP_BOUND, ExpansionPoint
-from pymc_dp.release.queries import Curvature
+from pymc_dp.release.interface import LARGEST_CLIP_BOUND, SMALLEST_CLIP_BOUND, ExpansionPoint, Release
+from pymc_dp.release.queries import ClippingLoss, Curvature
 from pymc_dp.release.query import Query
 from pymc_dp.release.sizes import BoundedScore, CoordinateSizes, NormSizes
 from pymc_dp.steps.access import ChainAccess
@@ -101,12 +101,15 @@ class Found:
         What all releases say of the curvature there.
     belief : Belief
         What all releases say of the likelihood.
+    clipping_loss : Release or None
+        What clipping takes off scores there, if it was released.
     """
 
     point: ExpansionPoint
     back: FloatArray
     curvature: KnownCurvature
     belief: Belief
+    clipping_loss: Release | None
 
 
 def requests_of_search(regression: Regression, share: float) -> list[ReleaseRequest]:
@@ -150,6 +153,8 @@ class Search:
         What is known of the model.
     clip_gradient, clip_curvature : float, optional
         The user's clip bounds at the centre. Default: the best ones.
+    releases_loss : bool
+        Whether what clipping takes off scores at the centre is released.
     """
 
     #: Terms of third order of a log-likelihood, in proportion to the squared distance in units of what one unit tells.
@@ -163,12 +168,15 @@ class Search:
         regression: Regression,
         clip_gradient: float | None = None,
         clip_curvature: float | None = None,
+        *,
+        releases_loss: bool = False,
     ) -> None:
-        self._chain, self._regression = chain, regression
+        self._chain, self._regression, self._releases_loss = chain, regression, releases_loss
         self._clip_gradient, self._clip_curvature = clip_gradient, clip_curvature
         self._sizes: dict[str, Histogram] = {}
         self._scores: list[KnownScore] = []
         self._first_after_curvature = 0
+        self._tail: Tail | None = None
         #: Which parameters scores and curvatures are taken of.
         self.places = self._places_of(regression)
         structure = chain.structure
@@ -204,9 +212,26 @@ class Search:
         point, bias = self._expansion_point(theta, frame)
         late = self._curvature_at(point, frame, "curvature", between_scales=True)
         together = self._together(late, curvature)
+        loss = self._chain.release(ClippingLoss(point)) if self._releases_loss else None
+        if loss is not None and self._chain.knows_responses:
+            # Without a mean to add again bias has a direction, which makes up for what histograms overstate.
+            bias = min(bias, self.bias_of_loss * self._lost_length(point.clip_gradient, loss))
         self._scores.append(self._score_at(point, frame, bias, "score"))
         together = self._after_step(together)
-        return Found(point, frame.back, together, self._belief(together))
+        return Found(point, frame.back, together, self._belief(together), loss)
+
+    def _lost_length(self, bound: float, loss: Release) -> float:
+        """Return how much length clipping takes off scores, root mean square given a released loss: it is not negative.
+
+        Released is at most one bound of a unit; a histogram tells how much more there is.
+        """
+        beyond = self._tail.lost_beyond(bound) if self._tail is not None else 1.0
+        mean, std = float(loss.value[0]), loss.noise_std
+        from scipy.special import log_ndtr  # noqa: PLC0415  slow to import
+
+        away = mean / max(std, np.finfo(float).tiny)
+        chance = float(np.exp(-0.5 * (away**2 + np.log(2.0 * np.pi)) - log_ndtr(away)))
+        return bound * beyond * float(np.sqrt(max(mean**2 + std**2 + mean * std * chance, 0.0)))
 
     def _belief(self, curvature: KnownCurvature) -> Belief:
         """Return what all scores say."""
@@ -402,6 +427,7 @@ class Search:
         size = self._directions(frame)
         tail = Tail(self._norms(theta, frame, "score", float(np.sqrt(size))), self._chain.n_units)
         noise = 2.0 * self._chain.multiplier(kind) * np.sqrt(size)
+        self._tail = tail
         bound, bias = tail.best_bound(self.bias_of_loss if bias_of_loss is None else bias_of_loss, noise)
         return _representable(bound), bias
 

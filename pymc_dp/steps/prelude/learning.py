@@ -29,7 +29,7 @@ from pymc_dp.budget import ReleaseRequest
 from pymc_dp.exceptions import InvalidArgument
 from pymc_dp.parameters import FloatArray, ParameterVector
 from pymc_dp.release.gradients import GradientSizes, PreconditionedGradient
-from pymc_dp.release.interface import LARGEST_CLIP_BOUND, SMALLEST_CLIP_BOUND, ExpansionPoint
+from pymc_dp.release.interface import LARGEST_CLIP_BOUND, SMALLEST_CLIP_BOUND, ExpansionPoint, Release
 from pymc_dp.release.queries import ClippingLoss, Residual, WeightedScore
 from pymc_dp.release.sizes import RemainderSizes
 from pymc_dp.steps.access import ChainAccess
@@ -359,6 +359,7 @@ class Learning:
             precision=way.information + prior_curvature(chain.prior, centre.theta),
             back=way.scale.back,
             belief=None,
+            clipping_loss=None,
             doubtful_width=1.0,
             bias_of_loss=None,
         )
@@ -366,7 +367,9 @@ class Learning:
     def _expand_learned(self, chain: ChainAccess, tempering: float) -> "Expansion":
         """Expand to second order where a search has led to."""
         kind = SearchForLocation if self._regression.location_apart else Search
-        search = kind(chain, self._regression, self._clip_gradient, self._clip_curvature)
+        releases_loss = self._diagnoses and self.control_variates
+        bounds = self._clip_gradient, self._clip_curvature
+        search = kind(chain, self._regression, *bounds, releases_loss=releases_loss)
         found, prior = search.run(), chain.prior
         belief = found.belief if self.noise_aware else found.belief.without_uncertainty()
         theta, precision = found.point.theta, belief.precision
@@ -383,6 +386,7 @@ class Learning:
             precision=precision + from_prior,
             back=found.back,
             belief=belief,
+            clipping_loss=found.clipping_loss,
             doubtful_width=np.inf
             if _lost(found.belief)
             else _doubtful_width(
@@ -501,7 +505,7 @@ class Learning:
         weighted down had pulled together in the direction in which the mean moves most.
         """
         centre = expansion.centre
-        clipping_loss = chain.release(ClippingLoss(centre))
+        clipping_loss = expansion.clipping_loss or chain.release(ClippingLoss(centre))
         covariance = kernel.covariance
         pulled = covariance if expansion.belief is None else covariance @ expansion.belief.pull
         moves = pulled @ expansion.back / np.sqrt(np.diag(covariance))[:, None]
@@ -560,6 +564,8 @@ class Expansion:
         Turns a preconditioned gradient back into a gradient.
     belief : Belief or None
         What all releases say of the likelihood; None for order 1.
+    clipping_loss : Release or None
+        What clipping takes off scores at the centre, if the search released it.
     doubtful_width : float
         By what factor noise of the released curvature may have changed the width of the draws.
     bias_of_loss : float or None
@@ -574,6 +580,7 @@ class Expansion:
     precision: FloatArray
     back: FloatArray
     belief: Belief | None
+    clipping_loss: Release | None
     doubtful_width: float
     bias_of_loss: float | None
 

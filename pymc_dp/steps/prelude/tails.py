@@ -95,10 +95,19 @@ class Tail:
         self._std = np.sqrt(np.where(bump, noise**2, spread))
         self._begin = histogram.smallest * 2.0 ** (begin / 2)
 
+    def _lost(self, bound: float, at_most: float = np.inf) -> FloatArray:
+        octaves = (np.arange(_TAIL_BINS)[:, None] + _QUADRATURE) / 2.0
+        lost: FloatArray = np.clip(self._begin * 2.0**octaves - bound, 0.0, at_most).mean(axis=1)
+        return lost
+
+    def lost_beyond(self, bound: float) -> float:
+        """Return how many times as long what units lose is as if no unit lost more than `bound`."""
+        capped = float(self._counts @ self._lost(bound, at_most=bound))
+        return float(self._counts @ self._lost(bound)) / capped if capped > 0.0 else 1.0
+
     def lost_length(self, bound: float) -> float:
         """Return how much longer than `bound` units are, summed over units, with room for what is not known of it."""
-        octaves = (np.arange(_TAIL_BINS)[:, None] + _QUADRATURE) / 2.0
-        lost = np.maximum(self._begin * 2.0**octaves - bound, 0.0).mean(axis=1)
+        lost = self._lost(bound)
         total = float(self._counts @ lost)
         return float(np.sqrt(total**2 + np.sum((self._std * lost) ** 2)))
 
