@@ -8,7 +8,7 @@ import pymc as pm
 import pytest
 
 import pymc_dp as dp
-from pymc_dp.prior import Prior
+from pymc_dp.model.prior_density import Prior
 from pymc_dp.release import Release
 from pymc_dp.steps.access import Authorisation
 

@@ -20,11 +20,11 @@ from pymc_dp import sampling
 from pymc_dp.budget import Plan, PrivacyBudget
 from pymc_dp.diagnostics import Quality, quality
 from pymc_dp.exceptions import InvalidArgument, UnsupportedModel
-from pymc_dp.origins import refuse_tables_of_the_data
+from pymc_dp.model.origins import refuse_tables_of_the_data
+from pymc_dp.model.structure import rows_can_be_simulated
 from pymc_dp.release.units import public_number_of_units
 from pymc_dp.short_form import chosen_length, steps_with_budget
 from pymc_dp.steps.base import DPStep
-from pymc_dp.structure import rows_can_be_simulated
 from pymc_dp.tables import Table
 from pymc_dp.worth import Worth
 

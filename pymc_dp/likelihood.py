@@ -20,8 +20,8 @@ from pymc_dp.arguments import refuse_privacy_keywords
 from pymc_dp.budget import PrivacyBudget
 from pymc_dp.compiling import compiled
 from pymc_dp.exceptions import InvalidArgument, UnsupportedModel
+from pymc_dp.model.parameters import FloatArray, ParameterVector
 from pymc_dp.model.priors import priors_of
-from pymc_dp.parameters import FloatArray, ParameterVector
 from pymc_dp.sampling import sample, sample_without_privacy
 from pymc_dp.steps.surrogate_hmc import DPSurrogateHMC
 from pymc_dp.tables import Table

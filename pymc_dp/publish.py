@@ -25,9 +25,9 @@ from pymc_dp.exceptions import UnsupportedOption
 from pymc_dp.finished import FinishedDraws
 from pymc_dp.kinds import CLIP_COUNT, clip_fraction_name, labelled, noise_std_of, release_kind
 from pymc_dp.model.arrays import arrays_of, is_public, leaves_of
+from pymc_dp.model.split import protected_dims, protected_inputs
 from pymc_dp.plan import record_of_releases
 from pymc_dp.release.interface import Release, ReleasesOfIteration
-from pymc_dp.rows.split import protected_dims, protected_inputs
 from pymc_dp.steps.base import DPStep, window_ends
 from pymc_dp.steps.group import StepGroup
 

@@ -27,15 +27,17 @@ from xarray import DataTree
 from pymc_dp import _validate
 from pymc_dp.accounting import NO_NOISE
 from pymc_dp.arguments import dp_steps, is_private, refuse_budget, refuse_stray_budget
-from pymc_dp.bambi_models import refuse_bambi_statistics
 from pymc_dp.budget import Plan, PrivacyBudget, StepPlan
 from pymc_dp.compiling import INTERPRETED
 from pymc_dp.exceptions import InvalidArgument, RunInterrupted, UnsupportedModel, UnsupportedOption
 from pymc_dp.finished import FinishedDraws, how_it_ended, reason
 from pymc_dp.memory import memory_of_this_machine
+from pymc_dp.model.bambi_models import refuse_bambi_statistics
+from pymc_dp.model.prior_constants import warn_about_prior_constants
+from pymc_dp.model.prior_density import Prior
+from pymc_dp.model.split import refuse_rows_in_starts
+from pymc_dp.model.starts import InitialValues, initial_values, starting_points
 from pymc_dp.options import refuse_wrong_types
-from pymc_dp.prior import Prior
-from pymc_dp.prior_constants import warn_about_prior_constants
 from pymc_dp.publish import PublishableNames, metadata, publish, publishable_names
 from pymc_dp.release import (
     Curators,
@@ -49,10 +51,8 @@ from pymc_dp.release import (
 from pymc_dp.release.interface import ReleasesOfIteration
 from pymc_dp.rows import Simulation, SyntheticTable, UnitLikelihood, number_of_units
 from pymc_dp.rows.partitioned import PartitionedUnits
-from pymc_dp.rows.split import refuse_rows_in_starts
 from pymc_dp.rows.threads import Threads
 from pymc_dp.short_form import chosen_length, say_what_was_chosen, steps_with_budget
-from pymc_dp.starts import InitialValues, initial_values, starting_points
 from pymc_dp.steps.access import Authorisation, SyntheticTables
 from pymc_dp.steps.base import DPStep
 from pymc_dp.steps.group import StepGroup

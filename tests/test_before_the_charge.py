@@ -8,7 +8,7 @@ from pymc.distributions.transforms import ordered
 
 import pymc_dp as dp
 from pymc_dp import sampling
-from pymc_dp.starts import initial_values
+from pymc_dp.model.starts import initial_values
 
 PRIORS = {
     "flat": lambda: pm.Flat("mu"),

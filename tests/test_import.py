@@ -10,7 +10,7 @@ import pytest
 from conftest import gaussian_data, gaussian_model, hmc
 
 import pymc_dp as dp
-from pymc_dp.prior import Prior
+from pymc_dp.model.prior_density import Prior
 from pymc_dp.rows import UnitLikelihood
 
 #: What PyMC imports itself counts for nothing, in any version of it.

@@ -23,11 +23,11 @@ from pytensor.conditional.op import ifelse
 from pytensor.graph.basic import equal_computations
 
 from pymc_dp.exceptions import PrivacyError
-from pymc_dp.prior import Prior
+from pymc_dp.model.prior_density import Prior
+from pymc_dp.model.split import split
 from pymc_dp.publish import publishable_names
 from pymc_dp.release import ExpansionPoint, Prediction
 from pymc_dp.rows import UnitLikelihood
-from pymc_dp.rows.split import split
 
 N, GROUPS, COLUMNS, PEOPLE = 23, 4, 3, 8
 GRID = 2.0**-30

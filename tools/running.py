@@ -26,7 +26,7 @@ from xarray import DataTree
 
 import pymc_dp as dp
 from pymc_dp import sampling
-from pymc_dp.parameters import ParameterVector
+from pymc_dp.model.parameters import ParameterVector
 from pymc_dp.release import MeteredCurator, Release
 from pymc_dp.release import curator as curator_module
 from pymc_dp.rows import likelihood

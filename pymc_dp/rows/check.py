@@ -23,10 +23,10 @@ from pytensor.tensor.basic import Alloc
 
 from pymc_dp.compiling import INTERPRETED
 from pymc_dp.exceptions import UnsupportedModel
-from pymc_dp.parameters import ParameterVector
+from pymc_dp.model.parameters import ParameterVector
+from pymc_dp.model.split import RowLeaf, RowSplit
 from pymc_dp.rows.engine import Contributions, RowEngine
 from pymc_dp.rows.parts import GATHER, PRODUCT, Part
-from pymc_dp.rows.split import RowLeaf, RowSplit
 from pymc_dp.rows.table import RowTable
 
 _POINTS = 3

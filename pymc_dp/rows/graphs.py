@@ -17,10 +17,10 @@ from pytensor.tensor.elemwise import DimShuffle
 from pytensor.tensor.type import TensorType
 
 from pymc_dp.exceptions import UnsupportedModel
-from pymc_dp.rows.allowed import refuse_unknown_operations
-from pymc_dp.rows.one_row import Link
+from pymc_dp.model.allowed import refuse_unknown_operations
+from pymc_dp.model.one_row import Link
+from pymc_dp.model.split import RowSplit
 from pymc_dp.rows.parts import DENSE, GATHER, PRODUCT, Part
-from pymc_dp.rows.split import RowSplit
 
 
 class RowGraphs:

@@ -14,7 +14,8 @@ from pytensor.graph.basic import Variable
 
 from pymc_dp.exceptions import InvalidArgument
 from pymc_dp.model.arrays import leaf_value
-from pymc_dp.parameters import FloatArray, ParameterVector
+from pymc_dp.model.parameters import FloatArray, ParameterVector
+from pymc_dp.model.split import RowLeaf, number_of_rows, refuse_missing_values, refuse_tables_of_units, split
 from pymc_dp.rows import expansion
 from pymc_dp.rows.check import check_factorisation
 from pymc_dp.rows.choose import EngineName, engine_for
@@ -26,7 +27,6 @@ from pymc_dp.rows.graphs import RowGraphs
 from pymc_dp.rows.on_demand import clip
 from pymc_dp.rows.parts import GATHER
 from pymc_dp.rows.responses import possible_responses
-from pymc_dp.rows.split import RowLeaf, number_of_rows, refuse_missing_values, refuse_tables_of_units, split
 from pymc_dp.rows.table import Chunk, IntArray, RowTable
 from pymc_dp.rows.threads import Threads
 

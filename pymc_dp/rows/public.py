@@ -17,10 +17,10 @@ from pytensor.tensor.type import TensorType
 
 from pymc_dp.exceptions import UnsupportedModel
 from pymc_dp.model.arrays import leaf_value
-from pymc_dp.parameters import FloatArray
+from pymc_dp.model.parameters import FloatArray
+from pymc_dp.model.starts import initial_values
 from pymc_dp.rows.derivatives import UnitsOfChunk
 from pymc_dp.rows.likelihood import UnitLikelihood
-from pymc_dp.starts import initial_values
 
 _PRIOR_DRAWS = 50
 

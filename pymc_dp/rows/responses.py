@@ -12,10 +12,10 @@ import numpy as np
 import pymc as pm
 
 from pymc_dp.model.arrays import leaf_value
-from pymc_dp.parameters import FloatArray
+from pymc_dp.model.parameters import FloatArray
+from pymc_dp.model.split import RowLeaf
+from pymc_dp.model.structure import responses_of_rows
 from pymc_dp.rows.on_demand import probabilities
-from pymc_dp.rows.split import RowLeaf
-from pymc_dp.structure import responses_of_rows
 
 
 @dataclass(frozen=True)

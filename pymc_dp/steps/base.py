@@ -25,14 +25,14 @@ from pymc_dp import _validate
 from pymc_dp.accounting import Releases, noise_for, total_rho
 from pymc_dp.budget import PrivacyBudget, ReleaseRequest
 from pymc_dp.exceptions import InvalidArgument, NoPlan
-from pymc_dp.parameters import ParameterVector
+from pymc_dp.model.parameters import ParameterVector
+from pymc_dp.model.structure import tempering_of_model
 from pymc_dp.release.interface import ReleasesOfIteration
 from pymc_dp.release.units import public_number_of_units
 from pymc_dp.steps.access import Authorisation, ChainAccess, OwnParameters
 from pymc_dp.steps.sampler import ClipDiagnostics, Sampler
 from pymc_dp.steps.shared import docstring_of, signature_of
 from pymc_dp.steps.without_budget import StepWithoutBudget
-from pymc_dp.structure import tempering_of_model
 
 #: Part of a run's cost that pays for clip counts, and how many windows of kept draws they are released for.
 CLIP_COUNT_SHARE = 0.01

@@ -16,7 +16,7 @@ import xarray as xr
 
 from pymc_dp.budget import Plan, ReleaseRequest
 from pymc_dp.exceptions import InvalidArgument
-from pymc_dp.parameters import FloatArray
+from pymc_dp.model.parameters import FloatArray
 from pymc_dp.release.interface import Standardised
 from pymc_dp.steps.base import DPStep
 from pymc_dp.steps.prelude.approximation import Approximation

@@ -24,8 +24,8 @@ import pymc as pm
 from pymc_dp import _validate
 from pymc_dp.budget import ReleaseRequest
 from pymc_dp.exceptions import InvalidArgument
-from pymc_dp.origins import refuse_tables_of_the_data
-from pymc_dp.parameters import FloatArray
+from pymc_dp.model.origins import refuse_tables_of_the_data
+from pymc_dp.model.parameters import FloatArray
 from pymc_dp.release.interface import Release
 from pymc_dp.steps.acceptance import penalty_test, untested
 from pymc_dp.steps.learning_step import LearningStep

@@ -20,13 +20,13 @@ from pytensor.link.c.exceptions import MissingGXX
 
 from pymc_dp import public
 from pymc_dp.exceptions import UnsupportedModel
+from pymc_dp.model import allowed
 from pymc_dp.model.builders import BUILDERS, Verdict
 from pymc_dp.model.operations import NOT_ALLOWED, OPERATIONS, TYPES, TYPES_NOT_ALLOWED
-from pymc_dp.parameters import ParameterVector
-from pymc_dp.rows import allowed
+from pymc_dp.model.parameters import ParameterVector
+from pymc_dp.model.split import split
 from pymc_dp.rows.choose import engine_for
 from pymc_dp.rows.graphs import RowGraphs
-from pymc_dp.rows.split import split
 from pymc_dp.rows.table import RowTable
 
 ROW_LOCAL = sorted(BUILDERS["pymc.distributions"][Verdict.ROW_LOCAL].split())

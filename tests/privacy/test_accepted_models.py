@@ -17,9 +17,9 @@ from pytensor.graph.op import Op
 
 import pymc_dp as dp
 from pymc_dp.exceptions import UnsupportedModel
+from pymc_dp.model.split import split
 from pymc_dp.publish import publishable_names
 from pymc_dp.rows import UnitLikelihood
-from pymc_dp.rows.split import split
 
 N = 37
 X, Y = np.random.default_rng(0).normal(size=(2, N))

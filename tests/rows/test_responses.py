@@ -65,7 +65,7 @@ def test_counts_beyond_the_first_stand_for_those_around_them():
 @pytest.mark.parametrize("mean", [0.1, 3.0, 12.0, 40.0, 100.0, 300.0, 3000.0])
 @pytest.mark.parametrize("shape", [math.inf, 50.0, 2.0])
 def test_means_over_counts_that_stand_for_all_are_close(mean, shape):
-    """As `pymc_dp.structure` says: of a Poisson distribution up to a mean of about 300, of wider ones up to any."""
+    """As `pymc_dp.model.structure` says: of a Poisson distribution up to a mean of about 300, wider ones up to any."""
     if shape == math.inf and mean > 300.0:
         pytest.skip("too narrow")
     possible = rows_of(poisson)._responses

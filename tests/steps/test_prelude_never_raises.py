@@ -11,7 +11,7 @@ from conftest import QUIET, gaussian_data, gaussian_model
 
 import pymc_dp as dp
 from pymc_dp import sampling
-from pymc_dp.prior import Prior
+from pymc_dp.model.prior_density import Prior
 from pymc_dp.release import Release
 from pymc_dp.release.centred import CentredScore, ExpectedCurvature
 from pymc_dp.release.interface import LARGEST_CLIP_BOUND, SMALLEST_CLIP_BOUND

@@ -12,7 +12,7 @@ from pytensor.graph.basic import Variable
 from pytensor.graph.rewriting.utils import rewrite_graph
 
 from pymc_dp.compiling import compiled
-from pymc_dp.parameters import FloatArray
+from pymc_dp.model.parameters import FloatArray
 from pymc_dp.rows.engine import Clipping, Contributions, vectors_of
 from pymc_dp.rows.fused.program import Lowering, NotLowered, Numbers, Product, Program, kind_of, structural_value
 from pymc_dp.rows.graphs import RowGraphs

@@ -27,7 +27,14 @@ from numpy.typing import NDArray
 from pymc_dp import _validate
 from pymc_dp.budget import ReleaseRequest
 from pymc_dp.exceptions import InvalidArgument
-from pymc_dp.parameters import FloatArray, ParameterVector
+from pymc_dp.model.parameters import FloatArray, ParameterVector
+from pymc_dp.model.structure import (
+    in_likelihood,
+    is_linear_and_normal,
+    places_of_scale,
+    rows_can_be_simulated,
+    scale_places,
+)
 from pymc_dp.release.gradients import GradientSizes, PreconditionedGradient
 from pymc_dp.release.interface import LARGEST_CLIP_BOUND, SMALLEST_CLIP_BOUND, ExpansionPoint
 from pymc_dp.release.queries import ClippingLoss, Residual, WeightedScore
@@ -44,7 +51,6 @@ from pymc_dp.steps.prelude.newton import NUMERICAL_FAILURES, NotComputable, posi
 from pymc_dp.steps.prelude.settings import APPROACH_STEPS, SHARES_OF_LOCATION, STEPS_OF_LOCATION, Shares
 from pymc_dp.steps.prelude.simulated import SearchBySimulation, requests_of_simulation
 from pymc_dp.steps.tuning import clip_bound
-from pymc_dp.structure import in_likelihood, is_linear_and_normal, places_of_scale, rows_can_be_simulated, scale_places
 
 #: What chains release once the prelude has ended: nothing, log-ratios for tests, gradients, or decisions of tests.
 InChains = Literal["nothing", "log_ratios", "gradients", "decisions"]

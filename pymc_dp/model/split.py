@@ -19,14 +19,14 @@ from pytensor.tensor.type import TensorType
 
 from pymc_dp.compiling import INTERPRETED
 from pymc_dp.exceptions import UnsupportedModel
+from pymc_dp.model.allowed import refuse_unknown_operations
 from pymc_dp.model.arrays import arrays_of, is_public, leaf_value, leaves_of
+from pymc_dp.model.closures import refuse_tables_in_functions
+from pymc_dp.model.minibatches import refuse_minibatches
+from pymc_dp.model.one_row import Link, OneRow
 from pymc_dp.model.operations import refuse_unlisted
-from pymc_dp.parameters import ParameterVector
-from pymc_dp.rows.allowed import refuse_unknown_operations
-from pymc_dp.rows.closures import refuse_tables_in_functions
-from pymc_dp.rows.minibatches import refuse_minibatches
-from pymc_dp.rows.one_row import Link, OneRow
-from pymc_dp.rows.symbolic import SymbolicModel, symbolic
+from pymc_dp.model.parameters import ParameterVector
+from pymc_dp.model.symbolic import SymbolicModel, symbolic
 
 
 @dataclass(frozen=True, eq=False)

@@ -13,7 +13,7 @@ from pytensor.graph.basic import Variable
 
 from pymc_dp.compiling import INTERPRETED
 from pymc_dp.exceptions import InvalidArgument
-from pymc_dp.parameters import FloatArray, ParameterVector
+from pymc_dp.model.parameters import FloatArray, ParameterVector
 
 #: An order that a transform asks for is missed by at least half of the draws.
 _TRIED_DRAWS = 30

@@ -10,7 +10,7 @@ import pytensor.tensor as pt
 from pymc.pytensorf import rewrite_pregrad
 
 from pymc_dp.compiling import compiled
-from pymc_dp.parameters import FloatArray, ParameterVector
+from pymc_dp.model.parameters import FloatArray, ParameterVector
 
 
 class Prior:

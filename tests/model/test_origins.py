@@ -12,8 +12,9 @@ import pytest
 import xarray as xr
 
 import pymc_dp as dp
-from pymc_dp import _pymc_hook, origins
-from pymc_dp.origins import shares_tables
+from pymc_dp import _pymc_hook
+from pymc_dp.model import origins
+from pymc_dp.model.origins import shares_tables
 
 N = 80
 

@@ -29,7 +29,7 @@ from pytensor.tensor.shape import Shape, Shape_i
 from pytensor.tensor.type import TensorType
 
 from pymc_dp.compiling import INTERPRETED
-from pymc_dp.parameters import ParameterVector
+from pymc_dp.model.parameters import ParameterVector
 
 #: Beyond this many possible responses of a row, they count as infinitely many: each takes a pass over the rows.
 MOST_RESPONSES = 16

@@ -11,7 +11,8 @@ from pytensor.printing import Print
 from pytensor.tensor.elemwise import Elemwise
 
 from pymc_dp.exceptions import UnsupportedModel
-from pymc_dp.rows import UnitLikelihood, allowed
+from pymc_dp.model import allowed
+from pymc_dp.rows import UnitLikelihood
 
 N = 40
 GRID = 2.0**-30
