@@ -78,8 +78,6 @@ class RowSplit:
     ----------
     n_rows : int
         Number of rows.
-    dim : str or None
-        The dim that counts them, if it has a name.
     leaves : tuple of RowLeaf
         The inputs that carry the row axis.
     row_log_likelihood : Variable
@@ -93,7 +91,6 @@ class RowSplit:
     """
 
     n_rows: int
-    dim: str | None
     leaves: tuple[RowLeaf, ...]
     row_log_likelihood: Variable
     log_likelihood: Variable
@@ -153,7 +150,6 @@ def split(model: pm.Model, rows: RowAxes, parameters: ParameterVector) -> RowSpl
     refuse_unknown_operations([row_log_likelihood], [leaf.row for leaf in leaves])
     return RowSplit(
         n_rows=rows.n_rows,
-        dim=rows.dim,
         leaves=leaves,
         row_log_likelihood=row_log_likelihood,
         log_likelihood=_total([term.sum() for term in log_likelihoods]),
