@@ -90,6 +90,13 @@ def default_of_a_function(of):
     pm.CustomDist("y", pm.Normal("mu"), logp=logp, observed=zeros())
 
 
+def keyword_of_a_function(of):
+    def logp(value, mu, *, x=of["x"]):
+        return pm.logp(pm.Normal.dist(mu * x, 1.0), value)
+
+    pm.CustomDist("y", pm.Normal("mu"), logp=logp, observed=zeros())
+
+
 def set_later(of):
     x = pm.Data("x", zeros())
     pm.Normal("y", pm.Normal("mu") * x, 1.0, observed=zeros())
@@ -162,6 +169,7 @@ SEEN = [
     closure_dist,
     statistic_in_a_closure,
     default_of_a_function,
+    keyword_of_a_function,
     set_later,
     series,
     observed_series,
