@@ -142,7 +142,7 @@ def _patches(recorder: Recorder, *, lower: bool) -> Iterator[Any]:
         yield mock.patch.object(curator_module, name, functools.partial(recorded, getattr(curator_module, name)))
     yield mock.patch.object(dp.PrivacyBudget, "charge", _noticed_from_here(recorder, dp.PrivacyBudget.charge))
     yield _noticing(recorder)
-    yield mock.patch.object(likelihood, "refuse_missing_values", return_value=None)
+    yield mock.patch.object(view, "refuse_missing_values", return_value=None)
     for name, length in SHORT_PILOT.items():
         yield mock.patch.object(free_hmc, name, length)
     yield mock.patch.object(likelihood.UnitLikelihood, "__init__", _with_nan(likelihood.UnitLikelihood.__init__))

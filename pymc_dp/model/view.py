@@ -128,14 +128,14 @@ def read(model: pm.Model, unit: str | None = None, unit_index: UnitIndex = None)
     rows = row_axes(model, unit)
     parameters = ParameterVector(model)
     row_split = split(model, rows, parameters)
-    _refuse_missing_values(row_split)
+    refuse_missing_values(row_split)
     units = units_of(model, rows, unit_index)
     if units.of_row is not None:
         refuse_tables_of_units(model, parameters, units.lengths)
     return ModelView(parameters, tuple(model.value_vars), row_split, units, model, rows, unit)
 
 
-def _refuse_missing_values(row_split: RowSplit) -> None:
+def refuse_missing_values(row_split: RowSplit) -> None:
     """Refuse tables with missing entries; which entries are missing is taken as public.
 
     Raises
