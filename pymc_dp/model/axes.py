@@ -13,7 +13,7 @@ from pymc_dp.exceptions import UnsupportedModel
 from pymc_dp.model.arrays import leaf_value, leaves_of
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class RowAxes:
     """Where rows are.
 

@@ -35,7 +35,7 @@ from pymc_dp.model.protected import has_rows, refuse_rows_in_starts
 from pymc_dp.model.symbolic import SymbolicModel, symbolic
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class RowLeaf:
     """An input of the model that carries the row axis.
 
@@ -70,7 +70,7 @@ class RowLeaf:
         return np.ascontiguousarray(np.moveaxis(leaf_value(self.source), self.axis, 0))
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class RowSplit:
     """A likelihood split into rows.
 

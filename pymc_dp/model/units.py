@@ -20,7 +20,7 @@ from pymc_dp.model.symbolic import symbolic
 UnitIndex = str | NDArray[np.integer] | None
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class Units:
     """Which rows are one unit.
 

@@ -1,7 +1,7 @@
 """What a run knows of its model: read once, after which nothing else asks the model."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import cached_property
 
 import numpy as np
@@ -24,7 +24,7 @@ from pymc_dp.model.structure import responses_of_rows
 from pymc_dp.model.units import UnitIndex, Units, refuse_tables_of_units, units_of
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class ModelView:
     """A model that was accepted, in the words of this package.
 
@@ -46,9 +46,9 @@ class ModelView:
     value_variables: tuple[Variable, ...]
     row_split: RowSplit
     units: Units
-    _model: pm.Model = field(repr=False)
-    _rows: RowAxes = field(repr=False)
-    _unit: str | None = field(repr=False)
+    _model: pm.Model
+    _rows: RowAxes
+    _unit: str | None
 
     @property
     def protected_lengths(self) -> frozenset[int]:

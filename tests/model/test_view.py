@@ -43,6 +43,12 @@ def test_what_a_step_knows_is_read_without_rows(readings):
     assert readings == ["__init__"]
 
 
+def test_nothing_that_was_read_shows_rows_or_how_many_they_are():
+    found = view.read(gaussian_model(gaussian_data()), unit_index=np.arange(400) // 7)
+    parts = [found, found.row_split, *found.row_split.leaves, found.units, found._rows]
+    assert all(type(each).__repr__ is object.__repr__ for each in parts)
+
+
 def test_a_view_cannot_be_changed():
     found = view.read(gaussian_model(gaussian_data()))
     with pytest.raises(AttributeError):
