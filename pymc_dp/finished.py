@@ -58,6 +58,8 @@ class FinishedDraws:
         """Yield chain, iteration and place of the step, with the releases that it made there, in order."""
         for chain in sorted(self._traces):
             trace = self._traces[chain]
+            if "releases" not in trace.stat_names:  # of NUTS
+                continue
             of_steps = [trace.get_sampler_stats("releases", place) for place in range(n_steps)]
             for iteration in range(len(trace)):
                 for place in range(n_steps):

@@ -11,7 +11,6 @@ from typing import Any
 
 import numpy as np
 import pymc as pm
-import pytensor.tensor as pt
 import xarray as xr
 from pytensor.graph.traversal import ancestors
 from xarray import DataTree
@@ -21,13 +20,21 @@ from pymc_dp.budget import PrivacyBudget
 from pymc_dp.compiling import compiled
 from pymc_dp.exceptions import InvalidArgument, UnsupportedModel
 from pymc_dp.model.parameters import FloatArray, ParameterVector
+from pymc_dp.model.posterior import (
+    PRIVATE_LIKELIHOOD,
+    covariance_of,
+    covariance_without_noise,
+    known_parameters,
+    places_of,
+    with_figures,
+    with_likelihood,
+)
 from pymc_dp.model.priors import priors_of
-from pymc_dp.sampling import sample, sample_without_privacy
+from pymc_dp.sampling import release, sample_without_privacy
 from pymc_dp.steps.surrogate_hmc import DPSurrogateHMC
 from pymc_dp.tables import Table
 
-_GROUP, _POTENTIAL = "private_likelihood", "private_likelihood"
-_KEPT = (_GROUP, "releases", "privacy")
+_KEPT = (PRIVATE_LIKELIHOOD, "releases", "privacy")
 
 
 class PrivateLikelihood:
@@ -54,7 +61,7 @@ class PrivateLikelihood:
     """
 
     def __init__(self, tree: DataTree, model: pm.Model | None = None) -> None:
-        if not isinstance(tree, DataTree) or _GROUP not in tree or "privacy" not in tree:
+        if not isinstance(tree, DataTree) or PRIVATE_LIKELIHOOD not in tree or "privacy" not in tree:
             raise InvalidArgument(
                 "This result has no likelihood of its own: use dp.private_likelihood, or pm.sample with the default "
                 "sampler on a model with covariates."
@@ -62,7 +69,7 @@ class PrivateLikelihood:
         self.tree = DataTree.from_dict({name: tree[name].to_dataset() for name in _KEPT if name in tree})
         self._priors = None if model is None else priors_of(model, self._published)
         if self._priors is not None:
-            self._places_in(ParameterVector(self._priors))
+            places_of(self._dataset, ParameterVector(self._priors))
 
     # What was released ----------------------------------------------------------------------------------------------
 
@@ -84,26 +91,20 @@ class PrivateLikelihood:
     @property
     def covariance(self) -> FloatArray:
         """H⁻¹ + V, shape (parameters, parameters); zero for parameters that only the prior knows."""
-        dataset = self._dataset
-        hidden: FloatArray = dataset["noise"].values + dataset["bias"].values
-        return self.without_noise + hidden
+        return covariance_of(self._dataset)
 
     @property
     def without_noise(self) -> FloatArray:
         """H⁻¹, shape (parameters, parameters): how wide the likelihood would be without privacy."""
-        known = self._known
-        found = np.zeros((known.size, known.size))
-        block = np.ix_(known, known)
-        found[block] = np.linalg.inv(self._dataset["information"].values[block])
-        return found
+        return covariance_without_noise(self._dataset)
 
     @property
     def _dataset(self) -> xr.Dataset:
-        return self.tree[_GROUP].to_dataset()
+        return self.tree[PRIVATE_LIKELIHOOD].to_dataset()
 
     @property
     def _known(self) -> np.ndarray:
-        return np.asarray(self._dataset["known"].values, dtype=bool)
+        return known_parameters(self._dataset)
 
     @property
     def _published(self) -> list[str]:
@@ -127,14 +128,7 @@ class PrivateLikelihood:
         """
         if priors is None and self._priors is None:
             raise InvalidArgument("Priors are not stored in files: pass model(priors=a PyMC model with them).")
-        model = priors_of(self._priors if priors is None else priors, None)
-        known, places = self._known, self._places_in(ParameterVector(model))
-        precision = np.linalg.inv(self.covariance[np.ix_(known, known)])
-        with model:
-            theta = pt.concatenate([_unconstrained(model, rv).ravel() for rv in model.free_RVs])
-            away = theta[places[known]] - self.mean.values[known]
-            pm.Potential(_POTENTIAL, -0.5 * away @ pt.as_tensor(0.5 * (precision + precision.T)) @ away)
-        return model
+        return with_likelihood(priors_of(self._priors if priors is None else priors, None), self._dataset)
 
     def sample(self, draws: int = 1000, *, priors: pm.Model | None = None, **options: Any) -> DataTree:
         """Draw from the posterior with PyMC's own sampler. Free of further privacy cost, as often as you like.
@@ -166,10 +160,7 @@ class PrivateLikelihood:
         with model:
             tree = sample_without_privacy(draws=draws, **options)
         groups = {name: tree[name].to_dataset() for name in tree.children if name != "observed_data"}
-        stats = groups["sample_stats"]
-        shape = stats.sizes["chain"], stats.sizes["draw"]
-        for name, value in {**self.figures, "noise_std": np.nan, "accepted": True}.items():
-            stats[name] = (("chain", "draw"), np.full(shape, value))
+        groups["sample_stats"] = stats = with_figures(groups["sample_stats"], self._dataset)
         published = [str(name) for name in groups["posterior"].data_vars]
         for name in _KEPT:
             if name in self.tree:
@@ -185,7 +176,7 @@ class PrivateLikelihood:
     def _starts(self, model: pm.Model) -> dict[str, np.ndarray]:
         """Return where the likelihood has its maximum, for variables that it knows as a whole and nothing else."""
         parameters = ParameterVector(model)
-        places, theta = self._places_in(parameters), np.zeros(parameters.size)
+        places, theta = places_of(self._dataset, parameters), np.zeros(parameters.size)
         known = np.zeros(parameters.size, dtype=bool)
         theta[places], known[places] = np.where(self._known, self.mean.values, 0.0), self._known
         starts = {}
@@ -198,18 +189,6 @@ class PrivateLikelihood:
                 back = value if transform is None else transform.backward(value, *rv.owner.inputs)
                 starts[str(rv.name)] = np.asarray(compiled([value], [back])(block)[0])
         return starts
-
-    def _places_in(self, parameters: ParameterVector) -> np.ndarray:
-        """Return where each parameter of the likelihood is among those of a model; refuse one that has others."""
-        own, wanted = parameters.labels, [str(each) for each in self._dataset["parameter"].values]
-        missing, more = sorted(set(wanted) - set(own)), sorted(set(own) - set(wanted))
-        if missing or more:
-            what = f"lacks {', '.join(missing[:3])}" if missing else f"has {', '.join(more[:3])} besides"
-            raise InvalidArgument(
-                f"The likelihood is a function of {', '.join(wanted[:6])}{' …' if len(wanted) > 6 else ''}; the model "
-                f"{what}. Names, shapes and transforms have to be the same."
-            )
-        return np.array([own.index(each) for each in wanted])
 
     # Files ----------------------------------------------------------------------------------------------------------
 
@@ -297,26 +276,9 @@ def private_likelihood(
         raise InvalidArgument("budget= must be a pymc_dp.PrivacyBudget(epsilon, delta).")
     with model:
         step = DPSurrogateHMC(budget=budget, order=2, **options)
-    tree = sample(
-        draws=1,
-        tune=0,
-        chains=1,
-        cores=1,
-        step=step,
-        model=model,
-        data=data,
-        random_seed=random_seed,
-        progressbar=False,
-        compute_convergence_checks=False,
-    )
-    if _GROUP not in tree:
+    tree = release(step, model, data, random_seed)
+    if PRIVATE_LIKELIHOOD not in tree:
         raise UnsupportedModel(
             "Noise has led to no likelihood, and was paid for: this table is too small for this model and budget."
         )
     return PrivateLikelihood(tree, model)
-
-
-def _unconstrained(model: pm.Model, rv: Any) -> Any:
-    """Return a free variable on the unconstrained scale."""
-    transform = model.rvs_to_transforms[rv]
-    return rv if transform is None else transform.forward(rv, *rv.owner.inputs)

@@ -18,6 +18,7 @@ from pymc_dp.accounting import Releases
 from pymc_dp.budget import Plan, StepPlan
 from pymc_dp.finished import FinishedDraws
 from pymc_dp.kinds import CLIP_COUNT, clip_fraction_name, labelled, noise_std_of, release_kind
+from pymc_dp.model.posterior import with_figures
 from pymc_dp.model.publishable import PublishableNames
 from pymc_dp.plan import record_of_releases
 from pymc_dp.release.interface import Release, ReleasesOfIteration
@@ -89,6 +90,8 @@ def publish(
             stats[name] = (("chain", "draw"), values[stats["chain"].values, phase][:, : stats.sizes["draw"]])
         if "standardised" in tree[f"{prefix}sample_stats"]:
             stats["standardised"] = (("chain", "draw", "direction"), _standardised(tree[f"{prefix}sample_stats"]))
+        if likelihood is not None and "accepted" not in stats:  # of NUTS
+            stats = with_figures(stats, likelihood)
         groups[f"{prefix}sample_stats"] = stats
     if not facts["complete"] and "posterior" in groups:
         groups["partial_posterior"] = finished.one_after_the_other(names.kept, plan.tune, groups["posterior"])
@@ -99,7 +102,9 @@ def publish(
             for release in releases.made
         ]
         groups["releases"] = _releases_group(before + made, parameters, moved, plan)
-    published = [str(name) for name in groups["posterior"].data_vars] if "posterior" in groups else []
+    published = names.kept if facts["complete"] else []
+    if "posterior" in groups:
+        published = [str(name) for name in groups["posterior"].data_vars]
     if likelihood is not None:
         groups["private_likelihood"] = likelihood
     groups["privacy"] = xr.Dataset(attrs={**facts, "variables": json.dumps(published)})

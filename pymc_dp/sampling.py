@@ -29,6 +29,7 @@ from pymc_dp.arguments import dp_steps, is_private, refuse_budget, refuse_stray_
 from pymc_dp.budget import Plan, PrivacyBudget, StepPlan
 from pymc_dp.exceptions import InvalidArgument, RunInterrupted, UnsupportedModel, UnsupportedOption
 from pymc_dp.finished import FinishedDraws, how_it_ended, reason
+from pymc_dp.free_draws import arguments_of_nuts
 from pymc_dp.memory import memory_of_this_machine
 from pymc_dp.model.bambi_models import refuse_bambi_statistics
 from pymc_dp.model.context import Model, model_in_context
@@ -118,7 +119,21 @@ def sample(draws: int | None = None, **options: Any) -> DataTree:
     callback raises is raised as it is, with that attribute. The attributes of the ``privacy`` group then have
     ``complete`` 0, the number of draws of each chain and why the run ended. ``posterior`` holds as many of the draws
     as make a rectangle of chains and draws, ``partial_posterior`` all of them, ``releases`` all releases.
+
+    Where a step releases nothing in its chains, PyMC's NUTS draws from the priors times the released likelihood, and
+    tunes itself.
     """
+    return _run(draws, options)
+
+
+def release(step: DPStep, model: Model, data: Table | None, random_seed: Any) -> DataTree:
+    """Charge a run and release what its step learns before the chains; draw nothing. Arguments as of `sample`."""
+    settings = {"step": step, "model": model, "data": data, "random_seed": random_seed}
+    return _run(1, {**settings, "tune": 0, "chains": 1, "progressbar": False}, draws_follow=False)
+
+
+def _run(draws: int | None, options: dict[str, Any], *, draws_follow: bool = True) -> DataTree:
+    """Complete and check the arguments of a run, and make it."""
     if getattr(multiprocessing.current_process(), "_inheriting", False):
         raise UnsupportedOption(
             "This script is being run again by a process that sample started, and would charge the budget again. "
@@ -140,12 +155,12 @@ def sample(draws: int | None = None, **options: Any) -> DataTree:
     with contextlib.ExitStack() as until_the_end:
         if data is None:
             _tell_n_units(group, model)
-            return _sampled(arguments, draws, model, group, None)
+            return _sampled(arguments, draws, model, group, None, draws_follow)
         view = read(model, group.unit, group.unit_index)
         rows = until_the_end.enter_context(data.opened(_likelihood(view, group)))
         if group.budget.relation == "substitute":
             group.know_n_units(rows.n_units)
-        return _sampled(arguments, draws, model, group, (view, rows))
+        return _sampled(arguments, draws, model, group, (view, rows), draws_follow)
 
 
 def _sampled(
@@ -154,6 +169,7 @@ def _sampled(
     model: Model,
     group: StepGroup,
     beside: tuple[ModelView, PartitionedUnits] | None,
+    draws_follow: bool,
 ) -> DataTree:
     """Plan the run, check all that can fail, charge it and run it.
 
@@ -213,7 +229,8 @@ def _sampled(
         "initvals": initvals,
         "random_seed": seed,
     }
-    return _run_charged({**arguments, **settings_of_run}, plan, group, rows, view.prior, synthetic_tables, names)
+    charged = {**arguments, **settings_of_run}
+    return _run_charged(charged, plan, group, rows, view.prior, synthetic_tables, names, draws_follow)
 
 
 def _processes(arguments: dict[str, Any], may_be_forked: bool) -> tuple[int, Any]:
@@ -264,22 +281,30 @@ def _run_charged(
     prior: Prior,
     synthetic_tables: Sequence[SyntheticTables | None],
     names: PublishableNames,
+    draws_follow: bool,
 ) -> DataTree:
     """Charge the plan, run it, and return what may leave; raise what ended the run, with what it had drawn by then."""
     finished, ended_by = FinishedDraws(arguments["callback"]), None
     tree, facts = DataTree(), None
+    # Releases made while tuning are paid for, too.
+    in_chains = {**arguments, "discard_tuned_samples": False, "callback": finished}
     group.budget.charge(plan)
     try:
         with _authorised(plan, group, rows, prior, synthetic_tables):
             facts = _facts(plan, group, names, rows)
-            # Releases made while tuning are paid for, too.
-            tree = _pymc_sample(**{**arguments, "discard_tuned_samples": False, "callback": finished})
+            drawn_from = group.steps[0].drawn_from
+            if draws_follow and drawn_from is None:
+                tree = _pymc_sample(**in_chains)
+        if draws_follow and drawn_from is not None:
+            seed = arguments["random_seed"]
+            in_chains |= arguments_of_nuts(arguments["model"], *drawn_from, names.kept, plan.chains, seed)
+            tree = _pymc_sample(**in_chains)
     except BaseException as error:
         ended_by = error
     iterations = finished.iterations(plan.chains)
-    end = how_it_ended(ended_by, iterations, plan.tune, plan.draws)
+    end = how_it_ended(ended_by, iterations, plan.tune, plan.draws) if draws_follow or ended_by else {"complete": 1}
     if ended_by is not None or not end["complete"]:
-        tree = finished.tree(arguments["model"], plan.tune, arguments["idata_kwargs"])
+        tree = finished.tree(in_chains["model"], plan.tune, arguments["idata_kwargs"])
     result = publish(
         tree,
         [step.released_once for step in group.steps],

@@ -1,6 +1,9 @@
+import collections
 import functools
 import gc
 import os
+import sys
+import zlib
 
 # Graphs inside operations are compiled by C, a second for each, where a compiler is found: before PyTensor is imported.
 os.environ["PYTENSOR_FLAGS"] = ",".join(filter(None, [os.environ.get("PYTENSOR_FLAGS"), "cxx="]))
@@ -14,10 +17,13 @@ from pytensor.graph.rewriting import basic as rewriting
 from running import SHORT_PILOT
 
 import pymc_dp as dp
-from pymc_dp import compiling
+from pymc_dp import compiling, sampling
+from pymc_dp.release import InsecureNoise, SecureNoise
 from pymc_dp.rows import choose, likelihood
-from pymc_dp.steps import learning_step
+from pymc_dp.steps import learning_step, surrogate_hmc
 from pymc_dp.steps.prelude import free_hmc
+
+_TESTS = os.path.dirname(__file__)
 
 # The first call of a compiled kernel takes seconds.
 settings.register_profile("compiled", deadline=None)
@@ -35,8 +41,49 @@ QUICK = {
     (likelihood, "engine_for"): reference_engine,
     **{(free_hmc, name): value for name, value in SHORT_PILOT.items()},
     (learning_step, "_PILOT_TRANSITIONS"): 30,
+    (surrogate_hmc, "_TUNING_OF_NUTS"): 30,
 }
 IN_PRODUCTION = {(owner, name): getattr(owner, name) for owner, name in QUICK}
+
+
+class SeededNoise(InsecureNoise):
+    """What stands for noise from the operating system: another for every run, the same whenever a test is repeated."""
+
+    secure = True
+
+    def __init__(self):
+        super().__init__(seed_of_test())
+
+
+#: How many seeds each test and fixture has asked for.
+_asked = collections.Counter()
+
+
+def seed_of_test():
+    """Return another seed for each call of a test, or of a fixture: what fails once fails always."""
+    frame, outermost = sys._getframe(), None
+    while frame is not None:
+        if frame.f_code.co_filename.startswith(_TESTS) and frame.f_code.co_filename != __file__:
+            outermost = frame
+        frame = frame.f_back
+    who = os.environ.get("PYTEST_CURRENT_TEST", "").split(" (")[0]
+    request = outermost.f_back.f_locals.get("request") if outermost is not None and outermost.f_back else None
+    if getattr(request, "scope", "function") != "function":  # whichever test comes first
+        code = outermost.f_code
+        who = f"{os.path.relpath(code.co_filename, _TESTS)}::{code.co_name}[{getattr(request, 'param', '')!r}]"
+    _asked[who] += 1
+    return [zlib.crc32(who.encode()), _asked[who]]
+
+
+def given_seed(random_seed, group, given=sampling._given_seed):
+    nothing = random_seed is None and group.random_seed is None
+    return seed_of_test() if nothing else given(random_seed, group)
+
+
+def seed_runs(seeded):
+    """Seed the noise of runs, and their public randomness, or take both from the operating system."""
+    sampling.SecureNoise = SeededNoise if seeded else SecureNoise
+    sampling._given_seed = given_seed if seeded else given_seed.__defaults__[0]
 
 
 def run_as(settings):
@@ -50,6 +97,7 @@ run_as(QUICK)  # for what modules make when they are imported
 def pytest_runtest_setup(item):
     """Interpret graphs, take the reference engine and short pilots, unless a test asks for what users get."""
     run_as(IN_PRODUCTION if item.get_closest_marker("production") else QUICK)
+    seed_runs(item.get_closest_marker("entropy") is None)
 
 
 @functools.cache

@@ -29,6 +29,7 @@ from pymc_dp.model.structure import tempering_of_model
 from pymc_dp.model.units import public_number_of_units
 from pymc_dp.release.interface import ReleasesOfIteration
 from pymc_dp.steps.access import Authorisation, ChainAccess, OwnParameters
+from pymc_dp.steps.prelude.approximation import Approximation
 from pymc_dp.steps.sampler import ClipDiagnostics, Sampler
 from pymc_dp.steps.shared import docstring_of, signature_of
 from pymc_dp.steps.without_budget import StepWithoutBudget
@@ -284,6 +285,11 @@ class DPStep(Sampler, BlockedStep):
     @property
     def likelihood(self) -> xr.Dataset | None:
         """What the last run's releases say of the likelihood without any draw, and its quality; None for nothing."""
+        return None
+
+    @property
+    def drawn_from(self) -> tuple[Approximation, xr.Dataset] | None:
+        """What was found and `likelihood`, where PyMC's NUTS draws from it; None where the step moves the chains."""
         return None
 
     def withdraw(self) -> None:

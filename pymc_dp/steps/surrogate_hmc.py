@@ -19,21 +19,29 @@ Released in every iteration after tuning: the noisy sum of the e_i, where draws 
 from collections.abc import Sequence
 from typing import Any, Literal
 
+import numpy as np
+import xarray as xr
+
 from pymc_dp import _validate
 from pymc_dp.budget import ReleaseRequest
 from pymc_dp.exceptions import InvalidArgument
 from pymc_dp.model.context import Model, model_in_context
 from pymc_dp.model.origins import refuse_tables_of_the_data
 from pymc_dp.model.parameters import FloatArray
+from pymc_dp.model.posterior import precision_of
 from pymc_dp.model.structure import structure_of
 from pymc_dp.release.interface import Release
 from pymc_dp.steps.acceptance import penalty_test, untested
 from pymc_dp.steps.learning_step import LearningStep
 from pymc_dp.steps.prelude.approximation import Approximation
 from pymc_dp.steps.prelude.learning import CLIP_QUANTILE, Prelude, default_order
+from pymc_dp.steps.prelude.newton import NotComputable
 from pymc_dp.steps.prelude.settings import Shares
 from pymc_dp.steps.sampler import SHARED_STATS, StatsOfSteps, Transition
 from pymc_dp.steps.target import Target
+
+#: Tuning of NUTS where its mass matrix is known: it finds a step size.
+_TUNING_OF_NUTS = 300
 
 
 class DPSurrogateHMC(LearningStep):
@@ -70,6 +78,9 @@ class DPSurrogateHMC(LearningStep):
     *Before the charge* the search for a centre is tried in a dry run on synthetic rows, with noise in the plan's
     proportion. After it, whatever noise does, nothing is raised: a step that cannot be made is left out, and where
     there is no surrogate in the end, chains do not move and ``surrogate_found`` in the ``privacy`` group is 0.
+
+    *Draws* that are not tested are those of PyMC's NUTS, from the priors times the released likelihood: the result has
+    its statistics, and ``tune`` is what it tunes its step size in.
 
     *Privacy.* Score, curvature and what tests ask for are sums of clipped contributions released with Gaussian
     noise; preconditioner, bounds, centre and proposals are functions of earlier releases and of synthetic tables.
@@ -123,6 +134,8 @@ class DPSurrogateHMC(LearningStep):
         self.tested = self.asks_in_chains = shares.tests > 0.0 if shares is not None else order == 1
         self._learn_by(prelude, structure, "log_ratios" if self.tested else "nothing")
         self.trajectories = None if trajectories is None else _validate.whole("trajectories", trajectories, at_least=1)
+        if not self.tested:
+            self.default_tune_steps = _TUNING_OF_NUTS
         self.start()
 
     def keep_starts(self, given: bool) -> None:
@@ -153,6 +166,14 @@ class DPSurrogateHMC(LearningStep):
         """Raise: chains do not move without a surrogate."""
         raise InvalidArgument("DPSurrogateHMC moves on a surrogate alone.")
 
+    def settle(self, known: Approximation) -> None:
+        """See that NUTS can begin: a likelihood and a mass matrix without rounding errors that are too large for it."""
+        super().settle(known)
+        if not self.tested and self.likelihood is not None:
+            for matrix in (precision_of(self.likelihood), known.spread @ known.spread.T):
+                if not np.isfinite(np.linalg.cholesky(matrix)).all():
+                    raise NotComputable("What was released is no finite density.")
+
     def transition(self, theta: FloatArray) -> Transition:
         """Propose a draw of the surrogate; accept it by the penalty test on what the surrogate misses."""
         log_uniform = -self.rng.exponential()
@@ -160,7 +181,7 @@ class DPSurrogateHMC(LearningStep):
         old = known.theta(theta)
         new = known.kernel.run(old, self.trajectories or known.trajectories, self.rng)
         theta_new = known.point(new)
-        if self.tuning or not self.tested:
+        if self.tuning:
             stats = untested(accepted=True)
         else:
             stats = penalty_test(
@@ -174,6 +195,12 @@ class DPSurrogateHMC(LearningStep):
     def release_residual(self, theta: FloatArray, theta_new: FloatArray, bound: float) -> Release:
         """Ask the curator for the noisy sum of what the expansion misses of log-ratios."""
         return self.target.log_ratio(theta, theta_new, bound)
+
+    @property
+    def drawn_from(self) -> tuple[Approximation, xr.Dataset] | None:
+        """What was found, unless draws are tested or noise has led to no likelihood."""
+        likelihood = self.likelihood
+        return None if self.tested or self.known is None or likelihood is None else (self.known, likelihood)
 
     def _known(self) -> Approximation:
         assert self.known is not None  # noqa: S101

@@ -1,0 +1,100 @@
+"""A PyMC model of a private posterior: priors times a normal likelihood that was released. Nothing of rows is in it."""
+
+from typing import Any
+
+import numpy as np
+import pymc as pm
+import pytensor.tensor as pt
+import xarray as xr
+from pytensor import shared
+
+from pymc_dp.exceptions import InvalidArgument
+from pymc_dp.model.parameters import FloatArray, ParameterVector
+
+#: The name of the potential, and of the group of a result that holds what it is made of.
+PRIVATE_LIKELIHOOD = "private_likelihood"
+
+
+def with_likelihood(priors: pm.Model, likelihood: xr.Dataset) -> pm.Model:
+    """Add a released likelihood to priors, as a potential on the unconstrained scale.
+
+    Parameters
+    ----------
+    priors : pm.Model
+        A model without observed variables. It is changed.
+    likelihood : Dataset
+        As of `Belief.dataset`.
+
+    Returns
+    -------
+    Model
+        The same object.
+
+    Raises
+    ------
+    InvalidArgument
+        If the model has other parameters than the likelihood.
+    """
+    known, places = known_parameters(likelihood), places_of(likelihood, ParameterVector(priors))
+    # As inputs, not constants: what was compiled for one release serves the next.
+    mean, precision = shared(likelihood["mean"].values[known]), shared(precision_of(likelihood))
+    with priors:
+        theta = pt.concatenate([_unconstrained(priors, rv).ravel() for rv in priors.free_RVs])
+        away = theta[places[known]] - mean
+        pm.Potential(PRIVATE_LIKELIHOOD, -0.5 * away @ precision @ away)
+    return priors
+
+
+def places_of(likelihood: xr.Dataset, parameters: ParameterVector) -> np.ndarray:
+    """Return where each parameter of a likelihood is among those of a model; refuse a model that has others."""
+    own, wanted = parameters.labels, [str(each) for each in likelihood["parameter"].values]
+    missing, more = sorted(set(wanted) - set(own)), sorted(set(own) - set(wanted))
+    if missing or more:
+        what = f"lacks {', '.join(missing[:3])}" if missing else f"has {', '.join(more[:3])} besides"
+        raise InvalidArgument(
+            f"The likelihood is a function of {', '.join(wanted[:6])}{' …' if len(wanted) > 6 else ''}; the model "
+            f"{what}. Names, shapes and transforms have to be the same."
+        )
+    return np.array([own.index(each) for each in wanted])
+
+
+def known_parameters(likelihood: xr.Dataset) -> np.ndarray:
+    """Return which parameters the likelihood depends on, shape (parameters,)."""
+    return np.asarray(likelihood["known"].values, dtype=bool)
+
+
+def covariance_of(likelihood: xr.Dataset) -> FloatArray:
+    """Return H⁻¹ + V, shape (parameters, parameters); zero for parameters that only the prior knows."""
+    hidden: FloatArray = likelihood["noise"].values + likelihood["bias"].values
+    return covariance_without_noise(likelihood) + hidden
+
+
+def precision_of(likelihood: xr.Dataset) -> FloatArray:
+    """Return the inverse of H⁻¹ + V, for the parameters that the likelihood depends on."""
+    known = known_parameters(likelihood)
+    precision: FloatArray = np.linalg.inv(covariance_of(likelihood)[np.ix_(known, known)])
+    return 0.5 * (precision + precision.T)
+
+
+def covariance_without_noise(likelihood: xr.Dataset) -> FloatArray:
+    """Return H⁻¹, shape (parameters, parameters): how wide the likelihood would be without privacy."""
+    known = known_parameters(likelihood)
+    found = np.zeros((known.size, known.size))
+    block = np.ix_(known, known)
+    found[block] = np.linalg.inv(likelihood["information"].values[block])
+    return found
+
+
+def with_figures(stats: xr.Dataset, likelihood: xr.Dataset) -> xr.Dataset:
+    """Return statistics of NUTS with what reports read of private draws; without timings."""
+    stats = stats.drop_vars([name for name in stats if str(name).startswith(("perf_counter", "process_time"))])
+    shape = stats.sizes["chain"], stats.sizes["draw"]
+    for name, value in {**likelihood.attrs, "noise_std": np.nan, "accepted": True}.items():
+        stats[str(name)] = (("chain", "draw"), np.full(shape, value))
+    return stats
+
+
+def _unconstrained(model: pm.Model, rv: Any) -> Any:
+    """Return a free variable on the unconstrained scale."""
+    transform = model.rvs_to_transforms[rv]
+    return rv if transform is None else transform.forward(rv, *rv.owner.inputs)
