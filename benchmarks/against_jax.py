@@ -24,6 +24,7 @@ import bench_rows as models
 import numpy as np
 import pymc as pm
 
+from pymc_dp.model.view import read
 from pymc_dp.rows import UnitLikelihood
 
 BOUND, GRID = 2.0, 2.0**-40
@@ -107,7 +108,7 @@ def main():
     for name, (log_likelihood, *tables) in in_jax().items():
         with pm.Model() as model:
             getattr(models, name.split(",")[0])()
-        rows = UnitLikelihood(model)
+        rows = UnitLikelihood(read(model))
         rows.warm_up()
         theta = np.random.default_rng(1).normal(scale=0.3, size=rows.n_parameters)
         theirs = clipped_sum(log_likelihood)

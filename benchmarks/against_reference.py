@@ -1,7 +1,7 @@
 """What the benchmarks of newcomers' models and of real tables share: references without privacy, runs, and errors.
 
 A reference is the mean and covariance of the posterior on the unconstrained scale, in the order of
-`pymc_dp.parameters.ParameterVector`: the normal approximation at the mode where importance weights say that the
+`pymc_dp.model.parameters.ParameterVector`: the normal approximation at the mode where importance weights say that the
 posterior is as good as that, else draws by NUTS. References are NOT private and are kept in files.
 """
 
@@ -25,7 +25,7 @@ from xarray import DataTree
 
 import pymc_dp as dp
 from pymc_dp.diagnostics import quality
-from pymc_dp.parameters import ParameterVector
+from pymc_dp.model.parameters import ParameterVector
 
 DRAWS, CHAINS = 200, 4
 #: Draws that importance weights are computed for, and the effective share of them from which the mode will do.

@@ -9,6 +9,7 @@ import numpy as np
 import pymc as pm
 import pytest
 
+from pymc_dp.model.view import read
 from pymc_dp.release import MeteredCurator, SecureNoise
 from pymc_dp.release.batches import BatchesWithoutReplacement, PoissonBatches
 from pymc_dp.release.queries import GradientSum
@@ -25,7 +26,7 @@ def rows(request):
     with pm.Model() as model:
         logit = pm.Data("x", generator.normal(size=(n, 10))) @ pm.Normal("beta", shape=10)
         pm.Bernoulli("y", logit_p=logit, observed=(generator.random(n) < 0.5).astype(int))
-    rows = UnitLikelihood(model)
+    rows = UnitLikelihood(read(model))
     rows.warm_up()
     return rows
 

@@ -9,6 +9,7 @@ import pymc as pm
 import pytensor.tensor as pt
 import pytest
 
+from pymc_dp.model.view import read
 from pymc_dp.release import ExpansionPoint, Prediction
 from pymc_dp.rows import UnitLikelihood
 
@@ -85,7 +86,7 @@ def bench_gradient(benchmark, family, engine):
         function(theta)
         benchmark(function, theta)
         return
-    rows = UnitLikelihood(model, engine=engine)
+    rows = UnitLikelihood(read(model), engine=engine)
     rows.warm_up()
     benchmark(rows.clipped_gradient, theta, 2.0, 2.0**-40)
 
@@ -101,7 +102,7 @@ CASES = [(family, engine) for family in EXPANDED for engine in ("fused", "refere
 def bench_expansion(benchmark, family, engine, quantity):
     with pm.Model() as model:
         family()
-    rows = UnitLikelihood(model, first_order=False, second_order=True, engine=engine)
+    rows = UnitLikelihood(read(model), first_order=False, second_order=True, engine=engine)
     rows.warm_up()
     generator = np.random.default_rng(1)
     theta = generator.normal(scale=0.3, size=rows.n_parameters)

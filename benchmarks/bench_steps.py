@@ -8,7 +8,8 @@ import pymc as pm
 import pytest
 
 import pymc_dp as dp
-from pymc_dp.prior import Prior
+from pymc_dp.model.parameters import ParameterVector
+from pymc_dp.model.prior_density import Prior
 from pymc_dp.release import Release
 from pymc_dp.steps.access import Authorisation
 
@@ -46,7 +47,7 @@ def bench_iteration(benchmark, name):
         pm.Normal("y", pm.Normal("beta", shape=SIZE).sum(), 1.0, observed=np.zeros(5))
         step = STEPS[name](budget=dp.PrivacyBudget(1.0, 1e-6), clip_diagnostics=None)
     multipliers = {"gradient": 1.0, "log_ratio": 1.0}
-    step.authorise(Authorisation(InstantCurator(), Prior(model), multipliers, 1.0))
+    step.authorise(Authorisation(InstantCurator(), Prior(model, ParameterVector(model)), multipliers, 1.0))
     step.setup_chain(np.random.default_rng(0), 0, 10**9)
     point = {"beta": np.zeros(SIZE)}
     benchmark(step.step, point)

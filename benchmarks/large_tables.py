@@ -27,6 +27,7 @@ import pymc as pm
 from dask import config
 
 import pymc_dp as dp
+from pymc_dp.model.view import read
 from pymc_dp.rows.likelihood import UnitLikelihood
 from pymc_dp.rows.threads import Threads
 
@@ -40,7 +41,7 @@ def template(features):
         beta = pm.Normal("beta", shape=features)
         x = pm.Data("x", generator.normal(size=(200, features)))
         pm.Bernoulli("y", logit_p=x @ beta, observed=generator.integers(0, 2, 200).astype(np.int8))
-    return UnitLikelihood(model, second_order=True)
+    return UnitLikelihood(read(model), second_order=True)
 
 
 def columns(generator, n_rows, features):

@@ -20,6 +20,7 @@ from pathlib import Path
 import numpy as np
 import pymc as pm
 
+from pymc_dp.model.view import read
 from pymc_dp.rows import UnitLikelihood
 
 FEATURES = 10
@@ -49,14 +50,14 @@ def timed(function, *arguments):
 
 
 def measure(n_rows, threads):
-    small = UnitLikelihood(model_of(1000))  # whatever is compiled once stays in memory
+    small = UnitLikelihood(read(model_of(1000)))  # whatever is compiled once stays in memory
     small.warm_up()
     model = model_of(n_rows)
     gc.collect()
     ctypes.CDLL(None).malloc_trim(0)  # what was freed counts as memory again once it is used again
     before = megabytes("VmRSS")
     Path("/proc/self/clear_refs").write_text("5")  # sets the peak back
-    rows = UnitLikelihood(model, threads=threads)
+    rows = UnitLikelihood(read(model), threads=threads)
     rows.warm_up()
     built = megabytes("VmHWM") - before
     generator = np.random.default_rng(1)

@@ -45,6 +45,7 @@ from pymc.distributions import transforms
 
 from pymc_dp.__main__ import survey, survey_model
 from pymc_dp.accounting import gaussian_rho
+from pymc_dp.model.view import read
 from pymc_dp.rows import UnitLikelihood
 
 NOISE_DRAWS = 200
@@ -265,7 +266,8 @@ class Oracle:
 def oracle_errors(problem: Problem, reference: Reference, epsilons: list[float], delta: float) -> list[Oracle]:
     """Return the errors of one release of the whole budget's score, for each epsilon."""
     theta, size = reference.mean, reference.mean.size
-    likelihood = UnitLikelihood(problem.model, first_order=False, second_order=True, **problem.settings)
+    view = read(problem.model, **problem.settings)
+    likelihood = UnitLikelihood(view, first_order=False, second_order=True)
     likelihood.warm_up()
     scores = np.concatenate(list(likelihood.each_chunk(lambda chunk: chunk.gradient(theta))))
     known = np.any(scores != 0.0, axis=0)  # what the likelihood knows: the others move with them

@@ -18,8 +18,8 @@ from pymc.distributions.distribution import Distribution
 from pymc.variational.opvi import Group
 from xarray import DataTree
 
-from pymc_dp import origins
 from pymc_dp.arguments import is_private, refuse_budget, refuse_privacy_keywords, refuse_table
+from pymc_dp.model import origins
 from pymc_dp.model.arrays import declare_public, is_public
 from pymc_dp.model.builders import EVALUATING, marking
 from pymc_dp.sampling import sample

@@ -5,8 +5,11 @@ from typing import Any
 
 import pytensor
 from pymc.pytensorf import compile as pymc_compile
+from pymc.pytensorf import rewrite_pregrad
 from pytensor.compile.mode import Mode
 from pytensor.graph.basic import Variable
+
+__all__ = ["INTERPRETED", "MODE", "compiled", "rewrite_pregrad"]
 
 #: For what is called a few times: PyTensor's own FAST_COMPILE starts a C compiler for every operation.
 INTERPRETED = Mode(linker="py", optimizer="fast_compile")

@@ -9,7 +9,6 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
-import pymc as pm
 import xarray as xr
 from pymc.backends.base import BaseTrace
 from pymc.sampling.mcmc import _sample_return
@@ -17,6 +16,7 @@ from pymc.sampling.parallel import ParallelSamplingError
 from xarray import DataTree
 
 from pymc_dp.exceptions import PrivacyError
+from pymc_dp.model.context import Model
 from pymc_dp.release.interface import ReleasesOfIteration
 
 
@@ -65,7 +65,7 @@ class FinishedDraws:
                 for place in range(n_steps):
                     yield chain, iteration, place, of_steps[place][iteration]
 
-    def tree(self, model: pm.Model, tune: int, idata_options: Mapping[str, Any] | None) -> DataTree:
+    def tree(self, model: Model, tune: int, idata_options: Mapping[str, Any] | None) -> DataTree:
         """Return PyMC's tree of finished draws: of chains and draws that make the largest rectangle.
 
         It is empty where nothing was drawn.

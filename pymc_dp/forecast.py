@@ -10,21 +10,20 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
-import pymc as pm
-import pytensor
 import xarray as xr
-from pymc.model.fgraph import clone_model
 from xarray import DataTree
 
 from pymc_dp import sampling
 from pymc_dp.budget import Plan, PrivacyBudget
 from pymc_dp.diagnostics import Quality, quality
 from pymc_dp.exceptions import InvalidArgument, UnsupportedModel
-from pymc_dp.origins import refuse_tables_of_the_data
-from pymc_dp.release.units import public_number_of_units
+from pymc_dp.model.context import Model, model_in_context
+from pymc_dp.model.origins import refuse_tables_of_the_data
+from pymc_dp.model.simulation import on_drawn_rows
+from pymc_dp.model.structure import rows_can_be_simulated
+from pymc_dp.model.units import public_number_of_units
 from pymc_dp.short_form import chosen_length, steps_with_budget
 from pymc_dp.steps.base import DPStep
-from pymc_dp.structure import rows_can_be_simulated
 from pymc_dp.tables import Table
 from pymc_dp.worth import Worth
 
@@ -107,8 +106,8 @@ def dry_run(
     draws: int | None = None,
     chains: int | None = None,
     tune: int = 0,
-    synthetic: pm.Model | None = None,
-    model: pm.Model | None = None,
+    synthetic: Model | None = None,
+    model: Model | None = None,
     budget: PrivacyBudget | None = None,
     data: Table | None = None,
     random_seed: int | None = None,
@@ -121,11 +120,11 @@ def dry_run(
         What would be passed to `pm.sample` as ``step=``; or the budget alone, for which a sampler is chosen.
     draws, chains, tune : int, optional
         As they would be passed.
-    synthetic : pm.Model, optional
+    synthetic : Model, optional
         The same model, written on a synthetic table of about as many rows: invented or simulated, never a part of the
         protected one. Default: rows simulated from the model at a draw of its prior, for models without covariates,
         groups and units of several rows. Required under add-remove, which protects the number of units.
-    model : pm.Model, optional
+    model : Model, optional
         The model of the protected table. Default: that of the ``with`` context.
     budget : PrivacyBudget, optional
         For steps that were made without one.
@@ -151,7 +150,7 @@ def dry_run(
     BudgetExceeded
         If the run does not fit what is left of the budget.
     """
-    model = pm.modelcontext(model)
+    model = model_in_context(model)
     budget = step if isinstance(step, PrivacyBudget) else budget
     steps = steps_with_budget(None if isinstance(step, PrivacyBudget) else step, budget, model)
     steps = list(steps) if isinstance(steps, Sequence) else [steps]
@@ -190,7 +189,7 @@ def dry_run(
         reference = sampling.sample_without_privacy(
             draws=_REFERENCE_DRAWS, tune=_REFERENCE_DRAWS, chains=_REFERENCE_CHAINS, cores=1, **quiet
         )
-    error, worst, coverage = _compared(tree, reference, [rv.name for rv in synthetic.free_RVs])
+    error, worst, coverage = _compared(tree, reference, twins[0].parameters.variables)
     return Forecast(plan, n_synthetic, first.parameters.size, error, worst, coverage, quality(tree), seconds)
 
 
@@ -222,7 +221,7 @@ def _like(budget: PrivacyBudget) -> PrivacyBudget:
     return twin
 
 
-def _simulated(model: pm.Model, step: DPStep, random_seed: int | None) -> pm.Model:
+def _simulated(model: Model, step: DPStep, random_seed: int | None) -> Model:
     """Return the model on rows that are drawn from it at a draw of its prior.
 
     Raises
@@ -235,15 +234,7 @@ def _simulated(model: pm.Model, step: DPStep, random_seed: int | None) -> pm.Mod
             "Rows of this model have covariates, groups or several rows a unit, which only the protected table knows. "
             "Pass synthetic=: the same model, written on an invented table of about as many rows."
         )
-    drawn = pm.draw(model.observed_RVs, random_seed=random_seed)
-    twin = clone_model(model)
-    for rv, rows in zip(twin.observed_RVs, drawn, strict=True):
-        old = twin.rvs_to_values[rv]
-        value = pytensor.tensor.constant(np.asarray(rows, dtype=old.type.dtype), name=rv.name)
-        twin.rvs_to_values[rv] = value
-        del twin.values_to_rvs[old]
-        twin.values_to_rvs[value] = rv
-    return twin
+    return on_drawn_rows(model, random_seed)
 
 
 def _compared(tree: DataTree, reference: DataTree, names: Sequence[str]) -> tuple[float, float, float]:

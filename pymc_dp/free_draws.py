@@ -7,14 +7,15 @@ import numpy as np
 import pymc as pm
 import xarray as xr
 
+from pymc_dp.model.context import Model
+from pymc_dp.model.parameters import ParameterVector
 from pymc_dp.model.posterior import places_of, with_likelihood
 from pymc_dp.model.priors import priors_of
-from pymc_dp.parameters import ParameterVector
 from pymc_dp.steps.prelude.approximation import Approximation
 
 
 def arguments_of_nuts(
-    model: pm.Model, known: Approximation, likelihood: xr.Dataset, published: Sequence[str], chains: int, seed: Any
+    model: Model, known: Approximation, likelihood: xr.Dataset, published: Sequence[str], chains: int, seed: Any
 ) -> dict[str, Any]:
     """Return what `pm.sample` is called with to draw from the posterior of a released likelihood.
 

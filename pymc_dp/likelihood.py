@@ -10,26 +10,25 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pymc as pm
 import xarray as xr
-from pytensor.graph.traversal import ancestors
 from xarray import DataTree
 
 from pymc_dp.arguments import refuse_privacy_keywords
 from pymc_dp.budget import PrivacyBudget
-from pymc_dp.compiling import compiled
 from pymc_dp.exceptions import InvalidArgument, UnsupportedModel
+from pymc_dp.model.context import Model, model_in_context
+from pymc_dp.model.parameters import FloatArray, ParameterVector
 from pymc_dp.model.posterior import (
     PRIVATE_LIKELIHOOD,
     covariance_of,
     covariance_without_noise,
     known_parameters,
+    maximum_of,
     places_of,
     with_figures,
     with_likelihood,
 )
 from pymc_dp.model.priors import priors_of
-from pymc_dp.parameters import FloatArray, ParameterVector
 from pymc_dp.sampling import release, sample_without_privacy
 from pymc_dp.steps.surrogate_hmc import DPSurrogateHMC
 from pymc_dp.tables import Table
@@ -60,7 +59,7 @@ class PrivateLikelihood:
     noise of the releases, and an allowance for what clipping takes off (docs: "Control variates").
     """
 
-    def __init__(self, tree: DataTree, model: pm.Model | None = None) -> None:
+    def __init__(self, tree: DataTree, model: Model | None = None) -> None:
         if not isinstance(tree, DataTree) or PRIVATE_LIKELIHOOD not in tree or "privacy" not in tree:
             raise InvalidArgument(
                 "This result has no likelihood of its own: use dp.private_likelihood, or pm.sample with the default "
@@ -112,7 +111,7 @@ class PrivateLikelihood:
 
     # What is made of it ---------------------------------------------------------------------------------------------
 
-    def model(self, priors: pm.Model | None = None) -> pm.Model:
+    def model(self, priors: Model | None = None) -> Model:
         """Return a PyMC model: priors, and the likelihood as a potential on the unconstrained scale.
 
         Parameters
@@ -130,7 +129,7 @@ class PrivateLikelihood:
             raise InvalidArgument("Priors are not stored in files: pass model(priors=a PyMC model with them).")
         return with_likelihood(priors_of(self._priors if priors is None else priors, None), self._dataset)
 
-    def sample(self, draws: int = 1000, *, priors: pm.Model | None = None, **options: Any) -> DataTree:
+    def sample(self, draws: int = 1000, *, priors: Model | None = None, **options: Any) -> DataTree:
         """Draw from the posterior with PyMC's own sampler. Free of further privacy cost, as often as you like.
 
         Parameters
@@ -156,7 +155,7 @@ class PrivateLikelihood:
         """
         refuse_privacy_keywords(sample_without_privacy, options)
         model = self.model(priors)
-        options.setdefault("initvals", self._starts(model))
+        options.setdefault("initvals", maximum_of(self._dataset, model))
         with model:
             tree = sample_without_privacy(draws=draws, **options)
         groups = {name: tree[name].to_dataset() for name in tree.children if name != "observed_data"}
@@ -172,23 +171,6 @@ class PrivateLikelihood:
             complete=1,
         )
         return DataTree.from_dict(groups)
-
-    def _starts(self, model: pm.Model) -> dict[str, np.ndarray]:
-        """Return where the likelihood has its maximum, for variables that it knows as a whole and nothing else."""
-        parameters = ParameterVector(model)
-        places, theta = places_of(self._dataset, parameters), np.zeros(parameters.size)
-        known = np.zeros(parameters.size, dtype=bool)
-        theta[places], known[places] = np.where(self._known, self.mean.values, 0.0), self._known
-        starts = {}
-        for rv, value, entries, block in zip(
-            model.free_RVs, model.value_vars, parameters.slices, parameters.split(theta), strict=True
-        ):
-            transform = model.rvs_to_transforms[rv]
-            needs_others = any(other in model.free_RVs for other in ancestors(rv.owner.inputs))
-            if known[entries].all() and not needs_others:
-                back = value if transform is None else transform.backward(value, *rv.owner.inputs)
-                starts[str(rv.name)] = np.asarray(compiled([value], [back])(block)[0])
-        return starts
 
     # Files ----------------------------------------------------------------------------------------------------------
 
@@ -206,7 +188,7 @@ class PrivateLikelihood:
             self.tree.to_netcdf(str(path))
 
     @classmethod
-    def load(cls, path: str | Path, model: pm.Model | None = None) -> "PrivateLikelihood":
+    def load(cls, path: str | Path, model: Model | None = None) -> "PrivateLikelihood":
         """Read a likelihood: neither the table nor the model that it was released for is needed.
 
         Parameters
@@ -234,7 +216,7 @@ class PrivateLikelihood:
 
 
 def private_likelihood(
-    model: pm.Model | None = None,
+    model: Model | None = None,
     data: Table | None = None,
     *,
     budget: PrivacyBudget,
@@ -271,7 +253,7 @@ def private_likelihood(
     BudgetExceeded
         If the release does not fit what is left of the budget; nothing is changed then.
     """
-    model = pm.modelcontext(model)
+    model = model_in_context(model)
     if not isinstance(budget, PrivacyBudget):
         raise InvalidArgument("budget= must be a pymc_dp.PrivacyBudget(epsilon, delta).")
     with model:

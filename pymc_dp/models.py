@@ -13,7 +13,7 @@ import pytensor.tensor as pt
 from numpy.typing import NDArray
 
 from pymc_dp import _validate
-from pymc_dp.structure import note_tempering
+from pymc_dp.model.structure import note_tempering
 
 FloatArray = NDArray[np.float64]
 

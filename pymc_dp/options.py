@@ -6,9 +6,9 @@ from multiprocessing.context import BaseContext
 from typing import Any
 
 import numpy as np
-import pymc as pm
 
 from pymc_dp.exceptions import InvalidArgument
+from pymc_dp.model.context import Model
 
 _TRUTH = ("discard_tuned_samples", "compute_convergence_checks", "keep_warning_stat", "quiet", "return_inferencedata")
 _MAPPINGS = ("idata_kwargs", "compile_kwargs", "nuts_sampler_kwargs")
@@ -30,7 +30,7 @@ def refuse_wrong_types(arguments: Mapping[str, Any]) -> None:
         "callback": (lambda value: value is None or callable(value), "a function of trace and draw"),
         "mp_ctx": (_is_a_context, f"one of {multiprocessing.get_all_start_methods()}, or a context of multiprocessing"),
         "var_names": (lambda value: value is None or _names(value), "a list of names"),
-        "model": (lambda value: value is None or isinstance(value, pm.Model), "a pm.Model"),
+        "model": (lambda value: value is None or isinstance(value, Model), "a pm.Model"),
         "progressbar": (lambda value: isinstance(value, bool | str), "True, False or a name"),
         "initvals": (lambda value: value is None or _starts(value), "a dict, or one for each chain"),
     }

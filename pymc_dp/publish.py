@@ -5,30 +5,23 @@ Nothing of PyMC's tree is kept unless it is named here: no data, no coordinate o
 
 import json
 import math
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from importlib.metadata import version
 from typing import Any
 
 import numpy as np
-import pymc as pm
 import xarray as xr
-from pytensor.compile.sharedvalue import SharedVariable
-from pytensor.graph.basic import Constant, Variable
-from pytensor.graph.traversal import ancestors
-from pytensor.tensor.type import TensorType
 from xarray import DataTree
 
 from pymc_dp.accounting import Releases
 from pymc_dp.budget import Plan, StepPlan
-from pymc_dp.exceptions import UnsupportedOption
 from pymc_dp.finished import FinishedDraws
 from pymc_dp.kinds import CLIP_COUNT, clip_fraction_name, labelled, noise_std_of, release_kind
-from pymc_dp.model.arrays import arrays_of, is_public, leaves_of
 from pymc_dp.model.posterior import with_figures
+from pymc_dp.model.publishable import PublishableNames
 from pymc_dp.plan import record_of_releases
 from pymc_dp.release.interface import Release, ReleasesOfIteration
-from pymc_dp.rows.split import protected_dims, protected_inputs
 from pymc_dp.steps.base import DPStep, window_ends
 from pymc_dp.steps.group import StepGroup
 
@@ -37,83 +30,6 @@ _KEPT_ATTRIBUTES = ("created_at", "inference_library", "inference_library_versio
 _INTERNAL_STATISTICS = ("epsilon_charged", "mean_accepted", "releases", "standardised")
 #: Where releases are kept that were made once, before any chain had started.
 _BEFORE_THE_CHAINS = -1
-
-
-@dataclass(frozen=True)
-class PublishableNames:
-    """Which of the model's variables may leave, and which may not because they are computed from rows."""
-
-    kept: list[str]
-    omitted: list[str]
-
-
-def publishable_names(
-    model: pm.Model, unit: str | None, requested: Sequence[str] | None, lengths: Collection[int]
-) -> PublishableNames:
-    """Return the free variables and those deterministics that depend on no table.
-
-    A deterministic that is computed from rows or their number, or has one entry for each row or unit, never leaves. One
-    that is computed from another table (which may be a part of the rows) leaves if it is asked for by name.
-
-    Parameters
-    ----------
-    model : pm.Model
-        The model.
-    unit : str or None
-        The dim that counts rows.
-    requested : sequence of str or None
-        Names that the user wants.
-    lengths : collection of int
-        Lengths of arrays with one entry for each row, and for each unit of several rows.
-
-    Raises
-    ------
-    UnsupportedOption
-        If a requested variable is computed from rows, or unknown.
-    """
-    protected = protected_inputs(model, unit, lengths)
-    dims = protected_dims(model, unit, lengths)
-    private, unsure, kept = [], [], []
-    for rv in model.unobserved_RVs:
-        if rv not in model.deterministics:
-            kept.append(rv.name)
-            continue
-        graph = model.replace_rvs_by_values([rv])
-        inputs = {*leaves_of(graph), *(leaf for leaf in ancestors(graph) if leaf.owner is None)}
-        named = [name for name in model.named_vars_to_dims.get(rv.name) or () if name is not None]
-        if not protected.isdisjoint(inputs) or not dims.isdisjoint(named) or _has_length(rv, named, lengths):
-            private.append(rv.name)
-        elif any(_is_table(leaf) for leaf in inputs) or any(arrays_of(graph)):
-            unsure.append(rv.name)
-        else:
-            kept.append(rv.name)
-    if requested is None:
-        return PublishableNames(kept, private + unsure)
-    for name in requested:
-        if name in private:
-            raise UnsupportedOption(
-                f"{name!r} is computed from the data, so it cannot leave. Compute it from the draws and from data "
-                "that are public."
-            )
-        if name not in kept + unsure:
-            raise UnsupportedOption(f"var_names: the model has no variable {name!r}.")
-    if not requested or len(set(requested)) != len(requested):
-        raise UnsupportedOption("var_names must name at least one variable, and none twice.")
-    return PublishableNames(list(requested), [name for name in private + unsure if name not in requested])
-
-
-def _has_length(rv: Variable, dims: Sequence[str], lengths: Collection[int]) -> bool:
-    """Return whether a deterministic without dims has one entry for each row or unit, by its static shape."""
-    return not dims and not set(lengths).isdisjoint(length for length in rv.type.shape if length not in (None, 1))
-
-
-def _is_table(leaf: Variable) -> bool:
-    """Return whether an input may hold data of people: a data variable, or a constant of several numbers."""
-    if is_public(leaf):
-        return False
-    if isinstance(leaf, SharedVariable):
-        return isinstance(leaf.type, TensorType) and leaf.type.ndim > 0
-    return isinstance(leaf, Constant) and isinstance(leaf.type, TensorType) and leaf.data.size > 1
 
 
 def publish(
@@ -346,7 +262,7 @@ def metadata(plan: Plan, group: StepGroup, names: PublishableNames, n_units: int
         "parameters": json.dumps(group.steps[0].parameters.sizes(names.kept)),
         "omitted_because_computed_from_rows": json.dumps(names.omitted),
         "pymc_dp_version": version("pymc_dp"),
-        "pymc_version": pm.__version__,
+        "pymc_version": version("pymc"),
         "opendp_version": version("opendp"),
     }
     if n_units is not None:

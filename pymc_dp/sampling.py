@@ -11,13 +11,12 @@ import inspect
 import logging
 import multiprocessing
 import warnings
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, NoReturn
 
 import numpy as np
 import pymc as pm
-import pytensor
 from pymc.sampling.mcmc import get_default_tune_steps
 from pymc.sampling.parallel import _cpu_count
 from pymc.step_methods.compound import CompoundStep, flatten_steps
@@ -27,17 +26,21 @@ from xarray import DataTree
 from pymc_dp import _validate
 from pymc_dp.accounting import NO_NOISE
 from pymc_dp.arguments import dp_steps, is_private, refuse_budget, refuse_stray_budget
-from pymc_dp.bambi_models import refuse_bambi_statistics
 from pymc_dp.budget import Plan, PrivacyBudget, StepPlan
-from pymc_dp.compiling import INTERPRETED
 from pymc_dp.exceptions import InvalidArgument, RunInterrupted, UnsupportedModel, UnsupportedOption
 from pymc_dp.finished import FinishedDraws, how_it_ended, reason
 from pymc_dp.free_draws import arguments_of_nuts
 from pymc_dp.memory import memory_of_this_machine
+from pymc_dp.model.bambi_models import refuse_bambi_statistics
+from pymc_dp.model.context import Model, model_in_context
+from pymc_dp.model.parameters import value_variables
+from pymc_dp.model.prior_density import Prior
+from pymc_dp.model.publishable import PublishableNames
+from pymc_dp.model.starts import refuse_wrong_starts
+from pymc_dp.model.units import number_of_units
+from pymc_dp.model.view import ModelView, read
 from pymc_dp.options import refuse_wrong_types
-from pymc_dp.prior import Prior
-from pymc_dp.prior_constants import warn_about_prior_constants
-from pymc_dp.publish import PublishableNames, metadata, publish, publishable_names
+from pymc_dp.publish import metadata, publish
 from pymc_dp.release import (
     Curators,
     InsecureNoise,
@@ -48,12 +51,10 @@ from pymc_dp.release import (
     warm_up_noise,
 )
 from pymc_dp.release.interface import ReleasesOfIteration
-from pymc_dp.rows import Simulation, SyntheticTable, UnitLikelihood, number_of_units
+from pymc_dp.rows import Simulation, SyntheticTable, UnitLikelihood
 from pymc_dp.rows.partitioned import PartitionedUnits
-from pymc_dp.rows.split import refuse_rows_in_starts
 from pymc_dp.rows.threads import Threads
 from pymc_dp.short_form import chosen_length, say_what_was_chosen, steps_with_budget
-from pymc_dp.starts import InitialValues, initial_values, starting_points
 from pymc_dp.steps.access import Authorisation, SyntheticTables
 from pymc_dp.steps.base import DPStep
 from pymc_dp.steps.group import StepGroup
@@ -125,7 +126,7 @@ def sample(draws: int | None = None, **options: Any) -> DataTree:
     return _run(draws, options)
 
 
-def release(step: DPStep, model: pm.Model, data: Table | None, random_seed: Any) -> DataTree:
+def release(step: DPStep, model: Model, data: Table | None, random_seed: Any) -> DataTree:
     """Charge a run and release what its step learns before the chains; draw nothing. Arguments as of `sample`."""
     settings = {"step": step, "model": model, "data": data, "random_seed": random_seed}
     return _run(1, {**settings, "tune": 0, "chains": 1, "progressbar": False}, draws_follow=False)
@@ -147,73 +148,74 @@ def _run(draws: int | None, options: dict[str, Any], *, draws_follow: bool = Tru
     arguments = dict(settings.arguments)
     refuse_wrong_types(arguments)
     _refuse_unsupported_options(arguments, arguments.pop("kwargs"))
-    model = pm.modelcontext(arguments["model"])
-    group = _dp_step_group(steps_with_budget(arguments["step"], given_budget, model), model)
+    model = model_in_context(arguments["model"])
+    group = _dp_step_group(steps_with_budget(arguments["step"], given_budget, model), value_variables(model))
     group.stand_beside_a_table(data is not None, units_of_rows=data is not None and data.unit is not None)
     refuse_bambi_statistics(model)
     with contextlib.ExitStack() as until_the_end:
         if data is None:
             _tell_n_units(group, model)
             return _sampled(arguments, draws, model, group, None, draws_follow)
-        rows = until_the_end.enter_context(data.opened(_likelihood(model, group)))
+        view = read(model, group.unit, group.unit_index)
+        rows = until_the_end.enter_context(data.opened(_likelihood(view, group)))
         if group.budget.relation == "substitute":
             group.know_n_units(rows.n_units)
-        return _sampled(arguments, draws, model, group, rows, draws_follow)
+        return _sampled(arguments, draws, model, group, (view, rows), draws_follow)
 
 
 def _sampled(
     arguments: dict[str, Any],
     draws: int | None,
-    model: pm.Model,
+    model: Model,
     group: StepGroup,
-    beside: PartitionedUnits | None,
+    beside: tuple[ModelView, PartitionedUnits] | None,
     draws_follow: bool,
 ) -> DataTree:
     """Plan the run, check all that can fail, charge it and run it.
 
-    `beside` is a table beside the model, which holds invented rows then.
+    `beside` is a table beside the model, which holds invented rows then, and what was read of the model.
     """
     budget = group.budget
     step = group.steps[0] if len(group.steps) == 1 else CompoundStep(group.steps)
     tune = get_default_tune_steps(step, arguments["tune"])
-    cores, mp_ctx = _processes(arguments, beside is None or beside.may_be_forked)
+    cores, mp_ctx = _processes(arguments, beside is None or beside[1].may_be_forked)
     draws, chains, chosen = chosen_length(group.steps, draws, arguments["chains"])
     plan = budget.plan(group.steps, draws=draws, tune=tune, chains=chains)  # refuses early, before the slow work
     _refuse_bad_options(arguments, model, plan)
 
     rows: UnitLikelihood | PartitionedUnits
     if beside is None:
-        rows = template = _likelihood(model, group)
+        view = read(model, group.unit, group.unit_index)
+        rows = template = _likelihood(view, group)
     else:
-        template, rows = beside.template, beside
-    lengths = {template.n_rows} | template.unit_lengths
-    refuse_rows_in_starts(model, group.unit, lengths, _expressions(arguments["initvals"]))
-    names = publishable_names(model, group.unit, arguments["var_names"], lengths)
+        view, rows = beside
+        template = rows.template
+    view.refuse_rows_in_starts(arguments["initvals"])
+    names = view.publishable(arguments["var_names"])
     plan = dataclasses.replace(plan, unit=rows.unit_in_words, row_engine=rows.engine_name)
     if not budget.private:
         _warn_about_infinite_epsilon()
     _warn_about_delta(budget, rows)
-    warn_about_prior_constants(model)  # after rows in priors were refused: what is looked at here is public
+    view.warn_about_prior_constants()
     say_what_was_chosen(chosen, plan)
     refuse_overflow({each.noise_needed for each in plan.releases if each.adds_noise}, rows.n_units)
-    prior = Prior(model)
-    initvals = arguments["initvals"] or initial_values(model)
+    initvals = arguments["initvals"] or view.default_starts
     for each in group.steps:
         each.keep_starts(arguments["initvals"] is not None)
     seed = _given_seed(arguments["random_seed"], group)
-    starting_points(model, initvals, seed, chains, prior)
+    view.starting_points(initvals, seed, chains)
     template.warm_up()
     warm_up_noise()
-    synthetic_tables = [_synthetic_tables(one, model, template) for one in group.steps]
+    synthetic_tables = [_synthetic_tables(one, view, template) for one in group.steps]
     for one, tables, planned in zip(group.steps, synthetic_tables, plan.steps, strict=True):
         _refuse_too_much_memory(one, tables, rows.n_units)
         if tables is not None:
-            _dry_run(one, tables, rows.n_units, prior, planned, budget)
+            _dry_run(one, tables, rows.n_units, view.prior, planned, budget)
     # Before the chains start all cores are idle; then the chains share them. The bits do not depend on it.
     there_are = _cpu_count()
     rows.use_threads(Threads(there_are, max(1, there_are // min(cores, chains))))
     if beside is not None:
-        beside.refuse_changes()
+        beside[1].refuse_changes()
 
     settings_of_run = {
         "draws": draws,
@@ -228,7 +230,7 @@ def _sampled(
         "random_seed": seed,
     }
     charged = {**arguments, **settings_of_run}
-    return _run_charged(charged, plan, group, rows, prior, synthetic_tables, names, draws_follow)
+    return _run_charged(charged, plan, group, rows, view.prior, synthetic_tables, names, draws_follow)
 
 
 def _processes(arguments: dict[str, Any], may_be_forked: bool) -> tuple[int, Any]:
@@ -244,10 +246,10 @@ def _processes(arguments: dict[str, Any], may_be_forked: bool) -> tuple[int, Any
     return (1 if cores is None else cores), "spawn" if mp_ctx is None else mp_ctx
 
 
-def _likelihood(model: pm.Model, group: StepGroup) -> UnitLikelihood:
+def _likelihood(view: ModelView, group: StepGroup) -> UnitLikelihood:
     """Return the likelihood of the model's own rows."""
     expands = [each.expands for each in group.steps]
-    return UnitLikelihood(model, group.unit, group.unit_index, first_order=not all(expands), second_order=any(expands))
+    return UnitLikelihood(view, first_order=not all(expands), second_order=any(expands))
 
 
 def _table(data: Any) -> Table | None:
@@ -474,40 +476,40 @@ def _refuse_too_much_memory(step: DPStep, tables: SyntheticTable | Simulation | 
         )
 
 
-def _synthetic_tables(step: DPStep, model: pm.Model, rows: UnitLikelihood) -> SyntheticTable | Simulation | None:
+def _synthetic_tables(step: DPStep, view: ModelView, rows: UnitLikelihood) -> SyntheticTable | Simulation | None:
     """Return where a step that expands takes its synthetic tables from."""
     if step.expands and step.simulates:
-        return Simulation(model, rows, _SIMULATED_ROWS)
+        return Simulation(view, rows, _SIMULATED_ROWS)
     if step.expands and step.synthetic is not None:
         return SyntheticTable(step.synthetic, step.parameters.shapes, step.unit, step.unit_index)
     return None
 
 
-def _tell_n_units(group: StepGroup, model: pm.Model) -> None:
+def _tell_n_units(group: StepGroup, model: Model) -> None:
     """Tell steps that draw batches of a fixed size how many units there are, where that is public."""
     if group.budget.relation == "substitute":
         group.know_n_units(number_of_units(model, group.unit, group.unit_index))
 
 
-def _dp_step_group(step: Any, model: pm.Model) -> StepGroup:
+def _dp_step_group(step: Any, value_vars: Sequence[Variable]) -> StepGroup:
     """Return the DP steps, which together have to update every free variable, each of them once."""
     found = dp_steps(step)
     if not found:
         raise UnsupportedOption("pymc_dp.sample needs step=: a differentially private step such as DPHMC.")
     moved = [var for one in found for var in one.vars]
-    if any(var not in model.value_vars for var in moved):
+    if any(var not in value_vars for var in moved):
         raise UnsupportedOption(
             "The DP step was made for another model object than the one that is sampled; a model that is built again "
             "is another one, whatever its names. Make the step inside `with model:` of the model to be sampled."
         )
-    left_over = [var.name for var in model.value_vars if var not in moved]
+    left_over = [var.name for var in value_vars if var not in moved]
     steps = step if isinstance(step, Sequence) else [step]
     if left_over or sum(len(flatten_steps(one)) for one in steps) > len(found):
         raise UnsupportedOption(
             "Every free variable has to be updated by a DP step: a step that is not private would publish the "
             f"data through {', '.join(left_over) or 'the others'}. Leave out vars= and steps that are not private."
         )
-    if len(moved) > len(model.value_vars):
+    if len(moved) > len(value_vars):
         raise UnsupportedOption("A free variable is updated by two DP steps. Name each in the vars= of one of them.")
     return StepGroup(found)
 
@@ -531,7 +533,7 @@ def _refuse_unsupported_options(arguments: dict[str, Any], unknown: dict[str, An
         )
 
 
-def _refuse_bad_options(arguments: dict[str, Any], model: pm.Model, plan: Plan) -> None:
+def _refuse_bad_options(arguments: dict[str, Any], model: Model, plan: Plan) -> None:
     """Refuse what `pm.sample` would refuse only after the charge."""
     if arguments["random_seed"] == -1:
         raise InvalidArgument("random_seed must not be -1. Leave it out for no seed.")
@@ -541,38 +543,7 @@ def _refuse_bad_options(arguments: dict[str, Any], model: pm.Model, plan: Plan) 
     if not (blas_cores is None or blas_cores == "auto" or isinstance(blas_cores, int)):
         raise InvalidArgument("blas_cores must be a whole number, 'auto' or None.")
     _validate.whole("cores", 1 if arguments["cores"] is None else arguments["cores"], at_least=1)
-    initvals = arguments["initvals"]
-    if initvals is None:
-        return
-    if not isinstance(initvals, dict) and len(initvals) != plan.chains:
-        raise InvalidArgument(f"initvals has {len(initvals)} entries for {plan.chains} chains. Pass one for each.")
-    known = {rv.name for rv in model.free_RVs} | {var.name for var in model.value_vars}
-    for values in [initvals] if isinstance(initvals, dict) else initvals:
-        wrong = {str(getattr(name, "name", name)) for name in values or {}} - known
-        if wrong:
-            raise InvalidArgument(f"initvals names {sorted(wrong)}, which are no free variables of the model.")
-    for values in [initvals] if isinstance(initvals, dict) else initvals:
-        _refuse_wrong_shapes(values or {}, model, plan.relation)
-
-
-def _expressions(initvals: InitialValues | None) -> Iterator[Variable]:
-    """Yield the starting values that are expressions."""
-    for values in [initvals] if isinstance(initvals, dict) else initvals or []:
-        yield from (value for value in (values or {}).values() if isinstance(value, Variable))
-
-
-def _refuse_wrong_shapes(initvals: Mapping[Any, Any], model: pm.Model, relation: str) -> None:
-    """Refuse starting values of another shape than their variable's, by the variable's name."""
-    with pytensor.config.change_flags(mode=INTERPRETED):  # called once: not worth compiling
-        shapes = {name: tuple(map(int, shape)) for name, shape in model.eval_rv_shapes().items()}
-    for key, value in initvals.items():
-        name = str(getattr(key, "name", key))
-        if value is None or isinstance(value, str | Variable):
-            continue  # "prior" and the like, or an expression
-        if np.shape(value) != shapes[name]:
-            # A variable with an entry for each person has a shape that such budgets protect.
-            expected = "another" if relation == "add-remove" else str(shapes[name])
-            raise InvalidArgument(f"initvals[{name!r}] has shape {np.shape(value)}, but {name!r} has {expected}.")
+    refuse_wrong_starts(model, arguments["initvals"], plan.chains, plan.relation)
 
 
 def _warn_about_infinite_epsilon() -> None:

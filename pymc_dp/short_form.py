@@ -4,11 +4,10 @@ import logging
 from collections.abc import Sequence
 from typing import Any
 
-import pymc as pm
-
 from pymc_dp.arguments import refuse_other_budget
 from pymc_dp.budget import Plan, PrivacyBudget
 from pymc_dp.exceptions import InvalidArgument
+from pymc_dp.model.context import Model
 from pymc_dp.steps.base import DPStep
 from pymc_dp.steps.surrogate_hmc import DPSurrogateHMC
 from pymc_dp.steps.without_budget import StepWithoutBudget
@@ -18,7 +17,7 @@ _log = logging.getLogger("pymc")
 _DEFAULT_CHAINS = 4
 
 
-def steps_with_budget(step: Any, budget: PrivacyBudget | None, model: pm.Model) -> Any:
+def steps_with_budget(step: Any, budget: PrivacyBudget | None, model: Model) -> Any:
     """Return ``step=`` with the budget of the call attached to every step that was made without one.
 
     Parameters
@@ -53,7 +52,7 @@ def steps_with_budget(step: Any, budget: PrivacyBudget | None, model: pm.Model) 
     return step
 
 
-def _chosen(budget: PrivacyBudget, model: pm.Model) -> DPStep:
+def _chosen(budget: PrivacyBudget, model: Model) -> DPStep:
     """Return the sampler that needs no settings, and say why."""
     if budget.relation != "substitute":
         raise InvalidArgument(

@@ -10,6 +10,7 @@ import pytest
 from pymc.distributions.transforms import ordered
 
 import pymc_dp as dp
+from pymc_dp.model.view import read
 from pymc_dp.rows import UnitLikelihood
 
 N, GROUPS = 24, 4
@@ -192,7 +193,7 @@ ACCEPTED = [
 def test_a_documented_model_that_factorises_is_accepted(write):
     with pm.Model(coords=COORDS) as model:
         write()
-    assert UnitLikelihood(model).n_units == N
+    assert UnitLikelihood(read(model)).n_units == N
 
 
 def stochastic_volatility():
@@ -231,4 +232,4 @@ def test_a_documented_model_that_does_not_factorise_is_refused_with_the_reason(w
     with pm.Model(coords=COORDS) as model:
         write()
     with pytest.raises(dp.UnsupportedModel, match=REFUSED[write]):
-        UnitLikelihood(model)
+        UnitLikelihood(read(model))

@@ -10,7 +10,7 @@ import pytest
 from conftest import gaussian_data, gaussian_model, hmc
 
 import pymc_dp as dp
-from pymc_dp.prior import Prior
+from pymc_dp.model.view import read
 from pymc_dp.rows import UnitLikelihood
 
 #: What PyMC imports itself counts for nothing, in any version of it.
@@ -90,8 +90,9 @@ def test_unpickling_a_step_and_what_it_asks_brings_in_nothing_heavy(budget, tmp_
     model = gaussian_model(gaussian_data())
     with model:
         step = hmc(budget)
-    rows = UnitLikelihood(model, engine="fused")
-    (tmp_path / "step").write_bytes(cloudpickle.dumps((step, Prior(model), rows)))
+    view = read(model)
+    rows = UnitLikelihood(view, engine="fused")
+    (tmp_path / "step").write_bytes(cloudpickle.dumps((step, view.prior, rows)))
     code = """
     import cloudpickle
 

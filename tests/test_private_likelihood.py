@@ -11,8 +11,8 @@ import xarray as xr
 from conftest import QUIET, gaussian_data, gaussian_model, hmc
 
 import pymc_dp as dp
+from pymc_dp.model.parameters import ParameterVector
 from pymc_dp.model.priors import priors_of
-from pymc_dp.parameters import ParameterVector
 
 N = 3000
 SHORT = {"tune": 150, "chains": 2, "cores": 1, **QUIET}

@@ -23,11 +23,9 @@ from pytensor.conditional.op import ifelse
 from pytensor.graph.basic import equal_computations
 
 from pymc_dp.exceptions import PrivacyError
-from pymc_dp.prior import Prior
-from pymc_dp.publish import publishable_names
+from pymc_dp.model.view import read
 from pymc_dp.release import ExpansionPoint, Prediction
 from pymc_dp.rows import UnitLikelihood
-from pymc_dp.rows.split import split
 
 N, GROUPS, COLUMNS, PEOPLE = 23, 4, 3, 8
 GRID = 2.0**-30
@@ -337,9 +335,9 @@ def compare(one, other, units):
 
 def public_parts(model, index):
     """Return the graphs that are taken as public, with their inputs: one row's likelihood and the prior."""
-    row_split = split(model)
-    prior = Prior(model)
-    return row_split, [row_split.row_log_likelihood, *prior._outputs], [leaf.row for leaf in row_split.leaves]
+    view = read(model)
+    row_split = view.row_split
+    return row_split, [row_split.row_log_likelihood, *view.prior._outputs], [leaf.row for leaf in row_split.leaves]
 
 
 def attack(seed, *, n_neighbours=6, engines=("fused", "reference"), second_order=True):
@@ -357,8 +355,9 @@ def attack(seed, *, n_neighbours=6, engines=("fused", "reference"), second_order
     except Exception:  # what PyMC or PyTensor does not build is nobody's leak
         return "not a model", 0
     try:
-        accepted = UnitLikelihood(model, unit_index=index, second_order=second_order)
-        names = publishable_names(model, None, None, {accepted.n_rows} | accepted.unit_lengths)
+        view = read(model, unit_index=index)
+        accepted = UnitLikelihood(view, second_order=second_order)
+        names = view.publishable(None)
     except PrivacyError as error:
         return f"refused: {str(error)[:60]}", 0
     compared = 0
@@ -367,14 +366,14 @@ def attack(seed, *, n_neighbours=6, engines=("fused", "reference"), second_order
         if kind != accepted.engine_name:
             if kind == "fused":
                 continue
-            rows = UnitLikelihood(model, unit_index=index, second_order=second_order, engine=kind)
+            rows = UnitLikelihood(view, second_order=second_order, engine=kind)
         for trial in range(n_neighbours):
             place = int(rng.integers(N))
             unit = place if index is None else int(index[place])
             if trial == 0:
                 other_model, _ = Writer(seed, table.replaced(place, rng)).write()
                 check_public(model, other_model, names)
-                tables = [leaf.rows() for leaf in split(other_model).leaves]
+                tables = [leaf.rows() for leaf in read(other_model).row_split.leaves]
                 tables = tables if index is None else [data[np.argsort(index, kind="stable")] for data in tables]
             else:
                 tables = adversarial(

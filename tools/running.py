@@ -26,7 +26,8 @@ from xarray import DataTree
 
 import pymc_dp as dp
 from pymc_dp import sampling
-from pymc_dp.parameters import ParameterVector
+from pymc_dp.model import view
+from pymc_dp.model.parameters import ParameterVector
 from pymc_dp.release import MeteredCurator, Release
 from pymc_dp.release import curator as curator_module
 from pymc_dp.rows import likelihood
@@ -141,7 +142,7 @@ def _patches(recorder: Recorder, *, lower: bool) -> Iterator[Any]:
         yield mock.patch.object(curator_module, name, functools.partial(recorded, getattr(curator_module, name)))
     yield mock.patch.object(dp.PrivacyBudget, "charge", _noticed_from_here(recorder, dp.PrivacyBudget.charge))
     yield _noticing(recorder)
-    yield mock.patch.object(likelihood, "refuse_missing_values", return_value=None)
+    yield mock.patch.object(view, "refuse_missing_values", return_value=None)
     for name, length in SHORT_PILOT.items():
         yield mock.patch.object(free_hmc, name, length)
     yield mock.patch.object(likelihood.UnitLikelihood, "__init__", _with_nan(likelihood.UnitLikelihood.__init__))
@@ -218,7 +219,7 @@ def _with_nan(real: Callable[..., None]) -> Callable[..., None]:
 def _remembering(*, lower: bool) -> Iterator[Any]:
     """Yield patches by which equal graphs are compiled once."""
     real_graphs, real_engine = likelihood.RowGraphs, likelihood.engine_for
-    real_check, real_prior = likelihood.check_factorisation, sampling.Prior
+    real_check, real_prior = likelihood.check_factorisation, view.Prior
     checked: list[Any] = []
 
     def graphs(row_split: Any, value_vars: Any, shapes: Any, *, second_order: bool) -> Any:
@@ -244,14 +245,14 @@ def _remembering(*, lower: bool) -> Iterator[Any]:
             real_check(*arguments)
             checked.clear()
 
-    def prior(model: pm.Model) -> Any:
+    def prior(model: pm.Model, parameters: ParameterVector) -> Any:
         outputs = [model.logp(vars=[*model.free_RVs, *model.potentials])]
-        return _COMPILED.of("prior", model.value_vars, outputs, lambda: real_prior(model))
+        return _COMPILED.of("prior", model.value_vars, outputs, lambda: real_prior(model, parameters))
 
     yield mock.patch.object(likelihood, "RowGraphs", graphs)
     yield mock.patch.object(likelihood, "engine_for", engine)
     yield mock.patch.object(likelihood, "check_factorisation", check)
-    yield mock.patch.object(sampling, "Prior", prior)
+    yield mock.patch.object(view, "Prior", prior)
 
 
 def _plain_loop(start_scale: float, seed: int) -> Callable[..., DataTree]:

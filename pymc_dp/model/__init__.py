@@ -1,1 +1,1 @@
-"""What may be in a model: types, operations, arrays and builders, each on a list. All else is refused by name."""
+"""The one room that reads PyMC's models: `view.read` accepts one, or refuses it, and says what a run may know."""

@@ -5,7 +5,7 @@ searched as well. An operation with a state of its own could hold a table that n
 list is refused by name: operations of PyMC and PyTensor that call functions or hold objects, those of axes with names,
 of sparse matrices and of lists, and every operation that somebody else defines.
 
-Which of these operations may see what a row holds is another list, `pymc_dp.rows.allowed`.
+Which of these operations may see what a row holds is another list, `pymc_dp.model.allowed`.
 """
 
 import functools
@@ -170,7 +170,7 @@ TYPES_NOT_ALLOWED: Mapping[str, str] = {
     "pytensor.tensor.random.type": "",
     "pytensor.typed_list": "",
 }
-#: Classes that PyMC makes for each custom distribution; what their functions hold, `pymc_dp.rows.closures` looks for.
+#: Classes that PyMC makes for each custom distribution; what their functions hold, `pymc_dp.model.closures` looks for.
 _MADE_BY_PYMC = (CustomDistRV, CustomSymbolicDistRV)
 _WHAT_TO_DO = (
     "Only operations that compute a function of their inputs and hold nothing of their own may be in a model. Write it "

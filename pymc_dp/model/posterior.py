@@ -7,9 +7,11 @@ import pymc as pm
 import pytensor.tensor as pt
 import xarray as xr
 from pytensor import shared
+from pytensor.graph.traversal import ancestors
 
+from pymc_dp.compiling import compiled
 from pymc_dp.exceptions import InvalidArgument
-from pymc_dp.parameters import FloatArray, ParameterVector
+from pymc_dp.model.parameters import FloatArray, ParameterVector
 
 #: The name of the potential, and of the group of a result that holds what it is made of.
 PRIVATE_LIKELIHOOD = "private_likelihood"
@@ -56,6 +58,24 @@ def places_of(likelihood: xr.Dataset, parameters: ParameterVector) -> np.ndarray
             f"{what}. Names, shapes and transforms have to be the same."
         )
     return np.array([own.index(each) for each in wanted])
+
+
+def maximum_of(likelihood: xr.Dataset, model: pm.Model) -> dict[str, np.ndarray]:
+    """Return where a likelihood has its maximum, for variables that it knows as a whole and nothing else."""
+    parameters, of_likelihood = ParameterVector(model), known_parameters(likelihood)
+    places, theta = places_of(likelihood, parameters), np.zeros(parameters.size)
+    known = np.zeros(parameters.size, dtype=bool)
+    theta[places], known[places] = np.where(of_likelihood, likelihood["mean"].values, 0.0), of_likelihood
+    starts = {}
+    for rv, value, entries, block in zip(
+        model.free_RVs, model.value_vars, parameters.slices, parameters.split(theta), strict=True
+    ):
+        transform = model.rvs_to_transforms[rv]
+        needs_others = any(other in model.free_RVs for other in ancestors(rv.owner.inputs))
+        if known[entries].all() and not needs_others:
+            back = value if transform is None else transform.backward(value, *rv.owner.inputs)
+            starts[str(rv.name)] = np.asarray(compiled([value], [back])(block)[0])
+    return starts
 
 
 def known_parameters(likelihood: xr.Dataset) -> np.ndarray:

@@ -6,7 +6,7 @@ from typing import Protocol
 import numpy as np
 
 from pymc_dp.exceptions import InvalidArgument
-from pymc_dp.parameters import FloatArray, ParameterVector
+from pymc_dp.model.parameters import FloatArray, ParameterVector
 from pymc_dp.rows.engine import Contributions, Point, RowEngine
 from pymc_dp.rows.responses import PossibleResponses
 from pymc_dp.rows.table import Chunk

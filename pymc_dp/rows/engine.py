@@ -12,7 +12,7 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from pymc_dp.parameters import FloatArray
+from pymc_dp.model.parameters import FloatArray
 from pymc_dp.rows.on_demand import clip
 from pymc_dp.rows.parts import Part
 from pymc_dp.rows.table import Chunk

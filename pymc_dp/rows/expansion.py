@@ -12,7 +12,7 @@ from typing import Protocol, TypeVar
 
 import numpy as np
 
-from pymc_dp.parameters import FloatArray, ParameterVector
+from pymc_dp.model.parameters import FloatArray, ParameterVector
 from pymc_dp.rows.clipped_sum import ClippedMoments, ClippedSum
 from pymc_dp.rows.derivatives import UnitsOfChunk
 from pymc_dp.rows.on_demand import clip

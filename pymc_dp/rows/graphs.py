@@ -9,18 +9,18 @@ import math
 from collections.abc import Sequence
 
 import pytensor.tensor as pt
-from pymc.pytensorf import rewrite_pregrad
 from pytensor.graph.basic import Variable
 from pytensor.graph.replace import clone_replace
 from pytensor.graph.utils import MethodNotDefined
 from pytensor.tensor.elemwise import DimShuffle
 from pytensor.tensor.type import TensorType
 
+from pymc_dp.compiling import rewrite_pregrad
 from pymc_dp.exceptions import UnsupportedModel
-from pymc_dp.rows.allowed import refuse_unknown_operations
-from pymc_dp.rows.one_row import Link
+from pymc_dp.model.allowed import refuse_unknown_operations
+from pymc_dp.model.one_row import Link
+from pymc_dp.model.split import RowSplit
 from pymc_dp.rows.parts import DENSE, GATHER, PRODUCT, Part
-from pymc_dp.rows.split import RowSplit
 
 
 class RowGraphs:
@@ -30,7 +30,7 @@ class RowGraphs:
     ----------
     row_split : RowSplit
         The one-row graph.
-    value_vars : sequence of Variable
+    value_variables : sequence of Variable
         The model's unconstrained parameters, in the order in which their values are passed.
     shapes : sequence of tuple of int
         Their shapes.
@@ -43,7 +43,7 @@ class RowGraphs:
         What stands for one row of each input.
     row_shapes : list of tuple of int
         Their shapes.
-    value_vars, directions : list of Variable
+    value_variables, directions : list of Variable
         The parameters, and a direction for each; all of known shapes.
     links : list of Link or None
         For each value variable, where it meets the row, if its derivatives are kept in factors.
@@ -71,22 +71,22 @@ class RowGraphs:
     def __init__(
         self,
         row_split: RowSplit,
-        value_vars: Sequence[Variable],
+        value_variables: Sequence[Variable],
         shapes: Sequence[tuple[int, ...]],
         *,
         second_order: bool = False,
     ) -> None:
         self.rows = [leaf.row for leaf in row_split.leaves]
         self.row_shapes = [leaf.row_shape() for leaf in row_split.leaves]
-        log_likelihood, self.value_vars, links = _with_shapes(row_split, value_vars, shapes)
+        log_likelihood, self.value_variables, links = _with_shapes(row_split, value_variables, shapes)
         found = self._factorable(log_likelihood, links)
-        self.links = [found.get(var) for var in self.value_vars]
+        self.links = [found.get(var) for var in self.value_variables]
         self.cuts = [None if link is None else link.output.type() for link in self.links]
-        self.directions = [var.type() for var in self.value_vars]
+        self.directions = [var.type() for var in self.value_variables]
         self.direction_cuts = [None if link is None else link.output.type() for link in self.links]
         (self.log_likelihood,) = rewrite_pregrad(clone_replace([log_likelihood], self.replacements(self.cuts)))
         self._with_respect_to = [
-            var if cut is None else cut for var, cut in zip(self.value_vars, self.cuts, strict=True)
+            var if cut is None else cut for var, cut in zip(self.value_variables, self.cuts, strict=True)
         ]
         slopes = self._derivatives(self.log_likelihood)
         self.slopes = [slope for slope in slopes if slope is not None]
@@ -114,7 +114,7 @@ class RowGraphs:
         """Return the outputs of the links as functions of rows and `values`, which stand for the value variables."""
         return [
             clone_replace([link.output], {var: value})[0]
-            for link, var, value in zip(self.links, self.value_vars, values, strict=True)
+            for link, var, value in zip(self.links, self.value_variables, values, strict=True)
             if link is not None
         ]
 
@@ -143,7 +143,7 @@ class RowGraphs:
 
     def _parts(self, slopes: Sequence[Variable | None]) -> list[Part]:
         parts, first, n_indices = [], 0, 0
-        for var, link, slope in zip(self.value_vars, self.links, slopes, strict=True):
+        for var, link, slope in zip(self.value_variables, self.links, slopes, strict=True):
             size = math.prod(var.type.shape)
             kind, length, factor = DENSE, 1, 0
             if link is not None and link.gathers:
@@ -162,7 +162,7 @@ class RowGraphs:
     def _factorable(self, log_likelihood: Variable, links: Sequence[Link]) -> dict[Variable, Link]:
         """Return the value variables that reach the likelihood through one product or gather and in no other way."""
         found: dict[Variable, Link] = {}
-        for var in self.value_vars:
+        for var in self.value_variables:
             of_var = [link for link in links if _is_plain(link.parameter, var)]
             if len(of_var) != 1 or of_var[0] in found.values() or not self._fits(of_var[0], var):
                 continue
@@ -183,13 +183,13 @@ class RowGraphs:
 
 
 def _with_shapes(
-    row_split: RowSplit, value_vars: Sequence[Variable], shapes: Sequence[tuple[int, ...]]
+    row_split: RowSplit, value_variables: Sequence[Variable], shapes: Sequence[tuple[int, ...]]
 ) -> tuple[Variable, list[Variable], list[Link]]:
     """Return the graph with parameters of known shapes: whatever follows from those alone is known too."""
     shaped = {
         # Named afterwards: pt.tensor takes a name such as "half" or "1|g" for a dtype.
         var: TensorType(var.type.dtype, shape)(name=var.name)
-        for var, shape in zip(value_vars, shapes, strict=True)
+        for var, shape in zip(value_variables, shapes, strict=True)
     }
     ends = [end for link in row_split.links for end in (link.output, link.parameter, link.row)]
     log_likelihood, *cloned = clone_replace([row_split.row_log_likelihood, *ends], shaped, rebuild_strict=False)

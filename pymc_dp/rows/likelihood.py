@@ -8,13 +8,13 @@ from dataclasses import dataclass
 from typing import Any, TypeVar
 
 import numpy as np
-import pymc as pm
 from numpy.typing import NDArray
-from pytensor.graph.basic import Variable
 
 from pymc_dp.exceptions import InvalidArgument
 from pymc_dp.model.arrays import leaf_value
-from pymc_dp.parameters import FloatArray, ParameterVector
+from pymc_dp.model.parameters import FloatArray
+from pymc_dp.model.split import RowLeaf
+from pymc_dp.model.view import ModelView
 from pymc_dp.rows import expansion
 from pymc_dp.rows.check import check_factorisation
 from pymc_dp.rows.choose import EngineName, engine_for
@@ -26,7 +26,6 @@ from pymc_dp.rows.graphs import RowGraphs
 from pymc_dp.rows.on_demand import clip
 from pymc_dp.rows.parts import GATHER
 from pymc_dp.rows.responses import possible_responses
-from pymc_dp.rows.split import RowLeaf, number_of_rows, refuse_missing_values, refuse_tables_of_units, split
 from pymc_dp.rows.table import Chunk, IntArray, RowTable
 from pymc_dp.rows.threads import Threads
 
@@ -74,13 +73,8 @@ class UnitLikelihood:
 
     Parameters
     ----------
-    model : pm.Model
-        A model whose likelihood is a product over rows.
-    unit : str, optional
-        The dim that counts rows. Default: the first axis of the observed variables.
-    unit_index : str or ndarray of int, shape (rows,), optional
-        Which unit each row belongs to, or the name of the model's data variable that says so. The rows of one
-        unit are summed before they are clipped. Default: every row is a unit of its own.
+    view : ModelView
+        Of a model whose likelihood is a product over rows. The rows of one unit are summed before they are clipped.
     first_order : bool
         Whether clipped gradients will be asked for: `warm_up` compiles them.
     second_order : bool
@@ -107,16 +101,14 @@ class UnitLikelihood:
     Raises
     ------
     UnsupportedModel
-        If the likelihood is not a product over rows, data are missing, or a second derivative is not known.
+        If the likelihood is not a product over rows, or a second derivative is not known.
     InvalidArgument
-        If `unit_index` is not one whole number for each row, or `engine` cannot do the model.
+        If `engine` cannot do the model.
     """
 
     def __init__(
         self,
-        model: pm.Model,
-        unit: str | None = None,
-        unit_index: str | NDArray[np.integer] | None = None,
+        view: ModelView,
         *,
         first_order: bool = True,
         second_order: bool = False,
@@ -126,27 +118,19 @@ class UnitLikelihood:
         self._threads = Threads(threads, threads)
         self._first_order = first_order
         self.second_order = second_order
-        row_split = split(model, unit)
-        refuse_missing_values(row_split)
-        self.parameters = ParameterVector(model)
+        self.parameters, row_split, units = view.parameters, view.row_split, view.units
         self.n_parameters = self.parameters.size
         shapes = [self.parameters.shapes[name] for name in self.parameters.names]
-        graphs = RowGraphs(row_split, model.value_vars, shapes, second_order=second_order)
+        graphs = RowGraphs(row_split, view.value_variables, shapes, second_order=second_order)
         self._engine = engine_for(graphs, engine)
-        self._responses = possible_responses(model, row_split.leaves) if second_order else None
-        check_factorisation(model, row_split, self._engine, self.parameters)
-        index = _unit_of_each_row(model, unit_index, row_split.n_rows)
+        self._responses = possible_responses(row_split.leaves, view.responses) if second_order else None
+        check_factorisation(row_split, view.value_variables, self._engine, self.parameters)
         rows = [leaf.rows() for leaf in row_split.leaves]
-        self._table = RowTable(rows) if index is None else RowTable.grouped(rows, index)
+        self._table = RowTable(rows) if units.of_row is None else RowTable.grouped(rows, units.of_row)
         self.n_rows, self.n_units = self._table.n_rows, self._table.n_units
-        #: How many units there are, and how many an index could name: arrays of these lengths are protected, too.
-        self.unit_lengths = frozenset() if index is None else _lengths_of_units(index, self.n_units, self.n_rows)
-        self.unit_in_words = _unit_in_words(row_split.dim, unit_index)
-        if index is not None:
-            refuse_tables_of_units(model, self.unit_lengths)
-        observed = {model.rvs_to_values[rv]: rv.name for rv in model.observed_RVs}
-        self._leaf_names = [(observed.get(leaf.source), leaf.axis) for leaf in row_split.leaves]
-        self.inputs = tuple(_row_input(leaf, observed_as(model, leaf.source)) for leaf in row_split.leaves)
+        self.unit_lengths, self.unit_in_words = units.lengths, units.in_words
+        self._leaf_names = [(leaf.observed[-1].name if leaf.observed else None, leaf.axis) for leaf in row_split.leaves]
+        self.inputs = tuple(map(_row_input, row_split.leaves))
         self._expansions: dict[bytes, UnitExpansion] = {}
         # Log-likelihoods of all units at the points of the last log-ratio and at the last gradient.
         self._pair: dict[bytes, FloatArray] = {}
@@ -589,76 +573,10 @@ class UnitLikelihood:
         return f"UnitLikelihood(n_parameters={self.n_parameters}; confidential)"
 
 
-def observed_as(model: pm.Model, source: Variable) -> list[str]:
-    """Return the names of the random variables that are observed to have the values of an input."""
-    return [rv.name for rv in model.observed_RVs if model.rvs_to_values[rv] is source]
-
-
-def _row_input(leaf: RowLeaf, observed: Sequence[str]) -> RowInput:
-    own = leaf.source.name
-    names = tuple(dict.fromkeys(name for name in (own, *observed) if name))
+def _row_input(leaf: RowLeaf) -> RowInput:
+    names = tuple(dict.fromkeys(name for name in (leaf.source.name, *(rv.name for rv in leaf.observed)) if name))
     return RowInput(names, leaf_value(leaf.source).dtype, leaf.row_shape())
 
 
 def _nothing_remembered() -> dict[str, dict[bytes, Any]]:
     return {"_pair": {}, "_latest": {}, "_expansions": {}}
-
-
-def _unit_of_each_row(
-    model: pm.Model, unit_index: str | NDArray[np.integer] | None, n_rows: int
-) -> NDArray[np.int64] | None:
-    if unit_index is None:
-        return None
-    if isinstance(unit_index, str):
-        data_names = [variable.name for variable in model.data_vars]
-        if unit_index not in data_names:
-            known = f"it has {', '.join(map(repr, data_names))}" if data_names else "it has none"
-            raise InvalidArgument(
-                f"unit_index={unit_index!r} names no data variable of the model; {known}. Put it into the model with "
-                "pm.Data, or pass the array itself."
-            )
-        unit_index = leaf_value(model.named_vars[unit_index])
-    try:
-        index = np.asarray(unit_index)
-    except ValueError:
-        raise InvalidArgument("unit_index must hold one whole number for each row, and be a plain array.") from None
-    # Entries are data and in no message; nor are lengths, which some budgets protect.
-    if index.ndim != 1:
-        raise InvalidArgument(f"unit_index must hold one whole number for each row, but has {index.ndim} axes.")
-    if index.size != n_rows:
-        raise InvalidArgument(
-            "unit_index has another length than the table: it must hold one whole number for each row. Compare "
-            "len(unit_index) with the length of the observed variables along the axis of rows."
-        )
-    if index.dtype.kind not in "iu":
-        raise InvalidArgument(
-            f"The entries of unit_index must be whole numbers, but are {index.dtype}. Turn labels into numbers with "
-            "np.unique(labels, return_inverse=True)[1]."
-        )
-    return index.astype(np.int64)
-
-
-def _lengths_of_units(index: NDArray[np.int64], n_units: int, n_rows: int) -> frozenset[int]:
-    """Return the lengths of arrays with one entry for each unit, also if some units have no rows."""
-    return frozenset({n_units, int(index.max()) + 1}) - {0, 1, n_rows}
-
-
-def number_of_units(
-    model: pm.Model, unit: str | None = None, unit_index: str | NDArray[np.integer] | None = None
-) -> int:
-    """Return how many units there are, without building their likelihood. Public under substitution only.
-
-    Raises
-    ------
-    UnsupportedModel, InvalidArgument
-        As in `UnitLikelihood`.
-    """
-    n_rows = number_of_rows(model, unit)
-    index = _unit_of_each_row(model, unit_index, n_rows)
-    return n_rows if index is None else np.unique(index).size
-
-
-def _unit_in_words(dim: str | None, unit_index: str | NDArray[np.integer] | None) -> str:
-    if unit_index is not None:
-        return f"all rows with the same {unit_index if isinstance(unit_index, str) else 'unit_index'}"
-    return f"one entry of the dim {dim!r}" if dim is not None else "one row of the observed variables"

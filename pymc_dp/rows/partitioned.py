@@ -18,7 +18,7 @@ from typing import Any, Protocol
 import numpy as np
 
 from pymc_dp.exceptions import InvalidArgument
-from pymc_dp.parameters import FloatArray, ParameterVector
+from pymc_dp.model.parameters import FloatArray, ParameterVector
 from pymc_dp.rows.clipped_sum import ClippedMoments, ClippedSum
 from pymc_dp.rows.derivatives import UnitsOfChunk
 from pymc_dp.rows.expansion import ExpansionPoint, Prediction

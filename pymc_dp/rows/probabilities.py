@@ -3,7 +3,7 @@
 import numpy as np
 from numba import njit
 
-from pymc_dp.parameters import FloatArray
+from pymc_dp.model.parameters import FloatArray
 from pymc_dp.rows.elementary import exp
 
 

@@ -13,7 +13,7 @@ from importlib.metadata import version
 
 import numpy as np
 
-from pymc_dp.parameters import FloatArray
+from pymc_dp.model.parameters import FloatArray
 from pymc_dp.rows.derivatives import UnitsOfChunk
 from pymc_dp.rows.likelihood import UnitLikelihood
 

@@ -3,26 +3,14 @@
 from typing import Any
 
 import numpy as np
-import pymc as pm
-import pytensor.tensor as pt
-from pymc.distributions.custom import CustomDistRV
-from pymc.distributions.shape_utils import change_dist_size
-from pymc.initial_point import make_initial_point_fns_per_chain
-from pymc.pytensorf import compile as pymc_compile
-from pytensor.compile.sharedvalue import SharedVariable
-from pytensor.graph.basic import Constant, Variable
-from pytensor.graph.replace import clone_replace
-from pytensor.graph.traversal import ancestors
-from pytensor.tensor.type import TensorType
 
 from pymc_dp.exceptions import UnsupportedModel
-from pymc_dp.model.arrays import leaf_value
-from pymc_dp.parameters import FloatArray
+from pymc_dp.model.context import Model
+from pymc_dp.model.parameters import FloatArray
+from pymc_dp.model.simulation import RowSimulator
+from pymc_dp.model.view import ModelView, read
 from pymc_dp.rows.derivatives import UnitsOfChunk
 from pymc_dp.rows.likelihood import UnitLikelihood
-from pymc_dp.starts import initial_values
-
-_PRIOR_DRAWS = 50
 
 
 class PublicUnits:
@@ -65,8 +53,8 @@ class SyntheticTable:
 
     Parameters
     ----------
-    model : pm.Model
-        The user's model of synthetic data.
+    model : Model
+        The user's, of synthetic data.
     parameter_shapes : dict of str to tuple of int
         Of the model of the protected data: the two have to agree.
     unit, unit_index
@@ -79,10 +67,10 @@ class SyntheticTable:
     """
 
     def __init__(
-        self, model: pm.Model, parameter_shapes: dict[str, tuple[int, ...]], unit: str | None, unit_index: Any
+        self, model: Model, parameter_shapes: dict[str, tuple[int, ...]], unit: str | None, unit_index: Any
     ) -> None:
         index = unit_index if isinstance(unit_index, str) else None
-        likelihood = UnitLikelihood(model, unit, index, first_order=False, second_order=True)
+        likelihood = UnitLikelihood(read(model, unit, index), first_order=False, second_order=True)
         if likelihood.parameters.shapes != parameter_shapes:
             raise UnsupportedModel(
                 "The model of the synthetic table has other free variables than the model of the data: write both with "
@@ -112,8 +100,8 @@ class Simulation:
 
     Parameters
     ----------
-    model : pm.Model
-        The model of the protected data. Its distributions are used, never its data.
+    view : ModelView
+        Of the model of the protected data. Its distributions are used, never its data.
     likelihood : UnitLikelihood
         Of that model, with ``second_order=True``.
     n_units : int
@@ -128,26 +116,16 @@ class Simulation:
 
     depends_on_parameters = True
 
-    def __init__(self, model: pm.Model, likelihood: UnitLikelihood, n_units: int) -> None:
-        if likelihood.observed_leaves is None:
+    def __init__(self, view: ModelView, likelihood: UnitLikelihood, n_units: int) -> None:
+        observed = likelihood.observed_leaves
+        if observed is None:
             raise UnsupportedModel(
                 "The model has covariates, groups or several rows a unit, which cannot be simulated from it. Pass "
                 "synthetic=, the same model written on a synthetic table of the same shape."
             )
-        _refuse_rows_in_simulation(model, likelihood)
-        self._leaves = likelihood.observed_leaves
+        self._simulator: RowSimulator | None = view.simulator(observed, n_units)
+        self._prior_draws = self._simulator.prior_draws
         self._empty = likelihood.on_rows([])
-        self._n_units = n_units
-        stand_ins = {rv: rv.type() for rv in model.free_RVs}
-        draws = clone_replace([_fewer_rows(model[name], axis, n_units) for name, axis in self._leaves], stand_ins)
-        self._draw = pymc_compile(list(stand_ins.values()), draws, random_seed=0)
-        self._constrained = model.compile_fn(
-            model.replace_rvs_by_values(model.free_RVs), inputs=model.value_vars, point_fn=False
-        )
-        starts = make_initial_point_fns_per_chain(
-            model=model, overrides=initial_values(model), jitter_rvs=set(), chains=1
-        )
-        self._prior_draws = [likelihood.parameters.to_theta(starts[0](seed)) for seed in range(_PRIOR_DRAWS)]
         self._latest: dict[bytes, PublicUnits] = {}
         self._stand_in = self._first_rows()
 
@@ -167,12 +145,8 @@ class Simulation:
         return self._latest[key]
 
     def _rows_at(self, theta: FloatArray) -> UnitLikelihood:
-        drawn = self._draw(*self._constrained(*self._empty.parameters.split(theta)))
-        tables = [
-            np.ascontiguousarray(np.moveaxis(rows, axis, 0)[: self._n_units])
-            for rows, (_, axis) in zip(drawn, self._leaves, strict=True)
-        ]
-        return self._empty.on_rows(tables)
+        assert self._simulator is not None  # noqa: S101  it is left behind where this is pickled
+        return self._empty.on_rows(self._simulator.rows_at(theta))
 
     def _first_rows(self) -> UnitLikelihood:
         """Return rows at the first draw of the prior at which rows can be simulated."""
@@ -185,34 +159,4 @@ class Simulation:
 
     def __getstate__(self) -> dict[str, Any]:
         # The simulated rows are pickled; their generator was compiled from the model of the protected data and is not.
-        return {**self.__dict__, "_draw": None, "_constrained": None}
-
-
-def _fewer_rows(rv: Variable, axis: int, n_rows: int) -> Variable:
-    """Return the random variable with fewer rows where its distribution allows, else as it is."""
-    batch_axes = rv.type.ndim - rv.owner.op.ndim_supp
-    if axis >= batch_axes:
-        return rv
-    size = [rv.shape[i] for i in range(batch_axes)]
-    size[axis] = pt.minimum(size[axis], n_rows)
-    try:
-        return change_dist_size(rv, size)
-    except (NotImplementedError, TypeError, ValueError):
-        return rv
-
-
-def _refuse_rows_in_simulation(model: pm.Model, likelihood: UnitLikelihood) -> None:
-    """Refuse where what draws rows could know the data: its graph holds a table of rows, or is the user's own code."""
-    for rv in model.observed_RVs:
-        inputs = [leaf for leaf in ancestors([rv]) if leaf.owner is None and isinstance(leaf.type, TensorType)]
-        tables = [leaf_value(leaf) for leaf in inputs if isinstance(leaf, Constant | SharedVariable)]
-        if any(likelihood.n_rows in np.shape(table) for table in tables):
-            raise UnsupportedModel(
-                f"The distribution of {rv.name!r} is drawn with the help of a table of rows. Pass synthetic=, the same "
-                "model written on a synthetic table of the same shape."
-            )
-        if isinstance(rv.owner.op, CustomDistRV):
-            raise UnsupportedModel(
-                f"{rv.name!r} is drawn by a function of yours, which may know the data. Pass synthetic=, the same "
-                "model written on a synthetic table of the same shape."
-            )
+        return {**self.__dict__, "_simulator": None}

@@ -10,7 +10,7 @@ from pytensor.graph.basic import Variable
 from pytensor.graph.replace import vectorize_graph
 
 from pymc_dp.compiling import compiled
-from pymc_dp.parameters import FloatArray
+from pymc_dp.model.parameters import FloatArray
 from pymc_dp.rows.engine import Clipping, Contributions, vectors_of
 from pymc_dp.rows.graphs import RowGraphs
 from pymc_dp.rows.parts import Part
@@ -103,10 +103,10 @@ class ReferenceEngine:
         }[name]
         outputs = [output.astype("float64") for output in of_floats]
         outputs += [index[0].astype("int64") for index in graphs.indices] if with_indices else []
-        inputs = [*graphs.value_vars, *(graphs.directions if with_direction else [])]
+        inputs = [*graphs.value_variables, *(graphs.directions if with_direction else [])]
         chunk = [pt.tensor(dtype=row.type.dtype, shape=(None, *row.type.shape)) for row in graphs.rows]
         over_rows: dict[Variable, Variable] = dict(zip(graphs.rows, chunk, strict=True))
-        for cuts, values in ((graphs.cuts, graphs.value_vars), (graphs.direction_cuts, graphs.directions)):
+        for cuts, values in ((graphs.cuts, graphs.value_variables), (graphs.direction_cuts, graphs.directions)):
             linked = graphs.linked(values)
             batched = vectorize_graph(linked, over_rows) if linked else []
             over_rows |= dict(zip([cut for cut in cuts if cut is not None], batched, strict=True))

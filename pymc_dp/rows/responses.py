@@ -9,13 +9,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
-import pymc as pm
 
 from pymc_dp.model.arrays import leaf_value
-from pymc_dp.parameters import FloatArray
+from pymc_dp.model.parameters import FloatArray
+from pymc_dp.model.split import RowLeaf
 from pymc_dp.rows.on_demand import probabilities
-from pymc_dp.rows.split import RowLeaf
-from pymc_dp.structure import responses_of_rows
 
 
 @dataclass(frozen=True)
@@ -56,11 +54,13 @@ class PossibleResponses:
         return found
 
 
-def possible_responses(model: pm.Model, leaves: Sequence[RowLeaf]) -> PossibleResponses | None:
-    """Return the possible responses of a row, if they are whole numbers and one input holds them."""
-    values, finite = responses_of_rows(model)
-    observed = [model.rvs_to_values[rv] for rv in model.observed_RVs]
-    places = [place for place, leaf in enumerate(leaves) if leaf.source in observed and leaf.row_shape() == ()]
+def possible_responses(leaves: Sequence[RowLeaf], responses: tuple[tuple[int, ...], bool]) -> PossibleResponses | None:
+    """Return the possible responses of a row, if they are whole numbers and one input holds them.
+
+    `responses` is what `pymc_dp.model.structure.responses_of_rows` says.
+    """
+    values, finite = responses
+    places = [place for place, leaf in enumerate(leaves) if leaf.observed and leaf.row_shape() == ()]
     if not values or len(places) != 1:
         return None
     held = leaf_value(leaves[places[0]].source).dtype

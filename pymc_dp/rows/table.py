@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pymc_dp.exceptions import InvalidArgument
-from pymc_dp.parameters import FloatArray
+from pymc_dp.model.parameters import FloatArray
 from pymc_dp.rows.on_demand import clip
 
 IntArray = NDArray[np.int64]

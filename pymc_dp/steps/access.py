@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pymc_dp.exceptions import NoPlan
-from pymc_dp.parameters import FloatArray
+from pymc_dp.model.parameters import FloatArray
 from pymc_dp.release.interface import Release, ReleasesOfIteration
 from pymc_dp.release.queries import GradientSum, LogRatioSum
 from pymc_dp.release.query import Query

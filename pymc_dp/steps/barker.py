@@ -28,7 +28,7 @@ from numpy.typing import ArrayLike
 
 from pymc_dp import _validate
 from pymc_dp.accounting import BarkerReleases, GaussianReleases, noise_beside
-from pymc_dp.parameters import FloatArray
+from pymc_dp.model.parameters import FloatArray
 from pymc_dp.release.barker_correction import clip_bound
 from pymc_dp.release.interface import Expanded, Release
 from pymc_dp.release.queries import DecisionClipCounts

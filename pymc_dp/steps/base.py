@@ -12,12 +12,10 @@ from inspect import Signature
 from typing import Any, ClassVar, NoReturn, Self, cast
 
 import numpy as np
-import pymc as pm
 import xarray as xr
 from pymc.step_methods.arraystep import BlockedStep
 from pymc.step_methods.compound import StepMethodState
 from pymc.step_methods.state import dataclass_state
-from pymc.util import get_value_vars_from_user_vars
 from rich.progress import TextColumn
 from rich.table import Column
 
@@ -25,15 +23,16 @@ from pymc_dp import _validate
 from pymc_dp.accounting import Releases, noise_for, total_rho
 from pymc_dp.budget import PrivacyBudget, ReleaseRequest
 from pymc_dp.exceptions import InvalidArgument, NoPlan
-from pymc_dp.parameters import ParameterVector
+from pymc_dp.model.context import Model, context_without_error, model_in_context
+from pymc_dp.model.parameters import ParameterVector, value_variables
+from pymc_dp.model.structure import tempering_of_model
+from pymc_dp.model.units import public_number_of_units
 from pymc_dp.release.interface import ReleasesOfIteration
-from pymc_dp.release.units import public_number_of_units
 from pymc_dp.steps.access import Authorisation, ChainAccess, OwnParameters
 from pymc_dp.steps.prelude.approximation import Approximation
 from pymc_dp.steps.sampler import ClipDiagnostics, Sampler
 from pymc_dp.steps.shared import docstring_of, signature_of
 from pymc_dp.steps.without_budget import StepWithoutBudget
-from pymc_dp.structure import tempering_of_model
 
 #: Part of a run's cost that pays for clip counts, and how many windows of kept draws they are released for.
 CLIP_COUNT_SHARE = 0.01
@@ -90,7 +89,7 @@ class DPStep(Sampler, BlockedStep):
     #: Whether the rows are those of a table beside the model, whose own number of rows means nothing then.
     beside_a_table = False
     #: The same model on a synthetic table, where the user gives one.
-    synthetic: pm.Model | None = None
+    synthetic: Model | None = None
     #: Tuning iterations are paid for like any other, so none are made unless asked for.
     default_tune_steps = 0
     _state_class = DPStepState
@@ -129,7 +128,7 @@ class DPStep(Sampler, BlockedStep):
         clip_diagnostics: ClipDiagnostics = "private",
         keep_releases: bool = True,
         insecure_seed: int | None = None,
-        model: pm.Model | None = None,
+        model: Model | None = None,
         **pymc_arguments: Any,
     ) -> None:
         unknown = set(pymc_arguments) - {"blocked", "rng"}
@@ -152,12 +151,8 @@ class DPStep(Sampler, BlockedStep):
         if insecure_seed is not None:
             insecure_seed = _validate.whole("insecure_seed", insecure_seed, at_least=0)
         self.insecure_seed = insecure_seed
-        model = pm.modelcontext(model)
-        try:
-            chosen = None if vars is None else [model[var] if isinstance(var, str) else var for var in vars]
-            self.vars = model.value_vars if chosen is None else get_value_vars_from_user_vars(chosen, model)
-        except (AttributeError, KeyError, TypeError, ValueError):
-            raise InvalidArgument("vars names a variable that is no free variable of the model.") from None
+        model = model_in_context(model)
+        self.vars = value_variables(model, vars)
         if not self.vars:
             raise InvalidArgument("vars names no variable.")
         self.parameters = ParameterVector(model)
@@ -242,8 +237,8 @@ class DPStep(Sampler, BlockedStep):
         """Learn the number of units from the context's model, if that is the step's own: for plans before a run."""
         if not self.uses_n_units or self._n_units_given is not None or self.beside_a_table:
             return  # of no use to it; or passed, as for a table that is yet to come: a run compares
-        model = pm.Model.get_context(error_if_none=False)
-        if model is None or any(var not in model.value_vars for var in self.vars):
+        model = context_without_error()
+        if model is None or not set(self.vars) <= set(value_variables(model)):
             return
         n_units = public_number_of_units(model, self.unit, self.unit_index, self.budget.relation)
         if n_units is not None:

@@ -11,12 +11,13 @@ from dataclasses import replace
 from typing import Any, ClassVar
 
 import numpy as np
-import pymc as pm
 import xarray as xr
 
 from pymc_dp.budget import Plan, ReleaseRequest
 from pymc_dp.exceptions import InvalidArgument
-from pymc_dp.parameters import FloatArray
+from pymc_dp.model.context import Model, model_in_context
+from pymc_dp.model.parameters import FloatArray
+from pymc_dp.model.structure import Structure, structure_of
 from pymc_dp.release.interface import Standardised
 from pymc_dp.steps.base import DPStep
 from pymc_dp.steps.prelude.approximation import Approximation
@@ -62,7 +63,7 @@ class LearningStep(DPStep):
     settled: ClassVar[tuple[str, ...]] = ()
     _made_with: Mapping[str, Any] | None = None
 
-    def learn(self, prelude: PreludeArgument, needed: Mapping[str, Any], model: pm.Model | None) -> bool:
+    def learn(self, prelude: PreludeArgument, needed: Mapping[str, Any], model: Model | None) -> bool:
         """Decide whether there is a prelude; return that. Clip bounds that were given are kept to: no control variates.
 
         Parameters
@@ -71,7 +72,7 @@ class LearningStep(DPStep):
             The user's choice; "auto": where something is missing.
         needed : mapping of str to object
             The settings that the sampler cannot do without; None where one is missing.
-        model : pm.Model, optional
+        model : Model, optional
             Default: the model of the ``with`` context.
 
         Raises
@@ -94,13 +95,13 @@ class LearningStep(DPStep):
             )
         if any(value is not None for name, value in needed.items() if name.startswith("clip_")):
             prelude = replace(prelude, control_variates=False)
-        self._learn_by(prelude, pm.modelcontext(model), self.in_chains)
+        self._learn_by(prelude, structure_of(model_in_context(model), self.parameters), self.in_chains)
         return True
 
-    def _learn_by(self, prelude: Prelude, model: pm.Model, in_chains: InChains) -> None:
+    def _learn_by(self, prelude: Prelude, structure: Structure, in_chains: InChains) -> None:
         self.learning = Learning(
             prelude,
-            model,
+            structure,
             self.parameters,
             one_row_a_unit=self.unit_index is None,
             in_chains=in_chains,

@@ -23,7 +23,7 @@ from numpy.typing import ArrayLike
 
 from pymc_dp.accounting import Releases
 from pymc_dp.budget import ReleaseRequest
-from pymc_dp.parameters import FloatArray
+from pymc_dp.model.parameters import FloatArray
 from pymc_dp.release.interface import Release
 from pymc_dp.steps.penalty import DPPenalty
 from pymc_dp.steps.prelude.learning import PreludeArgument

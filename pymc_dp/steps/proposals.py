@@ -12,7 +12,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from pymc_dp import _validate
 from pymc_dp.exceptions import InvalidArgument
-from pymc_dp.parameters import FloatArray
+from pymc_dp.model.parameters import FloatArray
 
 
 class Proposal(ABC):

@@ -9,7 +9,7 @@ import numpy as np
 
 from pymc_dp.accounting import Releases
 from pymc_dp.budget import Plan, ReleaseRequest
-from pymc_dp.parameters import FloatArray, ParameterVector
+from pymc_dp.model.parameters import FloatArray, ParameterVector
 from pymc_dp.release.queries import ClipCounts
 from pymc_dp.steps.access import ChainAccess, OwnParameters
 from pymc_dp.worth import Worth

@@ -27,7 +27,7 @@ import numpy as np
 
 from pymc_dp import _validate
 from pymc_dp.exceptions import InvalidArgument
-from pymc_dp.parameters import FloatArray
+from pymc_dp.model.parameters import FloatArray
 from pymc_dp.steps.shared import StochasticGradientArguments
 from pymc_dp.steps.stochastic_gradient import StochasticGradientStep
 

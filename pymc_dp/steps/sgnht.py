@@ -28,7 +28,7 @@ from typing import Any, Unpack
 import numpy as np
 
 from pymc_dp import _validate
-from pymc_dp.parameters import FloatArray
+from pymc_dp.model.parameters import FloatArray
 from pymc_dp.steps.shared import StochasticGradientArguments
 from pymc_dp.steps.stochastic_gradient import StochasticGradientStep
 

@@ -9,10 +9,10 @@ import inspect
 import re
 from typing import Any, TypedDict, get_args
 
-import pymc as pm
 from numpy.typing import ArrayLike
 
 from pymc_dp.budget import PrivacyBudget
+from pymc_dp.model.context import Model
 from pymc_dp.steps.prelude.learning import PreludeArgument
 from pymc_dp.steps.sampler import ClipDiagnostics
 
@@ -27,7 +27,7 @@ class SharedArguments(TypedDict, total=False):
     clip_diagnostics: ClipDiagnostics
     keep_releases: bool
     insecure_seed: int | None
-    model: pm.Model | None
+    model: Model | None
 
 
 class TemperedArguments(SharedArguments, total=False):

@@ -36,7 +36,7 @@ from pymc_dp import _validate
 from pymc_dp.accounting import Releases
 from pymc_dp.budget import ReleaseRequest
 from pymc_dp.exceptions import InvalidArgument
-from pymc_dp.parameters import FloatArray
+from pymc_dp.model.parameters import FloatArray
 from pymc_dp.release.batches import Batches, BatchesWithoutReplacement, PoissonBatches
 from pymc_dp.steps.learning_step import LearningStep
 from pymc_dp.steps.prelude.approximation import Approximation

@@ -20,15 +20,16 @@ from collections.abc import Sequence
 from typing import Any, Literal
 
 import numpy as np
-import pymc as pm
 import xarray as xr
 
 from pymc_dp import _validate
 from pymc_dp.budget import ReleaseRequest
 from pymc_dp.exceptions import InvalidArgument
+from pymc_dp.model.context import Model, model_in_context
+from pymc_dp.model.origins import refuse_tables_of_the_data
+from pymc_dp.model.parameters import FloatArray
 from pymc_dp.model.posterior import precision_of
-from pymc_dp.origins import refuse_tables_of_the_data
-from pymc_dp.parameters import FloatArray
+from pymc_dp.model.structure import structure_of
 from pymc_dp.release.interface import Release
 from pymc_dp.steps.acceptance import penalty_test, untested
 from pymc_dp.steps.learning_step import LearningStep
@@ -55,7 +56,7 @@ class DPSurrogateHMC(LearningStep):
         All free variables of the model. Default: all.
     budget : PrivacyBudget
         What the run is charged to. Its relation has to be "substitute": the number of units is public.
-    synthetic : pm.Model, optional
+    synthetic : Model, optional
         The same model written on a synthetic table, public or simulated: dry runs are made on it, and it is used for
         nothing else. One that was given an array of the model of the data, or a part of one, is refused; a copy, a
         subsample, or a table simulated from a fit cannot be recognised (docs: "The guarantee").
@@ -103,7 +104,7 @@ class DPSurrogateHMC(LearningStep):
         self,
         vars: Sequence[Any] | None = None,
         *,
-        synthetic: pm.Model | None = None,
+        synthetic: Model | None = None,
         order: Literal[1, 2] | None = None,
         newton_steps: int | None = None,
         shares: Shares | None = None,
@@ -122,15 +123,16 @@ class DPSurrogateHMC(LearningStep):
             raise InvalidArgument(
                 "DPSurrogateHMC needs the number of units: use a budget with relation='substitute', or DPHMC."
             )
-        model = pm.modelcontext(shared.get("model"))
+        model = model_in_context(shared.get("model"))
         refuse_tables_of_the_data(synthetic, model)
         self.synthetic = synthetic
         prelude = Prelude(
             order, newton_steps, shares, clip_gradient, clip_curvature, clip_quantile, safety, noise_aware
         )
-        order = order or default_order(model, one_row_a_unit=self.unit_index is None)
+        structure = structure_of(model, self.parameters)
+        order = order or default_order(structure, one_row_a_unit=self.unit_index is None)
         self.tested = self.asks_in_chains = shares.tests > 0.0 if shares is not None else order == 1
-        self._learn_by(prelude, model, "log_ratios" if self.tested else "nothing")
+        self._learn_by(prelude, structure, "log_ratios" if self.tested else "nothing")
         self.trajectories = None if trajectories is None else _validate.whole("trajectories", trajectories, at_least=1)
         if not self.tested:
             self.default_tune_steps = _TUNING_OF_NUTS

@@ -10,7 +10,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from pymc_dp.parameters import FloatArray
+from pymc_dp.model.parameters import FloatArray
 from pymc_dp.release.batches import Batches, BatchesWithoutReplacement
 from pymc_dp.release.gradients import PreconditionedGradient
 from pymc_dp.release.interface import Expanded, Release

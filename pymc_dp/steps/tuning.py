@@ -13,7 +13,7 @@ from pymc_dp import _validate
 from pymc_dp.accounting import Releases
 from pymc_dp.budget import ReleaseRequest
 from pymc_dp.exceptions import InvalidArgument
-from pymc_dp.parameters import FloatArray
+from pymc_dp.model.parameters import FloatArray
 from pymc_dp.release.batches import Batches, BatchesWithoutReplacement
 from pymc_dp.release.interface import LARGEST_CLIP_BOUND, SMALLEST_CLIP_BOUND, Release
 

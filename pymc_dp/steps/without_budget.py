@@ -3,9 +3,8 @@
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-import pymc as pm
-
 from pymc_dp.budget import PrivacyBudget
+from pymc_dp.model.context import Model, model_in_context
 
 
 class StepWithoutBudget:
@@ -26,7 +25,7 @@ class StepWithoutBudget:
         self._arguments = tuple(_names_of(each) for each in arguments[:1]) + tuple(arguments[1:])
         self._settings = {name: _names_of(each) if name == "vars" else each for name, each in settings.items()}
 
-    def with_budget(self, budget: PrivacyBudget, model: pm.Model | None = None, **others: Any) -> Any:
+    def with_budget(self, budget: PrivacyBudget, model: Model | None = None, **others: Any) -> Any:
         """Return the step, for a model or that of the ``with`` context; `others` replace settings that were passed.
 
         Raises
@@ -34,7 +33,7 @@ class StepWithoutBudget:
         InvalidArgument
             If a setting is missing or out of range.
         """
-        with model or pm.modelcontext(self._settings.get("model")):
+        with model or model_in_context(self._settings.get("model")):
             changed = {name: value for name, value in others.items() if name in self._settings}
             settings = {**self._settings, **changed, "budget": budget, "model": None}
             return self.step_class(*self._arguments, **settings)

@@ -20,13 +20,12 @@ from pytensor.link.c.exceptions import MissingGXX
 
 from pymc_dp import public
 from pymc_dp.exceptions import UnsupportedModel
+from pymc_dp.model import allowed
 from pymc_dp.model.builders import BUILDERS, Verdict
 from pymc_dp.model.operations import NOT_ALLOWED, OPERATIONS, TYPES, TYPES_NOT_ALLOWED
-from pymc_dp.parameters import ParameterVector
-from pymc_dp.rows import allowed
+from pymc_dp.model.view import read
 from pymc_dp.rows.choose import engine_for
 from pymc_dp.rows.graphs import RowGraphs
-from pymc_dp.rows.split import split
 from pymc_dp.rows.table import RowTable
 
 ROW_LOCAL = sorted(BUILDERS["pymc.distributions"][Verdict.ROW_LOCAL].split())
@@ -121,9 +120,10 @@ def _may_be_a_variables(kind):
 
 def log_likelihoods(model):
     """Return a function of tables, and the tables of the model."""
-    rows, parameters = split(model), ParameterVector(model)
+    view = read(model)
+    rows, parameters = view.row_split, view.parameters
     shapes = [parameters.shapes[name] for name in parameters.names]
-    engine = engine_for(RowGraphs(rows, model.value_vars, shapes), "reference")
+    engine = engine_for(RowGraphs(rows, view.value_variables, shapes), "reference")
     point = engine.at(parameters.split(np.full(parameters.size, 0.3)))
 
     def computed(tables):

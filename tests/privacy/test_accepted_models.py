@@ -17,9 +17,8 @@ from pytensor.graph.op import Op
 
 import pymc_dp as dp
 from pymc_dp.exceptions import UnsupportedModel
-from pymc_dp.publish import publishable_names
+from pymc_dp.model.view import read
 from pymc_dp.rows import UnitLikelihood
-from pymc_dp.rows.split import split
 
 N = 37
 X, Y = np.random.default_rng(0).normal(size=(2, N))
@@ -31,7 +30,7 @@ ONE = pt.constant(1.0, dtype="float64")
 def refused(model, match):
     """Assert that a model is refused, without a number of its table."""
     with pytest.raises(UnsupportedModel, match=match) as caught:
-        UnitLikelihood(model)
+        UnitLikelihood(read(model))
     said = str(caught.value)
     assert str(N) not in said
     assert not any(f"{value:.3f}" in said for value in [*X, *Y, X.mean(), X.std()])
@@ -297,7 +296,7 @@ def test_functions_that_hold_numbers_and_public_arrays_pass():
     for function in (plain_logp, functools.partial(with_nodes, nodes=dp.public(np.linspace(-1.0, 1.0, 15)))):
         with pm.Model() as model:
             pm.CustomDist("y", pm.Normal("mu"), logp=function, observed=Y)
-        assert np.isfinite(UnitLikelihood(model).all_log_likelihoods(np.zeros(1))).all()
+        assert np.isfinite(UnitLikelihood(read(model)).all_log_likelihoods(np.zeros(1))).all()
 
 
 PRIORS = {
@@ -329,7 +328,7 @@ PRIORS = {
 def test_ordinary_priors_are_accepted(prior):
     with pm.Model(coords=COORDS) as model:
         pm.Normal("y", PRIORS[prior](), 1.0, observed=Y, dims="person")
-    assert split(model).n_rows == N
+    assert read(model).row_split.n_rows == N
 
 
 # Arrays in the likelihood --------------------------------------------------------------------------------------
@@ -366,7 +365,7 @@ def test_deterministics_of_undeclared_arrays_stay():
     """Hazard H50: they leave if they are asked for by name, as those of tables do."""
     with pm.Model(coords=COORDS) as model:
         in_a_deterministic(ARRAYS["scalars"])
-    assert publishable_names(model, None, None, {N}).kept == ["mu"]
+    assert read(model).publishable(None).kept == ["mu"]
 
 
 NODES = np.linspace(-2.0, 2.0, 25)
@@ -381,8 +380,8 @@ def test_declared_arrays_pass(data):
         pm.Potential("smooth", -pt.sqr(scale * nodes).sum())
         pm.Deterministic("at_nodes", scale * nodes)
         in_the_likelihood(lambda: pt.log(pt.exp(scale * nodes).mean()))
-    assert UnitLikelihood(model).n_rows == N
-    assert publishable_names(model, None, None, {N}).omitted == []
+    assert UnitLikelihood(read(model)).n_rows == N
+    assert read(model).publishable(None).omitted == []
 
 
 def test_what_is_declared_and_as_long_as_the_rows_is_a_table_of_rows():

@@ -12,6 +12,7 @@ from audit import all_audits, audited, broken_audits, least_epsilon
 from conftest import gaussian_model
 from scipy import stats
 
+from pymc_dp.model.view import read
 from pymc_dp.release import InsecureNoise, MeteredCurator, SecureNoise
 from pymc_dp.release.queries import GradientSum
 from pymc_dp.rows import UnitLikelihood
@@ -32,7 +33,7 @@ class HalvedNoise(SecureNoise):
 def tables():
     """Two neighbouring tables whose gradients are as far apart as clipping allows."""
     y = np.random.default_rng(0).normal(size=50)
-    return [UnitLikelihood(gaussian_model(np.append(y, last))) for last in (-1e3, 1e3)]
+    return [UnitLikelihood(read(gaussian_model(np.append(y, last)))) for last in (-1e3, 1e3)]
 
 
 def least_parameter(tables, noise, relation="substitute"):

@@ -14,6 +14,7 @@ from replay import replay
 from test_nothing_leaks import canary_model
 
 import pymc_dp as dp
+from pymc_dp.model.view import read
 from pymc_dp.release import MeteredCurator, curator
 from pymc_dp.release.batches import BatchesWithoutReplacement, PoissonBatches, drawn
 from pymc_dp.release.queries import GradientSum
@@ -106,7 +107,7 @@ TEMPLATE = {}
 @pytest.fixture(scope="module", autouse=True)
 def template():
     for n in (11, 12):
-        TEMPLATE[n] = UnitLikelihood(gaussian_model(np.arange(float(n))))
+        TEMPLATE[n] = UnitLikelihood(read(gaussian_model(np.arange(float(n)))))
 
 
 NUMBERS = st.floats(allow_nan=False, width=64) | st.floats(-3, 3)

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 import pymc_dp as dp
 from pymc_dp import sampling
 from pymc_dp.accounting import BarkerReleases, GaussianReleases
+from pymc_dp.model.view import read
 from pymc_dp.release import MeteredCurator, curator
 from pymc_dp.release.batches import BatchesWithoutReplacement
 from pymc_dp.release.queries import DecisionClipCounts
@@ -33,7 +34,7 @@ class NoNoise:
 
 @pytest.fixture(scope="module")
 def rows():
-    return UnitLikelihood(gaussian_model(np.arange(float(N))))
+    return UnitLikelihood(read(gaussian_model(np.arange(float(N)))))
 
 
 def counted(rows, values, moves, noise_multiplier=3.0, paid=3.0, count=1):

@@ -5,6 +5,7 @@ import pymc as pm
 import pytest
 from models import Leak, adversarial, attack, campaign, compare
 
+from pymc_dp.model.view import read
 from pymc_dp.rows import UnitLikelihood, clip, likelihood
 
 #: Compiling is what takes time: most models run in the engine's loops alone, some in the fallback and to second order.
@@ -44,7 +45,7 @@ def shared_row():
         pm.Normal(
             "y", pm.Data("x", rng.normal(size=(23, 3))) @ pm.Normal("b", shape=3), 1.0, observed=rng.normal(size=23)
         )
-    rows = UnitLikelihood(model)
+    rows = UnitLikelihood(read(model))
     return rows, rows.on_rows(adversarial(rows._table.rows, 3, rng))
 
 

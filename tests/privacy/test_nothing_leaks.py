@@ -12,6 +12,7 @@ from replay import replay
 
 import pymc_dp as dp
 from pymc_dp import sampling
+from pymc_dp.model.view import read
 from pymc_dp.release import MeteredCurator, SecureNoise
 from pymc_dp.release.queries import GradientSum
 from pymc_dp.rows import UnitLikelihood
@@ -202,7 +203,7 @@ def test_a_curator_beyond_its_plan_touches_no_row(budget, monkeypatch):
         return real(self, *arguments, **options)
 
     monkeypatch.setattr(UnitLikelihood, "clipped_gradient", counted)
-    rows = UnitLikelihood(gaussian_model(gaussian_data(50)))
+    rows = UnitLikelihood(read(gaussian_model(gaussian_data(50))))
     curator = MeteredCurator(rows, SecureNoise(), "substitute", {"gradient": 1}, {"gradient": 1.0})
     curator.release(GradientSum(np.zeros(1), 1.0), 1.0)
     with pytest.raises(dp.BudgetExceeded):

@@ -12,6 +12,7 @@ from conftest import QUIET, gaussian_model, hmc
 
 import pymc_dp as dp
 from pymc_dp.diagnostics import privacy_report, quality_report
+from pymc_dp.model.view import read
 from pymc_dp.release import MeteredCurator, SecureNoise
 from pymc_dp.release.batches import BatchesWithoutReplacement
 from pymc_dp.release.queries import GradientSum
@@ -93,7 +94,7 @@ def test_no_refusal_says_how_many_rows_there_are(provoke):
 
 def test_a_curator_under_add_remove_refuses_batches_of_a_fixed_size_without_counting():
     curator = MeteredCurator(
-        UnitLikelihood(gaussian_model(Y)), SecureNoise(), "add-remove", {"gradient": 1}, {"gradient": 1.0}
+        UnitLikelihood(read(gaussian_model(Y))), SecureNoise(), "add-remove", {"gradient": 1}, {"gradient": 1.0}
     )
     with pytest.raises(dp.BudgetExceeded) as refused:
         curator.release(GradientSum(np.zeros(1), 1.0, batches=BatchesWithoutReplacement(10, 20)), 1.0)
@@ -124,7 +125,7 @@ def test_nothing_that_a_run_says_holds_the_number(make, by_unit, caplog):
         plan = budget.plan(step, draws=5, chains=2)
         tree = pm.sample(draws=5, tune=0, chains=2, cores=1, step=step, progressbar=False)
     said = [*texts_of(tree), privacy_report(tree), quality_report(tree), repr(budget), str(plan), repr(plan)]
-    said += [budget.report(), repr(step), repr(UnitLikelihood(model)), *(str(each.message) for each in warned)]
+    said += [budget.report(), repr(step), repr(UnitLikelihood(read(model))), *(str(each.message) for each in warned)]
     # How long compiling took is any number, the one that is looked for as well.
     said += [re.sub(r"[\d.e-]+ seconds", "some seconds", record.getMessage()) for record in caplog.records]
     for text in said:

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from two_tables import exact, movement, value
 
 from pymc_dp.exceptions import InvalidArgument, PrivacyError
+from pymc_dp.model.view import read
 from pymc_dp.release import ExpansionPoint
 from pymc_dp.release.centred import CentredScore, ExpectedCurvature, OneDirectionCurvature
 from pymc_dp.release.query import Terms
@@ -29,10 +30,10 @@ PSI, ALPHA = 0.7, 2.5
 COUNTS = np.arange(400)
 
 
-def regression(observed, x=X, y=None, size=(SIZE,), **options):
+def regression(observed, x=X, y=None, size=(SIZE,), unit_index=None):
     with pm.Model() as model:
         observed(pm.Data("x", x) @ pm.Normal("beta", shape=size), np.zeros(len(x), dtype=np.int64) if y is None else y)
-    return UnitLikelihood(model, second_order=True, **options)
+    return UnitLikelihood(read(model, unit_index=unit_index), second_order=True)
 
 
 def logistic(eta, y):

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from two_tables import MULTIPLIER, Recorded, exact, movement, value
 
 from pymc_dp.exceptions import InvalidArgument, PrivacyError
+from pymc_dp.model.view import read
 from pymc_dp.release import ExpansionPoint, MeteredCurator
 from pymc_dp.release.barker_correction import clip_bound
 from pymc_dp.release.batches import BatchesWithoutReplacement, PoissonBatches, drawn
@@ -38,10 +39,10 @@ PREDICTION = GradientPrediction(THETA, JACOBIAN, DIRECTION, OFFSET)
 OLD, NEW = Prediction(CENTRE, ZERO, False), Prediction(THETA, THETA - CENTRE, True, 0.1)
 
 
-def poisson(**options):
+def poisson(unit_index=None, engine=None):
     with pm.Model() as model:
         pm.Poisson("y", pm.math.exp(pm.Data("x", X) @ pm.Normal("beta", shape=SIZE)), observed=Y)
-    return UnitLikelihood(model, second_order=True, **options)
+    return UnitLikelihood(read(model, unit_index=unit_index), second_order=True, engine=engine)
 
 
 ROWS, PERSONS = poisson(), poisson(unit_index=np.arange(N) // OF_A_PERSON)
@@ -555,7 +556,7 @@ def test_curvatures_that_are_not_known_are_refused_for_any_table(query):
     """Hazard H21: a batch without a unit would raise nothing, and so would be told from others."""
     with pm.Model() as model:
         pm.Poisson("y", pm.math.exp(pm.Data("x", X) @ pm.Normal("beta", shape=SIZE)), observed=Y)
-    of_first_order = UnitLikelihood(model)
+    of_first_order = UnitLikelihood(read(model))
     for rows in (of_first_order, table(X[:0], Y[:0], of_first_order)):
         with pytest.raises(InvalidArgument, match="Second derivatives"):
             exact(query, rows, "add-remove")

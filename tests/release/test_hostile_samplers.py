@@ -20,6 +20,7 @@ from pymc_dp.accounting import (
     check_relation,
 )
 from pymc_dp.budget import Plan, ReleaseRequest, StepPlan
+from pymc_dp.model.view import read
 from pymc_dp.release import Curators, ExpansionPoint, MeteredCurator
 from pymc_dp.release.batches import BatchesWithoutReplacement, PoissonBatches
 from pymc_dp.release.gradients import GradientSizes, PreconditionedGradient
@@ -64,7 +65,7 @@ def rows_model(y):
 
 
 def rows_of(y):
-    return UnitLikelihood(rows_model(y), second_order=True)
+    return UnitLikelihood(read(rows_model(y)), second_order=True)
 
 
 def opened(rows, relation="substitute", scheduled=(), paid=3.0, **allowance):

@@ -12,6 +12,7 @@ from conftest import logistic_data, logistic_model
 from derivatives import along
 
 from pymc_dp.exceptions import InvalidArgument
+from pymc_dp.model.view import read
 from pymc_dp.rows import PublicUnits, UnitLikelihood
 from pymc_dp.rows.fused import engine as fused_engine
 from pymc_dp.rows.fused import program
@@ -59,7 +60,7 @@ MODELS = [logistic, grouped, softmax, only_the_prior_knows]
 )
 def test_engines_agree_on_every_derivative(make):
     fused, reference = (
-        PublicUnits(UnitLikelihood(make(), second_order=True, engine=n)) for n in ("fused", "reference")
+        PublicUnits(UnitLikelihood(read(make()), second_order=True, engine=n)) for n in ("fused", "reference")
     )
     size = fused._likelihood.n_parameters
     theta, direction = np.random.default_rng(0).normal(scale=0.5, size=(2, size))
@@ -89,7 +90,7 @@ def test_the_package_does_without_the_fused_engine():
 
     with pm.Model() as model:
         pm.Normal("y", pm.Normal("mu"), 1.0, observed=np.arange(5.0))
-    rows = UnitLikelihood(model)
+    rows = UnitLikelihood(read(model))
     assert rows.engine_name == "reference", rows.engine_name
     assert "not installed" in rows.engine_reason
     assert rows.clipped_gradient(np.zeros(1), 100.0, 2.0**-30).value[0] == 10.0
@@ -103,18 +104,18 @@ def test_the_package_does_without_the_fused_engine():
 
 @pytest.mark.production
 def test_the_engine_is_named_and_a_fall_back_says_why(monkeypatch):
-    rows = UnitLikelihood(logistic())
+    rows = UnitLikelihood(read(logistic()))
     assert (rows.engine_name, rows.engine_reason) == ("fused", "")
-    asked = UnitLikelihood(logistic(), engine="reference")
+    asked = UnitLikelihood(read(logistic()), engine="reference")
     assert (asked.engine_name, asked.engine_reason) == ("reference", "The reference engine was asked for.")
     with pytest.raises(InvalidArgument, match="engine must be 'fused' or 'reference'"):
-        UnitLikelihood(logistic(), engine="other")
+        UnitLikelihood(read(logistic()), engine="other")
     monkeypatch.setattr(program, "_MOST_OPERATIONS", 5)
-    rows = UnitLikelihood(logistic())
+    rows = UnitLikelihood(read(logistic()))
     assert rows.engine_name == "reference"
     assert rows.engine_reason == "The model has no translation for the fused engine: too many operations."
     with pytest.raises(InvalidArgument, match=r"not possible here\. The model has no translation"):
-        UnitLikelihood(logistic(), engine="fused")
+        UnitLikelihood(read(logistic()), engine="fused")
 
 
 @pytest.mark.production
@@ -124,7 +125,7 @@ def test_an_error_that_is_no_missing_translation_is_not_swallowed(monkeypatch):
 
     monkeypatch.setattr(fused_engine, "Lowering", broken)
     with pytest.raises(ZeroDivisionError, match="a bug"):
-        UnitLikelihood(logistic())
+        UnitLikelihood(read(logistic()))
 
 
 @pytest.mark.slow
@@ -133,18 +134,21 @@ def test_second_derivatives_without_a_translation_are_those_of_the_reference_eng
     real = fused_engine._Lowered
 
     def first_order_only(graphs, outputs, inputs):
-        if len(inputs) > len(graphs.value_vars):
+        if len(inputs) > len(graphs.value_variables):
             raise NotLowered("an operation that is not known")
         return real(graphs, outputs, inputs)
 
     monkeypatch.setattr(fused_engine, "_Lowered", first_order_only)
-    rows = UnitLikelihood(grouped(), second_order=True)
+    rows = UnitLikelihood(read(grouped()), second_order=True)
     assert rows.engine_name == "fused"
     assert rows.engine_reason == (
         "Second derivatives are those of the reference engine: an operation that is not known."
     )
     monkeypatch.undo()
-    units, reference = PublicUnits(rows), PublicUnits(UnitLikelihood(grouped(), second_order=True, engine="reference"))
+    units, reference = (
+        PublicUnits(rows),
+        PublicUnits(UnitLikelihood(read(grouped()), second_order=True, engine="reference")),
+    )
     theta = np.random.default_rng(0).normal(scale=0.5, size=rows.n_parameters)
     assert np.array_equal(units.curvatures(theta), reference.curvatures(theta))
     assert units.scores(theta) == pytest.approx(reference.scores(theta), rel=1e-9, abs=1e-12)
@@ -161,10 +165,10 @@ def compiled(rows):
 
 @pytest.mark.production
 def test_nothing_is_compiled_that_a_run_does_not_use():
-    gradients = UnitLikelihood(logistic())
+    gradients = UnitLikelihood(read(logistic()))
     gradients.warm_up()
     assert compiled(gradients) == [["clipped", "write", "write"], None]  # the check, and log-likelihoods alone
-    expansions = UnitLikelihood(logistic(), first_order=False, second_order=True)
+    expansions = UnitLikelihood(read(logistic()), first_order=False, second_order=True)
     assert compiled(expansions) == [["write"], []]  # the check
     expansions.warm_up()
     assert compiled(expansions) == [["write", "write"], ["write", "write"]]
@@ -172,14 +176,14 @@ def test_nothing_is_compiled_that_a_run_does_not_use():
 
 
 def test_what_was_not_warmed_up_is_compiled_when_it_is_asked_for():
-    rows, other = UnitLikelihood(logistic(), first_order=False), UnitLikelihood(logistic())
+    rows, other = UnitLikelihood(read(logistic()), first_order=False), UnitLikelihood(read(logistic()))
     theta = np.array([0.1, -0.2, 0.3])
     one, two = (each.clipped_gradient(theta, 0.5, GRID).integers for each in (rows, other))
     assert np.array_equal(one, two)
 
 
 def test_rows_are_read_only_and_not_copied():
-    rows = UnitLikelihood(logistic())
+    rows = UnitLikelihood(read(logistic()))
     for values in rows._table.rows:
         with pytest.raises(ValueError, match="read-only"):
             values[0] = 0
@@ -188,7 +192,7 @@ def test_rows_are_read_only_and_not_copied():
 
 
 def test_a_pickle_of_a_table_holds_no_more_than_its_rows():
-    rows = UnitLikelihood(logistic())
+    rows = UnitLikelihood(read(logistic()))
     before = len(pickle.dumps(rows._table))
     rows.clipped_gradient(np.zeros(3), 1.0, GRID)
     assert rows._table._squares

@@ -5,6 +5,7 @@ import pytest
 from looped import looped
 from scipy import special
 
+from pymc_dp.model.view import read
 from pymc_dp.release import ExpansionPoint
 from pymc_dp.rows import UnitLikelihood
 from pymc_dp.rows.fused import gamma
@@ -128,7 +129,7 @@ def test_derivatives_of_likelihoods_with_gamma_functions(family):
         family()
     found = {}
     for engine in ("fused", "reference"):
-        rows = UnitLikelihood(model, second_order=True, engine=engine)
+        rows = UnitLikelihood(read(model), second_order=True, engine=engine)
         assert engine == "reference" or rows.engine_reason == ""
         theta = np.linspace(-0.4, 0.7, rows.n_parameters)
         expansion = rows.expansion(ExpansionPoint(theta, np.eye(theta.size), 1e6, 1e6))

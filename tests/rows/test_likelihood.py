@@ -13,6 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pymc_dp.exceptions import InvalidArgument
+from pymc_dp.model.view import read
 from pymc_dp.release import ExpansionPoint, Prediction
 from pymc_dp.rows import UnitLikelihood, check
 from pymc_dp.rows.parts import DENSE, GATHER, PRODUCT
@@ -169,7 +170,7 @@ def engine(request):
 @pytest.mark.parametrize("family", FAMILIES, ids=lambda family: family.__name__)
 def test_clipped_sums_match_a_loop_over_rows(family, engine):
     model = build(family)
-    rows = UnitLikelihood(model, engine=engine)
+    rows = UnitLikelihood(read(model), engine=engine)
     assert rows.engine_name == engine
     generator = np.random.default_rng(1)
     theta, direction = generator.normal(scale=0.3, size=(2, rows.n_parameters))
@@ -215,7 +216,7 @@ def set_chunk(monkeypatch, size):
 @pytest.fixture(scope="module")
 def logistic_rows():
     x, y = logistic_data(20_011)
-    return UnitLikelihood(logistic_model(x, y), engine="fused")
+    return UnitLikelihood(read(logistic_model(x, y)), engine="fused")
 
 
 def test_bits_do_not_depend_on_order_or_chunks(logistic_rows, monkeypatch):
@@ -247,7 +248,7 @@ def test_parameters_may_have_names_of_types(name):
     """PyTensor reads such a name as a type; Bambi gives them to effects of groups."""
     with pm.Model() as model:
         pm.Normal("y", pm.Normal(name, shape=2).sum(), 1.0, observed=np.arange(5.0))
-    assert UnitLikelihood(model).parameters.names == [name]
+    assert UnitLikelihood(read(model)).parameters.names == [name]
 
 
 @pytest.mark.slow
@@ -255,7 +256,7 @@ def test_parameters_may_have_names_of_types(name):
 @pytest.mark.parametrize("family", FAMILIES, ids=lambda family: family.__name__)
 def test_no_row_of_any_family_depends_on_its_neighbours(family, monkeypatch):
     """Hazard H15: a row's value does not depend on the others or on its place."""
-    rows = UnitLikelihood(build(family, n=3001))
+    rows = UnitLikelihood(read(build(family, n=3001)))
     theta = np.random.default_rng(0).normal(scale=0.3, size=rows.n_parameters)
     original, order = rows._table.rows, np.random.default_rng(1).permutation(3001)
 
@@ -343,7 +344,7 @@ def test_rows_of_one_unit_are_summed_before_clipping():
     y = np.array([1.0, 2.0, -5.0, 0.5, 0.5])
     index = np.array([7, 7, 9, 3, 7])
     theta, bound = np.array([0.25]), 1.5
-    rows = UnitLikelihood(gaussian_model(y), unit_index=index)
+    rows = UnitLikelihood(read(gaussian_model(y), unit_index=index))
     per_person = [(y - 0.25)[index == person].sum() for person in (3, 7, 9)]
     assert rows.n_units == 3
     found = rows.clipped_gradient(theta, bound, GRID)
@@ -361,7 +362,7 @@ def test_unit_index_may_name_a_data_variable():
     with pm.Model() as model:
         pm.Data("patient", np.array([0, 1, 0, 1]))
         pm.Normal("y", pm.Normal("mu"), 1.0, observed=np.arange(4.0))
-    assert UnitLikelihood(model, unit_index="patient").n_units == 2
+    assert UnitLikelihood(read(model, unit_index="patient")).n_units == 2
 
 
 @pytest.mark.parametrize(
@@ -378,7 +379,7 @@ def test_unit_index_may_name_a_data_variable():
 )
 def test_bad_unit_index_is_refused_with_what_to_do(index, message):
     with pytest.raises(InvalidArgument, match=f"unit_index.*{message}") as refused:
-        UnitLikelihood(gaussian_model(np.arange(5.0)), unit_index=index)
+        UnitLikelihood(read(gaussian_model(np.arange(5.0)), unit_index=index))
     assert "'c'" not in str(refused.value)  # labels are data
 
 
@@ -388,14 +389,14 @@ def test_the_names_that_unit_index_may_have_are_listed():
         pm.Normal("y", pm.Normal("mu"), 1.0, observed=np.arange(4.0))
     for name in ("person", "mu"):
         with pytest.raises(InvalidArgument, match="names no data variable of the model; it has 'patient'"):
-            UnitLikelihood(model, unit_index=name)
+            UnitLikelihood(read(model, unit_index=name))
 
 
 def test_unit_names_another_axis():
     values = np.random.default_rng(0).normal(size=(3, 11))
     with pm.Model(coords={"person": range(11), "item": range(3)}) as model:
         pm.Normal("y", pm.Normal("mu", dims="item")[:, None], 1.0, observed=values, dims=("item", "person"))
-    rows = UnitLikelihood(model, unit="person")
+    rows = UnitLikelihood(read(model, unit="person"))
     assert rows.n_units == 11
     assert rows.clipped_gradient(np.zeros(3), 100.0, GRID).value == pytest.approx(values.sum(axis=1))
 
@@ -404,7 +405,7 @@ def test_unit_names_another_axis():
 def test_narrow_types_and_fortran_order(dtype):
     x, y = logistic_data(50)
     features = np.asfortranarray((x * 3).astype(dtype))
-    rows = UnitLikelihood(logistic_model(features, y))
+    rows = UnitLikelihood(read(logistic_model(features, y)))
     theta = np.array([0.1, 0.2, -0.3])
     residual = y - 1 / (1 + np.exp(-(features.astype(float) @ theta)))
     assert rows.clipped_gradient(theta, 100.0, GRID).value == pytest.approx(
@@ -413,20 +414,20 @@ def test_narrow_types_and_fortran_order(dtype):
 
 
 def test_two_rows_are_enough():
-    rows = UnitLikelihood(gaussian_model(np.array([2.0, 3.0])))
+    rows = UnitLikelihood(read(gaussian_model(np.array([2.0, 3.0]))))
     assert rows.clipped_gradient(np.array([0.5]), 10.0, GRID).value == pytest.approx([4.0])
 
 
 def test_as_many_rows_as_columns_with_dims():
     x, y = logistic_data(3)
-    rows = UnitLikelihood(logistic_model(x, y))
+    rows = UnitLikelihood(read(logistic_model(x, y)))
     assert rows.n_units == 3
 
 
 def test_pickles_hold_no_remembered_values_and_repr_no_data():
     """Hazard H33: compiled functions hold no table."""
     y = gaussian_data(100)
-    rows = UnitLikelihood(gaussian_model(y))
+    rows = UnitLikelihood(read(gaussian_model(y)))
     before = len(pickle.dumps(rows))
     rows.clipped_gradient(np.array([0.1]), 1.0, GRID)
     assert len(pickle.dumps(rows)) == before
@@ -444,9 +445,9 @@ def test_an_index_out_of_range_is_a_row_without_influence(wild):
     y = np.arange(5.0)
     with pm.Model() as model:
         pm.Normal("y", pm.Normal("effect", shape=3)[pm.Data("group", group)], 1.0, observed=y)
-    found = UnitLikelihood(model).clipped_gradient(np.zeros(3), 100.0, GRID)
+    found = UnitLikelihood(read(model)).clipped_gradient(np.zeros(3), 100.0, GRID)
     assert found.value == pytest.approx([0.0, 1.0, 2.0 + 4.0])
-    ratio = UnitLikelihood(model).clipped_log_ratio(np.zeros(3), np.ones(3), 100.0, GRID)
+    ratio = UnitLikelihood(read(model)).clipped_log_ratio(np.zeros(3), np.ones(3), 100.0, GRID)
     assert ratio.value[0] == pytest.approx(sum(-0.5 * ((v - 1) ** 2 - v**2) for v in (0, 1, 2, 4)))
 
 
@@ -462,7 +463,7 @@ def test_wide_and_grouped_gradients_are_kept_in_factors():
         slopes = pm.Normal("mu") + pm.HalfNormal("tau") * pm.Normal("z", shape=3)
         effect = pm.Normal("centre") + pm.HalfNormal("spread") * pm.Normal("offset", shape=7)
         pm.Bernoulli("y", logit_p=pm.math.dot(pm.Data("x", x), slopes) + effect[group], observed=y)
-    kinds = [part.kind for part in UnitLikelihood(model)._engine.parts]
+    kinds = [part.kind for part in UnitLikelihood(read(model))._engine.parts]
     assert kinds == [DENSE, DENSE, PRODUCT, DENSE, DENSE, GATHER]
 
 
@@ -473,7 +474,7 @@ def test_custom_distributions_are_split_too():
     y = gaussian_data(20)
     with pm.Model() as model:
         pm.CustomDist("y", pm.Normal("mu"), logp=logp, observed=y)
-    found = UnitLikelihood(model).clipped_gradient(np.array([0.2]), 10.0, GRID)
+    found = UnitLikelihood(read(model)).clipped_gradient(np.array([0.2]), 10.0, GRID)
     assert found.value == pytest.approx([np.sign(y - 0.2).sum()])
 
 
@@ -487,9 +488,9 @@ def persons_model(n=60, persons=17):
 
 
 BATCHED = {
-    "product": lambda **how: UnitLikelihood(build(softmax), **how),
-    "gather and dense": lambda **how: UnitLikelihood(build(non_centred), **how),
-    "several rows a unit": lambda **how: UnitLikelihood(persons_model(), unit_index="person", **how),
+    "product": lambda **how: UnitLikelihood(read(build(softmax)), **how),
+    "gather and dense": lambda **how: UnitLikelihood(read(build(non_centred)), **how),
+    "several rows a unit": lambda **how: UnitLikelihood(read(persons_model(), unit_index="person"), **how),
 }
 
 
@@ -550,7 +551,7 @@ def test_a_batch_reads_its_rows_only_and_remembers_nothing(logistic_rows, monkey
     ids=["twice", "out of order", "negative", "beyond the table", "not whole", "not a vector"],
 )
 def test_units_that_would_break_the_sensitivity_are_refused(units):
-    rows = UnitLikelihood(build(softmax))
+    rows = UnitLikelihood(read(build(softmax)))
     theta = np.zeros(rows.n_parameters)
     with pytest.raises(InvalidArgument, match="units"):
         rows.clipped_gradient(theta, 1.0, GRID, units=units)
@@ -560,7 +561,7 @@ def test_units_that_would_break_the_sensitivity_are_refused(units):
 
 @pytest.mark.parametrize("blocks", [[True, False, True], [False, True, False], [True, True, True]])
 def test_chosen_value_variables_are_clipped_by_themselves(blocks, engine):
-    rows = UnitLikelihood(build(random_slopes_and_means), engine=engine)
+    rows = UnitLikelihood(read(build(random_slopes_and_means)), engine=engine)
     theta = np.random.default_rng(1).normal(scale=0.3, size=rows.n_parameters)
     one_by_one = [np.array([unit]) for unit in range(rows.n_units)]
     full = np.stack([rows.clipped_gradient(theta, 1e3, GRID, units=unit).value for unit in one_by_one])
@@ -577,7 +578,7 @@ def test_chosen_value_variables_are_clipped_by_themselves(blocks, engine):
 
 @pytest.mark.parametrize("blocks", [[True], [False, False, False]])
 def test_blocks_that_name_nothing_are_refused(blocks):
-    rows = UnitLikelihood(build(random_slopes_and_means))
+    rows = UnitLikelihood(read(build(random_slopes_and_means)))
     with pytest.raises(InvalidArgument, match="blocks"):
         rows.clipped_gradient(np.zeros(rows.n_parameters), 1.0, GRID, blocks=blocks)
 
@@ -587,7 +588,7 @@ def test_a_square_that_underflows_in_a_loop_does_not_hide_its_product():
     with pm.Model() as model:
         x, y = np.array([[1e-163], [0.0], [0.0]]), np.array([1e154, 0.0, 0.0])
         pm.Normal("y", pm.Data("x", x) @ pm.Normal("beta", shape=1), 1.0, observed=y)
-    rows = UnitLikelihood(model)
+    rows = UnitLikelihood(read(model))
     assert rows.engine_name == "fused"
     for bound in (1e-9, 1e-12):
         found = rows.clipped_gradient(np.zeros(1), bound, bound * 2.0**-30)
@@ -622,7 +623,7 @@ def test_threads_change_no_bit(kind, monkeypatch):
 def test_threads_share_the_rows(monkeypatch):
     """Two threads are in the loops at the same time: neither can pass the barrier alone."""
     x, y = logistic_data(100)
-    rows = UnitLikelihood(logistic_model(x, y), threads=2)
+    rows = UnitLikelihood(read(logistic_model(x, y)), threads=2)
     rows.warm_up()
     monkeypatch.setattr("pymc_dp.rows.likelihood._ROWS_WORTH_THREADS", 0)
     together = threading.Barrier(2, timeout=1800)
@@ -638,7 +639,7 @@ def test_threads_share_the_rows(monkeypatch):
 )
 def test_both_engines_agree(family):
     model = build(family)
-    fused, reference = (UnitLikelihood(model, engine=name) for name in ("fused", "reference"))
+    fused, reference = (UnitLikelihood(read(model), engine=name) for name in ("fused", "reference"))
     theta, theta_new = np.random.default_rng(4).normal(scale=0.3, size=(2, fused.n_parameters))
     one, other = (rows.clipped_gradient(theta, 0.5, GRID) for rows in (fused, reference))
     assert one.value == pytest.approx(other.value, abs=1e-9)
@@ -648,10 +649,10 @@ def test_both_engines_agree(family):
 
 def test_no_tables_longer_than_needed_are_synthetic(monkeypatch):
     lengths = []
-    real = check._synthetic_data
-    monkeypatch.setattr(check, "_synthetic_data", lambda *args: lengths.append(args[-1]) or real(*args))
+    real = check.synthetic_rows
+    monkeypatch.setattr(check, "synthetic_rows", lambda *args: lengths.append(args[-1]) or real(*args))
     monkeypatch.setattr(check, "_FEW_NUMBERS", 0)
-    UnitLikelihood(gaussian_model(gaussian_data(5000)))
+    UnitLikelihood(read(gaussian_model(gaussian_data(5000))))
     assert lengths == [1000]
 
 
@@ -687,7 +688,7 @@ def test_a_pickled_engine_computes_the_same_bits(family, engine):
     """Hazard H43: derivatives of second order once rewrote the graph that the gradient is compiled from again."""
     grouped = family in (normal, hierarchical)
     index = np.arange(37) // 3 if grouped else None
-    rows = UnitLikelihood(build(family), unit_index=index, second_order=True, engine=engine)
+    rows = UnitLikelihood(read(build(family), unit_index=index), second_order=True, engine=engine)
     before = list(every_method(rows))
     assert np.any(np.array(before[0][0]) != 0)
     assert list(every_method(pickle.loads(cloudpickle.dumps(rows)))) == before  # as PyMC sends steps to workers

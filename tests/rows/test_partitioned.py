@@ -10,6 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pymc_dp.exceptions import InvalidArgument, PrivacyError
+from pymc_dp.model.view import read
 from pymc_dp.release.clip_counts import ClipTally
 from pymc_dp.release.gradients import GradientSizes, PreconditionedGradient
 from pymc_dp.release.interface import ExpansionPoint, GradientPrediction, Prediction
@@ -62,7 +63,7 @@ def likelihoods():
     with pm.Model() as model:
         intercept, slopes = pm.Normal("intercept"), pm.Normal("slopes", shape=3)
         pm.Bernoulli("y", logit_p=intercept + pm.Data("x", x) @ slopes, observed=y)
-    return tuple(UnitLikelihood(model, unit_index=index, second_order=True) for index in (None, unit))
+    return tuple(UnitLikelihood(read(model, unit_index=index), second_order=True) for index in (None, unit))
 
 
 def cut(whole, edges):

@@ -7,6 +7,7 @@ import pymc as pm
 import pytest
 import scipy.stats
 
+from pymc_dp.model.view import read
 from pymc_dp.rows import UnitLikelihood
 from pymc_dp.rows.responses import PossibleResponses
 
@@ -16,10 +17,10 @@ Y = np.random.default_rng(1).integers(0, 2, N)
 THETA = np.array([0.8])
 
 
-def rows_of(observed, y=Y, **options):
+def rows_of(observed, y=Y, unit_index=None):
     with pm.Model() as model:
         observed(pm.Data("x", X) * pm.Normal("beta"), y)
-    return UnitLikelihood(model, second_order=True, **options)
+    return UnitLikelihood(read(model, unit_index=unit_index), second_order=True)
 
 
 def poisson(eta, y):
@@ -65,7 +66,7 @@ def test_counts_beyond_the_first_stand_for_those_around_them():
 @pytest.mark.parametrize("mean", [0.1, 3.0, 12.0, 40.0, 100.0, 300.0, 3000.0])
 @pytest.mark.parametrize("shape", [math.inf, 50.0, 2.0])
 def test_means_over_counts_that_stand_for_all_are_close(mean, shape):
-    """As `pymc_dp.structure` says: of a Poisson distribution up to a mean of about 300, of wider ones up to any."""
+    """As `pymc_dp.model.structure` says: of a Poisson distribution up to a mean of about 300, wider ones up to any."""
     if shape == math.inf and mean > 300.0:
         pytest.skip("too narrow")
     possible = rows_of(poisson)._responses
@@ -130,7 +131,7 @@ def test_responses_are_numbers_that_the_table_can_hold(dtype):
     """Writing a larger one would raise, after the run has been charged."""
     with pm.Model() as model:
         pm.Poisson("y", pm.math.exp(pm.Data("x", X) * pm.Normal("beta")), observed=Y.astype(dtype), dtype=dtype)
-    rows = UnitLikelihood(model, second_order=True)
+    rows = UnitLikelihood(read(model), second_order=True)
     assert rows._table.rows[rows._responses.place].dtype == dtype
     assert 100 < rows._responses.values[-1] <= np.iinfo(dtype).max
     assert len(everything(rows)) > 20

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
 from pymc_dp.exceptions import InvalidArgument
+from pymc_dp.model.view import read
 from pymc_dp.rows import PublicUnits, UnitLikelihood
 
 N, SIZE = 90, 2
@@ -24,7 +25,7 @@ THETA, WAY = np.array([0.3, -0.2]), np.array([1.0, 0.5])
 def poisson(unit_index=None, second_order=True):
     with pm.Model() as model:
         pm.Poisson("y", pm.math.exp(pm.Data("x", X) @ pm.Normal("beta", shape=SIZE)), observed=Y)
-    return UnitLikelihood(model, unit_index=unit_index, second_order=second_order)
+    return UnitLikelihood(read(model, unit_index=unit_index), second_order=second_order)
 
 
 ROWS, PERSONS = poisson(), poisson(np.arange(N) // 3)

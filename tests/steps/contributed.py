@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from pymc_dp.budget import ReleaseRequest
-from pymc_dp.parameters import FloatArray
+from pymc_dp.model.parameters import FloatArray
 from pymc_dp.steps.acceptance import penalty_test
 from pymc_dp.steps.learning_step import LearningStep
 from pymc_dp.steps.sampler import SHARED_STATS, Transition

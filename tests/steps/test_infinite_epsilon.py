@@ -14,6 +14,7 @@ import pymc_dp as dp
 from pymc_dp.accounting import NO_NOISE
 from pymc_dp.exceptions import PrivacyError
 from pymc_dp.ledger import Ledger
+from pymc_dp.model.view import read
 from pymc_dp.release import InsecureNoise, MeteredCurator
 from pymc_dp.release.meter import Meter
 from pymc_dp.release.noise import grid_for
@@ -144,7 +145,7 @@ def test_no_finite_budget_buys_what_stands_for_no_noise(epsilon):
 @pytest.mark.parametrize("relation", ["substitute", "add-remove"])
 def test_the_curator_of_a_finite_budget_refuses_a_release_without_noise(multiplier, relation, monkeypatch):
     """Whatever its plan says: the meter refuses, and so does the curator itself where the meter would not."""
-    rows = UnitLikelihood(gaussian_model(gaussian_data()))
+    rows = UnitLikelihood(read(gaussian_model(gaussian_data())))
     paid = {"gradient": multiplier if multiplier >= 0.0 else 0.0}
     meter = Meter({"gradient": 5}, paid)
     with pytest.raises(dp.BudgetExceeded, match="without noise"):
@@ -162,7 +163,7 @@ def test_the_curator_of_a_finite_budget_refuses_a_release_without_noise(multipli
 
 @pytest.mark.parametrize("relation", ["substitute", "add-remove"])
 def test_a_curator_whose_meter_lets_zero_noise_pass_refuses_it_all_the_same(relation, monkeypatch):
-    rows = UnitLikelihood(gaussian_model(gaussian_data()))
+    rows = UnitLikelihood(read(gaussian_model(gaussian_data())))
     opened = MeteredCurator(rows, InsecureNoise(0), relation, {"gradient": 5}, {"gradient": 1.0})
     monkeypatch.setattr(opened._meter, "spend", lambda *args, **kwargs: None)
     with pytest.raises((PrivacyError, ValueError, dp.BudgetExceeded)):
@@ -171,7 +172,7 @@ def test_a_curator_whose_meter_lets_zero_noise_pass_refuses_it_all_the_same(rela
 
 def test_noise_that_is_added_is_added_without_a_limit_too():
     """A curator without a limit leaves out noise only where the plan says that there is none."""
-    rows = UnitLikelihood(gaussian_model(gaussian_data()))
+    rows = UnitLikelihood(read(gaussian_model(gaussian_data())))
     values = []
     for seed in (0, 1):
         opened = MeteredCurator(

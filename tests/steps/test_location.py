@@ -7,6 +7,7 @@ import pytest
 from conftest import QUIET
 
 import pymc_dp as dp
+from pymc_dp.model.view import read
 from pymc_dp.rows import UnitLikelihood
 
 N, GROUPS = 6000, 8
@@ -64,7 +65,7 @@ def test_information_is_that_of_the_table():
         step = dp.DPSurrogateHMC(budget=dp.PrivacyBudget(30.0, 1e-6), insecure_seed=0)
         pm.sample(draws=1, chains=1, cores=1, step=step, **QUIET)
     belief = step.known.belief
-    rows = UnitLikelihood(model, second_order=True)
+    rows = UnitLikelihood(read(model), second_order=True)
     exact = np.array(
         [
             sum(rows.each_chunk(lambda chunk, way=way: chunk.curvature_times(belief.mean, way).sum(axis=0)))
@@ -77,7 +78,7 @@ def test_information_is_that_of_the_table():
 
 def test_entries_between_members_of_a_hierarchy_are_zero():
     model, *_ = far_away(np.random.default_rng(0), groups=True)
-    structure = UnitLikelihood(model, second_order=True).structure
+    structure = UnitLikelihood(read(model), second_order=True).structure
     with model:
         step = dp.DPSurrogateHMC(budget=dp.PrivacyBudget(4.0, 1e-6), insecure_seed=0)
         pm.sample(draws=1, chains=1, cores=1, step=step, **QUIET)
@@ -92,7 +93,7 @@ def test_entries_between_members_of_a_hierarchy_are_zero():
 
 def test_units_of_several_rows_have_no_structure():
     model, *_ = far_away(np.random.default_rng(0), groups=True)
-    assert UnitLikelihood(model, unit_index=np.arange(N) // 2).structure is None
+    assert UnitLikelihood(read(model, unit_index=np.arange(N) // 2)).structure is None
 
 
 def kinds(plan):

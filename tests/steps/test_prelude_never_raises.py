@@ -11,7 +11,8 @@ from conftest import QUIET, gaussian_data, gaussian_model
 
 import pymc_dp as dp
 from pymc_dp import sampling
-from pymc_dp.prior import Prior
+from pymc_dp.model.prior_density import Prior
+from pymc_dp.model.view import read
 from pymc_dp.release import Release
 from pymc_dp.release.centred import CentredScore, ExpectedCurvature, OneDirectionCurvature
 from pymc_dp.release.interface import LARGEST_CLIP_BOUND, SMALLEST_CLIP_BOUND
@@ -181,8 +182,9 @@ def bench(make, learned, **settings):
     model = model_of(make, 0)
     with model:
         step = dp.DPSurrogateHMC(budget=dp.PrivacyBudget(1.0, 1e-6), order=2 if learned else 1, **settings)
-    rows = UnitLikelihood(model, second_order=True)
-    return Bench(step, Prior(model), None if learned else Simulation(model, rows, N), rows.knows_responses)
+    view = read(model)
+    rows = UnitLikelihood(view, second_order=True)
+    return Bench(step, view.prior, None if learned else Simulation(view, rows, N), rows.knows_responses)
 
 
 @pytest.fixture

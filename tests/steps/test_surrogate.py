@@ -8,6 +8,7 @@ from conftest import QUIET, gaussian_data, gaussian_model
 from scipy import stats
 
 import pymc_dp as dp
+from pymc_dp.model.view import read
 from pymc_dp.models import published
 from pymc_dp.release import Release
 from pymc_dp.rows import UnitLikelihood, clip
@@ -208,7 +209,7 @@ def test_the_error_of_the_likelihoods_maximum_is_what_its_covariance_says():
         with model:
             step = dp.DPSurrogateHMC(budget=dp.PrivacyBudget(4.0, 1e-6), insecure_seed=seed)
             pm.sample(draws=1, chains=1, cores=1, step=step, **QUIET)
-        rows, belief = UnitLikelihood(model, second_order=True), step.known.belief
+        rows, belief = UnitLikelihood(read(model), second_order=True), step.known.belief
         slope = sum(rows.each_chunk(lambda chunk, at=belief.mean: chunk.gradient(at).sum(axis=0)))
         hidden = np.linalg.cholesky(belief.noise + belief.bias)
         errors.append(np.linalg.solve(hidden, np.linalg.solve(information(model), slope)))

@@ -17,6 +17,7 @@ from conftest import QUIET
 
 import pymc_dp as dp
 from pymc_dp.exceptions import TableChanged, UnsupportedTable, WorkersLost
+from pymc_dp.model.view import read
 from pymc_dp.release.interface import ExpansionPoint
 from pymc_dp.rows import probe
 from pymc_dp.rows.likelihood import UnitLikelihood
@@ -71,7 +72,7 @@ def table(source, **options):
 
 @pytest.fixture(scope="module")
 def likelihood():
-    return UnitLikelihood(template(), second_order=True)
+    return UnitLikelihood(read(template()), second_order=True)
 
 
 def sums(rows, units=None):

@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 
 import pymc_dp as dp
 from pymc_dp.exceptions import InvalidArgument, TableChanged, UnsupportedTable
+from pymc_dp.model.view import read
 from pymc_dp.rows.likelihood import UnitLikelihood
 from pymc_dp.tables import files
 from pymc_dp.tables.columns import grouped
@@ -50,7 +51,7 @@ def frame():
 
 @pytest.fixture(scope="module")
 def template():
-    return UnitLikelihood(model_of(*invented()), second_order=True)
+    return UnitLikelihood(read(model_of(*invented())), second_order=True)
 
 
 @pytest.fixture
@@ -105,7 +106,7 @@ def sums(rows, units=None):
 @pytest.mark.usefixtures("small_blocks")
 @pytest.mark.parametrize("kind", SOURCES)
 def test_every_source_has_the_bits_of_the_model_on_the_rows(kind, frame, template, tmp_path):
-    whole = UnitLikelihood(model_of(frame[["u", "v"]].to_numpy(), frame["y"].to_numpy()))
+    whole = UnitLikelihood(read(model_of(frame[["u", "v"]].to_numpy(), frame["y"].to_numpy())))
     units = np.sort(np.random.default_rng(0).choice(N, 101, replace=False))
     given_table = table(SOURCES[kind](frame, tmp_path))
     assert given_table.count_units() == N
@@ -121,7 +122,7 @@ def test_every_source_has_the_bits_of_the_model_on_the_rows(kind, frame, templat
 @pytest.mark.parametrize("kind", [kind for kind in SOURCES if kind != "dataset"])
 def test_units_of_several_rows_are_whole_wherever_blocks_end(kind, frame, template, tmp_path):
     whole = UnitLikelihood(
-        model_of(frame[["u", "v"]].to_numpy(), frame["y"].to_numpy()), unit_index=frame["person"].to_numpy()
+        read(model_of(frame[["u", "v"]].to_numpy(), frame["y"].to_numpy()), unit_index=frame["person"].to_numpy())
     )
     given_table = table(SOURCES[kind](frame, tmp_path), unit="person")
     assert given_table.count_units() == frame["person"].nunique()

@@ -12,7 +12,7 @@ from pytensor.graph.basic import Variable
 from pytensor.graph.rewriting.utils import rewrite_graph
 
 from pymc_dp.compiling import compiled
-from pymc_dp.parameters import FloatArray
+from pymc_dp.model.parameters import FloatArray
 from pymc_dp.rows.engine import Clipping, Contributions, vectors_of
 from pymc_dp.rows.fused.program import Lowering, NotLowered, Numbers, Product, Program, kind_of, structural_value
 from pymc_dp.rows.graphs import RowGraphs
@@ -48,10 +48,10 @@ class FusedEngine:
     def __init__(self, graphs: RowGraphs) -> None:
         self._graphs = graphs
         self.reason = ""
-        self._first = _Lowered(graphs, [graphs.log_likelihood, *graphs.slopes], graphs.value_vars)
+        self._first = _Lowered(graphs, [graphs.log_likelihood, *graphs.slopes], graphs.value_variables)
         self._second: _Lowered | None = None
         if graphs.along:
-            inputs = [*graphs.value_vars, *graphs.directions]
+            inputs = [*graphs.value_variables, *graphs.directions]
             try:
                 self._second = _Lowered(graphs, [*graphs.along, *graphs.curvatures], inputs)
             except NotLowered as error:
@@ -147,7 +147,7 @@ class _Lowered:
         of_rows = Lowering(known, self._program, self._parameters)
         self._products: list[Product] = []
         self._indices = [self._program.integer(int(index.item())) for index in of_rows.of(graphs.indices)]
-        for cuts, values in ((graphs.cuts, graphs.value_vars), (graphs.direction_cuts, graphs.directions)):
+        for cuts, values in ((graphs.cuts, graphs.value_variables), (graphs.direction_cuts, graphs.directions)):
             if all(value in self._inputs for value in values):
                 known |= self._linked(graphs, cuts, values, of_rows)
         rewritten = rewrite_graph(list(outputs), include=("canonicalize", "stabilize", "specialize"), clone=True)

@@ -36,7 +36,7 @@ from pytensor.tensor.subtensor import (
 )
 
 from pymc_dp.compiling import INTERPRETED
-from pymc_dp.rows.allowed import allows_scalar
+from pymc_dp.model.allowed import allows_scalar
 
 Numbers = NDArray[np.int64]
 

@@ -5,7 +5,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from pymc_dp.parameters import FloatArray
+from pymc_dp.model.parameters import FloatArray
 from pymc_dp.release.interface import LARGEST_CLIP_BOUND, Expanded, ExpansionPoint, GradientPrediction
 from pymc_dp.steps.prelude.belief import Belief
 from pymc_dp.steps.prelude.density import Surrogate

@@ -28,7 +28,7 @@ import numpy as np
 import xarray as xr
 from numpy.typing import NDArray
 
-from pymc_dp.parameters import FloatArray
+from pymc_dp.model.parameters import FloatArray
 from pymc_dp.steps.access import LogDensity
 from pymc_dp.steps.prelude.newton import (
     NUMERICAL_FAILURES,

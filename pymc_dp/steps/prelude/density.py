@@ -18,7 +18,7 @@ from typing import Protocol
 
 import numpy as np
 
-from pymc_dp.parameters import FloatArray
+from pymc_dp.model.parameters import FloatArray
 from pymc_dp.release.interface import ExpansionPoint, GradientPrediction, Prediction
 from pymc_dp.steps.access import LogDensity, PublicUnits
 from pymc_dp.steps.prelude.newton import NotComputable, positive_definite

@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from pymc_dp.parameters import FloatArray
+from pymc_dp.model.parameters import FloatArray
 from pymc_dp.steps.access import LogDensity
 from pymc_dp.steps.prelude.newton import positive_definite
 

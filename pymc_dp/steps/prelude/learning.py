@@ -21,13 +21,13 @@ from dataclasses import dataclass, replace
 from typing import Literal, Union
 
 import numpy as np
-import pymc as pm
 from numpy.typing import NDArray
 
 from pymc_dp import _validate
 from pymc_dp.budget import ReleaseRequest
 from pymc_dp.exceptions import InvalidArgument
-from pymc_dp.parameters import FloatArray, ParameterVector
+from pymc_dp.model.parameters import FloatArray, ParameterVector
+from pymc_dp.model.structure import Structure
 from pymc_dp.release.gradients import GradientSizes, PreconditionedGradient
 from pymc_dp.release.interface import LARGEST_CLIP_BOUND, SMALLEST_CLIP_BOUND, ExpansionPoint, Release
 from pymc_dp.release.queries import ClippingLoss, Residual, WeightedScore
@@ -44,7 +44,6 @@ from pymc_dp.steps.prelude.newton import NUMERICAL_FAILURES, NotComputable, posi
 from pymc_dp.steps.prelude.settings import APPROACH_STEPS, SHARES_OF_LOCATION, STEPS_OF_LOCATION, Shares
 from pymc_dp.steps.prelude.simulated import SearchBySimulation, requests_of_simulation
 from pymc_dp.steps.tuning import clip_bound
-from pymc_dp.structure import in_likelihood, is_linear_and_normal, places_of_scale, rows_can_be_simulated, scale_places
 
 #: What chains release once the prelude has ended: nothing, log-ratios for tests, gradients, or decisions of tests.
 InChains = Literal["nothing", "log_ratios", "gradients", "decisions"]
@@ -164,8 +163,8 @@ class Learning:
     ----------
     options : Prelude
         The user's.
-    model : pm.Model
-        What is read of it is its structure and the shapes of its data, and where the model says that parameters start.
+    structure : Structure
+        What is known of the model.
     parameters : ParameterVector
         Its unconstrained parameters.
     one_row_a_unit : bool
@@ -184,7 +183,7 @@ class Learning:
     def __init__(
         self,
         options: Prelude,
-        model: pm.Model,
+        structure: Structure,
         parameters: ParameterVector,
         *,
         one_row_a_unit: bool,
@@ -193,7 +192,7 @@ class Learning:
     ) -> None:
         self.in_chains, self.control_variates = in_chains, options.control_variates
         self._diagnoses = diagnoses
-        best = default_order(model, one_row_a_unit=one_row_a_unit)
+        best = default_order(structure, one_row_a_unit=one_row_a_unit)
         self.order = options.order or best
         if self.order == 1 and best != 1:
             raise InvalidArgument(
@@ -202,12 +201,11 @@ class Learning:
             )
         if self.order == 1 and in_chains == "nothing":
             raise InvalidArgument("Expansions of order 1 are tested: shares.tests must be above zero.")
-        known = in_likelihood(model, parameters)
-        scales = scale_places(model, parameters)
-        self._start = parameters.to_theta(model.initial_point(random_seed=0))
-        self._options, self._normal = options, is_linear_and_normal(model)
+        known, scales = structure.in_likelihood, structure.scales
+        self._start = structure.start
+        self._options, self._normal = options, structure.linear_and_normal
         self._regression = Regression(
-            self._start, known, scales[known[scales]], APPROACH_STEPS, places_of_scale(model, parameters)
+            self._start, known, scales[known[scales]], APPROACH_STEPS, structure.scale_of_rows
         )
         self.protect_units(of_several_rows=not one_row_a_unit)
         if (self.shares.curvature > 0.0) != (self.order == 2):
@@ -585,9 +583,9 @@ class Expansion:
     bias_of_loss: float | None
 
 
-def default_order(model: pm.Model, *, one_row_a_unit: bool) -> Literal[1, 2]:
+def default_order(structure: Structure, *, one_row_a_unit: bool) -> Literal[1, 2]:
     """Return 1 where rows can be simulated from the model, 2 for regressions."""
-    return 1 if one_row_a_unit and rows_can_be_simulated(model) else 2
+    return 1 if one_row_a_unit and structure.rows_can_be_simulated else 2
 
 
 def default_shares(order: int, in_chains: InChains, *, control_variates: bool) -> Shares:

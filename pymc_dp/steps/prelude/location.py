@@ -17,7 +17,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from pymc_dp.parameters import FloatArray
+from pymc_dp.model.parameters import FloatArray
 from pymc_dp.release.centred import OneDirectionCurvature
 from pymc_dp.release.interface import ExpansionPoint
 from pymc_dp.release.query import Query

@@ -7,7 +7,7 @@ import numpy as np
 
 from pymc_dp.budget import ReleaseRequest
 from pymc_dp.exceptions import InvalidArgument
-from pymc_dp.parameters import FloatArray
+from pymc_dp.model.parameters import FloatArray
 from pymc_dp.release.interface import LARGEST_CLIP_BOUND, ExpansionPoint, Release
 from pymc_dp.release.queries import WeightedScore
 from pymc_dp.steps.access import ChainAccess, PublicUnits

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from pymc_dp.parameters import FloatArray
+from pymc_dp.model.parameters import FloatArray
 
 #: Half octaves of a histogram of norms, around the norm that a typical unit would have.
 LOWEST_HALF_OCTAVE, BINS = -12, 41

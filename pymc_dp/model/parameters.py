@@ -9,6 +9,8 @@ import numpy as np
 import pymc as pm
 import pytensor
 from numpy.typing import NDArray
+from pymc.util import get_value_vars_from_user_vars
+from pytensor.graph.basic import Variable
 
 from pymc_dp.compiling import INTERPRETED
 from pymc_dp.exceptions import InvalidArgument, UnsupportedModel
@@ -124,3 +126,22 @@ class ParameterVector:
     def join(self, blocks: Sequence[np.ndarray]) -> FloatArray:
         """Return one vector from an array for each value variable."""
         return np.concatenate([np.ravel(block) for block in blocks])
+
+
+def value_variables(model: pm.Model, chosen: Sequence[Any] | None = None) -> list[Variable]:
+    """Return the model's unconstrained parameters, or those behind some free variables or their names.
+
+    Raises
+    ------
+    InvalidArgument
+        If one is no free variable of the model.
+    """
+    if chosen is None:
+        return list(model.value_vars)
+    try:
+        found: list[Variable] = get_value_vars_from_user_vars(
+            [model[var] if isinstance(var, str) else var for var in chosen], model
+        )
+    except (AttributeError, KeyError, TypeError, ValueError):
+        raise InvalidArgument("vars names a variable that is no free variable of the model.") from None
+    return found

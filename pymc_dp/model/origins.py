@@ -5,7 +5,6 @@ references: nothing is kept alive, and no value is ever looked at. `pymc_dp._pym
 """
 
 from collections.abc import Iterable, Iterator
-from inspect import getclosurevars
 from types import FunctionType
 from typing import Any
 from weakref import ReferenceType, WeakKeyDictionary, ref
@@ -15,6 +14,7 @@ import pymc as pm
 from pytensor.graph.traversal import ancestors
 
 from pymc_dp.exceptions import InvalidArgument, UnsupportedModel
+from pymc_dp.model.functions import referred_to
 
 #: By model and name of the variable. Data that are set anew replace what was there.
 _given: WeakKeyDictionary[pm.Model, dict[str, list[ReferenceType[np.ndarray]]]] = WeakKeyDictionary()
@@ -103,11 +103,7 @@ def held_by(function: Any) -> Iterator[Any]:
 
     The graph of a function does not do: PyTensor takes constants in it that are equal for the same.
     """
-    if not isinstance(function, FunctionType):
-        return
-    around = getclosurevars(function)
-    waiting = [*around.nonlocals.values(), *around.globals.values(), *(function.__defaults__ or ())]
-    for value in waiting:
+    for value in referred_to(function) if isinstance(function, FunctionType) else ():
         yield value
         if isinstance(value, dict):
             yield from value.values()

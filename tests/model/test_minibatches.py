@@ -4,6 +4,7 @@ import pytest
 from conftest import QUIET, gaussian_data, hmc
 
 import pymc_dp as dp
+from pymc_dp.model.view import read
 from pymc_dp.rows import UnitLikelihood
 
 Y = gaussian_data(60)
@@ -42,7 +43,7 @@ def test_minibatches_of_pymc_are_refused_with_what_to_write(budget, write):
         with pytest.raises(dp.UnsupportedModel, match=r"with replacement.*batch_size="):
             pm.sample(draws=5, chains=1, cores=1, step=hmc(budget), **QUIET)
     with pytest.raises(dp.UnsupportedModel, match=r"pm\.Minibatch"):
-        UnitLikelihood(model)
+        UnitLikelihood(read(model))
     assert budget.history == ()
 
 

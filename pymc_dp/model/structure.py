@@ -1,5 +1,7 @@
 """What a model's graph and the shapes of its data say, before any row is looked at. No value is read."""
 
+from dataclasses import dataclass
+
 import numpy as np
 import pymc as pm
 import pytensor
@@ -29,7 +31,7 @@ from pytensor.tensor.shape import Shape, Shape_i
 from pytensor.tensor.type import TensorType
 
 from pymc_dp.compiling import INTERPRETED
-from pymc_dp.parameters import ParameterVector
+from pymc_dp.model.parameters import ParameterVector
 
 #: Beyond this many possible responses of a row, they count as infinitely many: each takes a pass over the rows.
 MOST_RESPONSES = 16
@@ -41,6 +43,46 @@ _LOCATION_SCALE = (NormalRV, LogNormalRV, StudentTRV, LaplaceRV, CauchyRV, Logis
 #: the standard deviation is three fifths of their distance: of a Poisson distribution up to a mean of about 300, of
 #: wider ones, such as a negative binomial with a shape of 50 or less, up to any.
 _COUNTS = (*range(32), *(round(2.0 ** (k / 8)) for k in range(40, 137)))
+
+
+@dataclass(frozen=True, eq=False)
+class Structure:
+    """What steps know of a model when they are made.
+
+    Attributes
+    ----------
+    start : ndarray, shape (parameters,)
+        Where the model says that parameters start.
+    in_likelihood : ndarray of bool, shape (parameters,)
+        Whether the likelihood can depend on each parameter.
+    scales : ndarray of int
+        Which parameters are logarithms of positive variables.
+    scale_of_rows : ndarray of int
+        Which of them is the scale of a location-scale family that rows are drawn from.
+    linear_and_normal : bool
+        Whether rows, or their logarithms, are normal with a linear mean.
+    rows_can_be_simulated : bool
+        Whether rows can be drawn from the model without any table.
+    """
+
+    start: NDArray[np.float64]
+    in_likelihood: NDArray[np.bool_]
+    scales: NDArray[np.intp]
+    scale_of_rows: NDArray[np.intp]
+    linear_and_normal: bool
+    rows_can_be_simulated: bool
+
+
+def structure_of(model: pm.Model, parameters: ParameterVector) -> Structure:
+    """Return what steps may know of a model and its parameters."""
+    return Structure(
+        parameters.to_theta(model.initial_point(random_seed=0)),
+        in_likelihood(model, parameters),
+        scale_places(model, parameters),
+        places_of_scale(model, parameters),
+        is_linear_and_normal(model),
+        rows_can_be_simulated(model),
+    )
 
 
 def note_tempering(model: pm.Model, tempering: float) -> None:

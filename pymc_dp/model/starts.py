@@ -1,7 +1,7 @@
 """Where chains start: known before anything is charged, and usable. All of it is public."""
 
-from collections.abc import Mapping, Sequence
-from typing import Any, Protocol
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
 
 import numpy as np
 import pymc as pm
@@ -13,25 +13,14 @@ from pytensor.graph.basic import Variable
 
 from pymc_dp.compiling import INTERPRETED
 from pymc_dp.exceptions import InvalidArgument
-from pymc_dp.parameters import FloatArray, ParameterVector
+from pymc_dp.model.parameters import ParameterVector
+from pymc_dp.model.prior_density import Prior
 
 #: An order that a transform asks for is missed by at least half of the draws.
 _TRIED_DRAWS = 30
 Point = Mapping[str, np.ndarray]
 #: What `pm.sample` takes as ``initvals``.
 InitialValues = dict[Any, Any] | Sequence[dict[Any, Any] | None]
-
-
-class PriorDensity(Protocol):
-    """The prior on the unconstrained scale."""
-
-    def log_density(self, theta: FloatArray) -> float:
-        """Return the log-density."""
-        ...
-
-    def gradient(self, theta: FloatArray) -> FloatArray:
-        """Return its gradient."""
-        ...
 
 
 def initial_values(model: pm.Model) -> dict[Variable, str]:
@@ -59,7 +48,7 @@ def _can_be_drawn(model: pm.Model, strategies: dict[Variable, str]) -> bool:
 
 
 def starting_points(
-    model: pm.Model, initvals: InitialValues, random_seed: Any, chains: int, prior: PriorDensity
+    model: pm.Model, parameters: ParameterVector, initvals: InitialValues, random_seed: Any, chains: int, prior: Prior
 ) -> list[Point]:
     """Return the points that `pm.sample` starts chains from, on the unconstrained scale.
 
@@ -67,7 +56,7 @@ def starting_points(
     ----------
     model, initvals, random_seed, chains
         As `pm.sample` will be given them; the seed may not be None: the points would differ.
-    prior : PriorDensity
+    parameters, prior
         The model's.
 
     Raises
@@ -88,7 +77,6 @@ def starting_points(
             f"The initial values cannot be computed ({type(error).__name__}). See that initvals fit the model and can "
             "be drawn from where they are 'prior', or pass numbers."
         ) from error
-    parameters = ParameterVector(model)
     for chain, point in enumerate(points):
         misfits = [name for name, shape in parameters.shapes.items() if np.shape(point[name]) != shape]
         if misfits:
@@ -139,3 +127,49 @@ def _impossible_terms(model: pm.Model, point: Point) -> list[str]:
 
 def _quoted(names: Sequence[str]) -> str:
     return ", ".join(map(repr, names))
+
+
+def refuse_wrong_starts(model: pm.Model, initvals: InitialValues | None, chains: int, relation: str) -> None:
+    """Refuse ``initvals`` that `pm.sample` would refuse only after the charge.
+
+    Raises
+    ------
+    InvalidArgument
+        If they are not one for each chain, or name no free variable, or an array has another shape than its variable's.
+    """
+    if initvals is None:
+        return
+    if not isinstance(initvals, dict) and len(initvals) != chains:
+        raise InvalidArgument(f"initvals has {len(initvals)} entries for {chains} chains. Pass one for each.")
+    known = {rv.name for rv in model.free_RVs} | {var.name for var in model.value_vars}
+    for values in _each(initvals):
+        wrong = {str(getattr(name, "name", name)) for name in values} - known
+        if wrong:
+            raise InvalidArgument(f"initvals names {sorted(wrong)}, which are no free variables of the model.")
+    for values in _each(initvals):
+        _refuse_wrong_shapes(values, model, relation)
+
+
+def expressions_in(initvals: InitialValues | None) -> Iterator[Variable]:
+    """Yield the starting values that are expressions."""
+    for values in _each(initvals):
+        yield from (value for value in values.values() if isinstance(value, Variable))
+
+
+def _each(initvals: InitialValues | None) -> list[Mapping[Any, Any]]:
+    """Return the starting values of each chain that has any, or those of all."""
+    return [values or {} for values in ([initvals] if isinstance(initvals, dict) else initvals or [])]
+
+
+def _refuse_wrong_shapes(initvals: Mapping[Any, Any], model: pm.Model, relation: str) -> None:
+    """Refuse starting values of another shape than their variable's, by the variable's name."""
+    with pytensor.config.change_flags(mode=INTERPRETED):  # called once: not worth compiling
+        shapes = {name: tuple(map(int, shape)) for name, shape in model.eval_rv_shapes().items()}
+    for key, value in initvals.items():
+        name = str(getattr(key, "name", key))
+        if value is None or isinstance(value, str | Variable):
+            continue  # "prior" and the like, or an expression
+        if np.shape(value) != shapes[name]:
+            # A variable with an entry for each person has a shape that such budgets protect.
+            expected = "another" if relation == "add-remove" else str(shapes[name])
+            raise InvalidArgument(f"initvals[{name!r}] has shape {np.shape(value)}, but {name!r} has {expected}.")

@@ -12,8 +12,9 @@ import pytest
 import xarray as xr
 
 import pymc_dp as dp
-from pymc_dp import _pymc_hook, origins
-from pymc_dp.origins import shares_tables
+from pymc_dp import _pymc_hook
+from pymc_dp.model import origins
+from pymc_dp.model.origins import shares_tables
 
 N = 80
 
@@ -84,6 +85,13 @@ def statistic_in_a_closure(of):
 
 def default_of_a_function(of):
     def logp(value, mu, x=of["x"]):
+        return pm.logp(pm.Normal.dist(mu * x, 1.0), value)
+
+    pm.CustomDist("y", pm.Normal("mu"), logp=logp, observed=zeros())
+
+
+def keyword_of_a_function(of):
+    def logp(value, mu, *, x=of["x"]):
         return pm.logp(pm.Normal.dist(mu * x, 1.0), value)
 
     pm.CustomDist("y", pm.Normal("mu"), logp=logp, observed=zeros())
@@ -161,6 +169,7 @@ SEEN = [
     closure_dist,
     statistic_in_a_closure,
     default_of_a_function,
+    keyword_of_a_function,
     set_later,
     series,
     observed_series,

@@ -9,7 +9,7 @@ import pytest
 from pymc.distributions.transforms import Transform
 
 from pymc_dp.exceptions import UnsupportedModel, UnsupportedOption
-from pymc_dp.publish import publishable_names
+from pymc_dp.model.view import read
 from pymc_dp.rows import UnitLikelihood
 
 N = 37
@@ -119,7 +119,7 @@ def test_a_table_in_a_function_is_refused(build, spelling):
     with pm.Model(coords={"person": PEOPLE}) as model:
         build(spellings()[spelling]())
     with pytest.raises(UnsupportedModel, match=r"'mu'|'y'|not a sum over rows|one entry for each"):
-        UnitLikelihood(model)
+        UnitLikelihood(read(model))
 
 
 @pytest.mark.parametrize("spelling", ["pm.Data with dims", "pm.Data without dims", "constant"])
@@ -134,7 +134,7 @@ def test_a_table_of_units_in_a_function_is_refused(spelling):
         table = pt.as_tensor(ages) if spelling == "constant" else pm.Data("age", ages)
         pm.CustomDist("y", pm.Normal("mu"), logp=logp, observed=Y)
     with pytest.raises(UnsupportedModel, match="one entry for each"):
-        UnitLikelihood(model, unit_index=PATIENT)
+        UnitLikelihood(read(model, unit_index=PATIENT))
 
 
 def test_a_table_as_a_parameter_is_a_covariate():
@@ -146,7 +146,7 @@ def test_a_table_as_a_parameter_is_a_covariate():
             logp=lambda value, mu, x: pm.logp(pm.Normal.dist(mu * x, 1.0), value),
             observed=Y,
         )
-    found = UnitLikelihood(model).clipped_gradient(np.zeros(1), 1e3, 2.0**-30)
+    found = UnitLikelihood(read(model)).clipped_gradient(np.zeros(1), 1e3, 2.0**-30)
     assert found.value == pytest.approx([X @ Y])
 
 
@@ -156,7 +156,7 @@ def test_a_table_of_rows_under_another_name_is_a_table_of_rows():
         x = pm.Data("x", X, dims="individual")
         pm.Normal("y", pm.Normal("mu") * x.mean(), 1.0, observed=Y, dims="person")
     with pytest.raises(UnsupportedModel, match="not a sum over rows"):
-        UnitLikelihood(model)
+        UnitLikelihood(read(model))
 
 
 def counted(observed_dims=None, data_dims="person", **dims):
@@ -178,10 +178,10 @@ def counted(observed_dims=None, data_dims="person", **dims):
 def test_what_counts_or_names_people_does_not_leave(observed_dims, data_dims):
     """Hazard H39: dims of rows, whatever they are called."""
     model = counted(observed_dims, data_dims)
-    assert publishable_names(model, None, None, {N}).kept == ["mu", "plain"]
+    assert read(model).publishable(None).kept == ["mu", "plain"]
     for name in ("times_n", "by_person", "as_long"):
         with pytest.raises(UnsupportedOption, match="computed from the data"):
-            publishable_names(model, None, [name], {N})
+            read(model).publishable([name])
 
 
 @pytest.mark.parametrize("observed_dims", ["person", None])
@@ -192,7 +192,7 @@ def test_a_prior_of_the_number_of_rows_is_refused(observed_dims):
         mu = pm.Normal("mu", 0.0, 1.0 / model.dim_lengths["person"])
         pm.Normal("y", mu * x, 1.0, observed=Y, dims=observed_dims)
     with pytest.raises(UnsupportedModel, match="'mu'"):
-        UnitLikelihood(model)
+        UnitLikelihood(read(model))
 
 
 @pytest.mark.parametrize("n_patients", [10, 12], ids=["as many labels as units", "labels without rows"])
@@ -205,5 +205,6 @@ def test_names_of_units_do_not_leave(n_patients):
         pm.Normal("y", mu, 1.0, observed=Y)
     index = PATIENT.copy()
     index[-1] = n_patients - 1
-    rows = UnitLikelihood(model, unit_index=index)
-    assert publishable_names(model, None, None, {rows.n_rows} | rows.unit_lengths).kept == ["mu"]
+    view = read(model, unit_index=index)
+    UnitLikelihood(view)
+    assert view.publishable(None).kept == ["mu"]

@@ -4,8 +4,8 @@ import numpy as np
 import pymc as pm
 import pytest
 
-from pymc_dp.parameters import ParameterVector
-from pymc_dp.structure import (
+from pymc_dp.model.parameters import ParameterVector
+from pymc_dp.model.structure import (
     MOST_RESPONSES,
     in_likelihood,
     is_linear_and_normal,

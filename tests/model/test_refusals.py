@@ -8,6 +8,7 @@ import pytest
 from conftest import logistic_data
 
 from pymc_dp.exceptions import UnsupportedModel
+from pymc_dp.model.view import read
 from pymc_dp.rows import UnitLikelihood, check
 
 X, Y = logistic_data(30)
@@ -211,7 +212,7 @@ def test_refused_with_the_reason(build, few, monkeypatch):
     with pm.Model(coords=COORDS if "named" in build.__name__ else None) as model:
         build()
     with pytest.raises(UnsupportedModel, match=REFUSED[build]):
-        UnitLikelihood(model)
+        UnitLikelihood(read(model))
 
 
 @pytest.mark.parametrize("dtype", ["float64", "bool", "int32"])
@@ -220,21 +221,21 @@ def test_responses_of_another_type_are_refused_with_what_to_write(dtype):
         responses = pm.Data("responses", np.array([0, 1, 1, 0], dtype=dtype))
         pm.Bernoulli("y", logit_p=pm.Normal("mu"), observed=responses)
     with pytest.raises(UnsupportedModel, match=r"values\.astype\('int64'\)"):
-        UnitLikelihood(model)
+        UnitLikelihood(read(model))
 
 
 def test_unit_has_to_name_a_dim():
     with pm.Model() as model:
         pm.Normal("y", pm.Normal("mu"), 1.0, observed=Z)
     with pytest.raises(UnsupportedModel, match="'patient'"):
-        UnitLikelihood(model, unit="patient")
+        UnitLikelihood(read(model, unit="patient"))
 
 
 def test_the_check_never_sees_the_data(monkeypatch):
     seen = []
     original = np.asarray
 
-    real = check._likelihood_of_any_data
+    real = check.likelihood_of_any_rows
 
     def spy(*arguments):
         function = real(*arguments)
@@ -245,10 +246,10 @@ def test_the_check_never_sees_the_data(monkeypatch):
 
         return recorded
 
-    monkeypatch.setattr(check, "_likelihood_of_any_data", spy)
+    monkeypatch.setattr(check, "likelihood_of_any_rows", spy)
     with pm.Model() as model:
         pm.Normal("y", pm.Data("x", X) @ pm.Normal("beta", shape=3), 1.0, observed=Z)
-    UnitLikelihood(model)
+    UnitLikelihood(read(model))
     assert seen
     assert not any(values.shape == real.shape and np.any(values == real) for values in seen for real in (X, Z))
 
@@ -259,7 +260,7 @@ def test_refusals_do_not_depend_on_values(largest):
     values = np.append(Z[:-1], largest)
     with pm.Model() as model:
         pm.Normal("y", pm.Normal("mu") * pt.clip(pt.as_tensor(values), -5, 5), 1.0, observed=Z)
-    found = UnitLikelihood(model).clipped_gradient(np.zeros(1), 1e3, 2.0**-30)
+    found = UnitLikelihood(read(model)).clipped_gradient(np.zeros(1), 1e3, 2.0**-30)
     assert found.value == pytest.approx([Z @ np.clip(values, -5, 5)])
 
 
@@ -285,13 +286,13 @@ def test_tables_with_one_entry_for_each_unit_are_refused(kind):
         pm.Normal("y", mu, 1.0, observed=Z)
 
     with pytest.raises(UnsupportedModel, match=r"one entry for each unit|neither a table of rows"):
-        UnitLikelihood(patients(build), unit_index="visit_patient")
+        UnitLikelihood(read(patients(build), unit_index="visit_patient"))
 
 
 def test_a_likelihood_without_second_derivatives_is_refused_where_they_are_needed():
     with pm.Model() as model:
         latent = pm.Gamma.dist(alpha=pm.HalfNormal("alpha"), beta=1.0)
         pm.Censored("y", latent, lower=None, upper=2.0, observed=np.minimum(np.abs(Z) + 0.1, 2.0))
-    UnitLikelihood(model)
+    UnitLikelihood(read(model))
     with pytest.raises(UnsupportedModel, match="second derivative"):
-        UnitLikelihood(model, second_order=True)
+        UnitLikelihood(read(model), second_order=True)

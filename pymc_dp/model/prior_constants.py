@@ -42,7 +42,7 @@ _NUMBERS_WITH_NAMES = (
 
 
 #: Warnings name the line of the caller of the package.
-_PACKAGE = str(Path(__file__).parent)
+_PACKAGE = str(Path(__file__).parents[1])
 
 
 def warn_about_prior_constants(model: pm.Model) -> None:

@@ -11,7 +11,9 @@ from pytensor.printing import Print
 from pytensor.tensor.elemwise import Elemwise
 
 from pymc_dp.exceptions import UnsupportedModel
-from pymc_dp.rows import UnitLikelihood, allowed
+from pymc_dp.model import allowed
+from pymc_dp.model.view import read
+from pymc_dp.rows import UnitLikelihood
 
 N = 40
 GRID = 2.0**-30
@@ -80,7 +82,7 @@ INDEXING = {
 def engine(build, entry, **settings):
     with pm.Model() as model:
         build(*table(entry))
-    return UnitLikelihood(model, **settings)
+    return UnitLikelihood(read(model), **settings)
 
 
 @pytest.fixture(params=[None, "reference"], ids=["fused if possible", "reference"])
@@ -222,7 +224,7 @@ def test_what_is_not_on_the_list_is_refused_by_name(build):
     with pm.Model() as model:
         build(*table())
     with pytest.raises(UnsupportedModel, match=REFUSED[build]):
-        UnitLikelihood(model)
+        UnitLikelihood(read(model))
 
 
 def with_constants(y, group):

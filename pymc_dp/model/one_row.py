@@ -4,7 +4,7 @@ Some operations are replaced on the way, because they would let rows influence e
 checks of parameters, which decide for all rows at once; matrix products, whose last bits depend on the number of rows;
 and indices, which raise or reach into other memory where they are out of range, in reads and in writes alike.
 
-Which operations may see rows at all is said by `pymc_dp.rows.allowed`.
+Which operations may see rows at all is said by `pymc_dp.model.allowed`.
 """
 
 from collections.abc import Mapping, Sequence

@@ -7,10 +7,9 @@ from typing import Any
 import numpy as np
 import pymc as pm
 import pytensor.tensor as pt
-from pymc.pytensorf import rewrite_pregrad
 
-from pymc_dp.compiling import compiled
-from pymc_dp.parameters import FloatArray, ParameterVector
+from pymc_dp.compiling import compiled, rewrite_pregrad
+from pymc_dp.model.parameters import FloatArray, ParameterVector
 
 
 class Prior:
@@ -19,11 +18,13 @@ class Prior:
     Parameters
     ----------
     model : pm.Model
-        Its priors and potentials must not depend on row data (`pymc_dp.rows` refuses models where they do).
+        Its priors and potentials must not depend on row data (`split` refuses models where they do).
+    parameters : ParameterVector
+        Its parameters.
     """
 
-    def __init__(self, model: pm.Model) -> None:
-        self._parameters = ParameterVector(model)
+    def __init__(self, model: pm.Model, parameters: ParameterVector) -> None:
+        self._parameters = parameters
         logp = model.logp(vars=[*model.free_RVs, *model.potentials])
         (logp,) = rewrite_pregrad([logp])
         value_vars = model.value_vars

@@ -1,0 +1,124 @@
+"""Rows that are drawn from a model itself, without any of its data."""
+
+from collections.abc import Sequence
+
+import numpy as np
+import pymc as pm
+import pytensor.tensor as pt
+from pymc.distributions.custom import CustomDistRV
+from pymc.distributions.shape_utils import change_dist_size
+from pymc.initial_point import make_initial_point_fns_per_chain
+from pymc.model.fgraph import clone_model
+from pymc.pytensorf import compile as pymc_compile
+from pytensor.compile.sharedvalue import SharedVariable
+from pytensor.graph.basic import Constant, Variable
+from pytensor.graph.replace import clone_replace
+from pytensor.graph.traversal import ancestors
+from pytensor.tensor.type import TensorType
+
+from pymc_dp.exceptions import UnsupportedModel
+from pymc_dp.model.arrays import leaf_value
+from pymc_dp.model.parameters import FloatArray, ParameterVector
+from pymc_dp.model.starts import initial_values
+
+_PRIOR_DRAWS = 50
+
+
+class RowSimulator:
+    """Draws rows from a model without covariates. Its distributions are used, never its data.
+
+    Parameters
+    ----------
+    model : pm.Model
+        The model.
+    parameters : ParameterVector
+        Its parameters.
+    observed : sequence of (str, int)
+        Its observed variables, with their row axes.
+    n_rows : int
+        How many rows it has.
+    n_drawn : int
+        How many to draw.
+
+    Attributes
+    ----------
+    prior_draws : list of ndarray
+        Parameters drawn from the prior.
+
+    Raises
+    ------
+    UnsupportedModel
+        If what draws rows could know the data.
+    """
+
+    def __init__(
+        self,
+        model: pm.Model,
+        parameters: ParameterVector,
+        observed: Sequence[tuple[str, int]],
+        n_rows: int,
+        n_drawn: int,
+    ) -> None:
+        _refuse_rows_in_simulation(model, n_rows)
+        self._parameters, self._axes, self._n_drawn = parameters, [axis for _, axis in observed], n_drawn
+        stand_ins = {rv: rv.type() for rv in model.free_RVs}
+        draws = clone_replace([_fewer_rows(model[name], axis, n_drawn) for name, axis in observed], stand_ins)
+        self._draw = pymc_compile(list(stand_ins.values()), draws, random_seed=0)
+        self._constrained = model.compile_fn(
+            model.replace_rvs_by_values(model.free_RVs), inputs=model.value_vars, point_fn=False
+        )
+        starts = make_initial_point_fns_per_chain(
+            model=model, overrides=initial_values(model), jitter_rvs=set(), chains=1
+        )
+        self.prior_draws: list[FloatArray] = [parameters.to_theta(starts[0](seed)) for seed in range(_PRIOR_DRAWS)]
+
+    def rows_at(self, theta: FloatArray) -> list[np.ndarray]:
+        """Return rows drawn at `theta`, one table for each observed variable, the row axis first."""
+        drawn = self._draw(*self._constrained(*self._parameters.split(theta)))
+        return [
+            np.ascontiguousarray(np.moveaxis(rows, axis, 0)[: self._n_drawn])
+            for rows, axis in zip(drawn, self._axes, strict=True)
+        ]
+
+
+def on_drawn_rows(model: pm.Model, random_seed: int | None) -> pm.Model:
+    """Return the model on rows that are drawn from it at a draw of its prior."""
+    drawn = pm.draw(model.observed_RVs, random_seed=random_seed)
+    twin = clone_model(model)
+    for rv, rows in zip(twin.observed_RVs, drawn, strict=True):
+        old = twin.rvs_to_values[rv]
+        value = pt.constant(np.asarray(rows, dtype=old.type.dtype), name=rv.name)
+        twin.rvs_to_values[rv] = value
+        del twin.values_to_rvs[old]
+        twin.values_to_rvs[value] = rv
+    return twin
+
+
+def _fewer_rows(rv: Variable, axis: int, n_rows: int) -> Variable:
+    """Return the random variable with fewer rows where its distribution allows, else as it is."""
+    batch_axes = rv.type.ndim - rv.owner.op.ndim_supp
+    if axis >= batch_axes:
+        return rv
+    size = [rv.shape[i] for i in range(batch_axes)]
+    size[axis] = pt.minimum(size[axis], n_rows)
+    try:
+        return change_dist_size(rv, size)
+    except (NotImplementedError, TypeError, ValueError):
+        return rv
+
+
+def _refuse_rows_in_simulation(model: pm.Model, n_rows: int) -> None:
+    """Refuse where what draws rows could know the data: its graph holds a table of rows, or is the user's own code."""
+    for rv in model.observed_RVs:
+        inputs = [leaf for leaf in ancestors([rv]) if leaf.owner is None and isinstance(leaf.type, TensorType)]
+        tables = [leaf_value(leaf) for leaf in inputs if isinstance(leaf, Constant | SharedVariable)]
+        if any(n_rows in np.shape(table) for table in tables):
+            raise UnsupportedModel(
+                f"The distribution of {rv.name!r} is drawn with the help of a table of rows. Pass synthetic=, the same "
+                "model written on a synthetic table of the same shape."
+            )
+        if isinstance(rv.owner.op, CustomDistRV):
+            raise UnsupportedModel(
+                f"{rv.name!r} is drawn by a function of yours, which may know the data. Pass synthetic=, the same "
+                "model written on a synthetic table of the same shape."
+            )

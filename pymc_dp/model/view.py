@@ -1,0 +1,154 @@
+"""What a run knows of its model: read once, after which nothing else asks the model."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+import pymc as pm
+from pytensor.graph.basic import Variable
+
+from pymc_dp.exceptions import UnsupportedModel
+from pymc_dp.model.arrays import leaf_value
+from pymc_dp.model.axes import RowAxes, dims_of_other_axes, row_axes
+from pymc_dp.model.parameters import ParameterVector
+from pymc_dp.model.prior_constants import warn_about_prior_constants
+from pymc_dp.model.prior_density import Prior
+from pymc_dp.model.protected import refuse_rows_in_starts
+from pymc_dp.model.publishable import PublishableNames, publishable_names
+from pymc_dp.model.refusals import refuse_unsplittable
+from pymc_dp.model.simulation import RowSimulator
+from pymc_dp.model.split import RowSplit, split
+from pymc_dp.model.starts import InitialValues, Point, expressions_in, initial_values, starting_points
+from pymc_dp.model.structure import responses_of_rows
+from pymc_dp.model.units import UnitIndex, Units, refuse_tables_of_units, units_of
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class ModelView:
+    """A model that was accepted, in the words of this package.
+
+    Confidential: `row_split` and `units` hold the data.
+
+    Attributes
+    ----------
+    parameters : ParameterVector
+        The layout of its parameters.
+    value_variables : tuple of Variable
+        Its unconstrained parameters, in that order.
+    row_split : RowSplit
+        Which of its inputs are rows, and the graph of one row.
+    units : Units
+        Which rows are one unit.
+    """
+
+    parameters: ParameterVector
+    value_variables: tuple[Variable, ...]
+    row_split: RowSplit
+    units: Units
+    _model: pm.Model
+    _rows: RowAxes
+    _unit: str | None
+
+    @property
+    def protected_lengths(self) -> frozenset[int]:
+        """Lengths of arrays with one entry for each row, and for each unit of several rows."""
+        return self.units.lengths | {self.row_split.n_rows}
+
+    @cached_property
+    def prior(self) -> Prior:
+        """The exact prior, which depends on no rows: a model where it does is not accepted."""
+        return Prior(self._model, self.parameters)
+
+    @cached_property
+    def responses(self) -> tuple[tuple[int, ...], bool]:
+        """Responses that a row could have had, and whether these are all."""
+        return responses_of_rows(self._model)
+
+    def publishable(self, requested: Sequence[str] | None) -> PublishableNames:
+        """Return which variables may leave. See `publishable_names`."""
+        return publishable_names(self._model, self._rows, requested, self.protected_lengths)
+
+    def warn_about_prior_constants(self) -> None:
+        """Warn of constants in priors that look computed: no prior depends on rows here, so they are public."""
+        warn_about_prior_constants(self._model)
+
+    def refuse_rows_in_starts(self, initvals: InitialValues | None) -> None:
+        """Refuse starting values that are expressions of rows or of their number.
+
+        Raises
+        ------
+        UnsupportedModel
+            If there is one.
+        """
+        others = dims_of_other_axes(self._model, self._unit)
+        refuse_rows_in_starts(self._model, self._rows, self.protected_lengths, expressions_in(initvals), others)
+
+    @cached_property
+    def default_starts(self) -> dict[Variable, str]:
+        """Where chains start unless the user says. See `initial_values`."""
+        return initial_values(self._model)
+
+    def starting_points(self, initvals: InitialValues, random_seed: object, chains: int) -> list[Point]:
+        """Return the points that `pm.sample` starts chains from. See `pymc_dp.model.starts`."""
+        return starting_points(self._model, self.parameters, initvals, random_seed, chains, self.prior)
+
+    def simulator(self, observed: Sequence[tuple[str, int]], n_drawn: int) -> RowSimulator:
+        """Return what draws rows of the observed variables, whose row axes are told, from the model itself.
+
+        Raises
+        ------
+        UnsupportedModel
+            If what draws rows could know the data.
+        """
+        return RowSimulator(self._model, self.parameters, observed, self.row_split.n_rows, n_drawn)
+
+
+def read(model: pm.Model, unit: str | None = None, unit_index: UnitIndex = None) -> ModelView:
+    """Read a model, and refuse it if its likelihood is no sum over units or anything public could depend on rows.
+
+    Parameters
+    ----------
+    model : pm.Model
+        The model.
+    unit : str, optional
+        The dim that counts rows. Default: the first axis of the observed variables.
+    unit_index : str or ndarray of int, shape (rows,), optional
+        Which unit each row belongs to, or the name of the model's data variable that says so. Default: every row is a
+        unit of its own.
+
+    Raises
+    ------
+    UnsupportedModel
+        If the model is refused, or data are missing.
+    InvalidArgument
+        If `unit_index` is not one whole number for each row.
+    """
+    refuse_unsplittable(model)
+    rows = row_axes(model, unit)
+    parameters = ParameterVector(model)
+    row_split = split(model, rows, parameters)
+    refuse_missing_values(row_split)
+    units = units_of(model, rows, unit_index)
+    if units.of_row is not None:
+        refuse_tables_of_units(model, parameters, units.lengths)
+    return ModelView(parameters, tuple(model.value_vars), row_split, units, model, rows, unit)
+
+
+def refuse_missing_values(row_split: RowSplit) -> None:
+    """Refuse tables with missing entries; which entries are missing is taken as public.
+
+    Raises
+    ------
+    UnsupportedModel
+        If any entry of the data is NaN.
+    """
+    for leaf in row_split.leaves:
+        value = leaf_value(leaf.source)
+        # The least entry of an array with a NaN in it is NaN: no array of truth values as long as the table.
+        if value.dtype.kind == "f" and value.size and np.isnan(value.min()):
+            where = f" in {leaf.source.name!r}" if leaf.source.name else ""
+            raise UnsupportedModel(
+                f"The data have missing values (NaN){where}. Drop or impute them before modelling: imputing them "
+                "inside the model would make every missing entry a parameter of one person."
+            )
