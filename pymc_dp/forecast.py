@@ -105,7 +105,7 @@ def dry_run(
     *,
     draws: int | None = None,
     chains: int | None = None,
-    tune: int = 0,
+    tune: int | None = None,
     synthetic: Model | None = None,
     model: Model | None = None,
     budget: PrivacyBudget | None = None,
@@ -176,6 +176,7 @@ def dry_run(
             "depends on that. Write the synthetic one with about as many."
         )
     draws, chains, _ = chosen_length(steps, draws, chains)
+    tune = max(one.default_tune_steps for one in steps) if tune is None else tune
     twin_budget = _like(budget)
     with model:
         plan = budget.plan(steps, draws=draws, tune=tune, chains=chains, data=data)

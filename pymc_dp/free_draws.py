@@ -1,6 +1,5 @@
 """Draws where chains release nothing: PyMC's NUTS, on priors and what was released. No row is in reach any more."""
 
-from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -10,30 +9,27 @@ import xarray as xr
 from pymc_dp.model.context import Model
 from pymc_dp.model.parameters import ParameterVector
 from pymc_dp.model.posterior import places_of, with_likelihood
-from pymc_dp.model.priors import priors_of
 from pymc_dp.steps.prelude.approximation import Approximation
 
 
 def arguments_of_nuts(
-    model: Model, known: Approximation, likelihood: xr.Dataset, published: Sequence[str], chains: int, seed: Any
+    priors: Model, known: Approximation, likelihood: xr.Dataset, chains: int, seed: Any
 ) -> dict[str, Any]:
     """Return what `pm.sample` is called with to draw from the posterior of a released likelihood.
 
     Parameters
     ----------
-    model : pm.Model
-        The user's. Its priors are taken, and nothing of its rows.
+    priors : pm.Model
+        Without anything of the rows (`priors_of`). The likelihood is added to it.
     known : Approximation
         The covariance of its draws is the mass matrix, and they are where chains start: a short tuning is enough.
     likelihood : Dataset
         What was released.
-    published : sequence of str
-        Deterministics that may leave.
     chains : int
     seed : int or sequence of int
         Of public randomness.
     """
-    posterior = with_likelihood(priors_of(model, published), likelihood)
+    posterior = with_likelihood(priors, likelihood)
     parameters = ParameterVector(posterior)
     places = places_of(likelihood, parameters)
     covariance = np.empty((parameters.size, parameters.size))

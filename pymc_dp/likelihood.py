@@ -22,6 +22,7 @@ from pymc_dp.model.posterior import (
     PRIVATE_LIKELIHOOD,
     covariance_of,
     covariance_without_noise,
+    holds_observations,
     known_parameters,
     maximum_of,
     places_of,
@@ -33,6 +34,8 @@ from pymc_dp.sampling import release, sample_without_privacy
 from pymc_dp.steps.surrogate_hmc import DPSurrogateHMC
 from pymc_dp.tables import Table
 
+#: Groups of a result: what was released, and what is drawn.
+_OF_DRAWS = ("posterior", "sample_stats", "warmup_posterior", "warmup_sample_stats")
 _KEPT = (PRIVATE_LIKELIHOOD, "releases", "privacy")
 
 
@@ -127,6 +130,8 @@ class PrivateLikelihood:
         """
         if priors is None and self._priors is None:
             raise InvalidArgument("Priors are not stored in files: pass model(priors=a PyMC model with them).")
+        if priors is not None and holds_observations(priors):
+            raise InvalidArgument("priors= must be a model without observed variables: the likelihood stands for them.")
         return with_likelihood(priors_of(self._priors if priors is None else priors, None), self._dataset)
 
     def sample(self, draws: int = 1000, *, priors: Model | None = None, **options: Any) -> DataTree:
@@ -158,8 +163,11 @@ class PrivateLikelihood:
         options.setdefault("initvals", maximum_of(self._dataset, model))
         with model:
             tree = sample_without_privacy(draws=draws, **options)
-        groups = {name: tree[name].to_dataset() for name in tree.children if name != "observed_data"}
-        groups["sample_stats"] = stats = with_figures(groups["sample_stats"], self._dataset)
+        groups = {name: tree[name].to_dataset() for name in _OF_DRAWS if name in tree}
+        for name in ("sample_stats", "warmup_sample_stats"):
+            if name in groups:
+                groups[name] = with_figures(groups[name], self._dataset)
+        stats = groups["sample_stats"]
         published = [str(name) for name in groups["posterior"].data_vars]
         for name in _KEPT:
             if name in self.tree:
@@ -258,6 +266,8 @@ def private_likelihood(
         raise InvalidArgument("budget= must be a pymc_dp.PrivacyBudget(epsilon, delta).")
     with model:
         step = DPSurrogateHMC(budget=budget, order=2, **options)
+    if step.tested:
+        raise InvalidArgument("A likelihood is released without draws, so none is tested: shares.tests must be zero.")
     tree = release(step, model, data, random_seed)
     if PRIVATE_LIKELIHOOD not in tree:
         raise UnsupportedModel(

@@ -35,6 +35,7 @@ from pymc_dp.model.bambi_models import refuse_bambi_statistics
 from pymc_dp.model.context import Model, model_in_context
 from pymc_dp.model.parameters import value_variables
 from pymc_dp.model.prior_density import Prior
+from pymc_dp.model.priors import priors_of
 from pymc_dp.model.publishable import PublishableNames
 from pymc_dp.model.starts import refuse_wrong_starts
 from pymc_dp.model.units import number_of_units
@@ -230,7 +231,9 @@ def _sampled(
         "random_seed": seed,
     }
     charged = {**arguments, **settings_of_run}
-    return _run_charged(charged, plan, group, rows, view.prior, synthetic_tables, names, draws_follow)
+    priors = priors_of(model, names.kept)  # what cannot be written anew is refused before the charge
+    found = charged, plan, group, rows, view.prior, synthetic_tables, names
+    return _run_charged(*found, priors if draws_follow else None)
 
 
 def _processes(arguments: dict[str, Any], may_be_forked: bool) -> tuple[int, Any]:
@@ -281,9 +284,12 @@ def _run_charged(
     prior: Prior,
     synthetic_tables: Sequence[SyntheticTables | None],
     names: PublishableNames,
-    draws_follow: bool,
+    priors: Model | None,
 ) -> DataTree:
-    """Charge the plan, run it, and return what may leave; raise what ended the run, with what it had drawn by then."""
+    """Charge the plan, run it, and return what may leave; raise what ended the run, with what it had drawn by then.
+
+    Nothing is drawn without `priors`.
+    """
     finished, ended_by = FinishedDraws(arguments["callback"]), None
     tree, facts = DataTree(), None
     # Releases made while tuning are paid for, too.
@@ -293,16 +299,18 @@ def _run_charged(
         with _authorised(plan, group, rows, prior, synthetic_tables):
             facts = _facts(plan, group, names, rows)
             drawn_from = group.steps[0].drawn_from
-            if draws_follow and drawn_from is None:
+            if priors is not None and drawn_from is None:
                 tree = _pymc_sample(**in_chains)
-        if draws_follow and drawn_from is not None:
+        if priors is not None and drawn_from is not None:
             seed, finished.chains_release = arguments["random_seed"], False
-            in_chains |= arguments_of_nuts(arguments["model"], *drawn_from, names.kept, plan.chains, seed)
+            in_chains |= arguments_of_nuts(priors, *drawn_from, plan.chains, seed)
             tree = _pymc_sample(**in_chains)
     except BaseException as error:
         ended_by = error
     iterations = finished.iterations(plan.chains)
-    end = how_it_ended(ended_by, iterations, plan.tune, plan.draws) if draws_follow or ended_by else {"complete": 1}
+    end = how_it_ended(ended_by, iterations, plan.tune, plan.draws)
+    if priors is None and ended_by is None:
+        end = {"complete": 1}
     if ended_by is not None or not end["complete"]:
         tree = finished.tree(in_chains["model"], plan.tune, arguments["idata_kwargs"])
     result = publish(
@@ -376,6 +384,7 @@ def _authorised(
     spent = budget.epsilon_spent
     for step in group.steps:
         step.released_once = ReleasesOfIteration(())
+        step.forget()
     try:
         for place, (step, planned) in enumerate(zip(group.steps, plan.steps, strict=True)):
             noise: NoiseSource = SecureNoise()

@@ -125,10 +125,36 @@ def test_priors_of_other_parameters_are_refused(released):
         pm.Normal("intercept")
     with pytest.raises(dp.InvalidArgument, match=r"lacks beta\[0\]"):
         found.sample(priors=other)
-    with regression() as more, more:
+    with priors_of(regression(), None) as more:
         pm.Normal("extra")
     with pytest.raises(dp.InvalidArgument, match="has extra besides"):
         found.model(priors=more)
+
+
+def test_priors_with_rows_are_refused(released):
+    model, _, found = released
+    with pytest.raises(dp.InvalidArgument, match="without observed variables"):
+        found.sample(priors=model)
+
+
+def test_a_table_that_priors_use_does_not_leave(released):
+    _, _, found = released
+    with pm.Model(coords={"feature": ["a", "b"]}) as priors:
+        means = pm.Data("means", np.array([0.1, 0.2]), dims="feature")
+        tau = pm.HalfNormal("tau", 1.0)
+        pm.Normal("beta", means, tau, dims="feature")
+        pm.Normal("intercept", 0.0, 10.0), pm.HalfNormal("sigma", 2.0)
+    tree = found.sample(20, priors=priors, random_seed=1, discard_tuned_samples=False, **(SHORT | {"tune": 20}))
+    assert not {"constant_data", "observed_data"} & set(tree.children)
+    for name in ("sample_stats", "warmup_sample_stats"):
+        assert not any("perf_counter" in str(each) for each in tree[name].data_vars)
+
+
+def test_a_release_without_draws_is_not_tested():
+    budget = dp.PrivacyBudget(1.0, 1e-6)
+    with regression(), pytest.raises(dp.InvalidArgument, match="none is tested"):
+        dp.private_likelihood(budget=budget, shares=dp.Shares(0.4, 0.3, 0.1, 0.2))
+    assert budget.history == ()
 
 
 @pytest.mark.parametrize("ending", [".nc", ".zarr"])

@@ -2,33 +2,46 @@
 
 A generator composes what PyMC users write, the harmless and the harmful: covariates with dims and without, indexing
 reads and writes, reductions over columns and over rows, loops, closures, custom distributions, mixtures, censoring,
-hidden constants, deterministics and potentials. For each model that is accepted, every exact sum that the curator can
-ask for is compared between the table and neighbouring ones, in whole numbers, in the engine's own loops and in the
-fallback; and whatever is taken as public has to be equal for both tables.
+hidden constants, deterministics and potentials, and every distribution that is listed as local to rows. For each model
+that is accepted, every exact sum that the curator can ask for is compared between the table and neighbouring ones, in
+whole numbers, in the engine's own loops and in the fallback; and whatever is taken as public has to be equal for both
+tables.
 
 ``python tools/models.py 1000`` tries a thousand.
 """
 
 import collections
+import itertools
 import sys
 import time
 import warnings
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import pymc as pm
 import pytensor
 import pytensor.tensor as pt
+from likelihoods import LIKELIHOODS, ROWS, Free, Likelihood
 from pytensor.conditional.op import ifelse
 from pytensor.graph.basic import equal_computations
+from scipy.special import expit
 
 from pymc_dp.exceptions import PrivacyError
+from pymc_dp.model.builders import BUILDERS, Verdict
 from pymc_dp.model.view import read
 from pymc_dp.release import ExpansionPoint, Prediction
 from pymc_dp.rows import UnitLikelihood
 
 N, GROUPS, COLUMNS, PEOPLE = 23, 4, 3, 8
 GRID = 2.0**-30
+#: Distributions whose rows are numbers, and one of whose parameters may be an expression.
+LISTED = {
+    name: LIKELIHOODS[name]
+    for name in BUILDERS["pymc.distributions"][Verdict.ROW_LOCAL].split()
+    if isinstance(LIKELIHOODS[name], Likelihood)
+    and LIKELIHOODS[name].observed(ROWS).ndim == 1
+    and any(isinstance(value, Free) for value in LIKELIHOODS[name].parameters.values())
+}
 #: What an adversary puts into a row.
 FLOATS = [np.nan, np.inf, -np.inf, 1e308, -1e308, 5e-324, -0.0, 0.0, 1e9, -1.0, 2.5]
 WHOLE = [0, 1, 3, GROUPS, -1, -GROUPS - 1, 10**9, np.iinfo(np.int64).max, np.iinfo(np.int64).min, 100]
@@ -71,7 +84,7 @@ class Writer:
         self.table = table
         #: How often something is written that has to be refused.
         self.wicked = self.rng.choice([0.0, 0.05, 0.3], p=[0.5, 0.3, 0.2])
-        self.held = {}
+        self.held, self.numbers = {}, itertools.count()
 
     def chance(self, p):
         return self.rng.random() < p
@@ -94,7 +107,7 @@ class Writer:
         return self.held[name]
 
     def parameter(self, shape=(), positive=False):
-        name = f"p{len(self.held)}"
+        name = f"p{next(self.numbers)}"
         kind = pm.HalfNormal if positive else pm.Normal
         if self.chance(self.wicked * 0.3):
             made = self.wicked_prior(name, shape, positive)
@@ -272,8 +285,22 @@ class Writer:
             lambda: pm.MvNormal("y", self.parameter((COLUMNS,)) + 0.0 * mu[:, None], np.eye(COLUMNS), observed=t.x),
             lambda: pm.Weibull("y", alpha=1.3, beta=pt.exp(pt.clip(mu, -5, 5)), observed=np.abs(t.y) + 0.1, **observed),
             lambda: self.custom(mu),
+            *[lambda: self.listed(mu)] * 10,
         ]
         self.pick(options)()
+
+    def listed(self, mu):
+        """Write any of PyMC's distributions that are listed as local to rows, with an expression for a parameter."""
+        likelihood = LISTED[self.pick(sorted(LISTED))]
+        t = self.table
+        positive = 0.2 + 0.7 * expit(t.y)
+        rows = replace(ROWS, reals=t.y, positive=positive, counts=np.abs(t.k) % 3)
+        free = [key for key, value in likelihood.parameters.items() if isinstance(value, Free)]
+        parameters = {
+            key: value.of_number(mu) if key == free[0] else value() if callable(value) else value
+            for key, value in likelihood.parameters.items()
+        }
+        likelihood.write(rows, parameters, dims=self.dims)
 
     def write(self):
         labels = [f"person-{i}" for i in range(N)]

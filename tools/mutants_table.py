@@ -794,12 +794,32 @@ MUTANTS = (
     Mutant("messages of errors that are not the package's", "tables", "tables/workers.py",
            'str(error) if own else ""', "str(error)",
            (f"{_WORKERS}test_errors_of_others_come_back_by_name_alone",)),
-    Mutant("rows' labels stay beside the priors", "publication", "model/priors.py",
-           "for name, labels in priors.coords.items() if name in used}", "for name, labels in priors.coords.items()}",
-           (f"{_LIKELIHOOD}test_nothing_of_the_rows_is_in_it",)),
+    Mutant("lengths of dims stay expressions of the data", "publication", "model/priors.py",
+           'pt.constant(_value(model.dim_lengths[dim]), dtype="int64")', "model.dim_lengths[dim]",
+           ("test_free_draws.py::test_no_data_hang_on_the_priors",)),
     Mutant("what is computed of rows stays beside the priors", "publication", "model/priors.py",
-           "and (published is None or node.op.name in published))", ")",
+           "if published is None or each.name in published]", "if True]",
            (f"{_LIKELIHOOD}test_nothing_of_the_rows_is_in_it",)),
+    Mutant("priors with observed variables", "publication", "likelihood.py",
+           "if priors is not None and holds_observations(priors):", "if False:",
+           (f"{_LIKELIHOOD}test_priors_with_rows_are_refused",)),
+    Mutant("groups of data beside draws of a private likelihood", "publication", "likelihood.py",
+           "for name in _OF_DRAWS if name in tree}", "for name in tree.children}",
+           (f"{_LIKELIHOOD}test_a_table_that_priors_use_does_not_leave",)),
+    Mutant("NUTS draws while the curator is open", "publication", "sampling.py",
+           """        if priors is not None and drawn_from is not None:
+            seed, finished.chains_release = arguments["random_seed"], False
+            in_chains |= arguments_of_nuts(priors, *drawn_from, plan.chains, seed)
+            tree = _pymc_sample(**in_chains)
+""", """            if priors is not None and drawn_from is not None:
+                seed, finished.chains_release = arguments["random_seed"], False
+                in_chains |= arguments_of_nuts(priors, *drawn_from, plan.chains, seed)
+                tree = _pymc_sample(**in_chains)
+""",
+           ("test_free_draws.py::test_nuts_is_given_a_model_without_rows_once_the_curator_is_closed",)),
+    Mutant("the model that NUTS draws from has what is computed of rows", "publication", "sampling.py",
+           "priors_of(model, names.kept)", "priors_of(model, None)",
+           ("test_free_draws.py::test_nuts_is_given_a_model_without_rows_once_the_curator_is_closed",)),
     Mutant("a rewriting that reads constants of rows", "models", "model/structure.py",
            "{leaf: leaf.type() for leaf in arrays}", "{}",
            ("model/test_structure.py::test_constants_of_rows_are_not_read",)),

@@ -84,7 +84,9 @@ def row_axes(model: pm.Model, unit: str | None) -> RowAxes:
             "The observed variables have different numbers of rows. All have to describe the "
             "same units; name their dim with unit=."
         )
-    return RowAxes(axes, lengths.pop(), unit or (names.pop() if len(names) == 1 else None))
+    if unit is None and len(names) == 1:  # a name that only some of them have is no dim of all
+        return row_axes(model, names.pop())
+    return RowAxes(axes, lengths.pop(), unit)
 
 
 def row_axis(model: pm.Model, leaf: Variable, rows: RowAxes) -> int | None:

@@ -40,11 +40,19 @@ def with_likelihood(priors: pm.Model, likelihood: xr.Dataset) -> pm.Model:
     known, places = known_parameters(likelihood), places_of(likelihood, ParameterVector(priors))
     # As inputs, not constants: what was compiled for one release serves the next.
     mean, precision = shared(likelihood["mean"].values[known]), shared(precision_of(likelihood))
+    name = PRIVATE_LIKELIHOOD
+    while name in priors.named_vars:
+        name += "_"
     with priors:
         theta = pt.concatenate([_unconstrained(priors, rv).ravel() for rv in priors.free_RVs])
         away = theta[places[known]] - mean
-        pm.Potential(PRIVATE_LIKELIHOOD, -0.5 * away @ precision @ away)
+        pm.Potential(name, -0.5 * away @ precision @ away)
     return priors
+
+
+def holds_observations(model: pm.Model) -> bool:
+    """Return whether a model has observed variables."""
+    return bool(model.observed_RVs)
 
 
 def places_of(likelihood: xr.Dataset, parameters: ParameterVector) -> np.ndarray:

@@ -2,40 +2,52 @@
 
 from collections.abc import Sequence
 
+import numpy as np
 import pymc as pm
-from pymc.model.fgraph import (
-    ModelDeterministic,
-    ModelFreeRV,
-    ModelPotential,
-    ModelVar,
-    fgraph_from_model,
-    model_from_fgraph,
-)
-from pytensor.graph.traversal import ancestors
+import pytensor
+import pytensor.tensor as pt
+from pytensor.graph.basic import Variable, clone_get_equiv
+
+from pymc_dp.compiling import INTERPRETED
 
 
 def priors_of(model: pm.Model, published: Sequence[str] | None) -> pm.Model:
     """Return the priors of a model as a model of its own: free variables, potentials, and what is computed of them.
 
+    Whatever hangs on the model besides is left behind: observed variables, data, starting values, and the dims that
+    only they have, whose lengths PyMC keeps as expressions of the data.
+
     Parameters
     ----------
     model : pm.Model
-        Its observed variables and their data are left behind, with the coordinates that only they have.
+        A model that was accepted: its free variables and potentials depend on no rows.
     published : sequence of str, optional
         Deterministics that are kept. Default: all.
     """
-    graph, _ = fgraph_from_model(model, inlined_views=True)
-    kept = {
-        node
-        for node in graph.apply_nodes
-        if isinstance(node.op, ModelFreeRV | ModelPotential)
-        or (isinstance(node.op, ModelDeterministic) and (published is None or node.op.name in published))
-    }
-    needed = {var.owner for var in ancestors([node.outputs[0] for node in kept])}
-    for node in list(graph.apply_nodes):
-        if isinstance(node.op, ModelVar) and node not in needed:
-            graph.remove_node(node)
-    priors = model_from_fgraph(graph, mutate_fgraph=True)
-    used = {dim for dims in priors.named_vars_to_dims.values() for dim in dims}
-    priors._coords = {name: labels for name, labels in priors.coords.items() if name in used}  # noqa: SLF001
+    kept = [each for each in model.deterministics if published is None or each.name in published]
+    variables = [*model.free_RVs, *kept, *model.potentials]
+    dims = {each.name: model.named_vars_to_dims.get(each.name) for each in variables}
+    used = dict.fromkeys(dim for names in dims.values() for dim in names or () if dim is not None)
+    lengths = {model.dim_lengths[dim]: pt.constant(_value(model.dim_lengths[dim]), dtype="int64") for dim in used}
+    copies = clone_get_equiv([], variables, copy_inputs=False, copy_orphans=False, memo=dict(lengths))
+    priors = pm.Model(model=None)
+    for dim in used:
+        priors.add_coord(dim, model.coords[dim], length=lengths[model.dim_lengths[dim]])
+    for variable in variables:
+        copy = copies[variable]
+        copy.name = variable.name
+        if variable in model.free_RVs:
+            priors.free_RVs.append(copy)
+            transform = model.rvs_to_transforms[variable]
+            priors.create_value_var(copy, transform=transform, default_transform=None)
+            priors.set_initval(copy, None)
+        else:
+            (priors.potentials if variable in model.potentials else priors.deterministics).append(copy)
+        priors.add_named_variable(copy, dims=dims[variable.name])
     return priors
+
+
+def _value(length: Variable) -> int:
+    """Return the length of a dim: of shapes alone, no entry is computed."""
+    with pytensor.config.change_flags(mode=INTERPRETED):
+        return int(np.asarray(length.eval(mode=INTERPRETED)))

@@ -113,7 +113,7 @@ def _unit_of_each_row(model: pm.Model, unit_index: UnitIndex, n_rows: int) -> ND
             f"The entries of unit_index must be whole numbers, but are {index.dtype}. Turn labels into numbers with "
             "np.unique(labels, return_inverse=True)[1]."
         )
-    return index.astype(np.int64, copy=False)
+    return index.astype(np.int64)  # a copy: the view is read once
 
 
 def refuse_tables_of_units(model: pm.Model, parameters: ParameterVector, lengths: Collection[int]) -> None:

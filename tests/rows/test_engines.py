@@ -86,6 +86,7 @@ def test_the_package_does_without_the_fused_engine():
     import numpy as np
     import pymc as pm
     import pymc_dp
+    from pymc_dp.model.view import read
     from pymc_dp.rows import UnitLikelihood
 
     with pm.Model() as model:

@@ -1,0 +1,113 @@
+"""Draws where chains release nothing: what PyMC's NUTS is given, and when."""
+
+import functools
+
+import cloudpickle
+import numpy as np
+import pymc as pm
+import pytest
+from conftest import QUIET
+from pytensor.compile.sharedvalue import SharedVariable
+from pytensor.graph.basic import Constant
+from pytensor.graph.traversal import ancestors
+
+import pymc_dp as dp
+from pymc_dp import sampling
+from pymc_dp.model.priors import priors_of
+
+N = 600
+
+
+def regression(x=None, named=True, **options):
+    generator = np.random.default_rng(0)
+    x = generator.normal(size=(N, 2)) if x is None else x
+    y = x @ [1.0, -1.0] + generator.normal(size=N)
+    coords = {"person": [f"person {i}" for i in range(N)], **({"column": ["a", "b"]} if named else {})}
+    with pm.Model(coords=coords) as model:
+        rows = pm.Data("x", x, dims=("person", "column"))
+        beta, sigma = pm.Normal("beta", dims="column"), pm.HalfNormal("private_likelihood", **options)  # a name of ours
+        pm.Deterministic("ratio", beta[0] / beta[1])
+        pm.Deterministic("fitted", rows @ beta, dims="person")
+        pm.Normal("y", rows @ beta, sigma, observed=y, dims="person")
+    return model
+
+
+class Seen(Exception):
+    """Ends a run where PyMC would begin to sample."""
+
+
+def test_nuts_is_given_a_model_without_rows_once_the_curator_is_closed(monkeypatch):
+    given = {}
+
+    @functools.wraps(sampling._pymc_sample)
+    def see(**arguments):
+        given.update(arguments, authorisation=step._authorisation)
+        raise Seen
+
+    monkeypatch.setattr(sampling, "_pymc_sample", see)
+    with regression() as model:
+        step = dp.DPSurrogateHMC(budget=dp.PrivacyBudget(5.0, 1e-6), insecure_seed=0)
+        with pytest.raises(dp.RunInterrupted):
+            pm.sample(draws=5, chains=2, cores=1, step=step, **QUIET)
+    posterior = given["model"]
+    assert given["authorisation"] is None
+    assert posterior is not model
+    assert not posterior.observed_RVs
+    assert not posterior.data_vars
+    assert "person" not in posterior.coords
+    assert set(posterior.named_vars) >= {"beta", "ratio"}
+    assert "fitted" not in posterior.named_vars
+    graphs = [*posterior.basic_RVs, *posterior.deterministics, *posterior.potentials]
+    sizes = [
+        np.size(leaf.data) if isinstance(leaf, Constant) else leaf.get_value().size
+        for leaf in ancestors(graphs)
+        if isinstance(leaf, Constant | SharedVariable) and hasattr(leaf.type, "shape")
+    ]
+    assert max(sizes) < 20
+    assert isinstance(given["step"], pm.NUTS)
+    assert len(given["initvals"]) == 2
+    with pytest.raises(dp.NoPlan):
+        step.setup_chain(np.random.default_rng(0), 0, 5)
+
+
+def test_no_data_hang_on_the_priors():
+    """Nor on lengths of dims, which PyMC keeps as expressions of the data that have them."""
+    x = np.random.default_rng(1).normal(size=(N, 2))
+    model = regression(x, named=False)
+    assert x.tobytes() in cloudpickle.dumps(model)
+    priors = priors_of(model, ["ratio"])
+    assert x.tobytes() not in cloudpickle.dumps(priors)
+    assert "person 1" not in str(priors.coords)
+    assert priors.eval_rv_shapes()["beta"] == (2,)
+
+
+@pytest.mark.parametrize("kind", ["starting values", "a dim without a name", "a deterministic of one variable"])
+def test_models_that_pymc_does_not_copy_are_drawn_from(kind):
+    """What cannot be written anew would be found after the charge."""
+    x = np.random.default_rng(1).normal(size=(N, 2))
+    with regression(x, **({"initval": 0.5} if kind == "starting values" else {})) as model:
+        if kind == "a dim without a name":
+            pm.Deterministic("both", pm.math.stack([model["beta"], model["beta"]]), dims=(None, "column"))
+        if kind == "a deterministic of one variable":
+            pm.Deterministic("again", model["beta"])
+        step = dp.DPSurrogateHMC(budget=dp.PrivacyBudget(5.0, 1e-6), insecure_seed=0)
+        tree = pm.sample(draws=20, tune=20, chains=1, cores=1, step=step, **QUIET)
+    posterior = tree["posterior"]
+    assert posterior.sizes["draw"] == 20
+    np.testing.assert_allclose(posterior["ratio"], posterior["beta"][..., 0] / posterior["beta"][..., 1])
+    if kind == "a deterministic of one variable":
+        np.testing.assert_array_equal(posterior["again"], posterior["beta"])
+
+
+def test_the_density_is_that_of_the_model():
+    """Of a model without rows: free variables, transforms, hierarchy and potential."""
+    with pm.Model(coords={"group": ["a", "b", "c"]}) as model:
+        tau = pm.HalfNormal("tau", 2.0, initval=0.3)
+        effect = pm.Normal("effect", 0.0, tau, dims="group")
+        pm.Uniform("share", 0.0, 1.0)
+        pm.Potential("extra", -(effect[0] ** 2))
+    priors = priors_of(model, None)
+    assert [each.name for each in priors.value_vars] == [each.name for each in model.value_vars]
+    sizes = {"effect": 3}
+    point = {each.name: np.full(sizes.get(each.name, ()), 0.3) for each in model.value_vars}
+    assert priors.compile_logp()(point) == pytest.approx(model.compile_logp()(point))
