@@ -28,6 +28,7 @@ def test_random_models_keep_it_in_the_fallback_and_to_second_order(seed):
     assert campaign([seed])[1] == {}
 
 
+@pytest.mark.nightly
 @pytest.mark.slow
 def test_the_campaign_holds_models_of_every_fate():
     """Of harmless models hardly any is refused, of harmful ones hardly any accepted: else nothing is tested."""
