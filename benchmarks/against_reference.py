@@ -235,7 +235,6 @@ def run(problem: Problem, reference: Reference, epsilon: float, delta: float, se
             step = dp.DPSurrogateHMC(budget=budget, insecure_seed=seed, **problem.settings)
             tree = dp.sample(
                 draws=DRAWS,
-                tune=0,
                 chains=CHAINS,
                 cores=1,
                 step=step,

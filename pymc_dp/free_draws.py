@@ -29,8 +29,8 @@ def arguments_of_nuts(
     seed : int or sequence of int
         Of public randomness.
     """
-    posterior = with_likelihood(priors, likelihood)
-    parameters = ParameterVector(posterior)
+    parameters = ParameterVector(priors)
+    posterior = with_likelihood(priors, parameters, likelihood)
     places = places_of(likelihood, parameters)
     covariance = np.empty((parameters.size, parameters.size))
     covariance[np.ix_(places, places)] = known.spread @ known.spread.T

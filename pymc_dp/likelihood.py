@@ -132,7 +132,8 @@ class PrivateLikelihood:
             raise InvalidArgument("Priors are not stored in files: pass model(priors=a PyMC model with them).")
         if priors is not None and holds_observations(priors):
             raise InvalidArgument("priors= must be a model without observed variables: the likelihood stands for them.")
-        return with_likelihood(priors_of(self._priors if priors is None else priors, None), self._dataset)
+        model = priors_of(self._priors if priors is None else priors, None)
+        return with_likelihood(model, ParameterVector(model), self._dataset)
 
     def sample(self, draws: int = 1000, *, priors: Model | None = None, **options: Any) -> DataTree:
         """Draw from the posterior with PyMC's own sampler. Free of further privacy cost, as often as you like.

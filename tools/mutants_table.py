@@ -795,7 +795,7 @@ MUTANTS = (
            'str(error) if own else ""', "str(error)",
            (f"{_WORKERS}test_errors_of_others_come_back_by_name_alone",)),
     Mutant("lengths of dims stay expressions of the data", "publication", "model/priors.py",
-           'pt.constant(_value(model.dim_lengths[dim]), dtype="int64")', "model.dim_lengths[dim]",
+           'pt.constant(length_of_dim(model, dim, length), dtype="int64")', "length",
            ("test_free_draws.py::test_no_data_hang_on_the_priors",)),
     Mutant("what is computed of rows stays beside the priors", "publication", "model/priors.py",
            "if published is None or each.name in published]", "if True]",

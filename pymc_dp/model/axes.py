@@ -146,7 +146,7 @@ def protected_dims(model: pm.Model, rows: RowAxes, lengths: Collection[int] = ()
         dims = model.named_vars_to_dims.get(rv.name)
         found |= {dims[axis]} if dims is not None else set()
     for name, length in model.dim_lengths.items():
-        if name not in others and _length_of_dim(model, name, length) in wanted:
+        if name not in others and length_of_dim(model, name, length) in wanted:
             found.add(name)
     return {name for name in found if name is not None}
 
@@ -165,7 +165,7 @@ def lengths_of_dims(model: pm.Model, dims: Iterable[str]) -> tuple[Variable, ...
     return tuple(model.dim_lengths[name] for name in sorted(dims) if name in model.dim_lengths)
 
 
-def _length_of_dim(model: pm.Model, name: str, length: Variable) -> int:
+def length_of_dim(model: pm.Model, name: str, length: Variable) -> int:
     """Return the length of a dim, from its labels, its variable or the table that has it."""
     labels = model.coords.get(name)
     if labels is not None:

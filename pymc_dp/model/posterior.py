@@ -17,13 +17,15 @@ from pymc_dp.model.parameters import FloatArray, ParameterVector
 PRIVATE_LIKELIHOOD = "private_likelihood"
 
 
-def with_likelihood(priors: pm.Model, likelihood: xr.Dataset) -> pm.Model:
+def with_likelihood(priors: pm.Model, parameters: ParameterVector, likelihood: xr.Dataset) -> pm.Model:
     """Add a released likelihood to priors, as a potential on the unconstrained scale.
 
     Parameters
     ----------
     priors : pm.Model
         A model without observed variables. It is changed.
+    parameters : ParameterVector
+        Its parameters.
     likelihood : Dataset
         As of `Belief.dataset`.
 
@@ -37,7 +39,7 @@ def with_likelihood(priors: pm.Model, likelihood: xr.Dataset) -> pm.Model:
     InvalidArgument
         If the model has other parameters than the likelihood.
     """
-    known, places = known_parameters(likelihood), places_of(likelihood, ParameterVector(priors))
+    known, places = known_parameters(likelihood), places_of(likelihood, parameters)
     # As inputs, not constants: what was compiled for one release serves the next.
     mean, precision = shared(likelihood["mean"].values[known]), shared(precision_of(likelihood))
     name = PRIVATE_LIKELIHOOD

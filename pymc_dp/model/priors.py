@@ -2,13 +2,11 @@
 
 from collections.abc import Sequence
 
-import numpy as np
 import pymc as pm
-import pytensor
 import pytensor.tensor as pt
-from pytensor.graph.basic import Variable, clone_get_equiv
+from pytensor.graph.basic import clone_get_equiv
 
-from pymc_dp.compiling import INTERPRETED
+from pymc_dp.model.axes import length_of_dim
 
 
 def priors_of(model: pm.Model, published: Sequence[str] | None) -> pm.Model:
@@ -27,12 +25,12 @@ def priors_of(model: pm.Model, published: Sequence[str] | None) -> pm.Model:
     kept = [each for each in model.deterministics if published is None or each.name in published]
     variables = [*model.free_RVs, *kept, *model.potentials]
     dims = {each.name: model.named_vars_to_dims.get(each.name) for each in variables}
-    used = dict.fromkeys(dim for names in dims.values() for dim in names or () if dim is not None)
-    lengths = {model.dim_lengths[dim]: pt.constant(_value(model.dim_lengths[dim]), dtype="int64") for dim in used}
+    used = {dim: model.dim_lengths[dim] for names in dims.values() for dim in names or () if dim is not None}
+    lengths = {length: pt.constant(length_of_dim(model, dim, length), dtype="int64") for dim, length in used.items()}
     copies = clone_get_equiv([], variables, copy_inputs=False, copy_orphans=False, memo=dict(lengths))
     priors = pm.Model(model=None)
-    for dim in used:
-        priors.add_coord(dim, model.coords[dim], length=lengths[model.dim_lengths[dim]])
+    for dim, length in used.items():
+        priors.add_coord(dim, model.coords[dim], length=lengths[length])
     for variable in variables:
         copy = copies[variable]
         copy.name = variable.name
@@ -45,9 +43,3 @@ def priors_of(model: pm.Model, published: Sequence[str] | None) -> pm.Model:
             (priors.potentials if variable in model.potentials else priors.deterministics).append(copy)
         priors.add_named_variable(copy, dims=dims[variable.name])
     return priors
-
-
-def _value(length: Variable) -> int:
-    """Return the length of a dim: of shapes alone, no entry is computed."""
-    with pytensor.config.change_flags(mode=INTERPRETED):
-        return int(np.asarray(length.eval(mode=INTERPRETED)))

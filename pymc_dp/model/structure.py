@@ -75,8 +75,10 @@ class Structure:
 
 def structure_of(model: pm.Model, parameters: ParameterVector) -> Structure:
     """Return what steps may know of a model and its parameters."""
+    with pytensor.config.change_flags(mode=INTERPRETED):  # called once: not worth compiling
+        start = parameters.to_theta(model.initial_point(random_seed=0))
     return Structure(
-        parameters.to_theta(model.initial_point(random_seed=0)),
+        start,
         in_likelihood(model, parameters),
         scale_places(model, parameters),
         places_of_scale(model, parameters),

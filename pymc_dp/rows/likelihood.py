@@ -89,8 +89,6 @@ class UnitLikelihood:
     n_units, n_rows, n_parameters : int
     parameters : ParameterVector
         The layout of parameters.
-    unit_lengths : frozenset of int
-        Lengths of arrays with one entry for each unit of several rows.
     unit_in_words : str
         What is protected, for the result's metadata.
     second_order : bool
@@ -128,7 +126,7 @@ class UnitLikelihood:
         rows = [leaf.rows() for leaf in row_split.leaves]
         self._table = RowTable(rows) if units.of_row is None else RowTable.grouped(rows, units.of_row)
         self.n_rows, self.n_units = self._table.n_rows, self._table.n_units
-        self.unit_lengths, self.unit_in_words = units.lengths, units.in_words
+        self.unit_in_words = units.in_words
         self._leaf_names = [(leaf.observed[-1].name if leaf.observed else None, leaf.axis) for leaf in row_split.leaves]
         self.inputs = tuple(map(_row_input, row_split.leaves))
         self._expansions: dict[bytes, UnitExpansion] = {}

@@ -169,8 +169,9 @@ class DPSurrogateHMC(LearningStep):
     def settle(self, known: Approximation) -> None:
         """See that NUTS can begin: a likelihood and a mass matrix without rounding errors that are too large for it."""
         super().settle(known)
-        if not self.tested and self.likelihood is not None:
-            for matrix in (precision_of(self.likelihood), known.spread @ known.spread.T):
+        likelihood = self.likelihood
+        if not self.tested and likelihood is not None:
+            for matrix in (precision_of(likelihood), known.spread @ known.spread.T):
                 if not np.isfinite(np.linalg.cholesky(matrix)).all():
                     raise NotComputable("What was released is no finite density.")
 

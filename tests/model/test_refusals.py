@@ -289,6 +289,16 @@ def test_tables_with_one_entry_for_each_unit_are_refused(kind):
         UnitLikelihood(read(patients(build), unit_index="visit_patient"))
 
 
+def test_a_dim_of_rows_that_only_some_observed_variables_have_is_refused():
+    """A group of the other's axis would else have the name that counts rows."""
+    with pm.Model() as model:
+        mu = pm.Normal("mu", shape=2)
+        pm.Normal("first", mu[0], 1.0, observed=Z, dims="person")
+        pm.Normal("second", mu[1], 1.0, observed=Z)
+    with pytest.raises(UnsupportedModel, match="names no dim of the observed variable 'second'"):
+        UnitLikelihood(read(model))
+
+
 def test_a_likelihood_without_second_derivatives_is_refused_where_they_are_needed():
     with pm.Model() as model:
         latent = pm.Gamma.dist(alpha=pm.HalfNormal("alpha"), beta=1.0)

@@ -53,3 +53,13 @@ def test_a_view_cannot_be_changed():
     found = view.read(gaussian_model(gaussian_data()))
     with pytest.raises(AttributeError):
         found.units = None
+
+
+def test_units_do_not_change_with_the_array_that_named_them():
+    """Steps keep a view for many runs: what was declared is what was read."""
+    index = np.repeat(np.arange(20), 2)
+    with pm.Model() as model:
+        pm.Normal("y", pm.Normal("mu"), 1.0, observed=np.zeros(40))
+    units = view.read(model, unit_index=index).units
+    index[:] = 0
+    assert np.unique(units.of_row).size == 20
