@@ -291,7 +291,7 @@ def test_tables_with_one_entry_for_each_unit_are_refused(kind):
 
 def test_a_dim_of_rows_that_only_some_observed_variables_have_is_refused():
     """A group of the other's axis would else have the name that counts rows."""
-    with pm.Model() as model:
+    with pm.Model(coords={"person": range(30)}) as model:
         mu = pm.Normal("mu", shape=2)
         pm.Normal("first", mu[0], 1.0, observed=Z, dims="person")
         pm.Normal("second", mu[1], 1.0, observed=Z)
