@@ -191,7 +191,9 @@ class RemainderSizes(BeyondPredictions, CountsByOctave):
 
 @dataclass(frozen=True, eq=False)
 class BoundedScore(Query):
-    """The sum of one entry of units' scores, each cut to an interval around zero.
+    """The sum of one entry of units' scores, each less a public number and cut to an interval around zero.
+
+    Of scores that are never below some number, the middle of where they may be makes the interval half as long.
 
     Attributes
     ----------
@@ -201,6 +203,8 @@ class BoundedScore(Query):
         Which entry.
     clip_bound : float
         The largest absolute value of a unit's.
+    middle : float
+        What is taken off every unit's score. A unit whose score is not finite counts as if it had this one.
     kind : str
         The name of the release.
     """
@@ -208,6 +212,7 @@ class BoundedScore(Query):
     theta: FloatArray
     place: int
     clip_bound: float
+    middle: float = 0.0
     kind: str = "bounded_score"
 
     def __post_init__(self) -> None:
@@ -216,6 +221,7 @@ class BoundedScore(Query):
             theta=plain_vector(self.theta),
             place=int(self.place),
             clip_bound=float(self.clip_bound),
+            middle=float(self.middle),
             kind=plain_name(self.kind),
         )
 
@@ -232,6 +238,8 @@ class BoundedScore(Query):
         """Refuse an entry that is not there."""
         if not 0 <= self.place < self.theta.size:
             raise PrivacyError("There is no such entry of the score.")
+        if not math.isfinite(self.middle):
+            raise PrivacyError("What is taken off scores must be a finite number.")
         super().refuse_if_unsafe(terms)
 
     def exact_sum(self, asked: Asked) -> ClippedSum:
@@ -239,6 +247,6 @@ class BoundedScore(Query):
         asked.rows.refuse_other_shapes(self.theta)
 
         def entries(chunk: UnitsOfChunk) -> FloatArray:
-            return chunk.gradient(self.theta)[:, [self.place]]
+            return chunk.gradient(self.theta)[:, [self.place]] - self.middle
 
         return asked.rows.sum_over_units(entries, 1, self.clip_bound, asked.grid)

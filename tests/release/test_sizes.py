@@ -1,5 +1,6 @@
 """Histograms of scores and bounded scores: what they count, and how far one row moves them."""
 
+import itertools
 import math
 
 import numpy as np
@@ -64,7 +65,11 @@ QUERIES = st.one_of(
     st.builds(CoordinateSizes, POINTS.map(lambda point: point.theta), st.integers(-30, 5), st.integers(1, 40)),
     st.builds(NormSizes, POINTS, st.sampled_from(OF), st.sampled_from([1e-100, 0.1, 1.0, 1e100]), st.integers(1, 40)),
     st.builds(
-        BoundedScore, POINTS.map(lambda point: point.theta), st.integers(0, 1), st.sampled_from([1e-100, 0.3, 1e100])
+        BoundedScore,
+        POINTS.map(lambda point: point.theta),
+        st.integers(0, 1),
+        st.sampled_from([1e-100, 0.3, 1e100]),
+        st.sampled_from([0.0, -0.2, 1e100]),
     ),
 )
 
@@ -84,7 +89,13 @@ def test_removing_a_row_moves_no_sum_by_more_than_declared(query, place):
 
 
 @pytest.mark.parametrize(
-    "query", [CoordinateSizes(THETA, -10, 20), NormSizes(POINT, "score", 1e-3, 40), BoundedScore(THETA, 0, 0.5)]
+    "query",
+    [
+        CoordinateSizes(THETA, -10, 20),
+        NormSizes(POINT, "score", 1e-3, 40),
+        BoundedScore(THETA, 0, 0.5),
+        BoundedScore(THETA, 0, 0.5, 0.2),
+    ],
 )
 def test_a_row_can_move_them_as_far_as_declared(query):
     """So that no smaller number would do, nor a larger one be wasted."""
@@ -152,9 +163,9 @@ def test_a_size_at_an_edge_is_in_the_bin_above():
 
 def test_a_bounded_score_is_the_sum_of_cut_entries():
     scores = PublicUnits(ROWS).scores(THETA)
-    for place in range(SIZE):
-        found = value(BoundedScore(THETA, place, 0.4), ROWS)
-        assert found == pytest.approx([np.clip(scores[:, place], -0.4, 0.4).sum()], abs=1e-8)
+    for place, middle in itertools.product(range(SIZE), (0.0, 0.3)):
+        found = value(BoundedScore(THETA, place, 0.4, middle), ROWS)
+        assert found == pytest.approx([np.clip(scores[:, place] - middle, -0.4, 0.4).sum()], abs=1e-8)
 
 
 @pytest.mark.parametrize("row", [[math.nan, 1.0], [math.inf, -math.inf]])
@@ -207,6 +218,7 @@ REFUSED = {
     "an infinite bound": BoundedScore(THETA, 0, math.inf),
     "a bound of zero": BoundedScore(THETA, 0, 0.0),
     "a bound that is no number": BoundedScore(THETA, 0, math.nan),
+    "an infinite middle": BoundedScore(THETA, 0, 1.0, math.inf),
 }
 
 

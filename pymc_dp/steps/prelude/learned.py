@@ -420,15 +420,13 @@ class Search:
         bound, bias = self._score_bound(theta, frame, kind)
         return self._score_at(ExpansionPoint(theta, frame.preconditioner, bound), frame, bias, kind)
 
-    def _score_bound(
-        self, theta: FloatArray, frame: Frame, kind: str, bias_of_loss: float | None = None
-    ) -> tuple[float, float]:
+    def _score_bound(self, theta: FloatArray, frame: Frame, kind: str) -> tuple[float, float]:
         """Return the best clip bound of a score, and the bias that it is expected to have."""
         size = self._directions(frame)
         tail = Tail(self._norms(theta, frame, "score", float(np.sqrt(size))), self._chain.n_units)
         noise = 2.0 * self._chain.multiplier(kind) * np.sqrt(size)
         self._tail = tail
-        bound, bias = tail.best_bound(self.bias_of_loss if bias_of_loss is None else bias_of_loss, noise)
+        bound, bias = tail.best_bound(self.bias_of_loss, noise)
         return _representable(bound), bias
 
     def _score_at(self, point: ExpansionPoint, frame: Frame, bias: float, kind: str) -> KnownScore:

@@ -21,11 +21,13 @@ from pymc_dp.model.parameters import FloatArray
 from pymc_dp.release.centred import OneDirectionCurvature
 from pymc_dp.release.interface import ExpansionPoint
 from pymc_dp.release.query import Query
+from pymc_dp.release.sizes import BoundedScore
 from pymc_dp.steps.prelude import settings
 from pymc_dp.steps.prelude.belief import Belief, KnownScore
 from pymc_dp.steps.prelude.curvature import KnownCurvature, after_step
 from pymc_dp.steps.prelude.learned import Found, Regression, Search, along_axes
 from pymc_dp.steps.prelude.newton import Frame
+from pymc_dp.steps.prelude.tails import Tail
 
 #: Information of the logarithm of a normal scale, of one unit.
 _INFORMATION_OF_SCALE = 2.0
@@ -123,7 +125,7 @@ class SearchForLocation(Search):
     @property
     def bias_of_loss(self) -> float:
         """Less than all: residuals of either sign are clipped, as many of each where they are symmetric."""
-        return settings.BIAS_OF_CENTRED
+        return settings.BIAS_OF_LOCATION
 
     @property
     def _sizes_of_curvature(self) -> str:
@@ -153,19 +155,21 @@ class SearchForLocation(Search):
         n_units, size = self._chain.n_units, theta.size
         along = np.zeros((size, size))
         along[self._scale, self._scale] = _INFORMATION_OF_SCALE**-0.5
-        back = np.zeros((size, size))
-        back[self._scale, self._scale] = _INFORMATION_OF_SCALE**0.5
-        frame = Frame(along, back)
-        # Squares are clipped on one side alone: all that is lost is bias, but for what normal residuals would lose.
-        bound, bias = self._score_bound(theta, frame, kind, settings.BIAS_OF_CLIPPED)
+        tail = Tail(self._norms(theta, Frame(along, along), "score", 1.0), n_units)
+        unit = _INFORMATION_OF_SCALE**0.5
+        # What normal residuals would lose is added again.
+        bound, bias = tail.best_bound(
+            settings.BIAS_OF_CENTRED, self._chain.multiplier(kind), lambda b: n_units * _lost_of_squares(b) / unit
+        )
         bound = float(np.clip(bound, settings.LEAST_OF_SCALE, settings.MOST_OF_SCALE))
-        score = self._score_at(ExpansionPoint(theta, along, bound), frame, bias, kind)
-        excess = float(score.gradient[self._scale]) / n_units + _lost_of_squares(bound) - nearer
+        # Squares less one, from -1 on: an interval half as long as one around zero.
+        half = 0.5 * (unit * bound + 1.0)
+        made = self._chain.release(BoundedScore(theta, self._scale, half, half - 1.0, kind))
+        excess = float(np.clip(made.value[0] / n_units, -half, half)) + half - 1.0 + _lost_of_squares(bound) - nearer
         most = np.exp(2.0 * _MOST_CHANGE_OF_SCALE)
         left = float(np.clip(1.0 + excess, 1.0 / most, most))
         per_length = 0.5 / (n_units * left)
-        noise = float(np.linalg.norm(score.noise[self._scale]))
-        return 0.5 * float(np.log(left)), per_length * noise, per_length * _INFORMATION_OF_SCALE**0.5 * score.bias
+        return 0.5 * float(np.log(left)), per_length * made.noise_std, per_length * unit * bias
 
     def _of_location(self, frame: Frame) -> Frame:
         """Return a frame without the direction of the scale."""

@@ -115,6 +115,9 @@ LEAST_OF_SCALE, MOST_OF_SCALE = 6.0, 18.0
 #: What part of a lost length adds to the bias: half where the mean is added again, or where residuals of either sign
 #: are clipped; else all.
 BIAS_OF_CENTRED, BIAS_OF_CLIPPED = 0.5, 1.0
+#: The same of the location of a normal regression: residuals of real tables are skewed. Of .5, .75 and 1 on six linear
+#: tables: where skewed tails are most of the error it falls by 15 % from .5 to .75, elsewhere it grows by up to 8 %.
+BIAS_OF_LOCATION = 0.75
 #: What part of a released loss is reported as a bias, where both sides are clipped: that is what was seen on average.
 REPORTED_BIAS = 0.3
 #: How much an earlier histogram of norms still says, at another point by another preconditioner.

@@ -1,5 +1,6 @@
 """What a noisy histogram of norms says of their tail, and the clip bound that trades bias against noise."""
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
@@ -105,13 +106,18 @@ class Tail:
         capped = float(self._counts @ self._lost(bound, at_most=bound))
         return float(self._counts @ self._lost(bound)) / capped if capped > 0.0 else 1.0
 
-    def lost_length(self, bound: float) -> float:
-        """Return how much longer than `bound` units are, summed over units, with room for what is not known of it."""
+    def lost_length(self, bound: float, expected: float = 0.0) -> float:
+        """Return how much longer than `bound` units are, summed over units, with room for what is not known of it.
+
+        Less what is `expected` and corrected.
+        """
         lost = self._lost(bound)
-        total = float(self._counts @ lost)
+        total = float(self._counts @ lost) - expected
         return float(np.sqrt(total**2 + np.sum((self._std * lost) ** 2)))
 
-    def best_bound(self, bias_of_length: float, noise_of_bound: float) -> tuple[float, float]:
+    def best_bound(
+        self, bias_of_length: float, noise_of_bound: float, expected: Callable[[float], float] = lambda bound: 0.0
+    ) -> tuple[float, float]:
         """Return the bound with the least squared error, and the bias that it is expected to have.
 
         Parameters
@@ -120,8 +126,10 @@ class Tail:
             What a lost length adds to the bias of the sum: 1 if all that is lost points to one side.
         noise_of_bound : float
             Root of the summed variances of the noise that a bound of 1 needs.
+        expected : callable
+            The lost length that is expected at a bound, and corrected.
         """
         bounds = self._begin * 2.0 ** np.arange(0.0, 8.0, 0.125)
-        biases = bias_of_length * np.array([self.lost_length(bound) for bound in bounds])
+        biases = bias_of_length * np.array([self.lost_length(bound, expected(float(bound))) for bound in bounds])
         best = int(np.argmin(biases**2 + (noise_of_bound * bounds) ** 2))
         return float(bounds[best]), float(biases[best])
