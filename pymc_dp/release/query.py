@@ -6,9 +6,8 @@ of what is public of the curator.
 
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import ClassVar, Protocol
+from typing import ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -26,103 +25,17 @@ from pymc_dp.release.interface import (
     plain_point,
     plain_prediction,
 )
-from pymc_dp.rows.clipped_sum import ClippedMoments, ClippedSum
-from pymc_dp.rows.derivatives import UnitsOfChunk
+from pymc_dp.rows.clipped_sum import ClippedSum
+from pymc_dp.rows.likelihood import UnitLikelihood
+from pymc_dp.rows.partitioned import PartitionedUnits
 
 IntArray = NDArray[np.int64]
 
+#: What queries are evaluated on: sums over units of clipped contributions. Confidential.
+Rows = UnitLikelihood | PartitionedUnits
+
 #: A sum of contributions of norm at most b moves by 2b if a unit is replaced, by b if one is added or removed.
 SENSITIVITY_FACTOR = {"substitute": 2.0, "add-remove": 1.0}
-
-
-class Rows(Protocol):
-    """The rows as queries see them: sums over units of clipped contributions. Confidential."""
-
-    n_units: int
-
-    def clipped_gradient(
-        self,
-        theta: FloatArray,
-        bound: float,
-        grid: float,
-        *,
-        units: IntArray | None = None,
-        blocks: Sequence[bool] | None = None,
-    ) -> ClippedSum:
-        """Return the sum of clipped gradients, of all units or of some."""
-        ...
-
-    def clipped_log_ratio(self, theta: FloatArray, theta_new: FloatArray, bound: float, grid: float) -> ClippedSum:
-        """Return the sum of clipped per-unit log-ratios."""
-        ...
-
-    def log_ratio_moments(
-        self,
-        theta: FloatArray,
-        theta_new: FloatArray,
-        bound: float,
-        grid: float,
-        *,
-        units: IntArray | None = None,
-    ) -> ClippedMoments:
-        """Return sums of clipped log-ratios, and of their squares, of all units or of some."""
-        ...
-
-    def refuse_other_shapes(self, theta: FloatArray, preconditioner: FloatArray | None = None) -> None:
-        """Refuse a point, or a preconditioner, of another shape than the model's parameters."""
-        ...
-
-    def refuse_without_second_order(self) -> None:
-        """Refuse where second derivatives are not known."""
-        ...
-
-    def expansion(self, centre: ExpansionPoint) -> "Expansion":
-        """Return the expansion of every unit around a point."""
-        ...
-
-    def sum_over_units(
-        self,
-        contributions: Callable[[UnitsOfChunk], FloatArray],
-        size: int,
-        bound: float,
-        grid: float,
-        *,
-        units: IntArray | None = None,
-    ) -> ClippedSum:
-        """Return the sum over units of any function of a unit's derivatives, each clipped to the norm `bound`."""
-        ...
-
-
-class Expansion(Protocol):
-    """Every unit's log-likelihood around an expansion point. Confidential."""
-
-    def score(self, grid: float) -> ClippedSum:
-        """Return the sum of weighted scores."""
-        ...
-
-    def curvature(self, grid: float) -> ClippedSum:
-        """Return the sum of weighted curvatures."""
-        ...
-
-    def clipping_loss(self, grid: float) -> ClippedSum:
-        """Return the sum of what weights have taken off scores, each less a half."""
-        ...
-
-    def residual_sizes(
-        self, old: Prediction, new: Prediction, in_bins: Callable[[FloatArray], IntArray], bound: float, grid: float
-    ) -> ClippedSum:
-        """Return how many units have a residual log-ratio in each bin."""
-        ...
-
-    def residual(self, old: Prediction, new: Prediction, bound: float, grid: float) -> ClippedSum:
-        """Return the sum of clipped residual log-ratios."""
-        ...
-
-    def residual_moments(
-        self, old: Prediction, new: Prediction, bound: float, grid: float, *, units: IntArray | None = None
-    ) -> ClippedMoments:
-        """Return sums of clipped residual log-ratios, and of their squares, of all units or of some."""
-        ...
 
 
 @dataclass(frozen=True)

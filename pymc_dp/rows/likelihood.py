@@ -19,7 +19,7 @@ from pymc_dp.rows import expansion
 from pymc_dp.rows.check import check_factorisation
 from pymc_dp.rows.choose import EngineName, engine_for
 from pymc_dp.rows.clipped_sum import ClippedMoments, ClippedSum
-from pymc_dp.rows.derivatives import DerivativesOfChunk, UnitsOfChunk
+from pymc_dp.rows.derivatives import UnitsOfChunk
 from pymc_dp.rows.engine import Clipping, Point
 from pymc_dp.rows.expansion import ExpansionPoint, UnitExpansion
 from pymc_dp.rows.graphs import RowGraphs
@@ -287,8 +287,8 @@ class UnitLikelihood:
         if units is None:
             wanted = (theta.tobytes(), theta_new.tobytes())
             self._pair = {key: values for key, values in self._pair.items() if key in wanted}
-            old = self._unit_log_likelihoods(theta)
-            new = self._unit_log_likelihoods(theta_new)
+            old = self.all_log_likelihoods(theta)
+            new = self.all_log_likelihoods(theta_new)
             self._pair = {theta.tobytes(): old, theta_new.tobytes(): new}
         else:
             old = self.unit_log_likelihoods(theta, units)
@@ -456,10 +456,6 @@ class UnitLikelihood:
         if not self.second_order:
             raise InvalidArgument("Second derivatives need UnitLikelihood(..., second_order=True).")
 
-    def all_log_likelihoods(self, theta: FloatArray) -> FloatArray:
-        """Return the log-likelihood of every unit. Confidential."""
-        return self._unit_log_likelihoods(theta)
-
     def each_chunk(
         self,
         work: Callable[[UnitsOfChunk], Result],
@@ -474,16 +470,7 @@ class UnitLikelihood:
         points: dict[bytes, Point] = {}
 
         def of_chunk(chunk: Chunk) -> Result:
-            return work(
-                DerivativesOfChunk(
-                    chunk,
-                    self._engine,
-                    self.parameters,
-                    points,
-                    second_order=self.second_order,
-                    responses=self._responses,
-                )
-            )
+            return work(UnitsOfChunk(chunk, self._engine, self.parameters, points, self._responses, self.second_order))
 
         yield from self._each(of_chunk, self._chunks(units, size or _CHUNK_ROWS), units)
 
@@ -537,8 +524,8 @@ class UnitLikelihood:
             total += sums
         return ClippedSum(total, grid, bound, n_clipped)
 
-    def _unit_log_likelihoods(self, theta: FloatArray) -> FloatArray:
-        """Return the log-likelihood of every unit, computed anew only at a point not just visited."""
+    def all_log_likelihoods(self, theta: FloatArray) -> FloatArray:
+        """Return the log-likelihood of every unit, computed anew only at a point not just visited. Confidential."""
         key = theta.tobytes()
         for remembered in (self._pair, self._latest):
             if key in remembered:
