@@ -4,6 +4,7 @@ Everything that a query states of itself (`bound`, `factor`, `rounding`, `n_term
 of what is public of the curator.
 """
 
+import dataclasses
 import math
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
@@ -21,10 +22,8 @@ from pymc_dp.release.interface import (
     ExpansionPoint,
     FloatArray,
     Prediction,
-    plain_name,
-    plain_point,
-    plain_prediction,
 )
+from pymc_dp.release.plain import plain
 from pymc_dp.rows.clipped_sum import ClippedSum
 from pymc_dp.rows.likelihood import UnitLikelihood
 from pymc_dp.rows.partitioned import PartitionedUnits
@@ -97,30 +96,34 @@ class Query(ABC):
 
     #: Whether noise is added to the answer; a decision's noise is part of its test.
     adds_noise: ClassVar[bool] = True
+    #: Whether counts of clipped units are released with a sum over a batch, as further entries.
+    counted: bool = False
+    #: The largest norm of a unit's contribution, where a query is told it.
+    clip_bound: float
 
     @property
     @abstractmethod
     def kind(self) -> str:
         """The name of the release."""
 
-    @property
-    def sampled(self) -> Batches | None:
-        """How the fresh batch is drawn that is asked; None: all units are asked."""
-        return None
+    def __post_init__(self) -> None:
+        """Copy every field of a query that is made, as plain numbers of its own."""
+        for each in dataclasses.fields(self):  # type: ignore[arg-type]  # every query is a dataclass
+            object.__setattr__(self, each.name, plain(each.type, getattr(self, each.name)))
 
     @property
-    def counted(self) -> bool:
-        """Whether counts of clipped units are released with a sum over a batch, as further entries."""
-        return False
+    def sampled(self) -> Batches | None:
+        """How the fresh batch is drawn that is asked: `batches`, where there are any; None: all units are asked."""
+        return getattr(self, "batches", None)
 
     @property
     def where(self) -> tuple[FloatArray, ...]:
-        """The points that are asked about, for the record."""
-        return ()
+        """The points that are asked about, for the record: `theta`, and `theta_new` where there are two."""
+        return tuple(getattr(self, name) for name in ("theta", "theta_new") if hasattr(self, name))
 
-    @abstractmethod
     def bound(self, terms: Terms) -> float:
         """Return the largest norm of a unit's contribution."""
+        return self.clip_bound
 
     def factor(self, terms: Terms) -> float:
         """Return by how many bounds the sum moves between neighbouring tables."""
@@ -171,9 +174,6 @@ class AtExpansionPoint:
     point: ExpansionPoint
     kind: str
 
-    def __post_init__(self) -> None:
-        set_fields(self, point=plain_point(self.point), kind=plain_name(self.kind))
-
     @property
     def where(self) -> tuple[FloatArray, ...]:
         """The expansion point."""
@@ -188,9 +188,6 @@ class BeyondPredictions:
     old: Prediction
     new: Prediction
 
-    def __post_init__(self) -> None:
-        set_fields(self, point=plain_point(self.point), old=plain_prediction(self.old), new=plain_prediction(self.new))
-
     @property
     def where(self) -> tuple[FloatArray, ...]:
         """Both points."""
@@ -204,9 +201,3 @@ def check_bound(bound: float) -> None:
             f"A clip bound of {bound:.3g} cannot be kept in floating point: use one between "
             f"{SMALLEST_CLIP_BOUND:g} and {LARGEST_CLIP_BOUND:g}."
         )
-
-
-def set_fields(query: object, **values: object) -> None:
-    """Set fields of a frozen query while it is made."""
-    for name, value in values.items():
-        object.__setattr__(query, name, value)

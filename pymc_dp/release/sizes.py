@@ -18,11 +18,8 @@ from pymc_dp.release.histograms import (
 from pymc_dp.release.interface import (
     ExpansionPoint,
     FloatArray,
-    plain_name,
-    plain_point,
-    plain_vector,
 )
-from pymc_dp.release.query import Asked, BeyondPredictions, IntArray, Query, Terms, set_fields
+from pymc_dp.release.query import Asked, BeyondPredictions, IntArray, Query, Terms
 from pymc_dp.rows.clipped_sum import ClippedSum
 from pymc_dp.rows.derivatives import UnitsOfChunk
 from pymc_dp.rows.expansion import (
@@ -63,20 +60,6 @@ class CoordinateSizes(CountsByOctave):
     bins: int
     kind: str = "coordinate_sizes"
 
-    def __post_init__(self) -> None:
-        set_fields(
-            self,
-            theta=plain_vector(self.theta),
-            lowest=int(self.lowest),
-            bins=int(self.bins),
-            kind=plain_name(self.kind),
-        )
-
-    @property
-    def where(self) -> tuple[FloatArray, ...]:
-        """The point."""
-        return (self.theta,)
-
     def bound(self, terms: Terms) -> float:
         """Return the norm of a unit's counts: it is in one bin for every parameter."""
         return math.sqrt(self.theta.size) * ROOM_OF_COUNTS
@@ -116,16 +99,6 @@ class NormSizes(CountsByNorm):
     smallest: float
     bins: int
     kind: str = "norm_sizes"
-
-    def __post_init__(self) -> None:
-        set_fields(
-            self,
-            point=plain_point(self.point),
-            of=plain_name(self.of),
-            smallest=float(self.smallest),
-            bins=int(self.bins),
-            kind=plain_name(self.kind),
-        )
 
     @property
     def where(self) -> tuple[FloatArray, ...]:
@@ -174,10 +147,6 @@ class RemainderSizes(BeyondPredictions, CountsByOctave):
     bins: int
     kind: str = "remainder_sizes"
 
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        set_fields(self, lowest=int(self.lowest), bins=int(self.bins), kind=plain_name(self.kind))
-
     def exact_sum(self, asked: Asked) -> ClippedSum:
         """Return the counts."""
 
@@ -209,24 +178,6 @@ class BoundedScore(Query):
     place: int
     clip_bound: float
     kind: str = "bounded_score"
-
-    def __post_init__(self) -> None:
-        set_fields(
-            self,
-            theta=plain_vector(self.theta),
-            place=int(self.place),
-            clip_bound=float(self.clip_bound),
-            kind=plain_name(self.kind),
-        )
-
-    @property
-    def where(self) -> tuple[FloatArray, ...]:
-        """The point."""
-        return (self.theta,)
-
-    def bound(self, terms: Terms) -> float:
-        """Return the clip bound."""
-        return self.clip_bound
 
     def refuse_if_unsafe(self, terms: Terms) -> None:
         """Refuse an entry that is not there."""

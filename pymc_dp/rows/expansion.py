@@ -9,7 +9,7 @@ curvature that is still too large is cut alone, for what it leaves to the tests 
 import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import Any
 
 import numpy as np
 
@@ -19,8 +19,8 @@ from pymc_dp.rows.derivatives import UnitsOfChunk
 from pymc_dp.rows.on_demand import clip
 from pymc_dp.rows.table import IntArray
 
-if TYPE_CHECKING:
-    from pymc_dp.rows.likelihood import UnitLikelihood
+#: `pymc_dp.rows.likelihood.UnitLikelihood`, whose module imports this one.
+Units = Any
 
 
 @dataclass(frozen=True, eq=False)
@@ -97,7 +97,7 @@ class UnitExpansion:
         Where, by which preconditioner, with what bounds.
     """
 
-    def __init__(self, units: "UnitLikelihood", centre: ExpansionPoint) -> None:
+    def __init__(self, units: Units, centre: ExpansionPoint) -> None:
         self._units = units
         self._centre = centre
         #: What the log-likelihood of each unit counts, and what its curvature counts.
@@ -340,7 +340,7 @@ def squares_of(columns: FloatArray) -> FloatArray:
     return squares
 
 
-def warm_up(units: "UnitLikelihood") -> None:
+def warm_up(units: Units) -> None:
     """Call everything once, so that it is compiled; the rows of `units` are not confidential."""
     # One column is enough: curvatures by a whole preconditioner take time in proportion to the cube of its size.
     theta = np.zeros(units.n_parameters)
