@@ -31,11 +31,12 @@ from pymc_dp.accounting.gaussian import (
     gaussian_delta,
     gaussian_epsilon,
     gaussian_rho,
+    zcdp_epsilon,
+    zcdp_rho,
 )
 from pymc_dp.accounting.loss_distribution import loss_distribution_epsilon
 from pymc_dp.accounting.renyi import renyi_epsilon
 from pymc_dp.accounting.trade_off import privacy_profile, trade_off, trade_off_of_guarantee
-from pymc_dp.accounting.zcdp import zcdp_epsilon, zcdp_rho
 
 __all__ = [
     "EPSILON_SLACK",

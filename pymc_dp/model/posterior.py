@@ -1,17 +1,63 @@
 """A PyMC model of a private posterior: priors times a normal likelihood that was released. Nothing of rows is in it."""
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 import pymc as pm
+import pytensor
 import pytensor.tensor as pt
 import xarray as xr
 from pytensor import shared
+from pytensor.graph.basic import Variable, clone_get_equiv
 from pytensor.graph.traversal import ancestors
 
-from pymc_dp.compiling import compiled
+from pymc_dp.compiling import INTERPRETED, compiled
 from pymc_dp.exceptions import InvalidArgument
 from pymc_dp.model.parameters import FloatArray, ParameterVector
+
+
+def priors_of(model: pm.Model, published: Sequence[str] | None) -> pm.Model:
+    """Return the priors of a model as a model of its own: free variables, potentials, and what is computed of them.
+
+    Whatever hangs on the model besides is left behind: observed variables, data, starting values, and the dims that
+    only they have, whose lengths PyMC keeps as expressions of the data.
+
+    Parameters
+    ----------
+    model : pm.Model
+        A model that was accepted: its free variables and potentials depend on no rows.
+    published : sequence of str, optional
+        Deterministics that are kept. Default: all.
+    """
+    kept = [each for each in model.deterministics if published is None or each.name in published]
+    variables = [*model.free_RVs, *kept, *model.potentials]
+    dims = {each.name: model.named_vars_to_dims.get(each.name) for each in variables}
+    used = dict.fromkeys(dim for names in dims.values() for dim in names or () if dim is not None)
+    lengths = {model.dim_lengths[dim]: pt.constant(_value(model.dim_lengths[dim]), dtype="int64") for dim in used}
+    copies = clone_get_equiv([], variables, copy_inputs=False, copy_orphans=False, memo=dict(lengths))
+    priors = pm.Model(model=None)
+    for dim in used:
+        priors.add_coord(dim, model.coords[dim], length=lengths[model.dim_lengths[dim]])
+    for variable in variables:
+        copy = copies[variable]
+        copy.name = variable.name
+        if variable in model.free_RVs:
+            priors.free_RVs.append(copy)
+            transform = model.rvs_to_transforms[variable]
+            priors.create_value_var(copy, transform=transform, default_transform=None)
+            priors.set_initval(copy, None)
+        else:
+            (priors.potentials if variable in model.potentials else priors.deterministics).append(copy)
+        priors.add_named_variable(copy, dims=dims[variable.name])
+    return priors
+
+
+def _value(length: Variable) -> int:
+    """Return the length of a dim: of shapes alone, no entry is computed."""
+    with pytensor.config.change_flags(mode=INTERPRETED):
+        return int(np.asarray(length.eval(mode=INTERPRETED)))
+
 
 #: The name of the potential, and of the group of a result that holds what it is made of.
 PRIVATE_LIKELIHOOD = "private_likelihood"

@@ -4,7 +4,6 @@ from dataclasses import dataclass
 
 from pymc_dp.exceptions import PrivacyError
 from pymc_dp.release.batches import Batches
-from pymc_dp.release.histograms import CountsByNorm, half_octaves
 from pymc_dp.release.interface import (
     LARGEST_CLIP_BOUND,
     ExpansionPoint,
@@ -12,6 +11,7 @@ from pymc_dp.release.interface import (
     GradientPrediction,
 )
 from pymc_dp.release.query import Asked, Query
+from pymc_dp.release.sizes import CountsByNorm, half_octaves
 from pymc_dp.rows.clipped_sum import ClippedSum
 from pymc_dp.rows.derivatives import UnitsOfChunk
 from pymc_dp.rows.expansion import kept_by, preconditioned, scores_of, squares_of

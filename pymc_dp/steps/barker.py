@@ -35,8 +35,7 @@ from pymc_dp.release.queries import DecisionClipCounts
 from pymc_dp.steps.acceptance import untested
 from pymc_dp.steps.base import CLIP_COUNT_SHARE, window_ends
 from pymc_dp.steps.prelude.learning import PreludeArgument
-from pymc_dp.steps.proposals import Proposal
-from pymc_dp.steps.random_walk import RandomWalk, scale_of_moves
+from pymc_dp.steps.proposals import Proposal, RandomWalk, scale_of_moves
 from pymc_dp.steps.sampler import SHARED_STATS, StatsOfSteps, Transition
 from pymc_dp.steps.shared import TemperedArguments
 from pymc_dp.steps.target import PlainTarget, Target

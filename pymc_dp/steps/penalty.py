@@ -25,8 +25,7 @@ from pymc_dp.model.parameters import FloatArray
 from pymc_dp.release.interface import Release
 from pymc_dp.steps.acceptance import penalty_test
 from pymc_dp.steps.prelude.learning import PreludeArgument
-from pymc_dp.steps.proposals import Proposal, draws_of_random_walk
-from pymc_dp.steps.random_walk import RandomWalk, scale_of_moves
+from pymc_dp.steps.proposals import Proposal, RandomWalk, draws_of_random_walk, scale_of_moves
 from pymc_dp.steps.sampler import SHARED_STATS, StatsOfSteps, Transition
 from pymc_dp.steps.shared import SharedArguments
 from pymc_dp.steps.target import PlainTarget, Target
