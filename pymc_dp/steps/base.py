@@ -156,7 +156,7 @@ class DPStep(Sampler, BlockedStep):
         if not self.vars:
             raise InvalidArgument("vars names no variable.")
         self.parameters = ParameterVector(model)
-        #: The power that the model's own likelihood was written to; see `pymc_dp.models`.
+        #: The power that the model's own likelihood was written to; see `benchmarks/posteriors.py`.
         self.model_tempering = tempering_of_model(model)
         moved = {var.name for var in self.vars}
         self._own = OwnParameters(tuple(name in moved for name in self.parameters.names), tuple(self.parameters.slices))
