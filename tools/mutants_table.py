@@ -159,13 +159,12 @@ MUTANTS = (
            "np.ascontiguousarray(found.T), 1e300, 1.0 / grid, sums",
            ("rows/test_sum_over_units.py::test_replacing_any_contribution_moves_the_sum_by_at_most_twice_the_bound",)),
     Mutant("after the sum of a unit's rows is forgotten", "clipping", "rows/likelihood.py",
-           "        if chunk.starts is None:\n            return self._engine", "        if True:\n            return self._engine",
+           "            if chunk.starts is None:\n                return self._engine", "            if True:\n                return self._engine",
            (f"{_ROWS}test_rows_of_one_unit_are_summed_before_clipping",)),
     Mutant("after the sum", "clipping", "rows/expansion.py",
-           "            return _weighted_sum(scores_of(chunk, self._centre), self.weights[chunk.units], grid)",
-           "            sums = scores_of(chunk, self._centre).sum(axis=1, keepdims=True)\n"
-           "            factor = np.full(1, min(1.0, self._centre.clip_gradient / np.linalg.norm(sums)))\n"
-           "            return _weighted_sum(sums, factor, grid)",
+           "            of_units = weights[chunk.units]\n",
+           "            columns = columns.sum(axis=1, keepdims=True)\n"
+           "            of_units = np.full(1, min(1.0, self._centre.clip_gradient / np.linalg.norm(columns)))\n",
            (_BOUNDED,)),
     Mutant("by the largest entry, not the norm", "clipping", "rows/clip.py",
            "            squares[i] += a[i] * a[i]", "            squares[i] = max(squares[i], a[i] * a[i])",

@@ -119,9 +119,9 @@ class MeteredCurator:
     def _decided(self, query: BarkerDecision) -> Release:
         """Return whether the Barker test accepts: drawn with exactly the computed probability."""
         asked = self._asked(query, math.nan)
-        found = query.log_ratios(asked)
-        self._note_exact_counts(query, asked, found.moments.n_clipped)
-        ratio = log_ratio_and_variance(found.moments, found.step, query.log_free_ratio)
+        moments, step = query.log_ratios(asked)
+        self._note_exact_counts(query, asked, moments.n_clipped)
+        ratio = log_ratio_and_variance(moments, step, query.log_free_ratio)
         unlikely, probability = acceptance(*ratio)
         accepted = happens(self._noise, probability) == unlikely
         return Release(query.kind, np.array([float(accepted)]), math.nan, self._where(query))

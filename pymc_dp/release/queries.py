@@ -158,9 +158,9 @@ class VariancePenalisedLogRatio(Query):
 
     def exact_sum(self, asked: Asked) -> ClippedSum:
         """Return f, rounded toward zero to the grid."""
-        log_ratios = BatchLogRatios.of(self, self.clip_bound, asked)
-        integers = np.array([penalised(log_ratios.moments, log_ratios.step, asked.grid)], dtype=np.int64)
-        return ClippedSum(integers, asked.grid, self.bound(asked.terms), log_ratios.moments.n_clipped)
+        moments, step = _batch_log_ratios(self, self.clip_bound, asked)
+        integers = np.array([penalised(moments, step, asked.grid)], dtype=np.int64)
+        return ClippedSum(integers, asked.grid, self.bound(asked.terms), moments.n_clipped)
 
 
 @dataclass(frozen=True, eq=False)
@@ -203,36 +203,25 @@ class BarkerDecision(Query):
         """Refuse: a decision is drawn, and the log-ratios behind it are released in no other way."""
         raise PrivacyError("The log-ratios behind a decision are not released.")
 
-    def log_ratios(self, asked: Asked) -> "BatchLogRatios":
-        """Return the clipped log-ratios of the batch. Confidential."""
-        return BatchLogRatios.of(self, self.bound(asked.terms), asked)
+    def log_ratios(self, asked: Asked) -> tuple[ClippedMoments, Fraction]:
+        """Return the moments of the batch's clipped log-ratios, in steps, and what a step counts. Confidential."""
+        return _batch_log_ratios(self, self.bound(asked.terms), asked)
 
 
-@dataclass(frozen=True, eq=False)
-class BatchLogRatios:
-    """Clipped log-ratios of the units of a batch. Confidential.
+def _batch_log_ratios(
+    query: VariancePenalisedLogRatio | BarkerDecision, clip: float, asked: Asked
+) -> tuple[ClippedMoments, Fraction]:
+    """Return the moments of the clipped log-ratios of a batch, in steps of a grid. Confidential.
 
-    Attributes
-    ----------
-    moments : ClippedMoments
-        Their sums, as multiples of their grid, and how many were clipped.
-    step : Fraction
-        What one step counts in the tempered log-ratio of all units.
+    And what one step counts in the tempered log-ratio of all units.
     """
-
-    moments: ClippedMoments
-    step: Fraction
-
-    @classmethod
-    def of(cls, query: VariancePenalisedLogRatio | BarkerDecision, clip: float, asked: Asked) -> "BatchLogRatios":
-        """Return those of the batch that is asked."""
-        if asked.batch is None:
-            raise PrivacyError("A test on a batch is asked of a fresh batch.")
-        grid = _log_ratio_grid(clip)
-        move = (query.theta, query.theta_new) if query.expanded is None else query.expanded
-        moments = _clipped_log_ratios(asked.rows, move, clip, grid, asked.batch)
-        tempered = Fraction(query.tempering) * Fraction(query.batches.n_units, query.batches.batch_size)
-        return cls(moments, tempered * Fraction(grid))
+    if asked.batch is None:
+        raise PrivacyError("A test on a batch is asked of a fresh batch.")
+    grid = _log_ratio_grid(clip)
+    move = (query.theta, query.theta_new) if query.expanded is None else query.expanded
+    moments = _clipped_log_ratios(asked.rows, move, clip, grid, asked.batch)
+    tempered = Fraction(query.tempering) * Fraction(query.batches.n_units, query.batches.batch_size)
+    return moments, tempered * Fraction(grid)
 
 
 def _clipped_log_ratios(

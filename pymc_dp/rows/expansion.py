@@ -126,14 +126,20 @@ class UnitExpansion:
 
     def score(self, grid: float) -> ClippedSum:
         """Return the sum of preconditioned weighted scores."""
-
-        def add(chunk: UnitsOfChunk) -> IntArray:
-            return _weighted_sum(scores_of(chunk, self._centre), self.weights[chunk.units], grid)
-
-        total = self._total(add, self._centre.preconditioner.shape[1])
+        total = self._weighted_sum(scores_of, self.weights, self._centre.preconditioner.shape[1], grid)
         return ClippedSum(total, grid, self._centre.clip_gradient, self.n_weighted_down)
 
-    def _total(self, add: Callable[[UnitsOfChunk], IntArray], size: int) -> IntArray:
+    def _weighted_sum(
+        self, of: Callable[[UnitsOfChunk, ExpansionPoint], FloatArray], weights: FloatArray, size: int, grid: float
+    ) -> IntArray:
+        """Return the sum over units of truncated vectors, times their weights."""
+
+        def add(chunk: UnitsOfChunk) -> IntArray:
+            columns, total = of(chunk, self._centre), np.zeros(size, dtype=np.int64)
+            of_units = weights[chunk.units]
+            clip.add_vectors(columns, 0, size, of_units.size, of_units, 1.0 / grid, total)
+            return total
+
         total = np.zeros(size, dtype=np.int64)
         for sums in self._units.each_chunk(add):
             total += sums
@@ -142,11 +148,7 @@ class UnitExpansion:
     def curvature(self, grid: float) -> ClippedSum:
         """Return the sum of preconditioned weighted curvatures, packed as `packed_pairs` says."""
         size = self._centre.preconditioner.shape[1]
-
-        def add(chunk: UnitsOfChunk) -> IntArray:
-            return _weighted_sum(curvatures_of(chunk, self._centre), self.curvature_weights[chunk.units], grid)
-
-        total = self._total(add, size * (size + 1) // 2)
+        total = self._weighted_sum(curvatures_of, self.curvature_weights, size * (size + 1) // 2, grid)
         n_clipped = int(np.count_nonzero(self.curvature_weights < 1.0))
         return ClippedSum(total, grid, self._centre.clip_curvature, n_clipped)
 
@@ -157,13 +159,15 @@ class UnitExpansion:
         the bound of what is left when a half is taken off each.
         """
 
-        def add(chunk: UnitsOfChunk) -> IntArray:
+        def clipping_losses(chunk: UnitsOfChunk, centre: ExpansionPoint) -> FloatArray:
             weights = self.weights[chunk.units]
             found = np.empty(weights.size)
-            clip.clipping_losses(squares_of(scores_of(chunk, self._centre)), weights, self._centre.clip_gradient, found)
-            return _weighted_sum(found[None] - 0.5, np.ones(weights.size), grid)
+            clip.clipping_losses(squares_of(scores_of(chunk, centre)), weights, centre.clip_gradient, found)
+            losses: FloatArray = found[None] - 0.5
+            return losses
 
-        return ClippedSum(self._total(add, 1), grid, 0.5, self.n_weighted_down)
+        total = self._weighted_sum(clipping_losses, np.ones(self._units.n_units), 1, grid)
+        return ClippedSum(total, grid, 0.5, self.n_weighted_down)
 
     def residual(self, old: Prediction, new: Prediction, bound: float, grid: float) -> ClippedSum:
         """Return the sum of what the expansion misses of every unit's weighted log-ratio, clipped to `bound`.
@@ -192,7 +196,7 @@ class UnitExpansion:
 
         Odd: swapping `old` and `new` changes nothing but the signs. What is no number counts as zero.
         """
-        before, after = self._remainders_of(old, units), self._remainders_of(new, units)
+        before, after = self.remainders(old, units), self.remainders(new, units)
         clipped = np.empty(len(units), dtype=np.int64)
         n_clipped = clip.write_clipped_differences(after, before, clip.shrunk(bound, 1), 1.0 / grid, clipped)
         return clipped, int(n_clipped)
@@ -205,33 +209,24 @@ class UnitExpansion:
             units = np.arange(self._units.n_units, dtype=np.int64)
         return ClippedMoments.of(*self.clipped_residuals(old, new, bound, grid, units))
 
-    def remainders(self, prediction: Prediction) -> FloatArray:
-        """Return what the expansion misses of every unit's weighted log-likelihood, relative to the centre."""
-        self._refuse(prediction)
-        if prediction.key in self._pair:
-            return self._pair[prediction.key]
-        with np.errstate(invalid="ignore"):  # a warning would tell that a unit is not finite
-            values = self._units.all_log_likelihoods(prediction.theta) - self._values
-        return self._missed(prediction, values, None)
+    def remainders(self, prediction: Prediction, units: IntArray | None = None) -> FloatArray:
+        """Return what the expansion misses of every unit's weighted log-likelihood, relative to the centre.
 
-    def _remainders_of(self, prediction: Prediction, units: IntArray) -> FloatArray:
-        """Return the same of some units, in proportion to whose rows the work is."""
-        self._refuse(prediction)
-        with np.errstate(invalid="ignore"):
-            values = self._units.unit_log_likelihoods(prediction.theta, units) - self._values[units]
-        return self._missed(prediction, values, units)
-
-    def _refuse(self, prediction: Prediction) -> None:
-        """Refuse what would fail while rows are read, and so where there are rows only."""
+        With `units`, of those alone, in proportion to whose rows the work is.
+        """
+        # What would fail while rows are read, and so where there are rows only.
         self._units.refuse_other_shapes(prediction.theta)
         self._units.refuse_other_shapes(prediction.direction)
         self._units.refuse_without_second_order()
-
-    def _missed(self, prediction: Prediction, values: FloatArray, units: IntArray | None) -> FloatArray:
-        """Return what is missed of log-likelihoods relative to the centre."""
+        if units is None and prediction.key in self._pair:
+            return self._pair[prediction.key]
         weights, of_curvatures = self.weights, self.curvature_weights
-        if units is not None:
-            weights, of_curvatures = weights[units], of_curvatures[units]
+        with np.errstate(invalid="ignore"):  # a warning would tell that a unit is not finite
+            if units is None:
+                values = self._units.all_log_likelihoods(prediction.theta) - self._values
+            else:
+                values = self._units.unit_log_likelihoods(prediction.theta, units) - self._values[units]
+                weights, of_curvatures = weights[units], of_curvatures[units]
         if not prediction.with_curvature:
             of_curvatures = np.zeros_like(of_curvatures)
         found = np.empty_like(values)
@@ -245,7 +240,7 @@ class UnitExpansion:
 
         for _ in self._units.each_chunk(write, units):
             pass
-        return found
+        return np.asarray(found)
 
     def __repr__(self) -> str:
         return f"UnitExpansion(n_parameters={self._units.n_parameters}; confidential)"
@@ -367,10 +362,3 @@ def preconditioned(rows: FloatArray, matrix: FloatArray) -> FloatArray:
     out = np.empty((matrix.shape[1], rows.shape[0]))
     clip.times_matrix(np.ascontiguousarray(rows.T), np.ascontiguousarray(matrix), out)
     return out
-
-
-def _weighted_sum(columns: FloatArray, weights: FloatArray, grid: float) -> IntArray:
-    """Return the sum of the truncated columns, times their weights."""
-    total = np.zeros(len(columns), dtype=np.int64)
-    clip.add_vectors(columns, 0, len(columns), weights.size, weights, 1.0 / grid, total)
-    return total

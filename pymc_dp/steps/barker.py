@@ -38,7 +38,7 @@ from pymc_dp.steps.prelude.learning import PreludeArgument
 from pymc_dp.steps.proposals import Proposal, RandomWalk, scale_of_moves
 from pymc_dp.steps.sampler import SHARED_STATS, StatsOfSteps, Transition
 from pymc_dp.steps.shared import TemperedArguments
-from pymc_dp.steps.target import PlainTarget, Target
+from pymc_dp.steps.target import Target
 from pymc_dp.steps.tempered import TemperedBatches
 
 #: The accounting covers Rényi orders from 3 to a fifth of the batch size.
@@ -148,7 +148,7 @@ class DPBarker(TemperedBatches, RandomWalk):
 
     def plain_target(self) -> Target:
         """Return prior times likelihood."""
-        return PlainTarget(self.chain, tempering=self.tempering)
+        return Target(self.chain, tempering=self.tempering)
 
     def draws_worth_taking(self, size: int) -> int:
         """Return as many as are affordable: every decision costs."""

@@ -42,7 +42,7 @@ from pymc_dp.steps.learning_step import LearningStep
 from pymc_dp.steps.prelude.approximation import Approximation
 from pymc_dp.steps.prelude.learning import PreludeArgument
 from pymc_dp.steps.sampler import SHARED_STATS, StatsOfSteps, Transition
-from pymc_dp.steps.target import PlainTarget, Target
+from pymc_dp.steps.target import Target
 from pymc_dp.steps.tuning import MassMatrix, power_of_likelihood, required, setting, tempering_facts
 
 #: The step that a free sampler takes where the posterior is normal; a smaller one tells how narrow it is somewhere.
@@ -264,7 +264,7 @@ class StochasticGradientStep(LearningStep):
 
     def plain_target(self) -> Target:
         """Return prior times likelihood, with the user's clip bound."""
-        return PlainTarget(self.chain, clip_gradient=self.clip_gradient, tempering=self.tempering)
+        return Target(self.chain, clip_gradient=self.clip_gradient, tempering=self.tempering)
 
     def settle(self, known: Approximation) -> None:
         """Make steps so small that the posterior, and the noise of privacy, leave the dynamics stable."""
