@@ -125,33 +125,6 @@ OPERATIONS: Mapping[str, str] = {
     "pytensor.tensor.symbolic": "TensorSymbolicOp",
     "pytensor.tensor.type_other": "MakeSlice",
 }
-#: Operations, and modules of operations, that have been looked at and are not allowed, with the reason.
-NOT_ALLOWED: Mapping[str, str] = {
-    "pymc.data": "draws minibatches",
-    "pymc.dims": "has axes with names",
-    "pymc.distributions.dist_math.SplineWrapper": "holds a spline",
-    "pymc.distributions.simulator": "calls functions of the user's",
-    "pymc.initial_point": "is of PyMC's own rewriting",
-    "pymc.logprob": "is of PyMC's own rewriting",
-    "pymc.model": "is of PyMC's own rewriting",
-    "pymc.ode": "holds times and calls a function of the user's",
-    "pymc.variational": "multiplies the likelihood",
-    "pytensor.breakpoint": "calls a debugger",
-    "pytensor.compile.debug": "is of PyTensor's own rewriting",
-    "pytensor.compile.ops.FromFunctionOp": "calls a function of the user's",
-    "pytensor.gradient.UndefinedGrad": "is none",
-    "pytensor.graph": "is of PyTensor's own rewriting",
-    "pytensor.link": "calls other code",
-    "pytensor.sparse": "has sparse matrices",
-    "pytensor.tensor.blas": "is of PyTensor's own rewriting",
-    "pytensor.tensor.blockwise.BlockwiseWithCoreShape": "is of PyTensor's own rewriting",
-    "pytensor.tensor.blockwise.OpWithCoreShape": "is of PyTensor's own rewriting",
-    "pytensor.tensor.optimize": "calls optimisers",
-    "pytensor.tensor.random.op.RandomVariableWithCoreShape": "is of PyTensor's own rewriting",
-    "pytensor.tensor.rewriting": "is of PyTensor's own rewriting",
-    "pytensor.typed_list": "has lists",
-    "pytensor.xtensor": "has axes with names",
-}
 #: Types of variables, and those that have been looked at and are not allowed, with what to write.
 TYPES: Mapping[str, str] = {
     "pytensor.scalar.basic": "ScalarType",
