@@ -27,12 +27,12 @@ import warnings
 
 import numpy as np
 import pymc as pm
+from posteriors import PUBLISHED, published
 from scipy import stats
 
 import pymc_dp as dp
 from pymc_dp.__main__ import COLUMNS, survey, survey_model
 from pymc_dp.diagnostics import maximum_mean_discrepancy, quality
-from pymc_dp.models import PUBLISHED, published
 
 #: Visits are capped at this public number: a Poisson likelihood trusts large counts too much for any clip bound.
 CAP = 10

@@ -2,7 +2,7 @@
 
     python benchmarks/every_sampler.py two 10 4 2 1              a logistic regression of two coefficients
     python benchmarks/every_sampler.py survey 5 4 2 1 -- hmc     the survey of the demonstration, one sampler
-    python benchmarks/every_sampler.py banana-2 5 4              a posterior of `pymc_dp.models`
+    python benchmarks/every_sampler.py banana-2 5 4              a posterior of `benchmarks/posteriors.py`
 
 First the model, then the number of runs, then epsilons; after ``--`` names of samplers, of all otherwise. Delta is
 1e-6, chains are 4, and the number of draws is the sampler's own choice.
@@ -24,11 +24,11 @@ from collections import Counter
 
 import numpy as np
 import pymc as pm
+from posteriors import published
 
 import pymc_dp as dp
 from pymc_dp.__main__ import survey, survey_model
 from pymc_dp.diagnostics import maximum_mean_discrepancy, quality
-from pymc_dp.models import published
 
 SAMPLERS = {
     "surrogate": (dp.DPSurrogateHMC, {}),

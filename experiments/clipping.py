@@ -25,6 +25,7 @@ from numba import njit
 from scipy.optimize import root
 from scipy.special import expit
 
+from benchmarks.posteriors import TestPosterior, banana
 from experiments.common import (
     STYLES,
     FloatArray,
@@ -38,7 +39,6 @@ from experiments.common import (
     save,
     thinned,
 )
-from pymc_dp.models import TestPosterior, banana
 
 #: Precisions of the rows are found from the model; these are the bends and prior precisions of the posteriors.
 BEND = {"banana-2": 20.0, "banana-10": 20.0, "banana-paper": 20.0, "normal-10": 0.0}

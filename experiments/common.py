@@ -17,8 +17,8 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.spatial.distance import cdist
 
-from pymc_dp.models import TestPosterior, normal
-from pymc_dp.models import published as published_posterior
+from benchmarks.posteriors import TestPosterior, normal
+from benchmarks.posteriors import published as published_posterior
 
 FloatArray = NDArray[np.float64]
 
@@ -124,11 +124,12 @@ def thinned(sample: FloatArray, most: int = 2000) -> FloatArray:
 
 
 def posterior_of(name: str) -> TestPosterior:
-    """Return one of the sources' posteriors: that of `pymc_dp.models`, but for the normal of ten dimensions.
+    """Return one of the sources' posteriors: that of `benchmarks/posteriors.py`, but for the normal of ten dimensions.
 
     The eigenvalues of its covariance are random. The published step of HMC, 0.00015, is stable for eigenvalues from
     6e-4, and few gradients are clipped at the published 10 where the trace of the precision is some tens; the draw of
-    `pymc_dp.models` has an eigenvalue of 2e-6. This one is the first whose precision has a trace from 40 to 100.
+    `benchmarks/posteriors.py` has an eigenvalue of 2e-6. This one is the first whose precision has a trace from 40 to
+    100.
     """
     if name != "normal-10":
         return published_posterior(name)

@@ -25,6 +25,7 @@ import numpy as np
 import pymc as pm
 
 import pymc_dp as dp
+from benchmarks.posteriors import TestPosterior
 from experiments.common import (
     STYLES,
     FloatArray,
@@ -40,7 +41,6 @@ from experiments.common import (
     thinned,
 )
 from pymc_dp.diagnostics import quality
-from pymc_dp.models import TestPosterior
 
 KEYS = ("kind", "target", "sampler", "epsilon", "run")
 VALUES = (

@@ -26,10 +26,10 @@ from pymc_dp.model.posterior import (
     known_parameters,
     maximum_of,
     places_of,
+    priors_of,
     with_figures,
     with_likelihood,
 )
-from pymc_dp.model.priors import priors_of
 from pymc_dp.sampling import release, sample_without_privacy
 from pymc_dp.steps.surrogate_hmc import DPSurrogateHMC
 from pymc_dp.tables import Table

@@ -19,7 +19,7 @@ from pymc_dp.budget import Plan, StepPlan
 from pymc_dp.finished import FinishedDraws
 from pymc_dp.kinds import CLIP_COUNT, clip_fraction_name, labelled, noise_std_of, release_kind
 from pymc_dp.model.posterior import with_figures
-from pymc_dp.model.publishable import PublishableNames
+from pymc_dp.model.protected import PublishableNames
 from pymc_dp.plan import record_of_releases
 from pymc_dp.release.interface import Release, ReleasesOfIteration
 from pymc_dp.steps.base import DPStep, window_ends

@@ -34,9 +34,9 @@ from pymc_dp.memory import memory_of_this_machine
 from pymc_dp.model.bambi_models import refuse_bambi_statistics
 from pymc_dp.model.context import Model, model_in_context
 from pymc_dp.model.parameters import value_variables
+from pymc_dp.model.posterior import priors_of
 from pymc_dp.model.prior_density import Prior
-from pymc_dp.model.priors import priors_of
-from pymc_dp.model.publishable import PublishableNames
+from pymc_dp.model.protected import PublishableNames
 from pymc_dp.model.starts import refuse_wrong_starts
 from pymc_dp.model.units import number_of_units
 from pymc_dp.model.view import ModelView, read

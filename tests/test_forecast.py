@@ -6,12 +6,12 @@ import numpy as np
 import pymc as pm
 import pytest
 import xarray as xr
+from posteriors import normal
 
 import pymc_dp as dp
 from pymc_dp import sampling
 from pymc_dp.diagnostics import Quality
 from pymc_dp.forecast import _compared, _like
-from pymc_dp.models import normal
 from pymc_dp.rows import UnitLikelihood
 
 pytestmark = pytest.mark.production

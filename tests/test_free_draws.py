@@ -13,7 +13,7 @@ from pytensor.graph.traversal import ancestors
 
 import pymc_dp as dp
 from pymc_dp import sampling
-from pymc_dp.model.priors import priors_of
+from pymc_dp.model.posterior import priors_of
 
 N = 600
 

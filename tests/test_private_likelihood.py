@@ -12,7 +12,7 @@ from conftest import QUIET, gaussian_data, gaussian_model, hmc
 
 import pymc_dp as dp
 from pymc_dp.model.parameters import ParameterVector
-from pymc_dp.model.priors import priors_of
+from pymc_dp.model.posterior import priors_of
 
 N = 3000
 SHORT = {"tune": 150, "chains": 2, "cores": 1, **QUIET}

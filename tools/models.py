@@ -22,12 +22,12 @@ import pymc as pm
 import pytensor
 import pytensor.tensor as pt
 from likelihoods import LIKELIHOODS, ROWS, Free, Likelihood
+from looked_at import BUILDERS, Verdict
 from pytensor.conditional.op import ifelse
 from pytensor.graph.basic import equal_computations
 from scipy.special import expit
 
 from pymc_dp.exceptions import PrivacyError
-from pymc_dp.model.builders import BUILDERS, Verdict
 from pymc_dp.model.view import read
 from pymc_dp.release import ExpansionPoint, Prediction
 from pymc_dp.rows import UnitLikelihood

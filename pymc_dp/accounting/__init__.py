@@ -11,7 +11,6 @@ from pymc_dp.accounting.account import (
     total_rho,
 )
 from pymc_dp.accounting.calibrate import draws_for, largest_count, noise_beside, noise_for, noise_for_epsilon, scaled
-from pymc_dp.accounting.dp_events import to_dp_accounting
 from pymc_dp.accounting.events import (
     KINDS_OF_RELEASES,
     NO_NOISE,
@@ -24,6 +23,7 @@ from pymc_dp.accounting.events import (
     Releases,
     SamplingWithoutReplacement,
     WithoutReplacementGaussianReleases,
+    to_dp_accounting,
 )
 from pymc_dp.accounting.gaussian import (
     EPSILON_SLACK,
@@ -31,11 +31,12 @@ from pymc_dp.accounting.gaussian import (
     gaussian_delta,
     gaussian_epsilon,
     gaussian_rho,
+    zcdp_epsilon,
+    zcdp_rho,
 )
 from pymc_dp.accounting.loss_distribution import loss_distribution_epsilon
 from pymc_dp.accounting.renyi import renyi_epsilon
 from pymc_dp.accounting.trade_off import privacy_profile, trade_off, trade_off_of_guarantee
-from pymc_dp.accounting.zcdp import zcdp_epsilon, zcdp_rho
 
 __all__ = [
     "EPSILON_SLACK",

@@ -6,13 +6,14 @@ what composes events asks them and does not tell their classes apart. Events are
 field never changes its meaning and is never removed.
 """
 
+import importlib
 import math
 from abc import ABC, abstractmethod
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar, Literal, Self
 
 from pymc_dp import _validate
-from pymc_dp.accounting import dp_events
 from pymc_dp.accounting.loss_curves import (
     DominatingPair,
     gaussian_pair,
@@ -21,7 +22,7 @@ from pymc_dp.accounting.loss_curves import (
     without_replacement_pair,
 )
 from pymc_dp.accounting.renyi_bounds import barker_batch_bound, gaussian_bound, on_batches, poisson_gaussian_bound
-from pymc_dp.exceptions import InvalidArgument
+from pymc_dp.exceptions import InvalidArgument, NoDpAccountingEvent
 
 Relation = Literal["substitute", "add-remove"]
 #: Squares of smaller ones vanish in floating point, those of larger ones overflow.
@@ -131,9 +132,8 @@ class Releases(ABC):
     def renyi_bound(self, order: int) -> float:
         """Return the Rényi divergence of one release at an integer order from 2; infinite where none is known."""
 
-    @abstractmethod
     def to_dp_accounting(self) -> Any:
-        """Return the same releases as a ``dp_accounting.DpEvent``.
+        """Return the same releases as a ``dp_accounting.DpEvent``, of Google's library: for a second opinion.
 
         Noise multipliers are handed over as they are, relative to the sensitivity under the relation that they are
         accounted for under. So use an accountant that takes them for that, whatever the relation here: of Gaussian and
@@ -145,6 +145,14 @@ class Releases(ABC):
         NoDpAccountingEvent
             If `dp_accounting` has no such event, or is not installed.
         """
+        library = _dp_accounting()
+        return library.SelfComposedDpEvent(self._event(library), self.count)
+
+    def _event(self, library: Any) -> Any:
+        """Return one release as an event of the library."""
+        raise NoDpAccountingEvent(
+            f"dp_accounting has no event for a {type(self).__name__}: account for it with pymc_dp.accounting."
+        )
 
     def with_count(self, count: int) -> Self:
         """Return the same with another number of releases."""
@@ -228,9 +236,8 @@ class GaussianReleases(NoisyReleases):
         """Return the Rényi divergence of one release, exact."""
         return gaussian_bound(order, self.noise_multiplier)
 
-    def to_dp_accounting(self) -> Any:
-        """Return a composed ``GaussianDpEvent``. See `Releases.to_dp_accounting`."""
-        return dp_events.gaussian(self.count, self.noise_multiplier)
+    def _event(self, library: Any) -> Any:
+        return library.GaussianDpEvent(self.noise_multiplier)
 
 
 @dataclass(frozen=True)
@@ -283,9 +290,8 @@ class PoissonGaussianReleases(NoisyReleases):
         """Return the Rényi divergence of one release under add-remove, exact."""
         return poisson_gaussian_bound(order, self.sampling_probability, self.noise_multiplier)
 
-    def to_dp_accounting(self) -> Any:
-        """Return a composed ``PoissonSampledDpEvent``. See `Releases.to_dp_accounting`."""
-        return dp_events.poisson_gaussian(self.count, self.noise_multiplier, self.sampling_probability)
+    def _event(self, library: Any) -> Any:
+        return library.PoissonSampledDpEvent(self.sampling_probability, library.GaussianDpEvent(self.noise_multiplier))
 
 
 @dataclass(frozen=True)
@@ -345,9 +351,9 @@ class WithoutReplacementGaussianReleases(NoisyReleases):
         """Return a bound of the Rényi divergence of one release under substitution."""
         return on_batches(order, self.sampling_probability, lambda j: gaussian_bound(j, self.noise_multiplier))
 
-    def to_dp_accounting(self) -> Any:
-        """Return a composed ``SampledWithoutReplacementDpEvent``. See `Releases.to_dp_accounting`."""
-        return dp_events.without_replacement_gaussian(self.count, self.noise_multiplier, self.batch_size, self.n_units)
+    def _event(self, library: Any) -> Any:
+        single = library.GaussianDpEvent(self.noise_multiplier)
+        return library.SampledWithoutReplacementDpEvent(self.n_units, self.batch_size, single)
 
 
 @dataclass(frozen=True)
@@ -406,10 +412,6 @@ class BarkerReleases(Releases):
             return math.inf
         return on_batches(order, self.batch_size / self.n_units, lambda j: barker_batch_bound(j, self.batch_size))
 
-    def to_dp_accounting(self) -> Any:
-        """Refuse: there is no such event. See `Releases.to_dp_accounting`."""
-        raise dp_events.no_event("decisions of the Barker test")
-
 
 KINDS_OF_RELEASES: tuple[type[Releases], ...] = (
     GaussianReleases,
@@ -424,3 +426,25 @@ def _check_batch(releases: WithoutReplacementGaussianReleases | BarkerReleases) 
     object.__setattr__(releases, "batch_size", _validate.whole("batch_size", releases.batch_size, at_least=1))
     if releases.batch_size > releases.n_units:
         raise InvalidArgument(f"batch_size {releases.batch_size} is larger than n_units {releases.n_units}.")
+
+
+def to_dp_accounting(releases: Sequence[Releases]) -> Any:
+    """Return releases together as one ``dp_accounting.ComposedDpEvent``. See `Releases.to_dp_accounting`.
+
+    Raises
+    ------
+    NoDpAccountingEvent
+        If `dp_accounting` has no such event, or is not installed.
+    """
+    return _dp_accounting().ComposedDpEvent([each.to_dp_accounting() for each in releases])
+
+
+def _dp_accounting() -> Any:
+    """Import the library, which nothing else of this package uses."""
+    try:
+        return importlib.import_module("dp_accounting")
+    except ImportError:
+        raise NoDpAccountingEvent(
+            "dp_accounting is not installed: install it, or pymc_dp with its extra of that name "
+            "(pip install 'pymc_dp[dp-accounting]')."
+        ) from None

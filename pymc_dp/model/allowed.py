@@ -123,20 +123,6 @@ _UNDER_CONDITIONS = (
     scalars.Mod,
     scalars.Pow,
 )
-#: Operations that may be in a model (`pymc_dp.model.operations`), have been looked at, and may not see rows: they call
-#: LAPACK for what can fail, have lengths or branches that rows would decide, or nobody has shown that they are total.
-#: Nothing depends on this list but the test that asks whether every operation was looked at.
-NOT_FOR_ROWS = frozenset(
-    """
-    ARange AllocEmpty Assert Bartlett BaseBlockDiagonal BinaryBitOp BinaryScalarOp BlockDiagonal CheckAndRaise Choose
-    Complex Conj Convolve1d Convolve2d CpuContiguous DeepCopyOp Det Eig Eigh Eigvalsh Expm Eye FillDiagonal
-    FillDiagonalOffset FixedLogicalComparison Fourier GradScale Hyp2F1 IRFFTOp IfElse Imag JoinDims LU
-    LUFactor LUFactorTridiagonal LazyIfElse LogicalComparison Lstsq MakeSlice MatrixInverse MatrixPinv MulWithoutZeros
-    Nonzero PermuteRowElements PivotToPermutations Print QR QZ RFFTOp RavelMultiIndex Real Repeat SLogDet SVD
-    ScalarInnerGraphOp ScalarOp Scan Schur SearchsortedOp SolveBase SolveLUFactorTridiagonal SpecifyAssumptions
-    SplitDims TRSYL TensorInv TensorSolve TypeCastingOp UnaryBitOp UnaryScalarOp Unique UnravelIndex ViewOp
-    """.split()
-)
 
 
 def refuse_unknown_operations(outputs: Sequence[Variable], rows: Iterable[Variable]) -> None:
@@ -166,11 +152,6 @@ def refuse_unknown_operations(outputs: Sequence[Variable], rows: Iterable[Variab
 def allows_scalar(op: Any) -> bool:
     """Return whether a function of numbers is on the list, whatever its arguments."""
     return type(op) in SCALARS
-
-
-def is_for_rows(kind: type) -> bool:
-    """Return whether operations of a class may see rows, perhaps under conditions on their inputs."""
-    return kind in SCALARS or kind in _ARRAYS or issubclass(kind, _UNDER_CONDITIONS)
 
 
 def _objection_to_graph(outputs: Sequence[Variable], carrying: set[Variable]) -> str | None:

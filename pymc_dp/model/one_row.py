@@ -12,10 +12,14 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+import pymc as pm
 import pytensor.tensor as pt
+from pymc.logprob.basic import transformed_conditional_logp
+from pymc.logprob.utils import replace_rvs_by_values
 from pytensor.compile.builders import OpFromGraph, SymbolicOp
 from pytensor.compile.rewriting import inline_ofg_node
 from pytensor.graph.basic import Variable
+from pytensor.graph.replace import clone_replace
 from pytensor.graph.traversal import toposort
 from pytensor.raise_op import CheckAndRaise
 from pytensor.scalar.basic import Add, Mul, Sub
@@ -24,6 +28,53 @@ from pytensor.tensor.blockwise import Blockwise
 from pytensor.tensor.elemwise import Elemwise
 from pytensor.tensor.math import Dot
 from pytensor.tensor.subtensor import AdvancedIncSubtensor, AdvancedSubtensor
+
+
+@dataclass(frozen=True, eq=False)
+class SymbolicModel:
+    """Log-probabilities of a model whose row constants are inputs.
+
+    Attributes
+    ----------
+    log_likelihoods, log_priors : list of Variable
+        One for each observed and each free variable, elementwise.
+    potentials : list of Variable
+        The model's potentials.
+    sources : dict of Variable to Variable
+        The constant that each new input stands for.
+    """
+
+    log_likelihoods: list[Variable]
+    log_priors: list[Variable]
+    potentials: list[Variable]
+    sources: dict[Variable, Variable]
+
+
+def symbolic(model: pm.Model, row_constants: Mapping[Variable, int]) -> SymbolicModel:
+    """Return the log-probabilities of `model` with `row_constants` as inputs.
+
+    Parameters
+    ----------
+    model : pm.Model
+        The model.
+    row_constants : mapping of Variable to int
+        The constants with a row axis, observed ones included.
+    """
+    stand_ins = {constant: constant.type() for constant in row_constants}
+    rvs = model.basic_RVs
+    clones = clone_replace([*rvs, *model.potentials], stand_ins)
+    new = dict(zip(rvs, clones, strict=False))
+    values = {new[rv]: stand_ins.get(value, value) for rv, value in model.rvs_to_values.items()}
+    transforms = {new[rv]: transform for rv, transform in model.rvs_to_transforms.items()}
+    wanted = [new[rv] for rv in [*model.observed_RVs, *model.free_RVs]]
+    logps = transformed_conditional_logp(rvs=wanted, rvs_to_values=values, rvs_to_transforms=transforms)
+    potentials = clones[len(rvs) :]
+    if potentials:
+        potentials = replace_rvs_by_values(potentials, rvs_to_values=values, rvs_to_transforms=transforms)
+    n_observed = len(model.observed_RVs)
+    sources = {stand_in: constant for constant, stand_in in stand_ins.items()}
+    return SymbolicModel(list(logps[:n_observed]), list(logps[n_observed:]), list(potentials), sources)
+
 
 _MATRIX = 2
 

@@ -14,8 +14,11 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
 import numpy as np
+import pymc as pm
+from pymc.data import MinibatchOp
 from pymc.distributions.custom import CustomDistRV, CustomSymbolicDistRV
 from pymc.distributions.dist_math import SplineWrapper
+from pymc.variational.minibatch_rv import MinibatchRandomVariable
 from pytensor.compile.sharedvalue import SharedVariable
 from pytensor.graph.basic import Apply, Constant, Variable
 from pytensor.graph.op import HasInnerGraph
@@ -121,33 +124,6 @@ OPERATIONS: Mapping[str, str] = {
     "pytensor.tensor.subtensor": "AdvancedIncSubtensor AdvancedSubtensor IncSubtensor Subtensor",
     "pytensor.tensor.symbolic": "TensorSymbolicOp",
     "pytensor.tensor.type_other": "MakeSlice",
-}
-#: Operations, and modules of operations, that have been looked at and are not allowed, with the reason.
-NOT_ALLOWED: Mapping[str, str] = {
-    "pymc.data": "draws minibatches",
-    "pymc.dims": "has axes with names",
-    "pymc.distributions.dist_math.SplineWrapper": "holds a spline",
-    "pymc.distributions.simulator": "calls functions of the user's",
-    "pymc.initial_point": "is of PyMC's own rewriting",
-    "pymc.logprob": "is of PyMC's own rewriting",
-    "pymc.model": "is of PyMC's own rewriting",
-    "pymc.ode": "holds times and calls a function of the user's",
-    "pymc.variational": "multiplies the likelihood",
-    "pytensor.breakpoint": "calls a debugger",
-    "pytensor.compile.debug": "is of PyTensor's own rewriting",
-    "pytensor.compile.ops.FromFunctionOp": "calls a function of the user's",
-    "pytensor.gradient.UndefinedGrad": "is none",
-    "pytensor.graph": "is of PyTensor's own rewriting",
-    "pytensor.link": "calls other code",
-    "pytensor.sparse": "has sparse matrices",
-    "pytensor.tensor.blas": "is of PyTensor's own rewriting",
-    "pytensor.tensor.blockwise.BlockwiseWithCoreShape": "is of PyTensor's own rewriting",
-    "pytensor.tensor.blockwise.OpWithCoreShape": "is of PyTensor's own rewriting",
-    "pytensor.tensor.optimize": "calls optimisers",
-    "pytensor.tensor.random.op.RandomVariableWithCoreShape": "is of PyTensor's own rewriting",
-    "pytensor.tensor.rewriting": "is of PyTensor's own rewriting",
-    "pytensor.typed_list": "has lists",
-    "pytensor.xtensor": "has axes with names",
 }
 #: Types of variables, and those that have been looked at and are not allowed, with what to write.
 TYPES: Mapping[str, str] = {
@@ -278,3 +254,59 @@ def _is_state(value: Any) -> bool:
         return False  # an input of the graph inside, which is searched
     function = isinstance(value, Callable) and hasattr(value, "__code__")  # type: ignore[arg-type]
     return function and not is_of_library(value)
+
+
+def refuse_unsplittable(model: pm.Model) -> None:
+    """Refuse a model whose likelihood cannot be split into rows, by its variables and operations alone.
+
+    Raises
+    ------
+    UnsupportedModel
+        If it has no observed variables, imputes missing values, has discrete free variables or minibatches, or anything
+        that is not listed.
+    """
+    if not model.observed_RVs:
+        raise UnsupportedModel("The model has no observed variable: pass the data as observed=...")
+    _refuse_minibatches(model)
+    _refuse_unlisted(model)
+    free = {rv.name for rv in model.free_RVs}
+    for rv in model.observed_RVs:
+        stem = rv.name.removesuffix("_observed")
+        if stem != rv.name and f"{stem}_unobserved" in free:
+            raise UnsupportedModel(
+                f"{stem!r} has missing observed values, which PyMC would impute with one parameter each. "
+                "Drop or impute them before modelling."
+            )
+    for rv in model.free_RVs:
+        if model.rvs_to_values[rv].dtype.startswith(("int", "uint", "bool")):
+            raise UnsupportedModel(
+                f"The free variable {rv.name!r} is discrete, and gradients need continuous ones. Sum it out of "
+                "the likelihood (for example with pm.Mixture)."
+            )
+
+
+def _refuse_unlisted(model: pm.Model) -> None:
+    """Refuse operations and types that are not on the list, anywhere in the model as it was written."""
+    graphs = {f"{each.name!r}": [each] for each in [*model.basic_RVs, *model.potentials, *model.deterministics]}
+    graphs |= {f"The data of {rv.name!r}": [value] for rv, value in model.rvs_to_values.items()}
+    for rv, start in model.rvs_to_initial_values.items():
+        graphs[f"The initval of {rv.name!r}"] = [start] if isinstance(start, Variable) else []
+    refuse_unlisted(graphs)
+
+
+def _refuse_minibatches(model: pm.Model) -> None:
+    """Refuse `pm.Minibatch` and ``total_size=``: only batches that are drawn by this package are accounted for."""
+    for variable in ancestors([*model.basic_RVs, *model.rvs_to_values.values(), *model.potentials]):
+        if variable.owner is not None and isinstance(variable.owner.op, MinibatchOp):
+            raise UnsupportedModel(
+                "The model holds pm.Minibatch, which draws rows anew, and with replacement, whenever the likelihood is "
+                "computed: one person may be drawn several times, and no accounting here covers such batches. Pass "
+                "the whole table, and batch_size= to a sampler that draws batches itself (DPSGLD, DPSGHMC, DPSGNHT, "
+                "DPMinibatchPenalty)."
+            )
+    for rv in model.observed_RVs:
+        if rv.owner is not None and isinstance(rv.owner.op, MinibatchRandomVariable):
+            raise UnsupportedModel(
+                f"{rv.name!r} has total_size=, which multiplies the likelihood of every row. Leave it out: samplers "
+                "that draw batches scale them by themselves."
+            )

@@ -28,11 +28,10 @@ from pymc_dp.model.axes import (
     row_axis,
 )
 from pymc_dp.model.closures import refuse_tables_in_functions
-from pymc_dp.model.one_row import Link, OneRow
+from pymc_dp.model.one_row import Link, OneRow, SymbolicModel, symbolic
 from pymc_dp.model.operations import refuse_unlisted
 from pymc_dp.model.parameters import ParameterVector
 from pymc_dp.model.protected import has_rows, refuse_rows_in_starts
-from pymc_dp.model.symbolic import SymbolicModel, symbolic
 
 
 @dataclass(frozen=True, eq=False, repr=False)

@@ -12,9 +12,9 @@ from pymc_dp.exceptions import InvalidArgument, UnsupportedModel
 from pymc_dp.model.arrays import leaf_value, leaves_of
 from pymc_dp.model.axes import RowAxes, row_axes
 from pymc_dp.model.closures import refuse_tables_in_functions
+from pymc_dp.model.one_row import symbolic
+from pymc_dp.model.operations import refuse_unsplittable
 from pymc_dp.model.parameters import ParameterVector
-from pymc_dp.model.refusals import refuse_unsplittable
-from pymc_dp.model.symbolic import symbolic
 
 #: What the user says of units: an array, or the name of a data variable.
 UnitIndex = str | NDArray[np.integer] | None

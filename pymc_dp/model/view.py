@@ -11,12 +11,11 @@ from pytensor.graph.basic import Variable
 from pymc_dp.exceptions import UnsupportedModel
 from pymc_dp.model.arrays import leaf_value
 from pymc_dp.model.axes import RowAxes, dims_of_other_axes, row_axes
+from pymc_dp.model.operations import refuse_unsplittable
 from pymc_dp.model.parameters import ParameterVector
 from pymc_dp.model.prior_constants import warn_about_prior_constants
 from pymc_dp.model.prior_density import Prior
-from pymc_dp.model.protected import refuse_rows_in_starts
-from pymc_dp.model.publishable import PublishableNames, publishable_names
-from pymc_dp.model.refusals import refuse_unsplittable
+from pymc_dp.model.protected import PublishableNames, publishable_names, refuse_rows_in_starts
 from pymc_dp.model.simulation import RowSimulator
 from pymc_dp.model.split import RowSplit, split
 from pymc_dp.model.starts import InitialValues, Point, expressions_in, initial_values, starting_points

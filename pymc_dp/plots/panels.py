@@ -9,6 +9,7 @@ from typing import Any
 import arviz as az
 import numpy as np
 import xarray as xr
+from numpy.typing import NDArray
 
 from pymc_dp import _validate
 from pymc_dp.exceptions import InvalidArgument, MissingBackend
@@ -215,10 +216,10 @@ class Panels:
         self.draw(name, az.visuals.line_xy, xy(x, y), panel=panel, **(look | options))
 
     def error_bars(self, panel: str, x: Any, low: Any, high: Any, name: str = "noise", **options: Any) -> None:
-        """Draw vertical bars."""
+        """Draw vertical bars: one line with gaps."""
+        ends = np.array([[x, x], [low, high]], dtype=float)
         look: dict[str, Any] = {"color": MUTED, "width": 1.0}
-        bars = xr.DataArray([x, low, high], dims=["plot_axis", "bar"], coords={"plot_axis": ["x", "low", "high"]})
-        self.draw(name, _bars, bars, panel=panel, **(look | options))
+        self.line(panel, *_with_gaps(ends), name=name, **(look | options))
 
     def vertical(self, panel: str, x: float, name: str = "reference", **options: Any) -> None:
         """Draw a vertical line of reference."""
@@ -231,12 +232,11 @@ class Panels:
         self.draw(name, az.visuals.hline, xr.DataArray(y), panel=panel, **(look | options))
 
     def bars(self, panel: str, names: Sequence[str], lengths: Sequence[float], name: str = "bars") -> None:
-        """Draw horizontal bars with names, from top to bottom."""
+        """Draw horizontal bars with names, from top to bottom: one line with gaps."""
         places = np.arange(len(names))[::-1]
-        lines = [[np.zeros(len(names)), lengths], [places, places]]
-        data = xr.DataArray(lines, dims=["plot_axis", "end", "bar"], coords={"plot_axis": ["x", "y"]})
+        ends = np.array([[np.zeros(len(names)), lengths], [places, places]], dtype=float)
         caps = {"solid_capstyle": "butt"} if self.backend == "matplotlib" else {}
-        self.draw(name, _rows, data, panel=panel, color=COLORS[1], width=8.0, **caps)
+        self.line(panel, *_with_gaps(ends), name=name, color=COLORS[1], width=8.0, **caps)
         target = self.target(panel)
         self._drawing.yticks(places, list(names), target)
         self._drawing.ylim((-0.6, len(names) - 0.4), target)
@@ -322,22 +322,8 @@ def xy(x: Any, y: Any) -> xr.DataArray:
     return xr.DataArray(np.stack(values), dims=dims, coords={"plot_axis": ["x", "y"]})
 
 
-def _bars(da: xr.DataArray, target: Any, **options: Any) -> Any:
-    """Draw vertical bars as one line with gaps."""
-    x, low, high = (np.asarray(da.sel(plot_axis=name).values, dtype=float) for name in ("x", "low", "high"))
-    gap = np.full_like(x, np.nan)
-    return _with_gaps(np.stack([x, x, gap]), np.stack([low, high, gap]), target, options)
-
-
-def _rows(da: xr.DataArray, target: Any, **options: Any) -> Any:
-    """Draw horizontal bars as one line with gaps."""
-    x, y = (np.asarray(da.sel(plot_axis=name).values, dtype=float) for name in ("x", "y"))
-    gap = np.full((1, x.shape[1]), np.nan)
-    return _with_gaps(np.concatenate([x, gap]), np.concatenate([y, gap]), target, options)
-
-
-def _with_gaps(x: Any, y: Any, target: Any, options: Mapping[str, Any]) -> Any:
-    """Draw the columns of x and y as one line, interrupted where there is no number."""
-    values = np.stack([x.T.ravel(), y.T.ravel()])
-    line = xr.DataArray(values, dims=["plot_axis", "point"], coords={"plot_axis": ["x", "y"]})
-    return az.visuals.line_xy(line, target, **options)
+def _with_gaps(ends: NDArray[np.float64]) -> tuple[Any, Any]:
+    """Return x and y of a line with a gap after each bar, given x and y of both ends, shape (2, 2, bars)."""
+    gaps = np.full((2, 1, ends.shape[2]), np.nan)
+    x, y = np.concatenate([ends, gaps], axis=1).transpose(0, 2, 1).reshape(2, -1)
+    return x, y

@@ -2,8 +2,7 @@
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 import arviz as az
 import numpy as np
@@ -37,20 +36,12 @@ Curve = NDArray[np.float64]
 Shown = DataTree | Plan | PrivacyBudget
 
 
-@dataclass(frozen=True)
-class _Spending:
-    """What was spent on what: lengths of bars, with names, and in which unit."""
+class _Seen(NamedTuple):
+    """What is drawn of one result, plan or budget: power by name, bars of what was spent, why nothing is private."""
 
-    label: str
-    lengths: Mapping[str, float] = field(default_factory=dict)
-
-
-@dataclass(frozen=True)
-class _Seen:
-    """What is drawn of one result, plan or budget: power by name, spending, and why nothing is private."""
-
-    power: Mapping[str, Curve]
-    spending: _Spending
+    power: dict[str, Curve]
+    spent: dict[str, float]
+    label: str = ""
     not_private: str = ""
 
 
@@ -116,12 +107,12 @@ def plot_privacy(
             raise InvalidArgument("There is nothing to compare: the mapping is empty.")
         found = _Seen(
             {name: next(iter(one.power.values())) for name, one in each.items()},
-            _Spending(""),
-            "; ".join(f"{name}: {one.not_private}" for name, one in each.items() if one.not_private),
+            {},
+            not_private="; ".join(f"{name}: {one.not_private}" for name, one in each.items() if one.not_private),
         )
     else:
         found = _seen(data, rates)
-    names, bars = list(found.power), found.spending.lengths
+    names, bars = list(found.power), found.spent
     heights = {"power": 3.4} | ({"spent": 0.9 + 0.26 * len(bars)} if bars else {})
     panels = Panels(
         heights,
@@ -136,7 +127,7 @@ def plot_privacy(
     if bars:
         panels.bars("spent", list(bars), list(bars.values()))
         panels.limits("spent", x=(0.0, 1.08 * max(*bars.values(), 1e-12)))
-        panels.labels("spent", x=found.spending.label, title="What was spent on what")
+        panels.labels("spent", x=found.label, title="What was spent on what")
     said = {name: f"{name}: {_PER_CENT * curve[-1]:.3g} %" for name, curve in found.power.items()}
     panels.legend("curve", said, title=f"Power at {_PER_CENT * marked:.3g} % false positives")
     return panels.collection
@@ -146,24 +137,17 @@ def _draw_power(panels: Panels, power: Mapping[str, Curve], rates: Curve) -> Non
     """Draw curves; the last rate is the one that is marked."""
     panels.line("power", [0.0, 100.0], [0.0, 100.0], "guess", color=MUTED, linestyle=LINESTYLES[3], width=1.0)
     x = _PER_CENT * rates[:-1]
-    lines = [xy(x, _PER_CENT * curve[:-1]).expand_dims(curve=[name]) for name, curve in power.items()]
-    panels.draw(
-        "power", az.visuals.line_xy, _joined(lines), panel="power", by_series=("color", "linestyle"), width=LINE_WIDTH
-    )
-    marks = [
-        xy(_PER_CENT * rates[-1:], _PER_CENT * curve[-1:]).expand_dims(curve=[name]) for name, curve in power.items()
-    ]
-    by_point = ("color", "marker")
-    panels.draw("marked", az.visuals.scatter_xy, _joined(marks), panel="power", by_series=by_point, size=40)
+    lines = xr.concat([xy(x, _PER_CENT * curve[:-1]) for curve in power.values()], dim="curve")
+    marks = xr.concat([xy(_PER_CENT * rates[-1:], _PER_CENT * curve[-1:]) for curve in power.values()], dim="curve")
+    lines, marks = (each.assign_coords(curve=list(power)) for each in (lines, marks))
+    by_line, by_point = ("color", "linestyle"), ("color", "marker")
+    panels.draw("power", az.visuals.line_xy, lines, panel="power", by_series=by_line, width=LINE_WIDTH)
+    panels.draw("marked", az.visuals.scatter_xy, marks, panel="power", by_series=by_point, size=40)
     panels.vertical("power", _PER_CENT * rates[-1], "marked_rate", linestyle=LINESTYLES[3], width=1.0)
     panels.limits("power", x=(0.0, 100.0), y=(0.0, 101.0))
     panels.labels(
         "power", x="False positives of the attacker (%)", y="True positives (%)", title="Power of the best attacker"
     )
-
-
-def _joined(by_curve: Sequence[xr.DataArray]) -> xr.DataArray:
-    return xr.concat(by_curve, dim="curve")
 
 
 def _seen(data: Any, rates: Curve) -> _Seen:
@@ -188,16 +172,16 @@ def _seen_of_releases(
         by_kind.setdefault(kind, []).append(each)
     releases = [each for _, each in named]
     if why:
-        return _Seen({name: _certain(rates)}, _Spending(""), why)
+        return _certain(name, rates, why)
     if all_add_in_rho(releases):
         whole = total_rho(releases)
         lengths = {kind: _PER_CENT * total_rho(group) / whole for kind, group in by_kind.items()}
-        spending = _Spending("Share of the cost, rho (%)", lengths)
+        label = "Share of the cost, rho (%)"
     else:
         lengths = {kind: epsilon_of(group, delta, relation) for kind, group in by_kind.items()}
-        finite = {kind: epsilon for kind, epsilon in lengths.items() if math.isfinite(epsilon)}
-        spending = _Spending(f"Epsilon of each alone, at delta {delta:.3g}", finite)
-    return _Seen({name: 1.0 - trade_off(releases, rates, relation)}, spending)
+        lengths = {kind: epsilon for kind, epsilon in lengths.items() if math.isfinite(epsilon)}
+        label = f"Epsilon of each alone, at delta {delta:.3g}"
+    return _Seen({name: 1.0 - trade_off(releases, rates, relation)}, lengths, label)
 
 
 def _seen_of_budget(budget: PrivacyBudget, rates: Curve) -> _Seen:
@@ -205,20 +189,22 @@ def _seen_of_budget(budget: PrivacyBudget, rates: Curve) -> _Seen:
     history = budget.history
     whole, spent = f"whole budget, epsilon {budget.epsilon:.3g}", "spent so far"
     if not (budget.private and all(plan.private for plan in history)):
-        return _Seen({whole: _certain(rates)}, _Spending(""), "an infinite epsilon, seeded noise or exact counts")
+        return _certain(whole, rates, "an infinite epsilon, seeded noise or exact counts")
+    runs = {f"run {number}, {plan.sampler}": plan for number, plan in enumerate(history, 1)}
     # Undecided budgets have the whole of their rho for the first run.
     gaussian = math.isclose(budget.rho, PrivacyBudget(budget.epsilon, budget.delta).rho, rel_tol=1e-9)
     if gaussian and all(plan.account == "rho" for plan in history):
         power = {whole: 1.0 - _of_rho(budget.rho, rates), spent: 1.0 - _of_rho(budget.rho_spent, rates)}
-        costs = {_run_name(number, plan): _PER_CENT * plan.rho / budget.rho for number, plan in enumerate(history, 1)}
-        spending = _Spending("Share of the budget, rho (%)", _with_rest(costs, _PER_CENT))
+        costs = {name: _PER_CENT * plan.rho / budget.rho for name, plan in runs.items()}
+        costs["not spent"] = max(0.0, _PER_CENT - math.fsum(costs.values()))
+        label = "Share of the budget, rho (%)"
     else:
         power = {whole: 1.0 - trade_off_of_guarantee(budget.epsilon, budget.delta, rates)}
         if history:
             power[spent] = 1.0 - trade_off_of_guarantee(budget.epsilon_spent, budget.delta, rates)
-        costs = {_run_name(number, plan): plan.epsilon for number, plan in enumerate(history, 1)}
-        spending = _Spending("Epsilon of each run alone", costs)
-    return _Seen(power, spending)
+        costs = {name: plan.epsilon for name, plan in runs.items()}
+        label = "Epsilon of each run alone"
+    return _Seen(power, costs, label)
 
 
 def _of_rho(rho: float, rates: Curve) -> Curve:
@@ -228,14 +214,6 @@ def _of_rho(rho: float, rates: Curve) -> Curve:
     )
 
 
-def _certain(rates: Curve) -> Curve:
+def _certain(name: str, rates: Curve, why: str) -> _Seen:
     """Return the power of an attacker who sees the table as it is."""
-    return np.ones_like(rates)
-
-
-def _with_rest(costs: dict[str, float], whole: float) -> dict[str, float]:
-    return {**costs, "not spent": max(0.0, whole - math.fsum(costs.values()))}
-
-
-def _run_name(number: int, plan: Plan) -> str:
-    return f"run {number}, {plan.sampler}"
+    return _Seen({name: np.ones_like(rates)}, {}, not_private=why)

@@ -2,8 +2,7 @@
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import arviz as az
 import numpy as np
@@ -40,45 +39,14 @@ _NOTHING_TO_SHOW = (
 FloatArray = NDArray[np.float64]
 
 
-@dataclass(frozen=True)
-class _Stop:
-    """A point of the way: what was released there.
-
-    Attributes
-    ----------
-    order : int
-        Its place among all releases.
-    kind : str
-        What was released.
-    theta : ndarray, shape (parameters,)
-        Where, on the unconstrained scale.
-    value : ndarray
-        What was released.
-    noise_std : float
-        Standard deviation of the noise in each of its entries.
-    """
+class _Stop(NamedTuple):
+    """A point of the way, on the unconstrained scale, and what was released there: its place among all releases."""
 
     order: int
     kind: str
     theta: FloatArray
     value: FloatArray
     noise_std: float
-
-
-@dataclass(frozen=True)
-class _Spread:
-    """How wide the likelihood is.
-
-    Attributes
-    ----------
-    per_noise : ndarray, shape (parameters,)
-        What a score's noise of standard deviation 1 moves each parameter by.
-    band : ndarray, shape (2, parameters)
-        The ends of its central 90 %.
-    """
-
-    per_noise: FloatArray
-    band: FloatArray
 
 
 def plot_releases(
@@ -176,17 +144,19 @@ def _stops(releases: xr.Dataset) -> list[_Stop]:
     return sorted(found, key=lambda stop: stop.order)
 
 
-def _spread_of(data: DataTree, facts: Mapping[str, Any]) -> _Spread | None:
-    """Return how wide the likelihood is; None if there is none without draws."""
+def _spread_of(data: DataTree, facts: Mapping[str, Any]) -> tuple[FloatArray, FloatArray] | None:
+    """Return how wide the likelihood is, by parameter; None if there is none without draws.
+
+    What a score's noise of standard deviation 1 moves a parameter by, and both ends of its central 90 %.
+    """
     if "private_likelihood" not in data or "n_units" not in facts:
         return None
     likelihood = PrivateLikelihood(data)
     variances = np.diag(likelihood.covariance)
     reach = scipy.stats.norm.ppf(0.5 * (1.0 + _BAND)) * np.sqrt(variances)
     mean = likelihood.mean.values
-    return _Spread(
-        np.sqrt(np.diag(likelihood.without_noise) / float(facts["n_units"])), np.array([mean - reach, mean + reach])
-    )
+    per_noise = np.sqrt(np.diag(likelihood.without_noise) / float(facts["n_units"]))
+    return per_noise, np.array([mean - reach, mean + reach])
 
 
 def _draw_ratios(panels: Panels, stops: Sequence[_Stop]) -> None:
@@ -207,16 +177,19 @@ def _draw_ratios(panels: Panels, stops: Sequence[_Stop]) -> None:
     )
 
 
-def _draw_way(panels: Panels, label: str, place: int, stops: Sequence[_Stop], spread: _Spread | None) -> None:
+def _draw_way(
+    panels: Panels, label: str, place: int, stops: Sequence[_Stop], spread: tuple[FloatArray, FloatArray] | None
+) -> None:
     """Draw the values of one parameter."""
     values = np.array([stop.theta[place] for stop in stops])
     at = np.arange(len(stops), dtype=np.float64)
     if spread is not None:
-        limits = xr.DataArray(spread.band[:, place], dims=["end"])
+        per_noise, band = spread
+        limits = xr.DataArray(band[:, place], dims=["end"])
         panels.draw("posterior", az.visuals.hspan, limits, panel=label, color="B3", alpha=0.35)
         last_vote = max((now for now, stop in enumerate(stops) if stop.kind == _VOTE), default=-1)
         reached = list(range(last_vote + 2, len(stops)))
-        reach = [_REACH * stops[now - 1].noise_std * spread.per_noise[place] for now in reached]
+        reach = [_REACH * stops[now - 1].noise_std * per_noise[place] for now in reached]
         panels.error_bars(label, reached, values[reached] - reach, values[reached] + reach)
     panels.line(label, at, values, "way", width=1.0)
     _draw_points(panels, label, stops, at, values)

@@ -1,7 +1,6 @@
 """The curator between private rows and everything else: clip, sum exactly, add noise, count."""
 
-from pymc_dp.release.curator import MeteredCurator
-from pymc_dp.release.curators import Curators
+from pymc_dp.release.curator import Curators, MeteredCurator
 from pymc_dp.release.interface import ExpansionPoint, Prediction, Release
 from pymc_dp.release.noise import InsecureNoise, NoiseSource, SecureNoise, grid_for, refuse_overflow
 from pymc_dp.release.noise import warm_up as warm_up_noise

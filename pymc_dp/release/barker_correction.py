@@ -4,8 +4,8 @@ The Barker test accepts iff :math:`\lambda + V > 0` with V standard logistic. DP
 normal error whose variance is filled up to 2, so V has to be split into N(0, 2) and a correction. No such correction
 exists: the characteristic function of the logistic, :math:`\pi t / \sinh \pi t`, falls more slowly than
 :math:`e^{-t^2}`, and their ratio grows without bound. The best one in the largest error of the distribution function
-is a discrete variable on five points (`best_correction` finds it by linear programming, among all variables on a fine
-lattice); with it
+is a discrete variable on five points (found by linear programming, among all variables on a fine lattice, in
+``tests/release/test_barker.py``); with it
 
 .. math:: \sup_x | P(N(0, 2) + V_\text{corr} \le x) - \operatorname{logistic}(x) | = 5.88 \cdot 10^{-4}.
 
@@ -18,7 +18,6 @@ from fractions import Fraction
 
 import numpy as np
 import scipy
-from numpy.typing import NDArray
 
 from pymc_dp.release.batches import Entropy
 from pymc_dp.rows.clipped_sum import ClippedMoments
@@ -82,33 +81,3 @@ def happens(entropy: Entropy, probability: float) -> bool:
             return True
         if word >= exact * 2**bits:
             return False
-
-
-def best_correction(spacing: float = 0.05, largest: float = 30.0) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """Return points and weights of the best symmetric correction on a lattice: how the numbers above were found.
-
-    They were found at spacings of 0.005 and 0.01 around the points, and joined to one point each by minimising the
-    largest error again.
-    """
-    points = np.arange(0.0, largest + spacing / 2, spacing)
-    x = np.arange(0.0, 26.0, 0.05)
-    scaled = 1e4  # the solver's tolerance is absolute
-    error = scaled * sum_with_normal(x, points)
-    target = scaled * scipy.special.expit(x)
-    bound = np.full((len(x), 1), -1.0)
-    found = scipy.optimize.linprog(
-        np.append(np.zeros(len(points)), 1.0),
-        A_ub=np.block([[error, bound], [-error, bound]]),
-        b_ub=np.concatenate([target, -target]),
-        A_eq=np.append(np.ones(len(points)), 0.0)[None],
-        b_eq=[1.0],
-    )
-    return points, np.asarray(found.x[:-1])
-
-
-def sum_with_normal(x: NDArray[np.float64], points: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Return the distribution function at `x` of N(0, 2) plus or minus each of `points`, shape (x, points)."""
-    std = math.sqrt(TOTAL_VARIANCE)
-    ndtr = scipy.special.ndtr
-    both = ndtr((x[:, None] - points) / std) + ndtr((x[:, None] + points) / std)
-    return 0.5 * np.asarray(both)

@@ -3,19 +3,15 @@
 from dataclasses import dataclass
 
 from pymc_dp.exceptions import PrivacyError
-from pymc_dp.release.batches import Batches, described
-from pymc_dp.release.histograms import CountsByNorm, half_octaves
+from pymc_dp.release.batches import Batches
 from pymc_dp.release.interface import (
     LARGEST_CLIP_BOUND,
     ExpansionPoint,
     FloatArray,
     GradientPrediction,
-    plain_gradient_prediction,
-    plain_name,
-    plain_point,
-    plain_vector,
 )
-from pymc_dp.release.query import Asked, Query, Terms, set_fields
+from pymc_dp.release.query import Asked, Query
+from pymc_dp.release.sizes import CountsByNorm, half_octaves
 from pymc_dp.rows.clipped_sum import ClippedSum
 from pymc_dp.rows.derivatives import UnitsOfChunk
 from pymc_dp.rows.expansion import kept_by, preconditioned, scores_of, squares_of
@@ -38,14 +34,6 @@ class _OfGradients:
     point: ExpansionPoint
     axes: FloatArray
     prediction: GradientPrediction
-
-    def __post_init__(self) -> None:
-        set_fields(
-            self,
-            point=plain_point(self.point),
-            axes=plain_vector(self.axes),
-            prediction=plain_gradient_prediction(self.prediction),
-        )
 
     @property
     def where(self) -> tuple[FloatArray, ...]:
@@ -109,25 +97,6 @@ class PreconditionedGradient(_OfGradients, Query):
     counted: bool = False
     kind: str = "gradient"
 
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        set_fields(
-            self,
-            clip_bound=float(self.clip_bound),
-            batches=None if self.batches is None else described(self.batches),
-            counted=bool(self.counted),
-            kind=plain_name(self.kind),
-        )
-
-    @property
-    def sampled(self) -> Batches | None:
-        """How the batch is drawn, if one is asked."""
-        return self.batches
-
-    def bound(self, terms: Terms) -> float:
-        """Return the clip bound."""
-        return self.clip_bound
-
     def exact_sum(self, asked: Asked) -> ClippedSum:
         """Return the sum of what is left, each clipped."""
         self._refuse_shapes(asked)
@@ -156,10 +125,6 @@ class GradientSizes(_OfGradients, CountsByNorm):
     smallest: float
     bins: int
     kind: str = "gradient_sizes"
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        set_fields(self, smallest=float(self.smallest), bins=int(self.bins), kind=plain_name(self.kind))
 
     def exact_sum(self, asked: Asked) -> ClippedSum:
         """Return the counts."""

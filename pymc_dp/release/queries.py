@@ -24,17 +24,12 @@ import numpy as np
 
 from pymc_dp.exceptions import PrivacyError
 from pymc_dp.release import barker_correction
-from pymc_dp.release.batches import Batches, BatchesWithoutReplacement, described
+from pymc_dp.release.batches import Batches, BatchesWithoutReplacement
 from pymc_dp.release.centred import CentredScore, ExpectedCurvature, OneDirectionCurvature
 from pymc_dp.release.gradients import GradientSizes, PreconditionedGradient
 from pymc_dp.release.interface import (
     Expanded,
-    ExpansionPoint,
     FloatArray,
-    plain_expanded,
-    plain_name,
-    plain_point,
-    plain_vector,
 )
 from pymc_dp.release.penalised import penalised, sensitivity
 from pymc_dp.release.query import (
@@ -46,7 +41,6 @@ from pymc_dp.release.query import (
     Rows,
     Terms,
     check_bound,
-    set_fields,
 )
 from pymc_dp.release.sizes import BoundedScore, CoordinateSizes, NormSizes, RemainderSizes
 from pymc_dp.rows.clipped_sum import ClippedMoments, ClippedSum
@@ -80,25 +74,6 @@ class GradientSum(Query):
     counted: bool = False
     kind: ClassVar[str] = "gradient"
 
-    def __post_init__(self) -> None:
-        set_fields(self, theta=plain_vector(self.theta), clip_bound=float(self.clip_bound), counted=bool(self.counted))
-        set_fields(self, blocks=None if self.blocks is None else tuple(bool(each) for each in self.blocks))
-        set_fields(self, batches=None if self.batches is None else described(self.batches))
-
-    @property
-    def sampled(self) -> Batches | None:
-        """How the batch is drawn, if one is asked."""
-        return self.batches
-
-    @property
-    def where(self) -> tuple[FloatArray, ...]:
-        """The point."""
-        return (self.theta,)
-
-    def bound(self, terms: Terms) -> float:
-        """Return the clip bound."""
-        return self.clip_bound
-
     def exact_sum(self, asked: Asked) -> ClippedSum:
         """Return the sum of clipped gradients."""
         return asked.rows.clipped_gradient(
@@ -122,23 +97,6 @@ class LogRatioSum(Query):
     theta_new: FloatArray
     clip_bound: float
     kind: ClassVar[str] = "log_ratio"
-
-    def __post_init__(self) -> None:
-        set_fields(
-            self,
-            theta=plain_vector(self.theta),
-            theta_new=plain_vector(self.theta_new),
-            clip_bound=float(self.clip_bound),
-        )
-
-    @property
-    def where(self) -> tuple[FloatArray, ...]:
-        """Both points."""
-        return (self.theta, self.theta_new)
-
-    def bound(self, terms: Terms) -> float:
-        """Return the clip bound."""
-        return self.clip_bound
 
     def exact_sum(self, asked: Asked) -> ClippedSum:
         """Return the sum of clipped log-ratios."""
@@ -176,28 +134,6 @@ class VariancePenalisedLogRatio(Query):
     expanded: Expanded | None = None
     kind: ClassVar[str] = "log_ratio"
 
-    def __post_init__(self) -> None:
-        set_fields(
-            self,
-            theta=plain_vector(self.theta),
-            theta_new=plain_vector(self.theta_new),
-            clip_bound=float(self.clip_bound),
-        )
-        set_fields(
-            self, batches=_of_fixed_size(self.batches), tempering=float(self.tempering), counted=bool(self.counted)
-        )
-        set_fields(self, expanded=None if self.expanded is None else plain_expanded(self.expanded))
-
-    @property
-    def sampled(self) -> BatchesWithoutReplacement:
-        """How the batch is drawn."""
-        return self.batches
-
-    @property
-    def where(self) -> tuple[FloatArray, ...]:
-        """Both points."""
-        return (self.theta, self.theta_new)
-
     def bound(self, terms: Terms) -> float:
         """Return how far f moves when one unit of the batch is replaced."""
         return sensitivity(self.tempering * self.batches.scale, self.clip_bound, self.batches.batch_size)
@@ -222,9 +158,9 @@ class VariancePenalisedLogRatio(Query):
 
     def exact_sum(self, asked: Asked) -> ClippedSum:
         """Return f, rounded toward zero to the grid."""
-        log_ratios = BatchLogRatios.of(self, self.clip_bound, asked)
-        integers = np.array([penalised(log_ratios.moments, log_ratios.step, asked.grid)], dtype=np.int64)
-        return ClippedSum(integers, asked.grid, self.bound(asked.terms), log_ratios.moments.n_clipped)
+        moments, step = _batch_log_ratios(self, self.clip_bound, asked)
+        integers = np.array([penalised(moments, step, asked.grid)], dtype=np.int64)
+        return ClippedSum(integers, asked.grid, self.bound(asked.terms), moments.n_clipped)
 
 
 @dataclass(frozen=True, eq=False)
@@ -254,22 +190,6 @@ class BarkerDecision(Query):
     kind: ClassVar[str] = "decision"
     adds_noise: ClassVar[bool] = False
 
-    def __post_init__(self) -> None:
-        set_fields(self, theta=plain_vector(self.theta), theta_new=plain_vector(self.theta_new))
-        set_fields(self, log_free_ratio=float(self.log_free_ratio))
-        set_fields(self, batches=_of_fixed_size(self.batches), tempering=float(self.tempering))
-        set_fields(self, expanded=None if self.expanded is None else plain_expanded(self.expanded))
-
-    @property
-    def sampled(self) -> BatchesWithoutReplacement:
-        """How the batch is drawn."""
-        return self.batches
-
-    @property
-    def where(self) -> tuple[FloatArray, ...]:
-        """Both points."""
-        return (self.theta, self.theta_new)
-
     def bound(self, terms: Terms) -> float:
         """Return the bound of a unit's log-ratio that the test prescribes."""
         return barker_correction.clip_bound(self.batches.batch_size, self.tempering * self.batches.n_units)
@@ -283,36 +203,25 @@ class BarkerDecision(Query):
         """Refuse: a decision is drawn, and the log-ratios behind it are released in no other way."""
         raise PrivacyError("The log-ratios behind a decision are not released.")
 
-    def log_ratios(self, asked: Asked) -> "BatchLogRatios":
-        """Return the clipped log-ratios of the batch. Confidential."""
-        return BatchLogRatios.of(self, self.bound(asked.terms), asked)
+    def log_ratios(self, asked: Asked) -> tuple[ClippedMoments, Fraction]:
+        """Return the moments of the batch's clipped log-ratios, in steps, and what a step counts. Confidential."""
+        return _batch_log_ratios(self, self.bound(asked.terms), asked)
 
 
-@dataclass(frozen=True, eq=False)
-class BatchLogRatios:
-    """Clipped log-ratios of the units of a batch. Confidential.
+def _batch_log_ratios(
+    query: VariancePenalisedLogRatio | BarkerDecision, clip: float, asked: Asked
+) -> tuple[ClippedMoments, Fraction]:
+    """Return the moments of the clipped log-ratios of a batch, in steps of a grid. Confidential.
 
-    Attributes
-    ----------
-    moments : ClippedMoments
-        Their sums, as multiples of their grid, and how many were clipped.
-    step : Fraction
-        What one step counts in the tempered log-ratio of all units.
+    And what one step counts in the tempered log-ratio of all units.
     """
-
-    moments: ClippedMoments
-    step: Fraction
-
-    @classmethod
-    def of(cls, query: VariancePenalisedLogRatio | BarkerDecision, clip: float, asked: Asked) -> "BatchLogRatios":
-        """Return those of the batch that is asked."""
-        if asked.batch is None:
-            raise PrivacyError("A test on a batch is asked of a fresh batch.")
-        grid = _log_ratio_grid(clip)
-        move = (query.theta, query.theta_new) if query.expanded is None else query.expanded
-        moments = _clipped_log_ratios(asked.rows, move, clip, grid, asked.batch)
-        tempered = Fraction(query.tempering) * Fraction(query.batches.n_units, query.batches.batch_size)
-        return cls(moments, tempered * Fraction(grid))
+    if asked.batch is None:
+        raise PrivacyError("A test on a batch is asked of a fresh batch.")
+    grid = _log_ratio_grid(clip)
+    move = (query.theta, query.theta_new) if query.expanded is None else query.expanded
+    moments = _clipped_log_ratios(asked.rows, move, clip, grid, asked.batch)
+    tempered = Fraction(query.tempering) * Fraction(query.batches.n_units, query.batches.batch_size)
+    return moments, tempered * Fraction(grid)
 
 
 def _clipped_log_ratios(
@@ -404,13 +313,6 @@ class DecisionClipCounts(_Counts):
     decided_on: BatchesWithoutReplacement
     tempering: float
 
-    def __post_init__(self) -> None:
-        moves = tuple(
-            plain_expanded(move) if isinstance(move, Expanded) else (plain_vector(move[0]), plain_vector(move[1]))
-            for move in self.moves
-        )
-        set_fields(self, moves=moves, decided_on=_of_fixed_size(self.decided_on), tempering=float(self.tempering))
-
     def entries(self, terms: Terms) -> int:
         """Return 1."""
         return 1
@@ -488,7 +390,7 @@ class Curvature(AtExpansionPoint, Query):
 
 
 @dataclass(frozen=True, eq=False)
-class ClippingLoss(Query):
+class ClippingLoss(AtExpansionPoint, Query):
     """The sum of what weights take off scores at an expansion point, in multiples of the clip bound.
 
     A unit counts at most 1: one beyond twice the bound counts as if it were at twice the bound. A sum of numbers
@@ -499,18 +401,11 @@ class ClippingLoss(Query):
     ----------
     point : ExpansionPoint
         Where, by which preconditioner, with which clip bound.
+    kind : str
+        The name of the release.
     """
 
-    point: ExpansionPoint
-    kind: ClassVar[str] = "clipping_loss"
-
-    def __post_init__(self) -> None:
-        set_fields(self, point=plain_point(self.point))
-
-    @property
-    def where(self) -> tuple[FloatArray, ...]:
-        """The expansion point."""
-        return (self.point.theta,)
+    kind: str = "clipping_loss"
 
     def bound(self, terms: Terms) -> float:
         """Return a half."""
@@ -550,14 +445,6 @@ class Residual(BeyondPredictions, Query):
 
     clip_bound: float
     kind: str = "residual"
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        set_fields(self, clip_bound=float(self.clip_bound), kind=plain_name(self.kind))
-
-    def bound(self, terms: Terms) -> float:
-        """Return the clip bound."""
-        return self.clip_bound
 
     def exact_sum(self, asked: Asked) -> ClippedSum:
         """Return the sum of clipped residuals."""
@@ -611,11 +498,3 @@ def _refuse_power(tempering: float) -> None:
     """Refuse powers of the likelihood that are not positive numbers."""
     if not 0.0 < tempering < math.inf:
         raise PrivacyError(f"A likelihood is tempered by a positive power, not by {tempering:g}.")
-
-
-def _of_fixed_size(batches: BatchesWithoutReplacement) -> BatchesWithoutReplacement:
-    """Return a description of batches of a fixed size, which tests on batches are proved for."""
-    copied = described(batches)
-    if not isinstance(copied, BatchesWithoutReplacement):
-        raise PrivacyError("A test on a batch takes batches of a fixed size: BatchesWithoutReplacement.")
-    return copied

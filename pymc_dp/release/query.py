@@ -4,11 +4,11 @@ Everything that a query states of itself (`bound`, `factor`, `rounding`, `n_term
 of what is public of the curator.
 """
 
+import dataclasses
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import ClassVar, Protocol
+from typing import ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -22,107 +22,19 @@ from pymc_dp.release.interface import (
     ExpansionPoint,
     FloatArray,
     Prediction,
-    plain_name,
-    plain_point,
-    plain_prediction,
 )
-from pymc_dp.rows.clipped_sum import ClippedMoments, ClippedSum
-from pymc_dp.rows.derivatives import UnitsOfChunk
+from pymc_dp.release.plain import plain
+from pymc_dp.rows.clipped_sum import ClippedSum
+from pymc_dp.rows.likelihood import UnitLikelihood
+from pymc_dp.rows.partitioned import PartitionedUnits
 
 IntArray = NDArray[np.int64]
 
+#: What queries are evaluated on: sums over units of clipped contributions. Confidential.
+Rows = UnitLikelihood | PartitionedUnits
+
 #: A sum of contributions of norm at most b moves by 2b if a unit is replaced, by b if one is added or removed.
 SENSITIVITY_FACTOR = {"substitute": 2.0, "add-remove": 1.0}
-
-
-class Rows(Protocol):
-    """The rows as queries see them: sums over units of clipped contributions. Confidential."""
-
-    n_units: int
-
-    def clipped_gradient(
-        self,
-        theta: FloatArray,
-        bound: float,
-        grid: float,
-        *,
-        units: IntArray | None = None,
-        blocks: Sequence[bool] | None = None,
-    ) -> ClippedSum:
-        """Return the sum of clipped gradients, of all units or of some."""
-        ...
-
-    def clipped_log_ratio(self, theta: FloatArray, theta_new: FloatArray, bound: float, grid: float) -> ClippedSum:
-        """Return the sum of clipped per-unit log-ratios."""
-        ...
-
-    def log_ratio_moments(
-        self,
-        theta: FloatArray,
-        theta_new: FloatArray,
-        bound: float,
-        grid: float,
-        *,
-        units: IntArray | None = None,
-    ) -> ClippedMoments:
-        """Return sums of clipped log-ratios, and of their squares, of all units or of some."""
-        ...
-
-    def refuse_other_shapes(self, theta: FloatArray, preconditioner: FloatArray | None = None) -> None:
-        """Refuse a point, or a preconditioner, of another shape than the model's parameters."""
-        ...
-
-    def refuse_without_second_order(self) -> None:
-        """Refuse where second derivatives are not known."""
-        ...
-
-    def expansion(self, centre: ExpansionPoint) -> "Expansion":
-        """Return the expansion of every unit around a point."""
-        ...
-
-    def sum_over_units(
-        self,
-        contributions: Callable[[UnitsOfChunk], FloatArray],
-        size: int,
-        bound: float,
-        grid: float,
-        *,
-        units: IntArray | None = None,
-    ) -> ClippedSum:
-        """Return the sum over units of any function of a unit's derivatives, each clipped to the norm `bound`."""
-        ...
-
-
-class Expansion(Protocol):
-    """Every unit's log-likelihood around an expansion point. Confidential."""
-
-    def score(self, grid: float) -> ClippedSum:
-        """Return the sum of weighted scores."""
-        ...
-
-    def curvature(self, grid: float) -> ClippedSum:
-        """Return the sum of weighted curvatures."""
-        ...
-
-    def clipping_loss(self, grid: float) -> ClippedSum:
-        """Return the sum of what weights have taken off scores, each less a half."""
-        ...
-
-    def residual_sizes(
-        self, old: Prediction, new: Prediction, in_bins: Callable[[FloatArray], IntArray], bound: float, grid: float
-    ) -> ClippedSum:
-        """Return how many units have a residual log-ratio in each bin."""
-        ...
-
-    def residual(self, old: Prediction, new: Prediction, bound: float, grid: float) -> ClippedSum:
-        """Return the sum of clipped residual log-ratios."""
-        ...
-
-    def residual_moments(
-        self, old: Prediction, new: Prediction, bound: float, grid: float, *, units: IntArray | None = None
-    ) -> ClippedMoments:
-        """Return sums of clipped residual log-ratios, and of their squares, of all units or of some."""
-        ...
 
 
 @dataclass(frozen=True)
@@ -184,30 +96,34 @@ class Query(ABC):
 
     #: Whether noise is added to the answer; a decision's noise is part of its test.
     adds_noise: ClassVar[bool] = True
+    #: Whether counts of clipped units are released with a sum over a batch, as further entries.
+    counted: bool = False
+    #: The largest norm of a unit's contribution, where a query is told it.
+    clip_bound: float
 
     @property
     @abstractmethod
     def kind(self) -> str:
         """The name of the release."""
 
-    @property
-    def sampled(self) -> Batches | None:
-        """How the fresh batch is drawn that is asked; None: all units are asked."""
-        return None
+    def __post_init__(self) -> None:
+        """Copy every field of a query that is made, as plain numbers of its own."""
+        for each in dataclasses.fields(self):  # type: ignore[arg-type]  # every query is a dataclass
+            object.__setattr__(self, each.name, plain(each.type, getattr(self, each.name)))
 
     @property
-    def counted(self) -> bool:
-        """Whether counts of clipped units are released with a sum over a batch, as further entries."""
-        return False
+    def sampled(self) -> Batches | None:
+        """How the fresh batch is drawn that is asked: `batches`, where there are any; None: all units are asked."""
+        return getattr(self, "batches", None)
 
     @property
     def where(self) -> tuple[FloatArray, ...]:
-        """The points that are asked about, for the record."""
-        return ()
+        """The points that are asked about, for the record: `theta`, and `theta_new` where there are two."""
+        return tuple(getattr(self, name) for name in ("theta", "theta_new") if hasattr(self, name))
 
-    @abstractmethod
     def bound(self, terms: Terms) -> float:
         """Return the largest norm of a unit's contribution."""
+        return self.clip_bound
 
     def factor(self, terms: Terms) -> float:
         """Return by how many bounds the sum moves between neighbouring tables."""
@@ -258,9 +174,6 @@ class AtExpansionPoint:
     point: ExpansionPoint
     kind: str
 
-    def __post_init__(self) -> None:
-        set_fields(self, point=plain_point(self.point), kind=plain_name(self.kind))
-
     @property
     def where(self) -> tuple[FloatArray, ...]:
         """The expansion point."""
@@ -275,9 +188,6 @@ class BeyondPredictions:
     old: Prediction
     new: Prediction
 
-    def __post_init__(self) -> None:
-        set_fields(self, point=plain_point(self.point), old=plain_prediction(self.old), new=plain_prediction(self.new))
-
     @property
     def where(self) -> tuple[FloatArray, ...]:
         """Both points."""
@@ -291,9 +201,3 @@ def check_bound(bound: float) -> None:
             f"A clip bound of {bound:.3g} cannot be kept in floating point: use one between "
             f"{SMALLEST_CLIP_BOUND:g} and {LARGEST_CLIP_BOUND:g}."
         )
-
-
-def set_fields(query: object, **values: object) -> None:
-    """Set fields of a frozen query while it is made."""
-    for name, value in values.items():
-        object.__setattr__(query, name, value)

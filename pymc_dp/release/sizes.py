@@ -7,22 +7,13 @@ from typing import Literal
 import numpy as np
 
 from pymc_dp.exceptions import PrivacyError
-from pymc_dp.release.histograms import (
-    ROOM_OF_COUNTS,
-    CountsByNorm,
-    CountsByOctave,
-    half_octaves,
-    in_bins,
-    octaves,
-)
 from pymc_dp.release.interface import (
+    LARGEST_CLIP_BOUND,
+    SMALLEST_CLIP_BOUND,
     ExpansionPoint,
     FloatArray,
-    plain_name,
-    plain_point,
-    plain_vector,
 )
-from pymc_dp.release.query import Asked, BeyondPredictions, IntArray, Query, Terms, set_fields
+from pymc_dp.release.query import Asked, BeyondPredictions, IntArray, NonNegative, Query, Terms
 from pymc_dp.rows.clipped_sum import ClippedSum
 from pymc_dp.rows.derivatives import UnitsOfChunk
 from pymc_dp.rows.expansion import (
@@ -32,6 +23,108 @@ from pymc_dp.rows.expansion import (
     scores_of,
     squares_of,
 )
+
+#: What a count is clipped to: counts of 1 keep this bound with room for roundings of the norm.
+ROOM_OF_COUNTS = 1.0 + 1e-9
+#: Histograms have no more bins.
+_MOST_BINS = 1000
+#: Floating point has no octaves beyond.
+_MOST_OCTAVES = 1100
+
+
+def octaves(sizes: FloatArray) -> FloatArray:
+    """Return the whole part of the binary logarithm of absolute values: exact, and of an entry by itself.
+
+    Vector instructions may round a logarithm otherwise than the same instruction for a single number does: a unit next
+    to an edge would then change its bin with the length of the table.
+    """
+    _, exponents = np.frexp(sizes)
+    found: FloatArray = exponents - 1.0
+    found[sizes == 0.0] = -np.inf
+    found[np.isinf(sizes)] = np.inf
+    found[np.isnan(sizes)] = np.nan
+    return found
+
+
+def in_bins(place: FloatArray, bins: int) -> FloatArray:
+    """Return a 1 in the bin of each entry, and nothing where a place is no number.
+
+    Places of shape (..., units) give (..., bins, units).
+    """
+    unknown = np.isnan(place)
+    nearest = np.clip(np.where(unknown, 0.0, place), 0, bins - 1).astype(np.intp)
+    counts: FloatArray = np.zeros((*place.shape[:-1], bins, place.shape[-1]))
+    np.put_along_axis(counts, nearest[..., None, :], np.where(unknown, 0.0, 1.0)[..., None, :], axis=-2)
+    return counts
+
+
+def half_octaves(squares: FloatArray, smallest: float, bins: int) -> FloatArray:
+    """Return a 1 in the bin of each unit's norm, shape (units, bins), given squared norms.
+
+    Squares grow by one octave for half an octave of norms.
+    """
+    return in_bins(octaves(squares / smallest**2), bins).T
+
+
+class CountsBySize(NonNegative):
+    """What queries share that count units by the size of something: each unit is in one bin.
+
+    Attributes
+    ----------
+    bins : int
+        Number of bins; the last one holds all larger sizes.
+    """
+
+    bins: int
+
+    def bound(self, terms: Terms) -> float:
+        """Return the norm of a unit's counts: it is in one bin."""
+        return ROOM_OF_COUNTS
+
+    def refuse_if_unsafe(self, terms: Terms) -> None:
+        """Refuse bins that no array can hold."""
+        if not 1 <= self.bins <= _MOST_BINS:
+            raise PrivacyError(f"A histogram has between 1 and {_MOST_BINS} bins.")
+        super().refuse_if_unsafe(terms)
+
+
+class CountsByOctave(CountsBySize):
+    """Counts of units by octaves of an absolute value.
+
+    Attributes
+    ----------
+    lowest : int
+        The first bin holds sizes from ``2**lowest`` on, and all smaller ones.
+    """
+
+    lowest: int
+
+    def refuse_if_unsafe(self, terms: Terms) -> None:
+        """Refuse octaves that there are not."""
+        if abs(self.lowest) > _MOST_OCTAVES:
+            raise PrivacyError(f"The first octave of a histogram is between {-_MOST_OCTAVES} and {_MOST_OCTAVES}.")
+        super().refuse_if_unsafe(terms)
+
+
+class CountsByNorm(CountsBySize):
+    """Counts of units by half octaves of a norm.
+
+    Attributes
+    ----------
+    smallest : float
+        The first bin holds norms from here on, and all smaller ones.
+    """
+
+    smallest: float
+
+    def refuse_if_unsafe(self, terms: Terms) -> None:
+        """Refuse numbers that squares cannot be taken of."""
+        if not SMALLEST_CLIP_BOUND <= self.smallest <= LARGEST_CLIP_BOUND:
+            raise PrivacyError(
+                f"The first norm of a histogram is between {SMALLEST_CLIP_BOUND:g} and {LARGEST_CLIP_BOUND:g}."
+            )
+        super().refuse_if_unsafe(terms)
+
 
 #: What norms are taken of.
 _OF = {
@@ -62,20 +155,6 @@ class CoordinateSizes(CountsByOctave):
     lowest: int
     bins: int
     kind: str = "coordinate_sizes"
-
-    def __post_init__(self) -> None:
-        set_fields(
-            self,
-            theta=plain_vector(self.theta),
-            lowest=int(self.lowest),
-            bins=int(self.bins),
-            kind=plain_name(self.kind),
-        )
-
-    @property
-    def where(self) -> tuple[FloatArray, ...]:
-        """The point."""
-        return (self.theta,)
 
     def bound(self, terms: Terms) -> float:
         """Return the norm of a unit's counts: it is in one bin for every parameter."""
@@ -116,16 +195,6 @@ class NormSizes(CountsByNorm):
     smallest: float
     bins: int
     kind: str = "norm_sizes"
-
-    def __post_init__(self) -> None:
-        set_fields(
-            self,
-            point=plain_point(self.point),
-            of=plain_name(self.of),
-            smallest=float(self.smallest),
-            bins=int(self.bins),
-            kind=plain_name(self.kind),
-        )
 
     @property
     def where(self) -> tuple[FloatArray, ...]:
@@ -174,10 +243,6 @@ class RemainderSizes(BeyondPredictions, CountsByOctave):
     bins: int
     kind: str = "remainder_sizes"
 
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        set_fields(self, lowest=int(self.lowest), bins=int(self.bins), kind=plain_name(self.kind))
-
     def exact_sum(self, asked: Asked) -> ClippedSum:
         """Return the counts."""
 
@@ -214,25 +279,6 @@ class BoundedScore(Query):
     clip_bound: float
     middle: float = 0.0
     kind: str = "bounded_score"
-
-    def __post_init__(self) -> None:
-        set_fields(
-            self,
-            theta=plain_vector(self.theta),
-            place=int(self.place),
-            clip_bound=float(self.clip_bound),
-            middle=float(self.middle),
-            kind=plain_name(self.kind),
-        )
-
-    @property
-    def where(self) -> tuple[FloatArray, ...]:
-        """The point."""
-        return (self.theta,)
-
-    def bound(self, terms: Terms) -> float:
-        """Return the clip bound."""
-        return self.clip_bound
 
     def refuse_if_unsafe(self, terms: Terms) -> None:
         """Refuse an entry that is not there."""

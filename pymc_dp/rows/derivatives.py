@@ -1,7 +1,6 @@
 """Log-likelihoods and derivatives of the units of a chunk: those of their rows, summed."""
 
 from collections.abc import Iterator
-from typing import Protocol
 
 import numpy as np
 
@@ -15,39 +14,7 @@ from pymc_dp.rows.table import Chunk
 _NEGLIGIBLE = 1e-9
 
 
-class UnitsOfChunk(Protocol):
-    """What can be asked of some units. Confidential.
-
-    Attributes
-    ----------
-    units : slice
-        Which units: of the table, or of the batch that was asked for.
-    """
-
-    units: slice
-
-    def log_likelihood(self, theta: FloatArray) -> FloatArray:
-        """Return their log-likelihoods, shape (units,)."""
-        ...
-
-    def gradient(self, theta: FloatArray) -> FloatArray:
-        """Return their gradients, shape (units, parameters)."""
-        ...
-
-    def scores_of_responses(self, theta: FloatArray) -> Iterator[tuple[FloatArray, FloatArray]]:
-        """Yield gradients with each response that a row could have had, and its probabilities."""
-        ...
-
-    def curvature_times(self, theta: FloatArray, direction: FloatArray) -> FloatArray:
-        """Return their negative second derivatives times `direction`, shape (units, parameters)."""
-        ...
-
-    def along(self, theta: FloatArray, direction: FloatArray) -> list[FloatArray]:
-        """Return their slopes and negative second derivatives along `direction`, each of shape (units,)."""
-        ...
-
-
-class DerivativesOfChunk:
+class UnitsOfChunk:
     """What can be asked of the units of one chunk. Confidential.
 
     Parameters
@@ -60,10 +27,15 @@ class DerivativesOfChunk:
         The layout of parameters.
     points : dict
         What the engine made of parameters, shared by the chunks of one pass.
+    responses : PossibleResponses or None
+        What the rows could have had for a response.
     second_order : bool
         Whether there are second derivatives.
-    responses : PossibleResponses, optional
-        What the rows could have had for a response.
+
+    Attributes
+    ----------
+    units : slice
+        Which units: of the table, or of the batch that was asked for.
 
     Raises
     ------
@@ -81,17 +53,12 @@ class DerivativesOfChunk:
         engine: RowEngine,
         parameters: ParameterVector,
         points: dict[bytes, Point],
-        *,
+        responses: PossibleResponses | None,
         second_order: bool,
-        responses: PossibleResponses | None = None,
     ) -> None:
-        self._responses = responses
-        self.units = chunk.units
-        self._chunk = chunk
-        self._engine = engine
-        self._parameters = parameters
-        self._points = points
-        self._second_order = second_order
+        self.units, self._chunk = chunk.units, chunk
+        self._engine, self._parameters, self._points = engine, parameters, points
+        self._responses, self._second_order = responses, second_order
 
     def log_likelihood(self, theta: FloatArray) -> FloatArray:
         """Return the units' log-likelihoods, shape (units,)."""

@@ -6,100 +6,84 @@ curvature and in the remainders alike: the sums fit together, for the likelihood
 curvature that is still too large is cut alone, for what it leaves to the tests is of second order and biases nothing.
 """
 
-from collections.abc import Callable, Iterable, Iterator
+import math
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import Protocol, TypeVar
+from typing import Any
 
 import numpy as np
 
-from pymc_dp.model.parameters import FloatArray, ParameterVector
+from pymc_dp.model.parameters import FloatArray
 from pymc_dp.rows.clipped_sum import ClippedMoments, ClippedSum
 from pymc_dp.rows.derivatives import UnitsOfChunk
 from pymc_dp.rows.on_demand import clip
 from pymc_dp.rows.table import IntArray
 
-Result = TypeVar("Result")
+#: `pymc_dp.rows.likelihood.UnitLikelihood`, whose module imports this one.
+Units = Any
 
 
-class ExpansionPoint(Protocol):
-    """Where and how log-likelihoods are expanded. Public: a function of releases. See `pymc_dp.release.interface`."""
+@dataclass(frozen=True, eq=False)
+class ExpansionPoint:
+    """Where every unit's log-likelihood is expanded, by which preconditioner, and with what bounds. Public.
 
-    @property
-    def theta(self) -> FloatArray:
-        """The centre, shape (parameters,)."""
-        ...
+    A unit whose score is larger than its bound is weighted down as a whole, once: its score, curvature and later
+    remainders all carry the same weight in (0, 1]. A curvature that is still larger than its bound is cut alone.
 
-    @property
-    def preconditioner(self) -> FloatArray:
-        """Columns along which derivatives are taken, shape (parameters, parameters)."""
-        ...
+    Attributes
+    ----------
+    theta : ndarray, shape (parameters,)
+        The centre.
+    preconditioner : ndarray, shape (parameters, parameters)
+        Columns along which derivatives are taken; norms are those of derivatives along them.
+    clip_gradient : float
+        Bound of the norm of one unit's weighted score.
+    clip_curvature : float
+        Bound of the Frobenius norm of one unit's curvature (the negative second derivative), weighted and cut. Infinite
+        where none is asked for.
+    """
 
-    @property
-    def clip_gradient(self) -> float:
-        """Bound of the norm of a unit's preconditioned weighted score."""
-        ...
-
-    @property
-    def clip_curvature(self) -> float:
-        """Bound of the Frobenius norm of a unit's weighted curvature; infinite if none is asked for."""
-        ...
+    theta: FloatArray
+    preconditioner: FloatArray
+    clip_gradient: float
+    clip_curvature: float = math.inf
 
     @property
     def key(self) -> bytes:
         """Equal for equal centres."""
-        ...
+        bounds = np.array([self.clip_gradient, self.clip_curvature])
+        return self.theta.tobytes() + self.preconditioner.tobytes() + bounds.tobytes()
 
 
-class Prediction(Protocol):
-    """What an expansion predicts at a point, as a function of a unit's derivatives at the centre. Public."""
+@dataclass(frozen=True, eq=False)
+class Prediction:
+    """What an expansion predicts of a unit's log-likelihood at a point, relative to the centre. Public.
+
+    With the unit's score g and curvature H at the centre: ``direction · g``, less half of ``direction · H direction``
+    if `with_curvature`, plus `offset`; all of it times the unit's weights.
+
+    Attributes
+    ----------
+    theta : ndarray, shape (parameters,)
+        The point.
+    direction : ndarray, shape (parameters,)
+        On the unconstrained scale.
+    with_curvature : bool
+        Whether the curvature is part of it.
+    offset : float
+        The same for every unit.
+    """
+
+    theta: FloatArray
+    direction: FloatArray
+    with_curvature: bool
+    offset: float = 0.0
 
     @property
-    def theta(self) -> FloatArray:
-        """The point."""
-        ...
-
-    @property
-    def direction(self) -> FloatArray:
-        """What the unit's score is multiplied by, and its curvature from both sides, shape (parameters,)."""
-        ...
-
-    @property
-    def with_curvature(self) -> bool:
-        """Whether half the curvature is subtracted."""
-        ...
-
-    @property
-    def offset(self) -> float:
-        """What is predicted of every unit besides, before it is weighted."""
-        ...
-
-
-class Units(Protocol):
-    """What an expansion needs of the row engine."""
-
-    n_units: int
-    n_parameters: int
-    parameters: ParameterVector
-
-    def all_log_likelihoods(self, theta: FloatArray) -> FloatArray:
-        """Return the log-likelihood of every unit."""
-        ...
-
-    def unit_log_likelihoods(self, theta: FloatArray, units: IntArray) -> FloatArray:
-        """Return the log-likelihood of some units."""
-        ...
-
-    def refuse_other_shapes(self, theta: FloatArray, preconditioner: FloatArray | None = None) -> None:
-        """Refuse a point of another shape than the model's parameters."""
-        ...
-
-    def refuse_without_second_order(self) -> None:
-        """Refuse where second derivatives are not known."""
-        ...
-
-    def each_chunk(self, work: Callable[[UnitsOfChunk], Result], units: IntArray | None = None) -> Iterable[Result]:
-        """Yield what `work` makes of the derivatives of whole units, of all or of some, chunk by chunk."""
-        ...
+    def key(self) -> bytes:
+        """Equal for equal predictions."""
+        numbers = np.array([self.offset, self.with_curvature], dtype=np.float64)
+        return self.theta.tobytes() + self.direction.tobytes() + numbers.tobytes()
 
 
 class UnitExpansion:
@@ -142,14 +126,20 @@ class UnitExpansion:
 
     def score(self, grid: float) -> ClippedSum:
         """Return the sum of preconditioned weighted scores."""
-
-        def add(chunk: UnitsOfChunk) -> IntArray:
-            return _weighted_sum(scores_of(chunk, self._centre), self.weights[chunk.units], grid)
-
-        total = self._total(add, self._centre.preconditioner.shape[1])
+        total = self._weighted_sum(scores_of, self.weights, self._centre.preconditioner.shape[1], grid)
         return ClippedSum(total, grid, self._centre.clip_gradient, self.n_weighted_down)
 
-    def _total(self, add: Callable[[UnitsOfChunk], IntArray], size: int) -> IntArray:
+    def _weighted_sum(
+        self, of: Callable[[UnitsOfChunk, ExpansionPoint], FloatArray], weights: FloatArray, size: int, grid: float
+    ) -> IntArray:
+        """Return the sum over units of truncated vectors, times their weights."""
+
+        def add(chunk: UnitsOfChunk) -> IntArray:
+            columns, total = of(chunk, self._centre), np.zeros(size, dtype=np.int64)
+            of_units = weights[chunk.units]
+            clip.add_vectors(columns, 0, size, of_units.size, of_units, 1.0 / grid, total)
+            return total
+
         total = np.zeros(size, dtype=np.int64)
         for sums in self._units.each_chunk(add):
             total += sums
@@ -158,11 +148,7 @@ class UnitExpansion:
     def curvature(self, grid: float) -> ClippedSum:
         """Return the sum of preconditioned weighted curvatures, packed as `packed_pairs` says."""
         size = self._centre.preconditioner.shape[1]
-
-        def add(chunk: UnitsOfChunk) -> IntArray:
-            return _weighted_sum(curvatures_of(chunk, self._centre), self.curvature_weights[chunk.units], grid)
-
-        total = self._total(add, size * (size + 1) // 2)
+        total = self._weighted_sum(curvatures_of, self.curvature_weights, size * (size + 1) // 2, grid)
         n_clipped = int(np.count_nonzero(self.curvature_weights < 1.0))
         return ClippedSum(total, grid, self._centre.clip_curvature, n_clipped)
 
@@ -173,13 +159,15 @@ class UnitExpansion:
         the bound of what is left when a half is taken off each.
         """
 
-        def add(chunk: UnitsOfChunk) -> IntArray:
+        def clipping_losses(chunk: UnitsOfChunk, centre: ExpansionPoint) -> FloatArray:
             weights = self.weights[chunk.units]
             found = np.empty(weights.size)
-            clip.clipping_losses(squares_of(scores_of(chunk, self._centre)), weights, self._centre.clip_gradient, found)
-            return _weighted_sum(found[None] - 0.5, np.ones(weights.size), grid)
+            clip.clipping_losses(squares_of(scores_of(chunk, centre)), weights, centre.clip_gradient, found)
+            losses: FloatArray = found[None] - 0.5
+            return losses
 
-        return ClippedSum(self._total(add, 1), grid, 0.5, self.n_weighted_down)
+        total = self._weighted_sum(clipping_losses, np.ones(self._units.n_units), 1, grid)
+        return ClippedSum(total, grid, 0.5, self.n_weighted_down)
 
     def residual(self, old: Prediction, new: Prediction, bound: float, grid: float) -> ClippedSum:
         """Return the sum of what the expansion misses of every unit's weighted log-ratio, clipped to `bound`.
@@ -187,7 +175,7 @@ class UnitExpansion:
         Odd: swapping `old` and `new` changes nothing but the sign.
         """
         before, after = self.remainders(old), self.remainders(new)
-        self._pair = {_key(old): before, _key(new): after}
+        self._pair = {old.key: before, new.key: after}
         total = np.zeros(1, dtype=np.int64)
         shrunk = clip.shrunk(bound, 1)
         n_clipped = clip.add_clipped_differences(after, before, shrunk, 1.0 / grid, total)
@@ -208,7 +196,7 @@ class UnitExpansion:
 
         Odd: swapping `old` and `new` changes nothing but the signs. What is no number counts as zero.
         """
-        before, after = self._remainders_of(old, units), self._remainders_of(new, units)
+        before, after = self.remainders(old, units), self.remainders(new, units)
         clipped = np.empty(len(units), dtype=np.int64)
         n_clipped = clip.write_clipped_differences(after, before, clip.shrunk(bound, 1), 1.0 / grid, clipped)
         return clipped, int(n_clipped)
@@ -221,34 +209,24 @@ class UnitExpansion:
             units = np.arange(self._units.n_units, dtype=np.int64)
         return ClippedMoments.of(*self.clipped_residuals(old, new, bound, grid, units))
 
-    def remainders(self, prediction: Prediction) -> FloatArray:
-        """Return what the expansion misses of every unit's weighted log-likelihood, relative to the centre."""
-        self._refuse(prediction)
-        key = _key(prediction)
-        if key in self._pair:
-            return self._pair[key]
-        with np.errstate(invalid="ignore"):  # a warning would tell that a unit is not finite
-            values = self._units.all_log_likelihoods(prediction.theta) - self._values
-        return self._missed(prediction, values, None)
+    def remainders(self, prediction: Prediction, units: IntArray | None = None) -> FloatArray:
+        """Return what the expansion misses of every unit's weighted log-likelihood, relative to the centre.
 
-    def _remainders_of(self, prediction: Prediction, units: IntArray) -> FloatArray:
-        """Return the same of some units, in proportion to whose rows the work is."""
-        self._refuse(prediction)
-        with np.errstate(invalid="ignore"):
-            values = self._units.unit_log_likelihoods(prediction.theta, units) - self._values[units]
-        return self._missed(prediction, values, units)
-
-    def _refuse(self, prediction: Prediction) -> None:
-        """Refuse what would fail while rows are read, and so where there are rows only."""
+        With `units`, of those alone, in proportion to whose rows the work is.
+        """
+        # What would fail while rows are read, and so where there are rows only.
         self._units.refuse_other_shapes(prediction.theta)
         self._units.refuse_other_shapes(prediction.direction)
         self._units.refuse_without_second_order()
-
-    def _missed(self, prediction: Prediction, values: FloatArray, units: IntArray | None) -> FloatArray:
-        """Return what is missed of log-likelihoods relative to the centre."""
+        if units is None and prediction.key in self._pair:
+            return self._pair[prediction.key]
         weights, of_curvatures = self.weights, self.curvature_weights
-        if units is not None:
-            weights, of_curvatures = weights[units], of_curvatures[units]
+        with np.errstate(invalid="ignore"):  # a warning would tell that a unit is not finite
+            if units is None:
+                values = self._units.all_log_likelihoods(prediction.theta) - self._values
+            else:
+                values = self._units.unit_log_likelihoods(prediction.theta, units) - self._values[units]
+                weights, of_curvatures = weights[units], of_curvatures[units]
         if not prediction.with_curvature:
             of_curvatures = np.zeros_like(of_curvatures)
         found = np.empty_like(values)
@@ -262,7 +240,7 @@ class UnitExpansion:
 
         for _ in self._units.each_chunk(write, units):
             pass
-        return found
+        return np.asarray(found)
 
     def __repr__(self) -> str:
         return f"UnitExpansion(n_parameters={self._units.n_parameters}; confidential)"
@@ -357,42 +335,15 @@ def squares_of(columns: FloatArray) -> FloatArray:
     return squares
 
 
-def _key(prediction: Prediction) -> bytes:
-    return b"".join(
-        [
-            prediction.theta.tobytes(),
-            prediction.direction.tobytes(),
-            np.float64(prediction.offset).tobytes(),
-            bytes([prediction.with_curvature]),
-        ]
-    )
-
-
-@dataclass(frozen=True, eq=False)
-class _Zero:
-    """An expansion point, and a prediction, at zero."""
-
-    theta: FloatArray
-    preconditioner: FloatArray
-    clip_gradient: float = 1.0
-    clip_curvature: float = 1.0
-    key: bytes = b""
-    with_curvature: bool = True
-    offset: float = 0.0
-
-    @property
-    def direction(self) -> FloatArray:
-        return self.theta
-
-
 def warm_up(units: Units) -> None:
     """Call everything once, so that it is compiled; the rows of `units` are not confidential."""
     # One column is enough: curvatures by a whole preconditioner take time in proportion to the cube of its size.
-    zero = _Zero(np.zeros(units.n_parameters), np.ones((units.n_parameters, 1)))
+    theta = np.zeros(units.n_parameters)
+    zero, unmoved = ExpansionPoint(theta, np.ones((theta.size, 1)), 1.0, 1.0), Prediction(theta, theta, True)
     expansion = UnitExpansion(units, zero)
     for total in (expansion.score, expansion.curvature, expansion.clipping_loss):
         total(1.0)
-    expansion.residual(zero, zero, 1.0, 1.0)
+    expansion.residual(unmoved, unmoved, 1.0, 1.0)
     for found in units.each_chunk(lambda chunk: expected_curvatures_of(chunk, zero)):
         kept_by(found, 1.0)
     for _ in units.each_chunk(lambda chunk: one_direction_curvatures_of(chunk, zero)):
@@ -411,10 +362,3 @@ def preconditioned(rows: FloatArray, matrix: FloatArray) -> FloatArray:
     out = np.empty((matrix.shape[1], rows.shape[0]))
     clip.times_matrix(np.ascontiguousarray(rows.T), np.ascontiguousarray(matrix), out)
     return out
-
-
-def _weighted_sum(columns: FloatArray, weights: FloatArray, grid: float) -> IntArray:
-    """Return the sum of the truncated columns, times their weights."""
-    total = np.zeros(len(columns), dtype=np.int64)
-    clip.add_vectors(columns, 0, len(columns), weights.size, weights, 1.0 / grid, total)
-    return total

@@ -19,7 +19,7 @@ from pymc_dp.rows import expansion
 from pymc_dp.rows.check import check_factorisation
 from pymc_dp.rows.choose import EngineName, engine_for
 from pymc_dp.rows.clipped_sum import ClippedMoments, ClippedSum
-from pymc_dp.rows.derivatives import DerivativesOfChunk, UnitsOfChunk
+from pymc_dp.rows.derivatives import UnitsOfChunk
 from pymc_dp.rows.engine import Clipping, Point
 from pymc_dp.rows.expansion import ExpansionPoint, UnitExpansion
 from pymc_dp.rows.graphs import RowGraphs
@@ -63,6 +63,12 @@ class RowInput:
     names: tuple[str, ...]
     dtype: np.dtype[Any]
     shape: tuple[int, ...]
+
+    @classmethod
+    def of(cls, leaf: RowLeaf) -> "RowInput":
+        """Return what is public of an input."""
+        names = dict.fromkeys(name for name in (leaf.source.name, *(rv.name for rv in leaf.observed)) if name)
+        return cls(tuple(names), leaf_value(leaf.source).dtype, leaf.row_shape())
 
 
 class UnitLikelihood:
@@ -128,7 +134,7 @@ class UnitLikelihood:
         self.n_rows, self.n_units = self._table.n_rows, self._table.n_units
         self.unit_in_words = units.in_words
         self._leaf_names = [(leaf.observed[-1].name if leaf.observed else None, leaf.axis) for leaf in row_split.leaves]
-        self.inputs = tuple(map(_row_input, row_split.leaves))
+        self.inputs = tuple(map(RowInput.of, row_split.leaves))
         self._expansions: dict[bytes, UnitExpansion] = {}
         # Log-likelihoods of all units at the points of the last log-ratio and at the last gradient.
         self._pair: dict[bytes, FloatArray] = {}
@@ -193,7 +199,14 @@ class UnitLikelihood:
         def add(chunk: Chunk) -> tuple[int, IntArray]:
             sums = np.zeros(size, dtype=np.int64)
             logs = log_likelihoods[chunk.units] if kept else log_likelihoods
-            return self._add_clipped(point, chunk, clipping, logs, slices, sums), sums
+            if chunk.starts is None:
+                return self._engine.add_clipped(point, chunk, clipping, logs, sums), sums
+            # The rows of a unit are summed before its norm is taken.
+            found = self._engine.gradient(point, chunk)
+            if kept:
+                logs[:] = chunk.per_unit(found.log_likelihoods[None])[0]
+            columns = chunk.per_unit(found.dense(self._engine.parts, offsets, size))
+            return int(clip.add_clipped_columns(columns, clipping.bound, clipping.steps_per_one, sums)), sums
 
         n_clipped, sums = 0, np.zeros(size, dtype=np.int64)
         for clipped_here, sums_here in self._each(add, self._chunks(units), units):
@@ -206,30 +219,6 @@ class UnitLikelihood:
         if kept:
             self._latest = {theta.tobytes(): log_likelihoods}
         return ClippedSum(total, grid, bound, n_clipped)
-
-    def _add_clipped(
-        self,
-        point: Point,
-        chunk: Chunk,
-        clipping: Clipping,
-        log_likelihoods: FloatArray,
-        slices: Sequence[slice | None],
-        sums: IntArray,
-    ) -> int:
-        """Add the clipped, truncated gradients of a chunk's units to `sums`; return how many were clipped.
-
-        The sums are those of `pymc_dp.rows.clip.add_clipped` if every row is a unit of its own, else in the order of
-        parameters. Log-likelihoods are written into `log_likelihoods`, unless it is empty.
-        """
-        if chunk.starts is None:
-            return self._engine.add_clipped(point, chunk, clipping, log_likelihoods, sums)
-        # The rows of a unit are summed before its norm is taken.
-        found = self._engine.gradient(point, chunk)
-        if log_likelihoods.size:
-            log_likelihoods[:] = chunk.per_unit(found.log_likelihoods[None])[0]
-        offsets = [None if entries is None else entries.start for entries in slices]
-        columns = chunk.per_unit(found.dense(self._engine.parts, offsets, sums.size))
-        return int(clip.add_clipped_columns(columns, clipping.bound, clipping.steps_per_one, sums))
 
     def _at(self, theta: FloatArray) -> Point:
         return self._engine.at(self.parameters.split(theta))
@@ -285,8 +274,8 @@ class UnitLikelihood:
         if units is None:
             wanted = (theta.tobytes(), theta_new.tobytes())
             self._pair = {key: values for key, values in self._pair.items() if key in wanted}
-            old = self._unit_log_likelihoods(theta)
-            new = self._unit_log_likelihoods(theta_new)
+            old = self.all_log_likelihoods(theta)
+            new = self.all_log_likelihoods(theta_new)
             self._pair = {theta.tobytes(): old, theta_new.tobytes(): new}
         else:
             old = self.unit_log_likelihoods(theta, units)
@@ -317,10 +306,8 @@ class UnitLikelihood:
         units: IntArray | None = None,
     ) -> ClippedMoments:
         """Return sums of those log-ratios, and of their squares, of all units or of some. Confidential."""
-        return ClippedMoments.of(*self.clipped_log_ratios(theta, theta_new, bound, grid, self._named(units)))
-
-    def _named(self, units: IntArray | None) -> IntArray:
-        return np.arange(self.n_units, dtype=np.int64) if units is None else units
+        units = np.arange(self.n_units, dtype=np.int64) if units is None else units
+        return ClippedMoments.of(*self.clipped_log_ratios(theta, theta_new, bound, grid, units))
 
     def unit_log_likelihoods(self, theta: FloatArray, units: NDArray[np.int64]) -> FloatArray:
         """Return the log-likelihood of each of `units`, which are in increasing order. Confidential.
@@ -454,10 +441,6 @@ class UnitLikelihood:
         if not self.second_order:
             raise InvalidArgument("Second derivatives need UnitLikelihood(..., second_order=True).")
 
-    def all_log_likelihoods(self, theta: FloatArray) -> FloatArray:
-        """Return the log-likelihood of every unit. Confidential."""
-        return self._unit_log_likelihoods(theta)
-
     def each_chunk(
         self,
         work: Callable[[UnitsOfChunk], Result],
@@ -472,16 +455,7 @@ class UnitLikelihood:
         points: dict[bytes, Point] = {}
 
         def of_chunk(chunk: Chunk) -> Result:
-            return work(
-                DerivativesOfChunk(
-                    chunk,
-                    self._engine,
-                    self.parameters,
-                    points,
-                    second_order=self.second_order,
-                    responses=self._responses,
-                )
-            )
+            return work(UnitsOfChunk(chunk, self._engine, self.parameters, points, self._responses, self.second_order))
 
         yield from self._each(of_chunk, self._chunks(units, size or _CHUNK_ROWS), units)
 
@@ -535,8 +509,8 @@ class UnitLikelihood:
             total += sums
         return ClippedSum(total, grid, bound, n_clipped)
 
-    def _unit_log_likelihoods(self, theta: FloatArray) -> FloatArray:
-        """Return the log-likelihood of every unit, computed anew only at a point not just visited."""
+    def all_log_likelihoods(self, theta: FloatArray) -> FloatArray:
+        """Return the log-likelihood of every unit, computed anew only at a point not just visited. Confidential."""
         key = theta.tobytes()
         for remembered in (self._pair, self._latest):
             if key in remembered:
@@ -569,11 +543,6 @@ class UnitLikelihood:
 
     def __repr__(self) -> str:
         return f"UnitLikelihood(n_parameters={self.n_parameters}; confidential)"
-
-
-def _row_input(leaf: RowLeaf) -> RowInput:
-    names = tuple(dict.fromkeys(name for name in (leaf.source.name, *(rv.name for rv in leaf.observed)) if name))
-    return RowInput(names, leaf_value(leaf.source).dtype, leaf.row_shape())
 
 
 def _nothing_remembered() -> dict[str, dict[bytes, Any]]:

@@ -18,10 +18,8 @@ from typing import Any, Protocol
 import numpy as np
 
 from pymc_dp.exceptions import InvalidArgument
-from pymc_dp.model.parameters import FloatArray, ParameterVector
 from pymc_dp.rows.clipped_sum import ClippedMoments, ClippedSum
-from pymc_dp.rows.derivatives import UnitsOfChunk
-from pymc_dp.rows.expansion import ExpansionPoint, Prediction
+from pymc_dp.rows.expansion import ExpansionPoint
 from pymc_dp.rows.likelihood import UnitLikelihood
 from pymc_dp.rows.table import IntArray, checked_units
 from pymc_dp.rows.threads import Threads
@@ -104,8 +102,17 @@ def answer(rows: UnitLikelihood, asked: Pass, units: IntArray | None = None) -> 
     return found
 
 
+def _added_up(name: str) -> Callable[..., Any]:
+    """Return a method that asks every partition for a sum, and adds up the answers."""
+
+    def total(self: Any, *arguments: Any, units: IntArray | None = None, **options: Any) -> Any:
+        return self.added(Pass(name, arguments, options, self.centre), units)
+
+    return total
+
+
 class PartitionedUnits:
-    """The likelihood of a table in partitions, as queries see it: `pymc_dp.release.query.Rows`.
+    """The likelihood of a table in partitions: its sums are those of `UnitLikelihood`, with the same arguments.
 
     Confidential: only the curator may call it.
 
@@ -121,6 +128,13 @@ class PartitionedUnits:
         What is protected.
     """
 
+    #: The rows are asked, not an expansion of them.
+    centre = None
+    clipped_gradient = _added_up("clipped_gradient")
+    clipped_log_ratio = _added_up("clipped_log_ratio")
+    log_ratio_moments = _added_up("log_ratio_moments")
+    sum_over_units = _added_up("sum_over_units")
+
     def __init__(self, template: UnitLikelihood, partitions: Partitions, n_rows: int, unit_in_words: str) -> None:
         #: On invented rows; its units have as many rows as here: one, or several.
         self.template = template
@@ -131,32 +145,18 @@ class PartitionedUnits:
         self.n_units = int(self._begins[-1])
         self.n_rows = n_rows
         self.unit_in_words = unit_in_words
-        self.parameters: ParameterVector = template.parameters
-        self.n_parameters = template.n_parameters
-        self.second_order = template.second_order
+        self.parameters, self.n_parameters = template.parameters, template.n_parameters
         self.engine_name, self.knows_responses = template.engine_name, template.knows_responses
-        self.structure = template.structure
+        self.second_order, self.structure = template.second_order, template.structure
+        # What concerns the model alone is asked of the template, what concerns the rows of where they are.
+        self.refuse_other_shapes = template.refuse_other_shapes
+        self.refuse_without_second_order = template.refuse_without_second_order
+        self.refuse_changes, self.use_threads = partitions.refuse_changes, partitions.use_threads
 
     @property
     def may_be_forked(self) -> bool:
         """Whether a process that is forked from this one can ask; if not, it has to be a fresh one."""
         return self._partitions.may_be_forked
-
-    def refuse_other_shapes(self, theta: FloatArray, preconditioner: FloatArray | None = None) -> None:
-        """Refuse a point, or a preconditioner, of another shape than the model's parameters."""
-        self.template.refuse_other_shapes(theta, preconditioner)
-
-    def refuse_without_second_order(self) -> None:
-        """Refuse where second derivatives are not known."""
-        self.template.refuse_without_second_order()
-
-    def refuse_changes(self) -> None:
-        """Refuse, if the rows are not those that they were when they were opened."""
-        self._partitions.refuse_changes()
-
-    def use_threads(self, threads: Threads) -> None:
-        """Take note of how many threads may share a pass."""
-        self._partitions.use_threads(threads)
 
     def added(self, asked: Pass, units: IntArray | None = None) -> Any:
         """Return the sum of what all partitions answer.
@@ -176,47 +176,6 @@ class PartitionedUnits:
         cuts = np.searchsorted(units, self._begins)
         return [units[cuts[i] : cuts[i + 1]] - self._begins[i] for i in range(len(cuts) - 1)]
 
-    def clipped_gradient(
-        self,
-        theta: FloatArray,
-        bound: float,
-        grid: float,
-        *,
-        units: IntArray | None = None,
-        blocks: Sequence[bool] | None = None,
-    ) -> ClippedSum:
-        """Return the sum of clipped gradients, of all units or of some."""
-        options = {} if blocks is None else {"blocks": tuple(blocks)}
-        found: ClippedSum = self.added(Pass("clipped_gradient", (theta, bound, grid), options), units)
-        return found
-
-    def clipped_log_ratio(
-        self, theta: FloatArray, theta_new: FloatArray, bound: float, grid: float, *, units: IntArray | None = None
-    ) -> ClippedSum:
-        """Return the sum of clipped per-unit log-ratios, of all units or of some."""
-        found: ClippedSum = self.added(Pass("clipped_log_ratio", (theta, theta_new, bound, grid)), units)
-        return found
-
-    def log_ratio_moments(
-        self, theta: FloatArray, theta_new: FloatArray, bound: float, grid: float, *, units: IntArray | None = None
-    ) -> ClippedMoments:
-        """Return sums of clipped log-ratios, and of their squares, of all units or of some."""
-        found: ClippedMoments = self.added(Pass("log_ratio_moments", (theta, theta_new, bound, grid)), units)
-        return found
-
-    def sum_over_units(
-        self,
-        contributions: Callable[[UnitsOfChunk], FloatArray],
-        size: int,
-        bound: float,
-        grid: float,
-        *,
-        units: IntArray | None = None,
-    ) -> ClippedSum:
-        """Return the sum over units of any function of a unit's derivatives, each clipped to the norm `bound`."""
-        found: ClippedSum = self.added(Pass("sum_over_units", (contributions, size, bound, grid)), units)
-        return found
-
     def expansion(self, centre: ExpansionPoint) -> "PartitionedExpansion":
         """Return the expansion of every unit around a point.
 
@@ -233,47 +192,17 @@ class PartitionedUnits:
 
 
 class PartitionedExpansion:
-    """The expansion of every unit of a table in partitions: `pymc_dp.release.query.Expansion`.
+    """The expansion of every unit of a table in partitions: its sums are those of `UnitExpansion`.
 
-    Each partition expands its own units, with their own weights. See `pymc_dp.rows.expansion.UnitExpansion`.
+    Each partition expands its own units, with their own weights.
     """
 
+    score = _added_up("score")
+    curvature = _added_up("curvature")
+    clipping_loss = _added_up("clipping_loss")
+    residual = _added_up("residual")
+    residual_sizes = _added_up("residual_sizes")
+    residual_moments = _added_up("residual_moments")
+
     def __init__(self, units: PartitionedUnits, centre: ExpansionPoint) -> None:
-        self._units, self._centre = units, centre
-
-    def _added(self, name: str, *arguments: Any, units: IntArray | None = None) -> Any:
-        return self._units.added(Pass(name, arguments, point=self._centre), units)
-
-    def score(self, grid: float) -> ClippedSum:
-        """Return the sum of weighted scores."""
-        found: ClippedSum = self._added("score", grid)
-        return found
-
-    def curvature(self, grid: float) -> ClippedSum:
-        """Return the sum of weighted curvatures."""
-        found: ClippedSum = self._added("curvature", grid)
-        return found
-
-    def clipping_loss(self, grid: float) -> ClippedSum:
-        """Return the sum of what weights have taken off scores, each less a half."""
-        found: ClippedSum = self._added("clipping_loss", grid)
-        return found
-
-    def residual_sizes(
-        self, old: Prediction, new: Prediction, in_bins: Callable[[FloatArray], IntArray], bound: float, grid: float
-    ) -> ClippedSum:
-        """Return how many units have a residual log-ratio in each bin."""
-        found: ClippedSum = self._added("residual_sizes", old, new, in_bins, bound, grid)
-        return found
-
-    def residual(self, old: Prediction, new: Prediction, bound: float, grid: float) -> ClippedSum:
-        """Return the sum of clipped residual log-ratios."""
-        found: ClippedSum = self._added("residual", old, new, bound, grid)
-        return found
-
-    def residual_moments(
-        self, old: Prediction, new: Prediction, bound: float, grid: float, *, units: IntArray | None = None
-    ) -> ClippedMoments:
-        """Return sums of clipped residual log-ratios, and of their squares, of all units or of some."""
-        found: ClippedMoments = self._added("residual_moments", old, new, bound, grid, units=units)
-        return found
+        self.added, self.centre = units.added, centre

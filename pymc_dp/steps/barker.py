@@ -30,16 +30,15 @@ from pymc_dp import _validate
 from pymc_dp.accounting import BarkerReleases, GaussianReleases, noise_beside
 from pymc_dp.model.parameters import FloatArray
 from pymc_dp.release.barker_correction import clip_bound
-from pymc_dp.release.interface import Expanded, Release
+from pymc_dp.release.interface import Expanded
 from pymc_dp.release.queries import DecisionClipCounts
 from pymc_dp.steps.acceptance import untested
 from pymc_dp.steps.base import CLIP_COUNT_SHARE, window_ends
 from pymc_dp.steps.prelude.learning import PreludeArgument
-from pymc_dp.steps.proposals import Proposal
-from pymc_dp.steps.random_walk import RandomWalk, scale_of_moves
+from pymc_dp.steps.proposals import Proposal, RandomWalk, scale_of_moves
 from pymc_dp.steps.sampler import SHARED_STATS, StatsOfSteps, Transition
 from pymc_dp.steps.shared import TemperedArguments
-from pymc_dp.steps.target import PlainTarget, Target
+from pymc_dp.steps.target import Target
 from pymc_dp.steps.tempered import TemperedBatches
 
 #: The accounting covers Rényi orders from 3 to a fifth of the batch size.
@@ -149,7 +148,7 @@ class DPBarker(TemperedBatches, RandomWalk):
 
     def plain_target(self) -> Target:
         """Return prior times likelihood."""
-        return PlainTarget(self.chain, tempering=self.tempering)
+        return Target(self.chain, tempering=self.tempering)
 
     def draws_worth_taking(self, size: int) -> int:
         """Return as many as are affordable: every decision costs."""
@@ -162,7 +161,8 @@ class DPBarker(TemperedBatches, RandomWalk):
         log_free_ratio = target.free(theta_new) - target.free(theta) + log_proposal_ratio
         stats = untested(accepted=False)
         if np.isfinite(log_free_ratio) and np.any(theta_new != theta):
-            decision = self.release_decision(theta, theta_new, float(log_free_ratio))
+            decision, move = target.decision(theta, theta_new, float(log_free_ratio), self.known_batches())
+            self._moves.append(move)
             stats |= {"accepted": bool(decision.value[0]), "acceptance_rate": np.nan}
         self.proposal.decided(accepted=stats["accepted"])
         return Transition(theta_new if stats["accepted"] else theta, stats)
@@ -174,9 +174,3 @@ class DPBarker(TemperedBatches, RandomWalk):
         elif self._moves:
             self.chain.release(DecisionClipCounts(tuple(self._moves), self.known_batches(), self.tempering))
             self._moves.clear()
-
-    def release_decision(self, theta: FloatArray, theta_new: FloatArray, log_free_ratio: float) -> Release:
-        """Ask the curator to decide by a fresh batch."""
-        decision, move = self.target.decision(theta, theta_new, log_free_ratio, self.known_batches())
-        self._moves.append(move)
-        return decision

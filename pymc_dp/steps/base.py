@@ -92,6 +92,12 @@ class DPStep(Sampler, BlockedStep):
     synthetic: Model | None = None
     #: Tuning iterations are paid for like any other, so none are made unless asked for.
     default_tune_steps = 0
+    #: Statistics that PyMC's progress bar shows, each with a title and its digits.
+    shown_in_progress: ClassVar[Mapping[str, tuple[str, str]]] = {
+        "mean_accepted": ("Acceptance", "0.2f"),
+        "noise_std": ("Test noise", "0.2f"),
+        "epsilon_charged": ("Epsilon spent", "0.3g"),
+    }
     _state_class = DPStepState
 
     def __init_subclass__(cls, **keywords: Any) -> None:
@@ -156,7 +162,7 @@ class DPStep(Sampler, BlockedStep):
         if not self.vars:
             raise InvalidArgument("vars names no variable.")
         self.parameters = ParameterVector(model)
-        #: The power that the model's own likelihood was written to; see `pymc_dp.models`.
+        #: The power that the model's own likelihood was written to; see `benchmarks/posteriors.py`.
         self.model_tempering = tempering_of_model(model)
         moved = {var.name for var in self.vars}
         self._own = OwnParameters(tuple(name in moved for name in self.parameters.names), tuple(self.parameters.slices))
@@ -198,7 +204,11 @@ class DPStep(Sampler, BlockedStep):
             both once and in chains, or if shares add up to more than 1.
         """
         self._learn_n_units()
-        per_chain, once = self._scaled(self.sampler_requests(tune, draws)), list(self.prelude_requests())
+        part, once = self.share_in_chains, list(self.prelude_requests())
+        per_chain = [
+            replace(each, share=each.share * part) if isinstance(each, ReleaseRequest) else each
+            for each in self.sampler_requests(tune, draws)
+        ]
         requests = [*once, *per_chain]
         if {request.kind for request in once} & {request.kind for request in per_chain}:
             raise InvalidArgument(
@@ -225,13 +235,6 @@ class DPStep(Sampler, BlockedStep):
             replace(each, share=each.share * rest) if isinstance(each, ReleaseRequest) else each for each in requests
         ]
         return [*scaled, ReleaseRequest("clip_count", windows, CLIP_COUNT_SHARE, counted)]
-
-    def _scaled(self, requests: Sequence[ReleaseRequest | Releases]) -> list[ReleaseRequest | Releases]:
-        """Return what one chain asks for with its part of the run's cost."""
-        part = self.share_in_chains
-        return [
-            replace(each, share=each.share * part) if isinstance(each, ReleaseRequest) else each for each in requests
-        ]
 
     def _learn_n_units(self) -> None:
         """Learn the number of units from the context's model, if that is the step's own: for plans before a run."""
@@ -366,17 +369,13 @@ class DPStep(Sampler, BlockedStep):
 
     def _progressbar_config(self, n_chains: int = 1) -> tuple[list[TextColumn], dict[str, list[float]]]:
         columns = [
-            TextColumn("{task.fields[mean_accepted]:0.2f}", table_column=Column("Acceptance", ratio=1)),
-            TextColumn("{task.fields[noise_std]:0.2f}", table_column=Column("Test noise", ratio=1)),
-            TextColumn("{task.fields[epsilon_charged]:0.3g}", table_column=Column("Epsilon spent", ratio=1)),
+            TextColumn(f"{{task.fields[{name}]:{digits}}}", table_column=Column(title, ratio=1))
+            for name, (title, digits) in self.shown_in_progress.items()
         ]
-        return columns, {name: [0.0] * n_chains for name in ("mean_accepted", "noise_std", "epsilon_charged")}
+        return columns, {name: [0.0] * n_chains for name in self.shown_in_progress}
 
     def _make_progressbar_update_functions(self) -> tuple[Callable[[dict[str, Any]], dict[str, Any]]]:
-        def shown(stats: dict[str, Any]) -> dict[str, Any]:
-            return {name: stats[name] for name in ("mean_accepted", "noise_std", "epsilon_charged")}
-
-        return (shown,)
+        return (lambda stats: {name: stats[name] for name in self.shown_in_progress},)
 
     # Copies -----------------------------------------------------------------------------------------------
 

@@ -38,7 +38,7 @@ from pymc_dp.steps.prelude.approximation import Approximation
 from pymc_dp.steps.prelude.learning import PreludeArgument
 from pymc_dp.steps.sampler import SHARED_STATS, StatsOfSteps, Transition
 from pymc_dp.steps.shared import SharedArguments
-from pymc_dp.steps.target import PlainTarget, Target
+from pymc_dp.steps.target import Target
 from pymc_dp.steps.tuning import (
     given_noise,
     kinetic_energy,
@@ -212,7 +212,7 @@ class DPHMC(LearningStep):
 
     def plain_target(self) -> Target:
         """Return prior times likelihood, with the user's clip bounds."""
-        return PlainTarget(
+        return Target(
             self.chain,
             clip_gradient=self.clip_gradient,
             clip_log_ratio=self.clip_log_ratio,

@@ -25,11 +25,10 @@ from pymc_dp.model.parameters import FloatArray
 from pymc_dp.release.interface import Release
 from pymc_dp.steps.acceptance import penalty_test
 from pymc_dp.steps.prelude.learning import PreludeArgument
-from pymc_dp.steps.proposals import Proposal, draws_of_random_walk
-from pymc_dp.steps.random_walk import RandomWalk, scale_of_moves
+from pymc_dp.steps.proposals import Proposal, RandomWalk, draws_of_random_walk, scale_of_moves
 from pymc_dp.steps.sampler import SHARED_STATS, StatsOfSteps, Transition
 from pymc_dp.steps.shared import SharedArguments
-from pymc_dp.steps.target import PlainTarget, Target
+from pymc_dp.steps.target import Target
 from pymc_dp.steps.tuning import (
     given_noise,
     power_of_likelihood,
@@ -144,7 +143,7 @@ class DPPenalty(RandomWalk):
 
     def plain_target(self) -> Target:
         """Return prior times likelihood, with the user's clip bound."""
-        return PlainTarget(self.chain, clip_log_ratio=self.clip_log_ratio, tempering=self.tempering)
+        return Target(self.chain, clip_log_ratio=self.clip_log_ratio, tempering=self.tempering)
 
     def draws_worth_taking(self, size: int) -> int:
         """Return more draws for more parameters: a random walk is slow."""

@@ -1,10 +1,12 @@
-"""Random-walk proposals of Metropolis–Hastings samplers, as small objects: write another by keeping to `Proposal`.
+"""Random-walk proposals, as small objects, and steps that move by one: write another by keeping to `Proposal`.
 
 How far a proposal goes decides how much noise its test carries, since a log-ratio is clipped in proportion to the
 distance: moves of one component, and moves that keep their direction, cover more distance for the same noise.
 """
 
 from abc import ABC, abstractmethod
+from collections.abc import Mapping
+from copy import copy
 from typing import Any, ClassVar
 
 import numpy as np
@@ -13,6 +15,7 @@ from numpy.typing import ArrayLike, NDArray
 from pymc_dp import _validate
 from pymc_dp.exceptions import InvalidArgument
 from pymc_dp.model.parameters import FloatArray
+from pymc_dp.steps.learning_step import LearningStep
 
 
 class Proposal(ABC):
@@ -199,3 +202,54 @@ def _factor_of(scale: ArrayLike) -> NDArray[np.float64]:
         return np.linalg.cholesky(array)
     except np.linalg.LinAlgError:
         raise InvalidArgument("proposal_scale: the covariance matrix must be positive definite.") from None
+
+
+class RandomWalk(LearningStep):
+    """A step that moves by a random-walk proposal.
+
+    Attributes
+    ----------
+    proposal : Proposal
+        How the chain moves.
+    """
+
+    settled = ("proposal",)
+    proposal: Proposal
+
+    def walk_by(
+        self,
+        proposal: str | Proposal,
+        proposal_scale: ArrayLike | Mapping[str, ArrayLike] | None,
+        *,
+        part_of_acceptance: float = 1.0,
+    ) -> None:
+        """Take the user's proposal; where its scale was left out, a pilot finds it on standardised points.
+
+        Parameters
+        ----------
+        proposal, proposal_scale
+            As the user passed them.
+        part_of_acceptance : float
+            How often the sampler's test accepts, relative to that of Metropolis and Hastings.
+
+        Raises
+        ------
+        InvalidArgument
+            If the scale is missing and there is no prelude, or the proposal does not fit.
+        """
+        self._standardised = scale_of_moves(proposal, proposal_scale) is None
+        otherwise = None if self.learning is None else 1.0
+        self.proposal = proposal_of(proposal, self.in_order("proposal_scale", proposal_scale), otherwise=otherwise)
+        if self._standardised:
+            self.aimed_acceptance = part_of_acceptance * self.proposal.aimed_acceptance
+
+    def stretch(self, factor: float) -> None:
+        """Make moves as long as the proposal makes them on a standard normal, times a factor."""
+        self.proposal = copy(self.proposal)
+        self.proposal.stretch = factor * self.proposal.natural_length(self.size)
+        self.proposal.start(self.rng, self.size)
+
+
+def scale_of_moves(proposal: str | Proposal, proposal_scale: Any) -> Any:
+    """Return what says how long moves are: an object brings its own scale; None where nothing does."""
+    return proposal_scale if isinstance(proposal, str) else proposal

@@ -23,14 +23,12 @@ whether it fits. A release is scaled together with its noise.
 import math
 import warnings
 from abc import abstractmethod
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import ArrayLike
-from rich.progress import TextColumn
-from rich.table import Column
 
 from pymc_dp import _validate
 from pymc_dp.accounting import Releases
@@ -42,7 +40,7 @@ from pymc_dp.steps.learning_step import LearningStep
 from pymc_dp.steps.prelude.approximation import Approximation
 from pymc_dp.steps.prelude.learning import PreludeArgument
 from pymc_dp.steps.sampler import SHARED_STATS, StatsOfSteps, Transition
-from pymc_dp.steps.target import PlainTarget, Target
+from pymc_dp.steps.target import Target
 from pymc_dp.steps.tuning import MassMatrix, power_of_likelihood, required, setting, tempering_facts
 
 #: The step that a free sampler takes where the posterior is normal; a smaller one tells how narrow it is somewhere.
@@ -162,6 +160,11 @@ class StochasticGradientStep(LearningStep):
     plans_clip_counts = True
     in_chains = "gradients"
     settled = ("step_sizes",)
+    shown_in_progress: ClassVar[Mapping[str, tuple[str, str]]] = {
+        "step_size": ("Step size", "0.2g"),
+        "gradient_noise_std": ("Gradient noise", "0.3g"),
+        "epsilon_charged": ("Epsilon spent", "0.3g"),
+    }
     stats_dtypes_shapes = _STATS
     #: The step where posteriors are standardised; and which power of the length of a move it goes with.
     learned_step: ClassVar[float]
@@ -246,25 +249,20 @@ class StochasticGradientStep(LearningStep):
             free = target.free_gradient(theta) if np.isfinite(theta).all() else np.array(np.nan)
         if not np.isfinite(free).all():
             return None  # nothing is asked there
-        gradient = free + self._scale() * self.release_batch_gradient(theta)
+        batches, multiplier = self._batches(), self._multiplier_paid()
+        release = target.batch_gradient(theta, batches, counted=self._counted, multiplier=multiplier)
+        self._n_gradients += 1
+        self._noise_std = self._scale() * release.noise_std
+        gradient = free + self._scale() * release.value
         if self.learning is None:
             return gradient
         wanted = self.noise_of_dynamics(self.injected_now, self._step_size)
         missing = math.sqrt(max(wanted**2 - self._noise_std**2, 0.0))
         return gradient + missing * self.rng.standard_normal(theta.size)
 
-    def release_batch_gradient(self, theta: FloatArray) -> FloatArray:
-        """Ask the curator for the noisy clipped gradient of a fresh batch."""
-        release = self.target.batch_gradient(
-            theta, self._batches(), counted=self._counted, multiplier=self._multiplier_paid()
-        )
-        self._n_gradients += 1
-        self._noise_std = self._scale() * release.noise_std
-        return release.value
-
     def plain_target(self) -> Target:
         """Return prior times likelihood, with the user's clip bound."""
-        return PlainTarget(self.chain, clip_gradient=self.clip_gradient, tempering=self.tempering)
+        return Target(self.chain, clip_gradient=self.clip_gradient, tempering=self.tempering)
 
     def settle(self, known: Approximation) -> None:
         """Make steps so small that the posterior, and the noise of privacy, leave the dynamics stable."""
@@ -342,9 +340,11 @@ class StochasticGradientStep(LearningStep):
         entries = 0 if not self._counted else 1 if isinstance(batches, BatchesWithoutReplacement) else 2
         coordinates = self.size + entries
         if self.injected is not None and self.learning is None:
+            unit = self._noise_unit(self.clip_gradient)
+            noise = [self.noise_of_dynamics(self.injected, step_size) / unit for step_size, _ in groups]
             return [
-                batches.releases("gradient", count, self._multiplier(self.injected, step_size), coordinates)
-                for step_size, count in groups
+                batches.releases("gradient", count, multiplier, coordinates)
+                for (_, count), multiplier in zip(groups, noise, strict=True)
             ]
         if self.learning is not None:  # the noise is as small as the budget makes it; the rest is drawn in public
             groups = [(1.0, (tune + draws) * each)]
@@ -359,9 +359,6 @@ class StochasticGradientStep(LearningStep):
             ReleaseRequest("gradient", count, step_size * count / whole, coordinates, **sampling)
             for step_size, count in groups
         ]
-
-    def _multiplier(self, injected: float, step_size: float) -> float:
-        return self.noise_of_dynamics(injected, step_size) / self._noise_unit(self.clip_gradient)
 
     def _noise_unit(self, clip_bound: float) -> float:
         """Return the standard deviation of the estimate's noise at a noise multiplier of 1."""
@@ -383,17 +380,3 @@ class StochasticGradientStep(LearningStep):
                 f"{type(self).__name__}."
             )
         return self.batches
-
-    def _progressbar_config(self, n_chains: int = 1) -> tuple[list[TextColumn], dict[str, list[float]]]:
-        columns = [
-            TextColumn("{task.fields[step_size]:0.2g}", table_column=Column("Step size", ratio=1)),
-            TextColumn("{task.fields[gradient_noise_std]:0.3g}", table_column=Column("Gradient noise", ratio=1)),
-            TextColumn("{task.fields[epsilon_charged]:0.3g}", table_column=Column("Epsilon spent", ratio=1)),
-        ]
-        return columns, {name: [0.0] * n_chains for name in _SHOWN}
-
-    def _make_progressbar_update_functions(self) -> tuple[Callable[[dict[str, Any]], dict[str, Any]]]:
-        return (lambda stats: {name: stats[name] for name in _SHOWN},)
-
-
-_SHOWN = ("step_size", "gradient_noise_std", "epsilon_charged")

@@ -5,7 +5,6 @@ gradients of the likelihood are released; with one, prior and expansion are free
 released; in a pilot, all is free.
 """
 
-from abc import ABC, abstractmethod
 from dataclasses import replace
 
 import numpy as np
@@ -22,81 +21,8 @@ from pymc_dp.steps.prelude.learning import gradient_query
 from pymc_dp.steps.tuning import tempered
 
 
-class Target(ABC):
-    """A log-posterior, or the prior times a power of the likelihood, at points of a sampler's own."""
-
-    @abstractmethod
-    def free(self, point: FloatArray) -> float:
-        """Return the part of the log-density that costs nothing."""
-
-    @abstractmethod
-    def bound(self, old: FloatArray, new: FloatArray) -> float:
-        """Return the clip bound of the other part of one unit's log-ratio: symmetric in the points."""
-
-    @abstractmethod
-    def log_ratio(self, old: FloatArray, new: FloatArray, bound: float) -> Release:
-        """Ask for the other part of the log-ratio."""
-
-    @abstractmethod
-    def batch_log_ratio(
-        self, old: FloatArray, new: FloatArray, bound: float, batches: BatchesWithoutReplacement, *, counted: bool
-    ) -> Release:
-        """Ask for it as a fresh batch estimates it, less half of the estimate's variance."""
-
-    @abstractmethod
-    def decision(
-        self, old: FloatArray, new: FloatArray, log_free_ratio: float, batches: BatchesWithoutReplacement
-    ) -> tuple[Release, tuple[FloatArray, FloatArray] | Expanded]:
-        """Ask for a decision by a fresh batch; return also what the move is described by."""
-
-    @abstractmethod
-    def gradient(self, point: FloatArray) -> FloatArray:
-        """Return the noisy gradient of the log-density."""
-
-    @abstractmethod
-    def batch_gradient(self, point: FloatArray, batches: Batches, *, counted: bool, multiplier: float) -> Release:
-        """Ask for the released part of the gradient, summed over a fresh batch."""
-
-    @abstractmethod
-    def free_gradient(self, point: FloatArray) -> FloatArray:
-        """Return the gradient of the free part."""
-
-
-class _WholeLogRatios(Target):
-    """Targets of which whole log-likelihood ratios are released."""
-
-    _chain: ChainAccess
-    _tempering: float
-
-    @abstractmethod
-    def _parameters(self, point: FloatArray) -> FloatArray:
-        """Return the step's own parameters that a point stands for."""
-
-    def log_ratio(self, old: FloatArray, new: FloatArray, bound: float) -> Release:
-        """Ask for the log-likelihood ratio."""
-        made = self._chain.log_ratio(self._parameters(old), self._parameters(new), bound)
-        return tempered(made, self._tempering)
-
-    def batch_log_ratio(
-        self, old: FloatArray, new: FloatArray, bound: float, batches: BatchesWithoutReplacement, *, counted: bool
-    ) -> Release:
-        """Ask for the tempered log-likelihood ratio as a fresh batch estimates it."""
-        query = VariancePenalisedLogRatio(*self._move(old, new), bound, batches, self._tempering, counted=counted)
-        return self._chain.release(query)
-
-    def decision(
-        self, old: FloatArray, new: FloatArray, log_free_ratio: float, batches: BatchesWithoutReplacement
-    ) -> tuple[Release, tuple[FloatArray, FloatArray] | Expanded]:
-        """Ask for a decision on the tempered log-likelihood ratio."""
-        move = self._move(old, new)
-        return self._chain.release(BarkerDecision(*move, log_free_ratio, batches, self._tempering)), move
-
-    def _move(self, old: FloatArray, new: FloatArray) -> tuple[FloatArray, FloatArray]:
-        return self._chain.whole(self._parameters(old)), self._chain.whole(self._parameters(new))
-
-
-class PlainTarget(_WholeLogRatios):
-    """Prior times likelihood, or a power of it: the prior is free.
+class Target:
+    """Prior times likelihood, or a power of it: the prior is free. Others differ in what is free and what is released.
 
     Parameters
     ----------
@@ -120,30 +46,59 @@ class PlainTarget(_WholeLogRatios):
         self._clip_gradient, self._clip_log_ratio = clip_gradient, clip_log_ratio
 
     def free(self, point: FloatArray) -> float:
-        """Return the log-prior."""
-        return self._chain.prior.log_density(point)
+        """Return the part of the log-density that costs nothing: the log-prior."""
+        return self._chain.prior.log_density(self._parameters(point))
 
     def bound(self, old: FloatArray, new: FloatArray) -> float:
-        """Return the clip bound times the distance."""
+        """Return the clip bound of the other part of one unit's log-ratio: symmetric in the points."""
         return self._clip_log_ratio * float(np.linalg.norm(new - old))
 
-    def _parameters(self, point: FloatArray) -> FloatArray:
-        return point
+    def log_ratio(self, old: FloatArray, new: FloatArray, bound: float) -> Release:
+        """Ask for the other part of the log-ratio."""
+        made = self._chain.log_ratio(self._parameters(old), self._parameters(new), bound)
+        return tempered(made, self._tempering)
+
+    def batch_log_ratio(
+        self, old: FloatArray, new: FloatArray, bound: float, batches: BatchesWithoutReplacement, *, counted: bool
+    ) -> Release:
+        """Ask for it as a fresh batch estimates it, less half of the estimate's variance."""
+        move, expanded = self._move(old, new), self.expanded(old, new)
+        query = VariancePenalisedLogRatio(*move, bound, batches, self._tempering, counted, expanded)
+        return self._chain.release(query)
+
+    def decision(
+        self, old: FloatArray, new: FloatArray, log_free_ratio: float, batches: BatchesWithoutReplacement
+    ) -> tuple[Release, tuple[FloatArray, FloatArray] | Expanded]:
+        """Ask for a decision by a fresh batch; return also what the move is described by."""
+        move, expanded = self._move(old, new), self.expanded(old, new)
+        made = self._chain.release(BarkerDecision(*move, log_free_ratio, batches, self._tempering, expanded))
+        return made, expanded or move
 
     def gradient(self, point: FloatArray) -> FloatArray:
-        """Return the released gradient of the log-likelihood, and that of the prior."""
+        """Return the noisy gradient of the log-density."""
         released = tempered(self._chain.gradient(point, self._clip_gradient), self._tempering)
         return released.value + self._chain.prior.gradient(point)
 
     def batch_gradient(self, point: FloatArray, batches: Batches, *, counted: bool, multiplier: float) -> Release:
-        """Ask for the clipped gradient of a fresh batch."""
+        """Ask for the released part of the gradient, summed over a fresh batch."""
         whole = self._chain.whole(point)
         query = GradientSum(whole, self._clip_gradient, self._chain.blocks, batches, counted=counted)
         return self._chain.release(query, multiplier)
 
     def free_gradient(self, point: FloatArray) -> FloatArray:
-        """Return the gradient of the log-prior."""
+        """Return the gradient of the free part."""
         return self._chain.prior.gradient(point)
+
+    def _parameters(self, point: FloatArray) -> FloatArray:
+        """Return the step's own parameters that a point stands for."""
+        return point
+
+    def _move(self, old: FloatArray, new: FloatArray) -> tuple[FloatArray, FloatArray]:
+        return self._chain.whole(self._parameters(old)), self._chain.whole(self._parameters(new))
+
+    def expanded(self, old: FloatArray, new: FloatArray) -> Expanded | None:
+        """Return what an expansion predicts of log-ratios, where it is taken off them: no expansion, here."""
+        return None
 
 
 class ExpandedTarget(Target):
@@ -159,8 +114,9 @@ class ExpandedTarget(Target):
         Power of the likelihood.
     """
 
-    def __init__(self, chain: ChainAccess, known: Approximation, *, tempering: float = 1.0) -> None:
-        self._chain, self._known, self._tempering = chain, known, tempering
+    def __init__(self, chain: ChainAccess, known: Approximation, **settings: float) -> None:
+        super().__init__(chain, **settings)
+        self._known = known
 
     def free(self, point: FloatArray) -> float:
         """Return the log-prior and what the expansion says of the likelihood."""
@@ -174,29 +130,9 @@ class ExpandedTarget(Target):
 
     def log_ratio(self, old: FloatArray, new: FloatArray, bound: float) -> Release:
         """Ask for what the expansion misses of the log-ratio."""
-        missed = self._missed(old, new)
+        missed = self._known.expanded(self._known.theta(old), self._known.theta(new))
         made = self._chain.release(Residual(missed.point, missed.old, missed.new, bound))
         return tempered(made, self._tempering)
-
-    def batch_log_ratio(
-        self, old: FloatArray, new: FloatArray, bound: float, batches: BatchesWithoutReplacement, *, counted: bool
-    ) -> Release:
-        """Ask for what it misses of the tempered log-ratio as a fresh batch estimates it."""
-        missed = self._missed(old, new)
-        query = VariancePenalisedLogRatio(
-            missed.old.theta, missed.new.theta, bound, batches, self._tempering, counted=counted, expanded=missed
-        )
-        return self._chain.release(query)
-
-    def decision(
-        self, old: FloatArray, new: FloatArray, log_free_ratio: float, batches: BatchesWithoutReplacement
-    ) -> tuple[Release, tuple[FloatArray, FloatArray] | Expanded]:
-        """Ask for a decision on what it misses of the tempered log-ratio: the rest is in the free part."""
-        missed = self._missed(old, new)
-        query = BarkerDecision(
-            missed.old.theta, missed.new.theta, log_free_ratio, batches, self._tempering, expanded=missed
-        )
-        return self._chain.release(query), missed
 
     def gradient(self, point: FloatArray) -> FloatArray:
         """Return the gradient of the free part: tests correct what it misses."""
@@ -221,11 +157,15 @@ class ExpandedTarget(Target):
         """Return noise as that of a released gradient: none is released."""
         return np.zeros(self._known.origin.size)
 
-    def _missed(self, old: FloatArray, new: FloatArray) -> Expanded:
+    def _parameters(self, point: FloatArray) -> FloatArray:
+        return self._known.theta(point)
+
+    def expanded(self, old: FloatArray, new: FloatArray) -> Expanded | None:
+        """Return what the expansion predicts of log-ratios."""
         return self._known.expanded(self._known.theta(old), self._known.theta(new))
 
 
-class PreconditionedTarget(_WholeLogRatios, ExpandedTarget):
+class PreconditionedTarget(ExpandedTarget):
     """The prior is free, log-ratios and gradients of the likelihood are released along standardised axes.
 
     Parameters
@@ -237,30 +177,13 @@ class PreconditionedTarget(_WholeLogRatios, ExpandedTarget):
         distance. Default: the learned one, along the standardised axes.
     """
 
-    def __init__(
-        self,
-        chain: ChainAccess,
-        known: Approximation,
-        *,
-        tempering: float = 1.0,
-        clip_gradient: float = np.nan,
-        clip_log_ratio: float = np.nan,
-    ) -> None:
-        super().__init__(chain, known, tempering=tempering)
-        self._clip_gradient, self._clip_log_ratio = clip_gradient, clip_log_ratio
-
-    def free(self, point: FloatArray) -> float:
-        """Return the log-prior."""
-        return self._chain.prior.log_density(self._known.theta(point))
+    free, log_ratio, expanded = Target.free, Target.log_ratio, Target.expanded
 
     def bound(self, old: FloatArray, new: FloatArray) -> float:
         """Return the clip bound of a gradient times the standardised distance."""
         if np.isfinite(self._clip_log_ratio):
             return self._clip_log_ratio * float(np.linalg.norm(self._known.axes @ (new - old)))
         return self._known.clip_gradient * float(np.linalg.norm(new - old))
-
-    def _parameters(self, point: FloatArray) -> FloatArray:
-        return self._known.theta(point)
 
     def gradient(self, point: FloatArray) -> FloatArray:
         """Return the released gradient along the standardised axes, and that of the prior."""
@@ -288,13 +211,8 @@ class PreconditionedTarget(_WholeLogRatios, ExpandedTarget):
         """Return noise as that of a released gradient."""
         whole = np.isnan(self._clip_gradient)
         bound = self._known.clip_gradient if whole else self._clip_gradient
-        noise = (
-            2.0
-            * self._tempering
-            * bound
-            * self._chain.multiplier("gradient")
-            * rng.standard_normal(self._known.origin.size)
-        )
+        std = 2.0 * self._tempering * bound * self._chain.multiplier("gradient")
+        noise = std * rng.standard_normal(self._known.origin.size)
         along: FloatArray = noise if whole else self._known.axes.T @ noise
         return along
 
@@ -320,12 +238,11 @@ class FreeTarget(ExpandedTarget):
         self,
         chain: ChainAccess,
         known: Approximation,
-        real: "ExpandedTarget",
+        real: ExpandedTarget,
         rng: np.random.Generator,
-        *,
-        tempering: float,
+        **settings: float,
     ) -> None:
-        super().__init__(chain, known, tempering=tempering)
+        super().__init__(chain, known, **settings)
         self._real, self._rng = real, rng
 
     def bound(self, old: FloatArray, new: FloatArray) -> float:

@@ -58,7 +58,7 @@ def power_of_likelihood(tempering: float, model_tempering: float) -> float:
     if power != 1.0 and model_tempering != 1.0:
         raise InvalidArgument(
             f"The likelihood of this model was written to the power {model_tempering:g} already, and would be tempered "
-            "twice. Leave out tempering=, or use the same model without it ('banana-2' for 'banana-tempered-2')."
+            "twice. Leave out tempering=, or use the same model without its power."
         )
     return power
 

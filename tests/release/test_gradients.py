@@ -313,15 +313,16 @@ def test_no_log_ratio_behind_a_decision_is_beyond_its_bound(expanded, tempering,
         one, other = (
             query.log_ratios(asked_on(each, batches=batches)) for each in (rows, with_row(row, count, place, rows))
         )
-    assert one.step == other.step
-    step = float(one.step) * batches.batch_size / (tempering * rows.n_units)  # of one log-ratio
+    (one, step), (other, other_step) = one, other
+    assert step == other_step
+    step = float(step) * batches.batch_size / (tempering * rows.n_units)  # of one log-ratio
     bound = clip_bound(batches.batch_size, tempering * rows.n_units)
-    for found in (one.moments, other.moments):
+    for found in (one, other):
         assert found.count == batches.batch_size
         assert found.squares * step**2 <= found.count * bound**2
-    assert abs(one.moments.total - other.moments.total) * step <= 2.0 * bound
-    assert abs(one.moments.squares - other.moments.squares) * step**2 <= bound**2
-    assert abs(one.moments.n_clipped - other.moments.n_clipped) <= 1
+    assert abs(one.total - other.total) * step <= 2.0 * bound
+    assert abs(one.squares - other.squares) * step**2 <= bound**2
+    assert abs(one.n_clipped - other.n_clipped) <= 1
 
 
 @pytest.mark.filterwarnings("error")
@@ -399,16 +400,16 @@ def test_a_penalised_ratio_is_of_what_an_expansion_misses():
 
 
 def test_a_decision_is_on_what_an_expansion_misses():
-    found = BarkerDecision(THETA, CENTRE, 0.0, BATCHES, 0.1, expanded=Expanded(WEIGHTED, OLD, NEW)).log_ratios(
+    found, step = BarkerDecision(THETA, CENTRE, 0.0, BATCHES, 0.1, expanded=Expanded(WEIGHTED, OLD, NEW)).log_ratios(
         asked_on(ROWS)
     )
     bound = clip_bound(BATCHES.batch_size, 0.1 * N)
     left = residuals(ROWS, WEIGHTED, OLD, NEW)[batch_of(BATCHES)]
-    step = float(found.step) * BATCHES.batch_size / (0.1 * N)
+    step = float(step) * BATCHES.batch_size / (0.1 * N)
     clipped = np.clip(left, -bound, bound)
-    assert found.moments.total * step == pytest.approx(np.sum(clipped), abs=1e-9)
-    assert found.moments.squares * step**2 == pytest.approx(np.sum(clipped**2), abs=1e-9)
-    assert found.moments.n_clipped == np.sum(np.abs(left) > bound)
+    assert found.total * step == pytest.approx(np.sum(clipped), abs=1e-9)
+    assert found.squares * step**2 == pytest.approx(np.sum(clipped**2), abs=1e-9)
+    assert found.n_clipped == np.sum(np.abs(left) > bound)
 
 
 # A row by itself, to the last bit -------------------------------------------------------------------------------------

@@ -199,6 +199,21 @@ def test_batches_of_a_samplers_own_are_refused(make):
 EXPANDED_AT = ExpansionPoint(np.zeros(2), np.eye(2), 1.0)
 
 
+@pytest.mark.parametrize("make", [VariancePenalisedLogRatio, BarkerDecision])
+def test_tests_on_batches_take_batches_of_a_fixed_size(make):
+    """Hazard H40: their sensitivity, and the cost of a decision, are proved for these alone."""
+    with pytest.raises(dp.PrivacyError, match="fixed size"):
+        make(np.zeros(2), np.zeros(2), 1.0, PoissonBatches(0.1), 0.5)
+
+
+def test_a_field_of_a_query_is_copied_as_the_type_that_it_declares():
+    query = GradientSum([1, 2], True, [1, 0], FIXED, 1)
+    assert [type(query.theta), query.theta.dtype, type(query.clip_bound)] == [np.ndarray, np.float64, float]
+    assert (query.blocks, query.counted) == ((True, False), True)
+    assert query.batches == FIXED
+    assert query.batches is not FIXED
+
+
 def test_counts_of_all_units_tell_nothing_of_a_batch():
     """Hazard H40: a batch is asked once; a count of its clipped units would be a second release on it."""
     batches = PoissonBatches(0.5)

@@ -229,7 +229,7 @@ def test_bits_do_not_depend_on_order_or_chunks(logistic_rows, monkeypatch):
         rows.clipped_gradient(theta, 0.7, GRID).integers,
         rows.clipped_log_ratio(theta, theta_new, 0.1, GRID).integers,
     )
-    units = rows._unit_log_likelihoods(theta)
+    units = rows.all_log_likelihoods(theta)
     order = generator.permutation(rows.n_rows)
     for chunk in (8192, 1, 777) if rows.n_rows < 100 else (8192, 777, 100):
         set_chunk(monkeypatch, chunk)
@@ -238,7 +238,7 @@ def test_bits_do_not_depend_on_order_or_chunks(logistic_rows, monkeypatch):
             assert np.all(rows.clipped_gradient(theta, 0.7, GRID).integers == whole[0])
             assert np.all(rows.clipped_log_ratio(theta, theta_new, 0.1, GRID).integers == whole[1])
             forget(rows)
-            assert np.all(rows._unit_log_likelihoods(theta) == units[arrangement])
+            assert np.all(rows.all_log_likelihoods(theta) == units[arrangement])
     monkeypatch.undo()
     hold(rows, original)
 
@@ -262,7 +262,7 @@ def test_no_row_of_any_family_depends_on_its_neighbours(family, monkeypatch):
 
     def values():
         forget(rows)
-        units = rows._unit_log_likelihoods(theta)
+        units = rows.all_log_likelihoods(theta)
         forget(rows)
         return units, rows.clipped_gradient(theta, 0.7, GRID).integers
 
@@ -523,7 +523,7 @@ def test_a_batch_is_the_sum_over_its_units(kind, chunk, engine, monkeypatch):
         assert nobody.n_clipped == 0
         assert np.all(nobody.integers == np.zeros_like(whole.integers))
     forget(rows)
-    assert np.all(rows.unit_log_likelihoods(theta, batch) == rows._unit_log_likelihoods(theta)[batch])
+    assert np.all(rows.unit_log_likelihoods(theta, batch) == rows.all_log_likelihoods(theta)[batch])
 
 
 def test_a_batch_reads_its_rows_only_and_remembers_nothing(logistic_rows, monkeypatch):
@@ -608,7 +608,7 @@ def test_threads_change_no_bit(kind, monkeypatch):
         sums = [rows.clipped_gradient(theta, 0.8, GRID, units=units) for units in (None, batch)]
         sums += [rows.clipped_log_ratio(theta, theta_new, 0.1, GRID, units=units) for units in (None, batch)]
         forget(rows)
-        logs = rows._unit_log_likelihoods(theta), rows.unit_log_likelihoods(theta, batch)
+        logs = rows.all_log_likelihoods(theta), rows.unit_log_likelihoods(theta, batch)
         return [(one.integers.tolist(), one.n_clipped) for one in sums], [log.tolist() for log in logs]
 
     alone = everything()

@@ -13,7 +13,7 @@ from pymc_dp.model.parameters import FloatArray
 from pymc_dp.steps.acceptance import penalty_test
 from pymc_dp.steps.learning_step import LearningStep
 from pymc_dp.steps.sampler import SHARED_STATS, Transition
-from pymc_dp.steps.target import PlainTarget, Target
+from pymc_dp.steps.target import Target
 from pymc_dp.steps.tuning import setting
 
 
@@ -45,7 +45,7 @@ class DPCrankNicolson(LearningStep):
         return [ReleaseRequest("residual" if self.control_variates else "log_ratio", tune + draws, 1.0, 1)]
 
     def plain_target(self) -> Target:
-        return PlainTarget(self.chain, clip_log_ratio=self.clip_log_ratio)
+        return Target(self.chain, clip_log_ratio=self.clip_log_ratio)
 
     def start(self) -> None:
         pass

@@ -5,11 +5,11 @@ import numpy as np
 import pymc as pm
 import pytest
 from conftest import QUIET, gaussian_data, gaussian_model
+from posteriors import published
 from scipy import stats
 
 import pymc_dp as dp
 from pymc_dp.model.view import read
-from pymc_dp.models import published
 from pymc_dp.release import Release
 from pymc_dp.rows import UnitLikelihood, clip
 from pymc_dp.steps.prelude.learning import _doubtful_width

@@ -166,7 +166,6 @@ class ExtremeRows:
 
     clipped_log_ratios = UnitLikelihood.clipped_log_ratios
     log_ratio_moments = UnitLikelihood.log_ratio_moments
-    _named = UnitLikelihood._named
 
 
 @pytest.mark.parametrize("step_class", SETTINGS, ids=lambda step_class: step_class.name)

@@ -8,10 +8,10 @@ import pymc as pm
 import pytest
 from conftest import QUIET, gaussian_data, gaussian_model
 from fakes import MEAN, PRECISION, NormalCurator, OneCurator, started
+from posteriors import banana, published
 from test_stationarity import FALSE_ALARM, StandardNormalPrior, smallest_p_value
 
 import pymc_dp as dp
-from pymc_dp.models import banana, published
 from pymc_dp.steps.access import Authorisation
 
 POWER = 0.3
