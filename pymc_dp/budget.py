@@ -5,7 +5,7 @@ import os
 import threading
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import Any, ClassVar
 
 from pymc_dp import _validate
 from pymc_dp.accounting import EPSILON_SLACK, MAX_COORDINATES, RELATIONS, Relation, check_relation
@@ -66,6 +66,9 @@ class PrivacyBudget:
     >>> budget.epsilon_spent
     0.0
     """
+
+    #: Makes the sampler of a run that names none: `pymc_dp.short_form`, which knows samplers, says which.
+    default_step: ClassVar[type[Any] | None] = None
 
     def __init__(
         self,
@@ -140,7 +143,8 @@ class PrivacyBudget:
         with self._lock:
             if self._ledger is not None:
                 raise InvalidArgument(
-                    f"This budget is saved already, at {self._ledger.path}: a second file could be spent a second time."
+                    f"This budget is kept in {self._ledger.path}, where every charge is written as it is made: nothing "
+                    "is left to save, and a second file could be spent a second time."
                 )
             facts = {
                 "epsilon": self._epsilon,
@@ -254,27 +258,32 @@ class PrivacyBudget:
 
     def plan(
         self,
-        step: PlannableStep | Sequence[PlannableStep],
+        step: PlannableStep | Sequence[PlannableStep] | None = None,
         *,
         draws: int | None = None,
         tune: int = 0,
         chains: int = 4,
         data: CountsUnits | None = None,
+        unit: str | None = None,
+        unit_index: Any = None,
     ) -> Plan:
         """Return what a run would release, at what noise, without spending anything.
 
         Parameters
         ----------
-        step : DP step, or sequence of DP steps
-            The sampler, with its settings. Some need the number of units: inside ``with model:`` they find it by
-            themselves, where it is public. ``step.budget_share`` says how much of what is left it may use. Of several
-            steps of one run the shares add up, and are scaled down together where that is more than 1.
+        step : DP step, or sequence of DP steps, optional
+            The sampler, with its settings. Default: the one that `pm.sample` chooses where none is named. Some need the
+            number of units: inside ``with model:`` they find it by themselves, where it is public.
+            ``step.budget_share`` says how much of what is left it may use. Of several steps of one run the shares add
+            up, and are scaled down together where that is more than 1.
         draws, tune : int
             Kept and tuning iterations of each chain. Both are paid for. Draws default to what suits the step.
         chains : int
             Number of chains. All are paid for.
         data : pymc_dp.Table, optional
             The table that would be passed to the run. Its units are counted, where their number is public.
+        unit, unit_index
+            As of `pymc_dp.sample`: what is protected.
 
         Returns
         -------
@@ -286,13 +295,13 @@ class PrivacyBudget:
         BudgetExceeded
             If nothing is left, or so little that each release would be nothing but noise.
         InvalidArgument
-            If `draws`, `tune` or `chains` is out of range, or there is no step.
+            If `draws`, `tune` or `chains` is out of range, what was passed as `step` is none, or it is not said what is
+            protected and has to be.
         """
-        steps = list(step) if isinstance(step, Sequence) else [step]
-        if not steps:
-            raise InvalidArgument("A run needs at least one step.")
-        steps = [one.with_budget(self) if hasattr(one, "with_budget") else one for one in steps]  # made without one
+        steps = self._steps(step, unit, unit_index)
         if data is not None:
+            if not hasattr(data, "count_units"):
+                raise InvalidArgument(f"data= must be a pymc_dp.Table, not a {type(data).__name__}.")
             n_units = data.count_units() if self._relation == "substitute" else None
             for one in steps:
                 one.stand_beside_a_table(True, units_of_rows=data.unit is not None)
@@ -315,6 +324,33 @@ class PrivacyBudget:
             draws = max(one.default_draws for one in steps)
         plan = plan_run(steps, left, draws=draws, tune=tune, chains=chains)
         return replace(plan, worth=steps[0].expected_worth(plan)) if len(steps) == 1 and self.private else plan
+
+    def _steps(
+        self,
+        step: PlannableStep | Sequence[PlannableStep] | None,
+        unit: str | None = None,
+        unit_index: Any = None,
+    ) -> list[PlannableStep]:
+        """Return the steps of a run, each with this budget where it was made without one.
+
+        Raises
+        ------
+        InvalidArgument
+            If there is none, or one is no step.
+        """
+        if step is None and self.default_step is not None:
+            step = self.default_step()
+        steps: list[Any] = list(step) if isinstance(step, list | tuple) else [step]
+        if not steps:
+            raise InvalidArgument("A run needs at least one step.")
+        if unit is not None or unit_index is not None:
+            steps = [one.protecting(unit, unit_index) if hasattr(one, "protecting") else one for one in steps]
+        steps = [one.with_budget(self) if hasattr(one, "with_budget") else one for one in steps]  # made without one
+        for one in steps:
+            if isinstance(one, type) or not hasattr(one, "release_requests"):
+                what = f"the class {one.__name__} itself" if isinstance(one, type) else f"a {type(one).__name__}"
+                raise InvalidArgument(f"step must be a sampler such as dp.DPSurrogateHMC(), but is {what}.")
+        return steps
 
     def max_draws(self, step: PlannableStep | Sequence[PlannableStep], *, tune: int = 0, chains: int = 4) -> int:
         """Return the largest number of draws, in each of all chains, that noise which is given affords.
@@ -350,7 +386,7 @@ class PrivacyBudget:
         """
         if not self.private:
             raise InvalidArgument("A budget of infinite epsilon affords any number of draws.")
-        steps = list(step) if isinstance(step, Sequence) else [step]
+        steps = self._steps(step)
         refuse_noise_to_be_found(steps, tune)
         return most_draws(lambda draws: self.plan(steps, draws=draws, tune=tune, chains=chains))
 
@@ -367,6 +403,10 @@ class PrivacyBudget:
         BudgetFileError
             If the file of a saved budget is gone, locked or cannot be written. Nothing is changed then.
         """
+        if not isinstance(plan, Plan):
+            raise InvalidArgument(
+                f"What is charged is a plan, as budget.plan(step) makes it, not a {type(plan).__name__}."
+            )
         if self._ledger is None and os.getpid() != self._process:
             raise InvalidArgument(
                 "This budget was made in another process, which cannot see what is spent here. Save it "

@@ -13,7 +13,7 @@ import numpy as np
 import xarray as xr
 from xarray import DataTree
 
-from pymc_dp.arguments import refuse_privacy_keywords
+from pymc_dp.arguments import refuse_no_budget, refuse_privacy_keywords
 from pymc_dp.budget import PrivacyBudget
 from pymc_dp.exceptions import InvalidArgument, UnsupportedModel
 from pymc_dp.model.context import Model, model_in_context
@@ -212,8 +212,14 @@ class PrivateLikelihood:
             If no likelihood is in the file, or the model has other parameters.
         """
         engine = "zarr" if str(path).endswith(".zarr") else None
-        with xr.open_datatree(str(path), engine=engine) as tree:
-            return cls(tree.load(), model)
+        try:
+            with xr.open_datatree(str(path), engine=engine) as opened:
+                tree = opened.load()
+        except (OSError, ValueError):
+            raise InvalidArgument(
+                f"There is no likelihood at {path}: pass the file that likelihood.save(path) wrote."
+            ) from None
+        return cls(tree, model)
 
     def __repr__(self) -> str:
         facts = self.facts
@@ -227,7 +233,7 @@ def private_likelihood(
     model: Model | None = None,
     data: Table | None = None,
     *,
-    budget: PrivacyBudget,
+    budget: PrivacyBudget | None = None,
     random_seed: Any = None,
     **options: Any,
 ) -> PrivateLikelihood:
@@ -261,9 +267,18 @@ def private_likelihood(
     BudgetExceeded
         If the release does not fit what is left of the budget; nothing is changed then.
     """
+    if isinstance(model, PrivacyBudget):
+        raise InvalidArgument("The first argument is the model, and the budget is passed by name: budget=.")
+    refuse_no_budget(budget)
+    if budget is None:
+        raise InvalidArgument("A likelihood is released within a budget: pass budget=dp.PrivacyBudget(epsilon, delta).")
+    stray = sorted({"order", "step", "draws", "chains", "tune"} & set(options))
+    if stray:
+        raise InvalidArgument(
+            f"{', '.join(stray)}: a likelihood is released without draws, by DPSurrogateHMC of order 2; draws are made "
+            "from it afterwards, with likelihood.sample(draws=...)."
+        )
     model = model_in_context(model)
-    if not isinstance(budget, PrivacyBudget):
-        raise InvalidArgument("budget= must be a pymc_dp.PrivacyBudget(epsilon, delta).")
     with model:
         step = DPSurrogateHMC(budget=budget, order=2, **options)
     if step.tested:

@@ -25,7 +25,7 @@ from xarray import DataTree
 
 from pymc_dp import _validate
 from pymc_dp.accounting import NO_NOISE
-from pymc_dp.arguments import dp_steps, is_private, refuse_budget, refuse_stray_budget
+from pymc_dp.arguments import dp_steps, is_private, refuse_budget, refuse_stray_budget, refuse_what_is_no_budget
 from pymc_dp.budget import Plan, PrivacyBudget, StepPlan
 from pymc_dp.exceptions import InvalidArgument, RunInterrupted, UnsupportedModel, UnsupportedOption
 from pymc_dp.finished import FinishedDraws, how_it_ended, reason
@@ -87,7 +87,8 @@ def sample(draws: int | None = None, **options: Any) -> DataTree:
     **options
         As in `pm.sample`. Different here: ``step`` is a DP step, or several that share a budget, which together
         update all free variables; ``budget`` is that of the steps that were made without one, and where there is no
-        step a sampler is chosen; ``chains`` defaults to 4;
+        step a sampler is chosen; ``unit`` and ``unit_index`` say what is protected (see `pymc_dp.steps.base.DPStep`);
+        ``chains`` defaults to 4;
         ``data`` is a `pymc_dp.Table`, the protected table where the model itself stands on invented rows;
         ``tune`` defaults to what the step wants (0 for most: tuning is paid for); ``initvals`` default to draws
         from the prior, and values that you pass are treated as public; ``random_seed`` never determines privacy noise.
@@ -140,9 +141,11 @@ def _run(draws: int | None, options: dict[str, Any], *, draws_follow: bool = Tru
             "This script is being run again by a process that sample started, and would charge the budget again. "
             'Put the call of sample under `if __name__ == "__main__":`.'
         )
+    refuse_what_is_no_budget(options)
     if not is_private(options):
         refuse_budget("pymc_dp.sample", [draws], options)
     given_budget, data = options.pop("budget", None), _table(options.pop("data", None))
+    units = {name: options.pop(name, None) for name in ("unit", "unit_index")}
     refuse_stray_budget({"draws": draws, **options})
     settings = inspect.signature(_pymc_sample).bind(_PLACEHOLDER if draws is None else draws, **options)
     settings.apply_defaults()
@@ -150,7 +153,7 @@ def _run(draws: int | None, options: dict[str, Any], *, draws_follow: bool = Tru
     refuse_wrong_types(arguments)
     _refuse_unsupported_options(arguments, arguments.pop("kwargs"))
     model = model_in_context(arguments["model"])
-    group = _dp_step_group(steps_with_budget(arguments["step"], given_budget, model), value_variables(model))
+    group = _dp_step_group(steps_with_budget(arguments["step"], given_budget, model, **units), value_variables(model))
     group.stand_beside_a_table(data is not None, units_of_rows=data is not None and data.unit is not None)
     refuse_bambi_statistics(model)
     with contextlib.ExitStack() as until_the_end:
@@ -191,6 +194,8 @@ def _sampled(
     else:
         view, rows = beside
         template = rows.template
+    if budget.relation == "substitute" and rows.n_units < 2:
+        raise UnsupportedModel("All rows belong to one unit: see unit= and unit_index=, which say what is protected.")
     view.refuse_rows_in_starts(arguments["initvals"])
     names = view.publishable(arguments["var_names"])
     plan = dataclasses.replace(plan, unit=rows.unit_in_words, row_engine=rows.engine_name)
@@ -533,6 +538,8 @@ def _refuse_unsupported_options(arguments: dict[str, Any], unknown: dict[str, An
         raise UnsupportedOption("return_inferencedata=False would return a trace that holds the model. Leave it out.")
     if arguments["nuts_sampler"] not in (None, "pymc"):
         raise UnsupportedOption(f"nuts_sampler={arguments['nuts_sampler']!r} cannot run a DP step. Leave it out.")
+    if arguments["init"] != "auto":
+        raise UnsupportedOption("init= is of NUTS: chains of a private run start where initvals= says. Leave it out.")
     if arguments["backend"] not in (None, "numba"):
         raise UnsupportedOption("DP steps run on PyTensor's numba backend. Leave out backend=.")
     extra = set(arguments["idata_kwargs"] or {}) - _ALLOWED_IDATA_OPTIONS

@@ -67,17 +67,19 @@ def row_axes(model: pm.Model, unit: str | None) -> RowAxes:
             if dims is None or unit not in dims:
                 raise UnsupportedModel(
                     f"unit={unit!r} names no dim of the observed variable {rv.name!r} "
-                    f"(its dims: {dims}). Give all observed variables dims with that name in them."
+                    f"(its dims: {dims}), and no data variable with the unit of each row. Give all observed variables "
+                    'dims with that name in them, or pass unit="row", or put the index of units into the model with '
+                    "pm.Data."
                 )
             axis = list(dims).index(unit)
         axes[rv] = axis
         lengths.add(shape[axis])
         if dims is not None:
             names.add(dims[axis])
-    if lengths == {1}:
+    if lengths in ({0}, {1}):
         raise UnsupportedModel(
-            "The table has a single row. Its entries cannot be told from public numbers, and no noise would leave "
-            "anything of it to see."
+            "The table has no rows or a single one. Its entries cannot be told from public numbers, and no noise would "
+            "leave anything of it to see."
         )
     if len(lengths) != 1:
         raise UnsupportedModel(
@@ -146,7 +148,7 @@ def protected_dims(model: pm.Model, rows: RowAxes, lengths: Collection[int] = ()
         dims = model.named_vars_to_dims.get(rv.name)
         found |= {dims[axis]} if dims is not None else set()
     for name, length in model.dim_lengths.items():
-        if name not in others and _length_of_dim(model, name, length) in wanted:
+        if name not in others and length_of_dim(model, name, length) in wanted:
             found.add(name)
     return {name for name in found if name is not None}
 
@@ -165,7 +167,7 @@ def lengths_of_dims(model: pm.Model, dims: Iterable[str]) -> tuple[Variable, ...
     return tuple(model.dim_lengths[name] for name in sorted(dims) if name in model.dim_lengths)
 
 
-def _length_of_dim(model: pm.Model, name: str, length: Variable) -> int:
+def length_of_dim(model: pm.Model, name: str, length: Variable) -> int:
     """Return the length of a dim, from its labels, its variable or the table that has it."""
     labels = model.coords.get(name)
     if labels is not None:
