@@ -264,18 +264,18 @@ class DPStep(Sampler, BlockedStep):
         if n_units is not None:
             self.know_n_units(n_units)
 
-    def authorise(self, authorisation: Authorisation) -> None:
+    def authorise(self, authorisation: Authorisation, noted: Callable[[], None] | None = None) -> None:
         """Let the step run; the seam calls this once the plan has been charged.
 
-        What is released once, before the chains start, is released here.
+        What is released once, before the chains start, is released here, and `noted` called after each release.
         """
         self._authorisation = authorisation
         self._iteration = self._tuning_iterations = 0  # the last run may have ended while tuning
         self.forget()
         if self.prelude_requests():
-            self._once(self.prelude, authorisation)
+            self._once(self.prelude, authorisation, noted)
 
-    def dry_run_with(self, authorisation: Authorisation) -> None:
+    def dry_run_with(self, authorisation: Authorisation, noted: Callable[[], None] | None = None) -> None:
         """Make a dry run with curators of synthetic rows; the seam calls this before the plan is charged.
 
         Raises
@@ -286,14 +286,14 @@ class DPStep(Sampler, BlockedStep):
         if not self.prelude_requests():
             return
         try:
-            self._once(self.dry_run, authorisation)
+            self._once(self.dry_run, authorisation, noted)
         finally:
             self.released_once = ReleasesOfIteration(())
             self.withdraw()
 
-    def _once(self, act: Callable[[], None], authorisation: Authorisation) -> None:
+    def _once(self, act: Callable[[], None], authorisation: Authorisation, noted: Callable[[], None] | None) -> None:
         """Do what is done before the chains start, with the curator of that, and keep what was released."""
-        chain = ChainAccess(authorisation, authorisation.curators.open_once(), self._own)
+        chain = ChainAccess(authorisation, authorisation.curators.open_once(), self._own, noted)
         self._chain = chain
         try:
             act()

@@ -112,15 +112,6 @@ def test_what_is_said_of_units():
     assert declared_unit(panel(dims="row", row=range(N)), "row", "person") == ("row", "person")
 
 
-WAYS = {
-    "pm.sample": lambda model, budget, **units: sample(model, budget, **units),
-    "pm.sample of a step": lambda model, budget, **units: sample(model, budget, step=dp.DPSurrogateHMC(), **units),
-    "a step with its own": lambda model, budget, **units: sample(model, budget, step=dp.DPSurrogateHMC(**units)),
-    "a step with its budget": lambda model, budget, **units: with_budget(model, budget, **units),
-    "private_likelihood": lambda model, budget, **units: dp.private_likelihood(model, budget=budget, **units).tree,
-}
-
-
 def sample(model, budget, **options):
     with model:
         return pm.sample(draws=4, chains=1, budget=budget, **QUIET, **options)
@@ -129,6 +120,15 @@ def sample(model, budget, **options):
 def with_budget(model, budget, **units):
     with model:
         return pm.sample(draws=4, chains=1, step=dp.DPSurrogateHMC(budget=budget, **units), **QUIET)
+
+
+WAYS = {
+    "pm.sample": sample,
+    "pm.sample of a step": lambda model, budget, **units: sample(model, budget, step=dp.DPSurrogateHMC(), **units),
+    "a step with its own": lambda model, budget, **units: sample(model, budget, step=dp.DPSurrogateHMC(**units)),
+    "a step with its budget": with_budget,
+    "private_likelihood": lambda model, budget, **units: dp.private_likelihood(model, budget=budget, **units).tree,
+}
 
 
 @pytest.mark.parametrize("way", WAYS)
