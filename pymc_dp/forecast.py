@@ -237,7 +237,7 @@ def _name_of(unit_index: object) -> str | None:
 
 def _like(budget: PrivacyBudget) -> PrivacyBudget:
     """Return a budget of which as much is left, for nothing but synthetic tables."""
-    twin = PrivacyBudget(budget.epsilon, budget.delta, budget.relation)
+    twin = PrivacyBudget(budget.epsilon, budget.delta, budget.relation, elsewhere=budget.elsewhere)
     for plan in budget.history:
         twin.charge(plan)
     return twin
