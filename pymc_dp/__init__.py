@@ -41,6 +41,7 @@ from pymc_dp.tables import Table
 
 if TYPE_CHECKING:
     from pymc_dp import diagnostics, plots
+    from pymc_dp.deployment import Disclosure, disclosure
     from pymc_dp.forecast import Forecast, dry_run
     from pymc_dp.likelihood import PrivateLikelihood, private_likelihood
 
@@ -57,6 +58,7 @@ __all__ = [
     "DPMinibatchPenalty",
     "DPPenalty",
     "DPSurrogateHMC",
+    "Disclosure",
     "Forecast",
     "InvalidArgument",
     "MissingBackend",
@@ -77,6 +79,7 @@ __all__ = [
     "WorkersLost",
     "accounting",
     "diagnostics",
+    "disclosure",
     "dry_run",
     "plots",
     "private_likelihood",
@@ -86,9 +89,11 @@ __all__ = [
 
 #: What nothing needs in order to sample, and where it is: imported when it is first asked for. Plots bring in ArviZ.
 _ON_DEMAND = {
+    "Disclosure": "deployment",
     "Forecast": "forecast",
     "PrivateLikelihood": "likelihood",
     "diagnostics": "",
+    "disclosure": "deployment",
     "dry_run": "forecast",
     "plots": "",
     "private_likelihood": "likelihood",

@@ -18,7 +18,13 @@ from pymc.distributions.distribution import Distribution
 from pymc.variational.opvi import Group
 from xarray import DataTree
 
-from pymc_dp.arguments import is_private, refuse_budget, refuse_privacy_keywords, refuse_table
+from pymc_dp.arguments import (
+    is_private,
+    refuse_budget,
+    refuse_privacy_keywords,
+    refuse_table,
+    refuse_what_is_no_budget,
+)
 from pymc_dp.model import origins
 from pymc_dp.model.arrays import declare_public, is_public
 from pymc_dp.model.builders import EVALUATING, marking
@@ -98,6 +104,7 @@ def _sampling(original: Callable[..., Any]) -> Callable[..., Any]:
 
     @functools.wraps(original)
     def sample_or_pass_on(*args: Any, **kwargs: Any) -> Any:
+        refuse_what_is_no_budget(kwargs)
         if is_private(kwargs):
             return sample(*args, **kwargs)
         refuse_budget("pm.sample", args, kwargs)
@@ -145,7 +152,8 @@ def _noting_data(original: Callable[..., Any]) -> Callable[..., Any]:
     def data(name: str, value: Any, *args: Any, **kwargs: Any) -> Any:
         origins.refuse_tables_on_dask([value])
         declared = is_public(value)
-        variable = original(name, value.data if declared else value, *args, **kwargs)
+        with origins.told_apart_from_numbers(name, value):
+            variable = original(name, value.data if declared else value, *args, **kwargs)
         if declared:
             declare_public(variable)
         origins.note(pm.modelcontext(kwargs.get("model")), name, [value])
@@ -160,7 +168,8 @@ def _noting_observed(original: Callable[..., Any]) -> Callable[..., Any]:
     @functools.wraps(original)
     def new(cls: type, name: str, *args: Any, **kwargs: Any) -> Any:
         origins.refuse_tables_on_dask([kwargs.get("observed")])
-        variable = original(cls, name, *args, **kwargs)
+        with origins.told_apart_from_numbers(name, kwargs.get("observed")):
+            variable = original(cls, name, *args, **kwargs)
         held = [value for option in kwargs.values() for value in origins.held_by(option)]
         origins.note(pm.modelcontext(None), name, [kwargs.get("observed"), *held])
         return variable

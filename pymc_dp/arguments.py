@@ -10,7 +10,7 @@ from pymc.step_methods import STEP_METHODS
 from pymc.step_methods.compound import BlockedStep, CompoundStep, flatten_steps
 
 from pymc_dp.budget import PrivacyBudget
-from pymc_dp.exceptions import UnsupportedOption
+from pymc_dp.exceptions import InvalidArgument, UnsupportedOption
 from pymc_dp.steps.base import DPStep
 from pymc_dp.steps.without_budget import StepWithoutBudget
 
@@ -19,7 +19,7 @@ _BUDGET = "budget"
 #: What options of differentially private software are called: parts of names, and whole words of them.
 _OF_PRIVACY = re.compile(
     r"epsilon|budget|privacy|private|sensitivity|differential"
-    r"|(?<![a-z])(eps|delta|dp|gdp|rdp|zcdp|rho|noise|clip|clipping)(?![a-z])"
+    r"|(?<![a-z])(eps|delta|dp|gdp|rdp|zcdp|rho|noise|clip|clipping|unit)(?![a-z])"
 )
 
 
@@ -29,6 +29,42 @@ def is_private(options: Mapping[str, Any]) -> bool:
     steps = step if isinstance(step, Sequence) else [step]
     by_step = bool(dp_steps(step)) or any(isinstance(one, StepWithoutBudget) for one in steps)
     return by_step or (step is None and isinstance(options.get(_BUDGET), PrivacyBudget))
+
+
+def refuse_what_is_no_budget(options: Mapping[str, Any]) -> None:
+    """Refuse ``budget=`` that is no budget, and ``step=`` that is a class or a budget.
+
+    Raises
+    ------
+    InvalidArgument
+        If there is one.
+    """
+    step = options.get("step")
+    if isinstance(step, PrivacyBudget):
+        raise InvalidArgument("step= is a budget, not a sampler: pass it as budget=.")
+    for one in step if isinstance(step, list | tuple) else [step]:
+        if isinstance(one, type) and issubclass(one, DPStep):
+            raise InvalidArgument(f"step= is the class {one.__name__}, not a step: write step=dp.{one.__name__}().")
+        if isinstance(one, str) and _BUDGET in options:
+            raise InvalidArgument(f"step= is a name, {one!r}, not a step: write step=dp.DPHMC(), or leave it out.")
+    refuse_no_budget(options.get(_BUDGET))
+
+
+def refuse_no_budget(budget: Any) -> None:
+    """Refuse what was passed as ``budget=`` if it is something else; None is nothing.
+
+    Raises
+    ------
+    InvalidArgument
+        If it is.
+    """
+    if budget is None or isinstance(budget, PrivacyBudget):
+        return
+    what = f"the class {budget.__name__} itself" if isinstance(budget, type) else f"a {type(budget).__name__}"
+    raise InvalidArgument(
+        f"budget= must be a budget object, but is {what}: write budget=dp.PrivacyBudget(epsilon=1.0, delta=1e-6), or "
+        "dp.PrivacyBudget.load(path) for one that was saved."
+    )
 
 
 def dp_steps(step: Any) -> list[DPStep]:

@@ -3,12 +3,19 @@
 import math
 import os
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import Any, ClassVar
 
 from pymc_dp import _validate
-from pymc_dp.accounting import EPSILON_SLACK, MAX_COORDINATES, RELATIONS, Relation, check_relation
+from pymc_dp.accounting import (
+    EPSILON_SLACK,
+    MAX_COORDINATES,
+    RELATIONS,
+    GaussianReleases,
+    Relation,
+    check_relation,
+)
 from pymc_dp.exceptions import BudgetExceeded, InvalidArgument
 from pymc_dp.filters import GaussianFilter, ReservedFilter, split
 from pymc_dp.ledger import Ledger
@@ -45,6 +52,9 @@ class PrivacyBudget:
         Part of epsilon and delta, in [0, 1], for runs with releases on samples or Barker decisions, for which no
         filter is known: each reserves an (epsilon, delta) of its own when it starts. The rest is for Gaussian runs.
         Default: the first run decides, all for runs of its sort.
+    elsewhere : mapping of str to (float, float), optional
+        What other tools release of the same table, by name: an epsilon and a delta each, 0 for none, stated for
+        `relation`. It is set aside from the beginning, before anything is released: they add.
 
     Raises
     ------
@@ -67,6 +77,9 @@ class PrivacyBudget:
     0.0
     """
 
+    #: Makes the sampler of a run that names none: `pymc_dp.short_form`, which knows samplers, says which.
+    default_step: ClassVar[type[Any] | None] = None
+
     def __init__(
         self,
         epsilon: float,
@@ -75,11 +88,20 @@ class PrivacyBudget:
         *,
         data_name: str | None = None,
         reserved_share: float | None = None,
+        elsewhere: Mapping[str, Sequence[float]] | None = None,
     ) -> None:
         unlimited = isinstance(epsilon, float) and epsilon == math.inf
         self._epsilon = math.inf if unlimited else _validate.positive("epsilon", epsilon)
         self._delta = _validate.open_unit_interval("delta", delta)
         self._relation: Relation = _validate.choice("relation", relation, RELATIONS)
+        self._elsewhere = _entries(elsewhere)
+        #: What is left for runs here.
+        self._rest = (
+            self._epsilon - math.fsum(each[0] for each in self._elsewhere.values()),
+            self._delta - math.fsum(each[1] for each in self._elsewhere.values()),
+        )
+        if self._elsewhere and not (self._rest[0] > 2.0 * EPSILON_SLACK and self._rest[1] > 0.0):
+            raise InvalidArgument("elsewhere= leaves nothing: epsilon and delta are of all tools together.")
         if self._epsilon <= 2.0 * EPSILON_SLACK:
             raise InvalidArgument(f"epsilon must be above {2.0 * EPSILON_SLACK:g}, but is {epsilon:g}.")
         if data_name is not None and (not isinstance(data_name, str) or not data_name):
@@ -140,15 +162,18 @@ class PrivacyBudget:
         with self._lock:
             if self._ledger is not None:
                 raise InvalidArgument(
-                    f"This budget is saved already, at {self._ledger.path}: a second file could be spent a second time."
+                    f"This budget is kept in {self._ledger.path}, where every charge is written as it is made: nothing "
+                    "is left to save, and a second file could be spent a second time."
                 )
-            facts = {
+            facts: dict[str, Any] = {
                 "epsilon": self._epsilon,
                 "delta": self._delta,
                 "relation": self._relation,
                 "data_name": self._data_name,
                 "reserved_share": self._reserved_share,
             }
+            if self._elsewhere:
+                facts["elsewhere"] = {tool: list(spent) for tool, spent in self._elsewhere.items()}
             self._ledger = Ledger.create(path, facts, self._spent)
 
     def _refuse_to_be_kept(self) -> None:
@@ -195,6 +220,11 @@ class PrivacyBudget:
         return self._relation
 
     @property
+    def elsewhere(self) -> Mapping[str, tuple[float, float]]:
+        """What other tools release of the same table, set aside from the beginning: epsilon and delta by name."""
+        return dict(self._elsewhere)
+
+    @property
     def history(self) -> tuple[Plan, ...]:
         """The plan of every run that was charged, in order, by whatever process."""
         return tuple(self._spent if self._ledger is None else self._ledger.history())
@@ -227,7 +257,8 @@ class PrivacyBudget:
         """Epsilon, at this budget's delta, of everything charged so far."""
         history = self.history
         gaussian, reserved = self._gaussian(history), self._reserved(history)
-        return min(gaussian.epsilon_of(gaussian.spent(history)) + reserved.spent(history)[0], self._epsilon)
+        elsewhere = self._epsilon - self._rest[0] if self._elsewhere else 0.0
+        return min(gaussian.epsilon_of(gaussian.spent(history)) + reserved.spent(history)[0] + elsewhere, self._epsilon)
 
     def _gaussian(self, history: Sequence[Plan]) -> GaussianFilter:
         """Return the filter of Gaussian runs, which have the whole budget if nobody has decided otherwise."""
@@ -238,7 +269,7 @@ class PrivacyBudget:
         return self._split(self._share(history, otherwise=1.0))[1]
 
     def _split(self, share: float) -> tuple[GaussianFilter, ReservedFilter]:
-        return split(self._epsilon, self._delta, self._relation, share)
+        return split(*self._rest, self._relation, share)
 
     def _share(self, history: Sequence[Plan], otherwise: float) -> float:
         """Return the reserved share, which the first run decides if nobody else has."""
@@ -254,27 +285,32 @@ class PrivacyBudget:
 
     def plan(
         self,
-        step: PlannableStep | Sequence[PlannableStep],
+        step: PlannableStep | Sequence[PlannableStep] | None = None,
         *,
         draws: int | None = None,
         tune: int = 0,
         chains: int = 4,
         data: CountsUnits | None = None,
+        unit: str | None = None,
+        unit_index: Any = None,
     ) -> Plan:
         """Return what a run would release, at what noise, without spending anything.
 
         Parameters
         ----------
-        step : DP step, or sequence of DP steps
-            The sampler, with its settings. Some need the number of units: inside ``with model:`` they find it by
-            themselves, where it is public. ``step.budget_share`` says how much of what is left it may use. Of several
-            steps of one run the shares add up, and are scaled down together where that is more than 1.
+        step : DP step, or sequence of DP steps, optional
+            The sampler, with its settings. Default: the one that `pm.sample` chooses where none is named. Some need the
+            number of units: inside ``with model:`` they find it by themselves, where it is public.
+            ``step.budget_share`` says how much of what is left it may use. Of several steps of one run the shares add
+            up, and are scaled down together where that is more than 1.
         draws, tune : int
             Kept and tuning iterations of each chain. Both are paid for. Draws default to what suits the step.
         chains : int
             Number of chains. All are paid for.
         data : pymc_dp.Table, optional
             The table that would be passed to the run. Its units are counted, where their number is public.
+        unit, unit_index
+            As of `pymc_dp.sample`: what is protected.
 
         Returns
         -------
@@ -286,13 +322,13 @@ class PrivacyBudget:
         BudgetExceeded
             If nothing is left, or so little that each release would be nothing but noise.
         InvalidArgument
-            If `draws`, `tune` or `chains` is out of range, or there is no step.
+            If `draws`, `tune` or `chains` is out of range, what was passed as `step` is none, or it is not said what is
+            protected and has to be.
         """
-        steps = list(step) if isinstance(step, Sequence) else [step]
-        if not steps:
-            raise InvalidArgument("A run needs at least one step.")
-        steps = [one.with_budget(self) if hasattr(one, "with_budget") else one for one in steps]  # made without one
+        steps = self._steps(step, unit, unit_index)
         if data is not None:
+            if not hasattr(data, "count_units"):
+                raise InvalidArgument(f"data= must be a pymc_dp.Table, not a {type(data).__name__}.")
             n_units = data.count_units() if self._relation == "substitute" else None
             for one in steps:
                 one.stand_beside_a_table(True, units_of_rows=data.unit is not None)
@@ -307,7 +343,7 @@ class PrivacyBudget:
             sets_aside=self._reserved_share is not None,
             rho=self._gaussian(history).left(history),
             reserved=self._reserved(history).left(history),
-            delta=self._delta,
+            delta=self._rest[1],
             unlimited=not self.private,
             epsilon_of_rho=self._split(0.0)[0].epsilon_of,  # of the run by itself
         )
@@ -315,6 +351,33 @@ class PrivacyBudget:
             draws = max(one.default_draws for one in steps)
         plan = plan_run(steps, left, draws=draws, tune=tune, chains=chains)
         return replace(plan, worth=steps[0].expected_worth(plan)) if len(steps) == 1 and self.private else plan
+
+    def _steps(
+        self,
+        step: PlannableStep | Sequence[PlannableStep] | None,
+        unit: str | None = None,
+        unit_index: Any = None,
+    ) -> list[PlannableStep]:
+        """Return the steps of a run, each with this budget where it was made without one.
+
+        Raises
+        ------
+        InvalidArgument
+            If there is none, or one is no step.
+        """
+        if step is None and self.default_step is not None:
+            step = self.default_step()
+        steps: list[Any] = list(step) if isinstance(step, list | tuple) else [step]
+        if not steps:
+            raise InvalidArgument("A run needs at least one step.")
+        if unit is not None or unit_index is not None:
+            steps = [one.protecting(unit, unit_index) if hasattr(one, "protecting") else one for one in steps]
+        steps = [one.with_budget(self) if hasattr(one, "with_budget") else one for one in steps]  # made without one
+        for one in steps:
+            if isinstance(one, type) or not hasattr(one, "release_requests"):
+                what = f"the class {one.__name__} itself" if isinstance(one, type) else f"a {type(one).__name__}"
+                raise InvalidArgument(f"step must be a sampler such as dp.DPSurrogateHMC(), but is {what}.")
+        return steps
 
     def max_draws(self, step: PlannableStep | Sequence[PlannableStep], *, tune: int = 0, chains: int = 4) -> int:
         """Return the largest number of draws, in each of all chains, that noise which is given affords.
@@ -350,7 +413,7 @@ class PrivacyBudget:
         """
         if not self.private:
             raise InvalidArgument("A budget of infinite epsilon affords any number of draws.")
-        steps = list(step) if isinstance(step, Sequence) else [step]
+        steps = self._steps(step)
         refuse_noise_to_be_found(steps, tune)
         return most_draws(lambda draws: self.plan(steps, draws=draws, tune=tune, chains=chains))
 
@@ -367,6 +430,10 @@ class PrivacyBudget:
         BudgetFileError
             If the file of a saved budget is gone, locked or cannot be written. Nothing is changed then.
         """
+        if not isinstance(plan, Plan):
+            raise InvalidArgument(
+                f"What is charged is a plan, as budget.plan(step) makes it, not a {type(plan).__name__}."
+            )
         if self._ledger is None and os.getpid() != self._process:
             raise InvalidArgument(
                 "This budget was made in another process, which cannot see what is spent here. Save it "
@@ -380,6 +447,46 @@ class PrivacyBudget:
                 return
             self._check(plan, self._spent)
             self._spent.append(plan)
+
+    def charge_elsewhere(
+        self, tool: str, *, noise_multiplier: float, relation: Relation, count: int = 1, unit: str = ""
+    ) -> None:
+        """Spend what another tool has released of the same table with Gaussian noise: an entry that nothing checks.
+
+        What a tool with another noise releases has to be known before the first run: see `elsewhere`.
+
+        Parameters
+        ----------
+        tool : str
+            What has released it, for reports.
+        noise_multiplier : float
+            Standard deviation of the noise in one release over the L2 sensitivity of the released vector.
+        relation : {"substitute", "add-remove"}
+            What the sensitivity is stated for.
+        count : int
+            How many such releases.
+        unit : str
+            What they protect, in words.
+
+        Raises
+        ------
+        InvalidArgument
+            If an argument is out of range, or the relation is not the budget's.
+        BudgetExceeded
+            If it does not fit what is left. Nothing is entered then: what was released all the same is not covered.
+        """
+        if not isinstance(tool, str) or not tool:
+            raise InvalidArgument("tool must be a name that is not empty.")
+        if relation != self._relation:
+            raise InvalidArgument(
+                f"The entry is for the relation {relation!r}, this budget for {self._relation!r}: restate the entry. A "
+                "noise multiplier under substitute is at worst half of that under add-remove."
+            )
+        noise = _validate.positive("noise_multiplier", noise_multiplier)
+        made = (GaussianReleases("elsewhere", _validate.whole("count", count, at_least=1), noise),)
+        spent = self._split(0.0)[0].epsilon_of(made[0].rho)
+        steps = (StepPlan(sampler=f"{tool} (entered by hand)", label="", chains=1, once=made, in_chains=()),)
+        self.charge(Plan(1, 0, 0, self._relation, steps, spent, self._rest[1], unit=str(unit)))
 
     def _check(self, plan: Plan, history: Sequence[Plan]) -> None:
         """Raise unless the plan says what it costs and fits what the history leaves."""
@@ -413,3 +520,22 @@ class PrivacyBudget:
         if self._ledger is None:
             raise TypeError("A PrivacyBudget cannot be pickled: a copy could be spent a second time. Save it first.")
         return PrivacyBudget.load, (str(self._ledger.path),)
+
+
+def _entries(elsewhere: Any) -> dict[str, tuple[float, float]]:
+    """Return what other tools spend, as plain numbers.
+
+    Raises
+    ------
+    InvalidArgument
+        If it is no epsilon and delta by name.
+    """
+    found = {}
+    for tool, spent in (elsewhere or {}).items() if isinstance(elsewhere or {}, Mapping) else [("", ())]:
+        if not (isinstance(tool, str) and tool and isinstance(spent, list | tuple) and len(spent) == 2):
+            raise InvalidArgument('elsewhere= must be an epsilon and a delta by name: {"means": (1.0, 0.0)}.')
+        found[tool] = (
+            _validate.not_negative(f"The epsilon of {tool!r}", spent[0]),
+            _validate.not_negative(f"The delta of {tool!r}", spent[1]),
+        )
+    return found

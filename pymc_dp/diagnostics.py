@@ -14,6 +14,7 @@ import scipy
 from xarray import DataTree
 
 from pymc_dp.accounting import gaussian_epsilon
+from pymc_dp.exceptions import InvalidArgument
 from pymc_dp.kinds import SCORE, Role, clip_fraction_name, labelled, noise_std_of
 from pymc_dp.plan import noise_in_words
 
@@ -300,6 +301,35 @@ def _in_words(kind: str) -> str:
     return f"a {kind.replace('_', '-')}"
 
 
+def refuse_no_tree(tree: Any) -> None:
+    """Refuse what is no tree.
+
+    Raises
+    ------
+    InvalidArgument
+        If it is none.
+    """
+    if not isinstance(tree, DataTree):
+        raise InvalidArgument(f"Pass what pm.sample returned of a private run, not a {type(tree).__name__}.")
+
+
+def facts_of(tree: Any) -> dict[str, Any]:
+    """Return the attributes of a result's group ``privacy``.
+
+    Raises
+    ------
+    InvalidArgument
+        If it is no result of a private run.
+    """
+    refuse_no_tree(tree)
+    if "privacy" not in tree:
+        raise InvalidArgument(
+            "This tree has no group `privacy`: it is not what a private run returned, and may be computed from data "
+            "without noise. Pass the result of pm.sample with a DP step or a budget."
+        )
+    return {str(name): value for name, value in tree["privacy"].attrs.items()}
+
+
 def quality(tree: DataTree) -> Quality:
     """Return the quality of a private run's draws, from its published tree.
 
@@ -307,9 +337,16 @@ def quality(tree: DataTree) -> Quality:
     ----------
     tree : DataTree
         As `pymc_dp.sample` returned it, or as read back from disk.
+
+    Raises
+    ------
+    InvalidArgument
+        If it is no result of a private run, or holds no draws.
     """
+    facts = facts_of(tree)
+    if "posterior" not in tree:
+        raise InvalidArgument("This result holds no draws: the run ended before the first one after tuning.")
     stats = tree["sample_stats"].to_dataset()
-    facts = tree["privacy"].attrs
     chains = tree["posterior"].to_dataset()
     sizes = json.loads(facts.get("parameters", "{}"))
     r_hat, effective_draws = _convergence(chains)
@@ -351,7 +388,13 @@ def privacy_report(tree: DataTree) -> str:
     ----------
     tree : DataTree
         As `pymc_dp.sample` returned it, or as read back from disk.
+
+    Raises
+    ------
+    InvalidArgument
+        If it is no tree.
     """
+    refuse_no_tree(tree)
     if "privacy" not in tree:
         return (
             "NO GUARANTEE: this tree has no group `privacy`, so it is not what a private run returned. Its groups "
@@ -430,7 +473,13 @@ def quality_report(tree: DataTree) -> str:
     ----------
     tree : DataTree
         As `pymc_dp.sample` returned it, or as read back from disk.
+
+    Raises
+    ------
+    InvalidArgument
+        If it is no result of a private run.
     """
+    facts_of(tree)
     if "posterior" not in tree:
         return "\n".join([*_how_it_ended(tree), "NOT usable: the run ended before the first draw after tuning."])
     found = quality(tree)
@@ -489,7 +538,7 @@ def quality_report(tree: DataTree) -> str:
 def _on_the_surrogate(found: Quality) -> list[str]:
     """Say how wide and how good the surrogate is that draws come from, if they do."""
     lines = []
-    if found.widening > 1.0:
+    if float(f"{found.widening:.2g}") > 1.0:
         by_noise = found.widening_by_noise
         allowance = f" ({by_noise:.2g} times by noise; the rest is an allowance for bias by clip bounds)"
         lines.append(

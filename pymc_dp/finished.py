@@ -16,6 +16,7 @@ from pymc.sampling.parallel import ParallelSamplingError
 from xarray import DataTree
 
 from pymc_dp.exceptions import PrivacyError
+from pymc_dp.interrupts import Interrupted
 from pymc_dp.model.context import Model
 from pymc_dp.release.interface import ReleasesOfIteration
 
@@ -48,6 +49,8 @@ class FinishedDraws:
             return
         try:
             self._callback(trace=trace, draw=draw)
+        except KeyboardInterrupt as interrupt:  # as PyMC documents it, but of the whole run
+            raise Interrupted from interrupt
         except BaseException:
             self.callback_failed = True
             raise
@@ -151,7 +154,7 @@ def how_it_ended(error: BaseException | None, iterations: Sequence[int], tune: i
 
 def reason(error: BaseException | None) -> str:
     """Return why a run has ended, without messages of errors that are not this package's own: they may hold data."""
-    if error is None or isinstance(error, KeyboardInterrupt):
+    if error is None or isinstance(error, KeyboardInterrupt | Interrupted):
         return "it was interrupted"
     if isinstance(error, EOFError | ConnectionError):
         return "a worker process was killed"

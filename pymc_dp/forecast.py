@@ -8,12 +8,14 @@ import math
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import xarray as xr
 from xarray import DataTree
 
 from pymc_dp import sampling
+from pymc_dp.arguments import refuse_what_is_no_budget
 from pymc_dp.budget import Plan, PrivacyBudget
 from pymc_dp.diagnostics import Quality, quality
 from pymc_dp.exceptions import InvalidArgument, UnsupportedModel
@@ -101,7 +103,7 @@ class Forecast:
 
 
 def dry_run(
-    step: DPStep | PrivacyBudget | Sequence[DPStep],
+    step: DPStep | PrivacyBudget | Sequence[DPStep] | None = None,
     *,
     draws: int | None = None,
     chains: int | None = None,
@@ -111,12 +113,14 @@ def dry_run(
     budget: PrivacyBudget | None = None,
     data: Table | None = None,
     random_seed: int | None = None,
+    unit: str | None = None,
+    unit_index: Any = None,
 ) -> Forecast:
     """Run on a synthetic table what would be run on the protected one, and compare with NUTS there.
 
     Parameters
     ----------
-    step : DP step, sequence of DP steps, or PrivacyBudget
+    step : DP step, sequence of DP steps, or PrivacyBudget, optional
         What would be passed to `pm.sample` as ``step=``; or the budget alone, for which a sampler is chosen.
     draws, chains, tune : int, optional
         As they would be passed.
@@ -133,6 +137,8 @@ def dry_run(
         `synthetic`, if they are about as many. Nothing of the table is read but its number of rows.
     random_seed : int, optional
         Of the simulated rows and of the reference: never of noise.
+    unit, unit_index
+        As of `pymc_dp.sample`: what is protected. The name of a data variable has to be one of both models.
 
     Returns
     -------
@@ -150,10 +156,20 @@ def dry_run(
     BudgetExceeded
         If the run does not fit what is left of the budget.
     """
+    if isinstance(step, PrivacyBudget):
+        if budget is not None and budget is not step:
+            raise InvalidArgument("Two budgets were passed: leave one out.")
+        step, budget = None, step
+    refuse_what_is_no_budget({"step": step, "budget": budget})
+    if step is None and budget is None:
+        raise InvalidArgument("A dry run needs a budget: dp.dry_run(dp.PrivacyBudget(epsilon=1.0, delta=1e-6)).")
+    if data is not None and not isinstance(data, Table):
+        raise InvalidArgument(f"data= must be a pymc_dp.Table, not a {type(data).__name__}.")
     model = model_in_context(model)
-    budget = step if isinstance(step, PrivacyBudget) else budget
-    steps = steps_with_budget(None if isinstance(step, PrivacyBudget) else step, budget, model)
+    steps = steps_with_budget(step, budget, model, unit, unit_index)
     steps = list(steps) if isinstance(steps, Sequence) else [steps]
+    if not all(isinstance(one, DPStep) for one in steps):
+        raise InvalidArgument("The first argument must be a budget, or a sampler such as dp.DPHMC() beside budget=.")
     budget, first = steps[0].budget, steps[0]
     synthetic = first.synthetic if synthetic is None else synthetic
     if data is None:
@@ -182,6 +198,11 @@ def dry_run(
         plan = budget.plan(steps, draws=draws, tune=tune, chains=chains, data=data)
     with synthetic:
         twins = [one.made_by.with_budget(twin_budget, synthetic, synthetic=None, n_units=None) for one in steps]
+        if twins[0].parameters.shapes != first.parameters.shapes:
+            raise UnsupportedModel(
+                "The model of the synthetic table has other free variables than the model of the data: write both with "
+                "the same function."
+            )
         began = time.perf_counter()
         quiet = {"progressbar": False, "compute_convergence_checks": False, "random_seed": random_seed}
         tree = sampling.sample(draws=draws, tune=tune, chains=chains, cores=1, step=twins, **quiet)
@@ -216,7 +237,7 @@ def _name_of(unit_index: object) -> str | None:
 
 def _like(budget: PrivacyBudget) -> PrivacyBudget:
     """Return a budget of which as much is left, for nothing but synthetic tables."""
-    twin = PrivacyBudget(budget.epsilon, budget.delta, budget.relation)
+    twin = PrivacyBudget(budget.epsilon, budget.delta, budget.relation, elsewhere=budget.elsewhere)
     for plan in budget.history:
         twin.charge(plan)
     return twin

@@ -13,9 +13,9 @@ import numpy as np
 import xarray as xr
 from xarray import DataTree
 
-from pymc_dp.arguments import refuse_privacy_keywords
+from pymc_dp.arguments import refuse_no_budget, refuse_privacy_keywords
 from pymc_dp.budget import PrivacyBudget
-from pymc_dp.exceptions import InvalidArgument, UnsupportedModel
+from pymc_dp.exceptions import InvalidArgument, RunInterrupted, UnsupportedModel
 from pymc_dp.model.context import Model, model_in_context
 from pymc_dp.model.parameters import FloatArray, ParameterVector
 from pymc_dp.model.posterior import (
@@ -213,8 +213,14 @@ class PrivateLikelihood:
             If no likelihood is in the file, or the model has other parameters.
         """
         engine = "zarr" if str(path).endswith(".zarr") else None
-        with xr.open_datatree(str(path), engine=engine) as tree:
-            return cls(tree.load(), model)
+        try:
+            with xr.open_datatree(str(path), engine=engine) as opened:
+                tree = opened.load()
+        except (OSError, ValueError):
+            raise InvalidArgument(
+                f"There is no likelihood at {path}: pass the file that likelihood.save(path) wrote."
+            ) from None
+        return cls(tree, model)
 
     def __repr__(self) -> str:
         facts = self.facts
@@ -228,8 +234,9 @@ def private_likelihood(
     model: Model | None = None,
     data: Table | None = None,
     *,
-    budget: PrivacyBudget,
+    budget: PrivacyBudget | None = None,
     random_seed: Any = None,
+    progressbar: bool = True,
     **options: Any,
 ) -> PrivateLikelihood:
     """Release the likelihood of a table once, within a budget: the private part of a run alone.
@@ -244,6 +251,8 @@ def private_likelihood(
         What is charged.
     random_seed : int, optional
         Of public randomness alone: never of the noise.
+    progressbar : bool
+        Show a bar while releases are made.
     **options
         Of `DPSurrogateHMC`: ``unit``, ``unit_index``, ``shares``, ``budget_share``, ``clip_diagnostics``,
         ``keep_releases``, ``insecure_seed``.
@@ -261,15 +270,32 @@ def private_likelihood(
         If the likelihood is not a product over units; before anything is charged.
     BudgetExceeded
         If the release does not fit what is left of the budget; nothing is changed then.
+    RunInterrupted
+        After Ctrl-C, or an error, before there was a likelihood: what was released is the attribute ``partial``.
     """
+    if isinstance(model, PrivacyBudget):
+        raise InvalidArgument("The first argument is the model, and the budget is passed by name: budget=.")
+    refuse_no_budget(budget)
+    if budget is None:
+        raise InvalidArgument("A likelihood is released within a budget: pass budget=dp.PrivacyBudget(epsilon, delta).")
+    stray = sorted({"order", "step", "draws", "chains", "tune"} & set(options))
+    if stray:
+        raise InvalidArgument(
+            f"{', '.join(stray)}: a likelihood is released without draws, by DPSurrogateHMC of order 2; draws are made "
+            "from it afterwards, with likelihood.sample(draws=...)."
+        )
     model = model_in_context(model)
-    if not isinstance(budget, PrivacyBudget):
-        raise InvalidArgument("budget= must be a pymc_dp.PrivacyBudget(epsilon, delta).")
     with model:
         step = DPSurrogateHMC(budget=budget, order=2, **options)
     if step.tested:
         raise InvalidArgument("A likelihood is released without draws, so none is tested: shares.tests must be zero.")
-    tree = release(step, model, data, random_seed)
+    tree = release(step, model, data, random_seed, progressbar)
+    if PRIVATE_LIKELIHOOD not in tree and not tree["privacy"].attrs["complete"]:
+        raise RunInterrupted(
+            "The search was interrupted after it was charged, and has not come to a likelihood. What was released "
+            "until then is this exception's attribute `partial`; nothing is refunded.",
+            tree,
+        )
     if PRIVATE_LIKELIHOOD not in tree:
         raise UnsupportedModel(
             "Noise has led to no likelihood, and was paid for: this table is too small for this model and budget."

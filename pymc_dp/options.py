@@ -6,6 +6,7 @@ from multiprocessing.context import BaseContext
 from typing import Any
 
 import numpy as np
+from rich.theme import Theme
 
 from pymc_dp.exceptions import InvalidArgument
 from pymc_dp.model.context import Model
@@ -26,6 +27,7 @@ def refuse_wrong_types(arguments: Mapping[str, Any]) -> None:
         **dict.fromkeys(_TRUTH, (lambda value: isinstance(value, bool | np.bool_), "True or False")),
         **dict.fromkeys(_MAPPINGS, (lambda value: value is None or isinstance(value, Mapping), "a dict")),
         "nuts_sampler": (_word, "a name"),
+        "progressbar_theme": (lambda value: value is None or isinstance(value, str | Theme), "a theme of rich"),
         "backend": (_word, "a name"),
         "callback": (lambda value: value is None or callable(value), "a function of trace and draw"),
         "mp_ctx": (_is_a_context, f"one of {multiprocessing.get_all_start_methods()}, or a context of multiprocessing"),

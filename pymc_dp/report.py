@@ -1,6 +1,6 @@
 """A page for a privacy reviewer."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Protocol
 
 from pymc_dp.accounting import EPSILON_SLACK, Relation
@@ -27,6 +27,8 @@ class ReportedBudget(Protocol):
     def data_name(self) -> str | None: ...  # noqa: D102
     @property
     def epsilon_spent(self) -> float: ...  # noqa: D102
+    @property
+    def elsewhere(self) -> Mapping[str, tuple[float, float]]: ...  # noqa: D102
     @property
     def history(self) -> Sequence[Plan]: ...  # noqa: D102
 
@@ -55,6 +57,10 @@ def report_on(budget: ReportedBudget) -> str:
         f"  In words: for any two tables that differ in one unit, and any set of outcomes, one table's probability "
         f"is at most exp({budget.epsilon:g}) times the other's, plus {budget.delta:g}.",
         f"  Charged so far: epsilon {budget.epsilon_spent:.6g} at that delta, in {len(history)} run(s).",
+        *[
+            f"  Of it set aside for {tool}, which is not checked: epsilon {epsilon:g}, delta {delta:g}."
+            for tool, (epsilon, delta) in budget.elsewhere.items()
+        ],
         f"Table: {budget.data_name or 'not named'}",
         f"Relation: {budget.relation}: {_RELATIONS_IN_WORDS[budget.relation]}.",
         *_units(history),

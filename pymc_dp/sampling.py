@@ -25,11 +25,12 @@ from xarray import DataTree
 
 from pymc_dp import _validate
 from pymc_dp.accounting import NO_NOISE
-from pymc_dp.arguments import dp_steps, is_private, refuse_budget, refuse_stray_budget
+from pymc_dp.arguments import dp_steps, is_private, refuse_budget, refuse_stray_budget, refuse_what_is_no_budget
 from pymc_dp.budget import Plan, PrivacyBudget, StepPlan
 from pymc_dp.exceptions import InvalidArgument, RunInterrupted, UnsupportedModel, UnsupportedOption
 from pymc_dp.finished import FinishedDraws, how_it_ended, reason
 from pymc_dp.free_draws import arguments_of_nuts
+from pymc_dp.interrupts import Interrupted, ending_the_run
 from pymc_dp.memory import memory_of_this_machine
 from pymc_dp.model.bambi_models import refuse_bambi_statistics
 from pymc_dp.model.context import Model, model_in_context
@@ -41,6 +42,7 @@ from pymc_dp.model.starts import refuse_wrong_starts
 from pymc_dp.model.units import number_of_units
 from pymc_dp.model.view import ModelView, read
 from pymc_dp.options import refuse_wrong_types
+from pymc_dp.progress import Progress
 from pymc_dp.publish import metadata, publish
 from pymc_dp.release import (
     Curators,
@@ -61,7 +63,8 @@ from pymc_dp.steps.base import DPStep
 from pymc_dp.steps.group import StepGroup
 from pymc_dp.tables import Table
 
-_log = logging.getLogger(__name__)
+#: PyMC's own logger: what is said stands beside what PyMC says of the run.
+_log = logging.getLogger("pymc")
 _pymc_sample: Callable[..., Any] = pm.sample
 
 #: Stands for a number of draws that is yet to be chosen.
@@ -87,7 +90,8 @@ def sample(draws: int | None = None, **options: Any) -> DataTree:
     **options
         As in `pm.sample`. Different here: ``step`` is a DP step, or several that share a budget, which together
         update all free variables; ``budget`` is that of the steps that were made without one, and where there is no
-        step a sampler is chosen; ``chains`` defaults to 4;
+        step a sampler is chosen; ``unit`` and ``unit_index`` say what is protected (see `pymc_dp.steps.base.DPStep`);
+        ``chains`` defaults to 4;
         ``data`` is a `pymc_dp.Table`, the protected table where the model itself stands on invented rows;
         ``tune`` defaults to what the step wants (0 for most: tuning is paid for); ``initvals`` default to draws
         from the prior, and values that you pass are treated as public; ``random_seed`` never determines privacy noise.
@@ -116,10 +120,10 @@ def sample(draws: int | None = None, **options: Any) -> DataTree:
     -----
     Everything that can fail on bad input fails before the budget is charged. Once it is charged, the cost of
     all iterations of all chains is spent, also when the run is interrupted or crashes. What had been drawn comes
-    back: after Ctrl-C as PyMC returns it, after an error as the attribute ``partial`` of the exception; what a
-    callback raises is raised as it is, with that attribute. The attributes of the ``privacy`` group then have
-    ``complete`` 0, the number of draws of each chain and why the run ended. ``posterior`` holds as many of the draws
-    as make a rectangle of chains and draws, ``partial_posterior`` all of them, ``releases`` all releases.
+    back: one Ctrl-C ends the whole run, and it is returned; after an error it is the attribute ``partial`` of the
+    exception; what a callback raises is raised as it is, with that attribute. The attributes of the ``privacy`` group
+    then have ``complete`` 0, the number of draws of each chain and why the run ended. ``posterior`` holds as many of
+    the draws as make a rectangle of chains and draws, ``partial_posterior`` all of them, ``releases`` all releases.
 
     Where a step releases nothing in its chains, PyMC's NUTS draws from the priors times the released likelihood, and
     tunes itself.
@@ -127,10 +131,10 @@ def sample(draws: int | None = None, **options: Any) -> DataTree:
     return _run(draws, options)
 
 
-def release(step: DPStep, model: Model, data: Table | None, random_seed: Any) -> DataTree:
+def release(step: DPStep, model: Model, data: Table | None, random_seed: Any, progressbar: Any) -> DataTree:
     """Charge a run and release what its step learns before the chains; draw nothing. Arguments as of `sample`."""
-    settings = {"step": step, "model": model, "data": data, "random_seed": random_seed}
-    return _run(1, {**settings, "tune": 0, "chains": 1, "progressbar": False}, draws_follow=False)
+    settings = {"step": step, "model": model, "data": data, "random_seed": random_seed, "progressbar": progressbar}
+    return _run(1, {**settings, "tune": 0, "chains": 1}, draws_follow=False)
 
 
 def _run(draws: int | None, options: dict[str, Any], *, draws_follow: bool = True) -> DataTree:
@@ -140,9 +144,11 @@ def _run(draws: int | None, options: dict[str, Any], *, draws_follow: bool = Tru
             "This script is being run again by a process that sample started, and would charge the budget again. "
             'Put the call of sample under `if __name__ == "__main__":`.'
         )
+    refuse_what_is_no_budget(options)
     if not is_private(options):
         refuse_budget("pymc_dp.sample", [draws], options)
     given_budget, data = options.pop("budget", None), _table(options.pop("data", None))
+    units = {name: options.pop(name, None) for name in ("unit", "unit_index")}
     refuse_stray_budget({"draws": draws, **options})
     settings = inspect.signature(_pymc_sample).bind(_PLACEHOLDER if draws is None else draws, **options)
     settings.apply_defaults()
@@ -150,7 +156,7 @@ def _run(draws: int | None, options: dict[str, Any], *, draws_follow: bool = Tru
     refuse_wrong_types(arguments)
     _refuse_unsupported_options(arguments, arguments.pop("kwargs"))
     model = model_in_context(arguments["model"])
-    group = _dp_step_group(steps_with_budget(arguments["step"], given_budget, model), value_variables(model))
+    group = _dp_step_group(steps_with_budget(arguments["step"], given_budget, model, **units), value_variables(model))
     group.stand_beside_a_table(data is not None, units_of_rows=data is not None and data.unit is not None)
     refuse_bambi_statistics(model)
     with contextlib.ExitStack() as until_the_end:
@@ -176,7 +182,8 @@ def _sampled(
 
     `beside` is a table beside the model, which holds invented rows then, and what was read of the model.
     """
-    budget = group.budget
+    budget, progress = group.budget, Progress(arguments)
+    progress.say("The model is read and checked; nothing is charged yet.")
     step = group.steps[0] if len(group.steps) == 1 else CompoundStep(group.steps)
     tune = get_default_tune_steps(step, arguments["tune"])
     cores, mp_ctx = _processes(arguments, beside is None or beside[1].may_be_forked)
@@ -191,6 +198,8 @@ def _sampled(
     else:
         view, rows = beside
         template = rows.template
+    if budget.relation == "substitute" and rows.n_units < 2:
+        raise UnsupportedModel("All rows belong to one unit: see unit= and unit_index=, which say what is protected.")
     view.refuse_rows_in_starts(arguments["initvals"])
     names = view.publishable(arguments["var_names"])
     plan = dataclasses.replace(plan, unit=rows.unit_in_words, row_engine=rows.engine_name)
@@ -211,7 +220,9 @@ def _sampled(
     for one, tables, planned in zip(group.steps, synthetic_tables, plan.steps, strict=True):
         _refuse_too_much_memory(one, tables, rows.n_units)
         if tables is not None:
-            _dry_run(one, tables, rows.n_units, view.prior, planned, budget)
+            n_planned = sum(planned.allowance_once.values())
+            with progress.releases("Dry run on synthetic rows, at no cost", n_planned) as noted:
+                _dry_run(one, tables, rows.n_units, view.prior, planned, budget, noted)
     # Before the chains start all cores are idle; then the chains share them. The bits do not depend on it.
     there_are = _cpu_count()
     rows.use_threads(Threads(there_are, max(1, there_are // min(cores, chains))))
@@ -233,7 +244,7 @@ def _sampled(
     charged = {**arguments, **settings_of_run}
     priors = priors_of(model, names.kept)  # what cannot be written anew is refused before the charge
     found = charged, plan, group, rows, view.prior, synthetic_tables, names
-    return _run_charged(*found, priors if draws_follow else None)
+    return _run_charged(*found, priors if draws_follow else None, progress)
 
 
 def _processes(arguments: dict[str, Any], may_be_forked: bool) -> tuple[int, Any]:
@@ -285,6 +296,7 @@ def _run_charged(
     synthetic_tables: Sequence[SyntheticTables | None],
     names: PublishableNames,
     priors: Model | None,
+    progress: Progress,
 ) -> DataTree:
     """Charge the plan, run it, and return what may leave; raise what ended the run, with what it had drawn by then.
 
@@ -295,16 +307,18 @@ def _run_charged(
     # Releases made while tuning are paid for, too.
     in_chains = {**arguments, "discard_tuned_samples": False, "callback": finished}
     group.budget.charge(plan)
+    progress.say(f"{_spent(group.budget)} What this run releases is paid for; nothing is refunded.")
     try:
-        with _authorised(plan, group, rows, prior, synthetic_tables):
-            facts = _facts(plan, group, names, rows)
-            drawn_from = group.steps[0].drawn_from
-            if priors is not None and drawn_from is None:
+        with ending_the_run():
+            with _authorised(plan, group, rows, prior, synthetic_tables, progress):
+                facts = _facts(plan, group, names, rows)
+                drawn_from = group.steps[0].drawn_from
+                if priors is not None and drawn_from is None:
+                    tree = _pymc_sample(**in_chains)
+            if priors is not None and drawn_from is not None:
+                seed, finished.chains_release = arguments["random_seed"], False
+                in_chains |= arguments_of_nuts(priors, *drawn_from, plan.chains, seed)
                 tree = _pymc_sample(**in_chains)
-        if priors is not None and drawn_from is not None:
-            seed, finished.chains_release = arguments["random_seed"], False
-            in_chains |= arguments_of_nuts(priors, *drawn_from, plan.chains, seed)
-            tree = _pymc_sample(**in_chains)
     except BaseException as error:
         ended_by = error
     iterations = finished.iterations(plan.chains)
@@ -326,9 +340,27 @@ def _run_charged(
         keep_warmup=not arguments["discard_tuned_samples"],
         likelihood=group.steps[0].likelihood,
     )
-    if ended_by is not None and not _interrupted_before_the_first_draw(ended_by, iterations):
+    if isinstance(ended_by, KeyboardInterrupt | Interrupted) or _stopped_before_the_first_draw(ended_by, iterations):
+        _say_what_is_left(result, group.budget)
+    elif ended_by is not None:
         _raise_with(result, ended_by, own=finished.callback_failed)
     return result
+
+
+def _spent(budget: PrivacyBudget) -> str:
+    """Say what is spent of a budget."""
+    return f"Epsilon {budget.epsilon_spent:.3g} of {budget.epsilon:g} is spent, at delta {budget.delta:g}."
+
+
+def _say_what_is_left(result: DataTree, budget: PrivacyBudget) -> None:
+    """Say what an interrupted run has spent, and what there is of it."""
+    kept = "its draws" if "posterior" in result else "no draw"
+    if "private_likelihood" in result:
+        kept += ", and the whole likelihood, from which dp.PrivateLikelihood(result, model).sample() draws at no cost"
+    _log.warning(
+        f"The run was interrupted after it was charged. {_spent(budget)} It stays spent: the result holds what was "
+        f"released until then (group releases), and {kept}."
+    )
 
 
 def _given_seed(random_seed: Any, group: StepGroup) -> Any:
@@ -346,7 +378,7 @@ def _facts(
     return metadata(plan, group, names, n_units)
 
 
-def _interrupted_before_the_first_draw(error: BaseException, iterations: Sequence[int]) -> bool:
+def _stopped_before_the_first_draw(error: BaseException | None, iterations: Sequence[int]) -> bool:
     """Return whether PyMC was interrupted, which it does not raise, and complains of having no draws."""
     return not any(iterations) and isinstance(error, ValueError) and str(error).startswith("Not enough samples")
 
@@ -378,6 +410,7 @@ def _authorised(
     rows: UnitLikelihood | PartitionedUnits,
     prior: Prior,
     synthetic_tables: Sequence[SyntheticTables | None],
+    progress: Progress,
 ) -> Iterator[None]:
     """Let the steps run once on a plan that has been charged, and take that back however the run ends."""
     budget, all_curators = group.budget, []
@@ -408,19 +441,24 @@ def _authorised(
                 scheduled_once=planned.scheduled_once,
             )
             all_curators.append(curators)
-            step.authorise(
-                Authorisation(
-                    curators,
-                    prior,
-                    planned.noise_multipliers,
-                    spent,
-                    synthetic_tables[place],
-                    rows.n_units if budget.relation == "substitute" else None,
-                    planned.noise_schedules,
-                    rows.knows_responses,
-                    rows.structure,
-                )
+            authorisation = Authorisation(
+                curators,
+                prior,
+                planned.noise_multipliers,
+                spent,
+                synthetic_tables[place],
+                rows.n_units if budget.relation == "substitute" else None,
+                planned.noise_schedules,
+                rows.knows_responses,
+                rows.structure,
             )
+            if not planned.once:
+                step.authorise(authorisation)
+                continue
+            with progress.releases(
+                f"Search, epsilon {budget.epsilon_spent:.3g} spent", sum(planned.allowance_once.values())
+            ) as noted:
+                step.authorise(authorisation, noted)
         yield
     finally:
         for step in group.steps:
@@ -436,6 +474,7 @@ def _dry_run(
     prior: Prior,
     planned: StepPlan,
     budget: PrivacyBudget,
+    noted: Callable[[], None],
 ) -> None:
     """Let a step do on synthetic rows what it does before the chains start, with noise in the same proportion."""
     stand_in = tables.stand_in()
@@ -460,7 +499,8 @@ def _dry_run(
                 stand_in.n_units,
                 knows_responses=stand_in.knows_responses,
                 structure=stand_in.structure,
-            )
+            ),
+            noted,
         )
     finally:
         curators.close()
@@ -533,6 +573,8 @@ def _refuse_unsupported_options(arguments: dict[str, Any], unknown: dict[str, An
         raise UnsupportedOption("return_inferencedata=False would return a trace that holds the model. Leave it out.")
     if arguments["nuts_sampler"] not in (None, "pymc"):
         raise UnsupportedOption(f"nuts_sampler={arguments['nuts_sampler']!r} cannot run a DP step. Leave it out.")
+    if arguments["init"] != "auto":
+        raise UnsupportedOption("init= is of NUTS: chains of a private run start where initvals= says. Leave it out.")
     if arguments["backend"] not in (None, "numba"):
         raise UnsupportedOption("DP steps run on PyTensor's numba backend. Leave out backend=.")
     extra = set(arguments["idata_kwargs"] or {}) - _ALLOWED_IDATA_OPTIONS

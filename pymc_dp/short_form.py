@@ -17,8 +17,13 @@ _log = logging.getLogger("pymc")
 _DEFAULT_CHAINS = 4
 
 
-def steps_with_budget(step: Any, budget: PrivacyBudget | None, model: Model) -> Any:
-    """Return ``step=`` with the budget of the call attached to every step that was made without one.
+PrivacyBudget.default_step = DPSurrogateHMC
+
+
+def steps_with_budget(
+    step: Any, budget: PrivacyBudget | None, model: Model, unit: str | None = None, unit_index: Any = None
+) -> Any:
+    """Return ``step=`` with the budget and the unit of the call attached to every step that was made without.
 
     Parameters
     ----------
@@ -28,16 +33,20 @@ def steps_with_budget(step: Any, budget: PrivacyBudget | None, model: Model) -> 
         As it was passed.
     model : pm.Model
         That of the run.
+    unit, unit_index
+        As they were passed.
 
     Raises
     ------
     InvalidArgument
         If a step has no budget and none was passed, or no sampler can be chosen.
     UnsupportedOption
-        If a step has another budget.
+        If a step has another budget, or was made for another unit.
     """
     if step is None and budget is not None:
-        return _chosen(budget, model)
+        return _chosen(budget, model, unit, unit_index)
+    if isinstance(step, StepWithoutBudget | DPStep) and not (unit is None and unit_index is None):
+        step = step.protecting(unit, unit_index)
     if isinstance(step, StepWithoutBudget):
         if budget is None:
             raise InvalidArgument(
@@ -46,13 +55,13 @@ def steps_with_budget(step: Any, budget: PrivacyBudget | None, model: Model) -> 
             )
         return step.with_budget(budget, model)
     if isinstance(step, Sequence) and not isinstance(step, str):
-        return [steps_with_budget(one, budget, model) for one in step if one is not None]
+        return [steps_with_budget(one, budget, model, unit, unit_index) for one in step if one is not None]
     if isinstance(step, DPStep) and budget is not None:
         refuse_other_budget(budget, step.budget)
     return step
 
 
-def _chosen(budget: PrivacyBudget, model: Model) -> DPStep:
+def _chosen(budget: PrivacyBudget, model: Model, unit: str | None, unit_index: Any) -> DPStep:
     """Return the sampler that needs no settings, and say why."""
     if budget.relation != "substitute":
         raise InvalidArgument(
@@ -61,7 +70,7 @@ def _chosen(budget: PrivacyBudget, model: Model) -> DPStep:
             "yours."
         )
     with model:
-        step = DPSurrogateHMC(budget=budget)
+        step = DPSurrogateHMC(budget=budget, unit=unit, unit_index=unit_index)
     _log.info(
         "DPSurrogateHMC was chosen: it learns all of its settings, and has had the smallest error of the samplers. "
         "Others are used with step=dp.DPHMC() beside budget=."

@@ -71,8 +71,8 @@ def test_the_budget_of_the_step_may_be_passed_beside_it(model, budget):
     assert len(budget.history) == 1
 
 
-@pytest.mark.parametrize("other", [dp.PrivacyBudget(5.0, 1e-6), 5.0])
-def test_another_budget_beside_the_step_is_refused(model, budget, other):
+def test_another_budget_beside_the_step_is_refused(model, budget):
+    other = dp.PrivacyBudget(5.0, 1e-6)
     with model, pytest.raises(dp.UnsupportedOption, match="two budgets cannot be charged"):
         pm.sample(draws=5, chains=1, cores=1, step=hmc(budget), budget=other, **QUIET)
     assert budget.history == ()
@@ -162,6 +162,12 @@ def test_an_option_that_looks_private_is_no_option_of_nuts(model, budget, entry,
         with pytest.raises(dp.UnsupportedOption, match=r"no option|not be private"):
             entries[entry]()
     assert budget.history == ()
+
+
+@pytest.mark.parametrize("options", [{"unit": "person"}, {"unit_index": "person"}])
+def test_a_unit_without_a_budget_is_refused(model, options):
+    with model, pytest.raises(dp.UnsupportedOption, match=r"no option unit"):
+        pm.sample(draws=5, tune=5, chains=1, cores=1, **QUIET, **options)
 
 
 def test_options_that_pymc_knows_pass():

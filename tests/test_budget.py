@@ -94,6 +94,66 @@ def test_a_second_run_that_does_not_fit_changes_nothing(budget):
     assert len(budget.history) == 1
 
 
+def test_gaussian_releases_of_another_tool_are_entered_by_hand(budget, tmp_path):
+    """They compose with later runs, are stored, and are in the report."""
+    budget.charge_elsewhere("counts", noise_multiplier=5.0, count=4, relation="substitute", unit="one person")
+    assert budget.rho_spent == pytest.approx(4 / 50)
+    budget.save(tmp_path / "budget.db")
+    assert dp.PrivacyBudget.load(tmp_path / "budget.db").history == budget.history
+    assert "counts (entered by hand)" in budget.report()
+    assert "one person" in budget.report()
+    plan = budget.plan(FakeStep(), draws=5)
+    assert plan.rho == pytest.approx(budget.rho - 4 / 50)
+
+
+def test_what_other_tools_spend_is_set_aside_from_the_beginning(tmp_path):
+    """Hazard H18: epsilons and deltas add, and what is left is a budget as any other."""
+    budget = dp.PrivacyBudget(3.0, 1e-6, elsewhere={"a table of means": (1.0, 0.0), "synthetic rows": (0.5, 4e-7)})
+    alone = dp.PrivacyBudget(1.5, 1e-6 - 4e-7)
+    assert (budget.epsilon, budget.delta) == (3.0, 1e-6)
+    assert budget.epsilon_spent == pytest.approx(1.5)
+    assert budget.rho == pytest.approx(alone.rho)
+    plan = budget.plan(FakeStep(), draws=5)
+    assert plan.delta == pytest.approx(6e-7)
+    assert plan.epsilon <= 1.5
+    budget.save(tmp_path / "budget.db")
+    budget.charge(plan)
+    loaded = dp.PrivacyBudget.load(tmp_path / "budget.db")
+    assert loaded.elsewhere == budget.elsewhere == {"a table of means": (1.0, 0.0), "synthetic rows": (0.5, 4e-7)}
+    assert loaded.epsilon_spent == pytest.approx(3.0)
+    with pytest.raises(dp.BudgetExceeded):
+        loaded.charge(plan)
+    assert "set aside for synthetic rows, which is not checked: epsilon 0.5, delta 4e-07" in loaded.report()
+
+
+@pytest.mark.parametrize(
+    ("entry", "said"),
+    [
+        ({"noise_multiplier": 1.0, "relation": "add-remove"}, "at worst half"),
+        ({"noise_multiplier": 1.0, "count": 0, "relation": "substitute"}, "count must be"),
+        ({"noise_multiplier": 0.0, "relation": "substitute"}, "noise_multiplier must be above zero"),
+        ({"tool": "", "noise_multiplier": 1.0, "relation": "substitute"}, "tool must be a name"),
+        ({"noise_multiplier": 0.5, "relation": "substitute"}, "costs rho"),
+    ],
+)
+def test_entries_by_hand_that_say_too_little_or_cost_too_much_are_refused(budget, entry, said):
+    with pytest.raises(dp.PrivacyError, match=said):
+        budget.charge_elsewhere(**{"tool": "another", **entry})
+    assert budget.history == ()
+
+
+@pytest.mark.parametrize(
+    "elsewhere",
+    [
+        *(3.0, ["counts"], {"counts": 1.0}, {"counts": (1.0,)}, {"": (1.0, 0.0)}, {1: (1.0, 0.0)}),
+        *({"a": spent} for spent in ((-1.0, 0.0), (1.0, math.nan), (3.0, 0.0), (4.0, 0.0), (1.0, 1e-6), ("1", 0.0))),
+    ],
+)
+def test_what_other_tools_spend_has_to_be_figures_that_leave_something(elsewhere):
+    with pytest.raises(dp.InvalidArgument, match=r"elsewhere=|The (epsilon|delta) of"):
+        dp.PrivacyBudget(3.0, 1e-6, elsewhere=elsewhere)
+
+
 def test_halves_compose_to_less_than_their_sum():
     budget = dp.PrivacyBudget(2.0, 1e-6)
     first = budget.plan(FakeStep(share=0.5), draws=5)

@@ -4,6 +4,7 @@ import json
 import multiprocessing
 import os
 import signal
+from unittest import mock
 
 import numpy as np
 import pymc as pm
@@ -12,6 +13,7 @@ from conftest import QUIET, gaussian_data, gaussian_model, hmc
 from published_names import unnamed
 
 import pymc_dp as dp
+from pymc_dp import progress
 from pymc_dp.steps.prelude.learned import Search
 
 DRAWS, TUNE, CHAINS = 8, 2, 3
@@ -74,20 +76,17 @@ def check_partial(tree, budget, made, *, why, tune=TUNE):
 
 
 @pytest.mark.parametrize(
-    ("places", "made"),
-    [
-        ([(0, 4)], [5, 10, 10]),
-        ([(1, 3)], [10, 4, 10]),
-        ([(1, 3), (2, 6)], [10, 4, 7]),
-        ([(2, 0)], [10, 10, 1]),
-        ([(0, 0), (1, 1), (2, 0)], [1, 2, 1]),
-        ([(0, 2), (1, 1), (2, 1)], [3, 2, 2]),
-    ],
+    ("place", "made"),
+    [((0, 4), [5, 0, 0]), ((1, 3), [10, 4, 0]), ((2, 0), [10, 10, 1]), ((0, 0), [1, 0, 0]), ((2, 9), [10, 10, 10])],
 )
-def test_an_interrupt_in_any_chain_keeps_every_draw(model, budget, places, made):
-    """PyMC goes on with the next chain."""
-    tree = run(model, budget, callback=stopping(KeyboardInterrupt, *places))
-    check_partial(tree, budget, made, why="interrupted")
+def test_one_interrupt_in_any_chain_ends_the_run_and_keeps_every_draw(model, budget, place, made, caplog):
+    """PyMC would go on with the next chain."""
+    tree = run(model, budget, callback=stopping(KeyboardInterrupt, place))
+    if made[-1] == DRAWS + TUNE:
+        assert tree["privacy"].attrs["complete"] == 1
+    else:
+        check_partial(tree, budget, made, why="interrupted")
+    assert "Epsilon 5 of 5 is spent, at delta 1e-06. It stays spent" in caplog.text
 
 
 @pytest.fixture
@@ -105,14 +104,15 @@ def test_a_signal_in_the_middle_of_a_step_keeps_the_draws_before(model, budget):
     class Slow(dp.DPHMC):
         def transition(self, theta):
             taken.append(theta)
-            if len(taken) in (15, 20):
+            if len(taken) == 15:
                 os.kill(os.getpid(), signal.SIGINT)
             return super().transition(theta)
 
     with model:
         step = Slow(budget=budget, clip_gradient=4.0, clip_log_ratio=4.0, step_size=0.05, n_leapfrog=2)
     tree = run(model, budget, step=step)
-    check_partial(tree, budget, [10, 4, 4], why="interrupted")
+    check_partial(tree, budget, [10, 4, 0], why="interrupted")
+    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
 
 
 def test_an_interrupt_before_the_first_draw_returns_what_there_is(model, budget, monkeypatch):
@@ -223,31 +223,107 @@ def test_an_error_after_the_last_draw_loses_nothing(model, budget, monkeypatch):
     assert caught.value.partial["posterior"]["mu"].shape == (CHAINS, DRAWS)
 
 
-@pytest.mark.parametrize("error", [KeyboardInterrupt, RuntimeError])
-def test_what_a_prelude_released_before_it_was_interrupted_is_kept(budget, monkeypatch, error):
+@pytest.fixture
+def ending_the_search(budget, monkeypatch):
+    """Return what ends the third score of a charged search, by an error or by Ctrl-C."""
     real, calls = Search._score, []
 
-    def third(self, *args):
-        calls.extend(["charged"] * len(budget.history))
-        if len(calls) == 3:
-            raise error
-        return real(self, *args)
+    def end_by(error):
+        def third(self, *args):
+            calls.extend(["charged"] * len(budget.history))
+            if len(calls) == 3:
+                if error is not KeyboardInterrupt:
+                    raise error
+                os.kill(os.getpid(), signal.SIGINT)
+            return real(self, *args)
 
-    monkeypatch.setattr(Search, "_score", third)
+        monkeypatch.setattr(Search, "_score", third)
+
+    return end_by
+
+
+@pytest.mark.usefixtures("interruptible")
+@pytest.mark.parametrize("error", [KeyboardInterrupt, RuntimeError])
+def test_what_a_search_released_before_it_was_interrupted_is_kept(budget, ending_the_search, error, caplog):
+    ending_the_search(error)
     model = gaussian_model(gaussian_data())
     with model:
         step = dp.DPSurrogateHMC(budget=budget, order=2)
-    with pytest.raises((KeyboardInterrupt, dp.RunInterrupted)) as caught:
-        run(model, budget, step=step)
-    tree = caught.value.partial
+    if error is KeyboardInterrupt:
+        tree = run(model, budget, step=step)
+        assert "no draw" in caplog.text
+    else:
+        with pytest.raises(dp.RunInterrupted) as caught:
+            run(model, budget, step=step)
+        tree = caught.value.partial
     assert tree["privacy"].attrs["complete"] == 0
     assert tree["releases"].sizes["early_curvature_release"] == 1
     assert tree["releases"].sizes["approach_release"] == 2
-    assert (caught.type is KeyboardInterrupt) == (error is KeyboardInterrupt)
+    assert "posterior" not in tree
+
+
+@pytest.mark.usefixtures("interruptible")
+def test_a_likelihood_that_was_interrupted_says_what_was_released(budget, ending_the_search):
+    ending_the_search(KeyboardInterrupt)
+    with pytest.raises(dp.RunInterrupted, match="after it was charged") as caught:
+        dp.private_likelihood(gaussian_model(gaussian_data()), budget=budget, progressbar=False)
+    assert caught.value.partial["releases"].sizes["approach_release"] == 2
+    assert budget.epsilon_spent == pytest.approx(5.0)
+
+
+@pytest.mark.usefixtures("interruptible")
+def test_draws_that_were_interrupted_leave_the_likelihood(budget, caplog):
+    def interrupt(trace, draw):
+        if draw.draw_idx == 31:
+            os.kill(os.getpid(), signal.SIGINT)
+
+    model = gaussian_model(gaussian_data())
+    with model:
+        step = dp.DPSurrogateHMC(budget=budget, order=2)
+    tree = run(model, budget, step=step, tune=30, callback=interrupt)
+    assert json.loads(tree["privacy"].attrs["draws_made"])[1:] == [0, 0]
+    assert "dp.PrivateLikelihood(result, model).sample() draws at no cost" in caplog.text
+    again = dp.PrivateLikelihood(tree, model).sample(draws=5, tune=5, chains=1, cores=1, **QUIET)
+    assert again["posterior"].sizes["draw"] == 5
+
+
+@pytest.mark.parametrize(("order", "tried"), [(1, ["Dry run on synthetic rows"]), (2, [])])
+def test_progress_is_told_from_the_beginning(model, budget, monkeypatch, caplog, order, tried):
+    """Stages in PyMC's log, and a bar of the releases that are planned."""
+    bar = mock.MagicMock()
+    monkeypatch.setattr(progress, "create_simple_progress", lambda shown, theme: bar if shown else None)
+    options = {"quiet": False, "progressbar": True, "draws": 2, "tune": 2, "chains": 1}
+    with caplog.at_level("INFO", logger="pymc"), model:
+        run(model, budget, step=dp.DPSurrogateHMC(budget=budget, order=order), **options)
+    said = [record.message for record in caplog.records]
+    stages = ["nothing is charged yet", *tried, "is spent", "Search, epsilon 5 spent"]
+    found = [next(place for place, line in enumerate(said) if stage in line) for stage in stages]
+    assert found == sorted(found)
+    planned = sum(each.count for step in budget.history[0].steps for each in step.once)
+    assert said[found[-1]].endswith(f" {planned} releases.")
+    shown = [call.kwargs for call in bar.update.call_args_list][-10:]
+    assert shown[-1]["description"] == f"Search, epsilon 5 spent: {shown[-1]['completed']} of {planned} releases"
+    assert len({each["completed"] for each in shown}) > 4
+
+
+def test_a_bar_that_fails_loses_nothing(model, budget, monkeypatch):
+    bar = mock.MagicMock()
+    bar.update.side_effect = OSError
+    monkeypatch.setattr(progress, "create_simple_progress", lambda shown, theme: bar)
+    with model:
+        assert dp.private_likelihood(budget=budget).facts["complete"]
+    assert bar.update.called
+
+
+def test_progress_can_be_left_out(model, budget, capsys, caplog):
+    with caplog.at_level("INFO", logger="pymc"):
+        run(model, budget)
+    assert "charged" not in caplog.text
+    assert capsys.readouterr().err == ""
 
 
 def test_tuning_draws_of_a_partial_run_are_kept_on_request(model, budget):
-    tree = run(model, budget, discard_tuned_samples=False, callback=stopping(KeyboardInterrupt, (1, 4), (2, 4)))
+    tree = run(model, budget, discard_tuned_samples=False, callback=stopping(KeyboardInterrupt, (1, 4)))
     assert tree["warmup_posterior"]["mu"].sizes["draw"] == TUNE
     tree = run(model, dp.PrivacyBudget(5.0, 1e-6), tune=4, discard_tuned_samples=False, chains=1,
                callback=stopping(KeyboardInterrupt, (0, 1)))  # fmt: skip
@@ -264,7 +340,7 @@ def test_several_steps_keep_all_their_releases(budget):
         ]
     tree = run(model, budget, step=steps, callback=stopping(KeyboardInterrupt, (1, 4)))
     released = tree["releases"].to_dataset()
-    for kind, counts in (("log_ratio_1", [8, 3, 8]), ("log_ratio_2", [10, 5, 10])):
+    for kind, counts in (("log_ratio_1", [8, 3]), ("log_ratio_2", [10, 5])):
         assert np.bincount(released[f"{kind}_chain"].values).tolist() == counts
     assert tree["sample_stats"]["accepted"].shape[2] == 2
 
@@ -283,12 +359,12 @@ def test_a_refused_charge_is_no_interrupted_run(model, budget):
 
 
 def test_a_partial_run_can_be_stored_and_reported(model, budget, tmp_path):
-    tree = run(model, budget, callback=stopping(KeyboardInterrupt, (1, 4), (2, 7)))
+    tree = run(model, budget, callback=stopping(KeyboardInterrupt, (1, 4)))
     tree.to_netcdf(tmp_path / "tree.nc")
     assert "GROUPS ADDED" not in dp.diagnostics.privacy_report(tree)
     for report in (dp.diagnostics.privacy_report(tree), dp.diagnostics.quality_report(tree)):
         assert report.startswith("PARTIAL")
-        assert "8, 3, 6 of 8 draws" in report.splitlines()[0]
+        assert "8, 3, 0 of 8 draws" in report.splitlines()[0]
 
 
 def test_a_run_without_draws_is_reported(model, budget):

@@ -75,7 +75,7 @@ def test_nothing_is_replaced_and_nothing_saved_twice(path, tmp_path):
     assert path.read_text() == "precious"
     assert os.listdir(tmp_path) == [path.name]
     budget.save(tmp_path / "mine")
-    with pytest.raises(dp.InvalidArgument, match="saved already"):
+    with pytest.raises(dp.InvalidArgument, match="nothing is left to save"):
         budget.save(tmp_path / "again")
 
 

@@ -415,12 +415,12 @@ def shown(lines):
     """Collect how objects of a run show themselves while they hold the data."""
     authorise, publish = DPStep.authorise, sampling.publish
 
-    def seen_authorise(self, authorisation):
+    def seen_authorise(self, authorisation, noted=None):
         curator = authorisation.curators._make_curator
         lines.extend(
             map(repr, (authorisation, authorisation.curators, curator.args, authorisation.synthetic_tables, self))
         )
-        authorise(self, authorisation)
+        authorise(self, authorisation, noted)
 
     def seen_publish(*given, **arguments):
         published = publish(*given, **arguments)

@@ -56,6 +56,7 @@ _WORKERS = "tables/test_workers.py::"
 _BATCHES = "privacy/test_batch_releases.py::"
 _SAVED = "test_saved_budget.py::"
 _BUDGET = "test_budget.py::"
+_DECLARED = "model/test_declared.py::"
 _FAULTS = "privacy/test_faults.py::"
 _BOUNDED = f"{_EXPANSION}test_replacing_one_unit_moves_every_sum_by_no_more_than_declared"
 
@@ -482,6 +483,23 @@ MUTANTS = (
     Mutant("a plan of the other relation is charged", "budget", "budget.py",
            "        if plan.relation != self._relation:", "        if not plan.relation:",
            (f"{_BUDGET}test_plans_of_another_relation_are_refused",)),
+    Mutant("what other tools spend is spent here as well", "budget", "budget.py",
+           "return split(*self._rest, self._relation, share)",
+           "return split(self._epsilon, self._delta, self._relation, share)",
+           (f"{_BUDGET}test_what_other_tools_spend_is_set_aside_from_the_beginning",)),
+    Mutant("an entry by hand of the other relation", "budget", "budget.py",
+           "        if relation != self._relation:", "        if not relation:",
+           (f"{_BUDGET}test_entries_by_hand_that_say_too_little_or_cost_too_much_are_refused",)),
+    Mutant("persons with several rows are protected as rows unasked", "declared units", "steps/base.py",
+           "if self._ask_for_unit is not None:", "if False:",
+           (f"{_DECLARED}test_every_way_of_releasing_asks_before_the_charge_and_takes_the_answer",)),
+    Mutant("a unit that is named is not looked for among data", "declared units", "model/declared.py",
+           "        return None, unit\n", "        return None, None\n",
+           (f"{_DECLARED}test_every_way_of_releasing_asks_before_the_charge_and_takes_the_answer",)),
+    Mutant("whether a unit is asked for depends on who is in the table", "declared units", "model/declared.py",
+           "if variable.type.ndim == 1 and row_axis(model, variable, rows) == 0:",
+           "if (lambda index: len(set(index)) < len(index))(variable.get_value()):",
+           (f"{_DECLARED}test_the_decision_depends_on_no_entry",)),
     Mutant("a forked process spends what its parent does", "budget", "budget.py",
            "if self._ledger is None and os.getpid() != self._process:", "if self._process is None:",
            (f"{_BUDGET}test_a_forked_process_cannot_spend_what_its_parent_can",)),

@@ -67,17 +67,19 @@ def row_axes(model: pm.Model, unit: str | None) -> RowAxes:
             if dims is None or unit not in dims:
                 raise UnsupportedModel(
                     f"unit={unit!r} names no dim of the observed variable {rv.name!r} "
-                    f"(its dims: {dims}). Give all observed variables dims with that name in them."
+                    f"(its dims: {dims}), and no data variable with the unit of each row. Give all observed variables "
+                    'dims with that name in them, or pass unit="row", or put the index of units into the model with '
+                    "pm.Data."
                 )
             axis = list(dims).index(unit)
         axes[rv] = axis
         lengths.add(shape[axis])
         if dims is not None:
             names.add(dims[axis])
-    if lengths == {1}:
+    if lengths in ({0}, {1}):
         raise UnsupportedModel(
-            "The table has a single row. Its entries cannot be told from public numbers, and no noise would leave "
-            "anything of it to see."
+            "The table has no rows or a single one. Its entries cannot be told from public numbers, and no noise would "
+            "leave anything of it to see."
         )
     if len(lengths) != 1:
         raise UnsupportedModel(

@@ -3,15 +3,31 @@
 Elsewhere a model is handed on to PyMC or to this folder, and nothing of it is read: a test sees to that.
 """
 
+from typing import Any
+
 import pymc as pm
 from pymc import Model
+
+from pymc_dp.exceptions import InvalidArgument
 
 __all__ = ["Model", "context_without_error", "model_in_context"]
 
 
-def model_in_context(model: Model | None) -> Model:
-    """Return the model that was passed, or that of the ``with`` context."""
-    return pm.modelcontext(model)
+def model_in_context(model: Any) -> Model:
+    """Return the model that was passed, or that of the ``with`` context.
+
+    Raises
+    ------
+    InvalidArgument
+        If there is none, or what was passed is none.
+    """
+    if model is None:
+        model = context_without_error()
+        if model is None:
+            raise InvalidArgument("There is no model here: write this inside of `with model:`, or pass model=.")
+    if not isinstance(model, Model):
+        raise InvalidArgument(f"model= must be a pm.Model, but is a {type(model).__name__}.")
+    return model
 
 
 def context_without_error() -> Model | None:

@@ -29,6 +29,8 @@ from pytensor.tensor.elemwise import Elemwise
 from pytensor.tensor.math import Dot
 from pytensor.tensor.subtensor import AdvancedIncSubtensor, AdvancedSubtensor
 
+from pymc_dp.exceptions import UnsupportedModel
+
 
 @dataclass(frozen=True, eq=False)
 class SymbolicModel:
@@ -67,7 +69,13 @@ def symbolic(model: pm.Model, row_constants: Mapping[Variable, int]) -> Symbolic
     values = {new[rv]: stand_ins.get(value, value) for rv, value in model.rvs_to_values.items()}
     transforms = {new[rv]: transform for rv, transform in model.rvs_to_transforms.items()}
     wanted = [new[rv] for rv in [*model.observed_RVs, *model.free_RVs]]
-    logps = transformed_conditional_logp(rvs=wanted, rvs_to_values=values, rvs_to_transforms=transforms)
+    try:
+        logps = transformed_conditional_logp(rvs=wanted, rvs_to_values=values, rvs_to_transforms=transforms)
+    except ValueError:  # its message tells shapes
+        raise UnsupportedModel(
+            "Shapes in this model do not fit each other: see that all its tables have as many rows as the observed "
+            "variables."
+        ) from None
     potentials = clones[len(rvs) :]
     if potentials:
         potentials = replace_rvs_by_values(potentials, rvs_to_values=values, rvs_to_transforms=transforms)

@@ -5,6 +5,7 @@ references: nothing is kept alive, and no value is ever looked at. `pymc_dp._pym
 """
 
 from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from types import FunctionType
 from typing import Any
 from weakref import ReferenceType, WeakKeyDictionary, ref
@@ -35,6 +36,26 @@ def shares_tables(model: pm.Model, other: pm.Model) -> bool:
         return True
     tables = [[*_tables_of(each), *arrays_given_to(each)] for each in (model, other)]
     return any(same_memory(one, another) for one in tables[0] for another in tables[1])
+
+
+@contextmanager
+def told_apart_from_numbers(name: str, values: Any) -> Iterator[None]:
+    """Say that data are labels or objects, where PyMC fails on them with an error that may hold an entry.
+
+    Raises
+    ------
+    InvalidArgument
+        If they are, and PyMC has failed.
+    """
+    try:
+        yield
+    except (TypeError, ValueError):
+        if np.asarray(values).dtype.kind not in "USO":
+            raise
+        raise InvalidArgument(
+            f"The data of {name!r} are labels or objects, not numbers: pass whole numbers for labels, by a list of "
+            "levels that is public (pd.Categorical(values, categories=[...]).codes), or .astype(float)."
+        ) from None
 
 
 def refuse_tables_of_the_data(synthetic: Any, model: pm.Model) -> None:

@@ -8,11 +8,11 @@ import xarray as xr
 from numpy.typing import NDArray
 from xarray import DataTree
 
-from pymc_dp.diagnostics import HARMLESS_CLIP_BIAS, HARMLESS_CLIP_FRACTION
+from pymc_dp.diagnostics import HARMLESS_CLIP_BIAS, HARMLESS_CLIP_FRACTION, facts_of
 from pymc_dp.exceptions import InvalidArgument
 from pymc_dp.kinds import clip_fraction_name, noise_std_of
 from pymc_dp.plots.panels import COLORS, LINESTYLES, MARKERS, Panels, Visuals, cycled
-from pymc_dp.plots.results import chosen_names, facts_of, group_of, harmful_kinds, why_not_private
+from pymc_dp.plots.results import chosen_names, group_of, harmful_kinds, why_not_private
 
 _VISUALS = ("fractions", "noise", "harmless", "nothing", "bias", "title", "xlabel", "ylabel", "legend")
 _PREFIX = clip_fraction_name("", "")

@@ -9,6 +9,7 @@ import xarray as xr
 from xarray import DataTree
 
 from pymc_dp import _validate
+from pymc_dp.diagnostics import facts_of
 from pymc_dp.exceptions import InvalidArgument
 from pymc_dp.plots.panels import (
     COLORS,
@@ -21,7 +22,7 @@ from pymc_dp.plots.panels import (
     named,
     warn_above,
 )
-from pymc_dp.plots.results import chosen_names, facts_of, group_of, why_not_private
+from pymc_dp.plots.results import chosen_names, group_of, why_not_private
 
 _PRIVATE, _REFERENCE = "private", "reference"
 _SAMPLE_DIMS = ("chain", "draw")

@@ -22,9 +22,10 @@ from pymc_dp.accounting import (
     trade_off_of_guarantee,
 )
 from pymc_dp.budget import Plan, PrivacyBudget
+from pymc_dp.diagnostics import facts_of
 from pymc_dp.exceptions import InvalidArgument
 from pymc_dp.plots.panels import LINE_WIDTH, LINESTYLES, MUTED, Panels, Visuals, xy
-from pymc_dp.plots.results import facts_of, releases_of, why_not_private
+from pymc_dp.plots.results import releases_of, why_not_private
 
 _VISUALS = ("power", "guess", "marked", "marked_rate", "bars", "title", "xlabel", "ylabel", "legend")
 #: False-positive rates: close to each other where power rises steeply.

@@ -20,24 +20,6 @@ from pymc_dp.plan import releases_of_record
 _ADDED = ("rho", "share")
 
 
-def facts_of(tree: Any) -> Mapping[str, Any]:
-    """Return the attributes of a result's group ``privacy``.
-
-    Raises
-    ------
-    InvalidArgument
-        If it is no result of a private run.
-    """
-    if not isinstance(tree, DataTree):
-        raise InvalidArgument(f"Pass what pm.sample returned of a private run, not a {type(tree).__name__}.")
-    if "privacy" not in tree:
-        raise InvalidArgument(
-            "This tree has no group `privacy`: it is not what a private run returned, and may be computed from data "
-            "without noise. Pass the result of pm.sample with a DP step or a budget."
-        )
-    return {str(name): value for name, value in tree["privacy"].attrs.items()}
-
-
 def group_of(tree: DataTree, name: str, otherwise: str) -> xr.Dataset:
     """Return a group of a result.
 

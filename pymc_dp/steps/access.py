@@ -1,6 +1,6 @@
 """What a sampler holds of a run: it asks for releases and sees nothing else of the data."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Protocol
 
@@ -210,6 +210,8 @@ class ChainAccess:
         That of this chain.
     own : OwnParameters
         Which parameters the step moves.
+    noted : callable, optional
+        Called after each release, without it.
 
     Attributes
     ----------
@@ -217,8 +219,14 @@ class ChainAccess:
         The exact log-prior, as a function of the step's own parameters.
     """
 
-    def __init__(self, authorisation: Authorisation, curator: Curator, own: OwnParameters) -> None:
-        self._authorisation, self._own = authorisation, own
+    def __init__(
+        self,
+        authorisation: Authorisation,
+        curator: Curator,
+        own: OwnParameters,
+        noted: Callable[[], None] | None = None,
+    ) -> None:
+        self._authorisation, self._own, self._noted = authorisation, own, noted
         self._curator: Curator | None = curator
         self._made: list[Release] = []
         prior = authorisation.prior
@@ -254,6 +262,8 @@ class ChainAccess:
             raise NoPlan("What was to be released through this access has ended: use the one of the current chain.")
         made = self._curator.release(query, multiplier)
         self._made.append(made)
+        if self._noted is not None:
+            self._noted()
         return made
 
     def tallied_clip_counts(self) -> None:

@@ -24,6 +24,7 @@ from pymc_dp.accounting import Releases, noise_for, total_rho
 from pymc_dp.budget import PrivacyBudget, ReleaseRequest
 from pymc_dp.exceptions import InvalidArgument, NoPlan
 from pymc_dp.model.context import Model, context_without_error, model_in_context
+from pymc_dp.model.declared import declared_unit, refusal_of_undeclared_units
 from pymc_dp.model.parameters import ParameterVector, value_variables
 from pymc_dp.model.structure import tempering_of_model
 from pymc_dp.model.units import public_number_of_units
@@ -32,7 +33,7 @@ from pymc_dp.steps.access import Authorisation, ChainAccess, OwnParameters
 from pymc_dp.steps.prelude.approximation import Approximation
 from pymc_dp.steps.sampler import ClipDiagnostics, Sampler
 from pymc_dp.steps.shared import docstring_of, signature_of
-from pymc_dp.steps.without_budget import StepWithoutBudget
+from pymc_dp.steps.without_budget import StepWithoutBudget, refuse_other_unit
 
 #: Part of a run's cost that pays for clip counts, and how many windows of kept draws they are released for.
 CLIP_COUNT_SHARE = 0.01
@@ -60,7 +61,9 @@ class DPStep(Sampler, BlockedStep):
         Part of what is left in the budget that a run of this step may spend, in (0, 1]. The shares of several steps
         are scaled down together where they add up to more than 1.
     unit : str, optional
-        The dim that counts units of privacy. Default: the first axis of the observed variables.
+        What is protected: ``"row"``, every row by itself; the dim that counts rows, by its name; or the data variable
+        that says which unit each row belongs to. Default: rows, the first axis of the observed variables; it has to be
+        said where an index or a dim of the model reads like persons (``person``, ``patient_id``).
     unit_index : str or ndarray of int, shape (rows,), optional
         Which unit each row belongs to, or the name of the model's data variable that says so.
     clip_diagnostics : {"private", "exact", None}
@@ -116,6 +119,7 @@ class DPStep(Sampler, BlockedStep):
         """
         if settings.get("budget") is None:  # it may be passed to pm.sample; PyMC does not initialise what is no step
             return cast(Self, StepWithoutBudget(cls, arguments, settings))
+        model_in_context(settings.get("model"))
         try:
             step = cast(Self, super().__new__(cls, *arguments, **settings))
         except ValueError:
@@ -146,10 +150,6 @@ class DPStep(Sampler, BlockedStep):
             )
         self.budget = budget
         self.budget_share = _validate.part_of_one("budget_share", budget_share)
-        if unit is not None and not isinstance(unit, str):
-            raise InvalidArgument(f"unit must be the name of a dim, but is a {type(unit).__name__}.")
-        self.unit = unit
-        self.unit_index = unit_index
         self.clip_diagnostics: ClipDiagnostics = _validate.choice(
             "clip_diagnostics", clip_diagnostics, ("private", "exact", None)
         )
@@ -158,6 +158,11 @@ class DPStep(Sampler, BlockedStep):
             insecure_seed = _validate.whole("insecure_seed", insecure_seed, at_least=0)
         self.insecure_seed = insecure_seed
         model = model_in_context(model)
+        self._units_given = {"unit": unit, "unit_index": unit_index}
+        self.unit, self.unit_index = declared_unit(model, unit, unit_index)
+        undeclared = unit is None and unit_index is None
+        #: Why it has to be said what a unit is; None where it was said, or nothing asks for it.
+        self._ask_for_unit = refusal_of_undeclared_units(model) if undeclared else None
         self.vars = value_variables(model, vars)
         if not self.vars:
             raise InvalidArgument("vars names no variable.")
@@ -189,6 +194,19 @@ class DPStep(Sampler, BlockedStep):
             Whether the units of the table have several rows.
         """
         self.beside_a_table = beside
+        if units_of_rows:
+            self._ask_for_unit = None
+
+    def protecting(self, unit: str | None, unit_index: Any) -> Self:
+        """Return the step, which has its budget, if that is what it was made to protect.
+
+        Raises
+        ------
+        UnsupportedOption
+            If it was not.
+        """
+        refuse_other_unit(self._units_given, {"unit": unit, "unit_index": unit_index}, has_budget=True)
+        return self
 
     # The plan ---------------------------------------------------------------------------------------------
 
@@ -201,8 +219,10 @@ class DPStep(Sampler, BlockedStep):
         ------
         InvalidArgument
             If batches are asked and the sampler leaves counts of clipped units to this class, if a kind is released
-            both once and in chains, or if shares add up to more than 1.
+            both once and in chains, or if shares add up to more than 1; or if it has to be said what a unit is.
         """
+        if self._ask_for_unit is not None:
+            raise InvalidArgument(self._ask_for_unit)
         self._learn_n_units()
         part, once = self.share_in_chains, list(self.prelude_requests())
         per_chain = [
@@ -247,18 +267,18 @@ class DPStep(Sampler, BlockedStep):
         if n_units is not None:
             self.know_n_units(n_units)
 
-    def authorise(self, authorisation: Authorisation) -> None:
+    def authorise(self, authorisation: Authorisation, noted: Callable[[], None] | None = None) -> None:
         """Let the step run; the seam calls this once the plan has been charged.
 
-        What is released once, before the chains start, is released here.
+        What is released once, before the chains start, is released here, and `noted` called after each release.
         """
         self._authorisation = authorisation
         self._iteration = self._tuning_iterations = 0  # the last run may have ended while tuning
         self.forget()
         if self.prelude_requests():
-            self._once(self.prelude, authorisation)
+            self._once(self.prelude, authorisation, noted)
 
-    def dry_run_with(self, authorisation: Authorisation) -> None:
+    def dry_run_with(self, authorisation: Authorisation, noted: Callable[[], None] | None = None) -> None:
         """Make a dry run with curators of synthetic rows; the seam calls this before the plan is charged.
 
         Raises
@@ -269,14 +289,14 @@ class DPStep(Sampler, BlockedStep):
         if not self.prelude_requests():
             return
         try:
-            self._once(self.dry_run, authorisation)
+            self._once(self.dry_run, authorisation, noted)
         finally:
             self.released_once = ReleasesOfIteration(())
             self.withdraw()
 
-    def _once(self, act: Callable[[], None], authorisation: Authorisation) -> None:
+    def _once(self, act: Callable[[], None], authorisation: Authorisation, noted: Callable[[], None] | None) -> None:
         """Do what is done before the chains start, with the curator of that, and keep what was released."""
-        chain = ChainAccess(authorisation, authorisation.curators.open_once(), self._own)
+        chain = ChainAccess(authorisation, authorisation.curators.open_once(), self._own, noted)
         self._chain = chain
         try:
             act()
@@ -388,6 +408,7 @@ class DPStep(Sampler, BlockedStep):
             "_chain": None,
             "made_by": None,
             "unit_index": None,
+            "_units_given": None,
             "released_once": None,
         }
         return _blank_step, (type(self),), state

@@ -4,6 +4,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from pymc_dp.budget import PrivacyBudget
+from pymc_dp.exceptions import UnsupportedOption
 from pymc_dp.model.context import Model, model_in_context
 
 
@@ -38,8 +39,44 @@ class StepWithoutBudget:
             settings = {**self._settings, **changed, "budget": budget, "model": None}
             return self.step_class(*self._arguments, **settings)
 
+    def protecting(self, unit: str | None, unit_index: Any) -> "StepWithoutBudget":
+        """Return the same with a unit of privacy, where it was made without one.
+
+        Raises
+        ------
+        UnsupportedOption
+            If it was made with another.
+        """
+        given = {"unit": unit, "unit_index": unit_index}
+        refuse_other_unit({name: self._settings.get(name) for name in given}, given)
+        return StepWithoutBudget(self.step_class, self._arguments, {**self._settings, **given})
+
     def __repr__(self) -> str:
         return f"{self.step_class.__name__} without a budget: pass budget= to it, or to pm.sample"
+
+
+def refuse_other_unit(own: Mapping[str, Any], given: Mapping[str, Any], *, has_budget: bool = False) -> None:
+    """Refuse ``unit=`` and ``unit_index=`` of a call beside others of its step.
+
+    Parameters
+    ----------
+    own, given : mapping of str to object
+        Those of the step and of the call.
+    has_budget : bool
+        Whether the step is made already: then it has to have been told, too.
+
+    Raises
+    ------
+    UnsupportedOption
+        If the step has others.
+    """
+    for name, value in own.items():
+        same = value is given[name] or (isinstance(value, str) and value == given[name])
+        if not same and (value is not None or has_budget):
+            raise UnsupportedOption(
+                f"{name}= of the call is not what the step was made with: pass it where the step gets its budget, and "
+                "nowhere else."
+            )
 
 
 def _names_of(variables: Any) -> Any:

@@ -169,12 +169,12 @@ def one_row():
 
 
 REFUSED = {
-    one_row: "single row",  # a constant of one row cannot be told from a public number
+    one_row: "a single one",  # a constant of one row cannot be told from a public number
     named_axes: "pymc.dims",
     named_axes_of_groups: "pymc.dims",
     centred: "not a sum over rows",
     folded_constant: "not a sum over rows",
-    lagged: "not a sum over rows|single row",
+    lagged: "not a sum over rows|single one",
     cumulative: "not a sum over rows",
     softmax_over_rows: "not a sum over rows",
     scaled_by_n: "not a sum over rows",
@@ -189,8 +189,8 @@ REFUSED = {
     inverse_of_a_rows_matrix: "MatrixInverse",  # singular for one person, the run would fail
     autoregression: "'y'",
     random_walk: "'y'",
-    gaussian_process: "ambiguous|'y'|single row",
-    multivariate_over_rows: "ambiguous|'y'|single row",
+    gaussian_process: "ambiguous|'y'|single one",
+    multivariate_over_rows: "ambiguous|'y'|single one",
     one_parameter_per_row: "'latent'",
     missing_outcomes: "'y' has missing",
     missing_covariates: "missing values",

@@ -1,0 +1,309 @@
+"""The deployment record of a release: what registries of differentially private releases ask for.
+
+The fields are those of the Differential Privacy Deployments Registry of OpenDP and NIST. Those that a run knows are
+filled in; the others are the publisher's to say, and are listed until they are said. Everything comes from what was
+published and from budgets, so it costs no privacy.
+"""
+
+import copy
+import json
+import math
+import textwrap
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from xarray import DataTree
+
+from pymc_dp.accounting import gaussian_delta
+from pymc_dp.budget import PrivacyBudget
+from pymc_dp.diagnostics import facts_of
+from pymc_dp.exceptions import InvalidArgument
+from pymc_dp.likelihood import PrivateLikelihood
+from pymc_dp.plan import noise_in_words
+
+Record = dict[str, dict[str, Any]]
+
+#: What only the publisher can say, by group: the page asks for it until it is said.
+_TO_SAY = {
+    "product": {
+        "name": "what is published is called",
+        "data_curators": "who holds the table and publishes",
+        "intended_use": "what the release is for, and what not",
+        "data_product_type": "such as: posterior draws, coefficients of a regression",
+        "data_product_region": "where the people are",
+        "description": "what was estimated, from which table",
+        "publication_date": "year-month-day",
+        "data_product_sector": "such as: health, education",
+    },
+    "dp_flavor": {
+        "data_domain": "columns of the table with their types and ranges, and who is in it",
+    },
+    "model": {
+        "actors": "who sees the rows, who the releases, who has to be trusted with what",
+        "data_source_type_description": "how and when the rows were collected, and whether they change",
+    },
+    "implementation": {
+        "pre_processing_eda_hyperparameter_tuning": "what was computed from the table before or beside this run",
+        "justification": "why this epsilon, delta and unit; who decided; what was weighed",
+    },
+    "resources": {
+        "sources": "where code, model and documents are",
+        "registry_authors": "who wrote this record",
+    },
+}
+#: The fields that are lists in the registry; others are texts, of several lines where there is much to say.
+_LISTS = ("data_curators", "registry_authors")
+_GROUPS = ("product", "dp_flavor", "privacy_loss", "model", "accounting", "implementation", "resources")
+_NEIGHBOURS = {
+    "substitute": "Two tables of the same number of units are neighbours if they differ in one unit: {unit}.",
+    "add-remove": "Two tables are neighbours if one of them has one unit more than the other: {unit}.",
+}
+_METRICS = {
+    "substitute": "Number of units that are replaced, between tables of the same number of units",
+    "add-remove": "Number of units that are added or removed (symmetric distance)",
+}
+_PUBLIC = (
+    "Shapes, types, which entries are missing, names and lengths of dims, ranges of integer columns that index groups, "
+    "labels of published variables; the model with its priors and settings"
+)
+_SIDE_CHANNELS = (
+    "Side channels: how long a run takes is not part of the result, and may depend on rows; memory, swap and temporary "
+    "files of the machine are not protected. Errors, warnings and logs hold no entry of the table"
+)
+_POST_PROCESSING = (
+    "Draws, summaries, reports and figures are functions of the noisy releases, of priors and of public random numbers"
+)
+
+
+@dataclass(frozen=True)
+class Disclosure:
+    """A deployment record.
+
+    Attributes
+    ----------
+    record : dict
+        Fields by group, as the registry names them. None: still to be said.
+    """
+
+    record: Record
+
+    @property
+    def missing(self) -> dict[str, str]:
+        """The fields that are still to be said, as ``group.field``, and what belongs there."""
+        return {
+            f"{group}.{name}": hint
+            for group, fields in _TO_SAY.items()
+            for name, hint in fields.items()
+            if self.record[group].get(name) is None
+        }
+
+    def to_json(self) -> str:
+        """Return the record as JSON, in the registry's structure: fields below ``deployment``."""
+        texts = {
+            group: {name: value if name in _LISTS else _as_text(value) for name, value in fields.items()}
+            for group, fields in self.record.items()
+        }
+        return json.dumps({"deployment": texts}, indent=2, ensure_ascii=False)
+
+    def __str__(self) -> str:
+        """Return the record as a page."""
+        lines = ["DISCLOSURE OF A DIFFERENTIALLY PRIVATE RELEASE"]
+        for group, fields in self.record.items():
+            lines += ["", group.replace("_", " ").capitalize()]
+            for name, value in fields.items():
+                hint = _TO_SAY.get(group, {}).get(name)
+                shown = f"TO BE SAID: {hint}" if value is None else "; ".join(_in_words(value))
+                lines.append(
+                    textwrap.fill(
+                        f"{name.replace('_', ' ')}: {shown}", 100, initial_indent="  ", subsequent_indent="    "
+                    )
+                )
+        return "\n".join(lines)
+
+
+def disclosure(
+    released: DataTree | PrivateLikelihood,
+    *,
+    budget: PrivacyBudget | None = None,
+    said: Mapping[str, Mapping[str, Any]] | None = None,
+) -> Disclosure:
+    """Return the deployment record of a release, for a registry, a reviewer or an appendix.
+
+    Parameters
+    ----------
+    released : DataTree or PrivateLikelihood
+        What a private run returned, or as read back from disk.
+    budget : PrivacyBudget, optional
+        The budget of the table: all of its runs, and what other tools have spent, are named then.
+    said : mapping of str to mapping of str to object, optional
+        What only the publisher can say, by group and field: ``{"product": {"name": "..."}}``. It is added to what a run
+        knows of the same field.
+
+    Returns
+    -------
+    Disclosure
+        Print it, or store `Disclosure.to_json`; `Disclosure.missing` says what is still to be said.
+
+    Raises
+    ------
+    InvalidArgument
+        If it is no result of a private run, the result is not private, or there is no such field.
+    """
+    facts = facts_of(released.tree if isinstance(released, PrivateLikelihood) else released)
+    if not facts["private"]:
+        raise InvalidArgument(f"This result is not private and has no guarantee: {facts['not_private_because']}.")
+    if budget is not None and not isinstance(budget, PrivacyBudget):
+        raise InvalidArgument(f"budget= must be the budget of the table, but is a {type(budget).__name__}.")
+    record = _known(facts, budget)
+    for group, fields in _said(said):
+        for name, value in fields.items():
+            if name not in record[group]:
+                raise InvalidArgument(f"said: {group!r} has no field {name!r}; it has {', '.join(record[group])}.")
+            known = record[group][name]
+            if isinstance(known, Mapping | int):
+                raise InvalidArgument(f"said: {name!r} is what the run guarantees, and is not to be said anew.")
+            record[group][name] = [*_in_words(known), *_in_words(value)] if known else copy.deepcopy(value)
+    return Disclosure(record)
+
+
+def _said(said: Any) -> Iterator[tuple[str, Mapping[str, Any]]]:
+    """Yield the groups that were said.
+
+    Raises
+    ------
+    InvalidArgument
+        If one is no group.
+    """
+    for group, fields in said.items() if isinstance(said, Mapping) else [(said, None)] if said is not None else []:
+        if group not in _GROUPS or not isinstance(fields, Mapping):
+            raise InvalidArgument(
+                f"said= must be fields by group, such as {{'product': {{'name': 'A table'}}}}; groups are "
+                f"{', '.join(_GROUPS)}."
+            )
+        try:
+            json.dumps(fields)
+        except (TypeError, ValueError):
+            raise InvalidArgument(f"said: {group!r} must hold texts, numbers and lists of them.") from None
+        yield group, fields
+
+
+def _known(facts: Mapping[str, Any], budget: PrivacyBudget | None) -> Record:
+    """Return what the facts of a run say of each field."""
+    relation, rho = facts["relation"], float(facts["rho"])
+    gaussian = math.isfinite(rho) and rho > 0.0 and all("rho" in each for each in json.loads(facts["releases"]))
+    omitted = json.loads(facts["omitted_because_computed_from_rows"])
+    record: Record = {"product": dict.fromkeys(_TO_SAY["product"])}
+    record["dp_flavor"] = {
+        "name": "Approximate DP",
+        "input_metric": _METRICS[relation],
+        "bound_on_input_distance": 1,
+        "output_measure": "Hockey-stick divergence" + (", as a whole curve that of one Gaussian release" * gaussian),
+        "bound_on_output_distance": f"{facts['delta']:.3g} at exp({facts['epsilon']:.4g})",
+        "data_domain": None,
+        "unprotected_quantities": [
+            *([f"The number of units: {facts['n_units']}"] if "n_units" in facts else []),
+            _PUBLIC,
+        ],
+    }
+    record["privacy_loss"] = {
+        "privacy_unit": facts["unit"],
+        "privacy_unit_description": _NEIGHBOURS[relation].format(unit=facts["unit"]),
+        "privacy_parameters": {
+            "epsilon": facts["epsilon"],
+            "delta": facts["delta"],
+            **({"rho": rho, "mu": math.sqrt(2.0 * rho)} if gaussian else {}),
+        },
+        "privacy_parameters_description": [
+            f"Of this release alone; with it {facts['budget_epsilon_spent']:.4g} of the budget of epsilon "
+            f"{facts['budget_epsilon']:.4g} were spent, which is for everything that is computed from the table",
+            *_profile(rho, gaussian=gaussian),
+            *_all_runs(budget),
+        ],
+    }
+    record["model"] = {
+        "model_name": "Central",
+        "model_name_description": "A trusted curator holds the rows, and answers queries with noise",
+        "actors": None,
+        "release_type": "One release" if budget is None or len(budget.history) < 2 else "Many releases",
+        "data_source_type": "Static",
+        "data_source_type_description": None,
+        "access_type": "Non-interactive",
+    }
+    record["accounting"] = {
+        "post_processing": [_POST_PROCESSING],
+        "composition": [
+            f"{facts['chains']} chains of {facts['tune']} tuning and {facts['draws']} kept iterations and all releases "
+            f"before them, by {facts['accountant']}; runs of one budget add up",
+        ],
+    }
+    record["implementation"] = {
+        "pre_processing_eda_hyperparameter_tuning": None,
+        "mechanisms": [
+            f"Sampler: {facts['sampler']}, of pymc_dp {facts['pymc_dp_version']} on PyMC {facts['pymc_version']}",
+            *_mechanisms(facts),
+            f"Noise: {facts['noise']}",
+            *([f"Left out because computed from rows: {', '.join(omitted)}"] if omitted else []),
+            _SIDE_CHANNELS,
+        ],
+        "justification": None,
+    }
+    record["resources"] = dict.fromkeys(_TO_SAY["resources"])
+    return record
+
+
+def _profile(rho: float, *, gaussian: bool) -> list[str]:
+    """Say what else the same noise guarantees, where the whole curve is known."""
+    if not gaussian:
+        return []
+    others = ", ".join(f"{gaussian_delta(rho, epsilon):.2g} at epsilon {epsilon:g}" for epsilon in (0.5, 1.0, 2.0, 4.0))
+    return [f"The same noise has delta {others}"]
+
+
+def _all_runs(budget: PrivacyBudget | None) -> list[str]:
+    """Name all that was spent on the table, by whatever tool."""
+    if budget is None:
+        return []
+    elsewhere = [
+        f"{tool} (not checked here): epsilon {epsilon:g}, delta {delta:g}"
+        for tool, (epsilon, delta) in budget.elsewhere.items()
+    ]
+    runs = [
+        f"{plan.sampler}: epsilon {plan.epsilon:.4g} at delta {plan.delta:.3g}, {plan.unit or 'unit not named'}"
+        for plan in budget.history
+    ]
+    return [
+        f"All releases of the table ({budget.data_name or 'not named'}) together: epsilon {budget.epsilon_spent:.4g} "
+        f"at delta {budget.delta:.3g}, of at most {budget.epsilon:g}",
+        *elsewhere,
+        *runs,
+    ]
+
+
+def _mechanisms(facts: Mapping[str, Any]) -> list[str]:
+    """Say what was released, how often and with how much noise."""
+    by_kind: dict[str, list[dict[str, Any]]] = {}
+    for each in json.loads(facts["releases"]):
+        by_kind.setdefault(each["kind"], []).append(each)
+    bounds = json.loads(facts["clip_bounds"])
+    return [
+        f"{kind}: {sum(each['count'] for each in group)} sums over units, noise multiplier "
+        + noise_in_words([each["noise_multiplier"] for each in group if "noise_multiplier" in each])
+        + (f", clip bound {bounds[kind]:.4g}" if kind in bounds else "")
+        for kind, group in by_kind.items()
+    ]
+
+
+def _as_text(value: Any) -> Any:
+    """Return a list as a text with a line for each of its entries."""
+    return "\n".join(f"- {each}" for each in value) if isinstance(value, list | tuple) else value
+
+
+def _in_words(value: Any) -> list[str]:
+    """Return a field as texts."""
+    if isinstance(value, Mapping):
+        return [
+            f"{name} {number:.4g}" if isinstance(number, float) else f"{name} {number}"
+            for name, number in value.items()
+        ]
+    return [str(each) for each in value] if isinstance(value, list | tuple) else [str(value)]
