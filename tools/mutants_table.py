@@ -828,14 +828,14 @@ MUTANTS = (
            "for name in _OF_DRAWS if name in tree}", "for name in tree.children}",
            (f"{_LIKELIHOOD}test_a_table_that_priors_use_does_not_leave",)),
     Mutant("NUTS draws while the curator is open", "publication", "sampling.py",
-           """        if priors is not None and drawn_from is not None:
-            seed, finished.chains_release = arguments["random_seed"], False
-            in_chains |= arguments_of_nuts(priors, *drawn_from, plan.chains, seed)
-            tree = _pymc_sample(**in_chains)
-""", """            if priors is not None and drawn_from is not None:
+           """            if priors is not None and drawn_from is not None:
                 seed, finished.chains_release = arguments["random_seed"], False
                 in_chains |= arguments_of_nuts(priors, *drawn_from, plan.chains, seed)
                 tree = _pymc_sample(**in_chains)
+""", """                if priors is not None and drawn_from is not None:
+                    seed, finished.chains_release = arguments["random_seed"], False
+                    in_chains |= arguments_of_nuts(priors, *drawn_from, plan.chains, seed)
+                    tree = _pymc_sample(**in_chains)
 """,
            ("test_free_draws.py::test_nuts_is_given_a_model_without_rows_once_the_curator_is_closed",)),
     Mutant("the model that NUTS draws from has what is computed of rows", "publication", "sampling.py",
