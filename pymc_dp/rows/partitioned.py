@@ -119,9 +119,18 @@ class PartitionedUnits:
         How many rows all partitions have.
     unit_in_words : str
         What is protected.
+    declared : str
+        What was declared of the columns, as JSON; empty if nothing was.
     """
 
-    def __init__(self, template: UnitLikelihood, partitions: Partitions, n_rows: int, unit_in_words: str) -> None:
+    def __init__(
+        self,
+        template: UnitLikelihood,
+        partitions: Partitions,
+        n_rows: int,
+        unit_in_words: str,
+        declared: str = "",
+    ) -> None:
         #: On invented rows; its units have as many rows as here: one, or several.
         self.template = template
         self._no_rows = template.of_first_units(0)
@@ -131,6 +140,7 @@ class PartitionedUnits:
         self.n_units = int(self._begins[-1])
         self.n_rows = n_rows
         self.unit_in_words = unit_in_words
+        self.declared = declared
         self.parameters: ParameterVector = template.parameters
         self.n_parameters = template.n_parameters
         self.second_order = template.second_order
