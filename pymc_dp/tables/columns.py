@@ -239,8 +239,8 @@ def missing_entries(name: str, *, is_unit: bool = False) -> UnsupportedTable:
             "protect. Give each of them a person of its own."
         )
     return UnsupportedTable(
-        f"The column {name!r} has missing values. Declare the columns, Table(source, schema=[...]), where they count as "
-        "a value that you name: imputing them inside the model would make each a parameter of one person."
+        f"The column {name!r} has missing values. Declare the columns, Table(source, schema=[...]), where they count "
+        "as a value that you name: imputing them inside the model would make each a parameter of one person."
     )
 
 

@@ -2,6 +2,7 @@
 
 import os
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -128,6 +129,17 @@ class ArrowColumns(Mapping[str, Any]):
         return len(self._table.schema.names)
 
 
+@contextmanager
+def _messages_left_out(path: Path) -> Iterator[None]:
+    """Raise what a reader raises without its message, which may hold entries."""
+    import pyarrow as pa  # noqa: PLC0415  optional
+
+    try:
+        yield
+    except (pa.ArrowException, OSError) as error:
+        raise UnsupportedTable(f"{path.name!r} cannot be read: {type(error).__name__}. Is it of that format?") from None
+
+
 def _batches(path: Path, columns: Columns, n_rows: int) -> Iterator[Any]:
     """Yield record batches of a file with some of its columns."""
     names = columns.names
@@ -135,11 +147,11 @@ def _batches(path: Path, columns: Columns, n_rows: int) -> Iterator[Any]:
     import pyarrow.parquet as pq  # noqa: PLC0415
 
     if path.suffix in _PARQUET:
-        with pq.ParquetFile(path, pre_buffer=False) as file:
+        with _messages_left_out(path), pq.ParquetFile(path, pre_buffer=False) as file:
             refuse_absent(columns.expected, file.schema_arrow.names)
             yield from file.iter_batches(batch_size=n_rows, columns=names)
         return
-    with pa.memory_map(str(path)) as source, pa.ipc.open_file(source) as file:
+    with _messages_left_out(path), pa.memory_map(str(path)) as source, pa.ipc.open_file(source) as file:
         refuse_absent(columns.expected, file.schema.names)
         for place in range(file.num_record_batches):
             yield file.get_batch(place).select(names)
@@ -151,9 +163,9 @@ def _number_of_rows(path: Path) -> int:
     import pyarrow.parquet as pq  # noqa: PLC0415
 
     if path.suffix in _PARQUET:
-        with pq.ParquetFile(path) as file:
+        with _messages_left_out(path), pq.ParquetFile(path) as file:
             return int(file.metadata.num_rows)
-    with pa.memory_map(str(path)) as source, pa.ipc.open_file(source) as file:
+    with _messages_left_out(path), pa.memory_map(str(path)) as source, pa.ipc.open_file(source) as file:
         return sum(int(file.get_batch(place).num_rows) for place in range(file.num_record_batches))
 
 

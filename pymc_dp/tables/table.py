@@ -178,7 +178,8 @@ class Table:
         if self.schema is None:
             columns = columns_for(template.inputs, self._given, self.unit)
         else:
-            of_inputs = match(list(self._templates.values()), template.inputs, template.rows_of_inputs)
+            templates = dict.fromkeys([self.template, *self._templates.values()])
+            of_inputs = match(list(templates), template.inputs, template.rows_of_inputs)
             columns = Columns(of_inputs, template.inputs, self.unit, self.schema)
         if self.unit is not None:
             template = template.with_units_of_rows()

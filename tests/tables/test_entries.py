@@ -6,7 +6,7 @@ import decimal
 import numpy as np
 import pandas as pd
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 import pymc_dp as dp
@@ -43,6 +43,8 @@ ENTRIES = st.one_of(
 
 @pytest.mark.parametrize("column", COLUMNS, ids=repr)
 @given(st.lists(ENTRIES, max_size=6))
+@example([True, 1, 1.0, False, 0, -0.0])
+@example([1, True])
 def test_an_entry_is_read_as_if_it_stood_alone(column, entries):
     """Whatever another row holds, types that are equal to others included, and without an error."""
     objects = np.empty(len(entries), dtype=object)

@@ -75,7 +75,7 @@ def test_a_schema_is_printed_saved_and_loaded(tmp_path):
 
 
 def test_a_schema_keeps_plain_copies():
-    """Methods of a declaration's own types would be called with entries."""
+    """Hazard H40: methods of a declaration's own types would be called with entries."""
 
     class Telling(str):
         __slots__ = ()
