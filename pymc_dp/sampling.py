@@ -375,7 +375,8 @@ def _facts(
 ) -> dict[str, Any]:
     """Return the result's metadata."""
     n_units = rows.n_units if plan.relation == "substitute" else None
-    return metadata(plan, group, names, n_units)
+    declared = {"schema": rows.declared} if isinstance(rows, PartitionedUnits) and rows.declared else {}
+    return {**metadata(plan, group, names, n_units), **declared}
 
 
 def _stopped_before_the_first_draw(error: BaseException | None, iterations: Sequence[int]) -> bool:

@@ -53,10 +53,14 @@ _PARTITIONED = "rows/test_partitioned.py::"
 _TABLES = "tables/test_table.py::"
 _ON_DASK = "tables/test_on_dask.py::"
 _WORKERS = "tables/test_workers.py::"
+_DECLARED = "tables/test_declared.py::"
+_SCHEMA = "tables/test_schema.py::"
+_ENTRIES = "tables/test_entries.py::"
+_WRONG_FILES = "tables/test_wrong_files.py::"
 _BATCHES = "privacy/test_batch_releases.py::"
 _SAVED = "test_saved_budget.py::"
 _BUDGET = "test_budget.py::"
-_DECLARED = "model/test_declared.py::"
+_DECLARED_UNITS = "model/test_declared_units.py::"
 _FAULTS = "privacy/test_faults.py::"
 _BOUNDED = f"{_EXPANSION}test_replacing_one_unit_moves_every_sum_by_no_more_than_declared"
 
@@ -492,14 +496,14 @@ MUTANTS = (
            (f"{_BUDGET}test_entries_by_hand_that_say_too_little_or_cost_too_much_are_refused",)),
     Mutant("persons with several rows are protected as rows unasked", "declared units", "steps/base.py",
            "if self._ask_for_unit is not None:", "if False:",
-           (f"{_DECLARED}test_every_way_of_releasing_asks_before_the_charge_and_takes_the_answer",)),
+           (f"{_DECLARED_UNITS}test_every_way_of_releasing_asks_before_the_charge_and_takes_the_answer",)),
     Mutant("a unit that is named is not looked for among data", "declared units", "model/declared.py",
            "        return None, unit\n", "        return None, None\n",
-           (f"{_DECLARED}test_every_way_of_releasing_asks_before_the_charge_and_takes_the_answer",)),
+           (f"{_DECLARED_UNITS}test_every_way_of_releasing_asks_before_the_charge_and_takes_the_answer",)),
     Mutant("whether a unit is asked for depends on who is in the table", "declared units", "model/declared.py",
            "if variable.type.ndim == 1 and row_axis(model, variable, rows) == 0:",
            "if (lambda index: len(set(index)) < len(index))(variable.get_value()):",
-           (f"{_DECLARED}test_the_decision_depends_on_no_entry",)),
+           (f"{_DECLARED_UNITS}test_the_decision_depends_on_no_entry",)),
     Mutant("a forked process spends what its parent does", "budget", "budget.py",
            "if self._ledger is None and os.getpid() != self._process:", "if self._process is None:",
            (f"{_BUDGET}test_a_forked_process_cannot_spend_what_its_parent_can",)),
@@ -854,6 +858,38 @@ MUTANTS = (
     Mutant("other bits on a worker", "tables", "tables/workers.py",
            "if probe.bits_of(template) != recipe.bits:", "if False:",
            (f"{_ON_DASK}test_a_worker_that_computes_other_bits_is_refused",)),
+    # Declared tables ------------------------------------------------------------------------------------------------
+    Mutant("equal entries of different types are one", "declared tables", "tables/entries.py",
+           "        return _each(column, values.to_numpy(dtype=object))",
+           "        once = {}\n"
+           "        return np.array([once.setdefault(str(each) if isinstance(each, (list, dict)) else each, _each(column, [each])[0]) for each in values])",
+           (f"{_ENTRIES}test_an_entry_is_read_as_if_it_stood_alone",)),
+    Mutant("an entry that cannot be read is an error", "declared tables", "tables/entries.py",
+           "    except ValueError:\n        return math.nan", "    except ArithmeticError:\n        return math.nan",
+           (f"{_WRONG_FILES}test_what_cannot_be_read_is_missing",)),
+    Mutant("missing entries count as their column's mean", "declared tables", "tables/schema.py",
+           "values = np.where(missing, float(column.missing or 0), entries)",
+           "values = np.where(missing, np.nanmean(entries), entries)",
+           ("privacy/test_declared_tables.py::test_an_entry_changes_its_own_row_alone",)),
+    Mutant("numbers out of range stay", "declared tables", "tables/schema.py",
+           "    values = np.clip(values, low, high)\n", "",
+           (f"{_SCHEMA}test_ranges_levels_and_missing_entries",)),
+    Mutant("declarations of other classes", "declared tables", "tables/schema.py",
+           "any(type(one) not in _KINDS.values() for one in columns)",
+           "any(not isinstance(one, tuple(_KINDS.values())) for one in columns)",
+           (f"{_SCHEMA}test_a_schema_keeps_plain_copies",)),
+    Mutant("texts of other classes in declarations", "declared tables", "tables/schema.py",
+           "[_of_record(each) for each in json.loads(json.dumps([_as_record(each) for each in columns]))]", "list(columns)",
+           (f"{_SCHEMA}test_a_schema_keeps_plain_copies",)),
+    Mutant("a model on other arrays than the template's", "declared tables", "tables/template.py",
+           "            if part is None and not np.all(values == values[0]):", "            if False:",
+           (f"{_DECLARED}test_a_model_on_anything_else_is_refused",)),
+    Mutant("rows of nobody", "declared tables", "tables/columns.py",
+           "        if found.ndim == 1 and pd.isna(found).any():", "        if False:",
+           (f"{_WRONG_FILES}test_what_is_wrong_with_a_whole_table_is_told_without_an_entry",)),
+    Mutant("a CSV file that changes while it is read", "declared tables", "tables/readers.py",
+           "        if self._state() != before:", "        if False:",
+           (f"{_DECLARED}test_a_csv_file_that_changes_while_it_is_read_is_refused",)),
 )  # fmt: skip
 
 

@@ -126,6 +126,8 @@ class PartitionedUnits:
         How many rows all partitions have.
     unit_in_words : str
         What is protected.
+    declared : str
+        What was declared of the columns, as JSON; empty if nothing was.
     """
 
     #: The rows are asked, not an expansion of them.
@@ -135,7 +137,14 @@ class PartitionedUnits:
     log_ratio_moments = _added_up("log_ratio_moments")
     sum_over_units = _added_up("sum_over_units")
 
-    def __init__(self, template: UnitLikelihood, partitions: Partitions, n_rows: int, unit_in_words: str) -> None:
+    def __init__(
+        self,
+        template: UnitLikelihood,
+        partitions: Partitions,
+        n_rows: int,
+        unit_in_words: str,
+        declared: str = "",
+    ) -> None:
         #: On invented rows; its units have as many rows as here: one, or several.
         self.template = template
         self._no_rows = template.of_first_units(0)
@@ -146,6 +155,7 @@ class PartitionedUnits:
         self.n_rows = n_rows
         self.unit_in_words = unit_in_words
         self.parameters, self.n_parameters = template.parameters, template.n_parameters
+        self.declared = declared
         self.engine_name, self.knows_responses = template.engine_name, template.knows_responses
         self.second_order, self.structure = template.second_order, template.structure
         # What concerns the model alone is asked of the template, what concerns the rows of where they are.

@@ -1,5 +1,7 @@
 """Tables that a model is not made of: files, data frames and clusters, whose rows the curator sums where they are."""
 
+from pymc_dp.tables.schema import Category, Date, Number, Person, Schema, Whole, YesNo
 from pymc_dp.tables.table import Table
+from pymc_dp.tables.template import Template
 
-__all__ = ["Table"]
+__all__ = ["Category", "Date", "Number", "Person", "Schema", "Table", "Template", "Whole", "YesNo"]

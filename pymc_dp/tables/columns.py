@@ -13,6 +13,8 @@ import pandas as pd
 from pymc_dp.exceptions import UnsupportedTable
 from pymc_dp.rows.likelihood import RowInput
 from pymc_dp.rows.table import IntArray
+from pymc_dp.tables.entries import entries_of
+from pymc_dp.tables.schema import Schema, array_of_part
 
 
 @dataclass(frozen=True)
@@ -21,23 +23,60 @@ class Columns:
 
     Attributes
     ----------
-    of_inputs : tuple of tuple of str
-        For each input the columns that its row is made of: one for a number, several for a vector.
+    of_inputs : tuple of tuple of str or float
+        For each input the columns that its row is made of: one for a number, several for a vector. With a schema, these
+        are its parts, and numbers that stand in every row.
     inputs : tuple of RowInput
         What the model expects.
     unit : str or None
         The column that says which unit a row belongs to; None if every row is a unit of its own.
+    schema : Schema or None
+        What was declared of the columns, if it was.
     """
 
-    of_inputs: tuple[tuple[str, ...], ...]
+    of_inputs: tuple[tuple[str | float, ...], ...]
     inputs: tuple[RowInput, ...]
     unit: str | None
+    schema: Schema | None = None
+
+    @property
+    def parts(self) -> list[str]:
+        """What inputs are made of, each once."""
+        return list(dict.fromkeys(name for names in self.of_inputs for name in names if isinstance(name, str)))
 
     @property
     def names(self) -> list[str]:
-        """All columns that are read, each once."""
-        unit = () if self.unit is None else (self.unit,)
-        return list(dict.fromkeys([*(name for names in self.of_inputs for name in names), *unit]))
+        """All columns of the source that are read, each once."""
+        of_source = self.parts if self.schema is None else [self.schema.column_of(part).name for part in self.parts]
+        return list(dict.fromkeys([*of_source, *(() if self.unit is None else (self.unit,))]))
+
+    @property
+    def expected(self) -> list[str]:
+        """The columns that the source has to have."""
+        return self.names if self.schema is None else self.schema.names
+
+    def read(self, piece: Mapping[str, Any]) -> dict[str, np.ndarray]:
+        """Return what rows are made of: parts of inputs, and units.
+
+        Parameters
+        ----------
+        piece : mapping of str to array
+            Columns by name: vectors, or one matrix with the row axis first for an input that is a vector.
+
+        Raises
+        ------
+        UnsupportedTable
+            If a column is missing or has another type; without a schema also if entries are missing.
+        """
+        if self.schema is None:
+            return {name: array_of(name, piece, is_unit=name == self.unit) for name in self.names}
+        read, entries = {}, {}
+        for part in self.parts:
+            column = self.schema.column_of(part)
+            if column.name not in entries:
+                entries[column.name] = entries_of(column, _column_of(column.name, piece))
+            read[part] = array_of_part(column, part, entries[column.name])
+        return read if self.unit is None else {**read, self.unit: array_of(self.unit, piece, is_unit=True)}
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -114,27 +153,29 @@ def columns_for(inputs: Sequence[RowInput], given: Mapping[str, str | Sequence[s
     return Columns(tuple(found), tuple(inputs), unit)
 
 
-def block_of(columns: Columns, piece: Mapping[str, Any]) -> Block:
+def block_of(columns: Columns, arrays: Mapping[str, np.ndarray]) -> Block:
     """Return the rows of a piece of a table, sorted by unit where units have several rows.
 
     Parameters
     ----------
     columns : Columns
         Which columns to take.
-    piece : mapping of str to array
-        Columns by name: vectors, or one matrix with the row axis first for an input that is a vector.
+    arrays : mapping of str to array
+        What `Columns.read` gave.
 
     Raises
     ------
     UnsupportedTable
-        If a column is missing, has another type, missing entries or another shape.
+        If a column has another type or shape than the model's.
     """
-    arrays = {name: array_of(name, piece) for name in columns.names}
-    rows = tuple(
-        _rows(expected, names, arrays) for expected, names in zip(columns.inputs, columns.of_inputs, strict=True)
-    )
-    if len({len(values) for values in [*rows, *arrays.values()]}) > 1:
+    if len({len(values) for values in arrays.values()}) > 1:
         raise UnsupportedTable("The columns of the table have different lengths.")
+    inputs = zip(columns.inputs, columns.of_inputs, strict=True)
+    if columns.schema is None:
+        rows = tuple(_rows(expected, [str(name) for name in names], arrays) for expected, names in inputs)
+    else:
+        n_rows = len(next(iter(arrays.values())))
+        rows = tuple(_declared_rows(expected, parts, arrays, n_rows) for expected, parts in inputs)
     if columns.unit is None:
         return Block(rows, None)
     return grouped(rows, unit_codes(columns.unit, arrays[columns.unit]))
@@ -190,20 +231,29 @@ def refuse_absent(names: Sequence[str], there_are: Collection[str]) -> None:
             raise no_column(name)
 
 
-def missing_entries(name: str) -> UnsupportedTable:
+def missing_entries(name: str, *, is_unit: bool = False) -> UnsupportedTable:
     """Return the error of a column with missing entries."""
+    if is_unit:
+        return UnsupportedTable(
+            f"The column {name!r}, which says who a person is, has missing entries: nobody knows whom such rows would "
+            "protect. Give each of them a person of its own."
+        )
     return UnsupportedTable(
-        f"The column {name!r} has missing values. Drop or impute them before modelling: imputing them inside the model "
-        "would make every missing entry a parameter of one person."
+        f"The column {name!r} has missing values. Declare the columns, Table(source, schema=[...]), where they count "
+        "as a value that you name: imputing them inside the model would make each a parameter of one person."
     )
 
 
-def array_of(name: str, piece: Mapping[str, Any]) -> np.ndarray:
+def array_of(name: str, piece: Mapping[str, Any], *, is_unit: bool = False) -> np.ndarray:
     """Return a column as an array without missing entries."""
     try:
         column = piece[name]
     except KeyError:
         raise no_column(name) from None
+    if _is_arrow(column):
+        if column.null_count:
+            raise missing_entries(name, is_unit=is_unit)
+        column = _arrow_array(name, column)
     if isinstance(column, pd.Series):
         if isinstance(column.dtype, pd.CategoricalDtype):
             raise UnsupportedTable(
@@ -217,12 +267,66 @@ def array_of(name: str, piece: Mapping[str, Any]) -> np.ndarray:
         found = np.asarray(column)
     # The least entry of an array with a NaN in it is NaN.
     if missing or (found.dtype.kind == "f" and found.size and np.isnan(found.min())):
-        raise missing_entries(name)
-    if found.dtype == object and name:
+        raise missing_entries(name, is_unit=is_unit)
+    if found.dtype == object:
+        if found.ndim == 1 and pd.isna(found).any():
+            raise missing_entries(name, is_unit=is_unit)
         if all(isinstance(one, str) for one in found):
             return found
+        if is_unit and all(type(one) is int for one in found):
+            return np.array([str(one) for one in found])
         raise UnsupportedTable(f"The column {name!r} holds objects. Convert it to numbers.")
     return found
+
+
+def _column_of(name: str, piece: Mapping[str, Any]) -> Any:
+    """Return a column of a source as it is, with missing entries."""
+    try:
+        found = piece[name]
+    except KeyError:
+        raise no_column(name) from None
+    if isinstance(found, pd.DataFrame):
+        raise UnsupportedTable(f"The table has several columns {name!r}.")
+    if not _is_arrow(found):
+        return found
+    import pyarrow as pa  # noqa: PLC0415  optional
+
+    if pa.types.is_nested(found.type) or pa.types.is_binary(found.type):
+        raise UnsupportedTable(f"The column {name!r} holds several entries in a row, or bytes.")
+    return found.to_pandas(date_as_object=False)
+
+
+def _is_arrow(column: Any) -> bool:
+    return hasattr(column, "null_count") and hasattr(column, "to_pandas")
+
+
+def _arrow_array(name: str, column: Any) -> np.ndarray:
+    """Return an Arrow column as an array, without a copy where its memory can be read as it is.
+
+    Raises
+    ------
+    UnsupportedTable
+        If entries are neither numbers, truth values nor texts.
+    """
+    import pyarrow as pa  # noqa: PLC0415  optional
+
+    kind = column.type
+    if not (pa.types.is_integer(kind) or pa.types.is_floating(kind) or pa.types.is_boolean(kind)):
+        if not (pa.types.is_string(kind) or pa.types.is_large_string(kind) or pa.types.is_string_view(kind)):
+            raise UnsupportedTable(f"The column {name!r} is {kind}. Convert it to numbers.")
+    chunks = [column] if not hasattr(column, "chunks") else column.chunks
+    arrays = [np.asarray(chunk.to_numpy(zero_copy_only=False)) for chunk in chunks]
+    return arrays[0] if len(arrays) == 1 else np.concatenate([np.empty(0, kind.to_pandas_dtype()), *arrays])
+
+
+def _declared_rows(
+    expected: RowInput, parts: Sequence[str | float], arrays: Mapping[str, np.ndarray], n_rows: int
+) -> np.ndarray:
+    """Return one input's rows: of its type, which holds all that was declared."""
+    rows = np.empty((n_rows, len(parts)), dtype=expected.dtype)
+    for place, part in enumerate(parts):
+        rows[:, place] = arrays[part] if isinstance(part, str) else part
+    return rows.reshape(n_rows, *expected.shape)
 
 
 def _rows(expected: RowInput, names: Sequence[str], arrays: Mapping[str, np.ndarray]) -> np.ndarray:

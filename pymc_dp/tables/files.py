@@ -2,13 +2,14 @@
 
 import os
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from pymc_dp.exceptions import TableChanged, UnsupportedTable
-from pymc_dp.tables.columns import Block, Columns, block_of, missing_entries, refuse_absent, unit_codes
+from pymc_dp.tables.columns import Block, Columns, block_of, refuse_absent, unit_codes
 
 #: Numbers of a block: with its copies a few tens of megabytes.
 _NUMBERS_OF_BLOCK = 2**20
@@ -65,7 +66,7 @@ class FileBlocks:
         """Yield all blocks."""
         yield from (block_of(self._columns, piece) for piece in self._cut())
 
-    def _cut(self) -> Iterator[Mapping[str, Any]]:
+    def _cut(self) -> Iterator[Mapping[str, np.ndarray]]:
         return self._pieces() if self._columns.unit is None else self._whole_units()
 
     def count(self) -> int:
@@ -76,14 +77,14 @@ class FileBlocks:
             len(np.unique(unit_codes(self._columns.unit, piece[self._columns.unit]))) for piece in self._whole_units()
         )
 
-    def _pieces(self) -> Iterator[Mapping[str, Any]]:
-        """Yield pieces of the files, in order, as columns by name that are read when they are asked for."""
+    def _pieces(self) -> Iterator[dict[str, np.ndarray]]:
+        """Yield pieces of the files, in order, as `Columns.read` gives them."""
         for path in self._paths:
-            for batch in _batches(path, self._columns.names, self._rows_of_block):
+            for batch in _batches(path, self._columns, self._rows_of_block):
                 for begin in range(0, batch.num_rows, self._rows_of_block):
-                    yield ArrowColumns(batch.slice(begin, self._rows_of_block))
+                    yield self._columns.read(ArrowColumns(batch.slice(begin, self._rows_of_block)))
 
-    def _whole_units(self) -> Iterator[Mapping[str, Any]]:
+    def _whole_units(self) -> Iterator[dict[str, np.ndarray]]:
         """Yield pieces that are cut where a unit ends.
 
         Raises
@@ -93,10 +94,9 @@ class FileBlocks:
         """
         unit = str(self._columns.unit)
         left: dict[str, np.ndarray] | None = None
-        for piece in self._pieces():
-            arrays = {name: np.asarray(piece[name]) for name in self._columns.names}
+        for arrays in self._pieces():
             if left is not None:
-                arrays = {name: np.concatenate([left[name], values]) for name, values in arrays.items()}
+                arrays = {name: np.concatenate([left[name], values]) for name, values in arrays.items()}  # noqa: PLW2901
             codes = unit_codes(unit, arrays[unit])
             if np.any(codes[1:] < codes[:-1]):
                 raise UnsupportedTable(
@@ -112,15 +112,15 @@ class FileBlocks:
 
 
 class ArrowColumns(Mapping[str, Any]):
-    """The columns of an Arrow table or record batch, as arrays that are made when they are asked for."""
+    """The columns of an Arrow table or record batch."""
 
     def __init__(self, table: Any) -> None:
         self._table = table
 
-    def __getitem__(self, name: str) -> np.ndarray:
-        if self._table.schema.get_field_index(name) < 0:
-            raise KeyError(name)
-        return arrow_array(name, self._table.column(name))
+    def __getitem__(self, name: str) -> Any:
+        if (count := self._table.schema.names.count(name)) != 1:
+            raise UnsupportedTable(f"The table has several columns {name!r}.") if count else KeyError(name)
+        return self._table.column(name)
 
     def __iter__(self) -> Iterator[str]:
         return iter(self._table.schema.names)
@@ -129,41 +129,32 @@ class ArrowColumns(Mapping[str, Any]):
         return len(self._table.schema.names)
 
 
-def arrow_array(name: str, column: Any) -> np.ndarray:
-    """Return an Arrow column as an array, without a copy where its memory can be read as it is.
-
-    Raises
-    ------
-    UnsupportedTable
-        If entries are missing, or are neither numbers, truth values nor texts.
-    """
+@contextmanager
+def _messages_left_out(path: Path) -> Iterator[None]:
+    """Raise what a reader raises without its message, which may hold entries."""
     import pyarrow as pa  # noqa: PLC0415  optional
 
-    if column.null_count:
-        raise missing_entries(name)
-    kind = column.type
-    if not (pa.types.is_integer(kind) or pa.types.is_floating(kind) or pa.types.is_boolean(kind)):
-        if not (pa.types.is_string(kind) or pa.types.is_large_string(kind) or pa.types.is_string_view(kind)):
-            raise UnsupportedTable(f"The column {name!r} is {kind}. Convert it to numbers.")
-    chunks = [column] if not hasattr(column, "chunks") else column.chunks
-    arrays = [np.asarray(chunk.to_numpy(zero_copy_only=False)) for chunk in chunks]
-    return arrays[0] if len(arrays) == 1 else np.concatenate([np.empty(0, kind.to_pandas_dtype()), *arrays])
+    try:
+        yield
+    except (pa.ArrowException, OSError) as error:
+        raise UnsupportedTable(f"{path.name!r} cannot be read: {type(error).__name__}. Is it of that format?") from None
 
 
-def _batches(path: Path, names: Sequence[str], n_rows: int) -> Iterator[Any]:
+def _batches(path: Path, columns: Columns, n_rows: int) -> Iterator[Any]:
     """Yield record batches of a file with some of its columns."""
+    names = columns.names
     import pyarrow as pa  # noqa: PLC0415  optional
     import pyarrow.parquet as pq  # noqa: PLC0415
 
     if path.suffix in _PARQUET:
-        with pq.ParquetFile(path, pre_buffer=False) as file:
-            refuse_absent(names, file.schema_arrow.names)
-            yield from file.iter_batches(batch_size=n_rows, columns=list(names))
+        with _messages_left_out(path), pq.ParquetFile(path, pre_buffer=False) as file:
+            refuse_absent(columns.expected, file.schema_arrow.names)
+            yield from file.iter_batches(batch_size=n_rows, columns=names)
         return
-    with pa.memory_map(str(path)) as source, pa.ipc.open_file(source) as file:
-        refuse_absent(names, file.schema.names)
+    with _messages_left_out(path), pa.memory_map(str(path)) as source, pa.ipc.open_file(source) as file:
+        refuse_absent(columns.expected, file.schema.names)
         for place in range(file.num_record_batches):
-            yield file.get_batch(place).select(list(names))
+            yield file.get_batch(place).select(names)
 
 
 def _number_of_rows(path: Path) -> int:
@@ -172,9 +163,9 @@ def _number_of_rows(path: Path) -> int:
     import pyarrow.parquet as pq  # noqa: PLC0415
 
     if path.suffix in _PARQUET:
-        with pq.ParquetFile(path) as file:
+        with _messages_left_out(path), pq.ParquetFile(path) as file:
             return int(file.metadata.num_rows)
-    with pa.memory_map(str(path)) as source, pa.ipc.open_file(source) as file:
+    with _messages_left_out(path), pa.memory_map(str(path)) as source, pa.ipc.open_file(source) as file:
         return sum(int(file.get_batch(place).num_rows) for place in range(file.num_record_batches))
 
 

@@ -342,7 +342,7 @@ class DaskSource:
             return _groups(
                 [delayed(named, pure=False)(columns.names, each) for each in zip(*arrays, strict=True)], threads
             )
-        refuse_absent(columns.names, self._source.columns)
+        refuse_absent(columns.expected, self._source.columns)
         frame = self._source[columns.names]
         if columns.unit is None:
             return _groups(frame.to_delayed(), threads)

@@ -13,12 +13,17 @@ from pymc_dp import _validate
 from pymc_dp.exceptions import InvalidArgument, UnsupportedTable
 from pymc_dp.rows.likelihood import UnitLikelihood
 from pymc_dp.rows.partitioned import PartitionedUnits, Partitions
-from pymc_dp.tables.columns import Columns, array_of, block_of, columns_for, no_column, unit_codes
+from pymc_dp.tables.columns import Columns, array_of, block_of, columns_for, no_column, refuse_absent, unit_codes
 from pymc_dp.tables.files import ArrowColumns, FileBlocks, files_of
 from pymc_dp.tables.local import InMemory, OutOfCore
+from pymc_dp.tables.readers import CsvFile, Query
+from pymc_dp.tables.schema import Column, Schema
+from pymc_dp.tables.template import Template, match
 
 #: For how many seconds a pass over the rows waits while there is no worker.
 _DEADLINE = 60.0
+#: Columns of as many invented rows are all different, and a model on them is compiled soon.
+_ROWS_OF_TEMPLATE = 1000
 #: As for a table in the model.
 _FEWEST_ROWS = 2
 
@@ -51,8 +56,11 @@ class Table:
         The column that says which unit of privacy a row belongs to. Default: every row is a unit of its own.
     dim : str, optional
         Of a Dataset: the dim that counts rows. Default: the only one that all of its variables share.
+    schema : Schema or sequence of declared columns, optional
+        What is public about the columns: types, ranges, levels, and who a person is. Then the model is built on
+        `template`, and nothing else has to be named.
     columns : mapping of str to str or sequence of str, optional
-        Which columns feed which input of the model, for inputs whose names are arguments here.
+        Without a schema: which columns feed which input of the model, for inputs whose names are arguments here.
     client : distributed.Client, optional
         The cluster of a source on Dask. Default: the current one.
     deadline : float
@@ -70,8 +78,10 @@ class Table:
 
     Examples
     --------
-    >>> table = dp.Table("register.arrow", x=["age", "income"], y="default", unit="person")  # doctest: +SKIP
-    >>> with model_of(*invented_rows):  # doctest: +SKIP
+    >>> table = dp.Table("patients.parquet", schema=[dp.Number("age", 18, 90), dp.YesNo("back")])  # doctest: +SKIP
+    >>> t = table.template  # doctest: +SKIP
+    >>> with pm.Model():  # doctest: +SKIP
+    ...     pm.Bernoulli("back", logit_p=pm.Normal("a") + pm.Normal("b") * t.age, observed=t.back)
     ...     pm.sample(budget=budget, data=table)
     """
 
@@ -80,6 +90,7 @@ class Table:
         source: Any,
         /,
         *,
+        schema: Schema | Sequence[Column] | None = None,
         unit: str | None = None,
         dim: str | None = None,
         columns: Mapping[str, str | Sequence[str]] | None = None,
@@ -89,8 +100,21 @@ class Table:
     ) -> None:
         if unit is not None and not isinstance(unit, str):
             raise InvalidArgument("unit must be the name of a column.")
-        if not (columns or more):
-            raise InvalidArgument('Say which columns the model\'s inputs are: Table(source, x=["age"], y="default").')
+        #: What was declared, or None.
+        self.schema = schema if schema is None or isinstance(schema, Schema) else Schema(schema)
+        self._templates: dict[tuple[int, int], Template] = {}
+        if self.schema is not None:
+            if unit is not None or columns or more:
+                raise InvalidArgument(
+                    "With a schema, the unit is declared by dp.Person, and the model is built on table.template: leave "
+                    f"out {', '.join(['unit'] * (unit is not None) + ['columns'] * bool(columns) + list(more))}."
+                )
+            unit = self.schema.person
+        elif not (columns or more):
+            raise InvalidArgument(
+                'Declare the columns: Table(source, schema=[dp.Number("age", 18, 90), ...]). Or say which columns the '
+                'model\'s inputs are: Table(source, x=["age"], y="default").'
+            )
         self.unit = unit
         self._given: dict[str, str | Sequence[str]] = {**(columns or {}), **more}
         for name, each in self._given.items():
@@ -101,8 +125,36 @@ class Table:
     @property
     def columns_named(self) -> list[str]:
         """The columns that were named."""
+        if self.schema is not None:
+            return self.schema.names
         named = [name for each in self._given.values() for name in ([each] if isinstance(each, str) else each)]
         return list(dict.fromkeys(named if self.unit is None else [*named, self.unit]))
+
+    @property
+    def template(self) -> Template:
+        """A thousand invented rows of the declared columns, to build a model on. Always the same."""
+        return self.invented(_ROWS_OF_TEMPLATE, 0)
+
+    def invented(self, n: int, seed: int) -> Template:
+        """Return invented rows of the declared columns, such as for a dry run. Nothing of the table is read.
+
+        Parameters
+        ----------
+        n : int
+            How many, at least 100.
+        seed : int
+            Of the rows.
+
+        Raises
+        ------
+        InvalidArgument
+            If the table has no schema, or `n` or `seed` is no such number.
+        """
+        if self.schema is None:
+            raise InvalidArgument("Rows are invented by a schema: Table(source, schema=[dp.Number(...), ...]).")
+        if (n, seed) not in self._templates:
+            self._templates[n, seed] = Template(self.schema, n, seed)
+        return self._templates[n, seed]
 
     def count_units(self) -> int:
         """Return how many units there are. Confidential under add-remove."""
@@ -121,9 +173,14 @@ class Table:
         ------
         UnsupportedTable
             If a column is missing, of another type or shape than the template's, or has missing entries, or if rows of
-            a unit could be in two places.
+            a unit could be in two places. With a schema: if an input of the model is no column of `template`.
         """
-        columns = columns_for(template.inputs, self._given, self.unit)
+        if self.schema is None:
+            columns = columns_for(template.inputs, self._given, self.unit)
+        else:
+            templates = dict.fromkeys([self.template, *self._templates.values()])
+            of_inputs = match(list(templates), template.inputs, template.rows_of_inputs)
+            columns = Columns(of_inputs, template.inputs, self.unit, self.schema)
         if self.unit is not None:
             template = template.with_units_of_rows()
         with self._source.opened(template, columns) as (partitions, n_rows):
@@ -132,10 +189,149 @@ class Table:
                     "The table has no rows or a single one, and no noise would leave anything of that to see."
                 )
             protected = "one row of the table" if self.unit is None else f"all rows with the same {self.unit!r}"
-            yield PartitionedUnits(template, partitions, n_rows, protected)
+            declared = "" if self.schema is None else self.schema.to_json()
+            yield PartitionedUnits(template, partitions, n_rows, protected, declared)
 
     def __repr__(self) -> str:
+        if self.schema is not None:
+            return f"Table(confidential), declared as\n{self.schema!r}"
         return f"Table({', '.join(self._given)}; confidential)"
+
+    # Sources --------------------------------------------------------------------------------------------------------
+
+    @classmethod
+    def from_csv(
+        cls,
+        path: str | os.PathLike[str],
+        schema: Schema | Sequence[Column],
+        *,
+        separator: str = ",",
+        encoding: str = "utf-8-sig",
+    ) -> "Table":
+        """Return a table in a CSV file, whose first line names the columns. It is read when a run opens it.
+
+        Entries stay texts until each is read as what was declared of its column: no type is guessed from rows.
+
+        Parameters
+        ----------
+        path : path
+            The file.
+        schema : Schema or sequence of declared columns
+            What is public about the columns.
+        separator : str
+            Between entries.
+        encoding : str
+            Of its texts. Default: UTF-8, with a mark at its beginning or without.
+
+        Raises
+        ------
+        UnsupportedTable
+            If there is no such file.
+        InvalidArgument
+            If an argument is wrong.
+        """
+        return cls(CsvFile(path, separator, encoding), schema=schema)
+
+    @classmethod
+    def from_sql(cls, query: str, connection: Any, schema: Schema | Sequence[Column]) -> "Table":
+        """Return the table that a query gives. It is asked when a run opens it, and once more to count units.
+
+        Parameters
+        ----------
+        query : str
+            In SQL.
+        connection : object
+            Of DuckDB, an engine or connection of SQLAlchemy, or a connection that follows Python's DB-API (sqlite3).
+        schema : Schema or sequence of declared columns
+            What is public about the columns.
+
+        Raises
+        ------
+        InvalidArgument
+            If an argument is wrong.
+        """
+        return cls(Query(query, connection), schema=schema)
+
+    @classmethod
+    def from_parquet(cls, path: Any, schema: Schema | Sequence[Column]) -> "Table":
+        """Return a table in Parquet or Arrow files: a path, pattern, folder or list. Blocks are read in each pass.
+
+        Raises
+        ------
+        UnsupportedTable
+            If there is none, or PyArrow is not installed.
+        """
+        if not isinstance(path, str | os.PathLike | list | tuple):
+            raise InvalidArgument(f"from_parquet takes the path of a file, not a {type(path).__name__}.")
+        return cls(path, schema=schema)
+
+    @classmethod
+    def from_frame(cls, frame: Any, schema: Schema | Sequence[Column]) -> "Table":
+        """Return a table in memory: a data frame of pandas or Polars, an Arrow table, or a mapping of names to arrays.
+
+        Raises
+        ------
+        UnsupportedTable
+            If it is none of these.
+        """
+        return cls(frame, schema=schema)
+
+    @classmethod
+    def from_xarray(
+        cls, dataset: xr.Dataset, schema: Schema | Sequence[Column], *, dim: str | None = None, client: Any = None
+    ) -> "Table":
+        """Return the table in the variables of a Dataset, in memory or on Dask arrays.
+
+        Parameters
+        ----------
+        dataset : Dataset
+            With a variable for each declared column.
+        schema : Schema or sequence of declared columns
+            What is public about the columns.
+        dim : str, optional
+            The dim that counts rows. Default: the only one that all declared variables share.
+        client : distributed.Client, optional
+            The cluster of Dask arrays. Default: the current one.
+
+        Raises
+        ------
+        UnsupportedTable
+            If the rows are not clear, or Dask is not installed.
+        """
+        if not isinstance(dataset, xr.Dataset):
+            raise InvalidArgument(f"from_xarray takes an xarray Dataset, not a {type(dataset).__name__}.")
+        return cls(dataset, schema=schema, dim=dim, client=client)
+
+    @classmethod
+    def from_dask(
+        cls,
+        frame: Any,
+        schema: Schema | Sequence[Column],
+        *,
+        client: Any = None,
+        deadline: float = _DEADLINE,
+    ) -> "Table":
+        """Return a table in a data frame of Dask, whose workers keep the rows.
+
+        Parameters
+        ----------
+        frame : dask.dataframe.DataFrame
+            The rows.
+        schema : Schema or sequence of declared columns
+            What is public about the columns.
+        client : distributed.Client, optional
+            The cluster. Default: the current one.
+        deadline : float
+            For how many seconds a pass over the rows waits while the cluster has no worker.
+
+        Raises
+        ------
+        UnsupportedTable
+            If it is no such data frame, or Dask is not installed.
+        """
+        if not hasattr(frame, "__dask_graph__"):
+            raise InvalidArgument(f"from_dask takes a data frame of Dask, not a {type(frame).__name__}.")
+        return cls(frame, schema=schema, client=client, deadline=deadline)
 
 
 class Memory:
@@ -144,25 +340,28 @@ class Memory:
     Parameters
     ----------
     read : callable
-        Returns columns by name.
+        Returns the named columns by name.
     names : sequence of str
         The columns that are needed.
     """
 
-    def __init__(self, read: Callable[[], Mapping[str, Any]], names: Sequence[str]) -> None:
+    def __init__(self, read: Callable[[Sequence[str]], Mapping[str, Any]], names: Sequence[str]) -> None:
         self._read, self._names = read, list(names)
 
     def count(self, unit: str | None) -> int:
         """Return how many units there are."""
-        table = self._read()
+        name = self._names[0] if unit is None else unit
+        table = self._read([name])
         if unit is None:
-            return len(_column(table, self._names[0]))
-        return len(np.unique(unit_codes(unit, array_of(unit, table))))
+            return len(_column(table, name))
+        return len(np.unique(unit_codes(unit, array_of(unit, table, is_unit=True))))
 
     @contextmanager
     def opened(self, template: UnitLikelihood, columns: Columns) -> Iterator[tuple[Partitions, int]]:
         """Hold the rows as arrays of the model's types."""
-        block = block_of(columns, self._read())
+        table = self._read(columns.expected)
+        refuse_absent(columns.expected, table)
+        block = block_of(columns, columns.read(table))
         yield InMemory(template, [block]), block.n_rows
 
 
@@ -201,6 +400,8 @@ def source_of(source: Any, dim: str | None, client: Any, deadline: float, names:
     UnsupportedTable
         If nothing here reads it.
     """
+    if isinstance(source, CsvFile | Query):
+        return Memory(source.read, names)
     if isinstance(source, str | os.PathLike) or (isinstance(source, list | tuple) and source):
         _arrow()
         return Files(source)
@@ -208,15 +409,15 @@ def source_of(source: Any, dim: str | None, client: Any, deadline: float, names:
         dim = _row_dim(source, names) if dim is None else dim
         if any(source[name].chunks is not None for name in names if name in source):
             return _on_dask(source, client, deadline, dim)
-        return Memory(lambda: _DatasetColumns(source, dim), names)
+        return Memory(lambda _: _DatasetColumns(source, dim), names)
     if isinstance(source, pd.DataFrame | Mapping):
-        return Memory(lambda: source, names)
+        return Memory(lambda _: source, names)
     if hasattr(source, "__dask_graph__"):
         return _on_dask(source, client, deadline, None)
     if hasattr(source, "__arrow_c_stream__"):
-        return Memory(lambda: ArrowColumns(_arrow().table(source)), names)
+        return Memory(lambda _: ArrowColumns(_arrow().table(source)), names)
     if hasattr(source, "__dataframe__"):
-        return Memory(lambda: ArrowColumns(_arrow_interchange(source)), names)
+        return Memory(lambda _: ArrowColumns(_arrow_interchange(source)), names)
     raise UnsupportedTable(
         f"A table cannot be read from a {type(source).__name__}. Pass a pandas, Polars, Arrow or Dask data frame, an "
         "xarray Dataset, a mapping of names to arrays, or the path of a Parquet or Arrow file (of a lazy frame: what "

@@ -210,7 +210,7 @@ class Answering:
 
 def block_numbers(name: str, units: Any, n_blocks: int) -> IntArray:
     """Return which block the rows of each unit belong to: a function of the unit alone."""
-    codes = unit_codes(name, array_of(name, {name: units}))
+    codes = unit_codes(name, array_of(name, {name: units}, is_unit=True))
     values = codes.astype(object) if codes.dtype.kind in "UT" else codes.astype(np.int64)
     hashes = pd.util.hash_array(values, categorize=False)
     return np.asarray(hashes % np.uint64(n_blocks)).astype(np.int64)
@@ -227,11 +227,8 @@ def safe_block_numbers(units: pd.Series, name: str, n_blocks: int) -> pd.Series:
 
 def _joined(pieces: Sequence[Any], columns: Columns) -> Mapping[str, np.ndarray]:
     """Return the columns of several pieces, one after the other."""
-    joined = {}
-    for name in columns.names:
-        arrays = [array_of(name, piece) for piece in pieces]
-        joined[name] = arrays[0] if len(arrays) == 1 else np.concatenate(arrays)
-    return joined
+    read = [columns.read(piece) for piece in pieces]
+    return read[0] if len(read) == 1 else {name: np.concatenate([each[name] for each in read]) for name in read[0]}
 
 
 def named(names: Sequence[str], arrays: Sequence[np.ndarray]) -> dict[str, np.ndarray]:

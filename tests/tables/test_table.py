@@ -366,7 +366,7 @@ def test_bad_arguments_are_refused(frame):
         table(frame, deadline=0.0)
     with pytest.raises(InvalidArgument, match="unit"):
         table(frame, unit=3)
-    with pytest.raises(InvalidArgument, match="Say which columns"):
+    with pytest.raises(InvalidArgument, match="say which columns"):
         dp.Table(frame)
     with pytest.raises(InvalidArgument, match="x= must be"):
         dp.Table(frame, x=3)

@@ -1,0 +1,156 @@
+"""Entries of a source's column, of whatever type, as numbers: each by itself, and none of them an error.
+
+What an entry becomes depends on it and on the declaration, never on another entry. So nothing here takes several
+entries of unknown types together: in a set, for instance, 1 and True are one, and which of them stays would depend on
+other rows. What cannot be read is missing. Types of whole columns are public, and wrong ones are refused.
+"""
+
+import datetime
+import decimal
+import math
+import numbers
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from pymc_dp.exceptions import UnsupportedTable
+from pymc_dp.model.parameters import FloatArray
+from pymc_dp.tables.schema import Category, Date, Modelled, Number, Whole, YesNo, days
+
+_YES, _NO = ("yes", "y", "true", "t"), ("no", "n", "false", "f")
+#: What is written where there is nothing.
+_NOTHING = ("", "na", "n/a", "nan", "null", "none", "<na>", "nat")
+_WORDS = {"M": "points in time", "m": "time spans", "c": "complex numbers"}
+
+
+def entries_of(column: Modelled, values: Any) -> FloatArray:
+    """Return a column's entries as numbers, codes of levels, or days since 1970; NaN where they are missing.
+
+    Parameters
+    ----------
+    column : Number, Whole, YesNo, Category or Date
+        What was declared.
+    values : Series or array
+        The column of the source.
+
+    Raises
+    ------
+    UnsupportedTable
+        If the type of the whole column does not fit what was declared.
+    """
+    if isinstance(values, np.ma.MaskedArray):
+        values = np.ma.filled(values.astype(object), None)
+    if not isinstance(values, pd.Series):
+        values = np.asarray(values)
+        if values.ndim != 1:
+            raise UnsupportedTable(f"The column {column.name!r} has several entries in a row.")
+        values = pd.Series(values)
+    if isinstance(values.dtype, pd.CategoricalDtype):
+        categories = pd.Series(values.cat.categories)
+        of_categories = entries_of(column, categories) if len(categories) else np.empty(0)  # all are missing
+        return _at(of_categories, values.cat.codes.to_numpy())
+    if isinstance(values.dtype, pd.StringDtype):  # texts alone: those that are equal are one
+        codes, texts = pd.factorize(values)
+        return _at(_each(column, texts), codes)
+    kind = str(getattr(values.dtype, "kind", ""))
+    if kind == "O" and isinstance(values.dtype, np.dtype | pd.ArrowDtype):
+        return _each(column, values.to_numpy(dtype=object))
+    if kind in "biuf" and not isinstance(column, Date):
+        return _of_numbers(column, values.to_numpy(dtype=np.float64, na_value=np.nan))
+    if kind == "M" and isinstance(column, Date):
+        return _of_times(values)
+    raise UnsupportedTable(
+        f"The column {column.name!r} holds {_WORDS.get(kind, 'numbers' if kind in 'biuf' else 'another type')}, where "
+        f"dp.{type(column).__name__} was declared."
+    )
+
+
+def _of_numbers(column: Modelled, found: FloatArray) -> FloatArray:
+    if isinstance(column, YesNo):
+        return np.where((found == 0.0) | (found == 1.0), found, np.nan)
+    if isinstance(column, Category):
+        codes, different = pd.factorize(found)
+        return _at(_each(column, different), codes)
+    return found
+
+
+def _of_times(values: pd.Series) -> FloatArray:
+    if getattr(values.dtype, "tz", None) is not None:
+        values = values.dt.tz_convert("UTC").dt.tz_localize(None)
+    found = values.to_numpy(dtype="datetime64[ns]" if values.dtype.kind != "M" else None).astype("datetime64[D]")
+    days_since: FloatArray = np.where(np.isnat(found), np.nan, found.astype(np.float64))
+    return days_since
+
+
+def _at(values: FloatArray, places: np.ndarray) -> FloatArray:
+    """Return values by their places; NaN where the place is -1, which pandas writes for what is missing."""
+    found: FloatArray = np.append(values, np.nan)[places]
+    return found
+
+
+def _each(column: Modelled, values: Any) -> FloatArray:
+    """Return entries of unknown types, one by one."""
+    if isinstance(column, Number | Whole):
+        found = [_number(entry) for entry in values]
+    elif isinstance(column, YesNo):
+        found = [_truth(entry) for entry in values]
+    elif isinstance(column, Date):
+        found = [_day(entry) for entry in values]
+    else:
+        codes = {level: float(code) for code, level in enumerate(column.all_levels)}
+        unlisted = float(len(codes) - 1) if column.other else math.nan
+        found = [_code(entry, codes, unlisted) for entry in values]
+    return np.array(found, dtype=np.float64)
+
+
+def _number(entry: Any) -> float:
+    """Return the number that an entry is, or that stands there as Python writes it; NaN for anything else."""
+    readable = isinstance(entry, str | numbers.Real | np.bool_ | decimal.Decimal)
+    if not readable:
+        return math.nan
+    try:
+        return float(entry)
+    except OverflowError:  # of a whole number: beyond any range, on its side
+        return math.inf if entry > 0 else -math.inf
+    except ValueError:
+        return math.nan
+
+
+def _truth(entry: Any) -> float:
+    if isinstance(entry, str):
+        word = entry.strip().casefold()
+        if word in _YES or word in _NO:
+            return float(word in _YES)
+    found = _number(entry)
+    return found if found in (0.0, 1.0) else math.nan
+
+
+def _code(entry: Any, codes: dict[str, float], unlisted: float) -> float:
+    """Return the code of a level. Whole numbers are levels by their digits, however wide their type is."""
+    if isinstance(entry, str):
+        level = entry.strip()
+    elif entry is None or entry is pd.NA or entry is pd.NaT:
+        return math.nan
+    else:
+        found = math.nan if isinstance(entry, bool | np.bool_) else _number(entry)
+        if isinstance(entry, float | np.floating) and math.isnan(found):
+            return math.nan
+        level = str(int(found)) if found.is_integer() else str(entry)
+    if level in codes:
+        return codes[level]
+    return math.nan if level.casefold() in _NOTHING else unlisted
+
+
+def _day(entry: Any) -> float:
+    """Return the days since 1970 of a date, a time or a text such as 2026-01-31 or 2026-01-31T12:00."""
+    try:
+        if isinstance(entry, np.datetime64):
+            entry = entry.astype("datetime64[D]").item()
+        elif isinstance(entry, str):
+            entry = datetime.datetime.fromisoformat(entry.strip())
+        if isinstance(entry, datetime.datetime):
+            entry = (entry.astimezone(datetime.UTC) if entry.tzinfo is not None else entry).date()
+        return days(entry) if isinstance(entry, datetime.date) else math.nan
+    except (OverflowError, TypeError, ValueError):
+        return math.nan

@@ -1,0 +1,527 @@
+"""Declared columns: what is public about a table, said before anybody looks at it.
+
+A declaration says for each column which values there can be, what counts for an entry that is missing, and so how an
+entry becomes numbers: a function of that entry alone. Nothing is learned from rows.
+"""
+
+import dataclasses
+import datetime
+import json
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import xarray as xr
+
+from pymc_dp import _validate
+from pymc_dp.exceptions import InvalidArgument
+from pymc_dp.model.parameters import FloatArray
+
+#: Whole numbers up to here are exact in floating point.
+_LARGEST_WHOLE = 2**53
+#: The level of what is not listed.
+OTHER = "other"
+_DAY_ZERO = datetime.date(1970, 1, 1).toordinal()
+
+
+@dataclass(frozen=True)
+class Number:
+    """A column of real numbers.
+
+    Parameters
+    ----------
+    name : str
+        Of the column.
+    low, high : float
+        The declared range, in the column's own units. Entries beyond it count as its ends.
+    missing : float, optional
+        What a missing entry counts as, in the range. Default: the middle.
+    raw : bool
+        Give the model the numbers as they are. Default: the range is mapped to [-1, 1].
+
+    Raises
+    ------
+    InvalidArgument
+        If the range is empty or not finite.
+    """
+
+    name: str
+    low: float
+    high: float
+    missing: float | None = None
+    raw: bool = False
+
+    def __post_init__(self) -> None:
+        _name(self.name)
+        low, high = (_validate.real(f"{which} of {self.name!r}", getattr(self, which)) for which in ("low", "high"))
+        missing = low + (high - low) / 2.0 if self.missing is None else self.missing
+        _complete(self, low=low, high=high, missing=_validate.real(f"missing of {self.name!r}", missing))
+        _check_range(self, low, high, self.missing)
+
+
+@dataclass(frozen=True)
+class Whole:
+    """A column of whole numbers, such as counts. Other numbers are rounded.
+
+    Parameters
+    ----------
+    name : str
+        Of the column.
+    low, high : int
+        The declared range. Entries beyond it count as its ends.
+    missing : int, optional
+        What a missing entry counts as, in the range. Default: the middle, rounded down.
+    raw : bool
+        Give the model whole numbers: what is counted by `pm.Poisson` and its like, and indices. Default: the range is
+        mapped to [-1, 1].
+
+    Raises
+    ------
+    InvalidArgument
+        If the range is empty, or reaches beyond 2**53.
+    """
+
+    name: str
+    low: int
+    high: int
+    missing: int | None = None
+    raw: bool = False
+
+    def __post_init__(self) -> None:
+        _name(self.name)
+        low, high = (
+            _validate.whole(f"{which} of {self.name!r}", getattr(self, which), at_least=-_LARGEST_WHOLE)
+            for which in ("low", "high")
+        )
+        missing = (low + high) // 2 if self.missing is None else self.missing
+        missing = _validate.whole(f"missing of {self.name!r}", missing, at_least=-_LARGEST_WHOLE)
+        _complete(self, low=low, high=high, missing=missing)
+        if high > _LARGEST_WHOLE:
+            raise InvalidArgument(f"high of {self.name!r} must be at most 2**53, where floating point is exact.")
+        _check_range(self, low, high, self.missing)
+
+
+@dataclass(frozen=True)
+class YesNo:
+    """A column of truth values: 1 or 0 in the model.
+
+    Parameters
+    ----------
+    name : str
+        Of the column. Its entries are truth values, 0 and 1, or the words yes, y, true, t, no, n, false and f, in small
+        letters or capitals; anything else is missing.
+    missing : bool
+        What a missing entry counts as.
+
+    Raises
+    ------
+    InvalidArgument
+        If an argument is of another type.
+    """
+
+    name: str
+    missing: bool = False
+
+    def __post_init__(self) -> None:
+        _name(self.name)
+        _complete(self, missing=_validate.truth(f"missing of {self.name!r}", self.missing))
+
+
+@dataclass(frozen=True)
+class Category:
+    """A column with one of several levels.
+
+    Parameters
+    ----------
+    name : str
+        Of the column.
+    levels : sequence of str or int
+        What it can hold. The first level is the one that `Template.matrix` leaves out.
+    other : bool
+        Add a level ``"other"`` for entries that are not listed. Without it they count as missing.
+    missing : str, optional
+        The level that a missing entry counts as. Default: ``"other"`` if there is that level, else the first.
+
+    Raises
+    ------
+    InvalidArgument
+        If there are fewer than two levels, or one is listed twice.
+    """
+
+    name: str
+    levels: Sequence[str | int]
+    other: bool = True
+    missing: str | None = None
+
+    def __post_init__(self) -> None:
+        _name(self.name)
+        other = _validate.truth(f"other of {self.name!r}", self.other)
+        if isinstance(self.levels, str) or not isinstance(self.levels, Sequence):
+            raise InvalidArgument(f'levels of {self.name!r} must be a list, such as ["A", "B", "C"].')
+        if any(isinstance(level, bool) or not isinstance(level, str | int) for level in self.levels):
+            raise InvalidArgument(f"levels of {self.name!r} must be texts or whole numbers.")
+        levels = [str(level).strip() for level in self.levels] + ([OTHER] if other else [])
+        if len(set(levels)) < len(levels) or len(levels) < 2 or not all(levels):
+            raise InvalidArgument(
+                f"levels of {self.name!r} must be at least two different ones, none of them empty"
+                + (f", and {OTHER!r} is added to them by other=True." if other else ".")
+            )
+        missing = levels[-1 if other else 0] if self.missing is None else str(self.missing)
+        _complete(self, levels=tuple(levels[:-1] if other else levels), other=other, missing=missing)
+        _validate.choice(f"missing of {self.name!r}", missing, tuple(levels))
+
+    @property
+    def all_levels(self) -> tuple[str, ...]:
+        """The levels, in the order of their codes."""
+        listed = tuple(map(str, self.levels))
+        return (*listed, OTHER) if self.other else listed
+
+
+@dataclass(frozen=True)
+class Date:
+    """A column of days: texts such as ``2026-01-31``, or times, of which the day is taken (in UTC if they say a zone).
+
+    Parameters
+    ----------
+    name : str
+        Of the column.
+    low, high : str or datetime.date
+        The first and last day of the declared range. Entries beyond it count as its ends.
+    missing : str or datetime.date, optional
+        The day that a missing entry counts as. Default: the middle of the range.
+    raw : bool
+        Give the model days since `low`. Default: the range is mapped to [-1, 1].
+
+    Raises
+    ------
+    InvalidArgument
+        If the range is empty, or a day is not written as ``2026-01-31``.
+    """
+
+    name: str
+    low: str | datetime.date
+    high: str | datetime.date
+    missing: str | datetime.date | None = None
+    raw: bool = False
+
+    def __post_init__(self) -> None:
+        _name(self.name)
+        low, high = (_day(f"{which} of {self.name!r}", getattr(self, which)) for which in ("low", "high"))
+        middle = low + (high - low) // 2
+        missing = middle if self.missing is None else _day(f"missing of {self.name!r}", self.missing)
+        _complete(self, low=low.isoformat(), high=high.isoformat(), missing=missing.isoformat())
+        _check_range(self, low, high, missing)
+
+
+@dataclass(frozen=True)
+class Person:
+    """The column that says which unit of privacy a row belongs to: rows with the same entry are one unit.
+
+    Whole numbers or texts, none missing. It is no column for the model.
+
+    Parameters
+    ----------
+    name : str
+        Of the column.
+
+    Raises
+    ------
+    InvalidArgument
+        If the name is no text.
+    """
+
+    name: str
+
+    def __post_init__(self) -> None:
+        _name(self.name)
+
+
+#: What has numbers for the model.
+Modelled = Number | Whole | YesNo | Category | Date
+Column = Modelled | Person
+_KINDS: dict[str, type[Column]] = {kind.__name__: kind for kind in (Number, Whole, YesNo, Category, Date, Person)}
+
+
+class Schema:
+    """The declared columns of a table. Public: it is stored in results.
+
+    Parameters
+    ----------
+    columns : sequence of Number, Whole, YesNo, Category, Date, Person
+        What the table has. It may have other columns, which are not read.
+
+    Raises
+    ------
+    InvalidArgument
+        If there are no columns, two have one name, or several say who a person is.
+
+    Notes
+    -----
+    It keeps plain copies: subclasses of the declarations, of texts and of numbers, whose methods would be called with
+    entries of the table, are refused or left behind.
+    """
+
+    def __init__(self, columns: Sequence[Column]) -> None:
+        if not isinstance(columns, Sequence) or not columns or any(type(one) not in _KINDS.values() for one in columns):
+            raise InvalidArgument(
+                'A schema is a list of declared columns: [dp.Number("age", 18, 90), ...]. There are '
+                f"{', '.join(_KINDS)}."
+            )
+        self._columns = [_of_record(each) for each in json.loads(json.dumps([_as_record(each) for each in columns]))]
+        names = [name for each in self._columns for name in (each.name, *_parts(each))]
+        if twice := [name for name in dict.fromkeys(names) if names.count(name) > 1]:
+            raise InvalidArgument(
+                f"The schema has {twice[0]!r} twice: NAME_missing says where NAME is missing, and NAME[LEVEL] where it "
+                "has that level. Rename a column."
+            )
+        persons = [each.name for each in self._columns if isinstance(each, Person)]
+        if len(persons) > 1:
+            raise InvalidArgument("A schema says once who a person is: there are several columns dp.Person.")
+        if not self.modelled:
+            raise InvalidArgument("A schema needs a column besides dp.Person.")
+        #: The column that says who a person is.
+        self.person = persons[0] if persons else None
+        self._column_of = {name: each for each in self.modelled for name in (each.name, *_parts(each))}
+
+    @property
+    def names(self) -> list[str]:
+        """The columns that the table has to have."""
+        return [each.name for each in self._columns]
+
+    @property
+    def modelled(self) -> list[Modelled]:
+        """The columns that have numbers for the model."""
+        return [each for each in self._columns if not isinstance(each, Person)]
+
+    @property
+    def parts(self) -> list[str]:
+        """What a model can be made of: columns, where they are missing, and which level they have."""
+        return list(self._column_of)
+
+    def column_of(self, part: str) -> Modelled:
+        """Return the column that a part is made of.
+
+        Raises
+        ------
+        InvalidArgument
+            If there is no such part.
+        """
+        try:
+            return self._column_of[part]
+        except KeyError:
+            raise InvalidArgument(f"The schema has no column {part!r}: it has {', '.join(self.parts)}.") from None
+
+    def raw_coefficients(
+        self, slopes: xr.DataArray, intercept: xr.DataArray | None = None, *, outcome: str | None = None
+    ) -> xr.Dataset:
+        """Return coefficients of a linear predictor on the scales of the columns, from those on [-1, 1].
+
+        Parameters
+        ----------
+        slopes : DataArray
+            Draws of slopes, with one dim besides ``chain`` and ``draw``, whose labels are those of `Template.features`.
+        intercept : DataArray, optional
+            Draws of the intercept.
+        outcome : str, optional
+            The column that a normal model predicts, if it is on [-1, 1], too.
+
+        Returns
+        -------
+        Dataset
+            ``slopes``, by one unit of each column (one day of a date), and ``intercept``, at 0 of each.
+
+        Raises
+        ------
+        InvalidArgument
+            If the labels are not those of columns.
+        """
+        dims = [str(each) for each in slopes.dims if each not in ("chain", "draw")]
+        if len(dims) != 1 or dims[0] not in slopes.coords:
+            raise InvalidArgument(
+                "slopes needs one dim with columns for labels: pm.Model(coords={'feature': t.features('age', 'ward')})."
+            )
+        dim = dims[0]
+        scales = [self._scale(str(name)) for name in slopes[dim].values]
+        middle, half = (xr.DataArray(np.array(each), dims=dim) for each in zip(*scales, strict=True))
+        of_outcome = (0.0, 1.0) if outcome is None else self._scale(outcome)
+        found = {"slopes": slopes / half * of_outcome[1]}
+        if intercept is not None:
+            found["intercept"] = of_outcome[0] + of_outcome[1] * (intercept - (slopes * middle / half).sum(dim))
+        return xr.Dataset(found)
+
+    def _scale(self, part: str) -> tuple[float, float]:
+        """Return what a part is shifted and divided by."""
+        column = self.column_of(part)
+        return scale_of(column) if part == column.name else (0.0, 1.0)
+
+    def to_json(self) -> str:
+        """Return the schema as text."""
+        return json.dumps([_as_record(each) for each in self._columns])
+
+    @classmethod
+    def from_json(cls, text: str) -> "Schema":
+        """Return the schema that `to_json` wrote.
+
+        Raises
+        ------
+        InvalidArgument
+            If the text is none.
+        """
+        try:
+            return cls([_of_record(each) for each in json.loads(text)])
+        except (AttributeError, KeyError, TypeError, ValueError) as error:
+            if isinstance(error, InvalidArgument):
+                raise
+            raise InvalidArgument(f"This is no schema in JSON: {type(error).__name__}.") from None
+
+    def save(self, path: str | Path) -> None:
+        """Write the schema to a JSON file."""
+        Path(path).write_text(json.dumps(json.loads(self.to_json()), indent=1) + "\n")
+
+    @classmethod
+    def load(cls, path: str | Path) -> "Schema":
+        """Read a schema that `save` wrote, or that was written by hand.
+
+        Raises
+        ------
+        InvalidArgument
+            If there is none in the file.
+        """
+        return cls.from_json(Path(path).read_text())
+
+    def __iter__(self) -> Iterator[Column]:
+        return iter(self._columns)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Schema) and self._columns == other._columns
+
+    def __hash__(self) -> int:
+        return hash(self.to_json())
+
+    def __repr__(self) -> str:
+        rows = [("column", "kind", "values", "missing counts as"), *map(_in_words, self._columns)]
+        widths = [max(len(row[place]) for row in rows) for place in range(3)]
+        return "\n".join(
+            "  ".join([*(text.ljust(width) for text, width in zip(row, widths, strict=False)), row[3]]).rstrip()
+            for row in rows
+        )
+
+
+def scale_of(column: Modelled) -> tuple[float, float]:
+    """Return the middle and half the width of a column's range; (0, 1) if the model gets it as it is."""
+    if not isinstance(column, Number | Whole | Date) or column.raw:
+        return 0.0, 1.0
+    low, high = limits_of(column)
+    return low + (high - low) / 2.0, (high - low) / 2.0
+
+
+def limits_of(column: Number | Whole | Date) -> tuple[float, float]:
+    """Return the declared range; of dates in days since `low`."""
+    if isinstance(column, Date):
+        return 0.0, days(column.high) - days(column.low)
+    return float(column.low), float(column.high)
+
+
+def array_of_part(column: Modelled, part: str, entries: FloatArray) -> np.ndarray:
+    """Return a column, or a part of it, as the model has it. Each entry depends on one of `entries` alone.
+
+    Parameters
+    ----------
+    column : Number, Whole, YesNo, Category or Date
+        The column.
+    part : str
+        Its name, or that of a part in `Schema.parts`.
+    entries : ndarray of float64
+        Numbers, codes of levels or days since 1970; NaN where missing.
+    """
+    missing = np.isnan(entries)
+    if part == f"{column.name}_missing":
+        return missing.astype(np.int64)
+    if isinstance(column, YesNo):
+        truths: np.ndarray = np.where(missing, column.missing, entries).astype(np.int64)
+        return truths
+    if isinstance(column, Category):
+        levels = column.all_levels
+        codes = np.where(missing, levels.index(str(column.missing)), entries).astype(np.int64)
+        if part == column.name:
+            return codes
+        has_level: np.ndarray = np.equal(codes, _parts(column).index(part) - 1).astype(np.int64)
+        return has_level
+    if isinstance(column, Date):
+        values = np.where(missing, days(column.missing), entries) - days(column.low)
+    else:
+        values = np.where(missing, float(column.missing or 0), entries)
+    low, high = limits_of(column)
+    values = np.clip(values, low, high)
+    if isinstance(column, Whole):
+        values = np.rint(values)
+    if column.raw:
+        return values.astype(np.int64) if isinstance(column, Whole) else values
+    middle, half = scale_of(column)
+    scaled: FloatArray = np.clip((values - middle) / half, -1.0, 1.0)
+    return scaled
+
+
+def days(date: str | datetime.date | None) -> float:
+    """Return the days since 1970 of a declared day."""
+    return float(datetime.date.fromisoformat(str(date)).toordinal() - _DAY_ZERO)
+
+
+def _parts(column: Column) -> list[str]:
+    """Return what there is of a column besides itself."""
+    if isinstance(column, Person):
+        return []
+    levels = column.all_levels if isinstance(column, Category) else ()
+    return [f"{column.name}_missing", *(f"{column.name}[{level}]" for level in levels)]
+
+
+def _as_record(column: Column) -> dict[str, Any]:
+    return {"kind": type(column).__name__, **dataclasses.asdict(column)}
+
+
+def _of_record(record: dict[str, Any]) -> Column:
+    kind = _KINDS[record["kind"]]
+    return kind(**{name: value for name, value in record.items() if name != "kind"})
+
+
+def _in_words(column: Column) -> tuple[str, str, str, str]:
+    kind = type(column).__name__
+    if isinstance(column, Person):
+        return column.name, kind, "", "(refused)"
+    if isinstance(column, YesNo):
+        return column.name, kind, "yes, no", "yes" if column.missing else "no"
+    if isinstance(column, Category):
+        return column.name, kind, ", ".join(column.all_levels), str(column.missing)
+    low, high, missing = (
+        each if isinstance(each, str) else f"{each:.10g}" for each in (column.low, column.high, column.missing)
+    )
+    return column.name, kind, f"{low} to {high}" + (", raw" if column.raw else ""), str(missing)
+
+
+def _complete(column: Any, **values: Any) -> None:
+    """Set checked values of a frozen declaration."""
+    for name, value in values.items():
+        object.__setattr__(column, name, value)
+
+
+def _name(name: Any) -> None:
+    if not isinstance(name, str) or not name:
+        raise InvalidArgument('A declared column begins with its name: dp.Number("age", 18, 90).')
+
+
+def _check_range(column: Number | Whole | Date, low: Any, high: Any, missing: Any) -> None:
+    _validate.truth(f"raw of {column.name!r}", column.raw)
+    if not low < high or (isinstance(low, float) and not math.isfinite(high - low)):
+        raise InvalidArgument(f"low of {column.name!r} must be below its high, and their difference finite.")
+    if not low <= missing <= high:
+        raise InvalidArgument(f"missing of {column.name!r} must be in its range, from low to high.")
+
+
+def _day(name: str, value: Any) -> datetime.date:
+    try:
+        return datetime.date.fromisoformat(str(value))
+    except ValueError:
+        raise InvalidArgument(f'{name} must be a day, such as "2026-01-31".') from None

@@ -1,0 +1,227 @@
+"""Templates: invented rows of the declared form, on which a model is built, and which of them a model reads."""
+
+import functools
+from collections.abc import Sequence
+
+import numpy as np
+import pandas as pd
+
+from pymc_dp import _validate
+from pymc_dp.exceptions import InvalidArgument, UnsupportedTable
+from pymc_dp.model.parameters import FloatArray
+from pymc_dp.rows.likelihood import RowInput
+from pymc_dp.tables.schema import Category, Date, Modelled, Schema, Whole, YesNo, array_of_part, days, limits_of
+
+#: Fewer rows could make two columns the same by chance.
+_FEWEST = 100
+_MISSING = 0.1
+
+
+class Template:
+    """Invented rows of the declared columns. Public: they are drawn from the declaration and nothing else.
+
+    Columns are attributes, or entries where their names are no names of Python: ``template.age``,
+    ``template["age"]``. Beside each ``NAME`` there is ``NAME_missing``, 1 where an entry is missing; beside a category
+    ``NAME[LEVEL]``, 1 where it has that level. Numbers are float64, the others int64. Nothing can be written to them.
+
+    Parameters
+    ----------
+    schema : Schema
+        What was declared.
+    n : int
+        How many rows.
+    seed : int
+        Of the rows.
+
+    Raises
+    ------
+    InvalidArgument
+        If there are fewer than 100 rows.
+
+    Attributes
+    ----------
+    schema : Schema
+        What was declared.
+    n : int
+        How many rows.
+    """
+
+    def __init__(self, schema: Schema, n: int, seed: int) -> None:
+        self.schema, self.n = schema, _validate.whole("n", n, at_least=_FEWEST)
+        seed = _validate.whole("seed", seed, at_least=0)
+        generator = np.random.default_rng([seed, self.n])
+        entries = {column.name: _invented(column, self.n, generator) for column in schema.modelled}
+        self._arrays = {}
+        for part in schema.parts:
+            column = schema.column_of(part)
+            self._arrays[part] = array_of_part(column, part, entries[column.name])
+            self._arrays[part].flags.writeable = False
+
+    @property
+    def coords(self) -> dict[str, Sequence[object]]:
+        """For ``pm.Model(coords=)``: the rows as ``row``, and the levels of each category by its name."""
+        levels = {each.name: each.all_levels for each in self.schema.modelled if isinstance(each, Category)}
+        return {"row": range(self.n), **levels}
+
+    @property
+    def frame(self) -> pd.DataFrame:
+        """The columns as a data frame, with categories as such: what formulas are evaluated on."""
+        return pd.DataFrame({each.name: self._in_frame(each) for each in self.schema.modelled})
+
+    def _in_frame(self, column: Modelled) -> object:
+        values = self[column.name]
+        return pd.Categorical.from_codes(values, column.all_levels) if isinstance(column, Category) else values
+
+    def features(self, *names: str) -> list[str]:
+        """Return the labels of the columns of `matrix`."""
+        found = []
+        for name in names:
+            column = self.schema.column_of(name)
+            levels = column.all_levels[1:] if isinstance(column, Category) and name == column.name else None
+            found += [name] if levels is None else [f"{name}[{level}]" for level in levels]
+        return found
+
+    def matrix(self, *names: str) -> FloatArray:
+        """Return columns side by side, shape (rows, features): of categories all levels but the first.
+
+        Parameters
+        ----------
+        *names : str
+            Columns, or parts of them.
+
+        Raises
+        ------
+        InvalidArgument
+            If there is no such column.
+        """
+        return np.column_stack([self[name] for name in self.features(*names)]).astype(np.float64)
+
+    def indicators(self, name: str) -> FloatArray:
+        """Return the levels of a category, shape (rows, levels): 1 in the column of the row's level.
+
+        Raises
+        ------
+        InvalidArgument
+            If it is no category.
+        """
+        column = self.schema.column_of(name)
+        if not isinstance(column, Category):
+            raise InvalidArgument(f"{name!r} is no dp.Category, so it has no levels.")
+        return self.matrix(*(f"{name}[{level}]" for level in column.all_levels))
+
+    def __getitem__(self, name: str) -> np.ndarray:
+        self.schema.column_of(name)
+        return self._arrays[name]
+
+    def __getattr__(self, name: str) -> np.ndarray:
+        arrays = self.__dict__.get("_arrays", {})
+        if name not in arrays:
+            raise AttributeError(f"The template has no column {name!r}: it has {', '.join(arrays)}.")
+        found: np.ndarray = arrays[name]
+        return found
+
+    def __dir__(self) -> list[str]:
+        return [*super().__dir__(), *self._arrays]
+
+    def __repr__(self) -> str:
+        return f"Template({self.n} invented rows)\n{self.schema!r}"
+
+    def parts_of(self, expected: RowInput, rows: np.ndarray) -> tuple[str | float, ...] | None:
+        """Return which parts the rows of a model's input are made of; None if any of them is none.
+
+        Parameters
+        ----------
+        expected : RowInput
+            What the model expects.
+        rows : ndarray, shape (rows,) or (rows, columns)
+            What stands there in the model.
+
+        Returns
+        -------
+        tuple of str or float
+            For each column a part, or the number that it holds in every row.
+        """
+        if len(rows) != self.n or rows.ndim > 2:
+            return None
+        known = self._by_content(expected.dtype)
+        found: list[str | float] = []
+        for values in rows.reshape(self.n, -1).T:
+            part = known.get(_content(values))
+            if part is None and not np.all(values == values[0]):
+                return None
+            found.append(float(values[0]) if part is None else part)
+        return tuple(found)
+
+    @functools.cache  # noqa: B019  a template has a few types of inputs
+    def _by_content(self, dtype: np.dtype[np.generic]) -> dict[bytes, str]:
+        """Return parts by what they hold as a type that can hold all values of them."""
+        found: dict[bytes, str] = {}
+        for part, values in self._arrays.items():
+            limits = _limits(self.schema.column_of(part), part)
+            exact = dtype.kind == "f" or np.array_equal(np.array(limits).astype(dtype).astype(np.float64), limits)
+            if exact and (dtype.kind == "f" or values.dtype.kind == "i"):
+                found.setdefault(_content(values.astype(dtype)), part)
+        return found
+
+
+def match(
+    templates: Sequence[Template], inputs: Sequence[RowInput], tables: Sequence[np.ndarray]
+) -> tuple[tuple[str | float, ...], ...]:
+    """Return for each input of a model which parts of the declared columns it is made of.
+
+    The model was built on a template, whose columns are recognised by what they hold: invented rows are all different.
+
+    Parameters
+    ----------
+    templates : sequence of Template
+        Those that the model may have been built on.
+    inputs : sequence of RowInput
+        What the model expects.
+    tables : sequence of ndarray
+        The rows that stand in the model.
+
+    Raises
+    ------
+    UnsupportedTable
+        If an input is made of anything else.
+    """
+    wrong = ""
+    for template in templates:
+        found = [template.parts_of(each, rows) for each, rows in zip(inputs, tables, strict=True)]
+        if None not in found:
+            return tuple(each for each in found if each is not None)
+        if any(each is not None for each in found):  # the model is built on this one, in part
+            wrong = next((each.names or ("",))[0] for each, part in zip(inputs, found, strict=True) if part is None)
+    called = f"The input {wrong!r} of the model" if wrong else "An input of the model"
+    raise UnsupportedTable(
+        f"{called} is no column of table.template, or of table.invented(...). Build the model on their arrays as they "
+        'are: x = t.matrix("age", "ward"), observed=t.back. Logarithms, products and other functions of columns are '
+        "written with pm.math inside the model; counts are declared with raw=True."
+    )
+
+
+def _content(values: np.ndarray) -> bytes:
+    return (np.ascontiguousarray(values, dtype=np.float64) + 0.0).tobytes()  # -0 and 0 are one
+
+
+def _limits(column: Modelled, part: str) -> list[float]:
+    """Return the least and the largest value of a part."""
+    if part != column.name or isinstance(column, YesNo):
+        return [0.0, 1.0]
+    if isinstance(column, Category):
+        return [0.0, float(len(column.all_levels) - 1)]
+    return list(limits_of(column)) if column.raw else [-1.0, 1.0]
+
+
+def _invented(column: Modelled, n: int, generator: np.random.Generator) -> FloatArray:
+    """Return entries that are spread evenly over what was declared, a tenth of them missing."""
+    if isinstance(column, YesNo | Category):
+        entries = generator.integers(0, len(column.all_levels) if isinstance(column, Category) else 2, size=n) * 1.0
+    else:
+        low, high = limits_of(column)
+        entries = generator.uniform(low, high, size=n)
+        if isinstance(column, Whole):
+            entries = generator.integers(int(low), int(high), size=n, endpoint=True) * 1.0
+        elif isinstance(column, Date):
+            entries = np.floor(entries) + days(column.low)
+    return np.where(generator.random(n) < _MISSING, np.nan, entries)

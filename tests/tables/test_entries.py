@@ -1,0 +1,139 @@
+"""Entries as numbers: each by itself, whatever stands in the rows beside it and whatever type its column has."""
+
+import datetime
+import decimal
+
+import numpy as np
+import pandas as pd
+import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
+
+import pymc_dp as dp
+from pymc_dp.exceptions import UnsupportedTable
+from pymc_dp.tables.entries import entries_of
+
+NAN = np.nan
+COLUMNS = [
+    dp.Number("c", 0, 9),
+    dp.Whole("c", 0, 9),
+    dp.YesNo("c"),
+    dp.Category("c", ["1", "0", "True", "x", 17]),
+    dp.Category("c", ["yes", "no"], other=False),
+    dp.Date("c", "2020-01-01", "2021-01-01"),
+]
+ENTRIES = st.one_of(
+    st.sampled_from(
+        [0, 1, True, False, 0.0, -0.0, 1.0, 17, "1", "1.0", "0", " yes ", "NO", "x", "True", "", "nan", "NA"]
+    ),
+    st.sampled_from(
+        [None, NAN, pd.NA, pd.NaT, np.datetime64("NaT", "D"), np.bool_(True), np.float32(0.1), 10**400, -(10**400)]
+    ),
+    st.sampled_from(
+        ["2020-02-30", "2020-02-03", "2020-02-03T23:00:00-05:00", "1e999", "1_0", "0x1", "3,5", "inf", "\x00"]
+    ),
+    st.sampled_from(
+        [datetime.date(2020, 1, 2), datetime.datetime(2020, 1, 2, 3), pd.Timestamp("2020-01-02", tz="UTC")]
+    ),
+    st.sampled_from([decimal.Decimal("1.5"), decimal.Decimal("NaN"), b"1", (), [1], {}, object, complex(1, 0), float]),
+    st.floats(),
+    st.text(max_size=4),
+)
+
+
+@pytest.mark.parametrize("column", COLUMNS, ids=repr)
+@given(st.lists(ENTRIES, max_size=6))
+@example([True, 1, 1.0, False, 0, -0.0])
+@example([1, True])
+def test_an_entry_is_read_as_if_it_stood_alone(column, entries):
+    """Whatever another row holds, types that are equal to others included, and without an error."""
+    objects = np.empty(len(entries), dtype=object)
+    objects[:] = entries
+    together = entries_of(column, pd.Series(objects, dtype=object))
+    alone = [entries_of(column, pd.Series([entry], dtype=object))[0] for entry in objects]
+    assert np.array_equal(together, np.array(alone, dtype=float), equal_nan=True)
+
+
+@pytest.mark.parametrize("column", COLUMNS[:5], ids=repr)
+@given(
+    st.lists(st.one_of(st.sampled_from([0.0, -0.0, 1.0, 17.0, NAN, np.inf]), st.floats(allow_nan=False)), min_size=1)
+)
+def test_numbers_are_read_alike_as_numbers_and_as_objects(column, values):
+    expected = entries_of(column, np.array(values))
+    assert np.array_equal(entries_of(column, pd.Series(values, dtype=object)), expected, equal_nan=True)
+    assert np.array_equal(entries_of(column, pd.array(values, dtype="Float64")), expected, equal_nan=True)
+    if not isinstance(column, dp.Category):  # whose levels are texts
+        texts = pd.Series([repr(value) for value in values], dtype="str")
+        assert np.array_equal(entries_of(column, texts), expected, equal_nan=True)
+    assert np.array_equal(entries_of(column, pd.Series(values).astype("category")), expected, equal_nan=True)
+
+
+@pytest.mark.parametrize("column", COLUMNS, ids=repr)
+@given(st.lists(st.one_of(st.none(), st.text(max_size=3), st.sampled_from(["1", "yes", "2020-05-01", "nan"]))))
+def test_texts_are_read_alike_whatever_holds_them(column, texts):
+    expected = entries_of(column, pd.Series(texts, dtype=object))
+    for dtype in ("str", "category"):
+        assert np.array_equal(entries_of(column, pd.Series(texts, dtype=dtype)), expected, equal_nan=True)
+
+
+@pytest.mark.parametrize(
+    ("column", "entries", "expected"),
+    [
+        (
+            COLUMNS[0],
+            ["3", " 3.5 ", "1e2", "-inf", "3,5", "three", None, "", "NA", [3]],
+            [3, 3.5, 100, -np.inf] + 6 * [NAN],
+        ),
+        (COLUMNS[0], [10**400, -(10**400), decimal.Decimal("0.1"), True], [np.inf, -np.inf, 0.1, 1]),
+        (COLUMNS[2], ["yes", "Y", "TRUE", "t", 1, True, "1.0"], [1] * 7),
+        (COLUMNS[2], ["no", "f", 0, "2", 2, "ja"], [0] * 3 + [NAN] * 3),
+        (COLUMNS[3], ["1", 1, 1.0, True, "x", " x", 17, "17", "zzz"], [0, 0, 0, 2, 3, 3, 4, 4, 5]),
+        (COLUMNS[3], ["", None, NAN, "na"], [NAN] * 4),
+        (COLUMNS[4], ["yes", "no", "maybe", None], [0, 1, NAN, NAN]),
+        (COLUMNS[5], ["1970-01-02", "1970-01-02T23:59", "1970-01-02T23:00:00-02:00", "2.1.1970"], [1, 1, 2, NAN]),
+        (COLUMNS[5], [datetime.date(1970, 1, 3), pd.Timestamp("1970-01-03 12:00"), None, 3], [2, 2, NAN, NAN]),
+        (COLUMNS[5], [np.datetime64("1970-01-03")], [2]),
+    ],
+)
+def test_what_entries_are(column, entries, expected):
+    objects = np.empty(len(entries), dtype=object)
+    objects[:] = entries
+    assert np.array_equal(entries_of(column, objects), np.array(expected, dtype=float), equal_nan=True)
+
+
+@pytest.mark.parametrize("dtype", [np.int8, np.uint64, np.float16, np.float32, np.longdouble, bool, "Int64", "boolean"])
+def test_numbers_of_any_width(dtype):
+    assert entries_of(COLUMNS[0], pd.Series([1, 0, 1], dtype=dtype)).tolist() == [1.0, 0.0, 1.0]
+    assert entries_of(COLUMNS[3], pd.Series([1, 0, 1], dtype=dtype)).tolist()[0] in (0.0, 2.0)
+
+
+def test_times_of_any_unit_and_zone():
+    times = pd.Series(pd.to_datetime(["1970-01-02 22:30", None, "2262-01-01 00:00"]))
+    for given_times in (times, times.astype("datetime64[s]"), times.dt.tz_localize("UTC"), times.to_numpy()):
+        assert np.array_equal(entries_of(COLUMNS[5], given_times), [1.0, NAN, 106651.0], equal_nan=True)
+    west = times.dt.tz_localize("Etc/GMT+5")
+    assert np.array_equal(entries_of(COLUMNS[5], west), [2.0, NAN, 106651.0], equal_nan=True)
+    assert np.array_equal(entries_of(COLUMNS[5], west.astype(object)), [2.0, NAN, 106651.0], equal_nan=True)
+
+
+def test_masked_entries_are_missing():
+    masked = np.ma.array([1, 2, 3], mask=[False, True, False])
+    assert np.array_equal(entries_of(COLUMNS[0], masked), [1.0, NAN, 3.0], equal_nan=True)
+
+
+@pytest.mark.parametrize(
+    ("column", "values", "match"),
+    [
+        (COLUMNS[0], pd.Series(pd.to_datetime(["2024-01-01"])), "'c' holds points in time, where dp.Number"),
+        (COLUMNS[3], pd.Series(pd.to_timedelta([3], "D")), "time spans"),
+        (COLUMNS[0], np.array([1j]), "complex numbers"),
+        (COLUMNS[5], np.array([20240131]), "holds numbers, where dp.Date"),
+        (COLUMNS[0], np.ones((3, 2)), "several entries in a row"),
+        (COLUMNS[0], pd.Series(pd.period_range("2024", periods=2, freq="D")), "another type"),
+        (COLUMNS[0], pd.Series(pd.to_datetime(["2024-01-01"])).astype("category"), "points in time"),
+    ],
+)
+def test_types_of_whole_columns_that_do_not_fit_are_refused(column, values, match):
+    with pytest.raises(UnsupportedTable, match=match) as refusal:
+        entries_of(column, values)
+    assert "2024" not in str(refusal.value)
