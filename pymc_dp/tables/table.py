@@ -11,9 +11,10 @@ import xarray as xr
 
 from pymc_dp import _validate
 from pymc_dp.exceptions import InvalidArgument, UnsupportedTable
+from pymc_dp.memory import memory_of_this_machine
 from pymc_dp.rows.likelihood import UnitLikelihood
 from pymc_dp.rows.partitioned import PartitionedUnits, Partitions
-from pymc_dp.tables.columns import Columns, array_of, block_of, columns_for, no_column, refuse_absent, unit_codes
+from pymc_dp.tables.columns import Block, Columns, array_of, block_of, columns_for, no_column, refuse_absent, unit_codes
 from pymc_dp.tables.files import ArrowColumns, FileBlocks, files_of
 from pymc_dp.tables.local import InMemory, OutOfCore
 from pymc_dp.tables.readers import CsvFile, Query
@@ -24,6 +25,8 @@ from pymc_dp.tables.template import Template, match
 _DEADLINE = 60.0
 #: Columns of as many invented rows are all different, and a model on them is compiled soon.
 _ROWS_OF_TEMPLATE = 1000
+#: Of declared files that are kept in memory: room for what a run computes, and for other programs.
+_PART_OF_MEMORY = 0.25
 #: As for a table in the model.
 _FEWEST_ROWS = 2
 
@@ -254,7 +257,9 @@ class Table:
 
     @classmethod
     def from_parquet(cls, path: Any, schema: Schema | Sequence[Column]) -> "Table":
-        """Return a table in Parquet or Arrow files: a path, pattern, folder or list. Blocks are read in each pass.
+        """Return a table in Parquet or Arrow files: a path, pattern, folder or list.
+
+        Rows are kept in memory where their numbers take less than a quarter of it, and else read in each pass.
 
         Raises
         ------
@@ -383,13 +388,21 @@ class Files:
 
     @contextmanager
     def opened(self, template: UnitLikelihood, columns: Columns) -> Iterator[tuple[Partitions, int]]:
-        """Read all rows once, so that whatever is wrong with them is found before anything is charged."""
+        """Read all rows once, so that whatever is wrong with them is found before anything is charged.
+
+        Declared columns take long to read: where their numbers fit into memory they are kept, and else read for each
+        pass. The bits are the same.
+        """
         blocks, lengths, n_rows = FileBlocks(self._paths, columns), [], 0
+        kept: list[Block] | None = None if columns.schema is None else []
+        most = _PART_OF_MEMORY * memory_of_this_machine()
         for block in blocks.all_blocks():
             lengths.append(block.n_units)
             n_rows += block.n_rows
+            if kept is not None:
+                kept = [*kept, block] if sum(rows.nbytes for each in kept for rows in each.rows) < most else None
         blocks.refuse_changes()
-        yield OutOfCore(template, blocks, lengths), n_rows
+        yield OutOfCore(template, blocks, lengths) if kept is None else InMemory(template, kept), n_rows
 
 
 def source_of(source: Any, dim: str | None, client: Any, deadline: float, names: Sequence[str]) -> Source:
