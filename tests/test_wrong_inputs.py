@@ -233,7 +233,7 @@ CALLS = {
     ),
     "a table of None": (lambda b, _: dp.Table(None, x="a"), "cannot be read from a NoneType"),
     "a table of an array": (lambda b, _: dp.Table(X, x="a"), "cannot be read from a ndarray"),
-    "a table without columns": (lambda b, _: dp.Table(FRAME), "Say which columns"),
+    "a table without columns": (lambda b, _: dp.Table(FRAME), "say which columns"),
     "a column by number": (lambda b, _: dp.Table(FRAME, x=[3]), "must be the name of a column"),
     "a file that is not there": (
         lambda b, path: sampled(b, data=dp.Table(path / "no.parquet", x="a", y="b")),

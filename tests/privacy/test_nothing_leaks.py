@@ -273,6 +273,6 @@ def test_a_run_after_one_that_was_not_private_says_so():
 
 
 def test_the_unit_is_named_by_its_dim(budget):
-    with pm.Model(coords={"item": range(30), "person": range(4)}) as model:
-        pm.Normal("y", pm.Normal("mu"), 1.0, observed=np.zeros((30, 4)), dims=("item", "person"))
+    with pm.Model(coords={"item": range(30), "rater": range(4)}) as model:
+        pm.Normal("y", pm.Normal("mu"), 1.0, observed=np.zeros((30, 4)), dims=("item", "rater"))
     assert run(model, budget)["privacy"].attrs["unit"] == "one entry of the dim 'item'"

@@ -306,9 +306,9 @@ def test_the_dry_run_asks_for_all_that_the_prelude_asks_for(budget, monkeypatch)
 
 
 def personal_effects(generator, persons):
-    person = np.repeat(np.arange(persons), 2)
+    cell = np.repeat(np.arange(persons), 2)
     effects = pm.Normal("effects", 0.0, 1.0, shape=persons)
-    pm.Normal("y", effects[pm.Data("person", person)], 1.0, observed=generator.normal(size=2 * persons))
+    pm.Normal("y", effects[pm.Data("cell", cell)], 1.0, observed=generator.normal(size=2 * persons))
 
 
 @pytest.mark.parametrize(("persons", "there_is"), [(40, 2**20), pytest.param(5000, None, marks=pytest.mark.slow)])
