@@ -122,7 +122,7 @@ OPERATIONS: Mapping[str, str] = {
     "pytensor.tensor.sort": "ArgSortOp SortOp",
     "pytensor.tensor.special": "LogAddExp LogSoftmax LogSumExp Softmax XLog1PY XLogY",
     "pytensor.tensor.subtensor": "AdvancedIncSubtensor AdvancedSubtensor IncSubtensor Subtensor",
-    "pytensor.tensor.symbolic": "TensorSymbolicOp",
+    "pytensor.tensor.symbolic": "FusibleSymbolicOp FusibleSymbolicOpDerivative TensorSymbolicOp",
     "pytensor.tensor.type_other": "MakeSlice",
 }
 #: Types of variables, and those that have been looked at and are not allowed, with what to write.
