@@ -255,7 +255,7 @@ def _invented(column: Modelled, n: int, generator: np.random.Generator) -> Float
         low, high = limits_of(column)
         entries = generator.uniform(low, high, size=n)
         if isinstance(column, Whole):
-            entries = generator.integers(int(low), int(high), size=n, endpoint=True) * 1.0
+            entries = generator.integers(int(low), int(high), size=n, endpoint=True).astype(np.float64)
         elif isinstance(column, Date):
             entries = np.floor(entries) + days(column.low)
     return np.where(generator.random(n) < _MISSING, np.nan, entries)
