@@ -275,8 +275,8 @@ def array_of(name: str, piece: Mapping[str, Any], *, is_unit: bool = False) -> n
             raise missing_entries(name, is_unit=is_unit)
         if all(isinstance(one, str) for one in found):
             return found
-        if is_unit and all(type(one) is int for one in found):
-            return np.array([str(one) for one in found])
+        if is_unit and all(type(one) is int and -(2**63) <= one < 2**63 for one in found):
+            return found.astype(np.int64)  # the same unit as in a piece of whole numbers
         raise UnsupportedTable(f"The column {name!r} holds objects. Convert it to numbers.")
     return found
 

@@ -159,6 +159,7 @@ class Table:
         """
         if self.schema is None:
             raise InvalidArgument("Rows are invented by a schema: Table(source, schema=[dp.Number(...), ...]).")
+        n, seed = _validate.whole("n", n, at_least=1), _validate.whole("seed", seed, at_least=0)
         if (n, seed) not in self._templates:
             self._templates[n, seed] = Template(self.schema, n, seed)
         return self._templates[n, seed]
