@@ -15,6 +15,7 @@ from pymc_dp.rows.likelihood import RowInput
 from pymc_dp.rows.table import IntArray
 from pymc_dp.tables.entries import entries_of
 from pymc_dp.tables.schema import Schema, array_of_part
+from pymc_dp.tables.template import MadeOf
 
 
 @dataclass(frozen=True)
@@ -23,9 +24,9 @@ class Columns:
 
     Attributes
     ----------
-    of_inputs : tuple of tuple of str or float
+    of_inputs : tuple of tuple of str, float, or pair of str
         For each input the columns that its row is made of: one for a number, several for a vector. With a schema, these
-        are its parts, and numbers that stand in every row.
+        are its parts, products of two of them, and numbers that stand in every row.
     inputs : tuple of RowInput
         What the model expects.
     unit : str or None
@@ -34,7 +35,7 @@ class Columns:
         What was declared of the columns, if it was.
     """
 
-    of_inputs: tuple[tuple[str | float, ...], ...]
+    of_inputs: tuple[tuple[MadeOf, ...], ...]
     inputs: tuple[RowInput, ...]
     unit: str | None
     schema: Schema | None = None
@@ -42,7 +43,8 @@ class Columns:
     @property
     def parts(self) -> list[str]:
         """What inputs are made of, each once."""
-        return list(dict.fromkeys(name for names in self.of_inputs for name in names if isinstance(name, str)))
+        named = [(each,) if isinstance(each, str) else each for made_of in self.of_inputs for each in made_of]
+        return list(dict.fromkeys(part for parts in named if isinstance(parts, tuple) for part in parts))
 
     @property
     def names(self) -> list[str]:
@@ -175,7 +177,7 @@ def block_of(columns: Columns, arrays: Mapping[str, np.ndarray]) -> Block:
         rows = tuple(_rows(expected, [str(name) for name in names], arrays) for expected, names in inputs)
     else:
         n_rows = len(next(iter(arrays.values())))
-        rows = tuple(_declared_rows(expected, parts, arrays, n_rows) for expected, parts in inputs)
+        rows = tuple(_declared_rows(expected, made_of, arrays, n_rows) for expected, made_of in inputs)
     if columns.unit is None:
         return Block(rows, None)
     return grouped(rows, unit_codes(columns.unit, arrays[columns.unit]))
@@ -273,8 +275,8 @@ def array_of(name: str, piece: Mapping[str, Any], *, is_unit: bool = False) -> n
             raise missing_entries(name, is_unit=is_unit)
         if all(isinstance(one, str) for one in found):
             return found
-        if is_unit and all(type(one) is int for one in found):
-            return np.array([str(one) for one in found])
+        if is_unit and all(type(one) is int and -(2**63) <= one < 2**63 for one in found):
+            return found.astype(np.int64)  # the same unit as in a piece of whole numbers
         raise UnsupportedTable(f"The column {name!r} holds objects. Convert it to numbers.")
     return found
 
@@ -320,12 +322,15 @@ def _arrow_array(name: str, column: Any) -> np.ndarray:
 
 
 def _declared_rows(
-    expected: RowInput, parts: Sequence[str | float], arrays: Mapping[str, np.ndarray], n_rows: int
+    expected: RowInput, made_of: Sequence[MadeOf], arrays: Mapping[str, np.ndarray], n_rows: int
 ) -> np.ndarray:
     """Return one input's rows: of its type, which holds all that was declared."""
-    rows = np.empty((n_rows, len(parts)), dtype=expected.dtype)
-    for place, part in enumerate(parts):
-        rows[:, place] = arrays[part] if isinstance(part, str) else part
+    rows = np.empty((n_rows, len(made_of)), dtype=expected.dtype)
+    for place, each in enumerate(made_of):
+        if isinstance(each, tuple):
+            rows[:, place] = arrays[each[0]] * arrays[each[1]]
+        else:
+            rows[:, place] = arrays[each] if isinstance(each, str) else each
     return rows.reshape(n_rows, *expected.shape)
 
 

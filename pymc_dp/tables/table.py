@@ -19,7 +19,7 @@ from pymc_dp.tables.files import ArrowColumns, FileBlocks, files_of
 from pymc_dp.tables.local import InMemory, OutOfCore
 from pymc_dp.tables.readers import CsvFile, Query
 from pymc_dp.tables.schema import Column, Schema
-from pymc_dp.tables.template import Template, match
+from pymc_dp.tables.template import Template, fewest_rows, match
 
 #: For how many seconds a pass over the rows waits while there is no worker.
 _DEADLINE = 60.0
@@ -135,8 +135,12 @@ class Table:
 
     @property
     def template(self) -> Template:
-        """A thousand invented rows of the declared columns, to build a model on. Always the same."""
-        return self.invented(_ROWS_OF_TEMPLATE, 0)
+        """A thousand invented rows of the declared columns, or more for many levels, to build a model on.
+
+        They are always the same.
+        """
+        needed = 0 if self.schema is None else fewest_rows(self.schema)
+        return self.invented(max(_ROWS_OF_TEMPLATE, needed), 0)
 
     def invented(self, n: int, seed: int) -> Template:
         """Return invented rows of the declared columns, such as for a dry run. Nothing of the table is read.
@@ -144,7 +148,7 @@ class Table:
         Parameters
         ----------
         n : int
-            How many, at least 100.
+            How many, at least 100, and 20 for each level of a category.
         seed : int
             Of the rows.
 
@@ -155,6 +159,7 @@ class Table:
         """
         if self.schema is None:
             raise InvalidArgument("Rows are invented by a schema: Table(source, schema=[dp.Number(...), ...]).")
+        n, seed = _validate.whole("n", n, at_least=1), _validate.whole("seed", seed, at_least=0)
         if (n, seed) not in self._templates:
             self._templates[n, seed] = Template(self.schema, n, seed)
         return self._templates[n, seed]

@@ -1,6 +1,8 @@
 """Templates: invented rows of the declared form, on which a model is built, and which of them a model reads."""
 
 import functools
+import hashlib
+import itertools
 from collections.abc import Sequence
 
 import numpy as np
@@ -12,8 +14,14 @@ from pymc_dp.model.parameters import FloatArray
 from pymc_dp.rows.likelihood import RowInput
 from pymc_dp.tables.schema import Category, Date, Modelled, Schema, Whole, YesNo, array_of_part, days, limits_of
 
+#: What a column of a model's input is made of: a part, two parts multiplied, or a number that is the same in all rows.
+MadeOf = str | float | tuple[str, str]
 #: Fewer rows could make two columns the same by chance.
 _FEWEST = 100
+#: Of each level, and of a product that is not zero: two of them could be the same by chance if there were fewer.
+_ROWS_OF_LEVEL = 20
+#: Of more parts there are too many products.
+_MOST_MULTIPLIED = 200
 _MISSING = 0.1
 
 
@@ -36,7 +44,7 @@ class Template:
     Raises
     ------
     InvalidArgument
-        If there are fewer than 100 rows.
+        If there are fewer than 100 rows, or than 20 for each level of a category.
 
     Attributes
     ----------
@@ -47,7 +55,7 @@ class Template:
     """
 
     def __init__(self, schema: Schema, n: int, seed: int) -> None:
-        self.schema, self.n = schema, _validate.whole("n", n, at_least=_FEWEST)
+        self.schema, self.n = schema, _validate.whole("n", n, at_least=fewest_rows(schema))
         seed = _validate.whole("seed", seed, at_least=0)
         generator = np.random.default_rng([seed, self.n])
         entries = {column.name: _invented(column, self.n, generator) for column in schema.modelled}
@@ -126,8 +134,8 @@ class Template:
     def __repr__(self) -> str:
         return f"Template({self.n} invented rows)\n{self.schema!r}"
 
-    def parts_of(self, expected: RowInput, rows: np.ndarray) -> tuple[str | float, ...] | None:
-        """Return which parts the rows of a model's input are made of; None if any of them is none.
+    def parts_of(self, expected: RowInput, rows: np.ndarray) -> tuple[MadeOf, ...] | None:
+        """Return what the rows of a model's input are made of; None if that is nothing declared.
 
         Parameters
         ----------
@@ -138,19 +146,35 @@ class Template:
 
         Returns
         -------
-        tuple of str or float
-            For each column a part, or the number that it holds in every row.
+        tuple of str, float, or pair of str
+            For each column a part, the number that it holds in every row, or two parts whose product it is.
         """
         if len(rows) != self.n or rows.ndim > 2:
             return None
-        known = self._by_content(expected.dtype)
-        found: list[str | float] = []
+        found: list[MadeOf] = []
         for values in rows.reshape(self.n, -1).T:
-            part = known.get(_content(values))
-            if part is None and not np.all(values == values[0]):
+            made_of = self._made_of(values, expected.dtype)
+            if made_of is None:
                 return None
-            found.append(float(values[0]) if part is None else part)
+            found.append(made_of)
         return tuple(found)
+
+    def _made_of(self, values: np.ndarray, dtype: np.dtype[np.generic]) -> MadeOf | None:
+        known = self._by_content(dtype)
+        if (content := _content(values)) in known:
+            return known[content]
+        if np.all(values == values[0]) and values[0]:  # a product could be zero in all of these rows, and not in others
+            return float(values[0])
+        return self._products().get(content) if dtype == np.float64 else None
+
+    @functools.cache  # noqa: B019  once
+    def _products(self) -> dict[bytes, MadeOf]:
+        """Return products of two parts, and squares, by what they hold, where that is enough to recognise them."""
+        pairs = itertools.combinations_with_replacement(
+            self._arrays if len(self._arrays) <= _MOST_MULTIPLIED else (), 2
+        )
+        products = ((pair, self._arrays[pair[0]] * self._arrays[pair[1]]) for pair in pairs)
+        return {_content(values): pair for pair, values in products if np.count_nonzero(values) >= _ROWS_OF_LEVEL}
 
     @functools.cache  # noqa: B019  a template has a few types of inputs
     def _by_content(self, dtype: np.dtype[np.generic]) -> dict[bytes, str]:
@@ -158,15 +182,22 @@ class Template:
         found: dict[bytes, str] = {}
         for part, values in self._arrays.items():
             limits = _limits(self.schema.column_of(part), part)
-            exact = dtype.kind == "f" or np.array_equal(np.array(limits).astype(dtype).astype(np.float64), limits)
+            with np.errstate(invalid="ignore"):
+                exact = dtype.kind == "f" or np.array_equal(np.array(limits).astype(dtype).astype(np.float64), limits)
             if exact and (dtype.kind == "f" or values.dtype.kind == "i"):
                 found.setdefault(_content(values.astype(dtype)), part)
         return found
 
 
+def fewest_rows(schema: Schema) -> int:
+    """Return how many invented rows there have to be, so that no two columns are the same by chance."""
+    levels = [len(each.all_levels) for each in schema.modelled if isinstance(each, Category)]
+    return max(_FEWEST, _ROWS_OF_LEVEL * max(levels, default=0))
+
+
 def match(
     templates: Sequence[Template], inputs: Sequence[RowInput], tables: Sequence[np.ndarray]
-) -> tuple[tuple[str | float, ...], ...]:
+) -> tuple[tuple[MadeOf, ...], ...]:
     """Return for each input of a model which parts of the declared columns it is made of.
 
     The model was built on a template, whose columns are recognised by what they hold: invented rows are all different.
@@ -195,13 +226,15 @@ def match(
     called = f"The input {wrong!r} of the model" if wrong else "An input of the model"
     raise UnsupportedTable(
         f"{called} is no column of table.template, or of table.invented(...). Build the model on their arrays as they "
-        'are: x = t.matrix("age", "ward"), observed=t.back. Logarithms, products and other functions of columns are '
-        "written with pm.math inside the model; counts are declared with raw=True."
+        'are: x = t.matrix("age", "ward"), observed=t.back. Products of two columns are '
+        "recognised; logarithms and other functions are written with pm.math inside the model, and counts are declared "
+        "with raw=True."
     )
 
 
 def _content(values: np.ndarray) -> bytes:
-    return (np.ascontiguousarray(values, dtype=np.float64) + 0.0).tobytes()  # -0 and 0 are one
+    same_zeros = np.ascontiguousarray(values, dtype=np.float64) + 0.0
+    return hashlib.blake2b(same_zeros.tobytes(), digest_size=16).digest()
 
 
 def _limits(column: Modelled, part: str) -> list[float]:
@@ -216,12 +249,13 @@ def _limits(column: Modelled, part: str) -> list[float]:
 def _invented(column: Modelled, n: int, generator: np.random.Generator) -> FloatArray:
     """Return entries that are spread evenly over what was declared, a tenth of them missing."""
     if isinstance(column, YesNo | Category):
-        entries = generator.integers(0, len(column.all_levels) if isinstance(column, Category) else 2, size=n) * 1.0
+        levels = len(column.all_levels) if isinstance(column, Category) else 2
+        entries = generator.permutation(np.arange(n) % levels).astype(np.float64)  # as many of each
     else:
         low, high = limits_of(column)
         entries = generator.uniform(low, high, size=n)
         if isinstance(column, Whole):
-            entries = generator.integers(int(low), int(high), size=n, endpoint=True) * 1.0
+            entries = generator.integers(int(low), int(high), size=n, endpoint=True).astype(np.float64)
         elif isinstance(column, Date):
             entries = np.floor(entries) + days(column.low)
     return np.where(generator.random(n) < _MISSING, np.nan, entries)

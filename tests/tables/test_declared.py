@@ -266,6 +266,7 @@ TYPES = {
     "truth values": lambda t: t.emergency.astype(bool),
     "codes": lambda t: t.ward.astype(np.float64),
     "with an intercept": lambda t: np.column_stack([np.ones(t.n), t.age]),
+    "with products": lambda t: np.column_stack([t.age**2, t.emergency * t.age]),
     "symbolic": lambda t: pm.math.log(2.0 + t.age).eval() * 0 + t.age,
 }
 
@@ -276,7 +277,7 @@ def test_columns_are_recognised_in_any_type_that_holds_them(kind, frame):
     t = table.template
     with pm.Model() as model:
         x = pm.Data("x", TYPES[kind](t))
-        eta = x @ pm.Normal("b", shape=2) if kind == "with an intercept" else x * pm.Normal("b")
+        eta = x @ pm.Normal("b", shape=2) if kind.startswith("with") else x * pm.Normal("b")
         pm.Bernoulli("back", logit_p=eta, observed=t.back)
     with table.opened(UnitLikelihood(read(model))) as rows:
         (part,) = rows._partitions._parts
@@ -286,6 +287,8 @@ def test_columns_are_recognised_in_any_type_that_holds_them(kind, frame):
         expected = expected.get(kind.split()[0], of_rows[:, 0])
         if kind == "with an intercept":
             assert np.array_equal(x, np.column_stack([np.ones(N), of_rows[:, 0]]))
+        elif kind == "with products":
+            assert np.array_equal(x, np.column_stack([of_rows[:, 0] ** 2, of_rows[:, 0] * emergency]))
         elif kind != "codes":
             assert np.array_equal(x, expected.astype(x.dtype))
         assert np.array_equal(back, expected_back)
@@ -299,7 +302,8 @@ def test_columns_are_recognised_in_any_type_that_holds_them(kind, frame):
         lambda t: t.age[::-1],
         lambda t: np.random.default_rng(0).normal(size=t.n),
         lambda t: t.age - t.age.mean(),
-        lambda t: np.column_stack([t.age, t.age**2]),
+        lambda t: np.column_stack([t.age, t.age**3]),
+        lambda t: t.arrived * t.age * t.stays,
         lambda t: dp.Table({}, schema=SCHEMA).invented(t.n, seed=99).age,
     ],
 )
@@ -313,6 +317,31 @@ def test_a_model_on_anything_else_is_refused(values, frame):
         pm.Bernoulli("back", logit_p=eta, observed=t.back)
     refused = pytest.raises(UnsupportedTable, match=r"'x' of the model is no column of table\.template")
     with refused, table.opened(UnitLikelihood(read(model))):
+        pass
+
+
+def test_levels_are_recognised_however_many_there_are():
+    """Two that no invented row has would be the same column."""
+    table = dp.Table({"g": ["7", "59", "x"], "back": [0, 1, 1]}, schema=[dp.Category("g", range(60)), dp.YesNo("back")])
+    t = table.template
+    assert t.n == 20 * 61
+    with pytest.raises(InvalidArgument, match="n must be at least 1220"):
+        table.invented(1000, 0)
+    with pm.Model() as model:
+        x = pm.Data("x", t.matrix("g"))
+        pm.Bernoulli("back", logit_p=x @ pm.Normal("b", shape=60), observed=t.back)
+    with table.opened(UnitLikelihood(read(model))) as rows:
+        (x,) = (each for each in rows._partitions._parts[0].rows_of_inputs if each.ndim == 2)
+        assert [np.flatnonzero(each).tolist() for each in x] == [[6], [58], [59]]
+
+
+@pytest.mark.parametrize("values", [lambda t: np.zeros(t.n), lambda t: t["ward[A]"] * t["ward[B]"]])
+def test_a_column_that_is_zero_in_all_invented_rows_is_refused(values, frame):
+    """A product of two rare levels could be, and not in the table."""
+    table = dp.Table.from_frame(frame, SCHEMA)
+    t = table.template
+    likelihood = built(t, values(t), t.back)
+    with pytest.raises(UnsupportedTable, match="no column"), table.opened(likelihood):
         pass
 
 

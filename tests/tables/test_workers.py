@@ -53,6 +53,14 @@ def test_a_process_of_other_versions_makes_no_block():
     assert "other versions than the client" in refusal.message
 
 
+def test_whole_numbers_among_objects_belong_to_the_block_of_whole_numbers():
+    """A unit whose rows come in pieces of two types would be in two blocks otherwise, and clipped twice."""
+    units = np.arange(50)
+    assert np.array_equal(block_numbers("person", units.astype(object), 7), block_numbers("person", units, 7))
+    with pytest.raises(UnsupportedTable, match="holds objects"):
+        block_numbers("person", np.array([2**63, 1], dtype=object), 7)
+
+
 @pytest.mark.parametrize("units", [np.arange(1000), np.array([f"person {k}" for k in range(1000)])])
 def test_a_unit_belongs_to_one_block_wherever_its_rows_are(units):
     numbers = block_numbers("person", units, 7)
