@@ -5,6 +5,9 @@ import os
 import sys
 import zlib
 
+# The processes of a run share compiled modules, whatever the shell says: importing PyMC without takes eight seconds.
+sys.dont_write_bytecode = False
+os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 # Graphs inside operations are compiled by C, a second for each, where a compiler is found: before PyTensor is imported.
 os.environ["PYTENSOR_FLAGS"] = ",".join(filter(None, [os.environ.get("PYTENSOR_FLAGS"), "cxx="]))
 
@@ -25,8 +28,8 @@ from pymc_dp.steps.prelude import free_hmc
 
 _TESTS = os.path.dirname(__file__)
 
-# The first call of a compiled kernel takes seconds.
-settings.register_profile("compiled", deadline=None)
+# The first call of a compiled kernel takes seconds; what fails once fails always.
+settings.register_profile("compiled", deadline=None, derandomize=True)
 settings.load_profile("compiled")
 
 
@@ -107,6 +110,9 @@ def _order_of_classes(kind, tracked, compute=rewriting._compose_mro):
 
 # PyTensor computes it anew in every rewriting that PyMC starts: a sixth of the time of a run.
 rewriting._compose_mro = lambda kind, tracked: _order_of_classes(kind, frozenset(tracked))
+
+
+gc.set_threshold(20_000, 50, 100)  # graphs are many small objects: a search for every 700 takes a sixth of the time
 
 
 @pytest.fixture(autouse=True, scope="module")

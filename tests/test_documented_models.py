@@ -189,6 +189,7 @@ ACCEPTED = [
 ]  # fmt: skip
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("write", ACCEPTED, ids=lambda write: write.__name__)
 def test_a_documented_model_that_factorises_is_accepted(write):
     with pm.Model(coords=COORDS) as model:

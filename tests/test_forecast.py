@@ -42,6 +42,7 @@ def forecast():
     return budget, found
 
 
+@pytest.mark.slow
 def test_a_dry_run_tells_what_to_expect_and_spends_nothing(forecast):
     budget, found = forecast
     assert budget.history == ()

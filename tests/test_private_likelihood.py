@@ -106,6 +106,7 @@ def test_draws_are_of_the_posterior_and_reports_read_them(released):
     xr.testing.assert_identical(again.mean, found.mean)
 
 
+@pytest.mark.slow
 def test_other_priors_shrink(released):
     _, _, found = released
     with pm.Model(coords={"feature": ["a", "b"]}) as sceptical:

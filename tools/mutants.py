@@ -38,8 +38,9 @@ def _pytest(folder: Path, tests: tuple[str, ...], cache: Path) -> tuple[int, str
             os.dup2(output, 1)
             os.dup2(output, 2)
             os.chdir(folder)
+            sys.pycache_prefix = tempfile.mkdtemp(dir=folder)  # a mutant may have the size and second of another
             os.environ |= {"PYTHONPATH": str(folder), "NUMBA_CACHE_DIR": str(cache)}
-            sys.dont_write_bytecode = True
+            os.environ["PYTHONPYCACHEPREFIX"] = sys.pycache_prefix
             sys.path.insert(0, str(folder))
             options = ["-n", "0", "-x", "-q", "-m", "", "-p", "no:cacheprovider", "-p", "no:doctest", "-o", "addopts="]
             options += ["--hypothesis-seed=0"]  # the same examples in every run

@@ -17,6 +17,7 @@ def script_of(page):
     return "\n".join(re.findall(r"^```python\n(.*?)^```$", text, re.MULTILINE | re.DOTALL))
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore::UserWarning")
 @pytest.mark.parametrize("page", PAGES)
 def test_the_code_of_a_guide_runs(page, monkeypatch, capsys):

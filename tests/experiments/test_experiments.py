@@ -41,7 +41,7 @@ def numbers(rows, name):
     [
         pytest.param(accounting, {"accounting_iterations.png", "accounting_trade_off.png"}, marks=pytest.mark.slow),
         pytest.param(clipping, {"clipping_log_ratios.png", "clipping_gradients.png"}, marks=pytest.mark.slow),
-        (phase_space, {"phase_space_within.png", "phase_space_energies.png"}),
+        pytest.param(phase_space, {"phase_space_within.png", "phase_space_energies.png"}, marks=pytest.mark.slow),
         (minibatch_tests, {"minibatch_tests.png", "barker_tail.csv"}),
         pytest.param(contours, {"trajectory.png", "contours.png"}, marks=pytest.mark.slow),
         pytest.param(marginals, {"marginals.csv", "marginals.png"}, marks=pytest.mark.slow),

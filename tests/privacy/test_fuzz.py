@@ -35,6 +35,7 @@ def test_no_value_of_random_tables_is_shown():
     assert counts["sampled"] > 1
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("where", ["print", "log", "warning", "error", "worker"])
 def test_the_fuzzer_sees_what_is_shown(monkeypatch, where):
     """A fuzzer that finds nothing has to be one that can find something."""

@@ -12,7 +12,9 @@ from pymc_dp.rows import UnitLikelihood, clip, likelihood
 SEEDS, SEEDS_OF_LOOPS, FULL = 120, 40, 10
 
 
-@pytest.mark.parametrize("first", range(0, SEEDS_OF_LOOPS, 10))
+@pytest.mark.parametrize(
+    "first", [0, *(pytest.param(first, marks=pytest.mark.slow) for first in range(10, SEEDS_OF_LOOPS, 10))]
+)
 def test_random_models_are_refused_or_keep_their_sensitivity(first):
     """Hazards H15, H36 and H37: of any composition of operations and closures."""
     counts, leaks, _ = campaign(

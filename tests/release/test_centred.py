@@ -1,5 +1,6 @@
 """Centred scores and expected curvatures, against loops over rows and responses, and how far one row moves them."""
 
+import functools
 import math
 
 import numpy as np
@@ -34,6 +35,11 @@ def regression(observed, x=X, y=None, size=(SIZE,), unit_index=None):
     with pm.Model() as model:
         observed(pm.Data("x", x) @ pm.Normal("beta", shape=size), np.zeros(len(x), dtype=np.int64) if y is None else y)
     return UnitLikelihood(read(model, unit_index=unit_index), second_order=True)
+
+
+@functools.cache
+def likelihood_of(observed):
+    return regression(observed)
 
 
 def logistic(eta, y):
@@ -121,7 +127,7 @@ def test_expected_curvature_is_that_of_a_loop_over_rows_and_responses(name, clip
     for probabilities, scores in responses_to(X, of_model):
         weights = probabilities * kept(scores, clip)[:, 0]
         total += clipped(packed((weights[:, None] * scores).T @ scores), of_curvature)
-    found = value(ExpectedCurvature(ExpansionPoint(THETA, WAY, clip, of_curvature)), regression(observed))
+    found = value(ExpectedCurvature(ExpansionPoint(THETA, WAY, clip, of_curvature)), likelihood_of(observed))
     assert np.abs(found - total).max() <= precision * np.linalg.norm(total)
 
 
@@ -132,7 +138,7 @@ def test_expected_curvature_of_unclipped_scores_is_the_information_matrix(name):
     weights = mu / (1.0 + mu) ** 2 if name == "logistic" else mu
     observed, _, precision = MODELS[name]
     information = WAY.T @ X.T @ (weights[:, None] * X) @ WAY
-    found = value(ExpectedCurvature(ExpansionPoint(THETA, WAY, math.inf, 1e3)), regression(observed))
+    found = value(ExpectedCurvature(ExpansionPoint(THETA, WAY, math.inf, 1e3)), likelihood_of(observed))
     assert np.abs(found - packed(information)).max() <= precision * np.linalg.norm(information)
 
 
@@ -211,7 +217,7 @@ def test_a_centred_score_is_zero_on_average_where_a_clipped_one_is_not():
 def test_the_bias_that_is_left_is_that_of_the_second_clip(name):
     """Exact means over responses: nothing is left where the second clip does nothing, less than half elsewhere."""
     observed, of_model, _ = MODELS[name]
-    row, rows = np.array([1.0, 3.0]), regression(observed)
+    row, rows = np.array([1.0, 3.0]), likelihood_of(observed)
     (probabilities, scores), size = next(responses_to([row], of_model)), np.linalg.norm(row @ WAY)
     for bound, left in ((0.7 * size, 0.5), (60.0 * size, 0.0)):
         alone = probabilities @ (scores * kept(scores, bound))

@@ -58,6 +58,7 @@ SAMPLERS = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", SAMPLERS)
 def test_a_small_table(name):
     z_mean, z_variance, tree = recovered(2_000, 0.1, 200.0, 500, seed=1, make=SAMPLERS[name])

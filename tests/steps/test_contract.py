@@ -108,12 +108,6 @@ def _recorded(sampler, chains, again):
 
 
 @functools.cache
-def seeded(sampler):
-    """Return a run with an insecure seed."""
-    return run(sampler, insecure_seed=3)
-
-
-@functools.cache
 def replayed(sampler, relation):
     """Return the replay on neighbours with an odd row each, and on a table of other rows altogether."""
     x, y = table()
@@ -148,7 +142,7 @@ def steps_of(step):
     return step if isinstance(step, list) else [step]
 
 
-@pytest.mark.parametrize("chains", [1, 2, 3])
+@pytest.mark.parametrize("chains", [2, *(pytest.param(chains, marks=pytest.mark.slow) for chains in (1, 3))])
 def test_what_is_released_was_planned_and_charged(sampler, chains):
     found = recorded(sampler, chains)
     assert not found.canary_before_the_charge
@@ -242,25 +236,20 @@ def draws(tree):
     return np.stack([tree["posterior"][name].values for name in ("intercept", "slope")])
 
 
-def test_an_insecure_seed_reproduces_and_is_marked(sampler):
-    again = run(sampler, insecure_seed=3)
-    assert np.array_equal(draws(seeded(sampler)), draws(again))
-    assert not again["privacy"].attrs["private"]
-
-
 #: What they keep is sent to a spawned process; the others keep no more than one of these.
 SPAWNED = ("hmc", "surrogate", "sgnht", "barker", "learned-hmc")
 
 
 @pytest.mark.parametrize("context", ["fork", pytest.param("spawn", marks=[pytest.mark.slow, pytest.mark.production])])
-def test_processes_give_what_one_process_gives(sampler, context):
+def test_an_insecure_seed_reproduces_in_processes_and_is_marked(sampler, context):
     if context not in multiprocessing.get_all_start_methods():
         pytest.skip("not on this system")
     if context == "spawn" and sampler.name not in SPAWNED:
         pytest.skip("keeps what one of those keeps that are spawned")
     parallel = run(sampler, insecure_seed=3, cores=2, mp_ctx=context)
-    alone = seeded(sampler) if context == "fork" else run(sampler, insecure_seed=3)
+    alone = run(sampler, insecure_seed=3)
     assert np.array_equal(draws(alone), draws(parallel))
+    assert not parallel["privacy"].attrs["private"]
 
 
 @pytest.mark.entropy

@@ -50,6 +50,7 @@ def smallest_p_value(states):
     return len(p_values) * min(p_values)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("reuse", [True, False])
 def test_the_posterior_is_stationary_under_noise(reuse):
     # wrong once in 10,000 runs
@@ -184,6 +185,7 @@ def test_steps_of_the_published_experiments_are_within_reach():
     assert 0.99 * largest < max(sizes) < largest
 
 
+@pytest.mark.slow
 def test_the_posterior_is_stationary_with_steps_between_0_and_twice_the_mean():
     states, _ = final_states(dp.DPHMC, 2500, 8, step_size_jitter=1.0, n_leapfrog=2)
     assert smallest_p_value(states) > 1e-4

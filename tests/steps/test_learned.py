@@ -74,6 +74,7 @@ def test_every_proposal_needs_nothing_but_a_budget(proposal):
     assert ratio == pytest.approx(1.0, abs=0.3)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "step_class",
     [dp.DPHMC, dp.DPMALA, pytest.param(dp.DPMinibatchPenalty, marks=pytest.mark.slow)],
@@ -120,6 +121,7 @@ def asked_in_chains(monkeypatch, step_class, **settings):
     return [query for query in asked if query.kind not in once]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("step_class", EXACT, ids=lambda each: each.name)
 def test_chains_ask_for_what_the_expansion_misses(monkeypatch, step_class):
     kinds = {type(query) for query in asked_in_chains(monkeypatch, step_class) if query.kind != "clip_count"}

@@ -39,6 +39,7 @@ def in_order(labels, known):
     return [place for name in names for place in np.flatnonzero(known) if labels[place].startswith(name)]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("groups", [False, pytest.param(True, marks=pytest.mark.slow)])
 def test_a_location_far_away_is_found_with_its_scale(groups):
     """Over 6 tables: no error beyond what is told, and none beyond 6 standard deviations of the posterior."""
@@ -76,6 +77,7 @@ def test_information_is_that_of_the_table():
     np.testing.assert_allclose(np.linalg.eigvalsh(root @ belief.information @ root.T), 1.0, atol=0.2)
 
 
+@pytest.mark.slow
 def test_entries_between_members_of_a_hierarchy_are_zero():
     model, *_ = far_away(np.random.default_rng(0), groups=True)
     structure = UnitLikelihood(read(model), second_order=True).structure

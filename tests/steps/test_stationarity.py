@@ -85,6 +85,7 @@ def test_the_posterior_is_stationary_under_the_penalty_test(proposal):
     assert 0.2 < acceptance < 0.85
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("proposal", NAMES)
 def test_a_covariance_shapes_the_moves_and_changes_nothing_else(proposal):
     settings = {"clip_log_ratio": 1.0, "proposal_scale": COVARIANCE, "proposal": proposal}
@@ -92,6 +93,7 @@ def test_a_covariance_shapes_the_moves_and_changes_nothing_else(proposal):
     assert smallest_p_value(ends) > FALSE_ALARM
 
 
+@pytest.mark.slow
 def test_the_posterior_is_stationary_under_mala():
     settings = {"clip_gradient": 1.0, "clip_log_ratio": 1.0, "step_size": 0.5}
     ends, acceptance = one_step(dp.DPMALA, 2500, 8, ratio_noise=1.0, **settings)
@@ -99,6 +101,7 @@ def test_the_posterior_is_stationary_under_mala():
     assert 0.2 < acceptance < 0.8
 
 
+@pytest.mark.slow
 def test_the_posterior_is_stationary_under_the_contributed_sampler():
     ends, acceptance = one_step(
         DPCrankNicolson,
@@ -143,6 +146,7 @@ def mixed_chain(replicates, steps, *, seed=0):
     return whitened(np.array(ends, dtype=float))
 
 
+@pytest.mark.slow
 def test_two_steps_on_one_model_leave_the_posterior_as_it_is():
     assert smallest_p_value(mixed_chain(1500, 5)) > FALSE_ALARM
 

@@ -78,6 +78,7 @@ def whitened_ends(name, curator=None, *, replicates=2500, iterations=6, target=N
     return np.hstack([ends, others])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["sghmc", "sgld"])
 def test_the_stationary_law_is_the_one_of_the_dynamics(name):
     # wrong once in 10,000 runs
@@ -91,6 +92,7 @@ class HalvedNoise(NormalCurator):
         return super().batch_gradient(theta, bound, noise_multiplier / 2, batches, counted=counted)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["sghmc", "sgld"])
 def test_noise_that_is_halved_is_caught(name):
     assert smallest_p_value(whitened_ends(name, HalvedNoise(0, 0.0, 0.0))) < 1e-4
@@ -157,6 +159,7 @@ def test_the_noise_of_the_release_is_the_noise_of_the_dynamics(name, relation):
         assert step.transition(MEAN).stats["gradient_noise_std"] * factor == pytest.approx(wanted)
 
 
+@pytest.mark.slow
 def test_a_mass_matrix_keeps_the_target():
     """SGLD tops up the noise where the mass is larger; the variance then is that of each metric's own step."""
     step = started(dp.DPSGLD, step_size=0.1, n_steps=20, mass_matrix=np.array([1.0, 4.0]))

@@ -354,6 +354,7 @@ def test_what_the_surrogate_misses_is_released():
     assert found.surrogate_error_noise_std < 0.1 * exact
 
 
+@pytest.mark.slow
 @pytest.mark.production
 def test_a_regression_needs_nothing_but_a_budget():
     """Unknown scales everywhere: an intercept of several sigma, a covariate in thousands, a group."""

@@ -41,6 +41,7 @@ def after_some_steps(step_class, replicates, steps, *, ratio_noise=2.0, seed=0, 
     return np.linalg.solve(factor, (np.array(ends) - TEMPERED_MEAN).T).T
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("step_class", SETTINGS, ids=lambda step_class: step_class.name)
 def test_the_tempered_posterior_is_stationary(step_class):
     assert smallest_p_value(after_some_steps(step_class, 2500, 8, **SETTINGS[step_class])) > FALSE_ALARM
