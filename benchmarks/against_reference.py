@@ -49,12 +49,15 @@ class Problem:
     twin : tuple of pm.Model and function, optional
         The same posterior in parameters that NUTS mixes better in, and what turns its unconstrained draws, shape
         (draws, parameters), into those of `model`.
+    data : Table, optional
+        The table beside the model, which then stands on a template.
     """
 
     model: pm.Model
     settings: dict[str, str] = field(default_factory=dict)
     normal: bool = True
     twin: tuple[pm.Model, Callable[[FloatArray], FloatArray]] | None = None
+    data: dp.Table | None = None
 
 
 @dataclass(frozen=True, eq=False)
@@ -238,6 +241,7 @@ def run(problem: Problem, reference: Reference, epsilon: float, delta: float, se
                 chains=CHAINS,
                 cores=1,
                 step=step,
+                data=problem.data,
                 random_seed=seed,
                 progressbar=False,
                 compute_convergence_checks=False,

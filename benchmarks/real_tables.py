@@ -230,6 +230,61 @@ def lectures(data):
     return logistic(x, (table["y"] >= 4).to_numpy(int), pd.factorize(table["s"])[0])
 
 
+def wages(data):
+    """Wages an hour of Canadians."""
+    table = pd.read_csv(data / "car/SLID.csv").dropna()
+    language = indicators(table["language"], ("French", "Other"))
+    x = design((table["age"] - 40) / 12, (table["education"] - 12) / 3, table["sex"] == "Male", language)
+    return linear(x, table["wages"].to_numpy(float) / 8.0)
+
+
+def maths(data):
+    """Scores of pupils in classes of different size; their mean is ten standard deviations from zero."""
+    table = pd.read_csv(data / "Ecdat/Star.csv")
+    classes = indicators(table["classk"], ("small.class", "regular.with.aide"))
+    plain = [table["sex"] == "girl", table["freelunk"] == "yes", table["race"] == "black"]
+    return linear(design(classes, *plain, (table["totexpk"] - 9) / 6), table["tmathssk"].to_numpy(float) / 50.0)
+
+
+def emissions(data):
+    """Log concentration of nitrogen oxides beside a street, by what cars emit and by wind."""
+    table = pd.read_csv(data / "robustbase/NOxEmissions.csv")
+    return linear(design(table["LNOxEm"] - 7.0, table["sqrtWS"] - 1.0), table["LNOx"].to_numpy(float))
+
+
+def working_hours(data):
+    """Hours a year that wives work, in thousands: a third are zero."""
+    table = pd.read_csv(data / "Ecdat/Workinghours.csv")
+    of_children = [np.minimum(table[name], 3) for name in ("child5", "child13", "child17")]
+    plain = [table[name] for name in ("nonwhite", "owned", "mortgage")]
+    numbers = [(table["age"] - 38) / 10, (table["education"] - 12) / 3, (table["unemp"] - 6) / 3]
+    income = np.clip(table["income"], 0, 1000) / 300
+    return linear(design(*numbers, income, *of_children, *plain), table["hours"].to_numpy(float) / 1000.0)
+
+
+def log_wages(data):
+    """Log wages of young men: 12 coefficients."""
+    table = pd.read_csv(data / "Ecdat/Schooling.csv")
+    yes = [table[name] == "yes" for name in ("smsa66", "smsa76", "nearc4", "momdad14", "south76", "black", "enroll76")]
+    experience = (table["exp76"] - 9) / 4
+    numbers = [(table["ed76"] - 13) / 3, experience, experience**2, (table["daded"] - 10) / 4]
+    return linear(design(*yes, *numbers), table["lwage76"].to_numpy(float))
+
+
+def pupils(data):
+    """Language scores of Dutch pupils: an effect for each of 133 classes, which are public."""
+    table = pd.read_csv(data / "MASS/nlschools.csv")
+    group = pd.factorize(table["class"], sort=True)[0]
+    x = np.column_stack([(table["IQ"] - 12) / 2, (table["SES"] - 28) / 11])
+    with pm.Model(coords=coords_of(x)) as model:
+        mu, tau, sigma = pm.Normal("mu", 4, 2), pm.HalfNormal("tau", 1), pm.HalfNormal("sigma", 2)
+        alpha = pm.Normal("alpha", mu, tau, shape=int(group.max()) + 1)
+        beta = pm.Normal("beta", 0, 1, dims="column")
+        mean = alpha[pm.Data("group", group, dims="row")] + pm.Data("x", x, dims=("row", "column")) @ beta
+        pm.Normal("y", mean, sigma, observed=table["lang"].to_numpy(float) / 10.0, dims="row")
+    return Problem(model, normal=False)
+
+
 TABLES = {
     "hospital": hospital,
     "doctor": doctor,
@@ -246,6 +301,12 @@ KEPT = {
     "old-age-visits": old_age_visits,
     "earnings": earnings,
     "lectures": lectures,
+    "wages": wages,
+    "maths": maths,
+    "emissions": emissions,
+    "working-hours": working_hours,
+    "log-wages": log_wages,
+    "pupils": pupils,
 }
 
 

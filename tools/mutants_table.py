@@ -603,7 +603,7 @@ MUTANTS = (
            "        pass", (f"{_INFINITE}test_every_sampler_runs_and_says_that_nothing_is_private",)),
     Mutant("a seeded run says that it is private", "what leaves", "publish.py",
            '        problems.append("privacy noise was seeded (insecure_seed)")', "        pass",
-           (f"{_CONTRACT}test_an_insecure_seed_reproduces_in_processes_and_is_marked[hmc-fork]",)),
+           (f"{_CONTRACT}test_an_insecure_seed_reproduces_in_processes_and_is_marked[fork-hmc]",)),
     Mutant("a run after one that was not private says that it is", "what leaves", "planning.py",
            'private=all(step.private for step in steps) and not left.unlimited,', "private=True,",
            (f"{_LEAKS}test_a_run_after_one_that_was_not_private_says_so",)),

@@ -127,7 +127,13 @@ def columns_for(inputs: Sequence[RowInput], given: Mapping[str, str | Sequence[s
     UnsupportedTable
         If an input has no columns or no name, or columns are named for something that is no input.
     """
-    found, used = [], set()
+    known = {name for each in inputs for name in each.names}
+    if unknown := sorted(set(given) - known):  # a wrong name leaves an input without columns as well
+        names = ", ".join(name for each in inputs for name in each.names[:1])
+        raise UnsupportedTable(
+            f"The model has no input {', '.join(unknown)} with a value for each row: it has {names}."
+        )
+    found = []
     for each in inputs:
         if not each.names:
             raise UnsupportedTable(
@@ -137,7 +143,6 @@ def columns_for(inputs: Sequence[RowInput], given: Mapping[str, str | Sequence[s
         named = [name for name in each.names if name in given]
         if not named:
             raise UnsupportedTable(f"Which columns of the table are {each.names[0]!r}? Pass {each.names[0]}=.")
-        used |= set(named)
         columns = given[named[0]]
         columns = (columns,) if isinstance(columns, str) else tuple(columns)
         width = each.shape[0] if each.shape else 1
@@ -147,11 +152,6 @@ def columns_for(inputs: Sequence[RowInput], given: Mapping[str, str | Sequence[s
                 "named."
             )
         found.append(columns)
-    if unknown := sorted(set(given) - used):
-        names = ", ".join(name for each in inputs for name in each.names[:1])
-        raise UnsupportedTable(
-            f"The model has no input {', '.join(unknown)} with a value for each row: it has {names}."
-        )
     return Columns(tuple(found), tuple(inputs), unit)
 
 

@@ -118,6 +118,8 @@ class Table:
                 'Declare the columns: Table(source, schema=[dp.Number("age", 18, 90), ...]). Or say which columns the '
                 'model\'s inputs are: Table(source, x=["age"], y="default").'
             )
+        if not isinstance(columns, Mapping | None):
+            raise InvalidArgument('columns= maps inputs of the model to columns: columns={"x": ["age", "income"]}.')
         self.unit = unit
         self._given: dict[str, str | Sequence[str]] = {**(columns or {}), **more}
         for name, each in self._given.items():

@@ -45,7 +45,7 @@ def numbers(rows, name):
         (minibatch_tests, {"minibatch_tests.png", "barker_tail.csv"}),
         pytest.param(contours, {"trajectory.png", "contours.png"}, marks=pytest.mark.slow),
         pytest.param(marginals, {"marginals.csv", "marginals.png"}, marks=pytest.mark.slow),
-        pytest.param(comparison, {"comparison.csv", "comparison_bananas.png"}, marks=pytest.mark.slow),
+        pytest.param(comparison, {"comparison.csv", "comparison_bananas.png"}, marks=pytest.mark.nightly),
         pytest.param(stochastic_gradients, {"softmax_grid.png", "softmax_posteriors.png"}, marks=pytest.mark.slow),
     ],
     ids=lambda each: getattr(each, "__name__", None),

@@ -66,7 +66,7 @@ EVERY = [*BY_NAME.values(), TWO_ON_BATCHES]
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("seed", range(len(PLACES)))
+@pytest.mark.parametrize("seed", [0, 1, *(pytest.param(k, marks=pytest.mark.nightly) for k in range(2, len(PLACES)))])
 @pytest.mark.parametrize(("sampler", "relation"), combinations(EVERY))
 def test_every_sampler(sampler, relation, seed):
     """Hazards H13, H23 and H34: on every value that is noised, with frozen answers."""
@@ -95,7 +95,7 @@ def test_all_of_the_declared_sensitivity_is_reached_and_no_more(sampler, relatio
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    "sampler", [*LEARNED[:9], *(pytest.param(each, marks=pytest.mark.slow) for each in LEARNED[9:])], ids=repr
+    "sampler", [*LEARNED[:9], *(pytest.param(each, marks=pytest.mark.nightly) for each in LEARNED[9:])], ids=repr
 )
 def test_what_samplers_learn_and_release_beyond_an_expansion(sampler):
     """Hazards H13, H20, H23 and H34: on a likelihood that is not normal, so that its expansion misses something."""

@@ -126,7 +126,7 @@ def test_the_stationarity_test_catches_mistakes(mutant):
     assert smallest_p_value(ends) < 1e-4
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 @pytest.mark.parametrize("reuse", [True, False])
 def test_the_posterior_is_stationary_under_noise_with_more_power(reuse):
     ends, _ = final_states(dp.DPHMC, 20_000, 6, reuse_gradient=reuse, seed=10, **NOISY)

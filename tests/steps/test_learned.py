@@ -96,7 +96,11 @@ def test_samplers_with_a_test_are_usable_with_nothing_but_a_budget(step_class):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("step_class", [dp.DPBarker, dp.DPSGLD, dp.DPSGHMC, dp.DPSGNHT], ids=lambda each: each.name)
+@pytest.mark.parametrize(
+    "step_class",
+    [dp.DPBarker, pytest.param(dp.DPSGLD, marks=pytest.mark.nightly), dp.DPSGHMC, dp.DPSGNHT],
+    ids=lambda each: each.name,
+)
 def test_approximate_samplers_find_the_posterior_with_nothing_but_a_budget(step_class):
     tree, _ = run(step_class)
     error, ratio = errors_of(tree["posterior"]["beta"])

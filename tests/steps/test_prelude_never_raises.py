@@ -198,7 +198,12 @@ def short_pilots(monkeypatch):
 
 @pytest.mark.usefixtures("short_pilots")
 @pytest.mark.parametrize(
-    "seeds", [range(2), pytest.param(range(2, 100), marks=[pytest.mark.slow, pytest.mark.production])]
+    "seeds",
+    [
+        range(2),
+        pytest.param(range(2, 34), marks=[pytest.mark.slow, pytest.mark.production]),
+        pytest.param(range(34, 100), marks=[pytest.mark.nightly, pytest.mark.production]),
+    ],
 )
 @pytest.mark.parametrize(("make", "learned"), CASES)
 def test_no_answer_of_the_curator_ends_a_prelude(make, learned, seeds):

@@ -271,6 +271,9 @@ def test_wrong_columns_are_refused_without_a_value(kind, change, match, frame, t
 def test_columns_that_are_not_named_or_not_there_are_refused(frame):
     refused(dp.Table(frame, x=["u", "v"]), UnsupportedTable, "Which columns of the table are 'y'")
     refused(dp.Table(frame, x=["u", "v"], y="y", z="u"), UnsupportedTable, "no input z")
+    refused(dp.Table(frame, xx=["u", "v"], y="y"), UnsupportedTable, "no input xx .* it has x, y")
+    with pytest.raises(dp.InvalidArgument, match="columns= maps inputs"):
+        dp.Table(frame, columns=["u", "v"])
     refused(dp.Table(frame, x=["u"] * 3, y="y"), UnsupportedTable, "3 columns were")
     for few in (0, 1):
         refused(dp.Table(frame.iloc[:few], x=["u", "v"], y="y"), UnsupportedTable, "no rows or a single one")
