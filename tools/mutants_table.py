@@ -626,7 +626,7 @@ MUTANTS = (
     Mutant("bounded scores as if they were not negative", "sensitivity", "release/sizes.py",
            "class BoundedScore(Query):",
            'class BoundedScore(__import__("pymc_dp.release.query", fromlist=["NonNegative"]).NonNegative):',
-           (f"{_SIZES}test_replacing_a_row_moves_no_sum_by_more_than_declared",)),
+           (f"{_SIZES}test_a_row_can_move_them_as_far_as_declared",)),
     Mutant("centred scores as if they were not negative", "sensitivity", "release/centred.py",
            "class CentredScore(AtExpansionPoint, Query):", "class CentredScore(AtExpansionPoint, NonNegative):",
            (f"{_CENTRED}test_a_row_can_move_them_as_far_as_declared",)),
@@ -778,7 +778,7 @@ MUTANTS = (
     # Tables beside a model ------------------------------------------------------------------------------------------
     Mutant("a batch named by places in the whole table", "tables", "rows/partitioned.py",
            "units[cuts[i] : cuts[i + 1]] - self._begins[i]", "units[cuts[i] : cuts[i + 1]] % self._partitions.lengths[i]",
-           (f"{_PARTITIONED}test_every_sum_has_the_same_bits_however_the_table_is_cut",)),
+           (f"{_PARTITIONED}test_a_batch_is_named_by_places_within_partitions",)),
     Mutant("units named twice, in two partitions", "tables", "rows/partitioned.py",
            "self._split(checked_units(units, self.n_units))", "self._split(units)",
            (f"{_PARTITIONED}test_units_that_would_count_twice_or_are_not_there_are_refused",)),

@@ -126,6 +126,13 @@ def test_every_sum_has_the_same_bits_however_the_table_is_cut(data, method, by_u
     assert bits(METHODS[method](rows, units)) == bits(METHODS[method](whole, units))
 
 
+def test_a_batch_is_named_by_places_within_partitions():
+    for whole in likelihoods():
+        rows, units = cut(whole, [7, whole.n_units - 5]), np.array([3, 7, 9, whole.n_units - 4])
+        for method in METHODS.values():
+            assert bits(method(rows, units)) == bits(method(whole, units))
+
+
 def test_every_unit_is_a_partition():
     for whole in likelihoods():
         rows = cut(whole, list(range(1, whole.n_units)))

@@ -29,8 +29,9 @@ def score(theta, noise_std, bias=0.0, error=0.0):
     return KnownScore(theta, INFORMATION @ (MAXIMUM - theta) + error, noise_std * ROOT, bias)
 
 
-def belief(scores, curvature_noise=0.0, structure=DENSE):
-    return belief_of(scores, INFORMATION, curvature_noise, FRAME, ALL, n_units=N, structure=structure, third_order=0.0)
+def belief(scores, curvature_noise=0.0, structure=DENSE, **options):
+    given = {"n_units": N, "structure": structure, "third_order": 0.0} | options
+    return belief_of(scores, INFORMATION, curvature_noise, FRAME, ALL, **given)
 
 
 def test_one_score_gives_the_newton_point_and_its_error():
@@ -79,6 +80,17 @@ def test_noise_of_the_curvature_counts_over_the_distance_and_within_the_structur
         noise = np.triu(noise, 1) + np.triu(noise, 1).T + np.diag(RNG.normal(size=SIZE) * 30.0)
         draws.append(np.where(structure, noise, 0.0) @ away / N)
     np.testing.assert_allclose(found.noise, np.cov(np.array(draws).T), atol=0.05 * np.max(found.noise))
+
+
+def test_the_doubt_of_a_step_is_the_noise_of_scores_alone():
+    """A score far away, by a curvature that is hardly known, says where to go next as if it were known."""
+    far = score(MAXIMUM + 1.0, 5.0, bias=40.0)
+    of_step, of_all = (belief([far], curvature_noise=30.0, noise_alone=alone) for alone in (True, False))
+    inverse = np.linalg.inv(INFORMATION)
+    np.testing.assert_allclose(of_step.noise, inverse @ (25.0 * ROOT @ ROOT.T) @ inverse)
+    assert not of_step.bias.any()
+    np.testing.assert_array_equal(of_step.mean, of_all.mean)
+    assert np.linalg.eigvalsh(of_all.noise - of_step.noise)[0] > 0.0
 
 
 def test_terms_of_third_order_make_far_scores_count_less():

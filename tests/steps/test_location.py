@@ -60,6 +60,30 @@ def test_a_location_far_away_is_found_with_its_scale(groups, tables):
     assert 0.3 < np.sqrt(np.mean((errors / told) ** 2)) < 1.5
 
 
+@pytest.mark.slow
+def test_a_hierarchy_holds_no_step_back():
+    """Over 2 tables: large slopes beside effects that differ much; no error beyond what is told."""
+    away = []
+    for seed in range(2):
+        generator = np.random.default_rng(seed)
+        x, group = generator.normal(size=(N, 2)), generator.integers(0, 20, N)
+        truth = np.concatenate([generator.normal(0.0, 1.0, 20), [1.6, -0.8]])
+        y = generator.random(N) < 1.0 / (1.0 + np.exp(-(truth[group] + x @ truth[20:])))
+        with pm.Model():
+            mu, tau = pm.Normal("mu", 0.0, 1.0), pm.HalfNormal("tau", 0.7)
+            effects = pm.Normal("effects", mu, tau, shape=20)[pm.Data("group", group)]
+            eta = effects + pm.Data("x", x) @ pm.Normal("slopes", 0.0, 0.7, shape=2)
+            pm.Bernoulli("y", logit_p=eta, observed=y.astype(int))
+            step = dp.DPSurrogateHMC(budget=dp.PrivacyBudget(4.0, 1e-6), insecure_seed=seed)
+            pm.sample(draws=1, chains=1, cores=1, step=step, **QUIET)
+        belief = step.known.belief
+        hidden = np.linalg.inv(belief.precision[np.ix_(belief.known, belief.known)])
+        away.append((belief.mean[belief.known] - truth) / np.sqrt(np.diag(hidden)))
+    away = np.array(away)
+    assert np.sqrt(np.mean(away**2)) < 1.5
+    assert np.abs(away[:, 20:]).max() < 4.0
+
+
 def test_information_is_that_of_the_table():
     model, *_ = far_away(np.random.default_rng(0), groups=False)
     with model:

@@ -156,6 +156,7 @@ def belief_of(
     n_units: int,
     structure: NDArray[np.bool_],
     third_order: float,
+    noise_alone: bool = False,
 ) -> Belief:
     """Return what scores say, given a curvature.
 
@@ -177,6 +178,8 @@ def belief_of(
         Which entries a unit's curvature can have: noise of the others was taken off.
     third_order : float
         How large such terms of the score are, in proportion to the squared distance in units of what one unit tells.
+    noise_alone : bool
+        Whether V is the noise of the scores alone, as if the curvature were exact and nothing clipped.
     """
     block = np.ix_(known, known)
     to_frame, back = frame.preconditioner[block].T, frame.back[block]
@@ -206,6 +209,8 @@ def belief_of(
     shaken = found - sum(weight @ place for weight, place in zip(weights, places, strict=True))
     of_curvature = 0.5 * curvature_noise**2 * (np.diag(there @ shaken**2) + there * np.outer(shaken, shaken))
     mean_bias = sum(float(np.trace(weight)) * score.bias for weight, score in zip(weights, scores, strict=True)) / size
+    if noise_alone:
+        of_curvature, mean_bias = np.zeros_like(of_curvature), 0.0
     as_parameters = np.linalg.inv(back.T)
 
     def embedded(covariance: FloatArray) -> FloatArray:

@@ -233,7 +233,7 @@ class Search:
         chance = float(np.exp(-0.5 * (away**2 + np.log(2.0 * np.pi)) - log_ndtr(away)))
         return bound * beyond * float(np.sqrt(max(mean**2 + std**2 + mean * std * chance, 0.0)))
 
-    def _belief(self, curvature: KnownCurvature) -> Belief:
+    def _belief(self, curvature: KnownCurvature, *, noise_alone: bool = False) -> Belief:
         """Return what all scores say."""
         frame = self._frame(curvature)
         noise = curvature.noise_along(frame)
@@ -246,6 +246,7 @@ class Search:
             n_units=self._chain.n_units,
             structure=self._structure,
             third_order=self.third_order,
+            noise_alone=noise_alone,
         )
 
     def _followed(
@@ -470,10 +471,14 @@ class Search:
     # Steps --------------------------------------------------------------------------------------------------------
 
     def _stepped(self, theta: FloatArray, curvature: KnownCurvature, trust: float) -> FloatArray:
-        """Return about the posterior mean as scores tell it; not farther away than the curvature is trusted."""
+        """Return about the posterior mean as scores tell it; not farther away than the curvature is trusted.
+
+        What the curvature may be off counts in proportion to the distance to the maximum: were it part of the doubt, a
+        hierarchy would hold every step back, and the distance would stay.
+        """
         prior = self._chain.prior
         try:
-            belief = self._belief(curvature)
+            belief = self._belief(curvature, noise_alone=True)
             step = most_likely(prior, belief, theta, ~self._regression.known) - theta
         except NUMERICAL_FAILURES:  # the next score may be less noisy
             return theta

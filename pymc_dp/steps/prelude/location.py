@@ -82,11 +82,11 @@ class SearchForLocation(Search):
         self._scores.append(self._score(theta, self._frame(curvature), kind))
         curvature = self._after_step(curvature)
         end = self._stepped(theta, curvature, settings.TRUST_OF_LOCATION)
-        # Squared residuals fall by the squared length of the step, beyond what is noise of it.
+        # Squared residuals fall by the squared length of the way to the maximum, from which noise leads away again.
         step = np.where(self.places, end - theta, 0.0)
-        by_chance = self._belief(curvature).squared_noise
-        fallen = max(0.0, float(step @ curvature.matrix @ step) - by_chance) / self._chain.n_units
-        change = 0.5 * float(np.log(max(1.0 - fallen, settings.LEAST_LEFT)))
+        by_chance = self._belief(curvature).squared_noise / self._chain.n_units
+        fallen = max(0.0, float(step @ curvature.matrix @ step) / self._chain.n_units - by_chance)
+        change = 0.5 * float(np.log(max(1.0 - fallen, settings.LEAST_LEFT) + by_chance))
         self._sizes = {}
         return self._at(end, change), self._following(curvature, change)
 
@@ -134,12 +134,12 @@ class SearchForLocation(Search):
     def _query_of_curvature(self, point: ExpansionPoint, kind: str) -> Query:
         return OneDirectionCurvature(point, kind)
 
-    def _belief(self, curvature: KnownCurvature) -> Belief:
+    def _belief(self, curvature: KnownCurvature, *, noise_alone: bool = False) -> Belief:
         """Return what all scores say of the location, as if all had been released at the scale of the last one."""
         now, kept = self._scores[-1].theta[self._scale], self._scores
         self._scores = [self._at_scale(score, now) for score in kept]
         try:
-            return super()._belief(curvature)
+            return super()._belief(curvature, noise_alone=noise_alone)
         finally:
             self._scores = kept
 
