@@ -247,12 +247,6 @@ class PrivacyBudget:
         return self._gaussian(history).left(history)
 
     @property
-    def remaining_reserved(self) -> tuple[float, float]:
-        """The epsilon and delta that are left for runs that reserve their own."""
-        history = self.history
-        return self._reserved(history).left(history)
-
-    @property
     def epsilon_spent(self) -> float:
         """Epsilon, at this budget's delta, of everything charged so far."""
         history = self.history

@@ -303,11 +303,6 @@ class Plan:
         """Noise multiplier by published kind of release. A kind whose noise changes is left out."""
         return {step.published(kind): noise for step in self.steps for kind, noise in step.noise_multipliers.items()}
 
-    @property
-    def releases_per_chain(self) -> Mapping[str, int]:
-        """Number of releases in one chain, by published kind."""
-        return {step.published(kind): count for step in self.steps for kind, count in step.allowance.items()}
-
     def __str__(self) -> str:
         """Return the plan as a table."""
         unlimited = math.isinf(self.epsilon)

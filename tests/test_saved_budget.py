@@ -230,7 +230,7 @@ def test_sampled_runs_reserve_and_add(path):
     budget.charge(plan)
     budget.save(path)
     again = dp.PrivacyBudget.load(path)
-    assert again.remaining_reserved[0] == pytest.approx(2.0 - plan.epsilon)
+    assert again.epsilon_spent == pytest.approx(plan.epsilon)
     gaussian = again.plan(FakeStep(), draws=5)  # the first run decided: this one reserves as well
     assert gaussian.account == "reserved"
     again.charge(gaussian)
@@ -304,7 +304,7 @@ def test_barker_runs_have_noise_that_is_given():
 
     budget = dp.PrivacyBudget(2.0, 1e-5)
     plan = budget.plan(Barker(), draws=100, chains=2)
-    assert plan.releases_per_chain == {"decision": 100, "clip_count": 4}
+    assert plan.steps[0].allowance == {"decision": 100, "clip_count": 4}
     assert plan.epsilon <= 2.0
     budget.charge(plan)
     with pytest.raises(dp.BudgetExceeded, match="No noise is enough"):
