@@ -1,6 +1,7 @@
 """Pages on models have what readers come for, and their code is run when the site is built."""
 
 import re
+from collections import Counter
 from pathlib import Path
 
 DOCS = Path(__file__).parents[1] / "docs"
@@ -59,3 +60,14 @@ def test_an_error_in_a_cell_fails_the_build():
     assert re.search(r"^nb_execution_raise_on_error = True$", settings, re.MULTILINE)
     # Only the notebooks that CI executes by themselves are left out.
     assert 'nb_execution_excludepatterns = ["_generated/*"]' in settings
+
+
+def test_every_object_is_described_on_one_page():
+    """Sphinx refuses a second description, and only after minutes."""
+    described = re.findall(
+        r"^\.\. auto(?:class|function|method|exception|module):: (\S+)",
+        "\n".join(page.read_text() for page in sorted(DOCS.rglob("*.md")) if "_build" not in page.parts),
+        re.MULTILINE,
+    )
+    assert described
+    assert not [name for name, times in Counter(described).items() if times > 1]
