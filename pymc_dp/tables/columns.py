@@ -128,7 +128,8 @@ def columns_for(inputs: Sequence[RowInput], given: Mapping[str, str | Sequence[s
         If an input has no columns or no name, or columns are named for something that is no input.
     """
     known = {name for each in inputs for name in each.names}
-    if unknown := sorted(set(given) - known):  # a wrong name leaves an input without columns as well
+    all_named = all(each.names for each in inputs)
+    if all_named and (unknown := sorted(set(given) - known)):  # a wrong name leaves an input without columns as well
         names = ", ".join(name for each in inputs for name in each.names[:1])
         raise UnsupportedTable(
             f"The model has no input {', '.join(unknown)} with a value for each row: it has {names}."

@@ -243,9 +243,32 @@ def test_entries_between_members_and_others_are_shrunk_by_what_is_noise_of_them(
     raw = np.where(structure, generator.normal(size=(size, size)) * np.sqrt(0.5 + beyond**2), 0.0)
     raw = np.triu(raw) + np.triu(raw, 1).T
     everything = np.ones(size, dtype=bool)
-    found = between_members_and_others(raw, 1.0, structure, everything)
+    frame = Frame(np.eye(size), np.eye(size))
+    found = between_members_and_others(raw, 1.0, frame, structure, everything)
     part = beyond**2 / (beyond**2 + 0.5)
-    np.testing.assert_allclose(found[:members, members:], part * raw[:members, members:], atol=0.3)
+    off = found[:members, members:] - part * raw[:members, members:]
+    assert np.sqrt(np.mean(off**2)) < 0.25  # noise alone has .7
     np.testing.assert_array_equal(found[members:, members:], raw[members:, members:])
     np.testing.assert_array_equal(np.diag(found), np.diag(raw))
-    np.testing.assert_array_equal(between_members_and_others(raw, 1.0, np.ones_like(structure), everything), raw)
+    np.testing.assert_array_equal(between_members_and_others(raw, 1.0, frame, np.ones_like(structure), everything), raw)
+
+
+def test_entries_of_a_predictor_that_groups_do_not_differ_in_lose_nearly_all_of_their_noise():
+    """They are in proportion to what members tell of themselves; those of a predictor that differs keep their own."""
+    generator, members = np.random.default_rng(1), 80
+    size = members + 2
+    structure = np.ones((size, size), dtype=bool)
+    structure[:members, :members] = np.eye(members, dtype=bool)
+    own = generator.uniform(0.5, 2.0, members)  # what each tells, and the frame makes of it
+    frame = Frame(np.diag(1.0 / np.r_[own, 1.0, 1.0]), np.diag(np.r_[own, 1.0, 1.0]))
+    truth = np.where(structure, 0.0, 0.0)
+    np.fill_diagonal(truth, 10.0)
+    truth[:members, -2] = truth[-2, :members] = 3.0 * own
+    truth[:members, -1] = truth[-1, :members] = 20.0 * generator.normal(size=members)
+    noise = np.triu(generator.normal(size=(size, size))) * np.sqrt(0.5)
+    raw = np.where(structure, truth + np.triu(noise) + np.triu(noise, 1).T, 0.0)
+    found = between_members_and_others(raw, 1.0, frame, structure, np.ones(size, dtype=bool))
+    np.testing.assert_array_equal(found, found.T)
+    errors = np.sqrt(np.mean((found - truth)[:members, -2:] ** 2, axis=0))
+    assert errors[0] < 0.35
+    assert errors[1] == pytest.approx(np.sqrt(0.5), rel=0.2)

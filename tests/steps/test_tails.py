@@ -91,6 +91,26 @@ def test_more_noise_makes_a_smaller_bound_and_more_bias_a_larger_one():
     assert len(set(by_noise)) == len(set(by_bias)) == 4
 
 
+def test_noise_makes_no_tail_that_the_mean_square_forbids():
+    """Of normal vectors, whose mean square is their dimension: median errors over the noise of a small table."""
+    size, n_units, noise_std = 10, 2_000, 60.0
+    norms = np.linalg.norm(np.random.default_rng(5).normal(size=(n_units, size)), axis=1)
+    bounds = {
+        mean: [
+            Tail(histogram(norms, noise_std, seed), n_units, mean=mean).best_bound(1.0, 300.0)[0] for seed in range(40)
+        ]
+        for mean in (None, float(size))
+    }
+    free, held = (np.quantile(each, 0.9) for each in bounds.values())
+    assert held < 0.8 * free
+
+
+def test_a_clear_tail_is_seen_although_the_mean_square_says_otherwise():
+    norms = 4.0 * TABLES["log-normal"](np.random.default_rng(1))
+    free, held = (Tail(histogram(norms, 5.0), N, mean=mean).lost_length(20.0) for mean in (None, 1.0))
+    assert held == pytest.approx(free, rel=0.1)
+
+
 def test_a_rare_group_far_away_is_seen_as_it_was_counted():
     """A bump is no smooth tail: 200 units at a norm of 50 lose nearly all of their length to a small bound."""
     norms = np.abs(np.random.default_rng(1).normal(size=N))

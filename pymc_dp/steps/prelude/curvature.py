@@ -174,13 +174,14 @@ def after_step(
 
 
 def between_members_and_others(
-    raw: FloatArray, noise_std: float, structure: NDArray[np.bool_], places: NDArray[np.bool_]
+    raw: FloatArray, noise_std: float, frame: Frame, structure: NDArray[np.bool_], places: NDArray[np.bool_]
 ) -> FloatArray:
-    """Return a released curvature with entries between members of hierarchies and others nearer to zero.
+    """Return a released curvature with entries between members of hierarchies and others nearer to each other.
 
     Each of many members has an entry for each other parameter. Along axes in which units were thought to be spread
-    alike these are small, and the noise of all of them together would hide the others' own entries. How large they are
-    is estimated from what they vary beyond their noise (empirical Bayes).
+    alike most are small, and the noise of all of them together would hide the others' own entries. How large they are
+    is estimated, for each of the others, from what they vary beyond their noise (empirical Bayes): where a predictor is
+    far from zero, its entries with all members are large.
 
     Parameters
     ----------
@@ -191,9 +192,15 @@ def between_members_and_others(
     """
     block = np.ix_(places, places)
     members = places & ~np.where(places, structure[:, places].all(axis=1), True)
-    between = (members[:, None] != members[None, :]) & places[:, None] & places[None, :]
-    if not between.any() or structure[block].all():
+    others = places & ~members
+    if not (members.any() and others.any()) or structure[block].all():
         return raw
     of_noise = 0.5 * noise_std**2
-    beyond = max(0.0, float(np.mean(raw[between] ** 2)) - of_noise)
-    return np.where(between, raw * beyond / (beyond + of_noise), raw)
+    between = raw[np.ix_(members, others)]
+    own = np.maximum(np.diag(raw), 0.0)[members] * np.diag(frame.back)[members]
+    alike = np.outer(own, own @ between / max(float(own @ own), np.finfo(float).tiny))
+    beyond = np.maximum(0.0, np.mean((between - alike) ** 2, axis=0) - of_noise)
+    nearer = raw.copy()
+    nearer[np.ix_(members, others)] = alike + (between - alike) * beyond / (beyond + of_noise)
+    nearer[np.ix_(others, members)] = nearer[np.ix_(members, others)].T
+    return nearer

@@ -27,7 +27,7 @@ from pymc_dp.steps.access import ChainAccess
 from pymc_dp.steps.prelude import settings
 from pymc_dp.steps.prelude.belief import Belief, KnownScore, belief_of, most_likely
 from pymc_dp.steps.prelude.curvature import KnownCurvature, between_members_and_others, lifted, pooled
-from pymc_dp.steps.prelude.newton import NUMERICAL_FAILURES, Frame, can_stand_at, unpacked
+from pymc_dp.steps.prelude.newton import NUMERICAL_FAILURES, Frame, can_stand_at, prior_curvature, unpacked
 from pymc_dp.steps.prelude.settings import PartsOfSearch
 from pymc_dp.steps.prelude.tails import BINS, LOWEST_HALF_OCTAVE, Histogram, Tail
 
@@ -177,6 +177,8 @@ class Search:
         self._scores: list[KnownScore] = []
         self._first_after_curvature = 0
         self._tail: Tail | None = None
+        #: The prior's information on each parameter given the scales of hierarchies, where there are any.
+        self._of_prior: FloatArray | None = None
         #: Which parameters scores and curvatures are taken of.
         self.places = self._places_of(regression)
         structure = chain.structure
@@ -323,7 +325,7 @@ class Search:
         raw = unpacked(np.clip(made.value, -most, most), self.places.size)  # no sum of units is larger
         there = self._structure if between_scales else self._structure & ~self._between_scales
         raw = np.where(along_axes(there, frame), raw, 0.0)
-        raw = between_members_and_others(raw, made.noise_std, self._structure, self.places)
+        raw = between_members_and_others(raw, made.noise_std, frame, self._structure, self.places)
         floor = made.noise_std * self._reach_of_noise * self._floors[_STAGES.index(made.kind)]
         return lifted(raw, made.noise_std, frame, self.places, floor=floor, nonnegative=self.nonnegative)
 
@@ -362,7 +364,9 @@ class Search:
         if kind == "early_curvature":
             bound = histogram.quantile(settings.EARLY_QUANTILE, self._chain.n_units)
         else:
-            bound, _ = Tail(histogram, self._chain.n_units).best_bound(1.0, noise)
+            # A curvature's norm is at most its trace, whose mean is the number of directions.
+            tail = Tail(histogram, self._chain.n_units, mean=float(size), power=1)
+            bound, _ = tail.best_bound(1.0, noise)
         most = max(settings.MOST_NOISE_OF_CURVATURE * self._chain.n_units / noise, 2.0 * size)
         return _representable(min(bound, most))
 
@@ -400,6 +404,9 @@ class Search:
         order = known[np.lexsort((self._structure[np.ix_(known, known)].sum(axis=1), of_scales))]
         block = np.ix_(order, order)
         per_unit = curvature.matrix[block] / self._chain.n_units
+        if self._of_prior is not None:
+            own, prior = np.diag(per_unit), self._of_prior[order] / self._chain.n_units
+            per_unit = per_unit + np.diag(np.sqrt(own * (own + prior)) - own)
         values, vectors = np.linalg.eigh(per_unit)
         values = np.maximum(values, 1e-12 * values.max())
         factor = np.linalg.cholesky((vectors * values) @ vectors.T)
@@ -424,7 +431,9 @@ class Search:
     def _score_bound(self, theta: FloatArray, frame: Frame, kind: str) -> tuple[float, float]:
         """Return the best clip bound of a score, and the bias that it is expected to have."""
         size = self._directions(frame)
-        tail = Tail(self._norms(theta, frame, "score", float(np.sqrt(size))), self._chain.n_units)
+        histogram = self._norms(theta, frame, "score", float(np.sqrt(size)))
+        # Along a direction of the frame the information of a unit is 1: the mean square of its score.
+        tail = Tail(histogram, self._chain.n_units, mean=float(size))
         noise = 2.0 * self._chain.multiplier(kind) * np.sqrt(size)
         self._tail = tail
         bound, bias = tail.best_bound(self.bias_of_loss, noise)
@@ -482,11 +491,18 @@ class Search:
             step = most_likely(prior, belief, theta, ~self._regression.known) - theta
         except NUMERICAL_FAILURES:  # the next score may be less noisy
             return theta
+        most = settings.MOST_STEP_OF_SCALE
+        step[self._regression.scales] = np.clip(step[self._regression.scales], -most, most)
         length = float(np.sqrt(np.maximum(step @ curvature.matrix @ step, 0.0) / self._chain.n_units))
         shorter = min(1.0, trust / max(length, np.finfo(float).tiny))
         step = np.where(self.places, shorter * step, step)
         ends = (theta + np.where(self.places, part * step, step) for part in _SHORTER)
-        return next((end for end in ends if can_stand_at(prior, end)), theta)
+        end = next((end for end in ends if can_stand_at(prior, end)), theta)
+        if not self._regression.known.all():
+            self._of_prior = np.zeros(theta.size)
+            places = np.flatnonzero(self.places)
+            self._of_prior[places] = np.diag(prior_curvature(prior, end, places))
+        return end
 
 
 def _largest_of_noise(there: NDArray[np.bool_]) -> float:

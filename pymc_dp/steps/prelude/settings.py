@@ -101,6 +101,9 @@ SETTLED = 0.5
 TRUST_FAR, TRUST_NEAR, TRUST_LAST = 0.7, 0.5, 0.3
 #: The same of the location of a normal regression, where the curvature is constant: no residual is farther away.
 TRUST_OF_LOCATION = 1.5
+#: A step changes the logarithm of a scale by no more: farther away its log-likelihood is no parabola, and steps go to
+#: and fro.
+MOST_STEP_OF_SCALE = 1.0
 #: How many times as large as the curvature says a change of the score has to be, beyond its noise, before the
 #: curvature is raised: with less than half the true one, steps overshoot to and fro and never end.
 CLEAR_OVERSHOOT = 1.5

@@ -21,6 +21,9 @@ _ROUGHNESS = 0.1
 #: A bin that differs from the fit by more standard deviations than this is taken as counted: rare groups make bumps.
 _BUMP = np.where(np.arange(_TAIL_BINS) <= 3, 2.5, np.where(np.arange(_TAIL_BINS) <= 7, 4.0, 5.0))
 _QUADRATURE = (np.arange(8) + 0.5) / 8
+#: Frames make the mean of norms, or of their squares, a known number where the model is right and the way has ended: a
+#: tail that alone has this many times as much is one standard deviation off.
+_LARGER_BY = 2.0
 
 
 def _tails() -> FloatArray:
@@ -75,9 +78,12 @@ class Tail:
         Of norms.
     n_units : int
         How many units there are.
+    mean : float, optional
+        What the mean over units of `power` of the norms is by the frame. Noise makes tails that are too long for it.
+    power : {1, 2}
     """
 
-    def __init__(self, histogram: Histogram, n_units: int) -> None:
+    def __init__(self, histogram: Histogram, n_units: int, *, mean: float | None = None, power: int = 2) -> None:
         counts, noise = histogram.counts, histogram.noise_std
         above = np.cumsum(counts) > _BELOW_TAIL * n_units
         last = len(counts) - _TAIL_BINS
@@ -87,14 +93,20 @@ class Tail:
         variance = noise**2 + expected + (_ROUGHNESS * expected) ** 2
         # A bump costs a fit no more than three standard deviations.
         misfit = np.minimum((counts - expected) ** 2 / variance, 9.0) + np.log(variance)
-        weights = np.exp(-0.5 * (misfit.sum(axis=2) - misfit.sum(axis=2).min()))
+        begins_at = histogram.smallest * 2.0 ** (begin / 2)
+        unlikely = misfit.sum(axis=2)
+        if mean is not None:
+            middles = begins_at * 2.0 ** ((np.arange(_TAIL_BINS) + 0.5) / 2)
+            larger = np.log2(_TAILS @ middles**power / mean) / np.log2(_LARGER_BY)
+            unlikely = unlikely + np.maximum(larger, 0.0) ** 2
+        weights = np.exp(-0.5 * (unlikely - unlikely.min()))
         weights /= weights.sum()
         fit = np.einsum("ij,ijk->k", weights, expected)
         spread = np.maximum(np.einsum("ij,ijk->k", weights, expected**2) - fit**2, 0.0)
         bump = np.abs(counts - fit) > _BUMP * np.sqrt(noise**2 + fit + spread + (_ROUGHNESS * fit) ** 2)
         self._counts = np.maximum(np.where(bump, counts, fit), 0.0)
         self._std = np.sqrt(np.where(bump, noise**2, spread))
-        self._begin = histogram.smallest * 2.0 ** (begin / 2)
+        self._begin = begins_at
 
     def _lost(self, bound: float, at_most: float = np.inf) -> FloatArray:
         octaves = (np.arange(_TAIL_BINS)[:, None] + _QUADRATURE) / 2.0
