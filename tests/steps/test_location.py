@@ -1,5 +1,7 @@
 """Normal regressions far from their start: the search of location and scale apart, and structures of groups."""
 
+from types import SimpleNamespace
+
 import numpy as np
 import pandas as pd
 import pymc as pm
@@ -9,6 +11,10 @@ from conftest import QUIET
 import pymc_dp as dp
 from pymc_dp.model.view import read
 from pymc_dp.rows import UnitLikelihood
+from pymc_dp.steps.prelude.belief import KnownScore
+from pymc_dp.steps.prelude.curvature import KnownCurvature
+from pymc_dp.steps.prelude.learned import Search
+from pymc_dp.steps.prelude.newton import Frame
 
 N, GROUPS = 6000, 8
 
@@ -40,7 +46,7 @@ def in_order(labels, known):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("groups", "tables"), [(False, 6), (True, 3)])
+@pytest.mark.parametrize(("groups", "tables"), [(False, 6), (True, 2)])
 def test_a_location_far_away_is_found_with_its_scale(groups, tables):
     """Over some tables: no error beyond what is told, and none beyond 6 standard deviations of the posterior."""
     errors, told = [], []
@@ -137,3 +143,26 @@ def test_units_of_several_rows_are_searched_for_scale_and_location_together():
         step = dp.DPSurrogateHMC()
         assert "scale_score" in kinds(budget.plan(step, data=dp.Table(frame, x=["a", "b"], y="y")))
         assert "scale_score" not in kinds(budget.plan(step, data=dp.Table(frame, x=["a", "b"], y="y", unit="person")))
+
+
+@pytest.mark.parametrize(
+    ("true", "noise_std", "expected"),
+    [
+        (3.0, 0.01, 3.0),
+        (0.4, 0.01, 0.4),
+        (0.01, 0.01, 0.2),
+        (1.2, 0.01, 1.0),
+        (0.8, 0.01, 1.0),
+        (3.0, 1.0, 1.0),
+        (0.4, 1.0, 1.0),
+    ],
+)
+def test_a_curvature_is_corrected_along_a_step_by_what_scores_clearly_say(true, noise_std, expected):
+    """By its own factor where that is far from 1; neither near 1, nor where noise could say the same."""
+    places = np.array([True, True])
+    curvature = KnownCurvature(np.diag([1.0, 5.0]), np.eye(2), 0.0, Frame(np.eye(2), np.eye(2)), places)
+    ends = np.zeros(2), np.array([1.0, 0.0])
+    scores = [KnownScore(end, np.array([2.0, 0.0]) - true * end, noise_std * np.eye(2), 0.0) for end in ends]
+    search = SimpleNamespace(_scores=scores, _first_after_curvature=0, places=places)
+    found = Search._after_step(search, curvature).matrix
+    np.testing.assert_allclose(found, np.diag([expected, 5.0]), rtol=0.04)

@@ -378,23 +378,28 @@ class Search:
         return between
 
     def _after_step(self, curvature: KnownCurvature) -> KnownCurvature:
-        """Return the curvature, raised along the last step to what the scores at both ends say: never lowered.
+        """Return the curvature, corrected along the last step by what the scores at both ends clearly say.
 
-        With less than half the true curvature, steps overshoot to and fro and never end.
+        With less than half the true curvature, steps overshoot to and fro and never end; with much more than the true
+        one they are short.
         """
         if len(self._scores) < self._first_after_curvature + 2:
             return curvature
         before, after = self._scores[-2:]
         step = np.where(self.places, after.theta - before.theta, 0.0)
         along = curvature.matrix @ step
-        expected = float(step @ along)
-        found = float(step @ (before.gradient - after.gradient))
-        noise = float(np.hypot(np.linalg.norm(before.noise.T @ step), np.linalg.norm(after.noise.T @ step)))
-        part = found / max(expected, np.finfo(float).tiny) - 1.0
-        clear = noise < settings.CLEAR_STEP * expected and found - noise > settings.CLEAR_OVERSHOOT * expected
-        if not (np.isfinite(part) and clear):
+        expected = max(float(step @ along), np.finfo(float).tiny)
+        found = float(step @ (before.gradient - after.gradient)) / expected
+        noise = float(np.hypot(np.linalg.norm(before.noise.T @ step), np.linalg.norm(after.noise.T @ step))) / expected
+        if not (np.isfinite(found) and noise < settings.CLEAR_STEP):
             return curvature
-        return replace(curvature, matrix=curvature.matrix + part / expected * np.outer(along, along))
+        if found - noise > settings.CLEAR_OVERSHOOT:
+            part = found
+        elif found + noise < 1.0 / settings.CLEAR_OVERSHOOT:
+            part = max(found + noise, settings.LEAST_OF_CURVATURE)
+        else:
+            return curvature
+        return replace(curvature, matrix=curvature.matrix + (part - 1.0) / expected * np.outer(along, along))
 
     def _frame(self, curvature: KnownCurvature) -> Frame:
         """Return the frame in which the curvature of a unit is, on average, the identity; scales come last."""

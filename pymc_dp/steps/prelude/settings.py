@@ -104,9 +104,10 @@ TRUST_OF_LOCATION = 1.5
 #: A step changes the logarithm of a scale by no more: farther away its log-likelihood is no parabola, and steps go to
 #: and fro.
 MOST_STEP_OF_SCALE = 1.0
-#: How many times as large as the curvature says a change of the score has to be, beyond its noise, before the
-#: curvature is raised: with less than half the true one, steps overshoot to and fro and never end.
-CLEAR_OVERSHOOT = 1.5
+#: How many times as large as the curvature says, or as small, a change of the score has to be, beyond its noise, before
+#: the curvature is corrected: with less than half the true one, steps overshoot to and fro and never end. It is never
+#: lowered below a fifth: a next step may have five times the length.
+CLEAR_OVERSHOOT, LEAST_OF_CURVATURE = 1.5, 0.2
 #: And how large, in proportion to what the curvature says, its noise may be: of short steps scores tell nothing.
 CLEAR_STEP = 0.5
 #: Terms of third order of a log-likelihood, in proportion to the squared distance in units of what one unit tells.
