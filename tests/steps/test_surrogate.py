@@ -150,7 +150,7 @@ def normal_run(seed, n=2000, epsilon=0.7, draws=100, **settings):
 @pytest.mark.slow
 @pytest.mark.production
 def test_intervals_cover_the_posterior_that_privacy_hides():
-    """Over 25 tables, 90 % intervals contain 90 % of the non-private posterior on average; without noise they do not."""
+    """Over 25 tables, 90 % intervals cover 90 % of the non-private posterior on average; without noise they do not."""
     aware, unaware = [], []
     for seed in range(25):
         tree, mean, std = normal_run(seed, epsilon=1.0)
