@@ -4,24 +4,42 @@
     python benchmarks/model_pages.py DIRECTORY linear --runs 10 --epsilon 4
 
 DIRECTORY keeps the references, which are found without privacy (`against_reference.py`). The tables and models are
-those of the pages: the first code cell of each is run, and defines a function ``..._table(seed)`` beside each
-``..._model(table)``. One line for each run, and one for each model and epsilon at the end. Columns are explained in
-`newcomers.py`.
+those of the pages: the first code cell of each is run, and defines a function ``..._table(seed)`` and a ``..._schema``
+beside each ``..._model(template)``. One line for each run, and one for each model and epsilon at the end. Columns are
+explained in `newcomers.py`.
 """
 
 import argparse
 import functools
 import re
 from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
-from against_reference import Problem, Run, arguments, quiet, reference_of, results_of, run, say, say_failures, summary
+import numpy as np
+import pandas as pd
+import pymc as pm
+from against_reference import (
+    Problem,
+    Reference,
+    Run,
+    arguments,
+    quiet,
+    reference_of,
+    results_of,
+    run,
+    say,
+    say_failures,
+    summary,
+)
+
+import pymc_dp as dp
+from pymc_dp.tables.schema import array_of_part
 
 CELL = re.compile(r"^```\{code-cell\}[^\n]*\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 PAGES = Path(__file__).parents[1] / "docs" / "models"
-#: Of the step, where a page passes some.
-SETTINGS = {"repeated_rows/persons": {"unit_index": "person"}}
 #: The joint mode of a hierarchy is far from the posterior's mean.
 NOT_NORMAL = ("hierarchical/",)
 
@@ -33,27 +51,54 @@ def first_cell(page: Path) -> dict[str, Any]:
     return found
 
 
-def models() -> dict[str, tuple[Callable[..., Any], Callable[..., Any]]]:
-    """Return tables and models of all pages, by ``page/model``."""
+@dataclass(frozen=True)
+class OnPage:
+    """A model of a page, its table and what is declared of that."""
+
+    model: Callable[[Any], pm.Model]
+    table: Callable[[int], pd.DataFrame]
+    schema: list[Any]
+
+
+def models() -> dict[str, OnPage]:
+    """Return models of all pages, by ``page/model``."""
     found = {}
     for page in sorted(PAGES.glob("*.md")):
         if page.stem == "index":
             continue
         defined = first_cell(page)
-        for name, model in defined.items():
-            if name.endswith("_model"):
-                stem = name.removesuffix("_model")
-                table = defined.get(f"{stem}_table") or next(
-                    each for key, each in defined.items() if key.endswith("_table")
-                )
-                found[f"{page.stem}/{stem}"] = (table, model)
+        stems = [name.removesuffix("_model") for name in defined if name.endswith("_model")]
+        first = next(stem for stem in stems if f"{stem}_table" in defined)
+        for stem in stems:
+            own = stem if f"{stem}_table" in defined else first
+            model = defined[f"{stem}_model"]
+            found[f"{page.stem}/{stem}"] = OnPage(model, defined[f"{own}_table"], defined[f"{own}_schema"])
     return found
 
 
-def problem_and_reference(directory: Path, name: str):
-    table, model = models()[name]
-    problem = Problem(model(*table(1)), SETTINGS.get(name, {}), normal=not name.startswith(NOT_NORMAL))
-    return problem, reference_of(problem, directory / f"{name.replace('/', '-')}.npz")
+def filled(template: dp.Template, frame: pd.DataFrame) -> SimpleNamespace:
+    """Return the template's columns with the rows of a table in place of invented ones."""
+    arrays = {}
+    for part in template.schema.parts:
+        column = template.schema.column_of(part)
+        entries = frame[column.name]
+        if isinstance(column, dp.Category):
+            entries = entries.map({level: code for code, level in enumerate(column.all_levels)})
+        arrays[part] = array_of_part(column, part, entries.to_numpy(float))
+
+    def matrix(*names: str) -> np.ndarray:
+        return np.column_stack([arrays[name] for name in template.features(*names)]).astype(float)
+
+    return SimpleNamespace(**arrays, features=template.features, matrix=matrix)
+
+
+def problem_and_reference(directory: Path, name: str) -> tuple[Problem, Reference]:
+    page = models()[name]
+    frame = page.table(1)
+    table, normal = dp.Table.from_frame(frame, page.schema), not name.startswith(NOT_NORMAL)
+    held = Problem(page.model(filled(table.template, frame)), {}, normal)
+    reference = reference_of(held, directory / f"{name.replace('/', '-')}.npz")
+    return Problem(page.model(table.template), {}, normal, data=table), reference
 
 
 def run_of(directory: Path, delta: float, job: tuple[str, float, int]) -> Run:
