@@ -92,22 +92,22 @@ def test_more_noise_makes_a_smaller_bound_and_more_bias_a_larger_one():
 
 
 def test_noise_makes_no_tail_that_the_mean_square_forbids():
-    """Of normal vectors, whose mean square is their dimension: median errors over the noise of a small table."""
-    size, n_units, noise_std = 10, 2_000, 60.0
+    """Of normal vectors, whose mean square is their dimension: the bound that one of ten noises exceeds."""
+    size, n_units, noise_std = 10, 2_000, 120.0
     norms = np.linalg.norm(np.random.default_rng(5).normal(size=(n_units, size)), axis=1)
     bounds = {
         mean: [
-            Tail(histogram(norms, noise_std, seed), n_units, mean=mean).best_bound(1.0, 300.0)[0] for seed in range(40)
+            Tail(histogram(norms, noise_std, seed), n_units, mean=mean).best_bound(1.0, 30.0)[0] for seed in range(40)
         ]
         for mean in (None, float(size))
     }
     free, held = (np.quantile(each, 0.9) for each in bounds.values())
-    assert held < 0.8 * free
+    assert held < 0.3 * free
 
 
 def test_a_clear_tail_is_seen_although_the_mean_square_says_otherwise():
-    norms = 4.0 * TABLES["log-normal"](np.random.default_rng(1))
-    free, held = (Tail(histogram(norms, 5.0), N, mean=mean).lost_length(20.0) for mean in (None, 1.0))
+    norms = 4.0 * TABLES["log-normal"](np.random.default_rng(1))  # their mean square is 118
+    free, held = (Tail(histogram(norms, 5.0), N, mean=mean).lost_length(20.0) for mean in (None, 10.0))
     assert held == pytest.approx(free, rel=0.1)
 
 
@@ -138,10 +138,11 @@ def test_an_earlier_histogram_counts_by_its_precision_and_trust():
     st.integers(1, 10**8),
     st.floats(1e-30, 1e30),
     st.floats(1e-3, 1e9),
+    st.none() | st.integers(1, 1000),
 )
-def test_no_noise_makes_a_bound_that_is_no_positive_number(counts, noise_std, n_units, smallest, noise_of_bound):
+def test_no_noise_makes_a_bound_that_is_no_positive_number(counts, noise_std, n_units, smallest, noise_of_bound, mean):
     """After the charge a histogram may be nothing but noise: the way goes on."""
-    tail = Tail(Histogram(counts, noise_std, smallest), n_units)
+    tail = Tail(Histogram(counts, noise_std, smallest), n_units, mean=mean)
     bound, bias = tail.best_bound(1.0, noise_of_bound)
     assert 0.0 < bound < np.inf
     assert 0.0 <= bias < np.inf
