@@ -166,3 +166,31 @@ def test_a_curvature_is_corrected_along_a_step_by_what_scores_clearly_say(true, 
     search = SimpleNamespace(_scores=scores, _first_after_curvature=0, places=places)
     found = Search._after_step(search, curvature).matrix
     np.testing.assert_allclose(found, np.diag([expected, 5.0]), rtol=0.04)
+
+
+def frame_of(curvature, of_prior, n_units):
+    known = np.array([True, True])
+    regression = SimpleNamespace(scales=np.zeros(0, dtype=np.intp), known=known)
+    structure = np.eye(2, dtype=bool)
+    search = SimpleNamespace(
+        places=known, _regression=regression, _structure=structure, _chain=SimpleNamespace(n_units=n_units)
+    )
+    search._of_prior = of_prior
+    return Search._frame(search, KnownCurvature(curvature, curvature, 0.0, Frame(np.eye(2), np.eye(2)), known))
+
+
+def test_axes_are_shorter_where_the_prior_knows_more():
+    """No other lengths have a smaller product of squared error, in posterior sd, and mean squared norm."""
+    told, prior, n_units = np.array([100.0, 4.0]), np.array([0.0, 96.0]), 100
+
+    def cost(lengths):
+        return np.sum(1.0 / (lengths**2 * (told + prior))) * np.sum(told * lengths**2)
+
+    frame = frame_of(np.diag(told), prior, n_units)
+    lengths = np.diag(frame.preconditioner)
+    np.testing.assert_allclose(frame.back, np.linalg.inv(frame.preconditioner).T)
+    white = np.diag(frame_of(np.diag(told), None, n_units).preconditioner)
+    assert white == pytest.approx(np.sqrt(n_units / told))
+    assert cost(lengths) < 0.75 * cost(white)
+    for factor in (0.5, 0.9, 1.1, 2.0):
+        assert cost(lengths) < cost(lengths * [1.0, factor])
