@@ -10,15 +10,14 @@ explained in `newcomers.py`.
 """
 
 import argparse
+import copy
 import functools
 import re
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
-import numpy as np
 import pandas as pd
 import pymc as pm
 from against_reference import (
@@ -76,20 +75,17 @@ def models() -> dict[str, OnPage]:
     return found
 
 
-def filled(template: dp.Template, frame: pd.DataFrame) -> SimpleNamespace:
-    """Return the template's columns with the rows of a table in place of invented ones."""
-    arrays = {}
+def filled(template: dp.Template, frame: pd.DataFrame) -> dp.Template:
+    """Return the template with the rows of a table in place of invented ones."""
+    found = copy.copy(template)
+    found._arrays = {}
     for part in template.schema.parts:
         column = template.schema.column_of(part)
         entries = frame[column.name]
         if isinstance(column, dp.Category):
             entries = entries.map({level: code for code, level in enumerate(column.all_levels)})
-        arrays[part] = array_of_part(column, part, entries.to_numpy(float))
-
-    def matrix(*names: str) -> np.ndarray:
-        return np.column_stack([arrays[name] for name in template.features(*names)]).astype(float)
-
-    return SimpleNamespace(**arrays, features=template.features, matrix=matrix)
+        found._arrays[part] = array_of_part(column, part, entries.to_numpy(float))
+    return found
 
 
 def problem_and_reference(directory: Path, name: str) -> tuple[Problem, Reference]:

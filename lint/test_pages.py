@@ -6,9 +6,8 @@ from pathlib import Path
 
 DOCS = Path(__file__).parents[1] / "docs"
 MODELS = [page for page in sorted((DOCS / "models").glob("*.md")) if page.stem != "index"]
-EXECUTED = [
-    page for page in sorted(DOCS.rglob("*.md")) if "_build" not in page.parts and "{code-cell}" in page.read_text()
-]
+PAGES = [page for page in sorted(DOCS.rglob("*.md")) if "_build" not in page.parts]
+EXECUTED = [page for page in PAGES if "{code-cell}" in page.read_text()]
 
 
 def cells_of(page):
@@ -66,7 +65,7 @@ def test_every_object_is_described_on_one_page():
     """Sphinx refuses a second description, and only after minutes."""
     described = re.findall(
         r"^\.\. auto(?:class|function|method|exception|module):: (\S+)",
-        "\n".join(page.read_text() for page in sorted(DOCS.rglob("*.md")) if "_build" not in page.parts),
+        "\n".join(page.read_text() for page in PAGES),
         re.MULTILINE,
     )
     assert described

@@ -127,20 +127,19 @@ def columns_for(inputs: Sequence[RowInput], given: Mapping[str, str | Sequence[s
     UnsupportedTable
         If an input has no columns or no name, or columns are named for something that is no input.
     """
+    if not all(each.names for each in inputs):
+        raise UnsupportedTable(
+            "The model has an array without a name, as long as its table. Put it into the model with pm.Data, and "
+            'say which columns it is: x = pm.Data("x", x), and Table(source, x=["age", "income"], ...).'
+        )
     known = {name for each in inputs for name in each.names}
-    all_named = all(each.names for each in inputs)
-    if all_named and (unknown := sorted(set(given) - known)):  # a wrong name leaves an input without columns as well
+    if unknown := sorted(set(given) - known):  # a wrong name leaves an input without columns as well
         names = ", ".join(name for each in inputs for name in each.names[:1])
         raise UnsupportedTable(
             f"The model has no input {', '.join(unknown)} with a value for each row: it has {names}."
         )
     found = []
     for each in inputs:
-        if not each.names:
-            raise UnsupportedTable(
-                "The model has an array without a name, as long as its table. Put it into the model with pm.Data, and "
-                'say which columns it is: x = pm.Data("x", x), and Table(source, x=["age", "income"], ...).'
-            )
         named = [name for name in each.names if name in given]
         if not named:
             raise UnsupportedTable(f"Which columns of the table are {each.names[0]!r}? Pass {each.names[0]}=.")

@@ -234,12 +234,18 @@ def test_zeros_between_members_are_kept_along_axes_that_touch_one_member_each():
     assert along_axes(there, Frame(mixed, mixed)).all()
 
 
+def of_members(members, others):
+    """Which entries a curvature can have: members share no row."""
+    structure = np.ones((members + others, members + others), dtype=bool)
+    structure[:members, :members] = np.eye(members, dtype=bool)
+    return structure
+
+
 @pytest.mark.parametrize("beyond", [0.0, 5.0])
 def test_entries_between_members_and_others_are_shrunk_by_what_is_noise_of_them(beyond):
     """Their noise has half the variance of the diagonal's; without members nothing changes."""
     generator, size, members = np.random.default_rng(0), 60, 50
-    structure = np.ones((size, size), dtype=bool)
-    structure[:members, :members] = np.eye(members, dtype=bool)
+    structure = of_members(members, size - members)
     raw = np.where(structure, generator.normal(size=(size, size)) * np.sqrt(0.5 + beyond**2), 0.0)
     raw = np.triu(raw) + np.triu(raw, 1).T
     everything = np.ones(size, dtype=bool)
@@ -256,16 +262,13 @@ def test_entries_between_members_and_others_are_shrunk_by_what_is_noise_of_them(
 def test_entries_of_a_predictor_that_groups_do_not_differ_in_lose_nearly_all_of_their_noise():
     """They are in proportion to what members tell of themselves; those of a predictor that differs keep their own."""
     generator, members = np.random.default_rng(1), 80
-    size = members + 2
-    structure = np.ones((size, size), dtype=bool)
-    structure[:members, :members] = np.eye(members, dtype=bool)
+    size, structure = members + 2, of_members(members, 2)
     own = generator.uniform(0.5, 2.0, members)  # what each tells, and the frame makes of it
     frame = Frame(np.diag(1.0 / np.r_[own, 1.0, 1.0]), np.diag(np.r_[own, 1.0, 1.0]))
-    truth = np.where(structure, 0.0, 0.0)
-    np.fill_diagonal(truth, 10.0)
+    truth = 10.0 * np.eye(size)
     truth[:members, -2] = truth[-2, :members] = 3.0 * own
     truth[:members, -1] = truth[-1, :members] = 20.0 * generator.normal(size=members)
-    noise = np.triu(generator.normal(size=(size, size))) * np.sqrt(0.5)
+    noise = generator.normal(size=(size, size)) * np.sqrt(0.5)
     raw = np.where(structure, truth + np.triu(noise) + np.triu(noise, 1).T, 0.0)
     found = between_members_and_others(raw, 1.0, frame, structure, np.ones(size, dtype=bool))
     np.testing.assert_array_equal(found, found.T)

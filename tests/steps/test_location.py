@@ -11,7 +11,7 @@ from conftest import QUIET
 import pymc_dp as dp
 from pymc_dp.model.view import read
 from pymc_dp.rows import UnitLikelihood
-from pymc_dp.steps.prelude.belief import KnownScore
+from pymc_dp.steps.prelude.belief import Belief, KnownScore
 from pymc_dp.steps.prelude.curvature import KnownCurvature
 from pymc_dp.steps.prelude.learned import Search
 from pymc_dp.steps.prelude.newton import Frame
@@ -172,10 +172,10 @@ def frame_of(curvature, of_prior, n_units):
     known = np.array([True, True])
     regression = SimpleNamespace(scales=np.zeros(0, dtype=np.intp), known=known)
     structure = np.eye(2, dtype=bool)
+    chain = SimpleNamespace(n_units=n_units)
     search = SimpleNamespace(
-        places=known, _regression=regression, _structure=structure, _chain=SimpleNamespace(n_units=n_units)
+        places=known, _regression=regression, _structure=structure, _chain=chain, _of_prior=of_prior
     )
-    search._of_prior = of_prior
     return Search._frame(search, KnownCurvature(curvature, curvature, 0.0, Frame(np.eye(2), np.eye(2)), known))
 
 
@@ -194,3 +194,48 @@ def test_axes_are_shorter_where_the_prior_knows_more():
     assert cost(lengths) < 0.75 * cost(white)
     for factor in (0.5, 0.9, 1.1, 2.0):
         assert cost(lengths) < cost(lengths * [1.0, factor])
+
+
+class NormalPrior:
+    """Independent parameters, around zero."""
+
+    def __init__(self, information):
+        self.information = np.array(information)
+
+    def log_density(self, theta):
+        return -0.5 * float(self.information @ theta**2)
+
+    def gradient(self, theta):
+        return -self.information * theta
+
+
+def step_from_zero(mean, information, prior, *, known, scales):
+    """Step to a maximum that is hardly in doubt, by a trust region that holds nothing; return search and end."""
+    known, size = np.array(known), len(known)
+    nothing = np.zeros((size, size))
+    belief = Belief(np.array(mean), np.diag(information), nothing, nothing, known)
+    curvature = KnownCurvature(
+        np.diag(information), np.diag(information), 0.0, Frame(np.eye(size), np.eye(size)), known
+    )
+    search = SimpleNamespace(
+        places=known,
+        _regression=SimpleNamespace(scales=np.array(scales, dtype=np.intp), known=known),
+        _chain=SimpleNamespace(n_units=100, prior=prior),
+        _belief=lambda curvature, *, noise_alone: belief,
+        _of_prior=None,
+    )
+    return search, Search._stepped(search, np.zeros(size), curvature, 1e9)
+
+
+@pytest.mark.parametrize("mean", [5.0, -5.0, 0.5])
+def test_a_step_changes_no_scale_by_more_than_a_factor_of_e(mean):
+    prior = NormalPrior([1e-9, 1e-9])
+    search, end = step_from_zero([7.0, mean], [10.0, 10.0], prior, known=[True, True], scales=[1])
+    np.testing.assert_allclose(end, [7.0, np.clip(mean, -1.0, 1.0)], rtol=1e-6)
+    assert search._of_prior is None  # there is no hierarchy
+
+
+def test_what_a_hierarchical_prior_tells_is_known_after_a_step():
+    prior = NormalPrior([3.0, 40.0, 2.0])
+    search, _ = step_from_zero([1.0, 1.0, 0.0], [10.0, 10.0, 0.0], prior, known=[True, True, False], scales=[])
+    np.testing.assert_allclose(search._of_prior, [3.0, 40.0, 0.0], rtol=1e-4)

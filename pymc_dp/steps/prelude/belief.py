@@ -169,7 +169,7 @@ def belief_of(
     curvature_noise : float
         Standard deviation of the noise of its entries along the axes of `frame`.
     frame : Frame
-        Along its axes a unit's information is about the identity.
+        Along its axes a unit's information is about the identity, or less where the prior tells more.
     known : ndarray of bool, shape (parameters,)
         Which parameters the scores are taken of.
     n_units : int

@@ -176,17 +176,17 @@ def after_step(
 def between_members_and_others(
     raw: FloatArray, noise_std: float, frame: Frame, structure: NDArray[np.bool_], places: NDArray[np.bool_]
 ) -> FloatArray:
-    """Return a released curvature with entries between members of hierarchies and others nearer to each other.
+    """Return a released curvature in which entries between members of hierarchies and others have lost most noise.
 
-    Each of many members has an entry for each other parameter. Along axes in which units were thought to be spread
-    alike most are small, and the noise of all of them together would hide the others' own entries. How large they are
-    is estimated, for each of the others, from what they vary beyond their noise (empirical Bayes): where a predictor is
-    far from zero, its entries with all members are large.
+    Each of many members has an entry for each other parameter, and the noise of all of them together would hide the
+    others' own entries. A member's is its own entry times the mean of that covariate in its group. Entries with one
+    covariate are therefore brought nearer to being in proportion to the members' own ones: how far they are from that
+    is estimated from what they vary beyond their noise (empirical Bayes).
 
     Parameters
     ----------
-    raw, noise_std, places
-        As in `KnownCurvature`.
+    raw, noise_std, frame, places
+        As in `KnownCurvature`; each axis of `frame` before the others' touches one member.
     structure : ndarray of bool, shape (parameters, parameters)
         Which entries there are by the model's graph: members have none with each other.
     """

@@ -177,7 +177,7 @@ class Search:
         self._scores: list[KnownScore] = []
         self._first_after_curvature = 0
         self._tail: Tail | None = None
-        #: The prior's information on each parameter given the scales of hierarchies, where there are any.
+        #: The prior's information on each parameter where the last step has led to, given the scales of hierarchies.
         self._of_prior: FloatArray | None = None
         #: Which parameters scores and curvatures are taken of.
         self.places = self._places_of(regression)
@@ -402,7 +402,11 @@ class Search:
         return replace(curvature, matrix=curvature.matrix + (part - 1.0) / expected * np.outer(along, along))
 
     def _frame(self, curvature: KnownCurvature) -> Frame:
-        """Return the frame in which the curvature of a unit is, on average, the identity; scales come last."""
+        """Return the frame in which the curvature of a unit is, on average, the identity; scales come last.
+
+        Where a hierarchical prior tells more of a parameter than the units do, its axis is shorter: of all lengths
+        these have the smallest product of squared error, in posterior standard deviations, and mean squared norm.
+        """
         known = np.flatnonzero(self.places)
         of_scales = np.isin(known, self._regression.scales)
         # Members of hierarchies come first: the factor then is zero where the curvature is.
@@ -437,7 +441,7 @@ class Search:
         """Return the best clip bound of a score, and the bias that it is expected to have."""
         size = self._directions(frame)
         histogram = self._norms(theta, frame, "score", float(np.sqrt(size)))
-        # Along a direction of the frame the information of a unit is 1: the mean square of its score.
+        # Along a direction of the frame the information of a unit, the mean square of its score, is at most 1.
         tail = Tail(histogram, self._chain.n_units, mean=float(size))
         noise = 2.0 * self._chain.multiplier(kind) * np.sqrt(size)
         self._tail = tail
@@ -502,7 +506,9 @@ class Search:
         shorter = min(1.0, trust / max(length, np.finfo(float).tiny))
         step = np.where(self.places, shorter * step, step)
         ends = (theta + np.where(self.places, part * step, step) for part in _SHORTER)
-        end = next((end for end in ends if can_stand_at(prior, end)), theta)
+        end = next((end for end in ends if can_stand_at(prior, end)), None)
+        if end is None:
+            return theta
         if not self._regression.known.all():
             self._of_prior = np.zeros(theta.size)
             places = np.flatnonzero(self.places)

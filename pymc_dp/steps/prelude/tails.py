@@ -79,8 +79,9 @@ class Tail:
     n_units : int
         How many units there are.
     mean : float, optional
-        What the mean over units of `power` of the norms is by the frame. Noise makes tails that are too long for it.
+        What the mean over units of the norms, to `power`, is by the frame. Noise makes tails that are too long for it.
     power : {1, 2}
+        1 of curvatures, 2 of scores.
     """
 
     def __init__(self, histogram: Histogram, n_units: int, *, mean: float | None = None, power: int = 2) -> None:
