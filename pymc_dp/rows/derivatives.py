@@ -1,5 +1,6 @@
 """Log-likelihoods and derivatives of the units of a chunk: those of their rows, summed."""
 
+import dataclasses
 from collections.abc import Iterator
 
 import numpy as np
@@ -76,14 +77,18 @@ class UnitsOfChunk:
         """
         if self._responses is None or self._chunk.starts is not None:
             return
-        point = self._at(theta)
-        chunks = [Chunk(self._chunk.units, None, rows) for rows in self._responses.tables(self._chunk.rows)]
-        log_likelihoods = np.array([self._engine.log_likelihood(point, chunk) for chunk in chunks])
-        offsets = [entries.start for entries in self._parameters.slices]
-        for chunk, probabilities in zip(chunks, self._responses.probabilities(log_likelihoods), strict=True):
+        responses, point, offsets = self._responses, self._at(theta), [each.start for each in self._parameters.slices]
+
+        def having(which: int) -> Chunk:
+            return dataclasses.replace(self._chunk, rows=responses.table(self._chunk.rows, which))
+
+        def log_likelihoods(which: int) -> FloatArray:
+            return self._engine.log_likelihood(point, having(which))
+
+        for which, probabilities in zip(*responses.probabilities(log_likelihoods), strict=True):
             expected = probabilities > _NEGLIGIBLE
             if expected.any():
-                found = self._engine.gradient(point, chunk)
+                found = self._engine.gradient(point, having(which))
                 columns = found.dense(self._engine.parts, offsets, self._parameters.size)
                 yield np.where(expected, columns, 0.0).T, np.where(expected, probabilities, 0.0)
 

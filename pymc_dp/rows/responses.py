@@ -5,7 +5,7 @@ clipping takes off on average over the responses that the model draws for the ro
 (`pymc_dp.release.centred`), and then nothing is missing on average where the model holds.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -14,6 +14,11 @@ from pymc_dp.model.arrays import leaf_value
 from pymc_dp.model.parameters import FloatArray
 from pymc_dp.model.split import RowLeaf
 from pymc_dp.rows.on_demand import probabilities
+
+#: Of more responses than this, every so many-th is asked for first.
+_FIRST_ASKED = 8
+#: Between two of those whose log-likelihoods both are smaller than the largest by this, nothing counts: e^-30 is 1e-13.
+_FAR_BELOW = 30.0
 
 
 @dataclass(frozen=True)
@@ -34,24 +39,42 @@ class PossibleResponses:
     values: tuple[int, ...]
     stand_for: tuple[float, ...]
 
-    def tables(self, rows: Sequence[np.ndarray]) -> list[list[np.ndarray]]:
-        """Return the inputs of some rows once for each response, all rows having that response."""
-        tables = []
-        for response in self.values:
-            changed = list(rows)
-            changed[self.place] = np.full_like(rows[self.place], response)
-            changed[self.place].flags.writeable = False  # as all rows are, so that functions are compiled once
-            tables.append(changed)
-        return tables
+    def table(self, rows: Sequence[np.ndarray], which: int) -> list[np.ndarray]:
+        """Return the inputs of some rows, all with the response ``values[which]``."""
+        changed = list(rows)
+        changed[self.place] = np.full_like(rows[self.place], self.values[which])
+        changed[self.place].flags.writeable = False  # as all rows are, so that functions are compiled once
+        return changed
 
-    def probabilities(self, log_likelihoods: FloatArray) -> FloatArray:
-        """Return the probabilities of the responses, shape (responses, rows), from their log-likelihoods.
+    def probabilities(self, log_likelihoods: Callable[[int], FloatArray]) -> tuple[list[int], FloatArray]:
+        """Return which responses count for some row, and their probabilities, shape (responses, rows).
 
         Each row's add up to 1. Where that cannot be, they are zero.
+
+        Parameters
+        ----------
+        log_likelihoods : callable
+            Returns those of the rows with the response ``values[which]``. Of many responses it is asked for every
+            eighth first, and then for those between two of which one is not far below a row's largest. Nothing else
+            counts where probabilities have one mode, or modes that are as wide as the distance of those responses.
+
+        Notes
+        -----
+        What counts for a row is decided by this row alone: another row has its log-likelihoods computed for nothing.
         """
-        found = np.empty_like(log_likelihoods)
-        probabilities.write(log_likelihoods, np.array(self.stand_for), found)
-        return found
+        step = _FIRST_ASKED if len(self.values) > 2 * _FIRST_ASKED else 1
+        first = range(0, len(self.values), step)
+        found = {which: log_likelihoods(which) for which in first}
+        far = np.fmax.reduce(list(found.values())) - _FAR_BELOW
+        for begin in first if step > 1 else ():
+            counts = (found[begin] >= far) | (found.get(begin + step, found[begin]) >= far)
+            if counts.any():
+                for which in range(begin + 1, min(begin + step, len(self.values))):
+                    found[which] = np.where(counts, log_likelihoods(which), -np.inf)
+        asked = sorted(found)
+        shares = np.empty((len(asked), far.size))
+        probabilities.write(np.array([found[which] for which in asked]), np.array(self.stand_for)[asked], shares)
+        return asked, shares
 
 
 def possible_responses(leaves: Sequence[RowLeaf], responses: tuple[tuple[int, ...], bool]) -> PossibleResponses | None:
