@@ -39,6 +39,7 @@ _KNOWN = {
         ReleaseKind("clipping_loss", is_number=True),
         ReleaseKind("surrogate_check", is_number=True),
         ReleaseKind("bounded_score", is_number=True),
+        ReleaseKind("unit_count", is_number=True),
         CLIP_COUNT,
         SCORE,
     )

@@ -216,13 +216,14 @@ def _sampled(
     view.starting_points(initvals, seed, chains)
     template.warm_up()
     warm_up_noise()
+    n_public = rows.n_units if budget.relation == "substitute" else None
     synthetic_tables = [_synthetic_tables(one, view, template) for one in group.steps]
     for one, tables, planned in zip(group.steps, synthetic_tables, plan.steps, strict=True):
-        _refuse_too_much_memory(one, tables, rows.n_units)
+        _refuse_too_much_memory(one, tables, n_public)
         if tables is not None:
             n_planned = sum(planned.allowance_once.values())
             with progress.releases("Dry run on synthetic rows, at no cost", n_planned) as noted:
-                _dry_run(one, tables, rows.n_units, view.prior, planned, budget, noted)
+                _dry_run(one, tables, n_public, view.prior, planned, budget, noted)
     # Before the chains start all cores are idle; then the chains share them. The bits do not depend on it.
     there_are = _cpu_count()
     rows.use_threads(Threads(there_are, max(1, there_are // min(cores, chains))))
@@ -471,15 +472,18 @@ def _authorised(
 def _dry_run(
     step: DPStep,
     tables: SyntheticTable | Simulation,
-    n_units: int,
+    n_units: int | None,
     prior: Prior,
     planned: StepPlan,
     budget: PrivacyBudget,
     noted: Callable[[], None],
 ) -> None:
-    """Let a step do on synthetic rows what it does before the chains start, with noise in the same proportion."""
+    """Let a step do on synthetic rows what it does before the chains start, with noise in the same proportion.
+
+    Where the number of units is protected, so is what the proportion would tell: with the noise of the plan then.
+    """
     stand_in = tables.stand_in()
-    fewer = stand_in.n_units / n_units
+    fewer = 1.0 if n_units is None else stand_in.n_units / n_units
     multipliers = {kind: each if each <= NO_NOISE else fewer * each for kind, each in planned.noise_multipliers.items()}
     make_curator = functools.partial(
         MeteredCurator,
@@ -497,7 +501,7 @@ def _dry_run(
                 multipliers,
                 0.0,
                 tables,
-                stand_in.n_units,
+                None if n_units is None else stand_in.n_units,
                 knows_responses=stand_in.knows_responses,
                 structure=stand_in.structure,
             ),
@@ -507,7 +511,7 @@ def _dry_run(
         curators.close()
 
 
-def _refuse_too_much_memory(step: DPStep, tables: SyntheticTable | Simulation | None, n_units: int) -> None:
+def _refuse_too_much_memory(step: DPStep, tables: SyntheticTable | Simulation | None, n_units: int | None) -> None:
     """Refuse a run that would take more memory than there is.
 
     Raises

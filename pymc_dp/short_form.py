@@ -63,12 +63,6 @@ def steps_with_budget(
 
 def _chosen(budget: PrivacyBudget, model: Model, unit: str | None, unit_index: Any) -> DPStep:
     """Return the sampler that needs no settings, and say why."""
-    if budget.relation != "substitute":
-        raise InvalidArgument(
-            "Under add-remove the number of units is protected, and no sampler can choose its settings without it. Use "
-            "a budget with relation='substitute' (its default), or pass step=, such as dp.DPHMC, with settings of "
-            "yours."
-        )
     with model:
         step = DPSurrogateHMC(budget=budget, unit=unit, unit_index=unit_index)
     _log.info(

@@ -88,11 +88,16 @@ def test_settings_of_a_step_without_a_budget_are_judged_with_it(model, budget):
     assert budget.history == ()
 
 
-def test_no_sampler_is_chosen_where_the_number_of_units_is_protected(model):
-    budget = dp.PrivacyBudget(1.0, 1e-6, "add-remove")
-    with model, pytest.raises(dp.InvalidArgument, match="Under add-remove"):
-        pm.sample(budget=budget, **QUIET)
-    assert budget.history == ()
+def test_where_the_number_of_units_is_protected_a_noisy_one_is_released_first(model):
+    """Settings go by it, and half the noise is enough for the weaker relation."""
+    budgets = [dp.PrivacyBudget(1.0, 1e-6, relation) for relation in ("add-remove", "substitute")]
+    with model:
+        found = [dp.private_likelihood(budget=budget, progressbar=False) for budget in budgets]
+    plans = [{each.kind: each.noise_needed for each in budget.history[0].releases} for budget in budgets]
+    assert set(plans[0]) - set(plans[1]) == {"unit_count"}
+    assert plans[0]["score"] < 1.02 * plans[1]["score"]
+    assert "n_units" not in found[0].facts
+    assert found[1].facts["n_units"] > 1
 
 
 def test_a_plan_takes_a_step_without_a_budget(model, budget):

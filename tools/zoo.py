@@ -197,7 +197,7 @@ def _simulating(**shared):
     return dp.DPSurrogateHMC(newton_steps=3, **shared)
 
 
-SIMULATING = Sampler("surrogate-simulating", _simulating, ("substitute",))
+SIMULATING = Sampler("surrogate-simulating", _simulating)
 
 
 def _batches_and_all(*, budget, **shared):

@@ -48,7 +48,7 @@ class RowSimulator:
     Raises
     ------
     UnsupportedModel
-        If what draws rows could know the data.
+        If what draws rows could know the data, or how many rows there are.
     """
 
     def __init__(
@@ -60,9 +60,9 @@ class RowSimulator:
         n_drawn: int,
     ) -> None:
         _refuse_rows_in_simulation(model, n_rows)
-        self._parameters, self._axes, self._n_drawn = parameters, [axis for _, axis in observed], n_drawn
+        self._parameters, self._axes = parameters, [axis for _, axis in observed]
         stand_ins = {rv: rv.type() for rv in model.free_RVs}
-        draws = clone_replace([_fewer_rows(model[name], axis, n_drawn) for name, axis in observed], stand_ins)
+        draws = clone_replace([_of_so_many_rows(model[name], axis, n_drawn) for name, axis in observed], stand_ins)
         self._draw = pymc_compile(list(stand_ins.values()), draws, random_seed=0)
         self._constrained = model.compile_fn(
             model.replace_rvs_by_values(model.free_RVs), inputs=model.value_vars, point_fn=False
@@ -75,10 +75,7 @@ class RowSimulator:
     def rows_at(self, theta: FloatArray) -> list[np.ndarray]:
         """Return rows drawn at `theta`, one table for each observed variable, the row axis first."""
         drawn = self._draw(*self._constrained(*self._parameters.split(theta)))
-        return [
-            np.ascontiguousarray(np.moveaxis(rows, axis, 0)[: self._n_drawn])
-            for rows, axis in zip(drawn, self._axes, strict=True)
-        ]
+        return [np.ascontiguousarray(np.moveaxis(rows, axis, 0)) for rows, axis in zip(drawn, self._axes, strict=True)]
 
 
 def on_drawn_rows(model: pm.Model, random_seed: int | None) -> pm.Model:
@@ -94,17 +91,18 @@ def on_drawn_rows(model: pm.Model, random_seed: int | None) -> pm.Model:
     return twin
 
 
-def _fewer_rows(rv: Variable, axis: int, n_rows: int) -> Variable:
-    """Return the random variable with fewer rows where its distribution allows, else as it is."""
+def _of_so_many_rows(rv: Variable, axis: int, n_rows: int) -> Variable:
+    """Return the random variable with a number of rows that the table's does not decide: it may be protected."""
     batch_axes = rv.type.ndim - rv.owner.op.ndim_supp
-    if axis >= batch_axes:
-        return rv
     size = [rv.shape[i] for i in range(batch_axes)]
-    size[axis] = pt.minimum(size[axis], n_rows)
     try:
+        size[axis] = pt.constant(n_rows)
         return change_dist_size(rv, size)
-    except (NotImplementedError, TypeError, ValueError):
-        return rv
+    except (IndexError, NotImplementedError, TypeError, ValueError):
+        raise UnsupportedModel(
+            f"{rv.name!r} cannot be drawn with another number of rows than the table has. Pass synthetic=, the same "
+            "model written on a synthetic table of the same shape."
+        ) from None
 
 
 def _refuse_rows_in_simulation(model: pm.Model, n_rows: int) -> None:

@@ -389,13 +389,45 @@ class Curvature(AtExpansionPoint, Query):
         return asked.rows.expansion(self.point).curvature(asked.grid)
 
 
+def _less(terms: Terms) -> float:
+    """Return what is taken off a number between 0 and 1 to make its bound small."""
+    return 0.0 if terms.n_units is None else 0.5
+
+
+@dataclass(frozen=True, eq=False)
+class UnitCount(Query):
+    """How many units there are, where that is protected: settings go by it.
+
+    Attributes
+    ----------
+    kind : str
+        The name of the release.
+    """
+
+    kind: str = "unit_count"
+
+    def bound(self, terms: Terms) -> float:
+        """Return 1."""
+        return 1.0
+
+    def refuse_if_unsafe(self, terms: Terms) -> None:
+        """Refuse where the number of units is public."""
+        if terms.n_units is not None:
+            raise PrivacyError("The number of units is public under this relation: nothing has to be released of it.")
+        super().refuse_if_unsafe(terms)
+
+    def exact_sum(self, asked: Asked) -> ClippedSum:
+        """Return the number."""
+        return ClippedSum(np.array([asked.rows.n_units * int(1.0 / asked.grid)]), asked.grid, 1.0, 0)
+
+
 @dataclass(frozen=True, eq=False)
 class ClippingLoss(AtExpansionPoint, Query):
     """The sum of what weights take off scores at an expansion point, in multiples of the clip bound.
 
     A unit counts at most 1: one beyond twice the bound counts as if it were at twice the bound. A sum of numbers
-    between 0 and 1 moves by at most 1 when one is replaced, so a half is taken off each, and added again to the noisy
-    sum: only where the number of units is public.
+    between 0 and 1 moves by at most 1 when one is replaced, added or removed. Where the number of units is public, a
+    half is taken off each and added again to the noisy sum: twice the bound of what is left is 1 again.
 
     Attributes
     ----------
@@ -408,19 +440,17 @@ class ClippingLoss(AtExpansionPoint, Query):
     kind: str = "clipping_loss"
 
     def bound(self, terms: Terms) -> float:
-        """Return a half."""
-        return 0.5
+        """Return a half, or 1 where the number of units is protected."""
+        return 1.0 - _less(terms)
 
     def refuse_if_unsafe(self, terms: Terms) -> None:
-        """Refuse where the number of units is protected."""
-        if terms.n_units is None:
-            raise PrivacyError("The clipping loss is released relative to the number of units, which is protected.")
+        """Refuse a bound of scores that is none."""
         check_bound(self.point.clip_gradient)
         super().refuse_if_unsafe(terms)
 
     def exact_sum(self, asked: Asked) -> ClippedSum:
-        """Return the sum of clipping losses, each less a half."""
-        return asked.rows.expansion(self.point).clipping_loss(asked.grid)
+        """Return the sum of clipping losses, each less a half where the number of units is public."""
+        return asked.rows.expansion(self.point).clipping_loss(asked.grid, _less(asked.terms))
 
     def published(self, value: FloatArray, terms: Terms) -> FloatArray:
         """Return the noisy sum with the halves added again."""
@@ -461,6 +491,7 @@ QUERIES: tuple[type[Query], ...] = (
     DecisionClipCounts,
     WeightedScore,
     Curvature,
+    UnitCount,
     ClippingLoss,
     Residual,
     CoordinateSizes,

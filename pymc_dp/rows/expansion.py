@@ -152,22 +152,18 @@ class UnitExpansion:
         n_clipped = int(np.count_nonzero(self.curvature_weights < 1.0))
         return ClippedSum(total, grid, self._centre.clip_curvature, n_clipped)
 
-    def clipping_loss(self, grid: float) -> ClippedSum:
-        """Return the sum of what weights have taken off scores: in units of their bound, at most 1, and less a half.
-
-        Between neighbouring tables of equal size a sum of numbers between 0 and 1 moves by at most 1, which is twice
-        the bound of what is left when a half is taken off each.
-        """
+    def clipping_loss(self, grid: float, less: float) -> ClippedSum:
+        """Return the sum of what weights have taken off scores: in units of their bound, at most 1, and less `less`."""
 
         def clipping_losses(chunk: UnitsOfChunk, centre: ExpansionPoint) -> FloatArray:
             weights = self.weights[chunk.units]
             found = np.empty(weights.size)
             clip.clipping_losses(squares_of(scores_of(chunk, centre)), weights, centre.clip_gradient, found)
-            losses: FloatArray = found[None] - 0.5
+            losses: FloatArray = found[None] - less
             return losses
 
         total = self._weighted_sum(clipping_losses, np.ones(self._units.n_units), 1, grid)
-        return ClippedSum(total, grid, 0.5, self.n_weighted_down)
+        return ClippedSum(total, grid, max(less, 1.0 - less), self.n_weighted_down)
 
     def residual(self, old: Prediction, new: Prediction, bound: float, grid: float) -> ClippedSum:
         """Return the sum of what the expansion misses of every unit's weighted log-ratio, clipped to `bound`.
@@ -341,8 +337,9 @@ def warm_up(units: Units) -> None:
     theta = np.zeros(units.n_parameters)
     zero, unmoved = ExpansionPoint(theta, np.ones((theta.size, 1)), 1.0, 1.0), Prediction(theta, theta, True)
     expansion = UnitExpansion(units, zero)
-    for total in (expansion.score, expansion.curvature, expansion.clipping_loss):
+    for total in (expansion.score, expansion.curvature):
         total(1.0)
+    expansion.clipping_loss(1.0, 0.5)
     expansion.residual(unmoved, unmoved, 1.0, 1.0)
     for found in units.each_chunk(lambda chunk: expected_curvatures_of(chunk, zero)):
         kept_by(found, 1.0)

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from pymc_dp.exceptions import NoPlan
 from pymc_dp.model.parameters import FloatArray
 from pymc_dp.release.interface import Release, ReleasesOfIteration
-from pymc_dp.release.queries import GradientSum, LogRatioSum
+from pymc_dp.release.queries import GradientSum, LogRatioSum, UnitCount
 from pymc_dp.release.query import Query
 
 
@@ -229,6 +229,7 @@ class ChainAccess:
         self._authorisation, self._own, self._noted = authorisation, own, noted
         self._curator: Curator | None = curator
         self._made: list[Release] = []
+        self._noisy_n_units: int | None = None
         prior = authorisation.prior
         self.prior: LogDensity = prior if own.all else _PriorOfSome(prior, own)
 
@@ -297,18 +298,24 @@ class ChainAccess:
         """The budget's spent epsilon, this run included."""
         return self._authorisation.epsilon_charged
 
+    def count_units(self) -> None:
+        """Release the number of units where it is protected: `n_units` is the noisy number from here on."""
+        if self._authorisation.n_units is None:
+            self._noisy_n_units = max(2, round(float(self.release(UnitCount()).value[0])))
+
     @property
     def n_units(self) -> int:
-        """The number of units, which is public under substitution.
+        """The number of units, which is public under substitution; else the noisy one.
 
         Raises
         ------
         NoPlan
-            If it is protected.
+            If it is protected, and has not been released.
         """
-        if self._authorisation.n_units is None:
+        known = self._authorisation.n_units if self._noisy_n_units is None else self._noisy_n_units
+        if known is None:
             raise NoPlan("The number of units is protected under this relation.")
-        return self._authorisation.n_units
+        return known
 
     @property
     def knows_responses(self) -> bool:

@@ -81,7 +81,7 @@ class LearningStep(DPStep):
             If a prelude is asked for where there can be none.
         """
         missing = [name for name, value in needed.items() if value is None]
-        can_learn = self.moves_all and self.budget.relation == "substitute"
+        can_learn = self.moves_all
         if isinstance(prelude, str) and prelude == "auto":
             prelude = Prelude() if missing and can_learn else None
         if prelude is None:
@@ -90,8 +90,8 @@ class LearningStep(DPStep):
             raise InvalidArgument('prelude must be a Prelude(...), None or "auto".')
         if not can_learn:
             raise InvalidArgument(
-                "A prelude needs a step that moves all free variables, and a number of units that is public: leave out "
-                f"vars and use a budget with relation='substitute', or pass {', '.join(needed)} and prelude=None."
+                "A prelude needs a step that moves all free variables: leave out vars, or pass "
+                f"{', '.join(needed)} and prelude=None."
             )
         if any(value is not None for name, value in needed.items() if name.startswith("clip_")):
             prelude = replace(prelude, control_variates=False)
@@ -106,6 +106,7 @@ class LearningStep(DPStep):
             one_row_a_unit=self.unit_index is None,
             in_chains=in_chains,
             diagnoses=self.clip_diagnostics is not None,
+            counts_units=self.budget.relation == "add-remove",
         )
         self.expands, self.simulates = True, self.learning.order == 1
         if self.learning.control_variates:
@@ -220,7 +221,7 @@ class LearningStep(DPStep):
         if self.learning is not None:
             self.learning.dry_run(self.chain)
 
-    def memory_needed(self, n_units: int, n_synthetic: int) -> int:
+    def memory_needed(self, n_units: int | None, n_synthetic: int) -> int:
         """Return how many bytes expansions take, about."""
         return 0 if self.learning is None else self.learning.memory_needed(n_units, n_synthetic)
 

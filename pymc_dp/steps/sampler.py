@@ -194,13 +194,15 @@ class Sampler:
             If the prelude would fail on any data.
         """
 
-    def memory_needed(self, n_units: int, n_synthetic: int) -> int:
+    def memory_needed(self, n_units: int | None, n_synthetic: int) -> int:
         """Return how many bytes a run takes, about, where that may be much: 0 for most samplers.
 
         Parameters
         ----------
-        n_units, n_synthetic : int
-            How many protected units there are, and units of a synthetic table.
+        n_units : int or None
+            How many units there are, where that is public.
+        n_synthetic : int
+            How many units a synthetic table has.
         """
         return 0
 

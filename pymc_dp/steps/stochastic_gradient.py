@@ -196,8 +196,10 @@ class StochasticGradientStep(LearningStep):
         self.step_sizes = StepSizes(self.learned_step, 0.0) if self._chooses_step else StepSizes.of(step_size)
         self.batch_size, self._n_units_given = batch_size, n_units
         self.batches: Batches | None = None
+        relation, name = self.budget.relation, type(self).__name__
+        if learns and sampling_probability is None and relation == "add-remove":
+            sampling_probability = _PART_IN_BATCH
         if batch_size is not None or sampling_probability is not None or not learns:
-            relation, name = self.budget.relation, type(self).__name__
             self.batches = batches_of(sampling_probability, batch_size, n_units, relation, name)
         self.tempering = power_of_likelihood(tempering, self.model_tempering)
         self._standardised = mass_matrix is None

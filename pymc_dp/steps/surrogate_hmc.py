@@ -55,7 +55,7 @@ class DPSurrogateHMC(LearningStep):
     vars : sequence of variables, optional
         All free variables of the model. Default: all.
     budget : PrivacyBudget
-        What the run is charged to. Its relation has to be "substitute": the number of units is public.
+        What the run is charged to. Under add-remove a noisy number of units is released first.
     synthetic : Model, optional
         The same model written on a synthetic table, public or simulated: dry runs are made on it, and it is used for
         nothing else. One that was given an array of the model of the data, or a part of one, is refused; a copy, a
@@ -119,10 +119,6 @@ class DPSurrogateHMC(LearningStep):
         super().__init__(vars, **shared)
         if not self.moves_all:
             raise InvalidArgument("DPSurrogateHMC updates all free variables together: leave out vars.")
-        if self.budget.relation != "substitute":
-            raise InvalidArgument(
-                "DPSurrogateHMC needs the number of units: use a budget with relation='substitute', or DPHMC."
-            )
         model = model_in_context(shared.get("model"))
         refuse_tables_of_the_data(synthetic, model)
         self.synthetic = synthetic

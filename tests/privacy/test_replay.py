@@ -93,13 +93,19 @@ def test_all_of_the_declared_sensitivity_is_reached_and_no_more(sampler, relatio
     assert report.comparisons[0].largest > (0.02 if sampler.name == "barker" else 0.998)
 
 
+def learned():
+    """Return which runs are made by CI: every sampler with control variates once, one of them under add-remove."""
+    for sampler in LEARNED:
+        for relation in sampler.relations:
+            ci = sampler in LEARNED[:9] if relation == "substitute" else sampler is LEARNED[0]
+            yield pytest.param(sampler, relation, id=f"{sampler}-{relation}", marks=[] if ci else pytest.mark.nightly)
+
+
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    "sampler", [*LEARNED[:9], *(pytest.param(each, marks=pytest.mark.nightly) for each in LEARNED[9:])], ids=repr
-)
-def test_what_samplers_learn_and_release_beyond_an_expansion(sampler):
+@pytest.mark.parametrize(("sampler", "relation"), list(learned()))
+def test_what_samplers_learn_and_release_beyond_an_expansion(sampler, relation):
     """Hazards H13, H20, H23 and H34: on a likelihood that is not normal, so that its expansion misses something."""
-    report = replayed(ZOO[3], sampler, "substitute", 3)
+    report = replayed(ZOO[3], sampler, relation, 3)
     assert clean(report)
     assert report.first.tree["privacy"].attrs["surrogate_found"] == 1
     moved = frozenset().union(*(each.moved_kinds for each in report.comparisons))
@@ -154,10 +160,11 @@ def test_expansions_of_models_of_many_kinds(case, lower):
 
 
 @pytest.mark.slow
-def test_expansions():
-    assert clean(replayed(PERSONS, BY_NAME["surrogate"], "substitute", 3))
-    assert clean(replayed(ZOO[1], tested_surrogate(ZOO[1]), "substitute", 3))
-    assert clean(replayed(GAUSSIAN, SIMULATING, "substitute", 3))
+@pytest.mark.parametrize("relation", ["substitute", "add-remove"])
+def test_expansions(relation):
+    assert clean(replayed(PERSONS, BY_NAME["surrogate"], relation, 3))
+    assert clean(replayed(ZOO[1], tested_surrogate(ZOO[1]), relation, 3))
+    assert clean(replayed(GAUSSIAN, SIMULATING, relation, 3))
 
 
 def test_graphs_that_differ_are_compiled_anew():

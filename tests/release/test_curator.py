@@ -9,8 +9,8 @@ from pymc_dp.accounting import PoissonGaussianReleases, WithoutReplacementGaussi
 from pymc_dp.exceptions import BudgetExceeded, NoPlan, PrivacyError
 from pymc_dp.release import Curators, ExpansionPoint, InsecureNoise, MeteredCurator, SecureNoise, queries
 from pymc_dp.release.batches import BatchesWithoutReplacement, PoissonBatches
-from pymc_dp.release.queries import ClipCounts, ClippingLoss, GradientSum, LogRatioSum, WeightedScore
-from pymc_dp.release.query import Query
+from pymc_dp.release.queries import ClipCounts, ClippingLoss, GradientSum, LogRatioSum, UnitCount, WeightedScore
+from pymc_dp.release.query import Query, Terms
 from pymc_dp.rows import ClippedSum
 
 THETA = np.zeros(2)
@@ -114,10 +114,25 @@ def test_the_grid_knows_no_protected_number_of_units(relation):
     assert (grids[0] == grids[1]) == (relation == "add-remove")
 
 
-def test_what_weights_take_off_needs_a_public_number_of_units():
-    centre = ExpansionPoint(THETA, np.eye(2), 1.0)
-    with pytest.raises(PrivacyError, match="protected"):
-        curator(relation="add-remove", clipping_loss=1).release(ClippingLoss(centre), 3.0)
+@pytest.mark.parametrize(("relation", "bound", "added_again"), [("substitute", 0.5, 500.0), ("add-remove", 1.0, 0.0)])
+def test_a_half_is_taken_off_losses_where_the_number_of_units_is_public(relation, bound, added_again):
+    """A unit's loss is between 0 and 1: adding or removing one moves their sum by 1, and so does replacing one."""
+    terms = Terms(relation, 1000 if relation == "substitute" else None, 1)
+    query = ClippingLoss(ExpansionPoint(THETA, np.eye(2), 1.0))
+    assert query.bound(terms) * query.factor(terms) == 1.0
+    assert query.bound(terms) == bound
+    assert query.published(np.zeros(1), terms) == [added_again]
+
+
+def test_the_number_of_units_is_released_where_it_is_protected():
+    noise = SilentNoise()
+    count = curator(noise=noise, relation="add-remove", unit_count=1).release(UnitCount(), 3.0)
+    assert count.value == [1000.0]
+    assert count.noise_std == 3.0  # one unit more or less moves it by 1
+    ((steps, scale),) = noise.asked
+    assert steps[0] / scale == 1000.0 / 3.0
+    with pytest.raises(PrivacyError, match="public"):
+        curator(unit_count=1).release(UnitCount(), 3.0)
 
 
 def test_clip_counts_are_means_with_noise_for_their_windows():

@@ -120,7 +120,10 @@ def test_sums_and_remainders_are_those_of_a_loop_over_rows(make):
     assert expansion.score(GRID).value == pytest.approx(score_sum, abs=1e-8)
     assert unpacked(expansion.curvature(GRID).value, size) == pytest.approx(curvature_sum, abs=1e-8)
     taken = np.minimum(1.0, (1.0 - weights) * np.linalg.norm(scores @ way, axis=1) / 3.0)
-    assert expansion.clipping_loss(GRID).value == pytest.approx([np.sum(taken - 0.5)], abs=1e-8)
+    for less in (0.0, 0.5):
+        loss = expansion.clipping_loss(GRID, less)
+        assert loss.value == pytest.approx([np.sum(taken - less)], abs=1e-8)
+        assert loss.bound == 1.0 - less
 
     generator = np.random.default_rng(3)
     points = [centre.theta + generator.normal(scale=0.3, size=size) for _ in range(2)]
@@ -154,9 +157,8 @@ def test_a_units_value_depends_neither_on_its_place_nor_on_the_others():
     assert np.array_equal(values[0][order], values[1])
     assert np.array_equal(values[1][:40], values[2])
     assert np.array_equal(one.expansion(centre).weights[order], other.expansion(centre).weights)
-    for total in ("score", "curvature", "clipping_loss"):
-        sums = [getattr(rows.expansion(centre), total)(GRID).integers for rows in (one, other)]
-        assert np.array_equal(*sums)
+    for total in (lambda e: e.score(GRID), lambda e: e.curvature(GRID), lambda e: e.clipping_loss(GRID, 0.5)):
+        assert np.array_equal(*[total(rows.expansion(centre)).integers for rows in (one, other)])
 
 
 def test_rows_of_one_unit_are_added_before_they_are_weighted():
@@ -201,7 +203,7 @@ def test_replacing_one_unit_moves_every_sum_by_no_more_than_declared(row, count,
     for total in (
         lambda e: e.score(2.0**-20),
         lambda e: e.curvature(2.0**-20),
-        lambda e: e.clipping_loss(2.0**-30),
+        lambda e: e.clipping_loss(2.0**-30, 0.5),
         lambda e: e.residual(*predictions, 0.01, 2.0**-30),
     ):
         before, after = total(one.expansion(centre)), total(other.expansion(centre))
@@ -227,7 +229,7 @@ def test_a_bad_row_is_silent_and_changes_no_other():
     others = np.arange(N) != 7
     assert np.array_equal(one.weights[others], other.weights[others])
     assert np.isfinite(other.score(GRID).value).all()
-    taken = other.clipping_loss(GRID).value[0] - one.clipping_loss(GRID).value[0]
+    taken = other.clipping_loss(GRID, 0.5).value[0] - one.clipping_loss(GRID, 0.5).value[0]
     assert taken == pytest.approx(1.0 - np.clip(clipping_loss_of(one, 7), 0.0, 1.0), abs=1e-9)  # it has lost all
 
 

@@ -674,7 +674,7 @@ def every_method(rows):
         rows.clipped_log_ratio(theta, theta_new, 0.7, GRID, units=units),
         expansion.score(GRID),
         expansion.curvature(GRID),
-        expansion.clipping_loss(GRID),
+        expansion.clipping_loss(GRID, 0.5),
         expansion.residual(old, new, 0.3, GRID),
     ):
         yield found.integers.tolist(), found.n_clipped

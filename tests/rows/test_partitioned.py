@@ -98,7 +98,7 @@ METHODS = {
 OF_ALL = {
     "score": lambda rows: rows.expansion(POINT).score(GRID),
     "curvature": lambda rows: rows.expansion(POINT).curvature(GRID),
-    "clipping loss": lambda rows: rows.expansion(POINT).clipping_loss(GRID),
+    "clipping loss": lambda rows: rows.expansion(POINT).clipping_loss(GRID, 0.5),
     "residual": lambda rows: rows.expansion(POINT).residual(OLD, OTHER, 0.1, GRID),
     "residual sizes": lambda rows: rows.expansion(POINT).residual_sizes(OLD, OTHER, in_two_bins, 1.0, GRID),
 }

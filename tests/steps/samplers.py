@@ -135,8 +135,8 @@ SAMPLERS = [
     Sampler("penalty-guided-walk", _penalty("guided-walk")),
     Sampler("penalty-one-component-guided-walk", _penalty("one-component-guided-walk")),
     Sampler("hmc-and-penalty", _mixed),
-    Sampler("surrogate", _surrogate, ("substitute",)),
-    Sampler("surrogate-tested", _tested_surrogate, ("substitute",)),
+    Sampler("surrogate", _surrogate),
+    Sampler("surrogate-tested", _tested_surrogate),
     Sampler("contributed", _contributed),
     Sampler("sghmc", _sghmc, ("add-remove", "substitute"), on_batches=True),
     Sampler("sgld", _sgld, ("add-remove", "substitute"), on_batches=True),
@@ -150,7 +150,7 @@ LEARNED = [
     Sampler(
         f"learned-{name}{suffix}",
         _learned(step_class, control_variates=control_variates, **settings),
-        ("substitute",),
+        ("substitute",) if name in ("minibatch-penalty", "barker") else ("substitute", "add-remove"),
         on_batches=on_batches,
     )
     for suffix, control_variates in (("", True), ("-whole", False))

@@ -219,6 +219,8 @@ def test_neighbours_move_every_release_by_no_more_than_declared(sampler, relatio
     """With PyMC's own loop; tests/privacy/test_replay.py has more neighbours and models."""
     if relation not in sampler.relations:
         pytest.skip("not accounted for under this relation")
+    if relation == "add-remove" and sampler in LEARNED:
+        pytest.skip("in test_replay.py, beside the default sampler here")
     report = replayed(sampler, relation)
     assert report.problems == []
     assert len(report.comparisons) >= len(ODD)

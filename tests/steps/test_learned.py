@@ -5,7 +5,7 @@ from types import SimpleNamespace
 import numpy as np
 import pymc as pm
 import pytest
-from conftest import QUIET
+from conftest import QUIET, gaussian_model
 
 import pymc_dp as dp
 from pymc_dp.release.gradients import GradientSizes, PreconditionedGradient
@@ -194,13 +194,14 @@ def test_without_a_prelude_settings_are_required(step_class):
         step_class(budget=dp.PrivacyBudget(1.0, 1e-6), prelude=None)
 
 
-def test_a_prelude_needs_a_public_number_of_units_and_all_variables():
-    with regression():
-        budget = dp.PrivacyBudget(1.0, 1e-6, "add-remove")
+def test_a_prelude_needs_all_variables():
+    with gaussian_model(np.zeros(10)) as model:
+        budget = dp.PrivacyBudget(1.0, 1e-6)
+        pm.Normal("other")
         with pytest.raises(dp.InvalidArgument, match="clip_gradient is required"):
-            dp.DPHMC(budget=budget)
-        with pytest.raises(dp.InvalidArgument, match="relation='substitute'"):
-            dp.DPHMC(budget=budget, prelude=dp.Prelude())
+            dp.DPHMC([model["mu"]], budget=budget)
+        with pytest.raises(dp.InvalidArgument, match="leave out vars"):
+            dp.DPHMC([model["mu"]], budget=budget, prelude=dp.Prelude())
         with pytest.raises(dp.InvalidArgument, match=r"Prelude\(...\), None"):
             dp.DPHMC(budget=dp.PrivacyBudget(1.0, 1e-6), prelude="none")
 

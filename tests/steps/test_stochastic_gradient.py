@@ -248,7 +248,7 @@ def test_a_run_that_costs_too_much_says_what_would_fit():
 
 
 BAD_SETTINGS = [
-    ({"clip_gradient": None}, "clip_gradient is required"),
+    ({"clip_gradient": None, "prelude": None}, "clip_gradient is required"),
     ({"step_size": None}, "step_size is required"),
     ({"step_size": (0.1, -1.0)}, "decay"),
     ({"step_size": (0.1, 0.2, 0.3)}, "pair"),

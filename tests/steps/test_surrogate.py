@@ -447,7 +447,6 @@ BAD_SETTINGS = [
     ({"clip_gradient": 0.0}, "clip_gradient"),
     ({"synthetic": "table"}, r"synthetic must be a pm\.Model"),
     ({"order": 1, "noise_aware": True}, "do not know of their noise"),
-    ({"budget": dp.PrivacyBudget(1.0, 1e-6, "add-remove")}, "number of units"),
 ]
 
 

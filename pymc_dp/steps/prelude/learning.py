@@ -58,6 +58,9 @@ _LOSS_SHARE = {1: 0.1, 2: 0.02}
 #: Part of the cost that tells how far the surrogate is from the likelihood, where no test corrects it; and how it is
 #: split between a histogram of remainders and sums of them at so many draws.
 _CHECK_SHARE, _HISTOGRAM_OF_CHECK, _CHECKED_DRAWS = 0.02, 0.3, 10
+#: Part of the cost that tells how many units there are, where that is protected. Noise of a single release of the
+#: whole budget is about 4 units at epsilon 1, and ten times as much here: a percent or two of some thousand units.
+_COUNT_SHARE = 0.01
 #: Part of the cost that tells how large what the expansion misses is.
 _SIZES_SHARE = 0.02
 #: Noise of a sum of remainders, as a standard deviation, below which a smaller bound buys nothing.
@@ -173,6 +176,8 @@ class Learning:
         What chains release.
     diagnoses : bool
         Whether clipping is reported by noisy figures.
+    counts_units : bool
+        Whether the number of units is protected, and has to be released first.
 
     Raises
     ------
@@ -189,8 +194,10 @@ class Learning:
         one_row_a_unit: bool,
         in_chains: InChains,
         diagnoses: bool,
+        counts_units: bool,
     ) -> None:
         self.in_chains, self.control_variates = in_chains, options.control_variates
+        self._counts_units = counts_units
         self._diagnoses = diagnoses
         best = default_order(structure, one_row_a_unit=one_row_a_unit)
         self.order = options.order or best
@@ -259,8 +266,10 @@ class Learning:
         return sum(each.share for each in self._diagnostics())
 
     def _diagnostics(self) -> list[ReleaseRequest]:
-        """Return what tells how far clipping may have moved draws, and how large what the expansion misses is."""
+        """Return what tells how many units there are, what clipping may have moved, and what the expansion misses."""
         made: list[tuple[str, int, float, int]] = []
+        if self._counts_units:
+            made.append(("unit_count", 1, _COUNT_SHARE, 1))
         if self._diagnoses and self.control_variates:
             made.append(("clipping_loss", 1, _LOSS_SHARE[self.order], 1))
         if self.in_chains == "nothing" and self._diagnoses:
@@ -286,10 +295,11 @@ class Learning:
         size = int(self._regression.known.sum())
         return float(2.0 * _EXPECTED_BOUND * np.sqrt(size / (precision * n_units)))
 
-    def memory_needed(self, n_units: int, n_synthetic: int) -> int:
+    def memory_needed(self, n_units: int | None, n_synthetic: int) -> int:
         """Return how many bytes expansions take, about: curvatures of many units are held at a time."""
         square = self.size**2
-        expanded = min(n_units, _ROWS_OF_A_CHUNK) if self.order == 2 else 0
+        at_most = _ROWS_OF_A_CHUNK if n_units is None else min(n_units, _ROWS_OF_A_CHUNK)
+        expanded = at_most if self.order == 2 else 0
         # Columns of curvatures with their packed entries; curvatures of synthetic units, as they are put together, and
         # preconditioned; matrices of Newton steps and of the free sampler.
         return round(8 * square * (1.5 * expanded + 3.0 * n_synthetic + 20.0))
@@ -340,6 +350,7 @@ class Learning:
 
     def expand(self, chain: ChainAccess, tempering: float = 1.0) -> "Expansion":
         """Find a centre and release the sums there; a tempered posterior is wider, and so is what is trusted."""
+        chain.count_units()
         return self._expand_simulated(chain) if self.order == 1 else self._expand_learned(chain, tempering)
 
     def _expand_simulated(self, chain: ChainAccess) -> "Expansion":
