@@ -467,6 +467,26 @@ def test_a_synthetic_table_inside_the_models_context_is_refused(budget):
             dp.DPSurrogateHMC(budget=budget, synthetic=inner)
 
 
+HEIGHTS = np.random.default_rng(0).normal(size=20)
+
+
+@pytest.mark.parametrize(
+    ("rows", "order"),
+    [
+        (lambda mu, scale: pm.Normal("y", mu, scale, observed=HEIGHTS), 2),
+        (lambda mu, scale: pm.LogNormal("y", mu, scale, observed=np.exp(HEIGHTS)), 2),
+        (lambda mu, scale: pm.Normal("y", mu, 1.0, observed=HEIGHTS), 1),
+        (lambda mu, scale: pm.StudentT("y", nu=4, mu=mu, sigma=scale, observed=HEIGHTS), 1),
+    ],
+    ids=["normal", "log-normal", "known scale", "Student t"],
+)
+def test_a_normal_mean_and_scale_are_searched_for_as_a_regression(rows, order, budget):
+    with pm.Model():
+        rows(pm.Normal("mu", 0.0, 100.0), pm.HalfNormal("scale", 100.0))
+        assert dp.DPSurrogateHMC(budget=budget).learning.order == order
+        assert dp.DPSurrogateHMC(budget=budget, order=1).learning.order == 1
+
+
 def test_order_1_is_for_rows_that_can_be_simulated(budget):
     with linear_model(0, 1.0, n=50):
         with pytest.raises(dp.InvalidArgument, match="order 1 need rows that can be simulated"):

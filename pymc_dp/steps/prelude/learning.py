@@ -199,9 +199,8 @@ class Learning:
         self.in_chains, self.control_variates = in_chains, options.control_variates
         self._counts_units = counts_units
         self._diagnoses = diagnoses
-        best = default_order(structure, one_row_a_unit=one_row_a_unit)
-        self.order = options.order or best
-        if self.order == 1 and best != 1:
+        self.order = options.order or default_order(structure, one_row_a_unit=one_row_a_unit)
+        if self.order == 1 and not (one_row_a_unit and structure.rows_can_be_simulated):
             raise InvalidArgument(
                 "Expansions of order 1 need rows that can be simulated from the model, but this one has covariates, "
                 "groups, several rows a unit, or functions of yours: leave out order."
@@ -595,8 +594,13 @@ class Expansion:
 
 
 def default_order(structure: Structure, *, one_row_a_unit: bool) -> Literal[1, 2]:
-    """Return 1 where rows can be simulated from the model, 2 for regressions."""
-    return 1 if one_row_a_unit and structure.rows_can_be_simulated else 2
+    """Return 1 where rows can be simulated from the model, 2 for regressions.
+
+    A normal distribution of unknown mean and scale is searched for as a regression: from scales that are ten times too
+    large, simulated rows have led nowhere in most runs.
+    """
+    location_and_scale = structure.linear_and_normal and structure.scale_of_rows.size == 1
+    return 1 if one_row_a_unit and structure.rows_can_be_simulated and not location_and_scale else 2
 
 
 def default_shares(order: int, in_chains: InChains, *, control_variates: bool) -> Shares:
