@@ -354,7 +354,7 @@ class Learning:
 
     def _expand_simulated(self, chain: ChainAccess) -> "Expansion":
         """Expand to first order, in rows simulated at the centre."""
-        way = SearchBySimulation(chain, self._start, self.steps, self._clip_quantile).run()
+        way = SearchBySimulation(chain, self._start, self._regression.scales, self.steps, self._clip_quantile).run()
         bound = way.scale.clip_gradient if self._clip_gradient is None else self._clip_gradient
         centre = ExpansionPoint(way.theta, way.scale.preconditioner, bound)
         score = chain.release(WeightedScore(centre))
@@ -596,8 +596,8 @@ class Expansion:
 def default_order(structure: Structure, *, one_row_a_unit: bool) -> Literal[1, 2]:
     """Return 1 where rows can be simulated from the model, 2 for regressions.
 
-    A normal distribution of unknown mean and scale is searched for as a regression: from scales that are ten times too
-    large, simulated rows have led nowhere in most runs.
+    A normal distribution of unknown mean and scale is searched for as a regression: as precise, and its likelihood
+    knows of its noise.
     """
     location_and_scale = structure.linear_and_normal and structure.scale_of_rows.size == 1
     return 1 if one_row_a_unit and structure.rows_can_be_simulated and not location_and_scale else 2

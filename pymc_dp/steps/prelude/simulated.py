@@ -4,6 +4,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
 import numpy as np
+from numpy.typing import NDArray
 
 from pymc_dp.budget import ReleaseRequest
 from pymc_dp.exceptions import InvalidArgument
@@ -24,6 +25,7 @@ from pymc_dp.steps.prelude.newton import (
     solved,
     table_at,
 )
+from pymc_dp.steps.prelude.settings import MOST_STEP_OF_SCALE, TRUST_BY_SIMULATION
 
 _PRIOR_QUANTILE = 0.9
 #: How many of the steps are the last ones, and how much more each of them may cost.
@@ -89,14 +91,19 @@ class SearchBySimulation:
         Whom to ask, and where synthetic rows come from.
     start : ndarray, shape (parameters,)
         Where the way begins, if scores can be computed there.
+    scales : ndarray of int
+        Which parameters are logarithms of positive variables: no step changes one by more than `MOST_STEP_OF_SCALE`.
     steps : int
         How many scores are released.
     clip_quantile : float
         Part of the simulated rows that the bounds do not cut.
     """
 
-    def __init__(self, chain: ChainAccess, start: FloatArray, steps: int, clip_quantile: float) -> None:
-        self._chain, self._start, self._steps, self._clip_quantile = chain, start, steps, clip_quantile
+    def __init__(
+        self, chain: ChainAccess, start: FloatArray, scales: NDArray[np.intp], steps: int, clip_quantile: float
+    ) -> None:
+        self._chain, self._start, self._scales = chain, start, scales
+        self._steps, self._clip_quantile = steps, clip_quantile
 
     def run(self) -> WayToCentre:
         """Return a private centre, with a preconditioner and a clip bound for it.
@@ -166,12 +173,16 @@ class SearchBySimulation:
         """Return the mode of the surrogate of a released score, or the farthest point towards it by a line search."""
         try:
             surrogate = WeightedRows(self._chain.prior, centre, stand.units, score.value, self._chain.n_units)
-            mode = self._mode_of(surrogate, stand.theta)
+            step = self._mode_of(surrogate, stand.theta) - stand.theta
         except NUMERICAL_FAILURES:  # the next score may be less noisy
             return stand
+        # Rows that are unlike all simulated ones make a surrogate whose mode is anywhere.
+        step[self._scales] = np.clip(step[self._scales], -MOST_STEP_OF_SCALE, MOST_STEP_OF_SCALE)
+        length = float(np.sqrt(step @ _information_of(stand) @ step))
+        step *= min(1.0, TRUST_BY_SIMULATION / length) if length > 0.0 else 1.0
         for part in _PARTS_OF_A_STEP:
             try:
-                return self._stand_at(stand.theta + part * (mode - stand.theta))
+                return self._stand_at(stand.theta + part * step)
             except NUMERICAL_FAILURES:
                 continue
         return stand

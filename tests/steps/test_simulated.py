@@ -1,0 +1,41 @@
+"""The search where rows can be simulated from the model: its steps."""
+
+from types import SimpleNamespace
+
+import numpy as np
+import pymc as pm
+import pytest
+from conftest import QUIET
+
+import pymc_dp as dp
+from pymc_dp.steps.prelude import simulated
+from pymc_dp.steps.prelude.simulated import SearchBySimulation
+
+
+@pytest.mark.parametrize(
+    ("information", "step"),
+    [(1e-4, [3.0, -1.0]), (1.0, [4.5 / 10.0**0.5, -1.5 / 10.0**0.5])],
+    ids=["a scale by no more than a factor of e", "a unit's log-likelihood by no more than 1.5"],
+)
+def test_a_step_is_no_longer_than_what_simulated_rows_can_tell(information, step, monkeypatch):
+    """Rows that are unlike all simulated ones make a surrogate whose mode is anywhere."""
+    monkeypatch.setattr(simulated, "WeightedRows", lambda *_: None)
+    monkeypatch.setattr(simulated, "_information_of", lambda _: information * np.eye(2))
+    search = SearchBySimulation(SimpleNamespace(prior=None, n_units=100), np.zeros(2), np.array([1]), 8, 0.998)
+    monkeypatch.setattr(search, "_mode_of", lambda _, theta: theta + np.array([3.0, -9.0]))
+    monkeypatch.setattr(search, "_stand_at", lambda theta: theta)
+    stand = SimpleNamespace(theta=np.array([10.0, 20.0]), units=None)
+    assert search._next_stand(None, SimpleNamespace(value=None), stand) - stand.theta == pytest.approx(step)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", range(4))
+def test_wide_priors_lead_nowhere_else(seed):
+    """Noise is seeded by the test's name. Without a limit of steps half of such runs ended thousands of times away."""
+    rows = 20.0 * np.random.default_rng(seed).weibull(1.5, 4000)
+    with pm.Model():
+        shape, scale = pm.HalfNormal("shape", 5.0), pm.HalfNormal("scale", 100.0)
+        pm.Weibull("y", shape, scale, observed=rows)
+        tree = pm.sample(draws=50, chains=1, budget=dp.PrivacyBudget(8.0, 1e-6), **QUIET)
+    assert float(tree["posterior"]["shape"].mean()) == pytest.approx(1.5, abs=0.15)
+    assert float(tree["posterior"]["scale"].mean()) == pytest.approx(20.0, abs=1.5)
