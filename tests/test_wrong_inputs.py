@@ -212,7 +212,10 @@ CALLS = {
     "a likelihood without a model": (lambda b, _: dp.private_likelihood(budget=b), "no model here"),
     "a plan without a model": (lambda b, _: b.plan(dp.DPHMC()), "no model here"),
     "a dry run without a model": (lambda b, _: dp.dry_run(b), "no model here"),
-    "add-remove": (lambda b, _: sampled(dp.PrivacyBudget(3, 1e-6, "add-remove")), "Under add-remove"),
+    "add-remove": (
+        lambda b, _: sampled(dp.PrivacyBudget(3, 1e-6, "add-remove"), step=dp.DPBarker()),
+        "accounted for under substitution only",
+    ),
     "data without a budget": (
         lambda b, _: within(lambda: pm.sample(data=table(x=["age", "income"], y="default"))),
         "pass budget=",

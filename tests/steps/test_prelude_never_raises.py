@@ -272,7 +272,7 @@ def test_a_likelihood_without_curvature_is_not_called_usable(budget):
 
 
 @pytest.mark.usefixtures("short_pilots")
-@pytest.mark.parametrize("make", [pytest.param(mixture, marks=pytest.mark.slow), circle])
+@pytest.mark.parametrize("make", [pytest.param(mixture, marks=[pytest.mark.slow, pytest.mark.production]), circle])
 def test_the_mixture_and_the_circle_run(budget, make):
     tree = run(model_of(make, 0), budget)
     assert tree["privacy"].attrs["complete"] == tree["privacy"].attrs["surrogate_found"] == 1
