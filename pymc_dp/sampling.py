@@ -216,7 +216,7 @@ def _sampled(
     view.starting_points(initvals, seed, chains)
     template.warm_up()
     warm_up_noise()
-    n_public = rows.n_units if budget.relation == "substitute" else None
+    n_public = _public_number_of_units(rows, budget.relation)
     synthetic_tables = [_synthetic_tables(one, view, template) for one in group.steps]
     for one, tables, planned in zip(group.steps, synthetic_tables, plan.steps, strict=True):
         _refuse_too_much_memory(one, tables, n_public)
@@ -375,9 +375,8 @@ def _facts(
     plan: Plan, group: StepGroup, names: PublishableNames, rows: UnitLikelihood | PartitionedUnits
 ) -> dict[str, Any]:
     """Return the result's metadata."""
-    n_units = rows.n_units if plan.relation == "substitute" else None
     declared = {"schema": rows.declared} if isinstance(rows, PartitionedUnits) and rows.declared else {}
-    return {**metadata(plan, group, names, n_units), **declared}
+    return {**metadata(plan, group, names, _public_number_of_units(rows, plan.relation)), **declared}
 
 
 def _stopped_before_the_first_draw(error: BaseException | None, iterations: Sequence[int]) -> bool:
@@ -449,7 +448,7 @@ def _authorised(
                 planned.noise_multipliers,
                 spent,
                 synthetic_tables[place],
-                rows.n_units if budget.relation == "substitute" else None,
+                _public_number_of_units(rows, budget.relation),
                 planned.noise_schedules,
                 rows.knows_responses,
                 rows.structure,
@@ -537,6 +536,11 @@ def _synthetic_tables(step: DPStep, view: ModelView, rows: UnitLikelihood) -> Sy
     if step.expands and step.synthetic is not None:
         return SyntheticTable(step.synthetic, step.parameters.shapes, step.unit, step.unit_index)
     return None
+
+
+def _public_number_of_units(rows: UnitLikelihood | PartitionedUnits, relation: str) -> int | None:
+    """Return how many units there are; None where that is protected."""
+    return rows.n_units if relation == "substitute" else None
 
 
 def _tell_n_units(group: StepGroup, model: Model) -> None:

@@ -39,7 +39,7 @@ def steps_with_budget(
     Raises
     ------
     InvalidArgument
-        If a step has no budget and none was passed, or no sampler can be chosen.
+        If a step has no budget and none was passed.
     UnsupportedOption
         If a step has another budget, or was made for another unit.
     """

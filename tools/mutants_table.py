@@ -328,7 +328,7 @@ MUTANTS = (
            "size[axis] = pt.constant(n_rows)", "size[axis] = pt.minimum(size[axis], n_rows)",
            ("test_sampling.py::test_a_dry_run_does_not_know_a_protected_number_of_units",)),
     Mutant("a dry run in proportion to a protected number of units", "number of units", "sampling.py",
-           'n_public = rows.n_units if budget.relation == "substitute" else None', "n_public = rows.n_units",
+           "n_public = _public_number_of_units(rows, budget.relation)", "n_public = rows.n_units",
            ("test_sampling.py::test_a_dry_run_does_not_know_a_protected_number_of_units",)),
     Mutant("a query of a sampler's own class is answered", "batches", "release/queries.py",
            "    if not any(type(query) is known for known in QUERIES):", "    if not isinstance(query, QUERIES):",

@@ -81,14 +81,13 @@ class LearningStep(DPStep):
             If a prelude is asked for where there can be none.
         """
         missing = [name for name, value in needed.items() if value is None]
-        can_learn = self.moves_all
         if isinstance(prelude, str) and prelude == "auto":
-            prelude = Prelude() if missing and can_learn else None
+            prelude = Prelude() if missing and self.moves_all else None
         if prelude is None:
             return False
         if not isinstance(prelude, Prelude):
             raise InvalidArgument('prelude must be a Prelude(...), None or "auto".')
-        if not can_learn:
+        if not self.moves_all:
             raise InvalidArgument(
                 "A prelude needs a step that moves all free variables: leave out vars, or pass "
                 f"{', '.join(needed)} and prelude=None."

@@ -174,12 +174,13 @@ class SearchBySimulation:
         try:
             surrogate = WeightedRows(self._chain.prior, centre, stand.units, score.value, self._chain.n_units)
             step = self._mode_of(surrogate, stand.theta) - stand.theta
+            information = _information_of(stand)
         except NUMERICAL_FAILURES:  # the next score may be less noisy
             return stand
         # Rows that are unlike all simulated ones make a surrogate whose mode is anywhere.
         step[self._scales] = np.clip(step[self._scales], -MOST_STEP_OF_SCALE, MOST_STEP_OF_SCALE)
-        length = float(np.sqrt(step @ _information_of(stand) @ step))
-        step *= min(1.0, TRUST_BY_SIMULATION / length) if length > 0.0 else 1.0
+        length = float(np.sqrt(np.maximum(step @ information @ step, 0.0)))
+        step *= min(1.0, TRUST_BY_SIMULATION / max(length, np.finfo(float).tiny))
         for part in _PARTS_OF_A_STEP:
             try:
                 return self._stand_at(stand.theta + part * step)
