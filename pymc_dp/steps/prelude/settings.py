@@ -104,8 +104,8 @@ TRUST_OF_LOCATION = 1.5
 #: A step changes the logarithm of a scale by no more: farther away its log-likelihood is no parabola, and steps go to
 #: and fro.
 MOST_STEP_OF_SCALE = 1.0
-#: A step of the search by simulated rows, as TRUST_FAR: eight of them have to lead from the prior to the posterior.
-TRUST_BY_SIMULATION = 1.5
+#: The same of the search by simulated rows, which is exact for some families: eight steps lead from any prior.
+MOST_STEP_BY_SIMULATION = 2.0
 #: How many times as large as the curvature says, or as small, a change of the score has to be, beyond its noise, before
 #: the curvature is corrected: with less than half the true one, steps overshoot to and fro and never end. It is never
 #: lowered below a fifth: a next step may have five times the length.

@@ -25,7 +25,7 @@ from pymc_dp.steps.prelude.newton import (
     solved,
     table_at,
 )
-from pymc_dp.steps.prelude.settings import MOST_STEP_OF_SCALE, TRUST_BY_SIMULATION
+from pymc_dp.steps.prelude.settings import MOST_STEP_BY_SIMULATION
 
 _PRIOR_QUANTILE = 0.9
 #: How many of the steps are the last ones, and how much more each of them may cost.
@@ -92,7 +92,7 @@ class SearchBySimulation:
     start : ndarray, shape (parameters,)
         Where the way begins, if scores can be computed there.
     scales : ndarray of int
-        Which parameters are logarithms of positive variables: no step changes one by more than `MOST_STEP_OF_SCALE`.
+        Which parameters are logarithms of positive variables: no step changes one by more than 2.
     steps : int
         How many scores are released.
     clip_quantile : float
@@ -174,13 +174,10 @@ class SearchBySimulation:
         try:
             surrogate = WeightedRows(self._chain.prior, centre, stand.units, score.value, self._chain.n_units)
             step = self._mode_of(surrogate, stand.theta) - stand.theta
-            information = _information_of(stand)
         except NUMERICAL_FAILURES:  # the next score may be less noisy
             return stand
         # Rows that are unlike all simulated ones make a surrogate whose mode is anywhere.
-        step[self._scales] = np.clip(step[self._scales], -MOST_STEP_OF_SCALE, MOST_STEP_OF_SCALE)
-        length = float(np.sqrt(np.maximum(step @ information @ step, 0.0)))
-        step *= min(1.0, TRUST_BY_SIMULATION / max(length, np.finfo(float).tiny))
+        step[self._scales] = np.clip(step[self._scales], -MOST_STEP_BY_SIMULATION, MOST_STEP_BY_SIMULATION)
         for part in _PARTS_OF_A_STEP:
             try:
                 return self._stand_at(stand.theta + part * step)
