@@ -9,6 +9,7 @@ from conftest import QUIET
 
 import pymc_dp as dp
 from pymc_dp.steps.prelude import simulated
+from pymc_dp.steps.prelude.newton import NotComputable, can_stand_at, positive_definite
 from pymc_dp.steps.prelude.simulated import SearchBySimulation
 
 
@@ -44,3 +45,18 @@ def test_a_rate_far_below_the_priors_is_reached():
         pm.Poisson("y", pm.HalfNormal("rate", 1000.0), observed=np.random.default_rng(0).poisson(3.0, 4000))
         tree = pm.sample(draws=50, chains=1, budget=dp.PrivacyBudget(8.0, 1e-6), **QUIET)
     assert float(tree["posterior"]["rate"].mean()) == pytest.approx(3.0, abs=0.2)
+
+
+def test_no_search_stands_where_squares_of_distances_are_no_numbers():
+    class Flat:
+        def log_density(self, theta):
+            return 0.0
+
+        def gradient(self, theta):
+            return np.zeros_like(theta)
+
+    assert can_stand_at(Flat(), np.array([-1e140, 0.0]))
+    assert not can_stand_at(Flat(), np.array([-1e295, 0.0]))
+    assert not can_stand_at(Flat(), np.array([np.nan, 0.0]))
+    with pytest.raises(NotComputable):
+        positive_definite(np.array([[np.nan, 0.0], [0.0, 1.0]]))

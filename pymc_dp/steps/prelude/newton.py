@@ -11,6 +11,8 @@ from pymc_dp.release.interface import LARGEST_CLIP_BOUND, SMALLEST_CLIP_BOUND
 from pymc_dp.steps.access import LogDensity, PublicUnits, SyntheticTables
 
 _SPREAD_ITERATIONS = 30
+#: No position is farther from 0: squares of distances and variances are numbers.
+_FARTHEST = 1e150
 #: What numerical work raises on overflow or singular matrices. Inputs depend on protected rows through releases alone.
 NUMERICAL_FAILURES = (ArithmeticError, ValueError, np.linalg.LinAlgError)
 
@@ -207,17 +209,25 @@ def solved(matrix: FloatArray, vector: FloatArray) -> FloatArray:
 
 
 def can_stand_at(prior: LogDensity, theta: FloatArray) -> bool:
-    """Return whether parameters are finite and the prior has a density, a gradient and a curvature there."""
-    if not (np.isfinite(theta).all() and np.isfinite(prior.log_density(theta))):
-        return False
+    """Return whether parameters are near enough to 0 and the prior has a density, a gradient and a curvature there."""
     try:
+        if not (float(np.abs(theta).max()) < _FARTHEST and np.isfinite(prior.log_density(theta))):
+            return False
         return bool(np.isfinite(prior.gradient(theta)).all() and np.isfinite(prior_curvature(prior, theta)).all())
     except NUMERICAL_FAILURES:
         return False
 
 
 def positive_definite(matrix: FloatArray, floor: float = 1e-8) -> FloatArray:
-    """Return the matrix with eigenvalues of at least `floor` times the largest."""
+    """Return the matrix with eigenvalues of at least `floor` times the largest.
+
+    Raises
+    ------
+    NotComputable
+        If an entry is no number.
+    """
+    if not np.isfinite(matrix).all():
+        raise NotComputable("A matrix has entries that are no numbers.")
     values, vectors = np.linalg.eigh(0.5 * (matrix + matrix.T))
     least = floor * max(float(np.abs(values).max()), np.finfo(float).tiny)
     repaired: FloatArray = (vectors * np.maximum(values, least)) @ vectors.T
