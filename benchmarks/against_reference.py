@@ -144,7 +144,10 @@ def _by_mode(model: pm.Model) -> Reference | None:
     theta = parameters.to_theta(model.initial_point(random_seed=0))
     gained = np.inf
     for _ in range(200):
-        values, vectors = np.linalg.eigh(_precision(gradient, theta))
+        curvature = _precision(gradient, theta)
+        if not np.isfinite(curvature).all():
+            return None
+        values, vectors = np.linalg.eigh(curvature)
         values = np.maximum(np.abs(values), 1e-8 * np.abs(values).max())  # uphill, whatever the curvature
         step = vectors @ (vectors.T @ gradient(theta) / values)
         before = height(theta)

@@ -1,4 +1,4 @@
-"""Eleven models as a newcomer writes them, on 20,000 simulated rows, with no setting but the budget.
+"""Twenty models as a newcomer writes them, on 20,000 simulated rows, with no setting but the budget.
 
     python benchmarks/newcomers.py DIRECTORY                                 two runs of each at epsilon 3
     python benchmarks/newcomers.py DIRECTORY linear ordinal --runs 10 --epsilon 3 1 --processes 2
@@ -193,6 +193,116 @@ def persons(generator):
     return Problem(model, {"unit_index": "person"})
 
 
+def poisson(generator):
+    x = covariates(generator)
+    y = generator.poisson(np.exp(0.8 + x @ [0.3, -0.5, 0.2]))
+    with pm.Model() as model:
+        intercept = pm.Normal("intercept", 0, 2)
+        beta = pm.Normal("beta", 0, 1, shape=3)
+        pm.Poisson("y", pm.math.exp(intercept + pm.math.dot(x, beta)), observed=y)
+    return Problem(model)
+
+
+def survey_columns(generator):
+    """Return age, yearly income in thousands and a binary column as a file has them: nothing is standardised."""
+    age = generator.integers(18, 90, ROWS).astype(float)
+    income = np.round(np.exp(generator.normal(3.4, 0.6, ROWS)), 1)
+    return np.column_stack([age, income, generator.random(ROWS) < 0.3])
+
+
+def logistic_raw(generator):
+    x = survey_columns(generator)
+    y = (generator.random(ROWS) < logistic(-2.0 + x @ [0.03, 0.01, -0.4])).astype(int)
+    with pm.Model() as model:
+        intercept = pm.Normal("intercept", 0, 10)
+        beta = pm.Normal("beta", 0, 1, shape=3)
+        pm.Bernoulli("y", logit_p=intercept + pm.math.dot(x, beta), observed=y)
+    return Problem(model)
+
+
+def linear_raw(generator):
+    x = survey_columns(generator)
+    y = 90.0 + x @ [0.5, 0.1, -4.0] + generator.normal(0.0, 15.0, ROWS)
+    with pm.Model() as model:
+        intercept = pm.Normal("intercept", 0, 100)
+        beta = pm.Normal("beta", 0, 10, shape=3)
+        sigma = pm.HalfNormal("sigma", 50)
+        pm.Normal("y", intercept + pm.math.dot(x, beta), sigma, observed=y)
+    return Problem(model)
+
+
+def hierarchical_raw(generator):
+    x, group = survey_columns(generator), generator.integers(0, GROUPS, ROWS)
+    effects = generator.normal(90.0, 6.0, GROUPS)
+    y = effects[group] + x @ [0.5, 0.1, -4.0] + generator.normal(0.0, 15.0, ROWS)
+    with pm.Model() as model:
+        mu = pm.Normal("mu", 0, 100)
+        tau = pm.HalfNormal("tau", 20)
+        alpha = pm.Normal("alpha", mu, tau, shape=GROUPS)
+        beta = pm.Normal("beta", 0, 10, shape=3)
+        pm.Normal("y", alpha[group] + pm.math.dot(x, beta), pm.HalfNormal("sigma", 50), observed=y)
+    return Problem(model, normal=False)
+
+
+def weibull_raw(generator):
+    x = survey_columns(generator)
+    end = 500.0
+    time = np.exp(5.0 + x @ [-0.01, 0.005, 0.3]) * generator.weibull(1.4, ROWS)
+    with pm.Model() as model:
+        intercept = pm.Normal("intercept", 0, 10)
+        beta = pm.Normal("beta", 0, 1, shape=3)
+        shape = pm.HalfNormal("shape", 2)
+        latent = pm.Weibull.dist(alpha=shape, beta=pm.math.exp(intercept + pm.math.dot(x, beta)))
+        pm.Censored("time", latent, lower=None, upper=end, observed=np.minimum(time, end))
+    return Problem(model)
+
+
+def bivariate_raw(generator):
+    """Height and weight, with their correlation."""
+    cov = np.array([[81.0, 0.6 * 9.0 * 14.0], [0.6 * 9.0 * 14.0, 196.0]])
+    y = generator.multivariate_normal([170.0, 75.0], cov, ROWS)
+    with pm.Model() as model:
+        chol, _, _ = pm.LKJCholeskyCov("chol", n=2, eta=2, sd_dist=pm.HalfNormal.dist(20))
+        pm.MvNormal("y", pm.Normal("mu", 100, 100, shape=2), chol=chol, observed=y)
+    return Problem(model)
+
+
+def beta_regression(generator):
+    x = covariates(generator)
+    mean = logistic(0.3 + x @ [0.4, -0.3, 0.2])
+    y = np.clip(generator.beta(8.0 * mean, 8.0 * (1.0 - mean)), 1e-6, 1.0 - 1e-6)
+    with pm.Model() as model:
+        intercept = pm.Normal("intercept", 0, 2)
+        beta = pm.Normal("beta", 0, 1, shape=3)
+        kappa = pm.Exponential("kappa", 0.1)
+        pm.Beta("y", mu=pm.math.sigmoid(intercept + pm.math.dot(x, beta)), nu=kappa, observed=y)
+    return Problem(model)
+
+
+def gamma_regression(generator):
+    x = covariates(generator)
+    y = generator.gamma(2.0, np.exp(1.5 + x @ [0.3, -0.5, 0.2]) / 2.0)
+    with pm.Model() as model:
+        intercept = pm.Normal("intercept", 0, 5)
+        beta = pm.Normal("beta", 0, 1, shape=3)
+        alpha = pm.HalfNormal("alpha", 5)
+        pm.Gamma("y", alpha=alpha, beta=alpha / pm.math.exp(intercept + pm.math.dot(x, beta)), observed=y)
+    return Problem(model)
+
+
+def correlated_slopes(generator):
+    x, group = generator.normal(size=ROWS), generator.integers(0, GROUPS, ROWS)
+    effects = generator.multivariate_normal([1.0, 0.5], [[0.5, 0.15], [0.15, 0.2]], GROUPS)
+    y = effects[group, 0] + effects[group, 1] * x + generator.normal(0.0, 1.5, ROWS)
+    with pm.Model() as model:
+        chol, _, _ = pm.LKJCholeskyCov("chol", n=2, eta=2, sd_dist=pm.Exponential.dist(1.0))
+        mean = pm.Normal("mean", 0, 3, shape=2)
+        each = mean + pm.math.dot(pm.Normal("z", shape=(GROUPS, 2)), chol.T)
+        mu = each[group, 0] + each[group, 1] * x
+        pm.Normal("y", mu, pm.HalfNormal("sigma", 5), observed=y)
+    return Problem(model, normal=False)
+
+
 MODELS = {
     "linear": linear,
     "negative-binomial": negative_binomial,
@@ -205,6 +315,15 @@ MODELS = {
     "mixture": mixture,
     "weibull": weibull,
     "persons": persons,
+    "poisson": poisson,
+    "logistic-raw": logistic_raw,
+    "linear-raw": linear_raw,
+    "hierarchical-raw": hierarchical_raw,
+    "weibull-raw": weibull_raw,
+    "bivariate-raw": bivariate_raw,
+    "beta": beta_regression,
+    "gamma": gamma_regression,
+    "correlated-slopes": correlated_slopes,
 }
 
 

@@ -28,6 +28,7 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 import pymc as pm
+import pytensor.tensor as pt
 from against_reference import (
     Problem,
     Reference,
@@ -43,6 +44,7 @@ from against_reference import (
 )
 from pymc.distributions import transforms
 
+import pymc_dp as dp
 from pymc_dp.__main__ import survey, survey_model
 from pymc_dp.accounting import gaussian_rho
 from pymc_dp.model.view import read
@@ -230,6 +232,61 @@ def lectures(data):
     return logistic(x, (table["y"] >= 4).to_numpy(int), pd.factorize(table["s"])[0])
 
 
+def of_each_student(data):
+    """Return the first ten ratings of each student: covariates, ratings less 3 of 5, and which of the ten there are."""
+    table = pd.read_csv(data / "lme4/InstEval.csv")
+    student, place = pd.factorize(table["s"])[0], table.groupby("s").cumcount().to_numpy()
+    first = place < 10
+    where = student[first], place[first]
+    columns = np.column_stack([(table["studage"] - 5) / 2, (table["lectage"] - 3) / 2, table["service"]])
+    x, y, there = (
+        np.zeros((student.max() + 1, 10, 3)),
+        np.zeros((student.max() + 1, 10)),
+        np.zeros((student.max() + 1, 10)),
+    )
+    x[where], y[where], there[where] = columns[first], table["y"].to_numpy(float)[first] - 3.0, 1.0
+    return x, y, there
+
+
+def ratings(data):
+    """Ratings of lectures, with an effect of each student that is integrated over: a student is protected."""
+    x, y, there = of_each_student(data)
+
+    def log_density(value, mean, there, sigma, tau):
+        left, count = (value - mean) * there, there.sum(-1)
+        together = sigma**2 + count * tau**2
+        squares = (left**2).sum(-1) - tau**2 * left.sum(-1) ** 2 / together
+        logs = (count - 1.0) * pt.log(sigma**2) + pt.log(together) + count * np.log(2.0 * np.pi)
+        return -0.5 * (logs + squares / sigma**2)
+
+    with pm.Model() as model:
+        intercept, beta = pm.Normal("intercept", 0, 5), pm.Normal("beta", 0, 1, shape=3)
+        sigma, tau = pm.HalfNormal("sigma", 2), pm.HalfNormal("tau", 1)
+        mean = intercept + pm.Data("x", x) @ beta
+        ways = {"logp": log_density, "signature": "(v),(v),(),()->(v)"}
+        pm.CustomDist("y", mean, pm.Data("there", there), sigma, tau, observed=y, **ways)
+    return Problem(model)
+
+
+def good_ratings(data):
+    """Whether a student rates a lecture 4 or 5, with an effect of each student that is integrated over."""
+    x, y, there = of_each_student(data)
+    nodes, weights = np.polynomial.hermite_e.hermegauss(9)
+    nodes, log_weights = dp.public(nodes), dp.public(np.log(weights / weights.sum()))
+
+    def log_density(value, predictor, there, tau):
+        at = predictor[..., None] + tau * nodes
+        each = (value[..., None] * at - pt.softplus(at)) * there[..., None]
+        return pt.logsumexp(each.sum(-2) + log_weights, axis=-1)
+
+    with pm.Model() as model:
+        intercept, beta, tau = pm.Normal("intercept", 0, 2), pm.Normal("beta", 0, 1, shape=3), pm.HalfNormal("tau", 1)
+        predictor = intercept + pm.Data("x", x) @ beta
+        ways = {"logp": log_density, "signature": "(v),(v),()->(v)"}
+        pm.CustomDist("y", predictor, pm.Data("there", there), tau, observed=(y >= 1.0).astype(float), **ways)
+    return Problem(model)
+
+
 def wages(data):
     """Wages an hour of Canadians."""
     table = pd.read_csv(data / "car/SLID.csv").dropna()
@@ -301,6 +358,8 @@ KEPT = {
     "old-age-visits": old_age_visits,
     "earnings": earnings,
     "lectures": lectures,
+    "ratings": ratings,
+    "good-ratings": good_ratings,
     "wages": wages,
     "maths": maths,
     "emissions": emissions,

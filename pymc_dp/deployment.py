@@ -17,10 +17,10 @@ from xarray import DataTree
 
 from pymc_dp.accounting import gaussian_delta
 from pymc_dp.budget import PrivacyBudget
-from pymc_dp.diagnostics import facts_of
+from pymc_dp.diagnostics import all_gaussian, facts_of
 from pymc_dp.exceptions import InvalidArgument
 from pymc_dp.likelihood import PrivateLikelihood
-from pymc_dp.plan import noise_in_words
+from pymc_dp.plan import noise_in_words, replaced_in_words
 
 Record = dict[str, dict[str, Any]]
 
@@ -191,7 +191,7 @@ def _said(said: Any) -> Iterator[tuple[str, Mapping[str, Any]]]:
 def _known(facts: Mapping[str, Any], budget: PrivacyBudget | None) -> Record:
     """Return what the facts of a run say of each field."""
     relation, rho = facts["relation"], float(facts["rho"])
-    gaussian = math.isfinite(rho) and rho > 0.0 and all("rho" in each for each in json.loads(facts["releases"]))
+    gaussian = all_gaussian(facts)
     omitted = json.loads(facts["omitted_because_computed_from_rows"])
     record: Record = {"product": dict.fromkeys(_TO_SAY["product"])}
     record["dp_flavor"] = {
@@ -218,6 +218,10 @@ def _known(facts: Mapping[str, Any], budget: PrivacyBudget | None) -> Record:
             f"Of this release alone; with it {facts['budget_epsilon_spent']:.4g} of the budget of epsilon "
             f"{facts['budget_epsilon']:.4g} were spent, which is for everything that is computed from the table",
             *_profile(rho, gaussian=gaussian),
+            *(
+                line[0].upper() + line[1:]
+                for line in replaced_in_words(relation, rho, facts["delta"], gaussian=gaussian)
+            ),
             *_all_runs(budget),
         ],
     }

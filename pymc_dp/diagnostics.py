@@ -16,7 +16,7 @@ from xarray import DataTree
 from pymc_dp.accounting import gaussian_epsilon
 from pymc_dp.exceptions import InvalidArgument
 from pymc_dp.kinds import SCORE, Role, clip_fraction_name, labelled, noise_std_of
-from pymc_dp.plan import noise_in_words
+from pymc_dp.plan import noise_in_words, replaced_in_words
 
 _GOOD_R_HAT = 1.05
 _GOOD_EFFECTIVE_DRAWS = 200
@@ -441,6 +441,11 @@ def privacy_report(tree: DataTree) -> str:
     return "\n".join(lines)
 
 
+def all_gaussian(facts: Mapping[Any, Any]) -> bool:
+    """Return whether all that a run released has Gaussian noise on sums over all units."""
+    return 0.0 < facts["rho"] < math.inf and all("rho" in each for each in json.loads(facts["releases"]))
+
+
 def _guarantee(facts: Mapping[Any, Any]) -> list[str]:
     """Say what is guaranteed, if anything is."""
     if not math.isfinite(facts["epsilon"]):
@@ -448,9 +453,11 @@ def _guarantee(facts: Mapping[Any, Any]) -> list[str]:
     meaning = _IN_WORDS[facts["relation"]].format(
         unit=facts["unit"], epsilon=facts["epsilon"], factor=math.exp(facts["epsilon"]), delta=facts["delta"]
     )
+    replaced = replaced_in_words(facts["relation"], facts["rho"], facts["delta"], gaussian=all_gaussian(facts))
     return [
         f"Guarantee: epsilon {facts['epsilon']:.4g}, delta {facts['delta']:.3g}, relation {facts['relation']}:",
         f"  {meaning}.",
+        *(f"  {line}." for line in replaced),
     ]
 
 

@@ -18,6 +18,7 @@ from pymc_dp.accounting import (
     Releases,
     WithoutReplacementGaussianReleases,
     all_add_in_rho,
+    gaussian_epsilon,
     total_rho,
 )
 from pymc_dp.exceptions import InvalidArgument
@@ -313,6 +314,7 @@ class Plan:
             "guarantee of this run: none"
             if unlimited
             else f"guarantee of this run: epsilon {self.epsilon:.4g} at delta {self.delta:.3g}, {self.relation}",
+            *([] if unlimited else replaced_in_words(self.relation, self.rho, self.delta, gaussian=self.gaussian)),
             *([f"unit of privacy: {self.unit}"] if self.unit else []),
             *([f"row engine: {self.row_engine}"] if self.row_engine else []),
             f"{'release':<14}{'count':>9}{'noise multiplier':>19}{'rho':>12}{'share':>9}{'sampled':>10}",
@@ -368,6 +370,20 @@ class Plan:
             return plan
         except (ArithmeticError, AttributeError, KeyError, TypeError) as error:
             raise InvalidArgument(f"A stored plan cannot be read: {type(error).__name__}.") from None
+
+
+def replaced_in_words(relation: str, rho: float, delta: float, *, gaussian: bool) -> list[str]:
+    """Say what a guarantee under add-remove is worth under substitution, which other runs may state.
+
+    A unit that is replaced is removed, and another one added: of Gaussian releases the group's guarantee is that of
+    twice the shift (Dong, Roth and Su 2022, Gaussian differential privacy, JRSS B, Theorem 2.14). There is no such
+    sentence the other way round: under substitution the number of units is public.
+    """
+    if relation != "add-remove" or not gaussian:
+        return []
+    return [
+        f"With a unit replaced (substitute) the same noise guarantees epsilon {gaussian_epsilon(4.0 * rho, delta):.4g}"
+    ]
 
 
 def noise_in_words(multipliers: Sequence[float]) -> str:

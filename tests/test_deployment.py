@@ -10,6 +10,7 @@ from conftest import QUIET, gaussian_data, gaussian_model, hmc
 
 import pymc_dp as dp
 from pymc_dp import diagnostics
+from pymc_dp.accounting import gaussian_epsilon
 
 #: The registry's fields of a deployment (opendp/deployments-registry-data), by group.
 REGISTRY = {
@@ -118,6 +119,21 @@ def test_under_add_remove_the_number_of_units_is_not_disclosed():
     text = dp.disclosure(tree, budget=budget).to_json()
     assert "400" not in text
     assert "one unit more than the other" in text
+
+
+def test_what_add_remove_guarantees_where_a_unit_is_replaced():
+    """By the Gaussian of twice the shift; under substitution there is nothing to say."""
+    budget = dp.PrivacyBudget(2.0, 1e-6, "add-remove")
+    with gaussian_model(gaussian_data()):
+        plan = budget.plan(hmc(budget), draws=2, chains=1)
+        tree = pm.sample(draws=2, chains=1, cores=1, step=hmc(budget), **QUIET)
+    replaced = gaussian_epsilon(4.0 * plan.rho, 1e-6)
+    assert 4.0 < replaced < 4.5
+    sentence = f"With a unit replaced (substitute) the same noise guarantees epsilon {replaced:.4g}"
+    for text in (str(plan), diagnostics.privacy_report(tree), str(dp.disclosure(tree))):
+        assert sentence in " ".join(text.split())
+    with gaussian_model(gaussian_data()):
+        assert "replaced" not in str(dp.PrivacyBudget(2.0, 1e-6).plan(hmc(None), draws=2, chains=1))
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,9 @@ add-remove it is there or is not.
 For each run the attacker computes one number, the logarithm of a likelihood ratio of what was released, by a formula
 that is fixed in advance for each kind of release:
 
-- noise added to a sum over all units: two normal distributions, apart by the sensitivity;
+- noise added to a sum over all units in a chain: two normal distributions, apart by the sensitivity;
+- noise added to a sum before the chains, of whatever kind: two normal distributions, apart by what the sum is on either
+  table, which the attacker computes: whoever knows all rows but one has both tables;
 - noise added to a sum over a batch: the canary is in it with probability q, so two mixtures of normals;
 - a decision of the Barker test: two mixtures of probabilities.
 
@@ -81,8 +83,8 @@ def tables(relation: str) -> tuple[pm.Model, pm.Model]:
 # What the attacker computes ------------------------------------------------------------------------------------
 
 
-def log_likelihood_ratio(step: DPStep, release: Release, relation: str, multipliers: dict[str, float]) -> float:
-    """Return the logarithm of how much likelier a release is with the canary than on the other table.
+def log_likelihood_ratio(step: DPStep, release: Release, relation: str) -> float:
+    """Return the logarithm of how much likelier a release of a chain is with the canary than on the other table.
 
     Kinds that tell the attacker nothing give 0.
     """
@@ -96,7 +98,7 @@ def log_likelihood_ratio(step: DPStep, release: Release, relation: str, multipli
         known = np.zeros(release.value.size)
         known[-1] = N - 1
         return _normal(release.value - known, np.ones(release.value.size), release.noise_std, relation)
-    if release.kind in ("curvature", "early_curvature", "clipping_loss", "residual"):
+    if release.kind == "residual":  # the model is a parabola, of which expansions miss nothing
         return 0.0
     if release.kind == "log_ratio":
         towards = float(np.sign(np.sum(where[1] - where[0])))
@@ -116,16 +118,49 @@ def log_likelihood_ratio(step: DPStep, release: Release, relation: str, multipli
             return _normal(release.value, pull, release.noise_std, relation)
         other = -pull if relation == "substitute" else 0.0 * pull
         return _mixture(release.value, [pull, other], release.noise_std, batches)
-    # A score along directions: the canary's is cut to the bound, which the noise tells.
-    bound = release.noise_std / (2.0 * multipliers[release.kind])
-    along = step._scale_of_audit.T @ np.ones(release.value.size)
-    return _normal(release.value, bound * along / np.linalg.norm(along), release.noise_std, relation)
+    raise NotImplementedError(f"Nothing is said of releases of kind {release.kind!r}.")
 
 
 def _normal(value: np.ndarray, shift: np.ndarray, noise_std: float, relation: str) -> float:
     """With the canary the mean is `shift`; without it 0, and with its counterpart -shift."""
     other = -shift if relation == "substitute" else 0.0 * shift
     return float(np.sum((value - other) ** 2 - (value - shift) ** 2) / (2.0 * noise_std**2))
+
+
+class _NoNoise:
+    """Adds nothing: what an attacker computes of a table."""
+
+    secure = True
+
+    def add(self, integers: Any, scale: float) -> Any:
+        return integers
+
+    def for_chain(self, key: tuple[int, ...]) -> "_NoNoise":
+        return self
+
+
+class _Watched:
+    """A curator, and what the attacker makes of its answers: each sum is computed on both tables.
+
+    Parameters
+    ----------
+    curator : MeteredCurator
+        Of the run.
+    tables : sequence of MeteredCurator
+        Without noise, on the table with the canary and on the other one.
+    """
+
+    def __init__(self, curator: Any, tables: Sequence[Any]) -> None:
+        self._curator, self._tables = curator, tables
+        self.statistic = 0.0
+
+    def release(self, query: Any, noise_multiplier: float = 0.0) -> Release:
+        """Return the answer."""
+        made: Release = self._curator.release(query, noise_multiplier)
+        first, second = (table.release(query, noise_multiplier).value for table in self._tables)
+        apart = np.sum((made.value - second) ** 2 - (made.value - first) ** 2)
+        self.statistic += float(apart) / (2.0 * made.noise_std**2)
+        return made
 
 
 def _mixture(value: np.ndarray, shifts: Sequence[np.ndarray], noise_std: float, batches: Any) -> float:
@@ -164,11 +199,12 @@ def _of_decision(step: Any, release: Release) -> float:
 
 @dataclass
 class Runs:
-    """Statistics of many runs on one table, and what each run claims to cost."""
+    """Statistics of many runs on one table, what each run claims to cost, and the curators that it paid for."""
 
     statistics: np.ndarray
     epsilon: float
     delta: float
+    curators: Sequence[Any]
 
 
 def many_runs(
@@ -182,19 +218,30 @@ def many_runs(
     epsilon: float = EPSILON,
     delta: float = DELTA,
     breaking: Sequence[Callable[[], Any]] = (),
+    curators: Sequence[Sequence[Any]] = (),
 ) -> Runs:
     """Run a sampler `count` times on one table, each time with fresh curators and the operating system's entropy.
 
-    Planned and wired by the package once; then PyMC's loop is replaced by many short runs of the same steps.
+    Planned and wired by the package once; then PyMC's loop is replaced by many short runs of the same steps. `curators`
+    are those of both tables, of each step.
     """
     found: list[float] = []
+    paid_for: list[Any] = []
+    authorised: dict[DPStep, Any] = {}
+    authorise = DPStep.authorise
+
+    def noted(step: DPStep, authorisation: Any, *rest: Any) -> None:
+        authorised[step] = authorisation
+        authorise(step, authorisation, *rest)
 
     def loop(draws: int, *, tune: int, chains: int, step: Any, **rest: Any) -> Any:
-        steps = getattr(step, "methods", [step])
-        given = [one._authorised() for one in steps]
+        if not any(isinstance(each, DPStep) for each in getattr(step, "methods", [step])):
+            draws = 0  # chains are PyMC's NUTS on what was released
+        steps, given = list(authorised), list(authorised.values())
+        paid_for.extend(authorisation.curators for authorisation in given)
         generator = np.random.default_rng(seed)
         for _ in range(count):
-            found.append(_one_run(steps, given, draws, relation, generator))
+            found.append(_one_run(steps, given, draws, relation, generator, curators))
         raise _Enough
 
     with contextlib.ExitStack() as stack:
@@ -207,9 +254,10 @@ def many_runs(
         stack.enter_context(model)
         stack.enter_context(contextlib.suppress(_Enough))
         budget = dp.PrivacyBudget(epsilon, delta, relation)
+        stack.enter_context(mock.patch.object(DPStep, "authorise", noted))
         dp.sample(draws=draws, tune=0, chains=1, cores=1, step=sampler(budget), random_seed=seed, progressbar=False)
     (plan,) = budget.history
-    return Runs(np.array(found), plan.epsilon, plan.delta)
+    return Runs(np.array(found), plan.epsilon, plan.delta, paid_for)
 
 
 class _Enough(BaseException):
@@ -217,36 +265,55 @@ class _Enough(BaseException):
 
 
 class _FreshCurators:
-    """Curators of one more run: made as those that were paid for, opened once each."""
+    """Curators of one more run: made as those that were paid for, opened once each.
 
-    def __init__(self, curators: Any) -> None:
-        self._curators = curators
+    Parameters
+    ----------
+    curators : Curators
+        Those that were paid for.
+    tables : sequence of Curators
+        The same of both tables; none where nothing is released before the chains.
+    """
+
+    def __init__(self, curators: Any, tables: Sequence[Any]) -> None:
+        self._curators, self._tables = curators, tables
+        self.watched: list[_Watched] = []
 
     def open(self, key: tuple[int, ...]) -> Any:
         return self._curators._make_curator(noise=self._curators._noise.for_chain(key), **self._curators._in_chain)
 
     def open_once(self) -> Any:
-        return self._curators._make_curator(noise=self._curators._noise.for_chain((0,)), **self._curators._once)
+        own = self._curators._make_curator(noise=self._curators._noise.for_chain((0,)), **self._curators._once)
+        exact = [table._make_curator(noise=_NoNoise(), **table._once) for table in self._tables]
+        self.watched.append(_Watched(own, exact))
+        return self.watched[-1]
 
 
-def _one_run(steps: Sequence[Any], given: Sequence[Any], draws: int, relation: str, generator: Any) -> float:
+def _one_run(
+    steps: Sequence[Any],
+    given: Sequence[Any],
+    draws: int,
+    relation: str,
+    generator: Any,
+    curators: Sequence[Sequence[Any]],
+) -> float:
     """Make one run; return what the attacker makes of it."""
     total = 0.0
-    for step, authorisation in zip(steps, given, strict=True):
-        step.authorise(dataclasses.replace(authorisation, curators=_FreshCurators(authorisation.curators)))
-        if step.released_once.made:
-            step._scale_of_audit = step._scale.preconditioner
-        for release in step.released_once.made:
-            total += log_likelihood_ratio(step, release, relation, authorisation.noise_multipliers)
+    of_steps = zip(*curators, strict=True) if curators else [()] * len(steps)
+    for step, authorisation, tables_of_step in zip(steps, given, of_steps, strict=True):
+        fresh = _FreshCurators(authorisation.curators, tables_of_step)
+        step.authorise(dataclasses.replace(authorisation, curators=fresh))
+        total += sum(watched.statistic for watched in fresh.watched)
     parameters = steps[0].parameters
     point = parameters.to_point(generator.normal(scale=0.5, size=parameters.size))
-    for step, rng in zip(steps, generator.spawn(len(steps)), strict=True):
-        step.setup_chain(rng, 0, draws)
+    if draws:
+        for step, rng in zip(steps, generator.spawn(len(steps)), strict=True):
+            step.setup_chain(rng, 0, draws)
     for _ in range(draws):
         for step in steps:
             point, (found,) = step.step(point)
             for release in found["releases"].made:
-                total += log_likelihood_ratio(step, release, relation, step._authorised().noise_multipliers)
+                total += log_likelihood_ratio(step, release, relation)
     return total
 
 
@@ -315,9 +382,11 @@ def _bound(null: np.ndarray, alternative: np.ndarray, threshold: float, delta: f
 def audited(sampler: Sampler, relation: str, runs: int, confidence: float, **settings: Any) -> Audit:
     """Audit one sampler under one relation, with `runs` runs on both tables together."""
     begin = time.perf_counter()
+    both = tables(relation)
+    curators = [many_runs(sampler, model, relation, 0, **settings).curators for model in both]
     found = [
-        many_runs(sampler, model, relation, runs // 2, seed=place, **settings)
-        for place, model in enumerate(tables(relation))
+        many_runs(sampler, model, relation, runs // 2, seed=place, curators=curators, **settings)
+        for place, model in enumerate(both)
     ]
     least = least_epsilon(found[0].statistics, found[1].statistics, found[0].delta, confidence)
     seconds = time.perf_counter() - begin

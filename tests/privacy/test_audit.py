@@ -6,12 +6,15 @@ honest curator once in 1,000 runs. Whole runs of samplers are audited by `audit.
 thousand by ``attack.py audit``.
 """
 
+from unittest import mock
+
 import numpy as np
 import pytest
 from audit import all_audits, audited, broken_audits, least_epsilon
 from conftest import gaussian_model
 from scipy import stats
 
+from pymc_dp import sampling
 from pymc_dp.model.view import read
 from pymc_dp.release import InsecureNoise, MeteredCurator, SecureNoise
 from pymc_dp.release.queries import GradientSum
@@ -27,6 +30,13 @@ class HalvedNoise(SecureNoise):
 
     def add(self, integers, scale):
         return super().add(integers, scale / 2)
+
+
+class TenthOfTheNoise(SecureNoise):
+    """A broken source that adds a tenth of what was paid for."""
+
+    def add(self, integers, scale):
+        return super().add(integers, scale / 10)
 
 
 @pytest.fixture(scope="module")
@@ -82,6 +92,14 @@ def test_samplers_are_not_convicted(name):
     for sampler, relation in all_audits(name):
         if sampler.name == name:
             assert not audited(sampler, relation, 1000, 0.999).convicted
+
+
+@pytest.mark.slow
+def test_a_default_sampler_with_a_tenth_of_its_noise_is_convicted():
+    """Hazard H35: what is computed of releases before the chains tells tables apart."""
+    (sampler, relation), *_ = all_audits("surrogate")
+    broken = [lambda: mock.patch.object(sampling, "SecureNoise", TenthOfTheNoise)]
+    assert audited(sampler, relation, 400, 0.999, breaking=broken).convicted
 
 
 @pytest.mark.slow
