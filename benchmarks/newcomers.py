@@ -249,7 +249,7 @@ def weibull_raw(generator):
     end = 500.0
     time = np.exp(5.0 + x @ [-0.01, 0.005, 0.3]) * generator.weibull(1.4, ROWS)
     with pm.Model() as model:
-        intercept = pm.Normal("intercept", 0, 10)
+        intercept = pm.Normal("intercept", 5, 2)  # the logarithm of days
         beta = pm.Normal("beta", 0, 1, shape=3)
         shape = pm.HalfNormal("shape", 2)
         latent = pm.Weibull.dist(alpha=shape, beta=pm.math.exp(intercept + pm.math.dot(x, beta)))

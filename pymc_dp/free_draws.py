@@ -4,6 +4,7 @@ from typing import Any
 
 import numpy as np
 import pymc as pm
+import pytensor.tensor as pt
 import xarray as xr
 
 from pymc_dp.model.context import Model
@@ -38,7 +39,8 @@ def arguments_of_nuts(
     for _ in range(chains):
         start = np.empty(parameters.size)
         start[places] = known.theta(known.start(rng))
-        starts.append(parameters.to_point(start))
+        # Of what is no graph PyMC cannot take the transform of a Cholesky factor back.
+        starts.append({name: pt.constant(value) for name, value in parameters.to_point(start).items()})
     with posterior:
         step = pm.NUTS(scaling=covariance, is_cov=True)
     return {"model": posterior, "step": step, "initvals": starts}

@@ -111,3 +111,20 @@ def test_the_density_is_that_of_the_model():
     sizes = {"effect": 3}
     point = {each.name: np.full(sizes.get(each.name, ()), 0.3) for each in model.value_vars}
     assert priors.compile_logp()(point) == pytest.approx(model.compile_logp()(point))
+
+
+def test_a_cholesky_factor_is_drawn_and_what_pymc_computes_of_it_leaves():
+    """PyMC takes its transform back of a graph alone; correlations hold the places of a triangle, and no table."""
+    generator = np.random.default_rng(0)
+    with pm.Model():
+        chol, *_ = pm.LKJCholeskyCov("chol", n=2, eta=2.0, sd_dist=pm.HalfNormal.dist(3.0, shape=2))
+        pm.Deterministic("chosen", pm.Normal("mu", 0.0, 5.0, shape=2)[np.array([0, 0, 1])])  # a table, for all we know
+        x = generator.normal(size=(300, 2))
+        y = x @ [0.5, 1.0] + generator.normal(size=300)
+        pm.Normal("y", pm.math.dot(pm.Data("x", x), chol[1]), 1.0, observed=y)
+        step = dp.DPSurrogateHMC(budget=dp.PrivacyBudget(5.0, 1e-6), order=2, insecure_seed=0)
+        tree = pm.sample(draws=2, chains=1, cores=1, step=step, **QUIET)
+    assert set(tree["posterior"].data_vars) == {"chol", "mu", "chol_corr", "chol_stds"}
+    corr = tree["posterior"]["chol_corr"].values
+    assert corr[..., 0, 0] == pytest.approx(1.0)
+    assert np.all(np.abs(corr[..., 0, 1]) < 1.0)

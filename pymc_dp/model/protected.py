@@ -1,11 +1,12 @@
 """What depends on rows, or on how many rows or units there are: it is not published."""
 
+import math
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 
 import pymc as pm
 from pytensor.compile.sharedvalue import SharedVariable
-from pytensor.graph.basic import Constant, Variable
+from pytensor.graph.basic import Constant, Variable, equal_computations
 from pytensor.graph.traversal import ancestors
 from pytensor.tensor.type import TensorType
 
@@ -119,6 +120,7 @@ def publishable_names(
     """
     protected = protected_inputs(model, rows, lengths)
     dims = protected_dims(model, rows, lengths)
+    of_factors = _of_cholesky_factors(model)
     private, unsure, kept = [], [], []
     for rv in model.unobserved_RVs:
         if rv not in model.deterministics:
@@ -129,7 +131,7 @@ def publishable_names(
         named = [name for name in model.named_vars_to_dims.get(rv.name) or () if name is not None]
         if not protected.isdisjoint(inputs) or not dims.isdisjoint(named) or _has_length(rv, named, lengths):
             private.append(rv.name)
-        elif any(_is_table(leaf) for leaf in inputs) or any(arrays_of(graph)):
+        elif rv not in of_factors and (any(_is_table(leaf) for leaf in inputs) or any(arrays_of(graph))):
             unsure.append(rv.name)
         else:
             kept.append(rv.name)
@@ -151,6 +153,27 @@ def publishable_names(
 def _has_length(rv: Variable, dims: Sequence[str], lengths: Collection[int]) -> bool:
     """Return whether a deterministic without dims has one entry for each row or unit, by its static shape."""
     return not dims and not set(lengths).isdisjoint(length for length in rv.type.shape if length not in (None, 1))
+
+
+def _of_cholesky_factors(model: pm.Model) -> list[Variable]:
+    """Return the correlations and standard deviations that PyMC itself computes of Cholesky factors.
+
+    They hold arrays, which are the places of a triangle's entries: the graph is compared with a new one of PyMC's.
+    """
+    found = []
+    for rv in model.free_RVs:
+        named = [model.named_vars.get(f"{rv.name}_{what}") for what in ("corr", "stds")]
+        (length,) = rv.type.shape if rv.type.ndim == 1 else (None,)
+        if length is None or any(each not in model.deterministics for each in named):
+            continue
+        size = math.isqrt(2 * length)
+        if size * (size + 1) != 2 * length:
+            continue
+        _, *anew = pm.LKJCholeskyCov.helper_deterministics(size, rv)
+        for each, again in zip(named, anew, strict=True):
+            if each.owner is not None and equal_computations(each.owner.inputs, [again]):
+                found.append(each)
+    return found
 
 
 def _is_table(leaf: Variable) -> bool:
