@@ -161,6 +161,10 @@ class Quality:
         samplers.
     widening_by_noise : float
         The same by noise alone: without what is allowed for bias by clip bounds.
+    most_widened : str
+    largest_widening : float
+        The parameter, on the unconstrained scale, that privacy widens most, and how many times. Empty and NaN where no
+        likelihood was released.
     surrogate_error, surrogate_error_noise_std : float
         Standard deviation over draws of what the surrogate's log-density misses, and the noise of that figure. NaN
         where tests correct it, and for other samplers.
@@ -185,6 +189,8 @@ class Quality:
     doubtful_width: float = math.nan
     widening: float = math.nan
     widening_by_noise: float = math.nan
+    most_widened: str = ""
+    largest_widening: float = math.nan
     surrogate_error: float = math.nan
     surrogate_error_noise_std: float = math.nan
 
@@ -282,7 +288,7 @@ class Quality:
             name = "what the surrogate misses"
             figures[name] = (self.surrogate_error, self.surrogate_error_noise_std, _HARMLESS_SURROGATE_ERROR)
         return [
-            f"{name}: {figure:.2g} ± {noise:.2g} is too noisy a figure to tell"
+            f"{name}: {figure:.3g} ± {noise:.2g}, which with its noise is on either side of the limit, {harmless:g}"
             for name, (figure, noise, (harmless, with_noise)) in figures.items()
             if not (figure <= harmless and figure + noise <= with_noise) and not _above(figure, noise, harmless)
         ]
@@ -356,6 +362,7 @@ def quality(tree: DataTree) -> Quality:
     narrowest, widest = _widths(stats, effective_draws)
     clip_bias = _mean_of(stats, "clip_bias", math.nan)
     checked = math.isfinite(_mean_of(stats, "surrogate_error", math.nan))
+    most_widened, largest_widening = _most_widened(tree)
     return Quality(
         draws=int(chains.sizes["chain"] * chains.sizes["draw"]),
         acceptance=float(stats["accepted"].mean()),
@@ -376,6 +383,8 @@ def quality(tree: DataTree) -> Quality:
         doubtful_width=_mean_of(stats, "doubtful_width", math.nan),
         widening=_mean_of(stats, "widening", math.nan),
         widening_by_noise=_mean_of(stats, "widening_by_noise", math.nan),
+        most_widened=most_widened,
+        largest_widening=largest_widening,
         surrogate_error=_mean_of(stats, "surrogate_error", math.nan),
         surrogate_error_noise_std=_mean_of(stats, "surrogate_error_noise_std", math.nan),
     )
@@ -549,9 +558,14 @@ def _on_the_surrogate(found: Quality) -> list[str]:
         by_noise = found.widening_by_noise
         allowance = f" ({by_noise:.2g} times by noise; the rest is an allowance for bias by clip bounds)"
         lines.append(
-            f"privacy makes the draws {found.widening:.2g} times as wide, root mean square over parameters"
+            f"privacy makes the draws about {found.widening:.2g} times as wide, root mean square over parameters"
             + (allowance if found.widening > _MUCH_WIDER * by_noise else "")
         )
+        if found.largest_widening > _MUCH_WIDER * found.widening:
+            lines.append(
+                f"most of all {found.most_widened}: about {found.largest_widening:.2g} times; its prior may say more "
+                "than what was released"
+            )
     if math.isfinite(found.surrogate_error):
         lines.append(
             f"the surrogate's log-density misses {found.surrogate_error:.2g} ± {found.surrogate_error_noise_std:.2g} "
@@ -697,6 +711,16 @@ def maximum_mean_discrepancy(draws: np.ndarray, reference: np.ndarray) -> float:
         n = len(sample)
         within.append((kernel(sample, sample).sum() - n) / (n * (n - 1)))
     return math.sqrt(max(0.0, sum(within) - 2.0 * kernel(draws, reference).mean()))
+
+
+def _most_widened(tree: DataTree) -> tuple[str, float]:
+    """Return the parameter that privacy widens most, and how many times."""
+    released = tree["private_likelihood"].to_dataset() if "private_likelihood" in tree else {}
+    if "widening" not in released:
+        return "", math.nan
+    widening = released["widening"].dropna("parameter")
+    most = widening.isel(widening.argmax(...))
+    return str(most["parameter"].item()), float(most)
 
 
 def _mean_of(stats: Any, name: str, otherwise: float) -> float:

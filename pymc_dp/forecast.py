@@ -204,12 +204,13 @@ def dry_run(
                 "the same function."
             )
         began = time.perf_counter()
-        quiet = {"progressbar": False, "compute_convergence_checks": False, "random_seed": random_seed}
-        tree = sampling.sample(draws=draws, tune=tune, chains=chains, cores=1, step=twins, **quiet)
+        silent = {"progressbar": False, "compute_convergence_checks": False, "random_seed": random_seed}
+        _log.info("DRY RUN on a synthetic table: nothing is read of the protected one, and nothing is spent.")
+        tree = sampling.sample(draws=draws, tune=tune, chains=chains, cores=1, step=twins, quiet=True, **silent)
         seconds = time.perf_counter() - began
         _log.info("The posterior of the synthetic table is drawn without privacy, to compare with.")
         reference = sampling.sample_without_privacy(
-            draws=_REFERENCE_DRAWS, tune=_REFERENCE_DRAWS, chains=_REFERENCE_CHAINS, cores=1, **quiet
+            draws=_REFERENCE_DRAWS, tune=_REFERENCE_DRAWS, chains=_REFERENCE_CHAINS, cores=1, **silent
         )
     error, worst, coverage = _compared(tree, reference, twins[0].parameters.variables)
     return Forecast(plan, n_synthetic, first.parameters.size, error, worst, coverage, quality(tree), seconds)
@@ -225,8 +226,9 @@ def _units_beside(data: Table, budget: PrivacyBudget) -> int | None:
     """
     if data.unit is not None:
         raise InvalidArgument(
-            "A dry run beside a Table has units of one row. Where units have several, write the model on an invented "
-            "table with the persons of its rows, and leave data= out: dp.dry_run(dp.DPSurrogateHMC(unit_index=...))."
+            "A dry run beside a Table has units of one row. Where units have several, write the model twice on "
+            "invented arrays, each with a pm.Data of the persons of its rows, and leave data= out: "
+            "with one: dp.dry_run(budget, synthetic=another, unit='person')."
         )
     return data.count_units() if budget.relation == "substitute" else None
 

@@ -333,8 +333,8 @@ class Plan:
             rows.append(f"{'together':<14}{'':>28}{self.rho:>12.4g}" if self.gaussian else f"by {self.accountant}")
         if self.worth is not None:
             rows.append(
-                f"expected: noise moves means by about {self.worth.error:.2g} posterior sd on average (by theory, "
-                "within a factor of 2 or so; dp.dry_run tells more)"
+                f"expected of {self.worth.n_units:,} units: noise moves means by about {self.worth.error:.2g} "
+                "posterior sd on average (by theory, within a factor of 2 or so; dp.dry_run tells more)"
             )
             rows += self.worth.what_would_help(roughly=True)
         return "\n".join(rows)

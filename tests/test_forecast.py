@@ -246,7 +246,7 @@ def test_a_plan_says_what_to_expect_within_a_factor(forecast):
         plan = dp.PrivacyBudget(2.0, 1e-6).plan(dp.DPSurrogateHMC())
         hopeless = dp.PrivacyBudget(0.1, 1e-6).plan(dp.DPHMC())
     assert 0.4 < plan.worth.error / found.forced_error < 2.5
-    assert "expected: noise moves means by about" in str(plan)
+    assert "expected of 4,000 units: noise moves means by about" in str(plan)
     assert hopeless.worth.error > 3.0
     assert "It would be 0.5 with about epsilon" in str(hopeless)
     assert dp.Plan.from_record(plan.to_record()) == plan

@@ -14,6 +14,7 @@ from pytensor.graph.traversal import ancestors
 import pymc_dp as dp
 from pymc_dp import sampling
 from pymc_dp.model.posterior import priors_of
+from pymc_dp.model.view import read
 
 N = 600
 
@@ -128,3 +129,15 @@ def test_a_cholesky_factor_is_drawn_and_what_pymc_computes_of_it_leaves():
     corr = tree["posterior"]["chol_corr"].values
     assert corr[..., 0, 0] == pytest.approx(1.0)
     assert np.all(np.abs(corr[..., 0, 1]) < 1.0)
+
+
+def test_a_table_by_the_name_of_a_factors_correlations_does_not_leave():
+    with pm.Model() as model:
+        with_sd = {"n": 2, "eta": 2.0, "sd_dist": pm.HalfNormal.dist(3.0, shape=2)}
+        chol, corr, _ = pm.LKJCholeskyCov("chol", store_in_trace=False, **with_sd)
+        pm.Deterministic("chol_corr", corr * np.array([1.25, 3.5]))
+        pm.Deterministic("chol_stds", chol[:, 0] * np.array([1.25, 3.5]))
+        pm.Normal("y", chol[0, 0], 1.0, observed=np.zeros(5))
+    names = read(model).publishable(None)
+    assert names.kept == ["chol"]
+    assert set(names.omitted) == {"chol_corr", "chol_stds"}

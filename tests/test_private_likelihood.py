@@ -101,6 +101,10 @@ def test_draws_are_of_the_posterior_and_reports_read_them(released):
     quality = dp.diagnostics.quality(tree)
     assert quality.draws == 200
     assert quality.widening == pytest.approx(found.figures["widening"])
+    widening = found.tree["private_likelihood"]["widening"].to_series().dropna()  # of the scale only the prior knows
+    assert "tau_log__" not in widening.index
+    assert np.sqrt(np.mean(widening**2)) == pytest.approx(quality.widening)
+    assert (quality.most_widened, quality.largest_widening) == (widening.idxmax(), widening.max())
     assert "Guarantee: epsilon 8" in dp.diagnostics.privacy_report(tree)
     again = dp.PrivateLikelihood(tree)  # a result of its own draws holds it, too
     xr.testing.assert_identical(again.mean, found.mean)

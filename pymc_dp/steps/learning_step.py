@@ -301,7 +301,8 @@ class LearningStep(DPStep):
         """What the last run's releases say of the likelihood without any draw; None if they do not."""
         if self.known is None or self.known.belief is None or not self.control_variates or self.tempering != 1.0:
             return None
-        return self.known.belief.dataset(self.parameters.labels).assign_attrs(self.known.figures)
+        released = self.known.belief.dataset(self.parameters.labels)
+        return released.assign(widening=("parameter", self.known.widening)).assign_attrs(self.known.figures)
 
     @property
     def learned_bounds(self) -> dict[str, float]:

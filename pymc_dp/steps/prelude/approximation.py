@@ -35,6 +35,8 @@ class Approximation:
         What all releases say of the likelihood; None for order 1.
     figures : dict of str to float
         What is known of the surrogate, published with every draw.
+    widening : ndarray, shape (parameters,)
+        How many times as wide as without privacy draws of each parameter are; NaN where only the prior knows.
     remainder : float
         What the expansion misses of a unit's log-ratio, at most, by the `stretch_of` the move; NaN where it is not
         known.
@@ -57,6 +59,7 @@ class Approximation:
     trajectories: int
     belief: Belief | None
     figures: Mapping[str, float]
+    widening: FloatArray
     remainder: float
     clip_gradient: float
     safety: float

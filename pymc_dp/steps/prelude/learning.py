@@ -411,12 +411,13 @@ class Learning:
         """Return what is known: draws of the surrogate, and figures on it."""
         kernel = FreeHMC(expansion.surrogate, expansion.start, expansion.precision, np.random.default_rng(0))
         figures = dict.fromkeys(FIGURES, np.nan)
+        widening = _widening(expansion.belief, kernel.covariance, with_bias=True)
         if self.control_variates:  # without, the expansion is no part of the target
             figures |= {
                 "centre_distance": self._distance(expansion.centre.theta, kernel),
                 "doubtful_width": expansion.doubtful_width,
-                "widening": _widening(expansion.belief, kernel.covariance, with_bias=True),
-                "widening_by_noise": _widening(expansion.belief, kernel.covariance, with_bias=False),
+                "widening": _root_mean_square(widening),
+                "widening_by_noise": _root_mean_square(_widening(expansion.belief, kernel.covariance, with_bias=False)),
             }
             if self._diagnoses:
                 figures |= self._estimated_clip_bias(chain, expansion, kernel)
@@ -429,6 +430,7 @@ class Learning:
             trajectories=kernel.trajectories_apart,
             belief=expansion.belief,
             figures=figures,
+            widening=widening,
             remainder=np.nan,
             clip_gradient=np.nan,
             safety=self._safety,
@@ -653,15 +655,20 @@ def _representable(bound: float) -> float:
     return float(np.clip(bound, SMALLEST_CLIP_BOUND, LARGEST_CLIP_BOUND))
 
 
-def _widening(belief: Belief | None, covariance: FloatArray, *, with_bias: bool) -> float:
-    """Return how many times as wide as without noise the draws are, root mean square over parameters."""
+def _widening(belief: Belief | None, covariance: FloatArray, *, with_bias: bool) -> FloatArray:
+    """Return how many times as wide as without noise draws of each parameter are; NaN where only the prior knows."""
     if belief is None:
-        return 1.0
+        return np.ones(len(covariance))
     rest = np.linalg.inv(positive_definite(covariance)) - belief.precision  # of the prior
     without = np.linalg.inv(positive_definite(rest + belief.information))
     wide = np.linalg.inv(positive_definite(rest + belief.precision_with(belief.noise + with_bias * belief.bias)))
-    known = belief.known
-    return float(np.sqrt(np.mean(np.diag(wide)[known] / np.diag(without)[known])))
+    found: FloatArray = np.where(belief.known, np.sqrt(np.diag(wide) / np.diag(without)), np.nan)
+    return found
+
+
+def _root_mean_square(found: FloatArray) -> float:
+    """Return it over entries that are known."""
+    return float(np.sqrt(np.mean(found[np.isfinite(found)] ** 2)))
 
 
 def _lost(belief: Belief) -> bool:
