@@ -97,7 +97,7 @@ def clean(report):
     ids=str,
 )
 def test_rows_on_workers(case, sampler, relation):
-    """Hazards H13, H23 and H34: the same comparison as for rows of this process."""
+    """Hazards H13, H23, H34 and H42: the same comparison as for rows of this process."""
     assert clean(replayed(case, sampler, relation))
 
 

@@ -179,7 +179,7 @@ def test_what_fails_elsewhere_comes_back_by_name_of_the_error_alone(client, fram
 
 
 def test_a_unit_in_two_blocks_is_refused(client, frame, monkeypatch):
-    """It would be clipped twice."""
+    """Hazard H42: it would be clipped twice."""
     real = DaskSource._grouped
 
     def without_moving(self, columns, threads):
@@ -236,7 +236,7 @@ def test_arrays_on_dask_are_refused_in_a_model(frame, way):
 
 @pytest.mark.slow
 def test_no_value_is_in_logs_keys_or_on_the_dashboard(frame, likelihood):
-    """Hazard H6: rows are on workers; what Dask logs, names and shows of them holds no value.
+    """Hazards H6 and H42: rows are on workers; what Dask logs, names and shows of them holds no value.
 
     The cluster is the test's own: Dask logs the messages of users' functions that raise, as another test's does.
     """
