@@ -218,10 +218,7 @@ def _known(facts: Mapping[str, Any], budget: PrivacyBudget | None) -> Record:
             f"Of this release alone; with it {facts['budget_epsilon_spent']:.4g} of the budget of epsilon "
             f"{facts['budget_epsilon']:.4g} were spent, which is for everything that is computed from the table",
             *_profile(rho, gaussian=gaussian),
-            *(
-                line[0].upper() + line[1:]
-                for line in replaced_in_words(relation, rho, facts["delta"], gaussian=gaussian)
-            ),
+            *replaced_in_words(relation, rho, facts["delta"], gaussian=gaussian),
             *_all_runs(budget),
         ],
     }
