@@ -99,7 +99,7 @@ def test_a_default_sampler_with_a_tenth_of_its_noise_is_convicted():
     """Hazard H35: what is computed of releases before the chains tells tables apart."""
     (sampler, relation), *_ = all_audits("surrogate")
     broken = [lambda: mock.patch.object(sampling, "SecureNoise", TenthOfTheNoise)]
-    assert audited(sampler, relation, 400, 0.999, breaking=broken).convicted
+    assert audited(sampler, relation, 240, 0.99, breaking=broken).convicted
 
 
 @pytest.mark.slow
