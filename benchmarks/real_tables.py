@@ -239,11 +239,8 @@ def of_each_student(data):
     first = place < 10
     where = student[first], place[first]
     columns = np.column_stack([(table["studage"] - 5) / 2, (table["lectage"] - 3) / 2, table["service"]])
-    x, y, there = (
-        np.zeros((student.max() + 1, 10, 3)),
-        np.zeros((student.max() + 1, 10)),
-        np.zeros((student.max() + 1, 10)),
-    )
+    size = (student.max() + 1, 10)
+    x, y, there = np.zeros((*size, 3)), np.zeros(size), np.zeros(size)
     x[where], y[where], there[where] = columns[first], table["y"].to_numpy(float)[first] - 3.0, 1.0
     return x, y, there
 

@@ -204,13 +204,13 @@ def dry_run(
                 "the same function."
             )
         began = time.perf_counter()
-        silent = {"progressbar": False, "compute_convergence_checks": False, "random_seed": random_seed}
+        options = {"progressbar": False, "compute_convergence_checks": False, "random_seed": random_seed}
         _log.info("DRY RUN on a synthetic table: nothing is read of the protected one, and nothing is spent.")
-        tree = sampling.sample(draws=draws, tune=tune, chains=chains, cores=1, step=twins, quiet=True, **silent)
+        tree = sampling.sample(draws=draws, tune=tune, chains=chains, cores=1, step=twins, quiet=True, **options)
         seconds = time.perf_counter() - began
         _log.info("The posterior of the synthetic table is drawn without privacy, to compare with.")
         reference = sampling.sample_without_privacy(
-            draws=_REFERENCE_DRAWS, tune=_REFERENCE_DRAWS, chains=_REFERENCE_CHAINS, cores=1, **silent
+            draws=_REFERENCE_DRAWS, tune=_REFERENCE_DRAWS, chains=_REFERENCE_CHAINS, cores=1, **options
         )
     error, worst, coverage = _compared(tree, reference, twins[0].parameters.variables)
     return Forecast(plan, n_synthetic, first.parameters.size, error, worst, coverage, quality(tree), seconds)

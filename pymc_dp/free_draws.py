@@ -39,7 +39,7 @@ def arguments_of_nuts(
     for _ in range(chains):
         start = np.empty(parameters.size)
         start[places] = known.theta(known.start(rng))
-        # Of what is no graph PyMC cannot take the transform of a Cholesky factor back.
+        # PyMC applies the backward transform of a Cholesky factor to graphs alone.
         starts.append({name: pt.constant(value) for name, value in parameters.to_point(start).items()})
     with posterior:
         step = pm.NUTS(scaling=covariance, is_cov=True)

@@ -410,9 +410,9 @@ class Learning:
     def _known(self, chain: ChainAccess, expansion: "Expansion", noise_per_bound: float) -> Approximation:
         """Return what is known: draws of the surrogate, and figures on it."""
         kernel = FreeHMC(expansion.surrogate, expansion.start, expansion.precision, np.random.default_rng(0))
-        figures = dict.fromkeys(FIGURES, np.nan)
-        widening = _widening(expansion.belief, kernel.covariance, with_bias=True)
+        figures, widening = dict.fromkeys(FIGURES, np.nan), np.full(kernel.mean.size, np.nan)
         if self.control_variates:  # without, the expansion is no part of the target
+            widening = _widening(expansion.belief, kernel.covariance, with_bias=True)
             figures |= {
                 "centre_distance": self._distance(expansion.centre.theta, kernel),
                 "doubtful_width": expansion.doubtful_width,
