@@ -44,6 +44,8 @@ if TYPE_CHECKING:
     from pymc_dp.deployment import Disclosure, disclosure
     from pymc_dp.forecast import Forecast, dry_run
     from pymc_dp.likelihood import PrivateLikelihood, private_likelihood
+    from pymc_dp.surveys.checking import Check, check
+    from pymc_dp.surveys.describing import Description, describe
 
 __version__ = version("pymc_dp")
 __all__ = [
@@ -55,11 +57,13 @@ __all__ = [
     "BudgetExceeded",
     "BudgetFileError",
     "Category",
+    "Check",
     "DPBarker",
     "DPMinibatchPenalty",
     "DPPenalty",
     "DPSurrogateHMC",
     "Date",
+    "Description",
     "Disclosure",
     "Forecast",
     "InvalidArgument",
@@ -86,6 +90,8 @@ __all__ = [
     "WorkersLost",
     "YesNo",
     "accounting",
+    "check",
+    "describe",
     "diagnostics",
     "disclosure",
     "dry_run",
@@ -97,9 +103,13 @@ __all__ = [
 
 #: What nothing needs in order to sample, and where it is: imported when it is first asked for. Plots bring in ArviZ.
 _ON_DEMAND = {
+    "Check": "surveys.checking",
+    "Description": "surveys.describing",
     "Disclosure": "deployment",
     "Forecast": "forecast",
     "PrivateLikelihood": "likelihood",
+    "check": "surveys.checking",
+    "describe": "surveys.describing",
     "diagnostics": "",
     "disclosure": "deployment",
     "dry_run": "forecast",

@@ -419,7 +419,8 @@ def privacy_report(tree: DataTree) -> str:
             "posterior predictive and log-likelihood functions store them. Do not publish them."
         )
     published = json.loads(facts.get("variables", "null"))
-    later = sorted(set(map(str, tree["posterior"].data_vars)) - set(published)) if published is not None else []
+    drawn = map(str, tree["posterior"].data_vars) if "posterior" in tree else ()
+    later = sorted(set(drawn) - set(published)) if published is not None else []
     if later:
         lines.append(
             f"VARIABLES ADDED AFTER THE RUN to the posterior: {', '.join(later)}. They are not covered and may be "

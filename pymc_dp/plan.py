@@ -309,8 +309,9 @@ class Plan:
         unlimited = math.isinf(self.epsilon)
         why = "epsilon is infinite, and no noise is added but what is given" if unlimited else ""
         rows = [] if self.private else [f"NOT PRIVATE: {why or 'seeded noise or exact counts'}"]
+        iterations = f"{self.chains} chains of {self.tune} tuning and {self.draws} kept iterations"
         rows += [
-            f"{self.sampler}: {self.chains} chains of {self.tune} tuning and {self.draws} kept iterations",
+            f"{self.sampler}: {iterations if self.tune + self.draws else 'released once'}",
             "guarantee of this run: none"
             if unlimited
             else f"guarantee of this run: epsilon {self.epsilon:.4g} at delta {self.delta:.3g}, {self.relation}",

@@ -15,7 +15,7 @@ import xarray as xr
 from xarray import DataTree
 
 from pymc_dp.accounting import Releases
-from pymc_dp.budget import Plan, StepPlan
+from pymc_dp.budget import Plan, PrivacyBudget, StepPlan
 from pymc_dp.finished import FinishedDraws
 from pymc_dp.kinds import CLIP_COUNT, clip_fraction_name, labelled, noise_std_of, release_kind
 from pymc_dp.model.posterior import with_figures
@@ -218,25 +218,55 @@ def metadata(plan: Plan, group: StepGroup, names: PublishableNames, n_units: int
     Which engine computed derivatives of rows is public: the choice depends on the model's graph and on shapes, never on
     values.
     """
+    steps = list(zip(plan.steps, group.steps, strict=True))
+    of_steps = {
+        "steps": json.dumps([_step_as_json(planned, step) for planned, step in steps]),
+        "clip_bounds": json.dumps(
+            {planned.published(kind): bound for planned, step in steps for kind, bound in step.clip_bounds.items()}
+        ),
+        "parameters": json.dumps(group.steps[0].parameters.sizes(names.kept)),
+        "omitted_because_computed_from_rows": json.dumps(names.omitted),
+    }
+    guarantee = guarantee_of(plan, group.budget, n_units, seeded=group.seeded, exact_counts=group.exact_counts)
+    # What a sampler says of itself replaces nothing that is said of the guarantee.
+    facts = {labelled(name, planned.label): fact for planned, step in steps for name, fact in step.facts.items()}
+    return {**{name: _storable(fact) for name, fact in facts.items()}, **guarantee, **of_steps}
+
+
+def guarantee_of(
+    plan: Plan, budget: PrivacyBudget, n_units: int | None, *, seeded: bool, exact_counts: bool = False
+) -> dict[str, Any]:
+    """Return what is guaranteed of what a plan releases, and how, as attributes of the ``privacy`` group.
+
+    Parameters
+    ----------
+    plan : Plan
+        What was paid for.
+    budget : PrivacyBudget
+        That it was charged to.
+    n_units : int or None
+        The number of units, where it is public.
+    seeded, exact_counts : bool
+        Whether the noise is seeded, or exact counts of clipped units are returned: nothing is private then.
+    """
     noise = "exact discrete Gaussian (OpenDP) from operating-system entropy, on a grid at least 2**35 times finer"
     adds_noise = [releases.adds_noise for releases in plan.releases]
     if not any(adds_noise):
         noise = "none is added: decisions are drawn with operating-system entropy"
     elif not all(adds_noise):
         noise += "; decisions are drawn with operating-system entropy, no noise is added to them"
-    if group.seeded:
+    if seeded:
         noise = "INSECURE: seeded pseudo-random noise"
     problems = []
-    if not group.budget.private:
+    if not budget.private:
         noise = "NONE but what settings ask for: the budget's epsilon is infinite"
         problems.append("the budget's epsilon is infinite: no noise was added but what settings ask for")
-    if group.seeded:
+    if seeded:
         problems.append("privacy noise was seeded (insecure_seed)")
-    if group.exact_counts:
+    if exact_counts:
         problems.append("exact clip counts were returned (clip_diagnostics='exact')")
-    if not all(run.private for run in group.budget.history[:-1]):
+    if not all(run.private for run in budget.history[:-1]):
         problems.append("an earlier run on this budget was not private")
-    steps = list(zip(plan.steps, group.steps, strict=True))
     attributes: dict[str, Any] = {
         "private": not problems,
         "not_private_because": "; ".join(problems),
@@ -244,34 +274,28 @@ def metadata(plan: Plan, group: StepGroup, names: PublishableNames, n_units: int
         "delta": plan.delta,
         "relation": plan.relation,
         "unit": plan.unit,
-        "rho": plan.rho if group.budget.private else math.inf,
+        "rho": plan.rho if budget.private else math.inf,
         "accountant": plan.accountant,
-        "steps": json.dumps([_step_as_json(planned, step) for planned, step in steps]),
         "releases": json.dumps([_as_json(releases, step, plan) for step in plan.steps for releases in step.releases]),
-        "clip_bounds": json.dumps(
-            {planned.published(kind): bound for planned, step in steps for kind, bound in step.clip_bounds.items()}
-        ),
         "noise": noise,
         "sampler": plan.sampler,
         "row_engine": plan.row_engine,
         "chains": plan.chains,
         "tune": plan.tune,
         "draws": plan.draws,
-        "budget_epsilon": group.budget.epsilon,
-        "budget_epsilon_spent": group.budget.epsilon_spent,
-        "parameters": json.dumps(group.steps[0].parameters.sizes(names.kept)),
-        "omitted_because_computed_from_rows": json.dumps(names.omitted),
+        "budget_epsilon": budget.epsilon,
+        "budget_epsilon_spent": budget.epsilon_spent,
         "pymc_dp_version": version("pymc_dp"),
         "pymc_version": version("pymc"),
         "opendp_version": version("opendp"),
+        **({} if n_units is None else {"n_units": n_units}),
     }
-    if n_units is not None:
-        attributes["n_units"] = n_units
-    # What a sampler says of itself replaces nothing that is said of the guarantee.
-    facts = {labelled(name, planned.label): fact for planned, step in steps for name, fact in step.facts.items()}
-    attributes = {**facts, **attributes}
-    # netCDF has no booleans and numpy scalars do not survive every store.
-    return {name: int(value) if isinstance(value, bool) else value for name, value in attributes.items()}
+    return {name: _storable(value) for name, value in attributes.items()}
+
+
+def _storable(value: Any) -> Any:
+    """Return a fact as files can hold it: netCDF has no truth values, and NumPy's do not survive every store."""
+    return int(value) if isinstance(value, bool) else value
 
 
 def _step_as_json(planned: StepPlan, step: DPStep) -> dict[str, Any]:

@@ -25,6 +25,7 @@ from pymc_dp.release import InsecureNoise, SecureNoise
 from pymc_dp.rows import choose, likelihood
 from pymc_dp.steps import learning_step, surrogate_hmc
 from pymc_dp.steps.prelude import free_hmc
+from pymc_dp.surveys import asking
 
 _TESTS = os.path.dirname(__file__)
 
@@ -85,7 +86,7 @@ def given_seed(random_seed, group, given=sampling._given_seed):
 
 def seed_runs(seeded):
     """Seed the noise of runs, and their public randomness, or take both from the operating system."""
-    sampling.SecureNoise = SeededNoise if seeded else SecureNoise
+    sampling.SecureNoise = asking.SecureNoise = SeededNoise if seeded else SecureNoise
     sampling._given_seed = given_seed if seeded else given_seed.__defaults__[0]
 
 

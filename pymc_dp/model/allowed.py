@@ -20,6 +20,7 @@ from typing import Any
 
 import pytensor.scalar as scalars
 from pytensor.compile.builders import OpFromGraph
+from pytensor.compile.ops import ViewOp
 from pytensor.gradient import DisconnectedGrad, GradClip, ZeroGrad
 from pytensor.graph.basic import Apply, Constant, Variable
 from pytensor.graph.traversal import toposort
@@ -84,6 +85,7 @@ _ARRAYS: Mapping[type, tuple[str, slice]] = {
     MakeVector: ("puts numbers into a vector", _NOTHING),
     ScalarFromTensor: ("is the identity", _NOTHING),
     TensorFromScalar: ("is the identity", _NOTHING),
+    ViewOp: ("is the identity", _NOTHING),
     ExtractDiag: ("takes a diagonal", _NOTHING),
     AllocDiag: ("puts a vector on a diagonal", _NOTHING),
     Join: ("concatenates along an axis of its own", _NOTHING),

@@ -5,13 +5,15 @@ from typing import Any
 
 import numpy as np
 import pymc as pm
+import pytensor
 import pytensor.tensor as pt
 import xarray as xr
 from pytensor import shared
 from pytensor.graph.basic import clone_get_equiv
+from pytensor.graph.replace import clone_replace
 from pytensor.graph.traversal import ancestors
 
-from pymc_dp.compiling import compiled
+from pymc_dp.compiling import INTERPRETED, compiled
 from pymc_dp.exceptions import InvalidArgument
 from pymc_dp.model.axes import length_of_dim
 from pymc_dp.model.parameters import FloatArray, ParameterVector
@@ -153,6 +155,44 @@ def covariance_without_noise(likelihood: xr.Dataset) -> FloatArray:
     block = np.ix_(known, known)
     found[block] = np.linalg.inv(likelihood["information"].values[block])
     return found
+
+
+def unconstrained_draws(model: pm.Model, draws: xr.Dataset, at_most: int) -> FloatArray:
+    """Return draws of the free variables on the unconstrained scale, shape (draws, parameters), evenly taken.
+
+    Parameters
+    ----------
+    model : pm.Model
+        A model that was accepted.
+    draws : Dataset
+        Its draws, with dims ``chain`` and ``draw``.
+    at_most : int
+        How many are taken.
+
+    Raises
+    ------
+    InvalidArgument
+        If a free variable has no draws, or of another shape.
+    """
+    shapes = {rv.name: np.shape(value) for rv, value in _starts(model)}
+    for name, shape in shapes.items():
+        if name not in draws or draws[name].shape[2:] != shape:
+            raise InvalidArgument(f"The result holds no draws of {name!r} as this model has it: pass the model's own.")
+    chains = {name: draws[name].values.reshape(-1, *shape) for name, shape in shapes.items()}
+    n_draws = draws.sizes["chain"] * draws.sizes["draw"]
+    taken = np.unique(np.linspace(0, n_draws - 1, min(at_most, n_draws)).astype(int))
+    stand_ins = {rv: rv.type() for rv in model.free_RVs}
+    theta = pt.concatenate([_unconstrained(model, rv).ravel() for rv in model.free_RVs])
+    of_draw = compiled(list(stand_ins.values()), clone_replace([theta.astype("float64")], stand_ins))
+    as_typed = [chains[rv.name].astype(rv.type.dtype) for rv in model.free_RVs]
+    return np.array([of_draw(*(values[place] for values in as_typed))[0] for place in taken])
+
+
+def _starts(model: pm.Model) -> list[tuple[Any, np.ndarray]]:
+    """Return the free variables with a value of each."""
+    with pytensor.config.change_flags(mode=INTERPRETED):  # called once: not worth compiling
+        values = pm.draw(model.free_RVs, random_seed=0)
+    return list(zip(model.free_RVs, values, strict=True))
 
 
 def with_figures(stats: xr.Dataset, likelihood: xr.Dataset) -> xr.Dataset:

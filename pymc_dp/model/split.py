@@ -6,7 +6,7 @@ by one of its rows. Whatever mixes rows then gives another sum than the model it
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import pymc as pm
@@ -32,6 +32,7 @@ from pymc_dp.model.one_row import Link, OneRow, SymbolicModel, symbolic
 from pymc_dp.model.operations import refuse_unlisted
 from pymc_dp.model.parameters import ParameterVector
 from pymc_dp.model.protected import has_rows, refuse_rows_in_starts
+from pymc_dp.model.responses import Response, response_of
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -87,6 +88,8 @@ class RowSplit:
         Where parameters meet row data linearly.
     lengths : tuple of Variable
         The model's own variables for the number of rows.
+    response : Response or None
+        The distribution of the row's response, for one row, where it was asked for.
     """
 
     n_rows: int
@@ -95,9 +98,10 @@ class RowSplit:
     log_likelihood: Variable
     links: tuple[Link, ...]
     lengths: tuple[Variable, ...]
+    response: Response | None = None
 
 
-def split(model: pm.Model, rows: RowAxes, parameters: ParameterVector) -> RowSplit:
+def split(model: pm.Model, rows: RowAxes, parameters: ParameterVector, *, with_response: bool = False) -> RowSplit:
     """Split the likelihood of `model` into rows.
 
     Parameters
@@ -108,11 +112,14 @@ def split(model: pm.Model, rows: RowAxes, parameters: ParameterVector) -> RowSpl
         Where its rows are.
     parameters : ParameterVector
         Its parameters.
+    with_response : bool
+        Split the distribution of the response as well.
 
     Raises
     ------
     UnsupportedModel
-        If its rows depend on each other, or anything that is taken as public could depend on rows.
+        If its rows depend on each other, or anything that is taken as public could depend on rows; or the distribution
+        function of the response is not known.
     """
     axes = row_axes_of_inputs(model, rows)
     _refuse_undeclared_arrays(model, axes, rows.n_rows, parameters)
@@ -147,6 +154,7 @@ def split(model: pm.Model, rows: RowAxes, parameters: ParameterVector) -> RowSpl
         terms.append(term.sum())
     row_log_likelihood = one_row.where_indices_hold(_total(terms))
     refuse_unknown_operations([row_log_likelihood], [leaf.row for leaf in leaves])
+    response = _response_of_one_row(model, graphs, leaves, rows, lengths) if with_response else None
     return RowSplit(
         n_rows=rows.n_rows,
         leaves=leaves,
@@ -154,7 +162,29 @@ def split(model: pm.Model, rows: RowAxes, parameters: ParameterVector) -> RowSpl
         log_likelihood=_total([term.sum() for term in log_likelihoods]),
         links=tuple(one_row.links),
         lengths=lengths,
+        response=response,
     )
+
+
+def _response_of_one_row(
+    model: pm.Model, graphs: SymbolicModel, leaves: Sequence[RowLeaf], rows: RowAxes, lengths: Sequence[Variable]
+) -> Response:
+    """Return the distribution of one row's response; what is refused in its log-likelihood is refused there."""
+    of_all = response_of(model, graphs.sources)
+    name = f"The distribution function of {of_all.name!r}"
+    refuse_unlisted({name: of_all.graphs}, derived=True)
+    _refuse_tables_beside(
+        model, [(model.observed_RVs[0], graph) for graph in of_all.graphs], {leaf.variable for leaf in leaves}, rows
+    )
+    one_row = OneRow({leaf.variable: pt.expand_dims(leaf.row, leaf.axis) for leaf in leaves}, rows.n_rows, lengths)
+    try:
+        rebuilt = [each.sum() for each in one_row.rebuild(of_all.graphs)]
+    except (TypeError, ValueError, NotImplementedError, AssertionError, IndexError) as error:
+        raise UnsupportedModel(f"{name} cannot be rebuilt for a single row ({type(error).__name__}).") from None
+    up_to, below = (one_row.where_indices_hold(each) for each in rebuilt[:2])
+    refuse_unknown_operations([up_to, below, *rebuilt[2:]], [leaf.row for leaf in leaves])
+    mean = rebuilt[2] if of_all.mean is not None else None
+    return replace(of_all, up_to=up_to, below=below, mean=mean)
 
 
 def _total(terms: Sequence[Variable]) -> Variable:
@@ -261,7 +291,6 @@ def _refuse_other_tables(model: pm.Model, graphs: SymbolicModel, replaced: set[V
 
     The graph of a random variable does not show what a function of the user's brings into its log-probability.
     """
-    of_dims = set(model.dim_lengths.values())
     drawn = model.replace_rvs_by_values(model.free_RVs)
     terms = [
         *zip(model.observed_RVs, graphs.log_likelihoods, strict=True),
@@ -269,6 +298,14 @@ def _refuse_other_tables(model: pm.Model, graphs: SymbolicModel, replaced: set[V
         *zip(model.free_RVs, drawn, strict=True),
         *zip(model.potentials, graphs.potentials, strict=True),
     ]
+    _refuse_tables_beside(model, terms, replaced, rows)
+
+
+def _refuse_tables_beside(
+    model: pm.Model, terms: Sequence[tuple[Variable, Variable]], replaced: set[Variable], rows: RowAxes
+) -> None:
+    """Refuse tables of rows in finished graphs of random variables that are not replaced by one of their rows."""
+    of_dims = set(model.dim_lengths.values())
     # An array in the inner graph of a random variable may be folded into a number before its log-probability exists.
     at_top = set(leaves_of(model.basic_RVs, inner=False))
     found = [(rv, leaf) for rv, graph in terms for leaf in leaves_of([graph])]

@@ -128,18 +128,31 @@ def scale_places(model: pm.Model, parameters: ParameterVector) -> NDArray[np.int
     return np.concatenate([np.zeros(0, dtype=np.intp), *places])
 
 
-def places_of_scale(model: pm.Model, parameters: ParameterVector) -> NDArray[np.intp]:
+def places_of_scale(model: pm.Model, parameters: ParameterVector, *, symmetric: bool = False) -> NDArray[np.intp]:
     """Return which parameters are the logarithm of the scale of a location-scale family that rows are drawn from.
 
     The information of the location is in proportion to the inverse square of the scale.
+
+    Parameters
+    ----------
+    model : pm.Model
+        The model.
+    parameters : ParameterVector
+        Its parameters.
+    symmetric : bool
+        Only of families that are symmetric around their location, or whose logarithms are, and where the scale has no
+        part in the location.
     """
     nothing = np.zeros(0, dtype=np.intp)
     if len(model.observed_RVs) != 1 or model.observed_RVs[0].owner is None:
         return nothing
     node = model.observed_RVs[0].owner
-    if not isinstance(node.op, _LOCATION_SCALE):
+    if not isinstance(node.op, _LOCATION_SCALE) or (symmetric and isinstance(node.op, GumbelRV)):
         return nothing
-    reached = set(ancestors([node.op.dist_params(node)[-1]], blockers=model.free_RVs))
+    *others, scale = node.op.dist_params(node)
+    reached = set(ancestors([scale], blockers=model.free_RVs))
+    if symmetric:
+        reached -= set(ancestors(others))
     logarithms = scale_places(model, parameters)
     places = [
         np.arange(entries.start, entries.stop)
@@ -209,14 +222,14 @@ def responses_of_rows(model: pm.Model) -> tuple[tuple[int, ...], bool]:
         return (0, 1), True
     if isinstance(op, CategoricalRV):
         (probabilities,) = op.dist_params(rv.owner)
-        count = _last_length(model, probabilities)
+        count = length_of_last_axis(model, probabilities)
         return (tuple(range(count)), True) if count <= MOST_RESPONSES else ((), False)
     if getattr(op, "ndim_supp", 0) == 0 and np.issubdtype(np.dtype(rv.type.dtype), np.integer):
         return _COUNTS, False
     return (), False
 
 
-def _last_length(model: pm.Model, probabilities: Variable) -> int:
+def length_of_last_axis(model: pm.Model, probabilities: Variable) -> int:
     """Return the length of the last axis: of shapes alone, no entry is computed."""
     known = probabilities.type.shape[-1]
     if known is not None:

@@ -1,6 +1,6 @@
 """Units of privacy: which unit each row belongs to, how many there are, and that nothing public counts them."""
 
-from collections.abc import Collection
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 from typing import Any
 
@@ -82,6 +82,22 @@ def public_number_of_units(model: pm.Model, unit: str | None, unit_index: Any, r
         As for `number_of_units`.
     """
     return number_of_units(model, unit, unit_index) if relation == "substitute" else None
+
+
+def columns_of_rows(model: pm.Model, names: Iterable[str]) -> dict[str, np.ndarray]:
+    """Return data variables of the model by name. Confidential.
+
+    Raises
+    ------
+    InvalidArgument
+        If one is not there.
+    """
+    variables = {str(variable.name): variable for variable in model.data_vars}
+    for name in names:
+        if name not in variables:
+            known = f"it has {', '.join(map(repr, variables))}" if variables else "it has none"
+            raise InvalidArgument(f"The model has no data variable {name!r}; {known}. Or pass {{{name!r}: array}}.")
+    return {name: np.asarray(leaf_value(variables[name])) for name in names}
 
 
 def _unit_of_each_row(model: pm.Model, unit_index: UnitIndex, n_rows: int) -> NDArray[np.int64] | None:

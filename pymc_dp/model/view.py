@@ -6,6 +6,7 @@ from functools import cached_property
 
 import numpy as np
 import pymc as pm
+from numpy.typing import NDArray
 from pytensor.graph.basic import Variable
 
 from pymc_dp.exceptions import UnsupportedModel
@@ -19,7 +20,7 @@ from pymc_dp.model.protected import PublishableNames, publishable_names, refuse_
 from pymc_dp.model.simulation import RowSimulator
 from pymc_dp.model.split import RowSplit, split
 from pymc_dp.model.starts import InitialValues, Point, expressions_in, initial_values, starting_points
-from pymc_dp.model.structure import responses_of_rows
+from pymc_dp.model.structure import places_of_scale, responses_of_rows
 from pymc_dp.model.units import UnitIndex, Units, refuse_tables_of_units, units_of
 
 
@@ -92,6 +93,11 @@ class ModelView:
         """Return the points that `pm.sample` starts chains from. See `pymc_dp.model.starts`."""
         return starting_points(self._model, self.parameters, initvals, random_seed, chains, self.prior)
 
+    @cached_property
+    def scale_of_symmetric_rows(self) -> NDArray[np.intp]:
+        """Which parameters are the scale of rows that are symmetric around their location. It depends on no data."""
+        return places_of_scale(self._model, self.parameters, symmetric=True)
+
     def simulator(self, observed: Sequence[tuple[str, int]], n_drawn: int) -> RowSimulator:
         """Return what draws rows of the observed variables, whose row axes are told, from the model itself.
 
@@ -103,7 +109,9 @@ class ModelView:
         return RowSimulator(self._model, self.parameters, observed, self.row_split.n_rows, n_drawn)
 
 
-def read(model: pm.Model, unit: str | None = None, unit_index: UnitIndex = None) -> ModelView:
+def read(
+    model: pm.Model, unit: str | None = None, unit_index: UnitIndex = None, *, with_response: bool = False
+) -> ModelView:
     """Read a model, and refuse it if its likelihood is no sum over units or anything public could depend on rows.
 
     Parameters
@@ -115,6 +123,8 @@ def read(model: pm.Model, unit: str | None = None, unit_index: UnitIndex = None)
     unit_index : str or ndarray of int, shape (rows,), optional
         Which unit each row belongs to, or the name of the model's data variable that says so. Default: every row is a
         unit of its own.
+    with_response : bool
+        Read the distribution of the response, too.
 
     Raises
     ------
@@ -126,7 +136,7 @@ def read(model: pm.Model, unit: str | None = None, unit_index: UnitIndex = None)
     refuse_unsplittable(model)
     rows = row_axes(model, unit)
     parameters = ParameterVector(model)
-    row_split = split(model, rows, parameters)
+    row_split = split(model, rows, parameters, with_response=with_response)
     refuse_missing_values(row_split)
     units = units_of(model, rows, unit_index)
     if units.of_row is not None:

@@ -1,7 +1,7 @@
-"""Log-likelihoods and derivatives of the units of a chunk: those of their rows, summed."""
+"""What is computed of the units of a chunk: log-likelihoods and derivatives are those of their rows, summed."""
 
 import dataclasses
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 import numpy as np
 
@@ -68,6 +68,22 @@ class UnitsOfChunk:
     def gradient(self, theta: FloatArray) -> FloatArray:
         """Return the units' gradients, shape (units, parameters)."""
         return self._dense(self._engine.gradient(self._at(theta), self._chunk))
+
+    @property
+    def rows(self) -> Sequence[np.ndarray]:
+        """The rows of every input, and of columns beside them."""
+        return self._chunk.rows
+
+    def response(self, theta: FloatArray) -> Sequence[FloatArray]:
+        """Return the distribution of every row's response, as `RowEngine.response` does."""
+        return self._engine.response(self._parameters.split(theta), self._chunk)
+
+    def mean_of_rows(self, columns: FloatArray) -> FloatArray:
+        """Return the mean of every unit's rows, shape (units, size), of columns of shape (size, rows)."""
+        totals = self._chunk.per_unit(columns)
+        if self._chunk.starts is not None:
+            totals /= np.maximum(np.diff(self._chunk.starts), 1)
+        return totals.T
 
     def scores_of_responses(self, theta: FloatArray) -> Iterator[tuple[FloatArray, FloatArray]]:
         """Yield the units' gradients with each response that a row could have had, and its probabilities.

@@ -135,6 +135,14 @@ class RowEngine(Protocol):
         """Return slopes and negative second derivatives along the direction of `point`, each of shape (rows,)."""
         ...
 
+    def response(self, values: Sequence[np.ndarray], chunk: Chunk) -> Sequence[FloatArray]:
+        """Return logarithms of the probabilities of at most every row's response and of less, and its mean.
+
+        Of parameters as they are, each of shape (rows,); the mean where it is known. Nothing where the distribution was
+        not read.
+        """
+        ...
+
     def add_clipped(
         self, point: Point, chunk: Chunk, clipping: Clipping, log_likelihoods: FloatArray, sums: NDArray[np.int64]
     ) -> int:

@@ -61,6 +61,8 @@ class RowGraphs:
         Slope and negative second derivative along the directions.
     curvatures : list of Variable
         Negative second derivatives times the directions, one array for each of `slopes`.
+    response : list of Variable
+        The distribution of the row's response, if it was read: see `pymc_dp.model.responses.Response.graphs`.
 
     Raises
     ------
@@ -78,7 +80,7 @@ class RowGraphs:
     ) -> None:
         self.rows = [leaf.row for leaf in row_split.leaves]
         self.row_shapes = [leaf.row_shape() for leaf in row_split.leaves]
-        log_likelihood, self.value_variables, links = _with_shapes(row_split, value_variables, shapes)
+        log_likelihood, self.value_variables, links, self.response = _with_shapes(row_split, value_variables, shapes)
         found = self._factorable(log_likelihood, links)
         self.links = [found.get(var) for var in self.value_variables]
         self.cuts = [None if link is None else link.output.type() for link in self.links]
@@ -184,20 +186,23 @@ class RowGraphs:
 
 def _with_shapes(
     row_split: RowSplit, value_variables: Sequence[Variable], shapes: Sequence[tuple[int, ...]]
-) -> tuple[Variable, list[Variable], list[Link]]:
-    """Return the graph with parameters of known shapes: whatever follows from those alone is known too."""
+) -> tuple[Variable, list[Variable], list[Link], list[Variable]]:
+    """Return the graphs with parameters of known shapes: whatever follows from those alone is known too."""
     shaped = {
         # Named afterwards: pt.tensor takes a name such as "half" or "1|g" for a dtype.
         var: TensorType(var.type.dtype, shape)(name=var.name)
         for var, shape in zip(value_variables, shapes, strict=True)
     }
     ends = [end for link in row_split.links for end in (link.output, link.parameter, link.row)]
-    log_likelihood, *cloned = clone_replace([row_split.row_log_likelihood, *ends], shaped, rebuild_strict=False)
+    response = [] if row_split.response is None else row_split.response.graphs
+    graphs = [row_split.row_log_likelihood, *response, *ends]
+    log_likelihood, *cloned = clone_replace(graphs, shaped, rebuild_strict=False)
+    response, cloned = cloned[: len(response)], cloned[len(response) :]
     links = [
         Link(output, parameter, row, link.gathers)
         for link, (output, parameter, row) in zip(row_split.links, itertools.batched(cloned, 3), strict=True)
     ]
-    return log_likelihood, list(shaped.values()), links
+    return log_likelihood, list(shaped.values()), links, response
 
 
 def _inner_product(left: Sequence[Variable | None], right: Sequence[Variable]) -> Variable:

@@ -2,7 +2,7 @@
 
 import copy
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any, TypeVar
@@ -89,6 +89,8 @@ class UnitLikelihood:
         What computes derivatives. Default: the fused engine if it has a translation for the model.
     threads : int
         How many threads share a pass over the rows. The results have the same bits for any number.
+    beside : mapping of str to ndarray
+        Columns that the model does not read, with an entry for each row: counted by queries, and inputs as well.
 
     Attributes
     ----------
@@ -118,6 +120,7 @@ class UnitLikelihood:
         second_order: bool = False,
         engine: EngineName | None = None,
         threads: int = 1,
+        beside: Mapping[str, np.ndarray] | None = None,
     ) -> None:
         self._threads = Threads(threads, threads)
         self._first_order = first_order
@@ -129,12 +132,14 @@ class UnitLikelihood:
         self._engine = engine_for(graphs, engine)
         self._responses = possible_responses(row_split.leaves, view.responses) if second_order else None
         check_factorisation(row_split, view.value_variables, self._engine, self.parameters)
-        rows = [leaf.rows() for leaf in row_split.leaves]
+        columns = beside or {}
+        rows = [*(leaf.rows() for leaf in row_split.leaves), *map(np.ascontiguousarray, columns.values())]
         self._table = RowTable(rows) if units.of_row is None else RowTable.grouped(rows, units.of_row)
         self.n_rows, self.n_units = self._table.n_rows, self._table.n_units
         self.unit_in_words = units.in_words
         self._leaf_names = [(leaf.observed[-1].name if leaf.observed else None, leaf.axis) for leaf in row_split.leaves]
-        self.inputs = tuple(map(RowInput.of, row_split.leaves))
+        own = [RowInput((name,), values.dtype, values.shape[1:]) for name, values in columns.items()]
+        self.inputs = (*map(RowInput.of, row_split.leaves), *own)
         self._expansions: dict[bytes, UnitExpansion] = {}
         # Log-likelihoods of all units at the points of the last log-ratio and at the last gradient.
         self._pair: dict[bytes, FloatArray] = {}

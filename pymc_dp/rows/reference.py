@@ -70,6 +70,10 @@ class ReferenceEngine:
         slope, curvature = self._call("along", point, chunk)
         return slope, curvature
 
+    def response(self, values: Sequence[np.ndarray], chunk: Chunk) -> list[FloatArray]:
+        """Return the distribution of every row's response, each of shape (rows,): see `RowGraphs.response`."""
+        return self._call("response", list(values), chunk)
+
     def add_clipped(
         self, point: Point, chunk: Chunk, clipping: Clipping, log_likelihoods: FloatArray, sums: NDArray[np.int64]
     ) -> int:
@@ -91,7 +95,7 @@ class ReferenceEngine:
         if name not in self._compiled:
             self._compiled[name] = self._compile(name)
         with np.errstate(all="ignore"):  # NumPy warns where functions are interpreted: a warning would tell of a row
-            return self._compiled[name](*point, *chunk.rows)
+            return self._compiled[name](*point, *chunk.rows[: len(self._graphs.rows)])
 
     def _compile(self, name: str) -> Callable[..., list[np.ndarray]]:
         graphs = self._graphs
@@ -100,6 +104,7 @@ class ReferenceEngine:
             "gradient": ([graphs.log_likelihood, *graphs.slopes], True, False),
             "curvature_times": (graphs.curvatures, True, True),
             "along": (graphs.along, False, True),
+            "response": (graphs.response, False, False),
         }[name]
         outputs = [output.astype("float64") for output in of_floats]
         outputs += [index[0].astype("int64") for index in graphs.indices] if with_indices else []

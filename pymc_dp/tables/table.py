@@ -166,6 +166,19 @@ class Table:
             self._templates[n, seed] = Template(self.schema, n, seed)
         return self._templates[n, seed]
 
+    def template_of(self, n: int) -> Template:
+        """Return the template with so many rows that a model was built on.
+
+        Raises
+        ------
+        InvalidArgument
+            If there is none.
+        """
+        found = [each for each in (self.template, *self._templates.values()) if each.n == n]
+        if not found:
+            raise InvalidArgument("The model stands on no template of this table: build it on table.template.")
+        return found[0]
+
     def count_units(self) -> int:
         """Return how many units there are. Confidential under add-remove."""
         return self._source.count(self.unit)

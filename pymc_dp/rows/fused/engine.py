@@ -61,7 +61,7 @@ class FusedEngine:
     @property
     def runs_in_threads(self) -> bool:
         """Whether all is done by loops: the reference engine's functions keep what they compute in one place."""
-        return self._second is not None or not self._graphs.along
+        return (self._second is not None or not self._graphs.along) and not self._graphs.response
 
     @property
     def parts(self) -> Sequence[Part]:
@@ -97,6 +97,10 @@ class FusedEngine:
             return self._reference.along(point, chunk)
         slope, curvature = self._second.outputs(point, chunk, slice(0, 2))
         return slope, curvature
+
+    def response(self, values: Sequence[np.ndarray], chunk: Chunk) -> Sequence[FloatArray]:
+        """Return the distribution of every row's response, as the reference engine computes it."""
+        return self._reference.response(values, chunk)
 
     def add_clipped(
         self, point: Any, chunk: Chunk, clipping: Clipping, log_likelihoods: FloatArray, sums: NDArray[np.int64]

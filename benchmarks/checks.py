@@ -1,0 +1,133 @@
+"""How often `dp.check` sees what is wrong with a model, and how often it sees something where nothing is.
+
+    python -m uv run python benchmarks/checks.py --rows 5000 --epsilon 1 --runs 40 square heavy_tails
+    python -m uv run python benchmarks/checks.py --rows 5000 --epsilon inf --runs 40
+
+Each run simulates a table, releases the private likelihood of the model with three quarters of epsilon, draws from its
+posterior, and checks with the rest. Printed are the part of runs in which the check says that the model does not fit
+(at the level .05, over all of its p-values), for a truth that the model holds (level) and for one that it does not
+(power). ``--epsilon inf`` is the same check without any noise. All tables are simulated.
+"""
+
+import argparse
+import logging
+import math
+import sys
+import warnings
+
+import numpy as np
+import pymc as pm
+import xarray as xr
+
+import pymc_dp as dp
+
+DELTA, SIZE, DRAWS = 1e-6, 4, 400
+COEFFICIENTS = np.array([0.5, -0.3, 0.2, 0.0])
+
+
+def linear(rng, x, eta, wrong):
+    noise = rng.standard_t(5, len(x)) * math.sqrt(3 / 5) if wrong == "heavy_tails" else rng.normal(size=len(x))
+    return eta + noise
+
+
+def logistic(rng, x, eta, wrong):
+    # The other link has about the same probability and slope at zero.
+    p = 1 - np.exp(-np.exp(0.72 * 2 * eta - 0.37)) if wrong == "link" else 1 / (1 + np.exp(-eta))
+    return (rng.random(len(x)) < p).astype(int)
+
+
+def poisson(rng, x, eta, wrong):
+    mean = np.exp(eta)
+    return rng.poisson(mean * rng.gamma(5, 1 / 5, len(x)) if wrong == "overdispersion" else mean)
+
+
+#: What can be wrong, the family of the model, and whether the truth has it.
+CASES = {
+    "linear": (linear, None),
+    "logistic": (logistic, None),
+    "poisson": (poisson, None),
+    "square": (linear, "square"),
+    "square_logistic": (logistic, "square"),
+    "overdispersion": (poisson, "overdispersion"),
+    "link": (logistic, "link"),
+    "heavy_tails": (linear, "heavy_tails"),
+    "group": (linear, "group"),
+    "group_logistic": (logistic, "group"),
+}
+
+
+def model_of(family, x, y):
+    with pm.Model() as model:
+        mu = pm.Normal("a", 0, 2) + pm.Data("x", x) @ pm.Normal("b", 0, 1, shape=SIZE)
+        if family is linear:
+            pm.Normal("y", mu, pm.HalfNormal("s", 2), observed=y)
+        elif family is logistic:
+            pm.Bernoulli("y", logit_p=mu, observed=y)
+        else:
+            pm.Poisson("y", pm.math.exp(mu), observed=y)
+    return model
+
+
+def drawn(released, rng):
+    """Return draws of the posterior: the priors are wide beside the likelihood, and normal but that of the scale."""
+    labels = [str(each) for each in released.mean["parameter"].values]
+    precision = np.linalg.inv(released.covariance)
+    prior = np.diag([0.25 if label == "a" else 0.0 if label.startswith("s") else 1.0 for label in labels])
+    covariance = np.linalg.inv(precision + prior)
+    theta = rng.multivariate_normal(covariance @ precision @ released.mean.values, covariance, DRAWS)
+    found = {"a": theta[:, labels.index("a")], "b": theta[:, [labels.index(f"b[{k}]") for k in range(SIZE)]]}
+    if "s_log__" in labels:
+        found["s"] = np.exp(theta[:, labels.index("s_log__")])
+    dims = {name: ("chain", "draw", *(["k"] if values.ndim > 1 else [])) for name, values in found.items()}
+    posterior = xr.Dataset({name: (dims[name], values[None]) for name, values in found.items()})
+    groups = {name: released.tree[name].to_dataset() for name in released.tree.children}
+    return xr.DataTree.from_dict({**groups, "posterior": posterior})
+
+
+def run(case, n, epsilon, seed):
+    family, wrong = CASES[case]
+    rng = np.random.default_rng([seed, n])
+    x, group = rng.normal(size=(n, SIZE)), rng.integers(8, size=n)
+    eta = x @ COEFFICIENTS - 0.3
+    if wrong == "square":
+        eta += 0.1 * (x[:, 0] ** 2 - 1)
+    if wrong == "group":
+        eta += 0.2 * np.linspace(-1.5, 1.5, 8)[group]
+    model = model_of(family, x, family(rng, x, eta, wrong))
+    budget = dp.PrivacyBudget(epsilon, DELTA)
+    with model:
+        released = dp.private_likelihood(budget=budget, budget_share=0.75, progressbar=False)
+        return dp.check(drawn(released, rng), budget=budget, by={"x0": x[:, 0], "group": group}, budget_share=1.0)
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("cases", nargs="*", default=list(CASES))
+    parser.add_argument("--rows", type=int, default=5000)
+    parser.add_argument("--epsilon", type=float, default=1.0)
+    parser.add_argument("--runs", type=int, default=40)
+    parser.add_argument("--seed", type=int, default=0)
+    arguments = parser.parse_args()
+    logging.getLogger("pymc").setLevel(logging.ERROR)
+    warnings.simplefilter("ignore")
+    for case in arguments.cases:
+        p_values, widest, lost = [], [], 0
+        for seed in range(arguments.runs):
+            try:
+                found = run(case, arguments.rows, arguments.epsilon, arguments.seed + seed)
+            except dp.UnsupportedModel:
+                lost += 1
+                continue
+            p_values.append(found.p_value)
+            widest.append(found.tree["privacy"].attrs["largest_factor"])
+        seen = np.mean(np.array(p_values) < 0.05) if p_values else math.nan
+        sys.stdout.write(
+            f"{case:<16} n={arguments.rows} epsilon={arguments.epsilon:g}: seen in {seen:.2f} of {len(p_values)} runs"
+            f" (median p {np.median(p_values or [math.nan]):.2g}, factor {np.median(widest or [math.nan]):.2g},"
+            f" without a likelihood {lost})\n"
+        )
+        sys.stdout.flush()
+
+
+if __name__ == "__main__":
+    main()

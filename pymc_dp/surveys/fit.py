@@ -1,0 +1,233 @@
+"""Statistics of a check: what noisy counts of probability levels say against a model. No data is here.
+
+Where a model holds, the probability that it gives to at most a row's response is uniform, whatever the row's other
+columns. Counts by bin of some column and by level of that probability are then multinomial within each bin, with
+probabilities that are known: the lengths of the levels. Noise of known variance is added.
+
+`shapes` turns the levels' counts of a bin into contrasts, which have mean zero and variance ``n + s² |shape|²`` for n
+rows in the bin and noise of standard deviation s: location, spread, skewness, tails, and others. Responses that are
+whole numbers, whose mass is spread over levels, have a smaller variance, so that every p-value is an upper bound.
+
+Parameters that were fitted to the same rows make contrasts smaller. Noise in the fit makes them larger: by at most the
+factors that `excess` returns.
+"""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy import stats
+
+FloatArray = NDArray[np.float64]
+
+#: Levels of a continuous response: the outer ones are where heavy tails show.
+CONTINUOUS = np.array([0.0, 0.02, 0.1, 0.3, 0.5, 0.7, 0.9, 0.98, 1.0])
+#: At most so many levels of whole numbers.
+MOST_LEVELS = 6
+#: What the first contrasts see.
+SHAPES = ("location", "spread", "skewness", "tails")
+#: Draws of a weighted sum of squares: p-values below 1e-4 are then known within a fifth.
+_DRAWS = 400_000
+
+
+def levels_of(discrete: bool, n_levels: int | None) -> FloatArray:
+    """Return the edges of levels of the probability of at most a response."""
+    if not discrete:
+        return CONTINUOUS
+    count = MOST_LEVELS if n_levels is None else min(max(n_levels, 2), MOST_LEVELS)
+    return np.linspace(0.0, 1.0, count + 1)
+
+
+def shapes(levels: FloatArray) -> FloatArray:
+    """Return contrasts of levels, shape (levels - 1, levels): orthonormal polynomials of normal scores.
+
+    Under the model they have mean 0 and variance 1 for each row.
+    """
+    parts = np.diff(levels)
+    edges = stats.norm.ppf(levels)
+    scores = -np.diff(stats.norm.pdf(edges)) / parts  # mean of a standard normal variable in each level
+    found: list[FloatArray] = [np.ones(parts.size)]
+    for power in range(1, parts.size):
+        column = scores**power
+        for each in found:
+            column = column - (parts * column * each).sum() * each
+        found.append(column / math.sqrt((parts * column**2).sum()))
+    return np.array(found[1:])
+
+
+@dataclass(frozen=True)
+class Contrasts:
+    """Contrasts of the counts in some bins, with noise.
+
+    Attributes
+    ----------
+    sums : ndarray, shape (bins, contrasts)
+        Sums over the rows of each bin.
+    rows : ndarray, shape (bins,)
+        Rows in each bin, not below zero.
+    of_rows : ndarray, shape (bins,)
+        Variance of every contrast where the model holds, without noise: at most this.
+    of_noise : ndarray, shape (contrasts, contrasts)
+        Covariance that noise adds.
+    """
+
+    sums: FloatArray
+    rows: FloatArray
+    of_rows: FloatArray
+    of_noise: FloatArray
+
+    @property
+    def n_shapes(self) -> int:
+        """How many contrasts have a name."""
+        return min(len(SHAPES), int(self.sums.shape[1]))
+
+    def by_row(self, factors: "Factors") -> tuple[FloatArray, FloatArray]:
+        """Return the first contrasts by row, and their standard errors, shape (bins, shapes) each.
+
+        By generalised least squares: the other contrasts are told by noise alone, and correlated with it. Locations are
+        about how many standard deviations responses lie above what is predicted.
+
+        Parameters
+        ----------
+        factors : Factors
+            By which the variance of rows may be larger.
+        """
+        means, errors = [], []
+        largest = factors.of_shapes(self.n_shapes)
+        for sums, rows, of_rows in zip(self.sums, self.rows, self.of_rows, strict=True):
+            precision = np.linalg.inv(of_rows * np.eye(len(sums)) + self.of_noise)
+            weights = np.linalg.solve(precision[: self.n_shapes, : self.n_shapes], precision[: self.n_shapes])
+            variance = of_rows * (weights**2).sum(axis=1) * largest + np.diag(weights @ self.of_noise @ weights.T)
+            means.append(weights @ sums / max(rows, 1.0))
+            errors.append(np.sqrt(variance) / max(rows, 1.0))
+        return np.array(means), np.array(errors)
+
+    def added_up(self) -> "Contrasts":
+        """Return those of all bins together, as one bin."""
+        sums, rows, of_rows = (each.sum(axis=0, keepdims=True) for each in (self.sums, self.rows, self.of_rows))
+        return Contrasts(sums, rows, of_rows, len(self.rows) * self.of_noise)
+
+
+def contrasts(counts: FloatArray, noise_std: float, levels: FloatArray, spread: FloatArray | None) -> Contrasts:
+    """Return contrasts of counts.
+
+    Parameters
+    ----------
+    counts : ndarray, shape (bins, levels)
+        With noise.
+    noise_std : float
+        Its standard deviation in each.
+    levels : ndarray, shape (levels + 1,)
+        Their edges.
+    spread : ndarray, shape (bins,), optional
+        Of two levels: the sums of squared differences of a row's two parts, with noise.
+    """
+    basis = shapes(levels)
+    rows = np.maximum(counts.sum(axis=1), 0.0)
+    # Two equal levels have one contrast, the difference of their parts.
+    of_rows = rows if spread is None else np.clip(spread, 0.0, rows)
+    return Contrasts(counts @ basis.T, rows, of_rows, noise_std**2 * basis @ basis.T)
+
+
+def mean_of_axes(found: Sequence[Contrasts]) -> Contrasts:
+    """Return all rows' contrasts: every axis counts the same rows, with noise of its own."""
+    whole = [each.added_up() for each in found]
+    sums, rows, of_rows = (
+        np.mean([getattr(each, name) for each in whole], axis=0) for name in ("sums", "rows", "of_rows")
+    )
+    return Contrasts(sums, rows, of_rows, np.sum([each.of_noise for each in whole], axis=0) / len(whole) ** 2)
+
+
+@dataclass(frozen=True)
+class Factors:
+    """By which factors, above 1, noise in the fit may enlarge the variance of contrasts.
+
+    Attributes
+    ----------
+    of_all : ndarray
+        One for each direction in which it does.
+    of_odd : ndarray
+        The same of location and skewness. A wrong scale of a symmetric family moves neither, whatever the columns of
+        the rows, so that the scale takes no part.
+    """
+
+    of_all: FloatArray
+    of_odd: FloatArray
+
+    @property
+    def largest(self) -> float:
+        """The largest of all."""
+        return float(self.of_all.max(initial=1.0))
+
+    def of_shapes(self, count: int) -> FloatArray:
+        """Return the largest factor of each of the first `SHAPES`."""
+        odd = np.arange(count) % 2 == 0
+        return np.where(odd, self.of_odd.max(initial=1.0), self.largest)
+
+
+#: Of a fit without noise.
+EXACT = Factors(np.ones(0), np.ones(0))
+
+
+def excess(posterior: FloatArray, information: FloatArray, noise: FloatArray) -> FloatArray:
+    """Return by which factors, above 1, noise in the fit may enlarge the variance of contrasts: one for each direction.
+
+    Let s be contrasts at the true parameters, S the score there, D and H their covariances and J the covariance of the
+    two. With the error e of the fit, contrasts at the fit are s - J e. For a posterior of covariance P from a normal
+    likelihood with curvature H, whose maximum has noise of covariance V, the covariance is D + J M Jᵀ with
+    M = P - W H⁻¹ - H⁻¹ Wᵀ and W = P (H⁻¹ + V)⁻¹. As J H⁻¹ Jᵀ is at most D, the covariance is at most D in all
+    directions but some, in which it is at most D times 1 + λ, for the positive eigenvalues λ of H^½ M H^½. Without
+    noise M = -P, and there are none: the known effect that fitted parameters make residuals smaller.
+
+    Parameters
+    ----------
+    posterior : ndarray, shape (parameters, parameters)
+        P, on the unconstrained scale.
+    information, noise : ndarray, shape (parameters, parameters)
+        H and V.
+    """
+    if not len(posterior):
+        return np.ones(0)
+    inverse = np.linalg.inv(information)
+    pulled = posterior @ np.linalg.solve(inverse + noise, inverse)
+    more = posterior - pulled - pulled.T
+    values, vectors = np.linalg.eigh(information)
+    root = (vectors * np.sqrt(np.maximum(values, 0.0))) @ vectors.T
+    found = np.linalg.eigvalsh(root @ (0.5 * (more + more.T)) @ root)
+    return 1.0 + found[found > 1e-9]
+
+
+def p_value(found: Contrasts, factors: Factors, seed: int = 0) -> tuple[float, float, int]:
+    """Return the sum of squares of all contrasts in units of their variances, its p-value, and how many they are.
+
+    Parameters
+    ----------
+    found : Contrasts
+        Along one axis.
+    factors : Factors
+        In as many directions the variance of rows is larger by these, at most.
+    """
+    enlarged = np.sort(factors.of_all)[::-1]
+    noise, axes = np.linalg.eigh(found.of_noise)  # along these, noise is not correlated
+    variance = found.of_rows[:, None] + np.maximum(noise, 0.0)
+    variance = np.maximum(variance, np.finfo(float).tiny)
+    statistic = float(((found.sums @ axes) ** 2 / variance).sum())
+    # The part of the variance that is of rows, in decreasing order: the factors may fall on the largest.
+    of_rows = np.sort((found.of_rows[:, None] / variance).ravel())[::-1][: enlarged.size]
+    weights = 1.0 + (enlarged[: of_rows.size] - 1.0) * of_rows
+    plain = found.sums.size - weights.size
+    if not weights.size:
+        return statistic, float(stats.chi2.sf(statistic, plain)), found.sums.size
+    generator = np.random.default_rng(seed)
+    drawn = generator.chisquare(plain, _DRAWS) if plain else np.zeros(_DRAWS)
+    for weight in weights:
+        drawn += weight * generator.chisquare(1, _DRAWS)
+    return statistic, float((1 + np.count_nonzero(drawn >= statistic)) / (1 + _DRAWS)), found.sums.size
+
+
+def two_sided(scores: FloatArray) -> FloatArray:
+    """Return two-sided p-values of normal scores."""
+    found: FloatArray = 2.0 * stats.norm.sf(np.abs(scores))
+    return found

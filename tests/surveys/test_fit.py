@@ -1,0 +1,131 @@
+"""Statistics of checks: exact moments, and p-values that are uniform or larger where a model holds."""
+
+import math
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from scipy import stats
+
+from pymc_dp.surveys import fit
+
+ALL_LEVELS = [fit.CONTINUOUS, fit.levels_of(True, 2), fit.levels_of(True, 4), fit.levels_of(True, None)]
+
+
+@pytest.mark.parametrize("levels", ALL_LEVELS, ids=len)
+def test_shapes_have_mean_zero_and_variance_one_where_the_model_holds(levels):
+    basis, parts = fit.shapes(levels), np.diff(levels)
+    np.testing.assert_allclose(basis @ parts, 0.0, atol=1e-12)
+    np.testing.assert_allclose(basis @ np.diag(parts) @ basis.T, np.eye(len(basis)), atol=1e-9)
+
+
+def test_levels_are_as_many_as_values_of_the_response():
+    assert [fit.levels_of(True, count).size - 1 for count in (2, 3, 20, None)] == [
+        2,
+        3,
+        fit.MOST_LEVELS,
+        fit.MOST_LEVELS,
+    ]
+    assert fit.levels_of(False, None) is fit.CONTINUOUS
+
+
+def noisy_counts(generator, levels, rows, noise_std):
+    counts = np.array([generator.multinomial(each, np.diff(levels)) for each in rows])
+    return counts + generator.normal(scale=noise_std, size=counts.shape)
+
+
+@pytest.mark.parametrize("noise_std", [0.5, 40.0])
+@pytest.mark.parametrize("levels", [ALL_LEVELS[0], ALL_LEVELS[2]], ids=len)
+def test_p_values_are_uniform_where_the_model_holds(levels, noise_std):
+    """Of 600 tables; a Kolmogorov-Smirnov test that fails once in 10**7."""
+    generator = np.random.default_rng(0)
+    p_values, scores = [], []
+    for _ in range(600):
+        found = fit.contrasts(noisy_counts(generator, levels, [300, 900, 2000], noise_std), noise_std, levels, None)
+        p_values.append(fit.p_value(found, fit.EXACT)[1])
+        means, errors = found.added_up().by_row(fit.EXACT)
+        scores.append(means[0] / errors[0])
+    assert stats.kstest(p_values, "uniform").pvalue > 1e-7
+    for of_shape in np.array(scores).T:
+        assert stats.kstest(of_shape, "norm").pvalue > 1e-7
+
+
+def test_a_shift_is_told_in_standard_deviations():
+    generator, levels = np.random.default_rng(0), fit.CONTINUOUS
+    counts = np.histogram(stats.norm.cdf(generator.normal(0.1, 1.0, 200_000)), levels)[0][None]
+    means, errors = fit.contrasts(counts.astype(float), 1e-6, levels, None).by_row(fit.EXACT)
+    assert means[0, 0] == pytest.approx(0.1, abs=0.01)
+    assert errors[0, 0] == pytest.approx(1 / math.sqrt(200_000), rel=1e-3)
+    np.testing.assert_allclose(means[0, 1:], 0.0, atol=0.02)
+
+
+def test_axes_share_rows_and_have_noise_of_their_own():
+    counts = np.array([[30.0, 70.0], [20.0, 20.0]])
+    one = fit.contrasts(counts, 3.0, np.array([0.0, 0.5, 1.0]), None)
+    both = fit.mean_of_axes([one, one])
+    assert both.rows == 140.0
+    assert both.of_rows == 140.0
+    np.testing.assert_allclose(both.sums, one.sums.sum(axis=0)[None])
+    np.testing.assert_allclose(both.of_noise, one.of_noise)  # two bins, of two axes: 2 / 2
+
+
+SQUARES = st.integers(0, 2**32 - 1).map(np.random.default_rng)
+
+
+@given(SQUARES, st.floats(0.0, 20.0), st.sampled_from([0.0, 0.01, 1.0, 5.0]))
+def test_noise_in_the_fit_enlarges_variances_by_no_more_than_the_factors(generator, hidden, prior):
+    """In exact arithmetic: contrasts s and the score S of n rows with any covariances; the fit is a posterior mean."""
+    size, n_contrasts = 3, 6
+    joint = generator.normal(size=(n_contrasts + size, n_contrasts + size))
+    joint = joint @ joint.T + 0.1 * np.eye(len(joint))
+    covariance, cross = joint[:n_contrasts, :n_contrasts], joint[:n_contrasts, n_contrasts:]
+    information = joint[n_contrasts:, n_contrasts:]
+    whiten = np.linalg.inv(np.linalg.cholesky(covariance))
+    cross = whiten @ cross  # of contrasts with unit variances
+    inverse = np.linalg.inv(information)
+    noise = hidden * generator.normal(size=(size, size))
+    noise = noise @ noise.T
+    of_prior = np.eye(size) * prior
+    posterior = np.linalg.inv(of_prior + np.linalg.inv(inverse + noise))
+    # The error of the fit is W (H^-1 S + v) - (1 - W) (truth - prior mean).
+    weights = posterior @ np.linalg.inv(inverse + noise)
+    rest = np.eye(size) - weights
+    spread = rest @ np.linalg.pinv(of_prior) @ rest.T if prior else np.zeros((size, size))
+    of_error = weights @ (inverse + noise) @ weights.T + spread
+    with_score = cross @ inverse @ weights.T
+    exact = np.eye(n_contrasts) - with_score @ cross.T - cross @ with_score.T + cross @ of_error @ cross.T
+    found = np.linalg.eigvalsh(exact)[::-1]
+    allowed = np.concatenate([np.sort(fit.excess(posterior, information, noise))[::-1], np.ones(n_contrasts)])
+    assert np.all(found <= allowed[:n_contrasts] * (1 + 1e-6) + 1e-6)
+
+
+def test_a_fit_without_noise_enlarges_nothing():
+    information = np.diag([100.0, 400.0])
+    assert fit.excess(np.linalg.inv(information), information, np.zeros((2, 2))).size == 0
+
+
+def test_factors_of_a_scale_leave_location_and_skewness_alone():
+    factors = fit.Factors(np.array([9.0]), np.ones(0))
+    np.testing.assert_allclose(factors.of_shapes(4), [1.0, 9.0, 1.0, 9.0])
+    counts = fit.contrasts(np.full((1, 8), 1e4), 1e-6, fit.CONTINUOUS, None)
+    np.testing.assert_allclose(
+        counts.by_row(factors)[1] / counts.by_row(fit.EXACT)[1], [[1.0, 3.0, 1.0, 3.0]], rtol=1e-6
+    )
+
+
+def test_p_values_allow_for_factors():
+    """A weighted sum of squares; one of its weights is 1 + 8."""
+    counts = fit.contrasts(np.array([[400.0, 600.0]]), 1e-6, np.array([0.0, 0.5, 1.0]), None)
+    statistic, alone, degrees = fit.p_value(counts, fit.EXACT)
+    assert (statistic, degrees) == (pytest.approx(40.0), 1)
+    assert alone == pytest.approx(stats.chi2.sf(40.0, 1))
+    factors = fit.Factors(np.array([9.0]), np.array([9.0]))
+    assert fit.p_value(counts, factors)[1] == pytest.approx(stats.chi2.sf(40.0 / 9.0, 1), rel=0.03)
+
+
+def test_a_released_spread_makes_variances_smaller():
+    counts, levels = np.array([[60.0, 40.0]]), np.array([0.0, 0.5, 1.0])
+    assert fit.contrasts(counts, 1.0, levels, np.array([25.0])).of_rows == 25.0
+    assert fit.contrasts(counts, 1.0, levels, np.array([-3.0])).of_rows == 0.0
+    assert fit.contrasts(counts, 1.0, levels, np.array([1e6])).of_rows == 100.0
