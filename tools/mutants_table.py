@@ -55,6 +55,8 @@ _ON_DASK = "tables/test_on_dask.py::"
 _WORKERS = "tables/test_workers.py::"
 _DECLARED = "tables/test_declared.py::"
 _SCHEMA = "tables/test_schema.py::"
+_DESCRIBING = "surveys/test_describing.py::"
+_CHECKING = "surveys/test_checking.py::"
 _ENTRIES = "tables/test_entries.py::"
 _WRONG_FILES = "tables/test_wrong_files.py::"
 _BATCHES = "privacy/test_batch_releases.py::"
@@ -906,6 +908,34 @@ MUTANTS = (
     Mutant("a CSV file that changes while it is read", "declared tables", "tables/readers.py",
            "        if self._state() != before:", "        if False:",
            (f"{_DECLARED}test_a_csv_file_that_changes_while_it_is_read_is_refused",)),
+    # Surveys --------------------------------------------------------------------------------------------------------
+    Mutant("a survey is not charged", "surveys", "surveys/asking.py",
+           "    budget.charge(plan)\n", "",
+           (f"{_DESCRIBING}test_what_it_costs_is_charged_and_published",)),
+    Mutant("half of a survey's sensitivity", "surveys", "surveys/asking.py",
+           "            relation=budget.relation,\n", '            relation="add-remove",\n',
+           ("privacy/test_surveys.py::test_checks",)),
+    Mutant("a survey tells how many units there are", "surveys", "surveys/asking.py",
+           'rows.n_units if budget.relation == "substitute" else None\n    refuse', "rows.n_units\n    refuse",
+           (f"{_DESCRIBING}test_under_add_remove_the_number_of_rows_does_not_leave",)),
+    Mutant("seeded surveys are private", "surveys", "surveys/asking.py",
+           "seeded=not survey.private", "seeded=False",
+           (f"{_DESCRIBING}test_seeded_noise_is_not_private",)),
+    Mutant("a survey's errors are shown", "surveys", "surveys/asking.py",
+           "after it was charged: {reason(error)}.", "after it was charged: {error}.",
+           (f"{_DESCRIBING}test_what_ends_early_says_what_was_released",)),
+    Mutant("counts below zero", "sensitivity", "release/counts.py",
+           "SPREAD_WEIGHT * (within[1:] - within[:1]) ** 2", "SPREAD_WEIGHT * (within[1:] - within[:1])",
+           ("release/test_counts.py::test_no_two_rows_point_away_from_each_other",)),
+    Mutant("a table in a distribution function", "models", "model/closures.py",
+           '(_logcdf, "logcdf"), ', "",
+           ("model/test_closures.py::test_a_table_in_a_function_is_refused",)),
+    Mutant("a distribution function prints rows", "models", "model/split.py",
+           "    refuse_unknown_operations([up_to, below, *rebuilt[2:]], [leaf.row for leaf in leaves])\n", "",
+           ("model/test_closures.py::test_a_distribution_function_that_prints_rows_is_refused",)),
+    Mutant("noise in the posterior counts as misfit", "posterior", "surveys/checking.py",
+           "    return mean, fit.Factors(found[0], found[1], ", "    return mean, fit.EXACT or fit.Factors(found[0], found[1], ",
+           (f"{_CHECKING}test_noise_in_the_posterior_is_allowed_for",)),
 )  # fmt: skip
 
 

@@ -40,7 +40,7 @@ import numpy as np
 import pymc as pm
 from neighbours import Neighbour, Table
 from recording import Recorder, Request, Trace, bits
-from running import run
+from running import Survey, run
 
 import pymc_dp as dp
 from pymc_dp.accounting.renyi_bounds import barker_batch_bound
@@ -249,7 +249,7 @@ def replay(
     neighbours : iterable of Neighbour
         Tables that differ from it in one unit.
     make_step : callable
-        Makes the step, or steps, given ``budget=`` and shared settings, in the model's context.
+        Makes the step, or steps, given ``budget=`` and shared settings, in the model's context; or a `running.Survey`.
     relation, epsilon, delta : str, float
         Of the budget.
     unit_index : str, optional
@@ -277,7 +277,7 @@ def replay(
     if first.plan is None:
         return Report(first.error, [], first, [])
     problems = [f"failed after the charge: {first.error}"] if first.error else paid_for(first)
-    if first.tree is not None and "posterior" not in first.tree:
+    if first.tree is not None and "posterior" not in first.tree and not isinstance(make_step, Survey):
         problems.append("published no draws, so nothing that was published is compared")
     comparisons = []
     for k, neighbour in enumerate(neighbours):

@@ -32,6 +32,7 @@ from pymc_dp.release import MeteredCurator, Release
 from pymc_dp.release import curator as curator_module
 from pymc_dp.rows import likelihood
 from pymc_dp.steps.prelude import free_hmc
+from pymc_dp.surveys import asking
 
 #: Stands for NaN while a model is built.
 _NOT_A_NUMBER = np.float64(1.2345678901234567e-77)
@@ -77,6 +78,20 @@ class Compiled:
 _COMPILED = Compiled()
 
 
+@dataclass(frozen=True)
+class Survey:
+    """What is asked once, in the place of a sampler.
+
+    Attributes
+    ----------
+    ask : callable
+        Called in the model's context with the table, the `pymc_dp.Table` of it or None, and the budget and unit by
+        name; returns the published tree.
+    """
+
+    ask: Callable[[Table, dp.Table | None, dict[str, Any]], DataTree]
+
+
 def run(
     build: Callable[[Table], pm.Model],
     table: Table,
@@ -111,6 +126,11 @@ def run(
             with build(_without_nan(table)):
                 budget = dp.PrivacyBudget(epsilon, delta, relation)
                 shared = {} if unit_index is None or beside is not None else {"unit_index": unit_index}
+                data = None if beside is None else beside(table)
+                if isinstance(make_step, Survey):
+                    trace.tree = make_step.ask(_without_nan(table), data, {"budget": budget, **shared})
+                    trace.published = bits_of_tree(trace.tree)
+                    return trace
                 step = make_step(budget=budget, **shared)
                 trace.tree = dp.sample(
                     draws=draws,
@@ -118,7 +138,7 @@ def run(
                     chains=chains,
                     cores=1,
                     step=step,
-                    data=None if beside is None else beside(table),
+                    data=data,
                     random_seed=seed,
                     discard_tuned_samples=False,
                     progressbar=False,
@@ -133,7 +153,8 @@ def run(
 
 def _patches(recorder: Recorder, *, lower: bool) -> Iterator[Any]:
     """Yield what records a run, and what makes it quick."""
-    yield mock.patch.object(sampling, "SecureNoise", return_value=recorder)
+    for module in (sampling, asking):
+        yield mock.patch.object(module, "SecureNoise", return_value=recorder)
     for name, method in vars(MeteredCurator).items():
         if inspect.isfunction(method) and not name.startswith("_"):
             yield mock.patch.object(MeteredCurator, name, _recorded(recorder, method))
@@ -225,7 +246,8 @@ def _remembering(*, lower: bool) -> Iterator[Any]:
     def graphs(row_split: Any, value_vars: Any, shapes: Any, *, second_order: bool) -> Any:
         facts = ("graphs", [leaf.row_shape() for leaf in row_split.leaves], list(shapes), second_order)
         rows = [leaf.row for leaf in row_split.leaves]
-        outputs = [row_split.row_log_likelihood]
+        response = [] if row_split.response is None else row_split.response.graphs
+        outputs = [row_split.row_log_likelihood, *response]
         return _COMPILED.of(
             facts,
             [*rows, *value_vars],

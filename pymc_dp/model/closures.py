@@ -16,7 +16,7 @@ import numpy as np
 import pymc as pm
 from pymc.distributions.custom import CustomDistRV, CustomSymbolicDistRV
 from pymc.distributions.distribution import _support_point
-from pymc.logprob.abstract import _logprob
+from pymc.logprob.abstract import _logcdf, _logprob
 from pytensor.graph.basic import Variable
 from pytensor.graph.traversal import toposort
 
@@ -53,10 +53,10 @@ def refuse_tables_in_functions(model: pm.Model, passes: Callable[[tuple[int, ...
         functions = [*_functions_of(rv), model.rvs_to_transforms.get(rv)]
         if not all(passes(shape) for found in functions for shape in _shapes_in(found, _DEPTH, {})):
             raise UnsupportedModel(
-                f"A function of {rv.name!r} (logp=, random=, support_point= or a transform) refers to an array with "
-                "one entry for each row or unit, or of no parameter's shape, which would be taken as public. Pass it "
-                "to the distribution as a parameter: pm.CustomDist(name, mu, x, logp=lambda value, mu, x: ..., "
-                "observed=...). If it is public, declare it: dp.public(array)."
+                f"A function of {rv.name!r} (logp=, logcdf=, random=, support_point=, or a transform) refers to an "
+                "array with one entry for each row or unit, or of no parameter's shape, which would be taken as "
+                "public. Pass it to the distribution as a parameter: pm.CustomDist(name, mu, x, logp=lambda value, mu, "
+                "x: ..., observed=...). If it is public, declare it: dp.public(array)."
             )
 
 
@@ -67,7 +67,7 @@ def _functions_of(rv: Variable) -> Iterator[Any]:
             yield type(node.op)._random_fn  # noqa: SLF001
         if isinstance(node.op, CustomDistRV | CustomSymbolicDistRV):
             # PyMC registers functions of its own, which call the user's.
-            for registered, name in ((_logprob, "logp"), (_support_point, "support_point")):
+            for registered, name in ((_logprob, "logp"), (_logcdf, "logcdf"), (_support_point, "support_point")):
                 yield inspect.getclosurevars(registered.dispatch(type(node.op))).nonlocals.get(name)
 
 

@@ -167,14 +167,10 @@ def is_linear_and_normal(model: pm.Model) -> bool:
 
     The mean may be any linear function of the unconstrained parameters; the scale has no part in it.
     """
-    node = model.observed_RVs[0].owner if len(model.observed_RVs) == 1 else None
-    if node is None or not isinstance(node.op, NormalRV | LogNormalRV) or model.potentials:
+    scale = scale_of_normal_rows(model)
+    if scale is None or model.potentials:
         return False
-    mean, scale = node.op.dist_params(node)
-    while scale.owner is not None and isinstance(scale.owner.op, DimShuffle):
-        scale = scale.owner.inputs[0]
-    if scale not in model.free_RVs or scale in ancestors([mean]):
-        return False
+    mean, _ = model.observed_RVs[0].owner.op.dist_params(model.observed_RVs[0].owner)
     if any(rv in ancestors(scale.owner.inputs) for rv in model.free_RVs):
         return False
     inputs = [value for value in model.value_vars if value.type.dtype in ("float32", "float64")]
@@ -188,6 +184,17 @@ def is_linear_and_normal(model: pm.Model) -> bool:
             return False
         slopes = rewrite_graph(slopes, include=("canonicalize",))
     return not set(inputs) & _with_values(slopes)
+
+
+def scale_of_normal_rows(model: pm.Model) -> Variable | None:
+    """Return the free variable that is the scale of normal rows, or of their logarithms, and has no part in the mean."""
+    node = model.observed_RVs[0].owner if len(model.observed_RVs) == 1 else None
+    if node is None or not isinstance(node.op, NormalRV | LogNormalRV):
+        return None
+    mean, scale = node.op.dist_params(node)
+    while scale.owner is not None and isinstance(scale.owner.op, DimShuffle):
+        scale = scale.owner.inputs[0]
+    return scale if scale in model.free_RVs and scale not in ancestors([mean]) else None
 
 
 def _with_values(outputs: list[Variable]) -> set[Variable]:

@@ -20,7 +20,7 @@ from pymc_dp.model.protected import PublishableNames, publishable_names, refuse_
 from pymc_dp.model.simulation import RowSimulator
 from pymc_dp.model.split import RowSplit, split
 from pymc_dp.model.starts import InitialValues, Point, expressions_in, initial_values, starting_points
-from pymc_dp.model.structure import places_of_scale, responses_of_rows
+from pymc_dp.model.structure import places_of_scale, responses_of_rows, scale_of_normal_rows
 from pymc_dp.model.units import UnitIndex, Units, refuse_tables_of_units, units_of
 
 
@@ -97,6 +97,11 @@ class ModelView:
     def scale_of_symmetric_rows(self) -> NDArray[np.intp]:
         """Which parameters are the scale of rows that are symmetric around their location. It depends on no data."""
         return places_of_scale(self._model, self.parameters, symmetric=True)
+
+    @property
+    def rows_are_normal(self) -> bool:
+        """Whether rows, or their logarithms, are normal with one parameter as their scale. It depends on no data."""
+        return scale_of_normal_rows(self._model) is not None
 
     def simulator(self, observed: Sequence[tuple[str, int]], n_drawn: int) -> RowSimulator:
         """Return what draws rows of the observed variables, whose row axes are told, from the model itself.

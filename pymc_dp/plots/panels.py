@@ -275,6 +275,10 @@ class Panels:
             target.minorticks_off()
         self.limits(panel, x=x, y=y)
 
+    def x_names(self, panel: str, places: Any, names: Sequence[str]) -> None:
+        """Write names on the horizontal axis."""
+        self._drawing.xticks(list(places), list(names), self.target(panel))
+
     def no_y_ticks(self, panel: str) -> None:
         """Leave the vertical axis without ticks: it says nothing."""
         self._drawing.yticks([], [], self.target(panel))

@@ -354,6 +354,11 @@ class UnitLikelihood:
         if self.second_order:
             expansion.warm_up(one)
 
+    def warm_up_response(self) -> None:
+        """Compile the distribution of responses on one synthetic row, before anything is charged."""
+        one, theta = self._on(self._table.synthetic_row()), np.zeros(self.n_parameters)
+        one.sum_over_units(lambda chunk: np.array(chunk.response(theta)[:1]).T, 1, 1.0, 1.0)
+
     @property
     def knows_responses(self) -> bool:
         """Whether the model says what responses a unit could have had. It depends on the model's graph alone."""

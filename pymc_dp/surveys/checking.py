@@ -224,8 +224,7 @@ def check(
     questions = _Questions(view, rows, list(columns), data, bins)
     survey = Survey("check", questions.requests, share, insecure_seed)
     survey.plan(budget)  # refuses early
-    one = rows.of_first_units(0)
-    one.sum_over_units(lambda chunk: np.array(chunk.response(theta))[:1].T, 1, 1.0, 1.0)  # compiles
+    rows.warm_up_response()
     if data is None:
         with asking(survey, budget, rows) as (ask, facts):
             made = questions.asked(ask, theta)
@@ -247,14 +246,14 @@ def _posterior(result: DataTree, model: Model, view: ModelView) -> tuple[FloatAr
     likelihood = result[PRIVATE_LIKELIHOOD].to_dataset()
     known = known_parameters(likelihood)
     places = places_of(likelihood, view.parameters)
-    odd = known & ~np.isin(places, view.scale_of_symmetric_rows)
-    found = []
-    for taken in (known, odd):
+    scale = np.isin(places, view.scale_of_symmetric_rows)
+    found: list[FloatArray] = []
+    for taken in (known, known & ~scale):
         block = np.ix_(taken, taken)
         noise = likelihood["noise"].values[block] + likelihood["bias"].values[block]
         covariance = np.atleast_2d(np.cov(draws[:, places[taken]].T))
         found.append(fit.excess(covariance, likelihood["information"].values[block], noise))
-    return mean, fit.Factors(*found)
+    return mean, fit.Factors(found[0], found[1], normal=np.count_nonzero(scale) == 1 and view.rows_are_normal)
 
 
 def _columns(model: Model, view: ModelView, by: Any, data: Table | None) -> dict[str, np.ndarray]:

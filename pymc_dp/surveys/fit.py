@@ -18,7 +18,7 @@ from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy import stats
+from scipy import special, stats
 
 FloatArray = NDArray[np.float64]
 
@@ -41,16 +41,18 @@ def levels_of(discrete: bool, n_levels: int | None) -> FloatArray:
 
 
 def shapes(levels: FloatArray) -> FloatArray:
-    """Return contrasts of levels, shape (levels - 1, levels): orthonormal polynomials of normal scores.
+    """Return contrasts of levels, shape (levels - 1, levels): Hermite polynomials of normal scores, orthonormal.
 
-    Under the model they have mean 0 and variance 1 for each row.
+    Under the model they have mean 0 and variance 1 for each row. Each is made of the mean of a polynomial in every
+    level, so that a wrong scale of a normal response moves the second one, spread, and no other.
     """
-    parts = np.diff(levels)
-    edges = stats.norm.ppf(levels)
-    scores = -np.diff(stats.norm.pdf(edges)) / parts  # mean of a standard normal variable in each level
+    parts, edges = np.diff(levels), stats.norm.ppf(levels)
+    density = stats.norm.pdf(edges)
+    finite = np.where(np.isfinite(edges), edges, 0.0)
     found: list[FloatArray] = [np.ones(parts.size)]
     for power in range(1, parts.size):
-        column = scores**power
+        # The integral of one polynomial times the density is the one before times the density.
+        column = -np.diff(special.eval_hermitenorm(power - 1, finite) * density) / parts
         for each in found:
             column = column - (parts * column * each).sum() * each
         found.append(column / math.sqrt((parts * column**2).sum()))
@@ -148,13 +150,17 @@ class Factors:
     ----------
     of_all : ndarray
         One for each direction in which it does.
-    of_odd : ndarray
-        The same of location and skewness. A wrong scale of a symmetric family moves neither, whatever the columns of
-        the rows, so that the scale takes no part.
+    but_scale : ndarray
+        The same without the scale of a symmetric family, which moves neither location nor skewness, whatever the
+        columns of the rows.
+    normal : bool
+        Whether that family is the normal one, and the scale of all rows the same parameter: it moves nothing but
+        spread, of all bins in proportion to their rows.
     """
 
     of_all: FloatArray
-    of_odd: FloatArray
+    but_scale: FloatArray
+    normal: bool = False
 
     @property
     def largest(self) -> float:
@@ -163,8 +169,8 @@ class Factors:
 
     def of_shapes(self, count: int) -> FloatArray:
         """Return the largest factor of each of the first `SHAPES`."""
-        odd = np.arange(count) % 2 == 0
-        return np.where(odd, self.of_odd.max(initial=1.0), self.largest)
+        moved = np.arange(count) == 1 if self.normal else np.arange(count) % 2 == 1
+        return np.where(moved, self.largest, self.but_scale.max(initial=1.0))
 
 
 #: Of a fit without noise.
@@ -202,6 +208,8 @@ def excess(posterior: FloatArray, information: FloatArray, noise: FloatArray) ->
 def p_value(found: Contrasts, factors: Factors, seed: int = 0) -> tuple[float, float, int]:
     """Return the sum of squares of all contrasts in units of their variances, its p-value, and how many they are.
 
+    Where a scale moves spread alone, what moves the spread of all bins alike is left out.
+
     Parameters
     ----------
     found : Contrasts
@@ -209,22 +217,27 @@ def p_value(found: Contrasts, factors: Factors, seed: int = 0) -> tuple[float, f
     factors : Factors
         In as many directions the variance of rows is larger by these, at most.
     """
-    enlarged = np.sort(factors.of_all)[::-1]
     noise, axes = np.linalg.eigh(found.of_noise)  # along these, noise is not correlated
-    variance = found.of_rows[:, None] + np.maximum(noise, 0.0)
-    variance = np.maximum(variance, np.finfo(float).tiny)
-    statistic = float(((found.sums @ axes) ** 2 / variance).sum())
+    variance = np.maximum(found.of_rows[:, None] + np.maximum(noise, 0.0), np.finfo(float).tiny)
+    rotated, degrees = found.sums @ axes, found.sums.size
+    statistic = float((rotated**2 / variance).sum())
+    enlarged = np.sort(factors.but_scale if factors.normal else factors.of_all)[::-1]
+    if factors.normal and found.sums.shape[1] > 1:
+        way = found.rows[:, None] * axes[1][None]
+        size = float((way**2 / variance).sum())
+        statistic -= float((way * rotated / variance).sum()) ** 2 / max(size, np.finfo(float).tiny)
+        degrees -= 1
     # The part of the variance that is of rows, in decreasing order: the factors may fall on the largest.
-    of_rows = np.sort((found.of_rows[:, None] / variance).ravel())[::-1][: enlarged.size]
+    of_rows = np.sort((found.of_rows[:, None] / variance).ravel())[::-1][: min(enlarged.size, degrees)]
     weights = 1.0 + (enlarged[: of_rows.size] - 1.0) * of_rows
-    plain = found.sums.size - weights.size
+    plain = degrees - weights.size
     if not weights.size:
-        return statistic, float(stats.chi2.sf(statistic, plain)), found.sums.size
+        return statistic, float(stats.chi2.sf(statistic, plain)), degrees
     generator = np.random.default_rng(seed)
     drawn = generator.chisquare(plain, _DRAWS) if plain else np.zeros(_DRAWS)
     for weight in weights:
         drawn += weight * generator.chisquare(1, _DRAWS)
-    return statistic, float((1 + np.count_nonzero(drawn >= statistic)) / (1 + _DRAWS)), found.sums.size
+    return statistic, float((1 + np.count_nonzero(drawn >= statistic)) / (1 + _DRAWS)), degrees
 
 
 def two_sided(scores: FloatArray) -> FloatArray:

@@ -7,6 +7,7 @@ import pymc as pm
 import pytensor.tensor as pt
 import pytest
 from pymc.distributions.transforms import Transform
+from pytensor.printing import Print
 
 from pymc_dp.exceptions import UnsupportedModel, UnsupportedOption
 from pymc_dp.model.view import read
@@ -46,6 +47,16 @@ def likelihood_by_logp_of_a_part(x):
         return pm.logp(pm.Normal.dist(mu + mean(table), 1.0), value)
 
     pm.CustomDist("y", pm.Normal("mu"), logp=functools.partial(logp, table=x), observed=Y, dims="person")
+
+
+def likelihood_by_logcdf(x):
+    def logp(value, mu):
+        return pm.logp(pm.Normal.dist(mu, 1.0), value)
+
+    def logcdf(value, mu):
+        return pm.logcdf(pm.Normal.dist(mu + mean(x), 1.0), value)
+
+    pm.CustomDist("y", pm.Normal("mu"), logp=logp, logcdf=logcdf, observed=Y, dims="person")
 
 
 def likelihood_by_dist(x):
@@ -98,6 +109,7 @@ def transform_of_a_parameter(x):
 CLOSURES = [
     likelihood_by_logp,
     likelihood_by_logp_of_a_part,
+    likelihood_by_logcdf,
     likelihood_by_dist,
     prior_by_logp,
     prior_by_random,
@@ -120,6 +132,20 @@ def test_a_table_in_a_function_is_refused(build, spelling):
         build(spellings()[spelling]())
     with pytest.raises(UnsupportedModel, match=r"'mu'|'y'|not a sum over rows|one entry for each"):
         UnitLikelihood(read(model))
+
+
+def test_a_distribution_function_that_prints_rows_is_refused():
+    """Hazard H36: what is refused in a log-likelihood is refused in what a check computes of responses."""
+
+    def logcdf(value, mu):
+        return pm.logcdf(pm.Normal.dist(mu, 1.0), Print("row")(value))
+
+    with pm.Model() as model:
+        logp = functools.partial(lambda value, mu: pm.logp(pm.Normal.dist(mu, 1.0), value))
+        pm.CustomDist("y", pm.Normal("mu"), logp=logp, logcdf=logcdf, observed=Y)
+    read(model)
+    with pytest.raises(UnsupportedModel, match="Print"):
+        read(model, with_response=True)
 
 
 @pytest.mark.parametrize("spelling", ["pm.Data with dims", "pm.Data without dims", "constant"])

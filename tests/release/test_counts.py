@@ -134,6 +134,25 @@ def test_a_row_can_move_them_as_far_as_declared(relation):
     assert moved == pytest.approx(allowed, rel=1e-6)
 
 
+CORNERS = list(itertools.product([-1.0, 1.0], [0, 1], [0, 7]))
+
+
+@pytest.mark.parametrize(
+    "query",
+    [
+        UnitMoments((Coordinate(PLACE["age"], 0.0, 1.0), Coordinate(PLACE["gone"], 0.5, 0.5)), 2),
+        UnitCounts((OF_X,), THETA, np.array([0.0, 0.5, 1.0]), True),
+    ],
+    ids=["moments", "spread"],
+)
+def test_no_two_rows_point_away_from_each_other(query):
+    """What makes the sum move by the square root of two, not by two: from each corner to each other one."""
+    tables = [with_row((0.0, 1.0), count, age, gone, 0) for age, gone, count in CORNERS]
+    for one, other in itertools.combinations(tables, 2):
+        moved, allowed = movement(query, one, other)
+        assert moved <= allowed
+
+
 def expected_cells():
     """The definition, row by row, by SciPy's distribution functions."""
     mean = np.exp(X @ THETA)

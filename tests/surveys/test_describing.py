@@ -122,6 +122,13 @@ def test_what_it_costs_is_charged_and_published(private):
     assert "epsilon" in dp.diagnostics.privacy_report(found.tree)
 
 
+def test_seeded_noise_is_not_private():
+    found = described(1.0, insecure_seed=3)
+    assert repr(found) == repr(described(1.0, insecure_seed=3))
+    assert found.tree["privacy"].attrs["private"] == 0
+    assert "NOT PRIVATE" in repr(found)
+
+
 def test_under_add_remove_the_number_of_rows_does_not_leave():
     budget = dp.PrivacyBudget(4.0, 1e-6, relation="add-remove")
     found = dp.describe(TABLE, budget=budget, budget_share=1.0)

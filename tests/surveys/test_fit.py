@@ -10,6 +10,7 @@ from scipy import stats
 
 from pymc_dp.surveys import fit
 
+NORMAL = fit.Factors(np.ones(0), np.ones(0), normal=True)
 ALL_LEVELS = [fit.CONTINUOUS, fit.levels_of(True, 2), fit.levels_of(True, 4), fit.levels_of(True, None)]
 
 
@@ -40,13 +41,15 @@ def noisy_counts(generator, levels, rows, noise_std):
 def test_p_values_are_uniform_where_the_model_holds(levels, noise_std):
     """Of 600 tables; a Kolmogorov-Smirnov test that fails once in 10**7."""
     generator = np.random.default_rng(0)
-    p_values, scores = [], []
+    p_values, without_scale, scores = [], [], []
     for _ in range(600):
         found = fit.contrasts(noisy_counts(generator, levels, [300, 900, 2000], noise_std), noise_std, levels, None)
         p_values.append(fit.p_value(found, fit.EXACT)[1])
+        without_scale.append(fit.p_value(found, NORMAL)[1])
         means, errors = found.added_up().by_row(fit.EXACT)
         scores.append(means[0] / errors[0])
     assert stats.kstest(p_values, "uniform").pvalue > 1e-7
+    assert stats.kstest(without_scale, "uniform").pvalue > 1e-7
     for of_shape in np.array(scores).T:
         assert stats.kstest(of_shape, "norm").pvalue > 1e-7
 
@@ -105,13 +108,29 @@ def test_a_fit_without_noise_enlarges_nothing():
     assert fit.excess(np.linalg.inv(information), information, np.zeros((2, 2))).size == 0
 
 
-def test_factors_of_a_scale_leave_location_and_skewness_alone():
-    factors = fit.Factors(np.array([9.0]), np.ones(0))
-    np.testing.assert_allclose(factors.of_shapes(4), [1.0, 9.0, 1.0, 9.0])
+@pytest.mark.parametrize(("normal", "enlarged"), [(False, [1.0, 3.0, 1.0, 3.0]), (True, [1.0, 3.0, 1.0, 1.0])])
+def test_factors_of_a_scale_leave_other_shapes_alone(normal, enlarged):
+    factors = fit.Factors(np.array([9.0]), np.ones(0), normal)
     counts = fit.contrasts(np.full((1, 8), 1e4), 1e-6, fit.CONTINUOUS, None)
-    np.testing.assert_allclose(
-        counts.by_row(factors)[1] / counts.by_row(fit.EXACT)[1], [[1.0, 3.0, 1.0, 3.0]], rtol=1e-6
-    )
+    ratio = counts.by_row(factors)[1] / counts.by_row(fit.EXACT)[1]
+    np.testing.assert_allclose(ratio, [enlarged], rtol=1e-6)
+
+
+@pytest.mark.parametrize("levels", [fit.CONTINUOUS, fit.levels_of(True, None)], ids=len)
+def test_a_wrong_scale_of_a_normal_response_moves_spread_alone(levels):
+    """The derivative of the levels' probabilities, exactly; and a statistic that leaves it out does not change."""
+    edges = stats.norm.ppf(levels)
+    moved = np.diff(stats.norm.cdf(edges * np.exp(1e-6)) - levels) / 1e-6
+    along = fit.shapes(levels) @ moved
+    np.testing.assert_allclose(np.delete(along, 1), 0.0, atol=1e-5)
+    assert abs(along[1]) > 0.5
+    generator, rows = np.random.default_rng(0), np.array([300.0, 900.0, 2000.0])
+    counts = noisy_counts(generator, levels, rows.astype(int), 20.0)
+    factors = fit.Factors(np.array([50.0]), np.ones(0), normal=True)
+    one = fit.contrasts(counts, 20.0, levels, None)
+    other = fit.contrasts(counts + 0.3 * one.rows[:, None] * moved, 20.0, levels, None)
+    assert fit.p_value(other, factors) == pytest.approx(fit.p_value(one, factors), rel=1e-4)
+    assert fit.p_value(other, fit.EXACT)[1] < 1e-6
 
 
 def test_p_values_allow_for_factors():

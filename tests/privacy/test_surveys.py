@@ -1,0 +1,131 @@
+"""Checks and descriptions are replayed on neighbours, with frozen answers."""
+
+import numpy as np
+import pandas as pd
+import pymc as pm
+import pytest
+import xarray as xr
+from neighbours import neighbours_of
+from replay import replay
+from running import Survey
+from zoo import PERSONS, REGRESSION, ZOO
+
+import pymc_dp as dp
+from pymc_dp.model.parameters import ParameterVector
+
+DECLARED = [
+    dp.Number("x", -2, 2),
+    dp.Whole("k", 0, 5),
+    dp.Category("g", [0, 1, 2]),
+    dp.Whole("y", 0, 9, raw=True),
+    dp.YesNo("z"),
+]
+
+
+def declared_table(rng, n=120):
+    return {
+        "x": rng.normal(size=n),
+        "k": rng.integers(0, 8, size=n),
+        "g": rng.integers(0, 4, size=n),
+        "y": rng.poisson(2.0, size=n),
+        "z": rng.integers(0, 2, size=n),
+        "person": np.sort(rng.integers(0, n // 3, size=n)),
+    }
+
+
+def poisson(_):
+    t = dp.Table({}, schema=DECLARED).template
+    with pm.Model() as model:
+        eta = pm.Normal("b", shape=2)[0] * t.x + pm.Normal("c") * t.k_missing + pm.Normal("w", shape=4)[t.g]
+        pm.Poisson("y", pm.math.exp(eta), observed=t.y)
+    return model
+
+
+def public_posterior(model, seed=0):
+    """Return draws that no table has a part in."""
+    parameters = ParameterVector(model)
+    generator = np.random.default_rng(seed)
+    with model:
+        points = [model.initial_point(random_seed=0)] * 5
+    thetas = [parameters.to_theta(point) + generator.normal(scale=0.3, size=parameters.size) for point in points]
+    draws = {}
+    constrained = model.compile_fn(model.replace_rvs_by_values(model.free_RVs), inputs=model.value_vars, point_fn=False)
+    found = [constrained(*parameters.split(theta)) for theta in thetas]
+    for place, rv in enumerate(model.free_RVs):
+        values = np.array([each[place] for each in found])[None]
+        draws[rv.name] = (("chain", "draw", *(f"{rv.name}_{axis}" for axis in range(values.ndim - 2))), values)
+    return xr.DataTree.from_dict({"posterior": xr.Dataset(draws), "privacy": xr.Dataset(attrs={"private": 1})})
+
+
+def asked_in_a_model(table, data, settings):
+    model = pm.modelcontext(None)
+    columns = {name: values for name, values in table.items() if values.ndim == 1 and name != "person"}
+    return dp.check(public_posterior(model), by=columns, budget_share=1.0, **settings).tree
+
+
+def asked_beside(table, data, settings):
+    posterior = public_posterior(pm.modelcontext(None))
+    return dp.check(posterior, by=["g", "z", "k"], data=data, budget_share=1.0, **settings).tree
+
+
+def described(table, data, settings):
+    return dp.describe(data, budget_share=1.0, **settings).tree
+
+
+def clean(report):
+    assert not report.refused
+    assert report.violations == []
+    assert report.moved
+    assert any(each.largest > 0.5 for each in report.comparisons)
+    return True
+
+
+SLOW = pytest.mark.slow
+MORE = [PERSONS, *(case for case in ZOO if str(case) in ("logistic", "negative-binomial", "censored"))]
+
+
+@pytest.mark.parametrize("relation", ["substitute", pytest.param("add-remove", marks=SLOW)])
+@pytest.mark.parametrize("case", [REGRESSION, *(pytest.param(case, marks=SLOW) for case in MORE)], ids=str)
+def test_checks(case, relation):
+    """Hazards H13 and H34: bins that are found by noisy counts, and counts in them; odd rows, and rows of persons."""
+    rng = np.random.default_rng(0)
+    table = case.table(rng)
+    neighbours = neighbours_of(table, relation, rng, 6, case.unit)
+    survey = Survey(asked_in_a_model)
+    assert clean(
+        replay(
+            case.build, table, neighbours, survey, relation=relation, unit_index=case.unit, epsilon=50.0, lower=False
+        )
+    )
+
+
+@pytest.mark.parametrize(
+    ("ask", "relation", "unit"),
+    [
+        (asked_beside, "substitute", None),
+        (described, "substitute", None),
+        (described, "add-remove", "person"),
+        pytest.param(asked_beside, "add-remove", "person", marks=SLOW),
+        pytest.param(asked_beside, "substitute", "person", marks=SLOW),
+        pytest.param(asked_beside, "add-remove", None, marks=SLOW),
+        pytest.param(described, "substitute", "person", marks=SLOW),
+        pytest.param(described, "add-remove", None, marks=SLOW),
+    ],
+)
+def test_declared_tables(ask, relation, unit):
+    """Hazards H13 and H14: entries that are missing, huge or no levels, beside a model and without one."""
+    rng = np.random.default_rng(1)
+    table = declared_table(rng)
+    schema = [*DECLARED, dp.Person("person")] if unit else DECLARED
+    report = replay(
+        poisson,
+        table,
+        neighbours_of(table, relation, rng, 6, unit),
+        Survey(ask),
+        relation=relation,
+        unit_index=unit,
+        epsilon=50.0,
+        lower=False,
+        beside=lambda rows: dp.Table.from_frame(pd.DataFrame(rows), schema),
+    )
+    assert clean(report)
