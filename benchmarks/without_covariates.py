@@ -53,6 +53,10 @@ def categorical(rng, n):
     pm.Categorical("y", pm.Dirichlet("p", np.ones(4)), observed=rng.choice(4, n, p=[0.5, 0.3, 0.15, 0.05]))
 
 
+def bernoulli(rng, n):
+    pm.Bernoulli("y", pm.Beta("p", 1, 1), observed=rng.binomial(1, 0.2, n))
+
+
 def bivariate_normal(rng, n):
     chol, _, _ = pm.LKJCholeskyCov("c", n=2, eta=2, sd_dist=pm.HalfNormal.dist(3))
     rows = rng.multivariate_normal([1, -1], [[2, 0.8], [0.8, 1]], n)
@@ -75,6 +79,7 @@ MODELS = {
         gamma,
         poisson,
         negative_binomial,
+        bernoulli,
         categorical,
         bivariate_normal,
         mixture,

@@ -63,6 +63,8 @@ class Structure:
         Whether rows, or their logarithms, are normal with a linear mean.
     rows_can_be_simulated : bool
         Whether rows can be drawn from the model without any table.
+    rows_are_levels : bool
+        Whether a row is one of a few levels: a truth value or a category.
     """
 
     start: NDArray[np.float64]
@@ -71,6 +73,7 @@ class Structure:
     scale_of_rows: NDArray[np.intp]
     linear_and_normal: bool
     rows_can_be_simulated: bool
+    rows_are_levels: bool
 
 
 def structure_of(model: pm.Model, parameters: ParameterVector) -> Structure:
@@ -84,6 +87,7 @@ def structure_of(model: pm.Model, parameters: ParameterVector) -> Structure:
         places_of_scale(model, parameters),
         is_linear_and_normal(model),
         rows_can_be_simulated(model),
+        responses_of_rows(model)[1],
     )
 
 
@@ -187,7 +191,7 @@ def is_linear_and_normal(model: pm.Model) -> bool:
 
 
 def scale_of_normal_rows(model: pm.Model) -> Variable | None:
-    """Return the free variable that is the scale of normal rows, or of their logarithms, and has no part in the mean."""
+    """Return the free variable that is the scale of rows that are normal, or whose logarithms are, and nothing else."""
     node = model.observed_RVs[0].owner if len(model.observed_RVs) == 1 else None
     if node is None or not isinstance(node.op, NormalRV | LogNormalRV):
         return None

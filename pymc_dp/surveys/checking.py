@@ -42,6 +42,8 @@ _STANDS_OUT = 3.5
 _FEWEST = 0.3
 #: Draws that the posterior's mean and covariance are taken of.
 _MOST_DRAWS = 2000
+#: Of a bin in which residuals are known to less than a standard deviation nothing is said: hardly a row may be there.
+_UNKNOWN = 1.0
 #: Below this, what would be seen by chance once in so many tables counts as misfit.
 _LEVEL = 0.05
 #: With this probability a deviation would have been seen that is called so: 1.645 + .84 standard errors.
@@ -55,7 +57,7 @@ class Check:
     ----------
     tree : DataTree
         A group ``along_NAME`` for each axis (counts, locations of the residuals and other contrasts by bin, with
-        standard errors, and a p-value), ``all_rows`` and ``privacy``.
+        standard errors, NaN where hardly a row may be, and a p-value), ``all_rows`` and ``privacy``.
     """
 
     def __init__(self, tree: DataTree) -> None:
@@ -138,7 +140,9 @@ class Check:
             return f"{float(found['mean']):+.3f} ± {float(found['error']):.3f}"
         along = self.tree[f"along_{name.removeprefix('along ')}"].to_dataset()
         scores = np.abs(along["mean"].values / along["error"].values)
-        bin_, shape = np.unravel_index(scores.argmax(), scores.shape)
+        if np.isnan(scores).all():
+            return "no bin is known to hold rows"
+        bin_, shape = np.unravel_index(np.nanargmax(scores), scores.shape)
         far = along.isel(bin=bin_, shape=shape)
         where = f"{far['shape'].item()} in {far['bin'].item()}"
         return f"farthest off: {where}: {float(far['mean']):+.2f} ± {float(far['error']):.2f}"
@@ -418,6 +422,8 @@ def _groups(questions: _Questions, made: list[_Counted], factors: fit.Factors) -
         found.append(along)
         statistic, p_value, degrees = fit.p_value(along, factors)
         means, errors = along.by_row(factors)
+        unknown = (errors > _UNKNOWN).any(axis=1)
+        means[unknown], errors[unknown] = np.nan, np.nan
         names = list(fit.SHAPES[: means.shape[1]])
         groups[f"along_{each.name}"] = xr.Dataset(
             {

@@ -141,6 +141,9 @@ def test_bins_are_found_wherever_numbers_are():
     assert len(rows["income"]) >= 6
     assert rows["income"].max() < 0.5 * N
     assert len(rows["same"]) == 2
+    same = found.residuals.loc["same"]
+    assert list(same["location"].isna()) == list(same["rows"] < 100)
+    assert "nan" not in repr(found)
 
 
 def test_columns_of_a_declared_table_need_not_be_in_the_model():

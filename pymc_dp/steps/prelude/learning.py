@@ -598,11 +598,11 @@ class Expansion:
 def default_order(structure: Structure, *, one_row_a_unit: bool) -> Literal[1, 2]:
     """Return 1 where rows can be simulated from the model, 2 for regressions.
 
-    A normal distribution of unknown mean and scale is searched for as a regression: as precise, and its likelihood
-    knows of its noise.
+    A normal distribution of unknown mean and scale, and shares of levels, are searched for as regressions: as precise,
+    and their likelihood knows of its noise.
     """
-    location_and_scale = structure.linear_and_normal and structure.scale_of_rows.size == 1
-    return 1 if one_row_a_unit and structure.rows_can_be_simulated and not location_and_scale else 2
+    as_regression = (structure.linear_and_normal and structure.scale_of_rows.size == 1) or structure.rows_are_levels
+    return 1 if one_row_a_unit and structure.rows_can_be_simulated and not as_regression else 2
 
 
 def default_shares(order: int, in_chains: InChains, *, control_variates: bool) -> Shares:
