@@ -28,7 +28,9 @@ from pymc_dp.release import (
 )
 from pymc_dp.release.interface import Release
 from pymc_dp.release.query import Query, Rows
+from pymc_dp.rows.likelihood import UnitLikelihood
 from pymc_dp.rows.threads import Threads
+from pymc_dp.tables import Table
 from pymc_dp.worth import Worth
 
 Ask = Callable[[Query], Release]
@@ -106,6 +108,16 @@ def checked_budget(budget: Any, budget_share: Any) -> tuple[PrivacyBudget, float
     if share > 1.0:
         raise InvalidArgument(f"budget_share must be at most 1, but is {share:g}.")
     return budget, share
+
+
+@contextmanager
+def rows_of_survey(likelihood: UnitLikelihood, data: Table | None) -> Iterator[Rows]:
+    """Open the rows that are asked: those of a table beside the model, or the model's own."""
+    if data is None:
+        yield likelihood
+    else:
+        with data.opened(likelihood) as rows:
+            yield rows
 
 
 @contextmanager

@@ -2,6 +2,7 @@
 
 import itertools
 import json
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -23,14 +24,14 @@ from pymc_dp.release.counts import NO_INPUT, PREDICTED_MEAN, SPREAD_WEIGHT, Axis
 from pymc_dp.release.interface import FloatArray, Release
 from pymc_dp.rows.likelihood import UnitLikelihood
 from pymc_dp.surveys import fit
-from pymc_dp.surveys.asking import Ask, Survey, asking, checked_budget, tree_of
+from pymc_dp.surveys.asking import Ask, Survey, asking, checked_budget, rows_of_survey, tree_of
 from pymc_dp.surveys.histogram import nearest_shares
 from pymc_dp.tables import Category, Table, YesNo
 
 #: The axis of the mean that the model predicts.
 PREDICTED = "predicted"
-#: Bins of an axis, unless the user says.
-_BINS = 8
+#: Bins of an axis that is not declared, for plans: the price does not depend on how many there are.
+_EXPECTED_BINS = 8
 #: The part of the cost that finding bins has.
 _SHARE_OF_BINS = 0.15
 #: Quantiles are looked for in steps: first in octaves of a number's size, on both sides of zero, and then in about so
@@ -155,7 +156,7 @@ def check(
     by: str | Sequence[str] | Mapping[str, Any] = (),
     model: Model | None = None,
     data: Table | None = None,
-    bins: int = _BINS,
+    bins: int | None = None,
     budget_share: float = 0.25,
     unit: str | None = None,
     unit_index: Any = None,
@@ -177,8 +178,8 @@ def check(
         The model that `result` is a posterior of. Default: that of the ``with`` context.
     data : Table, optional
         The protected table, where the model stands on invented rows.
-    bins : int
-        Of every axis, but those of categories.
+    bins : int, optional
+        Of every axis, but those of categories. Default: 4 to 8, the fewer the more noise there is.
     budget_share : float
         Part of what is left of the budget that is spent.
     unit, unit_index
@@ -216,7 +217,8 @@ def check(
     Czado, Gneiting and Held (2009), Predictive model assessment for count data, Biometrics 65.
     """
     budget, share = checked_budget(budget, budget_share)
-    bins = _validate.whole("bins", bins, at_least=2)
+    if bins is not None:
+        bins = _validate.whole("bins", bins, at_least=2)
     if data is not None and not isinstance(data, Table):
         raise InvalidArgument(f"data= must be a pymc_dp.Table, not a {type(data).__name__}.")
     facts_of(result)
@@ -225,16 +227,15 @@ def check(
     theta, factors = _posterior(result, model, view)
     columns = _columns(model, view, by, data)
     rows = UnitLikelihood(view, first_order=False, engine="reference", beside=columns)
-    questions = _Questions(view, rows, list(columns), data, bins)
+    questions = _Questions(view, rows, list(columns), data)
     survey = Survey("check", questions.requests, share, insecure_seed)
-    survey.plan(budget)  # refuses early
+    multipliers = survey.plan(budget).noise_multipliers  # refuses early
     rows.warm_up_response()
-    if data is None:
-        with asking(survey, budget, rows) as (ask, facts):
-            made = questions.asked(ask, theta)
-    else:
-        with data.opened(rows) as opened, asking(survey, budget, opened) as (ask, facts):
-            made = questions.asked(ask, theta)
+    with rows_of_survey(rows, data) as asked_of:
+        n = asked_of.n_units if budget.relation == "substitute" else None
+        bins = questions.suitable_bins(n, multipliers["unit_counts"]) if bins is None else bins
+        with asking(survey, budget, asked_of) as (ask, facts):
+            made = questions.asked(ask, theta, bins)
     groups = _groups(questions, made, factors)
     return Check(tree_of(groups, {**facts, "response": questions.response, "largest_factor": factors.largest}))
 
@@ -308,17 +309,13 @@ class _Questions:
         Those that are inputs beside the model's own.
     data : Table or None
         What is declared of columns.
-    bins : int
-        How many, where they are found.
     """
 
-    def __init__(
-        self, view: ModelView, rows: UnitLikelihood, columns: list[str], data: Table | None, bins: int
-    ) -> None:
+    def __init__(self, view: ModelView, rows: UnitLikelihood, columns: list[str], data: Table | None) -> None:
         response = view.row_split.response
         if response is None:
             raise InvalidArgument("The distribution of the response was not read.")
-        self.response, self._bins = response.name, bins
+        self.response = response.name
         first = len(rows.inputs) - len(columns)
         self._places = {name: first + place for place, name in enumerate(columns)}
         if response.mean is not None:
@@ -343,14 +340,19 @@ class _Questions:
         """What is released."""
         found = [name for name in self._places if name not in self._levels]
         share = _SHARE_OF_BINS if found else 0.0
-        most = max([self._bins, *map(len, self._levels.values())])
+        most = max([_EXPECTED_BINS, *map(len, self._levels.values())])
         counts = ReleaseRequest("unit_counts", len(self._places), 1.0 - share, most * self._of_a_bin, once=True)
         if not found:
             return (counts,)
         finest = max(4 * _OCTAVES + 3, 2 * _PARTS + 2)
         return ReleaseRequest("bins", _STEPS * len(found), share, finest, once=True), counts
 
-    def asked(self, ask: Ask, theta: FloatArray) -> list[_Counted]:
+    def suitable_bins(self, n: int | None, noise_multiplier: float) -> int:
+        """Return how many bins suit so much noise. See `fit.suitable_bins`."""
+        factor = math.sqrt(2.0 * (1.0 + SPREAD_WEIGHT**2 * self.spread))
+        return fit.suitable_bins(n, factor * noise_multiplier, self.levels)
+
+    def asked(self, ask: Ask, theta: FloatArray, bins: int) -> list[_Counted]:
         """Find bins, and have rows counted in them."""
         made = []
         for name, place in self._places.items():
@@ -358,13 +360,13 @@ class _Questions:
                 labels = self._levels[name]
                 axis = Axis(place, 0, NO_INPUT, np.arange(0.5, len(labels) - 1))
             else:
-                axis = self._found(ask, place, theta)
+                axis = self._found(ask, place, theta, bins)
                 labels = _labels(axis.edges)
             query = UnitCounts((axis,), theta, self.levels, self.spread)
             made.append(_Counted(name, axis, labels, ask(query)))
         return made
 
-    def _found(self, ask: Ask, place: int, theta: FloatArray) -> Axis:
+    def _found(self, ask: Ask, place: int, theta: FloatArray, bins: int) -> Axis:
         """Return an axis of bins with about as many rows each."""
         sizes = 2.0 ** np.arange(-_OCTAVES, _OCTAVES + 1)
         edges = np.concatenate([-sizes[::-1], sizes])
@@ -372,7 +374,7 @@ class _Questions:
         for _ in range(1, _STEPS):
             edges = _parts(edges, counts)
             counts = ask(self._bins_at(place, edges, theta))
-        return Axis(place, 0, NO_INPUT, _quantiles(edges, counts.value, self._bins))
+        return Axis(place, 0, NO_INPUT, _quantiles(edges, counts.value, bins))
 
     @staticmethod
     def _bins_at(place: int, edges: FloatArray, theta: FloatArray) -> UnitCounts:

@@ -11,7 +11,7 @@ from scipy import stats
 from pymc_dp.surveys import fit
 
 NORMAL = fit.Factors(np.ones(0), np.ones(0), normal=True)
-ALL_LEVELS = [fit.CONTINUOUS, fit.levels_of(True, 2), fit.levels_of(True, 4), fit.levels_of(True, None)]
+ALL_LEVELS = [fit.CONTINUOUS, fit.levels_of(True, 2), fit.levels_of(True, 3), fit.levels_of(True, None)]
 
 
 @pytest.mark.parametrize("levels", ALL_LEVELS, ids=len)
@@ -29,6 +29,14 @@ def test_levels_are_as_many_as_values_of_the_response():
         fit.MOST_LEVELS,
     ]
     assert fit.levels_of(False, None) is fit.CONTINUOUS
+
+
+def test_bins_are_fewer_where_noise_prevails():
+    found = [fit.suitable_bins(5000, noise_std, fit.CONTINUOUS) for noise_std in (0.0, 5.0, 14.0, 100.0)]
+    assert found[0] == found[1] == 8
+    assert found[-1] == 4
+    assert found == sorted(found, reverse=True)
+    assert fit.suitable_bins(None, 5.0, fit.CONTINUOUS) == 6
 
 
 def noisy_counts(generator, levels, rows, noise_std):
@@ -111,7 +119,7 @@ def test_a_fit_without_noise_enlarges_nothing():
 @pytest.mark.parametrize(("normal", "enlarged"), [(False, [1.0, 3.0, 1.0, 3.0]), (True, [1.0, 3.0, 1.0, 1.0])])
 def test_factors_of_a_scale_leave_other_shapes_alone(normal, enlarged):
     factors = fit.Factors(np.array([9.0]), np.ones(0), normal)
-    counts = fit.contrasts(np.full((1, 8), 1e4), 1e-6, fit.CONTINUOUS, None)
+    counts = fit.contrasts(np.full((1, 5), 1e4), 1e-6, fit.CONTINUOUS, None)
     ratio = counts.by_row(factors)[1] / counts.by_row(fit.EXACT)[1]
     np.testing.assert_allclose(ratio, [enlarged], rtol=1e-6)
 
