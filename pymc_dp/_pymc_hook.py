@@ -38,7 +38,8 @@ _POSTERIOR_PREDICTIVE = (
 )
 _LOG_LIKELIHOOD = (
     "The group log_likelihood that pm.stats.compute_log_likelihood computes has a value for each row: the privacy "
-    "guarantee does not cover it. Do not publish it; extend_inferencedata=False keeps it out of the result."
+    "guarantee does not cover it. Do not publish it; extend_inferencedata=False keeps it out of the result. Whether a "
+    "model fits is told within a budget by dp.check(result, budget=...)."
 )
 
 #: What was replaced: owner, name and original.

@@ -137,6 +137,6 @@ NOT_FOR_ROWS = frozenset(
     LUFactor LUFactorTridiagonal LazyIfElse LogicalComparison Lstsq MakeSlice MatrixInverse MatrixPinv MulWithoutZeros
     Nonzero PermuteRowElements PivotToPermutations Print QR QZ RFFTOp RavelMultiIndex Real Repeat SLogDet SVD
     ScalarInnerGraphOp ScalarOp Scan Schur SearchsortedOp SolveBase SolveLUFactorTridiagonal SpecifyAssumptions
-    SplitDims TRSYL TensorInv TensorSolve TypeCastingOp UnaryBitOp UnaryScalarOp Unique UnravelIndex ViewOp
+    SplitDims TRSYL TensorInv TensorSolve TypeCastingOp UnaryBitOp UnaryScalarOp Unique UnravelIndex
     """.split()
 )
