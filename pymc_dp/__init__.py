@@ -45,6 +45,7 @@ if TYPE_CHECKING:
     from pymc_dp.forecast import Forecast, dry_run
     from pymc_dp.likelihood import PrivateLikelihood, private_likelihood
     from pymc_dp.surveys.checking import Check, check
+    from pymc_dp.surveys.comparing import Comparison, compare
     from pymc_dp.surveys.describing import Description, describe
 
 __version__ = version("pymc_dp")
@@ -58,6 +59,7 @@ __all__ = [
     "BudgetFileError",
     "Category",
     "Check",
+    "Comparison",
     "DPBarker",
     "DPMinibatchPenalty",
     "DPPenalty",
@@ -91,6 +93,7 @@ __all__ = [
     "YesNo",
     "accounting",
     "check",
+    "compare",
     "describe",
     "diagnostics",
     "disclosure",
@@ -104,11 +107,13 @@ __all__ = [
 #: What nothing needs in order to sample, and where it is: imported when it is first asked for. Plots bring in ArviZ.
 _ON_DEMAND = {
     "Check": "surveys.checking",
+    "Comparison": "surveys.comparing",
     "Description": "surveys.describing",
     "Disclosure": "deployment",
     "Forecast": "forecast",
     "PrivateLikelihood": "likelihood",
     "check": "surveys.checking",
+    "compare": "surveys.comparing",
     "describe": "surveys.describing",
     "diagnostics": "",
     "disclosure": "deployment",

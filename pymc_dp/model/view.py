@@ -20,7 +20,7 @@ from pymc_dp.model.protected import PublishableNames, publishable_names, refuse_
 from pymc_dp.model.simulation import RowSimulator
 from pymc_dp.model.split import RowSplit, split
 from pymc_dp.model.starts import InitialValues, Point, expressions_in, initial_values, starting_points
-from pymc_dp.model.structure import places_of_scale, responses_of_rows, scale_of_normal_rows
+from pymc_dp.model.structure import in_likelihood, places_of_scale, responses_of_rows, scale_of_normal_rows
 from pymc_dp.model.units import UnitIndex, Units, refuse_tables_of_units, units_of
 
 
@@ -97,6 +97,11 @@ class ModelView:
     def scale_of_symmetric_rows(self) -> NDArray[np.intp]:
         """Which parameters are the scale of rows that are symmetric around their location. It depends on no data."""
         return places_of_scale(self._model, self.parameters, symmetric=True)
+
+    @property
+    def parameters_in_likelihood(self) -> int:
+        """How many parameters the likelihood can depend on."""
+        return int(np.count_nonzero(in_likelihood(self._model, self.parameters)))
 
     @property
     def rows_are_normal(self) -> bool:

@@ -26,6 +26,7 @@ from pymc_dp.exceptions import PrivacyError
 from pymc_dp.release import barker_correction
 from pymc_dp.release.batches import Batches, BatchesWithoutReplacement
 from pymc_dp.release.centred import CentredScore, ExpectedCurvature, OneDirectionCurvature
+from pymc_dp.release.comparisons import DensityDifferences, DifferenceSizes
 from pymc_dp.release.counts import UnitCounts, UnitMoments
 from pymc_dp.release.gradients import GradientSizes, PreconditionedGradient
 from pymc_dp.release.interface import (
@@ -506,6 +507,8 @@ QUERIES: tuple[type[Query], ...] = (
     GradientSizes,
     UnitCounts,
     UnitMoments,
+    DifferenceSizes,
+    DensityDifferences,
 )
 
 

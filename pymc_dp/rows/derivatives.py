@@ -2,6 +2,7 @@
 
 import dataclasses
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 
 import numpy as np
 
@@ -13,6 +14,25 @@ from pymc_dp.rows.table import Chunk
 
 #: Responses of a smaller probability are left out of means.
 _NEGLIGIBLE = 1e-9
+
+
+@dataclass(frozen=True, eq=False)
+class OtherModel:
+    """Another model of the same rows.
+
+    Attributes
+    ----------
+    engine : RowEngine
+        What computes its rows.
+    parameters : ParameterVector
+        The layout of its parameters.
+    first : int
+        Its inputs are those from here on.
+    """
+
+    engine: RowEngine
+    parameters: ParameterVector
+    first: int
 
 
 class UnitsOfChunk:
@@ -32,6 +52,8 @@ class UnitsOfChunk:
         What the rows could have had for a response.
     second_order : bool
         Whether there are second derivatives.
+    other : OtherModel, optional
+        Another model of the same rows.
 
     Attributes
     ----------
@@ -56,14 +78,29 @@ class UnitsOfChunk:
         points: dict[bytes, Point],
         responses: PossibleResponses | None,
         second_order: bool,
+        other: OtherModel | None = None,
     ) -> None:
         self.units, self._chunk = chunk.units, chunk
         self._engine, self._parameters, self._points = engine, parameters, points
-        self._responses, self._second_order = responses, second_order
+        self._responses, self._second_order, self._other = responses, second_order, other
 
     def log_likelihood(self, theta: FloatArray) -> FloatArray:
         """Return the units' log-likelihoods, shape (units,)."""
         return self._per_unit(self._engine.log_likelihood(self._at(theta), self._chunk))
+
+    def log_likelihood_by_other(self, theta: FloatArray) -> FloatArray:
+        """Return the units' log-likelihoods by the other model, shape (units,).
+
+        Raises
+        ------
+        InvalidArgument
+            If there is none.
+        """
+        if self._other is None:
+            raise InvalidArgument("There is no other model to compare with.")
+        chunk = dataclasses.replace(self._chunk, rows=self._chunk.rows[self._other.first :], table=None)
+        point = self._other.engine.at(self._other.parameters.split(theta))
+        return self._per_unit(self._other.engine.log_likelihood(point, chunk))
 
     def gradient(self, theta: FloatArray) -> FloatArray:
         """Return the units' gradients, shape (units, parameters)."""

@@ -19,8 +19,8 @@ from pymc_dp.rows import expansion
 from pymc_dp.rows.check import check_factorisation
 from pymc_dp.rows.choose import EngineName, engine_for
 from pymc_dp.rows.clipped_sum import ClippedMoments, ClippedSum
-from pymc_dp.rows.derivatives import UnitsOfChunk
-from pymc_dp.rows.engine import Clipping, Point
+from pymc_dp.rows.derivatives import OtherModel, UnitsOfChunk
+from pymc_dp.rows.engine import Clipping, Point, RowEngine
 from pymc_dp.rows.expansion import ExpansionPoint, UnitExpansion
 from pymc_dp.rows.graphs import RowGraphs
 from pymc_dp.rows.on_demand import clip
@@ -91,6 +91,8 @@ class UnitLikelihood:
         How many threads share a pass over the rows. The results have the same bits for any number.
     beside : mapping of str to ndarray
         Columns that the model does not read, with an entry for each row: counted by queries, and inputs as well.
+    other : ModelView, optional
+        Another model of the same rows, which queries compare with: its inputs are this one's, too.
 
     Attributes
     ----------
@@ -121,25 +123,30 @@ class UnitLikelihood:
         engine: EngineName | None = None,
         threads: int = 1,
         beside: Mapping[str, np.ndarray] | None = None,
+        other: ModelView | None = None,
     ) -> None:
         self._threads = Threads(threads, threads)
         self._first_order = first_order
         self.second_order = second_order
         self.parameters, row_split, units = view.parameters, view.row_split, view.units
         self.n_parameters = self.parameters.size
-        shapes = [self.parameters.shapes[name] for name in self.parameters.names]
-        graphs = RowGraphs(row_split, view.value_variables, shapes, second_order=second_order)
-        self._engine = engine_for(graphs, engine)
+        self._engine = _engine_of(view, second_order, engine)
         self._responses = possible_responses(row_split.leaves, view.responses) if second_order else None
-        check_factorisation(row_split, view.value_variables, self._engine, self.parameters)
-        columns = beside or {}
-        rows = [*(leaf.rows() for leaf in row_split.leaves), *map(np.ascontiguousarray, columns.values())]
+        leaves, columns = [*row_split.leaves], beside or {}
+        rows = [*(leaf.rows() for leaf in leaves), *map(np.ascontiguousarray, columns.values())]
+        inputs = [*map(RowInput.of, leaves)]
+        inputs += [RowInput((name,), values.dtype, values.shape[1:]) for name, values in columns.items()]
+        self._other = (
+            None if other is None else OtherModel(_engine_of(other, False, engine), other.parameters, len(rows))
+        )
+        if other is not None:
+            rows += [leaf.rows() for leaf in other.row_split.leaves]
+            inputs += map(RowInput.of, other.row_split.leaves)
         self._table = RowTable(rows) if units.of_row is None else RowTable.grouped(rows, units.of_row)
         self.n_rows, self.n_units = self._table.n_rows, self._table.n_units
         self.unit_in_words = units.in_words
         self._leaf_names = [(leaf.observed[-1].name if leaf.observed else None, leaf.axis) for leaf in row_split.leaves]
-        own = [RowInput((name,), values.dtype, values.shape[1:]) for name, values in columns.items()]
-        self.inputs = (*map(RowInput.of, row_split.leaves), *own)
+        self.inputs = tuple(inputs)
         self._expansions: dict[bytes, UnitExpansion] = {}
         # Log-likelihoods of all units at the points of the last log-ratio and at the last gradient.
         self._pair: dict[bytes, FloatArray] = {}
@@ -365,6 +372,11 @@ class UnitLikelihood:
         return self._responses is not None and self.one_row_a_unit
 
     @property
+    def size_of_other(self) -> int | None:
+        """How many parameters the other model has; None where there is none."""
+        return None if self._other is None else self._other.parameters.size
+
+    @property
     def one_row_a_unit(self) -> bool:
         """Whether every row is a unit of its own."""
         return self._table.starts is None
@@ -470,7 +482,11 @@ class UnitLikelihood:
         points: dict[bytes, Point] = {}
 
         def of_chunk(chunk: Chunk) -> Result:
-            return work(UnitsOfChunk(chunk, self._engine, self.parameters, points, self._responses, self.second_order))
+            return work(
+                UnitsOfChunk(
+                    chunk, self._engine, self.parameters, points, self._responses, self.second_order, self._other
+                )
+            )
 
         yield from self._each(of_chunk, self._chunks(units, size or _CHUNK_ROWS), units)
 
@@ -558,6 +574,15 @@ class UnitLikelihood:
 
     def __repr__(self) -> str:
         return f"UnitLikelihood(n_parameters={self.n_parameters}; confidential)"
+
+
+def _engine_of(view: ModelView, second_order: bool, engine: EngineName | None) -> RowEngine:
+    """Return what computes a model's rows, once it is known that its likelihood is a product over rows."""
+    shapes = [view.parameters.shapes[name] for name in view.parameters.names]
+    graphs = RowGraphs(view.row_split, view.value_variables, shapes, second_order=second_order)
+    found = engine_for(graphs, engine)
+    check_factorisation(view.row_split, view.value_variables, found, view.parameters)
+    return found
 
 
 def _nothing_remembered() -> dict[str, dict[bytes, Any]]:

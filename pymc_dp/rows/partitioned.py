@@ -158,6 +158,7 @@ class PartitionedUnits:
         self.declared = declared
         self.engine_name, self.knows_responses = template.engine_name, template.knows_responses
         self.second_order, self.structure = template.second_order, template.structure
+        self.size_of_other = template.size_of_other
         # What concerns the model alone is asked of the template, what concerns the rows of where they are.
         self.refuse_other_shapes = template.refuse_other_shapes
         self.refuse_without_second_order = template.refuse_without_second_order

@@ -1,5 +1,6 @@
 """Releases that are planned, charged and made once, without chains."""
 
+import json
 import math
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -10,6 +11,7 @@ import xarray as xr
 from xarray import DataTree
 
 from pymc_dp import _validate
+from pymc_dp.accounting import gaussian_epsilon
 from pymc_dp.arguments import refuse_no_budget
 from pymc_dp.budget import Plan, PrivacyBudget, ReleaseRequest
 from pymc_dp.exceptions import InvalidArgument, RunInterrupted
@@ -174,6 +176,19 @@ def asking(survey: Survey, budget: PrivacyBudget, rows: Rows) -> Iterator[tuple[
         ) from None
     finally:
         curators.close()
+
+
+def together(facts: Sequence[dict[str, Any]]) -> dict[str, Any]:
+    """Return the attributes of the ``privacy`` group of several surveys with Gaussian releases, made one after another.
+
+    Their costs add in rho.
+    """
+    rho, last = math.fsum(each["rho"] for each in facts), facts[-1]
+    epsilon = gaussian_epsilon(rho, last["delta"]) if math.isfinite(rho) else math.inf
+    releases = [record for each in facts for record in json.loads(each["releases"])]
+    for record in releases:
+        record.pop("share", None)
+    return {**last, "rho": rho, "epsilon": epsilon, "releases": json.dumps(releases)}
 
 
 def tree_of(groups: dict[str, xr.Dataset], facts: dict[str, Any]) -> DataTree:

@@ -17,7 +17,6 @@ from pymc_dp.budget import PrivacyBudget, ReleaseRequest
 from pymc_dp.diagnostics import facts_of
 from pymc_dp.exceptions import InvalidArgument
 from pymc_dp.model.context import Model, model_in_context
-from pymc_dp.model.posterior import PRIVATE_LIKELIHOOD, known_parameters, places_of, unconstrained_draws
 from pymc_dp.model.units import columns_of_rows
 from pymc_dp.model.view import ModelView, read
 from pymc_dp.release.counts import NO_INPUT, PREDICTED_MEAN, SPREAD_WEIGHT, Axis, UnitCounts
@@ -25,6 +24,7 @@ from pymc_dp.release.interface import FloatArray, Release
 from pymc_dp.rows.likelihood import UnitLikelihood
 from pymc_dp.surveys import fit
 from pymc_dp.surveys.asking import Ask, Survey, asking, checked_budget, rows_of_survey, tree_of
+from pymc_dp.surveys.fitted import Fitted
 from pymc_dp.surveys.histogram import nearest_shares
 from pymc_dp.tables import Category, Table, YesNo
 
@@ -41,8 +41,6 @@ _STEPS, _OCTAVES, _PARTS = 3, 20, 64
 _STANDS_OUT = 3.5
 #: The fewest rows of a bin, as a part of those that it would have if all had as many.
 _FEWEST = 0.3
-#: Draws that the posterior's mean and covariance are taken of.
-_MOST_DRAWS = 2000
 #: Of a bin in which residuals are known to less than a standard deviation nothing is said: hardly a row may be there.
 _UNKNOWN = 1.0
 #: Below this, what would be seen by chance once in so many tables counts as misfit.
@@ -242,23 +240,15 @@ def check(
 
 def _posterior(result: DataTree, model: Model, view: ModelView) -> tuple[FloatArray, fit.Factors]:
     """Return the posterior's mean on the unconstrained scale, and by which factors its noise may enlarge variances."""
-    if "posterior" not in result:
-        raise InvalidArgument("This result holds no draws: a check compares the table with a posterior.")
-    draws = unconstrained_draws(model, result["posterior"].to_dataset(), _MOST_DRAWS)
-    mean = draws.mean(axis=0)
-    if PRIVATE_LIKELIHOOD not in result:
-        return mean, fit.EXACT
-    likelihood = result[PRIVATE_LIKELIHOOD].to_dataset()
-    known = known_parameters(likelihood)
-    places = places_of(likelihood, view.parameters)
+    found = Fitted(result, model, view)
+    if found.likelihood is None:
+        return found.mean, fit.EXACT
+    known, places = found.known, found.places
     scale = np.isin(places, view.scale_of_symmetric_rows)
-    found: list[FloatArray] = []
+    factors: list[FloatArray] = []
     for taken in (known, known & ~scale):
-        block = np.ix_(taken, taken)
-        noise = likelihood["noise"].values[block] + likelihood["bias"].values[block]
-        covariance = np.atleast_2d(np.cov(draws[:, places[taken]].T))
-        found.append(fit.excess(covariance, likelihood["information"].values[block], noise))
-    return mean, fit.Factors(found[0], found[1], normal=np.count_nonzero(scale) == 1 and view.rows_are_normal)
+        factors.append(fit.excess(found.covariance(taken), found.information(taken), found.noise(taken)))
+    return found.mean, fit.Factors(factors[0], factors[1], normal=np.count_nonzero(scale) == 1 and view.rows_are_normal)
 
 
 def _columns(model: Model, view: ModelView, by: Any, data: Table | None) -> dict[str, np.ndarray]:

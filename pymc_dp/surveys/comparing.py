@@ -1,0 +1,213 @@
+"""`compare`: which of several models predicts a table better."""
+
+import math
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import xarray as xr
+from xarray import DataTree
+
+from pymc_dp.budget import PrivacyBudget, ReleaseRequest
+from pymc_dp.diagnostics import facts_of
+from pymc_dp.exceptions import InvalidArgument, UnsupportedModel
+from pymc_dp.model.context import Model
+from pymc_dp.model.view import ModelView, read
+from pymc_dp.release.comparisons import DensityDifferences, DifferenceSizes
+from pymc_dp.release.interface import FloatArray
+from pymc_dp.rows.likelihood import UnitLikelihood
+from pymc_dp.surveys.asking import Survey, asking, checked_budget, rows_of_survey, together, tree_of
+from pymc_dp.surveys.fitted import Fitted
+from pymc_dp.tables import Table
+
+#: Draws that predictive densities are means over.
+_DRAWS = 32
+#: The part of the cost that finding the clip bound has, and the part of the units that are clipped.
+_SHARE_OF_SIZES, _CLIPPED = 0.15, 0.01
+#: Octaves of differences: from 2**-20 to 2**10.
+_LOWEST, _OCTAVES = -20, 31
+
+
+class Comparison:
+    """How much better models predict a table than one of them does.
+
+    Attributes
+    ----------
+    tree : DataTree
+        Groups ``differences`` and ``privacy``.
+    """
+
+    def __init__(self, tree: DataTree) -> None:
+        if "differences" not in tree:
+            raise InvalidArgument("This tree is no comparison: pass what dp.compare returned.")
+        self.tree = tree
+
+    @property
+    def table(self) -> pd.DataFrame:
+        """One line for each model but the reference, best first.
+
+        ``elpd_diff``: by how much the expected log predictive density of as many new units is above the reference's;
+        ``error``: its standard error, by chance in rows (``of_rows``) and noise (``of_noise``) together; ``in_sample``:
+        the same of the table's own units, with noise; ``p_diff``: by how many more parameters the model follows them,
+        which was taken off.
+        """
+        found = self.tree["differences"].to_dataset()
+        lines = pd.DataFrame({str(name): found[name].values for name in found.data_vars})
+        return lines.set_index(pd.Index(found["model"].values, name="model")).sort_values("elpd_diff", ascending=False)
+
+    def __repr__(self) -> str:
+        facts = facts_of(self.tree)
+        private = "" if facts["private"] else f"NOT PRIVATE: {facts['not_private_because']}\n"
+        table = self.table
+        lines = [
+            f"{private}Log predictive densities beside those of {facts['reference']!r} (epsilon {facts['epsilon']:.3g} "
+            f"at delta {facts['delta']:.3g}, {facts['relation']})",
+            table.to_string(float_format=lambda value: f"{value:.4g}"),
+        ]
+        for name, line in table.iterrows():
+            times = abs(line["elpd_diff"]) / line["error"]
+            better = "better" if line["elpd_diff"] > 0 else "worse"
+            lines.append(
+                f"{name!r} predicts {better}, by {times:.1f} standard errors."
+                if times > 2.0
+                else f"{name!r} and {facts['reference']!r} cannot be told apart ({times:.1f} standard errors)."
+            )
+        return "\n".join(lines)
+
+
+def compare(
+    models: Mapping[str, tuple[Model, DataTree]],
+    *,
+    budget: PrivacyBudget | None = None,
+    data: Table | None = None,
+    budget_share: float = 0.25,
+    unit: str | None = None,
+    unit_index: Any = None,
+    insecure_seed: int | None = None,
+) -> Comparison:
+    """Release how much better some models predict a table than the first of them does, within a budget.
+
+    Parameters
+    ----------
+    models : mapping of str to (pm.Model, DataTree)
+        At least two models of the same rows, each with its posterior: of `pymc_dp.sample` or
+        `PrivateLikelihood.sample`, public already. The first one is what the others are compared with.
+    budget : PrivacyBudget
+        What is charged: the same as for everything else that is computed of the table.
+    data : Table, optional
+        The protected table, where the models stand on invented rows.
+    budget_share : float
+        Part of what is left of the budget that is spent, by all comparisons together.
+    unit, unit_index
+        As of `pymc_dp.sample`: what is protected.
+    insecure_seed : int, optional
+        Seeds the noise, for tests on public data: the result is not private then.
+
+    Returns
+    -------
+    Comparison
+        Print it.
+
+    Raises
+    ------
+    InvalidArgument
+        If an argument is missing or out of range, before anything is charged.
+    UnsupportedModel
+        If models have other numbers of rows, or their likelihoods are no products over units.
+    BudgetExceeded
+        If nothing is left of the budget.
+    RunInterrupted
+        If it ends early, after it was charged.
+
+    Notes
+    -----
+    Of each unit the difference of log predictive densities is computed, each the logarithm of a mean over draws, and
+    cut to a bound that a histogram of their sizes finds. Sums of differences and of their squares are released
+    (`pymc_dp.release.comparisons.DensityDifferences`). The models were fitted to the same units: on average that makes
+    a log-likelihood larger by as many parameters as follow the units, which is the trace of W = P (H⁻¹ + V)⁻¹ for a
+    private likelihood with curvature H and noise V, and a posterior of covariance P; without one, the number of
+    parameters in the likelihood. That is taken off, as Akaike's criterion does. Nothing is held out.
+    """
+    budget, share = checked_budget(budget, budget_share)
+    if not isinstance(models, Mapping) or len(models) < 2:
+        raise InvalidArgument(
+            'compare takes at least two models: {"line": (model, result), "square": (model, result)}.'
+        )
+    for name, each in models.items():
+        if not isinstance(name, str) or not isinstance(each, tuple | list) or len(each) != 2:
+            raise InvalidArgument(f"{name!r} must be a name with a model and its result: (model, result).")
+    if data is not None and not isinstance(data, Table):
+        raise InvalidArgument(f"data= must be a pymc_dp.Table, not a {type(data).__name__}.")
+    names = list(models)
+    views = {name: read(model, unit, unit_index) for name, (model, _) in models.items()}
+    fits = {name: Fitted(result, model, views[name]) for name, (model, result) in models.items()}
+    if len({view.row_split.n_rows for view in views.values()}) > 1:
+        raise UnsupportedModel("The models have different numbers of rows: they have to be of the same table.")
+    surveys = [_survey(place, len(names) - 1, share, insecure_seed) for place in range(len(names) - 1)]
+    surveys[0].plan(budget)  # refuses early
+    differences, of_all = [], []
+    for survey, name in zip(surveys, names[1:], strict=True):
+        pair = views[name], views[names[0]]
+        rows = UnitLikelihood(pair[0], first_order=False, engine="reference", other=pair[1])
+        rows.warm_up()
+        with rows_of_survey(rows, data) as of_pair, asking(survey, budget, of_pair) as (ask, facts):
+            draws, of_other = (_some_draws(fits[each]) for each in (name, names[0]))
+            sizes = ask(DifferenceSizes(draws, of_other, _DRAWS, _LOWEST, _OCTAVES))
+            bound = _bound(sizes.value, sizes.noise_std)
+            sums = ask(DensityDifferences(draws, of_other, _DRAWS, bound))
+        parameters = _parameters(fits[name], views[name]) - _parameters(fits[names[0]], views[names[0]])
+        n = facts.get("n_units") or max(float(sizes.value.sum()), 1.0)
+        of_all.append(facts)
+        differences.append(_line(sums.value, sums.noise_std * bound, parameters, float(n), bound))
+    found = {key: ("model", [each[key] for each in differences]) for key in differences[0]}
+    group = xr.Dataset(found, coords={"model": names[1:]})
+    return Comparison(tree_of({"differences": group}, {**together(of_all), "reference": names[0]}))
+
+
+def _survey(place: int, count: int, share: float, seed: int | None) -> Survey:
+    """Return one comparison of several, each of which spends as much: the others before it have spent theirs."""
+    requests = (
+        ReleaseRequest("difference_sizes", 1, _SHARE_OF_SIZES, _OCTAVES, once=True),
+        ReleaseRequest("density_differences", 1, 1.0 - _SHARE_OF_SIZES, 2, once=True),
+    )
+    of_this = share / count
+    return Survey("comparison", requests, of_this / (1.0 - place * of_this), None if seed is None else seed + place)
+
+
+def _some_draws(fitted: Fitted) -> FloatArray:
+    """Return some draws, evenly taken, one after the other."""
+    places = np.linspace(0, len(fitted.draws) - 1, _DRAWS).astype(int)
+    found: FloatArray = fitted.draws[places].ravel()
+    return found
+
+
+def _bound(counts: FloatArray, noise_std: float) -> float:
+    """Return a clip bound that most units keep: the end of an octave."""
+    total = max(float(counts.sum()), 1.0)
+    beyond = np.cumsum(counts[::-1])[::-1]
+    room = noise_std * np.sqrt(np.arange(len(counts), 0, -1))
+    reached = np.flatnonzero(beyond > _CLIPPED * total + room)
+    last = int(reached[-1]) if reached.size else 0
+    return 2.0 ** (_LOWEST + last + 1)
+
+
+def _parameters(fitted: Fitted, view: ModelView) -> float:
+    """Return how many parameters follow the units."""
+    known = fitted.effective_parameters()
+    return float(view.parameters_in_likelihood) if known is None else known
+
+
+def _line(sums: FloatArray, noise_std: float, parameters: float, n: float, bound: float) -> dict[str, float]:
+    """Return what is said of one model."""
+    total, squares = float(sums[0]), max(float(sums[1]), 0.0)
+    of_rows = math.sqrt(max(squares - total**2 / n, 0.0))
+    return {
+        "elpd_diff": total - parameters,
+        "error": math.hypot(of_rows, noise_std),
+        "of_rows": of_rows,
+        "of_noise": noise_std,
+        "in_sample": total,
+        "p_diff": parameters,
+        "clip_bound": bound,
+    }
