@@ -152,13 +152,13 @@ def test_curvature_in_one_direction_is_that_of_rows_whose_score_is_not_clipped(c
         if rate * np.linalg.norm(direction) <= clip:  # all counts are zero
             total += clipped(packed(rate * np.outer(direction, direction)), of_curvature)
     assert total.any()
-    found = value(OneDirectionCurvature(ExpansionPoint(THETA, WAY, clip, of_curvature)), regression(poisson))
+    found = value(OneDirectionCurvature(ExpansionPoint(THETA, WAY, clip, of_curvature)), likelihood_of(poisson))
     assert np.abs(found - total).max() <= 1e-9 * np.linalg.norm(total)
 
 
 def test_curvature_in_one_direction_has_no_negative_eigenvalue_whatever_the_likelihood():
     """Mixtures bend both ways: what is summed is not their curvature, but keeps the sensitivity of what is claimed."""
-    found = value(OneDirectionCurvature(ExpansionPoint(THETA, WAY, math.inf, 100.0)), regression(zero_inflated))
+    found = value(OneDirectionCurvature(ExpansionPoint(THETA, WAY, math.inf, 100.0)), likelihood_of(zero_inflated))
     matrix = np.array([[found[0], found[1] / np.sqrt(2.0)], [found[1] / np.sqrt(2.0), found[2]]])
     assert np.linalg.eigvalsh(matrix).min() >= -1e-9 * np.linalg.norm(matrix)
 
@@ -173,7 +173,7 @@ def test_a_centred_score_is_that_of_a_loop_over_rows_and_responses(name, bound):
         taken_off = probabilities @ (scores * (1.0 - kept(scores, bound)))
         unit = clipped(scores[count] * kept(scores[count], bound) + taken_off, bound)
         total, length = total + unit, length + np.linalg.norm(unit)
-    found = value(CentredScore(ExpansionPoint(THETA, WAY, bound)), regression(observed, y=y))
+    found = value(CentredScore(ExpansionPoint(THETA, WAY, bound)), table(X, y, likelihood_of(observed)))
     assert np.abs(found - total).max() <= precision * length
 
 
@@ -206,7 +206,7 @@ def test_a_centred_score_is_zero_on_average_where_a_clipped_one_is_not():
     y = generator.poisson(np.exp(x @ THETA))
     scores = (y - np.exp(x @ THETA))[:, None] * x
     cut = scores * kept(scores, bound)
-    centred = value(CentredScore(ExpansionPoint(THETA, np.eye(SIZE), bound)), regression(poisson, x, y))
+    centred = value(CentredScore(ExpansionPoint(THETA, np.eye(SIZE), bound)), table(x, y, likelihood_of(poisson)))
     standard_errors = np.sqrt(np.sum(cut**2, axis=0))
     assert np.mean(kept(scores, bound) < 1.0) > 0.1
     assert np.all(np.abs(centred) < 4.9 * standard_errors)
