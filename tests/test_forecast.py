@@ -9,12 +9,11 @@ import xarray as xr
 from posteriors import normal
 
 import pymc_dp as dp
+from pymc_dp import forecast as forecast_module
 from pymc_dp import sampling
 from pymc_dp.diagnostics import Quality
 from pymc_dp.forecast import _compared, _like
 from pymc_dp.rows import UnitLikelihood
-
-pytestmark = pytest.mark.production
 
 N = 4000
 
@@ -32,8 +31,13 @@ def regression(x, y):
     return model
 
 
-@pytest.fixture(scope="module")
-def forecast():
+@pytest.fixture
+def short_reference(monkeypatch):
+    """For tests that look at no error and no coverage."""
+    monkeypatch.setattr(forecast_module, "_REFERENCE_DRAWS", 5)
+
+
+def dry_run():
     budget = dp.PrivacyBudget(2.0, 1e-6)
     synthetic = regression(*table(1))
     with regression(*table(0)):
@@ -42,9 +46,18 @@ def forecast():
     return budget, found
 
 
+@pytest.fixture(scope="module")
+def forecast():
+    """What a dry run tells of noise, which no reference is needed for."""
+    with pytest.MonkeyPatch.context() as patches:
+        patches.setattr(forecast_module, "_REFERENCE_DRAWS", 5)
+        return dry_run()
+
+
 @pytest.mark.slow
-def test_a_dry_run_tells_what_to_expect_and_spends_nothing(forecast):
-    budget, found = forecast
+@pytest.mark.production
+def test_a_dry_run_tells_what_to_expect_and_spends_nothing():
+    budget, found = dry_run()
     assert budget.history == ()
     assert found.plan.epsilon == pytest.approx(2.0, rel=1e-6)
     assert (found.n_units, found.size) == (N, 2)
@@ -80,6 +93,7 @@ def seen(monkeypatch):
     return largest
 
 
+@pytest.mark.usefixtures("short_reference")
 def test_no_protected_row_is_looked_at(seen):
     """A likelihood is made of synthetic rows alone: those of the data are all 7."""
     synthetic = regression(*table(1, 500))
@@ -89,6 +103,7 @@ def test_no_protected_row_is_looked_at(seen):
     assert max(seen) < 7.0
 
 
+@pytest.mark.usefixtures("short_reference")
 def test_a_step_of_ones_own_is_tried_with_its_settings():
     settings = {"clip_gradient": 2.0, "clip_log_ratio": 2.0, "step_size": 0.05, "n_leapfrog": 2}
     budget, synthetic = dp.PrivacyBudget(2.0, 1e-6), regression(*table(1))
@@ -109,6 +124,7 @@ def protected_table(n=N, **options):
 
 
 @pytest.mark.slow
+@pytest.mark.production
 def test_a_dry_run_beside_a_table_counts_its_rows_and_runs_on_the_models(seen):
     budget, long = dp.PrivacyBudget(2.0, 1e-6), regression(*table(2, 900))
     with regression(*table(1, 500)):
@@ -125,6 +141,7 @@ def test_a_dry_run_beside_a_table_counts_its_rows_and_runs_on_the_models(seen):
 
 
 @pytest.mark.slow
+@pytest.mark.production
 def test_what_was_spent_is_not_there_in_the_dry_run():
     budget, synthetic = dp.PrivacyBudget(2.0, 1e-6), regression(*table(1))
     with regression(*table(0)):
@@ -138,6 +155,7 @@ def test_what_was_spent_is_not_there_in_the_dry_run():
 
 
 @pytest.mark.slow
+@pytest.mark.production
 def test_rows_are_simulated_from_a_model_without_covariates(monkeypatch):
     posterior = normal("normal", np.diag([1.0, 2.0]), 1.0, 3000)
     tables = []
@@ -153,6 +171,7 @@ def test_rows_are_simulated_from_a_model_without_covariates(monkeypatch):
 
 
 @pytest.mark.slow
+@pytest.mark.production
 def test_a_protected_number_of_units_is_not_simulated_and_not_told():
     """Two tables of other lengths give the same refusal, and the same numbers where a synthetic table is passed."""
     settings = {"clip_gradient": 2.0, "clip_log_ratio": 2.0, "step_size": 0.05, "n_leapfrog": 2}
@@ -172,6 +191,7 @@ def test_a_protected_number_of_units_is_not_simulated_and_not_told():
     assert "on 1,000 synthetic units" in str(found[0])
 
 
+@pytest.mark.usefixtures("short_reference")
 @pytest.mark.parametrize("n_units", [None, 1000], ids=["left out", "passed"])
 def test_a_step_on_batches_is_tried_on_a_table_of_another_length(n_units):
     """The plan is that of the protected table, the run that of the synthetic one."""

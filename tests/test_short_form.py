@@ -9,8 +9,6 @@ from conftest import QUIET, gaussian_data, gaussian_model, hmc
 
 import pymc_dp as dp
 
-pytestmark = pytest.mark.production
-
 SETTINGS = {"clip_gradient": 4.0, "clip_log_ratio": 4.0, "step_size": 0.1}
 
 
@@ -19,6 +17,7 @@ def model():
     return gaussian_model(gaussian_data(400))
 
 
+@pytest.mark.production  # a run of full length
 @pytest.mark.parametrize(
     "entry", [pm.sample, pytest.param(dp.sample, marks=pytest.mark.slow)], ids=["pm.sample", "dp.sample"]
 )

@@ -117,9 +117,10 @@ class NoTest(dp.DPSurrogateHMC):
 
 @pytest.mark.slow
 @pytest.mark.production
-@pytest.mark.parametrize("mutant", [NoPenalty, NoTest])
-def test_a_wrong_test_is_seen(mutant):
-    z, *_ = largest_z(mutant, draws=3000)
+@pytest.mark.parametrize(("mutant", "draws"), [(NoPenalty, 3000), (NoTest, 1000)])
+def test_a_wrong_test_is_seen(mutant, draws):
+    """Over seeds, 750 draws without a test are 8 or more off, and 1,500 without a penalty 5 or more."""
+    z, *_ = largest_z(mutant, draws=draws)
     assert z > Z_LIMIT
 
 
@@ -148,7 +149,6 @@ def normal_run(seed, n=2000, epsilon=0.7, draws=100, **settings):
 
 
 @pytest.mark.slow
-@pytest.mark.production
 def test_intervals_cover_the_posterior_that_privacy_hides():
     """Over 25 tables, 90 % intervals cover 90 % of the non-private posterior on average; without noise they do not."""
     aware, unaware = [], []
@@ -193,7 +193,6 @@ def information(model):
 
 
 @pytest.mark.slow
-@pytest.mark.production
 def test_the_error_of_the_likelihoods_maximum_is_what_its_covariance_says():
     """Against the exact maximum, over 20 runs of 5 coefficients.
 
@@ -201,12 +200,12 @@ def test_the_error_of_the_likelihoods_maximum_is_what_its_covariance_says():
     standard deviation of 0.14.
     """
     model = linear_model(1, 1.2)
-    errors = []
+    rows, errors = UnitLikelihood(read(model)), []
     for seed in range(20):
         with model:
             step = dp.DPSurrogateHMC(budget=dp.PrivacyBudget(4.0, 1e-6), insecure_seed=seed)
             pm.sample(draws=1, chains=1, cores=1, step=step, **QUIET)
-        rows, belief = UnitLikelihood(read(model), second_order=True), step.known.belief
+        belief = step.known.belief
         slope = sum(rows.each_chunk(lambda chunk, at=belief.mean: chunk.gradient(at).sum(axis=0)))
         hidden = np.linalg.cholesky(belief.noise + belief.bias)
         errors.append(np.linalg.solve(hidden, np.linalg.solve(information(model), slope)))
