@@ -927,6 +927,12 @@ MUTANTS = (
     Mutant("counts below zero", "sensitivity", "release/counts.py",
            "SPREAD_WEIGHT * (within[1:] - within[:1]) ** 2", "SPREAD_WEIGHT * (within[1:] - within[:1])",
            ("release/test_counts.py::test_no_two_rows_point_away_from_each_other",)),
+    Mutant("squares of differences without their bound", "sensitivity", "release/comparisons.py",
+           "return np.column_stack([x, x * x])", "return np.column_stack([x, x])",
+           ("release/test_comparisons.py::test_a_row_can_move_them_as_far_as_declared",)),
+    Mutant("a comparison that costs what one of several costs", "surveys", "surveys/asking.py",
+           'return {**last, "rho": rho, "epsilon": epsilon,', "return {**last,",
+           ("surveys/test_comparing.py::test_several_comparisons_cost_as_much_as_one",)),
     Mutant("a table in a distribution function", "models", "model/closures.py",
            '(_logcdf, "logcdf"), ', "",
            ("model/test_closures.py::test_a_table_in_a_function_is_refused",)),
@@ -934,7 +940,7 @@ MUTANTS = (
            "    refuse_unknown_operations([up_to, below, *rebuilt[2:]], [leaf.row for leaf in leaves])\n", "",
            ("model/test_closures.py::test_a_distribution_function_that_prints_rows_is_refused",)),
     Mutant("noise in the posterior counts as misfit", "posterior", "surveys/checking.py",
-           "    return mean, fit.Factors(found[0], found[1], ", "    return mean, fit.EXACT or fit.Factors(found[0], found[1], ",
+           "return found.mean, fit.Factors(", "return found.mean, fit.EXACT or fit.Factors(",
            (f"{_CHECKING}test_noise_in_the_posterior_is_allowed_for",)),
 )  # fmt: skip
 

@@ -244,10 +244,11 @@ def _remembering(*, lower: bool) -> Iterator[Any]:
     checked: list[Any] = []
 
     def graphs(row_split: Any, value_vars: Any, shapes: Any, *, second_order: bool) -> Any:
-        facts = ("graphs", [leaf.row_shape() for leaf in row_split.leaves], list(shapes), second_order)
+        shapes_of_rows = [leaf.row_shape() for leaf in row_split.leaves]
         rows = [leaf.row for leaf in row_split.leaves]
         response = [] if row_split.response is None else row_split.response.graphs
         outputs = [row_split.row_log_likelihood, *response]
+        facts = ("graphs", shapes_of_rows, list(shapes), second_order, len(outputs))
         return _COMPILED.of(
             facts,
             [*rows, *value_vars],

@@ -178,7 +178,7 @@ class Factors:
         columns of the rows.
     normal : bool
         Whether that family is the normal one, and the scale of all rows the same parameter: it moves nothing but
-        spread, of all bins in proportion to their rows.
+        spread, of all bins in proportion to their rows. A wrong location moves no tails, as these are even.
     """
 
     of_all: FloatArray
@@ -192,8 +192,8 @@ class Factors:
 
     def of_shapes(self, count: int) -> FloatArray:
         """Return the largest factor of each of the first `SHAPES`."""
-        moved = np.arange(count) == 1 if self.normal else np.arange(count) % 2 == 1
-        return np.where(moved, self.largest, self.but_scale.max(initial=1.0))
+        others = float(self.but_scale.max(initial=1.0))
+        return np.array([others, self.largest, others, 1.0 if self.normal else self.largest])[:count]
 
 
 #: Of a fit without noise.

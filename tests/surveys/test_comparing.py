@@ -1,0 +1,181 @@
+"""Comparisons of models: exact without noise, honest with it, corrected for what was fitted, and paid for."""
+
+import json
+import math
+
+import numpy as np
+import pandas as pd
+import pymc as pm
+import pytest
+import xarray as xr
+from scipy import special, stats
+from test_checking import posterior
+
+import pymc_dp as dp
+from pymc_dp.surveys.comparing import _bound
+
+N = 1500
+
+
+def linear(x, y, seed=0):
+    """Return a model of known scale, and draws of its posterior."""
+    with pm.Model() as model:
+        pm.Normal("y", pm.Data("x", x) @ pm.Normal("b", 0.0, 100.0, shape=x.shape[1]), 1.0, observed=y)
+    covariance = np.linalg.inv(x.T @ x)
+    draws = np.random.default_rng(seed).multivariate_normal(covariance @ x.T @ y, covariance, 64)
+    return model, posterior({"b": draws})
+
+
+def table(seed=0, effect=0.2, size=1):
+    generator = np.random.default_rng(seed)
+    x = np.column_stack([np.ones(N), generator.normal(size=(N, size))])
+    return x, x[:, :2] @ [0.3, effect] + generator.normal(size=N)
+
+
+def compared(x, y, epsilon=math.inf, **options):
+    models = {"mean": linear(x[:, :1], y), "line": linear(x, y)}
+    return dp.compare(models, budget=dp.PrivacyBudget(epsilon, 1e-6), budget_share=1.0, **options)
+
+
+def test_without_noise_it_is_the_sum_of_differences():
+    x, y = table()
+    models = {"mean": linear(x[:, :1], y), "line": linear(x, y)}
+    found = dp.compare(models, budget=dp.PrivacyBudget(math.inf, 1e-6), budget_share=1.0)
+    densities = []
+    for columns, (_, result) in zip((x[:, :1], x), models.values(), strict=True):
+        draws = result["posterior"]["b"].values[0][np.linspace(0, 63, 32).astype(int)]
+        densities.append(special.logsumexp(stats.norm.logpdf(y[:, None], columns @ draws.T), axis=1))
+    differences = densities[1] - densities[0]
+    (line,) = found.table.itertuples()
+    clipped = np.clip(differences, -line.clip_bound, line.clip_bound)
+    assert np.mean(np.abs(differences) > line.clip_bound) < 0.02
+    assert line.in_sample == pytest.approx(clipped.sum(), abs=1e-4)
+    assert line.of_rows == pytest.approx(clipped.std() * math.sqrt(N), rel=1e-4)
+    assert line.p_diff == 1.0
+    assert line.elpd_diff == pytest.approx(clipped.sum() - 1.0, abs=1e-4)
+
+
+def test_what_was_fitted_is_taken_off():
+    """Of 16 tables in which ten covariates do nothing: in new rows, models with them are worse by five on average.
+
+    The mean has a standard error of .56, so that five of them are allowed for.
+    """
+    found = []
+    for seed in range(16):
+        x, y = table(seed, effect=0.0, size=10)
+        found.append(compared(x, y).table.iloc[0])
+    in_sample = np.mean([each["in_sample"] for each in found])
+    assert in_sample == pytest.approx(5.0, abs=2.8)  # half of ten, in the rows that were fitted
+    assert np.mean([each["elpd_diff"] for each in found]) == pytest.approx(-5.0, abs=2.8)  # and half in new ones
+
+
+def test_noise_is_as_large_as_it_says():
+    """Of 25 releases; squared scores of 15 or more have a mean within .05 and 4 but once in 10**6."""
+    x, y = table()
+    models = {"mean": linear(x[:, :1], y), "line": linear(x, y)}
+    exact = dp.compare(models, budget=dp.PrivacyBudget(math.inf, 1e-6)).table.iloc[0]
+    scores = []
+    for seed in range(25):
+        found = dp.compare(models, budget=dp.PrivacyBudget(30.0, 1e-6), budget_share=1.0, insecure_seed=seed)
+        line = found.table.iloc[0]
+        if line["clip_bound"] == exact["clip_bound"]:
+            scores.append((line["in_sample"] - exact["in_sample"]) / line["of_noise"])
+    assert len(scores) >= 15
+    assert 0.05 < np.mean(np.square(scores)) < 4.0
+
+
+def test_a_better_model_is_told_from_the_first(tmp_path):
+    x, y = table(effect=0.4)
+    found = compared(x, y, 2.0)
+    assert found.table.loc["line", "elpd_diff"] > 2 * found.table.loc["line", "error"]
+    assert "'line' predicts better" in repr(found)
+    x, y = table(effect=0.0)
+    assert "cannot be told apart" in repr(compared(x, y, 2.0))
+    found.tree.to_netcdf(tmp_path / "comparison.nc")
+    with xr.open_datatree(tmp_path / "comparison.nc") as opened:
+        assert repr(dp.Comparison(opened.load())) == repr(found)
+
+
+def test_several_comparisons_cost_as_much_as_one():
+    x, y = table(size=2)
+    budget = dp.PrivacyBudget(2.0, 1e-6)
+    models = {"mean": linear(x[:, :1], y), "line": linear(x[:, :2], y), "plane": linear(x, y)}
+    found = dp.compare(models, budget=budget, budget_share=0.5)
+    first, second = budget.history
+    assert first.rho == pytest.approx(second.rho)
+    assert budget.rho_spent == pytest.approx(0.5 * budget.rho)
+    facts = found.tree["privacy"].attrs
+    assert facts["epsilon"] == pytest.approx(budget.epsilon_spent, rel=1e-6)
+    assert sum(each["rho"] for each in json.loads(facts["releases"])) == pytest.approx(facts["rho"])
+    assert set(found.table.index) == {"line", "plane"}
+    assert "Sampler: comparison" in str(dp.disclosure(found.tree))
+
+
+def test_models_beside_a_table_are_compared():
+    generator = np.random.default_rng(1)
+    frame = pd.DataFrame({"x": generator.uniform(-1, 1, N)})
+    frame["y"] = generator.random(N) < 1 / (1 + np.exp(-2.0 * frame["x"]))
+    protected = dp.Table(frame, schema=[dp.Number("x", -1, 1), dp.YesNo("y")])
+    t = protected.template
+    with pm.Model() as null:
+        pm.Bernoulli("y", logit_p=pm.Normal("a"), observed=t.y)
+    with pm.Model() as line:
+        pm.Bernoulli("y", logit_p=pm.Normal("a") + pm.Normal("b") * t.x, observed=t.y)
+    at_zero = np.zeros(8)
+    models = {"null": (null, posterior({"a": at_zero})), "line": (line, posterior({"a": at_zero, "b": at_zero + 2.0}))}
+    found = dp.compare(models, budget=dp.PrivacyBudget(math.inf, 1e-6), data=protected, budget_share=1.0).table
+    p = 1 / (1 + np.exp(-2.0 * frame["x"]))
+    expected = np.log(np.where(frame["y"], p, 1 - p)).sum() - N * math.log(0.5)
+    assert found.loc["line", "in_sample"] == pytest.approx(expected, rel=0.02)
+    assert found.loc["line", "p_diff"] == 1.0
+
+
+def test_parameters_that_noise_hides_follow_the_rows_less():
+    x, y = table()
+    model, result = linear(x, y)
+    information = x.T @ x
+    likelihood = xr.Dataset(
+        {
+            "mean": ("parameter", np.zeros(2)),
+            "known": ("parameter", np.ones(2, dtype=np.int8)),
+            "information": (("parameter", "other"), information),
+            "noise": (("parameter", "other"), np.linalg.inv(information)),
+            "bias": (("parameter", "other"), np.zeros((2, 2))),
+        },
+        coords={"parameter": ["b[0]", "b[1]"]},
+    )
+    groups = {name: result[name].to_dataset() for name in result.children}
+    tree = xr.DataTree.from_dict({**groups, "private_likelihood": likelihood})
+    models = {"mean": linear(x[:, :1], y), "line": (model, tree)}
+    found = dp.compare(models, budget=dp.PrivacyBudget(math.inf, 1e-6), budget_share=1.0).table
+    # The draws are as wide as without noise: each parameter follows by half.
+    assert found.loc["line", "p_diff"] == pytest.approx(0.0, abs=0.3)
+
+
+def test_bounds_are_those_that_most_units_keep():
+    counts = np.zeros(31)
+    counts[[10, 15, 16]] = [500.0, 490.0, 3.0]
+    assert _bound(counts, 0.01) == 2.0**-4
+    assert _bound(counts + np.random.default_rng(0).normal(scale=2.0, size=31), 2.0) == 2.0**-4
+    assert _bound(np.zeros(31), 5.0) == 2.0**-19
+
+
+def test_what_is_wrong_is_refused_before_anything_is_charged():
+    x, y = table()
+    one, other = linear(x[:, :1], y), linear(x, y)
+    budget = dp.PrivacyBudget(1.0, 1e-6)
+    for models, options, match in (
+        ({"one": one}, {"budget": budget}, "at least two models"),
+        ([one, other], {"budget": budget}, "at least two models"),
+        ({"one": one, "other": other[0]}, {"budget": budget}, "with a model and its result"),
+        ({"one": one, "other": other}, {}, "has to be paid for"),
+        ({"one": one, "other": (other[0], one[1])}, {"budget": budget}, "no draws of 'b'"),
+        ({"one": one, "other": other}, {"budget": budget, "data": 3}, "pymc_dp.Table"),
+    ):
+        with pytest.raises(dp.InvalidArgument, match=match):
+            dp.compare(models, **options)
+    with pytest.raises(dp.UnsupportedModel, match="different numbers of rows"):
+        dp.compare({"one": one, "few": linear(x[:100], y[:100])}, budget=budget)
+    assert budget.history == ()
+    with pytest.raises(dp.InvalidArgument, match="no comparison"):
+        dp.Comparison(one[1])
