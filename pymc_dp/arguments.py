@@ -1,6 +1,7 @@
 """Budgets and DP steps in the arguments of a call: what carries one is private, or is refused."""
 
 import inspect
+import multiprocessing
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
@@ -21,6 +22,21 @@ _OF_PRIVACY = re.compile(
     r"epsilon|budget|privacy|private|sensitivity|differential"
     r"|(?<![a-z])(eps|delta|dp|gdp|rdp|zcdp|rho|noise|clip|clipping|unit)(?![a-z])"
 )
+
+
+def refuse_in_a_starting_process() -> None:
+    """Refuse where a script without a guard is run again by a process that it started.
+
+    Raises
+    ------
+    UnsupportedOption
+        If it is.
+    """
+    if getattr(multiprocessing.current_process(), "_inheriting", False):
+        raise UnsupportedOption(
+            "This script is being run again by a process that sample started, and would charge the budget again. "
+            'Put the call of sample under `if __name__ == "__main__":`.'
+        )
 
 
 def is_private(options: Mapping[str, Any]) -> bool:

@@ -9,7 +9,6 @@ import dataclasses
 import functools
 import inspect
 import logging
-import multiprocessing
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
@@ -25,7 +24,14 @@ from xarray import DataTree
 
 from pymc_dp import _validate
 from pymc_dp.accounting import NO_NOISE
-from pymc_dp.arguments import dp_steps, is_private, refuse_budget, refuse_stray_budget, refuse_what_is_no_budget
+from pymc_dp.arguments import (
+    dp_steps,
+    is_private,
+    refuse_budget,
+    refuse_in_a_starting_process,
+    refuse_stray_budget,
+    refuse_what_is_no_budget,
+)
 from pymc_dp.budget import Plan, PrivacyBudget, StepPlan
 from pymc_dp.exceptions import InvalidArgument, RunInterrupted, UnsupportedModel, UnsupportedOption
 from pymc_dp.finished import FinishedDraws, how_it_ended, reason
@@ -139,11 +145,7 @@ def release(step: DPStep, model: Model, data: Table | None, random_seed: Any, pr
 
 def _run(draws: int | None, options: dict[str, Any], *, draws_follow: bool = True) -> DataTree:
     """Complete and check the arguments of a run, and make it."""
-    if getattr(multiprocessing.current_process(), "_inheriting", False):
-        raise UnsupportedOption(
-            "This script is being run again by a process that sample started, and would charge the budget again. "
-            'Put the call of sample under `if __name__ == "__main__":`.'
-        )
+    refuse_in_a_starting_process()
     refuse_what_is_no_budget(options)
     if not is_private(options):
         refuse_budget("pymc_dp.sample", [draws], options)

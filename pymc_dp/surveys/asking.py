@@ -12,12 +12,15 @@ from xarray import DataTree
 
 from pymc_dp import _validate
 from pymc_dp.accounting import gaussian_epsilon
-from pymc_dp.arguments import refuse_no_budget
+from pymc_dp.arguments import refuse_in_a_starting_process, refuse_no_budget
 from pymc_dp.budget import Plan, PrivacyBudget, ReleaseRequest
-from pymc_dp.exceptions import InvalidArgument, RunInterrupted
+from pymc_dp.diagnostics import facts_of
+from pymc_dp.exceptions import InvalidArgument, RunInterrupted, UnsupportedModel, UnsupportedOption
 from pymc_dp.finished import reason
 from pymc_dp.interrupts import ending_the_run
 from pymc_dp.kinds import noise_std_of
+from pymc_dp.model.context import Model
+from pymc_dp.model.declared import declared_unit, refusal_of_undeclared_units
 from pymc_dp.publish import guarantee_of
 from pymc_dp.release import (
     Curators,
@@ -36,6 +39,8 @@ from pymc_dp.tables import Table
 from pymc_dp.worth import Worth
 
 Ask = Callable[[Query], Release]
+#: As for runs: of one unit the number of rows tells all.
+_FEWEST_UNITS = 2
 
 
 @dataclass(frozen=True)
@@ -102,7 +107,10 @@ def checked_budget(budget: Any, budget_share: Any) -> tuple[PrivacyBudget, float
     ------
     InvalidArgument
         If it is no budget, or no part between 0 and 1.
+    UnsupportedOption
+        If this script is being run again by a process that it started.
     """
+    refuse_in_a_starting_process()
     refuse_no_budget(budget)
     if budget is None:
         raise InvalidArgument("What is released has to be paid for: pass budget=dp.PrivacyBudget(epsilon, delta).")
@@ -110,6 +118,28 @@ def checked_budget(budget: Any, budget_share: Any) -> tuple[PrivacyBudget, float
     if share > 1.0:
         raise InvalidArgument(f"budget_share must be at most 1, but is {share:g}.")
     return budget, share
+
+
+def protected_unit(model: Model, unit: str | None, unit_index: Any, data: Table | None) -> dict[str, Any]:
+    """Return what is protected, for `pymc_dp.model.view.read`.
+
+    Raises
+    ------
+    InvalidArgument
+        If something in the model reads like persons with several rows, and it was not said what is protected.
+    UnsupportedOption
+        If it was said in two places.
+    """
+    if data is not None and unit_index is not None:
+        raise UnsupportedOption(
+            "With data=, units of several rows are named there: dp.Person, or Table(..., unit=), not unit_index=."
+        )
+    if unit is None and unit_index is None and (data is None or data.unit is None):
+        refusal = refusal_of_undeclared_units(model)
+        if refusal is not None:
+            raise InvalidArgument(refusal)
+    unit, unit_index = declared_unit(model, unit, unit_index)
+    return {"unit": unit, "unit_index": unit_index}
 
 
 @contextmanager
@@ -123,8 +153,21 @@ def rows_of_survey(likelihood: UnitLikelihood, data: Table | None) -> Iterator[R
 
 
 @contextmanager
-def asking(survey: Survey, budget: PrivacyBudget, rows: Rows) -> Iterator[tuple[Ask, dict[str, Any]]]:
+def asking(
+    survey: Survey, budget: PrivacyBudget, rows: Rows, results: Sequence[DataTree] = ()
+) -> Iterator[tuple[Ask, dict[str, Any]]]:
     """Charge a survey, and let its queries be answered.
+
+    Parameters
+    ----------
+    survey : Survey
+        What is asked.
+    budget : PrivacyBudget
+        What is charged.
+    rows : UnitLikelihood or PartitionedUnits
+        Of what.
+    results : sequence of DataTree
+        Published results that queries depend on: where one is not private, what is released is not either.
 
     Yields
     ------
@@ -138,6 +181,8 @@ def asking(survey: Survey, budget: PrivacyBudget, rows: Rows) -> Iterator[tuple[
     RunInterrupted
         If it ends early, after it was charged: what was released until then is the attribute ``partial``.
     """
+    if budget.relation == "substitute" and rows.n_units < _FEWEST_UNITS:
+        raise UnsupportedModel("All rows belong to one unit: see unit= and unit_index=, which say what is protected.")
     plan = survey.plan(budget, rows.unit_in_words)
     (planned,) = plan.steps
     n_public = rows.n_units if budget.relation == "substitute" else None
@@ -162,6 +207,9 @@ def asking(survey: Survey, budget: PrivacyBudget, rows: Rows) -> Iterator[tuple[
 
     budget.charge(plan)
     facts = guarantee_of(plan, budget, n_public, seeded=not survey.private)
+    if not all(facts_of(result)["private"] for result in results):
+        why = [facts["not_private_because"], "a result that it is about is not private"]
+        facts |= {"private": 0, "not_private_because": "; ".join(filter(None, why))}
     curators = Curators(curator, noise, 1, {}, planned.allowance_once, scheduled_once=planned.scheduled_once)
     try:
         with ending_the_run():

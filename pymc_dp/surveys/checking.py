@@ -23,7 +23,7 @@ from pymc_dp.release.counts import NO_INPUT, PREDICTED_MEAN, SPREAD_WEIGHT, Axis
 from pymc_dp.release.interface import FloatArray, Release
 from pymc_dp.rows.likelihood import UnitLikelihood
 from pymc_dp.surveys import fit
-from pymc_dp.surveys.asking import Ask, Survey, asking, checked_budget, rows_of_survey, tree_of
+from pymc_dp.surveys.asking import Ask, Survey, asking, checked_budget, protected_unit, rows_of_survey, tree_of
 from pymc_dp.surveys.fitted import Fitted
 from pymc_dp.surveys.histogram import nearest_shares
 from pymc_dp.tables import Category, Table, YesNo
@@ -221,7 +221,7 @@ def check(
         raise InvalidArgument(f"data= must be a pymc_dp.Table, not a {type(data).__name__}.")
     facts_of(result)
     model = model_in_context(model)
-    view = read(model, unit, unit_index, with_response=True)
+    view = read(model, **protected_unit(model, unit, unit_index, data), with_response=True)
     theta, factors = _posterior(result, model, view)
     columns = _columns(model, view, by, data)
     rows = UnitLikelihood(view, first_order=False, engine="reference", beside=columns)
@@ -232,9 +232,8 @@ def check(
     with rows_of_survey(rows, data) as asked_of:
         n = asked_of.n_units if budget.relation == "substitute" else None
         bins = questions.suitable_bins(n, multipliers["unit_counts"]) if bins is None else bins
-        with asking(survey, budget, asked_of) as (ask, facts):
-            made = questions.asked(ask, theta, bins)
-    groups = _groups(questions, made, factors)
+        with asking(survey, budget, asked_of, [result]) as (ask, facts):
+            groups = _groups(questions, questions.asked(ask, theta, bins), factors)
     return Check(tree_of(groups, {**facts, "response": questions.response, "largest_factor": factors.largest}))
 
 
@@ -425,11 +424,7 @@ def _groups(questions: _Questions, made: list[_Counted], factors: fit.Factors) -
                 "error": (("bin", "shape"), errors),
                 "edge": ("between", each.axis.edges),
             },
-            coords={
-                "bin": each.labels,
-                "probability": questions.levels[1:],
-                "shape": list(fit.SHAPES[: means.shape[1]]),
-            },
+            coords={"bin": each.labels, "probability": questions.levels[1:], "shape": names},
             attrs={
                 "statistic": statistic,
                 "degrees_of_freedom": degrees,

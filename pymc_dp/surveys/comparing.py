@@ -17,7 +17,7 @@ from pymc_dp.model.view import ModelView, read
 from pymc_dp.release.comparisons import DensityDifferences, DifferenceSizes
 from pymc_dp.release.interface import FloatArray
 from pymc_dp.rows.likelihood import UnitLikelihood
-from pymc_dp.surveys.asking import Survey, asking, checked_budget, rows_of_survey, together, tree_of
+from pymc_dp.surveys.asking import Survey, asking, checked_budget, protected_unit, rows_of_survey, together, tree_of
 from pymc_dp.surveys.fitted import Fitted
 from pymc_dp.tables import Table
 
@@ -140,7 +140,7 @@ def compare(
     if data is not None and not isinstance(data, Table):
         raise InvalidArgument(f"data= must be a pymc_dp.Table, not a {type(data).__name__}.")
     names = list(models)
-    views = {name: read(model, unit, unit_index) for name, (model, _) in models.items()}
+    views = {name: read(model, **protected_unit(model, unit, unit_index, data)) for name, (model, _) in models.items()}
     fits = {name: Fitted(result, model, views[name]) for name, (model, result) in models.items()}
     if len({view.row_split.n_rows for view in views.values()}) > 1:
         raise UnsupportedModel("The models have different numbers of rows: they have to be of the same table.")
@@ -151,15 +151,16 @@ def compare(
         pair = views[name], views[names[0]]
         rows = UnitLikelihood(pair[0], first_order=False, engine="reference", other=pair[1])
         rows.warm_up()
-        with rows_of_survey(rows, data) as of_pair, asking(survey, budget, of_pair) as (ask, facts):
+        results = [models[each][1] for each in (name, names[0])]
+        with rows_of_survey(rows, data) as of_pair, asking(survey, budget, of_pair, results) as (ask, facts):
             draws, of_other = (_some_draws(fits[each]) for each in (name, names[0]))
             sizes = ask(DifferenceSizes(draws, of_other, _DRAWS, _LOWEST, _OCTAVES))
             bound = _bound(sizes.value, sizes.noise_std)
             sums = ask(DensityDifferences(draws, of_other, _DRAWS, bound))
-        parameters = _parameters(fits[name], views[name]) - _parameters(fits[names[0]], views[names[0]])
-        n = facts.get("n_units") or max(float(sizes.value.sum()), 1.0)
-        of_all.append(facts)
-        differences.append(_line(sums.value, sums.noise_std * bound, parameters, float(n), bound))
+            parameters = _parameters(fits[name], views[name]) - _parameters(fits[names[0]], views[names[0]])
+            n = facts.get("n_units") or max(float(sizes.value.sum()), 1.0)
+            differences.append(_line(sums.value, sums.noise_std * bound, parameters, float(n), bound))
+            of_all.append(facts)
     found = {key: ("model", [each[key] for each in differences]) for key in differences[0]}
     group = xr.Dataset(found, coords={"model": names[1:]})
     return Comparison(tree_of({"differences": group}, {**together(of_all), "reference": names[0]}))

@@ -241,8 +241,7 @@ def describe(
     survey = Survey("description", asked.requests, share, insecure_seed)
     survey.plan(budget)  # refuses early
     with table.opened(likelihood) as opened, asking(survey, budget, opened) as (ask, facts):
-        made = [ask(query) for query in asked.queries]
-    found = asked.answered(made, facts.get("n_units"))
+        found = asked.answered([ask(query) for query in asked.queries], facts.get("n_units"))
     return Description(tree_of(found, {**facts, "schema": table.schema.to_json()}))
 
 

@@ -247,6 +247,58 @@ def test_what_is_wrong_is_refused_before_anything_is_charged():
     assert budget.history == ()
 
 
+def with_persons():
+    generator = np.random.default_rng(0)
+    y, person = generator.normal(size=300), np.repeat(np.arange(100), 3)
+    with pm.Model() as model:
+        pm.Data("person", person)
+        pm.Normal("y", pm.Normal("a"), 1.0, observed=y)
+    return model, posterior({"a": np.zeros(5)})
+
+
+def test_it_has_to_be_said_what_is_protected():
+    """As for a run, by the names in the model."""
+    model, result = with_persons()
+    budget = dp.PrivacyBudget(4.0, 1e-6)
+    with model, pytest.raises(dp.InvalidArgument, match="reads like persons"):
+        dp.check(result, budget=budget)
+    with pytest.raises(dp.InvalidArgument, match="reads like persons"):
+        dp.compare({"one": (model, result), "other": (model, result)}, budget=budget)
+    assert budget.history == ()
+    with model:
+        persons = dp.check(result, budget=budget, unit="person")
+        rows = dp.check(result, budget=budget, unit="row")
+    assert persons.tree["privacy"].attrs["n_units"] == 100
+    assert rows.tree["privacy"].attrs["n_units"] == 300
+    with model, pytest.raises(dp.UnsupportedModel, match="one unit"):
+        dp.check(result, budget=budget, unit_index=np.zeros(300, dtype=int))
+
+
+def test_what_is_about_a_result_that_is_not_private_is_not_private():
+    """Where the model predicts would tell of the table."""
+    model, result, x, _ = right()
+    leaking = xr.DataTree.from_dict(
+        {"posterior": result["posterior"].to_dataset(), "privacy": xr.Dataset(attrs={"private": 0})}
+    )
+    with model:
+        found = dp.check(leaking, budget=dp.PrivacyBudget(4.0, 1e-6), by={"x0": x[:, 0]})
+    assert found.tree["privacy"].attrs["private"] == 0
+    assert "a result that it is about is not private" in repr(found)
+    models = {"one": (model, result), "other": (model, leaking)}
+    assert dp.compare(models, budget=dp.PrivacyBudget(4.0, 1e-6)).tree["privacy"].attrs["private"] == 0
+
+
+def test_a_saved_budget_is_charged_through_its_file(tmp_path):
+    model, result, _, _ = right()
+    budget = dp.PrivacyBudget(4.0, 1e-6)
+    budget.save(tmp_path / "budget.json")
+    with model:
+        dp.check(result, budget=budget)
+    again = dp.PrivacyBudget.load(tmp_path / "budget.json")
+    assert again.rho_spent == pytest.approx(0.25 * again.rho)
+    assert "check: released once" in again.report()
+
+
 @pytest.mark.parametrize(
     ("build", "match"),
     [
