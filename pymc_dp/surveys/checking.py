@@ -27,6 +27,7 @@ from pymc_dp.surveys.asking import Ask, Survey, asking, checked_budget, protecte
 from pymc_dp.surveys.fitted import Fitted
 from pymc_dp.surveys.histogram import nearest_shares
 from pymc_dp.tables import Category, Table, YesNo
+from pymc_dp.tables.schema import scale_of
 
 #: The axis of the mean that the model predicts.
 PREDICTED = "predicted"
@@ -277,10 +278,11 @@ def _columns(model: Model, view: ModelView, by: Any, data: Table | None) -> dict
 
 @dataclass(frozen=True)
 class _Counted:
-    """What was released along one axis."""
+    """What was released along one axis; the edges in the column's own units."""
 
     name: str
     axis: Axis
+    edges: FloatArray
     labels: list[str]
     release: Release
 
@@ -316,8 +318,11 @@ class _Questions:
         schema = None if data is None else data.schema
         declared = {} if schema is None else {each.name: each for each in schema.modelled}
         self._levels: dict[str, list[str]] = {}
+        self._scales: dict[str, tuple[float, float]] = {}
         for name in columns:
             each = declared.get(name)
+            if each is not None:
+                self._scales[name] = scale_of(each)
             if isinstance(each, Category | YesNo):
                 self._levels[name] = list(each.all_levels) if isinstance(each, Category) else ["no", "yes"]
         self.levels = fit.levels_of(response.discrete, response.n_levels)
@@ -346,13 +351,13 @@ class _Questions:
         made = []
         for name, place in self._places.items():
             if name in self._levels:
-                labels = self._levels[name]
-                axis = Axis(place, 0, NO_INPUT, np.arange(0.5, len(labels) - 1))
+                axis = Axis(place, 0, NO_INPUT, np.arange(0.5, len(self._levels[name]) - 1))
             else:
                 axis = self._found(ask, place, theta, bins)
-                labels = _labels(axis.edges)
-            query = UnitCounts((axis,), theta, self.levels, self.spread)
-            made.append(_Counted(name, axis, labels, ask(query)))
+            middle, half = self._scales.get(name, (0.0, 1.0))
+            edges = middle + half * axis.edges
+            labels = self._levels.get(name) or _labels(edges)
+            made.append(_Counted(name, axis, edges, labels, ask(UnitCounts((axis,), theta, self.levels, self.spread))))
         return made
 
     def _found(self, ask: Ask, place: int, theta: FloatArray, bins: int) -> Axis:
@@ -422,7 +427,7 @@ def _groups(questions: _Questions, made: list[_Counted], factors: fit.Factors) -
                 "rows": ("bin", along.rows),
                 "mean": (("bin", "shape"), means),
                 "error": (("bin", "shape"), errors),
-                "edge": ("between", each.axis.edges),
+                "edge": ("between", each.edges),
             },
             coords={"bin": each.labels, "probability": questions.levels[1:], "shape": names},
             attrs={

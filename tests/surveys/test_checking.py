@@ -169,6 +169,8 @@ def test_columns_of_a_declared_table_need_not_be_in_the_model():
     np.testing.assert_allclose(lines["rows"][:3], np.bincount(ward), atol=40)
     assert found.p_value < 1e-4
     assert lines.loc["A", "location"] < -0.1 < 0.1 < lines.loc["C", "location"]
+    edges = found.tree["along_age"]["edge"].values  # in years, of which there are as many everywhere
+    np.testing.assert_allclose(edges, np.linspace(20, 80, len(edges) + 2)[1:-1], atol=4.0)
 
 
 def test_it_is_charged_and_published(tmp_path):
