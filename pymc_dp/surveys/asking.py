@@ -126,10 +126,13 @@ def protected_unit(model: Model, unit: str | None, unit_index: Any, data: Table 
     Raises
     ------
     InvalidArgument
-        If something in the model reads like persons with several rows, and it was not said what is protected.
+        If `data` is no table, or something in the model reads like persons with several rows, and it was not said what
+        is protected.
     UnsupportedOption
         If it was said in two places.
     """
+    if data is not None and not isinstance(data, Table):
+        raise InvalidArgument(f"data= must be a pymc_dp.Table, not a {type(data).__name__}.")
     if data is not None and unit_index is not None:
         raise UnsupportedOption(
             "With data=, units of several rows are named there: dp.Person, or Table(..., unit=), not unit_index=."

@@ -46,8 +46,8 @@ _FEWEST = 0.3
 _UNKNOWN = 1.0
 #: Below this, what would be seen by chance once in so many tables counts as misfit.
 _LEVEL = 0.05
-#: With this probability a deviation would have been seen that is called so: 1.645 + .84 standard errors.
-_POWER, _SEEN = 0.8, 2.49
+#: A deviation of so many standard errors would have been seen four times in five: 1.645 + .84.
+_SEEN = 2.49
 
 
 class Check:
@@ -218,8 +218,6 @@ def check(
     budget, share = checked_budget(budget, budget_share)
     if bins is not None:
         bins = _validate.whole("bins", bins, at_least=2)
-    if data is not None and not isinstance(data, Table):
-        raise InvalidArgument(f"data= must be a pymc_dp.Table, not a {type(data).__name__}.")
     facts_of(result)
     model = model_in_context(model)
     view = read(model, **protected_unit(model, unit, unit_index, data), with_response=True)

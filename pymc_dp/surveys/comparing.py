@@ -137,8 +137,6 @@ def compare(
     for name, each in models.items():
         if not isinstance(name, str) or not isinstance(each, tuple | list) or len(each) != 2:
             raise InvalidArgument(f"{name!r} must be a name with a model and its result: (model, result).")
-    if data is not None and not isinstance(data, Table):
-        raise InvalidArgument(f"data= must be a pymc_dp.Table, not a {type(data).__name__}.")
     names = list(models)
     views = {name: read(model, **protected_unit(model, unit, unit_index, data)) for name, (model, _) in models.items()}
     fits = {name: Fitted(result, model, views[name]) for name, (model, result) in models.items()}
@@ -146,12 +144,12 @@ def compare(
         raise UnsupportedModel("The models have different numbers of rows: they have to be of the same table.")
     surveys = [_survey(place, len(names) - 1, share, insecure_seed) for place in range(len(names) - 1)]
     surveys[0].plan(budget)  # refuses early
+    results = [result for _, result in models.values()]  # all of them: what is published is one tree
     differences, of_all = [], []
     for survey, name in zip(surveys, names[1:], strict=True):
         pair = views[name], views[names[0]]
         rows = UnitLikelihood(pair[0], first_order=False, engine="reference", other=pair[1])
         rows.warm_up()
-        results = [models[each][1] for each in (name, names[0])]
         with rows_of_survey(rows, data) as of_pair, asking(survey, budget, of_pair, results) as (ask, facts):
             draws, of_other = (_some_draws(fits[each]) for each in (name, names[0]))
             sizes = ask(DifferenceSizes(draws, of_other, _DRAWS, _LOWEST, _OCTAVES))
