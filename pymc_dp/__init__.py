@@ -44,6 +44,7 @@ if TYPE_CHECKING:
     from pymc_dp.deployment import Disclosure, disclosure
     from pymc_dp.forecast import Forecast, dry_run
     from pymc_dp.likelihood import PrivateLikelihood, private_likelihood
+    from pymc_dp.surveys.averaging import AveragePredictions, average_predictions
     from pymc_dp.surveys.checking import Check, check
     from pymc_dp.surveys.comparing import Comparison, compare
     from pymc_dp.surveys.describing import Description, describe
@@ -55,6 +56,7 @@ __all__ = [
     "DPSGHMC",
     "DPSGLD",
     "DPSGNHT",
+    "AveragePredictions",
     "BudgetExceeded",
     "BudgetFileError",
     "Category",
@@ -92,6 +94,7 @@ __all__ = [
     "WorkersLost",
     "YesNo",
     "accounting",
+    "average_predictions",
     "check",
     "compare",
     "describe",
@@ -106,12 +109,14 @@ __all__ = [
 
 #: What nothing needs in order to sample, and where it is: imported when it is first asked for. Plots bring in ArviZ.
 _ON_DEMAND = {
+    "AveragePredictions": "surveys.averaging",
     "Check": "surveys.checking",
     "Comparison": "surveys.comparing",
     "Description": "surveys.describing",
     "Disclosure": "deployment",
     "Forecast": "forecast",
     "PrivateLikelihood": "likelihood",
+    "average_predictions": "surveys.averaging",
     "check": "surveys.checking",
     "compare": "surveys.comparing",
     "describe": "surveys.describing",

@@ -57,6 +57,8 @@ _DECLARED = "tables/test_declared.py::"
 _SCHEMA = "tables/test_schema.py::"
 _DESCRIBING = "surveys/test_describing.py::"
 _CHECKING = "surveys/test_checking.py::"
+_AVERAGING = "surveys/test_averaging.py::"
+_PREDICTIONS = "release/test_predictions.py::"
 _ENTRIES = "tables/test_entries.py::"
 _WRONG_FILES = "tables/test_wrong_files.py::"
 _BATCHES = "privacy/test_batch_releases.py::"
@@ -933,6 +935,19 @@ MUTANTS = (
     Mutant("a comparison that costs what one of several costs", "surveys", "surveys/asking.py",
            'return {**last, "rho": rho, "epsilon": epsilon,', "return {**last,",
            ("surveys/test_comparing.py::test_several_comparisons_cost_as_much_as_one",)),
+    Mutant("predictions beyond their range", "sensitivity", "release/predictions.py",
+           "scaled = np.clip(np.where(np.isnan(scaled), 0.0, scaled), -1.0, 1.0)",
+           "scaled = np.where(np.isnan(scaled), 0.0, scaled)",
+           (f"{_PREDICTIONS}test_a_row_can_move_the_sums_as_far_as_declared",)),
+    Mutant("several scenarios move a sum as far as one", "sensitivity", "release/predictions.py",
+           "2.0 * math.sqrt(count / (1 + count))", "2.0 * math.sqrt(1 / (1 + count))",
+           (f"{_PREDICTIONS}test_replacing_a_row_moves_no_sum_by_more_than_declared",)),
+    Mutant("averages without noise in their intervals", "posterior", "surveys/averaging.py",
+           "if error else 0.0", "if error < 0.0 else 0.0",
+           (f"{_AVERAGING}test_noise_is_as_large_as_it_says",)),
+    Mutant("averages of a result that is not private are", "surveys", "surveys/averaging.py",
+           "asking(survey, budget, opened, [result])", "asking(survey, budget, opened, [])",
+           (f"{_AVERAGING}test_averages_of_a_result_that_is_not_private_are_not",)),
     Mutant("a check of a result that is not private is", "surveys", "surveys/asking.py",
            'if not all(facts_of(result)["private"] for result in results):', "if False:",
            (f"{_CHECKING}test_what_is_about_a_result_that_is_not_private_is_not_private",)),

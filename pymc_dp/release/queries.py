@@ -34,6 +34,7 @@ from pymc_dp.release.interface import (
     FloatArray,
 )
 from pymc_dp.release.penalised import penalised, sensitivity
+from pymc_dp.release.predictions import PredictionCounts, PredictionSpreads, PredictionSums, SpreadSizes
 from pymc_dp.release.query import (
     Asked,
     AtExpansionPoint,
@@ -509,6 +510,10 @@ QUERIES: tuple[type[Query], ...] = (
     UnitMoments,
     DifferenceSizes,
     DensityDifferences,
+    PredictionCounts,
+    PredictionSums,
+    SpreadSizes,
+    PredictionSpreads,
 )
 
 

@@ -111,9 +111,10 @@ class UnitsOfChunk:
         """The rows of every input, and of columns beside them."""
         return self._chunk.rows
 
-    def response(self, theta: FloatArray) -> Sequence[FloatArray]:
-        """Return the distribution of every row's response, as `RowEngine.response` does."""
-        return self._engine.response(self._parameters.split(theta), self._chunk)
+    def response(self, theta: FloatArray, rows: list[np.ndarray] | None = None) -> Sequence[FloatArray]:
+        """Return the distribution of every row's response, as `RowEngine.response` does; with `rows` in their place."""
+        chunk = self._chunk if rows is None else dataclasses.replace(self._chunk, rows=rows, table=None)
+        return self._engine.response(self._parameters.split(theta), chunk)
 
     def mean_of_rows(self, columns: FloatArray) -> FloatArray:
         """Return the mean of every unit's rows, shape (units, size), of columns of shape (size, rows)."""

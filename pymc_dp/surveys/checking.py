@@ -24,6 +24,7 @@ from pymc_dp.release.interface import FloatArray, Release
 from pymc_dp.rows.likelihood import UnitLikelihood
 from pymc_dp.surveys import fit
 from pymc_dp.surveys.asking import Ask, Survey, asking, checked_budget, protected_unit, rows_of_survey, tree_of
+from pymc_dp.surveys.bins import FINEST, STEPS, found_bins
 from pymc_dp.surveys.fitted import Fitted
 from pymc_dp.surveys.histogram import nearest_shares
 from pymc_dp.tables import Category, Table, YesNo
@@ -35,11 +36,6 @@ PREDICTED = "predicted"
 _EXPECTED_BINS = 8
 #: The part of the cost that finding bins has.
 _SHARE_OF_BINS = 0.15
-#: Quantiles are looked for in steps: first in octaves of a number's size, on both sides of zero, and then in about so
-#: many parts of the bins that hold rows.
-_STEPS, _OCTAVES, _PARTS = 3, 20, 64
-#: A bin holds rows if its count stands out of the noise by so many standard deviations.
-_STANDS_OUT = 3.5
 #: The fewest rows of a bin, as a part of those that it would have if all had as many.
 _FEWEST = 0.3
 #: Of a bin in which residuals are known to less than a standard deviation nothing is said: hardly a row may be there.
@@ -336,8 +332,7 @@ class _Questions:
         counts = ReleaseRequest("unit_counts", len(self._places), 1.0 - share, most * self._of_a_bin, once=True)
         if not found:
             return (counts,)
-        finest = max(4 * _OCTAVES + 3, 2 * _PARTS + 2)
-        return ReleaseRequest("bins", _STEPS * len(found), share, finest, once=True), counts
+        return ReleaseRequest("bins", STEPS * len(found), share, FINEST, once=True), counts
 
     def suitable_bins(self, n: int | None, noise_multiplier: float) -> int:
         """Return how many bins suit so much noise. See `fit.suitable_bins`."""
@@ -360,27 +355,12 @@ class _Questions:
 
     def _found(self, ask: Ask, place: int, theta: FloatArray, bins: int) -> Axis:
         """Return an axis of bins with about as many rows each."""
-        sizes = 2.0 ** np.arange(-_OCTAVES, _OCTAVES + 1)
-        edges = np.concatenate([-sizes[::-1], sizes])
-        counts = ask(self._bins_at(place, edges, theta))
-        for _ in range(1, _STEPS):
-            edges = _parts(edges, counts)
-            counts = ask(self._bins_at(place, edges, theta))
+        edges, counts = found_bins(lambda between: ask(self._bins_at(place, between, theta)))
         return Axis(place, 0, NO_INPUT, _quantiles(edges, counts.value, bins))
 
     @staticmethod
     def _bins_at(place: int, edges: FloatArray, theta: FloatArray) -> UnitCounts:
         return UnitCounts((Axis(place, 0, NO_INPUT, edges),), theta, np.zeros(0), kind="bins")
-
-
-def _parts(edges: FloatArray, counts: Release) -> FloatArray:
-    """Return edges that cut the bins which hold rows into parts; of the open bins at both ends there are none."""
-    inner = counts.value[1:-1]
-    holds = np.flatnonzero(inner > _STANDS_OUT * counts.noise_std)
-    holds = holds if holds.size else np.array([inner.argmax()])
-    parts = -(-_PARTS // holds.size)
-    cut = [np.linspace(edges[bin_], edges[bin_ + 1], parts + 1) for bin_ in holds]
-    return np.unique(np.concatenate(cut))
 
 
 def _quantiles(edges: FloatArray, counts: FloatArray, bins: int) -> FloatArray:

@@ -18,6 +18,7 @@ from pymc_dp.release.comparisons import DensityDifferences, DifferenceSizes
 from pymc_dp.release.interface import FloatArray
 from pymc_dp.rows.likelihood import UnitLikelihood
 from pymc_dp.surveys.asking import Survey, asking, checked_budget, protected_unit, rows_of_survey, together, tree_of
+from pymc_dp.surveys.bins import bins_that_most_keep
 from pymc_dp.surveys.fitted import Fitted
 from pymc_dp.tables import Table
 
@@ -153,7 +154,7 @@ def compare(
         with rows_of_survey(rows, data) as of_pair, asking(survey, budget, of_pair, results) as (ask, facts):
             draws, of_other = (_some_draws(fits[each]) for each in (name, names[0]))
             sizes = ask(DifferenceSizes(draws, of_other, _DRAWS, _LOWEST, _OCTAVES))
-            bound = _bound(sizes.value, sizes.noise_std)
+            bound = 2.0 ** (_LOWEST + bins_that_most_keep(sizes, _CLIPPED))
             sums = ask(DensityDifferences(draws, of_other, _DRAWS, bound))
             parameters = _parameters(fits[name], views[name]) - _parameters(fits[names[0]], views[names[0]])
             n = facts.get("n_units") or max(float(sizes.value.sum()), 1.0)
@@ -179,16 +180,6 @@ def _some_draws(fitted: Fitted) -> FloatArray:
     places = np.linspace(0, len(fitted.draws) - 1, _DRAWS).astype(int)
     found: FloatArray = fitted.draws[places].ravel()
     return found
-
-
-def _bound(counts: FloatArray, noise_std: float) -> float:
-    """Return a clip bound that most units keep: the end of an octave."""
-    total = max(float(counts.sum()), 1.0)
-    beyond = np.cumsum(counts[::-1])[::-1]
-    room = noise_std * np.sqrt(np.arange(len(counts), 0, -1))
-    reached = np.flatnonzero(beyond > _CLIPPED * total + room)
-    last = int(reached[-1]) if reached.size else 0
-    return 2.0 ** (_LOWEST + last + 1)
 
 
 def _parameters(fitted: Fitted, view: ModelView) -> float:

@@ -1,5 +1,7 @@
 """Checks and descriptions are replayed on neighbours, with frozen answers."""
 
+import functools
+
 import numpy as np
 import pandas as pd
 import pymc as pm
@@ -90,6 +92,22 @@ def compared_beside(table, data, settings):
     return dp.compare(models, data=data, budget_share=1.0, **settings).tree
 
 
+def averaged_in_a_model(table, data, settings, **asked):
+    """With columns as they are, set in each row, and set to a number."""
+    model = pm.modelcontext(None)
+    rows = {name: np.asarray(table[name]) for name in (str(each.name) for each in model.data_vars) if name in table}
+    shifted = {name: values * 2 for name, values in rows.items() if values.dtype.kind == "f"}
+    scenarios = {"as it is": {}, "shifted": shifted, "zero": {name: 0 * values[0] for name, values in shifted.items()}}
+    return dp.average_predictions(public_posterior(model), scenarios, budget_share=1.0, **asked, **settings).tree
+
+
+def averaged_beside(table, data, settings):
+    """Of an expression in two columns, by a third."""
+    posterior = public_posterior(pm.modelcontext(None))
+    scenarios = {"as it is": {}, "far": {"x": 2.0}, "level": {"g": 1}}
+    return dp.average_predictions(posterior, scenarios, by="z", data=data, budget_share=1.0, **settings).tree
+
+
 def clean(report):
     assert not report.refused
     assert report.violations == []
@@ -131,12 +149,31 @@ def test_checks(case, relation):
     )
 
 
+@pytest.mark.parametrize("relation", ["substitute", pytest.param("add-remove", marks=SLOW)])
+@pytest.mark.parametrize(
+    "case", [PERSONS, *(pytest.param(case, marks=SLOW) for case in [REGRESSION, *MORE[1:3]])], ids=str
+)
+def test_averages(case, relation):
+    """Hazards H13 and H34: predictions in ranges that noisy counts find, and at draws; also of rows of persons."""
+    rng = np.random.default_rng(0)
+    table = case.table(rng)
+    neighbours = neighbours_of(table, relation, rng, 6, case.unit)
+    settings = {"relation": relation, "unit_index": case.unit, "epsilon": 50.0, "lower": False}
+    asked = {"at_most": 2} if str(case) == "negative-binomial" else {}
+    survey = Survey(functools.partial(averaged_in_a_model, **asked))
+    assert clean(replay(case.build, table, neighbours, survey, **settings))
+
+
 @pytest.mark.parametrize(
     ("ask", "relation", "unit"),
     [
         (asked_beside, "substitute", None),
         (described, "substitute", None),
         (described, "add-remove", "person"),
+        pytest.param(averaged_beside, "substitute", None),
+        pytest.param(averaged_beside, "substitute", "person", marks=SLOW),
+        pytest.param(averaged_beside, "add-remove", "person", marks=SLOW),
+        pytest.param(averaged_beside, "add-remove", None, marks=SLOW),
         pytest.param(compared_beside, "substitute", "person", marks=SLOW),
         pytest.param(compared_beside, "add-remove", None, marks=SLOW),
         pytest.param(asked_beside, "add-remove", "person", marks=SLOW),

@@ -12,7 +12,6 @@ from scipy import special, stats
 from test_checking import posterior
 
 import pymc_dp as dp
-from pymc_dp.surveys.comparing import _bound
 
 N = 1500
 
@@ -150,14 +149,6 @@ def test_parameters_that_noise_hides_follow_the_rows_less():
     found = dp.compare(models, budget=dp.PrivacyBudget(math.inf, 1e-6), budget_share=1.0).table
     # The draws are as wide as without noise: each parameter follows by half.
     assert found.loc["line", "p_diff"] == pytest.approx(0.0, abs=0.3)
-
-
-def test_bounds_are_those_that_most_units_keep():
-    counts = np.zeros(31)
-    counts[[10, 15, 16]] = [500.0, 490.0, 3.0]
-    assert _bound(counts, 0.01) == 2.0**-4
-    assert _bound(counts + np.random.default_rng(0).normal(scale=2.0, size=31), 2.0) == 2.0**-4
-    assert _bound(np.zeros(31), 5.0) == 2.0**-19
 
 
 def test_what_is_wrong_is_refused_before_anything_is_charged():

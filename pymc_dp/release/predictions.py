@@ -1,0 +1,320 @@
+"""Queries of what a model predicts for the units, with some of their columns set to public numbers."""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+
+from pymc_dp.exceptions import PrivacyError
+from pymc_dp.release.counts import NO_INPUT, PREDICTED_MEAN, Axis
+from pymc_dp.release.interface import FloatArray
+from pymc_dp.release.query import Asked, NonNegative, Query, Terms
+from pymc_dp.release.sizes import ROOM_OF_COUNTS, CountsByNorm, half_octaves
+from pymc_dp.rows.clipped_sum import ClippedSum
+from pymc_dp.rows.derivatives import UnitsOfChunk
+
+#: What is predicted: the response's mean, or the probability that it is what it was set to, or at most that.
+Quantity = Literal["mean", "equal", "at_most"]
+
+
+@dataclass(frozen=True, eq=False)
+class Setting:
+    """An entry of an input that is replaced in every row.
+
+    Attributes
+    ----------
+    place, entry : int
+        Which input of the rows, and which entry of a row of it.
+    source : int
+        The input that its new value is a multiple of; `NO_INPUT`: of one.
+    factor : float
+        What it is multiplied by.
+    """
+
+    place: int
+    entry: int
+    source: int
+    factor: float
+
+
+@dataclass(frozen=True, eq=False)
+class Scenario:
+    """Rows as they stand in the table, but for some entries.
+
+    Attributes
+    ----------
+    settings : tuple of Setting
+        Those that are replaced.
+    """
+
+    settings: tuple[Setting, ...]
+
+    def of_rows(self, rows: list[np.ndarray]) -> list[np.ndarray]:
+        """Return the inputs with entries replaced, each row by itself."""
+        changed = list(rows)
+        for place in dict.fromkeys(each.place for each in self.settings):
+            changed[place] = rows[place].copy()
+        for each in self.settings:
+            by_entry = changed[each.place].reshape(len(rows[each.place]), -1)
+            by_entry[:, each.entry] = each.factor * (1.0 if each.source == NO_INPUT else rows[each.source])
+        return changed
+
+
+@dataclass(frozen=True, eq=False)
+class Predicted:
+    """What is predicted in some scenarios.
+
+    Attributes
+    ----------
+    scenarios : tuple of Scenario
+        At least one.
+    quantity : {"mean", "equal", "at_most"}
+        What is predicted of the response.
+    """
+
+    scenarios: tuple[Scenario, ...]
+    quantity: Quantity
+
+    def of_rows(self, chunk: UnitsOfChunk, theta: FloatArray) -> FloatArray:
+        """Return what is predicted for every row, shape (scenarios, rows)."""
+        rows = list(chunk.rows)
+        return np.array([self._of(chunk.response(theta, each.of_rows(rows))) for each in self.scenarios])
+
+    def _of(self, response: Sequence[FloatArray]) -> FloatArray:
+        if self.quantity == "at_most":
+            return np.exp(response[0])
+        if self.quantity == "equal":
+            return np.exp(response[0]) - np.exp(response[1])
+        if len(response) < 3:
+            raise PrivacyError("The model knows no mean of its response.")
+        return response[2]
+
+
+@dataclass(frozen=True, eq=False)
+class PredictionCounts(NonNegative):
+    """How many units have a prediction in each bin, on average over scenarios.
+
+    A unit of several rows counts by the part of its rows in a bin. A unit's counts add up to 1.
+
+    Attributes
+    ----------
+    predicted : Predicted
+        What is predicted.
+    theta : ndarray, shape (parameters,)
+        Where the model predicts.
+    edges : ndarray, shape (bins - 1,)
+        Public numbers between bins, in increasing order.
+    kind : str
+        The name of the release.
+    """
+
+    predicted: Predicted
+    theta: FloatArray
+    edges: FloatArray
+    kind: str = "prediction_counts"
+
+    def bound(self, terms: Terms) -> float:
+        """Return the norm of a unit's counts."""
+        return ROOM_OF_COUNTS
+
+    def refuse_if_unsafe(self, terms: Terms) -> None:
+        """Refuse edges that do not increase."""
+        if self.edges.ndim != 1 or not np.all(self.edges[:-1] < self.edges[1:]):
+            raise PrivacyError("The edges of bins are numbers in increasing order.")
+        super().refuse_if_unsafe(terms)
+
+    def exact_sum(self, asked: Asked) -> ClippedSum:
+        """Return the counts."""
+        asked.rows.refuse_other_shapes(self.theta)
+        axis = Axis(PREDICTED_MEAN, 0, NO_INPUT, self.edges)
+
+        def counts(chunk: UnitsOfChunk) -> FloatArray:
+            found = self.predicted.of_rows(chunk, self.theta)
+            return chunk.mean_of_rows(np.mean([axis.of_rows([], each) for each in found], axis=0))
+
+        return asked.rows.sum_over_units(counts, axis.bins, self.bound(asked.terms), asked.grid)
+
+
+@dataclass(frozen=True, eq=False)
+class PredictionSums(Query):
+    """Sums over units of what is predicted in each scenario, by group, and how many units a group has.
+
+    A row of group g contributes (1, x₁, ..., x_S) in the cells of g, with x between -1 and 1, and zero in those of
+    other groups. Two of these are at most 2√S apart in one group, and √(2(1 + S)), which is no more, in two. A unit of
+    several rows contributes the mean of theirs, and is no farther from others: a mean is within what rows span.
+
+    Attributes
+    ----------
+    predicted : Predicted
+        What is predicted.
+    theta : ndarray, shape (parameters,)
+        Where the model predicts.
+    by : Axis
+        Which group a row is in.
+    middle, half : float
+        Predictions are shifted and divided by these, and cut to [-1, 1]. One that is no number counts as `middle`.
+    kind : str
+        The name of the release. Its value has 1 + S entries for each group.
+    """
+
+    predicted: Predicted
+    theta: FloatArray
+    by: Axis
+    middle: float
+    half: float
+    kind: str = "prediction_sums"
+
+    @property
+    def cells(self) -> int:
+        """How many numbers are released."""
+        return self.by.bins * (1 + len(self.predicted.scenarios))
+
+    def bound(self, terms: Terms) -> float:
+        """Return the norm of (1, ..., 1)."""
+        return math.sqrt(1 + len(self.predicted.scenarios)) * ROOM_OF_COUNTS
+
+    def factor(self, terms: Terms) -> float:
+        """Return 2√S as a multiple of the bound, where a unit is replaced."""
+        count = len(self.predicted.scenarios)
+        return min(terms.factor, 2.0 * math.sqrt(count / (1 + count)))
+
+    def rounding(self, terms: Terms) -> float:
+        """Return room for truncations to the grid, of two contributions."""
+        return 2.0 * math.sqrt(self.cells)
+
+    def refuse_if_unsafe(self, terms: Terms) -> None:
+        """Refuse a width that nothing can be divided by."""
+        if not (math.isfinite(self.middle) and 0.0 < self.half < math.inf):
+            raise PrivacyError("Predictions are divided by a positive number.")
+        super().refuse_if_unsafe(terms)
+
+    def exact_sum(self, asked: Asked) -> ClippedSum:
+        """Return the sums."""
+        asked.rows.refuse_other_shapes(self.theta)
+
+        def contributions(chunk: UnitsOfChunk) -> FloatArray:
+            scaled = (self.predicted.of_rows(chunk, self.theta) - self.middle) / self.half
+            scaled = np.clip(np.where(np.isnan(scaled), 0.0, scaled), -1.0, 1.0)
+            of_row = np.concatenate([np.ones((1, scaled.shape[1])), scaled])
+            return chunk.mean_of_rows(_in_groups(of_row, self.by, chunk))
+
+        return asked.rows.sum_over_units(contributions, self.cells, self.bound(asked.terms), asked.grid)
+
+
+@dataclass(frozen=True, eq=False)
+class _Spreads:
+    """What both queries share: how predictions at draws differ from those at one point.
+
+    Attributes
+    ----------
+    predicted : Predicted
+        What is predicted.
+    theta : ndarray, shape (parameters,)
+        The point.
+    draws : ndarray, shape (draws * parameters,)
+        The draws, one after the other.
+    count : int
+        How many there are.
+    by : Axis
+        Which group a row is in.
+    """
+
+    predicted: Predicted
+    theta: FloatArray
+    draws: FloatArray
+    count: int
+    by: Axis
+
+    @property
+    def where(self) -> tuple[FloatArray, ...]:
+        """The point."""
+        return (self.theta,)
+
+    @property
+    def cells(self) -> int:
+        """How many differences there are."""
+        return self.by.bins * self.count * len(self.predicted.scenarios)
+
+    def refuse_unless_they_fit(self, asked: Asked) -> None:
+        """Refuse draws that are not of the model."""
+        asked.rows.refuse_other_shapes(self.theta)
+        if self.count < 1 or self.draws.shape != (self.count * self.theta.size,):
+            raise PrivacyError(f"Draws must be {self.count} times {self.theta.size} numbers.")
+
+    def differences(self, chunk: UnitsOfChunk) -> FloatArray:
+        """Return differences by group, draw and scenario, shape (units, cells)."""
+        at_point = self.predicted.of_rows(chunk, self.theta)
+        found = [self.predicted.of_rows(chunk, draw) - at_point for draw in np.split(self.draws, self.count)]
+        return chunk.mean_of_rows(_in_groups(np.concatenate(found), self.by, chunk))
+
+
+@dataclass(frozen=True, eq=False)
+class SpreadSizes(_Spreads, CountsByNorm):
+    """How many units have differences of a norm in each half octave.
+
+    Attributes
+    ----------
+    predicted, theta, draws, count, by
+        As in `PredictionSpreads`.
+    smallest : float
+        The first bin holds norms from here on, and all smaller ones.
+    bins : int
+        Number of bins; the last one holds all larger norms.
+    kind : str
+        The name of the release.
+    """
+
+    smallest: float
+    bins: int
+    kind: str = "spread_sizes"
+
+    def exact_sum(self, asked: Asked) -> ClippedSum:
+        """Return the counts."""
+        self.refuse_unless_they_fit(asked)
+
+        def counts(chunk: UnitsOfChunk) -> FloatArray:
+            squares = (self.differences(chunk) ** 2).sum(axis=1)
+            return half_octaves(squares, self.smallest, self.bins)
+
+        return asked.rows.sum_over_units(counts, self.bins, self.bound(asked.terms), asked.grid)
+
+
+@dataclass(frozen=True, eq=False)
+class PredictionSpreads(_Spreads, Query):
+    """Sums over units of how predictions at draws differ from those at one point, each unit's clipped together.
+
+    Attributes
+    ----------
+    predicted : Predicted
+        What is predicted.
+    theta : ndarray, shape (parameters,)
+        The point.
+    draws : ndarray, shape (draws * parameters,)
+        The draws, one after the other.
+    count : int
+        How many there are.
+    by : Axis
+        Which group a row is in.
+    clip_bound : float
+        The largest Euclidean norm of a unit's differences.
+    kind : str
+        The name of the release. Its value has an entry for each group, draw and scenario, in this order.
+    """
+
+    clip_bound: float
+    kind: str = "prediction_spreads"
+
+    def exact_sum(self, asked: Asked) -> ClippedSum:
+        """Return the sums."""
+        self.refuse_unless_they_fit(asked)
+        return asked.rows.sum_over_units(self.differences, self.cells, self.bound(asked.terms), asked.grid)
+
+
+def _in_groups(columns: FloatArray, by: Axis, chunk: UnitsOfChunk) -> FloatArray:
+    """Return the columns of rows of shape (size, rows) in the cells of each row's group, (groups * size, rows)."""
+    if by.bins == 1:
+        return columns
+    groups = by.of_rows(list(chunk.rows), None)
+    return (groups[:, None] * np.where(np.isfinite(columns), columns, 0.0)).reshape(-1, columns.shape[1])
