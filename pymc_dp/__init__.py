@@ -48,6 +48,7 @@ if TYPE_CHECKING:
     from pymc_dp.surveys.checking import Check, check
     from pymc_dp.surveys.comparing import Comparison, compare
     from pymc_dp.surveys.describing import Description, describe
+    from pymc_dp.surveys.synthetic import pooled, synthetic_tables
 
 __version__ = version("pymc_dp")
 __all__ = [
@@ -102,9 +103,11 @@ __all__ = [
     "disclosure",
     "dry_run",
     "plots",
+    "pooled",
     "private_likelihood",
     "public",
     "sample",
+    "synthetic_tables",
 ]
 
 #: What nothing needs in order to sample, and where it is: imported when it is first asked for. Plots bring in ArviZ.
@@ -120,6 +123,8 @@ _ON_DEMAND = {
     "check": "surveys.checking",
     "compare": "surveys.comparing",
     "describe": "surveys.describing",
+    "pooled": "surveys.synthetic",
+    "synthetic_tables": "surveys.synthetic",
     "diagnostics": "",
     "disclosure": "deployment",
     "dry_run": "forecast",

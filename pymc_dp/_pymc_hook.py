@@ -25,6 +25,7 @@ from pymc_dp.arguments import (
     refuse_table,
     refuse_what_is_no_budget,
 )
+from pymc_dp.exceptions import UnsupportedOption
 from pymc_dp.model import origins
 from pymc_dp.model.arrays import declare_public, is_public
 from pymc_dp.model.builders import EVALUATING, marking
@@ -37,9 +38,9 @@ _POSTERIOR_PREDICTIVE = (
     "into the model (pm.set_data), pass predictions=True, and publish only the group predictions."
 )
 _LOG_LIKELIHOOD = (
-    "The group log_likelihood that pm.stats.compute_log_likelihood computes has a value for each row: the privacy "
-    "guarantee does not cover it. Do not publish it; extend_inferencedata=False keeps it out of the result. Whether a "
-    "model fits is told within a budget by dp.check(result, budget=...)."
+    "pm.stats.compute_log_likelihood has a value for each row, and az.loo and az.waic are sums of them without noise: "
+    "no budget pays for either. Whether a model fits is told by dp.check(result, budget=...), and which of several "
+    "predicts better by dp.compare({...}, budget=...)."
 )
 
 #: What was replaced: owner, name and original.
@@ -60,7 +61,7 @@ def install() -> None:
     # Every variational approximation goes through Group, which keeps options that it does not know.
     _replace_method(Group, "__init__", _refusing("A variational approximation", Group.__init__))
     _replace_function(pm.sample_posterior_predictive, functools.partial(_warning, _POSTERIOR_PREDICTIVE, "trace"))
-    _replace_function(pm.stats.compute_log_likelihood, functools.partial(_warning, _LOG_LIKELIHOOD, "idata"))
+    _replace_function(pm.stats.compute_log_likelihood, _refusing_private_results)
     _replace_function(pm.Data, _noting_data)
     _replace_method(Distribution, "__new__", staticmethod(_noting_observed(Distribution.__new__)))
     for name, methods in EVALUATING.items():
@@ -139,6 +140,18 @@ def _warning(message: str, result: str, original: Callable[..., Any]) -> Callabl
         return original(*args, **kwargs)
 
     return warning
+
+
+def _refusing_private_results(original: Callable[..., Any]) -> Callable[..., Any]:
+    """Return a function that refuses the result of a private run as its first argument."""
+
+    @functools.wraps(original)
+    def refusing(*args: Any, **kwargs: Any) -> Any:
+        if _is_private_result(args[0] if args else kwargs.get("idata")):
+            raise UnsupportedOption(_LOG_LIKELIHOOD)
+        return original(*args, **kwargs)
+
+    return refusing
 
 
 def _is_private_result(tree: Any) -> bool:

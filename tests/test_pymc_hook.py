@@ -100,10 +100,12 @@ def test_predictions_at_public_covariates_are_not_warned_about(model, result):
     assert "observed_data" not in tree.children
 
 
-def test_pointwise_log_likelihoods_come_with_a_warning(model, result):
-    with model, pytest.warns(UserWarning, match="log_likelihood .*a value for each row"):
+def test_pointwise_log_likelihoods_of_private_results_are_refused(model, result):
+    with model, pytest.raises(dp.UnsupportedOption, match=r"az.loo .* dp.compare"):
         pm.stats.compute_log_likelihood(result, progressbar=False)
-    assert "GROUPS ADDED AFTER THE RUN: log_likelihood" in privacy_report(result)
+    with model, pytest.raises(dp.UnsupportedOption, match=r"az.loo .* dp.compare"):
+        pm.stats.compute_log_likelihood(idata=result, progressbar=False)
+    assert "log_likelihood" not in result.children
 
 
 def test_results_of_pymc_itself_are_not_warned_about(model):

@@ -1,6 +1,6 @@
 """Rows that are drawn from a model itself, without any of its data."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 import pymc as pm
@@ -76,6 +76,34 @@ class RowSimulator:
         """Return rows drawn at `theta`, one table for each observed variable, the row axis first."""
         drawn = self._draw(*self._constrained(*self._parameters.split(theta)))
         return [np.ascontiguousarray(np.moveaxis(rows, axis, 0)) for rows, axis in zip(drawn, self._axes, strict=True)]
+
+
+class ResponseSimulator:
+    """Draws responses of rows with given covariates. Its distributions are used, never its data.
+
+    Parameters
+    ----------
+    model : pm.Model
+        The model, of one observed variable.
+    covariates : sequence of Variable
+        The arrays of the model with an entry for each row, but for the responses.
+    seed : int
+        Of the draws.
+    """
+
+    def __init__(self, model: pm.Model, covariates: Sequence[Variable], seed: int) -> None:
+        self._names = [str(rv.name) for rv in model.free_RVs]
+        values, rows = [rv.type() for rv in model.free_RVs], [each.type() for each in covariates]
+        stand_ins = dict(zip([*model.free_RVs, *covariates], [*values, *rows], strict=True))
+        responses = clone_replace([model.observed_RVs[0]], stand_ins)
+        self._draw = pymc_compile([*values, *rows], responses, random_seed=seed, on_unused_input="ignore")
+        self._types = [each.type.dtype for each in (*values, *rows)]
+
+    def at(self, values: Mapping[str, np.ndarray], rows: Sequence[np.ndarray]) -> np.ndarray:
+        """Return a response for each row, given values of the free variables by name."""
+        given = [*(values[name] for name in self._names), *rows]
+        found = self._draw(*(np.asarray(each, dtype=dtype) for each, dtype in zip(given, self._types, strict=True)))
+        return np.asarray(found[0])
 
 
 def on_drawn_rows(model: pm.Model, random_seed: int | None) -> pm.Model:

@@ -97,6 +97,13 @@ class Description:
                 ]
         return pd.DataFrame(lines, columns=["column", "level", "share", "error"]).set_index(["column", "level"])
 
+    @property
+    def units(self) -> float:
+        """How many units there are; with noise, where that is not public."""
+        facts, (first, *_) = facts_of(self.tree), self.schema.modelled
+        counts = self._counts(first.name)
+        return float(facts.get("n_units", counts.sum() + counts.attrs["missing"]))
+
     def narrowed(self) -> Schema:
         """Return the schema with ranges that hold all but about a hundredth of the entries on each side.
 
@@ -119,7 +126,7 @@ class Description:
             return Whole(column.name, low, high, min(max(int(column.missing or 0), low), high), column.raw)
         return column
 
-    def invented(self, n: int, seed: int = 0) -> pd.DataFrame:
+    def invented(self, n: int, seed: int = 0, *, redrawn: bool = False) -> pd.DataFrame:
         """Return invented rows that resemble the table: its counts by column, and correlations of numbers.
 
         Drawn from released numbers alone, by a Gaussian copula; categories are independent of the other columns, and
@@ -131,6 +138,9 @@ class Description:
             How many rows.
         seed : int
             Of the draws.
+        redrawn : bool
+            Draw the distribution of each column first: what it may be, given the noise and how many units there are.
+            Numbers then have means and standard deviations that were drawn in the same way.
         """
         generator = np.random.default_rng(seed)
         ranks: dict[str, FloatArray] = {}
@@ -142,11 +152,14 @@ class Description:
             root /= np.sqrt((root**2).sum(axis=1, keepdims=True))
             ranks = dict(zip(names, stats.norm.cdf(generator.normal(size=(n, len(names))) @ root.T).T, strict=True))
         return pd.DataFrame(
-            {each.name: self._drawn(each, ranks.get(each.name), n, generator) for each in self.schema.modelled}
+            {each.name: self._drawn(each, ranks.get(each.name), n, generator, redrawn) for each in self.schema.modelled}
         )
 
-    def _drawn(self, column: Modelled, ranks: FloatArray | None, n: int, generator: np.random.Generator) -> Any:
-        below = np.concatenate([[0.0], np.cumsum(nearest_shares(self._shares(column.name)))])
+    def _drawn(
+        self, column: Modelled, ranks: FloatArray | None, n: int, generator: np.random.Generator, redrawn: bool
+    ) -> Any:
+        shares = self._redrawn_shares(column, generator) if redrawn else nearest_shares(self._shares(column.name))
+        below = np.concatenate([[0.0], np.cumsum(shares)])
         ranks = generator.random(n) if ranks is None else ranks
         place = np.clip(np.searchsorted(below, ranks, side="right") - 1, 0, len(below) - 2)
         if isinstance(column, Category):
@@ -155,11 +168,33 @@ class Description:
         if isinstance(column, YesNo):
             return place == 1
         within = edges[place] + generator.random(n) * (edges[place + 1] - edges[place])
+        if redrawn and isinstance(column, Number):
+            # Noise in bins that are empty spreads them over the range; moments are known far better.
+            centres, total = (edges[1:] + edges[:-1]) / 2.0, max(float(self._counts(column.name).sum()), 1.0)
+            mean = shares @ centres
+            spread = math.sqrt(shares @ (centres - mean) ** 2 + (edges[1] - edges[0]) ** 2 / 12.0)
+            known = self.table.loc[column.name]
+            to_mean = generator.normal(known["mean"], math.hypot(known["mean_error"], known["sd"] / math.sqrt(total)))
+            to_sd = generator.normal(known["sd"], math.hypot(known["sd_error"], known["sd"] / math.sqrt(2.0 * total)))
+            within = np.clip(to_mean + (within - mean) * max(to_sd, 0.0) / spread, column.low, column.high)
         if isinstance(column, Number):
             return within
         if isinstance(column, Whole):
             return np.floor(within).astype(np.int64)
         return (np.floor(within) + days(column.low)).astype("datetime64[D]")
+
+    def _redrawn_shares(self, column: Modelled, generator: np.random.Generator) -> FloatArray:
+        """Return shares of bins as they may be, given noisy counts: of units like those in the table, by Dirichlet."""
+        counts, members = self._counts(column.name), _binned(column).members
+        total = 0.0 if "n_units" in facts_of(self.tree) else None
+        noise_std = float(self.tree["counts"].attrs["noise_std"])
+        covariance = combined([np.zeros(len(each)) for each in members], members, noise_std, total).covariance
+        values, vectors = np.linalg.eigh(covariance)
+        noise = vectors @ (np.sqrt(np.maximum(values, 0.0)) * generator.normal(size=len(values)))
+        n = max(float(counts.sum()), 1.0)
+        shares, found = nearest_shares((counts.values + noise[:-1]) / n), np.zeros(len(counts))
+        found[shares > 0.0] = generator.dirichlet(n * shares[shares > 0.0])
+        return found
 
     def _counts(self, name: str) -> xr.DataArray:
         return self.tree["counts"].to_dataset()[name]

@@ -1,0 +1,176 @@
+"""`synthetic_tables`: tables that resemble the protected one, of released numbers alone; `pooled`: what they say."""
+
+from typing import Any
+
+import numpy as np
+import pandas as pd
+from scipy import stats
+from xarray import DataTree
+
+from pymc_dp import _validate
+from pymc_dp.diagnostics import facts_of
+from pymc_dp.exceptions import InvalidArgument
+from pymc_dp.model.context import Model, model_in_context
+from pymc_dp.model.simulation import ResponseSimulator
+from pymc_dp.model.view import read
+from pymc_dp.rows.likelihood import RowInput
+from pymc_dp.surveys.describing import Description
+from pymc_dp.tables import Category, Date, Template, Whole, YesNo
+from pymc_dp.tables.columns import declared_rows
+from pymc_dp.tables.entries import entries_of
+from pymc_dp.tables.schema import Modelled, array_of_part, days, scale_of
+
+#: As many tables, at least, tell how much their results differ.
+_FEWEST_TABLES = 2
+
+
+def synthetic_tables(
+    result: DataTree,
+    description: Description,
+    template: Template,
+    *,
+    model: Model | None = None,
+    m: int = 20,
+    n: int | None = None,
+    seed: int = 0,
+) -> list[pd.DataFrame]:
+    """Return tables of invented rows: covariates of a description, and responses of a posterior. Nothing is released.
+
+    Each table has a description of its own, redrawn within its noise, and a draw of the posterior of its own. So
+    results of the same analysis of all tables differ by as much as is not known of the protected one, noise included:
+    see `pooled`.
+
+    Parameters
+    ----------
+    result : DataTree
+        With a group ``posterior``.
+    description : Description
+        Of the same table, of at least the columns of `template`.
+    template : Template
+        What the model stands on: ``table.template``.
+    model : pm.Model, optional
+        The model that `result` is a posterior of. Default: that of the ``with`` context.
+    m : int
+        How many tables.
+    n : int, optional
+        Rows of each. Default: as many as the description counts units.
+    seed : int
+        Of all draws. They are of public numbers.
+
+    Returns
+    -------
+    list of DataFrame
+        With the columns of `template`, in their own units. Nothing is missing. The model's response follows the model
+        given the other columns; numbers are correlated as described, and categories independent of them.
+
+    Raises
+    ------
+    InvalidArgument
+        If an argument is none of these, or the model stands on anything but `template`.
+    UnsupportedModel
+        If there are several responses in a row.
+    """
+    if not isinstance(description, Description) or not isinstance(template, Template):
+        raise InvalidArgument(
+            "Synthetic tables are made of a description and a template: dp.synthetic_tables(result, "
+            "dp.describe(table, ...), table.template)."
+        )
+    facts_of(result)
+    schema = template.schema
+    if lacking := set(schema.names) - set(description.schema.names) - {schema.person}:
+        raise InvalidArgument(f"The description has no column {', '.join(sorted(lacking))}: describe the whole table.")
+    m = _validate.whole("m", m, at_least=_FEWEST_TABLES)
+    counted = max(int(np.rint(description.units)), 1)
+    n = _validate.whole("n", counted if n is None else n, at_least=1)
+    model = model_in_context(model)
+    view = read(model, with_response=True)
+    leaves = view.row_split.leaves
+    inputs = [RowInput.of(leaf) for leaf in leaves]
+    made_of = [template.parts_of(each, leaf.rows()) for each, leaf in zip(inputs, leaves, strict=True)]
+    covariates = [place for place, leaf in enumerate(leaves) if not leaf.observed]
+    (of_response,) = [made_of[place] for place, leaf in enumerate(leaves) if leaf.observed]
+    if None in made_of or of_response is None or len(of_response) != 1 or of_response[0] not in schema.names:
+        raise InvalidArgument("The model has to stand on `template` alone, with one of its columns as the response.")
+    response = schema.column_of(str(of_response[0]))
+    posterior = result["posterior"].to_dataset().stack(sample=("chain", "draw"))
+    simulator = ResponseSimulator(model, [leaves[place].source for place in covariates], seed)
+    taken = np.linspace(0, posterior.sizes["sample"] - 1, m).astype(int)
+    columns = {part: schema.column_of(part) for part in schema.parts}
+    tables = []
+    for number, draw in enumerate(np.random.default_rng(seed).permutation(taken)):
+        values = {str(name): posterior[name].isel(sample=draw).values for name in posterior}
+        frame = description.invented(-(-n // template.n) * template.n, seed + number, redrawn=True)
+        found = []
+        for block in np.split(np.arange(len(frame)), len(frame) // template.n):  # the model has so many rows
+            entries = {each.name: entries_of(each, frame[each.name].iloc[block]) for each in schema.modelled}
+            arrays = {part: array_of_part(column, part, entries[column.name]) for part, column in columns.items()}
+            rows = [declared_rows(inputs[place], made_of[place] or (), arrays, template.n) for place in covariates]
+            found.append(simulator.at(values, rows))
+        frame[response.name] = _in_own_units(response, np.concatenate(found))
+        tables.append(frame[[each.name for each in schema.modelled]].iloc[:n])
+    return tables
+
+
+def pooled(estimates: Any, variances: Any, probability: float = 0.9) -> pd.DataFrame:
+    """Return what synthetic tables say together: an estimate, its standard deviation and an interval.
+
+    Parameters
+    ----------
+    estimates : array_like, shape (m,) or (m, quantities)
+        What was estimated of each table, such as coefficients.
+    variances : array_like, of the same shape
+        Squared standard errors that the same analysis gave.
+    probability : float
+        Of the intervals.
+
+    Returns
+    -------
+    DataFrame
+        One line for each quantity: ``mean``, ``sd``, ``low``, ``high`` and ``degrees_of_freedom``.
+
+    Raises
+    ------
+    InvalidArgument
+        If there are fewer than two tables, or the shapes differ.
+
+    Notes
+    -----
+    With b the variance between estimates and v the mean of variances, estimates vary around what was drawn for their
+    table by v, and what was drawn by b - v: the variance of their mean around the truth is (1 + 1/m) b - v. It is taken
+    to be at least v: a table with as many rows as the protected one cannot tell less than that one does.
+
+    References
+    ----------
+    Raghunathan, Reiter and Rubin (2003), Multiple imputation for statistical disclosure limitation, Journal of Official
+    Statistics 19; Räisä, Jälkö, Kaski and Honkela (2023), Noise-aware statistical inference with differentially private
+    synthetic data, AISTATS.
+    """
+    found, within = np.asarray(estimates, dtype=np.float64), np.asarray(variances, dtype=np.float64)
+    if found.shape != within.shape or found.ndim not in (1, 2) or len(found) < _FEWEST_TABLES:
+        raise InvalidArgument("estimates and variances are of the same shape, (tables,) or (tables, quantities).")
+    m = len(found)
+    found, within = found.reshape(m, -1), within.reshape(m, -1)
+    between, v = (1.0 + 1.0 / m) * found.var(axis=0, ddof=1), within.mean(axis=0)
+    enough = between > 2.0 * v
+    freedom = np.where(enough, (m - 1.0) * (1.0 - v / np.where(enough, between, 1.0)) ** 2, m - 1.0)
+    total = np.maximum(between - v, v)
+    sd, mean = np.sqrt(total), found.mean(axis=0)
+    room = stats.t.ppf(0.5 + probability / 2.0, freedom) * sd
+    return pd.DataFrame(
+        {"mean": mean, "sd": sd, "low": mean - room, "high": mean + room, "degrees_of_freedom": freedom}
+    )
+
+
+def _in_own_units(column: Modelled, values: np.ndarray) -> Any:
+    """Return responses of the model as entries of their column."""
+    if isinstance(column, Category):
+        return np.array(column.all_levels)[values.astype(np.int64)]
+    if isinstance(column, YesNo):
+        return values.astype(bool)
+    middle, half = scale_of(column)
+    entries = middle + half * values
+    if isinstance(column, Whole):
+        return np.rint(entries).astype(np.int64)
+    if isinstance(column, Date):
+        return (np.floor(entries) + days(column.low)).astype("datetime64[D]")
+    return entries

@@ -1,0 +1,162 @@
+"""Synthetic tables resemble what they are made of, differ by what is not known, and their results pool."""
+
+import math
+
+import numpy as np
+import pandas as pd
+import pymc as pm
+import pytest
+from scipy import stats
+from test_checking import posterior
+
+import pymc_dp as dp
+
+N = 2000
+SCHEMA = [
+    dp.Number("age", 18, 90),
+    dp.YesNo("drug"),
+    dp.Category("ward", ["a", "b", "c"]),
+    dp.Whole("stays", 0, 6),
+    dp.Date("day", "2026-01-01", "2026-12-31"),
+    dp.Number("pressure", 0, 200),
+]
+B = np.array([0.1, 0.2, 0.05, -0.05, 0.0])
+
+
+def frame_of(generator, n=N):
+    age = generator.normal(50, 12, n).clip(18, 90)
+    frame = pd.DataFrame(
+        {
+            "age": age,
+            "drug": generator.random(n) < 0.4,
+            "ward": generator.choice(["a", "b", "c"], n, p=[0.5, 0.4, 0.1]),
+            "stays": np.clip(np.rint((age - 30) / 10 + generator.normal(size=n)), 0, 6).astype(int),
+            "day": np.datetime64("2026-01-01") + generator.integers(0, 365, n),
+        }
+    )
+    frame["pressure"] = 100 + 100 * (design(frame) @ B + 0.1 * generator.normal(size=n))
+    return frame
+
+
+def design(frame):
+    wards = [frame["ward"] == ward for ward in ("b", "c", "other")]
+    return np.column_stack([(frame["age"] - 54) / 36, frame["drug"], *wards]).astype(float)
+
+
+def model_on(t):
+    with pm.Model() as model:
+        x = pm.Data("x", t.matrix("age", "drug", "ward"), dims=("row", "k"))
+        pm.Normal("pressure", x @ pm.Normal("b", shape=5), pm.HalfNormal("s"), observed=t.pressure)
+    return model
+
+
+@pytest.fixture(scope="module")
+def table():
+    return dp.Table(frame_of(np.random.default_rng(0)), schema=SCHEMA)
+
+
+@pytest.fixture(scope="module")
+def description(table):
+    return dp.describe(table, budget=dp.PrivacyBudget(math.inf, 1e-6), budget_share=1.0)
+
+
+@pytest.fixture(scope="module")
+def made(table, description):
+    draws = np.tile(B, (50, 1))
+    known = posterior({"b": draws, "s": np.full(50, 0.1)})
+    return dp.synthetic_tables(known, description, table.template, model=model_on(table.template), m=3, n=2500)
+
+
+def test_tables_have_the_columns_of_the_table_in_their_units(table, made):
+    frame = frame_of(np.random.default_rng(0))
+    for each in made:
+        assert list(each) == list(frame)
+        assert each.dtypes.map(lambda kind: kind.kind).to_dict() == {
+            "age": "f", "drug": "b", "ward": each["ward"].dtype.kind, "stays": "i", "day": "M", "pressure": "f",
+        }  # fmt: skip
+        assert len(each) == 2500
+        assert each["age"].mean() == pytest.approx(50, abs=1.5)
+        assert each["age"].std() == pytest.approx(12, abs=1.0)
+        assert (each["ward"] == "b").mean() == pytest.approx(0.4, abs=0.06)
+        assert each["stays"].mean() == pytest.approx(frame["stays"].mean(), abs=0.2)
+        assert np.corrcoef(each["age"], each["stays"])[0, 1] == pytest.approx(0.75, abs=0.1)
+        assert each["day"].min() >= np.datetime64("2026-01-01")
+        dp.Table(each, schema=SCHEMA)
+    assert not np.array_equal(made[0]["age"], made[1]["age"])
+
+
+def test_responses_follow_the_model_given_the_other_columns(made):
+    for each in made:
+        noise = (each["pressure"] - 100) / 100 - design(each) @ B
+        assert stats.kstest(noise / 0.1, "norm").pvalue > 1e-4
+        for column in design(each).T[:3]:
+            assert abs(np.corrcoef(noise, column)[0, 1]) < 0.1
+
+
+def test_responses_of_all_kinds_come_back_in_their_units(table, description):
+    t = table.template
+    with pm.Model() as model:
+        a = pm.Normal("a")
+        pm.Bernoulli("drug", logit_p=a + pm.Normal("s") * t.age, observed=t.drug)
+    (first, _) = dp.synthetic_tables(
+        posterior({"a": np.full(9, 5.0), "s": np.zeros(9)}), description, t, model=model, m=2, n=300
+    )
+    assert first["drug"].dtype == bool
+    assert first["drug"].mean() > 0.95
+    with pm.Model() as model:
+        scores = pm.Data("d", t.drug)[:, None] * pm.Normal("c", shape=4)
+        pm.Categorical("ward", logit_p=scores, observed=t.ward)
+    draws = np.tile([0.0, 0.0, 50.0, 0.0], (9, 1))
+    (first, _) = dp.synthetic_tables(posterior({"c": draws}), description, t, model=model, m=2, n=300)
+    assert (first["ward"][first["drug"]] == "c").all()
+    assert first["ward"][~first["drug"]].nunique() == 4
+
+
+def test_descriptions_are_redrawn_within_their_noise(table):
+    """Means of 60 redrawn columns vary by the noise and by chance in units, 10 standard errors allowed."""
+    noisy = dp.describe(table, budget=dp.PrivacyBudget(0.2, 1e-6), budget_share=1.0, insecure_seed=0)
+    drawn = [noisy.invented(2000, seed, redrawn=True) for seed in range(60)]
+    line = noisy.table.loc["age"]
+    ages = np.array([each["age"].mean() for each in drawn])
+    sd = math.sqrt(line["mean_error"] ** 2 + line["sd"] ** 2 / N + line["sd"] ** 2 / 2000)
+    assert ages.std() == pytest.approx(sd, rel=0.7)
+    assert ages.mean() == pytest.approx(line["mean"], abs=sd)
+    share = noisy.categories.loc[("ward", "a")]
+    shares = np.array([(each["ward"] == "a").mean() for each in drawn])
+    sd = math.sqrt(share["error"] ** 2 + 0.25 / N + 0.25 / 2000)
+    assert shares.std() == pytest.approx(sd, rel=0.7)
+    assert shares.mean() == pytest.approx(share["share"], abs=sd)
+
+
+def test_pooled_intervals_cover_what_tables_vary_around():
+    """Of 2,000 repetitions: 90 % intervals cover within 9 standard errors; their variance is right on average."""
+    generator = np.random.default_rng(0)
+    for not_known, within in ((1.0, 0.5), (3.0, 1.0)):
+        centre = generator.normal(scale=math.sqrt(not_known), size=2000)
+        drawn = centre + generator.normal(scale=math.sqrt(not_known), size=(20, 2000))
+        estimates = drawn + generator.normal(scale=math.sqrt(within), size=(20, 2000))
+        found = dp.pooled(estimates, np.full((20, 2000), within))
+        assert np.mean((found["low"] < 0) & (found["high"] > 0)) == pytest.approx(0.9, abs=0.06)
+        assert np.mean(found["sd"] ** 2) == pytest.approx(not_known * 1.05 + within * 0.05, rel=0.1)
+    alike = dp.pooled([1.0, 1.0, 1.0], [0.25, 0.25, 0.25])
+    assert alike.loc[0, "sd"] == 0.5
+
+
+def test_what_is_wrong_is_refused(table, description):
+    known, t = posterior({"b": np.zeros((9, 5)), "s": np.ones(9)}), table.template
+    model = model_on(t)
+    for arguments, match in [
+        ((known, t, t), "description and a template"),
+        ((known, description, table), "description and a template"),
+        ((known, description, dp.Table({}, schema=[*SCHEMA, dp.YesNo("more")]).template), "no column more"),
+        ((known, description, table.invented(500, 1)), "stand on `template`"),
+        ((known["privacy"], description, t), "result"),
+    ]:
+        with pytest.raises(dp.InvalidArgument, match=match):
+            dp.synthetic_tables(*arguments, model=model)
+    for options in ({"m": 1}, {"n": 0}):
+        with pytest.raises(dp.InvalidArgument, match=next(iter(options))):
+            dp.synthetic_tables(known, description, t, model=model, **options)
+    for wrong in (([1.0], [1.0]), ([1.0, 2.0], [1.0]), (np.ones((2, 2, 2)), np.ones((2, 2, 2)))):
+        with pytest.raises(dp.InvalidArgument, match="same shape"):
+            dp.pooled(*wrong)
