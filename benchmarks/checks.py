@@ -2,11 +2,17 @@
 
     python -m uv run python benchmarks/checks.py --rows 5000 --epsilon 1 --runs 40 square heavy_tails
     python -m uv run python benchmarks/checks.py --rows 5000 --epsilon inf --runs 40
+    python -m uv run python benchmarks/checks.py --rows 5000 --epsilon 1 --runs 40 --compare
 
 Each run simulates a table, releases the private likelihood of the model with three quarters of epsilon, draws from its
 posterior, and checks with the rest. Printed are the part of runs in which the check says that the model does not fit
 (at the level .05, over all of its p-values), for a truth that the model holds (level) and for one that it does not
-(power). ``--epsilon inf`` is the same check without any noise. All tables are simulated.
+(power). ``--epsilon inf`` is the same check without any noise.
+
+With ``--compare`` two models are fitted, with three eighths of epsilon each, and compared by `dp.compare` with a
+quarter: the model as above, and a larger one that has the square, the groups or the shape of a negative binomial.
+Printed is the part of runs in which the larger one predicts better by two standard errors, and in which it predicts
+worse. Where the truth has none of these, the larger one has the square, for nothing. All tables are simulated.
 """
 
 import argparse
@@ -56,13 +62,20 @@ CASES = {
 }
 
 
-def model_of(family, x, y):
+def model_of(family, x, y, more=None, group=None):
+    """Return the model, or a larger one."""
+    if more == "square":
+        x = np.column_stack([x, x[:, 0] ** 2 - 1])
+    if more == "group":
+        x = np.column_stack([x, *(group == level for level in range(1, 8))]).astype(float)
     with pm.Model() as model:
-        mu = pm.Normal("a", 0, 2) + pm.Data("x", x) @ pm.Normal("b", 0, 1, shape=SIZE)
+        mu = pm.Normal("a", 0, 2) + pm.Data("x", x) @ pm.Normal("b", 0, 1, shape=x.shape[1])
         if family is linear:
             pm.Normal("y", mu, pm.HalfNormal("s", 2), observed=y)
         elif family is logistic:
             pm.Bernoulli("y", logit_p=mu, observed=y)
+        elif more == "overdispersion":
+            pm.NegativeBinomial("y", mu=pm.math.exp(mu), alpha=pm.Gamma("s", 2, 0.2), observed=y)
         else:
             pm.Poisson("y", pm.math.exp(mu), observed=y)
     return model
@@ -75,7 +88,7 @@ def drawn(released, rng):
     prior = np.diag([0.25 if label == "a" else 0.0 if label.startswith("s") else 1.0 for label in labels])
     covariance = np.linalg.inv(precision + prior)
     theta = rng.multivariate_normal(covariance @ precision @ released.mean.values, covariance, DRAWS)
-    found = {"a": theta[:, labels.index("a")], "b": theta[:, [labels.index(f"b[{k}]") for k in range(SIZE)]]}
+    found = {"a": theta[:, labels.index("a")], "b": theta[:, [k for k, each in enumerate(labels) if each[:2] == "b["]]}
     if "s_log__" in labels:
         found["s"] = np.exp(theta[:, labels.index("s_log__")])
     dims = {name: ("chain", "draw", *(["k"] if values.ndim > 1 else [])) for name, values in found.items()}
@@ -84,7 +97,8 @@ def drawn(released, rng):
     return xr.DataTree.from_dict({**groups, "posterior": posterior})
 
 
-def run(case, n, epsilon, seed):
+def simulated(case, n, seed):
+    """Return a generator, covariates, groups and responses."""
     family, wrong = CASES[case]
     rng = np.random.default_rng([seed, n])
     x, group = rng.normal(size=(n, SIZE)), rng.integers(8, size=n)
@@ -93,9 +107,29 @@ def run(case, n, epsilon, seed):
         eta += 0.1 * (x[:, 0] ** 2 - 1)
     if wrong == "group":
         eta += 0.2 * np.linspace(-1.5, 1.5, 8)[group]
-    model = model_of(family, x, family(rng, x, eta, wrong))
+    return rng, x, group, family(rng, x, eta, wrong)
+
+
+def compared(case, n, epsilon, seed):
+    """Return by how many standard errors the larger model predicts better."""
+    family, wrong = CASES[case]
+    rng, x, group, y = simulated(case, n, seed)
+    budget, models = dp.PrivacyBudget(epsilon, DELTA), {}
+    for more, share in ((None, 0.375), (wrong or "square", 0.6)):
+        model = model_of(family, x, y, more, group)
+        with model:
+            released = dp.private_likelihood(budget=budget, budget_share=share, progressbar=False)
+        models[str(more)] = (model, drawn(released, rng))
+    (line,) = dp.compare(models, budget=budget, budget_share=1.0).table.to_dict("records")
+    return line["elpd_diff"] / line["error"]
+
+
+def run(case, n, epsilon, seed):
+    """Return a check."""
+    family, _ = CASES[case]
+    rng, x, group, y = simulated(case, n, seed)
     budget = dp.PrivacyBudget(epsilon, DELTA)
-    with model:
+    with model_of(family, x, y):
         released = dp.private_likelihood(budget=budget, budget_share=0.75, progressbar=False)
         return dp.check(drawn(released, rng), budget=budget, by={"x0": x[:, 0], "group": group}, budget_share=1.0)
 
@@ -107,25 +141,36 @@ def main():
     parser.add_argument("--epsilon", type=float, default=1.0)
     parser.add_argument("--runs", type=int, default=40)
     parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--compare", action="store_true", help="of two models, instead of a check of one")
     arguments = parser.parse_args()
     logging.getLogger("pymc").setLevel(logging.ERROR)
     warnings.simplefilter("ignore")
+    of = f"n={arguments.rows} epsilon={arguments.epsilon:g}"
     for case in arguments.cases:
-        p_values, widest, lost = [], [], 0
+        if arguments.compare and CASES[case][1] in ("link", "heavy_tails"):
+            continue  # no larger model has them
+        found, lost = [], 0
         for seed in range(arguments.runs):
             try:
-                found = run(case, arguments.rows, arguments.epsilon, arguments.seed + seed)
+                made = (compared if arguments.compare else run)(
+                    case, arguments.rows, arguments.epsilon, arguments.seed + seed
+                )
+                found.append(
+                    made if arguments.compare else (made.p_value, made.tree["privacy"].attrs["largest_factor"])
+                )
             except dp.UnsupportedModel:
                 lost += 1
-                continue
-            p_values.append(found.p_value)
-            widest.append(found.tree["privacy"].attrs["largest_factor"])
-        seen = np.mean(np.array(p_values) < 0.05) if p_values else math.nan
-        sys.stdout.write(
-            f"{case:<16} n={arguments.rows} epsilon={arguments.epsilon:g}: seen in {seen:.2f} of {len(p_values)} runs"
-            f" (median p {np.median(p_values or [math.nan]):.2g}, factor {np.median(widest or [math.nan]):.2g},"
-            f" without a likelihood {lost})\n"
-        )
+        found = np.array(found or [math.nan, math.nan])
+        if arguments.compare:
+            said = (
+                f"better in {np.mean(found > 2):.2f}, worse in {np.mean(found < -2):.2f} of {len(found)} runs (median"
+            )
+            said += f" {np.median(found):.2g} standard errors"
+        else:
+            p_values, widest = found.reshape(-1, 2).T
+            said = f"seen in {np.mean(p_values < 0.05):.2f} of {len(p_values)} runs (median p {np.median(p_values):.2g}"
+            said += f", factor {np.median(widest):.2g}"
+        sys.stdout.write(f"{case:<16} {of}: {said}, without a likelihood {lost})\n")
         sys.stdout.flush()
 
 

@@ -9,6 +9,7 @@ import pandas as pd
 import xarray as xr
 from xarray import DataTree
 
+from pymc_dp import _validate
 from pymc_dp.budget import PrivacyBudget, ReleaseRequest
 from pymc_dp.diagnostics import facts_of
 from pymc_dp.exceptions import InvalidArgument, UnsupportedModel
@@ -60,10 +61,10 @@ class Comparison:
     def __repr__(self) -> str:
         facts = facts_of(self.tree)
         private = "" if facts["private"] else f"NOT PRIVATE: {facts['not_private_because']}\n"
-        table = self.table
+        table, of = self.table, " of held-out units" if facts["held_out"] else ""
         lines = [
-            f"{private}Log predictive densities beside those of {facts['reference']!r} (epsilon {facts['epsilon']:.3g} "
-            f"at delta {facts['delta']:.3g}, {facts['relation']})",
+            f"{private}Log predictive densities{of} beside those of {facts['reference']!r} (epsilon "
+            f"{facts['epsilon']:.3g} at delta {facts['delta']:.3g}, {facts['relation']})",
             table.to_string(float_format=lambda value: f"{value:.4g}"),
         ]
         for name, line in table.iterrows():
@@ -82,6 +83,7 @@ def compare(
     *,
     budget: PrivacyBudget | None = None,
     data: Table | None = None,
+    held_out: bool = False,
     budget_share: float = 0.25,
     unit: str | None = None,
     unit_index: Any = None,
@@ -98,6 +100,8 @@ def compare(
         What is charged: the same as for everything else that is computed of the table.
     data : Table, optional
         The protected table, where the models stand on invented rows.
+    held_out : bool
+        Whether the table has other units than those that the models were fitted to. Nothing is taken off then.
     budget_share : float
         Part of what is left of the budget that is spent, by all comparisons together.
     unit, unit_index
@@ -128,9 +132,10 @@ def compare(
     (`pymc_dp.release.comparisons.DensityDifferences`). The models were fitted to the same units: on average that makes
     a log-likelihood larger by as many parameters as follow the units, which is the trace of W = P (H⁻¹ + V)⁻¹ for a
     private likelihood with curvature H and noise V, and a posterior of covariance P; without one, the number of
-    parameters in the likelihood. That is taken off, as Akaike's criterion does. Nothing is held out.
+    parameters in the likelihood. That is taken off, as Akaike's criterion does, unless the units were held out.
     """
     budget, share = checked_budget(budget, budget_share)
+    held_out = _validate.truth("held_out", held_out)
     if not isinstance(models, Mapping) or len(models) < 2:
         raise InvalidArgument(
             'compare takes at least two models: {"line": (model, result), "square": (model, result)}.'
@@ -156,13 +161,15 @@ def compare(
             sizes = ask(DifferenceSizes(draws, of_other, _DRAWS, _LOWEST, _OCTAVES))
             bound = 2.0 ** (_LOWEST + bins_that_most_keep(sizes, _CLIPPED))
             sums = ask(DensityDifferences(draws, of_other, _DRAWS, bound))
-            parameters = _parameters(fits[name], views[name]) - _parameters(fits[names[0]], views[names[0]])
+            followed = [0.0 if held_out else _parameters(fits[each], views[each]) for each in (name, names[0])]
             n = facts.get("n_units") or max(float(sizes.value.sum()), 1.0)
-            differences.append(_line(sums.value, sums.noise_std * bound, parameters, float(n), bound))
+            differences.append(_line(sums.value, sums.noise_std * bound, followed[0] - followed[1], float(n), bound))
             of_all.append(facts)
     found = {key: ("model", [each[key] for each in differences]) for key in differences[0]}
     group = xr.Dataset(found, coords={"model": names[1:]})
-    return Comparison(tree_of({"differences": group}, {**together(of_all), "reference": names[0]}))
+    return Comparison(
+        tree_of({"differences": group}, {**together(of_all), "reference": names[0], "held_out": int(held_out)})
+    )
 
 
 def _survey(place: int, count: int, share: float, seed: int | None) -> Survey:

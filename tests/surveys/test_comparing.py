@@ -129,6 +129,21 @@ def test_models_beside_a_table_are_compared():
     assert found.loc["line", "p_diff"] == 1.0
 
 
+def test_nothing_is_taken_off_where_units_were_held_out():
+    """Of posteriors that were fitted to another half of the rows."""
+    x, y = table()
+    half = N // 2
+    fitted = {"mean": linear(x[:half, :1], y[:half])[1], "line": linear(x[:half], y[:half])[1]}
+    models = {"mean": (linear(x[half:, :1], y[half:])[0], fitted["mean"])}
+    models["line"] = (linear(x[half:], y[half:])[0], fitted["line"])
+    settings = {"budget": dp.PrivacyBudget(math.inf, 1e-6), "budget_share": 1.0}
+    found = dp.compare(models, held_out=True, **settings)
+    line, corrected = found.table.loc["line"], dp.compare(models, **settings).table.loc["line"]
+    assert line["elpd_diff"] == line["in_sample"] == corrected["in_sample"]
+    assert corrected["elpd_diff"] == pytest.approx(line["elpd_diff"] - 1.0, abs=0.3)
+    assert "of held-out units beside" in repr(found)
+
+
 def test_parameters_that_noise_hides_follow_the_rows_less():
     x, y = table()
     model, result = linear(x, y)
@@ -158,6 +173,7 @@ def test_what_is_wrong_is_refused_before_anything_is_charged():
     for models, options, match in (
         ({"one": one}, {"budget": budget}, "at least two models"),
         ([one, other], {"budget": budget}, "at least two models"),
+        ({"one": one, "other": other}, {"budget": budget, "held_out": 3}, "held_out"),
         ({"one": one, "other": other[0]}, {"budget": budget}, "with a model and its result"),
         ({"one": one, "other": other}, {}, "has to be paid for"),
         ({"one": one, "other": (other[0], one[1])}, {"budget": budget}, "no draws of 'b'"),
