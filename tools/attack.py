@@ -21,10 +21,12 @@ from typing import Any
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tests" / "steps"))  # samplers.py
 
 import numpy as np
-from audit import Audit, all_audits, audited, broken_audits
+from audit import SURVEYS, Audit, all_audits, audited, audited_survey, broken_audits
 from neighbours import neighbours_of
 from replay import replay
 from zoo import GAUSSIAN, REGRESSION, ZOO, Case, samplers_for
+
+from pymc_dp.accounting import RELATIONS
 
 #: Where chains start, and how loud answers are that lead them on, in turn.
 _PLACES: tuple[dict[str, float], ...] = (
@@ -120,8 +122,8 @@ def replays(arguments: argparse.Namespace) -> int:
 
 
 def audits(arguments: argparse.Namespace) -> int:
-    """Prove lower bounds on epsilon, for every sampler under every relation, and convict broken ones."""
-    wanted = list(all_audits())
+    """Prove lower bounds on epsilon, for samplers and surveys under every relation, and convict broken ones."""
+    wanted = [*all_audits(), *itertools.product(SURVEYS, RELATIONS)]
     # All bounds hold together: each may be wrong with an equal part of what may go wrong.
     confidence = 1.0 - (1.0 - arguments.confidence) / len(wanted)
     columns = ["sampler", "relation", "claimed epsilon", "delta", "lower bound", "runs", "seconds"]
@@ -136,7 +138,8 @@ def audits(arguments: argparse.Namespace) -> int:
     for sampler, relation in wanted:
         if arguments.only and f"{sampler} {relation}" not in arguments.only.split(","):
             continue
-        audit = audited(sampler, relation, arguments.runs, confidence)
+        audit_of = audited_survey if isinstance(sampler, str) else audited
+        audit = audit_of(sampler, relation, arguments.runs, confidence)
         show(audit)
         found += [f"CONVICTED {sampler} {relation}"] if audit.convicted else []
     if not arguments.only or "broken" in arguments.only.split(","):
@@ -160,9 +163,11 @@ def _replay_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def _audit_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--runs", type=int, default=10_000, help="of each sampler, on both tables together")
+    parser.add_argument("--runs", type=int, default=10_000, help="of each sampler and survey, on both tables together")
     parser.add_argument("--confidence", type=float, default=0.95, help="of all bounds together")
-    parser.add_argument("--only", default="", help="'sampler relation' or 'broken', several separated by commas")
+    parser.add_argument(
+        "--only", default="", help="'sampler relation', 'survey relation' or 'broken', several separated by commas"
+    )
 
 
 #: Subcommand: what it does, and its arguments.

@@ -33,16 +33,18 @@ from unittest import mock
 
 import numpy as np
 import pymc as pm
+import xarray as xr
 from samplers import SAMPLERS, Sampler, regression
 from scipy import stats
 
 import pymc_dp as dp
 from pymc_dp import sampling
-from pymc_dp.release import Release, SecureNoise, curator
+from pymc_dp.release import Curators, Release, SecureNoise, curator
 from pymc_dp.release.barker_correction import acceptance
 from pymc_dp.release.batches import drawn
 from pymc_dp.steps.base import DPStep
 from pymc_dp.steps.prelude import free_hmc
+from pymc_dp.surveys import asking
 
 #: Rows of a table, with the canary; more than the batches of `samplers`.
 N = 170
@@ -439,6 +441,101 @@ def all_audits(only: str = "") -> Iterator[tuple[Sampler, str]]:
         for relation in sampler.relations:
             if only in sampler.name:
                 yield audited_as, relation
+
+
+# Surveys -------------------------------------------------------------------------------------------------------
+
+
+def audited_survey(name: str, relation: str, runs: int, confidence: float) -> Audit:
+    """Audit what is released once, without a sampler, with `runs` runs on both tables together.
+
+    Every sum is released before any chain: the attacker computes it on both tables.
+    """
+    begin = time.perf_counter()
+    ask = SURVEYS[name]
+    exact: list[Any] = []
+    watched: list[_Watched] = []
+
+    class Noting(Curators):
+        """Notes the curators of each table."""
+
+        def open_once(self) -> Any:
+            exact.append(self)
+            return super().open_once()
+
+    class Watching(Curators):
+        """Has its answers looked at."""
+
+        def open_once(self) -> Any:
+            opened = _FreshCurators(self, exact).open_once()
+            watched.append(opened)
+            return opened
+
+    def asked(place: int) -> Any:
+        y = (_FAR, -_FAR if relation == "substitute" else None)[place]
+        return ask(y, dp.PrivacyBudget(EPSILON, DELTA, relation)).tree["privacy"].attrs
+
+    with mock.patch.object(asking, "Curators", Noting):
+        facts, _ = (asked(place) for place in (0, 1))
+    statistics = []
+    with mock.patch.object(asking, "Curators", Watching):
+        for place in (0, 1):
+            watched.clear()
+            for _ in range(runs // 2):
+                asked(place)
+            statistics.append(np.array([each.statistic for each in watched]))
+    least = least_epsilon(*statistics, facts["delta"], confidence)
+    seconds = time.perf_counter() - begin
+    return Audit(name, relation, facts["epsilon"], facts["delta"], least, confidence, runs, seconds)
+
+
+def _public_posterior(model: pm.Model) -> xr.DataTree:
+    draws = {str(rv.name): (("chain", "draw"), np.linspace(0.5, 1.5, 5)[None]) for rv in model.free_RVs}
+    return xr.DataTree.from_dict({"posterior": xr.Dataset(draws), "privacy": xr.Dataset(attrs={"private": 1})})
+
+
+def _described(y: float | None, budget: dp.PrivacyBudget) -> Any:
+    columns = {name: np.zeros(N) for name in ("x", "y")}
+    for values in columns.values():
+        values[0] = y or 0.0
+    frame = {name: values if y is not None else values[1:] for name, values in columns.items()}
+    return dp.describe(
+        dp.Table(frame, schema=[dp.Number("x", -1, 1), dp.Number("y", -1, 1)]), budget=budget, budget_share=1.0
+    )
+
+
+def _checked(y: float | None, budget: dp.PrivacyBudget) -> Any:
+    with canary_model(y) as model:
+        x = model["x"].get_value()
+        return dp.check(_public_posterior(model), by={"x": x}, budget=budget, budget_share=1.0)
+
+
+def _compared(y: float | None, budget: dp.PrivacyBudget) -> Any:
+    one, other = canary_model(y), canary_model(y)
+    nearer = _public_posterior(other)
+    nearer["posterior"] = nearer["posterior"].to_dataset() * 0.5
+    models = {"one": (one, _public_posterior(one)), "other": (other, nearer)}
+    return dp.compare(models, budget=budget, budget_share=1.0)
+
+
+def _averaged(y: float | None, budget: dp.PrivacyBudget) -> Any:
+    with canary_model(y) as model:
+        if y is not None:  # what is predicted depends on covariates alone
+            x = np.zeros(N)
+            x[0] = y
+            pm.set_data({"x": x})
+        return dp.average_predictions(
+            _public_posterior(model), {"as it is": {}, "one": {"x": 1.0}}, budget=budget, budget_share=1.0
+        )
+
+
+#: Each releases something of a table with a canary, or without one.
+SURVEYS: dict[str, Callable[[float | None, dp.PrivacyBudget], Any]] = {
+    "describe": _described,
+    "check": _checked,
+    "compare": _compared,
+    "average_predictions": _averaged,
+}
 
 
 # Samplers that are broken on purpose ---------------------------------------------------------------------------

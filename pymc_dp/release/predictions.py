@@ -10,10 +10,11 @@ import numpy as np
 from pymc_dp.exceptions import PrivacyError
 from pymc_dp.release.counts import NO_INPUT, PREDICTED_MEAN, Axis
 from pymc_dp.release.interface import FloatArray
-from pymc_dp.release.query import Asked, NonNegative, Query, Terms
+from pymc_dp.release.query import Asked, NonNegative, Query, Terms, check_bound
 from pymc_dp.release.sizes import ROOM_OF_COUNTS, CountsByNorm, half_octaves
 from pymc_dp.rows.clipped_sum import ClippedSum
 from pymc_dp.rows.derivatives import UnitsOfChunk
+from pymc_dp.rows.expansion import squares_of
 
 #: What is predicted: the response's mean, or the probability that it is what it was set to, or at most that.
 Quantity = Literal["mean", "equal", "at_most"]
@@ -142,7 +143,8 @@ class PredictionSums(Query):
     """Sums over units of what is predicted in each scenario, by group, and how many units a group has.
 
     A row of group g contributes (1, x₁, ..., x_S) in the cells of g, with x between -1 and 1, and zero in those of
-    other groups. Two of these are at most 2√S apart in one group, and √(2(1 + S)), which is no more, in two. A unit of
+    other groups; one of no group contributes zero. Two of these are at most 2√S apart in one group, √(2(1 + S)), which
+    is no more, in two, and √(1 + S) where one is zero. A unit of
     several rows contributes the mean of theirs, and is no farther from others: a mean is within what rows span.
 
     Attributes
@@ -233,9 +235,9 @@ class _Spreads:
         return (self.theta,)
 
     @property
-    def cells(self) -> int:
-        """How many differences there are."""
-        return self.by.bins * self.count * len(self.predicted.scenarios)
+    def of_a_group(self) -> int:
+        """How many differences there are of a group."""
+        return self.count * len(self.predicted.scenarios)
 
     def refuse_unless_they_fit(self, asked: Asked) -> None:
         """Refuse draws that are not of the model."""
@@ -244,7 +246,7 @@ class _Spreads:
             raise PrivacyError(f"Draws must be {self.count} times {self.theta.size} numbers.")
 
     def differences(self, chunk: UnitsOfChunk) -> FloatArray:
-        """Return differences by group, draw and scenario, shape (units, cells)."""
+        """Return differences by group, draw and scenario, shape (units, groups * draws * scenarios)."""
         at_point = self.predicted.of_rows(chunk, self.theta)
         found = [self.predicted.of_rows(chunk, draw) - at_point for draw in np.split(self.draws, self.count)]
         return chunk.mean_of_rows(_in_groups(np.concatenate(found), self.by, chunk))
@@ -252,7 +254,9 @@ class _Spreads:
 
 @dataclass(frozen=True, eq=False)
 class SpreadSizes(_Spreads, CountsByNorm):
-    """How many units have differences of a norm in each half octave.
+    """How many units of each group have differences of a norm in each half octave.
+
+    A unit whose rows are in several groups counts in each by the part of its rows there. Its counts add up to 1.
 
     Attributes
     ----------
@@ -261,9 +265,9 @@ class SpreadSizes(_Spreads, CountsByNorm):
     smallest : float
         The first bin holds norms from here on, and all smaller ones.
     bins : int
-        Number of bins; the last one holds all larger norms.
+        Number of bins of a group; the last one holds all larger norms.
     kind : str
-        The name of the release.
+        The name of the release. Its value has an entry for each group and bin, in this order.
     """
 
     smallest: float
@@ -275,10 +279,14 @@ class SpreadSizes(_Spreads, CountsByNorm):
         self.refuse_unless_they_fit(asked)
 
         def counts(chunk: UnitsOfChunk) -> FloatArray:
-            squares = (self.differences(chunk) ** 2).sum(axis=1)
-            return half_octaves(squares, self.smallest, self.bins)
+            parts = chunk.mean_of_rows(_in_groups(np.ones((1, len(chunk.rows[0]))), self.by, chunk))
+            found = np.ascontiguousarray(self.differences(chunk).T)  # summed in one order, however many units there are
+            squares = [squares_of(of_group) for of_group in np.split(found, self.by.bins)]
+            by_group = [half_octaves(each, self.smallest, self.bins) for each in squares]
+            return np.concatenate([each * part[:, None] for each, part in zip(by_group, parts.T, strict=True)], axis=1)
 
-        return asked.rows.sum_over_units(counts, self.bins, self.bound(asked.terms), asked.grid)
+        cells = self.by.bins * self.bins
+        return asked.rows.sum_over_units(counts, cells, self.bound(asked.terms), asked.grid)
 
 
 @dataclass(frozen=True, eq=False)
@@ -297,24 +305,48 @@ class PredictionSpreads(_Spreads, Query):
         How many there are.
     by : Axis
         Which group a row is in.
-    clip_bound : float
-        The largest Euclidean norm of a unit's differences.
+    clip_bounds : ndarray, shape (groups,)
+        What the differences of each group are divided by; all of a unit together are clipped to a norm of 1 then.
     kind : str
-        The name of the release. Its value has an entry for each group, draw and scenario, in this order.
+        The name of the release. Its value has an entry for each group, draw and scenario, in this order, in units of
+        `clip_bounds`.
     """
 
-    clip_bound: float
+    clip_bounds: FloatArray
     kind: str = "prediction_spreads"
+
+    def bound(self, terms: Terms) -> float:
+        """Return the norm that units are clipped to."""
+        return 1.0
+
+    def refuse_if_unsafe(self, terms: Terms) -> None:
+        """Refuse clip bounds that are not one for each group."""
+        if self.clip_bounds.shape != (self.by.bins,):
+            raise PrivacyError("There is one clip bound for each group.")
+        for bound in self.clip_bounds:
+            check_bound(bound)
+        super().refuse_if_unsafe(terms)
 
     def exact_sum(self, asked: Asked) -> ClippedSum:
         """Return the sums."""
         self.refuse_unless_they_fit(asked)
-        return asked.rows.sum_over_units(self.differences, self.cells, self.bound(asked.terms), asked.grid)
+        divided_by = np.repeat(self.clip_bounds, self.of_a_group)
+
+        def divided(chunk: UnitsOfChunk) -> FloatArray:
+            found: FloatArray = self.differences(chunk) / divided_by
+            return found
+
+        return asked.rows.sum_over_units(divided, divided_by.size, self.bound(asked.terms), asked.grid)
 
 
 def _in_groups(columns: FloatArray, by: Axis, chunk: UnitsOfChunk) -> FloatArray:
-    """Return the columns of rows of shape (size, rows) in the cells of each row's group, (groups * size, rows)."""
-    if by.bins == 1:
+    """Return the columns of rows of shape (size, rows) in the cells of each row's group, (groups * size, rows).
+
+    A row whose code is of no group is in no cell.
+    """
+    if by.place == NO_INPUT:
         return columns
-    groups = by.of_rows(list(chunk.rows), None)
+    codes = np.asarray(chunk.rows[by.place])
+    known = (codes >= 0) & (codes < by.bins)
+    groups = by.of_rows(list(chunk.rows), None) * known
     return (groups[:, None] * np.where(np.isfinite(columns), columns, 0.0)).reshape(-1, columns.shape[1])

@@ -1,5 +1,6 @@
 """`average_predictions`: what a model predicts, averaged over the protected covariates of a table."""
 
+import math
 from collections.abc import Mapping
 from typing import Any
 
@@ -34,9 +35,9 @@ from pymc_dp.tables import Table
 _DRAWS = 100
 #: The parts of the cost that finding the range of predictions, and the clip bound of their differences, have; and of
 #: what is left that of the averages, beside that of the differences.
-_SHARE_OF_RANGE, _SHARE_OF_SIZES, _SHARE_OF_SUMS = 0.1, 0.05, 0.5
-#: Half octaves of norms, from this part of the width of the range on.
-_SMALLEST, _BINS = 2.0**-24, 64
+_SHARE_OF_RANGE, _SHARE_OF_SIZES, _SHARE_OF_SUMS = 0.1, 0.1, 0.5
+#: Norms are counted from this part of half the width of the range on, in half octaves.
+_SMALLEST = 2.0**-12
 #: The part of units whose differences are clipped.
 _CLIPPED = 0.01
 #: Of a group that is known to fewer standard deviations of the noise nothing is said.
@@ -183,10 +184,11 @@ def average_predictions(
     Notes
     -----
     Released are the sums of predictions at the posterior's mean, cut to a range that noisy counts find (to [0, 1] for
-    probabilities), and of how predictions at 100 draws differ from these, each unit's clipped together
-    (`pymc_dp.release.predictions`). Draws of an average add both, and noise as large as was added to them. A unit of
-    several rows counts by the mean of its rows. The average is over the units that are in the table; by how much it
-    would be another one for other units of the same population is not in the interval.
+    probabilities), and of how predictions at 100 draws differ from these, each unit's clipped together, with a bound
+    for each group that noisy counts find (`pymc_dp.release.predictions`). Draws of an average add both, and noise as
+    large as was added to them. A unit of several rows counts by the mean of its rows. The average is over the units
+    that are in the table; by how much it would be another one for other units of the same population is not in the
+    interval.
     """
     budget, share = checked_budget(budget, budget_share)
     facts_of(result)
@@ -242,6 +244,8 @@ class _Questions:
         place, self.groups = (NO_INPUT, ["all"]) if by is None else rewriting.group_of(by)
         self._dim = None if by is None else (by if isinstance(by, str) else next(iter(by)))
         self._by = Axis(place, 0, NO_INPUT, np.arange(0.5, len(self.groups) - 1))
+        # Of predictions within the range no norm is larger than twice half the width for each draw and scenario.
+        self._bins = math.ceil(2.0 * math.log2(2.0 * math.sqrt(_DRAWS * len(self.scenarios)) / _SMALLEST))
         self._own = own_units(rewriting.declared_response) if quantity == "mean" else (0.0, 1.0)
 
     @property
@@ -254,7 +258,7 @@ class _Questions:
         return (
             *found,
             ReleaseRequest("prediction_sums", 1, left * _SHARE_OF_SUMS, groups * (1 + count), once=True),
-            ReleaseRequest("spread_sizes", 1, _SHARE_OF_SIZES, _BINS, once=True),
+            ReleaseRequest("spread_sizes", 1, _SHARE_OF_SIZES, groups * self._bins, once=True),
             ReleaseRequest("prediction_spreads", 1, left * (1.0 - _SHARE_OF_SUMS), groups * count * _DRAWS, once=True),
         )
 
@@ -266,48 +270,56 @@ class _Questions:
         middle, half = (low + high) / 2.0, (high - low) / 2.0
         sums = ask(PredictionSums(self._predicted, theta, self._by, middle, half))
         smallest = half * _SMALLEST
-        sizes = ask(SpreadSizes(self._predicted, theta, some, _DRAWS, self._by, smallest, _BINS))
-        bound = smallest * 2.0 ** (bins_that_most_keep(sizes, _CLIPPED) / 2.0)
-        spreads = ask(PredictionSpreads(self._predicted, theta, some, _DRAWS, self._by, bound))
-        averages, of_noise, units = self._averages(sums, spreads, middle, half, n)
+        sizes = ask(SpreadSizes(self._predicted, theta, some, _DRAWS, self._by, smallest, self._bins))
+        kept = [
+            bins_that_most_keep(of_group, sizes.noise_std, _CLIPPED)
+            for of_group in np.split(sizes.value, len(self.groups))
+        ]
+        bounds = smallest * 2.0 ** (np.array(kept) / 2.0)
+        spreads = ask(PredictionSpreads(self._predicted, theta, some, _DRAWS, self._by, bounds))
+        averages, of_noise, units = self._averages(sums, spreads, bounds, middle, half, n)
         if self._limits is not None:
             averages = np.clip(averages, *self._limits)
         of_group = () if self._dim is None else (self._dim,)
         coords = {"scenario": self.scenarios, **({} if self._dim is None else {self._dim: self.groups})}
         if self._dim is None:
-            averages, of_noise, units = averages[..., 0], of_noise[..., 0], units[0]
+            averages, of_noise, units, bounds = averages[..., 0], of_noise[..., 0], units[0], bounds[0]
         shift, scale = self._own
+        bounds = scale * bounds
         dims = ("scenario", *of_group)
         posterior = xr.Dataset({"average": (("chain", "draw", *dims), shift + scale * averages[None])}, coords=coords)
         noise = xr.Dataset(
-            {"of_noise": (dims, scale * of_noise), "units": (of_group, units)},
+            {
+                "of_noise": (dims, scale * of_noise),
+                "units": (of_group, units),
+                "clip_bound": (of_group, scale * bounds),
+            },
             coords=coords,
-            attrs={"clip_bound": scale * bound, "low": shift + scale * low, "high": shift + scale * high},
+            attrs={"low": shift + scale * low, "high": shift + scale * high},
         )
         return {"posterior": posterior, "noise": noise}
 
     def _averages(
-        self, sums: Release, spreads: Release, middle: float, half: float, n: int | None
+        self, sums: Release, spreads: Release, bounds: FloatArray, middle: float, half: float, n: int | None
     ) -> tuple[FloatArray, FloatArray, FloatArray]:
         """Return draws of averages, shape (draws, scenarios, groups), their noise, and how many units groups have.
 
         Noise as large as was added is drawn once more for each: given what was released, sums are so uncertain.
         """
-        generator = np.random.default_rng(0)  # of public numbers
-        count, groups = len(self.scenarios), len(self.groups)
+        count, groups, error = len(self.scenarios), len(self.groups), sums.noise_std
         released = sums.value.reshape(groups, 1 + count).T
-        error = sums.noise_std
-        noise = generator.normal(scale=error, size=(_DRAWS, *released.shape)) if error else 0.0
-        units, totals = np.split(released + np.zeros((_DRAWS, 1, 1)) + noise, [1], axis=1)
+        noise = np.random.default_rng(0).normal(size=(_DRAWS, *released.shape))  # of public numbers
+        noise = (noise - noise.mean(axis=0)) / noise.std(axis=0)  # the draws' mean is what was released
+        units, totals = np.split(released + (error * noise if error else 0.0 * noise), [1], axis=1)
         known = released[:1] if n is None or groups > 1 else np.full((1, 1), float(n))
         if n is not None and groups == 1:
             units = np.full_like(units, float(n))
         said = np.where(known > max(_KNOWN * error, 0.0), known, np.nan)
         units = np.where(np.isnan(said), np.nan, units)
-        differences = spreads.value.reshape(groups, _DRAWS, count).transpose(1, 2, 0)
+        differences = bounds * spreads.value.reshape(groups, _DRAWS, count).transpose(1, 2, 0)
         averages = middle + (half * totals + differences) / units
         ratio = released[1:] / said if groups > 1 or n is None else np.zeros_like(released[1:])
-        of_noise = np.hypot(half * error * np.sqrt(1.0 + ratio**2), spreads.noise_std) / said
+        of_noise = np.hypot(half * error * np.sqrt(1.0 + ratio**2), bounds * spreads.noise_std) / said
         return averages, of_noise, known[0]
 
 

@@ -9,7 +9,7 @@ from pymc_dp.release.interface import FloatArray, Release
 #: Rows are looked for in steps: first in octaves of a number's size, on both sides of zero, and then in about so many
 #: parts of the bins that hold rows.
 STEPS = 3
-_OCTAVES, _PARTS = 20, 64
+_OCTAVES, _PARTS = 60, 64
 #: The most bins of a step, for plans.
 FINEST = max(4 * _OCTAVES + 3, 2 * _PARTS + 2)
 #: A bin holds rows if its count stands out of the noise by so many standard deviations.
@@ -59,11 +59,11 @@ def _hull(edges: FloatArray, counts: Release) -> tuple[float, float]:
     return 1.5 * low - 0.5 * high, 1.5 * high - 0.5 * low
 
 
-def bins_that_most_keep(sizes: Release, beyond: float) -> int:
+def bins_that_most_keep(sizes: FloatArray, noise_std: float, beyond: float) -> int:
     """Return how many of the first bins hold all units, but for about the part `beyond` and what noise hides."""
-    total = max(float(sizes.value.sum()), 1.0)
-    from_here = np.cumsum(sizes.value[::-1])[::-1]
-    room = sizes.noise_std * np.sqrt(np.arange(len(from_here), 0, -1))
+    total = max(float(sizes.sum()), 1.0)
+    from_here = np.cumsum(sizes[::-1])[::-1]
+    room = _STANDS_OUT * noise_std * np.sqrt(np.arange(len(from_here), 0, -1))
     reached = np.flatnonzero(from_here > beyond * total + room)
     return int(reached[-1]) + 1 if reached.size else 1
 

@@ -159,7 +159,7 @@ def compare(
         with rows_of_survey(rows, data) as of_pair, asking(survey, budget, of_pair, results) as (ask, facts):
             draws, of_other = (_some_draws(fits[each]) for each in (name, names[0]))
             sizes = ask(DifferenceSizes(draws, of_other, _DRAWS, _LOWEST, _OCTAVES))
-            bound = 2.0 ** (_LOWEST + bins_that_most_keep(sizes, _CLIPPED))
+            bound = 2.0 ** (_LOWEST + bins_that_most_keep(sizes.value, sizes.noise_std, _CLIPPED))
             sums = ask(DensityDifferences(draws, of_other, _DRAWS, bound))
             followed = [0.0 if held_out else _parameters(fits[each], views[each]) for each in (name, names[0])]
             n = facts.get("n_units") or max(float(sizes.value.sum()), 1.0)

@@ -1,7 +1,7 @@
 """`describe`: what the columns of a declared table hold, before anything is modelled."""
 
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -32,6 +32,10 @@ _SHARE_OF_COUNTS = 0.6
 _QUANTILES, _INTERVAL = np.array([0.05, 0.25, 0.5, 0.75, 0.95]), 0.9
 #: Of the quantiles that a narrower range is taken between.
 _OUTSIDE = 0.01
+
+
+#: Ranks at which columns are compared with normal scores.
+_GRID = 999
 
 
 @dataclass(frozen=True, eq=False)
@@ -143,45 +147,71 @@ class Description:
             Numbers then have means and standard deviations that were drawn in the same way.
         """
         generator = np.random.default_rng(seed)
-        ranks: dict[str, FloatArray] = {}
+        quantiles = {each.name: self._quantiles_of(each, generator, redrawn) for each in self.schema.modelled}
+        ranks = {name: generator.random(n) for name in quantiles}
         if "correlation" in self.tree:
-            found = self.tree["correlation"].to_dataset()["correlation"]
-            names = [str(each) for each in found["column"].values]
-            values, vectors = np.linalg.eigh(found.values)
+            names = [str(each) for each in self.tree["correlation"].to_dataset()["column"].values]
+            kept = np.array([_kept_by(quantiles[name]) for name in names])
+            wanted = self._correlation(generator if redrawn else None) / np.outer(kept, kept)
+            np.fill_diagonal(wanted, 1.0)
+            values, vectors = np.linalg.eigh(wanted)
             root = vectors * np.sqrt(np.maximum(values, 1e-3))
             root /= np.sqrt((root**2).sum(axis=1, keepdims=True))
-            ranks = dict(zip(names, stats.norm.cdf(generator.normal(size=(n, len(names))) @ root.T).T, strict=True))
+            ranks |= dict(zip(names, stats.norm.cdf(generator.normal(size=(n, len(names))) @ root.T).T, strict=True))
         return pd.DataFrame(
-            {each.name: self._drawn(each, ranks.get(each.name), n, generator, redrawn) for each in self.schema.modelled}
+            {each.name: in_own_units(each, quantiles[each.name](ranks[each.name])) for each in self.schema.modelled}
         )
 
-    def _drawn(
-        self, column: Modelled, ranks: FloatArray | None, n: int, generator: np.random.Generator, redrawn: bool
-    ) -> Any:
+    def _quantiles_of(
+        self, column: Modelled, generator: np.random.Generator, redrawn: bool
+    ) -> Callable[[FloatArray], FloatArray]:
+        """Return what gives numbers by their ranks: codes of levels, and days since the first of a date's range."""
         shares = self._redrawn_shares(column, generator) if redrawn else nearest_shares(self._shares(column.name))
         below = np.concatenate([[0.0], np.cumsum(shares)])
-        ranks = generator.random(n) if ranks is None else ranks
-        place = np.clip(np.searchsorted(below, ranks, side="right") - 1, 0, len(below) - 2)
-        if isinstance(column, Category):
-            return np.array(column.all_levels)[place]
+        if isinstance(column, YesNo | Category):
+            return lambda ranks: np.clip(np.searchsorted(below, ranks, side="right") - 1.0, 0.0, len(shares) - 1.0)
         edges = self._edges(column.name)
-        if isinstance(column, YesNo):
-            return place == 1
-        within = edges[place] + generator.random(n) * (edges[place + 1] - edges[place])
-        if redrawn and isinstance(column, Number):
-            # Noise in bins that are empty spreads them over the range; moments are known far better.
-            centres, total = (edges[1:] + edges[:-1]) / 2.0, max(float(self._counts(column.name).sum()), 1.0)
-            mean = shares @ centres
-            spread = math.sqrt(shares @ (centres - mean) ** 2 + (edges[1] - edges[0]) ** 2 / 12.0)
-            known = self.table.loc[column.name]
-            to_mean = generator.normal(known["mean"], math.hypot(known["mean_error"], known["sd"] / math.sqrt(total)))
-            to_sd = generator.normal(known["sd"], math.hypot(known["sd_error"], known["sd"] / math.sqrt(2.0 * total)))
-            within = np.clip(to_mean + (within - mean) * max(to_sd, 0.0) / spread, column.low, column.high)
+        if redrawn:
+            edges = self._with_redrawn_moments(column, shares, edges, generator)
         if isinstance(column, Number):
-            return within
-        if isinstance(column, Whole):
-            return np.floor(within).astype(np.int64)
-        return (np.floor(within) + days(column.low)).astype("datetime64[D]")
+            return lambda ranks: np.interp(ranks, below, edges)
+        return lambda ranks: np.floor(np.interp(ranks, below, edges))
+
+    def _with_redrawn_moments(
+        self, column: Number | Whole | Date, shares: FloatArray, edges: FloatArray, generator: np.random.Generator
+    ) -> FloatArray:
+        """Return edges shifted and stretched to a mean and a standard deviation as they may be, given the noise.
+
+        Noise in bins that are empty spreads shares over the range; moments are known far better.
+        """
+        centres, known = (edges[1:] + edges[:-1]) / 2.0, self.table.loc[column.name]
+        mean = float(shares @ centres)
+        sd = math.sqrt(float(shares @ ((centres - mean) ** 2 + np.diff(edges) ** 2 / 12.0)))
+        whole = 0.0 if isinstance(column, Number) else 1.0  # a whole number k stands from k to k + 1 here
+        sd_there = max(known["sd"], known["sd_error"], 1e-3 * sd)
+        sd_error = math.hypot(known["sd_error"], sd_there / math.sqrt(2.0 * self.units))
+        new_sd = sd_there * math.exp(min(sd_error / sd_there, 1.0) * generator.normal())
+        mean_error = math.hypot(known["mean_error"], new_sd / math.sqrt(self.units))
+        new_mean = known["mean"] + mean_error * generator.normal() + whole / 2.0
+        stretched = new_mean + (edges - mean) * math.sqrt(new_sd**2 + whole / 12.0) / sd
+        last = float(np.nextafter(edges[-1], edges[0])) if whole else float(edges[-1])
+        found: FloatArray = np.clip(stretched, edges[0], last)
+        return found
+
+    def _correlation(self, generator: np.random.Generator | None) -> FloatArray:
+        """Return correlations as released; or as they may be, given the noise and how many units there are.
+
+        Fisher's z is drawn then.
+        """
+        found = self.tree["correlation"].to_dataset()
+        values: FloatArray = np.clip(found["correlation"].values, -0.99, 0.99)
+        if generator is None:
+            return values
+        of_chance = (1.0 - values**2) / math.sqrt(max(self.units - 3.0, 1.0))
+        error = np.hypot(found["error"].values, of_chance) / (1.0 - values**2)
+        upper = np.triu(np.tanh(np.arctanh(values) + error * generator.normal(size=error.shape)), 1)
+        drawn: FloatArray = upper + upper.T + np.eye(len(upper))
+        return drawn
 
     def _redrawn_shares(self, column: Modelled, generator: np.random.Generator) -> FloatArray:
         """Return shares of bins as they may be, given noisy counts: of units like those in the table, by Dirichlet."""
@@ -347,7 +377,7 @@ class _Questions:
             total = max(float(square[0, 0]) if n is None else float(n), 1.0)
             missing = {each.column.name: (found.counts[-1], found.covariance[-1, -1]) for each, found in histograms}
             of_columns = _moments_of(self.columns, square, errors, total, missing)
-            groups["correlation"] = _correlation_group(self.columns, square, total)
+            groups["correlation"] = _correlation_group(self.columns, square, errors, total)
         return {"columns": _columns_group(histograms, of_columns), **groups}
 
 
@@ -390,6 +420,29 @@ def _own_scale(column: Modelled) -> tuple[float, float]:
         low, high = limits_of(column)
         return low + (high - low) / 2.0, (high - low) / 2.0
     return 0.5, 0.5
+
+
+def _kept_by(quantiles: Callable[[FloatArray], FloatArray]) -> float:
+    """Return the correlation of normal scores with what they are turned into; 1 of what is always the same.
+
+    Correlations of two columns are smaller than those of their scores by the product of both.
+    """
+    ranks = (np.arange(_GRID) + 0.5) / _GRID
+    values = quantiles(ranks)
+    return float(np.corrcoef(stats.norm.ppf(ranks), values)[0, 1]) if np.ptp(values) else 1.0
+
+
+def in_own_units(column: Modelled, numbers: FloatArray) -> Any:
+    """Return entries of a column."""
+    if isinstance(column, Category):
+        return np.array(column.all_levels)[numbers.astype(np.intp)]
+    if isinstance(column, YesNo):
+        return numbers == 1.0
+    if isinstance(column, Number):
+        return numbers
+    if isinstance(column, Whole):
+        return numbers.astype(np.int64)
+    return (numbers + days(column.low)).astype("datetime64[D]")
 
 
 def _unpacked(moments: FloatArray, noise_std: float) -> tuple[FloatArray, FloatArray]:
@@ -491,14 +544,20 @@ def _counts_group(histograms: list[tuple[_Binned, Histogram]], noise_std: float)
     return xr.Dataset(variables, coords=coords, attrs={"noise_std": noise_std})
 
 
-def _correlation_group(columns: list[Modelled], square: FloatArray, total: float) -> xr.Dataset:
+def _correlation_group(columns: list[Modelled], square: FloatArray, errors: FloatArray, total: float) -> xr.Dataset:
+    """Return correlations, and standard errors of the noise in them by the delta method."""
     mean = square[0, 1:] / total
     covariance = square[1:, 1:] / total - np.outer(mean, mean)
     scale = np.sqrt(np.maximum(np.diag(covariance), 1e-6))
     correlation = np.clip(covariance / np.outer(scale, scale), -1.0, 1.0)
     np.fill_diagonal(correlation, 1.0)
+    of_mean = np.outer(errors[0, 1:], mean)
+    of_covariance = (errors[1:, 1:] ** 2 + of_mean**2 + of_mean.T**2) / total**2 / np.outer(scale, scale) ** 2
+    of_variance = (errors.diagonal()[1:] ** 2 + 4.0 * of_mean.diagonal() ** 2) / total**2 / scale**4
+    error = np.sqrt(of_covariance + correlation**2 / 4.0 * np.add.outer(of_variance, of_variance))
+    np.fill_diagonal(error, 0.0)
     names = [each.name for each in columns]
-    correlation = correlation[: len(names), : len(names)]
+    dims = ("column", "other")
     return xr.Dataset(
-        {"correlation": (("column", "other"), correlation)}, coords={"column": names, "other": list(names)}
+        {"correlation": (dims, correlation), "error": (dims, error)}, coords={"column": names, "other": list(names)}
     )

@@ -14,7 +14,7 @@ from pymc_dp.release.predictions import Scenario, Setting
 from pymc_dp.rows.likelihood import RowInput
 from pymc_dp.tables import Category, Template, YesNo
 from pymc_dp.tables.entries import entries_of
-from pymc_dp.tables.schema import Date, Modelled, array_of_part, days, limits_of, scale_of
+from pymc_dp.tables.schema import Date, Modelled, Whole, array_of_part, days, limits_of, scale_of
 from pymc_dp.tables.template import MadeOf
 
 
@@ -41,6 +41,7 @@ class Rewriting:
     def __init__(self, model: Model, view: ModelView, template: Template | None) -> None:
         self._model, leaves = model, view.row_split.leaves
         self._inputs, self._rows = [RowInput.of(leaf) for leaf in leaves], [leaf.rows() for leaf in leaves]
+        self._discrete = view.row_split.response is None or view.row_split.response.discrete
         self._response = next(place for place, leaf in enumerate(leaves) if leaf.observed)
         self._template, self._n_rows = template, view.row_split.n_rows
         self._made_of: list[tuple[MadeOf, ...]] = []
@@ -97,6 +98,8 @@ class Rewriting:
             number = float(array_of_part(column, column.name, _entry_of(column, value))[0])
         else:
             number = _checked(expected.names[-1], np.asarray(value), expected)
+            if self._discrete and not number.is_integer():
+                raise InvalidArgument(f"{expected.names[-1]!r} cannot be {value!r}: it holds whole numbers.")
         return Setting(self._response, 0, NO_INPUT, number)
 
     @property
@@ -218,6 +221,8 @@ def _entry_of(column: Modelled, value: Any) -> np.ndarray:
     """
     entry = entries_of(column, np.array([value], dtype=object))
     inside = bool(np.isfinite(entry[0]))
+    if isinstance(column, Whole) and inside:
+        inside = float(entry[0]).is_integer()
     if isinstance(column, Category):
         inside = str(value) in column.all_levels  # another one would be what is not listed
     if inside and not isinstance(column, YesNo | Category):

@@ -14,11 +14,11 @@ from pymc_dp.model.context import Model, model_in_context
 from pymc_dp.model.simulation import ResponseSimulator
 from pymc_dp.model.view import read
 from pymc_dp.rows.likelihood import RowInput
-from pymc_dp.surveys.describing import Description
-from pymc_dp.tables import Category, Date, Template, Whole, YesNo
+from pymc_dp.surveys.describing import Description, in_own_units
+from pymc_dp.tables import Date, Template, Whole
 from pymc_dp.tables.columns import declared_rows
 from pymc_dp.tables.entries import entries_of
-from pymc_dp.tables.schema import Modelled, array_of_part, days, scale_of
+from pymc_dp.tables.schema import array_of_part, scale_of
 
 #: As many tables, at least, tell how much their results differ.
 _FEWEST_TABLES = 2
@@ -36,9 +36,9 @@ def synthetic_tables(
 ) -> list[pd.DataFrame]:
     """Return tables of invented rows: covariates of a description, and responses of a posterior. Nothing is released.
 
-    Each table has a description of its own, redrawn within its noise, and a draw of the posterior of its own. So
-    results of the same analysis of all tables differ by as much as is not known of the protected one, noise included:
-    see `pooled`.
+    Each table has a description of its own, redrawn within its noise and within what chance in the units allows, and a
+    draw of the posterior of its own. So results of the same analysis of all tables differ by as much as is not known,
+    noise included: see `pooled`.
 
     Parameters
     ----------
@@ -62,6 +62,7 @@ def synthetic_tables(
     list of DataFrame
         With the columns of `template`, in their own units. Nothing is missing. The model's response follows the model
         given the other columns; numbers are correlated as described, and categories independent of them.
+        ``attrs["private"]`` says whether both results are private.
 
     Raises
     ------
@@ -75,7 +76,7 @@ def synthetic_tables(
             "Synthetic tables are made of a description and a template: dp.synthetic_tables(result, "
             "dp.describe(table, ...), table.template)."
         )
-    facts_of(result)
+    private = all(facts_of(tree)["private"] for tree in (result, description.tree))
     schema = template.schema
     if lacking := set(schema.names) - set(description.schema.names) - {schema.person}:
         raise InvalidArgument(f"The description has no column {', '.join(sorted(lacking))}: describe the whole table.")
@@ -92,6 +93,7 @@ def synthetic_tables(
     if None in made_of or of_response is None or len(of_response) != 1 or of_response[0] not in schema.names:
         raise InvalidArgument("The model has to stand on `template` alone, with one of its columns as the response.")
     response = schema.column_of(str(of_response[0]))
+    (middle, half), whole = scale_of(response), isinstance(response, Whole | Date)
     posterior = result["posterior"].to_dataset().stack(sample=("chain", "draw"))
     simulator = ResponseSimulator(model, [leaves[place].source for place in covariates], seed)
     taken = np.linspace(0, posterior.sizes["sample"] - 1, m).astype(int)
@@ -106,8 +108,10 @@ def synthetic_tables(
             arrays = {part: array_of_part(column, part, entries[column.name]) for part, column in columns.items()}
             rows = [declared_rows(inputs[place], made_of[place] or (), arrays, template.n) for place in covariates]
             found.append(simulator.at(values, rows))
-        frame[response.name] = _in_own_units(response, np.concatenate(found))
+        numbers = middle + half * np.concatenate(found)
+        frame[response.name] = in_own_units(response, np.rint(numbers) if whole else numbers)
         tables.append(frame[[each.name for each in schema.modelled]].iloc[:n])
+        tables[-1].attrs["private"] = private
     return tables
 
 
@@ -159,18 +163,3 @@ def pooled(estimates: Any, variances: Any, probability: float = 0.9) -> pd.DataF
     return pd.DataFrame(
         {"mean": mean, "sd": sd, "low": mean - room, "high": mean + room, "degrees_of_freedom": freedom}
     )
-
-
-def _in_own_units(column: Modelled, values: np.ndarray) -> Any:
-    """Return responses of the model as entries of their column."""
-    if isinstance(column, Category):
-        return np.array(column.all_levels)[values.astype(np.int64)]
-    if isinstance(column, YesNo):
-        return values.astype(bool)
-    middle, half = scale_of(column)
-    entries = middle + half * values
-    if isinstance(column, Whole):
-        return np.rint(entries).astype(np.int64)
-    if isinstance(column, Date):
-        return (np.floor(entries) + days(column.low)).astype("datetime64[D]")
-    return entries

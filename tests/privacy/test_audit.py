@@ -10,7 +10,7 @@ from unittest import mock
 
 import numpy as np
 import pytest
-from audit import all_audits, audited, broken_audits, least_epsilon
+from audit import SURVEYS, all_audits, audited, audited_survey, broken_audits, least_epsilon
 from conftest import gaussian_model
 from scipy import stats
 
@@ -19,6 +19,7 @@ from pymc_dp.model.view import read
 from pymc_dp.release import InsecureNoise, MeteredCurator, SecureNoise
 from pymc_dp.release.queries import GradientSum
 from pymc_dp.rows import UnitLikelihood
+from pymc_dp.surveys import asking
 
 TRIALS = 3000
 MULTIPLIER = 0.8
@@ -101,6 +102,15 @@ def test_a_default_sampler_with_a_tenth_of_its_noise_is_convicted():
     (sampler, relation), *_ = all_audits("surrogate")
     broken = [lambda: mock.patch.object(sampling, "SecureNoise", TenthOfTheNoise)]
     assert audited(sampler, relation, 240, 0.99, breaking=broken).convicted
+
+
+@pytest.mark.nightly
+@pytest.mark.parametrize("survey", SURVEYS)
+def test_surveys_are_not_convicted_and_with_a_tenth_of_their_noise_they_are(survey):
+    """Hazard H35: of the sums that descriptions, checks, comparisons and averages release."""
+    assert not audited_survey(survey, "substitute", 240, 0.999).convicted
+    with mock.patch.object(asking, "SecureNoise", TenthOfTheNoise):
+        assert audited_survey(survey, "substitute", 240, 0.99).convicted
 
 
 @pytest.mark.slow

@@ -12,6 +12,7 @@ from two_tables import exact, movement, value
 
 from pymc_dp.exceptions import PrivacyError
 from pymc_dp.model.view import read
+from pymc_dp.release import predictions
 from pymc_dp.release.counts import NO_INPUT, Axis
 from pymc_dp.release.predictions import (
     Predicted,
@@ -22,6 +23,7 @@ from pymc_dp.release.predictions import (
     Setting,
     SpreadSizes,
 )
+from pymc_dp.release.sizes import half_octaves
 from pymc_dp.rows import UnitLikelihood
 from pymc_dp.rows.partitioned import PartitionedUnits
 from pymc_dp.tables.columns import Block
@@ -78,7 +80,10 @@ QUERIES = st.one_of(
     st.builds(PredictionCounts, PREDICTIONS, st.just(THETA), st.just(np.array([0.0, 0.3, 1.0, 2.0]))),
     st.builds(PredictionSums, PREDICTIONS, st.just(THETA), GROUPS, st.floats(-1, 2), st.sampled_from([0.1, 1.0, 5.0])),
     st.builds(SpreadSizes, *OF_DRAWS, st.just(1e-6), st.integers(1, 40)),
-    st.builds(PredictionSpreads, *OF_DRAWS, st.sampled_from([0.01, 1.0, 1e3])),
+    st.builds(
+        PredictionSpreads, *OF_DRAWS[:-1], st.just(ALL), st.sampled_from([np.array([each]) for each in (0.01, 9.0)])
+    ),
+    st.builds(PredictionSpreads, *OF_DRAWS[:-1], st.just(BY), st.just(np.array([0.01, 1.0, 1e3]))),
 )
 
 
@@ -125,13 +130,45 @@ def test_differences_of_draws_are_clipped_together():
     norms = np.sqrt((found**2).sum(axis=(0, 1)))
     clipped = found * np.minimum(1.0, 0.7 / norms)
     assert 0 < np.sum(norms > 0.7) < N
-    sums = value(PredictionSpreads(MEANS, THETA, DRAWS, COUNT, ALL, 0.7), ROWS)
-    np.testing.assert_allclose(sums.reshape(COUNT, 3), clipped.sum(axis=2), atol=1e-6)
-    by_group = value(PredictionSpreads(MEANS, THETA, DRAWS, COUNT, BY, 0.7), ROWS).reshape(3, COUNT, 3)
-    np.testing.assert_allclose(by_group[1], clipped[:, :, GROUP == 1].sum(axis=2), atol=1e-6)
+    sums = value(PredictionSpreads(MEANS, THETA, DRAWS, COUNT, ALL, np.array([0.7])), ROWS)
+    np.testing.assert_allclose(0.7 * sums.reshape(COUNT, 3), clipped.sum(axis=2), atol=1e-6)
+    by_group = value(PredictionSpreads(MEANS, THETA, DRAWS, COUNT, BY, np.array([9.0, 0.7, 9.0])), ROWS)
+    np.testing.assert_allclose(0.7 * by_group.reshape(3, COUNT, 3)[1], clipped[:, :, GROUP == 1].sum(axis=2), atol=1e-6)
     counts = value(SpreadSizes(MEANS, THETA, DRAWS, COUNT, ALL, 0.1, 8), ROWS)
     places = np.clip(np.floor(2 * np.log2(norms / 0.1)), 0, 7).astype(int)
     np.testing.assert_allclose(counts, np.bincount(places, minlength=8), atol=1e-6)
+    by_group = value(SpreadSizes(MEANS, THETA, DRAWS, COUNT, BY, 0.1, 8), ROWS).reshape(3, 8)
+    np.testing.assert_allclose(by_group[2], np.bincount(places[GROUP == 2], minlength=8), atol=1e-6)
+
+
+def test_rows_of_no_group_count_nowhere():
+    strange = with_row(0.3, 1, 3, 0)
+    for query in (
+        PredictionSums(MEAN, THETA, BY, 0.0, 5.0),
+        SpreadSizes(MEAN, THETA, DRAWS, COUNT, BY, 0.1, 8),
+        PredictionSpreads(MEAN, THETA, DRAWS, COUNT, BY, np.ones(3)),
+    ):
+        without = value(query, ROWS.on_rows([values[1:] for values in ROWS.rows_of_inputs]))
+        np.testing.assert_allclose(value(query, strange), without, atol=1e-6)
+        np.testing.assert_allclose(value(query, with_row(0.3, 1, -1, 0)), without, atol=1e-6)
+
+
+def test_norms_have_the_same_bits_whatever_other_units_there_are(monkeypatch):
+    """Hazard H27: they are sums in one order, also where a unit is alone: next to an edge its bin depends on them."""
+    found = []
+
+    def noting(squares, *rest):
+        found.append(squares)
+        return half_octaves(squares, *rest)
+
+    monkeypatch.setattr(predictions, "half_octaves", noting)
+    draws = (THETA + np.random.default_rng(5).normal(scale=0.2, size=(10, 3))).ravel()
+    query = SpreadSizes(MEANS, THETA, draws, 10, ALL, 1e-3, 40)
+    value(query, ROWS)
+    for place in range(N):
+        value(query, ROWS.on_rows([values[place : place + 1] for values in ROWS.rows_of_inputs]))
+    together, *alone = found
+    np.testing.assert_array_equal(together, np.concatenate(alone))
 
 
 def test_probabilities_are_those_of_the_response_that_is_asked_for():
@@ -145,7 +182,7 @@ def test_probabilities_are_those_of_the_response_that_is_asked_for():
 
 
 def test_partitions_give_the_same_bits():
-    query = PredictionSpreads(MEANS, THETA, DRAWS, COUNT, BY, 0.3)
+    query = PredictionSpreads(MEANS, THETA, DRAWS, COUNT, BY, np.array([0.3, 0.1, 3.0]))
     cuts = [slice(0, 7), slice(7, N)]
     blocks = [Block(tuple(np.ascontiguousarray(values[cut]) for values in ROWS.rows_of_inputs), None) for cut in cuts]
     cut = PartitionedUnits(ROWS, InMemory(ROWS, blocks), N, "one row")
@@ -158,9 +195,10 @@ def test_partitions_give_the_same_bits():
         PredictionSums(MEANS, THETA, ALL, 0.0, 0.0),
         PredictionSums(MEANS, THETA, ALL, math.nan, 1.0),
         PredictionSums(MEANS, THETA[:2], ALL, 0.0, 1.0),
-        PredictionSpreads(MEANS, THETA, DRAWS, COUNT, ALL, 0.0),
-        PredictionSpreads(MEANS, THETA, DRAWS[:-1], COUNT, ALL, 1.0),
-        PredictionSpreads(MEANS, THETA, DRAWS, 0, ALL, 1.0),
+        PredictionSpreads(MEANS, THETA, DRAWS, COUNT, ALL, np.array([0.0])),
+        PredictionSpreads(MEANS, THETA, DRAWS, COUNT, BY, np.ones(2)),
+        PredictionSpreads(MEANS, THETA, DRAWS[:-1], COUNT, ALL, np.ones(1)),
+        PredictionSpreads(MEANS, THETA, DRAWS, 0, ALL, np.ones(1)),
         PredictionCounts(MEANS, THETA, np.array([1.0, 0.0])),
     ],
 )

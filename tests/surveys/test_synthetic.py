@@ -75,6 +75,7 @@ def test_tables_have_the_columns_of_the_table_in_their_units(table, made):
             "age": "f", "drug": "b", "ward": each["ward"].dtype.kind, "stays": "i", "day": "M", "pressure": "f",
         }  # fmt: skip
         assert len(each) == 2500
+        assert not each.attrs["private"]  # of a budget without noise
         assert each["age"].mean() == pytest.approx(50, abs=1.5)
         assert each["age"].std() == pytest.approx(12, abs=1.0)
         assert (each["ward"] == "b").mean() == pytest.approx(0.4, abs=0.06)
@@ -114,18 +115,40 @@ def test_responses_of_all_kinds_come_back_in_their_units(table, description):
 
 def test_descriptions_are_redrawn_within_their_noise(table):
     """Means of 60 redrawn columns vary by the noise and by chance in units, 10 standard errors allowed."""
-    noisy = dp.describe(table, budget=dp.PrivacyBudget(0.2, 1e-6), budget_share=1.0, insecure_seed=0)
+    noisy = dp.describe(table, budget=dp.PrivacyBudget(2.0, 1e-6), budget_share=1.0, insecure_seed=0)
     drawn = [noisy.invented(2000, seed, redrawn=True) for seed in range(60)]
     line = noisy.table.loc["age"]
     ages = np.array([each["age"].mean() for each in drawn])
     sd = math.sqrt(line["mean_error"] ** 2 + line["sd"] ** 2 / N + line["sd"] ** 2 / 2000)
     assert ages.std() == pytest.approx(sd, rel=0.7)
     assert ages.mean() == pytest.approx(line["mean"], abs=sd)
+    stays, whole = noisy.table.loc["stays"], np.array([each["stays"].mean() for each in drawn])
+    sd = math.sqrt(stays["mean_error"] ** 2 + stays["sd"] ** 2 / N + stays["sd"] ** 2 / 2000)
+    assert whole.std() == pytest.approx(sd, rel=0.7)
+    assert whole.mean() == pytest.approx(stays["mean"], abs=sd + 0.05)  # whole numbers after noise was added
+    between = noisy.tree["correlation"].to_dataset().sel(column="age", other="stays")
+    correlations = np.array([np.corrcoef(each["age"], each["stays"])[0, 1] for each in drawn])
+    free = (1 - float(between["correlation"]) ** 2) ** 2
+    sd = math.sqrt(float(between["error"]) ** 2 + free / N + free / 2000)
+    assert correlations.std() == pytest.approx(sd, rel=0.7)
+    assert correlations.mean() == pytest.approx(float(between["correlation"]), abs=sd)
     share = noisy.categories.loc[("ward", "a")]
     shares = np.array([(each["ward"] == "a").mean() for each in drawn])
     sd = math.sqrt(share["error"] ** 2 + 0.25 / N + 0.25 / 2000)
     assert shares.std() == pytest.approx(sd, rel=0.7)
     assert shares.mean() == pytest.approx(share["share"], abs=sd)
+
+
+def test_correlations_have_errors_of_their_noise(table):
+    """Of 30 descriptions; 45 squared scores, of which 3 numbers share noise, have a mean within .3 and 2.5."""
+    exact = dp.describe(table, budget=dp.PrivacyBudget(math.inf, 1e-6), budget_share=1.0)
+    truth, scores = exact.tree["correlation"]["correlation"].values, []
+    for seed in range(30):
+        budget = dp.PrivacyBudget(1.0, 1e-6)
+        found = dp.describe(table, budget=budget, budget_share=1.0, insecure_seed=seed).tree["correlation"].to_dataset()
+        upper = np.triu_indices(len(truth), 1)
+        scores.append(((found["correlation"].values - truth) / found["error"].values.clip(1e-9))[upper])
+    assert 0.3 < np.mean(np.square(scores)) < 2.5
 
 
 def test_pooled_intervals_cover_what_tables_vary_around():
