@@ -19,6 +19,7 @@ import numpy as np
 import pymc as pm
 import pytensor
 import pytest
+from _pytest.doctest import DoctestModule
 from hypothesis import settings
 from pytensor.graph.rewriting import basic as rewriting
 from pytensor.graph.rewriting import db as rewrites
@@ -139,6 +140,13 @@ def register(database, *arguments, add=rewrites.RewriteDatabase.register, **opti
 # PyTensor looks them up anew in every compilation: a fortieth of the time.
 rewrites.EquilibriumDB.query = find_rewrites
 rewrites.RewriteDatabase.register = register
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_collect_file():
+    """Look for examples in the package alone: there are none here."""
+    found = yield
+    return [each for each in found if not isinstance(each, DoctestModule)]
 
 
 gc.set_threshold(20_000, 50, 100)  # graphs are many small objects: a search for every 700 takes a sixth of the time
