@@ -1,5 +1,4 @@
 import collections
-import functools
 import gc
 import os
 import sys
@@ -8,6 +7,8 @@ import zlib
 # The processes of a run share compiled modules, whatever the shell says: importing PyMC without takes eight seconds.
 sys.dont_write_bytecode = False
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+# Before NumPy is imported: for every triangle of three by three OpenBLAS wakes a thread, which then spins.
+os.environ["OPENBLAS_NUM_THREADS"] = "1"
 # Before PyTensor is imported: graphs inside operations are compiled by C, a second for each, where a compiler is found,
 # and of every variable PyTensor notes the lines of code that made it, a twelfth of the time.
 _FLAGS = ("cxx=", "traceback__limit=0")
@@ -17,9 +18,9 @@ import numpy as np
 import pymc as pm
 import pytensor
 import pytest
+import shortcuts
+from _pytest.doctest import DoctestModule
 from hypothesis import settings
-from pytensor.graph.rewriting import basic as rewriting
-from pytensor.graph.rewriting import db as rewrites
 from running import SHORT_PILOT
 
 import pymc_dp as dp
@@ -107,36 +108,11 @@ def pytest_runtest_setup(item):
     seed_runs(item.get_closest_marker("entropy") is None)
 
 
-@functools.cache
-def _order_of_classes(kind, tracked, compute=rewriting._compose_mro):
-    return compute(kind, tracked)
-
-
-# PyTensor computes it anew in every rewriting that PyMC starts: a sixth of the time of a run.
-rewriting._compose_mro = lambda kind, tracked: _order_of_classes(kind, frozenset(tracked))
-
-
-#: Rewrites by database and query, until a database is added to.
-_rewrites = {}
-
-
-def find_rewrites(database, query, *tags, find=rewrites.EquilibriumDB.query, **others):
-    if tags or others or isinstance(query, str) or query.subquery or query.extra_rewrites:
-        return find(database, query, *tags, **others)
-    key = (database, tuple(query.include), tuple(query.require), tuple(query.exclude))
-    if key not in _rewrites:
-        _rewrites[key] = find(database, query)
-    return _rewrites[key]
-
-
-def register(database, *arguments, add=rewrites.RewriteDatabase.register, **options):
-    _rewrites.clear()
-    add(database, *arguments, **options)
-
-
-# PyTensor looks them up anew in every compilation: a fortieth of the time.
-rewrites.EquilibriumDB.query = find_rewrites
-rewrites.RewriteDatabase.register = register
+@pytest.hookimpl(wrapper=True)
+def pytest_collect_file():
+    """Look for examples in the package alone: there are none here."""
+    found = yield
+    return [each for each in found if not isinstance(each, DoctestModule)]
 
 
 gc.set_threshold(20_000, 50, 100)  # graphs are many small objects: a search for every 700 takes a sixth of the time
@@ -146,7 +122,7 @@ gc.set_threshold(20_000, 50, 100)  # graphs are many small objects: a search for
 def what_stays_is_not_searched_for_garbage():
     """Compiled functions stay for the whole session: searching millions of their objects took a fifth of the time."""
     yield
-    _rewrites.clear()  # they remember the operations that they were tried on
+    shortcuts.forget_rewrites()  # they remember the operations that they were tried on
     gc.collect()
     gc.freeze()
 
