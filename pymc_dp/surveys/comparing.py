@@ -58,6 +58,13 @@ class Comparison:
         lines = pd.DataFrame({str(name): found[name].values for name in found.data_vars})
         return lines.set_index(pd.Index(found["model"].values, name="model")).sort_values("elpd_diff", ascending=False)
 
+    @property
+    def for_arviz(self) -> pd.DataFrame:
+        """What ``arviz.plot_compare`` draws: ``elpd_diff`` and its error ``dse``, 0 of the reference, best first."""
+        lines = self.table[["elpd_diff", "error"]].rename(columns={"error": "dse"})
+        reference = pd.DataFrame(0.0, index=[facts_of(self.tree)["reference"]], columns=lines.columns)
+        return pd.concat([lines, reference]).sort_values("elpd_diff", ascending=False)
+
     def __repr__(self) -> str:
         facts = facts_of(self.tree)
         private = "" if facts["private"] else f"NOT PRIVATE: {facts['not_private_because']}\n"

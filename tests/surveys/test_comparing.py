@@ -3,6 +3,7 @@
 import json
 import math
 
+import arviz as az
 import numpy as np
 import pandas as pd
 import pymc as pm
@@ -93,6 +94,16 @@ def test_a_better_model_is_told_from_the_first(tmp_path):
     found.tree.to_netcdf(tmp_path / "comparison.nc")
     with xr.open_datatree(tmp_path / "comparison.nc") as opened:
         assert repr(dp.Comparison(opened.load())) == repr(found)
+
+
+def test_arviz_draws_comparisons():
+    x, y = table(effect=0.4)
+    found = compared(x, y, 2.0)
+    lines = found.for_arviz
+    assert list(lines.index) == ["line", "mean"]
+    assert lines.loc["mean"].tolist() == [0.0, 0.0]
+    assert lines.loc["line", "dse"] == found.table.loc["line", "error"]
+    az.plot_compare(lines, backend="none")
 
 
 def test_several_comparisons_cost_as_much_as_one():
