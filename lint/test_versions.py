@@ -1,5 +1,6 @@
 """The version stands in several files: it is the same in all of them."""
 
+import json
 import re
 import tomllib
 from pathlib import Path
@@ -13,4 +14,5 @@ def test_citation_and_changelog_have_the_version_of_the_package():
     latest = re.search(r"^## \[(\S+)\]", (ROOT / "CHANGELOG.md").read_text(), re.MULTILINE)
     assert cited is not None
     assert latest is not None
-    assert version == cited[1] == latest[1]
+    described = json.loads((ROOT / "codemeta.json").read_text())["version"]
+    assert version == cited[1] == latest[1] == described

@@ -1,13 +1,15 @@
 """What `pymc_dp` replaces in PyMC, all of it here: `pm.sample` runs private steps, and other functions take no budget.
 
-Importing this module installs the hooks. It can be deleted, with the line of `pymc_dp/__init__.py` that imports it,
-when PyMC has a hook of its own for steps that wrap a whole run (pull requests 7880 and 8358 of PyMC are about it):
-`pymc_dp.sample` does not need it. What is lost then, besides `pm.sample`, are the refusals of budgets and of options by
-the names of such, and the warnings below, and a synthetic table on the arrays of the data is recognised by the model's
-own variables only.
+Importing this module installs the hooks, unless the environment variable ``PYMC_DP_HOOK`` is ``off``: then PyMC stays
+as it is, `pymc_dp.sample` is what runs, and PyMC ignores a budget in a call of `pm.sample`. The module can be deleted,
+with the line of `pymc_dp/__init__.py` that imports it, when PyMC has a hook of its own for steps that wrap a whole run
+(pull requests 7880 and 8358 of PyMC are about it): `pymc_dp.sample` does not need it. What is lost then, besides
+`pm.sample`, are the refusals of budgets and of options by the names of such, and the warnings below, and a synthetic
+table on the arrays of the data is recognised by the model's own variables only.
 """
 
 import functools
+import os
 import sys
 import warnings
 from collections.abc import Callable
@@ -204,4 +206,5 @@ def _noting_new_data(original: Callable[..., Any]) -> Callable[..., Any]:
     return set_data
 
 
-install()
+if os.environ.get("PYMC_DP_HOOK", "on") != "off":
+    install()

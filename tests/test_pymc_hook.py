@@ -1,6 +1,7 @@
 """`pm.sample` runs DP steps, functions that put the data beside a private result warn, and all of it can go."""
 
 import inspect
+import os
 import shutil
 import subprocess
 import sys
@@ -115,6 +116,20 @@ def test_results_of_pymc_itself_are_not_warned_about(model):
             warnings.simplefilter("error")
             pm.sample_posterior_predictive(tree, progressbar=False)
             pm.stats.compute_log_likelihood(tree, progressbar=False)
+
+
+WITHOUT = """
+import pymc as pm
+original = pm.sample
+import pymc_dp as dp
+assert pm.sample is original
+assert not hasattr(dp.sample, "__wrapped__")
+"""
+
+
+def test_the_hook_can_be_left_out():
+    environment = {**os.environ, "PYMC_DP_HOOK": "off"}
+    subprocess.run([sys.executable, "-c", WITHOUT], env=environment, check=True)  # noqa: S603
 
 
 def test_everything_can_be_given_back():
