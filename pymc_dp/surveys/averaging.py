@@ -40,8 +40,9 @@ _SHARE_OF_RANGE, _SHARE_OF_SIZES, _SHARE_OF_SUMS = 0.1, 0.1, 0.5
 _SMALLEST = 2.0**-12
 #: The part of units whose differences are clipped.
 _CLIPPED = 0.01
-#: Of a group that is known to fewer standard deviations of the noise nothing is said.
-_KNOWN = 5.0
+#: Of a group that is known to fewer standard deviations of the noise nothing is said; nor of one so small beside that
+#: of the counts of norms, which would hide how much predictions for it vary between draws.
+_KNOWN, _SEEN = 5.0, 10.0
 _ENDS = (0.05, 0.95)
 
 
@@ -271,13 +272,14 @@ class _Questions:
         sums = ask(PredictionSums(self._predicted, theta, self._by, middle, half))
         smallest = half * _SMALLEST
         sizes = ask(SpreadSizes(self._predicted, theta, some, _DRAWS, self._by, smallest, self._bins))
-        kept = [
-            bins_that_most_keep(of_group, sizes.noise_std, _CLIPPED)
-            for of_group in np.split(sizes.value, len(self.groups))
-        ]
-        bounds = smallest * 2.0 ** (np.array(kept) / 2.0)
+        by_group = sizes.value.reshape(len(self.groups), self._bins)
+        kept = [bins_that_most_keep(of_group, sizes.noise_std, _CLIPPED) for of_group in by_group]
+        together = math.sqrt(len(self.groups)) * sizes.noise_std
+        of_all = bins_that_most_keep(by_group.sum(axis=0), together, _CLIPPED)
+        bounds = smallest * 2.0 ** (np.maximum(kept, of_all) / 2.0)
         spreads = ask(PredictionSpreads(self._predicted, theta, some, _DRAWS, self._by, bounds))
-        averages, of_noise, units = self._averages(sums, spreads, bounds, middle, half, n)
+        least = max(_KNOWN * sums.noise_std, _SEEN * sizes.noise_std if len(self.groups) > 1 else 0.0)
+        averages, of_noise, units = self._averages(sums, spreads, bounds, (middle, half), n, least)
         if self._limits is not None:
             averages = np.clip(averages, *self._limits)
         of_group = () if self._dim is None else (self._dim,)
@@ -292,7 +294,7 @@ class _Questions:
             {
                 "of_noise": (dims, scale * of_noise),
                 "units": (of_group, units),
-                "clip_bound": (of_group, scale * bounds),
+                "clip_bound": (of_group, bounds),
             },
             coords=coords,
             attrs={"low": shift + scale * low, "high": shift + scale * high},
@@ -300,12 +302,20 @@ class _Questions:
         return {"posterior": posterior, "noise": noise}
 
     def _averages(
-        self, sums: Release, spreads: Release, bounds: FloatArray, middle: float, half: float, n: int | None
+        self,
+        sums: Release,
+        spreads: Release,
+        bounds: FloatArray,
+        scale: tuple[float, float],
+        n: int | None,
+        least: float,
     ) -> tuple[FloatArray, FloatArray, FloatArray]:
         """Return draws of averages, shape (draws, scenarios, groups), their noise, and how many units groups have.
 
-        Noise as large as was added is drawn once more for each: given what was released, sums are so uncertain.
+        Noise as large as was added is drawn once more for each: given what was released, sums are so uncertain. Nothing
+        is said of groups with fewer units than `least`.
         """
+        middle, half = scale
         count, groups, error = len(self.scenarios), len(self.groups), sums.noise_std
         released = sums.value.reshape(groups, 1 + count).T
         noise = np.random.default_rng(0).normal(size=(_DRAWS, *released.shape))  # of public numbers
@@ -314,7 +324,7 @@ class _Questions:
         known = released[:1] if n is None or groups > 1 else np.full((1, 1), float(n))
         if n is not None and groups == 1:
             units = np.full_like(units, float(n))
-        said = np.where(known > max(_KNOWN * error, 0.0), known, np.nan)
+        said = np.where(known > max(least, 0.0), known, np.nan)
         units = np.where(np.isnan(said), np.nan, units)
         differences = bounds * spreads.value.reshape(groups, _DRAWS, count).transpose(1, 2, 0)
         averages = middle + (half * totals + differences) / units

@@ -49,10 +49,11 @@ class Comparison:
     def table(self) -> pd.DataFrame:
         """One line for each model but the reference, best first.
 
-        ``elpd_diff``: by how much the expected log predictive density of as many new units is above the reference's;
-        ``error``: its standard error, by chance in rows (``of_rows``) and noise (``of_noise``) together; ``in_sample``:
-        the same of the table's own units, with noise; ``p_diff``: by how many more parameters the model follows them,
-        which was taken off.
+        ``elpd_diff``: by how much the expected log predictive density of as many new units is above the reference's,
+        but for noise in the two fits; ``error``: its standard error, by chance in rows (``of_rows``), noise of this
+        release (``of_noise``) and of the fits (``of_fits``) together; ``in_sample``: the difference of the two
+        posteriors on the table's own units, with noise; ``p_diff``: by how many more parameters the model follows them,
+        which was taken off; ``fit_diff``: how much more noise in its fit is expected to have cost, which was added.
         """
         found = self.tree["differences"].to_dataset()
         lines = pd.DataFrame({str(name): found[name].values for name in found.data_vars})
@@ -139,7 +140,9 @@ def compare(
     (`pymc_dp.release.comparisons.DensityDifferences`). The models were fitted to the same units: on average that makes
     a log-likelihood larger by as many parameters as follow the units, which is the trace of W = P (H⁻¹ + V)⁻¹ for a
     private likelihood with curvature H and noise V, and a posterior of covariance P; without one, the number of
-    parameters in the likelihood. That is taken off, as Akaike's criterion does, unless the units were held out.
+    parameters in the likelihood. That is taken off, as Akaike's criterion does, unless the units were held out. What
+    noise in the fits is expected to have cost is added: half the trace of H W V Wᵀ. By how much it may have been
+    otherwise is a part of the error.
     """
     budget, share = checked_budget(budget, budget_share)
     held_out = _validate.truth("held_out", held_out)
@@ -168,9 +171,12 @@ def compare(
             sizes = ask(DifferenceSizes(draws, of_other, _DRAWS, _LOWEST, _OCTAVES))
             bound = 2.0 ** (_LOWEST + bins_that_most_keep(sizes.value, sizes.noise_std, _CLIPPED))
             sums = ask(DensityDifferences(draws, of_other, _DRAWS, bound))
+            losses = [fits[each].loss_by_noise() for each in (name, names[0])]
             followed = [0.0 if held_out else _parameters(fits[each], views[each]) for each in (name, names[0])]
             n = facts.get("n_units") or max(float(sizes.value.sum()), 1.0)
-            differences.append(_line(sums.value, sums.noise_std * bound, followed[0] - followed[1], float(n), bound))
+            of_fits = losses[0][0] - losses[1][0], math.sqrt(losses[0][1] + losses[1][1])
+            line = _line(sums.value, sums.noise_std * bound, followed[0] - followed[1], of_fits, float(n))
+            differences.append({**line, "clip_bound": bound})
             of_all.append(facts)
     found = {key: ("model", [each[key] for each in differences]) for key in differences[0]}
     group = xr.Dataset(found, coords={"model": names[1:]})
@@ -202,16 +208,19 @@ def _parameters(fitted: Fitted, view: ModelView) -> float:
     return float(view.parameters_in_likelihood) if known is None else known
 
 
-def _line(sums: FloatArray, noise_std: float, parameters: float, n: float, bound: float) -> dict[str, float]:
-    """Return what is said of one model."""
+def _line(
+    sums: FloatArray, noise_std: float, parameters: float, of_fits: tuple[float, float], n: float
+) -> dict[str, float]:
+    """Return what is said of one model, given mean and standard deviation of what noise in the fits costs."""
     total, squares = float(sums[0]), max(float(sums[1]), 0.0)
     of_rows = math.sqrt(max(squares - total**2 / n, 0.0))
     return {
-        "elpd_diff": total - parameters,
-        "error": math.hypot(of_rows, noise_std),
+        "elpd_diff": total - parameters + of_fits[0],
+        "error": math.hypot(of_rows, noise_std, of_fits[1]),
         "of_rows": of_rows,
         "of_noise": noise_std,
+        "of_fits": of_fits[1],
         "in_sample": total,
         "p_diff": parameters,
-        "clip_bound": bound,
+        "fit_diff": of_fits[0],
     }

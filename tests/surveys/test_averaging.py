@@ -200,6 +200,25 @@ def test_noise_is_as_large_as_it_says(fitted):
     assert 0.2 < np.mean(np.square(scores)) < 2.8
 
 
+def test_a_small_group_of_which_little_is_known_has_a_bound_of_its_own():
+    """The posterior of a rare group is wide: of half a percent of the rows, which one bound for all would cut."""
+    generator = np.random.default_rng(2)
+    n = 6000
+    group = (generator.random(n) < 0.005).astype(int)
+    with pm.Model() as model:
+        effect = pm.Normal("b", shape=2)[pm.Data("group", group)]
+        pm.Bernoulli("y", logit_p=effect, observed=generator.integers(2, size=n))
+    draws = generator.normal(scale=[0.02, 0.5], size=(300, 2))
+    fitted = (model, posterior({"b": draws}), draws)
+    by = {"group": ["common", "rare"]}
+    exact = (1 / (1 + np.exp(-draws[:, 1]))).std()
+    found = averaged(fitted=fitted, data=None, by=by)
+    assert found.table.loc[("as it is", "rare"), "sd"] == pytest.approx(exact, rel=0.2)
+    hidden = averaged(epsilon=0.5, fitted=fitted, data=None, by=by, insecure_seed=0)  # among noise
+    assert math.isnan(hidden.table.loc[("as it is", "rare"), "mean"])
+    assert np.isfinite(hidden.table.loc[("as it is", "common"), "mean"])
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("relation", ["substitute", "add-remove"])
 def test_intervals_cover(fitted, relation):

@@ -175,6 +175,12 @@ def test_parameters_that_noise_hides_follow_the_rows_less():
     found = dp.compare(models, budget=dp.PrivacyBudget(math.inf, 1e-6), budget_share=1.0).table
     # The draws are as wide as without noise: each parameter follows by half.
     assert found.loc["line", "p_diff"] == pytest.approx(0.0, abs=0.3)
+    # Half of the noise's variance, times a quarter, for two parameters; and the variance of half such a sum of squares.
+    assert found.loc["line", "fit_diff"] == pytest.approx(2 * 0.5 * 0.25, abs=0.1)
+    assert found.loc["line", "of_fits"] == pytest.approx(math.sqrt(2 * 0.5 * 0.25**2), abs=0.1)
+    line = found.loc["line"]
+    assert line["elpd_diff"] == pytest.approx(line["in_sample"] - line["p_diff"] + line["fit_diff"])
+    assert line["error"] == pytest.approx(math.hypot(line["of_rows"], line["of_noise"], line["of_fits"]))
 
 
 def test_what_is_wrong_is_refused_before_anything_is_charged():
