@@ -251,7 +251,7 @@ TABLE = REFERENCE["decreasing_steps"]
                 1e-5,
                 printed,
                 TABLE["printed_by_iterations"]["epsilon_moments"][count],
-                marks={"5000": pytest.mark.nightly, "10000": pytest.mark.slow}.get(count, ()),
+                marks={"5000": pytest.mark.nightly, "10000": pytest.mark.nightly}.get(count, ()),
             )
             for count, printed in TABLE["printed_by_iterations"]["epsilon_pld"].items()
         ),

@@ -36,7 +36,7 @@ def normal_posterior(step_class, *, n=20_000, draws=300, tune=100, seed=0, relat
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("relation", ["add-remove", "substitute"])
+@pytest.mark.parametrize("relation", ["substitute", pytest.param("add-remove", marks=pytest.mark.nightly)])
 def test_sgld_finds_a_normal_posterior_and_its_known_excess(relation):
     """The variance is 1 + (η/4) (privacy + batches): batches add (1 - q) η / (4 q), 0.06 here at η = 0.005."""
     step_size, q = 0.005, 0.02

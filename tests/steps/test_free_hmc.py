@@ -61,7 +61,7 @@ def limit(n_statistics):
 
 @pytest.fixture(
     scope="module",
-    params=[pytest.param(each, marks=pytest.mark.slow) for each in (Banana, WalledBanana)],
+    params=[pytest.param(Banana, marks=pytest.mark.slow), pytest.param(WalledBanana, marks=pytest.mark.nightly)],
     ids=["banana", "walled"],
 )
 def target(request):

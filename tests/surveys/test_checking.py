@@ -341,7 +341,7 @@ def mixture(x, y):
     [
         ordinal,
         censored,
-        pytest.param(zero_inflated, marks=[pytest.mark.slow, pytest.mark.production]),
+        pytest.param(zero_inflated, marks=[pytest.mark.nightly, pytest.mark.production]),
         pytest.param(mixture, marks=[pytest.mark.slow, pytest.mark.production]),
     ],
 )
