@@ -80,8 +80,6 @@ class SyntheticTable:
         self._likelihood = likelihood
         self._units = PublicUnits(likelihood)
 
-    depends_on_parameters = False
-
     def at(self, theta: FloatArray) -> PublicUnits:
         """Return the table, the same for all parameters."""
         return self._units
@@ -113,8 +111,6 @@ class Simulation:
         If the model has covariates, groups or units of several rows: these are not simulated without a synthetic
         table.
     """
-
-    depends_on_parameters = True
 
     def __init__(self, view: ModelView, likelihood: UnitLikelihood, n_units: int) -> None:
         observed = likelihood.observed_leaves

@@ -90,11 +90,6 @@ class PublicUnits(Protocol):
 class SyntheticTables(Protocol):
     """Where synthetic tables come from: the user's, or rows simulated from the model itself."""
 
-    @property
-    def depends_on_parameters(self) -> bool:
-        """Whether the table is simulated at the parameters that it is asked for at."""
-        ...
-
     def at(self, theta: FloatArray) -> PublicUnits:
         """Return a synthetic table."""
         ...
