@@ -37,6 +37,8 @@ _MUCH_WIDER = 1.2
 _PRECISE_WIDENING = 1.5
 #: Draws that are wider by this factor are mostly noise; a centre that is farther away was not found.
 _LARGEST_WIDENING, _LARGEST_CENTRE_DISTANCE = 10.0, 50.0
+#: Noise of the curvature is allowed for to first order: where it is most of all noise, that is not enough.
+_LARGEST_CURVATURE_SHARE = 0.5
 _OWN_GROUPS = {
     *(f"{phase}{group}" for phase in ("", "warmup_") for group in ("posterior", "sample_stats")),
     "partial_posterior",
@@ -156,6 +158,9 @@ class Quality:
     doubtful_width : float
         By what factor noise of the released curvature may have made the draws too narrow or too wide, in the direction
         where that is most. NaN where no curvature was released.
+    curvature_share : float
+        What part of the noise in the likelihood's maximum is that of the curvature, over the distance from the
+        expansion point. NaN where draws are tested, or no curvature was released.
     widening : float
         How many times as wide as without privacy the draws are, root mean square over parameters. NaN for other
         samplers.
@@ -187,6 +192,7 @@ class Quality:
     narrowest: float = math.nan
     widest: float = math.nan
     doubtful_width: float = math.nan
+    curvature_share: float = math.nan
     widening: float = math.nan
     widening_by_noise: float = math.nan
     most_widened: str = ""
@@ -234,6 +240,11 @@ class Quality:
             reasons.append(
                 f"the noise of the released curvature may have made draws {self.doubtful_width:.2g} times too wide or "
                 "too narrow somewhere"
+            )
+        if self.curvature_share > _LARGEST_CURVATURE_SHARE:
+            reasons.append(
+                f"{self.curvature_share:.0%} of the noise in the likelihood's maximum is that of the released "
+                "curvature, over the way that was left: some directions are hardly known, and intervals are too narrow"
             )
         if self.widening > _LARGEST_WIDENING:
             reasons.append(
@@ -381,6 +392,7 @@ def quality(tree: DataTree) -> Quality:
         narrowest=narrowest,
         widest=widest,
         doubtful_width=_mean_of(stats, "doubtful_width", math.nan),
+        curvature_share=_mean_of(stats, "curvature_share", math.nan),
         widening=_mean_of(stats, "widening", math.nan),
         widening_by_noise=_mean_of(stats, "widening_by_noise", math.nan),
         most_widened=most_widened,

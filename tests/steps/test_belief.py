@@ -91,6 +91,9 @@ def test_the_doubt_of_a_step_is_the_noise_of_scores_alone():
     assert not of_step.bias.any()
     np.testing.assert_array_equal(of_step.mean, of_all.mean)
     assert np.linalg.eigvalsh(of_all.noise - of_step.noise)[0] > 0.0
+    assert of_step.curvature_share == 0.0
+    assert of_all.curvature_share == pytest.approx(1.0 - of_step.squared_noise / of_all.squared_noise)
+    assert of_all.curvature_share > 0.9
 
 
 def test_terms_of_third_order_make_far_scores_count_less():

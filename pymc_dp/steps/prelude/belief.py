@@ -82,6 +82,9 @@ class Belief:
         V: the covariance of the error of `mean` by noise, and what stands for the bias of clipping.
     known : ndarray of bool, shape (parameters,)
         Which parameters the likelihood depends on.
+    curvature_share : float
+        The part of `noise`, in units of what all units tell, that is noise of the curvature over the distance from the
+        last score to `mean`.
     """
 
     mean: FloatArray
@@ -89,6 +92,7 @@ class Belief:
     noise: FloatArray
     bias: FloatArray
     known: NDArray[np.bool_]
+    curvature_share: float = 0.0
 
     @functools.cached_property
     def precision(self) -> FloatArray:
@@ -226,10 +230,17 @@ def belief_of(
         embedded(by_noise + inverse @ of_curvature @ inverse),
         embedded(mean_bias**2 / size * inverse @ inverse),
         known,
+        _share_of(of_curvature @ inverse, along @ by_noise),
     )
     if not (np.isfinite(belief.mean).all() and np.isfinite(belief.noise).all()):
         raise NotComputable("What scores say together is no finite number.")
     return belief
+
+
+def _share_of(part: FloatArray, rest: FloatArray) -> float:
+    """Return what part of both traces is that of the first."""
+    of_part, of_rest = float(np.trace(part)), float(np.trace(rest))
+    return of_part / (of_part + of_rest) if of_part > 0.0 else 0.0
 
 
 def most_likely(

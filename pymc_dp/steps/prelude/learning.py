@@ -90,6 +90,7 @@ FIGURES = (
     "clip_bias_noise_std",
     "centre_distance",
     "doubtful_width",
+    "curvature_share",
     "widening",
     "widening_by_noise",
     "surrogate_error",
@@ -419,6 +420,8 @@ class Learning:
                 "widening": _root_mean_square(widening),
                 "widening_by_noise": _root_mean_square(_widening(expansion.belief, kernel.covariance, with_bias=False)),
             }
+            if self.in_chains == "nothing" and expansion.belief is not None:  # tests would correct it
+                figures["curvature_share"] = expansion.belief.curvature_share
             if self._diagnoses:
                 figures |= self._estimated_clip_bias(chain, expansion, kernel)
         spread = kernel.spread
