@@ -32,8 +32,6 @@ _SHARE_OF_COUNTS = 0.6
 _QUANTILES, _INTERVAL = np.array([0.05, 0.25, 0.5, 0.75, 0.95]), 0.9
 #: Of the quantiles that a narrower range is taken between.
 _OUTSIDE = 0.01
-
-
 #: Ranks at which columns are compared with normal scores.
 _GRID = 999
 
@@ -175,7 +173,8 @@ class Description:
             edges = self._with_redrawn_moments(column, shares, edges, generator)
         if isinstance(column, Number):
             return lambda ranks: np.interp(ranks, below, edges)
-        return lambda ranks: np.floor(np.interp(ranks, below, edges))
+        last = np.nextafter(edges[-1], edges[0])  # the end of the last whole number is no number of the range
+        return lambda ranks: np.floor(np.minimum(np.interp(ranks, below, edges), last))
 
     def _with_redrawn_moments(
         self, column: Number | Whole | Date, shares: FloatArray, edges: FloatArray, generator: np.random.Generator
@@ -194,8 +193,7 @@ class Description:
         mean_error = math.hypot(known["mean_error"], new_sd / math.sqrt(self.units))
         new_mean = known["mean"] + mean_error * generator.normal() + whole / 2.0
         stretched = new_mean + (edges - mean) * math.sqrt(new_sd**2 + whole / 12.0) / sd
-        last = float(np.nextafter(edges[-1], edges[0])) if whole else float(edges[-1])
-        found: FloatArray = np.clip(stretched, edges[0], last)
+        found: FloatArray = np.clip(stretched, edges[0], edges[-1])
         return found
 
     def _correlation(self, generator: np.random.Generator | None) -> FloatArray:
