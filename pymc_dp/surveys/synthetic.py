@@ -16,9 +16,8 @@ from pymc_dp.model.view import read
 from pymc_dp.rows.likelihood import RowInput
 from pymc_dp.surveys.describing import Description, in_own_units
 from pymc_dp.tables import Date, Template, Whole
-from pymc_dp.tables.columns import declared_rows
-from pymc_dp.tables.entries import entries_of
-from pymc_dp.tables.schema import array_of_part, scale_of
+from pymc_dp.tables.columns import Columns, block_of
+from pymc_dp.tables.schema import scale_of
 
 #: As many tables, at least, tell how much their results differ.
 _FEWEST_TABLES = 2
@@ -97,16 +96,16 @@ def synthetic_tables(
     posterior = result["posterior"].to_dataset().stack(sample=("chain", "draw"))
     simulator = ResponseSimulator(model, [leaves[place].source for place in covariates], seed)
     taken = np.linspace(0, posterior.sizes["sample"] - 1, m).astype(int)
-    columns = {part: schema.column_of(part) for part in schema.parts}
+    columns = Columns(
+        tuple(made_of[place] or () for place in covariates), tuple(inputs[place] for place in covariates), None, schema
+    )
     tables = []
     for number, draw in enumerate(np.random.default_rng(seed).permutation(taken)):
         values = {str(name): posterior[name].isel(sample=draw).values for name in posterior}
         frame = description.invented(-(-n // template.n) * template.n, seed + number, redrawn=True)
         found = []
         for block in np.split(np.arange(len(frame)), len(frame) // template.n):  # the model has so many rows
-            entries = {each.name: entries_of(each, frame[each.name].iloc[block]) for each in schema.modelled}
-            arrays = {part: array_of_part(column, part, entries[column.name]) for part, column in columns.items()}
-            rows = [declared_rows(inputs[place], made_of[place] or (), arrays, template.n) for place in covariates]
+            rows = block_of(columns, columns.read(frame.iloc[block])).rows if covariates else ()
             found.append(simulator.at(values, rows))
         numbers = middle + half * np.concatenate(found)
         frame[response.name] = in_own_units(response, np.rint(numbers) if whole else numbers)

@@ -177,7 +177,7 @@ def block_of(columns: Columns, arrays: Mapping[str, np.ndarray]) -> Block:
         rows = tuple(_rows(expected, [str(name) for name in names], arrays) for expected, names in inputs)
     else:
         n_rows = len(next(iter(arrays.values())))
-        rows = tuple(declared_rows(expected, made_of, arrays, n_rows) for expected, made_of in inputs)
+        rows = tuple(_declared_rows(expected, made_of, arrays, n_rows) for expected, made_of in inputs)
     if columns.unit is None:
         return Block(rows, None)
     return grouped(rows, unit_codes(columns.unit, arrays[columns.unit]))
@@ -321,7 +321,7 @@ def _arrow_array(name: str, column: Any) -> np.ndarray:
     return arrays[0] if len(arrays) == 1 else np.concatenate([np.empty(0, kind.to_pandas_dtype()), *arrays])
 
 
-def declared_rows(
+def _declared_rows(
     expected: RowInput, made_of: Sequence[MadeOf], arrays: Mapping[str, np.ndarray], n_rows: int
 ) -> np.ndarray:
     """Return one input's rows: of its type, which holds all that was declared."""
