@@ -201,10 +201,11 @@ def belief_of(
     for _ in range(4):  # what is missed depends on the distance, which the scores tell together
         precisions = []
         for score, place, noise in zip(scores, places, noises, strict=True):
-            squared = float((found - place) @ (found - place))
-            missed = (third_order * squared * n_units) ** 2 / size
-            besides = part * (0.5 * curvature_noise**2 * squared + missed) + score.bias**2 / size
-            precisions.append(np.linalg.inv(noise + besides * inverse @ inverse))
+            away = found - place
+            squared, told_by_one = float(away @ away), float(away @ along @ away) / n_units
+            missed = (third_order * told_by_one) ** 2 * n_units / size
+            besides = part * 0.5 * curvature_noise**2 * squared + score.bias**2 / size
+            precisions.append(np.linalg.inv(noise + besides * inverse @ inverse + part * missed * inverse))
         together = np.linalg.inv(np.sum(precisions, axis=0))
         weights = [together @ precision for precision in precisions]
         found = np.sum([weight @ each for weight, each in zip(weights, told, strict=True)], axis=0)

@@ -2,8 +2,9 @@
 
 1. *Scales.* Logarithms of positive parameters are found by binary search on noisy bounded scores.
 2. *Coordinates.* A histogram of the sizes of scores, by parameter, makes all parameters comparable.
-3. *Directions.* The curvature is released early, and again after the first step: scores are taken along its axes.
-   Where responses are continuous, it follows their scale, and is released once more before the last step.
+3. *Directions.* The curvature is released early, and again after the first and the second step, each time along the
+   axes of the ones before it, which scores are taken along, too. Where responses are continuous, it follows their
+   scale, and the third comes before the last step. Axes along which scores have long tails count less in norms.
 4. *Steps.* Noisy scores, each with a clip bound that a histogram of norms says is best. After each of them the way goes
    on to about the posterior mean, as all scores so far tell it (`belief`), in a trust region.
 5. *Centre.* One more precise score leads to the centre, where score and curvature are released once more.
@@ -72,9 +73,7 @@ class Regression:
     @property
     def parts(self) -> PartsOfSearch:
         """What the cost of the search is spent on."""
-        if self.location_apart:
-            return settings.PARTS_OF_LOCATION
-        return settings.PARTS_WITH_SCALE if self.follows_scale else settings.PARTS
+        return settings.PARTS_OF_LOCATION if self.location_apart else settings.PARTS
 
     @property
     def location_apart(self) -> bool:
@@ -117,18 +116,17 @@ def requests_of_search(regression: Regression, share: float) -> list[ReleaseRequ
     size = regression.start.size
     entries = size * (size + 1) // 2
     steps, voted, parts = regression.steps, regression.voted.size, regression.parts
-    n_curvatures = 4 if parts.late else 3
     scales = 1 if regression.location_apart else 0
     n_scores = steps + 2 + scales * (steps + 1)
     n_votes = voted * (settings.FIRST_VOTES + (0 if scales else 2 * settings.LATER_VOTES))
     asked: list[tuple[str, int, float, int]] = [
         ("bounded_score", n_votes, parts.votes * voted, 1),
         ("coordinate_sizes", 1, parts.coordinates, size * _OCTAVES),
-        ("curvature_sizes", n_curvatures, n_curvatures * parts.sizes, BINS),
+        ("curvature_sizes", len(_STAGES), len(_STAGES) * parts.sizes, BINS),
         ("score_sizes", n_scores, n_scores * parts.sizes, BINS),
         ("early_curvature", 1, parts.early, entries),
         ("middle_curvature", 1, parts.middle, entries),
-        ("late_curvature", n_curvatures - 3, parts.late, entries),
+        ("late_curvature", 1, parts.late, entries),
         ("approach", steps, steps * parts.approach, size),
         ("centre", 1, parts.centre, size),
         ("scale_score", scales, scales * parts.scale, size),
@@ -179,6 +177,8 @@ class Search:
         self._tail: Tail | None = None
         #: The prior's information on each parameter where the last step has led to, given the scales of hierarchies.
         self._of_prior: FloatArray | None = None
+        #: How much each axis of a frame counts in norms: less where scores have long tails, so that few units are long.
+        self._weights = np.ones(regression.known.size)
         #: Which parameters scores and curvatures are taken of.
         self.places = self._places_of(regression)
         structure = chain.structure
@@ -193,14 +193,17 @@ class Search:
         """Search, and expand where the search has led to. Nothing is raised but numerical failures."""
         theta = self._voted(self._regression.start, first=True)
         curvature = self._curvature(theta, self._comparable(theta), "early_curvature")
-        for step in range(self._regression.steps):
+        follows, steps = self._regression.follows_scale, self._regression.steps
+        for step in range(steps):
             self._scores.append(self._score(theta, self._frame(curvature), "approach"))
             curvature = self._after_step(curvature)
             theta = self._stepped(theta, curvature, settings.TRUST_FAR if step < 2 else settings.TRUST_NEAR)
             if step == 0:
                 theta, curvature = self._followed(theta, self._voted(theta, first=False), curvature, "middle_curvature")
+            if step + 1 == min(settings.STEPS_BEFORE_LATE, steps) and not follows:
+                curvature = self._together(self._curvature(theta, self._frame(curvature), "late_curvature"), curvature)
         voted = self._late_vote(theta)
-        if self._regression.follows_scale:
+        if follows:
             theta, curvature = self._followed(theta, voted, curvature, "late_curvature")
         else:
             theta = voted
@@ -214,6 +217,9 @@ class Search:
         point, bias = self._expansion_point(theta, frame)
         late = self._curvature_at(point, frame, "curvature", between_scales=True)
         together = self._together(late, curvature)
+        # Norms are about the same in the new frame, and so is the best bound.
+        frame = self._frame(together)
+        point = replace(point, preconditioner=frame.preconditioner)
         loss = self._chain.release(ClippingLoss(point)) if self._releases_loss else None
         if loss is not None and self._chain.knows_responses:
             # Without a mean to add again bias has a direction, which makes up for what histograms overstate.
@@ -306,10 +312,12 @@ class Search:
         """Return a frame in which scores have entries of about the same size, by a histogram for each parameter."""
         n_units = self._chain.n_units
         made = self._chain.release(CoordinateSizes(theta, _LOWEST_OCTAVE, _OCTAVES))
-        counts = np.clip(made.value, -n_units, n_units).reshape(theta.size, _OCTAVES)[self._regression.known]
-        scales = np.ones(theta.size)
-        scales[self._regression.known] = _sizes_of_entries(counts, made.noise_std, n_units)
-        return Frame(np.diag(1.0 / scales), np.diag(scales))
+        known, scales = self._regression.known, np.ones(theta.size)
+        counts = np.clip(made.value, -n_units, n_units).reshape(theta.size, _OCTAVES)[known]
+        scales[known], fourth = _sizes_of_entries(counts, made.noise_std, n_units)
+        self._weights[known] = (fourth / fourth.min()) ** -settings.POWER_OF_TAILS
+        self._weights[self._regression.scales] = settings.SCALE_IN_NORM
+        return Frame(np.diag(self._weights / scales), np.diag(scales / self._weights))
 
     def _curvature(self, theta: FloatArray, frame: Frame, kind: str) -> KnownCurvature:
         """Release the curvature; without terms between logarithms of scales and others, which far away are large."""
@@ -357,18 +365,23 @@ class Search:
 
     def _curvature_bound(self, theta: FloatArray, frame: Frame, kind: str, of_score: float = np.inf) -> float:
         """Return the clip bound of a curvature: what clipped scores have of it, where theirs is known."""
-        size = int(self.places.sum())
-        histogram = self._norms(theta, frame, self._sizes_of_curvature, float(size), of_score)
+        size, mean = int(self.places.sum()), self._mean_square
+        histogram = self._norms(theta, frame, self._sizes_of_curvature, mean, of_score)
         factor = np.sqrt(2.0) if self.nonnegative else 2.0  # such curvatures have no negative inner product
         noise = factor * self._chain.multiplier(kind) * self._reach_of_noise
         if kind == "early_curvature":
             bound = histogram.quantile(settings.EARLY_QUANTILE, self._chain.n_units)
         else:
-            # A curvature's norm is at most its trace, whose mean is the number of directions.
-            tail = Tail(histogram, self._chain.n_units, mean=float(size), power=1)
-            bound, _ = tail.best_bound(1.0, noise)
-        most = max(settings.MOST_NOISE_OF_CURVATURE * self._chain.n_units / noise, 2.0 * size)
+            # A curvature's norm is at most its trace, whose mean is that of the squared norm of scores.
+            tail = Tail(histogram, self._chain.n_units, mean=mean, power=1)
+            bound, _ = tail.best_bound(min(1.0, settings.BIAS_OF_CURVATURES / size), noise)
+        most = max(settings.MOST_NOISE_OF_CURVATURE * mean / size * self._chain.n_units / noise, 2.0 * mean)
         return _representable(min(bound, most))
+
+    @property
+    def _mean_square(self) -> float:
+        """What the mean over units of the squared norm of scores is by the frame, or less."""
+        return float(np.sum(self._weights[self.places] ** 2))
 
     @property
     def _between_scales(self) -> NDArray[np.bool_]:
@@ -402,7 +415,7 @@ class Search:
         return replace(curvature, matrix=curvature.matrix + (part - 1.0) / expected * np.outer(along, along))
 
     def _frame(self, curvature: KnownCurvature) -> Frame:
-        """Return the frame in which the curvature of a unit is, on average, the identity; scales come last.
+        """Return the frame in which the curvature of a unit is, on average, the squared weights; scales come last.
 
         Where a hierarchical prior tells more of a parameter than the units do, its axis is shorter: of all lengths
         these have the smallest product of squared error, in posterior standard deviations, and mean squared norm.
@@ -419,7 +432,7 @@ class Search:
         values, vectors = np.linalg.eigh(per_unit)
         values = np.maximum(values, 1e-12 * values.max())
         factor = np.linalg.cholesky((vectors * values) @ vectors.T)
-        weight = np.where(np.sort(of_scales), settings.SCALE_IN_NORM, 1.0)
+        weight = self._weights[order]  # each axis is about that of one parameter, less what the ones before it explain
         preconditioner, back = (np.diag(np.where(self._regression.known, 0.0, 1.0)) for _ in range(2))
         preconditioner[np.ix_(order, order)] = np.linalg.inv(factor).T * weight
         back[np.ix_(order, order)] = factor / weight
@@ -440,9 +453,8 @@ class Search:
     def _score_bound(self, theta: FloatArray, frame: Frame, kind: str) -> tuple[float, float]:
         """Return the best clip bound of a score, and the bias that it is expected to have."""
         size = self._directions(frame)
-        histogram = self._norms(theta, frame, "score", float(np.sqrt(size)))
-        # Along a direction of the frame the information of a unit, the mean square of its score, is at most 1.
-        tail = Tail(histogram, self._chain.n_units, mean=float(size))
+        histogram = self._norms(theta, frame, "score", float(np.sqrt(self._mean_square)))
+        tail = Tail(histogram, self._chain.n_units, mean=self._mean_square)
         noise = 2.0 * self._chain.multiplier(kind) * np.sqrt(size)
         self._tail = tail
         bound, bias = tail.best_bound(self.bias_of_loss, noise)
@@ -531,11 +543,11 @@ def along_axes(there: NDArray[np.bool_], frame: Frame) -> NDArray[np.bool_]:
     return found
 
 
-def _sizes_of_entries(counts: FloatArray, noise_std: float, n_units: int) -> FloatArray:
-    """Return for every parameter the root mean square of units' scores, from noisy counts by octave.
+def _sizes_of_entries(counts: FloatArray, noise_std: float, n_units: int) -> tuple[FloatArray, FloatArray]:
+    """Return for every parameter the root mean square of units' scores, and the mean fourth power in units of it.
 
-    Counts below the noise are left out; what they could hide is added. A parameter whose scores are all hidden by noise
-    gets the size of the others' for as many units as noise could hide.
+    From noisy counts by octave. Counts below the noise are left out; what they could hide is added. A parameter whose
+    scores are all hidden by noise gets the size of the others' for as many units as noise could hide.
     """
     octaves = _LOWEST_OCTAVE + np.arange(_OCTAVES)
     counts = counts.copy()
@@ -551,7 +563,12 @@ def _sizes_of_entries(counts: FloatArray, noise_std: float, n_units: int) -> Flo
     unseen = noise_std / n_units * 4.0 ** (octaves[largest] + 3.5)
     hidden = 4.0**typical * 3.5 * noise_std / n_units
     found: FloatArray = np.sqrt(np.where(visible, squares + unseen, hidden))
-    return found
+    clear = np.where(counts > np.maximum(seen, 3.5 * noise_std), counts, 0.0)
+    relative = 4.0 ** (from_largest.astype(np.float64))
+    second, fourth = ((clear * relative**power).sum(axis=1) / n_units for power in (1, 2))
+    rarest = max(n_units / (3.5 * noise_std), 1.0)  # noise hides levels of fewer units
+    tails: FloatArray = np.where(visible, fourth / np.maximum(second, 1.0 / n_units) ** 2, rarest)
+    return found, np.clip(tails, 1.0, rarest)
 
 
 def _representable(bound: float) -> float:

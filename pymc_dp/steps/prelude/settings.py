@@ -54,7 +54,8 @@ class PartsOfSearch:
     sizes : float
         One histogram of norms.
     early, middle, late : float
-        The curvature where the way begins, after the first step, and before the last one: 0 for none.
+        The curvature where the way begins, after the first step, and after the second; with a scale of continuous
+        responses the third comes before the last step, for a curvature is soon out of date there.
     approach, centre : float
         One score on the way, and the last one before the centre.
     scale, scale_approach : float
@@ -65,23 +66,24 @@ class PartsOfSearch:
     coordinates: float = 0.025
     sizes: float = 0.006
     early: float = 0.03
-    middle: float = 0.08
-    late: float = 0.0
+    middle: float = 0.04
+    late: float = 0.06
     approach: float = 0.04
     centre: float = 0.17
     scale: float = 0.0
     scale_approach: float = 0.0
 
 
-#: With a scale of continuous responses, a curvature is soon out of date: information is in proportion to the inverse
-#: square of the scale, which falls as the way goes on. Of an intercept 25 sigma from the prior's, 12 of 12 runs at
-#: epsilon 4 were lost without a late curvature, none with one. Elsewhere it costs more than it brings.
-PARTS, PARTS_WITH_SCALE = PartsOfSearch(), PartsOfSearch(middle=0.04, late=0.06)
+#: Directions in which covariates are nearly collinear show in the third curvature: each is released along axes that the
+#: ones before it whiten. Of an intercept 25 sigma from the prior's, 12 of 12 runs at epsilon 4 were lost without it.
+PARTS = PartsOfSearch()
 #: Of a normal regression the information of the location is released before any score, and is most of the search.
 PARTS_OF_LOCATION = PartsOfSearch(
     votes=0.012, early=0.06, middle=0.11, late=0.17, approach=0.025, centre=0.08, scale=0.08, scale_approach=0.006
 )
 SHARES_OF_LOCATION = Shares(centre=0.69, score=0.29, curvature=0.02, tests=0.0)
+#: After how many steps the third curvature is released.
+STEPS_BEFORE_LATE = 2
 #: Steps on the way to the last score before the centre: of a normal regression few are enough.
 APPROACH_STEPS, STEPS_OF_LOCATION = 4, 3
 #: Only so many logarithms of positive parameters are searched for: the others start where the model says.
@@ -132,6 +134,12 @@ TRUST_IN_EARLIER_SIZES = 0.5
 EARLY_QUANTILE = 0.995
 #: Scores of logarithms of scales have long tails: they count this part in the norm that is clipped.
 SCALE_IN_NORM = 0.5
+#: Other parameters count the less the longer the tails of their scores are, as those of a rare level: by this power of
+#: the mean fourth power. Of 0, 1/8 and 1/4 on five tables the second was best or next to it: the fourth is that which
+#: suits rare levels best, but in a few directions noise is then all there is.
+POWER_OF_TAILS = 0.125
+#: What clipping takes off curvatures is spread over their d directions: this over d counts as bias along one of them.
+BIAS_OF_CURVATURES = 4.0
 #: The noise of a curvature is never more than this part of what it is on average.
 MOST_NOISE_OF_CURVATURE = 0.5
 #: Eigenvalues of a released curvature are lifted to this part of what noise alone reaches: early, in the middle, late,
