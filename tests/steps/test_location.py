@@ -13,7 +13,7 @@ from pymc_dp.model.view import read
 from pymc_dp.rows import UnitLikelihood
 from pymc_dp.steps.prelude.belief import Belief, KnownScore
 from pymc_dp.steps.prelude.curvature import KnownCurvature
-from pymc_dp.steps.prelude.learned import _LOWEST_OCTAVE, _OCTAVES, Search, _sizes_of_entries
+from pymc_dp.steps.prelude.learned import Search
 from pymc_dp.steps.prelude.newton import Frame
 
 N, GROUPS = 6000, 8
@@ -166,71 +166,6 @@ def test_a_curvature_is_corrected_along_a_step_by_what_scores_clearly_say(true, 
     search = SimpleNamespace(_scores=scores, _first_after_curvature=0, places=places)
     found = Search._after_step(search, curvature).matrix
     np.testing.assert_allclose(found, np.diag([expected, 5.0]), rtol=0.04)
-
-
-def frame_of(curvature, of_prior, n_units, weights=(1.0, 1.0)):
-    known = np.array([True, True])
-    regression = SimpleNamespace(scales=np.zeros(0, dtype=np.intp), known=known)
-    structure = np.eye(2, dtype=bool)
-    chain = SimpleNamespace(n_units=n_units)
-    search = SimpleNamespace(
-        places=known,
-        _regression=regression,
-        _structure=structure,
-        _chain=chain,
-        _of_prior=of_prior,
-        _weights=np.array(weights),
-    )
-    return Search._frame(search, KnownCurvature(curvature, curvature, 0.0, Frame(np.eye(2), np.eye(2)), known))
-
-
-def test_axes_are_shorter_where_the_prior_knows_more():
-    """No other lengths have a smaller product of squared error, in posterior sd, and mean squared norm."""
-    told, prior, n_units = np.array([100.0, 4.0]), np.array([0.0, 96.0]), 100
-
-    def cost(lengths):
-        return np.sum(1.0 / (lengths**2 * (told + prior))) * np.sum(told * lengths**2)
-
-    frame = frame_of(np.diag(told), prior, n_units)
-    lengths = np.diag(frame.preconditioner)
-    np.testing.assert_allclose(frame.back, np.linalg.inv(frame.preconditioner).T)
-    white = np.diag(frame_of(np.diag(told), None, n_units).preconditioner)
-    assert white == pytest.approx(np.sqrt(n_units / told))
-    assert cost(lengths) < 0.75 * cost(white)
-    for factor in (0.5, 0.9, 1.1, 2.0):
-        assert cost(lengths) < cost(lengths * [1.0, factor])
-
-
-def test_axes_with_long_tails_count_less_in_norms():
-    """Information of a unit along them is the squared weight; the way back undoes it."""
-    curvature, n_units = np.array([[100.0, 0.0], [0.0, 4.0]]), 100
-    frame = frame_of(curvature, None, n_units, weights=(1.0, 0.5))
-    np.testing.assert_allclose(frame.preconditioner.T @ curvature @ frame.preconditioner, n_units * np.diag([1, 0.25]))
-    np.testing.assert_allclose(frame.back, np.linalg.inv(frame.preconditioner).T)
-
-
-def octave_counts(shares, n_units, noise=0.0, seed=0):
-    """Return noisy counts of units by octave of their score, for shares of units by size."""
-    counts = np.zeros((len(shares), _OCTAVES))
-    for row, of in zip(counts, shares, strict=True):
-        for size, share in of.items():
-            row[int(np.floor(np.log2(size))) - _LOWEST_OCTAVE] += share * n_units
-    return counts + noise * np.random.default_rng(seed).standard_normal(counts.shape)
-
-
-def test_tails_of_scores_are_those_of_levels_that_can_be_seen():
-    """A level of a part f of the units has 1/f; one below the noise what noise could hide; no bump says more."""
-    n_units, noise = 20_000, 20.0
-    shares = [{0.5: 1.0}, {0.5: 0.05}, {0.5: 0.05, 2.0**-24: 0.95}, {4.0: 0.01, 0.25: 0.99}, {0.5: 1e-4}]
-    rarest = n_units / (3.5 * noise)
-    for seed in range(20):
-        _, tails = _sizes_of_entries(octave_counts(shares, n_units, noise, seed), noise, n_units)
-        assert tails == pytest.approx([1.0, 20.0, 20.0, (2.56 + 0.99 / 256) / (0.16 + 0.99 / 16) ** 2, rarest], rel=0.3)
-    alone = octave_counts([{0.5: 1.0}], n_units)
-    alone[0, 20 - _LOWEST_OCTAVE] = 4.4 * noise  # noise, some twenty octaves farther
-    assert _sizes_of_entries(alone, noise, n_units)[1] == pytest.approx([1.0])
-    alone[0, 20 - _LOWEST_OCTAVE] = 100.0 * noise
-    assert _sizes_of_entries(alone, noise, n_units)[1] <= rarest
 
 
 class NormalPrior:
