@@ -59,7 +59,11 @@ class NoPenalty(dp.DPMinibatchPenalty):
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("step_class", "curator"),
-    [(NoPenalty, NormalCurator), (dp.DPMinibatchPenalty, BatchErrorIgnored), (dp.DPBarker, BatchErrorIgnored)],
+    [
+        (NoPenalty, NormalCurator),
+        (dp.DPMinibatchPenalty, BatchErrorIgnored),
+        pytest.param(dp.DPBarker, BatchErrorIgnored, marks=pytest.mark.nightly),
+    ],
 )
 def test_the_stationarity_test_catches_mistakes(step_class, curator):
     settings = SETTINGS[dp.DPBarker if step_class is dp.DPBarker else dp.DPMinibatchPenalty]

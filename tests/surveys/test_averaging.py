@@ -220,7 +220,7 @@ def test_a_small_group_of_which_little_is_known_has_a_bound_of_its_own():
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("relation", ["substitute", "add-remove"])
+@pytest.mark.parametrize("relation", ["substitute", pytest.param("add-remove", marks=pytest.mark.nightly)])
 def test_intervals_cover(fitted, relation):
     """Of 40 posteriors at epsilon .5: the squares of 160 scores have a mean of at most 1.
 
