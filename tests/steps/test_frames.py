@@ -11,6 +11,7 @@ from conftest import QUIET
 import pymc_dp as dp
 from pymc_dp.release import InsecureNoise
 from pymc_dp.steps.access import ChainAccess
+from pymc_dp.steps.prelude import learning
 from pymc_dp.steps.prelude.curvature import KnownCurvature
 from pymc_dp.steps.prelude.learned import _LOWEST_OCTAVE, _OCTAVES, Search, _sizes_of_entries
 from pymc_dp.steps.prelude.learning import Learning
@@ -126,7 +127,7 @@ def test_what_clipping_takes_off_curvatures_is_spread_over_directions():
             _norms=lambda *_: histogram,
             _sizes_of_curvature="expected_curvature",
             _chain=SimpleNamespace(n_units=n_units, multiplier=lambda kind: 3.0),
-            _reach_of_noise=10.0,
+            reach_of_noise=10.0,
         )
         return Search._curvature_bound(search, np.zeros(size), None, "curvature")
 
@@ -134,6 +135,23 @@ def test_what_clipping_takes_off_curvatures_is_spread_over_directions():
     for size, part in ((3, 1.0), (40, 0.1)):
         tail = Tail(histogram, n_units, mean=float(size), power=1)
         assert bound_of(size) == min(tail.best_bound(part, noise)[0], max(0.5 * n_units / noise, 2.0 * size))
+
+
+def test_widths_are_doubted_by_the_largest_eigenvalue_of_noise(monkeypatch):
+    """Of noise with a standard deviation of one, as several releases together have: about the root of 2 d."""
+    asked, real = [], learning._doubtful_width
+
+    def noted(raw, of_prior, largest_noise, *rest):
+        asked.append(largest_noise)
+        return real(raw, of_prior, largest_noise, *rest)
+
+    monkeypatch.setattr(learning, "_doubtful_width", noted)
+    generator = np.random.default_rng(0)
+    x, y = generator.normal(size=(2000, 10)), generator.integers(0, 2, 2000)
+    with pm.Model():
+        pm.Bernoulli("y", logit_p=pm.Data("x", x) @ pm.Normal("beta", shape=10), observed=y)
+        dp.private_likelihood(budget=dp.PrivacyBudget(4.0, 1e-6), insecure_seed=0, progressbar=False)
+    assert asked == [pytest.approx(np.sqrt(20.0), rel=0.2)]
 
 
 class _AllMade(Exception):

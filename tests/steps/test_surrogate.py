@@ -247,14 +247,14 @@ def test_a_width_is_doubtful_where_noise_may_be_much_of_the_curvature():
     everything, none = np.ones(2, dtype=bool), np.zeros((2, 2))
     raw = np.diag([1e4, 1.0])
     assert _doubtful_width(raw, none, 0.0, np.eye(2), everything) == 1.0
-    assert _doubtful_width(raw, none, 0.375, np.eye(2), everything) == pytest.approx(2.0)
-    assert _doubtful_width(raw, none, 10.0, np.eye(2), everything) == pytest.approx(10.0)
-    assert _doubtful_width(np.diag([1e4, -1.0]), none, 0.01, np.eye(2), everything) == pytest.approx(10.0)
-    assert _doubtful_width(raw, none, 10.0, np.eye(2), np.array([True, False])) < 1.01
+    assert _doubtful_width(raw, none, 0.75, np.eye(2), everything) == pytest.approx(2.0)
+    assert _doubtful_width(raw, none, 20.0, np.eye(2), everything) == pytest.approx(10.0)
+    assert _doubtful_width(np.diag([1e4, -1.0]), none, 0.02, np.eye(2), everything) == pytest.approx(10.0)
+    assert _doubtful_width(raw, none, 20.0, np.eye(2), np.array([True, False])) < 1.01
     # The prior counts along the same columns.
-    assert _doubtful_width(raw, np.eye(2), 10.0, np.diag([1.0, 100.0]), everything) < 1.01
+    assert _doubtful_width(raw, np.eye(2), 20.0, np.diag([1.0, 100.0]), everything) < 1.01
     rotation = np.array([[0.6, -0.8], [0.8, 0.6]])
-    assert _doubtful_width(rotation @ raw @ rotation.T, none, 0.375, np.eye(2), everything) == pytest.approx(2.0)
+    assert _doubtful_width(rotation @ raw @ rotation.T, none, 0.75, np.eye(2), everything) == pytest.approx(2.0)
 
 
 def test_draws_are_as_wide_as_the_surrogate_and_others_are_not_usable():

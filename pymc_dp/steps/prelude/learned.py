@@ -184,7 +184,7 @@ class Search:
         structure = chain.structure
         self._structure = np.ones((regression.known.size,) * 2, dtype=bool) if structure is None else structure
         #: The largest eigenvalue of noise alone, in standard deviations of its entries.
-        self._reach_of_noise = _largest_of_noise(self._structure[np.ix_(self.places, self.places)])
+        self.reach_of_noise = _largest_of_noise(self._structure[np.ix_(self.places, self.places)])
 
     def _places_of(self, regression: Regression) -> NDArray[np.bool_]:
         return regression.known
@@ -334,7 +334,7 @@ class Search:
         there = self._structure if between_scales else self._structure & ~self._between_scales
         raw = np.where(along_axes(there, frame), raw, 0.0)
         raw = between_members_and_others(raw, made.noise_std, frame, self._structure, self.places)
-        floor = made.noise_std * self._reach_of_noise * self._floors[_STAGES.index(made.kind)]
+        floor = made.noise_std * self.reach_of_noise * self._floors[_STAGES.index(made.kind)]
         return lifted(raw, made.noise_std, frame, self.places, floor=floor, nonnegative=self.nonnegative)
 
     def _query_of_curvature(self, point: ExpansionPoint, kind: str) -> Query:
@@ -360,7 +360,7 @@ class Search:
 
     def _together(self, late: KnownCurvature, early: KnownCurvature) -> KnownCurvature:
         """Return what two curvatures say."""
-        floor, there = self._reach_of_noise * self.floor_together, along_axes(self._structure, late.frame)
+        floor, there = self.reach_of_noise * self.floor_together, along_axes(self._structure, late.frame)
         return pooled(late, early, there, floor=floor, nonnegative=self.nonnegative, drifts=self.drifts)
 
     def _curvature_bound(self, theta: FloatArray, frame: Frame, kind: str, of_score: float = np.inf) -> float:
@@ -368,7 +368,7 @@ class Search:
         size, mean = int(self.places.sum()), self._mean_square
         histogram = self._norms(theta, frame, self._sizes_of_curvature, mean, of_score)
         factor = np.sqrt(2.0) if self.nonnegative else 2.0  # such curvatures have no negative inner product
-        noise = factor * self._chain.multiplier(kind) * self._reach_of_noise
+        noise = factor * self._chain.multiplier(kind) * self.reach_of_noise
         if kind == "early_curvature":
             bound = histogram.quantile(settings.EARLY_QUANTILE, self._chain.n_units)
         else:

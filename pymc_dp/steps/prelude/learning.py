@@ -73,7 +73,8 @@ _MOST_HIDDEN = 0.1
 _LOWEST_REMAINDER, _REMAINDER_BINS, _CUT_REMAINDERS, _ROOM_FOR_REMAINDERS = -50, 60, 0.001, 8.0
 #: The same in half octaves, of gradients along standardised axes.
 _LOWEST_GRADIENT, _GRADIENT_BINS = 2.0**-50, 120
-#: Noise of a curvature reaches this many standard deviations; of what may be all noise, this part is believed.
+#: Noise of a curvature reaches at least this many standard deviations, and as far as its largest eigenvalue. Of what
+#: may be all noise, this part is believed.
 _BEYOND_NOISE, _LEAST_CERTAIN = 2.0, 0.01
 #: Clip bounds, in multiples of the root of the number of parameters, with what the noise of curvatures adds: of eight
 #: models at epsilon 3 and 1 it was 1.8 to 7.1.
@@ -401,7 +402,7 @@ class Learning:
             else _doubtful_width(
                 found.curvature.raw,
                 from_prior,
-                found.curvature.noise_std,
+                found.curvature.noise_std * max(_BEYOND_NOISE, search.reach_of_noise),
                 found.curvature.frame.preconditioner,
                 search.places,
             ),
@@ -684,7 +685,7 @@ def _lost(belief: Belief) -> bool:
 def _doubtful_width(
     raw: FloatArray,
     prior_information: FloatArray,
-    noise_std: float,
+    largest_noise: float,
     preconditioner: FloatArray,
     known: NDArray[np.bool_],
 ) -> float:
@@ -697,13 +698,13 @@ def _doubtful_width(
         or negative, the surrogate's was lifted, which must not pass for information.
     prior_information : ndarray, shape (parameters, parameters)
         The prior's curvature.
-    noise_std : float
-        Of the entries of `raw`.
+    largest_noise : float
+        How far noise reaches in some direction: the largest eigenvalue of noise alone.
     preconditioner : ndarray, shape (parameters, parameters)
     known : ndarray of bool, shape (parameters,)
         Which parameters the likelihood depends on.
     """
     along = (raw + preconditioner.T @ prior_information @ preconditioner)[np.ix_(known, known)]
     least = float(np.linalg.eigvalsh(along)[0])
-    part = _BEYOND_NOISE * noise_std / max(least, np.finfo(float).tiny)
+    part = largest_noise / max(least, np.finfo(float).tiny)
     return float(1.0 / np.sqrt(max(1.0 - part, _LEAST_CERTAIN)))

@@ -108,7 +108,7 @@ class SearchForLocation(Search):
             before.gradient - after.gradient,
             before.noise @ before.noise.T + after.noise @ after.noise.T,
             along_axes(self._structure, curvature.frame),
-            floor=self._reach_of_noise * self.floor_together,
+            floor=self.reach_of_noise * self.floor_together,
             nonnegative=self.nonnegative,
         )
 
