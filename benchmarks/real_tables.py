@@ -339,6 +339,46 @@ def pupils(data):
     return Problem(model, normal=False)
 
 
+def light_chains(data):
+    """Whether residents of Olmsted County died, by age, sex and free light chains in their blood."""
+    table = pd.read_csv(data / "survival/flchain.csv")
+    age, male = (table["age"] - 65) / 10, table["sex"] == "M"
+    chains = [np.minimum(np.log(table[name]) - 0.3, 3) for name in ("kappa", "lambda")]
+    x = design(age, age**2, male, male * age, *chains, table["mgus"], (table["sample.yr"] - 1997) / 2)
+    return logistic(x, table["death"].to_numpy(int))
+
+
+def of_films(data, genres):
+    """Return films, the logarithm of their length, and columns of year, length, votes and genres."""
+    table = pd.read_csv(data / "ggplot2/movies.csv")
+    table = table[table["length"] < 400]
+    year, length = (table["year"] - 1975) / 20, np.log(table["length"]) - 4.4
+    votes = np.minimum(np.log(table["votes"]) - 3.5, 8) / 2
+    return table, length, [year, year**2, length, votes, *(table[name] for name in genres)]
+
+
+def comedies(data):
+    """Whether a film is a comedy."""
+    genres = ("Action", "Animation", "Drama", "Documentary", "Romance", "Short")
+    table, length, columns = of_films(data, genres)
+    return logistic(design(*columns, length**2, (table["rating"] - 6) / 1.5), table["Comedy"].to_numpy(int))
+
+
+def film_ratings(data):
+    """Mean ratings of films."""
+    genres = ("Action", "Animation", "Comedy", "Drama", "Documentary", "Romance", "Short")
+    table, _, columns = of_films(data, genres)
+    return linear(design(*columns), table["rating"].to_numpy(float))
+
+
+def aggression(data):
+    """Whether a person would react with verbal aggression, in 24 situations."""
+    table = pd.read_csv(data / "lme4/VerbAgg.csv")
+    items = indicators(table["item"], sorted(table["item"].unique())[1:])
+    x = design((table["Anger"] - 20) / 5, table["Gender"] == "M", items)
+    return logistic(x, (table["r2"] == "Y").to_numpy(int))
+
+
 TABLES = {
     "hospital": hospital,
     "doctor": doctor,
@@ -363,6 +403,10 @@ KEPT = {
     "working-hours": working_hours,
     "log-wages": log_wages,
     "pupils": pupils,
+    "light-chains": light_chains,
+    "comedies": comedies,
+    "film-ratings": film_ratings,
+    "aggression": aggression,
 }
 
 
