@@ -209,7 +209,7 @@ def short_pilots(monkeypatch):
 def test_no_answer_of_the_curator_ends_a_prelude(make, learned, seeds):
     of_model = bench(make, learned, trajectories=2)
     found = [of_model.run(seed, n_units=N if seed % 2 else 10**6) for seed in seeds]
-    assert np.mean(found) > (0.8 if len(found) > 30 else 0.4)  # the way goes on past the wildest of answers
+    assert np.mean(found) > 0.8  # the way goes on past the wildest of answers
 
 
 def test_where_there_is_no_surrogate_chains_stay_and_the_result_says_so(budget, monkeypatch):

@@ -35,6 +35,8 @@ from pymc_dp.steps.prelude.tails import BINS, LOWEST_HALF_OCTAVE, Histogram, Tai
 _LOWEST_OCTAVE, _OCTAVES = -24, 49
 _STAGES = ("early_curvature", "middle_curvature", "late_curvature", "curvature")
 _ROUNDING = 1e-9
+#: Noise of a clipping loss is never more standard deviations away: squares beyond are no numbers.
+_FARTHEST_LOSS = 1e3
 _SHORTER = (1.0, 0.5, 0.25, 0.1)
 
 
@@ -234,10 +236,11 @@ class Search:
         Released is at most one bound of a unit; a histogram tells how much more there is.
         """
         beyond = self._tail.lost_beyond(bound) if self._tail is not None else 1.0
-        mean, std = float(loss.value[0]), loss.noise_std
+        n_units = self._chain.n_units
+        mean, std = float(np.clip(loss.value[0], -n_units, n_units)), loss.noise_std  # no sum of units is larger
         from scipy.special import log_ndtr  # noqa: PLC0415  slow to import
 
-        away = mean / max(std, np.finfo(float).tiny)
+        away = float(np.clip(mean / max(std, np.finfo(float).tiny), -_FARTHEST_LOSS, _FARTHEST_LOSS))
         chance = float(np.exp(-0.5 * (away**2 + np.log(2.0 * np.pi)) - log_ndtr(away)))
         return bound * beyond * float(np.sqrt(max(mean**2 + std**2 + mean * std * chance, 0.0)))
 
