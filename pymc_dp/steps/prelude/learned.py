@@ -236,8 +236,7 @@ class Search:
         Released is at most one bound of a unit; a histogram tells how much more there is.
         """
         beyond = self._tail.lost_beyond(bound) if self._tail is not None else 1.0
-        n_units = self._chain.n_units
-        mean, std = float(np.clip(loss.value[0], -n_units, n_units)), loss.noise_std  # no sum of units is larger
+        mean, std = np.float64(loss.value[0]), np.float64(loss.noise_std)  # of NumPy: squares may be infinite
         from scipy.special import log_ndtr  # noqa: PLC0415  slow to import
 
         away = float(np.clip(mean / max(std, np.finfo(float).tiny), -_FARTHEST_LOSS, _FARTHEST_LOSS))
