@@ -6,7 +6,8 @@ from typing import TYPE_CHECKING, Any
 
 from pymc_dp import _pymc_hook as _pymc_hook  # makes pm.sample run DP steps; nothing else needs it
 from pymc_dp import accounting
-from pymc_dp.budget import Plan, PrivacyBudget
+from pymc_dp.budget.plan import Plan
+from pymc_dp.budget.privacy_budget import PrivacyBudget
 from pymc_dp.exceptions import (
     BudgetExceeded,
     BudgetFileError,
@@ -23,7 +24,7 @@ from pymc_dp.exceptions import (
     WorkersLost,
 )
 from pymc_dp.model.arrays import public
-from pymc_dp.sampling import sample
+from pymc_dp.run.sampling import sample
 from pymc_dp.steps import (
     DPHMC,
     DPMALA,
@@ -41,9 +42,9 @@ from pymc_dp.tables import Category, Date, Number, Person, Schema, Table, Templa
 
 if TYPE_CHECKING:
     from pymc_dp import diagnostics, plots
-    from pymc_dp.deployment import Disclosure, disclosure
-    from pymc_dp.forecast import Forecast, dry_run
-    from pymc_dp.likelihood import PrivateLikelihood, private_likelihood
+    from pymc_dp.reports.deployment import Disclosure, disclosure
+    from pymc_dp.reports.forecast import Forecast, dry_run
+    from pymc_dp.run.private_likelihood import PrivateLikelihood, private_likelihood
     from pymc_dp.surveys.averaging import AveragePredictions, average_predictions
     from pymc_dp.surveys.checking import Check, check
     from pymc_dp.surveys.comparing import Comparison, compare
@@ -116,9 +117,9 @@ _ON_DEMAND = {
     "Check": "surveys.checking",
     "Comparison": "surveys.comparing",
     "Description": "surveys.describing",
-    "Disclosure": "deployment",
-    "Forecast": "forecast",
-    "PrivateLikelihood": "likelihood",
+    "Disclosure": "reports.deployment",
+    "Forecast": "reports.forecast",
+    "PrivateLikelihood": "run.private_likelihood",
     "average_predictions": "surveys.averaging",
     "check": "surveys.checking",
     "compare": "surveys.comparing",
@@ -126,10 +127,10 @@ _ON_DEMAND = {
     "pooled": "surveys.synthetic",
     "synthetic_tables": "surveys.synthetic",
     "diagnostics": "",
-    "disclosure": "deployment",
-    "dry_run": "forecast",
+    "disclosure": "reports.deployment",
+    "dry_run": "reports.forecast",
     "plots": "",
-    "private_likelihood": "likelihood",
+    "private_likelihood": "run.private_likelihood",
 }
 
 

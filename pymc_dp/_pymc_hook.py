@@ -20,18 +20,18 @@ from pymc.distributions.distribution import Distribution
 from pymc.variational.opvi import Group
 from xarray import DataTree
 
-from pymc_dp.arguments import (
+from pymc_dp.exceptions import UnsupportedOption
+from pymc_dp.model import origins
+from pymc_dp.model.arrays import declare_public, is_public
+from pymc_dp.model.builders import EVALUATING, marking
+from pymc_dp.run.arguments import (
     is_private,
     refuse_budget,
     refuse_privacy_keywords,
     refuse_table,
     refuse_what_is_no_budget,
 )
-from pymc_dp.exceptions import UnsupportedOption
-from pymc_dp.model import origins
-from pymc_dp.model.arrays import declare_public, is_public
-from pymc_dp.model.builders import EVALUATING, marking
-from pymc_dp.sampling import sample
+from pymc_dp.run.sampling import sample
 
 _POSTERIOR_PREDICTIVE = (
     "The groups observed_data and constant_data that pm.sample_posterior_predictive returns are the data, and "

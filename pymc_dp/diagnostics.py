@@ -14,9 +14,9 @@ import scipy
 from xarray import DataTree
 
 from pymc_dp.accounting import gaussian_epsilon
+from pymc_dp.budget.plan import noise_in_words, replaced_in_words
 from pymc_dp.exceptions import InvalidArgument
 from pymc_dp.kinds import SCORE, Role, clip_fraction_name, labelled, noise_std_of
-from pymc_dp.plan import noise_in_words, replaced_in_words
 
 _GOOD_R_HAT = 1.05
 _GOOD_EFFECTIVE_DRAWS = 200

@@ -24,9 +24,10 @@ from hypothesis import settings
 from running import SHORT_PILOT
 
 import pymc_dp as dp
-from pymc_dp import compiling, sampling
+from pymc_dp import compiling
 from pymc_dp.release import InsecureNoise, SecureNoise
 from pymc_dp.rows import choose, likelihood
+from pymc_dp.run import sampling
 from pymc_dp.steps import learning_step, surrogate_hmc
 from pymc_dp.steps.prelude import free_hmc
 from pymc_dp.surveys import asking

@@ -38,10 +38,10 @@ from samplers import SAMPLERS, Sampler, regression
 from scipy import stats
 
 import pymc_dp as dp
-from pymc_dp import sampling
 from pymc_dp.release import Curators, Release, SecureNoise, curator
 from pymc_dp.release.barker_correction import acceptance
 from pymc_dp.release.batches import drawn
+from pymc_dp.run import sampling
 from pymc_dp.steps.base import DPStep
 from pymc_dp.steps.prelude import free_hmc
 from pymc_dp.surveys import asking

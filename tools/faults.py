@@ -23,7 +23,7 @@ import pymc as pm
 
 import pymc_dp as dp
 from pymc_dp.accounting import GaussianReleases
-from pymc_dp.budget import StepPlan
+from pymc_dp.budget.plan import StepPlan
 from pymc_dp.release import SecureNoise
 
 FORK = multiprocessing.get_context("fork")

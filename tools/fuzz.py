@@ -38,7 +38,7 @@ import pymc as pm
 import pytensor.tensor as pt
 
 import pymc_dp as dp
-from pymc_dp import sampling
+from pymc_dp.run import sampling
 from pymc_dp.steps.base import DPStep
 
 QUIET = {"progressbar": False, "quiet": True, "compute_convergence_checks": False}

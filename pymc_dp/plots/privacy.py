@@ -21,7 +21,8 @@ from pymc_dp.accounting import (
     trade_off,
     trade_off_of_guarantee,
 )
-from pymc_dp.budget import Plan, PrivacyBudget
+from pymc_dp.budget.plan import Plan
+from pymc_dp.budget.privacy_budget import PrivacyBudget
 from pymc_dp.diagnostics import facts_of
 from pymc_dp.exceptions import InvalidArgument
 from pymc_dp.plots.panels import LINE_WIDTH, LINESTYLES, MUTED, Panels, Visuals, xy

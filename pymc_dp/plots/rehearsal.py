@@ -5,10 +5,10 @@ from typing import Any
 
 import numpy as np
 
+from pymc_dp.budget.worth import GOOD_ERROR, Worth
 from pymc_dp.exceptions import InvalidArgument
-from pymc_dp.forecast import Forecast
 from pymc_dp.plots.panels import COLORS, LINE_WIDTH, Panels, Visuals
-from pymc_dp.worth import GOOD_ERROR, Worth
+from pymc_dp.reports.forecast import Forecast
 
 _VISUALS = ("bars", "curve", "this_run", "harmless", "expected", "title", "xlabel", "ylabel")
 #: How far beyond this run's error, and the one that is good enough, the curve runs.

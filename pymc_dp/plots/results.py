@@ -11,10 +11,10 @@ from xarray import DataTree
 
 from pymc_dp import _validate
 from pymc_dp.accounting import Releases
+from pymc_dp.budget.plan import releases_of_record
 from pymc_dp.diagnostics import moves_draws
 from pymc_dp.exceptions import InvalidArgument
 from pymc_dp.kinds import labelled
-from pymc_dp.plan import releases_of_record
 
 #: Figures that are added to the record of releases where they are published.
 _ADDED = ("rho", "share")

@@ -14,9 +14,9 @@ from xarray import DataTree
 from pymc_dp.diagnostics import facts_of
 from pymc_dp.exceptions import InvalidArgument
 from pymc_dp.kinds import noise_std_of
-from pymc_dp.likelihood import PrivateLikelihood
 from pymc_dp.plots.panels import COLORS, MARKERS, Panels, Visuals, xy
 from pymc_dp.plots.results import chosen_names, group_of, why_not_private
+from pymc_dp.run.private_likelihood import PrivateLikelihood
 
 _VISUALS = (
     *("way", "points", "noise", "posterior", "noise_alone"),

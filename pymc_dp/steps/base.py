@@ -21,7 +21,8 @@ from rich.table import Column
 
 from pymc_dp import _validate
 from pymc_dp.accounting import Releases, noise_for, total_rho
-from pymc_dp.budget import PrivacyBudget, ReleaseRequest
+from pymc_dp.budget.plan import ReleaseRequest
+from pymc_dp.budget.privacy_budget import PrivacyBudget
 from pymc_dp.exceptions import InvalidArgument, NoPlan
 from pymc_dp.model.context import Model, context_without_error, model_in_context
 from pymc_dp.model.declared import declared_unit, refusal_of_undeclared_units
@@ -213,7 +214,7 @@ class DPStep(Sampler, BlockedStep):
     def release_requests(self, tune: int, draws: int) -> list[ReleaseRequest | Releases]:
         """Return everything that one chain releases, and what is released once before all chains.
 
-        See `pymc_dp.budget.PlannableStep`.
+        See `pymc_dp.budget.privacy_budget.PlannableStep`.
 
         Raises
         ------

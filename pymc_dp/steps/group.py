@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from pymc_dp.budget import PrivacyBudget
+from pymc_dp.budget.privacy_budget import PrivacyBudget
 from pymc_dp.exceptions import UnsupportedOption
 from pymc_dp.steps.base import DPStep
 

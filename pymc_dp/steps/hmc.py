@@ -30,7 +30,7 @@ from pymc.step_methods.hmc.quadpotential import QuadPotential
 
 from pymc_dp import _validate
 from pymc_dp.accounting import Releases
-from pymc_dp.budget import ReleaseRequest
+from pymc_dp.budget.plan import ReleaseRequest
 from pymc_dp.model.parameters import FloatArray
 from pymc_dp.steps.acceptance import penalty_test, untested
 from pymc_dp.steps.learning_step import LearningStep

@@ -13,7 +13,8 @@ from typing import Any, ClassVar
 import numpy as np
 import xarray as xr
 
-from pymc_dp.budget import Plan, ReleaseRequest
+from pymc_dp.budget.plan import Plan, ReleaseRequest
+from pymc_dp.budget.worth import Worth
 from pymc_dp.exceptions import InvalidArgument
 from pymc_dp.model.context import Model, model_in_context
 from pymc_dp.model.parameters import FloatArray
@@ -25,7 +26,6 @@ from pymc_dp.steps.prelude.learning import FIGURES, InChains, Learning, Prelude,
 from pymc_dp.steps.prelude.newton import NUMERICAL_FAILURES
 from pymc_dp.steps.sampler import Transition
 from pymc_dp.steps.target import ExpandedTarget, FreeTarget, PreconditionedTarget, Target
-from pymc_dp.worth import Worth
 
 #: Draws of a chain where they are far apart.
 _DRAWS_OF_TRAJECTORIES = 500

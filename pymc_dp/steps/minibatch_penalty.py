@@ -22,7 +22,7 @@ from typing import Any, Unpack
 from numpy.typing import ArrayLike
 
 from pymc_dp.accounting import Releases
-from pymc_dp.budget import ReleaseRequest
+from pymc_dp.budget.plan import ReleaseRequest
 from pymc_dp.model.parameters import FloatArray
 from pymc_dp.release.interface import Release
 from pymc_dp.steps.penalty import DPPenalty

@@ -8,11 +8,11 @@ from typing import Any, ClassVar, Literal
 import numpy as np
 
 from pymc_dp.accounting import Releases
-from pymc_dp.budget import Plan, ReleaseRequest
+from pymc_dp.budget.plan import Plan, ReleaseRequest
+from pymc_dp.budget.worth import Worth
 from pymc_dp.model.parameters import FloatArray, ParameterVector
 from pymc_dp.release.queries import ClipCounts
 from pymc_dp.steps.access import ChainAccess, OwnParameters
-from pymc_dp.worth import Worth
 
 ClipDiagnostics = Literal["private", "exact"] | None
 
@@ -129,7 +129,7 @@ class Sampler:
         """What else a reader of the result has to know of the run: plain numbers and strings.
 
         Read after the prelude and published as attributes of the group ``privacy``, so they may hold what the prelude
-        has released; under names that `pymc_dp.publish.metadata` does not use.
+        has released; under names that `pymc_dp.run.publish.metadata` does not use.
         """
         return {}
 

@@ -11,7 +11,7 @@ from typing import Any, TypedDict, get_args
 
 from numpy.typing import ArrayLike
 
-from pymc_dp.budget import PrivacyBudget
+from pymc_dp.budget.privacy_budget import PrivacyBudget
 from pymc_dp.model.context import Model
 from pymc_dp.steps.prelude.learning import PreludeArgument
 from pymc_dp.steps.sampler import ClipDiagnostics

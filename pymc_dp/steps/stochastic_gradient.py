@@ -32,7 +32,7 @@ from numpy.typing import ArrayLike
 
 from pymc_dp import _validate
 from pymc_dp.accounting import Releases
-from pymc_dp.budget import ReleaseRequest
+from pymc_dp.budget.plan import ReleaseRequest
 from pymc_dp.exceptions import InvalidArgument
 from pymc_dp.model.parameters import FloatArray
 from pymc_dp.release.batches import Batches, BatchesWithoutReplacement, PoissonBatches

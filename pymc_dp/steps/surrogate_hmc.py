@@ -23,7 +23,7 @@ import numpy as np
 import xarray as xr
 
 from pymc_dp import _validate
-from pymc_dp.budget import ReleaseRequest
+from pymc_dp.budget.plan import ReleaseRequest
 from pymc_dp.exceptions import InvalidArgument
 from pymc_dp.model.context import Model, model_in_context
 from pymc_dp.model.origins import refuse_tables_of_the_data

@@ -11,7 +11,7 @@ from pymc.step_methods.hmc.quadpotential import QuadPotential, quad_potential
 
 from pymc_dp import _validate
 from pymc_dp.accounting import Releases
-from pymc_dp.budget import ReleaseRequest
+from pymc_dp.budget.plan import ReleaseRequest
 from pymc_dp.exceptions import InvalidArgument
 from pymc_dp.model.parameters import FloatArray
 from pymc_dp.release.batches import Batches, BatchesWithoutReplacement

@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from pymc_dp.budget import PrivacyBudget
+from pymc_dp.budget.privacy_budget import PrivacyBudget
 from pymc_dp.exceptions import UnsupportedOption
 from pymc_dp.model.context import Model, model_in_context
 

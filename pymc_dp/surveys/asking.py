@@ -12,16 +12,14 @@ from xarray import DataTree
 
 from pymc_dp import _validate
 from pymc_dp.accounting import gaussian_epsilon
-from pymc_dp.arguments import refuse_in_a_starting_process, refuse_no_budget
-from pymc_dp.budget import Plan, PrivacyBudget, ReleaseRequest
+from pymc_dp.budget.plan import Plan, ReleaseRequest
+from pymc_dp.budget.privacy_budget import PrivacyBudget
+from pymc_dp.budget.worth import Worth
 from pymc_dp.diagnostics import facts_of
 from pymc_dp.exceptions import InvalidArgument, RunInterrupted, UnsupportedModel, UnsupportedOption
-from pymc_dp.finished import reason
-from pymc_dp.interrupts import ending_the_run
 from pymc_dp.kinds import noise_std_of
 from pymc_dp.model.context import Model
 from pymc_dp.model.declared import declared_unit, refusal_of_undeclared_units
-from pymc_dp.publish import guarantee_of
 from pymc_dp.release import (
     Curators,
     InsecureNoise,
@@ -35,8 +33,11 @@ from pymc_dp.release.interface import Release
 from pymc_dp.release.query import Query, Rows
 from pymc_dp.rows.likelihood import UnitLikelihood
 from pymc_dp.rows.threads import Threads
+from pymc_dp.run.arguments import refuse_in_a_starting_process, refuse_no_budget
+from pymc_dp.run.finished import reason
+from pymc_dp.run.interrupts import ending_the_run
+from pymc_dp.run.publish import guarantee_of
 from pymc_dp.tables import Table
-from pymc_dp.worth import Worth
 
 Ask = Callable[[Query], Release]
 #: As for runs: of one unit the number of rows tells all.

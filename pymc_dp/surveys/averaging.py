@@ -9,7 +9,8 @@ import pandas as pd
 import xarray as xr
 from xarray import DataTree
 
-from pymc_dp.budget import PrivacyBudget, ReleaseRequest
+from pymc_dp.budget.plan import ReleaseRequest
+from pymc_dp.budget.privacy_budget import PrivacyBudget
 from pymc_dp.diagnostics import facts_of
 from pymc_dp.exceptions import InvalidArgument
 from pymc_dp.model.context import Model, model_in_context

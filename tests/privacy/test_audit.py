@@ -14,11 +14,11 @@ from audit import SURVEYS, all_audits, audited, audited_survey, broken_audits, l
 from conftest import gaussian_model
 from scipy import stats
 
-from pymc_dp import sampling
 from pymc_dp.model.view import read
 from pymc_dp.release import InsecureNoise, MeteredCurator, SecureNoise
 from pymc_dp.release.queries import GradientSum
 from pymc_dp.rows import UnitLikelihood
+from pymc_dp.run import sampling
 from pymc_dp.surveys import asking
 
 TRIALS = 3000

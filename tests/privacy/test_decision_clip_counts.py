@@ -10,13 +10,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import pymc_dp as dp
-from pymc_dp import sampling
 from pymc_dp.accounting import BarkerReleases, GaussianReleases
 from pymc_dp.model.view import read
 from pymc_dp.release import MeteredCurator, curator
 from pymc_dp.release.batches import BatchesWithoutReplacement
 from pymc_dp.release.queries import DecisionClipCounts
 from pymc_dp.rows import UnitLikelihood
+from pymc_dp.run import sampling
 
 N, BATCHES, TEMPERING = 12, BatchesWithoutReplacement(16, 30), 1.0
 

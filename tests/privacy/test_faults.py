@@ -17,8 +17,9 @@ import pytest
 from conftest import gaussian_data, gaussian_model, hmc
 
 import pymc_dp as dp
-from pymc_dp import ledger, sampling
+from pymc_dp.budget import ledger
 from pymc_dp.rows import UnitLikelihood
+from pymc_dp.run import sampling
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning")
 

@@ -11,11 +11,11 @@ from neighbours import Neighbour
 from replay import replay
 
 import pymc_dp as dp
-from pymc_dp import sampling
 from pymc_dp.model.view import read
 from pymc_dp.release import MeteredCurator, SecureNoise
 from pymc_dp.release.queries import GradientSum
 from pymc_dp.rows import UnitLikelihood
+from pymc_dp.run import sampling
 
 CANARY = 7.123456789012345
 LABEL = "canary-person"

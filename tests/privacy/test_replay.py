@@ -24,7 +24,6 @@ from zoo import (
     tested_surrogate,
 )
 
-from pymc_dp import sampling
 from pymc_dp.release import MeteredCurator
 from pymc_dp.release import curator as curator_module
 from pymc_dp.release.batches import drawn
@@ -33,6 +32,7 @@ from pymc_dp.release.query import Query
 from pymc_dp.rows import clip, likelihood
 from pymc_dp.rows.clipped_sum import ClippedSum
 from pymc_dp.rows.likelihood import UnitLikelihood
+from pymc_dp.run import sampling
 from pymc_dp.steps.access import ChainAccess
 
 #: Where chains start, and how loud the answers are that lead them on: near, far, and driven far.

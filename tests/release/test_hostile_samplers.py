@@ -19,7 +19,7 @@ from pymc_dp.accounting import (
     WithoutReplacementGaussianReleases,
     check_relation,
 )
-from pymc_dp.budget import Plan, ReleaseRequest, StepPlan
+from pymc_dp.budget.plan import Plan, ReleaseRequest, StepPlan
 from pymc_dp.model.view import read
 from pymc_dp.release import Curators, ExpansionPoint, MeteredCurator
 from pymc_dp.release.batches import BatchesWithoutReplacement, PoissonBatches

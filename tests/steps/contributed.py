@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from pymc_dp.budget import ReleaseRequest
+from pymc_dp.budget.plan import ReleaseRequest
 from pymc_dp.model.parameters import FloatArray
 from pymc_dp.steps.acceptance import penalty_test
 from pymc_dp.steps.learning_step import LearningStep

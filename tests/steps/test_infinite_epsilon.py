@@ -12,8 +12,8 @@ from samplers import SAMPLERS, regression, table
 
 import pymc_dp as dp
 from pymc_dp.accounting import NO_NOISE
+from pymc_dp.budget.ledger import Ledger
 from pymc_dp.exceptions import PrivacyError
-from pymc_dp.ledger import Ledger
 from pymc_dp.model.view import read
 from pymc_dp.release import InsecureNoise, MeteredCurator
 from pymc_dp.release.meter import Meter

@@ -10,7 +10,6 @@ import pytest
 from conftest import QUIET, gaussian_data, gaussian_model
 
 import pymc_dp as dp
-from pymc_dp import sampling
 from pymc_dp.model.prior_density import Prior
 from pymc_dp.model.view import read
 from pymc_dp.release import Release
@@ -19,6 +18,7 @@ from pymc_dp.release.interface import LARGEST_CLIP_BOUND, SMALLEST_CLIP_BOUND
 from pymc_dp.release.queries import ClipCounts, ClippingLoss, Curvature, Residual, WeightedScore
 from pymc_dp.release.sizes import BoundedScore, CoordinateSizes, NormSizes, RemainderSizes
 from pymc_dp.rows import Simulation, UnitLikelihood
+from pymc_dp.run import sampling
 from pymc_dp.steps.access import Authorisation, ChainAccess
 from pymc_dp.steps.prelude import Learning, free_hmc
 from pymc_dp.steps.prelude.simulated import SearchBySimulation

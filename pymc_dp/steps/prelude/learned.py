@@ -17,7 +17,7 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 from numpy.typing import NDArray
 
-from pymc_dp.budget import ReleaseRequest
+from pymc_dp.budget.plan import ReleaseRequest
 from pymc_dp.model.parameters import FloatArray
 from pymc_dp.release.centred import CentredScore, ExpectedCurvature
 from pymc_dp.release.interface import LARGEST_CLIP_BOUND, SMALLEST_CLIP_BOUND, ExpansionPoint, Release

@@ -24,7 +24,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pymc_dp import _validate
-from pymc_dp.budget import ReleaseRequest
+from pymc_dp.budget.plan import ReleaseRequest
 from pymc_dp.exceptions import InvalidArgument
 from pymc_dp.model.parameters import FloatArray, ParameterVector
 from pymc_dp.model.structure import Structure

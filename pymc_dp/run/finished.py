@@ -16,9 +16,9 @@ from pymc.sampling.parallel import ParallelSamplingError
 from xarray import DataTree
 
 from pymc_dp.exceptions import PrivacyError
-from pymc_dp.interrupts import Interrupted
 from pymc_dp.model.context import Model
 from pymc_dp.release.interface import ReleasesOfIteration
+from pymc_dp.run.interrupts import Interrupted
 
 
 class FinishedDraws:

@@ -9,8 +9,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from pymc_dp.accounting import EPSILON_SLACK, Relation, account, gaussian_epsilon, gaussian_rho
+from pymc_dp.budget.plan import Plan
 from pymc_dp.exceptions import BudgetExceeded, InvalidArgument
-from pymc_dp.plan import Plan
 
 #: Shares of a budget add up to the whole only up to the rounding of their last bits.
 _ROUNDING = 1e-12

@@ -9,17 +9,17 @@ import sqlite3
 import time
 
 import pytest
-from test_budget import FakeStep
+from test_privacy_budget import FakeStep
 
 import pymc_dp as dp
-from pymc_dp import ledger
 from pymc_dp.accounting import (
     BarkerReleases,
     GaussianReleases,
     PoissonGaussianReleases,
     WithoutReplacementGaussianReleases,
 )
-from pymc_dp.budget import Plan, ReleaseRequest, StepPlan
+from pymc_dp.budget import ledger
+from pymc_dp.budget.plan import Plan, ReleaseRequest, StepPlan
 
 FORK = multiprocessing.get_context("fork")  # a new interpreter would take longer to import than to spend
 

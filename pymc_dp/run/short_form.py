@@ -4,10 +4,11 @@ import logging
 from collections.abc import Sequence
 from typing import Any
 
-from pymc_dp.arguments import refuse_other_budget
-from pymc_dp.budget import Plan, PrivacyBudget
+from pymc_dp.budget.plan import Plan
+from pymc_dp.budget.privacy_budget import PrivacyBudget
 from pymc_dp.exceptions import InvalidArgument
 from pymc_dp.model.context import Model
+from pymc_dp.run.arguments import refuse_other_budget
 from pymc_dp.steps.base import DPStep
 from pymc_dp.steps.surrogate_hmc import DPSurrogateHMC
 from pymc_dp.steps.without_budget import StepWithoutBudget

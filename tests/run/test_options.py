@@ -8,7 +8,7 @@ import pytest
 from conftest import QUIET, gaussian_data, gaussian_model, hmc
 
 import pymc_dp as dp
-from pymc_dp.options import refuse_wrong_types
+from pymc_dp.run.options import refuse_wrong_types
 
 WRONG = {
     "callback": 3,

@@ -21,8 +21,8 @@ from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any
 
+from pymc_dp.budget.plan import Plan
 from pymc_dp.exceptions import BudgetFileError, InvalidArgument
-from pymc_dp.plan import Plan
 
 _APPLICATION_ID = 0x70644250
 FORMAT_VERSION = 2

@@ -15,13 +15,13 @@ import xarray as xr
 from xarray import DataTree
 
 from pymc_dp.accounting import Releases
-from pymc_dp.budget import Plan, PrivacyBudget, StepPlan
-from pymc_dp.finished import FinishedDraws
+from pymc_dp.budget.plan import Plan, StepPlan, record_of_releases
+from pymc_dp.budget.privacy_budget import PrivacyBudget
 from pymc_dp.kinds import CLIP_COUNT, clip_fraction_name, labelled, noise_std_of, release_kind
 from pymc_dp.model.posterior import with_figures
 from pymc_dp.model.protected import PublishableNames
-from pymc_dp.plan import record_of_releases
 from pymc_dp.release.interface import Release, ReleasesOfIteration
+from pymc_dp.run.finished import FinishedDraws
 from pymc_dp.steps.base import DPStep, window_ends
 from pymc_dp.steps.group import StepGroup
 

@@ -19,9 +19,9 @@ from pymc_dp.accounting import (
     noise_for_epsilon,
     total_rho,
 )
+from pymc_dp.budget.plan import Account, Plan, PlannableStep, ReleaseRequest, StepPlan
 from pymc_dp.exceptions import BudgetExceeded, InvalidArgument
 from pymc_dp.kinds import release_kind
-from pymc_dp.plan import Account, Plan, PlannableStep, ReleaseRequest, StepPlan
 
 #: Beyond this noise multiplier a release is nothing but noise on any table that fits a computer.
 _LARGEST_NOISE_MULTIPLIER = 1e9

@@ -14,9 +14,9 @@ import numpy as np
 import xarray as xr
 from xarray import DataTree
 
-from pymc_dp import sampling
-from pymc_dp.arguments import refuse_what_is_no_budget
-from pymc_dp.budget import Plan, PrivacyBudget
+from pymc_dp.budget.plan import Plan
+from pymc_dp.budget.privacy_budget import PrivacyBudget
+from pymc_dp.budget.worth import Worth
 from pymc_dp.diagnostics import Quality, quality
 from pymc_dp.exceptions import InvalidArgument, UnsupportedModel
 from pymc_dp.model.context import Model, model_in_context
@@ -24,10 +24,11 @@ from pymc_dp.model.origins import refuse_tables_of_the_data
 from pymc_dp.model.simulation import on_drawn_rows
 from pymc_dp.model.structure import rows_can_be_simulated
 from pymc_dp.model.units import public_number_of_units
-from pymc_dp.short_form import chosen_length, steps_with_budget
+from pymc_dp.run import sampling
+from pymc_dp.run.arguments import refuse_what_is_no_budget
+from pymc_dp.run.short_form import chosen_length, steps_with_budget
 from pymc_dp.steps.base import DPStep
 from pymc_dp.tables import Table
-from pymc_dp.worth import Worth
 
 _log = logging.getLogger("pymc")
 #: A synthetic table may be this part longer or shorter than the protected one.

@@ -9,11 +9,11 @@ import xarray as xr
 from posteriors import normal
 
 import pymc_dp as dp
-from pymc_dp import forecast as forecast_module
-from pymc_dp import sampling
 from pymc_dp.diagnostics import Quality
-from pymc_dp.forecast import _compared, _like
+from pymc_dp.reports import forecast as forecast_module
+from pymc_dp.reports.forecast import _compared, _like
 from pymc_dp.rows import UnitLikelihood
+from pymc_dp.run import sampling
 
 N = 4000
 

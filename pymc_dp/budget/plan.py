@@ -21,9 +21,9 @@ from pymc_dp.accounting import (
     gaussian_epsilon,
     total_rho,
 )
+from pymc_dp.budget.worth import Worth
 from pymc_dp.exceptions import InvalidArgument
 from pymc_dp.kinds import labelled
-from pymc_dp.worth import Worth
 
 #: How a run is paid for: Gaussian runs add in rho, others reserve an (epsilon, delta) of their own.
 Account = Literal["rho", "reserved"]

@@ -13,7 +13,7 @@ from conftest import QUIET, gaussian_data, gaussian_model, hmc
 from published_names import unnamed
 
 import pymc_dp as dp
-from pymc_dp import progress
+from pymc_dp.run import progress
 from pymc_dp.steps.prelude.learned import Search
 
 DRAWS, TUNE, CHAINS = 8, 2, 3

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 import pymc_dp as dp
 from pymc_dp.accounting import EPSILON_SLACK, gaussian_epsilon
-from pymc_dp.budget import ReleaseRequest
+from pymc_dp.budget.plan import ReleaseRequest
 
 
 class FakeStep:

@@ -13,8 +13,7 @@ import numpy as np
 import xarray as xr
 from xarray import DataTree
 
-from pymc_dp.arguments import refuse_no_budget, refuse_privacy_keywords
-from pymc_dp.budget import PrivacyBudget
+from pymc_dp.budget.privacy_budget import PrivacyBudget
 from pymc_dp.exceptions import InvalidArgument, RunInterrupted, UnsupportedModel
 from pymc_dp.model.context import Model, model_in_context
 from pymc_dp.model.parameters import FloatArray, ParameterVector
@@ -30,7 +29,8 @@ from pymc_dp.model.posterior import (
     with_figures,
     with_likelihood,
 )
-from pymc_dp.sampling import release, sample_without_privacy
+from pymc_dp.run.arguments import refuse_no_budget, refuse_privacy_keywords
+from pymc_dp.run.sampling import release, sample_without_privacy
 from pymc_dp.steps.surrogate_hmc import DPSurrogateHMC
 from pymc_dp.tables import Table
 

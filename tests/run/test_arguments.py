@@ -9,8 +9,8 @@ from conftest import QUIET, gaussian_data, gaussian_model, hmc
 from pymc.step_methods import CompoundStep
 
 import pymc_dp as dp
-from pymc_dp import sampling
-from pymc_dp.arguments import refuse_privacy_keywords
+from pymc_dp.run import sampling
+from pymc_dp.run.arguments import refuse_privacy_keywords
 
 
 @pytest.fixture

@@ -12,9 +12,9 @@ from pytensor.graph.basic import Constant
 from pytensor.graph.traversal import ancestors
 
 import pymc_dp as dp
-from pymc_dp import sampling
 from pymc_dp.model.posterior import priors_of
 from pymc_dp.model.view import read
+from pymc_dp.run import sampling
 
 N = 600
 

@@ -10,7 +10,7 @@ from typing import Any
 from pymc.step_methods import STEP_METHODS
 from pymc.step_methods.compound import BlockedStep, CompoundStep, flatten_steps
 
-from pymc_dp.budget import PrivacyBudget
+from pymc_dp.budget.privacy_budget import PrivacyBudget
 from pymc_dp.exceptions import InvalidArgument, UnsupportedOption
 from pymc_dp.steps.base import DPStep
 from pymc_dp.steps.without_budget import StepWithoutBudget

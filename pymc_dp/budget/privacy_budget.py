@@ -16,12 +16,12 @@ from pymc_dp.accounting import (
     Relation,
     check_relation,
 )
+from pymc_dp.budget.filters import GaussianFilter, ReservedFilter, split
+from pymc_dp.budget.ledger import Ledger
+from pymc_dp.budget.plan import CountsUnits, Plan, PlannableStep, ReleaseRequest, StepPlan
+from pymc_dp.budget.planning import Left, most_draws, plan_run, refuse_noise_to_be_found
+from pymc_dp.budget.report import report_on
 from pymc_dp.exceptions import BudgetExceeded, InvalidArgument
-from pymc_dp.filters import GaussianFilter, ReservedFilter, split
-from pymc_dp.ledger import Ledger
-from pymc_dp.plan import CountsUnits, Plan, PlannableStep, ReleaseRequest, StepPlan
-from pymc_dp.planning import Left, most_draws, plan_run, refuse_noise_to_be_found
-from pymc_dp.report import report_on
 
 __all__ = ["RELATIONS", "Plan", "PlannableStep", "PrivacyBudget", "Relation", "ReleaseRequest", "StepPlan"]
 
@@ -64,9 +64,9 @@ class PrivacyBudget:
     Notes
     -----
     A budget is two filters. Gaussian runs add in rho, also when later runs are chosen in the light of earlier results
-    (`pymc_dp.filters.GaussianFilter`). Reserved runs add in epsilon and in delta (`pymc_dp.filters.ReservedFilter`).
-    The split between the two is fixed before anything is released: a filter whose limit on one side moved with what
-    the other released would not hold.
+    (`pymc_dp.budget.filters.GaussianFilter`). Reserved runs add in epsilon and in delta
+    (`pymc_dp.budget.filters.ReservedFilter`). The split between the two is fixed before
+    anything is released: a filter whose limit on one side moved with what the other released would not hold.
 
     Examples
     --------
@@ -77,7 +77,7 @@ class PrivacyBudget:
     0.0
     """
 
-    #: Makes the sampler of a run that names none: `pymc_dp.short_form`, which knows samplers, says which.
+    #: Makes the sampler of a run that names none: `pymc_dp.run.short_form`, which knows samplers, says which.
     default_step: ClassVar[type[Any] | None] = None
 
     def __init__(

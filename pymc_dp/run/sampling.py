@@ -24,19 +24,9 @@ from xarray import DataTree
 
 from pymc_dp import _validate
 from pymc_dp.accounting import NO_NOISE
-from pymc_dp.arguments import (
-    dp_steps,
-    is_private,
-    refuse_budget,
-    refuse_in_a_starting_process,
-    refuse_stray_budget,
-    refuse_what_is_no_budget,
-)
-from pymc_dp.budget import Plan, PrivacyBudget, StepPlan
+from pymc_dp.budget.plan import Plan, StepPlan
+from pymc_dp.budget.privacy_budget import PrivacyBudget
 from pymc_dp.exceptions import InvalidArgument, RunInterrupted, UnsupportedModel, UnsupportedOption
-from pymc_dp.finished import FinishedDraws, how_it_ended, reason
-from pymc_dp.free_draws import arguments_of_nuts
-from pymc_dp.interrupts import Interrupted, ending_the_run
 from pymc_dp.memory import memory_of_this_machine
 from pymc_dp.model.bambi_models import refuse_bambi_statistics
 from pymc_dp.model.context import Model, model_in_context
@@ -47,9 +37,6 @@ from pymc_dp.model.protected import PublishableNames
 from pymc_dp.model.starts import refuse_wrong_starts
 from pymc_dp.model.units import number_of_units
 from pymc_dp.model.view import ModelView, read
-from pymc_dp.options import refuse_wrong_types
-from pymc_dp.progress import Progress
-from pymc_dp.publish import metadata, publish
 from pymc_dp.release import (
     Curators,
     InsecureNoise,
@@ -63,7 +50,21 @@ from pymc_dp.release.interface import ReleasesOfIteration
 from pymc_dp.rows import Simulation, SyntheticTable, UnitLikelihood
 from pymc_dp.rows.partitioned import PartitionedUnits
 from pymc_dp.rows.threads import Threads
-from pymc_dp.short_form import chosen_length, say_what_was_chosen, steps_with_budget
+from pymc_dp.run.arguments import (
+    dp_steps,
+    is_private,
+    refuse_budget,
+    refuse_in_a_starting_process,
+    refuse_stray_budget,
+    refuse_what_is_no_budget,
+)
+from pymc_dp.run.finished import FinishedDraws, how_it_ended, reason
+from pymc_dp.run.free_draws import arguments_of_nuts
+from pymc_dp.run.interrupts import Interrupted, ending_the_run
+from pymc_dp.run.options import refuse_wrong_types
+from pymc_dp.run.progress import Progress
+from pymc_dp.run.publish import metadata, publish
+from pymc_dp.run.short_form import chosen_length, say_what_was_chosen, steps_with_budget
 from pymc_dp.steps.access import Authorisation, SyntheticTables
 from pymc_dp.steps.base import DPStep
 from pymc_dp.steps.group import StepGroup

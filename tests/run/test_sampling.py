@@ -13,9 +13,9 @@ import xarray as xr
 from conftest import QUIET, gaussian_data, gaussian_model, hmc, logistic_data, logistic_model
 
 import pymc_dp as dp
-from pymc_dp import sampling
 from pymc_dp.release import MeteredCurator
 from pymc_dp.rows.likelihood import UnitLikelihood
+from pymc_dp.run import sampling
 
 
 def run(model, budget, *, draws=6, tune=2, chains=2, cores=1, step=None, **options):

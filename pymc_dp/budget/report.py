@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from typing import Protocol
 
 from pymc_dp.accounting import EPSILON_SLACK, Relation
-from pymc_dp.plan import Plan
+from pymc_dp.budget.plan import Plan
 
 _RELATIONS_IN_WORDS = {
     "substitute": "one unit's rows are replaced by any others; how many units there are is public",

@@ -1,0 +1,1 @@
+"""Budgets: plans of what will be released, its price, and what has been spent."""

@@ -1,0 +1,1 @@
+"""What is said of runs: forecasts and deployment records."""

@@ -1,0 +1,1 @@
+"""A private run: read, plan, rehearse, charge, sample, publish."""
