@@ -9,7 +9,7 @@ import pytest
 
 import pymc_dp as dp
 from pymc_dp.model.parameters import ParameterVector
-from pymc_dp.model.prior_density import Prior
+from pymc_dp.model.prior import Prior
 from pymc_dp.release import Release
 from pymc_dp.steps.access import Authorisation
 

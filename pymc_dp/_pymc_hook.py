@@ -22,8 +22,7 @@ from xarray import DataTree
 
 from pymc_dp.exceptions import UnsupportedOption
 from pymc_dp.model import origins
-from pymc_dp.model.arrays import declare_public, is_public
-from pymc_dp.model.builders import EVALUATING, marking
+from pymc_dp.model.arrays import EVALUATING, declare_public, is_public, marking
 from pymc_dp.run.arguments import (
     is_private,
     refuse_budget,
@@ -168,7 +167,7 @@ def _noting_data(original: Callable[..., Any]) -> Callable[..., Any]:
     def data(name: str, value: Any, *args: Any, **kwargs: Any) -> Any:
         origins.refuse_tables_on_dask([value])
         declared = is_public(value)
-        with origins.told_apart_from_numbers(name, value):
+        with origins.refusing_labels(name, value):
             variable = original(name, value.data if declared else value, *args, **kwargs)
         if declared:
             declare_public(variable)
@@ -184,7 +183,7 @@ def _noting_observed(original: Callable[..., Any]) -> Callable[..., Any]:
     @functools.wraps(original)
     def new(cls: type, name: str, *args: Any, **kwargs: Any) -> Any:
         origins.refuse_tables_on_dask([kwargs.get("observed")])
-        with origins.told_apart_from_numbers(name, kwargs.get("observed")):
+        with origins.refusing_labels(name, kwargs.get("observed")):
             variable = original(cls, name, *args, **kwargs)
         held = [value for option in kwargs.values() for value in origins.held_by(option)]
         origins.note(pm.modelcontext(None), name, [kwargs.get("observed"), *held])

@@ -25,16 +25,7 @@ from pytensor.gradient import DisconnectedGrad, GradClip, ZeroGrad
 from pytensor.graph.basic import Apply, Constant, Variable
 from pytensor.graph.traversal import toposort
 from pytensor.scalar.loop import ScalarLoop
-from pytensor.tensor.basic import (
-    Alloc,
-    AllocDiag,
-    ExtractDiag,
-    Join,
-    MakeVector,
-    ScalarFromTensor,
-    Split,
-    TensorFromScalar,
-)
+from pytensor.tensor import basic as tensors
 from pytensor.tensor.blockwise import Blockwise
 from pytensor.tensor.elemwise import CAReduce, DimShuffle, Elemwise
 from pytensor.tensor.extra_ops import CumOp
@@ -62,46 +53,36 @@ SCALARS: frozenset[type] = frozenset(
     I1 Ive J0 J1 Jv Kve Log1mexp NdtriExp Owens_t PolyGamma Psi Sigmoid Softplus TriGamma
     """.split()
 )
-#: What reductions may combine entries with.
+#: Reductions may combine entries with these.
 _REDUCTIONS = frozenset(
-    {
-        scalars.Add,
-        scalars.Mul,
-        scalars.AND,
-        scalars.OR,
-        scalars.XOR,
-        scalars.Maximum,
-        scalars.Minimum,
-        scalars.ScalarMaximum,
-        scalars.ScalarMinimum,
-    }
+    getattr(scalars, name) for name in "Add Mul AND OR XOR Maximum Minimum ScalarMaximum ScalarMinimum".split()
 )
 
 #: Operations on arrays, with the reason, and which of their inputs must be free of row values (by a slice).
 _NOTHING, _AFTER_FIRST, _AFTER_SECOND = slice(0, 0), slice(1, None), slice(2, None)
 _ARRAYS: Mapping[type, tuple[str, slice]] = {
-    # What moves entries: results have the entries of the inputs, at places that follow from shapes.
+    # These move entries: results have the entries of the inputs, at places that follow from shapes.
     DimShuffle: ("permutes and adds axes", _NOTHING),
-    MakeVector: ("puts numbers into a vector", _NOTHING),
-    ScalarFromTensor: ("is the identity", _NOTHING),
-    TensorFromScalar: ("is the identity", _NOTHING),
+    tensors.MakeVector: ("puts numbers into a vector", _NOTHING),
+    tensors.ScalarFromTensor: ("is the identity", _NOTHING),
+    tensors.TensorFromScalar: ("is the identity", _NOTHING),
     ViewOp: ("is the identity", _NOTHING),
-    ExtractDiag: ("takes a diagonal", _NOTHING),
-    AllocDiag: ("puts a vector on a diagonal", _NOTHING),
-    Join: ("concatenates along an axis of its own", _NOTHING),
-    Split: ("cuts at places that no row chooses", _AFTER_FIRST),
-    Alloc: ("fills a shape that no row chooses", _AFTER_FIRST),
+    tensors.ExtractDiag: ("takes a diagonal", _NOTHING),
+    tensors.AllocDiag: ("puts a vector on a diagonal", _NOTHING),
+    tensors.Join: ("concatenates along an axis of its own", _NOTHING),
+    tensors.Split: ("cuts at places that no row chooses", _AFTER_FIRST),
+    tensors.Alloc: ("fills a shape that no row chooses", _AFTER_FIRST),
     Reshape: ("takes a shape that no row chooses", _AFTER_FIRST),
     SpecifyShape: ("asserts a shape that no row chooses", _AFTER_FIRST),
     Subtensor: ("slices at places that no row chooses", _AFTER_FIRST),
     IncSubtensor: ("writes to slices that no row chooses", _AFTER_SECOND),
-    # What computes: loops over the entries with arithmetic that is total.
+    # These compute: loops over the entries with arithmetic that is total.
     Dot: ("sums products", _NOTHING),
     CumOp: ("accumulates sums or products", _NOTHING),
     Argmax: ("compares the entries", _NOTHING),
     SortOp: ("compares the entries; NaN has a place in the order", _AFTER_FIRST),
     ArgSortOp: ("compares the entries; NaN has a place in the order", _AFTER_FIRST),
-    # What LAPACK computes of small matrices: PyTensor's compiled code returns NaN where LAPACK reports a failure.
+    # LAPACK computes these, of small matrices: PyTensor's compiled code returns NaN where LAPACK reports a failure.
     Cholesky: ("is NaN where the matrix is not positive definite", _NOTHING),
     SolveTriangular: ("is NaN or infinite where the matrix is singular", _NOTHING),
     CholeskySolve: ("is NaN or infinite where the matrix is singular", _NOTHING),
@@ -111,37 +92,10 @@ _ARRAYS: Mapping[type, tuple[str, slice]] = {
     ZeroGrad: ("is the identity", _NOTHING),
     GradClip: ("is the identity", _NOTHING),
 }
-_UNDER_CONDITIONS = (
-    AdvancedIncSubtensor,
-    AdvancedSubtensor,
-    Blockwise,
-    CAReduce,
-    Elemwise,
-    OpFromGraph,
-    ScalarLoop,
-    Shape,
-    Shape_i,
-    scalars.Composite,
-    scalars.Mod,
-    scalars.Pow,
-)
 
 
 def refuse_unknown_operations(outputs: Sequence[Variable], rows: Iterable[Variable]) -> None:
-    """Refuse a graph of one row in which an operation that is not known to be safe sees what the row holds.
-
-    Parameters
-    ----------
-    outputs : sequence of Variable
-        The graph.
-    rows : iterable of Variable
-        The inputs that stand for the row.
-
-    Raises
-    ------
-    UnsupportedModel
-        If there is one, by its name.
-    """
+    """Refuse a graph of one row in which an operation that is not known to be safe sees `rows`, the row's inputs."""
     objection = _objection_to_graph(outputs, set(rows))
     if objection is not None:
         raise UnsupportedModel(
@@ -188,9 +142,8 @@ def _objection(op: Any, node: Apply, carried: Sequence[bool], carrying: set[Vari
                     else "Entries are selected by a truth value of the row, so that their number depends on it"
                 )
         return None
-    known = _ARRAYS.get(type(op))
-    if known is not None:
-        _, free = known
+    if type(op) in _ARRAYS:
+        _, free = _ARRAYS[type(op)]
         if any(carried[free]):
             return f"A length, place or axis of the operation {type(op).__name__} depends on what a row holds"
         return None
@@ -242,14 +195,11 @@ def _chooses_between_constants(variable: Variable) -> bool:
         return True
     if variable.owner is None:
         return False
-    if isinstance(variable.owner.op, DimShuffle):
-        return _chooses_between_constants(variable.owner.inputs[0])
-    if not isinstance(variable.owner.op, Elemwise):
-        return False
-    if isinstance(variable.owner.op.scalar_op, scalars.Cast):
-        return _chooses_between_constants(variable.owner.inputs[0])
-    chosen = variable.owner.inputs[1:]
-    return isinstance(variable.owner.op.scalar_op, scalars.Switch) and all(map(_chooses_between_constants, chosen))
+    op, inputs = variable.owner.op, variable.owner.inputs
+    scalar = op.scalar_op if isinstance(op, Elemwise) else None
+    if isinstance(op, DimShuffle) or isinstance(scalar, scalars.Cast):
+        return _chooses_between_constants(inputs[0])
+    return isinstance(scalar, scalars.Switch) and all(map(_chooses_between_constants, inputs[1:]))
 
 
 def _is_held_in_range(index: Variable, carrying: set[Variable]) -> bool:
@@ -257,7 +207,7 @@ def _is_held_in_range(index: Variable, carrying: set[Variable]) -> bool:
     if index.type.dtype == "bool":
         return False
     while index.owner is not None and (
-        isinstance(index.owner.op, DimShuffle | Alloc | Reshape)
+        isinstance(index.owner.op, DimShuffle | tensors.Alloc | Reshape)
         or (isinstance(index.owner.op, Elemwise) and isinstance(index.owner.op.scalar_op, scalars.Cast))
     ):
         index = index.owner.inputs[0]

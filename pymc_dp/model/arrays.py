@@ -1,6 +1,11 @@
-"""The arrays that a model's graphs hold, and which of them were declared public."""
+"""The arrays that a model's graphs hold: which were declared public, and which PyMC computed from rows.
 
-from collections.abc import Iterable, Iterator, Set
+``tools/looked_at.py`` says for every public name of PyMC how it treats rows, and a test compares that list with the
+packages that are installed.
+"""
+
+import functools
+from collections.abc import Callable, Iterable, Iterator, Mapping, Set
 from typing import Any
 
 import numpy as np
@@ -18,10 +23,13 @@ from pytensor.tensor.variable import TensorConstant
 
 from pymc_dp.exceptions import InvalidArgument
 
-#: A mark that stays with a variable when graphs are copied.
-_PUBLIC = "pymc_dp_public"
-
-Shape_ = tuple[int, ...]
+#: Marks of a variable and of an operation, which stay with them when graphs are copied.
+_PUBLIC, _BUILDER = "pymc_dp_public", "pymc_dp_builder"
+#: Methods that compute a number from rows while the model is built, and put it into the graph.
+EVALUATING: Mapping[str, tuple[str, ...]] = {
+    "HSGP": ("prior_linearized", "_build_conditional"),
+    "HSGPPeriodic": ("prior_linearized", "_build_conditional"),
+}
 
 
 def public(array: Any) -> TensorConstant:
@@ -69,6 +77,35 @@ def is_public(variable: Any) -> bool:
     return isinstance(variable, Variable) and bool(getattr(variable.tag, _PUBLIC, False))
 
 
+def marking(name: str, original: Callable[..., Any]) -> Callable[..., Any]:
+    """Return a method of `EVALUATING` that marks what it returns, but for locations that were declared public."""
+
+    @functools.wraps(original)
+    def marked(self: Any, locations: Any, *args: Any, **kwargs: Any) -> Any:
+        result = original(self, locations, *args, **kwargs)
+        inputs = ancestors([locations]) if isinstance(locations, Variable) else []
+        leaves = [each for each in inputs if each.owner is None]
+        self._evaluated = getattr(self, "_evaluated", False) or not (leaves and all(map(is_public, leaves)))
+        if self._evaluated:
+            _mark(result, name)
+        return result
+
+    return marked
+
+
+def _mark(result: Any, name: str) -> None:
+    if isinstance(result, tuple | list):
+        for each in result:
+            _mark(each, name)
+    elif isinstance(result, Variable) and result.owner is not None:
+        setattr(result.owner.tag, _BUILDER, name)
+
+
+def builder_of(variable: Variable) -> str | None:
+    """Return which of `EVALUATING` computed a number from rows for this variable, if one did."""
+    return None if variable.owner is None else getattr(variable.owner.tag, _BUILDER, None)
+
+
 def leaf_value(leaf: Variable) -> np.ndarray:
     """Return the array behind a constant or shared variable, without copying. Confidential if it has rows."""
     if isinstance(leaf, SharedVariable):
@@ -91,21 +128,12 @@ def leaves_of(outputs: Iterable[Variable], *, inner: bool = True) -> list[Variab
 
 def arrays_of(
     outputs: Iterable[Variable], blockers: Iterable[Variable] = (), rows: Set[Variable] = frozenset()
-) -> Iterator[tuple[Variable, Shape_]]:
-    """Yield the arrays of two numbers or more that graphs compute with, with their shapes.
+) -> Iterator[tuple[Variable, tuple[int, ...]]]:
+    """Yield the arrays of two numbers or more that graphs compute with, with their shapes; `blockers` end the search.
 
     They are constants and shared variables that were not declared public, those in graphs inside operations included,
     and vectors that are put together of such and of single numbers. What only says a shape is left out, and so are
-    columns that are chosen of a table in `rows`.
-
-    Parameters
-    ----------
-    outputs : iterable of Variable
-        The graphs.
-    blockers : iterable of Variable
-        Where the search ends.
-    rows : set of Variable
-        Inputs that hold rows.
+    columns that are chosen of a table in `rows`, the inputs that hold rows.
     """
     blocked, todo = set(blockers), list(outputs)
     seen = set(todo)
@@ -120,15 +148,18 @@ def arrays_of(
             continue
         if variable.owner is None:
             continue
-        if isinstance(variable.owner.op, MakeVector | Join) and _is_fixed(variable, rows):
-            yield variable, tuple(length for length in variable.type.shape if length is not None)
+        if isinstance(variable.owner.op, MakeVector | Join):
+            inputs = [each for each in ancestors([variable]) if each.owner is None]
+            of_numbers = all(map(_is_leaf, inputs)) and rows.isdisjoint(inputs)
+            if of_numbers and not all(map(is_public, inputs)):
+                yield variable, tuple(length for length in variable.type.shape if length is not None)
         used = list(_used(variable.owner, rows))
         todo += [each for each in used if each not in seen]
         seen.update(used)
 
 
 def _used(node: Apply, rows: Set[Variable]) -> Iterator[Variable]:
-    """Yield what an operation computes with, which is not the inputs that say a shape."""
+    """Yield the inputs that an operation computes with, and its inner graph; inputs that say a shape are left out."""
     op, inputs = node.op, list(node.inputs)
     if isinstance(op, Shape | Shape_i):
         return
@@ -146,9 +177,3 @@ def _used(node: Apply, rows: Set[Variable]) -> Iterator[Variable]:
 
 def _is_leaf(variable: Variable) -> bool:
     return isinstance(variable, Constant | SharedVariable) and isinstance(variable.type, TensorType)
-
-
-def _is_fixed(variable: Variable, rows: Set[Variable]) -> bool:
-    """Return whether an expression depends on no parameters and no rows, but on more than what was declared public."""
-    leaves = [each for each in ancestors([variable]) if each.owner is None]
-    return all(map(_is_leaf, leaves)) and rows.isdisjoint(leaves) and not all(map(is_public, leaves))

@@ -1,7 +1,8 @@
 """Where the rows of a model are: the axis of each table that counts them, their number, and the dims that tell it."""
 
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
+from functools import cached_property
 
 import pymc as pm
 import pytensor
@@ -15,37 +16,70 @@ from pymc_dp.model.arrays import leaf_value, leaves_of
 
 @dataclass(frozen=True, eq=False, repr=False)
 class RowAxes:
-    """Where rows are.
+    """Where the rows of a model are."""
 
-    Attributes
-    ----------
-    observed : mapping of Variable to int
-        The row axis of each observed variable.
-    n_rows : int
-        Number of rows.
-    dim : str or None
-        The dim that counts them, if it has a name.
-    """
-
-    observed: Mapping[Variable, int]
+    model: pm.Model
+    observed: Mapping[Variable, int]  # the row axis of each observed variable
     n_rows: int
-    dim: str | None
+    dim: str | None  # the dim that counts them, if it has a name
+
+    @cached_property
+    def other_dims(self) -> set[str]:
+        """Dims of the axes other than that of the rows of all variables that have it by name."""
+        return dims_of_other_axes(self.model, self.dim)
+
+    def axis_of(self, leaf: Variable) -> int | None:
+        """Return the row axis of one input: by its dims if it has them, else by its length."""
+        dims = self.model.named_vars_to_dims.get(leaf.name) if leaf.name is not None else None
+        if dims is not None and self.dim is not None and self.dim in dims:
+            return list(dims).index(self.dim)
+        matching = [
+            axis
+            for axis, length in enumerate(leaf_value(leaf).shape)
+            if length == self.n_rows and (dims is None or dims[axis] not in self.other_dims)
+        ]
+        if len(matching) > 1:
+            raise UnsupportedModel(
+                "An input has as many entries as there are rows along several axes, so its rows are "
+                "ambiguous. Wrap it in pm.Data with dims, and name the dim of the rows with unit=."
+            )
+        return matching[0] if matching else None
+
+    def of_inputs(self) -> dict[Variable, int]:
+        """Return the row axis of all data of observed variables, and of each constant and data variable with one."""
+        dim_lengths = set(self.model.dim_lengths.values())
+        axes = {self.model.rvs_to_values[rv]: axis for rv, axis in self.observed.items()}
+        for leaf in leaves_of([*self.model.basic_RVs, *self.model.potentials], inner=False):
+            axis = None if leaf in dim_lengths else self.axis_of(leaf)
+            if axis is not None:
+                axes[leaf] = axis
+        return axes
+
+    def protected_dims(self, lengths: Collection[int] = ()) -> set[str]:
+        """Return the dims that count rows or units: their lengths and labels are those of people.
+
+        They are the dims of the row axes of all tables, and any dim as long as the rows or as one of `lengths` (of
+        units of several rows), unless it belongs to another axis of a table of rows: features may be as many as rows.
+        """
+        found = {self.dim}
+        for rv, axis in self.observed.items():
+            dims = self.model.named_vars_to_dims.get(rv.name)
+            found |= {dims[axis]} if dims is not None else set()
+        for name, length in self.model.dim_lengths.items():
+            if name not in self.other_dims and length_of_dim(self.model, name, length) in {self.n_rows, *lengths}:
+                found.add(name)
+        return {name for name in found if name is not None}
+
+    def lengths_of_dims(self, lengths: Collection[int] = ()) -> tuple[Variable, ...]:
+        """Return the model's variables for the lengths of `protected_dims` that are inputs of its graphs."""
+        of_dims = self.model.dim_lengths
+        return tuple(of_dims[name] for name in sorted(self.protected_dims(lengths)) if name in of_dims)
 
 
 def row_axes(model: pm.Model, unit: str | None) -> RowAxes:
     """Return where rows are, from the observed variables alone.
 
-    Parameters
-    ----------
-    model : pm.Model
-        A model with observed variables.
-    unit : str, optional
-        Name of the dim that counts rows. Default: the first axis of the observed variables.
-
-    Raises
-    ------
-    UnsupportedModel
-        If rows cannot be told apart.
+    The dim `unit` counts rows; without it, the first axis of the observed variables does.
     """
     axes: dict[Variable, int] = {}
     lengths = set()
@@ -88,83 +122,13 @@ def row_axes(model: pm.Model, unit: str | None) -> RowAxes:
         )
     if unit is None and len(names) == 1:  # a name that only some of them have is no dim of all
         return row_axes(model, names.pop())
-    return RowAxes(axes, lengths.pop(), unit)
-
-
-def row_axis(model: pm.Model, leaf: Variable, rows: RowAxes) -> int | None:
-    """Return the row axis of one input: by its dims if it has them, else by its length.
-
-    Raises
-    ------
-    UnsupportedModel
-        If several axes could be it.
-    """
-    dims = model.named_vars_to_dims.get(leaf.name) if leaf.name is not None else None
-    if dims is not None and rows.dim is not None and rows.dim in dims:
-        return list(dims).index(rows.dim)
-    others = dims_of_other_axes(model, rows.dim)
-    matching = [
-        axis
-        for axis, length in enumerate(leaf_value(leaf).shape)
-        if length == rows.n_rows and (dims is None or dims[axis] not in others)
-    ]
-    if len(matching) > 1:
-        raise UnsupportedModel(
-            "An input has as many entries as there are rows along several axes, so its rows are "
-            "ambiguous. Wrap it in pm.Data with dims, and name the dim of the rows with unit=."
-        )
-    return matching[0] if matching else None
-
-
-def row_axes_of_inputs(model: pm.Model, rows: RowAxes) -> dict[Variable, int]:
-    """Return the row axis of all data of observed variables, and of every constant and data variable that has one."""
-    dim_lengths = set(model.dim_lengths.values())
-    axes = {model.rvs_to_values[rv]: axis for rv, axis in rows.observed.items()}
-    for leaf in leaves_of([*model.basic_RVs, *model.potentials], inner=False):
-        axis = None if leaf in dim_lengths else row_axis(model, leaf, rows)
-        if axis is not None:
-            axes[leaf] = axis
-    return axes
-
-
-def protected_dims(model: pm.Model, rows: RowAxes, lengths: Collection[int] = ()) -> set[str]:
-    """Return the dims that count rows or units: their lengths and labels are those of people.
-
-    They are the dims of the row axes of all tables, and any dim as long as the rows or as one of `lengths`, unless it
-    belongs to another axis of a table of rows (features may be as many as rows).
-
-    Parameters
-    ----------
-    model : pm.Model
-        The model.
-    rows : RowAxes
-        Where its rows are.
-    lengths : collection of int
-        Further protected lengths: those of units of several rows.
-    """
-    found, others = ({rows.dim} if rows.dim is not None else set()), dims_of_other_axes(model, rows.dim)
-    wanted = {rows.n_rows} | set(lengths)
-    for rv, axis in rows.observed.items():
-        dims = model.named_vars_to_dims.get(rv.name)
-        found |= {dims[axis]} if dims is not None else set()
-    for name, length in model.dim_lengths.items():
-        if name not in others and length_of_dim(model, name, length) in wanted:
-            found.add(name)
-    return {name for name in found if name is not None}
+    return RowAxes(model, axes, lengths.pop(), unit)
 
 
 def dims_of_other_axes(model: pm.Model, dim: str | None) -> set[str]:
-    """Return the dims of the axes other than that of the rows of all variables that have it by name."""
-    found: set[str] = set()
-    for dims in model.named_vars_to_dims.values():
-        if dim is not None and dim in dims:
-            found |= {name for name in dims if name not in (dim, None)}
-    return found
-
-
-def lengths_of_dims(model: pm.Model, dims: Iterable[str]) -> tuple[Variable, ...]:
-    """Return the model's variables for the lengths of `dims` that are inputs of its graphs."""
-    return tuple(model.dim_lengths[name] for name in sorted(dims) if name in model.dim_lengths)
+    """Return the dims of the axes other than that of the rows of all variables that have `dim` by name."""
+    tables = [dims for dims in model.named_vars_to_dims.values() if dim is not None and dim in dims]
+    return {name for dims in tables for name in dims if name not in (dim, None)}
 
 
 def length_of_dim(model: pm.Model, name: str, length: Variable) -> int:

@@ -5,11 +5,12 @@ such an array, computed by NumPy, is a number that no graph explains. What a fun
 of arrays, which are public: values are not looked at.
 """
 
+import dis
 import functools
 import inspect
 import numbers
 from collections.abc import Callable, Iterator, Mapping
-from types import BuiltinFunctionType, FunctionType, MethodType, ModuleType
+from types import BuiltinFunctionType, CodeType, FunctionType, MethodType, ModuleType
 from typing import Any
 
 import numpy as np
@@ -22,8 +23,9 @@ from pytensor.graph.traversal import toposort
 
 from pymc_dp.exceptions import UnsupportedModel
 from pymc_dp.model.arrays import arrays_of
-from pymc_dp.model.functions import is_of_library, referred_to
 
+#: Libraries that models are written with.
+_LIBRARIES = ("pymc", "pytensor", "numpy", "scipy", "xarray", "pandas", "arviz", "pymc_dp", "builtins")
 _DEPTH = 6
 _WITHOUT_TABLES = (ModuleType, BuiltinFunctionType, np.ufunc, str, bytes, numbers.Number)
 #: Of longer containers the length counts as that of an array.
@@ -34,20 +36,59 @@ _SETTINGS = 20
 _AXES = 4
 
 
+def is_of_library(value: Any) -> bool:
+    """Return whether a function, a class or a module belongs to a library that models are written with."""
+    module = value.__name__ if isinstance(value, ModuleType) else getattr(value, "__module__", None)
+    return (module or "").split(".")[0] in _LIBRARIES
+
+
+def referred_to(function: FunctionType) -> Iterator[Any]:
+    """Yield the objects that a function uses from around it: closures, defaults and globals.
+
+    Of a module what is used of it is yielded. Globals that only a function defined inside uses are found, too.
+    """
+    for cell in function.__closure__ or ():
+        try:
+            yield cell.cell_contents
+        except ValueError:  # it has no value yet
+            continue
+    yield from function.__defaults__ or ()
+    yield from (function.__kwdefaults__ or {}).values()
+    if is_of_library(function):
+        return
+    for name, *attributes in _global_names(function.__code__):
+        if name not in function.__globals__:
+            continue
+        value = function.__globals__[name]
+        for attribute in attributes:
+            if not isinstance(value, ModuleType):
+                break
+            value = getattr(value, attribute, None)
+        if not isinstance(value, ModuleType):
+            yield value
+
+
+def _global_names(code: CodeType) -> Iterator[tuple[str, ...]]:
+    """Yield the global names in a function's code, each followed by the attributes that are asked of it."""
+    path: tuple[str, ...] = ()
+    for instruction in dis.get_instructions(code):
+        if instruction.opname in ("LOAD_ATTR", "LOAD_METHOD") and path:
+            path = (*path, instruction.argval)
+            continue
+        if path:
+            yield path
+        path = (instruction.argval,) if instruction.opname in ("LOAD_GLOBAL", "LOAD_NAME") else ()
+    if path:
+        yield path
+    for constant in code.co_consts:
+        if isinstance(constant, CodeType):
+            yield from _global_names(constant)
+
+
 def refuse_tables_in_functions(model: pm.Model, passes: Callable[[tuple[int, ...]], bool]) -> None:
     """Refuse a model in which a function of the user's holds an array that could be a part of a table.
 
-    Parameters
-    ----------
-    model : pm.Model
-        The model.
-    passes : callable
-        Returns whether an array of this shape may be there.
-
-    Raises
-    ------
-    UnsupportedModel
-        If there is one, by the name of the variable that the function belongs to.
+    `passes` says whether an array of this shape may be there.
     """
     for rv in model.basic_RVs:
         functions = [*_functions_of(rv), model.rvs_to_transforms.get(rv)]
@@ -93,7 +134,7 @@ def _shapes_in(found: Any, depth: int, seen: dict[int, Any]) -> Iterator[tuple[i
 
 
 def _held_by(found: Any) -> Iterator[Any]:
-    """Yield what an object holds; of a container of numbers, or a long one, its length."""
+    """Yield the objects that an object holds; of a container of numbers, or a long one, its length."""
     if isinstance(found, functools.partial):
         yield from (found.func, found.args, found.keywords)
     elif isinstance(found, MethodType):

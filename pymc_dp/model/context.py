@@ -1,26 +1,29 @@
-"""PyMC's models, for the rest of the package: what they are called, and which one a ``with`` block is about.
+"""PyMC's models, for the rest of the package: their class, the one of a ``with`` block, Bambi's, and one of a column.
 
 Elsewhere a model is handed on to PyMC or to this folder, and nothing of it is read: a test sees to that.
 """
 
+import gc
+import re
+import sys
+from collections.abc import Iterator
 from typing import Any
 
+import numpy as np
 import pymc as pm
 from pymc import Model
 
-from pymc_dp.exceptions import InvalidArgument
+from pymc_dp.exceptions import InvalidArgument, UnsupportedModel
 
-__all__ = ["Model", "context_without_error", "model_in_context"]
+__all__ = ["Model", "context_without_error", "model_in_context", "model_of_a_column", "refuse_bambi_statistics"]
+
+#: Bambi's name of the dim of the rows.
+_ROWS = "__obs__"
+_CALL = re.compile(r"([A-Za-z_]\w*)\s*\(")
 
 
 def model_in_context(model: Any) -> Model:
-    """Return the model that was passed, or that of the ``with`` context.
-
-    Raises
-    ------
-    InvalidArgument
-        If there is none, or what was passed is none.
-    """
+    """Return the model that was passed, or that of the ``with`` context."""
     if model is None:
         model = context_without_error()
         if model is None:
@@ -33,3 +36,63 @@ def model_in_context(model: Any) -> Model:
 def context_without_error() -> Model | None:
     """Return the model of the ``with`` context, if there is one."""
     return pm.Model.get_context(error_if_none=False)
+
+
+def model_of_a_column(values: np.ndarray) -> pm.Model:
+    """Return a model with one observed variable, for releases of columns alone: its likelihood is never evaluated."""
+    with pm.Model(model=None) as model:
+        pm.Normal("value", pm.Normal("level"), 1.0, observed=values)
+    return model
+
+
+def refuse_bambi_statistics(model: pm.Model) -> None:
+    """Refuse a model that Bambi built with statistics of the data: Bambi's are known by the dim of their rows.
+
+    Bambi's defaults compute priors from the data's moments, and centre covariates; it also undoes the centring after
+    sampling, with the exact means of the columns, in the result that it returns.
+    """
+    if not any(_ROWS in (model.named_vars_to_dims.get(rv.name) or ()) for rv in model.observed_RVs):
+        return
+    # A model does not know the object of Bambi that built it, so it is looked for in memory.
+    backend = next(
+        (found for found in gc.get_objects() if type(found).__name__ == "PyMCModel" and found.model is model), None
+    )
+    if backend is None:
+        raise UnsupportedModel(
+            f"The model's rows have the dim {_ROWS!r}, as in models of Bambi, but the bambi.Model that built it is not "
+            "in memory, so it cannot be seen whether priors and covariates were computed from the data. Keep the "
+            "bambi.Model in a variable and sample its backend.model, or call the dim of your rows otherwise."
+        )
+    statistics = list(_statistics(backend.spec))
+    if statistics:
+        raise UnsupportedModel(
+            f"Bambi computed parts of this model from the data, and the result would publish them: "
+            f"{'; '.join(statistics)}."
+        )
+
+
+def _statistics(spec: Any) -> Iterator[str]:
+    """Yield the statistics that a `bambi.Model` computes from the data, with the arguments to pass instead."""
+    if spec.center_predictors:
+        yield "covariates are centred at their sample means (pass center_predictors=False)"
+    priors = [(name, component.prior) for name, component in spec.marginal_parameters.items()]
+    for component in spec.conditional_parameters.values():
+        priors += [(name, getattr(term, "prior", None)) for name, term in component.terms.items()]
+    # Bambi marks priors of the user.
+    defaults = sorted(name for name, prior in priors if getattr(prior, "auto_scale", False) and spec.auto_scale)
+    if defaults:
+        yield (
+            f"default priors hold means and standard deviations of the data ({', '.join(defaults)}: pass "
+            "priors={name: bmb.Prior(...)} with numbers of your own for each)"
+        )
+    formula = spec.formula
+    calls = {call for part in (formula.main, *formula.additionals) for call in _CALL.findall(part)}
+    # Bambi's parser of formulas marks the functions that remember something of the data.
+    transforms = getattr(sys.modules.get("formulae.transforms"), "TRANSFORMS", {})
+    stateful = {name for name, each in transforms.items() if getattr(each, "__stateful_transform__", False)}
+    scaling = sorted(calls & stateful)
+    if scaling:
+        yield (
+            f"the formula calls {', '.join(scaling)}, which learn from the whole column (transform it before with "
+            "public numbers)"
+        )

@@ -12,14 +12,10 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-import pymc as pm
 import pytensor.tensor as pt
-from pymc.logprob.basic import transformed_conditional_logp
-from pymc.logprob.utils import replace_rvs_by_values
 from pytensor.compile.builders import OpFromGraph, SymbolicOp
 from pytensor.compile.rewriting import inline_ofg_node
 from pytensor.graph.basic import Variable
-from pytensor.graph.replace import clone_replace
 from pytensor.graph.traversal import toposort
 from pytensor.raise_op import CheckAndRaise
 from pytensor.scalar.basic import Add, Mul, Sub
@@ -29,102 +25,24 @@ from pytensor.tensor.elemwise import Elemwise
 from pytensor.tensor.math import Dot
 from pytensor.tensor.subtensor import AdvancedIncSubtensor, AdvancedSubtensor
 
-from pymc_dp.exceptions import UnsupportedModel
-
-
-@dataclass(frozen=True, eq=False)
-class SymbolicModel:
-    """Log-probabilities of a model whose row constants are inputs.
-
-    Attributes
-    ----------
-    log_likelihoods, log_priors : list of Variable
-        One for each observed and each free variable, elementwise.
-    potentials : list of Variable
-        The model's potentials.
-    sources : dict of Variable to Variable
-        The constant that each new input stands for.
-    """
-
-    log_likelihoods: list[Variable]
-    log_priors: list[Variable]
-    potentials: list[Variable]
-    sources: dict[Variable, Variable]
-
-
-def symbolic(model: pm.Model, row_constants: Mapping[Variable, int]) -> SymbolicModel:
-    """Return the log-probabilities of `model` with `row_constants` as inputs.
-
-    Parameters
-    ----------
-    model : pm.Model
-        The model.
-    row_constants : mapping of Variable to int
-        The constants with a row axis, observed ones included.
-    """
-    stand_ins = {constant: constant.type() for constant in row_constants}
-    rvs = model.basic_RVs
-    clones = clone_replace([*rvs, *model.potentials], stand_ins)
-    new = dict(zip(rvs, clones, strict=False))
-    values = {new[rv]: stand_ins.get(value, value) for rv, value in model.rvs_to_values.items()}
-    transforms = {new[rv]: transform for rv, transform in model.rvs_to_transforms.items()}
-    wanted = [new[rv] for rv in [*model.observed_RVs, *model.free_RVs]]
-    try:
-        logps = transformed_conditional_logp(rvs=wanted, rvs_to_values=values, rvs_to_transforms=transforms)
-    except ValueError:  # its message tells shapes
-        raise UnsupportedModel(
-            "Shapes in this model do not fit each other: see that all its tables have as many rows as the observed "
-            "variables."
-        ) from None
-    potentials = clones[len(rvs) :]
-    if potentials:
-        potentials = replace_rvs_by_values(potentials, rvs_to_values=values, rvs_to_transforms=transforms)
-    n_observed = len(model.observed_RVs)
-    sources = {stand_in: constant for constant, stand_in in stand_ins.items()}
-    return SymbolicModel(list(logps[:n_observed]), list(logps[n_observed:]), list(potentials), sources)
-
-
 _MATRIX = 2
 
 
 @dataclass(frozen=True, eq=False)
 class Link:
-    """A place where parameters meet row data linearly: a product ``row @ parameter`` or a gather ``parameter[row]``.
+    """A place where parameters meet row data linearly: a product ``row @ parameter`` or a gather ``parameter[row]``."""
 
-    Attributes
-    ----------
-    output : Variable
-        The result in the one-row graph.
-    parameter : Variable
-        What is multiplied or gathered.
-    row : Variable
-        The row's vector, or its index, both with a row axis of length one.
-    gathers : bool
-        Whether it is a gather.
-    """
-
-    output: Variable
-    parameter: Variable
-    row: Variable
-    gathers: bool
+    output: Variable  # the result in the one-row graph
+    parameter: Variable  # the factor or the array that is gathered from
+    row: Variable  # the row's vector, or its index, both with a row axis of length one
+    gathers: bool  # whether it is a gather
 
 
 class OneRow:
-    """Rebuilds outputs for one row.
+    """Rebuilds graphs for one row.
 
-    Parameters
-    ----------
-    replacements : mapping of Variable to Variable
-        One row, with a row axis of length one, for every input that carries the row axis.
-    n_rows : int
-        The number of rows in the model's graph.
-    lengths : sequence of Variable
-        The model's own variables for the number of rows.
-
-    Attributes
-    ----------
-    links : list of Link
-        Where parameters meet row data linearly.
+    `replacements` has one row, with a row axis of length one, for every input that carries the row axis; `lengths` are
+    the model's own variables for the number of rows. `links` are the places where parameters meet row data linearly.
     """
 
     def __init__(
@@ -170,7 +88,11 @@ class OneRow:
         if isinstance(core, Dot):
             return [self._product(*inputs) if list(carries) == [True, False] else _product_in_fixed_order(*inputs)]
         if isinstance(op, AdvancedSubtensor):
-            return [self._gather(op, inputs, carries)]
+            source, *indices = inputs
+            indices = self._held(op, source, indices)
+            if op.idx_list == (0,) and list(carries) == [False, True]:
+                return [self._gather_each(op, source, indices[0])]
+            return [op.make_node(source, *indices).outputs[0]]
         if isinstance(op, AdvancedIncSubtensor):
             target, new, *indices = inputs
             return [op.make_node(target, new, *self._held(op, target, indices)).outputs[0]]
@@ -179,14 +101,6 @@ class OneRow:
         if isinstance(op, SymbolicOp):
             return list(op(*inputs, return_list=True))
         return list(op.make_node(*inputs).outputs)
-
-    def _gather(self, op: AdvancedSubtensor, inputs: Sequence[Variable], carries: Sequence[bool]) -> Variable:
-        """Index with whatever a row holds."""
-        source, *indices = inputs
-        indices = self._held(op, source, indices)
-        if op.idx_list == (0,) and list(carries) == [False, True]:
-            return self._gather_each(op, source, indices[0])
-        return op.make_node(source, *indices).outputs[0]
 
     def _held(
         self, op: AdvancedSubtensor | AdvancedIncSubtensor, source: Variable, indices: Sequence[Variable]

@@ -10,7 +10,7 @@ Which of these operations may see what a row holds is another list, `pymc_dp.mod
 
 import functools
 import sys
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 import numpy as np
@@ -20,13 +20,13 @@ from pymc.distributions.custom import CustomDistRV, CustomSymbolicDistRV
 from pymc.distributions.dist_math import SplineWrapper
 from pymc.variational.minibatch_rv import MinibatchRandomVariable
 from pytensor.compile.sharedvalue import SharedVariable
-from pytensor.graph.basic import Apply, Constant, Variable
+from pytensor.graph.basic import Constant, Variable
 from pytensor.graph.op import HasInnerGraph
 from pytensor.graph.traversal import ancestors
 
 from pymc_dp.exceptions import UnsupportedModel
-from pymc_dp.model.builders import evaluated_by
-from pymc_dp.model.functions import is_of_library
+from pymc_dp.model.arrays import builder_of
+from pymc_dp.model.closures import is_of_library
 
 #: Names of classes, by module. Base classes are listed, too: none of them has a state.
 OPERATIONS: Mapping[str, str] = {
@@ -125,7 +125,7 @@ OPERATIONS: Mapping[str, str] = {
     "pytensor.tensor.symbolic": "FusibleSymbolicOp FusibleSymbolicOpDerivative TensorSymbolicOp",
     "pytensor.tensor.type_other": "MakeSlice",
 }
-#: Types of variables, and those that have been looked at and are not allowed, with what to write.
+#: Types of variables, and those that were looked at and are not allowed, with advice.
 TYPES: Mapping[str, str] = {
     "pytensor.scalar.basic": "ScalarType",
     "pytensor.tensor.random.type": "RandomGeneratorType",
@@ -146,7 +146,7 @@ TYPES_NOT_ALLOWED: Mapping[str, str] = {
     "pytensor.tensor.random.type": "",
     "pytensor.typed_list": "",
 }
-#: Classes that PyMC makes for each custom distribution; what their functions hold, `pymc_dp.model.closures` looks for.
+#: Classes that PyMC makes for each custom distribution; `pymc_dp.model.closures` looks through their functions.
 _MADE_BY_PYMC = (CustomDistRV, CustomSymbolicDistRV)
 _WHAT_TO_DO = (
     "Only operations that compute a function of their inputs and hold nothing of their own may be in a model. Write it "
@@ -157,24 +157,18 @@ _WHAT_TO_DO = (
 def refuse_unlisted(graphs: Mapping[str, Iterable[Variable]], *, derived: bool = False) -> None:
     """Refuse graphs with an operation or a type of variable that is not listed, in graphs inside operations as well.
 
-    Parameters
-    ----------
-    graphs : mapping of str to iterable of Variable
-        What they are called in messages, and the graphs.
-    derived : bool
-        Whether these are log-probabilities, where PyMC writes a spline of what `pm.Interpolated` was given.
-
-    Raises
-    ------
-    UnsupportedModel
-        If there is one, by the name of the graph and its own.
+    Messages call the graphs by their keys. In log-probabilities (`derived`) PyMC writes a spline for `pm.Interpolated`.
     """
     for name, outputs in graphs.items():
         variables = list(_everything(outputs))
         for variable in variables:  # before their operations: what to write instead is known better
-            _refuse_type(name, variable)
+            kind = type(variable.type)
+            if not _is_listed(kind, TYPES):
+                found = (each for module, each in TYPES_NOT_ALLOWED.items() if kind.__module__.startswith(module))
+                advice = next(found, "") or f"is no array, but a {kind.__name__}, which is not supported"
+                raise UnsupportedModel(f"{name} depends on a variable that {advice}.")
         for variable in variables:
-            builder = evaluated_by(variable)
+            builder = builder_of(variable)
             if builder is not None:
                 raise UnsupportedModel(
                     f"{name} depends on {builder}, which computes the middle of its locations, and perhaps their "
@@ -182,10 +176,9 @@ def refuse_unlisted(graphs: Mapping[str, Iterable[Variable]], *, derived: bool =
                     "Write the basis with round public numbers (pm.gp.hsgp_approx.calc_eigenvectors(x - centre, L, "
                     "...)), or give it public locations, one for each group: dp.public(locations)."
                 )
-            if variable.owner is not None:
-                for op in _operations_of(variable.owner):
-                    if not (derived and type(op) is SplineWrapper):
-                        _refuse_operation(name, op)
+            for op in _operations_of(variable):
+                if not (derived and type(op) is SplineWrapper):
+                    _refuse_operation(name, op)
 
 
 def _everything(outputs: Iterable[Variable]) -> Iterator[Variable]:
@@ -194,38 +187,29 @@ def _everything(outputs: Iterable[Variable]) -> Iterator[Variable]:
     while todo:
         for variable in ancestors(todo.pop()):
             yield variable
-            if variable.owner is not None:
-                todo += [
-                    list(op.fgraph.outputs) for op in _operations_of(variable.owner) if isinstance(op, HasInnerGraph)
-                ]
+            todo += [list(op.fgraph.outputs) for op in _operations_of(variable) if isinstance(op, HasInnerGraph)]
 
 
-def _operations_of(node: Apply) -> Iterator[Any]:
-    """Yield the operation of a node and those that it applies to parts of arrays and to numbers."""
-    op = node.op
+def _operations_of(variable: Variable) -> Iterator[Any]:
+    """Yield the operation that computes a variable and those that it applies to parts of arrays and to numbers."""
+    op = None if variable.owner is None else variable.owner.op
     while op is not None:
         yield op
         op = getattr(op, "core_op", None) or getattr(op, "scalar_op", None)
 
 
-def _refuse_type(name: str, variable: Variable) -> None:
-    kind = type(variable.type)
-    if _is_listed(kind, TYPES):
-        return
-    advice = next((each for module, each in TYPES_NOT_ALLOWED.items() if kind.__module__.startswith(module)), "")
-    raise UnsupportedModel(
-        f"{name} depends on a variable that {advice or f'is no array, but a {kind.__name__}, which is not supported'}."
-    )
-
-
 def _refuse_operation(name: str, op: Any) -> None:
     kind = type(op)
-    if not (_is_listed(kind, OPERATIONS) or _is_made_by_pymc(kind)):
+    # A class that a `class` statement defines says its own module, those made by `type` that of its metaclass.
+    is_made_by_pymc = kind.__module__ == "abc" and any(kind.__bases__ == (base,) for base in _MADE_BY_PYMC)
+    if not (_is_listed(kind, OPERATIONS) or is_made_by_pymc):
         raise UnsupportedModel(f"{name} depends on the operation {kind.__name__}, which is not listed. {_WHAT_TO_DO}")
-    if any(map(_is_state, _attributes(op))):
-        raise UnsupportedModel(
-            f"{name} depends on an operation {kind.__name__} that holds an array or a function of yours. {_WHAT_TO_DO}"
-        )
+    for value in getattr(op, "__dict__", {}).values():
+        if any(map(_is_state, value if isinstance(value, list | tuple) else [value])):
+            raise UnsupportedModel(
+                f"{name} depends on an operation {kind.__name__} that holds an array or a function of yours. "
+                f"{_WHAT_TO_DO}"
+            )
 
 
 def _is_listed(kind: type, listed: Mapping[str, str]) -> bool:
@@ -235,40 +219,27 @@ def _is_listed(kind: type, listed: Mapping[str, str]) -> bool:
     return getattr(sys.modules[kind.__module__], kind.__qualname__, None) is kind
 
 
-def _is_made_by_pymc(kind: type) -> bool:
-    # A class that a `class` statement defines says its own module, those made by `type` that of its metaclass.
-    return kind.__module__ == "abc" and any(kind.__bases__ == (base,) for base in _MADE_BY_PYMC)
-
-
-def _attributes(op: Any) -> Iterator[Any]:
-    for value in getattr(op, "__dict__", {}).values():
-        yield from value if isinstance(value, list | tuple) else [value]
-
-
 def _is_state(value: Any) -> bool:
+    """Return whether an attribute of an operation is an array or a function of the user's."""
     if isinstance(value, np.ndarray):
         return bool(value.size > 1)
     if isinstance(value, functools.partial):
         return _is_state(value.func)
     if isinstance(value, Constant | SharedVariable):
         return False  # an input of the graph inside, which is searched
-    function = isinstance(value, Callable) and hasattr(value, "__code__")  # type: ignore[arg-type]
-    return function and not is_of_library(value)
+    return callable(value) and hasattr(value, "__code__") and not is_of_library(value)
 
 
 def refuse_unsplittable(model: pm.Model) -> None:
-    """Refuse a model whose likelihood cannot be split into rows, by its variables and operations alone.
-
-    Raises
-    ------
-    UnsupportedModel
-        If it has no observed variables, imputes missing values, has discrete free variables or minibatches, or anything
-        that is not listed.
-    """
+    """Refuse a model whose likelihood cannot be split into rows, by its variables and operations alone."""
     if not model.observed_RVs:
         raise UnsupportedModel("The model has no observed variable: pass the data as observed=...")
     _refuse_minibatches(model)
-    _refuse_unlisted(model)
+    graphs = {f"{each.name!r}": [each] for each in [*model.basic_RVs, *model.potentials, *model.deterministics]}
+    graphs |= {f"The data of {rv.name!r}": [value] for rv, value in model.rvs_to_values.items()}
+    for rv, start in model.rvs_to_initial_values.items():
+        graphs[f"The initval of {rv.name!r}"] = [start] if isinstance(start, Variable) else []
+    refuse_unlisted(graphs)
     free = {rv.name for rv in model.free_RVs}
     for rv in model.observed_RVs:
         stem = rv.name.removesuffix("_observed")
@@ -283,15 +254,6 @@ def refuse_unsplittable(model: pm.Model) -> None:
                 f"The free variable {rv.name!r} is discrete, and gradients need continuous ones. Sum it out of "
                 "the likelihood (for example with pm.Mixture)."
             )
-
-
-def _refuse_unlisted(model: pm.Model) -> None:
-    """Refuse operations and types that are not on the list, anywhere in the model as it was written."""
-    graphs = {f"{each.name!r}": [each] for each in [*model.basic_RVs, *model.potentials, *model.deterministics]}
-    graphs |= {f"The data of {rv.name!r}": [value] for rv, value in model.rvs_to_values.items()}
-    for rv, start in model.rvs_to_initial_values.items():
-        graphs[f"The initval of {rv.name!r}"] = [start] if isinstance(start, Variable) else []
-    refuse_unlisted(graphs)
 
 
 def _refuse_minibatches(model: pm.Model) -> None:

@@ -4,6 +4,7 @@ PyMC copies what is passed to `pm.Data` and as ``observed=``. Here the arrays ar
 references: nothing is kept alive, and no value is ever looked at. `pymc_dp._pymc_hook` calls `note`.
 """
 
+import itertools
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from types import FunctionType
@@ -15,7 +16,7 @@ import pymc as pm
 from pytensor.graph.traversal import ancestors
 
 from pymc_dp.exceptions import InvalidArgument, UnsupportedModel
-from pymc_dp.model.functions import referred_to
+from pymc_dp.model.closures import referred_to
 
 #: By model and name of the variable. Data that are set anew replace what was there.
 _given: WeakKeyDictionary[pm.Model, dict[str, list[ReferenceType[np.ndarray]]]] = WeakKeyDictionary()
@@ -23,30 +24,27 @@ _given: WeakKeyDictionary[pm.Model, dict[str, list[ReferenceType[np.ndarray]]]] 
 
 def arrays_given_to(model: pm.Model) -> Iterator[np.ndarray]:
     """Yield the arrays that were passed to the model as data, or that its functions hold, and that still exist."""
-    for references in _given.get(model.root, {}).values():
-        for reference in references:
-            array = reference()
-            if array is not None:
-                yield array
+    for reference in itertools.chain.from_iterable(_given.get(model.root, {}).values()):
+        array = reference()
+        if array is not None:
+            yield array
 
 
 def shares_tables(model: pm.Model, other: pm.Model) -> bool:
-    """Return whether two models were given, or hold, parts of the same array: identity is asked for, never values."""
+    """Return whether two models were given, or hold, the same array or parts of one: no values are compared."""
     if model is other:
         return True
     tables = [[*_tables_of(each), *arrays_given_to(each)] for each in (model, other)]
-    return any(same_memory(one, another) for one in tables[0] for another in tables[1])
+    return any(
+        owner_of(one) is owner_of(another) or np.may_share_memory(one, another)
+        for one in tables[0]
+        for another in tables[1]
+    )
 
 
 @contextmanager
-def told_apart_from_numbers(name: str, values: Any) -> Iterator[None]:
-    """Say that data are labels or objects, where PyMC fails on them with an error that may hold an entry.
-
-    Raises
-    ------
-    InvalidArgument
-        If they are, and PyMC has failed.
-    """
+def refusing_labels(name: str, values: Any) -> Iterator[None]:
+    """Refuse labels and objects, where PyMC fails on them with an error that may hold an entry."""
     try:
         yield
     except (TypeError, ValueError):
@@ -59,13 +57,7 @@ def told_apart_from_numbers(name: str, values: Any) -> Iterator[None]:
 
 
 def refuse_tables_of_the_data(synthetic: Any, model: pm.Model) -> None:
-    """Refuse a synthetic table that is a part of the protected one.
-
-    Raises
-    ------
-    InvalidArgument
-        If it is, or is no model of its own.
-    """
+    """Refuse a synthetic table that is a part of the protected one."""
     if synthetic is None:
         return
     if not isinstance(synthetic, pm.Model):
@@ -92,11 +84,6 @@ def _tables_of(model: pm.Model) -> list[np.ndarray]:
     return [array for array in arrays if isinstance(array, np.ndarray) and array.size > 1]
 
 
-def same_memory(one: np.ndarray, other: np.ndarray) -> bool:
-    """Return whether two arrays are the same one, overlap, or are parts of the same array."""
-    return owner_of(one) is owner_of(other) or np.may_share_memory(one, other)
-
-
 def owner_of(array: np.ndarray) -> np.ndarray:
     """Return the array that a view is a part of."""
     while isinstance(array.base, np.ndarray):
@@ -120,7 +107,7 @@ def _array_behind(value: Any) -> np.ndarray | None:
 
 
 def held_by(function: Any) -> Iterator[Any]:
-    """Yield what a function takes from around it, the values of containers included.
+    """Yield the objects that a function takes from around it, the values of containers included.
 
     The graph of a function does not do: PyTensor takes constants in it that are equal for the same.
     """
@@ -133,13 +120,7 @@ def held_by(function: Any) -> Iterator[Any]:
 
 
 def refuse_tables_on_dask(values: Iterable[Any]) -> None:
-    """Refuse arrays on Dask in a model: PyMC would load all of them into this process, without a word.
-
-    Raises
-    ------
-    UnsupportedModel
-        If there is one.
-    """
+    """Refuse arrays on Dask in a model: PyMC would load all of them into this process, without a word."""
     for value in values:
         graph = getattr(value, "__dask_graph__", None)
         if callable(graph) and graph() is not None:

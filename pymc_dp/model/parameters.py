@@ -19,12 +19,7 @@ FloatArray = NDArray[np.float64]
 
 
 class ParameterVector:
-    """Translate between a PyMC point and the vector theta.
-
-    Parameters
-    ----------
-    model : pm.Model
-        All its free variables need static shapes.
+    """Translate between points of a PyMC model, whose free variables have static shapes, and the vector theta.
 
     Attributes
     ----------
@@ -35,7 +30,7 @@ class ParameterVector:
     variables : list of str
         Names of the free variables behind them, as in ``model.free_RVs``, in the same order.
     shapes : dict of str to tuple of int
-        Of the value variables, by name.
+        Of the value variables, by name, in order.
     slices : list of slice
         Where each value variable stands in theta.
     size : int
@@ -47,33 +42,28 @@ class ParameterVector:
             point = model.initial_point(random_seed=0)
         self.names = [var.name for var in model.value_vars]
         self.variables = [model.values_to_rvs[var].name for var in model.value_vars]
-        self._shapes: list[tuple[int, ...]] = [np.shape(point[name]) for name in self.names]
-        self.shapes = dict(zip(self.names, self._shapes, strict=True))
-        self._dtypes: list[Any] = [var.type.dtype for var in model.value_vars]
-        self._bounds = np.cumsum([0, *[math.prod(shape) for shape in self._shapes]]).tolist()
-        self.slices = [slice(low, high) for low, high in itertools.pairwise(self._bounds)]
-        self.size: int = self._bounds[-1]
+        self.shapes: dict[str, tuple[int, ...]] = {name: np.shape(point[name]) for name in self.names}
+        bounds = np.cumsum([0, *map(math.prod, self.shapes.values())]).tolist()
+        self.slices = list(itertools.starmap(slice, itertools.pairwise(bounds)))
+        self.size: int = bounds[-1]
+        dtypes = [var.type.dtype for var in model.value_vars]
+        self._blocks = list(zip(self.slices, self.shapes.values(), dtypes, strict=True))
         if self.size == 0:
             raise UnsupportedModel("The model has no free variables to sample.")
         self.labels = [
             name + (f"[{', '.join(map(str, index))}]" if shape else "")
-            for name, shape in zip(self.names, self._shapes, strict=True)
+            for name, shape in self.shapes.items()
             for index in np.ndindex(shape)
         ]
 
     def sizes(self, names: Iterable[str]) -> dict[str, int]:
         """Return how many unconstrained parameters each of these variables has; those that are not free have none."""
-        sizes = {name: math.prod(shape) for name, shape in zip(self.variables, self._shapes, strict=True)}
+        sizes = dict(zip(self.variables, map(math.prod, self.shapes.values()), strict=True))
         return {name: sizes[name] for name in names if name in sizes}
 
     def split(self, theta: FloatArray) -> list[np.ndarray]:
         """Return theta as one array for each value variable, in order."""
-        return [
-            theta[low:high].reshape(shape).astype(dtype)
-            for low, high, shape, dtype in zip(
-                self._bounds[:-1], self._bounds[1:], self._shapes, self._dtypes, strict=True
-            )
-        ]
+        return [theta[entries].reshape(shape).astype(dtype) for entries, shape, dtype in self._blocks]
 
     def to_theta(self, point: Mapping[str, np.ndarray]) -> FloatArray:
         """Return the vector of a PyMC point."""
@@ -86,34 +76,22 @@ class ParameterVector:
     def by_variable(self, setting: str, values: Mapping[Any, Any], blocks: Sequence[bool]) -> FloatArray:
         """Return one vector from numbers by the names of free variables, on the unconstrained scale.
 
-        Parameters
-        ----------
-        setting : str
-            What the numbers are for, in messages.
-        values : mapping of str to array_like
-            A number for all entries of a free variable, or one for each.
-        blocks : sequence of bool
-            Which variables have to be named; no others may be.
-
-        Raises
-        ------
-        InvalidArgument
-            If a name is unknown or left out, or numbers do not fit their variable.
+        Messages call the numbers `setting`: one for all entries of a free variable, or one for each. The variables in
+        `blocks` have to be named, and no others may be.
         """
-        wanted = list(itertools.compress(zip(self.variables, self._shapes, strict=True), blocks))
-        names = [name for name, _ in wanted]
-        unknown = sorted({str(name) for name in values} - set(names))
-        missing = [name for name in names if name not in values]
+        wanted = dict(itertools.compress(zip(self.variables, self.shapes.values(), strict=True), blocks))
+        unknown = sorted({str(name) for name in values} - set(wanted))
+        missing = [name for name in wanted if name not in values]
         if unknown or missing:
             wrong = (
                 f"names {', '.join(map(repr, unknown))}" if unknown else f"leaves out {', '.join(map(repr, missing))}"
             )
             raise InvalidArgument(
                 f"{setting} {wrong}; it must name the free variables that the step moves: "
-                f"{', '.join(map(repr, names))}."
+                f"{', '.join(map(repr, wanted))}."
             )
         parts = []
-        for name, shape in wanted:
+        for name, shape in wanted.items():
             try:
                 parts.append(np.ravel(np.broadcast_to(np.asarray(values[name], dtype=np.float64), shape)))
             except (OverflowError, TypeError, ValueError):
@@ -123,19 +101,9 @@ class ParameterVector:
                 ) from None
         return np.concatenate(parts)
 
-    def join(self, blocks: Sequence[np.ndarray]) -> FloatArray:
-        """Return one vector from an array for each value variable."""
-        return np.concatenate([np.ravel(block) for block in blocks])
-
 
 def value_variables(model: pm.Model, chosen: Sequence[Any] | None = None) -> list[Variable]:
-    """Return the model's unconstrained parameters, or those behind some free variables or their names.
-
-    Raises
-    ------
-    InvalidArgument
-        If one is no free variable of the model.
-    """
+    """Return the model's unconstrained parameters, or those behind some free variables or their names."""
     if chosen is None:
         return list(model.value_vars)
     try:

@@ -1,4 +1,4 @@
-"""What depends on rows, or on how many rows or units there are: it is not published."""
+"""Whatever depends on rows, or on how many rows or units there are, is not published."""
 
 import math
 from collections.abc import Collection, Iterable, Sequence
@@ -12,61 +12,23 @@ from pytensor.tensor.type import TensorType
 
 from pymc_dp.exceptions import UnsupportedModel, UnsupportedOption
 from pymc_dp.model.arrays import arrays_of, is_public, leaf_value, leaves_of
-from pymc_dp.model.axes import RowAxes, lengths_of_dims, protected_dims, row_axis
+from pymc_dp.model.axes import RowAxes
 from pymc_dp.model.operations import refuse_unlisted
 
 
-def protected_inputs(model: pm.Model, rows: RowAxes, lengths: Collection[int]) -> set[Variable]:
-    """Return the inputs of anything in the model that hold rows, or the number of rows or units.
-
-    Parameters
-    ----------
-    model : pm.Model
-        The model.
-    rows : RowAxes
-        Where its rows are.
-    lengths : collection of int
-        Further protected lengths: those of units of several rows.
-    """
-    found = {model.rvs_to_values[rv] for rv in rows.observed}
-    found |= set(lengths_of_dims(model, protected_dims(model, rows, lengths)))
-    of_dims = set(model.dim_lengths.values())
-    graphs = model.replace_rvs_by_values([*model.basic_RVs, *model.deterministics, *model.potentials])
-    for leaf in leaves_of(graphs):
-        if leaf in of_dims:
-            continue
-        if row_axis(model, leaf, rows) is not None or not set(lengths).isdisjoint(leaf_value(leaf).shape):
-            found.add(leaf)
-    return found
-
-
 def refuse_rows_in_starts(
-    model: pm.Model, rows: RowAxes, lengths: Collection[int], starts: Iterable[Variable], others: Collection[str]
+    rows: RowAxes, lengths: Collection[int], starts: Iterable[Variable], others: Collection[str]
 ) -> None:
     """Refuse starting values that are expressions of rows or of their number, as in priors: they are published.
 
-    Parameters
-    ----------
-    model : pm.Model
-        The model.
-    rows : RowAxes
-        Where its rows are.
-    lengths : collection of int
-        Lengths of arrays with one entry for each row or unit.
-    starts : iterable of Variable
-        The expressions.
-    others : collection of str
-        Dims that are known to count no rows.
-
-    Raises
-    ------
-    UnsupportedModel
-        If there is one.
+    Arrays with one entry for each row or unit have one of `lengths`; the dims `others` are known to count no rows.
     """
     starts = list(starts)
     refuse_unlisted({"A starting value": starts})
-    protected = set(lengths_of_dims(model, protected_dims(model, rows, lengths)))
-    if any(not protected.isdisjoint(leaves_of([start])) or has_rows(model, start, lengths, others) for start in starts):
+    protected = set(rows.lengths_of_dims(lengths))
+    if any(
+        not protected.isdisjoint(leaves_of([start])) or has_rows(rows.model, start, lengths, others) for start in starts
+    ):
         raise UnsupportedModel(
             "A starting value (initval= or initvals=) depends on data that has one entry for each row, or on their "
             "number. Where chains start is published: pass numbers that were not computed from the data."
@@ -94,32 +56,15 @@ class PublishableNames:
     omitted: list[str]
 
 
-def publishable_names(
-    model: pm.Model, rows: RowAxes, requested: Sequence[str] | None, lengths: Collection[int]
-) -> PublishableNames:
+def publishable_names(rows: RowAxes, requested: Sequence[str] | None, lengths: Collection[int]) -> PublishableNames:
     """Return the free variables and those deterministics that depend on no table.
 
-    A deterministic that is computed from rows or their number, or has one entry for each row or unit, never leaves. One
-    that is computed from another table (which may be a part of the rows) leaves if it is asked for by name.
-
-    Parameters
-    ----------
-    model : pm.Model
-        The model.
-    rows : RowAxes
-        Where its rows are.
-    requested : sequence of str or None
-        Names that the user wants.
-    lengths : collection of int
-        Lengths of arrays with one entry for each row, and for each unit of several rows.
-
-    Raises
-    ------
-    UnsupportedOption
-        If a requested variable is computed from rows, or unknown.
+    A deterministic that is computed from rows or their number, or has one entry for each row or unit (one of
+    `lengths`), never leaves. One that is computed from another table (which may be a part of the rows) leaves if it is
+    requested by name.
     """
-    protected = protected_inputs(model, rows, lengths)
-    dims = protected_dims(model, rows, lengths)
+    model, dims = rows.model, rows.protected_dims(lengths)
+    protected = _protected_inputs(rows, lengths)
     of_factors = _of_cholesky_factors(model)
     private, unsure, kept = [], [], []
     for rv in model.unobserved_RVs:
@@ -129,9 +74,10 @@ def publishable_names(
         graph = model.replace_rvs_by_values([rv])
         inputs = {*leaves_of(graph), *(leaf for leaf in ancestors(graph) if leaf.owner is None)}
         named = [name for name in model.named_vars_to_dims.get(rv.name) or () if name is not None]
-        if not protected.isdisjoint(inputs) or not dims.isdisjoint(named) or _has_length(rv, named, lengths):
+        as_long = not named and not set(lengths).isdisjoint({*rv.type.shape} - {None, 1})
+        if not protected.isdisjoint(inputs) or not dims.isdisjoint(named) or as_long:
             private.append(rv.name)
-        elif rv not in of_factors and (any(_is_table(leaf) for leaf in inputs) or any(arrays_of(graph))):
+        elif rv not in of_factors and (any(map(_is_table, inputs)) or any(arrays_of(graph))):
             unsure.append(rv.name)
         else:
             kept.append(rv.name)
@@ -150,9 +96,17 @@ def publishable_names(
     return PublishableNames(list(requested), [name for name in private + unsure if name not in requested])
 
 
-def _has_length(rv: Variable, dims: Sequence[str], lengths: Collection[int]) -> bool:
-    """Return whether a deterministic without dims has one entry for each row or unit, by its static shape."""
-    return not dims and not set(lengths).isdisjoint(length for length in rv.type.shape if length not in (None, 1))
+def _protected_inputs(rows: RowAxes, lengths: Collection[int]) -> set[Variable]:
+    """Return the inputs of anything in the model that hold rows, or the number of rows or units."""
+    model = rows.model
+    found = {*(model.rvs_to_values[rv] for rv in rows.observed), *rows.lengths_of_dims(lengths)}
+    of_dims = set(model.dim_lengths.values())
+    for leaf in leaves_of(model.replace_rvs_by_values([*model.basic_RVs, *model.deterministics, *model.potentials])):
+        if leaf in of_dims:
+            continue
+        if rows.axis_of(leaf) is not None or not set(lengths).isdisjoint(leaf_value(leaf).shape):
+            found.add(leaf)
+    return found
 
 
 def _of_cholesky_factors(model: pm.Model) -> list[Variable]:
@@ -162,7 +116,7 @@ def _of_cholesky_factors(model: pm.Model) -> list[Variable]:
     """
     found = []
     for rv in model.free_RVs:
-        named = [model.named_vars.get(f"{rv.name}_{what}") for what in ("corr", "stds")]
+        named = [model.named_vars.get(f"{rv.name}_{ending}") for ending in ("corr", "stds")]
         (length,) = rv.type.shape if rv.type.ndim == 1 else (None,)
         if length is None or any(each not in model.deterministics for each in named):
             continue
@@ -178,8 +132,8 @@ def _of_cholesky_factors(model: pm.Model) -> list[Variable]:
 
 def _is_table(leaf: Variable) -> bool:
     """Return whether an input may hold data of people: a data variable, or a constant of several numbers."""
-    if is_public(leaf):
+    if is_public(leaf) or not isinstance(leaf.type, TensorType):
         return False
     if isinstance(leaf, SharedVariable):
-        return isinstance(leaf.type, TensorType) and leaf.type.ndim > 0
-    return isinstance(leaf, Constant) and isinstance(leaf.type, TensorType) and leaf.data.size > 1
+        return bool(leaf.type.ndim > 0)
+    return isinstance(leaf, Constant) and bool(leaf.data.size > 1)

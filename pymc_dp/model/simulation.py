@@ -1,6 +1,9 @@
-"""Rows that are drawn from a model itself, without any of its data."""
+"""Invented rows: drawn from a model itself without any of its data, or of the model's shapes and types alone.
 
-from collections.abc import Mapping, Sequence
+And the model's own likelihood of any rows, to try it on them.
+"""
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
 
 import numpy as np
 import pymc as pm
@@ -10,15 +13,19 @@ from pymc.distributions.shape_utils import change_dist_size
 from pymc.initial_point import make_initial_point_fns_per_chain
 from pymc.model.fgraph import clone_model
 from pymc.pytensorf import compile as pymc_compile
+from pytensor.compile.builders import SymbolicOp
 from pytensor.compile.sharedvalue import SharedVariable
 from pytensor.graph.basic import Constant, Variable
 from pytensor.graph.replace import clone_replace
-from pytensor.graph.traversal import ancestors
+from pytensor.graph.traversal import ancestors, toposort
+from pytensor.tensor.basic import Alloc
 from pytensor.tensor.type import TensorType
 
+from pymc_dp.compiling import INTERPRETED
 from pymc_dp.exceptions import UnsupportedModel
 from pymc_dp.model.arrays import leaf_value
 from pymc_dp.model.parameters import FloatArray, ParameterVector
+from pymc_dp.model.split import RowLeaf, RowSplit
 from pymc_dp.model.starts import initial_values
 
 _PRIOR_DRAWS = 50
@@ -27,28 +34,8 @@ _PRIOR_DRAWS = 50
 class RowSimulator:
     """Draws rows from a model without covariates. Its distributions are used, never its data.
 
-    Parameters
-    ----------
-    model : pm.Model
-        The model.
-    parameters : ParameterVector
-        Its parameters.
-    observed : sequence of (str, int)
-        Its observed variables, with their row axes.
-    n_rows : int
-        How many rows it has.
-    n_drawn : int
-        How many to draw.
-
-    Attributes
-    ----------
-    prior_draws : list of ndarray
-        Parameters drawn from the prior.
-
-    Raises
-    ------
-    UnsupportedModel
-        If what draws rows could know the data, or how many rows there are.
+    `observed` names its observed variables with their row axes; `n_drawn` rows are drawn where it has `n_rows`.
+    `prior_draws` are parameters drawn from the prior.
     """
 
     def __init__(
@@ -81,14 +68,7 @@ class RowSimulator:
 class ResponseSimulator:
     """Draws responses of rows with given covariates. Its distributions are used, never its data.
 
-    Parameters
-    ----------
-    model : pm.Model
-        The model, of one observed variable.
-    covariates : sequence of Variable
-        The arrays of the model with an entry for each row, but for the responses.
-    seed : int
-        Of the draws.
+    `covariates` are the arrays of a model of one observed variable with an entry for each row, but for the responses.
     """
 
     def __init__(self, model: pm.Model, covariates: Sequence[Variable], seed: int) -> None:
@@ -134,11 +114,10 @@ def _of_so_many_rows(rv: Variable, axis: int, n_rows: int) -> Variable:
 
 
 def _refuse_rows_in_simulation(model: pm.Model, n_rows: int) -> None:
-    """Refuse where what draws rows could know the data: its graph holds a table of rows, or is the user's own code."""
+    """Refuse distributions of rows that could know the data: with a table of rows, or of the user's own code."""
     for rv in model.observed_RVs:
-        inputs = [leaf for leaf in ancestors([rv]) if leaf.owner is None and isinstance(leaf.type, TensorType)]
-        tables = [leaf_value(leaf) for leaf in inputs if isinstance(leaf, Constant | SharedVariable)]
-        if any(n_rows in np.shape(table) for table in tables):
+        inputs = [leaf for leaf in ancestors([rv]) if isinstance(leaf, Constant | SharedVariable)]
+        if any(n_rows in leaf_value(leaf).shape for leaf in inputs if isinstance(leaf.type, TensorType)):
             raise UnsupportedModel(
                 f"The distribution of {rv.name!r} is drawn with the help of a table of rows. Pass synthetic=, the same "
                 "model written on a synthetic table of the same shape."
@@ -148,3 +127,91 @@ def _refuse_rows_in_simulation(model: pm.Model, n_rows: int) -> None:
                 f"{rv.name!r} is drawn by a function of yours, which may know the data. Pass synthetic=, the same "
                 "model written on a synthetic table of the same shape."
             )
+
+
+def likelihood_of_any_rows(
+    row_split: RowSplit, value_variables: Sequence[Variable], n_rows: int | None = None
+) -> Callable[..., Sequence[np.ndarray]]:
+    """Return the model's own log-likelihood and gradient as a function of parameters and data, of `n_rows` if given."""
+    variables = [leaf.variable for leaf in row_split.leaves]
+    if n_rows is None:
+        fresh = [variable.type() for variable in variables]
+        (logp,) = clone_replace([row_split.log_likelihood], dict(zip(variables, fresh, strict=True)))
+    else:
+        fresh = []
+        for leaf in row_split.leaves:
+            shape = list(leaf.variable.type.shape)
+            shape[leaf.axis] = n_rows
+            fresh.append(pt.tensor(dtype=leaf.variable.type.dtype, shape=tuple(shape)))
+        lengths = {length: pt.constant(n_rows, dtype=length.type.dtype) for length in row_split.lengths}
+        replace = dict(zip(variables, fresh, strict=True)) | lengths
+        logp = _resized(row_split.log_likelihood, replace, row_split.n_rows, n_rows)
+    gradients = pt.grad(logp, value_variables, disconnected_inputs="ignore")
+    function: Callable[..., Sequence[np.ndarray]] = pymc_compile(
+        [*value_variables, *fresh], [logp, *gradients], mode=INTERPRETED, on_unused_input="ignore"
+    )
+    return function
+
+
+def _resized(output: Variable, replace: dict[Variable, Variable], old: int, new: int) -> Variable:
+    """Return `output` with replacements of another length; what is filled to the number of rows is too."""
+    found = dict(replace)
+    for node in toposort([output]):
+        inputs = [found.get(variable, variable) for variable in node.inputs]
+        if isinstance(node.op, Alloc):
+            value, *shape = inputs
+            static = node.outputs[0].type.shape
+            shape = [pt.constant(new) if length == old else entry for length, entry in zip(static, shape, strict=True)]
+            outputs = [pt.alloc(value, *shape)]
+        elif all(one is other for one, other in zip(inputs, node.inputs, strict=True)):
+            continue
+        elif isinstance(node.op, SymbolicOp):
+            outputs = node.op(*inputs, return_list=True)
+        else:
+            outputs = node.op.make_node(*inputs).outputs
+        found |= dict(zip(node.outputs, outputs, strict=True))
+    return found.get(output, output)
+
+
+def synthetic_rows(
+    leaves: Sequence[RowLeaf], generator: np.random.Generator, n_rows: int
+) -> Iterator[list[np.ndarray]]:
+    """Yield tables in which different likelihoods are finite: fractions, any real numbers, compositions."""
+    # Wide numbers find normalisations that act beyond 1 only; indices of zero are in range of any group.
+    for floats, largest in (("fractions", 1), ("reals", 1), ("wide", 9), ("compositions", 1), ("fractions", 0)):
+        table = []
+        for leaf in leaves:
+            dtype, shape = leaf.variable.type.dtype, list(leaf.row_shape())
+            shape.insert(leaf.axis, n_rows)
+            values: np.ndarray
+            if dtype.startswith(("int", "uint", "bool")):
+                values = generator.integers(0, largest + 1, size=shape)
+            elif floats in ("reals", "wide"):
+                values = generator.normal(size=shape) * (3.0 if floats == "wide" else 1.0)
+            else:
+                values = generator.uniform(0.05, 0.95, size=shape)
+                if floats == "compositions" and len(shape) > 1:
+                    values = values / values.sum(axis=-1 if leaf.axis != len(shape) - 1 else 0, keepdims=True)
+            table.append(np.asarray(values, dtype=dtype))
+        yield table
+
+
+def drawn_from_the_prior(leaves: Sequence[RowLeaf], table: Sequence[np.ndarray]) -> list[np.ndarray] | None:
+    """Return `table` with its observed variables drawn from the model itself, if they can be drawn."""
+    covariates: dict[Variable, Variable] = {
+        leaf.source: pt.constant(values, dtype=leaf.variable.type.dtype)
+        for leaf, values in zip(leaves, table, strict=True)
+        if not leaf.observed
+    }
+    drawn = []
+    for leaf, values in zip(leaves, table, strict=True):
+        if not leaf.observed:
+            drawn.append(values)
+            continue
+        (rv,) = clone_replace([leaf.observed[-1]], covariates, rebuild_strict=False)
+        try:
+            draw = pm.draw(rv, random_seed=0, mode=INTERPRETED)
+        except (NotImplementedError, ValueError, np.linalg.LinAlgError):  # synthetic tables need not suit it
+            return None
+        drawn.append(np.asarray(draw, dtype=leaf.variable.type.dtype))
+    return drawn

@@ -9,7 +9,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
-import pymc as pm
 import pytensor.tensor as pt
 from pytensor.compile.sharedvalue import SharedVariable
 from pytensor.graph.basic import Constant, Variable
@@ -19,51 +18,28 @@ from pytensor.tensor.type import TensorType
 from pymc_dp.exceptions import UnsupportedModel
 from pymc_dp.model.allowed import refuse_unknown_operations
 from pymc_dp.model.arrays import arrays_of, is_public, leaf_value, leaves_of
-from pymc_dp.model.axes import (
-    RowAxes,
-    dims_of_other_axes,
-    lengths_of_dims,
-    protected_dims,
-    row_axes_of_inputs,
-    row_axis,
-)
+from pymc_dp.model.axes import RowAxes
 from pymc_dp.model.closures import refuse_tables_in_functions
-from pymc_dp.model.one_row import Link, OneRow, SymbolicModel, symbolic
+from pymc_dp.model.one_row import Link, OneRow
 from pymc_dp.model.operations import refuse_unlisted
 from pymc_dp.model.parameters import ParameterVector
 from pymc_dp.model.protected import has_rows, refuse_rows_in_starts
-from pymc_dp.model.responses import Response, response_of
+from pymc_dp.model.symbolic import Response, SymbolicModel
 
 
 @dataclass(frozen=True, eq=False, repr=False)
 class RowLeaf:
-    """An input of the model that carries the row axis.
+    """An input of the model that carries the row axis."""
 
-    Attributes
-    ----------
-    variable : Variable
-        The input of the log-likelihood graph.
-    source : Variable
-        The model's own constant or shared variable that it stands for.
-    axis : int
-        Where its row axis is.
-    row : Variable
-        What stands for one row of it in the one-row graph.
-    observed : tuple of Variable
-        The random variables that are observed to have its values.
-    """
-
-    variable: Variable
-    source: Variable
-    axis: int
-    row: Variable
-    observed: tuple[Variable, ...]
+    variable: Variable  # the input of the log-likelihood graph
+    source: Variable  # the model's own constant or shared variable that it stands for
+    axis: int  # where its row axis is
+    row: Variable  # the input of the one-row graph that stands for one row of it
+    observed: tuple[Variable, ...]  # the random variables that are observed to have its values
 
     def row_shape(self) -> tuple[int, ...]:
         """Return the shape of one row of the values."""
-        shape = list(leaf_value(self.source).shape)
-        del shape[self.axis]
-        return tuple(shape)
+        return _without(leaf_value(self.source).shape, self.axis)
 
     def rows(self) -> np.ndarray:
         """Return the values with the row axis first, C-contiguous. Confidential."""
@@ -72,78 +48,48 @@ class RowLeaf:
 
 @dataclass(frozen=True, eq=False, repr=False)
 class RowSplit:
-    """A likelihood split into rows.
-
-    Attributes
-    ----------
-    n_rows : int
-        Number of rows.
-    leaves : tuple of RowLeaf
-        The inputs that carry the row axis.
-    row_log_likelihood : Variable
-        Scalar log-likelihood of one row, a function of the model's value variables and of ``leaf.row``.
-    log_likelihood : Variable
-        The model's own log-likelihood, summed over everything.
-    links : tuple of Link
-        Where parameters meet row data linearly.
-    lengths : tuple of Variable
-        The model's own variables for the number of rows.
-    response : Response or None
-        The distribution of the row's response, for one row, where it was asked for.
-    """
+    """A likelihood split into rows."""
 
     n_rows: int
-    leaves: tuple[RowLeaf, ...]
+    leaves: tuple[RowLeaf, ...]  # the inputs that carry the row axis
+    #: Scalar log-likelihood of one row, a function of the model's value variables and of ``leaf.row``.
     row_log_likelihood: Variable
-    log_likelihood: Variable
-    links: tuple[Link, ...]
-    lengths: tuple[Variable, ...]
-    response: Response | None = None
+    log_likelihood: Variable  # the model's own log-likelihood, summed over everything
+    links: tuple[Link, ...]  # where parameters meet row data linearly
+    lengths: tuple[Variable, ...]  # the model's own variables for the number of rows
+    response: Response | None = None  # the distribution of the row's response, for one row, where it was asked for
 
 
-def split(model: pm.Model, rows: RowAxes, parameters: ParameterVector, *, with_response: bool = False) -> RowSplit:
-    """Split the likelihood of `model` into rows.
-
-    Parameters
-    ----------
-    model : pm.Model
-        A model that `refuse_unsplittable` accepts.
-    rows : RowAxes
-        Where its rows are.
-    parameters : ParameterVector
-        Its parameters.
-    with_response : bool
-        Split the distribution of the response as well.
-
-    Raises
-    ------
-    UnsupportedModel
-        If its rows depend on each other, or anything that is taken as public could depend on rows; or the distribution
-        function of the response is not known.
-    """
-    axes = row_axes_of_inputs(model, rows)
-    _refuse_undeclared_arrays(model, axes, rows.n_rows, parameters)
-    graphs = symbolic(model, {leaf: axis for leaf, axis in axes.items() if isinstance(leaf, Constant)})
-    lengths = lengths_of_dims(model, protected_dims(model, rows))
-    _refuse_parameters_of_rows(model, rows)
-    _refuse_unlisted_log_probabilities(model, graphs)
-    _refuse_rows_in_priors(model, graphs, axes, lengths, rows)
+def split(rows: RowAxes, parameters: ParameterVector, *, with_response: bool = False) -> RowSplit:
+    """Split the likelihood of a model that `refuse_unsplittable` accepts into rows."""
+    model, axes = rows.model, rows.of_inputs()
+    _refuse_undeclared_arrays(rows, axes, parameters)
+    graphs = SymbolicModel(model, {leaf: axis for leaf, axis in axes.items() if isinstance(leaf, Constant)})
+    lengths = rows.lengths_of_dims()
+    _refuse_parameters_of_rows(rows)
+    for rv, graph in graphs.terms(potentials=False):  # PyMC, transforms and functions of the user's made these
+        refuse_unlisted({f"The log-probability of {rv.name!r}": [graph]}, derived=True)
+    _refuse_rows_in_priors(rows, graphs, axes, lengths)
     starts = [start for start in model.rvs_to_initial_values.values() if isinstance(start, Variable)]
-    refuse_rows_in_starts(model, rows, {rows.n_rows}, starts, dims_of_other_axes(model, rows.dim))
-    log_likelihoods = graphs.log_likelihoods
-    inputs = _inputs_of(log_likelihoods)
-    sources = {leaf: graphs.sources.get(leaf, leaf) for leaf in inputs}
-    leaves = tuple(_row_leaf(model, leaf, source, axes[source]) for leaf, source in sources.items() if source in axes)
-    _refuse_other_tables(model, graphs, {leaf.variable for leaf in leaves}, rows)
-    try:
-        one_row = OneRow({leaf.variable: pt.expand_dims(leaf.row, leaf.axis) for leaf in leaves}, rows.n_rows, lengths)
-        rebuilt = one_row.rebuild(log_likelihoods)
-    except (TypeError, ValueError, NotImplementedError, AssertionError, IndexError) as error:
-        raise UnsupportedModel(
-            f"The likelihood cannot be rebuilt for a single row ({type(error).__name__}): some operation in it "
-            "works on all rows at once. Only likelihoods that are a product over rows are supported."
-        ) from None
-    terms = []
+    refuse_rows_in_starts(rows, {rows.n_rows}, starts, rows.other_dims)
+    leaves = []
+    for leaf in _inputs_of(graphs.log_likelihoods):
+        source = graphs.sources.get(leaf, leaf)
+        if source in axes:
+            row = pt.tensor(dtype=leaf.type.dtype, shape=_without(leaf.type.shape, axes[source]))
+            observed = tuple(rv for rv in model.observed_RVs if model.rvs_to_values[rv] is source)
+            leaves.append(RowLeaf(leaf, source, axes[source], row, observed))
+    # The graph of a random variable does not show what a function of the user's brings into its log-probability.
+    _refuse_other_tables(rows, graphs.terms(potentials=True), leaves)
+    one_row, rebuilt = _rebuilt(
+        rows,
+        leaves,
+        lengths,
+        graphs.log_likelihoods,
+        "The likelihood",
+        ": some operation in it works on all rows at once. Only likelihoods that are a product over rows are "
+        "supported.",
+    )
     for rv, term in zip(model.observed_RVs, rebuilt, strict=True):
         axis = rows.observed[rv]
         if term.type.ndim <= axis or term.type.shape[axis] != 1:
@@ -151,60 +97,79 @@ def split(model: pm.Model, rows: RowAxes, parameters: ParameterVector, *, with_r
                 f"The log-likelihood of {rv.name!r} has no value of its own for each row: its rows depend on each "
                 "other (a time series, a Gaussian process, one multivariate draw over all rows?)."
             )
-        terms.append(term.sum())
-    row_log_likelihood = one_row.where_indices_hold(_total(terms))
+    row_log_likelihood = one_row.where_indices_hold(_total(rebuilt))
     refuse_unknown_operations([row_log_likelihood], [leaf.row for leaf in leaves])
-    response = _response_of_one_row(model, graphs, leaves, rows, lengths) if with_response else None
     return RowSplit(
         n_rows=rows.n_rows,
-        leaves=leaves,
+        leaves=tuple(leaves),
         row_log_likelihood=row_log_likelihood,
-        log_likelihood=_total([term.sum() for term in log_likelihoods]),
+        log_likelihood=_total(graphs.log_likelihoods),
         links=tuple(one_row.links),
         lengths=lengths,
-        response=response,
+        response=_response_of_one_row(rows, graphs, leaves, lengths) if with_response else None,
     )
+
+
+def _rebuilt(
+    rows: RowAxes,
+    leaves: Sequence[RowLeaf],
+    lengths: Sequence[Variable],
+    graphs: Sequence[Variable],
+    subject: str,
+    ending: str,
+) -> tuple[OneRow, list[Variable]]:
+    """Return graphs rebuilt for one row, after the object that rebuilt them. A refusal begins and ends as given."""
+    try:
+        one_row = OneRow({leaf.variable: pt.expand_dims(leaf.row, leaf.axis) for leaf in leaves}, rows.n_rows, lengths)
+        return one_row, one_row.rebuild(graphs)
+    except (TypeError, ValueError, NotImplementedError, AssertionError, IndexError) as error:
+        raise UnsupportedModel(
+            f"{subject} cannot be rebuilt for a single row ({type(error).__name__}){ending}"
+        ) from None
 
 
 def _response_of_one_row(
-    model: pm.Model, graphs: SymbolicModel, leaves: Sequence[RowLeaf], rows: RowAxes, lengths: Sequence[Variable]
+    rows: RowAxes, graphs: SymbolicModel, leaves: Sequence[RowLeaf], lengths: Sequence[Variable]
 ) -> Response:
     """Return the distribution of one row's response; what is refused in its log-likelihood is refused there."""
-    of_all = response_of(model, graphs.sources)
+    of_all = graphs.response()
     name = f"The distribution function of {of_all.name!r}"
     refuse_unlisted({name: of_all.graphs}, derived=True)
-    _refuse_tables_beside(
-        model, [(model.observed_RVs[0], graph) for graph in of_all.graphs], {leaf.variable for leaf in leaves}, rows
-    )
-    one_row = OneRow({leaf.variable: pt.expand_dims(leaf.row, leaf.axis) for leaf in leaves}, rows.n_rows, lengths)
-    try:
-        rebuilt = [each.sum() for each in one_row.rebuild(of_all.graphs)]
-    except (TypeError, ValueError, NotImplementedError, AssertionError, IndexError) as error:
-        raise UnsupportedModel(f"{name} cannot be rebuilt for a single row ({type(error).__name__}).") from None
-    up_to, below = (one_row.where_indices_hold(each) for each in rebuilt[:2])
-    refuse_unknown_operations([up_to, below, *rebuilt[2:]], [leaf.row for leaf in leaves])
-    mean = rebuilt[2] if of_all.mean is not None else None
-    return replace(of_all, up_to=up_to, below=below, mean=mean)
+    _refuse_other_tables(rows, [(rows.model.observed_RVs[0], graph) for graph in of_all.graphs], leaves)
+    one_row, rebuilt = _rebuilt(rows, leaves, lengths, of_all.graphs, name, ".")
+    up_to, below, *mean = [each.sum() for each in rebuilt]
+    of_one_row = [one_row.where_indices_hold(up_to), one_row.where_indices_hold(below), *mean]
+    refuse_unknown_operations(of_one_row, [leaf.row for leaf in leaves])
+    return replace(of_all, graphs=of_one_row)
 
 
 def _total(terms: Sequence[Variable]) -> Variable:
-    return pt.add(*terms) if len(terms) > 1 else terms[0]
+    """Return the sum of all entries of all terms."""
+    sums = [term.sum() for term in terms]
+    return pt.add(*sums) if len(sums) > 1 else sums[0]
 
 
-def _refuse_unlisted_log_probabilities(model: pm.Model, graphs: SymbolicModel) -> None:
-    """Refuse them in what PyMC, transforms and functions of the user's make of it."""
-    finished = [*zip(model.observed_RVs, graphs.log_likelihoods, strict=True)]
-    finished += [*zip(model.free_RVs, graphs.log_priors, strict=True)]
-    finished += [*zip(model.free_RVs, model.replace_rvs_by_values(model.free_RVs), strict=True)]
-    for rv, graph in finished:
-        refuse_unlisted({f"The log-probability of {rv.name!r}": [graph]}, derived=True)
+def _inputs_of(graphs: Sequence[Variable]) -> list[Variable]:
+    return [variable for variable in ancestors(list(graphs)) if variable.owner is None]
 
 
-def _refuse_undeclared_arrays(
-    model: pm.Model, axes: Mapping[Variable, int], n_rows: int, parameters: ParameterVector
-) -> None:
-    """Refuse arrays in the likelihood that are no tables of rows, have no parameter's shape and were not declared."""
-    passes = (_lengths_of_parameters(model, axes, parameters) - {n_rows} | {1}).issuperset
+def _without[Length](shape: Sequence[Length], axis: int) -> tuple[Length, ...]:
+    return (*shape[:axis], *shape[axis + 1 :])
+
+
+def _refuse_undeclared_arrays(rows: RowAxes, axes: Mapping[Variable, int], parameters: ParameterVector) -> None:
+    """Refuse arrays in the likelihood that are no tables of rows, have no parameter's shape and were not declared.
+
+    Lengths of a parameter's shape are those of the axes of free variables, of the distributions' own parameters and of
+    columns of row tables, and one more or less, as contrasts and cutpoints have.
+    """
+    model, n_rows = rows.model, rows.n_rows
+    shapes = [*parameters.shapes.values(), *(_without(leaf_value(leaf).shape, axis) for leaf, axis in axes.items())]
+    for rv in model.observed_RVs:
+        shapes += [each.type.shape for each in rv.owner.inputs if isinstance(each.type, TensorType)]
+    lengths = {length for shape in shapes for length in shape if length is not None}
+    lengths |= {length + step for length in lengths if length > 1 for step in (-1, 1)}
+    passes = (lengths - {n_rows} | {1}).issuperset
     refuse_tables_in_functions(model, lambda shape: n_rows not in shape and passes(shape))
     for rv in model.observed_RVs:
         for array, shape in arrays_of([rv], model.free_RVs, axes.keys()):
@@ -218,37 +183,10 @@ def _refuse_undeclared_arrays(
                 )
 
 
-def _lengths_of_parameters(model: pm.Model, axes: Mapping[Variable, int], parameters: ParameterVector) -> set[int]:
-    """Return the lengths that arrays of a parameter's shape have.
-
-    They are those of the axes of free variables, of the distributions' own parameters and of columns of row tables, and
-    one more or less, as contrasts and cutpoints have.
-    """
-    shapes = list(parameters.shapes.values())
-    for rv in model.observed_RVs:
-        shapes += [each.type.shape for each in rv.owner.inputs if isinstance(each.type, TensorType)]
-    for leaf, axis in axes.items():
-        shapes.append(tuple(length for place, length in enumerate(leaf_value(leaf).shape) if place != axis))
-    lengths = {length for shape in shapes for length in shape if length is not None}
-    return lengths | {length + step for length in lengths if length > 1 for step in (-1, 1)}
-
-
-def _inputs_of(graphs: Sequence[Variable]) -> list[Variable]:
-    return [variable for variable in ancestors(list(graphs)) if variable.owner is None]
-
-
-def _row_leaf(model: pm.Model, variable: Variable, source: Variable, axis: int) -> RowLeaf:
-    shape = list(variable.type.shape)
-    del shape[axis]
-    row = pt.tensor(dtype=variable.type.dtype, shape=tuple(shape))
-    observed = tuple(rv for rv in model.observed_RVs if model.rvs_to_values[rv] is source)
-    return RowLeaf(variable, source, axis, row, observed)
-
-
-def _refuse_parameters_of_rows(model: pm.Model, rows: RowAxes) -> None:
-    for rv in model.free_RVs:
-        dims = model.named_vars_to_dims.get(rv.name)
-        shape = model.rvs_to_values[rv].type.shape
+def _refuse_parameters_of_rows(rows: RowAxes) -> None:
+    for rv in rows.model.free_RVs:
+        dims = rows.model.named_vars_to_dims.get(rv.name)
+        shape = rows.model.rvs_to_values[rv].type.shape
         per_row = rows.dim in dims if dims is not None and rows.dim is not None else rows.n_rows in shape
         if per_row:
             raise UnsupportedModel(
@@ -258,19 +196,14 @@ def _refuse_parameters_of_rows(model: pm.Model, rows: RowAxes) -> None:
 
 
 def _refuse_rows_in_priors(
-    model: pm.Model,
-    graphs: SymbolicModel,
-    axes: Mapping[Variable, int],
-    lengths: Sequence[Variable],
-    rows: RowAxes,
+    rows: RowAxes, graphs: SymbolicModel, axes: Mapping[Variable, int], lengths: Sequence[Variable]
 ) -> None:
     """Refuse row data in priors and in what turns parameters into draws, and data of any kind in potentials."""
+    model = rows.model
     row_inputs = {leaf for leaf in [*axes, *graphs.sources] if leaf not in graphs.sources.values()} | set(lengths)
-    drawn = model.replace_rvs_by_values(model.free_RVs)
-    others = dims_of_other_axes(model, rows.dim)
-    for rv, logp, draw in zip(model.free_RVs, graphs.log_priors, drawn, strict=True):
+    for rv, logp, draw in zip(model.free_RVs, graphs.log_priors, graphs.drawn, strict=True):
         of_rows = not row_inputs.isdisjoint([*_inputs_of([logp, draw]), *leaves_of([logp, draw])])
-        if of_rows or has_rows(model, rv, {rows.n_rows}, others):
+        if of_rows or has_rows(model, rv, {rows.n_rows}, rows.other_dims):
             raise UnsupportedModel(
                 f"The prior of {rv.name!r} or its transform depends on data that has one entry for each row, or on "
                 "their number. Priors are not protected: they must not be computed from the data."
@@ -286,32 +219,16 @@ def _refuse_rows_in_priors(
             )
 
 
-def _refuse_other_tables(model: pm.Model, graphs: SymbolicModel, replaced: set[Variable], rows: RowAxes) -> None:
-    """Refuse any table of rows in the finished graphs that is not replaced by one of its rows.
-
-    The graph of a random variable does not show what a function of the user's brings into its log-probability.
-    """
-    drawn = model.replace_rvs_by_values(model.free_RVs)
-    terms = [
-        *zip(model.observed_RVs, graphs.log_likelihoods, strict=True),
-        *zip(model.free_RVs, graphs.log_priors, strict=True),
-        *zip(model.free_RVs, drawn, strict=True),
-        *zip(model.potentials, graphs.potentials, strict=True),
-    ]
-    _refuse_tables_beside(model, terms, replaced, rows)
-
-
-def _refuse_tables_beside(
-    model: pm.Model, terms: Sequence[tuple[Variable, Variable]], replaced: set[Variable], rows: RowAxes
-) -> None:
+def _refuse_other_tables(rows: RowAxes, terms: Sequence[tuple[Variable, Variable]], leaves: Sequence[RowLeaf]) -> None:
     """Refuse tables of rows in finished graphs of random variables that are not replaced by one of their rows."""
-    of_dims = set(model.dim_lengths.values())
+    model = rows.model
+    passed = {*model.dim_lengths.values(), *(leaf.variable for leaf in leaves)}
     # An array in the inner graph of a random variable may be folded into a number before its log-probability exists.
     at_top = set(leaves_of(model.basic_RVs, inner=False))
     found = [(rv, leaf) for rv, graph in terms for leaf in leaves_of([graph])]
     found += [(rv, leaf) for rv in model.basic_RVs for leaf in leaves_of([rv]) if leaf not in at_top]
     for rv, leaf in found:
-        if leaf not in replaced and leaf not in of_dims and row_axis(model, leaf, rows) is not None:
+        if leaf not in passed and rows.axis_of(leaf) is not None:
             raise UnsupportedModel(
                 f"The log-probability of {rv.name!r} holds an array with as many entries as there are rows that is no "
                 "parameter of the distribution, so that it would be taken as public. If a function of yours brings it "

@@ -1,6 +1,7 @@
 """Where chains start: known before anything is charged, and usable. All of it is public."""
 
-from collections.abc import Iterator, Mapping, Sequence
+import itertools
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -14,7 +15,7 @@ from pytensor.graph.basic import Variable
 from pymc_dp.compiling import INTERPRETED
 from pymc_dp.exceptions import InvalidArgument
 from pymc_dp.model.parameters import ParameterVector
-from pymc_dp.model.prior_density import Prior
+from pymc_dp.model.prior import Prior
 
 #: An order that a transform asks for is missed by at least half of the draws.
 _TRIED_DRAWS = 30
@@ -42,7 +43,7 @@ def _can_be_drawn(model: pm.Model, strategies: dict[Variable, str]) -> bool:
             points = [draw(seed) for seed in range(_TRIED_DRAWS)]
     except NotImplementedError:
         return False
-    except Exception:  # drawing it fails for another reason, which `starting_points` tells
+    except Exception:  # drawing it fails for another reason, which `starting_points` reports
         return True
     return all(np.isfinite(value).all() for point in points for value in point.values())
 
@@ -50,20 +51,9 @@ def _can_be_drawn(model: pm.Model, strategies: dict[Variable, str]) -> bool:
 def starting_points(
     model: pm.Model, parameters: ParameterVector, initvals: InitialValues, random_seed: Any, chains: int, prior: Prior
 ) -> list[Point]:
-    """Return the points that `pm.sample` starts chains from, on the unconstrained scale.
+    """Return the points that `pm.sample` starts chains from, on the unconstrained scale, given the same arguments.
 
-    Parameters
-    ----------
-    model, initvals, random_seed, chains
-        As `pm.sample` will be given them; the seed may not be None: the points would differ.
-    parameters, prior
-        The model's.
-
-    Raises
-    ------
-    InvalidArgument
-        If a point cannot be computed, has another shape than the model's or is not finite, or if the prior's density
-        is zero or undefined there, or not differentiable.
+    The seed may not be None: the points would differ.
     """
     try:
         seeds = [generator.integers(2**30) for generator in get_random_generator(random_seed).spawn(chains)]
@@ -130,13 +120,7 @@ def _quoted(names: Sequence[str]) -> str:
 
 
 def refuse_wrong_starts(model: pm.Model, initvals: InitialValues | None, chains: int, relation: str) -> None:
-    """Refuse ``initvals`` that `pm.sample` would refuse only after the charge.
-
-    Raises
-    ------
-    InvalidArgument
-        If they are not one for each chain, or name no free variable, or an array has another shape than its variable's.
-    """
+    """Refuse ``initvals`` that `pm.sample` would refuse only after the charge."""
     if initvals is None:
         return
     if not isinstance(initvals, dict) and len(initvals) != chains:
@@ -146,26 +130,9 @@ def refuse_wrong_starts(model: pm.Model, initvals: InitialValues | None, chains:
         wrong = {str(getattr(name, "name", name)) for name in values} - known
         if wrong:
             raise InvalidArgument(f"initvals names {sorted(wrong)}, which are no free variables of the model.")
-    for values in _each(initvals):
-        _refuse_wrong_shapes(values, model, relation)
-
-
-def expressions_in(initvals: InitialValues | None) -> Iterator[Variable]:
-    """Yield the starting values that are expressions."""
-    for values in _each(initvals):
-        yield from (value for value in values.values() if isinstance(value, Variable))
-
-
-def _each(initvals: InitialValues | None) -> list[Mapping[Any, Any]]:
-    """Return the starting values of each chain that has any, or those of all."""
-    return [values or {} for values in ([initvals] if isinstance(initvals, dict) else initvals or [])]
-
-
-def _refuse_wrong_shapes(initvals: Mapping[Any, Any], model: pm.Model, relation: str) -> None:
-    """Refuse starting values of another shape than their variable's, by the variable's name."""
     with pytensor.config.change_flags(mode=INTERPRETED):  # called once: not worth compiling
         shapes = {name: tuple(map(int, shape)) for name, shape in model.eval_rv_shapes().items()}
-    for key, value in initvals.items():
+    for key, value in itertools.chain.from_iterable(values.items() for values in _each(initvals)):
         name = str(getattr(key, "name", key))
         if value is None or isinstance(value, str | Variable):
             continue  # "prior" and the like, or an expression
@@ -173,3 +140,13 @@ def _refuse_wrong_shapes(initvals: Mapping[Any, Any], model: pm.Model, relation:
             # A variable with an entry for each person has a shape that such budgets protect.
             expected = "another" if relation == "add-remove" else str(shapes[name])
             raise InvalidArgument(f"initvals[{name!r}] has shape {np.shape(value)}, but {name!r} has {expected}.")
+
+
+def expressions_in(initvals: InitialValues | None) -> list[Variable]:
+    """Return the starting values that are expressions."""
+    return [value for values in _each(initvals) for value in values.values() if isinstance(value, Variable)]
+
+
+def _each(initvals: InitialValues | None) -> list[Mapping[Any, Any]]:
+    """Return the starting values of each chain that has any, or those of all."""
+    return [values or {} for values in ([initvals] if isinstance(initvals, dict) else initvals or [])]

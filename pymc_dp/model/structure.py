@@ -1,5 +1,6 @@
-"""What a model's graph and the shapes of its data say, before any row is looked at. No value is read."""
+"""Facts of a model's graph and of the shapes of its data, before any row is looked at. No value is read."""
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
@@ -16,21 +17,12 @@ from pytensor.graph.rewriting.utils import rewrite_graph
 from pytensor.graph.traversal import ancestors
 from pytensor.scalar.basic import Second
 from pytensor.tensor.elemwise import DimShuffle, Elemwise
-from pytensor.tensor.random.basic import (
-    BernoulliRV,
-    CategoricalRV,
-    CauchyRV,
-    GumbelRV,
-    LaplaceRV,
-    LogisticRV,
-    LogNormalRV,
-    NormalRV,
-    StudentTRV,
-)
+from pytensor.tensor.random import basic as families
 from pytensor.tensor.shape import Shape, Shape_i
 from pytensor.tensor.type import TensorType
 
 from pymc_dp.compiling import INTERPRETED
+from pymc_dp.model.arrays import leaf_value
 from pymc_dp.model.parameters import ParameterVector
 
 #: Beyond this many possible responses of a row, they count as infinitely many: each takes a pass over the rows.
@@ -38,7 +30,9 @@ MOST_RESPONSES = 16
 #: An attribute of a model.
 _TEMPERING = "_pymc_dp_tempering"
 #: Their last parameter is the scale, of the response or of its logarithm.
-_LOCATION_SCALE = (NormalRV, LogNormalRV, StudentTRV, LaplaceRV, CauchyRV, LogisticRV, GumbelRV)
+_LOCATION_SCALE = tuple(
+    getattr(families, f"{name}RV") for name in "Normal LogNormal StudentT Laplace Cauchy Logistic Gumbel".split()
+)
 #: Counts that stand for all: eight for each octave from 32 on. Means over them are close to those over all counts where
 #: the standard deviation is three fifths of their distance: of a Poisson distribution up to a mean of about 300, of
 #: wider ones, such as a negative binomial with a shape of 50 or less, up to any.
@@ -47,37 +41,19 @@ _COUNTS = (*range(32), *(round(2.0 ** (k / 8)) for k in range(40, 137)))
 
 @dataclass(frozen=True, eq=False)
 class Structure:
-    """What steps know of a model when they are made.
+    """The facts of a model that steps know when they are made."""
 
-    Attributes
-    ----------
-    start : ndarray, shape (parameters,)
-        Where the model says that parameters start.
-    in_likelihood : ndarray of bool, shape (parameters,)
-        Whether the likelihood can depend on each parameter.
-    scales : ndarray of int
-        Which parameters are logarithms of positive variables.
-    scale_of_rows : ndarray of int
-        Which of them is the scale of a location-scale family that rows are drawn from.
-    linear_and_normal : bool
-        Whether rows, or their logarithms, are normal with a linear mean.
-    rows_can_be_simulated : bool
-        Whether rows can be drawn from the model without any table.
-    rows_are_levels : bool
-        Whether a row is one of a few levels: a truth value or a category.
-    """
-
-    start: NDArray[np.float64]
-    in_likelihood: NDArray[np.bool_]
-    scales: NDArray[np.intp]
-    scale_of_rows: NDArray[np.intp]
-    linear_and_normal: bool
-    rows_can_be_simulated: bool
-    rows_are_levels: bool
+    start: NDArray[np.float64]  # where the model says that parameters start
+    in_likelihood: NDArray[np.bool_]  # whether the likelihood can depend on each parameter
+    scales: NDArray[np.intp]  # which parameters are logarithms of positive variables
+    scale_of_rows: NDArray[np.intp]  # which of them is the scale of a location-scale family that rows are drawn from
+    linear_and_normal: bool  # whether rows, or their logarithms, are normal with a linear mean
+    rows_can_be_simulated: bool  # whether rows can be drawn from the model without any table
+    rows_are_levels: bool  # whether a row is one of a few levels: a truth value or a category
 
 
 def structure_of(model: pm.Model, parameters: ParameterVector) -> Structure:
-    """Return what steps may know of a model and its parameters."""
+    """Return the facts that steps may know of a model and its parameters."""
     with pytensor.config.change_flags(mode=INTERPRETED):  # called once: not worth compiling
         start = parameters.to_theta(model.initial_point(random_seed=0))
     return Structure(
@@ -117,17 +93,21 @@ def in_likelihood(model: pm.Model, parameters: ParameterVector) -> NDArray[np.bo
     """Return for each parameter whether the likelihood can depend on it, shape (parameters,)."""
     reached = set(ancestors([*model.observed_RVs, *model.potentials], blockers=model.free_RVs))
     found = np.zeros(parameters.size, dtype=bool)
-    for value, entries in zip(model.value_vars, parameters.slices, strict=True):
-        found[entries] = model.values_to_rvs[value] in reached
+    found[_places_of(model, parameters, lambda rv: rv in reached)] = True
     return found
 
 
 def scale_places(model: pm.Model, parameters: ParameterVector) -> NDArray[np.intp]:
     """Return which parameters are logarithms of positive variables, such as a scale or a shape."""
+    return _places_of(model, parameters, lambda rv: isinstance(model.rvs_to_transforms.get(rv), LogTransform))
+
+
+def _places_of(model: pm.Model, parameters: ParameterVector, holds: Callable[[Variable], bool]) -> NDArray[np.intp]:
+    """Return where the parameters of free variables with a property stand."""
     places = [
         np.arange(entries.start, entries.stop)
         for value, entries in zip(model.value_vars, parameters.slices, strict=True)
-        if isinstance(model.rvs_to_transforms.get(model.values_to_rvs[value]), LogTransform)
+        if holds(model.values_to_rvs[value])
     ]
     return np.concatenate([np.zeros(0, dtype=np.intp), *places])
 
@@ -135,35 +115,22 @@ def scale_places(model: pm.Model, parameters: ParameterVector) -> NDArray[np.int
 def places_of_scale(model: pm.Model, parameters: ParameterVector, *, symmetric: bool = False) -> NDArray[np.intp]:
     """Return which parameters are the logarithm of the scale of a location-scale family that rows are drawn from.
 
-    The information of the location is in proportion to the inverse square of the scale.
-
-    Parameters
-    ----------
-    model : pm.Model
-        The model.
-    parameters : ParameterVector
-        Its parameters.
-    symmetric : bool
-        Only of families that are symmetric around their location, or whose logarithms are, and where the scale has no
-        part in the location.
+    The information of the location is in proportion to the inverse square of the scale. If `symmetric`, only of
+    families that are symmetric around their location, or whose logarithms are, and where the scale has no part in the
+    location.
     """
-    nothing = np.zeros(0, dtype=np.intp)
-    if len(model.observed_RVs) != 1 or model.observed_RVs[0].owner is None:
-        return nothing
-    node = model.observed_RVs[0].owner
-    if not isinstance(node.op, _LOCATION_SCALE) or (symmetric and isinstance(node.op, GumbelRV)):
-        return nothing
+    node = model.observed_RVs[0].owner if len(model.observed_RVs) == 1 else None
+    if (
+        node is None
+        or not isinstance(node.op, _LOCATION_SCALE)
+        or (symmetric and isinstance(node.op, families.GumbelRV))
+    ):
+        return np.zeros(0, dtype=np.intp)
     *others, scale = node.op.dist_params(node)
     reached = set(ancestors([scale], blockers=model.free_RVs))
     if symmetric:
         reached -= set(ancestors(others))
-    logarithms = scale_places(model, parameters)
-    places = [
-        np.arange(entries.start, entries.stop)
-        for value, entries in zip(model.value_vars, parameters.slices, strict=True)
-        if model.values_to_rvs[value] in reached
-    ]
-    return np.intersect1d(np.concatenate([nothing, *places]), logarithms)
+    return np.intersect1d(_places_of(model, parameters, lambda rv: rv in reached), scale_places(model, parameters))
 
 
 def is_linear_and_normal(model: pm.Model) -> bool:
@@ -193,7 +160,7 @@ def is_linear_and_normal(model: pm.Model) -> bool:
 def scale_of_normal_rows(model: pm.Model) -> Variable | None:
     """Return the free variable that is the scale of rows that are normal, or whose logarithms are, and nothing else."""
     node = model.observed_RVs[0].owner if len(model.observed_RVs) == 1 else None
-    if node is None or not isinstance(node.op, NormalRV | LogNormalRV):
+    if node is None or not isinstance(node.op, families.NormalRV | families.LogNormalRV):
         return None
     mean, scale = node.op.dist_params(node)
     while scale.owner is not None and isinstance(scale.owner.op, DimShuffle):
@@ -229,11 +196,10 @@ def responses_of_rows(model: pm.Model) -> tuple[tuple[int, ...], bool]:
     if rv.owner is None or isinstance(rv.owner.op, CustomDistRV) or rv.type.ndim != 1:
         return (), False
     op = rv.owner.op
-    if isinstance(op, BernoulliRV):
+    if isinstance(op, families.BernoulliRV):
         return (0, 1), True
-    if isinstance(op, CategoricalRV):
-        (probabilities,) = op.dist_params(rv.owner)
-        count = length_of_last_axis(model, probabilities)
+    if isinstance(op, families.CategoricalRV):
+        count = length_of_last_axis(model, *op.dist_params(rv.owner))
         return (tuple(range(count)), True) if count <= MOST_RESPONSES else ((), False)
     if getattr(op, "ndim_supp", 0) == 0 and np.issubdtype(np.dtype(rv.type.dtype), np.integer):
         return _COUNTS, False
@@ -253,9 +219,6 @@ def length_of_last_axis(model: pm.Model, probabilities: Variable) -> int:
 
 
 def _shape(leaf: Variable) -> tuple[int, ...]:
-    """Return the shape of a constant or shared array."""
-    if not isinstance(leaf.type, TensorType):
-        return ()
-    if isinstance(leaf, SharedVariable):
-        return tuple(np.shape(leaf.get_value(borrow=True)))
-    return tuple(np.shape(leaf.data)) if isinstance(leaf, Constant) else ()
+    """Return the shape of a constant or shared array, and none of other inputs."""
+    is_array = isinstance(leaf, Constant | SharedVariable) and isinstance(leaf.type, TensorType)
+    return leaf_value(leaf).shape if is_array else ()

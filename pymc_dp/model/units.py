@@ -1,5 +1,6 @@
-"""Units of privacy: which unit each row belongs to, how many there are, and that nothing public counts them."""
+"""Units of privacy: what the user says one is, which unit each row belongs to, and that nothing public counts units."""
 
+import re
 from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 from typing import Any
@@ -10,108 +11,152 @@ from numpy.typing import NDArray
 
 from pymc_dp.exceptions import InvalidArgument, UnsupportedModel
 from pymc_dp.model.arrays import leaf_value, leaves_of
-from pymc_dp.model.axes import RowAxes, row_axes
+from pymc_dp.model.axes import RowAxes, length_of_dim, row_axes
 from pymc_dp.model.closures import refuse_tables_in_functions
-from pymc_dp.model.one_row import symbolic
 from pymc_dp.model.operations import refuse_unsplittable
 from pymc_dp.model.parameters import ParameterVector
+from pymc_dp.model.symbolic import SymbolicModel
 
-#: What the user says of units: an array, or the name of a data variable.
+#: The user's index of units: an array, or the name of a data variable.
 UnitIndex = str | NDArray[np.integer] | None
+#: Says that every row is a unit of its own.
+ROW = "row"
+#: Those who may have several rows, in the singular or the plural.
+_PERSONS = re.compile(
+    r"(person|patient|subject|participant|respondent|individual|pupil|student|customer|client|user|member|employee|"
+    r"worker|household|citizen|resident|donor|voter|mother|infant|baby|twin)s?"
+    r"|people|child|children|(wo)?m[ae]n|famil(y|ies)|babies|ids?|[pu]id|uuid|ssn"
+)
+#: Other words in the name of a number for each of them, or of the dim of their effects.
+_OF_AN_INDEX = re.compile(r"id|ids|idx|index|ix|i|no|nr|num|number|code|codes|key|of|row|obs|label|factor|dim|\d+")
+
+
+def reads_like_persons(name: str) -> bool:
+    """Return whether a name is that of an index of persons, such as ``person``, ``patient_id`` or ``idx_pupil``."""
+    words = re.findall(r"[a-z]+|\d+", re.sub(r"(?<=[a-z])(?=[A-Z])", "_", name).lower())
+    return any(_PERSONS.fullmatch(word) for word in words) and all(
+        _PERSONS.fullmatch(word) or _OF_AN_INDEX.fullmatch(word) for word in words
+    )
+
+
+def declared_unit(model: pm.Model, unit: str | None, unit_index: Any) -> tuple[str | None, Any]:
+    """Return the dim that counts units, and the index of units of several rows, from the user's arguments.
+
+    `unit` is ``"row"``, a dim of the observed variables, or a data variable with the unit of each row; `unit_index` is
+    as of `pymc_dp.model.view.read`.
+    """
+    if unit is None:
+        return None, unit_index
+    if not isinstance(unit, str):
+        raise InvalidArgument(
+            f'unit must be "row", the name of a dim of the rows or of a data variable, but is a {type(unit).__name__}.'
+        )
+    if any(unit in (model.named_vars_to_dims.get(rv.name) or ()) for rv in model.observed_RVs):
+        return unit, unit_index
+    if unit == ROW:
+        if unit_index is not None:
+            raise InvalidArgument('unit="row" says that every row is a unit, and unit_index= another: leave one out.')
+        return None, None
+    if unit_index is None and unit in [variable.name for variable in model.data_vars]:
+        return None, unit
+    return unit, unit_index
+
+
+def refusal_of_undeclared_units(model: pm.Model) -> str | None:
+    """Return why it has to be said what a unit is: a name in the model reads like persons that are not its rows.
+
+    None where nothing does, and where the model will be refused for another reason. Names, dims, their lengths and
+    types decide, all of which are public: no entry of an array is looked at.
+    """
+    try:
+        rows = row_axes(model, None)
+        if rows.dim is not None and reads_like_persons(rows.dim):
+            return None
+        for variable in model.data_vars:
+            if reads_like_persons(variable.name) and variable.type.dtype.startswith(("int", "uint")):
+                if variable.type.ndim == 1 and rows.axis_of(variable) == 0:
+                    return _decision(variable.name, f"unit={variable.name!r}")
+        for dim, length in model.dim_lengths.items():
+            if reads_like_persons(dim) and length_of_dim(model, dim, length) != rows.n_rows:
+                return _decision(
+                    dim, "unit_index= (which of them each row belongs to: an array, or the name of a pm.Data)"
+                )
+    except UnsupportedModel:
+        pass
+    return None
+
+
+def _decision(name: str, protects_persons: str) -> str:
+    return (
+        f"{name!r} in the model reads like persons who may have several rows, and it was not said what is protected: "
+        f'pass {protects_persons} to protect all rows of each of them together, or unit="row" to protect single rows, '
+        "which protects a person with several rows less."
+    )
 
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Units:
-    """Which rows are one unit.
+    """Which rows are one unit."""
 
-    Attributes
-    ----------
-    of_row : ndarray of int64, shape (rows,), or None
-        The unit that each row belongs to; None if every row is one. Confidential.
-    lengths : frozenset of int
-        How many units there are, and how many an index could name: arrays of these lengths are protected, too. Empty if
-        every row is a unit.
-    in_words : str
-        What is protected, for the result's metadata.
-    """
-
+    #: The unit that each row belongs to; None if every row is one. Confidential.
     of_row: NDArray[np.int64] | None
+    #: How many units there are, and how many an index could name: arrays of these lengths are protected, too. Empty if
+    #: every row is a unit.
     lengths: frozenset[int]
-    in_words: str
+    in_words: str  # the protected unit, for the result's metadata
 
 
-def units_of(model: pm.Model, rows: RowAxes, unit_index: UnitIndex) -> Units:
-    """Return which rows are one unit.
-
-    Raises
-    ------
-    InvalidArgument
-        If `unit_index` is not one whole number for each row.
-    """
-    index = _unit_of_each_row(model, unit_index, rows.n_rows)
+def units_of(rows: RowAxes, unit_index: UnitIndex) -> Units:
+    """Return which rows are one unit."""
+    index = _unit_of_each_row(rows, unit_index)
     if index is None:
         in_words = f"one entry of the dim {rows.dim!r}" if rows.dim is not None else "one row of the observed variables"
         return Units(None, frozenset(), in_words)
     # Also if some units have no rows.
     lengths = frozenset({np.unique(index).size, int(index.max()) + 1}) - {0, 1, rows.n_rows}
-    return Units(
-        index, lengths, f"all rows with the same {unit_index if isinstance(unit_index, str) else 'unit_index'}"
-    )
+    name = unit_index if isinstance(unit_index, str) else "unit_index"
+    return Units(index, lengths, f"all rows with the same {name}")
 
 
 def number_of_units(model: pm.Model, unit: str | None = None, unit_index: UnitIndex = None) -> int:
-    """Return how many units there are, from the model's variables alone. Public under substitution only.
-
-    Raises
-    ------
-    UnsupportedModel, InvalidArgument
-        If the model has no rows, or `unit` and `unit_index` do not fit them.
-    """
+    """Return how many units there are, from the model's variables alone. Public under substitution only."""
     refuse_unsplittable(model)
-    n_rows = row_axes(model, unit).n_rows
-    index = _unit_of_each_row(model, unit_index, n_rows)
-    return n_rows if index is None else np.unique(index).size
+    rows = row_axes(model, unit)
+    index = _unit_of_each_row(rows, unit_index)
+    return rows.n_rows if index is None else np.unique(index).size
 
 
 def public_number_of_units(model: pm.Model, unit: str | None, unit_index: Any, relation: str) -> int | None:
-    """Return the number of units of a model, for plans before a run; None under a relation that protects it.
-
-    Raises
-    ------
-    UnsupportedModel, InvalidArgument
-        As for `number_of_units`.
-    """
+    """Return the number of units of a model, for plans before a run; None under a relation that protects it."""
     return number_of_units(model, unit, unit_index) if relation == "substitute" else None
 
 
 def columns_of_rows(model: pm.Model, names: Iterable[str]) -> dict[str, np.ndarray]:
-    """Return data variables of the model by name. Confidential.
-
-    Raises
-    ------
-    InvalidArgument
-        If one is not there.
-    """
+    """Return data variables of the model by name. Confidential."""
     variables = {str(variable.name): variable for variable in model.data_vars}
     for name in names:
         if name not in variables:
-            known = f"it has {', '.join(map(repr, variables))}" if variables else "it has none"
-            raise InvalidArgument(f"The model has no data variable {name!r}; {known}. Or pass {{{name!r}: array}}.")
-    return {name: np.asarray(leaf_value(variables[name])) for name in names}
+            raise InvalidArgument(
+                f"The model has no data variable {name!r}; {_it_has(variables)}. Or pass {{{name!r}: array}}."
+            )
+    return {name: leaf_value(variables[name]) for name in names}
 
 
-def _unit_of_each_row(model: pm.Model, unit_index: UnitIndex, n_rows: int) -> NDArray[np.int64] | None:
+def _it_has(names: Iterable[str]) -> str:
+    return f"it has {', '.join(map(repr, names))}" if names else "it has none"
+
+
+def _unit_of_each_row(rows: RowAxes, unit_index: UnitIndex) -> NDArray[np.int64] | None:
     if unit_index is None:
         return None
     if isinstance(unit_index, str):
-        data_names = [variable.name for variable in model.data_vars]
+        data_names = [variable.name for variable in rows.model.data_vars]
         if unit_index not in data_names:
-            known = f"it has {', '.join(map(repr, data_names))}" if data_names else "it has none"
             raise InvalidArgument(
-                f"unit_index={unit_index!r} names no data variable of the model; {known}. Put it into the model with "
-                "pm.Data, or pass the array itself."
+                f"unit_index={unit_index!r} names no data variable of the model; {_it_has(data_names)}. Put it into "
+                "the model with pm.Data, or pass the array itself."
             )
-        unit_index = leaf_value(model.named_vars[unit_index])
+        unit_index = leaf_value(rows.model.named_vars[unit_index])
     try:
         index = np.asarray(unit_index)
     except ValueError:
@@ -119,7 +164,7 @@ def _unit_of_each_row(model: pm.Model, unit_index: UnitIndex, n_rows: int) -> ND
     # Entries are data and in no message; nor are lengths, which some budgets protect.
     if index.ndim != 1:
         raise InvalidArgument(f"unit_index must hold one whole number for each row, but has {index.ndim} axes.")
-    if index.size != n_rows:
+    if index.size != rows.n_rows:
         raise InvalidArgument(
             "unit_index has another length than the table: it must hold one whole number for each row. Compare "
             "len(unit_index) with the length of the observed variables along the axis of rows."
@@ -135,34 +180,21 @@ def _unit_of_each_row(model: pm.Model, unit_index: UnitIndex, n_rows: int) -> ND
 def refuse_tables_of_units(model: pm.Model, parameters: ParameterVector, lengths: Collection[int]) -> None:
     """Refuse data and parameters with one entry for each unit, where a unit has several rows.
 
-    Their entries belong to one unit each, but they would be taken as public.
-
-    Parameters
-    ----------
-    model : pm.Model
-        The model.
-    parameters : ParameterVector
-        Its parameters.
-    lengths : collection of int
-        How many units there are, and how many an index could name.
-
-    Raises
-    ------
-    UnsupportedModel
-        If a free variable or an input of the model, in a function of the user's too, has an axis of such a length.
+    Their entries belong to one unit each, but they would be taken as public. `lengths` are how many units there are,
+    and how many an index could name.
     """
-    refuse_tables_in_functions(model, set(lengths).isdisjoint)
+    without_units = set(lengths).isdisjoint
+    refuse_tables_in_functions(model, without_units)
     for rv in model.free_RVs:
-        if not set(lengths).isdisjoint(parameters.shapes[model.rvs_to_values[rv].name]):
+        if not without_units(parameters.shapes[model.rvs_to_values[rv].name]):
             raise UnsupportedModel(
                 f"The free variable {rv.name!r} has one entry for each unit. A parameter of one person cannot be "
                 "released: integrate it out, or share it between units."
             )
-    graphs = symbolic(model, {})
-    finished = [*graphs.log_likelihoods, *graphs.log_priors, *graphs.potentials]
-    drawn = model.replace_rvs_by_values(model.free_RVs)
-    for leaf in leaves_of([*model.basic_RVs, *model.potentials, *model.deterministics, *finished, *drawn]):
-        if not set(lengths).isdisjoint(leaf_value(leaf).shape):
+    graphs = SymbolicModel(model, {})
+    finished = [*graphs.log_likelihoods, *graphs.log_priors, *graphs.potentials, *graphs.drawn]
+    for leaf in leaves_of([*model.basic_RVs, *model.potentials, *model.deterministics, *finished]):
+        if not without_units(leaf_value(leaf).shape):
             raise UnsupportedModel(
                 "An input of the model has one entry for each unit, and would be taken as public. Repeat it for "
                 "each row of the unit before the model (values[unit_index])."

@@ -1,4 +1,4 @@
-"""What a run knows of its model: read once, after which nothing else asks the model."""
+"""The facts of a model that a run knows: read once, after which nothing else asks the model."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -14,8 +14,7 @@ from pymc_dp.model.arrays import leaf_value
 from pymc_dp.model.axes import RowAxes, dims_of_other_axes, row_axes
 from pymc_dp.model.operations import refuse_unsplittable
 from pymc_dp.model.parameters import ParameterVector
-from pymc_dp.model.prior_constants import warn_about_prior_constants
-from pymc_dp.model.prior_density import Prior
+from pymc_dp.model.prior import Prior, warn_about_prior_constants
 from pymc_dp.model.protected import PublishableNames, publishable_names, refuse_rows_in_starts
 from pymc_dp.model.simulation import RowSimulator
 from pymc_dp.model.split import RowSplit, split
@@ -46,7 +45,6 @@ class ModelView:
     value_variables: tuple[Variable, ...]
     row_split: RowSplit
     units: Units
-    _model: pm.Model
     _rows: RowAxes
     _unit: str | None
 
@@ -58,65 +56,53 @@ class ModelView:
     @cached_property
     def prior(self) -> Prior:
         """The exact prior, which depends on no rows: a model where it does is not accepted."""
-        return Prior(self._model, self.parameters)
+        return Prior(self._rows.model, self.parameters)
 
     @cached_property
     def responses(self) -> tuple[tuple[int, ...], bool]:
         """Responses that a row could have had, and whether these are all."""
-        return responses_of_rows(self._model)
+        return responses_of_rows(self._rows.model)
 
     def publishable(self, requested: Sequence[str] | None) -> PublishableNames:
         """Return which variables may leave. See `publishable_names`."""
-        return publishable_names(self._model, self._rows, requested, self.protected_lengths)
+        return publishable_names(self._rows, requested, self.protected_lengths)
 
     def warn_about_prior_constants(self) -> None:
         """Warn of constants in priors that look computed: no prior depends on rows here, so they are public."""
-        warn_about_prior_constants(self._model)
+        warn_about_prior_constants(self._rows.model)
 
     def refuse_rows_in_starts(self, initvals: InitialValues | None) -> None:
-        """Refuse starting values that are expressions of rows or of their number.
-
-        Raises
-        ------
-        UnsupportedModel
-            If there is one.
-        """
-        others = dims_of_other_axes(self._model, self._unit)
-        refuse_rows_in_starts(self._model, self._rows, self.protected_lengths, expressions_in(initvals), others)
+        """Refuse starting values that are expressions of rows or of their number."""
+        others = dims_of_other_axes(self._rows.model, self._unit)
+        refuse_rows_in_starts(self._rows, self.protected_lengths, expressions_in(initvals), others)
 
     @cached_property
     def default_starts(self) -> dict[Variable, str]:
         """Where chains start unless the user says. See `initial_values`."""
-        return initial_values(self._model)
+        return initial_values(self._rows.model)
 
     def starting_points(self, initvals: InitialValues, random_seed: object, chains: int) -> list[Point]:
         """Return the points that `pm.sample` starts chains from. See `pymc_dp.model.starts`."""
-        return starting_points(self._model, self.parameters, initvals, random_seed, chains, self.prior)
+        return starting_points(self._rows.model, self.parameters, initvals, random_seed, chains, self.prior)
 
     @cached_property
     def scale_of_symmetric_rows(self) -> NDArray[np.intp]:
         """Which parameters are the scale of rows that are symmetric around their location. It depends on no data."""
-        return places_of_scale(self._model, self.parameters, symmetric=True)
+        return places_of_scale(self._rows.model, self.parameters, symmetric=True)
 
     @property
     def parameters_in_likelihood(self) -> int:
         """How many parameters the likelihood can depend on."""
-        return int(np.count_nonzero(in_likelihood(self._model, self.parameters)))
+        return int(np.count_nonzero(in_likelihood(self._rows.model, self.parameters)))
 
     @property
     def rows_are_normal(self) -> bool:
         """Whether rows, or their logarithms, are normal with one parameter as their scale. It depends on no data."""
-        return scale_of_normal_rows(self._model) is not None
+        return scale_of_normal_rows(self._rows.model) is not None
 
     def simulator(self, observed: Sequence[tuple[str, int]], n_drawn: int) -> RowSimulator:
-        """Return what draws rows of the observed variables, whose row axes are told, from the model itself.
-
-        Raises
-        ------
-        UnsupportedModel
-            If what draws rows could know the data.
-        """
-        return RowSimulator(self._model, self.parameters, observed, self.row_split.n_rows, n_drawn)
+        """Return an object that draws rows of the observed variables, with their row axes, from the model itself."""
+        return RowSimulator(self._rows.model, self.parameters, observed, self.row_split.n_rows, n_drawn)
 
 
 def read(
@@ -146,22 +132,16 @@ def read(
     refuse_unsplittable(model)
     rows = row_axes(model, unit)
     parameters = ParameterVector(model)
-    row_split = split(model, rows, parameters, with_response=with_response)
-    refuse_missing_values(row_split)
-    units = units_of(model, rows, unit_index)
+    row_split = split(rows, parameters, with_response=with_response)
+    _refuse_missing_values(row_split)
+    units = units_of(rows, unit_index)
     if units.of_row is not None:
         refuse_tables_of_units(model, parameters, units.lengths)
-    return ModelView(parameters, tuple(model.value_vars), row_split, units, model, rows, unit)
+    return ModelView(parameters, tuple(model.value_vars), row_split, units, rows, unit)
 
 
-def refuse_missing_values(row_split: RowSplit) -> None:
-    """Refuse tables with missing entries; which entries are missing is taken as public.
-
-    Raises
-    ------
-    UnsupportedModel
-        If any entry of the data is NaN.
-    """
+def _refuse_missing_values(row_split: RowSplit) -> None:
+    """Refuse tables with missing entries; which entries are missing is taken as public."""
     for leaf in row_split.leaves:
         value = leaf_value(leaf.source)
         # The least entry of an array with a NaN in it is NaN: no array of truth values as long as the table.

@@ -15,8 +15,8 @@ import numpy as np
 from pytensor.graph.basic import Variable
 
 from pymc_dp.exceptions import UnsupportedModel
-from pymc_dp.model.any_rows import drawn_from_the_prior, likelihood_of_any_rows, synthetic_rows
 from pymc_dp.model.parameters import ParameterVector
+from pymc_dp.model.simulation import drawn_from_the_prior, likelihood_of_any_rows, synthetic_rows
 from pymc_dp.model.split import RowSplit
 from pymc_dp.rows.engine import Contributions, RowEngine
 from pymc_dp.rows.parts import GATHER, PRODUCT, Part

@@ -28,11 +28,10 @@ from pymc_dp.budget.plan import Plan, StepPlan
 from pymc_dp.budget.privacy_budget import PrivacyBudget
 from pymc_dp.exceptions import InvalidArgument, RunInterrupted, UnsupportedModel, UnsupportedOption
 from pymc_dp.memory import memory_of_this_machine
-from pymc_dp.model.bambi_models import refuse_bambi_statistics
-from pymc_dp.model.context import Model, model_in_context
+from pymc_dp.model.context import Model, model_in_context, refuse_bambi_statistics
 from pymc_dp.model.parameters import value_variables
 from pymc_dp.model.posterior import priors_of
-from pymc_dp.model.prior_density import Prior
+from pymc_dp.model.prior import Prior
 from pymc_dp.model.protected import PublishableNames
 from pymc_dp.model.starts import refuse_wrong_starts
 from pymc_dp.model.units import number_of_units

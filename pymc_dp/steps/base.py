@@ -25,10 +25,9 @@ from pymc_dp.budget.plan import ReleaseRequest
 from pymc_dp.budget.privacy_budget import PrivacyBudget
 from pymc_dp.exceptions import InvalidArgument, NoPlan
 from pymc_dp.model.context import Model, context_without_error, model_in_context
-from pymc_dp.model.declared import declared_unit, refusal_of_undeclared_units
 from pymc_dp.model.parameters import ParameterVector, value_variables
 from pymc_dp.model.structure import tempering_of_model
-from pymc_dp.model.units import public_number_of_units
+from pymc_dp.model.units import declared_unit, public_number_of_units, refusal_of_undeclared_units
 from pymc_dp.release.interface import ReleasesOfIteration
 from pymc_dp.steps.access import Authorisation, ChainAccess, OwnParameters
 from pymc_dp.steps.prelude.approximation import Approximation

@@ -19,7 +19,7 @@ from pymc_dp.diagnostics import facts_of
 from pymc_dp.exceptions import InvalidArgument, RunInterrupted, UnsupportedModel, UnsupportedOption
 from pymc_dp.kinds import noise_std_of
 from pymc_dp.model.context import Model
-from pymc_dp.model.declared import declared_unit, refusal_of_undeclared_units
+from pymc_dp.model.units import declared_unit, refusal_of_undeclared_units
 from pymc_dp.release import (
     Curators,
     InsecureNoise,

@@ -15,7 +15,7 @@ from pymc_dp.budget.plan import ReleaseRequest
 from pymc_dp.budget.privacy_budget import PrivacyBudget
 from pymc_dp.diagnostics import facts_of
 from pymc_dp.exceptions import InvalidArgument
-from pymc_dp.model.columns import model_of_a_column
+from pymc_dp.model.context import model_of_a_column
 from pymc_dp.model.view import read
 from pymc_dp.release.counts import Axis, Coordinate, UnitCounts, UnitMoments
 from pymc_dp.release.interface import FloatArray, Release

@@ -10,7 +10,7 @@ import pytest
 from conftest import QUIET, gaussian_data, gaussian_model
 
 import pymc_dp as dp
-from pymc_dp.model.prior_density import Prior
+from pymc_dp.model.prior import Prior
 from pymc_dp.model.view import read
 from pymc_dp.release import Release
 from pymc_dp.release.centred import CentredScore, ExpectedCurvature, OneDirectionCurvature

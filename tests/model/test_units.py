@@ -6,7 +6,7 @@ import pytest
 from conftest import QUIET
 
 import pymc_dp as dp
-from pymc_dp.model.declared import declared_unit, reads_like_persons, refusal_of_undeclared_units
+from pymc_dp.model.units import declared_unit, reads_like_persons, refusal_of_undeclared_units
 
 N = 30
 PERSON = np.arange(N) // 3

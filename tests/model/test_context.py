@@ -11,7 +11,7 @@ import pytest
 from conftest import QUIET, gaussian_data, gaussian_model, hmc
 
 import pymc_dp as dp
-from pymc_dp.model.bambi_models import refuse_bambi_statistics
+from pymc_dp.model.context import refuse_bambi_statistics
 
 
 class PyMCModel:

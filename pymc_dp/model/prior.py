@@ -1,22 +1,30 @@
-"""Constants in priors that look like statistics of data, by their form: a person rarely writes a prior to six digits.
+"""The prior: its exact log-density, which does not depend on data, and constants in it that look computed.
 
 A prior's mean of 170 was chosen; one of 172.38214 was probably computed, perhaps from the table, and then the result
-publishes it. Only the digits of the constant are looked at. It is never compared with the data.
+publishes it: a person rarely writes a prior to six digits. Only the digits of the constant are looked at. It is never
+compared with the data.
 """
 
+import functools
 import math
 import warnings
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from fractions import Fraction
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pymc as pm
+import pytensor.tensor as pt
 from pytensor.compile.builders import OpFromGraph
 from pytensor.compile.sharedvalue import SharedVariable
 from pytensor.graph.basic import Constant, Variable
 from pytensor.graph.traversal import ancestors
 from pytensor.tensor.type import TensorType
+
+from pymc_dp.compiling import compiled, rewrite_pregrad
+from pymc_dp.model.arrays import leaf_value
+from pymc_dp.model.parameters import FloatArray, ParameterVector
 
 #: A number with more significant digits than this is not one that somebody wrote.
 _WRITTEN_DIGITS = 5
@@ -40,18 +48,44 @@ _NUMBERS_WITH_NAMES = (
     math.log(10.0),
 )
 
-
 #: Warnings name the line of the caller of the package.
 _PACKAGE = str(Path(__file__).parents[1])
+
+
+class Prior:
+    """Log-density of all free variables and potentials, on the unconstrained scale with its Jacobians.
+
+    They must not depend on row data: `split` refuses models where they do. Evaluating it costs no privacy.
+    """
+
+    def __init__(self, model: pm.Model, parameters: ParameterVector) -> None:
+        self._parameters = parameters
+        (logp,) = rewrite_pregrad([model.logp(vars=[*model.free_RVs, *model.potentials])])
+        self._inputs = list(model.value_vars)
+        self._outputs = [logp, *pt.grad(logp, self._inputs, disconnected_inputs="ignore")]
+
+    @functools.cached_property
+    def _function(self) -> Callable[..., Any]:
+        """Both of them, compiled when they are first asked for: starting points do so, before a run is charged."""
+        return compiled(self._inputs, self._outputs)
+
+    def log_density(self, theta: FloatArray) -> float:
+        """Return the log-density at `theta`, shape (parameters,)."""
+        return float(self._function(*self._parameters.split(theta))[0])
+
+    def gradient(self, theta: FloatArray) -> FloatArray:
+        """Return the gradient of the log-density, shape (parameters,)."""
+        _, *blocks = self._function(*self._parameters.split(theta))
+        return np.concatenate([np.ravel(block) for block in blocks]).astype(np.float64)
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {k: v for k, v in self.__dict__.items() if k != "_function"}
 
 
 def warn_about_prior_constants(model: pm.Model) -> None:
     """Warn of priors and potentials with constants that look computed.
 
-    Parameters
-    ----------
-    model : pm.Model
-        None of its priors and potentials may depend on rows, for the values of what they depend on are looked at.
+    None of them may depend on rows, for the values of the constants that they depend on are looked at.
     """
     suspects = [
         variable.name
@@ -72,17 +106,10 @@ def warn_about_prior_constants(model: pm.Model) -> None:
 def looks_computed(values: np.ndarray) -> bool:
     """Return whether a number in an array has many digits and is no fraction, root, logarithm or grid of simple ones.
 
-    Parameters
-    ----------
-    values : ndarray of float
-        The constant. Of evenly spaced numbers only the first and the last are looked at.
-
-    Notes
-    -----
-    A number passes as written if it has at most five significant digits, is a fraction with a small numerator and
-    denominator, or a power of two; or if that is so of its reciprocal, square, exponential or logarithm, or of one of
-    these for its product with or ratio to a number such as pi or the square root of 2. A statistic that happens to
-    have few digits passes, too.
+    Of evenly spaced numbers only the first and the last are looked at. A number passes as written if it has at most
+    five significant digits, is a fraction with a small numerator and denominator, or a power of two; or if that is so
+    of its reciprocal, square, exponential or logarithm, or of one of these for its product with or ratio to a number
+    such as pi or the square root of 2. A statistic that happens to have few digits passes, too.
     """
     digits = _DIGITS.get(values.dtype)
     if digits is None or values.size == 0:
@@ -107,19 +134,13 @@ def _is_written(number: float, digits: int) -> bool:
     ratios = [ratio for named in _NUMBERS_WITH_NAMES for ratio in (number / named, number * named)]
     if digits == single:  # so few digits that some formula would fit any number
         return any(_is_fraction(ratio, digits) for ratio in ratios)
-    return any(_is_simple(form, digits) for ratio in ratios for form in _forms(ratio))
-
-
-def _forms(number: float) -> Iterator[float]:
-    """Yield the numbers that a number would be a simple function of."""
-    yield number
-    yield 1.0 / number
-    yield number * number
-    yield 1.0 / number / number
-    yield abs(math.log(number))
-    if 1e-2 < number < 30.0:  # elsewhere nothing of the number is left in its exponential's digits
-        yield math.exp(number)
-        yield math.exp(-number)
+    for ratio in ratios:
+        # It may be a simple function of any of these, but of an exponential of which no digits are left elsewhere.
+        forms = [ratio, 1.0 / ratio, ratio * ratio, 1.0 / ratio / ratio, abs(math.log(ratio))]
+        forms += [math.exp(ratio), math.exp(-ratio)] if 1e-2 < ratio < 30.0 else []
+        if any(_is_simple(form, digits) for form in forms):
+            return True
+    return False
 
 
 def _is_simple(number: float, digits: int) -> bool:
@@ -142,9 +163,5 @@ def _constants(variable: Variable, others: set[Variable]) -> Iterator[np.ndarray
         if inner.owner is not None and isinstance(inner.owner.op, OpFromGraph) and inner not in others:
             found += ancestors(inner.owner.op.inner_outputs)
     for leaf in found:
-        if not isinstance(leaf.type, TensorType):
-            continue
-        if isinstance(leaf, SharedVariable):
-            yield np.asarray(leaf.get_value(borrow=True))
-        elif isinstance(leaf, Constant):
-            yield np.asarray(leaf.data)
+        if isinstance(leaf, Constant | SharedVariable) and isinstance(leaf.type, TensorType):
+            yield leaf_value(leaf)

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import pymc_dp as dp
-from pymc_dp.model.prior_constants import looks_computed, warn_about_prior_constants
+from pymc_dp.model.prior import looks_computed, warn_about_prior_constants
 
 WRITTEN = [
     *[0.0, 1.0, -2.5, 170.0, 172.38, 12345.0, 1e6, 1e-5, 6.02e23, 1e300, 5e-324, 2.0**-20, 1.4826, 2.5758],
@@ -162,7 +162,7 @@ def test_the_warning_comes_before_the_charge(budget):
 
 def test_rows_are_refused_before_their_values_are_looked_at(budget, monkeypatch):
     looked_at = []
-    monkeypatch.setattr("pymc_dp.model.prior_constants.looks_computed", looked_at.append)
+    monkeypatch.setattr("pymc_dp.model.prior.looks_computed", looked_at.append)
     with pm.Model():
         x = pm.Data("x", gaussian_data(50))
         pm.Normal("y", pm.Normal("mu", x.mean(), 1.0), 1.0, observed=gaussian_data(50))
