@@ -37,7 +37,7 @@ def public(array: Any) -> TensorConstant:
 
     Arrays in a likelihood that are neither tables of rows nor of a parameter's shape are refused, for they could be a
     part of the table. Nodes of a quadrature, knots, a map from districts to regions or the table of an official
-    statistic are declared, and then they pass. What is declared is not protected: the result may show it.
+    statistic are declared, and then they pass. A declared array is not protected: the result may show it.
 
     Parameters
     ----------
@@ -114,7 +114,7 @@ def leaf_value(leaf: Variable) -> np.ndarray:
 
 
 def leaves_of(outputs: Iterable[Variable], *, inner: bool = True) -> list[Variable]:
-    """Return the tensor constants and shared variables that `outputs` depend on, those of inner graphs if asked for."""
+    """Return the tensor constants and shared variables that `outputs` depend on, also of inner graphs if `inner`."""
     found: dict[Variable, None] = {}
     todo = [list(outputs)]
     while todo:
@@ -132,8 +132,8 @@ def arrays_of(
     """Yield the arrays of two numbers or more that graphs compute with, with their shapes; `blockers` end the search.
 
     They are constants and shared variables that were not declared public, those in graphs inside operations included,
-    and vectors that are put together of such and of single numbers. What only says a shape is left out, and so are
-    columns that are chosen of a table in `rows`, the inputs that hold rows.
+    and vectors that are put together of such and of single numbers. Inputs that only say a shape are left out, and so
+    are columns that are chosen of a table in `rows`, the inputs that hold rows.
     """
     blocked, todo = set(blockers), list(outputs)
     seen = set(todo)

@@ -1,4 +1,4 @@
-"""Where the rows of a model are: the axis of each table that counts them, their number, and the dims that tell it."""
+"""Where the rows of a model are: the axis of each table that counts them, their number, and the dims of that length."""
 
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass

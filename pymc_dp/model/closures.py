@@ -1,8 +1,8 @@
 """Find tables that a user's function holds, where no graph shows them.
 
 The functions of a `pm.CustomDist` and of a transform may refer to arrays of the script that defines them. A mean of
-such an array, computed by NumPy, is a number that no graph explains. What a function may hold is decided by the shapes
-of arrays, which are public: values are not looked at.
+such an array, computed by NumPy, is a number that no graph explains. The shapes of arrays, which are public, decide
+which a function may hold: values are not looked at.
 """
 
 import dis
@@ -69,7 +69,7 @@ def referred_to(function: FunctionType) -> Iterator[Any]:
 
 
 def _global_names(code: CodeType) -> Iterator[tuple[str, ...]]:
-    """Yield the global names in a function's code, each followed by the attributes that are asked of it."""
+    """Yield the global names in a function's code, each followed by the attributes that are read of it."""
     path: tuple[str, ...] = ()
     for instruction in dis.get_instructions(code):
         if instruction.opname in ("LOAD_ATTR", "LOAD_METHOD") and path:

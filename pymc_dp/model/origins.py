@@ -1,7 +1,7 @@
 """Which of the user's arrays a model was given, so that two models on the same arrays are recognised.
 
-PyMC copies what is passed to `pm.Data` and as ``observed=``. Here the arrays are noted before the copy is made, as weak
-references: nothing is kept alive, and no value is ever looked at. `pymc_dp._pymc_hook` calls `note`.
+PyMC copies the arrays that are passed to `pm.Data` and as ``observed=``. Here they are noted before the copy, as
+weak references: nothing is kept alive, and no value is ever looked at. `pymc_dp._pymc_hook` calls `note`.
 """
 
 import itertools

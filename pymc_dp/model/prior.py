@@ -35,17 +35,10 @@ _SMALLEST = 1e-37
 #: Simple fractions of numbers that people write: p / q.
 _LARGEST_NUMERATOR, _LARGEST_DENOMINATOR = 1000, 12
 _NUMBERS_WITH_NAMES = (
-    1.0,
-    2.0,
+    *(1.0, 2.0, math.pi, math.e),
     1.96,  # of a normal distribution's intervals
-    math.pi,
-    math.e,
-    math.sqrt(2.0),
-    math.sqrt(3.0),
-    math.sqrt(math.pi),
-    math.sqrt(2.0 * math.pi),
-    math.log(2.0),
-    math.log(10.0),
+    *map(math.sqrt, (2.0, 3.0, math.pi, 2.0 * math.pi)),
+    *map(math.log, (2.0, 10.0)),
 )
 
 #: Warnings name the line of the caller of the package.

@@ -20,11 +20,10 @@ from pymc_dp.model.allowed import refuse_unknown_operations
 from pymc_dp.model.arrays import arrays_of, is_public, leaf_value, leaves_of
 from pymc_dp.model.axes import RowAxes
 from pymc_dp.model.closures import refuse_tables_in_functions
-from pymc_dp.model.one_row import Link, OneRow
+from pymc_dp.model.one_row import Link, OneRow, Response, SymbolicModel
 from pymc_dp.model.operations import refuse_unlisted
 from pymc_dp.model.parameters import ParameterVector
 from pymc_dp.model.protected import has_rows, refuse_rows_in_starts
-from pymc_dp.model.symbolic import Response, SymbolicModel
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -57,14 +56,14 @@ class RowSplit:
     log_likelihood: Variable  # the model's own log-likelihood, summed over everything
     links: tuple[Link, ...]  # where parameters meet row data linearly
     lengths: tuple[Variable, ...]  # the model's own variables for the number of rows
-    response: Response | None = None  # the distribution of the row's response, for one row, where it was asked for
+    response: Response | None = None  # the distribution of the response, for one row, if it was read
 
 
 def split(rows: RowAxes, parameters: ParameterVector, *, with_response: bool = False) -> RowSplit:
     """Split the likelihood of a model that `refuse_unsplittable` accepts into rows."""
     model, axes = rows.model, rows.of_inputs()
     _refuse_undeclared_arrays(rows, axes, parameters)
-    graphs = SymbolicModel(model, {leaf: axis for leaf, axis in axes.items() if isinstance(leaf, Constant)})
+    graphs = SymbolicModel(model, [leaf for leaf in axes if isinstance(leaf, Constant)])
     lengths = rows.lengths_of_dims()
     _refuse_parameters_of_rows(rows)
     for rv, graph in graphs.terms(potentials=False):  # PyMC, transforms and functions of the user's made these

@@ -20,7 +20,7 @@ from pymc_dp.model.prior import Prior
 #: An order that a transform asks for is missed by at least half of the draws.
 _TRIED_DRAWS = 30
 Point = Mapping[str, np.ndarray]
-#: What `pm.sample` takes as ``initvals``.
+#: The type of ``initvals`` of `pm.sample`.
 InitialValues = dict[Any, Any] | Sequence[dict[Any, Any] | None]
 
 

@@ -214,7 +214,7 @@ def length_of_last_axis(model: pm.Model, probabilities: Variable) -> int:
     (of_values,) = model.replace_rvs_by_values([probabilities])
     with pytensor.config.change_flags(mode=INTERPRETED):
         length = model.compile_fn(of_values.shape[-1], inputs=model.value_vars, on_unused_input="ignore")
-        with np.errstate(all="ignore"):  # of operations that do not say their shape: a warning would tell of an entry
+        with np.errstate(all="ignore"):  # of operations that do not say their shape: a warning is about an entry
             return int(length(model.initial_point(random_seed=0)))
 
 

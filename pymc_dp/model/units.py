@@ -13,9 +13,9 @@ from pymc_dp.exceptions import InvalidArgument, UnsupportedModel
 from pymc_dp.model.arrays import leaf_value, leaves_of
 from pymc_dp.model.axes import RowAxes, length_of_dim, row_axes
 from pymc_dp.model.closures import refuse_tables_in_functions
+from pymc_dp.model.one_row import SymbolicModel
 from pymc_dp.model.operations import refuse_unsplittable
 from pymc_dp.model.parameters import ParameterVector
-from pymc_dp.model.symbolic import SymbolicModel
 
 #: The user's index of units: an array, or the name of a data variable.
 UnitIndex = str | NDArray[np.integer] | None
@@ -143,7 +143,7 @@ def columns_of_rows(model: pm.Model, names: Iterable[str]) -> dict[str, np.ndarr
 
 
 def _it_has(names: Iterable[str]) -> str:
-    return f"it has {', '.join(map(repr, names))}" if names else "it has none"
+    return f"it has {', '.join(map(repr, names)) or 'none'}"
 
 
 def _unit_of_each_row(rows: RowAxes, unit_index: UnitIndex) -> NDArray[np.int64] | None:
@@ -191,7 +191,7 @@ def refuse_tables_of_units(model: pm.Model, parameters: ParameterVector, lengths
                 f"The free variable {rv.name!r} has one entry for each unit. A parameter of one person cannot be "
                 "released: integrate it out, or share it between units."
             )
-    graphs = SymbolicModel(model, {})
+    graphs = SymbolicModel(model, ())
     finished = [*graphs.log_likelihoods, *graphs.log_priors, *graphs.potentials, *graphs.drawn]
     for leaf in leaves_of([*model.basic_RVs, *model.potentials, *model.deterministics, *finished]):
         if not without_units(leaf_value(leaf).shape):

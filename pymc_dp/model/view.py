@@ -133,14 +133,14 @@ def read(
     rows = row_axes(model, unit)
     parameters = ParameterVector(model)
     row_split = split(rows, parameters, with_response=with_response)
-    _refuse_missing_values(row_split)
+    refuse_missing_values(row_split)
     units = units_of(rows, unit_index)
     if units.of_row is not None:
         refuse_tables_of_units(model, parameters, units.lengths)
     return ModelView(parameters, tuple(model.value_vars), row_split, units, rows, unit)
 
 
-def _refuse_missing_values(row_split: RowSplit) -> None:
+def refuse_missing_values(row_split: RowSplit) -> None:
     """Refuse tables with missing entries; which entries are missing is taken as public."""
     for leaf in row_split.leaves:
         value = leaf_value(leaf.source)

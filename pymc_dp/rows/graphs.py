@@ -62,7 +62,7 @@ class RowGraphs:
     curvatures : list of Variable
         Negative second derivatives times the directions, one array for each of `slopes`.
     response : list of Variable
-        The distribution of the row's response, if it was read: see `pymc_dp.model.symbolic.Response.graphs`.
+        The distribution of the row's response, if it was read: see `pymc_dp.model.one_row.Response.graphs`.
 
     Raises
     ------
