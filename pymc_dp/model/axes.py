@@ -45,8 +45,9 @@ class RowAxes:
             )
         return matching[0] if matching else None
 
+    @cached_property
     def of_inputs(self) -> dict[Variable, int]:
-        """Return the row axis of all data of observed variables, and of each constant and data variable with one."""
+        """The row axis of all data of observed variables, and of each constant and data variable with one."""
         dim_lengths = set(self.model.dim_lengths.values())
         axes = {self.model.rvs_to_values[rv]: axis for rv, axis in self.observed.items()}
         for leaf in leaves_of([*self.model.basic_RVs, *self.model.potentials], inner=False):
@@ -69,6 +70,11 @@ class RowAxes:
             if name not in self.other_dims and length_of_dim(self.model, name, length) in {self.n_rows, *lengths}:
                 found.add(name)
         return {name for name in found if name is not None}
+
+    @cached_property
+    def length_variables(self) -> tuple[Variable, ...]:
+        """The model's variables for the number of rows."""
+        return self.lengths_of_dims()
 
     def lengths_of_dims(self, lengths: Collection[int] = ()) -> tuple[Variable, ...]:
         """Return the model's variables for the lengths of `protected_dims` that are inputs of its graphs."""

@@ -220,19 +220,16 @@ class OneRow:
         In compiled code an index out of range raises, or reaches into the memory of something else. Every index is
         held, not only those that a row chooses: the row's own tables have a single row here.
         """
-        held = list(indices)
-        axis = 0
+        held, axis = list(indices), 0
         for place in op.idx_list:
-            if isinstance(place, slice):
-                axis += 1
-                continue
-            index = indices[place]
-            if index.type.dtype == "bool":
+            index = None if isinstance(place, slice) else indices[place]
+            if index is not None and index.type.dtype == "bool":
                 axis += index.type.ndim
                 continue
-            length = source.shape[axis]
-            self._index_checks.append(pt.all(pt.and_(pt.ge(index, -length), pt.lt(index, length))))
-            held[place] = pt.clip(index, -length, length - 1).astype("int64")
+            if index is not None:
+                length = source.shape[axis]
+                self._index_checks.append(pt.all(pt.and_(pt.ge(index, -length), pt.lt(index, length))))
+                held[place] = pt.clip(index, -length, length - 1).astype("int64")
             axis += 1
         return held
 

@@ -5,7 +5,7 @@ by one of its rows. Whatever mixes rows then gives another sum than the model it
 `pymc_dp.rows.check` finds out on synthetic data.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -61,14 +61,13 @@ class RowSplit:
 
 def split(rows: RowAxes, parameters: ParameterVector, *, with_response: bool = False) -> RowSplit:
     """Split the likelihood of a model that `refuse_unsplittable` accepts into rows."""
-    model, axes = rows.model, rows.of_inputs()
-    _refuse_undeclared_arrays(rows, axes, parameters)
+    model, axes = rows.model, rows.of_inputs
+    _refuse_undeclared_arrays(rows, parameters)
     graphs = SymbolicModel(model, [leaf for leaf in axes if isinstance(leaf, Constant)])
-    lengths = rows.lengths_of_dims()
     _refuse_parameters_of_rows(rows)
     for rv, graph in graphs.terms(potentials=False):  # PyMC, transforms and functions of the user's made these
         refuse_unlisted({f"The log-probability of {rv.name!r}": [graph]}, derived=True)
-    _refuse_rows_in_priors(rows, graphs, axes, lengths)
+    _refuse_rows_in_priors(rows, graphs)
     starts = [start for start in model.rvs_to_initial_values.values() if isinstance(start, Variable)]
     refuse_rows_in_starts(rows, {rows.n_rows}, starts, rows.other_dims)
     leaves = []
@@ -80,15 +79,10 @@ def split(rows: RowAxes, parameters: ParameterVector, *, with_response: bool = F
             leaves.append(RowLeaf(leaf, source, axes[source], row, observed))
     # The graph of a random variable does not show what a function of the user's brings into its log-probability.
     _refuse_other_tables(rows, graphs.terms(potentials=True), leaves)
-    one_row, rebuilt = _rebuilt(
-        rows,
-        leaves,
-        lengths,
-        graphs.log_likelihoods,
-        "The likelihood",
-        ": some operation in it works on all rows at once. Only likelihoods that are a product over rows are "
-        "supported.",
+    why = (
+        ": some operation in it works on all rows at once. Only likelihoods that are a product over rows are supported"
     )
+    one_row, rebuilt = _rebuilt(rows, leaves, graphs.log_likelihoods, "The likelihood", why)
     for rv, term in zip(model.observed_RVs, rebuilt, strict=True):
         axis = rows.observed[rv]
         if term.type.ndim <= axis or term.type.shape[axis] != 1:
@@ -104,38 +98,31 @@ def split(rows: RowAxes, parameters: ParameterVector, *, with_response: bool = F
         row_log_likelihood=row_log_likelihood,
         log_likelihood=_total(graphs.log_likelihoods),
         links=tuple(one_row.links),
-        lengths=lengths,
-        response=_response_of_one_row(rows, graphs, leaves, lengths) if with_response else None,
+        lengths=rows.length_variables,
+        response=_response_of_one_row(rows, graphs, leaves) if with_response else None,
     )
 
 
 def _rebuilt(
-    rows: RowAxes,
-    leaves: Sequence[RowLeaf],
-    lengths: Sequence[Variable],
-    graphs: Sequence[Variable],
-    subject: str,
-    ending: str,
+    rows: RowAxes, leaves: Sequence[RowLeaf], graphs: Sequence[Variable], name: str, why: str = ""
 ) -> tuple[OneRow, list[Variable]]:
-    """Return graphs rebuilt for one row, after the object that rebuilt them. A refusal begins and ends as given."""
+    """Return graphs rebuilt for one row, after the object that rebuilt them; a refusal gives their name, and `why`."""
+    replacements = {leaf.variable: pt.expand_dims(leaf.row, leaf.axis) for leaf in leaves}
+    one_row = OneRow(replacements, rows.n_rows, rows.length_variables)
     try:
-        one_row = OneRow({leaf.variable: pt.expand_dims(leaf.row, leaf.axis) for leaf in leaves}, rows.n_rows, lengths)
         return one_row, one_row.rebuild(graphs)
     except (TypeError, ValueError, NotImplementedError, AssertionError, IndexError) as error:
-        raise UnsupportedModel(
-            f"{subject} cannot be rebuilt for a single row ({type(error).__name__}){ending}"
-        ) from None
+        failed = f"{name} cannot be rebuilt for a single row ({type(error).__name__})"
+        raise UnsupportedModel(f"{failed}{why}.") from None
 
 
-def _response_of_one_row(
-    rows: RowAxes, graphs: SymbolicModel, leaves: Sequence[RowLeaf], lengths: Sequence[Variable]
-) -> Response:
+def _response_of_one_row(rows: RowAxes, graphs: SymbolicModel, leaves: Sequence[RowLeaf]) -> Response:
     """Return the distribution of one row's response; what is refused in its log-likelihood is refused there."""
     of_all = graphs.response()
     name = f"The distribution function of {of_all.name!r}"
     refuse_unlisted({name: of_all.graphs}, derived=True)
     _refuse_other_tables(rows, [(rows.model.observed_RVs[0], graph) for graph in of_all.graphs], leaves)
-    one_row, rebuilt = _rebuilt(rows, leaves, lengths, of_all.graphs, name, ".")
+    one_row, rebuilt = _rebuilt(rows, leaves, of_all.graphs, name)
     up_to, below, *mean = [each.sum() for each in rebuilt]
     of_one_row = [one_row.where_indices_hold(up_to), one_row.where_indices_hold(below), *mean]
     refuse_unknown_operations(of_one_row, [leaf.row for leaf in leaves])
@@ -156,13 +143,13 @@ def _without[Length](shape: Sequence[Length], axis: int) -> tuple[Length, ...]:
     return (*shape[:axis], *shape[axis + 1 :])
 
 
-def _refuse_undeclared_arrays(rows: RowAxes, axes: Mapping[Variable, int], parameters: ParameterVector) -> None:
+def _refuse_undeclared_arrays(rows: RowAxes, parameters: ParameterVector) -> None:
     """Refuse arrays in the likelihood that are no tables of rows, have no parameter's shape and were not declared.
 
     Lengths of a parameter's shape are those of the axes of free variables, of the distributions' own parameters and of
     columns of row tables, and one more or less, as contrasts and cutpoints have.
     """
-    model, n_rows = rows.model, rows.n_rows
+    model, n_rows, axes = rows.model, rows.n_rows, rows.of_inputs
     shapes = [*parameters.shapes.values(), *(_without(leaf_value(leaf).shape, axis) for leaf, axis in axes.items())]
     for rv in model.observed_RVs:
         shapes += [each.type.shape for each in rv.owner.inputs if isinstance(each.type, TensorType)]
@@ -194,12 +181,10 @@ def _refuse_parameters_of_rows(rows: RowAxes) -> None:
             )
 
 
-def _refuse_rows_in_priors(
-    rows: RowAxes, graphs: SymbolicModel, axes: Mapping[Variable, int], lengths: Sequence[Variable]
-) -> None:
+def _refuse_rows_in_priors(rows: RowAxes, graphs: SymbolicModel) -> None:
     """Refuse row data in priors and in what turns parameters into draws, and data of any kind in potentials."""
-    model = rows.model
-    row_inputs = {leaf for leaf in [*axes, *graphs.sources] if leaf not in graphs.sources.values()} | set(lengths)
+    model, constants = rows.model, set(graphs.sources.values())
+    row_inputs = {*rows.of_inputs, *graphs.sources} - constants | set(rows.length_variables)
     for rv, logp, draw in zip(model.free_RVs, graphs.log_priors, graphs.drawn, strict=True):
         of_rows = not row_inputs.isdisjoint([*_inputs_of([logp, draw]), *leaves_of([logp, draw])])
         if of_rows or has_rows(model, rv, {rows.n_rows}, rows.other_dims):
