@@ -142,5 +142,5 @@ def length_of_dim(model: pm.Model, name: str, length: Variable) -> int:
     labels = model.coords.get(name)
     if labels is not None:
         return len(labels)
-    with pytensor.config.change_flags(mode=INTERPRETED):  # called once: not worth compiling
+    with pytensor.config.change_flags(mode=INTERPRETED):  # called once: compiling takes longer
         return int(length.eval())

@@ -38,7 +38,7 @@ class ParameterVector:
     """
 
     def __init__(self, model: pm.Model) -> None:
-        with pytensor.config.change_flags(mode=INTERPRETED):  # called once: not worth compiling
+        with pytensor.config.change_flags(mode=INTERPRETED):  # called once: compiling takes longer
             point = model.initial_point(random_seed=0)
         self.names = [var.name for var in model.value_vars]
         self.variables = [model.values_to_rvs[var].name for var in model.value_vars]

@@ -98,7 +98,7 @@ def starting_points(
 
 
 def _functions(model: pm.Model, initvals: Any, chains: int) -> list[Any]:
-    with pytensor.config.change_flags(mode=INTERPRETED):  # called once: not worth compiling
+    with pytensor.config.change_flags(mode=INTERPRETED):  # called once: compiling takes longer
         functions: list[Any] = make_initial_point_fns_per_chain(
             model=model, overrides=initvals, jitter_rvs=set(), chains=chains
         )
@@ -130,7 +130,7 @@ def refuse_wrong_starts(model: pm.Model, initvals: InitialValues | None, chains:
         wrong = {str(getattr(name, "name", name)) for name in values} - known
         if wrong:
             raise InvalidArgument(f"initvals names {sorted(wrong)}, which are no free variables of the model.")
-    with pytensor.config.change_flags(mode=INTERPRETED):  # called once: not worth compiling
+    with pytensor.config.change_flags(mode=INTERPRETED):  # called once: compiling takes longer
         shapes = {name: tuple(map(int, shape)) for name, shape in model.eval_rv_shapes().items()}
     for key, value in itertools.chain.from_iterable(values.items() for values in _each(initvals)):
         name = str(getattr(key, "name", key))

@@ -54,7 +54,7 @@ class Structure:
 
 def structure_of(model: pm.Model, parameters: ParameterVector) -> Structure:
     """Return the facts that steps may know of a model and its parameters."""
-    with pytensor.config.change_flags(mode=INTERPRETED):  # called once: not worth compiling
+    with pytensor.config.change_flags(mode=INTERPRETED):  # called once: compiling takes longer
         start = parameters.to_theta(model.initial_point(random_seed=0))
     return Structure(
         start,
