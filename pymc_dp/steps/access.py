@@ -54,7 +54,7 @@ class Curator(Protocol):
 
 
 class OpensCurators(Protocol):
-    """Opens the curator of one chain after another."""
+    """Opens a curator for one chain after another, and one for what is released before the chains start."""
 
     def open(self, key: tuple[int, ...]) -> Curator:
         """Return the curator of one more chain."""
@@ -101,7 +101,7 @@ class SyntheticTables(Protocol):
 
 @dataclass(frozen=True)
 class Authorisation:
-    """What a charged plan lets a step use: the seam hands it over before sampling and takes it back after.
+    """What a charged plan lets a step use: `dp.sample` hands it over before sampling and takes it back after.
 
     Attributes
     ----------
@@ -140,15 +140,10 @@ class Authorisation:
 class OwnParameters:
     """Which entries of the vector of all parameters one step moves; other steps may move the others.
 
-    Parameters
+    Attributes
     ----------
     moves : tuple of bool
         For each value variable of the model whether the step moves it.
-    slices : sequence of slice
-        Where the entries of each value variable stand in the whole vector.
-
-    Attributes
-    ----------
     places : ndarray of int
         Where the own entries stand in the whole vector.
     all : bool
@@ -158,16 +153,12 @@ class OwnParameters:
     """
 
     def __init__(self, moves: tuple[bool, ...], slices: tuple[slice, ...]) -> None:
-        self.moves = moves
-        places = [np.arange(entries.start, entries.stop) for entries, mine in zip(slices, moves, strict=True) if mine]
-        self.places: NDArray[np.intp] = np.concatenate(places) if places else np.zeros(0, dtype=np.intp)
-        self.all = all(moves)
+        self.moves, self.all = moves, all(moves)
         self.whole: FloatArray = np.zeros(slices[-1].stop if slices else 0)
-
-    @property
-    def size(self) -> int:
-        """How many entries the step moves."""
-        return int(self.places.size)
+        self.places: NDArray[np.intp] = np.arange(self.whole.size)
+        if not self.all:
+            own = [self.places[entries] for entries, mine in zip(slices, moves, strict=True) if mine]
+            self.places = np.concatenate(own)
 
     def embedded(self, theta: FloatArray) -> FloatArray:
         """Return the whole vector with the own entries at `theta` and the others where the chain is."""
@@ -212,6 +203,14 @@ class ChainAccess:
     ----------
     prior : LogDensity
         The exact log-prior, as a function of the step's own parameters.
+    epsilon_charged : float
+        The budget's spent epsilon, this run included.
+    blocks : tuple of bool, or None
+        Which value variables the step moves; None for all.
+    knows_responses : bool
+        Whether the model says what responses a unit could have had. Public: it depends on the model alone.
+    structure : ndarray of bool, shape (parameters, parameters), or None
+        Which entries a unit's curvature can have, by the model's graph; None for all. Public.
     """
 
     def __init__(
@@ -224,9 +223,11 @@ class ChainAccess:
         self._authorisation, self._own, self._noted = authorisation, own, noted
         self._curator: Curator | None = curator
         self._made: list[Release] = []
-        self._noisy_n_units: int | None = None
-        prior = authorisation.prior
-        self.prior: LogDensity = prior if own.all else _PriorOfSome(prior, own)
+        self._n_units = authorisation.n_units
+        self.prior: LogDensity = authorisation.prior if own.all else _PriorOfSome(authorisation.prior, own)
+        self.epsilon_charged = authorisation.epsilon_charged
+        self.blocks = None if own.all else own.moves
+        self.knows_responses, self.structure = authorisation.knows_responses, authorisation.structure
 
     def gradient(self, theta: FloatArray, clip_bound: float) -> Release:
         """Ask for the sum of log-likelihood gradients at `theta`, each unit's clipped to the norm `clip_bound`."""
@@ -267,6 +268,11 @@ class ChainAccess:
         if self._curator is not None:
             self._made.append(self._curator.tallied())
 
+    def recorded(self) -> ReleasesOfIteration:
+        """Return what was released since the last call."""
+        made, self._made = tuple(self._made), []
+        return ReleasesOfIteration(made)
+
     def end(self) -> None:
         """Release nothing more: what a prelude leaves over is not to be released by a copy in every worker process."""
         self._curator = None
@@ -274,11 +280,6 @@ class ChainAccess:
     def whole(self, theta: FloatArray) -> FloatArray:
         """Return a point of all parameters: own ones at `theta`, others where the chain is (in a prelude: at 0)."""
         return self._own.embedded(theta)
-
-    @property
-    def blocks(self) -> tuple[bool, ...] | None:
-        """Which value variables the step moves; None for all."""
-        return None if self._own.all else self._own.moves
 
     def multiplier(self, kind: str) -> float:
         """Return the noise multiplier that was paid for a kind of release; 0 for decisions, which have none."""
@@ -288,15 +289,10 @@ class ChainAccess:
         """Return all noise multipliers of a kind, in the order in which the step asked for them."""
         return self._authorisation.noise_schedules[kind]
 
-    @property
-    def epsilon_charged(self) -> float:
-        """The budget's spent epsilon, this run included."""
-        return self._authorisation.epsilon_charged
-
     def count_units(self) -> None:
         """Release the number of units where it is protected: `n_units` is the noisy number from here on."""
         if self._authorisation.n_units is None:
-            self._noisy_n_units = max(2, round(float(self.release(UnitCount()).value[0])))
+            self._n_units = max(2, round(float(self.release(UnitCount()).value[0])))
 
     @property
     def n_units(self) -> int:
@@ -307,20 +303,9 @@ class ChainAccess:
         NoPlan
             If it is protected, and has not been released.
         """
-        known = self._authorisation.n_units if self._noisy_n_units is None else self._noisy_n_units
-        if known is None:
+        if self._n_units is None:
             raise NoPlan("The number of units is protected under this relation.")
-        return known
-
-    @property
-    def knows_responses(self) -> bool:
-        """Whether the model says what responses a unit could have had. Public: it depends on the model alone."""
-        return self._authorisation.knows_responses
-
-    @property
-    def structure(self) -> NDArray[np.bool_] | None:
-        """Which entries a unit's curvature can have, by the model's graph; None for all. Public."""
-        return self._authorisation.structure
+        return self._n_units
 
     @property
     def synthetic_tables(self) -> SyntheticTables:
@@ -334,8 +319,3 @@ class ChainAccess:
         if self._authorisation.synthetic_tables is None:
             raise NoPlan("This step was authorised without synthetic tables.")
         return self._authorisation.synthetic_tables
-
-    def recorded(self) -> ReleasesOfIteration:
-        """Return what was released since the last call."""
-        made, self._made = tuple(self._made), []
-        return ReleasesOfIteration(made)

@@ -1,13 +1,12 @@
-"""Random-walk proposals, as small objects, and steps that move by one: write another by keeping to `Proposal`.
+"""Random-walk proposals, as small objects: write another by keeping to `Proposal`.
 
 How far a proposal goes decides how much noise its test carries, since a log-ratio is clipped in proportion to the
 distance: moves of one component, and moves that keep their direction, cover more distance for the same noise.
 """
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
 from copy import copy
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Self
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -15,7 +14,6 @@ from numpy.typing import ArrayLike, NDArray
 from pymc_dp import _validate
 from pymc_dp.exceptions import InvalidArgument
 from pymc_dp.model.parameters import FloatArray
-from pymc_dp.steps.learning_step import LearningStep
 
 
 class Proposal(ABC):
@@ -49,6 +47,13 @@ class Proposal(ABC):
 
     def __init__(self, scale: ArrayLike = 1.0) -> None:
         self._factor = _factor_of(scale)
+
+    def stretched(self, factor: float, rng: np.random.Generator, size: int) -> Self:
+        """Return the proposal with moves of its best length on `size` standard normals, times a factor."""
+        changed = copy(self)
+        changed.stretch = factor * self.natural_length(size)
+        changed.start(rng, size)
+        return changed
 
     def start(self, rng: np.random.Generator, size: int) -> None:
         """Begin a chain that moves `size` parameters, with no memory of the last one.
@@ -161,8 +166,13 @@ def draws_of_random_walk(size: int) -> int:
     return min(1000 + 200 * size, 5000)
 
 
-def proposal_of(proposal: Any, proposal_scale: ArrayLike | None, otherwise: float | None = None) -> Proposal:
-    """Return the proposal that a sampler was asked for, by name or as an object.
+def scale_of_moves(proposal: Any, proposal_scale: Any) -> Any:
+    """Return the setting that gives moves a length, an object's own scale too; None where nothing does."""
+    return proposal_scale if isinstance(proposal, str) else proposal
+
+
+def proposal_of(proposal: Any, proposal_scale: ArrayLike | None, *, learns: bool) -> Proposal:
+    """Return the proposal that a sampler was asked for, by name or as an object; a scale that it learns is 1 at first.
 
     Raises
     ------
@@ -174,8 +184,8 @@ def proposal_of(proposal: Any, proposal_scale: ArrayLike | None, otherwise: floa
             raise InvalidArgument("proposal_scale belongs to a proposal's name; an object brings its own.")
         return proposal
     kind = PROPOSALS[_validate.choice("proposal", proposal, tuple(PROPOSALS))]
-    if proposal_scale is None and otherwise is not None:
-        return kind(otherwise)
+    if proposal_scale is None and learns:
+        return kind(1.0)
     if proposal_scale is None:
         raise InvalidArgument(
             "proposal_scale is required (about the posterior's standard deviations). Choose it from public knowledge "
@@ -202,54 +212,3 @@ def _factor_of(scale: ArrayLike) -> NDArray[np.float64]:
         return np.linalg.cholesky(array)
     except np.linalg.LinAlgError:
         raise InvalidArgument("proposal_scale: the covariance matrix must be positive definite.") from None
-
-
-class RandomWalk(LearningStep):
-    """A step that moves by a random-walk proposal.
-
-    Attributes
-    ----------
-    proposal : Proposal
-        How the chain moves.
-    """
-
-    settled = ("proposal",)
-    proposal: Proposal
-
-    def walk_by(
-        self,
-        proposal: str | Proposal,
-        proposal_scale: ArrayLike | Mapping[str, ArrayLike] | None,
-        *,
-        part_of_acceptance: float = 1.0,
-    ) -> None:
-        """Take the user's proposal; where its scale was left out, a pilot finds it on standardised points.
-
-        Parameters
-        ----------
-        proposal, proposal_scale
-            As the user passed them.
-        part_of_acceptance : float
-            How often the sampler's test accepts, relative to that of Metropolis and Hastings.
-
-        Raises
-        ------
-        InvalidArgument
-            If the scale is missing and there is no prelude, or the proposal does not fit.
-        """
-        self._standardised = scale_of_moves(proposal, proposal_scale) is None
-        otherwise = None if self.learning is None else 1.0
-        self.proposal = proposal_of(proposal, self.in_order("proposal_scale", proposal_scale), otherwise=otherwise)
-        if self._standardised:
-            self.aimed_acceptance = part_of_acceptance * self.proposal.aimed_acceptance
-
-    def stretch(self, factor: float) -> None:
-        """Make moves as long as the proposal makes them on a standard normal, times a factor."""
-        self.proposal = copy(self.proposal)
-        self.proposal.stretch = factor * self.proposal.natural_length(self.size)
-        self.proposal.start(self.rng, self.size)
-
-
-def scale_of_moves(proposal: str | Proposal, proposal_scale: Any) -> Any:
-    """Return what says how long moves are: an object brings its own scale; None where nothing does."""
-    return proposal_scale if isinstance(proposal, str) else proposal

@@ -14,8 +14,7 @@ from pymc_dp.accounting import Releases
 from pymc_dp.budget.plan import ReleaseRequest
 from pymc_dp.exceptions import InvalidArgument
 from pymc_dp.model.parameters import FloatArray
-from pymc_dp.release.batches import Batches, BatchesWithoutReplacement
-from pymc_dp.release.interface import LARGEST_CLIP_BOUND, SMALLEST_CLIP_BOUND, Release
+from pymc_dp.release.interface import LARGEST_CLIP_BOUND, SMALLEST_CLIP_BOUND
 
 
 def required(name: str, value: float | None, meaning: str) -> float:
@@ -44,38 +43,6 @@ def clip_bound(name: str, value: float) -> float:
             f"{name} must be at least {SMALLEST_CLIP_BOUND:g} and at most {LARGEST_CLIP_BOUND:g}, but is {value}."
         )
     return bound
-
-
-def power_of_likelihood(tempering: float, model_tempering: float) -> float:
-    """Return the power of the likelihood in a sampler's target; refuse one on top of a model's own.
-
-    Raises
-    ------
-    InvalidArgument
-        If it is not above 0 and at most 1, or the likelihood was written to a power already.
-    """
-    power = _validate.part_of_one("tempering", tempering)
-    if power != 1.0 and model_tempering != 1.0:
-        raise InvalidArgument(
-            f"The likelihood of this model was written to the power {model_tempering:g} already, and would be tempered "
-            "twice. Leave out tempering=, or use the same model without its power."
-        )
-    return power
-
-
-def tempering_facts(tempering: float, batches: Batches | None) -> dict[str, Any]:
-    """Return what a reader has to know of a likelihood to a power: it is another posterior, and a wider one."""
-    facts: dict[str, Any] = {"tempered": int(tempering != 1.0), "tempering": tempering}
-    if isinstance(batches, BatchesWithoutReplacement):
-        facts["tempered_size"] = tempering * batches.n_units
-    return facts
-
-
-def tempered(release: Release, tempering: float) -> Release:
-    """Return a released log-likelihood, or its ratio or gradient, to a power: sum and noise are scaled together."""
-    if tempering == 1.0:
-        return release
-    return replace(release, value=tempering * release.value, noise_std=tempering * release.noise_std)
 
 
 def given_noise(noise_multipliers: Any, kinds: Sequence[str]) -> dict[str, float]:
