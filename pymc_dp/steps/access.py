@@ -1,4 +1,4 @@
-"""What a sampler holds of a run: it asks for releases and sees nothing else of the data."""
+"""A sampler's access to a run: it asks for releases and sees nothing else of the data."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -30,14 +30,7 @@ class Curator(Protocol):
     """Who holds the rows and answers queries about them: each answer is clipped, noised and counted."""
 
     def release(self, query: Query, noise_multiplier: float = 0.0) -> Release:
-        """Answer a query of `pymc_dp.release.queries`, with noise.
-
-        Parameters
-        ----------
-        query : Query
-            What is asked.
-        noise_multiplier : float
-            Standard deviation of the noise divided by the sensitivity of the exact sum. A Barker decision has none.
+        """Answer a query with noise: its standard deviation, divided by the exact sum's sensitivity, is the multiplier.
 
         Raises
         ------
@@ -54,14 +47,14 @@ class Curator(Protocol):
 
 
 class OpensCurators(Protocol):
-    """Opens a curator for one chain after another, and one for what is released before the chains start."""
+    """Opens a curator for one chain after another, and one for releases before the chains start."""
 
     def open(self, key: tuple[int, ...]) -> Curator:
         """Return the curator of one more chain."""
         ...
 
     def open_once(self) -> Curator:
-        """Return the curator of what is released before the chains start."""
+        """Return the curator of releases before the chains start."""
         ...
 
 
@@ -101,60 +94,36 @@ class SyntheticTables(Protocol):
 
 @dataclass(frozen=True)
 class Authorisation:
-    """What a charged plan lets a step use: `dp.sample` hands it over before sampling and takes it back after.
-
-    Attributes
-    ----------
-    curators : OpensCurators
-        A curator for each planned chain.
-    prior : LogDensity
-        Exact and free.
-    noise_multipliers : mapping of str to float
-        What was paid for, by kind of release.
-    epsilon_charged : float
-        The budget's spent epsilon, this run included.
-    synthetic_tables : SyntheticTables or None
-        For steps that make a dry run on synthetic tables.
-    n_units : int or None
-        The number of units, where it is public.
-    noise_schedules : mapping of str to tuple of float
-        All noise multipliers of a kind, in the order in which the step asked for them.
-    knows_responses : bool
-        Whether the model says what responses a unit could have had: `CentredScore` and `ExpectedCurvature` need that.
-    structure : ndarray of bool, shape (parameters, parameters), or None
-        Which entries a unit's curvature can have, by the model's graph: members of a hierarchy never share a row. None:
-        all.
-    """
+    """The rights of a charged plan: `dp.sample` hands them to a step before sampling and takes them back after."""
 
     curators: OpensCurators
+    #: Exact and free.
     prior: LogDensity
+    #: By kind of release, as paid for; the schedules have all of a kind, in the order of the step's requests.
     noise_multipliers: Mapping[str, float]
+    #: The budget's spent epsilon, this run included.
     epsilon_charged: float
+    #: For steps that make a dry run.
     synthetic_tables: SyntheticTables | None = None
+    #: The number of units, where it is public.
     n_units: int | None = None
     noise_schedules: Mapping[str, tuple[float, ...]] = field(default_factory=dict)
+    #: Whether the model says which responses a unit could have had: `CentredScore` and `ExpectedCurvature` need that.
     knows_responses: bool = False
+    #: Which entries a unit's curvature can have, shape (parameters, parameters), by the model's graph: members of a
+    #: hierarchy never share a row. None: all.
     structure: NDArray[np.bool_] | None = None
 
 
 class OwnParameters:
-    """Which entries of the vector of all parameters one step moves; other steps may move the others.
-
-    Attributes
-    ----------
-    moves : tuple of bool
-        For each value variable of the model whether the step moves it.
-    places : ndarray of int
-        Where the own entries stand in the whole vector.
-    all : bool
-        Whether they are all entries.
-    whole : ndarray, shape (parameters,)
-        The point that the chain is at, own and other entries.
-    """
+    """Which entries of the vector of all parameters one step moves; other steps may move the others."""
 
     def __init__(self, moves: tuple[bool, ...], slices: tuple[slice, ...]) -> None:
+        #: For each value variable of the model whether the step moves it; and whether it moves all.
         self.moves, self.all = moves, all(moves)
+        #: The point that the chain is at, own and other entries.
         self.whole: FloatArray = np.zeros(slices[-1].stop if slices else 0)
+        #: Where the own entries stand in it.
         self.places: NDArray[np.intp] = np.arange(self.whole.size)
         if not self.all:
             own = [self.places[entries] for entries, mine in zip(slices, moves, strict=True) if mine]
@@ -184,14 +153,14 @@ class _PriorOfSome:
 
 
 class ChainAccess:
-    """What a sampler may ask during one chain, or before the chains start.
+    """All that a sampler may ask during one chain, or before the chains start.
 
     Points are vectors of the step's own parameters, unless a query is made by hand: then `whole` makes them.
 
     Parameters
     ----------
     authorisation : Authorisation
-        What was paid for.
+        The rights that were paid for.
     curator : Curator
         That of this chain.
     own : OwnParameters
@@ -208,7 +177,7 @@ class ChainAccess:
     blocks : tuple of bool, or None
         Which value variables the step moves; None for all.
     knows_responses : bool
-        Whether the model says what responses a unit could have had. Public: it depends on the model alone.
+        Whether the model says which responses a unit could have had. Public: it depends on the model alone.
     structure : ndarray of bool, shape (parameters, parameters), or None
         Which entries a unit's curvature can have, by the model's graph; None for all. Public.
     """
@@ -245,7 +214,7 @@ class ChainAccess:
         query : Query
             One of `pymc_dp.release.queries`.
         noise_multiplier : float, optional
-            Default: what was paid for this kind of release, if that is one number.
+            Default: that which was paid for this kind of release, if it is one number.
 
         Raises
         ------
@@ -269,12 +238,12 @@ class ChainAccess:
             self._made.append(self._curator.tallied())
 
     def recorded(self) -> ReleasesOfIteration:
-        """Return what was released since the last call."""
+        """Return the releases since the last call."""
         made, self._made = tuple(self._made), []
         return ReleasesOfIteration(made)
 
     def end(self) -> None:
-        """Release nothing more: what a prelude leaves over is not to be released by a copy in every worker process."""
+        """Release nothing more: no copy in a worker process is to release the rest of a prelude's allowance."""
         self._curator = None
 
     def whole(self, theta: FloatArray) -> FloatArray:

@@ -1,7 +1,7 @@
 """Arguments of steps: those that all share, how they are shown, and how they wait for a budget.
 
 A sampler's constructor names its own arguments and hands the others on, ``**shared: Unpack[SharedArguments]``. Type
-checkers read that; `inspect.signature` and `help` read what `DPStep` sets for each of its subclasses.
+checkers read that; `inspect.signature` and `help` read the attributes that `DPStep` sets for each of its subclasses.
 """
 
 import inspect
@@ -69,9 +69,9 @@ def docstring_of(step: type) -> str | None:
 
 
 class StepWithoutBudget:
-    """What a DP step's constructor returns where no budget was passed: a class and its arguments, nothing else.
+    """A DP step's class and arguments, nothing else: its constructor returns them where no budget was passed.
 
-    Settings are checked when the budget is there, which says what the number of units may be used for.
+    Settings are checked when the budget is there: its relation says whether the number of units is public.
     """
 
     def __init__(self, step_class: type[Any], arguments: Sequence[Any], settings: Mapping[str, Any]) -> None:

@@ -138,7 +138,7 @@ class DPBarker(LearningStep):
         return super().clip_bounds | {"log_ratio": clip_bound(batches.batch_size, self.tempering * batches.n_units)}
 
     def sampler_requests(self, tune: int, draws: int) -> list[BarkerReleases | GaussianReleases]:
-        """Return what one chain releases: a decision in every iteration, and counts of clipped units."""
+        """Return the releases of one chain: a decision in every iteration, and counts of clipped units."""
         decisions = self.known_batches().decisions("decision", tune + draws)
         if self.clip_diagnostics != "private":
             return [decisions]

@@ -1,6 +1,6 @@
-"""A DP step: what a sampler's author defines and uses, its life in `pm.sample`, and the steps of one run together.
+"""The base class of samplers: an author's interface, a step's life in `pm.sample`, and the steps of one run together.
 
-A sampler subclasses `DPStep`, says what one chain releases (`sampler_requests`), and moves the parameters
+A sampler subclasses `DPStep`, lists the releases of one chain (`sampler_requests`), and moves the parameters
 (`transition`), asking for releases through `chain`. It sees no data, no noise and no accounting. Where several steps
 share a model, each sees and moves its own parameters only.
 """
@@ -46,7 +46,7 @@ _LEFT_BEHIND = ("budget", "synthetic", "made_by", "unit_index", "_units_given", 
 
 @dataclass_state
 class DPStepState(StepMethodState):
-    """What PyMC may store and restore of a DP step: public randomness, never noise, never a release."""
+    """The state of a DP step that PyMC may store and restore: public randomness, never noise, never a release."""
 
     tune: bool
 
@@ -119,7 +119,7 @@ class DPStep(BlockedStep):
     uses_n_units = False
     #: Kept draws of each chain where the user leaves the number open. Tuning is paid for, so none is made unasked.
     default_draws, default_tune_steps = 250, 0
-    #: What the step was made with, to make another on a synthetic table.
+    #: Its class and arguments, to make another on a synthetic table.
     made_by: StepWithoutBudget
     #: The same model on a synthetic table, where the user gives one.
     synthetic: Model | None = None
@@ -190,7 +190,7 @@ class DPStep(BlockedStep):
         self._units_given = {"unit": unit, "unit_index": unit_index}
         self.unit, self.unit_index = declared_unit(model, unit, unit_index)
         undeclared = unit is None and unit_index is None
-        #: Why it has to be said what a unit is; None where it was said, or nothing asks for it.
+        #: Why a unit has to be declared; None where it was, or nothing asks for it.
         self._ask_for_unit = refusal_of_undeclared_units(model) if undeclared else None
         self.vars = value_variables(model, vars)
         if not self.vars:
@@ -209,11 +209,11 @@ class DPStep(BlockedStep):
         self._chain: ChainAccess | None = None
         self.released_once = ReleasesOfIteration(())
 
-    # What a sampler defines -------------------------------------------------------------------------------
+    # Defined by samplers ----------------------------------------------------------------------------------
 
     @abstractmethod
     def sampler_requests(self, tune: int, draws: int) -> Sequence[ReleaseRequest | Releases]:
-        """Return what one chain releases; Releases have noise that is given.
+        """Return the releases of one chain; `Releases` have noise that is given.
 
         Their shares add up to 1: `share_in_chains` of the run's cost is theirs. Counts of clipped units are added by
         `release_requests`, but where `plans_clip_counts`.
@@ -233,7 +233,7 @@ class DPStep(BlockedStep):
 
     @property
     def facts(self) -> dict[str, Any]:
-        """What else a reader of the result has to know of the run: plain numbers and strings.
+        """Further facts of the run for readers of the result: plain numbers and strings.
 
         Read after the prelude and published as attributes of the group ``privacy``, so they may hold what the prelude
         has released; under names that `pymc_dp.run.publish.metadata` does not use.
@@ -241,16 +241,16 @@ class DPStep(BlockedStep):
         return {}
 
     def know_n_units(self, n_units: int) -> None:
-        """Take note of the number of units, where it is public; steps with `uses_n_units` are told before a plan.
+        """Take note of the number of units, where it is public: before a plan, for steps with `uses_n_units`.
 
         Raises
         ------
         InvalidArgument
-            If the step was told another number.
+            If another number was passed to the step.
         """
 
     def expected_worth(self, plan: Plan) -> Worth | None:
-        """Return what the posterior is expected to be worth: nothing is known of that, for most samplers."""
+        """Return the expected error of the posterior; None where theory has none, as for most samplers."""
         return None
 
     def what_would_fit(self, noise_factor: float) -> str:
@@ -264,22 +264,22 @@ class DPStep(BlockedStep):
         else:
             self.chain.release(ClipCounts())
 
-    # What a sampler defines that learns something before its chains start -----------------------------------
+    # For samplers that learn something before their chains start -------------------------------------------
 
     @property
     def share_in_chains(self) -> float:
-        """What part of the run's cost is for what chains release; what `prelude_requests` leaves over."""
+        """The part of the run's cost that pays for releases in chains: that which `prelude_requests` leaves over."""
         return 1.0
 
     def prelude_requests(self) -> Sequence[ReleaseRequest]:
-        """Return what is released once before the chains start (with ``once=True``): nothing, for most samplers.
+        """Return the releases before the chains start (with ``once=True``): none, for most samplers.
 
         Kinds are others than those of `sampler_requests`, and shares are parts of the run's cost.
         """
         return ()
 
     def prelude(self) -> None:
-        """Make those releases through `chain`; what it keeps is copied to every chain: nothing but releases.
+        """Make those releases through `chain`; whatever it keeps is copied to every chain: nothing but releases.
 
         It does not know where the chains start, and no noise in a release may make it raise: it was paid for.
         """
@@ -294,7 +294,7 @@ class DPStep(BlockedStep):
         """
 
     def forget(self) -> None:
-        """Forget what the last run has learned: nothing, for most samplers. Called as every run begins."""
+        """Forget the results of the last prelude: nothing, for most samplers. Called as every run begins."""
 
     def keep_starts(self, given: bool) -> None:
         """Take note whether the user said where chains start: of no concern to most samplers, which start there."""
@@ -309,19 +309,19 @@ class DPStep(BlockedStep):
 
     @property
     def likelihood(self) -> xr.Dataset | None:
-        """What the last run's releases say of the likelihood without any draw, and its quality; None for nothing."""
+        """The likelihood by the last run's releases, without any draw, and its quality; None for most samplers."""
         return None
 
     @property
     def drawn_from(self) -> tuple[Approximation, xr.Dataset] | None:
-        """What was found and `likelihood`, where PyMC's NUTS draws from it; None where the step moves the chains."""
+        """The approximation and `likelihood`, where PyMC's NUTS draws from it; None where the step moves the chains."""
         return None
 
-    # What a sampler uses ----------------------------------------------------------------------------------
+    # Used by samplers -------------------------------------------------------------------------------------
 
     @property
     def chain(self) -> ChainAccess:
-        """What the sampler may ask: all that it holds of a run.
+        """The sampler's access to the curator: all that it holds of a run.
 
         Raises
         ------
@@ -350,13 +350,7 @@ class DPStep(BlockedStep):
         return self.insecure_seed is None and self.clip_diagnostics != "exact"
 
     def protecting(self, unit: str | None, unit_index: Any) -> Self:
-        """Return the step, which has its budget, if that is what it was made to protect.
-
-        Raises
-        ------
-        UnsupportedOption
-            If it was not.
-        """
+        """Return the step, which has its budget; refuse it if it was made to protect another unit."""
         refuse_other_unit(self._units_given, {"unit": unit, "unit_index": unit_index}, has_budget=True)
         return self
 
@@ -370,15 +364,13 @@ class DPStep(BlockedStep):
             self._ask_for_unit = None
 
     def release_requests(self, tune: int, draws: int) -> list[ReleaseRequest | Releases]:
-        """Return everything that one chain releases, and what is released once before all chains.
-
-        See `pymc_dp.budget.privacy_budget.PlannableStep`.
+        """Return all releases, those before the chains and those of one chain, with counts of clipped units.
 
         Raises
         ------
         InvalidArgument
             If batches are asked and the sampler leaves counts of clipped units to this class, if a kind is released
-            both once and in chains, or if shares add up to more than 1; or if it has to be said what a unit is.
+            both once and in chains, or if shares add up to more than 1; or if the unit has to be declared.
         """
         if self._ask_for_unit is not None:
             raise InvalidArgument(self._ask_for_unit)
@@ -425,7 +417,7 @@ class DPStep(BlockedStep):
     def authorise(self, authorisation: Authorisation, noted: Callable[[], None] | None = None) -> None:
         """Let the step run; `dp.sample` calls this once the plan has been charged.
 
-        What is released once, before the chains start, is released here, and `noted` called after each release.
+        The releases before the chains start are made here, and `noted` is called after each.
         """
         self._authorisation = authorisation
         self._iteration = self._tuning_iterations = 0  # the last run may have ended while tuning
@@ -434,13 +426,7 @@ class DPStep(BlockedStep):
             self._once(self.prelude, authorisation, noted)
 
     def dry_run_with(self, authorisation: Authorisation, noted: Callable[[], None] | None = None) -> None:
-        """Make a dry run with curators of synthetic rows; `dp.sample` calls this before the plan is charged.
-
-        Raises
-        ------
-        InvalidArgument
-            If the prelude would fail on any data.
-        """
+        """Make a dry run with curators of synthetic rows; `dp.sample` calls this before the plan is charged."""
         if not self.prelude_requests():
             return
         try:
@@ -450,7 +436,7 @@ class DPStep(BlockedStep):
             self.withdraw()
 
     def _once(self, act: Callable[[], None], authorisation: Authorisation, noted: Callable[[], None] | None) -> None:
-        """Do what is done before the chains start, with the curator of that, and keep what was released."""
+        """Call a method that releases before the chains start, with a curator for that, and record the releases."""
         chain = ChainAccess(authorisation, authorisation.curators.open_once(), self._own, noted)
         self._chain = chain
         try:

@@ -129,7 +129,7 @@ class DPHMC(LearningStep):
     """
 
     name = "dp_hmc"
-    #: What a pilot's acceptance aims at, where the step size is left out.
+    #: The acceptance of a pilot, where the step size is left out.
     acceptance_of_pilot: ClassVar[float] = 0.8
     settled = ("step_size", "n_leapfrog")
     #: Every chain begins anew with its step sizes, and unpickling those to come would import scipy.stats.
@@ -183,7 +183,7 @@ class DPHMC(LearningStep):
         self.start()
 
     def sampler_requests(self, tune: int, draws: int) -> list[ReleaseRequest | Releases]:
-        """Return what one chain releases: tuning moves without a test, so it asks for no log-ratio.
+        """Return the releases of one chain: tuning moves without a test, so it asks for no log-ratio.
 
         With control variates, gradients are those of the expansion, and cost nothing.
         """

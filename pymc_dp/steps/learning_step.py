@@ -48,16 +48,16 @@ class LearningStep(DPStep):
     learning : Learning or None
         Its prelude; None where it has none.
     known : Approximation or None
-        What the prelude has found, while a run goes on.
+        The prelude's result, while a run goes on.
     """
 
-    #: What chains release.
+    #: The kind of releases in chains.
     in_chains: ClassVar[InChains] = "log_ratios"
     #: Attributes that `settle` and `stretch` change: every run begins with the values that the step was made with.
     settled: ClassVar[tuple[str, ...]] = ()
     #: The acceptance that a pilot aims at by changing `stretch`; None: there is no pilot.
     aimed_acceptance: float | None = None
-    #: What tests draws, as the result's metadata say it; None: the penalty test of a chain of its own.
+    #: The test of draws, as the result's metadata say it; None: it is not said.
     acceptance_test: str | None = None
 
     clip_gradient: float = math.nan
@@ -76,7 +76,7 @@ class LearningStep(DPStep):
     _pilot: FreeTarget | None = None
     _made_with: Mapping[str, Any] | None = None
 
-    # What constructors call -----------------------------------------------------------------------------------------
+    # Called by constructors -----------------------------------------------------------------------------------------
 
     def learn(self, prelude: PreludeArgument, needed: Mapping[str, Any], model: Model | None) -> bool:
         """Decide whether there is a prelude; return that. Clip bounds that were given are kept to: no control variates.
@@ -184,7 +184,7 @@ class LearningStep(DPStep):
         batch_size = self.default_batch_size(n_units) if self.batch_size is None else self.batch_size
         self.batches = BatchesWithoutReplacement(batch_size, n_units)
 
-    # What samplers use ----------------------------------------------------------------------------------------------
+    # Used by samplers -----------------------------------------------------------------------------------------------
 
     @property
     def control_variates(self) -> bool:
@@ -193,7 +193,7 @@ class LearningStep(DPStep):
 
     @property
     def target(self) -> Target:
-        """What the sampler moves on."""
+        """The density that the sampler moves on."""
         if self._pilot is not None:
             return self._pilot
         if self.known is not None:
@@ -229,7 +229,7 @@ class LearningStep(DPStep):
 
     @property
     def facts(self) -> dict[str, Any]:
-        """What the draws of the posterior are, and whether there is a surrogate: chains do not move without."""
+        """The kind of expansion, whether there is a surrogate (chains do not move without one), test and tempering."""
         facts: dict[str, Any] = {}
         if self.learning is not None:
             facts = {
@@ -247,7 +247,7 @@ class LearningStep(DPStep):
         return facts
 
     def expected_worth(self, plan: Plan) -> Worth | None:
-        """Return what noise adds to means, by what the scores near the centre are released with."""
+        """Return the error that noise adds to means, by the noise of the scores near the centre."""
         if self.learning is None or self._n_units is None or not self.control_variates:
             return None
         error = self.learning.expected_error(plan.noise_multipliers, self._n_units)
@@ -271,15 +271,15 @@ class LearningStep(DPStep):
 
     @property
     def share_in_chains(self) -> float:
-        """What part of the cost is for chains."""
+        """The part of the cost that pays for chains."""
         return 1.0 if self.learning is None else self.learning.share_in_chains
 
     def prelude_requests(self) -> list[ReleaseRequest]:
-        """Return what is released once."""
+        """Return the releases before the chains start."""
         return [] if self.learning is None else self.learning.requests()
 
     def stand_beside_a_table(self, beside: bool, *, units_of_rows: bool) -> None:
-        """Take note of what a unit is: what is learned depends on that."""
+        """Take note of the number of rows in a unit: the prelude depends on it."""
         super().stand_beside_a_table(beside, units_of_rows=units_of_rows)
         if self.learning is not None:
             self.learning.protect_units(of_several_rows=units_of_rows or self.unit_index is not None)
@@ -293,7 +293,7 @@ class LearningStep(DPStep):
             setattr(self, name, value)
 
     def prelude(self) -> None:
-        """Learn, and adapt the length of moves to what was learned: free of charge."""
+        """Learn, and adapt the length of moves to the result: free of charge."""
         if self.learning is None:
             return
         self.known = self.learning.run(self.chain, self.noise_per_bound(), self.tempering)
@@ -307,7 +307,7 @@ class LearningStep(DPStep):
             self.known = None
 
     def settle(self, known: Approximation) -> None:
-        """Choose settings by what was learned: by a pilot, for most samplers."""
+        """Choose settings by the prelude's result: by a pilot, for most samplers."""
         if self.aimed_acceptance is not None:
             self._adapt(known, self.aimed_acceptance)
 
@@ -322,7 +322,7 @@ class LearningStep(DPStep):
 
     @np.errstate(all="ignore")
     def _adapt(self, known: Approximation, aim: float) -> None:
-        """Let the sampler run on the surrogate, where all is free, until its acceptance is what is aimed at.
+        """Let the sampler run on the surrogate, where all is free, until it has the acceptance that it aims at.
 
         The stretch is frozen then: the chains' transitions do not change.
         """
@@ -381,7 +381,7 @@ class LearningStep(DPStep):
 
     @property
     def likelihood(self) -> xr.Dataset | None:
-        """What the last run's releases say of the likelihood without any draw; None if they do not."""
+        """The likelihood by the last run's releases, without any draw; None if they do not say it."""
         if self.known is None or self.known.belief is None or not self.control_variates or self.tempering != 1.0:
             return None
         released = self.known.belief.dataset(self.parameters.labels)

@@ -130,11 +130,11 @@ class DPPenalty(LearningStep):
 
     @property
     def kind(self) -> str:
-        """What one iteration releases: the log-ratio, or its remainder beyond the expansion."""
+        """The kind of an iteration's release: the log-ratio, or its remainder beyond the expansion."""
         return "residual" if self.control_variates else "log_ratio"
 
     def sampler_requests(self, tune: int, draws: int) -> list[ReleaseRequest | Releases]:
-        """Return what one chain releases: a log-ratio in every iteration."""
+        """Return the releases of one chain: a log-ratio in every iteration."""
         return with_given_noise([ReleaseRequest(self.kind, tune + draws, 1.0, 1)], self.noise_multipliers)
 
     def draws_worth_taking(self, size: int) -> int:
@@ -236,16 +236,16 @@ class DPMinibatchPenalty(DPPenalty):
         self.use_batches(batch_size, n_units)
 
     def default_batch_size(self, n_units: int) -> int:
-        """Return a tenth of the units: what an expansion misses varies little between batches."""
+        """Return a tenth of the units: remainders beyond an expansion vary little between batches."""
         return max(1, n_units // 10)
 
     @property
     def kind(self) -> str:
-        """What one iteration releases: the log-ratio on a batch, or its remainder on a batch."""
+        """The kind of an iteration's release: the log-ratio of a batch, or its remainder."""
         return "log_ratio"
 
     def sampler_requests(self, tune: int, draws: int) -> list[ReleaseRequest | Releases]:
-        """Return what one chain releases: a log-ratio of a batch in every iteration."""
+        """Return the releases of one chain: a log-ratio of a batch in every iteration."""
         batches = self.known_batches()
         coordinates = 2 if self.clip_diagnostics == "private" else 1
         request = ReleaseRequest(

@@ -9,7 +9,7 @@ from copy import copy
 from typing import Any, ClassVar, Self
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 
 from pymc_dp import _validate
 from pymc_dp.exceptions import InvalidArgument
@@ -37,21 +37,36 @@ class Proposal(ABC):
 
     #: How many times longer moves are than the scale says.
     stretch: float = 1.0
-    #: Which share of good proposals is accepted: what a pilot aims at.
+    #: The share of good proposals that is accepted: a pilot aims at it.
     aimed_acceptance: ClassVar[float] = 0.3
-
-    @staticmethod
-    def natural_length(size: int) -> float:
-        """Return how long moves of a standard normal of so many dimensions are at best."""
-        return 2.4 / float(np.sqrt(size))
+    #: The best length of a move on a standard normal of one dimension; and whether it is that in many, because a move
+    #: is of one component, or that divided by the root of their number.
+    best_length: ClassVar[float] = 2.4
+    one_component: ClassVar[bool] = False
 
     def __init__(self, scale: ArrayLike = 1.0) -> None:
-        self._factor = _factor_of(scale)
+        try:
+            array: FloatArray = np.asarray(scale, dtype=np.float64)
+        except (OverflowError, TypeError, ValueError):
+            raise InvalidArgument("proposal_scale must be a number, a vector or a matrix.") from None
+        if array.ndim > 2 or (array.ndim == 2 and array.shape[0] != array.shape[1]) or not np.isfinite(array).all():
+            raise InvalidArgument("proposal_scale must be a finite number, vector or square matrix.")
+        if array.ndim < 2:
+            if not (array > 0.0).all():
+                raise InvalidArgument("proposal_scale must be above zero.")
+            self._factor = array
+            return
+        if not np.allclose(array, array.T):
+            raise InvalidArgument("proposal_scale: the covariance matrix must be symmetric.")
+        try:
+            self._factor = np.linalg.cholesky(array)
+        except np.linalg.LinAlgError:
+            raise InvalidArgument("proposal_scale: the covariance matrix must be positive definite.") from None
 
     def stretched(self, factor: float, rng: np.random.Generator, size: int) -> Self:
         """Return the proposal with moves of its best length on `size` standard normals, times a factor."""
         changed = copy(self)
-        changed.stretch = factor * self.natural_length(size)
+        changed.stretch = factor * (self.best_length if self.one_component else self.best_length / float(np.sqrt(size)))
         changed.start(rng, size)
         return changed
 
@@ -95,11 +110,7 @@ class OneComponentProposal(Proposal):
 
     name = "one-component"
     aimed_acceptance = 0.44
-
-    @staticmethod
-    def natural_length(size: int) -> float:
-        """Return how long moves of one component of a standard normal are at best."""
-        return 2.4
+    one_component = True
 
     def propose(self, theta: FloatArray) -> tuple[FloatArray, float]:
         """Return a proposal; the walk is symmetric."""
@@ -137,11 +148,8 @@ class OneComponentGuidedWalkProposal(GuidedWalkProposal):
 
     name = "one-component-guided-walk"
     aimed_acceptance = 0.5
-
-    @staticmethod
-    def natural_length(size: int) -> float:
-        """Return how long moves of one component of a standard normal are at best."""
-        return 1.5
+    best_length = 1.5
+    one_component = True
 
     def propose(self, theta: FloatArray) -> tuple[FloatArray, float]:
         """Return a proposal that moves one component in its direction."""
@@ -159,11 +167,6 @@ PROPOSALS: dict[str, type[Proposal]] = {
     kind.name: kind
     for kind in (GaussianProposal, OneComponentProposal, GuidedWalkProposal, OneComponentGuidedWalkProposal)
 }
-
-
-def draws_of_random_walk(size: int) -> int:
-    """Return how many draws of a chain make about a hundred that are independent, for so many parameters."""
-    return min(1000 + 200 * size, 5000)
 
 
 def scale_of_moves(proposal: Any, proposal_scale: Any) -> Any:
@@ -192,23 +195,3 @@ def proposal_of(proposal: Any, proposal_scale: ArrayLike | None, *, learns: bool
             "or on simulated data of the same shape, never on the data to be protected."
         )
     return kind(proposal_scale)
-
-
-def _factor_of(scale: ArrayLike) -> NDArray[np.float64]:
-    """Return standard deviations, shape () or (parameters,), or the Cholesky factor of a covariance matrix."""
-    try:
-        array = np.asarray(scale, dtype=np.float64)
-    except (OverflowError, TypeError, ValueError):
-        raise InvalidArgument("proposal_scale must be a number, a vector or a matrix.") from None
-    if array.ndim > 2 or (array.ndim == 2 and array.shape[0] != array.shape[1]) or not np.isfinite(array).all():
-        raise InvalidArgument("proposal_scale must be a finite number, vector or square matrix.")
-    if array.ndim < 2:
-        if not (array > 0.0).all():
-            raise InvalidArgument("proposal_scale must be above zero.")
-        return array
-    if not np.allclose(array, array.T):
-        raise InvalidArgument("proposal_scale: the covariance matrix must be symmetric.")
-    try:
-        return np.linalg.cholesky(array)
-    except np.linalg.LinAlgError:
-        raise InvalidArgument("proposal_scale: the covariance matrix must be positive definite.") from None

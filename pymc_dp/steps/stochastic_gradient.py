@@ -1,4 +1,4 @@
-r"""What DP SGHMC, SGLD and SGNHT share: noisy gradients of fresh batches whose noise is that of the dynamics.
+r"""The base of DP SGHMC, SGLD and SGNHT: noisy gradients of fresh batches whose noise is that of the dynamics.
 
 ========================  ==========================================================
 symbol                    here
@@ -201,13 +201,13 @@ class StochasticGradientStep(LearningStep):
         self._standardised = mass_matrix is None
         self.mass = MassMatrix(self.in_order("mass_matrix", mass_matrix), self.size)
 
-    # What a sampler defines -------------------------------------------------------------------------------
+    # Defined by samplers ----------------------------------------------------------------------------------
 
     @abstractmethod
     def move(self, theta: FloatArray, step_size: float) -> FloatArray | None:
         """Return the point after one iteration; None if it is not finite."""
 
-    # What a sampler uses ----------------------------------------------------------------------------------
+    # Used by samplers -------------------------------------------------------------------------------------
 
     def steps_per_iteration(self, argument: str, value: int | None, *, plain: int, learned: int) -> int:
         """Return how many steps an iteration has, each with a fresh batch; its defaults without and with a prelude."""
@@ -217,7 +217,7 @@ class StochasticGradientStep(LearningStep):
 
     @property
     def injected_now(self) -> float:
-        """`injected`, or what the budget chose: the noise that was paid for, read backwards."""
+        """`injected`, or the budget's choice: the noise that was paid for, read backwards."""
         if self.injected is not None:
             return self.injected
         if self.learning is not None:
@@ -228,7 +228,7 @@ class StochasticGradientStep(LearningStep):
     def drift(self, theta: FloatArray) -> FloatArray | None:
         """Return the noisy gradient of the tempered log-posterior on a fresh batch; None if that is not finite.
 
-        Its noise is that of the dynamics: what privacy does not add of that is drawn in public.
+        Its noise is that of the dynamics: the part that privacy does not add is drawn in public.
         """
         target, batches = self.target, self._batches()
         with np.errstate(all="ignore"):
@@ -263,7 +263,7 @@ class StochasticGradientStep(LearningStep):
         return min(n_units, max(_SMALLEST_DEFAULT_BATCH, round(_PART_IN_BATCH * n_units)))
 
     def sampler_requests(self, tune: int, draws: int) -> Sequence[ReleaseRequest | Releases]:
-        """Return what one chain releases: the same number of gradients in every iteration, at the steps' noise."""
+        """Return the releases of one chain: the same number of gradients in every iteration, at the steps' noise."""
         batches, each = self._batches(), self.gradients_per_iteration
         sampling: dict[str, Any] = (
             {"sampling_probability": batches.sampling_probability}

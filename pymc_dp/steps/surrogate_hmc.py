@@ -2,14 +2,14 @@ r"""Differentially private MCMC with control variates: pay once for an expansion
 
 A prelude finds a centre and releases the expansion there (`prelude`). With the exact prior it makes a surrogate of the
 posterior, from which draws are free. How far the log-likelihood is from it is released at some draws; or every draw is
-tested: what the expansion misses of a unit's log-ratio is small, and the penalty test releases the sum of that with
+tested: the remainder of a unit's log-ratio beyond the expansion is small, and the penalty test releases their sum with
 noise in proportion to a bound on one of them.
 
 ========================  ==========================================================
 symbol                    here
 ========================  ==========================================================
 :math:`S`                 the free part of `target`: log-prior plus expansion
-:math:`e_i`               what the expansion misses of a unit's log-ratio
+:math:`e_i`               the remainder of a unit's log-ratio beyond the expansion
 :math:`c_e`               `bound` of one of them
 ========================  ==========================================================
 
@@ -140,7 +140,7 @@ class DPSurrogateHMC(LearningStep):
         return super().draws_worth_taking(size) * (1 if self.tested else 2)
 
     def sampler_requests(self, tune: int, draws: int) -> list[ReleaseRequest]:
-        """Return what one chain releases: remainders of log-ratios, for every kept draw, where draws are tested."""
+        """Return the releases of one chain: remainders of log-ratios, for every kept draw, where draws are tested."""
         return [ReleaseRequest("residual", draws, 1.0, 1)] if self.tested else []
 
     def settle(self, known: Approximation) -> None:
@@ -175,6 +175,6 @@ class DPSurrogateHMC(LearningStep):
 
     @property
     def drawn_from(self) -> tuple[Approximation, xr.Dataset] | None:
-        """What was found, unless draws are tested or noise has led to no likelihood."""
+        """Approximation and likelihood, unless draws are tested or noise has led to no likelihood."""
         likelihood = self.likelihood
         return None if self.tested or self.known is None or likelihood is None else (self.known, likelihood)

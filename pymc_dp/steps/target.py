@@ -1,4 +1,4 @@
-"""What samplers move on: the log-posterior as a free part and a part that is released.
+"""The densities that samplers move on: the log-posterior as a free part and a part that is released.
 
 A sampler asks for both and does not know which is which: without a prelude the prior is free and log-ratios and
 gradients of the likelihood are released; with one, prior and expansion are free, and the remainder beyond the
@@ -21,7 +21,7 @@ from pymc_dp.steps.prelude.learning import gradient_query
 
 
 class Target:
-    """Prior times likelihood, or a power of it: the prior is free. Others differ in what is free and what is released.
+    """Prior times likelihood, or a power of it: the prior is free. Others differ in the free and the released part.
 
     Parameters
     ----------
@@ -79,7 +79,7 @@ class Target:
     def decision(
         self, old: FloatArray, new: FloatArray, log_free_ratio: float, batches: BatchesWithoutReplacement
     ) -> tuple[Release, tuple[FloatArray, FloatArray] | Expanded]:
-        """Ask for a decision by a fresh batch; return also what the move is described by."""
+        """Ask for a decision by a fresh batch; return also the description of the move."""
         move, expanded = self._move(old, new), self.expanded(old, new)
         made = self._chain.release(BarkerDecision(*move, log_free_ratio, batches, self._tempering, expanded))
         return made, expanded or move
@@ -105,7 +105,7 @@ class Target:
 
 
 class StandardisedTarget(Target):
-    """One whose points are standardised by what a prelude has found; the other arguments are those of `Target`."""
+    """One whose points are standardised by a prelude's result; the other arguments are those of `Target`."""
 
     def __init__(self, chain: ChainAccess, known: Approximation, **settings: float) -> None:
         super().__init__(chain, **settings)
@@ -124,7 +124,7 @@ class ExpandedTarget(StandardisedTarget):
     """Prior and expansion are free; the remainder beyond the expansion is released."""
 
     def free(self, point: FloatArray) -> float:
-        """Return the log-prior and what the expansion says of the likelihood."""
+        """Return the log-prior and the expansion of the log-likelihood."""
         theta, power = self.parameters(point), self._tempering
         surrogate = self._known.surrogate.log_density(theta)
         return surrogate if power == 1.0 else power * surrogate + (1.0 - power) * self._chain.prior.log_density(theta)
@@ -216,7 +216,7 @@ class FreeTarget(ExpandedTarget):
     chain, known, tempering
         As in `StandardisedTarget`.
     real : StandardisedTarget
-        What the chains will move on: it says what the clip bounds are.
+        The density that the chains will move on, which has their clip bounds.
     rng : Generator
         Public randomness.
     """

@@ -69,7 +69,7 @@ def given_noise(noise_multipliers: Any, kinds: Sequence[str]) -> dict[str, float
 def with_given_noise(
     requests: Sequence[ReleaseRequest], noise_multipliers: Mapping[str, float]
 ) -> list[ReleaseRequest | Releases]:
-    """Return what one chain releases with the noise that is given; what is left of the budget pays for the others."""
+    """Return requests with the noise that is given; the rest of the budget pays for the others."""
     rest = math.fsum(each.share for each in requests if each.kind not in noise_multipliers)
     return [
         each.releases(1).with_noise(noise_multipliers[each.kind])
@@ -80,13 +80,7 @@ def with_given_noise(
 
 
 def kinetic_energy(mass_matrix: ArrayLike | None, size: int) -> QuadPotential:
-    """Return PyMC's kinetic energy for a mass matrix: the covariance of the momentum.
-
-    Raises
-    ------
-    InvalidArgument
-        If the matrix has the wrong shape or is not positive definite.
-    """
+    """Return PyMC's kinetic energy for a mass matrix, the covariance of the momentum, or raise `InvalidArgument`."""
     if mass_matrix is None:
         return quad_potential(np.ones(size), is_cov=False)
     try:
@@ -98,44 +92,23 @@ def kinetic_energy(mass_matrix: ArrayLike | None, size: int) -> QuadPotential:
             "mass_matrix must be a vector with one entry for each unconstrained parameter that the step moves, or a "
             f"square matrix of as many rows, but has shape {matrix.shape}."
         )
-    if not np.isfinite(matrix).all():
-        raise InvalidArgument("mass_matrix must be finite and positive definite.")
-    if matrix.ndim == 2 and not np.allclose(matrix, matrix.T):
+    finite = bool(np.isfinite(matrix).all())
+    if finite and matrix.ndim == 2 and not np.allclose(matrix, matrix.T):
         raise InvalidArgument("mass_matrix must be symmetric.")
-    eigenvalues = np.linalg.eigvalsh(matrix) if matrix.ndim == 2 else matrix
-    if eigenvalues.min() <= 0.0:
+    if not finite or (np.linalg.eigvalsh(matrix) if matrix.ndim == 2 else matrix).min() <= 0.0:
         raise InvalidArgument("mass_matrix must be finite and positive definite.")
     return quad_potential(matrix, is_cov=False)
 
 
 class MassMatrix:
-    """The covariance of the momentum by its eigenvalues, so that functions of it are cheap.
-
-    Parameters
-    ----------
-    mass_matrix : array_like or None
-        As in `kinetic_energy`.
-    size : int
-        Number of parameters.
-
-    Attributes
-    ----------
-    masses : ndarray, shape (parameters,)
-        The eigenvalues.
-
-    Raises
-    ------
-    InvalidArgument
-        If the matrix has the wrong shape or is not positive definite.
-    """
+    """The covariance of the momentum by its eigenvalues, `masses`, so that functions of it are cheap."""
 
     def __init__(self, mass_matrix: ArrayLike | None, size: int) -> None:
         kinetic_energy(mass_matrix, size)  # checks it
-        matrix = np.ones(size) if mass_matrix is None else np.asarray(mass_matrix, dtype=np.float64)
+        self.masses: FloatArray = np.ones(size) if mass_matrix is None else np.asarray(mass_matrix, dtype=np.float64)
         self._vectors: FloatArray | None = None
-        self.masses: FloatArray = matrix
-        if matrix.ndim == 2:
-            self.masses, self._vectors = np.linalg.eigh(matrix)
+        if self.masses.ndim == 2:
+            self.masses, self._vectors = np.linalg.eigh(self.masses)
 
     def times(self, values: FloatArray, vector: FloatArray) -> FloatArray:
         """Return f(M) `vector`, given the `values` of f at the masses."""
