@@ -19,11 +19,9 @@ class LogDensity(Protocol):
 
     def log_density(self, theta: FloatArray) -> float:
         """Return the log-density at `theta`."""
-        ...
 
     def gradient(self, theta: FloatArray) -> FloatArray:
         """Return its gradient."""
-        ...
 
 
 class Curator(Protocol):
@@ -39,11 +37,9 @@ class Curator(Protocol):
         PrivacyError
             If no sensitivity is known for it.
         """
-        ...
 
     def tallied(self) -> Release:
         """Return clip counts that cost nothing: those released with batches, or exact ones of a run without privacy."""
-        ...
 
 
 class OpensCurators(Protocol):
@@ -51,11 +47,9 @@ class OpensCurators(Protocol):
 
     def open(self, key: tuple[int, ...]) -> Curator:
         """Return the curator of one more chain."""
-        ...
 
     def open_once(self) -> Curator:
         """Return the curator of releases before the chains start."""
-        ...
 
 
 class PublicUnits(Protocol):
@@ -65,19 +59,15 @@ class PublicUnits(Protocol):
 
     def first(self, count: int) -> "PublicUnits":
         """Return the first units, at most `count`."""
-        ...
 
     def log_likelihoods(self, theta: FloatArray) -> FloatArray:
         """Return the log-likelihood of every unit, shape (units,)."""
-        ...
 
     def scores(self, theta: FloatArray) -> FloatArray:
         """Return the gradient of every unit's log-likelihood, shape (units, parameters)."""
-        ...
 
     def curvatures(self, theta: FloatArray) -> FloatArray:
         """Return the negative second derivatives of every unit's, shape (units, parameters, parameters)."""
-        ...
 
 
 class SyntheticTables(Protocol):
@@ -85,11 +75,9 @@ class SyntheticTables(Protocol):
 
     def at(self, theta: FloatArray) -> PublicUnits:
         """Return a synthetic table."""
-        ...
 
     def prior_draws(self) -> list[FloatArray]:
         """Return parameters drawn from the prior."""
-        ...
 
 
 @dataclass(frozen=True)
@@ -278,13 +266,7 @@ class ChainAccess:
 
     @property
     def synthetic_tables(self) -> SyntheticTables:
-        """Where synthetic tables come from, for steps that expand.
-
-        Raises
-        ------
-        NoPlan
-            If the step said that it needs none.
-        """
+        """Where synthetic tables come from; refused to steps that do not say that they expand."""
         if self._authorisation.synthetic_tables is None:
             raise NoPlan("This step was authorised without synthetic tables.")
         return self._authorisation.synthetic_tables

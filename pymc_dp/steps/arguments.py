@@ -80,26 +80,14 @@ class StepWithoutBudget:
         self._settings = {name: _names_of(each) if name == "vars" else each for name, each in settings.items()}
 
     def with_budget(self, budget: PrivacyBudget, model: Model | None = None, **others: Any) -> Any:
-        """Return the step, for a model or that of the ``with`` context; `others` replace settings that were passed.
-
-        Raises
-        ------
-        InvalidArgument
-            If a setting is missing or out of range.
-        """
+        """Return the step, for a model or that of the ``with`` context; `others` replace settings that were passed."""
         with model or model_in_context(self._settings.get("model")):
             changed = {name: value for name, value in others.items() if name in self._settings}
             settings = {**self._settings, **changed, "budget": budget, "model": None}
             return self.step_class(*self._arguments, **settings)
 
     def protecting(self, unit: str | None, unit_index: Any) -> "StepWithoutBudget":
-        """Return the same with a unit of privacy, where it was made without one.
-
-        Raises
-        ------
-        UnsupportedOption
-            If it was made with another.
-        """
+        """Return the same with a unit of privacy; refuse it if it was made with another."""
         given = {"unit": unit, "unit_index": unit_index}
         refuse_other_unit({name: self._settings.get(name) for name in given}, given)
         return StepWithoutBudget(self.step_class, self._arguments, {**self._settings, **given})
@@ -109,13 +97,7 @@ class StepWithoutBudget:
 
 
 def refuse_other_unit(own: Mapping[str, Any], given: Mapping[str, Any], *, has_budget: bool = False) -> None:
-    """Refuse ``unit=`` and ``unit_index=`` of a call if its step, which may have a budget, was made with others.
-
-    Raises
-    ------
-    UnsupportedOption
-        If it was: with none, where it has a budget.
-    """
+    """Refuse ``unit=`` and ``unit_index=`` of a call if its step was made with others, or with none if `has_budget`."""
     for name, value in own.items():
         same = value is given[name] or (isinstance(value, str) and value == given[name])
         if not same and (value is not None or has_budget):

@@ -138,13 +138,7 @@ class DPStep(BlockedStep):
         cls.__doc__ = docstring_of(cls)
 
     def __new__(cls, *arguments: Any, **settings: Any) -> Self:
-        """Return a step that waits for its budget if there is none; refuse what PyMC refuses before the constructor.
-
-        Raises
-        ------
-        InvalidArgument
-            If there is no variable to update.
-        """
+        """Return a step that waits for its budget if there is none; refuse a model without a variable to update."""
         made_by = StepWithoutBudget(cls, arguments, settings)
         if settings.get("budget") is None:  # it may be passed to pm.sample; Python does not initialise what is no step
             return cast(Self, made_by)
@@ -453,13 +447,7 @@ class DPStep(BlockedStep):
         self.start()
 
     def setup_chain(self, rng: Any, tune: int, draws: int) -> None:
-        """Begin one chain: claim one of the curators that were paid for.
-
-        Raises
-        ------
-        NoPlan
-            If the run was not planned and charged, or all planned chains have started.
-        """
+        """Begin one chain: claim one of the curators that were paid for; `NoPlan` if there is none."""
         super().setup_chain(rng, tune, draws)
         key = tuple(getattr(self.rng.bit_generator.seed_seq, "spawn_key", ()))
         authorised = self._authorised()
@@ -535,17 +523,9 @@ def window_ends(tune: int, draws: int) -> list[int]:
 
 
 class StepGroup:
-    """One or several DP steps that move the variables of one model in turn: they share a budget and a privacy unit.
+    """One or several DP steps that move the variables of one model in turn, in this order.
 
-    Attributes
-    ----------
-    steps : list of DPStep
-        In the order in which they move the point, at least one.
-
-    Raises
-    ------
-    UnsupportedOption
-        If the steps do not share a budget, do not protect the same unit, or do not temper alike.
+    They share a budget and a privacy unit, and temper alike, or `UnsupportedOption` is raised.
     """
 
     def __init__(self, steps: Sequence[DPStep]) -> None:
@@ -583,13 +563,7 @@ class StepGroup:
         return all(step.keep_releases for step in self.steps)
 
     def stand_beside_a_table(self, beside: bool, *, units_of_rows: bool) -> None:
-        """Say whether the rows are those of a table, whose units may have several; see `DPStep.stand_beside_a_table`.
-
-        Raises
-        ------
-        UnsupportedOption
-            If units are named in two places.
-        """
+        """Say whether the rows are those of a table, whose units may have several; refuse units named in two places."""
         if beside and self.unit_index is not None:
             raise UnsupportedOption(
                 "With data=, units of several rows are named there: Table(..., unit=), not unit_index=."

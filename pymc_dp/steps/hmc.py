@@ -46,13 +46,6 @@ from pymc_dp.steps.target import Target
 from pymc_dp.steps.transition import SHARED_STATS, StatsOfSteps, Transition, penalty_test, untested
 from pymc_dp.steps.tuning import given_noise, kinetic_energy, setting, with_given_noise
 
-_STATS: StatsOfSteps = {
-    **SHARED_STATS,
-    "diverging": (bool, []),
-    "n_gradients": (np.int64, []),
-    "step_size": (np.float64, []),
-}
-
 #: Leapfrog steps where gradients are paid for; the most where they are free.
 _LEAPFROGS, _MOST_LEAPFROGS = 5, 200
 #: The longest step on a standard normal of one dimension.
@@ -134,7 +127,11 @@ class DPHMC(LearningStep):
     settled = ("step_size", "n_leapfrog")
     #: Every chain begins anew with its step sizes, and unpickling those to come would import scipy.stats.
     left_behind = (*LearningStep.left_behind, "_halton")
-    stats_dtypes_shapes = _STATS
+    stats_dtypes_shapes: StatsOfSteps = SHARED_STATS | {
+        "diverging": (bool, []),
+        "n_gradients": (np.int64, []),
+        "step_size": (np.float64, []),
+    }
 
     def __init__(
         self,
@@ -156,16 +153,9 @@ class DPHMC(LearningStep):
         super().__init__(vars, **shared)
         needed = {"clip_gradient": clip_gradient, "clip_log_ratio": clip_log_ratio, "step_size": step_size}
         learns = self.learn(prelude, needed, shared.get("model"))
-        self.clip_gradient = setting("clip_gradient", clip_gradient, "the norm of one unit's gradient", learns=learns)
-        self.clip_log_ratio = setting(
-            "clip_log_ratio",
-            clip_log_ratio,
-            "how fast one unit's log-likelihood can change, per unit of distance",
-            learns=learns,
-        )
-        self.step_size = setting(
-            "step_size", step_size, "about the posterior's narrowest standard deviation", learns=learns
-        )
+        self.clip_gradient = setting("clip_gradient", clip_gradient, learns=learns)
+        self.clip_log_ratio = setting("clip_log_ratio", clip_log_ratio, learns=learns)
+        self.step_size = setting("step_size", step_size, learns=learns)
         self.n_leapfrog = _validate.whole("n_leapfrog", _LEAPFROGS if n_leapfrog is None else n_leapfrog, at_least=1)
         #: Free gradients are worth longer trajectories: as long as those that draws of the surrogate are apart.
         self._lengthens = n_leapfrog is None and self.control_variates
@@ -223,9 +213,8 @@ class DPHMC(LearningStep):
         gradient = self._gradient
         if gradient is None or not self.reuse_gradient:
             gradient = target.gradient(theta)
-        theta_new, momentum_new, gradient_new, n_gradients = self._leapfrog(
-            target, theta, momentum, gradient, step_size
-        )
+        start = theta, momentum, gradient
+        theta_new, momentum_new, gradient_new, n_gradients = self._leapfrog(target, *start, step_size)
         stats: dict[str, Any] = {"step_size": step_size, "n_gradients": n_gradients + (gradient is not self._gradient)}
         self._gradient = gradient
 

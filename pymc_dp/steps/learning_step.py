@@ -8,7 +8,7 @@ beyond the expansion.
 import math
 from collections.abc import Mapping
 from dataclasses import replace
-from typing import Any, ClassVar
+from typing import Any, ClassVar, cast
 
 import numpy as np
 import xarray as xr
@@ -196,16 +196,13 @@ class LearningStep(DPStep):
         """The density that the sampler moves on."""
         if self._pilot is not None:
             return self._pilot
+        power = {"tempering": self.tempering}
+        if self.known is not None and self.control_variates:
+            return ExpandedTarget(self.chain, self.known, **power)
+        bounds = {"clip_gradient": self.clip_gradient, "clip_log_ratio": self.clip_log_ratio}
         if self.known is not None:
-            return self._standardised_target(self.known)
-        clip_bounds = {"clip_gradient": self.clip_gradient, "clip_log_ratio": self.clip_log_ratio}
-        return Target(self.chain, tempering=self.tempering, **clip_bounds)
-
-    def _standardised_target(self, known: Approximation) -> StandardisedTarget:
-        if self.control_variates:
-            return ExpandedTarget(self.chain, known, tempering=self.tempering)
-        clip_bounds = {"clip_gradient": self.clip_gradient, "clip_log_ratio": self.clip_log_ratio}
-        return PreconditionedTarget(self.chain, known, tempering=self.tempering, **clip_bounds)
+            return PreconditionedTarget(self.chain, self.known, **bounds, **power)
+        return Target(self.chain, **bounds, **power)
 
     def known_batches(self) -> BatchesWithoutReplacement:
         """Return the batches of a fixed size, for which the number of units has to be known."""
@@ -306,28 +303,18 @@ class LearningStep(DPStep):
         except NUMERICAL_FAILURES:  # it was paid for: nothing is raised
             self.known = None
 
-    def settle(self, known: Approximation) -> None:
-        """Choose settings by the prelude's result: by a pilot, for most samplers."""
-        if self.aimed_acceptance is not None:
-            self._adapt(known, self.aimed_acceptance)
-
-    def dry_run(self) -> None:
-        """Learn from synthetic rows."""
-        if self.learning is not None:
-            self.learning.dry_run(self.chain)
-
-    def memory_needed(self, n_units: int | None, n_synthetic: int) -> int:
-        """Return how many bytes expansions take, about."""
-        return 0 if self.learning is None else self.learning.memory_needed(n_units, n_synthetic)
-
     @np.errstate(all="ignore")
-    def _adapt(self, known: Approximation, aim: float) -> None:
-        """Let the sampler run on the surrogate, where all is free, until it has the acceptance that it aims at.
+    def settle(self, known: Approximation) -> None:
+        """Choose settings by the prelude's result, which is in `known` already: by a pilot, for most samplers.
 
-        The stretch is frozen then: the chains' transitions do not change.
+        The sampler runs on the surrogate, where all is free, until it has the acceptance that it aims at. The stretch
+        is frozen then: the chains' transitions do not change.
         """
+        aim = self.aimed_acceptance
+        if aim is None:
+            return
         rng, self.rng = self.rng, np.random.default_rng(0)
-        real = self._standardised_target(known)
+        real = cast(StandardisedTarget, self.target)
         self._pilot = FreeTarget(self.chain, known, real, np.random.default_rng(1), tempering=self.tempering)
         try:
             self.start()
@@ -346,6 +333,15 @@ class LearningStep(DPStep):
         finally:
             self._pilot, self.rng = None, rng
             self.start()
+
+    def dry_run(self) -> None:
+        """Learn from synthetic rows."""
+        if self.learning is not None:
+            self.learning.dry_run(self.chain)
+
+    def memory_needed(self, n_units: int | None, n_synthetic: int) -> int:
+        """Return how many bytes expansions take, about."""
+        return 0 if self.learning is None else self.learning.memory_needed(n_units, n_synthetic)
 
     # In chains ------------------------------------------------------------------------------------------------------
 

@@ -114,12 +114,7 @@ class DPPenalty(LearningStep):
         super().__init__(vars, **shared)
         needed = {"clip_log_ratio": clip_log_ratio, "proposal_scale": scale_of_moves(proposal, proposal_scale)}
         learns = self.learn(prelude, needed, shared.get("model"))
-        self.clip_log_ratio = setting(
-            "clip_log_ratio",
-            clip_log_ratio,
-            "how fast one unit's log-likelihood can change, per unit of distance",
-            learns=learns,
-        )
+        self.clip_log_ratio = setting("clip_log_ratio", clip_log_ratio, learns=learns)
         scale = self.in_order("proposal_scale", proposal_scale)
         self.proposal = proposal_of(proposal, scale, learns=learns)
         self._standardised = scale_of_moves(proposal, scale) is None

@@ -71,13 +71,7 @@ class Proposal(ABC):
         return changed
 
     def start(self, rng: np.random.Generator, size: int) -> None:
-        """Begin a chain that moves `size` parameters, with no memory of the last one.
-
-        Raises
-        ------
-        InvalidArgument
-            If the scale is for another number of parameters.
-        """
+        """Begin a chain that moves `size` parameters, with no memory of the last one; refuse a scale for others."""
         factor = self.stretch * self._factor
         if factor.ndim and len(factor) != size:
             raise InvalidArgument(
@@ -175,13 +169,7 @@ def scale_of_moves(proposal: Any, proposal_scale: Any) -> Any:
 
 
 def proposal_of(proposal: Any, proposal_scale: ArrayLike | None, *, learns: bool) -> Proposal:
-    """Return the proposal that a sampler was asked for, by name or as an object; a scale that it learns is 1 at first.
-
-    Raises
-    ------
-    InvalidArgument
-        If the name is unknown, the scale is missing or wrong, or an object comes with a scale.
-    """
+    """Return the proposal that a sampler was asked for, by name or as an object; a learned scale is 1 at first."""
     if isinstance(proposal, Proposal):
         if proposal_scale is not None:
             raise InvalidArgument("proposal_scale belongs to a proposal's name; an object brings its own.")

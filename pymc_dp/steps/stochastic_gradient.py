@@ -102,15 +102,6 @@ class StochasticGradientArguments(SharedArguments, total=False):
     prelude: PreludeArgument
 
 
-_STATS: StatsOfSteps = {
-    **SHARED_STATS,
-    "diverging": (bool, []),
-    "gradient_noise_std": (np.float64, []),
-    "n_gradients": (np.int64, []),
-    "step_size": (np.float64, []),
-}
-
-
 class StochasticGradientStep(LearningStep):
     """Base class of the samplers without an acceptance test, driven by noisy gradients of batches.
 
@@ -145,7 +136,12 @@ class StochasticGradientStep(LearningStep):
         "gradient_noise_std": ("Gradient noise", "0.3g"),
         "epsilon_charged": ("Epsilon spent", "0.3g"),
     }
-    stats_dtypes_shapes = _STATS
+    stats_dtypes_shapes: StatsOfSteps = SHARED_STATS | {
+        "diverging": (bool, []),
+        "gradient_noise_std": (np.float64, []),
+        "n_gradients": (np.int64, []),
+        "step_size": (np.float64, []),
+    }
     acceptance_test = "none"
     #: The step where posteriors are standardised; and which power of the length of a move it goes with.
     learned_step: ClassVar[float]
@@ -176,7 +172,7 @@ class StochasticGradientStep(LearningStep):
                 f"With a prelude {type(self).__name__} learns the clip bound of gradients along standardised axes: "
                 "leave out clip_gradient, or pass prelude=None."
             )
-        self.clip_gradient = setting("clip_gradient", clip_gradient, "the norm of one unit's gradient", learns=learns)
+        self.clip_gradient = setting("clip_gradient", clip_gradient, learns=learns)
         self._chooses_step = learns and step_size is None
         self.step_sizes = StepSizes(self.learned_step, 0.0) if self._chooses_step else StepSizes.of(step_size)
         name = type(self).__name__

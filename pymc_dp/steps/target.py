@@ -211,14 +211,7 @@ class PreconditionedTarget(StandardisedTarget):
 class FreeTarget(ExpandedTarget):
     """The surrogate alone, with noise as releases would have: for pilots that adapt a sampler's settings.
 
-    Parameters
-    ----------
-    chain, known, tempering
-        As in `StandardisedTarget`.
-    real : StandardisedTarget
-        The density that the chains will move on, which has their clip bounds.
-    rng : Generator
-        Public randomness.
+    The `real` target, on which the chains will move, has their clip bounds; `rng` is public randomness.
     """
 
     def __init__(

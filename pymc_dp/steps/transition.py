@@ -5,7 +5,7 @@ The test is exact. With :math:`\hat\lambda = \lambda + \xi`, :math:`\xi \sim N(0
 :math:`\lambda` (Ceperley and Dewing 1999; under privacy noise, Yıldırım and Ermiş 2019, Proposition 1).
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -15,7 +15,7 @@ from pymc_dp.model.parameters import FloatArray
 from pymc_dp.release.interface import LARGEST_CLIP_BOUND, SMALLEST_CLIP_BOUND, Release
 
 #: Type and shape of every statistic by name, as PyMC wants them declared.
-StatsOfSteps = Mapping[str, tuple[type, list[int] | None]]
+StatsOfSteps = dict[str, tuple[type, list[int] | None]]
 
 #: Statistics of every Metropolis–Hastings sampler: a transition gives the first four, `DPStep` the others.
 SHARED_STATS: StatsOfSteps = {

@@ -16,6 +16,13 @@ from pymc_dp.exceptions import InvalidArgument
 from pymc_dp.model.parameters import FloatArray
 from pymc_dp.release.interface import LARGEST_CLIP_BOUND, SMALLEST_CLIP_BOUND
 
+#: Settings that a prelude can learn, in the words of the message that asks for them.
+MEANINGS = {
+    "clip_gradient": "the norm of one unit's gradient",
+    "clip_log_ratio": "how fast one unit's log-likelihood can change, per unit of distance",
+    "step_size": "about the posterior's narrowest standard deviation",
+}
+
 
 def required(name: str, value: float | None, meaning: str) -> float:
     """Return a setting above zero that has no data-free default, or raise `InvalidArgument`.
@@ -30,9 +37,9 @@ def required(name: str, value: float | None, meaning: str) -> float:
     return clip_bound(name, value) if name.startswith("clip_") else _validate.positive(name, value)
 
 
-def setting(name: str, value: float | None, meaning: str, *, learns: bool) -> float:
-    """Return a setting that a prelude may learn: no number where it does; see `required`."""
-    return math.nan if value is None and learns else required(name, value, meaning)
+def setting(name: str, value: float | None, *, learns: bool) -> float:
+    """Return a setting of `MEANINGS` that a prelude may learn: no number where it does; see `required`."""
+    return math.nan if value is None and learns else required(name, value, MEANINGS[name])
 
 
 def clip_bound(name: str, value: float) -> float:

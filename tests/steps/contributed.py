@@ -32,7 +32,7 @@ class DPCrankNicolson(LearningStep):
     ) -> None:
         super().__init__(vars, **shared)
         learns = self.learn(prelude, {"clip_log_ratio": clip_log_ratio}, shared.get("model"))
-        self.clip_log_ratio = setting("clip_log_ratio", clip_log_ratio, "per unit of distance", learns=learns)
+        self.clip_log_ratio = setting("clip_log_ratio", clip_log_ratio, learns=learns)
         self.beta = beta
 
     def sampler_requests(self, tune: int, draws: int) -> list[ReleaseRequest]:
