@@ -12,8 +12,8 @@ from pymc.step_methods.compound import BlockedStep, CompoundStep, flatten_steps
 
 from pymc_dp.budget.privacy_budget import PrivacyBudget
 from pymc_dp.exceptions import InvalidArgument, UnsupportedOption
+from pymc_dp.steps.arguments import StepWithoutBudget
 from pymc_dp.steps.base import DPStep
-from pymc_dp.steps.without_budget import StepWithoutBudget
 
 #: PyMC has no option of that name, and takes it for one of NUTS, which does not look at it.
 _BUDGET = "budget"

@@ -22,8 +22,7 @@ from pymc_dp.model.posterior import with_figures
 from pymc_dp.model.protected import PublishableNames
 from pymc_dp.release.interface import Release, ReleasesOfIteration
 from pymc_dp.run.finished import FinishedDraws
-from pymc_dp.steps.base import DPStep, window_ends
-from pymc_dp.steps.group import StepGroup
+from pymc_dp.steps.base import DPStep, StepGroup, window_ends
 
 _KEPT_ATTRIBUTES = ("created_at", "inference_library", "inference_library_version", "tuning_steps")
 #: Statistics that only the progress bar needs, and the raw releases, which get a group of their own.

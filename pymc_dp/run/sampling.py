@@ -65,8 +65,7 @@ from pymc_dp.run.progress import Progress
 from pymc_dp.run.publish import metadata, publish
 from pymc_dp.run.short_form import chosen_length, say_what_was_chosen, steps_with_budget
 from pymc_dp.steps.access import Authorisation, SyntheticTables
-from pymc_dp.steps.base import DPStep
-from pymc_dp.steps.group import StepGroup
+from pymc_dp.steps.base import DPStep, StepGroup
 from pymc_dp.tables import Table
 
 #: PyMC's own logger: what is said stands beside what PyMC says of the run.

@@ -9,9 +9,9 @@ from pymc_dp.budget.privacy_budget import PrivacyBudget
 from pymc_dp.exceptions import InvalidArgument
 from pymc_dp.model.context import Model
 from pymc_dp.run.arguments import refuse_other_budget
+from pymc_dp.steps.arguments import StepWithoutBudget
 from pymc_dp.steps.base import DPStep
 from pymc_dp.steps.surrogate_hmc import DPSurrogateHMC
-from pymc_dp.steps.without_budget import StepWithoutBudget
 
 #: PyMC's own logger: what is said stands beside what PyMC says of the run.
 _log = logging.getLogger("pymc")

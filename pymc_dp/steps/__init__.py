@@ -1,10 +1,8 @@
 """The samplers: pure algorithms that ask for releases and never see data, noise or accounting."""
 
 from pymc_dp.steps.barker import DPBarker
-from pymc_dp.steps.hmc import DPHMC
-from pymc_dp.steps.mala import DPMALA
-from pymc_dp.steps.minibatch_penalty import DPMinibatchPenalty
-from pymc_dp.steps.penalty import DPPenalty
+from pymc_dp.steps.hmc import DPHMC, DPMALA
+from pymc_dp.steps.penalty import DPMinibatchPenalty, DPPenalty
 from pymc_dp.steps.prelude import Prelude, Shares
 from pymc_dp.steps.sghmc import DPSGHMC
 from pymc_dp.steps.sgld import DPSGLD

@@ -1,4 +1,4 @@
-"""What a sampler holds of a run: it asks for releases and sees nothing else of the data."""
+"""A sampler's access to a run: it asks for releases and sees nothing else of the data."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -19,25 +19,16 @@ class LogDensity(Protocol):
 
     def log_density(self, theta: FloatArray) -> float:
         """Return the log-density at `theta`."""
-        ...
 
     def gradient(self, theta: FloatArray) -> FloatArray:
         """Return its gradient."""
-        ...
 
 
 class Curator(Protocol):
     """Who holds the rows and answers queries about them: each answer is clipped, noised and counted."""
 
     def release(self, query: Query, noise_multiplier: float = 0.0) -> Release:
-        """Answer a query of `pymc_dp.release.queries`, with noise.
-
-        Parameters
-        ----------
-        query : Query
-            What is asked.
-        noise_multiplier : float
-            Standard deviation of the noise divided by the sensitivity of the exact sum. A Barker decision has none.
+        """Answer a query with noise: its standard deviation, divided by the exact sum's sensitivity, is the multiplier.
 
         Raises
         ------
@@ -46,23 +37,19 @@ class Curator(Protocol):
         PrivacyError
             If no sensitivity is known for it.
         """
-        ...
 
     def tallied(self) -> Release:
         """Return clip counts that cost nothing: those released with batches, or exact ones of a run without privacy."""
-        ...
 
 
 class OpensCurators(Protocol):
-    """Opens the curator of one chain after another."""
+    """Opens a curator for one chain after another, and one for releases before the chains start."""
 
     def open(self, key: tuple[int, ...]) -> Curator:
         """Return the curator of one more chain."""
-        ...
 
     def open_once(self) -> Curator:
-        """Return the curator of what is released before the chains start."""
-        ...
+        """Return the curator of releases before the chains start."""
 
 
 class PublicUnits(Protocol):
@@ -72,19 +59,15 @@ class PublicUnits(Protocol):
 
     def first(self, count: int) -> "PublicUnits":
         """Return the first units, at most `count`."""
-        ...
 
     def log_likelihoods(self, theta: FloatArray) -> FloatArray:
         """Return the log-likelihood of every unit, shape (units,)."""
-        ...
 
     def scores(self, theta: FloatArray) -> FloatArray:
         """Return the gradient of every unit's log-likelihood, shape (units, parameters)."""
-        ...
 
     def curvatures(self, theta: FloatArray) -> FloatArray:
         """Return the negative second derivatives of every unit's, shape (units, parameters, parameters)."""
-        ...
 
 
 class SyntheticTables(Protocol):
@@ -92,82 +75,47 @@ class SyntheticTables(Protocol):
 
     def at(self, theta: FloatArray) -> PublicUnits:
         """Return a synthetic table."""
-        ...
 
     def prior_draws(self) -> list[FloatArray]:
         """Return parameters drawn from the prior."""
-        ...
 
 
 @dataclass(frozen=True)
 class Authorisation:
-    """What a charged plan lets a step use: the seam hands it over before sampling and takes it back after.
-
-    Attributes
-    ----------
-    curators : OpensCurators
-        A curator for each planned chain.
-    prior : LogDensity
-        Exact and free.
-    noise_multipliers : mapping of str to float
-        What was paid for, by kind of release.
-    epsilon_charged : float
-        The budget's spent epsilon, this run included.
-    synthetic_tables : SyntheticTables or None
-        For steps that make a dry run on synthetic tables.
-    n_units : int or None
-        The number of units, where it is public.
-    noise_schedules : mapping of str to tuple of float
-        All noise multipliers of a kind, in the order in which the step asked for them.
-    knows_responses : bool
-        Whether the model says what responses a unit could have had: `CentredScore` and `ExpectedCurvature` need that.
-    structure : ndarray of bool, shape (parameters, parameters), or None
-        Which entries a unit's curvature can have, by the model's graph: members of a hierarchy never share a row. None:
-        all.
-    """
+    """The rights of a charged plan: `dp.sample` hands them to a step before sampling and takes them back after."""
 
     curators: OpensCurators
+    #: Exact and free.
     prior: LogDensity
+    #: By kind of release, as paid for; the schedules have all of a kind, in the order of the step's requests.
     noise_multipliers: Mapping[str, float]
+    #: The budget's spent epsilon, this run included.
     epsilon_charged: float
+    #: For steps that make a dry run.
     synthetic_tables: SyntheticTables | None = None
+    #: The number of units, where it is public.
     n_units: int | None = None
     noise_schedules: Mapping[str, tuple[float, ...]] = field(default_factory=dict)
+    #: Whether the model says which responses a unit could have had: `CentredScore` and `ExpectedCurvature` need that.
     knows_responses: bool = False
+    #: Which entries a unit's curvature can have, shape (parameters, parameters), by the model's graph: members of a
+    #: hierarchy never share a row. None: all.
     structure: NDArray[np.bool_] | None = None
 
 
 class OwnParameters:
-    """Which entries of the vector of all parameters one step moves; other steps may move the others.
-
-    Parameters
-    ----------
-    moves : tuple of bool
-        For each value variable of the model whether the step moves it.
-    slices : sequence of slice
-        Where the entries of each value variable stand in the whole vector.
-
-    Attributes
-    ----------
-    places : ndarray of int
-        Where the own entries stand in the whole vector.
-    all : bool
-        Whether they are all entries.
-    whole : ndarray, shape (parameters,)
-        The point that the chain is at, own and other entries.
-    """
+    """Which entries of the vector of all parameters one step moves; other steps may move the others."""
 
     def __init__(self, moves: tuple[bool, ...], slices: tuple[slice, ...]) -> None:
-        self.moves = moves
-        places = [np.arange(entries.start, entries.stop) for entries, mine in zip(slices, moves, strict=True) if mine]
-        self.places: NDArray[np.intp] = np.concatenate(places) if places else np.zeros(0, dtype=np.intp)
-        self.all = all(moves)
+        #: For each value variable of the model whether the step moves it; and whether it moves all.
+        self.moves, self.all = moves, all(moves)
+        #: The point that the chain is at, own and other entries.
         self.whole: FloatArray = np.zeros(slices[-1].stop if slices else 0)
-
-    @property
-    def size(self) -> int:
-        """How many entries the step moves."""
-        return int(self.places.size)
+        #: Where the own entries stand in it.
+        self.places: NDArray[np.intp] = np.arange(self.whole.size)
+        if not self.all:
+            own = [self.places[entries] for entries, mine in zip(slices, moves, strict=True) if mine]
+            self.places = np.concatenate(own)
 
     def embedded(self, theta: FloatArray) -> FloatArray:
         """Return the whole vector with the own entries at `theta` and the others where the chain is."""
@@ -193,14 +141,14 @@ class _PriorOfSome:
 
 
 class ChainAccess:
-    """What a sampler may ask during one chain, or before the chains start.
+    """All that a sampler may ask during one chain, or before the chains start.
 
     Points are vectors of the step's own parameters, unless a query is made by hand: then `whole` makes them.
 
     Parameters
     ----------
     authorisation : Authorisation
-        What was paid for.
+        The rights that were paid for.
     curator : Curator
         That of this chain.
     own : OwnParameters
@@ -212,6 +160,14 @@ class ChainAccess:
     ----------
     prior : LogDensity
         The exact log-prior, as a function of the step's own parameters.
+    epsilon_charged : float
+        The budget's spent epsilon, this run included.
+    blocks : tuple of bool, or None
+        Which value variables the step moves; None for all.
+    knows_responses : bool
+        Whether the model says which responses a unit could have had. Public: it depends on the model alone.
+    structure : ndarray of bool, shape (parameters, parameters), or None
+        Which entries a unit's curvature can have, by the model's graph; None for all. Public.
     """
 
     def __init__(
@@ -224,9 +180,11 @@ class ChainAccess:
         self._authorisation, self._own, self._noted = authorisation, own, noted
         self._curator: Curator | None = curator
         self._made: list[Release] = []
-        self._noisy_n_units: int | None = None
-        prior = authorisation.prior
-        self.prior: LogDensity = prior if own.all else _PriorOfSome(prior, own)
+        self._n_units = authorisation.n_units
+        self.prior: LogDensity = authorisation.prior if own.all else _PriorOfSome(authorisation.prior, own)
+        self.epsilon_charged = authorisation.epsilon_charged
+        self.blocks = None if own.all else own.moves
+        self.knows_responses, self.structure = authorisation.knows_responses, authorisation.structure
 
     def gradient(self, theta: FloatArray, clip_bound: float) -> Release:
         """Ask for the sum of log-likelihood gradients at `theta`, each unit's clipped to the norm `clip_bound`."""
@@ -244,7 +202,7 @@ class ChainAccess:
         query : Query
             One of `pymc_dp.release.queries`.
         noise_multiplier : float, optional
-            Default: what was paid for this kind of release, if that is one number.
+            Default: that which was paid for this kind of release, if it is one number.
 
         Raises
         ------
@@ -267,18 +225,18 @@ class ChainAccess:
         if self._curator is not None:
             self._made.append(self._curator.tallied())
 
+    def recorded(self) -> ReleasesOfIteration:
+        """Return the releases since the last call."""
+        made, self._made = tuple(self._made), []
+        return ReleasesOfIteration(made)
+
     def end(self) -> None:
-        """Release nothing more: what a prelude leaves over is not to be released by a copy in every worker process."""
+        """Release nothing more: no copy in a worker process is to release the rest of a prelude's allowance."""
         self._curator = None
 
     def whole(self, theta: FloatArray) -> FloatArray:
         """Return a point of all parameters: own ones at `theta`, others where the chain is (in a prelude: at 0)."""
         return self._own.embedded(theta)
-
-    @property
-    def blocks(self) -> tuple[bool, ...] | None:
-        """Which value variables the step moves; None for all."""
-        return None if self._own.all else self._own.moves
 
     def multiplier(self, kind: str) -> float:
         """Return the noise multiplier that was paid for a kind of release; 0 for decisions, which have none."""
@@ -288,15 +246,10 @@ class ChainAccess:
         """Return all noise multipliers of a kind, in the order in which the step asked for them."""
         return self._authorisation.noise_schedules[kind]
 
-    @property
-    def epsilon_charged(self) -> float:
-        """The budget's spent epsilon, this run included."""
-        return self._authorisation.epsilon_charged
-
     def count_units(self) -> None:
         """Release the number of units where it is protected: `n_units` is the noisy number from here on."""
         if self._authorisation.n_units is None:
-            self._noisy_n_units = max(2, round(float(self.release(UnitCount()).value[0])))
+            self._n_units = max(2, round(float(self.release(UnitCount()).value[0])))
 
     @property
     def n_units(self) -> int:
@@ -307,35 +260,13 @@ class ChainAccess:
         NoPlan
             If it is protected, and has not been released.
         """
-        known = self._authorisation.n_units if self._noisy_n_units is None else self._noisy_n_units
-        if known is None:
+        if self._n_units is None:
             raise NoPlan("The number of units is protected under this relation.")
-        return known
-
-    @property
-    def knows_responses(self) -> bool:
-        """Whether the model says what responses a unit could have had. Public: it depends on the model alone."""
-        return self._authorisation.knows_responses
-
-    @property
-    def structure(self) -> NDArray[np.bool_] | None:
-        """Which entries a unit's curvature can have, by the model's graph; None for all. Public."""
-        return self._authorisation.structure
+        return self._n_units
 
     @property
     def synthetic_tables(self) -> SyntheticTables:
-        """Where synthetic tables come from, for steps that expand.
-
-        Raises
-        ------
-        NoPlan
-            If the step said that it needs none.
-        """
+        """Where synthetic tables come from; refused to steps that do not say that they expand."""
         if self._authorisation.synthetic_tables is None:
             raise NoPlan("This step was authorised without synthetic tables.")
         return self._authorisation.synthetic_tables
-
-    def recorded(self) -> ReleasesOfIteration:
-        """Return what was released since the last call."""
-        made, self._made = tuple(self._made), []
-        return ReleasesOfIteration(made)

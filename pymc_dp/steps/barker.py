@@ -32,21 +32,17 @@ from pymc_dp.model.parameters import FloatArray
 from pymc_dp.release.barker_correction import clip_bound
 from pymc_dp.release.interface import Expanded
 from pymc_dp.release.queries import DecisionClipCounts
-from pymc_dp.steps.acceptance import untested
+from pymc_dp.steps.arguments import SharedArguments
 from pymc_dp.steps.base import CLIP_COUNT_SHARE, window_ends
+from pymc_dp.steps.learning_step import LearningStep
 from pymc_dp.steps.prelude.learning import PreludeArgument
-from pymc_dp.steps.proposals import Proposal, RandomWalk, scale_of_moves
-from pymc_dp.steps.sampler import SHARED_STATS, StatsOfSteps, Transition
-from pymc_dp.steps.shared import TemperedArguments
-from pymc_dp.steps.target import Target
-from pymc_dp.steps.tempered import TemperedBatches
+from pymc_dp.steps.proposals import Proposal, proposal_of, scale_of_moves
+from pymc_dp.steps.transition import SHARED_STATS, StatsOfSteps, Transition, untested
 
 #: The accounting covers Rényi orders from 3 to a fifth of the batch size.
 _SMALLEST_BATCH = 16
 #: How many of the latest moves a count of clipped units is the mean of: each is a pass over all rows.
 _COUNTED_MOVES = 8
-
-
 #: Decisions of a chain, where the user leaves the number open.
 _AFFORDABLE_DRAWS = 750
 #: The smallest batch that is chosen where none is given: smaller ones allow only orders that cost more.
@@ -55,7 +51,7 @@ _AFFORDABLE_BATCH = 64
 _PART_OF_METROPOLIS = 0.6
 
 
-class DPBarker(TemperedBatches, RandomWalk):
+class DPBarker(LearningStep):
     """Differentially private Barker test on batches without replacement.
 
     Parameters
@@ -101,6 +97,7 @@ class DPBarker(TemperedBatches, RandomWalk):
     name = "dp_barker"
     plans_clip_counts = True
     in_chains = "decisions"
+    settled = ("proposal",)
     stats_dtypes_shapes: StatsOfSteps = SHARED_STATS
 
     def __init__(
@@ -110,14 +107,22 @@ class DPBarker(TemperedBatches, RandomWalk):
         proposal: str | Proposal = "gaussian",
         proposal_scale: ArrayLike | Mapping[str, ArrayLike] | None = None,
         prelude: PreludeArgument = "auto",
-        **shared: Unpack[TemperedArguments],
+        batch_size: int | None = None,
+        tempering: float = 1.0,
+        n_units: int | None = None,
+        **shared: Unpack[SharedArguments],
     ) -> None:
         super().__init__(vars, **shared)
-        self.learn(prelude, {"proposal_scale": scale_of_moves(proposal, proposal_scale)}, shared.get("model"))
-        self.require_batch_size()
+        needed = {"proposal_scale": scale_of_moves(proposal, proposal_scale)}
+        learns = self.learn(prelude, needed, shared.get("model"))
+        self.temper(tempering)
+        self.use_batches(batch_size, n_units)
         if self.batch_size is not None:
             _validate.whole("batch_size", self.batch_size, at_least=_SMALLEST_BATCH)
-        self.walk_by(proposal, proposal_scale, part_of_acceptance=_PART_OF_METROPOLIS)
+        scale = self.in_order("proposal_scale", proposal_scale)
+        self.proposal = proposal_of(proposal, scale, learns=learns)
+        self._standardised = scale_of_moves(proposal, scale) is None
+        self.aimed_acceptance = _PART_OF_METROPOLIS * self.proposal.aimed_acceptance if self._standardised else None
         self.start()
 
     def default_batch_size(self, n_units: int) -> int:
@@ -129,11 +134,11 @@ class DPBarker(TemperedBatches, RandomWalk):
         """The clip bound, which the test prescribes, for the result's metadata."""
         if self.batches is None:
             return {}
-        bound = clip_bound(self.batches.batch_size, self.tempering * self.batches.n_units)
-        return {**self.learned_bounds, "log_ratio": bound}
+        batches = self.known_batches()
+        return super().clip_bounds | {"log_ratio": clip_bound(batches.batch_size, self.tempering * batches.n_units)}
 
     def sampler_requests(self, tune: int, draws: int) -> list[BarkerReleases | GaussianReleases]:
-        """Return what one chain releases: a decision in every iteration, and counts of clipped units."""
+        """Return the releases of one chain: a decision in every iteration, and counts of clipped units."""
         decisions = self.known_batches().decisions("decision", tune + draws)
         if self.clip_diagnostics != "private":
             return [decisions]
@@ -146,13 +151,13 @@ class DPBarker(TemperedBatches, RandomWalk):
         #: The latest moves that were decided on since clipped units were last counted.
         self._moves: deque[tuple[FloatArray, FloatArray] | Expanded] = deque(maxlen=_COUNTED_MOVES)
 
-    def plain_target(self) -> Target:
-        """Return prior times likelihood."""
-        return Target(self.chain, tempering=self.tempering)
-
     def draws_worth_taking(self, size: int) -> int:
         """Return as many as are affordable: every decision costs."""
         return _AFFORDABLE_DRAWS
+
+    def stretch(self, factor: float) -> None:
+        """Make moves as long as the proposal makes them on a standard normal, times a factor."""
+        self.proposal = self.proposal.stretched(factor, self.rng, self.size)
 
     def transition(self, theta: FloatArray) -> Transition:
         """Propose a move and have the curator decide."""

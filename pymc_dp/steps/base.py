@@ -1,11 +1,12 @@
-"""The life of a DP step in `pm.sample`: its shared arguments, its plan, its chains, and the records it leaves behind.
+"""The base class of samplers: an author's interface, a step's life in `pm.sample`, and the steps of one run together.
 
-A sampler subclasses `DPStep`, says what one chain releases (`sampler_requests`), and moves the parameters
-(`transition`), asking for releases through `chain`; see `pymc_dp.steps.sampler`. It sees no data, no noise and no
-accounting. Where several steps share a model, each sees and moves its own parameters only.
+A sampler subclasses `DPStep`, lists the releases of one chain (`sampler_requests`), and moves the parameters
+(`transition`), asking for releases through `chain`. It sees no data, no noise and no accounting. Where several steps
+share a model, each sees and moves its own parameters only.
 """
 
 import math
+from abc import abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from inspect import Signature
@@ -21,33 +22,35 @@ from rich.table import Column
 
 from pymc_dp import _validate
 from pymc_dp.accounting import Releases, noise_for, total_rho
-from pymc_dp.budget.plan import ReleaseRequest
+from pymc_dp.budget.plan import Plan, ReleaseRequest
 from pymc_dp.budget.privacy_budget import PrivacyBudget
-from pymc_dp.exceptions import InvalidArgument, NoPlan
+from pymc_dp.budget.worth import Worth
+from pymc_dp.exceptions import InvalidArgument, NoPlan, UnsupportedOption
 from pymc_dp.model.context import Model, context_without_error, model_in_context
-from pymc_dp.model.parameters import ParameterVector, value_variables
+from pymc_dp.model.parameters import FloatArray, ParameterVector, value_variables
 from pymc_dp.model.structure import tempering_of_model
 from pymc_dp.model.units import declared_unit, public_number_of_units, refusal_of_undeclared_units
 from pymc_dp.release.interface import ReleasesOfIteration
+from pymc_dp.release.queries import ClipCounts
 from pymc_dp.steps.access import Authorisation, ChainAccess, OwnParameters
+from pymc_dp.steps.arguments import ClipDiagnostics, StepWithoutBudget, docstring_of, refuse_other_unit, signature_of
 from pymc_dp.steps.prelude.approximation import Approximation
-from pymc_dp.steps.sampler import ClipDiagnostics, Sampler
-from pymc_dp.steps.shared import docstring_of, signature_of
-from pymc_dp.steps.without_budget import StepWithoutBudget, refuse_other_unit
+from pymc_dp.steps.transition import StatsOfSteps, Transition
 
 #: Part of a run's cost that pays for clip counts, and how many windows of kept draws they are released for.
 CLIP_COUNT_SHARE = 0.01
 _CLIP_COUNT_WINDOWS = 4
+_LEFT_BEHIND = ("budget", "synthetic", "made_by", "unit_index", "_units_given", "_chain", "released_once")
 
 
 @dataclass_state
 class DPStepState(StepMethodState):
-    """What PyMC may store and restore of a DP step: public randomness, never noise, never a release."""
+    """The state of a DP step that PyMC may store and restore: public randomness, never noise, never a release."""
 
     tune: bool
 
 
-class DPStep(Sampler, BlockedStep):
+class DPStep(BlockedStep):
     """Base class of all DP steps.
 
     Parameters
@@ -76,6 +79,17 @@ class DPStep(Sampler, BlockedStep):
     model : pm.Model, optional
         Default: the model of the ``with`` context.
 
+    Attributes
+    ----------
+    rng : numpy.random.Generator
+        Public randomness; never privacy noise.
+    parameters : ParameterVector
+        The model's unconstrained parameters as one vector.
+    size : int
+        How many of them the step moves.
+    moves_all : bool
+        Whether these are all: no other step moves the point between two iterations of this one.
+
     Raises
     ------
     InvalidArgument
@@ -83,24 +97,37 @@ class DPStep(Sampler, BlockedStep):
     """
 
     name: ClassVar[str]
-    #: All arguments of the constructor, those that it hands on included.
-    __signature__: ClassVar[Signature]
-    #: The number of units that was passed, to steps that need it.
-    _n_units_given: int | None = None
-    #: What the step was made with, to make another on a synthetic table.
-    made_by: StepWithoutBudget
-    #: Whether the rows are those of a table beside the model, whose own number of rows means nothing then.
-    beside_a_table = False
-    #: The same model on a synthetic table, where the user gives one.
-    synthetic: Model | None = None
-    #: Tuning iterations are paid for like any other, so none are made unless asked for.
-    default_tune_steps = 0
+    #: Type and shape of every statistic that a transition gives.
+    stats_dtypes_shapes: StatsOfSteps
+    #: Whether `sampler_requests` pays for counts of clipped units, too, as where they come with sums over batches.
+    plans_clip_counts: ClassVar[bool] = False
     #: Statistics that PyMC's progress bar shows, each with a title and its digits.
     shown_in_progress: ClassVar[Mapping[str, tuple[str, str]]] = {
         "mean_accepted": ("Acceptance", "0.2f"),
         "noise_std": ("Test noise", "0.2f"),
         "epsilon_charged": ("Epsilon spent", "0.3g"),
     }
+    #: Attributes that copies in worker processes do without.
+    left_behind: ClassVar[tuple[str, ...]] = _LEFT_BEHIND
+    #: Whether chains ask for releases: there are no clipped units to count where all is released before they start.
+    asks_in_chains: bool = True
+    #: Whether the step expands log-likelihoods around a point and makes a dry run on synthetic tables; and whether
+    #: these are rows simulated from the model.
+    expands, simulates = False, False
+    #: Whether it has a use for the number of units: see `know_n_units`.
+    uses_n_units = False
+    #: Kept draws of each chain where the user leaves the number open. Tuning is paid for, so none is made unasked.
+    default_draws, default_tune_steps = 250, 0
+    #: Its class and arguments, to make another on a synthetic table.
+    made_by: StepWithoutBudget
+    #: The same model on a synthetic table, where the user gives one.
+    synthetic: Model | None = None
+    #: Whether the rows are those of a table beside the model, whose own number of rows means nothing then.
+    beside_a_table = False
+    #: All arguments of the constructor, those that it hands on included.
+    __signature__: ClassVar[Signature]
+    #: The number of units that was passed, to steps that need it.
+    _n_units_given: int | None = None
     _state_class = DPStepState
 
     def __init_subclass__(cls, **keywords: Any) -> None:
@@ -110,21 +137,16 @@ class DPStep(Sampler, BlockedStep):
         cls.__doc__ = docstring_of(cls)
 
     def __new__(cls, *arguments: Any, **settings: Any) -> Self:
-        """Refuse what PyMC refuses before the constructor is called.
-
-        Raises
-        ------
-        InvalidArgument
-            If there is no variable to update.
-        """
-        if settings.get("budget") is None:  # it may be passed to pm.sample; PyMC does not initialise what is no step
-            return cast(Self, StepWithoutBudget(cls, arguments, settings))
+        """Return a step that waits for its budget if there is none; refuse a model without a variable to update."""
+        made_by = StepWithoutBudget(cls, arguments, settings)
+        if settings.get("budget") is None:  # it may be passed to pm.sample; Python does not initialise what is no step
+            return cast(Self, made_by)
         model_in_context(settings.get("model"))
         try:
             step = cast(Self, super().__new__(cls, *arguments, **settings))
         except ValueError:
             raise InvalidArgument("vars names no variable, or the model has no free one.") from None
-        step.made_by = StepWithoutBudget(cls, arguments, settings)
+        step.made_by = made_by
         return step
 
     def __init__(
@@ -161,7 +183,7 @@ class DPStep(Sampler, BlockedStep):
         self._units_given = {"unit": unit, "unit_index": unit_index}
         self.unit, self.unit_index = declared_unit(model, unit, unit_index)
         undeclared = unit is None and unit_index is None
-        #: Why it has to be said what a unit is; None where it was said, or nothing asks for it.
+        #: Why a unit has to be declared; None where it was, or nothing asks for it.
         self._ask_for_unit = refusal_of_undeclared_units(model) if undeclared else None
         self.vars = value_variables(model, vars)
         if not self.vars:
@@ -171,6 +193,8 @@ class DPStep(Sampler, BlockedStep):
         self.model_tempering = tempering_of_model(model)
         moved = {var.name for var in self.vars}
         self._own = OwnParameters(tuple(name in moved for name in self.parameters.names), tuple(self.parameters.slices))
+        self.labels = [self.parameters.labels[place] for place in self._own.places]
+        self.size, self.moves_all = len(self.labels), self._own.all
         self.tune = False
         self._iteration = self._tuning_iterations = 0
         self.rng = np.random.default_rng()
@@ -178,65 +202,182 @@ class DPStep(Sampler, BlockedStep):
         self._chain: ChainAccess | None = None
         self.released_once = ReleasesOfIteration(())
 
+    # Defined by samplers ----------------------------------------------------------------------------------
+
+    @abstractmethod
+    def sampler_requests(self, tune: int, draws: int) -> Sequence[ReleaseRequest | Releases]:
+        """Return the releases of one chain; `Releases` have noise that is given.
+
+        Their shares add up to 1: `share_in_chains` of the run's cost is theirs. Counts of clipped units are added by
+        `release_requests`, but where `plans_clip_counts`.
+        """
+
+    @abstractmethod
+    def transition(self, theta: FloatArray) -> Transition:
+        """Return the next state of the chain, at `theta`: a vector of the step's own parameters."""
+
+    @property
+    @abstractmethod
+    def clip_bounds(self) -> dict[str, float]:
+        """The clip bounds, for the result's metadata."""
+
+    def start(self) -> None:
+        """Forget the last chain: nothing, for samplers that remember nothing."""
+
+    @property
+    def facts(self) -> dict[str, Any]:
+        """Further facts of the run for readers of the result: plain numbers and strings.
+
+        Read after the prelude and published as attributes of the group ``privacy``, so they may hold what the prelude
+        has released; under names that `pymc_dp.run.publish.metadata` does not use.
+        """
+        return {}
+
+    def know_n_units(self, n_units: int) -> None:
+        """Take note of the number of units, where it is public: before a plan, for steps with `uses_n_units`.
+
+        Raises
+        ------
+        InvalidArgument
+            If another number was passed to the step.
+        """
+
+    def expected_worth(self, plan: Plan) -> Worth | None:
+        """Return the expected error of the posterior; None where theory has none, as for most samplers."""
+        return None
+
+    def what_would_fit(self, noise_factor: float) -> str:
+        """Say which settings would fit, if all noise that is given had to grow by a factor."""
+        return f"What would fit: noise multipliers {noise_factor:.3g} times as large."
+
+    def release_clip_counts(self) -> None:
+        """Ask how many units were clipped since the last time; called at the end of each window of iterations."""
+        if self.clip_diagnostics == "exact" or self.plans_clip_counts:
+            self.chain.tallied_clip_counts()
+        else:
+            self.chain.release(ClipCounts())
+
+    # For samplers that learn something before their chains start -------------------------------------------
+
+    @property
+    def share_in_chains(self) -> float:
+        """The part of the run's cost that pays for releases in chains: that which `prelude_requests` leaves over."""
+        return 1.0
+
+    def prelude_requests(self) -> Sequence[ReleaseRequest]:
+        """Return the releases before the chains start (with ``once=True``): none, for most samplers.
+
+        Kinds are others than those of `sampler_requests`, and shares are parts of the run's cost.
+        """
+        return ()
+
+    def prelude(self) -> None:
+        """Make those releases through `chain`; whatever it keeps is copied to every chain: nothing but releases.
+
+        It does not know where the chains start, and no noise in a release may make it raise: it was paid for.
+        """
+
+    def dry_run(self) -> None:
+        """Do as much of the prelude as can be done on synthetic rows, before the charge: nothing, for most samplers.
+
+        Raises
+        ------
+        InvalidArgument
+            If the prelude would fail on any data.
+        """
+
+    def forget(self) -> None:
+        """Forget the results of the last prelude: nothing, for most samplers. Called as every run begins."""
+
+    def keep_starts(self, given: bool) -> None:
+        """Take note whether the user said where chains start: of no concern to most samplers, which start there."""
+
+    def moved(self, theta: FloatArray) -> Transition:
+        """Make one iteration from the point `theta` that PyMC holds: a transition, for most samplers."""
+        return self.transition(theta)
+
+    def memory_needed(self, n_units: int | None, n_synthetic: int) -> int:
+        """Return how many bytes a run takes, about, by the numbers of units, None if protected, and synthetic ones."""
+        return 0
+
+    @property
+    def likelihood(self) -> xr.Dataset | None:
+        """The likelihood by the last run's releases, without any draw, and its quality; None for most samplers."""
+        return None
+
+    @property
+    def drawn_from(self) -> tuple[Approximation, xr.Dataset] | None:
+        """The approximation and `likelihood`, where PyMC's NUTS draws from it; None where the step moves the chains."""
+        return None
+
+    # Used by samplers -------------------------------------------------------------------------------------
+
+    @property
+    def chain(self) -> ChainAccess:
+        """The sampler's access to the curator: all that it holds of a run.
+
+        Raises
+        ------
+        NoPlan
+            If nothing was charged, or no chain has been started.
+        """
+        if self._chain is None:
+            self._authorised()
+            raise NoPlan("No chain has been started: the step is driven by pm.sample.")
+        return self._chain
+
+    @property
+    def tuning(self) -> bool:
+        """Whether the current iteration is one of tuning, whose draws are no draws from the posterior."""
+        return self._iteration < self._tuning_iterations
+
+    def in_order(self, setting: str, values: Any) -> Any:
+        """Return numbers by variable's name as one vector, in the step's order; anything but a mapping as it is."""
+        return self.parameters.by_variable(setting, values, self._own.moves) if isinstance(values, Mapping) else values
+
+    # The plan ---------------------------------------------------------------------------------------------
+
     @property
     def private(self) -> bool:
         """Whether the result of a run is private: its noise is not seeded and no exact counts are returned."""
         return self.insecure_seed is None and self.clip_diagnostics != "exact"
 
-    def stand_beside_a_table(self, beside: bool, *, units_of_rows: bool) -> None:
-        """Take note of whether the rows are those of a table beside the model, and its units have several.
+    def protecting(self, unit: str | None, unit_index: Any) -> Self:
+        """Return the step, which has its budget; refuse it if it was made to protect another unit."""
+        refuse_other_unit(self._units_given, {"unit": unit, "unit_index": unit_index}, has_budget=True)
+        return self
 
-        Parameters
-        ----------
-        beside : bool
-            Whether the model holds invented rows, whose number means nothing.
-        units_of_rows : bool
-            Whether the units of the table have several rows.
+    def stand_beside_a_table(self, beside: bool, *, units_of_rows: bool) -> None:
+        """Take note of whether the model holds invented rows, whose number means nothing, and a table the real ones.
+
+        And whether the units of that table have several rows.
         """
         self.beside_a_table = beside
         if units_of_rows:
             self._ask_for_unit = None
 
-    def protecting(self, unit: str | None, unit_index: Any) -> Self:
-        """Return the step, which has its budget, if that is what it was made to protect.
-
-        Raises
-        ------
-        UnsupportedOption
-            If it was not.
-        """
-        refuse_other_unit(self._units_given, {"unit": unit, "unit_index": unit_index}, has_budget=True)
-        return self
-
-    # The plan ---------------------------------------------------------------------------------------------
-
     def release_requests(self, tune: int, draws: int) -> list[ReleaseRequest | Releases]:
-        """Return everything that one chain releases, and what is released once before all chains.
-
-        See `pymc_dp.budget.privacy_budget.PlannableStep`.
+        """Return all releases, those before the chains and those of one chain, with counts of clipped units.
 
         Raises
         ------
         InvalidArgument
             If batches are asked and the sampler leaves counts of clipped units to this class, if a kind is released
-            both once and in chains, or if shares add up to more than 1; or if it has to be said what a unit is.
+            both once and in chains, or if shares add up to more than 1; or if the unit has to be declared.
         """
         if self._ask_for_unit is not None:
             raise InvalidArgument(self._ask_for_unit)
         self._learn_n_units()
-        part, once = self.share_in_chains, list(self.prelude_requests())
-        per_chain = [
-            replace(each, share=each.share * part) if isinstance(each, ReleaseRequest) else each
-            for each in self.sampler_requests(tune, draws)
-        ]
-        requests = [*once, *per_chain]
-        if {request.kind for request in once} & {request.kind for request in per_chain}:
+        once = list(self.prelude_requests())
+        in_chains = _scaled(self.sampler_requests(tune, draws), self.share_in_chains)
+        requests = [*once, *in_chains]
+        if {request.kind for request in once} & {request.kind for request in in_chains}:
             raise InvalidArgument(
                 f"{type(self).__name__} releases one kind both before its chains and in them: give the kinds two names."
             )
         if math.fsum(each.share for each in requests if isinstance(each, ReleaseRequest)) > 1.0 + 1e-9:
             raise InvalidArgument(f"The shares of {type(self).__name__}'s releases add up to more than 1.")
-        if self.clip_diagnostics != "private" or self.plans_clip_counts or not per_chain:
+        if self.clip_diagnostics != "private" or self.plans_clip_counts or not in_chains:
             return requests
         made = [each.releases(1) if isinstance(each, ReleaseRequest) else each for each in requests]
         if any(each.sampling is not None for each in made):
@@ -246,15 +387,12 @@ class DPStep(Sampler, BlockedStep):
                 "clip_diagnostics=None."
             )
         windows = len(window_ends(tune, draws))
-        counted = len({request.kind for request in per_chain}) + 1  # the number of units may be one of them
+        counted = len({request.kind for request in in_chains}) + 1  # the number of units may be one of them
         if not any(isinstance(each, ReleaseRequest) for each in requests):  # nothing is left over that they are part of
-            beside = total_rho(made) * CLIP_COUNT_SHARE / (1.0 - CLIP_COUNT_SHARE)
-            return [*requests, noise_for("clip_count", windows, beside, counted)]
-        rest = 1.0 - CLIP_COUNT_SHARE
-        scaled = [
-            replace(each, share=each.share * rest) if isinstance(each, ReleaseRequest) else each for each in requests
-        ]
-        return [*scaled, ReleaseRequest("clip_count", windows, CLIP_COUNT_SHARE, counted)]
+            rho = total_rho(made) * CLIP_COUNT_SHARE / (1.0 - CLIP_COUNT_SHARE)
+            return [*requests, noise_for("clip_count", windows, rho, counted)]
+        counts = ReleaseRequest("clip_count", windows, CLIP_COUNT_SHARE, counted)
+        return [*_scaled(requests, 1.0 - CLIP_COUNT_SHARE), counts]
 
     def _learn_n_units(self) -> None:
         """Learn the number of units from the context's model, if that is the step's own: for plans before a run."""
@@ -267,10 +405,12 @@ class DPStep(Sampler, BlockedStep):
         if n_units is not None:
             self.know_n_units(n_units)
 
-    def authorise(self, authorisation: Authorisation, noted: Callable[[], None] | None = None) -> None:
-        """Let the step run; the seam calls this once the plan has been charged.
+    # The run ----------------------------------------------------------------------------------------------
 
-        What is released once, before the chains start, is released here, and `noted` called after each release.
+    def authorise(self, authorisation: Authorisation, noted: Callable[[], None] | None = None) -> None:
+        """Let the step run; `dp.sample` calls this once the plan has been charged.
+
+        The releases before the chains start are made here, and `noted` is called after each.
         """
         self._authorisation = authorisation
         self._iteration = self._tuning_iterations = 0  # the last run may have ended while tuning
@@ -279,13 +419,7 @@ class DPStep(Sampler, BlockedStep):
             self._once(self.prelude, authorisation, noted)
 
     def dry_run_with(self, authorisation: Authorisation, noted: Callable[[], None] | None = None) -> None:
-        """Make a dry run with curators of synthetic rows; the seam calls this before the plan is charged.
-
-        Raises
-        ------
-        InvalidArgument
-            If the prelude would fail on any data.
-        """
+        """Make a dry run with curators of synthetic rows; `dp.sample` calls this before the plan is charged."""
         if not self.prelude_requests():
             return
         try:
@@ -295,7 +429,7 @@ class DPStep(Sampler, BlockedStep):
             self.withdraw()
 
     def _once(self, act: Callable[[], None], authorisation: Authorisation, noted: Callable[[], None] | None) -> None:
-        """Do what is done before the chains start, with the curator of that, and keep what was released."""
+        """Call a method that releases before the chains start, with a curator for that, and record the releases."""
         chain = ChainAccess(authorisation, authorisation.curators.open_once(), self._own, noted)
         self._chain = chain
         try:
@@ -305,32 +439,14 @@ class DPStep(Sampler, BlockedStep):
             chain.end()
             self.released_once = chain.recorded()
 
-    @property
-    def likelihood(self) -> xr.Dataset | None:
-        """What the last run's releases say of the likelihood without any draw, and its quality; None for nothing."""
-        return None
-
-    @property
-    def drawn_from(self) -> tuple[Approximation, xr.Dataset] | None:
-        """What was found and `likelihood`, where PyMC's NUTS draws from it; None where the step moves the chains."""
-        return None
-
     def withdraw(self) -> None:
-        """Take the authorisation back; the seam calls this when the run ends, however it ends."""
+        """Take the authorisation back; `dp.sample` calls this when the run ends, however it ends."""
         self._authorisation = None
         self._chain = None
         self.start()
 
-    # Life in pm.sample ------------------------------------------------------------------------------------
-
     def setup_chain(self, rng: Any, tune: int, draws: int) -> None:
-        """Begin one chain: claim one of the curators that were paid for.
-
-        Raises
-        ------
-        NoPlan
-            If the run was not planned and charged, or all planned chains have started.
-        """
+        """Begin one chain: claim one of the curators that were paid for; `NoPlan` if there is none."""
         super().setup_chain(rng, tune, draws)
         key = tuple(getattr(self.rng.bit_generator.seed_seq, "spawn_key", ()))
         authorised = self._authorised()
@@ -339,7 +455,6 @@ class DPStep(Sampler, BlockedStep):
         self._tuning_iterations = tune
         self._window_ends = frozenset(window_ends(tune, draws))
         self._accepted = 0
-        self.begin()
         self.start()
 
     def step(self, point: Mapping[str, np.ndarray]) -> tuple[dict[str, np.ndarray], list[dict[str, Any]]]:
@@ -351,32 +466,12 @@ class DPStep(Sampler, BlockedStep):
         stats = transition.stats
         self._accepted += bool(stats["accepted"])
         self._iteration += 1
-        if self.clip_diagnostics is not None and self._iteration in self._window_ends:
-            if self.asks_in_chains:
-                self.release_clip_counts()
+        if self.clip_diagnostics is not None and self.asks_in_chains and self._iteration in self._window_ends:
+            self.release_clip_counts()
         stats["epsilon_charged"] = self.chain.epsilon_charged
         stats["mean_accepted"] = self._accepted / self._iteration
         stats["releases"] = self.chain.recorded()
         return {**point, **self.parameters.to_point(own.embedded(transition.theta))}, [stats]
-
-    @property
-    def tuning(self) -> bool:
-        """Whether the current iteration is one of tuning, whose draws are no draws from the posterior."""
-        return self._iteration < self._tuning_iterations
-
-    @property
-    def chain(self) -> ChainAccess:
-        """What the sampler may ask.
-
-        Raises
-        ------
-        NoPlan
-            If nothing was charged, or no chain has been started.
-        """
-        if self._chain is None:
-            self._authorised()
-            raise NoPlan("No chain has been started: the step is driven by pm.sample.")
-        return self._chain
 
     def _authorised(self) -> Authorisation:
         if self._authorisation is None:
@@ -402,16 +497,7 @@ class DPStep(Sampler, BlockedStep):
     def __reduce_ex__(self, protocol: Any) -> Any:
         """Copy without the constructor's arguments: a worker needs neither the budget nor the model."""
         state = {name: value for name, value in self.__dict__.items() if not name.endswith("__newargs")}
-        state |= {
-            "synthetic": None,
-            "budget": None,
-            "_chain": None,
-            "made_by": None,
-            "unit_index": None,
-            "_units_given": None,
-            "released_once": None,
-        }
-        return _blank_step, (type(self),), state
+        return object.__new__, (type(self),), state | dict.fromkeys(self.left_behind)
 
     def __copy__(self) -> NoReturn:
         raise TypeError("A DP step cannot be copied; make a new one with the same budget.")
@@ -423,9 +509,9 @@ class DPStep(Sampler, BlockedStep):
 DPStep.__signature__ = signature_of(DPStep)
 
 
-def _blank_step(step_class: type[DPStep]) -> DPStep:
-    """Make a step without its constructor, which needs a model context."""
-    return object.__new__(step_class)
+def _scaled(requests: Sequence[ReleaseRequest | Releases], factor: float) -> list[ReleaseRequest | Releases]:
+    """Return requests for a part of the cost; noise that is given stays as it is."""
+    return [replace(each, share=each.share * factor) if isinstance(each, ReleaseRequest) else each for each in requests]
 
 
 def window_ends(tune: int, draws: int) -> list[int]:
@@ -433,3 +519,58 @@ def window_ends(tune: int, draws: int) -> list[int]:
     windows = min(_CLIP_COUNT_WINDOWS, draws)
     ends = [tune + math.ceil(draws * (i + 1) / windows) for i in range(windows)]
     return [tune, *ends] if tune else ends
+
+
+class StepGroup:
+    """One or several DP steps that move the variables of one model in turn, in this order.
+
+    They share a budget and a privacy unit, and temper alike, or `UnsupportedOption` is raised.
+    """
+
+    def __init__(self, steps: Sequence[DPStep]) -> None:
+        self.steps = list(steps)
+        first = self.steps[0]
+        if any(step.budget is not first.budget for step in self.steps):
+            raise UnsupportedOption("The DP steps of one run have to share one budget object.")
+        if any(step.unit != first.unit or step.unit_index is not first.unit_index for step in self.steps):
+            raise UnsupportedOption("The DP steps of one run have to protect the same unit: pass all the same unit.")
+        if len({getattr(step, "tempering", 1.0) for step in self.steps}) > 1:
+            raise UnsupportedOption(
+                "The DP steps of one run have to draw from one law: pass all the same tempering. (A step without that "
+                "argument does not temper.)"
+            )
+        self.budget, self.unit, self.unit_index = first.budget, first.unit, first.unit_index
+
+    @property
+    def seeded(self) -> bool:
+        """Whether the noise of a step is seeded."""
+        return self.random_seed is not None
+
+    @property
+    def random_seed(self) -> int | None:
+        """A seed for the chains, where the noise of a step is seeded as well."""
+        return next((step.insecure_seed for step in self.steps if step.insecure_seed is not None), None)
+
+    @property
+    def exact_counts(self) -> bool:
+        """Whether exact clip counts are returned."""
+        return any(step.clip_diagnostics == "exact" for step in self.steps)
+
+    @property
+    def keep_releases(self) -> bool:
+        """Whether the result keeps every release: all steps have to want it."""
+        return all(step.keep_releases for step in self.steps)
+
+    def stand_beside_a_table(self, beside: bool, *, units_of_rows: bool) -> None:
+        """Say whether the rows are those of a table, whose units may have several; refuse units named in two places."""
+        if beside and self.unit_index is not None:
+            raise UnsupportedOption(
+                "With data=, units of several rows are named there: Table(..., unit=), not unit_index=."
+            )
+        for step in self.steps:
+            step.stand_beside_a_table(beside, units_of_rows=units_of_rows)
+
+    def know_n_units(self, n_units: int) -> None:
+        """Tell the steps the number of units, where it is public."""
+        for step in self.steps:
+            step.know_n_units(n_units)

@@ -17,6 +17,11 @@ symbol                    here
 Released in one iteration: `n_leapfrog` gradients (one more without reuse) and, after tuning, one log-ratio.
 Tuning iterations follow their trajectories without a test: a chain that starts far from the posterior would pay
 for tests that reject nearly all long moves, and tuning draws are discarded.
+
+`DPMALA` makes a single leapfrog step. One of size η with mass matrix M moves to θ + ½η²M⁻¹G + ηM⁻¹p, p ~ N(0, M): a
+Langevin proposal of variance η². Testing it as a trajectory, with the noisy gradients at both ends, needs one new
+gradient and one log-ratio an iteration. A test of the Langevin proposal's density at the noisy gradient would need that
+density with the roles of the two points exchanged, which means gradients that were never released.
 """
 
 import math
@@ -31,30 +36,15 @@ from pymc.step_methods.hmc.quadpotential import QuadPotential
 from pymc_dp import _validate
 from pymc_dp.accounting import Releases
 from pymc_dp.budget.plan import ReleaseRequest
+from pymc_dp.exceptions import InvalidArgument
 from pymc_dp.model.parameters import FloatArray
-from pymc_dp.steps.acceptance import penalty_test, untested
+from pymc_dp.steps.arguments import SharedArguments
 from pymc_dp.steps.learning_step import LearningStep
 from pymc_dp.steps.prelude.approximation import Approximation
 from pymc_dp.steps.prelude.learning import PreludeArgument
-from pymc_dp.steps.sampler import SHARED_STATS, StatsOfSteps, Transition
-from pymc_dp.steps.shared import SharedArguments
 from pymc_dp.steps.target import Target
-from pymc_dp.steps.tuning import (
-    given_noise,
-    kinetic_energy,
-    power_of_likelihood,
-    setting,
-    tempering_facts,
-    with_given_noise,
-)
-
-_STATS: StatsOfSteps = {
-    **SHARED_STATS,
-    "diverging": (bool, []),
-    "n_gradients": (np.int64, []),
-    "step_size": (np.float64, []),
-}
-
+from pymc_dp.steps.transition import SHARED_STATS, StatsOfSteps, Transition, penalty_test, untested
+from pymc_dp.steps.tuning import given_noise, kinetic_energy, setting, with_given_noise
 
 #: Leapfrog steps where gradients are paid for; the most where they are free.
 _LEAPFROGS, _MOST_LEAPFROGS = 5, 200
@@ -132,10 +122,16 @@ class DPHMC(LearningStep):
     """
 
     name = "dp_hmc"
-    #: What a pilot's acceptance aims at, where the step size is left out.
+    #: The acceptance of a pilot, where the step size is left out.
     acceptance_of_pilot: ClassVar[float] = 0.8
     settled = ("step_size", "n_leapfrog")
-    stats_dtypes_shapes = _STATS
+    #: Every chain begins anew with its step sizes, and unpickling those to come would import scipy.stats.
+    left_behind = (*LearningStep.left_behind, "_halton")
+    stats_dtypes_shapes: StatsOfSteps = SHARED_STATS | {
+        "diverging": (bool, []),
+        "n_gradients": (np.int64, []),
+        "step_size": (np.float64, []),
+    }
 
     def __init__(
         self,
@@ -157,16 +153,9 @@ class DPHMC(LearningStep):
         super().__init__(vars, **shared)
         needed = {"clip_gradient": clip_gradient, "clip_log_ratio": clip_log_ratio, "step_size": step_size}
         learns = self.learn(prelude, needed, shared.get("model"))
-        self.clip_gradient = setting("clip_gradient", clip_gradient, "the norm of one unit's gradient", learns=learns)
-        self.clip_log_ratio = setting(
-            "clip_log_ratio",
-            clip_log_ratio,
-            "how fast one unit's log-likelihood can change, per unit of distance",
-            learns=learns,
-        )
-        self.step_size = setting(
-            "step_size", step_size, "about the posterior's narrowest standard deviation", learns=learns
-        )
+        self.clip_gradient = setting("clip_gradient", clip_gradient, learns=learns)
+        self.clip_log_ratio = setting("clip_log_ratio", clip_log_ratio, learns=learns)
+        self.step_size = setting("step_size", step_size, learns=learns)
         self.n_leapfrog = _validate.whole("n_leapfrog", _LEAPFROGS if n_leapfrog is None else n_leapfrog, at_least=1)
         #: Free gradients are worth longer trajectories: as long as those that draws of the surrogate are apart.
         self._lengthens = n_leapfrog is None and self.control_variates
@@ -177,26 +166,14 @@ class DPHMC(LearningStep):
         self.gradient_share = _validate.open_unit_interval("gradient_share", gradient_share)
         kinds = ("residual",) if self.control_variates else ("gradient", "log_ratio")
         self.noise_multipliers = given_noise(noise_multipliers, kinds)
-        self.tempering = power_of_likelihood(tempering, self.model_tempering)
+        self.temper(tempering)
         self.reuse_gradient = _validate.truth("reuse_gradient", reuse_gradient) and self.moves_all
         self._standardised = mass_matrix is None
         self._kinetic_energy: QuadPotential = kinetic_energy(self.in_order("mass_matrix", mass_matrix), self.size)
         self.start()
 
-    @property
-    def clip_bounds(self) -> dict[str, float]:
-        """The clip bounds, for the result's metadata."""
-        if self.learning is not None:
-            return self.learned_bounds
-        return {"gradient": self.clip_gradient, "log_ratio": self.clip_log_ratio}
-
-    @property
-    def facts(self) -> dict[str, Any]:
-        """What else a reader of the result has to know: a likelihood to a power gives another, wider posterior."""
-        return {**super().facts, **tempering_facts(self.tempering, None)}
-
     def sampler_requests(self, tune: int, draws: int) -> list[ReleaseRequest | Releases]:
-        """Return what one chain releases: tuning moves without a test, so it asks for no log-ratio.
+        """Return the releases of one chain: tuning moves without a test, so it asks for no log-ratio.
 
         With control variates, gradients are those of the expansion, and cost nothing.
         """
@@ -209,15 +186,6 @@ class DPHMC(LearningStep):
             ReleaseRequest("log_ratio", draws, 1.0 - self.gradient_share, 1),
         ]
         return with_given_noise(requests, self.noise_multipliers)
-
-    def plain_target(self) -> Target:
-        """Return prior times likelihood, with the user's clip bounds."""
-        return Target(
-            self.chain,
-            clip_gradient=self.clip_gradient,
-            clip_log_ratio=self.clip_log_ratio,
-            tempering=self.tempering,
-        )
 
     def stretch(self, factor: float) -> None:
         """Set the step: on a standard normal, a trajectory turns by a quarter at a factor of 1."""
@@ -236,11 +204,6 @@ class DPHMC(LearningStep):
         self._halton = scipy.stats.qmc.Halton(d=1, scramble=True, rng=self.rng)
         self._kinetic_energy.set_rng(self.rng)
 
-    def __reduce_ex__(self, protocol: Any) -> Any:
-        """Copy without the step sizes to come: every chain begins anew, and unpickling them imports scipy.stats."""
-        make, arguments, state = super().__reduce_ex__(protocol)
-        return make, arguments, state | {"_halton": None}
-
     def transition(self, theta: FloatArray) -> Transition:
         """Propose the end of a noisy leapfrog trajectory; accept it by the penalty test."""
         target, step_size = self.target, self._jittered_step_size()
@@ -250,9 +213,8 @@ class DPHMC(LearningStep):
         gradient = self._gradient
         if gradient is None or not self.reuse_gradient:
             gradient = target.gradient(theta)
-        theta_new, momentum_new, gradient_new, n_gradients = self._leapfrog(
-            target, theta, momentum, gradient, step_size
-        )
+        start = theta, momentum, gradient
+        theta_new, momentum_new, gradient_new, n_gradients = self._leapfrog(target, *start, step_size)
         stats: dict[str, Any] = {"step_size": step_size, "n_gradients": n_gradients + (gradient is not self._gradient)}
         self._gradient = gradient
 
@@ -290,3 +252,86 @@ class DPHMC(LearningStep):
 
     def _jittered_step_size(self) -> float:
         return self.step_size * (1.0 + self.step_size_jitter * (2.0 * float(self._halton.random(1)[0, 0]) - 1.0))
+
+
+class DPMALA(DPHMC):
+    """Differentially private Metropolis-adjusted Langevin algorithm.
+
+    Parameters
+    ----------
+    vars : sequence of variables, optional
+        Free variables to update. Default: all.
+    budget : PrivacyBudget
+        What the run is charged to.
+    clip_gradient, clip_log_ratio : float
+        Clip bounds, as in `DPHMC`.
+    step_size : float
+        Standard deviation of the proposal's noise, in units of the mass matrix.
+    step_size_jitter, mass_matrix, gradient_share, noise_multipliers, tempering, reuse_gradient
+        As in `DPHMC`.
+    prelude : Prelude, "auto" or None
+        See `pymc_dp.steps.learning_step.LearningStep`.
+    budget_share, unit, unit_index, clip_diagnostics, keep_releases, insecure_seed, model
+        See `pymc_dp.steps.base.DPStep`.
+
+    Raises
+    ------
+    InvalidArgument
+        If an argument is missing or out of range.
+
+    Notes
+    -----
+    It is `DPHMC` with ``n_leapfrog=1``: one gradient (two without reuse) and one log-ratio an iteration. It is
+    exact in the same sense.
+
+    References
+    ----------
+    Roberts and Tweedie (1996), Exponential convergence of Langevin distributions, Bernoulli 2.
+    Neal (2011), MCMC using Hamiltonian dynamics, section 5.2: one leapfrog step is a Langevin proposal.
+    """
+
+    name = "dp_mala"
+    #: The best one in many dimensions (Roberts and Rosenthal 1998).
+    acceptance_of_pilot = 0.574
+
+    def __init__(
+        self,
+        vars: Sequence[Any] | None = None,
+        *,
+        clip_gradient: float | None = None,
+        clip_log_ratio: float | None = None,
+        step_size: float | None = None,
+        step_size_jitter: float = 0.0,
+        mass_matrix: ArrayLike | Mapping[str, ArrayLike] | None = None,
+        gradient_share: float = 0.5,
+        noise_multipliers: Mapping[str, float] | None = None,
+        tempering: float = 1.0,
+        reuse_gradient: bool = True,
+        prelude: PreludeArgument = "auto",
+        **shared: Unpack[SharedArguments],
+    ) -> None:
+        if "n_leapfrog" in shared:
+            raise InvalidArgument("DPMALA makes one leapfrog step; use DPHMC for n_leapfrog.")
+        super().__init__(
+            vars,
+            clip_gradient=clip_gradient,
+            clip_log_ratio=clip_log_ratio,
+            step_size=step_size,
+            n_leapfrog=1,
+            step_size_jitter=step_size_jitter,
+            mass_matrix=mass_matrix,
+            gradient_share=gradient_share,
+            noise_multipliers=noise_multipliers,
+            tempering=tempering,
+            reuse_gradient=reuse_gradient,
+            prelude=prelude,
+            **shared,
+        )
+
+    def draws_worth_taking(self, size: int) -> int:
+        """Return twice as many as for trajectories: single steps are shorter."""
+        return 2 * super().draws_worth_taking(size)
+
+    def stretch(self, factor: float) -> None:
+        """Set the step: the best one on a standard normal of many dimensions, times a factor."""
+        self.step_size = factor * 1.65 / self.size ** (1.0 / 6.0)

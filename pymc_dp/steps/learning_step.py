@@ -1,31 +1,33 @@
 """Steps that can learn their settings before their chains start, by a prelude.
 
 A sampler subclasses `LearningStep`, calls `learn` in its constructor with the settings that it cannot do without, and
-moves on `target` instead of asking its chain: with a prelude its points are standardised, and what it asks for is what
-the expansion misses.
+moves on `target` instead of asking its chain: with a prelude its points are standardised, and it asks for the remainder
+beyond the expansion.
 """
 
-from abc import abstractmethod
+import math
 from collections.abc import Mapping
 from dataclasses import replace
-from typing import Any, ClassVar
+from typing import Any, ClassVar, cast
 
 import numpy as np
 import xarray as xr
 
+from pymc_dp import _validate
 from pymc_dp.budget.plan import Plan, ReleaseRequest
 from pymc_dp.budget.worth import Worth
 from pymc_dp.exceptions import InvalidArgument
 from pymc_dp.model.context import Model, model_in_context
 from pymc_dp.model.parameters import FloatArray
 from pymc_dp.model.structure import Structure, structure_of
+from pymc_dp.release.batches import Batches, BatchesWithoutReplacement
 from pymc_dp.release.interface import Standardised
 from pymc_dp.steps.base import DPStep
 from pymc_dp.steps.prelude.approximation import Approximation
 from pymc_dp.steps.prelude.learning import FIGURES, InChains, Learning, Prelude, PreludeArgument
 from pymc_dp.steps.prelude.newton import NUMERICAL_FAILURES
-from pymc_dp.steps.sampler import Transition
-from pymc_dp.steps.target import ExpandedTarget, FreeTarget, PreconditionedTarget, Target
+from pymc_dp.steps.target import ExpandedTarget, FreeTarget, PreconditionedTarget, StandardisedTarget, Target
+from pymc_dp.steps.transition import Transition
 
 #: Draws of a chain where they are far apart.
 _DRAWS_OF_TRAJECTORIES = 500
@@ -38,30 +40,43 @@ class LearningStep(DPStep):
 
     Attributes
     ----------
+    clip_gradient, clip_log_ratio : float
+        The user's clip bounds of a unit's gradient, and of its log-ratio per unit of distance, on the scale of the
+        parameters; NaN for none.
+    tempering : float
+        Power of the likelihood in the target.
     learning : Learning or None
         Its prelude; None where it has none.
     known : Approximation or None
-        What the prelude has found, while a run goes on.
+        The prelude's result, while a run goes on.
     """
 
-    #: What chains release.
+    #: The kind of releases in chains.
     in_chains: ClassVar[InChains] = "log_ratios"
-    #: The acceptance that a pilot aims at by changing `stretch`; None: there is no pilot.
-    aimed_acceptance: float | None = None
-
-    learning: Learning | None = None
-    known: Approximation | None = None
-    _point: FloatArray | None = None
-    _n_units: int | None = None
-    _starts_given = False
-    _pilot: FreeTarget | None = None
-    #: Power of the likelihood.
-    tempering: float = 1.0
-    #: Whether points are standardised: not where the user gave settings on the scale of the parameters.
-    _standardised = True
     #: Attributes that `settle` and `stretch` change: every run begins with the values that the step was made with.
     settled: ClassVar[tuple[str, ...]] = ()
+    #: The acceptance that a pilot aims at by changing `stretch`; None: there is no pilot.
+    aimed_acceptance: float | None = None
+    #: The test of draws, as the result's metadata say it; None: it is not said.
+    acceptance_test: str | None = None
+
+    clip_gradient: float = math.nan
+    clip_log_ratio: float = math.nan
+    tempering: float = 1.0
+    learning: Learning | None = None
+    known: Approximation | None = None
+    #: For samplers on batches: None until they are known.
+    batch_size: int | None = None
+    batches: Batches | None = None
+    #: Whether points are standardised: not where the user gave settings on the scale of the parameters.
+    _standardised = True
+    _starts_given = _can_temper = _batches_of_fixed_size = False
+    _point: FloatArray | None = None
+    _n_units: int | None = None
+    _pilot: FreeTarget | None = None
     _made_with: Mapping[str, Any] | None = None
+
+    # Called by constructors -----------------------------------------------------------------------------------------
 
     def learn(self, prelude: PreludeArgument, needed: Mapping[str, Any], model: Model | None) -> bool:
         """Decide whether there is a prelude; return that. Clip bounds that were given are kept to: no control variates.
@@ -94,10 +109,11 @@ class LearningStep(DPStep):
             )
         if any(value is not None for name, value in needed.items() if name.startswith("clip_")):
             prelude = replace(prelude, control_variates=False)
-        self._learn_by(prelude, structure_of(model_in_context(model), self.parameters), self.in_chains)
+        self.learn_by(prelude, structure_of(model_in_context(model), self.parameters), self.in_chains)
         return True
 
-    def _learn_by(self, prelude: Prelude, structure: Structure, in_chains: InChains) -> None:
+    def learn_by(self, prelude: Prelude, structure: Structure, in_chains: InChains) -> None:
+        """Have a prelude for a model of this structure, whose chains release `in_chains`."""
         self.learning = Learning(
             prelude,
             structure,
@@ -107,7 +123,7 @@ class LearningStep(DPStep):
             diagnoses=self.clip_diagnostics is not None,
             counts_units=self.budget.relation == "add-remove",
         )
-        self.expands, self.simulates = True, self.learning.order == 1
+        self.expands, self.simulates, self.uses_n_units = True, self.learning.order == 1, True
         if self.learning.control_variates:
             self.default_draws = self.draws_worth_taking(self.size)
         self.stats_dtypes_shapes = {
@@ -117,41 +133,118 @@ class LearningStep(DPStep):
         }
         self.stats_dtypes = [{name: kind for name, (kind, _) in self.stats_dtypes_shapes.items()}]  # PyMC reads both
 
-    # What samplers use ----------------------------------------------------------------------------------------------
+    def temper(self, tempering: float) -> None:
+        """Draw from the prior times the likelihood to a power, another and wider posterior: results are marked.
+
+        Raises
+        ------
+        InvalidArgument
+            If it is not above 0 and at most 1, or the likelihood was written to a power already.
+        """
+        self.tempering, self._can_temper = _validate.part_of_one("tempering", tempering), True
+        if self.tempering != 1.0 and self.model_tempering != 1.0:
+            raise InvalidArgument(
+                f"The likelihood of this model was written to the power {self.model_tempering:g} already, and would be "
+                "tempered twice. Leave out tempering=, or use the same model without its power."
+            )
+
+    def use_batches(self, batch_size: int | None, n_units: int | None) -> None:
+        """Draw batches without replacement; a prelude leaves their size to `default_batch_size`.
+
+        Raises
+        ------
+        InvalidArgument
+            If the neighbouring relation is not substitution, or the size is missing and there is no prelude.
+        """
+        name = type(self).__name__
+        if self.budget.relation != "substitute":
+            raise InvalidArgument(
+                f"{name} draws batches of a fixed size, which is accounted for under substitution only, where the "
+                "number of units is public. Use a budget with relation='substitute'."
+            )
+        if batch_size is None and self.learning is None:
+            raise InvalidArgument(f"{name} needs batch_size=: how many units are in a batch.")
+        self.batch_size = None if batch_size is None else _validate.whole("batch_size", batch_size, at_least=1)
+        self.uses_n_units = self._batches_of_fixed_size = True
+        if n_units is not None:
+            self.know_n_units(n_units)
+            self._n_units_given = n_units
+
+    def default_batch_size(self, n_units: int) -> int:
+        """Return how many units are in a batch where a prelude leaves the choice to the sampler."""
+        raise NotImplementedError
+
+    def know_n_units(self, n_units: int) -> None:
+        """Take note of the number of units, which batches of a fixed size need; refuse another than was passed."""
+        self._n_units = n_units
+        if not self._batches_of_fixed_size:
+            return
+        if self._n_units_given not in (None, n_units):
+            raise InvalidArgument(f"n_units={self._n_units_given} was passed, but the table has {n_units} units.")
+        batch_size = self.default_batch_size(n_units) if self.batch_size is None else self.batch_size
+        self.batches = BatchesWithoutReplacement(batch_size, n_units)
+
+    # Used by samplers -----------------------------------------------------------------------------------------------
 
     @property
     def control_variates(self) -> bool:
-        """Whether chains release what an expansion misses, and not whole log-ratios and gradients."""
+        """Whether chains release remainders beyond an expansion, and not whole log-ratios and gradients."""
         return self.learning is not None and self.learning.control_variates
 
     @property
     def target(self) -> Target:
-        """What the sampler moves on."""
+        """The density that the sampler moves on."""
         if self._pilot is not None:
             return self._pilot
-        return self.plain_target() if self.known is None else self._learned_target(self.known)
+        power = {"tempering": self.tempering}
+        if self.known is not None and self.control_variates:
+            return ExpandedTarget(self.chain, self.known, **power)
+        bounds = {"clip_gradient": self.clip_gradient, "clip_log_ratio": self.clip_log_ratio}
+        if self.known is not None:
+            return PreconditionedTarget(self.chain, self.known, **bounds, **power)
+        return Target(self.chain, **bounds, **power)
 
-    def _learned_target(self, known: Approximation) -> ExpandedTarget:
-        if self.control_variates:
-            return ExpandedTarget(self.chain, known, tempering=self.tempering)
-        given = {name: getattr(self, name, np.nan) for name in ("clip_gradient", "clip_log_ratio")}
-        return PreconditionedTarget(self.chain, known, tempering=self.tempering, **given)
-
-    @abstractmethod
-    def plain_target(self) -> Target:
-        """Return what the sampler moves on without a prelude."""
+    def known_batches(self) -> BatchesWithoutReplacement:
+        """Return the batches of a fixed size, for which the number of units has to be known."""
+        if not isinstance(self.batches, BatchesWithoutReplacement):
+            raise InvalidArgument(
+                "The number of units is not known yet. Make the plan inside `with model:`, or pass n_units= to "
+                f"{type(self).__name__}."
+            )
+        return self.batches
 
     @property
-    def uses_n_units(self) -> bool:
-        """Whether the step has a prelude, or its class a use of its own."""
-        return self.learning is not None or type(self).know_n_units is not LearningStep.know_n_units
+    def clip_bounds(self) -> dict[str, float]:
+        """The clip bounds, the prelude's or the user's, for the result's metadata."""
+        if self.learning is None:
+            given = {"gradient": self.clip_gradient, "log_ratio": self.clip_log_ratio}
+            return {kind: bound for kind, bound in given.items() if not math.isnan(bound)}
+        if self.known is None:
+            return {}
+        bounds = {"score": self.known.centre.clip_gradient}
+        return bounds | ({"curvature": self.known.centre.clip_curvature} if self.learning.order == 2 else {})
 
-    def know_n_units(self, n_units: int) -> None:
-        """Take note of the number of units."""
-        self._n_units = n_units
+    @property
+    def facts(self) -> dict[str, Any]:
+        """The kind of expansion, whether there is a surrogate (chains do not move without one), test and tempering."""
+        facts: dict[str, Any] = {}
+        if self.learning is not None:
+            facts = {
+                "order": self.learning.order,
+                "noise_aware": int(self.learning.noise_aware),
+                "surrogate_found": int(self.known is not None),
+                "control_variates": int(self.learning.control_variates),
+            }
+        if self.acceptance_test is not None:
+            facts["acceptance_test"] = self.acceptance_test
+        if self._can_temper:  # a likelihood to a power gives another, wider posterior
+            facts |= {"tempered": int(self.tempering != 1.0), "tempering": self.tempering}
+            if isinstance(self.batches, BatchesWithoutReplacement):
+                facts["tempered_size"] = self.tempering * self.batches.n_units
+        return facts
 
     def expected_worth(self, plan: Plan) -> Worth | None:
-        """Return what noise adds to means, by what the scores near the centre are released with."""
+        """Return the error that noise adds to means, by the noise of the scores near the centre."""
         if self.learning is None or self._n_units is None or not self.control_variates:
             return None
         error = self.learning.expected_error(plan.noise_multipliers, self._n_units)
@@ -175,15 +268,15 @@ class LearningStep(DPStep):
 
     @property
     def share_in_chains(self) -> float:
-        """What part of the cost is for chains."""
+        """The part of the cost that pays for chains."""
         return 1.0 if self.learning is None else self.learning.share_in_chains
 
     def prelude_requests(self) -> list[ReleaseRequest]:
-        """Return what is released once."""
+        """Return the releases before the chains start."""
         return [] if self.learning is None else self.learning.requests()
 
     def stand_beside_a_table(self, beside: bool, *, units_of_rows: bool) -> None:
-        """Take note of what a unit is: what is learned depends on that."""
+        """Take note of the number of rows in a unit: the prelude depends on it."""
         super().stand_beside_a_table(beside, units_of_rows=units_of_rows)
         if self.learning is not None:
             self.learning.protect_units(of_several_rows=units_of_rows or self.unit_index is not None)
@@ -197,7 +290,7 @@ class LearningStep(DPStep):
             setattr(self, name, value)
 
     def prelude(self) -> None:
-        """Learn, and adapt the length of moves to what was learned: free of charge."""
+        """Learn, and adapt the length of moves to the result: free of charge."""
         if self.learning is None:
             return
         self.known = self.learning.run(self.chain, self.noise_per_bound(), self.tempering)
@@ -210,28 +303,18 @@ class LearningStep(DPStep):
         except NUMERICAL_FAILURES:  # it was paid for: nothing is raised
             self.known = None
 
-    def settle(self, known: Approximation) -> None:
-        """Choose settings by what was learned: by a pilot, for most samplers."""
-        if self.aimed_acceptance is not None:
-            self._adapt(known, self.aimed_acceptance)
-
-    def dry_run(self) -> None:
-        """Learn from synthetic rows."""
-        if self.learning is not None:
-            self.learning.dry_run(self.chain)
-
-    def memory_needed(self, n_units: int | None, n_synthetic: int) -> int:
-        """Return how many bytes expansions take, about."""
-        return 0 if self.learning is None else self.learning.memory_needed(n_units, n_synthetic)
-
     @np.errstate(all="ignore")
-    def _adapt(self, known: Approximation, aim: float) -> None:
-        """Let the sampler run on the surrogate, where all is free, until its acceptance is what is aimed at.
+    def settle(self, known: Approximation) -> None:
+        """Choose settings by the prelude's result, which is in `known` already: by a pilot, for most samplers.
 
-        The stretch is frozen then: the chains' transitions do not change.
+        The sampler runs on the surrogate, where all is free, until it has the acceptance that it aims at. The stretch
+        is frozen then: the chains' transitions do not change.
         """
+        aim = self.aimed_acceptance
+        if aim is None:
+            return
         rng, self.rng = self.rng, np.random.default_rng(0)
-        real = self._learned_target(known)
+        real = cast(StandardisedTarget, self.target)
         self._pilot = FreeTarget(self.chain, known, real, np.random.default_rng(1), tempering=self.tempering)
         try:
             self.start()
@@ -251,11 +334,21 @@ class LearningStep(DPStep):
             self._pilot, self.rng = None, rng
             self.start()
 
+    def dry_run(self) -> None:
+        """Learn from synthetic rows."""
+        if self.learning is not None:
+            self.learning.dry_run(self.chain)
+
+    def memory_needed(self, n_units: int | None, n_synthetic: int) -> int:
+        """Return how many bytes expansions take, about."""
+        return 0 if self.learning is None else self.learning.memory_needed(n_units, n_synthetic)
+
     # In chains ------------------------------------------------------------------------------------------------------
 
-    def begin(self) -> None:
-        """Forget where the last chain was."""
+    def setup_chain(self, rng: Any, tune: int, draws: int) -> None:
+        """Begin one chain, which knows nothing of where the last one was."""
         self._point = None
+        super().setup_chain(rng, tune, draws)
 
     def keep_starts(self, given: bool) -> None:
         """Start where the user says, if the user does; else at a draw of the approximation."""
@@ -266,8 +359,14 @@ class LearningStep(DPStep):
         if self.learning is None:
             return self.transition(theta)
         if self.known is None:  # noise has led to no surrogate: chains stay where they are
+            stats: dict[str, Any] = {
+                name: np.nan if issubclass(kind, np.floating) else False
+                for name, (kind, shape) in self.stats_dtypes_shapes.items()
+                if shape == []
+            }
             nowhere = Standardised(np.full(self.size, np.nan))
-            return Transition(theta, {**self._no_stats(), "standardised": nowhere})
+            stats |= {"acceptance_rate": 0.0, "centre_distance": np.inf, "standardised": nowhere}
+            return Transition(theta, stats)
         if self._point is None:
             self._point = self.known.point(theta) if self._starts_given else self.known.start(self.rng)
         transition = self.transition(self._point)
@@ -276,38 +375,10 @@ class LearningStep(DPStep):
         standardised = Standardised(self.known.standardised(plain))
         return Transition(plain, {**transition.stats, **self.known.figures, "standardised": standardised})
 
-    def _no_stats(self) -> dict[str, Any]:
-        """Return statistics of an iteration without a move."""
-        numbers = {name: kind for name, (kind, shape) in self.stats_dtypes_shapes.items() if shape == []}
-        found: dict[str, Any] = {
-            name: np.nan if issubclass(kind, np.floating) else False for name, kind in numbers.items()
-        }
-        return found | {"acceptance_rate": 0.0, "centre_distance": np.inf}
-
-    @property
-    def facts(self) -> dict[str, Any]:
-        """What the draws of the posterior are, and whether there is a surrogate: chains do not move without."""
-        if self.learning is None:
-            return {}
-        return {
-            "order": self.learning.order,
-            "noise_aware": int(self.learning.noise_aware),
-            "surrogate_found": int(self.known is not None),
-            "control_variates": int(self.learning.control_variates),
-        }
-
     @property
     def likelihood(self) -> xr.Dataset | None:
-        """What the last run's releases say of the likelihood without any draw; None if they do not."""
+        """The likelihood by the last run's releases, without any draw; None if they do not say it."""
         if self.known is None or self.known.belief is None or not self.control_variates or self.tempering != 1.0:
             return None
         released = self.known.belief.dataset(self.parameters.labels)
         return released.assign(widening=("parameter", self.known.widening)).assign_attrs(self.known.figures)
-
-    @property
-    def learned_bounds(self) -> dict[str, float]:
-        """The clip bounds of the prelude, for the result's metadata."""
-        if self.learning is None or self.known is None:
-            return {}
-        bounds = {"score": self.known.centre.clip_gradient}
-        return bounds | ({"curvature": self.known.centre.clip_curvature} if self.learning.order == 2 else {})

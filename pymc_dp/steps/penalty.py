@@ -1,6 +1,8 @@
 r"""The differentially private penalty algorithm: random-walk Metropolis–Hastings on noisy log-ratios.
 
-Yıldırım and Ermiş (2019), *Exact MCMC with differentially private moves*.
+Yıldırım and Ermiş (2019), *Exact MCMC with differentially private moves*; on batches, for tempered posteriors of large
+tables, Räisä's thesis (*Differentially private Metropolis-Hastings algorithms*, section 3.4): the penalty corrects for
+the error of drawing a batch as it does for privacy noise.
 
 ========================  ==========================================================
 symbol                    here
@@ -8,9 +10,15 @@ symbol                    here
 :math:`\theta, \theta'`   `theta`, `theta_new`
 :math:`c = b_l \|\theta' - \theta\|`  `clip_log_ratio` times the distance: a unit's clip bound
 :math:`\sigma_l`          `noise_std` of the log-ratio
+:math:`b, n, T`           `batch_size`, number of units, `tempering`
+:math:`R_B`               :math:`(n T / b) \sum_{i \in B} r_i`, log-ratios of the units of a batch, clipped alike
+:math:`\sigma_B^2`        estimated variance of :math:`R_B`
+:math:`\sigma`            `noise_std` of the released :math:`R_B - \sigma_B^2 / 2`
 ========================  ==========================================================
 
-Released in one iteration: one log-ratio; none for a proposal that the prior rules out.
+Released in one iteration: one log-ratio; none for a proposal that the prior rules out. On batches accept iff
+:math:`\ln u < \widehat{R_B - \sigma_B^2 / 2} + \ln(\text{prior and proposal ratios}) - \sigma^2 / 2`: that one noisy
+number, of a fresh batch without replacement, is released.
 """
 
 from collections.abc import Mapping, Sequence
@@ -23,22 +31,15 @@ from pymc_dp.budget.plan import ReleaseRequest
 from pymc_dp.exceptions import InvalidArgument
 from pymc_dp.model.parameters import FloatArray
 from pymc_dp.release.interface import Release
-from pymc_dp.steps.acceptance import penalty_test
+from pymc_dp.steps.arguments import SharedArguments
+from pymc_dp.steps.learning_step import LearningStep
 from pymc_dp.steps.prelude.learning import PreludeArgument
-from pymc_dp.steps.proposals import Proposal, RandomWalk, draws_of_random_walk, scale_of_moves
-from pymc_dp.steps.sampler import SHARED_STATS, StatsOfSteps, Transition
-from pymc_dp.steps.shared import SharedArguments
-from pymc_dp.steps.target import Target
-from pymc_dp.steps.tuning import (
-    given_noise,
-    power_of_likelihood,
-    setting,
-    tempering_facts,
-    with_given_noise,
-)
+from pymc_dp.steps.proposals import Proposal, proposal_of, scale_of_moves
+from pymc_dp.steps.transition import SHARED_STATS, StatsOfSteps, Transition, penalty_test
+from pymc_dp.steps.tuning import given_noise, setting, with_given_noise
 
 
-class DPPenalty(RandomWalk):
+class DPPenalty(LearningStep):
     """Differentially private random-walk Metropolis–Hastings with the penalty test.
 
     Parameters
@@ -89,6 +90,7 @@ class DPPenalty(RandomWalk):
     """
 
     name = "dp_penalty"
+    settled = ("proposal",)
     stats_dtypes_shapes: StatsOfSteps = SHARED_STATS
 
     def __init__(
@@ -112,42 +114,31 @@ class DPPenalty(RandomWalk):
         super().__init__(vars, **shared)
         needed = {"clip_log_ratio": clip_log_ratio, "proposal_scale": scale_of_moves(proposal, proposal_scale)}
         learns = self.learn(prelude, needed, shared.get("model"))
-        self.clip_log_ratio = setting(
-            "clip_log_ratio",
-            clip_log_ratio,
-            "how fast one unit's log-likelihood can change, per unit of distance",
-            learns=learns,
-        )
-        self.walk_by(proposal, proposal_scale)
-        self.noise_multipliers = given_noise(noise_multipliers, (self._kind,))
-        self.tempering = power_of_likelihood(tempering, self.model_tempering)
+        self.clip_log_ratio = setting("clip_log_ratio", clip_log_ratio, learns=learns)
+        scale = self.in_order("proposal_scale", proposal_scale)
+        self.proposal = proposal_of(proposal, scale, learns=learns)
+        self._standardised = scale_of_moves(proposal, scale) is None
+        self.aimed_acceptance = self.proposal.aimed_acceptance if self._standardised else None
+        self.noise_multipliers = given_noise(noise_multipliers, (self.kind,))
+        self.temper(tempering)
         self.start()
 
     @property
-    def clip_bounds(self) -> dict[str, float]:
-        """The clip bounds, for the result's metadata."""
-        return {"log_ratio": self.clip_log_ratio} if self.learning is None else self.learned_bounds
-
-    @property
-    def facts(self) -> dict[str, Any]:
-        """What else a reader of the result has to know: a likelihood to a power gives another, wider posterior."""
-        return {**super().facts, **tempering_facts(self.tempering, None)}
-
-    def sampler_requests(self, tune: int, draws: int) -> list[ReleaseRequest | Releases]:
-        """Return what one chain releases: a log-ratio in every iteration."""
-        return with_given_noise([ReleaseRequest(self._kind, tune + draws, 1.0, 1)], self.noise_multipliers)
-
-    @property
-    def _kind(self) -> str:
+    def kind(self) -> str:
+        """The kind of an iteration's release: the log-ratio, or its remainder beyond the expansion."""
         return "residual" if self.control_variates else "log_ratio"
 
-    def plain_target(self) -> Target:
-        """Return prior times likelihood, with the user's clip bound."""
-        return Target(self.chain, clip_log_ratio=self.clip_log_ratio, tempering=self.tempering)
+    def sampler_requests(self, tune: int, draws: int) -> list[ReleaseRequest | Releases]:
+        """Return the releases of one chain: a log-ratio in every iteration."""
+        return with_given_noise([ReleaseRequest(self.kind, tune + draws, 1.0, 1)], self.noise_multipliers)
 
     def draws_worth_taking(self, size: int) -> int:
-        """Return more draws for more parameters: a random walk is slow."""
-        return draws_of_random_walk(size)
+        """Return how many draws make about a hundred that are independent: a random walk is slow."""
+        return min(1000 + 200 * size, 5000)
+
+    def stretch(self, factor: float) -> None:
+        """Make moves as long as the proposal makes them on a standard normal, times a factor."""
+        self.proposal = self.proposal.stretched(factor, self.rng, self.size)
 
     def start(self) -> None:
         """Begin a new walk."""
@@ -169,3 +160,100 @@ class DPPenalty(RandomWalk):
     def release_log_ratio(self, theta: FloatArray, theta_new: FloatArray, bound: float) -> Release:
         """Ask the curator for the noisy log-ratio of all units."""
         return self.target.log_ratio(theta, theta_new, bound)
+
+
+class DPMinibatchPenalty(DPPenalty):
+    """The penalty test on batches without replacement.
+
+    Parameters
+    ----------
+    vars : sequence of variables, optional
+        Free variables to update. Default: all.
+    budget : PrivacyBudget
+        What the run is charged to; its relation has to be ``"substitute"``.
+    clip_log_ratio, proposal, proposal_scale, noise_multipliers, prelude
+        As in `DPPenalty`.
+    batch_size : int, optional
+        Units in a batch. Default, with a prelude: a tenth of them.
+    tempering : float
+        T, the power of the likelihood in the target, above 0 and at most 1. Without tempering the noise grows with
+        the number of units; with T = n0 / n it does not.
+    n_units : int, optional
+        The number of units: public. `sample` finds it by itself, and so do plans inside ``with model:``.
+    budget_share, unit, unit_index, clip_diagnostics, keep_releases, insecure_seed, model
+        See `pymc_dp.steps.base.DPStep`.
+
+    Raises
+    ------
+    InvalidArgument
+        If an argument is missing or out of range.
+
+    Notes
+    -----
+    *Privacy.* The estimated variance is data, too: it is released as a part of one number, with the sensitivity of
+    that (`pymc_dp.release.penalised`).
+
+    *Exactness.* Approximate: the error of drawing a batch is taken to be normal with the estimated variance, which
+    ignores that batches are drawn without replacement and so is too large by 1 / (1 - b / n).
+
+    References
+    ----------
+    Räisä (2021), Differentially private Metropolis-Hastings algorithms, University of Helsinki, section 3.4.
+    """
+
+    name = "dp_minibatch_penalty"
+    plans_clip_counts = True
+
+    def __init__(
+        self,
+        vars: Sequence[Any] | None = None,
+        *,
+        clip_log_ratio: float | None = None,
+        proposal: str | Proposal = "gaussian",
+        proposal_scale: ArrayLike | Mapping[str, ArrayLike] | None = None,
+        noise_multipliers: Mapping[str, float] | None = None,
+        prelude: PreludeArgument = "auto",
+        batch_size: int | None = None,
+        tempering: float = 1.0,
+        n_units: int | None = None,
+        **shared: Unpack[SharedArguments],
+    ) -> None:
+        super().__init__(
+            vars,
+            clip_log_ratio=clip_log_ratio,
+            proposal=proposal,
+            proposal_scale=proposal_scale,
+            noise_multipliers=noise_multipliers,
+            tempering=tempering,
+            prelude=prelude,
+            **shared,
+        )
+        self.use_batches(batch_size, n_units)
+
+    def default_batch_size(self, n_units: int) -> int:
+        """Return a tenth of the units: remainders beyond an expansion vary little between batches."""
+        return max(1, n_units // 10)
+
+    @property
+    def kind(self) -> str:
+        """The kind of an iteration's release: the log-ratio of a batch, or its remainder."""
+        return "log_ratio"
+
+    def sampler_requests(self, tune: int, draws: int) -> list[ReleaseRequest | Releases]:
+        """Return the releases of one chain: a log-ratio of a batch in every iteration."""
+        batches = self.known_batches()
+        coordinates = 2 if self.clip_diagnostics == "private" else 1
+        request = ReleaseRequest(
+            "log_ratio", tune + draws, 1.0, coordinates, batch_size=batches.batch_size, n_units=batches.n_units
+        )
+        return with_given_noise([request], self.noise_multipliers)
+
+    def noise_per_bound(self) -> float:
+        """Return the standard deviation of the noise of a test, for each unit of a small clip bound."""
+        return 2.0 * self.tempering * self.known_batches().scale * self.chain.multiplier("log_ratio")
+
+    def release_log_ratio(self, theta: FloatArray, theta_new: FloatArray, bound: float) -> Release:
+        """Ask the curator for the noisy variance-penalised log-ratio of a fresh batch."""
+        return self.target.batch_log_ratio(
+            theta, theta_new, bound, self.known_batches(), counted=self.clip_diagnostics == "private"
+        )

@@ -1,21 +1,19 @@
-"""Random-walk proposals, as small objects, and steps that move by one: write another by keeping to `Proposal`.
+"""Random-walk proposals, as small objects: write another by keeping to `Proposal`.
 
 How far a proposal goes decides how much noise its test carries, since a log-ratio is clipped in proportion to the
 distance: moves of one component, and moves that keep their direction, cover more distance for the same noise.
 """
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
 from copy import copy
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Self
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 
 from pymc_dp import _validate
 from pymc_dp.exceptions import InvalidArgument
 from pymc_dp.model.parameters import FloatArray
-from pymc_dp.steps.learning_step import LearningStep
 
 
 class Proposal(ABC):
@@ -39,25 +37,41 @@ class Proposal(ABC):
 
     #: How many times longer moves are than the scale says.
     stretch: float = 1.0
-    #: Which share of good proposals is accepted: what a pilot aims at.
+    #: The share of good proposals that is accepted: a pilot aims at it.
     aimed_acceptance: ClassVar[float] = 0.3
-
-    @staticmethod
-    def natural_length(size: int) -> float:
-        """Return how long moves of a standard normal of so many dimensions are at best."""
-        return 2.4 / float(np.sqrt(size))
+    #: The best length of a move on a standard normal of one dimension; and whether it is that in many, because a move
+    #: is of one component, or that divided by the root of their number.
+    best_length: ClassVar[float] = 2.4
+    one_component: ClassVar[bool] = False
 
     def __init__(self, scale: ArrayLike = 1.0) -> None:
-        self._factor = _factor_of(scale)
+        try:
+            array: FloatArray = np.asarray(scale, dtype=np.float64)
+        except (OverflowError, TypeError, ValueError):
+            raise InvalidArgument("proposal_scale must be a number, a vector or a matrix.") from None
+        if array.ndim > 2 or (array.ndim == 2 and array.shape[0] != array.shape[1]) or not np.isfinite(array).all():
+            raise InvalidArgument("proposal_scale must be a finite number, vector or square matrix.")
+        if array.ndim < 2:
+            if not (array > 0.0).all():
+                raise InvalidArgument("proposal_scale must be above zero.")
+            self._factor = array
+            return
+        if not np.allclose(array, array.T):
+            raise InvalidArgument("proposal_scale: the covariance matrix must be symmetric.")
+        try:
+            self._factor = np.linalg.cholesky(array)
+        except np.linalg.LinAlgError:
+            raise InvalidArgument("proposal_scale: the covariance matrix must be positive definite.") from None
+
+    def stretched(self, factor: float, rng: np.random.Generator, size: int) -> Self:
+        """Return the proposal with moves of its best length on `size` standard normals, times a factor."""
+        changed = copy(self)
+        changed.stretch = factor * (self.best_length if self.one_component else self.best_length / float(np.sqrt(size)))
+        changed.start(rng, size)
+        return changed
 
     def start(self, rng: np.random.Generator, size: int) -> None:
-        """Begin a chain that moves `size` parameters, with no memory of the last one.
-
-        Raises
-        ------
-        InvalidArgument
-            If the scale is for another number of parameters.
-        """
+        """Begin a chain that moves `size` parameters, with no memory of the last one; refuse a scale for others."""
         factor = self.stretch * self._factor
         if factor.ndim and len(factor) != size:
             raise InvalidArgument(
@@ -90,11 +104,7 @@ class OneComponentProposal(Proposal):
 
     name = "one-component"
     aimed_acceptance = 0.44
-
-    @staticmethod
-    def natural_length(size: int) -> float:
-        """Return how long moves of one component of a standard normal are at best."""
-        return 2.4
+    one_component = True
 
     def propose(self, theta: FloatArray) -> tuple[FloatArray, float]:
         """Return a proposal; the walk is symmetric."""
@@ -132,11 +142,8 @@ class OneComponentGuidedWalkProposal(GuidedWalkProposal):
 
     name = "one-component-guided-walk"
     aimed_acceptance = 0.5
-
-    @staticmethod
-    def natural_length(size: int) -> float:
-        """Return how long moves of one component of a standard normal are at best."""
-        return 1.5
+    best_length = 1.5
+    one_component = True
 
     def propose(self, theta: FloatArray) -> tuple[FloatArray, float]:
         """Return a proposal that moves one component in its direction."""
@@ -156,100 +163,23 @@ PROPOSALS: dict[str, type[Proposal]] = {
 }
 
 
-def draws_of_random_walk(size: int) -> int:
-    """Return how many draws of a chain make about a hundred that are independent, for so many parameters."""
-    return min(1000 + 200 * size, 5000)
+def scale_of_moves(proposal: Any, proposal_scale: Any) -> Any:
+    """Return the setting that gives moves a length, an object's own scale too; None where nothing does."""
+    return proposal_scale if isinstance(proposal, str) else proposal
 
 
-def proposal_of(proposal: Any, proposal_scale: ArrayLike | None, otherwise: float | None = None) -> Proposal:
-    """Return the proposal that a sampler was asked for, by name or as an object.
-
-    Raises
-    ------
-    InvalidArgument
-        If the name is unknown, the scale is missing or wrong, or an object comes with a scale.
-    """
+def proposal_of(proposal: Any, proposal_scale: ArrayLike | None, *, learns: bool) -> Proposal:
+    """Return the proposal that a sampler was asked for, by name or as an object; a learned scale is 1 at first."""
     if isinstance(proposal, Proposal):
         if proposal_scale is not None:
             raise InvalidArgument("proposal_scale belongs to a proposal's name; an object brings its own.")
         return proposal
     kind = PROPOSALS[_validate.choice("proposal", proposal, tuple(PROPOSALS))]
-    if proposal_scale is None and otherwise is not None:
-        return kind(otherwise)
+    if proposal_scale is None and learns:
+        return kind(1.0)
     if proposal_scale is None:
         raise InvalidArgument(
             "proposal_scale is required (about the posterior's standard deviations). Choose it from public knowledge "
             "or on simulated data of the same shape, never on the data to be protected."
         )
     return kind(proposal_scale)
-
-
-def _factor_of(scale: ArrayLike) -> NDArray[np.float64]:
-    """Return standard deviations, shape () or (parameters,), or the Cholesky factor of a covariance matrix."""
-    try:
-        array = np.asarray(scale, dtype=np.float64)
-    except (OverflowError, TypeError, ValueError):
-        raise InvalidArgument("proposal_scale must be a number, a vector or a matrix.") from None
-    if array.ndim > 2 or (array.ndim == 2 and array.shape[0] != array.shape[1]) or not np.isfinite(array).all():
-        raise InvalidArgument("proposal_scale must be a finite number, vector or square matrix.")
-    if array.ndim < 2:
-        if not (array > 0.0).all():
-            raise InvalidArgument("proposal_scale must be above zero.")
-        return array
-    if not np.allclose(array, array.T):
-        raise InvalidArgument("proposal_scale: the covariance matrix must be symmetric.")
-    try:
-        return np.linalg.cholesky(array)
-    except np.linalg.LinAlgError:
-        raise InvalidArgument("proposal_scale: the covariance matrix must be positive definite.") from None
-
-
-class RandomWalk(LearningStep):
-    """A step that moves by a random-walk proposal.
-
-    Attributes
-    ----------
-    proposal : Proposal
-        How the chain moves.
-    """
-
-    settled = ("proposal",)
-    proposal: Proposal
-
-    def walk_by(
-        self,
-        proposal: str | Proposal,
-        proposal_scale: ArrayLike | Mapping[str, ArrayLike] | None,
-        *,
-        part_of_acceptance: float = 1.0,
-    ) -> None:
-        """Take the user's proposal; where its scale was left out, a pilot finds it on standardised points.
-
-        Parameters
-        ----------
-        proposal, proposal_scale
-            As the user passed them.
-        part_of_acceptance : float
-            How often the sampler's test accepts, relative to that of Metropolis and Hastings.
-
-        Raises
-        ------
-        InvalidArgument
-            If the scale is missing and there is no prelude, or the proposal does not fit.
-        """
-        self._standardised = scale_of_moves(proposal, proposal_scale) is None
-        otherwise = None if self.learning is None else 1.0
-        self.proposal = proposal_of(proposal, self.in_order("proposal_scale", proposal_scale), otherwise=otherwise)
-        if self._standardised:
-            self.aimed_acceptance = part_of_acceptance * self.proposal.aimed_acceptance
-
-    def stretch(self, factor: float) -> None:
-        """Make moves as long as the proposal makes them on a standard normal, times a factor."""
-        self.proposal = copy(self.proposal)
-        self.proposal.stretch = factor * self.proposal.natural_length(self.size)
-        self.proposal.start(self.rng, self.size)
-
-
-def scale_of_moves(proposal: str | Proposal, proposal_scale: Any) -> Any:
-    """Return what says how long moves are: an object brings its own scale; None where nothing does."""
-    return proposal_scale if isinstance(proposal, str) else proposal

@@ -23,13 +23,10 @@ Released in one iteration: `n_leapfrog` gradients of fresh batches. There is no 
 from collections.abc import Sequence
 from typing import Any, Unpack
 
-import numpy as np
-
 from pymc_dp import _validate
 from pymc_dp.exceptions import InvalidArgument
 from pymc_dp.model.parameters import FloatArray
-from pymc_dp.steps.shared import StochasticGradientArguments
-from pymc_dp.steps.stochastic_gradient import StochasticGradientStep
+from pymc_dp.steps.stochastic_gradient import StochasticGradientArguments, StochasticGradientStep
 
 
 class DPSGHMC(StochasticGradientStep):
@@ -96,27 +93,14 @@ class DPSGHMC(StochasticGradientStep):
     ) -> None:
         super().__init__(vars, **shared)
         self.friction = None if friction is None else _validate.positive("friction", friction)
-        default = 10 if self.learning is None else 15
-        self.n_leapfrog = _validate.whole("n_leapfrog", default if n_leapfrog is None else n_leapfrog, at_least=1)
+        self.n_leapfrog = self.steps_per_iteration("n_leapfrog", n_leapfrog, plain=10, learned=15)
         self.refresh_momentum = _validate.truth("refresh_momentum", refresh_momentum)
         self.noise_estimate = _validate.not_negative("noise_estimate", noise_estimate)
         if self.friction is not None and self.noise_estimate >= self.friction:
             raise InvalidArgument("noise_estimate must be below friction: otherwise no privacy noise is left.")
+        #: C - B: the part of friction whose noise is injected.
+        self.injected = None if self.friction is None else self.friction - self.noise_estimate
         self.start()
-
-    @property
-    def gradients_per_iteration(self) -> int:
-        """One for each leapfrog step."""
-        return self.n_leapfrog
-
-    @property
-    def injected(self) -> float | None:
-        """C - B: the part of friction whose noise is injected."""
-        return None if self.friction is None else self.friction - self.noise_estimate
-
-    def noise_of_dynamics(self, injected: float, step_size: float) -> float:
-        """Return √(2 (C - B) / η): times η it is the noise of a kick, of variance 2 (C - B) η."""
-        return float(np.sqrt(2.0 * injected / step_size))
 
     def start(self) -> None:
         """Forget the momentum of the last chain."""
@@ -134,8 +118,7 @@ class DPSGHMC(StochasticGradientStep):
             drift = self.drift(theta)
             if drift is None:
                 return None
-            kicked = self.mass.times(1.0 - damping, momentum) + step_size * drift
-            momentum = self.mass.times(1.0 / (1.0 + damping), kicked)
+            momentum = self.kicked(momentum, drift, damping, step_size)
             whole = step_size if leap < self.n_leapfrog else 0.5 * step_size
             theta = theta + whole * self.mass.velocity(momentum)
         self._momentum = momentum

@@ -16,10 +16,8 @@ from typing import Any, Unpack
 
 import numpy as np
 
-from pymc_dp import _validate
 from pymc_dp.model.parameters import FloatArray
-from pymc_dp.steps.shared import StochasticGradientArguments
-from pymc_dp.steps.stochastic_gradient import StochasticGradientStep
+from pymc_dp.steps.stochastic_gradient import StochasticGradientArguments, StochasticGradientStep
 
 
 class DPSGLD(StochasticGradientStep):
@@ -76,25 +74,9 @@ class DPSGLD(StochasticGradientStep):
         **shared: Unpack[StochasticGradientArguments],
     ) -> None:
         super().__init__(vars, **shared)
-        default = 1 if self.learning is None else 40
-        self.n_steps = _validate.whole("n_steps", default if n_steps is None else n_steps, at_least=1)
-
-    @property
-    def gradients_per_iteration(self) -> int:
-        """One for each Langevin step."""
-        return self.n_steps
-
-    @property
-    def injected(self) -> float | None:
-        """The smallest mass: the noise has no setting of its own."""
-        return float(self.mass.masses.min())
-
-    def noise_of_dynamics(self, injected: float, step_size: float) -> float:
-        """Return 2 √(m / η): times η / (2 m) it is the noise of a step, of variance η / m."""
-        return 2.0 * float(np.sqrt(injected / step_size))
-
-    def start(self) -> None:
-        """Remember nothing."""
+        self.n_steps = self.steps_per_iteration("n_steps", n_steps, plain=1, learned=40)
+        #: Half a step times the gradient's noise has the variance η / m, for m the smallest mass: A is 2 m.
+        self.injected = 2.0 * float(self.mass.masses.min())
 
     def move(self, theta: FloatArray, step_size: float) -> FloatArray | None:
         """Make Langevin steps."""

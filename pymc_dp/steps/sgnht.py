@@ -29,8 +29,7 @@ import numpy as np
 
 from pymc_dp import _validate
 from pymc_dp.model.parameters import FloatArray
-from pymc_dp.steps.shared import StochasticGradientArguments
-from pymc_dp.steps.stochastic_gradient import StochasticGradientStep
+from pymc_dp.steps.stochastic_gradient import StochasticGradientArguments, StochasticGradientStep
 
 
 class DPSGNHT(StochasticGradientStep):
@@ -88,25 +87,10 @@ class DPSGNHT(StochasticGradientStep):
         **shared: Unpack[StochasticGradientArguments],
     ) -> None:
         super().__init__(vars, **shared)
-        self.diffusion = None if diffusion is None else _validate.positive("diffusion", diffusion)
+        self.diffusion = self.injected = None if diffusion is None else _validate.positive("diffusion", diffusion)
         self.thermostat_mass = _validate.positive("thermostat_mass", thermostat_mass)
-        default = 10 if self.learning is None else 15
-        self.n_steps = _validate.whole("n_steps", default if n_steps is None else n_steps, at_least=1)
+        self.n_steps = self.steps_per_iteration("n_steps", n_steps, plain=10, learned=15)
         self.start()
-
-    @property
-    def gradients_per_iteration(self) -> int:
-        """One for each step."""
-        return self.n_steps
-
-    @property
-    def injected(self) -> float | None:
-        """A."""
-        return self.diffusion
-
-    def noise_of_dynamics(self, injected: float, step_size: float) -> float:
-        """Return √(2 A / η): times η it is the noise of a kick, of variance 2 A η."""
-        return float(np.sqrt(2.0 * injected / step_size))
 
     def start(self) -> None:
         """Forget the momentum and the friction of the last chain."""
@@ -127,8 +111,7 @@ class DPSGNHT(StochasticGradientStep):
             damping = 0.5 * step_size * friction * mean_mass / self.mass.masses
             if drift is None or not np.all(damping > -1.0):  # so cold that friction turned into explosion
                 return None
-            kicked = self.mass.times(1.0 - damping, momentum) + step_size * drift
-            momentum = self.mass.times(1.0 / (1.0 + damping), kicked)
+            momentum = self.kicked(momentum, drift, damping, step_size)
             friction += 0.5 * step_size * self._heating(momentum)
             theta = theta + 0.5 * step_size * self.mass.velocity(momentum)
         self._momentum, self._friction = momentum, friction

@@ -1,4 +1,4 @@
-r"""What DP SGHMC, SGLD and SGNHT share: noisy gradients of fresh batches whose noise is that of the dynamics.
+r"""The base of DP SGHMC, SGLD and SGNHT: noisy gradients of fresh batches whose noise is that of the dynamics.
 
 ========================  ==========================================================
 symbol                    here
@@ -35,18 +35,18 @@ from pymc_dp.accounting import Releases
 from pymc_dp.budget.plan import ReleaseRequest
 from pymc_dp.exceptions import InvalidArgument
 from pymc_dp.model.parameters import FloatArray
-from pymc_dp.release.batches import Batches, BatchesWithoutReplacement, PoissonBatches
+from pymc_dp.release.batches import Batches, PoissonBatches
+from pymc_dp.steps.arguments import SharedArguments
 from pymc_dp.steps.learning_step import LearningStep
 from pymc_dp.steps.prelude.approximation import Approximation
 from pymc_dp.steps.prelude.learning import PreludeArgument
-from pymc_dp.steps.sampler import SHARED_STATS, StatsOfSteps, Transition
-from pymc_dp.steps.target import Target
-from pymc_dp.steps.tuning import MassMatrix, power_of_likelihood, required, setting, tempering_facts
+from pymc_dp.steps.transition import SHARED_STATS, StatsOfSteps, Transition
+from pymc_dp.steps.tuning import MassMatrix, required, setting
 
 #: The step that a free sampler takes where the posterior is normal; a smaller one tells how narrow it is somewhere.
 _STEP_ON_A_NORMAL = 1.0
-#: Nearly all points have a smaller `Approximation.bend`, in few dimensions as well.
-_BEND_OF_MOST_POINTS = 4.0
+#: Clip bounds of remainders grow by less than this factor at nearly all points, in few dimensions as well.
+_GROWTH_OF_BOUND = 4.0
 #: With a prelude: part of the units in a batch, and the least number of them.
 _PART_IN_BATCH, _SMALLEST_DEFAULT_BATCH = 0.02, 100
 #: Each has noise of its own, which is planned and stored.
@@ -89,46 +89,17 @@ class StepSizes:
         return [(self.at(t), 1) for t in range(1, iterations + 1)]
 
 
-def batches_of(
-    sampling_probability: float | None, batch_size: int | None, n_units: int | None, relation: str, step: str
-) -> Batches | None:
-    """Return the batches that the arguments describe; None for a batch size while the number of units is unknown.
+class StochasticGradientArguments(SharedArguments, total=False):
+    """Those of samplers without a test: see `StochasticGradientStep`."""
 
-    Raises
-    ------
-    InvalidArgument
-        If they do not fit the neighbouring relation.
-    """
-    if relation == "add-remove":
-        if batch_size is not None or n_units is not None:
-            raise InvalidArgument(
-                f"Under add-remove the number of units is protected, so {step} takes no batch_size and no n_units: a "
-                "fixed size of batches would reveal it. Pass sampling_probability=, from public knowledge of the "
-                "table's rough size."
-            )
-        if sampling_probability is None:
-            raise InvalidArgument(f"{step} needs sampling_probability=: how likely each unit is in a batch.")
-        return PoissonBatches(sampling_probability)
-    if sampling_probability is not None:
-        raise InvalidArgument(
-            f"Under substitute no bound is known for Poisson samples, so {step} takes no sampling_probability. Pass "
-            "batch_size= (drawn without replacement), or use a budget with relation='add-remove'."
-        )
-    if batch_size is None:
-        raise InvalidArgument(f"{step} needs batch_size=: how many units are in a batch.")
-    if n_units is None:
-        _validate.whole("batch_size", batch_size, at_least=1)
-        return None
-    return BatchesWithoutReplacement(batch_size, n_units)
-
-
-_STATS: StatsOfSteps = {
-    **SHARED_STATS,
-    "diverging": (bool, []),
-    "gradient_noise_std": (np.float64, []),
-    "n_gradients": (np.int64, []),
-    "step_size": (np.float64, []),
-}
+    clip_gradient: float | None
+    step_size: float | tuple[float, float] | None
+    sampling_probability: float | None
+    batch_size: int | None
+    n_units: int | None
+    tempering: float
+    mass_matrix: ArrayLike | None
+    prelude: PreludeArgument
 
 
 class StochasticGradientStep(LearningStep):
@@ -165,10 +136,20 @@ class StochasticGradientStep(LearningStep):
         "gradient_noise_std": ("Gradient noise", "0.3g"),
         "epsilon_charged": ("Epsilon spent", "0.3g"),
     }
-    stats_dtypes_shapes = _STATS
+    stats_dtypes_shapes: StatsOfSteps = SHARED_STATS | {
+        "diverging": (bool, []),
+        "gradient_noise_std": (np.float64, []),
+        "n_gradients": (np.int64, []),
+        "step_size": (np.float64, []),
+    }
+    acceptance_test = "none"
     #: The step where posteriors are standardised; and which power of the length of a move it goes with.
     learned_step: ClassVar[float]
     order_of_dynamics: ClassVar[int] = 1
+    #: A, which sets the noise of the dynamics, apart from the step size; None to let the budget choose it.
+    injected: float | None = None
+    #: How many gradients of fresh batches one iteration asks for.
+    gradients_per_iteration: int
 
     def __init__(
         self,
@@ -191,194 +172,173 @@ class StochasticGradientStep(LearningStep):
                 f"With a prelude {type(self).__name__} learns the clip bound of gradients along standardised axes: "
                 "leave out clip_gradient, or pass prelude=None."
             )
-        self.clip_gradient = setting("clip_gradient", clip_gradient, "the norm of one unit's gradient", learns=learns)
+        self.clip_gradient = setting("clip_gradient", clip_gradient, learns=learns)
         self._chooses_step = learns and step_size is None
         self.step_sizes = StepSizes(self.learned_step, 0.0) if self._chooses_step else StepSizes.of(step_size)
-        self.batch_size, self._n_units_given = batch_size, n_units
-        self.batches: Batches | None = None
-        relation, name = self.budget.relation, type(self).__name__
-        if learns and sampling_probability is None and relation == "add-remove":
-            sampling_probability = _PART_IN_BATCH
-        if batch_size is not None or sampling_probability is not None or not learns:
-            self.batches = batches_of(sampling_probability, batch_size, n_units, relation, name)
-        self.tempering = power_of_likelihood(tempering, self.model_tempering)
+        name = type(self).__name__
+        if self.budget.relation == "substitute":
+            if sampling_probability is not None:
+                raise InvalidArgument(
+                    f"Under substitute no bound is known for Poisson samples, so {name} takes no sampling_probability. "
+                    "Pass batch_size= (drawn without replacement), or use a budget with relation='add-remove'."
+                )
+            self.use_batches(batch_size, n_units)
+        elif batch_size is not None or n_units is not None:
+            raise InvalidArgument(
+                f"Under add-remove the number of units is protected, so {name} takes no batch_size and no n_units: a "
+                "fixed size of batches would reveal it. Pass sampling_probability=, from public knowledge of the "
+                "table's rough size."
+            )
+        elif sampling_probability is None and not learns:
+            raise InvalidArgument(f"{name} needs sampling_probability=: how likely each unit is in a batch.")
+        else:
+            self.batches = PoissonBatches(_PART_IN_BATCH if sampling_probability is None else sampling_probability)
+        self.temper(tempering)
         self._standardised = mass_matrix is None
         self.mass = MassMatrix(self.in_order("mass_matrix", mass_matrix), self.size)
 
-    # What a sampler defines -------------------------------------------------------------------------------
-
-    @property
-    @abstractmethod
-    def gradients_per_iteration(self) -> int:
-        """How many batches one iteration asks for."""
-
-    @property
-    @abstractmethod
-    def injected(self) -> float | None:
-        """What sets the noise of the dynamics, apart from the step size; None to let the budget choose it."""
-
-    @abstractmethod
-    def noise_of_dynamics(self, injected: float, step_size: float) -> float:
-        """Return s: the standard deviation of the noise that the estimate of the gradient has to carry.
-
-        Proportional to 1/√step_size and to √injected.
-        """
+    # Defined by samplers ----------------------------------------------------------------------------------
 
     @abstractmethod
     def move(self, theta: FloatArray, step_size: float) -> FloatArray | None:
         """Return the point after one iteration; None if it is not finite."""
 
-    # What a sampler uses ----------------------------------------------------------------------------------
+    # Used by samplers -------------------------------------------------------------------------------------
+
+    def steps_per_iteration(self, argument: str, value: int | None, *, plain: int, learned: int) -> int:
+        """Return how many steps an iteration has, each with a fresh batch; its defaults without and with a prelude."""
+        default = plain if self.learning is None else learned
+        self.gradients_per_iteration = _validate.whole(argument, default if value is None else value, at_least=1)
+        return self.gradients_per_iteration
 
     @property
     def injected_now(self) -> float:
-        """`injected`, or what the budget chose: the noise that was paid for, read backwards."""
+        """`injected`, or the budget's choice: the noise that was paid for, read backwards."""
         if self.injected is not None:
             return self.injected
         if self.learning is not None:
             return 1.0
-        paid = self.chain.schedule("gradient")[0]
-        step_size = self.step_sizes.at(1)
-        return (paid * self._noise_unit(self.clip_gradient) / self.noise_of_dynamics(1.0, step_size)) ** 2
+        paid = self.chain.schedule("gradient")[0] * self._noise_unit(self.clip_gradient)
+        return (paid / _noise_of_dynamics(1.0, self.step_sizes.at(1))) ** 2
 
     def drift(self, theta: FloatArray) -> FloatArray | None:
         """Return the noisy gradient of the tempered log-posterior on a fresh batch; None if that is not finite.
 
-        Its noise is that of the dynamics: what privacy does not add of that is drawn in public.
+        Its noise is that of the dynamics: the part that privacy does not add is drawn in public.
         """
-        target = self.target
+        target, batches = self.target, self._batches()
         with np.errstate(all="ignore"):
             free = target.free_gradient(theta) if np.isfinite(theta).all() else np.array(np.nan)
         if not np.isfinite(free).all():
             return None  # nothing is asked there
-        batches, multiplier = self._batches(), self._multiplier_paid()
-        release = target.batch_gradient(theta, batches, counted=self._counted, multiplier=multiplier)
+        counted = self.clip_diagnostics == "private"
+        release = target.batch_gradient(theta, batches, counted=counted, multiplier=self._multiplier_paid())
+        scale = self.tempering * batches.scale
         self._n_gradients += 1
-        self._noise_std = self._scale() * release.noise_std
-        gradient = free + self._scale() * release.value
+        self._noise_std = scale * release.noise_std
+        gradient = free + scale * release.value
         if self.learning is None:
             return gradient
-        wanted = self.noise_of_dynamics(self.injected_now, self._step_size)
+        wanted = _noise_of_dynamics(self.injected_now, self._step_size)
         missing = math.sqrt(max(wanted**2 - self._noise_std**2, 0.0))
         return gradient + missing * self.rng.standard_normal(theta.size)
 
-    def plain_target(self) -> Target:
-        """Return prior times likelihood, with the user's clip bound."""
-        return Target(self.chain, clip_gradient=self.clip_gradient, tempering=self.tempering)
+    def kicked(self, momentum: FloatArray, drift: FloatArray, damping: FloatArray, step_size: float) -> FloatArray:
+        """Return the momentum after a kick, with friction on the mean of the old momentum and the new one.
+
+        `damping` is half of what friction takes off in a step, by mass. So N(0, M) is kept exactly and for friction of
+        any size, where Euler's step inflates it.
+        """
+        kicked = self.mass.times(1.0 - damping, momentum) + step_size * drift
+        return self.mass.times(1.0 / (1.0 + damping), kicked)
+
+    # The plan and the run ---------------------------------------------------------------------------------
+
+    def default_batch_size(self, n_units: int) -> int:
+        """Return a small part of the units, but not too few."""
+        return min(n_units, max(_SMALLEST_DEFAULT_BATCH, round(_PART_IN_BATCH * n_units)))
+
+    def sampler_requests(self, tune: int, draws: int) -> Sequence[ReleaseRequest | Releases]:
+        """Return the releases of one chain: the same number of gradients in every iteration, at the steps' noise."""
+        batches, each = self._batches(), self.gradients_per_iteration
+        sampling: dict[str, Any] = (
+            {"sampling_probability": batches.sampling_probability}
+            if isinstance(batches, PoissonBatches)
+            else {"batch_size": batches.batch_size, "n_units": batches.n_units}
+        )
+        coordinates = self.size
+        if self.clip_diagnostics == "private":  # entries that count: see the batches' `count_factor`
+            coordinates += 2 if isinstance(batches, PoissonBatches) else 1
+        groups = [(step_size, count * each) for step_size, count in self.step_sizes.groups(tune + draws)]
+        if self.learning is not None:  # the noise is as small as the budget makes it; the rest is drawn in public
+            groups = [(1.0, (tune + draws) * each)]
+        elif self.injected is not None:
+            unit = self._noise_unit(self.clip_gradient)
+            noise = [_noise_of_dynamics(self.injected, step_size) / unit for step_size, _ in groups]
+            return [
+                batches.releases("gradient", count, multiplier, coordinates)
+                for (_, count), multiplier in zip(groups, noise, strict=True)
+            ]
+        # A share in proportion to count times step size makes noise go with 1/√step_size, as the dynamics ask.
+        whole = math.fsum(step_size * count for step_size, count in groups)
+        return [
+            ReleaseRequest("gradient", count, step_size * count / whole, coordinates, **sampling)
+            for step_size, count in groups
+        ]
 
     def settle(self, known: Approximation) -> None:
         """Make steps so small that the posterior, and the noise of privacy, leave the dynamics stable."""
-        # What the expansion misses grows with the distance from the centre, and so does its clip bound.
-        bound = known.clip_gradient * (_BEND_OF_MOST_POINTS if self.control_variates else 1.0)
+        # The remainder beyond the expansion grows with the distance from the centre, and so does its clip bound.
+        bound = known.clip_gradient * (_GROWTH_OF_BOUND if self.control_variates else 1.0)
         paid = self._multiplier_paid() * self._noise_unit(bound)
-        if not self._chooses_step:
-            wanted = self.noise_of_dynamics(self.injected_now, self.step_sizes.at(1))
-            if paid > wanted:
-                warnings.warn(
-                    f"At step_size={self.step_sizes.scale:g} the noise of privacy is {paid / wanted:.2g} times that of "
-                    "the dynamics: draws will be too wide. Leave out step_size, or use a smaller one.",
-                    UserWarning,
-                    stacklevel=2,
-                )
-        else:
+        if self._chooses_step:
             narrow = min(1.0, known.kernel.step_size / _STEP_ON_A_NORMAL) ** self.order_of_dynamics
-            room = (self.noise_of_dynamics(self.injected_now, 1.0) / paid) ** 2
+            room = (_noise_of_dynamics(self.injected_now, 1.0) / paid) ** 2
             self.step_sizes = StepSizes(min(self.learned_step * narrow, room), 0.0)
-
-    def _multiplier_paid(self) -> float:
-        schedule = self.chain.schedule("gradient")
-        return schedule[self._iteration if self.step_sizes.decay and self.learning is None else 0]
+            return
+        wanted = _noise_of_dynamics(self.injected_now, self.step_sizes.at(1))
+        if paid > wanted:
+            warnings.warn(
+                f"At step_size={self.step_sizes.scale:g} the noise of privacy is {paid / wanted:.2g} times that of "
+                "the dynamics: draws will be too wide. Leave out step_size, or use a smaller one.",
+                UserWarning,
+                stacklevel=2,
+            )
 
     def transition(self, theta: FloatArray) -> Transition:
         """Move along the noisy dynamics; there is no test."""
         step_size = self._step_size = self.step_sizes.at(self._iteration + 1)
         self._n_gradients, self._noise_std = 0, math.nan
         theta_new = self.move(theta, step_size)
-        inside = theta_new is not None and bool(np.isfinite(theta_new).all())
-        if not inside:
+        if theta_new is None or not np.isfinite(theta_new).all():
+            theta_new = None
             self.start()
-        return Transition(
-            theta_new if theta_new is not None and inside else theta,
-            {
-                "accepted": inside,
-                "acceptance_rate": math.nan,  # there is no test
-                "diverging": not inside,
-                "gradient_noise_std": self._noise_std,
-                "log_ratio": math.nan,
-                "n_gradients": self._n_gradients,
-                "noise_std": math.nan,
-                "step_size": step_size,
-            },
-        )
+        stats = {
+            "accepted": theta_new is not None,
+            "acceptance_rate": math.nan,  # there is no test
+            "diverging": theta_new is None,
+            "gradient_noise_std": self._noise_std,
+            "log_ratio": math.nan,
+            "n_gradients": self._n_gradients,
+            "noise_std": math.nan,
+            "step_size": step_size,
+        }
+        return Transition(theta if theta_new is None else theta_new, stats)
 
-    # The plan ---------------------------------------------------------------------------------------------
-
-    @property
-    def clip_bounds(self) -> dict[str, float]:
-        """The clip bounds, for the result's metadata."""
-        if self.learning is not None:
-            return self.learned_bounds
-        return {"gradient": self.clip_gradient}
-
-    @property
-    def facts(self) -> dict[str, Any]:
-        """What else a reader of the result has to know."""
-        return {**super().facts, "acceptance_test": "none", **tempering_facts(self.tempering, self.batches)}
-
-    def know_n_units(self, n_units: int) -> None:
-        """Take note of the number of units, which batches without replacement need."""
-        super().know_n_units(n_units)
-        if self.batch_size is None and self.learning is None:
-            return
-        if self._n_units_given not in (None, n_units):
-            raise InvalidArgument(f"n_units={self._n_units_given} was passed, but the table has {n_units} units.")
-        default = min(n_units, max(_SMALLEST_DEFAULT_BATCH, round(_PART_IN_BATCH * n_units)))
-        self.batches = BatchesWithoutReplacement(self.batch_size or default, n_units)
-
-    def sampler_requests(self, tune: int, draws: int) -> Sequence[ReleaseRequest | Releases]:
-        """Return what one chain releases: the same number of gradients in every iteration, at the steps' noise."""
-        batches, each = self._batches(), self.gradients_per_iteration
-        groups = [(step_size, count * each) for step_size, count in self.step_sizes.groups(tune + draws)]
-        entries = 0 if not self._counted else 1 if isinstance(batches, BatchesWithoutReplacement) else 2
-        coordinates = self.size + entries
-        if self.injected is not None and self.learning is None:
-            unit = self._noise_unit(self.clip_gradient)
-            noise = [self.noise_of_dynamics(self.injected, step_size) / unit for step_size, _ in groups]
-            return [
-                batches.releases("gradient", count, multiplier, coordinates)
-                for (_, count), multiplier in zip(groups, noise, strict=True)
-            ]
-        if self.learning is not None:  # the noise is as small as the budget makes it; the rest is drawn in public
-            groups = [(1.0, (tune + draws) * each)]
-        # A share in proportion to count times step size makes noise go with 1/√step_size, as the dynamics ask.
-        whole = math.fsum(step_size * count for step_size, count in groups)
-        sampling: dict[str, Any] = (
-            {"sampling_probability": batches.sampling_probability}
-            if isinstance(batches, PoissonBatches)
-            else {"batch_size": batches.batch_size, "n_units": batches.n_units}
-        )
-        return [
-            ReleaseRequest("gradient", count, step_size * count / whole, coordinates, **sampling)
-            for step_size, count in groups
-        ]
+    def _multiplier_paid(self) -> float:
+        schedule = self.chain.schedule("gradient")
+        return schedule[self._iteration if self.step_sizes.decay and self.learning is None else 0]
 
     def _noise_unit(self, clip_bound: float) -> float:
         """Return the standard deviation of the estimate's noise at a noise multiplier of 1."""
         batches = self._batches()
-        factor = batches.sensitivity_factor * (batches.count_factor if self._counted else 1.0)
-        return self._scale() * factor * clip_bound
-
-    def _scale(self) -> float:
-        return self.tempering * self._batches().scale
-
-    @property
-    def _counted(self) -> bool:
-        return self.clip_diagnostics == "private"
+        factor = batches.sensitivity_factor * (batches.count_factor if self.clip_diagnostics == "private" else 1.0)
+        return self.tempering * batches.scale * factor * clip_bound
 
     def _batches(self) -> Batches:
-        if self.batches is None:
-            raise InvalidArgument(
-                "The number of units is not known yet. Make the plan inside `with model:`, or pass n_units= to "
-                f"{type(self).__name__}."
-            )
-        return self.batches
+        return self.batches if isinstance(self.batches, PoissonBatches) else self.known_batches()
+
+
+def _noise_of_dynamics(injected: float, step_size: float) -> float:
+    """Return √(2 A / η), the noise that the estimate of the gradient carries: times η, a kick's of variance 2 A η."""
+    return float(np.sqrt(2.0 * injected / step_size))

@@ -2,14 +2,14 @@ r"""Differentially private MCMC with control variates: pay once for an expansion
 
 A prelude finds a centre and releases the expansion there (`prelude`). With the exact prior it makes a surrogate of the
 posterior, from which draws are free. How far the log-likelihood is from it is released at some draws; or every draw is
-tested: what the expansion misses of a unit's log-ratio is small, and the penalty test releases the sum of that with
+tested: the remainder of a unit's log-ratio beyond the expansion is small, and the penalty test releases their sum with
 noise in proportion to a bound on one of them.
 
 ========================  ==========================================================
 symbol                    here
 ========================  ==========================================================
 :math:`S`                 the free part of `target`: log-prior plus expansion
-:math:`e_i`               what the expansion misses of a unit's log-ratio
+:math:`e_i`               the remainder of a unit's log-ratio beyond the expansion
 :math:`c_e`               `bound` of one of them
 ========================  ==========================================================
 
@@ -31,14 +31,12 @@ from pymc_dp.model.parameters import FloatArray
 from pymc_dp.model.posterior import precision_of
 from pymc_dp.model.structure import structure_of
 from pymc_dp.release.interface import Release
-from pymc_dp.steps.acceptance import penalty_test, untested
 from pymc_dp.steps.learning_step import LearningStep
 from pymc_dp.steps.prelude.approximation import Approximation
 from pymc_dp.steps.prelude.learning import CLIP_QUANTILE, Prelude, default_order
 from pymc_dp.steps.prelude.newton import NotComputable
 from pymc_dp.steps.prelude.settings import Shares
-from pymc_dp.steps.sampler import SHARED_STATS, StatsOfSteps, Transition
-from pymc_dp.steps.target import Target
+from pymc_dp.steps.transition import SHARED_STATS, StatsOfSteps, Transition, penalty_test, untested
 
 #: Tuning of NUTS where its mass matrix is known: it finds a step size.
 _TUNING_OF_NUTS = 300
@@ -128,11 +126,11 @@ class DPSurrogateHMC(LearningStep):
         structure = structure_of(model, self.parameters)
         order = order or default_order(structure, one_row_a_unit=self.unit_index is None)
         self.tested = self.asks_in_chains = shares.tests > 0.0 if shares is not None else order == 1
-        self._learn_by(prelude, structure, "log_ratios" if self.tested else "nothing")
+        self.acceptance_test = "penalty" if self.tested else "surrogate_check"
+        self.learn_by(prelude, structure, "log_ratios" if self.tested else "nothing")
         self.trajectories = None if trajectories is None else _validate.whole("trajectories", trajectories, at_least=1)
         if not self.tested:
             self.default_tune_steps = _TUNING_OF_NUTS
-        self.start()
 
     def keep_starts(self, given: bool) -> None:
         """Start with draws of the surrogate all the same: they are independent of where a chain was put."""
@@ -141,26 +139,9 @@ class DPSurrogateHMC(LearningStep):
         """Return twice as many as are tested where they cost nothing."""
         return super().draws_worth_taking(size) * (1 if self.tested else 2)
 
-    @property
-    def clip_bounds(self) -> dict[str, float]:
-        """The clip bounds, for the result's metadata."""
-        return self.learned_bounds
-
-    @property
-    def facts(self) -> dict[str, Any]:
-        """What the draws of the posterior are, and what was tested."""
-        return {**super().facts, "acceptance_test": "penalty" if self.tested else "surrogate_check"}
-
     def sampler_requests(self, tune: int, draws: int) -> list[ReleaseRequest]:
-        """Return what one chain releases: what the expansion misses, for every kept draw, where draws are tested."""
+        """Return the releases of one chain: remainders of log-ratios, for every kept draw, where draws are tested."""
         return [ReleaseRequest("residual", draws, 1.0, 1)] if self.tested else []
-
-    def start(self) -> None:
-        """Remember nothing."""
-
-    def plain_target(self) -> Target:
-        """Raise: chains do not move without a surrogate."""
-        raise InvalidArgument("DPSurrogateHMC moves on a surrogate alone.")
 
     def settle(self, known: Approximation) -> None:
         """See that NUTS can begin: a likelihood and a mass matrix without rounding errors that are too large for it."""
@@ -172,11 +153,10 @@ class DPSurrogateHMC(LearningStep):
                     raise NotComputable("What was released is no finite density.")
 
     def transition(self, theta: FloatArray) -> Transition:
-        """Propose a draw of the surrogate; accept it by the penalty test on what the surrogate misses."""
-        log_uniform = -self.rng.exponential()
-        known = self._known()
-        old = known.theta(theta)
-        new = known.kernel.run(old, self.trajectories or known.trajectories, self.rng)
+        """Propose a draw of the surrogate; accept it by the penalty test on the remainder beyond the expansion."""
+        log_uniform, known = -self.rng.exponential(), self.known
+        assert known is not None  # noqa: S101
+        new = known.kernel.run(known.theta(theta), self.trajectories or known.trajectories, self.rng)
         theta_new = known.point(new)
         if self.tuning:
             stats = untested(accepted=True)
@@ -190,15 +170,11 @@ class DPSurrogateHMC(LearningStep):
         return Transition(theta_new if stats["accepted"] else theta, stats)
 
     def release_residual(self, theta: FloatArray, theta_new: FloatArray, bound: float) -> Release:
-        """Ask the curator for the noisy sum of what the expansion misses of log-ratios."""
+        """Ask the curator for the noisy sum of the remainders of log-ratios."""
         return self.target.log_ratio(theta, theta_new, bound)
 
     @property
     def drawn_from(self) -> tuple[Approximation, xr.Dataset] | None:
-        """What was found, unless draws are tested or noise has led to no likelihood."""
+        """Approximation and likelihood, unless draws are tested or noise has led to no likelihood."""
         likelihood = self.likelihood
         return None if self.tested or self.known is None or likelihood is None else (self.known, likelihood)
-
-    def _known(self) -> Approximation:
-        assert self.known is not None  # noqa: S101
-        return self.known

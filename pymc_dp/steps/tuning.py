@@ -14,8 +14,14 @@ from pymc_dp.accounting import Releases
 from pymc_dp.budget.plan import ReleaseRequest
 from pymc_dp.exceptions import InvalidArgument
 from pymc_dp.model.parameters import FloatArray
-from pymc_dp.release.batches import Batches, BatchesWithoutReplacement
-from pymc_dp.release.interface import LARGEST_CLIP_BOUND, SMALLEST_CLIP_BOUND, Release
+from pymc_dp.release.interface import LARGEST_CLIP_BOUND, SMALLEST_CLIP_BOUND
+
+#: Settings that a prelude can learn, in the words of the message that asks for them.
+MEANINGS = {
+    "clip_gradient": "the norm of one unit's gradient",
+    "clip_log_ratio": "how fast one unit's log-likelihood can change, per unit of distance",
+    "step_size": "about the posterior's narrowest standard deviation",
+}
 
 
 def required(name: str, value: float | None, meaning: str) -> float:
@@ -31,9 +37,9 @@ def required(name: str, value: float | None, meaning: str) -> float:
     return clip_bound(name, value) if name.startswith("clip_") else _validate.positive(name, value)
 
 
-def setting(name: str, value: float | None, meaning: str, *, learns: bool) -> float:
-    """Return a setting that a prelude may learn: no number where it does; see `required`."""
-    return math.nan if value is None and learns else required(name, value, meaning)
+def setting(name: str, value: float | None, *, learns: bool) -> float:
+    """Return a setting of `MEANINGS` that a prelude may learn: no number where it does; see `required`."""
+    return math.nan if value is None and learns else required(name, value, MEANINGS[name])
 
 
 def clip_bound(name: str, value: float) -> float:
@@ -44,38 +50,6 @@ def clip_bound(name: str, value: float) -> float:
             f"{name} must be at least {SMALLEST_CLIP_BOUND:g} and at most {LARGEST_CLIP_BOUND:g}, but is {value}."
         )
     return bound
-
-
-def power_of_likelihood(tempering: float, model_tempering: float) -> float:
-    """Return the power of the likelihood in a sampler's target; refuse one on top of a model's own.
-
-    Raises
-    ------
-    InvalidArgument
-        If it is not above 0 and at most 1, or the likelihood was written to a power already.
-    """
-    power = _validate.part_of_one("tempering", tempering)
-    if power != 1.0 and model_tempering != 1.0:
-        raise InvalidArgument(
-            f"The likelihood of this model was written to the power {model_tempering:g} already, and would be tempered "
-            "twice. Leave out tempering=, or use the same model without its power."
-        )
-    return power
-
-
-def tempering_facts(tempering: float, batches: Batches | None) -> dict[str, Any]:
-    """Return what a reader has to know of a likelihood to a power: it is another posterior, and a wider one."""
-    facts: dict[str, Any] = {"tempered": int(tempering != 1.0), "tempering": tempering}
-    if isinstance(batches, BatchesWithoutReplacement):
-        facts["tempered_size"] = tempering * batches.n_units
-    return facts
-
-
-def tempered(release: Release, tempering: float) -> Release:
-    """Return a released log-likelihood, or its ratio or gradient, to a power: sum and noise are scaled together."""
-    if tempering == 1.0:
-        return release
-    return replace(release, value=tempering * release.value, noise_std=tempering * release.noise_std)
 
 
 def given_noise(noise_multipliers: Any, kinds: Sequence[str]) -> dict[str, float]:
@@ -102,7 +76,7 @@ def given_noise(noise_multipliers: Any, kinds: Sequence[str]) -> dict[str, float
 def with_given_noise(
     requests: Sequence[ReleaseRequest], noise_multipliers: Mapping[str, float]
 ) -> list[ReleaseRequest | Releases]:
-    """Return what one chain releases with the noise that is given; what is left of the budget pays for the others."""
+    """Return requests with the noise that is given; the rest of the budget pays for the others."""
     rest = math.fsum(each.share for each in requests if each.kind not in noise_multipliers)
     return [
         each.releases(1).with_noise(noise_multipliers[each.kind])
@@ -113,13 +87,7 @@ def with_given_noise(
 
 
 def kinetic_energy(mass_matrix: ArrayLike | None, size: int) -> QuadPotential:
-    """Return PyMC's kinetic energy for a mass matrix: the covariance of the momentum.
-
-    Raises
-    ------
-    InvalidArgument
-        If the matrix has the wrong shape or is not positive definite.
-    """
+    """Return PyMC's kinetic energy for a mass matrix, the covariance of the momentum, or raise `InvalidArgument`."""
     if mass_matrix is None:
         return quad_potential(np.ones(size), is_cov=False)
     try:
@@ -131,44 +99,23 @@ def kinetic_energy(mass_matrix: ArrayLike | None, size: int) -> QuadPotential:
             "mass_matrix must be a vector with one entry for each unconstrained parameter that the step moves, or a "
             f"square matrix of as many rows, but has shape {matrix.shape}."
         )
-    if not np.isfinite(matrix).all():
-        raise InvalidArgument("mass_matrix must be finite and positive definite.")
-    if matrix.ndim == 2 and not np.allclose(matrix, matrix.T):
+    finite = bool(np.isfinite(matrix).all())
+    if finite and matrix.ndim == 2 and not np.allclose(matrix, matrix.T):
         raise InvalidArgument("mass_matrix must be symmetric.")
-    eigenvalues = np.linalg.eigvalsh(matrix) if matrix.ndim == 2 else matrix
-    if eigenvalues.min() <= 0.0:
+    if not finite or (np.linalg.eigvalsh(matrix) if matrix.ndim == 2 else matrix).min() <= 0.0:
         raise InvalidArgument("mass_matrix must be finite and positive definite.")
     return quad_potential(matrix, is_cov=False)
 
 
 class MassMatrix:
-    """The covariance of the momentum by its eigenvalues, so that functions of it are cheap.
-
-    Parameters
-    ----------
-    mass_matrix : array_like or None
-        As in `kinetic_energy`.
-    size : int
-        Number of parameters.
-
-    Attributes
-    ----------
-    masses : ndarray, shape (parameters,)
-        The eigenvalues.
-
-    Raises
-    ------
-    InvalidArgument
-        If the matrix has the wrong shape or is not positive definite.
-    """
+    """The covariance of the momentum by its eigenvalues, `masses`, so that functions of it are cheap."""
 
     def __init__(self, mass_matrix: ArrayLike | None, size: int) -> None:
         kinetic_energy(mass_matrix, size)  # checks it
-        matrix = np.ones(size) if mass_matrix is None else np.asarray(mass_matrix, dtype=np.float64)
+        self.masses: FloatArray = np.ones(size) if mass_matrix is None else np.asarray(mass_matrix, dtype=np.float64)
         self._vectors: FloatArray | None = None
-        self.masses: FloatArray = matrix
-        if matrix.ndim == 2:
-            self.masses, self._vectors = np.linalg.eigh(matrix)
+        if self.masses.ndim == 2:
+            self.masses, self._vectors = np.linalg.eigh(self.masses)
 
     def times(self, values: FloatArray, vector: FloatArray) -> FloatArray:
         """Return f(M) `vector`, given the `values` of f at the masses."""

@@ -10,10 +10,8 @@ import numpy as np
 
 from pymc_dp.budget.plan import ReleaseRequest
 from pymc_dp.model.parameters import FloatArray
-from pymc_dp.steps.acceptance import penalty_test
 from pymc_dp.steps.learning_step import LearningStep
-from pymc_dp.steps.sampler import SHARED_STATS, Transition
-from pymc_dp.steps.target import Target
+from pymc_dp.steps.transition import SHARED_STATS, Transition, penalty_test
 from pymc_dp.steps.tuning import setting
 
 
@@ -34,21 +32,11 @@ class DPCrankNicolson(LearningStep):
     ) -> None:
         super().__init__(vars, **shared)
         learns = self.learn(prelude, {"clip_log_ratio": clip_log_ratio}, shared.get("model"))
-        self.clip_log_ratio = setting("clip_log_ratio", clip_log_ratio, "per unit of distance", learns=learns)
+        self.clip_log_ratio = setting("clip_log_ratio", clip_log_ratio, learns=learns)
         self.beta = beta
-
-    @property
-    def clip_bounds(self) -> dict[str, float]:
-        return {"log_ratio": self.clip_log_ratio} if self.learning is None else self.learned_bounds
 
     def sampler_requests(self, tune: int, draws: int) -> list[ReleaseRequest]:
         return [ReleaseRequest("residual" if self.control_variates else "log_ratio", tune + draws, 1.0, 1)]
-
-    def plain_target(self) -> Target:
-        return Target(self.chain, clip_log_ratio=self.clip_log_ratio)
-
-    def start(self) -> None:
-        pass
 
     def transition(self, theta: FloatArray) -> Transition:
         target, log_uniform = self.target, -self.rng.exponential()

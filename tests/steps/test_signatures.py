@@ -9,8 +9,8 @@ import pytest
 from contributed import DPCrankNicolson
 
 import pymc_dp as dp
+from pymc_dp.steps.arguments import SharedArguments
 from pymc_dp.steps.base import DPStep
-from pymc_dp.steps.shared import SharedArguments
 
 STEPS = [
     dp.DPHMC,

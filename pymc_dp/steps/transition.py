@@ -1,16 +1,49 @@
-r"""The penalty test: a Metropolis–Hastings test on a noisy log-ratio that is exact.
+r"""Where one iteration goes: its statistics, and the penalty test, a Metropolis–Hastings test on a noisy log-ratio.
 
-With :math:`\hat\lambda = \lambda + \xi`, :math:`\xi \sim N(0, \sigma^2)`, accepting with probability
+The test is exact. With :math:`\hat\lambda = \lambda + \xi`, :math:`\xi \sim N(0, \sigma^2)`, accepting with probability
 :math:`\min(1, e^{\hat\lambda - \sigma^2/2})` leaves the same distribution invariant as the test on
 :math:`\lambda` (Ceperley and Dewing 1999; under privacy noise, Yıldırım and Ermiş 2019, Proposition 1).
 """
 
 from collections.abc import Callable
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 
+from pymc_dp.model.parameters import FloatArray
 from pymc_dp.release.interface import LARGEST_CLIP_BOUND, SMALLEST_CLIP_BOUND, Release
+
+#: Type and shape of every statistic by name, as PyMC wants them declared.
+StatsOfSteps = dict[str, tuple[type, list[int] | None]]
+
+#: Statistics of every Metropolis–Hastings sampler: a transition gives the first four, `DPStep` the others.
+SHARED_STATS: StatsOfSteps = {
+    "accepted": (bool, []),
+    "acceptance_rate": (np.float64, []),
+    "log_ratio": (np.float64, []),
+    "noise_std": (np.float64, []),
+    "epsilon_charged": (np.float64, []),
+    "mean_accepted": (np.float64, []),
+    "releases": (object, None),
+}
+
+
+@dataclass
+class Transition:
+    """Where one iteration went.
+
+    Attributes
+    ----------
+    theta : ndarray, shape (own parameters,)
+        The next state of the chain.
+    stats : dict
+        Sample statistics, published as they are: functions of releases, the prior and public randomness only. Each is
+        declared in the class's `stats_dtypes_shapes`; the first four of `SHARED_STATS` are always given.
+    """
+
+    theta: FloatArray
+    stats: dict[str, Any] = field(default_factory=dict)
 
 
 def penalty_test(

@@ -1,0 +1,114 @@
+"""Arguments of steps: those that all share, how they are shown, and how they wait for a budget.
+
+A sampler's constructor names its own arguments and hands the others on, ``**shared: Unpack[SharedArguments]``. Type
+checkers read that; `inspect.signature` and `help` read the attributes that `DPStep` sets for each of its subclasses.
+"""
+
+import inspect
+from collections.abc import Mapping, Sequence
+from typing import Any, Literal, TypedDict, get_args
+
+from pymc_dp.budget.privacy_budget import PrivacyBudget
+from pymc_dp.exceptions import UnsupportedOption
+from pymc_dp.model.context import Model, model_in_context
+
+ClipDiagnostics = Literal["private", "exact"] | None
+
+
+class SharedArguments(TypedDict, total=False):
+    """Those of every step: see `pymc_dp.steps.base.DPStep`."""
+
+    budget: PrivacyBudget | None
+    budget_share: float
+    unit: str | None
+    unit_index: Any
+    clip_diagnostics: ClipDiagnostics
+    keep_releases: bool
+    insecure_seed: int | None
+    model: Model | None
+
+
+def signature_of(step: type) -> inspect.Signature:
+    """Return a sampler's arguments, and those that its constructors hand on, as far as a type names these."""
+    found: dict[str, inspect.Parameter] = {}
+    taken: set[str] | None = None  # every name
+    for cls in step.__mro__:
+        if "__init__" not in vars(cls):
+            continue
+        handed_on = None
+        for each in list(inspect.signature(vars(cls)["__init__"]).parameters.values())[1:]:
+            if each.kind is each.VAR_KEYWORD:
+                handed_on = each
+            elif each.kind is not each.VAR_POSITIONAL and (taken is None or each.name in taken):
+                found.setdefault(each.name, each)
+        if handed_on is None:
+            break
+        for typed in get_args(handed_on.annotation)[:1]:
+            taken = set(typed.__annotations__) & (set(typed.__annotations__) if taken is None else taken)
+    return inspect.Signature(sorted(found.values(), key=lambda each: each.kind))
+
+
+def docstring_of(step: type) -> str | None:
+    """Return a sampler's docstring with the arguments of base classes ("See ...") written out.
+
+    Two lines stand for them: names, which are the last in the base class's own list, and a reference to that class.
+    """
+    if not step.__doc__:
+        return step.__doc__
+    lines = inspect.cleandoc(step.__doc__).splitlines()
+    for base in step.__mro__[1:]:
+        reference = f"    See `{base.__module__}.{base.__qualname__}`."
+        place = lines.index(reference) - 1 if reference in lines else -1
+        if place < 0 or ":" in lines[place]:
+            continue
+        documented = [*inspect.cleandoc(base.__doc__ or "").splitlines(), ""]
+        first = f"{lines[place].split(',')[0]} :"
+        begin = next(i for i, line in enumerate(documented) if line.startswith(first))
+        lines[place : place + 2] = documented[begin : documented.index("", begin)]
+    return "\n".join(lines)
+
+
+class StepWithoutBudget:
+    """A DP step's class and arguments, nothing else: its constructor returns them where no budget was passed.
+
+    Settings are checked when the budget is there: its relation says whether the number of units is public.
+    """
+
+    def __init__(self, step_class: type[Any], arguments: Sequence[Any], settings: Mapping[str, Any]) -> None:
+        self.step_class = step_class
+        self._arguments = (*(_names_of(each) for each in arguments[:1]), *arguments[1:])
+        self._settings = {name: _names_of(each) if name == "vars" else each for name, each in settings.items()}
+
+    def with_budget(self, budget: PrivacyBudget, model: Model | None = None, **others: Any) -> Any:
+        """Return the step, for a model or that of the ``with`` context; `others` replace settings that were passed."""
+        with model or model_in_context(self._settings.get("model")):
+            changed = {name: value for name, value in others.items() if name in self._settings}
+            settings = {**self._settings, **changed, "budget": budget, "model": None}
+            return self.step_class(*self._arguments, **settings)
+
+    def protecting(self, unit: str | None, unit_index: Any) -> "StepWithoutBudget":
+        """Return the same with a unit of privacy; refuse it if it was made with another."""
+        given = {"unit": unit, "unit_index": unit_index}
+        refuse_other_unit({name: self._settings.get(name) for name in given}, given)
+        return StepWithoutBudget(self.step_class, self._arguments, {**self._settings, **given})
+
+    def __repr__(self) -> str:
+        return f"{self.step_class.__name__} without a budget: pass budget= to it, or to pm.sample"
+
+
+def refuse_other_unit(own: Mapping[str, Any], given: Mapping[str, Any], *, has_budget: bool = False) -> None:
+    """Refuse ``unit=`` and ``unit_index=`` of a call if its step was made with others, or with none if `has_budget`."""
+    for name, value in own.items():
+        same = value is given[name] or (isinstance(value, str) and value == given[name])
+        if not same and (value is not None or has_budget):
+            raise UnsupportedOption(
+                f"{name}= of the call is not what the step was made with: pass it where the step gets its budget, and "
+                "nowhere else."
+            )
+
+
+def _names_of(variables: Any) -> Any:
+    """Return variables by name, so that they can be those of another model."""
+    if isinstance(variables, Sequence) and not isinstance(variables, str):
+        return [getattr(each, "name", each) for each in variables]
+    return variables
