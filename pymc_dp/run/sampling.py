@@ -45,7 +45,6 @@ from pymc_dp.release import (
     refuse_overflow,
     warm_up_noise,
 )
-from pymc_dp.release.interface import ReleasesOfIteration
 from pymc_dp.rows import Simulation, SyntheticTable, UnitLikelihood
 from pymc_dp.rows.partitioned import PartitionedUnits
 from pymc_dp.rows.threads import Threads
@@ -418,8 +417,7 @@ def _authorised(
     budget, all_curators = group.budget, []
     spent = budget.epsilon_spent
     for step in group.steps:
-        step.released_once = ReleasesOfIteration(())
-        step.forget()
+        step.renew()
     try:
         for place, (step, planned) in enumerate(zip(group.steps, plan.steps, strict=True)):
             noise: NoiseSource = SecureNoise()

@@ -151,7 +151,7 @@ class DPBarker(LearningStep):
         #: The latest moves that were decided on since clipped units were last counted.
         self._moves: deque[tuple[FloatArray, FloatArray] | Expanded] = deque(maxlen=_COUNTED_MOVES)
 
-    def draws_worth_taking(self, size: int) -> int:
+    def suitable_draws(self) -> int:
         """Return as many as are affordable: every decision costs."""
         return _AFFORDABLE_DRAWS
 

@@ -197,10 +197,10 @@ class DPStep(BlockedStep):
         self.size, self.moves_all = len(self.labels), self._own.all
         self.tune = False
         self._iteration = self._tuning_iterations = 0
+        self.released_once = ReleasesOfIteration(())
         self.rng = np.random.default_rng()
         self._authorisation: Authorisation | None = None
         self._chain: ChainAccess | None = None
-        self.released_once = ReleasesOfIteration(())
 
     # Defined by samplers ----------------------------------------------------------------------------------
 
@@ -407,14 +407,19 @@ class DPStep(BlockedStep):
 
     # The run ----------------------------------------------------------------------------------------------
 
+    def renew(self) -> None:
+        """Forget the last run, which may have ended while tuning, and its releases."""
+        self._iteration = self._tuning_iterations = 0
+        self.released_once = ReleasesOfIteration(())
+        self.forget()
+
     def authorise(self, authorisation: Authorisation, noted: Callable[[], None] | None = None) -> None:
         """Let the step run; `dp.sample` calls this once the plan has been charged.
 
         The releases before the chains start are made here, and `noted` is called after each.
         """
+        self.renew()
         self._authorisation = authorisation
-        self._iteration = self._tuning_iterations = 0  # the last run may have ended while tuning
-        self.forget()
         if self.prelude_requests():
             self._once(self.prelude, authorisation, noted)
 

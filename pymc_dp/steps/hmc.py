@@ -157,7 +157,7 @@ class DPHMC(LearningStep):
         self.clip_log_ratio = setting("clip_log_ratio", clip_log_ratio, learns=learns)
         self.step_size = setting("step_size", step_size, learns=learns)
         self.n_leapfrog = _validate.whole("n_leapfrog", _LEAPFROGS if n_leapfrog is None else n_leapfrog, at_least=1)
-        #: Free gradients are worth longer trajectories: as long as those that draws of the surrogate are apart.
+        #: Where gradients are free, trajectories are as long as those between draws of the surrogate.
         self._lengthens = n_leapfrog is None and self.control_variates
         self.aimed_acceptance = self.acceptance_of_pilot if step_size is None else None
         self.step_size_jitter = _validate.not_negative("step_size_jitter", step_size_jitter)
@@ -328,9 +328,9 @@ class DPMALA(DPHMC):
             **shared,
         )
 
-    def draws_worth_taking(self, size: int) -> int:
+    def suitable_draws(self) -> int:
         """Return twice as many as for trajectories: single steps are shorter."""
-        return 2 * super().draws_worth_taking(size)
+        return 2 * super().suitable_draws()
 
     def stretch(self, factor: float) -> None:
         """Set the step: the best one on a standard normal of many dimensions, times a factor."""

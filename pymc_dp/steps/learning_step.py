@@ -125,7 +125,7 @@ class LearningStep(DPStep):
         )
         self.expands, self.simulates, self.uses_n_units = True, self.learning.order == 1, True
         if self.learning.control_variates:
-            self.default_draws = self.draws_worth_taking(self.size)
+            self.default_draws = self.suitable_draws()
         self.stats_dtypes_shapes = {
             **self.stats_dtypes_shapes,
             **dict.fromkeys(FIGURES, (np.float64, [])),
@@ -253,8 +253,8 @@ class LearningStep(DPStep):
         rho = plan.rho if plan.account == "rho" else np.nan
         return Worth(error, self._n_units, self.size, rho, plan.delta)
 
-    def draws_worth_taking(self, size: int) -> int:
-        """Return how many draws of a chain tell nearly all that the approximation of so many parameters allows."""
+    def suitable_draws(self) -> int:
+        """Return how many draws of a chain tell nearly all that the approximation allows."""
         return _DRAWS_OF_TRAJECTORIES
 
     def noise_per_bound(self) -> float:

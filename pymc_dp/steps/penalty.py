@@ -132,9 +132,9 @@ class DPPenalty(LearningStep):
         """Return the releases of one chain: a log-ratio in every iteration."""
         return with_given_noise([ReleaseRequest(self.kind, tune + draws, 1.0, 1)], self.noise_multipliers)
 
-    def draws_worth_taking(self, size: int) -> int:
+    def suitable_draws(self) -> int:
         """Return how many draws make about a hundred that are independent: a random walk is slow."""
-        return min(1000 + 200 * size, 5000)
+        return min(1000 + 200 * self.size, 5000)
 
     def stretch(self, factor: float) -> None:
         """Make moves as long as the proposal makes them on a standard normal, times a factor."""

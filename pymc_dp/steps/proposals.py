@@ -89,72 +89,61 @@ class Proposal(ABC):
         """Store whether the last proposal was accepted: a released decision, so it may be used freely."""
 
 
-class GaussianProposal(Proposal):
+class _Walk(Proposal):
+    """Normal steps of all components, or of one that is chosen at random; or half-normal ones in a kept direction.
+
+    The state of a guided walk is the position and the direction, one sign for each component. Components that were
+    moved turn around on rejection, which makes the walk reversible on both (Gustafson 1998).
+    """
+
+    guided: ClassVar[bool] = False
+
+    def start(self, rng: np.random.Generator, size: int) -> None:
+        """Begin a chain, in a random direction if it is guided."""
+        super().start(rng, size)
+        if self.guided:
+            self._direction: FloatArray = rng.choice(np.array([-1.0, 1.0]), size=size)
+
+    def propose(self, theta: FloatArray) -> tuple[FloatArray, float]:
+        """Return a proposal; the walk is symmetric."""
+        self._moved = self.rng.integers(self.size) if self.one_component else slice(None)
+        length: FloatArray | float = self.rng.standard_normal(None if self.one_component else self.size)
+        if self.guided:
+            length = self._direction[self._moved] * np.abs(length)
+        move = self.axes[:, self._moved] * length if self.one_component else self.axes @ length
+        return theta + move, 0.0
+
+    def decided(self, *, accepted: bool) -> None:
+        """Turn the moved components around after a rejection."""
+        if self.guided and not accepted:
+            self._direction[self._moved] *= -1.0
+
+
+class GaussianProposal(_Walk):
     """A normal step from the current point."""
 
     name = "gaussian"
 
-    def propose(self, theta: FloatArray) -> tuple[FloatArray, float]:
-        """Return a proposal; the walk is symmetric."""
-        return theta + self.axes @ self.rng.standard_normal(self.size), 0.0
 
-
-class OneComponentProposal(Proposal):
+class OneComponentProposal(_Walk):
     """A normal step of one component, chosen at random."""
 
-    name = "one-component"
+    name, one_component = "one-component", True
     aimed_acceptance = 0.44
-    one_component = True
-
-    def propose(self, theta: FloatArray) -> tuple[FloatArray, float]:
-        """Return a proposal; the walk is symmetric."""
-        component = self.rng.integers(self.size)
-        return theta + self.axes[:, component] * self.rng.standard_normal(), 0.0
 
 
-class GuidedWalkProposal(Proposal):
-    """Half-normal steps in a direction that is kept while proposals are accepted and turned around on rejection.
+class GuidedWalkProposal(_Walk):
+    """Half-normal steps in a direction that is kept while proposals are accepted and turned around on rejection."""
 
-    The state is the position and the direction, one sign for each component; turning around on rejection makes the
-    walk reversible on both (Gustafson 1998).
-    """
-
-    name = "guided-walk"
+    name, guided = "guided-walk", True
     aimed_acceptance = 0.4
 
-    def start(self, rng: np.random.Generator, size: int) -> None:
-        """Begin a chain in a random direction."""
-        super().start(rng, size)
-        self._direction = rng.choice([-1.0, 1.0], size=size)
 
-    def propose(self, theta: FloatArray) -> tuple[FloatArray, float]:
-        """Return a proposal further in the direction."""
-        return theta + self.axes @ (self._direction * np.abs(self.rng.standard_normal(self.size))), 0.0
-
-    def decided(self, *, accepted: bool) -> None:
-        """Turn around after a rejection."""
-        if not accepted:
-            self._direction = -self._direction
-
-
-class OneComponentGuidedWalkProposal(GuidedWalkProposal):
+class OneComponentGuidedWalkProposal(_Walk):
     """A guided walk of one component at a time: each component keeps a direction of its own."""
 
-    name = "one-component-guided-walk"
-    aimed_acceptance = 0.5
-    best_length = 1.5
-    one_component = True
-
-    def propose(self, theta: FloatArray) -> tuple[FloatArray, float]:
-        """Return a proposal that moves one component in its direction."""
-        self._component = self.rng.integers(self.size)
-        length = self._direction[self._component] * abs(self.rng.standard_normal())
-        return theta + self.axes[:, self._component] * length, 0.0
-
-    def decided(self, *, accepted: bool) -> None:
-        """Turn the component around after a rejection."""
-        if not accepted:
-            self._direction[self._component] *= -1.0
+    name, one_component, guided = "one-component-guided-walk", True, True
+    aimed_acceptance, best_length = 0.5, 1.5
 
 
 PROPOSALS: dict[str, type[Proposal]] = {

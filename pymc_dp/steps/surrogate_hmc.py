@@ -135,9 +135,9 @@ class DPSurrogateHMC(LearningStep):
     def keep_starts(self, given: bool) -> None:
         """Start with draws of the surrogate all the same: they are independent of where a chain was put."""
 
-    def draws_worth_taking(self, size: int) -> int:
+    def suitable_draws(self) -> int:
         """Return twice as many as are tested where they cost nothing."""
-        return super().draws_worth_taking(size) * (1 if self.tested else 2)
+        return super().suitable_draws() * (1 if self.tested else 2)
 
     def sampler_requests(self, tune: int, draws: int) -> list[ReleaseRequest]:
         """Return the releases of one chain: remainders of log-ratios, for every kept draw, where draws are tested."""
