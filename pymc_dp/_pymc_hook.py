@@ -24,7 +24,7 @@ from pymc_dp.exceptions import UnsupportedOption
 from pymc_dp.model import origins
 from pymc_dp.model.arrays import declare_public, is_public
 from pymc_dp.model.builders import EVALUATING, marking
-from pymc_dp.run.arguments import (
+from pymc_dp.run.refusals import (
     is_private,
     refuse_budget,
     refuse_privacy_keywords,

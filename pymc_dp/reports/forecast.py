@@ -25,7 +25,7 @@ from pymc_dp.model.simulation import on_drawn_rows
 from pymc_dp.model.structure import rows_can_be_simulated
 from pymc_dp.model.units import public_number_of_units
 from pymc_dp.run import sampling
-from pymc_dp.run.arguments import refuse_what_is_no_budget
+from pymc_dp.run.refusals import refuse_what_is_no_budget
 from pymc_dp.run.short_form import chosen_length, steps_with_budget
 from pymc_dp.steps.base import DPStep
 from pymc_dp.tables import Table

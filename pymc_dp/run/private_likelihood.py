@@ -29,7 +29,7 @@ from pymc_dp.model.posterior import (
     with_figures,
     with_likelihood,
 )
-from pymc_dp.run.arguments import refuse_no_budget, refuse_privacy_keywords
+from pymc_dp.run.refusals import refuse_no_budget, refuse_privacy_keywords
 from pymc_dp.run.sampling import release, sample_without_privacy
 from pymc_dp.steps.surrogate_hmc import DPSurrogateHMC
 from pymc_dp.tables import Table
