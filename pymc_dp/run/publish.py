@@ -46,22 +46,10 @@ def publish(
 ) -> DataTree:
     """Return the tree that may leave.
 
-    Parameters
-    ----------
-    tree : DataTree
-        What PyMC made of the draws, tuning included. Of a run that ended early, it holds as many as make a rectangle.
-    finished : FinishedDraws
-        All that the chains have drawn and released, however many iterations each has made.
-    group : StepGroup
-        The steps: what each released before the chains started, and what that says of the likelihood.
-    plan : Plan
-        What was paid for.
-    facts : mapping
-        The attributes of the ``privacy`` group: those that `metadata` gave before the run, and how it ended.
-    names : PublishableNames
-        The variables that may leave.
-    keep_warmup : bool
-        Keep tuning draws in groups of their own, as PyMC does.
+    `tree` is PyMC's tree of the draws, tuning included; of a run that ended early, of those that make a rectangle of
+    chains and draws. `finished` has all draws and releases of the chains, `group` those made before them. `facts` are
+    the attributes of the ``privacy`` group: those that `metadata` gave before the run, and how the run ended. With
+    `keep_warmup`, tuning draws are kept in groups of their own, as PyMC does.
     """
     once = [
         (place, _BEFORE_THE_CHAINS, _BEFORE_THE_CHAINS, release)

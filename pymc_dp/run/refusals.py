@@ -189,19 +189,13 @@ def _is_a_context(value: Any) -> bool:
     )
 
 
-_TRUTH = _is_a(bool, np.bool_), "True or False"
-_MAPPING = _is_a(Mapping, type(None)), "a dict"
+_TRUTHS = ("discard_tuned_samples", "compute_convergence_checks", "keep_warning_stat", "quiet", "return_inferencedata")
+_MAPPINGS = ("idata_kwargs", "compile_kwargs", "nuts_sampler_kwargs")
 _NAME = _is_a(str, type(None)), "a name"
 #: The types that `pm.sample` documents, in the order of the checks: a test of the value, and the type in words.
 _TYPES: dict[str, tuple[Callable[[Any], bool], str]] = {
-    "discard_tuned_samples": _TRUTH,
-    "compute_convergence_checks": _TRUTH,
-    "keep_warning_stat": _TRUTH,
-    "quiet": _TRUTH,
-    "return_inferencedata": _TRUTH,
-    "idata_kwargs": _MAPPING,
-    "compile_kwargs": _MAPPING,
-    "nuts_sampler_kwargs": _MAPPING,
+    **dict.fromkeys(_TRUTHS, (_is_a(bool, np.bool_), "True or False")),
+    **dict.fromkeys(_MAPPINGS, (_is_a(Mapping, type(None)), "a dict")),
     "nuts_sampler": _NAME,
     "progressbar_theme": (_is_a(str, Theme, type(None)), "a theme of rich"),
     "backend": _NAME,

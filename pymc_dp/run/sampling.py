@@ -70,7 +70,7 @@ from pymc_dp.steps.group import StepGroup
 from pymc_dp.steps.prelude.approximation import Approximation
 from pymc_dp.tables import Table
 
-#: PyMC's own logger: what is said stands in one log with what PyMC says of the run.
+#: PyMC's own logger: messages come in one log with PyMC's of the run.
 _log = logging.getLogger("pymc")
 _pymc_sample: Callable[..., Any] = pm.sample
 
@@ -237,12 +237,12 @@ class _Run:
             return
         self._read()
         self.rows = self.of_table = until_the_end.enter_context(self.data.opened(self.template))
-        self.template = self.of_table.template  # where units have several rows, so has it
+        self.template = self.of_table.template  # its units have several rows where the table says so
         if public:
             self.group.know_n_units(self.rows.n_units)
 
     def _read(self) -> None:
-        """Read the model, and the likelihood of its own rows."""
+        """Read the model, and make the likelihood of its own rows."""
         self.view = read(self.model, self.group.unit, self.group.unit_index)
         expands = [each.expands for each in self.group.steps]
         self.template = UnitLikelihood(self.view, first_order=not all(expands), second_order=any(expands))
@@ -379,10 +379,8 @@ class _Run:
                     if self.draws_follow and drawn_from is None:
                         self.tree = _pymc_sample(**self.arguments)
                 if self.draws_follow and drawn_from is not None:
-                    self.finished.chains_release = False
-                    self.arguments |= arguments_of_nuts(
-                        self.priors, *drawn_from, self.plan.chains, self.arguments["random_seed"]
-                    )
+                    self.finished.chains_release, seed = False, self.arguments["random_seed"]
+                    self.arguments |= _arguments_of_nuts(self.priors, *drawn_from, self.plan.chains, seed)
                     self.tree = _pymc_sample(**self.arguments)
         except BaseException as error:
             self.ended_by = error
@@ -442,9 +440,9 @@ class _Run:
                 curators.close()
 
     def _facts(self) -> dict[str, Any]:
-        """Return the result's metadata."""
-        declared = {"schema": self.of_table.declared} if self.of_table is not None and self.of_table.declared else {}
-        return {**metadata(self.plan, self.group, self.names, self.n_units), **declared}
+        """Return the result's metadata, with what was declared of a table."""
+        facts = metadata(self.plan, self.group, self.names, self.n_units)
+        return facts | ({"schema": self.of_table.declared} if self.of_table and self.of_table.declared else {})
 
     # Publish ----------------------------------------------------------------------------------------------------------
 
@@ -529,7 +527,7 @@ def _warn_about_budget(budget: PrivacyBudget, n_units: int) -> None:
         warnings.warn(message, UserWarning, skip_file_prefixes=(_PACKAGE,))
 
 
-def arguments_of_nuts(
+def _arguments_of_nuts(
     priors: Model, known: Approximation, likelihood: xr.Dataset, chains: int, seed: Any
 ) -> dict[str, Any]:
     """Return what `pm.sample` is called with to draw from a released likelihood's posterior by PyMC's own NUTS.

@@ -12,7 +12,7 @@ from pymc_dp.steps.base import DPStep
 from pymc_dp.steps.surrogate_hmc import DPSurrogateHMC
 from pymc_dp.steps.without_budget import StepWithoutBudget
 
-#: PyMC's own logger: what is said stands in one log with what PyMC says of the run.
+#: PyMC's own logger: messages come in one log with PyMC's of the run.
 _log = logging.getLogger("pymc")
 _DEFAULT_CHAINS = 4
 
