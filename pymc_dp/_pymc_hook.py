@@ -29,7 +29,7 @@ from pymc_dp.run.refusals import (
     refuse_budget,
     refuse_privacy_keywords,
     refuse_table,
-    refuse_what_is_no_budget,
+    refuse_wrong_budget_or_step,
 )
 from pymc_dp.run.sampling import sample
 
@@ -106,7 +106,7 @@ def _sampling(original: Callable[..., Any]) -> Callable[..., Any]:
 
     @functools.wraps(original)
     def sample_or_pass_on(*args: Any, **kwargs: Any) -> Any:
-        refuse_what_is_no_budget(kwargs)
+        refuse_wrong_budget_or_step(kwargs)
         if is_private(kwargs):
             return sample(*args, **kwargs)
         refuse_budget("pm.sample", args, kwargs)

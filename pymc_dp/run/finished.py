@@ -1,7 +1,7 @@
 """How a run ends, and the draws that it has finished by then.
 
 PyMC tells a callback of every draw, in the main process, whether chains run here or in processes of their own, and
-hands it the trace that holds the draw. What those traces hold was paid for: it comes back however the run ends.
+hands it the trace that holds the draw. The draws in those traces were paid for: they come back however the run ends.
 """
 
 import json

@@ -30,8 +30,8 @@ _INTERNAL_STATISTICS = ("epsilon_charged", "mean_accepted", "releases", "standar
 #: Chain and iteration of releases that were made once, before any chain had started.
 _BEFORE_THE_CHAINS = -1
 
-#: A release: place of the step, chain and iteration (tuning first) that made it, and the release itself.
-_Made = tuple[int, int, int, Release]
+#: A release, after the place of its step, its chain and its iteration (tuning first).
+_Placed = tuple[int, int, int, Release]
 
 
 def publish(
@@ -56,12 +56,12 @@ def publish(
         for place, step in enumerate(group.steps)
         for release in step.released_once.made
     ]
-    made = [
+    in_chains = [
         (place, chain, iteration, release)
         for chain, iteration, place, releases in finished.releases(len(plan.steps))
         for release in releases.made
     ]
-    fractions = _clip_fractions(made, plan, facts.get("n_units"))
+    fractions = _clip_fractions(in_chains, plan, facts.get("n_units"))
     likelihood = group.steps[0].likelihood
     groups: dict[str, xr.Dataset] = {}
     phases = {"": slice(plan.tune, None)} | ({"warmup_": slice(0, plan.tune)} if keep_warmup else {})
@@ -82,7 +82,7 @@ def publish(
     if not facts["complete"] and "posterior" in groups:
         groups["partial_posterior"] = finished.one_after_the_other(names.kept, plan.tune, groups["posterior"])
     if group.keep_releases:
-        groups["releases"] = _releases_group(once + made, group, plan)
+        groups["releases"] = _releases_group(once + in_chains, group, plan)
     published = names.kept if facts["complete"] else []
     if "posterior" in groups:
         published = [str(name) for name in groups["posterior"].data_vars]
@@ -100,11 +100,11 @@ def _cleaned(dataset: xr.Dataset, dropped: Sequence[str]) -> xr.Dataset:
     return cleaned
 
 
-def _clip_fractions(made: Sequence[_Made], plan: Plan, n_units: int | None) -> dict[str, np.ndarray]:
+def _clip_fractions(releases: Sequence[_Placed], plan: Plan, n_units: int | None) -> dict[str, np.ndarray]:
     """Return released clip fractions and their noise for every iteration: constant within the window of a count."""
     ends = np.array(window_ends(plan.tune, plan.draws))
     fractions: dict[str, np.ndarray] = {}
-    for place, chain, iteration, release in made:
+    for place, chain, iteration, release in releases:
         if release.kind != CLIP_COUNT.name:
             continue
         step = plan.steps[place]
@@ -119,15 +119,15 @@ def _clip_fractions(made: Sequence[_Made], plan: Plan, n_units: int | None) -> d
     return fractions
 
 
-def _releases_group(made: Sequence[_Made], group: StepGroup, plan: Plan) -> xr.Dataset:
+def _releases_group(all_releases: Sequence[_Placed], group: StepGroup, plan: Plan) -> xr.Dataset:
     """Return all releases as arrays, one dimension for each kind of each step."""
     variables: dict[str, Any] = {}
     coords: dict[str, Any] = {"parameter": list(group.steps[0].parameters.labels)}
     for place, (step, moving) in enumerate(zip(plan.steps, group.steps, strict=True)):
         own_parameters = labelled("parameter", step.label)
         coords[own_parameters] = list(moving.labels)
-        by_kind: dict[str, list[_Made]] = {releases.kind: [] for releases in step.releases}
-        of_step = [each for each in made if each[0] == place]
+        by_kind: dict[str, list[_Placed]] = {releases.kind: [] for releases in step.releases}
+        of_step = [each for each in all_releases if each[0] == place]
         for order, (_, chain, iteration, release) in enumerate(of_step):
             by_kind.setdefault(release.kind, []).append((order, chain, iteration, release))  # counts may be unplanned
         for kind, entries in by_kind.items():

@@ -68,7 +68,7 @@ def refuse_in_a_starting_process() -> None:
         )
 
 
-def refuse_what_is_no_budget(options: Mapping[str, Any]) -> None:
+def refuse_wrong_budget_or_step(options: Mapping[str, Any]) -> None:
     """Refuse ``budget=`` that is no budget, and ``step=`` that is a class, a name or a budget."""
     step = options.get("step")
     if isinstance(step, PrivacyBudget):

@@ -60,10 +60,10 @@ from pymc_dp.run.refusals import (
     refuse_no_table,
     refuse_stray_budget,
     refuse_unsupported_options,
-    refuse_what_is_no_budget,
+    refuse_wrong_budget_or_step,
     refuse_wrong_types,
 )
-from pymc_dp.run.short_form import chosen_length, say_what_was_chosen, steps_with_budget
+from pymc_dp.run.short_form import chosen_length, log_chosen_length, steps_with_budget
 from pymc_dp.steps.access import Authorisation
 from pymc_dp.steps.base import DPStep
 from pymc_dp.steps.group import StepGroup
@@ -130,13 +130,13 @@ def sample(draws: int | None = None, **options: Any) -> DataTree:
     Where a step releases nothing in its chains, PyMC's NUTS draws from the priors times the released likelihood, and
     tunes itself.
     """
-    return _Run(draws, options).made()
+    return _Run(draws, options).result()
 
 
 def release(step: DPStep, model: Model, data: Table | None, random_seed: Any, progressbar: Any) -> DataTree:
     """Charge a run and release what its step learns before the chains; draw nothing. Arguments as of `sample`."""
     options = {"step": step, "model": model, "data": data, "random_seed": random_seed, "progressbar": progressbar}
-    return _Run(1, {**options, "tune": 0, "chains": 1}, draws_follow=False).made()
+    return _Run(1, {**options, "tune": 0, "chains": 1}, draws_follow=False).result()
 
 
 def sample_without_privacy(**options: Any) -> DataTree:
@@ -164,7 +164,7 @@ class _Run:
 
     def __init__(self, draws: int | None, options: dict[str, Any], *, draws_follow: bool = True) -> None:
         refuse_in_a_starting_process()
-        refuse_what_is_no_budget(options)
+        refuse_wrong_budget_or_step(options)
         if not is_private(options):
             refuse_budget("pymc_dp.sample", [draws], options)
         given_budget, data = options.pop("budget", None), options.pop("data", None)
@@ -192,8 +192,8 @@ class _Run:
         self.facts: dict[str, Any] | None = None
         self.ended_by: BaseException | None = None
 
-    def made(self) -> DataTree:
-        """Make the run, and return what may leave."""
+    def result(self) -> DataTree:
+        """Make the run, and return the tree that may leave."""
         with contextlib.ExitStack() as until_the_end:
             self.open(until_the_end)
             self.prepare()
@@ -207,7 +207,7 @@ class _Run:
 
     @contextlib.contextmanager
     def _bar(self, words: str, planned: StepPlan) -> Iterator[Callable[[], None]]:
-        """Show a bar of what a step releases before the chains, until PyMC's own appears; yield what counts a release.
+        """Show a bar of a step's releases before the chains, until PyMC's appears; yield a function that counts one.
 
         Noise may lead to fewer releases than are planned.
         """
@@ -251,7 +251,7 @@ class _Run:
     # Prepare ----------------------------------------------------------------------------------------------------------
 
     def prepare(self) -> None:
-        """Plan the run, and do all that can fail before anything is charged."""
+        """Plan the run, complete its arguments, and do all that can fail: nothing is charged yet."""
         arguments, steps, budget = self.arguments, self.group.steps, self.budget
         self._say("The model is read and checked; nothing is charged yet.")
         step = steps[0] if len(steps) == 1 else CompoundStep(steps)
@@ -272,7 +272,7 @@ class _Run:
         self.plan = dataclasses.replace(plan, unit=rows.unit_in_words, row_engine=rows.engine_name)
         _warn_about_budget(budget, rows.n_units)
         view.warn_about_prior_constants()
-        say_what_was_chosen(chosen, self.plan)
+        log_chosen_length(chosen, self.plan)
         refuse_overflow({each.noise_needed for each in plan.releases if each.adds_noise}, rows.n_units)
         initvals = arguments["initvals"] or view.default_starts
         for each in steps:
@@ -308,7 +308,7 @@ class _Run:
         return (1 if cores is None else cores), "spawn" if mp_ctx is None else mp_ctx
 
     def _dry_run_all(self) -> None:
-        """Make the steps' synthetic tables and run on them what is free; refuse a run that takes too much memory."""
+        """Make the steps' synthetic tables, and dry runs on them; refuse a run that takes too much memory."""
         for step in self.group.steps:
             tables: SyntheticTable | Simulation | None = None
             if step.expands and step.simulates:
@@ -370,7 +370,7 @@ class _Run:
     # Run --------------------------------------------------------------------------------------------------------------
 
     def run(self) -> None:
-        """Let the steps release and PyMC draw, and keep what ends the run early."""
+        """Let the steps release and PyMC draw, and keep the error that ends the run early."""
         try:
             with ending_the_run():
                 with self._authorised():
@@ -447,7 +447,7 @@ class _Run:
     # Publish ----------------------------------------------------------------------------------------------------------
 
     def publish(self) -> DataTree:
-        """Return what may leave; raise what ended the run, with what it had drawn by then."""
+        """Return the tree that may leave; raise the error that ended the run, with the draws made by then."""
         plan, error = self.plan, self.ended_by
         iterations = self.finished.iterations(plan.chains)
         end = how_it_ended(error, iterations, plan.tune, plan.draws)
@@ -479,7 +479,7 @@ class _Run:
         return result
 
     def _raise_with(self, partial: DataTree, error: BaseException) -> NoReturn:
-        """Raise what ended the run, with what had been drawn until then.
+        """Raise the error that ended the run, with the draws made until then.
 
         What the user's callback raised, and what ends the program, is raised as it is. Messages of other errors may
         hold data: they are replaced.

@@ -68,7 +68,7 @@ def chosen_length(steps: Sequence[DPStep], draws: int | None, chains: int | None
     return draws, chains, " and ".join(said)
 
 
-def say_what_was_chosen(words: str, plan: Plan) -> None:
+def log_chosen_length(words: str, plan: Plan) -> None:
     """Log which length of the run was chosen, if it was, and why it is not PyMC's."""
     if not words:
         return
