@@ -6,7 +6,6 @@ The sampler is given a budget and nothing else: it learns clip bounds and scales
 import sys
 import time
 import warnings
-from collections.abc import Mapping
 from pathlib import Path
 
 import arviz as az
@@ -38,25 +37,18 @@ EPSILON, DELTA = 4.0, 1e-6
 CHAINS, DRAWS = 4, 200
 OUTPUT = Path("pymc_dp_demo")
 
-Table = Mapping[str, NDArray[np.float64]]
-
 
 def survey() -> tuple[NDArray[np.float64], NDArray[np.int64]]:
     """Return features, shape (20190, 10), and whether a doctor was visited, shape (20190,).
 
-    The RAND Health Insurance Experiment as it comes with statsmodels.
+    The RAND Health Insurance Experiment as it comes with statsmodels, centred and scaled by public numbers.
     """
     from statsmodels.datasets import randhie  # noqa: PLC0415 an optional dependency
 
     table = randhie.load_pandas().data
-    columns = {column: table[column].to_numpy(np.float64) for column, _, _ in list(COLUMNS.values())[1:]}
-    return features_of(columns), (table["mdvis"].to_numpy() > 0).astype(np.int64)
-
-
-def features_of(table: Table) -> NDArray[np.float64]:
-    """Return the model's features, shape (rows, 10): the columns, centred and scaled by public numbers."""
-    scaled = [(table[column] - centre) / scale for column, centre, scale in list(COLUMNS.values())[1:]]
-    return np.column_stack([np.ones(scaled[0].size), *scaled])
+    columns = list(COLUMNS.values())[1:]
+    scaled = [(table[column].to_numpy(np.float64) - centre) / scale for column, centre, scale in columns]
+    return np.column_stack([np.ones(len(table)), *scaled]), (table["mdvis"].to_numpy() > 0).astype(np.int64)
 
 
 def survey_model(features: NDArray[np.float64], visited: NDArray[np.int64]) -> pm.Model:
@@ -108,36 +100,28 @@ def not_private(features: NDArray[np.float64], visited: NDArray[np.int64], draws
 
 
 def comparison(private: DataTree, open_run: DataTree) -> str:
-    """Return how far the private posterior is from the ordinary one, in the ordinary one's standard deviations."""
+    """Return the private posterior's distance from the ordinary one, in the ordinary one's standard deviations."""
     over = ("chain", "draw")
     mean, std = open_run["posterior"]["beta"].mean(over), open_run["posterior"]["beta"].std(over)
     shift = (private["posterior"]["beta"].mean(over) - mean) / std
     ratio = private["posterior"]["beta"].std(over) / std
     lines = [f"{'':<18}{'mean':>8}{'sd':>8}{'private mean is off by':>25}{'private sd / sd':>18}"]
     for name in FEATURES:
-        one = {"feature": name}
-        lines.append(
-            f"{name:<18}{float(mean.sel(one)):>8.3f}{float(std.sel(one)):>8.3f}"
-            f"{float(shift.sel(one)):>22.2f} sd{float(ratio.sel(one)):>18.2f}"
-        )
-    return "\n".join(
-        [*lines, f"Judged by the private run's own diagnostics, without this table: {quality(private).verdict}."]
-    )
+        figures = [float(each.sel(feature=name)) for each in (mean, std, shift, ratio)]
+        lines.append("{:<18}{:>8.3f}{:>8.3f}{:>22.2f} sd{:>18.2f}".format(name, *figures))
+    lines.append(f"Judged by the private run's own diagnostics, without this table: {quality(private).verdict}.")
+    return "\n".join(lines)
 
 
 def save(private: DataTree, open_run: DataTree) -> None:
-    """Write the publishable tree and a picture of both posteriors."""
-    OUTPUT.mkdir(exist_ok=True)
-    private.to_netcdf(OUTPUT / "private.nc")
-    draw_intervals({"private (DPSurrogateHMC)": private, "not private (Laplace)": open_run}, OUTPUT / "comparison.png")
-
-
-def draw_intervals(runs: dict[str, DataTree], path: Path) -> None:
-    """Draw means and 89 % intervals of every coefficient, one line a run."""
+    """Write the publishable tree, and a picture of means and 89 % intervals of every coefficient, one line a run."""
     from matplotlib.figure import Figure  # noqa: PLC0415 an optional dependency
 
+    OUTPUT.mkdir(exist_ok=True)
+    private.to_netcdf(OUTPUT / "private.nc")
     figure = Figure(figsize=(7, 5), layout="constrained")
     axes = figure.add_subplot(xlabel="coefficient (log odds)", yticks=range(len(FEATURES)), yticklabels=FEATURES)
+    runs = {"private (DPSurrogateHMC)": private, "not private (Laplace)": open_run}
     for place, (label, run) in enumerate(runs.items()):
         draws = run["posterior"]["beta"].stack(sample=("chain", "draw")).sel(feature=FEATURES).values
         low, mean, high = np.quantile(draws, 0.055, axis=1), draws.mean(axis=1), np.quantile(draws, 0.945, axis=1)
@@ -145,7 +129,7 @@ def draw_intervals(runs: dict[str, DataTree], path: Path) -> None:
         axes.errorbar(mean, heights, xerr=[mean - low, high - mean], fmt="o", capsize=3, label=label)
     axes.invert_yaxis()
     axes.legend()
-    figure.savefig(path, dpi=150)
+    figure.savefig(OUTPUT / "comparison.png", dpi=150)
 
 
 def say(text: str) -> None:

@@ -12,7 +12,7 @@ import functools
 import os
 import sys
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import pymc as pm
@@ -23,12 +23,12 @@ from xarray import DataTree
 from pymc_dp.exceptions import UnsupportedOption
 from pymc_dp.model import origins
 from pymc_dp.model.arrays import EVALUATING, declare_public, is_public, marking
-from pymc_dp.run.arguments import (
+from pymc_dp.run.refusals import (
     is_private,
     refuse_budget,
     refuse_privacy_keywords,
     refuse_table,
-    refuse_what_is_no_budget,
+    refuse_wrong_budget_or_step,
 )
 from pymc_dp.run.sampling import sample
 
@@ -58,18 +58,20 @@ def install() -> None:
     uninstall()
     _replace_function(pm.sample, _sampling)
     # PyMC's own pm.sample, where somebody imported it before this package, hands its options on to init_nuts.
-    _replace_function(pm.init_nuts, functools.partial(_refusing, "pm.init_nuts"))
+    refuse = functools.partial(_refuse_privacy, "pm.init_nuts")
+    _replace_function(pm.init_nuts, functools.partial(_checked, refuse))
     # Every variational approximation goes through Group, which keeps options that it does not know.
-    _replace_method(Group, "__init__", _refusing("A variational approximation", Group.__init__))
-    _replace_function(pm.sample_posterior_predictive, functools.partial(_warning, _POSTERIOR_PREDICTIVE, "trace"))
-    _replace_function(pm.stats.compute_log_likelihood, _refusing_private_results)
+    refuse = functools.partial(_refuse_privacy, "A variational approximation")
+    _replace(Group, "__init__", _checked(refuse, Group.__init__))
+    _replace_function(pm.sample_posterior_predictive, functools.partial(_checked, _warn_of_rows))
+    _replace_function(pm.stats.compute_log_likelihood, functools.partial(_checked, _refuse_log_likelihoods))
     _replace_function(pm.Data, _noting_data)
-    _replace_method(Distribution, "__new__", staticmethod(_noting_observed(Distribution.__new__)))
+    _replace(Distribution, "__new__", staticmethod(_noting_observed(Distribution.__new__)))
     for name, methods in EVALUATING.items():
+        of_class = getattr(pm.gp, name)
         for method in methods:
-            of_class = getattr(pm.gp, name)
-            _replace_method(of_class, method, marking(f"pm.gp.{name}", getattr(of_class, method)))
-    _replace_method(pm.Model, "set_data", _noting_new_data(pm.Model.set_data))
+            _replace(of_class, method, marking(f"pm.gp.{name}", getattr(of_class, method)))
+    _replace(pm.Model, "set_data", _noting_new_data(pm.Model.set_data))
 
 
 def uninstall() -> None:
@@ -88,18 +90,14 @@ def _replace_function(original: Callable[..., Any], wrap: Callable[[Callable[...
     for module_name, module in list(sys.modules.items()):
         if module_name == "pymc" or module_name.startswith("pymc."):
             for name in [name for name, value in vars(module).items() if value is original]:
-                _replace(module, name, original, wrapper)
+                _replace(module, name, wrapper)
 
 
-def _replace_method(owner: type, name: str, wrapper: Any) -> None:
-    """Replace a method in the class that defines it, which may be a base class of `owner`."""
-    definer = next(each for each in owner.__mro__ if name in vars(each))
-    _replace(definer, name, vars(definer)[name], wrapper)
-
-
-def _replace(owner: Any, name: str, original: Any, wrapper: Any) -> None:
-    _replaced.append((owner, name, original))
-    setattr(owner, name, wrapper)
+def _replace(owner: Any, name: str, wrapper: Any) -> None:
+    """Replace a name of a module, or a method in the class that defines it, which may be a base class of `owner`."""
+    definer = next(each for each in getattr(owner, "__mro__", [owner]) if name in vars(each))
+    _replaced.append((definer, name, vars(definer)[name]))
+    setattr(definer, name, wrapper)
 
 
 def _sampling(original: Callable[..., Any]) -> Callable[..., Any]:
@@ -107,7 +105,7 @@ def _sampling(original: Callable[..., Any]) -> Callable[..., Any]:
 
     @functools.wraps(original)
     def sample_or_pass_on(*args: Any, **kwargs: Any) -> Any:
-        refuse_what_is_no_budget(kwargs)
+        refuse_wrong_budget_or_step(kwargs)
         if is_private(kwargs):
             return sample(*args, **kwargs)
         refuse_budget("pm.sample", args, kwargs)
@@ -118,41 +116,31 @@ def _sampling(original: Callable[..., Any]) -> Callable[..., Any]:
     return sample_or_pass_on
 
 
-def _refusing(name: str, original: Callable[..., Any]) -> Callable[..., Any]:
-    """Return a function that refuses budgets, and options by the names of such."""
+def _checked(check: Callable[..., None], original: Callable[..., Any]) -> Callable[..., Any]:
+    """Return a function whose arguments `check` sees, to refuse them or to warn, before the original is called."""
 
     @functools.wraps(original)
-    def refusing(*args: Any, **kwargs: Any) -> Any:
-        refuse_budget(name, args, kwargs)
-        refuse_privacy_keywords(original, kwargs)
+    def checked(*args: Any, **kwargs: Any) -> Any:
+        check(original, args, kwargs)
         return original(*args, **kwargs)
 
-    return refusing
+    return checked
 
 
-def _warning(message: str, result: str, original: Callable[..., Any]) -> Callable[..., Any]:
-    """Return a function that warns where its first argument, `result`, is the result of a private run."""
-
-    @functools.wraps(original)
-    def warning(*args: Any, **kwargs: Any) -> Any:
-        tree = args[0] if args else kwargs.get(result)
-        if _is_private_result(tree) and not kwargs.get("predictions"):
-            warnings.warn(message, UserWarning, stacklevel=2)
-        return original(*args, **kwargs)
-
-    return warning
+def _refuse_privacy(name: str, original: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
+    """Refuse budgets, and options by the names of such."""
+    refuse_budget(name, args, kwargs)
+    refuse_privacy_keywords(original, kwargs)
 
 
-def _refusing_private_results(original: Callable[..., Any]) -> Callable[..., Any]:
-    """Return a function that refuses the result of a private run as its first argument."""
+def _warn_of_rows(_: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
+    if _is_private_result(args[0] if args else kwargs.get("trace")) and not kwargs.get("predictions"):
+        warnings.warn(_POSTERIOR_PREDICTIVE, UserWarning, stacklevel=3)
 
-    @functools.wraps(original)
-    def refusing(*args: Any, **kwargs: Any) -> Any:
-        if _is_private_result(args[0] if args else kwargs.get("idata")):
-            raise UnsupportedOption(_LOG_LIKELIHOOD)
-        return original(*args, **kwargs)
 
-    return refusing
+def _refuse_log_likelihoods(_: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
+    if _is_private_result(args[0] if args else kwargs.get("idata")):
+        raise UnsupportedOption(_LOG_LIKELIHOOD)
 
 
 def _is_private_result(tree: Any) -> bool:
@@ -182,11 +170,12 @@ def _noting_observed(original: Callable[..., Any]) -> Callable[..., Any]:
 
     @functools.wraps(original)
     def new(cls: type, name: str, *args: Any, **kwargs: Any) -> Any:
-        origins.refuse_tables_on_dask([kwargs.get("observed")])
-        with origins.refusing_labels(name, kwargs.get("observed")):
+        observed = kwargs.get("observed")
+        origins.refuse_tables_on_dask([observed])
+        with origins.refusing_labels(name, observed):
             variable = original(cls, name, *args, **kwargs)
         held = [value for option in kwargs.values() for value in origins.held_by(option)]
-        origins.note(pm.modelcontext(None), name, [kwargs.get("observed"), *held])
+        origins.note(pm.modelcontext(None), name, [observed, *held])
         return variable
 
     return new

@@ -1,4 +1,4 @@
-"""Kinds of releases: what they do in a run, and how they are called where several steps release the same kind."""
+"""Kinds of releases: what they do in a run, and their names where several steps release the same kind."""
 
 from dataclasses import dataclass
 from typing import Literal
@@ -10,21 +10,11 @@ Role = Literal["decides", "drives", "counts", "other"]
 
 @dataclass(frozen=True)
 class ReleaseKind:
-    """What is known of one kind of release.
-
-    Attributes
-    ----------
-    name : str
-        As in `pymc_dp.accounting.Releases` and in releases themselves.
-    role : {"decides", "drives", "counts", "other"}
-        What the clipping of such releases does to the draws.
-    is_number : bool
-        Whether one release is a single number and not a vector.
-    """
+    """A kind of release, by the name that releases and their accounting have for it."""
 
     name: str
     role: Role = "other"
-    is_number: bool = False
+    is_number: bool = False  # one release is a single number and not a vector
 
 
 CLIP_COUNT = ReleaseKind("clip_count", "counts")
@@ -47,7 +37,7 @@ _KNOWN = {
 
 
 def release_kind(name: str) -> ReleaseKind:
-    """Return what is known of a kind; of one without an entry here, that it is a vector that decides nothing.
+    """Return the kind of a name; without an entry here, it is a vector that decides nothing.
 
     A single number needs an entry: its values are published with shape (releases, 1) otherwise.
     """
@@ -55,15 +45,15 @@ def release_kind(name: str) -> ReleaseKind:
 
 
 def labelled(name: str, label: str) -> str:
-    """Return a name as it is published: with the label of its step where a run has several, such as ``gradient_2``."""
+    """Return a name as it is published: with its step's label where a run has several, such as ``gradient_2``."""
     return f"{name}_{label}" if label else name
 
 
 def clip_fraction_name(kind: str, label: str) -> str:
-    """Return the name of the statistic that says what part of the units was clipped in a step's releases of a kind."""
+    """Return the name of the statistic of the part of units that was clipped in a step's releases of a kind."""
     return f"clip_fraction_{labelled(kind, label)}"
 
 
 def noise_std_of(name: str) -> str:
-    """Return the name of the standard deviation of the noise in what is published under a name."""
+    """Return the name of the noise's standard deviation in what is published under a name."""
     return f"{name}_noise_std"

@@ -284,7 +284,7 @@ MUTANTS = (
            "    refuse_rows_in_starts(rows, {rows.n_rows}, starts, rows.other_dims)\n", "",
            (f"{_ACCEPTED}test_an_initval_of_rows_is_refused",)),
     Mutant("starting values of rows in the call", "models", "run/sampling.py",
-           '    view.refuse_rows_in_starts(arguments["initvals"])\n', "",
+           '        view.refuse_rows_in_starts(arguments["initvals"])\n', "",
            (f"{_ACCEPTED}test_initvals_of_rows_are_refused_before_the_charge",)),
     Mutant("builders may compute from rows", "models", "model/arrays.py",
            "            _mark(result, name)\n", "            pass\n",
@@ -292,10 +292,10 @@ MUTANTS = (
     Mutant("options that look private are ignored", "models", "_pymc_hook.py",
            '        refuse_table("pm.sample", kwargs)\n        refuse_privacy_keywords(original, kwargs)\n',
            '        refuse_table("pm.sample", kwargs)\n',
-           ("run/test_arguments.py::test_an_option_that_looks_private_is_no_option_of_nuts",)),
-    Mutant("options of step methods are not looked at", "models", "run/arguments.py",
+           ("run/test_refusals.py::test_an_option_that_looks_private_is_no_option_of_nuts",)),
+    Mutant("options of step methods are not looked at", "models", "run/refusals.py",
            "for name in {*options, *of_steps} if", "for name in options if",
-           ("run/test_arguments.py::test_an_option_that_looks_private_is_no_option_of_nuts",)),
+           ("run/test_refusals.py::test_an_option_that_looks_private_is_no_option_of_nuts",)),
     Mutant("tables in finished graphs count as public", "models", "model/split.py",
            "    _refuse_other_tables(rows, graphs.terms(potentials=True), leaves)\n", "",
            ("model/test_closures.py::test_a_table_in_a_function_is_refused",)),
@@ -307,7 +307,7 @@ MUTANTS = (
            "tables = [_tables_of(each) for each in (model, other)]",
            ("model/test_origins.py::test_a_function_called_twice_on_the_same_arrays_writes_no_synthetic_table",)),
     Mutant("Bambi's statistics of the data are accepted", "models", "run/sampling.py",
-           "    refuse_bambi_statistics(model)\n", "",
+           "        refuse_bambi_statistics(self.model)\n", "",
            ("model/test_context.py::test_statistics_of_the_data_are_refused_with_what_to_pass",)),
     Mutant("minibatches of PyMC are accepted", "models", "model/operations.py",
            "    _refuse_minibatches(model)\n", "",
@@ -332,7 +332,7 @@ MUTANTS = (
            "size[axis] = pt.constant(n_rows)", "size[axis] = pt.minimum(size[axis], n_rows)",
            ("run/test_sampling.py::test_a_dry_run_does_not_know_a_protected_number_of_units",)),
     Mutant("a dry run in proportion to a protected number of units", "number of units", "run/sampling.py",
-           "n_public = _public_number_of_units(rows, budget.relation)", "n_public = rows.n_units",
+           "stand_in, n_units = tables.stand_in(), self.n_units", "stand_in, n_units = tables.stand_in(), self.rows.n_units",
            ("run/test_sampling.py::test_a_dry_run_does_not_know_a_protected_number_of_units",)),
     Mutant("a query of a sampler's own class is answered", "batches", "release/queries.py",
            "    if not any(type(query) is known for known in QUERIES):", "    if not isinstance(query, QUERIES):",
@@ -396,8 +396,8 @@ MUTANTS = (
            "each.with_count(each.count // self.chains) for each", "each for each",
            (f"{_SAVED}test_a_step_s_plan_says_what_a_meter_needs",)),
     Mutant("every step has the first one's allowance", "counting", "run/sampling.py",
-           "in enumerate(zip(group.steps, plan.steps, strict=True)):",
-           "in enumerate(zip(group.steps, plan.steps[:1] * len(group.steps), strict=True)):",
+           "in enumerate(zip(self.group.steps, plan.steps, strict=True)):",
+           "in enumerate(zip(self.group.steps, plan.steps[:1] * len(self.group.steps), strict=True)):",
            ("run/test_sampling.py::test_several_dp_steps_share_one_budget",)),
     Mutant("the meter does not count", "counting", "release/meter.py",
            "        self._left[kind] -= 1", "        pass", (f"{_CURATOR}test_a_release_beyond_the_plan_touches_no_data",)),
@@ -470,7 +470,7 @@ MUTANTS = (
            ("release/test_batches.py::test_uniform_values_reject_what_would_be_biased",)),
     # The budget ---------------------------------------------------------------------------------------------------
     Mutant("nothing is charged", "budget", "run/sampling.py",
-           "    group.budget.charge(plan)\n", "", ("run/test_sampling.py::test_a_run_that_does_not_fit_is_refused_and_changes_nothing",)),
+           "        self.budget.charge(self.plan)\n", "", ("run/test_sampling.py::test_a_run_that_does_not_fit_is_refused_and_changes_nothing",)),
     Mutant("a run that ends is refunded", "budget", "steps/base.py",
            "        self._authorisation = None\n        self._chain = None\n        self.start()",
            "        self._authorisation = None\n        self._chain = None\n        self.budget._spent.clear()\n        self.start()",
@@ -593,9 +593,9 @@ MUTANTS = (
            (f"{_LEAKS}test_deterministics_of_other_tables_leave_on_request_only",)),
     Mutant("a budget without a private step is swallowed", "what leaves", "_pymc_hook.py",
            '        refuse_budget("pm.sample", args, kwargs)\n', "",
-           ("run/test_arguments.py::test_a_budget_without_a_dp_step_is_refused",)),
+           ("run/test_refusals.py::test_a_budget_without_a_dp_step_is_refused",)),
     Mutant("posterior predictive draws come without a warning", "what leaves", "_pymc_hook.py",
-           "    _replace_function(pm.sample_posterior_predictive, functools.partial(_warning, _POSTERIOR_PREDICTIVE, \"trace\"))\n", "",
+           "    _replace_function(pm.sample_posterior_predictive, functools.partial(_checked, _warn_of_rows))\n", "",
            ("test_pymc_hook.py::test_posterior_predictive_draws_of_a_private_result_come_with_a_warning",)),
     Mutant("coordinates of rows are kept", "what leaves", "run/publish.py",
            "    return DataTree.from_dict(groups)\n",
@@ -603,7 +603,7 @@ MUTANTS = (
            "    return DataTree.from_dict(groups)\n",
            (f"{_LEAKS}test_no_private_input_is_in_the_tree",)),
     Mutant("messages of errors that end a run are passed on", "what leaves", "run/sampling.py",
-           "    if own or not isinstance(error, Exception):\n        with contextlib", "    if own or error is not None:\n        with contextlib",
+           "callback_failed or not isinstance(error, Exception):", "callback_failed or error is not None:",
            ("run/test_interrupted.py::test_an_error_in_a_step_keeps_the_draws_and_says_no_value",)),
     Mutant("one attribute too many is allowed", "what leaves", "run/publish.py",
            '"inference_library_version", "tuning_steps")', '"inference_library_version", "tuning_steps", "sampling_time")',
@@ -622,7 +622,7 @@ MUTANTS = (
     Mutant("a run after one that was not private says that it is", "what leaves", "budget/planning.py",
            'private=all(step.private for step in steps) and not left.unlimited,', "private=True,",
            (f"{_LEAKS}test_a_run_after_one_that_was_not_private_says_so",)),
-    Mutant("log-likelihoods of rows may be asked for", "what leaves", "run/sampling.py",
+    Mutant("log-likelihoods of rows may be asked for", "what leaves", "run/refusals.py",
            '_ALLOWED_IDATA_OPTIONS = {"include_transformed"}', '_ALLOWED_IDATA_OPTIONS = {"include_transformed", "log_likelihood"}',
            ("run/test_sampling.py::test_bad_options_are_refused_before_anything_is_charged",)),
     Mutant("a worker gets the model's budget and releases", "what leaves", "steps/base.py",
@@ -853,18 +853,18 @@ MUTANTS = (
            "for name in _OF_DRAWS if name in tree}", "for name in tree.children}",
            (f"{_LIKELIHOOD}test_a_table_that_priors_use_does_not_leave",)),
     Mutant("NUTS draws while the curator is open", "publication", "run/sampling.py",
-           """            if priors is not None and drawn_from is not None:
-                seed, finished.chains_release = arguments["random_seed"], False
-                in_chains |= arguments_of_nuts(priors, *drawn_from, plan.chains, seed)
-                tree = _pymc_sample(**in_chains)
-""", """                if priors is not None and drawn_from is not None:
-                    seed, finished.chains_release = arguments["random_seed"], False
-                    in_chains |= arguments_of_nuts(priors, *drawn_from, plan.chains, seed)
-                    tree = _pymc_sample(**in_chains)
+           """                if self.draws_follow and drawn_from is not None:
+                    self.finished.chains_release, seed = False, self.arguments["random_seed"]
+                    self.arguments |= _arguments_of_nuts(self.priors, *drawn_from, self.plan.chains, seed)
+                    self.tree = _pymc_sample(**self.arguments)
+""", """                    if self.draws_follow and drawn_from is not None:
+                        self.finished.chains_release, seed = False, self.arguments["random_seed"]
+                        self.arguments |= _arguments_of_nuts(self.priors, *drawn_from, self.plan.chains, seed)
+                        self.tree = _pymc_sample(**self.arguments)
 """,
            ("run/test_free_draws.py::test_nuts_is_given_a_model_without_rows_once_the_curator_is_closed",)),
     Mutant("the model that NUTS draws from has what is computed of rows", "publication", "run/sampling.py",
-           "priors_of(model, names.kept)", "priors_of(model, None)",
+           "priors_of(self.model, self.names.kept)", "priors_of(self.model, None)",
            ("run/test_free_draws.py::test_nuts_is_given_a_model_without_rows_once_the_curator_is_closed",)),
     Mutant("a rewriting that reads constants of rows", "models", "model/structure.py",
            "{leaf: leaf.type() for leaf in arrays}", "{}",

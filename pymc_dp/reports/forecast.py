@@ -25,7 +25,7 @@ from pymc_dp.model.simulation import on_drawn_rows
 from pymc_dp.model.structure import rows_can_be_simulated
 from pymc_dp.model.units import public_number_of_units
 from pymc_dp.run import sampling
-from pymc_dp.run.arguments import refuse_what_is_no_budget
+from pymc_dp.run.refusals import refuse_wrong_budget_or_step
 from pymc_dp.run.short_form import chosen_length, steps_with_budget
 from pymc_dp.steps.base import DPStep
 from pymc_dp.tables import Table
@@ -161,7 +161,7 @@ def dry_run(
         if budget is not None and budget is not step:
             raise InvalidArgument("Two budgets were passed: leave one out.")
         step, budget = None, step
-    refuse_what_is_no_budget({"step": step, "budget": budget})
+    refuse_wrong_budget_or_step({"step": step, "budget": budget})
     if step is None and budget is None:
         raise InvalidArgument("A dry run needs a budget: dp.dry_run(dp.PrivacyBudget(epsilon=1.0, delta=1e-6)).")
     if data is not None and not isinstance(data, Table):

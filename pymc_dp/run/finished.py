@@ -1,12 +1,16 @@
-"""The draws that a run has finished, kept in sight while PyMC samples: they come back however the run ends.
+"""How a run ends, and the draws that it has finished by then.
 
 PyMC tells a callback of every draw, in the main process, whether chains run here or in processes of their own, and
-hands it the trace that holds the draw. What those traces hold was paid for.
+hands it the trace that holds the draw. The draws in those traces were paid for: they come back however the run ends.
 """
 
 import json
+import os
+import signal
+import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any
+from contextlib import contextmanager
+from typing import Any, NoReturn
 
 import numpy as np
 import xarray as xr
@@ -18,23 +22,40 @@ from xarray import DataTree
 from pymc_dp.exceptions import PrivacyError
 from pymc_dp.model.context import Model
 from pymc_dp.release.interface import ReleasesOfIteration
-from pymc_dp.run.interrupts import Interrupted
+
+
+class Interrupted(BaseException):
+    """Ctrl-C, under a name that PyMC does not catch. It never leaves `pymc_dp.sample`."""
+
+
+@contextmanager
+def ending_the_run() -> Iterator[None]:
+    """Raise `Interrupted` at Ctrl-C, in this process and its main thread, where nobody else handles it.
+
+    PyMC would take a KeyboardInterrupt for the end of one chain, and go on with the next. Worker processes get one as
+    before: they end quietly. A second Ctrl-C is a KeyboardInterrupt.
+    """
+    before, process = signal.getsignal(signal.SIGINT), os.getpid()
+    if threading.current_thread() is not threading.main_thread() or before is not signal.default_int_handler:
+        yield
+        return
+
+    def end(*_: Any) -> NoReturn:
+        signal.signal(signal.SIGINT, before)
+        raise Interrupted if os.getpid() == process else KeyboardInterrupt
+
+    signal.signal(signal.SIGINT, end)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, before)
 
 
 class FinishedDraws:
-    """A callback of `pm.sample` that keeps hold of every chain's trace and passes each draw on.
+    """A callback of `pm.sample` that keeps hold of every chain's trace and passes each draw on to the user's callback.
 
-    Parameters
-    ----------
-    callback : callable, optional
-        The user's.
-
-    Attributes
-    ----------
-    callback_failed : bool
-        Whether the user's callback has raised.
-    chains_release : bool
-        Whether chains may release something: PyMC's NUTS does not.
+    `callback_failed` says whether the user's has raised, `chains_release` whether chains may release something: PyMC's
+    NUTS does not.
     """
 
     def __init__(self, callback: Callable[..., Any] | None) -> None:
@@ -69,16 +90,24 @@ class FinishedDraws:
                     yield chain, iteration, place, of_steps[place][iteration]
 
     def tree(self, model: Model, tune: int, idata_options: Mapping[str, Any] | None) -> DataTree:
-        """Return PyMC's tree of finished draws: of chains and draws that make the largest rectangle.
+        """Return PyMC's tree of the chains and draws that make the largest rectangle; an empty one without any draw.
 
-        It is empty where nothing was drawn.
+        The rectangle is that with most draws after tuning, or else of tuning.
         """
-        length, chains = _largest_rectangle({chain: len(trace) for chain, trace in self._traces.items()}, tune)
-        if not length:
+        lengths = {chain: len(trace) for chain, trace in self._traces.items()}
+        left_out = tune if any(length > tune for length in lengths.values()) else 0
+        longer = {chain: length for chain, length in lengths.items() if length > left_out}
+        if not longer:
             return DataTree()
+        sizes = {
+            length: (length - left_out) * sum(other >= length for other in longer.values())
+            for length in longer.values()
+        }
+        best = max(sizes, key=lambda length: sizes[length])
+        chains = sorted(chain for chain, length in longer.items() if length >= best)
         tree = _sample_return(
             run=None,
-            traces=[self._traces[chain][:length] for chain in chains],
+            traces=[self._traces[chain][:best] for chain in chains],
             tune=tune,
             t_sampling=0.0,
             discard_tuned_samples=False,
@@ -95,50 +124,28 @@ class FinishedDraws:
         return numbered
 
     def one_after_the_other(self, names: Sequence[str], tune: int, like: xr.Dataset) -> xr.Dataset:
-        """Return every kept draw of every chain, however many each has made.
+        """Return every draw of every chain after tuning, however many each has made, along the dim ``sample``.
 
-        Parameters
-        ----------
-        names : sequence of str
-            The variables that may leave.
-        tune : int
-            Tuning iterations of each chain, which are left out.
-        like : Dataset
-            Some of these draws by chain and draw, with the variables' dims.
+        `names` are the variables that may leave; `like` holds some of the draws by chain and draw, with their dims.
         """
-        chains = [chain for chain in sorted(self._traces) if len(self._traces[chain]) > tune]
-        kept = {chain: np.arange(len(self._traces[chain]) - tune) for chain in chains}
+        kept = {chain: len(trace) - tune for chain, trace in sorted(self._traces.items()) if len(trace) > tune}
         variables = {
             name: (
                 ("sample", *like[name].dims[2:]),
                 np.concatenate(
-                    [self._traces[chain].get_values(name)[tune : tune + len(kept[chain])] for chain in chains]
+                    [self._traces[chain].get_values(name)[tune : tune + count] for chain, count in kept.items()]
                 ),
             )
             for name in names
             if name in like
         }
         coords: dict[str, Any] = {
-            str(name): coord for name, coord in like.coords.items() if name not in ("chain", "draw")
+            **{str(name): coord for name, coord in like.coords.items() if name not in ("chain", "draw")},
+            "chain": ("sample", np.repeat(list(kept), list(kept.values()))),
+            "draw": ("sample", np.concatenate([np.arange(count) for count in kept.values()])),
         }
-        coords["chain"] = ("sample", np.concatenate([np.full(len(kept[chain]), chain) for chain in chains]))
-        coords["draw"] = ("sample", np.concatenate([kept[chain] for chain in chains]))
         description = "All kept draws of a run that ended early, one chain after the other."
         return xr.Dataset(variables, coords=coords, attrs={"description": description})
-
-
-def _largest_rectangle(lengths: Mapping[int, int], tune: int) -> tuple[int, list[int]]:
-    """Return how many iterations of which chains to keep: those with most draws after tuning, or else of tuning."""
-    for left_out in (tune, 0):
-        longer = {chain: length for chain, length in lengths.items() if length > left_out}
-        if longer:
-            sizes = {
-                length: (length - left_out) * sum(other >= length for other in longer.values())
-                for length in longer.values()
-            }
-            best = max(sizes, key=lambda length: sizes[length])
-            return best, sorted(chain for chain, length in longer.items() if length >= best)
-    return 0, []
 
 
 def how_it_ended(error: BaseException | None, iterations: Sequence[int], tune: int, draws: int) -> dict[str, Any]:

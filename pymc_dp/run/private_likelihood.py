@@ -9,7 +9,6 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import xarray as xr
 from xarray import DataTree
 
@@ -29,7 +28,7 @@ from pymc_dp.model.posterior import (
     with_figures,
     with_likelihood,
 )
-from pymc_dp.run.arguments import refuse_no_budget, refuse_privacy_keywords
+from pymc_dp.run.refusals import refuse_no_budget, refuse_privacy_keywords
 from pymc_dp.run.sampling import release, sample_without_privacy
 from pymc_dp.steps.surrogate_hmc import DPSurrogateHMC
 from pymc_dp.tables import Table
@@ -69,20 +68,21 @@ class PrivateLikelihood:
                 "sampler on a model with covariates."
             )
         self.tree = DataTree.from_dict({name: tree[name].to_dataset() for name in _KEPT if name in tree})
-        self._priors = None if model is None else priors_of(model, self._published)
-        if self._priors is not None:
+        self._priors: Model | None = None
+        if model is not None:
+            self._priors = priors_of(model, json.loads(self.facts.get("variables", "[]")))
             places_of(self._dataset, ParameterVector(self._priors))
 
     # What was released ----------------------------------------------------------------------------------------------
 
     @property
     def facts(self) -> Mapping[str, Any]:
-        """What is guaranteed, and how: the attributes of the ``privacy`` group."""
+        """The guarantee, and how it was kept: the attributes of the ``privacy`` group."""
         return dict(self.tree["privacy"].attrs)
 
     @property
     def figures(self) -> dict[str, float]:
-        """What is known of the quality: clip bias, distance of the centre, widths. See ``docs/reference``."""
+        """Figures of the quality: clip bias, distance of the centre, widths. See ``docs/reference``."""
         return {str(name): float(value) for name, value in self._dataset.attrs.items()}
 
     @property
@@ -103,14 +103,6 @@ class PrivateLikelihood:
     @property
     def _dataset(self) -> xr.Dataset:
         return self.tree[PRIVATE_LIKELIHOOD].to_dataset()
-
-    @property
-    def _known(self) -> np.ndarray:
-        return known_parameters(self._dataset)
-
-    @property
-    def _published(self) -> list[str]:
-        return list(json.loads(self.facts.get("variables", "[]")))
 
     # What is made of it ---------------------------------------------------------------------------------------------
 
@@ -168,16 +160,10 @@ class PrivateLikelihood:
         for name in ("sample_stats", "warmup_sample_stats"):
             if name in groups:
                 groups[name] = with_figures(groups[name], self._dataset)
-        stats = groups["sample_stats"]
-        published = [str(name) for name in groups["posterior"].data_vars]
-        for name in _KEPT:
-            if name in self.tree:
-                groups[name] = self.tree[name].to_dataset()
+        published, sizes = [str(name) for name in groups["posterior"].data_vars], groups["sample_stats"].sizes
+        groups |= {name: self.tree[name].to_dataset() for name in _KEPT if name in self.tree}
         groups["privacy"] = groups["privacy"].assign_attrs(
-            variables=json.dumps(published),
-            draws=int(stats.sizes["draw"]),
-            chains=int(stats.sizes["chain"]),
-            complete=1,
+            variables=json.dumps(published), draws=int(sizes["draw"]), chains=int(sizes["chain"]), complete=1
         )
         return DataTree.from_dict(groups)
 
@@ -223,9 +209,9 @@ class PrivateLikelihood:
         return cls(tree, model)
 
     def __repr__(self) -> str:
-        facts = self.facts
+        facts, known = self.facts, known_parameters(self._dataset)
         return (
-            f"PrivateLikelihood({self._known.size} parameters, {int(self._known.sum())} of them known, "
+            f"PrivateLikelihood({known.size} parameters, {int(known.sum())} of them known, "
             f"epsilon={facts['epsilon']:.3g}, delta={facts['delta']:.3g}, {facts['relation']})"
         )
 

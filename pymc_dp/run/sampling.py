@@ -10,30 +10,29 @@ import functools
 import inspect
 import logging
 import warnings
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, NoReturn
 
 import numpy as np
 import pymc as pm
+import pytensor.tensor as pt
+import xarray as xr
+from pymc.progress_bar import create_simple_progress
 from pymc.sampling.mcmc import get_default_tune_steps
 from pymc.sampling.parallel import _cpu_count
-from pymc.step_methods.compound import CompoundStep, flatten_steps
-from pytensor.graph.basic import Variable
+from pymc.step_methods.compound import CompoundStep
 from xarray import DataTree
 
-from pymc_dp import _validate
 from pymc_dp.accounting import NO_NOISE
 from pymc_dp.budget.plan import Plan, StepPlan
 from pymc_dp.budget.privacy_budget import PrivacyBudget
-from pymc_dp.exceptions import InvalidArgument, RunInterrupted, UnsupportedModel, UnsupportedOption
+from pymc_dp.exceptions import RunInterrupted, UnsupportedModel, UnsupportedOption
 from pymc_dp.memory import memory_of_this_machine
 from pymc_dp.model.context import Model, model_in_context, refuse_bambi_statistics
-from pymc_dp.model.parameters import value_variables
-from pymc_dp.model.posterior import priors_of
-from pymc_dp.model.prior import Prior
+from pymc_dp.model.parameters import ParameterVector, value_variables
+from pymc_dp.model.posterior import places_of, priors_of, with_likelihood
 from pymc_dp.model.protected import PublishableNames
-from pymc_dp.model.starts import refuse_wrong_starts
 from pymc_dp.model.units import number_of_units
 from pymc_dp.model.view import ModelView, read
 from pymc_dp.release import (
@@ -48,38 +47,34 @@ from pymc_dp.release import (
 from pymc_dp.rows import Simulation, SyntheticTable, UnitLikelihood
 from pymc_dp.rows.partitioned import PartitionedUnits
 from pymc_dp.rows.threads import Threads
-from pymc_dp.run.arguments import (
-    dp_steps,
+from pymc_dp.run.finished import FinishedDraws, Interrupted, ending_the_run, how_it_ended, reason
+from pymc_dp.run.publish import metadata, publish
+from pymc_dp.run.refusals import (
+    group_of_steps,
     is_private,
+    refuse_bad_values,
     refuse_budget,
     refuse_in_a_starting_process,
+    refuse_no_table,
     refuse_stray_budget,
-    refuse_what_is_no_budget,
+    refuse_unsupported_options,
+    refuse_wrong_budget_or_step,
+    refuse_wrong_types,
 )
-from pymc_dp.run.finished import FinishedDraws, how_it_ended, reason
-from pymc_dp.run.free_draws import arguments_of_nuts
-from pymc_dp.run.interrupts import Interrupted, ending_the_run
-from pymc_dp.run.options import refuse_wrong_types
-from pymc_dp.run.progress import Progress
-from pymc_dp.run.publish import metadata, publish
-from pymc_dp.run.short_form import chosen_length, say_what_was_chosen, steps_with_budget
-from pymc_dp.steps.access import Authorisation, SyntheticTables
+from pymc_dp.run.short_form import chosen_length, log_chosen_length, steps_with_budget
+from pymc_dp.steps.access import Authorisation
 from pymc_dp.steps.base import DPStep, StepGroup
+from pymc_dp.steps.prelude.approximation import Approximation
 from pymc_dp.tables import Table
 
-#: PyMC's own logger: what is said stands beside what PyMC says of the run.
+#: PyMC's own logger: messages come in one log with PyMC's of the run.
 _log = logging.getLogger("pymc")
 _pymc_sample: Callable[..., Any] = pm.sample
 
-#: Stands for a number of draws that is yet to be chosen.
-_PLACEHOLDER = 1
 #: Warnings name the caller's line, whether `sample` or `pm.sample` was called.
-_PACKAGE = str(Path(__file__).parent)
+_PACKAGE = str(Path(__file__).parents[1])
 #: How many rows are simulated from the model where no synthetic table is given.
 _SIMULATED_ROWS = 1000
-#: Options of `pm.sample` whose other values would return or store more than releases.
-_ALLOWED_IDATA_OPTIONS = {"include_transformed"}
-_PROGRESS_BARS = (True, False, "combined", "split", "combined+stats", "stats+combined", "split+stats", "stats+split")
 
 
 def sample(draws: int | None = None, **options: Any) -> DataTree:
@@ -132,154 +127,13 @@ def sample(draws: int | None = None, **options: Any) -> DataTree:
     Where a step releases nothing in its chains, PyMC's NUTS draws from the priors times the released likelihood, and
     tunes itself.
     """
-    return _run(draws, options)
+    return _Run(draws, options).result()
 
 
 def release(step: DPStep, model: Model, data: Table | None, random_seed: Any, progressbar: Any) -> DataTree:
     """Charge a run and release what its step learns before the chains; draw nothing. Arguments as of `sample`."""
-    settings = {"step": step, "model": model, "data": data, "random_seed": random_seed, "progressbar": progressbar}
-    return _run(1, {**settings, "tune": 0, "chains": 1}, draws_follow=False)
-
-
-def _run(draws: int | None, options: dict[str, Any], *, draws_follow: bool = True) -> DataTree:
-    """Complete and check the arguments of a run, and make it."""
-    refuse_in_a_starting_process()
-    refuse_what_is_no_budget(options)
-    if not is_private(options):
-        refuse_budget("pymc_dp.sample", [draws], options)
-    given_budget, data = options.pop("budget", None), _table(options.pop("data", None))
-    units = {name: options.pop(name, None) for name in ("unit", "unit_index")}
-    refuse_stray_budget({"draws": draws, **options})
-    settings = inspect.signature(_pymc_sample).bind(_PLACEHOLDER if draws is None else draws, **options)
-    settings.apply_defaults()
-    arguments = dict(settings.arguments)
-    refuse_wrong_types(arguments)
-    _refuse_unsupported_options(arguments, arguments.pop("kwargs"))
-    model = model_in_context(arguments["model"])
-    group = _dp_step_group(steps_with_budget(arguments["step"], given_budget, model, **units), value_variables(model))
-    group.stand_beside_a_table(data is not None, units_of_rows=data is not None and data.unit is not None)
-    refuse_bambi_statistics(model)
-    with contextlib.ExitStack() as until_the_end:
-        if data is None:
-            _tell_n_units(group, model)
-            return _sampled(arguments, draws, model, group, None, draws_follow)
-        view = read(model, group.unit, group.unit_index)
-        rows = until_the_end.enter_context(data.opened(_likelihood(view, group)))
-        if group.budget.relation == "substitute":
-            group.know_n_units(rows.n_units)
-        return _sampled(arguments, draws, model, group, (view, rows), draws_follow)
-
-
-def _sampled(
-    arguments: dict[str, Any],
-    draws: int | None,
-    model: Model,
-    group: StepGroup,
-    beside: tuple[ModelView, PartitionedUnits] | None,
-    draws_follow: bool,
-) -> DataTree:
-    """Plan the run, check all that can fail, charge it and run it.
-
-    `beside` is a table beside the model, which holds invented rows then, and what was read of the model.
-    """
-    budget, progress = group.budget, Progress(arguments)
-    progress.say("The model is read and checked; nothing is charged yet.")
-    step = group.steps[0] if len(group.steps) == 1 else CompoundStep(group.steps)
-    tune = get_default_tune_steps(step, arguments["tune"])
-    cores, mp_ctx = _processes(arguments, beside is None or beside[1].may_be_forked)
-    draws, chains, chosen = chosen_length(group.steps, draws, arguments["chains"])
-    plan = budget.plan(group.steps, draws=draws, tune=tune, chains=chains)  # refuses early, before the slow work
-    _refuse_bad_options(arguments, model, plan)
-
-    rows: UnitLikelihood | PartitionedUnits
-    if beside is None:
-        view = read(model, group.unit, group.unit_index)
-        rows = template = _likelihood(view, group)
-    else:
-        view, rows = beside
-        template = rows.template
-    if budget.relation == "substitute" and rows.n_units < 2:
-        raise UnsupportedModel("All rows belong to one unit: see unit= and unit_index=, which say what is protected.")
-    view.refuse_rows_in_starts(arguments["initvals"])
-    names = view.publishable(arguments["var_names"])
-    plan = dataclasses.replace(plan, unit=rows.unit_in_words, row_engine=rows.engine_name)
-    if not budget.private:
-        _warn_about_infinite_epsilon()
-    _warn_about_delta(budget, rows)
-    view.warn_about_prior_constants()
-    say_what_was_chosen(chosen, plan)
-    refuse_overflow({each.noise_needed for each in plan.releases if each.adds_noise}, rows.n_units)
-    initvals = arguments["initvals"] or view.default_starts
-    for each in group.steps:
-        each.keep_starts(arguments["initvals"] is not None)
-    seed = _given_seed(arguments["random_seed"], group)
-    view.starting_points(initvals, seed, chains)
-    template.warm_up()
-    warm_up_noise()
-    n_public = _public_number_of_units(rows, budget.relation)
-    synthetic_tables = [_synthetic_tables(one, view, template) for one in group.steps]
-    for one, tables, planned in zip(group.steps, synthetic_tables, plan.steps, strict=True):
-        _refuse_too_much_memory(one, tables, n_public)
-        if tables is not None:
-            n_planned = sum(planned.allowance_once.values())
-            with progress.releases("Dry run on synthetic rows, at no cost", n_planned) as noted:
-                _dry_run(one, tables, n_public, view.prior, planned, budget, noted)
-    # Before the chains start all cores are idle; then the chains share them. The bits do not depend on it.
-    there_are = _cpu_count()
-    rows.use_threads(Threads(there_are, max(1, there_are // min(cores, chains))))
-    if beside is not None:
-        beside[1].refuse_changes()
-
-    settings_of_run = {
-        "draws": draws,
-        "model": model,
-        "step": step,
-        "tune": tune,
-        "chains": chains,
-        "cores": cores,
-        "mp_ctx": mp_ctx,
-        "var_names": names.kept,
-        "initvals": initvals,
-        "random_seed": seed,
-    }
-    charged = {**arguments, **settings_of_run}
-    priors = priors_of(model, names.kept)  # what cannot be written anew is refused before the charge
-    found = charged, plan, group, rows, view.prior, synthetic_tables, names
-    return _run_charged(*found, priors if draws_follow else None, progress)
-
-
-def _processes(arguments: dict[str, Any], may_be_forked: bool) -> tuple[int, Any]:
-    """Return how many chains run at a time, and how their processes are made.
-
-    Where the workers of a cluster compute, chains of several processes of this machine gain little.
-    """
-    cores, mp_ctx = arguments["cores"], arguments["mp_ctx"]
-    if may_be_forked:
-        return (min(4, _cpu_count()) if cores is None else cores), mp_ctx
-    if mp_ctx is not None and getattr(mp_ctx, "get_start_method", lambda: mp_ctx)() == "fork":
-        raise UnsupportedOption("A client of a cluster cannot be forked: leave out mp_ctx, or pass 'spawn'.")
-    return (1 if cores is None else cores), "spawn" if mp_ctx is None else mp_ctx
-
-
-def _likelihood(view: ModelView, group: StepGroup) -> UnitLikelihood:
-    """Return the likelihood of the model's own rows."""
-    expands = [each.expands for each in group.steps]
-    return UnitLikelihood(view, first_order=not all(expands), second_order=any(expands))
-
-
-def _table(data: Any) -> Table | None:
-    """Return what was passed as ``data=``.
-
-    Raises
-    ------
-    InvalidArgument
-        If it is no table.
-    """
-    if data is None or isinstance(data, Table):
-        return data
-    raise InvalidArgument(
-        f'data= must be a pymc_dp.Table, not a {type(data).__name__}: dp.Table(frame, x=["age"], y="default").'
-    )
+    options = {"step": step, "model": model, "data": data, "random_seed": random_seed, "progressbar": progressbar}
+    return _Run(1, {**options, "tune": 0, "chains": 1}, draws_follow=False).result()
 
 
 def sample_without_privacy(**options: Any) -> DataTree:
@@ -288,80 +142,356 @@ def sample_without_privacy(**options: Any) -> DataTree:
     return tree
 
 
-def _run_charged(
-    arguments: dict[str, Any],
-    plan: Plan,
-    group: StepGroup,
-    rows: UnitLikelihood | PartitionedUnits,
-    prior: Prior,
-    synthetic_tables: Sequence[SyntheticTables | None],
-    names: PublishableNames,
-    priors: Model | None,
-    progress: Progress,
-) -> DataTree:
-    """Charge the plan, run it, and return what may leave; raise what ended the run, with what it had drawn by then.
+class _Run:
+    """One private run in its stages: `open`, `prepare`, `charge`, `run` and `publish`, each needed by the next.
 
-    Nothing is drawn without `priors`.
+    Making the object checks the arguments, and reads no row. Nothing is drawn in the end unless `draws_follow`.
     """
-    finished, ended_by = FinishedDraws(arguments["callback"]), None
-    tree, facts = DataTree(), None
-    # Releases made while tuning are paid for, too.
-    in_chains = {**arguments, "discard_tuned_samples": False, "callback": finished}
-    group.budget.charge(plan)
-    progress.say(f"{_spent(group.budget)} What this run releases is paid for; nothing is refunded.")
-    try:
-        with ending_the_run():
-            with _authorised(plan, group, rows, prior, synthetic_tables, progress):
-                facts = _facts(plan, group, names, rows)
-                drawn_from = group.steps[0].drawn_from
-                if priors is not None and drawn_from is None:
-                    tree = _pymc_sample(**in_chains)
-            if priors is not None and drawn_from is not None:
-                seed, finished.chains_release = arguments["random_seed"], False
-                in_chains |= arguments_of_nuts(priors, *drawn_from, plan.chains, seed)
-                tree = _pymc_sample(**in_chains)
-    except BaseException as error:
-        ended_by = error
-    iterations = finished.iterations(plan.chains)
-    end = how_it_ended(ended_by, iterations, plan.tune, plan.draws)
-    if priors is None and ended_by is None:
-        end = {"complete": 1}
-    if ended_by is not None or not end["complete"]:
-        tree = finished.tree(in_chains["model"], plan.tune, arguments["idata_kwargs"])
-    result = publish(
-        tree,
-        [step.released_once for step in group.steps],
-        finished,
-        plan=plan,
-        facts={**(facts or _facts(plan, group, names, rows)), **end},
-        names=names,
-        parameters=group.steps[0].parameters.labels,
-        moved=[step.labels for step in group.steps],
-        keep_releases=group.keep_releases,
-        keep_warmup=not arguments["discard_tuned_samples"],
-        likelihood=group.steps[0].likelihood,
-    )
-    if isinstance(ended_by, KeyboardInterrupt | Interrupted) or _stopped_before_the_first_draw(ended_by, iterations):
-        _say_what_is_left(result, group.budget)
-    elif ended_by is not None:
-        _raise_with(result, ended_by, own=finished.callback_failed)
-    return result
 
+    # Set by `open`, or by `prepare` where there is no table.
+    view: ModelView
+    template: UnitLikelihood  # of the model's own rows, which are invented where there is a table
+    rows: UnitLikelihood | PartitionedUnits  # those that are protected
+    # Set by `prepare`.
+    plan: Plan
+    names: PublishableNames
+    n_units: int | None  # None where it is protected
+    priors: Model
+    keep_warmup: bool
 
-def _spent(budget: PrivacyBudget) -> str:
-    """Say what is spent of a budget."""
-    return f"Epsilon {budget.epsilon_spent:.3g} of {budget.epsilon:g} is spent, at delta {budget.delta:g}."
+    def __init__(self, draws: int | None, options: dict[str, Any], *, draws_follow: bool = True) -> None:
+        refuse_in_a_starting_process()
+        refuse_wrong_budget_or_step(options)
+        if not is_private(options):
+            refuse_budget("pymc_dp.sample", [draws], options)
+        given_budget, data = options.pop("budget", None), options.pop("data", None)
+        refuse_no_table(data)
+        units = {name: options.pop(name, None) for name in ("unit", "unit_index")}
+        refuse_stray_budget({"draws": draws, **options})
+        settings = inspect.signature(_pymc_sample).bind(draws, **options)
+        settings.apply_defaults()
+        #: Those of `pm.sample`, as they were passed; `prepare` completes them.
+        self.arguments = dict(settings.arguments)
+        refuse_wrong_types(self.arguments)
+        refuse_unsupported_options(self.arguments, self.arguments.pop("kwargs"))
+        self.model = model_in_context(self.arguments["model"])
+        step = steps_with_budget(self.arguments["step"], given_budget, self.model, **units)
+        self.group = group_of_steps(step, value_variables(self.model))
+        self.group.stand_beside_a_table(data is not None, units_of_rows=data is not None and data.unit is not None)
+        refuse_bambi_statistics(self.model)
+        self.budget: PrivacyBudget = self.group.budget
+        self.data: Table | None = data
+        self.of_table: PartitionedUnits | None = None
+        self.synthetic_tables: list[SyntheticTable | Simulation | None] = []
+        self.draws_follow, self.finished = draws_follow, FinishedDraws(self.arguments["callback"])
+        # Set by `run`.
+        self.tree = DataTree()
+        self.facts: dict[str, Any] | None = None
+        self.ended_by: BaseException | None = None
 
+    def result(self) -> DataTree:
+        """Make the run, and return the tree that may leave."""
+        with contextlib.ExitStack() as until_the_end:
+            self.open(until_the_end)
+            self.prepare()
+            self.charge()
+            self.run()
+            return self.publish()
 
-def _say_what_is_left(result: DataTree, budget: PrivacyBudget) -> None:
-    """Say what an interrupted run has spent, and what there is of it."""
-    kept = "its draws" if "posterior" in result else "no draw"
-    if "private_likelihood" in result:
-        kept += ", and the whole likelihood, from which dp.PrivateLikelihood(result, model).sample() draws at no cost"
-    _log.warning(
-        f"The run was interrupted after it was charged. {_spent(budget)} It stays spent: the result holds what was "
-        f"released until then (group releases), and {kept}."
-    )
+    def _say(self, words: str) -> None:
+        if not self.arguments["quiet"]:
+            _log.info(words)
+
+    @contextlib.contextmanager
+    def _bar(self, words: str, planned: StepPlan) -> Iterator[Callable[[], None]]:
+        """Show a bar of a step's releases before the chains, until PyMC's appears; yield a function that counts one.
+
+        Noise may lead to fewer releases than are planned.
+        """
+        n_planned, made = sum(planned.allowance_once.values()), 0
+        self._say(f"{words}: {n_planned} releases.")
+        shown = bool(self.arguments["progressbar"]) and not self.arguments["quiet"]
+        bar = create_simple_progress(shown, self.arguments["progressbar_theme"])
+        with bar:
+            task = bar.add_task(words, completed=0, total=n_planned)
+
+            def noted() -> None:
+                nonlocal made
+                made += 1
+                with contextlib.suppress(Exception):  # no reason to lose what was paid for
+                    bar.update(task, completed=made, description=f"{words}: {made} of {n_planned} releases")
+
+            yield noted
+
+    # Open -------------------------------------------------------------------------------------------------------------
+
+    def open(self, until_the_end: contextlib.ExitStack) -> None:
+        """Open the table, where there is one, and tell the steps the number of units, where that is public."""
+        public = self.budget.relation == "substitute"
+        if self.data is None:
+            if public:
+                self.group.know_n_units(number_of_units(self.model, self.group.unit, self.group.unit_index))
+            return
+        self._read()
+        self.rows = self.of_table = until_the_end.enter_context(self.data.opened(self.template))
+        self.template = self.of_table.template  # its units have several rows where the table says so
+        if public:
+            self.group.know_n_units(self.rows.n_units)
+
+    def _read(self) -> None:
+        """Read the model, and make the likelihood of its own rows."""
+        self.view = read(self.model, self.group.unit, self.group.unit_index)
+        expands = [each.expands for each in self.group.steps]
+        self.template = UnitLikelihood(self.view, first_order=not all(expands), second_order=any(expands))
+        self.rows = self.template
+
+    # Prepare ----------------------------------------------------------------------------------------------------------
+
+    def prepare(self) -> None:
+        """Plan the run, complete its arguments, and do all that can fail: nothing is charged yet."""
+        arguments, steps, budget = self.arguments, self.group.steps, self.budget
+        self._say("The model is read and checked; nothing is charged yet.")
+        step = steps[0] if len(steps) == 1 else CompoundStep(steps)
+        tune = get_default_tune_steps(step, arguments["tune"])
+        cores, mp_ctx = self._processes()
+        draws, chains, chosen = chosen_length(steps, arguments["draws"], arguments["chains"])
+        plan = budget.plan(steps, draws=draws, tune=tune, chains=chains)  # refuses early, before the slow work
+        refuse_bad_values(arguments, self.model, plan)
+        if self.of_table is None:
+            self._read()
+        view, rows = self.view, self.rows
+        if budget.relation == "substitute" and rows.n_units < 2:
+            raise UnsupportedModel(
+                "All rows belong to one unit: see unit= and unit_index=, which say what is protected."
+            )
+        view.refuse_rows_in_starts(arguments["initvals"])
+        self.names = view.publishable(arguments["var_names"])
+        self.plan = dataclasses.replace(plan, unit=rows.unit_in_words, row_engine=rows.engine_name)
+        _warn_about_budget(budget, rows.n_units)
+        view.warn_about_prior_constants()
+        log_chosen_length(chosen, self.plan)
+        refuse_overflow({each.noise_needed for each in plan.releases if each.adds_noise}, rows.n_units)
+        initvals = arguments["initvals"] or view.default_starts
+        for each in steps:
+            each.keep_starts(arguments["initvals"] is not None)
+        seed = _given_seed(arguments["random_seed"], self.group)
+        view.starting_points(initvals, seed, chains)
+        self.template.warm_up()
+        warm_up_noise()
+        self.n_units = rows.n_units if budget.relation == "substitute" else None
+        self._dry_run_all()
+        # Before the chains start all cores are idle; then the chains share them. The bits do not depend on it.
+        there_are = _cpu_count()
+        rows.use_threads(Threads(there_are, max(1, there_are // min(cores, chains))))
+        if self.of_table is not None:
+            self.of_table.refuse_changes()
+        self.keep_warmup = not arguments["discard_tuned_samples"]
+        arguments |= {"draws": draws, "tune": tune, "chains": chains, "cores": cores, "mp_ctx": mp_ctx, "step": step}
+        arguments |= {"model": self.model, "var_names": self.names.kept, "initvals": initvals, "random_seed": seed}
+        # Releases made while tuning are paid for, too.
+        arguments |= {"discard_tuned_samples": False, "callback": self.finished}
+        self.priors = priors_of(self.model, self.names.kept)  # what cannot be written anew is refused before the charge
+
+    def _processes(self) -> tuple[int, Any]:
+        """Return how many chains run at a time, and how their processes are made.
+
+        Where the workers of a cluster compute, chains of several processes of this machine gain little.
+        """
+        cores, mp_ctx = self.arguments["cores"], self.arguments["mp_ctx"]
+        if self.of_table is None or self.of_table.may_be_forked:
+            return (min(4, _cpu_count()) if cores is None else cores), mp_ctx
+        if mp_ctx is not None and getattr(mp_ctx, "get_start_method", lambda: mp_ctx)() == "fork":
+            raise UnsupportedOption("A client of a cluster cannot be forked: leave out mp_ctx, or pass 'spawn'.")
+        return (1 if cores is None else cores), "spawn" if mp_ctx is None else mp_ctx
+
+    def _dry_run_all(self) -> None:
+        """Make the steps' synthetic tables, and dry runs on them; refuse a run that takes too much memory."""
+        for step in self.group.steps:
+            tables: SyntheticTable | Simulation | None = None
+            if step.expands and step.simulates:
+                tables = Simulation(self.view, self.template, _SIMULATED_ROWS)
+            elif step.expands and step.synthetic is not None:
+                tables = SyntheticTable(step.synthetic, step.parameters.shapes, step.unit, step.unit_index)
+            self.synthetic_tables.append(tables)
+        for step, tables, planned in zip(self.group.steps, self.synthetic_tables, self.plan.steps, strict=True):
+            n_synthetic = 0 if tables is None else tables.stand_in().n_units
+            needed, there_is = step.memory_needed(self.n_units, n_synthetic), memory_of_this_machine()
+            if needed > there_is:
+                raise UnsupportedModel(
+                    f"{type(step).__name__} works with curvatures, which for {step.size} parameters take about "
+                    f"{needed / 2**30:.3g} GiB of memory; this machine has {there_is / 2**30:.3g}. Use fewer "
+                    "parameters (effects of groups instead of one for each person), a shorter synthetic table, or a "
+                    "sampler without curvatures, such as DPHMC."
+                )
+            if tables is not None:
+                self._dry_run(step, tables, planned)
+
+    def _dry_run(self, step: DPStep, tables: SyntheticTable | Simulation, planned: StepPlan) -> None:
+        """Let a step do on synthetic rows what it does before the chains start, with noise in the same proportion.
+
+        Where the number of units is protected, so is what the proportion would tell: with the noise of the plan then.
+        """
+        stand_in, n_units = tables.stand_in(), self.n_units
+        fewer = 1.0 if n_units is None else stand_in.n_units / n_units
+        multipliers = {
+            kind: each if each <= NO_NOISE else fewer * each for kind, each in planned.noise_multipliers.items()
+        }
+        make_curator = functools.partial(
+            MeteredCurator,
+            stand_in,
+            relation=self.budget.relation,
+            noise_multipliers=multipliers,
+            without_noise=not self.budget.private,
+        )
+        curators = Curators(make_curator, InsecureNoise([0]), 1, {}, planned.allowance_once)
+        authorisation = Authorisation(
+            curators,
+            self.view.prior,
+            multipliers,
+            epsilon_charged=0.0,
+            synthetic_tables=tables,
+            n_units=None if n_units is None else stand_in.n_units,
+            knows_responses=stand_in.knows_responses,
+            structure=stand_in.structure,
+        )
+        with contextlib.closing(curators), self._bar("Dry run on synthetic rows, at no cost", planned) as noted:
+            step.dry_run_with(authorisation, noted)
+
+    # Charge -----------------------------------------------------------------------------------------------------------
+
+    def charge(self) -> None:
+        """Charge the plan: from here on nothing is refunded."""
+        self.budget.charge(self.plan)
+        self._say(f"{_spent(self.budget)} What this run releases is paid for; nothing is refunded.")
+
+    # Run --------------------------------------------------------------------------------------------------------------
+
+    def run(self) -> None:
+        """Let the steps release and PyMC draw, and keep the error that ends the run early."""
+        try:
+            with ending_the_run():
+                with self._authorised():
+                    self.facts = self._facts()
+                    drawn_from = self.group.steps[0].drawn_from
+                    if self.draws_follow and drawn_from is None:
+                        self.tree = _pymc_sample(**self.arguments)
+                if self.draws_follow and drawn_from is not None:
+                    self.finished.chains_release, seed = False, self.arguments["random_seed"]
+                    self.arguments |= _arguments_of_nuts(self.priors, *drawn_from, self.plan.chains, seed)
+                    self.tree = _pymc_sample(**self.arguments)
+        except BaseException as error:
+            self.ended_by = error
+
+    @contextlib.contextmanager
+    def _authorised(self) -> Iterator[None]:
+        """Let the steps run once on the charged plan, and take that back however the run ends."""
+        plan, budget, rows, all_curators = self.plan, self.budget, self.rows, []
+        spent = budget.epsilon_spent
+        for step in self.group.steps:
+            step.renew()
+        try:
+            for place, (step, planned) in enumerate(zip(self.group.steps, plan.steps, strict=True)):
+                noise: NoiseSource = SecureNoise()
+                if step.insecure_seed is not None:
+                    noise = InsecureNoise([step.insecure_seed, place])
+                make_curator = functools.partial(
+                    MeteredCurator,
+                    rows,
+                    relation=budget.relation,
+                    noise_multipliers=planned.noise_multipliers,
+                    exact_counts=step.clip_diagnostics == "exact",
+                    without_noise=not budget.private,
+                )
+                curators = Curators(
+                    make_curator,
+                    noise,
+                    plan.chains,
+                    planned.allowance,
+                    planned.allowance_once,
+                    scheduled=planned.scheduled,
+                    scheduled_once=planned.scheduled_once,
+                )
+                all_curators.append(curators)
+                authorisation = Authorisation(
+                    curators,
+                    self.view.prior,
+                    planned.noise_multipliers,
+                    epsilon_charged=spent,
+                    synthetic_tables=self.synthetic_tables[place],
+                    n_units=self.n_units,
+                    noise_schedules=planned.noise_schedules,
+                    knows_responses=rows.knows_responses,
+                    structure=rows.structure,
+                )
+                if not planned.once:
+                    step.authorise(authorisation)
+                    continue
+                with self._bar(f"Search, epsilon {budget.epsilon_spent:.3g} spent", planned) as noted:
+                    step.authorise(authorisation, noted)
+            yield
+        finally:
+            for step in self.group.steps:
+                step.withdraw()
+            for curators in all_curators:
+                curators.close()
+
+    def _facts(self) -> dict[str, Any]:
+        """Return the result's metadata, with what was declared of a table."""
+        facts = metadata(self.plan, self.group, self.names, self.n_units)
+        return facts | ({"schema": self.of_table.declared} if self.of_table and self.of_table.declared else {})
+
+    # Publish ----------------------------------------------------------------------------------------------------------
+
+    def publish(self) -> DataTree:
+        """Return the tree that may leave; raise the error that ended the run, with the draws made by then."""
+        plan, error = self.plan, self.ended_by
+        iterations = self.finished.iterations(plan.chains)
+        end = how_it_ended(error, iterations, plan.tune, plan.draws)
+        if not self.draws_follow and error is None:
+            end = {"complete": 1}
+        if error is not None or not end["complete"]:
+            self.tree = self.finished.tree(self.arguments["model"], plan.tune, self.arguments["idata_kwargs"])
+        result = publish(
+            self.tree,
+            self.finished,
+            self.group,
+            plan=plan,
+            facts={**(self.facts or self._facts()), **end},
+            names=self.names,
+            keep_warmup=self.keep_warmup,
+        )
+        no_draw = not any(iterations) and isinstance(error, ValueError) and str(error).startswith("Not enough samples")
+        if isinstance(error, KeyboardInterrupt | Interrupted) or no_draw:  # PyMC complains of having no draws
+            kept = "its draws" if "posterior" in result else "no draw"
+            if "private_likelihood" in result:
+                free = "from which dp.PrivateLikelihood(result, model).sample() draws at no cost"
+                kept += f", and the whole likelihood, {free}"
+            _log.warning(
+                f"The run was interrupted after it was charged. {_spent(self.budget)} It stays spent: the result holds "
+                f"what was released until then (group releases), and {kept}."
+            )
+        elif error is not None:
+            self._raise_with(result, error)
+        return result
+
+    def _raise_with(self, partial: DataTree, error: BaseException) -> NoReturn:
+        """Raise the error that ended the run, with the draws made until then.
+
+        What the user's callback raised, and what ends the program, is raised as it is. Messages of other errors may
+        hold data: they are replaced.
+        """
+        if self.finished.callback_failed or not isinstance(error, Exception):
+            with contextlib.suppress(AttributeError):  # some exceptions take no attributes
+                error.partial = partial  # type: ignore[attr-defined]
+                error.add_note("What the private run had drawn until then is this exception's attribute `partial`.")
+            raise error
+        interrupted = RunInterrupted(
+            f"The run ended early, after it was charged: {reason(error)}. What it had drawn and released until then is "
+            "this exception's attribute `partial`; nothing is refunded.",
+            partial,
+        )
+        interrupted.__context__ = error  # for a debugger: tracebacks do not show it
+        raise interrupted from None
 
 
 def _given_seed(random_seed: Any, group: StepGroup) -> Any:
@@ -371,254 +501,48 @@ def _given_seed(random_seed: Any, group: StepGroup) -> Any:
     return np.random.SeedSequence().entropy if group.random_seed is None else group.random_seed
 
 
-def _facts(
-    plan: Plan, group: StepGroup, names: PublishableNames, rows: UnitLikelihood | PartitionedUnits
+def _spent(budget: PrivacyBudget) -> str:
+    return f"Epsilon {budget.epsilon_spent:.3g} of {budget.epsilon:g} is spent, at delta {budget.delta:g}."
+
+
+def _warn_about_budget(budget: PrivacyBudget, n_units: int) -> None:
+    """Warn about an infinite epsilon, and about a delta that would allow to publish a whole row."""
+    messages = []
+    if not budget.private:
+        messages.append(
+            "NOT PRIVATE: the budget's epsilon is infinite, so no noise is added but what the step's settings ask for, "
+            "and the result shows the table as it is. This is for debugging on public or simulated data; publish "
+            "nothing."
+        )
+    if budget.relation == "substitute" and budget.delta >= 1.0 / n_units:
+        messages.append(
+            f"delta={budget.delta:g} is not below 1/n = {1.0 / n_units:.2g}: publishing one person's whole row would "
+            "satisfy it. Choose delta well below 1/n."
+        )
+    for message in messages:
+        warnings.warn(message, UserWarning, skip_file_prefixes=(_PACKAGE,))
+
+
+def _arguments_of_nuts(
+    priors: Model, known: Approximation, likelihood: xr.Dataset, chains: int, seed: Any
 ) -> dict[str, Any]:
-    """Return the result's metadata."""
-    declared = {"schema": rows.declared} if isinstance(rows, PartitionedUnits) and rows.declared else {}
-    return {**metadata(plan, group, names, _public_number_of_units(rows, plan.relation)), **declared}
+    """Return what `pm.sample` is called with to draw from a released likelihood's posterior by PyMC's own NUTS.
 
-
-def _stopped_before_the_first_draw(error: BaseException | None, iterations: Sequence[int]) -> bool:
-    """Return whether PyMC was interrupted, which it does not raise, and complains of having no draws."""
-    return not any(iterations) and isinstance(error, ValueError) and str(error).startswith("Not enough samples")
-
-
-def _raise_with(partial: DataTree, error: BaseException, *, own: bool) -> NoReturn:
-    """Raise what ended a run, with what had been drawn until then.
-
-    What the user's callback raised, and what ends the program, is raised as it is. Messages of other errors may
-    hold data: they are replaced.
+    `priors` holds nothing of the rows (`priors_of`); the likelihood is added to it. The covariance of the draws of
+    `known` is the mass matrix, and they are where chains start: a short tuning is enough. The seed is of public
+    randomness.
     """
-    if own or not isinstance(error, Exception):
-        with contextlib.suppress(AttributeError):  # some exceptions take no attributes
-            error.partial = partial  # type: ignore[attr-defined]
-            error.add_note("What the private run had drawn until then is this exception's attribute `partial`.")
-        raise error
-    interrupted = RunInterrupted(
-        f"The run ended early, after it was charged: {reason(error)}. What it had drawn and released until then is "
-        "this exception's attribute `partial`; nothing is refunded.",
-        partial,
-    )
-    interrupted.__context__ = error  # for a debugger: tracebacks do not show it
-    raise interrupted from None
-
-
-@contextlib.contextmanager
-def _authorised(
-    plan: Plan,
-    group: StepGroup,
-    rows: UnitLikelihood | PartitionedUnits,
-    prior: Prior,
-    synthetic_tables: Sequence[SyntheticTables | None],
-    progress: Progress,
-) -> Iterator[None]:
-    """Let the steps run once on a plan that has been charged, and take that back however the run ends."""
-    budget, all_curators = group.budget, []
-    spent = budget.epsilon_spent
-    for step in group.steps:
-        step.renew()
-    try:
-        for place, (step, planned) in enumerate(zip(group.steps, plan.steps, strict=True)):
-            noise: NoiseSource = SecureNoise()
-            if step.insecure_seed is not None:
-                noise = InsecureNoise([step.insecure_seed, place])
-            make_curator = functools.partial(
-                MeteredCurator,
-                rows,
-                relation=budget.relation,
-                noise_multipliers=planned.noise_multipliers,
-                exact_counts=step.clip_diagnostics == "exact",
-                without_noise=not budget.private,
-            )
-            curators = Curators(
-                make_curator,
-                noise,
-                plan.chains,
-                planned.allowance,
-                planned.allowance_once,
-                scheduled=planned.scheduled,
-                scheduled_once=planned.scheduled_once,
-            )
-            all_curators.append(curators)
-            authorisation = Authorisation(
-                curators,
-                prior,
-                planned.noise_multipliers,
-                spent,
-                synthetic_tables[place],
-                _public_number_of_units(rows, budget.relation),
-                planned.noise_schedules,
-                rows.knows_responses,
-                rows.structure,
-            )
-            if not planned.once:
-                step.authorise(authorisation)
-                continue
-            with progress.releases(
-                f"Search, epsilon {budget.epsilon_spent:.3g} spent", sum(planned.allowance_once.values())
-            ) as noted:
-                step.authorise(authorisation, noted)
-        yield
-    finally:
-        for step in group.steps:
-            step.withdraw()
-        for curators in all_curators:
-            curators.close()
-
-
-def _dry_run(
-    step: DPStep,
-    tables: SyntheticTable | Simulation,
-    n_units: int | None,
-    prior: Prior,
-    planned: StepPlan,
-    budget: PrivacyBudget,
-    noted: Callable[[], None],
-) -> None:
-    """Let a step do on synthetic rows what it does before the chains start, with noise in the same proportion.
-
-    Where the number of units is protected, so is what the proportion would tell: with the noise of the plan then.
-    """
-    stand_in = tables.stand_in()
-    fewer = 1.0 if n_units is None else stand_in.n_units / n_units
-    multipliers = {kind: each if each <= NO_NOISE else fewer * each for kind, each in planned.noise_multipliers.items()}
-    make_curator = functools.partial(
-        MeteredCurator,
-        stand_in,
-        relation=budget.relation,
-        noise_multipliers=multipliers,
-        without_noise=not budget.private,
-    )
-    curators = Curators(make_curator, InsecureNoise([0]), 1, {}, planned.allowance_once)
-    try:
-        step.dry_run_with(
-            Authorisation(
-                curators,
-                prior,
-                multipliers,
-                0.0,
-                tables,
-                None if n_units is None else stand_in.n_units,
-                knows_responses=stand_in.knows_responses,
-                structure=stand_in.structure,
-            ),
-            noted,
-        )
-    finally:
-        curators.close()
-
-
-def _refuse_too_much_memory(step: DPStep, tables: SyntheticTable | Simulation | None, n_units: int | None) -> None:
-    """Refuse a run that would take more memory than there is.
-
-    Raises
-    ------
-    UnsupportedModel
-        If it would.
-    """
-    n_synthetic = 0 if tables is None else tables.stand_in().n_units
-    needed, there_is = step.memory_needed(n_units, n_synthetic), memory_of_this_machine()
-    if needed > there_is:
-        raise UnsupportedModel(
-            f"{type(step).__name__} works with curvatures, which for {step.size} parameters take about "
-            f"{needed / 2**30:.3g} GiB of memory; this machine has {there_is / 2**30:.3g}. Use fewer parameters "
-            "(effects of groups instead of one for each person), a shorter synthetic table, or a sampler without "
-            "curvatures, such as DPHMC."
-        )
-
-
-def _synthetic_tables(step: DPStep, view: ModelView, rows: UnitLikelihood) -> SyntheticTable | Simulation | None:
-    """Return where a step that expands takes its synthetic tables from."""
-    if step.expands and step.simulates:
-        return Simulation(view, rows, _SIMULATED_ROWS)
-    if step.expands and step.synthetic is not None:
-        return SyntheticTable(step.synthetic, step.parameters.shapes, step.unit, step.unit_index)
-    return None
-
-
-def _public_number_of_units(rows: UnitLikelihood | PartitionedUnits, relation: str) -> int | None:
-    """Return how many units there are; None where that is protected."""
-    return rows.n_units if relation == "substitute" else None
-
-
-def _tell_n_units(group: StepGroup, model: Model) -> None:
-    """Tell steps that draw batches of a fixed size how many units there are, where that is public."""
-    if group.budget.relation == "substitute":
-        group.know_n_units(number_of_units(model, group.unit, group.unit_index))
-
-
-def _dp_step_group(step: Any, value_vars: Sequence[Variable]) -> StepGroup:
-    """Return the DP steps, which together have to update every free variable, each of them once."""
-    found = dp_steps(step)
-    if not found:
-        raise UnsupportedOption("pymc_dp.sample needs step=: a differentially private step such as DPHMC.")
-    moved = [var for one in found for var in one.vars]
-    if any(var not in value_vars for var in moved):
-        raise UnsupportedOption(
-            "The DP step was made for another model object than the one that is sampled; a model that is built again "
-            "is another one, whatever its names. Make the step inside `with model:` of the model to be sampled."
-        )
-    left_over = [var.name for var in value_vars if var not in moved]
-    steps = step if isinstance(step, Sequence) else [step]
-    if left_over or sum(len(flatten_steps(one)) for one in steps) > len(found):
-        raise UnsupportedOption(
-            "Every free variable has to be updated by a DP step: a step that is not private would publish the "
-            f"data through {', '.join(left_over) or 'the others'}. Leave out vars= and steps that are not private."
-        )
-    if len(moved) > len(value_vars):
-        raise UnsupportedOption("A free variable is updated by two DP steps. Name each in the vars= of one of them.")
-    return StepGroup(found)
-
-
-def _refuse_unsupported_options(arguments: dict[str, Any], unknown: dict[str, Any]) -> None:
-    unknown = {**unknown, **({"nuts_sampler_kwargs": 0} if arguments["nuts_sampler_kwargs"] else {})}
-    if unknown:
-        raise UnsupportedOption(f"pm.sample has no option {', '.join(sorted(unknown))} for DP steps.")
-    if arguments["trace"] is not None:
-        raise UnsupportedOption("trace= would store the model's data with the draws. Leave it out; save the result.")
-    if not arguments["return_inferencedata"]:
-        raise UnsupportedOption("return_inferencedata=False would return a trace that holds the model. Leave it out.")
-    if arguments["nuts_sampler"] not in (None, "pymc"):
-        raise UnsupportedOption(f"nuts_sampler={arguments['nuts_sampler']!r} cannot run a DP step. Leave it out.")
-    if arguments["init"] != "auto":
-        raise UnsupportedOption("init= is of NUTS: chains of a private run start where initvals= says. Leave it out.")
-    if arguments["backend"] not in (None, "numba"):
-        raise UnsupportedOption("DP steps run on PyTensor's numba backend. Leave out backend=.")
-    extra = set(arguments["idata_kwargs"] or {}) - _ALLOWED_IDATA_OPTIONS
-    if extra:
-        raise UnsupportedOption(
-            f"idata_kwargs {sorted(extra)} may add values computed from the data. Allowed: include_transformed."
-        )
-
-
-def _refuse_bad_options(arguments: dict[str, Any], model: Model, plan: Plan) -> None:
-    """Refuse what `pm.sample` would refuse only after the charge."""
-    if arguments["random_seed"] == -1:
-        raise InvalidArgument("random_seed must not be -1. Leave it out for no seed.")
-    if arguments["progressbar"] not in _PROGRESS_BARS:
-        raise InvalidArgument(f"progressbar must be one of {_PROGRESS_BARS}.")
-    blas_cores = arguments["blas_cores"]
-    if not (blas_cores is None or blas_cores == "auto" or isinstance(blas_cores, int)):
-        raise InvalidArgument("blas_cores must be a whole number, 'auto' or None.")
-    _validate.whole("cores", 1 if arguments["cores"] is None else arguments["cores"], at_least=1)
-    refuse_wrong_starts(model, arguments["initvals"], plan.chains, plan.relation)
-
-
-def _warn_about_infinite_epsilon() -> None:
-    warnings.warn(
-        "NOT PRIVATE: the budget's epsilon is infinite, so no noise is added but what the step's settings ask for, and "
-        "the result shows the table as it is. This is for debugging on public or simulated data; publish nothing.",
-        UserWarning,
-        skip_file_prefixes=(_PACKAGE,),
-    )
-
-
-def _warn_about_delta(budget: PrivacyBudget, rows: UnitLikelihood | PartitionedUnits) -> None:
-    if budget.relation == "substitute" and budget.delta >= 1.0 / rows.n_units:
-        warnings.warn(
-            f"delta={budget.delta:g} is not below 1/n = {1.0 / rows.n_units:.2g}: publishing one person's whole row "
-            "would satisfy it. Choose delta well below 1/n.",
-            UserWarning,
-            skip_file_prefixes=(_PACKAGE,),
-        )
+    parameters = ParameterVector(priors)
+    posterior = with_likelihood(priors, parameters, likelihood)
+    places = places_of(likelihood, parameters)
+    covariance = np.empty((parameters.size, parameters.size))
+    covariance[np.ix_(places, places)] = known.spread @ known.spread.T
+    rng, starts = np.random.default_rng(seed), []
+    for _ in range(chains):
+        start = np.empty(parameters.size)
+        start[places] = known.theta(known.start(rng))
+        # PyMC applies the backward transform of a Cholesky factor to graphs alone.
+        starts.append({name: pt.constant(value) for name, value in parameters.to_point(start).items()})
+    with posterior:
+        step = pm.NUTS(scaling=covariance, is_cov=True)
+    return {"model": posterior, "step": step, "initvals": starts}

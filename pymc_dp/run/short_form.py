@@ -1,4 +1,4 @@
-"""``pm.sample(budget=...)``: the budget is handed to the steps, and a sampler is chosen where none was."""
+"""``pm.sample(budget=...)``: the steps get the budget; a sampler and a length are chosen if left out."""
 
 import logging
 from collections.abc import Sequence
@@ -6,17 +6,15 @@ from typing import Any
 
 from pymc_dp.budget.plan import Plan
 from pymc_dp.budget.privacy_budget import PrivacyBudget
-from pymc_dp.exceptions import InvalidArgument
+from pymc_dp.exceptions import InvalidArgument, UnsupportedOption
 from pymc_dp.model.context import Model
-from pymc_dp.run.arguments import refuse_other_budget
 from pymc_dp.steps.arguments import StepWithoutBudget
 from pymc_dp.steps.base import DPStep
 from pymc_dp.steps.surrogate_hmc import DPSurrogateHMC
 
-#: PyMC's own logger: what is said stands beside what PyMC says of the run.
+#: PyMC's own logger: messages come in one log with PyMC's of the run.
 _log = logging.getLogger("pymc")
 _DEFAULT_CHAINS = 4
-
 
 PrivacyBudget.default_step = DPSurrogateHMC
 
@@ -24,28 +22,18 @@ PrivacyBudget.default_step = DPSurrogateHMC
 def steps_with_budget(
     step: Any, budget: PrivacyBudget | None, model: Model, unit: str | None = None, unit_index: Any = None
 ) -> Any:
-    """Return ``step=`` with the budget and the unit of the call attached to every step that was made without.
+    """Return ``step=`` with the call's budget and unit attached to every step that was made without; None: a sampler.
 
-    Parameters
-    ----------
-    step : DP step, sequence of DP steps, or None
-        As it was passed; None: a sampler is chosen.
-    budget : PrivacyBudget or None
-        As it was passed.
-    model : pm.Model
-        That of the run.
-    unit, unit_index
-        As they were passed.
-
-    Raises
-    ------
-    InvalidArgument
-        If a step has no budget and none was passed.
-    UnsupportedOption
-        If a step has another budget, or was made for another unit.
+    Refuse a step that has no budget where none was passed, that has another one, or was made for another unit.
     """
     if step is None and budget is not None:
-        return _chosen(budget, model, unit, unit_index)
+        with model:
+            step = DPSurrogateHMC(budget=budget, unit=unit, unit_index=unit_index)
+        _log.info(
+            "DPSurrogateHMC was chosen: it learns all of its settings, and has had the smallest error of the samplers. "
+            "Others are used with step=dp.DPHMC() beside budget=."
+        )
+        return step
     if isinstance(step, StepWithoutBudget | DPStep) and not (unit is None and unit_index is None):
         step = step.protecting(unit, unit_index)
     if isinstance(step, StepWithoutBudget):
@@ -57,19 +45,11 @@ def steps_with_budget(
         return step.with_budget(budget, model)
     if isinstance(step, Sequence) and not isinstance(step, str):
         return [steps_with_budget(one, budget, model, unit, unit_index) for one in step if one is not None]
-    if isinstance(step, DPStep) and budget is not None:
-        refuse_other_budget(budget, step.budget)
-    return step
-
-
-def _chosen(budget: PrivacyBudget, model: Model, unit: str | None, unit_index: Any) -> DPStep:
-    """Return the sampler that needs no settings, and say why."""
-    with model:
-        step = DPSurrogateHMC(budget=budget, unit=unit, unit_index=unit_index)
-    _log.info(
-        "DPSurrogateHMC was chosen: it learns all of its settings, and has had the smallest error of the samplers. "
-        "Others are used with step=dp.DPHMC() beside budget=."
-    )
+    if isinstance(step, DPStep) and budget is not None and budget is not step.budget:
+        raise UnsupportedOption(
+            "budget= is not the budget of the DP step, and two budgets cannot be charged for one run. Leave out "
+            "budget=, or make the step with this budget."
+        )
     return step
 
 
@@ -88,8 +68,8 @@ def chosen_length(steps: Sequence[DPStep], draws: int | None, chains: int | None
     return draws, chains, " and ".join(said)
 
 
-def say_what_was_chosen(words: str, plan: Plan) -> None:
-    """Say which length of the run was chosen, and why it is not PyMC's."""
+def log_chosen_length(words: str, plan: Plan) -> None:
+    """Log which length of the run was chosen, if it was, and why it is not PyMC's."""
     if not words:
         return
     in_chains = sum(each.count for step in plan.steps for each in step.in_chains)

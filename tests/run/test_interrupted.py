@@ -13,7 +13,7 @@ from conftest import QUIET, gaussian_data, gaussian_model, hmc
 from published_names import unnamed
 
 import pymc_dp as dp
-from pymc_dp.run import progress
+from pymc_dp.run import sampling
 from pymc_dp.steps.prelude.learned import Search
 
 DRAWS, TUNE, CHAINS = 8, 2, 3
@@ -291,7 +291,7 @@ def test_draws_that_were_interrupted_leave_the_likelihood(budget, caplog):
 def test_progress_is_told_from_the_beginning(model, budget, monkeypatch, caplog, order, tried):
     """Stages in PyMC's log, and a bar of the releases that are planned."""
     bar = mock.MagicMock()
-    monkeypatch.setattr(progress, "create_simple_progress", lambda shown, theme: bar if shown else None)
+    monkeypatch.setattr(sampling, "create_simple_progress", lambda shown, theme: bar if shown else None)
     options = {"quiet": False, "progressbar": True, "draws": 2, "tune": 2, "chains": 1}
     with caplog.at_level("INFO", logger="pymc"), model:
         run(model, budget, step=dp.DPSurrogateHMC(budget=budget, order=order), **options)
@@ -309,7 +309,7 @@ def test_progress_is_told_from_the_beginning(model, budget, monkeypatch, caplog,
 def test_a_bar_that_fails_loses_nothing(model, budget, monkeypatch):
     bar = mock.MagicMock()
     bar.update.side_effect = OSError
-    monkeypatch.setattr(progress, "create_simple_progress", lambda shown, theme: bar)
+    monkeypatch.setattr(sampling, "create_simple_progress", lambda shown, theme: bar)
     with model:
         assert dp.private_likelihood(budget=budget).facts["complete"]
     assert bar.update.called

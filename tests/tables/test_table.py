@@ -310,7 +310,7 @@ def test_a_file_that_changes_is_refused(way, frame, template, tmp_path):
 
 def test_a_change_between_opening_and_charge_is_refused_before_the_charge(frame, tmp_path, monkeypatch):
     path = arrow_file(frame, tmp_path / "table.arrow")
-    monkeypatch.setattr("pymc_dp.run.sampling.say_what_was_chosen", lambda *_: os.utime(path, ns=(1, 1)))
+    monkeypatch.setattr("pymc_dp.run.sampling.log_chosen_length", lambda *_: os.utime(path, ns=(1, 1)))
     refused(table(path), TableChanged, "changed or replaced")
 
 

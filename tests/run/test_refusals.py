@@ -1,7 +1,9 @@
-"""A call that carries a budget is private or refused, wherever in its arguments the budget is."""
+"""Refusals of arguments: a call that carries a budget is private or refused, and wrong types cost nothing."""
 
 import functools
+import multiprocessing
 
+import numpy as np
 import pymc as pm
 import pymc.sampling.mcmc
 import pytest
@@ -10,7 +12,7 @@ from pymc.step_methods import CompoundStep
 
 import pymc_dp as dp
 from pymc_dp.run import sampling
-from pymc_dp.run.arguments import refuse_privacy_keywords
+from pymc_dp.run.refusals import refuse_privacy_keywords, refuse_wrong_types
 
 
 @pytest.fixture
@@ -184,3 +186,51 @@ def test_calls_without_a_budget_pass_through(model):
         approximation = pm.fit(5, progressbar=False)
     assert "observed_data" in tree.children
     assert approximation.mean.eval().shape == (1,)
+
+
+WRONG = {
+    "callback": 3,
+    "mp_ctx": 7,
+    "quiet": np.ones(2),
+    "compute_convergence_checks": "yes",
+    "discard_tuned_samples": None,
+    "keep_warning_stat": 1.5,
+    "return_inferencedata": "yes",
+    "compile_kwargs": [1],
+    "idata_kwargs": "log_likelihood",
+    "nuts_sampler_kwargs": 1,
+    "nuts_sampler": np.ones(3),
+    "backend": 4,
+    "var_names": "mu",
+    "model": "model",
+    "progressbar": np.ones(2),
+    "initvals": [1.0, 2.0],
+    "random_seed": 1.5,
+}
+
+
+@pytest.mark.parametrize("option", WRONG)
+def test_options_of_a_wrong_type_are_refused_before_the_charge(option, budget):
+    with gaussian_model(gaussian_data()), pytest.raises(dp.InvalidArgument, match=option):
+        pm.sample(4, chains=2, cores=1, step=hmc(budget), **(QUIET | {option: WRONG[option]}))
+    assert budget.history == ()
+
+
+def test_a_start_method_that_does_not_exist_is_refused(budget):
+    with gaussian_model(gaussian_data()), pytest.raises(dp.InvalidArgument, match="mp_ctx must be one of"):
+        pm.sample(4, chains=2, cores=1, step=hmc(budget), mp_ctx="teleport", **QUIET)
+    assert budget.history == ()
+
+
+def test_what_pymc_documents_passes():
+    refuse_wrong_types(
+        {
+            "callback": lambda trace, draw: None,
+            "mp_ctx": multiprocessing.get_context(),
+            "var_names": ("mu",),
+            "initvals": [None, {"mu": 1.0}],
+            "progressbar": "split",
+            "idata_kwargs": {"include_transformed": True},
+            "quiet": np.bool_(True),
+        }
+    )

@@ -1,0 +1,275 @@
+"""Refusals of arguments: budgets and DP steps in wrong places, and what PyMC would refuse too late or would publish."""
+
+import inspect
+import multiprocessing
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
+from multiprocessing.context import BaseContext
+from typing import Any
+
+import numpy as np
+from pymc.step_methods import STEP_METHODS
+from pymc.step_methods.compound import BlockedStep, CompoundStep, flatten_steps
+from pytensor.graph.basic import Variable
+from rich.theme import Theme
+
+from pymc_dp import _validate
+from pymc_dp.budget.plan import Plan
+from pymc_dp.budget.privacy_budget import PrivacyBudget
+from pymc_dp.exceptions import InvalidArgument, UnsupportedOption
+from pymc_dp.model.context import Model
+from pymc_dp.model.starts import refuse_wrong_starts
+from pymc_dp.steps.arguments import StepWithoutBudget
+from pymc_dp.steps.base import DPStep, StepGroup
+from pymc_dp.tables import Table
+
+#: PyMC has no option of that name, and takes it for one of NUTS, which does not look at it.
+_BUDGET = "budget"
+#: Names of options of differentially private software: parts of names, and whole words of them.
+_OF_PRIVACY = re.compile(
+    r"epsilon|budget|privacy|private|sensitivity|differential"
+    r"|(?<![a-z])(eps|delta|dp|gdp|rdp|zcdp|rho|noise|clip|clipping|unit)(?![a-z])"
+)
+#: Options of `pm.sample` whose other values would return or store more than releases.
+_ALLOWED_IDATA_OPTIONS = {"include_transformed"}
+_PROGRESS_BARS = (True, False, "combined", "split", "combined+stats", "stats+combined", "split+stats", "stats+split")
+
+
+# A call that is private, or that should not be ------------------------------------------------------------------------
+
+
+def is_private(options: Mapping[str, Any]) -> bool:
+    """Return whether a call of `pm.sample` is a private run: by its step, or by its budget."""
+    step = options.get("step")
+    steps = step if isinstance(step, Sequence) else [step]
+    by_step = bool(dp_steps(step)) or any(isinstance(one, StepWithoutBudget) for one in steps)
+    return by_step or (step is None and isinstance(options.get(_BUDGET), PrivacyBudget))
+
+
+def dp_steps(step: Any) -> list[DPStep]:
+    """Return the DP steps in what was passed as ``step=``."""
+    found: list[DPStep] = []
+    for one in step if isinstance(step, Sequence) else [] if step is None else [step]:
+        try:
+            found += [leaf for leaf in flatten_steps(one) if isinstance(leaf, DPStep)]
+        except ValueError:  # not a step: pm.sample says so itself
+            continue
+    return found
+
+
+def refuse_in_a_starting_process() -> None:
+    """Refuse where a script without a guard is run again by a process that it started."""
+    if getattr(multiprocessing.current_process(), "_inheriting", False):
+        raise UnsupportedOption(
+            "This script is being run again by a process that sample started, and would charge the budget again. "
+            'Put the call of sample under `if __name__ == "__main__":`.'
+        )
+
+
+def refuse_wrong_budget_or_step(options: Mapping[str, Any]) -> None:
+    """Refuse ``budget=`` that is no budget, and ``step=`` that is a class, a name or a budget."""
+    step = options.get("step")
+    if isinstance(step, PrivacyBudget):
+        raise InvalidArgument("step= is a budget, not a sampler: pass it as budget=.")
+    for one in step if isinstance(step, list | tuple) else [step]:
+        if isinstance(one, type) and issubclass(one, DPStep):
+            raise InvalidArgument(f"step= is the class {one.__name__}, not a step: write step=dp.{one.__name__}().")
+        if isinstance(one, str) and _BUDGET in options:
+            raise InvalidArgument(f"step= is a name, {one!r}, not a step: write step=dp.DPHMC(), or leave it out.")
+    refuse_no_budget(options.get(_BUDGET))
+
+
+def refuse_no_budget(budget: Any) -> None:
+    """Refuse what was passed as ``budget=`` if it is something else; None is nothing."""
+    if budget is None or isinstance(budget, PrivacyBudget):
+        return
+    what = f"the class {budget.__name__} itself" if isinstance(budget, type) else f"a {type(budget).__name__}"
+    raise InvalidArgument(
+        f"budget= must be a budget object, but is {what}: write budget=dp.PrivacyBudget(epsilon=1.0, delta=1e-6), or "
+        "dp.PrivacyBudget.load(path) for one that was saved."
+    )
+
+
+def refuse_budget(function: str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
+    """Refuse a call of a function that is not private with a budget or a DP step anywhere in its arguments."""
+    if _BUDGET in kwargs or any(_carried([*args, kwargs])):
+        raise UnsupportedOption(
+            f"{function} was given a privacy budget but no differentially private step: the run would not be private, "
+            "and nothing would be charged. Write dp.sample(step=dp.DPSurrogateHMC(budget=budget)), or another DP step, "
+            "inside `with model:`."
+        )
+
+
+def refuse_stray_budget(options: Mapping[str, Any]) -> None:
+    """Refuse a budget or a DP step in any option but ``step=``, where one is given there."""
+    for name, value in options.items():
+        if name != "step" and any(_carried([value])):
+            raise UnsupportedOption(f"{name}= holds a privacy budget or a DP step. Pass it to step= alone.")
+
+
+def _carried(values: Sequence[Any]) -> Iterator[PrivacyBudget | DPStep]:
+    """Yield the budgets and DP steps in containers, partial functions and step methods, however deep."""
+    waiting, seen = list(values), set()
+    while waiting:
+        value = waiting.pop()
+        if isinstance(value, PrivacyBudget | DPStep):
+            yield value
+            continue
+        if id(value) in seen:
+            continue
+        seen.add(id(value))
+        if isinstance(value, Mapping):
+            waiting += [*value.keys(), *value.values()]
+        elif isinstance(value, list | tuple | set | frozenset):
+            waiting += value
+        elif isinstance(value, partial):
+            waiting += [*value.args, *value.keywords.values()]
+        elif isinstance(value, BlockedStep | CompoundStep):
+            waiting += vars(value).values()
+
+
+def refuse_table(function: str, options: Mapping[str, Any]) -> None:
+    """Refuse ``data=`` in a call that is not private, where PyMC takes it for an option of NUTS."""
+    if "data" in options:
+        raise UnsupportedOption(f"{function} was given data= but no budget: pass budget=, and the run is private.")
+
+
+def refuse_privacy_keywords(function: Callable[..., Any], options: Mapping[str, Any]) -> None:
+    """Refuse options with names of something private that neither PyMC's functions nor its step methods have.
+
+    PyMC swallows options that it does not know. Those of step methods, as in ``nuts={...}``, are looked at as well;
+    `function` is the one that was called, or its original.
+    """
+    own = set(inspect.signature(function).parameters)
+    others = [value for name, value in options.items() if name not in own or name == "nuts_sampler_kwargs"]
+    of_steps = {name for value in others if isinstance(value, Mapping) for name in value}
+    makers = [vars(each)["__init__"] for step in STEP_METHODS for each in step.__mro__ if "__init__" in vars(each)]
+    known = own | {str(step.name) for step in STEP_METHODS}
+    for maker in makers:
+        known |= set() if maker is object.__init__ else set(inspect.signature(maker).parameters)
+    strays = sorted(
+        str(name) for name in {*options, *of_steps} if name not in known and _OF_PRIVACY.search(str(name).lower())
+    )
+    if strays:
+        raise UnsupportedOption(
+            f"PyMC has no option {', '.join(strays)}: it would be ignored, and the run would not be private. Pass "
+            "budget=pymc_dp.PrivacyBudget(epsilon=..., delta=...)."
+        )
+
+
+# The options of a private run -----------------------------------------------------------------------------------------
+
+
+def refuse_no_table(data: Any) -> None:
+    """Refuse what was passed as ``data=`` if it is no table; None is nothing."""
+    if data is not None and not isinstance(data, Table):
+        raise InvalidArgument(
+            f'data= must be a pymc_dp.Table, not a {type(data).__name__}: dp.Table(frame, x=["age"], y="default").'
+        )
+
+
+def _is_a(*types: Any) -> Callable[[Any], bool]:
+    return lambda value: isinstance(value, types)
+
+
+def _are_names(value: Any) -> bool:
+    return isinstance(value, Sequence) and not isinstance(value, str) and all(isinstance(name, str) for name in value)
+
+
+def _are_starts(value: Any) -> bool:
+    of_chains = isinstance(value, Sequence) and all(start is None or isinstance(start, dict) for start in value)
+    return isinstance(value, dict) or of_chains
+
+
+def _is_a_context(value: Any) -> bool:
+    return (
+        value in multiprocessing.get_all_start_methods() if isinstance(value, str) else isinstance(value, BaseContext)
+    )
+
+
+_TRUTHS = ("discard_tuned_samples", "compute_convergence_checks", "keep_warning_stat", "quiet", "return_inferencedata")
+_MAPPINGS = ("idata_kwargs", "compile_kwargs", "nuts_sampler_kwargs")
+_NAME = _is_a(str, type(None)), "a name"
+#: The types that `pm.sample` documents, in the order of the checks: a test of the value, and the type in words.
+_TYPES: dict[str, tuple[Callable[[Any], bool], str]] = {
+    **dict.fromkeys(_TRUTHS, (_is_a(bool, np.bool_), "True or False")),
+    **dict.fromkeys(_MAPPINGS, (_is_a(Mapping, type(None)), "a dict")),
+    "nuts_sampler": _NAME,
+    "progressbar_theme": (_is_a(str, Theme, type(None)), "a theme of rich"),
+    "backend": _NAME,
+    "callback": (lambda value: value is None or callable(value), "a function of trace and draw"),
+    "mp_ctx": (
+        lambda value: value is None or _is_a_context(value),
+        f"one of {multiprocessing.get_all_start_methods()}, or a context of multiprocessing",
+    ),
+    "var_names": (lambda value: value is None or _are_names(value), "a list of names"),
+    "model": (_is_a(Model, type(None)), "a pm.Model"),
+    "progressbar": (_is_a(bool, str), "True, False or a name"),
+    "initvals": (lambda value: value is None or _are_starts(value), "a dict, or one for each chain"),
+}
+
+
+def refuse_wrong_types(arguments: Mapping[str, Any]) -> None:
+    """Refuse options of another type than `pm.sample` documents: PyMC looks at them only after the charge."""
+    for name, (holds, words) in _TYPES.items():
+        if name in arguments and not holds(arguments[name]):
+            raise InvalidArgument(f"{name} must be {words}, but is a {type(arguments[name]).__name__}.")
+
+
+def refuse_unsupported_options(arguments: Mapping[str, Any], unknown: Mapping[str, Any]) -> None:
+    """Refuse options that no DP step can be combined with, and those that would return values without noise."""
+    no_options = sorted({*unknown, *(["nuts_sampler_kwargs"] if arguments["nuts_sampler_kwargs"] else [])})
+    if no_options:
+        raise UnsupportedOption(f"pm.sample has no option {', '.join(no_options)} for DP steps.")
+    if arguments["trace"] is not None:
+        raise UnsupportedOption("trace= would store the model's data with the draws. Leave it out; save the result.")
+    if not arguments["return_inferencedata"]:
+        raise UnsupportedOption("return_inferencedata=False would return a trace that holds the model. Leave it out.")
+    if arguments["nuts_sampler"] not in (None, "pymc"):
+        raise UnsupportedOption(f"nuts_sampler={arguments['nuts_sampler']!r} cannot run a DP step. Leave it out.")
+    if arguments["init"] != "auto":
+        raise UnsupportedOption("init= is of NUTS: chains of a private run start where initvals= says. Leave it out.")
+    if arguments["backend"] not in (None, "numba"):
+        raise UnsupportedOption("DP steps run on PyTensor's numba backend. Leave out backend=.")
+    extra = set(arguments["idata_kwargs"] or {}) - _ALLOWED_IDATA_OPTIONS
+    if extra:
+        raise UnsupportedOption(
+            f"idata_kwargs {sorted(extra)} may add values computed from the data. Allowed: include_transformed."
+        )
+
+
+def refuse_bad_values(arguments: Mapping[str, Any], model: Model, plan: Plan) -> None:
+    """Refuse values that `pm.sample` would refuse only after the charge."""
+    if arguments["random_seed"] == -1:
+        raise InvalidArgument("random_seed must not be -1. Leave it out for no seed.")
+    if arguments["progressbar"] not in _PROGRESS_BARS:
+        raise InvalidArgument(f"progressbar must be one of {_PROGRESS_BARS}.")
+    blas_cores = arguments["blas_cores"]
+    if not (blas_cores is None or blas_cores == "auto" or isinstance(blas_cores, int)):
+        raise InvalidArgument("blas_cores must be a whole number, 'auto' or None.")
+    _validate.whole("cores", 1 if arguments["cores"] is None else arguments["cores"], at_least=1)
+    refuse_wrong_starts(model, arguments["initvals"], plan.chains, plan.relation)
+
+
+def group_of_steps(step: Any, value_vars: Sequence[Variable]) -> StepGroup:
+    """Return the DP steps of a run; refuse them unless together they update every free variable, each of them once."""
+    found = dp_steps(step)
+    if not found:
+        raise UnsupportedOption("pymc_dp.sample needs step=: a differentially private step such as DPHMC.")
+    moved = [var for one in found for var in one.vars]
+    if any(var not in value_vars for var in moved):
+        raise UnsupportedOption(
+            "The DP step was made for another model object than the one that is sampled; a model that is built again "
+            "is another one, whatever its names. Make the step inside `with model:` of the model to be sampled."
+        )
+    left_over = [var.name for var in value_vars if var not in moved]
+    steps = step if isinstance(step, Sequence) else [step]
+    if left_over or sum(len(flatten_steps(one)) for one in steps) > len(found):
+        raise UnsupportedOption(
+            "Every free variable has to be updated by a DP step: a step that is not private would publish the "
+            f"data through {', '.join(left_over) or 'the others'}. Leave out vars= and steps that are not private."
+        )
+    if len(moved) > len(value_vars):
+        raise UnsupportedOption("A free variable is updated by two DP steps. Name each in the vars= of one of them.")
+    return StepGroup(found)
