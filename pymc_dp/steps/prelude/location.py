@@ -52,13 +52,16 @@ class SearchForLocation(Search):
     def run(self) -> Found:
         """Search, and expand where the search has led to. Nothing is raised but numerical failures."""
         theta = self._voted(self._regression.start, first=True)
-        curvature = self._curvature(theta, self._of_location(self._comparable(theta)), "early_curvature")
+        comparable = self._comparable(theta)
+        kept = np.where(np.arange(theta.size) == self._scale, 0.0, 1.0)  # the scale is no direction of the location
+        frame = Frame(comparable.preconditioner * kept, comparable.back * kept)
+        curvature = self._curvature(theta, frame, "early_curvature")
         for kind in ("middle_curvature", "late_curvature"):
             curvature = self._together(self._curvature(theta, self._frame(curvature), kind), curvature)
         for _ in range(self._regression.steps):
             theta, curvature = self._towards(theta, curvature, "approach")
             change = self._change_of_scale(theta, 0.0, "scale_approach")[0]
-            theta, curvature = self._at(theta, change), self._following(curvature, change)
+            theta, curvature = self._at_other_scale(theta, curvature, change)
         theta, curvature = self._towards(theta, curvature, "centre")
         return self._expanded(theta, curvature)
 
@@ -88,13 +91,16 @@ class SearchForLocation(Search):
         fallen = max(0.0, float(step @ curvature.matrix @ step) / self._chain.n_units - by_chance)
         change = 0.5 * float(np.log(max(1.0 - fallen, settings.LEAST_LEFT) + by_chance))
         self._sizes = {}
-        return self._at(end, change), self._following(curvature, change)
+        return self._at_other_scale(end, curvature, change)
 
-    def _at(self, theta: FloatArray, change: float) -> FloatArray:
-        """Return a point with another scale."""
-        theta = theta.copy()
+    def _at_other_scale(
+        self, theta: FloatArray, curvature: KnownCurvature, change: float
+    ) -> tuple[FloatArray, KnownCurvature]:
+        """Return a point, and the information of the location, where the logarithm of the scale is another one."""
+        theta, factor = theta.copy(), float(np.exp(-change))
         theta[self._scale] += change
-        return theta
+        frame = Frame(curvature.frame.preconditioner / factor, curvature.frame.back * factor)
+        return theta, replace(curvature, matrix=curvature.matrix * factor**2, frame=frame)
 
     def _after_step(self, curvature: KnownCurvature) -> KnownCurvature:
         """Return what the last two scores, too, say of the curvature."""
@@ -170,17 +176,6 @@ class SearchForLocation(Search):
         left = float(np.clip(1.0 + excess, 1.0 / most, most))
         per_length = 0.5 / (n_units * left)
         return 0.5 * float(np.log(left)), per_length * made.noise_std, per_length * unit * bias
-
-    def _of_location(self, frame: Frame) -> Frame:
-        """Return a frame without the direction of the scale."""
-        kept = np.where(np.arange(self.places.size) == self._scale, 0.0, 1.0)
-        return Frame(frame.preconditioner * kept, frame.back * kept)
-
-    def _following(self, curvature: KnownCurvature, change: float) -> KnownCurvature:
-        """Return the information of the location at another scale."""
-        factor = float(np.exp(-change))
-        frame = Frame(curvature.frame.preconditioner / factor, curvature.frame.back * factor)
-        return replace(curvature, matrix=curvature.matrix * factor**2, frame=frame)
 
 
 def _lost_of_squares(bound: float) -> float:

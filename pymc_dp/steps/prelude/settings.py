@@ -43,33 +43,22 @@ class Shares:
 
 @dataclass(frozen=True)
 class PartsOfSearch:
-    """Parts of the search's cost, in proportion: they need not add up to 1.
+    """Parts of the search's cost, in proportion: they need not add up to 1."""
 
-    Attributes
-    ----------
-    votes : float
-        Binary searches for logarithms of positive parameters: for each of them.
-    coordinates : float
-        The histogram of the sizes of scores, by parameter.
-    sizes : float
-        One histogram of norms.
-    early, middle, late : float
-        The curvature where the way begins, after the first step, and after the second; with a scale of continuous
-        responses the third comes before the last step, for a curvature is soon out of date there.
-    approach, centre : float
-        One score on the way, and the last one before the centre.
-    scale, scale_approach : float
-        One score of a scale that is found apart from the location, at the centre and on the way.
-    """
-
+    #: Each binary search for the logarithm of a positive parameter.
     votes: float = 0.024
+    #: The histogram of the sizes of scores, by parameter; and each histogram of norms.
     coordinates: float = 0.025
     sizes: float = 0.006
+    #: The curvature where the search begins, after the first step, and after the second; with a scale of continuous
+    #: responses the third comes before the last step, for a curvature is soon out of date there.
     early: float = 0.03
     middle: float = 0.04
     late: float = 0.06
+    #: One score on the way, and the last one before the centre.
     approach: float = 0.04
     centre: float = 0.17
+    #: One score of a scale that is found apart from the location, at the centre and on the way.
     scale: float = 0.0
     scale_approach: float = 0.0
 
