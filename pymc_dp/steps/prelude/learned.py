@@ -67,9 +67,9 @@ class Regression:
         return self.normal and self.followed.size == 1 and np.array_equal(self.scales, self.followed)
 
     @property
-    def voted(self) -> NDArray[np.intp]:
+    def bisected(self) -> NDArray[np.intp]:
         """Which parameters binary searches are made for."""
-        return self.scales[: settings.MOST_VOTED]
+        return self.scales[: settings.MOST_BISECTED]
 
 
 @dataclass(frozen=True, eq=False)
@@ -91,12 +91,12 @@ def requests_of_search(regression: Regression, share: float) -> list[ReleaseRequ
     """Return what a search releases, at a share of the run's cost. The sizes at the centre are among it."""
     size = regression.start.size
     entries = size * (size + 1) // 2
-    steps, voted, scales = regression.steps, regression.voted.size, int(regression.location_apart)
+    steps, bisected, scales = regression.steps, regression.bisected.size, int(regression.location_apart)
     parts = settings.PARTS_OF_LOCATION if scales else settings.PARTS
     n_scores = steps + 2 + scales * (steps + 1)
-    n_votes = voted * (settings.FIRST_VOTES + (0 if scales else 2 * settings.LATER_VOTES))
+    n_bisections = bisected * (settings.FIRST_BISECTIONS + (0 if scales else 2 * settings.LATER_BISECTIONS))
     asked: list[tuple[str, int, float, int]] = [
-        ("bounded_score", n_votes, parts.votes * voted, 1),
+        ("bounded_score", n_bisections, parts.bisection * bisected, 1),
         ("coordinate_sizes", 1, parts.coordinates, size * _OCTAVES),
         ("curvature_sizes", len(_STAGES), len(_STAGES) * parts.sizes, BINS),
         ("score_sizes", n_scores, n_scores * parts.sizes, BINS),
@@ -152,13 +152,22 @@ class Search:
         self._structure = np.ones((regression.known.size,) * 2, dtype=bool) if structure is None else structure
         #: The largest eigenvalue of noise alone, in standard deviations of its entries.
         self.reach_of_noise = _largest_of_noise(self._structure[np.ix_(self.places, self.places)])
+        expected = chain.knows_responses
+        self._sizes_of_curvature = "expected_curvature" if expected else "curvature"
+        #: Whether released curvatures have no negative eigenvalue but by noise.
+        self.nonnegative = expected
+        #: Floors of eigenvalues by stage, and of several curvatures together, as a part of the largest of noise alone.
+        self._floors = settings.FLOORS_OF_EXPECTED if expected else settings.FLOORS_OF_OBSERVED
+        self.floor_together = self._floors[-1]
+        #: The part of the length that clipping takes off scores that adds to the bias of their sum.
+        self.bias_of_loss = settings.BIAS_OF_CENTRED if expected else settings.BIAS_OF_CLIPPED
 
     def _places_of(self, regression: Regression) -> NDArray[np.bool_]:
         return regression.known
 
     def run(self) -> Found:
         """Search, and expand where the search has led to. Nothing is raised but numerical failures."""
-        theta = self._voted(self._regression.start, first=True)
+        theta = self._bisected(self._regression.start, first=True)
         curvature = self._curvature(theta, self._comparable(theta), "early_curvature")
         follows, steps = self._regression.followed.size > 0, self._regression.steps
         for step in range(steps):
@@ -166,15 +175,17 @@ class Search:
             curvature = self._after_step(curvature)
             theta = self._stepped(theta, curvature, settings.TRUST_FAR if step < 2 else settings.TRUST_NEAR)
             if step == 0:
-                theta, curvature = self._followed(theta, self._voted(theta, first=False), curvature, "middle_curvature")
+                theta, curvature = self._followed(
+                    theta, self._bisected(theta, first=False), curvature, "middle_curvature"
+                )
             if step + 1 == min(settings.STEPS_BEFORE_LATE, steps) and not follows:
                 curvature = self._together(self._curvature(theta, self._frame(curvature), "late_curvature"), curvature)
-        voted = self._voted(theta, first=False)
-        voted = np.where(np.abs(voted - theta) > settings.LEAST_MOVE_OF_VOTE, voted, theta)
+        bisected = self._bisected(theta, first=False)
+        bisected = np.where(np.abs(bisected - theta) > settings.LEAST_MOVE_OF_BISECTION, bisected, theta)
         if follows:
-            theta, curvature = self._followed(theta, voted, curvature, "late_curvature")
+            theta, curvature = self._followed(theta, bisected, curvature, "late_curvature")
         else:
-            theta = voted
+            theta = bisected
         self._scores.append(self._score(theta, self._frame(curvature), "centre"))
         curvature = self._after_step(curvature)
         return self._expanded(self._stepped(theta, curvature, settings.TRUST_LAST), curvature)
@@ -225,46 +236,46 @@ class Search:
         )
 
     def _followed(
-        self, theta: FloatArray, voted: FloatArray, curvature: KnownCurvature, kind: str
+        self, theta: FloatArray, bisected: FloatArray, curvature: KnownCurvature, kind: str
     ) -> tuple[FloatArray, KnownCurvature]:
-        """Release the curvature where a vote has led to, along axes that follow the scale that has moved most.
+        """Release the curvature where binary searches end, along axes that follow the scale that has moved most.
 
         Of a location and a scale, information of the location is in proportion to the inverse square of the scale.
         """
-        moves = (voted - theta)[self._regression.followed]
+        moves = (bisected - theta)[self._regression.followed]
         farthest = float(moves[np.argmax(np.abs(moves))]) if moves.size else 0.0
         if kind == "middle_curvature" or abs(farthest) > settings.SETTLED:
             self._sizes = {}
         factor = np.ones(theta.size)
         factor[~np.isin(np.arange(theta.size), self._regression.scales)] = np.exp(-farthest)
         followed = replace(curvature, matrix=curvature.matrix * np.outer(factor, factor))
-        return voted, self._curvature(voted, self._frame(followed), kind)
+        return bisected, self._curvature(bisected, self._frame(followed), kind)
 
     # Scales -------------------------------------------------------------------------------------------------------
 
-    def _voted(self, theta: FloatArray, *, first: bool) -> FloatArray:
+    def _bisected(self, theta: FloatArray, *, first: bool) -> FloatArray:
         """Return the parameters with logarithms of scales where their scores, each cut, add up to nothing."""
         reach = settings.FIRST_REACH if first else settings.LATER_REACH
-        votes = settings.FIRST_VOTES if first else settings.LATER_VOTES
-        for place in self._regression.voted:
+        halvings = settings.FIRST_BISECTIONS if first else settings.LATER_BISECTIONS
+        for place in self._regression.bisected:
             centre, half = theta[place], reach
-            for _ in range(votes):
+            for _ in range(halvings):
                 at = theta.copy()
                 at[place] = centre
                 half /= 2.0
-                centre += half * self._vote(at, int(place))
+                centre += half * self._rises(at, int(place))
             theta = theta.copy()
             theta[place] = centre
         return theta
 
-    def _vote(self, theta: FloatArray, place: int) -> float:
+    def _rises(self, theta: FloatArray, place: int) -> float:
         """Return 1 if the log-posterior rises there along a parameter, else -1; by the prior alone if noise decides."""
-        made = self._chain.release(BoundedScore(theta, place, settings.CLIP_OF_VOTES))
+        made = self._chain.release(BoundedScore(theta, place, settings.CLIP_OF_BISECTION))
         slope = float(self._chain.prior.gradient(theta)[place])
-        votes = float(made.value[0])
-        if abs(votes) < settings.CLEAR_VOTE * made.noise_std:
-            votes = 0.0
-        rises = votes + (slope if np.isfinite(slope) else 0.0)
+        total = float(made.value[0])
+        if abs(total) < settings.CLEAR_BISECTION * made.noise_std:
+            total = 0.0
+        rises = total + (slope if np.isfinite(slope) else 0.0)
         return 1.0 if rises > 0.0 else -1.0
 
     # Directions ---------------------------------------------------------------------------------------------------
@@ -298,26 +309,11 @@ class Search:
             there = there & (of_scales[:, None] == of_scales[None, :])
         raw = np.where(along_axes(there, frame), raw, 0.0)
         raw = between_members_and_others(raw, made.noise_std, frame, self._structure, self.places)
-        floors = settings.FLOORS_OF_EXPECTED if self.nonnegative else settings.FLOORS_OF_OBSERVED
-        floor = made.noise_std * self.reach_of_noise * floors[_STAGES.index(made.kind)]
+        floor = made.noise_std * self.reach_of_noise * self._floors[_STAGES.index(made.kind)]
         return lifted(raw, made.noise_std, frame, self.places, floor=floor, nonnegative=self.nonnegative)
 
     def _query_of_curvature(self, point: ExpansionPoint, kind: str) -> Query:
         return ExpectedCurvature(point, kind) if self._chain.knows_responses else Curvature(point, kind)
-
-    @property
-    def _sizes_of_curvature(self) -> str:
-        return "expected_curvature" if self._chain.knows_responses else "curvature"
-
-    @property
-    def nonnegative(self) -> bool:
-        """Whether released curvatures have no negative eigenvalue but by noise."""
-        return self._chain.knows_responses
-
-    @property
-    def floor_together(self) -> float:
-        """The floor of eigenvalues of several curvatures together, as a part of the largest of noise alone."""
-        return (settings.FLOORS_OF_EXPECTED if self.nonnegative else settings.FLOORS_OF_OBSERVED)[-1]
 
     def _together(self, late: KnownCurvature, early: KnownCurvature) -> KnownCurvature:
         """Return what two curvatures say."""
@@ -391,11 +387,6 @@ class Search:
         preconditioner[np.ix_(order, order)] = np.linalg.inv(factor).T * weight
         back[np.ix_(order, order)] = factor / weight
         return Frame(preconditioner, back)
-
-    @property
-    def bias_of_loss(self) -> float:
-        """What part of the length that clipping takes off scores adds to the bias of their sum."""
-        return settings.BIAS_OF_CENTRED if self._chain.knows_responses else settings.BIAS_OF_CLIPPED
 
     # Scores -------------------------------------------------------------------------------------------------------
 

@@ -270,7 +270,7 @@ class Learning:
         return [ReleaseRequest(kind, count, share, entries, once=True) for kind, count, share, entries in made]
 
     def expected_error(self, noise_multipliers: Mapping[str, float], n_units: int) -> float | None:
-        """Return what noise is expected to add to means, in posterior standard deviations; None if theory has nothing.
+        """Return the error that noise adds to means, in posterior standard deviations; None where no theory has it.
 
         Along axes where a unit's information is the identity the posterior's precision is n, scores are about √d long,
         and a score that is clipped at K √d moves the mean of each parameter by 2 m K √d / √n standard deviations, for a

@@ -22,6 +22,7 @@ from pymc_dp.release.centred import OneDirectionCurvature
 from pymc_dp.release.interface import ExpansionPoint
 from pymc_dp.release.query import Query
 from pymc_dp.release.sizes import BoundedScore
+from pymc_dp.steps.access import ChainAccess
 from pymc_dp.steps.prelude import settings
 from pymc_dp.steps.prelude.belief import Belief, KnownScore
 from pymc_dp.steps.prelude.curvature import KnownCurvature, after_step
@@ -40,6 +41,16 @@ class SearchForLocation(Search):
 
     third_order, drifts = 0.0, False
 
+    def __init__(self, chain: ChainAccess, regression: Regression, *bounds: float | None, releases_loss: bool) -> None:
+        super().__init__(chain, regression, *bounds, releases_loss=releases_loss)
+        self._sizes_of_curvature = "one_direction_curvature"
+        # Each row has curvature in one direction, and it is not negative there.
+        self.nonnegative, self._floors = True, settings.FLOORS_OF_EXPECTED
+        # Of several releases of one matrix: what is small in all of them is small.
+        self.floor_together = settings.FLOOR_OF_LOCATION
+        # Residuals of either sign are clipped, as many of each where they are symmetric.
+        self.bias_of_loss = settings.BIAS_OF_LOCATION
+
     @property
     def _scale(self) -> int:
         return int(self._regression.followed[0])
@@ -51,7 +62,7 @@ class SearchForLocation(Search):
 
     def run(self) -> Found:
         """Search, and expand where the search has led to. Nothing is raised but numerical failures."""
-        theta = self._voted(self._regression.start, first=True)
+        theta = self._bisected(self._regression.start, first=True)
         comparable = self._comparable(theta)
         kept = np.where(np.arange(theta.size) == self._scale, 0.0, 1.0)  # the scale is no direction of the location
         frame = Frame(comparable.preconditioner * kept, comparable.back * kept)
@@ -117,25 +128,6 @@ class SearchForLocation(Search):
             floor=self.reach_of_noise * self.floor_together,
             nonnegative=self.nonnegative,
         )
-
-    @property
-    def nonnegative(self) -> bool:
-        """Always: the location of a normal distribution bends in one direction a row."""
-        return True
-
-    @property
-    def floor_together(self) -> float:
-        """Of several releases of one matrix: what is small in all of them is small."""
-        return settings.FLOOR_OF_LOCATION
-
-    @property
-    def bias_of_loss(self) -> float:
-        """Less than all: residuals of either sign are clipped, as many of each where they are symmetric."""
-        return settings.BIAS_OF_LOCATION
-
-    @property
-    def _sizes_of_curvature(self) -> str:
-        return "one_direction_curvature"
 
     def _query_of_curvature(self, point: ExpansionPoint, kind: str) -> Query:
         return OneDirectionCurvature(point, kind)
