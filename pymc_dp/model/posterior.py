@@ -23,14 +23,8 @@ def priors_of(model: pm.Model, published: Sequence[str] | None) -> pm.Model:
     """Return the priors of a model as a model of its own: free variables, potentials, and what is computed of them.
 
     Whatever hangs on the model besides is left behind: observed variables, data, starting values, and the dims that
-    only they have, whose lengths PyMC keeps as expressions of the data.
-
-    Parameters
-    ----------
-    model : pm.Model
-        A model that was accepted: its free variables and potentials depend on no rows.
-    published : sequence of str, optional
-        Deterministics that are kept. Default: all.
+    only they have, whose lengths PyMC keeps as expressions of the data. Of an accepted model, free variables and
+    potentials depend on no rows. Of its deterministics those `published` are kept; None: all.
     """
     kept = [each for each in model.deterministics if published is None or each.name in published]
     variables = [*model.free_RVs, *kept, *model.potentials]
@@ -60,26 +54,9 @@ PRIVATE_LIKELIHOOD = "private_likelihood"
 
 
 def with_likelihood(priors: pm.Model, parameters: ParameterVector, likelihood: xr.Dataset) -> pm.Model:
-    """Add a released likelihood to priors, as a potential on the unconstrained scale.
+    """Add a released likelihood (`Belief.dataset`) to a model of priors, as a potential on the unconstrained scale.
 
-    Parameters
-    ----------
-    priors : pm.Model
-        A model without observed variables. It is changed.
-    parameters : ParameterVector
-        Its parameters.
-    likelihood : Dataset
-        As of `Belief.dataset`.
-
-    Returns
-    -------
-    Model
-        The same object.
-
-    Raises
-    ------
-    InvalidArgument
-        If the model has other parameters than the likelihood.
+    The model is changed and returned; it is refused if it has other parameters than the likelihood.
     """
     known, places = known_parameters(likelihood), places_of(likelihood, parameters)
     # As inputs, not constants: what was compiled for one release serves the next.
@@ -158,23 +135,13 @@ def covariance_without_noise(likelihood: xr.Dataset) -> FloatArray:
 
 
 def unconstrained_draws(model: pm.Model, draws: xr.Dataset, at_most: int) -> FloatArray:
-    """Return draws of the free variables on the unconstrained scale, shape (draws, parameters), evenly taken.
+    """Return at most so many draws of the free variables, unconstrained, shape (draws, parameters), evenly taken.
 
-    Parameters
-    ----------
-    model : pm.Model
-        A model that was accepted.
-    draws : Dataset
-        Its draws, with dims ``chain`` and ``draw``.
-    at_most : int
-        How many are taken.
-
-    Raises
-    ------
-    InvalidArgument
-        If a free variable has no draws, or of another shape.
+    Raises `InvalidArgument` if a free variable has no draws, or of another shape.
     """
-    shapes = {rv.name: np.shape(value) for rv, value in _starts(model)}
+    with pytensor.config.change_flags(mode=INTERPRETED):  # called once: not worth compiling
+        values = pm.draw(model.free_RVs, random_seed=0)
+    shapes = {rv.name: np.shape(value) for rv, value in zip(model.free_RVs, values, strict=True)}
     for name, shape in shapes.items():
         if name not in draws or draws[name].shape[2:] != shape:
             raise InvalidArgument(f"The result holds no draws of {name!r} as this model has it: pass the model's own.")
@@ -186,13 +153,6 @@ def unconstrained_draws(model: pm.Model, draws: xr.Dataset, at_most: int) -> Flo
     of_draw = compiled(list(stand_ins.values()), clone_replace([theta.astype("float64")], stand_ins))
     as_typed = [chains[rv.name].astype(rv.type.dtype) for rv in model.free_RVs]
     return np.array([of_draw(*(values[place] for values in as_typed))[0] for place in taken])
-
-
-def _starts(model: pm.Model) -> list[tuple[Any, np.ndarray]]:
-    """Return the free variables with a value of each."""
-    with pytensor.config.change_flags(mode=INTERPRETED):  # called once: not worth compiling
-        values = pm.draw(model.free_RVs, random_seed=0)
-    return list(zip(model.free_RVs, values, strict=True))
 
 
 def with_figures(stats: xr.Dataset, likelihood: xr.Dataset) -> xr.Dataset:

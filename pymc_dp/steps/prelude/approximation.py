@@ -17,56 +17,37 @@ _MOST_BEND = 1e6
 
 @dataclass(frozen=True, eq=False)
 class Approximation:
-    """A surrogate of the posterior with coordinates in which it is standardised.
+    """A surrogate of the posterior with coordinates in which it is standardised."""
 
-    Attributes
-    ----------
-    surrogate : Surrogate
-        Log-prior plus expansion: what is free.
-    kernel : FreeHMC
-        Draws from it.
-    centre : ExpansionPoint
-        Where the expansion was released, with its clip bounds.
-    beyond : ExpansionPoint
-        The same point with the weights that units have where releases are asked for what the expansion misses.
-    trajectories : int
-        How many trajectories of the kernel lie between nearly independent draws.
-    belief : Belief or None
-        What all releases say of the likelihood; None for order 1.
-    figures : dict of str to float
-        What is known of the surrogate, published with every draw.
-    widening : ndarray, shape (parameters,)
-        How many times as wide as without privacy draws of each parameter are; NaN where only the prior knows.
-    remainder : float
-        What the expansion misses of a unit's log-ratio, at most, by the `stretch_of` the move; NaN where it is not
-        known.
-    clip_gradient : float
-        What it misses of a unit's gradient along `axes`, at most, by one plus the mean squared distance from the
-        centre; or the clip bound of that gradient itself; NaN for none.
-    safety, harmless : float
-        Where synthetic units tell how large remainders are: what their largest is multiplied by. The bound below which
-        a smaller one buys nothing.
-    spread : ndarray, shape (parameters, parameters)
-        The Cholesky factor of the draws' covariance.
-    origin, axes : ndarray, shapes (parameters,) and (parameters, parameters)
-        A sampler's point z stands for ``origin + axes @ z``: it is standardised, by the mean and `spread`.
-    """
-
+    #: Log-prior plus expansion, and draws from it.
     surrogate: Surrogate
     kernel: FreeHMC
+    #: Where the expansion was released, with its clip bounds; and with the weights of units where remainders of the
+    #: expansion are released.
     centre: ExpansionPoint
     beyond: ExpansionPoint
+    #: The number of the kernel's trajectories between nearly independent draws.
     trajectories: int
+    #: The likelihood by all releases; None for order 1.
     belief: Belief | None
+    #: Diagnostics of the surrogate, published with every draw.
     figures: Mapping[str, float]
+    #: For each parameter the width of draws, divided by that without privacy; NaN where only the prior knows.
     widening: FloatArray
-    remainder: float
-    clip_gradient: float
+    #: The factor of the largest remainder among synthetic units, where these say how large remainders are.
     safety: float
-    harmless: float
+    #: The Cholesky factor of the draws' covariance.
     spread: FloatArray
+    #: A sampler's point z stands for ``origin + axes @ z``: it is standardised, by the mean and `spread`.
     origin: FloatArray
     axes: FloatArray
+    #: The largest remainder of a unit's log-ratio, divided by the `stretch_of` the move; NaN where it is not known.
+    remainder: float = np.nan
+    #: The largest remainder of a unit's gradient along `axes`, divided by one plus the mean squared distance from the
+    #: centre; or the clip bound of that gradient itself; NaN for none.
+    clip_gradient: float = np.nan
+    #: The bound below which a smaller one buys nothing.
+    harmless: float = np.nan
 
     def on_the_scale_of_parameters(self) -> "Approximation":
         """Return the same with points that stand for themselves, for settings that the user gave on that scale."""

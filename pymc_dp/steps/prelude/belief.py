@@ -47,18 +47,10 @@ _LEAST_GAIN = 1e-6
 
 @dataclass(frozen=True, eq=False)
 class KnownScore:
-    """A released score.
+    """A released gradient of the log-likelihood of all units at `theta`.
 
-    Attributes
-    ----------
-    theta : ndarray, shape (parameters,)
-        Where.
-    gradient : ndarray, shape (parameters,)
-        Of the log-likelihood of all units.
-    noise : ndarray, shape (parameters, parameters)
-        A factor of the covariance of its noise.
-    bias : float
-        How long, along the axes of the frame, what clipping has taken off may be.
+    `noise` is a factor of the covariance of its noise; `bias` how long, along the axes of the frame, the sum that
+    clipping has taken off may be.
     """
 
     theta: FloatArray
@@ -69,29 +61,18 @@ class KnownScore:
 
 @dataclass(frozen=True, eq=False)
 class Belief:
-    """A normal likelihood that knows of the noise in what was released.
+    """A normal likelihood that knows of the noise in the releases."""
 
-    Attributes
-    ----------
-    mean : ndarray, shape (parameters,)
-        Where the log-likelihood has its maximum, as far as releases say; of parameters that it does not depend on,
-        any number.
-    information : ndarray, shape (parameters, parameters)
-        H: the curvature of the log-likelihood, zero where it does not depend on a parameter.
-    noise, bias : ndarray, shape (parameters, parameters)
-        V: the covariance of the error of `mean` by noise, and what stands for the bias of clipping.
-    known : ndarray of bool, shape (parameters,)
-        Which parameters the likelihood depends on.
-    curvature_share : float
-        The part of `noise`, in units of what all units tell, that is noise of the curvature over the distance from the
-        last score to `mean`.
-    """
-
+    #: The estimated maximum of the log-likelihood; of parameters that it does not depend on, any number.
     mean: FloatArray
+    #: H: the curvature of the log-likelihood, zero where it does not depend on a parameter.
     information: FloatArray
+    #: V: the covariance of the error of `mean` by noise, and an allowance for the bias of clipping.
     noise: FloatArray
     bias: FloatArray
+    #: Which parameters the likelihood depends on, shape (parameters,).
     known: NDArray[np.bool_]
+    #: The part of `noise`, by H, that is noise of the curvature over the distance from the last score to `mean`.
     curvature_share: float = 0.0
 
     @functools.cached_property
@@ -162,28 +143,13 @@ def belief_of(
     third_order: float,
     noise_alone: bool = False,
 ) -> Belief:
-    """Return what scores say, given a curvature.
+    """Return the likelihood by scores at points that may be far apart, given its curvature.
 
-    Parameters
-    ----------
-    scores : sequence of KnownScore
-        At points that may be far apart.
-    information : ndarray, shape (parameters, parameters)
-        The curvature of the log-likelihood of all units, positive definite in the parameters that it depends on.
-    curvature_noise : float
-        Standard deviation of the noise of its entries along the axes of `frame`.
-    frame : Frame
-        Along its axes a unit's information is about the identity, or less where the prior tells more.
-    known : ndarray of bool, shape (parameters,)
-        Which parameters the scores are taken of.
-    n_units : int
-        How many units there are.
-    structure : ndarray of bool, shape (parameters, parameters)
-        Which entries a unit's curvature can have: noise of the others was taken off.
-    third_order : float
-        How large such terms of the score are, in proportion to the squared distance in units of what one unit tells.
-    noise_alone : bool
-        Whether V is the noise of the scores alone, as if the curvature were exact and nothing clipped.
+    `information` is that of all units, positive definite in the parameters that the scores are taken of (`known`), with
+    noise of `curvature_noise` along the axes of `frame`, along which a unit's information is about the identity, or
+    less where the prior tells more. `structure` says which entries a unit's curvature can have: noise of the others was
+    taken off. Terms of third order are `third_order` times the squared distance by the information of one unit. With
+    `noise_alone`, V is the noise of the scores alone, as if the curvature were exact and nothing clipped.
     """
     block = np.ix_(known, known)
     to_frame, back = frame.preconditioner[block].T, frame.back[block]
@@ -223,6 +189,7 @@ def belief_of(
         whole[block] = as_parameters @ covariance @ as_parameters.T
         return whole
 
+    traces = float(np.trace(of_curvature @ inverse)), float(np.trace(along @ by_noise))
     mean = origin.copy()
     mean[known] += as_parameters @ found
     belief = Belief(
@@ -231,17 +198,11 @@ def belief_of(
         embedded(by_noise + inverse @ of_curvature @ inverse),
         embedded(mean_bias**2 / size * inverse @ inverse),
         known,
-        _share_of(of_curvature @ inverse, along @ by_noise),
+        traces[0] / sum(traces) if traces[0] > 0.0 else 0.0,
     )
     if not (np.isfinite(belief.mean).all() and np.isfinite(belief.noise).all()):
         raise NotComputable("What scores say together is no finite number.")
     return belief
-
-
-def _share_of(part: FloatArray, rest: FloatArray) -> float:
-    """Return what part of both traces is that of the first."""
-    of_part, of_rest = float(np.trace(part)), float(np.trace(rest))
-    return of_part / (of_part + of_rest) if of_part > 0.0 else 0.0
 
 
 def most_likely(
@@ -251,18 +212,7 @@ def most_likely(
 
     A mode over a hierarchy's scale and its members together is where the scale is zero. Parameters that only the prior
     knows are therefore moved to a mode of their own density, in which the others are integrated over by a normal
-    approximation.
-
-    Parameters
-    ----------
-    prior : LogDensity
-        The exact one.
-    likelihood : Belief
-        What releases say.
-    start : ndarray, shape (parameters,)
-        Where to begin.
-    hyperparameters : ndarray of bool, shape (parameters,)
-        Which parameters only the prior knows. Those that are neither these nor known to the likelihood stay.
+    approximation. Parameters that are neither `hyperparameters` nor known to the likelihood stay at `start`.
     """
     from scipy.optimize import minimize  # noqa: PLC0415  slow to import
 

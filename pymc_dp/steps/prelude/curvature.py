@@ -8,32 +8,22 @@ from numpy.typing import NDArray
 from pymc_dp.model.parameters import FloatArray
 from pymc_dp.steps.prelude.newton import Frame, NotComputable
 
-_MOST_LIFTS = 12
 #: No direction is believed to be known less than this part of the one that is known best.
 _LEAST_PART = 1e-4
 
 
 @dataclass(frozen=True, eq=False)
 class KnownCurvature:
-    """A curvature as one release tells it, or several together.
+    """A curvature of the log-likelihood of all units, by one release or several."""
 
-    Attributes
-    ----------
-    matrix : ndarray, shape (parameters, parameters)
-        Of the log-likelihood of all units, positive definite in `places`, zero elsewhere.
-    raw : ndarray, shape (parameters, parameters)
-        As it was released, along the axes of `frame`: noise may have made eigenvalues small or negative.
-    noise_std : float
-        Of the entries of `raw`, as in `pymc_dp.release.interface.Release`.
-    frame : Frame
-    places : ndarray of bool, shape (parameters,)
-        Which parameters it is about.
-    """
-
+    #: Positive definite in `places`, zero elsewhere, shape (parameters, parameters).
     matrix: FloatArray
+    #: The released one along the axes of `frame`, where noise may have made eigenvalues small or negative; and the
+    #: noise of its entries, as in `pymc_dp.release.interface.Release`.
     raw: FloatArray
     noise_std: float
     frame: Frame
+    #: Which parameters it is about, shape (parameters,).
     places: NDArray[np.bool_]
 
     def noise_along(self, frame: Frame) -> float:
@@ -46,22 +36,15 @@ class KnownCurvature:
 def lifted(
     raw: FloatArray, noise_std: float, frame: Frame, places: NDArray[np.bool_], *, floor: float, nonnegative: bool
 ) -> KnownCurvature:
-    """Return a curvature with eigenvalues above the noise.
+    """Return a curvature whose eigenvalues along the axes of `frame` are about `floor` or more.
 
-    Parameters
-    ----------
-    raw, noise_std, frame, places
-        As in `KnownCurvature`.
-    floor : float
-        Smaller eigenvalues along the axes of `frame` are lifted to this.
-    nonnegative : bool
-        Whether no unit has a negative eigenvalue, so that a negative one is small. Else it tells of a direction in
-        which the log-likelihood bends the other way: its sign is turned.
+    If no unit has a negative eigenvalue (`nonnegative`), a negative one is small. Else the log-likelihood is convex in
+    that direction, and its sign is turned.
     """
     block = np.ix_(places, places)
     there = raw[block] != 0.0
     found = raw[block]
-    for _ in range(_MOST_LIFTS):  # what is lifted is put into the structure again, and that lifted
+    for _ in range(12):  # what is lifted is put into the structure again, and that lifted
         values, vectors = np.linalg.eigh(found)
         least = max(floor, _LEAST_PART * float(np.abs(values).max()))
         if values[0] >= 0.5 * least:
@@ -92,20 +75,9 @@ def pooled(
     In the basis in which both frames are diagonal the noise of an entry is a product of two numbers in either release.
     The result is returned in a frame along which its noise is about the same in all entries.
 
-    Parameters
-    ----------
-    late, early : KnownCurvature
-        About the same parameters.
-    there : ndarray of bool, shape (parameters, parameters)
-        Which entries there can be along the axes of the late one. If not all, the two are averaged as wholes: other
-        axes would not keep the structure.
-    floor : float
-        As of `lifted`, in multiples of the noise.
-    nonnegative : bool
-        As of `lifted`.
-    drifts : bool
-        Whether the early one was released at another point, where the curvature is another one. By how much shows in
-        their difference: what is beyond noise counts as noise of the early one.
+    `there` says which entries can be other than zero along the axes of the late one: if not all, the two are averaged
+    as wholes, for other axes would not keep the structure. If the curvature `drifts` from point to point, the part of
+    their difference that is beyond noise counts as noise of the early one. `floor` is in multiples of the noise.
     """
     places = late.places
     block = np.ix_(places, places)
@@ -146,18 +118,7 @@ def after_step(
     The change of the score is the curvature times the step. Given a curvature whose noise is the same in all entries,
     that is a normal observation, and this the conditional mean. Its noise is left at what it was.
 
-    Parameters
-    ----------
-    known : KnownCurvature
-        Constant along the step.
-    step, change : ndarray, shape (parameters,)
-        The step, and by how much the score fell.
-    noise : ndarray, shape (parameters, parameters)
-        Covariance of the noise of `change`.
-    there : ndarray of bool, shape (parameters, parameters)
-        Which entries there can be along the axes of the curvature.
-    floor, nonnegative
-        As of `lifted`; the floor in multiples of the noise.
+    The score fell by `change`, whose noise has the covariance `noise`. `there` and `floor` are as of `pooled`.
     """
     block = np.ix_(known.places, known.places)
     to_frame, back = known.frame.preconditioner[block].T, known.frame.back[block]
@@ -183,12 +144,8 @@ def between_members_and_others(
     covariate are therefore brought nearer to being in proportion to the members' own ones: how far they are from that
     is estimated from what they vary beyond their noise (empirical Bayes).
 
-    Parameters
-    ----------
-    raw, noise_std, frame, places
-        As in `KnownCurvature`; each axis of `frame` before the others' touches one member.
-    structure : ndarray of bool, shape (parameters, parameters)
-        Which entries there are by the model's graph: members have none with each other.
+    Each axis of `frame` before the others' touches one member. `structure` says which entries there are by the model's
+    graph: members have none with each other.
     """
     block = np.ix_(places, places)
     members = places & ~np.where(places, structure[:, places].all(axis=1), True)

@@ -30,16 +30,8 @@ _TRIED_DISTANCES = (0.1, 1.0, 10.0)
 _ROUNDING = 1e-9
 
 
-class Surrogate(Protocol):
-    """A free log-density with what it predicts of every unit."""
-
-    def log_density(self, theta: FloatArray) -> float:
-        """Return the log-density, minus infinity outside the trusted region."""
-        ...
-
-    def gradient(self, theta: FloatArray) -> FloatArray:
-        """Return its gradient."""
-        ...
+class Surrogate(LogDensity, Protocol):
+    """A free log-density, minus infinity outside a trusted region, with its prediction of every unit."""
 
     def prediction(self, theta: FloatArray) -> Prediction:
         """Return what it predicts of every unit at `theta`."""
@@ -50,13 +42,7 @@ class Surrogate(Protocol):
         ...
 
     def remainders(self, theta: FloatArray) -> FloatArray:
-        """Return what it misses of every synthetic unit at `theta`, shape (units,).
-
-        Raises
-        ------
-        NotComputable
-            If there are no synthetic units.
-        """
+        """Return the remainder of every synthetic unit at `theta`, shape (units,); raise if there are none."""
         ...
 
 
@@ -68,19 +54,10 @@ def _changes(units: PublicUnits, theta: FloatArray, at_centre: FloatArray) -> Fl
 
 
 class Quadratic:
-    """The prior times a normal likelihood with the released score and curvature.
+    """The exact prior times a normal likelihood with the released score and curvature, made positive definite.
 
-    Parameters
-    ----------
-    prior, centre
-        The exact prior, the centre.
-    gradient : ndarray, shape (parameters,)
-        The released score.
-    curvature : ndarray, shape (parameters, parameters)
-        The released curvature, made positive definite.
-    radius : float
-        Nothing is proposed where ``sqrt(u · curvature u)`` is larger: there the noise in the curvature could make
-        the target improper.
+    Nothing is proposed where ``sqrt(u · curvature u)`` is larger than `radius`: there the noise in the curvature could
+    make the target improper.
     """
 
     def __init__(
@@ -92,10 +69,10 @@ class Quadratic:
     def log_density(self, theta: FloatArray) -> float:
         """Return the log-density, minus infinity outside the trusted region."""
         from_centre = theta - self.centre.theta
-        bend = float(from_centre @ self._curvature @ from_centre)
-        if not bend <= self._radius**2:
+        squared = float(from_centre @ self._curvature @ from_centre)
+        if not squared <= self._radius**2:
             return -np.inf
-        return self.prior.log_density(theta) + float(from_centre @ self._gradient) - 0.5 * bend
+        return self.prior.log_density(theta) + float(from_centre @ self._gradient) - 0.5 * squared
 
     def gradient(self, theta: FloatArray) -> FloatArray:
         """Return the gradient of the log-density."""
@@ -118,16 +95,8 @@ class Quadratic:
 class WeightedRows:
     """The prior times the likelihood of synthetic units, weighted so that their scores add up to the released one.
 
-    A few of them are enough where these predict all the others, as in exponential families, and are quicker.
-
-    Parameters
-    ----------
-    prior, centre, units
-        The exact prior, the centre, synthetic units.
-    along : ndarray, shape (parameters,)
-        The released preconditioned score.
-    n_units : int
-        How many protected units there are.
+    A few of them are enough where these predict all the others, as in exponential families, and are quicker. `along` is
+    the released preconditioned score, shape (parameters,), of `n_units` protected units.
     """
 
     def __init__(
@@ -154,10 +123,8 @@ class WeightedRows:
         spread = np.linalg.cholesky(np.linalg.inv(positive_definite(scores.T @ scores)))
         for distance in _TRIED_DISTANCES:
             at = self.centre.theta + distance * spread @ np.ones(size)
-            if (
-                not np.abs(self.remainders(at)).max()
-                <= _ROUNDING * np.abs(_changes(self._units, at, self._at_centre)).max()
-            ):
+            rounding = _ROUNDING * np.abs(_changes(self._units, at, self._at_centre)).max()
+            if not np.abs(self.remainders(at)).max() <= rounding:
                 return False
         return True
 

@@ -22,31 +22,19 @@ _MOST_GRADIENTS_APART = 400
 class FreeHMC:
     """A Markov kernel that leaves a free log-density invariant and is reversible.
 
-    Parameters
-    ----------
-    target : LogDensity
-        The log-density, minus infinity where it is not to go.
-    theta : ndarray, shape (parameters,)
-        A point near its mode.
-    curvature : ndarray, shape (parameters, parameters)
-        About its negative second derivative there.
-    rng : Generator
-        Public randomness, for the adaptation.
+    It is adapted in a pilot, with public randomness, from a point `theta` near the density's mode, where `curvature` is
+    about its negative second derivative. Where the density is minus infinity no trajectory ends.
 
     Attributes
     ----------
-    mean, covariance : ndarray, shapes (parameters,) and (parameters, parameters)
-        Of the pilot draws.
+    theta, mean, covariance : ndarray
+        The last of the pilot's draws, their mean and their covariance.
     spread : ndarray, shape (parameters, parameters)
-        A factor of the covariance; of what was thought of it where draws have not moved.
-    theta : ndarray, shape (parameters,)
-        Where the pilot ended.
-    step_size : float
-        The longest step of a trajectory, standardised.
-    length : float
-        How long a trajectory is on average, in time.
+        A factor of the covariance; of its first guess where draws have not moved.
+    step_size, length : float
+        The longest step of a trajectory, standardised, and its average length in time.
     trajectories_apart : int
-        How many trajectories lie between draws that are nearly independent, or as many as are worth their time.
+        The number of trajectories between draws that are nearly independent, or as many as suit their time.
 
     Notes
     -----

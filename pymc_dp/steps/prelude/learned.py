@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 from pymc_dp.budget.plan import ReleaseRequest
 from pymc_dp.model.parameters import FloatArray
 from pymc_dp.release.centred import CentredScore, ExpectedCurvature
-from pymc_dp.release.interface import LARGEST_CLIP_BOUND, SMALLEST_CLIP_BOUND, ExpansionPoint, Release
+from pymc_dp.release.interface import ExpansionPoint, Release
 from pymc_dp.release.queries import ClippingLoss, Curvature
 from pymc_dp.release.query import Query
 from pymc_dp.release.sizes import BoundedScore, CoordinateSizes, NormSizes
@@ -28,8 +28,14 @@ from pymc_dp.steps.access import ChainAccess
 from pymc_dp.steps.prelude import settings
 from pymc_dp.steps.prelude.belief import Belief, KnownScore, belief_of, most_likely
 from pymc_dp.steps.prelude.curvature import KnownCurvature, between_members_and_others, lifted, pooled
-from pymc_dp.steps.prelude.newton import NUMERICAL_FAILURES, Frame, can_stand_at, prior_curvature, unpacked
-from pymc_dp.steps.prelude.settings import PartsOfSearch
+from pymc_dp.steps.prelude.newton import (
+    NUMERICAL_FAILURES,
+    Frame,
+    can_stand_at,
+    prior_curvature,
+    representable,
+    unpacked,
+)
 from pymc_dp.steps.prelude.tails import BINS, LOWEST_HALF_OCTAVE, Histogram, Tail
 
 _LOWEST_OCTAVE, _OCTAVES = -24, 49
@@ -37,45 +43,23 @@ _STAGES = ("early_curvature", "middle_curvature", "late_curvature", "curvature")
 _ROUNDING = 1e-9
 #: Noise of a clipping loss is never more standard deviations away: squares beyond are no numbers.
 _FARTHEST_LOSS = 1e3
-_SHORTER = (1.0, 0.5, 0.25, 0.1)
 
 
 @dataclass(frozen=True, eq=False)
 class Regression:
-    """What is known of a model before its table is asked.
+    """What is public of a model: it is known before any release."""
 
-    Attributes
-    ----------
-    start : ndarray, shape (parameters,)
-        Where the way begins.
-    known : ndarray of bool, shape (parameters,)
-        Which parameters the likelihood depends on.
-    scales : ndarray of int
-        Which of them are logarithms of positive variables.
-    steps : int
-        Steps on the way to the last score before the centre.
-    followed : ndarray of int
-        Which of the logarithms are that of the scale of a location-scale family: the curvature follows it.
-    normal : bool
-        Whether rows, or their logarithms, are normal with a linear mean, and a free variable as their scale.
-    """
-
+    #: Where the search begins, shape (parameters,).
     start: FloatArray
+    #: Which parameters the likelihood depends on, shape (parameters,); places of logarithms of positive ones.
     known: NDArray[np.bool_]
     scales: NDArray[np.intp]
+    #: Steps before the last score on the way to the centre.
     steps: int = settings.APPROACH_STEPS
+    #: Places of the logarithm of the scale of a location-scale family: the curvature follows it.
     followed: NDArray[np.intp] = field(default_factory=lambda: np.zeros(0, dtype=np.intp))
+    #: Whether rows, or their logarithms, are normal with a linear mean, and a free variable as their scale.
     normal: bool = False
-
-    @property
-    def follows_scale(self) -> bool:
-        """Whether the curvature is taken to follow a scale."""
-        return self.followed.size > 0
-
-    @property
-    def parts(self) -> PartsOfSearch:
-        """What the cost of the search is spent on."""
-        return settings.PARTS_OF_LOCATION if self.location_apart else settings.PARTS
 
     @property
     def location_apart(self) -> bool:
@@ -83,33 +67,23 @@ class Regression:
         return self.normal and self.followed.size == 1 and np.array_equal(self.scales, self.followed)
 
     @property
-    def voted(self) -> NDArray[np.intp]:
+    def bisected(self) -> NDArray[np.intp]:
         """Which parameters binary searches are made for."""
-        return self.scales[: settings.MOST_VOTED]
+        return self.scales[: settings.MOST_BISECTED]
 
 
 @dataclass(frozen=True, eq=False)
 class Found:
-    """What a search ends with.
+    """The result of a search."""
 
-    Attributes
-    ----------
-    point : ExpansionPoint
-        The centre, with the clip bounds of what was released there.
-    back : ndarray, shape (parameters, parameters)
-        Turns a preconditioned score there back into a score.
-    curvature : KnownCurvature
-        What all releases say of the curvature there.
-    belief : Belief
-        What all releases say of the likelihood.
-    clipping_loss : Release or None
-        What clipping takes off scores there, if it was released.
-    """
-
+    #: The centre, with the clip bounds of the releases there.
     point: ExpansionPoint
+    #: Turns a preconditioned score there back into a score.
     back: FloatArray
+    #: The curvature there and the likelihood, by all releases.
     curvature: KnownCurvature
     belief: Belief
+    #: The length that clipping takes off scores there, if it was released.
     clipping_loss: Release | None
 
 
@@ -117,12 +91,12 @@ def requests_of_search(regression: Regression, share: float) -> list[ReleaseRequ
     """Return what a search releases, at a share of the run's cost. The sizes at the centre are among it."""
     size = regression.start.size
     entries = size * (size + 1) // 2
-    steps, voted, parts = regression.steps, regression.voted.size, regression.parts
-    scales = 1 if regression.location_apart else 0
+    steps, bisected, scales = regression.steps, regression.bisected.size, int(regression.location_apart)
+    parts = settings.PARTS_OF_LOCATION if scales else settings.PARTS
     n_scores = steps + 2 + scales * (steps + 1)
-    n_votes = voted * (settings.FIRST_VOTES + (0 if scales else 2 * settings.LATER_VOTES))
+    n_bisections = bisected * (settings.FIRST_BISECTIONS + (0 if scales else 2 * settings.LATER_BISECTIONS))
     asked: list[tuple[str, int, float, int]] = [
-        ("bounded_score", n_votes, parts.votes * voted, 1),
+        ("bounded_score", n_bisections, parts.bisection * bisected, 1),
         ("coordinate_sizes", 1, parts.coordinates, size * _OCTAVES),
         ("curvature_sizes", len(_STAGES), len(_STAGES) * parts.sizes, BINS),
         ("score_sizes", n_scores, n_scores * parts.sizes, BINS),
@@ -145,19 +119,10 @@ def requests_of_search(regression: Regression, share: float) -> list[ReleaseRequ
 class Search:
     """The way to the centre, and what is released there.
 
-    Parameters
-    ----------
-    chain : ChainAccess
-        Whom to ask.
-    regression : Regression
-        What is known of the model.
-    clip_gradient, clip_curvature : float, optional
-        The user's clip bounds at the centre. Default: the best ones.
-    releases_loss : bool
-        Whether what clipping takes off scores at the centre is released.
+    The clip bounds at the centre are the user's, or the best ones. With `releases_loss` the length that clipping takes
+    off scores at the centre is released.
     """
 
-    #: Terms of third order of a log-likelihood, in proportion to the squared distance in units of what one unit tells.
     third_order = settings.THIRD_ORDER
     #: Whether the curvature is another one at another point.
     drifts = True
@@ -187,28 +152,40 @@ class Search:
         self._structure = np.ones((regression.known.size,) * 2, dtype=bool) if structure is None else structure
         #: The largest eigenvalue of noise alone, in standard deviations of its entries.
         self.reach_of_noise = _largest_of_noise(self._structure[np.ix_(self.places, self.places)])
+        expected = chain.knows_responses
+        self._sizes_of_curvature = "expected_curvature" if expected else "curvature"
+        #: Whether released curvatures have no negative eigenvalue but by noise.
+        self.nonnegative = expected
+        #: Floors of eigenvalues by stage, and of several curvatures together, as a part of the largest of noise alone.
+        self._floors = settings.FLOORS_OF_EXPECTED if expected else settings.FLOORS_OF_OBSERVED
+        self.floor_together = self._floors[-1]
+        #: The part of the length that clipping takes off scores that adds to the bias of their sum.
+        self.bias_of_loss = settings.BIAS_OF_CENTRED if expected else settings.BIAS_OF_CLIPPED
 
     def _places_of(self, regression: Regression) -> NDArray[np.bool_]:
         return regression.known
 
     def run(self) -> Found:
         """Search, and expand where the search has led to. Nothing is raised but numerical failures."""
-        theta = self._voted(self._regression.start, first=True)
+        theta = self._bisected(self._regression.start, first=True)
         curvature = self._curvature(theta, self._comparable(theta), "early_curvature")
-        follows, steps = self._regression.follows_scale, self._regression.steps
+        follows, steps = self._regression.followed.size > 0, self._regression.steps
         for step in range(steps):
             self._scores.append(self._score(theta, self._frame(curvature), "approach"))
             curvature = self._after_step(curvature)
             theta = self._stepped(theta, curvature, settings.TRUST_FAR if step < 2 else settings.TRUST_NEAR)
             if step == 0:
-                theta, curvature = self._followed(theta, self._voted(theta, first=False), curvature, "middle_curvature")
+                theta, curvature = self._followed(
+                    theta, self._bisected(theta, first=False), curvature, "middle_curvature"
+                )
             if step + 1 == min(settings.STEPS_BEFORE_LATE, steps) and not follows:
                 curvature = self._together(self._curvature(theta, self._frame(curvature), "late_curvature"), curvature)
-        voted = self._late_vote(theta)
+        bisected = self._bisected(theta, first=False)
+        bisected = np.where(np.abs(bisected - theta) > settings.LEAST_MOVE_OF_BISECTION, bisected, theta)
         if follows:
-            theta, curvature = self._followed(theta, voted, curvature, "late_curvature")
+            theta, curvature = self._followed(theta, bisected, curvature, "late_curvature")
         else:
-            theta = voted
+            theta = bisected
         self._scores.append(self._score(theta, self._frame(curvature), "centre"))
         curvature = self._after_step(curvature)
         return self._expanded(self._stepped(theta, curvature, settings.TRUST_LAST), curvature)
@@ -246,11 +223,10 @@ class Search:
     def _belief(self, curvature: KnownCurvature, *, noise_alone: bool = False) -> Belief:
         """Return what all scores say."""
         frame = self._frame(curvature)
-        noise = curvature.noise_along(frame)
         return belief_of(
             self._scores,
             curvature.matrix,
-            noise,
+            curvature.noise_along(frame),
             frame,
             self.places,
             n_units=self._chain.n_units,
@@ -260,53 +236,47 @@ class Search:
         )
 
     def _followed(
-        self, theta: FloatArray, voted: FloatArray, curvature: KnownCurvature, kind: str
+        self, theta: FloatArray, bisected: FloatArray, curvature: KnownCurvature, kind: str
     ) -> tuple[FloatArray, KnownCurvature]:
-        """Release the curvature where a vote has led to, along axes that follow the scale that has moved most.
+        """Release the curvature where binary searches end, along axes that follow the scale that has moved most.
 
         Of a location and a scale, information of the location is in proportion to the inverse square of the scale.
         """
-        moves = (voted - theta)[self._regression.followed]
+        moves = (bisected - theta)[self._regression.followed]
         farthest = float(moves[np.argmax(np.abs(moves))]) if moves.size else 0.0
         if kind == "middle_curvature" or abs(farthest) > settings.SETTLED:
             self._sizes = {}
         factor = np.ones(theta.size)
         factor[~np.isin(np.arange(theta.size), self._regression.scales)] = np.exp(-farthest)
         followed = replace(curvature, matrix=curvature.matrix * np.outer(factor, factor))
-        return voted, self._curvature(voted, self._frame(followed), kind)
+        return bisected, self._curvature(bisected, self._frame(followed), kind)
 
     # Scales -------------------------------------------------------------------------------------------------------
 
-    def _voted(self, theta: FloatArray, *, first: bool) -> FloatArray:
+    def _bisected(self, theta: FloatArray, *, first: bool) -> FloatArray:
         """Return the parameters with logarithms of scales where their scores, each cut, add up to nothing."""
         reach = settings.FIRST_REACH if first else settings.LATER_REACH
-        votes = settings.FIRST_VOTES if first else settings.LATER_VOTES
-        for place in self._regression.voted:
+        halvings = settings.FIRST_BISECTIONS if first else settings.LATER_BISECTIONS
+        for place in self._regression.bisected:
             centre, half = theta[place], reach
-            for _ in range(votes):
+            for _ in range(halvings):
                 at = theta.copy()
                 at[place] = centre
                 half /= 2.0
-                centre += half * self._vote(at, int(place))
+                centre += half * self._rises(at, int(place))
             theta = theta.copy()
             theta[place] = centre
         return theta
 
-    def _vote(self, theta: FloatArray, place: int) -> float:
+    def _rises(self, theta: FloatArray, place: int) -> float:
         """Return 1 if the log-posterior rises there along a parameter, else -1; by the prior alone if noise decides."""
-        made = self._chain.release(BoundedScore(theta, place, settings.CLIP_OF_VOTES))
+        made = self._chain.release(BoundedScore(theta, place, settings.CLIP_OF_BISECTION))
         slope = float(self._chain.prior.gradient(theta)[place])
-        votes = float(made.value[0])
-        if abs(votes) < settings.CLEAR_VOTE * made.noise_std:
-            votes = 0.0
-        rises = votes + (slope if np.isfinite(slope) else 0.0)
+        total = float(made.value[0])
+        if abs(total) < settings.CLEAR_BISECTION * made.noise_std:
+            total = 0.0
+        rises = total + (slope if np.isfinite(slope) else 0.0)
         return 1.0 if rises > 0.0 else -1.0
-
-    def _late_vote(self, theta: FloatArray) -> FloatArray:
-        """Vote once more; what hardly moves stays."""
-        voted = self._voted(theta, first=False)
-        moved = np.abs(voted - theta) > settings.LEAST_MOVE_OF_VOTE
-        return np.where(moved, voted, theta)
 
     # Directions ---------------------------------------------------------------------------------------------------
 
@@ -333,7 +303,10 @@ class Search:
         self._first_after_curvature = len(self._scores)
         most = point.clip_curvature * self._chain.n_units
         raw = unpacked(np.clip(made.value, -most, most), self.places.size)  # no sum of units is larger
-        there = self._structure if between_scales else self._structure & ~self._between_scales
+        there = self._structure
+        if not between_scales:
+            of_scales = np.isin(np.arange(self.places.size), self._regression.scales)
+            there = there & (of_scales[:, None] == of_scales[None, :])
         raw = np.where(along_axes(there, frame), raw, 0.0)
         raw = between_members_and_others(raw, made.noise_std, frame, self._structure, self.places)
         floor = made.noise_std * self.reach_of_noise * self._floors[_STAGES.index(made.kind)]
@@ -341,24 +314,6 @@ class Search:
 
     def _query_of_curvature(self, point: ExpansionPoint, kind: str) -> Query:
         return ExpectedCurvature(point, kind) if self._chain.knows_responses else Curvature(point, kind)
-
-    @property
-    def _sizes_of_curvature(self) -> str:
-        return "expected_curvature" if self._chain.knows_responses else "curvature"
-
-    @property
-    def nonnegative(self) -> bool:
-        """Whether released curvatures have no negative eigenvalue but by noise."""
-        return self._chain.knows_responses
-
-    @property
-    def _floors(self) -> tuple[float, ...]:
-        return settings.FLOORS_OF_EXPECTED if self.nonnegative else settings.FLOORS_OF_OBSERVED
-
-    @property
-    def floor_together(self) -> float:
-        """What eigenvalues of two curvatures together are lifted to, as a part of what noise alone reaches."""
-        return self._floors[-1]
 
     def _together(self, late: KnownCurvature, early: KnownCurvature) -> KnownCurvature:
         """Return what two curvatures say."""
@@ -378,19 +333,12 @@ class Search:
             tail = Tail(histogram, self._chain.n_units, mean=mean, power=1)
             bound, _ = tail.best_bound(min(1.0, settings.BIAS_OF_CURVATURES / size), noise)
         most = max(settings.MOST_NOISE_OF_CURVATURE * mean / size * self._chain.n_units / noise, 2.0 * mean)
-        return _representable(min(bound, most))
+        return representable(min(bound, most))
 
     @property
     def _mean_square(self) -> float:
         """What the mean over units of the squared norm of scores is by the frame, or less."""
         return float(np.sum(self._weights[self.places] ** 2))
-
-    @property
-    def _between_scales(self) -> NDArray[np.bool_]:
-        """Which entries are between logarithms of scales and others."""
-        of_scales = np.isin(np.arange(self.places.size), self._regression.scales)
-        between: NDArray[np.bool_] = of_scales[:, None] != of_scales[None, :]
-        return between
 
     def _after_step(self, curvature: KnownCurvature) -> KnownCurvature:
         """Return the curvature, corrected along the last step by what the scores at both ends clearly say.
@@ -440,11 +388,6 @@ class Search:
         back[np.ix_(order, order)] = factor / weight
         return Frame(preconditioner, back)
 
-    @property
-    def bias_of_loss(self) -> float:
-        """What part of the length that clipping takes off scores adds to the bias of their sum."""
-        return settings.BIAS_OF_CENTRED if self._chain.knows_responses else settings.BIAS_OF_CLIPPED
-
     # Scores -------------------------------------------------------------------------------------------------------
 
     def _score(self, theta: FloatArray, frame: Frame, kind: str) -> KnownScore:
@@ -460,7 +403,7 @@ class Search:
         noise = 2.0 * self._chain.multiplier(kind) * np.sqrt(size)
         self._tail = tail
         bound, bias = tail.best_bound(self.bias_of_loss, noise)
-        return _representable(bound), bias
+        return representable(bound), bias
 
     def _score_at(self, point: ExpansionPoint, frame: Frame, bias: float, kind: str) -> KnownScore:
         """Release a score; return it on the scale of the parameters."""
@@ -476,15 +419,13 @@ class Search:
     ) -> Histogram:
         """Release a histogram of norms; pooled with the last one."""
         smallest = typical * 2.0 ** (LOWEST_HALF_OCTAVE / 2)
-        bins = BINS
         point = ExpansionPoint(theta, frame.preconditioner, clip_gradient)
         kind = "score_sizes" if of == "score" else "curvature_sizes"
-        made = self._chain.release(NormSizes(point, of, smallest, bins, kind))  # type: ignore[arg-type]
+        made = self._chain.release(NormSizes(point, of, smallest, BINS, kind))  # type: ignore[arg-type]
         n_units = self._chain.n_units
         histogram = Histogram(np.clip(made.value, -n_units, n_units), made.noise_std, smallest)
         of_what = f"{of} of {self._directions(frame)}"
-        earlier = self._sizes.get(of_what)
-        self._sizes[of_what] = histogram.with_earlier(earlier, settings.TRUST_IN_EARLIER_SIZES)
+        self._sizes[of_what] = histogram.with_earlier(self._sizes.get(of_what), settings.TRUST_IN_EARLIER_SIZES)
         return self._sizes[of_what]
 
     def _directions(self, frame: Frame) -> int:
@@ -519,7 +460,7 @@ class Search:
         length = float(np.sqrt(np.maximum(step @ curvature.matrix @ step, 0.0) / self._chain.n_units))
         shorter = min(1.0, trust / max(length, np.finfo(float).tiny))
         step = np.where(self.places, shorter * step, step)
-        ends = (theta + np.where(self.places, part * step, step) for part in _SHORTER)
+        ends = (theta + np.where(self.places, part * step, step) for part in (1.0, 0.5, 0.25, 0.1))
         end = next((end for end in ends if can_stand_at(prior, end)), None)
         if end is None:
             return theta
@@ -571,7 +512,3 @@ def _sizes_of_entries(counts: FloatArray, noise_std: float, n_units: int) -> tup
     rarest = max(n_units / (3.5 * noise_std), 1.0)  # noise hides levels of fewer units
     tails: FloatArray = np.where(visible, fourth / np.maximum(second, 1.0 / n_units) ** 2, rarest)
     return found, np.clip(tails, 1.0, rarest)
-
-
-def _representable(bound: float) -> float:
-    return float(np.clip(bound, SMALLEST_CLIP_BOUND, LARGEST_CLIP_BOUND))

@@ -29,7 +29,7 @@ from pymc_dp.exceptions import InvalidArgument
 from pymc_dp.model.parameters import FloatArray, ParameterVector
 from pymc_dp.model.structure import Structure
 from pymc_dp.release.gradients import GradientSizes, PreconditionedGradient
-from pymc_dp.release.interface import LARGEST_CLIP_BOUND, SMALLEST_CLIP_BOUND, ExpansionPoint, Release
+from pymc_dp.release.interface import LARGEST_CLIP_BOUND, ExpansionPoint, Release
 from pymc_dp.release.queries import ClippingLoss, Residual, WeightedScore
 from pymc_dp.release.sizes import RemainderSizes
 from pymc_dp.steps.access import ChainAccess
@@ -40,7 +40,14 @@ from pymc_dp.steps.prelude.density import Quadratic, Surrogate, WeightedRows
 from pymc_dp.steps.prelude.free_hmc import FreeHMC
 from pymc_dp.steps.prelude.learned import Regression, Search, requests_of_search
 from pymc_dp.steps.prelude.location import SearchForLocation
-from pymc_dp.steps.prelude.newton import NUMERICAL_FAILURES, NotComputable, positive_definite, prior_curvature, solved
+from pymc_dp.steps.prelude.newton import (
+    NUMERICAL_FAILURES,
+    NotComputable,
+    positive_definite,
+    prior_curvature,
+    representable,
+    solved,
+)
 from pymc_dp.steps.prelude.settings import APPROACH_STEPS, SHARES_OF_LOCATION, STEPS_OF_LOCATION, Shares
 from pymc_dp.steps.prelude.simulated import SearchBySimulation, requests_of_simulation
 from pymc_dp.steps.tuning import clip_bound
@@ -162,29 +169,10 @@ class Prelude:
 
 
 class Learning:
-    """A prelude for one model: what it releases, and what it finds.
+    """A prelude for one model: its releases, and the approximation that they lead to.
 
-    Parameters
-    ----------
-    options : Prelude
-        The user's.
-    structure : Structure
-        What is known of the model.
-    parameters : ParameterVector
-        Its unconstrained parameters.
-    one_row_a_unit : bool
-        Whether every row is a unit of its own.
-    in_chains : {"nothing", "log_ratios", "gradients", "decisions"}
-        What chains release.
-    diagnoses : bool
-        Whether clipping is reported by noisy figures.
-    counts_units : bool
-        Whether the number of units is protected, and has to be released first.
-
-    Raises
-    ------
-    InvalidArgument
-        If options do not fit the model, or each other.
+    Clipping is reported by noisy figures if it `diagnoses`; the number of units is protected, and has to be released
+    first, if it `counts_units`. Raises `InvalidArgument` if options do not fit the model, or each other.
     """
 
     def __init__(
@@ -199,8 +187,7 @@ class Learning:
         counts_units: bool,
     ) -> None:
         self.in_chains, self.control_variates = in_chains, options.control_variates
-        self._counts_units = counts_units
-        self._diagnoses = diagnoses
+        self._counts_units, self._diagnoses = counts_units, diagnoses
         self.order = options.order or default_order(structure, one_row_a_unit=one_row_a_unit)
         if self.order == 1 and not (one_row_a_unit and structure.rows_can_be_simulated):
             raise InvalidArgument(
@@ -209,8 +196,7 @@ class Learning:
             )
         if self.order == 1 and in_chains == "nothing":
             raise InvalidArgument("Expansions of order 1 are tested: shares.tests must be above zero.")
-        known, scales = structure.in_likelihood, structure.scales
-        self._start = structure.start
+        known, scales, self._start = structure.in_likelihood, structure.scales, structure.start
         self._options, self._normal = options, structure.linear_and_normal
         self._regression = Regression(
             self._start, known, scales[known[scales]], APPROACH_STEPS, structure.scale_of_rows
@@ -284,7 +270,7 @@ class Learning:
         return [ReleaseRequest(kind, count, share, entries, once=True) for kind, count, share, entries in made]
 
     def expected_error(self, noise_multipliers: Mapping[str, float], n_units: int) -> float | None:
-        """Return what noise is expected to add to means, in posterior standard deviations; None if theory has nothing.
+        """Return the error that noise adds to means, in posterior standard deviations; None where no theory has it.
 
         Along axes where a unit's information is the identity the posterior's precision is n, scores are about √d long,
         and a score that is clipped at K √d moves the mean of each parameter by 2 m K √d / √n standard deviations, for a
@@ -311,10 +297,7 @@ class Learning:
     def dry_run(self, chain: ChainAccess) -> None:
         """Find a centre for synthetic rows and expand there: what fails here would have failed after the charge.
 
-        Raises
-        ------
-        InvalidArgument
-            If the search for a centre cannot begin.
+        Raises `InvalidArgument` if no surrogate is found.
         """
         try:
             self.expand(chain)
@@ -330,19 +313,9 @@ class Learning:
     def run(self, chain: ChainAccess, noise_per_bound: float, tempering: float) -> Approximation | None:
         """Find a centre, expand there, and draw a pilot chain from the surrogate.
 
-        Parameters
-        ----------
-        chain : ChainAccess
-            Whom to ask.
-        noise_per_bound : float
-            Standard deviation of the noise of a test, for each unit of its clip bound; 0 where tests have no noise.
-        tempering : float
-            Power of the likelihood in the target of the chains.
-
-        Notes
-        -----
-        Where noise has led to numbers that are not finite, there is no surrogate, and None is returned: nothing is
-        raised, for it was paid for.
+        `noise_per_bound` is the standard deviation of the noise of a test for each unit of its clip bound, 0 where
+        tests have no noise; `tempering` the power of the likelihood in the target of the chains. Where noise has led to
+        numbers that are not finite, there is no surrogate, and None is returned: nothing is raised, for it was paid.
         """
         try:
             return self._known(chain, self.expand(chain, tempering), noise_per_bound)
@@ -368,18 +341,13 @@ class Learning:
             start=centre.theta,
             precision=way.information + prior_curvature(chain.prior, centre.theta),
             back=way.scale.back,
-            belief=None,
-            clipping_loss=None,
-            doubtful_width=1.0,
-            bias_of_loss=None,
         )
 
     def _expand_learned(self, chain: ChainAccess, tempering: float) -> "Expansion":
         """Expand to second order where a search has led to."""
         kind = SearchForLocation if self._regression.location_apart else Search
         releases_loss = self._diagnoses and self.control_variates
-        bounds = self._clip_gradient, self._clip_curvature
-        search = kind(chain, self._regression, *bounds, releases_loss=releases_loss)
+        search = kind(chain, self._regression, self._clip_gradient, self._clip_curvature, releases_loss=releases_loss)
         found, prior = search.run(), chain.prior
         belief = found.belief if self.noise_aware else found.belief.without_uncertainty()
         theta, precision = found.point.theta, belief.precision
@@ -388,6 +356,11 @@ class Learning:
         from_prior = prior_curvature(prior, start)
         reach = (_TRUSTED + np.sqrt(self.size)) / np.sqrt(tempering)
         radius = reach + float(np.sqrt(distance @ precision @ distance))
+        doubtful_width = np.inf  # of nothing but noise: draws then are those of the prior
+        if not _lost(found.belief):
+            largest_noise = found.curvature.noise_std * max(_BEYOND_NOISE, search.reach_of_noise)
+            axes = found.curvature.frame.preconditioner
+            doubtful_width = _doubtful_width(found.curvature.raw, from_prior, largest_noise, axes, search.places)
         return Expansion(
             surrogate=Quadratic(prior, found.point, precision @ distance, precision, radius),
             centre=found.point,
@@ -397,15 +370,7 @@ class Learning:
             back=found.back,
             belief=belief,
             clipping_loss=found.clipping_loss,
-            doubtful_width=np.inf
-            if _lost(found.belief)
-            else _doubtful_width(
-                found.curvature.raw,
-                from_prior,
-                found.curvature.noise_std * max(_BEYOND_NOISE, search.reach_of_noise),
-                found.curvature.frame.preconditioner,
-                search.places,
-            ),
+            doubtful_width=doubtful_width,
             bias_of_loss=settings.REPORTED_BIAS if search.bias_of_loss < 1.0 else 1.0,
         )
 
@@ -425,7 +390,6 @@ class Learning:
                 figures["curvature_share"] = expansion.belief.curvature_share
             if self._diagnoses:
                 figures |= self._estimated_clip_bias(chain, expansion, kernel)
-        spread = kernel.spread
         found = Approximation(
             surrogate=expansion.surrogate,
             kernel=kernel,
@@ -435,13 +399,10 @@ class Learning:
             belief=expansion.belief,
             figures=figures,
             widening=widening,
-            remainder=np.nan,
-            clip_gradient=np.nan,
             safety=self._safety,
-            harmless=np.nan,
-            spread=spread,
+            spread=kernel.spread,
             origin=kernel.mean,
-            axes=spread,
+            axes=kernel.spread,
         )
         return self._with_bounds(chain, expansion, found, noise_per_bound)
 
@@ -484,8 +445,7 @@ class Learning:
     ) -> float | None:
         """Release how large what is missed of units' log-ratios is; return what nearly all are below, if that shows."""
         missed = found.expanded(theta, theta_new)
-        query = RemainderSizes(found.beyond, missed.old, missed.new, _LOWEST_REMAINDER, _REMAINDER_BINS)
-        sizes = chain.release(query)
+        sizes = chain.release(RemainderSizes(found.beyond, missed.old, missed.new, _LOWEST_REMAINDER, _REMAINDER_BINS))
         place = _last_bin(sizes.value, sizes.noise_std, chain.n_units)
         return None if place is None else float(2.0 ** (_LOWEST_REMAINDER + place + 1))
 
@@ -493,13 +453,14 @@ class Learning:
         """Release how large what is missed of units' gradients is at a draw, or how large they are; return a bound."""
         (theta,) = self._draws_apart(found, 1)
         query = gradient_query(found, theta, 1.0, control_variates=self.control_variates)
-        of = query.point, query.axes, query.prediction
-        sizes = chain.release(GradientSizes(*of, _LOWEST_GRADIENT, _GRADIENT_BINS))
+        sizes = chain.release(
+            GradientSizes(query.point, query.axes, query.prediction, _LOWEST_GRADIENT, _GRADIENT_BINS)
+        )
         place = _last_bin(sizes.value, sizes.noise_std, chain.n_units)
         if place is None:  # no more than twice what a unit's gradient is
             return _whole_gradient(expansion) * (2.0 if self.control_variates else 1.0)
         edge = _LOWEST_GRADIENT * 2.0 ** ((place + 1) / 2)
-        return _representable(_ROOM_FOR_REMAINDERS * edge / found.bend(theta) if self.control_variates else edge)
+        return representable(_ROOM_FOR_REMAINDERS * edge / found.bend(theta) if self.control_variates else edge)
 
     def _distance(self, centre: FloatArray, kernel: FreeHMC) -> float:
         """Return how far the surrogate's mean is from the centre, in the parameters that the likelihood knows."""
@@ -548,7 +509,7 @@ class Learning:
         mean = found.surrogate.prediction(found.kernel.mean)
         made = [
             chain.release(
-                Residual(found.beyond, mean, found.surrogate.prediction(draw), _representable(bound), "surrogate_check")
+                Residual(found.beyond, mean, found.surrogate.prediction(draw), representable(bound), "surrogate_check")
             )
             for draw in draws
         ]
@@ -562,41 +523,25 @@ class Learning:
 
 @dataclass(frozen=True, eq=False)
 class Expansion:
-    """What was released at the centre, and what follows from it alone.
-
-    Attributes
-    ----------
-    surrogate : Surrogate
-        Log-prior plus expansion.
-    centre, beyond : ExpansionPoint
-        As in `Approximation`.
-    start : ndarray, shape (parameters,)
-        A point near the surrogate's mode.
-    precision : ndarray, shape (parameters, parameters)
-        About its negative second derivative there.
-    back : ndarray, shape (parameters, parameters)
-        Turns a preconditioned gradient back into a gradient.
-    belief : Belief or None
-        What all releases say of the likelihood; None for order 1.
-    clipping_loss : Release or None
-        What clipping takes off scores at the centre, if the search released it.
-    doubtful_width : float
-        By what factor noise of the released curvature may have changed the width of the draws.
-    bias_of_loss : float or None
-        What part of the length that clipping takes off scores adds to the bias of their sum; None: all may pull
-        together.
-    """
+    """The releases at the centre, and the surrogate that follows from them alone."""
 
     surrogate: Surrogate
+    #: As in `Approximation`.
     centre: ExpansionPoint
     beyond: ExpansionPoint
+    #: A point near the surrogate's mode, shape (parameters,), and about its negative second derivative there.
     start: FloatArray
     precision: FloatArray
+    #: Turns a preconditioned gradient back into a gradient, shape (parameters, parameters).
     back: FloatArray
-    belief: Belief | None
-    clipping_loss: Release | None
-    doubtful_width: float
-    bias_of_loss: float | None
+    #: The likelihood by all releases; None for order 1.
+    belief: Belief | None = None
+    #: The length that clipping takes off scores at the centre, if the search released it.
+    clipping_loss: Release | None = None
+    #: The factor by which noise of the released curvature may have changed the width of the draws.
+    doubtful_width: float = 1.0
+    #: The part of the lost length that adds to the bias of the scores' sum; None: all may pull together.
+    bias_of_loss: float | None = None
 
 
 def default_order(structure: Structure, *, one_row_a_unit: bool) -> Literal[1, 2]:
@@ -652,11 +597,7 @@ def _whole_gradient(expansion: "Expansion") -> float:
     """Return the clip bound of a unit's whole gradient along standardised axes, from that along the frame's."""
     covariance = np.linalg.inv(positive_definite(expansion.precision))
     along = np.linalg.norm(np.linalg.cholesky(covariance).T @ expansion.back, ord=2)
-    return _representable(expansion.centre.clip_gradient * float(along))
-
-
-def _representable(bound: float) -> float:
-    return float(np.clip(bound, SMALLEST_CLIP_BOUND, LARGEST_CLIP_BOUND))
+    return representable(expansion.centre.clip_gradient * float(along))
 
 
 def _widening(belief: Belief | None, covariance: FloatArray, *, with_bias: bool) -> FloatArray:
@@ -689,20 +630,11 @@ def _doubtful_width(
     preconditioner: FloatArray,
     known: NDArray[np.bool_],
 ) -> float:
-    """Return by what factor noise of the released curvature may have changed the width of the draws, where it is most.
+    """Return the largest factor by which noise of the released curvature may have changed the width of the draws.
 
-    Parameters
-    ----------
-    raw : ndarray, shape (parameters, parameters)
-        The curvature along the columns of `preconditioner` as it was released: where noise has made an eigenvalue small
-        or negative, the surrogate's was lifted, which must not pass for information.
-    prior_information : ndarray, shape (parameters, parameters)
-        The prior's curvature.
-    largest_noise : float
-        How far noise reaches in some direction: the largest eigenvalue of noise alone.
-    preconditioner : ndarray, shape (parameters, parameters)
-    known : ndarray of bool, shape (parameters,)
-        Which parameters the likelihood depends on.
+    `raw` is the curvature along the columns of `preconditioner` as it was released: where noise has made an eigenvalue
+    small or negative, the surrogate's was lifted, which must not pass for information. `largest_noise` is the largest
+    eigenvalue of noise alone.
     """
     along = (raw + preconditioner.T @ prior_information @ preconditioner)[np.ix_(known, known)]
     least = float(np.linalg.eigvalsh(along)[0])

@@ -22,6 +22,7 @@ from pymc_dp.release.centred import OneDirectionCurvature
 from pymc_dp.release.interface import ExpansionPoint
 from pymc_dp.release.query import Query
 from pymc_dp.release.sizes import BoundedScore
+from pymc_dp.steps.access import ChainAccess
 from pymc_dp.steps.prelude import settings
 from pymc_dp.steps.prelude.belief import Belief, KnownScore
 from pymc_dp.steps.prelude.curvature import KnownCurvature, after_step
@@ -40,6 +41,16 @@ class SearchForLocation(Search):
 
     third_order, drifts = 0.0, False
 
+    def __init__(self, chain: ChainAccess, regression: Regression, *bounds: float | None, releases_loss: bool) -> None:
+        super().__init__(chain, regression, *bounds, releases_loss=releases_loss)
+        self._sizes_of_curvature = "one_direction_curvature"
+        # Each row has curvature in one direction, and it is not negative there.
+        self.nonnegative, self._floors = True, settings.FLOORS_OF_EXPECTED
+        # Of several releases of one matrix: what is small in all of them is small.
+        self.floor_together = settings.FLOOR_OF_LOCATION
+        # Residuals of either sign are clipped, as many of each where they are symmetric.
+        self.bias_of_loss = settings.BIAS_OF_LOCATION
+
     @property
     def _scale(self) -> int:
         return int(self._regression.followed[0])
@@ -51,14 +62,17 @@ class SearchForLocation(Search):
 
     def run(self) -> Found:
         """Search, and expand where the search has led to. Nothing is raised but numerical failures."""
-        theta = self._voted(self._regression.start, first=True)
-        curvature = self._curvature(theta, self._of_location(self._comparable(theta)), "early_curvature")
+        theta = self._bisected(self._regression.start, first=True)
+        comparable = self._comparable(theta)
+        kept = np.where(np.arange(theta.size) == self._scale, 0.0, 1.0)  # the scale is no direction of the location
+        frame = Frame(comparable.preconditioner * kept, comparable.back * kept)
+        curvature = self._curvature(theta, frame, "early_curvature")
         for kind in ("middle_curvature", "late_curvature"):
             curvature = self._together(self._curvature(theta, self._frame(curvature), kind), curvature)
         for _ in range(self._regression.steps):
             theta, curvature = self._towards(theta, curvature, "approach")
             change = self._change_of_scale(theta, 0.0, "scale_approach")[0]
-            theta, curvature = self._at(theta, change), self._following(curvature, change)
+            theta, curvature = self._at_other_scale(theta, curvature, change)
         theta, curvature = self._towards(theta, curvature, "centre")
         return self._expanded(theta, curvature)
 
@@ -88,13 +102,16 @@ class SearchForLocation(Search):
         fallen = max(0.0, float(step @ curvature.matrix @ step) / self._chain.n_units - by_chance)
         change = 0.5 * float(np.log(max(1.0 - fallen, settings.LEAST_LEFT) + by_chance))
         self._sizes = {}
-        return self._at(end, change), self._following(curvature, change)
+        return self._at_other_scale(end, curvature, change)
 
-    def _at(self, theta: FloatArray, change: float) -> FloatArray:
-        """Return a point with another scale."""
-        theta = theta.copy()
+    def _at_other_scale(
+        self, theta: FloatArray, curvature: KnownCurvature, change: float
+    ) -> tuple[FloatArray, KnownCurvature]:
+        """Return a point, and the information of the location, where the logarithm of the scale is another one."""
+        theta, factor = theta.copy(), float(np.exp(-change))
         theta[self._scale] += change
-        return theta
+        frame = Frame(curvature.frame.preconditioner / factor, curvature.frame.back * factor)
+        return theta, replace(curvature, matrix=curvature.matrix * factor**2, frame=frame)
 
     def _after_step(self, curvature: KnownCurvature) -> KnownCurvature:
         """Return what the last two scores, too, say of the curvature."""
@@ -111,25 +128,6 @@ class SearchForLocation(Search):
             floor=self.reach_of_noise * self.floor_together,
             nonnegative=self.nonnegative,
         )
-
-    @property
-    def nonnegative(self) -> bool:
-        """Always: the location of a normal distribution bends in one direction a row."""
-        return True
-
-    @property
-    def floor_together(self) -> float:
-        """Of several releases of one matrix: what is small in all of them is small."""
-        return settings.FLOOR_OF_LOCATION
-
-    @property
-    def bias_of_loss(self) -> float:
-        """Less than all: residuals of either sign are clipped, as many of each where they are symmetric."""
-        return settings.BIAS_OF_LOCATION
-
-    @property
-    def _sizes_of_curvature(self) -> str:
-        return "one_direction_curvature"
 
     def _query_of_curvature(self, point: ExpansionPoint, kind: str) -> Query:
         return OneDirectionCurvature(point, kind)
@@ -170,17 +168,6 @@ class SearchForLocation(Search):
         left = float(np.clip(1.0 + excess, 1.0 / most, most))
         per_length = 0.5 / (n_units * left)
         return 0.5 * float(np.log(left)), per_length * made.noise_std, per_length * unit * bias
-
-    def _of_location(self, frame: Frame) -> Frame:
-        """Return a frame without the direction of the scale."""
-        kept = np.where(np.arange(self.places.size) == self._scale, 0.0, 1.0)
-        return Frame(frame.preconditioner * kept, frame.back * kept)
-
-    def _following(self, curvature: KnownCurvature, change: float) -> KnownCurvature:
-        """Return the information of the location at another scale."""
-        factor = float(np.exp(-change))
-        frame = Frame(curvature.frame.preconditioner / factor, curvature.frame.back * factor)
-        return replace(curvature, matrix=curvature.matrix * factor**2, frame=frame)
 
 
 def _lost_of_squares(bound: float) -> float:

@@ -10,7 +10,6 @@ from pymc_dp.model.parameters import FloatArray
 from pymc_dp.release.interface import LARGEST_CLIP_BOUND, SMALLEST_CLIP_BOUND
 from pymc_dp.steps.access import LogDensity, PublicUnits, SyntheticTables
 
-_SPREAD_ITERATIONS = 30
 #: No position is farther from 0: squares of distances and variances are numbers.
 _FARTHEST = 1e150
 #: What numerical work raises on overflow or singular matrices. Inputs depend on protected rows through releases alone.
@@ -23,15 +22,7 @@ class NotComputable(ArithmeticError):
 
 @dataclass(frozen=True, eq=False)
 class Frame:
-    """Directions along which derivatives are taken.
-
-    Attributes
-    ----------
-    preconditioner : ndarray, shape (parameters, parameters)
-        D: what is released is D'g and D'HD.
-    back : ndarray, shape (parameters, parameters)
-        Turns D'g back into g.
-    """
+    """Directions D along which derivatives are released, as D'g and D'HD; `back` turns D'g back into g."""
 
     preconditioner: FloatArray
     back: FloatArray
@@ -49,13 +40,7 @@ class Frame:
 
 @dataclass(frozen=True, eq=False)
 class Scale(Frame):
-    """Directions along which scores of synthetic units are spread alike.
-
-    Attributes
-    ----------
-    clip_gradient : float
-        A bound that nearly all synthetic units keep.
-    """
+    """Directions along which scores of synthetic units are spread alike, and a bound that nearly all of them keep."""
 
     clip_gradient: float
 
@@ -63,58 +48,41 @@ class Scale(Frame):
 def scale_of(units: PublicUnits, theta: FloatArray, *, clip_quantile: float) -> Scale:
     """Return a preconditioner by which scores of synthetic units at `theta` are spread alike, and a clip bound.
 
-    The bound does not cut the part `clip_quantile` of the synthetic units.
-
-    The preconditioner whitens the scatter matrix in which a unit counts the more the longer its score is: between the
-    covariance, which lets rare large scores stick out, and the smallest ellipsoid around all.
-
-    Raises
-    ------
-    NotComputable
-        If the scores of all units are zero or not finite there, or too large or small for floating point.
+    The bound does not cut the part `clip_quantile` of the synthetic units. The preconditioner whitens the scatter
+    matrix in which a unit counts the more the longer its score is: between the covariance, which lets rare large scores
+    stick out, and the smallest ellipsoid around all. Raises `NotComputable` if the scores of all units are zero or not
+    finite there, or too large or small for floating point.
     """
     scores = units.scores(theta)
     scores = scores[np.isfinite(scores).all(axis=1)]
-    size = scores.shape[1]
     if not np.any(scores):
         raise NotComputable("No unit has a score there.")
     with np.errstate(all="ignore"):
         try:
-            scale = _scale_of_scores(scores, size, clip_quantile)
+            scatter = positive_definite(np.diag((scores**2).mean(axis=0)), floor=1e-10)
+            for _ in range(30):
+                lengths = np.einsum("ij,jk,ik->i", scores, np.linalg.inv(scatter), scores)
+                lengths /= max(lengths.mean(), np.finfo(float).tiny)
+                scatter = positive_definite((scores * lengths[:, None]).T @ scores / len(scores), floor=1e-10)
+            scatter *= scores.shape[1] / np.trace(scatter)
+            back = np.linalg.cholesky(scatter)
+            preconditioner = np.linalg.inv(back).T
+            bound = float(np.quantile(np.linalg.norm(scores @ preconditioner, axis=1), clip_quantile))
         except NUMERICAL_FAILURES as failure:
             raise NotComputable("The scatter matrix of scores is singular there.") from failure
-    finite = np.isfinite(scale.preconditioner).all() and np.isfinite(scale.back).all()
-    if not (finite and _can_bound(scale.clip_gradient)):
+    finite = np.isfinite(preconditioner).all() and np.isfinite(back).all()
+    if not (finite and SMALLEST_CLIP_BOUND <= bound <= LARGEST_CLIP_BOUND):
         raise NotComputable("The scores there are too large or too small for floating point.")
-    return scale
+    return Scale(preconditioner, back, bound)
 
 
-def _can_bound(bound: float) -> bool:
-    return bool(SMALLEST_CLIP_BOUND <= bound <= LARGEST_CLIP_BOUND)
-
-
-def _scale_of_scores(scores: FloatArray, size: int, clip_quantile: float) -> Scale:
-    """Return the preconditioner and the clip bound of scores."""
-    scatter = _regular(np.diag((scores**2).mean(axis=0)))
-    for _ in range(_SPREAD_ITERATIONS):
-        lengths = np.einsum("ij,jk,ik->i", scores, np.linalg.inv(scatter), scores)
-        lengths /= max(lengths.mean(), np.finfo(float).tiny)
-        scatter = _regular((scores * lengths[:, None]).T @ scores / len(scores))
-    scatter *= size / np.trace(scatter)
-    back = np.linalg.cholesky(scatter)
-    preconditioner = np.linalg.inv(back).T
-    clip_gradient = float(np.quantile(np.linalg.norm(scores @ preconditioner, axis=1), clip_quantile))
-    return Scale(preconditioner, back, clip_gradient)
+def representable(bound: float) -> float:
+    """Return the nearest clip bound that a query may have."""
+    return float(np.clip(bound, SMALLEST_CLIP_BOUND, LARGEST_CLIP_BOUND))
 
 
 def table_at(synthetic: SyntheticTables, theta: FloatArray) -> PublicUnits:
-    """Return a synthetic table.
-
-    Raises
-    ------
-    NotComputable
-        If none can be simulated at these parameters: generators of random numbers refuse some.
-    """
+    """Return a synthetic table; raise `NotComputable` where generators of random numbers refuse the parameters."""
     if not np.isfinite(theta).all():
         raise NotComputable("A synthetic table needs finite parameters.")
     try:
@@ -126,12 +94,8 @@ def table_at(synthetic: SyntheticTables, theta: FloatArray) -> PublicUnits:
 def expected_curvature(units: PublicUnits, theta: FloatArray) -> FloatArray:
     """Return the mean curvature of synthetic units at `theta`, positive definite in the parameters that it depends on.
 
-    It is zero for parameters that the likelihood does not depend on, such as the scale of a hierarchy.
-
-    Raises
-    ------
-    NotComputable
-        If no unit has a finite one.
+    It is zero for parameters that the likelihood does not depend on, such as the scale of a hierarchy. Raises
+    `NotComputable` if no unit has a finite one.
     """
     curvatures = units.curvatures(theta)
     curvatures = curvatures[np.isfinite(curvatures).all(axis=(1, 2))]
@@ -192,13 +156,7 @@ def climbed(
 
 
 def solved(matrix: FloatArray, vector: FloatArray) -> FloatArray:
-    """Return the solution of a linear system.
-
-    Raises
-    ------
-    NotComputable
-        If it has none that is finite.
-    """
+    """Return the solution of a linear system; raise `NotComputable` if it has none that is finite."""
     try:
         solution: FloatArray = np.linalg.solve(matrix, vector)
     except np.linalg.LinAlgError as failure:
@@ -219,24 +177,13 @@ def can_stand_at(prior: LogDensity, theta: FloatArray) -> bool:
 
 
 def positive_definite(matrix: FloatArray, floor: float = 1e-8) -> FloatArray:
-    """Return the matrix with eigenvalues of at least `floor` times the largest.
-
-    Raises
-    ------
-    NotComputable
-        If an entry is no number.
-    """
+    """Return the matrix with eigenvalues of at least `floor` times the largest; raise if an entry is no number."""
     if not np.isfinite(matrix).all():
         raise NotComputable("A matrix has entries that are no numbers.")
     values, vectors = np.linalg.eigh(0.5 * (matrix + matrix.T))
     least = floor * max(float(np.abs(values).max()), np.finfo(float).tiny)
     repaired: FloatArray = (vectors * np.maximum(values, least)) @ vectors.T
     return repaired
-
-
-def _regular(scatter: FloatArray) -> FloatArray:
-    """Return the scatter matrix with a small variance in directions without scores."""
-    return positive_definite(scatter, floor=1e-10)
 
 
 def unpacked(packed: FloatArray, size: int) -> FloatArray:

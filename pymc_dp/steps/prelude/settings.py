@@ -43,33 +43,22 @@ class Shares:
 
 @dataclass(frozen=True)
 class PartsOfSearch:
-    """Parts of the search's cost, in proportion: they need not add up to 1.
+    """Parts of the search's cost, in proportion: they need not add up to 1."""
 
-    Attributes
-    ----------
-    votes : float
-        Binary searches for logarithms of positive parameters: for each of them.
-    coordinates : float
-        The histogram of the sizes of scores, by parameter.
-    sizes : float
-        One histogram of norms.
-    early, middle, late : float
-        The curvature where the way begins, after the first step, and after the second; with a scale of continuous
-        responses the third comes before the last step, for a curvature is soon out of date there.
-    approach, centre : float
-        One score on the way, and the last one before the centre.
-    scale, scale_approach : float
-        One score of a scale that is found apart from the location, at the centre and on the way.
-    """
-
-    votes: float = 0.024
+    #: Each binary search for the logarithm of a positive parameter.
+    bisection: float = 0.024
+    #: The histogram of the sizes of scores, by parameter; and each histogram of norms.
     coordinates: float = 0.025
     sizes: float = 0.006
+    #: The curvature where the search begins, after the first step, and after the second; with a scale of continuous
+    #: responses the third comes before the last step, for a curvature is soon out of date there.
     early: float = 0.03
     middle: float = 0.04
     late: float = 0.06
+    #: One score on the way, and the last one before the centre.
     approach: float = 0.04
     centre: float = 0.17
+    #: One score of a scale that is found apart from the location, at the centre and on the way.
     scale: float = 0.0
     scale_approach: float = 0.0
 
@@ -79,7 +68,7 @@ class PartsOfSearch:
 PARTS = PartsOfSearch()
 #: Of a normal regression the information of the location is released before any score, and is most of the search.
 PARTS_OF_LOCATION = PartsOfSearch(
-    votes=0.012, early=0.06, middle=0.11, late=0.17, approach=0.025, centre=0.08, scale=0.08, scale_approach=0.006
+    bisection=0.012, early=0.06, middle=0.11, late=0.17, approach=0.025, centre=0.08, scale=0.08, scale_approach=0.006
 )
 SHARES_OF_LOCATION = Shares(centre=0.69, score=0.29, curvature=0.02, tests=0.0)
 #: After how many steps the third curvature is released.
@@ -87,17 +76,18 @@ STEPS_BEFORE_LATE = 2
 #: Steps on the way to the last score before the centre: of a normal regression few are enough.
 APPROACH_STEPS, STEPS_OF_LOCATION = 4, 3
 #: Only so many logarithms of positive parameters are searched for: the others start where the model says.
-MOST_VOTED = 6
+MOST_BISECTED = 6
 #: Answers of the first binary search for each, and of the two later ones; half the intervals, on the log scale.
-FIRST_VOTES, LATER_VOTES = 8, 5
+FIRST_BISECTIONS, LATER_BISECTIONS = 8, 5
 FIRST_REACH, LATER_REACH = 16.0, 2.5
-#: Scores of a logarithm are cut to this in votes: of a normal log sigma, this moves the zero by .06 and saves noise.
-CLIP_OF_VOTES = 3.0
-#: A vote within this many standard deviations of its noise says nothing: the prior's slope decides.
-CLEAR_VOTE = 3.0
-#: A late vote that moves a parameter less than this moves nothing: the steps know it better.
-LEAST_MOVE_OF_VOTE = 0.2
-#: After a vote that moves a parameter more than this, earlier histograms of norms say nothing.
+#: Scores of a logarithm are cut to this in binary searches: of a normal log sigma, this moves the zero by .06 and saves
+#: noise.
+CLIP_OF_BISECTION = 3.0
+#: A sum within this many standard deviations of its noise says nothing: the prior's slope decides.
+CLEAR_BISECTION = 3.0
+#: A late binary search that moves a parameter less than this moves nothing: the steps know it better.
+LEAST_MOVE_OF_BISECTION = 0.2
+#: After one that moves a parameter more than this, earlier histograms of norms say nothing.
 SETTLED = 0.5
 #: Steps of the root of the mean squared log-likelihood ratio of a unit: on the way, near the centre, the last one.
 TRUST_FAR, TRUST_NEAR, TRUST_LAST = 0.7, 0.5, 0.3

@@ -27,28 +27,13 @@ from pymc_dp.steps.prelude.newton import (
 )
 from pymc_dp.steps.prelude.settings import MOST_STEP_BY_SIMULATION
 
-_PRIOR_QUANTILE = 0.9
 #: How many of the steps are the last ones, and how much more each of them may cost.
 _LAST_STEPS, _WEIGHT_OF_LAST = 2, 8.0
-_MODE_ITERATIONS = 60
-#: How many points near the model's initial point are tried, and the factors of the line search.
-_TRIED_STARTS = 10
-_PARTS_OF_A_STEP = (1.0, 0.5, 0.25, 0.1)
 
 
 @dataclass(frozen=True, eq=False)
 class WayToCentre:
-    """A private centre.
-
-    Attributes
-    ----------
-    theta : ndarray, shape (parameters,)
-        The centre.
-    scale : Scale
-        Directions and bounds that suit it.
-    information : ndarray, shape (parameters, parameters)
-        The curvature of the log-likelihood of all units there, as far as it is known.
-    """
+    """A private centre, directions and bounds that suit it, and about the curvature of the log-likelihood there."""
 
     theta: FloatArray
     scale: Scale
@@ -85,18 +70,8 @@ class SearchBySimulation:
     Far from the mode most scores are long, so the first bound is that of rows from all over the prior. Later bounds
     follow the released scores: a bound that most scores reach is doubled; another shrinks to the rows' own spread.
 
-    Parameters
-    ----------
-    chain : ChainAccess
-        Whom to ask, and where synthetic rows come from.
-    start : ndarray, shape (parameters,)
-        Where the way begins, if scores can be computed there.
-    scales : ndarray of int
-        Which parameters are logarithms of positive variables: no step changes one by more than 2.
-    steps : int
-        How many scores are released.
-    clip_quantile : float
-        Part of the simulated rows that the bounds do not cut.
+    It begins at `start`, if scores can be computed there, and releases `steps` scores. No step changes one of `scales`,
+    logarithms of positive variables, by more than 2. Bounds do not cut the part `clip_quantile` of the simulated rows.
     """
 
     def __init__(
@@ -109,12 +84,8 @@ class SearchBySimulation:
         """Return a private centre, with a preconditioner and a clip bound for it.
 
         No noise of a release ends the search: a step to where scores or bounds cannot be computed is shortened by a
-        line search, or left out.
-
-        Raises
-        ------
-        InvalidArgument
-            If nothing can be computed where the search would begin, which is known without the data.
+        line search, or left out. Raises `InvalidArgument` if nothing can be computed where the search would begin,
+        which is known without the data.
         """
         n_units, size = self._chain.n_units, self._start.size
         stand = self._first_stand()
@@ -130,7 +101,11 @@ class SearchBySimulation:
                 mean = float(np.linalg.norm(score.value)) / n_units
                 noise = 3.0 * score.noise_std * np.sqrt(size) / n_units
                 bound = 2.0 * bound if mean > 0.5 * bound else min(bound, own + noise + mean)
-        return WayToCentre(stand.theta, stand.scale, n_units * _information_of(stand))
+        try:
+            information = expected_curvature(stand.units, stand.theta)
+        except NUMERICAL_FAILURES:
+            information = _mean_square_of_scores(stand.units, stand.theta)
+        return WayToCentre(stand.theta, stand.scale, n_units * information)
 
     def _starts(self) -> Iterator[FloatArray]:
         """Yield where the way may begin: where the model says, at draws of the prior, or near by.
@@ -140,7 +115,7 @@ class SearchBySimulation:
         yield self._start
         yield from self._chain.synthetic_tables.prior_draws()
         generator = np.random.default_rng(0)
-        for _ in range(_TRIED_STARTS):
+        for _ in range(10):
             yield self._start + generator.uniform(-1.0, 1.0, self._start.size)
 
     def _first_stand(self) -> _Stand:
@@ -156,13 +131,7 @@ class SearchBySimulation:
         )
 
     def _stand_at(self, theta: FloatArray) -> _Stand:
-        """Return synthetic rows at a point, with preconditioner and clip bounds.
-
-        Raises
-        ------
-        NotComputable
-            If something is no number there.
-        """
+        """Return synthetic rows at a point, with preconditioner and clip bounds; raise if something is no number."""
         units = table_at(self._chain.synthetic_tables, theta)
         scale = scale_of(units, theta, clip_quantile=self._clip_quantile)
         if not (can_stand_at(self._chain.prior, theta) and np.isfinite(units.scores(theta)).all()):
@@ -178,7 +147,7 @@ class SearchBySimulation:
             return stand
         # Rows that are unlike all simulated ones make a surrogate whose mode is anywhere.
         step[self._scales] = np.clip(step[self._scales], -MOST_STEP_BY_SIMULATION, MOST_STEP_BY_SIMULATION)
-        for part in _PARTS_OF_A_STEP:
+        for part in (1.0, 0.5, 0.25, 0.1):
             try:
                 return self._stand_at(stand.theta + part * step)
             except NUMERICAL_FAILURES:
@@ -196,23 +165,19 @@ class SearchBySimulation:
             lengths.append(np.linalg.norm(scores, axis=1))
         found = np.concatenate(lengths) if lengths else np.zeros(0)
         found = found[np.isfinite(found)]
-        return float(np.quantile(found, _PRIOR_QUANTILE)) if found.size else 0.0
+        return float(np.quantile(found, 0.9)) if found.size else 0.0
 
     def _mode_of(self, surrogate: WeightedRows, theta: FloatArray) -> FloatArray:
         """Return the surrogate's mode: steps with the information of rows simulated where they start."""
 
         def step_at(at: FloatArray) -> FloatArray:
-            scores = table_at(self._chain.synthetic_tables, at).scores(at)
-            information = self._chain.n_units * positive_definite(scores.T @ scores / len(scores), floor=1e-10)
-            return solved(information, surrogate.gradient(at))
+            information = _mean_square_of_scores(table_at(self._chain.synthetic_tables, at), at)
+            return solved(self._chain.n_units * information, surrogate.gradient(at))
 
-        return climbed(surrogate.log_density, step_at, theta, most_steps=_MODE_ITERATIONS, least_gain=1e-3)
+        return climbed(surrogate.log_density, step_at, theta, most_steps=60, least_gain=1e-3)
 
 
-def _information_of(stand: _Stand) -> FloatArray:
-    """Return the information of one unit: its expected curvature, or else the mean square of its score."""
-    try:
-        return expected_curvature(stand.units, stand.theta)
-    except NUMERICAL_FAILURES:
-        scores = stand.units.scores(stand.theta)
-        return positive_definite(scores.T @ scores / len(scores), floor=1e-10)
+def _mean_square_of_scores(units: PublicUnits, theta: FloatArray) -> FloatArray:
+    """Return the information of one unit by its score, shape (parameters, parameters), positive definite."""
+    scores = units.scores(theta)
+    return positive_definite(scores.T @ scores / len(scores), floor=1e-10)

@@ -13,8 +13,8 @@ LOWEST_HALF_OCTAVE, BINS = -12, 41
 _BELOW_TAIL = 0.8
 #: Tails that are fitted: the part of units at least x half octaves above the beginning is a N exp(-s x - c x²).
 _TAIL_BINS = 17
-_STEEPNESS = np.linspace(0.3, 6.0, 24)
-_BEND = np.array([0.0, 0.1, 0.2, 0.4, 0.7, 1.0, 1.5, 2.5, 4.0])
+_STEEPNESS = np.linspace(0.3, 6.0, 24)[:, None, None]
+_CONCAVITY = np.array([0.0, 0.1, 0.2, 0.4, 0.7, 1.0, 1.5, 2.5, 4.0])[None, :, None]
 _MASS = np.exp(np.linspace(np.log(0.03), np.log(0.5), 24))
 #: Units are no exact sample of a smooth tail: a bin may differ from it by this part.
 _ROUGHNESS = 0.1
@@ -26,29 +26,16 @@ _QUADRATURE = (np.arange(8) + 0.5) / 8
 _LARGER_BY = 2.0
 
 
-def _tails() -> FloatArray:
-    """Return what part of units each tail has in each of its bins, shape (tails, masses, bins)."""
-    x = np.arange(_TAIL_BINS) * np.log(2.0) / 2.0
-    beyond = np.exp(-_STEEPNESS[:, None, None] * x - _BEND[None, :, None] * x**2).reshape(-1, _TAIL_BINS)
-    in_bins = -np.diff(np.column_stack([beyond, np.zeros(len(beyond))]), axis=1)
-    tails: FloatArray = _MASS[None, :, None] * in_bins[:, None, :]
-    return tails
-
-
-_TAILS = _tails()
+_DISTANCES = np.arange(_TAIL_BINS) * np.log(2.0) / 2.0
+_BEYOND = np.exp(-_STEEPNESS * _DISTANCES - _CONCAVITY * _DISTANCES**2).reshape(-1, _TAIL_BINS)
+_IN_BINS = -np.diff(np.column_stack([_BEYOND, np.zeros(len(_BEYOND))]), axis=1)
+#: The part of units that each tail has in each of its bins, shape (tails, masses, bins).
+_TAILS: FloatArray = _MASS[None, :, None] * _IN_BINS[:, None, :]
 
 
 @dataclass(frozen=True, eq=False)
 class Histogram:
-    """Noisy counts of norms in half octaves, `smallest` being the lower edge of the first bin.
-
-    Attributes
-    ----------
-    counts : ndarray, shape (bins,)
-    noise_std : float
-        Of every count.
-    smallest : float
-    """
+    """Noisy counts of norms in half octaves, `smallest` being the lower edge of the first bin."""
 
     counts: FloatArray
     noise_std: float
@@ -72,16 +59,8 @@ class Histogram:
 class Tail:
     """The tail of a histogram: an average over smooth tails by their likelihood, and clear bumps as they were counted.
 
-    Parameters
-    ----------
-    histogram : Histogram
-        Of norms.
-    n_units : int
-        How many units there are.
-    mean : float, optional
-        What the mean over units of the norms, to `power`, is by the frame. Noise makes tails that are too long for it.
-    power : {1, 2}
-        1 of curvatures, 2 of scores.
+    `mean` is the mean over units of the norms to `power` by the frame: 1 for curvatures, 2 for scores. Noise makes
+    tails that are too long for it.
     """
 
     def __init__(self, histogram: Histogram, n_units: int, *, mean: float | None = None, power: int = 2) -> None:
@@ -133,14 +112,9 @@ class Tail:
     ) -> tuple[float, float]:
         """Return the bound with the least squared error, and the bias that it is expected to have.
 
-        Parameters
-        ----------
-        bias_of_length : float
-            What a lost length adds to the bias of the sum: 1 if all that is lost points to one side.
-        noise_of_bound : float
-            Root of the summed variances of the noise that a bound of 1 needs.
-        expected : callable
-            The lost length that is expected at a bound, and corrected.
+        A lost length adds `bias_of_length` times itself to the bias of the sum: 1 if all of it points to one side.
+        `noise_of_bound` is the root of the summed variances of the noise that a bound of 1 needs. `expected` is the
+        lost length that is expected at a bound, and corrected.
         """
         bounds = self._begin * 2.0 ** np.arange(0.0, 8.0, 0.125)
         biases = bias_of_length * np.array([self.lost_length(bound, expected(float(bound))) for bound in bounds])
