@@ -37,7 +37,7 @@ from pymc_dp.run.arguments import refuse_in_a_starting_process, refuse_no_budget
 from pymc_dp.run.finished import reason
 from pymc_dp.run.interrupts import ending_the_run
 from pymc_dp.run.publish import guarantee_of
-from pymc_dp.tables import Table
+from pymc_dp.tables import Category, Table, YesNo
 
 Ask = Callable[[Query], Release]
 #: As for runs: the number of rows of a single unit is confidential.
@@ -46,23 +46,13 @@ _FEWEST_UNITS = 2
 
 @dataclass(frozen=True)
 class Survey:
-    """Releases that are made once, in the form in which a budget plans a sampler's.
-
-    Attributes
-    ----------
-    name : str
-        Its name in plans and results.
-    requests : tuple of ReleaseRequest
-        What is released.
-    budget_share : float
-        The part of the remaining budget that it may spend.
-    insecure_seed : int or None
-        Seeds the noise, for tests: the releases are not private then.
-    """
+    """Releases that are made once, in the form in which a budget plans a sampler's: see `PlannableStep`."""
 
     name: str
     requests: tuple[ReleaseRequest, ...]
+    #: The part of the remaining budget that it may spend.
     budget_share: float = 1.0
+    #: Seeds the noise, for tests: the releases are not private then.
     insecure_seed: int | None = None
     default_draws = 1
 
@@ -216,6 +206,13 @@ def heading(facts: dict[str, Any], subject: str, note: str = "", *, with_units: 
     n = f"{facts['n_units']:,} units, " if with_units and "n_units" in facts else ""
     guarantee = f"epsilon {facts['epsilon']:.3g} at delta {facts['delta']:.3g}, {facts['relation']}"
     return f"{private}{subject} ({n}{guarantee}{note})"
+
+
+def levels_of(column: Any) -> tuple[str, ...]:
+    """Return the names of the codes of a declared category or truth value; none of another column."""
+    if isinstance(column, Category):
+        return column.all_levels
+    return ("no", "yes") if isinstance(column, YesNo) else ()
 
 
 def four_digits(table: pd.DataFrame, **options: Any) -> str:

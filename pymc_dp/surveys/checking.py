@@ -25,9 +25,9 @@ from pymc_dp.release.counts import NO_INPUT, PREDICTED_MEAN, SPREAD_WEIGHT, Axis
 from pymc_dp.release.interface import FloatArray
 from pymc_dp.rows.likelihood import UnitLikelihood
 from pymc_dp.surveys import fit
-from pymc_dp.surveys.asking import Ask, Survey, asking, checked_budget, heading, tree_of, view_of
+from pymc_dp.surveys.asking import Ask, Survey, asking, checked_budget, heading, levels_of, tree_of, view_of
 from pymc_dp.surveys.histogram import FINEST, STEPS, found_bins, nearest_shares
-from pymc_dp.tables import Category, Table, YesNo
+from pymc_dp.tables import Table
 from pymc_dp.tables.schema import scale_of
 
 #: The axis of the mean that the model predicts.
@@ -268,21 +268,18 @@ class _Along:
 
     name: str
     place: int
-    levels: list[str]
+    levels: tuple[str, ...]
     scale: tuple[float, float]
 
 
 def _axes(columns: list[str], first: int, data: Table | None, *, with_mean: bool) -> list[_Along]:
     """Return the axes: the predicted mean, if there is one, and columns that are inputs from the place `first` on."""
-    axes = [_Along(PREDICTED, PREDICTED_MEAN, [], (0.0, 1.0))] if with_mean else []
+    axes = [_Along(PREDICTED, PREDICTED_MEAN, (), (0.0, 1.0))] if with_mean else []
     schema = None if data is None else data.schema
     declared = {} if schema is None else {each.name: each for each in schema.modelled}
     for place, name in enumerate(columns, start=first):
         column = declared.get(name)
-        levels: list[str] = []
-        if isinstance(column, Category | YesNo):
-            levels = list(column.all_levels) if isinstance(column, Category) else ["no", "yes"]
-        axes.append(_Along(name, place, levels, (0.0, 1.0) if column is None else scale_of(column)))
+        axes.append(_Along(name, place, levels_of(column), (0.0, 1.0) if column is None else scale_of(column)))
     if not axes:
         raise InvalidArgument(
             "PyMC knows no mean of this distribution to put rows into bins by: name columns, by=['age']."
@@ -350,7 +347,7 @@ def _released(
                 "edge": ("between", edges),
             },
             coords={
-                "bin": each.levels or [f"below {texts[0]}", *between, f"from {texts[-1]}"],
+                "bin": list(each.levels) or [f"below {texts[0]}", *between, f"from {texts[-1]}"],
                 "probability": levels[1:],
                 "shape": list(fit.SHAPES[: means.shape[1]]),
             },

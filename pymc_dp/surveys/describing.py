@@ -20,7 +20,7 @@ from pymc_dp.model.view import read
 from pymc_dp.release.counts import Axis, Coordinate, UnitCounts, UnitMoments
 from pymc_dp.release.interface import FloatArray, Release
 from pymc_dp.rows.likelihood import UnitLikelihood
-from pymc_dp.surveys.asking import Survey, asking, checked_budget, four_digits, heading, tree_of
+from pymc_dp.surveys.asking import Survey, asking, checked_budget, four_digits, heading, levels_of, tree_of
 from pymc_dp.surveys.histogram import combined, nearest_shares, quantiles
 from pymc_dp.tables import Category, Date, Number, Schema, Table, Whole, YesNo
 from pymc_dp.tables.schema import Modelled, days, limits_of, scale_of
@@ -69,13 +69,10 @@ class Description:
         lines = []
         for column in self.schema.modelled:
             if isinstance(column, Category):
-                counts = self._counts(column.name)
-                total = max(float(counts.sum()), 1.0)
+                total = max(float(self._counts(column.name).sum()), 1.0)
                 error = float(self.tree["counts"].attrs["noise_std"]) / total
-                lines += [
-                    (column.name, level, float(count) / total, error)
-                    for level, count in zip(column.all_levels, counts.values, strict=False)
-                ]
+                shares = zip(column.all_levels, self._shares(column.name), strict=False)
+                lines += [(column.name, level, float(share), error) for level, share in shares]
         return pd.DataFrame(lines, columns=["column", "level", "share", "error"]).set_index(["column", "level"])
 
     @property
@@ -310,34 +307,21 @@ def describe(
 
 @dataclass(frozen=True, eq=False)
 class _Binned:
-    """The bins that a column is counted in.
-
-    Attributes
-    ----------
-    column : Number, Whole, YesNo, Category or Date
-        As it was declared.
-    edges : ndarray
-        Of the finest bins, in the column's own units.
-    inner : list of ndarray
-        Public numbers between bins as the rows hold them: of groups of bins, if there are any, and of the finest bins.
-    members : list of ndarray
-        Which of the finest bins each bin holds. Missing entries are a bin of their own, the last one.
-    """
+    """The bins that a column is counted in. Missing entries have a bin of their own, the last one."""
 
     column: Modelled
+    #: Of the finest bins, in the column's own units.
     edges: FloatArray
+    #: Public numbers between bins as the rows hold them: of groups of bins, if there are any, and of the finest bins.
     inner: list[FloatArray]
+    #: Which of the finest bins each bin holds.
     members: list[FloatArray]
-
-
-#: A column's bins, its counts in the finest of them, and the covariance of the noise in these.
-_Counted = tuple[_Binned, FloatArray, FloatArray]
 
 
 def _binned(column: Modelled) -> _Binned:
     """Return the bins that a column is counted in."""
     if isinstance(column, YesNo | Category):
-        count = len(column.all_levels) if isinstance(column, Category) else 2
+        count = len(levels_of(column))
         return _Binned(column, np.arange(count + 1.0), [np.arange(0.5, count - 1)], [np.eye(count + 1)])
     low, high = limits_of(column)
     middle, half = scale_of(column)
@@ -385,22 +369,49 @@ def _groups(
     counts, noise_std = released[0], released[0].noise_std
     ends = np.cumsum([len(members) for each in binned for members in each.members])
     of_axes = iter(np.split(counts.value, ends[:-1]))
-    counted = [(each, *combined([next(of_axes) for _ in each.members], each.members, noise_std, n)) for each in binned]
-    groups = {"counts": _counts_group(counted, noise_std)}
-    moments: dict[str, tuple[float, ...]] = {}
+    packed, size = released[-1], len(numbers) + 1
+    left, right = np.triu_indices(size)
+    square, errors = both = np.zeros((2, size, size))
     if numbers:
-        packed, size = released[1], len(numbers) + 1
-        left, right = np.triu_indices(size)
         weights = np.where(left == right, 1.0, math.sqrt(2.0))
-        square, errors = both = np.zeros((2, size, size))
         both[:, left, right] = both[:, right, left] = packed.value / weights, packed.noise_std / weights
-        total = max(float(square[0, 0]) if n is None else float(n), 1.0)
-        missing = {each.column.name: (found[-1], covariance[-1, -1]) for each, found, covariance in counted}
-        for place, column in enumerate(numbers, start=1):
-            sums, squares = both[:, 0, place], both[:, place, place]
-            moments[column.name] = _moments(column, sums, squares, total, *missing[column.name])
-        groups["correlation"] = _correlation_group(numbers, square, errors, total)
-    return {"columns": _columns_group(counted, moments), **groups}
+    units = max(float(square[0, 0]) if n is None else float(n), 1.0)
+    places = {column.name: place for place, column in enumerate(numbers, start=1)}
+    names, variables, coords, lines = [each.column.name for each in binned], {}, {}, []
+    of_quantiles = np.full((3, len(names), len(_QUANTILES)), math.nan)
+    for row, (name, each) in enumerate(zip(names, binned, strict=True)):
+        found, covariance = combined([next(of_axes) for _ in each.members], each.members, noise_std, n)
+        there, missing, variance = found[:-1], found[-1], covariance[-1, -1]
+        coords[f"{name}_low"] = (f"{name}_bin", list(levels_of(each.column) or each.edges[:-1]))
+        end = {"end": float(each.edges[-1]), "missing": float(missing)}
+        variables[name] = xr.Variable((f"{name}_bin",), there, attrs=end)
+        if isinstance(each.column, Number | Whole | Date):
+            whole = not isinstance(each.column, Number)
+            of_there = each.edges, there, covariance[:-1, :-1]
+            of_quantiles[:, row] = quantiles(_QUANTILES, _INTERVAL, *of_there, whole_numbers=whole)
+        moments: tuple[float, ...] = (math.nan,) * 4
+        if name in places:
+            sums, squares = both[:, 0, places[name]], both[:, places[name], places[name]]
+            moments = _moments(each.column, sums, squares, units, missing, variance)
+        total = max(float(found.sum()), 1.0)
+        lines.append((missing / total, math.sqrt(variance) / total, *moments))
+    one = zip(("missing", "missing_error", "mean", "mean_error", "sd", "sd_error"), np.transpose(lines), strict=True)
+    several = zip(("quantile", "quantile_low", "quantile_high"), of_quantiles, strict=True)
+    columns = xr.Dataset(
+        {
+            **{name: ("column", values) for name, values in one},
+            **{name: (("column", "level"), values) for name, values in several},
+        },
+        coords={"column": names, "level": _QUANTILES},
+        attrs={
+            "description": (
+                "Means, standard deviations and quantiles are of entries that are not missing, each cut to its range. "
+                f"Errors and {_INTERVAL:.0%} intervals are of the noise. Dates are days since the first of their range."
+            )
+        },
+    )
+    groups = {"columns": columns, "counts": xr.Dataset(variables, coords=coords, attrs={"noise_std": noise_std})}
+    return groups | ({"correlation": _correlation_group(numbers, square, errors, units)} if numbers else {})
 
 
 def _moments(
@@ -424,55 +435,6 @@ def _moments(
     sd = math.sqrt(variance)
     sd_error = variance_error / (2.0 * max(sd, math.sqrt(variance_error), 1e-12))
     return middle + half * mean, half * mean_error, half * sd, half * sd_error
-
-
-def _columns_group(counted: list[_Counted], moments: dict[str, tuple[float, ...]]) -> xr.Dataset:
-    """Return the group of missing entries, moments and quantiles by column."""
-    names = [each.column.name for each, *_ in counted]
-    of_quantiles = np.full((3, len(names), len(_QUANTILES)), math.nan)
-    missing = []
-    for place, (each, counts, covariance) in enumerate(counted):
-        total = max(float(counts.sum()), 1.0)
-        missing.append((counts[-1] / total, math.sqrt(covariance[-1, -1]) / total))
-        if isinstance(each.column, Number | Whole | Date):  # of entries that are not missing
-            of_quantiles[:, place] = quantiles(
-                _QUANTILES,
-                _INTERVAL,
-                each.edges,
-                counts[:-1],
-                covariance[:-1, :-1],
-                whole_numbers=not isinstance(each.column, Number),
-            )
-    of_moments = [moments.get(name, (math.nan,) * 4) for name in names]
-    by_column = np.column_stack([missing, of_moments]).T
-    one = zip(("missing", "missing_error", "mean", "mean_error", "sd", "sd_error"), by_column, strict=True)
-    several = zip(("quantile", "quantile_low", "quantile_high"), of_quantiles, strict=True)
-    return xr.Dataset(
-        {
-            **{name: ("column", values) for name, values in one},
-            **{name: (("column", "level"), values) for name, values in several},
-        },
-        coords={"column": names, "level": _QUANTILES},
-        attrs={
-            "description": (
-                "Means, standard deviations and quantiles are of entries that are not missing, each cut to its range. "
-                f"Errors and {_INTERVAL:.0%} intervals are of the noise. Dates are days since the first of their range."
-            )
-        },
-    )
-
-
-def _counts_group(counted: list[_Counted], noise_std: float) -> xr.Dataset:
-    """Return the group of counts of every column, in its finest bins or levels."""
-    variables, coords = {}, {}
-    for each, counts, _ in counted:
-        name = each.column.name
-        levels = each.column.all_levels if isinstance(each.column, Category) else ("no", "yes")
-        labels = levels if isinstance(each.column, YesNo | Category) else each.edges[:-1]
-        coords[f"{name}_low"] = (f"{name}_bin", list(labels))
-        end = {"end": float(each.edges[-1]), "missing": float(counts[-1])}
-        variables[name] = xr.Variable((f"{name}_bin",), counts[:-1], attrs=end)
-    return xr.Dataset(variables, coords=coords, attrs={"noise_std": noise_std})
 
 
 def _correlation_group(columns: Sequence[Modelled], square: FloatArray, errors: FloatArray, total: float) -> xr.Dataset:

@@ -45,16 +45,8 @@ _DRAWS = 400_000
 class Fitted:
     """A published posterior on the unconstrained scale, and its private likelihood if there is one.
 
-    Refuses a result without draws, or of another model.
-
-    Attributes
-    ----------
-    draws : ndarray, shape (draws, parameters)
-    mean : ndarray, shape (parameters,)
-    known : ndarray of bool, shape (parameters of the likelihood,)
-        The parameters that the private likelihood depends on; empty without one.
-    places : ndarray of int
-        Their places among the model's parameters.
+    `known` says which parameters of the likelihood it depends on, and `places` their places among the model's. Refuses
+    a result without draws, or of another model.
     """
 
     def __init__(self, result: DataTree, model: Model, view: ModelView) -> None:
@@ -144,23 +136,15 @@ def shapes(levels: FloatArray) -> FloatArray:
 
 @dataclass(frozen=True)
 class Contrasts:
-    """Contrasts of the counts in some bins, with noise.
+    """Contrasts of the counts in some bins, with noise."""
 
-    Attributes
-    ----------
-    sums : ndarray, shape (bins, contrasts)
-        Sums over the rows of each bin.
-    rows : ndarray, shape (bins,)
-        Rows in each bin, not below zero.
-    of_rows : ndarray, shape (bins,)
-        Variance of every contrast where the model holds, without noise: at most this.
-    of_noise : ndarray, shape (contrasts, contrasts)
-        Covariance that noise adds.
-    """
-
+    #: Sums over the rows of each bin, shape (bins, contrasts).
     sums: FloatArray
+    #: Rows in each bin, not below zero.
     rows: FloatArray
+    #: Variance of every contrast of a bin where the model holds, without noise: at most this.
     of_rows: FloatArray
+    #: Covariance that noise adds, shape (contrasts, contrasts).
     of_noise: FloatArray
 
     def by_row(self, factors: "Factors") -> tuple[FloatArray, FloatArray]:
@@ -182,18 +166,9 @@ class Contrasts:
 
 
 def contrasts(counts: FloatArray, noise_std: float, levels: FloatArray, spread: FloatArray | None) -> Contrasts:
-    """Return contrasts of counts.
+    """Return contrasts of noisy counts, shape (bins, levels), in levels with these edges.
 
-    Parameters
-    ----------
-    counts : ndarray, shape (bins, levels)
-        With noise.
-    noise_std : float
-        Its standard deviation in each.
-    levels : ndarray, shape (levels + 1,)
-        Their edges.
-    spread : ndarray, shape (bins,), optional
-        Of two levels: the sums of squared differences of a row's two parts, with noise.
+    `spread`, shape (bins,), is for two levels: the sums of squared differences of a row's two parts, with noise.
     """
     basis = shapes(levels)
     rows = np.maximum(counts.sum(axis=1), 0.0)
@@ -214,22 +189,14 @@ def mean_of_axes(found: Sequence[Contrasts]) -> Contrasts:
 
 @dataclass(frozen=True)
 class Factors:
-    """The factors, above 1, by which noise in the fit may enlarge the variance of contrasts.
-
-    Attributes
-    ----------
-    of_all : ndarray
-        One for each direction in which it does.
-    but_scale : ndarray
-        The same without the scale of a symmetric family, which moves neither location nor skewness, whatever the
-        columns of the rows.
-    normal : bool
-        Whether that family is the normal one, and the scale of all rows the same parameter: it moves nothing but
-        spread, of all bins in proportion to their rows. A wrong location moves no tails, as these are even.
-    """
+    """The factors, above 1, by which noise in the fit may enlarge the variance of contrasts: one for each direction."""
 
     of_all: FloatArray
+    #: The same without the scale of a symmetric family, which moves neither location nor skewness, whatever the columns
+    #: of the rows.
     but_scale: FloatArray
+    #: Whether that family is the normal one, and the scale of all rows the same parameter: it moves nothing but spread,
+    #: of all bins in proportion to their rows. A wrong location moves no tails, as these are even.
     normal: bool = False
 
     @property

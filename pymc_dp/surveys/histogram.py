@@ -85,17 +85,8 @@ def combined(
     """Return the counts of the finest bins by weighted least squares, and the covariance of their noise.
 
     They are the best linear unbiased estimates, and may be negative.
-
-    Parameters
-    ----------
-    counts : list of ndarray
-        Noisy counts, the finest last.
-    members : list of ndarray, shape (bins, finest bins)
-        1 where a finest bin lies in a bin.
-    noise_std : float
-        Of each count.
-    total : float or None
-        The number of units, where it is public.
+    `counts` are noisy, the finest last; `members`, shape (bins, finest bins), are 1 where a finest bin lies in a bin.
+    `total` is the number of units, where it is public.
     """
     design = np.concatenate(members)
     covariance = np.linalg.inv(design.T @ design)

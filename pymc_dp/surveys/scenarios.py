@@ -12,6 +12,7 @@ from pymc_dp.model.view import ModelView
 from pymc_dp.release.counts import NO_INPUT
 from pymc_dp.release.predictions import Scenario, Setting
 from pymc_dp.rows.likelihood import RowInput
+from pymc_dp.surveys.asking import levels_of
 from pymc_dp.tables import Category, Template, YesNo
 from pymc_dp.tables.entries import entries_of
 from pymc_dp.tables.schema import Date, Modelled, Whole, array_of_part, days, limits_of
@@ -97,8 +98,7 @@ class Rewriting:
                 "by= must be a declared dp.Category or dp.YesNo of data=; or, in a model on the table itself, a data "
                 'variable of codes from 0 on with their names: {"ward": ["surgery", "medicine"]}.'
             )
-        labels = column.all_levels if isinstance(column, Category) else ("no", "yes")
-        return self._placed(column.name, self._template[column.name]), list(labels)
+        return self._placed(column.name, self._template[column.name]), list(levels_of(column))
 
     def _declared(self, name: str) -> Modelled | None:
         if self._template is None:
