@@ -1,26 +1,34 @@
-"""`plot_clipping`: how many units were clipped, and what that can have moved."""
+"""`plot_clipping`: how many units were clipped, and by how much that may have moved the draws."""
 
+import json
 from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 import xarray as xr
-from numpy.typing import NDArray
 from xarray import DataTree
 
-from pymc_dp.diagnostics import HARMLESS_CLIP_BIAS, HARMLESS_CLIP_FRACTION, facts_of
+from pymc_dp.diagnostics import HARMLESS_CLIP_BIAS, HARMLESS_CLIP_FRACTION, facts_of, moves_draws
 from pymc_dp.exceptions import InvalidArgument
-from pymc_dp.kinds import clip_fraction_name, noise_std_of
-from pymc_dp.plots.panels import COLORS, LINESTYLES, MARKERS, Panels, Visuals, cycled
-from pymc_dp.plots.results import chosen_names, group_of, harmful_kinds, why_not_private
+from pymc_dp.kinds import clip_fraction_name, labelled, noise_std_of
+from pymc_dp.plots.panels import (
+    COLORS,
+    LINESTYLES,
+    MARKERS,
+    PER_CENT,
+    Panels,
+    Visuals,
+    chosen_names,
+    cycled,
+    group_of,
+    why_not_private,
+)
+from pymc_dp.release.interface import FloatArray
 
 _VISUALS = ("fractions", "noise", "harmless", "nothing", "bias", "title", "xlabel", "ylabel", "legend")
 _PREFIX = clip_fraction_name("", "")
-_PER_CENT = 100.0
 #: Bars of noise reach so many standard deviations to each side.
 _REACH = 2.0
-
-FloatArray = NDArray[np.float64]
 
 
 def plot_clipping(
@@ -81,52 +89,55 @@ def plot_clipping(
         raise InvalidArgument(
             "This run has released nothing on clipping: leave out clip_diagnostics=None to pay for noisy counts."
         )
-    heights = dict.fromkeys(kinds, 2.2) | ({"clip_bias": 1.3} if with_bias else {})
     chains = [str(chain) for chain in stats["chain"].values]
     panels = Panels(
-        heights,
-        series=("chain", chains) if kinds else None,
-        backend=backend,
-        visuals=visuals,
-        not_private=why_not_private(facts),
+        dict.fromkeys(kinds, 2.2) | ({"clip_bias": 1.3} if with_bias else {}),
+        backend,
+        visuals,
+        pc_kwargs,
         known=_VISUALS,
-        pc_kwargs=pc_kwargs,
+        series=("chain", chains) if kinds else None,
         legend_columns=2,
+        not_private=why_not_private(facts),
     )
-    harmful = harmful_kinds(facts)
+    steps = json.loads(facts["steps"])
+    tested = not any(step["facts"].get("acceptance_test") == "none" for step in steps)
+    by_name = {labelled(each["kind"], step["label"]): each["role"] for step in steps for each in step["kinds"]}
     for kind in kinds:
-        _draw_counts(panels, kind, stats, chains, harmful=kind in harmful)
+        limited = kind in by_name and moves_draws(by_name[kind], tested=tested)
+        _draw_counts(panels, kind, stats, chains, limited=limited)
     if with_bias:
-        _draw_bias(panels, stats)
+        bias, noise = (float(stats[name].mean()) for name in ("clip_bias", "clip_bias_noise_std"))
+        reach = _REACH * noise
+        panels.line("clip_bias", [bias - reach, bias + reach], [0.0, 0.0], "noise", width=1.5)
+        panels.points("clip_bias", [bias], [0.0], "bias", size=50)
+        panels.vertical("clip_bias", HARMLESS_CLIP_BIAS[0], "harmless")
+        panels.vertical("clip_bias", 0.0, "nothing", linestyle=LINESTYLES[0], width=0.8)
+        x, title = "Shift of means (standard deviations of the draws)", "Bias by clip bounds (dashed: limit)"
+        panels.axes("clip_bias", x, title=title, limits={"y": (-1.0, 1.0)}, ticks={"y": ([], [])})
     if kinds:
         panels.legend("chain", {chain: f"chain {chain}" for chain in chains})
     return panels.collection
 
 
-def _draw_counts(panels: Panels, kind: str, stats: xr.Dataset, chains: Sequence[str], *, harmful: bool) -> None:
+def _draw_counts(panels: Panels, kind: str, stats: xr.Dataset, chains: Sequence[str], *, limited: bool) -> None:
     """Draw the counts of one kind of release; with a limit where its clipping moves the draws."""
     name = clip_fraction_name(kind, "")
     values, noise = (stats[each].transpose("chain", "draw").values for each in (name, noise_std_of(name)))
-    n_draws = values.shape[1]
-    for place, chain in enumerate(chains):
+    n_draws, count = values.shape[1], len(chains)
+    looks = zip(cycled(COLORS, count), cycled(LINESTYLES, count), cycled(MARKERS, count), strict=True)
+    for place, (chain, (color, linestyle, marker)) in enumerate(zip(chains, looks, strict=True)):
         middles, fractions, stds = _windows(values[place], noise[place])
-        middles = middles + n_draws * 0.008 * (place - 0.5 * (len(chains) - 1))  # beside each other
-        fractions, reach = _PER_CENT * fractions, _PER_CENT * _REACH * stds
-        look = {"color": cycled(COLORS, len(chains))[place], "label": f"{kind}_{chain}"}
-        lines = cycled(LINESTYLES, len(chains))[place]
-        bars = {**look, "linestyle": lines, "label": f"noise_{kind}_{chain}"}
-        panels.error_bars(kind, middles, fractions - reach, fractions + reach, **bars)
-        panels.points(kind, middles, fractions, "fractions", marker=cycled(MARKERS, len(chains))[place], **look)
-    if harmful:
-        panels.horizontal(kind, _PER_CENT * HARMLESS_CLIP_FRACTION[0], "harmless")
+        middles = middles + n_draws * 0.008 * (place - 0.5 * (count - 1))  # points of chains do not cover each other
+        fractions, reach = PER_CENT * fractions, PER_CENT * _REACH * stds
+        look = {"color": color, "linestyle": linestyle, "label": f"noise_{kind}_{chain}"}
+        panels.error_bars(kind, middles, fractions - reach, fractions + reach, **look)
+        panels.points(kind, middles, fractions, "fractions", color=color, marker=marker, label=f"{kind}_{chain}")
+    if limited:
+        panels.horizontal(kind, PER_CENT * HARMLESS_CLIP_FRACTION[0], "harmless")
     panels.horizontal(kind, 0.0, "nothing", linestyle=LINESTYLES[0], width=0.8)
-    panels.limits(kind, x=(-0.02 * n_draws, 1.02 * n_draws))
-    panels.labels(
-        kind,
-        x="Kept draw",
-        y="Clipped units (%)",
-        title=f"Clipped in {kind} ({'dashed: limit' if harmful else 'tests correct it'})",
-    )
+    title = f"Clipped in {kind} ({'dashed: limit' if limited else 'tests correct it'})"
+    panels.axes(kind, "Kept draw", "Clipped units (%)", title, limits={"x": (-0.02 * n_draws, 1.02 * n_draws)})
 
 
 def _windows(values: FloatArray, noise: FloatArray) -> tuple[FloatArray, FloatArray, FloatArray]:
@@ -138,18 +149,3 @@ def _windows(values: FloatArray, noise: FloatArray) -> tuple[FloatArray, FloatAr
     runs = np.split(known, 1 + np.flatnonzero(np.diff(values[known]) != 0.0))
     first = [run[0] for run in runs]
     return np.array([run.mean() for run in runs]), values[first], noise[first]
-
-
-def _draw_bias(panels: Panels, stats: xr.Dataset) -> None:
-    """Draw how far clip bounds may have moved means."""
-    bias, noise = (float(stats[name].mean()) for name in ("clip_bias", "clip_bias_noise_std"))
-    reach = _REACH * noise
-    panels.line("clip_bias", [bias - reach, bias + reach], [0.0, 0.0], "noise", color=COLORS[0], width=1.5)
-    panels.points("clip_bias", [bias], [0.0], "bias", size=50)
-    panels.vertical("clip_bias", HARMLESS_CLIP_BIAS[0], "harmless")
-    panels.vertical("clip_bias", 0.0, "nothing", linestyle=LINESTYLES[0], width=0.8)
-    panels.limits("clip_bias", y=(-1.0, 1.0))
-    panels.no_y_ticks("clip_bias")
-    panels.labels(
-        "clip_bias", x="Shift of means (standard deviations of the draws)", title="Bias by clip bounds (dashed: limit)"
-    )

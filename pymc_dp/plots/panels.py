@@ -1,6 +1,7 @@
-"""What all plots share: figures of panels below each other, colours, and errors about backends."""
+"""The parts that plots share: readings of a result, colours, backends, and figures of panels below each other."""
 
 import math
+import re
 import textwrap
 from collections.abc import Callable, Mapping, Sequence
 from importlib import import_module
@@ -9,7 +10,7 @@ from typing import Any
 import arviz as az
 import numpy as np
 import xarray as xr
-from numpy.typing import NDArray
+from xarray import DataTree
 
 from pymc_dp import _validate
 from pymc_dp.exceptions import InvalidArgument, MissingBackend
@@ -18,44 +19,69 @@ from pymc_dp.exceptions import InvalidArgument, MissingBackend
 COLORS = ("#0b1f3a", "#0a4f7c", "#b5502a", "#c98316")
 LINESTYLES = ("solid", "dashed", "dashdot", "dotted")
 MARKERS = ("circle", "triangle", "square", "diamond")
-#: What differs along a series.
-AESTHETICS = ("color", "linestyle", "marker")
-#: What backends call them where they have names of their own.
+#: The aesthetics that differ along a series.
+_CYCLES = {"color": COLORS, "linestyle": LINESTYLES, "marker": MARKERS}
+#: The names of patterns and markers, of backends that have names of their own.
 _NAMES = {
     "matplotlib": {"circle": "o", "triangle": "^", "square": "s", "diamond": "D"},
     "plotly": {"dashed": "dash", "dotted": "dot", "triangle": "triangle-up"},
 }
-#: Lines and words beside the data: ArviZ's names for colours with strong and with less contrast.
-STRONG, MUTED = "B1", "B2"
+#: ArviZ's names of colours with strong and with less contrast, for words and for lines of reference.
+_STRONG, MUTED = "B1", "B2"
 #: Inches: a figure of that width is read on a phone without zooming.
 WIDTH = 4.8
 LINE_WIDTH = 2.0
-#: On an axis of numbers with several digits.
+PER_CENT = 100.0
+#: Ticks on an axis of numbers with several digits.
 _MOST_TICKS = 7
 #: Letters of 10 points that fit into a line.
 _LETTERS = 50
 _NOTHING = "none"
 BACKENDS = ("matplotlib", "bokeh", "plotly", _NOTHING)
 
-VisualOptions = Mapping[str, Any] | bool
-Visuals = Mapping[str, VisualOptions] | None
+Visuals = Mapping[str, Mapping[str, Any] | bool] | None
+
+
+def group_of(tree: DataTree, name: str, otherwise: str) -> xr.Dataset:
+    """Return a group of a result, or refuse a result without it, with a message that ends with `otherwise`."""
+    if name not in tree:
+        raise InvalidArgument(f"This result has no group `{name}`: {otherwise}")
+    return tree[name].to_dataset()
+
+
+def why_not_private(facts: Mapping[str, Any]) -> str:
+    """Return why a result is not private; empty if it is."""
+    if facts.get("private", 0) and math.isfinite(facts["epsilon"]):
+        return ""
+    return str(facts.get("not_private_because") or "no guarantee is known")
+
+
+def chosen_names(names: Sequence[str], var_names: str | Sequence[str] | None, filter_vars: str | None) -> list[str]:
+    """Return the names that a caller has chosen, as ArviZ reads `var_names` and `filter_vars`.
+
+    Names with ``~`` in front are left out. Refuses a name that fits none of `names`.
+    """
+    filter_vars = _validate.choice("filter_vars", filter_vars, (None, "like", "regex"))
+    if var_names is None:
+        return list(names)
+    fits: Callable[[str, str], bool] = {
+        None: lambda name, pattern: name == pattern,
+        "like": lambda name, pattern: pattern in name,
+        "regex": lambda name, pattern: re.search(pattern, name) is not None,
+    }[filter_vars]
+    found: set[str] = set()
+    patterns = [var_names] if isinstance(var_names, str) else list(var_names)
+    for pattern in patterns:
+        fitting = {name for name in names if fits(name, pattern.removeprefix("~"))}
+        if not fitting:
+            raise InvalidArgument(f"var_names: nothing is called {pattern!r}. There are {', '.join(map(repr, names))}.")
+        found |= fitting
+    excluded = all(pattern.startswith("~") for pattern in patterns)
+    return [name for name in names if (name in found) is not excluded]
 
 
 def found_backend(backend: str | None) -> str:
-    """Return the name of an ArviZ backend that is installed.
-
-    Parameters
-    ----------
-    backend : str or None
-        One of "matplotlib", "bokeh", "plotly" and "none"; None: that of ArviZ's settings.
-
-    Raises
-    ------
-    InvalidArgument
-        If it is none of these.
-    MissingBackend
-        If it is not installed.
-    """
+    """Return the name of an ArviZ backend, by default that of ArviZ's settings, or refuse one that is not installed."""
     chosen = str(_validate.choice("backend", az.rcParams["plot.backend"] if backend is None else backend, BACKENDS))
     if backend is None and chosen == _NOTHING:  # ArviZ has found no other
         raise _missing("matplotlib")
@@ -73,61 +99,67 @@ def _missing(backend: str) -> MissingBackend:
     )
 
 
+def cycled(values: Sequence[str], count: int, backend: str = "") -> list[str]:
+    """Return the first `count` values, repeated where there are fewer, as a backend calls them."""
+    return [named(values[place % len(values)], backend) for place in range(count)]
+
+
 def named(value: Any, backend: str) -> Any:
-    """Return what a backend calls a pattern of a line or a marker; anything else as it is."""
+    """Return the backend's name of a pattern of a line or a marker; anything else as it is."""
     return _NAMES.get(backend, {}).get(value, value) if isinstance(value, str) else value
 
 
-def cycled(values: Sequence[str], count: int) -> list[str]:
-    """Return the first `count` values, from the beginning again where there are fewer."""
-    return [values[place % len(values)] for place in range(count)]
+def sized(height: float, backend: str, given: Mapping[str, Any], **more: Any) -> dict[str, Any]:
+    """Return the arguments of a figure of this height, and those that are given."""
+    figure = {"figsize": (WIDTH, height), "figsize_units": "inches", **more}
+    return (
+        figure | ({"layout": "constrained"} if backend == "matplotlib" else {}) | dict(given.get("figure_kwargs", {}))
+    )
+
+
+def warn_above(collection: Any, not_private: str) -> None:
+    """Write above everything that the figure is not private, in lines that fit."""
+    collection.add_title(textwrap.fill(f"NOT PRIVATE: {not_private}", _LETTERS), color=COLORS[2], size=10)
+
+
+def legend_place(not_private: str) -> str:
+    """Return the place of matplotlib's legend: above, unless a warning is there."""
+    return "outside lower center" if not_private else "outside upper center"
 
 
 class Panels:
-    """A figure of panels below each other, and what a caller changes of its visuals.
+    """A figure of panels below each other, with the caller's changes of its visuals.
 
     Parameters
     ----------
     heights : mapping of str to float
         Panels from top to bottom, with their heights in inches.
+    backend, visuals, pc_kwargs
+        As in all plots.
+    known : sequence of str
+        Names of the visuals that there are: the caller may change others in no way.
     series : tuple of str and sequence of str, optional
         A dimension, with its values, along which colours, patterns and markers differ.
-    backend : str or None
-        As in ArviZ.
-    visuals : mapping of str to mapping or bool, or None
-        What the caller changes: arguments of a visual, or False to leave it out.
-    known : sequence of str
-        Names of the visuals that there are.
     legend_columns : int
         Of the legend of the series.
     not_private : str
-        Why what is drawn is not private: it is said above everything. Empty if it is.
-    pc_kwargs : mapping
-        Passed to ``arviz.PlotCollection.grid``.
-
-    Raises
-    ------
-    InvalidArgument
-        If `visuals` names one that there is not, or the backend is unknown.
-    MissingBackend
-        If the backend is not installed.
+        Why the figure is not private: it is written above everything. Empty if it is private.
     """
 
     def __init__(
         self,
         heights: Mapping[str, float],
-        *,
         backend: str | None,
         visuals: Visuals,
-        known: Sequence[str],
         pc_kwargs: Mapping[str, Any],
+        *,
+        known: Sequence[str],
         series: tuple[str, Sequence[str]] | None = None,
         legend_columns: int = 1,
         not_private: str = "",
     ) -> None:
         self._visuals, self._legend_columns, self._not_private = dict(visuals or {}), legend_columns, not_private
-        unknown = sorted(set(self._visuals) - set(known))
-        if unknown:
+        if unknown := sorted(set(self._visuals) - set(known)):
             raise InvalidArgument(
                 f"visuals names {', '.join(map(repr, unknown))}; there are {', '.join(map(repr, known))}."
             )
@@ -135,28 +167,20 @@ class Panels:
         self._drawing = import_module(f"arviz_plots.backend.{self.backend}")
         coords: dict[str, Any] = {"panel": list(heights)}
         settings = dict(pc_kwargs)
+        height = sum(heights.values()) + (0.5 if not_private else 0.0)
         if series is not None:
             dim, values = series
             coords[dim] = list(values)
-            of_series = dict(zip(AESTHETICS, (COLORS, LINESTYLES, MARKERS), strict=True))
-            settings["aes"] = {name: [dim] for name in of_series} | dict(settings.get("aes", {}))
-            for name, cycle in of_series.items():
-                settings.setdefault(name, cycled(cycle, len(values)))
-                settings[name] = [named(value, self.backend) for value in settings[name]]
-        height_of_words = 0.5 if not_private else 0.0
-        if series is not None and self._visuals.get("legend", True) is not False:
-            height_of_words += 0.4 + 0.2 * -(-len(series[1]) // legend_columns)
-        figure = {
-            "figsize": (WIDTH, sum(heights.values()) + height_of_words),
-            "figsize_units": "inches",
-            "height_ratios": list(heights.values()),
-        }
-        if self.backend == "matplotlib":
-            figure["layout"] = "constrained"
-        settings["figure_kwargs"] = figure | dict(settings.get("figure_kwargs", {}))
+            settings["aes"] = {name: [dim] for name in _CYCLES} | dict(settings.get("aes", {}))
+            for name, cycle in _CYCLES.items():
+                given = settings.get(name, cycled(cycle, len(values)))
+                settings[name] = [named(value, self.backend) for value in given]
+            if self._visuals.get("legend", True) is not False:
+                height += 0.4 + 0.2 * -(-len(values) // legend_columns)
+        ratios = list(heights.values())
+        settings["figure_kwargs"] = sized(height, self.backend, pc_kwargs, height_ratios=ratios)
         settings.setdefault("rows", ["panel"])
-        shape = [len(values) for values in coords.values()]
-        data = xr.Dataset({"panels": (list(coords), np.zeros(shape))}, coords=coords)
+        data = xr.Dataset({"panels": (list(coords), np.zeros([len(each) for each in coords.values()]))}, coords=coords)
         self.collection = az.PlotCollection.grid(data, backend=self.backend, **settings)
         if not_private:
             warn_above(self.collection, not_private)
@@ -172,130 +196,99 @@ class Panels:
         label: str | None = None,
         **options: Any,
     ) -> None:
-        """Draw one visual, with the options of the caller, unless the caller has left it out.
+        """Draw one visual, with the options that the caller gives under its name, unless the caller has left it out.
 
-        Parameters
-        ----------
-        name : str
-            Under which the caller changes it.
-        visual : callable
-            As in ``arviz.visuals``.
-        data : DataArray
-            In ``arviz.visuals``' form.
-        panel : str
-            Where.
-        by_series : sequence of str
-            The aesthetics that differ along the series; none: the options say them.
-        label : str, optional
-            Under which the collection keeps what was drawn. Default: the name, and that of the panel.
+        `by_series` are the aesthetics that differ along the series. The collection keeps the visual under `label`, by
+        default the name and that of the panel.
         """
         chosen = self._visuals.get(name, {})
         if chosen is False:
             return
-        if isinstance(chosen, Mapping):
-            options |= dict(chosen)
-        options = {name: named(value, self.backend) for name, value in options.items()}
+        options |= dict(chosen) if isinstance(chosen, Mapping) else {}
         self.collection.coords = {"panel": panel}
         self.collection.map(
             visual,
             label or f"{name}_{panel}",
             data=data.rename("panels").to_dataset(),
             ignore_aes=self.collection.aes_set - set(by_series),
-            **options,
+            **{name: named(value, self.backend) for name, value in options.items()},
         )
         self.collection.coords = None
 
-    def points(self, panel: str, x: Any, y: Any, name: str = "points", **options: Any) -> None:
+    def points(self, panel: str, x: Any, y: Any, name: str, **options: Any) -> None:
         """Draw points."""
         look: dict[str, Any] = {"color": COLORS[0], "marker": MARKERS[0]}
         self.draw(name, az.visuals.scatter_xy, xy(x, y), panel=panel, **(look | options))
 
-    def line(self, panel: str, x: Any, y: Any, name: str = "line", **options: Any) -> None:
+    def line(self, panel: str, x: Any, y: Any, name: str, **options: Any) -> None:
         """Draw a line."""
         look: dict[str, Any] = {"color": COLORS[0], "width": LINE_WIDTH}
         self.draw(name, az.visuals.line_xy, xy(x, y), panel=panel, **(look | options))
 
-    def error_bars(self, panel: str, x: Any, low: Any, high: Any, name: str = "noise", **options: Any) -> None:
-        """Draw vertical bars: one line with gaps."""
-        ends = np.array([[x, x], [low, high]], dtype=float)
+    def error_bars(self, panel: str, x: Any, low: Any, high: Any, **options: Any) -> None:
+        """Draw vertical bars of noise: one line with gaps."""
         look: dict[str, Any] = {"color": MUTED, "width": 1.0}
-        self.line(panel, *_with_gaps(ends), name=name, **(look | options))
+        self.line(panel, *_with_gaps([x, x], [low, high]), "noise", **(look | options))
 
-    def vertical(self, panel: str, x: float, name: str = "reference", **options: Any) -> None:
+    def vertical(self, panel: str, x: float, name: str, **options: Any) -> None:
         """Draw a vertical line of reference."""
         look: dict[str, Any] = {"color": MUTED, "linestyle": LINESTYLES[1]}
         self.draw(name, az.visuals.vline, xr.DataArray(x), panel=panel, **(look | options))
 
-    def horizontal(self, panel: str, y: float, name: str = "reference", **options: Any) -> None:
+    def horizontal(self, panel: str, y: float, name: str, **options: Any) -> None:
         """Draw a horizontal line of reference."""
         look: dict[str, Any] = {"color": MUTED, "linestyle": LINESTYLES[1]}
         self.draw(name, az.visuals.hline, xr.DataArray(y), panel=panel, **(look | options))
 
-    def bars(self, panel: str, names: Sequence[str], lengths: Sequence[float], name: str = "bars") -> None:
+    def bars(self, panel: str, lengths: Mapping[str, float], name: str = "bars") -> None:
         """Draw horizontal bars with names, from top to bottom: one line with gaps."""
-        places = np.arange(len(names))[::-1]
-        ends = np.array([[np.zeros(len(names)), lengths], [places, places]], dtype=float)
+        places, zero = np.arange(len(lengths))[::-1], np.zeros(len(lengths))
         caps = {"solid_capstyle": "butt"} if self.backend == "matplotlib" else {}
-        self.line(panel, *_with_gaps(ends), name=name, color=COLORS[1], width=8.0, **caps)
-        target = self.target(panel)
-        self._drawing.yticks(places, list(names), target)
-        self._drawing.ylim((-0.6, len(names) - 0.4), target)
+        ends = _with_gaps([zero, list(lengths.values())], [places, places])
+        self.line(panel, *ends, name, color=COLORS[1], width=8.0, **caps)
+        self.axes(panel, ticks={"y": (places, list(lengths))}, limits={"y": (-0.6, len(lengths) - 0.4)})
 
-    def labels(self, panel: str, *, x: str, y: str = "", title: str = "") -> None:
-        """Write the titles of a panel and of its axes."""
-        nothing = xr.DataArray(0.0)
+    def axes(
+        self,
+        panel: str,
+        x: str = "",
+        y: str = "",
+        title: str = "",
+        *,
+        limits: Mapping[str, tuple[float, float]] | None = None,
+        ticks: Mapping[str, tuple[Any, Sequence[str]]] | None = None,
+        logarithmic: str = "",
+    ) -> None:
+        """Write the titles of a panel and of its axes, and set their limits, and ticks with names.
+
+        Axes named in `logarithmic` have plain numbers, from limit to limit.
+        """
+        target, limits, ticks = self.collection.get_viz("plot", panel=panel), dict(limits or {}), dict(ticks or {})
+        for axis in logarithmic:
+            getattr(self._drawing, f"{axis}scale")(target, "log")
+            ticks[axis] = _ticks_between(*limits[axis])
+        for axis, (places, names) in ticks.items():
+            getattr(self._drawing, f"{axis}ticks")(list(places), list(names), target)
+        if logarithmic and self.backend == "matplotlib":
+            target.minorticks_off()
+        for axis, ends in limits.items():
+            getattr(self._drawing, f"{axis}lim")(ends, target)
         written = (("xlabel", az.visuals.labelled_x, x), ("ylabel", az.visuals.labelled_y, y))
         for name, visual, text in (*written, ("title", az.visuals.labelled_title, title)):
             if text:
-                self.draw(name, visual, nothing, panel=panel, text=text, color=STRONG)
+                self.draw(name, visual, xr.DataArray(0.0), panel=panel, text=text, color=_STRONG)
 
-    def target(self, panel: str) -> Any:
-        """Return the backend's plot of a panel."""
-        return self.collection.get_viz("plot", panel=panel)
-
-    def limits(self, panel: str, *, x: tuple[float, float] | None = None, y: tuple[float, float] | None = None) -> None:
-        """Set the limits of axes."""
-        if x is not None:
-            self._drawing.xlim(x, self.target(panel))
-        if y is not None:
-            self._drawing.ylim(y, self.target(panel))
-
-    def logarithmic(
-        self, panel: str, *, x: tuple[float, float] | None = None, y: tuple[float, float] | None = None
-    ) -> None:
-        """Make axes logarithmic, with plain numbers beside them, from limit to limit."""
-        target = self.target(panel)
-        if x is not None:
-            self._drawing.xscale(target, "log")
-            self._drawing.xticks(*_ticks_between(*x), target)
-        if y is not None:
-            self._drawing.yscale(target, "log")
-            self._drawing.yticks(*_ticks_between(*y), target)
-        if self.backend == "matplotlib":
-            target.minorticks_off()
-        self.limits(panel, x=x, y=y)
-
-    def x_names(self, panel: str, places: Any, names: Sequence[str]) -> None:
-        """Write names on the horizontal axis."""
-        self._drawing.xticks(list(places), list(names), self.target(panel))
-
-    def no_y_ticks(self, panel: str) -> None:
-        """Leave the vertical axis without ticks: it says nothing."""
-        self._drawing.yticks([], [], self.target(panel))
-
-    def legend(self, dim: str, said: Mapping[str, str], title: str = "", aes: Sequence[str] = AESTHETICS) -> None:
-        """Write a legend beside the panels: what it says of each series, by name."""
+    def legend(self, dim: str, names: Mapping[str, str], title: str = "", aes: Sequence[str] = tuple(_CYCLES)) -> None:
+        """Write a legend of the series, with the text for each of its values."""
         chosen = self._visuals.get("legend", {})
         if chosen is False:
             return
-        options: dict[str, Any] = {"title": title, "labeller": az.labels.MapLabeller(coord_map={dim: dict(said)})}
         aes = [name for name in aes if name != "marker" or self.backend == "matplotlib"]  # others have none in legends
-        options |= {"aes": aes}
+        labeller = az.labels.MapLabeller(coord_map={dim: dict(names)})
+        options: dict[str, Any] = {"title": title, "labeller": labeller, "aes": aes}
         if self.backend == "matplotlib":
             options |= {"loc": legend_place(self._not_private), "ncols": self._legend_columns}
-        if isinstance(chosen, Mapping):
-            options |= dict(chosen)
-        self.collection.add_legend(dim, **options)
+        self.collection.add_legend(dim, **(options | (dict(chosen) if isinstance(chosen, Mapping) else {})))
 
 
 def _ticks_between(low: float, high: float) -> tuple[list[float], list[str]]:
@@ -309,16 +302,6 @@ def _ticks_between(low: float, high: float) -> tuple[list[float], list[str]]:
     return places, [f"{place:g}" for place in places]
 
 
-def warn_above(collection: Any, not_private: str) -> None:
-    """Say above everything that what is drawn is not private, in lines that fit."""
-    collection.add_title(textwrap.fill(f"NOT PRIVATE: {not_private}", _LETTERS), color=COLORS[2], size=10)
-
-
-def legend_place(not_private: str) -> str:
-    """Return where matplotlib's legend stands: above, unless a warning does."""
-    return "outside lower center" if not_private else "outside upper center"
-
-
 def xy(x: Any, y: Any) -> xr.DataArray:
     """Return points as ArviZ's visuals take them."""
     values = np.broadcast_arrays(np.asarray(x, dtype=float), np.asarray(y, dtype=float))
@@ -326,8 +309,9 @@ def xy(x: Any, y: Any) -> xr.DataArray:
     return xr.DataArray(np.stack(values), dims=dims, coords={"plot_axis": ["x", "y"]})
 
 
-def _with_gaps(ends: NDArray[np.float64]) -> tuple[Any, Any]:
-    """Return x and y of a line with a gap after each bar, given x and y of both ends, shape (2, 2, bars)."""
+def _with_gaps(x: Any, y: Any) -> tuple[Any, Any]:
+    """Return x and y of a line with a gap after each bar, given both ends of the bars in each direction."""
+    ends = np.array([x, y], dtype=float)
     gaps = np.full((2, 1, ends.shape[2]), np.nan)
     x, y = np.concatenate([ends, gaps], axis=1).transpose(0, 2, 1).reshape(2, -1)
     return x, y

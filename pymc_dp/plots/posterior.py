@@ -1,4 +1,4 @@
-"""`plot_private`: the private posterior, and a reference beside it."""
+"""`plot_private`: the private posterior, and a reference to compare it with."""
 
 import json
 from collections.abc import Callable, Mapping, Sequence
@@ -14,18 +14,19 @@ from pymc_dp.exceptions import InvalidArgument
 from pymc_dp.plots.panels import (
     COLORS,
     LINESTYLES,
-    WIDTH,
     Visuals,
+    chosen_names,
     cycled,
     found_backend,
+    group_of,
     legend_place,
-    named,
+    sized,
     warn_above,
+    why_not_private,
 )
-from pymc_dp.plots.results import chosen_names, group_of, why_not_private
 
 _PRIVATE, _REFERENCE = "private", "reference"
-_SAMPLE_DIMS = ("chain", "draw")
+_SAMPLE_DIMS = ["chain", "draw"]
 _COLUMNS = 2
 
 
@@ -75,7 +76,7 @@ def plot_private(
     """
     facts = facts_of(data)
     posterior = group_of(data, "posterior", "the run ended before the first draw after tuning.")
-    # What a user has added to the posterior may be computed from rows.
+    # Variables that a user has added to the posterior may be computed from rows.
     published = json.loads(facts.get("variables", "[]"))
     names = chosen_names([name for name in published if name in posterior], var_names, filter_vars)
     if not names:
@@ -90,7 +91,18 @@ def plot_private(
     legend = chosen.pop("legend", True)
     chosen.setdefault("point_estimate_text", False)
     if plot_collection is None:
-        pc_kwargs = _settings(pc_kwargs, shown, backend)
+        count, of_draw = len(shown), shown[_PRIVATE].isel(chain=0, draw=0)
+        by_model = {name: ["model"] for name in ("color", "linestyle", "y")}
+        pc_kwargs = {
+            "color": cycled(COLORS, count),
+            "linestyle": cycled(LINESTYLES, count, backend),
+            "y": [-1.0 - place for place in range(count)],
+            "col_wrap": _COLUMNS,
+            **pc_kwargs,
+            "aes": by_model | dict(pc_kwargs.get("aes", {})),
+        }
+        n_rows = -(-sum(variable.size for variable in of_draw.data_vars.values()) // pc_kwargs["col_wrap"])
+        pc_kwargs["figure_kwargs"] = sized(0.3 + 0.2 * count + 1.9 * n_rows, backend, pc_kwargs)
     collection = az.plot_dist(
         shown[_PRIVATE].expand_dims(model=list(shown)),  # statistics are of each model's own draws
         plot_collection=plot_collection,
@@ -110,51 +122,29 @@ def plot_private(
     return collection
 
 
-def _settings(pc_kwargs: Mapping[str, Any], shown: Mapping[str, xr.Dataset], backend: str) -> dict[str, Any]:
-    """Return the arguments of a figure of two columns."""
-    settings = dict(pc_kwargs)
-    by_model = {name: ["model"] for name in ("color", "linestyle", "y")}
-    settings["aes"] = by_model | dict(settings.get("aes", {}))
-    settings.setdefault("color", cycled(COLORS, len(shown)))
-    settings.setdefault("linestyle", [named(each, backend) for each in cycled(LINESTYLES, len(shown))])
-    settings.setdefault("y", [-1.0 - place for place in range(len(shown))])
-    settings.setdefault("col_wrap", _COLUMNS)
-    of_draw = shown[_PRIVATE].isel(chain=0, draw=0)
-    n_rows = -(-sum(variable.size for variable in of_draw.data_vars.values()) // settings["col_wrap"])
-    figure: dict[str, Any] = {"figsize": (WIDTH, 0.3 + 0.2 * len(shown) + 1.9 * n_rows), "figsize_units": "inches"}
-    if backend == "matplotlib":
-        figure["layout"] = "constrained"
-    settings["figure_kwargs"] = figure | dict(settings.get("figure_kwargs", {}))
-    return settings
-
-
 def _statistics(shown: Mapping[str, xr.Dataset], ci_prob: float) -> dict[str, xr.Dataset]:
     """Return densities, intervals and means of each set of draws."""
     functions: dict[str, Callable[[xr.DataArray], xr.DataArray]] = {
-        "dist": lambda draws: az.kde(draws, dim=list(_SAMPLE_DIMS)).assign_attrs(kind="kde"),
-        "credible_interval": lambda draws: az.eti(draws, prob=ci_prob, dim=list(_SAMPLE_DIMS)),
+        "dist": lambda draws: az.kde(draws, dim=_SAMPLE_DIMS).assign_attrs(kind="kde"),
+        "credible_interval": lambda draws: az.eti(draws, prob=ci_prob, dim=_SAMPLE_DIMS),
         "point_estimate": lambda draws: draws.mean(_SAMPLE_DIMS),
     }
     found = {}
     for statistic, function in functions.items():
-        of_each = []
-        for name, draws in shown.items():
-            computed = {str(variable): function(draws[variable]) for variable in draws.data_vars}
-            of_each.append(xr.Dataset(computed).expand_dims(model=[name]))
+        by_variable = [{str(name): function(draws[name]) for name in draws.data_vars} for draws in shown.values()]
         found[statistic] = xr.concat(
-            of_each, dim="model", join="outer", coords="minimal", compat="override", combine_attrs="override"
+            [xr.Dataset(each).expand_dims(model=[name]) for name, each in zip(shown, by_variable, strict=True)],
+            dim="model",
+            join="outer",
+            coords="minimal",
+            compat="override",
+            combine_attrs="override",
         )
     return found
 
 
 def _of_reference(reference: Any, posterior: xr.Dataset) -> xr.Dataset:
-    """Return the same variables of another posterior, with the same coordinates.
-
-    Raises
-    ------
-    InvalidArgument
-        If it has none, or not these.
-    """
+    """Return the same variables of another posterior, with the same coordinates, or refuse one that has others."""
     if isinstance(reference, DataTree):
         reference = group_of(reference, "posterior", "pass a reference with draws.")
     if not isinstance(reference, xr.Dataset):

@@ -1,19 +1,18 @@
-"""`plot_privacy`: what an attacker can find out, and what the budget was spent on."""
+"""`plot_privacy`: the power of an attacker, and what the budget was spent on."""
 
+import json
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 import arviz as az
 import numpy as np
 import xarray as xr
-from numpy.typing import NDArray
 from xarray import DataTree
 
 from pymc_dp import _validate
 from pymc_dp.accounting import (
     GaussianReleases,
-    Relation,
     Releases,
     all_add_in_rho,
     epsilon_of,
@@ -21,27 +20,26 @@ from pymc_dp.accounting import (
     trade_off,
     trade_off_of_guarantee,
 )
-from pymc_dp.budget.plan import Plan
+from pymc_dp.budget.plan import Plan, releases_of_record
 from pymc_dp.budget.privacy_budget import PrivacyBudget
 from pymc_dp.diagnostics import facts_of
 from pymc_dp.exceptions import InvalidArgument
-from pymc_dp.plots.panels import LINE_WIDTH, LINESTYLES, MUTED, Panels, Visuals, xy
-from pymc_dp.plots.results import releases_of, why_not_private
+from pymc_dp.plots.panels import LINE_WIDTH, LINESTYLES, MUTED, PER_CENT, Panels, Visuals, why_not_private, xy
+from pymc_dp.release.interface import FloatArray
 
 _VISUALS = ("power", "guess", "marked", "marked_rate", "bars", "title", "xlabel", "ylabel", "legend")
 #: False-positive rates: close to each other where power rises steeply.
 _RATES = np.concatenate([[0.0], np.geomspace(1e-4, 0.02, 60), np.linspace(0.025, 1.0, 118)])
-#: In per cent of probabilities.
-_PER_CENT = 100.0
+#: Figures that are added to the record of releases where they are published.
+_ADDED = ("rho", "share")
 
-Curve = NDArray[np.float64]
 Shown = DataTree | Plan | PrivacyBudget
 
 
 class _Seen(NamedTuple):
-    """What is drawn of one result, plan or budget: power by name, bars of what was spent, why nothing is private."""
+    """The figure of one result, plan or budget: power by name, bars of the cost, why nothing is private."""
 
-    power: dict[str, Curve]
+    power: dict[str, FloatArray]
     spent: dict[str, float]
     label: str = ""
     not_private: str = ""
@@ -114,70 +112,56 @@ def plot_privacy(
         )
     else:
         found = _seen(data, rates)
-    names, bars = list(found.power), found.spent
-    heights = {"power": 3.4} | ({"spent": 0.9 + 0.26 * len(bars)} if bars else {})
+    power, bars = found.power, found.spent
     panels = Panels(
-        heights,
-        series=("curve", names),
-        backend=backend,
-        visuals=visuals,
-        not_private=found.not_private,
+        {"power": 3.4} | ({"spent": 0.9 + 0.26 * len(bars)} if bars else {}),
+        backend,
+        visuals,
+        pc_kwargs,
         known=_VISUALS,
-        pc_kwargs=pc_kwargs,
+        series=("curve", list(power)),
+        not_private=found.not_private,
     )
-    _draw_power(panels, found.power, rates)
-    if bars:
-        panels.bars("spent", list(bars), list(bars.values()))
-        panels.limits("spent", x=(0.0, 1.08 * max(*bars.values(), 1e-12)))
-        panels.labels("spent", x=found.label, title="What was spent on what")
-    said = {name: f"{name}: {_PER_CENT * curve[-1]:.3g} %" for name, curve in found.power.items()}
-    panels.legend("curve", said, title=f"Power at {_PER_CENT * marked:.3g} % false positives")
-    return panels.collection
-
-
-def _draw_power(panels: Panels, power: Mapping[str, Curve], rates: Curve) -> None:
-    """Draw curves; the last rate is the one that is marked."""
     panels.line("power", [0.0, 100.0], [0.0, 100.0], "guess", color=MUTED, linestyle=LINESTYLES[3], width=1.0)
-    x = _PER_CENT * rates[:-1]
-    lines = xr.concat([xy(x, _PER_CENT * curve[:-1]) for curve in power.values()], dim="curve")
-    marks = xr.concat([xy(_PER_CENT * rates[-1:], _PER_CENT * curve[-1:]) for curve in power.values()], dim="curve")
-    lines, marks = (each.assign_coords(curve=list(power)) for each in (lines, marks))
+    points = [xy(PER_CENT * rates, PER_CENT * curve) for curve in power.values()]
+    curves = xr.concat(points, dim="curve").assign_coords(curve=list(power))
+    lines, marks = curves.isel(point=slice(-1)), curves.isel(point=slice(-1, None))  # the last rate is marked
     by_line, by_point = ("color", "linestyle"), ("color", "marker")
     panels.draw("power", az.visuals.line_xy, lines, panel="power", by_series=by_line, width=LINE_WIDTH)
     panels.draw("marked", az.visuals.scatter_xy, marks, panel="power", by_series=by_point, size=40)
-    panels.vertical("power", _PER_CENT * rates[-1], "marked_rate", linestyle=LINESTYLES[3], width=1.0)
-    panels.limits("power", x=(0.0, 100.0), y=(0.0, 101.0))
-    panels.labels(
-        "power", x="False positives of the attacker (%)", y="True positives (%)", title="Power of the best attacker"
-    )
+    panels.vertical("power", PER_CENT * rates[-1], "marked_rate", linestyle=LINESTYLES[3], width=1.0)
+    written = "False positives of the attacker (%)", "True positives (%)", "Power of the best attacker"
+    panels.axes("power", *written, limits={"x": (0.0, 100.0), "y": (0.0, 101.0)})
+    if bars:
+        panels.bars("spent", bars)
+        limits = {"x": (0.0, 1.08 * max(*bars.values(), 1e-12))}
+        panels.axes("spent", found.label, title="What was spent on what", limits=limits)
+    names = {name: f"{name}: {PER_CENT * curve[-1]:.3g} %" for name, curve in power.items()}
+    panels.legend("curve", names, title=f"Power at {PER_CENT * marked:.3g} % false positives")
+    return panels.collection
 
 
-def _seen(data: Any, rates: Curve) -> _Seen:
-    """Return what is drawn of one object."""
+def _seen(data: Any, rates: FloatArray) -> _Seen:
+    """Return the figure of one object: of a plan or a result, the power by its releases, and their costs by kind."""
     if isinstance(data, PrivacyBudget):
         return _seen_of_budget(data, rates)
     if isinstance(data, Plan):
+        name, relation, delta = "this plan", data.relation, data.delta
         named = [(step.published(each.kind), each) for step in data.steps for each in step.releases]
         why = "" if data.private else "seeded noise, exact counts, or an infinite epsilon"
-        return _seen_of_releases("this plan", named, data.relation, data.delta, why, rates)
-    facts = facts_of(data)
-    named = [(each.kind, each) for each in releases_of(facts)]
-    return _seen_of_releases("this run", named, facts["relation"], facts["delta"], why_not_private(facts), rates)
-
-
-def _seen_of_releases(
-    name: str, named: Sequence[tuple[str, Releases]], relation: Relation, delta: float, why: str, rates: Curve
-) -> _Seen:
-    """Return the power by releases, and their costs by kind."""
+    else:
+        facts = facts_of(data)
+        named = [(each.kind, each) for each in _releases_of(facts)]
+        name, relation, delta, why = "this run", facts["relation"], facts["delta"], why_not_private(facts)
+    if why:  # the attacker sees the table as it is
+        return _Seen({name: np.ones_like(rates)}, {}, not_private=why)
+    releases = [each for _, each in named]
     by_kind: dict[str, list[Releases]] = {}
     for kind, each in named:
         by_kind.setdefault(kind, []).append(each)
-    releases = [each for _, each in named]
-    if why:
-        return _certain(name, rates, why)
     if all_add_in_rho(releases):
         whole = total_rho(releases)
-        lengths = {kind: _PER_CENT * total_rho(group) / whole for kind, group in by_kind.items()}
+        lengths = {kind: PER_CENT * total_rho(group) / whole for kind, group in by_kind.items()}
         label = "Share of the cost, rho (%)"
     else:
         lengths = {kind: epsilon_of(group, delta, relation) for kind, group in by_kind.items()}
@@ -186,36 +170,41 @@ def _seen_of_releases(
     return _Seen({name: 1.0 - trade_off(releases, rates, relation)}, lengths, label)
 
 
-def _seen_of_budget(budget: PrivacyBudget, rates: Curve) -> _Seen:
-    """Return the power by all that may be spent and by what has been, and the cost of each run."""
+def _releases_of(facts: Mapping[str, Any]) -> list[Releases]:
+    """Return all releases of a run, under the names that they are published by, or refuse what cannot be read."""
+    try:
+        records = json.loads(facts["releases"])
+        return [
+            releases_of_record({name: value for name, value in record.items() if name not in _ADDED})
+            for record in records
+        ]
+    except (ArithmeticError, AttributeError, KeyError, TypeError, json.JSONDecodeError) as error:
+        raise InvalidArgument(f"The releases of this result cannot be read: {type(error).__name__}.") from None
+
+
+def _seen_of_budget(budget: PrivacyBudget, rates: FloatArray) -> _Seen:
+    """Return the power by the whole budget and by the part that is spent, and the cost of each run."""
     history = budget.history
     whole, spent = f"whole budget, epsilon {budget.epsilon:.3g}", "spent so far"
     if not (budget.private and all(plan.private for plan in history)):
-        return _certain(whole, rates, "an infinite epsilon, seeded noise or exact counts")
+        why = "an infinite epsilon, seeded noise or exact counts"
+        return _Seen({whole: np.ones_like(rates)}, {}, not_private=why)
     runs = {f"run {number}, {plan.sampler}": plan for number, plan in enumerate(history, 1)}
     # Undecided budgets have the whole of their rho for the first run.
     gaussian = math.isclose(budget.rho, PrivacyBudget(budget.epsilon, budget.delta).rho, rel_tol=1e-9)
     if gaussian and all(plan.account == "rho" for plan in history):
         power = {whole: 1.0 - _of_rho(budget.rho, rates), spent: 1.0 - _of_rho(budget.rho_spent, rates)}
-        costs = {name: _PER_CENT * plan.rho / budget.rho for name, plan in runs.items()}
-        costs["not spent"] = max(0.0, _PER_CENT - math.fsum(costs.values()))
-        label = "Share of the budget, rho (%)"
-    else:
-        power = {whole: 1.0 - trade_off_of_guarantee(budget.epsilon, budget.delta, rates)}
-        if history:
-            power[spent] = 1.0 - trade_off_of_guarantee(budget.epsilon_spent, budget.delta, rates)
-        costs = {name: plan.epsilon for name, plan in runs.items()}
-        label = "Epsilon of each run alone"
-    return _Seen(power, costs, label)
+        costs = {name: PER_CENT * plan.rho / budget.rho for name, plan in runs.items()}
+        costs["not spent"] = max(0.0, PER_CENT - math.fsum(costs.values()))
+        return _Seen(power, costs, "Share of the budget, rho (%)")
+    power = {whole: 1.0 - trade_off_of_guarantee(budget.epsilon, budget.delta, rates)}
+    if history:
+        power[spent] = 1.0 - trade_off_of_guarantee(budget.epsilon_spent, budget.delta, rates)
+    return _Seen(power, {name: plan.epsilon for name, plan in runs.items()}, "Epsilon of each run alone")
 
 
-def _of_rho(rho: float, rates: Curve) -> Curve:
+def _of_rho(rho: float, rates: FloatArray) -> FloatArray:
     """Return the trade-off of Gaussian releases of a total cost."""
-    return (
-        trade_off([GaussianReleases("all", 1, math.sqrt(0.5 / rho))], rates, "substitute") if rho > 0.0 else 1.0 - rates
-    )
-
-
-def _certain(name: str, rates: Curve, why: str) -> _Seen:
-    """Return the power of an attacker who sees the table as it is."""
-    return _Seen({name: np.ones_like(rates)}, {}, not_private=why)
+    if rho <= 0.0:
+        return 1.0 - rates
+    return trade_off([GaussianReleases("all", 1, math.sqrt(0.5 / rho))], rates, "substitute")

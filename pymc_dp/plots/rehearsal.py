@@ -5,15 +5,15 @@ from typing import Any
 
 import numpy as np
 
-from pymc_dp.budget.worth import GOOD_ERROR, Worth
+from pymc_dp.budget.worth import GOOD_ERROR
 from pymc_dp.exceptions import InvalidArgument
-from pymc_dp.plots.panels import COLORS, LINE_WIDTH, Panels, Visuals
+from pymc_dp.plots.panels import COLORS, PER_CENT, Panels, Visuals
 from pymc_dp.reports.forecast import Forecast
 
 _VISUALS = ("bars", "curve", "this_run", "harmless", "expected", "title", "xlabel", "ylabel")
-#: How far beyond this run's error, and the one that is good enough, the curve runs.
+#: The factor by which the curve reaches beyond this run's error and the one that is good enough.
 _FARTHER, _POINTS = 2.0, 60
-_PER_CENT, _EXPECTED_COVERAGE = 100.0, 90.0
+_EXPECTED_COVERAGE = 90.0
 
 
 def plot_rehearsal(forecast: Forecast, *, backend: str | None = None, visuals: Visuals = None, **pc_kwargs: Any) -> Any:
@@ -53,36 +53,34 @@ def plot_rehearsal(forecast: Forecast, *, backend: str | None = None, visuals: V
     errors |= {"all means": forecast.error, "worst mean": forecast.worst}
     heights = {"error": 0.9 + 0.3 * len(errors), "coverage": 1.2}
     worth = forecast.worth
-    with_curve = known and math.isfinite(worth.epsilon_for(worth.error))
-    if with_curve:
-        heights["epsilon"] = 2.8
-    panels = Panels(heights, backend=backend, visuals=visuals, known=_VISUALS, pc_kwargs=pc_kwargs)
-    panels.bars("error", list(errors), list(errors.values()))
+    epsilon = worth.epsilon_for(worth.error) if known else math.inf
+    with_curve = math.isfinite(epsilon)
+    panels = Panels(heights | ({"epsilon": 2.8} if with_curve else {}), backend, visuals, pc_kwargs, known=_VISUALS)
+    panels.bars("error", errors)
     panels.vertical("error", GOOD_ERROR, "harmless")
-    panels.limits("error", x=(0.0, 1.1 * max(*errors.values(), GOOD_ERROR)))
-    draws = f"{forecast.quality.effective_draws:.0f} effective draws"
-    panels.labels("error", x="Error of means (posterior sd; dashed: limit)", title=f"Expected errors, {draws}")
-    panels.bars("coverage", ["90 % intervals"], [_PER_CENT * forecast.coverage])
-    panels.vertical("coverage", _EXPECTED_COVERAGE, "expected")
-    panels.limits("coverage", x=(0.0, _PER_CENT))
-    panels.labels("coverage", x="Posterior probability (%)", title="Coverage (dashed: aim)")
-    if with_curve:
-        _draw_curve(panels, worth)
-    return panels.collection
-
-
-def _draw_curve(panels: Panels, worth: Worth) -> None:
-    """Draw the error by noise against epsilon."""
-    around = sorted((worth.error, GOOD_ERROR))
-    errors = np.geomspace(around[0] / _FARTHER, around[1] * _FARTHER, _POINTS)
-    epsilons = np.array([worth.epsilon_for(float(error)) for error in errors])
-    panels.line("epsilon", epsilons, errors, "curve", color=COLORS[1], width=LINE_WIDTH)
-    panels.points("epsilon", [worth.epsilon_for(worth.error)], [worth.error], "this_run", size=50)
-    panels.horizontal("epsilon", GOOD_ERROR, "harmless")
-    panels.logarithmic("epsilon", x=(epsilons.min(), epsilons.max()), y=(errors.min(), errors.max()))
-    panels.labels(
-        "epsilon",
-        x=f"Epsilon at delta {worth.delta:.3g}",
-        y="Error by noise (posterior sd)",
-        title=f"With {worth.n_units:,} units (dashed: limit)",
+    panels.axes(
+        "error",
+        "Error of means (posterior sd; dashed: limit)",
+        title=f"Expected errors, {forecast.quality.effective_draws:.0f} effective draws",
+        limits={"x": (0.0, 1.1 * max(*errors.values(), GOOD_ERROR))},
     )
+    panels.bars("coverage", {"90 % intervals": PER_CENT * forecast.coverage})
+    panels.vertical("coverage", _EXPECTED_COVERAGE, "expected")
+    limits = {"x": (0.0, PER_CENT)}
+    panels.axes("coverage", "Posterior probability (%)", title="Coverage (dashed: aim)", limits=limits)
+    if with_curve:
+        smaller, larger = sorted((worth.error, GOOD_ERROR))
+        curve = np.geomspace(smaller / _FARTHER, larger * _FARTHER, _POINTS)
+        epsilons = np.array([worth.epsilon_for(float(error)) for error in curve])
+        panels.line("epsilon", epsilons, curve, "curve", color=COLORS[1])
+        panels.points("epsilon", [epsilon], [worth.error], "this_run", size=50)
+        panels.horizontal("epsilon", GOOD_ERROR, "harmless")
+        panels.axes(
+            "epsilon",
+            f"Epsilon at delta {worth.delta:.3g}",
+            "Error by noise (posterior sd)",
+            f"With {worth.n_units:,} units (dashed: limit)",
+            limits={"x": (epsilons.min(), epsilons.max()), "y": (curve.min(), curve.max())},
+            logarithmic="xy",
+        )
+    return panels.collection

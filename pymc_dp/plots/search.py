@@ -1,28 +1,24 @@
 """`plot_releases`: the way that noisy releases have led from the prior to the centre."""
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import arviz as az
 import numpy as np
 import scipy.stats
 import xarray as xr
-from numpy.typing import NDArray
 from xarray import DataTree
 
 from pymc_dp.diagnostics import facts_of
 from pymc_dp.exceptions import InvalidArgument
 from pymc_dp.kinds import noise_std_of
-from pymc_dp.plots.panels import COLORS, MARKERS, Panels, Visuals, xy
-from pymc_dp.plots.results import chosen_names, group_of, why_not_private
+from pymc_dp.plots.panels import COLORS, MARKERS, Panels, Visuals, chosen_names, group_of, why_not_private, xy
+from pymc_dp.release.interface import FloatArray
 from pymc_dp.run.private_likelihood import PrivateLikelihood
 
-_VISUALS = (
-    *("way", "points", "noise", "posterior", "noise_alone"),
-    *("title", "xlabel", "ylabel", "legend"),
-)
-#: Kinds of releases that lead from one point to the next, and what they are called in the figure.
+_VISUALS = ("way", "points", "noise", "posterior", "noise_alone", "title", "xlabel", "ylabel", "legend")
+#: Kinds of releases that lead from one point to the next, and their names in the figure.
 _STAGES = {"bounded_score": "vote", "approach": "step", "centre": "step", "score": "centre"}
 _VOTE = "bounded_score"
 #: The first panel; the others have the names of parameters.
@@ -37,11 +33,9 @@ _NOTHING_TO_SHOW = (
     "keep_releases=True keeps what was released."
 )
 
-FloatArray = NDArray[np.float64]
-
 
 class _Stop(NamedTuple):
-    """A point of the way, on the unconstrained scale, and what was released there: its place among all releases."""
+    """A release before the chains, at a point on the unconstrained scale; `order` is its place among all releases."""
 
     order: int
     kind: str
@@ -107,27 +101,43 @@ def plot_releases(
     labels = [str(label) for label in releases["parameter"].values]
     chosen = chosen_names(labels, var_names, filter_vars)
     stages = list(dict.fromkeys(_STAGES[stop.kind] for stop in stops))
+    colors, markers = zip(*(_LOOKS[stage] for stage in stages), strict=True)
     panels = Panels(
         {_LENGTH: 2.2} | dict.fromkeys(chosen, 1.9),
+        backend,
+        visuals,
+        {"color": colors, "marker": markers} | pc_kwargs,
+        known=_VISUALS,
         series=("stage", stages),
         legend_columns=len(stages),
-        backend=backend,
-        visuals=visuals,
         not_private=why_not_private(facts),
-        known=_VISUALS,
-        pc_kwargs=dict(zip(("color", "marker"), zip(*(_LOOKS[stage] for stage in stages), strict=True), strict=True))
-        | pc_kwargs,
     )
-    _draw_ratios(panels, stops)
-    spread = _spread_of(data, facts)
+    _draw_lengths(panels, stops)
+    likelihood = PrivateLikelihood(data) if "private_likelihood" in data and "n_units" in facts else None
     for label in chosen:
-        _draw_way(panels, label, labels.index(label), stops, spread)
+        place = labels.index(label)
+        values = np.array([stop.theta[place] for stop in stops])
+        if likelihood is not None:
+            reach = scipy.stats.norm.ppf(0.5 * (1.0 + _BAND)) * math.sqrt(likelihood.covariance[place, place])
+            mean = likelihood.mean.values[place]
+            band = xr.DataArray([mean - reach, mean + reach], dims=["end"])
+            panels.draw("posterior", az.visuals.hspan, band, panel=label, color="B3", alpha=0.35)
+            # Noise of standard deviation 1 in a score moves the parameter by this much.
+            per_noise = math.sqrt(likelihood.without_noise[place, place] / float(facts["n_units"]))
+            last_vote = max((now for now, stop in enumerate(stops) if stop.kind == _VOTE), default=-1)
+            reached = np.arange(last_vote + 2, len(stops))
+            noise = np.array([_REACH * stops[now - 1].noise_std * per_noise for now in reached])
+            panels.error_bars(label, reached, values[reached] - noise, values[reached] + noise)
+        panels.line(label, np.arange(len(stops)), values, "way", width=1.0)
+        _draw_points(panels, label, stops, np.arange(len(stops)), values)
+        title = f"{label} (unconstrained scale)"
+        panels.axes(label, "Release on the way", "Value", title, limits={"x": (-0.5, len(stops) - 0.5)})
     panels.legend("stage", {stage: stage for stage in stages}, aes=["color", "marker"])
     return panels.collection
 
 
 def _stops(releases: xr.Dataset) -> list[_Stop]:
-    """Return what was released before the chains, at the points of the way, in order."""
+    """Return the releases before the chains, in order."""
     found = []
     for kind in _STAGES:
         if kind not in releases or f"{kind}_order" not in releases.coords:
@@ -145,23 +155,8 @@ def _stops(releases: xr.Dataset) -> list[_Stop]:
     return sorted(found, key=lambda stop: stop.order)
 
 
-def _spread_of(data: DataTree, facts: Mapping[str, Any]) -> tuple[FloatArray, FloatArray] | None:
-    """Return how wide the likelihood is, by parameter; None if there is none without draws.
-
-    What a score's noise of standard deviation 1 moves a parameter by, and both ends of its central 90 %.
-    """
-    if "private_likelihood" not in data or "n_units" not in facts:
-        return None
-    likelihood = PrivateLikelihood(data)
-    variances = np.diag(likelihood.covariance)
-    reach = scipy.stats.norm.ppf(0.5 * (1.0 + _BAND)) * np.sqrt(variances)
-    mean = likelihood.mean.values
-    per_noise = np.sqrt(np.diag(likelihood.without_noise) / float(facts["n_units"]))
-    return per_noise, np.array([mean - reach, mean + reach])
-
-
-def _draw_ratios(panels: Panels, stops: Sequence[_Stop]) -> None:
-    """Draw how long scores are, in multiples of what noise alone makes."""
+def _draw_lengths(panels: Panels, stops: Sequence[_Stop]) -> None:
+    """Draw the lengths of scores, in multiples of the length of noise alone."""
     places = np.array([float(place) for place, stop in enumerate(stops) if stop.kind != _VOTE])
     scores = [stop for stop in stops if stop.kind != _VOTE]
     lengths = np.array([float(np.linalg.norm(stop.value)) for stop in scores])
@@ -171,35 +166,18 @@ def _draw_ratios(panels: Panels, stops: Sequence[_Stop]) -> None:
     panels.line(_LENGTH, places, ratios, "way", width=1.0)
     _draw_points(panels, _LENGTH, scores, places, ratios)
     known = ratios[np.isfinite(ratios) & (ratios > 0.0)]
-    panels.logarithmic(_LENGTH, y=(0.7 * min([1.0, *known]), 1.4 * max([2.0, *known])))
-    panels.limits(_LENGTH, x=(-0.5, len(stops) - 0.5))
-    panels.labels(
-        _LENGTH, x="Release on the way", y="Multiples of its noise", title="Length of the score (dashed: noise)"
+    panels.axes(
+        _LENGTH,
+        "Release on the way",
+        "Multiples of its noise",
+        "Length of the score (dashed: noise)",
+        limits={"x": (-0.5, len(stops) - 0.5), "y": (0.7 * min([1.0, *known]), 1.4 * max([2.0, *known]))},
+        logarithmic="y",
     )
 
 
-def _draw_way(
-    panels: Panels, label: str, place: int, stops: Sequence[_Stop], spread: tuple[FloatArray, FloatArray] | None
-) -> None:
-    """Draw the values of one parameter."""
-    values = np.array([stop.theta[place] for stop in stops])
-    at = np.arange(len(stops), dtype=np.float64)
-    if spread is not None:
-        per_noise, band = spread
-        limits = xr.DataArray(band[:, place], dims=["end"])
-        panels.draw("posterior", az.visuals.hspan, limits, panel=label, color="B3", alpha=0.35)
-        last_vote = max((now for now, stop in enumerate(stops) if stop.kind == _VOTE), default=-1)
-        reached = list(range(last_vote + 2, len(stops)))
-        reach = [_REACH * stops[now - 1].noise_std * per_noise[place] for now in reached]
-        panels.error_bars(label, reached, values[reached] - reach, values[reached] + reach)
-    panels.line(label, at, values, "way", width=1.0)
-    _draw_points(panels, label, stops, at, values)
-    panels.limits(label, x=(-0.5, len(stops) - 0.5))
-    panels.labels(label, x="Release on the way", y="Value", title=f"{label} (unconstrained scale)")
-
-
-def _draw_points(panels: Panels, panel: str, stops: Sequence[_Stop], x: FloatArray, y: FloatArray) -> None:
-    """Draw what was released, by stage."""
+def _draw_points(panels: Panels, panel: str, stops: Sequence[_Stop], x: np.ndarray, y: FloatArray) -> None:
+    """Draw releases, by stage."""
     by_stage = []
     for stage in dict.fromkeys(_STAGES[stop.kind] for stop in stops):
         here = [_STAGES[stop.kind] == stage for stop in stops]

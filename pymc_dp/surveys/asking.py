@@ -1,17 +1,16 @@
-"""Releases that are planned, charged and made once, without chains."""
+"""Surveys: releases that are planned, charged and made once, without chains; and how they are published."""
 
-import json
 import math
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from typing import Any
 
+import pandas as pd
 import xarray as xr
 from xarray import DataTree
 
 from pymc_dp import _validate
-from pymc_dp.accounting import gaussian_epsilon
 from pymc_dp.budget.plan import Plan, ReleaseRequest
 from pymc_dp.budget.privacy_budget import PrivacyBudget
 from pymc_dp.budget.worth import Worth
@@ -20,6 +19,7 @@ from pymc_dp.exceptions import InvalidArgument, RunInterrupted, UnsupportedModel
 from pymc_dp.kinds import noise_std_of
 from pymc_dp.model.context import Model
 from pymc_dp.model.units import declared_unit, refusal_of_undeclared_units
+from pymc_dp.model.view import ModelView, read
 from pymc_dp.release import (
     Curators,
     InsecureNoise,
@@ -36,34 +36,23 @@ from pymc_dp.rows.threads import Threads
 from pymc_dp.run.finished import ending_the_run, reason
 from pymc_dp.run.publish import guarantee_of
 from pymc_dp.run.refusals import refuse_in_a_starting_process, refuse_no_budget
-from pymc_dp.tables import Table
+from pymc_dp.tables import Category, Table, YesNo
 
 Ask = Callable[[Query], Release]
-#: As for runs: of one unit the number of rows tells all.
+#: As for runs: the number of rows of a single unit is confidential.
 _FEWEST_UNITS = 2
 
 
 @dataclass(frozen=True)
 class Survey:
-    """What is asked once.
-
-    Attributes
-    ----------
-    name : str
-        What it is called in plans and results.
-    requests : tuple of ReleaseRequest
-        What is released.
-    budget_share : float
-        Part of what is left of the budget that it may spend.
-    insecure_seed : int or None
-        Seeds the noise, for tests: what is released is not private then.
-    """
+    """Releases that are made once, in the form in which a budget plans a sampler's: see `PlannableStep`."""
 
     name: str
     requests: tuple[ReleaseRequest, ...]
+    #: The part of the remaining budget that it may spend.
     budget_share: float = 1.0
+    #: Seeds the noise, for tests: the releases are not private then.
     insecure_seed: int | None = None
-    #: What `budget.plan` asks of a sampler besides.
     default_draws = 1
 
     @property
@@ -72,43 +61,32 @@ class Survey:
         return self.insecure_seed is None
 
     def stand_beside_a_table(self, beside: bool, *, units_of_rows: bool) -> None:
-        """Do nothing: what is asked is the same."""
+        """Do nothing: the requests are the same."""
 
     def know_n_units(self, n_units: int) -> None:
-        """Do nothing: what is asked is the same."""
+        """Do nothing: the requests are the same."""
 
     def release_requests(self, tune: int, draws: int) -> Sequence[ReleaseRequest]:
-        """Return what is released."""
+        """Return the requests."""
         return self.requests
 
     def what_would_fit(self, noise_factor: float) -> str:
-        """Say nothing: the noise is chosen by the budget."""
+        """Return nothing: the budget chooses the noise."""
         return ""
 
     def expected_worth(self, plan: Plan) -> Worth | None:
-        """Return nothing: it is no posterior."""
+        """Return nothing: a survey is no posterior."""
         return None
 
     def plan(self, budget: PrivacyBudget, unit: str = "") -> Plan:
-        """Return what is released, at what noise and cost.
-
-        Raises
-        ------
-        BudgetExceeded
-            If nothing is left of the budget.
-        """
+        """Return the releases with their noise and cost, or refuse where nothing is left of the budget."""
         return replace(budget.plan(self, draws=1, tune=0, chains=1), draws=0, unit=unit)
 
 
 def checked_budget(budget: Any, budget_share: Any) -> tuple[PrivacyBudget, float]:
     """Return a budget and the part of it that may be spent.
 
-    Raises
-    ------
-    InvalidArgument
-        If it is no budget, or no part between 0 and 1.
-    UnsupportedOption
-        If this script is being run again by a process that it started.
+    Refuses whatever is no budget or no part of one, and a script that is being run again by a process that it started.
     """
     refuse_in_a_starting_process()
     refuse_no_budget(budget)
@@ -120,16 +98,12 @@ def checked_budget(budget: Any, budget_share: Any) -> tuple[PrivacyBudget, float
     return budget, share
 
 
-def protected_unit(model: Model, unit: str | None, unit_index: Any, data: Table | None) -> dict[str, Any]:
-    """Return what is protected, for `pymc_dp.model.view.read`.
+def view_of(
+    model: Model, unit: str | None, unit_index: Any, data: Table | None, *, with_response: bool = False
+) -> ModelView:
+    """Read a model, with the unit that is protected.
 
-    Raises
-    ------
-    InvalidArgument
-        If `data` is no table, or something in the model reads like persons with several rows, and it was not said what
-        is protected.
-    UnsupportedOption
-        If it was said in two places.
+    Refuses a model with variables that look like persons with several rows, unless the unit was declared.
     """
     if data is not None and not isinstance(data, Table):
         raise InvalidArgument(f"data= must be a pymc_dp.Table, not a {type(data).__name__}.")
@@ -142,108 +116,75 @@ def protected_unit(model: Model, unit: str | None, unit_index: Any, data: Table 
         if refusal is not None:
             raise InvalidArgument(refusal)
     unit, unit_index = declared_unit(model, unit, unit_index)
-    return {"unit": unit, "unit_index": unit_index}
-
-
-@contextmanager
-def rows_of_survey(likelihood: UnitLikelihood, data: Table | None) -> Iterator[Rows]:
-    """Open the rows that are asked: those of a table beside the model, or the model's own."""
-    if data is None:
-        yield likelihood
-    else:
-        with data.opened(likelihood) as rows:
-            yield rows
+    return read(model, unit=unit, unit_index=unit_index, with_response=with_response)
 
 
 @contextmanager
 def asking(
-    survey: Survey, budget: PrivacyBudget, rows: Rows, results: Sequence[DataTree] = ()
+    survey: Survey,
+    budget: PrivacyBudget,
+    likelihood: UnitLikelihood,
+    data: Table | None = None,
+    results: Sequence[DataTree] = (),
 ) -> Iterator[tuple[Ask, dict[str, Any]]]:
-    """Charge a survey, and let its queries be answered.
+    """Charge a survey, and yield the function that answers its queries and the attributes of the group ``privacy``.
 
-    Parameters
-    ----------
-    survey : Survey
-        What is asked.
-    budget : PrivacyBudget
-        What is charged.
-    rows : UnitLikelihood or PartitionedUnits
-        Of what.
-    results : sequence of DataTree
-        Published results that queries depend on: where one is not private, what is released is not either.
-
-    Yields
-    ------
-    callable, dict
-        Answers a query; and the attributes of the ``privacy`` group.
-
-    Raises
-    ------
-    BudgetExceeded
-        If it does not fit what is left of the budget; nothing is charged then.
-    RunInterrupted
-        If it ends early, after it was charged: what was released until then is the attribute ``partial``.
+    Queries are answered from the rows of `data`, or from those of the likelihood itself. `results` are the published
+    results that queries depend on: where one of them is not private, the releases are not either. Where the budget does
+    not suffice, nothing is charged. A survey that ends early, after it was charged, raises `RunInterrupted` with the
+    releases until then.
     """
-    if budget.relation == "substitute" and rows.n_units < _FEWEST_UNITS:
-        raise UnsupportedModel("All rows belong to one unit: see unit= and unit_index=, which say what is protected.")
-    plan = survey.plan(budget, rows.unit_in_words)
-    (planned,) = plan.steps
-    n_public = rows.n_units if budget.relation == "substitute" else None
-    refuse_overflow({each.noise_needed for each in plan.releases}, rows.n_units)
-    warm_up_noise()
-    rows.use_threads(Threads())
-    noise: NoiseSource = SecureNoise() if survey.insecure_seed is None else InsecureNoise([survey.insecure_seed])
-    made: list[Release] = []
+    opened: AbstractContextManager[Rows] = nullcontext(likelihood) if data is None else data.opened(likelihood)
+    with opened as rows:
+        if budget.relation == "substitute" and rows.n_units < _FEWEST_UNITS:
+            raise UnsupportedModel(
+                "All rows belong to one unit: see unit= and unit_index=, which say what is protected."
+            )
+        plan = survey.plan(budget, rows.unit_in_words)
+        (planned,) = plan.steps
+        n_public = rows.n_units if budget.relation == "substitute" else None
+        refuse_overflow({each.noise_needed for each in plan.releases}, rows.n_units)
+        warm_up_noise()
+        rows.use_threads(Threads())
+        noise: NoiseSource = SecureNoise() if survey.insecure_seed is None else InsecureNoise([survey.insecure_seed])
+        made: list[Release] = []
 
-    def curator(**of_run: Any) -> MeteredCurator:
-        return MeteredCurator(
-            rows,
-            relation=budget.relation,
-            noise_multipliers=planned.noise_multipliers,
-            without_noise=not budget.private,
-            **of_run,
-        )
+        def curator(**of_run: Any) -> MeteredCurator:
+            return MeteredCurator(
+                rows,
+                relation=budget.relation,
+                noise_multipliers=planned.noise_multipliers,
+                without_noise=not budget.private,
+                **of_run,
+            )
 
-    def ask(query: Query) -> Release:
-        made.append(opened.release(query, planned.noise_multipliers[query.kind]))
-        return made[-1]
+        def ask(query: Query) -> Release:
+            made.append(metered.release(query, planned.noise_multipliers[query.kind]))
+            return made[-1]
 
-    budget.charge(plan)
-    facts = guarantee_of(plan, budget, n_public, seeded=not survey.private)
-    if not all(facts_of(result)["private"] for result in results):
-        why = [facts["not_private_because"], "a result that it is about is not private"]
-        facts |= {"private": 0, "not_private_because": "; ".join(filter(None, why))}
-    curators = Curators(curator, noise, 1, {}, planned.allowance_once, scheduled_once=planned.scheduled_once)
-    try:
-        with ending_the_run():
-            opened = curators.open_once()
-            yield ask, {**facts, "complete": 1}
-    except BaseException as error:
-        partial = tree_of({"releases": _as_dataset(made)}, {**facts, "complete": 0})
-        raise RunInterrupted(
-            f"{survey.name} ended early, after it was charged: {reason(error)}. What was released until then is this "
-            "exception's attribute `partial`; nothing is refunded.",
-            partial,
-        ) from None
-    finally:
-        curators.close()
-
-
-def together(facts: Sequence[dict[str, Any]]) -> dict[str, Any]:
-    """Return the attributes of the ``privacy`` group of several surveys with Gaussian releases, made one after another.
-
-    Their costs add in rho.
-    """
-    rho, last = math.fsum(each["rho"] for each in facts), facts[-1]
-    epsilon = gaussian_epsilon(rho, last["delta"]) if math.isfinite(rho) else math.inf
-    releases = [record for each in facts for record in json.loads(each["releases"])]
-    for record in releases:
-        record.pop("share", None)
-    return {**last, "rho": rho, "epsilon": epsilon, "releases": json.dumps(releases)}
+        budget.charge(plan)
+        facts = guarantee_of(plan, budget, n_public, seeded=not survey.private)
+        if not all(facts_of(result)["private"] for result in results):
+            why = [facts["not_private_because"], "a result that it is about is not private"]
+            facts |= {"private": 0, "not_private_because": "; ".join(filter(None, why))}
+        curators = Curators(curator, noise, 1, {}, planned.allowance_once, scheduled_once=planned.scheduled_once)
+        try:
+            with ending_the_run():
+                metered = curators.open_once()
+                yield ask, {**facts, "complete": 1}
+        except BaseException as error:
+            partial = tree_of({"releases": _as_dataset(made)}, {**facts, "complete": 0})
+            raise RunInterrupted(
+                f"{survey.name} ended early, after it was charged: {reason(error)}. What was released until then is "
+                "this exception's attribute `partial`; nothing is refunded.",
+                partial,
+            ) from None
+        finally:
+            curators.close()
 
 
 def tree_of(groups: dict[str, xr.Dataset], facts: dict[str, Any]) -> DataTree:
-    """Return what is published: groups of released numbers, and what is guaranteed."""
+    """Return the published tree: groups of released numbers, and the guarantee."""
     of_no_sampler = {"steps": "[]", "clip_bounds": "{}", "parameters": "{}", "variables": "[]"}
     attributes = {**of_no_sampler, "omitted_because_computed_from_rows": "[]", **facts}
     return DataTree.from_dict({**groups, "privacy": xr.Dataset(attrs=attributes)})
@@ -256,3 +197,23 @@ def _as_dataset(made: Sequence[Release]) -> xr.Dataset:
         variables[f"{each.kind}_{number}"] = ((f"{each.kind}_{number}_entry",), each.value)
         variables[noise_std_of(f"{each.kind}_{number}")] = each.noise_std if math.isfinite(each.noise_std) else math.nan
     return xr.Dataset(variables)
+
+
+def heading(facts: dict[str, Any], subject: str, note: str = "", *, with_units: bool = False) -> str:
+    """Return the first lines of a printed survey: a warning where it is not private, its subject and its guarantee."""
+    private = "" if facts["private"] else f"NOT PRIVATE: {facts['not_private_because']}\n"
+    n = f"{facts['n_units']:,} units, " if with_units and "n_units" in facts else ""
+    guarantee = f"epsilon {facts['epsilon']:.3g} at delta {facts['delta']:.3g}, {facts['relation']}"
+    return f"{private}{subject} ({n}{guarantee}{note})"
+
+
+def levels_of(column: Any) -> tuple[str, ...]:
+    """Return the names of the codes of a declared category or truth value; none of another column."""
+    if isinstance(column, Category):
+        return column.all_levels
+    return ("no", "yes") if isinstance(column, YesNo) else ()
+
+
+def four_digits(table: pd.DataFrame, **options: Any) -> str:
+    """Return a table as it is printed."""
+    return str(table.to_string(float_format=lambda value: f"{value:.4g}", **options))

@@ -1,4 +1,4 @@
-"""`check`: whether a table looks as a posterior says that it should."""
+"""`check`: whether a table agrees with a posterior of it."""
 
 import itertools
 import json
@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import xarray as xr
+from scipy import stats
 from xarray import DataTree
 
 from pymc_dp import _validate
@@ -19,16 +20,14 @@ from pymc_dp.diagnostics import facts_of
 from pymc_dp.exceptions import InvalidArgument
 from pymc_dp.model.context import Model, model_in_context
 from pymc_dp.model.units import columns_of_rows
-from pymc_dp.model.view import ModelView, read
+from pymc_dp.model.view import ModelView
 from pymc_dp.release.counts import NO_INPUT, PREDICTED_MEAN, SPREAD_WEIGHT, Axis, UnitCounts
-from pymc_dp.release.interface import FloatArray, Release
+from pymc_dp.release.interface import FloatArray
 from pymc_dp.rows.likelihood import UnitLikelihood
 from pymc_dp.surveys import fit
-from pymc_dp.surveys.asking import Ask, Survey, asking, checked_budget, protected_unit, rows_of_survey, tree_of
-from pymc_dp.surveys.bins import FINEST, STEPS, found_bins
-from pymc_dp.surveys.fitted import Fitted
-from pymc_dp.surveys.histogram import nearest_shares
-from pymc_dp.tables import Category, Table, YesNo
+from pymc_dp.surveys.asking import Ask, Survey, asking, checked_budget, heading, levels_of, tree_of, view_of
+from pymc_dp.surveys.histogram import FINEST, STEPS, found_bins, nearest_shares
+from pymc_dp.tables import Table
 from pymc_dp.tables.schema import scale_of
 
 #: The axis of the mean that the model predicts.
@@ -37,18 +36,18 @@ PREDICTED = "predicted"
 _EXPECTED_BINS = 8
 #: The part of the cost that finding bins has.
 _SHARE_OF_BINS = 0.15
-#: The fewest rows of a bin, as a part of those that it would have if all had as many.
+#: The fewest rows of a bin, as a part of their mean number.
 _FEWEST = 0.3
-#: Of a bin in which residuals are known to less than a standard deviation nothing is said: hardly a row may be there.
+#: Residuals that are known to less than a standard deviation are not published: the bin may hold hardly a row.
 _UNKNOWN = 1.0
-#: Below this, what would be seen by chance once in so many tables counts as misfit.
+#: The level of the test: smaller p-values count as misfit.
 _LEVEL = 0.05
 #: A deviation of so many standard errors would have been seen four times in five: 1.645 + .84.
 _SEEN = 2.49
 
 
 class Check:
-    """What a table says against a model: released counts, and what they are compared with.
+    """Released counts of a table's responses, and how far they are from a model's predictions.
 
     Attributes
     ----------
@@ -93,9 +92,9 @@ class Check:
         lines = []
         for name in self.axes:
             found = self.tree[f"along_{name}"].to_dataset()
-            for place, label in enumerate(found["bin"].values):
-                location = found["mean"].isel(bin=place, shape=0), found["error"].isel(bin=place, shape=0)
-                lines.append((name, str(label), float(found["rows"][place]), *map(float, location)))
+            location = found[["mean", "error"]].isel(shape=0)
+            columns = found["bin"].values, found["rows"].values, location["mean"].values, location["error"].values
+            lines += [(name, str(label), *map(float, numbers)) for label, *numbers in zip(*columns, strict=True)]
         frame = pd.DataFrame(lines, columns=["axis", "bin", "rows", "location", "error"])
         return frame.set_index(["axis", "bin"])
 
@@ -107,23 +106,22 @@ class Check:
 
     def __repr__(self) -> str:
         facts = facts_of(self.tree)
-        private = "" if facts["private"] else f"NOT PRIVATE: {facts['not_private_because']}\n"
         lines = [
-            f"{private}Check of {facts['response']!r} (epsilon {facts['epsilon']:.3g} at delta {facts['delta']:.3g}, "
-            f"{facts['relation']})",
+            heading(facts, f"Check of {facts['response']!r}"),
             f"{'':<24}{'p-value':>10}   {'what was seen'}",
         ]
         for name, p_value in self.p_values.items():
             lines.append(f"{name:<24}{p_value:>10.2g}   {self._seen(str(name))}")
-        verdict = (
-            "Nothing speaks against the model that noise and chance do not explain."
-            if self.fits
-            else f"The model does not fit: this would be seen in {self.p_value:.2g} of tables at most, if it did."
-        )
-        lines.append(verdict)
         if self.fits:
             seen = ", ".join(f"{value:.2g} along {name}" for name, value in self.would_be_seen.items())
-            lines.append(f"Seen four times in five would be: responses of a bin off by {seen} standard deviations.")
+            lines += [
+                "Nothing speaks against the model that noise and chance do not explain.",
+                f"Seen four times in five would be: responses of a bin off by {seen} standard deviations.",
+            ]
+        else:
+            lines.append(
+                f"The model does not fit: this would be seen in {self.p_value:.2g} of tables at most, if it did."
+            )
         if facts["largest_factor"] > 2.0:
             lines.append(
                 f"Noise in the posterior itself makes variances up to {facts['largest_factor']:.2g} times as large: a "
@@ -132,6 +130,7 @@ class Check:
         return "\n".join(lines)
 
     def _seen(self, name: str) -> str:
+        """Return the largest deviation along an axis, or the mean of a contrast of all rows, in words."""
         if not name.startswith("along "):
             found = self.tree["all_rows"].to_dataset().sel(shape=name)
             return f"{float(found['mean']):+.3f} ± {float(found['error']):.3f}"
@@ -215,45 +214,37 @@ def check(
     budget, share = checked_budget(budget, budget_share)
     if bins is not None:
         bins = _validate.whole("bins", bins, at_least=2)
-    facts_of(result)
     model = model_in_context(model)
-    view = read(model, **protected_unit(model, unit, unit_index, data), with_response=True)
+    view = view_of(model, unit, unit_index, data, with_response=True)
+    response = view.row_split.response
+    assert response is not None  # noqa: S101  it was asked for
     theta, factors = _posterior(result, model, view)
     columns = _columns(model, view, by, data)
     rows = UnitLikelihood(view, first_order=False, engine="reference", beside=columns)
-    questions = _Questions(view, rows, list(columns), data)
-    survey = Survey("check", questions.requests, share, insecure_seed)
-    multipliers = survey.plan(budget).noise_multipliers  # refuses early
+    axes = _axes(list(columns), len(rows.inputs) - len(columns), data, with_mean=response.mean is not None)
+    levels = fit.levels_of(response.discrete, response.n_levels)
+    survey = Survey("check", _requests(axes, levels), share, insecure_seed)
+    noise_multiplier = survey.plan(budget).noise_multipliers["unit_counts"]  # refuses early
     rows.warm_up_response()
-    with rows_of_survey(rows, data) as asked_of:
-        n = asked_of.n_units if budget.relation == "substitute" else None
-        bins = questions.suitable_bins(n, multipliers["unit_counts"]) if bins is None else bins
-        with asking(survey, budget, asked_of, [result]) as (ask, facts):
-            groups = _groups(questions, questions.asked(ask, theta, bins), factors)
-    return Check(tree_of(groups, {**facts, "response": questions.response, "largest_factor": factors.largest}))
+    with asking(survey, budget, rows, data, [result]) as (ask, facts):
+        if bins is None:
+            factor = math.sqrt(2.0 * (1.0 + SPREAD_WEIGHT**2 * _with_spread(levels)))
+            bins = fit.suitable_bins(facts.get("n_units"), factor * noise_multiplier, levels)
+        groups = _released(ask, axes, theta, levels, bins, factors)
+    return Check(tree_of(groups, {**facts, "response": response.name, "largest_factor": factors.largest}))
 
 
 def _posterior(result: DataTree, model: Model, view: ModelView) -> tuple[FloatArray, fit.Factors]:
-    """Return the posterior's mean on the unconstrained scale, and by which factors its noise may enlarge variances."""
-    found = Fitted(result, model, view)
-    if found.likelihood is None:
-        return found.mean, fit.EXACT
-    known, places = found.known, found.places
-    scale = np.isin(places, view.scale_of_symmetric_rows)
-    factors: list[FloatArray] = []
-    for taken in (known, known & ~scale):
-        factors.append(fit.excess(found.covariance(taken), found.information(taken), found.noise(taken)))
-    return found.mean, fit.Factors(factors[0], factors[1], normal=np.count_nonzero(scale) == 1 and view.rows_are_normal)
+    """Return the posterior's mean on the unconstrained scale, and the factors of its noise."""
+    found = fit.Fitted(result, model, view)
+    scale = np.isin(found.places, view.scale_of_symmetric_rows)
+    of_all, but_scale = (fit.excess(*found.covariances(taken)) for taken in (found.known, found.known & ~scale))
+    normal = np.count_nonzero(scale) == 1 and view.rows_are_normal
+    return found.mean, fit.Factors(of_all, but_scale, normal=normal)
 
 
 def _columns(model: Model, view: ModelView, by: Any, data: Table | None) -> dict[str, np.ndarray]:
-    """Return the columns of axes, as they stand beside the rows of the model.
-
-    Raises
-    ------
-    InvalidArgument
-        If one is no column, or of another length.
-    """
+    """Return the columns of axes with an entry for each row of the model, or refuse what is no such column."""
     names = [by] if isinstance(by, str) else list(by)
     if not all(isinstance(name, str) for name in names) or PREDICTED in names or len(set(names)) < len(names):
         raise InvalidArgument(f"by= must be different names of columns, none of them {PREDICTED!r}.")
@@ -272,159 +263,107 @@ def _columns(model: Model, view: ModelView, by: Any, data: Table | None) -> dict
 
 
 @dataclass(frozen=True)
-class _Counted:
-    """What was released along one axis; the edges in the column's own units."""
+class _Along:
+    """A column that rows are put into bins by: its place among the inputs, its levels, its middle and half width."""
 
     name: str
-    axis: Axis
-    edges: FloatArray
-    labels: list[str]
-    release: Release
+    place: int
+    levels: tuple[str, ...]
+    scale: tuple[float, float]
 
 
-class _Questions:
-    """What is asked along each axis.
-
-    Parameters
-    ----------
-    view : ModelView
-        With the distribution of the response.
-    rows : UnitLikelihood
-        On the model's own rows.
-    columns : list of str
-        Those that are inputs beside the model's own.
-    data : Table or None
-        What is declared of columns.
-    """
-
-    def __init__(self, view: ModelView, rows: UnitLikelihood, columns: list[str], data: Table | None) -> None:
-        response = view.row_split.response
-        if response is None:
-            raise InvalidArgument("The distribution of the response was not read.")
-        self.response = response.name
-        first = len(rows.inputs) - len(columns)
-        self._places = {name: first + place for place, name in enumerate(columns)}
-        if response.mean is not None:
-            self._places = {PREDICTED: PREDICTED_MEAN, **self._places}
-        if not self._places:
-            raise InvalidArgument(
-                "PyMC knows no mean of this distribution to put rows into bins by: name columns, by=['age']."
-            )
-        schema = None if data is None else data.schema
-        declared = {} if schema is None else {each.name: each for each in schema.modelled}
-        self._levels: dict[str, list[str]] = {}
-        self._scales: dict[str, tuple[float, float]] = {}
-        for name in columns:
-            each = declared.get(name)
-            if each is not None:
-                self._scales[name] = scale_of(each)
-            if isinstance(each, Category | YesNo):
-                self._levels[name] = list(each.all_levels) if isinstance(each, Category) else ["no", "yes"]
-        self.levels = fit.levels_of(response.discrete, response.n_levels)
-        self.spread = self.levels.size == 3
-        self._of_a_bin = self.levels.size - 1 + self.spread
-
-    @property
-    def requests(self) -> tuple[ReleaseRequest, ...]:
-        """What is released."""
-        found = [name for name in self._places if name not in self._levels]
-        share = _SHARE_OF_BINS if found else 0.0
-        most = max([_EXPECTED_BINS, *map(len, self._levels.values())])
-        counts = ReleaseRequest("unit_counts", len(self._places), 1.0 - share, most * self._of_a_bin, once=True)
-        if not found:
-            return (counts,)
-        return ReleaseRequest("bins", STEPS * len(found), share, FINEST, once=True), counts
-
-    def suitable_bins(self, n: int | None, noise_multiplier: float) -> int:
-        """Return how many bins suit so much noise. See `fit.suitable_bins`."""
-        factor = math.sqrt(2.0 * (1.0 + SPREAD_WEIGHT**2 * self.spread))
-        return fit.suitable_bins(n, factor * noise_multiplier, self.levels)
-
-    def asked(self, ask: Ask, theta: FloatArray, bins: int) -> list[_Counted]:
-        """Find bins, and have rows counted in them."""
-        made = []
-        for name, place in self._places.items():
-            if name in self._levels:
-                axis = Axis(place, 0, NO_INPUT, np.arange(0.5, len(self._levels[name]) - 1))
-            else:
-                axis = self._found(ask, place, theta, bins)
-            middle, half = self._scales.get(name, (0.0, 1.0))
-            edges = middle + half * axis.edges
-            labels = self._levels.get(name) or _labels(edges)
-            made.append(_Counted(name, axis, edges, labels, ask(UnitCounts((axis,), theta, self.levels, self.spread))))
-        return made
-
-    def _found(self, ask: Ask, place: int, theta: FloatArray, bins: int) -> Axis:
-        """Return an axis of bins with about as many rows each."""
-        edges, counts = found_bins(lambda between: ask(self._bins_at(place, between, theta)))
-        return Axis(place, 0, NO_INPUT, _quantiles(edges, counts.value, bins))
-
-    @staticmethod
-    def _bins_at(place: int, edges: FloatArray, theta: FloatArray) -> UnitCounts:
-        return UnitCounts((Axis(place, 0, NO_INPUT, edges),), theta, np.zeros(0), kind="bins")
+def _axes(columns: list[str], first: int, data: Table | None, *, with_mean: bool) -> list[_Along]:
+    """Return the axes: the predicted mean, if there is one, and columns that are inputs from the place `first` on."""
+    axes = [_Along(PREDICTED, PREDICTED_MEAN, (), (0.0, 1.0))] if with_mean else []
+    schema = None if data is None else data.schema
+    declared = {} if schema is None else {each.name: each for each in schema.modelled}
+    for place, name in enumerate(columns, start=first):
+        column = declared.get(name)
+        axes.append(_Along(name, place, levels_of(column), (0.0, 1.0) if column is None else scale_of(column)))
+    if not axes:
+        raise InvalidArgument(
+            "PyMC knows no mean of this distribution to put rows into bins by: name columns, by=['age']."
+        )
+    return axes
 
 
-def _quantiles(edges: FloatArray, counts: FloatArray, bins: int) -> FloatArray:
-    """Return edges between which there are about as many rows, and not much fewer anywhere."""
-    below = np.cumsum(nearest_shares(counts / max(float(counts.sum()), 1.0)))
+def _with_spread(levels: FloatArray) -> bool:
+    """Return whether the spread of responses is released: of two levels."""
+    return levels.size == 3
+
+
+def _requests(axes: Sequence[_Along], levels: FloatArray) -> tuple[ReleaseRequest, ...]:
+    """Return the releases: counts in bins to find bins by, and counts of levels in these."""
+    searched = sum(not axis.levels for axis in axes)
+    share = _SHARE_OF_BINS if searched else 0.0
+    cells = max([_EXPECTED_BINS, *(len(axis.levels) for axis in axes)]) * (levels.size - 1 + _with_spread(levels))
+    counts = ReleaseRequest("unit_counts", len(axes), 1.0 - share, cells, once=True)
+    return (ReleaseRequest("bins", STEPS * searched, share, FINEST, once=True), counts) if searched else (counts,)
+
+
+def _bins_along(ask: Ask, place: int, theta: FloatArray, bins: int) -> FloatArray:
+    """Return edges between which there are about as many rows, and not much fewer anywhere, by noisy counts."""
+    edges, counts = found_bins(
+        lambda between: ask(UnitCounts((Axis(place, 0, NO_INPUT, between),), theta, np.zeros(0), kind="bins"))
+    )
+    below = np.cumsum(nearest_shares(counts.value / max(float(counts.value.sum()), 1.0)))
     kept: list[float] = []
-    reached = 0.0
+    reached, enough = 0.0, _FEWEST / bins
     for wanted in np.arange(1, bins) / bins:
-        place = int(np.searchsorted(below, wanted))
-        enough = _FEWEST / bins
-        if place < len(edges) and below[place] - reached > enough and 1.0 - below[place] > enough:
-            kept.append(float(edges[place]))
-            reached = float(below[place])
+        last = int(np.searchsorted(below, wanted))
+        if last < len(edges) and below[last] - reached > enough and 1.0 - below[last] > enough:
+            kept.append(float(edges[last]))
+            reached = float(below[last])
     return np.array(kept or [float(edges[len(edges) // 2])])
 
 
-def _labels(edges: FloatArray) -> list[str]:
-    """Return names of bins."""
-    texts = [f"{edge:.3g}" for edge in edges]
-    between = [f"{low} to {high}" for low, high in itertools.pairwise(texts)]
-    return [f"below {texts[0]}", *between, f"from {texts[-1]}"]
-
-
-def _groups(questions: _Questions, made: list[_Counted], factors: fit.Factors) -> dict[str, xr.Dataset]:
-    """Return the groups of a check."""
+def _released(
+    ask: Ask, axes: Sequence[_Along], theta: FloatArray, levels: FloatArray, bins: int, factors: fit.Factors
+) -> dict[str, xr.Dataset]:
+    """Find bins, count rows in them, and return the groups of a check."""
     groups, found = {}, []
-    for each in made:
-        cells = each.release.value.reshape(each.axis.bins, -1)
-        counts, spread = cells, None
-        if questions.spread:
-            counts, spread = cells[:, :-1], cells[:, -1] / SPREAD_WEIGHT
-        along = fit.contrasts(counts, each.release.noise_std, questions.levels, spread)
+    for each in axes:
+        edges = np.arange(0.5, len(each.levels) - 1) if each.levels else _bins_along(ask, each.place, theta, bins)
+        axis = Axis(each.place, 0, NO_INPUT, edges)
+        release = ask(UnitCounts((axis,), theta, levels, _with_spread(levels)))
+        counts, spread = release.value.reshape(axis.bins, -1), None
+        if _with_spread(levels):
+            counts, spread = counts[:, :-1], counts[:, -1] / SPREAD_WEIGHT
+        along = fit.contrasts(counts, release.noise_std, levels, spread)
         found.append(along)
         statistic, p_value, degrees = fit.p_value(along, factors)
         means, errors = along.by_row(factors)
         unknown = (errors > _UNKNOWN).any(axis=1)
         means[unknown], errors[unknown] = np.nan, np.nan
-        names = list(fit.SHAPES[: means.shape[1]])
+        edges = each.scale[0] + each.scale[1] * edges
+        texts = [f"{edge:.3g}" for edge in edges]
+        between = [f"{low} to {high}" for low, high in itertools.pairwise(texts)]
         groups[f"along_{each.name}"] = xr.Dataset(
             {
                 "counts": (("bin", "probability"), counts),
                 "rows": ("bin", along.rows),
                 "mean": (("bin", "shape"), means),
                 "error": (("bin", "shape"), errors),
-                "edge": ("between", each.edges),
+                "edge": ("between", edges),
             },
-            coords={"bin": each.labels, "probability": questions.levels[1:], "shape": names},
+            coords={
+                "bin": list(each.levels) or [f"below {texts[0]}", *between, f"from {texts[-1]}"],
+                "probability": levels[1:],
+                "shape": list(fit.SHAPES[: means.shape[1]]),
+            },
             attrs={
                 "statistic": statistic,
                 "degrees_of_freedom": degrees,
                 "p_value": p_value,
-                "noise_std": each.release.noise_std,
+                "noise_std": release.noise_std,
             },
         )
     whole = fit.mean_of_axes(found)
-    means, errors = whole.by_row(factors)
+    mean, error = (each[0] for each in whole.by_row(factors))
+    p_values = 2.0 * stats.norm.sf(np.abs(mean / error))
     groups["all_rows"] = xr.Dataset(
-        {
-            "mean": ("shape", means[0]),
-            "error": ("shape", errors[0]),
-            "p_value": ("shape", fit.two_sided(means[0] / errors[0])),
-        },
-        coords={"shape": names},
-        attrs={"levels": json.dumps(list(questions.levels)), "rows": float(whole.rows[0])},
+        {"mean": ("shape", mean), "error": ("shape", error), "p_value": ("shape", p_values)},
+        coords={"shape": list(fit.SHAPES[: mean.size])},
+        attrs={"levels": json.dumps(list(levels)), "rows": float(whole.rows[0])},
     )
     return groups

@@ -1,27 +1,26 @@
 """`compare`: which of several models predicts a table better."""
 
+import json
 import math
 from collections.abc import Mapping
 from typing import Any
 
-import numpy as np
 import pandas as pd
 import xarray as xr
 from xarray import DataTree
 
 from pymc_dp import _validate
+from pymc_dp.accounting import gaussian_epsilon
 from pymc_dp.budget.plan import ReleaseRequest
 from pymc_dp.budget.privacy_budget import PrivacyBudget
 from pymc_dp.diagnostics import facts_of
 from pymc_dp.exceptions import InvalidArgument, UnsupportedModel
 from pymc_dp.model.context import Model
-from pymc_dp.model.view import ModelView, read
 from pymc_dp.release.comparisons import DensityDifferences, DifferenceSizes
-from pymc_dp.release.interface import FloatArray
 from pymc_dp.rows.likelihood import UnitLikelihood
-from pymc_dp.surveys.asking import Survey, asking, checked_budget, protected_unit, rows_of_survey, together, tree_of
-from pymc_dp.surveys.bins import bins_that_most_keep
-from pymc_dp.surveys.fitted import Fitted
+from pymc_dp.surveys.asking import Survey, asking, checked_budget, four_digits, heading, tree_of, view_of
+from pymc_dp.surveys.fit import Fitted
+from pymc_dp.surveys.histogram import bins_that_most_keep
 from pymc_dp.tables import Table
 
 #: Draws that predictive densities are means over.
@@ -68,14 +67,10 @@ class Comparison:
         return pd.concat([lines, reference]).sort_values("elpd_diff", ascending=False)
 
     def __repr__(self) -> str:
-        facts = facts_of(self.tree)
-        private = "" if facts["private"] else f"NOT PRIVATE: {facts['not_private_because']}\n"
-        table, of = self.table, " of held-out units" if facts["held_out"] else ""
-        lines = [
-            f"{private}Log predictive densities{of} beside those of {facts['reference']!r} (epsilon "
-            f"{facts['epsilon']:.3g} at delta {facts['delta']:.3g}, {facts['relation']})",
-            table.to_string(float_format=lambda value: f"{value:.4g}"),
-        ]
+        facts, table = facts_of(self.tree), self.table
+        of = " of held-out units" if facts["held_out"] else ""
+        subject = f"Log predictive densities{of} beside those of {facts['reference']!r}"
+        lines = [heading(facts, subject), four_digits(table)]
         for name, line in table.iterrows():
             times = abs(line["elpd_diff"]) / line["error"]
             better = "better" if line["elpd_diff"] > 0 else "worse"
@@ -136,7 +131,7 @@ def compare(
 
     Notes
     -----
-    Of each unit the difference of log predictive densities is computed, each the logarithm of a mean over draws, and
+    The difference of log predictive densities of each unit is computed, each the logarithm of a mean over draws, and
     cut to a bound that a histogram of their sizes finds. Sums of differences and of their squares are released
     (`pymc_dp.release.comparisons.DensityDifferences`). The models were fitted to the same units: on average that makes
     a log-likelihood larger by as many parameters as follow the units, which is the trace of W = P (H⁻¹ + V)⁻¹ for a
@@ -154,36 +149,47 @@ def compare(
     for name, each in models.items():
         if not isinstance(name, str) or not isinstance(each, tuple | list) or len(each) != 2:
             raise InvalidArgument(f"{name!r} must be a name with a model and its result: (model, result).")
-    names = list(models)
-    views = {name: read(model, **protected_unit(model, unit, unit_index, data)) for name, (model, _) in models.items()}
+    views = {name: view_of(model, unit, unit_index, data) for name, (model, _) in models.items()}
     fits = {name: Fitted(result, model, views[name]) for name, (model, result) in models.items()}
     if len({view.row_split.n_rows for view in views.values()}) > 1:
         raise UnsupportedModel("The models have different numbers of rows: they have to be of the same table.")
-    surveys = [_survey(place, len(names) - 1, share, insecure_seed) for place in range(len(names) - 1)]
+    reference, *names = models
+    surveys = [_survey(place, len(names), share, insecure_seed) for place in range(len(names))]
     surveys[0].plan(budget)  # refuses early
-    results = [result for _, result in models.values()]  # all of them: what is published is one tree
-    differences, of_all = [], []
-    for survey, name in zip(surveys, names[1:], strict=True):
-        pair = views[name], views[names[0]]
-        rows = UnitLikelihood(pair[0], first_order=False, engine="reference", other=pair[1])
+    results = [result for _, result in models.values()]  # all of them: one tree is published
+    of_reference = fits[reference].effect_on_rows()
+    lines, of_all = [], []
+    for survey, name in zip(surveys, names, strict=True):
+        rows = UnitLikelihood(views[name], first_order=False, engine="reference", other=views[reference])
         rows.warm_up()
-        with rows_of_survey(rows, data) as of_pair, asking(survey, budget, of_pair, results) as (ask, facts):
-            draws, of_other = (_some_draws(fits[each]) for each in (name, names[0]))
-            sizes = ask(DifferenceSizes(draws, of_other, _DRAWS, _LOWEST, _OCTAVES))
+        with asking(survey, budget, rows, data, results) as (ask, facts):
+            draws = fits[name].some_draws(_DRAWS), fits[reference].some_draws(_DRAWS)
+            sizes = ask(DifferenceSizes(*draws, _DRAWS, _LOWEST, _OCTAVES))
             bound = 2.0 ** (_LOWEST + bins_that_most_keep(sizes.value, sizes.noise_std, _CLIPPED))
-            sums = ask(DensityDifferences(draws, of_other, _DRAWS, bound))
-            losses = [fits[each].loss_by_noise() for each in (name, names[0])]
-            followed = [0.0 if held_out else _parameters(fits[each], views[each]) for each in (name, names[0])]
-            n = facts.get("n_units") or max(float(sizes.value.sum()), 1.0)
-            of_fits = losses[0][0] - losses[1][0], math.sqrt(losses[0][1] + losses[1][1])
-            line = _line(sums.value, sums.noise_std * bound, followed[0] - followed[1], of_fits, float(n))
-            differences.append({**line, "clip_bound": bound})
+            sums = ask(DensityDifferences(*draws, _DRAWS, bound))
+            n = float(facts.get("n_units") or max(float(sizes.value.sum()), 1.0))
+            total, squares = float(sums.value[0]), max(float(sums.value[1]), 0.0)
+            followed, loss, variance = fits[name].effect_on_rows()
+            p_diff = 0.0 if held_out else followed - of_reference[0]
+            fit_diff, of_fits = loss - of_reference[1], math.sqrt(variance + of_reference[2])
+            of_rows, of_noise = math.sqrt(max(squares - total**2 / n, 0.0)), sums.noise_std * bound
+            lines.append(
+                {
+                    "elpd_diff": total - p_diff + fit_diff,
+                    "error": math.hypot(of_rows, of_noise, of_fits),
+                    "of_rows": of_rows,
+                    "of_noise": of_noise,
+                    "of_fits": of_fits,
+                    "in_sample": total,
+                    "p_diff": p_diff,
+                    "fit_diff": fit_diff,
+                    "clip_bound": bound,
+                }
+            )
             of_all.append(facts)
-    found = {key: ("model", [each[key] for each in differences]) for key in differences[0]}
-    group = xr.Dataset(found, coords={"model": names[1:]})
-    return Comparison(
-        tree_of({"differences": group}, {**together(of_all), "reference": names[0], "held_out": int(held_out)})
-    )
+    found = {key: ("model", [each[key] for each in lines]) for key in lines[0]}
+    facts = {**_together(of_all), "reference": reference, "held_out": int(held_out)}
+    return Comparison(tree_of({"differences": xr.Dataset(found, coords={"model": names})}, facts))
 
 
 def _survey(place: int, count: int, share: float, seed: int | None) -> Survey:
@@ -196,32 +202,11 @@ def _survey(place: int, count: int, share: float, seed: int | None) -> Survey:
     return Survey("comparison", requests, of_this / (1.0 - place * of_this), None if seed is None else seed + place)
 
 
-def _some_draws(fitted: Fitted) -> FloatArray:
-    """Return some draws, evenly taken, one after the other."""
-    places = np.linspace(0, len(fitted.draws) - 1, _DRAWS).astype(int)
-    found: FloatArray = fitted.draws[places].ravel()
-    return found
-
-
-def _parameters(fitted: Fitted, view: ModelView) -> float:
-    """Return how many parameters follow the units."""
-    known = fitted.effective_parameters()
-    return float(view.parameters_in_likelihood) if known is None else known
-
-
-def _line(
-    sums: FloatArray, noise_std: float, parameters: float, of_fits: tuple[float, float], n: float
-) -> dict[str, float]:
-    """Return what is said of one model, given mean and standard deviation of what noise in the fits costs."""
-    total, squares = float(sums[0]), max(float(sums[1]), 0.0)
-    of_rows = math.sqrt(max(squares - total**2 / n, 0.0))
-    return {
-        "elpd_diff": total - parameters + of_fits[0],
-        "error": math.hypot(of_rows, noise_std, of_fits[1]),
-        "of_rows": of_rows,
-        "of_noise": noise_std,
-        "of_fits": of_fits[1],
-        "in_sample": total,
-        "p_diff": parameters,
-        "fit_diff": of_fits[0],
-    }
+def _together(facts: list[dict[str, Any]]) -> dict[str, Any]:
+    """Return the guarantee of several surveys with Gaussian releases, one after another: their costs add in rho."""
+    rho, last = math.fsum(each["rho"] for each in facts), facts[-1]
+    epsilon = gaussian_epsilon(rho, last["delta"]) if math.isfinite(rho) else math.inf
+    releases = [record for each in facts for record in json.loads(each["releases"])]
+    for record in releases:
+        record.pop("share", None)
+    return {**last, "rho": rho, "epsilon": epsilon, "releases": json.dumps(releases)}

@@ -1,7 +1,7 @@
-"""`describe`: what the columns of a declared table hold, before anything is modelled."""
+"""`describe`: the contents of a declared table's columns, before anything is modelled."""
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -20,8 +20,8 @@ from pymc_dp.model.view import read
 from pymc_dp.release.counts import Axis, Coordinate, UnitCounts, UnitMoments
 from pymc_dp.release.interface import FloatArray, Release
 from pymc_dp.rows.likelihood import UnitLikelihood
-from pymc_dp.surveys.asking import Survey, asking, checked_budget, tree_of
-from pymc_dp.surveys.histogram import Histogram, combined, nearest_shares
+from pymc_dp.surveys.asking import Survey, asking, checked_budget, four_digits, heading, levels_of, tree_of
+from pymc_dp.surveys.histogram import combined, nearest_shares, quantiles
 from pymc_dp.tables import Category, Date, Number, Schema, Table, Whole, YesNo
 from pymc_dp.tables.schema import Modelled, days, limits_of, scale_of
 
@@ -31,36 +31,14 @@ _BINS, _IN_A_GROUP = 64, 8
 _SHARE_OF_COUNTS = 0.6
 #: Quantiles that a description has, and the probability of their intervals.
 _QUANTILES, _INTERVAL = np.array([0.05, 0.25, 0.5, 0.75, 0.95]), 0.9
-#: Of the quantiles that a narrower range is taken between.
+#: The part of the entries that a narrower range leaves out on each side.
 _OUTSIDE = 0.01
 #: Ranks at which columns are compared with normal scores.
 _GRID = 999
 
 
-@dataclass(frozen=True, eq=False)
-class _Binned:
-    """How one column is counted.
-
-    Attributes
-    ----------
-    column : Number, Whole, YesNo, Category or Date
-        What was declared.
-    edges : ndarray
-        Of the finest bins, in the column's own units.
-    inner : list of ndarray
-        Public numbers between bins as the rows hold them: of groups first, if there are any, and of the finest bins.
-    members : list of ndarray
-        Which of the finest bins each bin holds. Missing entries are a bin of their own, the last one.
-    """
-
-    column: Modelled
-    edges: FloatArray
-    inner: list[FloatArray]
-    members: list[FloatArray]
-
-
 class Description:
-    """What a table holds, with noise: counts of every column, means, standard deviations and correlations.
+    """Counts of every column of a table, means, standard deviations and correlations, with noise.
 
     Attributes
     ----------
@@ -68,7 +46,7 @@ class Description:
         Groups ``columns`` (means, standard deviations, shares of missing entries and quantiles, with standard errors or
         intervals of the noise), ``counts`` (of every column, in bins), ``correlation`` and ``privacy``.
     schema : Schema
-        What was declared of the columns.
+        The declared columns.
     """
 
     def __init__(self, tree: DataTree) -> None:
@@ -91,13 +69,10 @@ class Description:
         lines = []
         for column in self.schema.modelled:
             if isinstance(column, Category):
-                counts = self._counts(column.name)
-                total = max(float(counts.sum()), 1.0)
+                total = max(float(self._counts(column.name).sum()), 1.0)
                 error = float(self.tree["counts"].attrs["noise_std"]) / total
-                lines += [
-                    (column.name, level, float(count) / total, error)
-                    for level, count in zip(column.all_levels, counts.values, strict=False)
-                ]
+                shares = zip(column.all_levels, self._shares(column.name), strict=False)
+                lines += [(column.name, level, float(share), error) for level, share in shares]
         return pd.DataFrame(lines, columns=["column", "level", "share", "error"]).set_index(["column", "level"])
 
     @property
@@ -112,22 +87,24 @@ class Description:
 
         As far as the noise tells. Ranges are whole bins; what is declared of missing entries is cut to them.
         """
-        return Schema([self._narrowed(each) for each in self.schema])
-
-    def _narrowed(self, column: Any) -> Any:
-        if not isinstance(column, Number | Whole | Date):
-            return column
-        edges = self._edges(column.name)
-        below = np.concatenate([[0.0], np.cumsum(nearest_shares(self._shares(column.name)))])
-        first = max(int(np.searchsorted(below, _OUTSIDE, side="right")) - 1, 0)
-        last = min(int(np.searchsorted(below, 1.0 - _OUTSIDE, side="left")), len(edges) - 1)
-        low, high = float(edges[first]), float(edges[max(last, first + 1)])
-        if isinstance(column, Number):
-            return Number(column.name, low, high, min(max(float(column.missing or 0.0), low), high), column.raw)
-        if isinstance(column, Whole):
-            low, high = int(low), max(int(high) - 1, int(low) + 1)
-            return Whole(column.name, low, high, min(max(int(column.missing or 0), low), high), column.raw)
-        return column
+        columns: list[Any] = []
+        for column in self.schema:
+            if not isinstance(column, Number | Whole):
+                columns.append(column)
+                continue
+            edges = self._edges(column.name)
+            below = np.concatenate([[0.0], np.cumsum(nearest_shares(self._shares(column.name)))])
+            first = max(int(np.searchsorted(below, _OUTSIDE, side="right")) - 1, 0)
+            last = min(int(np.searchsorted(below, 1.0 - _OUTSIDE, side="left")), len(edges) - 1)
+            low, high = float(edges[first]), float(edges[max(last, first + 1)])
+            if isinstance(column, Number):
+                missing = min(max(float(column.missing or 0.0), low), high)
+                columns.append(Number(column.name, low, high, missing, column.raw))
+            else:
+                low, high = int(low), max(int(high) - 1, int(low) + 1)
+                missing = min(max(int(column.missing or 0), low), high)
+                columns.append(Whole(column.name, low, high, missing, column.raw))
+        return Schema(columns)
 
     def invented(self, n: int, seed: int = 0, *, redrawn: bool = False) -> pd.DataFrame:
         """Return invented rows that resemble the table: its counts by column, and correlations of numbers.
@@ -146,11 +123,15 @@ class Description:
             Numbers then have means and standard deviations that were drawn in the same way.
         """
         generator = np.random.default_rng(seed)
-        quantiles = {each.name: self._quantiles_of(each, generator, redrawn) for each in self.schema.modelled}
-        ranks = {name: generator.random(n) for name in quantiles}
+        by_rank = {each.name: self._values_by_rank(each, generator, redrawn) for each in self.schema.modelled}
+        ranks = {name: generator.random(n) for name in by_rank}
         if "correlation" in self.tree:
             names = [str(each) for each in self.tree["correlation"].to_dataset()["column"].values]
-            kept = np.array([_kept_by(quantiles[name]) for name in names])
+            # Columns correlate less than their normal scores, by the correlations of both with their own scores.
+            grid = (np.arange(_GRID) + 0.5) / _GRID
+            values_of = [by_rank[name](grid) for name in names]
+            scores = stats.norm.ppf(grid)
+            kept = [float(np.corrcoef(scores, each)[0, 1]) if np.ptp(each) else 1.0 for each in values_of]
             wanted = self._correlation(generator if redrawn else None) / np.outer(kept, kept)
             np.fill_diagonal(wanted, 1.0)
             values, vectors = np.linalg.eigh(wanted)
@@ -158,13 +139,13 @@ class Description:
             root /= np.sqrt((root**2).sum(axis=1, keepdims=True))
             ranks |= dict(zip(names, stats.norm.cdf(generator.normal(size=(n, len(names))) @ root.T).T, strict=True))
         return pd.DataFrame(
-            {each.name: in_own_units(each, quantiles[each.name](ranks[each.name])) for each in self.schema.modelled}
+            {each.name: in_own_units(each, by_rank[each.name](ranks[each.name])) for each in self.schema.modelled}
         )
 
-    def _quantiles_of(
+    def _values_by_rank(
         self, column: Modelled, generator: np.random.Generator, redrawn: bool
     ) -> Callable[[FloatArray], FloatArray]:
-        """Return what gives numbers by their ranks: codes of levels, and days since the first of a date's range."""
+        """Return the function from ranks to numbers: codes of levels, and days since the first of a date's range."""
         shares = self._redrawn_shares(column, generator) if redrawn else nearest_shares(self._shares(column.name))
         below = np.concatenate([[0.0], np.cumsum(shares)])
         if isinstance(column, YesNo | Category):
@@ -217,7 +198,7 @@ class Description:
         counts, members = self._counts(column.name), _binned(column).members
         total = 0.0 if "n_units" in facts_of(self.tree) else None
         noise_std = float(self.tree["counts"].attrs["noise_std"])
-        covariance = combined([np.zeros(len(each)) for each in members], members, noise_std, total).covariance
+        _, covariance = combined([np.zeros(len(each)) for each in members], members, noise_std, total)
         values, vectors = np.linalg.eigh(covariance)
         noise = vectors @ (np.sqrt(np.maximum(values, 0.0)) * generator.normal(size=len(values)))
         n = max(float(counts.sum()), 1.0)
@@ -238,16 +219,12 @@ class Description:
         return np.append(counts[f"{name}_low"].values, counts.attrs["end"])
 
     def __repr__(self) -> str:
-        facts = facts_of(self.tree)
-        n = f"{facts['n_units']:,} units, " if "n_units" in facts else ""
-        private = "" if facts["private"] else f"NOT PRIVATE: {facts['not_private_because']}\n"
-        table = self.table.to_string(float_format=lambda value: f"{value:.4g}", na_rep="")
-        categories = self.categories
-        more = "\n" + categories.to_string(float_format=lambda value: f"{value:.3f}") if len(categories) else ""
-        return (
-            f"{private}Description of a table ({n}epsilon {facts['epsilon']:.3g} at delta {facts['delta']:.3g}, "
-            f"{facts['relation']}; errors are of the noise)\n{table}{more}"
+        heading_of = heading(
+            facts_of(self.tree), "Description of a table", "; errors are of the noise", with_units=True
         )
+        categories = self.categories
+        shares = [categories.to_string(float_format=lambda value: f"{value:.3f}")] if len(categories) else []
+        return "\n".join([heading_of, four_digits(self.table, na_rep=""), *shares])
 
 
 def describe(
@@ -297,93 +274,54 @@ def describe(
             "dp.Table(frame, schema=[dp.Number('age', 18, 90), ...])."
         )
     budget, share = checked_budget(budget, budget_share)
-    asked = _Questions.of(table.schema)
-    template = table.template
-    rows = {part: template[part] for part in asked.parts}
-    view = read(model_of_a_column(template[asked.parts[0]].astype(np.float64)))
+    columns, template = table.schema.modelled, table.template
+    parts = [part for each in columns for part in (each.name, f"{each.name}_missing")]
+    places = {part: place for place, part in enumerate(parts, start=1)}
+    binned = [_binned(each) for each in columns]
+    axes = tuple(
+        Axis(places[each.column.name], 0, places[f"{each.column.name}_missing"], inner)
+        for each in binned
+        for inner in each.inner
+    )
+    queries: list[UnitCounts | UnitMoments] = [UnitCounts(axes, np.zeros(0), np.zeros(0))]
+    numbers = [each for each in columns if not isinstance(each, Category)]
+    if numbers:
+        # The rows hold numbers between -1 and 1, but for raw ones and truth values.
+        as_they_are = [isinstance(each, YesNo) or each.raw for each in numbers]
+        scales = [_own_scale(each) if own else (0.0, 1.0) for each, own in zip(numbers, as_they_are, strict=True)]
+        coordinates = [Coordinate(places[each.name], *scale) for each, scale in zip(numbers, scales, strict=True)]
+        queries.append(UnitMoments(tuple(coordinates), len(numbers)))
+    shares = (_SHARE_OF_COUNTS, 1.0 - _SHARE_OF_COUNTS) if numbers else (1.0,)
+    requests = tuple(
+        ReleaseRequest(query.kind, 1, part, query.cells, once=True) for query, part in zip(queries, shares, strict=True)
+    )
+    view = read(model_of_a_column(template[parts[0]].astype(np.float64)))
+    rows = {part: template[part] for part in parts}
     likelihood = UnitLikelihood(view, first_order=False, engine="reference", beside=rows)
-    survey = Survey("description", asked.requests, share, insecure_seed)
+    survey = Survey("description", requests, share, insecure_seed)
     survey.plan(budget)  # refuses early
-    with table.opened(likelihood) as opened, asking(survey, budget, opened) as (ask, facts):
-        found = asked.answered([ask(query) for query in asked.queries], facts.get("n_units"))
-    return Description(tree_of(found, {**facts, "schema": table.schema.to_json()}))
+    with asking(survey, budget, likelihood, table) as (ask, facts):
+        groups = _groups([ask(query) for query in queries], binned, numbers, facts.get("n_units"))
+    return Description(tree_of(groups, {**facts, "schema": table.schema.to_json()}))
 
 
 @dataclass(frozen=True, eq=False)
-class _Questions:
-    """What is asked of the columns of a schema.
+class _Binned:
+    """The bins that a column is counted in. Missing entries have a bin of their own, the last one."""
 
-    Attributes
-    ----------
-    parts : list of str
-        The parts of columns that are read, in the order of the inputs after the first.
-    binned : list of _Binned
-        How each column is counted.
-    counts, moments : UnitCounts, UnitMoments or None
-        The two queries; no moments where all columns are categories.
-    columns : list of Number, Whole, YesNo or Date
-        Those whose moments are taken, in order.
-    """
-
-    parts: list[str]
-    binned: list[_Binned]
-    counts: UnitCounts
-    moments: UnitMoments | None
-    columns: list[Modelled]
-
-    @classmethod
-    def of(cls, schema: Schema) -> "_Questions":
-        """Return what is asked of a table with this schema."""
-        parts = [part for each in schema.modelled for part in (each.name, f"{each.name}_missing")]
-        places = {part: place for place, part in enumerate(parts, start=1)}
-        binned = [_binned(each) for each in schema.modelled]
-        axes = tuple(
-            Axis(places[each.column.name], 0, places[f"{each.column.name}_missing"], inner)
-            for each in binned
-            for inner in each.inner
-        )
-        columns: list[Modelled] = [each for each in schema.modelled if not isinstance(each, Category)]
-        coordinates = tuple(Coordinate(places[each.name], *_scale(each)) for each in columns)
-        moments = UnitMoments(coordinates, len(columns)) if columns else None
-        return cls(parts, binned, UnitCounts(axes, np.zeros(0), np.zeros(0)), moments, columns)
-
-    @property
-    def queries(self) -> list[UnitCounts | UnitMoments]:
-        """The queries, in order."""
-        return [self.counts, *([] if self.moments is None else [self.moments])]
-
-    @property
-    def requests(self) -> tuple[ReleaseRequest, ...]:
-        """What is released."""
-        shares = (_SHARE_OF_COUNTS, 1.0 - _SHARE_OF_COUNTS) if self.moments is not None else (1.0,)
-        return tuple(
-            ReleaseRequest(query.kind, 1, share, query.cells, once=True)
-            for query, share in zip(self.queries, shares, strict=True)
-        )
-
-    def answered(self, made: list[Release], n: int | None) -> dict[str, xr.Dataset]:
-        """Return the groups of a description."""
-        counts = made[0]
-        ahead = iter(np.split(counts.value, np.cumsum([axis.bins for axis in self.counts.axes])[:-1]))
-        histograms = [
-            (each, combined([next(ahead) for _ in each.inner], each.members, counts.noise_std, n))
-            for each in self.binned
-        ]
-        groups = {"counts": _counts_group(histograms, counts.noise_std)}
-        of_columns: Mapping[str, tuple[float, float, float, float]] = {}
-        if self.moments is not None:
-            square, errors = _unpacked(made[1].value, made[1].noise_std)
-            total = max(float(square[0, 0]) if n is None else float(n), 1.0)
-            missing = {each.column.name: (found.counts[-1], found.covariance[-1, -1]) for each, found in histograms}
-            of_columns = _moments_of(self.columns, square, errors, total, missing)
-            groups["correlation"] = _correlation_group(self.columns, square, errors, total)
-        return {"columns": _columns_group(histograms, of_columns), **groups}
+    column: Modelled
+    #: Of the finest bins, in the column's own units.
+    edges: FloatArray
+    #: Public numbers between bins as the rows hold them: of groups of bins, if there are any, and of the finest bins.
+    inner: list[FloatArray]
+    #: Which of the finest bins each bin holds.
+    members: list[FloatArray]
 
 
 def _binned(column: Modelled) -> _Binned:
-    """Return how a column is counted."""
+    """Return the bins that a column is counted in."""
     if isinstance(column, YesNo | Category):
-        count = len(column.all_levels) if isinstance(column, Category) else 2
+        count = len(levels_of(column))
         return _Binned(column, np.arange(count + 1.0), [np.arange(0.5, count - 1)], [np.eye(count + 1)])
     low, high = limits_of(column)
     middle, half = scale_of(column)
@@ -403,32 +341,12 @@ def _binned(column: Modelled) -> _Binned:
     return _Binned(column, edges, [fine[_IN_A_GROUP - 1 :: _IN_A_GROUP], fine], [of_groups, *members])
 
 
-def _scale(column: Modelled) -> tuple[float, float]:
-    """Return the middle and half the width of what the rows hold."""
-    if isinstance(column, YesNo):
-        return 0.5, 0.5
-    if isinstance(column, Number | Whole | Date) and column.raw:
-        low, high = limits_of(column)
-        return low + (high - low) / 2.0, (high - low) / 2.0
-    return 0.0, 1.0
-
-
 def _own_scale(column: Modelled) -> tuple[float, float]:
-    """Return the middle and half the width in the column's own units."""
-    if isinstance(column, Number | Whole | Date):
-        low, high = limits_of(column)
-        return low + (high - low) / 2.0, (high - low) / 2.0
-    return 0.5, 0.5
-
-
-def _kept_by(quantiles: Callable[[FloatArray], FloatArray]) -> float:
-    """Return the correlation of normal scores with what they are turned into; 1 of what is always the same.
-
-    Correlations of two columns are smaller than those of their scores by the product of both.
-    """
-    ranks = (np.arange(_GRID) + 0.5) / _GRID
-    values = quantiles(ranks)
-    return float(np.corrcoef(stats.norm.ppf(ranks), values)[0, 1]) if np.ptp(values) else 1.0
+    """Return the middle and half the width of a column's range in its own units."""
+    if not isinstance(column, Number | Whole | Date):
+        return 0.5, 0.5
+    low, high = limits_of(column)
+    return low + (high - low) / 2.0, (high - low) / 2.0
 
 
 def in_own_units(column: Modelled, numbers: FloatArray) -> Any:
@@ -444,76 +362,45 @@ def in_own_units(column: Modelled, numbers: FloatArray) -> Any:
     return (numbers + days(column.low)).astype("datetime64[D]")
 
 
-def _unpacked(moments: FloatArray, noise_std: float) -> tuple[FloatArray, FloatArray]:
-    """Return the matrix of products, and the standard deviation of the noise in it."""
-    size = (math.isqrt(8 * moments.size + 1) - 1) // 2
-    upper = np.triu_indices(size)
-    weights = np.where(upper[0] == upper[1], 1.0, math.sqrt(2.0))
-    square, errors = np.zeros((size, size)), np.zeros((size, size))
-    for matrix, values in ((square, moments / weights), (errors, noise_std / weights)):
-        matrix[upper] = values
-        matrix.T[upper] = values
-    return square, errors
-
-
-def _moments_of(
-    columns: list[Modelled],
-    square: FloatArray,
-    errors: FloatArray,
-    total: float,
-    missing: Mapping[str, tuple[float, float]],
-) -> Mapping[str, tuple[float, float, float, float]]:
-    """Return mean, its error, standard deviation and its error of columns, in their own units.
-
-    Of entries that are not missing: how many are is known with noise, and as what they count is public.
-    """
-    found = {}
-    for place, column in enumerate(columns, start=1):
-        middle, half = _own_scale(column)
-        as_missing = (_missing_counts_as(column) - middle) / half
-        n_missing, variance_missing = missing[column.name]
-        there = max(total - n_missing, 1.0)
-        mean = (square[0, place] - n_missing * as_missing) / there
-        mean_error = math.hypot(errors[0, place], math.sqrt(variance_missing) * (as_missing - mean)) / there
-        squares = (square[place, place] - n_missing * as_missing**2) / there
-        squares_error = (
-            math.hypot(errors[place, place], math.sqrt(variance_missing) * (as_missing**2 - squares)) / there
-        )
-        variance, variance_error = max(squares - mean**2, 0.0), math.hypot(squares_error, 2.0 * mean * mean_error)
-        sd = math.sqrt(variance)
-        sd_error = variance_error / (2.0 * max(sd, math.sqrt(variance_error), 1e-12))
-        found[column.name] = (middle + half * mean, half * mean_error, half * sd, half * sd_error)
-    return found
-
-
-def _missing_counts_as(column: Modelled) -> float:
-    """Return what a missing entry counts as, in the column's own units; of dates in days since the first."""
-    if isinstance(column, Date):
-        return days(column.missing) - days(column.low)
-    return float(column.missing or 0)
-
-
-def _columns_group(
-    histograms: list[tuple[_Binned, Histogram]], of_columns: Mapping[str, tuple[float, float, float, float]]
-) -> xr.Dataset:
-    names = [each.column.name for each, _ in histograms]
-    moments = np.array([of_columns.get(name, (math.nan,) * 4) for name in names])
-    quantiles = np.full((3, len(names), len(_QUANTILES)), math.nan)
-    missing, missing_error = [], []
-    for place, (each, found) in enumerate(histograms):
-        total = max(float(found.counts.sum()), 1.0)
-        missing.append(found.counts[-1] / total)
-        missing_error.append(math.sqrt(found.covariance[-1, -1]) / total)
+def _groups(
+    released: list[Release], binned: list[_Binned], numbers: Sequence[Modelled], n: int | None
+) -> dict[str, xr.Dataset]:
+    """Return the groups of a description, from counts and, if there are numbers, their moments."""
+    counts, noise_std = released[0], released[0].noise_std
+    ends = np.cumsum([len(members) for each in binned for members in each.members])
+    of_axes = iter(np.split(counts.value, ends[:-1]))
+    packed, size = released[-1], len(numbers) + 1
+    left, right = np.triu_indices(size)
+    square, errors = both = np.zeros((2, size, size))
+    if numbers:
+        weights = np.where(left == right, 1.0, math.sqrt(2.0))
+        both[:, left, right] = both[:, right, left] = packed.value / weights, packed.noise_std / weights
+    units = max(float(square[0, 0]) if n is None else float(n), 1.0)
+    places = {column.name: place for place, column in enumerate(numbers, start=1)}
+    names, variables, coords, lines = [each.column.name for each in binned], {}, {}, []
+    of_quantiles = np.full((3, len(names), len(_QUANTILES)), math.nan)
+    for row, (name, each) in enumerate(zip(names, binned, strict=True)):
+        found, covariance = combined([next(of_axes) for _ in each.members], each.members, noise_std, n)
+        there, missing, variance = found[:-1], found[-1], covariance[-1, -1]
+        coords[f"{name}_low"] = (f"{name}_bin", list(levels_of(each.column) or each.edges[:-1]))
+        end = {"end": float(each.edges[-1]), "missing": float(missing)}
+        variables[name] = xr.Variable((f"{name}_bin",), there, attrs=end)
         if isinstance(each.column, Number | Whole | Date):
-            quantiles[:, place] = _present(each, found).quantiles(_QUANTILES, _INTERVAL)
-    of_moments = zip(("mean", "mean_error", "sd", "sd_error"), moments.T, strict=True)
-    of_quantiles = zip(("quantile", "quantile_low", "quantile_high"), quantiles, strict=True)
-    return xr.Dataset(
+            whole = not isinstance(each.column, Number)
+            of_there = each.edges, there, covariance[:-1, :-1]
+            of_quantiles[:, row] = quantiles(_QUANTILES, _INTERVAL, *of_there, whole_numbers=whole)
+        moments: tuple[float, ...] = (math.nan,) * 4
+        if name in places:
+            sums, squares = both[:, 0, places[name]], both[:, places[name], places[name]]
+            moments = _moments(each.column, sums, squares, units, missing, variance)
+        total = max(float(found.sum()), 1.0)
+        lines.append((missing / total, math.sqrt(variance) / total, *moments))
+    one = zip(("missing", "missing_error", "mean", "mean_error", "sd", "sd_error"), np.transpose(lines), strict=True)
+    several = zip(("quantile", "quantile_low", "quantile_high"), of_quantiles, strict=True)
+    columns = xr.Dataset(
         {
-            "missing": ("column", missing),
-            "missing_error": ("column", missing_error),
-            **{name: ("column", values) for name, values in of_moments},
-            **{name: (("column", "level"), values) for name, values in of_quantiles},
+            **{name: ("column", values) for name, values in one},
+            **{name: (("column", "level"), values) for name, values in several},
         },
         coords={"column": names, "level": _QUANTILES},
         attrs={
@@ -523,27 +410,34 @@ def _columns_group(
             )
         },
     )
+    groups = {"columns": columns, "counts": xr.Dataset(variables, coords=coords, attrs={"noise_std": noise_std})}
+    return groups | ({"correlation": _correlation_group(numbers, square, errors, units)} if numbers else {})
 
 
-def _present(each: _Binned, found: Histogram) -> Histogram:
-    """Return the counts of entries that are not missing."""
-    whole = not isinstance(each.column, Number)
-    return Histogram(each.edges, found.counts[:-1], found.covariance[:-1, :-1], whole)
+def _moments(
+    column: Modelled, sums: FloatArray, squares: FloatArray, total: float, n_missing: float, variance_missing: float
+) -> tuple[float, ...]:
+    """Return the mean, its error, the standard deviation and its error of a column, in its own units.
+
+    Given its sum and the sum of its squares, each with its error, over all units. Missing entries are taken off: their
+    number is known with noise, and the number that stands for them is public.
+    """
+    middle, half = _own_scale(column)
+    # A missing entry counts as this, in the column's own units; in a date in days since the first.
+    in_its_place = days(column.missing) - days(column.low) if isinstance(column, Date) else float(column.missing or 0)
+    as_missing = (in_its_place - middle) / half
+    there, missing_error = max(total - n_missing, 1.0), math.sqrt(variance_missing)
+    mean = (sums[0] - n_missing * as_missing) / there
+    mean_error = math.hypot(sums[1], missing_error * (as_missing - mean)) / there
+    square = (squares[0] - n_missing * as_missing**2) / there
+    square_error = math.hypot(squares[1], missing_error * (as_missing**2 - square)) / there
+    variance, variance_error = max(square - mean**2, 0.0), math.hypot(square_error, 2.0 * mean * mean_error)
+    sd = math.sqrt(variance)
+    sd_error = variance_error / (2.0 * max(sd, math.sqrt(variance_error), 1e-12))
+    return middle + half * mean, half * mean_error, half * sd, half * sd_error
 
 
-def _counts_group(histograms: list[tuple[_Binned, Histogram]], noise_std: float) -> xr.Dataset:
-    variables, coords = {}, {}
-    for each, found in histograms:
-        name = each.column.name
-        levels = each.column.all_levels if isinstance(each.column, Category) else ("no", "yes")
-        labels = levels if isinstance(each.column, YesNo | Category) else each.edges[:-1]
-        coords[f"{name}_low"] = (f"{name}_bin", list(labels))
-        end = {"end": float(each.edges[-1]), "missing": float(found.counts[-1])}
-        variables[name] = xr.Variable((f"{name}_bin",), found.counts[:-1], attrs=end)
-    return xr.Dataset(variables, coords=coords, attrs={"noise_std": noise_std})
-
-
-def _correlation_group(columns: list[Modelled], square: FloatArray, errors: FloatArray, total: float) -> xr.Dataset:
+def _correlation_group(columns: Sequence[Modelled], square: FloatArray, errors: FloatArray, total: float) -> xr.Dataset:
     """Return correlations, and standard errors of the noise in them by the delta method."""
     mean = square[0, 1:] / total
     covariance = square[1:, 1:] / total - np.outer(mean, mean)

@@ -1,4 +1,4 @@
-"""Statistics of a check: what noisy counts of probability levels say against a model. No data is here.
+"""A published posterior, and statistics of noisy counts of probability levels against it. No data is here.
 
 Where a model holds, the probability that it gives to at most a row's response is uniform, whatever the row's other
 columns. Counts by bin of some column and by level of that probability are then multinomial within each bin, with
@@ -17,22 +17,83 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 from scipy import special, stats
+from xarray import DataTree
 
-FloatArray = NDArray[np.float64]
+from pymc_dp.diagnostics import facts_of
+from pymc_dp.exceptions import InvalidArgument
+from pymc_dp.model.context import Model
+from pymc_dp.model.posterior import PRIVATE_LIKELIHOOD, known_parameters, places_of, unconstrained_draws
+from pymc_dp.model.view import ModelView
+from pymc_dp.release.interface import FloatArray
 
+#: Draws that mean and covariance are computed of.
+_MOST_DRAWS = 2000
 #: Levels of a continuous response: few, as each has noise of its own, and the outer ones where heavy tails show. A
-#: shift and tails are told by them as well as by eight levels without noise, within a tenth, and better with it.
+#: shift and tails are seen in them as well as in eight levels without noise, within a tenth, and better with it.
 CONTINUOUS = np.array([0.0, 0.05, 0.35, 0.65, 0.95, 1.0])
 #: At most so many levels of whole numbers.
 MOST_LEVELS = 4
 #: Bins of an axis: as many as leave the variance of rows at half of that of noise, within these.
 _FEWEST_BINS, _MOST_BINS, _BINS = 4, 8, 6
-#: What the first contrasts see.
+#: Names of the first contrasts.
 SHAPES = ("location", "spread", "skewness", "tails")
 #: Draws of a weighted sum of squares: p-values below 1e-4 are then known within a fifth.
 _DRAWS = 400_000
+
+
+class Fitted:
+    """A published posterior on the unconstrained scale, and its private likelihood if there is one.
+
+    `known` says which parameters of the likelihood it depends on, and `places` their places among the model's. Refuses
+    a result without draws, or of another model.
+    """
+
+    def __init__(self, result: DataTree, model: Model, view: ModelView) -> None:
+        facts_of(result)
+        if "posterior" not in result:
+            raise InvalidArgument("This result holds no draws: the table is compared with a posterior.")
+        self.draws = unconstrained_draws(model, result["posterior"].to_dataset(), _MOST_DRAWS)
+        self.mean: FloatArray = self.draws.mean(axis=0)
+        self._likelihood = result[PRIVATE_LIKELIHOOD].to_dataset() if PRIVATE_LIKELIHOOD in result else None
+        self.known, self.places = np.zeros(0, dtype=bool), np.zeros(0, dtype=int)
+        if self._likelihood is not None:
+            self.known = known_parameters(self._likelihood)
+            self.places = places_of(self._likelihood, view.parameters)
+        self._parameters_in_likelihood = view.parameters_in_likelihood
+
+    def some_draws(self, count: int) -> FloatArray:
+        """Return so many draws, evenly taken, one after the other."""
+        found: FloatArray = self.draws[np.linspace(0, len(self.draws) - 1, count).astype(int)].ravel()
+        return found
+
+    def covariances(self, taken: np.ndarray) -> tuple[FloatArray, FloatArray, FloatArray]:
+        """Return P, H and V of some parameters of the likelihood.
+
+        The covariance of the draws, the likelihood's curvature without noise, and the covariance of the noise in its
+        maximum.
+        """
+        if self._likelihood is None:
+            return np.zeros((0, 0)), np.zeros((0, 0)), np.zeros((0, 0))
+        block = np.ix_(taken, taken)
+        information, noise, bias = (self._likelihood[name].values[block] for name in ("information", "noise", "bias"))
+        return np.atleast_2d(np.cov(self.draws[:, self.places[taken]].T)), information, noise + bias
+
+    def effect_on_rows(self) -> tuple[float, float, float]:
+        """Return by how many parameters the mean follows the rows, and mean and variance of the loss by noise.
+
+        The trace of W = P (H⁻¹ + V)⁻¹, by which the posterior's mean follows the likelihood's maximum: the
+        log-likelihood of the rows that the fit was made to is larger by this, on average, than that of new rows. Noise
+        in the fit makes both smaller alike: noise v of covariance V moves the mean by W v, which takes half of
+        (W v)ᵀ H (W v) off the log-likelihood of all rows. Without a private likelihood, all parameters follow the rows,
+        and no noise is known.
+        """
+        if self._likelihood is None:
+            return float(self._parameters_in_likelihood), 0.0, 0.0
+        posterior, information, noise = self.covariances(self.known)
+        pull = np.linalg.solve(np.linalg.inv(information) + noise, posterior).T
+        moved = information @ pull @ noise @ pull.T
+        return float(np.trace(pull)), 0.5 * float(np.trace(moved)), 0.5 * float(np.trace(moved @ moved))
 
 
 def levels_of(discrete: bool, n_levels: int | None) -> FloatArray:
@@ -44,18 +105,9 @@ def levels_of(discrete: bool, n_levels: int | None) -> FloatArray:
 
 
 def suitable_bins(n: int | None, noise_std: float, levels: FloatArray) -> int:
-    """Return into how many bins rows are put, where counts have noise of this standard deviation.
+    """Return the number of bins for counts with noise of this standard deviation, where n units are public.
 
     A deviation that is spread over the axis is seen best in few bins where noise prevails.
-
-    Parameters
-    ----------
-    n : int or None
-        The number of units, where it is public.
-    noise_std : float
-        Of each count.
-    levels : ndarray, shape (levels + 1,)
-        Edges of the levels.
     """
     if n is None:
         return _BINS
@@ -84,70 +136,39 @@ def shapes(levels: FloatArray) -> FloatArray:
 
 @dataclass(frozen=True)
 class Contrasts:
-    """Contrasts of the counts in some bins, with noise.
+    """Contrasts of the counts in some bins, with noise."""
 
-    Attributes
-    ----------
-    sums : ndarray, shape (bins, contrasts)
-        Sums over the rows of each bin.
-    rows : ndarray, shape (bins,)
-        Rows in each bin, not below zero.
-    of_rows : ndarray, shape (bins,)
-        Variance of every contrast where the model holds, without noise: at most this.
-    of_noise : ndarray, shape (contrasts, contrasts)
-        Covariance that noise adds.
-    """
-
+    #: Sums over the rows of each bin, shape (bins, contrasts).
     sums: FloatArray
+    #: Rows in each bin, not below zero.
     rows: FloatArray
+    #: Variance of every contrast of a bin where the model holds, without noise: at most this.
     of_rows: FloatArray
+    #: Covariance that noise adds, shape (contrasts, contrasts).
     of_noise: FloatArray
 
-    @property
-    def n_shapes(self) -> int:
-        """How many contrasts have a name."""
-        return min(len(SHAPES), int(self.sums.shape[1]))
-
     def by_row(self, factors: "Factors") -> tuple[FloatArray, FloatArray]:
-        """Return the first contrasts by row, and their standard errors, shape (bins, shapes) each.
+        """Return the contrasts with names by row, and their standard errors, shape (bins, shapes) each.
 
-        By generalised least squares: the other contrasts are told by noise alone, and correlated with it. Locations are
-        about how many standard deviations responses lie above what is predicted.
-
-        Parameters
-        ----------
-        factors : Factors
-            By which the variance of rows may be larger.
+        By generalised least squares: the other contrasts hold noise alone, and are correlated with it. Locations are
+        about how many standard deviations responses lie above the prediction. `factors` enlarge the variance of rows.
         """
         means, errors = [], []
-        largest = factors.of_shapes(self.n_shapes)
+        count = min(len(SHAPES), int(self.sums.shape[1]))
+        largest = factors.of_shapes(count)
         for sums, rows, of_rows in zip(self.sums, self.rows, self.of_rows, strict=True):
             precision = np.linalg.inv(of_rows * np.eye(len(sums)) + self.of_noise)
-            weights = np.linalg.solve(precision[: self.n_shapes, : self.n_shapes], precision[: self.n_shapes])
+            weights = np.linalg.solve(precision[:count, :count], precision[:count])
             variance = of_rows * (weights**2).sum(axis=1) * largest + np.diag(weights @ self.of_noise @ weights.T)
             means.append(weights @ sums / max(rows, 1.0))
             errors.append(np.sqrt(variance) / max(rows, 1.0))
         return np.array(means), np.array(errors)
 
-    def added_up(self) -> "Contrasts":
-        """Return those of all bins together, as one bin."""
-        sums, rows, of_rows = (each.sum(axis=0, keepdims=True) for each in (self.sums, self.rows, self.of_rows))
-        return Contrasts(sums, rows, of_rows, len(self.rows) * self.of_noise)
-
 
 def contrasts(counts: FloatArray, noise_std: float, levels: FloatArray, spread: FloatArray | None) -> Contrasts:
-    """Return contrasts of counts.
+    """Return contrasts of noisy counts, shape (bins, levels), in levels with these edges.
 
-    Parameters
-    ----------
-    counts : ndarray, shape (bins, levels)
-        With noise.
-    noise_std : float
-        Its standard deviation in each.
-    levels : ndarray, shape (levels + 1,)
-        Their edges.
-    spread : ndarray, shape (bins,), optional
-        Of two levels: the sums of squared differences of a row's two parts, with noise.
+    `spread`, shape (bins,), is for two levels: the sums of squared differences of a row's two parts, with noise.
     """
     basis = shapes(levels)
     rows = np.maximum(counts.sum(axis=1), 0.0)
@@ -157,32 +178,25 @@ def contrasts(counts: FloatArray, noise_std: float, levels: FloatArray, spread: 
 
 
 def mean_of_axes(found: Sequence[Contrasts]) -> Contrasts:
-    """Return all rows' contrasts: every axis counts the same rows, with noise of its own."""
-    whole = [each.added_up() for each in found]
+    """Return the contrasts of all rows, as one bin: every axis counts the same rows, with noise of its own."""
     sums, rows, of_rows = (
-        np.mean([getattr(each, name) for each in whole], axis=0) for name in ("sums", "rows", "of_rows")
+        np.mean([getattr(each, name).sum(axis=0, keepdims=True) for each in found], axis=0)
+        for name in ("sums", "rows", "of_rows")
     )
-    return Contrasts(sums, rows, of_rows, np.sum([each.of_noise for each in whole], axis=0) / len(whole) ** 2)
+    of_noise = np.sum([len(each.rows) * each.of_noise for each in found], axis=0) / len(found) ** 2
+    return Contrasts(sums, rows, of_rows, of_noise)
 
 
 @dataclass(frozen=True)
 class Factors:
-    """By which factors, above 1, noise in the fit may enlarge the variance of contrasts.
-
-    Attributes
-    ----------
-    of_all : ndarray
-        One for each direction in which it does.
-    but_scale : ndarray
-        The same without the scale of a symmetric family, which moves neither location nor skewness, whatever the
-        columns of the rows.
-    normal : bool
-        Whether that family is the normal one, and the scale of all rows the same parameter: it moves nothing but
-        spread, of all bins in proportion to their rows. A wrong location moves no tails, as these are even.
-    """
+    """The factors, above 1, by which noise in the fit may enlarge the variance of contrasts: one for each direction."""
 
     of_all: FloatArray
+    #: The same without the scale of a symmetric family, which moves neither location nor skewness, whatever the columns
+    #: of the rows.
     but_scale: FloatArray
+    #: Whether that family is the normal one, and the scale of all rows the same parameter: it moves nothing but spread,
+    #: of all bins in proportion to their rows. A wrong location moves no tails, as these are even.
     normal: bool = False
 
     @property
@@ -201,7 +215,7 @@ EXACT = Factors(np.ones(0), np.ones(0))
 
 
 def excess(posterior: FloatArray, information: FloatArray, noise: FloatArray) -> FloatArray:
-    """Return by which factors, above 1, noise in the fit may enlarge the variance of contrasts: one for each direction.
+    """Return the factors, above 1, by which noise in the fit may enlarge the variance of contrasts, one by direction.
 
     Let s be contrasts at the true parameters, S the score there, D and H their covariances and J the covariance of the
     two. With the error e of the fit, contrasts at the fit are s - J e. For a posterior of covariance P from a normal
@@ -210,12 +224,7 @@ def excess(posterior: FloatArray, information: FloatArray, noise: FloatArray) ->
     directions but some, in which it is at most D times 1 + λ, for the positive eigenvalues λ of H^½ M H^½. Without
     noise M = -P, and there are none: the known effect that fitted parameters make residuals smaller.
 
-    Parameters
-    ----------
-    posterior : ndarray, shape (parameters, parameters)
-        P, on the unconstrained scale.
-    information, noise : ndarray, shape (parameters, parameters)
-        H and V.
+    `posterior` is P, on the unconstrained scale, `information` H and `noise` V.
     """
     if not len(posterior):
         return np.ones(0)
@@ -229,16 +238,10 @@ def excess(posterior: FloatArray, information: FloatArray, noise: FloatArray) ->
 
 
 def p_value(found: Contrasts, factors: Factors, seed: int = 0) -> tuple[float, float, int]:
-    """Return the sum of squares of all contrasts in units of their variances, its p-value, and how many they are.
+    """Return the sum of squares of an axis' contrasts in units of their variances, its p-value, and their number.
 
-    Where a scale moves spread alone, what moves the spread of all bins alike is left out.
-
-    Parameters
-    ----------
-    found : Contrasts
-        Along one axis.
-    factors : Factors
-        In as many directions the variance of rows is larger by these, at most.
+    Where a scale moves spread alone, the direction that moves the spread of all bins alike is left out. The factors
+    enlarge the variance of rows in as many directions, at most.
     """
     noise, axes = np.linalg.eigh(found.of_noise)  # along these, noise is not correlated
     variance = np.maximum(found.of_rows[:, None] + np.maximum(noise, 0.0), np.finfo(float).tiny)
@@ -261,9 +264,3 @@ def p_value(found: Contrasts, factors: Factors, seed: int = 0) -> tuple[float, f
     for weight in weights:
         drawn += weight * generator.chisquare(1, _DRAWS)
     return statistic, float((1 + np.count_nonzero(drawn >= statistic)) / (1 + _DRAWS)), degrees
-
-
-def two_sided(scores: FloatArray) -> FloatArray:
-    """Return two-sided p-values of normal scores."""
-    found: FloatArray = 2.0 * stats.norm.sf(np.abs(scores))
-    return found

@@ -1,87 +1,129 @@
-"""Counts of a column in bins from noisy counts in bins of several widths. No data is here."""
+"""Noisy counts in bins: which bins hold rows, how large summands are, and counts from bins of several widths.
 
-from dataclasses import dataclass
+No data is here.
+"""
+
+from collections.abc import Callable
 
 import numpy as np
-from numpy.typing import NDArray
 from scipy import stats
 
-FloatArray = NDArray[np.float64]
+from pymc_dp.release.interface import FloatArray, Release
+
+#: Bins are searched in steps: first octaves of a number's size, on both sides of zero, and then about so many parts of
+#: the bins that hold rows.
+STEPS = 3
+_OCTAVES, _PARTS = 60, 64
+_SIZES = 2.0 ** np.arange(-_OCTAVES, _OCTAVES + 1)
+_EDGES_OF_OCTAVES = np.concatenate([-_SIZES[::-1], _SIZES])
+#: The most bins of a step, for plans.
+FINEST = max(4 * _OCTAVES + 3, 2 * _PARTS + 2)
+#: A bin holds rows if its count is above zero by so many standard deviations of the noise.
+_STANDS_OUT = 3.5
 
 
-@dataclass(frozen=True, eq=False)
-class Histogram:
-    """Counts in the finest bins.
+def found_bins(counts_between: Callable[[FloatArray], Release]) -> tuple[FloatArray, Release]:
+    """Return edges of fine bins where rows are, and the counts between them, of the open ends as well.
 
-    Attributes
-    ----------
-    edges : ndarray, shape (bins + 1,)
-        Of the bins, in the column's own units.
-    counts : ndarray, shape (bins,)
-        Best linear unbiased estimates: they may be negative.
-    covariance : ndarray, shape (bins, bins)
-        Of the noise in them.
-    whole_numbers : bool
-        Whether each bin holds whole numbers.
+    `counts_between` releases counts by bin, given the edges between bins. It is called `STEPS` times.
     """
-
-    edges: FloatArray
-    counts: FloatArray
-    covariance: FloatArray
-    whole_numbers: bool
-
-    @property
-    def shares(self) -> FloatArray:
-        """Shares of the bins: the nearest ones that are not negative and add up to 1."""
-        total = max(float(self.counts.sum()), 1.0)
-        return nearest_shares(self.counts / total)
-
-    def quantiles(self, levels: FloatArray, interval: float) -> tuple[FloatArray, FloatArray, FloatArray]:
-        """Return quantiles of the table, and ends of intervals that hold them with the probability `interval`.
-
-        An interval is of the noise alone, and of whole bins.
-        """
-        below = np.concatenate([[0.0], np.cumsum(self.shares)])
-        found = np.interp(levels, below, self.edges)
-        if self.whole_numbers:
-            found = np.floor(found)
-        total = max(float(self.counts.sum()), 1.0)
-        up_to = np.cumsum(self.counts)[:-1] / total
-        lower = np.tri(len(self.counts))[:-1]
-        room = stats.norm.ppf(0.5 + interval / 2.0) * np.sqrt(np.diag(lower @ self.covariance @ lower.T)) / total
-        lows, highs = np.empty(len(levels)), np.empty(len(levels))
-        for place, level in enumerate(levels):
-            # Of the true counts, the quantile is in the first bin up to which there are as many as the level asks for.
-            may_reach = np.append(up_to + room >= level, True)
-            falls_short = np.append(up_to - room < level, False)
-            lows[place] = self.edges[np.argmax(may_reach)]
-            last = len(falls_short) - 1 - np.argmax(falls_short[::-1]) if falls_short.any() else -1
-            highs[place] = self.edges[last + 2] - (1.0 if self.whole_numbers else 0.0)
-        return found, lows, highs
+    edges = _EDGES_OF_OCTAVES
+    counts = counts_between(edges)
+    for _ in range(1, STEPS):
+        edges = _parts(edges, counts)
+        counts = counts_between(edges)
+    return edges, counts
 
 
-def combined(counts: list[FloatArray], members: list[FloatArray], noise_std: float, total: float | None) -> Histogram:
-    """Return the counts of the finest bins by weighted least squares; edges are yet to be set.
+def found_range(counts_between: Callable[[FloatArray], Release]) -> tuple[float, float]:
+    """Return numbers between which nearly all rows are, with room for those that noise hides.
 
-    Parameters
-    ----------
-    counts : list of ndarray
-        Noisy counts, the finest last.
-    members : list of ndarray, shape (bins, finest bins)
-        1 where a finest bin lies in a bin.
-    noise_std : float
-        Of each count.
-    total : float or None
-        The number of units, where it is public.
+    Bins that hold rows are found in two steps; the range is twice as wide. The third step counts rows beyond it: where
+    that count stands out of the noise, the range reaches as far as that of the octaves that hold rows.
+    """
+    counts = counts_between(_EDGES_OF_OCTAVES)
+    wide, fine = _hull(_EDGES_OF_OCTAVES, counts), _parts(_EDGES_OF_OCTAVES, counts)
+    narrow = _hull(fine, counts_between(fine))
+    beyond = counts_between(np.array(narrow))
+    stands_out = beyond.value[[0, -1]] > _STANDS_OUT * beyond.noise_std
+    return wide[0] if stands_out[0] else narrow[0], wide[1] if stands_out[1] else narrow[1]
+
+
+def bins_that_most_keep(sizes: FloatArray, noise_std: float, beyond: float) -> int:
+    """Return how many of the first bins hold all units, but for about the part `beyond` and those that noise hides."""
+    total = max(float(sizes.sum()), 1.0)
+    from_here = np.cumsum(sizes[::-1])[::-1]
+    room = _STANDS_OUT * noise_std * np.sqrt(np.arange(len(from_here), 0, -1))
+    reached = np.flatnonzero(from_here > beyond * total + room)
+    return int(reached[-1]) + 1 if reached.size else 1
+
+
+def _hull(edges: FloatArray, counts: Release) -> tuple[float, float]:
+    """Return the ends of the bins that hold rows, with half as much again on both sides."""
+    holds = _that_hold_rows(counts)
+    low, high = float(edges[holds[0]]), float(edges[holds[-1] + 1])
+    return 1.5 * low - 0.5 * high, 1.5 * high - 0.5 * low
+
+
+def _parts(edges: FloatArray, counts: Release) -> FloatArray:
+    """Return edges that cut the bins which hold rows into parts; the open bins at both ends have none."""
+    holds = _that_hold_rows(counts)
+    parts = -(-_PARTS // holds.size)
+    return np.unique(np.concatenate([np.linspace(edges[bin_], edges[bin_ + 1], parts + 1) for bin_ in holds]))
+
+
+def _that_hold_rows(counts: Release) -> np.ndarray:
+    """Return which bins hold rows, without the open ones; the bin of the largest count, where none stands out."""
+    inner = counts.value[1:-1]
+    holds = np.flatnonzero(inner > _STANDS_OUT * counts.noise_std)
+    return holds if holds.size else np.array([inner.argmax()])
+
+
+def combined(
+    counts: list[FloatArray], members: list[FloatArray], noise_std: float, total: float | None
+) -> tuple[FloatArray, FloatArray]:
+    """Return the counts of the finest bins by weighted least squares, and the covariance of their noise.
+
+    They are the best linear unbiased estimates, and may be negative.
+    `counts` are noisy, the finest last; `members`, shape (bins, finest bins), are 1 where a finest bin lies in a bin.
+    `total` is the number of units, where it is public.
     """
     design = np.concatenate(members)
     covariance = np.linalg.inv(design.T @ design)
     found = covariance @ design.T @ np.concatenate(counts)
-    if total is not None:  # what is missing to it is spread by how uncertain counts are
+    if total is not None:  # the difference to it is spread in proportion to the variances of counts
         of_total = covariance.sum(axis=1)
         found = found + of_total * (total - found.sum()) / of_total.sum()
         covariance = covariance - np.outer(of_total, of_total) / of_total.sum()
-    return Histogram(np.arange(len(found) + 1.0), found, noise_std**2 * covariance, whole_numbers=False)
+    return found, noise_std**2 * covariance
+
+
+def quantiles(
+    levels: FloatArray,
+    interval: float,
+    edges: FloatArray,
+    counts: FloatArray,
+    covariance: FloatArray,
+    *,
+    whole_numbers: bool,
+) -> FloatArray:
+    """Return quantiles of the table, and ends of intervals that hold them with the probability `interval`.
+
+    An interval is of the noise alone, and of whole bins; `whole_numbers` says whether each bin holds whole numbers.
+    Rows of the result, shape (3, levels): the quantiles, the lower and the upper ends.
+    """
+    total, bins, wanted = max(float(counts.sum()), 1.0), len(counts), levels[:, None]
+    found = np.interp(levels, np.concatenate([[0.0], np.cumsum(nearest_shares(counts / total))]), edges)
+    up_to = np.cumsum(counts)[:-1] / total
+    lower = np.tri(bins)[:-1]
+    room = stats.norm.ppf(0.5 + interval / 2.0) * np.sqrt(np.diag(lower @ covariance @ lower.T)) / total
+    # Of the true counts, the quantile is in the first bin up to which there are as many as the level asks for.
+    may_reach, falls_short = up_to + room >= wanted, up_to - room < wanted
+    first = np.where(may_reach.any(axis=1), may_reach.argmax(axis=1), bins - 1)
+    last = np.where(falls_short.any(axis=1), bins - 1 - falls_short[:, ::-1].argmax(axis=1), 0)
+    if whole_numbers:
+        return np.array([np.floor(found), edges[first], edges[last + 1] - 1.0])
+    return np.array([found, edges[first], edges[last + 1]])
 
 
 def nearest_shares(shares: FloatArray) -> FloatArray:

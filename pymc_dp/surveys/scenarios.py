@@ -1,4 +1,4 @@
-"""Scenarios as users write them, columns set to values; and which entries of the model's inputs that changes."""
+"""Scenarios as users write them, columns set to values, and the entries of the model's inputs that they change."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -12,30 +12,21 @@ from pymc_dp.model.view import ModelView
 from pymc_dp.release.counts import NO_INPUT
 from pymc_dp.release.predictions import Scenario, Setting
 from pymc_dp.rows.likelihood import RowInput
+from pymc_dp.surveys.asking import levels_of
 from pymc_dp.tables import Category, Template, YesNo
 from pymc_dp.tables.entries import entries_of
-from pymc_dp.tables.schema import Date, Modelled, Whole, array_of_part, days, limits_of, scale_of
+from pymc_dp.tables.schema import Date, Modelled, Whole, array_of_part, days, limits_of
 from pymc_dp.tables.template import MadeOf
 
 
 class Rewriting:
-    """Which entries of the inputs of a model are replaced, and the columns beside them that this needs.
-
-    Parameters
-    ----------
-    model : pm.Model
-        The model.
-    view : ModelView
-        What was read of it.
-    template : Template or None
-        Of a declared table: what the model stands on.
+    """Replaces entries of the inputs of a model, on a template of a declared table or on the table itself.
 
     Attributes
     ----------
-    beside : dict of str to ndarray
-        Columns that the model does not read, in the order in which they stand after its inputs.
-    n_inputs : int
-        How many inputs the model has.
+    columns : dict of str to ndarray
+        Columns that the model does not read but that scenarios and groups need, in the order in which they stand after
+        its inputs.
     """
 
     def __init__(self, model: Model, view: ModelView, template: Template | None) -> None:
@@ -48,31 +39,18 @@ class Rewriting:
         if template is not None:
             found = zip(self._inputs, self._rows, strict=True)
             self._made_of = [template.parts_of(each, rows) or () for each, rows in found]
-        self.n_inputs = len(leaves)
-        self.beside: dict[str, np.ndarray] = {}
+        self.columns: dict[str, np.ndarray] = {}
 
-    def place_beside(self, name: str, values: np.ndarray) -> int:
-        """Return the place among all inputs of a column that stands beside the model's."""
-        self.beside.setdefault(name, values)
-        return self.n_inputs + list(self.beside).index(name)
+    def _placed(self, name: str, values: np.ndarray) -> int:
+        """Add a column after the model's inputs, and return its place among all inputs."""
+        self.columns.setdefault(name, values)
+        return len(self._inputs) + list(self.columns).index(name)
 
     def scenario(self, called: str, columns: Any, responses: Sequence[Setting]) -> Scenario:
-        """Return what a scenario replaces, and besides what is asked of the response.
+        """Return the settings of a scenario and those of the response, or refuse columns and values that cannot be.
 
-        Parameters
-        ----------
-        called : str
-            Its name.
-        columns : mapping of str to object
-            Declared columns or data variables, and what they are set to: a value; of a vector a row of it; of data
-            variables also an array with an entry for each row of the model.
-        responses : sequence of Setting
-            What the response is set to.
-
-        Raises
-        ------
-        InvalidArgument
-            If one is not there, or cannot have the value.
+        `columns` are declared columns or data variables, and their values: a number; of a vector a row of it; of data
+        variables also an array with an entry for each row of the model.
         """
         if not isinstance(called, str) or not isinstance(columns, Mapping):
             raise InvalidArgument('Scenarios are columns set to values, by name: {"treated": {"drug": 1}, ...}.')
@@ -86,13 +64,7 @@ class Rewriting:
         return Scenario(tuple(settings))
 
     def response_set_to(self, value: Any) -> Setting:
-        """Return what sets the response to a value.
-
-        Raises
-        ------
-        InvalidArgument
-            If it cannot have it.
-        """
+        """Return the setting of the response to a value, or refuse one that it cannot have."""
         expected, column = self._inputs[self._response], self.declared_response
         if column is not None:
             number = float(array_of_part(column, column.name, _entry_of(column, value))[0])
@@ -104,38 +76,29 @@ class Rewriting:
 
     @property
     def declared_response(self) -> Modelled | None:
-        """What was declared of the response."""
+        """The declared column of the response."""
         made_of = self._made_of[self._response] if self._made_of else ()
         known = len(made_of) == 1 and isinstance(made_of[0], str) and self._template is not None
         return self._declared(str(made_of[0])) if known else None
 
     def group_of(self, by: Any) -> tuple[int, list[str]]:
-        """Return the place of a column of codes, and names of its groups.
+        """Return the place of a column of codes, and names of its groups, or refuse what is no such column.
 
-        Parameters
-        ----------
-        by : str, or mapping of str to sequence of str
-            A declared category or truth value; or a data variable of codes from 0 on, with names of the codes.
-
-        Raises
-        ------
-        InvalidArgument
-            If it is neither.
+        `by` is a declared category or truth value; or a data variable of codes from 0 on, with names of the codes.
         """
         if isinstance(by, Mapping) and len(by) == 1 and self._template is None:
             ((name, labels),) = by.items()
             (codes,) = columns_of_rows(self._model, [name]).values()
             are_codes = codes.shape == (self._n_rows,) and codes.dtype.kind in "biu"
             if are_codes and not isinstance(labels, str) and len(labels) > 1:
-                return self.place_beside(name, codes.astype(np.int64)), [str(label) for label in labels]
+                return self._placed(name, codes.astype(np.int64)), [str(label) for label in labels]
         column = self._declared(by) if isinstance(by, str) else None
         if self._template is None or not isinstance(column, Category | YesNo):
             raise InvalidArgument(
                 "by= must be a declared dp.Category or dp.YesNo of data=; or, in a model on the table itself, a data "
                 'variable of codes from 0 on with their names: {"ward": ["surgery", "medicine"]}.'
             )
-        labels = column.all_levels if isinstance(column, Category) else ("no", "yes")
-        return self.place_beside(column.name, self._template[column.name]), list(labels)
+        return self._placed(column.name, self._template[column.name]), list(levels_of(column))
 
     def _declared(self, name: str) -> Modelled | None:
         if self._template is None:
@@ -143,7 +106,7 @@ class Rewriting:
         return next((each for each in self._template.schema.modelled if each.name == name), None)
 
     def _of_column(self, called: str, column: Modelled, value: Any) -> list[Setting]:
-        """Return what changes where a declared column has one value in all rows, alone or in a product."""
+        """Return the settings by which a declared column has one value in all rows, alone or in a product."""
         template, entry = self._template, _entry_of(column, value)
         assert template is not None  # noqa: S101  columns are declared there
         parts = [part for part in template.schema.parts if template.schema.column_of(part) == column]
@@ -158,15 +121,23 @@ class Rewriting:
                     continue
                 if place == self._response:
                     raise InvalidArgument(f"{called!r} sets {column.name!r}, which is the response.")
-                source = self.place_beside(others[0], template[others[0]]) if others else NO_INPUT
+                source = self._placed(others[0], template[others[0]]) if others else NO_INPUT
                 settings.append(Setting(place, entry_, source, float(np.prod(known))))
         if not settings:
             raise InvalidArgument(f"{called!r} sets {column.name!r}, which the model does not read.")
         return settings
 
     def _of_input(self, called: str, name: str, value: Any) -> list[Setting]:
-        """Return what changes where an input of the model is replaced."""
-        place = self._place(name)
+        """Return the settings by which an input of the model is replaced."""
+        place = next(
+            (place for place, each in enumerate(self._inputs) if name in each.names and place != self._response), None
+        )
+        if place is None:
+            others = [each for place, each in enumerate(self._inputs) if place != self._response]
+            names = [each.names[0] for each in others if each.names]
+            names += [] if self._template is None else self._template.schema.names
+            there_are = f": there are {', '.join(map(repr, names))}." if names else "."
+            raise InvalidArgument(f"There is no covariate {name!r}{there_are}")
         expected = self._inputs[place]
         values = np.asarray(value)
         size = int(np.prod(expected.shape))
@@ -191,34 +162,12 @@ class Rewriting:
                     settings.append(Setting(place, entry, NO_INPUT, float(column[0])))
                     continue
             as_typed = column.astype(np.float64 if column.dtype.kind == "f" else np.int64)
-            settings.append(Setting(place, entry, self.place_beside(f"{called}[{entry}]", as_typed), 1.0))
+            settings.append(Setting(place, entry, self._placed(f"{called}[{entry}]", as_typed), 1.0))
         return settings
-
-    def _place(self, name: Any) -> int:
-        for place, each in enumerate(self._inputs):
-            if name in each.names and place != self._response:
-                return place
-        names = [each.names[0] for place, each in enumerate(self._inputs) if each.names and place != self._response]
-        if self._template is not None:
-            names += self._template.schema.names
-        raise InvalidArgument(
-            f"There is no covariate {name!r}" + (f": there are {', '.join(map(repr, names))}." if names else ".")
-        )
-
-
-def own_units(column: Modelled | None) -> tuple[float, float]:
-    """Return the middle and half the width of what the model has for one, in the column's own units."""
-    return (0.0, 1.0) if column is None else scale_of(column)
 
 
 def _entry_of(column: Modelled, value: Any) -> np.ndarray:
-    """Return a value of a declared column as one entry, as it would be read from the table.
-
-    Raises
-    ------
-    InvalidArgument
-        If the column cannot have it.
-    """
+    """Return a value of a declared column as one entry, as it would be read from the table, or refuse it."""
     entry = entries_of(column, np.array([value], dtype=object))
     inside = bool(np.isfinite(entry[0]))
     if isinstance(column, Whole) and inside:
@@ -235,7 +184,7 @@ def _entry_of(column: Modelled, value: Any) -> np.ndarray:
 
 
 def _checked(name: str, value: np.ndarray, expected: RowInput) -> float:
-    """Return a number that an input can hold."""
+    """Return a number, or refuse one that an input cannot hold."""
     if value.shape == () and value.dtype.kind in "biuf" and np.isfinite(value):
         if expected.dtype.kind == "f" or float(value).is_integer():
             return float(value)

@@ -54,7 +54,7 @@ def test_p_values_are_uniform_where_the_model_holds(levels, noise_std):
         found = fit.contrasts(noisy_counts(generator, levels, [300, 900, 2000], noise_std), noise_std, levels, None)
         p_values.append(fit.p_value(found, fit.EXACT)[1])
         without_scale.append(fit.p_value(found, NORMAL)[1])
-        means, errors = found.added_up().by_row(fit.EXACT)
+        means, errors = fit.mean_of_axes([found]).by_row(fit.EXACT)
         scores.append(means[0] / errors[0])
     assert stats.kstest(p_values, "uniform").pvalue > 1e-7
     assert stats.kstest(without_scale, "uniform").pvalue > 1e-7
