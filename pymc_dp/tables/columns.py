@@ -22,17 +22,9 @@ from pymc_dp.tables.template import MadeOf
 class Columns:
     """Which columns feed the inputs of the model. Public.
 
-    Attributes
-    ----------
-    of_inputs : tuple of tuple of str, float, or pair of str
-        For each input the columns that its row is made of: one for a number, several for a vector. With a schema, these
-        are its parts, products of two of them, and numbers that stand in every row.
-    inputs : tuple of RowInput
-        What the model expects.
-    unit : str or None
-        The column that says which unit a row belongs to; None if every row is a unit of its own.
-    schema : Schema or None
-        What was declared of the columns, if it was.
+    `of_inputs` has for each of `inputs` the columns that its row is made of: one for a number, several for a vector.
+    With a schema, these are its parts, products of two of them, and numbers that stand in every row. `unit` is the
+    column that says which unit a row belongs to; None if every row is a unit of its own.
     """
 
     of_inputs: tuple[tuple[MadeOf, ...], ...]
@@ -42,15 +34,17 @@ class Columns:
 
     @property
     def parts(self) -> list[str]:
-        """What inputs are made of, each once."""
-        named = [(each,) if isinstance(each, str) else each for made_of in self.of_inputs for each in made_of]
-        return list(dict.fromkeys(part for parts in named if isinstance(parts, tuple) for part in parts))
+        """The columns, or parts of them, that inputs are made of, each once."""
+        found: dict[str, None] = {}
+        for each in (each for made_of in self.of_inputs for each in made_of):
+            found |= dict.fromkeys([each] if isinstance(each, str) else each if isinstance(each, tuple) else [])
+        return list(found)
 
     @property
     def names(self) -> list[str]:
         """All columns of the source that are read, each once."""
         of_source = self.parts if self.schema is None else [self.schema.column_of(part).name for part in self.parts]
-        return list(dict.fromkeys([*of_source, *(() if self.unit is None else (self.unit,))]))
+        return list(dict.fromkeys([*of_source, *([] if self.unit is None else [self.unit])]))
 
     @property
     def expected(self) -> list[str]:
@@ -58,12 +52,9 @@ class Columns:
         return self.names if self.schema is None else self.schema.names
 
     def read(self, piece: Mapping[str, Any]) -> dict[str, np.ndarray]:
-        """Return what rows are made of: parts of inputs, and units.
+        """Return the parts that inputs are made of, and the units, by name.
 
-        Parameters
-        ----------
-        piece : mapping of str to array
-            Columns by name: vectors, or one matrix with the row axis first for an input that is a vector.
+        A column is a vector, or a matrix with the row axis first for an input that is a vector.
 
         Raises
         ------
@@ -76,7 +67,7 @@ class Columns:
         for part in self.parts:
             column = self.schema.column_of(part)
             if column.name not in entries:
-                entries[column.name] = entries_of(column, _column_of(column.name, piece))
+                entries[column.name] = entries_of(column, _with_missing_entries(column.name, piece))
             read[part] = array_of_part(column, part, entries[column.name])
         return read if self.unit is None else {**read, self.unit: array_of(self.unit, piece, is_unit=True)}
 
@@ -85,12 +76,8 @@ class Columns:
 class Block:
     """Rows of whole units. Confidential.
 
-    Attributes
-    ----------
-    rows : tuple of ndarray
-        One array for each input of the model, with the row axis first, C-contiguous, of the model's types.
-    starts : ndarray of int64, or None
-        Where the rows of each unit begin; None if every row is a unit of its own.
+    One array for each input of the model, C-contiguous, of the model's type, with the row axis first; `starts` says
+    where the rows of each unit begin, None if every row is a unit of its own.
     """
 
     rows: tuple[np.ndarray, ...]
@@ -112,15 +99,6 @@ class Block:
 
 def columns_for(inputs: Sequence[RowInput], given: Mapping[str, str | Sequence[str]], unit: str | None) -> Columns:
     """Return which columns feed the model's inputs, as the user named them.
-
-    Parameters
-    ----------
-    inputs : sequence of RowInput
-        What the model expects.
-    given : mapping of str to str or sequence of str
-        By the name of a data variable, or of an observed variable: a column, or several for a vector.
-    unit : str, optional
-        The column that says which unit a row belongs to.
 
     Raises
     ------
@@ -156,14 +134,7 @@ def columns_for(inputs: Sequence[RowInput], given: Mapping[str, str | Sequence[s
 
 
 def block_of(columns: Columns, arrays: Mapping[str, np.ndarray]) -> Block:
-    """Return the rows of a piece of a table, sorted by unit where units have several rows.
-
-    Parameters
-    ----------
-    columns : Columns
-        Which columns to take.
-    arrays : mapping of str to array
-        What `Columns.read` gave.
+    """Return the rows of a piece of a table that `Columns.read` gave, sorted by unit where units have several rows.
 
     Raises
     ------
@@ -172,15 +143,47 @@ def block_of(columns: Columns, arrays: Mapping[str, np.ndarray]) -> Block:
     """
     if len({len(values) for values in arrays.values()}) > 1:
         raise UnsupportedTable("The columns of the table have different lengths.")
-    inputs = zip(columns.inputs, columns.of_inputs, strict=True)
-    if columns.schema is None:
-        rows = tuple(_rows(expected, [str(name) for name in names], arrays) for expected, names in inputs)
-    else:
-        n_rows = len(next(iter(arrays.values())))
-        rows = tuple(_declared_rows(expected, made_of, arrays, n_rows) for expected, made_of in inputs)
+    n_rows = len(next(iter(arrays.values())))
+    rows = []
+    for expected, made_of in zip(columns.inputs, columns.of_inputs, strict=True):
+        if columns.schema is None:
+            rows.append(_rows(expected, [str(name) for name in made_of], arrays))
+            continue
+        found = np.empty((n_rows, len(made_of)), dtype=expected.dtype)  # a type that holds all that was declared
+        for place, each in enumerate(made_of):
+            if isinstance(each, tuple):
+                found[:, place] = arrays[each[0]] * arrays[each[1]]
+            else:
+                found[:, place] = arrays[each] if isinstance(each, str) else each
+        rows.append(found.reshape(n_rows, *expected.shape))
     if columns.unit is None:
-        return Block(rows, None)
-    return grouped(rows, unit_codes(columns.unit, arrays[columns.unit]))
+        return Block(tuple(rows), None)
+    return grouped(tuple(rows), unit_codes(columns.unit, arrays[columns.unit]))
+
+
+def _rows(expected: RowInput, names: Sequence[str], arrays: Mapping[str, np.ndarray]) -> np.ndarray:
+    """Return the rows of one input whose columns the user named, of the model's type."""
+    for name in names:
+        given = arrays[name].dtype
+        if not (given.kind in "biuf" and np.can_cast(given, expected.dtype, "safe")):
+            raise UnsupportedTable(
+                f"The column {name!r} is {given}, where the model has {expected.dtype} ({expected.names[0]!r}), which "
+                "cannot hold all of its values. Convert the column, or write the model on a template of that type."
+            )
+    if not expected.shape or (len(names) == 1 and arrays[names[0]].ndim > 1):
+        rows = arrays[names[0]]
+    else:
+        rows = np.empty((len(arrays[names[0]]), len(names)), dtype=expected.dtype)
+        for place, name in enumerate(names):
+            if arrays[name].ndim != 1:
+                raise UnsupportedTable(f"The column {name!r} has several numbers in a row.")
+            rows[:, place] = arrays[name]
+    if rows.shape[1:] != expected.shape:
+        raise UnsupportedTable(
+            f"A row of {expected.names[0]!r} has the shape {rows.shape[1:]} in the table, and {expected.shape} in the "
+            "model."
+        )
+    return np.ascontiguousarray(rows, dtype=expected.dtype)
 
 
 def grouped(rows: tuple[np.ndarray, ...], units: np.ndarray) -> Block:
@@ -215,11 +218,6 @@ def unit_codes(name: str, values: np.ndarray) -> np.ndarray:
     raise UnsupportedTable(f"The column {name!r}, which names units, must hold whole numbers or texts.")
 
 
-def no_column(name: str) -> UnsupportedTable:
-    """Return the error of a column that a table does not have."""
-    return UnsupportedTable(f"The table has no column {name!r}.")
-
-
 def refuse_absent(names: Sequence[str], there_are: Collection[str]) -> None:
     """Refuse a table without some of the columns.
 
@@ -230,63 +228,70 @@ def refuse_absent(names: Sequence[str], there_are: Collection[str]) -> None:
     """
     for name in names:
         if name not in there_are:
-            raise no_column(name)
+            raise UnsupportedTable(f"The table has no column {name!r}.")
 
 
-def missing_entries(name: str, *, is_unit: bool = False) -> UnsupportedTable:
-    """Return the error of a column with missing entries."""
-    if is_unit:
-        return UnsupportedTable(
-            f"The column {name!r}, which says who a person is, has missing entries: nobody knows whom such rows would "
-            "protect. Give each of them a person of its own."
-        )
-    return UnsupportedTable(
-        f"The column {name!r} has missing values. Declare the columns, Table(source, schema=[...]), where they count "
-        "as a value that you name: imputing them inside the model would make each a parameter of one person."
-    )
+def column_as_it_is(name: str, piece: Mapping[str, Any]) -> Any:
+    """Return a column of a source, of whatever type.
+
+    Raises
+    ------
+    UnsupportedTable
+        If there is none.
+    """
+    try:
+        return piece[name]
+    except KeyError:
+        raise UnsupportedTable(f"The table has no column {name!r}.") from None
 
 
 def array_of(name: str, piece: Mapping[str, Any], *, is_unit: bool = False) -> np.ndarray:
-    """Return a column as an array without missing entries."""
-    try:
-        column = piece[name]
-    except KeyError:
-        raise no_column(name) from None
+    """Return a column as an array without missing entries: numbers, truth values or texts.
+
+    Raises
+    ------
+    UnsupportedTable
+        If there is no such column, it has another type, or entries are missing.
+    """
+    column = column_as_it_is(name, piece)
     if _is_arrow(column):
-        if column.null_count:
-            raise missing_entries(name, is_unit=is_unit)
-        column = _arrow_array(name, column)
-    if isinstance(column, pd.Series):
+        missing = column.null_count > 0
+        found = np.empty(0) if missing else _arrow_array(name, column)
+    elif isinstance(column, pd.Series):
         if isinstance(column.dtype, pd.CategoricalDtype):
             raise UnsupportedTable(
                 f"The column {name!r} is categorical, whose codes may differ between pieces of a table. Turn it into "
                 "whole numbers, by a list of categories that is public."
             )
         missing = bool(column.isna().any())
-        found = np.asarray(column.to_numpy()) if not missing else np.empty(0)
+        found = np.empty(0) if missing else np.asarray(column.to_numpy())
     else:
         missing = isinstance(column, np.ma.MaskedArray) and bool(np.ma.is_masked(column))
         found = np.asarray(column)
-    # The least entry of an array with a NaN in it is NaN.
-    if missing or (found.dtype.kind == "f" and found.size and np.isnan(found.min())):
-        raise missing_entries(name, is_unit=is_unit)
-    if found.dtype == object:
-        if found.ndim == 1 and pd.isna(found).any():
-            raise missing_entries(name, is_unit=is_unit)
-        if all(isinstance(one, str) for one in found):
-            return found
+    if found.dtype.kind == "f" and found.size:
+        missing |= bool(np.isnan(found.min()))  # the least entry of an array with a NaN in it is NaN
+    if found.dtype == object and found.ndim == 1:
+        missing |= bool(pd.isna(found).any())
+    if missing and is_unit:
+        raise UnsupportedTable(
+            f"The column {name!r}, which says who a person is, has missing entries: nobody knows whom such rows would "
+            "protect. Give each of them a person of its own."
+        )
+    if missing:
+        raise UnsupportedTable(
+            f"The column {name!r} has missing values. Declare the columns, Table(source, schema=[...]), where they "
+            "count as a value that you name: imputing them inside the model would make each a parameter of one person."
+        )
+    if found.dtype == object and not all(isinstance(one, str) for one in found):
         if is_unit and all(type(one) is int and -(2**63) <= one < 2**63 for one in found):
             return found.astype(np.int64)  # the same unit as in a piece of whole numbers
         raise UnsupportedTable(f"The column {name!r} holds objects. Convert it to numbers.")
     return found
 
 
-def _column_of(name: str, piece: Mapping[str, Any]) -> Any:
-    """Return a column of a source as it is, with missing entries."""
-    try:
-        found = piece[name]
-    except KeyError:
-        raise no_column(name) from None
+def _with_missing_entries(name: str, piece: Mapping[str, Any]) -> Any:
+    """Return a column of a source as a Series or an array, with missing entries."""
+    found = column_as_it_is(name, piece)
     if isinstance(found, pd.DataFrame):
         raise UnsupportedTable(f"The table has several columns {name!r}.")
     if not _is_arrow(found):
@@ -312,48 +317,10 @@ def _arrow_array(name: str, column: Any) -> np.ndarray:
     """
     import pyarrow as pa  # noqa: PLC0415  optional
 
-    kind = column.type
-    if not (pa.types.is_integer(kind) or pa.types.is_floating(kind) or pa.types.is_boolean(kind)):
-        if not (pa.types.is_string(kind) or pa.types.is_large_string(kind) or pa.types.is_string_view(kind)):
-            raise UnsupportedTable(f"The column {name!r} is {kind}. Convert it to numbers.")
+    kind, types = column.type, pa.types
+    known = (types.is_integer, types.is_floating, types.is_boolean, types.is_string, types.is_large_string)
+    if not any(is_type(kind) for is_type in (*known, types.is_string_view)):
+        raise UnsupportedTable(f"The column {name!r} is {kind}. Convert it to numbers.")
     chunks = [column] if not hasattr(column, "chunks") else column.chunks
     arrays = [np.asarray(chunk.to_numpy(zero_copy_only=False)) for chunk in chunks]
     return arrays[0] if len(arrays) == 1 else np.concatenate([np.empty(0, kind.to_pandas_dtype()), *arrays])
-
-
-def _declared_rows(
-    expected: RowInput, made_of: Sequence[MadeOf], arrays: Mapping[str, np.ndarray], n_rows: int
-) -> np.ndarray:
-    """Return one input's rows: of its type, which holds all that was declared."""
-    rows = np.empty((n_rows, len(made_of)), dtype=expected.dtype)
-    for place, each in enumerate(made_of):
-        if isinstance(each, tuple):
-            rows[:, place] = arrays[each[0]] * arrays[each[1]]
-        else:
-            rows[:, place] = arrays[each] if isinstance(each, str) else each
-    return rows.reshape(n_rows, *expected.shape)
-
-
-def _rows(expected: RowInput, names: Sequence[str], arrays: Mapping[str, np.ndarray]) -> np.ndarray:
-    """Return one input's rows, of the model's type."""
-    for name in names:
-        given = arrays[name].dtype
-        if not (given.kind in "biuf" and np.can_cast(given, expected.dtype, "safe")):
-            raise UnsupportedTable(
-                f"The column {name!r} is {given}, where the model has {expected.dtype} ({expected.names[0]!r}), which "
-                "cannot hold all of its values. Convert the column, or write the model on a template of that type."
-            )
-    if not expected.shape or (len(names) == 1 and arrays[names[0]].ndim > 1):
-        rows = arrays[names[0]]
-    else:
-        rows = np.empty((len(arrays[names[0]]), len(names)), dtype=expected.dtype)
-        for place, name in enumerate(names):
-            if arrays[name].ndim != 1:
-                raise UnsupportedTable(f"The column {name!r} has several numbers in a row.")
-            rows[:, place] = arrays[name]
-    if rows.shape[1:] != expected.shape:
-        raise UnsupportedTable(
-            f"A row of {expected.names[0]!r} has the shape {rows.shape[1:]} in the table, and {expected.shape} in the "
-            "model."
-        )
-    return np.ascontiguousarray(rows, dtype=expected.dtype)

@@ -36,7 +36,6 @@ from pymc_dp.tables.workers import (
     evaluate,
     facts_of,
     load,
-    named,
     safe_block_numbers,
 )
 
@@ -85,20 +84,15 @@ class DaskPartitions:
                 for place in places
             ]
             answers = gathered(here.client, futures, self._deadline)
-        for found in answers:
-            if isinstance(found, Refusal):
-                raise found.raised()
-            yield found
+        yield from _accepted(answers)
 
     def refuse_changes(self) -> None:
         """Refuse, if a block was read again and is not what it was."""
         here = self._connected()
         asked = [here.client.submit(facts_of, block, key=_random_key("facts"), pure=False) for block in here.blocks]
-        for found, known in zip(gathered(here.client, asked, self._deadline), self._digests, strict=True):
-            if isinstance(found, Refusal):
-                raise found.raised()
-            if found.digest != known:
-                raise TableChanged("A part of the table was read again and is not what it was. Start again.")
+        facts = _accepted(gathered(here.client, asked, self._deadline))
+        if [each.digest for each in facts] != self._digests:
+            raise TableChanged("A part of the table was read again and is not what it was. Start again.")
 
     def use_threads(self, threads: Threads) -> None:
         """Do nothing: each worker thread has a block."""
@@ -217,20 +211,16 @@ def gathered(client: distributed.Client, futures: Sequence[distributed.Future], 
                 ) from None
         except Exception as error:  # of the connection
             raise WorkersLost(f"The connection to the cluster was lost: {type(error).__name__}.") from None
-    failed = [future for future in futures if future.status != "finished"]
-    if failed:
-        raise WorkersLost(f"Workers failed while they worked on the table: {_name_of_error(failed[0])}.")
+    for future in futures:
+        if future.status != "finished":
+            reason = str(future.status)
+            with contextlib.suppress(Exception):
+                reason = type(future.exception(timeout=_LOOK_EVERY)).__name__
+            raise WorkersLost(f"Workers failed while they worked on the table: {reason}.")
     try:  # gathered one by one, for gathering all has no deadline
         return [future.result(timeout=max(deadline, _LOOK_EVERY)) for future in futures]
     except Exception as error:
         raise WorkersLost(f"Sums of the workers were lost: {type(error).__name__}.") from None
-
-
-def _name_of_error(future: distributed.Future) -> str:
-    with contextlib.suppress(Exception):
-        error = future.exception(timeout=_LOOK_EVERY)
-        return type(error).__name__
-    return str(future.status)
 
 
 def _has_workers(client: distributed.Client) -> bool:
@@ -243,19 +233,16 @@ def _has_workers(client: distributed.Client) -> bool:
         return False
 
 
-class DaskSource:
-    """A table on Dask: a data frame, or a Dataset of Dask arrays.
+def _accepted(answers: list[Any]) -> list[Any]:
+    """Return what workers answer; raise what one of them refuses."""
+    for each in answers:
+        if isinstance(each, Refusal):
+            raise each.raised()
+    return answers
 
-    Parameters
-    ----------
-    source : dask.dataframe.DataFrame or xarray.Dataset
-        The rows.
-    client : distributed.Client, optional
-        Default: the current one.
-    deadline : float
-        In seconds; see `gathered`.
-    dim : str, optional
-        The dim of a Dataset that counts rows.
+
+class DaskSource:
+    """A table on Dask: a data frame, or a Dataset of Dask arrays, of which `dim` counts rows.
 
     Raises
     ------
@@ -307,10 +294,7 @@ class DaskSource:
             for place, pieces in enumerate(groups)
         ]
         described = [client.submit(facts_of, block, key=_random_key("facts"), pure=False) for block in blocks]
-        facts = gathered(client, described, self._deadline)
-        for each in facts:
-            if isinstance(each, Refusal):
-                raise each.raised()
+        facts = _accepted(gathered(client, described, self._deadline))
         partitions = DaskPartitions(client, blocks, facts, self._deadline)
         try:
             yield partitions, sum(each.n_rows for each in facts)
@@ -333,57 +317,44 @@ class DaskSource:
         Raises
         ------
         UnsupportedTable
-            If a column is missing.
+            If a column is missing, or units of several rows are in a Dataset.
         """
         if isinstance(self._source, xr.Dataset):
             if columns.unit is not None:
                 raise UnsupportedTable(_UNITS_OF_DATASETS)
-            arrays = self._of_dataset(columns)
-            return _groups(
-                [delayed(named, pure=False)(columns.names, each) for each in zip(*arrays, strict=True)], threads
-            )
-        refuse_absent(columns.expected, self._source.columns)
-        frame = self._source[columns.names]
-        if columns.unit is None:
-            return _groups(frame.to_delayed(), threads)
-        numbers = frame[columns.unit].map_partitions(
-            safe_block_numbers, columns.unit, threads, meta=(BLOCK_OF_ROW, "int64")
-        )
-        numbered = frame.assign(**{BLOCK_OF_ROW: numbers})
-        # Rows with number k go to block k, and nowhere else: the divisions are given.
-        moved = numbered.set_index(
-            BLOCK_OF_ROW, divisions=list(range(threads + 1)), sorted=False, shuffle_method="tasks"
-        )
-        return [[piece] for piece in moved.to_delayed()]
+            pieces = self._of_dataset(columns)
+        else:
+            refuse_absent(columns.expected, self._source.columns)
+            frame = self._source[columns.names]
+            if columns.unit is not None:
+                numbers = frame[columns.unit].map_partitions(
+                    safe_block_numbers, columns.unit, threads, meta=(BLOCK_OF_ROW, "int64")
+                )
+                # Rows with number k go to block k, and nowhere else: the divisions are given.
+                moved = frame.assign(**{BLOCK_OF_ROW: numbers}).set_index(
+                    BLOCK_OF_ROW, divisions=list(range(threads + 1)), sorted=False, shuffle_method="tasks"
+                )
+                return [[piece] for piece in moved.to_delayed()]
+            pieces = frame.to_delayed()
+        # Consecutive pieces, about as many for each thread.
+        edges = np.linspace(0, len(pieces), min(threads, len(pieces)) + 1).round().astype(int)
+        return [list(pieces[begin:end]) for begin, end in itertools.pairwise(edges)]
 
-    def _of_dataset(self, columns: Columns) -> list[list[Any]]:
-        """Return for each column its pieces along the rows, cut in the same places."""
+    def _of_dataset(self, columns: Columns) -> list[dict[str, Any]]:
+        """Return pieces of all columns along the rows, cut in the same places: those of the fewest chunks."""
         for name in columns.names:
             if name not in self._source.variables or self._dim not in self._source[name].dims:
                 raise UnsupportedTable(f"The table has no variable {name!r} with the dim {self._dim!r}.")
-        cut = self._source[columns.names].chunk(self._longest_chunks(columns))
-        whole = {
-            name: cut[name].transpose(self._dim, ...).chunk({dim: -1 for dim in cut[name].dims if dim != self._dim})
-            for name in columns.names
-        }
-        return [list(whole[name].data.to_delayed().ravel()) for name in columns.names]
-
-    def _longest_chunks(self, columns: Columns) -> dict[str, tuple[int, ...]]:
-        """Return the cuts along the rows of the variable that has fewest."""
-        known = [
-            variable.chunks[variable.dims.index(self._dim)]
-            for variable in (self._source[name].variable for name in columns.names)
-            if variable.chunks is not None
-        ]
-        return {str(self._dim): min(known, key=len)}
-
-
-def _groups(pieces: Sequence[Any], most: int) -> list[list[Any]]:
-    """Return consecutive pieces in groups of about equal numbers, at most so many groups."""
-    edges = np.linspace(0, len(pieces), min(most, len(pieces)) + 1).round().astype(int)
-    return [list(pieces[begin:end]) for begin, end in itertools.pairwise(edges)]
+        variables = [self._source[name].variable for name in columns.names]
+        chunks = [each.chunks[each.dims.index(self._dim)] for each in variables if each.chunks is not None]
+        cut = self._source[columns.names].chunk({str(self._dim): min(chunks, key=len)})
+        pieces = []
+        for name in columns.names:
+            whole = cut[name].chunk({dim: -1 for dim in cut[name].dims if dim != self._dim})
+            pieces.append(whole.transpose(self._dim, ...).data.to_delayed().ravel())
+        return [dict(zip(columns.names, each, strict=True)) for each in zip(*pieces, strict=True)]
 
 
 def _random_key(what: str) -> str:
-    """Return a name of a task that tells nothing of what it is computed from."""
+    """Return the name of a task, which says nothing of its inputs."""
     return f"pymc_dp-{what}-{secrets.token_hex(16)}"
