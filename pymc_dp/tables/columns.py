@@ -54,12 +54,8 @@ class Columns:
     def read(self, piece: Mapping[str, Any]) -> dict[str, np.ndarray]:
         """Return the parts that inputs are made of, and the units, by name.
 
-        A column is a vector, or a matrix with the row axis first for an input that is a vector.
-
-        Raises
-        ------
-        UnsupportedTable
-            If a column is missing or has another type; without a schema also if entries are missing.
+        A column of `piece` is a vector, or a matrix with the row axis first for an input that is a vector. One that is
+        missing or has another type is refused; without a schema one with missing entries, too.
         """
         if self.schema is None:
             return {name: array_of(name, piece, is_unit=name == self.unit) for name in self.names}
@@ -85,12 +81,12 @@ class Block:
 
     @property
     def n_rows(self) -> int:
-        """How many rows."""
+        """The number of rows."""
         return len(self.rows[0])
 
     @property
     def n_units(self) -> int:
-        """How many units."""
+        """The number of units."""
         return self.n_rows if self.starts is None else self.starts.size - 1
 
     def __repr__(self) -> str:
@@ -98,13 +94,7 @@ class Block:
 
 
 def columns_for(inputs: Sequence[RowInput], given: Mapping[str, str | Sequence[str]], unit: str | None) -> Columns:
-    """Return which columns feed the model's inputs, as the user named them.
-
-    Raises
-    ------
-    UnsupportedTable
-        If an input has no columns or no name, or columns are named for something that is no input.
-    """
+    """Return which columns feed the model's inputs, as the user named them; refuse inputs without a name or columns."""
     if not all(each.names for each in inputs):
         raise UnsupportedTable(
             "The model has an array without a name, as long as its table. Put it into the model with pm.Data, and "
@@ -136,10 +126,7 @@ def columns_for(inputs: Sequence[RowInput], given: Mapping[str, str | Sequence[s
 def block_of(columns: Columns, arrays: Mapping[str, np.ndarray]) -> Block:
     """Return the rows of a piece of a table that `Columns.read` gave, sorted by unit where units have several rows.
 
-    Raises
-    ------
-    UnsupportedTable
-        If a column has another type or shape than the model's.
+    A column of another type or shape than the model's is refused.
     """
     if len({len(values) for values in arrays.values()}) > 1:
         raise UnsupportedTable("The columns of the table have different lengths.")
@@ -204,13 +191,7 @@ def grouped(rows: tuple[np.ndarray, ...], units: np.ndarray) -> Block:
 
 
 def unit_codes(name: str, values: np.ndarray) -> np.ndarray:
-    """Return the unit of each row as something that sorts: whole numbers as they are, texts as texts.
-
-    Raises
-    ------
-    UnsupportedTable
-        If they are neither.
-    """
+    """Return the unit of each row as something that sorts: a whole number or a text; refuse anything else."""
     if values.dtype.kind in "iu":
         return values
     if values.dtype.kind in "UT" or (values.dtype == object and all(isinstance(one, str) for one in values)):
@@ -219,26 +200,14 @@ def unit_codes(name: str, values: np.ndarray) -> np.ndarray:
 
 
 def refuse_absent(names: Sequence[str], there_are: Collection[str]) -> None:
-    """Refuse a table without some of the columns.
-
-    Raises
-    ------
-    UnsupportedTable
-        If one is not among those that there are.
-    """
+    """Refuse a table without one of the named columns."""
     for name in names:
         if name not in there_are:
             raise UnsupportedTable(f"The table has no column {name!r}.")
 
 
 def column_as_it_is(name: str, piece: Mapping[str, Any]) -> Any:
-    """Return a column of a source, of whatever type.
-
-    Raises
-    ------
-    UnsupportedTable
-        If there is none.
-    """
+    """Return a column of a source, of whatever type; refuse a table without it."""
     try:
         return piece[name]
     except KeyError:
@@ -246,13 +215,7 @@ def column_as_it_is(name: str, piece: Mapping[str, Any]) -> Any:
 
 
 def array_of(name: str, piece: Mapping[str, Any], *, is_unit: bool = False) -> np.ndarray:
-    """Return a column as an array without missing entries: numbers, truth values or texts.
-
-    Raises
-    ------
-    UnsupportedTable
-        If there is no such column, it has another type, or entries are missing.
-    """
+    """Return a column as an array of numbers, truth values or texts; refuse other types and missing entries."""
     column = column_as_it_is(name, piece)
     if _is_arrow(column):
         missing = column.null_count > 0
@@ -308,13 +271,7 @@ def _is_arrow(column: Any) -> bool:
 
 
 def _arrow_array(name: str, column: Any) -> np.ndarray:
-    """Return an Arrow column as an array, without a copy where its memory can be read as it is.
-
-    Raises
-    ------
-    UnsupportedTable
-        If entries are neither numbers, truth values nor texts.
-    """
+    """Return an Arrow column of numbers, truth values or texts, without a copy where its memory is as NumPy's."""
     import pyarrow as pa  # noqa: PLC0415  optional
 
     kind, types = column.type, pa.types

@@ -27,10 +27,7 @@ _WORDS = {"M": "points in time", "m": "time spans", "c": "complex numbers"}
 def entries_of(column: Modelled, values: Any) -> FloatArray:
     """Return a column's entries as numbers, codes of levels, or days since 1970; NaN where they are missing.
 
-    Raises
-    ------
-    UnsupportedTable
-        If the type of the whole column (a Series or an array) does not fit what was declared.
+    `values` is a Series or an array. It is refused if the type of the whole column does not fit the declared one.
     """
     if isinstance(values, np.ma.MaskedArray):
         values = np.ma.filled(values.astype(object), None)

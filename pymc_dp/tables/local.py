@@ -83,13 +83,7 @@ class OutOfCore:
         self.refuse_changes()  # while it was read
 
     def refuse_changes(self) -> None:
-        """Refuse, if a file has another size, time or place than when it was opened.
-
-        Raises
-        ------
-        TableChanged
-            If one has.
-        """
+        """Refuse, if a file has another size, time or place than when it was opened."""
         if self._seen() != self._states:
             raise TableChanged("A file of the table was changed or replaced since it was opened. Start again.")
 
@@ -160,13 +154,7 @@ class Files:
 
 
 def _files_of(source: str | os.PathLike[str] | Sequence[str | os.PathLike[str]]) -> list[Path]:
-    """Return the files that a path, a pattern, a folder or a list of paths names, in order of their names.
-
-    Raises
-    ------
-    UnsupportedTable
-        If there is none, one is neither Parquet nor Arrow, or rows would count twice.
-    """
+    """Return the named files in order of their names; refuse other formats, and files with the same rows."""
     paths = [Path(source)] if isinstance(source, str | os.PathLike) else [Path(one) for one in source]
     found: list[Path] = []
     for path in paths:
@@ -197,10 +185,7 @@ def _files_of(source: str | os.PathLike[str] | Sequence[str | os.PathLike[str]])
 def _pieces(paths: Sequence[Path], columns: Columns) -> Iterator[dict[str, np.ndarray]]:
     """Yield pieces of files, in order, as `Columns.read` gives them; those of units are cut where a unit ends.
 
-    Raises
-    ------
-    UnsupportedTable
-        If the units do not increase from row to row: one could have rows in two pieces, and would count twice.
+    Units that do not increase from row to row are refused: one could have rows in two pieces, and would count twice.
     """
     unit = columns.unit
     width = sum(int(np.prod(each.shape, dtype=int)) for each in columns.inputs) + (unit is not None)

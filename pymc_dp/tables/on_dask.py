@@ -71,17 +71,18 @@ class DaskPartitions:
         Actors answer where there are; tasks, if a worker is lost meanwhile or there are none.
         """
         here, description = self._connected(), cloudpickle.dumps(asked)
-        places = [place for place in range(len(self._keys)) if units is None or units[place].size]
         given = {
-            place: (description, None if units is None else units[place], self._digests[place]) for place in places
+            place: (description, None if units is None else units[place], digest)
+            for place, digest in enumerate(self._digests)
+            if units is None or units[place].size
         }
         answers = here.asked_of_actors(given, self._deadline)
         if answers is None:
             futures = [
                 here.client.submit(
-                    evaluate, here.blocks[place], *given[place], here.name, key=_random_key("sum"), pure=False
+                    evaluate, here.blocks[place], *arguments, here.name, key=_random_key("sum"), pure=False
                 )
-                for place in places
+                for place, arguments in given.items()
             ]
             answers = gathered(here.client, futures, self._deadline)
         yield from _accepted(answers)
@@ -135,10 +136,15 @@ class _Connection:
         self._worth_actors = True
 
     def asked_of_actors(self, given: Mapping[int, tuple[Any, ...]], deadline: float) -> list[Any] | None:
-        """Return what the actors of some blocks answer; None if there are none, or one is lost."""
+        """Return what the actors of some blocks answer; None if there are none, or one is lost.
+
+        One counts as lost, too, where the workers are others than when the actors were made, or it takes long. A call
+        that fails on its way is never answered; and where a pass takes long, actors gain nothing.
+        """
         if not self._worth_actors:
             return None
         began = time.monotonic()
+        answers: list[Any] = []
         try:
             if not self._actors:
                 self._workers = self.client.nthreads()
@@ -153,29 +159,19 @@ class _Connection:
                 self._actors = [actor.result() for actor in self._kept]
                 began = time.monotonic()
             called = [self._actors[place].answer(*arguments, self.name) for place, arguments in given.items()]
-            return [self._waited_for(each, began) for each in called]
+            while len(answers) < len(called):
+                try:
+                    answers.append(called[len(answers)].result(timeout=_LOOK_EVERY))
+                except TimeoutError:
+                    if self.client.nthreads() != self._workers or time.monotonic() - began > _PATIENCE:
+                        raise WorkersLost("An actor does not answer.") from None
+            return answers
         except Exception:  # of a worker that is gone, wherever Dask notices
             self._actors = []
             self._worth_actors = time.monotonic() - began < _PATIENCE
             # An actor that still works remembers what it computes: tasks have a likelihood of their own.
             self.name = secrets.token_hex(8)
             return None
-
-    def _waited_for(self, called: Any, began: float) -> Any:
-        """Return what a call of an actor gives.
-
-        Raises
-        ------
-        WorkersLost
-            If the workers are others than when the actors were made, or it takes long. A call that fails on its way is
-            never answered; and where a pass takes long, actors gain nothing.
-        """
-        while True:
-            try:
-                return called.result(timeout=_LOOK_EVERY)
-            except TimeoutError:
-                if self.client.nthreads() != self._workers or time.monotonic() - began > _PATIENCE:
-                    raise WorkersLost("An actor does not answer.") from None
 
     def close(self) -> None:
         """Let the workers forget what they hold for this client."""
@@ -185,14 +181,10 @@ class _Connection:
 
 
 def gathered(client: distributed.Client, futures: Sequence[distributed.Future], deadline: float) -> list[Any]:
-    """Return the results of all futures.
+    """Return the results of all futures. Dask itself waits without end where no worker is left.
 
-    Dask itself waits without end where no worker is left.
-
-    Raises
-    ------
-    WorkersLost
-        If there has been no worker for `deadline` seconds, the scheduler is gone, or Dask gave a task up.
+    Raises `WorkersLost` if there has been no worker for `deadline` seconds, the scheduler is gone, or Dask gave a task
+    up.
     """
     seen = time.monotonic()
     while True:
@@ -201,9 +193,11 @@ def gathered(client: distributed.Client, futures: Sequence[distributed.Future], 
                 distributed.wait(list(futures), timeout=_LOOK_EVERY)
             break
         except TimeoutError:
-            if _has_workers(client):
-                seen = time.monotonic()
-            elif time.monotonic() - seen > deadline:
+            with contextlib.suppress(Exception):  # of a scheduler that does not answer
+                if client.status == "running" and client.nthreads():
+                    seen = time.monotonic()
+                    continue
+            if time.monotonic() - seen > deadline:
                 for future in futures:
                     future.release()
                 raise WorkersLost(
@@ -223,16 +217,6 @@ def gathered(client: distributed.Client, futures: Sequence[distributed.Future], 
         raise WorkersLost(f"Sums of the workers were lost: {type(error).__name__}.") from None
 
 
-def _has_workers(client: distributed.Client) -> bool:
-    """Return whether the scheduler answers and has workers."""
-    if client.status != "running":
-        return False
-    try:
-        return bool(client.nthreads())
-    except Exception:
-        return False
-
-
 def _accepted(answers: list[Any]) -> list[Any]:
     """Return what workers answer; raise what one of them refuses."""
     for each in answers:
@@ -242,13 +226,7 @@ def _accepted(answers: list[Any]) -> list[Any]:
 
 
 class DaskSource:
-    """A table on Dask: a data frame, or a Dataset of Dask arrays, of which `dim` counts rows.
-
-    Raises
-    ------
-    UnsupportedTable
-        If the source is neither.
-    """
+    """A table on Dask: a data frame, or a Dataset of Dask arrays, of which `dim` counts rows."""
 
     def __init__(self, source: Any, client: distributed.Client | None, deadline: float, dim: str | None) -> None:
         is_frame = hasattr(source, "to_delayed") and hasattr(source, "columns")
@@ -312,13 +290,7 @@ class DaskSource:
             ) from None
 
     def _grouped(self, columns: Columns, threads: int) -> list[list[Any]]:
-        """Return for each block the pieces of the table that it is made of, which are not computed yet.
-
-        Raises
-        ------
-        UnsupportedTable
-            If a column is missing, or units of several rows are in a Dataset.
-        """
+        """Return for each block the pieces of the table that it is made of, which are not computed yet."""
         if isinstance(self._source, xr.Dataset):
             if columns.unit is not None:
                 raise UnsupportedTable(_UNITS_OF_DATASETS)

@@ -36,12 +36,7 @@ class CsvFile:
     def read(self, names: Sequence[str]) -> Mapping[str, np.ndarray]:
         """Return some columns as texts without spaces at their ends, None where an entry is empty.
 
-        Raises
-        ------
-        UnsupportedTable
-            If this is no CSV file: its format is public, and says nothing of a single entry.
-        TableChanged
-            If the file changes meanwhile.
+        What is no CSV file is refused: its format is public, and says nothing of a single entry.
         """
         before = self._state()
         try:
@@ -103,15 +98,19 @@ class Query:
             )
 
     def read(self, names: Sequence[str]) -> Mapping[str, np.ndarray]:
-        """Return some columns, each entry as the database gives it.
-
-        Raises
-        ------
-        UnsupportedTable
-            If the database refuses the query, or a column is not there.
-        """
+        """Return some columns, each entry as the database gives it."""
         try:
-            header, rows = self._asked()
+            if self._is_sqlalchemy:
+                import sqlalchemy  # noqa: PLC0415  optional: who has a connection has it
+
+                is_engine = hasattr(self._connection, "connect")
+                with self._connection.connect() if is_engine else nullcontext(self._connection) as connection:
+                    result = connection.execute(sqlalchemy.text(self._query))
+                    header, rows = list(result.keys()), result.all()
+            else:
+                with closing(self._connection.cursor()) as cursor:
+                    cursor.execute(self._query)
+                    header, rows = [each[0] for each in cursor.description], cursor.fetchall()
         except Exception as error:  # its message may hold entries
             raise UnsupportedTable(
                 f"The database did not answer the query: {type(error).__name__}. Its message is not shown, as it may "
@@ -123,19 +122,6 @@ class Query:
             found[name] = np.empty(len(rows), dtype=object)
             found[name][:] = [row[place] for row in rows]
         return found
-
-    def _asked(self) -> tuple[list[str], Sequence[Any]]:
-        """Return the names of the columns, and the rows."""
-        if self._is_sqlalchemy:
-            import sqlalchemy  # noqa: PLC0415  optional: who has a connection has it
-
-            is_engine = hasattr(self._connection, "connect")
-            with self._connection.connect() if is_engine else nullcontext(self._connection) as connection:
-                result = connection.execute(sqlalchemy.text(self._query))
-                return list(result.keys()), result.all()
-        with closing(self._connection.cursor()) as cursor:
-            cursor.execute(self._query)
-            return [each[0] for each in cursor.description], cursor.fetchall()
 
 
 def _place(header: Sequence[str], name: str) -> int:
@@ -152,13 +138,7 @@ def dataset_columns(dataset: xr.Dataset, dim: str, names: Sequence[str]) -> dict
 
 
 def arrow_columns(table: Any, names: Sequence[str]) -> dict[str, Any]:
-    """Return the named columns of an Arrow table or record batch, as far as it has them.
-
-    Raises
-    ------
-    UnsupportedTable
-        If it has several columns of one name.
-    """
+    """Return the named columns of an Arrow table or record batch, as far as it has them; refuse a name it has twice."""
     there_are = table.schema.names
     for name in names:
         if there_are.count(name) > 1:

@@ -181,12 +181,7 @@ class Table:
 
     @contextmanager
     def opened(self, template: UnitLikelihood) -> Iterator[PartitionedUnits]:
-        """Open the table for a run, and close it at the end.
-
-        Parameters
-        ----------
-        template : UnitLikelihood
-            The model's likelihood on the template.
+        """Open the table for a run, and close it at the end. `template` is the model's likelihood on the template.
 
         Raises
         ------
@@ -356,13 +351,7 @@ class Table:
 
 
 def source_of(source: Any, dim: str | None, client: Any, deadline: float, names: Sequence[str]) -> Source:
-    """Return where a table is, from whatever the user has.
-
-    Raises
-    ------
-    UnsupportedTable
-        If nothing here reads it.
-    """
+    """Return where a table is, from whatever the user has; refuse what nothing here reads."""
     if isinstance(source, CsvFile | Query):
         return Memory(source.read, names)
     if isinstance(source, str | os.PathLike) or (isinstance(source, list | tuple) and source):

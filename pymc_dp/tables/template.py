@@ -193,12 +193,7 @@ def match(
     """Return for each input of a model which parts of the declared columns it is made of.
 
     The model was built on one of the templates, whose columns are recognised by their content: no two invented columns
-    are the same. `tables` are the rows that stand in the model.
-
-    Raises
-    ------
-    UnsupportedTable
-        If an input is made of anything else.
+    are the same. `tables` are the rows that stand in the model. An input that is made of anything else is refused.
     """
     wrong = ""
     for template in templates:

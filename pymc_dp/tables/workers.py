@@ -1,4 +1,4 @@
-"""What the workers of a cluster do with a table: make a block, check it, answer. Nothing here knows Dask.
+"""The work of a cluster on a table: workers make a block, check it, answer. Nothing here knows Dask.
 
 Whatever fails comes back as the name of an error, and nothing is raised: messages may hold rows, and Dask logs the
 messages and arguments of tasks that raise. What is written to logs of pandas or of readers of files is theirs.
@@ -59,10 +59,9 @@ class Refusal:
 
     def raised(self) -> Exception:
         """Return the error that the client raises."""
-        if self.error == "TableChanged":
-            return TableChanged(self.message)
-        if self.error == "UnsupportedTable":
-            return UnsupportedTable(self.message)
+        for own in (TableChanged, UnsupportedTable):
+            if self.error == own.__name__:
+                return own(self.message)
         return UnsupportedTable(
             f"A worker could not read its part of the table: {self.error}. Its message is not shown, as it may hold "
             "rows; the worker's own log may tell more to those who may see them."
@@ -120,11 +119,8 @@ def _template(recipe: Recipe) -> UnitLikelihood:
     with _COMPILING:
         if key not in _TEMPLATES:
             if (here := probe.versions()) != recipe.versions:
-                differ = ", ".join(
-                    f"{name} {here.get(name)} instead of {known}"
-                    for name, known in recipe.versions.items()
-                    if here.get(name) != known
-                )
+                pairs = [(name, here.get(name), known) for name, known in recipe.versions.items()]
+                differ = ", ".join(f"{name} {own} instead of {known}" for name, own, known in pairs if own != known)
                 raise UnsupportedTable(f"A worker has other versions than the client: {differ}. Install the same.")
             template: UnitLikelihood = pickle.loads(recipe.template)  # noqa: S301  the client's, as all tasks
             template.use_threads(Threads())
