@@ -16,7 +16,7 @@ import pandas as pd
 
 from pymc_dp.exceptions import UnsupportedTable
 from pymc_dp.model.parameters import FloatArray
-from pymc_dp.tables.schema import Category, Date, Modelled, Number, Whole, YesNo, days
+from pymc_dp.tables.schema import Category, Date, Modelled, YesNo, days
 
 _YES, _NO = ("yes", "y", "true", "t"), ("no", "n", "false", "f")
 #: What is written where there is nothing.
@@ -27,17 +27,7 @@ _WORDS = {"M": "points in time", "m": "time spans", "c": "complex numbers"}
 def entries_of(column: Modelled, values: Any) -> FloatArray:
     """Return a column's entries as numbers, codes of levels, or days since 1970; NaN where they are missing.
 
-    Parameters
-    ----------
-    column : Number, Whole, YesNo, Category or Date
-        What was declared.
-    values : Series or array
-        The column of the source.
-
-    Raises
-    ------
-    UnsupportedTable
-        If the type of the whole column does not fit what was declared.
+    `values` is a Series or an array. It is refused if the type of the whole column does not fit the declared one.
     """
     if isinstance(values, np.ma.MaskedArray):
         values = np.ma.filled(values.astype(object), None)
@@ -57,30 +47,20 @@ def entries_of(column: Modelled, values: Any) -> FloatArray:
     if kind == "O" and isinstance(values.dtype, np.dtype | pd.ArrowDtype):
         return _each(column, values.to_numpy(dtype=object))
     if kind in "biuf" and not isinstance(column, Date):
-        return _of_numbers(column, values.to_numpy(dtype=np.float64, na_value=np.nan))
+        found: FloatArray = values.to_numpy(dtype=np.float64, na_value=np.nan)
+        if isinstance(column, Category):
+            codes, different = pd.factorize(found)
+            return _at(_each(column, different), codes)
+        return np.where((found == 0.0) | (found == 1.0), found, np.nan) if isinstance(column, YesNo) else found
     if kind == "M" and isinstance(column, Date):
-        return _of_times(values)
+        if getattr(values.dtype, "tz", None) is not None:
+            values = values.dt.tz_convert("UTC").dt.tz_localize(None)
+        times = values.to_numpy().astype("datetime64[D]")
+        return np.where(np.isnat(times), np.nan, times.astype(np.float64))
     raise UnsupportedTable(
         f"The column {column.name!r} holds {_WORDS.get(kind, 'numbers' if kind in 'biuf' else 'another type')}, where "
         f"dp.{type(column).__name__} was declared."
     )
-
-
-def _of_numbers(column: Modelled, found: FloatArray) -> FloatArray:
-    if isinstance(column, YesNo):
-        return np.where((found == 0.0) | (found == 1.0), found, np.nan)
-    if isinstance(column, Category):
-        codes, different = pd.factorize(found)
-        return _at(_each(column, different), codes)
-    return found
-
-
-def _of_times(values: pd.Series) -> FloatArray:
-    if getattr(values.dtype, "tz", None) is not None:
-        values = values.dt.tz_convert("UTC").dt.tz_localize(None)
-    found = values.to_numpy(dtype="datetime64[ns]" if values.dtype.kind != "M" else None).astype("datetime64[D]")
-    days_since: FloatArray = np.where(np.isnat(found), np.nan, found.astype(np.float64))
-    return days_since
 
 
 def _at(values: FloatArray, places: np.ndarray) -> FloatArray:
@@ -91,16 +71,13 @@ def _at(values: FloatArray, places: np.ndarray) -> FloatArray:
 
 def _each(column: Modelled, values: Any) -> FloatArray:
     """Return entries of unknown types, one by one."""
-    if isinstance(column, Number | Whole):
-        found = [_number(entry) for entry in values]
-    elif isinstance(column, YesNo):
-        found = [_truth(entry) for entry in values]
-    elif isinstance(column, Date):
-        found = [_day(entry) for entry in values]
-    else:
+    if isinstance(column, Category):
         codes = {level: float(code) for code, level in enumerate(column.all_levels)}
         unlisted = float(len(codes) - 1) if column.other else math.nan
         found = [_code(entry, codes, unlisted) for entry in values]
+    else:
+        read = _truth if isinstance(column, YesNo) else _day if isinstance(column, Date) else _number
+        found = [read(entry) for entry in values]
     return np.array(found, dtype=np.float64)
 
 

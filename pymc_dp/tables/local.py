@@ -1,31 +1,40 @@
-"""Partitions in this process: blocks that are held in memory, or read again for every pass."""
+"""Tables of this process: in memory, or in Parquet and Arrow files, which are read in blocks.
 
-from collections.abc import Iterator, Sequence
-from typing import Protocol
+No unit is in two blocks, and a file that changes is refused.
+"""
 
+import os
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from pymc_dp.exceptions import TableChanged, UnsupportedTable
+from pymc_dp.memory import memory_of_this_machine
 from pymc_dp.rows.likelihood import UnitLikelihood
-from pymc_dp.rows.partitioned import Partial, Pass, answer
+from pymc_dp.rows.partitioned import Partial, Partitions, Pass, answer
 from pymc_dp.rows.table import IntArray
 from pymc_dp.rows.threads import Threads
-from pymc_dp.tables.columns import Block
+from pymc_dp.tables.columns import Block, Columns, array_of, block_of, column_as_it_is, refuse_absent, unit_codes
+from pymc_dp.tables.readers import arrow, arrow_columns
+
+#: Numbers of a block: with its copies a few tens of megabytes.
+_NUMBERS_OF_BLOCK = 2**20
+#: Of declared files that are kept in memory: room for what a run computes, and for other programs.
+_PART_OF_MEMORY = 0.25
+_ARROW, _PARQUET = (".arrow", ".feather", ".ipc"), (".parquet", ".pq")
 
 
 class InMemory:
-    """Blocks that are held in memory: what is computed of them is remembered between passes.
+    """Partitions that are held in memory, each unit in one block: what is computed of them is kept between passes."""
 
-    Parameters
-    ----------
-    template : UnitLikelihood
-        The model's likelihood.
-    blocks : sequence of Block
-        Each unit in one of them.
-    """
+    may_be_forked = True
 
     def __init__(self, template: UnitLikelihood, blocks: Sequence[Block]) -> None:
         self._parts = [template.on_rows(block.rows, block.starts) for block in blocks]
         self.lengths = [part.n_units for part in self._parts]
-
-    may_be_forked = True
 
     def answers(self, asked: Pass, units: Sequence[IntArray] | None) -> Iterator[Partial]:
         """Yield what each partition answers."""
@@ -44,55 +53,198 @@ class InMemory:
             part.use_threads(threads)
 
 
-class BlockSource(Protocol):
-    """Something that blocks are read from, always the same ones in the same order."""
-
-    def blocks(self, wanted: Sequence[bool] | None = None) -> Iterator[Block | None]:
-        """Yield the blocks; None in the place of those that are not wanted."""
-        ...
-
-    def refuse_changes(self) -> None:
-        """Refuse, if the source has changed since it was opened."""
-        ...
-
-
 class OutOfCore:
-    """Blocks that are read for every pass and forgotten: memory does not grow with the table.
+    """Partitions that are read from files for every pass and forgotten: memory does not grow with the table.
 
-    Nothing is remembered between passes either: an expansion's weights are computed anew in each.
-
-    Parameters
-    ----------
-    template : UnitLikelihood
-        The model's likelihood.
-    source : BlockSource
-        Where blocks are read.
-    lengths : sequence of int
-        How many units each block has.
+    Nothing is remembered between passes either: an expansion's weights are computed anew in each. Whoever reads them
+    first sets `lengths`, how many units each block has.
     """
-
-    def __init__(self, template: UnitLikelihood, source: BlockSource, lengths: Sequence[int]) -> None:
-        self._template, self._source, self.lengths = template, source, list(lengths)
-        self._threads = Threads()
 
     may_be_forked = True
 
+    def __init__(self, template: UnitLikelihood, paths: Sequence[Path], columns: Columns) -> None:
+        self._template, self._paths, self._columns = template, list(paths), columns
+        self._states, self._threads = self._seen(), Threads()
+        self.lengths: list[int] = []
+
+    def blocks(self, wanted: Sequence[bool] | None = None) -> Iterator[tuple[int, Block]]:
+        """Yield blocks with their places, always the same ones in the same order."""
+        for place, piece in enumerate(_pieces(self._paths, self._columns)):
+            if wanted is None or (place < len(wanted) and wanted[place]):
+                yield place, block_of(self._columns, piece)
+
     def answers(self, asked: Pass, units: Sequence[IntArray] | None) -> Iterator[Partial]:
         """Yield what each partition answers."""
-        self._source.refuse_changes()
-        wanted = None if units is None else [each.size > 0 for each in units]
-        for place, block in enumerate(self._source.blocks(wanted)):
-            if block is None:
-                continue
+        self.refuse_changes()
+        for place, block in self.blocks(None if units is None else [each.size > 0 for each in units]):
             part = self._template.on_rows(block.rows, block.starts)
             part.use_threads(self._threads)
             yield answer(part, asked, None if units is None else units[place])
-        self._source.refuse_changes()  # while it was read
+        self.refuse_changes()  # while it was read
 
     def refuse_changes(self) -> None:
-        """Refuse, if the source has changed since it was opened."""
-        self._source.refuse_changes()
+        """Refuse, if a file has another size, time or place than when it was opened."""
+        if self._seen() != self._states:
+            raise TableChanged("A file of the table was changed or replaced since it was opened. Start again.")
+
+    def _seen(self) -> list[tuple[int, ...]]:
+        try:
+            states = [os.stat(path) for path in self._paths]
+        except OSError as error:
+            raise TableChanged(f"A file of the table cannot be read any more: {type(error).__name__}.") from None
+        return [(state.st_size, state.st_mtime_ns, state.st_ctime_ns, state.st_dev, state.st_ino) for state in states]
 
     def use_threads(self, threads: Threads) -> None:
         """Take note of how many threads may share a pass."""
         self._threads = threads
+
+
+class Memory:
+    """A table in memory, of which `read` returns the named columns by name."""
+
+    def __init__(self, read: Callable[[Sequence[str]], Mapping[str, Any]], names: Sequence[str]) -> None:
+        self._read, self._names = read, list(names)
+
+    def count(self, unit: str | None) -> int:
+        """Return how many units there are."""
+        if unit is None:
+            return len(column_as_it_is(self._names[0], self._read(self._names[:1])))
+        return len(np.unique(unit_codes(unit, array_of(unit, self._read([unit]), is_unit=True))))
+
+    @contextmanager
+    def opened(self, template: UnitLikelihood, columns: Columns) -> Iterator[tuple[Partitions, int]]:
+        """Hold the rows as arrays of the model's types."""
+        table = self._read(columns.expected)
+        refuse_absent(columns.expected, table)
+        block = block_of(columns, columns.read(table))
+        yield InMemory(template, [block]), block.n_rows
+
+
+class Files:
+    """A table in files of this machine: a path, a pattern, a folder or a list of paths."""
+
+    def __init__(self, source: str | os.PathLike[str] | Sequence[str | os.PathLike[str]]) -> None:
+        arrow()
+        self._paths = _files_of(source)
+
+    def count(self, unit: str | None) -> int:
+        """Return how many units there are, reading no more than the column of units."""
+        if unit is None:
+            return sum(map(_number_of_rows, self._paths))
+        pieces = _pieces(self._paths, Columns((), (), unit))
+        return sum(len(np.unique(unit_codes(unit, piece[unit]))) for piece in pieces)
+
+    @contextmanager
+    def opened(self, template: UnitLikelihood, columns: Columns) -> Iterator[tuple[Partitions, int]]:
+        """Read all rows once, so that whatever is wrong with them is found before anything is charged.
+
+        Declared columns take long to read: where their numbers fit into memory they are kept, and else read for each
+        pass. The bits are the same.
+        """
+        partitions, n_rows = OutOfCore(template, self._paths, columns), 0
+        kept: list[Block] | None = None if columns.schema is None else []
+        most = _PART_OF_MEMORY * memory_of_this_machine()
+        for _, block in partitions.blocks():
+            partitions.lengths.append(block.n_units)
+            n_rows += block.n_rows
+            if kept is not None:
+                kept = [*kept, block] if sum(rows.nbytes for each in kept for rows in each.rows) < most else None
+        partitions.refuse_changes()
+        yield partitions if kept is None else InMemory(template, kept), n_rows
+
+
+def _files_of(source: str | os.PathLike[str] | Sequence[str | os.PathLike[str]]) -> list[Path]:
+    """Return the named files in order of their names; refuse other formats, and files with the same rows."""
+    paths = [Path(source)] if isinstance(source, str | os.PathLike) else [Path(one) for one in source]
+    found: list[Path] = []
+    for path in paths:
+        if path.is_dir():
+            found += sorted(one for one in path.iterdir() if one.suffix in (*_ARROW, *_PARQUET))
+        elif any(mark in path.name for mark in "*?["):
+            found += sorted(path.parent.glob(path.name))
+        else:
+            found.append(path)
+    if len({path.suffix in _ARROW for path in found}) > 1:
+        raise UnsupportedTable(
+            "There are Parquet and Arrow files, which may hold the same rows twice. Name the files of one kind."
+        )
+    missing = [path for path in found if not path.is_file()]
+    if missing or not found:
+        raise UnsupportedTable(f"There is no file {missing[0] if missing else source}.")
+    for path in found:
+        if path.suffix not in (*_ARROW, *_PARQUET):
+            raise UnsupportedTable(
+                f"{path.name} is neither a Parquet file ({', '.join(_PARQUET)}) nor an Arrow file "
+                f"({', '.join(_ARROW)})."
+            )
+    if len({(path.stat().st_dev, path.stat().st_ino) for path in found}) < len(found):
+        raise UnsupportedTable("A file is named twice: its rows would count twice.")
+    return found
+
+
+def _pieces(paths: Sequence[Path], columns: Columns) -> Iterator[dict[str, np.ndarray]]:
+    """Yield pieces of files, in order, as `Columns.read` gives them; those of units are cut where a unit ends.
+
+    Units that do not increase from row to row are refused: one could have rows in two pieces, and would count twice.
+    """
+    unit = columns.unit
+    width = sum(int(np.prod(each.shape, dtype=int)) for each in columns.inputs) + (unit is not None)
+    n_rows = max(1, _NUMBERS_OF_BLOCK // max(1, width))
+    last: dict[str, np.ndarray] | None = None
+    for batch in (batch for path in paths for batch in _batches(path, columns, n_rows)):
+        for begin in range(0, batch.num_rows, n_rows):
+            arrays = columns.read(arrow_columns(batch.slice(begin, n_rows), columns.names))
+            if unit is None:
+                yield arrays
+                continue
+            if last is not None:
+                arrays = {name: np.concatenate([last[name], values]) for name, values in arrays.items()}
+            codes = unit_codes(unit, arrays[unit])
+            if np.any(codes[1:] < codes[:-1]):
+                raise UnsupportedTable(
+                    f"The rows are not sorted by {unit!r}: a unit could have rows in two places. Sort the file once, "
+                    f"for instance with polars.scan_parquet(path).sort({unit!r}).sink_parquet(sorted_path)."
+                )
+            cut = int(np.searchsorted(codes, codes[-1], side="left"))
+            if cut:
+                yield {name: values[:cut] for name, values in arrays.items()}
+            last = {name: values[cut:] for name, values in arrays.items()}
+    if last is not None:
+        yield last
+
+
+def _batches(path: Path, columns: Columns, n_rows: int) -> Iterator[Any]:
+    """Yield record batches of a file with some of its columns."""
+    with _opened(path) as file:
+        if path.suffix in _PARQUET:
+            refuse_absent(columns.expected, file.schema_arrow.names)
+            yield from file.iter_batches(batch_size=n_rows, columns=columns.names)
+        else:
+            refuse_absent(columns.expected, file.schema.names)
+            for place in range(file.num_record_batches):
+                yield file.get_batch(place).select(columns.names)
+
+
+def _number_of_rows(path: Path) -> int:
+    """Return how many rows a file has, which is written in it."""
+    with _opened(path) as file:
+        if path.suffix in _PARQUET:
+            return int(file.metadata.num_rows)
+        return sum(int(file.get_batch(place).num_rows) for place in range(file.num_record_batches))
+
+
+@contextmanager
+def _opened(path: Path) -> Iterator[Any]:
+    """Open a file; leave out the message of what its reader raises, which may hold entries."""
+    import pyarrow as pa  # noqa: PLC0415  optional
+    import pyarrow.parquet as pq  # noqa: PLC0415
+
+    try:
+        if path.suffix in _PARQUET:
+            with pq.ParquetFile(path, pre_buffer=False) as file:
+                yield file
+        else:
+            with pa.memory_map(str(path)) as source, pa.ipc.open_file(source) as file:
+                yield file
+    except (pa.ArrowException, OSError) as error:
+        raise UnsupportedTable(f"{path.name!r} cannot be read: {type(error).__name__}. Is it of that format?") from None

@@ -36,7 +36,6 @@ from pymc_dp.tables.workers import (
     evaluate,
     facts_of,
     load,
-    named,
     safe_block_numbers,
 )
 
@@ -72,33 +71,29 @@ class DaskPartitions:
         Actors answer where there are; tasks, if a worker is lost meanwhile or there are none.
         """
         here, description = self._connected(), cloudpickle.dumps(asked)
-        places = [place for place in range(len(self._keys)) if units is None or units[place].size]
         given = {
-            place: (description, None if units is None else units[place], self._digests[place]) for place in places
+            place: (description, None if units is None else units[place], digest)
+            for place, digest in enumerate(self._digests)
+            if units is None or units[place].size
         }
         answers = here.asked_of_actors(given, self._deadline)
         if answers is None:
             futures = [
                 here.client.submit(
-                    evaluate, here.blocks[place], *given[place], here.name, key=_random_key("sum"), pure=False
+                    evaluate, here.blocks[place], *arguments, here.name, key=_random_key("sum"), pure=False
                 )
-                for place in places
+                for place, arguments in given.items()
             ]
             answers = gathered(here.client, futures, self._deadline)
-        for found in answers:
-            if isinstance(found, Refusal):
-                raise found.raised()
-            yield found
+        yield from _accepted(answers)
 
     def refuse_changes(self) -> None:
         """Refuse, if a block was read again and is not what it was."""
         here = self._connected()
         asked = [here.client.submit(facts_of, block, key=_random_key("facts"), pure=False) for block in here.blocks]
-        for found, known in zip(gathered(here.client, asked, self._deadline), self._digests, strict=True):
-            if isinstance(found, Refusal):
-                raise found.raised()
-            if found.digest != known:
-                raise TableChanged("A part of the table was read again and is not what it was. Start again.")
+        facts = _accepted(gathered(here.client, asked, self._deadline))
+        if [each.digest for each in facts] != self._digests:
+            raise TableChanged("A part of the table was read again and is not what it was. Start again.")
 
     def use_threads(self, threads: Threads) -> None:
         """Do nothing: each worker thread has a block."""
@@ -141,10 +136,15 @@ class _Connection:
         self._worth_actors = True
 
     def asked_of_actors(self, given: Mapping[int, tuple[Any, ...]], deadline: float) -> list[Any] | None:
-        """Return what the actors of some blocks answer; None if there are none, or one is lost."""
+        """Return what the actors of some blocks answer; None if there are none, or one is lost.
+
+        One counts as lost, too, where the workers are others than when the actors were made, or it takes long. A call
+        that fails on its way is never answered; and where a pass takes long, actors gain nothing.
+        """
         if not self._worth_actors:
             return None
         began = time.monotonic()
+        answers: list[Any] = []
         try:
             if not self._actors:
                 self._workers = self.client.nthreads()
@@ -159,29 +159,19 @@ class _Connection:
                 self._actors = [actor.result() for actor in self._kept]
                 began = time.monotonic()
             called = [self._actors[place].answer(*arguments, self.name) for place, arguments in given.items()]
-            return [self._waited_for(each, began) for each in called]
+            while len(answers) < len(called):
+                try:
+                    answers.append(called[len(answers)].result(timeout=_LOOK_EVERY))
+                except TimeoutError:
+                    if self.client.nthreads() != self._workers or time.monotonic() - began > _PATIENCE:
+                        raise WorkersLost("An actor does not answer.") from None
+            return answers
         except Exception:  # of a worker that is gone, wherever Dask notices
             self._actors = []
             self._worth_actors = time.monotonic() - began < _PATIENCE
             # An actor that still works remembers what it computes: tasks have a likelihood of their own.
             self.name = secrets.token_hex(8)
             return None
-
-    def _waited_for(self, called: Any, began: float) -> Any:
-        """Return what a call of an actor gives.
-
-        Raises
-        ------
-        WorkersLost
-            If the workers are others than when the actors were made, or it takes long. A call that fails on its way is
-            never answered; and where a pass takes long, actors gain nothing.
-        """
-        while True:
-            try:
-                return called.result(timeout=_LOOK_EVERY)
-            except TimeoutError:
-                if self.client.nthreads() != self._workers or time.monotonic() - began > _PATIENCE:
-                    raise WorkersLost("An actor does not answer.") from None
 
     def close(self) -> None:
         """Let the workers forget what they hold for this client."""
@@ -191,14 +181,10 @@ class _Connection:
 
 
 def gathered(client: distributed.Client, futures: Sequence[distributed.Future], deadline: float) -> list[Any]:
-    """Return the results of all futures.
+    """Return the results of all futures. Dask itself waits without end where no worker is left.
 
-    Dask itself waits without end where no worker is left.
-
-    Raises
-    ------
-    WorkersLost
-        If there has been no worker for `deadline` seconds, the scheduler is gone, or Dask gave a task up.
+    Raises `WorkersLost` if there has been no worker for `deadline` seconds, the scheduler is gone, or Dask gave a task
+    up.
     """
     seen = time.monotonic()
     while True:
@@ -207,9 +193,11 @@ def gathered(client: distributed.Client, futures: Sequence[distributed.Future], 
                 distributed.wait(list(futures), timeout=_LOOK_EVERY)
             break
         except TimeoutError:
-            if _has_workers(client):
-                seen = time.monotonic()
-            elif time.monotonic() - seen > deadline:
+            with contextlib.suppress(Exception):  # of a scheduler that does not answer
+                if client.status == "running" and client.nthreads():
+                    seen = time.monotonic()
+                    continue
+            if time.monotonic() - seen > deadline:
                 for future in futures:
                     future.release()
                 raise WorkersLost(
@@ -217,51 +205,28 @@ def gathered(client: distributed.Client, futures: Sequence[distributed.Future], 
                 ) from None
         except Exception as error:  # of the connection
             raise WorkersLost(f"The connection to the cluster was lost: {type(error).__name__}.") from None
-    failed = [future for future in futures if future.status != "finished"]
-    if failed:
-        raise WorkersLost(f"Workers failed while they worked on the table: {_name_of_error(failed[0])}.")
+    for future in futures:
+        if future.status != "finished":
+            reason = str(future.status)
+            with contextlib.suppress(Exception):
+                reason = type(future.exception(timeout=_LOOK_EVERY)).__name__
+            raise WorkersLost(f"Workers failed while they worked on the table: {reason}.")
     try:  # gathered one by one, for gathering all has no deadline
         return [future.result(timeout=max(deadline, _LOOK_EVERY)) for future in futures]
     except Exception as error:
         raise WorkersLost(f"Sums of the workers were lost: {type(error).__name__}.") from None
 
 
-def _name_of_error(future: distributed.Future) -> str:
-    with contextlib.suppress(Exception):
-        error = future.exception(timeout=_LOOK_EVERY)
-        return type(error).__name__
-    return str(future.status)
-
-
-def _has_workers(client: distributed.Client) -> bool:
-    """Return whether the scheduler answers and has workers."""
-    if client.status != "running":
-        return False
-    try:
-        return bool(client.nthreads())
-    except Exception:
-        return False
+def _accepted(answers: list[Any]) -> list[Any]:
+    """Return what workers answer; raise what one of them refuses."""
+    for each in answers:
+        if isinstance(each, Refusal):
+            raise each.raised()
+    return answers
 
 
 class DaskSource:
-    """A table on Dask: a data frame, or a Dataset of Dask arrays.
-
-    Parameters
-    ----------
-    source : dask.dataframe.DataFrame or xarray.Dataset
-        The rows.
-    client : distributed.Client, optional
-        Default: the current one.
-    deadline : float
-        In seconds; see `gathered`.
-    dim : str, optional
-        The dim of a Dataset that counts rows.
-
-    Raises
-    ------
-    UnsupportedTable
-        If the source is neither.
-    """
+    """A table on Dask: a data frame, or a Dataset of Dask arrays, of which `dim` counts rows."""
 
     def __init__(self, source: Any, client: distributed.Client | None, deadline: float, dim: str | None) -> None:
         is_frame = hasattr(source, "to_delayed") and hasattr(source, "columns")
@@ -307,10 +272,7 @@ class DaskSource:
             for place, pieces in enumerate(groups)
         ]
         described = [client.submit(facts_of, block, key=_random_key("facts"), pure=False) for block in blocks]
-        facts = gathered(client, described, self._deadline)
-        for each in facts:
-            if isinstance(each, Refusal):
-                raise each.raised()
+        facts = _accepted(gathered(client, described, self._deadline))
         partitions = DaskPartitions(client, blocks, facts, self._deadline)
         try:
             yield partitions, sum(each.n_rows for each in facts)
@@ -328,62 +290,43 @@ class DaskSource:
             ) from None
 
     def _grouped(self, columns: Columns, threads: int) -> list[list[Any]]:
-        """Return for each block the pieces of the table that it is made of, which are not computed yet.
-
-        Raises
-        ------
-        UnsupportedTable
-            If a column is missing.
-        """
+        """Return for each block the pieces of the table that it is made of, which are not computed yet."""
         if isinstance(self._source, xr.Dataset):
             if columns.unit is not None:
                 raise UnsupportedTable(_UNITS_OF_DATASETS)
-            arrays = self._of_dataset(columns)
-            return _groups(
-                [delayed(named, pure=False)(columns.names, each) for each in zip(*arrays, strict=True)], threads
-            )
-        refuse_absent(columns.expected, self._source.columns)
-        frame = self._source[columns.names]
-        if columns.unit is None:
-            return _groups(frame.to_delayed(), threads)
-        numbers = frame[columns.unit].map_partitions(
-            safe_block_numbers, columns.unit, threads, meta=(BLOCK_OF_ROW, "int64")
-        )
-        numbered = frame.assign(**{BLOCK_OF_ROW: numbers})
-        # Rows with number k go to block k, and nowhere else: the divisions are given.
-        moved = numbered.set_index(
-            BLOCK_OF_ROW, divisions=list(range(threads + 1)), sorted=False, shuffle_method="tasks"
-        )
-        return [[piece] for piece in moved.to_delayed()]
+            pieces = self._of_dataset(columns)
+        else:
+            refuse_absent(columns.expected, self._source.columns)
+            frame = self._source[columns.names]
+            if columns.unit is not None:
+                numbers = frame[columns.unit].map_partitions(
+                    safe_block_numbers, columns.unit, threads, meta=(BLOCK_OF_ROW, "int64")
+                )
+                # Rows with number k go to block k, and nowhere else: the divisions are given.
+                moved = frame.assign(**{BLOCK_OF_ROW: numbers}).set_index(
+                    BLOCK_OF_ROW, divisions=list(range(threads + 1)), sorted=False, shuffle_method="tasks"
+                )
+                return [[piece] for piece in moved.to_delayed()]
+            pieces = frame.to_delayed()
+        # Consecutive pieces, about as many for each thread.
+        edges = np.linspace(0, len(pieces), min(threads, len(pieces)) + 1).round().astype(int)
+        return [list(pieces[begin:end]) for begin, end in itertools.pairwise(edges)]
 
-    def _of_dataset(self, columns: Columns) -> list[list[Any]]:
-        """Return for each column its pieces along the rows, cut in the same places."""
+    def _of_dataset(self, columns: Columns) -> list[dict[str, Any]]:
+        """Return pieces of all columns along the rows, cut in the same places: those of the fewest chunks."""
         for name in columns.names:
             if name not in self._source.variables or self._dim not in self._source[name].dims:
                 raise UnsupportedTable(f"The table has no variable {name!r} with the dim {self._dim!r}.")
-        cut = self._source[columns.names].chunk(self._longest_chunks(columns))
-        whole = {
-            name: cut[name].transpose(self._dim, ...).chunk({dim: -1 for dim in cut[name].dims if dim != self._dim})
-            for name in columns.names
-        }
-        return [list(whole[name].data.to_delayed().ravel()) for name in columns.names]
-
-    def _longest_chunks(self, columns: Columns) -> dict[str, tuple[int, ...]]:
-        """Return the cuts along the rows of the variable that has fewest."""
-        known = [
-            variable.chunks[variable.dims.index(self._dim)]
-            for variable in (self._source[name].variable for name in columns.names)
-            if variable.chunks is not None
-        ]
-        return {str(self._dim): min(known, key=len)}
-
-
-def _groups(pieces: Sequence[Any], most: int) -> list[list[Any]]:
-    """Return consecutive pieces in groups of about equal numbers, at most so many groups."""
-    edges = np.linspace(0, len(pieces), min(most, len(pieces)) + 1).round().astype(int)
-    return [list(pieces[begin:end]) for begin, end in itertools.pairwise(edges)]
+        variables = [self._source[name].variable for name in columns.names]
+        chunks = [each.chunks[each.dims.index(self._dim)] for each in variables if each.chunks is not None]
+        cut = self._source[columns.names].chunk({str(self._dim): min(chunks, key=len)})
+        pieces = []
+        for name in columns.names:
+            whole = cut[name].chunk({dim: -1 for dim in cut[name].dims if dim != self._dim})
+            pieces.append(whole.transpose(self._dim, ...).data.to_delayed().ravel())
+        return [dict(zip(columns.names, each, strict=True)) for each in zip(*pieces, strict=True)]
 
 
 def _random_key(what: str) -> str:
-    """Return a name of a task that tells nothing of what it is computed from."""
+    """Return the name of a task, which says nothing of its inputs."""
     return f"pymc_dp-{what}-{secrets.token_hex(16)}"

@@ -1,42 +1,24 @@
-"""Readers of what has no types that can be trusted: CSV files, and the answers of databases.
+"""Readers of tables that are read as a whole: CSV files, the answers of databases, Datasets and Arrow tables.
 
 Entries stay as they are read, each by itself. A reader that guesses the type of a column does so from all of its rows:
-one row would change what the others are.
+one row would change what the others are. Messages of readers, which may hold entries, are left out.
 """
 
 import csv
 import os
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import closing, nullcontext
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import xarray as xr
 
 from pymc_dp.exceptions import InvalidArgument, TableChanged, UnsupportedTable
 
-_WITHOUT_VALUES = "Its message is not shown, as it may hold entries"
-
 
 class CsvFile:
-    """A CSV file with a line of names, read when the table is opened.
-
-    Parameters
-    ----------
-    path : path
-        The file.
-    separator : str
-        Between entries.
-    encoding : str
-        Of its texts.
-
-    Raises
-    ------
-    UnsupportedTable
-        If there is no such file.
-    InvalidArgument
-        If there is no such separator or encoding.
-    """
+    """A CSV file with a line of names, read when the table is opened."""
 
     def __init__(self, path: str | os.PathLike[str], separator: str, encoding: str) -> None:
         if not isinstance(path, str | os.PathLike):
@@ -54,21 +36,19 @@ class CsvFile:
     def read(self, names: Sequence[str]) -> Mapping[str, np.ndarray]:
         """Return some columns as texts without spaces at their ends, None where an entry is empty.
 
-        Raises
-        ------
-        UnsupportedTable
-            If this is no CSV file: its format is public, and says nothing of a single entry.
-        TableChanged
-            If the file changes meanwhile.
+        What is no CSV file is refused: its format is public, and says nothing of a single entry.
         """
         before = self._state()
         try:
             with self._path.open(newline="", encoding=self._encoding) as file:
                 columns = self._columns(csv.reader(file, delimiter=self._separator, strict=True), names)
         except (UnicodeError, csv.Error, OSError) as error:
-            raise UnsupportedTable(
-                f"{self._path.name!r} cannot be read as CSV: {_REASONS.get(type(error), type(error).__name__)}"
-            ) from None
+            reasons: dict[type[Exception], str] = {
+                UnicodeDecodeError: "it is written in another encoding. Pass encoding=, such as 'latin-1' or 'utf-16'.",
+                csv.Error: "a quote is not closed, or stands within an entry.",
+            }
+            reason = reasons.get(type(error), type(error).__name__)
+            raise UnsupportedTable(f"{self._path.name!r} cannot be read as CSV: {reason}") from None
         if self._state() != before:
             raise TableChanged("The file of the table was changed while it was read. Start again.")
         return columns
@@ -99,96 +79,87 @@ class CsvFile:
         return {name: np.array(column, dtype=object) for name, column in zip(names, found, strict=True)}
 
 
-_REASONS: dict[type[Exception], str] = {
-    UnicodeDecodeError: "it is written in another encoding. Pass encoding=, such as 'latin-1' or 'utf-16'.",
-    csv.Error: "a quote is not closed, or stands within an entry.",
-}
-
-
 class Query:
-    """What a query to a database returns, read when the table is opened.
+    """The answer of a database to a query, read when the table is opened.
 
-    Parameters
-    ----------
-    query : str
-        In SQL.
-    connection : object
-        A connection of DuckDB, an engine or connection of SQLAlchemy, or a connection that follows Python's DB-API,
-        such as one of sqlite3.
-
-    Raises
-    ------
-    InvalidArgument
-        If it is none of these.
+    The connection is one of DuckDB, an engine or connection of SQLAlchemy, or a connection that follows Python's
+    DB-API, such as one of sqlite3.
     """
 
     def __init__(self, query: str, connection: Any) -> None:
         if not isinstance(query, str):
             raise InvalidArgument("A query is a text in SQL.")
-        self._query, self._open = query, _opener(connection)
+        self._query, self._connection = query, connection
+        self._is_sqlalchemy = type(connection).__module__.partition(".")[0] == "sqlalchemy"
+        if not self._is_sqlalchemy and not callable(getattr(connection, "cursor", None)):  # DuckDB's has one, too
+            raise InvalidArgument(
+                f"A {type(connection).__name__} is no connection to a database: pass one of DuckDB, of SQLAlchemy, or "
+                "one with cursor(), as that of sqlite3."
+            )
 
     def read(self, names: Sequence[str]) -> Mapping[str, np.ndarray]:
-        """Return some columns, each entry as the database gives it.
-
-        Raises
-        ------
-        UnsupportedTable
-            If the database refuses the query, or a column is not there.
-        """
+        """Return some columns, each entry as the database gives it."""
         try:
-            with self._open(self._query) as (header, fetch):
-                rows = fetch()
+            if self._is_sqlalchemy:
+                import sqlalchemy  # noqa: PLC0415  optional: who has a connection has it
+
+                is_engine = hasattr(self._connection, "connect")
+                with self._connection.connect() if is_engine else nullcontext(self._connection) as connection:
+                    result = connection.execute(sqlalchemy.text(self._query))
+                    header, rows = list(result.keys()), result.all()
+            else:
+                with closing(self._connection.cursor()) as cursor:
+                    cursor.execute(self._query)
+                    header, rows = [each[0] for each in cursor.description], cursor.fetchall()
         except Exception as error:  # its message may hold entries
             raise UnsupportedTable(
-                f"The database did not answer the query: {type(error).__name__}. {_WITHOUT_VALUES}."
+                f"The database did not answer the query: {type(error).__name__}. Its message is not shown, as it may "
+                "hold entries."
             ) from None
         found = {}
         for name in names:
-            place = _place(list(header), name)
-            column = np.empty(len(rows), dtype=object)
-            column[:] = [row[place] for row in rows]
-            found[name] = column
+            place = _place(header, name)
+            found[name] = np.empty(len(rows), dtype=object)
+            found[name][:] = [row[place] for row in rows]
         return found
 
 
 def _place(header: Sequence[str], name: str) -> int:
     """Return where a column is."""
     if (count := header.count(name)) != 1:
-        known = "no column" if not count else "several columns"
-        raise UnsupportedTable(f"The table has {known} {name!r}.")
+        raise UnsupportedTable(f"The table has {'several columns' if count else 'no column'} {name!r}.")
     return header.index(name)
 
 
-def _opener(connection: Any) -> Callable[[str], Any]:
-    """Return what opens a query, as a context with the names of columns and what fetches the rows."""
-
-    @contextmanager
-    def of_sqlalchemy(query: str) -> Iterator[tuple[Sequence[str], Callable[[], list[Any]]]]:
-        import sqlalchemy  # noqa: PLC0415  optional: who has a connection has it
-
-        with connection.connect() if hasattr(connection, "connect") else _left_open(connection) as here:
-            result = here.execute(sqlalchemy.text(query))
-            yield list(result.keys()), result.all
-
-    @contextmanager
-    def of_database_api(query: str) -> Iterator[tuple[Sequence[str], Callable[[], list[Any]]]]:
-        cursor = connection.cursor()
-        try:
-            cursor.execute(query)
-            yield [each[0] for each in cursor.description], cursor.fetchall
-        finally:
-            cursor.close()
-
-    if type(connection).__module__.partition(".")[0] == "sqlalchemy":
-        return of_sqlalchemy
-    if callable(getattr(connection, "cursor", None)):  # DuckDB's, too
-        return of_database_api
-    raise InvalidArgument(
-        f"A {type(connection).__name__} is no connection to a database: pass one of DuckDB, of SQLAlchemy, or one with "
-        "cursor(), as that of sqlite3."
-    )
+def dataset_columns(dataset: xr.Dataset, dim: str, names: Sequence[str]) -> dict[str, np.ndarray]:
+    """Return the named variables of a Dataset that have the dim of rows, with its axis first."""
+    with_rows = [name for name in names if name in dataset.variables and dim in dataset[name].dims]
+    return {name: np.asarray(dataset[name].transpose(dim, ...).values) for name in with_rows}
 
 
-@contextmanager
-def _left_open(connection: Any) -> Iterator[Any]:
-    yield connection
+def arrow_columns(table: Any, names: Sequence[str]) -> dict[str, Any]:
+    """Return the named columns of an Arrow table or record batch, as far as it has them; refuse a name it has twice."""
+    there_are = table.schema.names
+    for name in names:
+        if there_are.count(name) > 1:
+            raise UnsupportedTable(f"The table has several columns {name!r}.")
+    return {name: table.column(name) for name in names if name in there_are}
+
+
+def arrow_table(source: Any) -> Any:
+    """Return a data frame that speaks Arrow's protocol, or the one of data frames, as an Arrow table."""
+    if hasattr(source, "__arrow_c_stream__"):
+        return arrow().table(source)
+    arrow()
+    from pyarrow.interchange import from_dataframe  # noqa: PLC0415  optional
+
+    return from_dataframe(source)
+
+
+def arrow() -> Any:
+    """Return PyArrow; refuse a table that is read through it where it is not installed."""
+    try:
+        import pyarrow  # noqa: PLC0415  optional
+    except ModuleNotFoundError:
+        raise UnsupportedTable("This table is read through Arrow: pip install pyarrow.") from None
+    return pyarrow

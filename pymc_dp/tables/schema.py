@@ -8,8 +8,9 @@ import dataclasses
 import datetime
 import json
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -55,11 +56,7 @@ class Number:
     raw: bool = False
 
     def __post_init__(self) -> None:
-        _name(self.name)
-        low, high = (_validate.real(f"{which} of {self.name!r}", getattr(self, which)) for which in ("low", "high"))
-        missing = low + (high - low) / 2.0 if self.missing is None else self.missing
-        _complete(self, low=low, high=high, missing=_validate.real(f"missing of {self.name!r}", missing))
-        _check_range(self, low, high, self.missing)
+        _set_range(self, _validate.real)
 
 
 @dataclass(frozen=True)
@@ -91,17 +88,9 @@ class Whole:
     raw: bool = False
 
     def __post_init__(self) -> None:
-        _name(self.name)
-        low, high = (
-            _validate.whole(f"{which} of {self.name!r}", getattr(self, which), at_least=-_LARGEST_WHOLE)
-            for which in ("low", "high")
-        )
-        missing = (low + high) // 2 if self.missing is None else self.missing
-        missing = _validate.whole(f"missing of {self.name!r}", missing, at_least=-_LARGEST_WHOLE)
-        _complete(self, low=low, high=high, missing=missing)
-        if high > _LARGEST_WHOLE:
+        _set_range(self, partial(_validate.whole, at_least=-_LARGEST_WHOLE))
+        if self.high > _LARGEST_WHOLE:
             raise InvalidArgument(f"high of {self.name!r} must be at most 2**53, where floating point is exact.")
-        _check_range(self, low, high, self.missing)
 
 
 @dataclass(frozen=True)
@@ -126,8 +115,8 @@ class YesNo:
     missing: bool = False
 
     def __post_init__(self) -> None:
-        _name(self.name)
-        _complete(self, missing=_validate.truth(f"missing of {self.name!r}", self.missing))
+        _check_name(self.name)
+        _set(self, missing=_validate.truth(f"missing of {self.name!r}", self.missing))
 
 
 @dataclass(frozen=True)
@@ -157,7 +146,7 @@ class Category:
     missing: str | None = None
 
     def __post_init__(self) -> None:
-        _name(self.name)
+        _check_name(self.name)
         other = _validate.truth(f"other of {self.name!r}", self.other)
         if isinstance(self.levels, str) or not isinstance(self.levels, Sequence):
             raise InvalidArgument(f'levels of {self.name!r} must be a list, such as ["A", "B", "C"].')
@@ -170,7 +159,7 @@ class Category:
                 + (f", and {OTHER!r} is added to them by other=True." if other else ".")
             )
         missing = levels[-1 if other else 0] if self.missing is None else str(self.missing)
-        _complete(self, levels=tuple(levels[:-1] if other else levels), other=other, missing=missing)
+        _set(self, levels=tuple(levels[:-1] if other else levels), other=other, missing=missing)
         _validate.choice(f"missing of {self.name!r}", missing, tuple(levels))
 
     @property
@@ -208,12 +197,7 @@ class Date:
     raw: bool = False
 
     def __post_init__(self) -> None:
-        _name(self.name)
-        low, high = (_day(f"{which} of {self.name!r}", getattr(self, which)) for which in ("low", "high"))
-        middle = low + (high - low) // 2
-        missing = middle if self.missing is None else _day(f"missing of {self.name!r}", self.missing)
-        _complete(self, low=low.isoformat(), high=high.isoformat(), missing=missing.isoformat())
-        _check_range(self, low, high, missing)
+        _set_range(self, _day)
 
 
 @dataclass(frozen=True)
@@ -236,7 +220,7 @@ class Person:
     name: str
 
     def __post_init__(self) -> None:
-        _name(self.name)
+        _check_name(self.name)
 
 
 #: What has numbers for the model.
@@ -270,7 +254,7 @@ class Schema:
                 'A schema is a list of declared columns: [dp.Number("age", 18, 90), ...]. There are '
                 f"{', '.join(_KINDS)}."
             )
-        self._columns = [_of_record(each) for each in json.loads(json.dumps([_as_record(each) for each in columns]))]
+        self._columns = _from_json(_to_json(columns))
         names = [name for each in self._columns for name in (each.name, *_parts(each))]
         if twice := [name for name in dict.fromkeys(names) if names.count(name) > 1]:
             raise InvalidArgument(
@@ -343,23 +327,22 @@ class Schema:
             raise InvalidArgument(
                 "slopes needs one dim with columns for labels: pm.Model(coords={'feature': t.features('age', 'ward')})."
             )
-        dim = dims[0]
-        scales = [self._scale(str(name)) for name in slopes[dim].values]
-        middle, half = (xr.DataArray(np.array(each), dims=dim) for each in zip(*scales, strict=True))
-        of_outcome = (0.0, 1.0) if outcome is None else self._scale(outcome)
+
+        def scale(part: str) -> tuple[float, float]:
+            column = self.column_of(part)
+            return scale_of(column) if part == column.name else (0.0, 1.0)
+
+        scales = [scale(str(name)) for name in slopes[dims[0]].values]
+        middle, half = (xr.DataArray(np.array(each), dims=dims[0]) for each in zip(*scales, strict=True))
+        of_outcome = (0.0, 1.0) if outcome is None else scale(outcome)
         found = {"slopes": slopes / half * of_outcome[1]}
         if intercept is not None:
-            found["intercept"] = of_outcome[0] + of_outcome[1] * (intercept - (slopes * middle / half).sum(dim))
+            found["intercept"] = of_outcome[0] + of_outcome[1] * (intercept - (slopes * middle / half).sum(dims[0]))
         return xr.Dataset(found)
-
-    def _scale(self, part: str) -> tuple[float, float]:
-        """Return what a part is shifted and divided by."""
-        column = self.column_of(part)
-        return scale_of(column) if part == column.name else (0.0, 1.0)
 
     def to_json(self) -> str:
         """Return the schema as text."""
-        return json.dumps([_as_record(each) for each in self._columns])
+        return _to_json(self._columns)
 
     @classmethod
     def from_json(cls, text: str) -> "Schema":
@@ -371,7 +354,7 @@ class Schema:
             If the text is none.
         """
         try:
-            return cls([_of_record(each) for each in json.loads(text)])
+            return cls(_from_json(text))
         except (AttributeError, KeyError, TypeError, ValueError) as error:
             if isinstance(error, InvalidArgument):
                 raise
@@ -402,7 +385,20 @@ class Schema:
         return hash(self.to_json())
 
     def __repr__(self) -> str:
-        rows = [("column", "kind", "values", "missing counts as"), *map(_in_words, self._columns)]
+        rows = [("column", "kind", "values", "missing counts as")]
+        for each in self._columns:
+            if isinstance(each, Person):
+                values, missing = "", "(refused)"
+            elif isinstance(each, YesNo):
+                values, missing = "yes, no", "yes" if each.missing else "no"
+            elif isinstance(each, Category):
+                values, missing = ", ".join(each.all_levels), str(each.missing)
+            else:
+                low, high, missing = (
+                    end if isinstance(end, str) else f"{end:.10g}" for end in (each.low, each.high, each.missing)
+                )
+                values = f"{low} to {high}" + (", raw" if each.raw else "")
+            rows.append((each.name, type(each).__name__, values, missing))
         widths = [max(len(row[place]) for row in rows) for place in range(3)]
         return "\n".join(
             "  ".join([*(text.ljust(width) for text, width in zip(row, widths, strict=False)), row[3]]).rstrip()
@@ -412,7 +408,7 @@ class Schema:
 
 def scale_of(column: Modelled) -> tuple[float, float]:
     """Return the middle and half the width of a column's range; (0, 1) if the model gets it as it is."""
-    if not isinstance(column, Number | Whole | Date) or column.raw:
+    if isinstance(column, YesNo | Category) or column.raw:
         return 0.0, 1.0
     low, high = limits_of(column)
     return low + (high - low) / 2.0, (high - low) / 2.0
@@ -426,30 +422,19 @@ def limits_of(column: Number | Whole | Date) -> tuple[float, float]:
 
 
 def array_of_part(column: Modelled, part: str, entries: FloatArray) -> np.ndarray:
-    """Return a column, or a part of it, as the model has it. Each entry depends on one of `entries` alone.
+    """Return a column, or one of its parts (`Schema.parts`), as the model has it.
 
-    Parameters
-    ----------
-    column : Number, Whole, YesNo, Category or Date
-        The column.
-    part : str
-        Its name, or that of a part in `Schema.parts`.
-    entries : ndarray of float64
-        Numbers, codes of levels or days since 1970; NaN where missing.
+    `entries` are numbers, codes of levels or days since 1970; NaN where missing. Each entry of the result depends on
+    one of them alone.
     """
     missing = np.isnan(entries)
     if part == f"{column.name}_missing":
         return missing.astype(np.int64)
     if isinstance(column, YesNo):
-        truths: np.ndarray = np.where(missing, column.missing, entries).astype(np.int64)
-        return truths
+        return np.where(missing, column.missing, entries).astype(np.int64)
     if isinstance(column, Category):
-        levels = column.all_levels
-        codes = np.where(missing, levels.index(str(column.missing)), entries).astype(np.int64)
-        if part == column.name:
-            return codes
-        has_level: np.ndarray = np.equal(codes, _parts(column).index(part) - 1).astype(np.int64)
-        return has_level
+        codes = np.where(missing, column.all_levels.index(str(column.missing)), entries).astype(np.int64)
+        return codes if part == column.name else (codes == _parts(column).index(part) - 1).astype(np.int64)
     if isinstance(column, Date):
         values = np.where(missing, days(column.missing), entries) - days(column.low)
     else:
@@ -461,8 +446,7 @@ def array_of_part(column: Modelled, part: str, entries: FloatArray) -> np.ndarra
     if column.raw:
         return values.astype(np.int64) if isinstance(column, Whole) else values
     middle, half = scale_of(column)
-    scaled: FloatArray = np.clip((values - middle) / half, -1.0, 1.0)
-    return scaled
+    return np.clip((values - middle) / half, -1.0, 1.0)
 
 
 def days(date: str | datetime.date | None) -> float:
@@ -478,46 +462,39 @@ def _parts(column: Column) -> list[str]:
     return [f"{column.name}_missing", *(f"{column.name}[{level}]" for level in levels)]
 
 
-def _as_record(column: Column) -> dict[str, Any]:
-    return {"kind": type(column).__name__, **dataclasses.asdict(column)}
+def _to_json(columns: Sequence[Column]) -> str:
+    return json.dumps([{"kind": type(each).__name__, **dataclasses.asdict(each)} for each in columns])
 
 
-def _of_record(record: dict[str, Any]) -> Column:
-    kind = _KINDS[record["kind"]]
-    return kind(**{name: value for name, value in record.items() if name != "kind"})
+def _from_json(text: str) -> list[Column]:
+    records = json.loads(text)
+    return [_KINDS[each["kind"]](**{key: each[key] for key in each if key != "kind"}) for each in records]
 
 
-def _in_words(column: Column) -> tuple[str, str, str, str]:
-    kind = type(column).__name__
-    if isinstance(column, Person):
-        return column.name, kind, "", "(refused)"
-    if isinstance(column, YesNo):
-        return column.name, kind, "yes, no", "yes" if column.missing else "no"
-    if isinstance(column, Category):
-        return column.name, kind, ", ".join(column.all_levels), str(column.missing)
-    low, high, missing = (
-        each if isinstance(each, str) else f"{each:.10g}" for each in (column.low, column.high, column.missing)
-    )
-    return column.name, kind, f"{low} to {high}" + (", raw" if column.raw else ""), str(missing)
-
-
-def _complete(column: Any, **values: Any) -> None:
+def _set(column: Column, **values: Any) -> None:
     """Set checked values of a frozen declaration."""
     for name, value in values.items():
         object.__setattr__(column, name, value)
 
 
-def _name(name: Any) -> None:
+def _check_name(name: Any) -> None:
     if not isinstance(name, str) or not name:
         raise InvalidArgument('A declared column begins with its name: dp.Number("age", 18, 90).')
 
 
-def _check_range(column: Number | Whole | Date, low: Any, high: Any, missing: Any) -> None:
+def _set_range(column: Number | Whole | Date, read: Callable[[str, Any], Any]) -> None:
+    """Check a range and the value of missing entries, by default its middle, and set them as `read` returns them."""
+    _check_name(column.name)
+    low, high = (read(f"{which} of {column.name!r}", getattr(column, which)) for which in ("low", "high"))
+    middle = low + ((high - low) / 2.0 if isinstance(low, float) else (high - low) // 2)
+    missing = read(f"missing of {column.name!r}", middle if column.missing is None else column.missing)
     _validate.truth(f"raw of {column.name!r}", column.raw)
     if not low < high or (isinstance(low, float) and not math.isfinite(high - low)):
         raise InvalidArgument(f"low of {column.name!r} must be below its high, and their difference finite.")
     if not low <= missing <= high:
         raise InvalidArgument(f"missing of {column.name!r} must be in its range, from low to high.")
+    plain = (each.isoformat() if isinstance(each, datetime.date) else each for each in (low, high, missing))
+    _set(column, **dict(zip(("low", "high", "missing"), plain, strict=True)))
 
 
 def _day(name: str, value: Any) -> datetime.date:

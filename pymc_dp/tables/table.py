@@ -1,23 +1,21 @@
 """`Table`: a protected table that is named beside the model, where the model itself stands on invented rows."""
 
 import os
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
+from functools import partial
 from typing import Any, Protocol
 
-import numpy as np
 import pandas as pd
 import xarray as xr
 
 from pymc_dp import _validate
 from pymc_dp.exceptions import InvalidArgument, UnsupportedTable
-from pymc_dp.memory import memory_of_this_machine
 from pymc_dp.rows.likelihood import UnitLikelihood
 from pymc_dp.rows.partitioned import PartitionedUnits, Partitions
-from pymc_dp.tables.columns import Block, Columns, array_of, block_of, columns_for, no_column, refuse_absent, unit_codes
-from pymc_dp.tables.files import ArrowColumns, FileBlocks, files_of
-from pymc_dp.tables.local import InMemory, OutOfCore
-from pymc_dp.tables.readers import CsvFile, Query
+from pymc_dp.tables.columns import Columns, columns_for
+from pymc_dp.tables.local import Files, Memory
+from pymc_dp.tables.readers import CsvFile, Query, arrow_columns, arrow_table, dataset_columns
 from pymc_dp.tables.schema import Column, Schema
 from pymc_dp.tables.template import Template, fewest_rows, match
 
@@ -25,8 +23,6 @@ from pymc_dp.tables.template import Template, fewest_rows, match
 _DEADLINE = 60.0
 #: Columns of as many invented rows are all different, and a model on them is compiled soon.
 _ROWS_OF_TEMPLATE = 1000
-#: Of declared files that are kept in memory: room for what a run computes, and for other programs.
-_PART_OF_MEMORY = 0.25
 #: As for a table in the model.
 _FEWEST_ROWS = 2
 
@@ -174,10 +170,10 @@ class Table:
         InvalidArgument
             If there is none.
         """
-        found = [each for each in (self.template, *self._templates.values()) if each.n == n]
-        if not found:
-            raise InvalidArgument("The model stands on no template of this table: build it on table.template.")
-        return found[0]
+        for each in (self.template, *self._templates.values()):
+            if each.n == n:
+                return each
+        raise InvalidArgument("The model stands on no template of this table: build it on table.template.")
 
     def count_units(self) -> int:
         """Return how many units there are. Confidential under add-remove."""
@@ -185,12 +181,7 @@ class Table:
 
     @contextmanager
     def opened(self, template: UnitLikelihood) -> Iterator[PartitionedUnits]:
-        """Open the table for a run, and close it at the end.
-
-        Parameters
-        ----------
-        template : UnitLikelihood
-            The model's likelihood on the template.
+        """Open the table for a run, and close it at the end. `template` is the model's likelihood on the template.
 
         Raises
         ------
@@ -201,8 +192,8 @@ class Table:
         if self.schema is None:
             columns = columns_for(template.inputs, self._given, self.unit)
         else:
-            templates = dict.fromkeys([self.template, *self._templates.values()])
-            of_inputs = match(list(templates), template.inputs, template.rows_of_inputs)
+            templates = [self.template, *self._templates.values()]
+            of_inputs = match(templates, template.inputs, template.rows_of_inputs)
             columns = Columns(of_inputs, template.inputs, self.unit, self.schema)
         if self.unit is not None:
             template = template.with_units_of_rows()
@@ -359,157 +350,33 @@ class Table:
         return cls(frame, schema=schema, client=client, deadline=deadline)
 
 
-class Memory:
-    """A table in memory.
-
-    Parameters
-    ----------
-    read : callable
-        Returns the named columns by name.
-    names : sequence of str
-        The columns that are needed.
-    """
-
-    def __init__(self, read: Callable[[Sequence[str]], Mapping[str, Any]], names: Sequence[str]) -> None:
-        self._read, self._names = read, list(names)
-
-    def count(self, unit: str | None) -> int:
-        """Return how many units there are."""
-        name = self._names[0] if unit is None else unit
-        table = self._read([name])
-        if unit is None:
-            return len(_column(table, name))
-        return len(np.unique(unit_codes(unit, array_of(unit, table, is_unit=True))))
-
-    @contextmanager
-    def opened(self, template: UnitLikelihood, columns: Columns) -> Iterator[tuple[Partitions, int]]:
-        """Hold the rows as arrays of the model's types."""
-        table = self._read(columns.expected)
-        refuse_absent(columns.expected, table)
-        block = block_of(columns, columns.read(table))
-        yield InMemory(template, [block]), block.n_rows
-
-
-class Files:
-    """A table in files of this machine.
-
-    Parameters
-    ----------
-    source : path, or sequence of paths
-        As for `pymc_dp.tables.files.files_of`.
-    """
-
-    def __init__(self, source: Any) -> None:
-        self._paths = files_of(source)
-
-    def count(self, unit: str | None) -> int:
-        """Return how many units there are."""
-        return FileBlocks(self._paths, Columns((), (), unit)).count()
-
-    @contextmanager
-    def opened(self, template: UnitLikelihood, columns: Columns) -> Iterator[tuple[Partitions, int]]:
-        """Read all rows once, so that whatever is wrong with them is found before anything is charged.
-
-        Declared columns take long to read: where their numbers fit into memory they are kept, and else read for each
-        pass. The bits are the same.
-        """
-        blocks, lengths, n_rows = FileBlocks(self._paths, columns), [], 0
-        kept: list[Block] | None = None if columns.schema is None else []
-        most = _PART_OF_MEMORY * memory_of_this_machine()
-        for block in blocks.all_blocks():
-            lengths.append(block.n_units)
-            n_rows += block.n_rows
-            if kept is not None:
-                kept = [*kept, block] if sum(rows.nbytes for each in kept for rows in each.rows) < most else None
-        blocks.refuse_changes()
-        yield OutOfCore(template, blocks, lengths) if kept is None else InMemory(template, kept), n_rows
-
-
 def source_of(source: Any, dim: str | None, client: Any, deadline: float, names: Sequence[str]) -> Source:
-    """Return where a table is, from whatever the user has.
-
-    Raises
-    ------
-    UnsupportedTable
-        If nothing here reads it.
-    """
+    """Return where a table is, from whatever the user has; refuse what nothing here reads."""
     if isinstance(source, CsvFile | Query):
         return Memory(source.read, names)
     if isinstance(source, str | os.PathLike) or (isinstance(source, list | tuple) and source):
-        _arrow()
         return Files(source)
     if isinstance(source, xr.Dataset):
-        dim = _row_dim(source, names) if dim is None else dim
-        if any(source[name].chunks is not None for name in names if name in source):
-            return _on_dask(source, client, deadline, dim)
-        return Memory(lambda _: _DatasetColumns(source, dim), names)
-    if isinstance(source, pd.DataFrame | Mapping):
+        if dim is None:
+            dims = [set(map(str, source[name].dims)) for name in names if name in source]
+            shared = set.intersection(*dims) if dims else set()
+            if len(shared) != 1:
+                raise UnsupportedTable("Which dim of the Dataset counts rows? Pass dim=.")
+            dim = shared.pop()
+        if not any(source[name].chunks is not None for name in names if name in source):
+            return Memory(partial(dataset_columns, source, dim), names)
+    elif isinstance(source, pd.DataFrame | Mapping):
         return Memory(lambda _: source, names)
-    if hasattr(source, "__dask_graph__"):
-        return _on_dask(source, client, deadline, None)
-    if hasattr(source, "__arrow_c_stream__"):
-        return Memory(lambda _: ArrowColumns(_arrow().table(source)), names)
-    if hasattr(source, "__dataframe__"):
-        return Memory(lambda _: ArrowColumns(_arrow_interchange(source)), names)
+    if hasattr(source, "__dask_graph__"):  # as a Dataset with chunks has
+        try:
+            from pymc_dp.tables.on_dask import DaskSource  # noqa: PLC0415  optional
+        except ModuleNotFoundError as error:
+            raise UnsupportedTable(f"A table on Dask needs {error.name}: pip install 'pymc_dp[dask]'.") from None
+        return DaskSource(source, client, deadline, dim)
+    if hasattr(source, "__arrow_c_stream__") or hasattr(source, "__dataframe__"):
+        return Memory(lambda names: arrow_columns(arrow_table(source), names), names)
     raise UnsupportedTable(
         f"A table cannot be read from a {type(source).__name__}. Pass a pandas, Polars, Arrow or Dask data frame, an "
         "xarray Dataset, a mapping of names to arrays, or the path of a Parquet or Arrow file (of a lazy frame: what "
         "collect() returns, or the file that it reads)."
     )
-
-
-class _DatasetColumns(Mapping[str, Any]):
-    """The variables of a Dataset in memory, with the axis of rows first."""
-
-    def __init__(self, dataset: xr.Dataset, dim: str) -> None:
-        self._dataset, self._dim = dataset, dim
-
-    def __getitem__(self, name: str) -> np.ndarray:
-        if name not in self._dataset.variables or self._dim not in self._dataset[name].dims:
-            raise KeyError(name)
-        return np.asarray(self._dataset[name].transpose(self._dim, ...).values)
-
-    def __iter__(self) -> Iterator[str]:
-        return (str(name) for name in self._dataset.variables if self._dim in self._dataset[name].dims)
-
-    def __len__(self) -> int:
-        return sum(1 for _ in self)
-
-
-def _row_dim(dataset: xr.Dataset, names: Sequence[str]) -> str:
-    """Return the only dim that all named variables share."""
-    dims = [set(map(str, dataset[name].dims)) for name in names if name in dataset]
-    shared = set.intersection(*dims) if dims else set()
-    if len(shared) != 1:
-        raise UnsupportedTable("Which dim of the Dataset counts rows? Pass dim=.")
-    return shared.pop()
-
-
-def _on_dask(source: Any, client: Any, deadline: float, dim: str | None) -> Source:
-    try:
-        from pymc_dp.tables.on_dask import DaskSource  # noqa: PLC0415  optional
-    except ModuleNotFoundError as error:
-        raise UnsupportedTable(f"A table on Dask needs {error.name}: pip install 'pymc_dp[dask]'.") from None
-    return DaskSource(source, client, deadline, dim)
-
-
-def _arrow() -> Any:
-    try:
-        import pyarrow  # noqa: PLC0415  optional
-    except ModuleNotFoundError:
-        raise UnsupportedTable("This table is read through Arrow: pip install pyarrow.") from None
-    return pyarrow
-
-
-def _arrow_interchange(source: Any) -> Any:
-    _arrow()
-    from pyarrow.interchange import from_dataframe  # noqa: PLC0415  optional
-
-    return from_dataframe(source)
-
-
-def _column(table: Mapping[str, Any], name: str) -> Any:
-    try:
-        return table[name]
-    except KeyError:
-        raise no_column(name) from None

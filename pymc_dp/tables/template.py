@@ -74,11 +74,11 @@ class Template:
     @property
     def frame(self) -> pd.DataFrame:
         """The columns as a data frame, with categories as such: what formulas are evaluated on."""
-        return pd.DataFrame({each.name: self._in_frame(each) for each in self.schema.modelled})
-
-    def _in_frame(self, column: Modelled) -> object:
-        values = self[column.name]
-        return pd.Categorical.from_codes(values, column.all_levels) if isinstance(column, Category) else values
+        columns: dict[str, object] = {each.name: self[each.name] for each in self.schema.modelled}
+        for each in self.schema.modelled:
+            if isinstance(each, Category):
+                columns[each.name] = pd.Categorical.from_codes(self[each.name], each.all_levels)
+        return pd.DataFrame(columns)
 
     def features(self, *names: str) -> list[str]:
         """Return the labels of the columns of `matrix`."""
@@ -135,53 +135,45 @@ class Template:
         return f"Template({self.n} invented rows)\n{self.schema!r}"
 
     def parts_of(self, expected: RowInput, rows: np.ndarray) -> tuple[MadeOf, ...] | None:
-        """Return what the rows of a model's input are made of; None if that is nothing declared.
+        """Return for each column of a model's input which part it is; None if one is nothing declared.
 
-        Parameters
-        ----------
-        expected : RowInput
-            What the model expects.
-        rows : ndarray, shape (rows,) or (rows, columns)
-            What stands there in the model.
-
-        Returns
-        -------
-        tuple of str, float, or pair of str
-            For each column a part, the number that it holds in every row, or two parts whose product it is.
+        It may also be a number that stands in every row, or the product of two parts. `rows` is what stands in the
+        model, shape (rows,) or (rows, columns).
         """
         if len(rows) != self.n or rows.ndim > 2:
             return None
         found: list[MadeOf] = []
         for values in rows.reshape(self.n, -1).T:
-            made_of = self._made_of(values, expected.dtype)
+            content = _content(values)
+            made_of: MadeOf | None = self._by_content(expected.dtype).get(content)
+            if made_of is None and np.all(values == values[0]) and values[0]:
+                made_of = float(values[0])  # not zero: a product could be in all of these rows, and not in others
+            elif made_of is None and expected.dtype == np.float64:
+                made_of = self._products().get(content)
             if made_of is None:
                 return None
             found.append(made_of)
         return tuple(found)
 
-    def _made_of(self, values: np.ndarray, dtype: np.dtype[np.generic]) -> MadeOf | None:
-        known = self._by_content(dtype)
-        if (content := _content(values)) in known:
-            return known[content]
-        if np.all(values == values[0]) and values[0]:  # a product could be zero in all of these rows, and not in others
-            return float(values[0])
-        return self._products().get(content) if dtype == np.float64 else None
-
     @functools.cache  # noqa: B019  once
     def _products(self) -> dict[bytes, MadeOf]:
-        """Return products of two parts, and squares, by what they hold, where that is enough to recognise them."""
-        pairs = itertools.combinations_with_replacement(
-            self._arrays if len(self._arrays) <= _MOST_MULTIPLIED else (), 2
-        )
+        """Return products of two parts, and squares, by their content, where that is enough to recognise them."""
+        parts = self._arrays if len(self._arrays) <= _MOST_MULTIPLIED else {}
+        pairs = itertools.combinations_with_replacement(parts, 2)
         products = ((pair, self._arrays[pair[0]] * self._arrays[pair[1]]) for pair in pairs)
         return {_content(values): pair for pair, values in products if np.count_nonzero(values) >= _ROWS_OF_LEVEL}
 
     @functools.cache  # noqa: B019  a template has a few types of inputs
     def _by_content(self, dtype: np.dtype[np.generic]) -> dict[bytes, str]:
-        """Return parts by what they hold as a type that can hold all values of them."""
+        """Return parts by their content in a type that can hold all of their values."""
         found: dict[bytes, str] = {}
         for part, values in self._arrays.items():
-            limits = _limits(self.schema.column_of(part), part)
+            column = self.schema.column_of(part)
+            limits = (0.0, 1.0)
+            if part == column.name and isinstance(column, Category):
+                limits = (0.0, float(len(column.all_levels) - 1))
+            elif part == column.name and not isinstance(column, YesNo | Category):
+                limits = limits_of(column) if column.raw else (-1.0, 1.0)
             with np.errstate(invalid="ignore"):
                 exact = dtype.kind == "f" or np.array_equal(np.array(limits).astype(dtype).astype(np.float64), limits)
             if exact and (dtype.kind == "f" or values.dtype.kind == "i"):
@@ -200,21 +192,8 @@ def match(
 ) -> tuple[tuple[MadeOf, ...], ...]:
     """Return for each input of a model which parts of the declared columns it is made of.
 
-    The model was built on a template, whose columns are recognised by what they hold: invented rows are all different.
-
-    Parameters
-    ----------
-    templates : sequence of Template
-        Those that the model may have been built on.
-    inputs : sequence of RowInput
-        What the model expects.
-    tables : sequence of ndarray
-        The rows that stand in the model.
-
-    Raises
-    ------
-    UnsupportedTable
-        If an input is made of anything else.
+    The model was built on one of the templates, whose columns are recognised by their content: no two invented columns
+    are the same. `tables` are the rows that stand in the model. An input that is made of anything else is refused.
     """
     wrong = ""
     for template in templates:
@@ -235,15 +214,6 @@ def match(
 def _content(values: np.ndarray) -> bytes:
     same_zeros = np.ascontiguousarray(values, dtype=np.float64) + 0.0
     return hashlib.blake2b(same_zeros.tobytes(), digest_size=16).digest()
-
-
-def _limits(column: Modelled, part: str) -> list[float]:
-    """Return the least and the largest value of a part."""
-    if part != column.name or isinstance(column, YesNo):
-        return [0.0, 1.0]
-    if isinstance(column, Category):
-        return [0.0, float(len(column.all_levels) - 1)]
-    return list(limits_of(column)) if column.raw else [-1.0, 1.0]
 
 
 def _invented(column: Modelled, n: int, generator: np.random.Generator) -> FloatArray:

@@ -1,4 +1,4 @@
-"""What the workers of a cluster do with a table: make a block, check it, answer. Nothing here knows Dask.
+"""The work of a cluster on a table: workers make a block, check it, answer. Nothing here knows Dask.
 
 Whatever fails comes back as the name of an error, and nothing is raised: messages may hold rows, and Dask logs the
 messages and arguments of tasks that raise. What is written to logs of pandas or of readers of files is theirs.
@@ -8,7 +8,7 @@ import contextlib
 import hashlib
 import pickle
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -27,24 +27,13 @@ from pymc_dp.tables.columns import Block, Columns, array_of, block_of, unit_code
 BLOCK_OF_ROW = "_pymc_dp_block"
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Recipe:
     """What a worker needs besides rows. Public, but for the salt.
 
-    Attributes
-    ----------
-    template : bytes
-        The pickled likelihood on invented rows.
-    bits : str
-        What `pymc_dp.rows.probe` has to find.
-    versions : dict
-        Of what computes rows, in the client.
-    columns : Columns
-        Which columns feed the model.
-    salt : bytes
-        A random key of digests, so that nobody can tell rows from a digest.
-    n_blocks : int
-        How many blocks there are.
+    `template` is the pickled likelihood on invented rows; `bits` the digest of its values (`pymc_dp.rows.probe`) and
+    `versions` those of the packages, both in the client. `salt` is the random key of digests, so that nobody can tell
+    rows from a digest.
     """
 
     template: bytes
@@ -54,9 +43,6 @@ class Recipe:
     salt: bytes
     n_blocks: int
 
-    def __repr__(self) -> str:
-        return "Recipe"
-
 
 @dataclass(frozen=True)
 class Refusal:
@@ -65,12 +51,17 @@ class Refusal:
     error: str
     message: str = ""
 
+    @classmethod
+    def of(cls, error: Exception) -> "Refusal":
+        """Return what may leave of an error: the messages of others may hold rows."""
+        own = isinstance(error, TableChanged | UnsupportedTable)
+        return cls(type(error).__name__, str(error) if own else "")
+
     def raised(self) -> Exception:
         """Return the error that the client raises."""
-        if self.error == "TableChanged":
-            return TableChanged(self.message)
-        if self.error == "UnsupportedTable":
-            return UnsupportedTable(self.message)
+        for own in (TableChanged, UnsupportedTable):
+            if self.error == own.__name__:
+                return own(self.message)
         return UnsupportedTable(
             f"A worker could not read its part of the table: {self.error}. Its message is not shown, as it may hold "
             "rows; the worker's own log may tell more to those who may see them."
@@ -79,7 +70,7 @@ class Refusal:
 
 @dataclass(frozen=True, repr=False)
 class Facts:
-    """What a worker says of its block: never a row."""
+    """The public facts of a block: never a row."""
 
     n_units: int
     n_rows: int
@@ -91,7 +82,11 @@ class ResidentBlock:
 
     def __init__(self, recipe: Recipe, block: Block) -> None:
         self.recipe, self.block = recipe, block
-        self.facts = Facts(block.n_units, block.n_rows, _digest(recipe, block))
+        digest = hashlib.blake2b(key=recipe.salt, digest_size=16)
+        for values in [*block.rows, *([] if block.starts is None else [block.starts])]:
+            digest.update(repr((values.dtype.str, values.shape)).encode())
+            digest.update(np.ascontiguousarray(values).data)
+        self.facts = Facts(block.n_units, block.n_rows, digest.digest())
         self._of_connection: dict[str, UnitLikelihood] = {}
 
     def likelihood(self, connection: str) -> UnitLikelihood:
@@ -124,11 +119,8 @@ def _template(recipe: Recipe) -> UnitLikelihood:
     with _COMPILING:
         if key not in _TEMPLATES:
             if (here := probe.versions()) != recipe.versions:
-                differ = ", ".join(
-                    f"{name} {here.get(name)} instead of {known}"
-                    for name, known in recipe.versions.items()
-                    if here.get(name) != known
-                )
+                pairs = [(name, here.get(name), known) for name, known in recipe.versions.items()]
+                differ = ", ".join(f"{name} {own} instead of {known}" for name, own, known in pairs if own != known)
                 raise UnsupportedTable(f"A worker has other versions than the client: {differ}. Install the same.")
             template: UnitLikelihood = pickle.loads(recipe.template)  # noqa: S301  the client's, as all tasks
             template.use_threads(Threads())
@@ -143,34 +135,26 @@ def _template(recipe: Recipe) -> UnitLikelihood:
 
 
 def load(recipe: Recipe, place: int, pieces: Sequence[Any]) -> ResidentBlock | Refusal:
-    """Return a block made of pieces of the table, compiled for and checked, or why there is none."""
+    """Return a block made of pieces of the table, compiled for and checked, or why there is none.
+
+    A unit with rows in two blocks would be clipped twice. Each block looks at its own rows alone: a unit belongs to one
+    block, so that no unit is in two if all blocks agree.
+    """
     try:
         with np.errstate(all="ignore"):
-            piece = _joined(pieces, recipe.columns)
-            _refuse_split_units(recipe, place, piece)
-            block = ResidentBlock(recipe, block_of(recipe.columns, piece))
+            read = [recipe.columns.read(piece) for piece in pieces]
+            rows = {name: np.concatenate([each[name] for each in read]) for name in read[0]} if read[1:] else read[0]
+            unit = recipe.columns.unit
+            if unit is not None and np.any(block_numbers(unit, rows[unit], recipe.n_blocks) != place):
+                raise UnsupportedTable(
+                    "Rows of one unit are in two blocks, where the unit would count twice. Do not change the table "
+                    "while it is read, and use one version of Dask and pandas on all workers."
+                )
+            block = ResidentBlock(recipe, block_of(recipe.columns, rows))
             _template(recipe)
             return block
     except Exception as error:  # its message may hold rows
-        return _refusal(error)
-
-
-def _refuse_split_units(recipe: Recipe, place: int, piece: Mapping[str, np.ndarray]) -> None:
-    """Refuse rows that belong to another block: a unit with rows in two would be clipped twice.
-
-    Each block looks at its own rows alone. A unit belongs to one block, so that no unit is in two if all blocks agree.
-
-    Raises
-    ------
-    UnsupportedTable
-        If there are such rows.
-    """
-    unit = recipe.columns.unit
-    if unit is not None and np.any(block_numbers(unit, piece[unit], recipe.n_blocks) != place):
-        raise UnsupportedTable(
-            "Rows of one unit are in two blocks, where the unit would count twice. Do not change the table while it is "
-            "read, and use one version of Dask and pandas on all workers."
-        )
+        return Refusal.of(error)
 
 
 def facts_of(block: ResidentBlock | Refusal) -> Facts | Refusal:
@@ -191,7 +175,7 @@ def evaluate(
         with contextlib.nullcontext() if rows.runs_in_threads else _ONE_AT_A_TIME:
             return answer(rows, pickle.loads(asked), units)  # noqa: S301  the client's, as all tasks
     except Exception as error:
-        return _refusal(error)
+        return Refusal.of(error)
 
 
 class Answering:
@@ -220,30 +204,6 @@ def safe_block_numbers(units: pd.Series, name: str, n_blocks: int) -> pd.Series:
     """Return which block each row goes to, for a piece of a data frame; 0 where that fails."""
     try:
         numbers = block_numbers(name, units, n_blocks)
-    except Exception:  # it is found again, and told, where the block is made
+    except Exception:  # it is found again, and refused, where the block is made
         numbers = np.zeros(len(units), dtype=np.int64)
     return pd.Series(numbers, index=units.index, name=BLOCK_OF_ROW)
-
-
-def _joined(pieces: Sequence[Any], columns: Columns) -> Mapping[str, np.ndarray]:
-    """Return the columns of several pieces, one after the other."""
-    read = [columns.read(piece) for piece in pieces]
-    return read[0] if len(read) == 1 else {name: np.concatenate([each[name] for each in read]) for name in read[0]}
-
-
-def named(names: Sequence[str], arrays: Sequence[np.ndarray]) -> dict[str, np.ndarray]:
-    """Return arrays by name."""
-    return dict(zip(names, arrays, strict=True))
-
-
-def _digest(recipe: Recipe, block: Block) -> bytes:
-    digest = hashlib.blake2b(key=recipe.salt, digest_size=16)
-    for values in [*block.rows, *([] if block.starts is None else [block.starts])]:
-        digest.update(repr((values.dtype.str, values.shape)).encode())
-        digest.update(np.ascontiguousarray(values).data)
-    return digest.digest()
-
-
-def _refusal(error: Exception) -> Refusal:
-    own = isinstance(error, TableChanged | UnsupportedTable)
-    return Refusal(type(error).__name__, str(error) if own else "")

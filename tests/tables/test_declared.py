@@ -20,7 +20,7 @@ import pymc_dp as dp
 from pymc_dp.exceptions import InvalidArgument, TableChanged, UnsupportedTable
 from pymc_dp.model.view import read
 from pymc_dp.rows.likelihood import UnitLikelihood
-from pymc_dp.tables import files
+from pymc_dp.tables import local
 from pymc_dp.tables.local import InMemory, OutOfCore
 
 GRID = 2.0**-24
@@ -109,7 +109,7 @@ def template():
 
 @pytest.fixture
 def small_blocks(monkeypatch):
-    monkeypatch.setattr(files, "_NUMBERS_OF_BLOCK", 256)
+    monkeypatch.setattr(local, "_NUMBERS_OF_BLOCK", 256)
 
 
 def sums(rows, units=None):
@@ -132,7 +132,7 @@ def model_by_hand(x, emergency, back):
 @pytest.mark.usefixtures("small_blocks")
 @pytest.mark.parametrize(("kind", "fits"), [*((kind, True) for kind in SOURCES), ("parquet", False)])
 def test_every_source_has_the_bits_of_columns_made_by_hand(kind, fits, frame, template, tmp_path, monkeypatch):
-    monkeypatch.setattr("pymc_dp.tables.table.memory_of_this_machine", lambda: 2**30 if fits else 2**12)
+    monkeypatch.setattr("pymc_dp.tables.local.memory_of_this_machine", lambda: 2**30 if fits else 2**12)
     expected = UnitLikelihood(read(model_by_hand(*by_hand(frame))))
     table = SOURCES[kind](frame, tmp_path, SCHEMA)
     assert table.count_units() == N

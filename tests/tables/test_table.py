@@ -18,7 +18,7 @@ import pymc_dp as dp
 from pymc_dp.exceptions import InvalidArgument, TableChanged, UnsupportedTable
 from pymc_dp.model.view import read
 from pymc_dp.rows.likelihood import UnitLikelihood
-from pymc_dp.tables import files
+from pymc_dp.tables import local
 from pymc_dp.tables.columns import grouped
 
 N, GRID = 500, 2.0**-24
@@ -57,7 +57,7 @@ def template():
 @pytest.fixture
 def small_blocks(monkeypatch):
     """Blocks of 20 rows or so: many of them, and units that reach over their edges."""
-    monkeypatch.setattr(files, "_NUMBERS_OF_BLOCK", 64)
+    monkeypatch.setattr(local, "_NUMBERS_OF_BLOCK", 64)
 
 
 def arrow_file(frame, path, batch=77):
@@ -345,15 +345,15 @@ def test_masked_entries_are_missing(frame):
 def test_a_file_that_changes_while_it_is_read_is_refused(frame, template, tmp_path, monkeypatch):
     path = arrow_file(frame, tmp_path / "table.arrow")
     with table(path).opened(template) as rows:
-        real = files.FileBlocks.blocks
+        real = local.OutOfCore.blocks
 
         def changing(self, wanted=None):
-            for place, block in enumerate(real(self, wanted)):
+            for place, block in real(self, wanted):
                 if place == 0:
                     os.utime(path, ns=(1, 1))
-                yield block
+                yield place, block
 
-        monkeypatch.setattr(files.FileBlocks, "blocks", changing)
+        monkeypatch.setattr(local.OutOfCore, "blocks", changing)
         with pytest.raises(TableChanged):  # in the pass itself, not in the next one
             rows.clipped_gradient(THETA, 0.4, GRID)
 
