@@ -40,19 +40,9 @@ def clip_bound(batch_size: int, tempered_size: float) -> float:
 
 
 def log_ratio_and_variance(moments: ClippedMoments, unit: Fraction, offset: float) -> tuple[float, float]:
-    """Return λ = unit · Σ k_i + offset, and the variance of the scaled sum, with the 1/b normaliser; both rounded once.
-
-    Parameters
-    ----------
-    moments : ClippedMoments
-        Of the clipped log-ratios k_i of the units of the batch, as multiples of a grid.
-    unit : Fraction
-        Scale times grid.
-    offset : float
-        Prior and proposal ratios.
-    """
-    variance = unit**2 * (moments.squares - Fraction(moments.total**2, moments.count))
-    return float(unit * moments.total + Fraction(offset)), float(variance)
+    """Return λ = unit · Σ k_i + offset of log-ratios k_i in steps, and the variance of the scaled sum; rounded once."""
+    total, variance = moments.scaled(unit)
+    return float(total + Fraction(offset)), float(variance)
 
 
 def acceptance(log_ratio: float, variance: float) -> tuple[bool, float]:

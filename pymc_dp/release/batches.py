@@ -35,14 +35,15 @@ from pymc_dp.accounting import (
     WithoutReplacementGaussianReleases,
 )
 from pymc_dp.exceptions import InvalidArgument, PrivacyError
-from pymc_dp.release.clip_counts import COUNT_WEIGHT
 
 IntArray = NDArray[np.int64]
 Words = NDArray[np.uint64]
 
+#: What one entry of the counts of clipped units counts, in clip bounds: 1 % more noise, or less.
+COUNT_WEIGHT = 0.1
 #: Relative error of ln(x) / ln(1 - q) in floating point, generously: four roundings and two logarithms.
 _LOG_ERROR = 2.0**-48
-#: Below this many of its 2**64 steps U is settled in decimal arithmetic: its interval is wide beside it.
+#: Below this many of its 2**64 steps U is settled in decimal arithmetic: its interval is wide then.
 _SMALL_WORD = 2.0**20
 _WORD_BITS = 64
 _MOST_BITS = 256
@@ -71,7 +72,7 @@ class PoissonBatches:
     relation: ClassVar[Relation] = "add-remove"
     #: Sensitivity of a sum over a batch, divided by the clip bound.
     sensitivity_factor: ClassVar[float] = 1.0
-    #: A unit carries an indicator of being clipped and one of being there.
+    #: What counts of clipped units make of it: a unit carries an indicator of being clipped and one of being there.
     count_factor: ClassVar[float] = math.sqrt(1.0 + 2.0 * COUNT_WEIGHT**2)
 
     def __post_init__(self) -> None:
@@ -111,7 +112,7 @@ class BatchesWithoutReplacement:
 
     relation: ClassVar[Relation] = "substitute"
     sensitivity_factor: ClassVar[float] = 2.0
-    #: A replaced unit changes one indicator, of being clipped, beside twice the clip bound.
+    #: A replaced unit changes one indicator, of being clipped, and the rest by twice the clip bound.
     count_factor: ClassVar[float] = math.sqrt(1.0 + (COUNT_WEIGHT / 2.0) ** 2)
 
     def __post_init__(self) -> None:
@@ -153,8 +154,7 @@ Batches = PoissonBatches | BatchesWithoutReplacement
 def described(batches: Batches) -> Batches:
     """Return a description of batches with nothing in it but its own numbers, checked again.
 
-    Samplers hand descriptions to the curator. An object of another class could draw, cost or cover something else than
-    what its numbers say.
+    An object of another class could draw, cost or cover something else than what its numbers say.
 
     Raises
     ------

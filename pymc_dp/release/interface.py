@@ -46,12 +46,11 @@ class ReleasesOfIteration:
 
 @dataclass(frozen=True, eq=False)
 class Standardised:
-    """A standardised point as a single object, which arrays of statistics do not take apart.
+    """A point, standardised by the mean and covariance of its proposal, which arrays of statistics do not take apart.
 
     Attributes
     ----------
     point : ndarray, shape (parameters,)
-        By the mean and covariance of what the point was proposed from.
     """
 
     point: FloatArray
@@ -81,14 +80,14 @@ class GradientPrediction:
 
 @dataclass(frozen=True, eq=False)
 class Expanded:
-    """A log-ratio of which an expansion predicts a part: what is asked for is the rest.
+    """A log-ratio of which an expansion predicts a part: the rest is asked for.
 
     Attributes
     ----------
     point : ExpansionPoint
         The expansion.
     old, new : Prediction
-        What it predicts at both points.
+        Of both points.
     """
 
     point: ExpansionPoint

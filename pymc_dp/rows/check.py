@@ -19,7 +19,7 @@ from pymc_dp.model.any_rows import drawn_from_the_prior, likelihood_of_any_rows,
 from pymc_dp.model.parameters import ParameterVector
 from pymc_dp.model.split import RowSplit
 from pymc_dp.rows.engine import Contributions, RowEngine
-from pymc_dp.rows.parts import GATHER, PRODUCT, Part
+from pymc_dp.rows.graphs import GATHER, PRODUCT, Part
 from pymc_dp.rows.table import RowTable
 
 _POINTS = 3

@@ -1,10 +1,11 @@
 """The row engine: clipped sums over units of any factorising PyMC likelihood."""
 
 import copy
+import os
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
 import numpy as np
@@ -22,12 +23,10 @@ from pymc_dp.rows.clipped_sum import ClippedMoments, ClippedSum
 from pymc_dp.rows.derivatives import OtherModel, UnitsOfChunk
 from pymc_dp.rows.engine import Clipping, Point, RowEngine
 from pymc_dp.rows.expansion import ExpansionPoint, UnitExpansion
-from pymc_dp.rows.graphs import RowGraphs
+from pymc_dp.rows.graphs import GATHER, RowGraphs
 from pymc_dp.rows.on_demand import clip
-from pymc_dp.rows.parts import GATHER
 from pymc_dp.rows.responses import possible_responses
 from pymc_dp.rows.table import Chunk, IntArray, RowTable
-from pymc_dp.rows.threads import Threads
 
 #: Rows that are worked on at a time: their intermediate results stay in the processor's cache.
 _CHUNK_ROWS = 8192
@@ -41,23 +40,33 @@ _ROWS_WORTH_THREADS = 20_000
 #: a third vector as long as the table is dearer than computing them once more.
 _KEPT_UNITS = 5_000_000
 
-
 Result = TypeVar("Result")
+
+
+@dataclass(frozen=True)
+class Threads:
+    """How many threads share a pass over the rows. What is computed has the same bits for any number.
+
+    In the process that makes this object it is `here`: what is released before the chains start finds all cores idle.
+    In every other process it is `elsewhere`: several chains share the cores.
+    """
+
+    here: int = 1
+    elsewhere: int = 1
+    process: int = field(default_factory=os.getpid)
+
+    @property
+    def now(self) -> int:
+        """The number for the process that asks."""
+        return self.here if os.getpid() == self.process else self.elsewhere
 
 
 @dataclass(frozen=True)
 class RowInput:
     """An input of the model with an entry, or a vector of them, for each row. Public: names and types.
 
-    Attributes
-    ----------
-    names : tuple of str
-        How the model's author calls it: the name of the data variable, and of what is observed there. Empty, if it is
-        an array without a name.
-    dtype : numpy.dtype
-        Of its entries.
-    shape : tuple of int
-        Of one row of it.
+    Its names are those of the data variable, and of what is observed there; an array may have none. The shape is that
+    of one row.
     """
 
     names: tuple[str, ...]
@@ -178,7 +187,7 @@ class UnitLikelihood:
         bound: float,
         grid: float,
         *,
-        units: NDArray[np.int64] | None = None,
+        units: IntArray | None = None,
         blocks: Sequence[bool] | None = None,
     ) -> ClippedSum:
         """Return the sum over units of log-likelihood gradients, each clipped to the norm `bound`.
@@ -202,7 +211,7 @@ class UnitLikelihood:
         InvalidArgument
             If `units` or `blocks` name no such units or value variables.
         """
-        point = self._at(theta)
+        point = self._engine.at(self.parameters.split(theta))
         slices = self._slices(blocks)
         size = sum(entries.stop - entries.start for entries in slices if entries is not None)
         shrunk = clip.shrunk(bound, size)
@@ -225,20 +234,13 @@ class UnitLikelihood:
             columns = chunk.per_unit(found.dense(self._engine.parts, offsets, size))
             return int(clip.add_clipped_columns(columns, clipping.bound, clipping.steps_per_one, sums)), sums
 
-        n_clipped, sums = 0, np.zeros(size, dtype=np.int64)
-        for clipped_here, sums_here in self._each(add, self._chunks(units), units):
-            n_clipped += clipped_here
-            sums += sums_here
-        total = sums
+        n_clipped, total = expansion.added_up(self._each(add, self._chunks(units), units), size)
         if self._table.starts is None:
-            total = np.zeros(size, dtype=np.int64)
-            clip.add_in_order(sums, clipping.parts, total)
+            by_slope, total = total, np.zeros(size, dtype=np.int64)
+            clip.add_in_order(by_slope, clipping.parts, total)
         if kept:
             self._latest = {theta.tobytes(): log_likelihoods}
         return ClippedSum(total, grid, bound, n_clipped)
-
-    def _at(self, theta: FloatArray) -> Point:
-        return self._engine.at(self.parameters.split(theta))
 
     def _each(
         self, work: Callable[[Chunk], Result], chunks: Iterable[Chunk], units: IntArray | None = None
@@ -270,13 +272,7 @@ class UnitLikelihood:
         return self._threads.now if worth_it else 1
 
     def clipped_log_ratio(
-        self,
-        theta: FloatArray,
-        theta_new: FloatArray,
-        bound: float,
-        grid: float,
-        *,
-        units: NDArray[np.int64] | None = None,
+        self, theta: FloatArray, theta_new: FloatArray, bound: float, grid: float, *, units: IntArray | None = None
     ) -> ClippedSum:
         """Return the sum over units of log p(unit | theta_new) - log p(unit | theta), each clipped to `bound`.
 
@@ -295,11 +291,8 @@ class UnitLikelihood:
             new = self.all_log_likelihoods(theta_new)
             self._pair = {theta.tobytes(): old, theta_new.tobytes(): new}
         else:
-            old = self.unit_log_likelihoods(theta, units)
-            new = self.unit_log_likelihoods(theta_new, units)
-        total = np.zeros(1, dtype=np.int64)
-        n_clipped = clip.add_clipped_differences(new, old, clip.shrunk(bound, 1), 1.0 / grid, total)
-        return ClippedSum(total, grid, bound, n_clipped)
+            old, new = self.unit_log_likelihoods(theta, units), self.unit_log_likelihoods(theta_new, units)
+        return expansion.clipped_differences(old, new, bound, grid)
 
     def clipped_log_ratios(
         self, theta: FloatArray, theta_new: FloatArray, bound: float, grid: float, units: IntArray
@@ -309,24 +302,16 @@ class UnitLikelihood:
         Also how many were clipped. Odd in (theta, theta_new); what is no number counts as zero.
         """
         old, new = self.unit_log_likelihoods(theta, units), self.unit_log_likelihoods(theta_new, units)
-        clipped = np.empty(len(units), dtype=np.int64)
-        n_clipped = clip.write_clipped_differences(new, old, clip.shrunk(bound, 1), 1.0 / grid, clipped)
-        return clipped, int(n_clipped)
+        return expansion.each_clipped_difference(old, new, bound, grid)
 
     def log_ratio_moments(
-        self,
-        theta: FloatArray,
-        theta_new: FloatArray,
-        bound: float,
-        grid: float,
-        *,
-        units: IntArray | None = None,
+        self, theta: FloatArray, theta_new: FloatArray, bound: float, grid: float, *, units: IntArray | None = None
     ) -> ClippedMoments:
         """Return sums of those log-ratios, and of their squares, of all units or of some. Confidential."""
         units = np.arange(self.n_units, dtype=np.int64) if units is None else units
         return ClippedMoments.of(*self.clipped_log_ratios(theta, theta_new, bound, grid, units))
 
-    def unit_log_likelihoods(self, theta: FloatArray, units: NDArray[np.int64]) -> FloatArray:
+    def unit_log_likelihoods(self, theta: FloatArray, units: IntArray) -> FloatArray:
         """Return the log-likelihood of each of `units`, which are in increasing order. Confidential.
 
         The work is proportional to the rows of `units`; nothing is remembered.
@@ -341,7 +326,7 @@ class UnitLikelihood:
         return log_likelihoods
 
     def _write_log_likelihoods(self, theta: FloatArray, units: IntArray | None, log_likelihoods: FloatArray) -> None:
-        point = self._at(theta)
+        point = self._engine.at(self.parameters.split(theta))
 
         def write(chunk: Chunk) -> None:
             logp = self._engine.log_likelihood(point, chunk)
@@ -469,24 +454,17 @@ class UnitLikelihood:
             raise InvalidArgument("Second derivatives need UnitLikelihood(..., second_order=True).")
 
     def each_chunk(
-        self,
-        work: Callable[[UnitsOfChunk], Result],
-        units: IntArray | None = None,
-        *,
-        size: int | None = None,
+        self, work: Callable[[UnitsOfChunk], Result], units: IntArray | None = None, *, size: int | None = None
     ) -> Iterator[Result]:
         """Yield what `work` makes of the derivatives of the units, chunk by chunk, of all or of some. Confidential.
 
         Several threads may work at a time: `work` changes nothing but what belongs to its own chunk.
         """
         points: dict[bytes, Point] = {}
+        of_model = self._engine, self.parameters, points, self._responses, self.second_order, self._other
 
         def of_chunk(chunk: Chunk) -> Result:
-            return work(
-                UnitsOfChunk(
-                    chunk, self._engine, self.parameters, points, self._responses, self.second_order, self._other
-                )
-            )
+            return work(UnitsOfChunk(chunk, *of_model))
 
         yield from self._each(of_chunk, self._chunks(units, size or _CHUNK_ROWS), units)
 
@@ -497,7 +475,7 @@ class UnitLikelihood:
         bound: float,
         grid: float,
         *,
-        units: NDArray[np.int64] | None = None,
+        units: IntArray | None = None,
     ) -> ClippedSum:
         """Return the sum over units of any function of a unit's derivatives, each clipped to the norm `bound`.
 
@@ -529,15 +507,11 @@ class UnitLikelihood:
                 found = np.asarray(contributions(chunk), dtype=np.float64)
             if found.shape != (chunk.units.stop - chunk.units.start, size):
                 raise InvalidArgument("Contributions must have the shape (units of the chunk, size).")
-            sums = np.zeros(size, dtype=np.int64)
-            return clip.add_clipped_columns(
-                np.ascontiguousarray(found.T), clip.shrunk(bound, size), 1.0 / grid, sums
-            ), sums
+            columns, sums = np.ascontiguousarray(found.T), np.zeros(size, dtype=np.int64)
+            return clip.add_clipped_columns(columns, clip.shrunk(bound, size), 1.0 / grid, sums), sums
 
-        total, n_clipped = np.zeros(size, dtype=np.int64), 0
-        for clipped_here, sums in self.each_chunk(add, units, size=max(1, min(_CHUNK_ROWS, _CHUNK_ENTRIES // size))):
-            n_clipped += clipped_here
-            total += sums
+        chunks = self.each_chunk(add, units, size=max(1, min(_CHUNK_ROWS, _CHUNK_ENTRIES // size)))
+        n_clipped, total = expansion.added_up(chunks, size)
         return ClippedSum(total, grid, bound, n_clipped)
 
     def all_log_likelihoods(self, theta: FloatArray) -> FloatArray:

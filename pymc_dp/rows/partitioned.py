@@ -20,9 +20,8 @@ import numpy as np
 from pymc_dp.exceptions import InvalidArgument
 from pymc_dp.rows.clipped_sum import ClippedMoments, ClippedSum
 from pymc_dp.rows.expansion import ExpansionPoint
-from pymc_dp.rows.likelihood import UnitLikelihood
+from pymc_dp.rows.likelihood import Threads, UnitLikelihood
 from pymc_dp.rows.table import IntArray, checked_units
-from pymc_dp.rows.threads import Threads
 
 #: What a partition answers.
 Partial = ClippedSum | ClippedMoments

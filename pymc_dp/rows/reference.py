@@ -12,8 +12,7 @@ from pytensor.graph.replace import vectorize_graph
 from pymc_dp.compiling import compiled
 from pymc_dp.model.parameters import FloatArray
 from pymc_dp.rows.engine import Clipping, Contributions, vectors_of
-from pymc_dp.rows.graphs import RowGraphs
-from pymc_dp.rows.parts import Part
+from pymc_dp.rows.graphs import Part, RowGraphs
 from pymc_dp.rows.table import Chunk
 
 Point = list[np.ndarray]

@@ -13,7 +13,7 @@ import numpy as np
 from pymc_dp.model.arrays import leaf_value
 from pymc_dp.model.parameters import FloatArray
 from pymc_dp.model.split import RowLeaf
-from pymc_dp.rows.on_demand import probabilities
+from pymc_dp.rows.on_demand import clip
 
 #: Of more responses than this, every so many-th is asked for first.
 _FIRST_ASKED = 8
@@ -73,7 +73,8 @@ class PossibleResponses:
                     found[which] = np.where(counts, log_likelihoods(which), -np.inf)
         asked = sorted(found)
         shares = np.empty((len(asked), far.size))
-        probabilities.write(np.array([found[which] for which in asked]), np.array(self.stand_for)[asked], shares)
+        logs = np.array([found[which] for which in asked])
+        clip.write_probabilities(logs, np.array(self.stand_for)[asked], shares)
         return asked, shares
 
 

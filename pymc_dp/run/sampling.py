@@ -48,8 +48,8 @@ from pymc_dp.release import (
 )
 from pymc_dp.release.interface import ReleasesOfIteration
 from pymc_dp.rows import Simulation, SyntheticTable, UnitLikelihood
+from pymc_dp.rows.likelihood import Threads
 from pymc_dp.rows.partitioned import PartitionedUnits
-from pymc_dp.rows.threads import Threads
 from pymc_dp.run.arguments import (
     dp_steps,
     is_private,

@@ -31,8 +31,7 @@ from pymc_dp.release import (
 )
 from pymc_dp.release.interface import Release
 from pymc_dp.release.query import Query, Rows
-from pymc_dp.rows.likelihood import UnitLikelihood
-from pymc_dp.rows.threads import Threads
+from pymc_dp.rows.likelihood import Threads, UnitLikelihood
 from pymc_dp.run.arguments import refuse_in_a_starting_process, refuse_no_budget
 from pymc_dp.run.finished import reason
 from pymc_dp.run.interrupts import ending_the_run

@@ -357,7 +357,7 @@ class _Questions:
         """What is released."""
         shares = (_SHARE_OF_COUNTS, 1.0 - _SHARE_OF_COUNTS) if self.moments is not None else (1.0,)
         return tuple(
-            ReleaseRequest(query.kind, 1, share, query.cells, once=True)
+            ReleaseRequest(query.kind, 1, share, query.size, once=True)
             for query, share in zip(self.queries, shares, strict=True)
         )
 

@@ -3,10 +3,9 @@
 from collections.abc import Iterator, Sequence
 from typing import Protocol
 
-from pymc_dp.rows.likelihood import UnitLikelihood
+from pymc_dp.rows.likelihood import Threads, UnitLikelihood
 from pymc_dp.rows.partitioned import Partial, Pass, answer
 from pymc_dp.rows.table import IntArray
-from pymc_dp.rows.threads import Threads
 from pymc_dp.tables.columns import Block
 
 
