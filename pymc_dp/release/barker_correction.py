@@ -19,7 +19,7 @@ from fractions import Fraction
 import numpy as np
 import scipy
 
-from pymc_dp.release.batches import Entropy
+from pymc_dp.release.noise import NoiseSource
 from pymc_dp.rows.clipped_sum import ClippedMoments
 
 #: The variance of the normal error and the noise together.
@@ -61,7 +61,7 @@ def acceptance(log_ratio: float, variance: float) -> tuple[bool, float]:
     return log_ratio <= 0.0, float(weights @ scipy.special.ndtr((distance + points) / std))
 
 
-def happens(entropy: Entropy, probability: float) -> bool:
+def happens(entropy: NoiseSource, probability: float) -> bool:
     """Return true with exactly the probability that the float stands for, from as many random bits as that takes."""
     exact = Fraction(probability)
     word, bits = 0, 0

@@ -19,10 +19,9 @@ Uniform values below n come from 64-bit words by rejection, so they are exactly 
 import math
 from dataclasses import dataclass
 from decimal import ROUND_FLOOR, Context, Decimal
-from typing import ClassVar, Protocol
+from typing import ClassVar
 
 import numpy as np
-from numpy.typing import NDArray
 
 from pymc_dp import _validate
 from pymc_dp.accounting import (
@@ -35,9 +34,7 @@ from pymc_dp.accounting import (
     WithoutReplacementGaussianReleases,
 )
 from pymc_dp.exceptions import InvalidArgument, PrivacyError
-
-IntArray = NDArray[np.int64]
-Words = NDArray[np.uint64]
+from pymc_dp.release.noise import IntArray, NoiseSource, Words
 
 #: What one entry of the counts of clipped units counts, in clip bounds: 1 % more noise, or less.
 COUNT_WEIGHT = 0.1
@@ -47,14 +44,6 @@ _LOG_ERROR = 2.0**-48
 _SMALL_WORD = 2.0**20
 _WORD_BITS = 64
 _MOST_BITS = 256
-
-
-class Entropy(Protocol):
-    """Where random bits come from: the same source as the noise."""
-
-    def words(self, count: int) -> Words:
-        """Return independent uniform 64-bit words."""
-        ...
 
 
 @dataclass(frozen=True)
@@ -171,7 +160,7 @@ def described(batches: Batches) -> Batches:
     )
 
 
-def drawn(batches: Batches, entropy: Entropy, n_units: int) -> IntArray:
+def drawn(batches: Batches, entropy: NoiseSource, n_units: int) -> IntArray:
     """Return a fresh batch in increasing order. Confidential, with its size where that is random.
 
     Raises
@@ -189,7 +178,7 @@ def drawn(batches: Batches, entropy: Entropy, n_units: int) -> IntArray:
     return np.sort(distinct_below(entropy, n_units, batches.batch_size))
 
 
-def _poisson_batch(entropy: Entropy, q: float, n_units: int) -> IntArray:
+def _poisson_batch(entropy: NoiseSource, q: float, n_units: int) -> IntArray:
     """Return the units that take part, each with probability `q`, in increasing order."""
     if q == 1.0:
         return np.arange(n_units, dtype=np.int64)
@@ -206,7 +195,7 @@ def _poisson_batch(entropy: Entropy, q: float, n_units: int) -> IntArray:
     return together[: np.searchsorted(together, n_units)]
 
 
-def geometric_gaps(entropy: Entropy, q: float, count: int, largest: int) -> IntArray:
+def geometric_gaps(entropy: NoiseSource, q: float, count: int, largest: int) -> IntArray:
     """Return independent geometric numbers of failures before a success of probability `q`; larger ones are cut."""
     words = entropy.words(count)
     lower = words.astype(np.float64)
@@ -221,7 +210,7 @@ def geometric_gaps(entropy: Entropy, q: float, count: int, largest: int) -> IntA
     return settled
 
 
-def _settled_gap(entropy: Entropy, q: float, word: int) -> int:
+def _settled_gap(entropy: NoiseSource, q: float, word: int) -> int:
     """Return floor(ln U / ln(1 - q)) for the U whose first 64 bits are `word`, drawing more of its bits as needed."""
     bits = _WORD_BITS
     while True:
@@ -241,7 +230,7 @@ def _settled_gap(entropy: Entropy, q: float, word: int) -> int:
         bits += _WORD_BITS
 
 
-def uniform_below(entropy: Entropy, limit: int, count: int) -> IntArray:
+def uniform_below(entropy: NoiseSource, limit: int, count: int) -> IntArray:
     """Return `count` independent values, exactly uniform on 0, ..., limit - 1."""
     beyond = 2**_WORD_BITS // limit * limit
     found: list[Words] = []
@@ -254,7 +243,7 @@ def uniform_below(entropy: Entropy, limit: int, count: int) -> IntArray:
     return np.concatenate(found).astype(np.int64) if found else np.zeros(0, dtype=np.int64)
 
 
-def distinct_below(entropy: Entropy, limit: int, count: int) -> IntArray:
+def distinct_below(entropy: NoiseSource, limit: int, count: int) -> IntArray:
     """Return a uniform subset of size `count` of 0, ..., limit - 1: the first different ones of many uniform values."""
     values = np.zeros(0, dtype=np.int64)
     while len(values) < count:

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 from pymc_dp.exceptions import PrivacyError
 from pymc_dp.release.interface import ExpansionPoint, FloatArray
-from pymc_dp.release.query import NonNegative, PublicFacts, Rows, SumOverUnits
+from pymc_dp.release.query import NonNegative, PublicFacts, SumOverUnits
 from pymc_dp.rows.derivatives import UnitsOfChunk
 from pymc_dp.rows.expansion import (
     expected_curvatures_of,
@@ -16,18 +16,8 @@ from pymc_dp.rows.expansion import (
 )
 
 
-class _AtExpansionPoint(SumOverUnits):
-    """What the sums share that are taken at an expansion point."""
-
-    point: ExpansionPoint
-
-    def refuse_unfit(self, rows: Rows) -> None:
-        """Refuse a point, or a preconditioner, of another shape."""
-        rows.refuse_other_shapes(self.point.theta, self.point.preconditioner)
-
-
 @dataclass(frozen=True, eq=False)
-class CentredScore(_AtExpansionPoint):
+class CentredScore(SumOverUnits):
     """The sum of preconditioned scores, each clipped, and what clipping takes off on average added again.
 
     The average is over responses that the model draws at the point for the unit's own covariates. Units whose
@@ -67,8 +57,10 @@ class CentredScore(_AtExpansionPoint):
         return found.T
 
 
-class _WithoutNegativeEigenvalues(NonNegative, _AtExpansionPoint):
+class _WithoutNegativeEigenvalues(NonNegative, SumOverUnits):
     """What queries share of packed curvatures that have no negative eigenvalue."""
+
+    point: ExpansionPoint
 
     @property
     def size(self) -> int:

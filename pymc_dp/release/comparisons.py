@@ -15,17 +15,7 @@ from pymc_dp.rows.derivatives import UnitsOfChunk
 
 @dataclass(frozen=True, eq=False)
 class _Densities(SumOverUnits):
-    """What both queries share: log predictive densities are those of means over draws.
-
-    Attributes
-    ----------
-    draws : ndarray, shape (draws * parameters,)
-        Of the model's posterior, one after the other.
-    draws_of_other : ndarray, shape (draws * parameters,)
-        Of the other model's.
-    count : int
-        How many draws each has.
-    """
+    """What both queries share: log predictive densities are those of means over draws."""
 
     draws: FloatArray
     draws_of_other: FloatArray

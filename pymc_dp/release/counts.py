@@ -26,10 +26,9 @@ class Axis:
 
     Attributes
     ----------
-    place : int
-        Which input of the rows holds the column; `PREDICTED_MEAN`: the model's mean is taken.
-    entry : int
-        Which entry of a row of it, where that is a vector.
+    place, entry : int
+        Which input of the rows holds the column, and which entry of a row of it, where that is a vector;
+        `PREDICTED_MEAN`: the model's mean is taken.
     missing : int
         Which input says, by a 1, that an entry is missing: such rows are in a bin of their own, the last one;
         `NO_INPUT`: there is none.
@@ -160,15 +159,7 @@ class UnitCounts(NonNegative, SumOverUnits):
 
 @dataclass(frozen=True, eq=False)
 class Coordinate:
-    """A number between -1 and 1 that a column is turned into.
-
-    Attributes
-    ----------
-    place : int
-        Which input of the rows holds the column.
-    middle, half : float
-        The column is shifted and divided by these, and cut to [-1, 1].
-    """
+    """A column, shifted by `middle`, divided by `half` and cut to [-1, 1]. `place` is the input that holds it."""
 
     place: int
     middle: float

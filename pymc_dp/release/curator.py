@@ -169,21 +169,10 @@ class Curators:
     it. Chains claim their curator by creating a file, which only one process can do for each name, in a folder
     that lasts as long as the run.
 
-    Parameters
-    ----------
-    make_curator : callable
-        Makes a curator, given its source of noise as ``noise=``, how many releases of each kind it may make as
-        ``allowance=`` and which of them were paid for one by one as ``scheduled=``. It has to be picklable.
-    noise : NoiseSource
-        Where the noise comes from.
-    chains : int
-        How many curators may be opened.
-    allowance : mapping of str to int
-        What one chain releases.
-    allowance_once : mapping of str to int
-        What is released before the chains start.
-    scheduled, scheduled_once : sequence of Releases
-        Which of the two were paid for on batches, or with noise that changes.
+    `make_curator`, which has to be picklable, makes a curator, given its source of noise as ``noise=``, how many
+    releases of each kind it may make as ``allowance=`` and which of them were paid for one by one, on batches or with
+    noise that changes, as ``scheduled=``. At most `chains` are opened, and once one for what is released before the
+    chains start, with an allowance of its own.
     """
 
     def __init__(

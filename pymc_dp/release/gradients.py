@@ -18,25 +18,15 @@ from pymc_dp.rows.expansion import kept_by, preconditioned, scores_of
 
 @dataclass(frozen=True, eq=False)
 class _OfGradients(SumOverUnits):
-    """Gradients of units along axes, less what an expansion predicts.
-
-    Attributes
-    ----------
-    point : ExpansionPoint
-        The expansion: its centre, and by which preconditioner and bound units are weighted.
-    axes : ndarray, shape (parameters, axes)
-        What is asked for is ``axes.T @ (w gradient - w predicted)``, with the unit's weight w.
-    prediction : GradientPrediction
-        Where, and what is predicted there.
-    """
+    """Gradients of units along axes, less what an expansion predicts: see `PreconditionedGradient`."""
 
     point: ExpansionPoint
     axes: FloatArray
     prediction: GradientPrediction
 
     def refuse_unfit(self, rows: Rows) -> None:
-        """Refuse arrays of other shapes, which compiled loops would read beyond, and curvatures that are not known."""
-        rows.refuse_other_shapes(self.point.theta, self.point.preconditioner)
+        """Refuse arrays that do not fit, and curvatures that are not known."""
+        super().refuse_unfit(rows)
         rows.refuse_other_shapes(self.prediction.theta, self.axes)
         rows.refuse_other_shapes(self.prediction.direction, self.prediction.jacobian)
         if self.prediction.offset.shape != self.point.theta.shape:
@@ -69,8 +59,12 @@ class PreconditionedGradient(_OfGradients):
 
     Attributes
     ----------
-    point, axes, prediction
-        As in `_OfGradients`.
+    point : ExpansionPoint
+        The expansion: its centre, and by which preconditioner and bound units are weighted.
+    axes : ndarray, shape (parameters, axes)
+        What is asked for is ``axes.T @ (w gradient - w predicted)``, with the unit's weight w.
+    prediction : GradientPrediction
+        Where, and what is predicted there.
     clip_bound : float
         The largest norm of a unit's remainder.
     batches : Batches, optional

@@ -21,16 +21,9 @@ Quantity = Literal["mean", "equal", "at_most"]
 
 @dataclass(frozen=True, eq=False)
 class Setting:
-    """An entry of an input that is replaced in every row.
+    """An entry of an input that is replaced in every row: by `factor` times the input `source`, or by `factor`.
 
-    Attributes
-    ----------
-    place, entry : int
-        Which input of the rows, and which entry of a row of it.
-    source : int
-        The input that its new value is a multiple of; `NO_INPUT`: of one.
-    factor : float
-        What it is multiplied by.
+    The latter where `source` is `NO_INPUT`. `place` is the input, `entry` the entry of a row of it.
     """
 
     place: int
@@ -41,13 +34,7 @@ class Setting:
 
 @dataclass(frozen=True, eq=False)
 class Scenario:
-    """Rows as they stand in the table, but for some entries.
-
-    Attributes
-    ----------
-    settings : tuple of Setting
-        Those that are replaced.
-    """
+    """Rows as they stand in the table, but for some entries, which are replaced."""
 
     settings: tuple[Setting, ...]
 
@@ -64,15 +51,7 @@ class Scenario:
 
 @dataclass(frozen=True, eq=False)
 class Predicted:
-    """What is predicted in some scenarios.
-
-    Attributes
-    ----------
-    scenarios : tuple of Scenario
-        At least one.
-    quantity : {"mean", "equal", "at_most"}
-        What is predicted of the response.
-    """
+    """What is predicted of the response, in at least one scenario."""
 
     scenarios: tuple[Scenario, ...]
     quantity: Quantity
@@ -92,18 +71,8 @@ class Predicted:
         return response[2]
 
 
-class _OfPredictions(SumOverUnits):
-    """What the sums of predictions share."""
-
-    theta: FloatArray
-
-    def refuse_unfit(self, rows: Rows) -> None:
-        """Refuse a point of another shape."""
-        rows.refuse_other_shapes(self.theta)
-
-
 @dataclass(frozen=True, eq=False)
-class PredictionCounts(NonNegative, _OfPredictions):
+class PredictionCounts(NonNegative, SumOverUnits):
     """How many units have a prediction in each bin, on average over scenarios.
 
     A unit of several rows counts by the part of its rows in a bin. A unit's counts add up to 1.
@@ -146,13 +115,13 @@ class PredictionCounts(NonNegative, _OfPredictions):
 
 
 @dataclass(frozen=True, eq=False)
-class PredictionSums(_OfPredictions):
+class PredictionSums(SumOverUnits):
     """Sums over units of what is predicted in each scenario, by group, and how many units a group has.
 
     A row of group g contributes (1, x₁, ..., x_S) in the cells of g, with x between -1 and 1, and zero in those of
     other groups; one of no group contributes zero. Two of these are at most 2√S apart in one group, √(2(1 + S)), which
-    is no more, in two, and √(1 + S) where one is zero. A unit of
-    several rows contributes the mean of theirs, and is no farther from others: a mean is within what rows span.
+    is no more, in two, and √(1 + S) where one is zero. A unit of several rows contributes the mean of theirs, and is no
+    farther from others: a mean is within what rows span.
 
     Attributes
     ----------
@@ -206,22 +175,8 @@ class PredictionSums(_OfPredictions):
 
 
 @dataclass(frozen=True, eq=False)
-class _Spreads(_OfPredictions):
-    """What both queries share: how predictions at draws differ from those at one point.
-
-    Attributes
-    ----------
-    predicted : Predicted
-        What is predicted.
-    theta : ndarray, shape (parameters,)
-        The point.
-    draws : ndarray, shape (draws * parameters,)
-        The draws, one after the other.
-    count : int
-        How many there are.
-    by : Axis
-        Which group a row is in.
-    """
+class _Spreads(SumOverUnits):
+    """What both queries share: how predictions at draws differ from those at one point."""
 
     predicted: Predicted
     theta: FloatArray

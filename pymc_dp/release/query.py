@@ -165,13 +165,19 @@ class SumOverUnits(Query):
         """How many entries a contribution has."""
 
     def refuse_unfit(self, rows: Rows) -> None:
-        """Refuse arrays that do not fit the model, before rows are read: a table without units would raise nothing.
+        """Refuse arrays that do not fit the model, which compiled loops would read beyond.
+
+        Before rows are read: a table without units would raise nothing.
 
         Raises
         ------
-        InvalidArgument, PrivacyError
-            If compiled loops would read beyond an array, or something is not known of the model.
+        InvalidArgument
+            If `theta`, or the point or preconditioner of an expansion, has another shape.
         """
+        if hasattr(self, "theta"):
+            rows.refuse_other_shapes(self.theta)
+        if hasattr(self, "point"):
+            rows.refuse_other_shapes(self.point.theta, self.point.preconditioner)
 
     @abstractmethod
     def contributions(self, chunk: UnitsOfChunk) -> FloatArray:

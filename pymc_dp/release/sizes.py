@@ -161,10 +161,6 @@ class CoordinateSizes(CountsByOctave, SumOverUnits):
         """Return the norm of a unit's counts: it is in one bin for every parameter."""
         return math.sqrt(self.theta.size) * ROOM_OF_COUNTS
 
-    def refuse_unfit(self, rows: Rows) -> None:
-        """Refuse a point of another shape."""
-        rows.refuse_other_shapes(self.theta)
-
     def contributions(self, chunk: UnitsOfChunk) -> FloatArray:
         """Return a 1 for every parameter."""
         return self.counts(chunk.gradient(self.theta).T).reshape(self.size, -1).T
@@ -199,8 +195,8 @@ class NormSizes(CountsByNorm, SumOverUnits):
         super().refuse_if_unsafe(facts)
 
     def refuse_unfit(self, rows: Rows) -> None:
-        """Refuse points of another shape, and curvatures that are not known."""
-        rows.refuse_other_shapes(self.point.theta, self.point.preconditioner)
+        """Refuse arrays that do not fit, and curvatures that are not known."""
+        super().refuse_unfit(rows)
         if self.of in ("curvature", "one_direction_curvature"):
             rows.refuse_without_second_order()
 
@@ -272,10 +268,6 @@ class BoundedScore(SumOverUnits):
         if not math.isfinite(self.middle):
             raise PrivacyError("What is taken off scores must be a finite number.")
         super().refuse_if_unsafe(facts)
-
-    def refuse_unfit(self, rows: Rows) -> None:
-        """Refuse a point of another shape."""
-        rows.refuse_other_shapes(self.theta)
 
     def contributions(self, chunk: UnitsOfChunk) -> FloatArray:
         """Return the entry of each unit's score."""

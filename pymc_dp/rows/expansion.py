@@ -87,15 +87,7 @@ class Prediction:
 
 
 class UnitExpansion:
-    """The expansion of every unit around one centre. Confidential: for the curator only.
-
-    Parameters
-    ----------
-    units : UnitLikelihood
-        The row engine.
-    centre : ExpansionPoint
-        Where, by which preconditioner, with what bounds.
-    """
+    """The expansion of every unit around one centre. Confidential: for the curator only."""
 
     def __init__(self, units: Units, centre: ExpansionPoint) -> None:
         self._units = units

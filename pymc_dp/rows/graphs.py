@@ -31,17 +31,10 @@ DENSE, PRODUCT, GATHER = 0, 1, 2
 class Part:
     """How contributions to the gradient with respect to one value variable are stored.
 
-    Attributes
-    ----------
-    kind : int
-        `DENSE`: the slopes themselves. `PRODUCT`: the outer product of the unit's vector and its slopes. `GATHER`:
-        the slopes, at the group that the unit's index names; nothing if it names none.
-    first, k : int
-        Which rows of the slopes. None if the likelihood does not depend on the variable.
-    size : int
-        For `PRODUCT`, the length of a vector; for `GATHER`, the number of groups; else 1.
-    factor : int
-        For `PRODUCT`, which of the vectors; for `GATHER`, which of the indices; else 0.
+    `DENSE`: the slopes themselves. `PRODUCT`: the outer product of the unit's vector, of length `size`, and its slopes;
+    `factor` says which of the vectors. `GATHER`: the slopes, at the one of `size` groups that the unit's index names,
+    nothing if it names none; `factor` says which of the indices. The slopes are rows ``first`` to ``first + k``: none
+    if the likelihood does not depend on the variable.
     """
 
     kind: int
@@ -54,23 +47,13 @@ class Part:
 class RowGraphs:
     """Log-likelihood of one row, its derivatives, and what they are functions of.
 
-    Parameters
-    ----------
-    row_split : RowSplit
-        The one-row graph.
-    value_variables : sequence of Variable
-        The model's unconstrained parameters, in the order in which their values are passed.
-    shapes : sequence of tuple of int
-        Their shapes.
-    second_order : bool
-        Derive second derivatives, too.
+    Of value variables, the model's unconstrained parameters in the order in which their values are passed, and their
+    shapes. Second derivatives are derived with ``second_order=True``.
 
     Attributes
     ----------
-    rows : list of Variable
-        What stands for one row of each input.
-    row_shapes : list of tuple of int
-        Their shapes.
+    rows, row_shapes : list
+        What stands for one row of each input, and its shape.
     value_variables, directions : list of Variable
         The parameters, and a direction for each; all of known shapes.
     links : list of Link or None

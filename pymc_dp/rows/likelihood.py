@@ -84,12 +84,13 @@ class UnitLikelihood:
     """A model's likelihood as a sum over units of privacy, ready to be clipped and summed.
 
     Confidential: it holds the data. Only the curator (`pymc_dp.release`) may call it. The rows are in a `RowTable`, a
-    `RowEngine` computes log-likelihoods and derivatives of rows, and `pymc_dp.rows.clip` bounds and sums them.
+    `RowEngine` computes log-likelihoods and derivatives of rows, and `pymc_dp.rows.clip` bounds and sums them. The rows
+    of one unit are summed before they are clipped.
 
     Parameters
     ----------
     view : ModelView
-        Of a model whose likelihood is a product over rows. The rows of one unit are summed before they are clipped.
+        Of a model whose likelihood is a product over rows.
     first_order : bool
         Whether clipped gradients will be asked for: `warm_up` compiles them.
     second_order : bool
@@ -110,8 +111,6 @@ class UnitLikelihood:
         The layout of parameters.
     unit_in_words : str
         What is protected, for the result's metadata.
-    second_order : bool
-        Whether there are second derivatives.
     inputs : tuple of RowInput
         What a row consists of.
 
@@ -212,10 +211,8 @@ class UnitLikelihood:
             If `units` or `blocks` name no such units or value variables.
         """
         point = self._engine.at(self.parameters.split(theta))
-        slices = self._slices(blocks)
-        size = sum(entries.stop - entries.start for entries in slices if entries is not None)
+        offsets, size = self._offsets(blocks)
         shrunk = clip.shrunk(bound, size)
-        offsets = [None if entries is None else entries.start for entries in slices]
         clipping = Clipping(clip.layout(self._engine.parts, offsets), shrunk, 1.0 / grid)
         kept = units is None and self.n_units <= _KEPT_UNITS
         if units is None:
@@ -278,11 +275,6 @@ class UnitLikelihood:
 
         Odd: swapping `theta` and `theta_new` changes nothing but the sign. With `units`, in increasing order, the
         sum is over those alone.
-
-        Raises
-        ------
-        InvalidArgument
-            If `units` names no such units.
         """
         if units is None:
             wanted = (theta.tobytes(), theta_new.tobytes())
@@ -311,21 +303,12 @@ class UnitLikelihood:
         units = np.arange(self.n_units, dtype=np.int64) if units is None else units
         return ClippedMoments.of(*self.clipped_log_ratios(theta, theta_new, bound, grid, units))
 
-    def unit_log_likelihoods(self, theta: FloatArray, units: IntArray) -> FloatArray:
-        """Return the log-likelihood of each of `units`, which are in increasing order. Confidential.
+    def unit_log_likelihoods(self, theta: FloatArray, units: IntArray | None) -> FloatArray:
+        """Return the log-likelihood of each of `units`, which are in increasing order, or of all. Confidential.
 
         The work is proportional to the rows of `units`; nothing is remembered.
-
-        Raises
-        ------
-        InvalidArgument
-            If `units` names no such units.
         """
-        log_likelihoods = np.empty(len(units))
-        self._write_log_likelihoods(theta, units, log_likelihoods)
-        return log_likelihoods
-
-    def _write_log_likelihoods(self, theta: FloatArray, units: IntArray | None, log_likelihoods: FloatArray) -> None:
+        log_likelihoods = np.empty(self.n_units if units is None else len(units))
         point = self._engine.at(self.parameters.split(theta))
 
         def write(chunk: Chunk) -> None:
@@ -334,6 +317,15 @@ class UnitLikelihood:
 
         for _ in self._each(write, self._chunks(units), units):
             pass
+        return log_likelihoods
+
+    def all_log_likelihoods(self, theta: FloatArray) -> FloatArray:
+        """Return the log-likelihood of every unit, computed anew only at a point not just visited. Confidential."""
+        key = theta.tobytes()
+        for remembered in (self._pair, self._latest):
+            if key in remembered:
+                return remembered[key]
+        return self.unit_log_likelihoods(theta, None)
 
     def warm_up(self) -> None:
         """Compile what was said to be needed on one synthetic row, before a run is charged and processes are forked."""
@@ -398,8 +390,7 @@ class UnitLikelihood:
 
     def with_units_of_rows(self) -> "UnitLikelihood":
         """Return the same likelihood for tables whose units have several rows; here each still has one."""
-        starts = np.arange(self.n_rows + 1, dtype=np.int64)
-        return self._on(self._table.with_rows(self._table.rows, starts))
+        return self.on_rows(self._table.rows, np.arange(self.n_rows + 1, dtype=np.int64))
 
     def use_threads(self, threads: Threads) -> None:
         """Take note of how many threads may share a pass."""
@@ -415,27 +406,14 @@ class UnitLikelihood:
         return other
 
     def expansion(self, centre: ExpansionPoint) -> UnitExpansion:
-        """Return the expansion of every unit around a centre, computed anew only for a new centre. Confidential.
-
-        Raises
-        ------
-        InvalidArgument
-            If the expansion point or its preconditioner has another shape than the model's parameters: compiled
-            loops would read and write beyond them.
-        """
+        """Return the expansion of every unit around a centre, computed anew only for a new centre. Confidential."""
         self.refuse_other_shapes(centre.theta, centre.preconditioner)
         if centre.key not in self._expansions:
             self._expansions = {centre.key: UnitExpansion(self, centre)}
         return self._expansions[centre.key]
 
     def refuse_other_shapes(self, theta: FloatArray, preconditioner: FloatArray | None = None) -> None:
-        """Refuse arrays that compiled loops would read beyond.
-
-        Raises
-        ------
-        InvalidArgument
-            If a point, or a preconditioner, has another shape than the model's parameters.
-        """
+        """Refuse a point, or a preconditioner, of another shape: compiled loops would read beyond it."""
         size = self.n_parameters
         if theta.shape != (size,) or (preconditioner is not None and preconditioner.shape != (size, size)):
             raise InvalidArgument(
@@ -443,13 +421,7 @@ class UnitLikelihood:
             )
 
     def refuse_without_second_order(self) -> None:
-        """Refuse where second derivatives are not known: a table, or a batch, without units would raise nothing.
-
-        Raises
-        ------
-        InvalidArgument
-            If they were not asked for with ``second_order=True``.
-        """
+        """Refuse where second derivatives are not known: a table, or a batch, without units would raise nothing."""
         if not self.second_order:
             raise InvalidArgument("Second derivatives need UnitLikelihood(..., second_order=True).")
 
@@ -514,34 +486,26 @@ class UnitLikelihood:
         n_clipped, total = expansion.added_up(chunks, size)
         return ClippedSum(total, grid, bound, n_clipped)
 
-    def all_log_likelihoods(self, theta: FloatArray) -> FloatArray:
-        """Return the log-likelihood of every unit, computed anew only at a point not just visited. Confidential."""
-        key = theta.tobytes()
-        for remembered in (self._pair, self._latest):
-            if key in remembered:
-                return remembered[key]
-        log_likelihoods = np.empty(self.n_units)
-        self._write_log_likelihoods(theta, None, log_likelihoods)
-        return log_likelihoods
-
     def _chunks(self, units: IntArray | None, size: int | None = None) -> Iterator[Chunk]:
         """Yield chunks of all units, or of those of a batch, which the work is proportional to."""
         if size is None and units is None and self._engine.runs_in_threads and self._table.starts is None:
             size = max(1, min(_CALL_ROWS, -(-self.n_rows // self._threads_for(None))))
         return self._table.chunks(size or _CHUNK_ROWS) if units is None else self._table.batch(units, _CHUNK_ROWS)
 
-    def _slices(self, blocks: Sequence[bool] | None) -> list[slice | None]:
-        """Return where each value variable stands in a vector of those that take part; None for the others."""
+    def _offsets(self, blocks: Sequence[bool] | None) -> tuple[list[int | None], int]:
+        """Return where each value variable begins in a vector of those that take part, and the vector's size.
+
+        None for the others.
+        """
         taken = [True] * len(self.parameters.slices) if blocks is None else [bool(entry) for entry in blocks]
         if len(taken) != len(self.parameters.slices) or not any(taken):
             raise InvalidArgument("blocks must have one entry for each value variable, and one of them true.")
-        slices: list[slice | None] = []
-        begin = 0
+        offsets: list[int | None] = []
+        size = 0
         for entries, takes_part in zip(self.parameters.slices, taken, strict=True):
-            size = entries.stop - entries.start
-            slices.append(slice(begin, begin + size) if takes_part else None)
-            begin += size if takes_part else 0
-        return slices
+            offsets.append(size if takes_part else None)
+            size += entries.stop - entries.start if takes_part else 0
+        return offsets, size
 
     def __getstate__(self) -> dict[str, Any]:
         return {**self.__dict__, **_nothing_remembered()}

@@ -21,16 +21,8 @@ Point = list[np.ndarray]
 class ReferenceEngine:
     """Computes log-likelihoods and derivatives of rows by functions that PyTensor compiles.
 
-    Parameters
-    ----------
-    graphs : RowGraphs
-        The graph of one row.
-    reason : str
-        Why no faster engine is used.
-
-    Notes
-    -----
-    Pickling keeps the graphs and compiles again, so that no data that passed through travels along.
+    `reason` says why no faster engine is used. Pickling keeps the graphs and compiles again, so that no data that
+    passed through travels along.
     """
 
     name = "reference"
