@@ -1,7 +1,7 @@
-r"""Batches of units: what describes them, as what they are accounted for, and how the curator draws them.
+r"""Batches of units: their descriptions, the events they are accounted for as, and how the curator draws them.
 
 A sampler hands a description to the curator, which copies its numbers, compares them with the event that was paid
-for, and draws the batch. So the accountant cannot be told of another kind of sampling than the one that is done, and
+for, and draws the batch. So no other kind of sampling can be accounted for than the one that is done, and
 a sampler learns nothing of the table.
 
 *Poisson*: every unit takes part independently with probability q. The gap before the next unit that takes part is
@@ -70,7 +70,7 @@ class PoissonBatches:
 
     @property
     def scale(self) -> float:
-        """What makes a sum over a batch an unbiased estimate of the sum over all units."""
+        """The factor that makes a sum over a batch an unbiased estimate of the sum over all units."""
         return 1.0 / self.sampling_probability
 
     def releases(self, kind: str, count: int, noise_multiplier: float, coordinates: int = 1) -> PoissonGaussianReleases:
@@ -117,7 +117,7 @@ class BatchesWithoutReplacement:
 
     @property
     def scale(self) -> float:
-        """What makes a sum over a batch an unbiased estimate of the sum over all units."""
+        """The factor that makes a sum over a batch an unbiased estimate of the sum over all units."""
         return self.n_units / self.batch_size
 
     def releases(

@@ -18,18 +18,13 @@ from pymc_dp.rows.expansion import (
 
 @dataclass(frozen=True, eq=False)
 class CentredScore(SumOverUnits):
-    """The sum of preconditioned scores, each clipped, and what clipping takes off on average added again.
+    """The sum of preconditioned scores, each clipped, with the mean of the clipped parts added again.
 
     The average is over responses that the model draws at the point for the unit's own covariates. Units whose
     responses are not known to the model are clipped alone. With the mean added a vector may be longer than the bound:
     it is clipped once more. At the true parameters the sum is zero on average but for what the second clip takes off.
     That is small where responses that the first one clips are rare: a response of probability p that is clipped by c
     leaves a bias of p² c or so, where clipping alone leaves one of p c.
-
-    Attributes
-    ----------
-    point : ExpansionPoint
-        Where, by which preconditioner, with which clip bound.
 
     References
     ----------
@@ -49,7 +44,7 @@ class CentredScore(SumOverUnits):
         return self.point.clip_gradient
 
     def contributions(self, chunk: UnitsOfChunk) -> FloatArray:
-        """Return the clipped scores with the mean of what is taken off."""
+        """Return the clipped scores with the mean of the clipped parts."""
         scores, bound = scores_of(chunk, self.point), self.point.clip_gradient
         found = scores * kept_by(scores, bound)
         for others, probabilities in scores_of_responses(chunk, self.point):
@@ -58,7 +53,7 @@ class CentredScore(SumOverUnits):
 
 
 class _WithoutNegativeEigenvalues(NonNegative, SumOverUnits):
-    """What queries share of packed curvatures that have no negative eigenvalue."""
+    """A sum of packed curvatures that have no negative eigenvalue."""
 
     point: ExpansionPoint
 
@@ -90,11 +85,6 @@ class ExpectedCurvature(_WithoutNegativeEigenvalues):
     with its score: by how much the centred score changes with the parameters. Packed as in
     `pymc_dp.release.queries.Curvature`.
 
-    Attributes
-    ----------
-    point : ExpansionPoint
-        Where, by which preconditioner, with which bound of a curvature.
-
     Notes
     -----
     The inner product of two packed matrices without negative eigenvalues is the trace of their product, which is not
@@ -119,11 +109,6 @@ class OneDirectionCurvature(_WithoutNegativeEigenvalues):
     As normal regressions do in the parameters of their mean. Units whose score is longer than the bound of scores have
     none. The summed matrix has no negative eigenvalue, whatever the likelihood: see `ExpectedCurvature` for what
     follows. Packed as in `pymc_dp.release.queries.Curvature`.
-
-    Attributes
-    ----------
-    point : ExpansionPoint
-        Where, by which preconditioner, with which bounds of a score and of a curvature.
     """
 
     point: ExpansionPoint

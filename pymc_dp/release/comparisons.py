@@ -15,7 +15,10 @@ from pymc_dp.rows.derivatives import UnitsOfChunk
 
 @dataclass(frozen=True, eq=False)
 class _Densities(SumOverUnits):
-    """What both queries share: log predictive densities are those of means over draws."""
+    """Differences of log predictive densities, those of means over draws.
+
+    The `count` draws of the model's posterior, and of the other model's, stand one after the other.
+    """
 
     draws: FloatArray
     draws_of_other: FloatArray
@@ -39,17 +42,7 @@ class _Densities(SumOverUnits):
 
 @dataclass(frozen=True, eq=False)
 class DifferenceSizes(CountsByOctave, _Densities):
-    """How many units have a difference of a size in each octave.
-
-    Attributes
-    ----------
-    draws, draws_of_other : ndarray
-        As in `DensityDifferences`.
-    count : int
-        How many draws each has.
-    lowest, bins : int
-        As in `CountsByOctave`.
-    """
+    """How many units have a difference of a size in each octave."""
 
     lowest: int
     bins: int
@@ -64,18 +57,9 @@ class DifferenceSizes(CountsByOctave, _Densities):
 class DensityDifferences(_Densities):
     """Sums over units of clipped differences, and of their squares.
 
-    In units of the clip bound a unit contributes (x, x²), with x between -1 and 1. Two of these are at most 2 apart:
-    with s = x + x' and t = x - x' the squared distance is t² (1 + s²), and the sizes of s and t add up to at most 2,
-    so that it is at most 4, where t is 2.
-
-    Attributes
-    ----------
-    draws, draws_of_other : ndarray, shape (draws * parameters,)
-        Of both posteriors, one after the other.
-    count : int
-        How many draws each has.
-    clip_bound : float
-        The largest absolute difference of a unit. One that is no number counts as zero.
+    In units of the clip bound a unit contributes (x, x²), with x between -1 and 1; a difference that is no number
+    counts as zero. Two of these are at most 2 apart: with s = x + x' and t = x - x' the squared distance is t² (1 +
+    s²), and the sizes of s and t add up to at most 2, so that it is at most 4, where t is 2.
     """
 
     clip_bound: float

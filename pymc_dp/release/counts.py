@@ -85,7 +85,7 @@ def in_levels(below: FloatArray, up_to: FloatArray, levels: FloatArray) -> Float
 
 @dataclass(frozen=True, eq=False)
 class UnitCounts(NonNegative, SumOverUnits):
-    """How many units are in each bin of some axes, and within it in each level of what the model predicts.
+    """How many units are in each bin of some axes, and within it in each level of what the model predicts at `theta`.
 
     A unit of several rows counts by the part of its rows in a cell. A unit's counts add up to 1 on every axis and have
     no negative entry, so that their norm is at most the square root of the number of axes. What is released has an
@@ -93,10 +93,6 @@ class UnitCounts(NonNegative, SumOverUnits):
 
     Attributes
     ----------
-    axes : tuple of Axis
-        By what rows are put into bins.
-    theta : ndarray, shape (parameters,)
-        Where the model predicts; empty where nothing is predicted.
     levels : ndarray, shape (levels + 1,)
         Edges of levels of the probability of at most the response, from 0 to 1; empty: the bins alone are counted.
     spread : bool
@@ -171,16 +167,10 @@ class UnitMoments(NonNegative, SumOverUnits):
     """The sum over units of all products of two coordinates of a row, and of each by itself.
 
     With z = (1, coordinates) a row contributes the matrix z zᵀ, a unit of several rows the mean of theirs. Such
-    matrices have no negative inner product with each other, and a Frobenius norm of at most ‖z‖².
+    matrices have no negative inner product with each other, and a Frobenius norm of at most ‖z‖². At most `groups`
+    coordinates are not zero in a row, as of the indicators of a category one.
 
     Packed as in `pymc_dp.release.queries.Curvature`; for roundings see `pymc_dp.release.centred.ExpectedCurvature`.
-
-    Attributes
-    ----------
-    coordinates : tuple of Coordinate
-        What columns are turned into.
-    groups : int
-        Of which at most so many are not zero in a row, as of the indicators of a category one.
     """
 
     coordinates: tuple[Coordinate, ...]

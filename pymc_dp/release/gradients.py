@@ -54,23 +54,11 @@ class _OfGradients(SumOverUnits):
 class PreconditionedGradient(_OfGradients):
     """The sum of log-likelihood gradients along axes, less what an expansion predicts of each, each clipped.
 
-    With nothing predicted it is the sum of preconditioned gradients, each clipped. With an expansion's prediction it is
-    a control variate: near the centre the remainders are small, and so are bound and noise.
-
-    Attributes
-    ----------
-    point : ExpansionPoint
-        The expansion: its centre, and by which preconditioner and bound units are weighted.
-    axes : ndarray, shape (parameters, axes)
-        What is asked for is ``axes.T @ (w gradient - w predicted)``, with the unit's weight w.
-    prediction : GradientPrediction
-        Where, and what is predicted there.
-    clip_bound : float
-        The largest norm of a unit's remainder.
-    batches : Batches, optional
-        Ask a fresh batch; the sum is not scaled up to all units. Default: all units.
-    counted : bool
-        Release counts of clipped units with it; batches only.
+    With a unit's weight w, which the preconditioner and bound of the point set, a contribution is ``axes.T @ (w
+    gradient - w predicted)``, clipped to `clip_bound`. With nothing predicted it is the sum of preconditioned
+    gradients, each clipped. With an expansion's prediction it is a control variate: near the centre the remainders are
+    small, and so are bound and noise. With `batches` it is the sum over a fresh batch, not scaled up to all units, and
+    if `counted`, counts of clipped units are released with it.
 
     References
     ----------
@@ -94,15 +82,7 @@ class PreconditionedGradient(_OfGradients):
 
 @dataclass(frozen=True, eq=False)
 class GradientSizes(CountsByNorm, _OfGradients):
-    """How many units have such a gradient of a norm in each half octave.
-
-    Attributes
-    ----------
-    point, axes, prediction
-        As in `PreconditionedGradient`.
-    smallest, bins
-        As in `CountsByNorm`.
-    """
+    """How many units have such a gradient of a norm in each half octave."""
 
     smallest: float
     bins: int

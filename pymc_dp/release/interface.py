@@ -1,4 +1,4 @@
-"""What queries are made of, and what comes back: plain numbers, all of them public."""
+"""The parts of queries, and their answers: plain numbers, all of them public."""
 
 from dataclasses import dataclass
 
@@ -58,7 +58,7 @@ class Standardised:
 
 @dataclass(frozen=True, eq=False)
 class GradientPrediction:
-    """What an expansion predicts of a unit's gradient at a point, from its gradient g and curvature H at the centre.
+    """An expansion's prediction of a unit's gradient at a point, from its gradient g and curvature H at the centre.
 
     ``jacobian @ g - H @ direction + offset``, all of it times the unit's weight.
 

@@ -1,4 +1,4 @@
-"""What a curator keeps count of: what it may still release, and how many units its releases have clipped.
+"""The counts of a curator: of releases that it may still make, and of units that its releases have clipped.
 
 Releases are counted down before the data is touched. Counts of clipped units are themselves released, with noise. A
 second release on the same batch would not be covered by the accounting: composition asks for a fresh batch each time.

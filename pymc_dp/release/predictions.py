@@ -51,13 +51,13 @@ class Scenario:
 
 @dataclass(frozen=True, eq=False)
 class Predicted:
-    """What is predicted of the response, in at least one scenario."""
+    """Predictions of the response, in at least one scenario."""
 
     scenarios: tuple[Scenario, ...]
     quantity: Quantity
 
     def of_rows(self, chunk: UnitsOfChunk, theta: FloatArray) -> FloatArray:
-        """Return what is predicted for every row, shape (scenarios, rows)."""
+        """Return the predictions for every row, shape (scenarios, rows)."""
         rows = list(chunk.rows)
         return np.array([self._of(chunk.response(theta, each.of_rows(rows))) for each in self.scenarios])
 
@@ -73,18 +73,9 @@ class Predicted:
 
 @dataclass(frozen=True, eq=False)
 class PredictionCounts(NonNegative, SumOverUnits):
-    """How many units have a prediction in each bin, on average over scenarios.
+    """How many units have a prediction at `theta` in each bin between `edges`, on average over scenarios.
 
     A unit of several rows counts by the part of its rows in a bin. A unit's counts add up to 1.
-
-    Attributes
-    ----------
-    predicted : Predicted
-        What is predicted.
-    theta : ndarray, shape (parameters,)
-        Where the model predicts.
-    edges : ndarray, shape (bins - 1,)
-        Public numbers between bins, in increasing order.
     """
 
     predicted: Predicted
@@ -121,18 +112,8 @@ class PredictionSums(SumOverUnits):
     A row of group g contributes (1, x₁, ..., x_S) in the cells of g, with x between -1 and 1, and zero in those of
     other groups; one of no group contributes zero. Two of these are at most 2√S apart in one group, √(2(1 + S)), which
     is no more, in two, and √(1 + S) where one is zero. A unit of several rows contributes the mean of theirs, and is no
-    farther from others: a mean is within what rows span.
-
-    Attributes
-    ----------
-    predicted : Predicted
-        What is predicted.
-    theta : ndarray, shape (parameters,)
-        Where the model predicts.
-    by : Axis
-        Which group a row is in.
-    middle, half : float
-        Predictions are shifted and divided by these, and cut to [-1, 1]. One that is no number counts as `middle`.
+    farther from others: a mean is within what rows span. x is a prediction shifted by `middle`, divided by `half` and
+    cut; one that is no number counts as `middle`.
     """
 
     predicted: Predicted
@@ -176,7 +157,7 @@ class PredictionSums(SumOverUnits):
 
 @dataclass(frozen=True, eq=False)
 class _Spreads(SumOverUnits):
-    """What both queries share: how predictions at draws differ from those at one point."""
+    """How predictions at `count` draws, one after the other, differ from those at one point."""
 
     predicted: Predicted
     theta: FloatArray
@@ -202,13 +183,6 @@ class SpreadSizes(CountsByNorm, _Spreads):
     """How many units of each group have differences of a norm in each half octave, by group and bin.
 
     A unit whose rows are in several groups counts in each by the part of its rows there. Its counts add up to 1.
-
-    Attributes
-    ----------
-    predicted, theta, draws, count, by
-        As in `PredictionSpreads`.
-    smallest, bins
-        As in `pymc_dp.release.sizes.CountsByNorm`, of a group.
     """
 
     smallest: float
@@ -233,22 +207,8 @@ class SpreadSizes(CountsByNorm, _Spreads):
 class PredictionSpreads(_Spreads):
     """Sums over units of how predictions at draws differ from those at one point, each unit's clipped together.
 
-    By group, draw and scenario, in units of `clip_bounds`.
-
-    Attributes
-    ----------
-    predicted : Predicted
-        What is predicted.
-    theta : ndarray, shape (parameters,)
-        The point.
-    draws : ndarray, shape (draws * parameters,)
-        The draws, one after the other.
-    count : int
-        How many there are.
-    by : Axis
-        Which group a row is in.
-    clip_bounds : ndarray, shape (groups,)
-        What the differences of each group are divided by; all of a unit together are clipped to a norm of 1 then.
+    By group, draw and scenario. The differences of a group are divided by its entry of `clip_bounds`; all of a unit
+    together are clipped to a norm of 1 then.
     """
 
     clip_bounds: FloatArray

@@ -1,4 +1,4 @@
-"""Every kind of release: what a query asks of the rows, how far the answer can move, and its name.
+"""Every kind of release: its question to the rows, how far the answer can move, and its name.
 
 A query is a frozen description made of plain numbers. A sampler makes one and hands it to the curator, which copies it
 (`plain`), pays for it, and only then has it evaluated. Each class says
@@ -41,20 +41,11 @@ _ROUNDING = 1.0 + 2.0**-50
 
 @dataclass(frozen=True, eq=False)
 class GradientSum(Query):
-    """The sum of log-likelihood gradients, each clipped to a Euclidean norm.
+    """The sum of log-likelihood gradients at `theta`, each clipped to a Euclidean norm.
 
-    Attributes
-    ----------
-    theta : ndarray, shape (parameters,)
-        The point.
-    clip_bound : float
-        The largest norm of a unit's gradient.
-    blocks : tuple of bool, optional
-        Which of the model's value variables take part; the others have no entry. Default: all.
-    batches : Batches, optional
-        Ask a fresh batch; the sum is not scaled up to all units. Default: all units.
-    counted : bool
-        Release counts of clipped units with it; batches only.
+    Of those value variables alone that `blocks` says, one entry for each; the others have no entry. With `batches` it
+    is the sum over a fresh batch, not scaled up to all units, and if `counted`, counts of clipped units are released
+    with it.
     """
 
     theta: FloatArray
@@ -71,15 +62,7 @@ class GradientSum(Query):
 
 @dataclass(frozen=True, eq=False)
 class LogRatioSum(Query):
-    """The sum over all units of log p(unit | theta_new) - log p(unit | theta), each clipped.
-
-    Attributes
-    ----------
-    theta, theta_new : ndarray, shape (parameters,)
-        The points.
-    clip_bound : float
-        The largest absolute log-ratio of a unit.
-    """
+    """The sum over all units of log p(unit | theta_new) - log p(unit | theta), each clipped to `clip_bound`."""
 
     theta: FloatArray
     theta_new: FloatArray
@@ -123,22 +106,9 @@ def penalised(moments: ClippedMoments, unit: Fraction, grid: float) -> int:
 class VariancePenalisedLogRatio(Query):
     """The tempered log-ratio as a fresh batch estimates it, less half of the estimate's variance.
 
-    One number f of all log-ratios of the batch, not a sum; `sensitivity` has the proof how far it moves.
-
-    Attributes
-    ----------
-    theta, theta_new : ndarray, shape (parameters,)
-        The points.
-    clip_bound : float
-        The largest absolute log-ratio of a unit.
-    batches : BatchesWithoutReplacement
-        Of which size.
-    tempering : float
-        Power of the likelihood.
-    counted : bool
-        Release counts of clipped units with it.
-    expanded : Expanded, optional
-        What an expansion predicts of log-ratios is taken off them: f is of the rest.
+    One number f of all log-ratios of the batch, each clipped to `clip_bound`, not a sum; `sensitivity` has the proof
+    how far it moves. What an expansion predicts of log-ratios is taken off them, where it is given: f is of the rest.
+    If `counted`, counts of clipped units are released with it.
     """
 
     theta: FloatArray
@@ -183,18 +153,8 @@ class VariancePenalisedLogRatio(Query):
 class BarkerDecision(Query):
     """Whether the Barker test on a fresh batch accepts: 1 or 0. No noise is added: the test itself is random.
 
-    Attributes
-    ----------
-    theta, theta_new : ndarray, shape (parameters,)
-        The points.
-    log_free_ratio : float
-        The part of the log-ratio that costs nothing: prior and proposal.
-    batches : BatchesWithoutReplacement
-        Of which size.
-    tempering : float
-        Power of the likelihood.
-    expanded : Expanded, optional
-        What an expansion predicts of log-ratios is taken off them: `log_free_ratio` holds it for all units.
+    `log_free_ratio` is the part of the log-ratio that costs nothing: prior and proposal. What an expansion predicts of
+    log-ratios is taken off them, where it is given, and `log_free_ratio` holds it for all units.
     """
 
     theta: FloatArray
@@ -311,16 +271,8 @@ class DecisionClipCounts(_Counts):
     """How many of all units the Barker test would clip, on average over moves.
 
     Of all units, not of the decisions' batches: those have been asked once, and are not to be known. Only where the
-    number of units is public.
-
-    Attributes
-    ----------
-    moves : tuple of (ndarray, ndarray) or of Expanded
-        The points that each move leads from and to, or what an expansion predicts there.
-    decided_on : BatchesWithoutReplacement
-        The batches of the decisions, which set the clip bound; none is drawn here.
-    tempering : float
-        Power of the likelihood.
+    number of units is public. A move is the points that it leads from and to, or what an expansion predicts there. The
+    batches that are `decided_on` set the clip bound; none is drawn here.
     """
 
     moves: tuple[tuple[FloatArray, FloatArray] | Expanded, ...]
@@ -353,13 +305,7 @@ class DecisionClipCounts(_Counts):
 
 @dataclass(frozen=True, eq=False)
 class WeightedScore(Query):
-    """The sum of weighted scores at an expansion point, preconditioned.
-
-    Attributes
-    ----------
-    point : ExpansionPoint
-        Where, by which preconditioner, with which clip bound.
-    """
+    """The sum of weighted scores at an expansion point, preconditioned."""
 
     point: ExpansionPoint
     kind: str = "score"
@@ -379,11 +325,6 @@ class Curvature(Query):
 
     Packed: the upper triangle by rows, entries off the diagonal times the square root of 2, so that the Euclidean norm
     is the Frobenius norm.
-
-    Attributes
-    ----------
-    point : ExpansionPoint
-        Where, by which preconditioner, with which clip bounds.
     """
 
     point: ExpansionPoint
@@ -426,11 +367,6 @@ class ClippingLoss(Query):
     A unit counts at most 1: one beyond twice the bound counts as if it were at twice the bound. A sum of numbers
     between 0 and 1 moves by at most 1 when one is replaced, added or removed. Where the number of units is public, a
     half is taken off each and added again to the noisy sum: twice the bound of the rest is 1 again.
-
-    Attributes
-    ----------
-    point : ExpansionPoint
-        Where, by which preconditioner, with which clip bound.
     """
 
     point: ExpansionPoint
@@ -438,7 +374,7 @@ class ClippingLoss(Query):
 
     @staticmethod
     def _less(facts: PublicFacts) -> float:
-        """Return what is taken off a number between 0 and 1 to make its bound small."""
+        """Return the number that is taken off one between 0 and 1 to make its bound small."""
         return 0.0 if facts.n_units is None else 0.5
 
     def bound(self, facts: PublicFacts) -> float:
@@ -461,16 +397,9 @@ class ClippingLoss(Query):
 
 @dataclass(frozen=True, eq=False)
 class Residual(Query):
-    """The sum of the remainders of weighted log-ratios beyond what an expansion predicts, each clipped.
+    """The sum of the remainders of weighted log-ratios beyond what an expansion predicts, each clipped to `clip_bound`.
 
-    Attributes
-    ----------
-    point : ExpansionPoint
-        The expansion.
-    old, new : Prediction
-        What it predicts at both points.
-    clip_bound : float
-        The largest absolute residual of a unit.
+    `old` and `new` are what it predicts at both points.
     """
 
     point: ExpansionPoint

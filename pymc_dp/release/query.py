@@ -35,7 +35,7 @@ SENSITIVITY_FACTOR = {"substitute": 2.0, "add-remove": 1.0}
 
 @dataclass(frozen=True)
 class PublicFacts:
-    """What is public of a curator.
+    """The public facts of a curator.
 
     Attributes
     ----------
@@ -59,7 +59,7 @@ class PublicFacts:
 
 @dataclass(frozen=True, eq=False)
 class Evaluation:
-    """What a query is evaluated on, once it has been paid for. Confidential.
+    """The rows, and all else that a query is evaluated on, once it has been paid for. Confidential.
 
     Attributes
     ----------
@@ -89,7 +89,7 @@ class Query(ABC):
     adds_noise: ClassVar[bool] = True
     #: Whether counts of clipped units are released with a sum over a batch, as further entries.
     counted: bool = False
-    #: The largest norm of a unit's contribution, where a query is told it.
+    #: The largest norm of a unit's contribution, where it is a field of the query.
     clip_bound: float
 
     @property
@@ -149,7 +149,7 @@ class Query(ABC):
         """Return the exact sum over the units that are asked. Confidential."""
 
     def published(self, value: FloatArray, facts: PublicFacts) -> FloatArray:
-        """Return what is published of the noisy sum."""
+        """Return the published form of the noisy sum."""
         return value
 
 
@@ -190,7 +190,7 @@ class SumOverUnits(Query):
 
 
 class NonNegative(Query):
-    """What queries share whose contributions have no negative inner product with each other, such as counts.
+    """A sum of contributions that have no negative inner product with each other, such as counts.
 
     Two such vectors of norm at most b differ by at most √2 b, not 2b.
     """

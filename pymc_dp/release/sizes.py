@@ -75,7 +75,7 @@ def half_octaves(squares: FloatArray, smallest: float, bins: int) -> FloatArray:
 
 
 class CountsBySize(NonNegative):
-    """What queries share that count units by the size of something: each unit is in one of `bins` bins."""
+    """Counts of units by the size of something: each unit is in one of `bins` bins."""
 
     bins: int
 
@@ -137,15 +137,7 @@ class CountsByNorm(CountsBySize):
 
 @dataclass(frozen=True, eq=False)
 class CoordinateSizes(CountsByOctave, SumOverUnits):
-    """For every parameter, how many units have a score of a size in each octave: shape (parameters * bins,).
-
-    Attributes
-    ----------
-    theta : ndarray, shape (parameters,)
-        Where scores are taken.
-    lowest, bins : int
-        As in `CountsByOctave`.
-    """
+    """For every parameter, how many units have a score of a size in each octave: shape (parameters * bins,)."""
 
     theta: FloatArray
     lowest: int
@@ -170,14 +162,7 @@ class CoordinateSizes(CountsByOctave, SumOverUnits):
 class NormSizes(CountsByNorm, SumOverUnits):
     """How many units have a preconditioned score, or curvature, of a norm in each half octave.
 
-    Attributes
-    ----------
-    point : ExpansionPoint
-        Where, by which preconditioner. Its bounds do not matter.
-    of : {"score", "curvature", "expected_curvature", "one_direction_curvature"}
-        Of what the norm is taken; of curvatures the Frobenius norm.
-    smallest, bins
-        As in `CountsByNorm`.
+    Of curvatures the Frobenius norm. The bounds of the point do not matter.
     """
 
     point: ExpansionPoint
@@ -209,14 +194,7 @@ class NormSizes(CountsByNorm, SumOverUnits):
 class RemainderSizes(CountsByOctave):
     """How many units have a log-ratio that differs from what an expansion predicts by a size in each octave.
 
-    Attributes
-    ----------
-    point : ExpansionPoint
-        The expansion.
-    old, new : Prediction
-        What it predicts at both points.
-    lowest, bins : int
-        As in `CountsByOctave`.
+    `old` and `new` are what it predicts at both points.
     """
 
     point: ExpansionPoint
@@ -240,18 +218,9 @@ class RemainderSizes(CountsByOctave):
 class BoundedScore(SumOverUnits):
     """The sum of one entry of units' scores, each less a public number and cut to an interval around zero.
 
-    Of scores that are never below some number, the middle of where they may be makes the interval half as long.
-
-    Attributes
-    ----------
-    theta : ndarray, shape (parameters,)
-        Where scores are taken.
-    place : int
-        Which entry.
-    clip_bound : float
-        The largest absolute value of a unit's.
-    middle : float
-        What is taken off every unit's score. A unit whose score is not finite counts as if it had this one.
+    Of scores that are never below some number, the middle of where they may be makes the interval half as long:
+    `middle` is taken off every unit's entry at `place`, and the rest is cut to `clip_bound`. A unit whose score is not
+    finite counts as if it had `middle`.
     """
 
     theta: FloatArray

@@ -105,7 +105,7 @@ def write_vector_squares(vectors: FloatArray, squares: FloatArray) -> None:
 
 @njit(**_OPTIONS, forceinline=True)
 def to_factors(squares: FloatArray, n: int, bound: float) -> int:
-    """Turn `n` squared norms into what shortens to `bound`; 0 where not finite. Return how many were clipped."""
+    """Turn `n` squared norms into factors that shorten to `bound`; 0 where not finite. Return how many were clipped."""
     n_clipped = 0
     for i in range(n):
         norm = math.sqrt(squares[i])
@@ -301,7 +301,7 @@ def write_clipped_differences(
 
 @njit(**_OPTIONS)
 def clipping_losses(squares: FloatArray, weights: FloatArray, bound: float, out: FloatArray) -> None:
-    """Write what weights have taken off vectors of squared norm `squares`, in multiples of `bound` and at most 1."""
+    """Write the lengths that weights take off vectors of squared norm `squares`, in bounds and at most 1."""
     for i in range(squares.size):
         clipping_loss = (1.0 - weights[i]) * math.sqrt(squares[i]) / bound
         out[i] = clipping_loss if clipping_loss < 1.0 else 1.0  # a unit that is not finite loses its whole score

@@ -1,4 +1,4 @@
-"""What is computed of the units of a chunk: log-likelihoods and derivatives are those of their rows, summed."""
+"""Log-likelihoods and derivatives of the units of a chunk: those of their rows, summed."""
 
 import dataclasses
 from collections.abc import Iterator, Sequence
@@ -18,7 +18,7 @@ _NEGLIGIBLE = 1e-9
 
 @dataclass(frozen=True, eq=False)
 class OtherModel:
-    """Another model of the same rows: what computes them, its parameters, and from where on inputs are its own."""
+    """Another model of the same rows: its engine, its parameters, and from where on inputs are its own."""
 
     engine: RowEngine
     parameters: ParameterVector
@@ -26,9 +26,9 @@ class OtherModel:
 
 
 class UnitsOfChunk:
-    """What can be asked of the units of one chunk. Confidential.
+    """The units of one chunk, and all that can be asked of them. Confidential.
 
-    `points` is what the engine made of parameters, shared by the chunks of one pass.
+    `points` are the engine's forms of parameters, shared by the chunks of one pass.
 
     Attributes
     ----------
@@ -77,7 +77,7 @@ class UnitsOfChunk:
 
     @property
     def rows(self) -> Sequence[np.ndarray]:
-        """The rows of every input, and of columns beside them."""
+        """The rows of every input, and of columns that the model does not read."""
         return self._chunk.rows
 
     def response(self, theta: FloatArray, rows: list[np.ndarray] | None = None) -> Sequence[FloatArray]:

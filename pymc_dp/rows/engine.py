@@ -1,4 +1,4 @@
-"""What an engine of rows does: log-likelihoods and derivatives of the rows of a chunk.
+"""Engines of rows: log-likelihoods and derivatives of the rows of a chunk.
 
 An engine bounds nothing and sums nothing: that is the work of `pymc_dp.rows.clip`. It sees no units either, only rows.
 What it has to keep: a row's values, to the last bit, depend on the parameters and on that row alone, wherever it

@@ -1,4 +1,4 @@
-"""Every unit's log-likelihood expanded around a centre: what is summed once, and what each test has to add.
+"""Every unit's log-likelihood expanded around a centre: sums that are released once, and remainders for each test.
 
 A unit whose score is too large is not cut there alone: a cut score would leave a first-order remainder in every
 later test. Its whole log-likelihood is weighted down instead, once, by a weight in (0, 1], in the score, in the
@@ -57,7 +57,7 @@ class ExpansionPoint:
 
 @dataclass(frozen=True, eq=False)
 class Prediction:
-    """What an expansion predicts of a unit's log-likelihood at a point, relative to the centre. Public.
+    """An expansion's prediction of a unit's log-likelihood at a point, relative to the centre. Public.
 
     With the unit's score g and curvature H at the centre: ``direction · g``, less half of ``direction · H direction``
     if `with_curvature`, plus `offset`; all of it times the unit's weights.
@@ -135,14 +135,14 @@ class UnitExpansion:
         return added_up(self._units.each_chunk(add), size)[1]
 
     def curvature(self, grid: float) -> ClippedSum:
-        """Return the sum of preconditioned weighted curvatures, packed as `packed_pairs` says."""
+        """Return the sum of preconditioned weighted curvatures, packed as in `pymc_dp.release.queries.Curvature`."""
         size = self._centre.preconditioner.shape[1]
         total = self._weighted_sum(curvatures_of, self.curvature_weights, packed_size(size), grid)
         n_clipped = int(np.count_nonzero(self.curvature_weights < 1.0))
         return ClippedSum(total, grid, self._centre.clip_curvature, n_clipped)
 
     def clipping_loss(self, grid: float, less: float) -> ClippedSum:
-        """Return the sum of what weights have taken off scores: in units of their bound, at most 1, and less `less`."""
+        """Return the sum of lengths that weights take off scores: in clip bounds, each at most 1, less `less`."""
 
         def clipping_losses(chunk: UnitsOfChunk, centre: ExpansionPoint) -> FloatArray:
             weights = self.weights[chunk.units]
@@ -311,7 +311,7 @@ def scores_of_responses(chunk: UnitsOfChunk, point: ExpansionPoint) -> Iterator[
 
 
 def kept_by(columns: FloatArray, bound: float) -> FloatArray:
-    """Return what part of every column is left when it is clipped to the bound."""
+    """Return the factor by which every column is clipped to the bound."""
     lengths = np.sqrt(squares_of(columns))
     with np.errstate(divide="ignore", invalid="ignore"):
         kept: FloatArray = np.where(lengths > bound, bound / lengths, 1.0)
@@ -355,13 +355,6 @@ def warm_up(units: Units) -> None:
 def packed_size(size: int) -> int:
     """Return how many entries a packed symmetric matrix has."""
     return size * (size + 1) // 2
-
-
-def packed_pairs(size: int) -> Iterator[tuple[int, int, float]]:
-    """Yield row, column and factor of each entry of a packed symmetric matrix: its norm is the Frobenius norm."""
-    for i in range(size):
-        for j in range(i, size):
-            yield i, j, 1.0 if i == j else 2.0**0.5
 
 
 def preconditioned(rows: FloatArray, matrix: FloatArray) -> FloatArray:

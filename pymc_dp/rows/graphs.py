@@ -1,4 +1,4 @@
-"""The graph of one row and its derivatives, in factors: what engines compile.
+"""The graph of one row and its derivatives, in factors: engines compile it.
 
 A derivative with respect to parameters that meet row data in a single product or gather is kept in two factors, the
 row's vector (or index) and its slopes, so that no (rows, parameters) array is made for wide or many-grouped models.
@@ -45,7 +45,7 @@ class Part:
 
 
 class RowGraphs:
-    """Log-likelihood of one row, its derivatives, and what they are functions of.
+    """Log-likelihood of one row, its derivatives, and their inputs.
 
     Of value variables, the model's unconstrained parameters in the order in which their values are passed, and their
     shapes. Second derivatives are derived with ``second_order=True``.
@@ -120,7 +120,7 @@ class RowGraphs:
             refuse_unknown_operations([*self.along, *self.curvatures], seen)
 
     def replacements(self, cuts: Sequence[Variable | None]) -> dict[Variable, Variable]:
-        """Return what stands for the output of each link."""
+        """Return the variable that stands for the output of each link."""
         return {link.output: cut for link, cut in zip(self.links, cuts, strict=True) if link and cut is not None}
 
     def linked(self, values: Sequence[Variable]) -> list[Variable]:

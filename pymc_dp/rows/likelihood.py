@@ -45,7 +45,7 @@ Result = TypeVar("Result")
 
 @dataclass(frozen=True)
 class Threads:
-    """How many threads share a pass over the rows. What is computed has the same bits for any number.
+    """How many threads share a pass over the rows. The results have the same bits for any number.
 
     In the process that makes this object it is `here`: what is released before the chains start finds all cores idle.
     In every other process it is `elsewhere`: several chains share the cores.
@@ -75,7 +75,7 @@ class RowInput:
 
     @classmethod
     def of(cls, leaf: RowLeaf) -> "RowInput":
-        """Return what is public of an input."""
+        """Return the public facts of an input."""
         names = dict.fromkeys(name for name in (leaf.source.name, *(rv.name for rv in leaf.observed)) if name)
         return cls(tuple(names), leaf_value(leaf.source).dtype, leaf.row_shape())
 
@@ -216,7 +216,7 @@ class UnitLikelihood:
         clipping = Clipping(clip.layout(self._engine.parts, offsets), shrunk, 1.0 / grid)
         kept = units is None and self.n_units <= _KEPT_UNITS
         if units is None:
-            self._latest = {}  # not held beside what replaces it
+            self._latest = {}  # not held together with what replaces it
         log_likelihoods = np.empty(self.n_units if kept else 0)
 
         def add(chunk: Chunk) -> tuple[int, IntArray]:
@@ -328,7 +328,7 @@ class UnitLikelihood:
         return self.unit_log_likelihoods(theta, None)
 
     def warm_up(self) -> None:
-        """Compile what was said to be needed on one synthetic row, before a run is charged and processes are forked."""
+        """Compile all that will be asked for on one synthetic row, before a run is charged and processes are forked."""
         one, theta = self._on(self._table.synthetic_row()), np.zeros(self.n_parameters)
         one.clipped_log_ratio(theta, theta, 1.0, 1.0)
         one.clipped_log_ratios(theta, theta, 1.0, 1.0, np.zeros(1, dtype=np.int64))
@@ -345,7 +345,7 @@ class UnitLikelihood:
 
     @property
     def knows_responses(self) -> bool:
-        """Whether the model says what responses a unit could have had. It depends on the model's graph alone."""
+        """Whether the model says which responses a unit could have had. It depends on the model's graph alone."""
         return self._responses is not None and self.one_row_a_unit
 
     @property
@@ -428,7 +428,7 @@ class UnitLikelihood:
     def each_chunk(
         self, work: Callable[[UnitsOfChunk], Result], units: IntArray | None = None, *, size: int | None = None
     ) -> Iterator[Result]:
-        """Yield what `work` makes of the derivatives of the units, chunk by chunk, of all or of some. Confidential.
+        """Yield the results of `work` on the derivatives of the units, chunk by chunk, of all or of some. Confidential.
 
         Several threads may work at a time: `work` changes nothing but what belongs to its own chunk.
         """
@@ -515,7 +515,7 @@ class UnitLikelihood:
 
 
 def _engine_of(view: ModelView, second_order: bool, engine: EngineName | None) -> RowEngine:
-    """Return what computes a model's rows, once it is known that its likelihood is a product over rows."""
+    """Return the engine of a model's rows, once it is known that its likelihood is a product over rows."""
     shapes = [view.parameters.shapes[name] for name in view.parameters.names]
     graphs = RowGraphs(view.row_split, view.value_variables, shapes, second_order=second_order)
     found = engine_for(graphs, engine)

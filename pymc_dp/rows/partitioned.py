@@ -23,7 +23,7 @@ from pymc_dp.rows.expansion import ExpansionPoint
 from pymc_dp.rows.likelihood import Threads, UnitLikelihood
 from pymc_dp.rows.table import IntArray, checked_units
 
-#: What a partition answers.
+#: The answer of a partition.
 Partial = ClippedSum | ClippedMoments
 
 #: The sums that a partition is asked for: of its rows, and of an expansion of them.
@@ -69,7 +69,7 @@ class Partitions(Protocol):
         ...
 
     def answers(self, asked: Pass, units: Sequence[IntArray] | None) -> Iterable[Partial]:
-        """Return what each partition answers, in any order; those without units of a batch may be left out.
+        """Return the answers of all partitions, in any order; those without units of a batch may be left out.
 
         Parameters
         ----------
@@ -90,7 +90,7 @@ class Partitions(Protocol):
 
 
 def answer(rows: UnitLikelihood, asked: Pass, units: IntArray | None = None) -> Partial:
-    """Return what one partition answers. Confidential. Nothing that happens shows in a warning."""
+    """Return the answer of one partition. Confidential. Nothing that happens shows in a warning."""
     options = asked.options if units is None else {**asked.options, "units": units}
     with np.errstate(all="ignore"):  # of this thread alone
         asked_of = rows if asked.point is None else rows.expansion(asked.point)
@@ -154,7 +154,7 @@ class PartitionedUnits:
         return self._partitions.may_be_forked
 
     def added(self, asked: Pass, units: IntArray | None = None) -> Any:
-        """Return the sum of what all partitions answer."""
+        """Return the sum of the answers of all partitions."""
         of_partitions = None if units is None else self._split(checked_units(units, self.n_units))
         # The sum over no rows: where adding begins. Wrong arguments are refused here, before rows are touched.
         nothing = answer(self._no_rows, asked)

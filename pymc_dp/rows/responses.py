@@ -23,7 +23,7 @@ _FAR_BELOW = 30.0
 
 @dataclass(frozen=True)
 class PossibleResponses:
-    """What one input of the rows could have held instead. Public: a function of the model's distributions.
+    """Responses that one input of the rows could have held instead. Public: a function of the model's distributions.
 
     `place` is the input that holds the responses. `values` are these in increasing order, or some of them where they
     are infinitely many; each stands for `stand_for` of them, which is 1 where these are all.

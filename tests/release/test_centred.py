@@ -18,7 +18,6 @@ from pymc_dp.release.centred import CentredScore, ExpectedCurvature, OneDirectio
 from pymc_dp.release.query import PublicFacts
 from pymc_dp.release.sizes import NormSizes
 from pymc_dp.rows import UnitLikelihood
-from pymc_dp.rows.expansion import packed_pairs
 
 pytestmark = pytest.mark.production
 
@@ -112,7 +111,8 @@ def kept(scores, bound):
 
 
 def packed(matrix):
-    return np.array([factor * matrix[i, j] for i, j, factor in packed_pairs(len(matrix))])
+    size = len(matrix)
+    return np.array([matrix[i, j] * (1.0 if i == j else 2.0**0.5) for i in range(size) for j in range(i, size)])
 
 
 def clipped(vector, bound):
