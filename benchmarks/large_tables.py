@@ -28,8 +28,7 @@ from dask import config
 
 import pymc_dp as dp
 from pymc_dp.model.view import read
-from pymc_dp.rows.likelihood import UnitLikelihood
-from pymc_dp.rows.threads import Threads
+from pymc_dp.rows.likelihood import Threads, UnitLikelihood
 
 GRID = 2.0**-30
 BATCH = 2**20

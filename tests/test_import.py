@@ -68,7 +68,7 @@ def test_all_names_are_there_and_no_kernel_is_compiled():
     from numba.core.dispatcher import Dispatcher
 
     import pymc_dp.rows.fused.loops
-    import pymc_dp.rows.probabilities
+    import pymc_dp.rows.clip
 
     kernels = [
         kernel

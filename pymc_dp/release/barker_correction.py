@@ -19,7 +19,7 @@ from fractions import Fraction
 import numpy as np
 import scipy
 
-from pymc_dp.release.batches import Entropy
+from pymc_dp.release.noise import NoiseSource
 from pymc_dp.rows.clipped_sum import ClippedMoments
 
 #: The variance of the normal error and the noise together.
@@ -40,19 +40,9 @@ def clip_bound(batch_size: int, tempered_size: float) -> float:
 
 
 def log_ratio_and_variance(moments: ClippedMoments, unit: Fraction, offset: float) -> tuple[float, float]:
-    """Return λ = unit · Σ k_i + offset, and the variance of the scaled sum, with the 1/b normaliser; both rounded once.
-
-    Parameters
-    ----------
-    moments : ClippedMoments
-        Of the clipped log-ratios k_i of the units of the batch, as multiples of a grid.
-    unit : Fraction
-        Scale times grid.
-    offset : float
-        Prior and proposal ratios.
-    """
-    variance = unit**2 * (moments.squares - Fraction(moments.total**2, moments.count))
-    return float(unit * moments.total + Fraction(offset)), float(variance)
+    """Return λ = unit · Σ k_i + offset of log-ratios k_i in steps, and the variance of the scaled sum; rounded once."""
+    total, variance = moments.scaled(unit)
+    return float(total + Fraction(offset)), float(variance)
 
 
 def acceptance(log_ratio: float, variance: float) -> tuple[bool, float]:
@@ -71,7 +61,7 @@ def acceptance(log_ratio: float, variance: float) -> tuple[bool, float]:
     return log_ratio <= 0.0, float(weights @ scipy.special.ndtr((distance + points) / std))
 
 
-def happens(entropy: Entropy, probability: float) -> bool:
+def happens(entropy: NoiseSource, probability: float) -> bool:
     """Return true with exactly the probability that the float stands for, from as many random bits as that takes."""
     exact = Fraction(probability)
     word, bits = 0, 0

@@ -1,7 +1,7 @@
-r"""Batches of units: what describes them, as what they are accounted for, and how the curator draws them.
+r"""Batches of units: their descriptions, the events they are accounted for as, and how the curator draws them.
 
 A sampler hands a description to the curator, which copies its numbers, compares them with the event that was paid
-for, and draws the batch. So the accountant cannot be told of another kind of sampling than the one that is done, and
+for, and draws the batch. So no other kind of sampling can be accounted for than the one that is done, and
 a sampler learns nothing of the table.
 
 *Poisson*: every unit takes part independently with probability q. The gap before the next unit that takes part is
@@ -19,10 +19,9 @@ Uniform values below n come from 64-bit words by rejection, so they are exactly 
 import math
 from dataclasses import dataclass
 from decimal import ROUND_FLOOR, Context, Decimal
-from typing import ClassVar, Protocol
+from typing import ClassVar
 
 import numpy as np
-from numpy.typing import NDArray
 
 from pymc_dp import _validate
 from pymc_dp.accounting import (
@@ -35,25 +34,16 @@ from pymc_dp.accounting import (
     WithoutReplacementGaussianReleases,
 )
 from pymc_dp.exceptions import InvalidArgument, PrivacyError
-from pymc_dp.release.clip_counts import COUNT_WEIGHT
+from pymc_dp.release.noise import IntArray, NoiseSource, Words
 
-IntArray = NDArray[np.int64]
-Words = NDArray[np.uint64]
-
+#: What one entry of the counts of clipped units counts, in clip bounds: 1 % more noise, or less.
+COUNT_WEIGHT = 0.1
 #: Relative error of ln(x) / ln(1 - q) in floating point, generously: four roundings and two logarithms.
 _LOG_ERROR = 2.0**-48
-#: Below this many of its 2**64 steps U is settled in decimal arithmetic: its interval is wide beside it.
+#: Below this many of its 2**64 steps U is settled in decimal arithmetic: its interval is wide then.
 _SMALL_WORD = 2.0**20
 _WORD_BITS = 64
 _MOST_BITS = 256
-
-
-class Entropy(Protocol):
-    """Where random bits come from: the same source as the noise."""
-
-    def words(self, count: int) -> Words:
-        """Return independent uniform 64-bit words."""
-        ...
 
 
 @dataclass(frozen=True)
@@ -71,7 +61,7 @@ class PoissonBatches:
     relation: ClassVar[Relation] = "add-remove"
     #: Sensitivity of a sum over a batch, divided by the clip bound.
     sensitivity_factor: ClassVar[float] = 1.0
-    #: A unit carries an indicator of being clipped and one of being there.
+    #: What counts of clipped units make of it: a unit carries an indicator of being clipped and one of being there.
     count_factor: ClassVar[float] = math.sqrt(1.0 + 2.0 * COUNT_WEIGHT**2)
 
     def __post_init__(self) -> None:
@@ -80,7 +70,7 @@ class PoissonBatches:
 
     @property
     def scale(self) -> float:
-        """What makes a sum over a batch an unbiased estimate of the sum over all units."""
+        """The factor that makes a sum over a batch an unbiased estimate of the sum over all units."""
         return 1.0 / self.sampling_probability
 
     def releases(self, kind: str, count: int, noise_multiplier: float, coordinates: int = 1) -> PoissonGaussianReleases:
@@ -111,7 +101,7 @@ class BatchesWithoutReplacement:
 
     relation: ClassVar[Relation] = "substitute"
     sensitivity_factor: ClassVar[float] = 2.0
-    #: A replaced unit changes one indicator, of being clipped, beside twice the clip bound.
+    #: A replaced unit changes one indicator, of being clipped, and the rest by twice the clip bound.
     count_factor: ClassVar[float] = math.sqrt(1.0 + (COUNT_WEIGHT / 2.0) ** 2)
 
     def __post_init__(self) -> None:
@@ -127,7 +117,7 @@ class BatchesWithoutReplacement:
 
     @property
     def scale(self) -> float:
-        """What makes a sum over a batch an unbiased estimate of the sum over all units."""
+        """The factor that makes a sum over a batch an unbiased estimate of the sum over all units."""
         return self.n_units / self.batch_size
 
     def releases(
@@ -153,8 +143,7 @@ Batches = PoissonBatches | BatchesWithoutReplacement
 def described(batches: Batches) -> Batches:
     """Return a description of batches with nothing in it but its own numbers, checked again.
 
-    Samplers hand descriptions to the curator. An object of another class could draw, cost or cover something else than
-    what its numbers say.
+    An object of another class could draw, cost or cover something else than what its numbers say.
 
     Raises
     ------
@@ -171,7 +160,7 @@ def described(batches: Batches) -> Batches:
     )
 
 
-def drawn(batches: Batches, entropy: Entropy, n_units: int) -> IntArray:
+def drawn(batches: Batches, entropy: NoiseSource, n_units: int) -> IntArray:
     """Return a fresh batch in increasing order. Confidential, with its size where that is random.
 
     Raises
@@ -189,7 +178,7 @@ def drawn(batches: Batches, entropy: Entropy, n_units: int) -> IntArray:
     return np.sort(distinct_below(entropy, n_units, batches.batch_size))
 
 
-def _poisson_batch(entropy: Entropy, q: float, n_units: int) -> IntArray:
+def _poisson_batch(entropy: NoiseSource, q: float, n_units: int) -> IntArray:
     """Return the units that take part, each with probability `q`, in increasing order."""
     if q == 1.0:
         return np.arange(n_units, dtype=np.int64)
@@ -206,7 +195,7 @@ def _poisson_batch(entropy: Entropy, q: float, n_units: int) -> IntArray:
     return together[: np.searchsorted(together, n_units)]
 
 
-def geometric_gaps(entropy: Entropy, q: float, count: int, largest: int) -> IntArray:
+def geometric_gaps(entropy: NoiseSource, q: float, count: int, largest: int) -> IntArray:
     """Return independent geometric numbers of failures before a success of probability `q`; larger ones are cut."""
     words = entropy.words(count)
     lower = words.astype(np.float64)
@@ -221,7 +210,7 @@ def geometric_gaps(entropy: Entropy, q: float, count: int, largest: int) -> IntA
     return settled
 
 
-def _settled_gap(entropy: Entropy, q: float, word: int) -> int:
+def _settled_gap(entropy: NoiseSource, q: float, word: int) -> int:
     """Return floor(ln U / ln(1 - q)) for the U whose first 64 bits are `word`, drawing more of its bits as needed."""
     bits = _WORD_BITS
     while True:
@@ -241,7 +230,7 @@ def _settled_gap(entropy: Entropy, q: float, word: int) -> int:
         bits += _WORD_BITS
 
 
-def uniform_below(entropy: Entropy, limit: int, count: int) -> IntArray:
+def uniform_below(entropy: NoiseSource, limit: int, count: int) -> IntArray:
     """Return `count` independent values, exactly uniform on 0, ..., limit - 1."""
     beyond = 2**_WORD_BITS // limit * limit
     found: list[Words] = []
@@ -254,7 +243,7 @@ def uniform_below(entropy: Entropy, limit: int, count: int) -> IntArray:
     return np.concatenate(found).astype(np.int64) if found else np.zeros(0, dtype=np.int64)
 
 
-def distinct_below(entropy: Entropy, limit: int, count: int) -> IntArray:
+def distinct_below(entropy: NoiseSource, limit: int, count: int) -> IntArray:
     """Return a uniform subset of size `count` of 0, ..., limit - 1: the first different ones of many uniform values."""
     values = np.zeros(0, dtype=np.int64)
     while len(values) < count:

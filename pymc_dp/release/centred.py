@@ -1,25 +1,24 @@
 """Queries of regressions whose responses the model knows: clipped scores without bias, and expected curvature."""
 
-from abc import abstractmethod
 from dataclasses import dataclass
 
 from pymc_dp.exceptions import PrivacyError
-from pymc_dp.release.interface import FloatArray
-from pymc_dp.release.query import Asked, AtExpansionPoint, NonNegative, Query, Terms
-from pymc_dp.rows.clipped_sum import ClippedSum
+from pymc_dp.release.interface import ExpansionPoint, FloatArray
+from pymc_dp.release.query import NonNegative, PublicFacts, SumOverUnits
 from pymc_dp.rows.derivatives import UnitsOfChunk
 from pymc_dp.rows.expansion import (
     expected_curvatures_of,
     kept_by,
     one_direction_curvatures_of,
+    packed_size,
     scores_of,
     scores_of_responses,
 )
 
 
 @dataclass(frozen=True, eq=False)
-class CentredScore(AtExpansionPoint, Query):
-    """The sum of preconditioned scores, each clipped, and what clipping takes off on average added again.
+class CentredScore(SumOverUnits):
+    """The sum of preconditioned scores, each clipped, with the mean of the clipped parts added again.
 
     The average is over responses that the model draws at the point for the unit's own covariates. Units whose
     responses are not known to the model are clipped alone. With the mean added a vector may be longer than the bound:
@@ -27,69 +26,55 @@ class CentredScore(AtExpansionPoint, Query):
     That is small where responses that the first one clips are rare: a response of probability p that is clipped by c
     leaves a bias of p² c or so, where clipping alone leaves one of p c.
 
-    Attributes
-    ----------
-    point : ExpansionPoint
-        Where, by which preconditioner, with which clip bound.
-    kind : str
-        The name of the release.
-
     References
     ----------
     Hampel, Ronchetti, Rousseeuw and Stahel (1986), Robust Statistics, section 6.3: bounded scores that are consistent.
     """
 
+    point: ExpansionPoint
     kind: str = "centred_score"
 
-    def bound(self, terms: Terms) -> float:
+    @property
+    def size(self) -> int:
+        """The number of parameters."""
+        return self.point.theta.size
+
+    def bound(self, facts: PublicFacts) -> float:
         """Return the clip bound."""
         return self.point.clip_gradient
 
-    def exact_sum(self, asked: Asked) -> ClippedSum:
-        """Return the sum."""
-        asked.rows.refuse_other_shapes(self.point.theta, self.point.preconditioner)
-        bound = self.point.clip_gradient
-
-        def centred(chunk: UnitsOfChunk) -> FloatArray:
-            scores = scores_of(chunk, self.point)
-            found = scores * kept_by(scores, bound)
-            for others, probabilities in scores_of_responses(chunk, self.point):
-                found = found + others * (probabilities * (1.0 - kept_by(others, bound)))
-            return found.T
-
-        return asked.rows.sum_over_units(centred, self.point.theta.size, bound, asked.grid)
+    def contributions(self, chunk: UnitsOfChunk) -> FloatArray:
+        """Return the clipped scores with the mean of the clipped parts."""
+        scores, bound = scores_of(chunk, self.point), self.point.clip_gradient
+        found = scores * kept_by(scores, bound)
+        for others, probabilities in scores_of_responses(chunk, self.point):
+            found = found + others * (probabilities * (1.0 - kept_by(others, bound)))
+        return found.T
 
 
-@dataclass(frozen=True, eq=False)
-class _WithoutNegativeEigenvalues(AtExpansionPoint, NonNegative):
-    """What queries share of curvatures that have no negative eigenvalue."""
+class _WithoutNegativeEigenvalues(NonNegative, SumOverUnits):
+    """A sum of packed curvatures that have no negative eigenvalue."""
 
-    def bound(self, terms: Terms) -> float:
+    point: ExpansionPoint
+
+    @property
+    def size(self) -> int:
+        """The number of entries of a packed matrix."""
+        return packed_size(self.point.theta.size)
+
+    def bound(self, facts: PublicFacts) -> float:
         """Return the bound of a curvature's Frobenius norm."""
         return self.point.clip_curvature
 
-    def rounding(self, terms: Terms) -> float:
+    def rounding(self, facts: PublicFacts) -> float:
         """Return room for truncations to the grid, which may make small eigenvalues negative."""
-        size = self.point.theta.size
-        return float(size * (size + 1) // 2)
+        return float(self.size)
 
-    def refuse_if_unsafe(self, terms: Terms) -> None:
+    def refuse_if_unsafe(self, facts: PublicFacts) -> None:
         """Refuse to clip scores to a negative bound, which would make eigenvalues negative."""
         if not self.point.clip_gradient > 0.0:
             raise PrivacyError("Scores are clipped to a positive bound, or to none: an infinite one.")
-        super().refuse_if_unsafe(terms)
-
-    @abstractmethod
-    def curvatures(self, chunk: UnitsOfChunk) -> FloatArray:
-        """Return the units' curvatures, packed, shape (entries, units)."""
-
-    def exact_sum(self, asked: Asked) -> ClippedSum:
-        """Return the sum."""
-        asked.rows.refuse_other_shapes(self.point.theta, self.point.preconditioner)
-        size = self.point.theta.size
-        return asked.rows.sum_over_units(
-            lambda chunk: self.curvatures(chunk).T, size * (size + 1) // 2, self.point.clip_curvature, asked.grid
-        )
+        super().refuse_if_unsafe(facts)
 
 
 @dataclass(frozen=True, eq=False)
@@ -100,13 +85,6 @@ class ExpectedCurvature(_WithoutNegativeEigenvalues):
     with its score: by how much the centred score changes with the parameters. Packed as in
     `pymc_dp.release.queries.Curvature`.
 
-    Attributes
-    ----------
-    point : ExpansionPoint
-        Where, by which preconditioner, with which bound of a curvature.
-    kind : str
-        The name of the release.
-
     Notes
     -----
     The inner product of two packed matrices without negative eigenvalues is the trace of their product, which is not
@@ -116,31 +94,26 @@ class ExpectedCurvature(_WithoutNegativeEigenvalues):
     together by less than a step for each entry. A bound of at least 1e-100 keeps what underflows far below.
     """
 
+    point: ExpansionPoint
     kind: str = "expected_curvature"
 
-    def curvatures(self, chunk: UnitsOfChunk) -> FloatArray:
+    def contributions(self, chunk: UnitsOfChunk) -> FloatArray:
         """Return the units' expected curvatures."""
-        return expected_curvatures_of(chunk, self.point)
+        return expected_curvatures_of(chunk, self.point).T
 
 
 @dataclass(frozen=True, eq=False)
 class OneDirectionCurvature(_WithoutNegativeEigenvalues):
-    """The sum of units' curvatures, preconditioned, each cut, of likelihoods that bend in one direction a unit.
+    """The sum of units' curvatures, preconditioned, each cut, of likelihoods that curve in one direction a unit.
 
     As normal regressions do in the parameters of their mean. Units whose score is longer than the bound of scores have
-    none. What is summed has no negative eigenvalue, whatever the likelihood: see `ExpectedCurvature` for what follows.
-    Packed as in `pymc_dp.release.queries.Curvature`.
-
-    Attributes
-    ----------
-    point : ExpansionPoint
-        Where, by which preconditioner, with which bounds of a score and of a curvature.
-    kind : str
-        The name of the release.
+    none. The summed matrix has no negative eigenvalue, whatever the likelihood: see `ExpectedCurvature` for what
+    follows. Packed as in `pymc_dp.release.queries.Curvature`.
     """
 
+    point: ExpansionPoint
     kind: str = "one_direction_curvature"
 
-    def curvatures(self, chunk: UnitsOfChunk) -> FloatArray:
+    def contributions(self, chunk: UnitsOfChunk) -> FloatArray:
         """Return the units' curvatures."""
-        return one_direction_curvatures_of(chunk, self.point)
+        return one_direction_curvatures_of(chunk, self.point).T

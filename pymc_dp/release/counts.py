@@ -7,10 +7,10 @@ import numpy as np
 
 from pymc_dp.exceptions import PrivacyError
 from pymc_dp.release.interface import FloatArray
-from pymc_dp.release.query import Asked, NonNegative, Terms
+from pymc_dp.release.query import NonNegative, PublicFacts, Rows, SumOverUnits
 from pymc_dp.release.sizes import ROOM_OF_COUNTS
-from pymc_dp.rows.clipped_sum import ClippedSum
 from pymc_dp.rows.derivatives import UnitsOfChunk
+from pymc_dp.rows.expansion import packed_size
 
 #: In the place of an input: the mean that the model predicts; no input.
 PREDICTED_MEAN, NO_INPUT = -1, -2
@@ -26,10 +26,9 @@ class Axis:
 
     Attributes
     ----------
-    place : int
-        Which input of the rows holds the column; `PREDICTED_MEAN`: the model's mean is taken.
-    entry : int
-        Which entry of a row of it, where that is a vector.
+    place, entry : int
+        Which input of the rows holds the column, and which entry of a row of it, where that is a vector;
+        `PREDICTED_MEAN`: the model's mean is taken.
     missing : int
         Which input says, by a 1, that an entry is missing: such rows are in a bin of their own, the last one;
         `NO_INPUT`: there is none.
@@ -64,14 +63,9 @@ class Axis:
 def in_levels(below: FloatArray, up_to: FloatArray, levels: FloatArray) -> FloatArray:
     """Return how a mass that lies evenly between two probabilities falls into levels, shape (levels, rows).
 
-    Of a continuous response both are the same, and it is in one level. The parts of a row add up to 1.
-
-    Parameters
-    ----------
-    below, up_to : ndarray, shape (rows,)
-        The probabilities of less than a row's response, and of at most that.
-    levels : ndarray, shape (levels + 1,)
-        The edges, from 0 to 1.
+    `below` and `up_to`, shape (rows,), are the probabilities of less than a row's response, and of at most that. Of a
+    continuous response both are the same, and it is in one level. `levels` are the edges, from 0 to 1. The parts of a
+    row add up to 1.
 
     References
     ----------
@@ -90,25 +84,20 @@ def in_levels(below: FloatArray, up_to: FloatArray, levels: FloatArray) -> Float
 
 
 @dataclass(frozen=True, eq=False)
-class UnitCounts(NonNegative):
-    """How many units are in each bin of some axes, and within it in each level of what the model predicts.
+class UnitCounts(NonNegative, SumOverUnits):
+    """How many units are in each bin of some axes, and within it in each level of what the model predicts at `theta`.
 
     A unit of several rows counts by the part of its rows in a cell. A unit's counts add up to 1 on every axis and have
-    no negative entry, so that their norm is at most the square root of the number of axes.
+    no negative entry, so that their norm is at most the square root of the number of axes. What is released has an
+    entry for each cell, axis by axis, bin by bin.
 
     Attributes
     ----------
-    axes : tuple of Axis
-        By what rows are put into bins.
-    theta : ndarray, shape (parameters,)
-        Where the model predicts; empty where nothing is predicted.
     levels : ndarray, shape (levels + 1,)
         Edges of levels of the probability of at most the response, from 0 to 1; empty: the bins alone are counted.
     spread : bool
         Release, as a last level, the mean square by which two levels differ, times a half: what the variance of
         the counts is computed from. For two levels.
-    kind : str
-        The name of the release. Its value has an entry for each cell, axis by axis, bin by bin.
     """
 
     axes: tuple[Axis, ...]
@@ -118,27 +107,17 @@ class UnitCounts(NonNegative):
     kind: str = "unit_counts"
 
     @property
-    def where(self) -> tuple[FloatArray, ...]:
-        """Where the model predicts, if anything is asked of it."""
-        return (self.theta,) if self.theta.size else ()
+    def size(self) -> int:
+        """The number of cells."""
+        return sum(axis.bins for axis in self.axes) * (max(1, self.levels.size - 1) + self.spread)
 
-    @property
-    def cells(self) -> int:
-        """How many cells there are."""
-        return sum(axis.bins for axis in self.axes) * self.of_a_bin
-
-    @property
-    def of_a_bin(self) -> int:
-        """How many cells a bin has."""
-        return max(1, self.levels.size - 1) + self.spread
-
-    def bound(self, terms: Terms) -> float:
+    def bound(self, facts: PublicFacts) -> float:
         """Return the norm of a unit's counts."""
         return math.sqrt(len(self.axes) * (1.0 + SPREAD_WEIGHT**2 * self.spread)) * ROOM_OF_COUNTS
 
-    def refuse_if_unsafe(self, terms: Terms) -> None:
+    def refuse_if_unsafe(self, facts: PublicFacts) -> None:
         """Refuse edges that do not increase, and more cells than there is room for."""
-        if not self.axes or self.cells > _MOST_CELLS:
+        if not self.axes or self.size > _MOST_CELLS:
             raise PrivacyError(f"Units are counted along at least one axis, in at most {_MOST_CELLS} cells.")
         for edges in (*(axis.edges for axis in self.axes), self.levels):
             if edges.ndim != 1 or not np.all(edges[:-1] < edges[1:]) or np.isnan(edges).any():
@@ -147,42 +126,36 @@ class UnitCounts(NonNegative):
             raise PrivacyError("Levels are at least two, from 0 to 1.")
         if self.spread and self.levels.size != 3:
             raise PrivacyError("The spread of responses is released for two levels.")
-        super().refuse_if_unsafe(terms)
+        super().refuse_if_unsafe(facts)
 
-    def exact_sum(self, asked: Asked) -> ClippedSum:
-        """Return the counts."""
-        needs_model = bool(self.levels.size) or any(axis.place == PREDICTED_MEAN for axis in self.axes)
-        if needs_model:
-            asked.rows.refuse_other_shapes(self.theta)
+    @property
+    def _needs_model(self) -> bool:
+        return bool(self.levels.size) or any(axis.place == PREDICTED_MEAN for axis in self.axes)
 
-        def counts(chunk: UnitsOfChunk) -> FloatArray:
-            response = chunk.response(self.theta) if needs_model else ()
-            if needs_model and not response:
-                raise PrivacyError("The distribution of responses was not read from the model.")
-            rows, mean = list(chunk.rows), response[2] if len(response) > 2 else None
-            within = np.ones((1, len(rows[0])))
-            if self.levels.size:
-                within = in_levels(np.exp(response[1]), np.exp(response[0]), self.levels)
-            if self.spread:
-                within = np.concatenate([within, SPREAD_WEIGHT * (within[1:] - within[:1]) ** 2])
-            bins = [axis.of_rows(rows, mean) for axis in self.axes]
-            cells = np.concatenate([(each[:, None] * within).reshape(-1, within.shape[1]) for each in bins])
-            return chunk.mean_of_rows(cells)
+    def refuse_unfit(self, rows: Rows) -> None:
+        """Refuse a point of another shape, where something is predicted."""
+        if self._needs_model:
+            rows.refuse_other_shapes(self.theta)
 
-        return asked.rows.sum_over_units(counts, self.cells, self.bound(asked.terms), asked.grid)
+    def contributions(self, chunk: UnitsOfChunk) -> FloatArray:
+        """Return the parts of each unit's rows in every cell."""
+        response = chunk.response(self.theta) if self._needs_model else ()
+        if self._needs_model and not response:
+            raise PrivacyError("The distribution of responses was not read from the model.")
+        rows, mean = list(chunk.rows), response[2] if len(response) > 2 else None
+        within = np.ones((1, len(rows[0])))
+        if self.levels.size:
+            within = in_levels(np.exp(response[1]), np.exp(response[0]), self.levels)
+        if self.spread:
+            within = np.concatenate([within, SPREAD_WEIGHT * (within[1:] - within[:1]) ** 2])
+        bins = [axis.of_rows(rows, mean) for axis in self.axes]
+        cells = np.concatenate([(each[:, None] * within).reshape(-1, within.shape[1]) for each in bins])
+        return chunk.mean_of_rows(cells)
 
 
 @dataclass(frozen=True, eq=False)
 class Coordinate:
-    """A number between -1 and 1 that a column is turned into.
-
-    Attributes
-    ----------
-    place : int
-        Which input of the rows holds the column.
-    middle, half : float
-        The column is shifted and divided by these, and cut to [-1, 1].
-    """
+    """A column, shifted by `middle`, divided by `half` and cut to [-1, 1]. `place` is the input that holds it."""
 
     place: int
     middle: float
@@ -190,22 +163,14 @@ class Coordinate:
 
 
 @dataclass(frozen=True, eq=False)
-class UnitMoments(NonNegative):
+class UnitMoments(NonNegative, SumOverUnits):
     """The sum over units of all products of two coordinates of a row, and of each by itself.
 
     With z = (1, coordinates) a row contributes the matrix z zᵀ, a unit of several rows the mean of theirs. Such
-    matrices have no negative inner product with each other, and a Frobenius norm of at most ‖z‖².
+    matrices have no negative inner product with each other, and a Frobenius norm of at most ‖z‖². At most `groups`
+    coordinates are not zero in a row, as of the indicators of a category one.
 
     Packed as in `pymc_dp.release.queries.Curvature`; for roundings see `pymc_dp.release.centred.ExpectedCurvature`.
-
-    Attributes
-    ----------
-    coordinates : tuple of Coordinate
-        What columns are turned into.
-    groups : int
-        Of which at most so many are not zero in a row, as of the indicators of a category one.
-    kind : str
-        The name of the release.
     """
 
     coordinates: tuple[Coordinate, ...]
@@ -213,45 +178,34 @@ class UnitMoments(NonNegative):
     kind: str = "unit_moments"
 
     @property
-    def where(self) -> tuple[FloatArray, ...]:
-        """Nowhere: no model is asked."""
-        return ()
+    def size(self) -> int:
+        """The number of entries of a packed matrix."""
+        return packed_size(len(self.coordinates) + 1)
 
-    @property
-    def cells(self) -> int:
-        """How many numbers are released."""
-        size = len(self.coordinates) + 1
-        return size * (size + 1) // 2
-
-    def bound(self, terms: Terms) -> float:
+    def bound(self, facts: PublicFacts) -> float:
         """Return the largest square of the norm of (1, coordinates)."""
         return (1.0 + self.groups) * ROOM_OF_COUNTS
 
-    def rounding(self, terms: Terms) -> float:
+    def rounding(self, facts: PublicFacts) -> float:
         """Return room for truncations to the grid, which may make small eigenvalues negative."""
-        return float(self.cells)
+        return float(self.size)
 
-    def refuse_if_unsafe(self, terms: Terms) -> None:
+    def refuse_if_unsafe(self, facts: PublicFacts) -> None:
         """Refuse scales that are no numbers, and groups that no coordinates can be in."""
         if not 0 < len(self.coordinates) <= _MOST_COLUMNS or not 0 < self.groups <= len(self.coordinates):
             raise PrivacyError(f"Moments are of 1 to {_MOST_COLUMNS} coordinates.")
         for each in self.coordinates:
             if not (math.isfinite(each.middle) and math.isfinite(each.half) and each.half > 0.0):
                 raise PrivacyError("Coordinates are shifted and divided by finite numbers.")
-        super().refuse_if_unsafe(terms)
+        super().refuse_if_unsafe(facts)
 
-    def exact_sum(self, asked: Asked) -> ClippedSum:
-        """Return the sum."""
+    def contributions(self, chunk: UnitsOfChunk) -> FloatArray:
+        """Return the mean matrix of each unit's rows."""
         left, right = np.triu_indices(len(self.coordinates) + 1)
         weights = np.where(left == right, 1.0, math.sqrt(2.0))[:, None]
-
-        def moments(chunk: UnitsOfChunk) -> FloatArray:
-            rows = chunk.rows
-            columns = [np.ones(len(rows[0]))]
-            for each in self.coordinates:
-                values = np.asarray(rows[each.place], dtype=np.float64).reshape(len(rows[0]))
-                columns.append(np.clip((values - each.middle) / each.half, -1.0, 1.0))
-            z = np.array(columns)
-            return chunk.mean_of_rows(z[left] * z[right] * weights)
-
-        return asked.rows.sum_over_units(moments, self.cells, self.bound(asked.terms), asked.grid)
+        columns = [np.ones(len(chunk.rows[0]))]
+        for each in self.coordinates:
+            values = np.asarray(chunk.rows[each.place], dtype=np.float64).reshape(len(chunk.rows[0]))
+            columns.append(np.clip((values - each.middle) / each.half, -1.0, 1.0))
+        z = np.array(columns)
+        return chunk.mean_of_rows(z[left] * z[right] * weights)

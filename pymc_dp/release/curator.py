@@ -19,13 +19,12 @@ import numpy as np
 from pymc_dp.accounting import NO_NOISE, Releases
 from pymc_dp.exceptions import NoPlan, PrivacyError
 from pymc_dp.release.barker_correction import acceptance, happens, log_ratio_and_variance
-from pymc_dp.release.batches import drawn
-from pymc_dp.release.clip_counts import BatchCounts, ClipTally, count_weight
+from pymc_dp.release.batches import COUNT_WEIGHT, drawn
 from pymc_dp.release.interface import FloatArray, Release
-from pymc_dp.release.meter import Meter
-from pymc_dp.release.noise import IntArray, NoiseSource, grid_for, grid_without_noise
+from pymc_dp.release.meter import BatchCounts, ClipTally, Meter
+from pymc_dp.release.noise import NoiseSource, grid_for, grid_without_noise
 from pymc_dp.release.queries import BarkerDecision, plain
-from pymc_dp.release.query import Asked, Query, Rows, Terms
+from pymc_dp.release.query import Evaluation, PublicFacts, Query, Rows
 
 
 class MeteredCurator:
@@ -70,14 +69,14 @@ class MeteredCurator:
         self._tally = ClipTally(kind for kind in allowance if kind != "clip_count")
         # The number of units is public unless one unit more or less is what is to be hidden.
         n_public = rows.n_units if relation == "substitute" else None
-        self._terms = Terms(relation, n_public, len(self._tally))
+        self._facts = PublicFacts(relation, n_public, len(self._tally))
         on_batches = any(event.sampling is not None for event in scheduled)
         self._batch_counts = BatchCounts(1 if relation == "substitute" else 2) if on_batches else None
 
     def release(self, query: Query, noise_multiplier: float = 0.0) -> Release:
         """Answer a query: pay for it, evaluate it, add noise. See `pymc_dp.steps.access.Curator`."""
         query, noise_multiplier = plain(query), float(noise_multiplier)
-        query.refuse_if_unsafe(self._terms)
+        query.refuse_if_unsafe(self._facts)
         self._meter.spend(query.kind, noise_multiplier, query.sampled, adds_noise=query.adds_noise)
         # Whether a computation over rows overflows or is undefined shows nowhere.
         with np.errstate(all="ignore"):
@@ -87,42 +86,44 @@ class MeteredCurator:
 
     def _noised(self, query: Query, noise_multiplier: float) -> Release:
         """Return the exact sum with noise, and counts of clipped units as further entries where they are asked for."""
-        bound, factor = query.bound(self._terms), query.factor(self._terms)
+        bound, factor = query.bound(self._facts), query.factor(self._facts)
         silent = self._meter.without_noise and noise_multiplier <= NO_NOISE
         if silent:
             grid = grid_without_noise(bound, self._rows.n_units)
         else:
-            grid = grid_for(noise_multiplier, factor, noise_multiplier * factor * bound, query.n_terms(self._terms))
-        sensitivity = factor * bound + query.rounding(self._terms) * grid
-        asked = self._asked(query, grid)
-        exact = query.exact_sum(asked)
+            grid = grid_for(noise_multiplier, factor, noise_multiplier * factor * bound, query.n_terms(self._facts))
+        sensitivity = factor * bound + query.rounding(self._facts) * grid
+        on = self._evaluation(query, grid)
+        exact = query.exact_sum(on)
         if not exact.bound <= bound or exact.grid != grid:
             raise PrivacyError(f"The sum for a release of kind {query.kind!r} was not clipped as the query says.")
         if query.sampled is None:  # a count of a batch tells of the batch, which is asked once
             self._tally.add(query.kind, exact.n_clipped)
-        self._note_exact_counts(query, asked, exact.n_clipped)
-        weight, riders = self._riders(query, asked, exact.n_clipped, sensitivity)
+        self._note_exact_counts(query, on, exact.n_clipped)
+        noisy, size, weight = exact.integers, exact.integers.size, 0
+        if query.counted and on.batch is not None and query.sampled is not None and self._batch_counts is not None:
+            # See `pymc_dp.release.meter`: what an indicator counts, in steps of the grid, rounded down.
+            weight = math.floor(COUNT_WEIGHT * (sensitivity / query.sampled.sensitivity_factor) / grid)
+            counts = np.array([exact.n_clipped, on.batch.size], dtype=np.int64)[: self._batch_counts.entries]
+            noisy = np.concatenate([noisy, counts * weight])
         if weight and query.sampled is not None:
             sensitivity *= query.sampled.count_factor
         noise_std = noise_multiplier * sensitivity
         if not 0.0 < noise_std < math.inf:
             raise PrivacyError(f"A release of kind {query.kind!r} would carry noise of standard deviation {noise_std}.")
-        noisy = np.concatenate([exact.integers, riders * weight])
         if not silent:
             noisy = self._noise.add(noisy, noise_std / grid)
-        size = exact.integers.size
         if weight and query.sampled is not None and self._batch_counts is not None:
             self._batch_counts.add(noisy[size:] / weight, noise_std / (weight * grid), query.sampled.scale)
-        value = query.published(np.asarray(noisy[:size] * grid, dtype=np.float64), self._terms)
+        value = query.published(np.asarray(noisy[:size] * grid, dtype=np.float64), self._facts)
         return Release(query.kind, value, noise_std, self._where(query))
 
     def _decided(self, query: BarkerDecision) -> Release:
         """Return whether the Barker test accepts: drawn with exactly the computed probability."""
-        asked = self._asked(query, math.nan)
-        moments, step = query.log_ratios(asked)
-        self._note_exact_counts(query, asked, moments.n_clipped)
-        ratio = log_ratio_and_variance(moments, step, query.log_free_ratio)
-        unlikely, probability = acceptance(*ratio)
+        on = self._evaluation(query, math.nan)
+        moments, step = query.log_ratios(on)
+        self._note_exact_counts(query, on, moments.n_clipped)
+        unlikely, probability = acceptance(*log_ratio_and_variance(moments, step, query.log_free_ratio))
         accepted = happens(self._noise, probability) == unlikely
         return Release(query.kind, np.array([float(accepted)]), math.nan, self._where(query))
 
@@ -131,24 +132,17 @@ class MeteredCurator:
         """Return copies of a query's points: the row engine keeps the query's own, with what it computed there."""
         return tuple(point.copy() for point in query.where)
 
-    def _asked(self, query: Query, grid: float) -> Asked:
+    def _evaluation(self, query: Query, grid: float) -> Evaluation:
         """Return what a query is evaluated on: all units, or a fresh batch."""
         batch = None if query.sampled is None else drawn(query.sampled, self._noise, self._rows.n_units)
-        return Asked(self._rows, self._tally, self._terms, grid, batch)
+        return Evaluation(self._rows, self._tally, self._facts, grid, batch)
 
-    def _riders(self, query: Query, asked: Asked, n_clipped: int, sensitivity: float) -> tuple[int, IntArray]:
-        """Return counts that are released with a sum over a batch, and what one counts; see `clip_counts`."""
-        if not query.counted or asked.batch is None or query.sampled is None or self._batch_counts is None:
-            return 0, np.zeros(0, dtype=np.int64)
-        counts = np.array([n_clipped, asked.batch.size], dtype=np.int64)[: self._batch_counts.entries]
-        return count_weight(sensitivity / query.sampled.sensitivity_factor, asked.grid), counts
-
-    def _note_exact_counts(self, query: Query, asked: Asked, n_clipped: int) -> None:
+    def _note_exact_counts(self, query: Query, on: Evaluation, n_clipped: int) -> None:
         """Note the counts of a batch as they are, in a run that returns exact ones."""
         if not self._exact_counts or query.counted or self._batch_counts is None:
             return
-        if asked.batch is not None and query.sampled is not None:
-            self._batch_counts.add(np.array([n_clipped, asked.batch.size], dtype=float), 0.0, query.sampled.scale)
+        if on.batch is not None and query.sampled is not None:
+            self._batch_counts.add(np.array([n_clipped, on.batch.size], dtype=float), 0.0, query.sampled.scale)
 
     def tallied(self) -> Release:
         """Return clip counts that cost nothing. See `pymc_dp.steps.access.Curator`."""
@@ -156,7 +150,7 @@ class MeteredCurator:
             return self._batch_counts.taken()
         if not self._exact_counts:
             raise PrivacyError("Clip counts of all units are released with noise: ask for ClipCounts().")
-        counts, releases = self._tally.taken(self._rows.n_units if self._terms.n_units is None else None)
+        counts, releases = self._tally.taken(self._rows.n_units if self._facts.n_units is None else None)
         exact: FloatArray = np.array(counts, dtype=np.float64) / releases
         return Release("clip_count", exact, 0.0, ())
 
@@ -175,21 +169,10 @@ class Curators:
     it. Chains claim their curator by creating a file, which only one process can do for each name, in a folder
     that lasts as long as the run.
 
-    Parameters
-    ----------
-    make_curator : callable
-        Makes a curator, given its source of noise as ``noise=``, how many releases of each kind it may make as
-        ``allowance=`` and which of them were paid for one by one as ``scheduled=``. It has to be picklable.
-    noise : NoiseSource
-        Where the noise comes from.
-    chains : int
-        How many curators may be opened.
-    allowance : mapping of str to int
-        What one chain releases.
-    allowance_once : mapping of str to int
-        What is released before the chains start.
-    scheduled, scheduled_once : sequence of Releases
-        Which of the two were paid for on batches, or with noise that changes.
+    `make_curator`, which has to be picklable, makes a curator, given its source of noise as ``noise=``, how many
+    releases of each kind it may make as ``allowance=`` and which of them were paid for one by one, on batches or with
+    noise that changes, as ``scheduled=``. At most `chains` are opened, and once one for what is released before the
+    chains start, with an allowance of its own.
     """
 
     def __init__(

@@ -10,49 +10,32 @@ from pymc_dp.release.interface import (
     FloatArray,
     GradientPrediction,
 )
-from pymc_dp.release.query import Asked, Query
-from pymc_dp.release.sizes import CountsByNorm, half_octaves
-from pymc_dp.rows.clipped_sum import ClippedSum
+from pymc_dp.release.query import Rows, SumOverUnits
+from pymc_dp.release.sizes import CountsByNorm
 from pymc_dp.rows.derivatives import UnitsOfChunk
-from pymc_dp.rows.expansion import kept_by, preconditioned, scores_of, squares_of
+from pymc_dp.rows.expansion import kept_by, preconditioned, scores_of
 
 
 @dataclass(frozen=True, eq=False)
-class _OfGradients:
-    """Gradients of units along axes, less what an expansion predicts.
-
-    Attributes
-    ----------
-    point : ExpansionPoint
-        The expansion: its centre, and by which preconditioner and bound units are weighted.
-    axes : ndarray, shape (parameters, axes)
-        What is asked for is ``axes.T @ (w gradient - w predicted)``, with the unit's weight w.
-    prediction : GradientPrediction
-        Where, and what is predicted there.
-    """
+class _OfGradients(SumOverUnits):
+    """Gradients of units along axes, less what an expansion predicts: see `PreconditionedGradient`."""
 
     point: ExpansionPoint
     axes: FloatArray
     prediction: GradientPrediction
 
-    @property
-    def where(self) -> tuple[FloatArray, ...]:
-        """The point that is asked about."""
-        return (self.prediction.theta,)
-
-    def _refuse_shapes(self, asked: Asked) -> None:
-        """Refuse arrays of other shapes, which compiled loops would read beyond, and curvatures that are not known."""
-        size = self.point.theta.size
-        asked.rows.refuse_other_shapes(self.point.theta, self.point.preconditioner)
-        asked.rows.refuse_other_shapes(self.prediction.theta, self.axes)
-        asked.rows.refuse_other_shapes(self.prediction.direction, self.prediction.jacobian)
-        if self.prediction.offset.shape != (size,):
+    def refuse_unfit(self, rows: Rows) -> None:
+        """Refuse arrays that do not fit, and curvatures that are not known."""
+        super().refuse_unfit(rows)
+        rows.refuse_other_shapes(self.prediction.theta, self.axes)
+        rows.refuse_other_shapes(self.prediction.direction, self.prediction.jacobian)
+        if self.prediction.offset.shape != self.point.theta.shape:
             raise PrivacyError("An offset of predicted gradients has one entry for each parameter.")
         if self.prediction.direction.any():
-            asked.rows.refuse_without_second_order()
+            rows.refuse_without_second_order()
 
-    def _along(self, chunk: UnitsOfChunk) -> FloatArray:
-        """Return what is asked for of each unit, shape (axes, units)."""
+    def along(self, chunk: UnitsOfChunk) -> FloatArray:
+        """Return the remainder of each unit's gradient along the axes, shape (axes, units)."""
         predicted = self.prediction
         found = preconditioned(chunk.gradient(predicted.theta), self.axes)
         if predicted.jacobian.any():
@@ -68,24 +51,14 @@ class _OfGradients:
 
 
 @dataclass(frozen=True, eq=False)
-class PreconditionedGradient(_OfGradients, Query):
+class PreconditionedGradient(_OfGradients):
     """The sum of log-likelihood gradients along axes, less what an expansion predicts of each, each clipped.
 
-    With nothing predicted it is the sum of preconditioned gradients, each clipped. With an expansion's prediction it is
-    a control variate: near the centre what is left is small, and so are bound and noise.
-
-    Attributes
-    ----------
-    point, axes, prediction
-        As in `_OfGradients`.
-    clip_bound : float
-        The largest norm of what is left of a unit's.
-    batches : Batches, optional
-        Ask a fresh batch; the sum is not scaled up to all units. Default: all units.
-    counted : bool
-        Release counts of clipped units with it; batches only.
-    kind : str
-        The name of the release.
+    With a unit's weight w, which the preconditioner and bound of the point set, a contribution is ``axes.T @ (w
+    gradient - w predicted)``, clipped to `clip_bound`. With nothing predicted it is the sum of preconditioned
+    gradients, each clipped. With an expansion's prediction it is a control variate: near the centre the remainders are
+    small, and so are bound and noise. With `batches` it is the sum over a fresh batch, not scaled up to all units, and
+    if `counted`, counts of clipped units are released with it.
 
     References
     ----------
@@ -97,40 +70,24 @@ class PreconditionedGradient(_OfGradients, Query):
     counted: bool = False
     kind: str = "gradient"
 
-    def exact_sum(self, asked: Asked) -> ClippedSum:
-        """Return the sum of what is left, each clipped."""
-        self._refuse_shapes(asked)
-        size = self.axes.shape[1]
-        return asked.rows.sum_over_units(
-            lambda chunk: self._along(chunk).T, size, self.clip_bound, asked.grid, units=asked.batch
-        )
+    @property
+    def size(self) -> int:
+        """The number of axes."""
+        return int(self.axes.shape[1])
+
+    def contributions(self, chunk: UnitsOfChunk) -> FloatArray:
+        """Return the remainders."""
+        return self.along(chunk).T
 
 
 @dataclass(frozen=True, eq=False)
-class GradientSizes(_OfGradients, CountsByNorm):
-    """How many units have such a gradient of a norm in each half octave.
-
-    Attributes
-    ----------
-    point, axes, prediction
-        As in `PreconditionedGradient`.
-    smallest : float
-        The first bin holds norms from here on, and all smaller ones.
-    bins : int
-        Number of bins; the last one holds all larger norms.
-    kind : str
-        The name of the release. Its value has the shape (bins,).
-    """
+class GradientSizes(CountsByNorm, _OfGradients):
+    """How many units have such a gradient of a norm in each half octave."""
 
     smallest: float
     bins: int
     kind: str = "gradient_sizes"
 
-    def exact_sum(self, asked: Asked) -> ClippedSum:
-        """Return the counts."""
-        self._refuse_shapes(asked)
-
-        def counts(chunk: UnitsOfChunk) -> FloatArray:
-            return half_octaves(squares_of(self._along(chunk)), self.smallest, self.bins)
-
-        return asked.rows.sum_over_units(counts, self.bins, self.bound(asked.terms), asked.grid)
+    def contributions(self, chunk: UnitsOfChunk) -> FloatArray:
+        """Return a 1 in the bin of each remainder's norm."""
+        return self.counts(self.along(chunk))

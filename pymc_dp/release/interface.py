@@ -1,4 +1,4 @@
-"""What queries are made of, and what comes back: plain numbers, all of them public."""
+"""The parts of queries, and their answers: plain numbers, all of them public."""
 
 from dataclasses import dataclass
 
@@ -46,12 +46,11 @@ class ReleasesOfIteration:
 
 @dataclass(frozen=True, eq=False)
 class Standardised:
-    """A standardised point as a single object, which arrays of statistics do not take apart.
+    """A point, standardised by the mean and covariance of its proposal, which arrays of statistics do not take apart.
 
     Attributes
     ----------
     point : ndarray, shape (parameters,)
-        By the mean and covariance of what the point was proposed from.
     """
 
     point: FloatArray
@@ -59,7 +58,7 @@ class Standardised:
 
 @dataclass(frozen=True, eq=False)
 class GradientPrediction:
-    """What an expansion predicts of a unit's gradient at a point, from its gradient g and curvature H at the centre.
+    """An expansion's prediction of a unit's gradient at a point, from its gradient g and curvature H at the centre.
 
     ``jacobian @ g - H @ direction + offset``, all of it times the unit's weight.
 
@@ -81,14 +80,14 @@ class GradientPrediction:
 
 @dataclass(frozen=True, eq=False)
 class Expanded:
-    """A log-ratio of which an expansion predicts a part: what is asked for is the rest.
+    """A log-ratio of which an expansion predicts a part: the rest is asked for.
 
     Attributes
     ----------
     point : ExpansionPoint
         The expansion.
     old, new : Prediction
-        What it predicts at both points.
+        Of both points.
     """
 
     point: ExpansionPoint

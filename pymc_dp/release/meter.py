@@ -1,10 +1,23 @@
-"""What a curator may still release: counted down before the data is touched."""
+"""The counts of a curator: of releases that it may still make, and of units that its releases have clipped.
 
-from collections.abc import Mapping, Sequence
+Releases are counted down before the data is touched. Counts of clipped units are themselves released, with noise. A
+second release on the same batch would not be covered by the accounting: composition asks for a fresh batch each time.
+But a unit's contribution may have further entries: the indicator that the unit is clipped, and where the number of
+units is protected the indicator that the unit is in the batch, each times w of the clip bound b. That makes a
+contribution longer by a known factor, sqrt(1 + 2 w²) of b when a unit is added, sqrt(1 + (w / 2)²) of 2b when one is
+replaced (`count_factor` of `pymc_dp.release.batches`), and the release's noise covers it. Means over many batches are
+precise: the noise of one count is about (noise multiplier) / w.
+"""
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+
+import numpy as np
 
 from pymc_dp.accounting import NO_NOISE, Releases
 from pymc_dp.exceptions import BudgetExceeded
 from pymc_dp.release.batches import Batches
+from pymc_dp.release.interface import FloatArray, Release
 
 
 class Meter:
@@ -41,19 +54,10 @@ class Meter:
     def spend(
         self, kind: str, noise_multiplier: float, batches: Batches | None = None, *, adds_noise: bool = True
     ) -> None:
-        """Count one release.
+        """Count one release, on batches or on all units.
 
-        Parameters
-        ----------
-        kind : str
-            Its kind.
-        noise_multiplier : float
-            What it is asked for with.
-        batches : Batches, optional
-            How its batch is drawn. Default: it is of all units.
-        adds_noise : bool
-            False for a decision, whose noise is the test's own: it costs what decisions cost, and nothing else is
-            covered by what was paid for decisions.
+        A decision adds no noise, for its noise is the test's own: it costs what decisions cost, and nothing else is
+        covered by what was paid for decisions.
 
         Raises
         ------
@@ -79,6 +83,7 @@ class Meter:
     def _place(
         self, kind: str, places: Sequence[int], noise_multiplier: float, batches: Batches | None, adds_noise: bool
     ) -> int:
+        """Return the place of the cheapest event that covers a release and has one left."""
         for place in places:
             event = self._scheduled[place]
             alike = event.sampling is None if batches is None else batches.covered_by(event)
@@ -92,3 +97,60 @@ class Meter:
 
     def __repr__(self) -> str:
         return f"Meter({self._left})"
+
+
+class ClipTally:
+    """Exact counts of clipped units by kind of release, in the order of `kinds`, since they were last taken.
+
+    Confidential.
+    """
+
+    def __init__(self, kinds: Iterable[str]) -> None:
+        self._clipped = dict.fromkeys(kinds, 0)
+        self._releases = dict(self._clipped)
+
+    def __len__(self) -> int:
+        return len(self._clipped)
+
+    def add(self, kind: str, n_clipped: int) -> None:
+        """Count the clipped units of one release."""
+        if kind in self._clipped:
+            self._clipped[kind] += n_clipped
+            self._releases[kind] += 1
+
+    def taken(self, n_protected: int | None) -> tuple[list[int], list[int]]:
+        """Return by kind how often units were clipped, and in how many releases (at least 1), and begin anew.
+
+        The number of units follows, where it is protected: `n_protected`, which is None where it is public.
+        """
+        counts, releases = list(self._clipped.values()), [max(1, number) for number in self._releases.values()]
+        self._clipped = dict.fromkeys(self._clipped, 0)
+        self._releases = dict(self._clipped)
+        return (counts, releases) if n_protected is None else ([*counts, n_protected], [*releases, 1])
+
+
+class BatchCounts:
+    """Counts that have been released on batches since they were last taken. Any use of them is free.
+
+    Their entries: the clipped units, and where it is protected the number of units.
+    """
+
+    def __init__(self, entries: int) -> None:
+        self.entries = entries
+        self._made = 0
+        self._variance = 0.0
+        self._total: FloatArray = np.zeros(entries)
+
+    def add(self, counts: FloatArray, noise_std: float, scale: float) -> None:
+        """Add the counts of one batch; `scale` makes them estimates for all units."""
+        self._made += 1
+        self._variance += (noise_std * scale) ** 2
+        self._total += counts[: self.entries] * scale
+
+    def taken(self) -> Release:
+        """Return the mean over batches, and begin anew; nan if there was no batch."""
+        mean, noise_std = np.full(self.entries, np.nan), math.nan
+        if self._made:
+            mean, noise_std = self._total / self._made, math.sqrt(self._variance) / self._made
+        self._made, self._variance, self._total = 0, 0.0, np.zeros(self.entries)
+        return Release("clip_count", mean, noise_std, ())

@@ -10,9 +10,8 @@ import numpy as np
 from pymc_dp.exceptions import PrivacyError
 from pymc_dp.release.counts import NO_INPUT, PREDICTED_MEAN, Axis
 from pymc_dp.release.interface import FloatArray
-from pymc_dp.release.query import Asked, NonNegative, Query, Terms, check_bound
+from pymc_dp.release.query import NonNegative, PublicFacts, Rows, SumOverUnits, check_bound
 from pymc_dp.release.sizes import ROOM_OF_COUNTS, CountsByNorm, half_octaves
-from pymc_dp.rows.clipped_sum import ClippedSum
 from pymc_dp.rows.derivatives import UnitsOfChunk
 from pymc_dp.rows.expansion import squares_of
 
@@ -22,16 +21,9 @@ Quantity = Literal["mean", "equal", "at_most"]
 
 @dataclass(frozen=True, eq=False)
 class Setting:
-    """An entry of an input that is replaced in every row.
+    """An entry of an input that is replaced in every row: by `factor` times the input `source`, or by `factor`.
 
-    Attributes
-    ----------
-    place, entry : int
-        Which input of the rows, and which entry of a row of it.
-    source : int
-        The input that its new value is a multiple of; `NO_INPUT`: of one.
-    factor : float
-        What it is multiplied by.
+    The latter where `source` is `NO_INPUT`. `place` is the input, `entry` the entry of a row of it.
     """
 
     place: int
@@ -42,13 +34,7 @@ class Setting:
 
 @dataclass(frozen=True, eq=False)
 class Scenario:
-    """Rows as they stand in the table, but for some entries.
-
-    Attributes
-    ----------
-    settings : tuple of Setting
-        Those that are replaced.
-    """
+    """Rows as they stand in the table, but for some entries, which are replaced."""
 
     settings: tuple[Setting, ...]
 
@@ -65,21 +51,13 @@ class Scenario:
 
 @dataclass(frozen=True, eq=False)
 class Predicted:
-    """What is predicted in some scenarios.
-
-    Attributes
-    ----------
-    scenarios : tuple of Scenario
-        At least one.
-    quantity : {"mean", "equal", "at_most"}
-        What is predicted of the response.
-    """
+    """Predictions of the response, in at least one scenario."""
 
     scenarios: tuple[Scenario, ...]
     quantity: Quantity
 
     def of_rows(self, chunk: UnitsOfChunk, theta: FloatArray) -> FloatArray:
-        """Return what is predicted for every row, shape (scenarios, rows)."""
+        """Return the predictions for every row, shape (scenarios, rows)."""
         rows = list(chunk.rows)
         return np.array([self._of(chunk.response(theta, each.of_rows(rows))) for each in self.scenarios])
 
@@ -94,21 +72,10 @@ class Predicted:
 
 
 @dataclass(frozen=True, eq=False)
-class PredictionCounts(NonNegative):
-    """How many units have a prediction in each bin, on average over scenarios.
+class PredictionCounts(NonNegative, SumOverUnits):
+    """How many units have a prediction at `theta` in each bin between `edges`, on average over scenarios.
 
     A unit of several rows counts by the part of its rows in a bin. A unit's counts add up to 1.
-
-    Attributes
-    ----------
-    predicted : Predicted
-        What is predicted.
-    theta : ndarray, shape (parameters,)
-        Where the model predicts.
-    edges : ndarray, shape (bins - 1,)
-        Public numbers between bins, in increasing order.
-    kind : str
-        The name of the release.
     """
 
     predicted: Predicted
@@ -116,49 +83,37 @@ class PredictionCounts(NonNegative):
     edges: FloatArray
     kind: str = "prediction_counts"
 
-    def bound(self, terms: Terms) -> float:
+    @property
+    def size(self) -> int:
+        """The number of bins."""
+        return self.edges.size + 1
+
+    def bound(self, facts: PublicFacts) -> float:
         """Return the norm of a unit's counts."""
         return ROOM_OF_COUNTS
 
-    def refuse_if_unsafe(self, terms: Terms) -> None:
+    def refuse_if_unsafe(self, facts: PublicFacts) -> None:
         """Refuse edges that do not increase."""
         if self.edges.ndim != 1 or not np.all(self.edges[:-1] < self.edges[1:]):
             raise PrivacyError("The edges of bins are numbers in increasing order.")
-        super().refuse_if_unsafe(terms)
+        super().refuse_if_unsafe(facts)
 
-    def exact_sum(self, asked: Asked) -> ClippedSum:
-        """Return the counts."""
-        asked.rows.refuse_other_shapes(self.theta)
+    def contributions(self, chunk: UnitsOfChunk) -> FloatArray:
+        """Return the part of each unit's rows and scenarios in every bin."""
         axis = Axis(PREDICTED_MEAN, 0, NO_INPUT, self.edges)
-
-        def counts(chunk: UnitsOfChunk) -> FloatArray:
-            found = self.predicted.of_rows(chunk, self.theta)
-            return chunk.mean_of_rows(np.mean([axis.of_rows([], each) for each in found], axis=0))
-
-        return asked.rows.sum_over_units(counts, axis.bins, self.bound(asked.terms), asked.grid)
+        found = self.predicted.of_rows(chunk, self.theta)
+        return chunk.mean_of_rows(np.mean([axis.of_rows([], each) for each in found], axis=0))
 
 
 @dataclass(frozen=True, eq=False)
-class PredictionSums(Query):
+class PredictionSums(SumOverUnits):
     """Sums over units of what is predicted in each scenario, by group, and how many units a group has.
 
     A row of group g contributes (1, x₁, ..., x_S) in the cells of g, with x between -1 and 1, and zero in those of
     other groups; one of no group contributes zero. Two of these are at most 2√S apart in one group, √(2(1 + S)), which
-    is no more, in two, and √(1 + S) where one is zero. A unit of
-    several rows contributes the mean of theirs, and is no farther from others: a mean is within what rows span.
-
-    Attributes
-    ----------
-    predicted : Predicted
-        What is predicted.
-    theta : ndarray, shape (parameters,)
-        Where the model predicts.
-    by : Axis
-        Which group a row is in.
-    middle, half : float
-        Predictions are shifted and divided by these, and cut to [-1, 1]. One that is no number counts as `middle`.
-    kind : str
-        The name of the release. Its value has 1 + S entries for each group.
+    is no more, in two, and √(1 + S) where one is zero. A unit of several rows contributes the mean of theirs, and is no
+    farther from others: a mean is within what rows span. x is a prediction shifted by `middle`, divided by `half` and
+    cut; one that is no number counts as `middle`.
     """
 
     predicted: Predicted
@@ -169,59 +124,40 @@ class PredictionSums(Query):
     kind: str = "prediction_sums"
 
     @property
-    def cells(self) -> int:
-        """How many numbers are released."""
+    def size(self) -> int:
+        """1 + S entries for each group."""
         return self.by.bins * (1 + len(self.predicted.scenarios))
 
-    def bound(self, terms: Terms) -> float:
+    def bound(self, facts: PublicFacts) -> float:
         """Return the norm of (1, ..., 1)."""
         return math.sqrt(1 + len(self.predicted.scenarios)) * ROOM_OF_COUNTS
 
-    def factor(self, terms: Terms) -> float:
+    def factor(self, facts: PublicFacts) -> float:
         """Return 2√S as a multiple of the bound, where a unit is replaced."""
         count = len(self.predicted.scenarios)
-        return min(terms.factor, 2.0 * math.sqrt(count / (1 + count)))
+        return min(facts.factor, 2.0 * math.sqrt(count / (1 + count)))
 
-    def rounding(self, terms: Terms) -> float:
+    def rounding(self, facts: PublicFacts) -> float:
         """Return room for truncations to the grid, of two contributions."""
-        return 2.0 * math.sqrt(self.cells)
+        return 2.0 * math.sqrt(self.size)
 
-    def refuse_if_unsafe(self, terms: Terms) -> None:
+    def refuse_if_unsafe(self, facts: PublicFacts) -> None:
         """Refuse a width that nothing can be divided by."""
         if not (math.isfinite(self.middle) and 0.0 < self.half < math.inf):
             raise PrivacyError("Predictions are divided by a positive number.")
-        super().refuse_if_unsafe(terms)
+        super().refuse_if_unsafe(facts)
 
-    def exact_sum(self, asked: Asked) -> ClippedSum:
-        """Return the sums."""
-        asked.rows.refuse_other_shapes(self.theta)
-
-        def contributions(chunk: UnitsOfChunk) -> FloatArray:
-            scaled = (self.predicted.of_rows(chunk, self.theta) - self.middle) / self.half
-            scaled = np.clip(np.where(np.isnan(scaled), 0.0, scaled), -1.0, 1.0)
-            of_row = np.concatenate([np.ones((1, scaled.shape[1])), scaled])
-            return chunk.mean_of_rows(_in_groups(of_row, self.by, chunk))
-
-        return asked.rows.sum_over_units(contributions, self.cells, self.bound(asked.terms), asked.grid)
+    def contributions(self, chunk: UnitsOfChunk) -> FloatArray:
+        """Return the mean of each unit's rows."""
+        scaled = (self.predicted.of_rows(chunk, self.theta) - self.middle) / self.half
+        scaled = np.clip(np.where(np.isnan(scaled), 0.0, scaled), -1.0, 1.0)
+        of_row = np.concatenate([np.ones((1, scaled.shape[1])), scaled])
+        return chunk.mean_of_rows(_in_groups(of_row, self.by, chunk))
 
 
 @dataclass(frozen=True, eq=False)
-class _Spreads:
-    """What both queries share: how predictions at draws differ from those at one point.
-
-    Attributes
-    ----------
-    predicted : Predicted
-        What is predicted.
-    theta : ndarray, shape (parameters,)
-        The point.
-    draws : ndarray, shape (draws * parameters,)
-        The draws, one after the other.
-    count : int
-        How many there are.
-    by : Axis
-        Which group a row is in.
-    """
+class _Spreads(SumOverUnits):
+    """How predictions at `count` draws, one after the other, differ from those at one point."""
 
     predicted: Predicted
     theta: FloatArray
@@ -229,19 +165,9 @@ class _Spreads:
     count: int
     by: Axis
 
-    @property
-    def where(self) -> tuple[FloatArray, ...]:
-        """The point."""
-        return (self.theta,)
-
-    @property
-    def of_a_group(self) -> int:
-        """How many differences there are of a group."""
-        return self.count * len(self.predicted.scenarios)
-
-    def refuse_unless_they_fit(self, asked: Asked) -> None:
-        """Refuse draws that are not of the model."""
-        asked.rows.refuse_other_shapes(self.theta)
+    def refuse_unfit(self, rows: Rows) -> None:
+        """Refuse a point and draws that are not of the model."""
+        super().refuse_unfit(rows)
         if self.count < 1 or self.draws.shape != (self.count * self.theta.size,):
             raise PrivacyError(f"Draws must be {self.count} times {self.theta.size} numbers.")
 
@@ -253,90 +179,67 @@ class _Spreads:
 
 
 @dataclass(frozen=True, eq=False)
-class SpreadSizes(_Spreads, CountsByNorm):
-    """How many units of each group have differences of a norm in each half octave.
+class SpreadSizes(CountsByNorm, _Spreads):
+    """How many units of each group have differences of a norm in each half octave, by group and bin.
 
     A unit whose rows are in several groups counts in each by the part of its rows there. Its counts add up to 1.
-
-    Attributes
-    ----------
-    predicted, theta, draws, count, by
-        As in `PredictionSpreads`.
-    smallest : float
-        The first bin holds norms from here on, and all smaller ones.
-    bins : int
-        Number of bins of a group; the last one holds all larger norms.
-    kind : str
-        The name of the release. Its value has an entry for each group and bin, in this order.
     """
 
     smallest: float
     bins: int
     kind: str = "spread_sizes"
 
-    def exact_sum(self, asked: Asked) -> ClippedSum:
-        """Return the counts."""
-        self.refuse_unless_they_fit(asked)
+    @property
+    def size(self) -> int:
+        """A bin of every group."""
+        return self.by.bins * self.bins
 
-        def counts(chunk: UnitsOfChunk) -> FloatArray:
-            parts = chunk.mean_of_rows(_in_groups(np.ones((1, len(chunk.rows[0]))), self.by, chunk))
-            found = np.ascontiguousarray(self.differences(chunk).T)  # summed in one order, however many units there are
-            squares = [squares_of(of_group) for of_group in np.split(found, self.by.bins)]
-            by_group = [half_octaves(each, self.smallest, self.bins) for each in squares]
-            return np.concatenate([each * part[:, None] for each, part in zip(by_group, parts.T, strict=True)], axis=1)
-
-        cells = self.by.bins * self.bins
-        return asked.rows.sum_over_units(counts, cells, self.bound(asked.terms), asked.grid)
+    def contributions(self, chunk: UnitsOfChunk) -> FloatArray:
+        """Return the part of each unit's rows in a group, in the bin of the unit's norm there."""
+        parts = chunk.mean_of_rows(_in_groups(np.ones((1, len(chunk.rows[0]))), self.by, chunk))
+        found = np.ascontiguousarray(self.differences(chunk).T)  # summed in one order, however many units there are
+        squares = [squares_of(of_group) for of_group in np.split(found, self.by.bins)]
+        by_group = [half_octaves(each, self.smallest, self.bins) for each in squares]
+        return np.concatenate([each * part[:, None] for each, part in zip(by_group, parts.T, strict=True)], axis=1)
 
 
 @dataclass(frozen=True, eq=False)
-class PredictionSpreads(_Spreads, Query):
+class PredictionSpreads(_Spreads):
     """Sums over units of how predictions at draws differ from those at one point, each unit's clipped together.
 
-    Attributes
-    ----------
-    predicted : Predicted
-        What is predicted.
-    theta : ndarray, shape (parameters,)
-        The point.
-    draws : ndarray, shape (draws * parameters,)
-        The draws, one after the other.
-    count : int
-        How many there are.
-    by : Axis
-        Which group a row is in.
-    clip_bounds : ndarray, shape (groups,)
-        What the differences of each group are divided by; all of a unit together are clipped to a norm of 1 then.
-    kind : str
-        The name of the release. Its value has an entry for each group, draw and scenario, in this order, in units of
-        `clip_bounds`.
+    By group, draw and scenario. The differences of a group are divided by its entry of `clip_bounds`; all of a unit
+    together are clipped to a norm of 1 then.
     """
 
     clip_bounds: FloatArray
     kind: str = "prediction_spreads"
 
-    def bound(self, terms: Terms) -> float:
+    @property
+    def of_a_group(self) -> int:
+        """How many differences there are of a group."""
+        return self.count * len(self.predicted.scenarios)
+
+    @property
+    def size(self) -> int:
+        """The differences of every group."""
+        return self.by.bins * self.of_a_group
+
+    def bound(self, facts: PublicFacts) -> float:
         """Return the norm that units are clipped to."""
         return 1.0
 
-    def refuse_if_unsafe(self, terms: Terms) -> None:
+    def refuse_if_unsafe(self, facts: PublicFacts) -> None:
         """Refuse clip bounds that are not one for each group."""
         if self.clip_bounds.shape != (self.by.bins,):
             raise PrivacyError("There is one clip bound for each group.")
         for bound in self.clip_bounds:
             check_bound(bound)
-        super().refuse_if_unsafe(terms)
+        super().refuse_if_unsafe(facts)
 
-    def exact_sum(self, asked: Asked) -> ClippedSum:
-        """Return the sums."""
-        self.refuse_unless_they_fit(asked)
-        divided_by = np.repeat(self.clip_bounds, self.of_a_group)
-
-        def divided(chunk: UnitsOfChunk) -> FloatArray:
-            found: FloatArray = self.differences(chunk) / divided_by
-            return found
-
-        return asked.rows.sum_over_units(divided, divided_by.size, self.bound(asked.terms), asked.grid)
+    def contributions(self, chunk: UnitsOfChunk) -> FloatArray:
+        """Return each unit's differences, divided by the clip bounds of their groups."""
+        found: FloatArray = self.differences(chunk) / np.repeat(self.clip_bounds, self.of_a_group)
+        return found
 
 
 def _in_groups(columns: FloatArray, by: Axis, chunk: UnitsOfChunk) -> FloatArray:

@@ -1,4 +1,4 @@
-"""Every kind of release: what a query asks of the rows, how far the answer can move, and its name.
+"""Every kind of release: its question to the rows, how far the answer can move, and its name.
 
 A query is a frozen description made of plain numbers. A sampler makes one and hands it to the curator, which copies it
 (`plain`), pays for it, and only then has it evaluated. Each class says
@@ -29,22 +29,9 @@ from pymc_dp.release.centred import CentredScore, ExpectedCurvature, OneDirectio
 from pymc_dp.release.comparisons import DensityDifferences, DifferenceSizes
 from pymc_dp.release.counts import UnitCounts, UnitMoments
 from pymc_dp.release.gradients import GradientSizes, PreconditionedGradient
-from pymc_dp.release.interface import (
-    Expanded,
-    FloatArray,
-)
-from pymc_dp.release.penalised import penalised, sensitivity
+from pymc_dp.release.interface import Expanded, ExpansionPoint, FloatArray, Prediction
 from pymc_dp.release.predictions import PredictionCounts, PredictionSpreads, PredictionSums, SpreadSizes
-from pymc_dp.release.query import (
-    Asked,
-    AtExpansionPoint,
-    BeyondPredictions,
-    IntArray,
-    Query,
-    Rows,
-    Terms,
-    check_bound,
-)
+from pymc_dp.release.query import Evaluation, IntArray, PublicFacts, Query, Rows, check_bound
 from pymc_dp.release.sizes import BoundedScore, CoordinateSizes, NormSizes, RemainderSizes
 from pymc_dp.rows.clipped_sum import ClippedMoments, ClippedSum
 
@@ -54,20 +41,11 @@ _ROUNDING = 1.0 + 2.0**-50
 
 @dataclass(frozen=True, eq=False)
 class GradientSum(Query):
-    """The sum of log-likelihood gradients, each clipped to a Euclidean norm.
+    """The sum of log-likelihood gradients at `theta`, each clipped to a Euclidean norm.
 
-    Attributes
-    ----------
-    theta : ndarray, shape (parameters,)
-        The point.
-    clip_bound : float
-        The largest norm of a unit's gradient.
-    blocks : tuple of bool, optional
-        Which of the model's value variables take part; the others have no entry. Default: all.
-    batches : Batches, optional
-        Ask a fresh batch; the sum is not scaled up to all units. Default: all units.
-    counted : bool
-        Release counts of clipped units with it; batches only.
+    Of those value variables alone that `blocks` says, one entry for each; the others have no entry. With `batches` it
+    is the sum over a fresh batch, not scaled up to all units, and if `counted`, counts of clipped units are released
+    with it.
     """
 
     theta: FloatArray
@@ -77,55 +55,60 @@ class GradientSum(Query):
     counted: bool = False
     kind: ClassVar[str] = "gradient"
 
-    def exact_sum(self, asked: Asked) -> ClippedSum:
+    def exact_sum(self, on: Evaluation) -> ClippedSum:
         """Return the sum of clipped gradients."""
-        return asked.rows.clipped_gradient(
-            self.theta, self.clip_bound, asked.grid, units=asked.batch, blocks=self.blocks
-        )
+        return on.rows.clipped_gradient(self.theta, self.clip_bound, on.grid, units=on.batch, blocks=self.blocks)
 
 
 @dataclass(frozen=True, eq=False)
 class LogRatioSum(Query):
-    """The sum over all units of log p(unit | theta_new) - log p(unit | theta), each clipped.
-
-    Attributes
-    ----------
-    theta, theta_new : ndarray, shape (parameters,)
-        The points.
-    clip_bound : float
-        The largest absolute log-ratio of a unit.
-    """
+    """The sum over all units of log p(unit | theta_new) - log p(unit | theta), each clipped to `clip_bound`."""
 
     theta: FloatArray
     theta_new: FloatArray
     clip_bound: float
     kind: ClassVar[str] = "log_ratio"
 
-    def exact_sum(self, asked: Asked) -> ClippedSum:
+    def exact_sum(self, on: Evaluation) -> ClippedSum:
         """Return the sum of clipped log-ratios."""
-        return asked.rows.clipped_log_ratio(self.theta, self.theta_new, self.clip_bound, asked.grid)
+        return on.rows.clipped_log_ratio(self.theta, self.theta_new, self.clip_bound, on.grid)
+
+
+def sensitivity(scale: float, bound: float, batch_size: int) -> float:
+    r"""Return how far :math:`f` moves when one unit of the batch is replaced, at most; rounding not included.
+
+    With :math:`a` = `scale` :math:`= n T / b` and clipped log-ratios :math:`|r_i| \le M` of the b units of a batch,
+
+    .. math:: f(r) = a \sum_i r_i - \frac{a^2}{2} \Big( \sum_i r_i^2 - \frac1b \Big(\sum_i r_i\Big)^2 \Big).
+
+    Replacing one unit moves f by at most :math:`2 a M + 2 (1 - 1/b) a^2 M^2`. Proof: let S be the sum of the other
+    units, :math:`|S| \le (b - 1) M`, and x become x'. Then the bracket moves by at most
+    :math:`(1 - 1/b) |x^2 - x'^2| + \frac2b |S| |x - x'| \le (1 - 1/b)\, u\, (|x + x'| + 2M)` with :math:`u = |x - x'|`,
+    and :math:`|x + x'| \le 2M - u` gives :math:`(1 - 1/b)\, u\, (4M - u) \le (1 - 1/b)\, 4 M^2`. (The published bound
+    has :math:`3 (1 - 1/b) a^2 M^2` for the second term; it is valid but loose.)
+    """
+    reach = scale * bound
+    exact = 2.0 * reach + 2.0 * (1.0 - 1.0 / batch_size) * reach**2
+    return exact * (1.0 + 2.0**-50)  # for the roundings of this line
+
+
+def penalised(moments: ClippedMoments, unit: Fraction, grid: float) -> int:
+    """Return f of the batch's log-ratios as a multiple of `grid`, rounded toward zero; a step of theirs counts `unit`.
+
+    The sums are exact integers on a grid; f is then an exact fraction, rounded once toward zero to a second grid. Two
+    values x apart are at most x and one step of that grid apart after rounding.
+    """
+    total, variance = moments.scaled(unit)
+    return math.trunc((total - variance / 2) / Fraction(grid))
 
 
 @dataclass(frozen=True, eq=False)
 class VariancePenalisedLogRatio(Query):
     """The tempered log-ratio as a fresh batch estimates it, less half of the estimate's variance.
 
-    One number f of all log-ratios of the batch, not a sum; its sensitivity is proved in `pymc_dp.release.penalised`.
-
-    Attributes
-    ----------
-    theta, theta_new : ndarray, shape (parameters,)
-        The points.
-    clip_bound : float
-        The largest absolute log-ratio of a unit.
-    batches : BatchesWithoutReplacement
-        Of which size.
-    tempering : float
-        Power of the likelihood.
-    counted : bool
-        Release counts of clipped units with it.
-    expanded : Expanded, optional
-        What an expansion predicts of log-ratios is taken off them: f is of what is left.
+    One number f of all log-ratios of the batch, each clipped to `clip_bound`, not a sum; `sensitivity` has the proof
+    how far it moves. What an expansion predicts of log-ratios is taken off them, where it is given: f is of the rest.
+    If `counted`, counts of clipped units are released with it.
     """
 
     theta: FloatArray
@@ -137,51 +120,41 @@ class VariancePenalisedLogRatio(Query):
     expanded: Expanded | None = None
     kind: ClassVar[str] = "log_ratio"
 
-    def bound(self, terms: Terms) -> float:
+    def bound(self, facts: PublicFacts) -> float:
         """Return how far f moves when one unit of the batch is replaced."""
         return sensitivity(self.tempering * self.batches.scale, self.clip_bound, self.batches.batch_size)
 
-    def factor(self, terms: Terms) -> float:
+    def factor(self, facts: PublicFacts) -> float:
         """Return 1: the bound is that of a replacement already."""
         return 1.0
 
-    def rounding(self, terms: Terms) -> float:
+    def rounding(self, facts: PublicFacts) -> float:
         """Return 1: f is rounded toward zero once."""
         return 1.0
 
-    def n_terms(self, terms: Terms) -> int:
+    def n_terms(self, facts: PublicFacts) -> int:
         """Return the size of the batch: f is at most half as many bounds."""
         return self.batches.batch_size
 
-    def refuse_if_unsafe(self, terms: Terms) -> None:
+    def refuse_if_unsafe(self, facts: PublicFacts) -> None:
         """Refuse clip bounds that are out of range, and powers that are not positive."""
-        _log_ratio_grid(self.clip_bound)
+        check_bound(self.clip_bound)
         _refuse_power(self.tempering)  # the sensitivity of a negative power is that of its absolute value
-        super().refuse_if_unsafe(terms)
+        super().refuse_if_unsafe(facts)
 
-    def exact_sum(self, asked: Asked) -> ClippedSum:
+    def exact_sum(self, on: Evaluation) -> ClippedSum:
         """Return f, rounded toward zero to the grid."""
-        moments, step = _batch_log_ratios(self, self.clip_bound, asked)
-        integers = np.array([penalised(moments, step, asked.grid)], dtype=np.int64)
-        return ClippedSum(integers, asked.grid, self.bound(asked.terms), moments.n_clipped)
+        moments, step = _batch_log_ratios(self, self.clip_bound, on)
+        integers = np.array([penalised(moments, step, on.grid)], dtype=np.int64)
+        return ClippedSum(integers, on.grid, self.bound(on.facts), moments.n_clipped)
 
 
 @dataclass(frozen=True, eq=False)
 class BarkerDecision(Query):
     """Whether the Barker test on a fresh batch accepts: 1 or 0. No noise is added: the test itself is random.
 
-    Attributes
-    ----------
-    theta, theta_new : ndarray, shape (parameters,)
-        The points.
-    log_free_ratio : float
-        The part of the log-ratio that costs nothing: prior and proposal.
-    batches : BatchesWithoutReplacement
-        Of which size.
-    tempering : float
-        Power of the likelihood.
-    expanded : Expanded, optional
-        What an expansion predicts of log-ratios is taken off them: `log_free_ratio` holds it for all units.
+    `log_free_ratio` is the part of the log-ratio that costs nothing: prior and proposal. What an expansion predicts of
+    log-ratios is taken off them, where it is given, and `log_free_ratio` holds it for all units.
     """
 
     theta: FloatArray
@@ -193,59 +166,57 @@ class BarkerDecision(Query):
     kind: ClassVar[str] = "decision"
     adds_noise: ClassVar[bool] = False
 
-    def bound(self, terms: Terms) -> float:
+    def bound(self, facts: PublicFacts) -> float:
         """Return the bound of a unit's log-ratio that the test prescribes."""
         return barker_correction.clip_bound(self.batches.batch_size, self.tempering * self.batches.n_units)
 
-    def refuse_if_unsafe(self, terms: Terms) -> None:
+    def refuse_if_unsafe(self, facts: PublicFacts) -> None:
         """Refuse powers that are not positive, which no bound is prescribed for."""
         _refuse_power(self.tempering)
-        super().refuse_if_unsafe(terms)
+        super().refuse_if_unsafe(facts)
 
-    def exact_sum(self, asked: Asked) -> ClippedSum:
+    def exact_sum(self, on: Evaluation) -> ClippedSum:
         """Refuse: a decision is drawn, and the log-ratios behind it are released in no other way."""
         raise PrivacyError("The log-ratios behind a decision are not released.")
 
-    def log_ratios(self, asked: Asked) -> tuple[ClippedMoments, Fraction]:
+    def log_ratios(self, on: Evaluation) -> tuple[ClippedMoments, Fraction]:
         """Return the moments of the batch's clipped log-ratios, in steps, and what a step counts. Confidential."""
-        return _batch_log_ratios(self, self.bound(asked.terms), asked)
+        return _batch_log_ratios(self, self.bound(on.facts), on)
+
+
+def _refuse_power(tempering: float) -> None:
+    """Refuse powers of the likelihood that are not positive numbers."""
+    if not 0.0 < tempering < math.inf:
+        raise PrivacyError(f"A likelihood is tempered by a positive power, not by {tempering:g}.")
 
 
 def _batch_log_ratios(
-    query: VariancePenalisedLogRatio | BarkerDecision, clip: float, asked: Asked
+    query: VariancePenalisedLogRatio | BarkerDecision, clip: float, on: Evaluation
 ) -> tuple[ClippedMoments, Fraction]:
     """Return the moments of the clipped log-ratios of a batch, in steps of a grid. Confidential.
 
     And what one step counts in the tempered log-ratio of all units.
     """
-    if asked.batch is None:
+    if on.batch is None:
         raise PrivacyError("A test on a batch is asked of a fresh batch.")
-    grid = _log_ratio_grid(clip)
     move = (query.theta, query.theta_new) if query.expanded is None else query.expanded
-    moments = _clipped_log_ratios(asked.rows, move, clip, grid, asked.batch)
+    moments, grid = _clipped_log_ratios(on.rows, move, clip, on.batch)
     tempered = Fraction(query.tempering) * Fraction(query.batches.n_units, query.batches.batch_size)
     return moments, tempered * Fraction(grid)
 
 
 def _clipped_log_ratios(
-    rows: Rows, move: tuple[FloatArray, FloatArray] | Expanded, clip: float, grid: float, units: IntArray | None
-) -> ClippedMoments:
-    """Return sums of clipped log-ratios of some units, or of all, or of what an expansion leaves of them."""
-    if isinstance(move, Expanded):
-        return rows.expansion(move.point).residual_moments(move.old, move.new, clip, grid, units=units)
-    return rows.log_ratio_moments(*move, clip, grid, units=units)
+    rows: Rows, move: tuple[FloatArray, FloatArray] | Expanded, clip: float, units: IntArray | None
+) -> tuple[ClippedMoments, float]:
+    """Return moments of clipped log-ratios, or of their remainders beyond an expansion, and their grid.
 
-
-def _log_ratio_grid(clip: float) -> float:
-    """Return a grid on which clipped log-ratios stay below 2**41 steps.
-
-    Raises
-    ------
-    PrivacyError
-        If the clip bound is out of range.
+    Of some units or of all. On the grid, clipped log-ratios stay below 2**41 steps.
     """
     check_bound(clip)
-    return math.ldexp(1.0, math.frexp(clip)[1] - 41)
+    grid = math.ldexp(1.0, math.frexp(clip)[1] - 41)
+    if isinstance(move, Expanded):
+        return rows.expansion(move.point).residual_moments(move.old, move.new, clip, grid, units=units), grid
+    return rows.log_ratio_moments(*move, clip, grid, units=units), grid
 
 
 class _Counts(Query):
@@ -254,28 +225,28 @@ class _Counts(Query):
     kind: ClassVar[str] = "clip_count"
 
     @abstractmethod
-    def entries(self, terms: Terms) -> int:
+    def entries(self, facts: PublicFacts) -> int:
         """Return how many means there are."""
 
-    def bound(self, terms: Terms) -> float:
+    def bound(self, facts: PublicFacts) -> float:
         """Return how far a unit moves all means together, in Euclidean norm."""
-        return math.sqrt(self.entries(terms)) * _ROUNDING
+        return math.sqrt(self.entries(facts)) * _ROUNDING
 
-    def factor(self, terms: Terms) -> float:
+    def factor(self, facts: PublicFacts) -> float:
         """Return 1: a unit's share of a mean is between 0 and 1, so that a replaced unit moves the mean by 1, too."""
         return 1.0
 
-    def rounding(self, terms: Terms) -> float:
+    def rounding(self, facts: PublicFacts) -> float:
         """Return the norm of one step in every entry: means are rounded down."""
-        return math.sqrt(self.entries(terms)) * _ROUNDING
+        return math.sqrt(self.entries(facts)) * _ROUNDING
 
-    def means(self, asked: Asked, counts: Sequence[int], releases: Sequence[int]) -> ClippedSum:
+    def means(self, on: Evaluation, counts: Sequence[int], releases: Sequence[int]) -> ClippedSum:
         """Return counts divided by the number of releases that each is a sum over, rounded down to the grid."""
-        if len(counts) != self.entries(asked.terms):
+        if len(counts) != self.entries(on.facts):
             raise PrivacyError("There are more counts than the noise of their release is meant for.")
-        grid = Fraction(asked.grid)
+        grid = Fraction(on.grid)
         integers = [math.floor(count / (number * grid)) for count, number in zip(counts, releases, strict=True)]
-        return ClippedSum(np.array(integers, dtype=np.int64), asked.grid, self.bound(asked.terms), 0)
+        return ClippedSum(np.array(integers, dtype=np.int64), on.grid, self.bound(on.facts), 0)
 
 
 @dataclass(frozen=True, eq=False)
@@ -286,13 +257,13 @@ class ClipCounts(_Counts):
     (add-remove) that number.
     """
 
-    def entries(self, terms: Terms) -> int:
+    def entries(self, facts: PublicFacts) -> int:
         """Return the number of kinds, and one more for the number of units."""
-        return terms.n_counts + (terms.n_units is None)
+        return facts.n_counts + (facts.n_units is None)
 
-    def exact_sum(self, asked: Asked) -> ClippedSum:
+    def exact_sum(self, on: Evaluation) -> ClippedSum:
         """Return the means."""
-        return self.means(asked, *asked.tally.taken(asked.n_protected))
+        return self.means(on, *on.tally.taken(on.rows.n_units if on.facts.n_units is None else None))
 
 
 @dataclass(frozen=True, eq=False)
@@ -300,220 +271,158 @@ class DecisionClipCounts(_Counts):
     """How many of all units the Barker test would clip, on average over moves.
 
     Of all units, not of the decisions' batches: those have been asked once, and are not to be known. Only where the
-    number of units is public.
-
-    Attributes
-    ----------
-    moves : tuple of (ndarray, ndarray) or of Expanded
-        The points that each move leads from and to, or what an expansion predicts there.
-    decided_on : BatchesWithoutReplacement
-        The batches of the decisions, which set the clip bound; none is drawn here.
-    tempering : float
-        Power of the likelihood.
+    number of units is public. A move is the points that it leads from and to, or what an expansion predicts there. The
+    batches that are `decided_on` set the clip bound; none is drawn here.
     """
 
     moves: tuple[tuple[FloatArray, FloatArray] | Expanded, ...]
     decided_on: BatchesWithoutReplacement
     tempering: float
 
-    def entries(self, terms: Terms) -> int:
+    def entries(self, facts: PublicFacts) -> int:
         """Return 1."""
         return 1
 
-    def refuse_if_unsafe(self, terms: Terms) -> None:
+    def refuse_if_unsafe(self, facts: PublicFacts) -> None:
         """Refuse where the number of units is protected, and where there is nothing to count."""
-        if terms.n_units is None:
+        if facts.n_units is None:
             raise PrivacyError("How many units decisions clip is released where the number of units is public.")
         if not self.moves:
             raise PrivacyError("There is no move to count clipped units in.")
         _refuse_power(self.tempering)
         check_bound(self._clip)
-        super().refuse_if_unsafe(terms)
+        super().refuse_if_unsafe(facts)
 
     @property
     def _clip(self) -> float:
         return barker_correction.clip_bound(self.decided_on.batch_size, self.tempering * self.decided_on.n_units)
 
-    def exact_sum(self, asked: Asked) -> ClippedSum:
+    def exact_sum(self, on: Evaluation) -> ClippedSum:
         """Return the mean over moves."""
-        clipped = sum(
-            _clipped_log_ratios(asked.rows, move, self._clip, _log_ratio_grid(self._clip), None).n_clipped
-            for move in self.moves
-        )
-        return self.means(asked, [clipped], [len(self.moves)])
+        moments = [_clipped_log_ratios(on.rows, move, self._clip, None)[0] for move in self.moves]
+        return self.means(on, [sum(each.n_clipped for each in moments)], [len(self.moves)])
 
 
 @dataclass(frozen=True, eq=False)
-class WeightedScore(AtExpansionPoint, Query):
-    """The sum of weighted scores at an expansion point, preconditioned.
+class WeightedScore(Query):
+    """The sum of weighted scores at an expansion point, preconditioned."""
 
-    Attributes
-    ----------
-    point : ExpansionPoint
-        Where, by which preconditioner, with which clip bound.
-    kind : str
-        The name of the release.
-    """
-
+    point: ExpansionPoint
     kind: str = "score"
 
-    def bound(self, terms: Terms) -> float:
+    def bound(self, facts: PublicFacts) -> float:
         """Return the bound of a weighted score."""
         return self.point.clip_gradient
 
-    def exact_sum(self, asked: Asked) -> ClippedSum:
+    def exact_sum(self, on: Evaluation) -> ClippedSum:
         """Return the sum of weighted scores."""
-        return asked.rows.expansion(self.point).score(asked.grid)
+        return on.rows.expansion(self.point).score(on.grid)
 
 
 @dataclass(frozen=True, eq=False)
-class Curvature(AtExpansionPoint, Query):
+class Curvature(Query):
     """The sum of weighted curvatures at an expansion point, preconditioned.
 
     Packed: the upper triangle by rows, entries off the diagonal times the square root of 2, so that the Euclidean norm
     is the Frobenius norm.
-
-    Attributes
-    ----------
-    point : ExpansionPoint
-        Where, by which preconditioner, with which clip bounds.
-    kind : str
-        The name of the release.
     """
 
+    point: ExpansionPoint
     kind: str = "curvature"
 
-    def bound(self, terms: Terms) -> float:
+    def bound(self, facts: PublicFacts) -> float:
         """Return the bound of a weighted curvature's Frobenius norm."""
         return self.point.clip_curvature
 
-    def exact_sum(self, asked: Asked) -> ClippedSum:
+    def exact_sum(self, on: Evaluation) -> ClippedSum:
         """Return the sum of weighted curvatures."""
-        return asked.rows.expansion(self.point).curvature(asked.grid)
-
-
-def _less(terms: Terms) -> float:
-    """Return what is taken off a number between 0 and 1 to make its bound small."""
-    return 0.0 if terms.n_units is None else 0.5
+        return on.rows.expansion(self.point).curvature(on.grid)
 
 
 @dataclass(frozen=True, eq=False)
 class UnitCount(Query):
-    """How many units there are, where that is protected: settings go by it.
-
-    Attributes
-    ----------
-    kind : str
-        The name of the release.
-    """
+    """How many units there are, where that is protected: settings go by it."""
 
     kind: str = "unit_count"
 
-    def bound(self, terms: Terms) -> float:
+    def bound(self, facts: PublicFacts) -> float:
         """Return 1."""
         return 1.0
 
-    def refuse_if_unsafe(self, terms: Terms) -> None:
+    def refuse_if_unsafe(self, facts: PublicFacts) -> None:
         """Refuse where the number of units is public."""
-        if terms.n_units is not None:
+        if facts.n_units is not None:
             raise PrivacyError("The number of units is public under this relation: nothing has to be released of it.")
-        super().refuse_if_unsafe(terms)
+        super().refuse_if_unsafe(facts)
 
-    def exact_sum(self, asked: Asked) -> ClippedSum:
+    def exact_sum(self, on: Evaluation) -> ClippedSum:
         """Return the number."""
-        return ClippedSum(np.array([asked.rows.n_units * int(1.0 / asked.grid)]), asked.grid, 1.0, 0)
+        return ClippedSum(np.array([on.rows.n_units * int(1.0 / on.grid)]), on.grid, 1.0, 0)
 
 
 @dataclass(frozen=True, eq=False)
-class ClippingLoss(AtExpansionPoint, Query):
+class ClippingLoss(Query):
     """The sum of what weights take off scores at an expansion point, in multiples of the clip bound.
 
     A unit counts at most 1: one beyond twice the bound counts as if it were at twice the bound. A sum of numbers
     between 0 and 1 moves by at most 1 when one is replaced, added or removed. Where the number of units is public, a
-    half is taken off each and added again to the noisy sum: twice the bound of what is left is 1 again.
-
-    Attributes
-    ----------
-    point : ExpansionPoint
-        Where, by which preconditioner, with which clip bound.
-    kind : str
-        The name of the release.
+    half is taken off each and added again to the noisy sum: twice the bound of the rest is 1 again.
     """
 
+    point: ExpansionPoint
     kind: str = "clipping_loss"
 
-    def bound(self, terms: Terms) -> float:
-        """Return a half, or 1 where the number of units is protected."""
-        return 1.0 - _less(terms)
+    @staticmethod
+    def _less(facts: PublicFacts) -> float:
+        """Return the number that is taken off one between 0 and 1 to make its bound small."""
+        return 0.0 if facts.n_units is None else 0.5
 
-    def refuse_if_unsafe(self, terms: Terms) -> None:
+    def bound(self, facts: PublicFacts) -> float:
+        """Return a half, or 1 where the number of units is protected."""
+        return 1.0 - self._less(facts)
+
+    def refuse_if_unsafe(self, facts: PublicFacts) -> None:
         """Refuse a bound of scores that is none."""
         check_bound(self.point.clip_gradient)
-        super().refuse_if_unsafe(terms)
+        super().refuse_if_unsafe(facts)
 
-    def exact_sum(self, asked: Asked) -> ClippedSum:
+    def exact_sum(self, on: Evaluation) -> ClippedSum:
         """Return the sum of clipping losses, each less a half where the number of units is public."""
-        return asked.rows.expansion(self.point).clipping_loss(asked.grid, _less(asked.terms))
+        return on.rows.expansion(self.point).clipping_loss(on.grid, self._less(on.facts))
 
-    def published(self, value: FloatArray, terms: Terms) -> FloatArray:
+    def published(self, value: FloatArray, facts: PublicFacts) -> FloatArray:
         """Return the noisy sum with the halves added again."""
-        return value if terms.n_units is None else value + 0.5 * terms.n_units
+        return value if facts.n_units is None else value + 0.5 * facts.n_units
 
 
 @dataclass(frozen=True, eq=False)
-class Residual(BeyondPredictions, Query):
-    """The sum of weighted log-ratios less what an expansion predicts of them, each clipped.
+class Residual(Query):
+    """The sum of the remainders of weighted log-ratios beyond what an expansion predicts, each clipped to `clip_bound`.
 
-    Attributes
-    ----------
-    point : ExpansionPoint
-        The expansion.
-    old, new : Prediction
-        What it predicts at both points.
-    clip_bound : float
-        The largest absolute residual of a unit.
-    kind : str
-        The name of the release.
+    `old` and `new` are what it predicts at both points.
     """
 
+    point: ExpansionPoint
+    old: Prediction
+    new: Prediction
     clip_bound: float
     kind: str = "residual"
 
-    def exact_sum(self, asked: Asked) -> ClippedSum:
+    def exact_sum(self, on: Evaluation) -> ClippedSum:
         """Return the sum of clipped residuals."""
-        return asked.rows.expansion(self.point).residual(self.old, self.new, self.clip_bound, asked.grid)
+        return on.rows.expansion(self.point).residual(self.old, self.new, self.clip_bound, on.grid)
 
 
 #: What the curator answers: a reviewer reads these classes.
 QUERIES: tuple[type[Query], ...] = (
-    GradientSum,
-    LogRatioSum,
-    VariancePenalisedLogRatio,
-    BarkerDecision,
-    ClipCounts,
-    DecisionClipCounts,
-    WeightedScore,
-    Curvature,
-    UnitCount,
-    ClippingLoss,
-    Residual,
-    CoordinateSizes,
-    NormSizes,
-    RemainderSizes,
-    BoundedScore,
-    CentredScore,
-    ExpectedCurvature,
-    OneDirectionCurvature,
-    PreconditionedGradient,
-    GradientSizes,
-    UnitCounts,
-    UnitMoments,
-    DifferenceSizes,
-    DensityDifferences,
-    PredictionCounts,
-    PredictionSums,
-    SpreadSizes,
-    PredictionSpreads,
+    *(GradientSum, LogRatioSum, VariancePenalisedLogRatio, BarkerDecision, ClipCounts, DecisionClipCounts),
+    *(WeightedScore, Curvature, UnitCount, ClippingLoss, Residual),
+    *(CoordinateSizes, NormSizes, RemainderSizes, BoundedScore),
+    *(CentredScore, ExpectedCurvature, OneDirectionCurvature),
+    *(PreconditionedGradient, GradientSizes),
+    *(UnitCounts, UnitMoments),
+    *(DifferenceSizes, DensityDifferences),
+    *(PredictionCounts, PredictionSums, SpreadSizes, PredictionSpreads),
 )
 
 
@@ -534,9 +443,3 @@ def plain(query: Query) -> Query:
             "pymc_dp/release/queries.py."
         )
     return dataclasses.replace(query)  # type: ignore[type-var]  # all classes in QUERIES are dataclasses
-
-
-def _refuse_power(tempering: float) -> None:
-    """Refuse powers of the likelihood that are not positive numbers."""
-    if not 0.0 < tempering < math.inf:
-        raise PrivacyError(f"A likelihood is tempered by a positive power, not by {tempering:g}.")

@@ -6,25 +6,21 @@ of what is public of the curator.
 
 import dataclasses
 import math
+import types
+import typing
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 from pymc_dp.exceptions import PrivacyError
-from pymc_dp.release.batches import Batches
-from pymc_dp.release.clip_counts import ClipTally
-from pymc_dp.release.interface import (
-    LARGEST_CLIP_BOUND,
-    SMALLEST_CLIP_BOUND,
-    ExpansionPoint,
-    FloatArray,
-    Prediction,
-)
-from pymc_dp.release.plain import plain
+from pymc_dp.release.batches import Batches, BatchesWithoutReplacement, PoissonBatches, described
+from pymc_dp.release.interface import LARGEST_CLIP_BOUND, SMALLEST_CLIP_BOUND, FloatArray
+from pymc_dp.release.meter import ClipTally
 from pymc_dp.rows.clipped_sum import ClippedSum
+from pymc_dp.rows.derivatives import UnitsOfChunk
 from pymc_dp.rows.likelihood import UnitLikelihood
 from pymc_dp.rows.partitioned import PartitionedUnits
 
@@ -38,8 +34,8 @@ SENSITIVITY_FACTOR = {"substitute": 2.0, "add-remove": 1.0}
 
 
 @dataclass(frozen=True)
-class Terms:
-    """What is public of a curator.
+class PublicFacts:
+    """The public facts of a curator.
 
     Attributes
     ----------
@@ -62,8 +58,8 @@ class Terms:
 
 
 @dataclass(frozen=True, eq=False)
-class Asked:
-    """What a query is evaluated on, once it has been paid for. Confidential.
+class Evaluation:
+    """The rows, and all else that a query is evaluated on, once it has been paid for. Confidential.
 
     Attributes
     ----------
@@ -71,34 +67,29 @@ class Asked:
         The rows.
     tally : ClipTally
         How many units earlier releases have clipped.
-    terms : Terms
+    facts : PublicFacts
         What is public.
     grid : float
-        A power of two, public: what the exact sum is a multiple of.
+        A power of two, public: the exact sum is a multiple of it.
     batch : ndarray of int64, or None
         The units of a fresh batch in increasing order; None for all units.
     """
 
     rows: Rows
     tally: ClipTally
-    terms: Terms
+    facts: PublicFacts
     grid: float
     batch: IntArray | None
 
-    @property
-    def n_protected(self) -> int | None:
-        """The number of units where it is protected; None where it is public."""
-        return self.rows.n_units if self.terms.n_units is None else None
-
 
 class Query(ABC):
-    """What all queries share. See the module for what a class has to say."""
+    """A kind of release: a frozen dataclass of plain numbers. See `pymc_dp.release.queries` for what it has to say."""
 
     #: Whether noise is added to the answer; a decision's noise is part of its test.
     adds_noise: ClassVar[bool] = True
     #: Whether counts of clipped units are released with a sum over a batch, as further entries.
     counted: bool = False
-    #: The largest norm of a unit's contribution, where a query is told it.
+    #: The largest norm of a unit's contribution, where it is a field of the query.
     clip_bound: float
 
     @property
@@ -113,31 +104,37 @@ class Query(ABC):
 
     @property
     def sampled(self) -> Batches | None:
-        """How the fresh batch is drawn that is asked: `batches`, where there are any; None: all units are asked."""
+        """The batches of which a fresh one is drawn: `batches`, where there are any; None: all units are asked."""
         return getattr(self, "batches", None)
 
     @property
     def where(self) -> tuple[FloatArray, ...]:
-        """The points that are asked about, for the record: `theta`, and `theta_new` where there are two."""
-        return tuple(getattr(self, name) for name in ("theta", "theta_new") if hasattr(self, name))
+        """The points that are asked about, for the record: where something is predicted, else `theta`, else the centre.
 
-    def bound(self, terms: Terms) -> float:
+        An empty one is none.
+        """
+        predicted = [getattr(self, name).theta for name in ("prediction", "old", "new") if hasattr(self, name)]
+        own = [getattr(self, name) for name in ("theta", "theta_new") if hasattr(self, name)]
+        centre = [self.point.theta] if hasattr(self, "point") else []
+        return tuple(point for point in predicted or own or centre if point.size)
+
+    def bound(self, facts: PublicFacts) -> float:
         """Return the largest norm of a unit's contribution."""
         return self.clip_bound
 
-    def factor(self, terms: Terms) -> float:
+    def factor(self, facts: PublicFacts) -> float:
         """Return by how many bounds the sum moves between neighbouring tables."""
-        return terms.factor
+        return facts.factor
 
-    def rounding(self, terms: Terms) -> float:
+    def rounding(self, facts: PublicFacts) -> float:
         """Return by how many steps of the grid more it moves, where the sum is rounded as a whole."""
         return 0.0
 
-    def n_terms(self, terms: Terms) -> int | None:
+    def n_terms(self, facts: PublicFacts) -> int | None:
         """Return how many contributions are summed; None where that is protected."""
-        return terms.n_units
+        return facts.n_units
 
-    def refuse_if_unsafe(self, terms: Terms) -> None:
+    def refuse_if_unsafe(self, facts: PublicFacts) -> None:
         """Refuse what no sensitivity is known for, before anything is paid.
 
         Raises
@@ -145,53 +142,62 @@ class Query(ABC):
         PrivacyError
             If the bound is out of range, or the query is not defined under the neighbouring relation.
         """
-        check_bound(self.bound(terms))
+        check_bound(self.bound(facts))
 
     @abstractmethod
-    def exact_sum(self, asked: Asked) -> ClippedSum:
+    def exact_sum(self, on: Evaluation) -> ClippedSum:
         """Return the exact sum over the units that are asked. Confidential."""
 
-    def published(self, value: FloatArray, terms: Terms) -> FloatArray:
-        """Return what is published of the noisy sum."""
+    def published(self, value: FloatArray, facts: PublicFacts) -> FloatArray:
+        """Return the published form of the noisy sum."""
         return value
 
 
+class SumOverUnits(Query):
+    """A sum of contributions that are computed chunk by chunk, and that the row engine clips to the bound, last of all.
+
+    See `pymc_dp.rows.likelihood.UnitLikelihood.sum_over_units`.
+    """
+
+    @property
+    @abstractmethod
+    def size(self) -> int:
+        """How many entries a contribution has."""
+
+    def refuse_unfit(self, rows: Rows) -> None:
+        """Refuse arrays that do not fit the model, which compiled loops would read beyond.
+
+        Before rows are read: a table without units would raise nothing.
+
+        Raises
+        ------
+        InvalidArgument
+            If `theta`, or the point or preconditioner of an expansion, has another shape.
+        """
+        if hasattr(self, "theta"):
+            rows.refuse_other_shapes(self.theta)
+        if hasattr(self, "point"):
+            rows.refuse_other_shapes(self.point.theta, self.point.preconditioner)
+
+    @abstractmethod
+    def contributions(self, chunk: UnitsOfChunk) -> FloatArray:
+        """Return the units' contributions, shape (units, size). Confidential."""
+
+    def exact_sum(self, on: Evaluation) -> ClippedSum:
+        """Return the sum of the contributions, each clipped."""
+        self.refuse_unfit(on.rows)
+        return on.rows.sum_over_units(self.contributions, self.size, self.bound(on.facts), on.grid, units=on.batch)
+
+
 class NonNegative(Query):
-    """What queries share whose contributions have no negative inner product with each other, such as counts.
+    """A sum of contributions that have no negative inner product with each other, such as counts.
 
     Two such vectors of norm at most b differ by at most √2 b, not 2b.
     """
 
-    def factor(self, terms: Terms) -> float:
+    def factor(self, facts: PublicFacts) -> float:
         """Return by how many bounds the sum moves between neighbouring tables."""
-        return min(terms.factor, math.sqrt(2.0))
-
-
-@dataclass(frozen=True, eq=False)
-class AtExpansionPoint:
-    """What queries of derivatives at an expansion point share: they may be released under several names."""
-
-    point: ExpansionPoint
-    kind: str
-
-    @property
-    def where(self) -> tuple[FloatArray, ...]:
-        """The expansion point."""
-        return (self.point.theta,)
-
-
-@dataclass(frozen=True, eq=False)
-class BeyondPredictions:
-    """What queries share of what an expansion misses of log-ratios."""
-
-    point: ExpansionPoint
-    old: Prediction
-    new: Prediction
-
-    @property
-    def where(self) -> tuple[FloatArray, ...]:
-        """Both points."""
-        return (self.old.theta, self.new.theta)
+        return min(facts.factor, math.sqrt(2.0))
 
 
 def check_bound(bound: float) -> None:
@@ -201,3 +207,40 @@ def check_bound(bound: float) -> None:
             f"A clip bound of {bound:.3g} cannot be kept in floating point: use one between "
             f"{SMALLEST_CLIP_BOUND:g} and {LARGEST_CLIP_BOUND:g}."
         )
+
+
+def plain(kind: Any, value: Any) -> Any:
+    """Return a copy with nothing in it but plain numbers and strings, as the type of a field declares them.
+
+    An object of another class could answer otherwise when it is asked again, and an array could be changed by whoever
+    holds it: after it was paid for, or while the row engine keeps what it computed there. `kind` is a number, a string,
+    an array of float64, batches, a tuple, a dataclass of these, or one of several.
+
+    Raises
+    ------
+    PrivacyError
+        If it is a description of batches that the curator does not draw.
+    """
+    origin, parts = typing.get_origin(kind), typing.get_args(kind)
+    if kind in (bool, float, int):
+        return kind(value)
+    if kind is str or origin is typing.Literal:
+        return str.__str__(value)  # it compares and hashes as its letters do
+    if kind == FloatArray:
+        # Two steps: an object's own `__array__` may say that it made a copy, and keep what it returned.
+        return np.asarray(value, dtype=np.float64).copy()
+    if origin is tuple:
+        entries = tuple(value)
+        kinds = parts[:1] * len(entries) if parts[-1] is Ellipsis else parts
+        return tuple(plain(each, entry) for each, entry in zip(kinds, entries, strict=True))
+    if value is None and types.NoneType in parts:
+        return None
+    if BatchesWithoutReplacement in (kind, *parts):
+        batches = described(value)
+        if isinstance(batches, PoissonBatches) and PoissonBatches not in parts:
+            raise PrivacyError("A test on a batch takes batches of a fixed size: BatchesWithoutReplacement.")
+        return batches
+    if parts:  # one of several types: a dataclass, or what is named first
+        of_value = (each for each in parts if dataclasses.is_dataclass(each) and isinstance(value, each))  # type: ignore[arg-type]
+        return plain(next(of_value, parts[0]), value)
+    return kind(*(plain(each.type, getattr(value, each.name)) for each in dataclasses.fields(kind)))

@@ -2,7 +2,7 @@
 
 import math
 from dataclasses import dataclass
-from typing import Literal
+from typing import ClassVar, Literal
 
 import numpy as np
 
@@ -12,8 +12,9 @@ from pymc_dp.release.interface import (
     SMALLEST_CLIP_BOUND,
     ExpansionPoint,
     FloatArray,
+    Prediction,
 )
-from pymc_dp.release.query import Asked, BeyondPredictions, IntArray, NonNegative, Query, Terms
+from pymc_dp.release.query import Evaluation, IntArray, NonNegative, PublicFacts, Rows, SumOverUnits
 from pymc_dp.rows.clipped_sum import ClippedSum
 from pymc_dp.rows.derivatives import UnitsOfChunk
 from pymc_dp.rows.expansion import (
@@ -30,6 +31,13 @@ ROOM_OF_COUNTS = 1.0 + 1e-9
 _MOST_BINS = 1000
 #: Floating point has no octaves beyond.
 _MOST_OCTAVES = 1100
+#: What norms are taken of.
+_OF = {
+    "score": scores_of,
+    "curvature": curvatures_of,
+    "expected_curvature": expected_curvatures_of,
+    "one_direction_curvature": one_direction_curvatures_of,
+}
 
 
 def octaves(sizes: FloatArray) -> FloatArray:
@@ -67,127 +75,94 @@ def half_octaves(squares: FloatArray, smallest: float, bins: int) -> FloatArray:
 
 
 class CountsBySize(NonNegative):
-    """What queries share that count units by the size of something: each unit is in one bin.
-
-    Attributes
-    ----------
-    bins : int
-        Number of bins; the last one holds all larger sizes.
-    """
+    """Counts of units by the size of something: each unit is in one of `bins` bins."""
 
     bins: int
 
-    def bound(self, terms: Terms) -> float:
+    @property
+    def size(self) -> int:
+        """The number of bins."""
+        return self.bins
+
+    def bound(self, facts: PublicFacts) -> float:
         """Return the norm of a unit's counts: it is in one bin."""
         return ROOM_OF_COUNTS
 
-    def refuse_if_unsafe(self, terms: Terms) -> None:
+    def refuse_if_unsafe(self, facts: PublicFacts) -> None:
         """Refuse bins that no array can hold."""
         if not 1 <= self.bins <= _MOST_BINS:
             raise PrivacyError(f"A histogram has between 1 and {_MOST_BINS} bins.")
-        super().refuse_if_unsafe(terms)
+        super().refuse_if_unsafe(facts)
 
 
 class CountsByOctave(CountsBySize):
-    """Counts of units by octaves of an absolute value.
+    """Counts of units by octaves of an absolute value, one bin each.
 
-    Attributes
-    ----------
-    lowest : int
-        The first bin holds sizes from ``2**lowest`` on, and all smaller ones.
+    The first bin holds sizes from ``2**lowest`` on, and all smaller ones; the last one all larger ones.
     """
 
     lowest: int
 
-    def refuse_if_unsafe(self, terms: Terms) -> None:
+    def refuse_if_unsafe(self, facts: PublicFacts) -> None:
         """Refuse octaves that there are not."""
         if abs(self.lowest) > _MOST_OCTAVES:
             raise PrivacyError(f"The first octave of a histogram is between {-_MOST_OCTAVES} and {_MOST_OCTAVES}.")
-        super().refuse_if_unsafe(terms)
+        super().refuse_if_unsafe(facts)
+
+    def counts(self, values: FloatArray) -> FloatArray:
+        """Return a 1 in the bin of each value, shape (..., bins, units)."""
+        return in_bins(octaves(values) - self.lowest, self.bins)
 
 
 class CountsByNorm(CountsBySize):
-    """Counts of units by half octaves of a norm.
+    """Counts of units by half octaves of a norm, one bin each.
 
-    Attributes
-    ----------
-    smallest : float
-        The first bin holds norms from here on, and all smaller ones.
+    The first bin holds norms from `smallest` on, and all smaller ones; the last one all larger ones.
     """
 
     smallest: float
 
-    def refuse_if_unsafe(self, terms: Terms) -> None:
+    def refuse_if_unsafe(self, facts: PublicFacts) -> None:
         """Refuse numbers that squares cannot be taken of."""
         if not SMALLEST_CLIP_BOUND <= self.smallest <= LARGEST_CLIP_BOUND:
             raise PrivacyError(
                 f"The first norm of a histogram is between {SMALLEST_CLIP_BOUND:g} and {LARGEST_CLIP_BOUND:g}."
             )
-        super().refuse_if_unsafe(terms)
+        super().refuse_if_unsafe(facts)
 
-
-#: What norms are taken of.
-_OF = {
-    "score": scores_of,
-    "curvature": curvatures_of,
-    "expected_curvature": expected_curvatures_of,
-    "one_direction_curvature": one_direction_curvatures_of,
-}
+    def counts(self, columns: FloatArray) -> FloatArray:
+        """Return a 1 in the bin of each column's norm, shape (units, bins)."""
+        return half_octaves(squares_of(columns), self.smallest, self.bins)
 
 
 @dataclass(frozen=True, eq=False)
-class CoordinateSizes(CountsByOctave):
-    """For every parameter, how many units have a score of a size in each octave.
-
-    Attributes
-    ----------
-    theta : ndarray, shape (parameters,)
-        Where scores are taken.
-    lowest : int
-        The first bin holds sizes from ``2**lowest`` on, and all smaller ones; a bin is an octave.
-    bins : int
-        Number of bins; the last one holds all larger sizes.
-    kind : str
-        The name of the release. Its value has the shape (parameters * bins,).
-    """
+class CoordinateSizes(CountsByOctave, SumOverUnits):
+    """For every parameter, how many units have a score of a size in each octave: shape (parameters * bins,)."""
 
     theta: FloatArray
     lowest: int
     bins: int
     kind: str = "coordinate_sizes"
 
-    def bound(self, terms: Terms) -> float:
+    @property
+    def size(self) -> int:
+        """A bin of every parameter."""
+        return self.theta.size * self.bins
+
+    def bound(self, facts: PublicFacts) -> float:
         """Return the norm of a unit's counts: it is in one bin for every parameter."""
         return math.sqrt(self.theta.size) * ROOM_OF_COUNTS
 
-    def exact_sum(self, asked: Asked) -> ClippedSum:
-        """Return the counts."""
-        asked.rows.refuse_other_shapes(self.theta)
-        size = self.theta.size
-
-        def counts(chunk: UnitsOfChunk) -> FloatArray:
-            place = octaves(chunk.gradient(self.theta).T) - self.lowest
-            return in_bins(place, self.bins).reshape(size * self.bins, -1).T
-
-        return asked.rows.sum_over_units(counts, size * self.bins, self.bound(asked.terms), asked.grid)
+    def contributions(self, chunk: UnitsOfChunk) -> FloatArray:
+        """Return a 1 for every parameter."""
+        return self.counts(chunk.gradient(self.theta).T).reshape(self.size, -1).T
 
 
 @dataclass(frozen=True, eq=False)
-class NormSizes(CountsByNorm):
+class NormSizes(CountsByNorm, SumOverUnits):
     """How many units have a preconditioned score, or curvature, of a norm in each half octave.
 
-    Attributes
-    ----------
-    point : ExpansionPoint
-        Where, by which preconditioner. Its bounds do not matter.
-    of : {"score", "curvature", "expected_curvature", "one_direction_curvature"}
-        Of what the norm is taken; of curvatures the Frobenius norm.
-    smallest : float
-        The first bin holds norms from here on, and all smaller ones.
-    bins : int
-        Number of bins; the last one holds all larger norms.
-    kind : str
-        The name of the release. Its value has the shape (bins,).
+    Of curvatures the Frobenius norm. The bounds of the point do not matter.
     """
 
     point: ExpansionPoint
@@ -196,82 +171,56 @@ class NormSizes(CountsByNorm):
     bins: int
     kind: str = "norm_sizes"
 
-    @property
-    def where(self) -> tuple[FloatArray, ...]:
-        """The expansion point."""
-        return (self.point.theta,)
-
-    def refuse_if_unsafe(self, terms: Terms) -> None:
+    def refuse_if_unsafe(self, facts: PublicFacts) -> None:
         """Refuse norms of something else, and of scores that are clipped to nothing."""
         if not self.point.clip_gradient > 0.0:
             raise PrivacyError("Scores are clipped to a positive bound, or to none: an infinite one.")
         if self.of not in _OF:
             raise PrivacyError("Norms are of scores or of a kind of curvatures that is known.")
-        super().refuse_if_unsafe(terms)
+        super().refuse_if_unsafe(facts)
 
-    def exact_sum(self, asked: Asked) -> ClippedSum:
-        """Return the counts."""
-        asked.rows.refuse_other_shapes(self.point.theta, self.point.preconditioner)
+    def refuse_unfit(self, rows: Rows) -> None:
+        """Refuse arrays that do not fit, and curvatures that are not known."""
+        super().refuse_unfit(rows)
         if self.of in ("curvature", "one_direction_curvature"):
-            asked.rows.refuse_without_second_order()
+            rows.refuse_without_second_order()
 
-        def counts(chunk: UnitsOfChunk) -> FloatArray:
-            return half_octaves(squares_of(_OF[self.of](chunk, self.point)), self.smallest, self.bins)
-
-        return asked.rows.sum_over_units(counts, self.bins, self.bound(asked.terms), asked.grid)
+    def contributions(self, chunk: UnitsOfChunk) -> FloatArray:
+        """Return a 1 in the bin of each unit's norm."""
+        return self.counts(_OF[self.of](chunk, self.point))
 
 
 @dataclass(frozen=True, eq=False)
-class RemainderSizes(BeyondPredictions, CountsByOctave):
+class RemainderSizes(CountsByOctave):
     """How many units have a log-ratio that differs from what an expansion predicts by a size in each octave.
 
-    Attributes
-    ----------
-    point : ExpansionPoint
-        The expansion.
-    old, new : Prediction
-        What it predicts at both points.
-    lowest : int
-        The first bin holds sizes from ``2**lowest`` on, and all smaller ones; a bin is an octave.
-    bins : int
-        Number of bins; the last one holds all larger sizes.
-    kind : str
-        The name of the release. Its value has the shape (bins,).
+    `old` and `new` are what it predicts at both points.
     """
 
+    point: ExpansionPoint
+    old: Prediction
+    new: Prediction
     lowest: int
     bins: int
     kind: str = "remainder_sizes"
 
-    def exact_sum(self, asked: Asked) -> ClippedSum:
+    def sorted_into_bins(self, residuals: FloatArray) -> IntArray:
+        """Return how many units are in each bin."""
+        return self.counts(np.abs(residuals)).sum(axis=1).astype(np.int64)
+
+    def exact_sum(self, on: Evaluation) -> ClippedSum:
         """Return the counts."""
-
-        def counted(residuals: FloatArray) -> IntArray:
-            place = octaves(np.abs(residuals)) - self.lowest
-            return in_bins(place, self.bins).sum(axis=1).astype(np.int64)
-
-        expansion = asked.rows.expansion(self.point)
-        return expansion.residual_sizes(self.old, self.new, counted, self.bound(asked.terms), asked.grid)
+        expansion = on.rows.expansion(self.point)
+        return expansion.residual_sizes(self.old, self.new, self.sorted_into_bins, self.bound(on.facts), on.grid)
 
 
 @dataclass(frozen=True, eq=False)
-class BoundedScore(Query):
+class BoundedScore(SumOverUnits):
     """The sum of one entry of units' scores, each less a public number and cut to an interval around zero.
 
-    Of scores that are never below some number, the middle of where they may be makes the interval half as long.
-
-    Attributes
-    ----------
-    theta : ndarray, shape (parameters,)
-        Where scores are taken.
-    place : int
-        Which entry.
-    clip_bound : float
-        The largest absolute value of a unit's.
-    middle : float
-        What is taken off every unit's score. A unit whose score is not finite counts as if it had this one.
-    kind : str
-        The name of the release.
+    Of scores that are never below some number, the middle of where they may be makes the interval half as long:
+    `middle` is taken off every unit's entry at `place`, and the rest is cut to `clip_bound`. A unit whose score is not
+    finite counts as if it had `middle`.
     """
 
     theta: FloatArray
@@ -279,20 +228,16 @@ class BoundedScore(Query):
     clip_bound: float
     middle: float = 0.0
     kind: str = "bounded_score"
+    size: ClassVar[int] = 1
 
-    def refuse_if_unsafe(self, terms: Terms) -> None:
+    def refuse_if_unsafe(self, facts: PublicFacts) -> None:
         """Refuse an entry that is not there."""
         if not 0 <= self.place < self.theta.size:
             raise PrivacyError("There is no such entry of the score.")
         if not math.isfinite(self.middle):
             raise PrivacyError("What is taken off scores must be a finite number.")
-        super().refuse_if_unsafe(terms)
+        super().refuse_if_unsafe(facts)
 
-    def exact_sum(self, asked: Asked) -> ClippedSum:
-        """Return the sum."""
-        asked.rows.refuse_other_shapes(self.theta)
-
-        def entries(chunk: UnitsOfChunk) -> FloatArray:
-            return chunk.gradient(self.theta)[:, [self.place]] - self.middle
-
-        return asked.rows.sum_over_units(entries, 1, self.clip_bound, asked.grid)
+    def contributions(self, chunk: UnitsOfChunk) -> FloatArray:
+        """Return the entry of each unit's score."""
+        return chunk.gradient(self.theta)[:, [self.place]] - self.middle

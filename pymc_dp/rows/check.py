@@ -10,6 +10,7 @@ as a model may have its number of rows written into it, so then the whole length
 
 import math
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 
 import numpy as np
 from pytensor.graph.basic import Variable
@@ -19,7 +20,7 @@ from pymc_dp.model.parameters import ParameterVector
 from pymc_dp.model.simulation import drawn_from_the_prior, likelihood_of_any_rows, synthetic_rows
 from pymc_dp.model.split import RowSplit
 from pymc_dp.rows.engine import Contributions, RowEngine
-from pymc_dp.rows.parts import GATHER, PRODUCT, Part
+from pymc_dp.rows.graphs import GATHER, PRODUCT, Part
 from pymc_dp.rows.table import RowTable
 
 _POINTS = 3
@@ -45,44 +46,33 @@ def check_factorisation(
     UnsupportedModel
         If the sums differ, or no synthetic data gives a finite likelihood to compare.
     """
+
+    def compared_with(n_rows: int | None) -> int:
+        """Return at how many points values of synthetic tables were compared. Every kind of table counts.
+
+        What mixes rows may show in one of them only.
+        """
+        whole_model = likelihood_of_any_rows(row_split, value_variables, n_rows)
+        generator = np.random.default_rng(0)
+        compared, table = 0, []
+        for table in synthetic_rows(row_split.leaves, generator, n_rows or row_split.n_rows):
+            compared += _compare(whole_model, row_split, engine, parameters, table, generator)
+        if n_rows is None and not compared:
+            drawn = drawn_from_the_prior(row_split.leaves, table)
+            compared = 0 if drawn is None else _compare(whole_model, row_split, engine, parameters, drawn, generator)
+        return compared
+
     width = sum(math.prod(leaf.row_shape()) for leaf in row_split.leaves)
     few = max(_FEWEST_ROWS, _FEW_NUMBERS // max(1, width))
-    if few < row_split.n_rows and _factorises_with(few, row_split, value_variables, engine, parameters):
-        return
-    whole_model = likelihood_of_any_rows(row_split, value_variables)
-    generator = np.random.default_rng(0)
-    compared, table = 0, []
-    # Every kind of table that gives a finite likelihood counts: what mixes rows may show in one of them only.
-    for table in synthetic_rows(row_split.leaves, generator, row_split.n_rows):
-        compared += _compare(whole_model, row_split, engine, parameters, table, generator)
-    if not compared:
-        drawn = drawn_from_the_prior(row_split.leaves, table)
-        compared = 0 if drawn is None else _compare(whole_model, row_split, engine, parameters, drawn, generator)
-    if compared:
-        return
-    raise UnsupportedModel(
-        "No synthetic data gave the likelihood a finite value, so it cannot be checked that it is a sum over rows. "
-        "Hard limits on the data, or parameters that are hardly ever valid, are the usual reason."
-    )
-
-
-def _factorises_with(
-    n_rows: int,
-    row_split: RowSplit,
-    value_variables: Sequence[Variable],
-    engine: RowEngine,
-    parameters: ParameterVector,
-) -> bool:
-    """Return whether the likelihood of tables of `n_rows` rows is known to be a sum over rows."""
-    generator = np.random.default_rng(0)
-    try:
-        whole_model = likelihood_of_any_rows(row_split, value_variables, n_rows)
-        compared = 0
-        for table in synthetic_rows(row_split.leaves, generator, n_rows):
-            compared += _compare(whole_model, row_split, engine, parameters, table, generator)
-    except Exception:  # whatever a graph made for another number of rows does
-        return False
-    return compared > 0
+    if few < row_split.n_rows:
+        with suppress(Exception):  # whatever a graph made for another number of rows does
+            if compared_with(few):
+                return
+    if not compared_with(None):
+        raise UnsupportedModel(
+            "No synthetic data gave the likelihood a finite value, so it cannot be checked that it is a sum over rows. "
+            "Hard limits on the data, or parameters that are hardly ever valid, are the usual reason."
+        )
 
 
 def _compare(

@@ -15,14 +15,8 @@ EngineName = Literal["fused", "reference"]
 def engine_for(graphs: RowGraphs, name: EngineName | None = None) -> RowEngine:
     """Return the fused engine if it is installed and has a translation for the model, else the reference engine.
 
-    The choice depends on the model's graph and on shapes, never on values.
-
-    Parameters
-    ----------
-    graphs : RowGraphs
-        The graph of one row.
-    name : {"fused", "reference"}, optional
-        Take this one. Default: the fused one if possible; `RowEngine.reason` says why it is not.
+    The choice depends on the model's graph and on shapes, never on values. `name` asks for one of them;
+    `RowEngine.reason` says why the fused one is not taken.
 
     Raises
     ------

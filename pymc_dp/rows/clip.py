@@ -22,7 +22,8 @@ import numpy as np
 from numba import njit
 from numpy.typing import NDArray
 
-from pymc_dp.rows.parts import GATHER, PRODUCT, Part
+from pymc_dp.rows import elementary
+from pymc_dp.rows.graphs import GATHER, PRODUCT, Part
 
 FloatArray = NDArray[np.float64]
 IntArray = NDArray[np.int64]
@@ -104,7 +105,7 @@ def write_vector_squares(vectors: FloatArray, squares: FloatArray) -> None:
 
 @njit(**_OPTIONS, forceinline=True)
 def to_factors(squares: FloatArray, n: int, bound: float) -> int:
-    """Turn `n` squared norms into what shortens to `bound`; 0 where not finite. Return how many were clipped."""
+    """Turn `n` squared norms into factors that shorten to `bound`; 0 where not finite. Return how many were clipped."""
     n_clipped = 0
     for i in range(n):
         norm = math.sqrt(squares[i])
@@ -203,30 +204,11 @@ def add_clipped(
 ) -> int:
     """Add `n` clipped, truncated contributions to `sums`; return how many were clipped.
 
-    Parameters
-    ----------
-    n : int
-        How many units.
-    start : int
-        Where their vectors begin in `vectors` and `vector_squares`.
-    slopes : ndarray, shape (slopes, at least n)
-        One column for each unit.
-    vectors : tuple of ndarray
-        Vectors of outer products, each array of shape (units, size); at least one array, if only an empty one.
-    vector_squares : tuple of ndarray
-        Their squared norms.
-    indices : ndarray of int64, shape (indices, at least n)
-        Groups.
-    parts : ndarray of int64, shape (parts, 6)
-        From `layout`.
-    bound : float
-        Largest norm, from `shrunk`.
-    steps_per_one : float
-        What one is on the grid.
-    factors : ndarray, shape (at least n,)
-        Scratch.
-    sums : ndarray of int64
-        The sums; those of outer products by slope: `add_in_order` adds them in the order of parameters.
+    `slopes`, shape (slopes, at least n), and `indices`, shape (indices, at least n), have one column for each unit.
+    `vectors` are those of outer products, each array of shape (units, size) and at least one, if only an empty one;
+    they begin at `start` there and in `vector_squares`, their squared norms. `parts` is from `layout`, `bound` from
+    `shrunk`; `steps_per_one` is what one is on the grid, and `factors`, shape (at least n,), is scratch. The sums of
+    outer products are by slope: `add_in_order` adds them in the order of parameters.
     """
     for i in range(n):
         factors[i] = 0.0
@@ -319,7 +301,7 @@ def write_clipped_differences(
 
 @njit(**_OPTIONS)
 def clipping_losses(squares: FloatArray, weights: FloatArray, bound: float, out: FloatArray) -> None:
-    """Write what weights have taken off vectors of squared norm `squares`, in multiples of `bound` and at most 1."""
+    """Write the lengths that weights take off vectors of squared norm `squares`, in bounds and at most 1."""
     for i in range(squares.size):
         clipping_loss = (1.0 - weights[i]) * math.sqrt(squares[i]) / bound
         out[i] = clipping_loss if clipping_loss < 1.0 else 1.0  # a unit that is not finite loses its whole score
@@ -334,13 +316,36 @@ def weighted_remainders(
     curvature_weights: FloatArray,
     out: FloatArray,
 ) -> None:
-    """Write every unit's weighted value less slope, plus half its weighted curvature; a weight of 0 silences."""
+    """Write every unit's weighted value less slope, plus half its weighted curvature; at a weight of 0 it is 0."""
     for i in range(values.size):
         out[i] = 0.0
         if weights[i] > 0.0:
             out[i] = weights[i] * (values[i] - slopes[i])
         if curvature_weights[i] > 0.0:
             out[i] += 0.5 * curvature_weights[i] * curvatures[i]
+
+
+# Probabilities of the responses that rows could have had ------------------------------------------------------------
+
+
+@njit(**_OPTIONS)
+def write_probabilities(logs: FloatArray, stand_for: FloatArray, out: FloatArray) -> None:
+    """Write the probabilities of responses, shape (responses, rows), by the same steps for each row."""
+    n_responses, n = logs.shape
+    largest, total = np.full(n, -np.inf), np.zeros(n)
+    for k in range(n_responses):
+        for i in range(n):
+            if logs[k, i] > largest[i]:  # noqa: PLR1730  what is no number is passed over
+                largest[i] = logs[k, i]
+    for k in range(n_responses):
+        for i in range(n):
+            out[k, i] = 0.0
+            if logs[k, i] > -np.inf:  # else it is no number, or the response cannot be
+                out[k, i] = stand_for[k] * elementary.exp(logs[k, i] - largest[i])
+            total[i] += out[k, i]
+    for k in range(n_responses):
+        for i in range(n):
+            out[k, i] = out[k, i] / total[i] if 0.0 < total[i] < np.inf else 0.0
 
 
 # Rows and units, vectors and directions -----------------------------------------------------------------------------

@@ -1,6 +1,7 @@
 """Sums of clipped contributions: exact, so that those of parts of a table add up to those of the whole."""
 
 from dataclasses import dataclass
+from fractions import Fraction
 
 import numpy as np
 from numpy.typing import NDArray
@@ -52,18 +53,9 @@ class ClippedSum:
 
 @dataclass(frozen=True, repr=False)
 class ClippedMoments:
-    """Sum and sum of squares of clipped log-ratios, one for each unit: all that tests on batches are functions of.
+    """Sum and sum of squares of clipped log-ratios, in steps of a grid: all that tests on batches are functions of.
 
-    Confidential: for the curator only.
-
-    Attributes
-    ----------
-    count : int
-        How many units.
-    total, squares : int
-        The exact sums, in steps of the grid and in squared steps.
-    n_clipped : int
-        How many units were clipped, those that were not finite among them.
+    With how many units there are, and how many were clipped. Confidential: for the curator only.
     """
 
     count: int
@@ -81,6 +73,10 @@ class ClippedMoments:
             total += int(part.sum())
             squares += (int((high * high).sum()) << 42) + (int((high * low).sum()) << 22) + int((low * low).sum())
         return cls(len(integers), total, squares, n_clipped)
+
+    def scaled(self, unit: Fraction) -> tuple[Fraction, Fraction]:
+        """Return the exact sum, and the sum of squared deviations from the mean, where a step counts `unit`."""
+        return unit * self.total, unit**2 * (self.squares - Fraction(self.total**2, self.count))
 
     def __add__(self, other: "ClippedMoments") -> "ClippedMoments":
         """Return the moments over the units of both."""

@@ -1,4 +1,4 @@
-"""What is computed of the units of a chunk: log-likelihoods and derivatives are those of their rows, summed."""
+"""Log-likelihoods and derivatives of the units of a chunk: those of their rows, summed."""
 
 import dataclasses
 from collections.abc import Iterator, Sequence
@@ -18,17 +18,7 @@ _NEGLIGIBLE = 1e-9
 
 @dataclass(frozen=True, eq=False)
 class OtherModel:
-    """Another model of the same rows.
-
-    Attributes
-    ----------
-    engine : RowEngine
-        What computes its rows.
-    parameters : ParameterVector
-        The layout of its parameters.
-    first : int
-        Its inputs are those from here on.
-    """
+    """Another model of the same rows: its engine, its parameters, and from where on inputs are its own."""
 
     engine: RowEngine
     parameters: ParameterVector
@@ -36,24 +26,9 @@ class OtherModel:
 
 
 class UnitsOfChunk:
-    """What can be asked of the units of one chunk. Confidential.
+    """The units of one chunk, and all that can be asked of them. Confidential.
 
-    Parameters
-    ----------
-    chunk : Chunk
-        The units' rows.
-    engine : RowEngine
-        What computes the derivatives of rows.
-    parameters : ParameterVector
-        The layout of parameters.
-    points : dict
-        What the engine made of parameters, shared by the chunks of one pass.
-    responses : PossibleResponses or None
-        What the rows could have had for a response.
-    second_order : bool
-        Whether there are second derivatives.
-    other : OtherModel, optional
-        Another model of the same rows.
+    `points` are the engine's forms of parameters, shared by the chunks of one pass.
 
     Attributes
     ----------
@@ -89,13 +64,7 @@ class UnitsOfChunk:
         return self._per_unit(self._engine.log_likelihood(self._at(theta), self._chunk))
 
     def log_likelihood_by_other(self, theta: FloatArray) -> FloatArray:
-        """Return the units' log-likelihoods by the other model, shape (units,).
-
-        Raises
-        ------
-        InvalidArgument
-            If there is none.
-        """
+        """Return the units' log-likelihoods by the other model, shape (units,); refused if there is none."""
         if self._other is None:
             raise InvalidArgument("There is no other model to compare with.")
         chunk = dataclasses.replace(self._chunk, rows=self._chunk.rows[self._other.first :], table=None)
@@ -108,7 +77,7 @@ class UnitsOfChunk:
 
     @property
     def rows(self) -> Sequence[np.ndarray]:
-        """The rows of every input, and of columns beside them."""
+        """The rows of every input, and of columns that the model does not read."""
         return self._chunk.rows
 
     def response(self, theta: FloatArray, rows: list[np.ndarray] | None = None) -> Sequence[FloatArray]:

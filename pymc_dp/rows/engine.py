@@ -1,4 +1,4 @@
-"""What an engine of rows does: log-likelihoods and derivatives of the rows of a chunk.
+"""Engines of rows: log-likelihoods and derivatives of the rows of a chunk.
 
 An engine bounds nothing and sums nothing: that is the work of `pymc_dp.rows.clip`. It sees no units either, only rows.
 What it has to keep: a row's values, to the last bit, depend on the parameters and on that row alone, wherever it
@@ -13,8 +13,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pymc_dp.model.parameters import FloatArray
+from pymc_dp.rows.graphs import Part
 from pymc_dp.rows.on_demand import clip
-from pymc_dp.rows.parts import Part
 from pymc_dp.rows.table import Chunk
 
 #: What an engine makes of the parameters before it sees a row. Its own affair.
@@ -27,17 +27,7 @@ _NO_VECTORS.flags.writeable = _NO_SQUARES.flags.writeable = False
 
 @dataclass(frozen=True, eq=False)
 class Clipping:
-    """How contributions of a chunk are clipped: what `pymc_dp.rows.clip.add_clipped` takes besides them.
-
-    Attributes
-    ----------
-    parts : ndarray of int64
-        From `pymc_dp.rows.clip.layout`.
-    bound : float
-        From `pymc_dp.rows.clip.shrunk`.
-    steps_per_one : float
-        What one is on the grid.
-    """
+    """How contributions of a chunk are clipped: see `pymc_dp.rows.clip.add_clipped`."""
 
     parts: NDArray[np.int64]
     bound: float
@@ -73,18 +63,9 @@ class Contributions:
     def add_clipped(self, clipping: Clipping, sums: NDArray[np.int64]) -> int:
         """Clip and truncate them, and add them to `sums`; return how many were clipped."""
         n = self.slopes.shape[1]
+        stored = self.slopes, self.vectors, self.vector_squares, self.indices
         n_clipped: int = clip.add_clipped(
-            n,
-            0,
-            self.slopes,
-            self.vectors,
-            self.vector_squares,
-            self.indices,
-            clipping.parts,
-            clipping.bound,
-            clipping.steps_per_one,
-            np.empty(n),
-            sums,
+            n, 0, *stored, clipping.parts, clipping.bound, clipping.steps_per_one, np.empty(n), sums
         )
         return n_clipped
 

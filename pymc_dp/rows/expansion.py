@@ -1,4 +1,4 @@
-"""Every unit's log-likelihood expanded around a centre: what is summed once, and what each test has to add.
+"""Every unit's log-likelihood expanded around a centre: sums that are released once, and remainders for each test.
 
 A unit whose score is too large is not cut there alone: a cut score would leave a first-order remainder in every
 later test. Its whole log-likelihood is weighted down instead, once, by a weight in (0, 1], in the score, in the
@@ -7,7 +7,7 @@ curvature that is still too large is cut alone, for what it leaves to the tests 
 """
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -57,7 +57,7 @@ class ExpansionPoint:
 
 @dataclass(frozen=True, eq=False)
 class Prediction:
-    """What an expansion predicts of a unit's log-likelihood at a point, relative to the centre. Public.
+    """An expansion's prediction of a unit's log-likelihood at a point, relative to the centre. Public.
 
     With the unit's score g and curvature H at the centre: ``direction · g``, less half of ``direction · H direction``
     if `with_curvature`, plus `offset`; all of it times the unit's weights.
@@ -87,15 +87,7 @@ class Prediction:
 
 
 class UnitExpansion:
-    """The expansion of every unit around one centre. Confidential: for the curator only.
-
-    Parameters
-    ----------
-    units : UnitLikelihood
-        The row engine.
-    centre : ExpansionPoint
-        Where, by which preconditioner, with what bounds.
-    """
+    """The expansion of every unit around one centre. Confidential: for the curator only."""
 
     def __init__(self, units: Units, centre: ExpansionPoint) -> None:
         self._units = units
@@ -134,26 +126,23 @@ class UnitExpansion:
     ) -> IntArray:
         """Return the sum over units of truncated vectors, times their weights."""
 
-        def add(chunk: UnitsOfChunk) -> IntArray:
+        def add(chunk: UnitsOfChunk) -> tuple[int, IntArray]:
             columns, total = of(chunk, self._centre), np.zeros(size, dtype=np.int64)
             of_units = weights[chunk.units]
             clip.add_vectors(columns, 0, size, of_units.size, of_units, 1.0 / grid, total)
-            return total
+            return 0, total
 
-        total = np.zeros(size, dtype=np.int64)
-        for sums in self._units.each_chunk(add):
-            total += sums
-        return total
+        return added_up(self._units.each_chunk(add), size)[1]
 
     def curvature(self, grid: float) -> ClippedSum:
-        """Return the sum of preconditioned weighted curvatures, packed as `packed_pairs` says."""
+        """Return the sum of preconditioned weighted curvatures, packed as in `pymc_dp.release.queries.Curvature`."""
         size = self._centre.preconditioner.shape[1]
-        total = self._weighted_sum(curvatures_of, self.curvature_weights, size * (size + 1) // 2, grid)
+        total = self._weighted_sum(curvatures_of, self.curvature_weights, packed_size(size), grid)
         n_clipped = int(np.count_nonzero(self.curvature_weights < 1.0))
         return ClippedSum(total, grid, self._centre.clip_curvature, n_clipped)
 
     def clipping_loss(self, grid: float, less: float) -> ClippedSum:
-        """Return the sum of what weights have taken off scores: in units of their bound, at most 1, and less `less`."""
+        """Return the sum of lengths that weights take off scores: in clip bounds, each at most 1, less `less`."""
 
         def clipping_losses(chunk: UnitsOfChunk, centre: ExpansionPoint) -> FloatArray:
             weights = self.weights[chunk.units]
@@ -166,16 +155,13 @@ class UnitExpansion:
         return ClippedSum(total, grid, max(less, 1.0 - less), self.n_weighted_down)
 
     def residual(self, old: Prediction, new: Prediction, bound: float, grid: float) -> ClippedSum:
-        """Return the sum of what the expansion misses of every unit's weighted log-ratio, clipped to `bound`.
+        """Return the sum of the remainders of every unit's weighted log-ratio beyond the expansion, clipped to `bound`.
 
         Odd: swapping `old` and `new` changes nothing but the sign.
         """
         before, after = self.remainders(old), self.remainders(new)
         self._pair = {old.key: before, new.key: after}
-        total = np.zeros(1, dtype=np.int64)
-        shrunk = clip.shrunk(bound, 1)
-        n_clipped = clip.add_clipped_differences(after, before, shrunk, 1.0 / grid, total)
-        return ClippedSum(total, grid, bound, n_clipped)
+        return clipped_differences(before, after, bound, grid)
 
     def residual_sizes(
         self, old: Prediction, new: Prediction, in_bins: Callable[[FloatArray], IntArray], bound: float, grid: float
@@ -192,10 +178,7 @@ class UnitExpansion:
 
         Odd: swapping `old` and `new` changes nothing but the signs. What is no number counts as zero.
         """
-        before, after = self.remainders(old, units), self.remainders(new, units)
-        clipped = np.empty(len(units), dtype=np.int64)
-        n_clipped = clip.write_clipped_differences(after, before, clip.shrunk(bound, 1), 1.0 / grid, clipped)
-        return clipped, int(n_clipped)
+        return each_clipped_difference(self.remainders(old, units), self.remainders(new, units), bound, grid)
 
     def residual_moments(
         self, old: Prediction, new: Prediction, bound: float, grid: float, *, units: IntArray | None = None
@@ -206,7 +189,7 @@ class UnitExpansion:
         return ClippedMoments.of(*self.clipped_residuals(old, new, bound, grid, units))
 
     def remainders(self, prediction: Prediction, units: IntArray | None = None) -> FloatArray:
-        """Return what the expansion misses of every unit's weighted log-likelihood, relative to the centre.
+        """Return the remainder of every unit's weighted log-likelihood beyond the expansion, relative to the centre.
 
         With `units`, of those alone, in proportion to whose rows the work is.
         """
@@ -242,6 +225,28 @@ class UnitExpansion:
         return f"UnitExpansion(n_parameters={self._units.n_parameters}; confidential)"
 
 
+def added_up(parts: Iterable[tuple[int, IntArray]], size: int) -> tuple[int, IntArray]:
+    """Return the sums over chunks of units: how many were clipped, and of exact integers."""
+    n_clipped, total = 0, np.zeros(size, dtype=np.int64)
+    for clipped_here, sums in parts:
+        n_clipped += clipped_here
+        total += sums
+    return n_clipped, total
+
+
+def clipped_differences(old: FloatArray, new: FloatArray, bound: float, grid: float) -> ClippedSum:
+    """Return the sum of ``new - old``, each clipped to `bound`."""
+    total = np.zeros(1, dtype=np.int64)
+    n_clipped = clip.add_clipped_differences(new, old, clip.shrunk(bound, 1), 1.0 / grid, total)
+    return ClippedSum(total, grid, bound, n_clipped)
+
+
+def each_clipped_difference(old: FloatArray, new: FloatArray, bound: float, grid: float) -> tuple[IntArray, int]:
+    """Return each ``new - old``, clipped to `bound`, as multiples of `grid`, and how many were clipped."""
+    clipped = np.empty(len(old), dtype=np.int64)
+    return clipped, int(clip.write_clipped_differences(new, old, clip.shrunk(bound, 1), 1.0 / grid, clipped))
+
+
 def scores_of(chunk: UnitsOfChunk, point: ExpansionPoint) -> FloatArray:
     """Return the units' preconditioned scores, shape (parameters, units)."""
     return preconditioned(chunk.gradient(point.theta), point.preconditioner)
@@ -251,7 +256,7 @@ def curvatures_of(chunk: UnitsOfChunk, point: ExpansionPoint) -> FloatArray:
     """Return the units' preconditioned curvatures, packed, shape (entries, units)."""
     preconditioner, theta = point.preconditioner, point.theta
     n_units = chunk.units.stop - chunk.units.start
-    found, place = np.empty((len(list(packed_pairs(preconditioner.shape[1]))), n_units)), 0
+    found, place = np.empty((packed_size(preconditioner.shape[1]), n_units)), 0
     for i in range(preconditioner.shape[1]):
         along = preconditioned(chunk.curvature_times(theta, preconditioner[:, i]), preconditioner[:, i:])
         found[place : place + len(along)] = along
@@ -267,14 +272,14 @@ def expected_curvatures_of(chunk: UnitsOfChunk, point: ExpansionPoint) -> FloatA
     negative eigenvalue.
     """
     size, n_units = point.preconditioner.shape[1], chunk.units.stop - chunk.units.start
-    found = np.zeros((size * (size + 1) // 2, n_units))
+    found = np.zeros((packed_size(size), n_units))
     for scores, probabilities in scores_of_responses(chunk, point):
         add_outer_products(scores, probabilities * kept_by(scores, point.clip_gradient), found)
     return found
 
 
 def one_direction_curvatures_of(chunk: UnitsOfChunk, point: ExpansionPoint) -> FloatArray:
-    """Return the units' curvatures, preconditioned and packed, of likelihoods that bend in one direction alone.
+    """Return the units' curvatures, preconditioned and packed, of likelihoods that curve in one direction alone.
 
     Such a curvature M is w wᵀ / (v · w) with w = M v, whatever v is: it takes one product instead of all. What is
     returned has no negative eigenvalue, for any likelihood. A unit whose score is longer than the bound of scores has
@@ -283,13 +288,13 @@ def one_direction_curvatures_of(chunk: UnitsOfChunk, point: ExpansionPoint) -> F
     size, n_units = point.preconditioner.shape[1], chunk.units.stop - chunk.units.start
     somewhere = np.cos(1.0 + np.arange(size))  # orthogonal to no direction of a unit, but by an accident
     along = preconditioned(chunk.curvature_times(point.theta, point.preconditioner @ somewhere), point.preconditioner)
-    bend = preconditioned(along.T, somewhere[:, None])[0]
-    kept = (bend > 0.0) & np.isfinite(bend)
+    curved = preconditioned(along.T, somewhere[:, None])[0]
+    kept = (curved > 0.0) & np.isfinite(curved)
     if np.isfinite(point.clip_gradient):
         kept &= squares_of(scores_of(chunk, point)) <= point.clip_gradient**2
-    found = np.zeros((size * (size + 1) // 2, n_units))
+    found = np.zeros((packed_size(size), n_units))
     with np.errstate(divide="ignore", invalid="ignore"):
-        directions = np.where(kept, along / np.sqrt(bend), 0.0)
+        directions = np.where(kept, along / np.sqrt(curved), 0.0)
     add_outer_products(directions, np.ones(n_units), found)
     return found
 
@@ -306,7 +311,7 @@ def scores_of_responses(chunk: UnitsOfChunk, point: ExpansionPoint) -> Iterator[
 
 
 def kept_by(columns: FloatArray, bound: float) -> FloatArray:
-    """Return what part of every column is left when it is clipped to the bound."""
+    """Return the factor by which every column is clipped to the bound."""
     lengths = np.sqrt(squares_of(columns))
     with np.errstate(divide="ignore", invalid="ignore"):
         kept: FloatArray = np.where(lengths > bound, bound / lengths, 1.0)
@@ -347,11 +352,9 @@ def warm_up(units: Units) -> None:
         pass
 
 
-def packed_pairs(size: int) -> Iterator[tuple[int, int, float]]:
-    """Yield row, column and factor of each entry of a packed symmetric matrix: its norm is the Frobenius norm."""
-    for i in range(size):
-        for j in range(i, size):
-            yield i, j, 1.0 if i == j else 2.0**0.5
+def packed_size(size: int) -> int:
+    """Return how many entries a packed symmetric matrix has."""
+    return size * (size + 1) // 2
 
 
 def preconditioned(rows: FloatArray, matrix: FloatArray) -> FloatArray:

@@ -1,4 +1,4 @@
-"""The graph of one row and its derivatives, in factors: what engines compile.
+"""The graph of one row and its derivatives, in factors: engines compile it.
 
 A derivative with respect to parameters that meet row data in a single product or gather is kept in two factors, the
 row's vector (or index) and its slopes, so that no (rows, parameters) array is made for wide or many-grouped models.
@@ -7,6 +7,7 @@ row's vector (or index) and its slopes, so that no (rows, parameters) array is m
 import itertools
 import math
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 import pytensor.tensor as pt
 from pytensor.graph.basic import Variable
@@ -20,29 +21,39 @@ from pymc_dp.exceptions import UnsupportedModel
 from pymc_dp.model.allowed import refuse_unknown_operations
 from pymc_dp.model.one_row import Link
 from pymc_dp.model.split import RowSplit
-from pymc_dp.rows.parts import DENSE, GATHER, PRODUCT, Part
+
+#: How the contribution to one value variable is stored. The numbers are those of `Part.kind`. Compiled functions in
+#: Numba's cache on disk know them by value.
+DENSE, PRODUCT, GATHER = 0, 1, 2
+
+
+@dataclass(frozen=True)
+class Part:
+    """How contributions to the gradient with respect to one value variable are stored.
+
+    `DENSE`: the slopes themselves. `PRODUCT`: the outer product of the unit's vector, of length `size`, and its slopes;
+    `factor` says which of the vectors. `GATHER`: the slopes, at the one of `size` groups that the unit's index names,
+    nothing if it names none; `factor` says which of the indices. The slopes are rows ``first`` to ``first + k``: none
+    if the likelihood does not depend on the variable.
+    """
+
+    kind: int
+    first: int
+    k: int
+    size: int = 1
+    factor: int = 0
 
 
 class RowGraphs:
-    """Log-likelihood of one row, its derivatives, and what they are functions of.
+    """Log-likelihood of one row, its derivatives, and their inputs.
 
-    Parameters
-    ----------
-    row_split : RowSplit
-        The one-row graph.
-    value_variables : sequence of Variable
-        The model's unconstrained parameters, in the order in which their values are passed.
-    shapes : sequence of tuple of int
-        Their shapes.
-    second_order : bool
-        Derive second derivatives, too.
+    Of value variables, the model's unconstrained parameters in the order in which their values are passed, and their
+    shapes. Second derivatives are derived with ``second_order=True``.
 
     Attributes
     ----------
-    rows : list of Variable
-        What stands for one row of each input.
-    row_shapes : list of tuple of int
-        Their shapes.
+    rows, row_shapes : list
+        What stands for one row of each input, and its shape.
     value_variables, directions : list of Variable
         The parameters, and a direction for each; all of known shapes.
     links : list of Link or None
@@ -109,7 +120,7 @@ class RowGraphs:
             refuse_unknown_operations([*self.along, *self.curvatures], seen)
 
     def replacements(self, cuts: Sequence[Variable | None]) -> dict[Variable, Variable]:
-        """Return what stands for the output of each link."""
+        """Return the variable that stands for the output of each link."""
         return {link.output: cut for link, cut in zip(self.links, cuts, strict=True) if link and cut is not None}
 
     def linked(self, values: Sequence[Variable]) -> list[Variable]:

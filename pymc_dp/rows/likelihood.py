@@ -1,10 +1,11 @@
 """The row engine: clipped sums over units of any factorising PyMC likelihood."""
 
 import copy
+import os
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
 import numpy as np
@@ -22,12 +23,10 @@ from pymc_dp.rows.clipped_sum import ClippedMoments, ClippedSum
 from pymc_dp.rows.derivatives import OtherModel, UnitsOfChunk
 from pymc_dp.rows.engine import Clipping, Point, RowEngine
 from pymc_dp.rows.expansion import ExpansionPoint, UnitExpansion
-from pymc_dp.rows.graphs import RowGraphs
+from pymc_dp.rows.graphs import GATHER, RowGraphs
 from pymc_dp.rows.on_demand import clip
-from pymc_dp.rows.parts import GATHER
 from pymc_dp.rows.responses import possible_responses
 from pymc_dp.rows.table import Chunk, IntArray, RowTable
-from pymc_dp.rows.threads import Threads
 
 #: Rows that are worked on at a time: their intermediate results stay in the processor's cache.
 _CHUNK_ROWS = 8192
@@ -41,23 +40,33 @@ _ROWS_WORTH_THREADS = 20_000
 #: a third vector as long as the table is dearer than computing them once more.
 _KEPT_UNITS = 5_000_000
 
-
 Result = TypeVar("Result")
+
+
+@dataclass(frozen=True)
+class Threads:
+    """How many threads share a pass over the rows. The results have the same bits for any number.
+
+    In the process that makes this object it is `here`: what is released before the chains start finds all cores idle.
+    In every other process it is `elsewhere`: several chains share the cores.
+    """
+
+    here: int = 1
+    elsewhere: int = 1
+    process: int = field(default_factory=os.getpid)
+
+    @property
+    def now(self) -> int:
+        """The number for the process that asks."""
+        return self.here if os.getpid() == self.process else self.elsewhere
 
 
 @dataclass(frozen=True)
 class RowInput:
     """An input of the model with an entry, or a vector of them, for each row. Public: names and types.
 
-    Attributes
-    ----------
-    names : tuple of str
-        How the model's author calls it: the name of the data variable, and of what is observed there. Empty, if it is
-        an array without a name.
-    dtype : numpy.dtype
-        Of its entries.
-    shape : tuple of int
-        Of one row of it.
+    Its names are those of the data variable, and of what is observed there; an array may have none. The shape is that
+    of one row.
     """
 
     names: tuple[str, ...]
@@ -66,7 +75,7 @@ class RowInput:
 
     @classmethod
     def of(cls, leaf: RowLeaf) -> "RowInput":
-        """Return what is public of an input."""
+        """Return the public facts of an input."""
         names = dict.fromkeys(name for name in (leaf.source.name, *(rv.name for rv in leaf.observed)) if name)
         return cls(tuple(names), leaf_value(leaf.source).dtype, leaf.row_shape())
 
@@ -75,12 +84,13 @@ class UnitLikelihood:
     """A model's likelihood as a sum over units of privacy, ready to be clipped and summed.
 
     Confidential: it holds the data. Only the curator (`pymc_dp.release`) may call it. The rows are in a `RowTable`, a
-    `RowEngine` computes log-likelihoods and derivatives of rows, and `pymc_dp.rows.clip` bounds and sums them.
+    `RowEngine` computes log-likelihoods and derivatives of rows, and `pymc_dp.rows.clip` bounds and sums them. The rows
+    of one unit are summed before they are clipped.
 
     Parameters
     ----------
     view : ModelView
-        Of a model whose likelihood is a product over rows. The rows of one unit are summed before they are clipped.
+        Of a model whose likelihood is a product over rows.
     first_order : bool
         Whether clipped gradients will be asked for: `warm_up` compiles them.
     second_order : bool
@@ -101,8 +111,6 @@ class UnitLikelihood:
         The layout of parameters.
     unit_in_words : str
         What is protected, for the result's metadata.
-    second_order : bool
-        Whether there are second derivatives.
     inputs : tuple of RowInput
         What a row consists of.
 
@@ -178,7 +186,7 @@ class UnitLikelihood:
         bound: float,
         grid: float,
         *,
-        units: NDArray[np.int64] | None = None,
+        units: IntArray | None = None,
         blocks: Sequence[bool] | None = None,
     ) -> ClippedSum:
         """Return the sum over units of log-likelihood gradients, each clipped to the norm `bound`.
@@ -202,15 +210,13 @@ class UnitLikelihood:
         InvalidArgument
             If `units` or `blocks` name no such units or value variables.
         """
-        point = self._at(theta)
-        slices = self._slices(blocks)
-        size = sum(entries.stop - entries.start for entries in slices if entries is not None)
+        point = self._engine.at(self.parameters.split(theta))
+        offsets, size = self._offsets(blocks)
         shrunk = clip.shrunk(bound, size)
-        offsets = [None if entries is None else entries.start for entries in slices]
         clipping = Clipping(clip.layout(self._engine.parts, offsets), shrunk, 1.0 / grid)
         kept = units is None and self.n_units <= _KEPT_UNITS
         if units is None:
-            self._latest = {}  # not held beside what replaces it
+            self._latest = {}  # not held together with what replaces it
         log_likelihoods = np.empty(self.n_units if kept else 0)
 
         def add(chunk: Chunk) -> tuple[int, IntArray]:
@@ -225,20 +231,13 @@ class UnitLikelihood:
             columns = chunk.per_unit(found.dense(self._engine.parts, offsets, size))
             return int(clip.add_clipped_columns(columns, clipping.bound, clipping.steps_per_one, sums)), sums
 
-        n_clipped, sums = 0, np.zeros(size, dtype=np.int64)
-        for clipped_here, sums_here in self._each(add, self._chunks(units), units):
-            n_clipped += clipped_here
-            sums += sums_here
-        total = sums
+        n_clipped, total = expansion.added_up(self._each(add, self._chunks(units), units), size)
         if self._table.starts is None:
-            total = np.zeros(size, dtype=np.int64)
-            clip.add_in_order(sums, clipping.parts, total)
+            by_slope, total = total, np.zeros(size, dtype=np.int64)
+            clip.add_in_order(by_slope, clipping.parts, total)
         if kept:
             self._latest = {theta.tobytes(): log_likelihoods}
         return ClippedSum(total, grid, bound, n_clipped)
-
-    def _at(self, theta: FloatArray) -> Point:
-        return self._engine.at(self.parameters.split(theta))
 
     def _each(
         self, work: Callable[[Chunk], Result], chunks: Iterable[Chunk], units: IntArray | None = None
@@ -270,23 +269,12 @@ class UnitLikelihood:
         return self._threads.now if worth_it else 1
 
     def clipped_log_ratio(
-        self,
-        theta: FloatArray,
-        theta_new: FloatArray,
-        bound: float,
-        grid: float,
-        *,
-        units: NDArray[np.int64] | None = None,
+        self, theta: FloatArray, theta_new: FloatArray, bound: float, grid: float, *, units: IntArray | None = None
     ) -> ClippedSum:
         """Return the sum over units of log p(unit | theta_new) - log p(unit | theta), each clipped to `bound`.
 
         Odd: swapping `theta` and `theta_new` changes nothing but the sign. With `units`, in increasing order, the
         sum is over those alone.
-
-        Raises
-        ------
-        InvalidArgument
-            If `units` names no such units.
         """
         if units is None:
             wanted = (theta.tobytes(), theta_new.tobytes())
@@ -295,11 +283,8 @@ class UnitLikelihood:
             new = self.all_log_likelihoods(theta_new)
             self._pair = {theta.tobytes(): old, theta_new.tobytes(): new}
         else:
-            old = self.unit_log_likelihoods(theta, units)
-            new = self.unit_log_likelihoods(theta_new, units)
-        total = np.zeros(1, dtype=np.int64)
-        n_clipped = clip.add_clipped_differences(new, old, clip.shrunk(bound, 1), 1.0 / grid, total)
-        return ClippedSum(total, grid, bound, n_clipped)
+            old, new = self.unit_log_likelihoods(theta, units), self.unit_log_likelihoods(theta_new, units)
+        return expansion.clipped_differences(old, new, bound, grid)
 
     def clipped_log_ratios(
         self, theta: FloatArray, theta_new: FloatArray, bound: float, grid: float, units: IntArray
@@ -309,39 +294,22 @@ class UnitLikelihood:
         Also how many were clipped. Odd in (theta, theta_new); what is no number counts as zero.
         """
         old, new = self.unit_log_likelihoods(theta, units), self.unit_log_likelihoods(theta_new, units)
-        clipped = np.empty(len(units), dtype=np.int64)
-        n_clipped = clip.write_clipped_differences(new, old, clip.shrunk(bound, 1), 1.0 / grid, clipped)
-        return clipped, int(n_clipped)
+        return expansion.each_clipped_difference(old, new, bound, grid)
 
     def log_ratio_moments(
-        self,
-        theta: FloatArray,
-        theta_new: FloatArray,
-        bound: float,
-        grid: float,
-        *,
-        units: IntArray | None = None,
+        self, theta: FloatArray, theta_new: FloatArray, bound: float, grid: float, *, units: IntArray | None = None
     ) -> ClippedMoments:
         """Return sums of those log-ratios, and of their squares, of all units or of some. Confidential."""
         units = np.arange(self.n_units, dtype=np.int64) if units is None else units
         return ClippedMoments.of(*self.clipped_log_ratios(theta, theta_new, bound, grid, units))
 
-    def unit_log_likelihoods(self, theta: FloatArray, units: NDArray[np.int64]) -> FloatArray:
-        """Return the log-likelihood of each of `units`, which are in increasing order. Confidential.
+    def unit_log_likelihoods(self, theta: FloatArray, units: IntArray | None) -> FloatArray:
+        """Return the log-likelihood of each of `units`, which are in increasing order, or of all. Confidential.
 
         The work is proportional to the rows of `units`; nothing is remembered.
-
-        Raises
-        ------
-        InvalidArgument
-            If `units` names no such units.
         """
-        log_likelihoods = np.empty(len(units))
-        self._write_log_likelihoods(theta, units, log_likelihoods)
-        return log_likelihoods
-
-    def _write_log_likelihoods(self, theta: FloatArray, units: IntArray | None, log_likelihoods: FloatArray) -> None:
-        point = self._at(theta)
+        log_likelihoods = np.empty(self.n_units if units is None else len(units))
+        point = self._engine.at(self.parameters.split(theta))
 
         def write(chunk: Chunk) -> None:
             logp = self._engine.log_likelihood(point, chunk)
@@ -349,9 +317,18 @@ class UnitLikelihood:
 
         for _ in self._each(write, self._chunks(units), units):
             pass
+        return log_likelihoods
+
+    def all_log_likelihoods(self, theta: FloatArray) -> FloatArray:
+        """Return the log-likelihood of every unit, computed anew only at a point not just visited. Confidential."""
+        key = theta.tobytes()
+        for remembered in (self._pair, self._latest):
+            if key in remembered:
+                return remembered[key]
+        return self.unit_log_likelihoods(theta, None)
 
     def warm_up(self) -> None:
-        """Compile what was said to be needed on one synthetic row, before a run is charged and processes are forked."""
+        """Compile all that will be asked for on one synthetic row, before a run is charged and processes are forked."""
         one, theta = self._on(self._table.synthetic_row()), np.zeros(self.n_parameters)
         one.clipped_log_ratio(theta, theta, 1.0, 1.0)
         one.clipped_log_ratios(theta, theta, 1.0, 1.0, np.zeros(1, dtype=np.int64))
@@ -368,7 +345,7 @@ class UnitLikelihood:
 
     @property
     def knows_responses(self) -> bool:
-        """Whether the model says what responses a unit could have had. It depends on the model's graph alone."""
+        """Whether the model says which responses a unit could have had. It depends on the model's graph alone."""
         return self._responses is not None and self.one_row_a_unit
 
     @property
@@ -413,8 +390,7 @@ class UnitLikelihood:
 
     def with_units_of_rows(self) -> "UnitLikelihood":
         """Return the same likelihood for tables whose units have several rows; here each still has one."""
-        starts = np.arange(self.n_rows + 1, dtype=np.int64)
-        return self._on(self._table.with_rows(self._table.rows, starts))
+        return self.on_rows(self._table.rows, np.arange(self.n_rows + 1, dtype=np.int64))
 
     def use_threads(self, threads: Threads) -> None:
         """Take note of how many threads may share a pass."""
@@ -430,27 +406,14 @@ class UnitLikelihood:
         return other
 
     def expansion(self, centre: ExpansionPoint) -> UnitExpansion:
-        """Return the expansion of every unit around a centre, computed anew only for a new centre. Confidential.
-
-        Raises
-        ------
-        InvalidArgument
-            If the expansion point or its preconditioner has another shape than the model's parameters: compiled
-            loops would read and write beyond them.
-        """
+        """Return the expansion of every unit around a centre, computed anew only for a new centre. Confidential."""
         self.refuse_other_shapes(centre.theta, centre.preconditioner)
         if centre.key not in self._expansions:
             self._expansions = {centre.key: UnitExpansion(self, centre)}
         return self._expansions[centre.key]
 
     def refuse_other_shapes(self, theta: FloatArray, preconditioner: FloatArray | None = None) -> None:
-        """Refuse arrays that compiled loops would read beyond.
-
-        Raises
-        ------
-        InvalidArgument
-            If a point, or a preconditioner, has another shape than the model's parameters.
-        """
+        """Refuse a point, or a preconditioner, of another shape: compiled loops would read beyond it."""
         size = self.n_parameters
         if theta.shape != (size,) or (preconditioner is not None and preconditioner.shape != (size, size)):
             raise InvalidArgument(
@@ -458,35 +421,22 @@ class UnitLikelihood:
             )
 
     def refuse_without_second_order(self) -> None:
-        """Refuse where second derivatives are not known: a table, or a batch, without units would raise nothing.
-
-        Raises
-        ------
-        InvalidArgument
-            If they were not asked for with ``second_order=True``.
-        """
+        """Refuse where second derivatives are not known: a table, or a batch, without units would raise nothing."""
         if not self.second_order:
             raise InvalidArgument("Second derivatives need UnitLikelihood(..., second_order=True).")
 
     def each_chunk(
-        self,
-        work: Callable[[UnitsOfChunk], Result],
-        units: IntArray | None = None,
-        *,
-        size: int | None = None,
+        self, work: Callable[[UnitsOfChunk], Result], units: IntArray | None = None, *, size: int | None = None
     ) -> Iterator[Result]:
-        """Yield what `work` makes of the derivatives of the units, chunk by chunk, of all or of some. Confidential.
+        """Yield the results of `work` on the derivatives of the units, chunk by chunk, of all or of some. Confidential.
 
         Several threads may work at a time: `work` changes nothing but what belongs to its own chunk.
         """
         points: dict[bytes, Point] = {}
+        of_model = self._engine, self.parameters, points, self._responses, self.second_order, self._other
 
         def of_chunk(chunk: Chunk) -> Result:
-            return work(
-                UnitsOfChunk(
-                    chunk, self._engine, self.parameters, points, self._responses, self.second_order, self._other
-                )
-            )
+            return work(UnitsOfChunk(chunk, *of_model))
 
         yield from self._each(of_chunk, self._chunks(units, size or _CHUNK_ROWS), units)
 
@@ -497,7 +447,7 @@ class UnitLikelihood:
         bound: float,
         grid: float,
         *,
-        units: NDArray[np.int64] | None = None,
+        units: IntArray | None = None,
     ) -> ClippedSum:
         """Return the sum over units of any function of a unit's derivatives, each clipped to the norm `bound`.
 
@@ -529,26 +479,12 @@ class UnitLikelihood:
                 found = np.asarray(contributions(chunk), dtype=np.float64)
             if found.shape != (chunk.units.stop - chunk.units.start, size):
                 raise InvalidArgument("Contributions must have the shape (units of the chunk, size).")
-            sums = np.zeros(size, dtype=np.int64)
-            return clip.add_clipped_columns(
-                np.ascontiguousarray(found.T), clip.shrunk(bound, size), 1.0 / grid, sums
-            ), sums
+            columns, sums = np.ascontiguousarray(found.T), np.zeros(size, dtype=np.int64)
+            return clip.add_clipped_columns(columns, clip.shrunk(bound, size), 1.0 / grid, sums), sums
 
-        total, n_clipped = np.zeros(size, dtype=np.int64), 0
-        for clipped_here, sums in self.each_chunk(add, units, size=max(1, min(_CHUNK_ROWS, _CHUNK_ENTRIES // size))):
-            n_clipped += clipped_here
-            total += sums
+        chunks = self.each_chunk(add, units, size=max(1, min(_CHUNK_ROWS, _CHUNK_ENTRIES // size)))
+        n_clipped, total = expansion.added_up(chunks, size)
         return ClippedSum(total, grid, bound, n_clipped)
-
-    def all_log_likelihoods(self, theta: FloatArray) -> FloatArray:
-        """Return the log-likelihood of every unit, computed anew only at a point not just visited. Confidential."""
-        key = theta.tobytes()
-        for remembered in (self._pair, self._latest):
-            if key in remembered:
-                return remembered[key]
-        log_likelihoods = np.empty(self.n_units)
-        self._write_log_likelihoods(theta, None, log_likelihoods)
-        return log_likelihoods
 
     def _chunks(self, units: IntArray | None, size: int | None = None) -> Iterator[Chunk]:
         """Yield chunks of all units, or of those of a batch, which the work is proportional to."""
@@ -556,18 +492,20 @@ class UnitLikelihood:
             size = max(1, min(_CALL_ROWS, -(-self.n_rows // self._threads_for(None))))
         return self._table.chunks(size or _CHUNK_ROWS) if units is None else self._table.batch(units, _CHUNK_ROWS)
 
-    def _slices(self, blocks: Sequence[bool] | None) -> list[slice | None]:
-        """Return where each value variable stands in a vector of those that take part; None for the others."""
+    def _offsets(self, blocks: Sequence[bool] | None) -> tuple[list[int | None], int]:
+        """Return where each value variable begins in a vector of those that take part, and the vector's size.
+
+        None for the others.
+        """
         taken = [True] * len(self.parameters.slices) if blocks is None else [bool(entry) for entry in blocks]
         if len(taken) != len(self.parameters.slices) or not any(taken):
             raise InvalidArgument("blocks must have one entry for each value variable, and one of them true.")
-        slices: list[slice | None] = []
-        begin = 0
+        offsets: list[int | None] = []
+        size = 0
         for entries, takes_part in zip(self.parameters.slices, taken, strict=True):
-            size = entries.stop - entries.start
-            slices.append(slice(begin, begin + size) if takes_part else None)
-            begin += size if takes_part else 0
-        return slices
+            offsets.append(size if takes_part else None)
+            size += entries.stop - entries.start if takes_part else 0
+        return offsets, size
 
     def __getstate__(self) -> dict[str, Any]:
         return {**self.__dict__, **_nothing_remembered()}
@@ -577,7 +515,7 @@ class UnitLikelihood:
 
 
 def _engine_of(view: ModelView, second_order: bool, engine: EngineName | None) -> RowEngine:
-    """Return what computes a model's rows, once it is known that its likelihood is a product over rows."""
+    """Return the engine of a model's rows, once it is known that its likelihood is a product over rows."""
     shapes = [view.parameters.shapes[name] for name in view.parameters.names]
     graphs = RowGraphs(view.row_split, view.value_variables, shapes, second_order=second_order)
     found = engine_for(graphs, engine)

@@ -1,6 +1,6 @@
-"""Modules of compiled loops, imported when they are first asked for something.
+"""`clip`, the module of compiled loops, imported when it is first asked for something.
 
-With them comes Numba, which takes long to import, and which a process that only plans or unpickles does not need.
+With it comes Numba, which takes long to import, and which a process that only plans or unpickles does not need.
 """
 
 import importlib
@@ -21,9 +21,8 @@ class _OnDemand:
 
 
 if TYPE_CHECKING:
-    from pymc_dp.rows import clip, probabilities
+    from pymc_dp.rows import clip
 else:
     clip = _OnDemand("pymc_dp.rows.clip")
-    probabilities = _OnDemand("pymc_dp.rows.probabilities")
 
-__all__ = ["clip", "probabilities"]
+__all__ = ["clip"]

@@ -20,11 +20,10 @@ import numpy as np
 from pymc_dp.exceptions import InvalidArgument
 from pymc_dp.rows.clipped_sum import ClippedMoments, ClippedSum
 from pymc_dp.rows.expansion import ExpansionPoint
-from pymc_dp.rows.likelihood import UnitLikelihood
+from pymc_dp.rows.likelihood import Threads, UnitLikelihood
 from pymc_dp.rows.table import IntArray, checked_units
-from pymc_dp.rows.threads import Threads
 
-#: What a partition answers.
+#: The answer of a partition.
 Partial = ClippedSum | ClippedMoments
 
 #: The sums that a partition is asked for: of its rows, and of an expansion of them.
@@ -70,7 +69,7 @@ class Partitions(Protocol):
         ...
 
     def answers(self, asked: Pass, units: Sequence[IntArray] | None) -> Iterable[Partial]:
-        """Return what each partition answers, in any order; those without units of a batch may be left out.
+        """Return the answers of all partitions, in any order; those without units of a batch may be left out.
 
         Parameters
         ----------
@@ -91,10 +90,7 @@ class Partitions(Protocol):
 
 
 def answer(rows: UnitLikelihood, asked: Pass, units: IntArray | None = None) -> Partial:
-    """Return what one partition answers. Confidential.
-
-    Nothing that happens shows in a warning.
-    """
+    """Return the answer of one partition. Confidential. Nothing that happens shows in a warning."""
     options = asked.options if units is None else {**asked.options, "units": units}
     with np.errstate(all="ignore"):  # of this thread alone
         asked_of = rows if asked.point is None else rows.expansion(asked.point)
@@ -114,20 +110,8 @@ def _added_up(name: str) -> Callable[..., Any]:
 class PartitionedUnits:
     """The likelihood of a table in partitions: its sums are those of `UnitLikelihood`, with the same arguments.
 
-    Confidential: only the curator may call it.
-
-    Parameters
-    ----------
-    template : UnitLikelihood
-        The model's likelihood on invented rows: its structure, engine and parameters are used, its rows never.
-    partitions : Partitions
-        Where the rows are.
-    n_rows : int
-        How many rows all partitions have.
-    unit_in_words : str
-        What is protected.
-    declared : str
-        What was declared of the columns, as JSON; empty if nothing was.
+    Confidential: only the curator may call it. Of `template`, the model's likelihood on invented rows, structure,
+    engine and parameters are used, its rows never. `declared` is the declaration of the columns, as JSON, or empty.
     """
 
     #: The rows are asked, not an expansion of them.
@@ -170,13 +154,7 @@ class PartitionedUnits:
         return self._partitions.may_be_forked
 
     def added(self, asked: Pass, units: IntArray | None = None) -> Any:
-        """Return the sum of what all partitions answer.
-
-        Raises
-        ------
-        InvalidArgument
-            If the arguments do not fit the model, or `units` are no increasing sequence of units that there are.
-        """
+        """Return the sum of the answers of all partitions."""
         of_partitions = None if units is None else self._split(checked_units(units, self.n_units))
         # The sum over no rows: where adding begins. Wrong arguments are refused here, before rows are touched.
         nothing = answer(self._no_rows, asked)
@@ -188,13 +166,7 @@ class PartitionedUnits:
         return [units[cuts[i] : cuts[i + 1]] - self._begins[i] for i in range(len(cuts) - 1)]
 
     def expansion(self, centre: ExpansionPoint) -> "PartitionedExpansion":
-        """Return the expansion of every unit around a point.
-
-        Raises
-        ------
-        InvalidArgument
-            If the point or its preconditioner has another shape than the model's parameters.
-        """
+        """Return the expansion of every unit around a point."""
         self.refuse_other_shapes(centre.theta, centre.preconditioner)
         return PartitionedExpansion(self, centre)
 

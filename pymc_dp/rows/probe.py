@@ -1,4 +1,4 @@
-"""Whether another process computes the same bits: values of invented rows, and versions of what computes them.
+"""Whether another process computes the same bits: values of invented rows, and versions of packages.
 
 Sums of partitions add up to the same bits wherever they are computed, if every machine computes a row's values alike.
 Compiled code does so on machines of one kind. Whether it does is not assumed: each process computes log-likelihoods and
@@ -24,7 +24,7 @@ _SCALES = (0.0, 0.1, 0.5, 1.0, 3.0, 10.0)
 
 
 def versions() -> dict[str, str]:
-    """Return the versions of what computes rows."""
+    """Return the versions of the packages that compute rows."""
     return {"python": platform.python_version(), **{name: version(name) for name in _PACKAGES}}
 
 

@@ -16,10 +16,7 @@ from pymc_dp.rows.likelihood import UnitLikelihood
 class PublicUnits:
     """The units of a synthetic table and their derivatives, as plain arrays.
 
-    Parameters
-    ----------
-    likelihood : UnitLikelihood
-        Of a model that holds synthetic data only, with ``second_order=True``.
+    Of the likelihood of a model that holds synthetic data only, with ``second_order=True``.
     """
 
     def __init__(self, likelihood: UnitLikelihood) -> None:
@@ -51,14 +48,8 @@ class PublicUnits:
 class SyntheticTable:
     """A synthetic table that the user provides, through the same model written on it.
 
-    Parameters
-    ----------
-    model : Model
-        The user's, of synthetic data.
-    parameter_shapes : dict of str to tuple of int
-        Of the model of the protected data: the two have to agree.
-    unit, unit_index
-        As for the protected data; an array for `unit_index` does not fit and is left out.
+    Its parameters have to have the `parameter_shapes` of the model of the protected data. An array for `unit_index`
+    does not fit its rows and is left out.
 
     Raises
     ------
@@ -89,21 +80,14 @@ class SyntheticTable:
         return []
 
     def stand_in(self) -> UnitLikelihood:
-        """Return the likelihood of the synthetic rows, which a run is with_table with."""
+        """Return the likelihood of the synthetic rows, for a dry run."""
         return self._likelihood
 
 
 class Simulation:
-    """Tables simulated from the model itself, for models without covariates.
+    """Tables of `n_units` rows that are simulated from the model itself, for models without covariates.
 
-    Parameters
-    ----------
-    view : ModelView
-        Of the model of the protected data. Its distributions are used, never its data.
-    likelihood : UnitLikelihood
-        Of that model, with ``second_order=True``.
-    n_units : int
-        Rows to simulate.
+    The distributions of the model of the protected data are used, never its data.
 
     Raises
     ------
@@ -130,7 +114,7 @@ class Simulation:
         return self._prior_draws
 
     def stand_in(self) -> UnitLikelihood:
-        """Return the likelihood of rows at a draw of the prior, which a run is with_table with."""
+        """Return the likelihood of rows at a draw of the prior, for a dry run."""
         return self._stand_in
 
     def at(self, theta: FloatArray) -> PublicUnits:

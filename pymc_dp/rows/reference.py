@@ -12,8 +12,7 @@ from pytensor.graph.replace import vectorize_graph
 from pymc_dp.compiling import compiled
 from pymc_dp.model.parameters import FloatArray
 from pymc_dp.rows.engine import Clipping, Contributions, vectors_of
-from pymc_dp.rows.graphs import RowGraphs
-from pymc_dp.rows.parts import Part
+from pymc_dp.rows.graphs import Part, RowGraphs
 from pymc_dp.rows.table import Chunk
 
 Point = list[np.ndarray]
@@ -22,16 +21,8 @@ Point = list[np.ndarray]
 class ReferenceEngine:
     """Computes log-likelihoods and derivatives of rows by functions that PyTensor compiles.
 
-    Parameters
-    ----------
-    graphs : RowGraphs
-        The graph of one row.
-    reason : str
-        Why no faster engine is used.
-
-    Notes
-    -----
-    Pickling keeps the graphs and compiles again, so that no data that passed through travels along.
+    `reason` says why no faster engine is used. Pickling keeps the graphs and compiles again, so that no data that
+    passed through travels along.
     """
 
     name = "reference"

@@ -13,7 +13,7 @@ import numpy as np
 from pymc_dp.model.arrays import leaf_value
 from pymc_dp.model.parameters import FloatArray
 from pymc_dp.model.split import RowLeaf
-from pymc_dp.rows.on_demand import probabilities
+from pymc_dp.rows.on_demand import clip
 
 #: Of more responses than this, every so many-th is asked for first.
 _FIRST_ASKED = 8
@@ -23,16 +23,10 @@ _FAR_BELOW = 30.0
 
 @dataclass(frozen=True)
 class PossibleResponses:
-    """What one input of the rows could have held instead. Public: a function of the model's distributions.
+    """Responses that one input of the rows could have held instead. Public: a function of the model's distributions.
 
-    Attributes
-    ----------
-    place : int
-        Which input of the rows holds the responses.
-    values : tuple of int
-        The responses, in increasing order; where they are infinitely many, some of them.
-    stand_for : tuple of float
-        How many responses each stands for: 1 where these are all.
+    `place` is the input that holds the responses. `values` are these in increasing order, or some of them where they
+    are infinitely many; each stands for `stand_for` of them, which is 1 where these are all.
     """
 
     place: int
@@ -49,18 +43,11 @@ class PossibleResponses:
     def probabilities(self, log_likelihoods: Callable[[int], FloatArray]) -> tuple[list[int], FloatArray]:
         """Return which responses count for some row, and their probabilities, shape (responses, rows).
 
-        Each row's add up to 1. Where that cannot be, they are zero.
-
-        Parameters
-        ----------
-        log_likelihoods : callable
-            Returns those of the rows with the response ``values[which]``. Of many responses it is asked for every
-            eighth first, and then for those between two of which one is not far below a row's largest. Nothing else
-            counts where probabilities have one mode, or modes that are as wide as the distance of those responses.
-
-        Notes
-        -----
-        What counts for a row is decided by this row alone: another row has its log-likelihoods computed for nothing.
+        Each row's add up to 1. Where that cannot be, they are zero. `log_likelihoods` returns those of the rows with
+        the response ``values[which]``. Of many responses it is asked for every eighth first, and then for those
+        between two of which one is not far below a row's largest. Nothing else counts where probabilities have one
+        mode, or modes that are as wide as the distance of those responses. What counts for a row is decided by this
+        row alone: another row has its log-likelihoods computed for nothing.
         """
         step = _FIRST_ASKED if len(self.values) > 2 * _FIRST_ASKED else 1
         first = range(0, len(self.values), step)
@@ -73,7 +60,8 @@ class PossibleResponses:
                     found[which] = np.where(counts, log_likelihoods(which), -np.inf)
         asked = sorted(found)
         shares = np.empty((len(asked), far.size))
-        probabilities.write(np.array([found[which] for which in asked]), np.array(self.stand_for)[asked], shares)
+        logs = np.array([found[which] for which in asked])
+        clip.write_probabilities(logs, np.array(self.stand_for)[asked], shares)
         return asked, shares
 
 

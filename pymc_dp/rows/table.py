@@ -26,10 +26,8 @@ class Chunk:
         Where the rows of each begin, counted within the chunk; None if every row is a unit of its own.
     rows : list of ndarray
         One array for each input, with the row axis first; read-only.
-    table : RowTable or None
-        What the rows are consecutive rows of, if anything.
-    begin : int
-        Where they begin there.
+    table, begin : RowTable or None, int
+        What the rows are consecutive rows of, if anything, and where they begin there.
     """
 
     units: slice
@@ -61,18 +59,8 @@ class Chunk:
 class RowTable:
     """The rows of a model's inputs, and which of them belong to which unit. Confidential.
 
-    Parameters
-    ----------
-    rows : sequence of ndarray
-        One array for each input, with the row axis first, C-contiguous. They are kept without copying.
-    starts : ndarray of int64, shape (units + 1,), optional
-        Where the rows of each unit begin. Default: every row is a unit of its own.
-
-    Attributes
-    ----------
-    rows : list of ndarray
-        Read-only views.
-    n_rows, n_units : int
+    The arrays, one for each input, have the row axis first and are C-contiguous; they are kept without copying. The
+    rows of each unit begin at `starts`, shape (units + 1,); None if every row is a unit of its own.
     """
 
     def __init__(self, rows: Sequence[np.ndarray], starts: IntArray | None = None) -> None:
@@ -129,14 +117,7 @@ class RowTable:
             first = last
 
     def batch(self, units: IntArray, size: int) -> Iterator[Chunk]:
-        """Yield chunks of the rows of `units`, about `size` rows each; `Chunk.units` counts within `units`.
-
-        Raises
-        ------
-        InvalidArgument
-            If `units` does not increase or names units that are not there. A unit named twice would count twice,
-            beyond the sensitivity.
-        """
+        """Yield chunks of the rows of `units`, about `size` rows each; `Chunk.units` counts within `units`."""
         units = checked_units(units, self.n_units)
         if self.starts is None:
             for first in range(0, units.size, size):
@@ -162,13 +143,9 @@ class RowTable:
 
 
 def checked_units(units: IntArray, n_units: int) -> IntArray:
-    """Return the units of a batch.
+    """Return the units of a batch, refused if they do not increase strictly or are not among `n_units`.
 
-    Raises
-    ------
-    InvalidArgument
-        If they do not increase strictly, or are not among `n_units`. A unit named twice would count twice, beyond the
-        sensitivity.
+    A unit named twice would count twice, beyond the sensitivity.
     """
     units = np.asarray(units)
     if units.ndim != 1 or units.dtype != np.int64:

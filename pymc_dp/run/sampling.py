@@ -45,8 +45,8 @@ from pymc_dp.release import (
     warm_up_noise,
 )
 from pymc_dp.rows import Simulation, SyntheticTable, UnitLikelihood
+from pymc_dp.rows.likelihood import Threads
 from pymc_dp.rows.partitioned import PartitionedUnits
-from pymc_dp.rows.threads import Threads
 from pymc_dp.run.finished import FinishedDraws, Interrupted, ending_the_run, how_it_ended, reason
 from pymc_dp.run.publish import metadata, publish
 from pymc_dp.run.refusals import (

@@ -191,7 +191,7 @@ class DPMinibatchPenalty(DPPenalty):
     Notes
     -----
     *Privacy.* The estimated variance is data, too: it is released as a part of one number, with the sensitivity of
-    that (`pymc_dp.release.penalised`).
+    that (`pymc_dp.release.queries.sensitivity`).
 
     *Exactness.* Approximate: the error of drawing a batch is taken to be normal with the estimated variance, which
     ignores that batches are drawn without replacement and so is too large by 1 / (1 - b / n).

@@ -13,8 +13,7 @@ import numpy as np
 from pymc_dp.model.parameters import FloatArray
 from pymc_dp.release.batches import Batches, BatchesWithoutReplacement
 from pymc_dp.release.interface import Expanded, Release
-from pymc_dp.release.penalised import sensitivity
-from pymc_dp.release.queries import BarkerDecision, GradientSum, Residual, VariancePenalisedLogRatio
+from pymc_dp.release.queries import BarkerDecision, GradientSum, Residual, VariancePenalisedLogRatio, sensitivity
 from pymc_dp.steps.access import ChainAccess
 from pymc_dp.steps.prelude.approximation import Approximation
 from pymc_dp.steps.prelude.learning import gradient_query

@@ -31,8 +31,7 @@ from pymc_dp.release import (
 )
 from pymc_dp.release.interface import Release
 from pymc_dp.release.query import Query, Rows
-from pymc_dp.rows.likelihood import UnitLikelihood
-from pymc_dp.rows.threads import Threads
+from pymc_dp.rows.likelihood import Threads, UnitLikelihood
 from pymc_dp.run.finished import ending_the_run, reason
 from pymc_dp.run.publish import guarantee_of
 from pymc_dp.run.refusals import refuse_in_a_starting_process, refuse_no_budget

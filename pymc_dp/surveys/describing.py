@@ -293,7 +293,7 @@ def describe(
         queries.append(UnitMoments(tuple(coordinates), len(numbers)))
     shares = (_SHARE_OF_COUNTS, 1.0 - _SHARE_OF_COUNTS) if numbers else (1.0,)
     requests = tuple(
-        ReleaseRequest(query.kind, 1, part, query.cells, once=True) for query, part in zip(queries, shares, strict=True)
+        ReleaseRequest(query.kind, 1, part, query.size, once=True) for query, part in zip(queries, shares, strict=True)
     )
     view = read(model_of_a_column(template[parts[0]].astype(np.float64)))
     rows = {part: template[part] for part in parts}

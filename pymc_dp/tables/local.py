@@ -13,10 +13,9 @@ import numpy as np
 
 from pymc_dp.exceptions import TableChanged, UnsupportedTable
 from pymc_dp.memory import memory_of_this_machine
-from pymc_dp.rows.likelihood import UnitLikelihood
+from pymc_dp.rows.likelihood import Threads, UnitLikelihood
 from pymc_dp.rows.partitioned import Partial, Partitions, Pass, answer
 from pymc_dp.rows.table import IntArray
-from pymc_dp.rows.threads import Threads
 from pymc_dp.tables.columns import Block, Columns, array_of, block_of, column_as_it_is, refuse_absent, unit_codes
 from pymc_dp.tables.readers import arrow, arrow_columns
 

@@ -22,10 +22,9 @@ from dask.delayed import delayed
 
 from pymc_dp.exceptions import TableChanged, UnsupportedTable, WorkersLost
 from pymc_dp.rows import probe
-from pymc_dp.rows.likelihood import UnitLikelihood
+from pymc_dp.rows.likelihood import Threads, UnitLikelihood
 from pymc_dp.rows.partitioned import Partial, Partitions, Pass
 from pymc_dp.rows.table import IntArray
-from pymc_dp.rows.threads import Threads
 from pymc_dp.tables.columns import Columns, refuse_absent
 from pymc_dp.tables.workers import (
     BLOCK_OF_ROW,

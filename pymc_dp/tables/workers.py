@@ -17,10 +17,9 @@ import pandas as pd
 
 from pymc_dp.exceptions import TableChanged, UnsupportedTable
 from pymc_dp.rows import probe
-from pymc_dp.rows.likelihood import UnitLikelihood
+from pymc_dp.rows.likelihood import Threads, UnitLikelihood
 from pymc_dp.rows.partitioned import Partial, answer
 from pymc_dp.rows.table import IntArray
-from pymc_dp.rows.threads import Threads
 from pymc_dp.tables.columns import Block, Columns, array_of, block_of, unit_codes
 
 #: The column that says which block a row goes to.

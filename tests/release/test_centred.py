@@ -15,10 +15,9 @@ from pymc_dp.exceptions import InvalidArgument, PrivacyError
 from pymc_dp.model.view import read
 from pymc_dp.release import ExpansionPoint
 from pymc_dp.release.centred import CentredScore, ExpectedCurvature, OneDirectionCurvature
-from pymc_dp.release.query import Terms
+from pymc_dp.release.query import PublicFacts
 from pymc_dp.release.sizes import NormSizes
 from pymc_dp.rows import UnitLikelihood
-from pymc_dp.rows.expansion import packed_pairs
 
 pytestmark = pytest.mark.production
 
@@ -112,7 +111,8 @@ def kept(scores, bound):
 
 
 def packed(matrix):
-    return np.array([factor * matrix[i, j] for i, j, factor in packed_pairs(len(matrix))])
+    size = len(matrix)
+    return np.array([matrix[i, j] * (1.0 if i == j else 2.0**0.5) for i in range(size) for j in range(i, size)])
 
 
 def clipped(vector, bound):
@@ -314,10 +314,10 @@ def test_a_response_that_the_model_does_not_expect_moves_it_no_farther():
 def test_rows_of_opposite_sign_move_curvatures_no_farther_on_a_coarse_grid():
     """Truncation makes small eigenvalues negative, and the angle of two matrices wider than a right one."""
     point = ExpansionPoint(THETA, np.eye(SIZE), math.inf, 0.5)
-    terms = Terms("substitute", N, 1)
+    facts = PublicFacts("substitute", N, 1)
     query = ExpectedCurvature(point)
     for grid in (0.25, 0.06, 2.0**-10):
-        allowed = query.factor(terms) * query.bound(terms) / grid + query.rounding(terms)
+        allowed = query.factor(facts) * query.bound(facts) / grid + query.rounding(facts)
         rows = [with_row([math.cos(angle), math.sin(angle)], 1, 3) for angle in np.linspace(0.0, np.pi, 30)]
         sums = [
             each.sum_over_units(lambda chunk: _curvatures(chunk, point), 3, 0.5, grid).integers.astype(float)
@@ -337,7 +337,7 @@ def test_the_room_for_truncation_is_enough(size):
     """Entries on the diagonal are not negative and lose less than a step; others differ by less than two."""
     point = ExpansionPoint(np.zeros(size), np.eye(size), 1.0, 1.0)
     of_truncation = math.sqrt(size + 4.0 * size * (size - 1) / 2.0) if size > 1 else 0.0
-    assert ExpectedCurvature(point).rounding(Terms("substitute", N, 1)) >= of_truncation
+    assert ExpectedCurvature(point).rounding(PublicFacts("substitute", N, 1)) >= of_truncation
 
 
 @pytest.mark.filterwarnings("error")
@@ -364,7 +364,9 @@ def test_a_preconditioner_without_end_silences_no_row_by_the_others():
         for covariates in (x, with_one):
             rows, seen = table(covariates, Y), []
             real = rows.sum_over_units
-            rows.sum_over_units = lambda *arguments, real=real, seen=seen: seen.append(real(*arguments)) or seen[0]
+            rows.sum_over_units = lambda *arguments, real=real, seen=seen, **units: (
+                seen.append(real(*arguments, **units)) or seen[0]
+            )
             exact(query, rows)
             counts.append(seen[0].n_clipped)
         assert abs(counts[0] - counts[1]) <= 1
@@ -394,7 +396,7 @@ REFUSED = {
 @pytest.mark.parametrize("query", REFUSED.values(), ids=REFUSED)
 def test_bounds_that_cannot_be_kept_are_refused_before_they_are_paid(query):
     with pytest.raises(PrivacyError):
-        query.refuse_if_unsafe(Terms("substitute", N, 1))
+        query.refuse_if_unsafe(PublicFacts("substitute", N, 1))
 
 
 @pytest.mark.parametrize("kind", [CentredScore, ExpectedCurvature, lambda point: NormSizes(point, "score", 1.0, 3)])

@@ -10,7 +10,7 @@ from pymc_dp.exceptions import BudgetExceeded, NoPlan, PrivacyError
 from pymc_dp.release import Curators, ExpansionPoint, InsecureNoise, MeteredCurator, SecureNoise, queries
 from pymc_dp.release.batches import BatchesWithoutReplacement, PoissonBatches
 from pymc_dp.release.queries import ClipCounts, ClippingLoss, GradientSum, LogRatioSum, UnitCount, WeightedScore
-from pymc_dp.release.query import Query, Terms
+from pymc_dp.release.query import PublicFacts, Query
 from pymc_dp.rows import ClippedSum
 
 THETA = np.zeros(2)
@@ -117,11 +117,11 @@ def test_the_grid_knows_no_protected_number_of_units(relation):
 @pytest.mark.parametrize(("relation", "bound", "added_again"), [("substitute", 0.5, 500.0), ("add-remove", 1.0, 0.0)])
 def test_a_half_is_taken_off_losses_where_the_number_of_units_is_public(relation, bound, added_again):
     """A unit's loss is between 0 and 1: adding or removing one moves their sum by 1, and so does replacing one."""
-    terms = Terms(relation, 1000 if relation == "substitute" else None, 1)
+    facts = PublicFacts(relation, 1000 if relation == "substitute" else None, 1)
     query = ClippingLoss(ExpansionPoint(THETA, np.eye(2), 1.0))
-    assert query.bound(terms) * query.factor(terms) == 1.0
-    assert query.bound(terms) == bound
-    assert query.published(np.zeros(1), terms) == [added_again]
+    assert query.bound(facts) * query.factor(facts) == 1.0
+    assert query.bound(facts) == bound
+    assert query.published(np.zeros(1), facts) == [added_again]
 
 
 def test_the_number_of_units_is_released_where_it_is_protected():
@@ -165,8 +165,8 @@ def test_a_window_without_evaluations_still_has_noise():
 
 
 def test_no_more_curators_than_planned_and_none_after_the_run():
-    terms = {"relation": "substitute", "noise_multipliers": {"gradient": 1.0}}
-    make_curator = functools.partial(MeteredCurator, FakeRows(), **terms)
+    facts = {"relation": "substitute", "noise_multipliers": {"gradient": 1.0}}
+    make_curator = functools.partial(MeteredCurator, FakeRows(), **facts)
     curators = Curators(make_curator, SecureNoise(), 2, {"gradient": 1}, {"score": 1})
     curators.open_once()
     with pytest.raises(NoPlan, match="has been released"):
@@ -300,7 +300,7 @@ def test_a_unit_that_moves_every_count_is_paid_for_to_the_last_bit(relation):
 class Widened(GradientSum):
     """Says that its contributions are short."""
 
-    def bound(self, terms):
+    def bound(self, facts):
         return 1e-3
 
 

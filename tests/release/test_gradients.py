@@ -15,11 +15,11 @@ from pymc_dp.model.view import read
 from pymc_dp.release import ExpansionPoint, MeteredCurator
 from pymc_dp.release.barker_correction import clip_bound
 from pymc_dp.release.batches import BatchesWithoutReplacement, PoissonBatches, drawn
-from pymc_dp.release.clip_counts import ClipTally
 from pymc_dp.release.gradients import GradientSizes, PreconditionedGradient
 from pymc_dp.release.interface import Expanded, GradientPrediction, Prediction
+from pymc_dp.release.meter import ClipTally
 from pymc_dp.release.queries import BarkerDecision, DecisionClipCounts, Residual, VariancePenalisedLogRatio
-from pymc_dp.release.query import Asked, Terms
+from pymc_dp.release.query import Evaluation, PublicFacts
 from pymc_dp.rows import UnitLikelihood
 
 N, SIZE, OF_A_PERSON = 90, 2, 3
@@ -300,8 +300,8 @@ def test_adding_a_row_moves_no_sum_of_a_batch_by_more_than_declared(
 
 
 def asked_on(rows, grid=2.0**-40, batches=BATCHES):
-    terms = Terms("substitute", rows.n_units, 1)
-    return Asked(rows, ClipTally(["decision"]), terms, grid, batch_of(batches, rows.n_units))
+    facts = PublicFacts("substitute", rows.n_units, 1)
+    return Evaluation(rows, ClipTally(["decision"]), facts, grid, batch_of(batches, rows.n_units))
 
 
 @pytest.mark.filterwarnings("error")

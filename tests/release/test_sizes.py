@@ -13,7 +13,7 @@ from two_tables import exact, movement, value
 from pymc_dp.exceptions import InvalidArgument, PrivacyError
 from pymc_dp.model.view import read
 from pymc_dp.release import ExpansionPoint
-from pymc_dp.release.query import Terms
+from pymc_dp.release.query import PublicFacts
 from pymc_dp.release.sizes import BoundedScore, CoordinateSizes, NormSizes
 from pymc_dp.rows import PublicUnits, UnitLikelihood
 
@@ -108,9 +108,9 @@ def test_a_row_can_move_them_as_far_as_declared(query):
 @pytest.mark.parametrize("relation", ["substitute", "add-remove"])
 def test_counts_are_cheaper_than_vectors_that_may_point_anywhere(relation):
     """Two vectors of counts differ by the square root of 2 bounds at most; one of them alone by one."""
-    terms = Terms(relation, N if relation == "substitute" else None, 1)
-    assert CoordinateSizes(THETA, 0, 3).factor(terms) == {"substitute": math.sqrt(2.0), "add-remove": 1.0}[relation]
-    assert BoundedScore(THETA, 0, 1.0).factor(terms) == {"substitute": 2.0, "add-remove": 1.0}[relation]
+    facts = PublicFacts(relation, N if relation == "substitute" else None, 1)
+    assert CoordinateSizes(THETA, 0, 3).factor(facts) == {"substitute": math.sqrt(2.0), "add-remove": 1.0}[relation]
+    assert BoundedScore(THETA, 0, 1.0).factor(facts) == {"substitute": 2.0, "add-remove": 1.0}[relation]
 
 
 def expected_counts(sizes, lowest, bins, step=1.0):
@@ -227,7 +227,7 @@ def test_what_has_no_sensitivity_is_refused_before_it_is_paid(query):
     """And not while rows are read: a table without rows would raise nothing, and so would be told from others."""
     for relation in ("substitute", "add-remove"):
         with pytest.raises(PrivacyError):
-            query.refuse_if_unsafe(Terms(relation, N if relation == "substitute" else None, 1))
+            query.refuse_if_unsafe(PublicFacts(relation, N if relation == "substitute" else None, 1))
 
 
 OF_OTHER_SHAPES = [

@@ -16,8 +16,8 @@ from pymc_dp.exceptions import InvalidArgument
 from pymc_dp.model.view import read
 from pymc_dp.release import ExpansionPoint, Prediction
 from pymc_dp.rows import UnitLikelihood, check
-from pymc_dp.rows.parts import DENSE, GATHER, PRODUCT
-from pymc_dp.rows.threads import Threads
+from pymc_dp.rows.graphs import DENSE, GATHER, PRODUCT
+from pymc_dp.rows.likelihood import Threads
 
 GRID = 2.0**-35
 

@@ -11,14 +11,13 @@ from hypothesis import strategies as st
 
 from pymc_dp.exceptions import InvalidArgument, PrivacyError
 from pymc_dp.model.view import read
-from pymc_dp.release.clip_counts import ClipTally
 from pymc_dp.release.gradients import GradientSizes, PreconditionedGradient
 from pymc_dp.release.interface import ExpansionPoint, GradientPrediction, Prediction
-from pymc_dp.release.query import Asked, Terms
+from pymc_dp.release.meter import ClipTally
+from pymc_dp.release.query import Evaluation, PublicFacts
 from pymc_dp.rows.clipped_sum import ClippedSum
-from pymc_dp.rows.likelihood import UnitLikelihood
+from pymc_dp.rows.likelihood import Threads, UnitLikelihood
 from pymc_dp.rows.partitioned import PartitionedUnits, Pass, answer
-from pymc_dp.rows.threads import Threads
 
 GRID = 2.0**-24
 N, UNITS = 60, 23
@@ -157,7 +156,7 @@ def test_queries_of_gradients_reach_partitions():
 
 
 def asked_of(rows):
-    return Asked(rows, ClipTally(()), Terms("substitute", rows.n_units, 0), GRID, None)
+    return Evaluation(rows, ClipTally(()), PublicFacts("substitute", rows.n_units, 0), GRID, None)
 
 
 def test_sums_tell_the_table_from_another():

@@ -15,8 +15,7 @@ from pymc_dp.compiling import compiled
 from pymc_dp.model.parameters import FloatArray
 from pymc_dp.rows.engine import Clipping, Contributions, vectors_of
 from pymc_dp.rows.fused.program import Lowering, NotLowered, Numbers, Product, Program, kind_of, structural_value
-from pymc_dp.rows.graphs import RowGraphs
-from pymc_dp.rows.parts import GATHER, Part
+from pymc_dp.rows.graphs import GATHER, Part, RowGraphs
 from pymc_dp.rows.reference import ReferenceEngine
 from pymc_dp.rows.table import Chunk
 

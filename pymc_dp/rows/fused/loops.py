@@ -19,7 +19,7 @@ from numba import njit
 from pytensor.link.numba.cache import compile_numba_function_src
 from pytensor.link.numba.dispatch.basic import numba_funcify_and_cache_key
 
-from pymc_dp.rows import clip, elementary, parts
+from pymc_dp.rows import clip, elementary, graphs
 from pymc_dp.rows.fused import gamma
 from pymc_dp.rows.fused.program import NotLowered, Operation, Product, Program
 
@@ -27,7 +27,7 @@ from pymc_dp.rows.fused.program import NotLowered, Operation, Product, Program
 _MOST_ROWS, _MOST_BYTES = 2048, 2**17
 _OPTIONS: dict[str, Any] = {"fastmath": False, "error_model": "numpy", "nogil": True}
 #: Part of every key in the cache of compiled functions.
-_SOURCES = "".join(map(inspect.getsource, (elementary, gamma, parts, clip)))
+_SOURCES = "".join(map(inspect.getsource, (elementary, gamma, graphs, clip)))
 _VERSION = f"4 {sorted(_OPTIONS.items())} {numba.__version__} {_SOURCES}"
 #: In loops of their own: they read memory, or branch, wherever a row says.
 _ALONE = ("call", "gather")

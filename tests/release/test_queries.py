@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pymc_dp.release.penalised import penalised, sensitivity
+from pymc_dp.release.queries import penalised, sensitivity
 from pymc_dp.rows.clipped_sum import ClippedMoments
 
 of = ClippedMoments.of
