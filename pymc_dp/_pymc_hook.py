@@ -95,7 +95,7 @@ def _replace_function(original: Callable[..., Any], wrap: Callable[[Callable[...
 
 def _replace(owner: Any, name: str, wrapper: Any) -> None:
     """Replace a name of a module, or a method in the class that defines it, which may be a base class of `owner`."""
-    definer = next(each for each in getattr(owner, "__mro__", [owner]) if name in vars(each))
+    definer = next(each for each in (owner.__mro__ if isinstance(owner, type) else [owner]) if name in vars(each))
     _replaced.append((definer, name, vars(definer)[name]))
     setattr(definer, name, wrapper)
 

@@ -317,10 +317,6 @@ def half_the_multiplier(chain, kind):
     return 0.5 * chain._authorisation.noise_multipliers[kind]
 
 
-def counts_weigh_more(bound, grid):
-    return round(0.5 * bound / grid)
-
-
 def draws_by_the_clock(batches, entropy, n_units):
     return np.sort((drawn(batches, entropy, n_units) + next(_CLOCK)) % n_units)
 
@@ -382,7 +378,7 @@ FAULTS = {
     "counts that ride along weigh more": (
         GAUSSIAN,
         SGLD,
-        {"breaking": (curator_module, "count_weight", counts_weigh_more), "relation": "add-remove"},
+        {"breaking": (curator_module, "COUNT_WEIGHT", 0.5), "relation": "add-remove"},
         "moved",
     ),
     "batches that words do not decide": (
