@@ -24,6 +24,7 @@ from pymc_dp.exceptions import (
     WorkersLost,
 )
 from pymc_dp.model.arrays import public
+from pymc_dp.run.sampler import Private
 from pymc_dp.run.sampling import sample
 from pymc_dp.steps import (
     DPHMC,
@@ -82,6 +83,7 @@ __all__ = [
     "Prelude",
     "PrivacyBudget",
     "PrivacyError",
+    "Private",
     "PrivateLikelihood",
     "RunInterrupted",
     "Schema",

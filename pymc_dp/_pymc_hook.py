@@ -30,6 +30,7 @@ from pymc_dp.run.refusals import (
     refuse_table,
     refuse_wrong_budget_or_step,
 )
+from pymc_dp.run.sampler import Private
 from pymc_dp.run.sampling import sample
 
 _POSTERIOR_PREDICTIVE = (
@@ -105,6 +106,9 @@ def _sampling(original: Callable[..., Any]) -> Callable[..., Any]:
 
     @functools.wraps(original)
     def sample_or_pass_on(*args: Any, **kwargs: Any) -> Any:
+        sampler = kwargs.get("sampler")
+        if isinstance(sampler, Private):  # as PyMC's proposed samplers are passed
+            return sampler.sample(*args, **{name: value for name, value in kwargs.items() if name != "sampler"})
         refuse_wrong_budget_or_step(kwargs)
         if is_private(kwargs):
             return sample(*args, **kwargs)

@@ -1,5 +1,6 @@
 """Refusals of arguments: budgets and DP steps in wrong places, and what PyMC would refuse too late or would publish."""
 
+import dataclasses
 import inspect
 import multiprocessing
 import re
@@ -109,7 +110,7 @@ def refuse_stray_budget(options: Mapping[str, Any]) -> None:
 
 
 def _carried(values: Sequence[Any]) -> Iterator[PrivacyBudget | DPStep]:
-    """Yield the budgets and DP steps in containers, partial functions and step methods, however deep."""
+    """Yield the budgets and DP steps in containers, partial functions, step methods and dataclasses, however deep."""
     waiting, seen = list(values), set()
     while waiting:
         value = waiting.pop()
@@ -127,6 +128,8 @@ def _carried(values: Sequence[Any]) -> Iterator[PrivacyBudget | DPStep]:
             waiting += [*value.args, *value.keywords.values()]
         elif isinstance(value, BlockedStep | CompoundStep):
             waiting += vars(value).values()
+        elif dataclasses.is_dataclass(value):  # a sampler object, which holds its budget
+            waiting += [getattr(value, each.name, None) for each in dataclasses.fields(value)]
 
 
 def refuse_table(function: str, options: Mapping[str, Any]) -> None:
