@@ -8,7 +8,7 @@ import contextlib
 import hashlib
 import pickle
 import threading
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -134,26 +134,30 @@ def _template(recipe: Recipe) -> UnitLikelihood:
 
 
 def load(recipe: Recipe, place: int, pieces: Sequence[Any]) -> ResidentBlock | Refusal:
-    """Return a block made of pieces of the table, compiled for and checked, or why there is none.
-
-    A unit with rows in two blocks would be clipped twice. Each block looks at its own rows alone: a unit belongs to one
-    block, so that no unit is in two if all blocks agree.
-    """
+    """Return a block made of pieces of the table, compiled for and checked, or why there is none."""
     try:
         with np.errstate(all="ignore"):
             read = [recipe.columns.read(piece) for piece in pieces]
             rows = {name: np.concatenate([each[name] for each in read]) for name in read[0]} if read[1:] else read[0]
-            unit = recipe.columns.unit
-            if unit is not None and np.any(block_numbers(unit, rows[unit], recipe.n_blocks) != place):
-                raise UnsupportedTable(
-                    "Rows of one unit are in two blocks, where the unit would count twice. Do not change the table "
-                    "while it is read, and use one version of Dask and pandas on all workers."
-                )
+            _refuse_split_units(recipe, place, rows)
             block = ResidentBlock(recipe, block_of(recipe.columns, rows))
             _template(recipe)
             return block
     except Exception as error:  # its message may hold rows
         return Refusal.of(error)
+
+
+def _refuse_split_units(recipe: Recipe, place: int, rows: Mapping[str, np.ndarray]) -> None:
+    """Refuse rows that belong to another block: a unit with rows in two would be clipped twice.
+
+    Each block looks at its own rows alone. A unit belongs to one block, so that no unit is in two if all blocks agree.
+    """
+    unit = recipe.columns.unit
+    if unit is not None and np.any(block_numbers(unit, rows[unit], recipe.n_blocks) != place):
+        raise UnsupportedTable(
+            "Rows of one unit are in two blocks, where the unit would count twice. Do not change the table while it is "
+            "read, and use one version of Dask and pandas on all workers."
+        )
 
 
 def facts_of(block: ResidentBlock | Refusal) -> Facts | Refusal:
