@@ -964,7 +964,7 @@ MUTANTS = (
            (f"{_PREDICTIONS}test_a_row_can_move_the_sums_as_far_as_declared",)),
     Mutant("several scenarios move a sum as far as one", "sensitivity", "release/predictions.py",
            "2.0 * math.sqrt(count / (1 + count))", "2.0 * math.sqrt(1 / (1 + count))",
-           (f"{_PREDICTIONS}test_replacing_a_row_moves_no_sum_by_more_than_declared",)),
+           (f"{_PREDICTIONS}test_a_row_can_move_the_sums_as_far_as_declared",)),
     Mutant("norms of spreads whose bits depend on other units", "sensitivity", "release/predictions.py",
            "squares = [squares_of(of_group) for of_group in np.split(found, self.by.bins)]",
            "squares = [(each ** 2).sum(axis=0) for each in np.split(self.differences(chunk).T, self.by.bins)]",
