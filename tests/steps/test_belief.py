@@ -82,6 +82,39 @@ def test_noise_of_the_curvature_counts_over_the_distance_and_within_the_structur
     np.testing.assert_allclose(found.noise, np.cov(np.array(draws).T), atol=0.05 * np.max(found.noise))
 
 
+def test_noise_of_the_curvature_counts_over_the_true_distance():
+    """Where noise of the score is most of the distance that it tells: errors of many draws are as wide as believed."""
+    size, n, rng = 40, 1000, np.random.default_rng(8)
+    frame, known, dense = (
+        Frame(np.eye(size), np.eye(size)),
+        np.ones(size, dtype=bool),
+        np.ones((size, size), dtype=bool),
+    )
+    away, squares = rng.normal(size=size) * 0.05, []
+    for _ in range(200):
+        noise = rng.normal(size=(size, size)) * 30.0 / np.sqrt(2.0)
+        noise = np.triu(noise, 1) + np.triu(noise, 1).T + np.diag(rng.normal(size=size) * 30.0)
+        gradient = n * away + 100.0 * rng.normal(size=size)
+        scores = [KnownScore(np.zeros(size), gradient, 100.0 * np.eye(size), 0.0)]
+        found = belief_of(
+            scores, n * np.eye(size) + noise, 30.0, frame, known, n_units=n, structure=dense, third_order=0.0
+        )
+        squares.append((found.mean - away) @ np.linalg.solve(found.noise, found.mean - away) / size)
+    assert np.mean(squares) == pytest.approx(1.0, abs=0.1)
+
+
+def test_bias_of_clipping_is_along_directions_as_scores_are():
+    """Its mean square, in all directions together, is that of the length; in each it is in proportion to information."""
+    weights = np.array([1.0, 0.5, 0.25])
+    frame = Frame(np.eye(SIZE), np.eye(SIZE))
+    of_frame = N * np.diag(weights**2)
+    scores = [KnownScore(np.zeros(SIZE), np.zeros(SIZE), 1e-3 * np.eye(SIZE), 6.0)]
+    found = belief_of(scores, of_frame, 0.0, frame, ALL, n_units=N, structure=DENSE, third_order=0.0)
+    of_sums = of_frame @ found.bias @ of_frame
+    assert np.trace(of_sums) == pytest.approx(36.0)
+    np.testing.assert_allclose(of_sums, 36.0 * np.diag(weights**2) / np.sum(weights**2), atol=1e-9)
+
+
 def test_the_doubt_of_a_step_is_the_noise_of_scores_alone():
     """A score far away, by a curvature that is hardly known, says where to go next as if it were known."""
     far = score(MAXIMUM + 1.0, 5.0, bias=40.0)

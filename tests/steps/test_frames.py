@@ -62,6 +62,9 @@ def test_axes_with_long_tails_count_less_in_norms():
     np.testing.assert_allclose(frame.back, np.linalg.inv(frame.preconditioner).T)
 
 
+NONE = np.zeros(1, dtype=bool)
+
+
 def octave_counts(shares, n_units, noise=0.0, seed=0):
     """Return noisy counts of units by octave of their score, for shares of units by size."""
     counts = np.zeros((len(shares), _OCTAVES))
@@ -77,13 +80,62 @@ def test_tails_of_scores_are_those_of_levels_that_can_be_seen():
     shares = [{0.5: 1.0}, {0.5: 0.05}, {0.5: 0.05, 2.0**-24: 0.95}, {4.0: 0.01, 0.25: 0.99}, {0.5: 1e-4}]
     rarest = n_units / (3.5 * noise)
     for seed in range(20):
-        _, tails = _sizes_of_entries(octave_counts(shares, n_units, noise, seed), noise, n_units)
+        _, tails = _sizes_of_entries(octave_counts(shares, n_units, noise, seed), noise, n_units, NONE)
         assert tails == pytest.approx([1.0, 20.0, 20.0, (2.56 + 0.99 / 256) / (0.16 + 0.99 / 16) ** 2, rarest], rel=0.3)
     alone = octave_counts([{0.5: 1.0}], n_units)
     alone[0, 20 - _LOWEST_OCTAVE] = 4.4 * noise  # noise, some twenty octaves farther
-    assert _sizes_of_entries(alone, noise, n_units)[1] == pytest.approx([1.0])
+    assert _sizes_of_entries(alone, noise, n_units, NONE)[1] == pytest.approx([1.0])
     alone[0, 20 - _LOWEST_OCTAVE] = 100.0 * noise
-    assert _sizes_of_entries(alone, noise, n_units)[1] <= rarest
+    assert _sizes_of_entries(alone, noise, n_units, NONE)[1] <= rarest
+
+
+def test_sizes_of_members_that_noise_hides_are_told_by_all_together():
+    """Of 240 groups of 6, and one of 400 that shows by itself; alone each would seem as large as noise could hide."""
+    n_units, noise = 1_840, 12.0
+    shares = [{0.5: 6 / 1_840}] * 240 + [{0.5: 400 / 1_840}]
+    true = 0.5 * np.sqrt(2.0) * np.sqrt([6 / 1_840] * 240 + [400 / 1_840])  # the middle of an octave
+    members = np.ones(241, dtype=bool)
+    for seed in range(10):
+        counts = octave_counts(shares, n_units, noise, seed)
+        together, _ = _sizes_of_entries(counts, noise, n_units, members)
+        alone, _ = _sizes_of_entries(counts, noise, n_units, NONE)
+        assert np.median(together / true) == pytest.approx(1.0, abs=0.35)
+        assert together[-1] / true[-1] == pytest.approx(1.0, abs=0.2)
+        assert np.median(alone / true) > 1.6
+        assert np.all(together <= alone)
+
+
+def test_members_of_groups_count_less_in_norms_the_more_there_are():
+    """By the eighth root of how many there are to each other parameter; where they are few, they count in full."""
+    for n_members, weight in ((32, (2 / 32) ** 0.125), (2, 1.0)):
+        size = n_members + 2
+        structure = np.ones((size, size), dtype=bool)
+        structure[:n_members, :n_members] = np.eye(n_members, dtype=bool)
+        counts = octave_counts([{0.5: 1.0 / n_members}] * n_members + [{0.5: 1.0}] * 2, 20_000)
+        search = SimpleNamespace(
+            _chain=SimpleNamespace(
+                n_units=20_000,
+                release=lambda query, counts=counts: SimpleNamespace(value=counts.ravel(), noise_std=1e-9),
+            ),
+            _regression=SimpleNamespace(known=np.ones(size, dtype=bool), scales=np.zeros(0, dtype=int)),
+            _weights=np.ones(size),
+            _structure=structure,
+        )
+        Search._comparable(search, np.zeros(size))
+        rare = n_members**-0.125  # tails are longer by as much
+        assert search._weights == pytest.approx([weight * rare] * n_members + [1.0] * 2)
+
+
+def test_bias_is_spread_over_directions():
+    """In few directions the part that was found on real tables; in many two over the root of them, one in groups."""
+    for size, grouped, part in ((4, False, 0.75), (36, False, 2.0 / 6.0), (36, True, 1.0 / 6.0)):
+        structure = np.ones((size, size), dtype=bool)
+        if grouped:
+            structure[0, 1] = structure[1, 0] = False
+        search = SimpleNamespace(
+            _structure=structure, places=np.ones(size, dtype=bool), _weights=np.full(size, 0.5), bias_of_loss=0.75
+        )
+        assert Search._bias_of_length.fget(search) == pytest.approx(part)
 
 
 def test_coordinates_are_weighed_by_their_tails():
@@ -97,10 +149,11 @@ def test_coordinates_are_weighed_by_their_tails():
         ),
         _regression=SimpleNamespace(known=known, scales=scales),
         _weights=np.ones(4),
+        _structure=np.ones((4, 4), dtype=bool),
     )
     frame = Search._comparable(search, np.zeros(4))
     assert search._weights == pytest.approx([1.0, 100.0**-0.125, 1.0, 0.5])
-    sizes, _ = _sizes_of_entries(counts, 1e-9, n_units)
+    sizes, _ = _sizes_of_entries(counts, 1e-9, n_units, NONE)
     assert np.diag(frame.preconditioner)[known] == pytest.approx(search._weights[known] / sizes)
     np.testing.assert_allclose(frame.back, np.linalg.inv(frame.preconditioner))
 

@@ -43,6 +43,9 @@ from pymc_dp.steps.prelude.newton import (
 #: Steps of Newton's method to a mode, and of the search for parameters that only the prior knows.
 _MODE_STEPS, _HYPERPARAMETER_STEPS = 40, 40
 _LEAST_GAIN = 1e-6
+#: The noise of a curvature counts over the true distance to the maximum: of the squared distance that scores tell, what
+#: their own noise adds is taken off, but this part is left.
+_LEAST_OF_DISTANCE = 0.1
 
 
 @dataclass(frozen=True, eq=False)
@@ -50,7 +53,7 @@ class KnownScore:
     """A released gradient of the log-likelihood of all units at `theta`.
 
     `noise` is a factor of the covariance of its noise; `bias` how long, along the axes of the frame, the sum that
-    clipping has taken off may be.
+    clipping has taken off may be: in a direction in proportion to the root of the information there.
     """
 
     theta: FloatArray
@@ -163,21 +166,25 @@ def belief_of(
     # Where each score alone says that the maximum is, and the covariance of its noise there.
     told = [place + inverse @ (to_frame @ score.gradient[known]) for score, place in zip(scores, places, strict=True)]
     noises = [(factor := inverse @ (to_frame @ score.noise[known])) @ factor.T for score in scores]
-    found = told[-1]
+    found, by_noise = told[-1], noises[-1]
     for _ in range(4):  # what is missed depends on the distance, which the scores tell together
         precisions = []
         for score, place, noise in zip(scores, places, noises, strict=True):
             away = found - place
             squared, told_by_one = float(away @ away), float(away @ along @ away) / n_units
+            squared = max(squared - float(np.trace(by_noise)), _LEAST_OF_DISTANCE * squared)
             missed = (third_order * told_by_one) ** 2 * n_units / size
-            besides = part * 0.5 * curvature_noise**2 * squared + score.bias**2 / size
-            precisions.append(np.linalg.inv(noise + besides * inverse @ inverse + part * missed * inverse))
+            besides = part * missed + score.bias**2 / float(np.trace(along))
+            of_curvature = part * 0.5 * curvature_noise**2 * squared
+            precisions.append(np.linalg.inv(noise + of_curvature * inverse @ inverse + besides * inverse))
         together = np.linalg.inv(np.sum(precisions, axis=0))
         weights = [together @ precision for precision in precisions]
         found = np.sum([weight @ each for weight, each in zip(weights, told, strict=True)], axis=0)
-    by_noise = sum(weight @ noise @ weight.T for weight, noise in zip(weights, noises, strict=True))
+        by_noise = np.sum([weight @ noise @ weight.T for weight, noise in zip(weights, noises, strict=True)], axis=0)
     # The same noise of the curvature is in all of them, and about the same bias.
     shaken = found - sum(weight @ place for weight, place in zip(weights, places, strict=True))
+    by_chance = float(np.sum(along * by_noise)) / max(float(shaken @ along @ shaken), np.finfo(float).tiny)
+    shaken = shaken * np.sqrt(np.clip(1.0 - by_chance, _LEAST_OF_DISTANCE, 1.0))
     of_curvature = 0.5 * curvature_noise**2 * (np.diag(there @ shaken**2) + there * np.outer(shaken, shaken))
     mean_bias = sum(float(np.trace(weight)) * score.bias for weight, score in zip(weights, scores, strict=True)) / size
     if noise_alone:
@@ -196,7 +203,7 @@ def belief_of(
         mean,
         information,
         embedded(by_noise + inverse @ of_curvature @ inverse),
-        embedded(mean_bias**2 / size * inverse @ inverse),
+        embedded(mean_bias**2 / np.trace(along) * inverse),
         known,
         traces[0] / sum(traces) if traces[0] > 0.0 else 0.0,
     )

@@ -134,6 +134,12 @@ def after_step(
     )
 
 
+def members_of(structure: NDArray[np.bool_], places: NDArray[np.bool_]) -> NDArray[np.bool_]:
+    """Return which of these parameters are members of groups: some others never meet them in a unit."""
+    members: NDArray[np.bool_] = places & ~np.where(places, structure[:, places].all(axis=1), True)
+    return members
+
+
 def between_members_and_others(
     raw: FloatArray, noise_std: float, frame: Frame, structure: NDArray[np.bool_], places: NDArray[np.bool_]
 ) -> FloatArray:
@@ -148,7 +154,7 @@ def between_members_and_others(
     graph: members have none with each other.
     """
     block = np.ix_(places, places)
-    members = places & ~np.where(places, structure[:, places].all(axis=1), True)
+    members = members_of(structure, places)
     others = places & ~members
     if not (members.any() and others.any()) or structure[block].all():
         return raw

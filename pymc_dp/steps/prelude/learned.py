@@ -27,7 +27,7 @@ from pymc_dp.release.sizes import BoundedScore, CoordinateSizes, NormSizes
 from pymc_dp.steps.access import ChainAccess
 from pymc_dp.steps.prelude import settings
 from pymc_dp.steps.prelude.belief import Belief, KnownScore, belief_of, most_likely
-from pymc_dp.steps.prelude.curvature import KnownCurvature, between_members_and_others, lifted, pooled
+from pymc_dp.steps.prelude.curvature import KnownCurvature, between_members_and_others, lifted, members_of, pooled
 from pymc_dp.steps.prelude.newton import (
     NUMERICAL_FAILURES,
     Frame,
@@ -202,7 +202,7 @@ class Search:
         loss = self._chain.release(ClippingLoss(point)) if self._releases_loss else None
         if loss is not None and self._chain.knows_responses:
             # Without a mean to add again bias has a direction, which makes up for what histograms overstate.
-            bias = min(bias, self.bias_of_loss * self._lost_length(point.clip_gradient, loss))
+            bias = min(bias, self._bias_of_length * self._lost_length(point.clip_gradient, loss))
         self._scores.append(self._score_at(point, frame, bias, "score"))
         together = self._after_step(together)
         return Found(point, frame.back, together, self._belief(together), loss)
@@ -286,8 +286,12 @@ class Search:
         made = self._chain.release(CoordinateSizes(theta, _LOWEST_OCTAVE, _OCTAVES))
         known, scales = self._regression.known, np.ones(theta.size)
         counts = np.clip(made.value, -n_units, n_units).reshape(theta.size, _OCTAVES)[known]
-        scales[known], fourth = _sizes_of_entries(counts, made.noise_std, n_units)
+        members = members_of(self._structure, known)
+        scales[known], fourth = _sizes_of_entries(counts, made.noise_std, n_units, members[known])
         self._weights[known] = (fourth / fourth.min()) ** -settings.POWER_OF_TAILS
+        n_members, n_others = int(members.sum()), int((known & ~members).sum())
+        if n_members > n_others > 0:
+            self._weights[members] *= (n_others / n_members) ** settings.POWER_OF_MEMBERS
         self._weights[self._regression.scales] = settings.SCALE_IN_NORM
         return Frame(np.diag(self._weights / scales), np.diag(scales / self._weights))
 
@@ -402,8 +406,17 @@ class Search:
         tail = Tail(histogram, self._chain.n_units, mean=self._mean_square)
         noise = 2.0 * self._chain.multiplier(kind) * np.sqrt(size)
         self._tail = tail
-        bound, bias = tail.best_bound(self.bias_of_loss, noise)
+        bound, bias = tail.best_bound(self._bias_of_length, noise)
         return representable(bound), bias
+
+    @property
+    def _bias_of_length(self) -> float:
+        """What part of the length that clipping takes off scores adds to the bias: in many directions it is spread."""
+        grouped = members_of(self._structure, self.places).any()
+        squares = self._weights[self.places] ** 2
+        directions = float(np.sum(squares)) ** 2 / float(np.sum(squares**2))
+        spread = settings.BIAS_OF_GROUPS if grouped else settings.BIAS_OF_DIRECTIONS
+        return min(self.bias_of_loss, spread / float(np.sqrt(directions)))
 
     def _score_at(self, point: ExpansionPoint, frame: Frame, bias: float, kind: str) -> KnownScore:
         """Release a score; return it on the scale of the parameters."""
@@ -486,11 +499,14 @@ def along_axes(there: NDArray[np.bool_], frame: Frame) -> NDArray[np.bool_]:
     return found
 
 
-def _sizes_of_entries(counts: FloatArray, noise_std: float, n_units: int) -> tuple[FloatArray, FloatArray]:
+def _sizes_of_entries(
+    counts: FloatArray, noise_std: float, n_units: int, members: NDArray[np.bool_]
+) -> tuple[FloatArray, FloatArray]:
     """Return for every parameter the root mean square of units' scores, and the mean fourth power in units of it.
 
     From noisy counts by octave. Counts below the noise are left out; what they could hide is added. A parameter whose
-    scores are all hidden by noise gets the size of the others' for as many units as noise could hide.
+    scores are all hidden by noise gets the size of the others' for as many units as noise could hide. Of `members` of
+    groups all counts together tell what that of one could hide, and tails are the same.
     """
     octaves = _LOWEST_OCTAVE + np.arange(_OCTAVES)
     counts = counts.copy()
@@ -511,4 +527,12 @@ def _sizes_of_entries(counts: FloatArray, noise_std: float, n_units: int) -> tup
     second, fourth = ((clear * relative**power).sum(axis=1) / n_units for power in (1, 2))
     rarest = max(n_units / (3.5 * noise_std), 1.0)  # noise hides levels of fewer units
     tails: FloatArray = np.where(visible, fourth / np.maximum(second, 1.0 / n_units) ** 2, rarest)
-    return found, np.clip(tails, 1.0, rarest)
+    tails = np.clip(tails, 1.0, rarest)
+    if members.any():
+        together, noise = counts[members].sum(axis=0), noise_std * float(np.sqrt(members.sum()))
+        clear = np.where(together > 4.5 * noise, together, 0.0)
+        if clear.any():
+            of_one = float(clear @ 4.0 ** (octaves + 0.5)) / n_units / int(members.sum())
+            found[members] = np.minimum(found[members], np.sqrt(np.maximum(squares[members], of_one)))
+        tails[members] = np.median(tails[members])
+    return found, tails
