@@ -104,7 +104,7 @@ def test_noise_of_the_curvature_counts_over_the_true_distance():
 
 
 def test_bias_of_clipping_is_along_directions_as_scores_are():
-    """Its mean square, in all directions together, is that of the length; in each it is in proportion to information."""
+    """Its mean square, in all directions together, is that of the length; in each as information is."""
     weights = np.array([1.0, 0.5, 0.25])
     frame = Frame(np.eye(SIZE), np.eye(SIZE))
     of_frame = N * np.diag(weights**2)

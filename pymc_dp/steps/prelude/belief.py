@@ -175,8 +175,8 @@ def belief_of(
             squared = max(squared - float(np.trace(by_noise)), _LEAST_OF_DISTANCE * squared)
             missed = (third_order * told_by_one) ** 2 * n_units / size
             besides = part * missed + score.bias**2 / float(np.trace(along))
-            of_curvature = part * 0.5 * curvature_noise**2 * squared
-            precisions.append(np.linalg.inv(noise + of_curvature * inverse @ inverse + besides * inverse))
+            turned = part * 0.5 * curvature_noise**2 * squared
+            precisions.append(np.linalg.inv(noise + turned * inverse @ inverse + besides * inverse))
         together = np.linalg.inv(np.sum(precisions, axis=0))
         weights = [together @ precision for precision in precisions]
         found = np.sum([weight @ each for weight, each in zip(weights, told, strict=True)], axis=0)
