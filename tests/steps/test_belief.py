@@ -83,24 +83,25 @@ def test_noise_of_the_curvature_counts_over_the_distance_and_within_the_structur
 
 
 def test_noise_of_the_curvature_counts_over_the_true_distance():
-    """Where noise of the score is most of the distance that it tells: errors of many draws are as wide as believed."""
-    size, n, rng = 40, 1000, np.random.default_rng(8)
-    frame, known, dense = (
-        Frame(np.eye(size), np.eye(size)),
-        np.ones(size, dtype=bool),
-        np.ones((size, size), dtype=bool),
-    )
-    away, squares = rng.normal(size=size) * 0.05, []
+    """On average over noise of the score, which alone would make the squared distance half as long again."""
+    size, rng = 40, np.random.default_rng(8)
+    frame, known, dense = Frame(np.eye(size), np.eye(size)), np.ones(size, dtype=bool), np.ones((size,) * 2, dtype=bool)
+    away, noise_std, by_curvature = rng.normal(size=size) * 0.14, 100.0, []
     for _ in range(200):
-        noise = rng.normal(size=(size, size)) * 30.0 / np.sqrt(2.0)
-        noise = np.triu(noise, 1) + np.triu(noise, 1).T + np.diag(rng.normal(size=size) * 30.0)
-        gradient = n * away + 100.0 * rng.normal(size=size)
-        scores = [KnownScore(np.zeros(size), gradient, 100.0 * np.eye(size), 0.0)]
+        gradient = N * away + noise_std * rng.normal(size=size)
         found = belief_of(
-            scores, n * np.eye(size) + noise, 30.0, frame, known, n_units=n, structure=dense, third_order=0.0
+            [KnownScore(np.zeros(size), gradient, noise_std * np.eye(size), 0.0)],
+            N * np.eye(size),
+            30.0,
+            frame,
+            known,
+            n_units=N,
+            structure=dense,
+            third_order=0.0,
         )
-        squares.append((found.mean - away) @ np.linalg.solve(found.noise, found.mean - away) / size)
-    assert np.mean(squares) == pytest.approx(1.0, abs=0.1)
+        by_curvature.append(np.trace(found.noise) - size * (noise_std / N) ** 2)
+    expected = 0.5 * 30.0**2 * (size + 1) * float(away @ away) / N**2
+    assert np.mean(by_curvature) == pytest.approx(expected, rel=0.1)
 
 
 def test_bias_of_clipping_is_along_directions_as_scores_are():
