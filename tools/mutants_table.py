@@ -981,9 +981,9 @@ MUTANTS = (
     Mutant("held-out units are corrected like fitted ones", "posterior", "surveys/comparing.py",
            "0.0 if held_out else followed - of_reference[0]", "followed - of_reference[0]",
            ("surveys/test_comparing.py::test_nothing_is_taken_off_where_units_were_held_out",)),
-    Mutant("noise of the curvature is no reason against a run", "posterior", "diagnostics.py",
+    Mutant("noise of the curvature is no reason against a run", "posterior", "reports/quality.py",
            "if self.curvature_share > _LARGEST_CURVATURE_SHARE:", "if False:",
-           ("test_diagnostics.py::"
+           ("reports/test_quality.py::"
             "test_the_verdict_needs_agreement_draws_and_no_bias_and_what_is_not_known_is_not_usable",)),
     Mutant("comparisons of how lucky fits were", "posterior", "surveys/comparing.py",
            '"error": math.hypot(of_rows, of_noise, of_fits),', '"error": math.hypot(of_rows, of_noise),',

@@ -22,10 +22,10 @@ from pymc_dp.accounting import (
 )
 from pymc_dp.budget.plan import Plan, releases_of_record
 from pymc_dp.budget.privacy_budget import PrivacyBudget
-from pymc_dp.diagnostics import facts_of
 from pymc_dp.exceptions import InvalidArgument
 from pymc_dp.plots.panels import LINE_WIDTH, LINESTYLES, MUTED, PER_CENT, Panels, Visuals, why_not_private, xy
 from pymc_dp.release.interface import FloatArray
+from pymc_dp.reports.published import facts_of
 
 _VISUALS = ("power", "guess", "marked", "marked_rate", "bars", "title", "xlabel", "ylabel", "legend")
 #: False-positive rates: close to each other where power rises steeply.

@@ -10,11 +10,11 @@ import scipy.stats
 import xarray as xr
 from xarray import DataTree
 
-from pymc_dp.diagnostics import facts_of
 from pymc_dp.exceptions import InvalidArgument
 from pymc_dp.kinds import noise_std_of
 from pymc_dp.plots.panels import COLORS, MARKERS, Panels, Visuals, chosen_names, group_of, why_not_private, xy
 from pymc_dp.release.interface import FloatArray
+from pymc_dp.reports.published import facts_of
 from pymc_dp.run.private_likelihood import PrivateLikelihood
 
 _VISUALS = ("way", "points", "noise", "posterior", "noise_alone", "title", "xlabel", "ylabel", "legend")

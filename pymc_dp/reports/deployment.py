@@ -18,8 +18,8 @@ from xarray import DataTree
 from pymc_dp.accounting import gaussian_delta
 from pymc_dp.budget.plan import noise_in_words, replaced_in_words
 from pymc_dp.budget.privacy_budget import PrivacyBudget
-from pymc_dp.diagnostics import all_gaussian, facts_of
 from pymc_dp.exceptions import InvalidArgument
+from pymc_dp.reports.published import all_gaussian, facts_of
 from pymc_dp.run.private_likelihood import PrivateLikelihood
 
 Record = dict[str, dict[str, Any]]

@@ -17,13 +17,13 @@ from xarray import DataTree
 from pymc_dp.budget.plan import Plan
 from pymc_dp.budget.privacy_budget import PrivacyBudget
 from pymc_dp.budget.worth import Worth
-from pymc_dp.diagnostics import Quality, quality
 from pymc_dp.exceptions import InvalidArgument, UnsupportedModel
 from pymc_dp.model.context import Model, model_in_context
 from pymc_dp.model.origins import refuse_tables_of_the_data
 from pymc_dp.model.simulation import on_drawn_rows
 from pymc_dp.model.structure import rows_can_be_simulated
 from pymc_dp.model.units import public_number_of_units
+from pymc_dp.reports.quality import Quality, quality
 from pymc_dp.run import sampling
 from pymc_dp.run.refusals import refuse_wrong_budget_or_step
 from pymc_dp.run.short_form import chosen_length, steps_with_budget

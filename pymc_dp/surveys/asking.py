@@ -14,7 +14,6 @@ from pymc_dp import _validate
 from pymc_dp.budget.plan import Plan, ReleaseRequest
 from pymc_dp.budget.privacy_budget import PrivacyBudget
 from pymc_dp.budget.worth import Worth
-from pymc_dp.diagnostics import facts_of
 from pymc_dp.exceptions import InvalidArgument, RunInterrupted, UnsupportedModel, UnsupportedOption
 from pymc_dp.kinds import noise_std_of
 from pymc_dp.model.context import Model
@@ -31,6 +30,7 @@ from pymc_dp.release import (
 )
 from pymc_dp.release.interface import Release
 from pymc_dp.release.query import Query, Rows
+from pymc_dp.reports.published import facts_of
 from pymc_dp.rows.likelihood import Threads, UnitLikelihood
 from pymc_dp.run.finished import ending_the_run, reason
 from pymc_dp.run.publish import guarantee_of

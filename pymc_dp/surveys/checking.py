@@ -16,13 +16,13 @@ from xarray import DataTree
 from pymc_dp import _validate
 from pymc_dp.budget.plan import ReleaseRequest
 from pymc_dp.budget.privacy_budget import PrivacyBudget
-from pymc_dp.diagnostics import facts_of
 from pymc_dp.exceptions import InvalidArgument
 from pymc_dp.model.context import Model, model_in_context
 from pymc_dp.model.units import columns_of_rows
 from pymc_dp.model.view import ModelView
 from pymc_dp.release.counts import NO_INPUT, PREDICTED_MEAN, SPREAD_WEIGHT, Axis, UnitCounts
 from pymc_dp.release.interface import FloatArray
+from pymc_dp.reports.published import facts_of
 from pymc_dp.rows.likelihood import UnitLikelihood
 from pymc_dp.surveys import fit
 from pymc_dp.surveys.asking import Ask, Survey, asking, checked_budget, heading, levels_of, tree_of, view_of

@@ -13,10 +13,10 @@ from pymc_dp import _validate
 from pymc_dp.accounting import gaussian_epsilon
 from pymc_dp.budget.plan import ReleaseRequest
 from pymc_dp.budget.privacy_budget import PrivacyBudget
-from pymc_dp.diagnostics import facts_of
 from pymc_dp.exceptions import InvalidArgument, UnsupportedModel
 from pymc_dp.model.context import Model
 from pymc_dp.release.comparisons import DensityDifferences, DifferenceSizes
+from pymc_dp.reports.published import facts_of
 from pymc_dp.rows.likelihood import UnitLikelihood
 from pymc_dp.surveys.asking import Survey, asking, checked_budget, four_digits, heading, tree_of, view_of
 from pymc_dp.surveys.fit import Fitted
