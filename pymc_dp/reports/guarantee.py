@@ -2,12 +2,18 @@
 
 import json
 import math
-from typing import Any
 
 from xarray import DataTree
 
 from pymc_dp.budget.plan import noise_in_words, replaced_in_words
-from pymc_dp.reports.published import all_gaussian, facts_of, how_it_ended, tempering_in_words, tempering_of
+from pymc_dp.reports.published import (
+    all_gaussian,
+    facts_of,
+    how_it_ended,
+    releases_by_kind,
+    tempering_in_words,
+    tempering_of,
+)
 
 _OWN_GROUPS = {
     *(f"{phase}{group}" for phase in ("", "warmup_") for group in ("posterior", "sample_stats")),
@@ -80,10 +86,7 @@ def privacy_report(tree: DataTree) -> str:
         "this run included.",
         f"{'released':<18}{'count':>8}{'noise multiplier':>18}{'share':>8}",
     ]
-    by_kind: dict[str, list[dict[str, Any]]] = {}
-    for entry in json.loads(facts["releases"]):
-        by_kind.setdefault(entry["kind"], []).append(entry)
-    for kind, entries in by_kind.items():
+    for kind, entries in releases_by_kind(facts).items():
         multipliers = [entry["noise_multiplier"] for entry in entries if "noise_multiplier" in entry]
         share = f"{math.fsum(entry['share'] for entry in entries):.1%}" if "share" in entries[0] else ""
         count = sum(entry["count"] for entry in entries)

@@ -36,6 +36,14 @@ def kinds_of(facts: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
     }
 
 
+def releases_by_kind(facts: Mapping[str, Any]) -> dict[str, list[dict[str, Any]]]:
+    """Return the records of all releases, by published kind."""
+    by_kind: dict[str, list[dict[str, Any]]] = {}
+    for each in json.loads(facts["releases"]):
+        by_kind.setdefault(each["kind"], []).append(each)
+    return by_kind
+
+
 def all_gaussian(facts: Mapping[str, Any]) -> bool:
     """Return whether all that a run released has Gaussian noise on sums over all units."""
     return bool(0.0 < facts["rho"] < math.inf) and all("rho" in each for each in json.loads(facts["releases"]))
