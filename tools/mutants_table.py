@@ -625,7 +625,7 @@ MUTANTS = (
            '        problems.append("privacy noise was seeded (insecure_seed)")', "        pass",
            (f"{_CONTRACT}test_an_insecure_seed_reproduces_in_processes_and_is_marked[fork-hmc]",)),
     Mutant("a run after one that was not private says that it is", "what leaves", "budget/planning.py",
-           'private=all(step.private for step in steps) and not left.unlimited,', "private=True,",
+           'private=all(step.private for step in steps) and not unlimited,', "private=True,",
            (f"{_LEAKS}test_a_run_after_one_that_was_not_private_says_so",)),
     Mutant("log-likelihoods of rows may be asked for", "what leaves", "run/refusals.py",
            '_ALLOWED_IDATA_OPTIONS = {"include_transformed"}', '_ALLOWED_IDATA_OPTIONS = {"include_transformed", "log_likelihood"}',
