@@ -625,7 +625,7 @@ MUTANTS = (
            '        problems.append("privacy noise was seeded (insecure_seed)")', "        pass",
            (f"{_CONTRACT}test_an_insecure_seed_reproduces_in_processes_and_is_marked[fork-hmc]",)),
     Mutant("a run after one that was not private says that it is", "what leaves", "budget/planning.py",
-           'private=all(step.private for step in steps) and not left.unlimited,', "private=True,",
+           'private=all(step.private for step in steps) and not unlimited,', "private=True,",
            (f"{_LEAKS}test_a_run_after_one_that_was_not_private_says_so",)),
     Mutant("log-likelihoods of rows may be asked for", "what leaves", "run/refusals.py",
            '_ALLOWED_IDATA_OPTIONS = {"include_transformed"}', '_ALLOWED_IDATA_OPTIONS = {"include_transformed", "log_likelihood"}',
@@ -996,9 +996,9 @@ MUTANTS = (
     Mutant("held-out units are corrected like fitted ones", "posterior", "surveys/comparing.py",
            "0.0 if held_out else followed - of_reference[0]", "followed - of_reference[0]",
            ("surveys/test_comparing.py::test_nothing_is_taken_off_where_units_were_held_out",)),
-    Mutant("noise of the curvature is no reason against a run", "posterior", "diagnostics.py",
+    Mutant("noise of the curvature is no reason against a run", "posterior", "reports/quality.py",
            "if self.curvature_share > _LARGEST_CURVATURE_SHARE:", "if False:",
-           ("test_diagnostics.py::"
+           ("reports/test_quality.py::"
             "test_the_verdict_needs_agreement_draws_and_no_bias_and_what_is_not_known_is_not_usable",)),
     Mutant("comparisons of how lucky fits were", "posterior", "surveys/comparing.py",
            '"error": math.hypot(of_rows, of_noise, of_fits),', '"error": math.hypot(of_rows, of_noise),',

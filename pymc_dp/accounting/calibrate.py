@@ -208,6 +208,17 @@ def draws_for(
             return total_rho(releases) <= rho
         return account(releases, delta, relation).epsilon <= epsilon
 
+    return largest_that_fits(fits)
+
+
+def largest_that_fits(fits: Callable[[int], bool]) -> int:
+    """Return the largest number from 1 that fits, possibly none: exact, where all smaller ones fit as well.
+
+    Raises
+    ------
+    InvalidArgument
+        If there is no limit.
+    """
     if not fits(1):
         return 0
     low, high = 1, 2

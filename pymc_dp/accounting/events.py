@@ -295,16 +295,13 @@ class PoissonGaussianReleases(NoisyReleases):
 
 
 @dataclass(frozen=True)
-class WithoutReplacementGaussianReleases(NoisyReleases):
-    """Gaussian releases, each of a fresh batch of fixed size drawn without replacement.
+class BatchReleases(Releases):
+    """Releases that are each of a fresh batch of fixed size, drawn without replacement.
 
     Attributes
     ----------
     kind, count, coordinates
         As in `Releases`.
-    noise_multiplier : float
-        Standard deviation of the noise divided by how far replacing one unit of a batch moves the released value,
-        above 0.
     batch_size : int
         Units in a batch, between 1 and `n_units`.
     n_units : int
@@ -314,19 +311,12 @@ class WithoutReplacementGaussianReleases(NoisyReleases):
     batch_size: int
     n_units: int
 
-    relations: ClassVar[tuple[Relation, ...]] = ("substitute",)
-    theorem: ClassVar[str] = (
-        "dominating pair of sampling without replacement under substitution (Zhu, Dong and Wang 2022), discretised "
-        "from above (Doroshenko and others 2022); Rényi bound of Wang, Balle and Kasiviswanathan 2019, Theorem 9"
-    )
-    assumption: ClassVar[str] = (
-        "each batch is drawn uniformly among all subsets of its size, independently of the others, and stays "
-        "confidential; the number of units is public"
-    )
-
     def __post_init__(self) -> None:
         super().__post_init__()
-        _check_batch(self)
+        object.__setattr__(self, "n_units", _validate.whole("n_units", self.n_units, at_least=1))
+        object.__setattr__(self, "batch_size", _validate.whole("batch_size", self.batch_size, at_least=1))
+        if self.batch_size > self.n_units:
+            raise InvalidArgument(f"batch_size {self.batch_size} is larger than n_units {self.n_units}.")
 
     @property
     def sampling(self) -> Sampling:
@@ -337,6 +327,30 @@ class WithoutReplacementGaussianReleases(NoisyReleases):
     def sampling_probability(self) -> float:
         """The part of all units that is in a batch."""
         return self.batch_size / self.n_units
+
+
+@dataclass(frozen=True)
+class WithoutReplacementGaussianReleases(BatchReleases, NoisyReleases):
+    """Gaussian releases, each of a fresh batch of fixed size drawn without replacement.
+
+    Attributes
+    ----------
+    kind, count, coordinates, batch_size, n_units
+        As in `BatchReleases`.
+    noise_multiplier : float
+        Standard deviation of the noise divided by how far replacing one unit of a batch moves the released value,
+        above 0.
+    """
+
+    relations: ClassVar[tuple[Relation, ...]] = ("substitute",)
+    theorem: ClassVar[str] = (
+        "dominating pair of sampling without replacement under substitution (Zhu, Dong and Wang 2022), discretised "
+        "from above (Doroshenko and others 2022); Rényi bound of Wang, Balle and Kasiviswanathan 2019, Theorem 9"
+    )
+    assumption: ClassVar[str] = (
+        "each batch is drawn uniformly among all subsets of its size, independently of the others, and stays "
+        "confidential; the number of units is public"
+    )
 
     @property
     def loss_variance(self) -> float:
@@ -357,7 +371,7 @@ class WithoutReplacementGaussianReleases(NoisyReleases):
 
 
 @dataclass(frozen=True)
-class BarkerReleases(Releases):
+class BarkerReleases(BatchReleases):
     """Acceptance decisions of DP Barker: their noise is part of the test, so there is none to choose.
 
     Each unit's log-ratio is clipped at sqrt(batch_size) / tempered_size, tempered_size being the number of units
@@ -365,14 +379,9 @@ class BarkerReleases(Releases):
 
     Attributes
     ----------
-    kind, count, coordinates
-        As in `Releases`.
-    batch_size, n_units : int
-        As in `WithoutReplacementGaussianReleases`; a batch has more than 15 units, or no order is covered.
+    kind, count, coordinates, batch_size, n_units
+        As in `BatchReleases`; a batch has more than 15 units, or no order is covered.
     """
-
-    batch_size: int
-    n_units: int
 
     relations: ClassVar[tuple[Relation, ...]] = ("substitute",)
     theorem: ClassVar[str] = (
@@ -387,7 +396,6 @@ class BarkerReleases(Releases):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        _check_batch(self)
         if self.batch_size <= 15:
             raise InvalidArgument(f"The Barker test is accounted for from 16 units a batch, not {self.batch_size}.")
 
@@ -395,11 +403,6 @@ class BarkerReleases(Releases):
     def noise_needed(self) -> float:
         """None: 0."""
         return 0.0
-
-    @property
-    def sampling(self) -> Sampling:
-        """How the units of one release are drawn."""
-        return SamplingWithoutReplacement(self.batch_size, self.n_units)
 
     @property
     def rounding(self) -> float:
@@ -410,7 +413,7 @@ class BarkerReleases(Releases):
         """Return a bound of the Rényi divergence of one decision under substitution."""
         if order <= 2 or 5 * order >= self.batch_size:
             return math.inf
-        return on_batches(order, self.batch_size / self.n_units, lambda j: barker_batch_bound(j, self.batch_size))
+        return on_batches(order, self.sampling_probability, lambda j: barker_batch_bound(j, self.batch_size))
 
 
 KINDS_OF_RELEASES: tuple[type[Releases], ...] = (
@@ -419,13 +422,6 @@ KINDS_OF_RELEASES: tuple[type[Releases], ...] = (
     WithoutReplacementGaussianReleases,
     BarkerReleases,
 )
-
-
-def _check_batch(releases: WithoutReplacementGaussianReleases | BarkerReleases) -> None:
-    object.__setattr__(releases, "n_units", _validate.whole("n_units", releases.n_units, at_least=1))
-    object.__setattr__(releases, "batch_size", _validate.whole("batch_size", releases.batch_size, at_least=1))
-    if releases.batch_size > releases.n_units:
-        raise InvalidArgument(f"batch_size {releases.batch_size} is larger than n_units {releases.n_units}.")
 
 
 def to_dp_accounting(releases: Sequence[Releases]) -> Any:

@@ -40,11 +40,7 @@ class GaussianFilter:
         if math.isinf(self.epsilon):
             return math.inf
         rest = self.epsilon - EPSILON_SLACK
-        return gaussian_rho(rest, self._delta) if rest > 0.0 else 0.0
-
-    @property
-    def _delta(self) -> float:
-        return self.delta * (1.0 - EPSILON_SLACK)
+        return gaussian_rho(rest, self.delta * (1.0 - EPSILON_SLACK)) if rest > 0.0 else 0.0
 
     def spent(self, history: Sequence[Plan]) -> float:
         """Return the total rho of all such runs."""
@@ -62,7 +58,7 @@ class GaussianFilter:
             return 0.0
         if math.isinf(self.epsilon):
             return math.inf
-        epsilon = gaussian_epsilon(rho, self._delta) + EPSILON_SLACK
+        epsilon = gaussian_epsilon(rho, self.delta * (1.0 - EPSILON_SLACK)) + EPSILON_SLACK
         within = rho <= self.limit() * (1.0 + _ROUNDING)
         return min(epsilon, self.epsilon) if within else epsilon
 

@@ -169,10 +169,10 @@ class Ledger:
             try:
                 history, digest = self._read(connection)
                 check(history)
-                text = _signed(plan.to_record(), digest)
+                text, digest = _signed(plan.to_record(), digest)
                 connection.execute("INSERT INTO spent VALUES (?, ?)", (len(history) + 1, text))
                 connection.execute("COMMIT")
-                self._seen = (len(history) + 1, _parsed(text)[_DIGEST])
+                self._seen = (len(history) + 1, digest)
             except BaseException:
                 if connection.in_transaction:
                     connection.execute("ROLLBACK")
@@ -221,8 +221,7 @@ def _write(name: str, facts: Mapping[str, Any], history: Sequence[Plan]) -> None
         for fact, value in {**facts, _DIGEST: digest}.items():
             connection.execute("INSERT INTO facts VALUES (?, ?)", (fact, json.dumps(value)))
         for number, plan in enumerate(history, start=1):
-            text = _signed(plan.to_record(), digest)
-            digest = _parsed(text)[_DIGEST]
+            text, digest = _signed(plan.to_record(), digest)
             connection.execute("INSERT INTO spent VALUES (?, ?)", (number, text))
         connection.execute("COMMIT")
 
@@ -232,9 +231,10 @@ def _digest_of(before: str, record: Any) -> str:
     return hashlib.sha256((before + json.dumps(record, sort_keys=True)).encode()).hexdigest()
 
 
-def _signed(record: Mapping[str, Any], before: str) -> str:
-    """Return a record as text, with its digest."""
-    return json.dumps({**record, _DIGEST: _digest_of(before, record)})
+def _signed(record: Mapping[str, Any], before: str) -> tuple[str, str]:
+    """Return a record as text with its digest, and the digest."""
+    digest = _digest_of(before, record)
+    return json.dumps({**record, _DIGEST: digest}), digest
 
 
 def _resolved(path: Any) -> Path:

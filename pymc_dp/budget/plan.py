@@ -2,7 +2,7 @@
 
 import dataclasses
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal, Protocol
 
@@ -75,19 +75,6 @@ class ReleaseRequest:
                 self.kind, count, q * noise, self.batch_size, self.n_units, coordinates=self.coordinates
             )
         return GaussianReleases(self.kind, count, noise, coordinates=self.coordinates)
-
-
-class CountsUnits(Protocol):
-    """A table that knows how many units it has."""
-
-    @property
-    def unit(self) -> str | None:
-        """The column that says which unit a row belongs to; None if every row is one."""
-        ...
-
-    def count_units(self) -> int:
-        """Return how many units there are. Confidential under add-remove."""
-        ...
 
 
 class PlannableStep(Protocol):
@@ -320,7 +307,11 @@ class Plan:
             *([f"row engine: {self.row_engine}"] if self.row_engine else []),
             f"{'release':<14}{'count':>9}{'noise multiplier':>19}{'rho':>12}{'share':>9}{'sampled':>10}",
         ]
-        for kind, group in self._alike():
+        alike: dict[tuple[str, type[Releases]], list[Releases]] = {}
+        for step in self.steps:
+            for each in step.releases:
+                alike.setdefault((step.published(each.kind), type(each)), []).append(each)
+        for (kind, _), group in alike.items():
             rho, share, sampled = "", "", ""
             if group[0].adds_in_rho and not unlimited:
                 rho = f"{total_rho(group):.4g}"
@@ -340,19 +331,14 @@ class Plan:
             rows += self.worth.what_would_help(roughly=True)
         return "\n".join(rows)
 
-    def _alike(self) -> Iterator[tuple[str, Sequence[Releases]]]:
-        """Return the releases of each step by kind and class, with the published kind."""
-        for step in self.steps:
-            alike: dict[tuple[str, type[Releases]], list[Releases]] = {}
-            for each in step.releases:
-                alike.setdefault((each.kind, type(each)), []).append(each)
-            for (kind, _), group in alike.items():
-                yield step.published(kind), group
-
     def to_record(self) -> dict[str, Any]:
         """Return the plan as plain data, for storing."""
-        stored = {name: value for name, value in vars(self).items() if name != "worth"}
-        return {**stored, "steps": [_record_of_step(step) for step in self.steps]}
+        steps = [
+            {**vars(step)}
+            | {name: [record_of_releases(each) for each in vars(step)[name]] for name in ("once", "in_chains")}
+            for step in self.steps
+        ]
+        return {name: value for name, value in vars(self).items() if name != "worth"} | {"steps": steps}
 
     @classmethod
     def from_record(cls, record: Mapping[str, Any]) -> "Plan":
@@ -364,7 +350,11 @@ class Plan:
             If the record is not one of a plan.
         """
         try:
-            plan = cls(**{**record, "steps": tuple(_step_of_record(step) for step in record["steps"])})
+            steps = [
+                {**step} | {name: tuple(map(releases_of_record, step[name])) for name in ("once", "in_chains")}
+                for step in record["steps"]
+            ]
+            plan = cls(**{**record, "steps": tuple(StepPlan(**step) for step in steps)})
             _validate.choice("relation", plan.relation, RELATIONS)
             if not (isinstance(plan.unit, str) and isinstance(plan.row_engine, str)):
                 raise TypeError
@@ -405,13 +395,3 @@ def record_of_releases(releases: Releases) -> dict[str, Any]:
 def releases_of_record(record: Mapping[str, Any]) -> Releases:
     """Return the releases that `record_of_releases` gave."""
     return _EVENTS[record["event"]](**{name: value for name, value in record.items() if name != "event"})
-
-
-def _record_of_step(step: StepPlan) -> dict[str, Any]:
-    once, in_chains = ([record_of_releases(each) for each in made] for made in (step.once, step.in_chains))
-    return {**vars(step), "once": once, "in_chains": in_chains}
-
-
-def _step_of_record(record: Mapping[str, Any]) -> StepPlan:
-    made = {name: tuple(releases_of_record(each) for each in record[name]) for name in ("once", "in_chains")}
-    return StepPlan(**{**record, **made})

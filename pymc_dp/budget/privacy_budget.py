@@ -16,14 +16,13 @@ from pymc_dp.accounting import (
     Relation,
     check_relation,
 )
+from pymc_dp.accounting.calibrate import largest_that_fits
 from pymc_dp.budget.filters import GaussianFilter, ReservedFilter, split
 from pymc_dp.budget.ledger import Ledger
-from pymc_dp.budget.plan import CountsUnits, Plan, PlannableStep, ReleaseRequest, StepPlan
-from pymc_dp.budget.planning import Left, most_draws, plan_run, refuse_noise_to_be_found
+from pymc_dp.budget.plan import Plan, PlannableStep, ReleaseRequest, StepPlan
+from pymc_dp.budget.planning import plan_run
 from pymc_dp.budget.report import report_on
 from pymc_dp.exceptions import BudgetExceeded, InvalidArgument
-
-__all__ = ["RELATIONS", "Plan", "PlannableStep", "PrivacyBudget", "Relation", "ReleaseRequest", "StepPlan"]
 
 
 class PrivacyBudget:
@@ -275,7 +274,15 @@ class PrivacyBudget:
 
     def report(self) -> str:
         """Return a page for a privacy reviewer: what is guaranteed, by what means, and what is not covered."""
-        return report_on(self)
+        return report_on(
+            self.history,
+            epsilon=self._epsilon,
+            delta=self._delta,
+            relation=self._relation,
+            data_name=self._data_name,
+            elsewhere=self._elsewhere,
+            epsilon_spent=self.epsilon_spent,
+        )
 
     def plan(
         self,
@@ -284,7 +291,7 @@ class PrivacyBudget:
         draws: int | None = None,
         tune: int = 0,
         chains: int = 4,
-        data: CountsUnits | None = None,
+        data: Any = None,
         unit: str | None = None,
         unit_index: Any = None,
     ) -> Plan:
@@ -329,21 +336,18 @@ class PrivacyBudget:
                 if n_units is not None:
                     one.know_n_units(n_units)
         history = self.history
-        left = Left(
+        plan = plan_run(
+            steps,
+            history,
+            gaussian=self._gaussian(history),
+            reserved=self._reserved(history),
+            alone=self._split(0.0)[0],
             budget=f"epsilon {self._epsilon:g} at delta {self._delta:g}",
-            relation=self._relation,
-            n_runs=len(history),
-            adds_in_rho=self._share(history, otherwise=0.0) < 1.0,
             sets_aside=self._reserved_share is not None,
-            rho=self._gaussian(history).left(history),
-            reserved=self._reserved(history).left(history),
-            delta=self._rest[1],
-            unlimited=not self.private,
-            epsilon_of_rho=self._split(0.0)[0].epsilon_of,  # of the run by itself
+            draws=max(one.default_draws for one in steps) if draws is None else draws,
+            tune=tune,
+            chains=chains,
         )
-        if draws is None:
-            draws = max(one.default_draws for one in steps)
-        plan = plan_run(steps, left, draws=draws, tune=tune, chains=chains)
         return replace(plan, worth=steps[0].expected_worth(plan)) if len(steps) == 1 and self.private else plan
 
     def _steps(
@@ -408,8 +412,25 @@ class PrivacyBudget:
         if not self.private:
             raise InvalidArgument("A budget of infinite epsilon affords any number of draws.")
         steps = self._steps(step)
-        refuse_noise_to_be_found(steps, tune)
-        return most_draws(lambda draws: self.plan(steps, draws=draws, tune=tune, chains=chains))
+        for one in steps:
+            requests = one.release_requests(_validate.whole("tune", tune, at_least=0), 1)
+            chosen = [each.kind for each in requests if isinstance(each, ReleaseRequest)]
+            if chosen:
+                raise InvalidArgument(
+                    f"The budget chooses the noise of {one.name}'s releases ({', '.join(dict.fromkeys(chosen))}), so "
+                    "that any number of draws fits, with more noise the more there are. Give the noise "
+                    "(noise_multipliers=, or the setting of the dynamics that asks for it), or look at "
+                    "budget.plan(step, draws=...)."
+                )
+
+        def fits(draws: int) -> bool:
+            try:
+                self.plan(steps, draws=draws, tune=tune, chains=chains)
+            except BudgetExceeded:
+                return False
+            return True
+
+        return largest_that_fits(fits)
 
     def charge(self, plan: Plan) -> None:
         """Spend what a plan costs; it is never refunded. The cost is computed anew from the plan's releases.

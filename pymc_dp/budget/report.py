@@ -1,7 +1,7 @@
 """A page for a privacy reviewer."""
 
+import math
 from collections.abc import Mapping, Sequence
-from typing import Protocol
 
 from pymc_dp.accounting import EPSILON_SLACK, Relation
 from pymc_dp.budget.plan import Plan
@@ -12,31 +12,20 @@ _RELATIONS_IN_WORDS = {
 }
 
 
-class ReportedBudget(Protocol):
-    """What a report needs to know of a budget."""
-
-    @property
-    def epsilon(self) -> float: ...  # noqa: D102
-    @property
-    def private(self) -> bool: ...  # noqa: D102
-    @property
-    def delta(self) -> float: ...  # noqa: D102
-    @property
-    def relation(self) -> Relation: ...  # noqa: D102
-    @property
-    def data_name(self) -> str | None: ...  # noqa: D102
-    @property
-    def epsilon_spent(self) -> float: ...  # noqa: D102
-    @property
-    def elsewhere(self) -> Mapping[str, tuple[float, float]]: ...  # noqa: D102
-    @property
-    def history(self) -> Sequence[Plan]: ...  # noqa: D102
-
-
-def report_on(budget: ReportedBudget) -> str:
-    """Return the page as plain text."""
-    history = budget.history
-    if not budget.private:
+def report_on(
+    history: Sequence[Plan],
+    *,
+    epsilon: float,
+    delta: float,
+    relation: Relation,
+    data_name: str | None,
+    elsewhere: Mapping[str, tuple[float, float]],
+    epsilon_spent: float,
+) -> str:
+    """Return the page as plain text, of a budget and the plans that it was charged."""
+    runs = [f"  {number}. " + str(plan).replace("\n", "\n     ") for number, plan in enumerate(history, start=1)]
+    runs = ["Runs", *(runs or ["  none"])]
+    if math.isinf(epsilon):
         return "\n".join(
             [
                 "NOT PRIVATE: NO GUARANTEE",
@@ -44,35 +33,39 @@ def report_on(budget: ReportedBudget) -> str:
                 "  The epsilon of this budget is infinite: runs under it add no noise but what their settings ask for,",
                 "  and show the table as it is. It is for debugging on public or simulated data. Publish nothing.",
                 "",
-                "Runs",
-                *_runs(history),
+                *runs,
             ]
         )
+    untold = "what the samplers were told (unit=, unit_index=); by default one row. Each result's metadata says it."
+    by_unit: dict[str, list[str]] = {}
+    for number, plan in enumerate(history, start=1):
+        by_unit.setdefault(plan.unit, []).append(str(number))
+    units = [f"Unit: {next(iter(by_unit), '') or untold}"]
+    if len(by_unit) > 1:
+        units = ["Units: each run protects its own; all runs together protect what is one unit in every run."]
+        units += [f"  run {', '.join(numbers)}: {unit or untold}" for unit, numbers in by_unit.items()]
+    theorems = dict.fromkeys((type(each).theorem, type(each).assumption) for plan in history for each in plan.releases)
     lines = [
         "PRIVACY REPORT",
         "",
         "Guarantee",
         f"  Whatever was already known, and whatever analyses are chosen, everything released under this budget is "
-        f"({budget.epsilon:g}, {budget.delta:g})-differentially private.",
+        f"({epsilon:g}, {delta:g})-differentially private.",
         f"  In words: for any two tables that differ in one unit, and any set of outcomes, one table's probability "
-        f"is at most exp({budget.epsilon:g}) times the other's, plus {budget.delta:g}.",
-        f"  Charged so far: epsilon {budget.epsilon_spent:.6g} at that delta, in {len(history)} run(s).",
+        f"is at most exp({epsilon:g}) times the other's, plus {delta:g}.",
+        f"  Charged so far: epsilon {epsilon_spent:.6g} at that delta, in {len(history)} run(s).",
         *[
-            f"  Of it set aside for {tool}, which is not checked: epsilon {epsilon:g}, delta {delta:g}."
-            for tool, (epsilon, delta) in budget.elsewhere.items()
+            f"  Of it set aside for {tool}, which is not checked: epsilon {spent[0]:g}, delta {spent[1]:g}."
+            for tool, spent in elsewhere.items()
         ],
-        f"Table: {budget.data_name or 'not named'}",
-        f"Relation: {budget.relation}: {_RELATIONS_IN_WORDS[budget.relation]}.",
-        *_units(history),
+        f"Table: {data_name or 'not named'}",
+        f"Relation: {relation}: {_RELATIONS_IN_WORDS[relation]}.",
+        *units,
         "",
-        "Runs",
-        *_runs(history),
-    ]
-    lines += ["", "Theorems and what they assume"]
-    seen = dict.fromkeys((type(each).theorem, type(each).assumption) for plan in history for each in plan.releases)
-    for theorem, assumption in seen:
-        lines += [f"  - {theorem}", f"    assumes: {assumption}"]
-    lines += [
+        *runs,
+        "",
+        "Theorems and what they assume",
+        *(line for theorem, assumption in theorems for line in (f"  - {theorem}", f"    assumes: {assumption}")),
         "  - Gaussian runs compose in rho (Dong, Roth and Su 2022, Corollary 3.3; as a filter: Koskela, Tobaben and "
         "Honkela 2023)",
         "  - other runs reserve an (epsilon, delta) of their own when they start; these add (Rogers and others 2016)",
@@ -88,21 +81,3 @@ def report_on(budget: ReportedBudget) -> str:
         "  - what is true of everybody: a result may reveal it whether or not a person took part",
     ]
     return "\n".join(lines)
-
-
-def _runs(history: Sequence[Plan]) -> list[str]:
-    """Return the plans of all runs."""
-    lines = [f"  {number}. " + str(plan).replace("\n", "\n     ") for number, plan in enumerate(history, start=1)]
-    return lines or ["  none"]
-
-
-def _units(history: Sequence[Plan]) -> list[str]:
-    """Return what is protected, by the runs that say so."""
-    by_unit: dict[str, list[str]] = {}
-    for number, plan in enumerate(history, start=1):
-        by_unit.setdefault(plan.unit, []).append(str(number))
-    untold = "what the samplers were told (unit=, unit_index=); by default one row. Each result's metadata says it."
-    if len(by_unit) < 2:
-        return [f"Unit: {next(iter(by_unit), '') or untold}"]
-    lines = [f"  run {', '.join(numbers)}: {unit or untold}" for unit, numbers in by_unit.items()]
-    return ["Units: each run protects its own; all runs together protect what is one unit in every run.", *lines]

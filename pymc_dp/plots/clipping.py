@@ -8,9 +8,8 @@ import numpy as np
 import xarray as xr
 from xarray import DataTree
 
-from pymc_dp.diagnostics import HARMLESS_CLIP_BIAS, HARMLESS_CLIP_FRACTION, facts_of, moves_draws
 from pymc_dp.exceptions import InvalidArgument
-from pymc_dp.kinds import clip_fraction_name, labelled, noise_std_of
+from pymc_dp.kinds import clip_fraction_name, noise_std_of
 from pymc_dp.plots.panels import (
     COLORS,
     LINESTYLES,
@@ -24,6 +23,8 @@ from pymc_dp.plots.panels import (
     why_not_private,
 )
 from pymc_dp.release.interface import FloatArray
+from pymc_dp.reports.published import facts_of, kinds_of
+from pymc_dp.reports.quality import HARMLESS_CLIP_BIAS, HARMLESS_CLIP_FRACTION, moves_draws
 
 _VISUALS = ("fractions", "noise", "harmless", "nothing", "bias", "title", "xlabel", "ylabel", "legend")
 _PREFIX = clip_fraction_name("", "")
@@ -100,11 +101,10 @@ def plot_clipping(
         legend_columns=2,
         not_private=why_not_private(facts),
     )
-    steps = json.loads(facts["steps"])
-    tested = not any(step["facts"].get("acceptance_test") == "none" for step in steps)
-    by_name = {labelled(each["kind"], step["label"]): each["role"] for step in steps for each in step["kinds"]}
+    tested = not any(step["facts"].get("acceptance_test") == "none" for step in json.loads(facts["steps"]))
+    released = kinds_of(facts)
     for kind in kinds:
-        limited = kind in by_name and moves_draws(by_name[kind], tested=tested)
+        limited = kind in released and moves_draws(released[kind]["role"], tested=tested)
         _draw_counts(panels, kind, stats, chains, limited=limited)
     if with_bias:
         bias, noise = (float(stats[name].mean()) for name in ("clip_bias", "clip_bias_noise_std"))

@@ -83,20 +83,16 @@ def chosen_names(names: Sequence[str], var_names: str | Sequence[str] | None, fi
 def found_backend(backend: str | None) -> str:
     """Return the name of an ArviZ backend, by default that of ArviZ's settings, or refuse one that is not installed."""
     chosen = str(_validate.choice("backend", az.rcParams["plot.backend"] if backend is None else backend, BACKENDS))
-    if backend is None and chosen == _NOTHING:  # ArviZ has found no other
-        raise _missing("matplotlib")
+    wanted = "matplotlib" if backend is None and chosen == _NOTHING else chosen  # ArviZ has found no other
     try:
-        import_module(f"arviz_plots.backend.{chosen}")
+        import_module(f"arviz_plots.backend.{wanted}")
     except ImportError as error:
-        raise _missing(chosen) from error
-    return chosen
-
-
-def _missing(backend: str) -> MissingBackend:
-    return MissingBackend(
-        f"Plots are drawn by {backend}, which is not installed: run `python -m pip install {backend}`, or pass "
-        f'backend= with another of {", ".join(BACKENDS)}; "{_NOTHING}" draws nothing and returns what would be drawn.'
-    )
+        raise MissingBackend(
+            f"Plots are drawn by {wanted}, which is not installed: run `python -m pip install {wanted}`, or pass "
+            f'backend= with another of {", ".join(BACKENDS)}; "{_NOTHING}" draws nothing and returns what would be '
+            "drawn."
+        ) from error
+    return wanted
 
 
 def cycled(values: Sequence[str], count: int, backend: str = "") -> list[str]:
@@ -215,30 +211,29 @@ class Panels:
         )
         self.collection.coords = None
 
-    def points(self, panel: str, x: Any, y: Any, name: str, **options: Any) -> None:
+    def points(
+        self, panel: str, x: Any, y: Any, name: str, color: str = COLORS[0], marker: str = MARKERS[0], **options: Any
+    ) -> None:
         """Draw points."""
-        look: dict[str, Any] = {"color": COLORS[0], "marker": MARKERS[0]}
-        self.draw(name, az.visuals.scatter_xy, xy(x, y), panel=panel, **(look | options))
+        self.draw(name, az.visuals.scatter_xy, xy(x, y), panel=panel, color=color, marker=marker, **options)
 
-    def line(self, panel: str, x: Any, y: Any, name: str, **options: Any) -> None:
+    def line(
+        self, panel: str, x: Any, y: Any, name: str, color: str = COLORS[0], width: float = LINE_WIDTH, **options: Any
+    ) -> None:
         """Draw a line."""
-        look: dict[str, Any] = {"color": COLORS[0], "width": LINE_WIDTH}
-        self.draw(name, az.visuals.line_xy, xy(x, y), panel=panel, **(look | options))
+        self.draw(name, az.visuals.line_xy, xy(x, y), panel=panel, color=color, width=width, **options)
 
-    def error_bars(self, panel: str, x: Any, low: Any, high: Any, **options: Any) -> None:
+    def error_bars(self, panel: str, x: Any, low: Any, high: Any, color: str = MUTED, **options: Any) -> None:
         """Draw vertical bars of noise: one line with gaps."""
-        look: dict[str, Any] = {"color": MUTED, "width": 1.0}
-        self.line(panel, *_with_gaps([x, x], [low, high]), "noise", **(look | options))
+        self.line(panel, *_with_gaps([x, x], [low, high]), "noise", color=color, width=1.0, **options)
 
-    def vertical(self, panel: str, x: float, name: str, **options: Any) -> None:
+    def vertical(self, panel: str, x: float, name: str, linestyle: str = LINESTYLES[1], **options: Any) -> None:
         """Draw a vertical line of reference."""
-        look: dict[str, Any] = {"color": MUTED, "linestyle": LINESTYLES[1]}
-        self.draw(name, az.visuals.vline, xr.DataArray(x), panel=panel, **(look | options))
+        self.draw(name, az.visuals.vline, xr.DataArray(x), panel=panel, color=MUTED, linestyle=linestyle, **options)
 
-    def horizontal(self, panel: str, y: float, name: str, **options: Any) -> None:
+    def horizontal(self, panel: str, y: float, name: str, linestyle: str = LINESTYLES[1], **options: Any) -> None:
         """Draw a horizontal line of reference."""
-        look: dict[str, Any] = {"color": MUTED, "linestyle": LINESTYLES[1]}
-        self.draw(name, az.visuals.hline, xr.DataArray(y), panel=panel, **(look | options))
+        self.draw(name, az.visuals.hline, xr.DataArray(y), panel=panel, color=MUTED, linestyle=linestyle, **options)
 
     def bars(self, panel: str, lengths: Mapping[str, float], name: str = "bars") -> None:
         """Draw horizontal bars with names, from top to bottom: one line with gaps."""

@@ -9,7 +9,6 @@ import xarray as xr
 from xarray import DataTree
 
 from pymc_dp import _validate
-from pymc_dp.diagnostics import facts_of
 from pymc_dp.exceptions import InvalidArgument
 from pymc_dp.plots.panels import (
     COLORS,
@@ -24,6 +23,7 @@ from pymc_dp.plots.panels import (
     warn_above,
     why_not_private,
 )
+from pymc_dp.reports.published import facts_of
 
 _PRIVATE, _REFERENCE = "private", "reference"
 _SAMPLE_DIMS = ["chain", "draw"]

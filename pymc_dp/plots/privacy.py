@@ -22,10 +22,10 @@ from pymc_dp.accounting import (
 )
 from pymc_dp.budget.plan import Plan, releases_of_record
 from pymc_dp.budget.privacy_budget import PrivacyBudget
-from pymc_dp.diagnostics import facts_of
 from pymc_dp.exceptions import InvalidArgument
 from pymc_dp.plots.panels import LINE_WIDTH, LINESTYLES, MUTED, PER_CENT, Panels, Visuals, why_not_private, xy
 from pymc_dp.release.interface import FloatArray
+from pymc_dp.reports.published import facts_of
 
 _VISUALS = ("power", "guess", "marked", "marked_rate", "bars", "title", "xlabel", "ylabel", "legend")
 #: False-positive rates: close to each other where power rises steeply.
@@ -151,7 +151,15 @@ def _seen(data: Any, rates: FloatArray) -> _Seen:
         why = "" if data.private else "seeded noise, exact counts, or an infinite epsilon"
     else:
         facts = facts_of(data)
-        named = [(each.kind, each) for each in _releases_of(facts)]
+        try:
+            records = json.loads(facts["releases"])
+            made = [
+                releases_of_record({name: value for name, value in record.items() if name not in _ADDED})
+                for record in records
+            ]
+        except (ArithmeticError, AttributeError, KeyError, TypeError, json.JSONDecodeError) as error:
+            raise InvalidArgument(f"The releases of this result cannot be read: {type(error).__name__}.") from None
+        named = [(each.kind, each) for each in made]  # of published kinds
         name, relation, delta, why = "this run", facts["relation"], facts["delta"], why_not_private(facts)
     if why:  # the attacker sees the table as it is
         return _Seen({name: np.ones_like(rates)}, {}, not_private=why)
@@ -168,18 +176,6 @@ def _seen(data: Any, rates: FloatArray) -> _Seen:
         lengths = {kind: epsilon for kind, epsilon in lengths.items() if math.isfinite(epsilon)}
         label = f"Epsilon of each alone, at delta {delta:.3g}"
     return _Seen({name: 1.0 - trade_off(releases, rates, relation)}, lengths, label)
-
-
-def _releases_of(facts: Mapping[str, Any]) -> list[Releases]:
-    """Return all releases of a run, under the names that they are published by, or refuse what cannot be read."""
-    try:
-        records = json.loads(facts["releases"])
-        return [
-            releases_of_record({name: value for name, value in record.items() if name not in _ADDED})
-            for record in records
-        ]
-    except (ArithmeticError, AttributeError, KeyError, TypeError, json.JSONDecodeError) as error:
-        raise InvalidArgument(f"The releases of this result cannot be read: {type(error).__name__}.") from None
 
 
 def _seen_of_budget(budget: PrivacyBudget, rates: FloatArray) -> _Seen:

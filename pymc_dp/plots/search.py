@@ -10,11 +10,11 @@ import scipy.stats
 import xarray as xr
 from xarray import DataTree
 
-from pymc_dp.diagnostics import facts_of
 from pymc_dp.exceptions import InvalidArgument
 from pymc_dp.kinds import noise_std_of
 from pymc_dp.plots.panels import COLORS, MARKERS, Panels, Visuals, chosen_names, group_of, why_not_private, xy
 from pymc_dp.release.interface import FloatArray
+from pymc_dp.reports.published import facts_of
 from pymc_dp.run.private_likelihood import PrivateLikelihood
 
 _VISUALS = ("way", "points", "noise", "posterior", "noise_alone", "title", "xlabel", "ylabel", "legend")
@@ -112,7 +112,24 @@ def plot_releases(
         legend_columns=len(stages),
         not_private=why_not_private(facts),
     )
-    _draw_lengths(panels, stops)
+    # Lengths of scores, in multiples of the length of noise alone.
+    places = np.array([float(place) for place, stop in enumerate(stops) if stop.kind != _VOTE])
+    scores = [stop for stop in stops if stop.kind != _VOTE]
+    lengths = np.array([float(np.linalg.norm(stop.value)) for stop in scores])
+    of_noise = np.array([stop.noise_std * math.sqrt(stop.value.size) for stop in scores])
+    ratios = lengths / np.maximum(of_noise, np.finfo(float).tiny)
+    panels.horizontal(_LENGTH, 1.0, "noise_alone")
+    panels.line(_LENGTH, places, ratios, "way", width=1.0)
+    _draw_points(panels, _LENGTH, scores, places, ratios)
+    found = ratios[np.isfinite(ratios) & (ratios > 0.0)]
+    panels.axes(
+        _LENGTH,
+        "Release on the way",
+        "Multiples of its noise",
+        "Length of the score (dashed: noise)",
+        limits={"x": (-0.5, len(stops) - 0.5), "y": (0.7 * min([1.0, *found]), 1.4 * max([2.0, *found]))},
+        logarithmic="y",
+    )
     likelihood = PrivateLikelihood(data) if "private_likelihood" in data and "n_units" in facts else None
     for label in chosen:
         place = labels.index(label)
@@ -138,42 +155,18 @@ def plot_releases(
 
 def _stops(releases: xr.Dataset) -> list[_Stop]:
     """Return the releases before the chains, in order."""
-    found = []
+    found: list[_Stop] = []
     for kind in _STAGES:
         if kind not in releases or f"{kind}_order" not in releases.coords:
             continue
-        columns = (
-            releases[f"{kind}_chain"].values,
-            releases[f"{kind}_order"].values,
-            releases[f"{kind}_position"].values,
-            releases[kind].values.reshape(releases[kind].shape[0], -1),
-            releases[noise_std_of(kind)].values,
-        )
-        for chain, order, theta, value, noise_std in zip(*columns, strict=True):
-            if chain == _BEFORE_THE_CHAINS:
-                found.append(_Stop(int(order), kind, theta, value, float(noise_std)))
+        values = releases[kind].values.reshape(releases[kind].shape[0], -1)
+        chains, orders, thetas = (releases[f"{kind}_{name}"].values for name in ("chain", "order", "position"))
+        noise = releases[noise_std_of(kind)].values
+        found += [
+            _Stop(int(orders[each]), kind, thetas[each], values[each], float(noise[each]))
+            for each in np.flatnonzero(chains == _BEFORE_THE_CHAINS)
+        ]
     return sorted(found, key=lambda stop: stop.order)
-
-
-def _draw_lengths(panels: Panels, stops: Sequence[_Stop]) -> None:
-    """Draw the lengths of scores, in multiples of the length of noise alone."""
-    places = np.array([float(place) for place, stop in enumerate(stops) if stop.kind != _VOTE])
-    scores = [stop for stop in stops if stop.kind != _VOTE]
-    lengths = np.array([float(np.linalg.norm(stop.value)) for stop in scores])
-    of_noise = np.array([stop.noise_std * math.sqrt(stop.value.size) for stop in scores])
-    ratios = lengths / np.maximum(of_noise, np.finfo(float).tiny)
-    panels.horizontal(_LENGTH, 1.0, "noise_alone")
-    panels.line(_LENGTH, places, ratios, "way", width=1.0)
-    _draw_points(panels, _LENGTH, scores, places, ratios)
-    known = ratios[np.isfinite(ratios) & (ratios > 0.0)]
-    panels.axes(
-        _LENGTH,
-        "Release on the way",
-        "Multiples of its noise",
-        "Length of the score (dashed: noise)",
-        limits={"x": (-0.5, len(stops) - 0.5), "y": (0.7 * min([1.0, *known]), 1.4 * max([2.0, *known]))},
-        logarithmic="y",
-    )
 
 
 def _draw_points(panels: Panels, panel: str, stops: Sequence[_Stop], x: np.ndarray, y: FloatArray) -> None:

@@ -6,7 +6,6 @@ from typing import Any
 import numpy as np
 from xarray import DataTree
 
-from pymc_dp.diagnostics import facts_of
 from pymc_dp.plots.panels import (
     COLORS,
     LINESTYLES,
@@ -17,6 +16,7 @@ from pymc_dp.plots.panels import (
     group_of,
     why_not_private,
 )
+from pymc_dp.reports.published import facts_of
 
 #: Bars hold nine in ten of the deviations by noise and chance where the model holds.
 _REACH = 1.645

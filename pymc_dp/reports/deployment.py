@@ -9,7 +9,7 @@ import copy
 import json
 import math
 import textwrap
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -18,8 +18,8 @@ from xarray import DataTree
 from pymc_dp.accounting import gaussian_delta
 from pymc_dp.budget.plan import noise_in_words, replaced_in_words
 from pymc_dp.budget.privacy_budget import PrivacyBudget
-from pymc_dp.diagnostics import all_gaussian, facts_of
 from pymc_dp.exceptions import InvalidArgument
+from pymc_dp.reports.published import all_gaussian, facts_of, releases_by_kind
 from pymc_dp.run.private_likelihood import PrivateLikelihood
 
 Record = dict[str, dict[str, Any]]
@@ -54,7 +54,6 @@ _TO_SAY = {
 }
 #: The fields that are lists in the registry; others are texts, of several lines where there is much to say.
 _LISTS = ("data_curators", "registry_authors")
-_GROUPS = ("product", "dp_flavor", "privacy_loss", "model", "accounting", "implementation", "resources")
 _NEIGHBOURS = {
     "substitute": "Two tables of the same number of units are neighbours if they differ in one unit: {unit}.",
     "add-remove": "Two tables are neighbours if one of them has one unit more than the other: {unit}.",
@@ -101,7 +100,12 @@ class Disclosure:
     def to_json(self) -> str:
         """Return the record as JSON, in the registry's structure: fields below ``deployment``."""
         texts = {
-            group: {name: value if name in _LISTS else _as_text(value) for name, value in fields.items()}
+            group: {
+                name: "\n".join(f"- {each}" for each in value)
+                if isinstance(value, list | tuple) and name not in _LISTS
+                else value
+                for name, value in fields.items()
+            }
             for group, fields in self.record.items()
         }
         return json.dumps({"deployment": texts}, indent=2, ensure_ascii=False)
@@ -156,7 +160,16 @@ def disclosure(
     if budget is not None and not isinstance(budget, PrivacyBudget):
         raise InvalidArgument(f"budget= must be the budget of the table, but is a {type(budget).__name__}.")
     record = _known(facts, budget)
-    for group, fields in _said(said):
+    for group, fields in said.items() if isinstance(said, Mapping) else [(said, None)] if said is not None else []:
+        if not isinstance(fields, Mapping) or group not in record:
+            raise InvalidArgument(
+                f"said= must be fields by group, such as {{'product': {{'name': 'A table'}}}}; groups are "
+                f"{', '.join(record)}."
+            )
+        try:
+            json.dumps(fields)
+        except (TypeError, ValueError):
+            raise InvalidArgument(f"said: {group!r} must hold texts, numbers and lists of them.") from None
         for name, value in fields.items():
             if name not in record[group]:
                 raise InvalidArgument(f"said: {group!r} has no field {name!r}; it has {', '.join(record[group])}.")
@@ -167,137 +180,91 @@ def disclosure(
     return Disclosure(record)
 
 
-def _said(said: Any) -> Iterator[tuple[str, Mapping[str, Any]]]:
-    """Yield the groups that were said.
-
-    Raises
-    ------
-    InvalidArgument
-        If one is no group.
-    """
-    for group, fields in said.items() if isinstance(said, Mapping) else [(said, None)] if said is not None else []:
-        if group not in _GROUPS or not isinstance(fields, Mapping):
-            raise InvalidArgument(
-                f"said= must be fields by group, such as {{'product': {{'name': 'A table'}}}}; groups are "
-                f"{', '.join(_GROUPS)}."
-            )
-        try:
-            json.dumps(fields)
-        except (TypeError, ValueError):
-            raise InvalidArgument(f"said: {group!r} must hold texts, numbers and lists of them.") from None
-        yield group, fields
-
-
 def _known(facts: Mapping[str, Any], budget: PrivacyBudget | None) -> Record:
     """Return what the facts of a run say of each field."""
-    relation, rho = facts["relation"], float(facts["rho"])
-    gaussian = all_gaussian(facts)
+    relation, rho, delta = facts["relation"], float(facts["rho"]), facts["delta"]
+    gaussian, bounds = all_gaussian(facts), json.loads(facts["clip_bounds"])
     omitted = json.loads(facts["omitted_because_computed_from_rows"])
-    record: Record = {"product": dict.fromkeys(_TO_SAY["product"])}
-    record["dp_flavor"] = {
-        "name": "Approximate DP",
-        "input_metric": _METRICS[relation],
-        "bound_on_input_distance": 1,
-        "output_measure": "Hockey-stick divergence" + (", as a whole curve that of one Gaussian release" * gaussian),
-        "bound_on_output_distance": f"{facts['delta']:.3g} at exp({facts['epsilon']:.4g})",
-        "data_domain": None,
-        "unprotected_quantities": [
-            *([f"The number of units: {facts['n_units']}"] if "n_units" in facts else []),
-            _PUBLIC,
-        ],
-    }
-    record["privacy_loss"] = {
-        "privacy_unit": facts["unit"],
-        "privacy_unit_description": _NEIGHBOURS[relation].format(unit=facts["unit"]),
-        "privacy_parameters": {
-            "epsilon": facts["epsilon"],
-            "delta": facts["delta"],
-            **({"rho": rho, "mu": math.sqrt(2.0 * rho)} if gaussian else {}),
+    others = [f"{gaussian_delta(rho, epsilon):.2g} at epsilon {epsilon:g}" for epsilon in (0.5, 1.0, 2.0, 4.0)]
+    in_all = []
+    if budget is not None:
+        in_all = [
+            f"All releases of the table ({budget.data_name or 'not named'}) together: epsilon "
+            f"{budget.epsilon_spent:.4g} at delta {budget.delta:.3g}, of at most {budget.epsilon:g}",
+            *(
+                f"{tool} (not checked here): epsilon {spent[0]:g}, delta {spent[1]:g}"
+                for tool, spent in budget.elsewhere.items()
+            ),
+            *(
+                f"{plan.sampler}: epsilon {plan.epsilon:.4g} at delta {plan.delta:.3g}, {plan.unit or 'unit not named'}"
+                for plan in budget.history
+            ),
+        ]
+    return {
+        "product": dict.fromkeys(_TO_SAY["product"]),
+        "dp_flavor": {
+            "name": "Approximate DP",
+            "input_metric": _METRICS[relation],
+            "bound_on_input_distance": 1,
+            "output_measure": "Hockey-stick divergence"
+            + (", as a whole curve that of one Gaussian release" if gaussian else ""),
+            "bound_on_output_distance": f"{delta:.3g} at exp({facts['epsilon']:.4g})",
+            "data_domain": None,
+            "unprotected_quantities": [
+                *([f"The number of units: {facts['n_units']}"] if "n_units" in facts else []),
+                _PUBLIC,
+            ],
         },
-        "privacy_parameters_description": [
-            f"Of this release alone; with it {facts['budget_epsilon_spent']:.4g} of the budget of epsilon "
-            f"{facts['budget_epsilon']:.4g} were spent, which is for everything that is computed from the table",
-            *_profile(rho, gaussian=gaussian),
-            *replaced_in_words(relation, rho, facts["delta"], gaussian=gaussian),
-            *_all_runs(budget),
-        ],
+        "privacy_loss": {
+            "privacy_unit": facts["unit"],
+            "privacy_unit_description": _NEIGHBOURS[relation].format(unit=facts["unit"]),
+            "privacy_parameters": {
+                "epsilon": facts["epsilon"],
+                "delta": delta,
+                **({"rho": rho, "mu": math.sqrt(2.0 * rho)} if gaussian else {}),
+            },
+            "privacy_parameters_description": [
+                f"Of this release alone; with it {facts['budget_epsilon_spent']:.4g} of the budget of epsilon "
+                f"{facts['budget_epsilon']:.4g} were spent, which is for everything that is computed from the table",
+                *([f"The same noise has delta {', '.join(others)}"] if gaussian else []),
+                *replaced_in_words(relation, rho, delta, gaussian=gaussian),
+                *in_all,
+            ],
+        },
+        "model": {
+            "model_name": "Central",
+            "model_name_description": "A trusted curator holds the rows, and answers queries with noise",
+            "actors": None,
+            "release_type": "One release" if budget is None or len(budget.history) < 2 else "Many releases",
+            "data_source_type": "Static",
+            "data_source_type_description": None,
+            "access_type": "Non-interactive",
+        },
+        "accounting": {
+            "post_processing": [_POST_PROCESSING],
+            "composition": [
+                f"{facts['chains']} chains of {facts['tune']} tuning and {facts['draws']} kept iterations and all "
+                f"releases before them, by {facts['accountant']}; runs of one budget add up",
+            ],
+        },
+        "implementation": {
+            "pre_processing_eda_hyperparameter_tuning": None,
+            "mechanisms": [
+                f"Sampler: {facts['sampler']}, of pymc_dp {facts['pymc_dp_version']} on PyMC {facts['pymc_version']}",
+                *(
+                    f"{kind}: {sum(each['count'] for each in group)} sums over units, noise multiplier "
+                    + noise_in_words([each["noise_multiplier"] for each in group if "noise_multiplier" in each])
+                    + (f", clip bound {bounds[kind]:.4g}" if kind in bounds else "")
+                    for kind, group in releases_by_kind(facts).items()
+                ),
+                f"Noise: {facts['noise']}",
+                *([f"Left out because computed from rows: {', '.join(omitted)}"] if omitted else []),
+                _SIDE_CHANNELS,
+            ],
+            "justification": None,
+        },
+        "resources": dict.fromkeys(_TO_SAY["resources"]),
     }
-    record["model"] = {
-        "model_name": "Central",
-        "model_name_description": "A trusted curator holds the rows, and answers queries with noise",
-        "actors": None,
-        "release_type": "One release" if budget is None or len(budget.history) < 2 else "Many releases",
-        "data_source_type": "Static",
-        "data_source_type_description": None,
-        "access_type": "Non-interactive",
-    }
-    record["accounting"] = {
-        "post_processing": [_POST_PROCESSING],
-        "composition": [
-            f"{facts['chains']} chains of {facts['tune']} tuning and {facts['draws']} kept iterations and all releases "
-            f"before them, by {facts['accountant']}; runs of one budget add up",
-        ],
-    }
-    record["implementation"] = {
-        "pre_processing_eda_hyperparameter_tuning": None,
-        "mechanisms": [
-            f"Sampler: {facts['sampler']}, of pymc_dp {facts['pymc_dp_version']} on PyMC {facts['pymc_version']}",
-            *_mechanisms(facts),
-            f"Noise: {facts['noise']}",
-            *([f"Left out because computed from rows: {', '.join(omitted)}"] if omitted else []),
-            _SIDE_CHANNELS,
-        ],
-        "justification": None,
-    }
-    record["resources"] = dict.fromkeys(_TO_SAY["resources"])
-    return record
-
-
-def _profile(rho: float, *, gaussian: bool) -> list[str]:
-    """Say what else the same noise guarantees, where the whole curve is known."""
-    if not gaussian:
-        return []
-    others = ", ".join(f"{gaussian_delta(rho, epsilon):.2g} at epsilon {epsilon:g}" for epsilon in (0.5, 1.0, 2.0, 4.0))
-    return [f"The same noise has delta {others}"]
-
-
-def _all_runs(budget: PrivacyBudget | None) -> list[str]:
-    """Name all that was spent on the table, by whatever tool."""
-    if budget is None:
-        return []
-    elsewhere = [
-        f"{tool} (not checked here): epsilon {epsilon:g}, delta {delta:g}"
-        for tool, (epsilon, delta) in budget.elsewhere.items()
-    ]
-    runs = [
-        f"{plan.sampler}: epsilon {plan.epsilon:.4g} at delta {plan.delta:.3g}, {plan.unit or 'unit not named'}"
-        for plan in budget.history
-    ]
-    return [
-        f"All releases of the table ({budget.data_name or 'not named'}) together: epsilon {budget.epsilon_spent:.4g} "
-        f"at delta {budget.delta:.3g}, of at most {budget.epsilon:g}",
-        *elsewhere,
-        *runs,
-    ]
-
-
-def _mechanisms(facts: Mapping[str, Any]) -> list[str]:
-    """Say what was released, how often and with how much noise."""
-    by_kind: dict[str, list[dict[str, Any]]] = {}
-    for each in json.loads(facts["releases"]):
-        by_kind.setdefault(each["kind"], []).append(each)
-    bounds = json.loads(facts["clip_bounds"])
-    return [
-        f"{kind}: {sum(each['count'] for each in group)} sums over units, noise multiplier "
-        + noise_in_words([each["noise_multiplier"] for each in group if "noise_multiplier" in each])
-        + (f", clip bound {bounds[kind]:.4g}" if kind in bounds else "")
-        for kind, group in by_kind.items()
-    ]
-
-
-def _as_text(value: Any) -> Any:
-    """Return a list as a text with a line for each of its entries."""
-    return "\n".join(f"- {each}" for each in value) if isinstance(value, list | tuple) else value
 
 
 def _in_words(value: Any) -> list[str]:

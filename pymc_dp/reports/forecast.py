@@ -11,19 +11,18 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-import xarray as xr
 from xarray import DataTree
 
 from pymc_dp.budget.plan import Plan
 from pymc_dp.budget.privacy_budget import PrivacyBudget
 from pymc_dp.budget.worth import Worth
-from pymc_dp.diagnostics import Quality, quality
 from pymc_dp.exceptions import InvalidArgument, UnsupportedModel
 from pymc_dp.model.context import Model, model_in_context
 from pymc_dp.model.origins import refuse_tables_of_the_data
 from pymc_dp.model.simulation import on_drawn_rows
 from pymc_dp.model.structure import rows_can_be_simulated
 from pymc_dp.model.units import public_number_of_units
+from pymc_dp.reports.quality import Quality, quality
 from pymc_dp.run import sampling
 from pymc_dp.run.refusals import refuse_wrong_budget_or_step
 from pymc_dp.run.short_form import chosen_length, steps_with_budget
@@ -172,26 +171,9 @@ def dry_run(
     if not all(isinstance(one, DPStep) for one in steps):
         raise InvalidArgument("The first argument must be a budget, or a sampler such as dp.DPHMC() beside budget=.")
     budget, first = steps[0].budget, steps[0]
-    synthetic = first.synthetic if synthetic is None else synthetic
-    if data is None:
-        n_units = public_number_of_units(model, first.unit, first.unit_index, budget.relation)
-        refuse_tables_of_the_data(synthetic, model)
-    else:
-        n_units = _units_beside(data, budget)
-        synthetic = model if synthetic is None else synthetic
-    if synthetic is None:
-        if n_units is None:
-            raise UnsupportedModel(
-                "The number of units is protected under add-remove, so no table of as many rows can be simulated: pass "
-                "synthetic=, the same model written on an invented table whose length is chosen from public knowledge."
-            )
-        synthetic = _simulated(model, first, random_seed)
-    n_synthetic = public_number_of_units(synthetic, first.unit, _name_of(first.unit_index), "substitute") or 0
-    if n_units is not None and abs(n_synthetic - n_units) > _ABOUT_AS_LONG * n_units:
-        raise InvalidArgument(
-            f"The synthetic table has {n_synthetic:,} units, the protected one {n_units:,}: what a run is worth "
-            "depends on that. Write the synthetic one with about as many."
-        )
+    synthetic, n_synthetic = _synthetic(
+        model, first, data, first.synthetic if synthetic is None else synthetic, random_seed
+    )
     draws, chains, _ = chosen_length(steps, draws, chains)
     tune = max(one.default_tune_steps for one in steps) if tune is None else tune
     twin_budget = _like(budget)
@@ -217,27 +199,6 @@ def dry_run(
     return Forecast(plan, n_synthetic, first.parameters.size, error, worst, coverage, quality(tree), seconds)
 
 
-def _units_beside(data: Table, budget: PrivacyBudget) -> int | None:
-    """Return the number of rows of a table beside a model; None where it is protected.
-
-    Raises
-    ------
-    InvalidArgument
-        If units have several rows, which the invented rows of a model do not say.
-    """
-    if data.unit is not None:
-        raise InvalidArgument(
-            "A dry run beside a Table has units of one row. Where units have several, write the model twice on "
-            "invented arrays, each with a pm.Data of the persons of its rows, and leave data= out: "
-            "with one: dp.dry_run(budget, synthetic=another, unit='person')."
-        )
-    return data.count_units() if budget.relation == "substitute" else None
-
-
-def _name_of(unit_index: object) -> str | None:
-    return unit_index if isinstance(unit_index, str) else None
-
-
 def _like(budget: PrivacyBudget) -> PrivacyBudget:
     """Return a budget of which as much is left, for nothing but synthetic tables."""
     twin = PrivacyBudget(budget.epsilon, budget.delta, budget.relation, elsewhere=budget.elsewhere)
@@ -246,35 +207,62 @@ def _like(budget: PrivacyBudget) -> PrivacyBudget:
     return twin
 
 
-def _simulated(model: Model, step: DPStep, random_seed: int | None) -> Model:
-    """Return the model on rows that are drawn from it at a draw of its prior.
+def _synthetic(
+    model: Model, step: DPStep, data: Table | None, synthetic: Model | None, random_seed: int | None
+) -> tuple[Model, int]:
+    """Return the model on a synthetic table, by default on rows that are invented or drawn, and its number of units.
 
     Raises
     ------
+    InvalidArgument
+        If the table is a part of the protected one, or much longer or shorter; or if `data` has units of several rows.
     UnsupportedModel
-        If the distribution of rows holds a table.
+        If no synthetic table is passed, and rows cannot be drawn from the model or their number is protected.
     """
-    if not rows_can_be_simulated(model) or step.unit_index is not None:
-        raise UnsupportedModel(
-            "Rows of this model have covariates, groups or several rows a unit, which only the protected table knows. "
-            "Pass synthetic=: the same model, written on an invented table of about as many rows."
+    relation = step.budget.relation
+    if data is None:
+        n_units = public_number_of_units(model, step.unit, step.unit_index, relation)
+        refuse_tables_of_the_data(synthetic, model)
+    else:
+        if data.unit is not None:
+            raise InvalidArgument(
+                "A dry run beside a Table has units of one row. Where units have several, write the model twice on "
+                "invented arrays, each with a pm.Data of the persons of its rows, and leave data= out: "
+                "with one: dp.dry_run(budget, synthetic=another, unit='person')."
+            )
+        n_units = data.count_units() if relation == "substitute" else None
+        synthetic = model if synthetic is None else synthetic
+    if synthetic is None:
+        if n_units is None:
+            raise UnsupportedModel(
+                "The number of units is protected under add-remove, so no table of as many rows can be simulated: pass "
+                "synthetic=, the same model written on an invented table whose length is chosen from public knowledge."
+            )
+        if not rows_can_be_simulated(model) or step.unit_index is not None:
+            raise UnsupportedModel(
+                "Rows of this model have covariates, groups or several rows a unit, which only the protected table "
+                "knows. Pass synthetic=: the same model, written on an invented table of about as many rows."
+            )
+        synthetic = on_drawn_rows(model, random_seed)
+    unit_name = step.unit_index if isinstance(step.unit_index, str) else None
+    n_synthetic = public_number_of_units(synthetic, step.unit, unit_name, "substitute") or 0
+    if n_units is not None and abs(n_synthetic - n_units) > _ABOUT_AS_LONG * n_units:
+        raise InvalidArgument(
+            f"The synthetic table has {n_synthetic:,} units, the protected one {n_units:,}: what a run is worth "
+            "depends on that. Write the synthetic one with about as many."
         )
-    return on_drawn_rows(model, random_seed)
+    return synthetic, n_synthetic
 
 
 def _compared(tree: DataTree, reference: DataTree, names: Sequence[str]) -> tuple[float, float, float]:
     """Return the error of the mean, root mean square and largest, and the coverage of intervals."""
     errors, coverages = [], []
     for name in names:
-        private, exact = (_flat(each["posterior"].to_dataset()[name]) for each in (tree, reference))
+        of_both = [each["posterior"].to_dataset()[name].values for each in (tree, reference)]
+        private, exact = (draws.reshape(-1, math.prod(draws.shape[2:])) for draws in of_both)
         errors.append((private.mean(axis=0) - exact.mean(axis=0)) / exact.std(axis=0))
         low, high = np.quantile(private, _INTERVAL, axis=0)
         coverages.append(np.mean((exact >= low) & (exact <= high), axis=0))
     all_errors = np.concatenate(errors)
     rms = float(np.sqrt(np.mean(all_errors**2)))
     return rms, float(np.abs(all_errors).max()), float(np.mean(np.concatenate(coverages)))
-
-
-def _flat(draws: xr.DataArray) -> np.ndarray:
-    """Return draws of all chains, shape (draws, entries)."""
-    return draws.values.reshape(draws.sizes["chain"] * draws.sizes["draw"], -1)

@@ -14,7 +14,6 @@ from pymc_dp import _validate
 from pymc_dp.budget.plan import Plan, ReleaseRequest
 from pymc_dp.budget.privacy_budget import PrivacyBudget
 from pymc_dp.budget.worth import Worth
-from pymc_dp.diagnostics import facts_of
 from pymc_dp.exceptions import InvalidArgument, RunInterrupted, UnsupportedModel, UnsupportedOption
 from pymc_dp.kinds import noise_std_of
 from pymc_dp.model.context import Model
@@ -31,6 +30,7 @@ from pymc_dp.release import (
 )
 from pymc_dp.release.interface import Release
 from pymc_dp.release.query import Query, Rows
+from pymc_dp.reports.published import facts_of
 from pymc_dp.rows.likelihood import Threads, UnitLikelihood
 from pymc_dp.run.finished import ending_the_run, reason
 from pymc_dp.run.publish import guarantee_of
@@ -172,7 +172,11 @@ def asking(
                 metered = curators.open_once()
                 yield ask, {**facts, "complete": 1}
         except BaseException as error:
-            partial = tree_of({"releases": _as_dataset(made)}, {**facts, "complete": 0})
+            released: dict[str, Any] = {}  # as it is, each along a dimension of its own
+            for name, each in ((f"{each.kind}_{number}", each) for number, each in enumerate(made)):
+                released[name] = ((f"{name}_entry",), each.value)
+                released[noise_std_of(name)] = each.noise_std if math.isfinite(each.noise_std) else math.nan
+            partial = tree_of({"releases": xr.Dataset(released)}, {**facts, "complete": 0})
             raise RunInterrupted(
                 f"{survey.name} ended early, after it was charged: {reason(error)}. What was released until then is "
                 "this exception's attribute `partial`; nothing is refunded.",
@@ -187,15 +191,6 @@ def tree_of(groups: dict[str, xr.Dataset], facts: dict[str, Any]) -> DataTree:
     of_no_sampler = {"steps": "[]", "clip_bounds": "{}", "parameters": "{}", "variables": "[]"}
     attributes = {**of_no_sampler, "omitted_because_computed_from_rows": "[]", **facts}
     return DataTree.from_dict({**groups, "privacy": xr.Dataset(attrs=attributes)})
-
-
-def _as_dataset(made: Sequence[Release]) -> xr.Dataset:
-    """Return releases as they are, each along a dimension of its own."""
-    variables: dict[str, Any] = {}
-    for number, each in enumerate(made):
-        variables[f"{each.kind}_{number}"] = ((f"{each.kind}_{number}_entry",), each.value)
-        variables[noise_std_of(f"{each.kind}_{number}")] = each.noise_std if math.isfinite(each.noise_std) else math.nan
-    return xr.Dataset(variables)
 
 
 def heading(facts: dict[str, Any], subject: str, note: str = "", *, with_units: bool = False) -> str:

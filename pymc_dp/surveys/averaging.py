@@ -11,7 +11,6 @@ from xarray import DataTree
 
 from pymc_dp.budget.plan import ReleaseRequest
 from pymc_dp.budget.privacy_budget import PrivacyBudget
-from pymc_dp.diagnostics import facts_of
 from pymc_dp.exceptions import InvalidArgument
 from pymc_dp.model.context import Model, model_in_context
 from pymc_dp.model.view import ModelView
@@ -25,6 +24,7 @@ from pymc_dp.release.predictions import (
     Quantity,
     SpreadSizes,
 )
+from pymc_dp.reports.published import facts_of
 from pymc_dp.rows.likelihood import UnitLikelihood
 from pymc_dp.surveys.asking import Ask, Survey, asking, checked_budget, four_digits, heading, tree_of, view_of
 from pymc_dp.surveys.fit import Fitted

@@ -16,13 +16,13 @@ from xarray import DataTree
 from pymc_dp import _validate
 from pymc_dp.budget.plan import ReleaseRequest
 from pymc_dp.budget.privacy_budget import PrivacyBudget
-from pymc_dp.diagnostics import facts_of
 from pymc_dp.exceptions import InvalidArgument
 from pymc_dp.model.context import Model, model_in_context
 from pymc_dp.model.units import columns_of_rows
 from pymc_dp.model.view import ModelView
 from pymc_dp.release.counts import NO_INPUT, PREDICTED_MEAN, SPREAD_WEIGHT, Axis, UnitCounts
 from pymc_dp.release.interface import FloatArray
+from pymc_dp.reports.published import facts_of
 from pymc_dp.rows.likelihood import UnitLikelihood
 from pymc_dp.surveys import fit
 from pymc_dp.surveys.asking import Ask, Survey, asking, checked_budget, heading, levels_of, tree_of, view_of
@@ -223,7 +223,13 @@ def check(
     rows = UnitLikelihood(view, first_order=False, engine="reference", beside=columns)
     axes = _axes(list(columns), len(rows.inputs) - len(columns), data, with_mean=response.mean is not None)
     levels = fit.levels_of(response.discrete, response.n_levels)
-    survey = Survey("check", _requests(axes, levels), share, insecure_seed)
+    searched = sum(not axis.levels for axis in axes)
+    for_bins = _SHARE_OF_BINS if searched else 0.0
+    cells = max([_EXPECTED_BINS, *(len(axis.levels) for axis in axes)]) * (levels.size - 1 + _with_spread(levels))
+    requests: tuple[ReleaseRequest, ...] = (ReleaseRequest("unit_counts", len(axes), 1.0 - for_bins, cells, once=True),)
+    if searched:  # bins are found by counts in bins of a kind of their own
+        requests = (ReleaseRequest("bins", STEPS * searched, for_bins, FINEST, once=True), *requests)
+    survey = Survey("check", requests, share, insecure_seed)
     noise_multiplier = survey.plan(budget).noise_multipliers["unit_counts"]  # refuses early
     rows.warm_up_response()
     with asking(survey, budget, rows, data, [result]) as (ask, facts):
@@ -290,15 +296,6 @@ def _axes(columns: list[str], first: int, data: Table | None, *, with_mean: bool
 def _with_spread(levels: FloatArray) -> bool:
     """Return whether the spread of responses is released: of two levels."""
     return levels.size == 3
-
-
-def _requests(axes: Sequence[_Along], levels: FloatArray) -> tuple[ReleaseRequest, ...]:
-    """Return the releases: counts in bins to find bins by, and counts of levels in these."""
-    searched = sum(not axis.levels for axis in axes)
-    share = _SHARE_OF_BINS if searched else 0.0
-    cells = max([_EXPECTED_BINS, *(len(axis.levels) for axis in axes)]) * (levels.size - 1 + _with_spread(levels))
-    counts = ReleaseRequest("unit_counts", len(axes), 1.0 - share, cells, once=True)
-    return (ReleaseRequest("bins", STEPS * searched, share, FINEST, once=True), counts) if searched else (counts,)
 
 
 def _bins_along(ask: Ask, place: int, theta: FloatArray, bins: int) -> FloatArray:

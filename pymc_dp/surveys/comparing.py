@@ -13,10 +13,10 @@ from pymc_dp import _validate
 from pymc_dp.accounting import gaussian_epsilon
 from pymc_dp.budget.plan import ReleaseRequest
 from pymc_dp.budget.privacy_budget import PrivacyBudget
-from pymc_dp.diagnostics import facts_of
 from pymc_dp.exceptions import InvalidArgument, UnsupportedModel
 from pymc_dp.model.context import Model
 from pymc_dp.release.comparisons import DensityDifferences, DifferenceSizes
+from pymc_dp.reports.published import facts_of
 from pymc_dp.rows.likelihood import UnitLikelihood
 from pymc_dp.surveys.asking import Survey, asking, checked_budget, four_digits, heading, tree_of, view_of
 from pymc_dp.surveys.fit import Fitted
@@ -154,7 +154,15 @@ def compare(
     if len({view.row_split.n_rows for view in views.values()}) > 1:
         raise UnsupportedModel("The models have different numbers of rows: they have to be of the same table.")
     reference, *names = models
-    surveys = [_survey(place, len(names), share, insecure_seed) for place in range(len(names))]
+    requests = (
+        ReleaseRequest("difference_sizes", 1, _SHARE_OF_SIZES, _OCTAVES, once=True),
+        ReleaseRequest("density_differences", 1, 1.0 - _SHARE_OF_SIZES, 2, once=True),
+    )
+    of_each, seed = share / len(names), insecure_seed
+    surveys = [  # each spends as much: those before it have spent theirs
+        Survey("comparison", requests, of_each / (1.0 - place * of_each), None if seed is None else seed + place)
+        for place in range(len(names))
+    ]
     surveys[0].plan(budget)  # refuses early
     results = [result for _, result in models.values()]  # all of them: one tree is published
     of_reference = fits[reference].effect_on_rows()
@@ -190,16 +198,6 @@ def compare(
     found = {key: ("model", [each[key] for each in lines]) for key in lines[0]}
     facts = {**_together(of_all), "reference": reference, "held_out": int(held_out)}
     return Comparison(tree_of({"differences": xr.Dataset(found, coords={"model": names})}, facts))
-
-
-def _survey(place: int, count: int, share: float, seed: int | None) -> Survey:
-    """Return one comparison of several, each of which spends as much: the others before it have spent theirs."""
-    requests = (
-        ReleaseRequest("difference_sizes", 1, _SHARE_OF_SIZES, _OCTAVES, once=True),
-        ReleaseRequest("density_differences", 1, 1.0 - _SHARE_OF_SIZES, 2, once=True),
-    )
-    of_this = share / count
-    return Survey("comparison", requests, of_this / (1.0 - place * of_this), None if seed is None else seed + place)
 
 
 def _together(facts: list[dict[str, Any]]) -> dict[str, Any]:

@@ -13,12 +13,12 @@ from xarray import DataTree
 
 from pymc_dp.budget.plan import ReleaseRequest
 from pymc_dp.budget.privacy_budget import PrivacyBudget
-from pymc_dp.diagnostics import facts_of
 from pymc_dp.exceptions import InvalidArgument
 from pymc_dp.model.context import model_of_a_column
 from pymc_dp.model.view import read
 from pymc_dp.release.counts import Axis, Coordinate, UnitCounts, UnitMoments
 from pymc_dp.release.interface import FloatArray, Release
+from pymc_dp.reports.published import facts_of
 from pymc_dp.rows.likelihood import UnitLikelihood
 from pymc_dp.surveys.asking import Survey, asking, checked_budget, four_digits, heading, levels_of, tree_of
 from pymc_dp.surveys.histogram import combined, nearest_shares, quantiles

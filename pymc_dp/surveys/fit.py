@@ -20,12 +20,12 @@ import numpy as np
 from scipy import special, stats
 from xarray import DataTree
 
-from pymc_dp.diagnostics import facts_of
 from pymc_dp.exceptions import InvalidArgument
 from pymc_dp.model.context import Model
 from pymc_dp.model.posterior import PRIVATE_LIKELIHOOD, known_parameters, places_of, unconstrained_draws
 from pymc_dp.model.view import ModelView
 from pymc_dp.release.interface import FloatArray
+from pymc_dp.reports.published import facts_of
 
 #: Draws that mean and covariance are computed of.
 _MOST_DRAWS = 2000

@@ -8,11 +8,11 @@ from scipy import stats
 from xarray import DataTree
 
 from pymc_dp import _validate
-from pymc_dp.diagnostics import facts_of
 from pymc_dp.exceptions import InvalidArgument
 from pymc_dp.model.context import Model, model_in_context
 from pymc_dp.model.simulation import ResponseSimulator
 from pymc_dp.model.view import read
+from pymc_dp.reports.published import facts_of
 from pymc_dp.rows.likelihood import RowInput
 from pymc_dp.surveys.describing import Description, in_own_units
 from pymc_dp.tables import Date, Template, Whole

@@ -138,8 +138,7 @@ def tamper_and_sign(path, *statements):
         connection.execute("UPDATE facts SET value = ? WHERE name = 'digest'", (json.dumps(digest),))
         for number, text in connection.execute("SELECT number, plan FROM spent ORDER BY number").fetchall():
             record = {name: value for name, value in json.loads(text).items() if name != "digest"}
-            signed = ledger._signed(record, digest)
-            digest = json.loads(signed)["digest"]
+            signed, digest = ledger._signed(record, digest)
             connection.execute("UPDATE spent SET plan = ? WHERE number = ?", (signed, number))
         connection.commit()
 

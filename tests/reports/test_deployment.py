@@ -112,6 +112,19 @@ def test_a_released_likelihood_and_a_stored_result_are_disclosed_as_well(release
         assert dp.disclosure(stored).to_json() == dp.disclosure(tree).to_json()
 
 
+def test_a_stored_result_of_a_run_on_batches_is_disclosed(tmp_path):
+    """Numbers that were read from disk are NumPy's; of such a run no whole curve is claimed."""
+    with gaussian_model(gaussian_data()):
+        budget = dp.PrivacyBudget(2.0, 1e-6)
+        step = dp.DPSGLD(step_size=1e-4, batch_size=40, clip_gradient=1.0, budget=budget)
+        tree = pm.sample(draws=4, chains=1, cores=1, step=step, **QUIET)
+    tree.to_netcdf(tmp_path / "tree.nc")
+    with xr.open_datatree(tmp_path / "tree.nc") as stored:
+        record = dp.disclosure(stored).record
+    assert record["dp_flavor"]["output_measure"] == "Hockey-stick divergence"
+    assert "rho" not in record["privacy_loss"]["privacy_parameters"]
+
+
 def test_under_add_remove_the_number_of_units_is_not_disclosed():
     budget = dp.PrivacyBudget(5.0, 1e-6, "add-remove")
     with gaussian_model(gaussian_data()):

@@ -9,8 +9,8 @@ import pytest
 from conftest import QUIET, gaussian_data, gaussian_model, hmc
 
 import pymc_dp as dp
-from pymc_dp import diagnostics
 from pymc_dp.diagnostics import ClipFraction, Quality, privacy_report, quality, quality_report
+from pymc_dp.reports.verdict import surrogate_in_words
 
 
 def run(y, draws=10, **settings):
@@ -239,6 +239,6 @@ def test_groups_added_later_are_not_covered():
 def test_a_parameter_that_noise_hides_is_named():
     """Hazard H51: figures are means over parameters."""
     found = Quality(**GOOD, clip_fractions={}, widening=1.3, most_widened="slope[rare]", largest_widening=6.1)
-    assert "most of all slope[rare]: about 6.1 times" in " ".join(diagnostics._on_the_surrogate(found))
+    assert "most of all slope[rare]: about 6.1 times" in " ".join(surrogate_in_words(found))
     even = dataclasses.replace(found, largest_widening=1.4)
-    assert "most of all" not in " ".join(diagnostics._on_the_surrogate(even))
+    assert "most of all" not in " ".join(surrogate_in_words(even))

@@ -1,0 +1,345 @@
+"""The quality of a private run's draws in figures, from its published tree, and the verdict that they lead to."""
+
+import json
+import math
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+import xarray as xr
+from xarray import DataTree
+
+from pymc_dp.exceptions import InvalidArgument
+from pymc_dp.kinds import SCORE, Role, clip_fraction_name, noise_std_of
+from pymc_dp.reports.draws import convergence, widths
+from pymc_dp.reports.published import facts_of, kinds_of, tempering_of
+
+GOOD_EFFECTIVE_DRAWS = 200
+_GOOD_R_HAT = 1.05
+#: A noisy figure is harmless up to the first number, if with its noise it is up to the second.
+HARMLESS_CLIP_FRACTION = (0.01, 0.02)
+#: In standard deviations of the draws.
+HARMLESS_CLIP_BIAS = (0.75, 1.0)
+#: Of the log-density, as a standard deviation over draws: no mean is off by more posterior standard deviations.
+_HARMLESS_SURROGATE_ERROR = (1.0, 1.5)
+#: By so many standard deviations of its noise a figure is above what is harmless.
+_BEYOND_NOISE = 2.0
+#: Draws that are narrower or wider by more than this factor than the surrogate, or than noise says for sure.
+_LARGEST_WIDTH_RATIO = 3.0
+#: Up to this factor a wider posterior is about as good as without privacy.
+_PRECISE_WIDENING = 1.5
+#: Draws that are wider by this factor are mostly noise; a centre that is farther away was not found.
+_LARGEST_WIDENING, _LARGEST_CENTRE_DISTANCE = 10.0, 50.0
+#: Noise of the curvature is allowed for to first order: where it is most of all noise, that is not enough.
+_LARGEST_CURVATURE_SHARE = 0.5
+#: Figures of `Quality` that are means of published statistics of the same names, where the sampler has them.
+_RELEASED = (
+    "clip_bias",
+    "clip_bias_noise_std",
+    "centre_distance",
+    "doubtful_width",
+    "curvature_share",
+    "widening",
+    "widening_by_noise",
+    "surrogate_error",
+    "surrogate_error_noise_std",
+)
+
+
+@dataclass(frozen=True)
+class ClipFraction:
+    """The share of units that was clipped in releases of one kind.
+
+    Attributes
+    ----------
+    fraction : float
+        The mean released share.
+    noise_std : float
+        Standard deviation of the noise in it; 0 if it is exact.
+    role : {"decides", "drives", "other"}
+        What such releases do in the run.
+    """
+
+    fraction: float
+    noise_std: float
+    role: Role
+
+    @property
+    def known(self) -> bool:
+        """Whether it was released."""
+        return math.isfinite(self.fraction) and math.isfinite(self.noise_std)
+
+
+@dataclass(frozen=True)
+class Quality:
+    """How good the draws of a private run are.
+
+    Attributes
+    ----------
+    draws : int
+        Kept draws of all chains.
+    acceptance : float
+        Share of accepted proposals.
+    r_hat : float
+        Largest R-hat of any parameter.
+    effective_draws : float
+        Smallest bulk effective sample size of any parameter, and no more than there are different draws.
+    test_noise : float
+        Median standard deviation of the noise in the log-ratio of the acceptance test. Below about 1 it hardly
+        costs acceptance, above 3 hardly anything is accepted.
+    clip_fractions : dict of str to ClipFraction
+        Released share of clipped units, by published kind of release.
+    diverging : float
+        Share of trajectories that reached values that are not finite.
+    clip_bias, clip_bias_noise_std : float
+        By how many standard deviations of the draws clip bounds may have moved their mean, approximately an upper
+        bound, and the noise of that figure. NaN where the sampler does not report it.
+    centre_distance : float
+        Distance from the expansion point to the mean of the surrogate, in posterior standard deviations, root mean
+        square over directions. NaN for other samplers.
+    tested : bool
+        Whether moves passed an acceptance test. Without one, clipped gradients bias the draws, and so does the step.
+    tempering : float
+        The power of the likelihood in the target of the draws; 1 for the posterior.
+    stuck : tuple of str
+        Parameters, or chains, that never moved.
+    missing : tuple of str
+        Diagnostics that a verdict needs and that the run did not release.
+    narrowest, widest : float
+        The least and the largest standard deviation of the draws in any direction, relative to that of the surrogate
+        that they were proposed from. NaN for samplers without one.
+    doubtful_width : float
+        By what factor noise of the released curvature may have made the draws too narrow or too wide, in the direction
+        where that is most. NaN where no curvature was released.
+    curvature_share : float
+        What part of the noise in the likelihood's maximum is that of the curvature, over the distance from the
+        expansion point. NaN where draws are tested, or no curvature was released.
+    widening : float
+        How many times as wide as without privacy the draws are, root mean square over parameters. NaN for other
+        samplers.
+    widening_by_noise : float
+        The same by noise alone: without what is allowed for bias by clip bounds.
+    most_widened : str
+    largest_widening : float
+        The parameter, on the unconstrained scale, that privacy widens most, and how many times. Empty and NaN where no
+        likelihood was released.
+    surrogate_error, surrogate_error_noise_std : float
+        Standard deviation over draws of what the surrogate's log-density misses, and the noise of that figure. NaN
+        where tests correct it, and for other samplers.
+    """
+
+    draws: int
+    acceptance: float
+    r_hat: float
+    effective_draws: float
+    test_noise: float
+    clip_fractions: dict[str, ClipFraction]
+    diverging: float = 0.0
+    tested: bool = True
+    clip_bias: float = math.nan
+    clip_bias_noise_std: float = math.nan
+    centre_distance: float = math.nan
+    tempering: float = 1.0
+    stuck: tuple[str, ...] = ()
+    missing: tuple[str, ...] = ()
+    narrowest: float = math.nan
+    widest: float = math.nan
+    doubtful_width: float = math.nan
+    curvature_share: float = math.nan
+    widening: float = math.nan
+    widening_by_noise: float = math.nan
+    most_widened: str = ""
+    largest_widening: float = math.nan
+    surrogate_error: float = math.nan
+    surrogate_error_noise_std: float = math.nan
+
+    @property
+    def biased(self) -> bool:
+        """Whether clipping of what the draws depend on moves the posterior: without a test, that of gradients, too."""
+        return bool(self.biased_by)
+
+    @property
+    def biased_by(self) -> list[str]:
+        """What clipping is beyond what is harmless, and beyond its noise."""
+        return [
+            name
+            for name, (figure, noise, (harmless, _)) in self._of_clipping().items()
+            if _above(figure, noise, harmless)
+        ]
+
+    @property
+    def reasons_against(self) -> list[str]:
+        """Why the draws are no draws from the posterior."""
+        reasons = [f"{name}: so many units are clipped that the draws follow another law" for name in self.biased_by]
+        if _above(self.surrogate_error, self.surrogate_error_noise_std, _HARMLESS_SURROGATE_ERROR[0]):
+            reasons.append(
+                f"the surrogate misses {self.surrogate_error:.2g} of the log-likelihood (standard deviation over "
+                "draws): the posterior is not near normal there, or the centre is far"
+            )
+        if self.stuck:
+            reasons.append(f"never moved: {', '.join(self.stuck)}")
+        if not self.r_hat < _GOOD_R_HAT:
+            reasons.append(f"R-hat is {self.r_hat:.2f}, not below {_GOOD_R_HAT}")
+        if not self.effective_draws >= GOOD_EFFECTIVE_DRAWS:
+            reasons.append(f"{self.effective_draws:.0f} effective draws, fewer than {GOOD_EFFECTIVE_DRAWS}")
+        if self.narrowest < 1.0 / _LARGEST_WIDTH_RATIO or self.widest > _LARGEST_WIDTH_RATIO:
+            reasons.append(
+                f"in some direction the draws' standard deviation is {self.narrowest:.2g} or {self.widest:.2g} times "
+                "that of the released approximation"
+            )
+        if self.doubtful_width < 1.0 / _LARGEST_WIDTH_RATIO or self.doubtful_width > _LARGEST_WIDTH_RATIO:
+            reasons.append(
+                f"the noise of the released curvature may have made draws {self.doubtful_width:.2g} times too wide or "
+                "too narrow somewhere"
+            )
+        if self.curvature_share > _LARGEST_CURVATURE_SHARE:
+            reasons.append(
+                f"{self.curvature_share:.0%} of the noise in the likelihood's maximum is that of the released "
+                "curvature, over the way that was left: some directions are hardly known, and intervals are too narrow"
+            )
+        if self.widening > _LARGEST_WIDENING:
+            reasons.append(
+                f"the noise of privacy makes them {self.widening:.3g} times as wide: they say little of the table"
+            )
+        if self.centre_distance > _LARGEST_CENTRE_DISTANCE:
+            reasons.append(f"the expansion point is {self.centre_distance:.3g} posterior sd away: the search was lost")
+        if self.tempering != 1.0:
+            reasons.append(f"they follow the likelihood to the power {self.tempering:g}, not the likelihood")
+        return reasons
+
+    @property
+    def reasons_unknown(self) -> list[str]:
+        """What would have to be known of the draws to call them usable."""
+        figures = self._of_clipping()
+        if math.isfinite(self.surrogate_error):
+            name = "what the surrogate misses"
+            figures[name] = (self.surrogate_error, self.surrogate_error_noise_std, _HARMLESS_SURROGATE_ERROR)
+        untested = [] if self.tested else ["no test corrects for the step size and the drawing of batches"]
+        return [
+            *(f"not released: {name}" for name in self.missing),
+            *(
+                f"{name}: {figure:.3g} ± {noise:.2g}, which with its noise is on either side of the limit, {harmless:g}"
+                for name, (figure, noise, (harmless, with_noise)) in figures.items()
+                if not (figure <= harmless and figure + noise <= with_noise) and not _above(figure, noise, harmless)
+            ),
+            *untested,
+        ]
+
+    @property
+    def verdict(self) -> Literal["usable", "not usable", "unknown"]:
+        """Whether the draws can be used as draws from the posterior. What is not known is never taken for usable."""
+        if self.reasons_against:
+            return "not usable"
+        return "unknown" if self.reasons_unknown else "usable"
+
+    @property
+    def usable(self) -> bool:
+        """Whether the verdict is "usable"."""
+        return self.verdict == "usable"
+
+    @property
+    def imprecise(self) -> bool:
+        """Whether privacy makes the draws much wider: intervals can be trusted, and say less than they could."""
+        return self.widening > _PRECISE_WIDENING
+
+    def _of_clipping(self) -> dict[str, tuple[float, float, tuple[float, float]]]:
+        """Return noisy figures on clipping that matters, by name: value, noise and limits."""
+        figures = {
+            f"clipping in {kind_in_words(kind)}": (clipped.fraction, clipped.noise_std, HARMLESS_CLIP_FRACTION)
+            for kind, clipped in self.clip_fractions.items()
+            if moves_draws(clipped.role, tested=self.tested)
+        }
+        if math.isfinite(self.clip_bias):
+            figures["bias by clip bounds"] = (self.clip_bias, self.clip_bias_noise_std, HARMLESS_CLIP_BIAS)
+        return figures
+
+
+def _above(figure: float, noise_std: float, harmless: float) -> bool:
+    return figure - _BEYOND_NOISE * noise_std > harmless
+
+
+def moves_draws(role: Role, *, tested: bool) -> bool:
+    """Return whether clipping of such releases moves the draws: of what decides on moves, or drives them untested."""
+    return role == "decides" or (role == "drives" and not tested)
+
+
+def kind_in_words(kind: str) -> str:
+    """Return a kind of releases as a text names one: ``a log-ratio``."""
+    return f"a {kind.replace('_', '-')}"
+
+
+def quality(tree: DataTree) -> Quality:
+    """Return the quality of a private run's draws, from its published tree.
+
+    Parameters
+    ----------
+    tree : DataTree
+        As `pymc_dp.sample` returned it, or as read back from disk.
+
+    Raises
+    ------
+    InvalidArgument
+        If it is no result of a private run, or holds no draws.
+    """
+    facts = facts_of(tree)
+    if "posterior" not in tree:
+        raise InvalidArgument("This result holds no draws: the run ended before the first one after tuning.")
+    stats, draws = tree["sample_stats"].to_dataset(), tree["posterior"].to_dataset()
+    r_hat, effective_draws, stuck = convergence(draws, json.loads(facts.get("parameters", "{}")))
+    figures = {name: float(stats[name].mean()) if name in stats else math.nan for name in _RELEASED}
+    acceptance_tests = [step["facts"].get("acceptance_test") for step in json.loads(facts["steps"])]
+    tested = "none" not in acceptance_tests
+    kinds = kinds_of(facts)
+    fractions = {
+        name: _clip_fraction(stats, fraction, kind["role"])
+        for name, kind in kinds.items()
+        if not kind["once"] and (fraction := clip_fraction_name(name, "")) in stats
+    }
+    missing = [
+        f"how many units are clipped in {kind_in_words(name)}"
+        for name, kind in kinds.items()
+        if moves_draws(kind["role"], tested=tested) and not (name in fractions and fractions[name].known)
+    ]
+    if any(kind["kind"] == SCORE.name for kind in kinds.values()) and not math.isfinite(figures["clip_bias"]):
+        missing.append("how far clip bounds may have moved the mean")
+    if "surrogate_check" in acceptance_tests and not math.isfinite(figures["surrogate_error"]):
+        missing.append("how far the surrogate is from the likelihood")
+    narrowest, widest = math.nan, math.nan
+    if "standardised" in stats:
+        narrowest, widest = widths(stats["standardised"].values, effective_draws)
+    most_widened, largest_widening = "", math.nan
+    if "private_likelihood" in tree and "widening" in tree["private_likelihood"]:
+        widening = tree["private_likelihood"]["widening"].dropna("parameter")
+        most = widening.isel(widening.argmax(...))
+        most_widened, largest_widening = str(most["parameter"].item()), float(most)
+    return Quality(
+        draws=int(draws.sizes["chain"] * draws.sizes["draw"]),
+        acceptance=float(stats["accepted"].mean()),
+        r_hat=r_hat,
+        effective_draws=effective_draws,
+        test_noise=float(stats["noise_std"].median()),
+        clip_fractions=fractions,
+        diverging=float(stats["diverging"].mean()) if "diverging" in stats else 0.0,
+        tested=tested,
+        tempering=tempering_of(facts),
+        stuck=stuck,
+        missing=tuple(missing),
+        narrowest=narrowest,
+        widest=widest,
+        most_widened=most_widened,
+        largest_widening=largest_widening,
+        **figures,
+    )
+
+
+def _clip_fraction(stats: xr.Dataset, name: str, role: Role) -> ClipFraction:
+    """Return the mean of a released clip fraction, with that mean's noise."""
+    values, noise = (np.ravel(stats[each].values) for each in (name, noise_std_of(name)))
+    counted = np.isfinite(values)
+    if not counted.any():
+        return ClipFraction(math.nan, math.nan, role)
+    # Equal values are those of one count, or are taken for one, which makes the noise of the mean no smaller.
+    _, first, draws = np.unique(values[counted], return_index=True, return_counts=True)
+    weights = draws / counted.sum()
+    noise_std = float(np.sqrt(np.sum((weights * noise[counted][first]) ** 2)))
+    return ClipFraction(float(values[counted].mean()), noise_std, role)

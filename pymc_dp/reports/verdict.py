@@ -1,0 +1,165 @@
+"""`quality_report`: the verdict on the draws of a private run in sentences, and what would help."""
+
+import json
+import math
+from collections.abc import Mapping
+from typing import Any
+
+from xarray import DataTree
+
+from pymc_dp.accounting import gaussian_epsilon
+from pymc_dp.reports.published import facts_of, how_it_ended, tempering_in_words
+from pymc_dp.reports.quality import GOOD_EFFECTIVE_DRAWS, Quality, kind_in_words, quality
+
+_GOOD_CENTRE_DISTANCE = 3.0
+#: From this factor on it is said what makes draws wider than noise does.
+_MUCH_WIDER = 1.2
+
+
+def quality_report(tree: DataTree) -> str:
+    """Return how good the draws are, whether they are usable and what would make them so, as text.
+
+    Parameters
+    ----------
+    tree : DataTree
+        As `pymc_dp.sample` returned it, or as read back from disk.
+
+    Raises
+    ------
+    InvalidArgument
+        If it is no result of a private run.
+    """
+    facts = facts_of(tree)
+    if "posterior" not in tree:
+        return "\n".join([*how_it_ended(facts), "NOT usable: the run ended before the first draw after tuning."])
+    found = quality(tree)
+    by = "" if found.tested else " (there is no test)"
+    lines = [
+        *how_it_ended(facts),
+        f"{found.draws} draws, accepted {found.acceptance:.0%}{by}; R-hat up to {found.r_hat:.2f}, "
+        f"effective draws at least {found.effective_draws:.0f}",
+        *tempering_in_words(found.tempering),
+    ]
+    if not found.tested:
+        lines.append("the step size and the drawing of batches bias the draws; compare with a run of smaller steps")
+    elif math.isfinite(found.test_noise):
+        lines.append(f"noise of the acceptance test: {found.test_noise:.2f} (median; up to about 1 is good)")
+    for kind, clipped in found.clip_fractions.items():
+        how = f" ± {clipped.noise_std:.2%} (released)" if clipped.noise_std > 0.0 else " (exact, not private)"
+        lines.append(f"clipped units in {kind_in_words(kind)}: {clipped.fraction:.2%}{how}")
+    if math.isfinite(found.clip_bias):
+        lines.append(
+            f"clip bounds may have moved the means by about {max(0.0, found.clip_bias):.2f} ± "
+            f"{found.clip_bias_noise_std:.2f} sd of the draws, or less (released)"
+        )
+    lines += surrogate_in_words(found)
+    if found.diverging > 0.0:
+        lines.append(
+            f"{found.diverging:.0%} of the trajectories diverged: use a smaller step size or larger mass_matrix"
+        )
+    if found.biased:
+        lines.append("BIASED by clipping. " + _against_clipping(facts))
+    match found.verdict:
+        case "usable" if found.imprecise:
+            off = math.sqrt(found.widening**2 - 1.0)
+            lines.append(
+                "Usable, but imprecise: the chains agree, give enough effective draws, and no diagnostic speaks "
+                f"against them. Intervals can be trusted, and are {found.widening:.2g} times as wide as without "
+                f"privacy; means may be off by about {off:.2g} posterior sd."
+            )
+        case "usable":
+            lines.append(
+                "Usable: the chains agree, give enough effective draws, and no diagnostic speaks against them."
+            )
+        case "unknown":
+            lines.append(
+                f"UNKNOWN whether they are usable as a posterior: {'; '.join(found.reasons_unknown)}. The chains agree "
+                "and give enough effective draws."
+            )
+        case "not usable":
+            lines.append(
+                f"NOT usable as a posterior: {'; '.join(found.reasons_against)}. The chains' common mean may still be "
+                "near the posterior mean; its intervals are not to be trusted."
+            )
+            lines += _what_would_help(facts, found)
+    return "\n".join(lines)
+
+
+def surrogate_in_words(found: Quality) -> list[str]:
+    """Say how wide and how good the surrogate is that draws come from, if they do."""
+    lines = []
+    if float(f"{found.widening:.2g}") > 1.0:
+        by_noise = found.widening_by_noise
+        allowance = f" ({by_noise:.2g} times by noise; the rest is an allowance for bias by clip bounds)"
+        lines.append(
+            f"privacy makes the draws about {found.widening:.2g} times as wide, root mean square over parameters"
+            + (allowance if found.widening > _MUCH_WIDER * by_noise else "")
+        )
+        if found.largest_widening > _MUCH_WIDER * found.widening:
+            lines.append(
+                f"most of all {found.most_widened}: about {found.largest_widening:.2g} times; its prior may say more "
+                "than what was released"
+            )
+    if math.isfinite(found.surrogate_error):
+        lines.append(
+            f"the surrogate's log-density misses {found.surrogate_error:.2g} ± {found.surrogate_error_noise_std:.2g} "
+            "(standard deviation over draws, released; up to about 1 is good)"
+        )
+    if found.centre_distance > _GOOD_CENTRE_DISTANCE and found.verdict != "usable":
+        lines.append(
+            f"THE EXPANSION POINT IS FAR: {found.centre_distance:.1f} posterior sd from the surrogate's mean, root "
+            "mean square. See whether the last positions of the scores in the releases agree. A larger epsilon, "
+            "Shares.centre, or an initval= near plausible values help."
+        )
+    return lines
+
+
+def _against_clipping(facts: Mapping[str, Any]) -> str:
+    """Say what fewer clipped units take, by the sampler."""
+    advice = {
+        "dp_barker": "DPBarker's bound is sqrt(batch_size) / (tempering n): use shorter moves (proposal_scale), "
+        "larger batches or less of the likelihood (tempering)",
+        "dp_surrogate_hmc": "DPSurrogateHMC weighs bias against noise: a larger epsilon lets it choose larger "
+        "bounds, or pass clip_gradient",
+    }
+    samplers = {step["sampler"] for step in json.loads(facts["steps"])}
+    said = [advice[name] for name in advice if name in samplers]
+    if samplers - set(advice):
+        said.append("raise the clip bound (clip_gradient, clip_log_ratio)")
+    first = "" if "dp_surrogate_hmc" in samplers else "A larger epsilon does not help. "
+    return f"{first}What helps: {'; '.join(said)}; or bound the data by public limits."
+
+
+def _what_would_help(facts: Mapping[str, Any], found: Quality) -> list[str]:
+    """Say by how much the budget would have to grow, by the scaling of the test noise.
+
+    At the same acceptance, the number of draws is proportional to rho, and a log-ratio's noise at the posterior's
+    width falls with the square root of the number of units: the product of rho and the number of units decides.
+    """
+    if not found.tested:
+        return ["What would help with this sampler: more draws, or steps as large as their bias allows."]
+    if found.acceptance == 0.0:
+        if math.isfinite(found.centre_distance):
+            return ["Nothing was accepted: spend more on the expansion point (Shares.centre), or use fewer draws."]
+        return ["Nothing was accepted: use smaller moves (step_size, mass_matrix) and fewer draws first."]
+    gaussian = all("rho" in entry for entry in json.loads(facts["releases"]))
+    if not math.isfinite(facts["epsilon"]):
+        return ["There is no noise: what would help is more draws, or moves that reach farther."]
+    if not math.isfinite(found.test_noise) or not gaussian:
+        if found.effective_draws >= GOOD_EFFECTIVE_DRAWS:
+            return []
+        return ["What would help with this sampler: more draws, and moves that are accepted more often."]
+    factor = GOOD_EFFECTIVE_DRAWS / max(1.0, found.effective_draws) * max(1.0, found.test_noise) ** 2
+    if factor <= 1.0:  # neither the number of draws nor the tests' noise is what it lacks
+        return ["More units or a larger epsilon are not what it takes: see the reasons."]
+    epsilon = gaussian_epsilon(facts["rho"] * factor, facts["delta"])
+    units = f"{factor:.2g} times as many units at this epsilon"
+    if "n_units" in facts:
+        there_are = facts["n_units"]
+        units = f"some {math.ceil(there_are * factor):,} units at this epsilon (there are {there_are:,})"
+    now = facts["epsilon"]
+    larger = float(f"{max(epsilon, now):.3g}")
+    return [
+        f"For enough effective draws with this sampler, roughly: {units}, or epsilon {larger:,g} on these "
+        f"(it was {now:.3g})."
+    ]
