@@ -220,7 +220,32 @@ def hilbert_space_process():
     pm.Normal("y", process.prior("f", X=pm.Data("x", X[:, :1])), 1.0, observed=REALS)
 
 
+def missing_covariate():
+    """Bayesian Missing Data Imputation (PyMC): an unknown value for each missing entry."""
+    with_gaps = np.where(np.arange(N) % 5 == 0, np.nan, X[:, 0])
+    covariate = pm.Normal("x", pm.Normal("mean"), 1.0, observed=with_gaps)
+    pm.Normal("y", pm.Normal("b") * covariate, 1.0, observed=REALS)
+
+
+def measurement_error():
+    """Measurement error (PyMC): a true value for each row."""
+    true = pm.Normal("true", pm.Normal("mean"), 1.0, shape=N)
+    pm.Normal("seen", true, 0.5, observed=X[:, 0])
+    pm.Normal("y", pm.Normal("b") * true, 1.0, observed=REALS)
+
+
+def survival_with_a_potential():
+    """Reparameterizing the Weibull Accelerated Failure Time Model (PyMC): a potential has the censored rows."""
+    late = POSITIVE > 0.6
+    alpha, beta = pm.HalfNormal("alpha"), pt.exp(pm.Normal("b") * X[:, 0])
+    pm.Weibull("seen", alpha=alpha, beta=beta[~late], observed=POSITIVE[~late])
+    pm.Potential("censored", -((0.6 / beta[late]) ** alpha))
+
+
 REFUSED = {
+    missing_covariate: "by a rule that looks at each row alone.* a public number in place of missing values",
+    measurement_error: "'true' has one entry for each row.*integrate it out",
+    survival_with_a_potential: r"have all rows, and write censored ones with pm\.Censored",
     stochastic_volatility: "'volatility' has one entry for each row",
     autoregression: "time series",
     marginal_process: "Gaussian process|as many entries as there are rows along several axes",

@@ -76,14 +76,16 @@ def _statistics(spec: Any) -> Iterator[str]:
     if spec.center_predictors:
         yield "covariates are centred at their sample means (pass center_predictors=False)"
     priors = [(name, component.prior) for name, component in spec.marginal_parameters.items()]
-    for component in spec.conditional_parameters.values():
-        priors += [(name, getattr(term, "prior", None)) for name, term in component.terms.items()]
+    for parameter, component in spec.conditional_parameters.items():
+        of_another = "" if getattr(component, "is_parent", True) else f"{parameter}: "
+        priors += [(f"{of_another}{name}", getattr(term, "prior", None)) for name, term in component.terms.items()]
     # Bambi marks priors of the user.
     defaults = sorted(name for name, prior in priors if getattr(prior, "auto_scale", False) and spec.auto_scale)
     if defaults:
         yield (
             f"default priors hold means and standard deviations of the data ({', '.join(defaults)}: pass "
-            "priors={name: bmb.Prior(...)} with numbers of your own for each)"
+            "priors={name: bmb.Prior(...)} with numbers of your own for each, or auto_scale=False for Bambi's priors "
+            "of scale 1, where outcome and covariates are on such a scale by public numbers)"
         )
     formula = spec.formula
     calls = {call for part in (formula.main, *formula.additionals) for call in _CALL.findall(part)}

@@ -245,8 +245,10 @@ def refuse_unsplittable(model: pm.Model) -> None:
         stem = rv.name.removesuffix("_observed")
         if stem != rv.name and f"{stem}_unobserved" in free:
             raise UnsupportedModel(
-                f"{stem!r} has missing observed values, which PyMC would impute with one parameter each. "
-                "Drop or impute them before modelling."
+                f"{stem!r} has missing observed values, which PyMC would impute with one parameter each. Before the "
+                "model, and by a rule that looks at each row alone: drop rows with a missing outcome; in a covariate "
+                "put a public number in place of missing values, and a column of zeros and ones beside it that says "
+                "where."
             )
     for rv in model.free_RVs:
         if model.rvs_to_values[rv].dtype.startswith(("int", "uint", "bool")):

@@ -164,8 +164,10 @@ def _refuse_undeclared_arrays(rows: RowAxes, parameters: ParameterVector) -> Non
                 called = f"the array {array.name!r}" if array.name else "an array"
                 raise UnsupportedModel(
                     f"The likelihood of {rv.name!r} holds {called}, which is neither a table of rows nor of the shape "
-                    "of a parameter, so that it could be a part of the table. If it is public, such as nodes of a "
-                    "quadrature, declare it: dp.public(array) in its place."
+                    "of a parameter, so that it could be a part of the table. A table of other rows than the observed "
+                    "ones cannot be protected: let every input and outcome have all rows, and write censored ones with "
+                    "pm.Censored. If the array is public, such as nodes of a quadrature, declare it: dp.public(array) "
+                    "in its place."
                 )
 
 

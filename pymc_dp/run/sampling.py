@@ -320,8 +320,8 @@ class _Run:
                 raise UnsupportedModel(
                     f"{type(step).__name__} works with curvatures, which for {step.size} parameters take about "
                     f"{needed / 2**30:.3g} GiB of memory; this machine has {there_is / 2**30:.3g}. Use fewer "
-                    "parameters (effects of groups instead of one for each person), a shorter synthetic table, or a "
-                    "sampler without curvatures, such as DPHMC."
+                    "parameters: effects of groups; those of each person would be published, and are integrated out of "
+                    "the likelihood. Or use a shorter synthetic table, or a sampler without curvatures, such as DPHMC."
                 )
             if tables is not None:
                 self._dry_run(step, tables, planned)

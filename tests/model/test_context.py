@@ -56,6 +56,7 @@ def test_own_priors_and_covariates_as_they_are_pass(budget):
         ({"center_predictors": True}, r"center_predictors=False"),
         ({"default": ["Intercept"]}, r"\(Intercept: pass priors="),
         ({"default": ["x", "sigma"]}, r"\(sigma, x: pass priors="),
+        ({"default": ["x"]}, r"or auto_scale=False for Bambi's priors of scale 1"),
     ],
 )
 def test_statistics_of_the_data_are_refused_with_what_to_pass(budget, settings, message):
@@ -125,8 +126,16 @@ def test_bambi_itself(budget):
     assert "(sigma: pass" in refused("y ~ x", center_predictors=False, priors={**own, "sigma": None})
     grouped = refused("y ~ x + (1|group)", center_predictors=False, priors=own)
     assert "(1|group: pass" in grouped
+    of_the_spread = bmb.Formula("y ~ x", "sigma ~ x")
+    without_sigma = {"Intercept": own["Intercept"], "x": own["x"]}
+    spread = refused(of_the_spread, center_predictors=False, priors=without_sigma)
+    assert "(sigma: Intercept, sigma: x: pass" in spread
     scaled = {("scale(x)" if name == "x" else name): each for name, each in own.items()}
     assert "the formula calls scale, " in refused("y ~ scale(x)", center_predictors=False, priors=scaled)
+
+    unscaled = bmb.Model("y ~ x + (1|group)", frame, center_predictors=False, auto_scale=False, noncentered=False)
+    unscaled.build()
+    refuse_bambi_statistics(unscaled.backend.model)
 
     group = bmb.Prior("Normal", mu=0, sigma=bmb.Prior("HalfNormal", sigma=2))
     bambi_model = bmb.Model("y ~ x + (1|group)", frame, center_predictors=False, priors={**own, "1|group": group})
