@@ -98,11 +98,13 @@ def fitted(x, y, ridge=0.0, tilt=0.0, tolerance=1e-8):
 
 # Methods --------------------------------------------------------------------------------------------------------------
 
+#: Steps, and their lengths in parts of one over the number of coefficients and the largest slope.
+STEPS = {30: (3.0, 8.0, 20.0), 100: (3.0, 8.0, 20.0), 300: (1.0, 3.0, 8.0, 20.0), 1000: (20.0,)}
 GRADIENT_SETTINGS = [
     {"steps": steps, "rate": rate, "bound": bound}
-    for steps in (30, 100, 300)
-    for rate in (1.0, 3.0, 8.0)
-    for bound in (0.6, 1.2, 2.5, 5.0)
+    for steps, rates in STEPS.items()
+    for rate in rates
+    for bound in (0.3, 0.6, 1.2, 2.5)
 ]
 
 
@@ -119,7 +121,7 @@ def gradient(seen: Seen, epsilon: float, generator, setting: dict, intervals: bo
     later = FOR_INTERVALS["gradient"] * rho / 2.0
     norms = np.linalg.norm(seen.x, axis=1)
     slope = 0.25 if seen.family == "logistic" else 1.0  # of the residual
-    bound = setting["bound"] * np.sqrt(size * slope)
+    bound = setting["bound"] * np.sqrt(size)
     steps, rate = setting["steps"], setting["rate"] / (slope * size * n)
     std = gaussian_std(2.0 * bound, (rho - 2.0 * later) / steps)
 
@@ -152,7 +154,7 @@ def gradient(seen: Seen, epsilon: float, generator, setting: dict, intervals: bo
 
 
 OBJECTIVE_SETTINGS = [
-    {"bound": bound, "part": part} for bound in (0.8, 1.3, 2.0, 3.0, 4.5) for part in (0.03, 0.1, 0.3)
+    {"bound": bound, "part": part} for bound in (0.5, 0.8, 1.3, 2.0, 3.0, 4.5) for part in (0.01, 0.03, 0.1, 0.3)
 ]
 
 
@@ -198,7 +200,9 @@ def erm_intervals(seen: Seen, epsilon: float, generator, setting: dict, interval
 
 
 ADASSP_SETTINGS = [
-    {"bound": bound, "reach": reach} for bound in (0.8, 1.0, 1.3, 1.6, 2.0, 3.0) for reach in (1.5, 2.0, 3.0, 4.0)
+    {"bound": bound, "reach": reach}
+    for bound in (0.5, 0.8, 1.0, 1.3, 1.6, 2.0, 3.0)
+    for reach in (1.0, 1.5, 2.0, 3.0, 4.0)
 ]
 
 

@@ -38,7 +38,7 @@ import pymc_dp as dp
 from pymc_dp.diagnostics import quality
 
 REACH = norm.ppf(0.95)
-PILOTS = 4
+PILOTS = 3
 FORMS = ("flattered", "plain")
 DOCS = Path(__file__).parent.parent / "docs"
 
