@@ -51,6 +51,8 @@ class Problem:
         (draws, parameters), into those of `model`.
     data : Table, optional
         The table beside the model, which then stands on a template.
+    sample : function, optional
+        What draws, with the arguments of `dp.sample`, in place of that: ``Model.fit`` of Bambi.
     """
 
     model: pm.Model
@@ -58,6 +60,7 @@ class Problem:
     normal: bool = True
     twin: tuple[pm.Model, Callable[[FloatArray], FloatArray]] | None = None
     data: dp.Table | None = None
+    sample: Callable[..., DataTree] = dp.sample
 
 
 @dataclass(frozen=True, eq=False)
@@ -239,15 +242,15 @@ def run(problem: Problem, reference: Reference, epsilon: float, delta: float, se
         with problem.model:
             budget = dp.PrivacyBudget(epsilon=epsilon, delta=delta)
             step = dp.DPSurrogateHMC(budget=budget, insecure_seed=seed, **problem.settings)
-            tree = dp.sample(
+            tree = problem.sample(
                 draws=DRAWS,
                 chains=CHAINS,
                 cores=1,
                 step=step,
-                data=problem.data,
                 random_seed=seed,
                 progressbar=False,
                 compute_convergence_checks=False,
+                **({} if problem.data is None else {"data": problem.data}),
             )
         seconds = time.perf_counter() - began
         found = quality(tree)
