@@ -342,6 +342,30 @@ def say(text: str) -> None:
     print(text, flush=True)
 
 
+def say_runs(
+    run_of: Callable[[tuple[str, float, int]], Run],
+    names: Iterable[str],
+    options: argparse.Namespace,
+    *,
+    width: int = 26,
+    of_run: Callable[[Run], str] = lambda made: "",
+    of_all: Callable[[str, float], str] = lambda name, epsilon: "",
+) -> None:
+    """Make the runs of each name at each epsilon; print a line for each, one for all of a name, and what failed.
+
+    `of_run` and `of_all` are printed before the figures of a run and of all runs; names are padded to `width`.
+    """
+    found: dict[tuple[str, float], list[Run]] = {}
+    jobs = [(name, epsilon, seed) for name in names for epsilon in options.epsilon for seed in options.seeds]
+    for (name, epsilon, seed), made in results_of(run_of, jobs, options.processes):
+        say(f"{name:<{width}}epsilon {epsilon:g}  seed {seed}  {of_run(made)}{made}")
+        found.setdefault((name, epsilon), []).append(made)
+    say("")
+    for (name, epsilon), runs in found.items():
+        say(f"{name:<{width}}epsilon {epsilon:g}  {of_all(name, epsilon)}{summary(runs)}")
+    say_failures((name, made) for (name, _), runs in found.items() for made in runs)
+
+
 def say_failures(runs: Iterable[tuple[str, Run]]) -> None:
     """Print the tracebacks of failed runs to standard error."""
     for name, each in runs:

@@ -16,7 +16,7 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 import pymc as pm
-from against_reference import Problem, Run, arguments, quiet, reference_of, results_of, run, say, say_failures, summary
+from against_reference import Problem, Run, arguments, quiet, reference_of, run, say_runs
 from pymc.distributions import transforms
 
 import pymc_dp as dp
@@ -179,26 +179,17 @@ def problem_and_reference(directory: Path, name: str, form: str):
     return problem, reference
 
 
-def run_of(directory: Path, delta: float, job: tuple[str, str, float, int]) -> Run:
-    name, form, epsilon, seed = job
-    return run(*problem_and_reference(directory, name, form), epsilon, delta, seed)
+def run_of(directory: Path, delta: float, job: tuple[str, float, int]) -> Run:
+    name_and_form, epsilon, seed = job
+    return run(*problem_and_reference(directory, *name_and_form.split(maxsplit=1)), epsilon, delta, seed)
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     options = arguments(parser, MODELS, [3.0])
     quiet()
-    found: dict[tuple[str, str, float], list[Run]] = {}
-    names = options.names or list(MODELS)
-    jobs = [(n, form, e, seed) for n in names for form in FORMS for e in options.epsilon for seed in options.seeds]
-    shared = functools.partial(run_of, options.directory, options.delta)
-    for (name, form, epsilon, seed), made in results_of(shared, jobs, options.processes):
-        say(f"{name:<18}{form:<9}epsilon {epsilon:g}  seed {seed}  {made}")
-        found.setdefault((name, form, epsilon), []).append(made)
-    say("")
-    for (name, form, epsilon), runs in found.items():
-        say(f"{name:<18}{form:<9}epsilon {epsilon:g}  {summary(runs)}")
-    say_failures((f"{name} {form}", made) for (name, form, _), runs in found.items() for made in runs)
+    names = [f"{name:<18}{form}" for name in options.names or MODELS for form in FORMS]
+    say_runs(functools.partial(run_of, options.directory, options.delta), names, options, width=27)
 
 
 if __name__ == "__main__":

@@ -21,7 +21,7 @@ import numpy as np
 import pandas as pd
 import pymc as pm
 import pytensor.tensor as pt
-from against_reference import Problem, Run, arguments, quiet, reference_of, results_of, run, say, say_failures, summary
+from against_reference import Problem, Run, arguments, quiet, reference_of, results_of, run, say, say_runs
 from newcomers import GROUPS, covariates, logistic
 from scipy.interpolate import BSpline
 
@@ -452,21 +452,11 @@ def main() -> None:
     options = arguments(parser, MODELS, [3.0])
     names = options.names or list(MODELS)
     quiet()
-    found: dict[tuple[str, float], list[Run]] = {}
-    for name in names:
-        for _, said in results_of(functools.partial(about, options.directory), [name], 1):
-            say(f"{name:<26}{said}")
-        if options.references_only:
-            continue
-        jobs = [(name, epsilon, seed) for epsilon in options.epsilon for seed in options.seeds]
-        shared = functools.partial(run_of, options.directory, options.delta)
-        for (_, epsilon, seed), made in results_of(shared, jobs, options.processes):
-            say(f"{name:<26}epsilon {epsilon:g}  seed {seed}  verdict {is_right(made)}  {made}")
-            found.setdefault((name, epsilon), []).append(made)
-    say("")
-    for (name, epsilon), runs in found.items():
-        say(f"{name:<26}epsilon {epsilon:g}  {summary(runs)}")
-    say_failures((name, made) for (name, _), runs in found.items() for made in runs)
+    for name, said in results_of(functools.partial(about, options.directory), names, options.processes):
+        say(f"{name:<26}{said}")
+    if not options.references_only:
+        made = functools.partial(run_of, options.directory, options.delta)
+        say_runs(made, names, options, of_run=lambda each: f"verdict {is_right(each)}  ")
 
 
 if __name__ == "__main__":

@@ -27,11 +27,8 @@ from against_reference import (
     arguments,
     quiet,
     reference_of,
-    results_of,
     run,
-    say,
-    say_failures,
-    summary,
+    say_runs,
 )
 
 import pymc_dp as dp
@@ -109,16 +106,7 @@ def main() -> None:
     options = arguments(parser, [*pages, *known], [3.0, 1.0])
     names = [name for name in known if not options.names or {name, name.split("/")[0]} & set(options.names)]
     quiet()
-    found: dict[tuple[str, float], list[Run]] = {}
-    jobs = [(name, epsilon, seed) for name in names for epsilon in options.epsilon for seed in options.seeds]
-    shared = functools.partial(run_of, options.directory, options.delta)
-    for (name, epsilon, seed), made in results_of(shared, jobs, options.processes):
-        say(f"{name:<34}epsilon {epsilon:g}  seed {seed}  {made}")
-        found.setdefault((name, epsilon), []).append(made)
-    say("")
-    for (name, epsilon), runs in found.items():
-        say(f"{name:<34}epsilon {epsilon:g}  {summary(runs)}")
-    say_failures((name, made) for (name, _), runs in found.items() for made in runs)
+    say_runs(functools.partial(run_of, options.directory, options.delta), names, options, width=34)
 
 
 if __name__ == "__main__":

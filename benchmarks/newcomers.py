@@ -21,7 +21,7 @@ from pathlib import Path
 
 import numpy as np
 import pymc as pm
-from against_reference import Problem, Run, arguments, quiet, reference_of, results_of, run, say, say_failures, summary
+from against_reference import Problem, Run, arguments, quiet, reference_of, results_of, run, say, say_runs
 from pymc.distributions import transforms
 
 ROWS = 20_000
@@ -352,16 +352,7 @@ def main() -> None:
         say(f"{name:<26}reference: {how}")
     if options.references_only:
         return
-    jobs = [(name, epsilon, seed) for name in names for epsilon in options.epsilon for seed in options.seeds]
-    found: dict[tuple[str, float], list[Run]] = {}
-    for job, made in results_of(functools.partial(run_of, *shared, options.delta), jobs, options.processes):
-        name, epsilon, seed = job
-        say(f"{name:<26}epsilon {epsilon:g}  seed {seed}  {made}")
-        found.setdefault((name, epsilon), []).append(made)
-    say("")
-    for (name, epsilon), runs in found.items():
-        say(f"{name:<26}epsilon {epsilon:g}  {summary(runs)}")
-    say_failures((name, made) for (name, _), runs in found.items() for made in runs)
+    say_runs(functools.partial(run_of, *shared, options.delta), names, options)
 
 
 if __name__ == "__main__":

@@ -39,8 +39,7 @@ from against_reference import (
     results_of,
     run,
     say,
-    say_failures,
-    summary,
+    say_runs,
 )
 from pymc.distributions import transforms
 
@@ -538,16 +537,13 @@ def main() -> None:
         say(f"{name:<16}reference: {how}; oracle's error {of_epsilons}")
     if options.references_only:
         return
-    jobs = [(name, epsilon, seed) for name in names for epsilon in options.epsilon for seed in options.seeds]
-    found: dict[tuple[str, float], list[Run]] = {}
-    for job, made in results_of(functools.partial(run_of, call), jobs, options.processes):
-        name, epsilon, seed = job
-        say(f"{name:<16}epsilon {epsilon:g}  seed {seed}  {made}")
-        found.setdefault((name, epsilon), []).append(made)
-    say("")
-    for (name, epsilon), runs in found.items():
-        say(f"{name:<16}epsilon {epsilon:g}  oracle {oracle[name, epsilon]}  {summary(runs)}")
-    say_failures((name, made) for (name, _), runs in found.items() for made in runs)
+    say_runs(
+        functools.partial(run_of, call),
+        names,
+        options,
+        width=16,
+        of_all=lambda name, epsilon: f"oracle {oracle[name, epsilon]}  ",
+    )
 
 
 if __name__ == "__main__":

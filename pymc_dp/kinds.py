@@ -1,4 +1,4 @@
-"""Kinds of releases: what they do in a run, and their names where several steps release the same kind."""
+"""Names in what is published: kinds of releases, what they do in a run, statistics of draws from a surrogate."""
 
 from dataclasses import dataclass
 from typing import Literal
@@ -34,6 +34,19 @@ _KNOWN = {
         SCORE,
     )
 }
+
+#: What is known of the surrogate that draws come from, before the chains start: published with every draw.
+SURROGATE_FIGURES = (
+    "clip_bias",
+    "clip_bias_noise_std",
+    "centre_distance",
+    "doubtful_width",
+    "curvature_share",
+    "widening",
+    "widening_by_noise",
+    "surrogate_error",
+    "surrogate_error_noise_std",
+)
 
 
 def release_kind(name: str) -> ReleaseKind:

@@ -1,6 +1,5 @@
 """`plot_clipping`: how many units were clipped, and by how much that may have moved the draws."""
 
-import json
 from collections.abc import Sequence
 from typing import Any
 
@@ -23,7 +22,7 @@ from pymc_dp.plots.panels import (
     why_not_private,
 )
 from pymc_dp.release.interface import FloatArray
-from pymc_dp.reports.published import facts_of, kinds_of
+from pymc_dp.reports.published import acceptance_tests_of, facts_of, kinds_of
 from pymc_dp.reports.quality import HARMLESS_CLIP_BIAS, HARMLESS_CLIP_FRACTION, moves_draws
 
 _VISUALS = ("fractions", "noise", "harmless", "nothing", "bias", "title", "xlabel", "ylabel", "legend")
@@ -101,7 +100,7 @@ def plot_clipping(
         legend_columns=2,
         not_private=why_not_private(facts),
     )
-    tested = not any(step["facts"].get("acceptance_test") == "none" for step in json.loads(facts["steps"]))
+    tested = "none" not in acceptance_tests_of(facts)
     released = kinds_of(facts)
     for kind in kinds:
         limited = kind in released and moves_draws(released[kind]["role"], tested=tested)

@@ -49,6 +49,11 @@ def all_gaussian(facts: Mapping[str, Any]) -> bool:
     return bool(0.0 < facts["rho"] < math.inf) and all("rho" in each for each in json.loads(facts["releases"]))
 
 
+def acceptance_tests_of(facts: Mapping[str, Any]) -> list[str | None]:
+    """Return each step's acceptance test: ``"none"`` where none corrects its moves, None if it does not say."""
+    return [step["facts"].get("acceptance_test") for step in json.loads(facts["steps"])]
+
+
 def tempering_of(facts: Mapping[str, Any]) -> float:
     """Return the least power of the likelihood that a step draws with."""
     return min((float(step["facts"].get("tempering", 1.0)) for step in json.loads(facts["steps"])), default=1.0)

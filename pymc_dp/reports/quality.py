@@ -10,9 +10,9 @@ import xarray as xr
 from xarray import DataTree
 
 from pymc_dp.exceptions import InvalidArgument
-from pymc_dp.kinds import SCORE, Role, clip_fraction_name, noise_std_of
+from pymc_dp.kinds import SCORE, SURROGATE_FIGURES, Role, clip_fraction_name, noise_std_of
 from pymc_dp.reports.draws import convergence, widths
-from pymc_dp.reports.published import facts_of, kinds_of, tempering_of
+from pymc_dp.reports.published import acceptance_tests_of, facts_of, kinds_of, tempering_of
 
 GOOD_EFFECTIVE_DRAWS = 200
 _GOOD_R_HAT = 1.05
@@ -32,18 +32,6 @@ _PRECISE_WIDENING = 1.5
 _LARGEST_WIDENING, _LARGEST_CENTRE_DISTANCE = 10.0, 50.0
 #: Noise of the curvature is allowed for to first order: where it is most of all noise, that is not enough.
 _LARGEST_CURVATURE_SHARE = 0.5
-#: Figures of `Quality` that are means of published statistics of the same names, where the sampler has them.
-_RELEASED = (
-    "clip_bias",
-    "clip_bias_noise_std",
-    "centre_distance",
-    "doubtful_width",
-    "curvature_share",
-    "widening",
-    "widening_by_noise",
-    "surrogate_error",
-    "surrogate_error_noise_std",
-)
 
 
 @dataclass(frozen=True)
@@ -286,8 +274,8 @@ def quality(tree: DataTree) -> Quality:
         raise InvalidArgument("This result holds no draws: the run ended before the first one after tuning.")
     stats, draws = tree["sample_stats"].to_dataset(), tree["posterior"].to_dataset()
     r_hat, effective_draws, stuck = convergence(draws, json.loads(facts.get("parameters", "{}")))
-    figures = {name: float(stats[name].mean()) if name in stats else math.nan for name in _RELEASED}
-    acceptance_tests = [step["facts"].get("acceptance_test") for step in json.loads(facts["steps"])]
+    figures = {name: float(stats[name].mean()) if name in stats else math.nan for name in SURROGATE_FIGURES}
+    acceptance_tests = acceptance_tests_of(facts)
     tested = "none" not in acceptance_tests
     kinds = kinds_of(facts)
     fractions = {

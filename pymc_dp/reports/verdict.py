@@ -8,7 +8,7 @@ from typing import Any
 from xarray import DataTree
 
 from pymc_dp.accounting import gaussian_epsilon
-from pymc_dp.reports.published import facts_of, how_it_ended, tempering_in_words
+from pymc_dp.reports.published import all_gaussian, facts_of, how_it_ended, tempering_in_words
 from pymc_dp.reports.quality import GOOD_EFFECTIVE_DRAWS, Quality, kind_in_words, quality
 
 _GOOD_CENTRE_DISTANCE = 3.0
@@ -142,10 +142,9 @@ def _what_would_help(facts: Mapping[str, Any], found: Quality) -> list[str]:
         if math.isfinite(found.centre_distance):
             return ["Nothing was accepted: spend more on the expansion point (Shares.centre), or use fewer draws."]
         return ["Nothing was accepted: use smaller moves (step_size, mass_matrix) and fewer draws first."]
-    gaussian = all("rho" in entry for entry in json.loads(facts["releases"]))
     if not math.isfinite(facts["epsilon"]):
         return ["There is no noise: what would help is more draws, or moves that reach farther."]
-    if not math.isfinite(found.test_noise) or not gaussian:
+    if not math.isfinite(found.test_noise) or not all_gaussian(facts):
         if found.effective_draws >= GOOD_EFFECTIVE_DRAWS:
             return []
         return ["What would help with this sampler: more draws, and moves that are accepted more often."]

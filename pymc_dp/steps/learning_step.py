@@ -17,6 +17,7 @@ from pymc_dp import _validate
 from pymc_dp.budget.plan import Plan, ReleaseRequest
 from pymc_dp.budget.worth import Worth
 from pymc_dp.exceptions import InvalidArgument
+from pymc_dp.kinds import SURROGATE_FIGURES
 from pymc_dp.model.context import Model, model_in_context
 from pymc_dp.model.parameters import FloatArray
 from pymc_dp.model.structure import Structure, structure_of
@@ -24,7 +25,7 @@ from pymc_dp.release.batches import Batches, BatchesWithoutReplacement
 from pymc_dp.release.interface import Standardised
 from pymc_dp.steps.base import DPStep
 from pymc_dp.steps.prelude.approximation import Approximation
-from pymc_dp.steps.prelude.learning import FIGURES, InChains, Learning, Prelude, PreludeArgument
+from pymc_dp.steps.prelude.learning import InChains, Learning, Prelude, PreludeArgument
 from pymc_dp.steps.prelude.newton import NUMERICAL_FAILURES
 from pymc_dp.steps.target import ExpandedTarget, FreeTarget, PreconditionedTarget, StandardisedTarget, Target
 from pymc_dp.steps.transition import Transition
@@ -128,7 +129,7 @@ class LearningStep(DPStep):
             self.default_draws = self.suitable_draws()
         self.stats_dtypes_shapes = {
             **self.stats_dtypes_shapes,
-            **dict.fromkeys(FIGURES, (np.float64, [])),
+            **dict.fromkeys(SURROGATE_FIGURES, (np.float64, [])),
             "standardised": (object, None),
         }
         self.stats_dtypes = [{name: kind for name, (kind, _) in self.stats_dtypes_shapes.items()}]  # PyMC reads both

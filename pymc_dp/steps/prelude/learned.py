@@ -529,10 +529,10 @@ def _sizes_of_entries(
     tails: FloatArray = np.where(visible, fourth / np.maximum(second, 1.0 / n_units) ** 2, rarest)
     tails = np.clip(tails, 1.0, rarest)
     if members.any():
-        together, noise = counts[members].sum(axis=0), noise_std * float(np.sqrt(members.sum()))
-        clear = np.where(together > 4.5 * noise, together, 0.0)
-        if clear.any():
-            of_one = float(clear @ 4.0 ** (octaves + 0.5)) / n_units / int(members.sum())
+        size, together = int(members.sum()), counts[members].sum(axis=0)
+        together = np.where(together > 4.5 * noise_std * np.sqrt(size), together, 0.0)
+        if together.any():
+            of_one = float(together @ 4.0 ** (octaves + 0.5)) / n_units / size
             found[members] = np.minimum(found[members], np.sqrt(np.maximum(squares[members], of_one)))
         tails[members] = np.median(tails[members])
     return found, tails

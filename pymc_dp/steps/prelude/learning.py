@@ -26,6 +26,7 @@ from numpy.typing import NDArray
 from pymc_dp import _validate
 from pymc_dp.budget.plan import ReleaseRequest
 from pymc_dp.exceptions import InvalidArgument
+from pymc_dp.kinds import SURROGATE_FIGURES
 from pymc_dp.model.parameters import FloatArray, ParameterVector
 from pymc_dp.model.structure import Structure
 from pymc_dp.release.gradients import GradientSizes, PreconditionedGradient
@@ -91,19 +92,6 @@ _NOTHING_BUT_NOISE = 100.0
 #: How many rows the row engine works on at a time, at most, where it expands.
 _ROWS_OF_A_CHUNK = 8192
 CLIP_QUANTILE = 0.998
-
-#: What is known of the surrogate before the chains start, published with every draw.
-FIGURES = (
-    "clip_bias",
-    "clip_bias_noise_std",
-    "centre_distance",
-    "doubtful_width",
-    "curvature_share",
-    "widening",
-    "widening_by_noise",
-    "surrogate_error",
-    "surrogate_error_noise_std",
-)
 
 
 @dataclass(frozen=True)
@@ -377,7 +365,7 @@ class Learning:
     def _known(self, chain: ChainAccess, expansion: "Expansion", noise_per_bound: float) -> Approximation:
         """Return what is known: draws of the surrogate, and figures on it."""
         kernel = FreeHMC(expansion.surrogate, expansion.start, expansion.precision, np.random.default_rng(0))
-        figures, widening = dict.fromkeys(FIGURES, np.nan), np.full(kernel.mean.size, np.nan)
+        figures, widening = dict.fromkeys(SURROGATE_FIGURES, np.nan), np.full(kernel.mean.size, np.nan)
         if self.control_variates:  # without, the expansion is no part of the target
             widening = _widening(expansion.belief, kernel.covariance, with_bias=True)
             figures |= {
