@@ -1,16 +1,21 @@
-"""What tables beside the model cost: memory of the client, and what a cluster of two processes adds to a pass.
+"""What tables beside the model cost: memory of the client, what a cluster of two processes adds to a pass, a whole run.
 
     python -m uv run python benchmarks/large_tables.py memory 1e6 1e7 1e8  # files of this machine
     python -m uv run python benchmarks/large_tables.py dask 1e6 1e7  # two worker processes of one thread
+    python -m uv run python benchmarks/large_tables.py run 1e7  # dp.private_likelihood on a file, in one process
 
 Logistic regression. Memory is the growth of the resident memory of a process that opens an Arrow file and releases
 gradients and log-ratios, pages of the mapped file left out (they are the system's, which takes them back). Times are
 medians over passes at new points: on the cluster, and of two threads on the same rows in this process. Dask asks the
 allocator of its workers to give memory back at once, which makes passes over derivatives twice as long, and samples
 their stacks: not here.
+
+A whole run is that of a declared table in an Arrow file of four bytes a row, with defaults but for the threads, of
+which there is one. Its blocks are read in every pass, however much memory there is. Set ``OPENBLAS_NUM_THREADS=1``.
 """
 
 import argparse
+import resource
 import statistics
 import subprocess
 import sys
@@ -29,9 +34,12 @@ from dask import config
 import pymc_dp as dp
 from pymc_dp.model.view import read
 from pymc_dp.rows.likelihood import Threads, UnitLikelihood
+from pymc_dp.tables import local
 
 GRID = 2.0**-30
 BATCH = 2**20
+#: Intercept and slopes of a whole run.
+TRUTH = np.array([-1.0, 0.8, -0.5, 0.3])
 
 
 def template(features):
@@ -102,6 +110,56 @@ def memory(sizes, features):
             subprocess.run([sys.executable, __file__, "one-file", str(path), "--features", str(features)], check=True)  # noqa: S603
 
 
+def write_declared(path, n_rows):
+    """Write rows of a logistic regression, block by block: covariates are whole numbers from -100 to 100."""
+    generator = np.random.default_rng(0)
+    schema = pa.schema([(name, pa.int8()) for name in ("x0", "x1", "x2", "y")])
+    with pa.OSFile(str(path), "wb") as sink, pa.ipc.new_file(sink, schema) as writer:
+        for begin in range(0, n_rows, BATCH):
+            n = min(BATCH, n_rows - begin)
+            x = generator.integers(-100, 101, (3, n), dtype=np.int8)
+            chance = 1 / (1 + np.exp(-TRUTH[0] - TRUTH[1:] @ (x / 100)))
+            writer.write_batch(pa.record_batch([*x, (generator.random(n) < chance).astype(np.int8)], schema=schema))
+
+
+def whole_run(path, n_rows):
+    """Print what each pass of a whole run takes, and how far its result is from the truth."""
+    begin = time.perf_counter()
+    write_declared(path, n_rows)
+    print(f"{path.stat().st_size / 1e9:.2f} GB, written in {time.perf_counter() - begin:.0f} s", flush=True)
+    passes, peak, answers = [], 0.0, local.OutOfCore.answers
+
+    def timed(self, asked, units):
+        nonlocal peak
+        self.use_threads(Threads(1, 1))
+        start = time.perf_counter()
+        for each in answers(self, asked, units):
+            peak = max(peak, private_megabytes())
+            yield each
+        passes.append(time.perf_counter() - start)
+        print(f"{len(passes):>3} {asked.name:<16}{passes[-1]:8.1f} s, {peak:.0f} MB", flush=True)
+
+    local.OutOfCore.answers, local._PART_OF_MEMORY = timed, 0.0
+    columns = [f"x{k}" for k in range(3)]
+    declared = dp.Table(path, schema=[*(dp.Number(name, -100, 100) for name in columns), dp.YesNo("y")])
+    t = declared.template
+    with pm.Model():
+        eta = pm.Normal("intercept") + pm.Data("x", t.matrix(*columns)) @ pm.Normal("slopes", shape=3)
+        pm.Bernoulli("y", logit_p=eta, observed=t.y)
+        budget = dp.PrivacyBudget(epsilon=1, delta=1e-12)
+        begin = time.perf_counter()
+        found = dp.private_likelihood(data=declared, budget=budget, progressbar=False)
+    seconds, sd, total = time.perf_counter() - begin, np.sqrt(np.diag(found.covariance)), sum(passes)
+    error, of_all = found.mean.values - TRUTH, resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1e3
+    print(
+        f"{n_rows:,} rows: {seconds:.0f} s, of them {total:.0f} in {len(passes)} passes, "
+        f"{1e9 * total / len(passes) / n_rows:.0f} ns for a row in a pass; peak of memory {peak:.0f} MB without pages of "
+        f"files, {of_all:.0f} with them\n"
+        f"error {error}, in standard deviations {error / sd}, which are {sd}; without privacy "
+        f"{np.sqrt(np.diag(found.without_noise))}\n{found.figures}"
+    )
+
+
 def medians(rows, passes):
     """Return the median seconds of a gradient and of an expansion's score at new points."""
     gradient, score = [], []
@@ -158,12 +216,15 @@ def dask(sizes, features):
 
 if __name__ == "__main__":
     parser = argparse.ArgumentParser()
-    parser.add_argument("what", choices=["memory", "dask", "one-file"])
+    parser.add_argument("what", choices=["memory", "dask", "run", "one-file"])
     parser.add_argument("sizes", nargs="+")
     parser.add_argument("--features", type=int)
     given = parser.parse_args()
     if given.what == "one-file":
         memory_of(given.sizes[0], given.features)
+    elif given.what == "run":
+        with tempfile.TemporaryDirectory() as folder:
+            whole_run(Path(folder) / "declared.arrow", int(float(given.sizes[0])))
     elif given.what == "memory":
         memory([int(float(size)) for size in given.sizes], given.features or 4)
     else:

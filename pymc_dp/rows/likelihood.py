@@ -405,6 +405,10 @@ class UnitLikelihood:
         other.__dict__.update(_table=table, n_rows=table.n_rows, n_units=table.n_units, **_nothing_remembered())
         return other
 
+    def forget(self) -> None:
+        """Forget what was computed: expansions and their likelihood refer to each other, and are freed late, if at all."""
+        self.__dict__.update(_nothing_remembered())
+
     def expansion(self, centre: ExpansionPoint) -> UnitExpansion:
         """Return the expansion of every unit around a centre, computed anew only for a new centre. Confidential."""
         self.refuse_other_shapes(centre.theta, centre.preconditioner)

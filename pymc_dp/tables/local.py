@@ -78,7 +78,9 @@ class OutOfCore:
         for place, block in self.blocks(None if units is None else [each.size > 0 for each in units]):
             part = self._template.on_rows(block.rows, block.starts)
             part.use_threads(self._threads)
-            yield answer(part, asked, None if units is None else units[place])
+            found = answer(part, asked, None if units is None else units[place])
+            part.forget()
+            yield found
         self.refuse_changes()  # while it was read
 
     def refuse_changes(self) -> None:
@@ -141,15 +143,17 @@ class Files:
         pass. The bits are the same.
         """
         partitions, n_rows = OutOfCore(template, self._paths, columns), 0
-        kept: list[Block] | None = None if columns.schema is None else []
-        most = _PART_OF_MEMORY * memory_of_this_machine()
+        bytes_of_row = sum(each.dtype.itemsize * int(np.prod(each.shape, dtype=int)) for each in columns.inputs)
+        needed = sum(map(_number_of_rows, self._paths)) * bytes_of_row
+        fits = columns.schema is not None and needed < _PART_OF_MEMORY * memory_of_this_machine()
+        kept: list[Block] = []
         for _, block in partitions.blocks():
             partitions.lengths.append(block.n_units)
             n_rows += block.n_rows
-            if kept is not None:
-                kept = [*kept, block] if sum(rows.nbytes for each in kept for rows in each.rows) < most else None
+            if fits:
+                kept.append(block)
         partitions.refuse_changes()
-        yield partitions if kept is None else InMemory(template, kept), n_rows
+        yield InMemory(template, kept) if fits else partitions, n_rows
 
 
 def _files_of(source: str | os.PathLike[str] | Sequence[str | os.PathLike[str]]) -> list[Path]:

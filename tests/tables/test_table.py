@@ -1,7 +1,9 @@
 """Tables in memory and in files: the same bits as the model on the rows themselves, and what is refused."""
 
+import gc
 import os
 import tracemalloc
+import weakref
 
 import numpy as np
 import pandas as pd
@@ -17,6 +19,7 @@ from hypothesis import strategies as st
 import pymc_dp as dp
 from pymc_dp.exceptions import InvalidArgument, TableChanged, UnsupportedTable
 from pymc_dp.model.view import read
+from pymc_dp.rows.expansion import ExpansionPoint
 from pymc_dp.rows.likelihood import UnitLikelihood
 from pymc_dp.tables import local
 from pymc_dp.tables.columns import grouped
@@ -403,3 +406,23 @@ def test_memory_does_not_grow_with_the_table(kind, template, tmp_path):
         _, peak = tracemalloc.get_traced_memory()
         tracemalloc.stop()
     assert peak < 20e6
+
+
+def test_no_block_of_a_file_is_held_once_it_has_answered(frame, template, tmp_path, small_blocks, monkeypatch):
+    """Not until the collector of circles comes, either: an expansion and its rows refer to each other."""
+    made, real = [], UnitLikelihood.on_rows
+
+    def noted(self, *rows):
+        part = real(self, *rows)
+        made.append(weakref.ref(part))
+        return part
+
+    monkeypatch.setattr(UnitLikelihood, "on_rows", noted)
+    gc.disable()
+    try:
+        with table(arrow_file(frame, tmp_path / "table.arrow")).opened(template) as rows:
+            rows.expansion(ExpansionPoint(THETA, np.eye(3), 0.5)).score(GRID)
+            assert len(made) > 5
+            assert not any(each() for each in made[:-1])
+    finally:
+        gc.enable()
