@@ -45,33 +45,45 @@ logging.getLogger("pymc").setLevel(logging.ERROR)
 warnings.filterwarnings("ignore")
 
 # %% [markdown]
-# ## The model is an ordinary PyMC model
+# ## What is public about the table
 #
 # Nine covariates: the logarithm of the coinsurance rate (0 to log 101, about 4.6), features of the insurance plan, an index of
-# chronic diseases (0 to about 60) and self-rated health. The prior needs them on a common scale, which is the first
-# decision that concerns privacy. We do **not** use sample means and standard deviations: they are computed from
-# everyone's rows, without noise. Round numbers inside each column's public range serve as well; indicators stay as they are.
+# chronic diseases (0 to about 60) and self-rated health. Each column is *declared*: its type, and the range that the
+# questionnaire gives it. The prior needs covariates on a common scale, which is the first decision that concerns privacy. We do
+# **not** use sample means and standard deviations: they are computed from everyone's rows, without noise. A `dp.Number` is on
+# [−1, 1] in the model, by its declared range, a `dp.YesNo` is 0 or 1.
 
 # %%
-#          column: centre, scale
-SCALING = {
-    "lncoins": (2.0, 2.0), "idp": (0.0, 1.0), "lpi": (4.0, 4.0), "fmde": (4.0, 4.0), "physlm": (0.0, 1.0),
-    "disea": (10.0, 10.0), "hlthg": (0.0, 1.0), "hlthf": (0.0, 1.0), "hlthp": (0.0, 1.0),
-}  # fmt: skip
-FEATURES = ["intercept", *SCALING]
+SCHEMA = [
+    dp.Number("lncoins", 0, 4.62), dp.YesNo("idp"), dp.Number("lpi", 0, 8), dp.Number("fmde", 0, 9),
+    dp.Number("physlm", 0, 1), dp.Number("disea", 0, 60), dp.YesNo("hlthg"), dp.YesNo("hlthf"), dp.YesNo("hlthp"),
+    dp.YesNo("visited"),
+]  # fmt: skip
+COVARIATES = [column.name for column in SCHEMA if column.name != "visited"]
+
+survey = randhie.load_pandas().data
+survey["visited"] = survey["mdvis"] > 0
+table = dp.Table.from_frame(survey, schema=SCHEMA)
+print(table)
+
+# %% [markdown]
+# ## The model is an ordinary PyMC model
+#
+# It is built on `table.template`: a thousand invented rows of the declared form, with a column for each name. The survey stands
+# beside it and is only ever asked for noisy sums, so the model's code cannot have looked at anybody.
 
 
-def features_of(columns):
-    scaled = [(np.asarray(columns[name], float) - centre) / scale for name, (centre, scale) in SCALING.items()]
-    return np.column_stack([np.ones(len(scaled[0])), *scaled])
-
-
-def visit_model(features, visited):
-    with pm.Model(coords={"person_year": np.arange(visited.size), "feature": FEATURES}) as model:
-        x = pm.Data("x", features, dims=("person_year", "feature"))
+# %%
+def visit_model(x, visited):
+    with pm.Model(coords={"feature": ["intercept", *COVARIATES]}) as model:
         beta = pm.Normal("beta", 0.0, 1.0, dims="feature")
-        pm.Bernoulli("visited", logit_p=x @ beta, observed=visited, dims="person_year")
+        pm.Bernoulli("visited", logit_p=pm.Data("x", x) @ beta, observed=visited)
     return model
+
+
+def on_template(table):
+    t = table.template
+    return visit_model(np.column_stack([np.ones(t.n), t.matrix(*COVARIATES)]), t.visited)
 
 
 # %% [markdown]
@@ -85,8 +97,8 @@ def visit_model(features, visited):
 # two versions of one row apart, at the 5 % level, succeeds with power at most 21 %.
 #
 # Many people in this survey have several person-years, and the table does not say which rows are the same
-# person's. So it is rows that we protect, and we have to say so. With an identifier, `unit_index=` would
-# protect whole people.
+# person's. So it is rows that we protect: each is a unit of its own where no column is declared as `dp.Person`. With an
+# identifier, `dp.Person` would protect whole people.
 
 # %% [markdown]
 # ## A dry run on a simulated table
@@ -96,26 +108,38 @@ def visit_model(features, visited):
 # nothing else.
 #
 # Whether $\varepsilon = 4$ and 20,190 rows will be enough can be seen beforehand, on simulated tables. We make up the covariates,
-# uniform over their public ranges, and coefficients. `insecure_seed` makes the noise reproducible, and the result is marked as
+# uniform over their declared ranges, and coefficients. `insecure_seed` makes the noise reproducible, and the result is marked as
 # not private; simulated tables need no protection, and their budgets are separate.
 
 
 # %%
-def simulated_table(seed, n=20_190):
+def design_of(rows):
+    """What the model has of a table that is public: an intercept, and columns on their declared scales."""
+    columns = [np.ones(len(rows))]
+    for each in SCHEMA[:-1]:
+        low, high = (each.low, each.high) if isinstance(each, dp.Number) else (-1.0, 1.0)
+        columns.append((2.0 * rows[each.name] - low - high) / (high - low))
+    return np.column_stack(columns)
+
+
+def simulated_survey(seed, n=20_190):
     rng = np.random.default_rng(seed)
-    ranges = {"lncoins": np.log(101), "lpi": 7.0, "fmde": 8.0, "disea": 60.0}
-    columns = {name: rng.uniform(0.0, most, size=n) for name, most in ranges.items()}
-    columns |= {name: rng.random(n) < 0.1 for name in SCALING if name not in ranges}
-    features = features_of(columns)
-    return features, rng.binomial(1, expit(features @ rng.normal(0.0, 0.4, size=10)))
+    rows = pd.DataFrame(
+        {
+            each.name: rng.uniform(each.low, each.high, n) if isinstance(each, dp.Number) else rng.binomial(1, 0.1, n)
+            for each in SCHEMA[:-1]
+        }
+    )
+    return rows.assign(visited=rng.binomial(1, expit(design_of(rows) @ rng.normal(0.0, 0.4, size=10))))
 
 
-def private_run(features, visited, budget, **settings):
-    with visit_model(features, visited):
-        step = dp.DPSurrogateHMC(budget=budget, unit="person_year", **settings)
+def private_run(table, budget, **settings):
+    with on_template(table):
+        step = dp.DPSurrogateHMC(budget=budget, **settings)
         return dp.sample(
-            draws=200, tune=0, chains=4, cores=1, step=step, progressbar=False, compute_convergence_checks=False
-        )
+            draws=200, tune=0, chains=4, cores=1, step=step, data=table, progressbar=False,
+            compute_convergence_checks=False,
+        )  # fmt: skip
 
 
 def mode_of(x, y):
@@ -131,9 +155,10 @@ def mode_of(x, y):
 print(f"{'epsilon':>8}{'table':>6}{'R-hat':>8}{'ESS':>6}{'means off by':>14}{'sd / sd':>9}{'in 90 % intervals':>19}")
 for epsilon in (4.0, 1.0):
     for seed in (1, 2):
-        table = simulated_table(seed)
-        run = private_run(*table, dp.PrivacyBudget(epsilon=epsilon, delta=1e-6), insecure_seed=seed)
-        q, (mode, sd) = quality(run), mode_of(*table)
+        rows = simulated_survey(seed)
+        budget = dp.PrivacyBudget(epsilon=epsilon, delta=1e-6)
+        run = private_run(dp.Table.from_frame(rows, schema=SCHEMA), budget, insecure_seed=seed)
+        q, (mode, sd) = quality(run), mode_of(design_of(rows), rows["visited"].to_numpy())
         draws = run["posterior"]["beta"].values.reshape(-1, 10)
         off = np.sqrt((((draws.mean(axis=0) - mode) / sd) ** 2).mean())
         low, high = np.quantile(draws, [0.05, 0.95], axis=0)
@@ -154,19 +179,15 @@ for epsilon in (4.0, 1.0):
 # to this one object. The plan says what will be released and how much noise each release carries.
 
 # %%
-survey = randhie.load_pandas().data
-features, visited = features_of(survey), (survey["mdvis"].to_numpy() > 0).astype(np.int64)
-
 budget = dp.PrivacyBudget(epsilon=4.0, delta=1e-6, data_name="RAND survey")
-with visit_model(features, visited):
-    step = dp.DPSurrogateHMC(budget=budget, unit="person_year")
-    print(budget.plan(step, draws=200, tune=0, chains=4))
+with on_template(table):
+    print(budget.plan(dp.DPSurrogateHMC(), data=table, draws=200, tune=0, chains=4))
 print(f"\nspent so far: epsilon {budget.epsilon_spent}")
 
 # %% [markdown]
 # The first releases learn scales. `coordinate_sizes` counts the sizes of scores by coefficient, `score_sizes` and
 # `curvature_sizes` those of whole vectors: histograms, which need no clip bound and say which one suits the next release.
-# `early_curvature` and `middle_curvature` give directions. The scores `approach` and `centre` lead to a point near the
+# The curvatures `early_`, `middle_` and `late_curvature` give directions. The scores `approach` and `centre` lead to a point near the
 # posterior's mode. There, one more score and curvature are released: with the exact prior they define a surrogate of the
 # posterior, from which draws cost no privacy. So 200 draws cost as much as 2,000. `clipping_loss` says how much clip bounds
 # have cut off.
@@ -176,10 +197,10 @@ print(f"\nspent so far: epsilon {budget.epsilon_spent}")
 # There is no `insecure_seed`. The noise comes from the operating system's entropy and cannot be repeated.
 
 # %%
-private = private_run(features, visited, budget)
+private = private_run(table, budget)
 releases = private["releases"]
 way = np.concatenate([releases[f"{kind}_position"].values for kind in ("approach", "centre", "score")])
-pd.DataFrame(way, columns=FEATURES).round(2)
+pd.DataFrame(way, columns=["intercept", *COVARIATES]).round(2)
 
 # %% [markdown]
 # These are the points at which scores were released, so we may look at them. The last ones agree, as they should.
@@ -216,7 +237,7 @@ alone = np.sqrt(np.diag(likelihood.without_noise))
 # be a leak.
 
 # %%
-with visit_model(features, visited):
+with visit_model(design_of(survey), survey["visited"].to_numpy()):
     open_run = pm.sample(
         draws=300, tune=300, chains=2, cores=1, random_seed=1, nuts_sampler="pymc", progressbar=False
     )  # fmt: skip
@@ -240,7 +261,9 @@ for place, (label, run) in enumerate({"NUTS, not private": open_run, "DPSurrogat
     heights = np.arange(10) + 0.2 * place - 0.1
     beta = run["posterior"]["beta"]
     axes.errorbar(beta.mean(over), heights, xerr=2 * beta.std(over), fmt="o", capsize=3, label=label)
-axes.set(yticks=range(10), yticklabels=FEATURES, xlabel="coefficient (log odds); mean ± 2 sd of the draws")
+axes.set(
+    yticks=range(10), yticklabels=open_mean["feature"].values, xlabel="coefficient (log odds); mean ± 2 sd of the draws"
+)
 axes.invert_yaxis()
 _ = axes.legend()
 
@@ -254,15 +277,17 @@ _ = axes.legend()
 # table we can give it the best ones. The same budget:
 
 # %%
-table = simulated_table(1)
-with visit_model(*table):
+rows = simulated_survey(1)
+simulated, design = dp.Table.from_frame(rows, schema=SCHEMA), design_of(rows)
+with on_template(simulated):
     step = dp.DPHMC(
         budget=dp.PrivacyBudget(epsilon=4.0, delta=1e-6), clip_gradient=6.0, clip_log_ratio=6.0, step_size=0.2,
-        n_leapfrog=2, mass_matrix=0.2 * table[0].T @ table[0],
+        n_leapfrog=2, mass_matrix=0.2 * design.T @ design,
     )  # fmt: skip
     classical = dp.sample(
-        draws=10, tune=30, chains=4, cores=1, step=step, progressbar=False, compute_convergence_checks=False
-    )
+        draws=10, tune=30, chains=4, cores=1, step=step, data=simulated, progressbar=False,
+        compute_convergence_checks=False,
+    )  # fmt: skip
 print(quality_report(classical))
 
 # %% [markdown]
@@ -275,7 +300,7 @@ print(quality_report(classical))
 
 # %%
 try:
-    private_run(features, visited, budget)
+    private_run(table, budget)
 except dp.BudgetExceeded as refusal:
     print(f"BudgetExceeded: {refusal}")
 print(budget)
@@ -306,7 +331,8 @@ az.summary(stored["posterior"].to_dataset(), round_to=3)[["mean", "sd", "r_hat",
 #
 # - The guarantee, with its relation and its unit: $\varepsilon = 4$, $\delta = 10^{-6}$, substitution of one
 #   person-year.
-# - That scaling, priors and settings were chosen from public knowledge and simulated tables.
+# - The declaration of the columns, which the result has (`schema` in its group `privacy`).
+# - That ranges, priors and settings were chosen from public knowledge and simulated tables.
 # - Means and intervals of the draws, with R-hat and effective sample size, if they pass.
 # - The clip bounds, and the released figure of how far they may have moved the means.
 # - The file. Further analyses of it, by anyone, cost no privacy.
