@@ -15,7 +15,9 @@
 # # All samplers on one small model
 #
 # A logistic regression with two coefficients and 20,000 simulated rows, at $\varepsilon = 4$. All tables here are simulated, so
-# results can be compared with the posterior without privacy. Privacy noise is fresh in every execution.
+# results can be compared with the posterior without privacy. Each stands beside its model, as a confidential one would: what is
+# public about its columns is declared, and the model is built on invented rows of that form. Privacy noise is fresh in every
+# execution.
 
 # %%
 import logging
@@ -23,6 +25,7 @@ import warnings
 
 import matplotlib.pyplot as plt
 import numpy as np
+import pandas as pd
 import pymc as pm
 from scipy.special import expit
 from scipy.stats import norm
@@ -36,17 +39,17 @@ warnings.filterwarnings("ignore")
 N = 20_000
 
 
-def table(seed):
+def people(seed):
     rng = np.random.default_rng(seed)
     x = rng.uniform(-1, 1, size=N)
     intercept, slope = rng.normal(size=2)
-    return x, rng.binomial(1, expit(intercept + slope * x))
+    return pd.DataFrame({"x": x, "y": rng.binomial(1, expit(intercept + slope * x))})
 
 
-def regression(x, y):
-    with pm.Model(coords={"row": np.arange(y.size)}) as model:
+def regression(t):
+    with pm.Model() as model:
         theta = pm.Normal("theta", 0.0, 1.0, shape=2)
-        pm.Bernoulli("y", logit_p=theta[0] + theta[1] * pm.Data("x", x, dims="row"), observed=y, dims="row")
+        pm.Bernoulli("y", logit_p=theta[0] + theta[1] * t.x, observed=t.y)
     return model
 
 
@@ -106,22 +109,23 @@ SAMPLERS = {
 }
 
 
-def sampled(x, y, make, draws, tune, epsilon=4.0, **settings):
+def sampled(table, make, draws, tune, epsilon=4.0, **settings):
     budget = dp.PrivacyBudget(epsilon=epsilon, delta=1e-6)
-    with regression(x, y):
+    with regression(table.template):
         return dp.sample(
-            draws=draws, tune=tune, chains=4, cores=1, step=make(budget), progressbar=False,
+            draws=draws, tune=tune, chains=4, cores=1, step=make(budget), data=table, progressbar=False,
             compute_convergence_checks=False, **settings,
         )  # fmt: skip
 
 
-x, y = table(1)
-mean, std = laplace(x, y)
+rows = people(1)
+table = dp.Table.from_frame(rows, schema=[dp.Number("x", -1, 1), dp.YesNo("y")])
+mean, std = laplace(rows["x"].to_numpy(), rows["y"].to_numpy())
 lines = [
     f"{'sampler':<20}{'draws':>6}{'accepted':>10}{'R-hat':>8}{'ESS':>6}{'mean off by':>13}{'sd / sd of target':>20}"
 ]
 for name, (draws, tune, part, make) in SAMPLERS.items():
-    run = sampled(x, y, make, draws, tune, initvals={"theta": np.zeros(2)})
+    run = sampled(table, make, draws, tune, initvals={"theta": np.zeros(2)})
     q = quality(run)
     theta = run["posterior"]["theta"].values.reshape(-1, 2)
     off = np.abs(theta.mean(axis=0) - mean).max() / std.min()
@@ -158,9 +162,9 @@ LEARNED = {
 }
 lines = [f"{'sampler':<20}{'draws':>6}{'accepted':>10}{'R-hat':>8}{'ESS':>6}{'mean off by':>13}{'verdict':>12}"]
 for name, sampler in LEARNED.items():
-    with regression(x, y):
+    with regression(table.template):
         run = pm.sample(
-            step=sampler(), budget=dp.PrivacyBudget(epsilon=4.0, delta=1e-6), cores=1, progressbar=False,
+            step=sampler(), budget=dp.PrivacyBudget(epsilon=4.0, delta=1e-6), data=table, cores=1, progressbar=False,
             compute_convergence_checks=False,
         )  # fmt: skip
     q = quality(run)
@@ -186,8 +190,7 @@ print("\n".join(lines))
 
 # %%
 run = sampled(
-    x,
-    y,
+    table,
     lambda b: dp.DPPenalty(budget=b, clip_log_ratio=100.0, proposal_scale=0.01 * STD),
     draws=500,
     tune=0,
@@ -216,8 +219,8 @@ _ = axes.legend()
 # %% [markdown]
 # ## Counts: a Poisson regression
 #
-# A row's score is $(y - \mu)(1, x)$, and no bound on $y$ is part of the model. So the clip bound decides which counts have full
-# weight. Below are counts from the model, and counts of the same mean with a variance several times as large, which the
+# A row's score is $(y - \mu)(1, x)$, and no bound on $y$ is part of the model (the declared range, up to 100, cuts none of them).
+# So the clip bound decides which counts have full weight. Below are counts from the model, and counts of the same mean with a variance several times as large, which the
 # Poisson model does not describe. For each: the bias of weighting down rows beyond the bound, and the shift by noise at
 # $\varepsilon = 4$, both in posterior standard deviations; on simulated tables that can be computed exactly.
 
@@ -264,21 +267,23 @@ for label, spread in (("Poisson", 0.0), ("overdispersed", 1.5)):
 
 
 # %%
-def count_model(x, y):
-    with pm.Model(coords={"row": np.arange(y.size)}) as model:
+def count_model(t):
+    with pm.Model() as model:
         theta = pm.Normal("theta", 0.0, 1.0, shape=2)
-        pm.Poisson("y", mu=pm.math.exp(theta[0] + theta[1] * pm.Data("x", x, dims="row")), observed=y, dims="row")
+        pm.Poisson("y", mu=pm.math.exp(theta[0] + theta[1] * t.x), observed=t.y)
     return model
 
 
 for label, spread in (("Poisson", 0.0), ("overdispersed", 1.5)):
     x, y = counts(7, spread)
     mode, covariance, _ = mode_of_counts(x, y)
-    with count_model(x, y):
+    counted = dp.Table.from_frame({"x": x, "y": y}, schema=[dp.Number("x", -1, 1), dp.Whole("y", 0, 100, raw=True)])
+    with count_model(counted.template):
         step = dp.DPSurrogateHMC(budget=dp.PrivacyBudget(epsilon=4.0, delta=1e-6))
         run = dp.sample(
-            draws=200, tune=0, chains=4, cores=1, step=step, progressbar=False, compute_convergence_checks=False
-        )
+            draws=200, tune=0, chains=4, cores=1, step=step, data=counted, progressbar=False,
+            compute_convergence_checks=False,
+        )  # fmt: skip
     off = (run["posterior"]["theta"].mean(("chain", "draw")).values - mode) / np.sqrt(np.diag(covariance))
     print(f"{label}: means off by {off.round(2)} sd; clip bounds {run['privacy'].attrs['clip_bounds']}")
     print(quality_report(run) + "\n")
@@ -305,26 +310,31 @@ def clinics(seed, n=10_000):
     rng = np.random.default_rng(seed)
     clinic, dose = rng.integers(CLINICS, size=n), np.clip(rng.normal(size=n), -2.5, 2.5)
     intercepts, slope = rng.normal(0.3, 0.6, size=CLINICS), 0.5 * rng.normal()
-    return clinic, dose, rng.binomial(1, expit(intercepts[clinic] + slope * dose)), intercepts
+    y = rng.binomial(1, expit(intercepts[clinic] + slope * dose))
+    return pd.DataFrame({"clinic": clinic, "dose": dose, "y": y}), intercepts
 
 
-def clinic_model(clinic, dose, y):
-    with pm.Model(coords={"clinic": np.arange(CLINICS), "patient": np.arange(y.size)}) as model:
+def clinic_model(t):
+    with pm.Model(coords={"clinic": np.arange(CLINICS)}) as model:
         mu, s = pm.Normal("mu", 0.0, 1.5), pm.HalfNormal("s", 1.0)
         a = pm.Normal("a", mu, s, dims="clinic")
         b = pm.Normal("b", 0.0, 1.0)
-        which = pm.Data("which", clinic, dims="patient")
-        eta = a[which] + b * pm.Data("dose", dose, dims="patient")
-        pm.Bernoulli("y", logit_p=eta, observed=y, dims="patient")
+        pm.Bernoulli("y", logit_p=a[t.clinic] + b * t.dose, observed=t.y)
     return model
 
 
-clinic, dose, y, truth = clinics(1)
-with clinic_model(clinic, dose, y):
+patients, truth = clinics(1)
+levels = [str(clinic) for clinic in range(CLINICS)]
+treated = dp.Table.from_frame(
+    patients,
+    schema=[dp.Category("clinic", levels, other=False), dp.Number("dose", -2.5, 2.5, raw=True), dp.YesNo("y")],
+)
+with clinic_model(treated.template):
     step = dp.DPSurrogateHMC(budget=dp.PrivacyBudget(epsilon=4.0, delta=1e-6))
     run = dp.sample(
-        draws=100, tune=0, chains=4, cores=1, step=step, progressbar=False, compute_convergence_checks=False
-    )
+        draws=100, tune=0, chains=4, cores=1, step=step, data=treated, progressbar=False,
+        compute_convergence_checks=False,
+    )  # fmt: skip
 print(quality_report(run))
 
 # %%
