@@ -11,7 +11,9 @@ EXECUTED = [page for page in PAGES if "{code-cell}" in page.read_text()]
 
 
 def cells_of(page):
-    return re.findall(r"^```\{code-cell\}[^\n]*\n(.*?)^```$", page.read_text(), re.MULTILINE | re.DOTALL)
+    return re.findall(
+        r"^```\{code-cell\}[^\n]*\n(?::\w+:[^\n]*\n)*(.*?)^```$", page.read_text(), re.MULTILINE | re.DOTALL
+    )
 
 
 def test_there_are_pages():
@@ -42,6 +44,12 @@ def test_a_page_on_a_model_says_what_to_expect():
     parts = ("## What to expect", "## If the result is not usable", "| epsilon |")
     wrong = [f"{page.stem}: no {part}" for page in MODELS for part in parts if part not in page.read_text()]
     assert not wrong, "\n".join(wrong)
+
+
+def test_the_gallery_has_the_figure_of_every_page_on_a_model():
+    gallery = (DOCS / "gallery.md").read_text()
+    shown = set(re.findall(r"^```\{glue\} figure\n:doc: models/(\w+)\.md$", gallery, re.MULTILINE))
+    assert shown == {page.stem for page in MODELS if 'glue("figure", ' in page.read_text()} == {p.stem for p in MODELS}
 
 
 def test_a_page_with_cells_says_that_it_is_run():
