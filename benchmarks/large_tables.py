@@ -153,8 +153,8 @@ def whole_run(path, n_rows):
     error, of_all = found.mean.values - TRUTH, resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1e3
     print(
         f"{n_rows:,} rows: {seconds:.0f} s, of them {total:.0f} in {len(passes)} passes, "
-        f"{1e9 * total / len(passes) / n_rows:.0f} ns for a row in a pass; peak of memory {peak:.0f} MB without pages of "
-        f"files, {of_all:.0f} with them\n"
+        f"{1e9 * total / len(passes) / n_rows:.0f} ns for a row in a pass; peak of memory {peak:.0f} MB, with pages of "
+        f"files {of_all:.0f}\n"
         f"error {error}, in standard deviations {error / sd}, which are {sd}; without privacy "
         f"{np.sqrt(np.diag(found.without_noise))}\n{found.figures}"
     )

@@ -406,7 +406,7 @@ class UnitLikelihood:
         return other
 
     def forget(self) -> None:
-        """Forget what was computed: expansions and their likelihood refer to each other, and are freed late, if at all."""
+        """Forget what was computed. Expansions and their likelihood refer to each other: freed late, or never."""
         self.__dict__.update(_nothing_remembered())
 
     def expansion(self, centre: ExpansionPoint) -> UnitExpansion:
