@@ -26,8 +26,15 @@ from pymc_dp.release.query import Query
 from pymc_dp.release.sizes import BoundedScore, CoordinateSizes, NormSizes
 from pymc_dp.steps.access import ChainAccess
 from pymc_dp.steps.prelude import settings
-from pymc_dp.steps.prelude.belief import Belief, KnownScore, belief_of, most_likely
-from pymc_dp.steps.prelude.curvature import KnownCurvature, between_members_and_others, lifted, members_of, pooled
+from pymc_dp.steps.prelude.belief import Belief, KnownScore, belief_of, doubted, most_likely
+from pymc_dp.steps.prelude.curvature import (
+    KnownCurvature,
+    bending,
+    between_members_and_others,
+    lifted,
+    members_of,
+    pooled,
+)
 from pymc_dp.steps.prelude.newton import (
     NUMERICAL_FAILURES,
     Frame,
@@ -123,7 +130,7 @@ class Search:
     off scores at the centre is released.
     """
 
-    third_order = settings.THIRD_ORDER
+    third_order, bias_of_curvatures = settings.THIRD_ORDER, settings.BIAS_OF_CURVATURES
     #: Whether the curvature is another one at another point.
     drifts = True
 
@@ -140,7 +147,8 @@ class Search:
         self._clip_gradient, self._clip_curvature = clip_gradient, clip_curvature
         self._sizes: dict[str, Histogram] = {}
         self._scores: list[KnownScore] = []
-        self._first_after_curvature = 0
+        #: How many scores were released before the last curvature, and where that was.
+        self._first_after_curvature, self._curvature_theta = 0, regression.start
         self._tail: Tail | None = None
         #: The prior's information on each parameter where the last step has led to, given the scales of hierarchies.
         self._of_prior: FloatArray | None = None
@@ -192,7 +200,7 @@ class Search:
 
     def _expanded(self, theta: FloatArray, curvature: KnownCurvature) -> Found:
         """Release curvature and score at the centre; return what all scores say."""
-        frame = self._frame(curvature)
+        frame, since = self._frame(curvature), self._curvature_theta
         point, bias = self._expansion_point(theta, frame)
         late = self._curvature_at(point, frame, "curvature", between_scales=True)
         together = self._together(late, curvature)
@@ -205,7 +213,11 @@ class Search:
             bias = min(bias, self._bias_of_length * self._lost_length(point.clip_gradient, loss))
         self._scores.append(self._score_at(point, frame, bias, "score"))
         together = self._after_step(together)
-        return Found(point, frame.back, together, self._belief(together), loss)
+        belief = self._belief(together)
+        if self.drifts:
+            bent = bending(curvature, late, since - theta, self._chain.n_units)
+            belief = doubted(belief, self._scores[-1].theta, bent, self._chain.n_units)
+        return Found(point, frame.back, together, belief, loss)
 
     def _lost_length(self, bound: float, loss: Release) -> float:
         """Return how much length clipping takes off scores, root mean square given a released loss: it is not negative.
@@ -263,17 +275,23 @@ class Search:
                 at = theta.copy()
                 at[place] = centre
                 half /= 2.0
-                centre += half * self._rises(at, int(place))
+                centre += half * self._rises(at, int(place), by_prior=first)
             theta = theta.copy()
             theta[place] = centre
         return theta
 
-    def _rises(self, theta: FloatArray, place: int) -> float:
-        """Return 1 if the log-posterior rises there along a parameter, else -1; by the prior alone if noise decides."""
+    def _rises(self, theta: FloatArray, place: int, *, by_prior: bool) -> float:
+        """Return 1 if the log-posterior rises there along a parameter, else -1.
+
+        Where noise may decide, the prior does (`by_prior`), or the answer is 0: once steps have told where a parameter
+        is, a prior must not lead away from there.
+        """
         made = self._chain.release(BoundedScore(theta, place, settings.CLIP_OF_BISECTION))
         slope = float(self._chain.prior.gradient(theta)[place])
         total = float(made.value[0])
         if abs(total) < settings.CLEAR_BISECTION * made.noise_std:
+            if not by_prior:
+                return 0.0
             total = 0.0
         rises = total + (slope if np.isfinite(slope) else 0.0)
         return 1.0 if rises > 0.0 else -1.0
@@ -304,7 +322,7 @@ class Search:
     def _curvature_at(self, point: ExpansionPoint, frame: Frame, kind: str, *, between_scales: bool) -> KnownCurvature:
         """Release the expected curvature where the model says what responses could have been, else the observed one."""
         made = self._chain.release(self._query_of_curvature(point, kind))
-        self._first_after_curvature = len(self._scores)
+        self._first_after_curvature, self._curvature_theta = len(self._scores), point.theta
         most = point.clip_curvature * self._chain.n_units
         raw = unpacked(np.clip(made.value, -most, most), self.places.size)  # no sum of units is larger
         there = self._structure
@@ -335,7 +353,7 @@ class Search:
         else:
             # A curvature's norm is at most its trace, whose mean is that of the squared norm of scores.
             tail = Tail(histogram, self._chain.n_units, mean=mean, power=1)
-            bound, _ = tail.best_bound(min(1.0, settings.BIAS_OF_CURVATURES / size), noise)
+            bound, _ = tail.best_bound(min(1.0, self.bias_of_curvatures / size), noise)
         most = max(settings.MOST_NOISE_OF_CURVATURE * mean / size * self._chain.n_units / noise, 2.0 * mean)
         return representable(min(bound, most))
 
@@ -436,7 +454,9 @@ class Search:
         kind = "score_sizes" if of == "score" else "curvature_sizes"
         made = self._chain.release(NormSizes(point, of, smallest, BINS, kind))  # type: ignore[arg-type]
         n_units = self._chain.n_units
-        histogram = Histogram(np.clip(made.value, -n_units, n_units), made.noise_std, smallest)
+        counts = np.clip(made.value, -n_units, n_units)
+        counts = counts + (n_units - counts.sum()) / BINS  # every unit is in one bin
+        histogram = Histogram(counts, made.noise_std, smallest)
         of_what = f"{of} of {self._directions(frame)}"
         self._sizes[of_what] = histogram.with_earlier(self._sizes.get(of_what), settings.TRUST_IN_EARLIER_SIZES)
         return self._sizes[of_what]
