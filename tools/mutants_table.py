@@ -892,7 +892,7 @@ MUTANTS = (
            "weight = self._weights[order]", "weight = np.ones(order.size)",
            ("steps/test_frames.py::test_axes_with_long_tails_count_less_in_norms",)),
     Mutant("what is cut off curvatures counts as one direction", "posterior", "steps/prelude/learned.py",
-           "min(1.0, self.bias_of_curvatures / size)", "1.0",
+           "min(1.0, settings.BIAS_OF_CURVATURES / size)", "1.0",
            ("steps/test_frames.py::test_what_clipping_takes_off_curvatures_is_spread_over_directions",)),
     Mutant("a prior leads away from where steps have led to", "posterior", "steps/prelude/learned.py",
            "if not by_prior:", "if False:",

@@ -216,10 +216,10 @@ def doubted(belief: Belief, last: FloatArray, bending: float, n_units: int) -> B
     """Return a likelihood that also doubts its mean, because the curvature changes on the way from the `last` score.
 
     `bending` is the part by which it changes over a distance of 1, in units of what one unit tells. On average over the
-    way the curvature is off by half the change, and so is the way.
+    way the curvature is off by half the change, and so is the way: by no more than itself.
     """
     away = np.where(belief.known, belief.mean - last, 0.0)
-    part = 0.5 * bending * float(np.sqrt(away @ belief.information @ away / n_units))
+    part = min(1.0, 0.5 * bending * float(np.sqrt(away @ belief.information @ away / n_units)))
     return replace(belief, bias=belief.bias + part**2 * np.outer(away, away))
 
 

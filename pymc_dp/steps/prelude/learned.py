@@ -130,7 +130,7 @@ class Search:
     off scores at the centre is released.
     """
 
-    third_order, bias_of_curvatures = settings.THIRD_ORDER, settings.BIAS_OF_CURVATURES
+    third_order = settings.THIRD_ORDER
     #: Whether the curvature is another one at another point.
     drifts = True
 
@@ -208,9 +208,14 @@ class Search:
         frame = self._frame(together)
         point = replace(point, preconditioner=frame.preconditioner)
         loss = self._chain.release(ClippingLoss(point)) if self._releases_loss else None
-        if loss is not None and self._chain.knows_responses:
-            # Without a mean to add again bias has a direction, which makes up for what histograms overstate.
-            bias = min(bias, self._bias_of_length * self._lost_length(point.clip_gradient, loss))
+        if loss is not None:
+            part, before = self._bias_of_length, bias
+            bias = part * self._lost_length(point.clip_gradient, loss, before / part)
+            if self._chain.knows_responses:
+                # Without a mean to add again bias has a direction, which makes up for what histograms overstate.
+                bias = min(bias, before)
+            if bias > before:  # so are the biases of earlier scores, by the same tails
+                self._scores = [replace(each, bias=each.bias * bias / before) for each in self._scores]
         self._scores.append(self._score_at(point, frame, bias, "score"))
         together = self._after_step(together)
         belief = self._belief(together)
@@ -219,18 +224,22 @@ class Search:
             belief = doubted(belief, self._scores[-1].theta, bent, self._chain.n_units)
         return Found(point, frame.back, together, belief, loss)
 
-    def _lost_length(self, bound: float, loss: Release) -> float:
-        """Return how much length clipping takes off scores, root mean square given a released loss: it is not negative.
+    def _lost_length(self, bound: float, loss: Release, expected: float) -> float:
+        """Return how much length clipping takes off scores: root mean square, given a released loss.
 
-        Released is at most one bound of a unit; a histogram tells how much more there is.
+        Before that, it is positive, and its root mean square is what a histogram says (`expected`). Released is at most
+        one bound of a unit; a histogram tells how much more there is.
         """
-        beyond = self._tail.lost_beyond(bound) if self._tail is not None else 1.0
-        mean, std = np.float64(loss.value[0]), np.float64(loss.noise_std)  # of NumPy: squares may be infinite
+        beyond = bound * (self._tail.lost_beyond(bound) if self._tail is not None else 1.0)
+        prior, noise = max(expected / beyond, float(np.finfo(float).tiny)), loss.noise_std
+        kept = 1.0 / (1.0 + (noise / prior) ** 2)
+        most = self._chain.n_units  # no unit loses more than one bound
+        mean, std = kept * float(np.clip(loss.value[0], -most, most)), float(np.sqrt(kept)) * noise
         from scipy.special import log_ndtr  # noqa: PLC0415  slow to import
 
         away = float(np.clip(mean / max(std, np.finfo(float).tiny), -_FARTHEST_LOSS, _FARTHEST_LOSS))
         chance = float(np.exp(-0.5 * (away**2 + np.log(2.0 * np.pi)) - log_ndtr(away)))
-        return bound * beyond * float(np.sqrt(max(mean**2 + std**2 + mean * std * chance, 0.0)))
+        return beyond * float(np.sqrt(max(mean**2 + std**2 + mean * std * chance, 0.0)))
 
     def _belief(self, curvature: KnownCurvature, *, noise_alone: bool = False) -> Belief:
         """Return what all scores say."""
@@ -353,7 +362,7 @@ class Search:
         else:
             # A curvature's norm is at most its trace, whose mean is that of the squared norm of scores.
             tail = Tail(histogram, self._chain.n_units, mean=mean, power=1)
-            bound, _ = tail.best_bound(min(1.0, self.bias_of_curvatures / size), noise)
+            bound, _ = tail.best_bound(min(1.0, settings.BIAS_OF_CURVATURES / size), noise)
         most = max(settings.MOST_NOISE_OF_CURVATURE * mean / size * self._chain.n_units / noise, 2.0 * mean)
         return representable(min(bound, most))
 

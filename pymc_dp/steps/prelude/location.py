@@ -39,7 +39,7 @@ _MOST_CHANGE_OF_SCALE = 3.0
 class SearchForLocation(Search):
     """The way to the centre of a normal regression. Parameters as of `Search`."""
 
-    third_order, drifts, bias_of_curvatures = 0.0, False, settings.BIAS_OF_CONSTANT_CURVATURES
+    third_order, drifts = 0.0, False
 
     def __init__(self, chain: ChainAccess, regression: Regression, *bounds: float | None, releases_loss: bool) -> None:
         super().__init__(chain, regression, *bounds, releases_loss=releases_loss)
