@@ -3,10 +3,11 @@
 import numpy as np
 import pytest
 
-from pymc_dp.steps.prelude.belief import Belief, KnownScore, belief_of, most_likely
+from pymc_dp.steps.prelude.belief import Belief, KnownScore, belief_of, doubted, most_likely
 from pymc_dp.steps.prelude.curvature import (
     KnownCurvature,
     after_step,
+    bending,
     between_members_and_others,
     lifted,
     pooled,
@@ -134,6 +135,38 @@ def test_terms_of_third_order_make_far_scores_count_less():
     near, far = score(MAXIMUM + 0.01, 5.0), score(MAXIMUM + 1.0, 5.0, error=100.0)
     found = belief_of([far, near], INFORMATION, 0.0, FRAME, ALL, n_units=N, structure=DENSE, third_order=1.0)
     np.testing.assert_allclose(found.mean, MAXIMUM, atol=1e-3)
+
+
+def counts_of_rate(log_rate):
+    """Score and curvature of a Poisson log rate, by N counts with a mean of 1: the maximum is at zero."""
+    return N * (1.0 - np.exp(log_rate)), N * np.exp(log_rate)
+
+
+@pytest.mark.parametrize("last", [0.3, -0.3, 0.1])
+def test_a_curvature_that_changes_on_the_way_makes_the_mean_doubtful(last):
+    """As much as the mean is off by it, up to a factor of 2, and along the way alone."""
+    frame, known = Frame(np.eye(2), np.eye(2)), np.ones(2, dtype=bool)
+    matrices = [np.diag([counts_of_rate(at)[1], N]) for at in (2.0 * last, last)]
+    early, late = (KnownCurvature(each, each, 0.0, frame, known) for each in matrices)
+    bent = bending(early, late, np.array([last, 0.0]), N)
+    score, point = np.array([counts_of_rate(last)[0], 0.0]), np.array([last, 0.0])
+    one = KnownScore(point, score, 1e-3 * np.eye(2), 0.0)
+    found = belief_of([one], matrices[1], 0.0, frame, known, n_units=N, structure=np.ones((2, 2), bool), third_order=0)
+    doubt = doubted(found, point, bent, N).bias
+    off = abs(found.mean[0])
+    assert off / 2.0 < np.sqrt(doubt[0, 0]) < 2.0 * off
+    assert doubt[1, 1] == pytest.approx(0.0, abs=1e-12)
+    assert not doubted(found, point, 0.0, N).bias.any()
+
+
+def test_a_change_of_curvature_that_noise_could_be_is_none():
+    frame, step = Frame(np.eye(SIZE), np.eye(SIZE)), np.array([0.2, 0.1, 0.0])
+    for _ in range(20):
+        noises = [RNG.normal(size=(SIZE, SIZE)) * 30.0 / np.sqrt(2.0) for _ in range(2)]
+        both = [N * np.eye(SIZE) + np.triu(noise) + np.triu(noise, 1).T for noise in noises]
+        early, late = (KnownCurvature(each, each, 30.0, frame, ALL) for each in both)
+        assert bending(early, late, step, N) < 0.1
+        assert bending(early, late, np.zeros(SIZE), N) == 0.0
 
 
 class Normal:

@@ -243,13 +243,16 @@ def test_the_pilot_asks_nothing_and_freezes_the_step(monkeypatch):
 
 
 @pytest.mark.parametrize(("mean", "std"), [(5.0, 1.0), (0.0, 2.0), (-3.0, 1.5), (-50.0, 1.0)])
-def test_a_released_loss_is_not_negative_whatever_its_noise(mean, std):
-    """The root mean square of what it can be, by quadrature."""
+@pytest.mark.parametrize("prior", [0.5, 4.0, 1e3])
+def test_a_released_loss_is_not_negative_whatever_its_noise(mean, std, prior):
+    """The root mean square of what it can be by a histogram, too, by quadrature."""
     values = np.linspace(0.0, max(mean, 0.0) + 12.0 * std, 200_001)
-    weights = np.exp(-0.5 * ((values - mean) / std) ** 2 + 0.5 * (min(mean, 0.0) / std) ** 2)
+    logs = -0.5 * ((values - mean) / std) ** 2 - 0.5 * (values / prior) ** 2
+    weights = np.exp(logs - logs.max())
     expected = np.sqrt(np.sum(weights * values**2) / np.sum(weights))
     loss = Release("clipping_loss", np.array([mean]), std, (np.zeros(1),))
-    found = Search._lost_length(SimpleNamespace(_tail=None), 3.0, loss)
+    search = SimpleNamespace(_tail=None, _chain=SimpleNamespace(n_units=1000))
+    found = Search._lost_length(search, 3.0, loss, 3.0 * prior)
     assert found == pytest.approx(3.0 * expected, rel=1e-2)
 
 

@@ -15,6 +15,7 @@ from pymc_dp.steps.prelude.belief import Belief, KnownScore
 from pymc_dp.steps.prelude.curvature import KnownCurvature
 from pymc_dp.steps.prelude.learned import Search
 from pymc_dp.steps.prelude.newton import Frame
+from pymc_dp.steps.prelude.tails import BINS
 
 N, GROUPS = 6000, 8
 
@@ -166,6 +167,25 @@ def test_a_curvature_is_corrected_along_a_step_by_what_scores_clearly_say(true, 
     search = SimpleNamespace(_scores=scores, _first_after_curvature=0, places=places)
     found = Search._after_step(search, curvature).matrix
     np.testing.assert_allclose(found, np.diag([expected, 5.0]), rtol=0.04)
+
+
+@pytest.mark.parametrize(("total", "by_prior", "answer"), [(2.0, True, -1), (2.0, False, 0), (4.0, False, 1)])
+def test_a_prior_decides_first_searches_alone(total, by_prior, answer):
+    """Where noise of 1 may have made the sum: later searches would lead away from where steps have led to."""
+    made = SimpleNamespace(value=np.array([total]), noise_std=1.0)
+    prior = SimpleNamespace(gradient=lambda theta: np.array([-3.0 if total < 3.0 else 0.0]))
+    search = SimpleNamespace(_chain=SimpleNamespace(release=lambda query: made, prior=prior))
+    assert Search._rises(search, np.zeros(1), 0, by_prior=by_prior) == answer
+
+
+def test_all_bins_of_norms_together_hold_every_unit():
+    noise = np.random.default_rng(3).normal(size=BINS) * 20.0
+    made = SimpleNamespace(value=noise, noise_std=20.0)
+    search = SimpleNamespace(_chain=SimpleNamespace(release=lambda query: made, n_units=1000), _sizes={})
+    search._directions = lambda frame: 1
+    found = Search._norms(search, np.zeros(1), Frame(np.eye(1), np.eye(1)), "score", 1.0)
+    assert found.counts.sum() == pytest.approx(1000.0)
+    np.testing.assert_allclose(np.diff(found.counts), np.diff(noise))
 
 
 class NormalPrior:

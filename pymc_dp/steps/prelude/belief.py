@@ -22,7 +22,7 @@ Bernstein and Sheldon (2019), Differentially private Bayesian linear regression,
 
 import functools
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import xarray as xr
@@ -210,6 +210,17 @@ def belief_of(
     if not (np.isfinite(belief.mean).all() and np.isfinite(belief.noise).all()):
         raise NotComputable("What scores say together is no finite number.")
     return belief
+
+
+def doubted(belief: Belief, last: FloatArray, bending: float, n_units: int) -> Belief:
+    """Return a likelihood that also doubts its mean, because the curvature changes on the way from the `last` score.
+
+    `bending` is the part by which it changes over a distance of 1, in units of what one unit tells. On average over the
+    way the curvature is off by half the change, and so is the way: by no more than itself.
+    """
+    away = np.where(belief.known, belief.mean - last, 0.0)
+    part = min(1.0, 0.5 * bending * float(np.sqrt(away @ belief.information @ away / n_units)))
+    return replace(belief, bias=belief.bias + part**2 * np.outer(away, away))
 
 
 def most_likely(

@@ -1,5 +1,6 @@
 """Released curvatures: what noise has done to them, and several of them together."""
 
+import math
 from dataclasses import dataclass
 
 import numpy as np
@@ -10,6 +11,8 @@ from pymc_dp.steps.prelude.newton import Frame, NotComputable
 
 #: No direction is believed to be known less than this part of the one that is known best.
 _LEAST_PART = 1e-4
+#: Two curvatures are different by what their difference is beyond this many standard deviations of noise.
+_CLEAR_OF_NOISE = 2.0
 
 
 @dataclass(frozen=True, eq=False)
@@ -101,6 +104,19 @@ def pooled(
     preconditioner[block] = (late.frame.preconditioner[block] @ axes) / noise
     back[block] = (late.frame.back[block] @ axes) * noise
     return lifted(whole, 1.0, Frame(preconditioner, back), places, floor=floor, nonnegative=nonnegative)
+
+
+def bending(early: KnownCurvature, late: KnownCurvature, step: FloatArray, n_units: int) -> float:
+    """Return by which part the curvature changes over a distance of 1, from where one was released to the other.
+
+    Along the `step` between the points, and in units of what one unit tells. No more than is clear of noise.
+    """
+    step = np.where(late.places, step, 0.0)
+    of_early, of_late = (float(step @ known.matrix @ step) for known in (early, late))
+    noises = (known.noise_std * float(np.sum((known.frame.back.T @ step) ** 2)) for known in (early, late))
+    change = abs(of_early - of_late) - _CLEAR_OF_NOISE * math.hypot(*noises)
+    distance = math.sqrt((of_early + of_late) / 2.0 / n_units)
+    return max(0.0, change) / max(of_early, of_late) / distance if distance > 0.0 else 0.0
 
 
 def after_step(

@@ -26,8 +26,15 @@ from pymc_dp.release.query import Query
 from pymc_dp.release.sizes import BoundedScore, CoordinateSizes, NormSizes
 from pymc_dp.steps.access import ChainAccess
 from pymc_dp.steps.prelude import settings
-from pymc_dp.steps.prelude.belief import Belief, KnownScore, belief_of, most_likely
-from pymc_dp.steps.prelude.curvature import KnownCurvature, between_members_and_others, lifted, members_of, pooled
+from pymc_dp.steps.prelude.belief import Belief, KnownScore, belief_of, doubted, most_likely
+from pymc_dp.steps.prelude.curvature import (
+    KnownCurvature,
+    bending,
+    between_members_and_others,
+    lifted,
+    members_of,
+    pooled,
+)
 from pymc_dp.steps.prelude.newton import (
     NUMERICAL_FAILURES,
     Frame,
@@ -140,7 +147,8 @@ class Search:
         self._clip_gradient, self._clip_curvature = clip_gradient, clip_curvature
         self._sizes: dict[str, Histogram] = {}
         self._scores: list[KnownScore] = []
-        self._first_after_curvature = 0
+        #: How many scores were released before the last curvature, and where that was.
+        self._first_after_curvature, self._curvature_theta = 0, regression.start
         self._tail: Tail | None = None
         #: The prior's information on each parameter where the last step has led to, given the scales of hierarchies.
         self._of_prior: FloatArray | None = None
@@ -192,7 +200,7 @@ class Search:
 
     def _expanded(self, theta: FloatArray, curvature: KnownCurvature) -> Found:
         """Release curvature and score at the centre; return what all scores say."""
-        frame = self._frame(curvature)
+        frame, since = self._frame(curvature), self._curvature_theta
         point, bias = self._expansion_point(theta, frame)
         late = self._curvature_at(point, frame, "curvature", between_scales=True)
         together = self._together(late, curvature)
@@ -200,25 +208,38 @@ class Search:
         frame = self._frame(together)
         point = replace(point, preconditioner=frame.preconditioner)
         loss = self._chain.release(ClippingLoss(point)) if self._releases_loss else None
-        if loss is not None and self._chain.knows_responses:
-            # Without a mean to add again bias has a direction, which makes up for what histograms overstate.
-            bias = min(bias, self._bias_of_length * self._lost_length(point.clip_gradient, loss))
+        if loss is not None:
+            part, before = self._bias_of_length, bias
+            bias = part * self._lost_length(point.clip_gradient, loss, before / part)
+            if self._chain.knows_responses:
+                # Without a mean to add again bias has a direction, which makes up for what histograms overstate.
+                bias = min(bias, before)
+            if bias > before:  # so are the biases of earlier scores, by the same tails
+                self._scores = [replace(each, bias=each.bias * bias / before) for each in self._scores]
         self._scores.append(self._score_at(point, frame, bias, "score"))
         together = self._after_step(together)
-        return Found(point, frame.back, together, self._belief(together), loss)
+        belief = self._belief(together)
+        if self.drifts:
+            bent = bending(curvature, late, since - theta, self._chain.n_units)
+            belief = doubted(belief, self._scores[-1].theta, bent, self._chain.n_units)
+        return Found(point, frame.back, together, belief, loss)
 
-    def _lost_length(self, bound: float, loss: Release) -> float:
-        """Return how much length clipping takes off scores, root mean square given a released loss: it is not negative.
+    def _lost_length(self, bound: float, loss: Release, expected: float) -> float:
+        """Return how much length clipping takes off scores: root mean square, given a released loss.
 
-        Released is at most one bound of a unit; a histogram tells how much more there is.
+        Before that, it is positive, and its root mean square is what a histogram says (`expected`). Released is at most
+        one bound of a unit; a histogram tells how much more there is.
         """
-        beyond = self._tail.lost_beyond(bound) if self._tail is not None else 1.0
-        mean, std = np.float64(loss.value[0]), np.float64(loss.noise_std)  # of NumPy: squares may be infinite
+        beyond = bound * (self._tail.lost_beyond(bound) if self._tail is not None else 1.0)
+        prior, noise = max(expected / beyond, float(np.finfo(float).tiny)), loss.noise_std
+        kept = 1.0 / (1.0 + (noise / prior) ** 2)
+        most = self._chain.n_units  # no unit loses more than one bound
+        mean, std = kept * float(np.clip(loss.value[0], -most, most)), float(np.sqrt(kept)) * noise
         from scipy.special import log_ndtr  # noqa: PLC0415  slow to import
 
         away = float(np.clip(mean / max(std, np.finfo(float).tiny), -_FARTHEST_LOSS, _FARTHEST_LOSS))
         chance = float(np.exp(-0.5 * (away**2 + np.log(2.0 * np.pi)) - log_ndtr(away)))
-        return bound * beyond * float(np.sqrt(max(mean**2 + std**2 + mean * std * chance, 0.0)))
+        return beyond * float(np.sqrt(max(mean**2 + std**2 + mean * std * chance, 0.0)))
 
     def _belief(self, curvature: KnownCurvature, *, noise_alone: bool = False) -> Belief:
         """Return what all scores say."""
@@ -263,17 +284,23 @@ class Search:
                 at = theta.copy()
                 at[place] = centre
                 half /= 2.0
-                centre += half * self._rises(at, int(place))
+                centre += half * self._rises(at, int(place), by_prior=first)
             theta = theta.copy()
             theta[place] = centre
         return theta
 
-    def _rises(self, theta: FloatArray, place: int) -> float:
-        """Return 1 if the log-posterior rises there along a parameter, else -1; by the prior alone if noise decides."""
+    def _rises(self, theta: FloatArray, place: int, *, by_prior: bool) -> float:
+        """Return 1 if the log-posterior rises there along a parameter, else -1.
+
+        Where noise may decide, the prior does (`by_prior`), or the answer is 0: once steps have told where a parameter
+        is, a prior must not lead away from there.
+        """
         made = self._chain.release(BoundedScore(theta, place, settings.CLIP_OF_BISECTION))
         slope = float(self._chain.prior.gradient(theta)[place])
         total = float(made.value[0])
         if abs(total) < settings.CLEAR_BISECTION * made.noise_std:
+            if not by_prior:
+                return 0.0
             total = 0.0
         rises = total + (slope if np.isfinite(slope) else 0.0)
         return 1.0 if rises > 0.0 else -1.0
@@ -304,7 +331,7 @@ class Search:
     def _curvature_at(self, point: ExpansionPoint, frame: Frame, kind: str, *, between_scales: bool) -> KnownCurvature:
         """Release the expected curvature where the model says what responses could have been, else the observed one."""
         made = self._chain.release(self._query_of_curvature(point, kind))
-        self._first_after_curvature = len(self._scores)
+        self._first_after_curvature, self._curvature_theta = len(self._scores), point.theta
         most = point.clip_curvature * self._chain.n_units
         raw = unpacked(np.clip(made.value, -most, most), self.places.size)  # no sum of units is larger
         there = self._structure
@@ -436,7 +463,9 @@ class Search:
         kind = "score_sizes" if of == "score" else "curvature_sizes"
         made = self._chain.release(NormSizes(point, of, smallest, BINS, kind))  # type: ignore[arg-type]
         n_units = self._chain.n_units
-        histogram = Histogram(np.clip(made.value, -n_units, n_units), made.noise_std, smallest)
+        counts = np.clip(made.value, -n_units, n_units)
+        counts = counts + (n_units - counts.sum()) / BINS  # every unit is in one bin
+        histogram = Histogram(counts, made.noise_std, smallest)
         of_what = f"{of} of {self._directions(frame)}"
         self._sizes[of_what] = histogram.with_earlier(self._sizes.get(of_what), settings.TRUST_IN_EARLIER_SIZES)
         return self._sizes[of_what]

@@ -49,7 +49,7 @@ from pymc_dp.steps.prelude.newton import (
     representable,
     solved,
 )
-from pymc_dp.steps.prelude.settings import APPROACH_STEPS, SHARES_OF_LOCATION, STEPS_OF_LOCATION, Shares
+from pymc_dp.steps.prelude.settings import APPROACH_STEPS, SHARES_OF_LOCATION, Shares
 from pymc_dp.steps.prelude.simulated import SearchBySimulation, requests_of_simulation
 from pymc_dp.steps.tuning import clip_bound
 
@@ -208,11 +208,9 @@ class Learning:
     def protect_units(self, *, of_several_rows: bool) -> None:
         """Say what a unit is: the information on a normal scale is known where every row is one."""
         options, normal = self._options, self._normal and not of_several_rows
-        self._regression = replace(self._regression, normal=normal)
+        self.steps = options.newton_steps or {1: 8, 2: APPROACH_STEPS}[self.order]
+        self._regression = replace(self._regression, normal=normal, steps=self.steps)
         apart = self._regression.location_apart
-        steps = options.newton_steps or (STEPS_OF_LOCATION if apart else APPROACH_STEPS)
-        self._regression = replace(self._regression, steps=steps)
-        self.steps = options.newton_steps or {1: 8, 2: steps}[self.order]
         default = default_shares(self.order, self.in_chains, control_variates=options.control_variates)
         self.shares = options.shares or (SHARES_OF_LOCATION if apart and self.in_chains == "nothing" else default)
 
