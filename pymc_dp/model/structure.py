@@ -10,12 +10,13 @@ import pytensor.tensor as pt
 from numpy.typing import NDArray
 from pymc.distributions.custom import CustomDistRV
 from pymc.distributions.transforms import LogTransform
+from pytensor.compile.ops import ViewOp
 from pytensor.compile.sharedvalue import SharedVariable
 from pytensor.graph.basic import Constant, Variable
 from pytensor.graph.replace import clone_replace
 from pytensor.graph.rewriting.utils import rewrite_graph
 from pytensor.graph.traversal import ancestors
-from pytensor.scalar.basic import Second
+from pytensor.scalar.basic import Second, add, exp
 from pytensor.tensor.elemwise import DimShuffle, Elemwise
 from pytensor.tensor.random import basic as families
 from pytensor.tensor.shape import Shape, Shape_i
@@ -45,7 +46,7 @@ class Structure:
 
     start: NDArray[np.float64]  # where the model says that parameters start
     in_likelihood: NDArray[np.bool_]  # whether the likelihood can depend on each parameter
-    scales: NDArray[np.intp]  # which parameters are logarithms of positive variables
+    scales: NDArray[np.intp]  # which parameters are logarithms of positive variables, or of a factor of rows' scale
     scale_of_rows: NDArray[np.intp]  # which of them is the scale of a location-scale family that rows are drawn from
     linear_and_normal: bool  # whether rows, or their logarithms, are normal with a linear mean
     rows_can_be_simulated: bool  # whether rows can be drawn from the model without any table
@@ -98,8 +99,42 @@ def in_likelihood(model: pm.Model, parameters: ParameterVector) -> NDArray[np.bo
 
 
 def scale_places(model: pm.Model, parameters: ParameterVector) -> NDArray[np.intp]:
-    """Return which parameters are logarithms of positive variables, such as a scale or a shape."""
+    """Return which parameters are logarithms of positive variables, such as a scale or a shape.
+
+    Or of a factor of all rows' scale: a in ``sigma=exp(a + b * x)``.
+    """
+    factors = _factors_of_scale(model)
+    return np.union1d(_logarithms(model, parameters), _places_of(model, parameters, lambda rv: rv in factors))
+
+
+def _logarithms(model: pm.Model, parameters: ParameterVector) -> NDArray[np.intp]:
     return _places_of(model, parameters, lambda rv: isinstance(model.rvs_to_transforms.get(rv), LogTransform))
+
+
+def _factors_of_scale(model: pm.Model) -> set[Variable]:
+    """Return free scalars that are added to the logarithm of all rows' scale."""
+    node = model.observed_RVs[0].owner if len(model.observed_RVs) == 1 else None
+    if node is None or not isinstance(node.op, _LOCATION_SCALE):
+        return set()
+    found: set[Variable] = set()
+    scale = _undimmed(node.op.dist_params(node)[-1])
+    if scale.owner is None or getattr(scale.owner.op, "scalar_op", None) != exp:
+        return set()
+    ahead = list(scale.owner.inputs)
+    while ahead:
+        variable = _undimmed(ahead.pop())
+        if variable in model.free_RVs:
+            found |= {variable} if variable.type.ndim == 0 else set()
+        elif variable.owner is not None and getattr(variable.owner.op, "scalar_op", None) == add:
+            ahead += variable.owner.inputs
+    return found
+
+
+def _undimmed(variable: Variable) -> Variable:
+    """Return what was only given other axes, or a name."""
+    while variable.owner is not None and isinstance(variable.owner.op, DimShuffle | ViewOp):
+        variable = variable.owner.inputs[0]
+    return variable
 
 
 def _places_of(model: pm.Model, parameters: ParameterVector, holds: Callable[[Variable], bool]) -> NDArray[np.intp]:
@@ -130,7 +165,8 @@ def places_of_scale(model: pm.Model, parameters: ParameterVector, *, symmetric: 
     reached = set(ancestors([scale], blockers=model.free_RVs))
     if symmetric:
         reached -= set(ancestors(others))
-    return np.intersect1d(_places_of(model, parameters, lambda rv: rv in reached), scale_places(model, parameters))
+    scales = _logarithms(model, parameters) if symmetric else scale_places(model, parameters)
+    return np.intersect1d(_places_of(model, parameters, lambda rv: rv in reached), scales)
 
 
 def is_linear_and_normal(model: pm.Model) -> bool:
@@ -163,8 +199,7 @@ def scale_of_normal_rows(model: pm.Model) -> Variable | None:
     if node is None or not isinstance(node.op, families.NormalRV | families.LogNormalRV):
         return None
     mean, scale = node.op.dist_params(node)
-    while scale.owner is not None and isinstance(scale.owner.op, DimShuffle):
-        scale = scale.owner.inputs[0]
+    scale = _undimmed(scale)
     return scale if scale in model.free_RVs and scale not in ancestors([mean]) else None
 
 

@@ -1,5 +1,7 @@
 """What a model's graph and shapes say: the same for any table of the same shape."""
 
+import functools
+
 import numpy as np
 import pymc as pm
 import pytest
@@ -203,6 +205,32 @@ def test_the_scale_of_a_location_scale_family_is_found_and_no_other_logarithm():
             make(np.arange(1.0, 9.0))
         parameters = ParameterVector(model)
         assert [parameters.labels[place] for place in places_of_scale(model, parameters)] == wanted
+
+
+def test_a_logarithm_that_is_added_to_that_of_the_scale_is_a_scale():
+    """As formulas for the scale have it; and no slope, no effect of a group, nothing outside of a sum in exp."""
+
+    def formula(x, *, family=pm.Normal):
+        of_row = pm.Data("x", x) * pm.Normal("slope") + pm.Normal("effect", shape=2)[pm.Data("g", x.astype(int) % 2)]
+        family("y", pm.Normal("a"), pm.Deterministic("s", pm.math.exp(0.0 + pm.Normal("c")[None] + of_row)), observed=x)
+
+    def product(x):
+        pm.Normal("y", pm.Normal("a"), pm.math.exp(pm.Normal("c") * pm.Data("x", x)), observed=x)
+
+    def known(x):
+        pm.Normal("y", pm.Normal("a"), 1.0 + pm.math.exp(pm.Normal("c")), observed=x)
+
+    def of_counts(x):
+        pm.Poisson("y", pm.math.exp(pm.Normal("c") + pm.Data("x", x)), observed=x.astype(int))
+
+    log_normal = functools.partial(formula, family=pm.LogNormal)
+    for make, wanted in ((formula, ["c"]), (log_normal, ["c"]), (product, []), (known, []), (of_counts, [])):
+        with pm.Model() as model:
+            make(np.arange(1.0, 9.0))
+        parameters = ParameterVector(model)
+        for places in (scale_places(model, parameters), places_of_scale(model, parameters)):
+            assert [parameters.labels[place] for place in places] == wanted
+        assert places_of_scale(model, parameters, symmetric=True).size == 0
 
 
 def linear(x, mean, scale=lambda: pm.HalfNormal("sigma"), family=pm.Normal):
