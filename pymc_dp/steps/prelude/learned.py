@@ -4,7 +4,7 @@
 2. *Coordinates.* A histogram of the sizes of scores, by parameter, makes all parameters comparable.
 3. *Directions.* The curvature is released early, and again after the first and the second step, each time along the
    axes of the ones before it, which scores are taken along, too. Where responses are continuous, it follows their
-   scale, and the third comes before the last step. Axes along which scores have long tails count less in norms.
+   scale, and the third comes after the last step but one. Axes along which scores have long tails count less in norms.
 4. *Steps.* Noisy scores, each with a clip bound that a histogram of norms says is best. After each of them the way goes
    on to about the posterior mean, as all scores so far tell it (`belief`), in a trust region.
 5. *Centre.* One more precise score leads to the centre, where score and curvature are released once more.
@@ -179,6 +179,8 @@ class Search:
         curvature = self._curvature(theta, self._comparable(theta), "early_curvature")
         follows, steps = self._regression.followed.size > 0, self._regression.steps
         for step in range(steps):
+            if follows and step == steps - 1 > 0:
+                theta, curvature = self._followed(theta, self._bisected_late(theta), curvature, "late_curvature")
             self._scores.append(self._score(theta, self._frame(curvature), "approach"))
             curvature = self._after_step(curvature)
             theta = self._stepped(theta, curvature, settings.TRUST_FAR if step < 2 else settings.TRUST_NEAR)
@@ -188,15 +190,18 @@ class Search:
                 )
             if step + 1 == min(settings.STEPS_BEFORE_LATE, steps) and not follows:
                 curvature = self._together(self._curvature(theta, self._frame(curvature), "late_curvature"), curvature)
-        bisected = self._bisected(theta, first=False)
-        bisected = np.where(np.abs(bisected - theta) > settings.LEAST_MOVE_OF_BISECTION, bisected, theta)
-        if follows:
-            theta, curvature = self._followed(theta, bisected, curvature, "late_curvature")
-        else:
-            theta = bisected
+        if follows and steps == 1:
+            theta, curvature = self._followed(theta, self._bisected_late(theta), curvature, "late_curvature")
+        elif not follows:
+            theta = self._bisected_late(theta)
         self._scores.append(self._score(theta, self._frame(curvature), "centre"))
         curvature = self._after_step(curvature)
         return self._expanded(self._stepped(theta, curvature, settings.TRUST_LAST), curvature)
+
+    def _bisected_late(self, theta: FloatArray) -> FloatArray:
+        """Return where a binary search leads to, and what it hardly moves where it was."""
+        bisected = self._bisected(theta, first=False)
+        return np.where(np.abs(bisected - theta) > settings.LEAST_MOVE_OF_BISECTION, bisected, theta)
 
     def _expanded(self, theta: FloatArray, curvature: KnownCurvature) -> Found:
         """Release curvature and score at the centre; return what all scores say."""
