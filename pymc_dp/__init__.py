@@ -50,6 +50,7 @@ if TYPE_CHECKING:
     from pymc_dp.surveys.checking import Check, check
     from pymc_dp.surveys.comparing import Comparison, compare
     from pymc_dp.surveys.describing import Description, describe
+    from pymc_dp.surveys.levels import Levels, find_levels
     from pymc_dp.surveys.synthetic import pooled, synthetic_tables
 
 __version__ = version("pymc_dp")
@@ -74,6 +75,7 @@ __all__ = [
     "Disclosure",
     "Forecast",
     "InvalidArgument",
+    "Levels",
     "MissingBackend",
     "NoDpAccountingEvent",
     "NoPlan",
@@ -105,6 +107,7 @@ __all__ = [
     "diagnostics",
     "disclosure",
     "dry_run",
+    "find_levels",
     "plots",
     "pooled",
     "private_likelihood",
@@ -126,6 +129,8 @@ _ON_DEMAND = {
     "check": "surveys.checking",
     "compare": "surveys.comparing",
     "describe": "surveys.describing",
+    "Levels": "surveys.levels",
+    "find_levels": "surveys.levels",
     "pooled": "surveys.synthetic",
     "synthetic_tables": "surveys.synthetic",
     "diagnostics": "",

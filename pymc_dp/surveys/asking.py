@@ -31,6 +31,7 @@ from pymc_dp.release import (
 from pymc_dp.release.interface import Release
 from pymc_dp.release.query import Query, Rows
 from pymc_dp.reports.published import facts_of
+from pymc_dp.rows.levels import UnitLevels
 from pymc_dp.rows.likelihood import Threads, UnitLikelihood
 from pymc_dp.run.finished import ending_the_run, reason
 from pymc_dp.run.publish import guarantee_of
@@ -53,6 +54,11 @@ class Survey:
     #: Seeds the noise, for tests: the releases are not private then.
     insecure_seed: int | None = None
     default_draws = 1
+
+    @property
+    def of_thresholds(self) -> float:
+        """The part of delta that is spent beside noise."""
+        return math.fsum(each.count * each.delta for each in self.requests if each.delta is not None)
 
     @property
     def private(self) -> bool:
@@ -122,7 +128,7 @@ def view_of(
 def asking(
     survey: Survey,
     budget: PrivacyBudget,
-    likelihood: UnitLikelihood,
+    likelihood: UnitLikelihood | UnitLevels,
     data: Table | None = None,
     results: Sequence[DataTree] = (),
 ) -> Iterator[tuple[Ask, dict[str, Any]]]:
@@ -133,7 +139,9 @@ def asking(
     not suffice, nothing is charged. A survey that ends early, after it was charged, raises `RunInterrupted` with the
     releases until then.
     """
-    opened: AbstractContextManager[Rows] = nullcontext(likelihood) if data is None else data.opened(likelihood)
+    opened: AbstractContextManager[Rows | UnitLevels] = nullcontext(likelihood)
+    if data is not None and isinstance(likelihood, UnitLikelihood):
+        opened = data.opened(likelihood)
     with opened as rows:
         if budget.relation == "substitute" and rows.n_units < _FEWEST_UNITS:
             raise UnsupportedModel(

@@ -110,6 +110,12 @@ class Memory:
             return len(column_as_it_is(self._names[0], self._read(self._names[:1])))
         return len(np.unique(unit_codes(unit, array_of(unit, self._read([unit]), is_unit=True))))
 
+    def pieces(self, columns: Columns) -> Iterator[Mapping[str, np.ndarray]]:
+        """Yield the columns of pieces of the table, none of which has a part of a unit: of the whole."""
+        table = self._read(columns.expected)
+        refuse_absent(columns.expected, table)
+        yield columns.read(table)
+
     @contextmanager
     def opened(self, template: UnitLikelihood, columns: Columns) -> Iterator[tuple[Partitions, int]]:
         """Hold the rows as arrays of the model's types."""
@@ -132,6 +138,10 @@ class Files:
             return sum(map(_number_of_rows, self._paths))
         pieces = _pieces(self._paths, Columns((), (), unit))
         return sum(len(np.unique(unit_codes(unit, piece[unit]))) for piece in pieces)
+
+    def pieces(self, columns: Columns) -> Iterator[Mapping[str, np.ndarray]]:
+        """Yield the columns of pieces of the table, none of which has a part of a unit."""
+        return _pieces(self._paths, columns)
 
     @contextmanager
     def opened(self, template: UnitLikelihood, columns: Columns) -> Iterator[tuple[Partitions, int]]:

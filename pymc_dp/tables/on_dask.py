@@ -248,6 +248,12 @@ class DaskSource:
         (found,) = gathered(client, [client.compute(number)], self._deadline)
         return int(found)
 
+    def pieces(self, columns: Columns) -> Iterator[Mapping[str, np.ndarray]]:
+        """Refuse: texts would leave the workers."""
+        raise UnsupportedTable(
+            "Levels are not found in a table on Dask: nothing but exact sums leaves its workers, and texts are no sums."
+        )
+
     @contextmanager
     def opened(self, template: UnitLikelihood, columns: Columns) -> Iterator[tuple[Partitions, int]]:
         """Let every worker thread make a block; refuse what any of them refuses."""

@@ -6,14 +6,16 @@ from contextlib import AbstractContextManager, contextmanager
 from functools import partial
 from typing import Any, Protocol
 
+import numpy as np
 import pandas as pd
 import xarray as xr
 
 from pymc_dp import _validate
 from pymc_dp.exceptions import InvalidArgument, UnsupportedTable
+from pymc_dp.rows.levels import UnitLevels
 from pymc_dp.rows.likelihood import UnitLikelihood
 from pymc_dp.rows.partitioned import PartitionedUnits, Partitions
-from pymc_dp.tables.columns import Columns, columns_for
+from pymc_dp.tables.columns import Columns, UnlistedColumns, columns_for
 from pymc_dp.tables.local import Files, Memory
 from pymc_dp.tables.readers import CsvFile, Query, arrow_columns, arrow_table, dataset_columns
 from pymc_dp.tables.schema import Column, Schema
@@ -25,6 +27,7 @@ _DEADLINE = 60.0
 _ROWS_OF_TEMPLATE = 1000
 #: As for a table in the model.
 _FEWEST_ROWS = 2
+_TOO_FEW = "The table has no rows or a single one, and no noise would leave anything of that to see."
 
 
 class Source(Protocol):
@@ -32,6 +35,10 @@ class Source(Protocol):
 
     def count(self, unit: str | None) -> int:
         """Return how many units there are. Public under substitution only."""
+        ...
+
+    def pieces(self, columns: Columns) -> Iterator[Mapping[str, np.ndarray]]:
+        """Yield the columns of pieces of the table, none of which has a part of a unit."""
         ...
 
     def opened(self, template: UnitLikelihood, columns: Columns) -> AbstractContextManager[tuple[Partitions, int]]:
@@ -199,12 +206,24 @@ class Table:
             template = template.with_units_of_rows()
         with self._source.opened(template, columns) as (partitions, n_rows):
             if n_rows < _FEWEST_ROWS:
-                raise UnsupportedTable(
-                    "The table has no rows or a single one, and no noise would leave anything of that to see."
-                )
+                raise UnsupportedTable(_TOO_FEW)
             protected = "one row of the table" if self.unit is None else f"all rows with the same {self.unit!r}"
             declared = "" if self.schema is None else self.schema.to_json()
             yield PartitionedUnits(template, partitions, n_rows, protected, declared)
+
+    def levels_of_units(self, columns: Sequence[str]) -> UnitLevels:
+        """Return how many units have each level of columns of texts, declared or not. Confidential.
+
+        Raises
+        ------
+        UnsupportedTable
+            If a column is missing or has no levels, or the table is on Dask, or rows of a unit could be in two places.
+        """
+        asked = UnlistedColumns((), (), self.unit, unlisted=tuple(columns))
+        found = UnitLevels.of_pieces(columns, self.unit, self._source.pieces(asked))
+        if found.n_rows < _FEWEST_ROWS:
+            raise UnsupportedTable(_TOO_FEW)
+        return found
 
     def __repr__(self) -> str:
         if self.schema is not None:
