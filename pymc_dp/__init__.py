@@ -50,6 +50,7 @@ if TYPE_CHECKING:
     from pymc_dp.surveys.checking import Check, check
     from pymc_dp.surveys.comparing import Comparison, compare
     from pymc_dp.surveys.describing import Description, describe
+    from pymc_dp.surveys.folding import Folds, folds
     from pymc_dp.surveys.levels import Levels, find_levels
     from pymc_dp.surveys.synthetic import pooled, synthetic_tables
 
@@ -73,6 +74,7 @@ __all__ = [
     "Date",
     "Description",
     "Disclosure",
+    "Folds",
     "Forecast",
     "InvalidArgument",
     "Levels",
@@ -108,6 +110,7 @@ __all__ = [
     "disclosure",
     "dry_run",
     "find_levels",
+    "folds",
     "plots",
     "pooled",
     "private_likelihood",
@@ -129,8 +132,10 @@ _ON_DEMAND = {
     "check": "surveys.checking",
     "compare": "surveys.comparing",
     "describe": "surveys.describing",
+    "Folds": "surveys.folding",
     "Levels": "surveys.levels",
     "find_levels": "surveys.levels",
+    "folds": "surveys.folding",
     "pooled": "surveys.synthetic",
     "synthetic_tables": "surveys.synthetic",
     "diagnostics": "",

@@ -162,6 +162,44 @@ class Files:
         yield partitions if kept is None else InMemory(template, kept), n_rows
 
 
+class PartOfUnits:
+    """Some units of a table of this machine, which are held in memory.
+
+    `kept` says of each unit whether it is one of them: of rows in the order of the table, of units of several rows in
+    the order of their names. Confidential.
+    """
+
+    def __init__(self, source: Any, kept: np.ndarray) -> None:
+        self._source, self._kept = source, kept
+
+    def count(self, unit: str | None) -> int:
+        """Return how many units there are."""
+        return int(self._kept.sum())
+
+    def pieces(self, columns: Columns) -> Iterator[dict[str, np.ndarray]]:
+        """Yield the columns of pieces of the table, none of which has a part of a unit."""
+        begin = end = 0
+        for arrays in self._source.pieces(columns):
+            if columns.unit is None:
+                places = np.arange(len(next(iter(arrays.values()))))
+            else:
+                _, places = np.unique(unit_codes(columns.unit, arrays[columns.unit]), return_inverse=True)
+            end = begin + int(places.max(initial=-1)) + 1
+            kept = self._kept[begin:end]
+            if end > self._kept.size:
+                break
+            yield {name: values[kept[places]] for name, values in arrays.items()}
+            begin = end
+        if end != self._kept.size:
+            raise TableChanged("The table has another number of units than when its folds were made. Make them again.")
+
+    @contextmanager
+    def opened(self, template: UnitLikelihood, columns: Columns) -> Iterator[tuple[Partitions, int]]:
+        """Hold the rows of these units as arrays of the model's types."""
+        blocks = [block_of(columns, piece) for piece in self.pieces(columns)]
+        yield InMemory(template, blocks), sum(block.n_rows for block in blocks)
+
+
 def _files_of(source: str | os.PathLike[str] | Sequence[str | os.PathLike[str]]) -> list[Path]:
     """Return the named files in order of their names; refuse other formats, and files with the same rows."""
     paths = [Path(source)] if isinstance(source, str | os.PathLike) else [Path(one) for one in source]

@@ -249,9 +249,9 @@ class DaskSource:
         return int(found)
 
     def pieces(self, columns: Columns) -> Iterator[Mapping[str, np.ndarray]]:
-        """Refuse: texts would leave the workers."""
+        """Refuse: rows would leave the workers."""
         raise UnsupportedTable(
-            "Levels are not found in a table on Dask: nothing but exact sums leaves its workers, and texts are no sums."
+            "Nothing but exact sums leaves the workers of a table on Dask: levels are not found in it, nor folds made."
         )
 
     @contextmanager

@@ -1,5 +1,6 @@
 """`Table`: a protected table that is named beside the model, where the model itself stands on invented rows."""
 
+import copy
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
@@ -16,7 +17,7 @@ from pymc_dp.rows.levels import UnitLevels
 from pymc_dp.rows.likelihood import UnitLikelihood
 from pymc_dp.rows.partitioned import PartitionedUnits, Partitions
 from pymc_dp.tables.columns import Columns, UnlistedColumns, columns_for
-from pymc_dp.tables.local import Files, Memory
+from pymc_dp.tables.local import Files, Memory, PartOfUnits
 from pymc_dp.tables.readers import CsvFile, Query, arrow_columns, arrow_table, dataset_columns
 from pymc_dp.tables.schema import Column, Schema
 from pymc_dp.tables.template import Template, fewest_rows, match
@@ -210,6 +211,12 @@ class Table:
             protected = "one row of the table" if self.unit is None else f"all rows with the same {self.unit!r}"
             declared = "" if self.schema is None else self.schema.to_json()
             yield PartitionedUnits(template, partitions, n_rows, protected, declared)
+
+    def part_of(self, kept: np.ndarray) -> "Table":
+        """Return the table of those units that `kept` says: see `pymc_dp.folds`, which draws them."""
+        part = copy.copy(self)
+        vars(part)["_source"] = PartOfUnits(self._source, kept)
+        return part
 
     def levels_of_units(self, columns: Sequence[str]) -> UnitLevels:
         """Return how many units have each level of columns of texts, declared or not. Confidential.
