@@ -19,7 +19,7 @@ from pymc_dp.exceptions import InvalidArgument, TableChanged, UnsupportedTable
 from pymc_dp.model.view import read
 from pymc_dp.rows.likelihood import UnitLikelihood
 from pymc_dp.tables import local
-from pymc_dp.tables.columns import grouped
+from pymc_dp.tables.columns import UnlistedColumns, grouped
 
 N, GRID = 500, 2.0**-24
 THETA = np.array([0.2, 0.4, -0.3])
@@ -403,3 +403,21 @@ def test_memory_does_not_grow_with_the_table(kind, template, tmp_path):
         _, peak = tracemalloc.get_traced_memory()
         tracemalloc.stop()
     assert peak < 20e6
+
+
+@pytest.mark.parametrize("unit", [None, "person"])
+def test_some_units_of_files_are_those_of_memory(tmp_path, monkeypatch, unit):
+    """Wherever files are cut: units are counted on over their pieces."""
+    monkeypatch.setattr(local, "_NUMBERS_OF_BLOCK", 40)
+    generator = np.random.default_rng(0)
+    frame = pd.DataFrame({"x": np.arange(200.0), "person": np.sort(generator.integers(0, 60, 200))})
+    frame.to_parquet(tmp_path / "rows.parquet", row_group_size=70)
+    kept = generator.random(200 if unit is None else frame["person"].nunique()) < 0.4
+    columns = UnlistedColumns((), (), unit, unlisted=("x",))
+    found = []
+    for source in (frame, tmp_path / "rows.parquet"):
+        part = dp.Table(source, columns={"x": "x"}, unit=unit).part_of(kept)
+        found.append(np.concatenate([piece["x"] for piece in part._source.pieces(columns)]))
+        assert part.count_units() == kept.sum()
+    known = frame["x"][kept] if unit is None else frame["x"][frame["person"].isin(np.unique(frame["person"])[kept])]
+    assert list(found[0]) == list(found[1]) == [str(int(x)) for x in known]
