@@ -34,7 +34,7 @@ _QUANTILES, _INTERVAL = np.array([0.05, 0.25, 0.5, 0.75, 0.95]), 0.9
 #: The part of the entries that a narrower range leaves out on each side.
 _OUTSIDE = 0.01
 #: Missing entries of a column are as many as noise would have made, below so many standard errors.
-_BY_NOISE = 2.0
+_BY_NOISE = 3.0
 #: Ranks at which columns are compared with normal scores.
 _GRID = 999
 
