@@ -167,8 +167,9 @@ class _Watched:
             counts = [dict(zip(each.levels, each.value, strict=True)) for each in (made, *exact)]
             both = [pair for pair in counts[0] if pair in counts[1] and pair in counts[2]]
             value, first, second = (np.array([each[pair] for pair in both]) for each in counts)
-        apart = np.sum((value - second) ** 2 - (value - first) ** 2)
-        self.statistic += float(apart) / (2.0 * made.noise_std**2)
+        facts, ones = self._curator._facts, np.ones(value.size)
+        noise_std = made.noise_std * (query.published(ones, facts) - query.published(0.0 * ones, facts))  # as published
+        self.statistic += float(np.sum(((value - second) ** 2 - (value - first) ** 2) / (2.0 * noise_std**2)))
         return made
 
 
