@@ -27,7 +27,7 @@ Gipson and Mandayam (2022), Differentially private partition selection, PoPETs.
 import math
 from dataclasses import dataclass
 
-from scipy import stats
+import scipy
 
 from pymc_dp.exceptions import PrivacyError
 from pymc_dp.release.query import Evaluation, NonNegative, PublicFacts
@@ -63,7 +63,7 @@ class LevelCounts(NonNegative):
         The discrete noise is above a multiple of the grid no more often than the continuous one is above the multiple
         before it (Canonne, Kamath and Steinke 2020, Proposition 25); another step is for roundings.
         """
-        return 1.0 + noise_std * float(stats.norm.isf(self.delta / len(self.columns))) + 2.0 * grid
+        return 1.0 + noise_std * float(-scipy.special.ndtri(self.delta / len(self.columns))) + 2.0 * grid
 
     def refuse_if_unsafe(self, facts: PublicFacts) -> None:
         """Refuse a column twice, and what is no probability."""
