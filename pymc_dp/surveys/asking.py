@@ -160,6 +160,8 @@ def asking_folds(
     with ExitStack() as stack:
         parts: list[Rows | UnitLevels] = []
         for data in tables:
+            if data is not None:
+                data.refuse_relation(budget.relation)
             opened: AbstractContextManager[Rows | UnitLevels] = nullcontext(likelihood)
             if data is not None and isinstance(likelihood, UnitLikelihood):
                 opened = data.opened(likelihood)

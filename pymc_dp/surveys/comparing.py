@@ -171,8 +171,8 @@ def compare(
         raise InvalidArgument(
             "With folds=, each model has a list of results, one for each fold, and data= is left out."
         )
-    if folds is not None and folds.relation != budget.relation:
-        raise InvalidArgument(f"These folds are for the relation {folds.relation!r}: draw them for this budget.")
+    if folds is not None and not Table.are_apart(folds.testing):
+        raise InvalidArgument("These are no folds that dp.folds drew: a unit may be in several, and is paid for once.")
     views = {name: view_of(model, unit, unit_index, tables[0]) for name, (model, _) in models.items()}
     fits = {
         name: [Fitted(result, model, views[name]) for result in fitted[name]] for name, (model, _) in models.items()

@@ -60,12 +60,16 @@ def folds(table: Table, k: int, *, budget: PrivacyBudget) -> Folds:
     Returns
     -------
     Folds
-        Use it as long as anything is computed of these parts: drawn again, they are others.
+        Use it as long as anything is computed of these parts: drawn again, they are others. What is no file is read
+        now, and held in memory as long: a database may give rows in another order, and a unit twice.
 
     Raises
     ------
     InvalidArgument
-        If an argument is none of these, or there are fewer than two units for a fold, where their number is public.
+        If an argument is none of these, the table is a fold for another relation, or there are fewer than two units
+        for a fold, where their number is public.
+    UnsupportedTable
+        If the table is on Dask, or cannot be read.
 
     Notes
     -----
@@ -77,12 +81,15 @@ def folds(table: Table, k: int, *, budget: PrivacyBudget) -> Folds:
     budget, _ = checked_budget(budget, 1.0)
     if not isinstance(table, Table):
         raise InvalidArgument(f"folds takes a pymc_dp.Table, not a {type(table).__name__}.")
+    table.refuse_relation(budget.relation)
     k = _validate.whole("k", k, at_least=2)
+    table = table.fixed()
     words = SecureNoise().words(table.count_units())
     fold = words % np.uint64(k)
     if budget.relation == "substitute":
         if len(words) < 2 * k:
             raise InvalidArgument(f"k must leave two units for each fold of {len(words)}.")
-        fold[np.argsort(words)] = np.arange(len(words)) % k
-    training = tuple(table.part_of(fold != each) for each in range(k))
-    return Folds(training, tuple(table.part_of(fold == each) for each in range(k)), budget.relation)
+        fold[np.argsort(words, kind="stable")] = np.arange(len(words)) % k
+    training = tuple(table.part_of(fold != each, budget.relation) for each in range(k))
+    testing = tuple(table.part_of(fold == each, budget.relation) for each in range(k))
+    return Folds(training, testing, budget.relation)

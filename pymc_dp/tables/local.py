@@ -110,6 +110,11 @@ class Memory:
             return len(column_as_it_is(self._names[0], self._read(self._names[:1])))
         return len(np.unique(unit_codes(unit, array_of(unit, self._read([unit]), is_unit=True))))
 
+    def fixed(self) -> "Memory":
+        """Return the same table, read once: a database may give its rows in another order each time."""
+        once = self._read(self._names)
+        return Memory(lambda _: once, self._names)
+
     def pieces(self, columns: Columns) -> Iterator[Mapping[str, np.ndarray]]:
         """Yield the columns of pieces of the table, none of which has a part of a unit: of the whole."""
         table = self._read(columns.expected)
@@ -138,6 +143,10 @@ class Files:
             return sum(map(_number_of_rows, self._paths))
         pieces = _pieces(self._paths, Columns((), (), unit))
         return sum(len(np.unique(unit_codes(unit, piece[unit]))) for piece in pieces)
+
+    def fixed(self) -> "Files":
+        """Return itself: rows of a file have an order."""
+        return self
 
     def pieces(self, columns: Columns) -> Iterator[Mapping[str, np.ndarray]]:
         """Yield the columns of pieces of the table, none of which has a part of a unit."""
@@ -170,27 +179,38 @@ class PartOfUnits:
     """
 
     def __init__(self, source: Any, kept: np.ndarray) -> None:
-        self._source, self._kept = source, kept
+        self.source, self.kept = source, kept
 
     def count(self, unit: str | None) -> int:
         """Return how many units there are."""
-        return int(self._kept.sum())
+        return int(self.kept.sum())
+
+    def fixed(self) -> "PartOfUnits":
+        """Return itself: what it is a part of is fixed."""
+        return self
+
+    @staticmethod
+    def are_apart(sources: Sequence[Any]) -> bool:
+        """Return whether these are parts of one table, no two of which have a unit in common."""
+        parts = [each for each in sources if isinstance(each, PartOfUnits)]
+        alike = len({(id(each.source), each.kept.size) for each in parts}) == 1 and len(parts) == len(sources)
+        return alike and int(np.sum([each.kept for each in parts], axis=0).max(initial=0)) <= 1
 
     def pieces(self, columns: Columns) -> Iterator[dict[str, np.ndarray]]:
         """Yield the columns of pieces of the table, none of which has a part of a unit."""
         begin = end = 0
-        for arrays in self._source.pieces(columns):
+        for arrays in self.source.pieces(columns):
             if columns.unit is None:
                 places = np.arange(len(next(iter(arrays.values()))))
             else:
                 _, places = np.unique(unit_codes(columns.unit, arrays[columns.unit]), return_inverse=True)
             end = begin + int(places.max(initial=-1)) + 1
-            kept = self._kept[begin:end]
-            if end > self._kept.size:
+            kept = self.kept[begin:end]
+            if end > self.kept.size:
                 break
             yield {name: values[kept[places]] for name, values in arrays.items()}
             begin = end
-        if end != self._kept.size:
+        if end != self.kept.size:
             raise TableChanged("The table has another number of units than when its folds were made. Make them again.")
 
     @contextmanager

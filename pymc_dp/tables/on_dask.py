@@ -248,6 +248,11 @@ class DaskSource:
         (found,) = gathered(client, [client.compute(number)], self._deadline)
         return int(found)
 
+    def fixed(self) -> "DaskSource":
+        """Refuse, as `pieces` does."""
+        self.pieces(Columns((), (), None))
+        return self
+
     def pieces(self, columns: Columns) -> Iterator[Mapping[str, np.ndarray]]:
         """Refuse: rows would leave the workers."""
         raise UnsupportedTable(

@@ -38,6 +38,10 @@ class Source(Protocol):
         """Return how many units there are. Public under substitution only."""
         ...
 
+    def fixed(self) -> "Source":
+        """Return the same table, whose rows keep their order from one reading to the next."""
+        ...
+
     def pieces(self, columns: Columns) -> Iterator[Mapping[str, np.ndarray]]:
         """Yield the columns of pieces of the table, none of which has a part of a unit."""
         ...
@@ -125,6 +129,8 @@ class Table:
         if not isinstance(columns, Mapping | None):
             raise InvalidArgument('columns= maps inputs of the model to columns: columns={"x": ["age", "income"]}.')
         self.unit = unit
+        #: Of the budgets that a part of a table was drawn for; None for a whole table, which is for any.
+        self.relation: str | None = None
         self._given: dict[str, str | Sequence[str]] = {**(columns or {}), **more}
         for name, each in self._given.items():
             if not isinstance(each, str) and not (isinstance(each, Sequence) and all(isinstance(k, str) for k in each)):
@@ -206,17 +212,34 @@ class Table:
         if self.unit is not None:
             template = template.with_units_of_rows()
         with self._source.opened(template, columns) as (partitions, n_rows):
-            if n_rows < _FEWEST_ROWS:
-                raise UnsupportedTable(_TOO_FEW)
+            self._refuse_too_few(n_rows)
             protected = "one row of the table" if self.unit is None else f"all rows with the same {self.unit!r}"
             declared = "" if self.schema is None else self.schema.to_json()
             yield PartitionedUnits(template, partitions, n_rows, protected, declared)
 
-    def part_of(self, kept: np.ndarray) -> "Table":
+    def fixed(self) -> "Table":
+        """Return the same table, whose rows keep their order from one reading to the next; refuse one on Dask."""
+        table = copy.copy(self)
+        vars(table)["_source"] = self._source.fixed()
+        return table
+
+    def part_of(self, kept: np.ndarray, relation: str) -> "Table":
         """Return the table of those units that `kept` says: see `pymc_dp.folds`, which draws them."""
         part = copy.copy(self)
-        vars(part)["_source"] = PartOfUnits(self._source, kept)
+        vars(part).update(_source=PartOfUnits(self._source, kept), relation=relation)
         return part
+
+    def refuse_relation(self, relation: str) -> None:
+        """Refuse a part that was drawn for budgets of another relation."""
+        if self.relation not in (None, relation):
+            raise InvalidArgument(
+                f"These folds are for the relation {self.relation!r}: draw them for this budget, of {relation!r}."
+            )
+
+    @staticmethod
+    def are_apart(tables: Sequence["Table"]) -> bool:
+        """Return whether these are parts of one table, no two of which have a unit in common."""
+        return PartOfUnits.are_apart([vars(each)["_source"] for each in tables])
 
     def levels_of_units(self, columns: Sequence[str]) -> UnitLevels:
         """Return how many units have each level of columns of texts, declared or not. Confidential.
@@ -228,9 +251,13 @@ class Table:
         """
         asked = UnlistedColumns((), (), self.unit, unlisted=tuple(columns))
         found = UnitLevels.of_pieces(columns, self.unit, self._source.pieces(asked))
-        if found.n_rows < _FEWEST_ROWS:
-            raise UnsupportedTable(_TOO_FEW)
+        self._refuse_too_few(found.n_rows)
         return found
+
+    def _refuse_too_few(self, n_rows: int) -> None:
+        """Refuse a table of a single row; a part of which nobody knows the size is refused for no number of rows."""
+        if n_rows < _FEWEST_ROWS and self.relation != "add-remove":
+            raise UnsupportedTable(_TOO_FEW)
 
     def __repr__(self) -> str:
         if self.schema is not None:

@@ -2,6 +2,7 @@
 
 import json
 import math
+import sqlite3
 
 import arviz as az
 import numpy as np
@@ -268,6 +269,55 @@ def test_folds_are_drawn_anew_and_share_no_unit():
         assert sorted(np.concatenate(parts)) == sorted(frame["x"])
         seen.append(parts[0])
     assert len({each.tobytes() for each in seen}) == 10
+
+
+def test_parts_that_share_units_are_not_paid_for_once():
+    """Hazard H53: neither tables that somebody put together, nor rows that a database gives in another order."""
+    frame, protected, models, budget = beside(4.0)
+    both = {name: (model, of_folds(3, [1.0] * 3)[name]) for name, model in models.items()}
+    drawn = dp.folds(protected, 3, budget=budget)
+    kept = drawn.testing[2]._source.kept
+    elsewhere = dp.Table(frame[::-1], schema=protected.schema).part_of(kept, "substitute")
+    for testing in ((protected,) * 3, (drawn.testing[0],) * 3, (*drawn.testing[:2], elsewhere)):
+        with pytest.raises(dp.InvalidArgument, match="may be in several"):
+            dp.compare(both, folds=dp.Folds(drawn.training, testing, "substitute"), budget=budget)
+    assert not budget.history
+    connection = sqlite3.connect(":memory:")
+    frame.assign(x=np.linspace(-1, 1, N)).to_sql("rows", connection)
+    queried = dp.Table.from_sql("SELECT x, y FROM rows ORDER BY random()", connection, protected.schema)
+    columns = Columns((("x",),), (), None, protected.schema)
+    parts = [next(iter(test._source.pieces(columns)))["x"] for _, test in dp.folds(queried, 3, budget=budget)]
+    assert len(np.unique(np.concatenate(parts))) == N
+
+
+def test_a_fold_is_for_one_relation():
+    """Hazard H53: folds of one size are moved by a row that is missing, and a unit changes in more than it says."""
+    _, protected, models, _ = beside(1.0)
+    budgets = {relation: dp.PrivacyBudget(1.0, 1e-6, relation) for relation in ("substitute", "add-remove")}
+    both = {name: (model, of_folds(1, [1.0])[name][0]) for name, model in models.items()}
+    for relation, budget in zip(budgets, reversed(budgets.values()), strict=True):
+        part = dp.folds(protected, 3, budget=budgets[relation]).training[0]
+        for ask in (
+            lambda part=part, budget=budget: dp.describe(part, budget=budget),
+            lambda part=part, budget=budget: dp.find_levels(part, "y", budget=budget),
+            lambda part=part, budget=budget: dp.folds(part, 2, budget=budget),
+            lambda part=part, budget=budget: dp.compare(both, data=part, held_out=True, budget=budget),
+            lambda part=part, budget=budget: dp.sample(model=models["line"], data=part, budget=budget),
+        ):
+            with pytest.raises(dp.InvalidArgument, match="relation"):
+                ask()
+        assert not budget.history
+
+
+def test_no_number_of_rows_in_a_fold_is_refused_where_it_is_protected():
+    """Hazard H53: a refusal costs nothing, and how many of many drawings are refused would tell the number of rows."""
+    _, protected, models, budget = beside(4.0, "add-remove", n=4)
+    parts = dp.folds(protected, 20, budget=budget)
+    both = {name: (model, of_folds(20, [1.0] * 20)[name]) for name, model in models.items()}
+    assert np.isfinite(dp.compare(both, folds=parts, budget=budget).table.loc["line", "elpd_diff"])
+    empty = min(parts.testing, key=dp.Table.count_units)
+    assert empty.count_units() == 0
+    assert dp.find_levels(empty, "y", budget=dp.PrivacyBudget(1.0, 1e-6, "add-remove"))["y"] == []
 
 
 def test_folds_are_paid_for_once_and_no_curator_answers_twice():

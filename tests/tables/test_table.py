@@ -416,7 +416,7 @@ def test_some_units_of_files_are_those_of_memory(tmp_path, monkeypatch, unit):
     columns = UnlistedColumns((), (), unit, unlisted=("x",))
     found = []
     for source in (frame, tmp_path / "rows.parquet"):
-        part = dp.Table(source, columns={"x": "x"}, unit=unit).part_of(kept)
+        part = dp.Table(source, columns={"x": "x"}, unit=unit).part_of(kept, "substitute")
         found.append(np.concatenate([piece["x"] for piece in part._source.pieces(columns)]))
         assert part.count_units() == kept.sum()
     known = frame["x"][kept] if unit is None else frame["x"][frame["person"].isin(np.unique(frame["person"])[kept])]
