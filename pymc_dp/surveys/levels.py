@@ -144,11 +144,12 @@ def find_levels(
         raise UnsupportedOption("A Table says itself what a unit is: dp.Person, or Table(..., unit=), not unit=.")
     if not isinstance(table, Table):
         table = Table(table, columns={name: name for name in names}, unit=unit)
+    table.refuse_relation(budget.relation)
     if table.unit in names:
         raise InvalidArgument(f"The column {table.unit!r} says who a person is: it has no levels to publish.")
     if delta is None:
         left = budget.delta_left_for_levels
-        delta = _PART_OF_DELTA * budget.delta if left is None else left
+        delta = left or _PART_OF_DELTA * budget.delta  # where nothing is left, the budget refuses
     query = LevelCounts(names, _validate.open_unit_interval("delta", delta))
     # A unit moves two counts of a column at most.
     request = ReleaseRequest(query.kind, 1, 1.0, 2 * len(names), once=True, delta=query.delta)

@@ -85,7 +85,7 @@ class UnlistedColumns(Columns):
         """Return the columns as texts, None where entries are missing, and the units, by name."""
         read = {name: levels_of_entries(name, _with_missing_entries(name, piece)) for name in self.unlisted}
         if self.unit is not None:
-            read[self.unit] = array_of(self.unit, piece, is_unit=True)
+            read[self.unit] = unit_codes(self.unit, array_of(self.unit, piece, is_unit=True))
         _refuse_other_lengths(read)
         return read
 
@@ -289,6 +289,8 @@ def _with_missing_entries(name: str, piece: Mapping[str, Any]) -> Any:
 
     if pa.types.is_nested(found.type) or pa.types.is_binary(found.type):
         raise UnsupportedTable(f"The column {name!r} holds several entries in a row, or bytes.")
+    if pa.types.is_boolean(found.type):  # where one is missing, pandas would make all of them objects
+        found = found.cast(pa.int8())
     return found.to_pandas(date_as_object=False)
 
 

@@ -131,6 +131,7 @@ def test_what_cannot_be_asked_is_refused_before_anything_is_charged():
         (dp.UnsupportedTable, FRAME[:1], "ward", {}),
         (dp.UnsupportedTable, {"ward": ["a", "b"], "job": ["a"]}, ["ward", "job"], {}),
         (dp.UnsupportedTable, FRAME.assign(person=None), "ward", {"unit": "person"}),
+        (dp.UnsupportedTable, FRAME.assign(person=0.5), "ward", {"unit": "person"}),
     ]
     for error, source, columns, options in wrong:
         with pytest.raises(error) as raised:
@@ -139,6 +140,8 @@ def test_what_cannot_be_asked_is_refused_before_anything_is_charged():
     with pytest.raises(dp.InvalidArgument, match="budget="):
         dp.find_levels(FRAME, "ward")
     assert not budget.history
+    with pytest.raises(dp.BudgetExceeded, match="set aside"):
+        dp.find_levels(FRAME, "ward", budget=dp.PrivacyBudget(1.0, 1e-6, delta_for_levels=0.0))
     with pytest.raises(dp.InvalidArgument, match="no levels"):
         dp.Levels(found_levels(columns=["ward"]).tree["levels"])
 

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 import pymc_dp as dp
 from pymc_dp.exceptions import UnsupportedTable
+from pymc_dp.tables.columns import _with_missing_entries
 from pymc_dp.tables.entries import entries_of, levels_of_entries
 
 NAN = np.nan
@@ -160,3 +161,14 @@ def test_types_of_whole_columns_that_do_not_fit_are_refused(column, values, matc
     with pytest.raises(UnsupportedTable, match=match) as refusal:
         entries_of(column, values)
     assert "2024" not in str(refusal.value)
+
+
+@pytest.mark.parametrize("column", [dp.Category("c", ["True", "False"]), dp.Category("c", ["1", "0"])])
+def test_a_missing_truth_value_leaves_those_of_other_rows_as_they_are(column):
+    """Hazard H52: pandas makes all truth values of Arrow objects where one is missing, and a level has another name."""
+    pa = pytest.importorskip("pyarrow")
+    for read in (
+        lambda entries: levels_of_entries("c", _with_missing_entries("c", {"c": pa.chunked_array([entries])})),
+        lambda entries: entries_of(column, _with_missing_entries("c", {"c": pa.chunked_array([entries])})),
+    ):
+        assert list(read([True, False, None])[:2]) == list(read([True, False]))
