@@ -92,7 +92,7 @@ def run(n, epsilon, seed, noted):
             note("averages", risk[here].mean(), line["5%"], line["95%"])
         line = found.contrasts.loc[("drug", ward)]
         note("contrasts", (risks["drug"] - risks["none"])[here].mean(), line["5%"], line["95%"])
-    tables = dp.synthetic_tables(result, description, table.template, model=model, m=TABLES, seed=seed)
+    tables = dp.synthetic_tables(result, description, table.template, model=model, m=TABLES, seed=seed, missing=False)
     fits = [sm.Logit(each["back"].astype(float), design(each)).fit(disp=0) for each in tables]
     pooled = dp.pooled([each.params for each in fits], [each.bse**2 for each in fits])
     for truth, width, (_, line) in zip(TRUTH, 3.29 * exact.bse, pooled.iterrows(), strict=True):

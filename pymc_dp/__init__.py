@@ -50,6 +50,8 @@ if TYPE_CHECKING:
     from pymc_dp.surveys.checking import Check, check
     from pymc_dp.surveys.comparing import Comparison, compare
     from pymc_dp.surveys.describing import Description, describe
+    from pymc_dp.surveys.folding import Folds, folds
+    from pymc_dp.surveys.levels import Levels, find_levels
     from pymc_dp.surveys.synthetic import pooled, synthetic_tables
 
 __version__ = version("pymc_dp")
@@ -72,8 +74,10 @@ __all__ = [
     "Date",
     "Description",
     "Disclosure",
+    "Folds",
     "Forecast",
     "InvalidArgument",
+    "Levels",
     "MissingBackend",
     "NoDpAccountingEvent",
     "NoPlan",
@@ -105,6 +109,8 @@ __all__ = [
     "diagnostics",
     "disclosure",
     "dry_run",
+    "find_levels",
+    "folds",
     "plots",
     "pooled",
     "private_likelihood",
@@ -126,6 +132,10 @@ _ON_DEMAND = {
     "check": "surveys.checking",
     "compare": "surveys.comparing",
     "describe": "surveys.describing",
+    "Folds": "surveys.folding",
+    "Levels": "surveys.levels",
+    "find_levels": "surveys.levels",
+    "folds": "surveys.folding",
     "pooled": "surveys.synthetic",
     "synthetic_tables": "surveys.synthetic",
     "diagnostics": "",

@@ -7,8 +7,11 @@ from pymc_dp.accounting.account import (
     all_add_in_rho,
     check_relation,
     epsilon_of,
+    epsilon_of_thresholds,
+    of_thresholds,
     substitute_from_add_remove,
     total_rho,
+    without_thresholds,
 )
 from pymc_dp.accounting.calibrate import draws_for, largest_count, noise_beside, noise_for, noise_for_epsilon, scaled
 from pymc_dp.accounting.events import (
@@ -22,6 +25,7 @@ from pymc_dp.accounting.events import (
     Relation,
     Releases,
     SamplingWithoutReplacement,
+    ThresholdedReleases,
     WithoutReplacementGaussianReleases,
     to_dp_accounting,
 )
@@ -53,12 +57,14 @@ __all__ = [
     "Relation",
     "Releases",
     "SamplingWithoutReplacement",
+    "ThresholdedReleases",
     "WithoutReplacementGaussianReleases",
     "account",
     "all_add_in_rho",
     "check_relation",
     "draws_for",
     "epsilon_of",
+    "epsilon_of_thresholds",
     "gaussian_delta",
     "gaussian_epsilon",
     "gaussian_rho",
@@ -67,6 +73,7 @@ __all__ = [
     "noise_beside",
     "noise_for",
     "noise_for_epsilon",
+    "of_thresholds",
     "privacy_profile",
     "renyi_epsilon",
     "scaled",
@@ -75,6 +82,7 @@ __all__ = [
     "total_rho",
     "trade_off",
     "trade_off_of_guarantee",
+    "without_thresholds",
     "zcdp_epsilon",
     "zcdp_rho",
 ]

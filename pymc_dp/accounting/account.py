@@ -2,11 +2,11 @@
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 
 from pymc_dp import _validate
-from pymc_dp.accounting.events import KINDS_OF_RELEASES, RELATIONS, Relation, Releases
+from pymc_dp.accounting.events import KINDS_OF_RELEASES, RELATIONS, Relation, Releases, ThresholdedReleases
 from pymc_dp.accounting.gaussian import gaussian_epsilon
 from pymc_dp.accounting.loss_distribution import DEFAULT_TOLERANCE, loss_distribution_epsilon
 from pymc_dp.accounting.renyi import renyi_epsilon
@@ -48,7 +48,8 @@ def account(
     """Return what releases guarantee together, also when later ones are chosen in the light of earlier results.
 
     Gaussian releases alone: their exact curve. With releases on samples: the better of privacy loss distributions
-    and Rényi bounds, both of which hold. With Barker decisions: Rényi bounds.
+    and Rényi bounds, both of which hold. With Barker decisions: Rényi bounds. What thresholds may fail to hide is taken
+    off delta first (docs: "Levels that nobody has listed").
 
     Parameters
     ----------
@@ -73,6 +74,12 @@ def account(
     """
     delta = _validate.open_unit_interval("delta", delta)
     check_relation(releases, relation)
+    hidden, releases = of_thresholds(releases), without_thresholds(releases)
+    if hidden:
+        if not hidden < delta:
+            return Guarantee(math.inf, delta, relation, GAUSSIAN_ACCOUNTANT)
+        found = account(releases, delta - hidden, relation, tolerance=tolerance)
+        return replace(found, epsilon=found.epsilon + epsilon_of_thresholds(hidden), delta=delta)
     if all_add_in_rho(releases):
         return Guarantee(gaussian_epsilon(total_rho(releases), delta), delta, relation, GAUSSIAN_ACCOUNTANT)
     by_losses = _remembered_loss_distribution_epsilon(tuple(releases), delta, tolerance)
@@ -95,6 +102,25 @@ def all_add_in_rho(releases: Sequence[Releases]) -> bool:
 def total_rho(releases: Sequence[Releases]) -> float:
     """Return the cost of those releases that add in rho; it is the whole cost where all do."""
     return math.fsum(each.rho for each in releases if each.adds_in_rho)
+
+
+def without_thresholds(releases: Sequence[Releases]) -> tuple[Releases, ...]:
+    """Return the releases, those with a threshold as what noise alone costs: see `of_thresholds` for the rest."""
+    return tuple(each.counts if isinstance(each, ThresholdedReleases) else each for each in releases)
+
+
+def of_thresholds(releases: Sequence[Releases]) -> float:
+    """Return the probability that thresholds fail to hide what one unit alone has, over all releases, at most."""
+    return math.fsum(each.of_thresholds for each in releases)
+
+
+def epsilon_of_thresholds(delta: float) -> float:
+    """Return what thresholds cost beside their delta, next to nothing: -ln(1 - delta).
+
+    A table in which they hide something shows the rest of what is released with probability 1 - delta at least, and is
+    compared with one in which there is nothing to hide.
+    """
+    return -math.log1p(-delta)
 
 
 def check_relation(releases: Sequence[Releases], relation: Relation) -> None:

@@ -114,6 +114,11 @@ class Releases(ABC):
         return 0.0
 
     @property
+    def of_thresholds(self) -> float:
+        """The part of delta that is spent by what a threshold hides: beside noise, over all releases together."""
+        return 0.0
+
+    @property
     def loss_variance(self) -> float:
         """The variance of the privacy loss of one release, roughly; infinite where its distribution is not known."""
         return math.inf
@@ -238,6 +243,53 @@ class GaussianReleases(NoisyReleases):
 
     def _event(self, library: Any) -> Any:
         return library.GaussianDpEvent(self.noise_multiplier)
+
+
+@dataclass(frozen=True)
+class ThresholdedReleases(NoisyReleases):
+    """Gaussian counts of the levels that occur in a table, of which those above a threshold are published.
+
+    Which levels occur is no function of counts that noise covers: `pymc_dp.accounting.account` adds what it costs.
+
+    Attributes
+    ----------
+    kind, count, coordinates
+        As in `Releases`; of the noisy numbers those that one unit may move.
+    noise_multiplier : float
+        Standard deviation of the noise divided by the sensitivity of the counts, above 0.
+    delta : float
+        In (0, 1): the probability that a release publishes any level that one unit alone has.
+    """
+
+    delta: float
+
+    relations: ClassVar[tuple[Relation, ...]] = RELATIONS
+    theorem: ClassVar[str] = (
+        "levels that other units have, too, cost what Gaussian counts of them cost; all others are hidden but with "
+        "the stated probability (as Korolova, Kenthapadi, Mishra and Ntoulas 2009)"
+    )
+    assumption: ClassVar[str] = (
+        "a unit has at most one level of each column; noise is fresh for each level; the threshold hides the levels of "
+        "any one unit but with the stated probability"
+    )
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        object.__setattr__(self, "delta", _validate.open_unit_interval("delta", self.delta))
+
+    @property
+    def of_thresholds(self) -> float:
+        """The probability that a level of one unit alone is published by any of the releases, at most."""
+        return self.count * self.delta
+
+    @property
+    def counts(self) -> GaussianReleases:
+        """The releases as they would be, if it were public which levels occur."""
+        return GaussianReleases(self.kind, self.count, self.noise_multiplier, coordinates=self.coordinates)
+
+    def renyi_bound(self, order: int) -> float:
+        """Return infinity: what one table cannot publish and the other can has no finite divergence."""
+        return math.inf
 
 
 @dataclass(frozen=True)
@@ -418,6 +470,7 @@ class BarkerReleases(BatchReleases):
 
 KINDS_OF_RELEASES: tuple[type[Releases], ...] = (
     GaussianReleases,
+    ThresholdedReleases,
     PoissonGaussianReleases,
     WithoutReplacementGaussianReleases,
     BarkerReleases,

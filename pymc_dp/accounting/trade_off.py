@@ -18,7 +18,15 @@ import scipy
 from numpy.typing import ArrayLike
 
 from pymc_dp import _validate
-from pymc_dp.accounting.account import all_add_in_rho, check_relation, epsilon_of, total_rho
+from pymc_dp.accounting.account import (
+    all_add_in_rho,
+    check_relation,
+    epsilon_of,
+    epsilon_of_thresholds,
+    of_thresholds,
+    total_rho,
+    without_thresholds,
+)
 from pymc_dp.accounting.events import Relation, Releases
 from pymc_dp.accounting.gaussian import gaussian_delta
 from pymc_dp.accounting.loss_curves import Array
@@ -63,6 +71,11 @@ def privacy_profile(releases: Sequence[Releases], epsilons: ArrayLike, relation:
     if not releases:
         raise InvalidArgument("A privacy profile is one of releases: there is none.")
     check_relation(releases, relation)
+    hidden, releases = of_thresholds(releases), without_thresholds(releases)
+    if hidden:  # twice: an epsilon below what thresholds cost beside their delta pays for that in delta
+        less = np.maximum(found - epsilon_of_thresholds(min(hidden, 0.5)), 0.0)
+        beside: Array = np.minimum(privacy_profile(releases, less, relation) + 2.0 * hidden, 1.0)
+        return beside
     if all_add_in_rho(releases):
         rho = total_rho(releases)
         return np.array([gaussian_delta(rho, float(epsilon)) for epsilon in found])
@@ -113,7 +126,8 @@ def trade_off(releases: Sequence[Releases], false_positive_rates: ArrayLike, rel
         ndtr, ndtri = scipy.special.ndtr, scipy.special.ndtri
         exact: Array = ndtr(-ndtri(rates) - math.sqrt(2.0 * total_rho(releases)))
         return exact
-    most = min(epsilon_of(releases, _LEAST_DELTA, relation), _LARGEST_EPSILON)
+    least = min(max(_LEAST_DELTA, 2.0 * of_thresholds(releases)), 0.5)
+    most = min(epsilon_of(releases, least, relation), _LARGEST_EPSILON)
     epsilons = np.linspace(0.0, most, _GUARANTEES)
     return _of_guarantees(epsilons, privacy_profile(releases, epsilons, relation), rates)
 

@@ -8,7 +8,15 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from pymc_dp.accounting import EPSILON_SLACK, Relation, account, gaussian_epsilon, gaussian_rho
+from pymc_dp.accounting import (
+    EPSILON_SLACK,
+    Relation,
+    account,
+    all_add_in_rho,
+    gaussian_epsilon,
+    gaussian_rho,
+    without_thresholds,
+)
 from pymc_dp.budget.plan import Plan
 from pymc_dp.exceptions import BudgetExceeded, InvalidArgument
 
@@ -20,7 +28,7 @@ _NOTHING = 1e-9
 
 @dataclass(frozen=True)
 class GaussianFilter:
-    """Runs of Gaussian releases of all rows: their costs add in rho.
+    """Runs of Gaussian releases of all rows: their costs add in rho. What thresholds cost beside it is not here.
 
     A sequence of Gaussian releases, each chosen in the light of the earlier ones, tells neighbouring tables apart no
     better than one Gaussian release of their total rho (Dong, Roth and Su 2022, Corollary 3.3); stopping before the
@@ -72,7 +80,7 @@ class GaussianFilter:
         BudgetExceeded
             If it does not fit.
         """
-        if not plan.gaussian:
+        if not all_add_in_rho(without_thresholds(plan.releases)):
             raise InvalidArgument("Only Gaussian releases of all rows can be paid for in rho.")
         limit = self.limit()
         together = math.fsum([self.spent(history), plan.rho])

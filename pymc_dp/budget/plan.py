@@ -16,10 +16,13 @@ from pymc_dp.accounting import (
     PoissonGaussianReleases,
     Relation,
     Releases,
+    ThresholdedReleases,
     WithoutReplacementGaussianReleases,
     all_add_in_rho,
     gaussian_epsilon,
+    of_thresholds,
     total_rho,
+    without_thresholds,
 )
 from pymc_dp.budget.worth import Worth
 from pymc_dp.exceptions import InvalidArgument
@@ -51,6 +54,8 @@ class ReleaseRequest:
         Each release is of a batch drawn without replacement from that many units.
     once : bool
         Made once before the chains start and shared by all of them: `count` is then that of the whole run.
+    delta : float, optional
+        Each release has a threshold, which may fail to hide what one unit alone has with this probability.
     """
 
     kind: str
@@ -61,6 +66,7 @@ class ReleaseRequest:
     batch_size: int | None = None
     n_units: int | None = None
     once: bool = False
+    delta: float | None = None
 
     def releases(self, chains: int) -> Releases:
         """Return the releases of all chains, with noise in proportion to what the share asks for."""
@@ -74,6 +80,8 @@ class ReleaseRequest:
             return WithoutReplacementGaussianReleases(
                 self.kind, count, q * noise, self.batch_size, self.n_units, coordinates=self.coordinates
             )
+        if self.delta is not None:
+            return ThresholdedReleases(self.kind, count, noise, self.delta, coordinates=self.coordinates)
         return GaussianReleases(self.kind, count, noise, coordinates=self.coordinates)
 
 
@@ -195,9 +203,11 @@ class StepPlan:
         return labelled(kind, self.label)
 
     def _told_apart(self, releases: Sequence[Releases]) -> tuple[Releases, ...]:
-        """Return the releases whose kind does not say alone with how much noise and of which units they are."""
+        """Return the releases whose kind does not say alone with how much noise, of which units, or above what."""
         constant = self.noise_multipliers
-        return tuple(each for each in releases if each.sampling is not None or each.kind not in constant)
+        return tuple(
+            each for each in releases if each.sampling is not None or each.of_thresholds or each.kind not in constant
+        )
 
     def _of_one_chain(self) -> tuple[Releases, ...]:
         return tuple(each.with_count(each.count // self.chains) for each in self.in_chains)
@@ -279,7 +289,12 @@ class Plan:
     @property
     def rho(self) -> float:
         """Total cost of the Gaussian releases of all rows; other releases have none."""
-        return total_rho(self.releases)
+        return total_rho(without_thresholds(self.releases))
+
+    @property
+    def of_thresholds(self) -> float:
+        """The part of delta that a run that is paid for in rho spends beside it; reserved runs have it in theirs."""
+        return of_thresholds(self.releases) if self.account == "rho" else 0.0
 
     @property
     def coordinates(self) -> int:
@@ -313,9 +328,10 @@ class Plan:
                 alike.setdefault((step.published(each.kind), type(each)), []).append(each)
         for (kind, _), group in alike.items():
             rho, share, sampled = "", "", ""
-            if group[0].adds_in_rho and not unlimited:
-                rho = f"{total_rho(group):.4g}"
-                share = f"{total_rho(group) / self.rho:.1%}" if self.gaussian else ""
+            alone = without_thresholds(group)
+            if all_add_in_rho(alone) and not unlimited:
+                rho = f"{total_rho(alone):.4g}"
+                share = f"{total_rho(alone) / self.rho:.1%}" if self.gaussian else ""
             elif group[0].sampling is not None:
                 sampled = f"{group[0].sampling.sampling_probability:.3g}"
             count = sum(each.count for each in group)
@@ -323,6 +339,8 @@ class Plan:
             rows.append(f"{kind:<14}{count:>9d}{noise:>19}{rho:>12}{share:>9}{sampled:>10}".rstrip())
         if not unlimited:
             rows.append(f"{'together':<14}{'':>28}{self.rho:>12.4g}" if self.gaussian else f"by {self.accountant}")
+        if hidden := of_thresholds(self.releases):
+            rows.append(f"thresholds hide what one unit alone has, but with probability {hidden:.3g}: a part of delta")
         if self.worth is not None:
             rows.append(
                 f"expected of {self.worth.n_units:,} units: noise moves means by about {self.worth.error:.2g} "

@@ -15,9 +15,12 @@ from pymc_dp.accounting import (
     account,
     all_add_in_rho,
     draws_for,
+    epsilon_of_thresholds,
     noise_for,
     noise_for_epsilon,
+    of_thresholds,
     total_rho,
+    without_thresholds,
 )
 from pymc_dp.budget.filters import GaussianFilter, ReservedFilter
 from pymc_dp.budget.plan import Account, Plan, PlannableStep, ReleaseRequest, StepPlan
@@ -101,7 +104,7 @@ def plan_run(
     ]
     _refuse_too_many(chains, tune + draws, sum(each.releases.count * each.releases.coordinates for each in asked))
     rho, (epsilon, delta) = gaussian.left(history), reserved.left(history)
-    by_rho = all_add_in_rho([each.releases for each in asked]) and gaussian.epsilon > 0.0
+    by_rho = all_add_in_rho(without_thresholds([each.releases for each in asked])) and gaussian.epsilon > 0.0
     if (rho if by_rho else epsilon) <= 0.0:
         raise BudgetExceeded(
             f"Nothing is left of the budget ({budget}) for such a run: {len(history)} run(s) have spent it"
@@ -113,12 +116,15 @@ def plan_run(
     paid_by: Account = "reserved"
     if unlimited:  # noise that is given is a part of the algorithm, and no price is asked
         releases = [each.releases if each.share is None else each.releases.with_noise(NO_NOISE) for each in asked]
-        paid_by = "rho" if all_add_in_rho(releases) else "reserved"
-        epsilon, delta, accountant = math.inf, alone.delta, "none: the budget has no limit"
+        paid_by = "rho" if all_add_in_rho(without_thresholds(releases)) else "reserved"
+        epsilon, delta = math.inf, alone.delta + of_thresholds(releases)
+        accountant = "none: the budget has no limit"
     elif by_rho:
         releases = _within_rho(asked, rho * share, steps)
         paid_by, accountant = "rho", GAUSSIAN_ACCOUNTANT
-        epsilon, delta = alone.epsilon_of(total_rho(releases)), alone.delta
+        hidden = of_thresholds(releases)
+        epsilon = alone.epsilon_of(total_rho(without_thresholds(releases))) + epsilon_of_thresholds(hidden)
+        delta = alone.delta + hidden
     else:
         delta *= share
         releases, epsilon, accountant = _within_reserve(asked, epsilon * share, delta, reserved.relation, steps)
@@ -164,7 +170,7 @@ def _asked_by(place: int, step: PlannableStep, part: float, tune: int, draws: in
 
 def _within_rho(asked: Sequence[_Asked], limit: float, steps: Sequence[PlannableStep]) -> list[Releases]:
     """Return Gaussian releases with the noise that their shares of the run's rho pay for."""
-    given = total_rho([each.releases for each in asked if each.share is None])
+    given = total_rho(without_thresholds([each.releases for each in asked if each.share is None]))
     rho = limit - given
     if rho < 0.0 or (rho <= 0.0 and any(each.share is not None for each in asked)):
         factor = math.sqrt(given / limit)
@@ -177,7 +183,9 @@ def _within_rho(asked: Sequence[_Asked], limit: float, steps: Sequence[Plannable
     return [
         each.releases
         if each.share is None
-        else noise_for(each.releases.kind, each.releases.count, rho * each.share, each.releases.coordinates)
+        else each.releases.with_noise(
+            noise_for(each.releases.kind, each.releases.count, rho * each.share).noise_multiplier
+        )
         for each in asked
     ]
 

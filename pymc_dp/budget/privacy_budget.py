@@ -15,6 +15,7 @@ from pymc_dp.accounting import (
     GaussianReleases,
     Relation,
     check_relation,
+    epsilon_of_thresholds,
 )
 from pymc_dp.accounting.calibrate import largest_that_fits
 from pymc_dp.budget.filters import GaussianFilter, ReservedFilter, split
@@ -54,6 +55,9 @@ class PrivacyBudget:
     elsewhere : mapping of str to (float, float), optional
         What other tools release of the same table, by name: an epsilon and a delta each, 0 for none, stated for
         `relation`. It is set aside from the beginning, before anything is released: they add.
+    delta_for_levels : float, optional
+        Part of delta for `pymc_dp.find_levels`: the probability that any of its runs publishes a level that one unit
+        alone has. Default: the first run decides, what it asks for if it finds levels, else nothing.
 
     Raises
     ------
@@ -88,19 +92,24 @@ class PrivacyBudget:
         data_name: str | None = None,
         reserved_share: float | None = None,
         elsewhere: Mapping[str, Sequence[float]] | None = None,
+        delta_for_levels: float | None = None,
     ) -> None:
         unlimited = isinstance(epsilon, float) and epsilon == math.inf
         self._epsilon = math.inf if unlimited else _validate.positive("epsilon", epsilon)
         self._delta = _validate.open_unit_interval("delta", delta)
         self._relation: Relation = _validate.choice("relation", relation, RELATIONS)
         self._elsewhere = _entries(elsewhere)
-        #: What is left for runs here.
-        self._rest = (
+        #: What other tools leave for runs here.
+        self._here = (
             self._epsilon - math.fsum(each[0] for each in self._elsewhere.values()),
             self._delta - math.fsum(each[1] for each in self._elsewhere.values()),
         )
-        if self._elsewhere and not (self._rest[0] > 2.0 * EPSILON_SLACK and self._rest[1] > 0.0):
+        if self._elsewhere and not (self._here[0] > 2.0 * EPSILON_SLACK and self._here[1] > 0.0):
             raise InvalidArgument("elsewhere= leaves nothing: epsilon and delta are of all tools together.")
+        self._for_levels: float | None = None
+        if delta_for_levels is not None:
+            self._for_levels = _validate.not_negative("delta_for_levels", delta_for_levels)
+            self._refuse_beyond(self._for_levels, 0.0)
         if self._epsilon <= 2.0 * EPSILON_SLACK:
             raise InvalidArgument(f"epsilon must be above {2.0 * EPSILON_SLACK:g}, but is {epsilon:g}.")
         if data_name is not None and (not isinstance(data_name, str) or not data_name):
@@ -173,6 +182,8 @@ class PrivacyBudget:
             }
             if self._elsewhere:
                 facts["elsewhere"] = {tool: list(spent) for tool, spent in self._elsewhere.items()}
+            if self._for_levels is not None:
+                facts["delta_for_levels"] = self._for_levels
             self._ledger = Ledger.create(path, facts, self._spent)
 
     def _refuse_to_be_kept(self) -> None:
@@ -250,19 +261,52 @@ class PrivacyBudget:
         """Epsilon, at this budget's delta, of everything charged so far."""
         history = self.history
         gaussian, reserved = self._gaussian(history), self._reserved(history)
-        elsewhere = self._epsilon - self._rest[0] if self._elsewhere else 0.0
+        elsewhere = self._epsilon - self._here[0] if self._elsewhere else 0.0
+        elsewhere += epsilon_of_thresholds(_hidden(history))
         return min(gaussian.epsilon_of(gaussian.spent(history)) + reserved.spent(history)[0] + elsewhere, self._epsilon)
+
+    @property
+    def delta_left_for_levels(self) -> float | None:
+        """What finding levels may still spend of delta; None where the first run decides."""
+        history = self.history
+        aside = self._for_levels if not history else self._aside(history)
+        return None if aside is None else max(aside - _hidden(history), 0.0)
 
     def _gaussian(self, history: Sequence[Plan]) -> GaussianFilter:
         """Return the filter of Gaussian runs, which have the whole budget if nobody has decided otherwise."""
-        return self._split(self._share(history, otherwise=0.0))[0]
+        return self._split(self._share(history, otherwise=0.0), self._aside(history))[0]
 
     def _reserved(self, history: Sequence[Plan]) -> ReservedFilter:
         """Return the filter of runs that reserve their own, which have the whole if nobody has decided otherwise."""
-        return self._split(self._share(history, otherwise=1.0))[1]
+        return self._split(self._share(history, otherwise=1.0), self._aside(history))[1]
 
-    def _split(self, share: float) -> tuple[GaussianFilter, ReservedFilter]:
-        return split(*self._rest, self._relation, share)
+    def _split(self, share: float, aside: float) -> tuple[GaussianFilter, ReservedFilter]:
+        """Return both filters of what is left beside the delta that levels are found with."""
+        epsilon, delta = self._here
+        return split(epsilon - epsilon_of_thresholds(aside), delta - aside, self._relation, share)
+
+    def _aside(self, history: Sequence[Plan]) -> float:
+        """Return the part of delta for finding levels, which the first run decides if nobody else has."""
+        if self._for_levels is not None:
+            return self._for_levels
+        return history[0].of_thresholds if history else 0.0
+
+    def _refuse_beyond(self, aside: float, spent: float) -> None:
+        """Refuse a part of delta for finding levels that leaves nothing, and to spend more than that part.
+
+        Raises
+        ------
+        InvalidArgument, BudgetExceeded
+            In these two cases.
+        """
+        if not (aside < self._here[1] and epsilon_of_thresholds(aside) < self._here[0] - 2.0 * EPSILON_SLACK):
+            raise InvalidArgument(f"Finding levels cannot have {aside:.3g} of a delta of {self._delta:.3g}.")
+        if spent > aside * (1.0 + 1e-12):
+            raise BudgetExceeded(
+                f"Finding levels would have spent {spent:.3g} of delta, for which {aside:.3g} was set aside before the "
+                "first run. Name all columns in one call that is the first run, or set it aside: "
+                "dp.PrivacyBudget(epsilon, delta, delta_for_levels=...)."
+            )
 
     def _share(self, history: Sequence[Plan], otherwise: float) -> float:
         """Return the reserved share, which the first run decides if nobody else has."""
@@ -336,12 +380,15 @@ class PrivacyBudget:
                 if n_units is not None:
                     one.know_n_units(n_units)
         history = self.history
+        hidden = math.fsum(getattr(one, "of_thresholds", 0.0) for one in steps)
+        aside = hidden if self._for_levels is None and not history else self._aside(history)
+        self._refuse_beyond(aside, _hidden(history) + hidden)
         plan = plan_run(
             steps,
             history,
-            gaussian=self._gaussian(history),
-            reserved=self._reserved(history),
-            alone=self._split(0.0)[0],
+            gaussian=self._split(self._share(history, otherwise=0.0), aside)[0],
+            reserved=self._split(self._share(history, otherwise=1.0), aside)[1],
+            alone=self._split(0.0, aside)[0],
             budget=f"epsilon {self._epsilon:g} at delta {self._delta:g}",
             sets_aside=self._reserved_share is not None,
             draws=max(one.default_draws for one in steps) if draws is None else draws,
@@ -499,9 +546,10 @@ class PrivacyBudget:
             )
         noise = _validate.positive("noise_multiplier", noise_multiplier)
         made = (GaussianReleases("elsewhere", _validate.whole("count", count, at_least=1), noise),)
-        spent = self._split(0.0)[0].epsilon_of(made[0].rho)
+        alone = self._split(0.0, self._aside(self.history))[0]
         steps = (StepPlan(sampler=f"{tool} (entered by hand)", label="", chains=1, once=made, in_chains=()),)
-        self.charge(Plan(1, 0, 0, self._relation, steps, spent, self._rest[1], unit=str(unit)))
+        spent = alone.epsilon_of(made[0].rho)
+        self.charge(Plan(1, 0, 0, self._relation, steps, spent, alone.delta, unit=str(unit)))
 
     def _check(self, plan: Plan, history: Sequence[Plan]) -> None:
         """Raise unless the plan says what it costs and fits what the history leaves."""
@@ -513,8 +561,10 @@ class PrivacyBudget:
         check_relation(plan.releases, self._relation)
         if plan.coordinates + sum(past.coordinates for past in history) > MAX_COORDINATES:
             raise BudgetExceeded(f"All runs together release at most {MAX_COORDINATES:.0e} noisy numbers.")
+        limits = history or (plan,)  # the first run decides what nobody else has
+        self._refuse_beyond(self._aside(limits), _hidden([*history, plan]))
         accounting: GaussianFilter | ReservedFilter = (
-            self._gaussian(history) if plan.account == "rho" else self._reserved(history)
+            self._gaussian(limits) if plan.account == "rho" else self._reserved(limits)
         )
         accounting.check(plan, history)
 
@@ -535,6 +585,11 @@ class PrivacyBudget:
         if self._ledger is None:
             raise TypeError("A PrivacyBudget cannot be pickled: a copy could be spent a second time. Save it first.")
         return PrivacyBudget.load, (str(self._ledger.path),)
+
+
+def _hidden(history: Sequence[Plan]) -> float:
+    """Return what runs have spent of the part of delta for finding levels."""
+    return math.fsum(plan.of_thresholds for plan in history)
 
 
 def _entries(elsewhere: Any) -> dict[str, tuple[float, float]]:

@@ -21,10 +21,12 @@ from pymc_dp.exceptions import NoPlan, PrivacyError
 from pymc_dp.release.barker_correction import acceptance, happens, log_ratio_and_variance
 from pymc_dp.release.batches import COUNT_WEIGHT, drawn
 from pymc_dp.release.interface import FloatArray, Release
+from pymc_dp.release.levels import LevelCounts
 from pymc_dp.release.meter import BatchCounts, ClipTally, Meter
 from pymc_dp.release.noise import NoiseSource, grid_for, grid_without_noise
 from pymc_dp.release.queries import BarkerDecision, plain
-from pymc_dp.release.query import Evaluation, PublicFacts, Query, Rows
+from pymc_dp.release.query import Evaluation, IntArray, PublicFacts, Query, Rows
+from pymc_dp.rows.levels import UnitLevels
 
 
 class MeteredCurator:
@@ -32,8 +34,8 @@ class MeteredCurator:
 
     Parameters
     ----------
-    rows : UnitLikelihood
-        The row engine.
+    rows : UnitLikelihood, PartitionedUnits or UnitLevels
+        The row engine; or the levels of columns.
     noise : NoiseSource
         Where the noise comes from.
     relation : {"substitute", "add-remove"}
@@ -52,7 +54,7 @@ class MeteredCurator:
 
     def __init__(
         self,
-        rows: Rows,
+        rows: Rows | UnitLevels,
         noise: NoiseSource,
         relation: str,
         allowance: Mapping[str, int],
@@ -77,21 +79,20 @@ class MeteredCurator:
         """Answer a query: pay for it, evaluate it, add noise. See `pymc_dp.steps.access.Curator`."""
         query, noise_multiplier = plain(query), float(noise_multiplier)
         query.refuse_if_unsafe(self._facts)
-        self._meter.spend(query.kind, noise_multiplier, query.sampled, adds_noise=query.adds_noise)
+        delta = query.delta if isinstance(query, LevelCounts) else 0.0
+        self._meter.spend(query.kind, noise_multiplier, query.sampled, adds_noise=query.adds_noise, delta=delta)
         # Whether a computation over rows overflows or is undefined shows nowhere.
         with np.errstate(all="ignore"):
             if isinstance(query, BarkerDecision):
                 return self._decided(query)
+            if isinstance(query, LevelCounts):
+                return self._above_threshold(query, noise_multiplier)
             return self._noised(query, noise_multiplier)
 
     def _noised(self, query: Query, noise_multiplier: float) -> Release:
         """Return the exact sum with noise, and counts of clipped units as further entries where they are asked for."""
         bound, factor = query.bound(self._facts), query.factor(self._facts)
-        silent = self._meter.without_noise and noise_multiplier <= NO_NOISE
-        if silent:
-            grid = grid_without_noise(bound, self._rows.n_units)
-        else:
-            grid = grid_for(noise_multiplier, factor, noise_multiplier * factor * bound, query.n_terms(self._facts))
+        silent, grid = self._grid(query, noise_multiplier)
         sensitivity = factor * bound + query.rounding(self._facts) * grid
         on = self._evaluation(query, grid)
         exact = query.exact_sum(on)
@@ -111,12 +112,43 @@ class MeteredCurator:
         noise_std = noise_multiplier * sensitivity
         if not 0.0 < noise_std < math.inf:
             raise PrivacyError(f"A release of kind {query.kind!r} would carry noise of standard deviation {noise_std}.")
-        if not silent:
-            noisy = self._noise.add(noisy, noise_std / grid)
+        noisy = self._with_noise(noisy, noise_std, grid, silent=silent)
         if weight and query.sampled is not None and self._batch_counts is not None:
             self._batch_counts.add(noisy[size:] / weight, noise_std / (weight * grid), query.sampled.scale)
         value = query.published(np.asarray(noisy[:size] * grid, dtype=np.float64), self._facts)
         return Release(query.kind, value, noise_std, self._where(query))
+
+    def _grid(self, query: Query, noise_multiplier: float) -> tuple[bool, float]:
+        """Return whether an answer has no noise, and the grid that it is a multiple of."""
+        bound, factor = query.bound(self._facts), query.factor(self._facts)
+        if self._meter.without_noise and noise_multiplier <= NO_NOISE:
+            return True, grid_without_noise(bound, self._rows.n_units)
+        return False, grid_for(noise_multiplier, factor, noise_multiplier * factor * bound, query.n_terms(self._facts))
+
+    def _with_noise(self, noisy: IntArray, noise_std: float, grid: float, *, silent: bool) -> IntArray:
+        """Return multiples of the grid with noise, unless there is none."""
+        if not silent:
+            noisy = self._noise.add(noisy, noise_std / grid)
+        return noisy
+
+    def _above_threshold(self, query: LevelCounts, noise_multiplier: float) -> Release:
+        """Return the noisy counts that are above the threshold, with their levels, the largest first.
+
+        Nothing else that depends on which levels occur leaves: neither how many there are nor an error.
+        """
+        if not isinstance(self._rows, UnitLevels):
+            raise PrivacyError("Levels are asked of columns, not of a model's rows.")
+        noise_std = noise_multiplier * query.factor(self._facts) * query.bound(self._facts)
+        silent, grid = self._grid(query, noise_multiplier)
+        if grid > 1.0:
+            raise PrivacyError("So much noise has a grid on which there are no counts.")
+        counts = [(name, level, n) for name in query.columns for level, n in sorted(self._rows.counts[name].items())]
+        noisy = np.array([n * round(1.0 / grid) for *_, n in counts], dtype=np.int64)
+        noisy = self._with_noise(noisy, noise_std, grid, silent=silent)
+        values, threshold = (noisy * grid).tolist(), query.threshold(noise_std, grid)
+        above = sorted((-n, name, level) for n, (name, level, _) in zip(values, counts, strict=True) if n > threshold)
+        counted = np.array([-n for n, *_ in above], dtype=np.float64)
+        return Release(query.kind, counted, noise_std, (), tuple((name, level) for _, name, level in above))
 
     def _decided(self, query: BarkerDecision) -> Release:
         """Return whether the Barker test accepts: drawn with exactly the computed probability."""
@@ -134,6 +166,8 @@ class MeteredCurator:
 
     def _evaluation(self, query: Query, grid: float) -> Evaluation:
         """Return what a query is evaluated on: all units, or a fresh batch."""
+        if isinstance(self._rows, UnitLevels):
+            raise PrivacyError("Of columns whose levels nobody has listed, levels alone are asked.")
         batch = None if query.sampled is None else drawn(query.sampled, self._noise, self._rows.n_units)
         return Evaluation(self._rows, self._tally, self._facts, grid, batch)
 

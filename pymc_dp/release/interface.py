@@ -29,12 +29,15 @@ class Release:
         Standard deviation of the noise in each entry of `value`; the noise itself is never kept.
     where : tuple of ndarray
         The position, or positions, it was asked for at: each a vector of unconstrained parameters.
+    levels : tuple of (str, str)
+        Of counts above a threshold: the column and the level that each entry of `value` counts.
     """
 
     kind: str
     value: FloatArray
     noise_std: float
     where: tuple[FloatArray, ...]
+    levels: tuple[tuple[str, str], ...] = ()
 
 
 @dataclass(frozen=True, eq=False)

@@ -52,9 +52,15 @@ class Meter:
         self._left_of = [event.count for event in self._scheduled]
 
     def spend(
-        self, kind: str, noise_multiplier: float, batches: Batches | None = None, *, adds_noise: bool = True
+        self,
+        kind: str,
+        noise_multiplier: float,
+        batches: Batches | None = None,
+        *,
+        adds_noise: bool = True,
+        delta: float = 0.0,
     ) -> None:
-        """Count one release, on batches or on all units.
+        """Count one release, on batches or on all units; above a threshold, which spends a part of delta.
 
         A decision adds no noise, for its noise is the test's own: it costs what decisions cost, and nothing else is
         covered by what was paid for decisions.
@@ -70,9 +76,11 @@ class Meter:
             raise BudgetExceeded(f"A release of kind {kind!r} was asked for without noise, which cannot be paid for.")
         places = [place for place, event in enumerate(self._scheduled) if event.kind == kind]
         if places:
-            self._left_of[self._place(kind, places, noise_multiplier, batches, adds_noise)] -= 1
-        elif batches is not None:
-            raise BudgetExceeded(f"Releases of kind {kind!r} were paid for on all units, not on batches.")
+            self._left_of[self._place(kind, places, noise_multiplier, batches, adds_noise, delta)] -= 1
+        elif batches is not None or delta:
+            raise BudgetExceeded(
+                f"Releases of kind {kind!r} were paid for on all units, not on batches, and without a threshold."
+            )
         elif not noise_multiplier >= self._paid[kind]:
             raise BudgetExceeded(
                 f"A release of kind {kind!r} was asked for with noise multiplier {noise_multiplier:.4g}, "
@@ -81,17 +89,23 @@ class Meter:
         self._left[kind] -= 1
 
     def _place(
-        self, kind: str, places: Sequence[int], noise_multiplier: float, batches: Batches | None, adds_noise: bool
+        self,
+        kind: str,
+        places: Sequence[int],
+        noise_multiplier: float,
+        batches: Batches | None,
+        adds_noise: bool,
+        delta: float,
     ) -> int:
         """Return the place of the cheapest event that covers a release and has one left."""
         for place in places:
             event = self._scheduled[place]
             alike = event.sampling is None if batches is None else batches.covered_by(event)
-            alike = alike and event.adds_noise == adds_noise
+            alike = alike and event.adds_noise == adds_noise and delta * event.count <= event.of_thresholds
             if alike and self._left_of[place] > 0 and noise_multiplier >= event.noise_needed:
                 return place
         raise BudgetExceeded(
-            f"No release of kind {kind!r} with noise multiplier {noise_multiplier:.4g} and "
+            f"No release of kind {kind!r} with noise multiplier {noise_multiplier:.4g}, this threshold and "
             f"{'these batches' if batches is not None else 'on all units'} is left of what was paid for."
         )
 

@@ -80,7 +80,7 @@ def refuse_overflow(noise_multipliers: Iterable[float], n_units: int) -> None:
     for noise_multiplier in noise_multipliers:
         if noise_multiplier <= NO_NOISE:
             continue  # of a budget without a limit: see `grid_without_noise`; others can have no such noise
-        grid_for(noise_multiplier, 1.0, 1.0, n_units)
+        grid_for(noise_multiplier, 1.0, 1.0, max(n_units, 1))  # a fold may have no unit
 
 
 class NoiseSource(Protocol):

@@ -30,6 +30,7 @@ from pymc_dp.release.comparisons import DensityDifferences, DifferenceSizes
 from pymc_dp.release.counts import UnitCounts, UnitMoments
 from pymc_dp.release.gradients import GradientSizes, PreconditionedGradient
 from pymc_dp.release.interface import Expanded, ExpansionPoint, FloatArray, Prediction
+from pymc_dp.release.levels import LevelCounts
 from pymc_dp.release.predictions import PredictionCounts, PredictionSpreads, PredictionSums, SpreadSizes
 from pymc_dp.release.query import Evaluation, IntArray, PublicFacts, Query, Rows, check_bound
 from pymc_dp.release.sizes import BoundedScore, CoordinateSizes, NormSizes, RemainderSizes
@@ -420,7 +421,7 @@ QUERIES: tuple[type[Query], ...] = (
     *(CoordinateSizes, NormSizes, RemainderSizes, BoundedScore),
     *(CentredScore, ExpectedCurvature, OneDirectionCurvature),
     *(PreconditionedGradient, GradientSizes),
-    *(UnitCounts, UnitMoments),
+    *(UnitCounts, UnitMoments, LevelCounts),
     *(DifferenceSizes, DensityDifferences),
     *(PredictionCounts, PredictionSums, SpreadSizes, PredictionSpreads),
 )

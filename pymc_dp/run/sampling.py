@@ -232,6 +232,7 @@ class _Run:
             if public:
                 self.group.know_n_units(number_of_units(self.model, self.group.unit, self.group.unit_index))
             return
+        self.data.refuse_relation(self.budget.relation)
         self._read()
         self.rows = self.of_table = until_the_end.enter_context(self.data.opened(self.template))
         self.template = self.of_table.template  # its units have several rows where the table says so

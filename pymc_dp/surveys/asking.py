@@ -2,8 +2,9 @@
 
 import math
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 import pandas as pd
@@ -31,6 +32,7 @@ from pymc_dp.release import (
 from pymc_dp.release.interface import Release
 from pymc_dp.release.query import Query, Rows
 from pymc_dp.reports.published import facts_of
+from pymc_dp.rows.levels import UnitLevels
 from pymc_dp.rows.likelihood import Threads, UnitLikelihood
 from pymc_dp.run.finished import ending_the_run, reason
 from pymc_dp.run.publish import guarantee_of
@@ -53,6 +55,11 @@ class Survey:
     #: Seeds the noise, for tests: the releases are not private then.
     insecure_seed: int | None = None
     default_draws = 1
+
+    @property
+    def of_thresholds(self) -> float:
+        """The part of delta that is spent beside noise."""
+        return math.fsum(each.count * each.delta for each in self.requests if each.delta is not None)
 
     @property
     def private(self) -> bool:
@@ -122,7 +129,7 @@ def view_of(
 def asking(
     survey: Survey,
     budget: PrivacyBudget,
-    likelihood: UnitLikelihood,
+    likelihood: UnitLikelihood | UnitLevels,
     data: Table | None = None,
     results: Sequence[DataTree] = (),
 ) -> Iterator[tuple[Ask, dict[str, Any]]]:
@@ -133,31 +140,61 @@ def asking(
     not suffice, nothing is charged. A survey that ends early, after it was charged, raises `RunInterrupted` with the
     releases until then.
     """
-    opened: AbstractContextManager[Rows] = nullcontext(likelihood) if data is None else data.opened(likelihood)
-    with opened as rows:
-        if budget.relation == "substitute" and rows.n_units < _FEWEST_UNITS:
+    with asking_folds(survey, budget, likelihood, [data], results) as ((ask,), facts):
+        yield ask, facts
+
+
+@contextmanager
+def asking_folds(
+    survey: Survey,
+    budget: PrivacyBudget,
+    likelihood: UnitLikelihood | UnitLevels,
+    tables: Sequence[Table | None],
+    results: Sequence[DataTree] = (),
+) -> Iterator[tuple[list[Ask], dict[str, Any]]]:
+    """Charge a survey once that is made of several tables, no two of which have a unit in common: see `asking`.
+
+    Each answers all queries of the survey. One unit changes one of them, and the others' answers tell nothing of it
+    (parallel composition). It is yielded as many functions as there are tables.
+    """
+    with ExitStack() as stack:
+        parts: list[Rows | UnitLevels] = []
+        for data in tables:
+            if data is not None:
+                data.refuse_relation(budget.relation)
+            opened: AbstractContextManager[Rows | UnitLevels] = nullcontext(likelihood)
+            if data is not None and isinstance(likelihood, UnitLikelihood):
+                opened = data.opened(likelihood)
+            parts.append(stack.enter_context(opened))
+        n_units = sum(rows.n_units for rows in parts)
+        if budget.relation == "substitute" and n_units < _FEWEST_UNITS:
             raise UnsupportedModel(
                 "All rows belong to one unit: see unit= and unit_index=, which say what is protected."
             )
-        plan = survey.plan(budget, rows.unit_in_words)
+        plan = survey.plan(budget, parts[0].unit_in_words)
         (planned,) = plan.steps
-        n_public = rows.n_units if budget.relation == "substitute" else None
-        refuse_overflow({each.noise_needed for each in plan.releases}, rows.n_units)
+        n_public = n_units if budget.relation == "substitute" else None
+        refuse_overflow({each.noise_needed for each in plan.releases}, n_units)
         warm_up_noise()
-        rows.use_threads(Threads())
-        noise: NoiseSource = SecureNoise() if survey.insecure_seed is None else InsecureNoise([survey.insecure_seed])
         made: list[Release] = []
 
-        def curator(**of_run: Any) -> MeteredCurator:
-            return MeteredCurator(
-                rows,
-                relation=budget.relation,
-                noise_multipliers=planned.noise_multipliers,
-                without_noise=not budget.private,
-                **of_run,
-            )
+        def curators_of(rows: Rows | UnitLevels, place: int) -> Curators:
+            rows.use_threads(Threads())
+            seed = None if survey.insecure_seed is None else [survey.insecure_seed, *([place] if place else [])]
+            noise: NoiseSource = SecureNoise() if seed is None else InsecureNoise(seed)
 
-        def ask(query: Query) -> Release:
+            def curator(**of_run: Any) -> MeteredCurator:
+                return MeteredCurator(
+                    rows,
+                    relation=budget.relation,
+                    noise_multipliers=planned.noise_multipliers,
+                    without_noise=not budget.private,
+                    **of_run,
+                )
+
+            return Curators(curator, noise, 1, {}, planned.allowance_once, scheduled_once=planned.scheduled_once)
+
+        def ask(metered: MeteredCurator, query: Query) -> Release:
             made.append(metered.release(query, planned.noise_multipliers[query.kind]))
             return made[-1]
 
@@ -166,24 +203,24 @@ def asking(
         if not all(facts_of(result)["private"] for result in results):
             why = [facts["not_private_because"], "a result that it is about is not private"]
             facts |= {"private": 0, "not_private_because": "; ".join(filter(None, why))}
-        curators = Curators(curator, noise, 1, {}, planned.allowance_once, scheduled_once=planned.scheduled_once)
+        curators = [curators_of(rows, place) for place, rows in enumerate(parts)]
         try:
             with ending_the_run():
-                metered = curators.open_once()
-                yield ask, {**facts, "complete": 1}
+                yield [partial(ask, each.open_once()) for each in curators], {**facts, "complete": 1}
         except BaseException as error:
             released: dict[str, Any] = {}  # as it is, each along a dimension of its own
             for name, each in ((f"{each.kind}_{number}", each) for number, each in enumerate(made)):
                 released[name] = ((f"{name}_entry",), each.value)
                 released[noise_std_of(name)] = each.noise_std if math.isfinite(each.noise_std) else math.nan
-            partial = tree_of({"releases": xr.Dataset(released)}, {**facts, "complete": 0})
+            tree = tree_of({"releases": xr.Dataset(released)}, {**facts, "complete": 0})
             raise RunInterrupted(
                 f"{survey.name} ended early, after it was charged: {reason(error)}. What was released until then is "
                 "this exception's attribute `partial`; nothing is refunded.",
-                partial,
+                tree,
             ) from None
         finally:
-            curators.close()
+            for one in curators:
+                one.close()
 
 
 def tree_of(groups: dict[str, xr.Dataset], facts: dict[str, Any]) -> DataTree:

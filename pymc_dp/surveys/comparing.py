@@ -5,6 +5,7 @@ import math
 from collections.abc import Mapping
 from typing import Any
 
+import numpy as np
 import pandas as pd
 import xarray as xr
 from xarray import DataTree
@@ -18,8 +19,18 @@ from pymc_dp.model.context import Model
 from pymc_dp.release.comparisons import DensityDifferences, DifferenceSizes
 from pymc_dp.reports.published import facts_of
 from pymc_dp.rows.likelihood import UnitLikelihood
-from pymc_dp.surveys.asking import Survey, asking, checked_budget, four_digits, heading, tree_of, view_of
+from pymc_dp.surveys.asking import (
+    Ask,
+    Survey,
+    asking_folds,
+    checked_budget,
+    four_digits,
+    heading,
+    tree_of,
+    view_of,
+)
 from pymc_dp.surveys.fit import Fitted
+from pymc_dp.surveys.folding import Folds
 from pymc_dp.surveys.histogram import bins_that_most_keep
 from pymc_dp.tables import Table
 
@@ -83,11 +94,12 @@ class Comparison:
 
 
 def compare(
-    models: Mapping[str, tuple[Model, DataTree]],
+    models: Mapping[str, tuple[Model, Any]],
     *,
     budget: PrivacyBudget | None = None,
     data: Table | None = None,
     held_out: bool = False,
+    folds: Folds | None = None,
     budget_share: float = 0.25,
     unit: str | None = None,
     unit_index: Any = None,
@@ -106,6 +118,9 @@ def compare(
         The protected table, where the models stand on invented rows.
     held_out : bool
         Whether the table has other units than those that the models were fitted to. Nothing is taken off then.
+    folds : Folds, optional
+        In the place of `data`: of `pymc_dp.folds`. Each model then has a list of results, one for each of
+        ``folds.training``, and is asked about the units that this fit left out. All folds together are charged as one.
     budget_share : float
         Part of what is left of the budget that is spent, by all comparisons together.
     unit, unit_index
@@ -149,8 +164,19 @@ def compare(
     for name, each in models.items():
         if not isinstance(name, str) or not isinstance(each, tuple | list) or len(each) != 2:
             raise InvalidArgument(f"{name!r} must be a name with a model and its result: (model, result).")
-    views = {name: view_of(model, unit, unit_index, data) for name, (model, _) in models.items()}
-    fits = {name: Fitted(result, model, views[name]) for name, (model, result) in models.items()}
+    tables, of_folds = ([data], 1.0) if folds is None else (list(folds.testing), 1.0 / (len(folds) - 1.0))
+    held_out = held_out or folds is not None
+    fitted = {name: list(result) if folds is not None else [result] for name, (_, result) in models.items()}
+    if folds is not None and (data is not None or any(len(each) != len(folds) for each in fitted.values())):
+        raise InvalidArgument(
+            "With folds=, each model has a list of results, one for each fold, and data= is left out."
+        )
+    if folds is not None and not Table.are_apart(folds.testing):
+        raise InvalidArgument("These are no folds that dp.folds drew: a unit may be in several, and is paid for once.")
+    views = {name: view_of(model, unit, unit_index, tables[0]) for name, (model, _) in models.items()}
+    fits = {
+        name: [Fitted(result, model, views[name]) for result in fitted[name]] for name, (model, _) in models.items()
+    }
     if len({view.row_split.n_rows for view in views.values()}) > 1:
         raise UnsupportedModel("The models have different numbers of rows: they have to be of the same table.")
     reference, *names = models
@@ -164,23 +190,24 @@ def compare(
         for place in range(len(names))
     ]
     surveys[0].plan(budget)  # refuses early
-    results = [result for _, result in models.values()]  # all of them: one tree is published
-    of_reference = fits[reference].effect_on_rows()
+    results = [result for each in fitted.values() for result in each]  # all of them: one tree is published
     lines, of_all = [], []
     for survey, name in zip(surveys, names, strict=True):
         rows = UnitLikelihood(views[name], first_order=False, engine="reference", other=views[reference])
         rows.warm_up()
-        with asking(survey, budget, rows, data, results) as (ask, facts):
-            draws = fits[name].some_draws(_DRAWS), fits[reference].some_draws(_DRAWS)
-            sizes = ask(DifferenceSizes(*draws, _DRAWS, _LOWEST, _OCTAVES))
-            bound = 2.0 ** (_LOWEST + bins_that_most_keep(sizes.value, sizes.noise_std, _CLIPPED))
-            sums = ask(DensityDifferences(*draws, _DRAWS, bound))
-            n = float(facts.get("n_units") or max(float(sizes.value.sum()), 1.0))
-            total, squares = float(sums.value[0]), max(float(sums.value[1]), 0.0)
-            followed, loss, variance = fits[name].effect_on_rows()
-            p_diff = 0.0 if held_out else followed - of_reference[0]
-            fit_diff, of_fits = loss - of_reference[1], math.sqrt(variance + of_reference[2])
-            of_rows, of_noise = math.sqrt(max(squares - total**2 / n, 0.0)), sums.noise_std * bound
+        with asking_folds(survey, budget, rows, tables, results) as (asks, facts):
+            found = np.array(
+                [_of_table(ask, one, other) for ask, one, other in zip(asks, fits[name], fits[reference], strict=True)]
+            )
+            total, squares, counted, noise_variance, followed, loss, variance = found[:, :-1].sum(axis=0).tolist()
+            n = float(facts.get("n_units") or max(counted, 1.0))
+            p_diff = 0.0 if held_out else followed
+            # What noise in a fit costs is known of the rows that it was made to: here are others, or more or fewer.
+            n_fitted = facts_of(results[0]).get("n_units")
+            if held_out and folds is None and "n_units" in facts and n_fitted:
+                of_folds = n / float(n_fitted)
+            fit_diff, of_fits = of_folds * loss, of_folds * math.sqrt(variance)
+            of_rows, of_noise = math.sqrt(max(squares - total**2 / n, 0.0)), math.sqrt(noise_variance)
             lines.append(
                 {
                     "elpd_diff": total - p_diff + fit_diff,
@@ -191,13 +218,30 @@ def compare(
                     "in_sample": total,
                     "p_diff": p_diff,
                     "fit_diff": fit_diff,
-                    "clip_bound": bound,
+                    "clip_bound": float(found[:, -1].max()),
                 }
             )
             of_all.append(facts)
-    found = {key: ("model", [each[key] for each in lines]) for key in lines[0]}
+    columns = {key: ("model", [each[key] for each in lines]) for key in lines[0]}
     facts = {**_together(of_all), "reference": reference, "held_out": int(held_out)}
-    return Comparison(tree_of({"differences": xr.Dataset(found, coords={"model": names})}, facts))
+    return Comparison(tree_of({"differences": xr.Dataset(columns, coords={"model": names})}, facts))
+
+
+def _of_table(ask: Ask, one: Fitted, other: Fitted) -> tuple[float, ...]:
+    """Return what one table says of two fits.
+
+    The sum of differences and of their squares, how many units noise counts, the variance of the noise, by how many
+    parameters more the first follows the rows that it was fitted to, what noise in it has cost more on average and the
+    variance of that; and the clip bound.
+    """
+    draws = one.some_draws(_DRAWS), other.some_draws(_DRAWS)
+    sizes = ask(DifferenceSizes(*draws, _DRAWS, _LOWEST, _OCTAVES))
+    bound = 2.0 ** (_LOWEST + bins_that_most_keep(sizes.value, sizes.noise_std, _CLIPPED))
+    sums = ask(DensityDifferences(*draws, _DRAWS, bound))
+    followed, loss, variance = np.array(one.effect_on_rows()) - np.array(other.effect_on_rows()) * [1.0, 1.0, -1.0]
+    total, squares = float(sums.value[0]), max(float(sums.value[1]), 0.0)
+    counted, of_noise = float(sizes.value.sum()), (sums.noise_std * bound) ** 2
+    return total, squares, counted, of_noise, followed, loss, variance, bound
 
 
 def _together(facts: list[dict[str, Any]]) -> dict[str, Any]:

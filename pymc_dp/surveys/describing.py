@@ -33,6 +33,8 @@ _SHARE_OF_COUNTS = 0.6
 _QUANTILES, _INTERVAL = np.array([0.05, 0.25, 0.5, 0.75, 0.95]), 0.9
 #: The part of the entries that a narrower range leaves out on each side.
 _OUTSIDE = 0.01
+#: Missing entries of a column are as many as noise would have made, below so many standard errors.
+_BY_NOISE = 3.0
 #: Ranks at which columns are compared with normal scores.
 _GRID = 999
 
@@ -106,11 +108,11 @@ class Description:
                 columns.append(Whole(column.name, low, high, missing, column.raw))
         return Schema(columns)
 
-    def invented(self, n: int, seed: int = 0, *, redrawn: bool = False) -> pd.DataFrame:
+    def invented(self, n: int, seed: int = 0, *, redrawn: bool = False, missing: bool = True) -> pd.DataFrame:
         """Return invented rows that resemble the table: its counts by column, and correlations of numbers.
 
-        Drawn from released numbers alone, by a Gaussian copula; categories are independent of the other columns, and
-        nothing is missing. For dry runs, with ``dp.Table(frame, schema)``.
+        Drawn from released numbers alone, by a Gaussian copula; categories are independent of the other columns.
+        For dry runs, with ``dp.Table(frame, schema)``.
 
         Parameters
         ----------
@@ -120,9 +122,14 @@ class Description:
             Of the draws.
         redrawn : bool
             Draw the distribution of each column first: what it may be, given the noise and how many units there are.
-            Numbers then have means and standard deviations that were drawn in the same way.
+            Numbers then have means and standard deviations that were drawn in the same way, and so have rates of
+            missing entries.
+        missing : bool
+            Leave out as many entries of each column as are missing in the table, completely at random: whatever the
+            row holds, and whether others are missing. Where noise alone may have made what was released, none.
         """
-        generator = np.random.default_rng(seed)
+        generator, of_missing = np.random.default_rng(seed), np.random.default_rng([seed, 1])
+        rates = self._missing_rates(of_missing if redrawn else None) if missing else {}
         by_rank = {each.name: self._values_by_rank(each, generator, redrawn) for each in self.schema.modelled}
         ranks = {name: generator.random(n) for name in by_rank}
         if "correlation" in self.tree:
@@ -132,15 +139,39 @@ class Description:
             values_of = [by_rank[name](grid) for name in names]
             scores = stats.norm.ppf(grid)
             kept = [float(np.corrcoef(scores, each)[0, 1]) if np.ptp(each) else 1.0 for each in values_of]
-            wanted = self._correlation(generator if redrawn else None) / np.outer(kept, kept)
+            apart = np.array([self._apart(self.schema.column_of(name), rates.get(name, 0.0)) for name in names])
+            wanted = self._correlation(generator if redrawn else None) * np.outer(apart, apart) / np.outer(kept, kept)
             np.fill_diagonal(wanted, 1.0)
             values, vectors = np.linalg.eigh(wanted)
             root = vectors * np.sqrt(np.maximum(values, 1e-3))
             root /= np.sqrt((root**2).sum(axis=1, keepdims=True))
             ranks |= dict(zip(names, stats.norm.cdf(generator.normal(size=(n, len(names))) @ root.T).T, strict=True))
-        return pd.DataFrame(
+        frame = pd.DataFrame(
             {each.name: in_own_units(each, by_rank[each.name](ranks[each.name])) for each in self.schema.modelled}
         )
+        for name, rate in rates.items():
+            if rate:
+                frame[name] = frame[name].mask(of_missing.random(n) < rate)
+        return frame
+
+    def _missing_rates(self, generator: np.random.Generator | None) -> dict[str, float]:
+        """Return which part of each column is missing: none where noise may have made it. As it may be, if drawn."""
+        found = self.tree["columns"].to_dataset()
+        rates, errors = found["missing"].values, found["missing_error"].values
+        rates = np.where(rates > _BY_NOISE * errors, np.clip(rates, 0.0, 1.0), 0.0)
+        if generator is not None:
+            of_chance = rates * (1.0 - rates) / max(self.units, 1.0)
+            drawn = rates + np.sqrt(errors**2 + of_chance) * generator.normal(size=rates.size)
+            rates = np.where(rates > 0.0, np.clip(drawn, 0.0, 1.0), 0.0)
+        return dict(zip(map(str, found["column"].values), map(float, rates), strict=True))
+
+    def _apart(self, column: Modelled, rate: float) -> float:
+        """Return by how much correlations of a column grow without its missing entries, which count as one number."""
+        known, there = self.table.loc[column.name], 1.0 - rate
+        if not (0.0 < rate < 1.0 and known["sd"] > 0.0):
+            return 1.0
+        far = (_in_its_place(column) - known["mean"]) / known["sd"]
+        return math.sqrt((1.0 + rate * far**2) / there)
 
     def _values_by_rank(
         self, column: Modelled, generator: np.random.Generator, redrawn: bool
@@ -349,6 +380,11 @@ def _own_scale(column: Modelled) -> tuple[float, float]:
     return low + (high - low) / 2.0, (high - low) / 2.0
 
 
+def _in_its_place(column: Any) -> float:
+    """Return what a missing entry counts as, in the column's own units; in a date in days since the first."""
+    return days(column.missing) - days(column.low) if isinstance(column, Date) else float(column.missing or 0)
+
+
 def in_own_units(column: Modelled, numbers: FloatArray) -> Any:
     """Return entries of a column."""
     if isinstance(column, Category):
@@ -423,9 +459,7 @@ def _moments(
     number is known with noise, and the number that stands for them is public.
     """
     middle, half = _own_scale(column)
-    # A missing entry counts as this, in the column's own units; in a date in days since the first.
-    in_its_place = days(column.missing) - days(column.low) if isinstance(column, Date) else float(column.missing or 0)
-    as_missing = (in_its_place - middle) / half
+    as_missing = (_in_its_place(column) - middle) / half
     there, missing_error = max(total - n_missing, 1.0), math.sqrt(variance_missing)
     mean = (sums[0] - n_missing * as_missing) / there
     mean_error = math.hypot(sums[1], missing_error * (as_missing - mean)) / there

@@ -32,6 +32,7 @@ def synthetic_tables(
     m: int = 20,
     n: int | None = None,
     seed: int = 0,
+    missing: bool = True,
 ) -> list[pd.DataFrame]:
     """Return tables of invented rows: covariates of a description, and responses of a posterior. Nothing is released.
 
@@ -55,12 +56,16 @@ def synthetic_tables(
         Rows of each. Default: as many as the description counts units.
     seed : int
         Of all draws. They are of public numbers.
+    missing : bool
+        Leave out entries of covariates at the rates of the description, completely at random. The response of a row
+        follows what the model has in their place.
 
     Returns
     -------
     list of DataFrame
-        With the columns of `template`, in their own units. Nothing is missing. The model's response follows the model
-        given the other columns; numbers are correlated as described, and categories independent of them.
+        With the columns of `template`, in their own units. The model's response follows the model given the other
+        columns, and is never missing: the posterior was fitted with what a missing one counts as. Numbers are
+        correlated as described, and categories independent of them.
         ``attrs["private"]`` says whether both results are private.
 
     Raises
@@ -102,11 +107,12 @@ def synthetic_tables(
     tables = []
     for number, draw in enumerate(np.random.default_rng(seed).permutation(taken)):
         values = {str(name): posterior[name].isel(sample=draw).values for name in posterior}
-        frame = description.invented(-(-n // template.n) * template.n, seed + number, redrawn=True)
+        rows = -(-n // template.n) * template.n
+        frame = description.invented(rows, seed + number, redrawn=True, missing=missing)
         found = []
         for block in np.split(np.arange(len(frame)), len(frame) // template.n):  # the model has so many rows
-            rows = block_of(columns, columns.read(frame.iloc[block])).rows if covariates else ()
-            found.append(simulator.at(values, rows))
+            inside = block_of(columns, columns.read(frame.iloc[block])).rows if covariates else ()
+            found.append(simulator.at(values, inside))
         numbers = middle + half * np.concatenate(found)
         frame[response.name] = in_own_units(response, np.rint(numbers) if whole else numbers)
         tables.append(frame[[each.name for each in schema.modelled]].iloc[:n])

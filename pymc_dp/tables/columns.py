@@ -13,7 +13,7 @@ import pandas as pd
 from pymc_dp.exceptions import UnsupportedTable
 from pymc_dp.rows.likelihood import RowInput
 from pymc_dp.rows.table import IntArray
-from pymc_dp.tables.entries import entries_of
+from pymc_dp.tables.entries import entries_of, levels_of_entries
 from pymc_dp.tables.schema import Schema, array_of_part
 from pymc_dp.tables.template import MadeOf
 
@@ -66,6 +66,28 @@ class Columns:
                 entries[column.name] = entries_of(column, _with_missing_entries(column.name, piece))
             read[part] = array_of_part(column, part, entries[column.name])
         return read if self.unit is None else {**read, self.unit: array_of(self.unit, piece, is_unit=True)}
+
+
+@dataclass(frozen=True)
+class UnlistedColumns(Columns):
+    """Columns of texts whose levels nobody has listed, `unlisted`; no model has them for inputs. Public."""
+
+    unlisted: tuple[str, ...] = ()
+
+    @property
+    def names(self) -> list[str]:
+        """All columns of the source that are read, which it has to have."""
+        return [*self.unlisted, *([] if self.unit is None else [self.unit])]
+
+    expected = names
+
+    def read(self, piece: Mapping[str, Any]) -> dict[str, np.ndarray]:
+        """Return the columns as texts, None where entries are missing, and the units, by name."""
+        read = {name: levels_of_entries(name, _with_missing_entries(name, piece)) for name in self.unlisted}
+        if self.unit is not None:
+            read[self.unit] = unit_codes(self.unit, array_of(self.unit, piece, is_unit=True))
+        _refuse_other_lengths(read)
+        return read
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -128,8 +150,7 @@ def block_of(columns: Columns, arrays: Mapping[str, np.ndarray]) -> Block:
 
     A column of another type or shape than the model's is refused.
     """
-    if len({len(values) for values in arrays.values()}) > 1:
-        raise UnsupportedTable("The columns of the table have different lengths.")
+    _refuse_other_lengths(arrays)
     n_rows = len(next(iter(arrays.values())))
     rows = []
     for expected, made_of in zip(columns.inputs, columns.of_inputs, strict=True):
@@ -146,6 +167,11 @@ def block_of(columns: Columns, arrays: Mapping[str, np.ndarray]) -> Block:
     if columns.unit is None:
         return Block(tuple(rows), None)
     return grouped(tuple(rows), unit_codes(columns.unit, arrays[columns.unit]))
+
+
+def _refuse_other_lengths(arrays: Mapping[str, np.ndarray]) -> None:
+    if len({len(values) for values in arrays.values()}) > 1:
+        raise UnsupportedTable("The columns of the table have different lengths.")
 
 
 def _rows(expected: RowInput, names: Sequence[str], arrays: Mapping[str, np.ndarray]) -> np.ndarray:
@@ -263,6 +289,8 @@ def _with_missing_entries(name: str, piece: Mapping[str, Any]) -> Any:
 
     if pa.types.is_nested(found.type) or pa.types.is_binary(found.type):
         raise UnsupportedTable(f"The column {name!r} holds several entries in a row, or bytes.")
+    if pa.types.is_boolean(found.type):  # where one is missing, pandas would make all of them objects
+        found = found.cast(pa.int8())
     return found.to_pandas(date_as_object=False)
 
 

@@ -9,6 +9,7 @@ import datetime
 import decimal
 import math
 import numbers
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -24,7 +25,15 @@ _NOTHING = ("", "na", "n/a", "nan", "null", "none", "<na>", "nat")
 _WORDS = {"M": "points in time", "m": "time spans", "c": "complex numbers"}
 
 
-def entries_of(column: Modelled, values: Any) -> FloatArray:
+@dataclass(frozen=True)
+class _Unlisted:
+    """A column whose levels nobody has listed. Each gets a code when it is first met. Confidential."""
+
+    name: str
+    codes: dict[str, float]
+
+
+def entries_of(column: Modelled | _Unlisted, values: Any) -> FloatArray:
     """Return a column's entries as numbers, codes of levels, or days since 1970; NaN where they are missing.
 
     `values` is a Series or an array. It is refused if the type of the whole column does not fit the declared one.
@@ -48,7 +57,7 @@ def entries_of(column: Modelled, values: Any) -> FloatArray:
         return _each(column, values.to_numpy(dtype=object))
     if kind in "biuf" and not isinstance(column, Date):
         found: FloatArray = values.to_numpy(dtype=np.float64, na_value=np.nan)
-        if isinstance(column, Category):
+        if isinstance(column, Category | _Unlisted):
             codes, different = pd.factorize(found)
             return _at(_each(column, different), codes)
         return np.where((found == 0.0) | (found == 1.0), found, np.nan) if isinstance(column, YesNo) else found
@@ -57,9 +66,10 @@ def entries_of(column: Modelled, values: Any) -> FloatArray:
             values = values.dt.tz_convert("UTC").dt.tz_localize(None)
         times = values.to_numpy().astype("datetime64[D]")
         return np.where(np.isnat(times), np.nan, times.astype(np.float64))
+    declared = "levels are looked for" if isinstance(column, _Unlisted) else f"dp.{type(column).__name__} was declared"
     raise UnsupportedTable(
         f"The column {column.name!r} holds {_WORDS.get(kind, 'numbers' if kind in 'biuf' else 'another type')}, where "
-        f"dp.{type(column).__name__} was declared."
+        f"{declared}."
     )
 
 
@@ -69,9 +79,15 @@ def _at(values: FloatArray, places: np.ndarray) -> FloatArray:
     return found
 
 
-def _each(column: Modelled, values: Any) -> FloatArray:
+def _each(column: Modelled | _Unlisted, values: Any) -> FloatArray:
     """Return entries of unknown types, one by one."""
-    if isinstance(column, Category):
+    if isinstance(column, _Unlisted):
+        levels = [_level(entry) for entry in values]
+        found = [
+            math.nan if level.casefold() in _NOTHING else column.codes.setdefault(level, float(len(column.codes)))
+            for level in levels
+        ]
+    elif isinstance(column, Category):
         codes = {level: float(code) for code, level in enumerate(column.all_levels)}
         unlisted = float(len(codes) - 1) if column.other else math.nan
         found = [_code(entry, codes, unlisted) for entry in values]
@@ -104,19 +120,36 @@ def _truth(entry: Any) -> float:
 
 
 def _code(entry: Any, codes: dict[str, float], unlisted: float) -> float:
-    """Return the code of a level. Whole numbers are levels by their digits, however wide their type is."""
-    if isinstance(entry, str):
-        level = entry.strip()
-    elif entry is None or entry is pd.NA or entry is pd.NaT:
-        return math.nan
-    else:
-        found = math.nan if isinstance(entry, bool | np.bool_) else _number(entry)
-        if isinstance(entry, float | np.floating) and math.isnan(found):
-            return math.nan
-        level = str(int(found)) if found.is_integer() else str(entry)
+    """Return the code of a level."""
+    level = _level(entry)
     if level in codes:
         return codes[level]
     return math.nan if level.casefold() in _NOTHING else unlisted
+
+
+def _level(entry: Any) -> str:
+    """Return an entry as a level; empty where it is missing. Whole numbers are their digits, whatever their type."""
+    if isinstance(entry, str):
+        return entry.strip()
+    if entry is None or entry is pd.NA or entry is pd.NaT:
+        return ""
+    found = math.nan if isinstance(entry, bool | np.bool_) else _number(entry)
+    if isinstance(entry, float | np.floating) and math.isnan(found):
+        return ""
+    try:
+        return str(int(found)) if found.is_integer() else str(entry).strip()
+    except Exception:  # of a number with thousands of digits, or of an object of the user's
+        return ""
+
+
+def levels_of_entries(name: str, values: Any) -> np.ndarray:
+    """Return a column's entries as levels, as an array of texts; None where they are missing.
+
+    As `entries_of` reads those of a `Category` that lists them. `values` is a Series or an array.
+    """
+    found = _Unlisted(name, {})
+    codes = entries_of(found, values)
+    return np.array([*found.codes, None], dtype=object)[np.where(np.isnan(codes), -1.0, codes).astype(np.intp)]
 
 
 def _day(entry: Any) -> float:

@@ -6,6 +6,7 @@ No unit is in two blocks, and a file that changes is refused.
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from copy import copy
 from pathlib import Path
 from typing import Any
 
@@ -63,7 +64,7 @@ class OutOfCore:
 
     def __init__(self, template: UnitLikelihood, paths: Sequence[Path], columns: Columns) -> None:
         self._template, self._paths, self._columns = template, list(paths), columns
-        self._states, self._threads = self._seen(), Threads()
+        self._states, self._threads = _states_of(self._paths), Threads()
         self.lengths: list[int] = []
 
     def blocks(self, wanted: Sequence[bool] | None = None) -> Iterator[tuple[int, Block]]:
@@ -85,15 +86,7 @@ class OutOfCore:
 
     def refuse_changes(self) -> None:
         """Refuse, if a file has another size, time or place than when it was opened."""
-        if self._seen() != self._states:
-            raise TableChanged("A file of the table was changed or replaced since it was opened. Start again.")
-
-    def _seen(self) -> list[tuple[int, ...]]:
-        try:
-            states = [os.stat(path) for path in self._paths]
-        except OSError as error:
-            raise TableChanged(f"A file of the table cannot be read any more: {type(error).__name__}.") from None
-        return [(state.st_size, state.st_mtime_ns, state.st_ctime_ns, state.st_dev, state.st_ino) for state in states]
+        _refuse_changes(self._paths, self._states)
 
     def use_threads(self, threads: Threads) -> None:
         """Take note of how many threads may share a pass."""
@@ -112,6 +105,17 @@ class Memory:
             return len(column_as_it_is(self._names[0], self._read(self._names[:1])))
         return len(np.unique(unit_codes(unit, array_of(unit, self._read([unit]), is_unit=True))))
 
+    def fixed(self) -> "Memory":
+        """Return the same table, read once: a database may give its rows in another order each time."""
+        once = self._read(self._names)
+        return Memory(lambda _: once, self._names)
+
+    def pieces(self, columns: Columns) -> Iterator[Mapping[str, np.ndarray]]:
+        """Yield the columns of pieces of the table, none of which has a part of a unit: of the whole."""
+        table = self._read(columns.expected)
+        refuse_absent(columns.expected, table)
+        yield columns.read(table)
+
     @contextmanager
     def opened(self, template: UnitLikelihood, columns: Columns) -> Iterator[tuple[Partitions, int]]:
         """Hold the rows as arrays of the model's types."""
@@ -127,6 +131,7 @@ class Files:
     def __init__(self, source: str | os.PathLike[str] | Sequence[str | os.PathLike[str]]) -> None:
         arrow()
         self._paths = _files_of(source)
+        self._states: list[tuple[int, ...]] | None = None
 
     def count(self, unit: str | None) -> int:
         """Return how many units there are, reading no more than the column of units."""
@@ -134,6 +139,19 @@ class Files:
             return sum(map(_number_of_rows, self._paths))
         pieces = _pieces(self._paths, Columns((), (), unit))
         return sum(len(np.unique(unit_codes(unit, piece[unit]))) for piece in pieces)
+
+    def fixed(self) -> "Files":
+        """Return the same files, as they are now: rows of a file have an order, and one that changes is refused."""
+        found = copy(self)
+        vars(found)["_states"] = _states_of(self._paths)
+        return found
+
+    def pieces(self, columns: Columns) -> Iterator[Mapping[str, np.ndarray]]:
+        """Yield the columns of pieces of the table, none of which has a part of a unit."""
+        states = self._states or _states_of(self._paths)
+        _refuse_changes(self._paths, states)
+        yield from _pieces(self._paths, columns)
+        _refuse_changes(self._paths, states)  # while they were read
 
     @contextmanager
     def opened(self, template: UnitLikelihood, columns: Columns) -> Iterator[tuple[Partitions, int]]:
@@ -154,6 +172,70 @@ class Files:
                 kept.append(block)
         partitions.refuse_changes()
         yield InMemory(template, kept) if fits else partitions, n_rows
+
+
+class PartOfUnits:
+    """Some units of a table of this machine, which are held in memory.
+
+    `kept` says of each unit whether it is one of them: of rows in the order of the table, of units of several rows in
+    the order of their names. Confidential.
+    """
+
+    def __init__(self, source: Any, kept: np.ndarray) -> None:
+        self.source, self.kept = source, kept
+
+    def count(self, unit: str | None) -> int:
+        """Return how many units there are."""
+        return int(self.kept.sum())
+
+    def fixed(self) -> "PartOfUnits":
+        """Return itself: what it is a part of is fixed."""
+        return self
+
+    @staticmethod
+    def are_apart(sources: Sequence[Any]) -> bool:
+        """Return whether these are parts of one table, no two of which have a unit in common."""
+        parts = [each for each in sources if isinstance(each, PartOfUnits)]
+        alike = len({(id(each.source), each.kept.size) for each in parts}) == 1 and len(parts) == len(sources)
+        return alike and int(np.sum([each.kept for each in parts], axis=0).max(initial=0)) <= 1
+
+    def pieces(self, columns: Columns) -> Iterator[dict[str, np.ndarray]]:
+        """Yield the columns of pieces of the table, none of which has a part of a unit."""
+        begin = end = 0
+        for arrays in self.source.pieces(columns):
+            if columns.unit is None:
+                places = np.arange(len(next(iter(arrays.values()))))
+            else:
+                _, places = np.unique(unit_codes(columns.unit, arrays[columns.unit]), return_inverse=True)
+            end = begin + int(places.max(initial=-1)) + 1
+            kept = self.kept[begin:end]
+            if end > self.kept.size:
+                break
+            yield {name: values[kept[places]] for name, values in arrays.items()}
+            begin = end
+        if end != self.kept.size:
+            raise TableChanged("The table has another number of units than when its folds were made. Make them again.")
+
+    @contextmanager
+    def opened(self, template: UnitLikelihood, columns: Columns) -> Iterator[tuple[Partitions, int]]:
+        """Hold the rows of these units as arrays of the model's types."""
+        blocks = [block_of(columns, piece) for piece in self.pieces(columns)]
+        yield InMemory(template, blocks), sum(block.n_rows for block in blocks)
+
+
+def _states_of(paths: Sequence[Path]) -> list[tuple[int, ...]]:
+    """Return sizes, times and places of files."""
+    try:
+        states = [os.stat(path) for path in paths]
+    except OSError as error:
+        raise TableChanged(f"A file of the table cannot be read any more: {type(error).__name__}.") from None
+    return [(state.st_size, state.st_mtime_ns, state.st_ctime_ns, state.st_dev, state.st_ino) for state in states]
+
+
+def _refuse_changes(paths: Sequence[Path], states: list[tuple[int, ...]]) -> None:
+    """Refuse, if a file has another size, time or place than it had."""
+    if _states_of(paths) != states:
+        raise TableChanged("A file of the table was changed or replaced since it was opened. Start again.")
 
 
 def _files_of(source: str | os.PathLike[str] | Sequence[str | os.PathLike[str]]) -> list[Path]:

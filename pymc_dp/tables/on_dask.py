@@ -248,6 +248,17 @@ class DaskSource:
         (found,) = gathered(client, [client.compute(number)], self._deadline)
         return int(found)
 
+    def fixed(self) -> "DaskSource":
+        """Refuse, as `pieces` does."""
+        self.pieces(Columns((), (), None))
+        return self
+
+    def pieces(self, columns: Columns) -> Iterator[Mapping[str, np.ndarray]]:
+        """Refuse: rows would leave the workers."""
+        raise UnsupportedTable(
+            "Nothing but exact sums leaves the workers of a table on Dask: levels are not found in it, nor folds made."
+        )
+
     @contextmanager
     def opened(self, template: UnitLikelihood, columns: Columns) -> Iterator[tuple[Partitions, int]]:
         """Let every worker thread make a block; refuse what any of them refuses."""

@@ -1,20 +1,23 @@
 """`Table`: a protected table that is named beside the model, where the model itself stands on invented rows."""
 
+import copy
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from functools import partial
 from typing import Any, Protocol
 
+import numpy as np
 import pandas as pd
 import xarray as xr
 
 from pymc_dp import _validate
 from pymc_dp.exceptions import InvalidArgument, UnsupportedTable
+from pymc_dp.rows.levels import UnitLevels
 from pymc_dp.rows.likelihood import UnitLikelihood
 from pymc_dp.rows.partitioned import PartitionedUnits, Partitions
-from pymc_dp.tables.columns import Columns, columns_for
-from pymc_dp.tables.local import Files, Memory
+from pymc_dp.tables.columns import Columns, UnlistedColumns, columns_for
+from pymc_dp.tables.local import Files, Memory, PartOfUnits
 from pymc_dp.tables.readers import CsvFile, Query, arrow_columns, arrow_table, dataset_columns
 from pymc_dp.tables.schema import Column, Schema
 from pymc_dp.tables.template import Template, fewest_rows, match
@@ -25,6 +28,7 @@ _DEADLINE = 60.0
 _ROWS_OF_TEMPLATE = 1000
 #: As for a table in the model.
 _FEWEST_ROWS = 2
+_TOO_FEW = "The table has no rows or a single one, and no noise would leave anything of that to see."
 
 
 class Source(Protocol):
@@ -32,6 +36,14 @@ class Source(Protocol):
 
     def count(self, unit: str | None) -> int:
         """Return how many units there are. Public under substitution only."""
+        ...
+
+    def fixed(self) -> "Source":
+        """Return the same table, whose rows keep their order from one reading to the next."""
+        ...
+
+    def pieces(self, columns: Columns) -> Iterator[Mapping[str, np.ndarray]]:
+        """Yield the columns of pieces of the table, none of which has a part of a unit."""
         ...
 
     def opened(self, template: UnitLikelihood, columns: Columns) -> AbstractContextManager[tuple[Partitions, int]]:
@@ -117,6 +129,8 @@ class Table:
         if not isinstance(columns, Mapping | None):
             raise InvalidArgument('columns= maps inputs of the model to columns: columns={"x": ["age", "income"]}.')
         self.unit = unit
+        #: Of the budgets that a part of a table was drawn for; None for a whole table, which is for any.
+        self.relation: str | None = None
         self._given: dict[str, str | Sequence[str]] = {**(columns or {}), **more}
         for name, each in self._given.items():
             if not isinstance(each, str) and not (isinstance(each, Sequence) and all(isinstance(k, str) for k in each)):
@@ -198,13 +212,52 @@ class Table:
         if self.unit is not None:
             template = template.with_units_of_rows()
         with self._source.opened(template, columns) as (partitions, n_rows):
-            if n_rows < _FEWEST_ROWS:
-                raise UnsupportedTable(
-                    "The table has no rows or a single one, and no noise would leave anything of that to see."
-                )
+            self._refuse_too_few(n_rows)
             protected = "one row of the table" if self.unit is None else f"all rows with the same {self.unit!r}"
             declared = "" if self.schema is None else self.schema.to_json()
             yield PartitionedUnits(template, partitions, n_rows, protected, declared)
+
+    def fixed(self) -> "Table":
+        """Return the same table, whose rows keep their order from one reading to the next; refuse one on Dask."""
+        table = copy.copy(self)
+        vars(table)["_source"] = self._source.fixed()
+        return table
+
+    def part_of(self, kept: np.ndarray, relation: str) -> "Table":
+        """Return the table of those units that `kept` says: see `pymc_dp.folds`, which draws them."""
+        part = copy.copy(self)
+        vars(part).update(_source=PartOfUnits(self._source, kept), relation=relation)
+        return part
+
+    def refuse_relation(self, relation: str) -> None:
+        """Refuse a part that was drawn for budgets of another relation."""
+        if self.relation not in (None, relation):
+            raise InvalidArgument(
+                f"These folds are for the relation {self.relation!r}: draw them for this budget, of {relation!r}."
+            )
+
+    @staticmethod
+    def are_apart(tables: Sequence["Table"]) -> bool:
+        """Return whether these are parts of one table, no two of which have a unit in common."""
+        return PartOfUnits.are_apart([vars(each)["_source"] for each in tables])
+
+    def levels_of_units(self, columns: Sequence[str]) -> UnitLevels:
+        """Return how many units have each level of columns of texts, declared or not. Confidential.
+
+        Raises
+        ------
+        UnsupportedTable
+            If a column is missing or has no levels, or the table is on Dask, or rows of a unit could be in two places.
+        """
+        asked = UnlistedColumns((), (), self.unit, unlisted=tuple(columns))
+        found = UnitLevels.of_pieces(columns, self.unit, self._source.pieces(asked))
+        self._refuse_too_few(found.n_rows)
+        return found
+
+    def _refuse_too_few(self, n_rows: int) -> None:
+        """Refuse a table of a single row; a part of which nobody knows the size is refused for no number of rows."""
+        if n_rows < _FEWEST_ROWS and self.relation != "add-remove":
+            raise UnsupportedTable(_TOO_FEW)
 
     def __repr__(self) -> str:
         if self.schema is not None:

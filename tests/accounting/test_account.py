@@ -13,15 +13,18 @@ from pymc_dp.accounting import (
     BarkerReleases,
     GaussianReleases,
     PoissonGaussianReleases,
+    ThresholdedReleases,
     WithoutReplacementGaussianReleases,
     account,
     draws_for,
     epsilon_of,
+    gaussian_delta,
     gaussian_epsilon,
     gaussian_rho,
     largest_count,
     noise_beside,
     noise_for_epsilon,
+    privacy_profile,
     substitute_from_add_remove,
     zcdp_epsilon,
     zcdp_rho,
@@ -340,3 +343,38 @@ def test_decisions_and_counts_together_cost_no_less_than_a_worst_pair_of_tables_
 
     assert worst_at(epsilon) <= delta
     assert worst_at(account([counts], delta, "substitute").epsilon) > delta  # which the counts alone would cost
+
+
+@pytest.mark.parametrize("hidden", [1e-7, 0.01, 0.2])
+@pytest.mark.parametrize("noise", [0.8, 3.0])
+def test_thresholds_cost_what_two_tables_show_at_least(hidden, noise):
+    """Hazard H52: a unit has one level that others have, too, and one alone that is shown with the stated probability.
+
+    One table shows it or not and has one more of the other; the other one does not have it. Both directions are known
+    exactly, of all shift that is paid for.
+    """
+    releases = [ThresholdedReleases("level_counts", 1, noise, hidden)]
+    rho, less = 1.0 / (2.0 * noise**2), math.log1p(-hidden)
+    for epsilon in (0.3, 1.0, 3.0):
+        (stated,) = privacy_profile(releases, [epsilon], "substitute")
+        shown = hidden + (1.0 - hidden) * gaussian_delta(rho, epsilon - less)
+        not_shown = gaussian_delta(rho, max(epsilon + less, 0.0))
+        assert max(shown, not_shown) <= stated <= max(shown, not_shown) + 2.0 * hidden
+    for delta in (1.01 * hidden, 2.0 * hidden):
+        found = account(releases, delta, "add-remove").epsilon
+        assert hidden + (1.0 - hidden) * gaussian_delta(rho, found - less) <= delta
+        assert gaussian_delta(rho, found + less) <= delta - hidden + 1e-15
+        assert found == pytest.approx(gaussian_epsilon(rho, delta - hidden) - less, rel=1e-9)
+    assert account(releases, hidden, "substitute").epsilon == math.inf
+
+
+def test_thresholds_are_no_gaussian_releases_by_themselves():
+    """Whoever composes releases without `account` is told that no bound is known."""
+    releases = [ThresholdedReleases("level_counts", 2, 3.0, 1e-7), GaussianReleases("gradient", 3, 5.0)]
+    assert releases[0].of_thresholds == 2e-7
+    assert renyi_epsilon(releases, 1e-6)[0] == math.inf
+    alone = [GaussianReleases("all", 2, 3.0), releases[1]]
+    assert account(releases, 1e-6, "substitute").epsilon == pytest.approx(account(alone, 8e-7, "substitute").epsilon)
+    for wrong in (0.0, 1.0, math.nan):
+        with pytest.raises(InvalidArgument):
+            ThresholdedReleases("level_counts", 1, 3.0, wrong)

@@ -10,8 +10,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import pymc_dp as dp
-from pymc_dp.accounting import EPSILON_SLACK, gaussian_epsilon
+from pymc_dp.accounting import EPSILON_SLACK, account, gaussian_epsilon
 from pymc_dp.budget.plan import ReleaseRequest
+from pymc_dp.surveys.asking import Survey
 
 
 class FakeStep:
@@ -243,3 +244,77 @@ def test_a_forked_process_cannot_spend_what_its_parent_can():
     assert "Save it" in ours.recv()
     child.join()
     budget.charge(plan)
+
+
+def finding(delta, share=0.1):
+    return Survey("levels", (ReleaseRequest("level_counts", 1, 1.0, 2, once=True, delta=delta),), share)
+
+
+def charged(budget, step):
+    plan = budget.plan(step, draws=1, chains=1)
+    budget.charge(plan)
+    return plan
+
+
+def gaussian_step(share=0.5):
+    return Survey("counts", (ReleaseRequest("unit_counts", 1, 1.0, 2, once=True),), share)
+
+
+def test_the_first_run_decides_how_much_of_delta_is_for_levels():
+    """Hazard H52: the rest is for all other runs, whether it comes first or later."""
+    budget = dp.PrivacyBudget(1.0, 1e-6)
+    assert budget.delta_left_for_levels is None
+    plan = charged(budget, finding(2e-7))
+    assert budget.delta_left_for_levels == 0.0
+    assert budget.rho == pytest.approx(dp.PrivacyBudget(1.0 + math.log1p(-2e-7), 8e-7).rho, rel=1e-12)
+    assert plan.rho == pytest.approx(0.1 * budget.rho)
+    assert account(plan.releases, plan.delta, "substitute").epsilon <= plan.epsilon
+    charged(budget, gaussian_step(1.0))
+    assert budget.epsilon_spent == pytest.approx(1.0, rel=1e-6)
+    everything = [each for run in budget.history for each in run.releases]
+    assert account(everything, 1e-6, "substitute").epsilon <= 1.0
+    with pytest.raises(dp.BudgetExceeded):
+        budget.plan(finding(1e-12))
+
+
+def test_levels_after_another_run_have_what_was_set_aside():
+    """Hazard H52."""
+    budget = dp.PrivacyBudget(1.0, 1e-6)
+    charged(budget, gaussian_step())
+    with pytest.raises(dp.BudgetExceeded, match="delta_for_levels"):
+        budget.plan(finding(1e-8), draws=1, chains=1)
+    budget = dp.PrivacyBudget(1.0, 1e-6, delta_for_levels=1e-7)
+    charged(budget, gaussian_step())
+    plan = budget.plan(finding(6e-8), draws=1, chains=1)
+    budget.charge(plan)
+    assert budget.delta_left_for_levels == pytest.approx(4e-8)
+    with pytest.raises(dp.BudgetExceeded, match="set aside"):
+        budget.charge(plan)
+    charged(budget, finding(4e-8))
+    for wrong in (1e-6, 1.0, -1e-9, math.nan):
+        with pytest.raises(dp.InvalidArgument):
+            dp.PrivacyBudget(1.0, 1e-6, delta_for_levels=wrong)
+    with pytest.raises(dp.InvalidArgument, match="Finding levels"):
+        dp.PrivacyBudget(1.0, 1e-6).plan(finding(1e-6))
+    with pytest.raises(dp.InvalidArgument, match="Finding levels"):
+        dp.PrivacyBudget(1.0, 1e-6, elsewhere={"means": (0.1, 9e-7)}).plan(finding(2e-7))
+
+
+def test_what_is_for_levels_is_kept_in_the_file(tmp_path):
+    budget = dp.PrivacyBudget(1.0, 1e-6, delta_for_levels=1e-7)
+    budget.save(tmp_path / "one.budget")
+    charged(budget, finding(6e-8))
+    for budget in (dp.PrivacyBudget.load(tmp_path / "one.budget"), dp.PrivacyBudget.load(tmp_path / "one.budget")):
+        assert budget.delta_left_for_levels == pytest.approx(4e-8)
+        assert budget.history[0].of_thresholds == 6e-8
+    first = dp.PrivacyBudget(1.0, 1e-6)
+    charged(first, finding(6e-8))
+    first.save(tmp_path / "two.budget")
+    assert dp.PrivacyBudget.load(tmp_path / "two.budget").delta_left_for_levels == 0.0
+
+
+def test_levels_may_be_paid_for_from_a_reserve():
+    budget = dp.PrivacyBudget(1.0, 1e-6, reserved_share=1.0, delta_for_levels=1e-9)
+    plan = charged(budget, finding(1e-9, share=0.5))
+    assert plan.account == "reserved"
+    assert account(plan.releases, plan.delta, "substitute").epsilon <= plan.epsilon

@@ -1,6 +1,7 @@
 """Checks and descriptions are replayed on neighbours, with frozen answers."""
 
 import functools
+from unittest import mock
 
 import numpy as np
 import pandas as pd
@@ -14,6 +15,8 @@ from zoo import PERSONS, REGRESSION, ZOO
 
 import pymc_dp as dp
 from pymc_dp.model.parameters import ParameterVector
+from pymc_dp.release import InsecureNoise
+from pymc_dp.surveys import folding
 
 DECLARED = [
     dp.Number("x", -2, 2),
@@ -92,6 +95,18 @@ def compared_beside(table, data, settings):
     return dp.compare(models, data=data, budget_share=1.0, **settings).tree
 
 
+def compared_in_folds(table, data, settings):
+    """Of which the same words draw the same on both tables."""
+    t = dp.Table({}, schema=DECLARED).template
+    with pm.Model(model=None) as other:
+        pm.Poisson("y", pm.math.exp(pm.Normal("a") * t.z), observed=t.y)
+    model = pm.modelcontext(None)
+    with mock.patch.object(folding, "SecureNoise", return_value=InsecureNoise([0])):
+        parts = dp.folds(data, 3, budget=settings["budget"])
+    models = {"other": (other, [public_posterior(other)] * 3), "own": (model, [public_posterior(model)] * 3)}
+    return dp.compare(models, folds=parts, budget_share=1.0, **settings).tree
+
+
 def averaged_in_a_model(table, data, settings, **asked):
     """With columns as they are, set in each row, and set to a number."""
     model = pm.modelcontext(None)
@@ -162,6 +177,30 @@ def test_averages(case, relation):
     asked = {"at_most": 2} if str(case) == "negative-binomial" else {}
     survey = Survey(functools.partial(averaged_in_a_model, **asked))
     assert clean(replay(case.build, table, neighbours, survey, **settings))
+
+
+def test_folds():
+    """Hazard H53: a replaced row moves the releases of one fold, which is all that is paid for."""
+    rng = np.random.default_rng(1)
+    table = declared_table(rng)
+    neighbours = neighbours_of(table, "substitute", rng, 8)
+    settings = {"relation": "substitute", "epsilon": 50.0, "lower": False}
+    beside = functools.partial(dp.Table.from_frame, schema=DECLARED)
+    report = replay(
+        poisson,
+        table,
+        neighbours,
+        Survey(compared_in_folds),
+        beside=lambda rows: beside(pd.DataFrame(rows)),
+        **settings,
+    )
+    assert report.problems == [
+        f"3 releases of kind {kind!r}, 1 were paid for" for kind in ("difference_sizes", "density_differences")
+    ]
+    assert [each.curator for each in report.first.requests] == [0, 0, 1, 1, 2, 2]
+    assert report.moved
+    for each in report.comparisons:
+        assert (each.violations, each.moved <= 2) == ([], True)
 
 
 @pytest.mark.parametrize(

@@ -2,6 +2,7 @@
 
 import json
 import math
+import sqlite3
 
 import arviz as az
 import numpy as np
@@ -13,6 +14,8 @@ from scipy import special, stats
 from test_checking import posterior
 
 import pymc_dp as dp
+from pymc_dp.surveys import comparing
+from pymc_dp.tables.columns import Columns
 
 N = 1500
 
@@ -203,3 +206,186 @@ def test_what_is_wrong_is_refused_before_anything_is_charged():
     assert budget.history == ()
     with pytest.raises(dp.InvalidArgument, match="no comparison"):
         dp.Comparison(one[1])
+
+
+def beside(epsilon, relation="substitute", unit=None, n=N):
+    """Return a table of one covariate, two models of it, and a budget."""
+    generator = np.random.default_rng(1)
+    frame = pd.DataFrame({"x": generator.uniform(-1, 1, n), "person": np.arange(n) // 3})
+    frame["y"] = generator.random(n) < 1 / (1 + np.exp(-2.0 * frame["x"]))
+    protected = dp.Table(frame, schema=[dp.Number("x", -1, 1), dp.YesNo("y"), *([dp.Person("person")] if unit else [])])
+    t = protected.template
+    with pm.Model() as null:
+        pm.Bernoulli("y", logit_p=pm.Normal("a"), observed=t.y)
+    with pm.Model() as line:
+        pm.Bernoulli("y", logit_p=pm.Normal("a") + pm.Normal("b") * t.x, observed=t.y)
+    return frame, protected, {"null": null, "line": line}, dp.PrivacyBudget(epsilon, 1e-6, relation)
+
+
+def of_folds(k, slopes):
+    """Return posteriors of as many fits, each with another slope."""
+    null = [posterior({"a": np.zeros(8)})] * k
+    return {"null": null, "line": [posterior({"a": np.zeros(8), "b": np.full(8, slope)}) for slope in slopes]}
+
+
+@pytest.mark.parametrize("unit", [None, "person"])
+@pytest.mark.parametrize("relation", ["substitute", "add-remove"])
+def test_each_unit_is_predicted_by_the_fit_that_left_it_out(relation, unit):
+    _, protected, models, budget = beside(math.inf, relation, unit)
+    parts = dp.folds(protected, 3, budget=budget)
+    slopes = [2.0, 1.0, -1.0]
+    fitted = of_folds(3, slopes)
+    both = {name: (model, fitted[name]) for name, model in models.items()}
+    found = dp.compare(both, folds=parts, budget=budget, budget_share=1.0)
+    expected = 0.0
+    for slope, (train, test) in zip(slopes, parts, strict=True):
+        one = {name: (model, of_folds(1, [slope])[name][0]) for name, model in models.items()}
+        expected += (
+            dp.compare(one, data=test, held_out=True, budget=dp.PrivacyBudget(math.inf, 1e-6, relation))
+            .table["in_sample"]
+            .iloc[0]
+        )
+        units = N if unit is None else N // 3
+        assert train.count_units() + test.count_units() == units
+        if relation == "substitute":
+            assert test.count_units() == pytest.approx(units / 3, abs=1)
+    assert found.table.loc["line", "in_sample"] == pytest.approx(expected, rel=1e-9)
+    assert found.table.loc["line", "p_diff"] == 0.0
+    assert "of held-out units" in repr(found)
+    assert found.tree["privacy"].attrs.get("n_units") == (units if relation == "substitute" else None)
+    assert "confidential" in repr(parts)
+
+
+def test_folds_are_drawn_anew_and_share_no_unit():
+    """Hazard H53: whoever knows the table does not know them. All units of ten drawings alike: chance below 1e-300."""
+    frame, protected, _, budget = beside(1.0)
+    frame["x"] = np.linspace(-1, 1, N)
+    seen = []
+    for _ in range(10):
+        parts = [
+            next(iter(test._source.pieces(Columns((("x",),), (), None, protected.schema))))["x"]
+            for _, test in dp.folds(protected, 4, budget=budget)
+        ]
+        assert sorted(np.concatenate(parts)) == sorted(frame["x"])
+        seen.append(parts[0])
+    assert len({each.tobytes() for each in seen}) == 10
+
+
+def test_parts_that_share_units_are_not_paid_for_once():
+    """Hazard H53: neither tables that somebody put together, nor rows that a database gives in another order."""
+    frame, protected, models, budget = beside(4.0)
+    both = {name: (model, of_folds(3, [1.0] * 3)[name]) for name, model in models.items()}
+    drawn = dp.folds(protected, 3, budget=budget)
+    kept = drawn.testing[2]._source.kept
+    elsewhere = dp.Table(frame[::-1], schema=protected.schema).part_of(kept, "substitute")
+    for testing in ((protected,) * 3, (drawn.testing[0],) * 3, (*drawn.testing[:2], elsewhere)):
+        with pytest.raises(dp.InvalidArgument, match="may be in several"):
+            dp.compare(both, folds=dp.Folds(drawn.training, testing, "substitute"), budget=budget)
+    assert not budget.history
+    connection = sqlite3.connect(":memory:")
+    frame.assign(x=np.linspace(-1, 1, N)).to_sql("rows", connection)
+    queried = dp.Table.from_sql("SELECT x, y FROM rows ORDER BY random()", connection, protected.schema)
+    columns = Columns((("x",),), (), None, protected.schema)
+    parts = [next(iter(test._source.pieces(columns)))["x"] for _, test in dp.folds(queried, 3, budget=budget)]
+    assert len(np.unique(np.concatenate(parts))) == N
+
+
+def test_a_fold_is_for_one_relation():
+    """Hazard H53: folds of one size are moved by a row that is missing, and a unit changes in more than it says."""
+    _, protected, models, _ = beside(1.0)
+    budgets = {relation: dp.PrivacyBudget(1.0, 1e-6, relation) for relation in ("substitute", "add-remove")}
+    both = {name: (model, of_folds(1, [1.0])[name][0]) for name, model in models.items()}
+    for relation, budget in zip(budgets, reversed(budgets.values()), strict=True):
+        part = dp.folds(protected, 3, budget=budgets[relation]).training[0]
+        for ask in (
+            lambda part=part, budget=budget: dp.describe(part, budget=budget),
+            lambda part=part, budget=budget: dp.find_levels(part, "y", budget=budget),
+            lambda part=part, budget=budget: dp.folds(part, 2, budget=budget),
+            lambda part=part, budget=budget: dp.compare(both, data=part, held_out=True, budget=budget),
+            lambda part=part, budget=budget: dp.sample(model=models["line"], data=part, budget=budget),
+        ):
+            with pytest.raises(dp.InvalidArgument, match="relation"):
+                ask()
+        assert not budget.history
+
+
+def test_no_number_of_rows_in_a_fold_is_refused_where_it_is_protected():
+    """Hazard H53: a refusal costs nothing, and how many of many drawings are refused would tell the number of rows."""
+    _, protected, models, budget = beside(4.0, "add-remove", n=4)
+    parts = dp.folds(protected, 20, budget=budget)
+    both = {name: (model, of_folds(20, [1.0] * 20)[name]) for name, model in models.items()}
+    assert np.isfinite(dp.compare(both, folds=parts, budget=budget).table.loc["line", "elpd_diff"])
+    empty = min(parts.testing, key=dp.Table.count_units)
+    assert empty.count_units() == 0
+    assert dp.find_levels(empty, "y", budget=dp.PrivacyBudget(1.0, 1e-6, "add-remove"))["y"] == []
+
+
+def test_folds_are_paid_for_once_and_no_curator_answers_twice():
+    """Hazard H53: one unit is in one of them."""
+    _, protected, models, budget = beside(4.0)
+    parts = dp.folds(protected, 3, budget=budget)
+    fitted = of_folds(3, [2.0, 2.0, 2.0])
+    both = {name: (model, fitted[name]) for name, model in models.items()}
+    found = dp.compare(both, folds=parts, budget=budget, budget_share=0.5)
+    (plan,) = budget.history
+    assert plan.rho == pytest.approx(0.5 * budget.rho)
+    assert {each.kind: each.count for each in plan.releases} == {"difference_sizes": 1, "density_differences": 1}
+    line = found.table.loc["line"]
+    whole = dp.compare(
+        {name: (model, fitted[name][0]) for name, model in models.items()},
+        data=protected, held_out=True, budget=dp.PrivacyBudget(4.0, 1e-6), budget_share=0.5,
+    ).table.loc["line"]  # fmt: skip
+    assert line["of_noise"] / line["clip_bound"] == pytest.approx(
+        math.sqrt(3) * whole["of_noise"] / whole["clip_bound"], rel=0.5
+    )
+
+
+def test_what_noise_in_fits_cost_is_that_of_the_units_that_are_asked(monkeypatch):
+    """It is known of the units that were fitted: a quarter of them are in a fold of five, as many as in each other."""
+    _, protected, models, budget = beside(math.inf)
+    monkeypatch.setattr(
+        comparing.Fitted, "effect_on_rows", lambda fit: (float(fit.mean.size), 3.0 * fit.mean.size, 1.0)
+    )
+    parts = dp.folds(protected, 5, budget=budget)
+    fitted = of_folds(5, [2.0] * 5)
+    both = {name: (model, fitted[name]) for name, model in models.items()}
+    line = dp.compare(both, folds=parts, budget=budget).table.loc["line"]
+    assert line["fit_diff"] == pytest.approx(5 * 3.0 / 4)
+    assert line["of_fits"] == pytest.approx(math.sqrt(10.0) / 4)
+    known = {name: (model, fitted[name][0]) for name, model in models.items()}
+    for _, result in known.values():
+        result["privacy"].attrs["n_units"] = 2 * N
+    line = dp.compare(known, data=protected, held_out=True, budget=budget).table.loc["line"]
+    assert line["fit_diff"] == pytest.approx(3.0 / 2)
+
+
+def test_folds_that_cannot_be_are_refused():
+    frame, protected, models, budget = beside(1.0)
+    parts = dp.folds(protected, 3, budget=budget)
+    fitted = of_folds(2, [2.0, 2.0])
+    both = {name: (model, fitted[name]) for name, model in models.items()}
+    for options in ({"folds": parts}, {"folds": parts, "data": protected}):
+        with pytest.raises(dp.InvalidArgument, match="list of results"):
+            dp.compare(both, budget=budget, **options)
+    for arguments, options in (
+        ((frame, 3), {}),
+        ((protected, 1), {}),
+        ((protected, N), {}),
+        ((protected, 3), {"budget": None}),
+    ):
+        with pytest.raises(dp.InvalidArgument):
+            dp.folds(*arguments, **{"budget": budget, **options})
+    both = {name: (model, of_folds(3, [1.0] * 3)[name]) for name, model in models.items()}
+    with pytest.raises(dp.InvalidArgument, match="relation"):
+        dp.compare(both, folds=parts, budget=dp.PrivacyBudget(1.0, 1e-6, "add-remove"))
+    changing = {"x": np.zeros(30), "y": np.zeros(30)}
+    parts = dp.folds(dp.Table(changing, schema=protected.schema), 3, budget=budget)
+    for length in (20, 40):
+        changing |= {"x": np.zeros(length), "y": np.zeros(length)}
+        with pytest.raises(dp.TableChanged):
+            dp.compare(
+                {name: (model, of_folds(3, [1.0] * 3)[name]) for name, model in models.items()},
+                folds=parts,
+                budget=budget,
+            )
+    assert not budget.history

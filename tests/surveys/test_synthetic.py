@@ -151,6 +151,65 @@ def test_correlations_have_errors_of_their_noise(table):
     assert 0.3 < np.mean(np.square(scores)) < 2.5
 
 
+LOST = {"age": 0.3, "drug": 0.1, "ward": 0.2, "day": 0.15}
+
+
+@pytest.fixture(scope="module")
+def with_gaps():
+    """A table with missing entries, whatever their rows hold, and none in two columns."""
+    generator = np.random.default_rng(3)
+    frame = frame_of(generator, 20_000)
+    for name, rate in LOST.items():
+        frame[name] = frame[name].mask(generator.random(len(frame)) < rate)
+    schema = [dp.Number("age", 18, 90, missing=90), *SCHEMA[1:]]
+    return frame, dp.Table(frame, schema=schema)
+
+
+@pytest.mark.parametrize("epsilon", [math.inf, 2.0])
+def test_entries_are_missing_as_often_as_in_the_table(with_gaps, epsilon):
+    """Rates, and means and correlations of what is there, are the table's; complete columns stay complete."""
+    frame, table = with_gaps
+    found = dp.describe(table, budget=dp.PrivacyBudget(epsilon, 1e-6), budget_share=1.0, insecure_seed=1)
+    for redrawn in (False, True):
+        rows = found.invented(20_000, 5, redrawn=redrawn)
+        for name in frame:
+            rate, allowed = LOST.get(name, 0.0), 0.03 if name in LOST else 0.0
+            assert rows[name].isna().mean() == pytest.approx(rate, abs=allowed)
+        assert rows["age"].mean() == pytest.approx(frame["age"].mean(), abs=1.0)
+        errors = found.tree["correlation"]["error"].sel(column="age")
+        for other in ("stays", "pressure"):
+            known = np.corrcoef(*frame[["age", other]].dropna().T.values)[0, 1]
+            there = np.corrcoef(*rows[["age", other]].dropna().T.values)[0, 1]
+            # Missing ages count as 90: what is released, its noise and chance in it are made 2.5 times as large.
+            allowed = 4.0 * 2.5 * math.hypot(float(errors.sel(other=other)), 1.0 / math.sqrt(len(frame)))
+            assert there == pytest.approx(known, abs=0.02 + allowed)
+        lost = rows.isna()
+        assert np.abs(np.corrcoef(lost[list(LOST)].T) - np.eye(4)).max() < 0.04
+        assert lost["age"].corr(rows["stays"]) == pytest.approx(0.0, abs=0.04)
+        again = dp.describe(dp.Table(rows, schema=table.schema), budget=dp.PrivacyBudget(math.inf, 1e-6))
+        assert np.abs(again.table["missing"] - rows.isna().mean()).max() < 1e-9
+    assert not found.invented(500, 5, redrawn=True, missing=False).isna().to_numpy().any()
+
+
+def test_responses_follow_what_the_model_has_where_covariates_are_missing(with_gaps):
+    _, table = with_gaps
+    found = dp.describe(table, budget=dp.PrivacyBudget(math.inf, 1e-6), budget_share=1.0)
+    t = table.template
+    with pm.Model() as model:
+        mu = pm.Normal("a") * t.age_missing + pm.Normal("b") * t.age
+        pm.Normal("pressure", mu, 0.01, observed=t.pressure)
+    known = posterior({"a": np.full(9, 0.5), "b": np.full(9, -0.2)})
+    for each in dp.synthetic_tables(known, found, t, model=model, m=2, n=3000):
+        lost = each["age"].isna()
+        assert lost.mean() == pytest.approx(0.3, abs=0.05)
+        assert not each["pressure"].isna().any()
+        assert each["pressure"][lost].mean() == pytest.approx(100 + 100 * (0.5 - 0.2), abs=0.2)  # as one of 90 years
+        scaled = (each["age"][~lost] - 54) / 36
+        assert np.abs(each["pressure"][~lost] - 100 + 20 * scaled).max() < 6.0
+    complete = dp.synthetic_tables(known, found, t, model=model, m=2, n=300, missing=False)
+    assert not any(each.isna().to_numpy().any() for each in complete)
+
+
 def test_pooled_intervals_cover_what_tables_vary_around():
     """Of 2,000 repetitions: 90 % intervals cover within 9 standard errors; their variance is right on average."""
     generator = np.random.default_rng(0)

@@ -11,7 +11,8 @@ from hypothesis import strategies as st
 
 import pymc_dp as dp
 from pymc_dp.exceptions import UnsupportedTable
-from pymc_dp.tables.entries import entries_of
+from pymc_dp.tables.columns import _with_missing_entries
+from pymc_dp.tables.entries import entries_of, levels_of_entries
 
 NAN = np.nan
 COLUMNS = [
@@ -27,7 +28,7 @@ ENTRIES = st.one_of(
         [0, 1, True, False, 0.0, -0.0, 1.0, 17, "1", "1.0", "0", " yes ", "NO", "x", "True", "", "nan", "NA"]
     ),
     st.sampled_from(
-        [None, NAN, pd.NA, pd.NaT, np.datetime64("NaT", "D"), np.bool_(True), np.float32(0.1), 10**400, -(10**400)]
+        [None, NAN, pd.NA, pd.NaT, np.datetime64("NaT", "D"), np.bool_(True), np.float32(0.1), 10**400, -(10**5000)]
     ),
     st.sampled_from(
         ["2020-02-30", "2020-02-03", "2020-02-03T23:00:00-05:00", "1e999", "1_0", "0x1", "3,5", "inf", "\x00"]
@@ -52,6 +53,29 @@ def test_an_entry_is_read_as_if_it_stood_alone(column, entries):
     together = entries_of(column, pd.Series(objects, dtype=object))
     alone = [entries_of(column, pd.Series([entry], dtype=object))[0] for entry in objects]
     assert np.array_equal(together, np.array(alone, dtype=float), equal_nan=True)
+
+
+@given(st.lists(ENTRIES, max_size=8))
+@example([10**5000, "a", "b"])
+def test_levels_that_nobody_has_listed_are_read_as_those_that_are(entries):
+    """Hazard H52: what is found, and declared then, is what was counted."""
+    objects = pd.Series(np.array([*entries, None], dtype=object)[:-1], dtype=object)
+    found = levels_of_entries("c", objects)
+    levels = sorted(set(found) - {None})
+    if len(levels) > 1:
+        codes = entries_of(dp.Category("c", levels, other=False), objects)
+        assert [None if np.isnan(code) else levels[int(code)] for code in codes] == list(found)
+    for alone, level in zip(objects, found, strict=True):
+        assert list(levels_of_entries("c", pd.Series([alone], dtype=object))) == [level]
+
+
+@pytest.mark.parametrize("values", [["b", None, "b", "a"], [2.0, np.nan, 2.0, 1.0], [True, None, True, False]])
+def test_columns_of_any_type_have_levels(values):
+    found = [levels_of_entries("c", pd.Series(values, dtype=kind)) for kind in (object, "category")]
+    for each in found:
+        assert [each[0], each[1]] == [each[2], None]
+        assert each[0] != each[3]
+    assert list(levels_of_entries("c", pd.Series(pd.Categorical(["a"], categories=["a", "unused"])))) == ["a"]
 
 
 @pytest.mark.parametrize("column", COLUMNS[:5], ids=repr)
@@ -137,3 +161,14 @@ def test_types_of_whole_columns_that_do_not_fit_are_refused(column, values, matc
     with pytest.raises(UnsupportedTable, match=match) as refusal:
         entries_of(column, values)
     assert "2024" not in str(refusal.value)
+
+
+@pytest.mark.parametrize("column", [dp.Category("c", ["True", "False"]), dp.Category("c", ["1", "0"])])
+def test_a_missing_truth_value_leaves_those_of_other_rows_as_they_are(column):
+    """Hazard H52: pandas makes all truth values of Arrow objects where one is missing, and a level has another name."""
+    pa = pytest.importorskip("pyarrow")
+    for read in (
+        lambda entries: levels_of_entries("c", _with_missing_entries("c", {"c": pa.chunked_array([entries])})),
+        lambda entries: entries_of(column, _with_missing_entries("c", {"c": pa.chunked_array([entries])})),
+    ):
+        assert list(read([True, False, None])[:2]) == list(read([True, False]))

@@ -22,7 +22,7 @@ from pymc_dp.model.view import read
 from pymc_dp.rows.expansion import ExpansionPoint
 from pymc_dp.rows.likelihood import UnitLikelihood
 from pymc_dp.tables import local
-from pymc_dp.tables.columns import grouped
+from pymc_dp.tables.columns import UnlistedColumns, grouped
 
 N, GRID = 500, 2.0**-24
 THETA = np.array([0.2, 0.4, -0.3])
@@ -426,3 +426,35 @@ def test_no_block_of_a_file_is_held_once_it_has_answered(frame, template, tmp_pa
             assert not any(each() for each in made[:-1])
     finally:
         gc.enable()
+
+
+@pytest.mark.parametrize("unit", [None, "person"])
+def test_some_units_of_files_are_those_of_memory(tmp_path, monkeypatch, unit):
+    """Wherever files are cut: units are counted on over their pieces."""
+    monkeypatch.setattr(local, "_NUMBERS_OF_BLOCK", 40)
+    generator = np.random.default_rng(0)
+    frame = pd.DataFrame({"x": np.arange(200.0), "person": np.sort(generator.integers(0, 60, 200))})
+    frame.to_parquet(tmp_path / "rows.parquet", row_group_size=70)
+    kept = generator.random(200 if unit is None else frame["person"].nunique()) < 0.4
+    columns = UnlistedColumns((), (), unit, unlisted=("x",))
+    found = []
+    for source in (frame, tmp_path / "rows.parquet"):
+        part = dp.Table(source, columns={"x": "x"}, unit=unit).part_of(kept, "substitute")
+        found.append(np.concatenate([piece["x"] for piece in part._source.pieces(columns)]))
+        assert part.count_units() == kept.sum()
+    known = frame["x"][kept] if unit is None else frame["x"][frame["person"].isin(np.unique(frame["person"])[kept])]
+    assert list(found[0]) == list(found[1]) == [str(int(x)) for x in known]
+
+
+def test_parts_of_a_file_that_changed_since_they_were_made_are_refused(tmp_path):
+    """Hazard H53: rows in another order would be in two parts, or in none."""
+    path = tmp_path / "rows.parquet"
+    pd.DataFrame({"x": np.arange(200.0)}).to_parquet(path)
+    fixed, kept = dp.Table(path, columns={"x": "x"}).fixed(), np.arange(200) < 100
+    columns = UnlistedColumns((), (), None, unlisted=("x",))
+    parts = [fixed.part_of(each, "substitute")._source for each in (kept, ~kept)]
+    assert sum(len(piece["x"]) for piece in parts[0].pieces(columns)) == 100
+    pd.DataFrame({"x": np.arange(200.0)[::-1]}).to_parquet(path)
+    os.utime(path, ns=(1, 1))
+    with pytest.raises(TableChanged):
+        list(parts[1].pieces(columns))

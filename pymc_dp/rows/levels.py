@@ -1,0 +1,63 @@
+"""The levels that occur in columns of texts, and how many units have each. Confidential: for the curator only."""
+
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import pandas as pd
+
+from pymc_dp.rows.likelihood import Threads
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class UnitLevels:
+    """How many units have each level of each column. A unit has at most one level of a column.
+
+    Attributes
+    ----------
+    counts : mapping of str to mapping of str to int
+        By column and level, of those that occur.
+    n_units, n_rows : int
+        The number of units and of rows, those without a level included.
+    unit_in_words : str
+        What is protected.
+    """
+
+    counts: Mapping[str, Mapping[str, int]]
+    n_units: int
+    n_rows: int
+    unit_in_words: str
+
+    @classmethod
+    def of_pieces(
+        cls, columns: Sequence[str], unit: str | None, pieces: Iterable[Mapping[str, np.ndarray]]
+    ) -> "UnitLevels":
+        """Count the levels of a table in pieces, none of which has a part of a unit.
+
+        A piece has an array of texts, None where there is none, for each column; and one of units, unless each row is
+        a unit. The level of a unit of several rows is the one that most of them have; of several such, the first by
+        name.
+        """
+        counts: dict[str, Counter[str]] = {column: Counter() for column in columns}
+        n_units = n_rows = 0
+        for piece in pieces:
+            n_rows += len(piece[columns[0]])
+            n_units += len(piece[columns[0]]) if unit is None else len(np.unique(piece[unit]))
+            for column in columns:
+                found = pd.DataFrame({"level": piece[column]}, dtype=object)
+                found["unit"] = np.arange(len(found)) if unit is None else piece[unit]
+                known = found[~found["level"].isna()]
+                if unit is not None:
+                    rows = known.groupby(["unit", "level"], sort=True).size().reset_index(name="rows")
+                    rows = rows.sort_values(["unit", "rows", "level"], ascending=[True, False, True])
+                    known = rows.drop_duplicates("unit")
+                counts[column].update(known["level"])
+        unit_in_words = "one row of the table" if unit is None else f"all rows with the same {unit!r}"
+        return cls(counts, n_units, n_rows, unit_in_words)
+
+    def use_threads(self, threads: Threads) -> None:
+        """Do nothing: everything has been counted."""
+
+    def __repr__(self) -> str:
+        return "UnitLevels(confidential)"

@@ -1,0 +1,167 @@
+"""`find_levels`: the levels of columns whose levels nobody has listed, and about how many units have each."""
+
+import json
+from collections.abc import Sequence
+from typing import Any
+
+import pandas as pd
+import xarray as xr
+from xarray import DataTree
+
+from pymc_dp import _validate
+from pymc_dp.budget.plan import ReleaseRequest
+from pymc_dp.budget.privacy_budget import PrivacyBudget
+from pymc_dp.exceptions import InvalidArgument, UnsupportedOption
+from pymc_dp.release.levels import LevelCounts
+from pymc_dp.reports.published import facts_of
+from pymc_dp.surveys.asking import Survey, asking, checked_budget, four_digits, heading, tree_of
+from pymc_dp.tables import Category, Table
+from pymc_dp.tables.schema import OTHER
+
+#: The part of a budget's delta that is spent where nobody has said how much.
+_PART_OF_DELTA = 0.1
+
+
+class Levels:
+    """Levels that enough units have, and about how many have each.
+
+    Attributes
+    ----------
+    tree : DataTree
+        Groups ``levels`` (counts above the threshold, with their columns and levels, the largest first) and
+        ``privacy``.
+    """
+
+    def __init__(self, tree: DataTree) -> None:
+        if "levels" not in tree or "columns" not in facts_of(tree):
+            raise InvalidArgument("This tree holds no levels: pass what dp.find_levels returned.")
+        self.tree = tree
+
+    @property
+    def columns(self) -> list[str]:
+        """The columns that were asked about."""
+        return list(json.loads(facts_of(self.tree)["columns"]))
+
+    @property
+    def table(self) -> pd.DataFrame:
+        """The noisy count of each level, and its standard error by noise."""
+        found = self.tree["levels"].to_dataset()
+        lines = pd.DataFrame({"count": found["count"].values, "error": found.attrs["noise_std"]})
+        return lines.set_index(pd.MultiIndex.from_arrays([found["column"].values, found["level"].values]))
+
+    @property
+    def categories(self) -> list[Category]:
+        """Declarations of columns that a level was found of; all others count as ``"other"``."""
+        return [
+            Category(name, found) for name in self.columns if (found := [each for each in self[name] if each != OTHER])
+        ]
+
+    def __getitem__(self, column: str) -> list[str]:
+        """Return the levels of a column, those of the most units first."""
+        found = self.tree["levels"].to_dataset()
+        pairs = zip(found["column"].values, found["level"].values, strict=True)
+        return [str(level) for name, level in pairs if name == column]
+
+    def __repr__(self) -> str:
+        found = self.tree["levels"].to_dataset()
+        lines = [
+            heading(facts_of(self.tree), "Levels that more than one unit has"),
+            *([four_digits(self.table)] if found.sizes["entry"] else []),
+            f"Levels of fewer than about {found.attrs['threshold']:.3g} units are hidden.",
+        ]
+        if without := [name for name in self.columns if not self[name]]:
+            lines.append(f"No level of {', '.join(without)} was found.")
+        return "\n".join(lines)
+
+
+def find_levels(
+    table: Any,
+    columns: str | Sequence[str],
+    *,
+    budget: PrivacyBudget | None = None,
+    delta: float | None = None,
+    budget_share: float = 0.1,
+    unit: str | None = None,
+    insecure_seed: int | None = None,
+) -> Levels:
+    """Release which levels columns of texts have, where nobody has listed them, within a budget.
+
+    A level is published as it stands in the table. So it is for columns in which a text that many units share tells of
+    none of them, such as a ward or a diagnosis; a name is hidden by the threshold as long as few units have it.
+
+    Parameters
+    ----------
+    table : Table, or whatever it takes
+        The protected table. The columns need not be declared.
+    columns : str or sequence of str
+        Which columns.
+    budget : PrivacyBudget
+        What is charged: the same as for everything else that is computed of the table. Where it does not say how much
+        of delta is for levels (`delta_for_levels`), this has to be the first run.
+    delta : float, optional
+        The probability that any level is published that one unit alone has. Default: what the budget has for levels, or
+        a tenth of its delta.
+    budget_share : float
+        Part of what is left of the budget that is spent besides.
+    unit : str, optional
+        Where `table` is no `Table`: the column that says which unit a row belongs to.
+    insecure_seed : int, optional
+        Seeds the noise, for tests on public data: the result is not private then.
+
+    Returns
+    -------
+    Levels
+        Print it. ``dp.Table(source, schema=[..., *levels.categories])`` declares what was found.
+
+    Raises
+    ------
+    InvalidArgument
+        If an argument is missing or out of range, before anything is charged.
+    UnsupportedTable
+        If a column is missing or has no levels, or the table is on Dask.
+    BudgetExceeded
+        If nothing is left of the budget, or of its delta for levels.
+    RunInterrupted
+        If it ends early, after it was charged.
+
+    Notes
+    -----
+    Each unit counts for one level of each column: of several rows for the one that most of them have. Levels that occur
+    get Gaussian noise on their counts, and those above a threshold are published: see `pymc_dp.release.levels`. Entries
+    are read as those of a `Category`. Counts near the threshold are more often too large than too small: others are not
+    seen.
+
+    References
+    ----------
+    Korolova, Kenthapadi, Mishra and Ntoulas (2009), Releasing search queries and clicks privately, WWW; Desfontaines,
+    Voss, Gipson and Mandayam (2022), Differentially private partition selection, PoPETs.
+    """
+    names = (columns,) if isinstance(columns, str) else tuple(columns)
+    if not names or not all(isinstance(name, str) for name in names) or len(set(names)) < len(names):
+        raise InvalidArgument('columns must be different names of columns: ["ward", "diagnosis"].')
+    budget, share = checked_budget(budget, budget_share)
+    if isinstance(table, Table) and unit is not None:
+        raise UnsupportedOption("A Table says itself what a unit is: dp.Person, or Table(..., unit=), not unit=.")
+    if not isinstance(table, Table):
+        table = Table(table, columns={name: name for name in names}, unit=unit)
+    table.refuse_relation(budget.relation)
+    if table.unit in names:
+        raise InvalidArgument(f"The column {table.unit!r} says who a person is: it has no levels to publish.")
+    if delta is None:
+        left = budget.delta_left_for_levels
+        delta = left or _PART_OF_DELTA * budget.delta  # where nothing is left, the budget refuses
+    query = LevelCounts(names, _validate.open_unit_interval("delta", delta))
+    # A unit moves two counts of a column at most.
+    request = ReleaseRequest(query.kind, 1, 1.0, 2 * len(names), once=True, delta=query.delta)
+    survey = Survey("levels", (request,), share, insecure_seed)
+    survey.plan(budget)  # refuses early
+    with asking(survey, budget, table.levels_of_units(names)) as (ask, facts):
+        found = ask(query)
+    pairs = [[pair[place] for pair in found.levels] for place in (0, 1)]
+    threshold = query.threshold(found.noise_std, 0.0)
+    levels = xr.Dataset(
+        {"count": ("entry", found.value)},
+        coords={name: ("entry", values) for name, values in zip(("column", "level"), pairs, strict=True)},
+        attrs={"noise_std": found.noise_std, "threshold": threshold, "delta_of_threshold": query.delta},
+    )
+    return Levels(tree_of({"levels": levels}, {**facts, "columns": json.dumps(names)}))
