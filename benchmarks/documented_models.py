@@ -319,8 +319,10 @@ def formula(text, frame, written, **settings):
 def frame_of(generator):
     """Return rows with two covariates, a category of three levels, one of 30, and no outcome."""
     columns = {"age": generator.uniform(-1, 1, ROWS), "x": generator.normal(size=ROWS)}
-    columns["arm"] = pd.Categorical.from_codes(generator.integers(0, 3, ROWS), ["none", "old", "new"])
-    columns["school"] = pd.Categorical.from_codes(generator.integers(0, GROUPS, ROWS), [f"s{i}" for i in range(GROUPS)])
+    columns["arm"] = pd.Categorical.from_codes(generator.integers(0, 3, ROWS), ["none", "old", "new"], ordered=True)
+    columns["school"] = pd.Categorical.from_codes(
+        generator.integers(0, GROUPS, ROWS), [f"s{i}" for i in range(GROUPS)], ordered=True
+    )
     return pd.DataFrame(columns)
 
 

@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
+import pandas as pd
 import pymc as pm
 from pymc import Model
 
@@ -97,4 +98,17 @@ def _statistics(spec: Any) -> Iterator[str]:
         yield (
             f"the formula calls {', '.join(scaling)}, which learn from the whole column (transform it before with "
             "public numbers)"
+        )
+    # Of texts and unordered categoricals the parser takes the levels that occur, sorted, whatever was declared.
+    data = getattr(spec, "data", {})
+    named = {word for part in (formula.main, *formula.additionals) for word in re.findall(r"\w+", part)}
+    found = sorted(
+        name
+        for name in named & {*data}
+        if not (pd.api.types.is_numeric_dtype(data[name].dtype) or getattr(data[name].dtype, "ordered", False))
+    )
+    if found:
+        yield (
+            f"the levels of {', '.join(found)} are those that occur in the data (pass pd.Categorical(..., "
+            "categories=public_list, ordered=True): without ordered=True a level that nobody has is left out)"
         )

@@ -77,7 +77,7 @@ class Template:
         columns: dict[str, object] = {each.name: self[each.name] for each in self.schema.modelled}
         for each in self.schema.modelled:
             if isinstance(each, Category):
-                columns[each.name] = pd.Categorical.from_codes(self[each.name], each.all_levels)
+                columns[each.name] = pd.Categorical.from_codes(self[each.name], each.all_levels, ordered=True)
         return pd.DataFrame(columns)
 
     def features(self, *names: str) -> list[str]:

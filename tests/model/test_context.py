@@ -6,6 +6,7 @@ import sys
 from types import SimpleNamespace
 
 import numpy as np
+import pandas as pd
 import pymc as pm
 import pytest
 from conftest import QUIET, gaussian_data, gaussian_model, hmc
@@ -82,6 +83,18 @@ def test_terms_that_learn_from_a_column_are_refused(monkeypatch):
         refuse_bambi_statistics(learning.model)
 
 
+def test_levels_that_are_read_off_a_column_are_refused():
+    """Hazard H17: whether anybody has a declared level would show in the model's parameters."""
+    levels = pd.Categorical(["a", "b"], categories=["a", "b", "nobody"])
+    backend = built("y ~ w + (1|ward)")
+    backend.spec.data = pd.DataFrame({"w": [1.0, 2.0], "unused": ["a", "b"], "ward": levels.as_ordered()})
+    refuse_bambi_statistics(backend.model)
+    for column in (levels, ["a", "b"]):
+        backend.spec.data["ward"] = column
+        with pytest.raises(dp.UnsupportedModel, match=r"levels of ward are those that occur .*ordered=True"):
+            refuse_bambi_statistics(backend.model)
+
+
 def test_a_model_whose_origin_is_gone_is_refused():
     backend = built()
     clone = copy.copy(backend.model)
@@ -105,7 +118,7 @@ def test_bambi_itself(budget):
     pandas = pytest.importorskip("pandas")
     generator = np.random.default_rng(0)
     frame = pandas.DataFrame({"y": generator.normal(3, 2, 100), "x": generator.normal(5, 1.5, 100)})
-    frame["group"] = np.repeat(["a", "b"], 50)
+    frame["group"] = pandas.Categorical(np.repeat(["a", "b"], 50), ordered=True)
     own = {
         "Intercept": bmb.Prior("Normal", mu=0, sigma=10),
         "x": bmb.Prior("Normal", mu=0, sigma=2),

@@ -242,6 +242,7 @@ def test_a_template_is_drawn_from_the_declaration_alone(seed):
     assert t.features("ward[A]", "age_missing") == ["ward[A]", "age_missing"]
     assert t.coords == {"row": range(150), "ward": ("A", "B", "C", "other")}
     assert t.frame["ward"].cat.categories.tolist() == ["A", "B", "C", "other"]
+    assert t.frame["ward"].cat.ordered  # or Bambi sorts levels, and group effects are no column of the table
     assert "age_missing" in dir(t)
     assert "150 invented rows" in repr(t)
     with pytest.raises(ValueError, match="read-only"):
