@@ -18,6 +18,8 @@ from pymc_dp.exceptions import InvalidArgument, UnsupportedModel
 
 __all__ = ["Model", "context_without_error", "model_in_context", "model_of_a_column", "refuse_bambi_statistics"]
 
+#: In formulas: names, and what levels are made of even where it is a number, which are groups and what `C` marks.
+_NAME, _MADE_LEVELS = r"\w+", r"(?:\||\b[CST]\()([^()|]*)"
 #: Bambi's name of the dim of the rows.
 _ROWS = "__obs__"
 _CALL = re.compile(r"([A-Za-z_]\w*)\s*\(")
@@ -99,13 +101,15 @@ def _statistics(spec: Any) -> Iterator[str]:
             f"the formula calls {', '.join(scaling)}, which learn from the whole column (transform it before with "
             "public numbers)"
         )
-    # Of texts and unordered categoricals the parser takes the levels that occur, sorted, whatever was declared.
-    data = getattr(spec, "data", {})
-    named = {word for part in (formula.main, *formula.additionals) for word in re.findall(r"\w+", part)}
+    # Where the parser makes levels of a column, they are those that occur, sorted; only ordered ones are as declared.
+    data, parts = getattr(spec, "data", {}), (formula.main, *formula.additionals)
+    named, grouped = ({word for part in parts for word in re.findall(form, part)} for form in (_NAME, _MADE_LEVELS))
+    grouped = {word for found in grouped for word in re.findall(_NAME, found)}
     found = sorted(
         name
         for name in named & {*data}
-        if not (pd.api.types.is_numeric_dtype(data[name].dtype) or getattr(data[name].dtype, "ordered", False))
+        if not getattr(data[name].dtype, "ordered", False)
+        and (name in grouped or not pd.api.types.is_numeric_dtype(data[name].dtype))
     )
     if found:
         yield (

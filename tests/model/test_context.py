@@ -89,10 +89,22 @@ def test_levels_that_are_read_off_a_column_are_refused():
     backend = built("y ~ w + (1|ward)")
     backend.spec.data = pd.DataFrame({"w": [1.0, 2.0], "unused": ["a", "b"], "ward": levels.as_ordered()})
     refuse_bambi_statistics(backend.model)
-    for column in (levels, ["a", "b"]):
+    for column in (levels, ["a", "b"], [0, 1]):
         backend.spec.data["ward"] = column
         with pytest.raises(dp.UnsupportedModel, match=r"levels of ward are those that occur .*ordered=True"):
             refuse_bambi_statistics(backend.model)
+
+
+@pytest.mark.parametrize("term", ["C(ward)", "w:C(ward)", "(w|ward)", "(1|w:ward)", "T(ward, 1)"])
+def test_levels_of_numbers_are_made_by_some_terms(term):
+    """Hazard H17."""
+    backend = built(f"y ~ {term}")
+    backend.spec.data = pd.DataFrame({"w": [1.0, 2.0], "ward": [0, 1]})
+    with pytest.raises(dp.UnsupportedModel, match=r"levels of (w, )?ward are those that occur"):
+        refuse_bambi_statistics(backend.model)
+    numbers = built("y ~ ward + w")
+    numbers.spec.data = backend.spec.data
+    refuse_bambi_statistics(numbers.model)
 
 
 def test_a_model_whose_origin_is_gone_is_refused():
