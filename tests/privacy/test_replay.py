@@ -309,7 +309,7 @@ def loose_log_ratios(rows, theta, theta_new, bound, grid, units):
 real_log_ratios = UnitLikelihood.clipped_log_ratios
 
 
-def spends_nothing(self, kind, noise_multiplier, batches=None, *, adds_noise=True):
+def spends_nothing(self, *args, **kwargs):
     return None
 
 
