@@ -117,6 +117,20 @@ def test_bias_of_clipping_is_along_directions_as_scores_are():
     np.testing.assert_allclose(of_sums, 36.0 * np.diag(weights**2) / np.sum(weights**2), atol=1e-9)
 
 
+def test_bias_may_all_be_along_an_axis_whose_long_scores_have_one_sign():
+    """There the lost length counts in full, in proportion to the root of the information, and elsewhere as before."""
+    frame = Frame(np.eye(SIZE), np.eye(SIZE))
+    of_frame = N * np.diag([1.0, 0.5, 0.25])
+    scores = [KnownScore(np.zeros(SIZE), np.zeros(SIZE), 1e-3 * np.eye(SIZE), 6.0)]
+    given = {"n_units": N, "structure": DENSE, "third_order": 0.0}
+    spread, one = (
+        belief_of(scores, of_frame, 0.0, frame, ALL, one_sided=sided, **given).bias
+        for sided in (None, np.array([False, False, True]))
+    )
+    more = of_frame @ (one - spread) @ of_frame
+    np.testing.assert_allclose(more, 36.0 * np.diag([0.0, 0.0, 0.25 / np.mean([1.0, 0.5, 0.25])]), atol=1e-9)
+
+
 def test_the_doubt_of_a_step_is_the_noise_of_scores_alone():
     """A score far away, by a curvature that is hardly known, says where to go next as if it were known."""
     far = score(MAXIMUM + 1.0, 5.0, bias=40.0)

@@ -145,6 +145,7 @@ def belief_of(
     structure: NDArray[np.bool_],
     third_order: float,
     noise_alone: bool = False,
+    one_sided: NDArray[np.bool_] | None = None,
 ) -> Belief:
     """Return the likelihood by scores at points that may be far apart, given its curvature.
 
@@ -152,7 +153,8 @@ def belief_of(
     noise of `curvature_noise` along the axes of `frame`, along which a unit's information is about the identity, or
     less where the prior tells more. `structure` says which entries a unit's curvature can have: noise of the others was
     taken off. Terms of third order are `third_order` times the squared distance by the information of one unit. With
-    `noise_alone`, V is the noise of the scores alone, as if the curvature were exact and nothing clipped.
+    `noise_alone`, V is the noise of the scores alone, as if the curvature were exact and nothing clipped. Along the
+    axes of `one_sided` parameters all long scores have one sign: what clipping takes off may be along one of them.
     """
     block = np.ix_(known, known)
     to_frame, back = frame.preconditioner[block].T, frame.back[block]
@@ -186,6 +188,7 @@ def belief_of(
     by_chance = float(np.sum(along * by_noise)) / max(float(shaken @ along @ shaken), np.finfo(float).tiny)
     shaken = shaken * np.sqrt(np.clip(1.0 - by_chance, _LEAST_OF_DISTANCE, 1.0))
     of_curvature = 0.5 * curvature_noise**2 * (np.diag(there @ shaken**2) + there * np.outer(shaken, shaken))
+    biased = along if one_sided is None else along + size * np.diag(np.where(one_sided[known], np.diag(along), 0.0))
     mean_bias = sum(float(np.trace(weight)) * score.bias for weight, score in zip(weights, scores, strict=True)) / size
     if noise_alone:
         of_curvature, mean_bias = np.zeros_like(of_curvature), 0.0
@@ -203,7 +206,7 @@ def belief_of(
         mean,
         information,
         embedded(by_noise + inverse @ of_curvature @ inverse),
-        embedded(mean_bias**2 / np.trace(along) * inverse),
+        embedded(mean_bias**2 / np.trace(along) * inverse @ biased @ inverse),
         known,
         traces[0] / sum(traces) if traces[0] > 0.0 else 0.0,
     )

@@ -158,6 +158,9 @@ class Search:
         self.places = self._places_of(regression)
         structure = chain.structure
         self._structure = np.ones((regression.known.size,) * 2, dtype=bool) if structure is None else structure
+        #: Tails of continuous responses all say that a scale is larger: their scores of its logarithm have one sign.
+        scales = np.isin(np.arange(regression.known.size), regression.scales)
+        self._one_sided = None if chain.knows_responses else scales
         #: The largest eigenvalue of noise alone, in standard deviations of its entries.
         self.reach_of_noise = _largest_of_noise(self._structure[np.ix_(self.places, self.places)])
         expected = chain.knows_responses
@@ -259,6 +262,7 @@ class Search:
             structure=self._structure,
             third_order=self.third_order,
             noise_alone=noise_alone,
+            one_sided=self._one_sided,
         )
 
     def _followed(
