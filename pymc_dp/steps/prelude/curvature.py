@@ -115,7 +115,7 @@ def bending(early: KnownCurvature, late: KnownCurvature, step: FloatArray, n_uni
     of_early, of_late = (float(step @ known.matrix @ step) for known in (early, late))
     noises = (known.noise_std * float(np.sum((known.frame.back.T @ step) ** 2)) for known in (early, late))
     change = abs(of_early - of_late) - _CLEAR_OF_NOISE * math.hypot(*noises)
-    distance = math.sqrt((of_early + of_late) / 2.0 / n_units)
+    distance = math.sqrt(max(0.0, of_early + of_late) / 2.0 / n_units)
     return max(0.0, change) / max(of_early, of_late) / distance if distance > 0.0 else 0.0
 
 

@@ -222,7 +222,7 @@ class Search:
             if self._chain.knows_responses:
                 # Without a mean to add again bias has a direction, which makes up for what histograms overstate.
                 bias = min(bias, before)
-            if bias > before:  # so are the biases of earlier scores, by the same tails
+            if bias > before > 0.0:  # so are the biases of earlier scores, by the same tails
                 self._scores = [replace(each, bias=each.bias * bias / before) for each in self._scores]
         self._scores.append(self._score_at(point, frame, bias, "score"))
         together = self._after_step(together)
@@ -239,10 +239,10 @@ class Search:
         one bound of a unit; a histogram tells how much more there is.
         """
         beyond = bound * (self._tail.lost_beyond(bound) if self._tail is not None else 1.0)
-        prior, noise = max(expected / beyond, float(np.finfo(float).tiny)), loss.noise_std
+        prior, noise = np.float64(max(expected / beyond, np.finfo(float).tiny)), loss.noise_std  # squares: infinite
         kept = 1.0 / (1.0 + (noise / prior) ** 2)
         most = self._chain.n_units  # no unit loses more than one bound
-        mean, std = kept * float(np.clip(loss.value[0], -most, most)), float(np.sqrt(kept)) * noise
+        mean, std = kept * np.clip(loss.value[0], -most, most), np.sqrt(kept) * noise
         from scipy.special import log_ndtr  # noqa: PLC0415  slow to import
 
         away = float(np.clip(mean / max(std, np.finfo(float).tiny), -_FARTHEST_LOSS, _FARTHEST_LOSS))
