@@ -12,7 +12,7 @@ from pymc.distributions.custom import CustomDistRV
 from pymc.distributions.transforms import LogTransform
 from pytensor.compile.ops import ViewOp
 from pytensor.compile.sharedvalue import SharedVariable
-from pytensor.graph.basic import Constant, Variable
+from pytensor.graph.basic import Apply, Constant, Variable
 from pytensor.graph.replace import clone_replace
 from pytensor.graph.rewriting.utils import rewrite_graph
 from pytensor.graph.traversal import ancestors
@@ -113,7 +113,7 @@ def _logarithms(model: pm.Model, parameters: ParameterVector) -> NDArray[np.intp
 
 def _factors_of_scale(model: pm.Model) -> set[Variable]:
     """Return free scalars that are added to the logarithm of all rows' scale."""
-    node = model.observed_RVs[0].owner if len(model.observed_RVs) == 1 else None
+    node = _node_of_rows(model)
     if node is None or not isinstance(node.op, _LOCATION_SCALE):
         return set()
     found: set[Variable] = set()
@@ -128,6 +128,11 @@ def _factors_of_scale(model: pm.Model) -> set[Variable]:
         elif variable.owner is not None and getattr(variable.owner.op, "scalar_op", None) == add:
             ahead += variable.owner.inputs
     return found
+
+
+def _node_of_rows(model: pm.Model) -> Apply | None:
+    """Return what draws the rows, if one observed variable has all of them."""
+    return model.observed_RVs[0].owner if len(model.observed_RVs) == 1 else None
 
 
 def _undimmed(variable: Variable) -> Variable:
@@ -154,7 +159,7 @@ def places_of_scale(model: pm.Model, parameters: ParameterVector, *, symmetric: 
     families that are symmetric around their location, or whose logarithms are, and where the scale has no part in the
     location.
     """
-    node = model.observed_RVs[0].owner if len(model.observed_RVs) == 1 else None
+    node = _node_of_rows(model)
     if (
         node is None
         or not isinstance(node.op, _LOCATION_SCALE)
@@ -195,7 +200,7 @@ def is_linear_and_normal(model: pm.Model) -> bool:
 
 def scale_of_normal_rows(model: pm.Model) -> Variable | None:
     """Return the free variable that is the scale of rows that are normal, or whose logarithms are, and nothing else."""
-    node = model.observed_RVs[0].owner if len(model.observed_RVs) == 1 else None
+    node = _node_of_rows(model)
     if node is None or not isinstance(node.op, families.NormalRV | families.LogNormalRV):
         return None
     mean, scale = node.op.dist_params(node)

@@ -74,6 +74,11 @@ class Regression:
         return self.normal and self.followed.size == 1 and np.array_equal(self.scales, self.followed)
 
     @property
+    def is_scale(self) -> NDArray[np.bool_]:
+        """Which parameters are logarithms of scales, shape (parameters,)."""
+        return np.isin(np.arange(self.start.size), self.scales)
+
+    @property
     def bisected(self) -> NDArray[np.intp]:
         """Which parameters binary searches are made for."""
         return self.scales[: settings.MOST_BISECTED]
@@ -159,8 +164,7 @@ class Search:
         structure = chain.structure
         self._structure = np.ones((regression.known.size,) * 2, dtype=bool) if structure is None else structure
         #: Tails of continuous responses all say that a scale is larger: their scores of its logarithm have one sign.
-        scales = np.isin(np.arange(regression.known.size), regression.scales)
-        self._one_sided = None if chain.knows_responses else scales
+        self._one_sided = None if chain.knows_responses else regression.is_scale
         #: The largest eigenvalue of noise alone, in standard deviations of its entries.
         self.reach_of_noise = _largest_of_noise(self._structure[np.ix_(self.places, self.places)])
         expected = chain.knows_responses
@@ -181,25 +185,23 @@ class Search:
         theta = self._bisected(self._regression.start, first=True)
         curvature = self._curvature(theta, self._comparable(theta), "early_curvature")
         follows, steps = self._regression.followed.size > 0, self._regression.steps
-        for step in range(steps):
-            if follows and step == steps - 1 > 0:
+        for step in range(steps + 1):
+            last = step == steps
+            if follows and step == max(steps - 1, 1):
                 theta, curvature = self._followed(theta, self._bisected_late(theta), curvature, "late_curvature")
-            self._scores.append(self._score(theta, self._frame(curvature), "approach"))
+            elif last and not follows:
+                theta = self._bisected_late(theta)
+            self._scores.append(self._score(theta, self._frame(curvature), "centre" if last else "approach"))
             curvature = self._after_step(curvature)
-            theta = self._stepped(theta, curvature, settings.TRUST_FAR if step < 2 else settings.TRUST_NEAR)
+            trust = settings.TRUST_FAR if step < 2 else settings.TRUST_NEAR
+            theta = self._stepped(theta, curvature, settings.TRUST_LAST if last else trust)
             if step == 0:
                 theta, curvature = self._followed(
                     theta, self._bisected(theta, first=False), curvature, "middle_curvature"
                 )
             if step + 1 == min(settings.STEPS_BEFORE_LATE, steps) and not follows:
                 curvature = self._together(self._curvature(theta, self._frame(curvature), "late_curvature"), curvature)
-        if follows and steps == 1:
-            theta, curvature = self._followed(theta, self._bisected_late(theta), curvature, "late_curvature")
-        elif not follows:
-            theta = self._bisected_late(theta)
-        self._scores.append(self._score(theta, self._frame(curvature), "centre"))
-        curvature = self._after_step(curvature)
-        return self._expanded(self._stepped(theta, curvature, settings.TRUST_LAST), curvature)
+        return self._expanded(theta, curvature)
 
     def _bisected_late(self, theta: FloatArray) -> FloatArray:
         """Return where a binary search leads to, and what it hardly moves where it was."""
@@ -277,7 +279,7 @@ class Search:
         if kind == "middle_curvature" or abs(farthest) > settings.SETTLED:
             self._sizes = {}
         factor = np.ones(theta.size)
-        factor[~np.isin(np.arange(theta.size), self._regression.scales)] = np.exp(-farthest)
+        factor[~self._regression.is_scale] = np.exp(-farthest)
         followed = replace(curvature, matrix=curvature.matrix * np.outer(factor, factor))
         return bisected, self._curvature(bisected, self._frame(followed), kind)
 
@@ -345,7 +347,7 @@ class Search:
         raw = unpacked(np.clip(made.value, -most, most), self.places.size)  # no sum of units is larger
         there = self._structure
         if not between_scales:
-            of_scales = np.isin(np.arange(self.places.size), self._regression.scales)
+            of_scales = self._regression.is_scale
             there = there & (of_scales[:, None] == of_scales[None, :])
         raw = np.where(along_axes(there, frame), raw, 0.0)
         raw = between_members_and_others(raw, made.noise_std, frame, self._structure, self.places)
