@@ -34,6 +34,9 @@ _TEMPERING = "_pymc_dp_tempering"
 _LOCATION_SCALE = tuple(
     getattr(families, f"{name}RV") for name in "Normal LogNormal StudentT Laplace Cauchy Logistic Gumbel".split()
 )
+#: Degrees of freedom that a search starts from. From few, steps lead to many, but hardly back: of normal tails rows say
+#: nothing about how many there are. Before the location is found, tails look normal.
+_HEAVY_TAILS = 4.0
 #: Counts that stand for all: eight for each octave from 32 on. Means over them are close to those over all counts where
 #: the standard deviation is three fifths of their distance: of a Poisson distribution up to a mean of about 300, of
 #: wider ones, such as a negative binomial with a shape of 50 or less, up to any.
@@ -44,10 +47,11 @@ _COUNTS = (*range(32), *(round(2.0 ** (k / 8)) for k in range(40, 137)))
 class Structure:
     """The facts of a model that steps know when they are made."""
 
-    start: NDArray[np.float64]  # where the model says that parameters start
+    start: NDArray[np.float64]  # as the model says; degrees of freedom at `_HEAVY_TAILS`, unless it says where
     in_likelihood: NDArray[np.bool_]  # whether the likelihood can depend on each parameter
     scales: NDArray[np.intp]  # which parameters are logarithms of positive variables, or of a factor of rows' scale
     scale_of_rows: NDArray[np.intp]  # which of them is the scale of a location-scale family that rows are drawn from
+    degrees_of_freedom: NDArray[np.intp]  # which of them are those of rows of a Student t distribution
     linear_and_normal: bool  # whether rows, or their logarithms, are normal with a linear mean
     rows_can_be_simulated: bool  # whether rows can be drawn from the model without any table
     rows_are_levels: bool  # whether a row is one of a few levels: a truth value or a category
@@ -57,11 +61,15 @@ def structure_of(model: pm.Model, parameters: ParameterVector) -> Structure:
     """Return the facts that steps may know of a model and its parameters."""
     with pytensor.config.change_flags(mode=INTERPRETED):  # called once: compiling takes longer
         start = parameters.to_theta(model.initial_point(random_seed=0))
+    degrees_of_freedom = places_of_degrees_of_freedom(model, parameters)
+    given = _places_of(model, parameters, lambda rv: model.rvs_to_initial_values.get(rv) is not None)
+    start[np.setdiff1d(degrees_of_freedom, given)] = np.log(_HEAVY_TAILS)
     return Structure(
         start,
         in_likelihood(model, parameters),
         scale_places(model, parameters),
         places_of_scale(model, parameters),
+        degrees_of_freedom,
         is_linear_and_normal(model),
         rows_can_be_simulated(model),
         responses_of_rows(model)[1],
@@ -172,6 +180,15 @@ def places_of_scale(model: pm.Model, parameters: ParameterVector, *, symmetric: 
         reached -= set(ancestors(others))
     scales = _logarithms(model, parameters) if symmetric else scale_places(model, parameters)
     return np.intersect1d(_places_of(model, parameters, lambda rv: rv in reached), scales)
+
+
+def places_of_degrees_of_freedom(model: pm.Model, parameters: ParameterVector) -> NDArray[np.intp]:
+    """Return which parameters are the logarithm of the degrees of freedom of rows."""
+    node = _node_of_rows(model)
+    if node is None or not isinstance(node.op, families.StudentTRV):
+        return np.zeros(0, dtype=np.intp)
+    degrees = _undimmed(node.op.dist_params(node)[0])
+    return np.intersect1d(_places_of(model, parameters, lambda rv: rv is degrees), _logarithms(model, parameters))
 
 
 def is_linear_and_normal(model: pm.Model) -> bool:

@@ -28,6 +28,8 @@ _BEYOND_NOISE = 2.0
 _LARGEST_WIDTH_RATIO = 3.0
 #: Up to this factor a wider posterior is about as good as without privacy.
 _PRECISE_WIDENING = 1.5
+#: Draws as wide as this part of the prior, or wider: the table tells less than a quarter of what the prior does.
+_WIDTH_OF_PRIOR = 0.9
 #: Draws that are wider by this factor are mostly noise; a centre that is farther away was not found.
 _LARGEST_WIDENING, _LARGEST_CENTRE_DISTANCE = 10.0, 50.0
 #: Noise of the curvature is allowed for to first order: where it is most of all noise, that is not enough.
@@ -111,6 +113,8 @@ class Quality:
     largest_widening : float
         The parameter, on the unconstrained scale, that privacy widens most, and how many times. Empty and NaN where no
         likelihood was released.
+    as_prior : tuple of str
+        Parameters, on the unconstrained scale, of which draws are about as wide as the model's prior.
     surrogate_error, surrogate_error_noise_std : float
         Standard deviation over draws of what the surrogate's log-density misses, and the noise of that figure. NaN
         where tests correct it, and for other samplers.
@@ -138,6 +142,7 @@ class Quality:
     widening_by_noise: float = math.nan
     most_widened: str = ""
     largest_widening: float = math.nan
+    as_prior: tuple[str, ...] = ()
     surrogate_error: float = math.nan
     surrogate_error_noise_std: float = math.nan
 
@@ -295,9 +300,14 @@ def quality(tree: DataTree) -> Quality:
     narrowest, widest = math.nan, math.nan
     if "standardised" in stats:
         narrowest, widest = widths(stats["standardised"].values, effective_draws)
+    as_prior: tuple[str, ...] = ()
     most_widened, largest_widening = "", math.nan
-    if "private_likelihood" in tree and "widening" in tree["private_likelihood"]:
-        widening = tree["private_likelihood"]["widening"].dropna("parameter")
+    released = tree["private_likelihood"].to_dataset() if "private_likelihood" in tree else xr.Dataset()
+    if "width_of_prior" in released:  # not in trees of earlier versions
+        width = released["width_of_prior"]
+        as_prior = tuple(map(str, width["parameter"].values[width.values >= _WIDTH_OF_PRIOR]))
+    if "widening" in released:
+        widening = released["widening"].dropna("parameter")
         most = widening.isel(widening.argmax(...))
         most_widened, largest_widening = str(most["parameter"].item()), float(most)
     return Quality(
@@ -316,6 +326,7 @@ def quality(tree: DataTree) -> Quality:
         widest=widest,
         most_widened=most_widened,
         largest_widening=largest_widening,
+        as_prior=as_prior,
         **figures,
     )
 

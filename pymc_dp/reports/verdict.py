@@ -14,6 +14,8 @@ from pymc_dp.reports.quality import GOOD_EFFECTIVE_DRAWS, Quality, kind_in_words
 _GOOD_CENTRE_DISTANCE = 3.0
 #: From this factor on it is said what makes draws wider than noise does.
 _MUCH_WIDER = 1.2
+#: So many parameters are named in a sentence.
+_MOST_NAMED = 5
 
 
 def quality_report(tree: DataTree) -> str:
@@ -100,6 +102,12 @@ def surrogate_in_words(found: Quality) -> list[str]:
                 f"most of all {found.most_widened}: about {found.largest_widening:.2g} times; its prior may say more "
                 "than what was released"
             )
+    if found.as_prior:
+        named, more = ", ".join(found.as_prior[:_MOST_NAMED]), len(found.as_prior) - _MOST_NAMED
+        lines.append(
+            f"of {named}{f' and {more} more' if more > 0 else ''} draws are as wide as the prior: noise hides what few "
+            "rows say of it"
+        )
     if math.isfinite(found.surrogate_error):
         lines.append(
             f"the surrogate's log-density misses {found.surrogate_error:.2g} ± {found.surrogate_error_noise_std:.2g} "

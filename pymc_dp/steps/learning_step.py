@@ -382,4 +382,5 @@ class LearningStep(DPStep):
         if self.known is None or self.known.belief is None or not self.control_variates or self.tempering != 1.0:
             return None
         released = self.known.belief.dataset(self.parameters.labels)
-        return released.assign(widening=("parameter", self.known.widening)).assign_attrs(self.known.figures)
+        by_parameter = {name: ("parameter", getattr(self.known, name)) for name in ("widening", "width_of_prior")}
+        return released.assign(by_parameter).assign_attrs(self.known.figures)

@@ -15,6 +15,7 @@ from pymc_dp.model.structure import (
     responses_of_rows,
     rows_can_be_simulated,
     scale_places,
+    structure_of,
 )
 
 N = 37
@@ -205,6 +206,18 @@ def test_the_scale_of_a_location_scale_family_is_found_and_no_other_logarithm():
             make(np.arange(1.0, 9.0))
         parameters = ParameterVector(model)
         assert [parameters.labels[place] for place in places_of_scale(model, parameters)] == wanted
+
+
+@pytest.mark.parametrize(("initval", "start"), [(None, 4.0), (30.0, 30.0)])
+def test_degrees_of_freedom_of_rows_start_where_tails_are_heavy(initval, start):
+    with pm.Model() as model:
+        scale = pm.StudentT("scale", nu=pm.HalfNormal("of_prior"), mu=0.0, sigma=1.0)
+        nu = pm.Gamma("nu", 2.0, 0.1, initval=initval)
+        pm.StudentT("y", nu=nu, mu=pm.Data("x", np.ones(8)), sigma=pm.math.exp(scale), observed=np.ones(8))
+    parameters = ParameterVector(model)
+    found = structure_of(model, parameters)
+    assert [parameters.labels[place] for place in found.degrees_of_freedom] == ["nu_log__"]
+    np.testing.assert_allclose(np.exp(found.start[found.degrees_of_freedom]), start)
 
 
 def test_a_logarithm_that_is_added_to_that_of_the_scale_is_a_scale():

@@ -242,3 +242,11 @@ def test_a_parameter_that_noise_hides_is_named():
     assert "most of all slope[rare]: about 6.1 times" in " ".join(surrogate_in_words(found))
     even = dataclasses.replace(found, largest_widening=1.4)
     assert "most of all" not in " ".join(surrogate_in_words(even))
+
+
+def test_parameters_that_come_back_as_their_prior_are_named():
+    """Hazard H51: of a rare level noise may hide the curvature, and with it how much it widens."""
+    assert "as wide as the prior" not in " ".join(surrogate_in_words(Quality(**GOOD, clip_fractions={})))
+    names = tuple(f"level[{k}]" for k in range(7))
+    said = " ".join(surrogate_in_words(Quality(**GOOD, clip_fractions={}, as_prior=names)))
+    assert "of level[0], level[1], level[2], level[3], level[4] and 2 more draws are as wide as the prior" in said

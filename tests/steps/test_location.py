@@ -11,9 +11,10 @@ from conftest import QUIET
 import pymc_dp as dp
 from pymc_dp.model.view import read
 from pymc_dp.rows import UnitLikelihood
+from pymc_dp.steps.prelude import settings
 from pymc_dp.steps.prelude.belief import Belief, KnownScore
 from pymc_dp.steps.prelude.curvature import KnownCurvature
-from pymc_dp.steps.prelude.learned import Search
+from pymc_dp.steps.prelude.learned import Search, reciprocal_step
 from pymc_dp.steps.prelude.newton import Frame
 from pymc_dp.steps.prelude.tails import BINS
 
@@ -201,7 +202,7 @@ class NormalPrior:
         return -self.information * theta
 
 
-def step_from_zero(mean, information, prior, *, known, scales):
+def step_from_zero(mean, information, prior, *, known, scales, degrees=()):
     """Step to a maximum that is hardly in doubt, by a trust region that holds nothing; return search and end."""
     known, size = np.array(known), len(known)
     nothing = np.zeros((size, size))
@@ -211,7 +212,9 @@ def step_from_zero(mean, information, prior, *, known, scales):
     )
     search = SimpleNamespace(
         places=known,
-        _regression=SimpleNamespace(scales=np.array(scales, dtype=np.intp), known=known),
+        _regression=SimpleNamespace(
+            scales=np.array(scales, dtype=np.intp), known=known, degrees_of_freedom=np.array(degrees, dtype=np.intp)
+        ),
         _chain=SimpleNamespace(n_units=100, prior=prior),
         _belief=lambda curvature, *, noise_alone: belief,
         _of_prior=None,
@@ -225,6 +228,31 @@ def test_a_step_changes_no_scale_by_more_than_a_factor_of_e(mean):
     search, end = step_from_zero([7.0, mean], [10.0, 10.0], prior, known=[True, True], scales=[1])
     np.testing.assert_allclose(end, [7.0, np.clip(mean, -1.0, 1.0)], rtol=1e-6)
     assert search._of_prior is None  # there is no hierarchy
+
+
+def test_a_step_of_degrees_of_freedom_is_one_of_their_inverse():
+    prior = NormalPrior([1e-9, 1e-9])
+    _, end = step_from_zero([0.2, 0.2], [10.0, 10.0], prior, known=[True, True], scales=[1], degrees=[1])
+    np.testing.assert_allclose(end, [0.2, np.log(0.8 / 0.6)], rtol=1e-6)
+
+
+@pytest.mark.parametrize(("start", "reached"), [(8.0, 10.0), (15.0, 10.0), (4.0, 8.0), (1.0, 2.0)])
+def test_steps_of_the_inverse_find_the_maximum_of_a_parabola_in_it(start, reached):
+    """With the slope and curvature in the logarithm of x: at once, or x is doubled."""
+    w, peak = 1.0 / start, 1.0 / 10.0
+    slope, curvature = w * (w - peak), w * (2.0 * w - peak)  # of -(w - peak)² / 2
+    step = reciprocal_step(np.array([slope / curvature]))
+    np.testing.assert_allclose(start * np.exp(step), reached)
+
+
+def test_degrees_of_freedom_are_found_by_steps_alone():
+    with pm.Model():
+        sigma, nu = pm.HalfNormal("sigma"), pm.Gamma("nu", 2.0, 0.1)
+        pm.StudentT("y", nu=nu, mu=pm.Normal("a") * pm.Data("x", np.ones(8)), sigma=sigma, observed=np.ones(8))
+        step = dp.DPSurrogateHMC(budget=dp.PrivacyBudget(1.0, 1e-6))
+    asked = {each.kind: each.count for each in step.learning.requests()}
+    searches = settings.FIRST_BISECTIONS + 2 * settings.LATER_BISECTIONS
+    assert asked["bounded_score"] == searches  # of sigma
 
 
 def test_what_a_hierarchical_prior_tells_is_known_after_a_step():

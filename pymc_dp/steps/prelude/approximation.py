@@ -34,6 +34,8 @@ class Approximation:
     figures: Mapping[str, float]
     #: For each parameter the width of draws, divided by that without privacy; NaN where only the prior knows.
     widening: FloatArray
+    #: For each parameter the width of draws, divided by that of its prior; NaN where only the prior knows.
+    width_of_prior: FloatArray
     #: The factor of the largest remainder among synthetic units, where these say how large remainders are.
     safety: float
     #: The Cholesky factor of the draws' covariance.

@@ -65,6 +65,8 @@ class Regression:
     steps: int = settings.APPROACH_STEPS
     #: Places of the logarithm of the scale of a location-scale family: the curvature follows it.
     followed: NDArray[np.intp] = field(default_factory=lambda: np.zeros(0, dtype=np.intp))
+    #: Places of logarithms of degrees of freedom.
+    degrees_of_freedom: NDArray[np.intp] = field(default_factory=lambda: np.zeros(0, dtype=np.intp))
     #: Whether rows, or their logarithms, are normal with a linear mean, and a free variable as their scale.
     normal: bool = False
 
@@ -80,8 +82,11 @@ class Regression:
 
     @property
     def bisected(self) -> NDArray[np.intp]:
-        """Which parameters binary searches are made for."""
-        return self.scales[: settings.MOST_BISECTED]
+        """Which parameters binary searches are made for.
+
+        Not degrees of freedom: far from the location, and where they are large, scores say little of them.
+        """
+        return np.setdiff1d(self.scales, self.degrees_of_freedom)[: settings.MOST_BISECTED]
 
 
 @dataclass(frozen=True, eq=False)
@@ -104,11 +109,12 @@ def requests_of_search(regression: Regression, share: float) -> list[ReleaseRequ
     size = regression.start.size
     entries = size * (size + 1) // 2
     steps, bisected, scales = regression.steps, regression.bisected.size, int(regression.location_apart)
+    of_bisections = min(regression.scales.size, settings.MOST_BISECTED)  # with what degrees of freedom do not need
     parts = settings.PARTS_OF_LOCATION if scales else settings.PARTS
     n_scores = steps + 2 + scales * (steps + 1)
     n_bisections = bisected * (settings.FIRST_BISECTIONS + (0 if scales else 2 * settings.LATER_BISECTIONS))
     asked: list[tuple[str, int, float, int]] = [
-        ("bounded_score", n_bisections, parts.bisection * bisected, 1),
+        ("bounded_score", n_bisections, parts.bisection * of_bisections, 1),
         ("coordinate_sizes", 1, parts.coordinates, size * _OCTAVES),
         ("curvature_sizes", len(_STAGES), len(_STAGES) * parts.sizes, BINS),
         ("score_sizes", n_scores, n_scores * parts.sizes, BINS),
@@ -508,6 +514,8 @@ class Search:
             step = most_likely(prior, belief, theta, ~self._regression.known) - theta
         except NUMERICAL_FAILURES:  # the next score may be less noisy
             return theta
+        degrees = self._regression.degrees_of_freedom
+        step[degrees] = reciprocal_step(step[degrees])
         most = settings.MOST_STEP_OF_SCALE
         step[self._regression.scales] = np.clip(step[self._regression.scales], -most, most)
         length = float(np.sqrt(np.maximum(step @ curvature.matrix @ step, 0.0) / self._chain.n_units))
@@ -522,6 +530,17 @@ class Search:
             places = np.flatnonzero(self.places)
             self._of_prior[places] = np.diag(prior_curvature(prior, end, places))
         return end
+
+
+def reciprocal_step(step: FloatArray) -> FloatArray:
+    """Return a Newton step of the logarithm of x as one of 1/x, in which a log-likelihood is nearer to a parabola.
+
+    Of large degrees of freedom it is: it falls off exponentially in their logarithm, and each of Newton's steps adds
+    no more than half to that. In 1/x the step is -d / (1 - d) times 1/x. No step more than doubles x.
+    """
+    most = np.minimum(step, 1.0 / 3.0)
+    found: FloatArray = np.log((1.0 - most) / (1.0 - 2.0 * most))
+    return found
 
 
 def _largest_of_noise(there: NDArray[np.bool_]) -> float:

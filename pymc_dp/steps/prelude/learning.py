@@ -187,7 +187,12 @@ class Learning:
         known, scales, self._start = structure.in_likelihood, structure.scales, structure.start
         self._options, self._normal = options, structure.linear_and_normal
         self._regression = Regression(
-            self._start, known, scales[known[scales]], APPROACH_STEPS, structure.scale_of_rows
+            self._start,
+            known,
+            scales[known[scales]],
+            APPROACH_STEPS,
+            structure.scale_of_rows,
+            structure.degrees_of_freedom,
         )
         self.protect_units(of_several_rows=not one_row_a_unit)
         if (self.shares.curvature > 0.0) != (self.order == 2):
@@ -385,6 +390,7 @@ class Learning:
             belief=expansion.belief,
             figures=figures,
             widening=widening,
+            width_of_prior=_width_of_prior(expansion, kernel.covariance),
             safety=self._safety,
             spread=kernel.spread,
             origin=kernel.mean,
@@ -594,6 +600,15 @@ def _widening(belief: Belief | None, covariance: FloatArray, *, with_bias: bool)
     without = np.linalg.inv(positive_definite(rest + belief.information))
     wide = np.linalg.inv(positive_definite(rest + belief.precision_with(belief.noise + with_bias * belief.bias)))
     found: FloatArray = np.where(belief.known, np.sqrt(np.diag(wide) / np.diag(without)), np.nan)
+    return found
+
+
+def _width_of_prior(expansion: "Expansion", covariance: FloatArray) -> FloatArray:
+    """Return how wide draws of each parameter are beside its prior, near the mode; NaN where only the prior knows."""
+    if expansion.belief is None:
+        return np.full(len(covariance), np.nan)
+    of_prior = np.linalg.inv(positive_definite(expansion.precision - expansion.belief.precision))
+    found: FloatArray = np.where(expansion.belief.known, np.sqrt(np.diag(covariance) / np.diag(of_prior)), np.nan)
     return found
 
 
