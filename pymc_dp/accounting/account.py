@@ -109,6 +109,11 @@ def without_thresholds(releases: Sequence[Releases]) -> tuple[Releases, ...]:
     return tuple(each.counts if isinstance(each, ThresholdedReleases) else each for each in releases)
 
 
+def rho_beside_thresholds(releases: Sequence[Releases]) -> float:
+    """Return what the noise of releases costs where costs add; infinite unless those of all releases do."""
+    return math.fsum(each.rho for each in without_thresholds(releases))
+
+
 def of_thresholds(releases: Sequence[Releases]) -> float:
     """Return the probability that thresholds fail to hide what one unit alone has, over all releases, at most."""
     return math.fsum(each.of_thresholds for each in releases)

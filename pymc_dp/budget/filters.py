@@ -8,15 +8,8 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from pymc_dp.accounting import (
-    EPSILON_SLACK,
-    Relation,
-    account,
-    all_add_in_rho,
-    gaussian_epsilon,
-    gaussian_rho,
-    without_thresholds,
-)
+from pymc_dp.accounting import EPSILON_SLACK, Relation, account, gaussian_epsilon, gaussian_rho
+from pymc_dp.accounting.account import rho_beside_thresholds
 from pymc_dp.budget.plan import Plan
 from pymc_dp.exceptions import BudgetExceeded, InvalidArgument
 
@@ -80,7 +73,7 @@ class GaussianFilter:
         BudgetExceeded
             If it does not fit.
         """
-        if not all_add_in_rho(without_thresholds(plan.releases)):
+        if not math.isfinite(rho_beside_thresholds(plan.releases)):
             raise InvalidArgument("Only Gaussian releases of all rows can be paid for in rho.")
         limit = self.limit()
         together = math.fsum([self.spent(history), plan.rho])

@@ -24,6 +24,7 @@ from pymc_dp.accounting import (
     total_rho,
     without_thresholds,
 )
+from pymc_dp.accounting.account import rho_beside_thresholds
 from pymc_dp.budget.worth import Worth
 from pymc_dp.exceptions import InvalidArgument
 from pymc_dp.kinds import labelled
@@ -328,10 +329,9 @@ class Plan:
                 alike.setdefault((step.published(each.kind), type(each)), []).append(each)
         for (kind, _), group in alike.items():
             rho, share, sampled = "", "", ""
-            alone = without_thresholds(group)
-            if all_add_in_rho(alone) and not unlimited:
-                rho = f"{total_rho(alone):.4g}"
-                share = f"{total_rho(alone) / self.rho:.1%}" if self.gaussian else ""
+            cost = rho_beside_thresholds(group)
+            if math.isfinite(cost) and not unlimited:
+                rho, share = f"{cost:.4g}", f"{cost / self.rho:.1%}" if self.gaussian else ""
             elif group[0].sampling is not None:
                 sampled = f"{group[0].sampling.sampling_probability:.3g}"
             count = sum(each.count for each in group)
