@@ -1,5 +1,6 @@
 """From a budget to noise, or to a number of draws; every answer is accounted for again before it is given."""
 
+import bisect
 import math
 from collections.abc import Callable, Sequence
 
@@ -41,11 +42,9 @@ def noise_for(kind: str, count: int, rho: float, coordinates: int = 1) -> Gaussi
     """
     count = _validate.whole("count", count, at_least=1)
     rho = _validate.positive("rho", rho)
-    noise_multiplier = math.sqrt(count / (2.0 * rho))
-    releases = GaussianReleases(kind, count, noise_multiplier, coordinates=coordinates)
+    releases = GaussianReleases(kind, count, math.sqrt(count / (2.0 * rho)), coordinates=coordinates)
     while releases.rho > rho:
-        noise_multiplier = math.nextafter(noise_multiplier, math.inf)
-        releases = GaussianReleases(kind, count, noise_multiplier, coordinates=coordinates)
+        releases = releases.with_noise(math.nextafter(releases.noise_multiplier, math.inf))
     return releases
 
 
@@ -212,21 +211,12 @@ def draws_for(
 
 
 def largest_that_fits(fits: Callable[[int], bool]) -> int:
-    """Return the largest number from 1 that fits, possibly none: exact, where all smaller ones fit as well.
-
-    Raises
-    ------
-    InvalidArgument
-        If there is no limit.
-    """
+    """Return the largest number from 1 that fits, possibly none: exact, where all smaller ones fit as well."""
     if not fits(1):
         return 0
-    low, high = 1, 2
+    high = 2
     while fits(high):
-        low, high = high, 2 * high
+        high *= 2
         if high > 2**60:
             raise InvalidArgument("The releases cost next to nothing: any number of draws fits.")
-    while high - low > 1:
-        middle = (low + high) // 2
-        low, high = (middle, high) if fits(middle) else (low, middle)
-    return low
+    return bisect.bisect_left(range(high), True, lo=high // 2 + 1, key=lambda number: not fits(number)) - 1

@@ -174,15 +174,7 @@ class Releases(ABC):
 
 @dataclass(frozen=True)
 class NoisyReleases(Releases):
-    """Releases with Gaussian noise.
-
-    Attributes
-    ----------
-    kind, count, coordinates
-        As in `Releases`.
-    noise_multiplier : float
-        Standard deviation of the noise divided by the sensitivity, above 0.
-    """
+    """Releases with Gaussian noise, whose standard deviation is `noise_multiplier` times the sensitivity."""
 
     noise_multiplier: float
 
@@ -238,7 +230,7 @@ class GaussianReleases(NoisyReleases):
         return (gaussian_pair(self.noise_multiplier, log_tail),)
 
     def renyi_bound(self, order: int) -> float:
-        """Return the Rényi divergence of one release, exact."""
+        """Return the divergence of one release, exact."""
         return gaussian_bound(order, self.noise_multiplier)
 
     def _event(self, library: Any) -> Any:
@@ -352,8 +344,6 @@ class BatchReleases(Releases):
 
     Attributes
     ----------
-    kind, count, coordinates
-        As in `Releases`.
     batch_size : int
         Units in a batch, between 1 and `n_units`.
     n_units : int

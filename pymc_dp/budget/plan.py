@@ -92,42 +92,33 @@ class PlannableStep(Protocol):
     @property
     def name(self) -> str:
         """The step's name."""
-        ...
 
     @property
     def budget_share(self) -> float:
         """Part of what is left that its run may spend."""
-        ...
 
     @property
     def private(self) -> bool:
         """Whether the result of a run is private: its noise is not seeded and no exact counts are returned."""
-        ...
 
     @property
     def default_draws(self) -> int:
         """How many draws a chain makes where that is left open."""
-        ...
 
     def stand_beside_a_table(self, beside: bool, *, units_of_rows: bool) -> None:
         """Take note of whether the rows are those of a table beside the model, and its units have several."""
-        ...
 
     def know_n_units(self, n_units: int) -> None:
         """Take note of the number of units, where it is public."""
-        ...
 
     def release_requests(self, tune: int, draws: int) -> Sequence[ReleaseRequest | Releases]:
         """Return what one chain of `tune` + `draws` iterations releases; releases have noise that is given."""
-        ...
 
     def what_would_fit(self, noise_factor: float) -> str:
         """Say which settings would fit, if all noise that is given had to grow by a factor."""
-        ...
 
     def expected_worth(self, plan: "Plan") -> Worth | None:
         """Return what a posterior is expected to be worth, where theory tells."""
-        ...
 
 
 @dataclass(frozen=True)
@@ -172,7 +163,7 @@ class StepPlan:
 
     @property
     def allowance_once(self) -> Mapping[str, int]:
-        """Number of releases before the chains start, by kind."""
+        """The same of what is released before the chains start."""
         return _counted(self.once)
 
     @property
