@@ -239,7 +239,7 @@ MUTANTS = (
            "        refuse_tables_of_units(model, parameters, units.lengths)\n", "        pass\n",
            ("model/test_refusals.py::test_tables_with_one_entry_for_each_unit_are_refused",)),
     Mutant("any operation may see rows", "models", "model/allowed.py",
-           "    objection = _objection_to_graph(outputs, set(rows))", "    objection = None",
+           "objection = _objection(node.op, node, carried, carrying)", "objection = None",
            ("model/test_allowed.py::test_what_is_not_on_the_list_is_refused_by_name",)),
     Mutant("an operation too many may see rows", "models", "model/allowed.py",
            "    return _unknown(op)\n\n\ndef _unknown", "    return None\n\n\ndef _unknown",
