@@ -51,21 +51,8 @@ def noise_for(kind: str, count: int, rho: float, coordinates: int = 1) -> Gaussi
 def noise_beside(kind: str, count: int, share: float, others: Sequence[Releases]) -> GaussianReleases:
     """Return `count` releases of all units that add at most `share` to what others cost, by Rényi bounds of each order.
 
-    Parameters
-    ----------
-    kind : str
-        What is released.
-    count : int
-        How many releases, at least 1.
-    share : float
-        In (0, 1).
-    others : sequence of Releases
-        What they are paid beside, with noise that is given.
-
-    Raises
-    ------
-    InvalidArgument
-        If an argument is out of range, or no order is covered for the others.
+    `share` is in (0, 1); the others have noise that is given. Raises `InvalidArgument` if an argument is out of range,
+    or no order is covered for the others.
     """
     share = _validate.open_unit_interval("share", share)
     rho = min(bound / order for order, bound in zip(ORDERS, renyi_curve(others).tolist(), strict=True))

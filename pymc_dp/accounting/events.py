@@ -192,6 +192,12 @@ class NoisyReleases(Releases):
         """The noise multiplier."""
         return self.noise_multiplier
 
+    @property
+    def loss_variance(self) -> float:
+        """The variance of the privacy loss of one release, roughly; of releases on samples."""
+        sampling = self.sampling
+        return math.inf if sampling is None else sampled_spread(sampling.sampling_probability, self.noise_multiplier)
+
     def with_noise(self, noise_multiplier: float) -> Self:
         """Return the same with another noise multiplier."""
         return replace(self, noise_multiplier=noise_multiplier)
@@ -321,11 +327,6 @@ class PoissonGaussianReleases(NoisyReleases):
         """How the units of one release are drawn."""
         return PoissonSampling(self.sampling_probability)
 
-    @property
-    def loss_variance(self) -> float:
-        """The variance of the privacy loss of one release, roughly."""
-        return sampled_spread(self.sampling_probability, self.noise_multiplier)
-
     def dominating_pairs(self, log_tail: float) -> tuple[DominatingPair, ...]:
         """Return the pairs for a removed and for an added unit."""
         return poisson_pairs(self.sampling_probability, self.noise_multiplier, log_tail)
@@ -393,11 +394,6 @@ class WithoutReplacementGaussianReleases(BatchReleases, NoisyReleases):
         "each batch is drawn uniformly among all subsets of its size, independently of the others, and stays "
         "confidential; the number of units is public"
     )
-
-    @property
-    def loss_variance(self) -> float:
-        """The variance of the privacy loss of one release, roughly."""
-        return sampled_spread(self.sampling_probability, self.noise_multiplier)
 
     def dominating_pairs(self, log_tail: float) -> tuple[DominatingPair, ...]:
         """Return one pair, which bounds both directions."""
@@ -468,13 +464,7 @@ KINDS_OF_RELEASES: tuple[type[Releases], ...] = (
 
 
 def to_dp_accounting(releases: Sequence[Releases]) -> Any:
-    """Return releases together as one ``dp_accounting.ComposedDpEvent``. See `Releases.to_dp_accounting`.
-
-    Raises
-    ------
-    NoDpAccountingEvent
-        If `dp_accounting` has no such event, or is not installed.
-    """
+    """Return releases together as one ``dp_accounting.ComposedDpEvent``. See `Releases.to_dp_accounting`."""
     return _dp_accounting().ComposedDpEvent([each.to_dp_accounting() for each in releases])
 
 

@@ -88,19 +88,11 @@ def _window(parts: Sequence[_Losses], counts: Sequence[int], interval: float, lo
 
 @dataclass(frozen=True)
 class _Composed:
-    """The distribution of the loss of everything together, in one direction, from above.
+    """The distribution of the loss of everything together, in one direction, from above."""
 
-    Attributes
-    ----------
-    losses, masses : ndarray, shape (points,)
-        Finite losses, and their probabilities.
-    missing : float
-        What else a delta may be larger by: infinite losses, mass outside of the window, and rounding.
-    """
-
-    losses: Array
-    masses: Array
-    missing: float
+    losses: Array  # finite, shape (points,)
+    masses: Array  # their probabilities, shape (points,)
+    missing: float  # what else a delta may be larger by: infinite losses, mass outside of the window, and rounding
 
     def deltas(self, epsilons: Array) -> Array:
         """Return for each epsilon, at least 0, a delta for which everything together is (epsilon, delta)-private."""
@@ -167,22 +159,10 @@ def loss_distribution_epsilon(
 ) -> float:
     """Return an epsilon for which the releases together are (epsilon, delta)-private.
 
-    The releases have to be for one relation; `pymc_dp.accounting.account` checks that.
-
-    Parameters
-    ----------
-    releases : sequence of Releases
-        At least one.
-    delta : float
-        Strictly between 0 and 1.
-    tolerance : float
-        Relative excess in epsilon, roughly: the grid is made that fine.
-
-    Returns
-    -------
-    float
-        Never below the exact epsilon; infinite where the distribution of a loss is not known, or where
-        delta is too small, or losses too large, for double precision.
+    The releases, at least one, have to be for one relation; `pymc_dp.accounting.account` checks that. The grid is so
+    fine that the relative excess in epsilon is roughly the tolerance. The result is never below the exact epsilon. It
+    is infinite where the distribution of a loss is not known, or where delta is too small, or losses too large, for
+    double precision.
     """
     delta = _validate.open_unit_interval("delta", delta)
     found = _composed(releases, delta, tolerance)
@@ -197,23 +177,9 @@ def loss_distribution_deltas(
 ) -> Array:
     """Return for each epsilon a delta for which the releases together are (epsilon, delta)-private.
 
-    The releases have to be for one relation.
-
-    Parameters
-    ----------
-    releases : sequence of Releases
-        At least one.
-    epsilons : ndarray, shape (epsilons,)
-        Each at least 0.
-    least_delta : float
-        Deltas much below it are not resolved: they are rounded up to a small part of it.
-    tolerance : float
-        As in `loss_distribution_epsilon`.
-
-    Returns
-    -------
-    ndarray, shape (epsilons,)
-        Never below the exact deltas; 1 where the distribution of a loss is not known.
+    Releases and tolerance are as of `loss_distribution_epsilon`, epsilons at least 0. Deltas much below `least_delta`
+    are not resolved: they are rounded up to a small part of it. The results, shape (epsilons,), are never below the
+    exact deltas; they are 1 where the distribution of a loss is not known.
     """
     least_delta = _validate.open_unit_interval("least_delta", least_delta)
     found = _composed(releases, least_delta, tolerance)

@@ -50,14 +50,7 @@ def poisson_gaussian_bound(order: int, sampling_probability: float, noise_multip
 def without_replacement_bound(order: int, sampling_probability: float, bounds: Sequence[float]) -> float:
     """Return the divergence, under substitution, of a mechanism that is run on a batch without replacement.
 
-    Parameters
-    ----------
-    order : int
-        At least 2.
-    sampling_probability : float
-        Batch size over number of units.
-    bounds : sequence of float
-        The mechanism's own bounds at orders 2, 3, ..., `order`, for replacing one unit of the batch.
+    The mechanism's own `bounds` are those at orders 2, 3, ..., `order`, for replacing one unit of the batch.
 
     References
     ----------

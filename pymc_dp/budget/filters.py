@@ -64,15 +64,7 @@ class GaussianFilter:
         return min(epsilon, self.epsilon) if within else epsilon
 
     def check(self, plan: Plan, history: Sequence[Plan]) -> None:
-        """Raise unless a run is of this sort and fits what earlier ones leave.
-
-        Raises
-        ------
-        InvalidArgument
-            If not all of its releases are Gaussian releases of all rows.
-        BudgetExceeded
-            If it does not fit.
-        """
+        """Raise `InvalidArgument` unless a run is of this sort, `BudgetExceeded` unless it fits what others leave."""
         if not math.isfinite(rho_beside_thresholds(plan.releases)):
             raise InvalidArgument("Only Gaussian releases of all rows can be paid for in rho.")
         limit = self.limit()
@@ -124,15 +116,7 @@ class ReservedFilter:
         return account(plan.releases, plan.delta * (1.0 - EPSILON_SLACK), self.relation).epsilon + EPSILON_SLACK
 
     def check(self, plan: Plan, history: Sequence[Plan]) -> None:
-        """Raise unless a run costs no more than it reserves, and that fits what earlier ones leave.
-
-        Raises
-        ------
-        InvalidArgument
-            If its releases cost more than it says.
-        BudgetExceeded
-            If it does not fit.
-        """
+        """Raise `InvalidArgument` if a run costs more than it reserves, `BudgetExceeded` if that does not fit."""
         if math.isinf(self.epsilon):
             return
         if not self.cost(plan) <= plan.epsilon * (1.0 + 1e-9):

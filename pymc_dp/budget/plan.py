@@ -351,13 +351,7 @@ class Plan:
 
     @classmethod
     def from_record(cls, record: Mapping[str, Any]) -> "Plan":
-        """Return the plan that `to_record` gave.
-
-        Raises
-        ------
-        InvalidArgument
-            If the record is not one of a plan.
-        """
+        """Return the plan that `to_record` gave; refuse what is no record of a plan."""
         try:
             steps = [
                 {**step} | {name: tuple(map(releases_of_record, step[name])) for name in ("once", "in_chains")}

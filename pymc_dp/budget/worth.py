@@ -50,13 +50,7 @@ class Worth:
         return self.size * (error / self.error) ** 2
 
     def what_would_help(self, *, roughly: bool = False) -> list[str]:
-        """Return a line on what would make noise harmless, where it is not.
-
-        Parameters
-        ----------
-        roughly : bool
-            Whether the error is known before any run, and so within a factor alone.
-        """
+        """Return a line on what would make the error small, where it is not; `roughly` if known before any run."""
         if not self.error > GOOD_ERROR:
             return []
         epsilon = self.epsilon_for(GOOD_ERROR)

@@ -210,15 +210,7 @@ def _like(budget: PrivacyBudget) -> PrivacyBudget:
 def _synthetic(
     model: Model, step: DPStep, data: Table | None, synthetic: Model | None, random_seed: int | None
 ) -> tuple[Model, int]:
-    """Return the model on a synthetic table, by default on rows that are invented or drawn, and its number of units.
-
-    Raises
-    ------
-    InvalidArgument
-        If the table is a part of the protected one, or much longer or shorter; or if `data` has units of several rows.
-    UnsupportedModel
-        If no synthetic table is passed, and rows cannot be drawn from the model or their number is protected.
-    """
+    """Return the model on a synthetic table, by default on rows that are invented or drawn, and its number of units."""
     relation = step.budget.relation
     if data is None:
         n_units = public_number_of_units(model, step.unit, step.unit_index, relation)

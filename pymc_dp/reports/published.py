@@ -35,13 +35,7 @@ _IN_WORDS = {
 
 
 def facts_of(tree: Any) -> dict[str, Any]:
-    """Return the attributes of a result's group ``privacy``.
-
-    Raises
-    ------
-    InvalidArgument
-        If it is no result of a private run.
-    """
+    """Return the attributes of a result's group ``privacy``; refuse what is no result of a private run."""
     if not isinstance(tree, DataTree):
         raise InvalidArgument(f"Pass what pm.sample returned of a private run, not a {type(tree).__name__}.")
     if "privacy" not in tree:

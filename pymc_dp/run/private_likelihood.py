@@ -73,8 +73,6 @@ class PrivateLikelihood:
             self._priors = priors_of(model, json.loads(self.facts.get("variables", "[]")))
             places_of(self._dataset, ParameterVector(self._priors))
 
-    # What was released ----------------------------------------------------------------------------------------------
-
     @property
     def facts(self) -> Mapping[str, Any]:
         """The guarantee, and how it was kept: the attributes of the ``privacy`` group."""
@@ -103,8 +101,6 @@ class PrivateLikelihood:
     @property
     def _dataset(self) -> xr.Dataset:
         return self.tree[PRIVATE_LIKELIHOOD].to_dataset()
-
-    # What is made of it ---------------------------------------------------------------------------------------------
 
     def model(self, priors: Model | None = None) -> Model:
         """Return a PyMC model: priors, and the likelihood as a potential on the unconstrained scale.
@@ -166,8 +162,6 @@ class PrivateLikelihood:
             variables=json.dumps(published), draws=int(sizes["draw"]), chains=int(sizes["chain"]), complete=1
         )
         return DataTree.from_dict(groups)
-
-    # Files ----------------------------------------------------------------------------------------------------------
 
     def save(self, path: str | Path) -> None:
         """Write what was released to a netCDF file, or to a Zarr store if the name ends in ``.zarr``. No data is in it.

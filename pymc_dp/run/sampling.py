@@ -223,8 +223,6 @@ class _Run:
 
             yield noted
 
-    # Open -------------------------------------------------------------------------------------------------------------
-
     def open(self, until_the_end: contextlib.ExitStack) -> None:
         """Open the table, where there is one, and tell the steps the number of units, where that is public."""
         public = self.budget.relation == "substitute"
@@ -245,8 +243,6 @@ class _Run:
         expands = [each.expands for each in self.group.steps]
         self.template = UnitLikelihood(self.view, first_order=not all(expands), second_order=any(expands))
         self.rows = self.template
-
-    # Prepare ----------------------------------------------------------------------------------------------------------
 
     def prepare(self) -> None:
         """Plan the run, complete its arguments, and do all that can fail: nothing is charged yet."""
@@ -358,14 +354,10 @@ class _Run:
         with contextlib.closing(curators), self._bar("Dry run on synthetic rows, at no cost", planned) as noted:
             step.dry_run_with(authorisation, noted)
 
-    # Charge -----------------------------------------------------------------------------------------------------------
-
     def charge(self) -> None:
         """Charge the plan: from here on nothing is refunded."""
         self.budget.charge(self.plan)
         self._say(f"{_spent(self.budget)} What this run releases is paid for; nothing is refunded.")
-
-    # Run --------------------------------------------------------------------------------------------------------------
 
     def run(self) -> None:
         """Let the steps release and PyMC draw, and keep the error that ends the run early."""
@@ -440,8 +432,6 @@ class _Run:
         """Return the result's metadata, with what was declared of a table."""
         facts = metadata(self.plan, self.group, self.names, self.n_units)
         return facts | ({"schema": self.of_table.declared} if self.of_table and self.of_table.declared else {})
-
-    # Publish ----------------------------------------------------------------------------------------------------------
 
     def publish(self) -> DataTree:
         """Return the tree that may leave; raise the error that ended the run, with the draws made by then."""
