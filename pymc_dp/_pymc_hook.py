@@ -23,13 +23,7 @@ from xarray import DataTree
 from pymc_dp.exceptions import UnsupportedOption
 from pymc_dp.model import origins
 from pymc_dp.model.arrays import EVALUATING, declare_public, is_public, marking
-from pymc_dp.run.refusals import (
-    is_private,
-    refuse_budget,
-    refuse_privacy_keywords,
-    refuse_table,
-    refuse_wrong_budget_or_step,
-)
+from pymc_dp.run import refusals
 from pymc_dp.run.sampler import Private
 from pymc_dp.run.sampling import sample
 
@@ -115,19 +109,19 @@ def _sample(original: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
     sampler = kwargs.get("sampler")
     if isinstance(sampler, Private):  # as PyMC's proposed samplers are passed
         return sampler.sample(*args, **{name: value for name, value in kwargs.items() if name != "sampler"})
-    refuse_wrong_budget_or_step(kwargs)
-    if is_private(kwargs):
+    refusals.refuse_wrong_budget_or_step(kwargs)
+    if refusals.is_private(kwargs):
         return sample(*args, **kwargs)
-    refuse_budget("pm.sample", args, kwargs)
-    refuse_table("pm.sample", kwargs)
-    refuse_privacy_keywords(original, kwargs)
+    refusals.refuse_budget("pm.sample", args, kwargs)
+    refusals.refuse_table("pm.sample", kwargs)
+    refusals.refuse_privacy_keywords(original, kwargs)
     return original(*args, **kwargs)
 
 
 def _without_privacy(name: str, original: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
     """Call a function that is not private; refuse budgets, and options by the names of such."""
-    refuse_budget(name, args, kwargs)
-    refuse_privacy_keywords(original, kwargs)
+    refusals.refuse_budget(name, args, kwargs)
+    refusals.refuse_privacy_keywords(original, kwargs)
     return original(*args, **kwargs)
 
 

@@ -6,24 +6,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal, Protocol
 
-from pymc_dp import _validate
-from pymc_dp.accounting import (
-    GAUSSIAN_ACCOUNTANT,
-    KINDS_OF_RELEASES,
-    NO_NOISE,
-    RELATIONS,
-    GaussianReleases,
-    PoissonGaussianReleases,
-    Relation,
-    Releases,
-    ThresholdedReleases,
-    WithoutReplacementGaussianReleases,
-    all_add_in_rho,
-    gaussian_epsilon,
-    of_thresholds,
-    total_rho,
-    without_thresholds,
-)
+from pymc_dp import _validate, accounting
+from pymc_dp.accounting import Relation, Releases, of_thresholds
 from pymc_dp.accounting.account import rho_beside_thresholds
 from pymc_dp.budget.worth import Worth
 from pymc_dp.exceptions import InvalidArgument
@@ -32,7 +16,7 @@ from pymc_dp.kinds import labelled
 #: How a run is paid for: Gaussian runs add in rho, others reserve an (epsilon, delta) of their own.
 Account = Literal["rho", "reserved"]
 
-_EVENTS = {kind.__name__: kind for kind in KINDS_OF_RELEASES}
+_EVENTS = {kind.__name__: kind for kind in accounting.KINDS_OF_RELEASES}
 
 
 @dataclass(frozen=True)
@@ -75,15 +59,15 @@ class ReleaseRequest:
         noise = math.sqrt(count / self.share)
         if self.sampling_probability is not None:
             q = self.sampling_probability
-            return PoissonGaussianReleases(self.kind, count, q * noise, q, coordinates=self.coordinates)
+            return accounting.PoissonGaussianReleases(self.kind, count, q * noise, q, coordinates=self.coordinates)
         if self.batch_size is not None and self.n_units is not None:
             q = self.batch_size / self.n_units
-            return WithoutReplacementGaussianReleases(
+            return accounting.WithoutReplacementGaussianReleases(
                 self.kind, count, q * noise, self.batch_size, self.n_units, coordinates=self.coordinates
             )
         if self.delta is not None:
-            return ThresholdedReleases(self.kind, count, noise, self.delta, coordinates=self.coordinates)
-        return GaussianReleases(self.kind, count, noise, coordinates=self.coordinates)
+            return accounting.ThresholdedReleases(self.kind, count, noise, self.delta, coordinates=self.coordinates)
+        return accounting.GaussianReleases(self.kind, count, noise, coordinates=self.coordinates)
 
 
 class PlannableStep(Protocol):
@@ -249,7 +233,7 @@ class Plan:
     epsilon: float
     delta: float
     account: Account = "rho"
-    accountant: str = GAUSSIAN_ACCOUNTANT
+    accountant: str = accounting.GAUSSIAN_ACCOUNTANT
     private: bool = True
     unit: str = ""
     row_engine: str = ""
@@ -276,12 +260,12 @@ class Plan:
     @property
     def gaussian(self) -> bool:
         """Whether all releases are Gaussian releases of all rows."""
-        return all_add_in_rho(self.releases)
+        return accounting.all_add_in_rho(self.releases)
 
     @property
     def rho(self) -> float:
         """Total cost of the Gaussian releases of all rows; other releases have none."""
-        return total_rho(without_thresholds(self.releases))
+        return accounting.total_rho(accounting.without_thresholds(self.releases))
 
     @property
     def of_thresholds(self) -> float:
@@ -358,7 +342,7 @@ class Plan:
                 for step in record["steps"]
             ]
             plan = cls(**{**record, "steps": tuple(StepPlan(**step) for step in steps)})
-            _validate.choice("relation", plan.relation, RELATIONS)
+            _validate.choice("relation", plan.relation, accounting.RELATIONS)
             if not (isinstance(plan.unit, str) and isinstance(plan.row_engine, str)):
                 raise TypeError
             return plan
@@ -375,9 +359,8 @@ def replaced_in_words(relation: str, rho: float, delta: float, *, gaussian: bool
     """
     if relation != "add-remove" or not gaussian:
         return []
-    return [
-        f"With a unit replaced (substitute) the same noise guarantees epsilon {gaussian_epsilon(4.0 * rho, delta):.4g}"
-    ]
+    epsilon = accounting.gaussian_epsilon(4.0 * rho, delta)
+    return [f"With a unit replaced (substitute) the same noise guarantees epsilon {epsilon:.4g}"]
 
 
 def noise_in_words(multipliers: Sequence[float]) -> str:
@@ -385,7 +368,7 @@ def noise_in_words(multipliers: Sequence[float]) -> str:
     if not multipliers:
         return "in the test"
     least, largest = min(multipliers), max(multipliers)
-    if largest <= NO_NOISE:
+    if largest <= accounting.NO_NOISE:
         return "none"
     return f"{least:.4g} to {largest:.4g}" if largest > least else f"{least:.4g}"
 

@@ -4,21 +4,8 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from pymc_dp import _validate
-from pymc_dp.accounting import (
-    EPSILON_SLACK,
-    GAUSSIAN_ACCOUNTANT,
-    MAX_COORDINATES,
-    NO_NOISE,
-    Relation,
-    Releases,
-    account,
-    draws_for,
-    epsilon_of_thresholds,
-    noise_for,
-    noise_for_epsilon,
-    of_thresholds,
-)
+from pymc_dp import _validate, accounting
+from pymc_dp.accounting import EPSILON_SLACK, Relation, Releases
 from pymc_dp.accounting.account import rho_beside_thresholds
 from pymc_dp.budget.filters import GaussianFilter, ReservedFilter
 from pymc_dp.budget.plan import Account, Plan, PlannableStep, ReleaseRequest, StepPlan
@@ -85,15 +72,17 @@ def plan_run(
     share, unlimited = min(1.0, together), math.isinf(gaussian.epsilon)
     paid_by: Account = "reserved"
     if unlimited:  # noise that is given is a part of the algorithm, and no price is asked
-        releases = [each.releases if each.share is None else each.releases.with_noise(NO_NOISE) for each in asked]
+        releases = [
+            each.releases if each.share is None else each.releases.with_noise(accounting.NO_NOISE) for each in asked
+        ]
         paid_by = "rho" if math.isfinite(rho_beside_thresholds(releases)) else "reserved"
-        epsilon, delta = math.inf, alone.delta + of_thresholds(releases)
+        epsilon, delta = math.inf, alone.delta + accounting.of_thresholds(releases)
         accountant = "none: the budget has no limit"
     elif by_rho:
         releases = _within_rho(asked, rho * share, steps)
-        paid_by, accountant = "rho", GAUSSIAN_ACCOUNTANT
-        hidden = of_thresholds(releases)
-        epsilon = alone.epsilon_of(rho_beside_thresholds(releases)) + epsilon_of_thresholds(hidden)
+        paid_by, accountant = "rho", accounting.GAUSSIAN_ACCOUNTANT
+        hidden = accounting.of_thresholds(releases)
+        epsilon = alone.epsilon_of(rho_beside_thresholds(releases)) + accounting.epsilon_of_thresholds(hidden)
         delta = alone.delta + hidden
     else:
         delta *= share
@@ -140,7 +129,7 @@ def _within_rho(asked: Sequence[_Asked], limit: float, steps: Sequence[Plannable
         each.releases
         if each.share is None
         else each.releases.with_noise(
-            noise_for(each.releases.kind, each.releases.count, rho * each.share).noise_multiplier
+            accounting.noise_for(each.releases.kind, each.releases.count, rho * each.share).noise_multiplier
         )
         for each in asked
     ]
@@ -154,10 +143,10 @@ def _within_reserve(
     to_scale: Sequence[Releases] = [each.releases for each in asked if each.share is not None]
     if to_scale:
         target = epsilon - 2.0 * EPSILON_SLACK
-        to_scale = noise_for_epsilon(to_scale, target, delta * (1.0 - EPSILON_SLACK), relation, given)
+        to_scale = accounting.noise_for_epsilon(to_scale, target, delta * (1.0 - EPSILON_SLACK), relation, given)
     scaled = iter(to_scale)
     releases = [each.releases if each.share is None else next(scaled) for each in asked]
-    found = account(releases, delta * (1.0 - EPSILON_SLACK), relation)
+    found = accounting.account(releases, delta * (1.0 - EPSILON_SLACK), relation)
     cost = found.epsilon + EPSILON_SLACK
     if cost > epsilon:
         raise BudgetExceeded(
@@ -168,10 +157,10 @@ def _within_reserve(
 
 
 def _refuse_too_many(chains: int, iterations: int, numbers: int) -> None:
-    if numbers > MAX_COORDINATES:
+    if numbers > accounting.MAX_COORDINATES:
         raise BudgetExceeded(
             f"A run of {chains} chains with {iterations} iterations would release more than "
-            f"{MAX_COORDINATES:.0e} noisy numbers, beyond what the accounting covers. Use fewer draws."
+            f"{accounting.MAX_COORDINATES:.0e} noisy numbers, beyond what the accounting covers. Use fewer draws."
         )
 
 
@@ -189,12 +178,12 @@ def _what_would_fit(
             counts = (each.with_noise(each.noise_needed / math.sqrt(fewer / count)) for each in noisy)
             return [decisions[0].with_count(fewer), *counts]
 
-        fit = draws_for(of, epsilon, delta, relation)
+        fit = accounting.draws_for(of, epsilon, delta, relation)
         return f"What would fit: {fit} decisions in all iterations of all chains, of {count} asked for."
     if not noisy:
         return "Use fewer draws, tuning iterations or chains, or a larger budget_share."
     target = epsilon - 2.0 * EPSILON_SLACK
-    fitting = noise_for_epsilon(noisy, target, delta * (1.0 - EPSILON_SLACK), relation)
+    fitting = accounting.noise_for_epsilon(noisy, target, delta * (1.0 - EPSILON_SLACK), relation)
     factor = fitting[0].noise_needed / noisy[0].noise_needed
     advice = " ".join(step.what_would_fit(factor) for step in steps)
     return f"{advice} Or use fewer draws, tuning iterations or chains, or a larger budget_share."

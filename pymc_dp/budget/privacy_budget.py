@@ -7,16 +7,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, ClassVar
 
-from pymc_dp import _validate
-from pymc_dp.accounting import (
-    EPSILON_SLACK,
-    MAX_COORDINATES,
-    RELATIONS,
-    GaussianReleases,
-    Relation,
-    check_relation,
-    epsilon_of_thresholds,
-)
+from pymc_dp import _validate, accounting
+from pymc_dp.accounting import EPSILON_SLACK, Relation, epsilon_of_thresholds
 from pymc_dp.accounting.calibrate import largest_that_fits
 from pymc_dp.budget.filters import GaussianFilter, ReservedFilter, split
 from pymc_dp.budget.ledger import Ledger
@@ -97,7 +89,7 @@ class PrivacyBudget:
         unlimited = isinstance(epsilon, float) and epsilon == math.inf
         self._epsilon = math.inf if unlimited else _validate.positive("epsilon", epsilon)
         self._delta = _validate.open_unit_interval("delta", delta)
-        self._relation: Relation = _validate.choice("relation", relation, RELATIONS)
+        self._relation: Relation = _validate.choice("relation", relation, accounting.RELATIONS)
         self._elsewhere = _entries(elsewhere)
         #: What other tools leave for runs here.
         self._here = (
@@ -528,7 +520,7 @@ class PrivacyBudget:
                 "noise multiplier under substitute is at worst half of that under add-remove."
             )
         noise = _validate.positive("noise_multiplier", noise_multiplier)
-        made = (GaussianReleases("elsewhere", _validate.whole("count", count, at_least=1), noise),)
+        made = (accounting.GaussianReleases("elsewhere", _validate.whole("count", count, at_least=1), noise),)
         *_, alone = self._filters(self.history)
         steps = (StepPlan(sampler=f"{tool} (entered by hand)", label="", chains=1, once=made, in_chains=()),)
         spent = alone.epsilon_of(made[0].rho)
@@ -541,9 +533,9 @@ class PrivacyBudget:
                 f"The plan is for the relation {plan.relation!r}, this budget is for {self._relation!r}: "
                 "figures of different relations cannot be added. Make the plan with this budget."
             )
-        check_relation(plan.releases, self._relation)
-        if plan.coordinates + sum(past.coordinates for past in history) > MAX_COORDINATES:
-            raise BudgetExceeded(f"All runs together release at most {MAX_COORDINATES:.0e} noisy numbers.")
+        accounting.check_relation(plan.releases, self._relation)
+        if plan.coordinates + sum(past.coordinates for past in history) > accounting.MAX_COORDINATES:
+            raise BudgetExceeded(f"All runs together release at most {accounting.MAX_COORDINATES:.0e} noisy numbers.")
         limits = history or (plan,)  # the first run decides what nobody else has
         self._refuse_beyond(self._aside(limits), _hidden([*history, plan]))
         gaussian, reserved, _ = self._filters(limits)

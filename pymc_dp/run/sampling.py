@@ -47,20 +47,9 @@ from pymc_dp.release import (
 from pymc_dp.rows import Simulation, SyntheticTable, UnitLikelihood
 from pymc_dp.rows.likelihood import Threads
 from pymc_dp.rows.partitioned import PartitionedUnits
+from pymc_dp.run import refusals
 from pymc_dp.run.finished import FinishedDraws, Interrupted, ending_the_run, how_it_ended, reason
 from pymc_dp.run.publish import metadata, publish
-from pymc_dp.run.refusals import (
-    group_of_steps,
-    is_private,
-    refuse_bad_values,
-    refuse_budget,
-    refuse_in_a_starting_process,
-    refuse_no_table,
-    refuse_stray_budget,
-    refuse_unsupported_options,
-    refuse_wrong_budget_or_step,
-    refuse_wrong_types,
-)
 from pymc_dp.run.short_form import chosen_length, log_chosen_length, steps_with_budget
 from pymc_dp.steps.access import Authorisation
 from pymc_dp.steps.base import DPStep, StepGroup
@@ -160,23 +149,23 @@ class _Run:
     keep_warmup: bool
 
     def __init__(self, draws: int | None, options: dict[str, Any], *, draws_follow: bool = True) -> None:
-        refuse_in_a_starting_process()
-        refuse_wrong_budget_or_step(options)
-        if not is_private(options):
-            refuse_budget("pymc_dp.sample", [draws], options)
+        refusals.refuse_in_a_starting_process()
+        refusals.refuse_wrong_budget_or_step(options)
+        if not refusals.is_private(options):
+            refusals.refuse_budget("pymc_dp.sample", [draws], options)
         given_budget, data = options.pop("budget", None), options.pop("data", None)
-        refuse_no_table(data)
+        refusals.refuse_no_table(data)
         units = {name: options.pop(name, None) for name in ("unit", "unit_index")}
-        refuse_stray_budget({"draws": draws, **options})
+        refusals.refuse_stray_budget({"draws": draws, **options})
         settings = inspect.signature(_pymc_sample).bind(draws, **options)
         settings.apply_defaults()
         #: Those of `pm.sample`, as they were passed; `prepare` completes them.
         self.arguments = dict(settings.arguments)
-        refuse_wrong_types(self.arguments)
-        refuse_unsupported_options(self.arguments, self.arguments.pop("kwargs"))
+        refusals.refuse_wrong_types(self.arguments)
+        refusals.refuse_unsupported_options(self.arguments, self.arguments.pop("kwargs"))
         self.model = model_in_context(self.arguments["model"])
         step = steps_with_budget(self.arguments["step"], given_budget, self.model, **units)
-        self.group = group_of_steps(step, value_variables(self.model))
+        self.group = refusals.group_of_steps(step, value_variables(self.model))
         self.group.stand_beside_a_table(data is not None, units_of_rows=data is not None and data.unit is not None)
         refuse_bambi_statistics(self.model)
         self.budget: PrivacyBudget = self.group.budget
@@ -253,7 +242,7 @@ class _Run:
         cores, mp_ctx = self._processes()
         draws, chains, chosen = chosen_length(steps, arguments["draws"], arguments["chains"])
         plan = budget.plan(steps, draws=draws, tune=tune, chains=chains)  # refuses early, before the slow work
-        refuse_bad_values(arguments, self.model, plan)
+        refusals.refuse_bad_values(arguments, self.model, plan)
         if self.of_table is None:
             self._read()
         view, rows = self.view, self.rows
