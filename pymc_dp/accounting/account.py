@@ -5,11 +5,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 
+import numpy as np
+from numpy.typing import NDArray
+
 from pymc_dp import _validate
 from pymc_dp.accounting.events import KINDS_OF_RELEASES, RELATIONS, Relation, Releases, ThresholdedReleases
 from pymc_dp.accounting.gaussian import gaussian_epsilon
 from pymc_dp.accounting.loss_distribution import DEFAULT_TOLERANCE, loss_distribution_epsilon
-from pymc_dp.accounting.renyi import renyi_epsilon
+from pymc_dp.accounting.renyi import ORDERS, convert
 from pymc_dp.exceptions import InvalidArgument
 
 GAUSSIAN_ACCOUNTANT = "tight Gaussian curve (Balle and Wang 2018), exact for adaptive composition"
@@ -92,6 +95,32 @@ def account(
     if by_losses <= by_order:
         return Guarantee(by_losses, delta, relation, LOSS_ACCOUNTANT)
     return Guarantee(by_order, delta, relation, f"Rényi bounds, order {order} (Canonne, Kamath and Steinke 2020)")
+
+
+@lru_cache(maxsize=4096)
+def _curve_of_one(single: Releases) -> NDArray[np.float64]:
+    """Return the bound of one release at each of `ORDERS`; infinite where no theorem covers it."""
+    return np.array([single.renyi_bound(order) for order in ORDERS])
+
+
+def renyi_curve(releases: Sequence[Releases]) -> NDArray[np.float64]:
+    """Return the bound of all releases together at each of `ORDERS`."""
+    return np.sum([each.count * _curve_of_one(each.alone()) for each in releases], axis=0)
+
+
+def renyi_epsilon(releases: Sequence[Releases], delta: float) -> tuple[float, int]:
+    """Return the smallest epsilon over all orders, and the order that gives it.
+
+    The releases have to be for one relation; `pymc_dp.accounting.account` checks that. Infinite where no order is
+    covered for all of them.
+    """
+    delta = _validate.open_unit_interval("delta", delta)
+    candidates = [
+        (convert(order, bound, delta), order)
+        for order, bound in zip(ORDERS, renyi_curve(releases).tolist(), strict=True)
+        if math.isfinite(bound)
+    ]
+    return min(candidates, default=(math.inf, 0))
 
 
 def all_add_in_rho(releases: Sequence[Releases]) -> bool:

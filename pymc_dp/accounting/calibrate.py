@@ -5,11 +5,11 @@ import math
 from collections.abc import Callable, Sequence
 
 from pymc_dp import _validate
-from pymc_dp.accounting.account import account, all_add_in_rho, check_relation, total_rho
+from pymc_dp.accounting.account import account, all_add_in_rho, check_relation, renyi_curve, total_rho
 from pymc_dp.accounting.events import GaussianReleases, Relation, Releases
 from pymc_dp.accounting.gaussian import gaussian_rho
 from pymc_dp.accounting.loss_distribution import DEFAULT_TOLERANCE
-from pymc_dp.accounting.renyi import ORDERS, renyi_curve
+from pymc_dp.accounting.renyi import ORDERS
 from pymc_dp.exceptions import BudgetExceeded, InvalidArgument
 
 #: The search for a factor uses a coarse grid first; its answer is then improved on the fine one.

@@ -21,7 +21,7 @@ from pymc_dp.accounting.loss_curves import (
     sampled_spread,
     without_replacement_pair,
 )
-from pymc_dp.accounting.renyi_bounds import barker_batch_bound, gaussian_bound, on_batches, poisson_gaussian_bound
+from pymc_dp.accounting.renyi import barker_batch_bound, gaussian_bound, on_batches, poisson_gaussian_bound
 from pymc_dp.exceptions import InvalidArgument, NoDpAccountingEvent
 
 Relation = Literal["substitute", "add-remove"]

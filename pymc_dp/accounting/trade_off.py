@@ -24,6 +24,7 @@ from pymc_dp.accounting.account import (
     epsilon_of,
     epsilon_of_thresholds,
     of_thresholds,
+    renyi_curve,
     total_rho,
     without_thresholds,
 )
@@ -31,7 +32,7 @@ from pymc_dp.accounting.events import Relation, Releases
 from pymc_dp.accounting.gaussian import gaussian_delta
 from pymc_dp.accounting.loss_curves import Array
 from pymc_dp.accounting.loss_distribution import loss_distribution_deltas
-from pymc_dp.accounting.renyi import ORDERS, renyi_curve
+from pymc_dp.accounting.renyi import ORDERS
 from pymc_dp.exceptions import InvalidArgument
 
 #: The privacy profile is followed until its delta is below this.
