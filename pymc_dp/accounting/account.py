@@ -48,7 +48,7 @@ class Guarantee:
 def account(
     releases: Sequence[Releases], delta: float, relation: Relation, *, tolerance: float = DEFAULT_TOLERANCE
 ) -> Guarantee:
-    """Return what releases guarantee together, also when later ones are chosen in the light of earlier results.
+    """Return the guarantee of releases together, also when later ones are chosen in the light of earlier results.
 
     Gaussian releases alone: their exact curve. With releases on samples: the better of privacy loss distributions
     and Rényi bounds, both of which hold. With Barker decisions: Rényi bounds. What thresholds may fail to hide is taken
@@ -139,7 +139,7 @@ def without_thresholds(releases: Sequence[Releases]) -> tuple[Releases, ...]:
 
 
 def rho_beside_thresholds(releases: Sequence[Releases]) -> float:
-    """Return what the noise of releases costs where costs add; infinite unless those of all releases do."""
+    """Return the rho of releases without the delta of thresholds; infinite unless all of them add in rho."""
     return math.fsum(each.rho for each in without_thresholds(releases))
 
 
@@ -149,7 +149,7 @@ def of_thresholds(releases: Sequence[Releases]) -> float:
 
 
 def epsilon_of_thresholds(delta: float) -> float:
-    """Return what thresholds cost beside their delta, next to nothing: -ln(1 - delta).
+    """Return the epsilon that thresholds cost besides their delta, next to nothing: -ln(1 - delta).
 
     A table in which they hide something shows the rest of what is released with probability 1 - delta at least, and is
     compared with one in which there is nothing to hide.

@@ -60,7 +60,7 @@ def noise_beside(kind: str, count: int, share: float, others: Sequence[Releases]
 
 
 def largest_count(noise_multiplier: float, rho: float) -> int:
-    """Return how many releases of `noise_multiplier` cost at most `rho` (possibly none).
+    """Return the largest number of releases of `noise_multiplier` that cost at most `rho` (possibly none).
 
     Raises
     ------

@@ -73,10 +73,10 @@ def privacy_profile(releases: Sequence[Releases], epsilons: ArrayLike, relation:
         raise InvalidArgument("A privacy profile is one of releases: there is none.")
     check_relation(releases, relation)
     hidden, releases = of_thresholds(releases), without_thresholds(releases)
-    if hidden:  # twice: an epsilon below what thresholds cost beside their delta pays for that in delta
+    if hidden:  # twice: an epsilon below what thresholds cost besides their delta pays for that in delta
         less = np.maximum(found - epsilon_of_thresholds(min(hidden, 0.5)), 0.0)
-        beside: Array = np.minimum(privacy_profile(releases, less, relation) + 2.0 * hidden, 1.0)
-        return beside
+        deltas: Array = np.minimum(privacy_profile(releases, less, relation) + 2.0 * hidden, 1.0)
+        return deltas
     if all_add_in_rho(releases):
         rho = total_rho(releases)
         return np.array([gaussian_delta(rho, float(epsilon)) for epsilon in found])

@@ -21,7 +21,7 @@ _NOTHING = 1e-9
 
 @dataclass(frozen=True)
 class GaussianFilter:
-    """Runs of Gaussian releases of all rows: their costs add in rho. What thresholds cost beside it is not here.
+    """Runs of Gaussian releases of all rows: their costs add in rho. The delta of thresholds is not part of it.
 
     A sequence of Gaussian releases, each chosen in the light of the earlier ones, tells neighbouring tables apart no
     better than one Gaussian release of their total rho (Dong, Roth and Su 2022, Corollary 3.3); stopping before the

@@ -28,7 +28,7 @@ _APPLICATION_ID = 0x70644250
 FORMAT_VERSION = 2
 #: How long to wait for another process that is charging.
 _SECONDS_TO_WAIT = 120.0
-#: Under this name a digest is kept beside what it is a digest of.
+#: The name of a digest in the record that it is a digest of.
 _DIGEST = "digest"
 #: What SQLite says of a disk or a permission, and not of what stands in the file.
 _CODES_OF_THE_DISK = {

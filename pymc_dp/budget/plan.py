@@ -90,19 +90,19 @@ class PlannableStep(Protocol):
         """How many draws a chain makes where that is left open."""
 
     def stand_beside_a_table(self, beside: bool, *, units_of_rows: bool) -> None:
-        """Take note of whether the rows are those of a table beside the model, and its units have several."""
+        """Note whether the rows are those of a table apart from the model, and whether its units have several rows."""
 
     def know_n_units(self, n_units: int) -> None:
         """Take note of the number of units, where it is public."""
 
     def release_requests(self, tune: int, draws: int) -> Sequence[ReleaseRequest | Releases]:
-        """Return what one chain of `tune` + `draws` iterations releases; releases have noise that is given."""
+        """Return the releases of one chain of `tune` + `draws` iterations; `Releases` among them have given noise."""
 
     def what_would_fit(self, noise_factor: float) -> str:
         """Say which settings would fit, if all noise that is given had to grow by a factor."""
 
     def expected_worth(self, plan: "Plan") -> Worth | None:
-        """Return what a posterior is expected to be worth, where theory tells."""
+        """Return the expected error of the posterior by noise, where theory says one."""
 
 
 @dataclass(frozen=True)
@@ -222,7 +222,7 @@ class Plan:
     row_engine : str
         Which engine computes the rows' derivatives, once it is known. Empty in plans made before.
     worth : Worth or None
-        What the posterior is expected to be worth, where theory tells; it is not stored.
+        The expected error of the posterior by noise, where theory says one; it is not stored.
     """
 
     chains: int
@@ -269,7 +269,7 @@ class Plan:
 
     @property
     def of_thresholds(self) -> float:
-        """The part of delta that a run that is paid for in rho spends beside it; reserved runs have it in theirs."""
+        """The part of delta that a run paid in rho spends on thresholds; reserved runs have it in their own delta."""
         return of_thresholds(self.releases) if self.account == "rho" else 0.0
 
     @property
@@ -351,7 +351,7 @@ class Plan:
 
 
 def replaced_in_words(relation: str, rho: float, delta: float, *, gaussian: bool) -> list[str]:
-    """Say what a guarantee under add-remove is worth under substitution, which other runs may state.
+    """Return a line with the epsilon under substitution of a guarantee under add-remove, as other runs may state it.
 
     A unit that is replaced is removed, and another one added: of Gaussian releases the group's guarantee is that of
     twice the shift (Dong, Roth and Su 2022, Gaussian differential privacy, JRSS B, Theorem 2.14). There is no such

@@ -37,7 +37,7 @@ def plan_run(
     budget: str,
     sets_aside: bool,
 ) -> Plan:
-    """Return what a run of some steps, taken in turn, would release, at what noise. See `pymc_dp.PrivacyBudget.plan`.
+    """Return the plan of a run of some steps, taken in turn: its releases and noise. See `pymc_dp.PrivacyBudget.plan`.
 
     The first two `filters` say how the runs of `history` and this one add up; the third is that of the whole budget,
     which says a cost in rho as an epsilon. Refusals need the whole budget in words, and whether it sets a part aside

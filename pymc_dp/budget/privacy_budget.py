@@ -269,8 +269,8 @@ class PrivacyBudget:
     ) -> tuple[GaussianFilter, ReservedFilter, GaussianFilter]:
         """Return the filters of Gaussian runs, of runs that reserve their own, and of Gaussian runs that have all.
 
-        What they have is left beside the delta that levels are found with. The first run decides on the share that is
-        reserved, if nobody else has; until then either sort of runs has the whole.
+        They share what is left after the delta for finding levels. Without a reserved share the first run decides on
+        it; until then either sort of runs has the whole.
         """
         aside = self._aside(history) if aside is None else aside
         epsilon, delta = self._here
@@ -322,7 +322,7 @@ class PrivacyBudget:
         unit: str | None = None,
         unit_index: Any = None,
     ) -> Plan:
-        """Return what a run would release, at what noise, without spending anything.
+        """Return the releases of a run and their noise, without spending anything.
 
         Parameters
         ----------
@@ -561,12 +561,12 @@ class PrivacyBudget:
 
 
 def _hidden(history: Sequence[Plan]) -> float:
-    """Return what runs have spent of the part of delta for finding levels."""
+    """Return the part of the delta for finding levels that runs have spent."""
     return math.fsum(plan.of_thresholds for plan in history)
 
 
 def _entries(elsewhere: Any) -> dict[str, tuple[float, float]]:
-    """Return what other tools spend, as plain numbers; refuse what is no epsilon and delta by name."""
+    """Return the epsilon and delta of other tools as plain numbers; refuse anything else."""
     found = {}
     for tool, spent in (elsewhere or {}).items() if isinstance(elsewhere or {}, Mapping) else [("", ())]:
         if not (isinstance(tool, str) and tool and isinstance(spent, list | tuple) and len(spent) == 2):

@@ -1,11 +1,11 @@
-"""What a posterior is worth under the noise of privacy, and what would make it worth more: arithmetic."""
+"""The error that the noise of privacy adds to a posterior, and how it could be made smaller: arithmetic."""
 
 import math
 from dataclasses import dataclass
 
 from pymc_dp.accounting import gaussian_epsilon
 
-#: An error, in posterior standard deviations, with which a posterior is worth publishing.
+#: An error, in posterior standard deviations, up to which a posterior is good enough to publish.
 GOOD_ERROR = 0.5
 
 

@@ -102,7 +102,7 @@ def _mark(result: Any, name: str) -> None:
 
 
 def builder_of(variable: Variable) -> str | None:
-    """Return which of `EVALUATING` computed a number from rows for this variable, if one did."""
+    """Return the class of `EVALUATING` that computed a number from rows for this variable, if one did."""
     return None if variable.owner is None else getattr(variable.owner.tag, _BUILDER, None)
 
 

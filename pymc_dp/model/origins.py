@@ -92,7 +92,7 @@ def owner_of(array: np.ndarray) -> np.ndarray:
 
 
 def note(model: pm.Model, name: str, values: Iterable[Any]) -> None:
-    """Note which arrays the variable `name` of a model was given."""
+    """Note the arrays that the variable `name` of a model was given."""
     arrays = [array for array in map(_array_behind, values) if array is not None]
     _given.setdefault(model.root, {})[model.name_for(name)] = [ref(owner_of(array)) for array in arrays]
 

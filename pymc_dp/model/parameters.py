@@ -44,7 +44,7 @@ class ParameterVector:
         ]
 
     def sizes(self, names: Iterable[str]) -> dict[str, int]:
-        """Return how many unconstrained parameters each of these variables has; those that are not free have none."""
+        """Return the number of unconstrained parameters of each free variable among these names."""
         sizes = dict(zip(self.variables, map(math.prod, self.shapes.values()), strict=True))
         return {name: sizes[name] for name in names if name in sizes}
 

@@ -77,7 +77,7 @@ def holds_observations(model: pm.Model) -> bool:
 
 
 def places_of(likelihood: xr.Dataset, parameters: ParameterVector) -> np.ndarray:
-    """Return where each parameter of a likelihood is among those of a model; refuse a model that has others."""
+    """Return the place of each parameter of a likelihood among those of a model; refuse a model that has others."""
     own, wanted = parameters.labels, [str(each) for each in likelihood["parameter"].values]
     missing, more = sorted(set(wanted) - set(own)), sorted(set(own) - set(wanted))
     if missing or more:
@@ -90,7 +90,7 @@ def places_of(likelihood: xr.Dataset, parameters: ParameterVector) -> np.ndarray
 
 
 def maximum_of(likelihood: xr.Dataset, model: pm.Model) -> dict[str, np.ndarray]:
-    """Return where a likelihood has its maximum, for variables that it knows as a whole and nothing else."""
+    """Return the maximum of a likelihood, for free variables all of whose parameters it depends on."""
     parameters, of_likelihood = ParameterVector(model), known_parameters(likelihood)
     places, theta = places_of(likelihood, parameters), np.zeros(parameters.size)
     known = np.zeros(parameters.size, dtype=bool)
@@ -108,7 +108,7 @@ def maximum_of(likelihood: xr.Dataset, model: pm.Model) -> dict[str, np.ndarray]
 
 
 def known_parameters(likelihood: xr.Dataset) -> np.ndarray:
-    """Return which parameters the likelihood depends on, shape (parameters,)."""
+    """Return for each parameter whether the likelihood depends on it, shape (parameters,)."""
     return np.asarray(likelihood["known"].values, dtype=bool)
 
 

@@ -64,7 +64,7 @@ class ModelView:
         return responses_of_rows(self._rows.model)
 
     def publishable(self, requested: Sequence[str] | None) -> PublishableNames:
-        """Return which variables may leave. See `publishable_names`."""
+        """Return the names of the variables that may leave. See `publishable_names`."""
         return publishable_names(self._rows, requested, self.protected_lengths)
 
     def warn_about_prior_constants(self) -> None:

@@ -1,4 +1,4 @@
-"""`dry_run`: the same code with the same noise on a synthetic table, to see what a run would be worth unpaid.
+"""`dry_run`: the same code with the same noise on a synthetic table, to see how good a run would be at no cost.
 
 Nothing of the protected table is read but the number of its units where that is public, and no budget is charged.
 """
@@ -34,13 +34,13 @@ _log = logging.getLogger("pymc")
 _ABOUT_AS_LONG = 0.2
 #: Of the reference that draws are compared with: NUTS on the synthetic table.
 _REFERENCE_DRAWS, _REFERENCE_CHAINS = 500, 2
-#: Central intervals whose coverage is told.
+#: Central intervals whose coverage is reported.
 _INTERVAL = (0.05, 0.95)
 
 
 @dataclass(frozen=True)
 class Forecast:
-    """What a run may be expected to be worth.
+    """The expected quality of a run.
 
     Attributes
     ----------

@@ -77,7 +77,7 @@ def tempering_of(facts: Mapping[str, Any]) -> float:
 
 
 def tempering_in_words(tempering: float) -> list[str]:
-    """Say what a power of the likelihood does to the draws."""
+    """Return a line on draws from a power of the likelihood; none for the likelihood itself."""
     if tempering == 1.0:
         return []
     return [
@@ -98,7 +98,7 @@ def how_it_ended(facts: Mapping[str, Any]) -> list[str]:
 
 
 def privacy_report(tree: DataTree) -> str:
-    """Return what a private run guarantees and what was spent on what, as text.
+    """Return the guarantee of a private run, and the cost of each kind of release, as text.
 
     Parameters
     ----------

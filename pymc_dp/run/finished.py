@@ -77,7 +77,7 @@ class FinishedDraws:
             raise
 
     def iterations(self, chains: int) -> list[int]:
-        """Return how many iterations, tuning included, each of the planned chains has finished."""
+        """Return the number of finished iterations, tuning included, of each planned chain."""
         return [len(self._traces[chain]) if chain in self._traces else 0 for chain in range(chains)]
 
     def releases(self, n_steps: int) -> Iterator[tuple[int, int, int, ReleasesOfIteration]]:

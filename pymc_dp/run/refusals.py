@@ -60,7 +60,7 @@ def dp_steps(step: Any) -> list[DPStep]:
 
 
 def refuse_in_a_starting_process() -> None:
-    """Refuse where a script without a guard is run again by a process that it started."""
+    """Refuse a script without a guard that a process which it started runs again."""
     if getattr(multiprocessing.current_process(), "_inheriting", False):
         raise UnsupportedOption(
             "This script is being run again by a process that sample started, and would charge the budget again. "
@@ -82,7 +82,7 @@ def refuse_wrong_budget_or_step(options: Mapping[str, Any]) -> None:
 
 
 def refuse_no_budget(budget: Any) -> None:
-    """Refuse what was passed as ``budget=`` if it is something else; None is nothing."""
+    """Refuse any ``budget=`` but a budget or None."""
     if budget is None or isinstance(budget, PrivacyBudget):
         return
     what = f"the class {budget.__name__} itself" if isinstance(budget, type) else f"a {type(budget).__name__}"
@@ -165,7 +165,7 @@ def refuse_privacy_keywords(function: Callable[..., Any], options: Mapping[str, 
 
 
 def refuse_no_table(data: Any) -> None:
-    """Refuse what was passed as ``data=`` if it is no table; None is nothing."""
+    """Refuse any ``data=`` but a table or None."""
     if data is not None and not isinstance(data, Table):
         raise InvalidArgument(
             f'data= must be a pymc_dp.Table, not a {type(data).__name__}: dp.Table(frame, x=["age"], y="default").'

@@ -45,7 +45,7 @@ class Private:
     unit_index: Any = field(default=None, repr=False)
 
     def __post_init__(self) -> None:
-        """Refuse what is no budget and what is no table."""
+        """Refuse other types."""
         given: Any = self.budget
         refuse_no_budget(given)
         if given is None:

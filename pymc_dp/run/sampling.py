@@ -1,6 +1,6 @@
 """`sample`: plan the whole run, charge it, sample with PyMC, publish what may leave.
 
-A PyMC step is not told how many chains there will be and has no say in the returned tree. `sample` therefore has
+A PyMC step does not know the number of chains and cannot change the returned tree. `sample` therefore has
 `pm.sample`'s signature and calls it.
 """
 
@@ -279,7 +279,7 @@ class _Run:
         self.priors = priors_of(self.model, self.names.kept)  # what cannot be written anew is refused before the charge
 
     def _processes(self) -> tuple[int, Any]:
-        """Return how many chains run at a time, and how their processes are made.
+        """Return the number of chains that run at a time, and the start method of their processes.
 
         Where the workers of a cluster compute, chains of several processes of this machine gain little.
         """
@@ -506,7 +506,7 @@ def _warn_about_budget(budget: PrivacyBudget, n_units: int) -> None:
 def _arguments_of_nuts(
     priors: Model, known: Approximation, likelihood: xr.Dataset, chains: int, seed: Any
 ) -> dict[str, Any]:
-    """Return what `pm.sample` is called with to draw from a released likelihood's posterior by PyMC's own NUTS.
+    """Return arguments of `pm.sample` that draw from a released likelihood's posterior by PyMC's own NUTS.
 
     `priors` holds nothing of the rows (`priors_of`); the likelihood is added to it. The covariance of the draws of
     `known` is the mass matrix, and they are where chains start: a short tuning is enough. The seed is of public
