@@ -14,13 +14,8 @@ from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar, Literal, Self
 
 from pymc_dp import _validate
-from pymc_dp.accounting.loss_curves import (
-    DominatingPair,
-    gaussian_pair,
-    poisson_pairs,
-    sampled_spread,
-    without_replacement_pair,
-)
+from pymc_dp.accounting import loss_curves
+from pymc_dp.accounting.loss_curves import DominatingPair
 from pymc_dp.accounting.renyi import barker_batch_bound, gaussian_bound, on_batches, poisson_gaussian_bound
 from pymc_dp.exceptions import InvalidArgument, NoDpAccountingEvent
 
@@ -196,7 +191,11 @@ class NoisyReleases(Releases):
     def loss_variance(self) -> float:
         """The variance of the privacy loss of one release, roughly; of releases on samples."""
         sampling = self.sampling
-        return math.inf if sampling is None else sampled_spread(sampling.sampling_probability, self.noise_multiplier)
+        return (
+            math.inf
+            if sampling is None
+            else loss_curves.sampled_spread(sampling.sampling_probability, self.noise_multiplier)
+        )
 
     def with_noise(self, noise_multiplier: float) -> Self:
         """Return the same with another noise multiplier."""
@@ -233,7 +232,7 @@ class GaussianReleases(NoisyReleases):
 
     def dominating_pairs(self, log_tail: float) -> tuple[DominatingPair, ...]:
         """Return one pair: both directions are alike."""
-        return (gaussian_pair(self.noise_multiplier, log_tail),)
+        return (loss_curves.gaussian_pair(self.noise_multiplier, log_tail),)
 
     def renyi_bound(self, order: int) -> float:
         """Return the divergence of one release, exact."""
@@ -329,7 +328,7 @@ class PoissonGaussianReleases(NoisyReleases):
 
     def dominating_pairs(self, log_tail: float) -> tuple[DominatingPair, ...]:
         """Return the pairs for a removed and for an added unit."""
-        return poisson_pairs(self.sampling_probability, self.noise_multiplier, log_tail)
+        return loss_curves.poisson_pairs(self.sampling_probability, self.noise_multiplier, log_tail)
 
     def renyi_bound(self, order: int) -> float:
         """Return the Rényi divergence of one release under add-remove, exact."""
@@ -397,7 +396,7 @@ class WithoutReplacementGaussianReleases(BatchReleases, NoisyReleases):
 
     def dominating_pairs(self, log_tail: float) -> tuple[DominatingPair, ...]:
         """Return one pair, which bounds both directions."""
-        return (without_replacement_pair(self.sampling_probability, self.noise_multiplier, log_tail),)
+        return (loss_curves.without_replacement_pair(self.sampling_probability, self.noise_multiplier, log_tail),)
 
     def renyi_bound(self, order: int) -> float:
         """Return a bound of the Rényi divergence of one release under substitution."""

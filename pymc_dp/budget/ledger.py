@@ -180,7 +180,6 @@ class Ledger:
 
 
 def _write(name: str, facts: Mapping[str, Any], history: Sequence[Plan]) -> None:
-    """Write all of a new file."""
     with closing(sqlite3.connect(name, isolation_level=None)) as connection:
         connection.execute("PRAGMA synchronous = EXTRA")
         connection.executescript(_SCHEMA)

@@ -165,6 +165,5 @@ def with_figures(stats: xr.Dataset, likelihood: xr.Dataset) -> xr.Dataset:
 
 
 def _unconstrained(model: pm.Model, rv: Any) -> Any:
-    """Return a free variable on the unconstrained scale."""
     transform = model.rvs_to_transforms[rv]
     return rv if transform is None else transform.forward(rv, *rv.owner.inputs)

@@ -268,7 +268,6 @@ def _known(facts: Mapping[str, Any], budget: PrivacyBudget | None) -> Record:
 
 
 def _in_words(value: Any) -> list[str]:
-    """Return a field as texts."""
     if isinstance(value, Mapping):
         return [
             f"{name} {number:.4g}" if isinstance(number, float) else f"{name} {number}"
