@@ -59,30 +59,24 @@ def _discretise(pair: DominatingPair, interval: float) -> _Losses:
 
 def _window(parts: Sequence[_Losses], counts: Sequence[int], interval: float, log_tail: float) -> tuple[int, int]:
     """Return the grid points between which all but exp(log_tail) of the composed mass on each side lies."""
-    ends = []
-    variance = 0.0
     losses = [interval * (part.first + np.arange(len(part.masses))) for part in parts]
-    for part, loss, count in zip(parts, losses, counts, strict=True):
-        first = float(part.masses @ loss)
-        variance += count * max(float(part.masses @ loss**2) - first**2, 0.0)
+    known = list(zip([part.masses for part in parts], losses, counts, strict=True))
+    variance = sum(count * max(float(mass @ loss**2) - float(mass @ loss) ** 2, 0.0) for mass, loss, count in known)
     typical = math.sqrt(-2.0 * log_tail / max(variance, 1e-300))
     slopes = [factor * typical for factor in (0.2, 0.45, 0.9)]
     if typical > _HEAVY_TAILED:  # rare large losses: the variance does not say how far out they reach
         slopes += [1.5, 3.0, 6.0]
+    ends = []
     for side in (-1.0, 1.0):
-        best = math.inf
+        best = sum(count * float(side * (loss[-1] if side > 0 else loss[0])) for _, loss, count in known)
         for slope in slopes:
             log_moment = 0.0
-            for part, loss, count in zip(parts, losses, counts, strict=True):
+            for mass, loss, count in known:
                 exponent = side * slope * loss
                 top = float(exponent.max())
-                log_moment += count * (top + math.log(float(part.masses @ np.exp(exponent - top))))
+                log_moment += count * (top + math.log(float(mass @ np.exp(exponent - top))))
             best = min(best, (log_moment - log_tail) / slope)  # Chernoff's bound
-        extreme = sum(
-            count * float(side * (loss[-1] if side > 0 else loss[0]))
-            for loss, count in zip(losses, counts, strict=True)
-        )
-        ends.append(side * min(best, extreme))
+        ends.append(side * best)
     return math.floor(ends[0] / interval) - 1, math.ceil(ends[1] / interval) + 1
 
 
