@@ -208,8 +208,6 @@ class GaussianReleases(NoisyReleases):
 
     Attributes
     ----------
-    kind, count, coordinates
-        As in `Releases`.
     noise_multiplier : float
         Standard deviation of the noise divided by the sensitivity of the released sum under the relation that it
         is accounted for, above 0.
@@ -250,8 +248,8 @@ class ThresholdedReleases(NoisyReleases):
 
     Attributes
     ----------
-    kind, count, coordinates
-        As in `Releases`; of the noisy numbers those that one unit may move.
+    coordinates : int
+        Noisy numbers that one unit may move, in one release.
     noise_multiplier : float
         Standard deviation of the noise divided by the sensitivity of the counts, above 0.
     delta : float
@@ -295,8 +293,6 @@ class PoissonGaussianReleases(NoisyReleases):
 
     Attributes
     ----------
-    kind, count, coordinates
-        As in `Releases`.
     noise_multiplier : float
         Standard deviation of the noise divided by the largest contribution of one unit *to a sample*, its scale
         included, above 0.
@@ -340,15 +336,7 @@ class PoissonGaussianReleases(NoisyReleases):
 
 @dataclass(frozen=True)
 class BatchReleases(Releases):
-    """Releases that are each of a fresh batch of fixed size, drawn without replacement.
-
-    Attributes
-    ----------
-    batch_size : int
-        Units in a batch, between 1 and `n_units`.
-    n_units : int
-        Units in the table, public.
-    """
+    """Releases that are each of a fresh batch of `batch_size` out of `n_units` units, drawn without replacement."""
 
     batch_size: int
     n_units: int
@@ -377,8 +365,8 @@ class WithoutReplacementGaussianReleases(BatchReleases, NoisyReleases):
 
     Attributes
     ----------
-    kind, count, coordinates, batch_size, n_units
-        As in `BatchReleases`.
+    batch_size, n_units : int
+        Units in a batch, and in the table, whose number is public.
     noise_multiplier : float
         Standard deviation of the noise divided by how far replacing one unit of a batch moves the released value,
         above 0.
@@ -416,8 +404,8 @@ class BarkerReleases(BatchReleases):
 
     Attributes
     ----------
-    kind, count, coordinates, batch_size, n_units
-        As in `BatchReleases`; a batch has more than 15 units, or no order is covered.
+    batch_size, n_units : int
+        Units in a batch, more than 15, or no order is covered; and in the table, whose number is public.
     """
 
     relations: ClassVar[tuple[Relation, ...]] = ("substitute",)

@@ -34,8 +34,6 @@ def gaussian_bound(order: int, noise_multiplier: float) -> float:
 def poisson_gaussian_bound(order: int, sampling_probability: float, noise_multiplier: float) -> float:
     """Return the divergence of one Poisson-subsampled Gaussian release under add-remove, exact.
 
-    References
-    ----------
     Mironov, Talwar and Zhang (2019), Rényi differential privacy of the sampled Gaussian mechanism, section 3.3;
     Theorem 5 for both directions.
     """
@@ -55,8 +53,6 @@ def without_replacement_bound(order: int, sampling_probability: float, bounds: S
 
     The mechanism's own `bounds` are those at orders 2, 3, ..., `order`, for replacing one unit of the batch.
 
-    References
-    ----------
     Wang, Balle and Kasiviswanathan (2019), Subsampled Rényi differential privacy and analytical moments accountant,
     Theorem 9, for mechanisms of unbounded loss.
     """
@@ -72,8 +68,6 @@ def without_replacement_bound(order: int, sampling_probability: float, bounds: S
 def barker_batch_bound(order: int, batch_size: int) -> float:
     """Return the divergence of one Barker decision from replacing one unit of its batch, for 2 <= order < b/5.
 
-    References
-    ----------
     Heikkilä, Jälkö, Dikmen and Honkela (2019), Differentially private Markov chain Monte Carlo, Theorem 4.
     """
     rest = batch_size - 5.0 * order
@@ -94,8 +88,6 @@ def on_batches(order: int, sampling_probability: float, bound_of_batch: Callable
 def convert(order: int, bound: float, delta: float) -> float:
     """Return an epsilon for which a mechanism with a Rényi bound is (epsilon, delta)-private.
 
-    References
-    ----------
     Canonne, Kamath and Steinke (2020), The discrete Gaussian for differential privacy, Proposition 12.
     """
     order = _validate.whole("order", order, at_least=2)

@@ -2,7 +2,8 @@ r"""What an attacker can achieve who tries to tell two neighbouring tables apart
 
 The attacker knows everything but which of two neighbouring tables was used, and tests one against the other by all that
 was released. The *trade-off* is the least rate of false negatives at each rate of false positives, over all tests
-(Dong, Roth and Su 2022); one minus it is the power of the best attacker. A guarantee at each :math:`\epsilon` gives
+(Dong, Roth and Su 2022, Gaussian differential privacy, JRSS B 84); one minus it is the power of the best attacker. A
+guarantee at each :math:`\epsilon` gives
 
 .. math:: f(\alpha) \ge \max_{\epsilon \ge 0} \max\{0,\ 1 - \delta(\epsilon) - e^\epsilon \alpha,\
    e^{-\epsilon}(1 - \delta(\epsilon) - \alpha)\}
@@ -108,10 +109,6 @@ def trade_off(releases: Sequence[Releases], false_positive_rates: ArrayLike, rel
     ------
     InvalidArgument
         If there is no release, one is not valid for the relation, or a rate is out of range.
-
-    References
-    ----------
-    Dong, Roth and Su (2022), Gaussian differential privacy, Journal of the Royal Statistical Society B 84.
 
     Examples
     --------

@@ -424,12 +424,9 @@ class PrivacyBudget:
 
         Notes
         -----
-        Algorithm 2 of Räisä (2021), for everything that a run releases, and exact: the largest number for which `plan`
-        does not raise `BudgetExceeded`. With ``clip_diagnostics=None`` no counts of clipped units are paid for.
-
-        References
-        ----------
-        Räisä (2021), Differentially private Metropolis-Hastings algorithms, University of Helsinki.
+        Algorithm 2 of Räisä (2021, Differentially private Metropolis-Hastings algorithms, University of Helsinki), for
+        everything that a run releases, and exact: the largest number for which `plan` does not raise `BudgetExceeded`.
+        With ``clip_diagnostics=None`` no counts of clipped units are paid for.
         """
         if not self.private:
             raise InvalidArgument("A budget of infinite epsilon affords any number of draws.")
