@@ -3,6 +3,7 @@
 The sampler is given a budget and nothing else: it learns clip bounds and scales from the survey, privately.
 """
 
+import functools
 import sys
 import time
 import warnings
@@ -36,6 +37,7 @@ PRIOR_STD = 1.0
 EPSILON, DELTA = 4.0, 1e-6
 CHAINS, DRAWS = 4, 200
 OUTPUT = Path("pymc_dp_demo")
+say = functools.partial(print, flush=True)  # at once also where output is piped
 
 
 def survey() -> tuple[NDArray[np.float64], NDArray[np.int64]]:
@@ -130,11 +132,6 @@ def save(private: DataTree, open_run: DataTree) -> None:
     axes.invert_yaxis()
     axes.legend()
     figure.savefig(OUTPUT / "comparison.png", dpi=150)
-
-
-def say(text: str) -> None:
-    """Print, at once also where output is piped."""
-    print(text, flush=True)
 
 
 if __name__ == "__main__":
