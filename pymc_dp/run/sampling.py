@@ -32,7 +32,9 @@ from pymc_dp.memory import memory_of_this_machine
 from pymc_dp.model.context import Model, model_in_context, refuse_bambi_statistics
 from pymc_dp.model.parameters import ParameterVector, value_variables
 from pymc_dp.model.posterior import places_of, priors_of, with_likelihood
+from pymc_dp.model.prior import warn_about_prior_constants
 from pymc_dp.model.protected import PublishableNames
+from pymc_dp.model.starts import initial_values, starting_points
 from pymc_dp.model.units import number_of_units
 from pymc_dp.model.view import ModelView, read
 from pymc_dp.release import (
@@ -254,14 +256,14 @@ class _Run:
         self.names = view.publishable(arguments["var_names"])
         self.plan = dataclasses.replace(plan, unit=rows.unit_in_words, row_engine=rows.engine_name)
         _warn_about_budget(budget, rows.n_units)
-        view.warn_about_prior_constants()
+        warn_about_prior_constants(self.model)  # which are public: no prior depends on rows here
         log_chosen_length(chosen, self.plan)
         refuse_overflow({each.noise_needed for each in plan.releases if each.adds_noise}, rows.n_units)
-        initvals = arguments["initvals"] or view.default_starts
+        initvals = arguments["initvals"] or initial_values(self.model)
         for each in steps:
             each.keep_starts(arguments["initvals"] is not None)
         seed = _given_seed(arguments["random_seed"], self.group)
-        view.starting_points(initvals, seed, chains)
+        starting_points(self.model, view.parameters, initvals, seed, chains, view.prior)
         self.template.warm_up()
         warm_up_noise()
         self.n_units = rows.n_units if budget.relation == "substitute" else None
