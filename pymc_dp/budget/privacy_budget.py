@@ -165,18 +165,22 @@ class PrivacyBudget:
                     f"This budget is kept in {self._ledger.path}, where every charge is written as it is made: nothing "
                     "is left to save, and a second file could be spent a second time."
                 )
-            facts: dict[str, Any] = {
-                "epsilon": self._epsilon,
-                "delta": self._delta,
-                "relation": self._relation,
-                "data_name": self._data_name,
-                "reserved_share": self._reserved_share,
-            }
-            if self._elsewhere:
-                facts["elsewhere"] = {tool: list(spent) for tool, spent in self._elsewhere.items()}
-            if self._for_levels is not None:
-                facts["delta_for_levels"] = self._for_levels
-            self._ledger = Ledger.create(path, facts, self._spent)
+            self._ledger = Ledger.create(path, self._facts(), self._spent)
+
+    def _facts(self) -> dict[str, Any]:
+        """Return the arguments that make the same budget, as plain data."""
+        facts: dict[str, Any] = {
+            "epsilon": self._epsilon,
+            "delta": self._delta,
+            "relation": self._relation,
+            "data_name": self._data_name,
+            "reserved_share": self._reserved_share,
+        }
+        if self._elsewhere:
+            facts["elsewhere"] = {tool: list(spent) for tool, spent in self._elsewhere.items()}
+        if self._for_levels is not None:
+            facts["delta_for_levels"] = self._for_levels
+        return facts
 
     def _refuse_to_be_kept(self) -> None:
         """Refuse to be a file: what is saved is a guarantee, and one of an infinite epsilon is none."""
@@ -301,15 +305,7 @@ class PrivacyBudget:
 
     def report(self) -> str:
         """Return a page for a privacy reviewer: what is guaranteed, by what means, and what is not covered."""
-        return report_on(
-            self.history,
-            epsilon=self._epsilon,
-            delta=self._delta,
-            relation=self._relation,
-            data_name=self._data_name,
-            elsewhere=self._elsewhere,
-            epsilon_spent=self.epsilon_spent,
-        )
+        return report_on(self._facts(), self.history, self.epsilon_spent)
 
     def plan(
         self,
