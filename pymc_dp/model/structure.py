@@ -11,7 +11,6 @@ from numpy.typing import NDArray
 from pymc.distributions.custom import CustomDistRV
 from pymc.distributions.transforms import LogTransform
 from pytensor.compile.ops import ViewOp
-from pytensor.compile.sharedvalue import SharedVariable
 from pytensor.graph.basic import Apply, Constant, Variable
 from pytensor.graph.replace import clone_replace
 from pytensor.graph.rewriting.utils import rewrite_graph
@@ -20,10 +19,9 @@ from pytensor.scalar.basic import Second, add, exp
 from pytensor.tensor.elemwise import DimShuffle, Elemwise
 from pytensor.tensor.random import basic as families
 from pytensor.tensor.shape import Shape, Shape_i
-from pytensor.tensor.type import TensorType
 
 from pymc_dp.compiling import INTERPRETED
-from pymc_dp.model.arrays import leaf_value
+from pymc_dp.model.arrays import is_leaf, leaf_value
 from pymc_dp.model.parameters import ParameterVector
 
 #: Beyond this many possible responses of a row, they count as infinitely many: each takes a pass over the rows.
@@ -260,5 +258,4 @@ def length_of_last_axis(model: pm.Model, probabilities: Variable) -> int:
 
 def _shape(leaf: Variable) -> tuple[int, ...]:
     """Return the shape of a constant or shared array, and none of other inputs."""
-    is_array = isinstance(leaf, Constant | SharedVariable) and isinstance(leaf.type, TensorType)
-    return leaf_value(leaf).shape if is_array else ()
+    return leaf_value(leaf).shape if is_leaf(leaf) else ()
