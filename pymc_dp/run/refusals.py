@@ -4,7 +4,7 @@ import dataclasses
 import inspect
 import multiprocessing
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from multiprocessing.context import BaseContext
 from typing import Any
@@ -94,7 +94,7 @@ def refuse_no_budget(budget: Any) -> None:
 
 def refuse_budget(function: str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
     """Refuse a call of a function that is not private with a budget or a DP step anywhere in its arguments."""
-    if _BUDGET in kwargs or any(_carried([*args, kwargs])):
+    if _BUDGET in kwargs or _holds_budget([*args, kwargs]):
         raise UnsupportedOption(
             f"{function} was given a privacy budget but no differentially private step: the run would not be private, "
             "and nothing would be charged. Write dp.sample(step=dp.DPSurrogateHMC(budget=budget)), or another DP step, "
@@ -105,18 +105,17 @@ def refuse_budget(function: str, args: Sequence[Any], kwargs: Mapping[str, Any])
 def refuse_stray_budget(options: Mapping[str, Any]) -> None:
     """Refuse a budget or a DP step in any option but ``step=``, where one is given there."""
     for name, value in options.items():
-        if name != "step" and any(_carried([value])):
+        if name != "step" and _holds_budget([value]):
             raise UnsupportedOption(f"{name}= holds a privacy budget or a DP step. Pass it to step= alone.")
 
 
-def _carried(values: Sequence[Any]) -> Iterator[PrivacyBudget | DPStep]:
-    """Yield the budgets and DP steps in containers, partial functions, step methods and dataclasses, however deep."""
+def _holds_budget(values: Sequence[Any]) -> bool:
+    """Return whether containers, partial functions, step methods or dataclasses hold a budget or a DP step."""
     waiting, seen = list(values), set()
     while waiting:
         value = waiting.pop()
         if isinstance(value, PrivacyBudget | DPStep):
-            yield value
-            continue
+            return True
         if id(value) in seen:
             continue
         seen.add(id(value))
@@ -130,6 +129,7 @@ def _carried(values: Sequence[Any]) -> Iterator[PrivacyBudget | DPStep]:
             waiting += vars(value).values()
         elif dataclasses.is_dataclass(value):  # a sampler object, which holds its budget
             waiting += [getattr(value, each.name, None) for each in dataclasses.fields(value)]
+    return False
 
 
 def refuse_table(function: str, options: Mapping[str, Any]) -> None:
