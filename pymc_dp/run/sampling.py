@@ -10,7 +10,7 @@ import functools
 import inspect
 import logging
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -324,14 +324,7 @@ class _Run:
         multipliers = {
             kind: each if each <= NO_NOISE else fewer * each for kind, each in planned.noise_multipliers.items()
         }
-        make_curator = functools.partial(
-            MeteredCurator,
-            stand_in,
-            relation=self.budget.relation,
-            noise_multipliers=multipliers,
-            without_noise=not self.budget.private,
-        )
-        curators = Curators(make_curator, InsecureNoise([0]), 1, {}, planned.allowance_once)
+        curators = Curators(self._curator_of(stand_in, multipliers), InsecureNoise([0]), 1, {}, planned.allowance_once)
         authorisation = Authorisation(
             curators,
             self.view.prior,
@@ -344,6 +337,19 @@ class _Run:
         )
         with contextlib.closing(curators), self._bar("Dry run on synthetic rows, at no cost", planned) as noted:
             step.dry_run_with(authorisation, noted)
+
+    def _curator_of(
+        self, rows: UnitLikelihood | PartitionedUnits, multipliers: Mapping[str, float], exact_counts: bool = False
+    ) -> Callable[..., MeteredCurator]:
+        """Return a constructor of curators of rows under this budget, which can be pickled."""
+        return functools.partial(
+            MeteredCurator,
+            rows,
+            relation=self.budget.relation,
+            noise_multipliers=multipliers,
+            exact_counts=exact_counts,
+            without_noise=not self.budget.private,
+        )
 
     def charge(self) -> None:
         """Charge the plan: from here on nothing is refunded."""
@@ -378,16 +384,8 @@ class _Run:
                 noise: NoiseSource = SecureNoise()
                 if step.insecure_seed is not None:
                     noise = InsecureNoise([step.insecure_seed, place])
-                make_curator = functools.partial(
-                    MeteredCurator,
-                    rows,
-                    relation=budget.relation,
-                    noise_multipliers=planned.noise_multipliers,
-                    exact_counts=step.clip_diagnostics == "exact",
-                    without_noise=not budget.private,
-                )
                 curators = Curators(
-                    make_curator,
+                    self._curator_of(rows, planned.noise_multipliers, step.clip_diagnostics == "exact"),
                     noise,
                     plan.chains,
                     planned.allowance,
