@@ -28,7 +28,7 @@ from pymc_dp.accounting import (
     largest_count,
     zcdp_rho,
 )
-from pymc_dp.accounting.renyi_bounds import without_replacement_bound
+from pymc_dp.accounting.renyi import without_replacement_bound
 
 #: Of the flat banana of two dimensions: noise of log-ratios, gradients, batches; leapfrog steps; batch size.
 UNITS, DELTA = 100_000, 1e-6

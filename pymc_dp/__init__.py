@@ -5,7 +5,7 @@ from importlib.metadata import version
 from typing import TYPE_CHECKING, Any
 
 from pymc_dp import _pymc_hook as _pymc_hook  # makes pm.sample run DP steps; nothing else needs it
-from pymc_dp import accounting
+from pymc_dp import accounting, diagnostics
 from pymc_dp.budget.plan import Plan
 from pymc_dp.budget.privacy_budget import PrivacyBudget
 from pymc_dp.exceptions import (
@@ -24,6 +24,9 @@ from pymc_dp.exceptions import (
     WorkersLost,
 )
 from pymc_dp.model.arrays import public
+from pymc_dp.reports.deployment import Disclosure, disclosure
+from pymc_dp.reports.forecast import Forecast, dry_run
+from pymc_dp.run.private_likelihood import PrivateLikelihood, private_likelihood
 from pymc_dp.run.sampler import Private
 from pymc_dp.run.sampling import sample
 from pymc_dp.steps import (
@@ -42,10 +45,7 @@ from pymc_dp.steps import (
 from pymc_dp.tables import Category, Date, Number, Person, Schema, Table, Template, Whole, YesNo
 
 if TYPE_CHECKING:
-    from pymc_dp import diagnostics, plots
-    from pymc_dp.reports.deployment import Disclosure, disclosure
-    from pymc_dp.reports.forecast import Forecast, dry_run
-    from pymc_dp.run.private_likelihood import PrivateLikelihood, private_likelihood
+    from pymc_dp import plots
     from pymc_dp.surveys.averaging import AveragePredictions, average_predictions
     from pymc_dp.surveys.checking import Check, check
     from pymc_dp.surveys.comparing import Comparison, compare
@@ -119,41 +119,27 @@ __all__ = [
     "synthetic_tables",
 ]
 
-#: What nothing needs in order to sample, and where it is: imported when it is first asked for. Plots bring in ArviZ.
+#: What brings in SciPy's statistics or ArviZ, by module: imported when it is first asked for.
 _ON_DEMAND = {
-    "AveragePredictions": "surveys.averaging",
-    "Check": "surveys.checking",
-    "Comparison": "surveys.comparing",
-    "Description": "surveys.describing",
-    "Disclosure": "reports.deployment",
-    "Forecast": "reports.forecast",
-    "PrivateLikelihood": "run.private_likelihood",
-    "average_predictions": "surveys.averaging",
-    "check": "surveys.checking",
-    "compare": "surveys.comparing",
-    "describe": "surveys.describing",
-    "Folds": "surveys.folding",
-    "Levels": "surveys.levels",
-    "find_levels": "surveys.levels",
-    "folds": "surveys.folding",
-    "pooled": "surveys.synthetic",
-    "synthetic_tables": "surveys.synthetic",
-    "diagnostics": "",
-    "disclosure": "reports.deployment",
-    "dry_run": "reports.forecast",
-    "plots": "",
-    "private_likelihood": "run.private_likelihood",
+    "plots": (),
+    "surveys.averaging": ("AveragePredictions", "average_predictions"),
+    "surveys.checking": ("Check", "check"),
+    "surveys.comparing": ("Comparison", "compare"),
+    "surveys.describing": ("Description", "describe"),
+    "surveys.folding": ("Folds", "folds"),
+    "surveys.levels": ("Levels", "find_levels"),
+    "surveys.synthetic": ("pooled", "synthetic_tables"),
 }
 
 
 def __getattr__(name: str) -> Any:
     """Import what is on demand."""
-    if name not in _ON_DEMAND:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    module = importlib.import_module(f"{__name__}.{_ON_DEMAND[name] or name}")
-    found = getattr(module, name) if _ON_DEMAND[name] else module
-    globals()[name] = found
-    return found
+    for module, names in _ON_DEMAND.items():
+        if name in (names or (module,)):
+            found = importlib.import_module(f"{__name__}.{module}")
+            globals()[name] = getattr(found, name) if names else found
+            return globals()[name]
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 
 def __dir__() -> list[str]:

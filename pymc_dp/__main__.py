@@ -3,6 +3,7 @@
 The sampler is given a budget and nothing else: it learns clip bounds and scales from the survey, privately.
 """
 
+import functools
 import sys
 import time
 import warnings
@@ -36,6 +37,7 @@ PRIOR_STD = 1.0
 EPSILON, DELTA = 4.0, 1e-6
 CHAINS, DRAWS = 4, 200
 OUTPUT = Path("pymc_dp_demo")
+say = functools.partial(print, flush=True)  # at once also where output is piped
 
 
 def survey() -> tuple[NDArray[np.float64], NDArray[np.int64]]:
@@ -105,12 +107,9 @@ def comparison(private: DataTree, open_run: DataTree) -> str:
     mean, std = open_run["posterior"]["beta"].mean(over), open_run["posterior"]["beta"].std(over)
     shift = (private["posterior"]["beta"].mean(over) - mean) / std
     ratio = private["posterior"]["beta"].std(over) / std
-    lines = [f"{'':<18}{'mean':>8}{'sd':>8}{'private mean is off by':>25}{'private sd / sd':>18}"]
-    for name in FEATURES:
-        figures = [float(each.sel(feature=name)) for each in (mean, std, shift, ratio)]
-        lines.append("{:<18}{:>8.3f}{:>8.3f}{:>22.2f} sd{:>18.2f}".format(name, *figures))
-    lines.append(f"Judged by the private run's own diagnostics, without this table: {quality(private).verdict}.")
-    return "\n".join(lines)
+    figures = Dataset({"mean": mean, "sd": std, "private mean is off by, in sd": shift, "private sd / sd": ratio})
+    table = figures.to_dataframe().loc[FEATURES].to_string(float_format="{:.3f}".format, index_names=False)
+    return f"{table}\nJudged by the private run's own diagnostics, without this table: {quality(private).verdict}."
 
 
 def save(private: DataTree, open_run: DataTree) -> None:
@@ -130,11 +129,6 @@ def save(private: DataTree, open_run: DataTree) -> None:
     axes.invert_yaxis()
     axes.legend()
     figure.savefig(OUTPUT / "comparison.png", dpi=150)
-
-
-def say(text: str) -> None:
-    """Print, at once also where output is piped."""
-    print(text, flush=True)
 
 
 if __name__ == "__main__":

@@ -12,7 +12,7 @@ import functools
 import os
 import sys
 import warnings
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable
 from typing import Any
 
 import pymc as pm
@@ -23,13 +23,7 @@ from xarray import DataTree
 from pymc_dp.exceptions import UnsupportedOption
 from pymc_dp.model import origins
 from pymc_dp.model.arrays import EVALUATING, declare_public, is_public, marking
-from pymc_dp.run.refusals import (
-    is_private,
-    refuse_budget,
-    refuse_privacy_keywords,
-    refuse_table,
-    refuse_wrong_budget_or_step,
-)
+from pymc_dp.run import refusals
 from pymc_dp.run.sampler import Private
 from pymc_dp.run.sampling import sample
 
@@ -57,22 +51,21 @@ def install() -> None:
     PyMC computed a number from rows while a model was built.
     """
     uninstall()
-    _replace_function(pm.sample, _sampling)
+    _replace_function(pm.sample, _sample)
     # PyMC's own pm.sample, where somebody imported it before this package, hands its options on to init_nuts.
-    refuse = functools.partial(_refuse_privacy, "pm.init_nuts")
-    _replace_function(pm.init_nuts, functools.partial(_checked, refuse))
+    _replace_function(pm.init_nuts, functools.partial(_without_privacy, "pm.init_nuts"))
     # Every variational approximation goes through Group, which keeps options that it does not know.
-    refuse = functools.partial(_refuse_privacy, "A variational approximation")
-    _replace(Group, "__init__", _checked(refuse, Group.__init__))
-    _replace_function(pm.sample_posterior_predictive, functools.partial(_checked, _warn_of_rows))
-    _replace_function(pm.stats.compute_log_likelihood, functools.partial(_checked, _refuse_log_likelihoods))
-    _replace_function(pm.Data, _noting_data)
-    _replace(Distribution, "__new__", staticmethod(_noting_observed(Distribution.__new__)))
+    approximating = functools.partial(_without_privacy, "A variational approximation")
+    _replace(Group, "__init__", _wrapped(approximating, Group.__init__))
+    _replace_function(pm.sample_posterior_predictive, _posterior_predictive)
+    _replace_function(pm.stats.compute_log_likelihood, _log_likelihood)
+    _replace_function(pm.Data, _data)
+    _replace(Distribution, "__new__", staticmethod(_wrapped(_random_variable, Distribution.__new__)))
     for name, methods in EVALUATING.items():
         of_class = getattr(pm.gp, name)
         for method in methods:
             _replace(of_class, method, marking(f"pm.gp.{name}", getattr(of_class, method)))
-    _replace(pm.Model, "set_data", _noting_new_data(pm.Model.set_data))
+    _replace(pm.Model, "set_data", _wrapped(_set_data, pm.Model.set_data))
 
 
 def uninstall() -> None:
@@ -82,12 +75,12 @@ def uninstall() -> None:
         setattr(owner, name, original)
 
 
-def _replace_function(original: Callable[..., Any], wrap: Callable[[Callable[..., Any]], Callable[..., Any]]) -> None:
+def _replace_function(original: Callable[..., Any], body: Callable[..., Any]) -> None:
     """Replace a function under every name that PyMC's loaded modules have for it.
 
     PyMC's own calls go to the wrapper as well. Names that others imported before keep the original.
     """
-    wrapper = wrap(original)
+    wrapper = _wrapped(body, original)
     for module_name, module in list(sys.modules.items()):
         if module_name == "pymc" or module_name.startswith("pymc."):
             for name in [name for name, value in vars(module).items() if value is original]:
@@ -101,50 +94,47 @@ def _replace(owner: Any, name: str, wrapper: Any) -> None:
     setattr(definer, name, wrapper)
 
 
-def _sampling(original: Callable[..., Any]) -> Callable[..., Any]:
-    """Return `pm.sample` as it is, but for calls with a DP step or a budget, which `pymc_dp.sample` runs."""
+def _wrapped(body: Callable[..., Any], original: Callable[..., Any]) -> Callable[..., Any]:
+    """Return a function that calls `body` with the original and its arguments."""
 
     @functools.wraps(original)
-    def sample_or_pass_on(*args: Any, **kwargs: Any) -> Any:
-        sampler = kwargs.get("sampler")
-        if isinstance(sampler, Private):  # as PyMC's proposed samplers are passed
-            return sampler.sample(*args, **{name: value for name, value in kwargs.items() if name != "sampler"})
-        refuse_wrong_budget_or_step(kwargs)
-        if is_private(kwargs):
-            return sample(*args, **kwargs)
-        refuse_budget("pm.sample", args, kwargs)
-        refuse_table("pm.sample", kwargs)
-        refuse_privacy_keywords(original, kwargs)
-        return original(*args, **kwargs)
+    def wrapper(*args: Any, **kwargs: Any) -> Any:
+        return body(original, *args, **kwargs)
 
-    return sample_or_pass_on
+    return wrapper
 
 
-def _checked(check: Callable[..., None], original: Callable[..., Any]) -> Callable[..., Any]:
-    """Return a function whose arguments `check` sees, to refuse them or to warn, before the original is called."""
-
-    @functools.wraps(original)
-    def checked(*args: Any, **kwargs: Any) -> Any:
-        check(original, args, kwargs)
-        return original(*args, **kwargs)
-
-    return checked
-
-
-def _refuse_privacy(name: str, original: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
-    """Refuse budgets, and options by the names of such."""
-    refuse_budget(name, args, kwargs)
-    refuse_privacy_keywords(original, kwargs)
+def _sample(original: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
+    """Call `pm.sample` as it is, but with a DP step or a budget `pymc_dp.sample`."""
+    sampler = kwargs.get("sampler")
+    if isinstance(sampler, Private):  # as PyMC's proposed samplers are passed
+        return sampler.sample(*args, **{name: value for name, value in kwargs.items() if name != "sampler"})
+    refusals.refuse_wrong_budget_or_step(kwargs)
+    if refusals.is_private(kwargs):
+        return sample(*args, **kwargs)
+    refusals.refuse_budget("pm.sample", args, kwargs)
+    refusals.refuse_table("pm.sample", kwargs)
+    refusals.refuse_privacy_keywords(original, kwargs)
+    return original(*args, **kwargs)
 
 
-def _warn_of_rows(_: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
+def _without_privacy(name: str, original: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
+    """Call a function that is not private; refuse budgets, and options by the names of such."""
+    refusals.refuse_budget(name, args, kwargs)
+    refusals.refuse_privacy_keywords(original, kwargs)
+    return original(*args, **kwargs)
+
+
+def _posterior_predictive(original: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
     if _is_private_result(args[0] if args else kwargs.get("trace")) and not kwargs.get("predictions"):
         warnings.warn(_POSTERIOR_PREDICTIVE, UserWarning, stacklevel=3)
+    return original(*args, **kwargs)
 
 
-def _refuse_log_likelihoods(_: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
+def _log_likelihood(original: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
     if _is_private_result(args[0] if args else kwargs.get("idata")):
         raise UnsupportedOption(_LOG_LIKELIHOOD)
+    return original(*args, **kwargs)
 
 
 def _is_private_result(tree: Any) -> bool:
@@ -152,50 +142,37 @@ def _is_private_result(tree: Any) -> bool:
     return isinstance(tree, DataTree) and "privacy" in tree.root.children
 
 
-def _noting_data(original: Callable[..., Any]) -> Callable[..., Any]:
-    """Return `pm.Data`, which notes the array that it is given, and takes what was declared public."""
-
-    @functools.wraps(original)
-    def data(name: str, value: Any, *args: Any, **kwargs: Any) -> Any:
-        origins.refuse_tables_on_dask([value])
-        declared = is_public(value)
-        with origins.refusing_labels(name, value):
-            variable = original(name, value.data if declared else value, *args, **kwargs)
-        if declared:
-            declare_public(variable)
-        origins.note(pm.modelcontext(kwargs.get("model")), name, [value])
-        return variable
-
-    return data
+def _data(original: Callable[..., Any], /, name: str, value: Any, *args: Any, **kwargs: Any) -> Any:
+    """Call `pm.Data`, note the array that it is given, and take what was declared public."""
+    origins.refuse_tables_on_dask([value])
+    declared = is_public(value)
+    with origins.refusing_labels(name, value):
+        variable = original(name, value.data if declared else value, *args, **kwargs)
+    if declared:
+        declare_public(variable)
+    origins.note(pm.modelcontext(kwargs.get("model")), name, [value])
+    return variable
 
 
-def _noting_observed(original: Callable[..., Any]) -> Callable[..., Any]:
-    """Return the constructor of random variables, which notes ``observed=`` and the arrays that functions hold."""
-
-    @functools.wraps(original)
-    def new(cls: type, name: str, *args: Any, **kwargs: Any) -> Any:
-        observed = kwargs.get("observed")
-        origins.refuse_tables_on_dask([observed])
-        with origins.refusing_labels(name, observed):
-            variable = original(cls, name, *args, **kwargs)
-        held = [value for option in kwargs.values() for value in origins.held_by(option)]
-        origins.note(pm.modelcontext(None), name, [observed, *held])
-        return variable
-
-    return new
+def _random_variable(original: Callable[..., Any], /, cls: type, name: str, *args: Any, **kwargs: Any) -> Any:
+    """Make a random variable, and note ``observed=`` and the arrays that functions hold."""
+    observed = kwargs.get("observed")
+    origins.refuse_tables_on_dask([observed])
+    with origins.refusing_labels(name, observed):
+        variable = original(cls, name, *args, **kwargs)
+    held = [value for option in kwargs.values() for value in origins.held_by(option)]
+    origins.note(pm.modelcontext(None), name, [observed, *held])
+    return variable
 
 
-def _noting_new_data(original: Callable[..., Any]) -> Callable[..., Any]:
-    """Return `pm.Model.set_data`, which notes the array that replaces another."""
-
-    @functools.wraps(original)
-    def set_data(self: pm.Model, name: str, values: Any, *args: Any, **kwargs: Any) -> Any:
-        origins.refuse_tables_on_dask([values])
-        result = original(self, name, values, *args, **kwargs)
-        origins.note(self, name, [values])
-        return result
-
-    return set_data
+def _set_data(
+    original: Callable[..., Any], /, self: pm.Model, name: str, values: Any, *args: Any, **kwargs: Any
+) -> Any:
+    """Call `pm.Model.set_data`, and note the array that replaces another."""
+    origins.refuse_tables_on_dask([values])
+    result = original(self, name, values, *args, **kwargs)
+    origins.note(self, name, [values])
+    return result
 
 
 if os.environ.get("PYMC_DP_HOOK", "on") != "off":

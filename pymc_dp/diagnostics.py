@@ -4,7 +4,7 @@ Everything here is computed from the published tree, so it costs no privacy.
 """
 
 from pymc_dp.reports.draws import maximum_mean_discrepancy
-from pymc_dp.reports.guarantee import privacy_report
+from pymc_dp.reports.published import privacy_report
 from pymc_dp.reports.quality import ClipFraction, Quality, quality
 from pymc_dp.reports.verdict import quality_report
 

@@ -10,7 +10,7 @@ _UNKNOWN = 16 * 2**30
 
 
 def memory_of_this_machine() -> int:
-    """Return how many bytes of memory this machine has, or the container that this process runs in."""
+    """Return the memory of this machine, or of the container that this process runs in, in bytes."""
     try:
         found = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     except (AttributeError, OSError, ValueError):  # Windows has no sysconf

@@ -43,7 +43,7 @@ from recording import Recorder, Request, Trace, bits
 from running import Survey, run
 
 import pymc_dp as dp
-from pymc_dp.accounting.renyi_bounds import barker_batch_bound
+from pymc_dp.accounting.renyi import barker_batch_bound
 
 
 @dataclass

@@ -9,6 +9,7 @@ from pymc_dp.accounting.account import (
     epsilon_of,
     epsilon_of_thresholds,
     of_thresholds,
+    renyi_epsilon,
     substitute_from_add_remove,
     total_rho,
     without_thresholds,
@@ -39,7 +40,6 @@ from pymc_dp.accounting.gaussian import (
     zcdp_rho,
 )
 from pymc_dp.accounting.loss_distribution import loss_distribution_epsilon
-from pymc_dp.accounting.renyi import renyi_epsilon
 from pymc_dp.accounting.trade_off import privacy_profile, trade_off, trade_off_of_guarantee
 
 __all__ = [

@@ -5,11 +5,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 
+import numpy as np
+from numpy.typing import NDArray
+
 from pymc_dp import _validate
 from pymc_dp.accounting.events import KINDS_OF_RELEASES, RELATIONS, Relation, Releases, ThresholdedReleases
 from pymc_dp.accounting.gaussian import gaussian_epsilon
 from pymc_dp.accounting.loss_distribution import DEFAULT_TOLERANCE, loss_distribution_epsilon
-from pymc_dp.accounting.renyi import renyi_epsilon
+from pymc_dp.accounting.renyi import ORDERS, convert
 from pymc_dp.exceptions import InvalidArgument
 
 GAUSSIAN_ACCOUNTANT = "tight Gaussian curve (Balle and Wang 2018), exact for adaptive composition"
@@ -45,7 +48,7 @@ class Guarantee:
 def account(
     releases: Sequence[Releases], delta: float, relation: Relation, *, tolerance: float = DEFAULT_TOLERANCE
 ) -> Guarantee:
-    """Return what releases guarantee together, also when later ones are chosen in the light of earlier results.
+    """Return the guarantee of releases together, also when later ones are chosen in the light of earlier results.
 
     Gaussian releases alone: their exact curve. With releases on samples: the better of privacy loss distributions
     and Rényi bounds, both of which hold. With Barker decisions: Rényi bounds. What thresholds may fail to hide is taken
@@ -94,6 +97,32 @@ def account(
     return Guarantee(by_order, delta, relation, f"Rényi bounds, order {order} (Canonne, Kamath and Steinke 2020)")
 
 
+@lru_cache(maxsize=4096)
+def _curve_of_one(single: Releases) -> NDArray[np.float64]:
+    """Return the bound of one release at each of `ORDERS`; infinite where no theorem covers it."""
+    return np.array([single.renyi_bound(order) for order in ORDERS])
+
+
+def renyi_curve(releases: Sequence[Releases]) -> NDArray[np.float64]:
+    """Return the bound of all releases together at each of `ORDERS`."""
+    return np.sum([each.count * _curve_of_one(each.alone()) for each in releases], axis=0)
+
+
+def renyi_epsilon(releases: Sequence[Releases], delta: float) -> tuple[float, int]:
+    """Return the smallest epsilon over all orders, and the order that gives it.
+
+    The releases have to be for one relation; `pymc_dp.accounting.account` checks that. Infinite where no order is
+    covered for all of them.
+    """
+    delta = _validate.open_unit_interval("delta", delta)
+    candidates = [
+        (convert(order, bound, delta), order)
+        for order, bound in zip(ORDERS, renyi_curve(releases).tolist(), strict=True)
+        if math.isfinite(bound)
+    ]
+    return min(candidates, default=(math.inf, 0))
+
+
 def all_add_in_rho(releases: Sequence[Releases]) -> bool:
     """Return whether all are Gaussian releases of all rows, whose costs add in rho."""
     return all(each.adds_in_rho for each in releases)
@@ -109,13 +138,18 @@ def without_thresholds(releases: Sequence[Releases]) -> tuple[Releases, ...]:
     return tuple(each.counts if isinstance(each, ThresholdedReleases) else each for each in releases)
 
 
+def rho_beside_thresholds(releases: Sequence[Releases]) -> float:
+    """Return the rho of releases without the delta of thresholds; infinite unless all of them add in rho."""
+    return math.fsum(each.rho for each in without_thresholds(releases))
+
+
 def of_thresholds(releases: Sequence[Releases]) -> float:
     """Return the probability that thresholds fail to hide what one unit alone has, over all releases, at most."""
     return math.fsum(each.of_thresholds for each in releases)
 
 
 def epsilon_of_thresholds(delta: float) -> float:
-    """Return what thresholds cost beside their delta, next to nothing: -ln(1 - delta).
+    """Return the epsilon that thresholds cost besides their delta, next to nothing: -ln(1 - delta).
 
     A table in which they hide something shows the rest of what is released with probability 1 - delta at least, and is
     compared with one in which there is nothing to hide.

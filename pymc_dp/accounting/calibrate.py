@@ -1,14 +1,15 @@
 """From a budget to noise, or to a number of draws; every answer is accounted for again before it is given."""
 
+import bisect
 import math
 from collections.abc import Callable, Sequence
 
 from pymc_dp import _validate
-from pymc_dp.accounting.account import account, all_add_in_rho, check_relation, total_rho
+from pymc_dp.accounting.account import account, all_add_in_rho, check_relation, renyi_curve, total_rho
 from pymc_dp.accounting.events import GaussianReleases, Relation, Releases
 from pymc_dp.accounting.gaussian import gaussian_rho
 from pymc_dp.accounting.loss_distribution import DEFAULT_TOLERANCE
-from pymc_dp.accounting.renyi import ORDERS, renyi_curve
+from pymc_dp.accounting.renyi import ORDERS
 from pymc_dp.exceptions import BudgetExceeded, InvalidArgument
 
 #: The search for a factor uses a coarse grid first; its answer is then improved on the fine one.
@@ -41,32 +42,17 @@ def noise_for(kind: str, count: int, rho: float, coordinates: int = 1) -> Gaussi
     """
     count = _validate.whole("count", count, at_least=1)
     rho = _validate.positive("rho", rho)
-    noise_multiplier = math.sqrt(count / (2.0 * rho))
-    releases = GaussianReleases(kind, count, noise_multiplier, coordinates=coordinates)
+    releases = GaussianReleases(kind, count, math.sqrt(count / (2.0 * rho)), coordinates=coordinates)
     while releases.rho > rho:
-        noise_multiplier = math.nextafter(noise_multiplier, math.inf)
-        releases = GaussianReleases(kind, count, noise_multiplier, coordinates=coordinates)
+        releases = releases.with_noise(math.nextafter(releases.noise_multiplier, math.inf))
     return releases
 
 
 def noise_beside(kind: str, count: int, share: float, others: Sequence[Releases]) -> GaussianReleases:
     """Return `count` releases of all units that add at most `share` to what others cost, by Rényi bounds of each order.
 
-    Parameters
-    ----------
-    kind : str
-        What is released.
-    count : int
-        How many releases, at least 1.
-    share : float
-        In (0, 1).
-    others : sequence of Releases
-        What they are paid beside, with noise that is given.
-
-    Raises
-    ------
-    InvalidArgument
-        If an argument is out of range, or no order is covered for the others.
+    `share` is in (0, 1); the others have noise that is given. Raises `InvalidArgument` if an argument is out of range,
+    or no order is covered for the others.
     """
     share = _validate.open_unit_interval("share", share)
     rho = min(bound / order for order, bound in zip(ORDERS, renyi_curve(others).tolist(), strict=True))
@@ -74,7 +60,7 @@ def noise_beside(kind: str, count: int, share: float, others: Sequence[Releases]
 
 
 def largest_count(noise_multiplier: float, rho: float) -> int:
-    """Return how many releases of `noise_multiplier` cost at most `rho` (possibly none).
+    """Return the largest number of releases of `noise_multiplier` that cost at most `rho` (possibly none).
 
     Raises
     ------
@@ -212,21 +198,12 @@ def draws_for(
 
 
 def largest_that_fits(fits: Callable[[int], bool]) -> int:
-    """Return the largest number from 1 that fits, possibly none: exact, where all smaller ones fit as well.
-
-    Raises
-    ------
-    InvalidArgument
-        If there is no limit.
-    """
+    """Return the largest number from 1 that fits, possibly none: exact, where all smaller ones fit as well."""
     if not fits(1):
         return 0
-    low, high = 1, 2
+    high = 2
     while fits(high):
-        low, high = high, 2 * high
+        high *= 2
         if high > 2**60:
             raise InvalidArgument("The releases cost next to nothing: any number of draws fits.")
-    while high - low > 1:
-        middle = (low + high) // 2
-        low, high = (middle, high) if fits(middle) else (low, middle)
-    return low
+    return bisect.bisect_left(range(high), True, lo=high // 2 + 1, key=lambda number: not fits(number)) - 1

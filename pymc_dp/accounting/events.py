@@ -14,14 +14,9 @@ from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar, Literal, Self
 
 from pymc_dp import _validate
-from pymc_dp.accounting.loss_curves import (
-    DominatingPair,
-    gaussian_pair,
-    poisson_pairs,
-    sampled_spread,
-    without_replacement_pair,
-)
-from pymc_dp.accounting.renyi_bounds import barker_batch_bound, gaussian_bound, on_batches, poisson_gaussian_bound
+from pymc_dp.accounting import loss_curves
+from pymc_dp.accounting.loss_curves import DominatingPair
+from pymc_dp.accounting.renyi import barker_batch_bound, gaussian_bound, on_batches, poisson_gaussian_bound
 from pymc_dp.exceptions import InvalidArgument, NoDpAccountingEvent
 
 Relation = Literal["substitute", "add-remove"]
@@ -174,15 +169,7 @@ class Releases(ABC):
 
 @dataclass(frozen=True)
 class NoisyReleases(Releases):
-    """Releases with Gaussian noise.
-
-    Attributes
-    ----------
-    kind, count, coordinates
-        As in `Releases`.
-    noise_multiplier : float
-        Standard deviation of the noise divided by the sensitivity, above 0.
-    """
+    """Releases with Gaussian noise, whose standard deviation is `noise_multiplier` times the sensitivity."""
 
     noise_multiplier: float
 
@@ -200,6 +187,16 @@ class NoisyReleases(Releases):
         """The noise multiplier."""
         return self.noise_multiplier
 
+    @property
+    def loss_variance(self) -> float:
+        """The variance of the privacy loss of one release, roughly; of releases on samples."""
+        sampling = self.sampling
+        return (
+            math.inf
+            if sampling is None
+            else loss_curves.sampled_spread(sampling.sampling_probability, self.noise_multiplier)
+        )
+
     def with_noise(self, noise_multiplier: float) -> Self:
         """Return the same with another noise multiplier."""
         return replace(self, noise_multiplier=noise_multiplier)
@@ -211,8 +208,6 @@ class GaussianReleases(NoisyReleases):
 
     Attributes
     ----------
-    kind, count, coordinates
-        As in `Releases`.
     noise_multiplier : float
         Standard deviation of the noise divided by the sensitivity of the released sum under the relation that it
         is accounted for, above 0.
@@ -235,10 +230,10 @@ class GaussianReleases(NoisyReleases):
 
     def dominating_pairs(self, log_tail: float) -> tuple[DominatingPair, ...]:
         """Return one pair: both directions are alike."""
-        return (gaussian_pair(self.noise_multiplier, log_tail),)
+        return (loss_curves.gaussian_pair(self.noise_multiplier, log_tail),)
 
     def renyi_bound(self, order: int) -> float:
-        """Return the Rényi divergence of one release, exact."""
+        """Return the divergence of one release, exact."""
         return gaussian_bound(order, self.noise_multiplier)
 
     def _event(self, library: Any) -> Any:
@@ -253,8 +248,8 @@ class ThresholdedReleases(NoisyReleases):
 
     Attributes
     ----------
-    kind, count, coordinates
-        As in `Releases`; of the noisy numbers those that one unit may move.
+    coordinates : int
+        Noisy numbers that one unit may move, in one release.
     noise_multiplier : float
         Standard deviation of the noise divided by the sensitivity of the counts, above 0.
     delta : float
@@ -298,8 +293,6 @@ class PoissonGaussianReleases(NoisyReleases):
 
     Attributes
     ----------
-    kind, count, coordinates
-        As in `Releases`.
     noise_multiplier : float
         Standard deviation of the noise divided by the largest contribution of one unit *to a sample*, its scale
         included, above 0.
@@ -329,14 +322,9 @@ class PoissonGaussianReleases(NoisyReleases):
         """How the units of one release are drawn."""
         return PoissonSampling(self.sampling_probability)
 
-    @property
-    def loss_variance(self) -> float:
-        """The variance of the privacy loss of one release, roughly."""
-        return sampled_spread(self.sampling_probability, self.noise_multiplier)
-
     def dominating_pairs(self, log_tail: float) -> tuple[DominatingPair, ...]:
         """Return the pairs for a removed and for an added unit."""
-        return poisson_pairs(self.sampling_probability, self.noise_multiplier, log_tail)
+        return loss_curves.poisson_pairs(self.sampling_probability, self.noise_multiplier, log_tail)
 
     def renyi_bound(self, order: int) -> float:
         """Return the Rényi divergence of one release under add-remove, exact."""
@@ -348,17 +336,7 @@ class PoissonGaussianReleases(NoisyReleases):
 
 @dataclass(frozen=True)
 class BatchReleases(Releases):
-    """Releases that are each of a fresh batch of fixed size, drawn without replacement.
-
-    Attributes
-    ----------
-    kind, count, coordinates
-        As in `Releases`.
-    batch_size : int
-        Units in a batch, between 1 and `n_units`.
-    n_units : int
-        Units in the table, public.
-    """
+    """Releases that are each of a fresh batch of `batch_size` out of `n_units` units, drawn without replacement."""
 
     batch_size: int
     n_units: int
@@ -387,8 +365,8 @@ class WithoutReplacementGaussianReleases(BatchReleases, NoisyReleases):
 
     Attributes
     ----------
-    kind, count, coordinates, batch_size, n_units
-        As in `BatchReleases`.
+    batch_size, n_units : int
+        Units in a batch, and in the table, whose number is public.
     noise_multiplier : float
         Standard deviation of the noise divided by how far replacing one unit of a batch moves the released value,
         above 0.
@@ -404,14 +382,9 @@ class WithoutReplacementGaussianReleases(BatchReleases, NoisyReleases):
         "confidential; the number of units is public"
     )
 
-    @property
-    def loss_variance(self) -> float:
-        """The variance of the privacy loss of one release, roughly."""
-        return sampled_spread(self.sampling_probability, self.noise_multiplier)
-
     def dominating_pairs(self, log_tail: float) -> tuple[DominatingPair, ...]:
         """Return one pair, which bounds both directions."""
-        return (without_replacement_pair(self.sampling_probability, self.noise_multiplier, log_tail),)
+        return (loss_curves.without_replacement_pair(self.sampling_probability, self.noise_multiplier, log_tail),)
 
     def renyi_bound(self, order: int) -> float:
         """Return a bound of the Rényi divergence of one release under substitution."""
@@ -431,8 +404,8 @@ class BarkerReleases(BatchReleases):
 
     Attributes
     ----------
-    kind, count, coordinates, batch_size, n_units
-        As in `BatchReleases`; a batch has more than 15 units, or no order is covered.
+    batch_size, n_units : int
+        Units in a batch, more than 15, or no order is covered; and in the table, whose number is public.
     """
 
     relations: ClassVar[tuple[Relation, ...]] = ("substitute",)
@@ -478,13 +451,7 @@ KINDS_OF_RELEASES: tuple[type[Releases], ...] = (
 
 
 def to_dp_accounting(releases: Sequence[Releases]) -> Any:
-    """Return releases together as one ``dp_accounting.ComposedDpEvent``. See `Releases.to_dp_accounting`.
-
-    Raises
-    ------
-    NoDpAccountingEvent
-        If `dp_accounting` has no such event, or is not installed.
-    """
+    """Return releases together as one ``dp_accounting.ComposedDpEvent``. See `Releases.to_dp_accounting`."""
     return _dp_accounting().ComposedDpEvent([each.to_dp_accounting() for each in releases])
 
 

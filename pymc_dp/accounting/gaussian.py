@@ -11,7 +11,8 @@ the :math:`\rho` of zero-concentrated differential privacy (Bun and Steinke 2016
 .. math:: \delta(\varepsilon) = \tfrac12 \left[\operatorname{erfc}(a) - e^\varepsilon \operatorname{erfc}(b)\right],
    \quad a = \frac{\varepsilon - \rho}{2\sqrt\rho}, \quad b = \frac{\varepsilon + \rho}{2\sqrt\rho}
 
-(Balle and Wang 2018, Theorem 8; for adaptive composition Dong, Roth and Su 2022, Corollary 3.3).
+(Balle and Wang 2018, Improving the Gaussian mechanism for differential privacy, Theorem 8; for adaptive composition
+Dong, Roth and Su 2022, Corollary 3.3).
 """
 
 import math
@@ -87,10 +88,6 @@ def gaussian_delta(rho: float, epsilon: float) -> float:
     ------
     InvalidArgument
         If an argument is not a finite number of at least 0.
-
-    References
-    ----------
-    Balle and Wang (2018), Improving the Gaussian mechanism for differential privacy, Theorem 8.
     """
     rho = _validate.not_negative("rho", rho)
     epsilon = _validate.not_negative("epsilon", epsilon)
@@ -214,11 +211,8 @@ def gaussian_rho(epsilon: float, delta: float) -> float:
 def zcdp_epsilon(rho: float, delta: float) -> float:
     """Return an epsilon for which any rho-zCDP mechanism is (epsilon, delta)-private.
 
-    For Gaussian releases `gaussian_epsilon` is smaller.
-
-    References
-    ----------
-    Bun and Steinke (2016), Concentrated differential privacy, Proposition 1.3.
+    For Gaussian releases `gaussian_epsilon` is smaller (Bun and Steinke 2016, Concentrated differential privacy,
+    Proposition 1.3).
     """
     rho = _validate.not_negative("rho", rho)
     delta = _validate.open_unit_interval("delta", delta)

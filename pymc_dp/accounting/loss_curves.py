@@ -18,18 +18,10 @@ Curve = Callable[[Array], Array]
 
 @dataclass(frozen=True)
 class DominatingPair:
-    """A curve that is nowhere below that of one release in one direction.
+    """A curve that is nowhere below that of one release in one direction."""
 
-    Attributes
-    ----------
-    curve : callable
-        Delta at each epsilon.
-    smallest, largest : float
-        Losses between which all but the tail that was asked for lies.
-    """
-
-    curve: Curve
-    smallest: float
+    curve: Curve  # delta at each epsilon
+    smallest: float  # losses between which all but the tail that was asked for lies
     largest: float
 
 

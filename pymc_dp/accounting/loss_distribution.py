@@ -59,48 +59,34 @@ def _discretise(pair: DominatingPair, interval: float) -> _Losses:
 
 def _window(parts: Sequence[_Losses], counts: Sequence[int], interval: float, log_tail: float) -> tuple[int, int]:
     """Return the grid points between which all but exp(log_tail) of the composed mass on each side lies."""
-    ends = []
-    variance = 0.0
     losses = [interval * (part.first + np.arange(len(part.masses))) for part in parts]
-    for part, loss, count in zip(parts, losses, counts, strict=True):
-        first = float(part.masses @ loss)
-        variance += count * max(float(part.masses @ loss**2) - first**2, 0.0)
+    known = list(zip([part.masses for part in parts], losses, counts, strict=True))
+    variance = sum(count * max(float(mass @ loss**2) - float(mass @ loss) ** 2, 0.0) for mass, loss, count in known)
     typical = math.sqrt(-2.0 * log_tail / max(variance, 1e-300))
     slopes = [factor * typical for factor in (0.2, 0.45, 0.9)]
     if typical > _HEAVY_TAILED:  # rare large losses: the variance does not say how far out they reach
         slopes += [1.5, 3.0, 6.0]
+    ends = []
     for side in (-1.0, 1.0):
-        best = math.inf
+        best = sum(count * float(side * (loss[-1] if side > 0 else loss[0])) for _, loss, count in known)
         for slope in slopes:
             log_moment = 0.0
-            for part, loss, count in zip(parts, losses, counts, strict=True):
+            for mass, loss, count in known:
                 exponent = side * slope * loss
                 top = float(exponent.max())
-                log_moment += count * (top + math.log(float(part.masses @ np.exp(exponent - top))))
+                log_moment += count * (top + math.log(float(mass @ np.exp(exponent - top))))
             best = min(best, (log_moment - log_tail) / slope)  # Chernoff's bound
-        extreme = sum(
-            count * float(side * (loss[-1] if side > 0 else loss[0]))
-            for loss, count in zip(losses, counts, strict=True)
-        )
-        ends.append(side * min(best, extreme))
+        ends.append(side * best)
     return math.floor(ends[0] / interval) - 1, math.ceil(ends[1] / interval) + 1
 
 
 @dataclass(frozen=True)
 class _Composed:
-    """The distribution of the loss of everything together, in one direction, from above.
+    """The distribution of the loss of everything together, in one direction, from above."""
 
-    Attributes
-    ----------
-    losses, masses : ndarray, shape (points,)
-        Finite losses, and their probabilities.
-    missing : float
-        What else a delta may be larger by: infinite losses, mass outside of the window, and rounding.
-    """
-
-    losses: Array
-    masses: Array
-    missing: float
+    losses: Array  # finite, shape (points,)
+    masses: Array  # their probabilities, shape (points,)
+    missing: float  # what else a delta may be larger by: infinite losses, mass outside of the window, and rounding
 
     def deltas(self, epsilons: Array) -> Array:
         """Return for each epsilon, at least 0, a delta for which everything together is (epsilon, delta)-private."""
@@ -167,22 +153,10 @@ def loss_distribution_epsilon(
 ) -> float:
     """Return an epsilon for which the releases together are (epsilon, delta)-private.
 
-    The releases have to be for one relation; `pymc_dp.accounting.account` checks that.
-
-    Parameters
-    ----------
-    releases : sequence of Releases
-        At least one.
-    delta : float
-        Strictly between 0 and 1.
-    tolerance : float
-        Relative excess in epsilon, roughly: the grid is made that fine.
-
-    Returns
-    -------
-    float
-        Never below the exact epsilon; infinite where the distribution of a loss is not known, or where
-        delta is too small, or losses too large, for double precision.
+    The releases, at least one, have to be for one relation; `pymc_dp.accounting.account` checks that. The grid is so
+    fine that the relative excess in epsilon is roughly the tolerance. The result is never below the exact epsilon. It
+    is infinite where the distribution of a loss is not known, or where delta is too small, or losses too large, for
+    double precision.
     """
     delta = _validate.open_unit_interval("delta", delta)
     found = _composed(releases, delta, tolerance)
@@ -197,23 +171,9 @@ def loss_distribution_deltas(
 ) -> Array:
     """Return for each epsilon a delta for which the releases together are (epsilon, delta)-private.
 
-    The releases have to be for one relation.
-
-    Parameters
-    ----------
-    releases : sequence of Releases
-        At least one.
-    epsilons : ndarray, shape (epsilons,)
-        Each at least 0.
-    least_delta : float
-        Deltas much below it are not resolved: they are rounded up to a small part of it.
-    tolerance : float
-        As in `loss_distribution_epsilon`.
-
-    Returns
-    -------
-    ndarray, shape (epsilons,)
-        Never below the exact deltas; 1 where the distribution of a loss is not known.
+    Releases and tolerance are as of `loss_distribution_epsilon`, epsilons at least 0. Deltas much below `least_delta`
+    are not resolved: they are rounded up to a small part of it. The results, shape (epsilons,), are never below the
+    exact deltas; they are 1 where the distribution of a loss is not known.
     """
     least_delta = _validate.open_unit_interval("least_delta", least_delta)
     found = _composed(releases, least_delta, tolerance)

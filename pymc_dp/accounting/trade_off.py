@@ -2,7 +2,8 @@ r"""What an attacker can achieve who tries to tell two neighbouring tables apart
 
 The attacker knows everything but which of two neighbouring tables was used, and tests one against the other by all that
 was released. The *trade-off* is the least rate of false negatives at each rate of false positives, over all tests
-(Dong, Roth and Su 2022); one minus it is the power of the best attacker. A guarantee at each :math:`\epsilon` gives
+(Dong, Roth and Su 2022, Gaussian differential privacy, JRSS B 84); one minus it is the power of the best attacker. A
+guarantee at each :math:`\epsilon` gives
 
 .. math:: f(\alpha) \ge \max_{\epsilon \ge 0} \max\{0,\ 1 - \delta(\epsilon) - e^\epsilon \alpha,\
    e^{-\epsilon}(1 - \delta(\epsilon) - \alpha)\}
@@ -24,6 +25,7 @@ from pymc_dp.accounting.account import (
     epsilon_of,
     epsilon_of_thresholds,
     of_thresholds,
+    renyi_curve,
     total_rho,
     without_thresholds,
 )
@@ -31,7 +33,7 @@ from pymc_dp.accounting.events import Relation, Releases
 from pymc_dp.accounting.gaussian import gaussian_delta
 from pymc_dp.accounting.loss_curves import Array
 from pymc_dp.accounting.loss_distribution import loss_distribution_deltas
-from pymc_dp.accounting.renyi import ORDERS, renyi_curve
+from pymc_dp.accounting.renyi import ORDERS
 from pymc_dp.exceptions import InvalidArgument
 
 #: The privacy profile is followed until its delta is below this.
@@ -72,10 +74,10 @@ def privacy_profile(releases: Sequence[Releases], epsilons: ArrayLike, relation:
         raise InvalidArgument("A privacy profile is one of releases: there is none.")
     check_relation(releases, relation)
     hidden, releases = of_thresholds(releases), without_thresholds(releases)
-    if hidden:  # twice: an epsilon below what thresholds cost beside their delta pays for that in delta
+    if hidden:  # twice: an epsilon below what thresholds cost besides their delta pays for that in delta
         less = np.maximum(found - epsilon_of_thresholds(min(hidden, 0.5)), 0.0)
-        beside: Array = np.minimum(privacy_profile(releases, less, relation) + 2.0 * hidden, 1.0)
-        return beside
+        deltas: Array = np.minimum(privacy_profile(releases, less, relation) + 2.0 * hidden, 1.0)
+        return deltas
     if all_add_in_rho(releases):
         rho = total_rho(releases)
         return np.array([gaussian_delta(rho, float(epsilon)) for epsilon in found])
@@ -107,10 +109,6 @@ def trade_off(releases: Sequence[Releases], false_positive_rates: ArrayLike, rel
     ------
     InvalidArgument
         If there is no release, one is not valid for the relation, or a rate is out of range.
-
-    References
-    ----------
-    Dong, Roth and Su (2022), Gaussian differential privacy, Journal of the Royal Statistical Society B 84.
 
     Examples
     --------

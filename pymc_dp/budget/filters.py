@@ -8,15 +8,8 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from pymc_dp.accounting import (
-    EPSILON_SLACK,
-    Relation,
-    account,
-    all_add_in_rho,
-    gaussian_epsilon,
-    gaussian_rho,
-    without_thresholds,
-)
+from pymc_dp.accounting import EPSILON_SLACK, Relation, account, gaussian_epsilon, gaussian_rho
+from pymc_dp.accounting.account import rho_beside_thresholds
 from pymc_dp.budget.plan import Plan
 from pymc_dp.exceptions import BudgetExceeded, InvalidArgument
 
@@ -28,7 +21,7 @@ _NOTHING = 1e-9
 
 @dataclass(frozen=True)
 class GaussianFilter:
-    """Runs of Gaussian releases of all rows: their costs add in rho. What thresholds cost beside it is not here.
+    """Runs of Gaussian releases of all rows: their costs add in rho. The delta of thresholds is not part of it.
 
     A sequence of Gaussian releases, each chosen in the light of the earlier ones, tells neighbouring tables apart no
     better than one Gaussian release of their total rho (Dong, Roth and Su 2022, Corollary 3.3); stopping before the
@@ -71,16 +64,8 @@ class GaussianFilter:
         return min(epsilon, self.epsilon) if within else epsilon
 
     def check(self, plan: Plan, history: Sequence[Plan]) -> None:
-        """Raise unless a run is of this sort and fits what earlier ones leave.
-
-        Raises
-        ------
-        InvalidArgument
-            If not all of its releases are Gaussian releases of all rows.
-        BudgetExceeded
-            If it does not fit.
-        """
-        if not all_add_in_rho(without_thresholds(plan.releases)):
+        """Raise `InvalidArgument` unless a run is of this sort, `BudgetExceeded` unless it fits what others leave."""
+        if not math.isfinite(rho_beside_thresholds(plan.releases)):
             raise InvalidArgument("Only Gaussian releases of all rows can be paid for in rho.")
         limit = self.limit()
         together = math.fsum([self.spent(history), plan.rho])
@@ -131,15 +116,7 @@ class ReservedFilter:
         return account(plan.releases, plan.delta * (1.0 - EPSILON_SLACK), self.relation).epsilon + EPSILON_SLACK
 
     def check(self, plan: Plan, history: Sequence[Plan]) -> None:
-        """Raise unless a run costs no more than it reserves, and that fits what earlier ones leave.
-
-        Raises
-        ------
-        InvalidArgument
-            If its releases cost more than it says.
-        BudgetExceeded
-            If it does not fit.
-        """
+        """Raise `InvalidArgument` if a run costs more than it reserves, `BudgetExceeded` if that does not fit."""
         if math.isinf(self.epsilon):
             return
         if not self.cost(plan) <= plan.epsilon * (1.0 + 1e-9):

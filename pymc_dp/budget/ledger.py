@@ -28,7 +28,7 @@ _APPLICATION_ID = 0x70644250
 FORMAT_VERSION = 2
 #: How long to wait for another process that is charging.
 _SECONDS_TO_WAIT = 120.0
-#: Under this name a digest is kept beside what it is a digest of.
+#: The name of a digest in the record that it is a digest of.
 _DIGEST = "digest"
 #: What SQLite says of a disk or a permission, and not of what stands in the file.
 _CODES_OF_THE_DISK = {
@@ -55,18 +55,7 @@ CREATE TRIGGER facts_are_fixed BEFORE UPDATE ON facts BEGIN SELECT RAISE(ABORT, 
 
 
 class Ledger:
-    """The file of one saved budget.
-
-    Parameters
-    ----------
-    path : Path
-        An existing file.
-
-    Raises
-    ------
-    InvalidArgument
-        If there is no such file.
-    """
+    """The file of one saved budget, which has to exist."""
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
         self.path = _resolved(path)
@@ -81,15 +70,7 @@ class Ledger:
 
     @classmethod
     def create(cls, path: str | os.PathLike[str], facts: Mapping[str, Any], history: Sequence[Plan]) -> "Ledger":
-        """Write a new file, complete from the moment that it has its name; an existing one is never replaced.
-
-        Raises
-        ------
-        InvalidArgument
-            If the file exists.
-        BudgetFileError
-            If it cannot be written.
-        """
+        """Write a new file, complete from the moment that it has its name; an existing one is never replaced."""
         target = _resolved(path)
         try:
             handle, name = tempfile.mkstemp(prefix=".budget-", dir=target.parent)
@@ -127,15 +108,7 @@ class Ledger:
             connection.close()
 
     def facts(self) -> dict[str, Any]:
-        """Return the facts of the budget.
-
-        Raises
-        ------
-        InvalidArgument
-            If the file is not a saved budget, is damaged, or of a format that this version does not know.
-        BudgetFileError
-            If it cannot be read now.
-        """
+        """Return the facts of the budget; refuse a file that is none, is damaged, or of a format not known here."""
         with self._open() as connection:
             if connection.execute("PRAGMA application_id").fetchone()[0] != _APPLICATION_ID:
                 raise InvalidArgument(f"{self.path} is not a saved budget.")
@@ -157,12 +130,7 @@ class Ledger:
     def append(self, plan: Plan, check: Callable[[Sequence[Plan]], None]) -> None:
         """Append a plan if `check`, given what was spent before, does not raise; all under the file's lock.
 
-        Raises
-        ------
-        InvalidArgument
-            If the file is damaged.
-        BudgetFileError
-            If it cannot be written now. Nothing is spent then, and the run has not begun.
+        Where anything raises, nothing is spent, and the run has not begun.
         """
         with self._open() as connection:
             connection.execute("BEGIN IMMEDIATE")
@@ -212,7 +180,6 @@ class Ledger:
 
 
 def _write(name: str, facts: Mapping[str, Any], history: Sequence[Plan]) -> None:
-    """Write all of a new file."""
     with closing(sqlite3.connect(name, isolation_level=None)) as connection:
         connection.execute("PRAGMA synchronous = EXTRA")
         connection.executescript(_SCHEMA)
@@ -245,7 +212,7 @@ def _resolved(path: Any) -> Path:
 
 
 def _unusable(path: Path, error: OSError | sqlite3.Error | UnicodeDecodeError) -> BudgetFileError | InvalidArgument:
-    """Return our own error for one of the operating system or of SQLite, saying what to do."""
+    """Return our own error, saying what to do, for one of the operating system or of SQLite."""
     if isinstance(error, BudgetFileError):
         return error
     # The last byte of an extended code is the code that it extends.

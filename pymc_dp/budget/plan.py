@@ -6,24 +6,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal, Protocol
 
-from pymc_dp import _validate
-from pymc_dp.accounting import (
-    GAUSSIAN_ACCOUNTANT,
-    KINDS_OF_RELEASES,
-    NO_NOISE,
-    RELATIONS,
-    GaussianReleases,
-    PoissonGaussianReleases,
-    Relation,
-    Releases,
-    ThresholdedReleases,
-    WithoutReplacementGaussianReleases,
-    all_add_in_rho,
-    gaussian_epsilon,
-    of_thresholds,
-    total_rho,
-    without_thresholds,
-)
+from pymc_dp import _validate, accounting
+from pymc_dp.accounting import Relation, Releases, of_thresholds
+from pymc_dp.accounting.account import rho_beside_thresholds
 from pymc_dp.budget.worth import Worth
 from pymc_dp.exceptions import InvalidArgument
 from pymc_dp.kinds import labelled
@@ -31,7 +16,7 @@ from pymc_dp.kinds import labelled
 #: How a run is paid for: Gaussian runs add in rho, others reserve an (epsilon, delta) of their own.
 Account = Literal["rho", "reserved"]
 
-_EVENTS = {kind.__name__: kind for kind in KINDS_OF_RELEASES}
+_EVENTS = {kind.__name__: kind for kind in accounting.KINDS_OF_RELEASES}
 
 
 @dataclass(frozen=True)
@@ -74,15 +59,15 @@ class ReleaseRequest:
         noise = math.sqrt(count / self.share)
         if self.sampling_probability is not None:
             q = self.sampling_probability
-            return PoissonGaussianReleases(self.kind, count, q * noise, q, coordinates=self.coordinates)
+            return accounting.PoissonGaussianReleases(self.kind, count, q * noise, q, coordinates=self.coordinates)
         if self.batch_size is not None and self.n_units is not None:
             q = self.batch_size / self.n_units
-            return WithoutReplacementGaussianReleases(
+            return accounting.WithoutReplacementGaussianReleases(
                 self.kind, count, q * noise, self.batch_size, self.n_units, coordinates=self.coordinates
             )
         if self.delta is not None:
-            return ThresholdedReleases(self.kind, count, noise, self.delta, coordinates=self.coordinates)
-        return GaussianReleases(self.kind, count, noise, coordinates=self.coordinates)
+            return accounting.ThresholdedReleases(self.kind, count, noise, self.delta, coordinates=self.coordinates)
+        return accounting.GaussianReleases(self.kind, count, noise, coordinates=self.coordinates)
 
 
 class PlannableStep(Protocol):
@@ -91,42 +76,33 @@ class PlannableStep(Protocol):
     @property
     def name(self) -> str:
         """The step's name."""
-        ...
 
     @property
     def budget_share(self) -> float:
         """Part of what is left that its run may spend."""
-        ...
 
     @property
     def private(self) -> bool:
         """Whether the result of a run is private: its noise is not seeded and no exact counts are returned."""
-        ...
 
     @property
     def default_draws(self) -> int:
         """How many draws a chain makes where that is left open."""
-        ...
 
     def stand_beside_a_table(self, beside: bool, *, units_of_rows: bool) -> None:
-        """Take note of whether the rows are those of a table beside the model, and its units have several."""
-        ...
+        """Note whether the rows are those of a table apart from the model, and whether its units have several rows."""
 
     def know_n_units(self, n_units: int) -> None:
         """Take note of the number of units, where it is public."""
-        ...
 
     def release_requests(self, tune: int, draws: int) -> Sequence[ReleaseRequest | Releases]:
-        """Return what one chain of `tune` + `draws` iterations releases; releases have noise that is given."""
-        ...
+        """Return the releases of one chain of `tune` + `draws` iterations; `Releases` among them have given noise."""
 
     def what_would_fit(self, noise_factor: float) -> str:
         """Say which settings would fit, if all noise that is given had to grow by a factor."""
-        ...
 
     def expected_worth(self, plan: "Plan") -> Worth | None:
-        """Return what a posterior is expected to be worth, where theory tells."""
-        ...
+        """Return the expected error of the posterior by noise, where theory says one."""
 
 
 @dataclass(frozen=True)
@@ -171,7 +147,7 @@ class StepPlan:
 
     @property
     def allowance_once(self) -> Mapping[str, int]:
-        """Number of releases before the chains start, by kind."""
+        """The same of what is released before the chains start."""
         return _counted(self.once)
 
     @property
@@ -246,7 +222,7 @@ class Plan:
     row_engine : str
         Which engine computes the rows' derivatives, once it is known. Empty in plans made before.
     worth : Worth or None
-        What the posterior is expected to be worth, where theory tells; it is not stored.
+        The expected error of the posterior by noise, where theory says one; it is not stored.
     """
 
     chains: int
@@ -257,7 +233,7 @@ class Plan:
     epsilon: float
     delta: float
     account: Account = "rho"
-    accountant: str = GAUSSIAN_ACCOUNTANT
+    accountant: str = accounting.GAUSSIAN_ACCOUNTANT
     private: bool = True
     unit: str = ""
     row_engine: str = ""
@@ -284,16 +260,16 @@ class Plan:
     @property
     def gaussian(self) -> bool:
         """Whether all releases are Gaussian releases of all rows."""
-        return all_add_in_rho(self.releases)
+        return accounting.all_add_in_rho(self.releases)
 
     @property
     def rho(self) -> float:
         """Total cost of the Gaussian releases of all rows; other releases have none."""
-        return total_rho(without_thresholds(self.releases))
+        return accounting.total_rho(accounting.without_thresholds(self.releases))
 
     @property
     def of_thresholds(self) -> float:
-        """The part of delta that a run that is paid for in rho spends beside it; reserved runs have it in theirs."""
+        """The part of delta that a run paid in rho spends on thresholds; reserved runs have it in their own delta."""
         return of_thresholds(self.releases) if self.account == "rho" else 0.0
 
     @property
@@ -328,10 +304,9 @@ class Plan:
                 alike.setdefault((step.published(each.kind), type(each)), []).append(each)
         for (kind, _), group in alike.items():
             rho, share, sampled = "", "", ""
-            alone = without_thresholds(group)
-            if all_add_in_rho(alone) and not unlimited:
-                rho = f"{total_rho(alone):.4g}"
-                share = f"{total_rho(alone) / self.rho:.1%}" if self.gaussian else ""
+            cost = rho_beside_thresholds(group)
+            if math.isfinite(cost) and not unlimited:
+                rho, share = f"{cost:.4g}", f"{cost / self.rho:.1%}" if self.gaussian else ""
             elif group[0].sampling is not None:
                 sampled = f"{group[0].sampling.sampling_probability:.3g}"
             count = sum(each.count for each in group)
@@ -360,20 +335,14 @@ class Plan:
 
     @classmethod
     def from_record(cls, record: Mapping[str, Any]) -> "Plan":
-        """Return the plan that `to_record` gave.
-
-        Raises
-        ------
-        InvalidArgument
-            If the record is not one of a plan.
-        """
+        """Return the plan that `to_record` gave; refuse what is no record of a plan."""
         try:
             steps = [
                 {**step} | {name: tuple(map(releases_of_record, step[name])) for name in ("once", "in_chains")}
                 for step in record["steps"]
             ]
             plan = cls(**{**record, "steps": tuple(StepPlan(**step) for step in steps)})
-            _validate.choice("relation", plan.relation, RELATIONS)
+            _validate.choice("relation", plan.relation, accounting.RELATIONS)
             if not (isinstance(plan.unit, str) and isinstance(plan.row_engine, str)):
                 raise TypeError
             return plan
@@ -382,7 +351,7 @@ class Plan:
 
 
 def replaced_in_words(relation: str, rho: float, delta: float, *, gaussian: bool) -> list[str]:
-    """Say what a guarantee under add-remove is worth under substitution, which other runs may state.
+    """Return a line with the epsilon under substitution of a guarantee under add-remove, as other runs may state it.
 
     A unit that is replaced is removed, and another one added: of Gaussian releases the group's guarantee is that of
     twice the shift (Dong, Roth and Su 2022, Gaussian differential privacy, JRSS B, Theorem 2.14). There is no such
@@ -390,9 +359,8 @@ def replaced_in_words(relation: str, rho: float, delta: float, *, gaussian: bool
     """
     if relation != "add-remove" or not gaussian:
         return []
-    return [
-        f"With a unit replaced (substitute) the same noise guarantees epsilon {gaussian_epsilon(4.0 * rho, delta):.4g}"
-    ]
+    epsilon = accounting.gaussian_epsilon(4.0 * rho, delta)
+    return [f"With a unit replaced (substitute) the same noise guarantees epsilon {epsilon:.4g}"]
 
 
 def noise_in_words(multipliers: Sequence[float]) -> str:
@@ -400,7 +368,7 @@ def noise_in_words(multipliers: Sequence[float]) -> str:
     if not multipliers:
         return "in the test"
     least, largest = min(multipliers), max(multipliers)
-    if largest <= NO_NOISE:
+    if largest <= accounting.NO_NOISE:
         return "none"
     return f"{least:.4g} to {largest:.4g}" if largest > least else f"{least:.4g}"
 

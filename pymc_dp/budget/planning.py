@@ -4,24 +4,9 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from pymc_dp import _validate
-from pymc_dp.accounting import (
-    EPSILON_SLACK,
-    GAUSSIAN_ACCOUNTANT,
-    MAX_COORDINATES,
-    NO_NOISE,
-    Relation,
-    Releases,
-    account,
-    all_add_in_rho,
-    draws_for,
-    epsilon_of_thresholds,
-    noise_for,
-    noise_for_epsilon,
-    of_thresholds,
-    total_rho,
-    without_thresholds,
-)
+from pymc_dp import _validate, accounting
+from pymc_dp.accounting import EPSILON_SLACK, Relation, Releases
+from pymc_dp.accounting.account import rho_beside_thresholds
 from pymc_dp.budget.filters import GaussianFilter, ReservedFilter
 from pymc_dp.budget.plan import Account, Plan, PlannableStep, ReleaseRequest, StepPlan
 from pymc_dp.exceptions import BudgetExceeded
@@ -33,78 +18,50 @@ _LARGEST_NOISE_MULTIPLIER = 1e9
 
 @dataclass(frozen=True)
 class _Asked:
-    """What a step asks for: releases of all chains, and the share of the run's cost that decides on their noise.
+    """What a step asks for."""
 
-    Attributes
-    ----------
-    step : int
-        Which of the run's steps asks.
-    releases : releases
-        Of all chains; where there is a share, with noise in proportion to what it asks for.
-    share : float or None
-        Of the run's cost; None where the noise is given.
-    once : bool
-        Made once, before the chains start.
-    """
-
-    step: int
-    releases: Releases
-    share: float | None = None
-    once: bool = False
+    step: int  # which of the run's steps asks
+    releases: Releases  # of all chains; where there is a share, with noise in proportion to what it asks for
+    share: float | None = None  # of the run's cost, which decides on the noise; None where the noise is given
+    once: bool = False  # made once, before the chains start
 
 
 def plan_run(
     steps: Sequence[PlannableStep],
     history: Sequence[Plan],
+    filters: tuple[GaussianFilter, ReservedFilter, GaussianFilter],
     *,
-    gaussian: GaussianFilter,
-    reserved: ReservedFilter,
-    alone: GaussianFilter,
-    budget: str,
-    sets_aside: bool,
     draws: int,
     tune: int,
     chains: int,
+    budget: str,
+    sets_aside: bool,
 ) -> Plan:
-    """Return what a run of some steps, taken in turn, would release, at what noise. See `pymc_dp.PrivacyBudget.plan`.
+    """Return the plan of a run of some steps, taken in turn: its releases and noise. See `pymc_dp.PrivacyBudget.plan`.
 
-    Parameters
-    ----------
-    steps : sequence of PlannableStep
-        At least one.
-    history : sequence of Plan
-        What the budget was charged.
-    gaussian, reserved : GaussianFilter, ReservedFilter
-        How the runs of that history and this one add up.
-    alone : GaussianFilter
-        That of the whole budget, which says a cost in rho as an epsilon.
-    budget : str
-        The whole budget, in words.
-    sets_aside : bool
-        Whether a part is set aside for runs that reserve their own.
-    draws, tune, chains : int
-        The length of the run.
-
-    Raises
-    ------
-    BudgetExceeded
-        If nothing is left, or so little that each release would be nothing but noise.
-    InvalidArgument
-        If `draws`, `tune` or `chains` is out of range.
+    The first two `filters` say how the runs of `history` and this one add up; the third is that of the whole budget,
+    which says a cost in rho as an epsilon. Refusals need the whole budget in words, and whether it sets a part aside
+    for runs that reserve their own.
     """
+    gaussian, reserved, alone = filters
     draws = _validate.whole("draws", draws, at_least=1)
     tune = _validate.whole("tune", tune, at_least=0)
     chains = _validate.whole("chains", chains, at_least=1)
     _refuse_too_many(chains, tune + draws, chains * (tune + draws))
     together = sum(step.budget_share for step in steps)
-    asked = [
-        each
-        for place, step in enumerate(steps)
-        for each in _asked_by(place, step, step.budget_share / together, tune, draws, chains)
-    ]
+    asked: list[_Asked] = []
+    for place, step in enumerate(steps):
+        part = step.budget_share / together
+        own = [
+            _Asked(place, request.releases(chains), request.share * part, request.once)
+            if isinstance(request, ReleaseRequest)
+            else _Asked(place, request.with_count(request.count * chains))
+            for request in step.release_requests(tune, draws)
+        ]
+        asked += sorted(own, key=lambda each: (not each.once, each.share is not None))
     _refuse_too_many(chains, tune + draws, sum(each.releases.count * each.releases.coordinates for each in asked))
     rho, (epsilon, delta) = gaussian.left(history), reserved.left(history)
-    by_rho = all_add_in_rho(without_thresholds([each.releases for each in asked])) and gaussian.epsilon > 0.0
+    by_rho = gaussian.epsilon > 0.0 and math.isfinite(rho_beside_thresholds([each.releases for each in asked]))
     if (rho if by_rho else epsilon) <= 0.0:
         raise BudgetExceeded(
             f"Nothing is left of the budget ({budget}) for such a run: {len(history)} run(s) have spent it"
@@ -115,15 +72,17 @@ def plan_run(
     share, unlimited = min(1.0, together), math.isinf(gaussian.epsilon)
     paid_by: Account = "reserved"
     if unlimited:  # noise that is given is a part of the algorithm, and no price is asked
-        releases = [each.releases if each.share is None else each.releases.with_noise(NO_NOISE) for each in asked]
-        paid_by = "rho" if all_add_in_rho(without_thresholds(releases)) else "reserved"
-        epsilon, delta = math.inf, alone.delta + of_thresholds(releases)
+        releases = [
+            each.releases if each.share is None else each.releases.with_noise(accounting.NO_NOISE) for each in asked
+        ]
+        paid_by = "rho" if math.isfinite(rho_beside_thresholds(releases)) else "reserved"
+        epsilon, delta = math.inf, alone.delta + accounting.of_thresholds(releases)
         accountant = "none: the budget has no limit"
     elif by_rho:
         releases = _within_rho(asked, rho * share, steps)
-        paid_by, accountant = "rho", GAUSSIAN_ACCOUNTANT
-        hidden = of_thresholds(releases)
-        epsilon = alone.epsilon_of(total_rho(without_thresholds(releases))) + epsilon_of_thresholds(hidden)
+        paid_by, accountant = "rho", accounting.GAUSSIAN_ACCOUNTANT
+        hidden = accounting.of_thresholds(releases)
+        epsilon = alone.epsilon_of(rho_beside_thresholds(releases)) + accounting.epsilon_of_thresholds(hidden)
         delta = alone.delta + hidden
     else:
         delta *= share
@@ -137,8 +96,8 @@ def plan_run(
             )
     plans = []
     for place, step in enumerate(steps):
-        own = [(each.once, made) for each, made in zip(asked, releases, strict=True) if each.step == place]
-        once, in_chains = (tuple(made for first, made in own if first is wanted) for wanted in (True, False))
+        made = [(each.once, found) for each, found in zip(asked, releases, strict=True) if each.step == place]
+        once, in_chains = (tuple(found for first, found in made if first is wanted) for wanted in (True, False))
         plans.append(StepPlan(step.name, str(place + 1) if len(steps) > 1 else "", chains, once, in_chains))
     return Plan(
         chains=chains,
@@ -154,23 +113,9 @@ def plan_run(
     )
 
 
-def _asked_by(place: int, step: PlannableStep, part: float, tune: int, draws: int, chains: int) -> list[_Asked]:
-    """Return what a step asks for, a part of the run's cost being its own."""
-    once: list[_Asked] = []
-    given: list[_Asked] = []
-    noise_to_be_found: list[_Asked] = []
-    for request in step.release_requests(tune, draws):
-        if not isinstance(request, ReleaseRequest):
-            given.append(_Asked(place, request.with_count(request.count * chains)))
-        else:
-            found = _Asked(place, request.releases(chains), request.share * part, request.once)
-            (once if request.once else noise_to_be_found).append(found)
-    return [*once, *given, *noise_to_be_found]
-
-
 def _within_rho(asked: Sequence[_Asked], limit: float, steps: Sequence[PlannableStep]) -> list[Releases]:
     """Return Gaussian releases with the noise that their shares of the run's rho pay for."""
-    given = total_rho(without_thresholds([each.releases for each in asked if each.share is None]))
+    given = rho_beside_thresholds([each.releases for each in asked if each.share is None])
     rho = limit - given
     if rho < 0.0 or (rho <= 0.0 and any(each.share is not None for each in asked)):
         factor = math.sqrt(given / limit)
@@ -184,7 +129,7 @@ def _within_rho(asked: Sequence[_Asked], limit: float, steps: Sequence[Plannable
         each.releases
         if each.share is None
         else each.releases.with_noise(
-            noise_for(each.releases.kind, each.releases.count, rho * each.share).noise_multiplier
+            accounting.noise_for(each.releases.kind, each.releases.count, rho * each.share).noise_multiplier
         )
         for each in asked
     ]
@@ -198,10 +143,10 @@ def _within_reserve(
     to_scale: Sequence[Releases] = [each.releases for each in asked if each.share is not None]
     if to_scale:
         target = epsilon - 2.0 * EPSILON_SLACK
-        to_scale = noise_for_epsilon(to_scale, target, delta * (1.0 - EPSILON_SLACK), relation, given)
+        to_scale = accounting.noise_for_epsilon(to_scale, target, delta * (1.0 - EPSILON_SLACK), relation, given)
     scaled = iter(to_scale)
     releases = [each.releases if each.share is None else next(scaled) for each in asked]
-    found = account(releases, delta * (1.0 - EPSILON_SLACK), relation)
+    found = accounting.account(releases, delta * (1.0 - EPSILON_SLACK), relation)
     cost = found.epsilon + EPSILON_SLACK
     if cost > epsilon:
         raise BudgetExceeded(
@@ -212,10 +157,10 @@ def _within_reserve(
 
 
 def _refuse_too_many(chains: int, iterations: int, numbers: int) -> None:
-    if numbers > MAX_COORDINATES:
+    if numbers > accounting.MAX_COORDINATES:
         raise BudgetExceeded(
             f"A run of {chains} chains with {iterations} iterations would release more than "
-            f"{MAX_COORDINATES:.0e} noisy numbers, beyond what the accounting covers. Use fewer draws."
+            f"{accounting.MAX_COORDINATES:.0e} noisy numbers, beyond what the accounting covers. Use fewer draws."
         )
 
 
@@ -233,12 +178,12 @@ def _what_would_fit(
             counts = (each.with_noise(each.noise_needed / math.sqrt(fewer / count)) for each in noisy)
             return [decisions[0].with_count(fewer), *counts]
 
-        fit = draws_for(of, epsilon, delta, relation)
+        fit = accounting.draws_for(of, epsilon, delta, relation)
         return f"What would fit: {fit} decisions in all iterations of all chains, of {count} asked for."
     if not noisy:
         return "Use fewer draws, tuning iterations or chains, or a larger budget_share."
     target = epsilon - 2.0 * EPSILON_SLACK
-    fitting = noise_for_epsilon(noisy, target, delta * (1.0 - EPSILON_SLACK), relation)
+    fitting = accounting.noise_for_epsilon(noisy, target, delta * (1.0 - EPSILON_SLACK), relation)
     factor = fitting[0].noise_needed / noisy[0].noise_needed
     advice = " ".join(step.what_would_fit(factor) for step in steps)
     return f"{advice} Or use fewer draws, tuning iterations or chains, or a larger budget_share."

@@ -7,16 +7,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, ClassVar
 
-from pymc_dp import _validate
-from pymc_dp.accounting import (
-    EPSILON_SLACK,
-    MAX_COORDINATES,
-    RELATIONS,
-    GaussianReleases,
-    Relation,
-    check_relation,
-    epsilon_of_thresholds,
-)
+from pymc_dp import _validate, accounting
+from pymc_dp.accounting import EPSILON_SLACK, Relation, epsilon_of_thresholds
 from pymc_dp.accounting.calibrate import largest_that_fits
 from pymc_dp.budget.filters import GaussianFilter, ReservedFilter, split
 from pymc_dp.budget.ledger import Ledger
@@ -97,7 +89,7 @@ class PrivacyBudget:
         unlimited = isinstance(epsilon, float) and epsilon == math.inf
         self._epsilon = math.inf if unlimited else _validate.positive("epsilon", epsilon)
         self._delta = _validate.open_unit_interval("delta", delta)
-        self._relation: Relation = _validate.choice("relation", relation, RELATIONS)
+        self._relation: Relation = _validate.choice("relation", relation, accounting.RELATIONS)
         self._elsewhere = _entries(elsewhere)
         #: What other tools leave for runs here.
         self._here = (
@@ -120,7 +112,7 @@ class PrivacyBudget:
             if reserved_share > 1.0:
                 raise InvalidArgument(f"reserved_share must be at most 1, but is {reserved_share:g}.")
         self._reserved_share = reserved_share
-        self._gaussian(()).limit()  # refuses what cannot be accounted for
+        self._filters(())[0].limit()  # refuses what cannot be accounted for
         self._spent: list[Plan] = []
         self._ledger: Ledger | None = None
         self._lock = threading.RLock()
@@ -173,18 +165,22 @@ class PrivacyBudget:
                     f"This budget is kept in {self._ledger.path}, where every charge is written as it is made: nothing "
                     "is left to save, and a second file could be spent a second time."
                 )
-            facts: dict[str, Any] = {
-                "epsilon": self._epsilon,
-                "delta": self._delta,
-                "relation": self._relation,
-                "data_name": self._data_name,
-                "reserved_share": self._reserved_share,
-            }
-            if self._elsewhere:
-                facts["elsewhere"] = {tool: list(spent) for tool, spent in self._elsewhere.items()}
-            if self._for_levels is not None:
-                facts["delta_for_levels"] = self._for_levels
-            self._ledger = Ledger.create(path, facts, self._spent)
+            self._ledger = Ledger.create(path, self._facts(), self._spent)
+
+    def _facts(self) -> dict[str, Any]:
+        """Return the arguments that make the same budget, as plain data."""
+        facts: dict[str, Any] = {
+            "epsilon": self._epsilon,
+            "delta": self._delta,
+            "relation": self._relation,
+            "data_name": self._data_name,
+            "reserved_share": self._reserved_share,
+        }
+        if self._elsewhere:
+            facts["elsewhere"] = {tool: list(spent) for tool, spent in self._elsewhere.items()}
+        if self._for_levels is not None:
+            facts["delta_for_levels"] = self._for_levels
+        return facts
 
     def _refuse_to_be_kept(self) -> None:
         """Refuse to be a file: what is saved is a guarantee, and one of an infinite epsilon is none."""
@@ -242,25 +238,25 @@ class PrivacyBudget:
     @property
     def rho(self) -> float:
         """The budget for Gaussian runs, as a total cost of Gaussian releases."""
-        return self._gaussian(self.history).limit()
+        return self._filters(self.history)[0].limit()
 
     @property
     def rho_spent(self) -> float:
         """What Gaussian runs have been charged so far."""
         history = self.history
-        return self._gaussian(history).spent(history)
+        return self._filters(history)[0].spent(history)
 
     @property
     def remaining_rho(self) -> float:
         """What is left for Gaussian runs. A remainder of mere rounding counts as nothing."""
         history = self.history
-        return self._gaussian(history).left(history)
+        return self._filters(history)[0].left(history)
 
     @property
     def epsilon_spent(self) -> float:
         """Epsilon, at this budget's delta, of everything charged so far."""
         history = self.history
-        gaussian, reserved = self._gaussian(history), self._reserved(history)
+        gaussian, reserved, _ = self._filters(history)
         elsewhere = self._epsilon - self._here[0] if self._elsewhere else 0.0
         elsewhere += epsilon_of_thresholds(_hidden(history))
         return min(gaussian.epsilon_of(gaussian.spent(history)) + reserved.spent(history)[0] + elsewhere, self._epsilon)
@@ -272,18 +268,23 @@ class PrivacyBudget:
         aside = self._for_levels if not history else self._aside(history)
         return None if aside is None else max(aside - _hidden(history), 0.0)
 
-    def _gaussian(self, history: Sequence[Plan]) -> GaussianFilter:
-        """Return the filter of Gaussian runs, which have the whole budget if nobody has decided otherwise."""
-        return self._split(self._share(history, otherwise=0.0), self._aside(history))[0]
+    def _filters(
+        self, history: Sequence[Plan], aside: float | None = None
+    ) -> tuple[GaussianFilter, ReservedFilter, GaussianFilter]:
+        """Return the filters of Gaussian runs, of runs that reserve their own, and of Gaussian runs that have all.
 
-    def _reserved(self, history: Sequence[Plan]) -> ReservedFilter:
-        """Return the filter of runs that reserve their own, which have the whole if nobody has decided otherwise."""
-        return self._split(self._share(history, otherwise=1.0), self._aside(history))[1]
-
-    def _split(self, share: float, aside: float) -> tuple[GaussianFilter, ReservedFilter]:
-        """Return both filters of what is left beside the delta that levels are found with."""
+        They share what is left after the delta for finding levels. Without a reserved share the first run decides on
+        it; until then either sort of runs has the whole.
+        """
+        aside = self._aside(history) if aside is None else aside
         epsilon, delta = self._here
-        return split(epsilon - epsilon_of_thresholds(aside), delta - aside, self._relation, share)
+        limits = epsilon - epsilon_of_thresholds(aside), delta - aside, self._relation
+        alone, share = split(*limits, 0.0)[0], self._reserved_share
+        if share is None and not history:
+            return alone, split(*limits, 1.0)[1], alone
+        if share is None:
+            share = 1.0 if history[0].account == "reserved" else 0.0
+        return *split(*limits, share), alone
 
     def _aside(self, history: Sequence[Plan]) -> float:
         """Return the part of delta for finding levels, which the first run decides if nobody else has."""
@@ -292,13 +293,7 @@ class PrivacyBudget:
         return history[0].of_thresholds if history else 0.0
 
     def _refuse_beyond(self, aside: float, spent: float) -> None:
-        """Refuse a part of delta for finding levels that leaves nothing, and to spend more than that part.
-
-        Raises
-        ------
-        InvalidArgument, BudgetExceeded
-            In these two cases.
-        """
+        """Refuse a part of delta for finding levels that leaves nothing, and to spend more than that part."""
         if not (aside < self._here[1] and epsilon_of_thresholds(aside) < self._here[0] - 2.0 * EPSILON_SLACK):
             raise InvalidArgument(f"Finding levels cannot have {aside:.3g} of a delta of {self._delta:.3g}.")
         if spent > aside * (1.0 + 1e-12):
@@ -308,25 +303,9 @@ class PrivacyBudget:
                 "dp.PrivacyBudget(epsilon, delta, delta_for_levels=...)."
             )
 
-    def _share(self, history: Sequence[Plan], otherwise: float) -> float:
-        """Return the reserved share, which the first run decides if nobody else has."""
-        if self._reserved_share is not None:
-            return self._reserved_share
-        if not history:
-            return otherwise
-        return 1.0 if history[0].account == "reserved" else 0.0
-
     def report(self) -> str:
         """Return a page for a privacy reviewer: what is guaranteed, by what means, and what is not covered."""
-        return report_on(
-            self.history,
-            epsilon=self._epsilon,
-            delta=self._delta,
-            relation=self._relation,
-            data_name=self._data_name,
-            elsewhere=self._elsewhere,
-            epsilon_spent=self.epsilon_spent,
-        )
+        return report_on(self._facts(), self.history, self.epsilon_spent)
 
     def plan(
         self,
@@ -339,7 +318,7 @@ class PrivacyBudget:
         unit: str | None = None,
         unit_index: Any = None,
     ) -> Plan:
-        """Return what a run would release, at what noise, without spending anything.
+        """Return the releases of a run and their noise, without spending anything.
 
         Parameters
         ----------
@@ -386,14 +365,12 @@ class PrivacyBudget:
         plan = plan_run(
             steps,
             history,
-            gaussian=self._split(self._share(history, otherwise=0.0), aside)[0],
-            reserved=self._split(self._share(history, otherwise=1.0), aside)[1],
-            alone=self._split(0.0, aside)[0],
-            budget=f"epsilon {self._epsilon:g} at delta {self._delta:g}",
-            sets_aside=self._reserved_share is not None,
+            self._filters(history, aside),
             draws=max(one.default_draws for one in steps) if draws is None else draws,
             tune=tune,
             chains=chains,
+            budget=f"epsilon {self._epsilon:g} at delta {self._delta:g}",
+            sets_aside=self._reserved_share is not None,
         )
         return replace(plan, worth=steps[0].expected_worth(plan)) if len(steps) == 1 and self.private else plan
 
@@ -403,13 +380,7 @@ class PrivacyBudget:
         unit: str | None = None,
         unit_index: Any = None,
     ) -> list[PlannableStep]:
-        """Return the steps of a run, each with this budget where it was made without one.
-
-        Raises
-        ------
-        InvalidArgument
-            If there is none, or one is no step.
-        """
+        """Return the steps of a run, each with this budget where it was made without one; refuse what is no step."""
         if step is None and self.default_step is not None:
             step = self.default_step()
         steps: list[Any] = list(step) if isinstance(step, list | tuple) else [step]
@@ -449,12 +420,9 @@ class PrivacyBudget:
 
         Notes
         -----
-        Algorithm 2 of Räisä (2021), for everything that a run releases, and exact: the largest number for which `plan`
-        does not raise `BudgetExceeded`. With ``clip_diagnostics=None`` no counts of clipped units are paid for.
-
-        References
-        ----------
-        Räisä (2021), Differentially private Metropolis-Hastings algorithms, University of Helsinki.
+        Algorithm 2 of Räisä (2021, Differentially private Metropolis-Hastings algorithms, University of Helsinki), for
+        everything that a run releases, and exact: the largest number for which `plan` does not raise `BudgetExceeded`.
+        With ``clip_diagnostics=None`` no counts of clipped units are paid for.
         """
         if not self.private:
             raise InvalidArgument("A budget of infinite epsilon affords any number of draws.")
@@ -503,7 +471,7 @@ class PrivacyBudget:
             )
         with self._lock:
             if plan.account == "reserved" and self.private:
-                self._reserved(()).cost(plan)  # computed once, before another process would have to wait for it
+                self._filters(())[1].cost(plan)  # computed once, before another process would have to wait for it
             if self._ledger is not None:
                 self._ledger.append(plan, lambda history: self._check(plan, history))
                 return
@@ -545,8 +513,8 @@ class PrivacyBudget:
                 "noise multiplier under substitute is at worst half of that under add-remove."
             )
         noise = _validate.positive("noise_multiplier", noise_multiplier)
-        made = (GaussianReleases("elsewhere", _validate.whole("count", count, at_least=1), noise),)
-        alone = self._split(0.0, self._aside(self.history))[0]
+        made = (accounting.GaussianReleases("elsewhere", _validate.whole("count", count, at_least=1), noise),)
+        *_, alone = self._filters(self.history)
         steps = (StepPlan(sampler=f"{tool} (entered by hand)", label="", chains=1, once=made, in_chains=()),)
         spent = alone.epsilon_of(made[0].rho)
         self.charge(Plan(1, 0, 0, self._relation, steps, spent, alone.delta, unit=str(unit)))
@@ -558,15 +526,13 @@ class PrivacyBudget:
                 f"The plan is for the relation {plan.relation!r}, this budget is for {self._relation!r}: "
                 "figures of different relations cannot be added. Make the plan with this budget."
             )
-        check_relation(plan.releases, self._relation)
-        if plan.coordinates + sum(past.coordinates for past in history) > MAX_COORDINATES:
-            raise BudgetExceeded(f"All runs together release at most {MAX_COORDINATES:.0e} noisy numbers.")
+        accounting.check_relation(plan.releases, self._relation)
+        if plan.coordinates + sum(past.coordinates for past in history) > accounting.MAX_COORDINATES:
+            raise BudgetExceeded(f"All runs together release at most {accounting.MAX_COORDINATES:.0e} noisy numbers.")
         limits = history or (plan,)  # the first run decides what nobody else has
         self._refuse_beyond(self._aside(limits), _hidden([*history, plan]))
-        accounting: GaussianFilter | ReservedFilter = (
-            self._gaussian(limits) if plan.account == "rho" else self._reserved(limits)
-        )
-        accounting.check(plan, history)
+        gaussian, reserved, _ = self._filters(limits)
+        (gaussian if plan.account == "rho" else reserved).check(plan, history)
 
     def __repr__(self) -> str:
         mark = "" if self.private else "NOT PRIVATE: "
@@ -588,18 +554,12 @@ class PrivacyBudget:
 
 
 def _hidden(history: Sequence[Plan]) -> float:
-    """Return what runs have spent of the part of delta for finding levels."""
+    """Return the part of the delta for finding levels that runs have spent."""
     return math.fsum(plan.of_thresholds for plan in history)
 
 
 def _entries(elsewhere: Any) -> dict[str, tuple[float, float]]:
-    """Return what other tools spend, as plain numbers.
-
-    Raises
-    ------
-    InvalidArgument
-        If it is no epsilon and delta by name.
-    """
+    """Return the epsilon and delta of other tools as plain numbers; refuse anything else."""
     found = {}
     for tool, spent in (elsewhere or {}).items() if isinstance(elsewhere or {}, Mapping) else [("", ())]:
         if not (isinstance(tool, str) and tool and isinstance(spent, list | tuple) and len(spent) == 2):

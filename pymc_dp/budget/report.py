@@ -2,8 +2,9 @@
 
 import math
 from collections.abc import Mapping, Sequence
+from typing import Any
 
-from pymc_dp.accounting import EPSILON_SLACK, Relation
+from pymc_dp.accounting import EPSILON_SLACK
 from pymc_dp.budget.plan import Plan
 
 _RELATIONS_IN_WORDS = {
@@ -12,17 +13,9 @@ _RELATIONS_IN_WORDS = {
 }
 
 
-def report_on(
-    history: Sequence[Plan],
-    *,
-    epsilon: float,
-    delta: float,
-    relation: Relation,
-    data_name: str | None,
-    elsewhere: Mapping[str, tuple[float, float]],
-    epsilon_spent: float,
-) -> str:
-    """Return the page as plain text, of a budget and the plans that it was charged."""
+def report_on(facts: Mapping[str, Any], history: Sequence[Plan], epsilon_spent: float) -> str:
+    """Return the page as plain text, of the facts of a budget and the plans that it was charged."""
+    epsilon, delta, relation = facts["epsilon"], facts["delta"], facts["relation"]
     runs = [f"  {number}. " + str(plan).replace("\n", "\n     ") for number, plan in enumerate(history, start=1)]
     runs = ["Runs", *(runs or ["  none"])]
     if math.isinf(epsilon):
@@ -56,9 +49,9 @@ def report_on(
         f"  Charged so far: epsilon {epsilon_spent:.6g} at that delta, in {len(history)} run(s).",
         *[
             f"  Of it set aside for {tool}, which is not checked: epsilon {spent[0]:g}, delta {spent[1]:g}."
-            for tool, spent in elsewhere.items()
+            for tool, spent in facts.get("elsewhere", {}).items()
         ],
-        f"Table: {data_name or 'not named'}",
+        f"Table: {facts['data_name'] or 'not named'}",
         f"Relation: {relation}: {_RELATIONS_IN_WORDS[relation]}.",
         *units,
         "",

@@ -1,11 +1,11 @@
-"""What a posterior is worth under the noise of privacy, and what would make it worth more: arithmetic."""
+"""The error that the noise of privacy adds to a posterior, and how it could be made smaller: arithmetic."""
 
 import math
 from dataclasses import dataclass
 
 from pymc_dp.accounting import gaussian_epsilon
 
-#: An error, in posterior standard deviations, with which a posterior is worth publishing.
+#: An error, in posterior standard deviations, up to which a posterior is good enough to publish.
 GOOD_ERROR = 0.5
 
 
@@ -13,27 +13,16 @@ GOOD_ERROR = 0.5
 class Worth:
     """An error by noise, and what it depends on.
 
-    Attributes
-    ----------
-    error : float
-        What noise adds to means, in posterior standard deviations, root mean square over parameters.
-    n_units, size : int
-        Units of the table, and unconstrained parameters.
-    rho, delta : float
-        What the run costs as Gaussian releases, NaN where that is not how it is paid for; the budget's delta.
-
-    Notes
-    -----
     The noise of a sum goes with the inverse root of rho, and does not depend on the number of units n; what the sum
     tells goes with n and the posterior's standard deviation with its inverse root. A unit's standardised score is about
     as long as the root of the number of parameters, and so are clip bounds.
     """
 
-    error: float
+    error: float  # that noise adds to means, in posterior standard deviations, root mean square over parameters
     n_units: int
-    size: int
-    rho: float
-    delta: float
+    size: int  # unconstrained parameters
+    rho: float  # the run's cost as Gaussian releases; NaN where it is paid for in another way
+    delta: float  # the budget's
 
     def epsilon_for(self, error: float) -> float:
         """Return the epsilon at which noise alone would add so large an error; NaN where rho is not known."""
@@ -50,13 +39,7 @@ class Worth:
         return self.size * (error / self.error) ** 2
 
     def what_would_help(self, *, roughly: bool = False) -> list[str]:
-        """Return a line on what would make noise harmless, where it is not.
-
-        Parameters
-        ----------
-        roughly : bool
-            Whether the error is known before any run, and so within a factor alone.
-        """
+        """Return a line on what would make the error small, where it is not; `roughly` if known before any run."""
         if not self.error > GOOD_ERROR:
             return []
         epsilon = self.epsilon_for(GOOD_ERROR)

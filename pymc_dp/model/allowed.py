@@ -96,32 +96,24 @@ _ARRAYS: Mapping[type, tuple[str, slice]] = {
 
 def refuse_unknown_operations(outputs: Sequence[Variable], rows: Iterable[Variable]) -> None:
     """Refuse a graph of one row in which an operation that is not known to be safe sees `rows`, the row's inputs."""
-    objection = _objection_to_graph(outputs, set(rows))
-    if objection is not None:
-        raise UnsupportedModel(
-            f"{objection}. Only operations that are known to act on each row by itself, and never to fail on what a "
-            "row holds, may see rows. Compute this before the model from the row's own values, or write the likelihood "
-            "with arithmetic, indexing and PyMC's distributions."
-        )
-
-
-def allows_scalar(op: Any) -> bool:
-    """Return whether a function of numbers is on the list, whatever its arguments."""
-    return type(op) in SCALARS
-
-
-def _objection_to_graph(outputs: Sequence[Variable], carrying: set[Variable]) -> str | None:
-    """Return why a graph is refused, None if it is not. `carrying` are the inputs with row values."""
-    carrying = set(carrying)
+    carrying = set(rows)
     for node in toposort(list(outputs)):
         carried = [variable in carrying for variable in node.inputs]
         if not any(carried) or isinstance(node.op, Shape | Shape_i):
             continue
         objection = _objection(node.op, node, carried, carrying)
         if objection is not None:
-            return objection
+            raise UnsupportedModel(
+                f"{objection}. Only operations that are known to act on each row by itself, and never to fail on what "
+                "a row holds, may see rows. Compute this before the model from the row's own values, or write the "
+                "likelihood with arithmetic, indexing and PyMC's distributions."
+            )
         carrying.update(node.outputs)
-    return None
+
+
+def allows_scalar(op: Any) -> bool:
+    """Return whether a function of numbers is on the list, whatever its arguments."""
+    return type(op) in SCALARS
 
 
 def _objection(op: Any, node: Apply, carried: Sequence[bool], carrying: set[Variable]) -> str | None:
@@ -148,8 +140,9 @@ def _objection(op: Any, node: Apply, carried: Sequence[bool], carrying: set[Vari
             return f"A length, place or axis of the operation {type(op).__name__} depends on what a row holds"
         return None
     if isinstance(op, OpFromGraph):  # no more than its inner graph, evaluated once
-        inner = {variable for variable, sees in zip(op.fgraph.inputs, carried, strict=True) if sees}
-        return _objection_to_graph(op.fgraph.outputs, inner)
+        inner = [variable for variable, sees in zip(op.fgraph.inputs, carried, strict=True) if sees]
+        refuse_unknown_operations(op.fgraph.outputs, inner)
+        return None
     return _unknown(op)
 
 

@@ -102,7 +102,7 @@ def _mark(result: Any, name: str) -> None:
 
 
 def builder_of(variable: Variable) -> str | None:
-    """Return which of `EVALUATING` computed a number from rows for this variable, if one did."""
+    """Return the class of `EVALUATING` that computed a number from rows for this variable, if one did."""
     return None if variable.owner is None else getattr(variable.owner.tag, _BUILDER, None)
 
 
@@ -119,7 +119,7 @@ def leaves_of(outputs: Iterable[Variable], *, inner: bool = True) -> list[Variab
     todo = [list(outputs)]
     while todo:
         for variable in ancestors(todo.pop()):
-            if _is_leaf(variable):
+            if is_leaf(variable):
                 found[variable] = None
             elif inner and variable.owner is not None and isinstance(variable.owner.op, HasInnerGraph):
                 todo.append(list(variable.owner.op.fgraph.outputs))
@@ -141,7 +141,7 @@ def arrays_of(
         variable = todo.pop()
         if variable in blocked:
             continue
-        if _is_leaf(variable):
+        if is_leaf(variable):
             shape = leaf_value(variable).shape
             if np.prod(shape) > 1 and not is_public(variable):
                 yield variable, shape
@@ -150,7 +150,7 @@ def arrays_of(
             continue
         if isinstance(variable.owner.op, MakeVector | Join):
             inputs = [each for each in ancestors([variable]) if each.owner is None]
-            of_numbers = all(map(_is_leaf, inputs)) and rows.isdisjoint(inputs)
+            of_numbers = all(map(is_leaf, inputs)) and rows.isdisjoint(inputs)
             if of_numbers and not all(map(is_public, inputs)):
                 yield variable, tuple(length for length in variable.type.shape if length is not None)
         used = list(_used(variable.owner, rows))
@@ -175,5 +175,6 @@ def _used(node: Apply, rows: Set[Variable]) -> Iterator[Variable]:
         yield from op.fgraph.outputs
 
 
-def _is_leaf(variable: Variable) -> bool:
+def is_leaf(variable: Variable) -> bool:
+    """Return whether a variable is a constant or shared array."""
     return isinstance(variable, Constant | SharedVariable) and isinstance(variable.type, TensorType)

@@ -83,7 +83,7 @@ class RowAxes:
 
 
 def row_axes(model: pm.Model, unit: str | None) -> RowAxes:
-    """Return where rows are, from the observed variables alone.
+    """Return the row axes of a model, from the observed variables alone.
 
     The dim `unit` counts rows; without it, the first axis of the observed variables does.
     """

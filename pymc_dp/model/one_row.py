@@ -183,7 +183,6 @@ class OneRow:
         return _minus_infinity_unless(self._index_checks, log_likelihood) if self._index_checks else log_likelihood
 
     def _apply(self, node: Any, inputs: list[Variable], carries: Sequence[bool]) -> list[Variable]:
-        """Apply the operation of `node` to one-row inputs."""
         op = node.op
         core = op.core_op if isinstance(op, Blockwise) else op
         if isinstance(op, CheckAndRaise):

@@ -13,9 +13,9 @@ from weakref import ReferenceType, WeakKeyDictionary, ref
 
 import numpy as np
 import pymc as pm
-from pytensor.graph.traversal import ancestors
 
 from pymc_dp.exceptions import InvalidArgument, UnsupportedModel
+from pymc_dp.model.arrays import leaf_value, leaves_of
 from pymc_dp.model.closures import referred_to
 
 #: By model and name of the variable. Data that are set anew replace what was there.
@@ -76,12 +76,8 @@ def refuse_tables_of_the_data(synthetic: Any, model: pm.Model) -> None:
 
 
 def _tables_of(model: pm.Model) -> list[np.ndarray]:
-    inputs = ancestors([*model.basic_RVs, *model.rvs_to_values.values(), *model.potentials])
-    leaves = [*model.data_vars, *(leaf for leaf in inputs if leaf.owner is None)]
-    arrays = [
-        leaf.get_value(borrow=True) if hasattr(leaf, "get_value") else getattr(leaf, "data", None) for leaf in leaves
-    ]
-    return [array for array in arrays if isinstance(array, np.ndarray) and array.size > 1]
+    outputs = [*model.basic_RVs, *model.rvs_to_values.values(), *model.potentials, *model.data_vars]
+    return [array for array in map(leaf_value, leaves_of(outputs, inner=False)) if array.size > 1]
 
 
 def owner_of(array: np.ndarray) -> np.ndarray:
@@ -92,7 +88,7 @@ def owner_of(array: np.ndarray) -> np.ndarray:
 
 
 def note(model: pm.Model, name: str, values: Iterable[Any]) -> None:
-    """Note which arrays the variable `name` of a model was given."""
+    """Note the arrays that the variable `name` of a model was given."""
     arrays = [array for array in map(_array_behind, values) if array is not None]
     _given.setdefault(model.root, {})[model.name_for(name)] = [ref(owner_of(array)) for array in arrays]
 

@@ -19,29 +19,15 @@ FloatArray = NDArray[np.float64]
 
 
 class ParameterVector:
-    """Translate between points of a PyMC model, whose free variables have static shapes, and the vector theta.
-
-    Attributes
-    ----------
-    names : list of str
-        Of the value variables, in order.
-    labels : list of str
-        One for each entry of theta, such as ``"beta[2]"``.
-    variables : list of str
-        Names of the free variables behind them, as in ``model.free_RVs``, in the same order.
-    shapes : dict of str to tuple of int
-        Of the value variables, by name, in order.
-    slices : list of slice
-        Where each value variable stands in theta.
-    size : int
-        Length of theta.
-    """
+    """Translate between points of a PyMC model, whose free variables have static shapes, and the vector theta."""
 
     def __init__(self, model: pm.Model) -> None:
         with pytensor.config.change_flags(mode=INTERPRETED):  # called once: compiling takes longer
             point = model.initial_point(random_seed=0)
+        #: Names of the value variables, and of the free variables behind them, in the order of ``model.free_RVs``.
         self.names = [var.name for var in model.value_vars]
         self.variables = [model.values_to_rvs[var].name for var in model.value_vars]
+        #: Shapes of the value variables by name, where each of them stands in theta, and how long theta is.
         self.shapes: dict[str, tuple[int, ...]] = {name: np.shape(point[name]) for name in self.names}
         bounds = np.cumsum([0, *map(math.prod, self.shapes.values())]).tolist()
         self.slices = list(itertools.starmap(slice, itertools.pairwise(bounds)))
@@ -50,6 +36,7 @@ class ParameterVector:
         self._blocks = list(zip(self.slices, self.shapes.values(), dtypes, strict=True))
         if self.size == 0:
             raise UnsupportedModel("The model has no free variables to sample.")
+        #: One for each entry of theta, such as ``"beta[2]"``.
         self.labels = [
             name + (f"[{', '.join(map(str, index))}]" if shape else "")
             for name, shape in self.shapes.items()
@@ -57,7 +44,7 @@ class ParameterVector:
         ]
 
     def sizes(self, names: Iterable[str]) -> dict[str, int]:
-        """Return how many unconstrained parameters each of these variables has; those that are not free have none."""
+        """Return the number of unconstrained parameters of each free variable among these names."""
         sizes = dict(zip(self.variables, map(math.prod, self.shapes.values()), strict=True))
         return {name: sizes[name] for name in names if name in sizes}
 

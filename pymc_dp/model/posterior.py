@@ -65,8 +65,7 @@ def with_likelihood(priors: pm.Model, parameters: ParameterVector, likelihood: x
     while name in priors.named_vars:
         name += "_"
     with priors:
-        theta = pt.concatenate([_unconstrained(priors, rv).ravel() for rv in priors.free_RVs])
-        away = theta[places[known]] - mean
+        away = _unconstrained(priors)[places[known]] - mean
         pm.Potential(name, -0.5 * away @ precision @ away)
     return priors
 
@@ -77,7 +76,7 @@ def holds_observations(model: pm.Model) -> bool:
 
 
 def places_of(likelihood: xr.Dataset, parameters: ParameterVector) -> np.ndarray:
-    """Return where each parameter of a likelihood is among those of a model; refuse a model that has others."""
+    """Return the place of each parameter of a likelihood among those of a model; refuse a model that has others."""
     own, wanted = parameters.labels, [str(each) for each in likelihood["parameter"].values]
     missing, more = sorted(set(wanted) - set(own)), sorted(set(own) - set(wanted))
     if missing or more:
@@ -90,7 +89,7 @@ def places_of(likelihood: xr.Dataset, parameters: ParameterVector) -> np.ndarray
 
 
 def maximum_of(likelihood: xr.Dataset, model: pm.Model) -> dict[str, np.ndarray]:
-    """Return where a likelihood has its maximum, for variables that it knows as a whole and nothing else."""
+    """Return the maximum of a likelihood, for free variables all of whose parameters it depends on."""
     parameters, of_likelihood = ParameterVector(model), known_parameters(likelihood)
     places, theta = places_of(likelihood, parameters), np.zeros(parameters.size)
     known = np.zeros(parameters.size, dtype=bool)
@@ -108,7 +107,7 @@ def maximum_of(likelihood: xr.Dataset, model: pm.Model) -> dict[str, np.ndarray]
 
 
 def known_parameters(likelihood: xr.Dataset) -> np.ndarray:
-    """Return which parameters the likelihood depends on, shape (parameters,)."""
+    """Return for each parameter whether the likelihood depends on it, shape (parameters,)."""
     return np.asarray(likelihood["known"].values, dtype=bool)
 
 
@@ -149,8 +148,7 @@ def unconstrained_draws(model: pm.Model, draws: xr.Dataset, at_most: int) -> Flo
     n_draws = draws.sizes["chain"] * draws.sizes["draw"]
     taken = np.unique(np.linspace(0, n_draws - 1, min(at_most, n_draws)).astype(int))
     stand_ins = {rv: rv.type() for rv in model.free_RVs}
-    theta = pt.concatenate([_unconstrained(model, rv).ravel() for rv in model.free_RVs])
-    of_draw = compiled(list(stand_ins.values()), clone_replace([theta.astype("float64")], stand_ins))
+    of_draw = compiled(list(stand_ins.values()), clone_replace([_unconstrained(model).astype("float64")], stand_ins))
     as_typed = [chains[rv.name].astype(rv.type.dtype) for rv in model.free_RVs]
     return np.array([of_draw(*(values[place] for values in as_typed))[0] for place in taken])
 
@@ -164,7 +162,7 @@ def with_figures(stats: xr.Dataset, likelihood: xr.Dataset) -> xr.Dataset:
     return stats
 
 
-def _unconstrained(model: pm.Model, rv: Any) -> Any:
-    """Return a free variable on the unconstrained scale."""
-    transform = model.rvs_to_transforms[rv]
-    return rv if transform is None else transform.forward(rv, *rv.owner.inputs)
+def _unconstrained(model: pm.Model) -> Any:
+    """Return the vector of unconstrained parameters as a function of the free variables."""
+    pairs = [(rv, model.rvs_to_transforms[rv]) for rv in model.free_RVs]
+    return pt.concatenate([(rv if t is None else t.forward(rv, *rv.owner.inputs)).ravel() for rv, t in pairs])

@@ -17,13 +17,11 @@ import numpy as np
 import pymc as pm
 import pytensor.tensor as pt
 from pytensor.compile.builders import OpFromGraph
-from pytensor.compile.sharedvalue import SharedVariable
-from pytensor.graph.basic import Constant, Variable
+from pytensor.graph.basic import Variable
 from pytensor.graph.traversal import ancestors
-from pytensor.tensor.type import TensorType
 
 from pymc_dp.compiling import compiled, rewrite_pregrad
-from pymc_dp.model.arrays import leaf_value
+from pymc_dp.model.arrays import is_leaf, leaf_value
 from pymc_dp.model.parameters import FloatArray, ParameterVector
 
 #: A number with more significant digits than this is not one that somebody wrote.
@@ -156,5 +154,5 @@ def _constants(variable: Variable, others: set[Variable]) -> Iterator[np.ndarray
         if inner.owner is not None and isinstance(inner.owner.op, OpFromGraph) and inner not in others:
             found += ancestors(inner.owner.op.inner_outputs)
     for leaf in found:
-        if isinstance(leaf, Constant | SharedVariable) and isinstance(leaf.type, TensorType):
+        if is_leaf(leaf):
             yield leaf_value(leaf)

@@ -37,15 +37,12 @@ def refuse_rows_in_starts(
 
 def has_rows(model: pm.Model, graph: Variable, lengths: Collection[int], others: Collection[str]) -> bool:
     """Return whether a graph holds an array as long as the rows, or that can be several such arrays end to end."""
-    for array, shape in arrays_of([graph]):
-        dims = model.named_vars_to_dims.get(array.name) or (None,) * len(shape)
-        if any(
-            length > 1 and length % n == 0 and dim not in others
-            for length, dim in zip(shape, dims, strict=False)
-            for n in lengths
-        ):
-            return True
-    return False
+    return any(
+        length > 1 and length % n == 0 and dim not in others
+        for array, shape in arrays_of([graph])
+        for length, dim in zip(shape, model.named_vars_to_dims.get(array.name) or (None,) * len(shape), strict=False)
+        for n in lengths
+    )
 
 
 @dataclass(frozen=True)
@@ -99,14 +96,15 @@ def publishable_names(rows: RowAxes, requested: Sequence[str] | None, lengths: C
 def _protected_inputs(rows: RowAxes, lengths: Collection[int]) -> set[Variable]:
     """Return the inputs of anything in the model that hold rows, or the number of rows or units."""
     model = rows.model
-    found = {*(model.rvs_to_values[rv] for rv in rows.observed), *rows.lengths_of_dims(lengths)}
     of_dims = set(model.dim_lengths.values())
-    for leaf in leaves_of(model.replace_rvs_by_values([*model.basic_RVs, *model.deterministics, *model.potentials])):
-        if leaf in of_dims:
-            continue
-        if rows.axis_of(leaf) is not None or not set(lengths).isdisjoint(leaf_value(leaf).shape):
-            found.add(leaf)
-    return found
+    graphs = model.replace_rvs_by_values([*model.basic_RVs, *model.deterministics, *model.potentials])
+    of_rows = {
+        leaf
+        for leaf in leaves_of(graphs)
+        if leaf not in of_dims
+        and (rows.axis_of(leaf) is not None or not set(lengths).isdisjoint(leaf_value(leaf).shape))
+    }
+    return of_rows | {model.rvs_to_values[rv] for rv in rows.observed} | set(rows.lengths_of_dims(lengths))
 
 
 def _of_cholesky_factors(model: pm.Model) -> list[Variable]:

@@ -14,16 +14,14 @@ from pymc.initial_point import make_initial_point_fns_per_chain
 from pymc.model.fgraph import clone_model
 from pymc.pytensorf import compile as pymc_compile
 from pytensor.compile.builders import SymbolicOp
-from pytensor.compile.sharedvalue import SharedVariable
-from pytensor.graph.basic import Constant, Variable
+from pytensor.graph.basic import Variable
 from pytensor.graph.replace import clone_replace
 from pytensor.graph.traversal import ancestors, toposort
 from pytensor.tensor.basic import Alloc
-from pytensor.tensor.type import TensorType
 
 from pymc_dp.compiling import INTERPRETED
 from pymc_dp.exceptions import UnsupportedModel
-from pymc_dp.model.arrays import leaf_value
+from pymc_dp.model.arrays import is_leaf, leaf_value
 from pymc_dp.model.parameters import FloatArray, ParameterVector
 from pymc_dp.model.split import RowLeaf, RowSplit
 from pymc_dp.model.starts import initial_values
@@ -116,8 +114,7 @@ def _of_so_many_rows(rv: Variable, axis: int, n_rows: int) -> Variable:
 def _refuse_rows_in_simulation(model: pm.Model, n_rows: int) -> None:
     """Refuse distributions of rows that could know the data: with a table of rows, or of the user's own code."""
     for rv in model.observed_RVs:
-        inputs = [leaf for leaf in ancestors([rv]) if isinstance(leaf, Constant | SharedVariable)]
-        if any(n_rows in leaf_value(leaf).shape for leaf in inputs if isinstance(leaf.type, TensorType)):
+        if any(n_rows in leaf_value(leaf).shape for leaf in filter(is_leaf, ancestors([rv]))):
             raise UnsupportedModel(
                 f"The distribution of {rv.name!r} is drawn with the help of a table of rows. Pass synthetic=, the same "
                 "model written on a synthetic table of the same shape."

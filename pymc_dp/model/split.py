@@ -130,7 +130,6 @@ def _response_of_one_row(rows: RowAxes, graphs: SymbolicModel, leaves: Sequence[
 
 
 def _total(terms: Sequence[Variable]) -> Variable:
-    """Return the sum of all entries of all terms."""
     sums = [term.sum() for term in terms]
     return pt.add(*sums) if len(sums) > 1 else sums[0]
 

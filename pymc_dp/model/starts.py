@@ -25,7 +25,7 @@ InitialValues = dict[Any, Any] | Sequence[dict[Any, Any] | None]
 
 
 def initial_values(model: pm.Model) -> dict[Variable, str]:
-    """Return where chains start by default: at draws of the prior.
+    """Return the default starting values of chains: draws of the prior.
 
     Variables that cannot be drawn, such as `pm.Flat`, or whose draws a transform cannot represent, such as `ordered`,
     are left out: they start at their own ``initval`` or PyMC's default for their distribution.

@@ -11,7 +11,6 @@ from numpy.typing import NDArray
 from pymc.distributions.custom import CustomDistRV
 from pymc.distributions.transforms import LogTransform
 from pytensor.compile.ops import ViewOp
-from pytensor.compile.sharedvalue import SharedVariable
 from pytensor.graph.basic import Apply, Constant, Variable
 from pytensor.graph.replace import clone_replace
 from pytensor.graph.rewriting.utils import rewrite_graph
@@ -20,10 +19,9 @@ from pytensor.scalar.basic import Second, add, exp
 from pytensor.tensor.elemwise import DimShuffle, Elemwise
 from pytensor.tensor.random import basic as families
 from pytensor.tensor.shape import Shape, Shape_i
-from pytensor.tensor.type import TensorType
 
 from pymc_dp.compiling import INTERPRETED
-from pymc_dp.model.arrays import leaf_value
+from pymc_dp.model.arrays import is_leaf, leaf_value
 from pymc_dp.model.parameters import ParameterVector
 
 #: Beyond this many possible responses of a row, they count as infinitely many: each takes a pass over the rows.
@@ -107,7 +105,7 @@ def in_likelihood(model: pm.Model, parameters: ParameterVector) -> NDArray[np.bo
 
 
 def scale_places(model: pm.Model, parameters: ParameterVector) -> NDArray[np.intp]:
-    """Return which parameters are logarithms of positive variables, such as a scale or a shape.
+    """Return the places of parameters that are logarithms of positive variables, such as a scale or a shape.
 
     Or of a factor of all rows' scale: a in ``sigma=exp(a + b * x)``.
     """
@@ -139,19 +137,19 @@ def _factors_of_scale(model: pm.Model) -> set[Variable]:
 
 
 def _node_of_rows(model: pm.Model) -> Apply | None:
-    """Return what draws the rows, if one observed variable has all of them."""
+    """Return the node that draws the rows, if one observed variable has all of them."""
     return model.observed_RVs[0].owner if len(model.observed_RVs) == 1 else None
 
 
 def _undimmed(variable: Variable) -> Variable:
-    """Return what was only given other axes, or a name."""
+    """Return the variable under changes of axes and names."""
     while variable.owner is not None and isinstance(variable.owner.op, DimShuffle | ViewOp):
         variable = variable.owner.inputs[0]
     return variable
 
 
 def _places_of(model: pm.Model, parameters: ParameterVector, holds: Callable[[Variable], bool]) -> NDArray[np.intp]:
-    """Return where the parameters of free variables with a property stand."""
+    """Return the places of the parameters of free variables with a property."""
     places = [
         np.arange(entries.start, entries.stop)
         for value, entries in zip(model.value_vars, parameters.slices, strict=True)
@@ -161,7 +159,7 @@ def _places_of(model: pm.Model, parameters: ParameterVector, holds: Callable[[Va
 
 
 def places_of_scale(model: pm.Model, parameters: ParameterVector, *, symmetric: bool = False) -> NDArray[np.intp]:
-    """Return which parameters are the logarithm of the scale of a location-scale family that rows are drawn from.
+    """Return the places of the log-scale of a location-scale family that rows are drawn from.
 
     The information of the location is in proportion to the inverse square of the scale. If `symmetric`, only of
     families that are symmetric around their location, or whose logarithms are, and where the scale has no part in the
@@ -277,5 +275,4 @@ def length_of_last_axis(model: pm.Model, probabilities: Variable) -> int:
 
 def _shape(leaf: Variable) -> tuple[int, ...]:
     """Return the shape of a constant or shared array, and none of other inputs."""
-    is_array = isinstance(leaf, Constant | SharedVariable) and isinstance(leaf.type, TensorType)
-    return leaf_value(leaf).shape if is_array else ()
+    return leaf_value(leaf).shape if is_leaf(leaf) else ()

@@ -107,7 +107,7 @@ class Units:
 
 
 def units_of(rows: RowAxes, unit_index: UnitIndex) -> Units:
-    """Return which rows are one unit."""
+    """Return the units of a table of rows."""
     index = _unit_of_each_row(rows, unit_index)
     if index is None:
         in_words = f"one entry of the dim {rows.dim!r}" if rows.dim is not None else "one row of the observed variables"
@@ -119,7 +119,7 @@ def units_of(rows: RowAxes, unit_index: UnitIndex) -> Units:
 
 
 def number_of_units(model: pm.Model, unit: str | None = None, unit_index: UnitIndex = None) -> int:
-    """Return how many units there are, from the model's variables alone. Public under substitution only."""
+    """Return the number of units, from the model's variables alone. Public under substitution only."""
     refuse_unsplittable(model)
     rows = row_axes(model, unit)
     index = _unit_of_each_row(rows, unit_index)

@@ -14,11 +14,11 @@ from pymc_dp.model.arrays import leaf_value
 from pymc_dp.model.axes import RowAxes, dims_of_other_axes, row_axes
 from pymc_dp.model.operations import refuse_unsplittable
 from pymc_dp.model.parameters import ParameterVector
-from pymc_dp.model.prior import Prior, warn_about_prior_constants
+from pymc_dp.model.prior import Prior
 from pymc_dp.model.protected import PublishableNames, publishable_names, refuse_rows_in_starts
 from pymc_dp.model.simulation import RowSimulator
 from pymc_dp.model.split import RowSplit, split
-from pymc_dp.model.starts import InitialValues, Point, expressions_in, initial_values, starting_points
+from pymc_dp.model.starts import InitialValues, expressions_in
 from pymc_dp.model.structure import in_likelihood, places_of_scale, responses_of_rows, scale_of_normal_rows
 from pymc_dp.model.units import UnitIndex, Units, refuse_tables_of_units, units_of
 
@@ -64,26 +64,13 @@ class ModelView:
         return responses_of_rows(self._rows.model)
 
     def publishable(self, requested: Sequence[str] | None) -> PublishableNames:
-        """Return which variables may leave. See `publishable_names`."""
+        """Return the names of the variables that may leave. See `publishable_names`."""
         return publishable_names(self._rows, requested, self.protected_lengths)
-
-    def warn_about_prior_constants(self) -> None:
-        """Warn of constants in priors that look computed: no prior depends on rows here, so they are public."""
-        warn_about_prior_constants(self._rows.model)
 
     def refuse_rows_in_starts(self, initvals: InitialValues | None) -> None:
         """Refuse starting values that are expressions of rows or of their number."""
         others = dims_of_other_axes(self._rows.model, self._unit)
         refuse_rows_in_starts(self._rows, self.protected_lengths, expressions_in(initvals), others)
-
-    @cached_property
-    def default_starts(self) -> dict[Variable, str]:
-        """Where chains start unless the user says. See `initial_values`."""
-        return initial_values(self._rows.model)
-
-    def starting_points(self, initvals: InitialValues, random_seed: object, chains: int) -> list[Point]:
-        """Return the points that `pm.sample` starts chains from. See `pymc_dp.model.starts`."""
-        return starting_points(self._rows.model, self.parameters, initvals, random_seed, chains, self.prior)
 
     @cached_property
     def scale_of_symmetric_rows(self) -> NDArray[np.intp]:

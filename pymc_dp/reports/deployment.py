@@ -181,7 +181,7 @@ def disclosure(
 
 
 def _known(facts: Mapping[str, Any], budget: PrivacyBudget | None) -> Record:
-    """Return what the facts of a run say of each field."""
+    """Return the fields that the facts of a run fill in."""
     relation, rho, delta = facts["relation"], float(facts["rho"]), facts["delta"]
     gaussian, bounds = all_gaussian(facts), json.loads(facts["clip_bounds"])
     omitted = json.loads(facts["omitted_because_computed_from_rows"])
@@ -268,7 +268,6 @@ def _known(facts: Mapping[str, Any], budget: PrivacyBudget | None) -> Record:
 
 
 def _in_words(value: Any) -> list[str]:
-    """Return a field as texts."""
     if isinstance(value, Mapping):
         return [
             f"{name} {number:.4g}" if isinstance(number, float) else f"{name} {number}"

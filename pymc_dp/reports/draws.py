@@ -29,11 +29,8 @@ def maximum_mean_discrepancy(draws: np.ndarray, reference: np.ndarray) -> float:
         values: np.ndarray = np.exp(-cdist(one, other, "sqeuclidean") / (2.0 * width**2))
         return values
 
-    within = []
-    for sample in (draws, reference):
-        n = len(sample)
-        within.append((kernel(sample, sample).sum() - n) / (n * (n - 1)))
-    return math.sqrt(max(0.0, sum(within) - 2.0 * kernel(draws, reference).mean()))
+    within = sum((kernel(each, each).sum() - len(each)) / (len(each) * (len(each) - 1)) for each in (draws, reference))
+    return math.sqrt(max(0.0, within - 2.0 * kernel(draws, reference).mean()))
 
 
 def convergence(draws: xr.Dataset, parameters: Mapping[str, int]) -> tuple[float, float, tuple[str, ...]]:

@@ -1,4 +1,4 @@
-"""`dry_run`: the same code with the same noise on a synthetic table, to see what a run would be worth unpaid.
+"""`dry_run`: the same code with the same noise on a synthetic table, to see how good a run would be at no cost.
 
 Nothing of the protected table is read but the number of its units where that is public, and no budget is charged.
 """
@@ -34,13 +34,13 @@ _log = logging.getLogger("pymc")
 _ABOUT_AS_LONG = 0.2
 #: Of the reference that draws are compared with: NUTS on the synthetic table.
 _REFERENCE_DRAWS, _REFERENCE_CHAINS = 500, 2
-#: Central intervals whose coverage is told.
+#: Central intervals whose coverage is reported.
 _INTERVAL = (0.05, 0.95)
 
 
 @dataclass(frozen=True)
 class Forecast:
-    """What a run may be expected to be worth.
+    """The expected quality of a run.
 
     Attributes
     ----------
@@ -210,15 +210,7 @@ def _like(budget: PrivacyBudget) -> PrivacyBudget:
 def _synthetic(
     model: Model, step: DPStep, data: Table | None, synthetic: Model | None, random_seed: int | None
 ) -> tuple[Model, int]:
-    """Return the model on a synthetic table, by default on rows that are invented or drawn, and its number of units.
-
-    Raises
-    ------
-    InvalidArgument
-        If the table is a part of the protected one, or much longer or shorter; or if `data` has units of several rows.
-    UnsupportedModel
-        If no synthetic table is passed, and rows cannot be drawn from the model or their number is protected.
-    """
+    """Return the model on a synthetic table, by default on rows that are invented or drawn, and its number of units."""
     relation = step.budget.relation
     if data is None:
         n_units = public_number_of_units(model, step.unit, step.unit_index, relation)

@@ -77,7 +77,7 @@ class FinishedDraws:
             raise
 
     def iterations(self, chains: int) -> list[int]:
-        """Return how many iterations, tuning included, each of the planned chains has finished."""
+        """Return the number of finished iterations, tuning included, of each planned chain."""
         return [len(self._traces[chain]) if chain in self._traces else 0 for chain in range(chains)]
 
     def releases(self, n_steps: int) -> Iterator[tuple[int, int, int, ReleasesOfIteration]]:
@@ -99,11 +99,10 @@ class FinishedDraws:
         longer = {chain: length for chain, length in lengths.items() if length > left_out}
         if not longer:
             return DataTree()
-        sizes = {
-            length: (length - left_out) * sum(other >= length for other in longer.values())
-            for length in longer.values()
-        }
-        best = max(sizes, key=lambda length: sizes[length])
+        lengths_left = longer.values()
+        best = max(
+            lengths_left, key=lambda length: (length - left_out) * sum(other >= length for other in lengths_left)
+        )
         chains = sorted(chain for chain, length in longer.items() if length >= best)
         tree = _sample_return(
             run=None,

@@ -14,20 +14,10 @@ from xarray import DataTree
 
 from pymc_dp.budget.privacy_budget import PrivacyBudget
 from pymc_dp.exceptions import InvalidArgument, RunInterrupted, UnsupportedModel
+from pymc_dp.model import posterior
 from pymc_dp.model.context import Model, model_in_context
 from pymc_dp.model.parameters import FloatArray, ParameterVector
-from pymc_dp.model.posterior import (
-    PRIVATE_LIKELIHOOD,
-    covariance_of,
-    covariance_without_noise,
-    holds_observations,
-    known_parameters,
-    maximum_of,
-    places_of,
-    priors_of,
-    with_figures,
-    with_likelihood,
-)
+from pymc_dp.model.posterior import PRIVATE_LIKELIHOOD
 from pymc_dp.run.refusals import refuse_no_budget, refuse_privacy_keywords
 from pymc_dp.run.sampling import release, sample_without_privacy
 from pymc_dp.steps.surrogate_hmc import DPSurrogateHMC
@@ -70,10 +60,8 @@ class PrivateLikelihood:
         self.tree = DataTree.from_dict({name: tree[name].to_dataset() for name in _KEPT if name in tree})
         self._priors: Model | None = None
         if model is not None:
-            self._priors = priors_of(model, json.loads(self.facts.get("variables", "[]")))
-            places_of(self._dataset, ParameterVector(self._priors))
-
-    # What was released ----------------------------------------------------------------------------------------------
+            self._priors = posterior.priors_of(model, json.loads(self.facts.get("variables", "[]")))
+            posterior.places_of(self._dataset, ParameterVector(self._priors))
 
     @property
     def facts(self) -> Mapping[str, Any]:
@@ -93,18 +81,16 @@ class PrivateLikelihood:
     @property
     def covariance(self) -> FloatArray:
         """H⁻¹ + V, shape (parameters, parameters); zero for parameters that only the prior knows."""
-        return covariance_of(self._dataset)
+        return posterior.covariance_of(self._dataset)
 
     @property
     def without_noise(self) -> FloatArray:
         """H⁻¹, shape (parameters, parameters): how wide the likelihood would be without privacy."""
-        return covariance_without_noise(self._dataset)
+        return posterior.covariance_without_noise(self._dataset)
 
     @property
     def _dataset(self) -> xr.Dataset:
         return self.tree[PRIVATE_LIKELIHOOD].to_dataset()
-
-    # What is made of it ---------------------------------------------------------------------------------------------
 
     def model(self, priors: Model | None = None) -> Model:
         """Return a PyMC model: priors, and the likelihood as a potential on the unconstrained scale.
@@ -122,10 +108,10 @@ class PrivateLikelihood:
         """
         if priors is None and self._priors is None:
             raise InvalidArgument("Priors are not stored in files: pass model(priors=a PyMC model with them).")
-        if priors is not None and holds_observations(priors):
+        if priors is not None and posterior.holds_observations(priors):
             raise InvalidArgument("priors= must be a model without observed variables: the likelihood stands for them.")
-        model = priors_of(self._priors if priors is None else priors, None)
-        return with_likelihood(model, ParameterVector(model), self._dataset)
+        model = posterior.priors_of(self._priors if priors is None else priors, None)
+        return posterior.with_likelihood(model, ParameterVector(model), self._dataset)
 
     def sample(self, draws: int = 1000, *, priors: Model | None = None, **options: Any) -> DataTree:
         """Draw from the posterior with PyMC's own sampler. Free of further privacy cost, as often as you like.
@@ -153,21 +139,19 @@ class PrivateLikelihood:
         """
         refuse_privacy_keywords(sample_without_privacy, options)
         model = self.model(priors)
-        options.setdefault("initvals", maximum_of(self._dataset, model))
+        options.setdefault("initvals", posterior.maximum_of(self._dataset, model))
         with model:
             tree = sample_without_privacy(draws=draws, **options)
         groups = {name: tree[name].to_dataset() for name in _OF_DRAWS if name in tree}
         for name in ("sample_stats", "warmup_sample_stats"):
             if name in groups:
-                groups[name] = with_figures(groups[name], self._dataset)
+                groups[name] = posterior.with_figures(groups[name], self._dataset)
         published, sizes = [str(name) for name in groups["posterior"].data_vars], groups["sample_stats"].sizes
         groups |= {name: self.tree[name].to_dataset() for name in _KEPT if name in self.tree}
         groups["privacy"] = groups["privacy"].assign_attrs(
             variables=json.dumps(published), draws=int(sizes["draw"]), chains=int(sizes["chain"]), complete=1
         )
         return DataTree.from_dict(groups)
-
-    # Files ----------------------------------------------------------------------------------------------------------
 
     def save(self, path: str | Path) -> None:
         """Write what was released to a netCDF file, or to a Zarr store if the name ends in ``.zarr``. No data is in it.
@@ -209,7 +193,7 @@ class PrivateLikelihood:
         return cls(tree, model)
 
     def __repr__(self) -> str:
-        facts, known = self.facts, known_parameters(self._dataset)
+        facts, known = self.facts, posterior.known_parameters(self._dataset)
         return (
             f"PrivateLikelihood({known.size} parameters, {int(known.sum())} of them known, "
             f"epsilon={facts['epsilon']:.3g}, delta={facts['delta']:.3g}, {facts['relation']})"

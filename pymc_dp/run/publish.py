@@ -197,7 +197,7 @@ def metadata(plan: Plan, group: StepGroup, names: PublishableNames, n_units: int
 def guarantee_of(
     plan: Plan, budget: PrivacyBudget, n_units: int | None, *, seeded: bool, exact_counts: bool = False
 ) -> dict[str, Any]:
-    """Return what is guaranteed of a charged plan's releases, and how, as attributes of the ``privacy`` group.
+    """Return the guarantee of a charged plan's releases, and how it is kept, as attributes of the ``privacy`` group.
 
     `n_units` is None where the number is protected. With seeded noise, or exact counts of clipped units, nothing is
     private.

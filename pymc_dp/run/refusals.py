@@ -4,7 +4,7 @@ import dataclasses
 import inspect
 import multiprocessing
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from multiprocessing.context import BaseContext
 from typing import Any
@@ -60,7 +60,7 @@ def dp_steps(step: Any) -> list[DPStep]:
 
 
 def refuse_in_a_starting_process() -> None:
-    """Refuse where a script without a guard is run again by a process that it started."""
+    """Refuse a script without a guard that a process which it started runs again."""
     if getattr(multiprocessing.current_process(), "_inheriting", False):
         raise UnsupportedOption(
             "This script is being run again by a process that sample started, and would charge the budget again. "
@@ -82,7 +82,7 @@ def refuse_wrong_budget_or_step(options: Mapping[str, Any]) -> None:
 
 
 def refuse_no_budget(budget: Any) -> None:
-    """Refuse what was passed as ``budget=`` if it is something else; None is nothing."""
+    """Refuse any ``budget=`` but a budget or None."""
     if budget is None or isinstance(budget, PrivacyBudget):
         return
     what = f"the class {budget.__name__} itself" if isinstance(budget, type) else f"a {type(budget).__name__}"
@@ -94,7 +94,7 @@ def refuse_no_budget(budget: Any) -> None:
 
 def refuse_budget(function: str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
     """Refuse a call of a function that is not private with a budget or a DP step anywhere in its arguments."""
-    if _BUDGET in kwargs or any(_carried([*args, kwargs])):
+    if _BUDGET in kwargs or _holds_budget([*args, kwargs]):
         raise UnsupportedOption(
             f"{function} was given a privacy budget but no differentially private step: the run would not be private, "
             "and nothing would be charged. Write dp.sample(step=dp.DPSurrogateHMC(budget=budget)), or another DP step, "
@@ -105,18 +105,17 @@ def refuse_budget(function: str, args: Sequence[Any], kwargs: Mapping[str, Any])
 def refuse_stray_budget(options: Mapping[str, Any]) -> None:
     """Refuse a budget or a DP step in any option but ``step=``, where one is given there."""
     for name, value in options.items():
-        if name != "step" and any(_carried([value])):
+        if name != "step" and _holds_budget([value]):
             raise UnsupportedOption(f"{name}= holds a privacy budget or a DP step. Pass it to step= alone.")
 
 
-def _carried(values: Sequence[Any]) -> Iterator[PrivacyBudget | DPStep]:
-    """Yield the budgets and DP steps in containers, partial functions, step methods and dataclasses, however deep."""
+def _holds_budget(values: Sequence[Any]) -> bool:
+    """Return whether containers, partial functions, step methods or dataclasses hold a budget or a DP step."""
     waiting, seen = list(values), set()
     while waiting:
         value = waiting.pop()
         if isinstance(value, PrivacyBudget | DPStep):
-            yield value
-            continue
+            return True
         if id(value) in seen:
             continue
         seen.add(id(value))
@@ -130,6 +129,7 @@ def _carried(values: Sequence[Any]) -> Iterator[PrivacyBudget | DPStep]:
             waiting += vars(value).values()
         elif dataclasses.is_dataclass(value):  # a sampler object, which holds its budget
             waiting += [getattr(value, each.name, None) for each in dataclasses.fields(value)]
+    return False
 
 
 def refuse_table(function: str, options: Mapping[str, Any]) -> None:
@@ -165,7 +165,7 @@ def refuse_privacy_keywords(function: Callable[..., Any], options: Mapping[str, 
 
 
 def refuse_no_table(data: Any) -> None:
-    """Refuse what was passed as ``data=`` if it is no table; None is nothing."""
+    """Refuse any ``data=`` but a table or None."""
     if data is not None and not isinstance(data, Table):
         raise InvalidArgument(
             f'data= must be a pymc_dp.Table, not a {type(data).__name__}: dp.Table(frame, x=["age"], y="default").'

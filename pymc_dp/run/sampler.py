@@ -45,7 +45,7 @@ class Private:
     unit_index: Any = field(default=None, repr=False)
 
     def __post_init__(self) -> None:
-        """Refuse what is no budget and what is no table."""
+        """Refuse other types."""
         given: Any = self.budget
         refuse_no_budget(given)
         if given is None:
@@ -69,14 +69,10 @@ class Private:
         InvalidArgument
             If an option belongs to the object; and the errors of `pymc_dp.sample`.
         """
-        own = {"budget": self.budget, "data": self.data, "unit": self.unit, "unit_index": self.unit_index}
-        if self.step is not None:
-            own["step"] = self.step
-        twice = sorted(name for name in {*own, "step"} & set(run) if run[name] is not None)
+        twice = sorted(name for name in vars(self) if run.pop(name, None) is not None)
         if twice:
             raise InvalidArgument(f"{twice[0]}= belongs to dp.Private({twice[0]}=...): leave it out of this call.")
-        run = {name: value for name, value in run.items() if name not in {*own, "step"}}
-        return sample(draws, model=model, **own, **run)
+        return sample(draws, model=model, **vars(self), **run)
 
     def sample_from_init(
         self,

@@ -1,6 +1,6 @@
 """`sample`: plan the whole run, charge it, sample with PyMC, publish what may leave.
 
-A PyMC step is not told how many chains there will be and has no say in the returned tree. `sample` therefore has
+A PyMC step does not know the number of chains and cannot change the returned tree. `sample` therefore has
 `pm.sample`'s signature and calls it.
 """
 
@@ -10,7 +10,7 @@ import functools
 import inspect
 import logging
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -32,7 +32,9 @@ from pymc_dp.memory import memory_of_this_machine
 from pymc_dp.model.context import Model, model_in_context, refuse_bambi_statistics
 from pymc_dp.model.parameters import ParameterVector, value_variables
 from pymc_dp.model.posterior import places_of, priors_of, with_likelihood
+from pymc_dp.model.prior import warn_about_prior_constants
 from pymc_dp.model.protected import PublishableNames
+from pymc_dp.model.starts import initial_values, starting_points
 from pymc_dp.model.units import number_of_units
 from pymc_dp.model.view import ModelView, read
 from pymc_dp.release import (
@@ -47,20 +49,9 @@ from pymc_dp.release import (
 from pymc_dp.rows import Simulation, SyntheticTable, UnitLikelihood
 from pymc_dp.rows.likelihood import Threads
 from pymc_dp.rows.partitioned import PartitionedUnits
+from pymc_dp.run import refusals
 from pymc_dp.run.finished import FinishedDraws, Interrupted, ending_the_run, how_it_ended, reason
 from pymc_dp.run.publish import metadata, publish
-from pymc_dp.run.refusals import (
-    group_of_steps,
-    is_private,
-    refuse_bad_values,
-    refuse_budget,
-    refuse_in_a_starting_process,
-    refuse_no_table,
-    refuse_stray_budget,
-    refuse_unsupported_options,
-    refuse_wrong_budget_or_step,
-    refuse_wrong_types,
-)
 from pymc_dp.run.short_form import chosen_length, log_chosen_length, steps_with_budget
 from pymc_dp.steps.access import Authorisation
 from pymc_dp.steps.base import DPStep, StepGroup
@@ -160,23 +151,23 @@ class _Run:
     keep_warmup: bool
 
     def __init__(self, draws: int | None, options: dict[str, Any], *, draws_follow: bool = True) -> None:
-        refuse_in_a_starting_process()
-        refuse_wrong_budget_or_step(options)
-        if not is_private(options):
-            refuse_budget("pymc_dp.sample", [draws], options)
+        refusals.refuse_in_a_starting_process()
+        refusals.refuse_wrong_budget_or_step(options)
+        if not refusals.is_private(options):
+            refusals.refuse_budget("pymc_dp.sample", [draws], options)
         given_budget, data = options.pop("budget", None), options.pop("data", None)
-        refuse_no_table(data)
+        refusals.refuse_no_table(data)
         units = {name: options.pop(name, None) for name in ("unit", "unit_index")}
-        refuse_stray_budget({"draws": draws, **options})
+        refusals.refuse_stray_budget({"draws": draws, **options})
         settings = inspect.signature(_pymc_sample).bind(draws, **options)
         settings.apply_defaults()
         #: Those of `pm.sample`, as they were passed; `prepare` completes them.
         self.arguments = dict(settings.arguments)
-        refuse_wrong_types(self.arguments)
-        refuse_unsupported_options(self.arguments, self.arguments.pop("kwargs"))
+        refusals.refuse_wrong_types(self.arguments)
+        refusals.refuse_unsupported_options(self.arguments, self.arguments.pop("kwargs"))
         self.model = model_in_context(self.arguments["model"])
         step = steps_with_budget(self.arguments["step"], given_budget, self.model, **units)
-        self.group = group_of_steps(step, value_variables(self.model))
+        self.group = refusals.group_of_steps(step, value_variables(self.model))
         self.group.stand_beside_a_table(data is not None, units_of_rows=data is not None and data.unit is not None)
         refuse_bambi_statistics(self.model)
         self.budget: PrivacyBudget = self.group.budget
@@ -223,8 +214,6 @@ class _Run:
 
             yield noted
 
-    # Open -------------------------------------------------------------------------------------------------------------
-
     def open(self, until_the_end: contextlib.ExitStack) -> None:
         """Open the table, where there is one, and tell the steps the number of units, where that is public."""
         public = self.budget.relation == "substitute"
@@ -246,8 +235,6 @@ class _Run:
         self.template = UnitLikelihood(self.view, first_order=not all(expands), second_order=any(expands))
         self.rows = self.template
 
-    # Prepare ----------------------------------------------------------------------------------------------------------
-
     def prepare(self) -> None:
         """Plan the run, complete its arguments, and do all that can fail: nothing is charged yet."""
         arguments, steps, budget = self.arguments, self.group.steps, self.budget
@@ -257,7 +244,7 @@ class _Run:
         cores, mp_ctx = self._processes()
         draws, chains, chosen = chosen_length(steps, arguments["draws"], arguments["chains"])
         plan = budget.plan(steps, draws=draws, tune=tune, chains=chains)  # refuses early, before the slow work
-        refuse_bad_values(arguments, self.model, plan)
+        refusals.refuse_bad_values(arguments, self.model, plan)
         if self.of_table is None:
             self._read()
         view, rows = self.view, self.rows
@@ -269,14 +256,14 @@ class _Run:
         self.names = view.publishable(arguments["var_names"])
         self.plan = dataclasses.replace(plan, unit=rows.unit_in_words, row_engine=rows.engine_name)
         _warn_about_budget(budget, rows.n_units)
-        view.warn_about_prior_constants()
+        warn_about_prior_constants(self.model)  # which are public: no prior depends on rows here
         log_chosen_length(chosen, self.plan)
         refuse_overflow({each.noise_needed for each in plan.releases if each.adds_noise}, rows.n_units)
-        initvals = arguments["initvals"] or view.default_starts
+        initvals = arguments["initvals"] or initial_values(self.model)
         for each in steps:
             each.keep_starts(arguments["initvals"] is not None)
         seed = _given_seed(arguments["random_seed"], self.group)
-        view.starting_points(initvals, seed, chains)
+        starting_points(self.model, view.parameters, initvals, seed, chains, view.prior)
         self.template.warm_up()
         warm_up_noise()
         self.n_units = rows.n_units if budget.relation == "substitute" else None
@@ -294,7 +281,7 @@ class _Run:
         self.priors = priors_of(self.model, self.names.kept)  # what cannot be written anew is refused before the charge
 
     def _processes(self) -> tuple[int, Any]:
-        """Return how many chains run at a time, and how their processes are made.
+        """Return the number of chains that run at a time, and the start method of their processes.
 
         Where the workers of a cluster compute, chains of several processes of this machine gain little.
         """
@@ -337,14 +324,7 @@ class _Run:
         multipliers = {
             kind: each if each <= NO_NOISE else fewer * each for kind, each in planned.noise_multipliers.items()
         }
-        make_curator = functools.partial(
-            MeteredCurator,
-            stand_in,
-            relation=self.budget.relation,
-            noise_multipliers=multipliers,
-            without_noise=not self.budget.private,
-        )
-        curators = Curators(make_curator, InsecureNoise([0]), 1, {}, planned.allowance_once)
+        curators = Curators(self._curator_of(stand_in, multipliers), InsecureNoise([0]), 1, {}, planned.allowance_once)
         authorisation = Authorisation(
             curators,
             self.view.prior,
@@ -358,14 +338,23 @@ class _Run:
         with contextlib.closing(curators), self._bar("Dry run on synthetic rows, at no cost", planned) as noted:
             step.dry_run_with(authorisation, noted)
 
-    # Charge -----------------------------------------------------------------------------------------------------------
+    def _curator_of(
+        self, rows: UnitLikelihood | PartitionedUnits, multipliers: Mapping[str, float], exact_counts: bool = False
+    ) -> Callable[..., MeteredCurator]:
+        """Return a constructor of curators of rows under this budget, which can be pickled."""
+        return functools.partial(
+            MeteredCurator,
+            rows,
+            relation=self.budget.relation,
+            noise_multipliers=multipliers,
+            exact_counts=exact_counts,
+            without_noise=not self.budget.private,
+        )
 
     def charge(self) -> None:
         """Charge the plan: from here on nothing is refunded."""
         self.budget.charge(self.plan)
         self._say(f"{_spent(self.budget)} What this run releases is paid for; nothing is refunded.")
-
-    # Run --------------------------------------------------------------------------------------------------------------
 
     def run(self) -> None:
         """Let the steps release and PyMC draw, and keep the error that ends the run early."""
@@ -395,16 +384,8 @@ class _Run:
                 noise: NoiseSource = SecureNoise()
                 if step.insecure_seed is not None:
                     noise = InsecureNoise([step.insecure_seed, place])
-                make_curator = functools.partial(
-                    MeteredCurator,
-                    rows,
-                    relation=budget.relation,
-                    noise_multipliers=planned.noise_multipliers,
-                    exact_counts=step.clip_diagnostics == "exact",
-                    without_noise=not budget.private,
-                )
                 curators = Curators(
-                    make_curator,
+                    self._curator_of(rows, planned.noise_multipliers, step.clip_diagnostics == "exact"),
                     noise,
                     plan.chains,
                     planned.allowance,
@@ -440,8 +421,6 @@ class _Run:
         """Return the result's metadata, with what was declared of a table."""
         facts = metadata(self.plan, self.group, self.names, self.n_units)
         return facts | ({"schema": self.of_table.declared} if self.of_table and self.of_table.declared else {})
-
-    # Publish ----------------------------------------------------------------------------------------------------------
 
     def publish(self) -> DataTree:
         """Return the tree that may leave; raise the error that ended the run, with the draws made by then."""
@@ -527,7 +506,7 @@ def _warn_about_budget(budget: PrivacyBudget, n_units: int) -> None:
 def _arguments_of_nuts(
     priors: Model, known: Approximation, likelihood: xr.Dataset, chains: int, seed: Any
 ) -> dict[str, Any]:
-    """Return what `pm.sample` is called with to draw from a released likelihood's posterior by PyMC's own NUTS.
+    """Return arguments of `pm.sample` that draw from a released likelihood's posterior by PyMC's own NUTS.
 
     `priors` holds nothing of the rows (`priors_of`); the likelihood is added to it. The covariance of the draws of
     `known` is the mass matrix, and they are where chains start: a short tuning is enough. The seed is of public

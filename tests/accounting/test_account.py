@@ -29,7 +29,7 @@ from pymc_dp.accounting import (
     zcdp_epsilon,
     zcdp_rho,
 )
-from pymc_dp.accounting.renyi import renyi_curve, renyi_epsilon
+from pymc_dp.accounting.account import renyi_curve, renyi_epsilon
 from pymc_dp.exceptions import BudgetExceeded, InvalidArgument
 from pymc_dp.release.barker_correction import acceptance, log_ratio_and_variance
 from pymc_dp.rows.clipped_sum import ClippedMoments

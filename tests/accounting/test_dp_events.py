@@ -17,7 +17,8 @@ from pymc_dp.accounting import (
     renyi_epsilon,
     to_dp_accounting,
 )
-from pymc_dp.accounting.renyi import ORDERS, convert, renyi_curve
+from pymc_dp.accounting.account import renyi_curve
+from pymc_dp.accounting.renyi import ORDERS, convert
 from pymc_dp.exceptions import NoDpAccountingEvent
 
 #: The grid of the other library: its epsilon is above the exact one by at most about this for each composed release.

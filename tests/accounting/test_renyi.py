@@ -17,9 +17,11 @@ from pymc_dp.accounting import (
     loss_distribution_epsilon,
     renyi_epsilon,
 )
-from pymc_dp.accounting.renyi import ORDERS, convert, renyi_curve
-from pymc_dp.accounting.renyi_bounds import (
+from pymc_dp.accounting.account import renyi_curve
+from pymc_dp.accounting.renyi import (
+    ORDERS,
     barker_batch_bound,
+    convert,
     gaussian_bound,
     poisson_gaussian_bound,
     without_replacement_bound,

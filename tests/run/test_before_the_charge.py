@@ -7,8 +7,8 @@ from conftest import QUIET, gaussian_data, gaussian_model, hmc
 from pymc.distributions.transforms import ordered
 
 import pymc_dp as dp
-from pymc_dp.model import view
 from pymc_dp.model.starts import initial_values
+from pymc_dp.run import sampling
 
 PRIORS = {
     "flat": lambda: pm.Flat("mu"),
@@ -51,13 +51,13 @@ def test_priors_that_cannot_be_drawn_from_need_no_initial_values(prior, budget):
 @pytest.mark.parametrize("seed", [None, 5, [1, 2], np.random.default_rng(3)])
 def test_the_points_that_are_checked_are_those_that_chains_start_from(budget, monkeypatch, cores, seed):
     checked = []
-    real = view.starting_points
+    real = sampling.starting_points
 
     def kept(*args):
         checked.extend(real(*args))
         return checked
 
-    monkeypatch.setattr(view, "starting_points", kept)
+    monkeypatch.setattr(sampling, "starting_points", kept)
     model = model_with(lambda: pm.Gamma("mu", 2.0, 1.0))
     tree = run(model, budget, cores=cores, mp_ctx="fork", random_seed=seed)
     released = tree["releases"].to_dataset()

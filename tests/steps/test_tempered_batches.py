@@ -11,7 +11,7 @@ from test_stationarity import FALSE_ALARM, one_step, smallest_p_value
 
 import pymc_dp as dp
 from pymc_dp.accounting import BarkerReleases, account
-from pymc_dp.accounting.renyi_bounds import barker_batch_bound
+from pymc_dp.accounting.renyi import barker_batch_bound
 from pymc_dp.release import MeteredCurator, SecureNoise
 from pymc_dp.release.barker_correction import log_ratio_and_variance
 from pymc_dp.release.batches import BatchesWithoutReplacement
