@@ -182,6 +182,10 @@ class PrivacyBudget:
             facts["delta_for_levels"] = self._for_levels
         return facts
 
+    def unspent(self) -> "PrivacyBudget":
+        """Return a budget with the same arguments of which nothing is spent, bound to no table: for synthetic ones."""
+        return PrivacyBudget(**{**self._facts(), "data_name": None})
+
     def _refuse_to_be_kept(self) -> None:
         """Refuse to be a file: what is saved is a guarantee, and one of an infinite epsilon is none."""
         if not self.private:

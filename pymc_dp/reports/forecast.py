@@ -201,7 +201,7 @@ def dry_run(
 
 def _like(budget: PrivacyBudget) -> PrivacyBudget:
     """Return a budget of which as much is left, for nothing but synthetic tables."""
-    twin = PrivacyBudget(budget.epsilon, budget.delta, budget.relation, elsewhere=budget.elsewhere)
+    twin = budget.unspent()
     for plan in budget.history:
         twin.charge(plan)
     return twin

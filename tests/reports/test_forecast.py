@@ -154,6 +154,19 @@ def test_what_was_spent_is_not_there_in_the_dry_run():
     assert _like(budget).epsilon_spent == budget.epsilon_spent > 1.0
 
 
+@pytest.mark.parametrize(
+    "aside", [{"reserved_share": 0.5}, {"delta_for_levels": 9e-7}, {"elsewhere": {"other": (1.0, 1e-7)}}]
+)
+def test_what_is_set_aside_is_set_aside_in_the_dry_run(aside):
+    budget = dp.PrivacyBudget(2.0, 1e-6, **aside)
+
+    def rho(budget):
+        with regression(*table(0, 50)):
+            return budget.plan([dp.DPSurrogateHMC(budget=budget)], draws=10, tune=0, chains=1).rho
+
+    assert rho(_like(budget)) == rho(budget) < rho(dp.PrivacyBudget(2.0, 1e-6))
+
+
 @pytest.mark.slow
 @pytest.mark.production
 def test_rows_are_simulated_from_a_model_without_covariates(monkeypatch):
