@@ -360,7 +360,6 @@ def test_plans_that_chains_cannot_share_are_refused():
         {"chains": 0},
         {"unit": 3},
         {"unit": None},
-        {"row_engine": None},
         {"epsilon": "1"},
         {"relation": "swap"},
     ],
