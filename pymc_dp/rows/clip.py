@@ -1,12 +1,12 @@
 """Norm, clipping, truncation and exact integer sum: the one place where contributions of units are bounded.
 
-Every path ends here: the loops of the fused engine block by block, the reference engine chunk by chunk, expansions,
-batches and sums of the caller's own contributions. The steps, in the order in which `add_clipped` takes them:
+Every path ends here: gradients in factors, expansions, batches and sums of the caller's own contributions. The steps,
+in the order in which `add_clipped` takes them:
 
 1. the squared norm of every unit's contribution,
 2. the factor that shortens it to the bound: 1 if it is short, 0 if its norm is not a finite number,
 3. truncation toward zero to whole multiples of the grid, which never lengthens it,
-4. the sum in 64-bit integers, which does not depend on the order of the units, on chunks or on threads: neighbouring
+4. the sum in 64-bit integers, which does not depend on the order of the units or on chunks: neighbouring
    tables differ by exactly one unit's contribution.
 
 Slopes are stored with one column for every unit, ``slopes[m, i]``, so that loops over units become vector
@@ -80,18 +80,18 @@ def add_squares(slopes: FloatArray, first: int, k: int, n: int, squares: FloatAr
 
 @njit(**_OPTIONS, forceinline=True)
 def add_outer_squares(
-    vector_squares: FloatArray, start: int, slopes: FloatArray, first: int, k: int, n: int, squares: FloatArray
+    vector_squares: FloatArray, slopes: FloatArray, first: int, k: int, n: int, squares: FloatArray
 ) -> None:
     """Add the squared norms of outer products: of vectors with squared norms `vector_squares` and of slopes."""
     if k == 1:
         for i in range(n):
             square = slopes[first, i] * slopes[first, i]
-            squares[i] += (vector_squares[start + i] + _TINY) * (square + _TINY)
+            squares[i] += (vector_squares[i] + _TINY) * (square + _TINY)
         return
     of_slopes = np.zeros(n)
     add_squares(slopes, first, k, n, of_slopes)
     for i in range(n):
-        squares[i] += (vector_squares[start + i] + _TINY) * (of_slopes[i] + _TINY)
+        squares[i] += (vector_squares[i] + _TINY) * (of_slopes[i] + _TINY)
 
 
 @njit(**_OPTIONS)
@@ -194,8 +194,6 @@ def add_gathered(
 
 @njit(**_OPTIONS)
 def add_clipped(
-    n: int,
-    start: int,
     slopes: FloatArray,
     vectors: tuple[FloatArray, ...],
     vector_squares: tuple[FloatArray, ...],
@@ -203,23 +201,21 @@ def add_clipped(
     parts: IntArray,
     bound: float,
     steps_per_one: float,
-    factors: FloatArray,
     sums: IntArray,
 ) -> int:
-    """Add `n` clipped, truncated contributions to `sums`; return how many were clipped.
+    """Add clipped, truncated contributions to `sums`; return how many were clipped.
 
-    `slopes`, shape (slopes, at least n), and `indices`, shape (indices, at least n), have one column for each unit.
-    `vectors` are those of outer products, each array of shape (units, size) and at least one, if only an empty one;
-    they begin at `start` there and in `vector_squares`, their squared norms. `parts` is from `layout`, `bound` from
-    `shrunk`; `steps_per_one` is what one is on the grid, and `factors`, shape (at least n,), is scratch. The sums of
-    outer products are by slope: `add_in_order` adds them in the order of parameters.
+    `slopes`, shape (slopes, units), and `indices`, shape (indices, units), have one column for each unit. `vectors` are
+    those of outer products, each array of shape (units, size) and at least one, if only an empty one; `vector_squares`
+    are their squared norms. `parts` is from `layout`, `bound` from `shrunk`; `steps_per_one` is what 1 is on the grid.
+    The sums of outer products are by slope: `add_in_order` adds them in the order of parameters.
     """
-    for i in range(n):
-        factors[i] = 0.0
+    n = slopes.shape[1]
+    factors = np.zeros(n)
     for p in range(parts.shape[0]):
         kind, first, k, factor = parts[p, 0], parts[p, 1], parts[p, 2], parts[p, 4]
         if kind == PRODUCT:
-            add_outer_squares(vector_squares[factor], start, slopes, first, k, n, factors)
+            add_outer_squares(vector_squares[factor], slopes, first, k, n, factors)
         else:
             add_squares(slopes, first, k, n, factors)
     n_clipped: int = to_factors(factors, n, bound)
@@ -227,7 +223,7 @@ def add_clipped(
         kind, first, k, size, factor = parts[p, 0], parts[p, 1], parts[p, 2], parts[p, 3], parts[p, 4]
         target = sums[parts[p, 5] :]
         if kind == PRODUCT:
-            add_outer_products(vectors[factor][start : start + n], slopes, first, k, factors, steps_per_one, target)
+            add_outer_products(vectors[factor], slopes, first, k, factors, steps_per_one, target)
         elif kind == GATHER:
             add_gathered(indices[factor], size, slopes, first, k, n, factors, steps_per_one, target)
         else:

@@ -53,11 +53,8 @@ class Contributions:
 
     def add_clipped(self, clipping: Clipping, sums: NDArray[np.int64]) -> int:
         """Clip and truncate them, and add them to `sums`; return how many were clipped."""
-        n = self.slopes.shape[1]
         stored = self.slopes, self.vectors, self.vector_squares, self.indices
-        n_clipped: int = clip.add_clipped(
-            n, 0, *stored, clipping.parts, clipping.bound, clipping.steps_per_one, np.empty(n), sums
-        )
+        n_clipped: int = clip.add_clipped(*stored, clipping.parts, clipping.bound, clipping.steps_per_one, sums)
         return n_clipped
 
 

@@ -4,11 +4,15 @@ import pickle
 
 import numpy as np
 import pymc as pm
+import pytensor
+import pytensor.tensor as pt
 import pytest
 from conftest import logistic_data, logistic_model
+from scipy import special
 
 from pymc_dp.model.view import read
 from pymc_dp.rows import UnitLikelihood
+from pymc_dp.rows.graphs import trigamma
 
 GRID = 2.0**-35
 X, Y = logistic_data(60)
@@ -56,6 +60,13 @@ def test_derivatives_in_factors_are_those_written_out(make):
     assert chunk.curvatures(theta, matrix) == pytest.approx(np.array(packed), rel=1e-9, abs=1e-12)
     found = chunk.curvatures_along(theta, matrix[:, 0], matrix)
     assert found == pytest.approx((first @ matrix).T, rel=1e-9, abs=1e-12)
+
+
+def test_trigamma_functions_are_written_out():
+    x = np.concatenate([np.geomspace(1e-100, 1e100, 400), np.linspace(0.01, 30.0, 400)])
+    argument = pt.dvector()
+    found = pytensor.function([argument], trigamma(argument))(x)
+    assert found == pytest.approx(special.polygamma(1, x), rel=1e-14)
 
 
 def test_nothing_is_compiled_that_a_run_does_not_use():
