@@ -544,8 +544,10 @@ def write_axes(  # noqa: PLR0912  five indices
 
 
 @njit(**_OPTIONS)
-def write_along(slopes: FloatArray, axes: FloatArray, parts: IntArray, matrix: FloatArray, out: FloatArray) -> None:
-    """Write contributions of `slopes` (slopes, units) along the columns of `matrix` into `out` (k, units).
+def write_along(
+    slopes: FloatArray, axes: FloatArray, parts: IntArray, matrix: FloatArray, start: int, out: FloatArray
+) -> None:
+    """Write contributions of `slopes` (slopes, units) along columns of `matrix` from `start` on into `out` (k, units).
 
     `axes` are from `write_axes`. The order of additions is the same for every unit.
     """
@@ -560,12 +562,12 @@ def write_along(slopes: FloatArray, axes: FloatArray, parts: IntArray, matrix: F
                 for m in range(k):
                     slope = slopes[first + m, begin:end]
                     if kind != DENSE:
-                        axis = axes[place, way, begin:end]
+                        axis = axes[place, start + way, begin:end]
                         place += 1
                         for i in range(total.size):
                             total[i] += slope[i] * axis[i]
                     else:
-                        number = matrix[offset + m, way]
+                        number = matrix[offset + m, start + way]
                         for i in range(total.size):
                             total[i] += slope[i] * number
 

@@ -96,7 +96,7 @@ class Axes:
         In a fixed order of additions, so that no row's bits know the others.
         """
         out = np.empty((self.matrix.shape[1] - first, slopes.shape[-1]))
-        clip.write_along(slopes, self.along[:, first:], self.parts, self.matrix[:, first:], out)
+        clip.write_along(slopes, self.along, self.parts, self.matrix, first, out)
         return out
 
 
