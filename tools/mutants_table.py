@@ -694,7 +694,7 @@ MUTANTS = (
            (f"{_CLIP}test_a_response_without_weight_adds_nothing",)),
     Mutant("means over responses of another row", "responses", "rows/derivatives.py",
            "            yield units, OfResponses(", "            yield np.sort(units), OfResponses(",
-           (f"{_CENTRED}test_sums_and_counts_are_those_of_the_parts_of_a_table",)),
+           (f"{_RESPONSES}test_means_of_rows_are_those_of_each_alone",)),
     Mutant("bins by a rounded logarithm", "bins", "release/sizes.py",
            "    _, exponents = np.frexp(sizes)\n    found: FloatArray = exponents - 1.0\n",
            "    found: FloatArray = np.floor(np.log2(np.abs(sizes)))\n",

@@ -9,6 +9,12 @@ import scipy.stats
 
 from pymc_dp.model.view import read
 from pymc_dp.rows import UnitLikelihood
+from pymc_dp.rows.expansion import (
+    ExpansionPoint,
+    centred_scores_of,
+    expected_curvatures_of,
+    squares_of_expected_curvatures,
+)
 from pymc_dp.rows.responses import PossibleResponses
 
 N = 60
@@ -149,6 +155,21 @@ def test_responses_that_hardly_occur_are_left_out_and_add_nothing():
     far = everything(rows_of(poisson), np.array([3.0]))
     for gradients, probabilities in zip(far[::2], far[1::2], strict=True):
         assert not gradients[probabilities == 0.0].any()
+
+
+@pytest.mark.production
+@pytest.mark.parametrize("of", [centred_scores_of, expected_curvatures_of, squares_of_expected_curvatures])
+def test_means_of_rows_are_those_of_each_alone(of):
+    """To the last bit: rows are worked on in another order than theirs, with those for which the same counts matter."""
+    rows = rows_of(poisson)
+    point = ExpansionPoint(np.array([3.0]), np.eye(1), 0.5)
+    (together,) = rows.each_chunk(lambda chunk: of(chunk, point))
+    alone = [
+        next(rows.on_rows([values[[i]] for values in rows.rows_of_inputs]).each_chunk(lambda chunk: of(chunk, point)))
+        for i in range(N)
+    ]
+    assert np.array_equal(together, np.concatenate(alone, axis=-1))
+    assert len(np.unique(together)) > N / 2
 
 
 def test_units_of_several_rows_and_other_likelihoods_have_none():
