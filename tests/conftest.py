@@ -1,5 +1,6 @@
 import collections
 import gc
+import multiprocessing
 import os
 import sys
 import zlib
@@ -94,7 +95,10 @@ def run_as(settings):
         setattr(owner, name, value)
 
 
-run_as(QUICK)  # for what modules make when they are imported
+#: Dask's workers import this where they are sent an object of a test, and have to compute the client's bits.
+IN_A_WORKER = multiprocessing.parent_process() is not None and "distributed" in sys.modules
+if not IN_A_WORKER:
+    run_as(QUICK)  # for what modules make when they are imported
 
 
 def pytest_runtest_setup(item):
