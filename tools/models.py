@@ -4,8 +4,7 @@ A generator composes what PyMC users write, the harmless and the harmful: covari
 reads and writes, reductions over columns and over rows, loops, closures, custom distributions, mixtures, censoring,
 hidden constants, deterministics and potentials, and every distribution that is listed as local to rows. For each model
 that is accepted, every exact sum that the curator can ask for is compared between the table and neighbouring ones, in
-whole numbers, in the engine's own loops and in the fallback; and whatever is taken as public has to be equal for both
-tables.
+whole numbers, to second order; and whatever is taken as public has to be equal for both tables.
 
 ``python tools/models.py 1000`` tries a thousand.
 """

@@ -15,7 +15,6 @@ import pytensor
 import pytest
 from likelihoods import LIKELIHOODS, VECTORS, N
 from looked_at import BUILDERS, NOT_ALLOWED, NOT_FOR_ROWS, Verdict
-from pymc_dp.rows.choose import engine_for
 from pytensor.graph.op import Op
 from pytensor.graph.type import Type
 from pytensor.link.c.exceptions import MissingGXX
@@ -25,6 +24,7 @@ from pymc_dp.exceptions import UnsupportedModel
 from pymc_dp.model import allowed
 from pymc_dp.model.operations import OPERATIONS, TYPES, TYPES_NOT_ALLOWED
 from pymc_dp.model.view import read
+from pymc_dp.rows.engine import RowEngine
 from pymc_dp.rows.graphs import RowGraphs
 from pymc_dp.rows.table import RowTable
 
@@ -134,7 +134,7 @@ def log_likelihoods(model):
     view = read(model)
     rows, parameters = view.row_split, view.parameters
     shapes = [parameters.shapes[name] for name in parameters.names]
-    engine = engine_for(RowGraphs(rows, view.value_variables, shapes), "reference")
+    engine = RowEngine(RowGraphs(rows, view.value_variables, shapes))
     point = parameters.split(np.full(parameters.size, 0.3))
 
     def computed(tables):
