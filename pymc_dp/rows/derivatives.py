@@ -118,7 +118,7 @@ class UnitsOfChunk:
         return self._dense(self._engine.gradient(self._at(theta), self._chunk))
 
     @property
-    def n_units(self) -> int:
+    def length(self) -> int:
         """How many units."""
         return int(self.units.stop - self.units.start)
 
@@ -154,7 +154,7 @@ class UnitsOfChunk:
         def log_likelihoods(chunk: Chunk, which: IntArray) -> FloatArray:
             return self._engine.log_likelihoods_of(values, chunk, responses.place, possible[which])
 
-        near = responses.near(partial(log_likelihoods, self._chunk), self.n_units)
+        near = responses.near(partial(log_likelihoods, self._chunk), self.length)
         order = np.argsort(len(near) - np.argmax(near[::-1], axis=0), kind="stable")
         for units in np.array_split(order, -(-order.size * possible.size // _ENTRIES) or 1):
             piece = self._chunk.of_units(units)
@@ -173,7 +173,7 @@ class UnitsOfChunk:
         Packed as in `pymc_dp.release.queries.Curvature`.
         """
         size, place = matrix.shape[1], 0
-        packed = np.empty((size * (size + 1) // 2, self.n_units))
+        packed = np.empty((size * (size + 1) // 2, self.length))
         axes: Axes | None = None
         for i in range(size):
             found = self._engine.curvature_times(self._at(theta, matrix[:, i]), self._chunk)

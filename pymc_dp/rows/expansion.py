@@ -281,7 +281,7 @@ def expected_curvatures_of(chunk: UnitsOfChunk, point: ExpansionPoint) -> FloatA
     The mean over responses that the model draws of the outer product of the clipped score with the score: it has no
     negative eigenvalue.
     """
-    found = np.zeros((packed_size(point.preconditioner.shape[1]), chunk.n_units))
+    found = np.zeros((packed_size(point.preconditioner.shape[1]), chunk.length))
     for units, expected in chunk.of_responses(point.theta, point.preconditioner):
         packed = np.empty((len(found), units.size))
         clip.write_packed(expected.roots(expected.kept(point.clip_gradient)), packed)
@@ -291,7 +291,7 @@ def expected_curvatures_of(chunk: UnitsOfChunk, point: ExpansionPoint) -> FloatA
 
 def squares_of_expected_curvatures(chunk: UnitsOfChunk, point: ExpansionPoint) -> FloatArray:
     """Return the squared norms of the same, shape (units,)."""
-    squares = np.zeros(chunk.n_units)
+    squares = np.zeros(chunk.length)
     for units, expected in chunk.of_responses(point.theta, point.preconditioner):
         of_units = np.zeros(units.size)
         clip.add_packed_squares(expected.roots(expected.kept(point.clip_gradient)), of_units)
@@ -313,7 +313,7 @@ def one_direction_curvatures_of(chunk: UnitsOfChunk, point: ExpansionPoint) -> F
     kept = (curved > 0.0) & np.isfinite(curved)
     if np.isfinite(point.clip_gradient):
         kept &= squares_of(scores_of(chunk, point)) <= point.clip_gradient**2
-    found = np.empty((packed_size(size), chunk.n_units))
+    found = np.empty((packed_size(size), chunk.length))
     with np.errstate(divide="ignore", invalid="ignore"):
         directions = np.where(kept, along / np.sqrt(curved), 0.0)
     clip.write_packed(directions[None], found)
