@@ -6,12 +6,12 @@
 
 Logistic regression. Memory is the growth of the resident memory of a process that opens an Arrow file and releases
 gradients and log-ratios, pages of the mapped file left out (they are the system's, which takes them back). Times are
-medians over passes at new points: on the cluster, and of two threads on the same rows in this process. Dask asks the
+medians over passes at new points: on the cluster, and on the same rows in this process alone. Dask asks the
 allocator of its workers to give memory back at once, which makes passes over derivatives twice as long, and samples
 their stacks: not here.
 
-A whole run is that of a declared table in an Arrow file of four bytes a row, with defaults but for the threads, of
-which there is one. Its blocks are read in every pass, however much memory there is. Set ``OPENBLAS_NUM_THREADS=1``.
+A whole run is that of a declared table in an Arrow file of four bytes a row, with defaults. Its blocks are read
+in every pass, however much memory there is. Set ``OPENBLAS_NUM_THREADS=1``.
 """
 
 import argparse
@@ -33,7 +33,7 @@ from dask import config
 
 import pymc_dp as dp
 from pymc_dp.model.view import read
-from pymc_dp.rows.likelihood import Threads, UnitLikelihood
+from pymc_dp.rows.likelihood import UnitLikelihood
 from pymc_dp.tables import local
 
 GRID = 2.0**-30
@@ -131,7 +131,6 @@ def whole_run(path, n_rows):
 
     def timed(self, asked, units):
         nonlocal peak
-        self.use_threads(Threads(1, 1))
         start = time.perf_counter()
         for each in answers(self, asked, units):
             peak = max(peak, private_megabytes())
@@ -188,7 +187,6 @@ def dask(sizes, features):
         frame = pd.DataFrame(columns(np.random.default_rng(0), n_rows, features))
         passes = 12 if n_rows > 3e6 else 40
         with table(frame, features).opened(likelihood) as rows:
-            rows.use_threads(Threads(2, 2))
             near = medians(rows, passes)
             sums = rows.clipped_gradient(np.zeros(features), 1.0, GRID).integers
         with (
@@ -208,7 +206,7 @@ def dask(sizes, features):
                 blocks = rows._partitions.lengths
         for what, one, other in zip(("gradient", "own contributions"), near, far, strict=True):
             print(
-                f"{n_rows:>12,} rows, {what}: two threads {1e3 * one:7.1f} ms, two worker processes "
+                f"{n_rows:>12,} rows, {what}: one process {1e3 * one:7.1f} ms, two worker processes "
                 f"{1e3 * other:7.1f} ms ({100 * (other / one - 1):+.0f} %); blocks {blocks}, opened in {opened:.1f} s",
                 flush=True,
             )

@@ -1,7 +1,7 @@
 """Memory and time of long tables: logistic regression with 10 features, each number of rows in a process of its own.
 
 Run ``OPENBLAS_NUM_THREADS=1 NUMBA_NUM_THREADS=1 python -m uv run python benchmarks/long_tables.py``, with
-``--threads 2`` for several threads and numbers of rows as arguments (``1e5 1e7``) for others than the usual ones.
+numbers of rows as arguments (``1e5 1e7``) for others than the usual ones.
 Linux only: the peak is the kernel's own count of resident memory, set back when the table is ready.
 
 What is timed is what samplers do again and again: three gradients at new points and the log-ratio of the last of them
@@ -49,7 +49,7 @@ def timed(function, *arguments):
     return time.perf_counter() - begin
 
 
-def measure(n_rows, threads):
+def measure(n_rows):
     small = UnitLikelihood(read(model_of(1000)))  # whatever is compiled once stays in memory
     small.warm_up()
     model = model_of(n_rows)
@@ -57,7 +57,7 @@ def measure(n_rows, threads):
     ctypes.CDLL(None).malloc_trim(0)  # what was freed counts as memory again once it is used again
     before = megabytes("VmRSS")
     Path("/proc/self/clear_refs").write_text("5")  # sets the peak back
-    rows = UnitLikelihood(read(model), threads=threads)
+    rows = UnitLikelihood(read(model))
     rows.warm_up()
     built = megabytes("VmHWM") - before
     generator = np.random.default_rng(1)
@@ -86,15 +86,14 @@ def measure(n_rows, threads):
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("rows", nargs="*", type=float, default=[1e4, 1e5, 1e6, 1e7])
-    parser.add_argument("--threads", type=int, default=1)
     parser.add_argument("--here", action="store_true", help="measure in this process")
     options = parser.parse_args()
     if options.here:
-        print(measure(int(options.rows[0]), options.threads))  # noqa: T201
+        print(measure(int(options.rows[0])))  # noqa: T201
         return
     print("| rows | data (MB) | more when built | at the peak | held | gradient | ratio after it | ratio, new point |")  # noqa: T201
     for n_rows in options.rows:
-        command = [sys.executable, __file__, f"{n_rows:.0f}", "--threads", str(options.threads), "--here"]
+        command = [sys.executable, __file__, f"{n_rows:.0f}", "--here"]
         subprocess.run(command, check=True)  # noqa: S603
 
 

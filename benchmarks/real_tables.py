@@ -442,16 +442,20 @@ def oracle_errors(problem: Problem, reference: Reference, epsilons: list[float],
         own = chunk.gradient(theta)
         curvatures = np.stack([chunk.curvature_times(theta, way) for way in np.eye(size)], axis=2)
         curvature += curvatures.sum(axis=0)
-        responses = [(gradients, p[:, None]) for gradients, p in chunk.scores_of_responses(theta)]
+        responses = [
+            (units, np.where(p > 0.0, expected.axes.times(slopes), 0.0).T, p[:, None])
+            for units, expected in chunk.of_responses(theta, np.eye(size))
+            for slopes, p in zip(expected.slopes.swapaxes(0, 1), expected.probabilities, strict=True)
+        ]
         has_responses = has_responses or bool(responses)
         for place, bound in enumerate(bounds):
             weights = kept(own @ whitening.T, bound)
             clipped.missing[place] += np.sum((weights - 1.0) * own, axis=0)
             clipped.curvature[place] += np.tensordot(weights[:, 0], curvatures, axes=1)
             added, expected = weights * own, np.zeros((size, size))
-            for gradients, probabilities in responses:
+            for units, gradients, probabilities in responses:
                 part = kept(gradients @ whitening.T, bound)
-                added += probabilities * (1.0 - part) * gradients
+                added[units] += probabilities * (1.0 - part) * gradients
                 expected += gradients.T @ (probabilities * part * gradients)
             # With the mean added a score may be longer than the bound: it is clipped once more.
             added *= kept(added @ whitening.T, bound)

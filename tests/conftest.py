@@ -1,5 +1,6 @@
 import collections
 import gc
+import multiprocessing
 import os
 import sys
 import zlib
@@ -26,7 +27,6 @@ from running import SHORT_PILOT
 import pymc_dp as dp
 from pymc_dp import compiling
 from pymc_dp.release import InsecureNoise, SecureNoise
-from pymc_dp.rows import choose, likelihood
 from pymc_dp.run import sampling
 from pymc_dp.steps import learning_step, surrogate_hmc
 from pymc_dp.steps.prelude import free_hmc
@@ -39,15 +39,10 @@ settings.register_profile("compiled", deadline=None, derandomize=True)
 settings.load_profile("compiled")
 
 
-def reference_engine(graphs, name=None):
-    return choose.engine_for(graphs, name or "reference")
-
-
 #: By owner and name: what is quick to start, instead of quick in the long run.
 QUICK = {
     (pytensor.config, "mode"): compiling.INTERPRETED,
     (compiling, "MODE"): compiling.INTERPRETED,
-    (likelihood, "engine_for"): reference_engine,
     **{(free_hmc, name): value for name, value in SHORT_PILOT.items()},
     (learning_step, "_PILOT_TRANSITIONS"): 30,
     (surrogate_hmc, "_TUNING_OF_NUTS"): 30,
@@ -100,11 +95,14 @@ def run_as(settings):
         setattr(owner, name, value)
 
 
-run_as(QUICK)  # for what modules make when they are imported
+#: Dask's workers import this where they are sent an object of a test, and have to compute the client's bits.
+IN_A_WORKER = multiprocessing.parent_process() is not None and "distributed" in sys.modules
+if not IN_A_WORKER:
+    run_as(QUICK)  # for what modules make when they are imported
 
 
 def pytest_runtest_setup(item):
-    """Interpret graphs, take the reference engine and short pilots, unless a test asks for what users get."""
+    """Interpret graphs, and take short pilots, unless a test asks for what users get."""
     run_as(IN_PRODUCTION if item.get_closest_marker("production") else QUICK)
     seed_runs(item.get_closest_marker("entropy") is None)
 

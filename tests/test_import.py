@@ -67,7 +67,6 @@ def test_all_names_are_there_and_no_kernel_is_compiled():
 
     from numba.core.dispatcher import Dispatcher
 
-    import pymc_dp.rows.fused.loops
     import pymc_dp.rows.clip
 
     kernels = [
@@ -91,7 +90,7 @@ def test_unpickling_a_step_and_what_it_asks_brings_in_nothing_heavy(budget, tmp_
     with model:
         step = hmc(budget)
     view = read(model)
-    rows = UnitLikelihood(view, engine="fused")
+    rows = UnitLikelihood(view)
     (tmp_path / "step").write_bytes(cloudpickle.dumps((step, view.prior, rows)))
     code = """
     import cloudpickle
@@ -101,7 +100,7 @@ def test_unpickling_a_step_and_what_it_asks_brings_in_nothing_heavy(budget, tmp_
     print(json.dumps(sorted(set(sys.modules) - before)))
     """
     brought_in = printed(code, str(tmp_path / "step"))
-    assert "pymc_dp.rows.fused.engine" in brought_in
+    assert "pymc_dp.rows.engine" in brought_in
     assert HEAVY.isdisjoint(brought_in)
 
 

@@ -48,19 +48,18 @@ def table_of(columns: list[str], rows: list[list[Any]]) -> str:
 # Record and replay ---------------------------------------------------------------------------------------------
 
 
-def _combinations(only: str) -> list[tuple[Case, bool, Any, str]]:
+def _combinations(only: str) -> list[tuple[Case, Any, str]]:
     return [
-        (case, lower, sampler, relation)
+        (case, sampler, relation)
         for case in (REGRESSION, GAUSSIAN, *ZOO)
-        for lower in (True, False)
         for sampler in samplers_for(case)
         for relation in sampler.relations
-        if only in f"{case} {sampler} {relation} {'loops' if lower else 'no-loops'}"
+        if only in f"{case} {sampler} {relation}"
     ]
 
 
 def replays(arguments: argparse.Namespace) -> int:
-    """Replay every sampler on every model, under every relation, with and without loops made for the model."""
+    """Replay every sampler on every model, under every relation."""
     counts: dict[tuple[str, str], Counter[str]] = defaultdict(Counter)
     furthest: dict[tuple[str, str], float] = defaultdict(float)
     found: list[str] = []
@@ -72,7 +71,7 @@ def replays(arguments: argparse.Namespace) -> int:
     for round_ in itertools.count():
         if done >= arguments.pairs or round_ * arguments.per_run >= each:
             break
-        for case, lower, sampler, relation in combinations:
+        for case, sampler, relation in combinations:
             seed = arguments.seed + 1000 * round_
             rng = np.random.default_rng(seed)
             table = case.table(rng)
@@ -85,7 +84,6 @@ def replays(arguments: argparse.Namespace) -> int:
                 relation=relation,
                 unit_index=case.unit,
                 epsilon=50.0,
-                lower=lower,
                 seed=seed,
                 **_PLACES[round_ % len(_PLACES)],
             )
@@ -101,7 +99,7 @@ def replays(arguments: argparse.Namespace) -> int:
                 }
             )
             furthest[key] = max([furthest[key], *(one.largest for one in report.comparisons)])
-            where = f"{case}, {'loops' if lower else 'no loops'}, {sampler}, {relation}, seed {seed}"
+            where = f"{case}, {sampler}, {relation}, seed {seed}"
             found += [f"{where}: {violation}" for violation in report.violations]
             if report.refused:
                 found.append(f"{where}: refused: {report.refused}")
@@ -157,7 +155,7 @@ def audits(arguments: argparse.Namespace) -> int:
 def _replay_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--pairs", type=int, default=1000, help="pairs of neighbours, over all combinations")
     parser.add_argument("--per-run", type=int, default=4, help="neighbours of one first run")
-    parser.add_argument("--only", default="", help="a part of 'model sampler relation loops'")
+    parser.add_argument("--only", default="", help="a part of 'model sampler relation'")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--verbose", action="store_true")
 

@@ -4,8 +4,7 @@ A generator composes what PyMC users write, the harmless and the harmful: covari
 reads and writes, reductions over columns and over rows, loops, closures, custom distributions, mixtures, censoring,
 hidden constants, deterministics and potentials, and every distribution that is listed as local to rows. For each model
 that is accepted, every exact sum that the curator can ask for is compared between the table and neighbouring ones, in
-whole numbers, in the engine's own loops and in the fallback; and whatever is taken as public has to be equal for both
-tables.
+whole numbers, to second order; and whatever is taken as public has to be equal for both tables.
 
 ``python tools/models.py 1000`` tries a thousand.
 """
@@ -367,7 +366,7 @@ def public_parts(model, index):
     return row_split, [row_split.row_log_likelihood, *view.prior._outputs], [leaf.row for leaf in row_split.leaves]
 
 
-def attack(seed, *, n_neighbours=6, engines=("fused", "reference"), second_order=True):
+def attack(seed, *, n_neighbours=6, second_order=True):
     """Write a model, and try every neighbour on it if it is accepted.
 
     Returns
@@ -383,33 +382,27 @@ def attack(seed, *, n_neighbours=6, engines=("fused", "reference"), second_order
         return "not a model", 0
     try:
         view = read(model, unit_index=index)
-        accepted = UnitLikelihood(view, second_order=second_order)
+        rows = UnitLikelihood(view, second_order=second_order)
         names = view.publishable(None)
     except PrivacyError as error:
         return f"refused: {str(error)[:60]}", 0
     compared = 0
-    for kind in engines:
-        rows = accepted
-        if kind != accepted.engine_name:
-            if kind == "fused":
-                continue
-            rows = UnitLikelihood(view, second_order=second_order, engine=kind)
-        for trial in range(n_neighbours):
-            place = int(rng.integers(N))
-            unit = place if index is None else int(index[place])
-            if trial == 0:
-                other_model, _ = Writer(seed, table.replaced(place, rng)).write()
-                check_public(model, other_model, names)
-                tables = [leaf.rows() for leaf in read(other_model).row_split.leaves]
-                tables = tables if index is None else [data[np.argsort(index, kind="stable")] for data in tables]
-            else:
-                tables = adversarial(
-                    rows._table.rows, np.searchsorted(np.sort(index), unit) if index is not None else place, rng
-                )
-            other = rows.on_rows(tables, rows._table.starts)
-            units = np.unique([unit, *rng.integers(0, rows.n_units, size=4)]).astype(np.int64)
-            with np.errstate(all="ignore"):
-                compared += compare(rows, other, units)
+    for trial in range(n_neighbours):
+        place = int(rng.integers(N))
+        unit = place if index is None else int(index[place])
+        if trial == 0:
+            other_model, _ = Writer(seed, table.replaced(place, rng)).write()
+            check_public(model, other_model, names)
+            tables = [leaf.rows() for leaf in read(other_model).row_split.leaves]
+            tables = tables if index is None else [data[np.argsort(index, kind="stable")] for data in tables]
+        else:
+            tables = adversarial(
+                rows._table.rows, np.searchsorted(np.sort(index), unit) if index is not None else place, rng
+            )
+        other = rows.on_rows(tables, rows._table.starts)
+        units = np.unique([unit, *rng.integers(0, rows.n_units, size=4)]).astype(np.int64)
+        with np.errstate(all="ignore"):
+            compared += compare(rows, other, units)
     return "survived", compared
 
 

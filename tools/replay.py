@@ -227,7 +227,6 @@ def replay(
     unit_index: str | None = None,
     epsilon: float = 8.0,
     delta: float = 1e-6,
-    lower: bool = True,
     draws: int = 4,
     tune: int = 1,
     chains: int = 2,
@@ -254,8 +253,6 @@ def replay(
         Of the budget.
     unit_index : str, optional
         The column that says which unit a row belongs to; it has to be a `pm.Data` of the model.
-    lower : bool
-        Use loops made for the model where possible; False uses PyTensor's functions of rows throughout.
     draws, tune, chains : int
         Of the run.
     start_scale : float
@@ -269,7 +266,7 @@ def replay(
     beside : callable, optional
         Makes the `pymc_dp.Table` of a table; then `build` makes the same model, of invented rows, for every table.
     """
-    settings = {"relation": relation, "unit_index": unit_index, "epsilon": epsilon, "delta": delta, "lower": lower}
+    settings = {"relation": relation, "unit_index": unit_index, "epsilon": epsilon, "delta": delta}
     settings |= {"draws": draws, "tune": tune, "chains": chains, "start_scale": start_scale, "seed": seed}
     settings |= {"real_loop": real_loop, "patches": patches, "beside": beside}
     recorder = Recorder(seed=seed, loudness=loudness)

@@ -102,7 +102,6 @@ def run(
     unit_index: str | None,
     epsilon: float,
     delta: float,
-    lower: bool,
     draws: int,
     tune: int,
     chains: int,
@@ -117,7 +116,7 @@ def run(
     with contextlib.ExitStack() as stack:
         for make_patch in patches:
             stack.enter_context(make_patch())
-        for patch in _patches(recorder, lower=lower):
+        for patch in _patches(recorder):
             stack.enter_context(patch)
         if not real_loop:
             loop = _plain_loop(start_scale, seed)
@@ -151,7 +150,7 @@ def run(
     return trace
 
 
-def _patches(recorder: Recorder, *, lower: bool) -> Iterator[Any]:
+def _patches(recorder: Recorder) -> Iterator[Any]:
     """Yield what records a run, and what makes it quick."""
     for module in (sampling, asking):
         yield mock.patch.object(module, "SecureNoise", return_value=recorder)
@@ -167,7 +166,7 @@ def _patches(recorder: Recorder, *, lower: bool) -> Iterator[Any]:
     for name, length in SHORT_PILOT.items():
         yield mock.patch.object(free_hmc, name, length)
     yield mock.patch.object(likelihood.UnitLikelihood, "__init__", _with_nan(likelihood.UnitLikelihood.__init__))
-    yield from _remembering(lower=lower)
+    yield from _remembering()
 
 
 def _recorded(recorder: Recorder, method: Callable[..., Release]) -> Callable[..., Release]:
@@ -237,9 +236,9 @@ def _with_nan(real: Callable[..., None]) -> Callable[..., None]:
     return made
 
 
-def _remembering(*, lower: bool) -> Iterator[Any]:
+def _remembering() -> Iterator[Any]:
     """Yield patches by which equal graphs are compiled once."""
-    real_graphs, real_engine = likelihood.RowGraphs, likelihood.engine_for
+    real_graphs, real_engine = likelihood.RowGraphs, likelihood.RowEngine
     real_check, real_prior = likelihood.check_factorisation, view.Prior
     checked: list[Any] = []
 
@@ -256,12 +255,11 @@ def _remembering(*, lower: bool) -> Iterator[Any]:
             lambda: real_graphs(row_split, value_vars, shapes, second_order=second_order),
         )
 
-    def engine(of: Any, name: Any) -> Any:
-        made = of.__dict__.setdefault("engines_of_this_test", {})
-        if lower not in made:
+    def engine(of: Any) -> Any:
+        if "engine_of_this_test" not in of.__dict__:
             checked.append(None)
-            made[lower] = real_engine(of, name if lower else "reference")
-        return made[lower]
+            of.engine_of_this_test = real_engine(of)
+        return of.engine_of_this_test
 
     def check(*arguments: Any) -> None:
         if checked:  # new functions are checked, those of an equal graph have been
@@ -273,7 +271,7 @@ def _remembering(*, lower: bool) -> Iterator[Any]:
         return _COMPILED.of("prior", model.value_vars, outputs, lambda: real_prior(model, parameters))
 
     yield mock.patch.object(likelihood, "RowGraphs", graphs)
-    yield mock.patch.object(likelihood, "engine_for", engine)
+    yield mock.patch.object(likelihood, "RowEngine", engine)
     yield mock.patch.object(likelihood, "check_factorisation", check)
     yield mock.patch.object(view, "Prior", prior)
 

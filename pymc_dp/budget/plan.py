@@ -219,8 +219,6 @@ class Plan:
         result is then not private at all.
     unit : str
         The unit of privacy in words, once it is known: `sample` finds it. Empty in plans made before.
-    row_engine : str
-        Which engine computes the rows' derivatives, once it is known. Empty in plans made before.
     worth : Worth or None
         The expected error of the posterior by noise, where theory says one; it is not stored.
     """
@@ -236,7 +234,6 @@ class Plan:
     accountant: str = accounting.GAUSSIAN_ACCOUNTANT
     private: bool = True
     unit: str = ""
-    row_engine: str = ""
     worth: Worth | None = field(default=None, compare=False)
 
     def __post_init__(self) -> None:
@@ -295,7 +292,6 @@ class Plan:
             else f"guarantee of this run: epsilon {self.epsilon:.4g} at delta {self.delta:.3g}, {self.relation}",
             *([] if unlimited else replaced_in_words(self.relation, self.rho, self.delta, gaussian=self.gaussian)),
             *([f"unit of privacy: {self.unit}"] if self.unit else []),
-            *([f"row engine: {self.row_engine}"] if self.row_engine else []),
             f"{'release':<14}{'count':>9}{'noise multiplier':>19}{'rho':>12}{'share':>9}{'sampled':>10}",
         ]
         alike: dict[tuple[str, type[Releases]], list[Releases]] = {}
@@ -341,9 +337,11 @@ class Plan:
                 {**step} | {name: tuple(map(releases_of_record, step[name])) for name in ("once", "in_chains")}
                 for step in record["steps"]
             ]
-            plan = cls(**{**record, "steps": tuple(StepPlan(**step) for step in steps)})
+            # Plans of earlier versions name the engine of their rows.
+            known = {name: value for name, value in record.items() if name != "row_engine"}
+            plan = cls(**{**known, "steps": tuple(StepPlan(**step) for step in steps)})
             _validate.choice("relation", plan.relation, accounting.RELATIONS)
-            if not (isinstance(plan.unit, str) and isinstance(plan.row_engine, str)):
+            if not isinstance(plan.unit, str):
                 raise TypeError
             return plan
         except (ArithmeticError, AttributeError, KeyError, TypeError) as error:

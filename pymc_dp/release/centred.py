@@ -7,12 +7,10 @@ from pymc_dp.release.interface import ExpansionPoint, FloatArray
 from pymc_dp.release.query import NonNegative, PublicFacts, SumOverUnits
 from pymc_dp.rows.derivatives import UnitsOfChunk
 from pymc_dp.rows.expansion import (
+    centred_scores_of,
     expected_curvatures_of,
-    kept_by,
     one_direction_curvatures_of,
     packed_size,
-    scores_of,
-    scores_of_responses,
 )
 
 
@@ -45,11 +43,7 @@ class CentredScore(SumOverUnits):
 
     def contributions(self, chunk: UnitsOfChunk) -> FloatArray:
         """Return the clipped scores with the mean of the clipped parts."""
-        scores, bound = scores_of(chunk, self.point), self.point.clip_gradient
-        found = scores * kept_by(scores, bound)
-        for others, probabilities in scores_of_responses(chunk, self.point):
-            found = found + others * (probabilities * (1.0 - kept_by(others, bound)))
-        return found.T
+        return centred_scores_of(chunk, self.point).T
 
 
 class _WithoutNegativeEigenvalues(NonNegative, SumOverUnits):

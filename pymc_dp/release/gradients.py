@@ -37,12 +37,12 @@ class _OfGradients(SumOverUnits):
     def along(self, chunk: UnitsOfChunk) -> FloatArray:
         """Return the remainder of each unit's gradient along the axes, shape (axes, units)."""
         predicted = self.prediction
-        found = preconditioned(chunk.gradient(predicted.theta), self.axes)
+        found = chunk.scores(predicted.theta, self.axes)
         if predicted.jacobian.any():
             at_centre = preconditioned(predicted.jacobian.T, self.axes).T
-            found -= preconditioned(chunk.gradient(self.point.theta), at_centre)
+            found -= chunk.scores(self.point.theta, at_centre)
         if predicted.direction.any():
-            found += preconditioned(chunk.curvature_times(self.point.theta, predicted.direction), self.axes)
+            found += chunk.curvatures_along(self.point.theta, predicted.direction, self.axes)
         if predicted.offset.any():
             found -= preconditioned(predicted.offset[None], self.axes)
         if self.point.clip_gradient < LARGEST_CLIP_BOUND:

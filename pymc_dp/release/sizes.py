@@ -1,6 +1,7 @@
 """Queries that tell how large derivatives are, before anything is known of the table: histograms and bounded scores."""
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import ClassVar, Literal
 
@@ -19,10 +20,10 @@ from pymc_dp.rows.clipped_sum import ClippedSum
 from pymc_dp.rows.derivatives import UnitsOfChunk
 from pymc_dp.rows.expansion import (
     curvatures_of,
-    expected_curvatures_of,
     one_direction_curvatures_of,
     scores_of,
     squares_of,
+    squares_of_expected_curvatures,
 )
 
 #: What a count is clipped to: counts of 1 keep this bound with room for roundings of the norm.
@@ -31,12 +32,12 @@ ROOM_OF_COUNTS = 1.0 + 1e-9
 _MOST_BINS = 1000
 #: Floating point has no octaves beyond.
 _MOST_OCTAVES = 1100
-#: What norms are taken of.
-_OF = {
-    "score": scores_of,
-    "curvature": curvatures_of,
-    "expected_curvature": expected_curvatures_of,
-    "one_direction_curvature": one_direction_curvatures_of,
+#: Squared norms of units, by what they are of.
+_OF: dict[str, Callable[[UnitsOfChunk, ExpansionPoint], FloatArray]] = {
+    "score": lambda *of: squares_of(scores_of(*of)),
+    "curvature": lambda *of: squares_of(curvatures_of(*of)),
+    "expected_curvature": squares_of_expected_curvatures,
+    "one_direction_curvature": lambda *of: squares_of(one_direction_curvatures_of(*of)),
 }
 
 
@@ -187,7 +188,7 @@ class NormSizes(CountsByNorm, SumOverUnits):
 
     def contributions(self, chunk: UnitsOfChunk) -> FloatArray:
         """Return a 1 in the bin of each unit's norm."""
-        return self.counts(_OF[self.of](chunk, self.point))
+        return half_octaves(_OF[self.of](chunk, self.point), self.smallest, self.bins)
 
 
 @dataclass(frozen=True, eq=False)

@@ -19,7 +19,8 @@ from pymc_dp.exceptions import UnsupportedModel
 from pymc_dp.model.parameters import ParameterVector
 from pymc_dp.model.simulation import drawn_from_the_prior, likelihood_of_any_rows, synthetic_rows
 from pymc_dp.model.split import RowSplit
-from pymc_dp.rows.engine import Contributions, RowEngine
+from pymc_dp.rows.contributions import Contributions
+from pymc_dp.rows.engine import RowEngine
 from pymc_dp.rows.graphs import GATHER, PRODUCT, Part
 from pymc_dp.rows.table import RowTable
 
@@ -98,7 +99,7 @@ def _compare(
             continue  # this synthetic table is impossible
         if not all(np.isfinite(part).all() for part in expected):
             continue
-        found = engine.gradient(engine.at(values), chunk)
+        found = engine.gradient(values, chunk)
         sums = [found.log_likelihoods.sum(), *[_summed(part, found) for part in engine.parts]]
         sizes = [np.abs(found.log_likelihoods).sum(), *[_summed(part, found, np.abs) for part in engine.parts]]
         for one, other, size in zip(expected, sums, sizes, strict=True):

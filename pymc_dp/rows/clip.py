@@ -1,12 +1,12 @@
 """Norm, clipping, truncation and exact integer sum: the one place where contributions of units are bounded.
 
-Every path ends here: the loops of the fused engine block by block, the reference engine chunk by chunk, expansions,
-batches and sums of the caller's own contributions. The steps, in the order in which `add_clipped` takes them:
+Every path ends here: gradients in factors, expansions, batches and sums of the caller's own contributions. The steps,
+in the order in which `add_clipped` takes them:
 
 1. the squared norm of every unit's contribution,
 2. the factor that shortens it to the bound: 1 if it is short, 0 if its norm is not a finite number,
 3. truncation toward zero to whole multiples of the grid, which never lengthens it,
-4. the sum in 64-bit integers, which does not depend on the order of the units, on chunks or on threads: neighbouring
+4. the sum in 64-bit integers, which does not depend on the order of the units or on chunks: neighbouring
    tables differ by exactly one unit's contribution.
 
 Slopes are stored with one column for every unit, ``slopes[m, i]``, so that loops over units become vector
@@ -22,8 +22,7 @@ import numpy as np
 from numba import njit
 from numpy.typing import NDArray
 
-from pymc_dp.rows import elementary
-from pymc_dp.rows.graphs import GATHER, PRODUCT, Part
+from pymc_dp.rows.graphs import DENSE, GATHER, PRODUCT, Part
 
 FloatArray = NDArray[np.float64]
 IntArray = NDArray[np.int64]
@@ -34,6 +33,11 @@ _OPTIONS: dict[str, Any] = {"nogil": True, "fastmath": False, "error_model": "nu
 _SHRINK = 2.0**-40
 #: More than what squares lose that underflow: the product of a lost square and a huge one must not pass for zero.
 _TINY = 2.0**-1000
+#: So many units at a time stay in the cache.
+_BLOCK = 128
+_SQRT2 = math.sqrt(2.0)
+#: What is added to a sum of probabilities, relative to the largest: less is below the rounding of the sum.
+_LEAST_LOGARITHM = -37.0
 
 
 def layout(parts: Sequence[Part], offsets: Sequence[int | None]) -> IntArray:
@@ -76,18 +80,18 @@ def add_squares(slopes: FloatArray, first: int, k: int, n: int, squares: FloatAr
 
 @njit(**_OPTIONS, forceinline=True)
 def add_outer_squares(
-    vector_squares: FloatArray, start: int, slopes: FloatArray, first: int, k: int, n: int, squares: FloatArray
+    vector_squares: FloatArray, slopes: FloatArray, first: int, k: int, n: int, squares: FloatArray
 ) -> None:
     """Add the squared norms of outer products: of vectors with squared norms `vector_squares` and of slopes."""
     if k == 1:
         for i in range(n):
             square = slopes[first, i] * slopes[first, i]
-            squares[i] += (vector_squares[start + i] + _TINY) * (square + _TINY)
+            squares[i] += (vector_squares[i] + _TINY) * (square + _TINY)
         return
     of_slopes = np.zeros(n)
     add_squares(slopes, first, k, n, of_slopes)
     for i in range(n):
-        squares[i] += (vector_squares[start + i] + _TINY) * (of_slopes[i] + _TINY)
+        squares[i] += (vector_squares[i] + _TINY) * (of_slopes[i] + _TINY)
 
 
 @njit(**_OPTIONS)
@@ -190,8 +194,6 @@ def add_gathered(
 
 @njit(**_OPTIONS)
 def add_clipped(
-    n: int,
-    start: int,
     slopes: FloatArray,
     vectors: tuple[FloatArray, ...],
     vector_squares: tuple[FloatArray, ...],
@@ -199,23 +201,21 @@ def add_clipped(
     parts: IntArray,
     bound: float,
     steps_per_one: float,
-    factors: FloatArray,
     sums: IntArray,
 ) -> int:
-    """Add `n` clipped, truncated contributions to `sums`; return how many were clipped.
+    """Add clipped, truncated contributions to `sums`; return how many were clipped.
 
-    `slopes`, shape (slopes, at least n), and `indices`, shape (indices, at least n), have one column for each unit.
-    `vectors` are those of outer products, each array of shape (units, size) and at least one, if only an empty one;
-    they begin at `start` there and in `vector_squares`, their squared norms. `parts` is from `layout`, `bound` from
-    `shrunk`; `steps_per_one` is what one is on the grid, and `factors`, shape (at least n,), is scratch. The sums of
-    outer products are by slope: `add_in_order` adds them in the order of parameters.
+    `slopes`, shape (slopes, units), and `indices`, shape (indices, units), have one column for each unit. `vectors` are
+    those of outer products, each array of shape (units, size) and at least one, if only an empty one; `vector_squares`
+    are their squared norms. `parts` is from `layout`, `bound` from `shrunk`; `steps_per_one` is what 1 is on the grid.
+    The sums of outer products are by slope: `add_in_order` adds them in the order of parameters.
     """
-    for i in range(n):
-        factors[i] = 0.0
+    n = slopes.shape[1]
+    factors = np.zeros(n)
     for p in range(parts.shape[0]):
         kind, first, k, factor = parts[p, 0], parts[p, 1], parts[p, 2], parts[p, 4]
         if kind == PRODUCT:
-            add_outer_squares(vector_squares[factor], start, slopes, first, k, n, factors)
+            add_outer_squares(vector_squares[factor], slopes, first, k, n, factors)
         else:
             add_squares(slopes, first, k, n, factors)
     n_clipped: int = to_factors(factors, n, bound)
@@ -223,7 +223,7 @@ def add_clipped(
         kind, first, k, size, factor = parts[p, 0], parts[p, 1], parts[p, 2], parts[p, 3], parts[p, 4]
         target = sums[parts[p, 5] :]
         if kind == PRODUCT:
-            add_outer_products(vectors[factor][start : start + n], slopes, first, k, factors, steps_per_one, target)
+            add_outer_products(vectors[factor], slopes, first, k, factors, steps_per_one, target)
         elif kind == GATHER:
             add_gathered(indices[factor], size, slopes, first, k, n, factors, steps_per_one, target)
         else:
@@ -329,23 +329,139 @@ def weighted_remainders(
 
 
 @njit(**_OPTIONS)
-def write_probabilities(logs: FloatArray, stand_for: FloatArray, out: FloatArray) -> None:
-    """Write the probabilities of responses, shape (responses, rows), by the same steps for each row."""
+def write_near(logs: FloatArray, far: float, near: NDArray[np.bool_]) -> None:
+    """Write where the response, or the next one, is less than `far` below the unit's largest, (responses, units)."""
+    n_responses, n = logs.shape
+    lowest = np.full(n, -np.inf)
+    for k in range(n_responses):
+        for i in range(n):
+            if logs[k, i] - far > lowest[i]:  # noqa: PLR1730  what is no number is passed over
+                lowest[i] = logs[k, i] - far
+    for k in range(n_responses):
+        following = logs[min(k + 1, n_responses - 1)]
+        for i in range(n):
+            near[k, i] = (logs[k, i] >= lowest[i]) | (following[i] >= lowest[i])
+
+
+@njit(**_OPTIONS)
+def write_probabilities(
+    logs: FloatArray,
+    stand_for: FloatArray,
+    near: NDArray[np.bool_],
+    place: IntArray,
+    always: NDArray[np.bool_],
+    least: float,
+    out: FloatArray,
+    occur: NDArray[np.bool_],
+) -> None:
+    """Write the probabilities of responses, shape (responses, units), by the same steps for each unit.
+
+    A response counts `always`, or where `near` says so at its `place`. Probabilities up to `least` are 0; `occur` says
+    which are more in some unit.
+    """
     n_responses, n = logs.shape
     largest, total = np.full(n, -np.inf), np.zeros(n)
     for k in range(n_responses):
         for i in range(n):
-            if logs[k, i] > largest[i]:  # noqa: PLR1730  what is no number is passed over
+            if logs[k, i] > largest[i] and (always[k] or near[place[k], i]):  # what is no number is passed over
                 largest[i] = logs[k, i]
     for k in range(n_responses):
         for i in range(n):
             out[k, i] = 0.0
-            if logs[k, i] > -np.inf:  # else it is no number, or the response cannot be
-                out[k, i] = stand_for[k] * elementary.exp(logs[k, i] - largest[i])
+            far = logs[k, i] - largest[i]
+            if far > _LEAST_LOGARITHM and (always[k] or near[place[k], i]):
+                out[k, i] = stand_for[k] * math.exp(far)
+            elif logs[k, i] == np.inf:
+                out[k, i] = np.nan
             total[i] += out[k, i]
     for k in range(n_responses):
         for i in range(n):
-            out[k, i] = out[k, i] / total[i] if 0.0 < total[i] < np.inf else 0.0
+            share = out[k, i] / total[i] if 0.0 < total[i] < np.inf else 0.0
+            out[k, i] = share if share > least else 0.0
+            occur[k] |= share > least
+
+
+@njit(**_OPTIONS)
+def lower_to_bound(
+    slopes: FloatArray, probabilities: FloatArray, roots: FloatArray, bound: float, kept: FloatArray
+) -> None:
+    """Write by which factor the score with each response is clipped to `bound`, shape (responses, units).
+
+    `slopes` have the shape (slopes, responses, units). A score's length is that of the products of its slopes with
+    `roots` (roots, slopes, units). The factor is 1 where the probability is zero.
+    """
+    n_roots, n_slopes, n = roots.shape
+    squares, along = np.empty(_BLOCK), np.empty(_BLOCK)
+    for begin in range(0, n, _BLOCK):
+        end = min(begin + _BLOCK, n)
+        for which in range(kept.shape[0]):
+            squares[:] = 0.0
+            for r in range(n_roots):
+                along[:] = 0.0
+                for m in range(n_slopes):
+                    slope, root = slopes[m, which, begin:end], roots[r, m, begin:end]
+                    for i in range(end - begin):
+                        along[i] += root[i] * slope[i]
+                for i in range(end - begin):
+                    squares[i] += along[i] * along[i]
+            for i in range(end - begin):
+                length = math.sqrt(squares[i])
+                clipped = length > bound and probabilities[which, begin + i] > 0.0
+                kept[which, begin + i] = bound / length if clipped else 1.0
+
+
+@njit(**_OPTIONS)
+def write_mean_slopes(slopes: FloatArray, weights: FloatArray, out: FloatArray) -> None:
+    """Write the sum over responses of weights times slopes into `out` (slopes, units); nothing where a weight is 0."""
+    n_slopes, n_responses, n = slopes.shape
+    out[:] = 0.0
+    for m in range(n_slopes):
+        for which in range(n_responses):
+            for i in range(n):
+                if weights[which, i] > 0.0:
+                    out[m, i] += weights[which, i] * slopes[m, which, i]
+
+
+@njit(**_OPTIONS)
+def write_each_root(slopes: FloatArray, weights: FloatArray, roots: FloatArray) -> None:
+    """Write slopes times the roots of weights into `roots`, shape (responses, slopes, units)."""
+    n_slopes, n_responses, n = slopes.shape
+    for which in range(n_responses):
+        for m in range(n_slopes):
+            for i in range(n):
+                roots[which, m, i] = 0.0
+                if weights[which, i] > 0.0:
+                    roots[which, m, i] = math.sqrt(weights[which, i]) * slopes[m, which, i]
+
+
+@njit(**_OPTIONS)
+def write_roots(slopes: FloatArray, weights: FloatArray, roots: FloatArray) -> None:
+    """Write vectors of slopes whose outer products add up to the weighted sum of those of all responses.
+
+    They are the columns of its triangular root: ``roots[a, b]`` first holds the entry (b, a) of the sum, and nothing
+    for b below a. `roots` has the shape (slopes, slopes, units). Whatever roundings are: a sum of outer products has no
+    negative eigenvalue.
+    """
+    n_slopes, n_responses, n = slopes.shape
+    roots[:] = 0.0
+    for a in range(n_slopes):
+        for b in range(a, n_slopes):
+            total = roots[a, b]
+            for which in range(n_responses):
+                one, other, weight = slopes[a, which], slopes[b, which], weights[which]
+                for i in range(n):
+                    if weight[i] > 0.0:
+                        total[i] += weight[i] * one[i] * other[i]
+    for a in range(n_slopes):
+        for i in range(n):
+            root = math.sqrt(roots[a, a, i])
+            inverse = 1.0 / root if root > 0.0 else 0.0  # rounding may leave a negative number of what is zero
+            for b in range(a, n_slopes):
+                roots[a, b, i] *= inverse
+        for b in range(a + 1, n_slopes):
+            for c in range(b, n_slopes):
+                for i in range(n):
+                    roots[b, c, i] -= roots[a, b, i] * roots[a, c, i]
 
 
 # Rows and units, vectors and directions -----------------------------------------------------------------------------
@@ -388,6 +504,112 @@ def write_dense(
             else:
                 for i in range(n):
                     out[offset + m, i] = slope[i]
+
+
+@njit(**_OPTIONS)
+def write_axes(  # noqa: PLR0912  five indices
+    vectors: tuple[FloatArray, ...], indices: IntArray, parts: IntArray, matrix: FloatArray, axes: FloatArray
+) -> None:
+    """Write what a slope of 1 is along the columns of `matrix` (parameters, k), for slopes that a factor goes with.
+
+    `axes`, shape (such slopes, k, units), is the same whatever the slopes are. Each unit's is by itself.
+    """
+    n_ways, n = axes.shape[1:]
+    axes[:] = 0.0
+    place = 0
+    for p in range(parts.shape[0]):
+        kind, k, size, factor, offset = parts[p, 0], parts[p, 2], parts[p, 3], parts[p, 4], parts[p, 5]
+        if kind == PRODUCT:
+            block = np.empty((size, _BLOCK))
+            for begin in range(0, n, _BLOCK):
+                end = min(begin + _BLOCK, n)
+                for j in range(size):
+                    for i in range(begin, end):
+                        block[j, i - begin] = vectors[factor][i, j]
+                for m in range(k):
+                    for way in range(n_ways):
+                        total = axes[place + m, way, begin:end]
+                        for j in range(size):
+                            number = matrix[offset + j * k + m, way]
+                            for i in range(total.size):
+                                total[i] += block[j, i] * number
+        if kind == GATHER:
+            for m in range(k):
+                for way in range(n_ways):
+                    for i in range(n):
+                        group = indices[factor, i] + size if indices[factor, i] < 0 else indices[factor, i]
+                        if 0 <= group < size:
+                            axes[place + m, way, i] = matrix[offset + group * k + m, way]
+        place += k if kind != DENSE else 0
+
+
+@njit(**_OPTIONS)
+def write_along(
+    slopes: FloatArray, axes: FloatArray, parts: IntArray, matrix: FloatArray, start: int, out: FloatArray
+) -> None:
+    """Write contributions of `slopes` (slopes, units) along columns of `matrix` from `start` on into `out` (k, units).
+
+    `axes` are from `write_axes`. The order of additions is the same for every unit.
+    """
+    n_ways, n = out.shape
+    for begin in range(0, n, _BLOCK):
+        end = min(begin + _BLOCK, n)
+        for way in range(n_ways):
+            total, place = out[way, begin:end], 0
+            total[:] = 0.0
+            for p in range(parts.shape[0]):
+                kind, first, k, offset = parts[p, 0], parts[p, 1], parts[p, 2], parts[p, 5]
+                for m in range(k):
+                    slope = slopes[first + m, begin:end]
+                    if kind != DENSE:
+                        axis = axes[place, start + way, begin:end]
+                        place += 1
+                        for i in range(total.size):
+                            total[i] += slope[i] * axis[i]
+                    else:
+                        number = matrix[offset + m, start + way]
+                        for i in range(total.size):
+                            total[i] += slope[i] * number
+
+
+@njit(**_OPTIONS)
+def write_packed(columns: FloatArray, out: FloatArray) -> None:
+    """Write the sum of outer products of `columns` (products, size, units) with themselves, packed, into `out`."""
+    n_products, size, n = columns.shape
+    for begin in range(0, n, _BLOCK):
+        end = min(begin + _BLOCK, n)
+        place = 0
+        for i in range(size):
+            for j in range(i, size):
+                total = out[place, begin:end]
+                place += 1
+                total[:] = 0.0
+                for r in range(n_products):
+                    one, other = columns[r, i, begin:end], columns[r, j, begin:end]
+                    for u in range(total.size):
+                        total[u] += one[u] * other[u]
+                if i != j:
+                    for u in range(total.size):
+                        total[u] *= _SQRT2
+
+
+@njit(**_OPTIONS)
+def add_packed_squares(columns: FloatArray, squares: FloatArray) -> None:
+    """Add the squared norms of what `write_packed` writes: those of all inner products."""
+    n_products, size, n = columns.shape
+    inner = np.empty(_BLOCK)
+    for begin in range(0, n, _BLOCK):
+        end = min(begin + _BLOCK, n)
+        for r in range(n_products):
+            for other in range(r, n_products):
+                inner[:] = 0.0
+                for i in range(size):
+                    one, two = columns[r, i, begin:end], columns[other, i, begin:end]
+                    for u in range(end - begin):
+                        inner[u] += one[u] * two[u]
+                times = 1.0 if r == other else 2.0
+                for u in range(begin, end):
+                    squares[u] += times * (inner[u - begin] * inner[u - begin])
 
 
 @njit(**_OPTIONS)

@@ -3,17 +3,20 @@
 import dataclasses
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 import numpy as np
 
 from pymc_dp.exceptions import InvalidArgument
 from pymc_dp.model.parameters import FloatArray, ParameterVector
-from pymc_dp.rows.engine import Contributions, Point, RowEngine
+from pymc_dp.rows.contributions import Axes, Contributions
+from pymc_dp.rows.engine import Point, RowEngine
+from pymc_dp.rows.on_demand import clip
 from pymc_dp.rows.responses import PossibleResponses
-from pymc_dp.rows.table import Chunk
+from pymc_dp.rows.table import Chunk, IntArray
 
-#: Responses of a smaller probability are left out of means.
-_NEGLIGIBLE = 1e-9
+#: Responses of rows that are worked on at a time: what is computed of them stays in the processor's cache.
+_ENTRIES = 2**17
 
 
 @dataclass(frozen=True, eq=False)
@@ -25,10 +28,50 @@ class OtherModel:
     first: int
 
 
+@dataclass(frozen=True, eq=False)
+class OfResponses:
+    """Scores with each response that rows could have had, along the columns of a matrix. Confidential.
+
+    `slopes`, shape (slopes, responses, rows), count where `probabilities`, shape (responses, rows), are not zero, and
+    nowhere else: whether a response is there for another row of the chunk changes no bit. `are_all`: they are all
+    responses that any row could have had, and no more of them than slopes.
+    """
+
+    slopes: FloatArray
+    probabilities: FloatArray
+    axes: Axes
+    are_all: bool
+
+    def kept(self, bound: float) -> FloatArray:
+        """Return by which factor every score is clipped to the bound, shape (responses, rows)."""
+        kept = np.ones(self.probabilities.shape)
+        if np.isfinite(bound):
+            whole = self.axes.whole()
+            n_slopes, n_ways, n_rows = whole.shape
+            roots = np.empty((n_slopes, n_slopes, n_rows))
+            clip.write_roots(whole, np.ones((n_ways, n_rows)), roots)
+            clip.lower_to_bound(self.slopes, self.probabilities, roots, bound, kept)
+        return kept
+
+    def mean(self, weights: FloatArray) -> FloatArray:
+        """Return the mean of the scores, each times its weight, shape (k, rows)."""
+        slopes = np.empty((len(self.slopes), weights.shape[1]))
+        clip.write_mean_slopes(self.slopes, self.probabilities * weights, slopes)
+        return self.axes.times(slopes)
+
+    def roots(self, weights: FloatArray) -> FloatArray:
+        """Return columns whose outer products add up to the mean of those of the scores, shape (columns, k, rows).
+
+        Each times its weight.
+        """
+        n_slopes, n_responses, n_rows = self.slopes.shape
+        roots = np.empty((n_responses if self.are_all else n_slopes, n_slopes, n_rows))
+        (clip.write_each_root if self.are_all else clip.write_roots)(self.slopes, self.probabilities * weights, roots)
+        return np.array([self.axes.times(root) for root in roots])
+
+
 class UnitsOfChunk:
     """The units of one chunk, and all that can be asked of them. Confidential.
-
-    `points` are the engine's forms of parameters, shared by the chunks of one pass.
 
     Attributes
     ----------
@@ -50,13 +93,12 @@ class UnitsOfChunk:
         chunk: Chunk,
         engine: RowEngine,
         parameters: ParameterVector,
-        points: dict[bytes, Point],
         responses: PossibleResponses | None,
         second_order: bool,
         other: OtherModel | None = None,
     ) -> None:
         self.units, self._chunk = chunk.units, chunk
-        self._engine, self._parameters, self._points = engine, parameters, points
+        self._engine, self._parameters = engine, parameters
         self._responses, self._second_order, self._other = responses, second_order, other
 
     def log_likelihood(self, theta: FloatArray) -> FloatArray:
@@ -68,12 +110,17 @@ class UnitsOfChunk:
         if self._other is None:
             raise InvalidArgument("There is no other model to compare with.")
         chunk = dataclasses.replace(self._chunk, rows=self._chunk.rows[self._other.first :], table=None)
-        point = self._other.engine.at(self._other.parameters.split(theta))
+        point = self._other.parameters.split(theta)
         return self._per_unit(self._other.engine.log_likelihood(point, chunk))
 
     def gradient(self, theta: FloatArray) -> FloatArray:
         """Return the units' gradients, shape (units, parameters)."""
         return self._dense(self._engine.gradient(self._at(theta), self._chunk))
+
+    @property
+    def length(self) -> int:
+        """How many units."""
+        return int(self.units.stop - self.units.start)
 
     @property
     def rows(self) -> Sequence[np.ndarray]:
@@ -92,28 +139,55 @@ class UnitsOfChunk:
             totals /= np.maximum(np.diff(self._chunk.starts), 1)
         return totals.T
 
-    def scores_of_responses(self, theta: FloatArray) -> Iterator[tuple[FloatArray, FloatArray]]:
-        """Yield the units' gradients with each response that a row could have had, and its probabilities.
+    def of_responses(self, theta: FloatArray, matrix: FloatArray) -> Iterator[tuple[IntArray, OfResponses]]:
+        """Yield the units' scores with each response that a row could have had, along the columns of `matrix`.
 
-        Shapes (units, parameters) and (units,). Nothing, where responses are not known and for units of several rows.
-        Where the probability is zero, so is the gradient.
+        Of some units of the chunk at a time, of such for which about the same responses count. Nothing, where responses
+        are not known and for units of several rows.
         """
         if self._responses is None or self._chunk.starts is not None:
             return
-        responses, point, offsets = self._responses, self._at(theta), [each.start for each in self._parameters.slices]
+        values, responses = self._parameters.split(theta), self._responses
+        possible = np.array(responses.values).astype(self._chunk.rows[responses.place].dtype)
+        are_all = possible.size <= sum(part.k for part in self._engine.parts)
 
-        def having(which: int) -> Chunk:
-            return dataclasses.replace(self._chunk, rows=responses.table(self._chunk.rows, which))
+        def log_likelihoods(chunk: Chunk, which: IntArray) -> FloatArray:
+            return self._engine.log_likelihoods_of(values, chunk, responses.place, possible[which])
 
-        def log_likelihoods(which: int) -> FloatArray:
-            return self._engine.log_likelihood(point, having(which))
+        near = responses.near(partial(log_likelihoods, self._chunk), self.length)
+        order = np.argsort(len(near) - np.argmax(near[::-1], axis=0), kind="stable")
+        for units in np.array_split(order, -(-order.size * possible.size // _ENTRIES) or 1):
+            piece = self._chunk.of_units(units)
+            asked, probabilities = responses.probabilities(partial(log_likelihoods, piece), near[:, units])
+            found = self._engine.gradients_of(values, piece, responses.place, possible[asked])
+            yield units, OfResponses(found.slopes, probabilities, self._axes(found, matrix), are_all)
 
-        for which, probabilities in zip(*responses.probabilities(log_likelihoods), strict=True):
-            expected = probabilities > _NEGLIGIBLE
-            if expected.any():
-                found = self._engine.gradient(point, having(which))
-                columns = found.dense(self._engine.parts, offsets, self._parameters.size)
-                yield np.where(expected, columns, 0.0).T, np.where(expected, probabilities, 0.0)
+    def scores(self, theta: FloatArray, matrix: FloatArray) -> FloatArray:
+        """Return the units' gradients along the columns of `matrix` (parameters, k), shape (k, units)."""
+        found = self._engine.gradient(self._at(theta), self._chunk)
+        return self._chunk.per_unit(self._axes(found, matrix).times(found.slopes))
+
+    def curvatures(self, theta: FloatArray, matrix: FloatArray) -> FloatArray:
+        """Return the units' negative second derivatives along the columns of `matrix`, packed, shape (entries, units).
+
+        Packed as in `pymc_dp.release.queries.Curvature`.
+        """
+        size, place = matrix.shape[1], 0
+        packed = np.empty((size * (size + 1) // 2, self.length))
+        axes: Axes | None = None
+        for i in range(size):
+            found = self._engine.curvature_times(self._at(theta, matrix[:, i]), self._chunk)
+            axes = axes or self._axes(found, matrix)
+            along = self._chunk.per_unit(axes.times(found.slopes, i))
+            packed[place] = along[0]
+            np.multiply(along[1:], 2.0**0.5, out=packed[place + 1 : place + len(along)])
+            place += len(along)
+        return packed
+
+    def curvatures_along(self, theta: FloatArray, direction: FloatArray, matrix: FloatArray) -> FloatArray:
+        """Return the units' negative second derivatives times `direction` along the columns of `matrix`, (k, units)."""
+        found = self._engine.curvature_times(self._at(theta, direction), self._chunk)
+        return self._chunk.per_unit(self._axes(found, matrix).times(found.slopes))
 
     def curvature_times(self, theta: FloatArray, direction: FloatArray) -> FloatArray:
         """Return the units' negative second derivatives times `direction`, shape (units, parameters)."""
@@ -126,11 +200,11 @@ class UnitsOfChunk:
     def _at(self, theta: FloatArray, direction: FloatArray | None = None) -> Point:
         if direction is not None and not self._second_order:
             raise InvalidArgument("Second derivatives need UnitLikelihood(..., second_order=True).")
-        key = theta.tobytes() + (b"" if direction is None else direction.tobytes())
-        if key not in self._points:
-            split = self._parameters.split
-            self._points[key] = self._engine.at(split(theta), None if direction is None else split(direction))
-        return self._points[key]
+        split = self._parameters.split
+        return [*split(theta), *([] if direction is None else split(direction))]
+
+    def _axes(self, found: Contributions, matrix: FloatArray) -> Axes:
+        return Axes.of(found, self._engine.parts, [entries.start for entries in self._parameters.slices], matrix)
 
     def _dense(self, found: Contributions) -> FloatArray:
         offsets = [entries.start for entries in self._parameters.slices]

@@ -1,142 +1,156 @@
-"""Engines of rows: log-likelihoods and derivatives of the rows of a chunk.
+"""The row engine: the graph of one row, put over all rows of a chunk and compiled by PyTensor.
 
-An engine bounds nothing and sums nothing: that is the work of `pymc_dp.rows.clip`. It sees no units either, only rows.
-What it has to keep: a row's values, to the last bit, depend on the parameters and on that row alone, wherever it
-stands and whatever the others hold; and whatever a row holds, nothing is raised.
+It bounds nothing and sums nothing: that is the work of `pymc_dp.rows.clip`. It sees no units either, only rows. What it
+keeps: a row's values, to the last bit, depend on the parameters and on that row alone, wherever it stands and whatever
+the others hold; and whatever a row holds, nothing is raised. PyTensor's loops call the mathematical functions of the C
+library for one number at a time, products of a row and a vector are sums in the order of the columns, and nothing is
+reordered or contracted.
 """
 
-from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Any, Protocol
+import math
+from collections.abc import Callable, Sequence
+from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
+import pytensor.tensor as pt
+from pytensor.graph.basic import Variable
+from pytensor.graph.replace import vectorize_graph
 
+from pymc_dp.compiling import compiled
 from pymc_dp.model.parameters import FloatArray
-from pymc_dp.rows.graphs import Part
-from pymc_dp.rows.on_demand import clip
+from pymc_dp.rows.contributions import Contributions, vectors_of
+from pymc_dp.rows.graphs import Part, RowGraphs
 from pymc_dp.rows.table import Chunk
 
-#: What an engine makes of the parameters before it sees a row. Its own affair.
-Point = Any
-
-#: In the place of vectors where there are none: compiled code needs some array.
-_NO_VECTORS, _NO_SQUARES = np.empty((0, 0)), np.empty(0)
-_NO_VECTORS.flags.writeable = _NO_SQUARES.flags.writeable = False
+Point = Sequence[np.ndarray]
 
 
-@dataclass(frozen=True, eq=False)
-class Clipping:
-    """How contributions of a chunk are clipped: see `pymc_dp.rows.clip.add_clipped`."""
+class RowEngine:
+    """Computes log-likelihoods and derivatives of rows by functions that PyTensor compiles when they are first called.
 
-    parts: NDArray[np.int64]
-    bound: float
-    steps_per_one: float
-
-
-@dataclass(frozen=True, eq=False)
-class Contributions:
-    """Derivatives of the rows of a chunk with respect to the parameters, in factors. Confidential.
-
-    Attributes
-    ----------
-    slopes : ndarray, shape (slopes, rows)
-    indices : ndarray of int64, shape (indices, rows)
-    vectors, vector_squares : tuple of ndarray
-        As in `pymc_dp.rows.clip.add_clipped`.
-    log_likelihoods : ndarray, shape (rows,)
-        Of the same rows, for first derivatives; else empty.
+    The functions take the values of all parameters (`point`), for second derivatives followed by a direction. What is
+    compiled keeps its results in one place: one thread calls at a time. Pickling keeps the graphs and compiles again,
+    so that no data that passed through travels along.
     """
 
-    slopes: FloatArray
-    indices: NDArray[np.int64]
-    vectors: tuple[FloatArray, ...]
-    vector_squares: tuple[FloatArray, ...]
-    log_likelihoods: FloatArray
-
-    def dense(self, parts: Sequence[Part], offsets: Sequence[int | None], size: int) -> FloatArray:
-        """Return them written out, shape (size, rows)."""
-        columns = np.empty((size, self.slopes.shape[1]))
-        clip.write_dense(self.slopes, self.vectors, self.indices, clip.layout(parts, offsets), columns)
-        return columns
-
-    def add_clipped(self, clipping: Clipping, sums: NDArray[np.int64]) -> int:
-        """Clip and truncate them, and add them to `sums`; return how many were clipped."""
-        n = self.slopes.shape[1]
-        stored = self.slopes, self.vectors, self.vector_squares, self.indices
-        n_clipped: int = clip.add_clipped(
-            n, 0, *stored, clipping.parts, clipping.bound, clipping.steps_per_one, np.empty(n), sums
-        )
-        return n_clipped
-
-
-class RowEngine(Protocol):
-    """Computes log-likelihoods and derivatives of the rows of one model.
-
-    Every function is compiled when it is called for the first time.
-    """
-
-    @property
-    def name(self) -> str:
-        """Which engine this is, for plans and metadata."""
-        ...
-
-    @property
-    def reason(self) -> str:
-        """Why something is not done by a faster engine, in a sentence; empty if nothing is."""
-        ...
+    def __init__(self, graphs: RowGraphs) -> None:
+        self._graphs = graphs
+        self._compiled: dict[str, Callable[..., list[np.ndarray]]] = {}
 
     @property
     def parts(self) -> Sequence[Part]:
         """How derivatives with respect to each value variable are stored."""
-        ...
-
-    @property
-    def runs_in_threads(self) -> bool:
-        """Whether several threads may work on chunks at a time, once all is compiled."""
-        ...
-
-    def at(self, values: Sequence[np.ndarray], direction: Sequence[np.ndarray] | None = None) -> Point:
-        """Return what the functions need to know of the parameters, and of a direction for second derivatives."""
-        ...
+        return self._graphs.parts
 
     def log_likelihood(self, point: Point, chunk: Chunk) -> FloatArray:
         """Return the log-likelihood of every row, shape (rows,)."""
-        ...
+        return self._call("log_likelihood", point, chunk)[0]
 
     def gradient(self, point: Point, chunk: Chunk) -> Contributions:
         """Return first derivatives of every row's log-likelihood."""
-        ...
+        log_likelihoods, *found = self._call("gradient", point, chunk)
+        return self._contributions(found, chunk, log_likelihoods)
 
     def curvature_times(self, point: Point, chunk: Chunk) -> Contributions:
         """Return negative second derivatives of every row's log-likelihood, times the direction of `point`."""
-        ...
+        return self._contributions(self._call("curvature_times", point, chunk), chunk, np.empty(0))
 
     def along(self, point: Point, chunk: Chunk) -> tuple[FloatArray, FloatArray]:
         """Return slopes and negative second derivatives along the direction of `point`, each of shape (rows,)."""
-        ...
+        slope, curvature = self._call("along", point, chunk)
+        return slope, curvature
 
-    def response(self, values: Sequence[np.ndarray], chunk: Chunk) -> Sequence[FloatArray]:
+    def response(self, point: Point, chunk: Chunk) -> list[FloatArray]:
         """Return logarithms of the probabilities of at most every row's response and of less, and its mean.
 
-        Of parameters as they are, each of shape (rows,); the mean where it is known. Nothing where the distribution was
-        not read.
+        Each of shape (rows,); the mean where it is known. Nothing where the distribution was not read.
         """
-        ...
+        return self._call("response", point, chunk)
 
-    def add_clipped(
-        self, point: Point, chunk: Chunk, clipping: Clipping, log_likelihoods: FloatArray, sums: NDArray[np.int64]
-    ) -> int:
-        """Add clipped first derivatives of rows to `sums`, as `Contributions.add_clipped` does: the same bits.
+    def log_likelihoods_of(self, point: Point, chunk: Chunk, place: int, responses: np.ndarray) -> FloatArray:
+        """Return log-likelihoods of every row with each of `responses`, shape (responses, rows).
 
-        Their log-likelihoods are written into `log_likelihoods`, unless it is empty. An engine may go through the
-        rows in pieces here, so that what is between stays in the processor's cache.
+        They take the place of the input `place`.
         """
-        ...
+        return self._call("log_likelihoods_of", _with(point, responses, chunk), chunk, place)[0]
+
+    def gradients_of(self, point: Point, chunk: Chunk, place: int, responses: np.ndarray) -> Contributions:
+        """Return first derivatives of every row's log-likelihood with each of `responses`; no log-likelihoods."""
+        found = self._call("gradients_of", _with(point, responses, chunk), chunk, place)
+        return self._contributions(found, chunk, np.empty(0))
+
+    def _contributions(self, found: Sequence[np.ndarray], chunk: Chunk, log_likelihoods: FloatArray) -> Contributions:
+        slopes, indices = found[: len(self._graphs.slopes)], found[len(self._graphs.slopes) :]
+        batch = slopes[0].shape[: slopes[0].ndim - self._graphs.slopes[0].type.ndim] if slopes else (chunk.n_rows,)
+        columns, first = np.empty((sum(part.k for part in self._graphs.parts), *batch)), 0
+        for slope in slopes:
+            entries = slope.reshape(*batch, math.prod(slope.shape[len(batch) :]))
+            for entry in range(entries.shape[-1]):
+                columns[first] = entries[..., entry]
+                first += 1
+        named = np.array(indices, dtype=np.int64).reshape(-1, chunk.n_rows)
+        return Contributions(columns, named, *vectors_of(chunk, self._graphs.tables), log_likelihoods)
+
+    def _call(self, name: str, point: Point, chunk: Chunk, place: int | None = None) -> list[np.ndarray]:
+        """Call a function; `place` is that of an input of the rows that is in `point` already, if there is one."""
+        if name not in self._compiled:
+            self._compiled[name] = self._compile(name, place)
+        rows = [values for where, values in enumerate(chunk.rows[: len(self._graphs.rows)]) if where != place]
+        with np.errstate(all="ignore"):  # NumPy warns where functions are interpreted: a warning would tell of a row
+            return self._compiled[name](*point, *rows)
+
+    def _compile(self, name: str, place: int | None) -> Callable[..., list[np.ndarray]]:
+        graphs = self._graphs
+        # Outputs as they are, those that are put into one array of slopes, and whether they go along directions.
+        outputs, slopes, with_direction = {
+            "log_likelihood": ([graphs.log_likelihood], [], False),
+            "gradient": ([graphs.log_likelihood], graphs.slopes, False),
+            "curvature_times": ([], graphs.curvatures, True),
+            "along": (graphs.along, [], True),
+            "response": (graphs.response, [], False),
+            "log_likelihoods_of": ([graphs.log_likelihood], [], False),
+            "gradients_of": ([], graphs.slopes, False),
+        }[name]
+        indices = [index[0].astype("int64") for index in graphs.indices] if slopes else []
+        inputs = [*graphs.value_variables, *(graphs.directions if with_direction else [])]
+        chunk = [pt.tensor(dtype=row.type.dtype, shape=(None, *row.type.shape)) for row in graphs.rows]
+        batch: tuple[Variable, ...] = (chunk[0].shape[0],)
+        if place is not None:
+            # For all rows at once, so that what does not depend on the row, or on the response, is computed once.
+            chunk[place] = pt.tensor(dtype=graphs.rows[place].type.dtype, shape=(None, 1))
+            n_rows = pt.lscalar()
+            batch = (chunk[place].shape[0], n_rows)
+            inputs += [chunk[place], n_rows]
+        over_rows: dict[Variable, Variable] = dict(zip(graphs.rows, chunk, strict=True))
+        for cuts, values in ((graphs.cuts, graphs.value_variables), (graphs.direction_cuts, graphs.directions)):
+            linked = graphs.linked(values)
+            batched = vectorize_graph(linked, over_rows) if linked else []
+            over_rows |= dict(zip([cut for cut in cuts if cut is not None], batched, strict=True))
+        batched = [*_over([*outputs, *slopes], over_rows, batch), *_over(indices, over_rows, batch[-1:])]
+        return compiled([*inputs, *(rows for where, rows in enumerate(chunk) if where != place)], batched)
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {"_graphs": self._graphs}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__.update(state, _compiled={})
 
 
-def vectors_of(chunk: Chunk, tables: Sequence[int]) -> tuple[tuple[FloatArray, ...], tuple[FloatArray, ...]]:
-    """Return the rows of those inputs, and their squared norms."""
-    if not tables:
-        return (_NO_VECTORS,), (_NO_SQUARES,)
-    return tuple(chunk.rows[table] for table in tables), tuple(chunk.squares(table) for table in tables)
+def _with(point: Point, responses: np.ndarray, chunk: Chunk) -> Point:
+    """Return the inputs of functions of possible responses."""
+    return [*point, responses[:, None], np.array(chunk.n_rows)]
+
+
+def _over(
+    outputs: Sequence[Variable], over_rows: dict[Variable, Variable], batch: Sequence[Variable]
+) -> list[Variable]:
+    """Return outputs of all rows at once.
+
+    What does not depend on the row, or on its response, lacks axes of the batch until here.
+    """
+    outputs, found = [output.astype("float64") if output.type.dtype != "int64" else output for output in outputs], []
+    for values, output in zip(vectorize_graph(outputs, over_rows) if outputs else [], outputs, strict=True):
+        n_axes = values.type.ndim - output.type.ndim
+        whole = n_axes == len(batch) and 1 not in values.type.shape[:n_axes]
+        found.append(values if whole else pt.alloc(values, *batch, *values.shape[n_axes:]))
+    return found

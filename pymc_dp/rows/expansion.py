@@ -7,8 +7,9 @@ curvature that is still too large is cut alone, for what it leaves to the tests 
 """
 
 import math
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from functools import cached_property, partial
 from typing import Any
 
 import numpy as np
@@ -92,8 +93,8 @@ class UnitExpansion:
     def __init__(self, units: Units, centre: ExpansionPoint) -> None:
         self._units = units
         self._centre = centre
-        #: What the log-likelihood of each unit counts, and what its curvature counts.
-        self.weights, self.curvature_weights = np.ones(units.n_units), np.ones(units.n_units)
+        #: What the log-likelihood of each unit counts.
+        self.weights = np.ones(units.n_units)
         self._values = units.all_log_likelihoods(centre.theta)
         self._pair: dict[bytes, FloatArray] = {}
         size = centre.preconditioner.shape[1]
@@ -104,17 +105,25 @@ class UnitExpansion:
             weights = self.weights[chunk.units]
             squares = squares_of(scores_of(chunk, centre))
             clip.lower_weights(squares, clip.shrunk(centre.clip_gradient, 2 * size), weights)
-            of_curvatures = self.curvature_weights[chunk.units]
-            of_curvatures[:] = weights
-            if np.isfinite(centre.clip_curvature):
-                squares = squares_of(curvatures_of(chunk, centre))
-                clip.lower_weights(squares, clip.shrunk(centre.clip_curvature, 2 * size**2), of_curvatures)
 
         for _ in units.each_chunk(weigh):
             pass
-        unknown = ~np.isfinite(self._values)
-        self.weights[unknown] = self.curvature_weights[unknown] = 0.0
+        self.weights[~np.isfinite(self._values)] = 0.0
         self.n_weighted_down = int(np.count_nonzero(self.weights < 1.0))
+
+    @cached_property
+    def curvature_weights(self) -> FloatArray:
+        """What the curvature of each unit counts: computed when first asked for, in a pass for each column."""
+        found, centre = self.weights.copy(), self._centre
+        bound = clip.shrunk(centre.clip_curvature, 2 * centre.preconditioner.shape[1] ** 2)
+
+        def weigh(chunk: UnitsOfChunk) -> None:
+            clip.lower_weights(squares_of(curvatures_of(chunk, centre)), bound, found[chunk.units])
+
+        if np.isfinite(centre.clip_curvature):
+            for _ in self._units.each_chunk(weigh):
+                pass
+        return found
 
     def score(self, grid: float) -> ClippedSum:
         """Return the sum of preconditioned weighted scores."""
@@ -249,20 +258,21 @@ def each_clipped_difference(old: FloatArray, new: FloatArray, bound: float, grid
 
 def scores_of(chunk: UnitsOfChunk, point: ExpansionPoint) -> FloatArray:
     """Return the units' preconditioned scores, shape (parameters, units)."""
-    return preconditioned(chunk.gradient(point.theta), point.preconditioner)
+    return chunk.scores(point.theta, point.preconditioner)
+
+
+def centred_scores_of(chunk: UnitsOfChunk, point: ExpansionPoint) -> FloatArray:
+    """Return the units' clipped scores and the mean over responses of what is clipped, shape (parameters, units)."""
+    scores = scores_of(chunk, point)
+    scores *= kept_by(scores, point.clip_gradient)
+    for units, expected in chunk.of_responses(point.theta, point.preconditioner):
+        scores[:, units] += expected.mean(1.0 - expected.kept(point.clip_gradient))
+    return scores
 
 
 def curvatures_of(chunk: UnitsOfChunk, point: ExpansionPoint) -> FloatArray:
     """Return the units' preconditioned curvatures, packed, shape (entries, units)."""
-    preconditioner, theta = point.preconditioner, point.theta
-    n_units = chunk.units.stop - chunk.units.start
-    found, place = np.empty((packed_size(preconditioner.shape[1]), n_units)), 0
-    for i in range(preconditioner.shape[1]):
-        along = preconditioned(chunk.curvature_times(theta, preconditioner[:, i]), preconditioner[:, i:])
-        found[place : place + len(along)] = along
-        found[place + 1 : place + len(along)] *= 2.0**0.5
-        place += len(along)
-    return found
+    return chunk.curvatures(point.theta, point.preconditioner)
 
 
 def expected_curvatures_of(chunk: UnitsOfChunk, point: ExpansionPoint) -> FloatArray:
@@ -271,11 +281,22 @@ def expected_curvatures_of(chunk: UnitsOfChunk, point: ExpansionPoint) -> FloatA
     The mean over responses that the model draws of the outer product of the clipped score with the score: it has no
     negative eigenvalue.
     """
-    size, n_units = point.preconditioner.shape[1], chunk.units.stop - chunk.units.start
-    found = np.zeros((packed_size(size), n_units))
-    for scores, probabilities in scores_of_responses(chunk, point):
-        add_outer_products(scores, probabilities * kept_by(scores, point.clip_gradient), found)
+    found = np.zeros((packed_size(point.preconditioner.shape[1]), chunk.length))
+    for units, expected in chunk.of_responses(point.theta, point.preconditioner):
+        packed = np.empty((len(found), units.size))
+        clip.write_packed(expected.roots(expected.kept(point.clip_gradient)), packed)
+        found[:, units] = packed
     return found
+
+
+def squares_of_expected_curvatures(chunk: UnitsOfChunk, point: ExpansionPoint) -> FloatArray:
+    """Return the squared norms of the same, shape (units,)."""
+    squares = np.zeros(chunk.length)
+    for units, expected in chunk.of_responses(point.theta, point.preconditioner):
+        of_units = np.zeros(units.size)
+        clip.add_packed_squares(expected.roots(expected.kept(point.clip_gradient)), of_units)
+        squares[units] = of_units
+    return squares
 
 
 def one_direction_curvatures_of(chunk: UnitsOfChunk, point: ExpansionPoint) -> FloatArray:
@@ -285,29 +306,18 @@ def one_direction_curvatures_of(chunk: UnitsOfChunk, point: ExpansionPoint) -> F
     returned has no negative eigenvalue, for any likelihood. A unit whose score is longer than the bound of scores has
     none: its clipped score does not change with the parameters.
     """
-    size, n_units = point.preconditioner.shape[1], chunk.units.stop - chunk.units.start
+    size = point.preconditioner.shape[1]
     somewhere = np.cos(1.0 + np.arange(size))  # orthogonal to no direction of a unit, but by an accident
-    along = preconditioned(chunk.curvature_times(point.theta, point.preconditioner @ somewhere), point.preconditioner)
+    along = chunk.curvatures_along(point.theta, point.preconditioner @ somewhere, point.preconditioner)
     curved = preconditioned(along.T, somewhere[:, None])[0]
     kept = (curved > 0.0) & np.isfinite(curved)
     if np.isfinite(point.clip_gradient):
         kept &= squares_of(scores_of(chunk, point)) <= point.clip_gradient**2
-    found = np.zeros((packed_size(size), n_units))
+    found = np.empty((packed_size(size), chunk.length))
     with np.errstate(divide="ignore", invalid="ignore"):
         directions = np.where(kept, along / np.sqrt(curved), 0.0)
-    add_outer_products(directions, np.ones(n_units), found)
+    clip.write_packed(directions[None], found)
     return found
-
-
-def scores_of_responses(chunk: UnitsOfChunk, point: ExpansionPoint) -> Iterator[tuple[FloatArray, FloatArray]]:
-    """Yield the units' preconditioned scores with each possible response, shape (parameters, units), and probabilities.
-
-    Zero where the probability is, whatever the preconditioner: whether a response is left out for all units of a chunk
-    or for one of them, it adds nothing to a unit that cannot have it.
-    """
-    for gradients, probabilities in chunk.scores_of_responses(point.theta):
-        scores = preconditioned(gradients, point.preconditioner)
-        yield np.where(probabilities > 0.0, scores, 0.0), probabilities
 
 
 def kept_by(columns: FloatArray, bound: float) -> FloatArray:
@@ -316,17 +326,6 @@ def kept_by(columns: FloatArray, bound: float) -> FloatArray:
     with np.errstate(divide="ignore", invalid="ignore"):
         kept: FloatArray = np.where(lengths > bound, bound / lengths, 1.0)
     return kept
-
-
-def add_outer_products(columns: FloatArray, weights: FloatArray, packed: FloatArray) -> None:
-    """Add the outer product of every column with itself, times its weight, to packed symmetric matrices."""
-    place = 0
-    for i in range(len(columns)):
-        rest = len(columns) - i
-        products = (weights * columns[i]) * columns[i:]
-        products[1:] *= 2.0**0.5
-        packed[place : place + rest] += products
-        place += rest
 
 
 def squares_of(columns: FloatArray) -> FloatArray:
@@ -346,8 +345,9 @@ def warm_up(units: Units) -> None:
         total(1.0)
     expansion.clipping_loss(1.0, 0.5)
     expansion.residual(unmoved, unmoved, 1.0, 1.0)
-    for found in units.each_chunk(lambda chunk: expected_curvatures_of(chunk, zero)):
-        kept_by(found, 1.0)
+    for of_chunk in (centred_scores_of, expected_curvatures_of, squares_of_expected_curvatures):
+        for _ in units.each_chunk(partial(of_chunk, point=zero)):
+            pass
     for _ in units.each_chunk(lambda chunk: one_direction_curvatures_of(chunk, zero)):
         pass
 

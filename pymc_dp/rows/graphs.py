@@ -11,9 +11,11 @@ from dataclasses import dataclass
 
 import pytensor.tensor as pt
 from pytensor.graph.basic import Variable
+from pytensor.graph.fg import FunctionGraph
 from pytensor.graph.replace import clone_replace
 from pytensor.graph.utils import MethodNotDefined
-from pytensor.tensor.elemwise import DimShuffle
+from pytensor.scalar.math import TriGamma
+from pytensor.tensor.elemwise import DimShuffle, Elemwise
 from pytensor.tensor.type import TensorType
 
 from pymc_dp.compiling import rewrite_pregrad
@@ -146,7 +148,7 @@ class RowGraphs:
     def _derive_second_order(self, slopes: Sequence[Variable | None]) -> None:
         ways = [way if cut is None else cut for way, cut in zip(self.directions, self.direction_cuts, strict=True)]
         slope = _inner_product(slopes, ways)
-        curvatures = self._derivatives(-slope)
+        curvatures = _with_series(self._derivatives(-slope))
         self.along = [slope, _inner_product(curvatures, ways)]
         self.curvatures = [
             var.zeros_like() if curvature is None else curvature
@@ -214,6 +216,31 @@ def _with_shapes(
         for link, (output, parameter, row) in zip(row_split.links, itertools.batched(cloned, 3), strict=True)
     ]
     return log_likelihood, list(shaped.values()), links, response
+
+
+def _with_series(curvatures: Sequence[Variable | None]) -> list[Variable | None]:
+    """Return the graphs with trigamma functions written out, for which PyTensor calls Python once a row."""
+    known = [curvature for curvature in curvatures if curvature is not None]
+    called = [
+        node.outputs[0]
+        for node in FunctionGraph(outputs=known, clone=False).toposort()
+        if isinstance(node.op, Elemwise) and isinstance(node.op.scalar_op, TriGamma)
+    ]
+    written = iter(clone_replace(known, {found: trigamma(found.owner.inputs[0]) for found in called}))
+    return [None if curvature is None else next(written) for curvature in curvatures]
+
+
+def trigamma(x: Variable) -> Variable:
+    """Return the second derivative of the logarithm of the gamma function at `x` above 0.
+
+    By recurrence, ten steps up, and the asymptotic series there: Abramowitz and Stegun (1964), 6.4.6 and 6.4.12.
+    Elsewhere, where no likelihood asks for it, it is another number, or none.
+    """
+    far = 1.0 / (x + 10.0)
+    square, series = far * far, pt.constant(0.0)
+    for coefficient in (7 / 6, -691 / 2730, 5 / 66, -1 / 30, 1 / 42, -1 / 30, 1 / 6):  # Bernoulli's numbers
+        series = (series + coefficient) * square
+    return pt.add(*[1.0 / (x + step) ** 2 for step in range(10)], far * (1.0 + 0.5 * far + series))
 
 
 def _inner_product(left: Sequence[Variable | None], right: Sequence[Variable]) -> Variable:

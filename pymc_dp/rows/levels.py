@@ -7,8 +7,6 @@ from dataclasses import dataclass
 import numpy as np
 import pandas as pd
 
-from pymc_dp.rows.likelihood import Threads
-
 
 @dataclass(frozen=True, eq=False, repr=False)
 class UnitLevels:
@@ -55,9 +53,6 @@ class UnitLevels:
                 counts[column].update(known["level"])
         unit_in_words = "one row of the table" if unit is None else f"all rows with the same {unit!r}"
         return cls(counts, n_units, n_rows, unit_in_words)
-
-    def use_threads(self, threads: Threads) -> None:
-        """Do nothing: everything has been counted."""
 
     def __repr__(self) -> str:
         return "UnitLevels(confidential)"

@@ -1,11 +1,8 @@
 """The row engine: clipped sums over units of any factorising PyMC likelihood."""
 
 import copy
-import os
-from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any, TypeVar
 
 import numpy as np
@@ -18,10 +15,10 @@ from pymc_dp.model.split import RowLeaf
 from pymc_dp.model.view import ModelView
 from pymc_dp.rows import expansion
 from pymc_dp.rows.check import check_factorisation
-from pymc_dp.rows.choose import EngineName, engine_for
 from pymc_dp.rows.clipped_sum import ClippedMoments, ClippedSum
+from pymc_dp.rows.contributions import Clipping
 from pymc_dp.rows.derivatives import OtherModel, UnitsOfChunk
-from pymc_dp.rows.engine import Clipping, Point, RowEngine
+from pymc_dp.rows.engine import RowEngine
 from pymc_dp.rows.expansion import ExpansionPoint, UnitExpansion
 from pymc_dp.rows.graphs import GATHER, RowGraphs
 from pymc_dp.rows.on_demand import clip
@@ -31,34 +28,12 @@ from pymc_dp.rows.table import Chunk, IntArray, RowTable
 #: Rows that are worked on at a time: their intermediate results stay in the processor's cache.
 _CHUNK_ROWS = 8192
 #: Entries of the caller's own contributions that are held at a time.
-_CHUNK_ENTRIES = 2**22
-#: Rows that loops made for the model are called with; they keep to the cache by themselves.
-_CALL_ROWS = 65536
-#: From how many rows on threads are started for a pass: below they take longer to start than to help.
-_ROWS_WORTH_THREADS = 20_000
+_CHUNK_ENTRIES = 2**17
 #: Up to how many units a gradient keeps the log-likelihoods at its point, for the log-ratio that may follow: above,
 #: a third vector as long as the table is dearer than computing them once more.
 _KEPT_UNITS = 5_000_000
 
 Result = TypeVar("Result")
-
-
-@dataclass(frozen=True)
-class Threads:
-    """How many threads share a pass over the rows. The results have the same bits for any number.
-
-    In the process that makes this object it is `here`: what is released before the chains start finds all cores idle.
-    In every other process it is `elsewhere`: several chains share the cores.
-    """
-
-    here: int = 1
-    elsewhere: int = 1
-    process: int = field(default_factory=os.getpid)
-
-    @property
-    def now(self) -> int:
-        """The number for the process that asks."""
-        return self.here if os.getpid() == self.process else self.elsewhere
 
 
 @dataclass(frozen=True)
@@ -95,10 +70,6 @@ class UnitLikelihood:
         Whether clipped gradients will be asked for: `warm_up` compiles them.
     second_order : bool
         Whether expansions will be asked for, which need second derivatives.
-    engine : {"fused", "reference"}, optional
-        What computes derivatives. Default: the fused engine if it has a translation for the model.
-    threads : int
-        How many threads share a pass over the rows. The results have the same bits for any number.
     beside : mapping of str to ndarray
         Columns that the model does not read, with an entry for each row: counted by queries, and inputs as well.
     other : ModelView, optional
@@ -118,8 +89,6 @@ class UnitLikelihood:
     ------
     UnsupportedModel
         If the likelihood is not a product over rows, or a second derivative is not known.
-    InvalidArgument
-        If `engine` cannot do the model.
     """
 
     def __init__(
@@ -128,25 +97,20 @@ class UnitLikelihood:
         *,
         first_order: bool = True,
         second_order: bool = False,
-        engine: EngineName | None = None,
-        threads: int = 1,
         beside: Mapping[str, np.ndarray] | None = None,
         other: ModelView | None = None,
     ) -> None:
-        self._threads = Threads(threads, threads)
         self._first_order = first_order
         self.second_order = second_order
         self.parameters, row_split, units = view.parameters, view.row_split, view.units
         self.n_parameters = self.parameters.size
-        self._engine = _engine_of(view, second_order, engine)
+        self._engine = _engine_of(view, second_order)
         self._responses = possible_responses(row_split.leaves, view.responses) if second_order else None
         leaves, columns = [*row_split.leaves], beside or {}
         rows = [*(leaf.rows() for leaf in leaves), *map(np.ascontiguousarray, columns.values())]
         inputs = [*map(RowInput.of, leaves)]
         inputs += [RowInput((name,), values.dtype, values.shape[1:]) for name, values in columns.items()]
-        self._other = (
-            None if other is None else OtherModel(_engine_of(other, False, engine), other.parameters, len(rows))
-        )
+        self._other = None if other is None else OtherModel(_engine_of(other, False), other.parameters, len(rows))
         if other is not None:
             rows += [leaf.rows() for leaf in other.row_split.leaves]
             inputs += map(RowInput.of, other.row_split.leaves)
@@ -164,21 +128,6 @@ class UnitLikelihood:
     def rows_of_inputs(self) -> tuple[np.ndarray, ...]:
         """The rows, one array for each of `inputs`. Confidential, but on a template, whose rows are invented."""
         return tuple(self._table.rows)
-
-    @property
-    def engine_name(self) -> str:
-        """Which engine computes derivatives. It depends on the model's graph and on shapes alone."""
-        return self._engine.name
-
-    @property
-    def engine_reason(self) -> str:
-        """Why a faster engine does not, in a sentence; empty if one does."""
-        return self._engine.reason
-
-    @property
-    def runs_in_threads(self) -> bool:
-        """Whether several threads may ask at a time."""
-        return self._engine.runs_in_threads
 
     def clipped_gradient(
         self,
@@ -210,7 +159,7 @@ class UnitLikelihood:
         InvalidArgument
             If `units` or `blocks` name no such units or value variables.
         """
-        point = self._engine.at(self.parameters.split(theta))
+        point = self.parameters.split(theta)
         offsets, size = self._offsets(blocks)
         shrunk = clip.shrunk(bound, size)
         clipping = Clipping(clip.layout(self._engine.parts, offsets), shrunk, 1.0 / grid)
@@ -222,51 +171,22 @@ class UnitLikelihood:
         def add(chunk: Chunk) -> tuple[int, IntArray]:
             sums = np.zeros(size, dtype=np.int64)
             logs = log_likelihoods[chunk.units] if kept else log_likelihoods
-            if chunk.starts is None:
-                return self._engine.add_clipped(point, chunk, clipping, logs, sums), sums
-            # The rows of a unit are summed before its norm is taken.
             found = self._engine.gradient(point, chunk)
             if kept:
                 logs[:] = chunk.per_unit(found.log_likelihoods[None])[0]
+            if chunk.starts is None:
+                return found.add_clipped(clipping, sums), sums
+            # The rows of a unit are summed before its norm is taken.
             columns = chunk.per_unit(found.dense(self._engine.parts, offsets, size))
             return int(clip.add_clipped_columns(columns, clipping.bound, clipping.steps_per_one, sums)), sums
 
-        n_clipped, total = expansion.added_up(self._each(add, self._chunks(units), units), size)
+        n_clipped, total = expansion.added_up(map(add, self._chunks(units)), size)
         if self._table.starts is None:
             by_slope, total = total, np.zeros(size, dtype=np.int64)
             clip.add_in_order(by_slope, clipping.parts, total)
         if kept:
             self._latest = {theta.tobytes(): log_likelihoods}
         return ClippedSum(total, grid, bound, n_clipped)
-
-    def _each(
-        self, work: Callable[[Chunk], Result], chunks: Iterable[Chunk], units: IntArray | None = None
-    ) -> Iterator[Result]:
-        """Yield the results of chunks in order, computed by several threads if there are."""
-        threads = self._threads_for(units)
-        if threads == 1:
-            yield from map(work, chunks)
-            return
-
-        def silent(chunk: Chunk) -> Result:
-            with np.errstate(all="ignore"):  # the caller's, which threads do not take over: a warning would tell
-                return work(chunk)
-
-        # Threads of their own for every pass: none is there when processes are forked or the engine is pickled.
-        with ThreadPoolExecutor(threads) as pool:
-            waiting: deque[Future[Result]] = deque()
-            for chunk in chunks:
-                waiting.append(pool.submit(silent, chunk))
-                if len(waiting) > 2 * threads:
-                    yield waiting.popleft().result()
-            while waiting:
-                yield waiting.popleft().result()
-
-    def _threads_for(self, units: IntArray | None) -> int:
-        """Return how many threads a pass over all units, or some, is worth: starting them takes time, too."""
-        part = 1.0 if units is None else units.size / max(1, self.n_units)
-        worth_it = self._engine.runs_in_threads and part * self.n_rows >= _ROWS_WORTH_THREADS
-        return self._threads.now if worth_it else 1
 
     def clipped_log_ratio(
         self, theta: FloatArray, theta_new: FloatArray, bound: float, grid: float, *, units: IntArray | None = None
@@ -309,14 +229,10 @@ class UnitLikelihood:
         The work is proportional to the rows of `units`; nothing is remembered.
         """
         log_likelihoods = np.empty(self.n_units if units is None else len(units))
-        point = self._engine.at(self.parameters.split(theta))
-
-        def write(chunk: Chunk) -> None:
+        point = self.parameters.split(theta)
+        for chunk in self._chunks(units):
             logp = self._engine.log_likelihood(point, chunk)
             log_likelihoods[chunk.units] = chunk.per_unit(logp[None])[0]
-
-        for _ in self._each(write, self._chunks(units), units):
-            pass
         return log_likelihoods
 
     def all_log_likelihoods(self, theta: FloatArray) -> FloatArray:
@@ -392,10 +308,6 @@ class UnitLikelihood:
         """Return the same likelihood for tables whose units have several rows; here each still has one."""
         return self.on_rows(self._table.rows, np.arange(self.n_rows + 1, dtype=np.int64))
 
-    def use_threads(self, threads: Threads) -> None:
-        """Take note of how many threads may share a pass."""
-        self._threads = threads
-
     def of_first_units(self, count: int) -> "UnitLikelihood":
         """Return the same likelihood of the first units, at most `count`."""
         return self._on(self._table.first(count))
@@ -432,17 +344,10 @@ class UnitLikelihood:
     def each_chunk(
         self, work: Callable[[UnitsOfChunk], Result], units: IntArray | None = None, *, size: int | None = None
     ) -> Iterator[Result]:
-        """Yield the results of `work` on the derivatives of the units, chunk by chunk, of all or of some. Confidential.
-
-        Several threads may work at a time: `work` changes nothing but what belongs to its own chunk.
-        """
-        points: dict[bytes, Point] = {}
-        of_model = self._engine, self.parameters, points, self._responses, self.second_order, self._other
-
-        def of_chunk(chunk: Chunk) -> Result:
-            return work(UnitsOfChunk(chunk, *of_model))
-
-        yield from self._each(of_chunk, self._chunks(units, size or _CHUNK_ROWS), units)
+        """Yield the results of `work` on derivatives of the units, chunk by chunk, of all or of some. Confidential."""
+        of_model = self._engine, self.parameters, self._responses, self.second_order, self._other
+        for chunk in self._chunks(units, size):
+            yield work(UnitsOfChunk(chunk, *of_model))
 
     def sum_over_units(
         self,
@@ -492,8 +397,6 @@ class UnitLikelihood:
 
     def _chunks(self, units: IntArray | None, size: int | None = None) -> Iterator[Chunk]:
         """Yield chunks of all units, or of those of a batch, which the work is proportional to."""
-        if size is None and units is None and self._engine.runs_in_threads and self._table.starts is None:
-            size = max(1, min(_CALL_ROWS, -(-self.n_rows // self._threads_for(None))))
         return self._table.chunks(size or _CHUNK_ROWS) if units is None else self._table.batch(units, _CHUNK_ROWS)
 
     def _offsets(self, blocks: Sequence[bool] | None) -> tuple[list[int | None], int]:
@@ -518,11 +421,11 @@ class UnitLikelihood:
         return f"UnitLikelihood(n_parameters={self.n_parameters}; confidential)"
 
 
-def _engine_of(view: ModelView, second_order: bool, engine: EngineName | None) -> RowEngine:
+def _engine_of(view: ModelView, second_order: bool) -> RowEngine:
     """Return the engine of a model's rows, once it is known that its likelihood is a product over rows."""
     shapes = [view.parameters.shapes[name] for name in view.parameters.names]
     graphs = RowGraphs(view.row_split, view.value_variables, shapes, second_order=second_order)
-    found = engine_for(graphs, engine)
+    found = RowEngine(graphs)
     check_factorisation(view.row_split, view.value_variables, found, view.parameters)
     return found
 

@@ -20,7 +20,7 @@ import numpy as np
 from pymc_dp.exceptions import InvalidArgument
 from pymc_dp.rows.clipped_sum import ClippedMoments, ClippedSum
 from pymc_dp.rows.expansion import ExpansionPoint
-from pymc_dp.rows.likelihood import Threads, UnitLikelihood
+from pymc_dp.rows.likelihood import UnitLikelihood
 from pymc_dp.rows.table import IntArray, checked_units
 
 #: The answer of a partition.
@@ -84,10 +84,6 @@ class Partitions(Protocol):
         """Refuse, if the rows are not those that they were when they were opened."""
         ...
 
-    def use_threads(self, threads: Threads) -> None:
-        """Take note of how many threads may share a pass."""
-        ...
-
 
 def answer(rows: UnitLikelihood, asked: Pass, units: IntArray | None = None) -> Partial:
     """Return the answer of one partition. Confidential. Nothing that happens shows in a warning."""
@@ -140,13 +136,13 @@ class PartitionedUnits:
         self.unit_in_words = unit_in_words
         self.parameters, self.n_parameters = template.parameters, template.n_parameters
         self.declared = declared
-        self.engine_name, self.knows_responses = template.engine_name, template.knows_responses
+        self.knows_responses = template.knows_responses
         self.second_order, self.structure = template.second_order, template.structure
         self.size_of_other = template.size_of_other
         # What concerns the model alone is asked of the template, what concerns the rows of where they are.
         self.refuse_other_shapes = template.refuse_other_shapes
         self.refuse_without_second_order = template.refuse_without_second_order
-        self.refuse_changes, self.use_threads = partitions.refuse_changes, partitions.use_threads
+        self.refuse_changes = partitions.refuse_changes
 
     @property
     def may_be_forked(self) -> bool:

@@ -9,16 +9,20 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
+from numpy.typing import NDArray
 
 from pymc_dp.model.arrays import leaf_value
 from pymc_dp.model.parameters import FloatArray
 from pymc_dp.model.split import RowLeaf
 from pymc_dp.rows.on_demand import clip
+from pymc_dp.rows.table import IntArray
 
 #: Of more responses than this, every so many-th is asked for first.
 _FIRST_ASKED = 8
 #: Between two of those whose log-likelihoods both are smaller than the largest by this, nothing counts: e^-30 is 1e-13.
 _FAR_BELOW = 30.0
+#: Responses of a smaller probability are left out of means.
+_NEGLIGIBLE = 1e-9
 
 
 @dataclass(frozen=True)
@@ -33,36 +37,40 @@ class PossibleResponses:
     values: tuple[int, ...]
     stand_for: tuple[float, ...]
 
-    def table(self, rows: Sequence[np.ndarray], which: int) -> list[np.ndarray]:
-        """Return the inputs of some rows, all with the response ``values[which]``."""
-        changed = list(rows)
-        changed[self.place] = np.full_like(rows[self.place], self.values[which])
-        changed[self.place].flags.writeable = False  # as all rows are, so that functions are compiled once
-        return changed
+    @property
+    def _step(self) -> int:
+        return _FIRST_ASKED if len(self.values) > 2 * _FIRST_ASKED else 1
 
-    def probabilities(self, log_likelihoods: Callable[[int], FloatArray]) -> tuple[list[int], FloatArray]:
+    def near(self, log_likelihoods: Callable[[IntArray], FloatArray], n_rows: int) -> NDArray[np.bool_]:
+        """Return whether the responses from one to the next of those that are asked for first count for each row.
+
+        Shape (responses that are asked for first, rows). `log_likelihoods` returns those of the rows with each of some
+        of `values`, which are named by their places there, shape (responses, rows). Of many responses it is asked for
+        every eighth. Those between two count if one of the two is not far below the row's largest. Nothing else does
+        where probabilities have one mode, or modes that are as wide as the distance of those responses.
+        """
+        first = np.arange(0, len(self.values), self._step)
+        near = np.ones((first.size, n_rows), dtype=np.bool_)
+        if self._step > 1:
+            clip.write_near(log_likelihoods(first), _FAR_BELOW, near)
+        return near
+
+    def probabilities(
+        self, log_likelihoods: Callable[[IntArray], FloatArray], near: NDArray[np.bool_], least: float = _NEGLIGIBLE
+    ) -> tuple[IntArray, FloatArray]:
         """Return which responses count for some row, and their probabilities, shape (responses, rows).
 
-        Each row's add up to 1. Where that cannot be, they are zero. `log_likelihoods` returns those of the rows with
-        the response ``values[which]``. Of many responses it is asked for every eighth first, and then for those
-        between two of which one is not far below a row's largest. Nothing else counts where probabilities have one
-        mode, or modes that are as wide as the distance of those responses. What counts for a row is decided by this
-        row alone: another row has its log-likelihoods computed for nothing.
+        Each row's add up to 1, but for those up to `least`, which are zero. Where that cannot be, all are. What counts
+        for a row is decided by this row alone: another row has its log-likelihoods computed for nothing.
         """
-        step = _FIRST_ASKED if len(self.values) > 2 * _FIRST_ASKED else 1
-        first = range(0, len(self.values), step)
-        found = {which: log_likelihoods(which) for which in first}
-        far = np.fmax.reduce(list(found.values())) - _FAR_BELOW
-        for begin in first if step > 1 else ():
-            counts = (found[begin] >= far) | (found.get(begin + step, found[begin]) >= far)
-            if counts.any():
-                for which in range(begin + 1, min(begin + step, len(self.values))):
-                    found[which] = np.where(counts, log_likelihoods(which), -np.inf)
-        asked = sorted(found)
-        shares = np.empty((len(asked), far.size))
-        logs = np.array([found[which] for which in asked])
-        clip.write_probabilities(logs, np.array(self.stand_for)[asked], shares)
-        return asked, shares
+        counted = np.repeat(near.any(axis=1), self._step)[: len(self.values)]
+        counted[:: self._step] = True
+        asked = np.flatnonzero(counted)
+        shares, occur = np.empty((asked.size, near.shape[1])), np.zeros(asked.size, dtype=np.bool_)
+        place, always = asked // self._step, asked % self._step == 0
+        weights = np.array(self.stand_for)[asked]
+        clip.write_probabilities(log_likelihoods(asked), weights, near, place, always, least, shares, occur)
+        return (asked, shares) if self._step == 1 else (asked[occur], shares[occur])
 
 
 def possible_responses(leaves: Sequence[RowLeaf], responses: tuple[tuple[int, ...], bool]) -> PossibleResponses | None:

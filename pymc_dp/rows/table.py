@@ -47,6 +47,10 @@ class Chunk:
             return self.table.squares(place)[self.begin : self.begin + self.n_rows]
         return _squares_of(self.rows[place])
 
+    def of_units(self, units: IntArray) -> "Chunk":
+        """Return some units, each of them a row, in another order."""
+        return Chunk(slice(0, units.size), None, [_read_only(values[units]) for values in self.rows])
+
     def per_unit(self, columns: FloatArray) -> FloatArray:
         """Return the sum of the columns of every unit's rows, shape (size, units)."""
         if self.starts is None:

@@ -241,7 +241,6 @@ def guarantee_of(
         "releases": json.dumps(releases),
         "noise": noise,
         "sampler": plan.sampler,
-        "row_engine": plan.row_engine,
         "chains": plan.chains,
         "tune": plan.tune,
         "draws": plan.draws,

@@ -47,7 +47,6 @@ from pymc_dp.release import (
     warm_up_noise,
 )
 from pymc_dp.rows import Simulation, SyntheticTable, UnitLikelihood
-from pymc_dp.rows.likelihood import Threads
 from pymc_dp.rows.partitioned import PartitionedUnits
 from pymc_dp.run import refusals
 from pymc_dp.run.finished import FinishedDraws, Interrupted, ending_the_run, how_it_ended, reason
@@ -254,7 +253,7 @@ class _Run:
             )
         view.refuse_rows_in_starts(arguments["initvals"])
         self.names = view.publishable(arguments["var_names"])
-        self.plan = dataclasses.replace(plan, unit=rows.unit_in_words, row_engine=rows.engine_name)
+        self.plan = dataclasses.replace(plan, unit=rows.unit_in_words)
         _warn_about_budget(budget, rows.n_units)
         warn_about_prior_constants(self.model)  # which are public: no prior depends on rows here
         log_chosen_length(chosen, self.plan)
@@ -268,9 +267,6 @@ class _Run:
         warm_up_noise()
         self.n_units = rows.n_units if budget.relation == "substitute" else None
         self._dry_run_all()
-        # Before the chains start all cores are idle; then the chains share them. The bits do not depend on it.
-        there_are = _cpu_count()
-        rows.use_threads(Threads(there_are, max(1, there_are // min(cores, chains))))
         if self.of_table is not None:
             self.of_table.refuse_changes()
         self.keep_warmup = not arguments["discard_tuned_samples"]

@@ -33,7 +33,7 @@ from pymc_dp.release.interface import Release
 from pymc_dp.release.query import Query, Rows
 from pymc_dp.reports.published import facts_of
 from pymc_dp.rows.levels import UnitLevels
-from pymc_dp.rows.likelihood import Threads, UnitLikelihood
+from pymc_dp.rows.likelihood import UnitLikelihood
 from pymc_dp.run.finished import ending_the_run, reason
 from pymc_dp.run.publish import guarantee_of
 from pymc_dp.run.refusals import refuse_in_a_starting_process, refuse_no_budget
@@ -179,7 +179,6 @@ def asking_folds(
         made: list[Release] = []
 
         def curators_of(rows: Rows | UnitLevels, place: int) -> Curators:
-            rows.use_threads(Threads())
             seed = None if survey.insecure_seed is None else [survey.insecure_seed, *([place] if place else [])]
             noise: NoiseSource = SecureNoise() if seed is None else InsecureNoise(seed)
 

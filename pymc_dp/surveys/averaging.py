@@ -189,7 +189,7 @@ def average_predictions(
     fitted = Fitted(result, model, view)
     template = None if data is None or data.schema is None else data.template_of(view.row_split.n_rows)
     questions = _Questions(view, Rewriting(model, view, template), scenarios or {"as it is": {}}, by, equal_to, at_most)
-    rows = UnitLikelihood(view, first_order=False, engine="reference", beside=questions.rewriting.columns)
+    rows = UnitLikelihood(view, first_order=False, beside=questions.rewriting.columns)
     survey = Survey("average predictions", questions.requests, share, insecure_seed)
     survey.plan(budget)  # refuses early
     rows.warm_up_response()

@@ -220,7 +220,7 @@ def check(
     assert response is not None  # noqa: S101  it was asked for
     theta, factors = _posterior(result, model, view)
     columns = _columns(model, view, by, data)
-    rows = UnitLikelihood(view, first_order=False, engine="reference", beside=columns)
+    rows = UnitLikelihood(view, first_order=False, beside=columns)
     axes = _axes(list(columns), len(rows.inputs) - len(columns), data, with_mean=response.mean is not None)
     levels = fit.levels_of(response.discrete, response.n_levels)
     searched = sum(not axis.levels for axis in axes)

@@ -193,7 +193,7 @@ def compare(
     results = [result for each in fitted.values() for result in each]  # all of them: one tree is published
     lines, of_all = [], []
     for survey, name in zip(surveys, names, strict=True):
-        rows = UnitLikelihood(views[name], first_order=False, engine="reference", other=views[reference])
+        rows = UnitLikelihood(views[name], first_order=False, other=views[reference])
         rows.warm_up()
         with asking_folds(survey, budget, rows, tables, results) as (asks, facts):
             found = np.array(

@@ -328,7 +328,7 @@ def describe(
     )
     view = read(model_of_a_column(template[parts[0]].astype(np.float64)))
     rows = {part: template[part] for part in parts}
-    likelihood = UnitLikelihood(view, first_order=False, engine="reference", beside=rows)
+    likelihood = UnitLikelihood(view, first_order=False, beside=rows)
     survey = Survey("description", requests, share, insecure_seed)
     survey.plan(budget)  # refuses early
     with asking(survey, budget, likelihood, table) as (ask, facts):

@@ -14,7 +14,7 @@ import numpy as np
 
 from pymc_dp.exceptions import TableChanged, UnsupportedTable
 from pymc_dp.memory import memory_of_this_machine
-from pymc_dp.rows.likelihood import Threads, UnitLikelihood
+from pymc_dp.rows.likelihood import UnitLikelihood
 from pymc_dp.rows.partitioned import Partial, Partitions, Pass, answer
 from pymc_dp.rows.table import IntArray
 from pymc_dp.tables.columns import Block, Columns, array_of, block_of, column_as_it_is, refuse_absent, unit_codes
@@ -47,11 +47,6 @@ class InMemory:
     def refuse_changes(self) -> None:
         """Do nothing: the rows are this object's own, or the user's arrays, as in a model."""
 
-    def use_threads(self, threads: Threads) -> None:
-        """Take note of how many threads may share a pass."""
-        for part in self._parts:
-            part.use_threads(threads)
-
 
 class OutOfCore:
     """Partitions that are read from files for every pass and forgotten: memory does not grow with the table.
@@ -64,7 +59,7 @@ class OutOfCore:
 
     def __init__(self, template: UnitLikelihood, paths: Sequence[Path], columns: Columns) -> None:
         self._template, self._paths, self._columns = template, list(paths), columns
-        self._states, self._threads = _states_of(self._paths), Threads()
+        self._states = _states_of(self._paths)
         self.lengths: list[int] = []
 
     def blocks(self, wanted: Sequence[bool] | None = None) -> Iterator[tuple[int, Block]]:
@@ -78,7 +73,6 @@ class OutOfCore:
         self.refuse_changes()
         for place, block in self.blocks(None if units is None else [each.size > 0 for each in units]):
             part = self._template.on_rows(block.rows, block.starts)
-            part.use_threads(self._threads)
             found = answer(part, asked, None if units is None else units[place])
             part.forget()
             yield found
@@ -87,10 +81,6 @@ class OutOfCore:
     def refuse_changes(self) -> None:
         """Refuse, if a file has another size, time or place than when it was opened."""
         _refuse_changes(self._paths, self._states)
-
-    def use_threads(self, threads: Threads) -> None:
-        """Take note of how many threads may share a pass."""
-        self._threads = threads
 
 
 class Memory:

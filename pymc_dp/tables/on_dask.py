@@ -22,7 +22,7 @@ from dask.delayed import delayed
 
 from pymc_dp.exceptions import TableChanged, UnsupportedTable, WorkersLost
 from pymc_dp.rows import probe
-from pymc_dp.rows.likelihood import Threads, UnitLikelihood
+from pymc_dp.rows.likelihood import UnitLikelihood
 from pymc_dp.rows.partitioned import Partial, Partitions, Pass
 from pymc_dp.rows.table import IntArray
 from pymc_dp.tables.columns import Columns, refuse_absent
@@ -93,9 +93,6 @@ class DaskPartitions:
         facts = _accepted(gathered(here.client, asked, self._deadline))
         if [each.digest for each in facts] != self._digests:
             raise TableChanged("A part of the table was read again and is not what it was. Start again.")
-
-    def use_threads(self, threads: Threads) -> None:
-        """Do nothing: each worker thread has a block."""
 
     def _connected(self) -> "_Connection":
         """Return the connection of this process."""

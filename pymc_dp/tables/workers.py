@@ -4,7 +4,6 @@ Whatever fails comes back as the name of an error, and nothing is raised: messag
 messages and arguments of tasks that raise. What is written to logs of pandas or of readers of files is theirs.
 """
 
-import contextlib
 import hashlib
 import pickle
 import threading
@@ -17,7 +16,7 @@ import pandas as pd
 
 from pymc_dp.exceptions import TableChanged, UnsupportedTable
 from pymc_dp.rows import probe
-from pymc_dp.rows.likelihood import Threads, UnitLikelihood
+from pymc_dp.rows.likelihood import UnitLikelihood
 from pymc_dp.rows.partitioned import Partial, answer
 from pymc_dp.rows.table import IntArray
 from pymc_dp.tables.columns import Block, Columns, array_of, block_of, unit_codes
@@ -108,7 +107,7 @@ class ResidentBlock:
 #: Templates by their digest: compiled once in each process.
 _TEMPLATES: dict[bytes, UnitLikelihood] = {}
 _COMPILING = threading.RLock()
-#: For engines whose functions keep what they compute in one place.
+#: Compiled functions keep what they compute in one place.
 _ONE_AT_A_TIME = threading.RLock()
 
 
@@ -122,7 +121,6 @@ def _template(recipe: Recipe) -> UnitLikelihood:
                 differ = ", ".join(f"{name} {own} instead of {known}" for name, own, known in pairs if own != known)
                 raise UnsupportedTable(f"A worker has other versions than the client: {differ}. Install the same.")
             template: UnitLikelihood = pickle.loads(recipe.template)  # noqa: S301  the client's, as all tasks
-            template.use_threads(Threads())
             template.warm_up()
             if probe.bits_of(template) != recipe.bits:
                 raise UnsupportedTable(
@@ -175,7 +173,7 @@ def evaluate(
         if block.facts.digest != digest:
             raise TableChanged("A part of the table was read again and is not what it was. Start again.")
         rows = block.likelihood(connection)
-        with contextlib.nullcontext() if rows.runs_in_threads else _ONE_AT_A_TIME:
+        with _ONE_AT_A_TIME:
             return answer(rows, pickle.loads(asked), units)  # noqa: S301  the client's, as all tasks
     except Exception as error:
         return Refusal.of(error)

@@ -351,6 +351,11 @@ def test_plans_that_chains_cannot_share_are_refused():
         Plan(5, 0, 1, "substitute", (step,), epsilon=1.0, delta=1e-6)
 
 
+def test_plans_of_earlier_versions_name_an_engine_of_rows():
+    plan = several_steps()
+    assert Plan.from_record({**plan.to_record(), "row_engine": "fused"}) == plan
+
+
 @pytest.mark.parametrize(
     "change",
     [
@@ -360,7 +365,6 @@ def test_plans_that_chains_cannot_share_are_refused():
         {"chains": 0},
         {"unit": 3},
         {"unit": None},
-        {"row_engine": None},
         {"epsilon": "1"},
         {"relation": "swap"},
     ],

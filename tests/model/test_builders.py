@@ -24,7 +24,7 @@ from pymc_dp.exceptions import UnsupportedModel
 from pymc_dp.model import allowed
 from pymc_dp.model.operations import OPERATIONS, TYPES, TYPES_NOT_ALLOWED
 from pymc_dp.model.view import read
-from pymc_dp.rows.choose import engine_for
+from pymc_dp.rows.engine import RowEngine
 from pymc_dp.rows.graphs import RowGraphs
 from pymc_dp.rows.table import RowTable
 
@@ -134,8 +134,8 @@ def log_likelihoods(model):
     view = read(model)
     rows, parameters = view.row_split, view.parameters
     shapes = [parameters.shapes[name] for name in parameters.names]
-    engine = engine_for(RowGraphs(rows, view.value_variables, shapes), "reference")
-    point = engine.at(parameters.split(np.full(parameters.size, 0.3)))
+    engine = RowEngine(RowGraphs(rows, view.value_variables, shapes))
+    point = parameters.split(np.full(parameters.size, 0.3))
 
     def computed(tables):
         (chunk,) = RowTable(tables).chunks(len(tables[0]))

@@ -8,25 +8,23 @@ from models import Leak, adversarial, attack, campaign, compare
 from pymc_dp.model.view import read
 from pymc_dp.rows import UnitLikelihood, clip, likelihood
 
-#: Compiling is what takes time: most models run in the engine's loops alone, some in the fallback and to second order.
-SEEDS, SEEDS_OF_LOOPS, FULL = 120, 40, 10
+#: Compiling is what takes time: most models run to first order alone.
+SEEDS, SEEDS_OF_FIRST_ORDER, FULL = 120, 40, 10
 
 
 @pytest.mark.parametrize(
-    "first", [0, *(pytest.param(first, marks=pytest.mark.slow) for first in range(10, SEEDS_OF_LOOPS, 10))]
+    "first", [0, *(pytest.param(first, marks=pytest.mark.slow) for first in range(10, SEEDS_OF_FIRST_ORDER, 10))]
 )
 def test_random_models_are_refused_or_keep_their_sensitivity(first):
     """Hazards H15, H36 and H37: of any composition of operations and closures."""
-    counts, leaks, _ = campaign(
-        [seed for seed in range(first, first + 10) if seed % FULL], engines=("fused",), second_order=False
-    )
+    counts, leaks, _ = campaign([seed for seed in range(first, first + 10) if seed % FULL], second_order=False)
     assert leaks == {}
     assert sum(counts.values()) == 9
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("seed", range(0, SEEDS, FULL))
-def test_random_models_keep_it_in_the_fallback_and_to_second_order(seed):
+def test_random_models_keep_it_to_second_order(seed):
     assert campaign([seed])[1] == {}
 
 
@@ -34,7 +32,7 @@ def test_random_models_keep_it_in_the_fallback_and_to_second_order(seed):
 @pytest.mark.slow
 def test_the_campaign_holds_models_of_every_fate():
     """Of harmless models hardly any is refused, of harmful ones hardly any accepted: else nothing is tested."""
-    outcomes = [attack(seed, n_neighbours=0, engines=())[0] for seed in range(70)]
+    outcomes = [attack(seed, n_neighbours=0)[0] for seed in range(70)]
     survived = sum(outcome == "survived" for outcome in outcomes)
     refused = sum(outcome.startswith("refused") for outcome in outcomes)
     assert survived > 14

@@ -139,7 +139,7 @@ def test_comparisons(relation):
     rng = np.random.default_rng(0)
     table = REGRESSION.table(rng)
     neighbours = neighbours_of(table, relation, rng, 6)
-    settings = {"relation": relation, "epsilon": 50.0, "lower": False}
+    settings = {"relation": relation, "epsilon": 50.0}
     report = replay(REGRESSION.build, table, neighbours, Survey(compared_in_a_model), **settings)
     assert not report.refused
     assert report.violations == []
@@ -157,11 +157,7 @@ def test_checks(case, relation):
     table = case.table(rng)
     neighbours = neighbours_of(table, relation, rng, 6, case.unit)
     survey = Survey(asked_in_a_model)
-    assert clean(
-        replay(
-            case.build, table, neighbours, survey, relation=relation, unit_index=case.unit, epsilon=50.0, lower=False
-        )
-    )
+    assert clean(replay(case.build, table, neighbours, survey, relation=relation, unit_index=case.unit, epsilon=50.0))
 
 
 @pytest.mark.parametrize("relation", ["substitute", pytest.param("add-remove", marks=SLOW)])
@@ -173,7 +169,7 @@ def test_averages(case, relation):
     rng = np.random.default_rng(0)
     table = case.table(rng)
     neighbours = neighbours_of(table, relation, rng, 6, case.unit)
-    settings = {"relation": relation, "unit_index": case.unit, "epsilon": 50.0, "lower": False}
+    settings = {"relation": relation, "unit_index": case.unit, "epsilon": 50.0}
     asked = {"at_most": 2} if str(case) == "negative-binomial" else {}
     survey = Survey(functools.partial(averaged_in_a_model, **asked))
     assert clean(replay(case.build, table, neighbours, survey, **settings))
@@ -184,7 +180,7 @@ def test_folds():
     rng = np.random.default_rng(1)
     table = declared_table(rng)
     neighbours = neighbours_of(table, "substitute", rng, 8)
-    settings = {"relation": "substitute", "epsilon": 50.0, "lower": False}
+    settings = {"relation": "substitute", "epsilon": 50.0}
     beside = functools.partial(dp.Table.from_frame, schema=DECLARED)
     report = replay(
         poisson,
@@ -235,7 +231,6 @@ def test_declared_tables(ask, relation, unit):
         relation=relation,
         unit_index=unit,
         epsilon=50.0,
-        lower=False,
         beside=lambda rows: dp.Table.from_frame(pd.DataFrame(rows), schema),
     )
     assert clean(report)

@@ -31,8 +31,8 @@ def view_of(slopes, unit_index=None):
     return read(model, unit_index=unit_index)
 
 
-ROWS = UnitLikelihood(view_of(True), engine="reference", other=view_of(False))
-PERSONS = UnitLikelihood(view_of(True, np.arange(N) // 2), engine="reference", other=view_of(False))
+ROWS = UnitLikelihood(view_of(True), other=view_of(False))
+PERSONS = UnitLikelihood(view_of(True, np.arange(N) // 2), other=view_of(False))
 
 
 def with_row(x, y, place, rows=ROWS):
@@ -111,7 +111,7 @@ def test_what_does_not_fit_is_refused(query):
 
 
 def test_without_another_model_nothing_is_compared():
-    alone = UnitLikelihood(view_of(True), engine="reference")
+    alone = UnitLikelihood(view_of(True))
     with pytest.raises(PrivacyError, match="no other model"):
         exact(DensityDifferences(DRAWS, OF_OTHER, COUNT, 1.0), alone)
     with pytest.raises(InvalidArgument, match="no other model"):

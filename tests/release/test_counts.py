@@ -46,7 +46,7 @@ def rows_of(unit_index=None, observed=Y, family=None):
         else:
             family("y", eta, observed)
     view = read(model, unit_index=unit_index, with_response=True)
-    return UnitLikelihood(view, engine="reference", beside={"age": AGE, "gone": GONE})
+    return UnitLikelihood(view, beside={"age": AGE, "gone": GONE})
 
 
 ROWS, PERSONS = rows_of(), rows_of(np.arange(N) // 3)
@@ -288,4 +288,4 @@ def test_a_model_whose_responses_were_not_read_is_refused():
     with pm.Model() as model:
         pm.Poisson("y", pm.math.exp(pm.Data("x", X) @ pm.Normal("beta", shape=SIZE)), observed=Y)
     with pytest.raises(PrivacyError, match="was not read"):
-        exact(UnitCounts((PREDICTED,), THETA, LEVELS), UnitLikelihood(read(model), engine="reference"))
+        exact(UnitCounts((PREDICTED,), THETA, LEVELS), UnitLikelihood(read(model)))

@@ -39,14 +39,14 @@ PREDICTION = GradientPrediction(THETA, JACOBIAN, DIRECTION, OFFSET)
 OLD, NEW = Prediction(CENTRE, ZERO, False), Prediction(THETA, THETA - CENTRE, True, 0.1)
 
 
-def poisson(unit_index=None, engine=None):
+def poisson(unit_index=None):
     with pm.Model() as model:
         pm.Poisson("y", pm.math.exp(pm.Data("x", X) @ pm.Normal("beta", shape=SIZE)), observed=Y)
-    return UnitLikelihood(read(model, unit_index=unit_index), second_order=True, engine=engine)
+    return UnitLikelihood(read(model, unit_index=unit_index), second_order=True)
 
 
 ROWS, PERSONS = poisson(), poisson(unit_index=np.arange(N) // OF_A_PERSON)
-LIKELIHOODS = {"rows": ROWS, "persons": PERSONS, "no loops": poisson(engine="reference")}
+LIKELIHOODS = {"rows": ROWS, "persons": PERSONS}
 
 
 def table(x, y, rows=ROWS):

@@ -42,7 +42,7 @@ def rows_of(unit_index=None):
     with pm.Model() as model:
         pm.Poisson("y", pm.math.exp(pm.Normal("a") + pm.Data("x", X) @ pm.Normal("b", shape=2)), observed=Y)
     view = read(model, unit_index=unit_index, with_response=True)
-    return UnitLikelihood(view, engine="reference", beside={"group": GROUP, "other": X[:, 1] * 2.0})
+    return UnitLikelihood(view, beside={"group": GROUP, "other": X[:, 1] * 2.0})
 
 
 ROWS, PERSONS = rows_of(), rows_of(np.arange(N) // 2)

@@ -34,9 +34,7 @@ def total_of_factored(rows, slopes, index, groups, bound, grid=GRID):
     sums, total = np.zeros((2, size * k + groups * k), dtype=np.int64)
     shrunk = clip.shrunk(bound, total.size)
     columns, indices = np.ascontiguousarray(slopes.T), np.ascontiguousarray(index[None])
-    n_clipped = clip.add_clipped(
-        n, 0, columns, (rows,), (squares,), indices, parts, shrunk, 1.0 / grid, np.empty(n), sums
-    )
+    n_clipped = clip.add_clipped(columns, (rows,), (squares,), indices, parts, shrunk, 1.0 / grid, sums)
     clip.add_in_order(sums, parts, total)
     return total, n_clipped
 
@@ -180,3 +178,36 @@ def test_log_ratios_of_impossible_rows():
     total = np.zeros(1, dtype=np.int64)
     assert clip.add_clipped_differences(new, old, 1.0, 1.0 / GRID, total) == 5
     assert total[0] * GRID == pytest.approx(-1.0 + 0.0 + 1.0 + 1.0 + 0.0)
+
+
+def test_a_response_without_weight_adds_nothing():
+    """Whatever its slopes are: it may be there for another row of the chunk alone."""
+    slopes = np.full((2, 3, 5), np.nan)
+    slopes[:, 1] = np.arange(10.0).reshape(2, 5)
+    weights, mean = np.zeros((3, 5)), np.empty((2, 5))
+    weights[1] = 0.5
+    clip.write_mean_slopes(slopes, weights, mean)
+    assert np.array_equal(mean, 0.5 * slopes[:, 1])
+    for write, count in ((clip.write_roots, 2), (clip.write_each_root, 3)):
+        roots = np.empty((count, 2, 5))
+        write(slopes, weights, roots)
+        products = np.einsum("rai,rbi->abi", roots, roots)
+        assert products == pytest.approx(0.5 * slopes[:, None, 1] * slopes[None, :, 1], rel=1e-12, abs=1e-12)
+
+
+@pytest.mark.parametrize("n_slopes", [1, 3, 5])
+def test_sums_of_outer_products_are_those_of_their_roots(n_slopes):
+    """Also where slopes depend on each other, and of norms that are computed without the products."""
+    generator = np.random.default_rng(n_slopes)
+    slopes, weights = generator.normal(size=(n_slopes, 20, 7)), generator.uniform(size=(20, 7))
+    slopes[n_slopes - 1] = slopes[0]
+    roots = np.empty((n_slopes, n_slopes, 7))
+    clip.write_roots(slopes, weights, roots)
+    exact = np.einsum("ki,aki,bki->abi", weights, slopes, slopes)
+    packed = np.empty((n_slopes * (n_slopes + 1) // 2, 7))
+    clip.write_packed(roots, packed)
+    rows, columns = np.triu_indices(n_slopes)
+    assert packed == pytest.approx(np.where(rows == columns, 1.0, 2.0**0.5)[:, None] * exact[rows, columns], rel=1e-12)
+    squares = np.zeros(7)
+    clip.add_packed_squares(roots, squares)
+    assert squares == pytest.approx(np.sum(packed**2, axis=0), rel=1e-12)

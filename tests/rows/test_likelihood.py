@@ -1,7 +1,6 @@
 import functools
 import math
 import pickle
-import threading
 
 import cloudpickle
 import numpy as np
@@ -17,7 +16,6 @@ from pymc_dp.model.view import read
 from pymc_dp.release import ExpansionPoint, Prediction
 from pymc_dp.rows import UnitLikelihood, check
 from pymc_dp.rows.graphs import DENSE, GATHER, PRODUCT
-from pymc_dp.rows.likelihood import Threads
 
 GRID = 2.0**-35
 
@@ -165,16 +163,10 @@ def row_log_likelihoods(model, rows):
     return at
 
 
-@pytest.fixture(params=["reference", pytest.param("fused", marks=pytest.mark.slow)])
-def engine(request):
-    return request.param
-
-
 @pytest.mark.parametrize("family", FAMILIES, ids=lambda family: family.__name__)
-def test_clipped_sums_match_a_loop_over_rows(family, engine):
+def test_clipped_sums_match_a_loop_over_rows(family):
     model = build(family)
-    rows = UnitLikelihood(read(model), engine=engine)
-    assert rows.engine_name == engine
+    rows = UnitLikelihood(read(model))
     generator = np.random.default_rng(1)
     theta, direction = generator.normal(scale=0.3, size=(2, rows.n_parameters))
     step = 1e-5
@@ -210,13 +202,12 @@ def hold(rows, data):
 
 def set_chunk(monkeypatch, size):
     monkeypatch.setattr("pymc_dp.rows.likelihood._CHUNK_ROWS", size)
-    monkeypatch.setattr("pymc_dp.rows.likelihood._CALL_ROWS", size)
 
 
 @pytest.fixture(scope="module")
 def logistic_rows():
     x, y = logistic_data(20_011)
-    return UnitLikelihood(read(logistic_model(x, y)), engine="fused")
+    return UnitLikelihood(read(logistic_model(x, y)))
 
 
 def test_bits_do_not_depend_on_order_or_chunks(logistic_rows, monkeypatch):
@@ -308,7 +299,7 @@ def test_log_likelihoods_are_remembered_by_the_whole_point_only(logistic_rows, m
     forget(rows)
     passes = []
     n_chunks = len(list(rows._chunks(None)))
-    for name in ("add_clipped", "log_likelihood"):
+    for name in ("gradient", "log_likelihood"):
         real = getattr(rows._engine, name)
         counted = functools.partial(lambda real, *args: passes.append(1 / n_chunks) or real(*args), real)
         monkeypatch.setattr(rows._engine, name, counted)
@@ -488,22 +479,22 @@ def persons_model(n=60, persons=17):
 
 
 BATCHED = {
-    "product": lambda **how: UnitLikelihood(read(build(softmax)), **how),
-    "gather and dense": lambda **how: UnitLikelihood(read(build(non_centred)), **how),
-    "several rows a unit": lambda **how: UnitLikelihood(read(persons_model(), unit_index="person"), **how),
+    "product": lambda: UnitLikelihood(read(build(softmax))),
+    "gather and dense": lambda: UnitLikelihood(read(build(non_centred))),
+    "several rows a unit": lambda: UnitLikelihood(read(persons_model(), unit_index="person")),
 }
 
 
 @functools.cache
-def batched(kind, engine):
+def batched(kind):
     """Compiling takes longer than the test."""
-    return BATCHED[kind](engine=engine)
+    return BATCHED[kind]()
 
 
 @pytest.mark.parametrize("kind", BATCHED)
 @pytest.mark.parametrize("chunk", [8192, 3, 1])
-def test_a_batch_is_the_sum_over_its_units(kind, chunk, engine, monkeypatch):
-    rows = batched(kind, engine)
+def test_a_batch_is_the_sum_over_its_units(kind, chunk, monkeypatch):
+    rows = batched(kind)
     forget(rows)
     set_chunk(monkeypatch, chunk)
     theta, theta_new = np.random.default_rng(2).normal(scale=0.3, size=(2, rows.n_parameters))
@@ -530,7 +521,7 @@ def test_a_batch_reads_its_rows_only_and_remembers_nothing(logistic_rows, monkey
     rows = logistic_rows
     forget(rows)
     seen = []
-    for name in ("add_clipped", "log_likelihood"):
+    for name in ("gradient", "log_likelihood"):
         real = getattr(rows._engine, name)
         counted = functools.partial(
             lambda real, p, chunk, *rest: seen.append(chunk.n_rows) or real(p, chunk, *rest), real
@@ -560,8 +551,8 @@ def test_units_that_would_break_the_sensitivity_are_refused(units):
 
 
 @pytest.mark.parametrize("blocks", [[True, False, True], [False, True, False], [True, True, True]])
-def test_chosen_value_variables_are_clipped_by_themselves(blocks, engine):
-    rows = UnitLikelihood(read(build(random_slopes_and_means)), engine=engine)
+def test_chosen_value_variables_are_clipped_by_themselves(blocks):
+    rows = UnitLikelihood(read(build(random_slopes_and_means)))
     theta = np.random.default_rng(1).normal(scale=0.3, size=rows.n_parameters)
     one_by_one = [np.array([unit]) for unit in range(rows.n_units)]
     full = np.stack([rows.clipped_gradient(theta, 1e3, GRID, units=unit).value for unit in one_by_one])
@@ -589,62 +580,9 @@ def test_a_square_that_underflows_in_a_loop_does_not_hide_its_product():
         x, y = np.array([[1e-163], [0.0], [0.0]]), np.array([1e154, 0.0, 0.0])
         pm.Normal("y", pm.Data("x", x) @ pm.Normal("beta", shape=1), 1.0, observed=y)
     rows = UnitLikelihood(read(model))
-    assert rows.engine_name == "fused"
     for bound in (1e-9, 1e-12):
         found = rows.clipped_gradient(np.zeros(1), bound, bound * 2.0**-30)
         assert abs(found.value[0]) <= bound
-
-
-@pytest.mark.slow
-@pytest.mark.production
-@pytest.mark.parametrize("kind", BATCHED)
-def test_threads_change_no_bit(kind, monkeypatch):
-    rows = BATCHED[kind]()
-    theta, theta_new = np.random.default_rng(2).normal(scale=0.3, size=(2, rows.n_parameters))
-    batch = np.arange(0, rows.n_units, 2)
-
-    def everything():
-        forget(rows)
-        sums = [rows.clipped_gradient(theta, 0.8, GRID, units=units) for units in (None, batch)]
-        sums += [rows.clipped_log_ratio(theta, theta_new, 0.1, GRID, units=units) for units in (None, batch)]
-        forget(rows)
-        logs = rows.all_log_likelihoods(theta), rows.unit_log_likelihoods(theta, batch)
-        return [(one.integers.tolist(), one.n_clipped) for one in sums], [log.tolist() for log in logs]
-
-    alone = everything()
-    set_chunk(monkeypatch, 3)
-    monkeypatch.setattr("pymc_dp.rows.likelihood._ROWS_WORTH_THREADS", 0)
-    for threads in (2, 3):
-        rows._threads = Threads(threads)
-        assert everything() == alone
-
-
-@pytest.mark.production
-def test_threads_share_the_rows(monkeypatch):
-    """Two threads are in the loops at the same time: neither can pass the barrier alone."""
-    x, y = logistic_data(100)
-    rows = UnitLikelihood(read(logistic_model(x, y)), threads=2)
-    rows.warm_up()
-    monkeypatch.setattr("pymc_dp.rows.likelihood._ROWS_WORTH_THREADS", 0)
-    together = threading.Barrier(2, timeout=1800)
-    real = rows._engine.add_clipped
-    monkeypatch.setattr(rows._engine, "add_clipped", lambda *args: together.wait() * 0 + real(*args))
-    assert rows.clipped_gradient(np.zeros(3), 1.0, GRID).integers.shape == (3,)
-
-
-@pytest.mark.parametrize(
-    "family",
-    [normal, softmax, *(pytest.param(each, marks=pytest.mark.slow) for each in (multivariate, mixture))],
-    ids=lambda family: family.__name__,
-)
-def test_both_engines_agree(family):
-    model = build(family)
-    fused, reference = (UnitLikelihood(read(model), engine=name) for name in ("fused", "reference"))
-    theta, theta_new = np.random.default_rng(4).normal(scale=0.3, size=(2, fused.n_parameters))
-    one, other = (rows.clipped_gradient(theta, 0.5, GRID) for rows in (fused, reference))
-    assert one.value == pytest.approx(other.value, abs=1e-9)
-    one, other = (rows.clipped_log_ratio(theta, theta_new, 0.5, GRID) for rows in (fused, reference))
-    assert one.value == pytest.approx(other.value, abs=1e-9)
 
 
 def test_no_tables_longer_than_needed_are_synthetic(monkeypatch):
@@ -684,11 +622,11 @@ def every_method(rows):
 
 
 @pytest.mark.parametrize("family", EXPANDED, ids=lambda family: family.__name__)
-def test_a_pickled_engine_computes_the_same_bits(family, engine):
+def test_a_pickled_engine_computes_the_same_bits(family):
     """Hazard H43: derivatives of second order once rewrote the graph that the gradient is compiled from again."""
     grouped = family in (normal, hierarchical)
     index = np.arange(37) // 3 if grouped else None
-    rows = UnitLikelihood(read(build(family), unit_index=index), second_order=True, engine=engine)
+    rows = UnitLikelihood(read(build(family), unit_index=index), second_order=True)
     before = list(every_method(rows))
     assert np.any(np.array(before[0][0]) != 0)
     assert list(every_method(pickle.loads(cloudpickle.dumps(rows)))) == before  # as PyMC sends steps to workers

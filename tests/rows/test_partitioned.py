@@ -16,7 +16,7 @@ from pymc_dp.release.interface import ExpansionPoint, GradientPrediction, Predic
 from pymc_dp.release.meter import ClipTally
 from pymc_dp.release.query import Evaluation, PublicFacts
 from pymc_dp.rows.clipped_sum import ClippedSum
-from pymc_dp.rows.likelihood import Threads, UnitLikelihood
+from pymc_dp.rows.likelihood import UnitLikelihood
 from pymc_dp.rows.partitioned import PartitionedUnits, Pass, answer
 
 GRID = 2.0**-24
@@ -42,10 +42,6 @@ class InPieces:
 
     def refuse_changes(self):
         pass
-
-    def use_threads(self, threads):
-        for part in self.parts:
-            part.use_threads(threads)
 
 
 def table(n):
@@ -110,13 +106,12 @@ def bits(found):
 
 
 @settings(max_examples=60, deadline=None)
-@given(st.data(), st.sampled_from([*METHODS, *OF_ALL]), st.booleans(), st.sampled_from([1, 2]))
-def test_every_sum_has_the_same_bits_however_the_table_is_cut(data, method, by_unit, threads):
+@given(st.data(), st.sampled_from([*METHODS, *OF_ALL]), st.booleans())
+def test_every_sum_has_the_same_bits_however_the_table_is_cut(data, method, by_unit):
     """Cuts with one unit, and with none; batches of some units, of all and of none."""
     whole = likelihoods()[by_unit]
     edges = sorted(data.draw(st.lists(st.integers(0, whole.n_units), max_size=8)))
     rows = cut(whole, edges)
-    rows.use_threads(Threads(threads))
     if method in OF_ALL:
         assert bits(OF_ALL[method](rows)) == bits(OF_ALL[method](whole))
         return

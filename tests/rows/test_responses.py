@@ -9,6 +9,12 @@ import scipy.stats
 
 from pymc_dp.model.view import read
 from pymc_dp.rows import UnitLikelihood
+from pymc_dp.rows.expansion import (
+    ExpansionPoint,
+    centred_scores_of,
+    expected_curvatures_of,
+    squares_of_expected_curvatures,
+)
 from pymc_dp.rows.responses import PossibleResponses
 
 N = 60
@@ -32,9 +38,13 @@ def logistic(eta, y):
 
 
 def everything(rows, theta=THETA):
-    """Return gradients and probabilities by response, of all units."""
-    chunks = list(rows.each_chunk(lambda chunk: list(chunk.scores_of_responses(theta))))
-    return [np.concatenate([part[k][i] for part in chunks]) for k in range(len(chunks[0])) for i in (0, 1)]
+    """Return gradients and probabilities of each response that occurs, of all units in order."""
+    ((units, found),) = next(rows.each_chunk(lambda chunk: list(chunk.of_responses(theta, np.eye(theta.size)))))
+    parts = []
+    for slopes, probabilities in zip(found.slopes.swapaxes(0, 1), found.probabilities, strict=True):
+        gradients = np.where(probabilities > 0.0, found.axes.times(slopes), 0.0)
+        parts += [gradients[:, np.argsort(units)].T, probabilities[np.argsort(units)]]
+    return parts
 
 
 @pytest.mark.parametrize("observed", [poisson, logistic])
@@ -72,7 +82,7 @@ def test_means_over_counts_that_stand_for_all_are_close(mean, shape):
     possible = rows_of(poisson)._responses
     counts = np.array(possible.values)
     wide = scipy.stats.nbinom(shape, shape / (shape + mean)) if shape < math.inf else scipy.stats.poisson(mean)
-    asked, found = possible.probabilities(lambda which: wide.logpmf(counts[[which]]))
+    asked, found = probabilities_of(possible, wide.logpmf(counts)[:, None])
     counts, found = counts[asked], found[:, 0]
     assert found.sum() == pytest.approx(1.0)
     assert abs(found @ counts - mean) < 0.1 * wide.std()
@@ -94,8 +104,8 @@ def test_probabilities_add_up_to_one_or_are_zero():
         (inf, inf, 0.0): [0.0, 0.0, 0.0],
     }
     logs = np.array(list(columns)).T
-    asked, found = possible.probabilities(logs.__getitem__)
-    assert asked == [0, 1, 2]
+    asked, found = probabilities_of(possible, logs)
+    assert asked.tolist() == [0, 1, 2]
     assert found == pytest.approx(np.array(list(columns.values())).T, abs=1e-15)
 
 
@@ -110,9 +120,14 @@ def test_a_rows_probabilities_have_the_same_bits_wherever_it_stands():
             assert np.array_equal(in_full(possible, logs[:, begin:end]), whole[:, begin:end])
 
 
+def probabilities_of(possible, logs):
+    """Return which responses occur, and their probabilities, of log-likelihoods of shape (responses, rows)."""
+    return possible.probabilities(logs.__getitem__, possible.near(logs.__getitem__, logs.shape[1]), 0.0)
+
+
 def in_full(possible, logs):
     """Return probabilities of all responses: zero for those that nobody asked for."""
-    asked, found = possible.probabilities(logs.__getitem__)
+    asked, found = probabilities_of(possible, logs)
     everything = np.zeros(logs.shape)
     everything[asked] = found
     return everything
@@ -126,7 +141,7 @@ def test_counts_between_two_that_are_far_below_are_not_asked_for(mean, zeros):
     counts = np.array(possible.values)
     logs = np.log1p(-zeros) + scipy.stats.poisson(mean).logpmf(counts)
     logs[0] = math.log(math.exp(logs[0]) + zeros)
-    asked, found = possible.probabilities(lambda which: logs[[which]])
+    asked, found = probabilities_of(possible, logs[:, None])
     assert len(asked) < 0.6 * counts.size
     exact = np.exp(logs) * np.array(possible.stand_for)
     assert found[:, 0] == pytest.approx(exact[asked] / exact.sum(), abs=1e-12)
@@ -142,6 +157,21 @@ def test_responses_that_hardly_occur_are_left_out_and_add_nothing():
         assert not gradients[probabilities == 0.0].any()
 
 
+@pytest.mark.production
+@pytest.mark.parametrize("of", [centred_scores_of, expected_curvatures_of, squares_of_expected_curvatures])
+def test_means_of_rows_are_those_of_each_alone(of):
+    """To the last bit: rows are worked on in another order than theirs, with those for which the same counts matter."""
+    rows = rows_of(poisson)
+    point = ExpansionPoint(np.array([3.0]), np.eye(1), 0.5)
+    (together,) = rows.each_chunk(lambda chunk: of(chunk, point))
+    alone = [
+        next(rows.on_rows([values[[i]] for values in rows.rows_of_inputs]).each_chunk(lambda chunk: of(chunk, point)))
+        for i in range(N)
+    ]
+    assert np.array_equal(together, np.concatenate(alone, axis=-1))
+    assert len(np.unique(together)) > N / 2
+
+
 def test_units_of_several_rows_and_other_likelihoods_have_none():
     assert everything_is_none(rows_of(poisson, unit_index=np.arange(N) // 2))
     assert everything_is_none(rows_of(lambda eta, y: pm.Normal("y", eta, 1.0, observed=y + 0.0)))
@@ -150,7 +180,7 @@ def test_units_of_several_rows_and_other_likelihoods_have_none():
 
 
 def everything_is_none(rows):
-    return not any(rows.each_chunk(lambda chunk: list(chunk.scores_of_responses(THETA))))
+    return not any(rows.each_chunk(lambda chunk: list(chunk.of_responses(THETA, np.eye(1)))))
 
 
 @pytest.mark.parametrize("dtype", ["int8", "uint8", "int16", "int32"])
@@ -162,13 +192,3 @@ def test_responses_are_numbers_that_the_table_can_hold(dtype):
     assert rows._table.rows[rows._responses.place].dtype == dtype
     assert 100 < rows._responses.values[-1] <= np.iinfo(dtype).max
     assert len(everything(rows)) > 20
-
-
-def test_changed_rows_are_of_the_same_sort_as_all_rows():
-    """Else every function would be compiled a second time, for rows that can be written, in the middle of a run."""
-    rows = rows_of(poisson)
-    for which in range(0, len(rows._responses.values), 7):
-        changed = rows._responses.table(rows._table.rows, which)
-        assert [(each.dtype, each.shape, each.flags.writeable) for each in changed] == [
-            (each.dtype, each.shape, False) for each in rows._table.rows
-        ]

@@ -1,9 +1,7 @@
 import json
 import multiprocessing
-import operator
 import pickle
 import warnings
-from concurrent.futures import ProcessPoolExecutor
 
 import arviz as az
 import numpy as np
@@ -14,7 +12,6 @@ from conftest import QUIET, gaussian_data, gaussian_model, hmc, logistic_data, l
 
 import pymc_dp as dp
 from pymc_dp.release import MeteredCurator
-from pymc_dp.rows.likelihood import UnitLikelihood
 from pymc_dp.run import sampling
 
 
@@ -564,17 +561,3 @@ def test_a_child_that_reruns_the_script_charges_nothing(model, budget, monkeypat
     with pytest.raises(dp.UnsupportedOption, match="__main__"):
         run(model, budget)
     assert budget.history == ()
-
-
-@pytest.mark.slow
-def test_threads_share_passes_where_cores_are_idle(monkeypatch, budget):
-    """All cores before the chains start; then chains of several processes share them."""
-    told = []
-    monkeypatch.setattr(sampling, "_cpu_count", lambda: 8)
-    monkeypatch.setattr(UnitLikelihood, "use_threads", lambda self, threads: told.append(threads))
-    with gaussian_model(gaussian_data()):
-        dp.sample(draws=2, chains=2, cores=2, step=hmc(budget), **QUIET)
-    assert [(threads.here, threads.elsewhere) for threads in told] == [(8, 4)]
-    assert told[0].now == 8
-    with ProcessPoolExecutor(1, mp_context=multiprocessing.get_context("spawn")) as pool:
-        assert pool.submit(operator.attrgetter("now"), told[0]).result() == 4

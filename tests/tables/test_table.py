@@ -180,7 +180,7 @@ def test_draws_are_those_of_the_model_on_the_rows(step_class, frame, tmp_path):
     for source in (frame, arrow_file(frame, tmp_path / "table.arrow")):
         found = run(table(source), step_class)
         assert found["posterior"]["slopes"].values.tobytes() == expected["posterior"]["slopes"].values.tobytes()
-        of_data = {"row_engine", "n_units", "epsilon", "sampler"}
+        of_data = {"n_units", "epsilon", "sampler"}
         for name in of_data & set(expected["privacy"].attrs):
             assert found["privacy"].attrs[name] == expected["privacy"].attrs[name]
     assert found["privacy"].attrs["n_units"] == N

@@ -1,0 +1,107 @@
+"""Derivatives of the rows of a chunk, in factors: how they are written out, clipped and turned along columns."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from pymc_dp.model.parameters import FloatArray
+from pymc_dp.rows.graphs import DENSE, Part
+from pymc_dp.rows.on_demand import clip
+from pymc_dp.rows.table import Chunk
+
+#: In the place of vectors where there are none: compiled code needs some array.
+_NO_VECTORS, _NO_SQUARES = np.empty((0, 0)), np.empty(0)
+_NO_VECTORS.flags.writeable = _NO_SQUARES.flags.writeable = False
+
+
+@dataclass(frozen=True, eq=False)
+class Clipping:
+    """How contributions of a chunk are clipped: see `pymc_dp.rows.clip.add_clipped`."""
+
+    parts: NDArray[np.int64]
+    bound: float
+    steps_per_one: float
+
+
+@dataclass(frozen=True, eq=False)
+class Contributions:
+    """Derivatives of the rows of a chunk with respect to the parameters, in factors. Confidential.
+
+    Attributes
+    ----------
+    slopes : ndarray, shape (slopes, rows) or (slopes, responses, rows)
+    indices : ndarray of int64, shape (indices, rows)
+    vectors, vector_squares : tuple of ndarray
+        As in `pymc_dp.rows.clip.add_clipped`.
+    log_likelihoods : ndarray, shape (rows,)
+        Of the same rows, for first derivatives; else empty.
+    """
+
+    slopes: FloatArray
+    indices: NDArray[np.int64]
+    vectors: tuple[FloatArray, ...]
+    vector_squares: tuple[FloatArray, ...]
+    log_likelihoods: FloatArray
+
+    def dense(self, parts: Sequence[Part], offsets: Sequence[int | None], size: int) -> FloatArray:
+        """Return them written out, shape (size, rows)."""
+        columns = np.empty((size, self.slopes.shape[1]))
+        clip.write_dense(self.slopes, self.vectors, self.indices, clip.layout(parts, offsets), columns)
+        return columns
+
+    def add_clipped(self, clipping: Clipping, sums: NDArray[np.int64]) -> int:
+        """Clip and truncate them, and add them to `sums`; return how many were clipped."""
+        stored = self.slopes, self.vectors, self.vector_squares, self.indices
+        n_clipped: int = clip.add_clipped(*stored, clipping.parts, clipping.bound, clipping.steps_per_one, sums)
+        return n_clipped
+
+
+@dataclass(frozen=True, eq=False)
+class Axes:
+    """What slopes of rows are along the columns of a matrix, shape (parameters, k). The same for all slopes of a chunk.
+
+    `along`, shape (slopes that a factor goes with, k, rows), holds the factors: for a product the row's vector times a
+    part of the matrix, for a gather the row of the matrix that the index names.
+    """
+
+    parts: NDArray[np.int64]
+    matrix: FloatArray
+    along: FloatArray
+
+    @classmethod
+    def of(
+        cls, found: Contributions, parts: Sequence[Part], offsets: Sequence[int | None], matrix: FloatArray
+    ) -> "Axes":
+        """Return those of the rows that `found` is of."""
+        layout, matrix = clip.layout(parts, offsets), np.ascontiguousarray(matrix)
+        n_factored = sum(part.k for part in parts if part.kind != DENSE)
+        along = np.empty((n_factored, matrix.shape[1], found.slopes.shape[-1]))
+        clip.write_axes(found.vectors, found.indices, layout, matrix, along)
+        return cls(layout, matrix, along)
+
+    def whole(self) -> FloatArray:
+        """Return what a slope of 1 is along the columns, shape (slopes, k, rows)."""
+        along = iter(self.along)
+        found = np.empty((int(self.parts[:, 2].sum()), *self.along.shape[1:]))
+        for kind, first, k, _size, _factor, offset in self.parts:
+            for m in range(k):
+                found[first + m] = self.matrix[offset + m, :, None] if kind == DENSE else next(along)
+        return found
+
+    def times(self, slopes: FloatArray, first: int = 0) -> FloatArray:
+        """Return ``matrix.T @ derivatives`` of the rows with `slopes`, shape (k, rows), from the column `first` on.
+
+        In a fixed order of additions, so that no row's bits know the others.
+        """
+        out = np.empty((self.matrix.shape[1] - first, slopes.shape[-1]))
+        clip.write_along(slopes, self.along, self.parts, self.matrix, first, out)
+        return out
+
+
+def vectors_of(chunk: Chunk, tables: Sequence[int]) -> tuple[tuple[FloatArray, ...], tuple[FloatArray, ...]]:
+    """Return the rows of those inputs, and their squared norms."""
+    if not tables:
+        return (_NO_VECTORS,), (_NO_SQUARES,)
+    return tuple(chunk.rows[table] for table in tables), tuple(chunk.squares(table) for table in tables)

@@ -1,0 +1,105 @@
+"""What computes the derivatives of rows: what it compiles, and what factors of derivatives mean."""
+
+import pickle
+
+import numpy as np
+import pymc as pm
+import pytensor
+import pytensor.tensor as pt
+import pytest
+from conftest import logistic_data, logistic_model
+from scipy import special
+
+from pymc_dp.model.view import read
+from pymc_dp.rows import UnitLikelihood
+from pymc_dp.rows.graphs import trigamma
+
+GRID = 2.0**-35
+X, Y = logistic_data(60)
+
+
+def logistic():
+    return logistic_model(X, Y)
+
+
+def grouped():
+    """A product, a gather and variables of their own."""
+    with pm.Model() as model:
+        group = pm.Data("group", np.arange(60) % 4)
+        effect = pm.Normal("centre") + pm.HalfNormal("spread") * pm.Normal("offset", shape=4)
+        mean = pm.Data("x", X) @ pm.Normal("beta", shape=3) + effect[group]
+        pm.Normal("y", mean, pm.HalfNormal("sigma"), observed=X[:, 1])
+    return model
+
+
+def softmax():
+    with pm.Model() as model:
+        pm.Categorical("y", logit_p=pm.Data("x", X) @ pm.Normal("beta", shape=(3, 4)), observed=Y)
+    return model
+
+
+def only_the_prior_knows():
+    """Two variables that the likelihood does not depend on."""
+    with pm.Model() as model:
+        effect = pm.Normal("effect", pm.Normal("mu"), pm.HalfNormal("tau"), shape=3)
+        pm.Poisson("y", pm.math.exp(effect[np.arange(60) % 3]), observed=Y)
+    return model
+
+
+@pytest.mark.parametrize("make", [logistic, grouped, softmax, only_the_prior_knows], ids=lambda make: make.__name__)
+def test_derivatives_in_factors_are_those_written_out(make):
+    """Along the columns of any matrix, by slopes and what goes with them."""
+    rows = UnitLikelihood(read(make()), second_order=True)
+    generator = np.random.default_rng(0)
+    theta = generator.normal(scale=0.5, size=rows.n_parameters)
+    matrix = generator.normal(size=(theta.size, 2))
+    (chunk,) = rows.each_chunk(lambda chunk: chunk)
+    assert chunk.scores(theta, matrix) == pytest.approx((chunk.gradient(theta) @ matrix).T, rel=1e-9, abs=1e-12)
+    first, second = (chunk.curvature_times(theta, way) for way in matrix.T)
+    packed = [first @ matrix[:, 0], 2.0**0.5 * (first @ matrix[:, 1]), second @ matrix[:, 1]]
+    assert chunk.curvatures(theta, matrix) == pytest.approx(np.array(packed), rel=1e-9, abs=1e-12)
+    found = chunk.curvatures_along(theta, matrix[:, 0], matrix)
+    assert found == pytest.approx((first @ matrix).T, rel=1e-9, abs=1e-12)
+
+
+def test_trigamma_functions_are_written_out():
+    x = np.concatenate([np.geomspace(1e-100, 1e100, 400), np.linspace(0.01, 30.0, 400)])
+    argument = pt.dvector()
+    found = pytensor.function([argument], trigamma(argument))(x)
+    assert found == pytest.approx(special.polygamma(1, x), rel=1e-14)
+
+
+def test_nothing_is_compiled_that_a_run_does_not_use():
+    gradients = UnitLikelihood(read(logistic()))
+    gradients.warm_up()
+    assert set(gradients._engine._compiled) == {"log_likelihood", "gradient"}
+    expansions = UnitLikelihood(read(logistic()), first_order=False, second_order=True)
+    assert set(expansions._engine._compiled) == {"gradient"}  # the check
+    expansions.warm_up()
+    of_second_order = {"along", "curvature_times", "log_likelihoods_of", "gradients_of"}
+    assert set(expansions._engine._compiled) == {"log_likelihood", "gradient"} | of_second_order
+
+
+def test_what_was_not_warmed_up_is_compiled_when_it_is_asked_for():
+    rows, other = UnitLikelihood(read(logistic()), first_order=False), UnitLikelihood(read(logistic()))
+    theta = np.array([0.1, -0.2, 0.3])
+    one, two = (each.clipped_gradient(theta, 0.5, GRID).integers for each in (rows, other))
+    assert np.array_equal(one, two)
+
+
+def test_rows_are_read_only_and_not_copied():
+    rows = UnitLikelihood(read(logistic()))
+    for values in rows._table.rows:
+        with pytest.raises(ValueError, match="read-only"):
+            values[0] = 0
+    for chunk in [*rows._table.chunks(10), *rows._table.batch(np.array([3, 4]), 10)]:
+        assert not any(values.flags.writeable for values in chunk.rows)
+
+
+def test_a_pickle_of_a_table_holds_no_more_than_its_rows():
+    rows = UnitLikelihood(read(logistic()))
+    before = len(pickle.dumps(rows._table))
+    rows.clipped_gradient(np.zeros(3), 1.0, GRID)
+    assert rows._table._squares
+    assert len(pickle.dumps(rows._table)) == before
+    assert rows.on_rows(rows._table.rows)._table._squares == {}
