@@ -1119,7 +1119,7 @@ MUTANTS = (
            "released + error * noise", "released + 0.0 * noise",
            (f"{_AVERAGING}test_noise_is_as_large_as_it_says",)),
     Mutant("averages of a result that is not private are", "surveys", "surveys/averaging.py",
-           "asking(survey, budget, rows, data, [result])", "asking(survey, budget, rows, data, [])",
+           "asking(survey, budget, rows, [data], [result])", "asking(survey, budget, rows, [data], [])",
            (f"{_AVERAGING}test_averages_of_a_result_that_is_not_private_are_not",)),
     Mutant("a check of a result that is not private is", "surveys", "surveys/asking.py",
            'if not all(facts_of(result)["private"] for result in results):', "if False:",

@@ -232,7 +232,7 @@ def check(
     survey = Survey("check", requests, share, insecure_seed)
     noise_multiplier = survey.plan(budget).noise_multipliers["unit_counts"]  # refuses early
     rows.warm_up_response()
-    with asking(survey, budget, rows, data, [result]) as (ask, facts):
+    with asking(survey, budget, rows, [data], [result]) as ((ask,), facts):
         if bins is None:
             factor = math.sqrt(2.0 * (1.0 + SPREAD_WEIGHT**2 * _with_spread(levels)))
             bins = fit.suitable_bins(facts.get("n_units"), factor * noise_multiplier, levels)

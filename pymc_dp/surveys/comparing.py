@@ -19,16 +19,7 @@ from pymc_dp.model.context import Model
 from pymc_dp.release.comparisons import DensityDifferences, DifferenceSizes
 from pymc_dp.reports.published import facts_of
 from pymc_dp.rows.likelihood import UnitLikelihood
-from pymc_dp.surveys.asking import (
-    Ask,
-    Survey,
-    asking_folds,
-    checked_budget,
-    four_digits,
-    heading,
-    tree_of,
-    view_of,
-)
+from pymc_dp.surveys.asking import Ask, Survey, asking, checked_budget, four_digits, heading, tree_of, view_of
 from pymc_dp.surveys.fit import Fitted
 from pymc_dp.surveys.folding import Folds
 from pymc_dp.surveys.histogram import bins_that_most_keep
@@ -195,7 +186,7 @@ def compare(
     for survey, name in zip(surveys, names, strict=True):
         rows = UnitLikelihood(views[name], first_order=False, engine="reference", other=views[reference])
         rows.warm_up()
-        with asking_folds(survey, budget, rows, tables, results) as (asks, facts):
+        with asking(survey, budget, rows, tables, results) as (asks, facts):
             found = np.array(
                 [_of_table(ask, one, other) for ask, one, other in zip(asks, fits[name], fits[reference], strict=True)]
             )

@@ -331,7 +331,7 @@ def describe(
     likelihood = UnitLikelihood(view, first_order=False, engine="reference", beside=rows)
     survey = Survey("description", requests, share, insecure_seed)
     survey.plan(budget)  # refuses early
-    with asking(survey, budget, likelihood, table) as (ask, facts):
+    with asking(survey, budget, likelihood, [table]) as ((ask,), facts):
         groups = _groups([ask(query) for query in queries], binned, numbers, facts.get("n_units"))
     return Description(tree_of(groups, {**facts, "schema": table.schema.to_json()}))
 
