@@ -46,17 +46,13 @@ def plot_clipping(
     ----------
     data : DataTree
         The result of a private run.
-    var_names : str or sequence of str, optional
+    var_names, filter_vars : optional
         Kinds of releases whose counts are drawn, such as ``"log_ratio"``. Default: all.
-    filter_vars : {None, "like", "regex"}, optional
-        How `var_names` are read, as in ArviZ.
-    backend : {"matplotlib", "bokeh", "plotly", "none"}, optional
-        Default: that of ArviZ's settings.
-    visuals : mapping of str to mapping or bool, optional
-        Arguments of what is drawn, or False to leave it out: ``fractions`` and ``bias`` (points), ``noise`` (bars),
+    visuals : mapping, optional
+        What is drawn: ``fractions`` and ``bias`` (points), ``noise`` (bars),
         ``harmless`` and ``nothing`` (lines of reference), ``title``, ``xlabel``, ``ylabel``, ``legend``.
-    **pc_kwargs
-        Passed to ``arviz.PlotCollection.grid``, such as ``figure_kwargs``.
+    backend, **pc_kwargs
+        See `pymc_dp.plots`.
 
     Returns
     -------
@@ -69,8 +65,6 @@ def plot_clipping(
     ------
     InvalidArgument
         If nothing on clipping was released, or an argument is out of range.
-    MissingBackend
-        If the backend is not installed.
 
     Notes
     -----

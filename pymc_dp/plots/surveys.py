@@ -39,17 +39,13 @@ def plot_description(
     ----------
     description : Description or DataTree
         What `pymc_dp.describe` returned.
-    var_names : str or sequence of str, optional
+    var_names, filter_vars : optional
         Columns that are drawn. Default: all.
-    filter_vars : {None, "like", "regex"}, optional
-        How `var_names` are read, as in ArviZ.
-    backend : {"matplotlib", "bokeh", "plotly", "none"}, optional
-        Default: that of ArviZ's settings.
-    visuals : mapping of str to mapping or bool, optional
-        Arguments of what is drawn, or False to leave it out: ``shares`` (lines and bars), ``quantiles`` (points),
+    visuals : mapping, optional
+        What is drawn: ``shares`` (lines and bars), ``quantiles`` (points),
         ``title``, ``xlabel``, ``ylabel``.
-    **pc_kwargs
-        Passed to ``arviz.PlotCollection.grid``, such as ``figure_kwargs``.
+    backend, **pc_kwargs
+        See `pymc_dp.plots`.
 
     Returns
     -------
@@ -60,8 +56,6 @@ def plot_description(
     ------
     InvalidArgument
         If it is no description, or has no such column.
-    MissingBackend
-        If the backend is not installed.
 
     Notes
     -----
@@ -103,13 +97,11 @@ def plot_check(
     ----------
     check : Check or DataTree
         What `pymc_dp.check` returned.
-    backend : {"matplotlib", "bokeh", "plotly", "none"}, optional
-        Default: that of ArviZ's settings.
-    visuals : mapping of str to mapping or bool, optional
-        Arguments of what is drawn, or False to leave it out: ``residuals`` (points), ``noise`` (bars), ``nothing`` (the
+    visuals : mapping, optional
+        What is drawn: ``residuals`` (points), ``noise`` (bars), ``nothing`` (the
         line at zero), ``title``, ``xlabel``, ``ylabel``.
-    **pc_kwargs
-        Passed to ``arviz.PlotCollection.grid``, such as ``figure_kwargs``.
+    backend, **pc_kwargs
+        See `pymc_dp.plots`.
 
     Returns
     -------
@@ -121,8 +113,6 @@ def plot_check(
     ------
     InvalidArgument
         If it is no check.
-    MissingBackend
-        If the backend is not installed.
 
     Notes
     -----

@@ -65,14 +65,11 @@ class DensityDifferences(_Densities):
     clip_bound: float
     kind: str = "density_differences"
     size: ClassVar[int] = 2
+    apart: ClassVar[float] = math.sqrt(2.0)  # of the bound: 2
 
     def bound(self, facts: PublicFacts) -> float:
         """Return the norm of (1, 1)."""
         return math.sqrt(2.0) * ROOM_OF_COUNTS
-
-    def factor(self, facts: PublicFacts) -> float:
-        """Return the square root of 2: two contributions are at most 2 apart."""
-        return min(facts.factor, math.sqrt(2.0))
 
     def rounding(self, facts: PublicFacts) -> float:
         """Return room for truncations to the grid, of two contributions with two entries each."""

@@ -5,8 +5,8 @@ A query is a frozen description made of plain numbers. A sampler makes one and h
 
 - `kind`: the name under which the release is planned, paid for and published;
 - `exact_sum`: a sum over units of contributions whose norm is at most `bound`, in whole steps of a public grid;
-- `factor` and `rounding`: between neighbouring tables the sum moves by at most ``factor · bound`` in Euclidean norm,
-  and by `rounding` steps of the grid more where the sum is rounded as a whole.
+- `apart` and `rounding`: where a unit is replaced, the sum moves by at most ``apart · bound`` in Euclidean norm, where
+  one is added or removed by `bound`, and by `rounding` steps of the grid more where the sum is rounded as a whole.
 
 The curator answers the classes in `QUERIES` and no others: a new kind of release is a class here, with its proof, and
 the sampler that asks for it.
@@ -120,14 +120,11 @@ class VariancePenalisedLogRatio(Query):
     counted: bool = False
     expanded: Expanded | None = None
     kind: ClassVar[str] = "log_ratio"
+    apart: ClassVar[float] = 1.0  # the bound is that of a replacement already
 
     def bound(self, facts: PublicFacts) -> float:
         """Return how far f moves when one unit of the batch is replaced."""
         return sensitivity(self.tempering * self.batches.scale, self.clip_bound, self.batches.batch_size)
-
-    def factor(self, facts: PublicFacts) -> float:
-        """Return 1: the bound is that of a replacement already."""
-        return 1.0
 
     def rounding(self, facts: PublicFacts) -> float:
         """Return 1: f is rounded toward zero once."""
@@ -221,9 +218,13 @@ def _clipped_log_ratios(
 
 
 class _Counts(Query):
-    """Means of counts of clipped units: a unit moves each of `entries` means by at most 1."""
+    """Means of counts of clipped units: a unit moves each of `entries` means by at most 1, a replaced one, too.
+
+    Its share of a mean is between 0 and 1.
+    """
 
     kind: ClassVar[str] = "clip_count"
+    apart: ClassVar[float] = 1.0
 
     @abstractmethod
     def entries(self, facts: PublicFacts) -> int:
@@ -233,13 +234,9 @@ class _Counts(Query):
         """Return how far a unit moves all means together, in Euclidean norm."""
         return math.sqrt(self.entries(facts)) * _ROUNDING
 
-    def factor(self, facts: PublicFacts) -> float:
-        """Return 1: a unit's share of a mean is between 0 and 1, so that a replaced unit moves the mean by 1, too."""
-        return 1.0
-
     def rounding(self, facts: PublicFacts) -> float:
         """Return the norm of one step in every entry: means are rounded down."""
-        return math.sqrt(self.entries(facts)) * _ROUNDING
+        return self.bound(facts)
 
     def means(self, on: Evaluation, counts: Sequence[int], releases: Sequence[int]) -> ClippedSum:
         """Return counts divided by the number of releases that each is a sum over, rounded down to the grid."""

@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pymc_dp.exceptions import PrivacyError
-from pymc_dp.release.batches import Batches, BatchesWithoutReplacement, PoissonBatches, described
+from pymc_dp.release.batches import Batches, BatchesWithoutReplacement, PoissonBatches
 from pymc_dp.release.interface import LARGEST_CLIP_BOUND, SMALLEST_CLIP_BOUND, FloatArray
 from pymc_dp.release.meter import ClipTally
 from pymc_dp.rows.clipped_sum import ClippedSum
@@ -50,11 +50,6 @@ class PublicFacts:
     relation: str
     n_units: int | None
     n_counts: int
-
-    @property
-    def factor(self) -> float:
-        """How far a sum of contributions of norm at most 1 moves between neighbouring tables."""
-        return SENSITIVITY_FACTOR[self.relation]
 
 
 @dataclass(frozen=True, eq=False)
@@ -103,6 +98,11 @@ class Query(ABC):
             object.__setattr__(self, each.name, plain(each.type, getattr(self, each.name)))
 
     @property
+    def apart(self) -> float:
+        """How many bounds any two contributions are apart, at most."""
+        return 2.0
+
+    @property
     def sampled(self) -> Batches | None:
         """The batches of which a fresh one is drawn: `batches`, where there are any; None: all units are asked."""
         return getattr(self, "batches", None)
@@ -124,7 +124,7 @@ class Query(ABC):
 
     def factor(self, facts: PublicFacts) -> float:
         """Return by how many bounds the sum moves between neighbouring tables."""
-        return facts.factor
+        return min(SENSITIVITY_FACTOR[facts.relation], self.apart)
 
     def rounding(self, facts: PublicFacts) -> float:
         """Return by how many steps of the grid more it moves, where the sum is rounded as a whole."""
@@ -195,9 +195,7 @@ class NonNegative(Query):
     Two such vectors of norm at most b differ by at most √2 b, not 2b.
     """
 
-    def factor(self, facts: PublicFacts) -> float:
-        """Return by how many bounds the sum moves between neighbouring tables."""
-        return min(facts.factor, math.sqrt(2.0))
+    apart: ClassVar[float] = math.sqrt(2.0)
 
 
 def check_bound(bound: float) -> None:
@@ -236,10 +234,15 @@ def plain(kind: Any, value: Any) -> Any:
     if value is None and types.NoneType in parts:
         return None
     if BatchesWithoutReplacement in (kind, *parts):
-        batches = described(value)
-        if isinstance(batches, PoissonBatches) and PoissonBatches not in parts:
+        # An object of another class, a subclass included, could draw, cost or cover something else than it says.
+        if type(value) is not PoissonBatches and type(value) is not BatchesWithoutReplacement:
+            raise PrivacyError(
+                "A batch is described by PoissonBatches or BatchesWithoutReplacement, not by a "
+                f"{type(value).__name__}: the curator draws it."
+            )
+        if isinstance(value, PoissonBatches) and PoissonBatches not in parts:
             raise PrivacyError("A test on a batch takes batches of a fixed size: BatchesWithoutReplacement.")
-        return batches
+        kind, parts = type(value), ()
     if parts:  # one of several types: a dataclass, or what is named first
         of_value = (each for each in parts if dataclasses.is_dataclass(each) and isinstance(value, each))  # type: ignore[arg-type]
         return plain(next(of_value, parts[0]), value)
