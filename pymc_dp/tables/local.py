@@ -4,6 +4,7 @@ No unit is in two blocks, and a file that changes is refused.
 """
 
 import os
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from copy import copy
@@ -93,7 +94,29 @@ class OutOfCore:
         self._threads = threads
 
 
-class Memory:
+class Source(ABC):
+    """Where a table is."""
+
+    @abstractmethod
+    def count(self, unit: str | None) -> int:
+        """Return how many units there are. Public under substitution only."""
+
+    def fixed(self) -> "Source":
+        """Return the same table, whose rows keep their order from one reading to the next."""
+        return self
+
+    @abstractmethod
+    def pieces(self, columns: Columns) -> Iterator[Mapping[str, np.ndarray]]:
+        """Yield the columns of pieces of the table, none of which has a part of a unit."""
+
+    @contextmanager
+    def opened(self, template: UnitLikelihood, columns: Columns) -> Iterator[tuple[Partitions, int]]:
+        """Open the table, and close it at the end: partitions, here in memory, and how many rows there are."""
+        blocks = [block_of(columns, piece) for piece in self.pieces(columns)]
+        yield InMemory(template, blocks), sum(block.n_rows for block in blocks)
+
+
+class Memory(Source):
     """A table in memory, of which `read` returns the named columns by name."""
 
     def __init__(self, read: Callable[[Sequence[str]], Mapping[str, Any]], names: Sequence[str]) -> None:
@@ -116,16 +139,8 @@ class Memory:
         refuse_absent(columns.expected, table)
         yield columns.read(table)
 
-    @contextmanager
-    def opened(self, template: UnitLikelihood, columns: Columns) -> Iterator[tuple[Partitions, int]]:
-        """Hold the rows as arrays of the model's types."""
-        table = self._read(columns.expected)
-        refuse_absent(columns.expected, table)
-        block = block_of(columns, columns.read(table))
-        yield InMemory(template, [block]), block.n_rows
 
-
-class Files:
+class Files(Source):
     """A table in files of this machine: a path, a pattern, a folder or a list of paths."""
 
     def __init__(self, source: str | os.PathLike[str] | Sequence[str | os.PathLike[str]]) -> None:
@@ -174,23 +189,19 @@ class Files:
         yield InMemory(template, kept) if fits else partitions, n_rows
 
 
-class PartOfUnits:
-    """Some units of a table of this machine, which are held in memory.
+class PartOfUnits(Source):
+    """Some units of a table of this machine, which is fixed.
 
     `kept` says of each unit whether it is one of them: of rows in the order of the table, of units of several rows in
     the order of their names. Confidential.
     """
 
-    def __init__(self, source: Any, kept: np.ndarray) -> None:
+    def __init__(self, source: Source, kept: np.ndarray) -> None:
         self.source, self.kept = source, kept
 
     def count(self, unit: str | None) -> int:
         """Return how many units there are."""
         return int(self.kept.sum())
-
-    def fixed(self) -> "PartOfUnits":
-        """Return itself: what it is a part of is fixed."""
-        return self
 
     @staticmethod
     def are_apart(sources: Sequence[Any]) -> bool:
@@ -215,12 +226,6 @@ class PartOfUnits:
             begin = end
         if end != self.kept.size:
             raise TableChanged("The table has another number of units than when its folds were made. Make them again.")
-
-    @contextmanager
-    def opened(self, template: UnitLikelihood, columns: Columns) -> Iterator[tuple[Partitions, int]]:
-        """Hold the rows of these units as arrays of the model's types."""
-        blocks = [block_of(columns, piece) for piece in self.pieces(columns)]
-        yield InMemory(template, blocks), sum(block.n_rows for block in blocks)
 
 
 def _states_of(paths: Sequence[Path]) -> list[tuple[int, ...]]:

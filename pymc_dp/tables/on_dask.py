@@ -26,6 +26,7 @@ from pymc_dp.rows.likelihood import Threads, UnitLikelihood
 from pymc_dp.rows.partitioned import Partial, Partitions, Pass
 from pymc_dp.rows.table import IntArray
 from pymc_dp.tables.columns import Columns, refuse_absent
+from pymc_dp.tables.local import Source
 from pymc_dp.tables.workers import (
     BLOCK_OF_ROW,
     Answering,
@@ -224,7 +225,7 @@ def _accepted(answers: list[Any]) -> list[Any]:
     return answers
 
 
-class DaskSource:
+class DaskSource(Source):
     """A table on Dask: a data frame, or a Dataset of Dask arrays, of which `dim` counts rows."""
 
     def __init__(self, source: Any, client: distributed.Client | None, deadline: float, dim: str | None) -> None:
