@@ -1132,7 +1132,7 @@ MUTANTS = (
            "    refuse_unknown_operations(of_one_row, [leaf.row for leaf in leaves])\n", "",
            ("model/test_closures.py::test_a_distribution_function_that_prints_rows_is_refused",)),
     Mutant("noise in the posterior counts as misfit", "posterior", "surveys/checking.py",
-           "return found.mean, fit.Factors(", "return found.mean, fit.EXACT or fit.Factors(",
+           "fit.Factors(of_all, but_scale,", "fit.Factors(np.ones(0), np.ones(0),",
            (f"{_CHECKING}test_noise_in_the_posterior_is_allowed_for",)),
 )  # fmt: skip
 

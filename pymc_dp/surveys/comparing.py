@@ -103,8 +103,6 @@ def compare(
     models : mapping of str to (pm.Model, DataTree)
         At least two models of the same rows, each with its posterior: of `pymc_dp.sample` or
         `PrivateLikelihood.sample`, public already. The first one is what the others are compared with.
-    budget : PrivacyBudget
-        What is charged: the same as for everything else that is computed of the table.
     data : Table, optional
         The protected table, where the models stand on invented rows.
     held_out : bool
@@ -112,12 +110,10 @@ def compare(
     folds : Folds, optional
         In the place of `data`: of `pymc_dp.folds`. Each model then has a list of results, one for each of
         ``folds.training``, and is asked about the units that this fit left out. All folds together are charged as one.
-    budget_share : float
-        Part of what is left of the budget that is spent, by all comparisons together.
+    budget, budget_share, insecure_seed
+        As of `pymc_dp.describe`; all comparisons together spend the share.
     unit, unit_index
         As of `pymc_dp.sample`: what is protected.
-    insecure_seed : int, optional
-        Seeds the noise, for tests on public data: the result is not private then.
 
     Returns
     -------
@@ -130,10 +126,8 @@ def compare(
         If an argument is missing or out of range, before anything is charged.
     UnsupportedModel
         If models have other numbers of rows, or their likelihoods are no products over units.
-    BudgetExceeded
-        If nothing is left of the budget.
-    RunInterrupted
-        If it ends early, after it was charged.
+    BudgetExceeded, RunInterrupted
+        As of `pymc_dp.describe`.
 
     Notes
     -----

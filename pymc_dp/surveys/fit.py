@@ -210,10 +210,6 @@ class Factors:
         return np.array([others, self.largest, others, 1.0 if self.normal else self.largest])[:count]
 
 
-#: Of a fit without noise.
-EXACT = Factors(np.ones(0), np.ones(0))
-
-
 def excess(posterior: FloatArray, information: FloatArray, noise: FloatArray) -> FloatArray:
     """Return the factors, above 1, by which noise in the fit may enlarge the variance of contrasts, one by direction.
 
