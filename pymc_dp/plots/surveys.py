@@ -6,16 +6,7 @@ from typing import Any
 import numpy as np
 from xarray import DataTree
 
-from pymc_dp.plots.panels import (
-    COLORS,
-    LINESTYLES,
-    PER_CENT,
-    Panels,
-    Visuals,
-    chosen_names,
-    group_of,
-    why_not_private,
-)
+from pymc_dp.plots.panels import COLORS, LINESTYLES, PER_CENT, Panels, Visuals, chosen_names, group_of, why_not_private
 from pymc_dp.reports.published import facts_of
 
 #: Bars hold nine in ten of the deviations by noise and chance where the model holds.
@@ -84,13 +75,7 @@ def plot_description(
     return panels.collection
 
 
-def plot_check(
-    check: Any,
-    *,
-    backend: str | None = None,
-    visuals: Visuals = None,
-    **pc_kwargs: Any,
-) -> Any:
+def plot_check(check: Any, *, backend: str | None = None, visuals: Visuals = None, **pc_kwargs: Any) -> Any:
     """Plot what a table says against a model.
 
     Parameters

@@ -7,13 +7,7 @@ from typing import ClassVar, Literal
 import numpy as np
 
 from pymc_dp.exceptions import PrivacyError
-from pymc_dp.release.interface import (
-    LARGEST_CLIP_BOUND,
-    SMALLEST_CLIP_BOUND,
-    ExpansionPoint,
-    FloatArray,
-    Prediction,
-)
+from pymc_dp.release.interface import LARGEST_CLIP_BOUND, SMALLEST_CLIP_BOUND, ExpansionPoint, FloatArray, Prediction
 from pymc_dp.release.query import Evaluation, IntArray, NonNegative, PublicFacts, Rows, SumOverUnits
 from pymc_dp.rows.clipped_sum import ClippedSum
 from pymc_dp.rows.derivatives import UnitsOfChunk

@@ -107,10 +107,7 @@ class Check:
 
     def __repr__(self) -> str:
         facts = facts_of(self.tree)
-        lines = [
-            heading(facts, f"Check of {facts['response']!r}"),
-            f"{'':<24}{'p-value':>10}   {'what was seen'}",
-        ]
+        lines = [heading(facts, f"Check of {facts['response']!r}"), f"{'':<24}{'p-value':>10}   {'what was seen'}"]
         for name, p_value in self.p_values.items():
             lines.append(f"{name:<24}{p_value:>10.2g}   {self._seen(str(name))}")
         if self.fits:

@@ -259,11 +259,7 @@ class Description:
 
 
 def describe(
-    table: Table,
-    *,
-    budget: PrivacyBudget | None = None,
-    budget_share: float = 0.25,
-    insecure_seed: int | None = None,
+    table: Table, *, budget: PrivacyBudget | None = None, budget_share: float = 0.25, insecure_seed: int | None = None
 ) -> Description:
     """Release a description of a table's declared columns, within a budget.
 

@@ -141,11 +141,38 @@ class Memory(Source):
 
 
 class Files(Source):
-    """A table in files of this machine: a path, a pattern, a folder or a list of paths."""
+    """A table in files of this machine: a path, a pattern, a folder or a list of paths, in order of their names.
+
+    Refuses other formats, and files with the same rows.
+    """
 
     def __init__(self, source: str | os.PathLike[str] | Sequence[str | os.PathLike[str]]) -> None:
         arrow()
-        self._paths = _files_of(source)
+        paths = [Path(source)] if isinstance(source, str | os.PathLike) else [Path(one) for one in source]
+        found: list[Path] = []
+        for path in paths:
+            if path.is_dir():
+                found += sorted(one for one in path.iterdir() if one.suffix in (*_ARROW, *_PARQUET))
+            elif any(mark in path.name for mark in "*?["):
+                found += sorted(path.parent.glob(path.name))
+            else:
+                found.append(path)
+        if len({path.suffix in _ARROW for path in found}) > 1:
+            raise UnsupportedTable(
+                "There are Parquet and Arrow files, which may hold the same rows twice. Name the files of one kind."
+            )
+        missing = [path for path in found if not path.is_file()]
+        if missing or not found:
+            raise UnsupportedTable(f"There is no file {missing[0] if missing else source}.")
+        for path in found:
+            if path.suffix not in (*_ARROW, *_PARQUET):
+                raise UnsupportedTable(
+                    f"{path.name} is neither a Parquet file ({', '.join(_PARQUET)}) nor an Arrow file "
+                    f"({', '.join(_ARROW)})."
+                )
+        if len({(path.stat().st_dev, path.stat().st_ino) for path in found}) < len(found):
+            raise UnsupportedTable("A file is named twice: its rows would count twice.")
+        self._paths = found
         self._states: list[tuple[int, ...]] | None = None
 
     def count(self, unit: str | None) -> int:
@@ -241,35 +268,6 @@ def _refuse_changes(paths: Sequence[Path], states: list[tuple[int, ...]]) -> Non
     """Refuse, if a file has another size, time or place than it had."""
     if _states_of(paths) != states:
         raise TableChanged("A file of the table was changed or replaced since it was opened. Start again.")
-
-
-def _files_of(source: str | os.PathLike[str] | Sequence[str | os.PathLike[str]]) -> list[Path]:
-    """Return the named files in order of their names; refuse other formats, and files with the same rows."""
-    paths = [Path(source)] if isinstance(source, str | os.PathLike) else [Path(one) for one in source]
-    found: list[Path] = []
-    for path in paths:
-        if path.is_dir():
-            found += sorted(one for one in path.iterdir() if one.suffix in (*_ARROW, *_PARQUET))
-        elif any(mark in path.name for mark in "*?["):
-            found += sorted(path.parent.glob(path.name))
-        else:
-            found.append(path)
-    if len({path.suffix in _ARROW for path in found}) > 1:
-        raise UnsupportedTable(
-            "There are Parquet and Arrow files, which may hold the same rows twice. Name the files of one kind."
-        )
-    missing = [path for path in found if not path.is_file()]
-    if missing or not found:
-        raise UnsupportedTable(f"There is no file {missing[0] if missing else source}.")
-    for path in found:
-        if path.suffix not in (*_ARROW, *_PARQUET):
-            raise UnsupportedTable(
-                f"{path.name} is neither a Parquet file ({', '.join(_PARQUET)}) nor an Arrow file "
-                f"({', '.join(_ARROW)})."
-            )
-    if len({(path.stat().st_dev, path.stat().st_ino) for path in found}) < len(found):
-        raise UnsupportedTable("A file is named twice: its rows would count twice.")
-    return found
 
 
 def _pieces(paths: Sequence[Path], columns: Columns) -> Iterator[dict[str, np.ndarray]]:

@@ -305,7 +305,18 @@ class DaskSource(Source):
         if isinstance(self._source, xr.Dataset):
             if columns.unit is not None:
                 raise UnsupportedTable(_UNITS_OF_DATASETS)
-            pieces = self._of_dataset(columns)
+            for name in columns.names:
+                if name not in self._source.variables or self._dim not in self._source[name].dims:
+                    raise UnsupportedTable(f"The table has no variable {name!r} with the dim {self._dim!r}.")
+            # Along the rows, all columns are cut in the same places: those of the fewest chunks.
+            variables = [self._source[name].variable for name in columns.names]
+            chunks = [each.chunks[each.dims.index(self._dim)] for each in variables if each.chunks is not None]
+            cut = self._source[columns.names].chunk({str(self._dim): min(chunks, key=len)})
+            by_name = {}
+            for name in columns.names:
+                whole = cut[name].chunk({dim: -1 for dim in cut[name].dims if dim != self._dim})
+                by_name[name] = whole.transpose(self._dim, ...).data.to_delayed().ravel()
+            pieces = [dict(zip(by_name, each, strict=True)) for each in zip(*by_name.values(), strict=True)]
         else:
             refuse_absent(columns.expected, self._source.columns)
             frame = self._source[columns.names]
@@ -322,20 +333,6 @@ class DaskSource(Source):
         # Consecutive pieces, about as many for each thread.
         edges = np.linspace(0, len(pieces), min(threads, len(pieces)) + 1).round().astype(int)
         return [list(pieces[begin:end]) for begin, end in itertools.pairwise(edges)]
-
-    def _of_dataset(self, columns: Columns) -> list[dict[str, Any]]:
-        """Return pieces of all columns along the rows, cut in the same places: those of the fewest chunks."""
-        for name in columns.names:
-            if name not in self._source.variables or self._dim not in self._source[name].dims:
-                raise UnsupportedTable(f"The table has no variable {name!r} with the dim {self._dim!r}.")
-        variables = [self._source[name].variable for name in columns.names]
-        chunks = [each.chunks[each.dims.index(self._dim)] for each in variables if each.chunks is not None]
-        cut = self._source[columns.names].chunk({str(self._dim): min(chunks, key=len)})
-        pieces = []
-        for name in columns.names:
-            whole = cut[name].chunk({dim: -1 for dim in cut[name].dims if dim != self._dim})
-            pieces.append(whole.transpose(self._dim, ...).data.to_delayed().ravel())
-        return [dict(zip(columns.names, each, strict=True)) for each in zip(*pieces, strict=True)]
 
 
 def _random_key(what: str) -> str:
