@@ -67,8 +67,8 @@ def plot_privacy(
     false_positive_rate : float
         At which the legend says the power, in (0, 1).
     visuals : mapping, optional
-        What is drawn: ``power`` and ``guess`` (lines), ``marked`` (points) and
-        ``marked_rate`` (a line), ``bars``, ``title``, ``xlabel``, ``ylabel``, ``legend``.
+        What is drawn: ``power`` and ``guess`` (lines), ``marked`` (points) and ``marked_rate`` (a line), ``bars``,
+        ``title``, ``xlabel``, ``ylabel``, ``legend``.
     backend, **pc_kwargs
         See `pymc_dp.plots`.
 

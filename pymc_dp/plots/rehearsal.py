@@ -24,8 +24,8 @@ def plot_rehearsal(forecast: Forecast, *, backend: str | None = None, visuals: V
     forecast : Forecast
         What `pymc_dp.dry_run` returned.
     visuals : mapping, optional
-        What is drawn: ``bars``, ``curve`` (a line), ``this_run`` (a point),
-        ``harmless`` and ``expected`` (lines of reference), ``title``, ``xlabel``, ``ylabel``.
+        What is drawn: ``bars``, ``curve`` (a line), ``this_run`` (a point), ``harmless`` and ``expected`` (lines of
+        reference), ``title``, ``xlabel``, ``ylabel``.
     backend, **pc_kwargs
         See `pymc_dp.plots`.
 

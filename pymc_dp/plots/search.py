@@ -62,8 +62,8 @@ def plot_releases(
     var_names, filter_vars : optional
         Unconstrained parameters, such as ``"beta[0]"``. Default: all.
     visuals : mapping, optional
-        What is drawn: ``way`` (lines), ``points``, ``noise`` (bars),
-        ``posterior`` (a band), ``noise_alone`` (a line of reference), ``title``, ``xlabel``, ``ylabel``, ``legend``.
+        What is drawn: ``way`` (lines), ``points``, ``noise`` (bars), ``posterior`` (a band), ``noise_alone`` (a line of
+        reference), ``title``, ``xlabel``, ``ylabel``, ``legend``.
     backend, **pc_kwargs
         See `pymc_dp.plots`.
 

@@ -33,8 +33,7 @@ def plot_description(
     var_names, filter_vars : optional
         Columns that are drawn. Default: all.
     visuals : mapping, optional
-        What is drawn: ``shares`` (lines and bars), ``quantiles`` (points),
-        ``title``, ``xlabel``, ``ylabel``.
+        What is drawn: ``shares`` (lines and bars), ``quantiles`` (points), ``title``, ``xlabel``, ``ylabel``.
     backend, **pc_kwargs
         See `pymc_dp.plots`.
 
@@ -83,8 +82,8 @@ def plot_check(check: Any, *, backend: str | None = None, visuals: Visuals = Non
     check : Check or DataTree
         What `pymc_dp.check` returned.
     visuals : mapping, optional
-        What is drawn: ``residuals`` (points), ``noise`` (bars), ``nothing`` (the
-        line at zero), ``title``, ``xlabel``, ``ylabel``.
+        What is drawn: ``residuals`` (points), ``noise`` (bars), ``nothing`` (the line at zero), ``title``, ``xlabel``,
+        ``ylabel``.
     backend, **pc_kwargs
         See `pymc_dp.plots`.
 
