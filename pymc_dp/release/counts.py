@@ -22,23 +22,16 @@ SPREAD_WEIGHT = 0.5
 
 @dataclass(frozen=True, eq=False)
 class Axis:
-    """How rows are put into bins: by a column, or by the mean that the model predicts.
+    """How rows are put into bins: by a column, or by the mean that the model predicts."""
 
-    Attributes
-    ----------
-    place, entry : int
-        Which input of the rows holds the column, and which entry of a row of it, where that is a vector;
-        `PREDICTED_MEAN`: the model's mean is taken.
-    missing : int
-        Which input says, by a 1, that an entry is missing: such rows are in a bin of their own, the last one;
-        `NO_INPUT`: there is none.
-    edges : ndarray, shape (bins - 1,)
-        Public numbers between bins, in increasing order. An entry on an edge is in the bin above it.
-    """
-
+    #: The input of the rows that holds the column; `PREDICTED_MEAN`: the model's mean is taken.
     place: int
+    #: The entry of a row of it, where that is a vector.
     entry: int
+    #: The input that says, by a 1, that an entry is missing: such rows are in a bin of their own, the last one;
+    #: `NO_INPUT`: there is none.
     missing: int
+    #: Public numbers between bins, in increasing order, shape (bins - 1,). An entry on an edge is in the bin above it.
     edges: FloatArray
 
     @property
@@ -90,19 +83,15 @@ class UnitCounts(NonNegative, SumOverUnits):
     A unit of several rows counts by the part of its rows in a cell. A unit's counts add up to 1 on every axis and have
     no negative entry, so that their norm is at most the square root of the number of axes. What is released has an
     entry for each cell, axis by axis, bin by bin.
-
-    Attributes
-    ----------
-    levels : ndarray, shape (levels + 1,)
-        Edges of levels of the probability of at most the response, from 0 to 1; empty: the bins alone are counted.
-    spread : bool
-        Release, as a last level, the mean square by which two levels differ, times a half: what the variance of
-        the counts is computed from. For two levels.
     """
 
     axes: tuple[Axis, ...]
     theta: FloatArray
+    #: Edges of levels of the probability of at most the response, from 0 to 1, shape (levels + 1,); empty: the bins
+    #: alone are counted.
     levels: FloatArray
+    #: Release, as a last level, the mean square by which two levels differ, times a half: what the variance of the
+    #: counts is computed from. For two levels.
     spread: bool = False
     kind: str = "unit_counts"
 

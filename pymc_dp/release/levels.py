@@ -39,17 +39,10 @@ _MOST_COLUMNS = 100
 
 @dataclass(frozen=True, eq=False)
 class LevelCounts(NonNegative):
-    """The levels of some columns, and how many units have each, with noise: those above a threshold.
-
-    Attributes
-    ----------
-    columns : tuple of str
-        Names of columns.
-    delta : float
-        The probability that any level is published that one unit alone has, at most.
-    """
+    """The levels of some columns, and how many units have each, with noise: those above a threshold."""
 
     columns: tuple[str, ...]
+    #: The probability that any level is published that one unit alone has, at most.
     delta: float
     kind: str = "level_counts"
 

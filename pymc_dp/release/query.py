@@ -35,45 +35,26 @@ SENSITIVITY_FACTOR = {"substitute": 2.0, "add-remove": 1.0}
 
 @dataclass(frozen=True)
 class PublicFacts:
-    """The public facts of a curator.
-
-    Attributes
-    ----------
-    relation : str
-        Neighbouring relation.
-    n_units : int or None
-        The number of units, where it is public: None under add-remove.
-    n_counts : int
-        How many kinds of releases have their clipped units counted.
-    """
+    """The public facts of a curator."""
 
     relation: str
+    #: The number of units, where it is public: None under add-remove.
     n_units: int | None
+    #: The number of kinds of releases whose clipped units are counted.
     n_counts: int
 
 
 @dataclass(frozen=True, eq=False)
 class Evaluation:
-    """The rows, and all else that a query is evaluated on, once it has been paid for. Confidential.
-
-    Attributes
-    ----------
-    rows : Rows
-        The rows.
-    tally : ClipTally
-        How many units earlier releases have clipped.
-    facts : PublicFacts
-        What is public.
-    grid : float
-        A power of two, public: the exact sum is a multiple of it.
-    batch : ndarray of int64, or None
-        The units of a fresh batch in increasing order; None for all units.
-    """
+    """The rows, and all else that a query is evaluated on, once it has been paid for. Confidential."""
 
     rows: Rows
+    #: The number of units that earlier releases have clipped.
     tally: ClipTally
     facts: PublicFacts
+    #: A power of two, public: the exact sum is a multiple of it.
     grid: float
+    #: The units of a fresh batch in increasing order; None for all units.
     batch: IntArray | None
 
 

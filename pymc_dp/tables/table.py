@@ -151,20 +151,14 @@ class Table:
         return self._templates[n, seed]
 
     def template_of(self, n: int) -> Template:
-        """Return the template with so many rows that a model was built on.
-
-        Raises
-        ------
-        InvalidArgument
-            If there is none.
-        """
+        """Return the template with so many rows that a model was built on; refuse where there is none."""
         for each in (self.template, *self._templates.values()):
             if each.n == n:
                 return each
         raise InvalidArgument("The model stands on no template of this table: build it on table.template.")
 
     def count_units(self) -> int:
-        """Return how many units there are. Confidential under add-remove."""
+        """Return the number of units. Confidential under add-remove."""
         return self._source.count(self.unit)
 
     @contextmanager
@@ -216,7 +210,7 @@ class Table:
         return PartOfUnits.are_apart([vars(each)["_source"] for each in tables])
 
     def levels_of_units(self, columns: Sequence[str]) -> UnitLevels:
-        """Return how many units have each level of columns of texts, declared or not. Confidential.
+        """Return the number of units with each level of columns of texts, declared or not. Confidential.
 
         Raises
         ------

@@ -35,9 +35,9 @@ class Template:
     Parameters
     ----------
     schema : Schema
-        What was declared.
+        The declaration; an attribute, too.
     n : int
-        How many rows.
+        The number of rows; an attribute, too.
     seed : int
         Of the rows.
 
@@ -45,13 +45,6 @@ class Template:
     ------
     InvalidArgument
         If there are fewer than 100 rows, or than 20 for each level of a category.
-
-    Attributes
-    ----------
-    schema : Schema
-        What was declared.
-    n : int
-        How many rows.
     """
 
     def __init__(self, schema: Schema, n: int, seed: int) -> None:
@@ -90,12 +83,7 @@ class Template:
         return found
 
     def matrix(self, *names: str) -> FloatArray:
-        """Return columns side by side, shape (rows, features): of categories all levels but the first.
-
-        Parameters
-        ----------
-        *names : str
-            Columns, or parts of them.
+        """Return columns, or parts of them, shape (rows, features): of categories all levels but the first.
 
         Raises
         ------
@@ -182,7 +170,7 @@ class Template:
 
 
 def fewest_rows(schema: Schema) -> int:
-    """Return how many invented rows there have to be, so that no two columns are the same by chance."""
+    """Return the number of invented rows that leaves no two columns the same by chance."""
     levels = [len(each.all_levels) for each in schema.modelled if isinstance(each, Category)]
     return max(_FEWEST, _ROWS_OF_LEVEL * max(levels, default=0))
 
