@@ -40,16 +40,10 @@ class MeteredCurator:
         Where the noise comes from.
     relation : {"substitute", "add-remove"}
         Neighbouring relation.
-    allowance : mapping of str to int
-        How many releases of each kind this chain may make.
-    noise_multipliers : mapping of str to float
-        The least noise multiplier that was paid for, by kind.
-    scheduled : sequence of Releases
-        What was paid for on batches, or with noise that changes. See `pymc_dp.release.meter.Meter`.
+    allowance, noise_multipliers, scheduled, without_noise
+        What was paid for: see `pymc_dp.release.meter.Meter`.
     exact_counts : bool
         Return exact clip counts. For public or simulated data only.
-    without_noise : bool
-        Make releases without noise whose plan has none: of a budget of infinite epsilon, which is not private.
     """
 
     def __init__(
@@ -116,7 +110,7 @@ class MeteredCurator:
         if weight and query.sampled is not None and self._batch_counts is not None:
             self._batch_counts.add(noisy[size:] / weight, noise_std / (weight * grid), query.sampled.scale)
         value = query.published(np.asarray(noisy[:size] * grid, dtype=np.float64), self._facts)
-        return Release(query.kind, value, noise_std, self._where(query))
+        return Release(query.kind, value, noise_std, query.where)
 
     def _grid(self, query: Query, noise_multiplier: float) -> tuple[bool, float]:
         """Return whether an answer has no noise, and the grid that it is a multiple of."""
@@ -157,12 +151,7 @@ class MeteredCurator:
         self._note_exact_counts(query, on, moments.n_clipped)
         unlikely, probability = acceptance(*log_ratio_and_variance(moments, step, query.log_free_ratio))
         accepted = happens(self._noise, probability) == unlikely
-        return Release(query.kind, np.array([float(accepted)]), math.nan, self._where(query))
-
-    @staticmethod
-    def _where(query: Query) -> tuple[FloatArray, ...]:
-        """Return copies of a query's points: the row engine keeps the query's own, with what it computed there."""
-        return tuple(point.copy() for point in query.where)
+        return Release(query.kind, np.array([float(accepted)]), math.nan, query.where)
 
     def _evaluation(self, query: Query, grid: float) -> Evaluation:
         """Return what a query is evaluated on: all units, or a fresh batch."""

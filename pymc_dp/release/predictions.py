@@ -204,14 +204,9 @@ class PredictionSpreads(_Spreads):
     kind: str = "prediction_spreads"
 
     @property
-    def of_a_group(self) -> int:
-        """How many differences there are of a group."""
-        return self.count * len(self.predicted.scenarios)
-
-    @property
     def size(self) -> int:
         """The differences of every group."""
-        return self.by.bins * self.of_a_group
+        return self.by.bins * self.count * len(self.predicted.scenarios)
 
     def bound(self, facts: PublicFacts) -> float:
         """Return the norm that units are clipped to."""
@@ -227,7 +222,7 @@ class PredictionSpreads(_Spreads):
 
     def contributions(self, chunk: UnitsOfChunk) -> FloatArray:
         """Return each unit's differences, divided by the clip bounds of their groups."""
-        found: FloatArray = self.differences(chunk) / np.repeat(self.clip_bounds, self.of_a_group)
+        found: FloatArray = self.differences(chunk) / np.repeat(self.clip_bounds, self.size // self.by.bins)
         return found
 
 

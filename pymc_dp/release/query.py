@@ -90,14 +90,14 @@ class Query(ABC):
 
     @property
     def where(self) -> tuple[FloatArray, ...]:
-        """The points that are asked about, for the record: where something is predicted, else `theta`, else the centre.
+        """Copies of the points that are asked about: where something is predicted, else `theta`, else the centre.
 
-        An empty one is none.
+        An empty one is none. The row engine keeps the query's own points, with what it computed there.
         """
         predicted = [getattr(self, name).theta for name in ("prediction", "old", "new") if hasattr(self, name)]
         own = [getattr(self, name) for name in ("theta", "theta_new") if hasattr(self, name)]
         centre = [self.point.theta] if hasattr(self, "point") else []
-        return tuple(point for point in predicted or own or centre if point.size)
+        return tuple(point.copy() for point in predicted or own or centre if point.size)
 
     def bound(self, facts: PublicFacts) -> float:
         """Return the largest norm of a unit's contribution."""

@@ -198,14 +198,14 @@ class RemainderSizes(CountsByOctave):
     bins: int
     kind: str = "remainder_sizes"
 
-    def sorted_into_bins(self, residuals: FloatArray) -> IntArray:
-        """Return how many units are in each bin."""
-        return self.counts(np.abs(residuals)).sum(axis=1).astype(np.int64)
-
     def exact_sum(self, on: Evaluation) -> ClippedSum:
         """Return the counts."""
+
+        def in_each_bin(residuals: FloatArray) -> IntArray:
+            return self.counts(np.abs(residuals)).sum(axis=1).astype(np.int64)
+
         expansion = on.rows.expansion(self.point)
-        return expansion.residual_sizes(self.old, self.new, self.sorted_into_bins, self.bound(on.facts), on.grid)
+        return expansion.residual_sizes(self.old, self.new, in_each_bin, self.bound(on.facts), on.grid)
 
 
 @dataclass(frozen=True, eq=False)
