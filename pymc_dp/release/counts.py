@@ -58,12 +58,7 @@ def in_levels(below: FloatArray, up_to: FloatArray, levels: FloatArray) -> Float
 
     `below` and `up_to`, shape (rows,), are the probabilities of less than a row's response, and of at most that. Of a
     continuous response both are the same, and it is in one level. `levels` are the edges, from 0 to 1. The parts of a
-    row add up to 1.
-
-    References
-    ----------
-    Czado, Gneiting and Held (2009), Predictive model assessment for count data, Biometrics 65: the histogram of
-    probability integral transforms that are not randomised.
+    row add up to 1: the probability integral transform that is not randomised (Czado, Gneiting and Held 2009).
     """
     up_to = np.clip(up_to, 0.0, 1.0)
     below = np.clip(below, 0.0, up_to)

@@ -127,12 +127,7 @@ def quantiles(
 
 
 def nearest_shares(shares: FloatArray) -> FloatArray:
-    """Return the nearest point of the simplex.
-
-    References
-    ----------
-    Duchi, Shalev-Shwartz, Singer and Chandra (2008), Efficient projections onto the l1-ball, ICML.
-    """
+    """Return the nearest point of the simplex (Duchi, Shalev-Shwartz, Singer and Chandra 2008, ICML)."""
     ordered = np.sort(shares)[::-1]
     excess = np.cumsum(ordered) - 1.0
     last = np.flatnonzero(ordered - excess / np.arange(1, len(shares) + 1) > 0.0)[-1]

@@ -63,31 +63,23 @@ class OutOfCore:
 
     may_be_forked = True
 
-    def __init__(self, template: UnitLikelihood, paths: Sequence[Path], columns: Columns) -> None:
-        self._template, self._paths, self._columns = template, list(paths), columns
-        self._states, self._threads = _states_of(self._paths), Threads()
+    def __init__(self, template: UnitLikelihood, files: "Files", columns: Columns) -> None:
+        self._template, self._files, self._columns = template, files.fixed(), columns
+        self._threads = Threads()
         self.lengths: list[int] = []
-
-    def blocks(self, wanted: Sequence[bool] | None = None) -> Iterator[tuple[int, Block]]:
-        """Yield blocks with their places, always the same ones in the same order."""
-        for place, piece in enumerate(_pieces(self._paths, self._columns)):
-            if wanted is None or (place < len(wanted) and wanted[place]):
-                yield place, block_of(self._columns, piece)
+        self.refuse_changes = self._files.refuse_changes
 
     def answers(self, asked: Pass, units: Sequence[IntArray] | None) -> Iterator[Partial]:
         """Yield what each partition answers."""
-        self.refuse_changes()
-        for place, block in self.blocks(None if units is None else [each.size > 0 for each in units]):
+        for place, piece in enumerate(self._files.pieces(self._columns)):
+            if units is not None and not (place < len(units) and units[place].size):
+                continue
+            block = block_of(self._columns, piece)
             part = self._template.on_rows(block.rows, block.starts)
             part.use_threads(self._threads)
             found = answer(part, asked, None if units is None else units[place])
             part.forget()
             yield found
-        self.refuse_changes()  # while it was read
-
-    def refuse_changes(self) -> None:
-        """Refuse, if a file has another size, time or place than when it was opened."""
-        _refuse_changes(self._paths, self._states)
 
     def use_threads(self, threads: Threads) -> None:
         """Take note of how many threads may share a pass."""
@@ -188,12 +180,17 @@ class Files(Source):
         vars(found)["_states"] = _states_of(self._paths)
         return found
 
-    def pieces(self, columns: Columns) -> Iterator[Mapping[str, np.ndarray]]:
-        """Yield the columns of pieces of the table, none of which has a part of a unit."""
-        states = self._states or _states_of(self._paths)
-        _refuse_changes(self._paths, states)
+    def refuse_changes(self) -> None:
+        """Refuse, if a file has another size, time or place than when it was fixed."""
+        if self._states is not None and _states_of(self._paths) != self._states:
+            raise TableChanged("A file of the table was changed or replaced since it was opened. Start again.")
+
+    def pieces(self, columns: Columns) -> Iterator[dict[str, np.ndarray]]:
+        """Yield the columns of pieces, always the same ones in the same order, none of which has a part of a unit."""
+        files = self if self._states is not None else self.fixed()
+        files.refuse_changes()
         yield from _pieces(self._paths, columns)
-        _refuse_changes(self._paths, states)  # while they were read
+        files.refuse_changes()  # while they were read
 
     @contextmanager
     def opened(self, template: UnitLikelihood, columns: Columns) -> Iterator[tuple[Partitions, int]]:
@@ -202,12 +199,13 @@ class Files(Source):
         Declared columns take long to read: where their numbers fit into memory they are kept, and else read for each
         pass. The bits are the same.
         """
-        partitions, n_rows = OutOfCore(template, self._paths, columns), 0
+        partitions, n_rows = OutOfCore(template, self, columns), 0
         bytes_of_row = sum(each.dtype.itemsize * int(np.prod(each.shape, dtype=int)) for each in columns.inputs)
         needed = sum(map(_number_of_rows, self._paths)) * bytes_of_row
         fits = columns.schema is not None and needed < _PART_OF_MEMORY * memory_of_this_machine()
         kept: list[Block] = []
-        for _, block in partitions.blocks():
+        for piece in self.pieces(columns):
+            block = block_of(columns, piece)
             partitions.lengths.append(block.n_units)
             n_rows += block.n_rows
             if fits:
@@ -262,12 +260,6 @@ def _states_of(paths: Sequence[Path]) -> list[tuple[int, ...]]:
     except OSError as error:
         raise TableChanged(f"A file of the table cannot be read any more: {type(error).__name__}.") from None
     return [(state.st_size, state.st_mtime_ns, state.st_ctime_ns, state.st_dev, state.st_ino) for state in states]
-
-
-def _refuse_changes(paths: Sequence[Path], states: list[tuple[int, ...]]) -> None:
-    """Refuse, if a file has another size, time or place than it had."""
-    if _states_of(paths) != states:
-        raise TableChanged("A file of the table was changed or replaced since it was opened. Start again.")
 
 
 def _pieces(paths: Sequence[Path], columns: Columns) -> Iterator[dict[str, np.ndarray]]:

@@ -62,7 +62,7 @@ class Table:
     Raises
     ------
     UnsupportedTable
-        If the source is none of these.
+        If the source is none of these, there is no such file, or a package that reads it is not installed.
     InvalidArgument
         If an argument is out of range.
 
@@ -259,13 +259,6 @@ class Table:
             Between entries.
         encoding : str
             Of its texts. Default: UTF-8, with a mark at its beginning or without.
-
-        Raises
-        ------
-        UnsupportedTable
-            If there is no such file.
-        InvalidArgument
-            If an argument is wrong.
         """
         return cls(CsvFile(path, separator, encoding), schema=schema)
 
@@ -281,11 +274,6 @@ class Table:
             Of DuckDB, an engine or connection of SQLAlchemy, or a connection that follows Python's DB-API (sqlite3).
         schema
             As of `Table`.
-
-        Raises
-        ------
-        InvalidArgument
-            If an argument is wrong.
         """
         return cls(Query(query, connection), schema=schema)
 
@@ -294,11 +282,6 @@ class Table:
         """Return a table in Parquet or Arrow files: a path, pattern, folder or list.
 
         Rows are kept in memory where their numbers take less than a quarter of it, and else read in each pass.
-
-        Raises
-        ------
-        UnsupportedTable
-            If there is none, or PyArrow is not installed.
         """
         if not isinstance(path, str | os.PathLike | list | tuple):
             raise InvalidArgument(f"from_parquet takes the path of a file, not a {type(path).__name__}.")
@@ -306,13 +289,7 @@ class Table:
 
     @classmethod
     def from_frame(cls, frame: Any, schema: Schema | Sequence[Column]) -> "Table":
-        """Return a table in memory: a data frame of pandas or Polars, an Arrow table, or a mapping of names to arrays.
-
-        Raises
-        ------
-        UnsupportedTable
-            If it is none of these.
-        """
+        """Return a table in memory: a frame of pandas or Polars, an Arrow table, or a mapping of names to arrays."""
         return cls(frame, schema=schema)
 
     @classmethod
@@ -322,11 +299,6 @@ class Table:
         """Return the table in the variables of a Dataset, one for each declared column, in memory or on Dask arrays.
 
         `schema`, `dim` and `client` are those of `Table`.
-
-        Raises
-        ------
-        UnsupportedTable
-            If the rows are not clear, or Dask is not installed.
         """
         if not isinstance(dataset, xr.Dataset):
             raise InvalidArgument(f"from_xarray takes an xarray Dataset, not a {type(dataset).__name__}.")
@@ -339,11 +311,6 @@ class Table:
         """Return a table in a data frame of Dask, whose workers keep the rows.
 
         `schema`, `client` and `deadline` are those of `Table`.
-
-        Raises
-        ------
-        UnsupportedTable
-            If it is no such data frame, or Dask is not installed.
         """
         if not hasattr(frame, "__dask_graph__"):
             raise InvalidArgument(f"from_dask takes a data frame of Dask, not a {type(frame).__name__}.")
