@@ -14,7 +14,6 @@ the sampler that asks for it.
 
 import dataclasses
 import math
-from abc import abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
 from fractions import Fraction
@@ -226,9 +225,9 @@ class _Counts(Query):
     kind: ClassVar[str] = "clip_count"
     apart: ClassVar[float] = 1.0
 
-    @abstractmethod
     def entries(self, facts: PublicFacts) -> int:
-        """Return how many means there are."""
+        """Return the number of means."""
+        return 1
 
     def bound(self, facts: PublicFacts) -> float:
         """Return how far a unit moves all means together, in Euclidean norm."""
@@ -276,10 +275,6 @@ class DecisionClipCounts(_Counts):
     moves: tuple[tuple[FloatArray, FloatArray] | Expanded, ...]
     decided_on: BatchesWithoutReplacement
     tempering: float
-
-    def entries(self, facts: PublicFacts) -> int:
-        """Return 1."""
-        return 1
 
     def refuse_if_unsafe(self, facts: PublicFacts) -> None:
         """Refuse where the number of units is protected, and where there is nothing to count."""

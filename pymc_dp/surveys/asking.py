@@ -90,10 +90,7 @@ def checked_budget(budget: Any, budget_share: Any) -> tuple[PrivacyBudget, float
     refuse_no_budget(budget)
     if budget is None:
         raise InvalidArgument("What is released has to be paid for: pass budget=dp.PrivacyBudget(epsilon, delta).")
-    share = _validate.positive("budget_share", budget_share)
-    if share > 1.0:
-        raise InvalidArgument(f"budget_share must be at most 1, but is {share:g}.")
-    return budget, share
+    return budget, _validate.part_of_one("budget_share", budget_share)
 
 
 def view_of(

@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -98,14 +98,12 @@ class Description:
             below = np.concatenate([[0.0], np.cumsum(nearest_shares(self._shares(column.name)))])
             first = max(int(np.searchsorted(below, _OUTSIDE, side="right")) - 1, 0)
             last = min(int(np.searchsorted(below, 1.0 - _OUTSIDE, side="left")), len(edges) - 1)
-            low, high = float(edges[first]), float(edges[max(last, first + 1)])
-            if isinstance(column, Number):
-                missing = min(max(float(column.missing or 0.0), low), high)
-                columns.append(Number(column.name, low, high, missing, column.raw))
-            else:
+            low: Any = float(edges[first])
+            high: Any = float(edges[max(last, first + 1)])
+            if isinstance(column, Whole):
                 low, high = int(low), max(int(high) - 1, int(low) + 1)
-                missing = min(max(int(column.missing or 0), low), high)
-                columns.append(Whole(column.name, low, high, missing, column.raw))
+            missing = min(max(column.missing or 0, low), high)
+            columns.append(replace(column, low=low, high=high, missing=missing))
         return Schema(columns)
 
     def invented(self, n: int, seed: int = 0, *, redrawn: bool = False, missing: bool = True) -> pd.DataFrame:
