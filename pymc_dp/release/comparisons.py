@@ -33,7 +33,7 @@ class _Densities(SumOverUnits):
                 raise PrivacyError(f"Draws must be {self.count} times {size} numbers.")
 
     def differences(self, chunk: UnitsOfChunk) -> FloatArray:
-        """Return by how much the model's log predictive density of each unit is above the other's, shape (units,)."""
+        """Return the model's log predictive density of each unit less the other model's, shape (units,)."""
         one = [chunk.log_likelihood(theta) for theta in np.split(self.draws, self.count)]
         other = [chunk.log_likelihood_by_other(theta) for theta in np.split(self.draws_of_other, self.count)]
         found: FloatArray = np.logaddexp.reduce(np.array(one), axis=0) - np.logaddexp.reduce(np.array(other), axis=0)

@@ -54,7 +54,7 @@ class Axis:
 
 
 def in_levels(below: FloatArray, up_to: FloatArray, levels: FloatArray) -> FloatArray:
-    """Return how a mass that lies evenly between two probabilities falls into levels, shape (levels, rows).
+    """Return the parts in each level of a mass that lies evenly between two probabilities, shape (levels, rows).
 
     `below` and `up_to`, shape (rows,), are the probabilities of less than a row's response, and of at most that. Of a
     continuous response both are the same, and it is in one level. `levels` are the edges, from 0 to 1. The parts of a

@@ -154,7 +154,7 @@ class MeteredCurator:
         return Release(query.kind, np.array([float(accepted)]), math.nan, query.where)
 
     def _evaluation(self, query: Query, grid: float) -> Evaluation:
-        """Return what a query is evaluated on: all units, or a fresh batch."""
+        """Return all units, or a fresh batch, and all else that a query is evaluated on."""
         if isinstance(self._rows, UnitLevels):
             raise PrivacyError("Of columns whose levels nobody has listed, levels alone are asked.")
         batch = None if query.sampled is None else drawn(query.sampled, self._noise, self._rows.n_units)

@@ -51,7 +51,7 @@ class LevelCounts(NonNegative):
         return math.sqrt(len(self.columns))
 
     def threshold(self, noise_std: float, grid: float) -> float:
-        """Return what a noisy count has to be above: 1, and more than noise reaches but with a part of delta.
+        """Return the threshold of noisy counts: 1, and more than noise reaches but with a part of delta.
 
         The discrete noise is above a multiple of the grid no more often than the continuous one is above the multiple
         before it (Canonne, Kamath and Steinke 2020, Proposition 25); another step is for roundings.

@@ -75,7 +75,7 @@ class LogRatioSum(Query):
 
 
 def sensitivity(scale: float, bound: float, batch_size: int) -> float:
-    r"""Return how far :math:`f` moves when one unit of the batch is replaced, at most; rounding not included.
+    r"""Return the largest movement of :math:`f` when one unit of the batch is replaced; rounding not included.
 
     With :math:`a` = `scale` :math:`= n T / b` and clipped log-ratios :math:`|r_i| \le M` of the b units of a batch,
 
@@ -122,7 +122,7 @@ class VariancePenalisedLogRatio(Query):
     apart: ClassVar[float] = 1.0  # the bound is that of a replacement already
 
     def bound(self, facts: PublicFacts) -> float:
-        """Return how far f moves when one unit of the batch is replaced."""
+        """Return the largest movement of f when one unit of the batch is replaced."""
         return sensitivity(self.tempering * self.batches.scale, self.clip_bound, self.batches.batch_size)
 
     def rounding(self, facts: PublicFacts) -> float:
@@ -230,7 +230,7 @@ class _Counts(Query):
         return 1
 
     def bound(self, facts: PublicFacts) -> float:
-        """Return how far a unit moves all means together, in Euclidean norm."""
+        """Return the largest movement of all means together by one unit, in Euclidean norm."""
         return math.sqrt(self.entries(facts)) * _ROUNDING
 
     def rounding(self, facts: PublicFacts) -> float:

@@ -104,15 +104,15 @@ class Query(ABC):
         return self.clip_bound
 
     def factor(self, facts: PublicFacts) -> float:
-        """Return by how many bounds the sum moves between neighbouring tables."""
+        """Return the movement of the sum between neighbouring tables, in bounds."""
         return min(SENSITIVITY_FACTOR[facts.relation], self.apart)
 
     def rounding(self, facts: PublicFacts) -> float:
-        """Return by how many steps of the grid more it moves, where the sum is rounded as a whole."""
+        """Return the further movement where the sum is rounded as a whole, in steps of the grid."""
         return 0.0
 
     def n_terms(self, facts: PublicFacts) -> int | None:
-        """Return how many contributions are summed; None where that is protected."""
+        """Return the number of contributions that are summed; None where that is protected."""
         return facts.n_units
 
     def refuse_if_unsafe(self, facts: PublicFacts) -> None:

@@ -213,11 +213,11 @@ def compare(
 
 
 def _of_table(ask: Ask, one: Fitted, other: Fitted) -> tuple[float, ...]:
-    """Return what one table says of two fits.
+    """Compare two fits on one table.
 
-    The sum of differences and of their squares, how many units noise counts, the variance of the noise, by how many
-    parameters more the first follows the rows that it was fitted to, what noise in it has cost more on average and the
-    variance of that; and the clip bound.
+    Return the sum of differences and of their squares, the noisy number of units, the variance of the noise, the number
+    of parameters by which the first follows its rows more, the larger loss by noise in it on average and the variance
+    of that; and the clip bound.
     """
     draws = one.some_draws(_DRAWS), other.some_draws(_DRAWS)
     sizes = ask(DifferenceSizes(*draws, _DRAWS, _LOWEST, _OCTAVES))

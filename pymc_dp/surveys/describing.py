@@ -153,7 +153,7 @@ class Description:
         return frame
 
     def _missing_rates(self, generator: np.random.Generator | None) -> dict[str, float]:
-        """Return which part of each column is missing: none where noise may have made it. As it may be, if drawn."""
+        """Return the missing part of each column, 0 where noise may have made it; with a generator, as it may be."""
         found = self.tree["columns"].to_dataset()
         rates, errors = found["missing"].values, found["missing_error"].values
         rates = np.where(rates > _BY_NOISE * errors, np.clip(rates, 0.0, 1.0), 0.0)
@@ -164,7 +164,7 @@ class Description:
         return dict(zip(map(str, found["column"].values), map(float, rates), strict=True))
 
     def _apart(self, column: Modelled, rate: float) -> float:
-        """Return by how much correlations of a column grow without its missing entries, which count as one number."""
+        """Return the factor of a column's correlations without its missing entries, which count as one number."""
         known, there = self.table.loc[column.name], 1.0 - rate
         if not (0.0 < rate < 1.0 and known["sd"] > 0.0):
             return 1.0
@@ -375,7 +375,7 @@ def _own_scale(column: Modelled) -> tuple[float, float]:
 
 
 def _in_its_place(column: Any) -> float:
-    """Return what a missing entry counts as, in the column's own units; in a date in days since the first."""
+    """Return the number that stands for a missing entry, in the column's own units; of dates days since the first."""
     return days(column.missing) - days(column.low) if isinstance(column, Date) else float(column.missing or 0)
 
 

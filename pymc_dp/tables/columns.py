@@ -116,7 +116,7 @@ class Block:
 
 
 def columns_for(inputs: Sequence[RowInput], given: Mapping[str, str | Sequence[str]], unit: str | None) -> Columns:
-    """Return which columns feed the model's inputs, as the user named them; refuse inputs without a name or columns."""
+    """Return the columns of the model's inputs, as the user named them; refuse inputs without a name or columns."""
     if not all(each.names for each in inputs):
         raise UnsupportedTable(
             "The model has an array without a name, as long as its table. Put it into the model with pm.Data, and "

@@ -91,7 +91,7 @@ class Source(ABC):
 
     @abstractmethod
     def count(self, unit: str | None) -> int:
-        """Return how many units there are. Public under substitution only."""
+        """Return the number of units. Public under substitution only."""
 
     def fixed(self) -> "Source":
         """Return the same table, whose rows keep their order from one reading to the next."""
@@ -115,7 +115,7 @@ class Memory(Source):
         self._read, self._names = read, list(names)
 
     def count(self, unit: str | None) -> int:
-        """Return how many units there are."""
+        """Return the number of units."""
         if unit is None:
             return len(column_as_it_is(self._names[0], self._read(self._names[:1])))
         return len(np.unique(unit_codes(unit, array_of(unit, self._read([unit]), is_unit=True))))
@@ -168,7 +168,7 @@ class Files(Source):
         self._states: list[tuple[int, ...]] | None = None
 
     def count(self, unit: str | None) -> int:
-        """Return how many units there are, reading no more than the column of units."""
+        """Return the number of units, reading no more than the column that names them."""
         if unit is None:
             return sum(map(_number_of_rows, self._paths))
         pieces = _pieces(self._paths, Columns((), (), unit))
@@ -225,7 +225,7 @@ class PartOfUnits(Source):
         self.source, self.kept = source, kept
 
     def count(self, unit: str | None) -> int:
-        """Return how many units there are."""
+        """Return the number of units."""
         return int(self.kept.sum())
 
     @staticmethod
@@ -306,7 +306,7 @@ def _batches(path: Path, columns: Columns, n_rows: int) -> Iterator[Any]:
 
 
 def _number_of_rows(path: Path) -> int:
-    """Return how many rows a file has, which is written in it."""
+    """Return the number of rows of a file, which is written in it."""
     with _opened(path) as file:
         if path.suffix in _PARQUET:
             return int(file.metadata.num_rows)

@@ -136,7 +136,7 @@ class _Connection:
         self._worth_actors = True
 
     def asked_of_actors(self, given: Mapping[int, tuple[Any, ...]], deadline: float) -> list[Any] | None:
-        """Return what the actors of some blocks answer; None if there are none, or one is lost.
+        """Return the answers of some blocks' actors; None if there are none, or one is lost.
 
         One counts as lost, too, where the workers are others than when the actors were made, or it takes long. A call
         that fails on its way is never answered; and where a pass takes long, actors gain nothing.
@@ -218,7 +218,7 @@ def gathered(client: distributed.Client, futures: Sequence[distributed.Future], 
 
 
 def _accepted(answers: list[Any]) -> list[Any]:
-    """Return what workers answer; raise what one of them refuses."""
+    """Return the workers' answers, or raise the refusal of one of them."""
     for each in answers:
         if isinstance(each, Refusal):
             raise each.raised()
@@ -238,7 +238,7 @@ class DaskSource(Source):
         self._source, self._client, self._deadline, self._dim = source, client, deadline, dim
 
     def count(self, unit: str | None) -> int:
-        """Return how many units there are."""
+        """Return the number of units."""
         client = self._connected()
         if isinstance(self._source, xr.Dataset):
             if unit is not None:

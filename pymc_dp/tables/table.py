@@ -318,7 +318,7 @@ class Table:
 
 
 def source_of(source: Any, dim: str | None, client: Any, deadline: float, names: Sequence[str]) -> Source:
-    """Return where a table is, from whatever the user has; refuse what nothing here reads."""
+    """Return the source of a table, from whatever the user has; refuse what nothing here reads."""
     if isinstance(source, CsvFile | Query):
         return Memory(source.read, names)
     if isinstance(source, str | os.PathLike) or (isinstance(source, list | tuple) and source):
