@@ -18,6 +18,7 @@ from pymc_dp.accounting import NO_NOISE, Releases
 from pymc_dp.exceptions import BudgetExceeded
 from pymc_dp.release.batches import Batches
 from pymc_dp.release.interface import FloatArray, Release
+from pymc_dp.release.noise import IntArray
 
 
 class Meter:
@@ -145,7 +146,7 @@ class BatchCounts:
         self._variance = 0.0
         self._total: FloatArray = np.zeros(entries)
 
-    def add(self, counts: FloatArray, noise_std: float, scale: float) -> None:
+    def add(self, counts: FloatArray | IntArray, noise_std: float, scale: float) -> None:
         """Add the counts of one batch; `scale` makes them estimates for all units."""
         self._made += 1
         self._variance += (noise_std * scale) ** 2

@@ -50,7 +50,7 @@ def found_range(counts_between: Callable[[FloatArray], Release]) -> tuple[float,
 
 
 def bins_that_most_keep(sizes: FloatArray, noise_std: float, beyond: float) -> int:
-    """Return the number of first bins that hold all units, but for about the part `beyond` and those that noise hides."""
+    """Return the number of first bins with all units, but for about the part `beyond` and those that noise hides."""
     total = max(float(sizes.sum()), 1.0)
     from_here = np.cumsum(sizes[::-1])[::-1]
     room = _STANDS_OUT * noise_std * np.sqrt(np.arange(len(from_here), 0, -1))
