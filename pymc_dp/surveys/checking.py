@@ -71,9 +71,7 @@ class Check:
     def p_values(self) -> pd.Series:
         """A p-value for each axis, and for each contrast of all rows: upper bounds where the model holds."""
         found = {f"along {name}": self.tree[f"along_{name}"].attrs["p_value"] for name in self.axes}
-        whole = self.tree["all_rows"].to_dataset()
-        for shape in whole["shape"].values:
-            found[str(shape)] = float(whole["p_value"].sel(shape=shape))
+        found |= self.tree["all_rows"].to_dataset()["p_value"].to_series().to_dict()
         return pd.Series(found, name="p_value")
 
     @property
@@ -90,14 +88,9 @@ class Check:
     @property
     def residuals(self) -> pd.DataFrame:
         """Location of the responses by bin, in standard deviations above what is predicted, with standard errors."""
-        lines = []
-        for name in self.axes:
-            found = self.tree[f"along_{name}"].to_dataset()
-            location = found[["mean", "error"]].isel(shape=0)
-            columns = found["bin"].values, found["rows"].values, location["mean"].values, location["error"].values
-            lines += [(name, str(label), *map(float, numbers)) for label, *numbers in zip(*columns, strict=True)]
-        frame = pd.DataFrame(lines, columns=["axis", "bin", "rows", "location", "error"])
-        return frame.set_index(["axis", "bin"])
+        along = {name: self.tree[f"along_{name}"].to_dataset()[["rows", "mean", "error"]] for name in self.axes}
+        lines = {name: found.isel(shape=0, drop=True).to_dataframe() for name, found in along.items()}
+        return pd.concat(lines, names=["axis"]).rename(columns={"mean": "location"})
 
     @property
     def would_be_seen(self) -> pd.Series:

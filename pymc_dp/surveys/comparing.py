@@ -57,9 +57,7 @@ class Comparison:
         posteriors on the table's own units, with noise; ``p_diff``: by how many more parameters the model follows them,
         which was taken off; ``fit_diff``: how much more noise in its fit is expected to have cost, which was added.
         """
-        found = self.tree["differences"].to_dataset()
-        lines = pd.DataFrame({str(name): found[name].values for name in found.data_vars})
-        return lines.set_index(pd.Index(found["model"].values, name="model")).sort_values("elpd_diff", ascending=False)
+        return self.tree["differences"].to_dataset().to_dataframe().sort_values("elpd_diff", ascending=False)
 
     @property
     def for_arviz(self) -> pd.DataFrame:

@@ -60,10 +60,10 @@ class Description:
     def table(self) -> pd.DataFrame:
         """One line for each column: share of missing entries, mean, standard deviation and quantiles."""
         found = self.tree["columns"].to_dataset()
-        lines = pd.DataFrame({name: found[name].values for name in ("missing", "mean", "mean_error", "sd", "sd_error")})
+        lines = found[["missing", "mean", "mean_error", "sd", "sd_error"]].to_dataframe()
         for level in found["level"].values:
             lines[f"{level:.0%}"] = found["quantile"].sel(level=level).values
-        return lines.set_index(pd.Index(found["column"].values, name="column"))
+        return lines
 
     @property
     def categories(self) -> pd.DataFrame:

@@ -35,10 +35,9 @@ class Columns:
     @property
     def parts(self) -> list[str]:
         """The columns, or parts of them, that inputs are made of, each once."""
-        found: dict[str, None] = {}
-        for each in (each for made_of in self.of_inputs for each in made_of):
-            found |= dict.fromkeys([each] if isinstance(each, str) else each if isinstance(each, tuple) else [])
-        return list(found)
+        every = [each for made_of in self.of_inputs for each in made_of]
+        factors = [part for each in every for part in (each if isinstance(each, tuple) else (each,))]
+        return list(dict.fromkeys(part for part in factors if isinstance(part, str)))
 
     @property
     def names(self) -> list[str]:

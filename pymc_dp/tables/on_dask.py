@@ -244,8 +244,7 @@ class DaskSource(Source):
             if unit is not None:
                 raise UnsupportedTable(_UNITS_OF_DATASETS)
             return int(self._source.sizes[self._dim])
-        asked = self._source[self._source.columns[:1]] if unit is None else self._source[unit].nunique()
-        number = asked.shape[0] if unit is None else asked
+        number = self._source[self._source.columns[:1]].shape[0] if unit is None else self._source[unit].nunique()
         (found,) = gathered(client, [client.compute(number)], self._deadline)
         return int(found)
 

@@ -67,11 +67,11 @@ class Template:
     @property
     def frame(self) -> pd.DataFrame:
         """The columns as a data frame, with categories as such: what formulas are evaluated on."""
-        columns: dict[str, object] = {each.name: self[each.name] for each in self.schema.modelled}
+        found = pd.DataFrame({each.name: self[each.name] for each in self.schema.modelled})
         for each in self.schema.modelled:
             if isinstance(each, Category):
-                columns[each.name] = pd.Categorical.from_codes(self[each.name], each.all_levels, ordered=True)
-        return pd.DataFrame(columns)
+                found[each.name] = pd.Categorical.from_codes(found[each.name], each.all_levels, ordered=True)
+        return found
 
     def features(self, *names: str) -> list[str]:
         """Return the labels of the columns of `matrix`."""
