@@ -1,7 +1,7 @@
 """Every kind of release: its question to the rows, how far the answer can move, and its name.
 
-A query is a frozen description made of plain numbers. A sampler makes one and hands it to the curator, which copies it
-(`plain`), pays for it, and only then has it evaluated. Each class says
+A query is a frozen description made of numbers. A sampler makes one and hands it to the curator, which copies it as
+plain numbers (`plain`), pays for it, and only then has it evaluated. Each class says
 
 - `kind`: the name under which the release is planned, paid for and published;
 - `exact_sum`: a sum over units of contributions whose norm is at most `bound`, in whole steps of a public grid;
@@ -12,7 +12,6 @@ The curator answers the classes in `QUERIES` and no others: a new kind of releas
 the sampler that asks for it.
 """
 
-import dataclasses
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -31,7 +30,7 @@ from pymc_dp.release.gradients import GradientSizes, PreconditionedGradient
 from pymc_dp.release.interface import Expanded, ExpansionPoint, FloatArray, Prediction
 from pymc_dp.release.levels import LevelCounts
 from pymc_dp.release.predictions import PredictionCounts, PredictionSpreads, PredictionSums, SpreadSizes
-from pymc_dp.release.query import Evaluation, IntArray, PublicFacts, Query, Rows, check_bound
+from pymc_dp.release.query import Evaluation, IntArray, PublicFacts, Query, Rows, check_bound, plain_copy
 from pymc_dp.release.sizes import BoundedScore, CoordinateSizes, NormSizes, RemainderSizes
 from pymc_dp.rows.clipped_sum import ClippedMoments, ClippedSum
 
@@ -435,4 +434,5 @@ def plain(query: Query) -> Query:
             f"The curator answers no {type(query).__name__}: a kind of release is a class in "
             "pymc_dp/release/queries.py."
         )
-    return dataclasses.replace(query)  # type: ignore[type-var]  # all classes in QUERIES are dataclasses
+    copied: Query = plain_copy(type(query), query)
+    return copied

@@ -73,11 +73,6 @@ class Query(ABC):
     def kind(self) -> str:
         """The name of the release."""
 
-    def __post_init__(self) -> None:
-        """Copy every field of a query that is made, as plain numbers of its own."""
-        for each in dataclasses.fields(self):  # type: ignore[arg-type]  # every query is a dataclass
-            object.__setattr__(self, each.name, plain(each.type, getattr(self, each.name)))
-
     @property
     def apart(self) -> float:
         """How many bounds any two contributions are apart, at most."""
@@ -188,7 +183,7 @@ def check_bound(bound: float) -> None:
         )
 
 
-def plain(kind: Any, value: Any) -> Any:
+def plain_copy(kind: Any, value: Any) -> Any:
     """Return a copy with nothing in it but plain numbers and strings, as the type of a field declares them.
 
     An object of another class could answer otherwise when it is asked again, and an array could be changed by whoever
@@ -211,7 +206,7 @@ def plain(kind: Any, value: Any) -> Any:
     if origin is tuple:
         entries = tuple(value)
         kinds = parts[:1] * len(entries) if parts[-1] is Ellipsis else parts
-        return tuple(plain(each, entry) for each, entry in zip(kinds, entries, strict=True))
+        return tuple(plain_copy(each, entry) for each, entry in zip(kinds, entries, strict=True))
     if value is None and types.NoneType in parts:
         return None
     if BatchesWithoutReplacement in (kind, *parts):
@@ -226,5 +221,5 @@ def plain(kind: Any, value: Any) -> Any:
         kind, parts = type(value), ()
     if parts:  # one of several types: a dataclass, or what is named first
         of_value = (each for each in parts if dataclasses.is_dataclass(each) and isinstance(value, each))  # type: ignore[arg-type]
-        return plain(next(of_value, parts[0]), value)
-    return kind(*(plain(each.type, getattr(value, each.name)) for each in dataclasses.fields(kind)))
+        return plain_copy(next(of_value, parts[0]), value)
+    return kind(*(plain_copy(each.type, getattr(value, each.name)) for each in dataclasses.fields(kind)))
