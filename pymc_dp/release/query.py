@@ -59,7 +59,7 @@ class Evaluation:
 
 
 class Query(ABC):
-    """A kind of release: a frozen dataclass of plain numbers. See `pymc_dp.release.queries` for what it has to say."""
+    """A kind of release: a frozen dataclass of numbers, arrays and names, which says what `queries` lists."""
 
     #: Whether noise is added to the answer; a decision's noise is part of its test.
     adds_noise: ClassVar[bool] = True
