@@ -35,7 +35,7 @@ SENSITIVITY_FACTOR = {"substitute": 2.0, "add-remove": 1.0}
 
 @dataclass(frozen=True)
 class PublicFacts:
-    """The public facts of a curator."""
+    """The public facts of a curator: its relation, the number of units, the number of kinds that are counted."""
 
     relation: str
     #: The number of units, where it is public: None under add-remove.
