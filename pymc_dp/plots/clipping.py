@@ -4,7 +4,6 @@ from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
-import xarray as xr
 from xarray import DataTree
 
 from pymc_dp.exceptions import InvalidArgument
@@ -46,17 +45,13 @@ def plot_clipping(
     ----------
     data : DataTree
         The result of a private run.
-    var_names : str or sequence of str, optional
+    var_names, filter_vars : optional
         Kinds of releases whose counts are drawn, such as ``"log_ratio"``. Default: all.
-    filter_vars : {None, "like", "regex"}, optional
-        How `var_names` are read, as in ArviZ.
-    backend : {"matplotlib", "bokeh", "plotly", "none"}, optional
-        Default: that of ArviZ's settings.
-    visuals : mapping of str to mapping or bool, optional
-        Arguments of what is drawn, or False to leave it out: ``fractions`` and ``bias`` (points), ``noise`` (bars),
-        ``harmless`` and ``nothing`` (lines of reference), ``title``, ``xlabel``, ``ylabel``, ``legend``.
-    **pc_kwargs
-        Passed to ``arviz.PlotCollection.grid``, such as ``figure_kwargs``.
+    visuals : mapping, optional
+        What is drawn: ``fractions`` and ``bias`` (points), ``noise`` (bars), ``harmless`` and ``nothing`` (lines of
+        reference), ``title``, ``xlabel``, ``ylabel``, ``legend``.
+    backend, **pc_kwargs
+        See `pymc_dp.plots`.
 
     Returns
     -------
@@ -69,15 +64,13 @@ def plot_clipping(
     ------
     InvalidArgument
         If nothing on clipping was released, or an argument is out of range.
-    MissingBackend
-        If the backend is not installed.
 
     Notes
     -----
     Counts and bias were released with noise, and may be below zero. Bars are two standard deviations of the noise to
-    each side. Above the dashed line clipping does harm, by the rule of `pymc_dp.diagnostics.quality`; there
-    is none where an acceptance test corrects for what is clipped. Counts without
-    noise (``clip_diagnostics="exact"``) are marked as not private.
+    each side. Above the dashed line clipping does harm, by the rule of `pymc_dp.diagnostics.quality`; there is none
+    where an acceptance test corrects for what is clipped. Counts without noise (``clip_diagnostics="exact"``) are
+    marked as not private.
     """
     facts = facts_of(data)
     stats = group_of(data, "sample_stats", "the run ended before the first draw after tuning.")
@@ -102,9 +95,24 @@ def plot_clipping(
     )
     tested = "none" not in acceptance_tests_of(facts)
     released = kinds_of(facts)
+    n_draws, count = stats.sizes["draw"], len(chains)
+    looks = list(zip(cycled(COLORS, count), cycled(LINESTYLES, count), cycled(MARKERS, count), strict=True))
     for kind in kinds:
+        name = clip_fraction_name(kind, "")
+        values, noises = (stats[each].transpose("chain", "draw").values for each in (name, noise_std_of(name)))
+        for place, (chain, (color, linestyle, marker)) in enumerate(zip(chains, looks, strict=True)):
+            middles, fractions, stds = _windows(values[place], noises[place])
+            middles = middles + n_draws * 0.008 * (place - 0.5 * (count - 1))  # points of chains stand side by side
+            fractions, bars = PER_CENT * fractions, PER_CENT * _REACH * stds
+            look = {"color": color, "linestyle": linestyle, "label": f"noise_{kind}_{chain}"}
+            panels.error_bars(kind, middles, fractions - bars, fractions + bars, **look)
+            panels.points(kind, middles, fractions, "fractions", color=color, marker=marker, label=f"{kind}_{chain}")
         limited = kind in released and moves_draws(released[kind]["role"], tested=tested)
-        _draw_counts(panels, kind, stats, chains, limited=limited)
+        if limited:
+            panels.horizontal(kind, PER_CENT * HARMLESS_CLIP_FRACTION[0], "harmless")
+        panels.horizontal(kind, 0.0, "nothing", linestyle=LINESTYLES[0], width=0.8)
+        title = f"Clipped in {kind} ({'dashed: limit' if limited else 'tests correct it'})"
+        panels.axes(kind, "Kept draw", "Clipped units (%)", title, limits={"x": (-0.02 * n_draws, 1.02 * n_draws)})
     if with_bias:
         bias, noise = (float(stats[name].mean()) for name in ("clip_bias", "clip_bias_noise_std"))
         reach = _REACH * noise
@@ -117,26 +125,6 @@ def plot_clipping(
     if kinds:
         panels.legend("chain", {chain: f"chain {chain}" for chain in chains})
     return panels.collection
-
-
-def _draw_counts(panels: Panels, kind: str, stats: xr.Dataset, chains: Sequence[str], *, limited: bool) -> None:
-    """Draw the counts of one kind of release; with a limit where its clipping moves the draws."""
-    name = clip_fraction_name(kind, "")
-    values, noise = (stats[each].transpose("chain", "draw").values for each in (name, noise_std_of(name)))
-    n_draws, count = values.shape[1], len(chains)
-    looks = zip(cycled(COLORS, count), cycled(LINESTYLES, count), cycled(MARKERS, count), strict=True)
-    for place, (chain, (color, linestyle, marker)) in enumerate(zip(chains, looks, strict=True)):
-        middles, fractions, stds = _windows(values[place], noise[place])
-        middles = middles + n_draws * 0.008 * (place - 0.5 * (count - 1))  # points of chains do not cover each other
-        fractions, reach = PER_CENT * fractions, PER_CENT * _REACH * stds
-        look = {"color": color, "linestyle": linestyle, "label": f"noise_{kind}_{chain}"}
-        panels.error_bars(kind, middles, fractions - reach, fractions + reach, **look)
-        panels.points(kind, middles, fractions, "fractions", color=color, marker=marker, label=f"{kind}_{chain}")
-    if limited:
-        panels.horizontal(kind, PER_CENT * HARMLESS_CLIP_FRACTION[0], "harmless")
-    panels.horizontal(kind, 0.0, "nothing", linestyle=LINESTYLES[0], width=0.8)
-    title = f"Clipped in {kind} ({'dashed: limit' if limited else 'tests correct it'})"
-    panels.axes(kind, "Kept draw", "Clipped units (%)", title, limits={"x": (-0.02 * n_draws, 1.02 * n_draws)})
 
 
 def _windows(values: FloatArray, noise: FloatArray) -> tuple[FloatArray, FloatArray, FloatArray]:

@@ -50,7 +50,7 @@ def group_of(tree: DataTree, name: str, otherwise: str) -> xr.Dataset:
 
 
 def why_not_private(facts: Mapping[str, Any]) -> str:
-    """Return why a result is not private; empty if it is."""
+    """Return the reason why a result is not private; empty if it is."""
     if facts.get("private", 0) and math.isfinite(facts["epsilon"]):
         return ""
     return str(facts.get("not_private_because") or "no guarantee is known")

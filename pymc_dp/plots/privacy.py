@@ -66,13 +66,11 @@ def plot_privacy(
         spent, and of what has been. Several by name: their curves in one panel.
     false_positive_rate : float
         At which the legend says the power, in (0, 1).
-    backend : {"matplotlib", "bokeh", "plotly", "none"}, optional
-        Default: that of ArviZ's settings.
-    visuals : mapping of str to mapping or bool, optional
-        Arguments of what is drawn, or False to leave it out: ``power`` and ``guess`` (lines), ``marked`` (points) and
-        ``marked_rate`` (a line), ``bars``, ``title``, ``xlabel``, ``ylabel``, ``legend``.
-    **pc_kwargs
-        Passed to ``arviz.PlotCollection.grid``, such as ``figure_kwargs``.
+    visuals : mapping, optional
+        What is drawn: ``power`` and ``guess`` (lines), ``marked`` (points) and ``marked_rate`` (a line), ``bars``,
+        ``title``, ``xlabel``, ``ylabel``, ``legend``.
+    backend, **pc_kwargs
+        See `pymc_dp.plots`.
 
     Returns
     -------
@@ -85,8 +83,6 @@ def plot_privacy(
     ------
     InvalidArgument
         If `data` is none of these, or another argument is out of range.
-    MissingBackend
-        If the backend is not installed.
 
     Notes
     -----

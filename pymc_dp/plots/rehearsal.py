@@ -23,13 +23,11 @@ def plot_rehearsal(forecast: Forecast, *, backend: str | None = None, visuals: V
     ----------
     forecast : Forecast
         What `pymc_dp.dry_run` returned.
-    backend : {"matplotlib", "bokeh", "plotly", "none"}, optional
-        Default: that of ArviZ's settings.
-    visuals : mapping of str to mapping or bool, optional
-        Arguments of what is drawn, or False to leave it out: ``bars``, ``curve`` (a line), ``this_run`` (a point),
-        ``harmless`` and ``expected`` (lines of reference), ``title``, ``xlabel``, ``ylabel``.
-    **pc_kwargs
-        Passed to ``arviz.PlotCollection.grid``, such as ``figure_kwargs``.
+    visuals : mapping, optional
+        What is drawn: ``bars``, ``curve`` (a line), ``this_run`` (a point), ``harmless`` and ``expected`` (lines of
+        reference), ``title``, ``xlabel``, ``ylabel``.
+    backend, **pc_kwargs
+        See `pymc_dp.plots`.
 
     Returns
     -------
@@ -43,8 +41,6 @@ def plot_rehearsal(forecast: Forecast, *, backend: str | None = None, visuals: V
     ------
     InvalidArgument
         If `forecast` is none.
-    MissingBackend
-        If the backend is not installed.
     """
     if not isinstance(forecast, Forecast):
         raise InvalidArgument(f"Pass what dp.dry_run returned, not a {type(forecast).__name__}.")

@@ -59,17 +59,13 @@ def plot_releases(
     ----------
     data : DataTree
         The result of a run with a prelude, with its group ``releases``.
-    var_names : str or sequence of str, optional
+    var_names, filter_vars : optional
         Unconstrained parameters, such as ``"beta[0]"``. Default: all.
-    filter_vars : {None, "like", "regex"}, optional
-        How `var_names` are read, as in ArviZ.
-    backend : {"matplotlib", "bokeh", "plotly", "none"}, optional
-        Default: that of ArviZ's settings.
-    visuals : mapping of str to mapping or bool, optional
-        Arguments of what is drawn, or False to leave it out: ``way`` (lines), ``points``, ``noise`` (bars),
-        ``posterior`` (a band), ``noise_alone`` (a line of reference), ``title``, ``xlabel``, ``ylabel``, ``legend``.
-    **pc_kwargs
-        Passed to ``arviz.PlotCollection.grid``, such as ``figure_kwargs``.
+    visuals : mapping, optional
+        What is drawn: ``way`` (lines), ``points``, ``noise`` (bars), ``posterior`` (a band), ``noise_alone`` (a line of
+        reference), ``title``, ``xlabel``, ``ylabel``, ``legend``.
+    backend, **pc_kwargs
+        See `pymc_dp.plots`.
 
     Returns
     -------
@@ -83,8 +79,6 @@ def plot_releases(
     ------
     InvalidArgument
         If the run had no prelude, its releases were not kept, or an argument is out of range.
-    MissingBackend
-        If the backend is not installed.
 
     Notes
     -----

@@ -6,16 +6,7 @@ from typing import Any
 import numpy as np
 from xarray import DataTree
 
-from pymc_dp.plots.panels import (
-    COLORS,
-    LINESTYLES,
-    PER_CENT,
-    Panels,
-    Visuals,
-    chosen_names,
-    group_of,
-    why_not_private,
-)
+from pymc_dp.plots.panels import COLORS, LINESTYLES, PER_CENT, Panels, Visuals, chosen_names, group_of, why_not_private
 from pymc_dp.reports.published import facts_of
 
 #: Bars hold nine in ten of the deviations by noise and chance where the model holds.
@@ -39,17 +30,12 @@ def plot_description(
     ----------
     description : Description or DataTree
         What `pymc_dp.describe` returned.
-    var_names : str or sequence of str, optional
+    var_names, filter_vars : optional
         Columns that are drawn. Default: all.
-    filter_vars : {None, "like", "regex"}, optional
-        How `var_names` are read, as in ArviZ.
-    backend : {"matplotlib", "bokeh", "plotly", "none"}, optional
-        Default: that of ArviZ's settings.
-    visuals : mapping of str to mapping or bool, optional
-        Arguments of what is drawn, or False to leave it out: ``shares`` (lines and bars), ``quantiles`` (points),
-        ``title``, ``xlabel``, ``ylabel``.
-    **pc_kwargs
-        Passed to ``arviz.PlotCollection.grid``, such as ``figure_kwargs``.
+    visuals : mapping, optional
+        What is drawn: ``shares`` (lines and bars), ``quantiles`` (points), ``title``, ``xlabel``, ``ylabel``.
+    backend, **pc_kwargs
+        See `pymc_dp.plots`.
 
     Returns
     -------
@@ -60,8 +46,6 @@ def plot_description(
     ------
     InvalidArgument
         If it is no description, or has no such column.
-    MissingBackend
-        If the backend is not installed.
 
     Notes
     -----
@@ -90,26 +74,18 @@ def plot_description(
     return panels.collection
 
 
-def plot_check(
-    check: Any,
-    *,
-    backend: str | None = None,
-    visuals: Visuals = None,
-    **pc_kwargs: Any,
-) -> Any:
+def plot_check(check: Any, *, backend: str | None = None, visuals: Visuals = None, **pc_kwargs: Any) -> Any:
     """Plot what a table says against a model.
 
     Parameters
     ----------
     check : Check or DataTree
         What `pymc_dp.check` returned.
-    backend : {"matplotlib", "bokeh", "plotly", "none"}, optional
-        Default: that of ArviZ's settings.
-    visuals : mapping of str to mapping or bool, optional
-        Arguments of what is drawn, or False to leave it out: ``residuals`` (points), ``noise`` (bars), ``nothing`` (the
-        line at zero), ``title``, ``xlabel``, ``ylabel``.
-    **pc_kwargs
-        Passed to ``arviz.PlotCollection.grid``, such as ``figure_kwargs``.
+    visuals : mapping, optional
+        What is drawn: ``residuals`` (points), ``noise`` (bars), ``nothing`` (the line at zero), ``title``, ``xlabel``,
+        ``ylabel``.
+    backend, **pc_kwargs
+        See `pymc_dp.plots`.
 
     Returns
     -------
@@ -121,8 +97,6 @@ def plot_check(
     ------
     InvalidArgument
         If it is no check.
-    MissingBackend
-        If the backend is not installed.
 
     Notes
     -----

@@ -140,26 +140,6 @@ class BatchesWithoutReplacement:
 Batches = PoissonBatches | BatchesWithoutReplacement
 
 
-def described(batches: Batches) -> Batches:
-    """Return a description of batches with nothing in it but its own numbers, checked again.
-
-    An object of another class could draw, cost or cover something else than what its numbers say.
-
-    Raises
-    ------
-    PrivacyError
-        If it is none of the two kinds of batches, a subclass of them included.
-    """
-    if type(batches) is PoissonBatches:
-        return PoissonBatches(batches.sampling_probability)
-    if type(batches) is BatchesWithoutReplacement:
-        return BatchesWithoutReplacement(batches.batch_size, batches.n_units)
-    raise PrivacyError(
-        f"A batch is described by PoissonBatches or BatchesWithoutReplacement, not by a {type(batches).__name__}: the "
-        "curator draws it."
-    )
-
-
 def drawn(batches: Batches, entropy: NoiseSource, n_units: int) -> IntArray:
     """Return a fresh batch in increasing order. Confidential, with its size where that is random.
 

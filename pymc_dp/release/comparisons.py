@@ -33,7 +33,7 @@ class _Densities(SumOverUnits):
                 raise PrivacyError(f"Draws must be {self.count} times {size} numbers.")
 
     def differences(self, chunk: UnitsOfChunk) -> FloatArray:
-        """Return by how much the model's log predictive density of each unit is above the other's, shape (units,)."""
+        """Return the model's log predictive density of each unit less the other model's, shape (units,)."""
         one = [chunk.log_likelihood(theta) for theta in np.split(self.draws, self.count)]
         other = [chunk.log_likelihood_by_other(theta) for theta in np.split(self.draws_of_other, self.count)]
         found: FloatArray = np.logaddexp.reduce(np.array(one), axis=0) - np.logaddexp.reduce(np.array(other), axis=0)
@@ -65,14 +65,11 @@ class DensityDifferences(_Densities):
     clip_bound: float
     kind: str = "density_differences"
     size: ClassVar[int] = 2
+    apart: ClassVar[float] = math.sqrt(2.0)  # of the bound: 2
 
     def bound(self, facts: PublicFacts) -> float:
         """Return the norm of (1, 1)."""
         return math.sqrt(2.0) * ROOM_OF_COUNTS
-
-    def factor(self, facts: PublicFacts) -> float:
-        """Return the square root of 2: two contributions are at most 2 apart."""
-        return min(facts.factor, math.sqrt(2.0))
 
     def rounding(self, facts: PublicFacts) -> float:
         """Return room for truncations to the grid, of two contributions with two entries each."""

@@ -22,23 +22,16 @@ SPREAD_WEIGHT = 0.5
 
 @dataclass(frozen=True, eq=False)
 class Axis:
-    """How rows are put into bins: by a column, or by the mean that the model predicts.
+    """How rows are put into bins: by a column, or by the mean that the model predicts."""
 
-    Attributes
-    ----------
-    place, entry : int
-        Which input of the rows holds the column, and which entry of a row of it, where that is a vector;
-        `PREDICTED_MEAN`: the model's mean is taken.
-    missing : int
-        Which input says, by a 1, that an entry is missing: such rows are in a bin of their own, the last one;
-        `NO_INPUT`: there is none.
-    edges : ndarray, shape (bins - 1,)
-        Public numbers between bins, in increasing order. An entry on an edge is in the bin above it.
-    """
-
+    #: The input of the rows that holds the column; `PREDICTED_MEAN`: the model's mean is taken.
     place: int
+    #: The entry of a row of it, where that is a vector.
     entry: int
+    #: The input that says, by a 1, that an entry is missing: such rows are in a bin of their own, the last one;
+    #: `NO_INPUT`: there is none.
     missing: int
+    #: Public numbers between bins, in increasing order, shape (bins - 1,). An entry on an edge is in the bin above it.
     edges: FloatArray
 
     @property
@@ -61,16 +54,11 @@ class Axis:
 
 
 def in_levels(below: FloatArray, up_to: FloatArray, levels: FloatArray) -> FloatArray:
-    """Return how a mass that lies evenly between two probabilities falls into levels, shape (levels, rows).
+    """Return the parts in each level of a mass that lies evenly between two probabilities, shape (levels, rows).
 
     `below` and `up_to`, shape (rows,), are the probabilities of less than a row's response, and of at most that. Of a
     continuous response both are the same, and it is in one level. `levels` are the edges, from 0 to 1. The parts of a
-    row add up to 1.
-
-    References
-    ----------
-    Czado, Gneiting and Held (2009), Predictive model assessment for count data, Biometrics 65: the histogram of
-    probability integral transforms that are not randomised.
+    row add up to 1: the probability integral transform that is not randomised (Czado, Gneiting and Held 2009).
     """
     up_to = np.clip(up_to, 0.0, 1.0)
     below = np.clip(below, 0.0, up_to)
@@ -90,19 +78,15 @@ class UnitCounts(NonNegative, SumOverUnits):
     A unit of several rows counts by the part of its rows in a cell. A unit's counts add up to 1 on every axis and have
     no negative entry, so that their norm is at most the square root of the number of axes. What is released has an
     entry for each cell, axis by axis, bin by bin.
-
-    Attributes
-    ----------
-    levels : ndarray, shape (levels + 1,)
-        Edges of levels of the probability of at most the response, from 0 to 1; empty: the bins alone are counted.
-    spread : bool
-        Release, as a last level, the mean square by which two levels differ, times a half: what the variance of
-        the counts is computed from. For two levels.
     """
 
     axes: tuple[Axis, ...]
     theta: FloatArray
+    #: Edges of levels of the probability of at most the response, from 0 to 1, shape (levels + 1,); empty: the bins
+    #: alone are counted.
     levels: FloatArray
+    #: Release, as a last level, the mean square by which two levels differ, times a half: what the variance of the
+    #: counts is computed from. For two levels.
     spread: bool = False
     kind: str = "unit_counts"
 

@@ -40,16 +40,10 @@ class MeteredCurator:
         Where the noise comes from.
     relation : {"substitute", "add-remove"}
         Neighbouring relation.
-    allowance : mapping of str to int
-        How many releases of each kind this chain may make.
-    noise_multipliers : mapping of str to float
-        The least noise multiplier that was paid for, by kind.
-    scheduled : sequence of Releases
-        What was paid for on batches, or with noise that changes. See `pymc_dp.release.meter.Meter`.
+    allowance, noise_multipliers, scheduled, without_noise
+        What was paid for: see `pymc_dp.release.meter.Meter`.
     exact_counts : bool
         Return exact clip counts. For public or simulated data only.
-    without_noise : bool
-        Make releases without noise whose plan has none: of a budget of infinite epsilon, which is not private.
     """
 
     def __init__(
@@ -91,32 +85,33 @@ class MeteredCurator:
 
     def _noised(self, query: Query, noise_multiplier: float) -> Release:
         """Return the exact sum with noise, and counts of clipped units as further entries where they are asked for."""
-        bound, factor = query.bound(self._facts), query.factor(self._facts)
+        bound, batches, counts = query.bound(self._facts), query.sampled, self._batch_counts
         silent, grid = self._grid(query, noise_multiplier)
-        sensitivity = factor * bound + query.rounding(self._facts) * grid
+        sensitivity = query.factor(self._facts) * bound + query.rounding(self._facts) * grid
         on = self._evaluation(query, grid)
         exact = query.exact_sum(on)
         if not exact.bound <= bound or exact.grid != grid:
             raise PrivacyError(f"The sum for a release of kind {query.kind!r} was not clipped as the query says.")
-        if query.sampled is None:  # a count of a batch tells of the batch, which is asked once
-            self._tally.add(query.kind, exact.n_clipped)
-        self._note_exact_counts(query, on, exact.n_clipped)
         noisy, size, weight = exact.integers, exact.integers.size, 0
-        if query.counted and on.batch is not None and query.sampled is not None and self._batch_counts is not None:
-            # See `pymc_dp.release.meter`: what an indicator counts, in steps of the grid, rounded down.
-            weight = math.floor(COUNT_WEIGHT * (sensitivity / query.sampled.sensitivity_factor) / grid)
-            counts = np.array([exact.n_clipped, on.batch.size], dtype=np.int64)[: self._batch_counts.entries]
-            noisy = np.concatenate([noisy, counts * weight])
-        if weight and query.sampled is not None:
-            sensitivity *= query.sampled.count_factor
+        if batches is None:  # a count of a batch tells of the batch, which is asked once
+            self._tally.add(query.kind, exact.n_clipped)
+        elif counts is not None and on.batch is not None:
+            of_batch = np.array([exact.n_clipped, on.batch.size], dtype=np.int64)
+            if query.counted:
+                # See `pymc_dp.release.meter`: what an indicator counts, in steps of the grid, rounded down.
+                weight = math.floor(COUNT_WEIGHT * (sensitivity / batches.sensitivity_factor) / grid)
+                noisy = np.concatenate([noisy, weight * of_batch[: counts.entries]])
+                sensitivity *= batches.count_factor if weight else 1.0
+            elif self._exact_counts:
+                counts.add(of_batch, 0.0, batches.scale)
         noise_std = noise_multiplier * sensitivity
         if not 0.0 < noise_std < math.inf:
             raise PrivacyError(f"A release of kind {query.kind!r} would carry noise of standard deviation {noise_std}.")
         noisy = self._with_noise(noisy, noise_std, grid, silent=silent)
-        if weight and query.sampled is not None and self._batch_counts is not None:
-            self._batch_counts.add(noisy[size:] / weight, noise_std / (weight * grid), query.sampled.scale)
+        if weight and batches is not None and counts is not None:
+            counts.add(noisy[size:] / weight, noise_std / (weight * grid), batches.scale)
         value = query.published(np.asarray(noisy[:size] * grid, dtype=np.float64), self._facts)
-        return Release(query.kind, value, noise_std, self._where(query))
+        return Release(query.kind, value, noise_std, query.where)
 
     def _grid(self, query: Query, noise_multiplier: float) -> tuple[bool, float]:
         """Return whether an answer has no noise, and the grid that it is a multiple of."""
@@ -154,29 +149,18 @@ class MeteredCurator:
         """Return whether the Barker test accepts: drawn with exactly the computed probability."""
         on = self._evaluation(query, math.nan)
         moments, step = query.log_ratios(on)
-        self._note_exact_counts(query, on, moments.n_clipped)
+        if self._exact_counts and self._batch_counts is not None and on.batch is not None:
+            self._batch_counts.add(np.array([moments.n_clipped, on.batch.size]), 0.0, query.batches.scale)
         unlikely, probability = acceptance(*log_ratio_and_variance(moments, step, query.log_free_ratio))
         accepted = happens(self._noise, probability) == unlikely
-        return Release(query.kind, np.array([float(accepted)]), math.nan, self._where(query))
-
-    @staticmethod
-    def _where(query: Query) -> tuple[FloatArray, ...]:
-        """Return copies of a query's points: the row engine keeps the query's own, with what it computed there."""
-        return tuple(point.copy() for point in query.where)
+        return Release(query.kind, np.array([float(accepted)]), math.nan, query.where)
 
     def _evaluation(self, query: Query, grid: float) -> Evaluation:
-        """Return what a query is evaluated on: all units, or a fresh batch."""
+        """Return all units, or a fresh batch, and all else that a query is evaluated on."""
         if isinstance(self._rows, UnitLevels):
             raise PrivacyError("Of columns whose levels nobody has listed, levels alone are asked.")
         batch = None if query.sampled is None else drawn(query.sampled, self._noise, self._rows.n_units)
         return Evaluation(self._rows, self._tally, self._facts, grid, batch)
-
-    def _note_exact_counts(self, query: Query, on: Evaluation, n_clipped: int) -> None:
-        """Note the counts of a batch as they are, in a run that returns exact ones."""
-        if not self._exact_counts or query.counted or self._batch_counts is None:
-            return
-        if on.batch is not None and query.sampled is not None:
-            self._batch_counts.add(np.array([n_clipped, on.batch.size], dtype=float), 0.0, query.sampled.scale)
 
     def tallied(self) -> Release:
         """Return clip counts that cost nothing. See `pymc_dp.steps.access.Curator`."""

@@ -4,12 +4,7 @@ from dataclasses import dataclass
 
 from pymc_dp.exceptions import PrivacyError
 from pymc_dp.release.batches import Batches
-from pymc_dp.release.interface import (
-    LARGEST_CLIP_BOUND,
-    ExpansionPoint,
-    FloatArray,
-    GradientPrediction,
-)
+from pymc_dp.release.interface import LARGEST_CLIP_BOUND, ExpansionPoint, FloatArray, GradientPrediction
 from pymc_dp.release.query import Rows, SumOverUnits
 from pymc_dp.release.sizes import CountsByNorm
 from pymc_dp.rows.derivatives import UnitsOfChunk

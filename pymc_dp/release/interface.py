@@ -49,30 +49,17 @@ class ReleasesOfIteration:
 
 @dataclass(frozen=True, eq=False)
 class Standardised:
-    """A point, standardised by the mean and covariance of its proposal, which arrays of statistics do not take apart.
-
-    Attributes
-    ----------
-    point : ndarray, shape (parameters,)
-    """
+    """A point in units of its proposal's mean and covariance, which arrays of statistics do not take apart."""
 
     point: FloatArray
 
 
 @dataclass(frozen=True, eq=False)
 class GradientPrediction:
-    """An expansion's prediction of a unit's gradient at a point, from its gradient g and curvature H at the centre.
+    """An expansion's prediction of a unit's gradient at `theta`, from its gradient g and curvature H at the centre.
 
-    ``jacobian @ g - H @ direction + offset``, all of it times the unit's weight.
-
-    Attributes
-    ----------
-    theta : ndarray, shape (parameters,)
-        The point.
-    jacobian : ndarray, shape (parameters, parameters)
-    direction : ndarray, shape (parameters,)
-    offset : ndarray, shape (parameters,)
-        The same for every unit.
+    ``jacobian @ g - H @ direction + offset``, all of it times the unit's weight. `jacobian` has the shape (parameters,
+    parameters), the others (parameters,); they are the same for every unit.
     """
 
     theta: FloatArray
@@ -83,15 +70,7 @@ class GradientPrediction:
 
 @dataclass(frozen=True, eq=False)
 class Expanded:
-    """A log-ratio of which an expansion predicts a part: the rest is asked for.
-
-    Attributes
-    ----------
-    point : ExpansionPoint
-        The expansion.
-    old, new : Prediction
-        Of both points.
-    """
+    """A log-ratio between two points of which an expansion predicts `old` and `new`: the rest is asked for."""
 
     point: ExpansionPoint
     old: Prediction

@@ -39,17 +39,10 @@ _MOST_COLUMNS = 100
 
 @dataclass(frozen=True, eq=False)
 class LevelCounts(NonNegative):
-    """The levels of some columns, and how many units have each, with noise: those above a threshold.
-
-    Attributes
-    ----------
-    columns : tuple of str
-        Names of columns.
-    delta : float
-        The probability that any level is published that one unit alone has, at most.
-    """
+    """The levels of some columns, and how many units have each, with noise: those above a threshold."""
 
     columns: tuple[str, ...]
+    #: The probability that any level is published that one unit alone has, at most.
     delta: float
     kind: str = "level_counts"
 
@@ -58,7 +51,7 @@ class LevelCounts(NonNegative):
         return math.sqrt(len(self.columns))
 
     def threshold(self, noise_std: float, grid: float) -> float:
-        """Return what a noisy count has to be above: 1, and more than noise reaches but with a part of delta.
+        """Return the threshold of noisy counts: 1, and more than noise reaches but with a part of delta.
 
         The discrete noise is above a multiple of the grid no more often than the continuous one is above the multiple
         before it (Canonne, Kamath and Steinke 2020, Proposition 25); another step is for roundings.

@@ -18,6 +18,7 @@ from pymc_dp.accounting import NO_NOISE, Releases
 from pymc_dp.exceptions import BudgetExceeded
 from pymc_dp.release.batches import Batches
 from pymc_dp.release.interface import FloatArray, Release
+from pymc_dp.release.noise import IntArray
 
 
 class Meter:
@@ -75,39 +76,29 @@ class Meter:
         if adds_noise and not noise_multiplier > NO_NOISE and not self.without_noise:
             raise BudgetExceeded(f"A release of kind {kind!r} was asked for without noise, which cannot be paid for.")
         places = [place for place, event in enumerate(self._scheduled) if event.kind == kind]
-        if places:
-            self._left_of[self._place(kind, places, noise_multiplier, batches, adds_noise, delta)] -= 1
-        elif batches is not None or delta:
-            raise BudgetExceeded(
-                f"Releases of kind {kind!r} were paid for on all units, not on batches, and without a threshold."
-            )
-        elif not noise_multiplier >= self._paid[kind]:
-            raise BudgetExceeded(
-                f"A release of kind {kind!r} was asked for with noise multiplier {noise_multiplier:.4g}, "
-                f"but {self._paid[kind]:.4g} was paid for."
-            )
-        self._left[kind] -= 1
-
-    def _place(
-        self,
-        kind: str,
-        places: Sequence[int],
-        noise_multiplier: float,
-        batches: Batches | None,
-        adds_noise: bool,
-        delta: float,
-    ) -> int:
-        """Return the place of the cheapest event that covers a release and has one left."""
-        for place in places:
+        for place in places:  # the cheapest event first that covers the release
             event = self._scheduled[place]
             alike = event.sampling is None if batches is None else batches.covered_by(event)
             alike = alike and event.adds_noise == adds_noise and delta * event.count <= event.of_thresholds
             if alike and self._left_of[place] > 0 and noise_multiplier >= event.noise_needed:
-                return place
-        raise BudgetExceeded(
-            f"No release of kind {kind!r} with noise multiplier {noise_multiplier:.4g}, this threshold and "
-            f"{'these batches' if batches is not None else 'on all units'} is left of what was paid for."
-        )
+                self._left_of[place] -= 1
+                break
+        else:
+            if places:
+                raise BudgetExceeded(
+                    f"No release of kind {kind!r} with noise multiplier {noise_multiplier:.4g}, this threshold and "
+                    f"{'these batches' if batches is not None else 'on all units'} is left of what was paid for."
+                )
+            if batches is not None or delta:
+                raise BudgetExceeded(
+                    f"Releases of kind {kind!r} were paid for on all units, not on batches, and without a threshold."
+                )
+            if not noise_multiplier >= self._paid[kind]:
+                raise BudgetExceeded(
+                    f"A release of kind {kind!r} was asked for with noise multiplier {noise_multiplier:.4g}, "
+                    f"but {self._paid[kind]:.4g} was paid for."
+                )
+        self._left[kind] -= 1
 
     def __repr__(self) -> str:
         return f"Meter({self._left})"
@@ -155,7 +146,7 @@ class BatchCounts:
         self._variance = 0.0
         self._total: FloatArray = np.zeros(entries)
 
-    def add(self, counts: FloatArray, noise_std: float, scale: float) -> None:
+    def add(self, counts: FloatArray | IntArray, noise_std: float, scale: float) -> None:
         """Add the counts of one batch; `scale` makes them estimates for all units."""
         self._made += 1
         self._variance += (noise_std * scale) ** 2

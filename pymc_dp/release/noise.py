@@ -9,7 +9,7 @@ import functools
 import math
 import os
 from collections.abc import Iterable, Sequence
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -83,25 +83,6 @@ def refuse_overflow(noise_multipliers: Iterable[float], n_units: int) -> None:
         grid_for(noise_multiplier, 1.0, 1.0, max(n_units, 1))  # a fold may have no unit
 
 
-class NoiseSource(Protocol):
-    """Adds integer Gaussian noise."""
-
-    description: str
-    secure: bool
-
-    def add(self, integers: IntArray, scale: float) -> IntArray:
-        """Return `integers` plus discrete Gaussian noise of parameter `scale` in every entry."""
-        ...
-
-    def words(self, count: int) -> Words:
-        """Return independent uniform 64-bit words, for drawing batches and decisions."""
-        ...
-
-    def for_chain(self, key: tuple[int, ...]) -> "NoiseSource":
-        """Return the source of one chain; chains never share noise."""
-        ...
-
-
 @functools.lru_cache(maxsize=64)
 def _gaussian(scale: float, size: int) -> Any:
     """Build OpenDP's mechanism; its `int` would be 32 bits wide, so ask for 64."""
@@ -124,11 +105,11 @@ class SecureNoise:
     secure = True
 
     def add(self, integers: IntArray, scale: float) -> IntArray:
-        """Return `integers` plus exact discrete Gaussian noise."""
+        """Return `integers` plus exact discrete Gaussian noise of parameter `scale` in every entry."""
         return np.array(_gaussian(scale, integers.size)(integers.tolist()), dtype=np.int64)
 
     def words(self, count: int) -> Words:
-        """Return words from the operating system."""
+        """Return independent uniform 64-bit words from the operating system, for drawing batches and decisions."""
         return np.frombuffer(os.urandom(8 * count), dtype=np.uint64)
 
     def for_chain(self, key: tuple[int, ...]) -> "SecureNoise":
@@ -158,5 +139,9 @@ class InsecureNoise:
         return self._words.integers(0, 2**64, size=count, dtype=np.uint64)
 
     def for_chain(self, key: tuple[int, ...]) -> "InsecureNoise":
-        """Return the stream of one chain."""
+        """Return the stream of one chain; chains never share noise."""
         return InsecureNoise(self._seed, key)
+
+
+#: Where noise, and the bits that batches and decisions are drawn by, come from.
+NoiseSource = SecureNoise | InsecureNoise

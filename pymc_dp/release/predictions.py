@@ -1,7 +1,6 @@
 """Queries of what a model predicts for the units, with some of their columns set to public numbers."""
 
 import math
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -33,42 +32,31 @@ class Setting:
 
 
 @dataclass(frozen=True, eq=False)
-class Scenario:
-    """Rows as they stand in the table, but for some entries, which are replaced."""
-
-    settings: tuple[Setting, ...]
-
-    def of_rows(self, rows: list[np.ndarray]) -> list[np.ndarray]:
-        """Return the inputs with entries replaced, each row by itself."""
-        changed = list(rows)
-        for place in dict.fromkeys(each.place for each in self.settings):
-            changed[place] = rows[place].copy()
-        for each in self.settings:
-            by_entry = changed[each.place].reshape(len(rows[each.place]), -1)
-            by_entry[:, each.entry] = each.factor * (1.0 if each.source == NO_INPUT else rows[each.source])
-        return changed
-
-
-@dataclass(frozen=True, eq=False)
 class Predicted:
-    """Predictions of the response, in at least one scenario."""
+    """Predictions of the response, in at least one scenario: rows as they stand but for some entries, replaced."""
 
-    scenarios: tuple[Scenario, ...]
+    scenarios: tuple[tuple[Setting, ...], ...]
     quantity: Quantity
 
     def of_rows(self, chunk: UnitsOfChunk, theta: FloatArray) -> FloatArray:
-        """Return the predictions for every row, shape (scenarios, rows)."""
-        rows = list(chunk.rows)
-        return np.array([self._of(chunk.response(theta, each.of_rows(rows))) for each in self.scenarios])
-
-    def _of(self, response: Sequence[FloatArray]) -> FloatArray:
-        if self.quantity == "at_most":
-            return np.exp(response[0])
-        if self.quantity == "equal":
-            return np.exp(response[0]) - np.exp(response[1])
-        if len(response) < 3:
-            raise PrivacyError("The model knows no mean of its response.")
-        return response[2]
+        """Return the predictions for every row by itself, shape (scenarios, rows)."""
+        found = []
+        for settings in self.scenarios:
+            rows = list(chunk.rows)
+            for place in {each.place for each in settings}:
+                rows[place] = rows[place].copy()
+            for each in settings:
+                by_entry = rows[each.place].reshape(len(rows[each.place]), -1)
+                by_entry[:, each.entry] = each.factor * (1.0 if each.source == NO_INPUT else chunk.rows[each.source])
+            response = chunk.response(theta, rows)
+            if self.quantity == "mean" and len(response) < 3:
+                raise PrivacyError("The model knows no mean of its response.")
+            if self.quantity == "mean":
+                found.append(response[2])
+            else:
+                less = np.exp(response[1]) if self.quantity == "equal" else 0.0
+                found.append(np.exp(response[0]) - less)
+        return np.array(found)
 
 
 @dataclass(frozen=True, eq=False)
@@ -132,10 +120,11 @@ class PredictionSums(SumOverUnits):
         """Return the norm of (1, ..., 1)."""
         return math.sqrt(1 + len(self.predicted.scenarios)) * ROOM_OF_COUNTS
 
-    def factor(self, facts: PublicFacts) -> float:
-        """Return 2√S as a multiple of the bound, where a unit is replaced."""
+    @property
+    def apart(self) -> float:
+        """2√S as a multiple of the bound."""
         count = len(self.predicted.scenarios)
-        return min(facts.factor, 2.0 * math.sqrt(count / (1 + count)))
+        return 2.0 * math.sqrt(count / (1 + count))
 
     def rounding(self, facts: PublicFacts) -> float:
         """Return room for truncations to the grid, of two contributions."""
@@ -215,14 +204,9 @@ class PredictionSpreads(_Spreads):
     kind: str = "prediction_spreads"
 
     @property
-    def of_a_group(self) -> int:
-        """How many differences there are of a group."""
-        return self.count * len(self.predicted.scenarios)
-
-    @property
     def size(self) -> int:
         """The differences of every group."""
-        return self.by.bins * self.of_a_group
+        return self.by.bins * self.count * len(self.predicted.scenarios)
 
     def bound(self, facts: PublicFacts) -> float:
         """Return the norm that units are clipped to."""
@@ -238,7 +222,7 @@ class PredictionSpreads(_Spreads):
 
     def contributions(self, chunk: UnitsOfChunk) -> FloatArray:
         """Return each unit's differences, divided by the clip bounds of their groups."""
-        found: FloatArray = self.differences(chunk) / np.repeat(self.clip_bounds, self.of_a_group)
+        found: FloatArray = self.differences(chunk) / np.repeat(self.clip_bounds, self.size // self.by.bins)
         return found
 
 

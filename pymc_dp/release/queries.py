@@ -1,20 +1,18 @@
 """Every kind of release: its question to the rows, how far the answer can move, and its name.
 
-A query is a frozen description made of plain numbers. A sampler makes one and hands it to the curator, which copies it
-(`plain`), pays for it, and only then has it evaluated. Each class says
+A query is a frozen description made of numbers. A sampler makes one and hands it to the curator, which copies it as
+plain numbers (`plain`), pays for it, and only then has it evaluated. Each class says
 
 - `kind`: the name under which the release is planned, paid for and published;
 - `exact_sum`: a sum over units of contributions whose norm is at most `bound`, in whole steps of a public grid;
-- `factor` and `rounding`: between neighbouring tables the sum moves by at most ``factor · bound`` in Euclidean norm,
-  and by `rounding` steps of the grid more where the sum is rounded as a whole.
+- `apart` and `rounding`: where a unit is replaced, the sum moves by at most ``apart · bound`` in Euclidean norm, where
+  one is added or removed by `bound`, and by `rounding` steps of the grid more where the sum is rounded as a whole.
 
 The curator answers the classes in `QUERIES` and no others: a new kind of release is a class here, with its proof, and
 the sampler that asks for it.
 """
 
-import dataclasses
 import math
-from abc import abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
 from fractions import Fraction
@@ -32,7 +30,7 @@ from pymc_dp.release.gradients import GradientSizes, PreconditionedGradient
 from pymc_dp.release.interface import Expanded, ExpansionPoint, FloatArray, Prediction
 from pymc_dp.release.levels import LevelCounts
 from pymc_dp.release.predictions import PredictionCounts, PredictionSpreads, PredictionSums, SpreadSizes
-from pymc_dp.release.query import Evaluation, IntArray, PublicFacts, Query, Rows, check_bound
+from pymc_dp.release.query import Evaluation, IntArray, PublicFacts, Query, Rows, check_bound, plain_copy
 from pymc_dp.release.sizes import BoundedScore, CoordinateSizes, NormSizes, RemainderSizes
 from pymc_dp.rows.clipped_sum import ClippedMoments, ClippedSum
 
@@ -76,7 +74,7 @@ class LogRatioSum(Query):
 
 
 def sensitivity(scale: float, bound: float, batch_size: int) -> float:
-    r"""Return how far :math:`f` moves when one unit of the batch is replaced, at most; rounding not included.
+    r"""Return the largest movement of :math:`f` when one unit of the batch is replaced; rounding not included.
 
     With :math:`a` = `scale` :math:`= n T / b` and clipped log-ratios :math:`|r_i| \le M` of the b units of a batch,
 
@@ -120,14 +118,11 @@ class VariancePenalisedLogRatio(Query):
     counted: bool = False
     expanded: Expanded | None = None
     kind: ClassVar[str] = "log_ratio"
+    apart: ClassVar[float] = 1.0  # the bound is that of a replacement already
 
     def bound(self, facts: PublicFacts) -> float:
-        """Return how far f moves when one unit of the batch is replaced."""
+        """Return the largest movement of f when one unit of the batch is replaced."""
         return sensitivity(self.tempering * self.batches.scale, self.clip_bound, self.batches.batch_size)
-
-    def factor(self, facts: PublicFacts) -> float:
-        """Return 1: the bound is that of a replacement already."""
-        return 1.0
 
     def rounding(self, facts: PublicFacts) -> float:
         """Return 1: f is rounded toward zero once."""
@@ -221,25 +216,25 @@ def _clipped_log_ratios(
 
 
 class _Counts(Query):
-    """Means of counts of clipped units: a unit moves each of `entries` means by at most 1."""
+    """Means of counts of clipped units: a unit moves each of `entries` means by at most 1, a replaced one, too.
+
+    Its share of a mean is between 0 and 1.
+    """
 
     kind: ClassVar[str] = "clip_count"
+    apart: ClassVar[float] = 1.0
 
-    @abstractmethod
     def entries(self, facts: PublicFacts) -> int:
-        """Return how many means there are."""
+        """Return the number of means."""
+        return 1
 
     def bound(self, facts: PublicFacts) -> float:
-        """Return how far a unit moves all means together, in Euclidean norm."""
+        """Return the largest movement of all means together by one unit, in Euclidean norm."""
         return math.sqrt(self.entries(facts)) * _ROUNDING
-
-    def factor(self, facts: PublicFacts) -> float:
-        """Return 1: a unit's share of a mean is between 0 and 1, so that a replaced unit moves the mean by 1, too."""
-        return 1.0
 
     def rounding(self, facts: PublicFacts) -> float:
         """Return the norm of one step in every entry: means are rounded down."""
-        return math.sqrt(self.entries(facts)) * _ROUNDING
+        return self.bound(facts)
 
     def means(self, on: Evaluation, counts: Sequence[int], releases: Sequence[int]) -> ClippedSum:
         """Return counts divided by the number of releases that each is a sum over, rounded down to the grid."""
@@ -279,10 +274,6 @@ class DecisionClipCounts(_Counts):
     moves: tuple[tuple[FloatArray, FloatArray] | Expanded, ...]
     decided_on: BatchesWithoutReplacement
     tempering: float
-
-    def entries(self, facts: PublicFacts) -> int:
-        """Return 1."""
-        return 1
 
     def refuse_if_unsafe(self, facts: PublicFacts) -> None:
         """Refuse where the number of units is protected, and where there is nothing to count."""
@@ -443,4 +434,5 @@ def plain(query: Query) -> Query:
             f"The curator answers no {type(query).__name__}: a kind of release is a class in "
             "pymc_dp/release/queries.py."
         )
-    return dataclasses.replace(query)  # type: ignore[type-var]  # all classes in QUERIES are dataclasses
+    copied: Query = plain_copy(type(query), query)
+    return copied

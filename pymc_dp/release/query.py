@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pymc_dp.exceptions import PrivacyError
-from pymc_dp.release.batches import Batches, BatchesWithoutReplacement, PoissonBatches, described
+from pymc_dp.release.batches import Batches, BatchesWithoutReplacement, PoissonBatches
 from pymc_dp.release.interface import LARGEST_CLIP_BOUND, SMALLEST_CLIP_BOUND, FloatArray
 from pymc_dp.release.meter import ClipTally
 from pymc_dp.rows.clipped_sum import ClippedSum
@@ -35,55 +35,31 @@ SENSITIVITY_FACTOR = {"substitute": 2.0, "add-remove": 1.0}
 
 @dataclass(frozen=True)
 class PublicFacts:
-    """The public facts of a curator.
-
-    Attributes
-    ----------
-    relation : str
-        Neighbouring relation.
-    n_units : int or None
-        The number of units, where it is public: None under add-remove.
-    n_counts : int
-        How many kinds of releases have their clipped units counted.
-    """
+    """The public facts of a curator: its relation, the number of units, the number of kinds that are counted."""
 
     relation: str
+    #: The number of units, where it is public: None under add-remove.
     n_units: int | None
+    #: The number of kinds of releases whose clipped units are counted.
     n_counts: int
-
-    @property
-    def factor(self) -> float:
-        """How far a sum of contributions of norm at most 1 moves between neighbouring tables."""
-        return SENSITIVITY_FACTOR[self.relation]
 
 
 @dataclass(frozen=True, eq=False)
 class Evaluation:
-    """The rows, and all else that a query is evaluated on, once it has been paid for. Confidential.
-
-    Attributes
-    ----------
-    rows : Rows
-        The rows.
-    tally : ClipTally
-        How many units earlier releases have clipped.
-    facts : PublicFacts
-        What is public.
-    grid : float
-        A power of two, public: the exact sum is a multiple of it.
-    batch : ndarray of int64, or None
-        The units of a fresh batch in increasing order; None for all units.
-    """
+    """The rows, and all else that a query is evaluated on, once it has been paid for. Confidential."""
 
     rows: Rows
+    #: The number of units that earlier releases have clipped.
     tally: ClipTally
     facts: PublicFacts
+    #: A power of two, public: the exact sum is a multiple of it.
     grid: float
+    #: The units of a fresh batch in increasing order; None for all units.
     batch: IntArray | None
 
 
 class Query(ABC):
-    """A kind of release: a frozen dataclass of plain numbers. See `pymc_dp.release.queries` for what it has to say."""
+    """A kind of release: a frozen dataclass of numbers, arrays and names, which says what `queries` lists."""
 
     #: Whether noise is added to the answer; a decision's noise is part of its test.
     adds_noise: ClassVar[bool] = True
@@ -97,10 +73,10 @@ class Query(ABC):
     def kind(self) -> str:
         """The name of the release."""
 
-    def __post_init__(self) -> None:
-        """Copy every field of a query that is made, as plain numbers of its own."""
-        for each in dataclasses.fields(self):  # type: ignore[arg-type]  # every query is a dataclass
-            object.__setattr__(self, each.name, plain(each.type, getattr(self, each.name)))
+    @property
+    def apart(self) -> float:
+        """How many bounds any two contributions are apart, at most."""
+        return 2.0
 
     @property
     def sampled(self) -> Batches | None:
@@ -109,29 +85,29 @@ class Query(ABC):
 
     @property
     def where(self) -> tuple[FloatArray, ...]:
-        """The points that are asked about, for the record: where something is predicted, else `theta`, else the centre.
+        """Copies of the points that are asked about: where something is predicted, else `theta`, else the centre.
 
-        An empty one is none.
+        An empty one is none. The row engine keeps the query's own points, with what it computed there.
         """
         predicted = [getattr(self, name).theta for name in ("prediction", "old", "new") if hasattr(self, name)]
         own = [getattr(self, name) for name in ("theta", "theta_new") if hasattr(self, name)]
         centre = [self.point.theta] if hasattr(self, "point") else []
-        return tuple(point for point in predicted or own or centre if point.size)
+        return tuple(point.copy() for point in predicted or own or centre if point.size)
 
     def bound(self, facts: PublicFacts) -> float:
         """Return the largest norm of a unit's contribution."""
         return self.clip_bound
 
     def factor(self, facts: PublicFacts) -> float:
-        """Return by how many bounds the sum moves between neighbouring tables."""
-        return facts.factor
+        """Return the movement of the sum between neighbouring tables, in bounds."""
+        return min(SENSITIVITY_FACTOR[facts.relation], self.apart)
 
     def rounding(self, facts: PublicFacts) -> float:
-        """Return by how many steps of the grid more it moves, where the sum is rounded as a whole."""
+        """Return the further movement where the sum is rounded as a whole, in steps of the grid."""
         return 0.0
 
     def n_terms(self, facts: PublicFacts) -> int | None:
-        """Return how many contributions are summed; None where that is protected."""
+        """Return the number of contributions that are summed; None where that is protected."""
         return facts.n_units
 
     def refuse_if_unsafe(self, facts: PublicFacts) -> None:
@@ -195,9 +171,7 @@ class NonNegative(Query):
     Two such vectors of norm at most b differ by at most √2 b, not 2b.
     """
 
-    def factor(self, facts: PublicFacts) -> float:
-        """Return by how many bounds the sum moves between neighbouring tables."""
-        return min(facts.factor, math.sqrt(2.0))
+    apart: ClassVar[float] = math.sqrt(2.0)
 
 
 def check_bound(bound: float) -> None:
@@ -209,7 +183,7 @@ def check_bound(bound: float) -> None:
         )
 
 
-def plain(kind: Any, value: Any) -> Any:
+def plain_copy(kind: Any, value: Any) -> Any:
     """Return a copy with nothing in it but plain numbers and strings, as the type of a field declares them.
 
     An object of another class could answer otherwise when it is asked again, and an array could be changed by whoever
@@ -232,15 +206,20 @@ def plain(kind: Any, value: Any) -> Any:
     if origin is tuple:
         entries = tuple(value)
         kinds = parts[:1] * len(entries) if parts[-1] is Ellipsis else parts
-        return tuple(plain(each, entry) for each, entry in zip(kinds, entries, strict=True))
+        return tuple(plain_copy(each, entry) for each, entry in zip(kinds, entries, strict=True))
     if value is None and types.NoneType in parts:
         return None
     if BatchesWithoutReplacement in (kind, *parts):
-        batches = described(value)
-        if isinstance(batches, PoissonBatches) and PoissonBatches not in parts:
+        # An object of another class, a subclass included, could draw, cost or cover something else than it says.
+        if type(value) is not PoissonBatches and type(value) is not BatchesWithoutReplacement:
+            raise PrivacyError(
+                "A batch is described by PoissonBatches or BatchesWithoutReplacement, not by a "
+                f"{type(value).__name__}: the curator draws it."
+            )
+        if isinstance(value, PoissonBatches) and PoissonBatches not in parts:
             raise PrivacyError("A test on a batch takes batches of a fixed size: BatchesWithoutReplacement.")
-        return batches
+        kind, parts = type(value), ()
     if parts:  # one of several types: a dataclass, or what is named first
         of_value = (each for each in parts if dataclasses.is_dataclass(each) and isinstance(value, each))  # type: ignore[arg-type]
-        return plain(next(of_value, parts[0]), value)
-    return kind(*(plain(each.type, getattr(value, each.name)) for each in dataclasses.fields(kind)))
+        return plain_copy(next(of_value, parts[0]), value)
+    return kind(*(plain_copy(each.type, getattr(value, each.name)) for each in dataclasses.fields(kind)))

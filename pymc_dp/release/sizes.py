@@ -8,13 +8,7 @@ from typing import ClassVar, Literal
 import numpy as np
 
 from pymc_dp.exceptions import PrivacyError
-from pymc_dp.release.interface import (
-    LARGEST_CLIP_BOUND,
-    SMALLEST_CLIP_BOUND,
-    ExpansionPoint,
-    FloatArray,
-    Prediction,
-)
+from pymc_dp.release.interface import LARGEST_CLIP_BOUND, SMALLEST_CLIP_BOUND, ExpansionPoint, FloatArray, Prediction
 from pymc_dp.release.query import Evaluation, IntArray, NonNegative, PublicFacts, Rows, SumOverUnits
 from pymc_dp.rows.clipped_sum import ClippedSum
 from pymc_dp.rows.derivatives import UnitsOfChunk
@@ -205,14 +199,14 @@ class RemainderSizes(CountsByOctave):
     bins: int
     kind: str = "remainder_sizes"
 
-    def sorted_into_bins(self, residuals: FloatArray) -> IntArray:
-        """Return how many units are in each bin."""
-        return self.counts(np.abs(residuals)).sum(axis=1).astype(np.int64)
-
     def exact_sum(self, on: Evaluation) -> ClippedSum:
         """Return the counts."""
+
+        def in_each_bin(residuals: FloatArray) -> IntArray:
+            return self.counts(np.abs(residuals)).sum(axis=1).astype(np.int64)
+
         expansion = on.rows.expansion(self.point)
-        return expansion.residual_sizes(self.old, self.new, self.sorted_into_bins, self.bound(on.facts), on.grid)
+        return expansion.residual_sizes(self.old, self.new, in_each_bin, self.bound(on.facts), on.grid)
 
 
 @dataclass(frozen=True, eq=False)

@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
@@ -20,15 +20,7 @@ from pymc_dp.kinds import noise_std_of
 from pymc_dp.model.context import Model
 from pymc_dp.model.units import declared_unit, refusal_of_undeclared_units
 from pymc_dp.model.view import ModelView, read
-from pymc_dp.release import (
-    Curators,
-    InsecureNoise,
-    MeteredCurator,
-    NoiseSource,
-    SecureNoise,
-    refuse_overflow,
-    warm_up_noise,
-)
+from pymc_dp.release import Curators, InsecureNoise, MeteredCurator, SecureNoise, refuse_overflow, warm_up_noise
 from pymc_dp.release.interface import Release
 from pymc_dp.release.query import Query, Rows
 from pymc_dp.reports.published import facts_of
@@ -90,18 +82,15 @@ class Survey:
 
 
 def checked_budget(budget: Any, budget_share: Any) -> tuple[PrivacyBudget, float]:
-    """Return a budget and the part of it that may be spent.
+    """Return a budget and the part of it that may be spent, or refuse what is none.
 
-    Refuses whatever is no budget or no part of one, and a script that is being run again by a process that it started.
+    Refuses a script, too, that is being run again by a process that it started.
     """
     refuse_in_a_starting_process()
     refuse_no_budget(budget)
     if budget is None:
         raise InvalidArgument("What is released has to be paid for: pass budget=dp.PrivacyBudget(epsilon, delta).")
-    share = _validate.positive("budget_share", budget_share)
-    if share > 1.0:
-        raise InvalidArgument(f"budget_share must be at most 1, but is {share:g}.")
-    return budget, share
+    return budget, _validate.part_of_one("budget_share", budget_share)
 
 
 def view_of(
@@ -130,42 +119,26 @@ def asking(
     survey: Survey,
     budget: PrivacyBudget,
     likelihood: UnitLikelihood | UnitLevels,
-    data: Table | None = None,
-    results: Sequence[DataTree] = (),
-) -> Iterator[tuple[Ask, dict[str, Any]]]:
-    """Charge a survey, and yield the function that answers its queries and the attributes of the group ``privacy``.
-
-    Queries are answered from the rows of `data`, or from those of the likelihood itself. `results` are the published
-    results that queries depend on: where one of them is not private, the releases are not either. Where the budget does
-    not suffice, nothing is charged. A survey that ends early, after it was charged, raises `RunInterrupted` with the
-    releases until then.
-    """
-    with asking_folds(survey, budget, likelihood, [data], results) as ((ask,), facts):
-        yield ask, facts
-
-
-@contextmanager
-def asking_folds(
-    survey: Survey,
-    budget: PrivacyBudget,
-    likelihood: UnitLikelihood | UnitLevels,
-    tables: Sequence[Table | None],
+    tables: Sequence[Table | None] = (None,),
     results: Sequence[DataTree] = (),
 ) -> Iterator[tuple[list[Ask], dict[str, Any]]]:
-    """Charge a survey once that is made of several tables, no two of which have a unit in common: see `asking`.
+    """Charge a survey, and yield functions that answer its queries and the attributes of the group ``privacy``.
 
-    Each answers all queries of the survey. One unit changes one of them, and the others' answers tell nothing of it
-    (parallel composition). It is yielded as many functions as there are tables.
+    There is one function for each of `tables`, which answers from its rows; of None from those of the likelihood
+    itself. No two tables have a unit in common: one unit changes one of them, and the others' answers tell nothing of
+    it, so that the survey is charged once (parallel composition). `results` are the published results that queries
+    depend on: where one of them is not private, the releases are not either. Where the budget does not suffice,
+    nothing is charged. A survey that ends early, after it was charged, raises `RunInterrupted` with the releases until
+    then.
     """
     with ExitStack() as stack:
         parts: list[Rows | UnitLevels] = []
         for data in tables:
-            if data is not None:
+            if data is None or isinstance(likelihood, UnitLevels):
+                parts.append(likelihood)
+            else:
                 data.refuse_relation(budget.relation)
-            opened: AbstractContextManager[Rows | UnitLevels] = nullcontext(likelihood)
-            if data is not None and isinstance(likelihood, UnitLikelihood):
-                opened = data.opened(likelihood)
-            parts.append(stack.enter_context(opened))
+                parts.append(stack.enter_context(data.opened(likelihood)))
         n_units = sum(rows.n_units for rows in parts)
         if budget.relation == "substitute" and n_units < _FEWEST_UNITS:
             raise UnsupportedModel(
@@ -178,21 +151,6 @@ def asking_folds(
         warm_up_noise()
         made: list[Release] = []
 
-        def curators_of(rows: Rows | UnitLevels, place: int) -> Curators:
-            seed = None if survey.insecure_seed is None else [survey.insecure_seed, *([place] if place else [])]
-            noise: NoiseSource = SecureNoise() if seed is None else InsecureNoise(seed)
-
-            def curator(**of_run: Any) -> MeteredCurator:
-                return MeteredCurator(
-                    rows,
-                    relation=budget.relation,
-                    noise_multipliers=planned.noise_multipliers,
-                    without_noise=not budget.private,
-                    **of_run,
-                )
-
-            return Curators(curator, noise, 1, {}, planned.allowance_once, scheduled_once=planned.scheduled_once)
-
         def ask(metered: MeteredCurator, query: Query) -> Release:
             made.append(metered.release(query, planned.noise_multipliers[query.kind]))
             return made[-1]
@@ -202,7 +160,19 @@ def asking_folds(
         if not all(facts_of(result)["private"] for result in results):
             why = [facts["not_private_because"], "a result that it is about is not private"]
             facts |= {"private": 0, "not_private_because": "; ".join(filter(None, why))}
-        curators = [curators_of(rows, place) for place, rows in enumerate(parts)]
+        curators = []
+        for place, rows in enumerate(parts):
+            seed = None if survey.insecure_seed is None else [survey.insecure_seed, *([place] if place else [])]
+            noise = SecureNoise() if seed is None else InsecureNoise(seed)
+            make_curator = partial(
+                MeteredCurator,
+                rows,
+                relation=budget.relation,
+                noise_multipliers=planned.noise_multipliers,
+                without_noise=not budget.private,
+            )
+            allowed, scheduled = planned.allowance_once, planned.scheduled_once
+            curators.append(Curators(make_curator, noise, 1, {}, allowed, scheduled_once=scheduled))
         try:
             with ending_the_run():
                 yield [partial(ask, each.open_once()) for each in curators], {**facts, "complete": 1}

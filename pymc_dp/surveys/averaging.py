@@ -139,23 +139,13 @@ def average_predictions(
         By name, which columns are set to what: ``{"treated": {"drug": 1}, "untreated": {"drug": 0}}``. Columns are
         declared columns of `data`, in their own units, or data variables of the model: with a value, or an array with
         an entry for each row of the model, as for ``pm.set_data``. Default: one, with all rows as they are.
-    budget : PrivacyBudget
-        What is charged: the same as for everything else that is computed of the table.
     by : str, or mapping of str to sequence of str, optional
         Average within groups: of a declared category or truth value of `data`, or of a data variable of codes from 0
         on, with names of the codes.
     equal_to, at_most : object, optional
         Predict the probability that the response is this, or at most this. Default: its mean.
-    model : pm.Model, optional
-        The model that `result` is a posterior of. Default: that of the ``with`` context.
-    data : Table, optional
-        The protected table, where the model stands on invented rows.
-    budget_share : float
-        Part of what is left of the budget that is spent.
-    unit, unit_index
-        As of `pymc_dp.sample`: what is protected.
-    insecure_seed : int, optional
-        Seeds the noise, for tests on public data: the result is not private then.
+    budget, model, data, budget_share, unit, unit_index, insecure_seed
+        As of `pymc_dp.check`.
 
     Returns
     -------
@@ -164,15 +154,8 @@ def average_predictions(
 
     Raises
     ------
-    InvalidArgument
-        If an argument is missing or out of range, before anything is charged.
-    UnsupportedModel
-        If there are several responses in a row, or PyMC knows no distribution function of them; before anything is
-        charged.
-    BudgetExceeded
-        If nothing is left of the budget.
-    RunInterrupted
-        If it ends early, after it was charged.
+    InvalidArgument, UnsupportedModel, BudgetExceeded, RunInterrupted
+        As of `pymc_dp.check`.
 
     Notes
     -----
@@ -193,7 +176,7 @@ def average_predictions(
     survey = Survey("average predictions", questions.requests, share, insecure_seed)
     survey.plan(budget)  # refuses early
     rows.warm_up_response()
-    with asking(survey, budget, rows, data, [result]) as (ask, facts):
+    with asking(survey, budget, rows, [data], [result]) as ((ask,), facts):
         groups = questions.answered(ask, fitted, facts.get("n_units"))
     return AveragePredictions(tree_of(groups, {**facts, "quantity": questions.quantity}))
 

@@ -4,7 +4,6 @@ import itertools
 import json
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -44,6 +43,8 @@ _UNKNOWN = 1.0
 _LEVEL = 0.05
 #: A deviation of so many standard errors would have been seen four times in five: 1.645 + .84.
 _SEEN = 2.49
+#: What rows are put into bins by: a name, its place among the inputs, names of levels, middle and half width.
+_Along = tuple[str, int, tuple[str, ...], tuple[float, float]]
 
 
 class Check:
@@ -70,9 +71,7 @@ class Check:
     def p_values(self) -> pd.Series:
         """A p-value for each axis, and for each contrast of all rows: upper bounds where the model holds."""
         found = {f"along {name}": self.tree[f"along_{name}"].attrs["p_value"] for name in self.axes}
-        whole = self.tree["all_rows"].to_dataset()
-        for shape in whole["shape"].values:
-            found[str(shape)] = float(whole["p_value"].sel(shape=shape))
+        found |= self.tree["all_rows"].to_dataset()["p_value"].to_series().to_dict()
         return pd.Series(found, name="p_value")
 
     @property
@@ -89,14 +88,9 @@ class Check:
     @property
     def residuals(self) -> pd.DataFrame:
         """Location of the responses by bin, in standard deviations above what is predicted, with standard errors."""
-        lines = []
-        for name in self.axes:
-            found = self.tree[f"along_{name}"].to_dataset()
-            location = found[["mean", "error"]].isel(shape=0)
-            columns = found["bin"].values, found["rows"].values, location["mean"].values, location["error"].values
-            lines += [(name, str(label), *map(float, numbers)) for label, *numbers in zip(*columns, strict=True)]
-        frame = pd.DataFrame(lines, columns=["axis", "bin", "rows", "location", "error"])
-        return frame.set_index(["axis", "bin"])
+        along = {name: self.tree[f"along_{name}"].to_dataset()[["rows", "mean", "error"]] for name in self.axes}
+        lines = {name: found.isel(shape=0, drop=True).to_dataframe() for name, found in along.items()}
+        return pd.concat(lines, names=["axis"]).rename(columns={"mean": "location"})
 
     @property
     def would_be_seen(self) -> pd.Series:
@@ -106,10 +100,7 @@ class Check:
 
     def __repr__(self) -> str:
         facts = facts_of(self.tree)
-        lines = [
-            heading(facts, f"Check of {facts['response']!r}"),
-            f"{'':<24}{'p-value':>10}   {'what was seen'}",
-        ]
+        lines = [heading(facts, f"Check of {facts['response']!r}"), f"{'':<24}{'p-value':>10}   {'what was seen'}"]
         for name, p_value in self.p_values.items():
             lines.append(f"{name:<24}{p_value:>10.2g}   {self._seen(str(name))}")
         if self.fits:
@@ -163,8 +154,6 @@ def check(
     ----------
     result : DataTree
         With a group ``posterior``: of `pymc_dp.sample`, or of `PrivateLikelihood.sample`. It has to be public already.
-    budget : PrivacyBudget
-        What is charged: the same as for everything else that is computed of the table.
     by : str, sequence of str, or mapping of str to array
         Columns that residuals are looked at along, besides the mean that the model predicts: declared columns of
         `data`, data variables of the model with one number in a row, or arrays with an entry for each row of the model.
@@ -175,12 +164,10 @@ def check(
         The protected table, where the model stands on invented rows.
     bins : int, optional
         Of every axis, but those of categories. Default: 4 to 8, the fewer the more noise there is.
-    budget_share : float
-        Part of what is left of the budget that is spent.
+    budget, budget_share, insecure_seed
+        As of `pymc_dp.describe`.
     unit, unit_index
         As of `pymc_dp.sample`: what is protected.
-    insecure_seed : int, optional
-        Seeds the noise, for tests on public data: the result is not private then.
 
     Returns
     -------
@@ -194,10 +181,8 @@ def check(
     UnsupportedModel
         If there are several responses in a row, or PyMC knows no distribution function of them; before anything is
         charged.
-    BudgetExceeded
-        If nothing is left of the budget.
-    RunInterrupted
-        If it ends early, after it was charged.
+    BudgetExceeded, RunInterrupted
+        As of `pymc_dp.describe`.
 
     Notes
     -----
@@ -218,35 +203,31 @@ def check(
     view = view_of(model, unit, unit_index, data, with_response=True)
     response = view.row_split.response
     assert response is not None  # noqa: S101  it was asked for
-    theta, factors = _posterior(result, model, view)
+    fitted = fit.Fitted(result, model, view)
+    scale = np.isin(fitted.places, view.scale_of_symmetric_rows)
+    taken = (fitted.known, fitted.known & ~scale)
+    of_all, but_scale = (fit.excess(*fitted.covariances(each)) for each in taken)
+    factors = fit.Factors(of_all, but_scale, normal=np.count_nonzero(scale) == 1 and view.rows_are_normal)
     columns = _columns(model, view, by, data)
     rows = UnitLikelihood(view, first_order=False, beside=columns)
     axes = _axes(list(columns), len(rows.inputs) - len(columns), data, with_mean=response.mean is not None)
     levels = fit.levels_of(response.discrete, response.n_levels)
-    searched = sum(not axis.levels for axis in axes)
+    spread = levels.size == 3  # of two levels, the spread of responses is released, too
+    searched = sum(not names for _, _, names, _ in axes)
     for_bins = _SHARE_OF_BINS if searched else 0.0
-    cells = max([_EXPECTED_BINS, *(len(axis.levels) for axis in axes)]) * (levels.size - 1 + _with_spread(levels))
+    cells = max([_EXPECTED_BINS, *(len(names) for _, _, names, _ in axes)]) * (levels.size - 1 + spread)
     requests: tuple[ReleaseRequest, ...] = (ReleaseRequest("unit_counts", len(axes), 1.0 - for_bins, cells, once=True),)
     if searched:  # bins are found by counts in bins of a kind of their own
         requests = (ReleaseRequest("bins", STEPS * searched, for_bins, FINEST, once=True), *requests)
     survey = Survey("check", requests, share, insecure_seed)
     noise_multiplier = survey.plan(budget).noise_multipliers["unit_counts"]  # refuses early
     rows.warm_up_response()
-    with asking(survey, budget, rows, data, [result]) as (ask, facts):
+    with asking(survey, budget, rows, [data], [result]) as ((ask,), facts):
         if bins is None:
-            factor = math.sqrt(2.0 * (1.0 + SPREAD_WEIGHT**2 * _with_spread(levels)))
+            factor = math.sqrt(2.0 * (1.0 + SPREAD_WEIGHT**2 * spread))
             bins = fit.suitable_bins(facts.get("n_units"), factor * noise_multiplier, levels)
-        groups = _released(ask, axes, theta, levels, bins, factors)
+        groups = _released(ask, axes, fitted.mean, levels, bins, factors)
     return Check(tree_of(groups, {**facts, "response": response.name, "largest_factor": factors.largest}))
-
-
-def _posterior(result: DataTree, model: Model, view: ModelView) -> tuple[FloatArray, fit.Factors]:
-    """Return the posterior's mean on the unconstrained scale, and the factors of its noise."""
-    found = fit.Fitted(result, model, view)
-    scale = np.isin(found.places, view.scale_of_symmetric_rows)
-    of_all, but_scale = (fit.excess(*found.covariances(taken)) for taken in (found.known, found.known & ~scale))
-    normal = np.count_nonzero(scale) == 1 and view.rows_are_normal
-    return found.mean, fit.Factors(of_all, but_scale, normal=normal)
 
 
 def _columns(model: Model, view: ModelView, by: Any, data: Table | None) -> dict[str, np.ndarray]:
@@ -268,34 +249,19 @@ def _columns(model: Model, view: ModelView, by: Any, data: Table | None) -> dict
     return {name: values.astype(np.float64 if values.dtype.kind == "f" else np.int64) for name, values in given.items()}
 
 
-@dataclass(frozen=True)
-class _Along:
-    """A column that rows are put into bins by: its place among the inputs, its levels, its middle and half width."""
-
-    name: str
-    place: int
-    levels: tuple[str, ...]
-    scale: tuple[float, float]
-
-
 def _axes(columns: list[str], first: int, data: Table | None, *, with_mean: bool) -> list[_Along]:
     """Return the axes: the predicted mean, if there is one, and columns that are inputs from the place `first` on."""
-    axes = [_Along(PREDICTED, PREDICTED_MEAN, (), (0.0, 1.0))] if with_mean else []
+    axes: list[_Along] = [(PREDICTED, PREDICTED_MEAN, (), (0.0, 1.0))] if with_mean else []
     schema = None if data is None else data.schema
     declared = {} if schema is None else {each.name: each for each in schema.modelled}
     for place, name in enumerate(columns, start=first):
         column = declared.get(name)
-        axes.append(_Along(name, place, levels_of(column), (0.0, 1.0) if column is None else scale_of(column)))
+        axes.append((name, place, levels_of(column), (0.0, 1.0) if column is None else scale_of(column)))
     if not axes:
         raise InvalidArgument(
             "PyMC knows no mean of this distribution to put rows into bins by: name columns, by=['age']."
         )
     return axes
-
-
-def _with_spread(levels: FloatArray) -> bool:
-    """Return whether the spread of responses is released: of two levels."""
-    return levels.size == 3
 
 
 def _bins_along(ask: Ask, place: int, theta: FloatArray, bins: int) -> FloatArray:
@@ -319,12 +285,12 @@ def _released(
 ) -> dict[str, xr.Dataset]:
     """Find bins, count rows in them, and return the groups of a check."""
     groups, found = {}, []
-    for each in axes:
-        edges = np.arange(0.5, len(each.levels) - 1) if each.levels else _bins_along(ask, each.place, theta, bins)
-        axis = Axis(each.place, 0, NO_INPUT, edges)
-        release = ask(UnitCounts((axis,), theta, levels, _with_spread(levels)))
+    for name, place, names, (middle, half) in axes:
+        edges = np.arange(0.5, len(names) - 1) if names else _bins_along(ask, place, theta, bins)
+        axis = Axis(place, 0, NO_INPUT, edges)
+        release = ask(UnitCounts((axis,), theta, levels, levels.size == 3))
         counts, spread = release.value.reshape(axis.bins, -1), None
-        if _with_spread(levels):
+        if levels.size == 3:
             counts, spread = counts[:, :-1], counts[:, -1] / SPREAD_WEIGHT
         along = fit.contrasts(counts, release.noise_std, levels, spread)
         found.append(along)
@@ -332,10 +298,10 @@ def _released(
         means, errors = along.by_row(factors)
         unknown = (errors > _UNKNOWN).any(axis=1)
         means[unknown], errors[unknown] = np.nan, np.nan
-        edges = each.scale[0] + each.scale[1] * edges
+        edges = middle + half * edges
         texts = [f"{edge:.3g}" for edge in edges]
         between = [f"{low} to {high}" for low, high in itertools.pairwise(texts)]
-        groups[f"along_{each.name}"] = xr.Dataset(
+        groups[f"along_{name}"] = xr.Dataset(
             {
                 "counts": (("bin", "probability"), counts),
                 "rows": ("bin", along.rows),
@@ -344,7 +310,7 @@ def _released(
                 "edge": ("between", edges),
             },
             coords={
-                "bin": list(each.levels) or [f"below {texts[0]}", *between, f"from {texts[-1]}"],
+                "bin": list(names) or [f"below {texts[0]}", *between, f"from {texts[-1]}"],
                 "probability": levels[1:],
                 "shape": list(fit.SHAPES[: means.shape[1]]),
             },

@@ -19,16 +19,7 @@ from pymc_dp.model.context import Model
 from pymc_dp.release.comparisons import DensityDifferences, DifferenceSizes
 from pymc_dp.reports.published import facts_of
 from pymc_dp.rows.likelihood import UnitLikelihood
-from pymc_dp.surveys.asking import (
-    Ask,
-    Survey,
-    asking_folds,
-    checked_budget,
-    four_digits,
-    heading,
-    tree_of,
-    view_of,
-)
+from pymc_dp.surveys.asking import Ask, Survey, asking, checked_budget, four_digits, heading, tree_of, view_of
 from pymc_dp.surveys.fit import Fitted
 from pymc_dp.surveys.folding import Folds
 from pymc_dp.surveys.histogram import bins_that_most_keep
@@ -66,9 +57,7 @@ class Comparison:
         posteriors on the table's own units, with noise; ``p_diff``: by how many more parameters the model follows them,
         which was taken off; ``fit_diff``: how much more noise in its fit is expected to have cost, which was added.
         """
-        found = self.tree["differences"].to_dataset()
-        lines = pd.DataFrame({str(name): found[name].values for name in found.data_vars})
-        return lines.set_index(pd.Index(found["model"].values, name="model")).sort_values("elpd_diff", ascending=False)
+        return self.tree["differences"].to_dataset().to_dataframe().sort_values("elpd_diff", ascending=False)
 
     @property
     def for_arviz(self) -> pd.DataFrame:
@@ -112,8 +101,6 @@ def compare(
     models : mapping of str to (pm.Model, DataTree)
         At least two models of the same rows, each with its posterior: of `pymc_dp.sample` or
         `PrivateLikelihood.sample`, public already. The first one is what the others are compared with.
-    budget : PrivacyBudget
-        What is charged: the same as for everything else that is computed of the table.
     data : Table, optional
         The protected table, where the models stand on invented rows.
     held_out : bool
@@ -121,12 +108,10 @@ def compare(
     folds : Folds, optional
         In the place of `data`: of `pymc_dp.folds`. Each model then has a list of results, one for each of
         ``folds.training``, and is asked about the units that this fit left out. All folds together are charged as one.
-    budget_share : float
-        Part of what is left of the budget that is spent, by all comparisons together.
+    budget, budget_share, insecure_seed
+        As of `pymc_dp.describe`; all comparisons together spend the share.
     unit, unit_index
         As of `pymc_dp.sample`: what is protected.
-    insecure_seed : int, optional
-        Seeds the noise, for tests on public data: the result is not private then.
 
     Returns
     -------
@@ -139,10 +124,8 @@ def compare(
         If an argument is missing or out of range, before anything is charged.
     UnsupportedModel
         If models have other numbers of rows, or their likelihoods are no products over units.
-    BudgetExceeded
-        If nothing is left of the budget.
-    RunInterrupted
-        If it ends early, after it was charged.
+    BudgetExceeded, RunInterrupted
+        As of `pymc_dp.describe`.
 
     Notes
     -----
@@ -195,7 +178,7 @@ def compare(
     for survey, name in zip(surveys, names, strict=True):
         rows = UnitLikelihood(views[name], first_order=False, other=views[reference])
         rows.warm_up()
-        with asking_folds(survey, budget, rows, tables, results) as (asks, facts):
+        with asking(survey, budget, rows, tables, results) as (asks, facts):
             found = np.array(
                 [_of_table(ask, one, other) for ask, one, other in zip(asks, fits[name], fits[reference], strict=True)]
             )
@@ -228,11 +211,11 @@ def compare(
 
 
 def _of_table(ask: Ask, one: Fitted, other: Fitted) -> tuple[float, ...]:
-    """Return what one table says of two fits.
+    """Compare two fits on one table.
 
-    The sum of differences and of their squares, how many units noise counts, the variance of the noise, by how many
-    parameters more the first follows the rows that it was fitted to, what noise in it has cost more on average and the
-    variance of that; and the clip bound.
+    Return the sum of differences and of their squares, the noisy number of units, the variance of the noise, the number
+    of parameters by which the first follows its rows more, the larger loss by noise in it on average and the variance
+    of that; and the clip bound.
     """
     draws = one.some_draws(_DRAWS), other.some_draws(_DRAWS)
     sizes = ask(DifferenceSizes(*draws, _DRAWS, _LOWEST, _OCTAVES))

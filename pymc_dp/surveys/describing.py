@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -60,10 +60,10 @@ class Description:
     def table(self) -> pd.DataFrame:
         """One line for each column: share of missing entries, mean, standard deviation and quantiles."""
         found = self.tree["columns"].to_dataset()
-        lines = pd.DataFrame({name: found[name].values for name in ("missing", "mean", "mean_error", "sd", "sd_error")})
+        lines = found[["missing", "mean", "mean_error", "sd", "sd_error"]].to_dataframe()
         for level in found["level"].values:
             lines[f"{level:.0%}"] = found["quantile"].sel(level=level).values
-        return lines.set_index(pd.Index(found["column"].values, name="column"))
+        return lines
 
     @property
     def categories(self) -> pd.DataFrame:
@@ -98,14 +98,12 @@ class Description:
             below = np.concatenate([[0.0], np.cumsum(nearest_shares(self._shares(column.name)))])
             first = max(int(np.searchsorted(below, _OUTSIDE, side="right")) - 1, 0)
             last = min(int(np.searchsorted(below, 1.0 - _OUTSIDE, side="left")), len(edges) - 1)
-            low, high = float(edges[first]), float(edges[max(last, first + 1)])
-            if isinstance(column, Number):
-                missing = min(max(float(column.missing or 0.0), low), high)
-                columns.append(Number(column.name, low, high, missing, column.raw))
-            else:
+            low: Any = float(edges[first])
+            high: Any = float(edges[max(last, first + 1)])
+            if isinstance(column, Whole):
                 low, high = int(low), max(int(high) - 1, int(low) + 1)
-                missing = min(max(int(column.missing or 0), low), high)
-                columns.append(Whole(column.name, low, high, missing, column.raw))
+            missing = min(max(column.missing or 0, low), high)
+            columns.append(replace(column, low=low, high=high, missing=missing))
         return Schema(columns)
 
     def invented(self, n: int, seed: int = 0, *, redrawn: bool = False, missing: bool = True) -> pd.DataFrame:
@@ -155,7 +153,7 @@ class Description:
         return frame
 
     def _missing_rates(self, generator: np.random.Generator | None) -> dict[str, float]:
-        """Return which part of each column is missing: none where noise may have made it. As it may be, if drawn."""
+        """Return the missing part of each column, 0 where noise may have made it; with a generator, as it may be."""
         found = self.tree["columns"].to_dataset()
         rates, errors = found["missing"].values, found["missing_error"].values
         rates = np.where(rates > _BY_NOISE * errors, np.clip(rates, 0.0, 1.0), 0.0)
@@ -166,7 +164,7 @@ class Description:
         return dict(zip(map(str, found["column"].values), map(float, rates), strict=True))
 
     def _apart(self, column: Modelled, rate: float) -> float:
-        """Return by how much correlations of a column grow without its missing entries, which count as one number."""
+        """Return the factor of a column's correlations without its missing entries, which count as one number."""
         known, there = self.table.loc[column.name], 1.0 - rate
         if not (0.0 < rate < 1.0 and known["sd"] > 0.0):
             return 1.0
@@ -259,11 +257,7 @@ class Description:
 
 
 def describe(
-    table: Table,
-    *,
-    budget: PrivacyBudget | None = None,
-    budget_share: float = 0.25,
-    insecure_seed: int | None = None,
+    table: Table, *, budget: PrivacyBudget | None = None, budget_share: float = 0.25, insecure_seed: int | None = None
 ) -> Description:
     """Release a description of a table's declared columns, within a budget.
 
@@ -331,7 +325,7 @@ def describe(
     likelihood = UnitLikelihood(view, first_order=False, beside=rows)
     survey = Survey("description", requests, share, insecure_seed)
     survey.plan(budget)  # refuses early
-    with asking(survey, budget, likelihood, table) as (ask, facts):
+    with asking(survey, budget, likelihood, [table]) as ((ask,), facts):
         groups = _groups([ask(query) for query in queries], binned, numbers, facts.get("n_units"))
     return Description(tree_of(groups, {**facts, "schema": table.schema.to_json()}))
 
@@ -381,7 +375,7 @@ def _own_scale(column: Modelled) -> tuple[float, float]:
 
 
 def _in_its_place(column: Any) -> float:
-    """Return what a missing entry counts as, in the column's own units; in a date in days since the first."""
+    """Return the number that stands for a missing entry, in the column's own units; of dates days since the first."""
     return days(column.missing) - days(column.low) if isinstance(column, Date) else float(column.missing or 0)
 
 

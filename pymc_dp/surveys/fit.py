@@ -80,7 +80,7 @@ class Fitted:
         return np.atleast_2d(np.cov(self.draws[:, self.places[taken]].T)), information, noise + bias
 
     def effect_on_rows(self) -> tuple[float, float, float]:
-        """Return by how many parameters the mean follows the rows, and mean and variance of the loss by noise.
+        """Return the number of parameters by which the mean follows the rows, mean and variance of the loss by noise.
 
         The trace of W = P (H⁻¹ + V)⁻¹, by which the posterior's mean follows the likelihood's maximum: the
         log-likelihood of the rows that the fit was made to is larger by this, on average, than that of new rows. Noise
@@ -208,10 +208,6 @@ class Factors:
         """Return the largest factor of each of the first `SHAPES`."""
         others = float(self.but_scale.max(initial=1.0))
         return np.array([others, self.largest, others, 1.0 if self.normal else self.largest])[:count]
-
-
-#: Of a fit without noise.
-EXACT = Factors(np.ones(0), np.ones(0))
 
 
 def excess(posterior: FloatArray, information: FloatArray, noise: FloatArray) -> FloatArray:

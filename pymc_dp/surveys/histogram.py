@@ -50,7 +50,7 @@ def found_range(counts_between: Callable[[FloatArray], Release]) -> tuple[float,
 
 
 def bins_that_most_keep(sizes: FloatArray, noise_std: float, beyond: float) -> int:
-    """Return how many of the first bins hold all units, but for about the part `beyond` and those that noise hides."""
+    """Return the number of first bins with all units, but for about the part `beyond` and those that noise hides."""
     total = max(float(sizes.sum()), 1.0)
     from_here = np.cumsum(sizes[::-1])[::-1]
     room = _STANDS_OUT * noise_std * np.sqrt(np.arange(len(from_here), 0, -1))
@@ -73,7 +73,7 @@ def _parts(edges: FloatArray, counts: Release) -> FloatArray:
 
 
 def _that_hold_rows(counts: Release) -> np.ndarray:
-    """Return which bins hold rows, without the open ones; the bin of the largest count, where none stands out."""
+    """Return the bins that hold rows, without the open ones; the bin of the largest count, where none stands out."""
     inner = counts.value[1:-1]
     holds = np.flatnonzero(inner > _STANDS_OUT * counts.noise_std)
     return holds if holds.size else np.array([inner.argmax()])
@@ -127,12 +127,7 @@ def quantiles(
 
 
 def nearest_shares(shares: FloatArray) -> FloatArray:
-    """Return the nearest point of the simplex.
-
-    References
-    ----------
-    Duchi, Shalev-Shwartz, Singer and Chandra (2008), Efficient projections onto the l1-ball, ICML.
-    """
+    """Return the nearest point of the simplex (Duchi, Shalev-Shwartz, Singer and Chandra 2008, ICML)."""
     ordered = np.sort(shares)[::-1]
     excess = np.cumsum(ordered) - 1.0
     last = np.flatnonzero(ordered - excess / np.arange(1, len(shares) + 1) > 0.0)[-1]

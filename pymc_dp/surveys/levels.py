@@ -95,18 +95,14 @@ def find_levels(
         The protected table. The columns need not be declared.
     columns : str or sequence of str
         Which columns.
-    budget : PrivacyBudget
-        What is charged: the same as for everything else that is computed of the table. Where it does not say how much
-        of delta is for levels (`delta_for_levels`), this has to be the first run.
+    budget, budget_share, insecure_seed
+        As of `pymc_dp.describe`. Where the budget does not say how much of delta is for levels (`delta_for_levels`),
+        this has to be the first run.
     delta : float, optional
         The probability that any level is published that one unit alone has. Default: what the budget has for levels, or
         a tenth of its delta.
-    budget_share : float
-        Part of what is left of the budget that is spent besides.
     unit : str, optional
         Where `table` is no `Table`: the column that says which unit a row belongs to.
-    insecure_seed : int, optional
-        Seeds the noise, for tests on public data: the result is not private then.
 
     Returns
     -------
@@ -119,10 +115,8 @@ def find_levels(
         If an argument is missing or out of range, before anything is charged.
     UnsupportedTable
         If a column is missing or has no levels, or the table is on Dask.
-    BudgetExceeded
-        If nothing is left of the budget, or of its delta for levels.
-    RunInterrupted
-        If it ends early, after it was charged.
+    BudgetExceeded, RunInterrupted
+        As of `pymc_dp.describe`; the former, too, if nothing is left of the delta for levels.
 
     Notes
     -----
@@ -155,7 +149,7 @@ def find_levels(
     request = ReleaseRequest(query.kind, 1, 1.0, 2 * len(names), once=True, delta=query.delta)
     survey = Survey("levels", (request,), share, insecure_seed)
     survey.plan(budget)  # refuses early
-    with asking(survey, budget, table.levels_of_units(names)) as (ask, facts):
+    with asking(survey, budget, table.levels_of_units(names)) as ((ask,), facts):
         found = ask(query)
     pairs = [[pair[place] for pair in found.levels] for place in (0, 1)]
     threshold = query.threshold(found.noise_std, 0.0)

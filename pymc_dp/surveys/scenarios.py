@@ -10,7 +10,7 @@ from pymc_dp.model.context import Model
 from pymc_dp.model.units import columns_of_rows
 from pymc_dp.model.view import ModelView
 from pymc_dp.release.counts import NO_INPUT
-from pymc_dp.release.predictions import Scenario, Setting
+from pymc_dp.release.predictions import Setting
 from pymc_dp.rows.likelihood import RowInput
 from pymc_dp.surveys.asking import levels_of
 from pymc_dp.tables import Category, Template, YesNo
@@ -46,7 +46,7 @@ class Rewriting:
         self.columns.setdefault(name, values)
         return len(self._inputs) + list(self.columns).index(name)
 
-    def scenario(self, called: str, columns: Any, responses: Sequence[Setting]) -> Scenario:
+    def scenario(self, called: str, columns: Any, responses: Sequence[Setting]) -> tuple[Setting, ...]:
         """Return the settings of a scenario and those of the response, or refuse columns and values that cannot be.
 
         `columns` are declared columns or data variables, and their values: a number; of a vector a row of it; of data
@@ -61,7 +61,7 @@ class Rewriting:
                 settings += self._of_input(f"{called}: {name}", name, value)
             else:
                 settings += self._of_column(called, declared, value)
-        return Scenario(tuple(settings))
+        return tuple(settings)
 
     def response_set_to(self, value: Any) -> Setting:
         """Return the setting of the response to a value, or refuse one that it cannot have."""

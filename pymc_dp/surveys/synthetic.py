@@ -121,7 +121,7 @@ def synthetic_tables(
 
 
 def pooled(estimates: Any, variances: Any, probability: float = 0.9) -> pd.DataFrame:
-    """Return what synthetic tables say together: an estimate, its standard deviation and an interval.
+    """Pool the results of synthetic tables: an estimate, its standard deviation and an interval.
 
     Parameters
     ----------

@@ -35,10 +35,9 @@ class Columns:
     @property
     def parts(self) -> list[str]:
         """The columns, or parts of them, that inputs are made of, each once."""
-        found: dict[str, None] = {}
-        for each in (each for made_of in self.of_inputs for each in made_of):
-            found |= dict.fromkeys([each] if isinstance(each, str) else each if isinstance(each, tuple) else [])
-        return list(found)
+        every = [each for made_of in self.of_inputs for each in made_of]
+        factors = [part for each in every for part in (each if isinstance(each, tuple) else (each,))]
+        return list(dict.fromkeys(part for part in factors if isinstance(part, str)))
 
     @property
     def names(self) -> list[str]:
@@ -116,7 +115,7 @@ class Block:
 
 
 def columns_for(inputs: Sequence[RowInput], given: Mapping[str, str | Sequence[str]], unit: str | None) -> Columns:
-    """Return which columns feed the model's inputs, as the user named them; refuse inputs without a name or columns."""
+    """Return the columns of the model's inputs, as the user named them; refuse inputs without a name or columns."""
     if not all(each.names for each in inputs):
         raise UnsupportedTable(
             "The model has an array without a name, as long as its table. Put it into the model with pm.Data, and "

@@ -4,6 +4,7 @@ No unit is in two blocks, and a file that changes is refused.
 """
 
 import os
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from copy import copy
@@ -57,40 +58,53 @@ class OutOfCore:
 
     may_be_forked = True
 
-    def __init__(self, template: UnitLikelihood, paths: Sequence[Path], columns: Columns) -> None:
-        self._template, self._paths, self._columns = template, list(paths), columns
-        self._states = _states_of(self._paths)
+    def __init__(self, template: UnitLikelihood, files: "Files", columns: Columns) -> None:
+        self._template, self._files, self._columns = template, files.fixed(), columns
         self.lengths: list[int] = []
-
-    def blocks(self, wanted: Sequence[bool] | None = None) -> Iterator[tuple[int, Block]]:
-        """Yield blocks with their places, always the same ones in the same order."""
-        for place, piece in enumerate(_pieces(self._paths, self._columns)):
-            if wanted is None or (place < len(wanted) and wanted[place]):
-                yield place, block_of(self._columns, piece)
+        self.refuse_changes = self._files.refuse_changes
 
     def answers(self, asked: Pass, units: Sequence[IntArray] | None) -> Iterator[Partial]:
         """Yield what each partition answers."""
-        self.refuse_changes()
-        for place, block in self.blocks(None if units is None else [each.size > 0 for each in units]):
+        for place, piece in enumerate(self._files.pieces(self._columns)):
+            if units is not None and not (place < len(units) and units[place].size):
+                continue
+            block = block_of(self._columns, piece)
             part = self._template.on_rows(block.rows, block.starts)
             found = answer(part, asked, None if units is None else units[place])
             part.forget()
             yield found
-        self.refuse_changes()  # while it was read
-
-    def refuse_changes(self) -> None:
-        """Refuse, if a file has another size, time or place than when it was opened."""
-        _refuse_changes(self._paths, self._states)
 
 
-class Memory:
+class Source(ABC):
+    """Where a table is."""
+
+    @abstractmethod
+    def count(self, unit: str | None) -> int:
+        """Return the number of units. Public under substitution only."""
+
+    def fixed(self) -> "Source":
+        """Return the same table, whose rows keep their order from one reading to the next."""
+        return self
+
+    @abstractmethod
+    def pieces(self, columns: Columns) -> Iterator[Mapping[str, np.ndarray]]:
+        """Yield the columns of pieces of the table, none of which has a part of a unit."""
+
+    @contextmanager
+    def opened(self, template: UnitLikelihood, columns: Columns) -> Iterator[tuple[Partitions, int]]:
+        """Open the table, and close it at the end: partitions, here in memory, and how many rows there are."""
+        blocks = [block_of(columns, piece) for piece in self.pieces(columns)]
+        yield InMemory(template, blocks), sum(block.n_rows for block in blocks)
+
+
+class Memory(Source):
     """A table in memory, of which `read` returns the named columns by name."""
 
     def __init__(self, read: Callable[[Sequence[str]], Mapping[str, Any]], names: Sequence[str]) -> None:
         self._read, self._names = read, list(names)
 
     def count(self, unit: str | None) -> int:
-        """Return how many units there are."""
+        """Return the number of units."""
         if unit is None:
             return len(column_as_it_is(self._names[0], self._read(self._names[:1])))
         return len(np.unique(unit_codes(unit, array_of(unit, self._read([unit]), is_unit=True))))
@@ -106,25 +120,44 @@ class Memory:
         refuse_absent(columns.expected, table)
         yield columns.read(table)
 
-    @contextmanager
-    def opened(self, template: UnitLikelihood, columns: Columns) -> Iterator[tuple[Partitions, int]]:
-        """Hold the rows as arrays of the model's types."""
-        table = self._read(columns.expected)
-        refuse_absent(columns.expected, table)
-        block = block_of(columns, columns.read(table))
-        yield InMemory(template, [block]), block.n_rows
 
+class Files(Source):
+    """A table in files of this machine: a path, a pattern, a folder or a list of paths, in order of their names.
 
-class Files:
-    """A table in files of this machine: a path, a pattern, a folder or a list of paths."""
+    Refuses other formats, and files with the same rows.
+    """
 
     def __init__(self, source: str | os.PathLike[str] | Sequence[str | os.PathLike[str]]) -> None:
         arrow()
-        self._paths = _files_of(source)
+        paths = [Path(source)] if isinstance(source, str | os.PathLike) else [Path(one) for one in source]
+        found: list[Path] = []
+        for path in paths:
+            if path.is_dir():
+                found += sorted(one for one in path.iterdir() if one.suffix in (*_ARROW, *_PARQUET))
+            elif any(mark in path.name for mark in "*?["):
+                found += sorted(path.parent.glob(path.name))
+            else:
+                found.append(path)
+        if len({path.suffix in _ARROW for path in found}) > 1:
+            raise UnsupportedTable(
+                "There are Parquet and Arrow files, which may hold the same rows twice. Name the files of one kind."
+            )
+        missing = [path for path in found if not path.is_file()]
+        if missing or not found:
+            raise UnsupportedTable(f"There is no file {missing[0] if missing else source}.")
+        for path in found:
+            if path.suffix not in (*_ARROW, *_PARQUET):
+                raise UnsupportedTable(
+                    f"{path.name} is neither a Parquet file ({', '.join(_PARQUET)}) nor an Arrow file "
+                    f"({', '.join(_ARROW)})."
+                )
+        if len({(path.stat().st_dev, path.stat().st_ino) for path in found}) < len(found):
+            raise UnsupportedTable("A file is named twice: its rows would count twice.")
+        self._paths = found
         self._states: list[tuple[int, ...]] | None = None
 
     def count(self, unit: str | None) -> int:
-        """Return how many units there are, reading no more than the column of units."""
+        """Return the number of units, reading no more than the column that names them."""
         if unit is None:
             return sum(map(_number_of_rows, self._paths))
         pieces = _pieces(self._paths, Columns((), (), unit))
@@ -136,12 +169,17 @@ class Files:
         vars(found)["_states"] = _states_of(self._paths)
         return found
 
-    def pieces(self, columns: Columns) -> Iterator[Mapping[str, np.ndarray]]:
-        """Yield the columns of pieces of the table, none of which has a part of a unit."""
-        states = self._states or _states_of(self._paths)
-        _refuse_changes(self._paths, states)
+    def refuse_changes(self) -> None:
+        """Refuse, if a file has another size, time or place than when it was fixed."""
+        if self._states is not None and _states_of(self._paths) != self._states:
+            raise TableChanged("A file of the table was changed or replaced since it was opened. Start again.")
+
+    def pieces(self, columns: Columns) -> Iterator[dict[str, np.ndarray]]:
+        """Yield the columns of pieces, always the same ones in the same order, none of which has a part of a unit."""
+        files = self if self._states is not None else self.fixed()
+        files.refuse_changes()
         yield from _pieces(self._paths, columns)
-        _refuse_changes(self._paths, states)  # while they were read
+        files.refuse_changes()  # while they were read
 
     @contextmanager
     def opened(self, template: UnitLikelihood, columns: Columns) -> Iterator[tuple[Partitions, int]]:
@@ -150,12 +188,13 @@ class Files:
         Declared columns take long to read: where their numbers fit into memory they are kept, and else read for each
         pass. The bits are the same.
         """
-        partitions, n_rows = OutOfCore(template, self._paths, columns), 0
+        partitions, n_rows = OutOfCore(template, self, columns), 0
         bytes_of_row = sum(each.dtype.itemsize * int(np.prod(each.shape, dtype=int)) for each in columns.inputs)
         needed = sum(map(_number_of_rows, self._paths)) * bytes_of_row
         fits = columns.schema is not None and needed < _PART_OF_MEMORY * memory_of_this_machine()
         kept: list[Block] = []
-        for _, block in partitions.blocks():
+        for piece in self.pieces(columns):
+            block = block_of(columns, piece)
             partitions.lengths.append(block.n_units)
             n_rows += block.n_rows
             if fits:
@@ -164,23 +203,19 @@ class Files:
         yield InMemory(template, kept) if fits else partitions, n_rows
 
 
-class PartOfUnits:
-    """Some units of a table of this machine, which are held in memory.
+class PartOfUnits(Source):
+    """Some units of a table of this machine, which is fixed.
 
     `kept` says of each unit whether it is one of them: of rows in the order of the table, of units of several rows in
     the order of their names. Confidential.
     """
 
-    def __init__(self, source: Any, kept: np.ndarray) -> None:
+    def __init__(self, source: Source, kept: np.ndarray) -> None:
         self.source, self.kept = source, kept
 
     def count(self, unit: str | None) -> int:
-        """Return how many units there are."""
+        """Return the number of units."""
         return int(self.kept.sum())
-
-    def fixed(self) -> "PartOfUnits":
-        """Return itself: what it is a part of is fixed."""
-        return self
 
     @staticmethod
     def are_apart(sources: Sequence[Any]) -> bool:
@@ -206,12 +241,6 @@ class PartOfUnits:
         if end != self.kept.size:
             raise TableChanged("The table has another number of units than when its folds were made. Make them again.")
 
-    @contextmanager
-    def opened(self, template: UnitLikelihood, columns: Columns) -> Iterator[tuple[Partitions, int]]:
-        """Hold the rows of these units as arrays of the model's types."""
-        blocks = [block_of(columns, piece) for piece in self.pieces(columns)]
-        yield InMemory(template, blocks), sum(block.n_rows for block in blocks)
-
 
 def _states_of(paths: Sequence[Path]) -> list[tuple[int, ...]]:
     """Return sizes, times and places of files."""
@@ -220,41 +249,6 @@ def _states_of(paths: Sequence[Path]) -> list[tuple[int, ...]]:
     except OSError as error:
         raise TableChanged(f"A file of the table cannot be read any more: {type(error).__name__}.") from None
     return [(state.st_size, state.st_mtime_ns, state.st_ctime_ns, state.st_dev, state.st_ino) for state in states]
-
-
-def _refuse_changes(paths: Sequence[Path], states: list[tuple[int, ...]]) -> None:
-    """Refuse, if a file has another size, time or place than it had."""
-    if _states_of(paths) != states:
-        raise TableChanged("A file of the table was changed or replaced since it was opened. Start again.")
-
-
-def _files_of(source: str | os.PathLike[str] | Sequence[str | os.PathLike[str]]) -> list[Path]:
-    """Return the named files in order of their names; refuse other formats, and files with the same rows."""
-    paths = [Path(source)] if isinstance(source, str | os.PathLike) else [Path(one) for one in source]
-    found: list[Path] = []
-    for path in paths:
-        if path.is_dir():
-            found += sorted(one for one in path.iterdir() if one.suffix in (*_ARROW, *_PARQUET))
-        elif any(mark in path.name for mark in "*?["):
-            found += sorted(path.parent.glob(path.name))
-        else:
-            found.append(path)
-    if len({path.suffix in _ARROW for path in found}) > 1:
-        raise UnsupportedTable(
-            "There are Parquet and Arrow files, which may hold the same rows twice. Name the files of one kind."
-        )
-    missing = [path for path in found if not path.is_file()]
-    if missing or not found:
-        raise UnsupportedTable(f"There is no file {missing[0] if missing else source}.")
-    for path in found:
-        if path.suffix not in (*_ARROW, *_PARQUET):
-            raise UnsupportedTable(
-                f"{path.name} is neither a Parquet file ({', '.join(_PARQUET)}) nor an Arrow file "
-                f"({', '.join(_ARROW)})."
-            )
-    if len({(path.stat().st_dev, path.stat().st_ino) for path in found}) < len(found):
-        raise UnsupportedTable("A file is named twice: its rows would count twice.")
-    return found
 
 
 def _pieces(paths: Sequence[Path], columns: Columns) -> Iterator[dict[str, np.ndarray]]:
@@ -301,7 +295,7 @@ def _batches(path: Path, columns: Columns, n_rows: int) -> Iterator[Any]:
 
 
 def _number_of_rows(path: Path) -> int:
-    """Return how many rows a file has, which is written in it."""
+    """Return the number of rows of a file, which is written in it."""
     with _opened(path) as file:
         if path.suffix in _PARQUET:
             return int(file.metadata.num_rows)

@@ -26,6 +26,7 @@ from pymc_dp.rows.likelihood import UnitLikelihood
 from pymc_dp.rows.partitioned import Partial, Partitions, Pass
 from pymc_dp.rows.table import IntArray
 from pymc_dp.tables.columns import Columns, refuse_absent
+from pymc_dp.tables.local import Source
 from pymc_dp.tables.workers import (
     BLOCK_OF_ROW,
     Answering,
@@ -132,7 +133,7 @@ class _Connection:
         self._worth_actors = True
 
     def asked_of_actors(self, given: Mapping[int, tuple[Any, ...]], deadline: float) -> list[Any] | None:
-        """Return what the actors of some blocks answer; None if there are none, or one is lost.
+        """Return the answers of some blocks' actors; None if there are none, or one is lost.
 
         One counts as lost, too, where the workers are others than when the actors were made, or it takes long. A call
         that fails on its way is never answered; and where a pass takes long, actors gain nothing.
@@ -214,14 +215,14 @@ def gathered(client: distributed.Client, futures: Sequence[distributed.Future], 
 
 
 def _accepted(answers: list[Any]) -> list[Any]:
-    """Return what workers answer; raise what one of them refuses."""
+    """Return the workers' answers, or raise the refusal of one of them."""
     for each in answers:
         if isinstance(each, Refusal):
             raise each.raised()
     return answers
 
 
-class DaskSource:
+class DaskSource(Source):
     """A table on Dask: a data frame, or a Dataset of Dask arrays, of which `dim` counts rows."""
 
     def __init__(self, source: Any, client: distributed.Client | None, deadline: float, dim: str | None) -> None:
@@ -234,14 +235,13 @@ class DaskSource:
         self._source, self._client, self._deadline, self._dim = source, client, deadline, dim
 
     def count(self, unit: str | None) -> int:
-        """Return how many units there are."""
+        """Return the number of units."""
         client = self._connected()
         if isinstance(self._source, xr.Dataset):
             if unit is not None:
                 raise UnsupportedTable(_UNITS_OF_DATASETS)
             return int(self._source.sizes[self._dim])
-        asked = self._source[self._source.columns[:1]] if unit is None else self._source[unit].nunique()
-        number = asked.shape[0] if unit is None else asked
+        number = self._source[self._source.columns[:1]].shape[0] if unit is None else self._source[unit].nunique()
         (found,) = gathered(client, [client.compute(number)], self._deadline)
         return int(found)
 
@@ -301,7 +301,18 @@ class DaskSource:
         if isinstance(self._source, xr.Dataset):
             if columns.unit is not None:
                 raise UnsupportedTable(_UNITS_OF_DATASETS)
-            pieces = self._of_dataset(columns)
+            for name in columns.names:
+                if name not in self._source.variables or self._dim not in self._source[name].dims:
+                    raise UnsupportedTable(f"The table has no variable {name!r} with the dim {self._dim!r}.")
+            # Along the rows, all columns are cut in the same places: those of the fewest chunks.
+            variables = [self._source[name].variable for name in columns.names]
+            chunks = [each.chunks[each.dims.index(self._dim)] for each in variables if each.chunks is not None]
+            cut = self._source[columns.names].chunk({str(self._dim): min(chunks, key=len)})
+            by_name = {}
+            for name in columns.names:
+                whole = cut[name].chunk({dim: -1 for dim in cut[name].dims if dim != self._dim})
+                by_name[name] = whole.transpose(self._dim, ...).data.to_delayed().ravel()
+            pieces = [dict(zip(by_name, each, strict=True)) for each in zip(*by_name.values(), strict=True)]
         else:
             refuse_absent(columns.expected, self._source.columns)
             frame = self._source[columns.names]
@@ -318,20 +329,6 @@ class DaskSource:
         # Consecutive pieces, about as many for each thread.
         edges = np.linspace(0, len(pieces), min(threads, len(pieces)) + 1).round().astype(int)
         return [list(pieces[begin:end]) for begin, end in itertools.pairwise(edges)]
-
-    def _of_dataset(self, columns: Columns) -> list[dict[str, Any]]:
-        """Return pieces of all columns along the rows, cut in the same places: those of the fewest chunks."""
-        for name in columns.names:
-            if name not in self._source.variables or self._dim not in self._source[name].dims:
-                raise UnsupportedTable(f"The table has no variable {name!r} with the dim {self._dim!r}.")
-        variables = [self._source[name].variable for name in columns.names]
-        chunks = [each.chunks[each.dims.index(self._dim)] for each in variables if each.chunks is not None]
-        cut = self._source[columns.names].chunk({str(self._dim): min(chunks, key=len)})
-        pieces = []
-        for name in columns.names:
-            whole = cut[name].chunk({dim: -1 for dim in cut[name].dims if dim != self._dim})
-            pieces.append(whole.transpose(self._dim, ...).data.to_delayed().ravel())
-        return [dict(zip(columns.names, each, strict=True)) for each in zip(*pieces, strict=True)]
 
 
 def _random_key(what: str) -> str:

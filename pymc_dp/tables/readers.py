@@ -125,7 +125,7 @@ class Query:
 
 
 def _place(header: Sequence[str], name: str) -> int:
-    """Return where a column is."""
+    """Return the place of a column."""
     if (count := header.count(name)) != 1:
         raise UnsupportedTable(f"The table has {'several columns' if count else 'no column'} {name!r}.")
     return header.index(name)

@@ -65,12 +65,8 @@ class Whole:
 
     Parameters
     ----------
-    name : str
-        Of the column.
-    low, high : int
-        The declared range. Entries beyond it count as its ends.
-    missing : int, optional
-        What a missing entry counts as, in the range. Default: the middle, rounded down.
+    name, low, high, missing
+        As of `Number`, whole numbers. Default of a missing entry: the middle, rounded down.
     raw : bool
         Give the model whole numbers: what is counted by `pm.Poisson` and its like, and indices. Default: the range is
         mapped to [-1, 1].
@@ -175,12 +171,8 @@ class Date:
 
     Parameters
     ----------
-    name : str
-        Of the column.
-    low, high : str or datetime.date
-        The first and last day of the declared range. Entries beyond it count as its ends.
-    missing : str or datetime.date, optional
-        The day that a missing entry counts as. Default: the middle of the range.
+    name, low, high, missing
+        As of `Number`, days: texts or `datetime.date`.
     raw : bool
         Give the model days since `low`. Default: the range is mapped to [-1, 1].
 
@@ -204,17 +196,7 @@ class Date:
 class Person:
     """The column that says which unit of privacy a row belongs to: rows with the same entry are one unit.
 
-    Whole numbers or texts, none missing. It is no column for the model.
-
-    Parameters
-    ----------
-    name : str
-        Of the column.
-
-    Raises
-    ------
-    InvalidArgument
-        If the name is no text.
+    Whole numbers or texts, none missing. It is no column for the model. A `name` is a text, any other is refused.
     """
 
     name: str
@@ -286,13 +268,7 @@ class Schema:
         return list(self._column_of)
 
     def column_of(self, part: str) -> Modelled:
-        """Return the column that a part is made of.
-
-        Raises
-        ------
-        InvalidArgument
-            If there is no such part.
-        """
+        """Return the column that a part is made of; refuse what is no part."""
         try:
             return self._column_of[part]
         except KeyError:
@@ -346,13 +322,7 @@ class Schema:
 
     @classmethod
     def from_json(cls, text: str) -> "Schema":
-        """Return the schema that `to_json` wrote.
-
-        Raises
-        ------
-        InvalidArgument
-            If the text is none.
-        """
+        """Return the schema that `to_json` wrote; any other text raises `InvalidArgument`."""
         try:
             return cls(_from_json(text))
         except (AttributeError, KeyError, TypeError, ValueError) as error:
@@ -366,13 +336,7 @@ class Schema:
 
     @classmethod
     def load(cls, path: str | Path) -> "Schema":
-        """Read a schema that `save` wrote, or that was written by hand.
-
-        Raises
-        ------
-        InvalidArgument
-            If there is none in the file.
-        """
+        """Read a schema that `save` wrote, or that was written by hand: see `from_json`."""
         return cls.from_json(Path(path).read_text())
 
     def __iter__(self) -> Iterator[Column]:
@@ -455,7 +419,7 @@ def days(date: str | datetime.date | None) -> float:
 
 
 def _parts(column: Column) -> list[str]:
-    """Return what there is of a column besides itself."""
+    """Return the names of a column's parts besides itself."""
     if isinstance(column, Person):
         return []
     levels = column.all_levels if isinstance(column, Category) else ()
@@ -472,7 +436,6 @@ def _from_json(text: str) -> list[Column]:
 
 
 def _set(column: Column, **values: Any) -> None:
-    """Set checked values of a frozen declaration."""
     for name, value in values.items():
         object.__setattr__(column, name, value)
 

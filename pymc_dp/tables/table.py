@@ -3,9 +3,9 @@
 import copy
 import os
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import contextmanager
 from functools import partial
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -15,9 +15,9 @@ from pymc_dp import _validate
 from pymc_dp.exceptions import InvalidArgument, UnsupportedTable
 from pymc_dp.rows.levels import UnitLevels
 from pymc_dp.rows.likelihood import UnitLikelihood
-from pymc_dp.rows.partitioned import PartitionedUnits, Partitions
+from pymc_dp.rows.partitioned import PartitionedUnits
 from pymc_dp.tables.columns import Columns, UnlistedColumns, columns_for
-from pymc_dp.tables.local import Files, Memory, PartOfUnits
+from pymc_dp.tables.local import Files, Memory, PartOfUnits, Source
 from pymc_dp.tables.readers import CsvFile, Query, arrow_columns, arrow_table, dataset_columns
 from pymc_dp.tables.schema import Column, Schema
 from pymc_dp.tables.template import Template, fewest_rows, match
@@ -28,27 +28,6 @@ _DEADLINE = 60.0
 _ROWS_OF_TEMPLATE = 1000
 #: As for a table in the model.
 _FEWEST_ROWS = 2
-_TOO_FEW = "The table has no rows or a single one, and no noise would leave anything of that to see."
-
-
-class Source(Protocol):
-    """Where a table is."""
-
-    def count(self, unit: str | None) -> int:
-        """Return how many units there are. Public under substitution only."""
-        ...
-
-    def fixed(self) -> "Source":
-        """Return the same table, whose rows keep their order from one reading to the next."""
-        ...
-
-    def pieces(self, columns: Columns) -> Iterator[Mapping[str, np.ndarray]]:
-        """Yield the columns of pieces of the table, none of which has a part of a unit."""
-        ...
-
-    def opened(self, template: UnitLikelihood, columns: Columns) -> AbstractContextManager[tuple[Partitions, int]]:
-        """Open the table, and close it at the end: its partitions, and how many rows there are."""
-        ...
 
 
 class Table:
@@ -83,7 +62,7 @@ class Table:
     Raises
     ------
     UnsupportedTable
-        If the source is none of these.
+        If the source is none of these, there is no such file, or a package that reads it is not installed.
     InvalidArgument
         If an argument is out of range.
 
@@ -135,15 +114,10 @@ class Table:
         for name, each in self._given.items():
             if not isinstance(each, str) and not (isinstance(each, Sequence) and all(isinstance(k, str) for k in each)):
                 raise InvalidArgument(f"{name}= must be the name of a column, or a list of names.")
-        self._source = source_of(source, dim, client, _validate.positive("deadline", deadline), self.columns_named)
-
-    @property
-    def columns_named(self) -> list[str]:
-        """The columns that were named."""
-        if self.schema is not None:
-            return self.schema.names
-        named = [name for each in self._given.values() for name in ([each] if isinstance(each, str) else each)]
-        return list(dict.fromkeys(named if self.unit is None else [*named, self.unit]))
+        names = [name for each in self._given.values() for name in ([each] if isinstance(each, str) else each)]
+        names = list(dict.fromkeys(names if unit is None else [*names, unit]))
+        names = names if self.schema is None else self.schema.names
+        self._source = source_of(source, dim, client, _validate.positive("deadline", deadline), names)
 
     @property
     def template(self) -> Template:
@@ -177,20 +151,14 @@ class Table:
         return self._templates[n, seed]
 
     def template_of(self, n: int) -> Template:
-        """Return the template with so many rows that a model was built on.
-
-        Raises
-        ------
-        InvalidArgument
-            If there is none.
-        """
+        """Return the template with so many rows that a model was built on; refuse where there is none."""
         for each in (self.template, *self._templates.values()):
             if each.n == n:
                 return each
         raise InvalidArgument("The model stands on no template of this table: build it on table.template.")
 
     def count_units(self) -> int:
-        """Return how many units there are. Confidential under add-remove."""
+        """Return the number of units. Confidential under add-remove."""
         return self._source.count(self.unit)
 
     @contextmanager
@@ -242,7 +210,7 @@ class Table:
         return PartOfUnits.are_apart([vars(each)["_source"] for each in tables])
 
     def levels_of_units(self, columns: Sequence[str]) -> UnitLevels:
-        """Return how many units have each level of columns of texts, declared or not. Confidential.
+        """Return the number of units with each level of columns of texts, declared or not. Confidential.
 
         Raises
         ------
@@ -257,7 +225,9 @@ class Table:
     def _refuse_too_few(self, n_rows: int) -> None:
         """Refuse a table of a single row; a part of which nobody knows the size is refused for no number of rows."""
         if n_rows < _FEWEST_ROWS and self.relation != "add-remove":
-            raise UnsupportedTable(_TOO_FEW)
+            raise UnsupportedTable(
+                "The table has no rows or a single one, and no noise would leave anything of that to see."
+            )
 
     def __repr__(self) -> str:
         if self.schema is not None:
@@ -283,19 +253,12 @@ class Table:
         ----------
         path : path
             The file.
-        schema : Schema or sequence of declared columns
-            What is public about the columns.
+        schema
+            As of `Table`.
         separator : str
             Between entries.
         encoding : str
             Of its texts. Default: UTF-8, with a mark at its beginning or without.
-
-        Raises
-        ------
-        UnsupportedTable
-            If there is no such file.
-        InvalidArgument
-            If an argument is wrong.
         """
         return cls(CsvFile(path, separator, encoding), schema=schema)
 
@@ -309,13 +272,8 @@ class Table:
             In SQL.
         connection : object
             Of DuckDB, an engine or connection of SQLAlchemy, or a connection that follows Python's DB-API (sqlite3).
-        schema : Schema or sequence of declared columns
-            What is public about the columns.
-
-        Raises
-        ------
-        InvalidArgument
-            If an argument is wrong.
+        schema
+            As of `Table`.
         """
         return cls(Query(query, connection), schema=schema)
 
@@ -324,11 +282,6 @@ class Table:
         """Return a table in Parquet or Arrow files: a path, pattern, folder or list.
 
         Rows are kept in memory where their numbers take less than a quarter of it, and else read in each pass.
-
-        Raises
-        ------
-        UnsupportedTable
-            If there is none, or PyArrow is not installed.
         """
         if not isinstance(path, str | os.PathLike | list | tuple):
             raise InvalidArgument(f"from_parquet takes the path of a file, not a {type(path).__name__}.")
@@ -336,36 +289,16 @@ class Table:
 
     @classmethod
     def from_frame(cls, frame: Any, schema: Schema | Sequence[Column]) -> "Table":
-        """Return a table in memory: a data frame of pandas or Polars, an Arrow table, or a mapping of names to arrays.
-
-        Raises
-        ------
-        UnsupportedTable
-            If it is none of these.
-        """
+        """Return a table in memory: a frame of pandas or Polars, an Arrow table, or a mapping of names to arrays."""
         return cls(frame, schema=schema)
 
     @classmethod
     def from_xarray(
         cls, dataset: xr.Dataset, schema: Schema | Sequence[Column], *, dim: str | None = None, client: Any = None
     ) -> "Table":
-        """Return the table in the variables of a Dataset, in memory or on Dask arrays.
+        """Return the table in the variables of a Dataset, one for each declared column, in memory or on Dask arrays.
 
-        Parameters
-        ----------
-        dataset : Dataset
-            With a variable for each declared column.
-        schema : Schema or sequence of declared columns
-            What is public about the columns.
-        dim : str, optional
-            The dim that counts rows. Default: the only one that all declared variables share.
-        client : distributed.Client, optional
-            The cluster of Dask arrays. Default: the current one.
-
-        Raises
-        ------
-        UnsupportedTable
-            If the rows are not clear, or Dask is not installed.
+        `schema`, `dim` and `client` are those of `Table`.
         """
         if not isinstance(dataset, xr.Dataset):
             raise InvalidArgument(f"from_xarray takes an xarray Dataset, not a {type(dataset).__name__}.")
@@ -373,30 +306,11 @@ class Table:
 
     @classmethod
     def from_dask(
-        cls,
-        frame: Any,
-        schema: Schema | Sequence[Column],
-        *,
-        client: Any = None,
-        deadline: float = _DEADLINE,
+        cls, frame: Any, schema: Schema | Sequence[Column], *, client: Any = None, deadline: float = _DEADLINE
     ) -> "Table":
         """Return a table in a data frame of Dask, whose workers keep the rows.
 
-        Parameters
-        ----------
-        frame : dask.dataframe.DataFrame
-            The rows.
-        schema : Schema or sequence of declared columns
-            What is public about the columns.
-        client : distributed.Client, optional
-            The cluster. Default: the current one.
-        deadline : float
-            For how many seconds a pass over the rows waits while the cluster has no worker.
-
-        Raises
-        ------
-        UnsupportedTable
-            If it is no such data frame, or Dask is not installed.
+        `schema`, `client` and `deadline` are those of `Table`.
         """
         if not hasattr(frame, "__dask_graph__"):
             raise InvalidArgument(f"from_dask takes a data frame of Dask, not a {type(frame).__name__}.")
@@ -404,7 +318,7 @@ class Table:
 
 
 def source_of(source: Any, dim: str | None, client: Any, deadline: float, names: Sequence[str]) -> Source:
-    """Return where a table is, from whatever the user has; refuse what nothing here reads."""
+    """Return the source of a table, from whatever the user has; refuse what nothing here reads."""
     if isinstance(source, CsvFile | Query):
         return Memory(source.read, names)
     if isinstance(source, str | os.PathLike) or (isinstance(source, list | tuple) and source):

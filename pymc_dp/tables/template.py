@@ -35,9 +35,9 @@ class Template:
     Parameters
     ----------
     schema : Schema
-        What was declared.
+        The declaration; an attribute, too.
     n : int
-        How many rows.
+        The number of rows; an attribute, too.
     seed : int
         Of the rows.
 
@@ -45,13 +45,6 @@ class Template:
     ------
     InvalidArgument
         If there are fewer than 100 rows, or than 20 for each level of a category.
-
-    Attributes
-    ----------
-    schema : Schema
-        What was declared.
-    n : int
-        How many rows.
     """
 
     def __init__(self, schema: Schema, n: int, seed: int) -> None:
@@ -74,11 +67,11 @@ class Template:
     @property
     def frame(self) -> pd.DataFrame:
         """The columns as a data frame, with categories as such: what formulas are evaluated on."""
-        columns: dict[str, object] = {each.name: self[each.name] for each in self.schema.modelled}
+        found = pd.DataFrame({each.name: self[each.name] for each in self.schema.modelled})
         for each in self.schema.modelled:
             if isinstance(each, Category):
-                columns[each.name] = pd.Categorical.from_codes(self[each.name], each.all_levels, ordered=True)
-        return pd.DataFrame(columns)
+                found[each.name] = pd.Categorical.from_codes(found[each.name], each.all_levels, ordered=True)
+        return found
 
     def features(self, *names: str) -> list[str]:
         """Return the labels of the columns of `matrix`."""
@@ -90,12 +83,7 @@ class Template:
         return found
 
     def matrix(self, *names: str) -> FloatArray:
-        """Return columns side by side, shape (rows, features): of categories all levels but the first.
-
-        Parameters
-        ----------
-        *names : str
-            Columns, or parts of them.
+        """Return columns, or parts of them, shape (rows, features): of categories all levels but the first.
 
         Raises
         ------
@@ -182,7 +170,7 @@ class Template:
 
 
 def fewest_rows(schema: Schema) -> int:
-    """Return how many invented rows there have to be, so that no two columns are the same by chance."""
+    """Return the number of invented rows that leaves no two columns the same by chance."""
     levels = [len(each.all_levels) for each in schema.modelled if isinstance(each, Category)]
     return max(_FEWEST, _ROWS_OF_LEVEL * max(levels, default=0))
 

@@ -51,7 +51,7 @@ class Refusal:
 
     @classmethod
     def of(cls, error: Exception) -> "Refusal":
-        """Return what may leave of an error: the messages of others may hold rows."""
+        """Return the part of an error that may leave: the messages of others may hold rows."""
         own = isinstance(error, TableChanged | UnsupportedTable)
         return cls(type(error).__name__, str(error) if own else "")
 
@@ -159,14 +159,14 @@ def _refuse_split_units(recipe: Recipe, place: int, rows: Mapping[str, np.ndarra
 
 
 def facts_of(block: ResidentBlock | Refusal) -> Facts | Refusal:
-    """Return what a worker says of its block."""
+    """Return the public facts of a block, or why there is none."""
     return block if isinstance(block, Refusal) else block.facts
 
 
 def evaluate(
     block: ResidentBlock | Refusal, asked: bytes, units: IntArray | None, digest: bytes, connection: str
 ) -> Partial | Refusal:
-    """Return what a block answers, or why it does not."""
+    """Return a block's answer, or why there is none."""
     try:
         if isinstance(block, Refusal):
             return block
@@ -186,7 +186,7 @@ class Answering:
         self._block = block
 
     def answer(self, asked: bytes, units: IntArray | None, digest: bytes, connection: str) -> Partial | Refusal:
-        """Return what the block answers, or why it does not."""
+        """Return the block's answer, or why there is none."""
         return evaluate(self._block, asked, units, digest, connection)
 
     def __repr__(self) -> str:
@@ -194,7 +194,7 @@ class Answering:
 
 
 def block_numbers(name: str, units: Any, n_blocks: int) -> IntArray:
-    """Return which block the rows of each unit belong to: a function of the unit alone."""
+    """Return the number of the block that the rows of each unit belong to: a function of the unit alone."""
     codes = unit_codes(name, array_of(name, {name: units}, is_unit=True))
     values = codes.astype(object) if codes.dtype.kind in "UT" else codes.astype(np.int64)
     hashes = pd.util.hash_array(values, categorize=False)
@@ -202,7 +202,7 @@ def block_numbers(name: str, units: Any, n_blocks: int) -> IntArray:
 
 
 def safe_block_numbers(units: pd.Series, name: str, n_blocks: int) -> pd.Series:
-    """Return which block each row goes to, for a piece of a data frame; 0 where that fails."""
+    """Return the number of the block that each row of a data frame goes to; 0 where that fails."""
     try:
         numbers = block_numbers(name, units, n_blocks)
     except Exception:  # it is found again, and refused, where the block is made

@@ -321,7 +321,7 @@ class Quiet(float):
 
 def test_a_query_is_copied_before_it_is_paid_for():
     """Hazard H40: a sampler that changes its query after it was made, or meanwhile, changes nothing."""
-    query = GradientSum(THETA, 5.0)
+    query = GradientSum(THETA.copy(), 5.0)
     object.__setattr__(query, "clip_bound", Quiet(5.0))
 
     class Rows(FakeRows):

@@ -19,7 +19,6 @@ from pymc_dp.release.predictions import (
     PredictionCounts,
     PredictionSpreads,
     PredictionSums,
-    Scenario,
     Setting,
     SpreadSizes,
 )
@@ -48,9 +47,9 @@ def rows_of(unit_index=None):
 ROWS, PERSONS = rows_of(), rows_of(np.arange(N) // 2)
 X_AT, Y_AT = (next(place for place, each in enumerate(ROWS.inputs) if name in each.names) for name in ("x", "y"))
 GROUP_AT, OTHER_AT = 2, 3
-AS_IT_IS, AT_ONE = Scenario(()), Scenario((Setting(X_AT, 0, NO_INPUT, 1.0),))
-HALVED = Scenario((Setting(X_AT, 1, OTHER_AT, 0.25), Setting(X_AT, 0, NO_INPUT, -1.0)))
-NONE = Scenario((Setting(Y_AT, 0, NO_INPUT, 0.0),))
+AS_IT_IS, AT_ONE = (), (Setting(X_AT, 0, NO_INPUT, 1.0),)
+HALVED = (Setting(X_AT, 1, OTHER_AT, 0.25), Setting(X_AT, 0, NO_INPUT, -1.0))
+NONE = (Setting(Y_AT, 0, NO_INPUT, 0.0),)
 ALL, BY = Axis(NO_INPUT, 0, NO_INPUT, np.zeros(0)), Axis(GROUP_AT, 0, NO_INPUT, np.array([0.5, 1.5]))
 MEANS = Predicted((AS_IT_IS, AT_ONE, HALVED), "mean")
 MEAN = Predicted((AT_ONE,), "mean")

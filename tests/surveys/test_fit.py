@@ -10,6 +10,7 @@ from scipy import stats
 
 from pymc_dp.surveys import fit
 
+EXACT = fit.Factors(np.ones(0), np.ones(0))  # of a fit without noise
 NORMAL = fit.Factors(np.ones(0), np.ones(0), normal=True)
 ALL_LEVELS = [fit.CONTINUOUS, fit.levels_of(True, 2), fit.levels_of(True, 3), fit.levels_of(True, None)]
 
@@ -52,9 +53,9 @@ def test_p_values_are_uniform_where_the_model_holds(levels, noise_std):
     p_values, without_scale, scores = [], [], []
     for _ in range(600):
         found = fit.contrasts(noisy_counts(generator, levels, [300, 900, 2000], noise_std), noise_std, levels, None)
-        p_values.append(fit.p_value(found, fit.EXACT)[1])
+        p_values.append(fit.p_value(found, EXACT)[1])
         without_scale.append(fit.p_value(found, NORMAL)[1])
-        means, errors = fit.mean_of_axes([found]).by_row(fit.EXACT)
+        means, errors = fit.mean_of_axes([found]).by_row(EXACT)
         scores.append(means[0] / errors[0])
     assert stats.kstest(p_values, "uniform").pvalue > 1e-7
     assert stats.kstest(without_scale, "uniform").pvalue > 1e-7
@@ -65,7 +66,7 @@ def test_p_values_are_uniform_where_the_model_holds(levels, noise_std):
 def test_a_shift_is_told_in_standard_deviations():
     generator, levels = np.random.default_rng(0), fit.CONTINUOUS
     counts = np.histogram(stats.norm.cdf(generator.normal(0.1, 1.0, 200_000)), levels)[0][None]
-    means, errors = fit.contrasts(counts.astype(float), 1e-6, levels, None).by_row(fit.EXACT)
+    means, errors = fit.contrasts(counts.astype(float), 1e-6, levels, None).by_row(EXACT)
     assert means[0, 0] == pytest.approx(0.1, abs=0.01)
     assert errors[0, 0] == pytest.approx(1 / math.sqrt(200_000), rel=1e-3)
     np.testing.assert_allclose(means[0, 1:], 0.0, atol=0.02)
@@ -120,7 +121,7 @@ def test_a_fit_without_noise_enlarges_nothing():
 def test_factors_of_a_scale_leave_other_shapes_alone(normal, enlarged):
     factors = fit.Factors(np.array([9.0]), np.ones(0), normal)
     counts = fit.contrasts(np.full((1, 5), 1e4), 1e-6, fit.CONTINUOUS, None)
-    ratio = counts.by_row(factors)[1] / counts.by_row(fit.EXACT)[1]
+    ratio = counts.by_row(factors)[1] / counts.by_row(EXACT)[1]
     np.testing.assert_allclose(ratio, [enlarged], rtol=1e-6)
 
 
@@ -138,13 +139,13 @@ def test_a_wrong_scale_of_a_normal_response_moves_spread_alone(levels):
     one = fit.contrasts(counts, 20.0, levels, None)
     other = fit.contrasts(counts + 0.3 * one.rows[:, None] * moved, 20.0, levels, None)
     assert fit.p_value(other, factors) == pytest.approx(fit.p_value(one, factors), rel=1e-4)
-    assert fit.p_value(other, fit.EXACT)[1] < 1e-6
+    assert fit.p_value(other, EXACT)[1] < 1e-6
 
 
 def test_p_values_allow_for_factors():
     """A weighted sum of squares; one of its weights is 1 + 8."""
     counts = fit.contrasts(np.array([[400.0, 600.0]]), 1e-6, np.array([0.0, 0.5, 1.0]), None)
-    statistic, alone, degrees = fit.p_value(counts, fit.EXACT)
+    statistic, alone, degrees = fit.p_value(counts, EXACT)
     assert (statistic, degrees) == (pytest.approx(40.0), 1)
     assert alone == pytest.approx(stats.chi2.sf(40.0, 1))
     factors = fit.Factors(np.array([9.0]), np.array([9.0]))

@@ -348,15 +348,15 @@ def test_masked_entries_are_missing(frame):
 def test_a_file_that_changes_while_it_is_read_is_refused(frame, template, tmp_path, monkeypatch):
     path = arrow_file(frame, tmp_path / "table.arrow")
     with table(path).opened(template) as rows:
-        real = local.OutOfCore.blocks
+        real = local._pieces
 
-        def changing(self, wanted=None):
-            for place, block in real(self, wanted):
+        def changing(paths, columns):
+            for place, piece in enumerate(real(paths, columns)):
                 if place == 0:
                     os.utime(path, ns=(1, 1))
-                yield place, block
+                yield piece
 
-        monkeypatch.setattr(local.OutOfCore, "blocks", changing)
+        monkeypatch.setattr(local, "_pieces", changing)
         with pytest.raises(TableChanged):  # in the pass itself, not in the next one
             rows.clipped_gradient(THETA, 0.4, GRID)
 
