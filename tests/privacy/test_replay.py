@@ -28,7 +28,7 @@ from pymc_dp.release import MeteredCurator
 from pymc_dp.release import curator as curator_module
 from pymc_dp.release.batches import drawn
 from pymc_dp.release.meter import Meter
-from pymc_dp.release.query import Query
+from pymc_dp.release.query import SENSITIVITY_FACTOR, Query
 from pymc_dp.rows import clip, likelihood
 from pymc_dp.rows.clipped_sum import ClippedSum
 from pymc_dp.rows.likelihood import UnitLikelihood
@@ -290,7 +290,7 @@ def largest_entry_for_norm(slopes, vectors, squares, indices, parts, bound, step
 
 
 def half_of_what_a_replacement_moves(self, terms):
-    return 0.5 * terms.factor
+    return 0.5 * SENSITIVITY_FACTOR[terms.relation]
 
 
 def quieter(released):
