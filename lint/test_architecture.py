@@ -43,6 +43,20 @@ def test_every_file_that_the_page_names_exists():
     assert not wrong, "\n".join(wrong)
 
 
+def test_every_file_that_contributors_are_led_to_exists():
+    named = re.findall(r"`([\w./]*\w\.(?:py|md|toml))`", (ROOT / "CONTRIBUTING.md").read_text())
+    there = [
+        str(path)
+        for folder in ("pymc_dp", "tests", "tools", "benchmarks", "docs")
+        for path in (ROOT / folder).rglob("*.*")
+    ]
+    wrong = [
+        name for name in named if not ((ROOT / name).is_file() or any(path.endswith(f"/{name}") for path in there))
+    ]
+    assert named
+    assert not wrong, "\n".join(wrong)
+
+
 def test_the_curators_docstring_names_a_method_that_exists():
     module = ast.parse((ROOT / "pymc_dp" / "release" / "curator.py").read_text())
     (curator,) = (node for node in module.body if isinstance(node, ast.ClassDef) and node.name == "MeteredCurator")
