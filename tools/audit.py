@@ -59,7 +59,7 @@ _SHORT_CHAINS = {
     "_MEASURED_TRAJECTORIES": 40,
     "_FIRST_ROUNDS": 2,
     "_MOST_ROUNDS": 2,
-    "_FIRST_LEAPFROGS": 4,
+    "_LEAST_LEAPFROGS": 4,
     "_independence": lambda draws: 1,
 }
 

@@ -192,7 +192,7 @@ def short_pilots(monkeypatch):
     """Make the free sampler short: where it starts is what matters here."""
     monkeypatch.setattr(free_hmc, "_TRAJECTORIES_OF_A_ROUND", 6)
     monkeypatch.setattr(free_hmc, "_MEASURED_TRAJECTORIES", 12)
-    monkeypatch.setattr(free_hmc, "_FIRST_LEAPFROGS", 4)
+    monkeypatch.setattr(free_hmc, "_LEAST_LEAPFROGS", 4)
     monkeypatch.setattr(free_hmc, "_MOST_LEAPFROGS", 4)
 
 

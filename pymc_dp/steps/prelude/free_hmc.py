@@ -12,11 +12,12 @@ _LONGEST_STEP = 1.4
 _AIM = 0.97
 #: Trajectories are long enough, and not too long, when a part of them between these has turned back by its end.
 _LEAST_TURNED, _MOST_TURNED = 0.25, 0.4
-_LEAST_LEAPFROGS, _FIRST_LEAPFROGS, _MOST_LEAPFROGS = 8, 64, 512
+_LEAST_LEAPFROGS, _MOST_LEAPFROGS = 8, 512  # the first are the least: a normal density needs no more
 _FIRST_ROUNDS, _MOST_ROUNDS = 4, 12
 _TRAJECTORIES_OF_A_ROUND = 250
 _MEASURED_TRAJECTORIES = 1000
 _MOST_GRADIENTS_APART = 400
+_WINDOW = 5.0
 
 
 class FreeHMC:
@@ -48,7 +49,7 @@ class FreeHMC:
         self.theta = theta
         self.covariance = positive_definite(np.linalg.inv(positive_definite(curvature)))
         self._factor = np.linalg.cholesky(self.covariance)
-        self._leapfrogs = _FIRST_LEAPFROGS
+        self._leapfrogs = _LEAST_LEAPFROGS
         visited: list[FloatArray] = []
         for done in range(1, _MOST_ROUNDS + 1):
             turned = self._pilot(visited, rng)
@@ -116,9 +117,16 @@ class FreeHMC:
 
 
 def _independence(draws: FloatArray) -> int:
-    """Return after how many of the draws their correlation, and that of their squares, has died away."""
-    import arviz as az  # noqa: PLC0415  brings in Matplotlib
+    """Return after how many of the draws their correlation, and that of their squares, has died away.
 
+    Twice the integrated autocorrelation time of the slowest, summed up to five times itself (Sokal 1997, Monte Carlo
+    methods in statistical mechanics).
+    """
     centred = draws - draws.mean(axis=0)
-    slowest = min(float(az.ess(column[None], method="mean")) for column in np.hstack([centred, centred**2]).T)
-    return int(np.clip(np.ceil(2.0 * len(draws) / slowest), 2, len(draws)))
+    columns = np.hstack([centred, centred**2 - np.mean(centred**2, axis=0)]).T
+    slowest = 1.0
+    for column in columns[np.any(columns != 0.0, axis=1)]:
+        correlations = np.correlate(column, column, "full")[len(draws) - 1 :]
+        times = 2.0 * np.cumsum(correlations / correlations[0]) - 1.0
+        slowest = max(slowest, float(times[np.argmax(np.arange(len(draws)) >= _WINDOW * times)]))
+    return int(np.clip(np.ceil(2.0 * slowest), 2, len(draws)))
