@@ -14,10 +14,10 @@ from typing import Any
 import numpy as np
 import pytensor.tensor as pt
 from pytensor.graph.basic import Variable
-from pytensor.graph.replace import vectorize_graph
 
 from pymc_dp.compiling import compiled
 from pymc_dp.model.parameters import FloatArray
+from pymc_dp.rows.batched import batched_graphs
 from pymc_dp.rows.contributions import Contributions, vectors_of
 from pymc_dp.rows.graphs import Part, RowGraphs
 from pymc_dp.rows.table import Chunk
@@ -124,7 +124,7 @@ class RowEngine:
         over_rows: dict[Variable, Variable] = dict(zip(graphs.rows, chunk, strict=True))
         for cuts, values in ((graphs.cuts, graphs.value_variables), (graphs.direction_cuts, graphs.directions)):
             linked = graphs.linked(values)
-            batched = vectorize_graph(linked, over_rows) if linked else []
+            batched = batched_graphs(linked, over_rows) if linked else []
             over_rows |= dict(zip([cut for cut in cuts if cut is not None], batched, strict=True))
         batched = [*_over([*outputs, *slopes], over_rows, batch), *_over(indices, over_rows, batch[-1:])]
         return compiled([*inputs, *(rows for where, rows in enumerate(chunk) if where != place)], batched)
@@ -149,7 +149,7 @@ def _over(
     What does not depend on the row, or on its response, lacks axes of the batch until here.
     """
     outputs, found = [output.astype("float64") if output.type.dtype != "int64" else output for output in outputs], []
-    for values, output in zip(vectorize_graph(outputs, over_rows) if outputs else [], outputs, strict=True):
+    for values, output in zip(batched_graphs(outputs, over_rows) if outputs else [], outputs, strict=True):
         n_axes = values.type.ndim - output.type.ndim
         whole = n_axes == len(batch) and 1 not in values.type.shape[:n_axes]
         found.append(values if whole else pt.alloc(values, *batch, *values.shape[n_axes:]))
