@@ -8,6 +8,7 @@ import numpy as np
 import pymc as pm
 import pytensor.tensor as pt
 import pytest
+from pymc.distributions import transforms
 
 from pymc_dp.model.view import read
 from pymc_dp.release import ExpansionPoint, Prediction
@@ -57,6 +58,21 @@ def varying_intercepts_2000():
     varying_intercepts(2000)
 
 
+def ordinal():
+    cuts = pm.Normal("cuts", np.arange(4) - 1.5, 1, transform=transforms.ordered, initval=np.arange(4) - 1.5)
+    eta = pm.Data("x", X) @ pm.Normal("beta", shape=10)
+    pm.OrderedLogistic("y", eta=eta, cutpoints=cuts, observed=CLASSES, compute_p=False)
+
+
+def zero_inflated_poisson():
+    rate = pm.math.exp(0.1 * (pm.Data("x", X) @ pm.Normal("beta", shape=10)))
+    pm.ZeroInflatedPoisson("y", psi=pm.Beta("psi", 2, 2), mu=rate, observed=COUNTS)
+
+
+def normal_mixture():
+    pm.NormalMixture("y", w=pm.Dirichlet("w", np.ones(2)), mu=pm.Normal("mu", shape=2), sigma=1.0, observed=X[:, 0])
+
+
 def banana():
     theta = pm.Normal("theta", shape=2)
     pm.MvNormal("y", pt.stack([theta[0], theta[1] + 0.5 * theta[0] ** 2]), cov=2.0 * np.eye(2), observed=X[:, :2])
@@ -70,6 +86,9 @@ FAMILIES = [
     negative_binomial,
     varying_intercepts_20,
     varying_intercepts_2000,
+    ordinal,
+    zero_inflated_poisson,
+    normal_mixture,
     banana,
 ]
 
