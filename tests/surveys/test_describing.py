@@ -164,6 +164,22 @@ def test_invented_rows_resemble_the_table(private):
     assert dp.Table(rows, schema=SCHEMA).count_units() == 4000
 
 
+def test_a_template_resembles_what_was_described(private):
+    """In the form of the rows that a model has, for dry runs; no model of the table itself stands on it."""
+    narrow = dp.Table(FRAME, schema=private.narrowed())
+    t, rows = narrow.invented(4000, 1, like=private), private.invented(4000, seed=1)
+    low, high = (getattr(narrow.schema.column_of("age"), end) for end in ("low", "high"))
+    np.testing.assert_allclose(t.age, (rows["age"].clip(low, high) - (low + high) / 2) / ((high - low) / 2))
+    np.testing.assert_array_equal(t["ward[A]"], rows["ward"] == "A")
+    np.testing.assert_array_equal(t.income_missing, rows["income"].isna())
+    np.testing.assert_array_equal(t.day, narrow.invented(4000, 1, like=private).day)
+    with pytest.raises(dp.InvalidArgument, match="no template of this table"):
+        narrow.template_of(4000)
+    for like in (3, TABLE, described(table=dp.Table(FRAME, schema=SCHEMA[:2]))):
+        with pytest.raises(dp.InvalidArgument, match="of all columns"):
+            TABLE.invented(4000, 1, like=like)
+
+
 def test_a_table_of_categories_alone_has_no_moments():
     table = dp.Table(FRAME, schema=[dp.Category("ward", ["A", "B"])])
     found = described(table=table)
