@@ -21,6 +21,7 @@ All tables are simulated. Models of one case have equal graphs: what was compile
 """
 
 import argparse
+import contextlib
 import logging
 import math
 import sys
@@ -191,8 +192,12 @@ def run(case, n, epsilon, seed):
         return dp.check(result, budget=budget, by={"x0": x[:, 0], "group": group}, budget_share=1.0)
 
 
+@contextlib.contextmanager
 def compiled_once():
-    """Return `compiled` of row engines and priors, for functions of equal graphs compiled once; for runs in turn."""
+    """Let runs in turn use what was compiled of row engines and priors of an earlier one, where graphs are equal.
+
+    That these models are sums over rows is known, and not checked.
+    """
     known = []
 
     def once(inputs, outputs):
@@ -204,7 +209,12 @@ def compiled_once():
         known.append((one, several, compiled(inputs, outputs)))
         return known[-1][-1]
 
-    return once
+    with (
+        mock.patch.object(engine, "compiled", once),
+        mock.patch.object(prior, "compiled", once),
+        mock.patch.object(likelihood, "check_factorisation"),
+    ):
+        yield
 
 
 def main():
@@ -218,12 +228,7 @@ def main():
     arguments = parser.parse_args()
     logging.getLogger("pymc").setLevel(logging.ERROR)
     warnings.simplefilter("ignore")
-    once = compiled_once()
-    with (
-        mock.patch.object(engine, "compiled", once),
-        mock.patch.object(prior, "compiled", once),
-        mock.patch.object(likelihood, "check_factorisation"),  # these models are known to be sums over rows
-    ):
+    with compiled_once():
         for case in arguments.cases:
             say(case, arguments)
 
