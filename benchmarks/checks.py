@@ -132,9 +132,9 @@ def without_privacy(family, x, y, more=None, group=None):
     return fitted.params, fitted.cov_params(), 1.0, model.loglikeobs(fitted.params)
 
 
-def drawn_without_privacy(family, x, y, rng):
+def drawn_without_privacy(family, x, y, rng, more=None):
     """Return draws of the exact posterior's normal approximation: the priors are wide beside so many rows."""
-    mean, covariance, scale, _ = without_privacy(family, x, y)
+    mean, covariance, scale, _ = without_privacy(family, x, y, more)
     theta = rng.multivariate_normal(mean, covariance, DRAWS)
     found = {"a": theta[:, 0], "b": theta[:, 1:]}
     if family is linear:
@@ -166,7 +166,8 @@ def compared(case, n, epsilon, seed):
     family, wrong = CASES[case]
     rng, x, group, y = simulated(case, n, seed)
     if math.isinf(epsilon):
-        (*_, small), (larger, *_, large) = (without_privacy(family, x, y, each, group) for each in (None, more_of(wrong)))
+        *_, small = without_privacy(family, x, y)
+        larger, *_, large = without_privacy(family, x, y, more_of(wrong), group)
         found = large - small  # a negative binomial has one parameter more, and statsmodels lists it
         return (found.sum() - (len(larger) - 1 - SIZE)) / (math.sqrt(n) * found.std())
     budget, models = dp.PrivacyBudget(epsilon, DELTA), {}

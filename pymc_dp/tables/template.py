@@ -56,7 +56,9 @@ class Template:
         seed = _validate.whole("seed", seed, at_least=0)
         generator = np.random.default_rng([seed, self.n])
         entries = {
-            column.name: _invented(column, self.n, generator) if frame is None else entries_of(column, frame[column.name])
+            column.name: _invented(column, self.n, generator)
+            if frame is None
+            else entries_of(column, frame[column.name])
             for column in schema.modelled
         }
         self._arrays = {}

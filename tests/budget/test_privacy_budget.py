@@ -270,7 +270,7 @@ def test_the_first_run_decides_how_much_of_delta_is_for_levels():
     assert plan.rho == pytest.approx(0.1 * budget.rho)
     assert account(plan.releases, plan.delta, "substitute").epsilon <= plan.epsilon
     every = dp.PrivacyBudget(1.0, 1e-6, reserved_share=1.0)
-    with pytest.raises(dp.BudgetExceeded, match="Finding levels would spend 1e-07 of delta.*share of the part"):
+    with pytest.raises(dp.BudgetExceeded, match=r"Finding levels would spend 1e-07 of delta.*share of the part"):
         every.plan(finding(1e-7, share=0.1))
     assert every.history == ()
     charged(budget, gaussian_step(1.0))
