@@ -174,7 +174,7 @@ def main():
     sys.stdout.write(f"n={arguments.rows} epsilon={arguments.epsilon:g}, {arguments.runs} runs\n")
     for what, found in noted.items():
         covers, width = np.array(found).T
-        sys.stdout.write(f"{what:<34} cover {covers.mean():.2f} of {len(covers)}, width {np.median(width):.2f}\n")
+        sys.stdout.write(f"{what:<34} cover {covers.mean():.2f} of {len(covers)}, width {np.median(width):.3g}\n")
 
 
 if __name__ == "__main__":

@@ -206,7 +206,7 @@ def found_levels(table, data, settings):
 @pytest.mark.parametrize("unit", [None, "person"])
 @pytest.mark.parametrize("relation", ["substitute", "add-remove"])
 def test_levels(relation, unit):
-    """Hazards H13 and H52: of neighbours who have the levels that others have; `tests/release/test_levels.py` has all."""
+    """Hazards H13 and H52: neighbours have levels that others have; of all others is `tests/release/test_levels.py`."""
     rng = np.random.default_rng(1)
     table = declared_table(rng)
     schema = [*DECLARED, dp.Person("person")] if unit else DECLARED
