@@ -201,3 +201,10 @@ def test_pm_sample_keeps_its_signature_and_passes_other_steps_on(model):
     with model:
         tree = pm.sample(draws=5, tune=5, chains=1, cores=1, step=pm.Metropolis(), **QUIET)
     assert "observed_data" in tree.children
+
+
+def test_errors_of_pymc_about_variables_without_data_are_its_own():
+    with pm.Model():
+        pm.Normal("a")
+        with pytest.raises(ValueError, match="already exists"):
+            pm.Normal("a")
