@@ -61,6 +61,7 @@ class Template:
             else entries_of(column, frame[column.name])
             for column in schema.modelled
         }
+        self._are_recognised = frame is None
         self._arrays = {}
         for part in schema.parts:
             column = schema.column_of(part)
@@ -137,7 +138,7 @@ class Template:
         It may also be a number that stands in every row, or the product of two parts. `rows` is what stands in the
         model, shape (rows,) or (rows, columns).
         """
-        if len(rows) != self.n or rows.ndim > 2:
+        if not self._are_recognised or len(rows) != self.n or rows.ndim > 2:
             return None
         found: list[MadeOf] = []
         for values in rows.reshape(self.n, -1).T:
