@@ -7,7 +7,8 @@ The RAND health-insurance experiment (20,190 person-years): a logistic regressio
 Poisson and a negative binomial regression of their number. Redbook's survey of 1974 (6,366 wives, Fair 1978): logistic
 regressions of any affair, with years of marriage as a line, and with their square.
 
-A quarter of epsilon is for each posterior, and what is left for checks and the comparison of the last two models.
+A quarter of epsilon is for each posterior, and what is left for checks and the comparison of the last two models. A
+part of the experiment's is for zeros: how many people have no visit by the models of counts, and how many have none.
 """
 
 import argparse
@@ -80,6 +81,13 @@ def main() -> None:
         with model:
             found = dp.check(result, data=protected, by=by, budget=budget, budget_share=0.3 / (1 - 0.3 * place))
         sys.stdout.write(f"{kind}\n{found}\n\n")
+    if arguments.table == "health":
+        described = dp.describe(protected, budget=budget, budget_share=1 / 3).table.loc["any"]
+        sys.stdout.write(f"no visit: {1 - described['mean']:.4f} ± {described['mean_error']:.4f} of the table\n")
+        for (kind, (model, result)), part in zip(list(fits.items())[1:], (1 / 6, 1 / 5), strict=True):
+            with model:
+                found = dp.average_predictions(result, equal_to=0, data=protected, budget=budget, budget_share=part)
+            sys.stdout.write(f"{kind}: {found}\n\n")
     last = dict(list(fits.items())[-2:])
     sys.stdout.write(f"{dp.compare(last, data=protected, budget=budget, budget_share=1.0)}\n")
 

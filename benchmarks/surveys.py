@@ -1,6 +1,7 @@
 """Whether intervals of descriptions, averages of predictions and synthetic tables cover, in whole private runs.
 
-    python -m uv run python benchmarks/surveys.py --rows 5000 --epsilon 1 --runs 40
+    python -m uv run python benchmarks/surveys.py --rows 5000 --epsilon 1 --runs 30
+    python -m uv run python benchmarks/surveys.py --rows 5000 --epsilon 1 --runs 60 --descriptions
 
 Each run simulates a table of patients, and spends one budget on it: a quarter of epsilon on a description, half on the
 posterior of a logistic regression, a quarter on averages of its predictions with and without a drug, by ward. Then
@@ -21,6 +22,7 @@ import numpy as np
 import pandas as pd
 import pymc as pm
 import statsmodels.api as sm
+from checks import compiled_once
 
 import pymc_dp as dp
 
@@ -107,21 +109,72 @@ def run(n, epsilon, seed, noted):
         note("coefficients of the posterior", truth, low, high, width)
 
 
+DESCRIBED = [
+    dp.Number("age", 0, 100),
+    dp.Number("income", 0, 200_000, raw=True),
+    dp.Whole("stays", 0, 20),
+    dp.Date("day", "2026-01-01", "2026-12-31"),
+    dp.YesNo("drug"),
+    dp.YesNo("back"),
+    dp.Category("ward", ["a", "b", "c"]),
+]
+
+
+def describe(n, epsilon, seed, noted):
+    rng = np.random.default_rng([seed, n])
+    frame = simulated(rng, n)
+    frame["income"] = np.exp(rng.normal(10.3, 0.6, n) + 0.01 * (frame["age"] - 50)).clip(0, 200_000)
+    frame["stays"], frame["day"] = rng.poisson(0.03 * frame["age"]).clip(0, 20), rng.integers(0, 300, n)
+    numbers = frame.drop(columns="ward").astype(float)
+    for name, rate in (("income", 0.1), ("age", 0.02)):
+        numbers.loc[rng.random(n) < rate, name] = np.nan
+    days = np.datetime64("2026-01-01") + frame["day"].values
+    table = dp.Table({**numbers, "day": days, "ward": frame["ward"]}, schema=DESCRIBED)
+    found = dp.describe(table, budget=dp.PrivacyBudget(epsilon, DELTA), budget_share=1.0)
+    columns, correlation = found.tree["columns"].to_dataset(), found.tree["correlation"].to_dataset()
+
+    def note(what, truth, value, error):
+        noted[what].append((abs(truth - value) <= 1.645 * error, error))
+
+    for name, values in numbers.items():
+        line = columns.sel(column=name)
+        note("means", values.mean(), float(line["mean"]), float(line["mean_error"]))
+        note("standard deviations", values.std(ddof=0), float(line["sd"]), float(line["sd_error"]))
+        note("missing rates", values.isna().mean(), float(line["missing"]), float(line["missing_error"]))
+        if name in ("drug", "back"):
+            continue
+        for level in line["level"].values:
+            low, high = (float(line[end].sel(level=level)) for end in ("quantile_low", "quantile_high"))
+            known = values.dropna()
+            # A quantile of whole numbers is any between those of two ranks, and the interval is to hold one.
+            ends = (known.quantile(level, interpolation=each) for each in ("lower", "higher"))
+            noted["quantiles"].append((low <= max(ends) and known.quantile(level) <= high, high - low))
+    for (_, level), line in found.categories.iterrows():
+        note("shares of levels", (frame["ward"] == level).mean(), line["share"], line["error"])
+    as_read = numbers.fillna({"age": 50.0, "income": 100_000.0}).corr()  # missing entries count as the middle
+    for one, name in enumerate(as_read):
+        for other in as_read.columns[:one]:
+            line = correlation.sel(column=name, other=other)
+            note("correlations", as_read.loc[name, other], float(line["correlation"]), float(line["error"]))
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--rows", type=int, default=5000)
     parser.add_argument("--epsilon", type=float, default=1.0)
     parser.add_argument("--runs", type=int, default=40)
+    parser.add_argument("--descriptions", action="store_true", help="of all columns, instead of whole runs")
     arguments = parser.parse_args()
     logging.getLogger("pymc").setLevel(logging.ERROR)
     warnings.simplefilter("ignore")
     noted = collections.defaultdict(list)
-    for seed in range(arguments.runs):
-        run(arguments.rows, arguments.epsilon, seed, noted)
+    with compiled_once():
+        for seed in range(arguments.runs):
+            (describe if arguments.descriptions else run)(arguments.rows, arguments.epsilon, seed, noted)
     sys.stdout.write(f"n={arguments.rows} epsilon={arguments.epsilon:g}, {arguments.runs} runs\n")
     for what, found in noted.items():
         covers, width = np.array(found).T
-        sys.stdout.write(f"{what:<34} cover {covers.mean():.2f} of {len(covers)}, width {np.median(width):.2f}\n")
+        sys.stdout.write(f"{what:<34} cover {covers.mean():.2f} of {len(covers)}, width {np.median(width):.3g}\n")
 
 
 if __name__ == "__main__":

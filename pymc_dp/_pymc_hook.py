@@ -1,5 +1,8 @@
 """What `pymc_dp` replaces in PyMC, all of it here: `pm.sample` runs private steps, and other functions take no budget.
 
+Of ArviZ those functions are replaced that need a log-likelihood for each row: of private results they say what there is
+instead.
+
 Importing this module installs the hooks, unless the environment variable ``PYMC_DP_HOOK`` is ``off``: then PyMC stays
 as it is, `pymc_dp.sample` is what runs, and PyMC ignores a budget in a call of `pm.sample`. The module can be deleted,
 with the line of `pymc_dp/__init__.py` that imports it, when PyMC has a hook of its own for steps that wrap a whole run
@@ -15,6 +18,7 @@ import warnings
 from collections.abc import Callable
 from typing import Any
 
+import arviz as az
 import pymc as pm
 from pymc.distributions.distribution import Distribution
 from pymc.variational.opvi import Group
@@ -39,6 +43,9 @@ _LOG_LIKELIHOOD = (
     "predicts better by dp.compare({...}, budget=...)."
 )
 
+#: Functions of ArviZ, of whatever version, that are about log-likelihoods of rows.
+_OF_ROWS = [name for name in dir(az) if name.startswith("loo") or name in ("compare", "reloo", "waic")]
+
 #: What was replaced: owner, name and original.
 _replaced: list[tuple[Any, str, Any]] = []
 
@@ -60,6 +67,8 @@ def install() -> None:
     _replace_function(pm.sample_posterior_predictive, _posterior_predictive)
     _replace_function(pm.stats.compute_log_likelihood, _log_likelihood)
     _replace_function(pm.Data, _data)
+    for name in _OF_ROWS:
+        _replace_function(getattr(az, name), _log_likelihood)
     _replace(Distribution, "__new__", staticmethod(_wrapped(_random_variable, Distribution.__new__)))
     for name, methods in EVALUATING.items():
         of_class = getattr(pm.gp, name)
@@ -76,13 +85,13 @@ def uninstall() -> None:
 
 
 def _replace_function(original: Callable[..., Any], body: Callable[..., Any]) -> None:
-    """Replace a function under every name that PyMC's loaded modules have for it.
+    """Replace a function under every name that loaded modules of PyMC and ArviZ have for it.
 
-    PyMC's own calls go to the wrapper as well. Names that others imported before keep the original.
+    Their own calls go to the wrapper as well. Names that others imported before keep the original.
     """
     wrapper = _wrapped(body, original)
     for module_name, module in list(sys.modules.items()):
-        if module_name == "pymc" or module_name.startswith("pymc."):
+        if module_name.partition(".")[0] in ("pymc", "arviz", "arviz_stats"):
             for name in [name for name, value in vars(module).items() if value is original]:
                 _replace(module, name, wrapper)
 
@@ -132,7 +141,9 @@ def _posterior_predictive(original: Callable[..., Any], /, *args: Any, **kwargs:
 
 
 def _log_likelihood(original: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
-    if _is_private_result(args[0] if args else kwargs.get("idata")):
+    given = [*args, *kwargs.values()]
+    given += [each for one in given if isinstance(one, dict) for each in one.values()]  # az.compare takes several
+    if any(_is_private_result(each) for each in given):
         raise UnsupportedOption(_LOG_LIKELIHOOD)
     return original(*args, **kwargs)
 

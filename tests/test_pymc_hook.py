@@ -8,6 +8,8 @@ import sys
 import warnings
 from pathlib import Path
 
+import arviz as az
+import arviz_stats
 import numpy as np
 import pymc as pm
 import pytest
@@ -107,15 +109,23 @@ def test_pointwise_log_likelihoods_of_private_results_are_refused(model, result)
     with model, pytest.raises(dp.UnsupportedOption, match=r"az.loo .* dp.compare"):
         pm.stats.compute_log_likelihood(idata=result, progressbar=False)
     assert "log_likelihood" not in result.children
+    for ask in (
+        lambda: az.loo(result),
+        lambda: az.loo_pit(data=result),
+        lambda: az.compare({"one": result, "other": result}),
+    ):
+        with pytest.raises(dp.UnsupportedOption, match=r"az.loo .* dp.compare"):
+            ask()
 
 
 def test_results_of_pymc_itself_are_not_warned_about(model):
     with model:
-        tree = pm.sample(draws=5, tune=5, chains=1, cores=1, **QUIET)
+        tree = pm.sample(draws=50, tune=5, chains=1, cores=1, **QUIET)
         with warnings.catch_warnings():
             warnings.simplefilter("error")
             pm.sample_posterior_predictive(tree, progressbar=False)
             pm.stats.compute_log_likelihood(tree, progressbar=False)
+    assert az.loo(tree).n_samples == 50
 
 
 WITHOUT = """
@@ -137,6 +147,8 @@ def test_everything_can_be_given_back():
     owners = [
         *[(pm, name) for name in names],
         (pm.stats, "compute_log_likelihood"),
+        (az, "loo"),
+        (arviz_stats, "compare"),
         (pm.variational.opvi.Group, "__init__"),
         (pm.Distribution, "__new__"),
         (pm.Model, "set_data"),
@@ -189,3 +201,10 @@ def test_pm_sample_keeps_its_signature_and_passes_other_steps_on(model):
     with model:
         tree = pm.sample(draws=5, tune=5, chains=1, cores=1, step=pm.Metropolis(), **QUIET)
     assert "observed_data" in tree.children
+
+
+def test_errors_of_pymc_about_variables_without_data_are_its_own():
+    with pm.Model():
+        pm.Normal("a")
+        with pytest.raises(ValueError, match="already exists"):
+            pm.Normal("a")

@@ -86,6 +86,13 @@ def plan_run(
         delta = alone.delta + hidden
     else:
         delta *= share
+        hidden = accounting.of_thresholds([each.releases for each in asked])
+        if hidden and hidden >= delta * (1.0 - EPSILON_SLACK):
+            raise BudgetExceeded(
+                f"Finding levels would spend {hidden:.3g} of delta, and this run's share of the part that is reserved "
+                f"has {delta:.3g}, for its noise as well. Pass a smaller delta= or a larger budget_share=, or reserve "
+                "less of the budget than all of it (reserved_share)."
+            )
         releases, epsilon, accountant = _within_reserve(asked, epsilon * share, delta, reserved.relation, steps)
     for each in releases:
         if each.noise_needed > _LARGEST_NOISE_MULTIPLIER:

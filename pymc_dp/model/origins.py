@@ -48,7 +48,7 @@ def refusing_labels(name: str, values: Any) -> Iterator[None]:
     try:
         yield
     except (TypeError, ValueError):
-        if np.asarray(values).dtype.kind not in "USO":
+        if values is None or np.asarray(values).dtype.kind not in "USO":
             raise
         raise InvalidArgument(
             f"The data of {name!r} are labels or objects, not numbers: pass whole numbers for labels, by a list of "

@@ -255,7 +255,8 @@ class _Questions:
         (shift, scale), group = self._own_units, self._dim or "group"
         coords = {"scenario": self._scenarios, group: self._groups}
         draws = xr.Dataset(
-            {"average": (("chain", "draw", "scenario", group), shift + scale * averages[None])}, coords=coords
+            {"average": (("chain", "draw", "scenario", group), shift + scale * averages[None])},
+            coords={"chain": [0], "draw": range(_DRAWS), **coords},  # which ArviZ's plots ask for
         )
         noise = xr.Dataset(
             {

@@ -136,7 +136,8 @@ def compare(
     private likelihood with curvature H and noise V, and a posterior of covariance P; without one, the number of
     parameters in the likelihood. That is taken off, as Akaike's criterion does, unless the units were held out. What
     noise in the fits is expected to have cost is added: half the trace of H W V Wᵀ. By how much it may have been
-    otherwise is a part of the error.
+    otherwise is a part of the error. With `held_out` it is that of as many units as are asked, and nothing where their
+    number is protected: `elpd_diff` is then `in_sample`, of the two posteriors as they are.
     """
     budget, share = checked_budget(budget, budget_share)
     held_out = _validate.truth("held_out", held_out)
@@ -185,10 +186,11 @@ def compare(
             total, squares, counted, noise_variance, followed, loss, variance = found[:, :-1].sum(axis=0).tolist()
             n = float(facts.get("n_units") or max(counted, 1.0))
             p_diff = 0.0 if held_out else followed
-            # What noise in a fit costs is known of the rows that it was made to: here are others, or more or fewer.
-            n_fitted = facts_of(results[0]).get("n_units")
-            if held_out and folds is None and "n_units" in facts and n_fitted:
-                of_folds = n / float(n_fitted)
+            if held_out and folds is None:
+                # What noise in a fit costs is known of the rows that it was made to. Here are more or fewer: by how
+                # much is protected under add-remove, and nothing is corrected then.
+                n_fitted = facts_of(results[0]).get("n_units")
+                of_folds = n / float(n_fitted) if "n_units" in facts and n_fitted else 0.0
             fit_diff, of_fits = of_folds * loss, of_folds * math.sqrt(variance)
             of_rows, of_noise = math.sqrt(max(squares - total**2 / n, 0.0)), math.sqrt(noise_variance)
             lines.append(

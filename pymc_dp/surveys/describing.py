@@ -31,6 +31,8 @@ _BINS, _IN_A_GROUP = 64, 8
 _SHARE_OF_COUNTS = 0.6
 #: Quantiles that a description has, and the probability of their intervals.
 _QUANTILES, _INTERVAL = np.array([0.05, 0.25, 0.5, 0.75, 0.95]), 0.9
+#: By so many standard errors such an interval reaches to both sides.
+_SCORE = float(stats.norm.ppf(0.5 + _INTERVAL / 2.0))
 #: The part of the entries that a narrower range leaves out on each side.
 _OUTSIDE = 0.01
 #: Missing entries of a column are as many as noise would have made, below so many standard errors.
@@ -460,8 +462,10 @@ def _moments(
     square = (squares[0] - n_missing * as_missing**2) / there
     square_error = math.hypot(squares[1], missing_error * (as_missing**2 - square)) / there
     variance, variance_error = max(square - mean**2, 0.0), math.hypot(square_error, 2.0 * mean * mean_error)
-    sd = math.sqrt(variance)
-    sd_error = variance_error / (2.0 * max(sd, math.sqrt(variance_error), 1e-12))
+    # Intervals are of the variance: where noise hides it, a root is no line, and its end on one side is farther off.
+    sd, room = math.sqrt(variance), _SCORE * variance_error
+    farther = max(math.sqrt(variance + room) - sd, sd - math.sqrt(max(variance - room, 0.0)))
+    sd_error = farther / _SCORE
     return middle + half * mean, half * mean_error, half * sd, half * sd_error
 
 

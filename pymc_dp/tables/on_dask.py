@@ -253,7 +253,8 @@ class DaskSource(Source):
     def pieces(self, columns: Columns) -> Iterator[Mapping[str, np.ndarray]]:
         """Refuse: rows would leave the workers."""
         raise UnsupportedTable(
-            "Nothing but exact sums leaves the workers of a table on Dask: levels are not found in it, nor folds made."
+            "Nothing but exact sums leaves the workers of a table on Dask: levels are not found in it, nor folds made. "
+            "Declare the levels that are known, and compare models on the units that they were fitted to."
         )
 
     @contextmanager

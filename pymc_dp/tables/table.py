@@ -128,7 +128,7 @@ class Table:
         needed = 0 if self.schema is None else fewest_rows(self.schema)
         return self.invented(max(_ROWS_OF_TEMPLATE, needed), 0)
 
-    def invented(self, n: int, seed: int) -> Template:
+    def invented(self, n: int, seed: int, like: Any = None) -> Template:
         """Return invented rows of the declared columns, such as for a dry run. Nothing of the table is read.
 
         Parameters
@@ -137,15 +137,23 @@ class Table:
             How many, at least 100, and 20 for each level of a category.
         seed : int
             Of the rows.
+        like : Description, optional
+            What `pymc_dp.describe` released of these columns: rows resemble the table then, by its ``invented``. They
+            are for ``dp.dry_run(..., synthetic=)``; what is run on the table stands on others.
 
         Raises
         ------
         InvalidArgument
-            If the table has no schema, or `n` or `seed` is no such number.
+            If the table has no schema, `n` or `seed` is no such number, or `like` is no description of its columns.
         """
         if self.schema is None:
             raise InvalidArgument("Rows are invented by a schema: Table(source, schema=[dp.Number(...), ...]).")
         n, seed = _validate.whole("n", n, at_least=1), _validate.whole("seed", seed, at_least=0)
+        if like is not None:
+            frame = like.invented(n, seed) if hasattr(like, "invented") else None
+            if not isinstance(frame, pd.DataFrame) or not {each.name for each in self.schema.modelled} <= set(frame):
+                raise InvalidArgument("like= must be a description, of dp.describe, of all columns of this table.")
+            return Template(self.schema, n, seed, frame)
         if (n, seed) not in self._templates:
             self._templates[n, seed] = Template(self.schema, n, seed)
         return self._templates[n, seed]

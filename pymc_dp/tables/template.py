@@ -12,6 +12,7 @@ from pymc_dp import _validate
 from pymc_dp.exceptions import InvalidArgument, UnsupportedTable
 from pymc_dp.model.parameters import FloatArray
 from pymc_dp.rows.likelihood import RowInput
+from pymc_dp.tables.entries import entries_of
 from pymc_dp.tables.schema import Category, Date, Modelled, Schema, Whole, YesNo, array_of_part, days, limits_of
 
 #: What a column of a model's input is made of: a part, two parts multiplied, or a number that is the same in all rows.
@@ -40,6 +41,9 @@ class Template:
         The number of rows; an attribute, too.
     seed : int
         Of the rows.
+    frame : DataFrame, optional
+        Rows that were invented in another way. A model on these stands for a dry run alone: two columns may be the
+        same, such as those of what is never missing, so that none would be recognised by what it holds.
 
     Raises
     ------
@@ -47,11 +51,17 @@ class Template:
         If there are fewer than 100 rows, or than 20 for each level of a category.
     """
 
-    def __init__(self, schema: Schema, n: int, seed: int) -> None:
+    def __init__(self, schema: Schema, n: int, seed: int, frame: pd.DataFrame | None = None) -> None:
         self.schema, self.n = schema, _validate.whole("n", n, at_least=fewest_rows(schema))
         seed = _validate.whole("seed", seed, at_least=0)
         generator = np.random.default_rng([seed, self.n])
-        entries = {column.name: _invented(column, self.n, generator) for column in schema.modelled}
+        entries = {
+            column.name: _invented(column, self.n, generator)
+            if frame is None
+            else entries_of(column, frame[column.name])
+            for column in schema.modelled
+        }
+        self._are_recognised = frame is None
         self._arrays = {}
         for part in schema.parts:
             column = schema.column_of(part)
@@ -128,7 +138,7 @@ class Template:
         It may also be a number that stands in every row, or the product of two parts. `rows` is what stands in the
         model, shape (rows,) or (rows, columns).
         """
-        if len(rows) != self.n or rows.ndim > 2:
+        if not self._are_recognised or len(rows) != self.n or rows.ndim > 2:
             return None
         found: list[MadeOf] = []
         for values in rows.reshape(self.n, -1).T:

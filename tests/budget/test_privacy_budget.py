@@ -269,6 +269,10 @@ def test_the_first_run_decides_how_much_of_delta_is_for_levels():
     assert budget.rho == pytest.approx(dp.PrivacyBudget(1.0 + math.log1p(-2e-7), 8e-7).rho, rel=1e-12)
     assert plan.rho == pytest.approx(0.1 * budget.rho)
     assert account(plan.releases, plan.delta, "substitute").epsilon <= plan.epsilon
+    every = dp.PrivacyBudget(1.0, 1e-6, reserved_share=1.0)
+    with pytest.raises(dp.BudgetExceeded, match=r"Finding levels would spend 1e-07 of delta.*share of the part"):
+        every.plan(finding(1e-7, share=0.1))
+    assert every.history == ()
     charged(budget, gaussian_step(1.0))
     assert budget.epsilon_spent == pytest.approx(1.0, rel=1e-6)
     everything = [each for run in budget.history for each in run.releases]

@@ -199,6 +199,31 @@ def test_folds():
         assert (each.violations, each.moved <= 2) == ([], True)
 
 
+def found_levels(table, data, settings):
+    return dp.find_levels(data, ["g", "z"], budget=settings["budget"], delta=1e-9, budget_share=1.0).tree
+
+
+@pytest.mark.parametrize("unit", [None, "person"])
+@pytest.mark.parametrize("relation", ["substitute", "add-remove"])
+def test_levels(relation, unit):
+    """Hazards H13 and H52: neighbours have levels that others have; of all others is `tests/release/test_levels.py`."""
+    rng = np.random.default_rng(1)
+    table = declared_table(rng)
+    schema = [*DECLARED, dp.Person("person")] if unit else DECLARED
+    neighbours = [
+        each
+        for each in neighbours_of(table, relation, rng, 40, unit)
+        if all(set(each.table[name]) == set(table[name]) for name in ("g", "z"))
+    ]
+    assert len(neighbours) >= 8
+    beside = functools.partial(dp.Table.from_frame, schema=schema)
+    settings = {"relation": relation, "unit_index": unit, "epsilon": 50.0}
+    report = replay(
+        poisson, table, neighbours, Survey(found_levels), beside=lambda rows: beside(pd.DataFrame(rows)), **settings
+    )
+    assert clean(report)
+
+
 @pytest.mark.parametrize(
     ("ask", "relation", "unit"),
     [

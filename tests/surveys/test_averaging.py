@@ -3,6 +3,7 @@
 import json
 import math
 
+import arviz as az
 import numpy as np
 import pandas as pd
 import pymc as pm
@@ -252,6 +253,8 @@ def test_they_are_paid_for(fitted):
     assert kinds == ["prediction_sums", "spread_sizes", "prediction_spreads"]
     assert found.average.sizes == {"chain": 1, "draw": 100, "scenario": 2, "drug": 2}
     assert "Sampler: average predictions" in str(dp.disclosure(found.tree))
+    for plot in (az.plot_forest, az.plot_dist, az.plot_trace):
+        plot(found.tree, var_names=["average"], backend="none")
     assert "NOT PRIVATE" not in repr(found)
 
 

@@ -357,6 +357,12 @@ def test_what_noise_in_fits_cost_is_that_of_the_units_that_are_asked(monkeypatch
         result["privacy"].attrs["n_units"] = 2 * N
     line = dp.compare(known, data=protected, held_out=True, budget=budget).table.loc["line"]
     assert line["fit_diff"] == pytest.approx(3.0 / 2)
+    # Where numbers are protected, other units may be a tenth of those, or ten times as many; the same ones are as many.
+    hidden = dp.PrivacyBudget(math.inf, 1e-6, "add-remove")
+    line = dp.compare(known, data=protected, held_out=True, budget=hidden).table.loc["line"]
+    assert line["fit_diff"] == line["of_fits"] == 0.0
+    assert line["elpd_diff"] == line["in_sample"]
+    assert dp.compare(known, data=protected, budget=hidden).table.loc["line", "fit_diff"] == pytest.approx(3.0)
 
 
 def test_folds_that_cannot_be_are_refused():

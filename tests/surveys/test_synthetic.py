@@ -236,6 +236,9 @@ def test_what_is_wrong_is_refused(table, description):
     ]:
         with pytest.raises(dp.InvalidArgument, match=match):
             dp.synthetic_tables(*arguments, model=model)
+    like = table.invented(500, 1, like=description)  # nothing is missing: columns that say so are the same
+    with pytest.raises(dp.InvalidArgument, match="stand on `template`"):
+        dp.synthetic_tables(known, description, like, model=model_on(like))
     for options in ({"m": 1}, {"n": 0}):
         with pytest.raises(dp.InvalidArgument, match=next(iter(options))):
             dp.synthetic_tables(known, description, t, model=model, **options)
