@@ -243,7 +243,7 @@ def centres_of(model, runs, **settings):
 
 @pytest.mark.slow
 def test_searches_of_units_of_many_rows_reach_a_far_mode():
-    """Median error of 800 persons of 20 rows, in posterior sd: about 2, and 13 where steps are as short as of one row."""
+    """Median error of 800 persons of 20 rows, in posterior sd: about 2; 13 where steps are as short as of one row."""
     generator, truth = np.random.default_rng(4), np.array([-2.5, 1.0, -0.5])
     x = np.column_stack([np.ones(16_000), generator.normal(size=(16_000, 2))])
     p = 1.0 / (1.0 + np.exp(-x @ truth))
