@@ -19,9 +19,10 @@ from pymc_dp.rows.expansion import (
 class CentredScore(SumOverUnits):
     """The sum of preconditioned scores, each clipped, with the mean of the clipped parts added again.
 
-    The average is over responses that the model draws at the point for the unit's own covariates. Units whose
-    responses are not known to the model are clipped alone. With the mean added a vector may be longer than the bound:
-    it is clipped once more. At the true parameters the sum is zero on average but for what the second clip takes off.
+    The average is over responses that the model draws at the point for the unit's own covariates. Units of several
+    rows, and those whose responses the model does not know, are clipped alone. With the mean added a vector may be
+    longer than the bound: it is clipped once more. At the true parameters the sum is zero on average but for what the
+    second clip takes off.
     That is small where responses that the first one clips are rare: a response of probability p that is clipped by c
     leaves a bias of p² c or so, where clipping alone leaves one of p c.
 
