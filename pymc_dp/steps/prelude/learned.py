@@ -3,9 +3,9 @@
 1. *Scales.* Logarithms of positive parameters are found by binary search on noisy bounded scores.
 2. *Coordinates.* A histogram of the sizes of scores, by parameter, makes all parameters comparable.
 3. *Directions.* The curvature is released early, and again after the first and the second step, each time along the
-   axes of the ones before it, which scores are taken along, too. Where responses are continuous, the third comes before
-   the last score, or where it follows their scale after the last step but one. Axes along which scores have long tails
-   count less in norms.
+   axes of the ones before it, which scores are taken along, too. Where responses are continuous, the third follows
+   their scale and comes after the last step but one, or waits for a step that the trust region does not hold. Axes
+   along which scores have long tails count less in norms.
 4. *Steps.* Noisy scores, each with a clip bound that a histogram of norms says is best. After each of them the way goes
    on to about the posterior mean, as all scores so far tell it (`belief`), in a trust region.
 5. *Centre.* One more precise score leads to the centre, where score and curvature are released once more.
@@ -164,8 +164,8 @@ class Search:
         #: How many scores were released before the last curvature, and where that was.
         self._first_after_curvature, self._curvature_theta = 0, regression.start
         self._tail: Tail | None = None
-        #: How many times as far as of single rows a step may go.
-        self._room = 1.0
+        #: How many times as far as of single rows a step may go, and whether the last one would have gone farther.
+        self._room, self._held = 1.0, False
         #: The prior's information on each parameter where the last step has led to, given the scales of hierarchies.
         self._of_prior: FloatArray | None = None
         #: How much each axis of a frame counts in norms: less where scores have long tails, so that few units are long.
@@ -187,8 +187,6 @@ class Search:
         #: Floors of eigenvalues by stage, and of several curvatures together, as a part of the largest of noise alone.
         self._floors = settings.FLOORS_OF_EXPECTED if expected else settings.FLOORS_OF_OBSERVED
         self.floor_together = self._floors[-1]
-        #: After how many steps the third curvature is released, if it follows no scale.
-        self._steps_before_late = settings.STEPS_BEFORE_LATE if expected else regression.steps
         #: The part of the length that clipping takes off scores that adds to the bias of their sum.
         self.bias_of_loss = settings.BIAS_OF_CENTRED if self._centred else settings.BIAS_OF_CLIPPED
 
@@ -200,6 +198,7 @@ class Search:
         theta = self._bisected(self._regression.start, first=True)
         curvature = self._curvature(theta, self._comparable(theta), "early_curvature")
         follows, steps = self._regression.followed.size > 0, self._regression.steps
+        waits = not follows  # for the third curvature: of a scale that is followed it has a place of its own
         for step in range(steps + 1):
             last = step == steps
             if follows and step == max(steps - 1, 1):
@@ -214,7 +213,9 @@ class Search:
                 theta, curvature = self._followed(
                     theta, self._bisected(theta, first=False), curvature, "middle_curvature"
                 )
-            if step + 1 == min(self._steps_before_late, steps) and not follows:
+            arrives = step + 1 >= settings.STEPS_BEFORE_LATE and (self._chain.knows_responses or not self._held)
+            if waits and (arrives or step + 1 == steps):
+                waits = False
                 curvature = self._together(self._curvature(theta, self._frame(curvature), "late_curvature"), curvature)
         return self._expanded(theta, curvature)
 
@@ -538,6 +539,7 @@ class Search:
         step[self._regression.scales] = np.clip(step[self._regression.scales], -most, most)
         length = float(np.sqrt(np.maximum(step @ curvature.matrix @ step, 0.0) / self._chain.n_units))
         shorter = min(1.0, trust / max(length, np.finfo(float).tiny))
+        self._held = shorter < 1.0
         step = np.where(self.places, shorter * step, step)
         ends = (theta + np.where(self.places, part * step, step) for part in (1.0, 0.5, 0.25, 0.1))
         end = next((end for end in ends if can_stand_at(prior, end)), None)
