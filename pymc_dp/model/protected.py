@@ -1,7 +1,7 @@
 """Whatever depends on rows, or on how many rows or units there are, is not published."""
 
 import math
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
 import pymc as pm
@@ -16,22 +16,20 @@ from pymc_dp.model.axes import RowAxes
 from pymc_dp.model.operations import refuse_unlisted
 
 
-def refuse_rows_in_starts(
-    rows: RowAxes, lengths: Collection[int], starts: Iterable[Variable], others: Collection[str]
-) -> None:
+def refuse_rows_in_starts(rows: RowAxes, lengths: Collection[int], starts: Sequence[Variable]) -> None:
     """Refuse starting values that are expressions of rows or of their number, as in priors: they are published.
 
-    Arrays with one entry for each row or unit have one of `lengths`; the dims `others` are known to count no rows.
+    Arrays with one entry for each row or unit have one of `lengths`.
     """
-    starts = list(starts)
     refuse_unlisted({"A starting value": starts})
     protected = set(rows.lengths_of_dims(lengths))
     if any(
-        not protected.isdisjoint(leaves_of([start])) or has_rows(rows.model, start, lengths, others) for start in starts
+        not protected.isdisjoint(leaves_of([start])) or has_rows(rows.model, start, lengths, rows.other_dims)
+        for start in starts
     ):
         raise UnsupportedModel(
-            "A starting value (initval= or initvals=) depends on data that has one entry for each row, or on their "
-            "number. Where chains start is published: pass numbers that were not computed from the data."
+            "A starting value (initval= or initvals=) depends on data that has one entry for each row or unit, or on "
+            "their number. Where chains start is published: pass numbers that were not computed from the data."
         )
 
 

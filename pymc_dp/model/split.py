@@ -23,7 +23,7 @@ from pymc_dp.model.closures import refuse_tables_in_functions
 from pymc_dp.model.one_row import Link, OneRow, Response, SymbolicModel
 from pymc_dp.model.operations import refuse_unlisted
 from pymc_dp.model.parameters import ParameterVector
-from pymc_dp.model.protected import has_rows, refuse_rows_in_starts
+from pymc_dp.model.protected import has_rows
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -68,8 +68,6 @@ def split(rows: RowAxes, parameters: ParameterVector, *, with_response: bool = F
     for rv, graph in graphs.terms(potentials=False):  # PyMC, transforms and functions of the user's made these
         refuse_unlisted({f"The log-probability of {rv.name!r}": [graph]}, derived=True)
     _refuse_rows_in_priors(rows, graphs)
-    starts = [start for start in model.rvs_to_initial_values.values() if isinstance(start, Variable)]
-    refuse_rows_in_starts(rows, {rows.n_rows}, starts, rows.other_dims)
     leaves = []
     for leaf in _inputs_of(graphs.log_likelihoods):
         source = graphs.sources.get(leaf, leaf)

@@ -49,7 +49,8 @@ def declared_unit(model: pm.Model, unit: str | None, unit_index: Any) -> tuple[s
         return None, unit_index
     if not isinstance(unit, str):
         raise InvalidArgument(
-            f'unit must be "row", the name of a dim of the rows or of a data variable, but is a {type(unit).__name__}.'
+            f'unit must be "row", the name of a dim of the rows or of a data variable, but is a {type(unit).__name__}. '
+            "An array with the unit of each row is unit_index=."
         )
     if any(unit in (model.named_vars_to_dims.get(rv.name) or ()) for rv in model.observed_RVs):
         return unit, unit_index

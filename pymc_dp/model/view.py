@@ -11,7 +11,7 @@ from pytensor.graph.basic import Variable
 
 from pymc_dp.exceptions import UnsupportedModel
 from pymc_dp.model.arrays import leaf_value
-from pymc_dp.model.axes import RowAxes, dims_of_other_axes, row_axes
+from pymc_dp.model.axes import RowAxes, row_axes
 from pymc_dp.model.operations import refuse_unsplittable
 from pymc_dp.model.parameters import ParameterVector
 from pymc_dp.model.prior import Prior
@@ -46,7 +46,6 @@ class ModelView:
     row_split: RowSplit
     units: Units
     _rows: RowAxes
-    _unit: str | None
 
     @property
     def protected_lengths(self) -> frozenset[int]:
@@ -68,9 +67,15 @@ class ModelView:
         return publishable_names(self._rows, requested, self.protected_lengths)
 
     def refuse_rows_in_starts(self, initvals: InitialValues | None) -> None:
-        """Refuse starting values that are expressions of rows or of their number."""
-        others = dims_of_other_axes(self._rows.model, self._unit)
-        refuse_rows_in_starts(self._rows, self.protected_lengths, expressions_in(initvals), others)
+        """Refuse starting values, the model's own and those of a call, that are expressions of rows, units or how many.
+
+        Raises
+        ------
+        UnsupportedModel
+            If one is, or holds an operation that is not listed.
+        """
+        starts = [*expressions_in(self._rows.model.rvs_to_initial_values), *expressions_in(initvals)]
+        refuse_rows_in_starts(self._rows, self.protected_lengths, starts)
 
     @cached_property
     def scale_of_symmetric_rows(self) -> NDArray[np.intp]:
@@ -124,7 +129,9 @@ def read(
     units = units_of(rows, unit_index)
     if units.of_row is not None:
         refuse_tables_of_units(model, parameters, units.lengths)
-    return ModelView(parameters, tuple(model.value_vars), row_split, units, rows, unit)
+    view = ModelView(parameters, tuple(model.value_vars), row_split, units, rows)
+    view.refuse_rows_in_starts(None)
+    return view
 
 
 def refuse_missing_values(row_split: RowSplit) -> None:

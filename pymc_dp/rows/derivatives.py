@@ -1,5 +1,6 @@
 """Log-likelihoods and derivatives of the units of a chunk: those of their rows, summed."""
 
+import copy
 import dataclasses
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -118,6 +119,22 @@ class UnitsOfChunk:
         return self._dense(self._engine.gradient(self._at(theta), self._chunk))
 
     @property
+    def one_row_a_unit(self) -> bool:
+        """Whether every row is a unit of its own."""
+        return self._chunk.starts is None
+
+    def each_row(self) -> "UnitsOfChunk":
+        """Return the same rows, each of them a unit of its own."""
+        found = copy.copy(self)
+        rows = slice(0, self._chunk.n_rows)
+        found.__dict__.update(units=rows, _chunk=dataclasses.replace(self._chunk, units=rows, starts=None))
+        return found
+
+    def summed(self, columns: FloatArray) -> FloatArray:
+        """Return the sum over every unit's rows, shape (size, units), of columns of shape (size, rows)."""
+        return self._chunk.per_unit(columns)
+
+    @property
     def length(self) -> int:
         """How many units."""
         return int(self.units.stop - self.units.start)
@@ -145,7 +162,7 @@ class UnitsOfChunk:
         Of some units of the chunk at a time, of such for which about the same responses count. Nothing, where responses
         are not known and for units of several rows.
         """
-        if self._responses is None or self._chunk.starts is not None:
+        if self._responses is None or not self.one_row_a_unit:
             return
         values, responses = self._parameters.split(theta), self._responses
         possible = np.array(responses.values).astype(self._chunk.rows[responses.place].dtype)

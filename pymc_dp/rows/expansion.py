@@ -8,7 +8,7 @@ curvature that is still too large is cut alone, for what it leaves to the tests 
 
 import math
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from typing import Any
 
@@ -279,8 +279,11 @@ def expected_curvatures_of(chunk: UnitsOfChunk, point: ExpansionPoint) -> FloatA
     """Return the units' expected curvatures, preconditioned and packed, shape (entries, units).
 
     The mean over responses that the model draws of the outer product of the clipped score with the score: it has no
-    negative eigenvalue.
+    negative eigenvalue. Of a unit of several rows it is the sum of theirs, times what clipping leaves of its score.
     """
+    if not chunk.one_row_a_unit:
+        of_rows = expected_curvatures_of(chunk.each_row(), replace(point, clip_gradient=math.inf))
+        return chunk.summed(of_rows) * kept_by(scores_of(chunk, point), point.clip_gradient)
     found = np.zeros((packed_size(point.preconditioner.shape[1]), chunk.length))
     for units, expected in chunk.of_responses(point.theta, point.preconditioner):
         packed = np.empty((len(found), units.size))
@@ -291,6 +294,8 @@ def expected_curvatures_of(chunk: UnitsOfChunk, point: ExpansionPoint) -> FloatA
 
 def squares_of_expected_curvatures(chunk: UnitsOfChunk, point: ExpansionPoint) -> FloatArray:
     """Return the squared norms of the same, shape (units,)."""
+    if not chunk.one_row_a_unit:
+        return squares_of(expected_curvatures_of(chunk, point))
     squares = np.zeros(chunk.length)
     for units, expected in chunk.of_responses(point.theta, point.preconditioner):
         of_units = np.zeros(units.size)

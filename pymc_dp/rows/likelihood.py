@@ -261,8 +261,8 @@ class UnitLikelihood:
 
     @property
     def knows_responses(self) -> bool:
-        """Whether the model says which responses a unit could have had. It depends on the model's graph alone."""
-        return self._responses is not None and self.one_row_a_unit
+        """Whether the model says which responses a row could have had. It depends on the model's graph alone."""
+        return self._responses is not None
 
     @property
     def size_of_other(self) -> int | None:

@@ -201,6 +201,31 @@ def test_initvals_of_rows_are_refused_before_the_charge(quantity, budget):
     assert budget.history == ()
 
 
+@pytest.mark.parametrize("where", ["initval", "initvals"])
+def test_starting_values_of_units_are_refused(where, budget):
+    """Hazard H48: a unit of several rows may have one entry in an array, which is as long as there are units."""
+    with pm.Model(coords={"visit": range(N)}):
+        start = pm.Data("first_of_each", Y[::2]).mean()
+        mu = pm.Normal("mu", initval=start if where == "initval" else None)
+        pm.Normal("y", mu, 1.0, observed=Y, dims="visit")
+        initvals = {"mu": start} if where == "initvals" else None
+        step = hmc(budget, unit_index=np.arange(N) // 2)
+        with pytest.raises(UnsupportedModel, match="each row or unit"):
+            pm.sample(draws=5, chains=1, cores=1, step=step, initvals=initvals, **QUIET)
+    assert budget.history == ()
+
+
+def test_public_arrays_of_another_axis_are_starting_values(budget):
+    """A dim of a table of rows counts no rows, however many there are of it: in the model and in the call."""
+    with pm.Model(coords=COORDS | {"feature": range(2 * N)}):
+        pm.Data("table", np.zeros((N, 2 * N)), dims=("person", "feature"))
+        start = pm.Data("middle", np.ones(2 * N), dims="feature").mean()
+        mu = pm.Normal("mu", initval=start)
+        pm.Normal("y", mu + pm.Normal("nu"), 1.0, observed=Y, dims="person")
+        tree = pm.sample(draws=3, chains=1, cores=1, step=hmc(budget), initvals={"nu": start}, **QUIET)
+    assert tree["privacy"].attrs["private"]
+
+
 def test_public_expressions_are_starting_values(budget):
     with pm.Model(coords=COORDS):
         pm.Normal("mu", initval=pt.log(pt.constant(2.0)))

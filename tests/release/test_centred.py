@@ -245,7 +245,7 @@ def table(x, y, rows=None, starts=None):
 
 
 def persons(x=X, y=Y):
-    return table(x, y, likelihood_of(poisson, persons=3), np.arange(0, N + 1, 3, dtype=np.int64))
+    return table(x, y, likelihood_of(poisson, persons=3), np.arange(0, len(x) + 1, 3, dtype=np.int64))
 
 
 def zeros(x=X, y=Y):
@@ -350,6 +350,10 @@ def test_sums_and_counts_are_those_of_the_parts_of_a_table(kind, point, cut, row
     tables = (table(x, Y), table(x[:cut], Y[:cut]), table(x[cut:], Y[cut:]))
     whole, first, rest = (exact(kind(point), rows, "add-remove")[0] for rows in tables)
     assert np.array_equal(whole, first + rest)
+    cut = 3 * max(1, cut // 3)
+    grouped = (persons(x), persons(x[:cut], Y[:cut]), persons(x[cut:], Y[cut:]))
+    whole, first, rest = (exact(kind(point), rows, "add-remove")[0] for rows in grouped)
+    assert np.array_equal(whole, first + rest)
 
 
 def test_a_preconditioner_without_end_silences_no_row_by_the_others():
@@ -372,12 +376,37 @@ def test_a_preconditioner_without_end_silences_no_row_by_the_others():
         assert abs(counts[0] - counts[1]) <= 1
 
 
-def test_units_of_several_rows_are_clipped_alone_and_have_no_expected_curvature():
-    point = ExpansionPoint(THETA, WAY, 1.5, 1.0)
+def test_scores_of_units_of_several_rows_are_clipped_alone():
     scores = ((Y - np.exp(X @ THETA))[:, None] * (X @ WAY)).reshape(-1, 3, SIZE).sum(axis=1)
-    found = value(CentredScore(point), persons())
+    found = value(CentredScore(ExpansionPoint(THETA, WAY, 1.5, 1.0)), persons())
     assert found == pytest.approx((scores * kept(scores, 1.5)).sum(axis=0), abs=1e-8)
-    assert not value(ExpectedCurvature(point), persons()).any()
+
+
+@pytest.mark.parametrize("bound", [1.0, 100.0])
+def test_expected_curvature_of_a_unit_is_that_of_its_rows_as_far_as_its_score_is_kept(bound):
+    mean = np.exp(X @ THETA)
+    scores = ((Y - mean)[:, None] * (X @ WAY)).reshape(-1, 3, SIZE).sum(axis=1)
+    total = np.zeros(SIZE * (SIZE + 1) // 2)
+    for rows, weights, left in zip(
+        (X @ WAY).reshape(-1, 3, SIZE), mean.reshape(-1, 3), kept(scores, 1.5)[:, 0], strict=True
+    ):
+        total += clipped(packed(left * (weights[:, None] * rows).T @ rows), bound)
+    found = value(ExpectedCurvature(ExpansionPoint(THETA, WAY, 1.5, bound)), persons())
+    assert np.abs(found - total).max() <= 1e-3 * np.linalg.norm(total)
+    assert np.mean(kept(scores, 1.5) < 1.0) > 0.5
+
+
+def test_a_unit_of_several_rows_can_move_expected_curvatures_as_far_as_declared():
+    """Of two units whose rows are perpendicular to those of the other, and of one whose score is clipped to nothing."""
+    point = ExpansionPoint(THETA, np.eye(SIZE), 100.0, 0.5)
+
+    def with_unit(row):
+        x, y = X.copy(), np.zeros_like(Y)
+        x[3:6] = row
+        return persons(x, y)
+
+    moved, allowed = movement(ExpectedCurvature(point), with_unit([9.0, -2.0]), with_unit([2.0, 9.0]))
+    assert 0.999 * allowed < moved <= allowed
 
 
 REFUSED = {

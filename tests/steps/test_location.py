@@ -170,6 +170,21 @@ def test_a_curvature_is_corrected_along_a_step_by_what_scores_clearly_say(true, 
     np.testing.assert_allclose(found, np.diag([expected, 5.0]), rtol=0.04)
 
 
+@pytest.mark.parametrize(
+    ("true", "noise_std", "one_row", "farther"),
+    [(1.1, 0.01, False, 2.0), (1.1, 0.01, True, 1.0), (2.0, 0.01, False, 1.0), (1.1, 0.6, False, 1.0)],
+)
+def test_steps_go_farther_where_the_curvature_was_right_for_the_last_one(true, noise_std, one_row, farther):
+    """Of units of several rows alone, and not where noise could say the same."""
+    places = np.array([True, True])
+    curvature = KnownCurvature(np.diag([1.0, 5.0]), np.eye(2), 0.0, Frame(np.eye(2), np.eye(2)), places)
+    ends = np.zeros(2), np.array([1.0, 0.0])
+    scores = [KnownScore(end, np.array([2.0, 0.0]) - true * end, noise_std * np.eye(2), 0.0) for end in ends]
+    regression = SimpleNamespace(one_row_a_unit=one_row, steps=4)
+    search = SimpleNamespace(_scores=scores, places=places, _room=1.0, _regression=regression)
+    assert Search._trusted(search, 1, curvature) == farther * settings.TRUST_FAR
+
+
 @pytest.mark.parametrize(("total", "by_prior", "answer"), [(2.0, True, -1), (2.0, False, 0), (4.0, False, 1)])
 def test_a_prior_decides_first_searches_alone(total, by_prior, answer):
     """Where noise of 1 may have made the sum: later searches would lead away from where steps have led to."""

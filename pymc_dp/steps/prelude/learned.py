@@ -3,8 +3,9 @@
 1. *Scales.* Logarithms of positive parameters are found by binary search on noisy bounded scores.
 2. *Coordinates.* A histogram of the sizes of scores, by parameter, makes all parameters comparable.
 3. *Directions.* The curvature is released early, and again after the first and the second step, each time along the
-   axes of the ones before it, which scores are taken along, too. Where responses are continuous, it follows their
-   scale, and the third comes after the last step but one. Axes along which scores have long tails count less in norms.
+   axes of the ones before it, which scores are taken along, too. Where responses are continuous, the third follows
+   their scale and comes after the last step but one, or waits for a step that the trust region does not hold. Axes
+   along which scores have long tails count less in norms.
 4. *Steps.* Noisy scores, each with a clip bound that a histogram of norms says is best. After each of them the way goes
    on to about the posterior mean, as all scores so far tell it (`belief`), in a trust region.
 5. *Centre.* One more precise score leads to the centre, where score and curvature are released once more.
@@ -12,6 +13,7 @@
 Of a normal regression with one scale, location and scale are found apart: see `location`.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
 import numpy as np
@@ -67,6 +69,7 @@ class Regression:
     followed: NDArray[np.intp] = field(default_factory=lambda: np.zeros(0, dtype=np.intp))
     #: Places of logarithms of degrees of freedom.
     degrees_of_freedom: NDArray[np.intp] = field(default_factory=lambda: np.zeros(0, dtype=np.intp))
+    one_row_a_unit: bool = True
     #: Whether rows, or their logarithms, are normal with a linear mean, and a free variable as their scale.
     normal: bool = False
 
@@ -161,6 +164,8 @@ class Search:
         #: How many scores were released before the last curvature, and where that was.
         self._first_after_curvature, self._curvature_theta = 0, regression.start
         self._tail: Tail | None = None
+        #: How many times as far as of single rows a step may go, and whether the last one would have gone farther.
+        self._room, self._held = 1.0, False
         #: The prior's information on each parameter where the last step has led to, given the scales of hierarchies.
         self._of_prior: FloatArray | None = None
         #: How much each axis of a frame counts in norms: less where scores have long tails, so that few units are long.
@@ -169,11 +174,13 @@ class Search:
         self.places = self._places_of(regression)
         structure = chain.structure
         self._structure = np.ones((regression.known.size,) * 2, dtype=bool) if structure is None else structure
+        expected = chain.knows_responses
+        #: Whether what clipping takes off scores is added again: not of units of several rows.
+        self._centred = expected and regression.one_row_a_unit
         #: Tails of continuous responses all say that a scale is larger: their scores of its logarithm have one sign.
-        self._one_sided = None if chain.knows_responses else regression.is_scale
+        self._one_sided = None if self._centred else regression.is_scale
         #: The largest eigenvalue of noise alone, in standard deviations of its entries.
         self.reach_of_noise = _largest_of_noise(self._structure[np.ix_(self.places, self.places)])
-        expected = chain.knows_responses
         self._sizes_of_curvature = "expected_curvature" if expected else "curvature"
         #: Whether released curvatures have no negative eigenvalue but by noise.
         self.nonnegative = expected
@@ -181,7 +188,7 @@ class Search:
         self._floors = settings.FLOORS_OF_EXPECTED if expected else settings.FLOORS_OF_OBSERVED
         self.floor_together = self._floors[-1]
         #: The part of the length that clipping takes off scores that adds to the bias of their sum.
-        self.bias_of_loss = settings.BIAS_OF_CENTRED if expected else settings.BIAS_OF_CLIPPED
+        self.bias_of_loss = settings.BIAS_OF_CENTRED if self._centred else settings.BIAS_OF_CLIPPED
 
     def _places_of(self, regression: Regression) -> NDArray[np.bool_]:
         return regression.known
@@ -191,6 +198,7 @@ class Search:
         theta = self._bisected(self._regression.start, first=True)
         curvature = self._curvature(theta, self._comparable(theta), "early_curvature")
         follows, steps = self._regression.followed.size > 0, self._regression.steps
+        waits = not follows  # for the third curvature: of a scale that is followed it has a place of its own
         for step in range(steps + 1):
             last = step == steps
             if follows and step == max(steps - 1, 1):
@@ -198,14 +206,16 @@ class Search:
             elif last and not follows:
                 theta = self._bisected_late(theta)
             self._scores.append(self._score(theta, self._frame(curvature), "centre" if last else "approach"))
+            trusted = self._trusted(step, curvature)
             curvature = self._after_step(curvature)
-            trust = settings.TRUST_FAR if step < 2 else settings.TRUST_NEAR
-            theta = self._stepped(theta, curvature, settings.TRUST_LAST if last else trust)
+            theta = self._stepped(theta, curvature, trusted)
             if step == 0:
                 theta, curvature = self._followed(
                     theta, self._bisected(theta, first=False), curvature, "middle_curvature"
                 )
-            if step + 1 == min(settings.STEPS_BEFORE_LATE, steps) and not follows:
+            arrives = step + 1 >= settings.STEPS_BEFORE_LATE and (self._chain.knows_responses or not self._held)
+            if waits and (arrives or step + 1 == steps):
+                waits = False
                 curvature = self._together(self._curvature(theta, self._frame(curvature), "late_curvature"), curvature)
         return self._expanded(theta, curvature)
 
@@ -227,7 +237,7 @@ class Search:
         if loss is not None:
             part, before = self._bias_of_length, bias
             bias = part * self._lost_length(point.clip_gradient, loss, before / part)
-            if self._chain.knows_responses:
+            if self._centred:
                 # Without a mean to add again bias has a direction, which makes up for what histograms overstate.
                 bias = min(bias, before)
             if bias > before > 0.0:  # so are the biases of earlier scores, by the same tails
@@ -396,12 +406,7 @@ class Search:
         """
         if len(self._scores) < self._first_after_curvature + 2:
             return curvature
-        before, after = self._scores[-2:]
-        step = np.where(self.places, after.theta - before.theta, 0.0)
-        along = curvature.matrix @ step
-        expected = max(float(step @ along), np.finfo(float).tiny)
-        found = float(step @ (before.gradient - after.gradient)) / expected
-        noise = float(np.hypot(np.linalg.norm(before.noise.T @ step), np.linalg.norm(after.noise.T @ step))) / expected
+        found, noise, along, expected = _last_step(self._scores, curvature, self.places)
         if not (np.isfinite(found) and noise < settings.CLEAR_STEP):
             return curvature
         if found - noise > settings.CLEAR_OVERSHOOT:
@@ -411,6 +416,20 @@ class Search:
         else:
             return curvature
         return replace(curvature, matrix=curvature.matrix + (part - 1.0) / expected * np.outer(along, along))
+
+    def _trusted(self, step: int, curvature: KnownCurvature) -> float:
+        """Return how far the next step may go: farther where the curvature was right for the last one.
+
+        A unit of many rows tells much, so that a step of a given length is a short one to each row. How many rows a
+        unit has is protected, and what scores say of the last step is released already.
+        """
+        if len(self._scores) > 1 and not self._regression.one_row_a_unit:
+            found, noise, *_ = _last_step(self._scores, curvature, self.places)
+            if abs(found - 1.0) + noise < settings.CLEAR_STEP:
+                self._room *= settings.GROWTH_OF_TRUST
+        if step == self._regression.steps:
+            return self._room * settings.TRUST_LAST
+        return self._room * (settings.TRUST_FAR if step < 2 else settings.TRUST_NEAR)
 
     def _frame(self, curvature: KnownCurvature) -> Frame:
         """Return the frame in which the curvature of a unit is, on average, the squared weights; scales come last.
@@ -520,6 +539,7 @@ class Search:
         step[self._regression.scales] = np.clip(step[self._regression.scales], -most, most)
         length = float(np.sqrt(np.maximum(step @ curvature.matrix @ step, 0.0) / self._chain.n_units))
         shorter = min(1.0, trust / max(length, np.finfo(float).tiny))
+        self._held = shorter < 1.0
         step = np.where(self.places, shorter * step, step)
         ends = (theta + np.where(self.places, part * step, step) for part in (1.0, 0.5, 0.25, 0.1))
         end = next((end for end in ends if can_stand_at(prior, end)), None)
@@ -530,6 +550,22 @@ class Search:
             places = np.flatnonzero(self.places)
             self._of_prior[places] = np.diag(prior_curvature(prior, end, places))
         return end
+
+
+def _last_step(
+    scores: Sequence[KnownScore], curvature: KnownCurvature, places: NDArray[np.bool_]
+) -> tuple[float, float, FloatArray, float]:
+    """Return how much the score fell along the last step, in proportion to what the curvature says, and its noise.
+
+    And the curvature times the step, and along it.
+    """
+    before, after = scores[-2:]
+    step = np.where(places, after.theta - before.theta, 0.0)
+    along = curvature.matrix @ step
+    expected = max(float(step @ along), np.finfo(float).tiny)
+    found = float(step @ (before.gradient - after.gradient)) / expected
+    noise = float(np.hypot(np.linalg.norm(before.noise.T @ step), np.linalg.norm(after.noise.T @ step))) / expected
+    return found, noise, along, expected
 
 
 def reciprocal_step(step: FloatArray) -> FloatArray:

@@ -214,7 +214,9 @@ class Learning:
         """Say what a unit is: the information on a normal scale is known where every row is one."""
         options, normal = self._options, self._normal and not of_several_rows
         self.steps = options.newton_steps or {1: 8, 2: APPROACH_STEPS}[self.order]
-        self._regression = replace(self._regression, normal=normal, steps=self.steps)
+        self._regression = replace(
+            self._regression, steps=self.steps, normal=normal, one_row_a_unit=not of_several_rows
+        )
         apart = self._regression.location_apart
         default = default_shares(self.order, self.in_chains, control_variates=options.control_variates)
         self.shares = options.shares or (SHARES_OF_LOCATION if apart and self.in_chains == "nothing" else default)

@@ -72,7 +72,9 @@ PARTS_OF_LOCATION = PartsOfSearch(
     bisection=0.012, early=0.03, middle=0.05, late=0.08, approach=0.025, centre=0.08, scale=0.08, scale_approach=0.006
 )
 SHARES_OF_LOCATION = Shares(centre=0.69, score=0.29, curvature=0.02, tests=0.0)
-#: After how many steps the third curvature is released.
+#: After how many steps the third curvature is released, at the earliest. Where responses are not known it waits while
+#: the trust region holds steps: far from the mode it would soon be out of date. Of ten searches each of a gamma
+#: regression whose way is long 2 were lost at epsilon 1 without waiting. Expected curvatures gained nothing by it.
 STEPS_BEFORE_LATE = 2
 #: Steps on the way to the last score before the centre.
 APPROACH_STEPS = 4
@@ -95,6 +97,9 @@ SETTLED = 0.5
 TRUST_FAR, TRUST_NEAR, TRUST_LAST = 0.7, 0.5, 0.3
 #: The same of the location of a normal regression, where the curvature is constant: no residual is farther away.
 TRUST_OF_LOCATION = 1.5
+#: Of units of several rows it may be this many times as far after each step along which the score has fallen as the
+#: curvature says, to within half. Of planes of 20 flights a quarter of the searches at epsilon 4 were lost without it.
+GROWTH_OF_TRUST = 2.0
 #: A step changes the logarithm of a scale by no more: farther away its log-likelihood is no parabola, and steps go to
 #: and fro.
 MOST_STEP_OF_SCALE = 1.0
