@@ -18,7 +18,6 @@ import warnings
 from collections.abc import Callable
 from typing import Any
 
-import arviz as az
 import pymc as pm
 from pymc.distributions.distribution import Distribution
 from pymc.variational.opvi import Group
@@ -43,9 +42,6 @@ _LOG_LIKELIHOOD = (
     "predicts better by dp.compare({...}, budget=...)."
 )
 
-#: Functions of ArviZ, of whatever version, that are about log-likelihoods of rows.
-_OF_ROWS = [name for name in dir(az) if name.startswith("loo") or name in ("compare", "reloo", "waic")]
-
 #: What was replaced: owner, name and original.
 _replaced: list[tuple[Any, str, Any]] = []
 
@@ -67,14 +63,26 @@ def install() -> None:
     _replace_function(pm.sample_posterior_predictive, _posterior_predictive)
     _replace_function(pm.stats.compute_log_likelihood, _log_likelihood)
     _replace_function(pm.Data, _data)
-    for name in _OF_ROWS:
-        _replace_function(getattr(az, name), _log_likelihood)
+    _refuse_in_arviz()
     _replace(Distribution, "__new__", staticmethod(_wrapped(_random_variable, Distribution.__new__)))
     for name, methods in EVALUATING.items():
         of_class = getattr(pm.gp, name)
         for method in methods:
             _replace(of_class, method, marking(f"pm.gp.{name}", getattr(of_class, method)))
     _replace(pm.Model, "set_data", _wrapped(_set_data, pm.Model.set_data))
+
+
+def _refuse_in_arviz() -> None:
+    """Replace functions of ArviZ, of whatever version, that are about log-likelihoods of rows, once it is loaded.
+
+    Loading ArviZ takes longer than all of PyMC. Where it is imported after this package, the next call of `pm.sample`
+    finds it; until then its own error says that there are no log-likelihoods.
+    """
+    arviz = sys.modules.get("arviz")
+    for name in dir(arviz) if arviz else ():
+        if name.startswith("loo") or name in ("compare", "reloo", "waic"):
+            if not any(owner is arviz and name == known for owner, known, _ in _replaced):
+                _replace_function(getattr(arviz, name), _log_likelihood)
 
 
 def uninstall() -> None:
@@ -115,6 +123,7 @@ def _wrapped(body: Callable[..., Any], original: Callable[..., Any]) -> Callable
 
 def _sample(original: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
     """Call `pm.sample` as it is, but with a DP step or a budget `pymc_dp.sample`."""
+    _refuse_in_arviz()
     sampler = kwargs.get("sampler")
     if isinstance(sampler, Private):  # as PyMC's proposed samplers are passed
         return sampler.sample(*args, **{name: value for name, value in kwargs.items() if name != "sampler"})

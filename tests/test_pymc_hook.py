@@ -142,6 +142,24 @@ def test_the_hook_can_be_left_out():
     subprocess.run([sys.executable, "-c", WITHOUT], env=environment, check=True)  # noqa: S603
 
 
+LATER = """
+import sys
+import pymc as pm
+import pymc_dp
+assert "arviz" not in sys.modules  # it takes longer to load than PyMC
+import arviz as az
+with pm.Model():
+    pm.Normal("x")
+    pm.sample(draws=1, tune=1, chains=1, cores=1, progressbar=False, compute_convergence_checks=False)
+assert hasattr(az.loo, "__wrapped__") and hasattr(az.compare, "__wrapped__")
+assert not hasattr(az.loo.__wrapped__, "__wrapped__")
+"""
+
+
+def test_arviz_is_not_loaded_and_is_found_later():
+    subprocess.run([sys.executable, "-c", LATER], check=True)  # noqa: S603
+
+
 def test_everything_can_be_given_back():
     names = ["sample", "init_nuts", "sample_posterior_predictive", "Data"]
     owners = [
@@ -153,6 +171,7 @@ def test_everything_can_be_given_back():
         (pm.Distribution, "__new__"),
         (pm.Model, "set_data"),
     ]
+    _pymc_hook.install()  # ArviZ may have been loaded after the package
     installed = [getattr(*each) for each in owners]
     try:
         _pymc_hook.uninstall()

@@ -1033,7 +1033,7 @@ MUTANTS = (
            "if any(_is_private_result(each) for each in given):", "if False:",
            ("test_pymc_hook.py::test_pointwise_log_likelihoods_of_private_results_are_refused",)),
     Mutant("ArviZ's functions of log-likelihoods take private results", "publishing", "_pymc_hook.py",
-           "for name in _OF_ROWS:", "for name in []:",
+           "for name in dir(arviz) if arviz else ():", "for name in ():",
            ("test_pymc_hook.py::test_pointwise_log_likelihoods_of_private_results_are_refused",)),
     Mutant("only the first of several results is looked at", "publishing", "_pymc_hook.py",
            "given += [each for one in given if isinstance(one, dict) for each in one.values()]", "pass",
