@@ -308,13 +308,17 @@ def non_centred(seed, n):
 @pytest.mark.slow
 @pytest.mark.production
 def test_a_likelihood_that_is_not_near_normal_is_not_usable():
-    """What the surrogate misses is released: nothing else tells that intervals are wrong."""
-    with non_centred(1, 20_000):
-        step = dp.DPSurrogateHMC(budget=dp.PrivacyBudget(4.0, 1e-6), insecure_seed=0)
-        tree = pm.sample(draws=60, tune=0, chains=4, cores=1, step=step, **QUIET)
-    found = dp.diagnostics.quality(tree)
-    assert found.surrogate_error > 1.0
-    assert any("the surrogate misses" in reason for reason in found.reasons_against)
+    """What the surrogate misses is released, at ten draws of it: it varies much from run to run."""
+    found = []
+    for seed in range(4):
+        with non_centred(1, 20_000):
+            step = dp.DPSurrogateHMC(budget=dp.PrivacyBudget(4.0, 1e-6), insecure_seed=seed)
+            tree = pm.sample(draws=60, tune=0, chains=4, cores=1, step=step, **QUIET)
+        found.append(dp.diagnostics.quality(tree))
+    assert {each.verdict for each in found} == {"not usable"}
+    assert np.median([each.surrogate_error for each in found]) > 1.0
+    beyond = [each for each in found if each.surrogate_error > 2.0]
+    assert all(any("the surrogate misses" in reason for reason in each.reasons_against) for each in beyond)
 
 
 def surrogate_error_of(**settings):
