@@ -67,15 +67,14 @@ class ModelView:
         return publishable_names(self._rows, requested, self.protected_lengths)
 
     def refuse_rows_in_starts(self, initvals: InitialValues | None) -> None:
-        """Refuse starting values, the model's own and those of a call, that are expressions of rows, units or how many.
+        """Refuse starting values that are expressions of rows, of units, or of how many there are.
 
         Raises
         ------
         UnsupportedModel
             If one is, or holds an operation that is not listed.
         """
-        starts = [*expressions_in(self._rows.model.rvs_to_initial_values), *expressions_in(initvals)]
-        refuse_rows_in_starts(self._rows, self.protected_lengths, starts)
+        refuse_rows_in_starts(self._rows, self.protected_lengths, expressions_in(initvals))
 
     @cached_property
     def scale_of_symmetric_rows(self) -> NDArray[np.intp]:
@@ -130,7 +129,7 @@ def read(
     if units.of_row is not None:
         refuse_tables_of_units(model, parameters, units.lengths)
     view = ModelView(parameters, tuple(model.value_vars), row_split, units, rows)
-    view.refuse_rows_in_starts(None)
+    view.refuse_rows_in_starts(model.rvs_to_initial_values)
     return view
 
 
