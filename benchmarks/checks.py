@@ -26,19 +26,23 @@ import logging
 import math
 import sys
 import warnings
+from pathlib import Path
 from unittest import mock
 
 import numpy as np
 import pymc as pm
 import statsmodels.api as sm
 import xarray as xr
-from pytensor.graph.basic import equal_computations
+from pytensor.graph.basic import Variable
 from scipy import stats
 
 import pymc_dp as dp
 from pymc_dp.compiling import compiled
 from pymc_dp.model import prior
 from pymc_dp.rows import engine, likelihood
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tools"))
+from running import Compiled
 
 DELTA, SIZE, DRAWS = 1e-6, 4, 400
 COEFFICIENTS = np.array([0.5, -0.3, 0.2, 0.0])
@@ -199,16 +203,12 @@ def compiled_once():
 
     That these models are sums over rows is known, and not checked.
     """
-    known = []
+    known = Compiled()
 
     def once(inputs, outputs):
-        one, several = list(inputs), list(outputs) if isinstance(outputs, list | tuple) else [outputs]
-        for those, before, function in known:
-            same = [each.type for each in one] == [each.type for each in those] and len(several) == len(before)
-            if same and equal_computations(several, before, one, those):
-                return function
-        known.append((one, several, compiled(inputs, outputs)))
-        return known[-1][-1]
+        several = [outputs] if isinstance(outputs, Variable) else outputs
+        facts = isinstance(outputs, Variable), len(inputs), len(several)
+        return known.of(facts, inputs, several, lambda: compiled(inputs, outputs))
 
     with (
         mock.patch.object(engine, "compiled", once),
