@@ -1,7 +1,7 @@
 """Whatever depends on rows, or on how many rows or units there are, is not published."""
 
 import math
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 
 import pymc as pm
@@ -23,6 +23,7 @@ def refuse_rows_in_starts(rows: RowAxes, lengths: Collection[int], starts: Seque
     """
     refuse_unlisted({"A starting value": starts})
     protected = set(rows.lengths_of_dims(lengths))
+    protected |= _with_rows(rows, lengths, leaves_of(starts))  # where they only say a shape, too
     if any(
         not protected.isdisjoint(leaves_of([start])) or has_rows(rows.model, start, lengths, rows.other_dims)
         for start in starts
@@ -94,15 +95,20 @@ def publishable_names(rows: RowAxes, requested: Sequence[str] | None, lengths: C
 def _protected_inputs(rows: RowAxes, lengths: Collection[int]) -> set[Variable]:
     """Return the inputs of anything in the model that hold rows, or the number of rows or units."""
     model = rows.model
-    of_dims = set(model.dim_lengths.values())
     graphs = model.replace_rvs_by_values([*model.basic_RVs, *model.deterministics, *model.potentials])
-    of_rows = {
+    of_rows = _with_rows(rows, lengths, leaves_of(graphs))
+    return of_rows | {model.rvs_to_values[rv] for rv in rows.observed} | set(rows.lengths_of_dims(lengths))
+
+
+def _with_rows(rows: RowAxes, lengths: Collection[int], leaves: Iterable[Variable]) -> set[Variable]:
+    """Return the inputs that have an entry for each row or unit."""
+    of_dims = set(rows.model.dim_lengths.values())
+    return {
         leaf
-        for leaf in leaves_of(graphs)
+        for leaf in leaves
         if leaf not in of_dims
         and (rows.axis_of(leaf) is not None or not set(lengths).isdisjoint(leaf_value(leaf).shape))
     }
-    return of_rows | {model.rvs_to_values[rv] for rv in rows.observed} | set(rows.lengths_of_dims(lengths))
 
 
 def _of_cholesky_factors(model: pm.Model) -> list[Variable]:

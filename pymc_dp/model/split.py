@@ -186,6 +186,8 @@ def _refuse_rows_in_priors(rows: RowAxes, graphs: SymbolicModel) -> None:
     row_inputs = {*rows.of_inputs, *graphs.sources} - constants | set(rows.length_variables)
     for rv, logp, draw in zip(model.free_RVs, graphs.log_priors, graphs.drawn, strict=True):
         of_rows = not row_inputs.isdisjoint([*_inputs_of([logp, draw]), *leaves_of([logp, draw])])
+        # Some log-probabilities take no notice of the shape of their variable, which is published with it.
+        of_rows |= not {*rows.of_inputs, *rows.length_variables}.isdisjoint(leaves_of([rv]))
         if of_rows or has_rows(model, rv, {rows.n_rows}, rows.other_dims):
             raise UnsupportedModel(
                 f"The prior of {rv.name!r} or its transform depends on data that has one entry for each row, or on "

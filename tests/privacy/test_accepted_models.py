@@ -176,6 +176,8 @@ STARTS = {
     "longer": lambda: pt.as_tensor(WIDE.ravel()).mean(),
     "of scalars": lambda: pt.stack(list(X)).mean(),
     "number of rows": lambda: pm.modelcontext(None).dim_lengths["person"] * 1.0,
+    "length of data": lambda: pm.Data("x", X).shape[0] * 1.0,
+    "shape of an array": lambda: pt.zeros(pm.Data("x", X).shape[0] + 1).size * 1.0,
 }
 
 
@@ -232,6 +234,16 @@ def test_public_expressions_are_starting_values(budget):
         pm.Normal("y", pm.Normal("nu"), 1.0, observed=Y, dims="person")
         tree = pm.sample(draws=3, chains=1, cores=1, step=hmc(budget), initvals={"nu": pt.constant(1.0) * 2}, **QUIET)
     assert tree["privacy"].attrs["private"]
+
+
+@pytest.mark.parametrize("shape", [lambda x: x.shape[0] // 4, lambda x: x.astype(int).max() + 40])
+@pytest.mark.parametrize("kind", [pm.Flat, pm.ZeroSumNormal, lambda name, shape: pm.Dirichlet(name, pt.ones(shape))])
+def test_a_shape_of_rows_is_refused(kind, shape):
+    """Hazard H39: it is published with the draws, and not all log-probabilities depend on it."""
+    with pm.Model() as model:
+        x = pm.Data("x", X)
+        pm.Normal("y", kind("effects", shape=shape(x))[0] + x, 1.0, observed=Y)
+    refused(model, "The prior of 'effects'")
 
 
 # Functions of the user's -------------------------------------------------------------------------------------------
