@@ -3,7 +3,8 @@
 Refusals say what is wrong by name of the column and type, never by a value: they cross the network.
 """
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -62,7 +63,8 @@ class Columns:
         for part in self.parts:
             column = self.schema.column_of(part)
             if column.name not in entries:
-                entries[column.name] = entries_of(column, _with_missing_entries(column.name, piece))
+                with _in_utf8(column.name):
+                    entries[column.name] = entries_of(column, _with_missing_entries(column.name, piece))
             read[part] = array_of_part(column, part, entries[column.name])
         return read if self.unit is None else {**read, self.unit: array_of(self.unit, piece, is_unit=True)}
 
@@ -82,7 +84,10 @@ class UnlistedColumns(Columns):
 
     def read(self, piece: Mapping[str, Any]) -> dict[str, np.ndarray]:
         """Return the columns as texts, None where entries are missing, and the units, by name."""
-        read = {name: levels_of_entries(name, _with_missing_entries(name, piece)) for name in self.unlisted}
+        read = {}
+        for name in self.unlisted:
+            with _in_utf8(name):
+                read[name] = levels_of_entries(name, _with_missing_entries(name, piece))
         if self.unit is not None:
             read[self.unit] = unit_codes(self.unit, array_of(self.unit, piece, is_unit=True))
         _refuse_other_lengths(read)
@@ -244,7 +249,8 @@ def array_of(name: str, piece: Mapping[str, Any], *, is_unit: bool = False) -> n
     column = column_as_it_is(name, piece)
     if _is_arrow(column):
         missing = column.null_count > 0
-        found = np.empty(0) if missing else _arrow_array(name, column)
+        with _in_utf8(name):
+            found = np.empty(0) if missing else _arrow_array(name, column)
     elif isinstance(column, pd.Series):
         if isinstance(column.dtype, pd.CategoricalDtype):
             raise UnsupportedTable(
@@ -252,7 +258,8 @@ def array_of(name: str, piece: Mapping[str, Any], *, is_unit: bool = False) -> n
                 "whole numbers, by a list of categories that is public."
             )
         missing = bool(column.isna().any())
-        found = np.empty(0) if missing else np.asarray(column.to_numpy())
+        with _in_utf8(name):
+            found = np.empty(0) if missing else np.asarray(column.to_numpy())
     else:
         missing = isinstance(column, np.ma.MaskedArray) and bool(np.ma.is_masked(column))
         found = np.asarray(column)
@@ -277,15 +284,28 @@ def array_of(name: str, piece: Mapping[str, Any], *, is_unit: bool = False) -> n
     return found
 
 
+@contextmanager
+def _in_utf8(name: str) -> Iterator[None]:
+    """Refuse texts in another encoding: messages of Python and of PyArrow show a part of an entry, or all of it."""
+    try:
+        yield
+    except Exception as error:
+        if not isinstance(error, UnicodeError) and not type(error).__module__.startswith("pyarrow"):
+            raise
+        raise UnsupportedTable(f"The column {name!r} holds texts in another encoding than UTF-8.") from None
+
+
 def _with_missing_entries(name: str, piece: Mapping[str, Any]) -> Any:
     """Return a column of a source as a Series or an array, with missing entries."""
     found = column_as_it_is(name, piece)
     if isinstance(found, pd.DataFrame):
         raise UnsupportedTable(f"The table has several columns {name!r}.")
-    if not _is_arrow(found):
+    of_arrow = isinstance(found, pd.Series) and isinstance(found.dtype, pd.ArrowDtype)
+    if not of_arrow and not _is_arrow(found):
         return found
     import pyarrow as pa  # noqa: PLC0415  optional
 
+    found = found.array.__arrow_array__() if of_arrow else found
     if pa.types.is_nested(found.type) or pa.types.is_binary(found.type):
         raise UnsupportedTable(f"The column {name!r} holds several entries in a row, or bytes.")
     if pa.types.is_boolean(found.type):  # where one is missing, pandas would make all of them objects

@@ -22,6 +22,10 @@ from pymc_dp.tables.schema import Category, Date, Modelled, YesNo, days
 _YES, _NO = ("yes", "y", "true", "t"), ("no", "n", "false", "f")
 #: What is written where there is nothing.
 _NOTHING = ("", "na", "n/a", "nan", "null", "none", "<na>", "nat")
+#: Of a day: what pandas counts time in. Other counts of times are cut to so many: what is farther is in no range.
+_SECONDS = 86_400
+_PER_DAY = {"s": _SECONDS, "ms": _SECONDS * 10**3, "us": _SECONDS * 10**6, "ns": _SECONDS * 10**9}
+_FAR = 10**10
 _WORDS = {"M": "points in time", "m": "time spans", "c": "complex numbers"}
 
 
@@ -38,13 +42,8 @@ def entries_of(column: Modelled | _Unlisted, values: Any) -> FloatArray:
 
     `values` is a Series or an array. It is refused if the type of the whole column does not fit the declared one.
     """
-    if isinstance(values, np.ma.MaskedArray):
-        values = np.ma.filled(values.astype(object), None)
     if not isinstance(values, pd.Series):
-        values = np.asarray(values)
-        if values.ndim != 1:
-            raise UnsupportedTable(f"The column {column.name!r} has several entries in a row.")
-        values = pd.Series(values)
+        values = _series_of(column.name, values)
     if isinstance(values.dtype, pd.CategoricalDtype):
         categories = pd.Series(values.cat.categories)
         of_categories = entries_of(column, categories) if len(categories) else np.empty(0)  # all are missing
@@ -64,13 +63,29 @@ def entries_of(column: Modelled | _Unlisted, values: Any) -> FloatArray:
     if kind == "M" and isinstance(column, Date):
         if getattr(values.dtype, "tz", None) is not None:
             values = values.dt.tz_convert("UTC").dt.tz_localize(None)
-        times = values.to_numpy().astype("datetime64[D]")
-        return np.where(np.isnat(times), np.nan, times.astype(np.float64))
+        times = values.to_numpy()
+        found = times.astype(np.int64) // _PER_DAY[np.datetime_data(times.dtype)[0]]  # NumPy's conversion may raise
+        return np.where(np.isnat(times), np.nan, found.astype(np.float64))
     declared = "levels are looked for" if isinstance(column, _Unlisted) else f"dp.{type(column).__name__} was declared"
     raise UnsupportedTable(
         f"The column {column.name!r} holds {_WORDS.get(kind, 'numbers' if kind in 'biuf' else 'another type')}, where "
         f"{declared}."
     )
+
+
+def _series_of(name: str, values: Any) -> "pd.Series[Any]":
+    """Return a Series of an array or a list, in which entries of unknown types stay as they are."""
+    if isinstance(values, np.ma.MaskedArray):
+        values = np.ma.filled(values.astype(object), None)
+    if isinstance(values, list | tuple):  # NumPy would choose a type that all of them have
+        values = np.fromiter(values, dtype=object, count=len(values))
+    values = np.asarray(values)
+    if values.ndim != 1:
+        raise UnsupportedTable(f"The column {name!r} has several entries in a row.")
+    if values.dtype.kind == "M" and np.datetime_data(values.dtype)[0] not in _PER_DAY:  # pandas raises for distant ones
+        cut = np.clip(values.astype(np.int64), -_FAR, _FAR).astype(values.dtype)
+        values = np.where(np.isnat(values), values, cut)
+    return pd.Series(values, dtype=object if values.dtype.kind in "OU" else None)  # not texts, where all are
 
 
 def _at(values: FloatArray, places: np.ndarray) -> FloatArray:
@@ -106,7 +121,7 @@ def _number(entry: Any) -> float:
         return float(entry)
     except OverflowError:  # of a whole number: beyond any range, on its side
         return math.inf if entry > 0 else -math.inf
-    except ValueError:
+    except (TypeError, ValueError):  # the former of NumPy's time spans, which count as whole numbers
         return math.nan
 
 

@@ -11,8 +11,9 @@ from hypothesis import strategies as st
 
 import pymc_dp as dp
 from pymc_dp.exceptions import UnsupportedTable
-from pymc_dp.tables.columns import _with_missing_entries
+from pymc_dp.tables.columns import Columns, UnlistedColumns, _with_missing_entries
 from pymc_dp.tables.entries import entries_of, levels_of_entries
+from pymc_dp.tables.schema import Schema
 
 NAN = np.nan
 COLUMNS = [
@@ -172,3 +173,50 @@ def test_a_missing_truth_value_leaves_those_of_other_rows_as_they_are(column):
         lambda entries: entries_of(column, _with_missing_entries("c", {"c": pa.chunked_array([entries])})),
     ):
         assert list(read([True, False, None])[:2]) == list(read([True, False]))
+
+
+@pytest.mark.parametrize("other", ["x", None, 10**30, [1, 2], b"1", 1j, np.timedelta64(1, "D"), "\ud800"])
+@pytest.mark.parametrize("entries", [[1.0, 0.0], [True, False], ["1", "x"], [1, 0]])
+@pytest.mark.parametrize("column", COLUMNS, ids=repr)
+def test_an_entry_of_a_list_or_an_array_of_objects_changes_no_other(column, entries, other):
+    """NumPy chooses a type for all entries of a list, pandas makes texts of objects where all are: both may raise."""
+    objects = np.fromiter([*entries, other], dtype=object, count=3)
+    alone = entries_of(column, objects[:2].tolist())
+    for together in ([*entries, other], objects):
+        assert np.array_equal(entries_of(column, together)[:2], alone, equal_nan=True)
+
+
+@pytest.mark.parametrize("unit", ["Y", "M", "W", "D", "h", "m", "s", "ms", "us", "ns"])
+def test_a_distant_time_is_no_error(unit):
+    times = np.array([0, 2**63 - 1, -(2**63) + 1, -(2**63)], dtype=np.int64).view(f"datetime64[{unit}]")
+    of_all = [times] if unit in "YMWDhm" else [times, pd.Series(times), pd.Series(times).dt.tz_localize("UTC")]
+    for given_times in of_all:
+        found = entries_of(COLUMNS[5], given_times)
+        assert found[0] == 0.0
+        assert found[2] < 0.0 < found[1]
+        assert np.isnan(found[3])
+
+
+@pytest.mark.parametrize("kind", ["date32", "date64", "timestamp"])
+def test_a_missing_time_of_arrow_is_no_error(kind):
+    pa = pytest.importorskip("pyarrow")
+    dtype = pd.ArrowDtype(pa.timestamp("us", "UTC") if kind == "timestamp" else getattr(pa, kind)())
+    days = [datetime.datetime(1970, 1, 3, tzinfo=datetime.UTC), None]
+    read = _with_missing_entries("c", {"c": pd.Series(days, dtype=dtype)})
+    assert np.array_equal(entries_of(COLUMNS[5], read), [2.0, NAN], equal_nan=True)
+
+
+def test_a_text_that_cannot_be_decoded_is_not_shown():
+    """Errors of Python show a byte and its place, those of PyArrow the text."""
+    pa = pytest.importorskip("pyarrow")
+    texts = pa.array([b"ab", b"secret\xe9"]).buffers()
+    column = pa.StringArray.from_buffers(2, texts[1], texts[2])
+    for read in (
+        lambda: Columns((("c",),), (), None, Schema([dp.Category("c", ["a", "b"])])).read({"c": column}),
+        lambda: Columns((("c",),), (), "c").read({"c": column}),
+        lambda: UnlistedColumns((), (), None, unlisted=("c",)).read({"c": column}),
+    ):
+        with pytest.raises(UnsupportedTable, match="'c' holds texts in another encoding") as refusal:
+            read()
+        assert "secret" not in str(refusal.value)
+        assert "0xe9" not in str(refusal.value)
