@@ -154,18 +154,28 @@ class PrivacyBudget:
         Raises
         ------
         InvalidArgument
-            If the file exists, the budget has been saved before, or its epsilon is infinite.
+            If the file exists, the budget has been saved before or was made in another process, or its epsilon is
+            infinite.
         BudgetFileError
             If the file cannot be written.
         """
         self._refuse_to_be_kept()
         with self._lock:
+            self._refuse_other_processes()
             if self._ledger is not None:
                 raise InvalidArgument(
                     f"This budget is kept in {self._ledger.path}, where every charge is written as it is made: nothing "
                     "is left to save, and a second file could be spent a second time."
                 )
             self._ledger = Ledger.create(path, self._facts(), self._spent)
+
+    def _refuse_other_processes(self) -> None:
+        """Refuse a budget that is not saved in another process than the one that made it: each would spend it."""
+        if self._ledger is None and os.getpid() != self._process:
+            raise InvalidArgument(
+                "This budget was made in another process, which cannot see what is spent here. Save it "
+                "(budget.save(path)) before starting processes: they then share it."
+            )
 
     def _facts(self) -> dict[str, Any]:
         """Return the arguments that make the same budget, as plain data."""
@@ -468,11 +478,7 @@ class PrivacyBudget:
             raise InvalidArgument(
                 f"What is charged is a plan, as budget.plan(step) makes it, not a {type(plan).__name__}."
             )
-        if self._ledger is None and os.getpid() != self._process:
-            raise InvalidArgument(
-                "This budget was made in another process, which cannot see what is spent here. Save it "
-                "(budget.save(path)) before starting processes: they then share it."
-            )
+        self._refuse_other_processes()
         with self._lock:
             if plan.account == "reserved" and self.private:
                 self._filters(())[1].cost(plan)  # computed once, before another process would have to wait for it

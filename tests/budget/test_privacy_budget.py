@@ -3,6 +3,7 @@ import math
 import multiprocessing
 import pickle
 import threading
+from functools import partial
 
 import pytest
 from conftest import gaussian_data, gaussian_model, hmc
@@ -225,21 +226,24 @@ def test_a_plan_prints_as_a_table(budget):
     assert plan.steps[0].allowance == {"gradient": 25, "log_ratio": 10, "clip_count": 5}
 
 
-def _charge_in_child(connection, budget, plan):
+def _in_child(connection, work):
     try:
-        budget.charge(plan)
-        connection.send("charged")
+        work()
+        connection.send("done")
     except dp.InvalidArgument as error:
         connection.send(str(error))
 
 
-def test_a_forked_process_cannot_spend_what_its_parent_can():
-    """Hazard H2: a worker's copy of a budget spends nothing."""
+@pytest.mark.parametrize(
+    "spend", [lambda budget, plan, path: budget.charge(plan), lambda budget, plan, path: budget.save(path)]
+)
+def test_a_forked_process_cannot_spend_what_its_parent_can(spend, tmp_path):
+    """Hazard H2: a worker's copy of a budget spends nothing, and makes no file that could be spent beside it."""
     budget = dp.PrivacyBudget(1.0, 1e-6)
     plan = budget.plan(FakeStep(), draws=5)
     context = multiprocessing.get_context("fork")
     ours, theirs = context.Pipe()
-    child = context.Process(target=_charge_in_child, args=(theirs, budget, plan))
+    child = context.Process(target=_in_child, args=(theirs, partial(spend, budget, plan, tmp_path / "budget")))
     child.start()
     assert "Save it" in ours.recv()
     child.join()
