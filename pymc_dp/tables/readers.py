@@ -16,6 +16,9 @@ import xarray as xr
 
 from pymc_dp.exceptions import InvalidArgument, TableChanged, UnsupportedTable
 
+#: The most letters of an entry that Python's reader can be asked for everywhere.
+_LONGEST = 2**31 - 1
+
 
 class CsvFile:
     """A CSV file with a line of names, read when the table is opened."""
@@ -39,6 +42,7 @@ class CsvFile:
         What is no CSV file is refused: its format is public, and says nothing of a single entry.
         """
         before = self._state()
+        limit = csv.field_size_limit(_LONGEST)  # of an entry: a longer one is no error here
         try:
             with self._path.open(newline="", encoding=self._encoding) as file:
                 columns = self._columns(csv.reader(file, delimiter=self._separator, strict=True), names)
@@ -49,6 +53,8 @@ class CsvFile:
             }
             reason = reasons.get(type(error), type(error).__name__)
             raise UnsupportedTable(f"{self._path.name!r} cannot be read as CSV: {reason}") from None
+        finally:
+            csv.field_size_limit(limit)
         if self._state() != before:
             raise TableChanged("The file of the table was changed while it was read. Start again.")
         return columns
@@ -67,9 +73,11 @@ class CsvFile:
         places = [_place(header, name) for name in names]
         found: list[list[str | None]] = [[] for _ in names]
         for line in lines:
-            if len(line) != len(header):
-                if not line:
+            if not line:
+                if len(header) > 1:
                     continue
+                line = [""]  # noqa: PLW2901  of a single column: an entry that is missing, and no fewer rows
+            if len(line) != len(header):
                 raise UnsupportedTable(
                     f"{self._path.name!r} has lines with more or fewer entries than names in its first line. Is the "
                     "separator right, and is there a quote or a separator within an entry?"

@@ -419,6 +419,14 @@ def test_a_table_tells_its_schema_and_no_row(frame):
     assert not any(f"{value:.4g}" in text for value in frame["age"].dropna())
 
 
+@pytest.mark.parametrize("entry", ["", "1", "1" * 200_000])
+def test_an_entry_of_a_csv_file_changes_no_number_of_rows(entry, tmp_path):
+    """Hazard H22: where there is one column, a missing entry is an empty line; and none is too long."""
+    path = tmp_path / "table.csv"
+    path.write_text(f"y\n1\n{entry}\n0\n")
+    assert dp.Table.from_csv(path, [dp.YesNo("y")]).count_units() == 3
+
+
 def test_a_csv_file_that_changes_while_it_is_read_is_refused(frame, template, tmp_path, monkeypatch):
     path = csv(frame, tmp_path / "table.csv")
     table = dp.Table.from_csv(path, SCHEMA)
