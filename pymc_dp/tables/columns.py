@@ -63,7 +63,7 @@ class Columns:
         for part in self.parts:
             column = self.schema.column_of(part)
             if column.name not in entries:
-                with _in_utf8(column.name):
+                with _silently(column.name):
                     entries[column.name] = entries_of(column, _with_missing_entries(column.name, piece))
             read[part] = array_of_part(column, part, entries[column.name])
         return read if self.unit is None else {**read, self.unit: array_of(self.unit, piece, is_unit=True)}
@@ -86,7 +86,7 @@ class UnlistedColumns(Columns):
         """Return the columns as texts, None where entries are missing, and the units, by name."""
         read = {}
         for name in self.unlisted:
-            with _in_utf8(name):
+            with _silently(name):
                 read[name] = levels_of_entries(name, _with_missing_entries(name, piece))
         if self.unit is not None:
             read[self.unit] = unit_codes(self.unit, array_of(self.unit, piece, is_unit=True))
@@ -249,7 +249,7 @@ def array_of(name: str, piece: Mapping[str, Any], *, is_unit: bool = False) -> n
     column = column_as_it_is(name, piece)
     if _is_arrow(column):
         missing = column.null_count > 0
-        with _in_utf8(name):
+        with _silently(name):
             found = np.empty(0) if missing else _arrow_array(name, column)
     elif isinstance(column, pd.Series):
         if isinstance(column.dtype, pd.CategoricalDtype):
@@ -258,7 +258,7 @@ def array_of(name: str, piece: Mapping[str, Any], *, is_unit: bool = False) -> n
                 "whole numbers, by a list of categories that is public."
             )
         missing = bool(column.isna().any())
-        with _in_utf8(name):
+        with _silently(name):
             found = np.empty(0) if missing else np.asarray(column.to_numpy())
     else:
         missing = isinstance(column, np.ma.MaskedArray) and bool(np.ma.is_masked(column))
@@ -285,10 +285,14 @@ def array_of(name: str, piece: Mapping[str, Any], *, is_unit: bool = False) -> n
 
 
 @contextmanager
-def _in_utf8(name: str) -> Iterator[None]:
-    """Refuse texts in another encoding: messages of Python and of PyArrow show a part of an entry, or all of it."""
+def _silently(name: str) -> Iterator[None]:
+    """Read a column without warnings, which would tell of an entry, and refuse texts in another encoding than UTF-8.
+
+    Messages of Python and of PyArrow show a part of an entry, or all of it.
+    """
     try:
-        yield
+        with np.errstate(all="ignore"):
+            yield
     except Exception as error:
         if not isinstance(error, UnicodeError) and not type(error).__module__.startswith("pyarrow"):
             raise

@@ -2,6 +2,7 @@
 
 import datetime
 import decimal
+import warnings
 
 import numpy as np
 import pandas as pd
@@ -220,3 +221,11 @@ def test_a_text_that_cannot_be_decoded_is_not_shown():
             read()
         assert "secret" not in str(refusal.value)
         assert "0xe9" not in str(refusal.value)
+
+
+def test_a_number_beyond_double_precision_is_read_without_a_warning():
+    """Hazard H22: NumPy warns of an overflow, which one entry makes."""
+    schema = Schema([dp.Number("c", 0, 9)])
+    values = np.array(["1", "1e4000"]).astype(np.longdouble)
+    with warnings.catch_warnings(action="error"):
+        assert Columns((("c",),), (), None, schema).read({"c": values})["c"][1] == 1.0
