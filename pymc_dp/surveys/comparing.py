@@ -99,7 +99,7 @@ def compare(
     Parameters
     ----------
     models : mapping of str to (pm.Model, DataTree)
-        At least two models of the same rows, each with its posterior: of `pymc_dp.sample` or
+        At least two models of the same rows in the same order, each with its posterior: of `pymc_dp.sample` or
         `PrivateLikelihood.sample`, public already. The first one is what the others are compared with.
     data : Table, optional
         The protected table, where the models stand on invented rows.
