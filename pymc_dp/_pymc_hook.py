@@ -188,9 +188,11 @@ def _random_variable(original: Callable[..., Any], /, cls: type, name: str, *arg
 def _set_data(
     original: Callable[..., Any], /, self: pm.Model, name: str, values: Any, *args: Any, **kwargs: Any
 ) -> Any:
-    """Call `pm.Model.set_data`, and note the array that replaces another."""
+    """Call `pm.Model.set_data`, and note the array that replaces another: it is public if it was declared itself."""
     origins.refuse_tables_on_dask([values])
-    result = original(self, name, values, *args, **kwargs)
+    declared = is_public(values)
+    result = original(self, name, values.data if declared else values, *args, **kwargs)
+    declare_public(self[name], declared)
     origins.note(self, name, [values])
     return result
 

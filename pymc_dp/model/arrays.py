@@ -67,9 +67,9 @@ def public(array: Any) -> TensorConstant:
     return constant
 
 
-def declare_public(variable: Variable) -> None:
-    """Mark a constant or data variable as public."""
-    setattr(variable.tag, _PUBLIC, True)
+def declare_public(variable: Variable, declared: bool = True) -> None:
+    """Mark a constant or data variable as public, or take the mark off."""
+    setattr(variable.tag, _PUBLIC, declared)
 
 
 def is_public(variable: Any) -> bool:

@@ -421,6 +421,19 @@ def test_declared_arrays_pass(data):
     assert read(model).publishable(None).omitted == []
 
 
+def test_a_declaration_is_of_an_array_and_not_of_what_replaces_it():
+    """Hazard H50: a model that was tried out on public numbers gets those of the table."""
+    with pm.Model(coords=COORDS) as model:
+        nodes = pm.Data("nodes", dp.public(NODES))
+        in_the_likelihood(nodes.mean)
+        pm.Deterministic("at_nodes", pm.HalfNormal("scale") * nodes)
+        pm.set_data({"nodes": X[:25]})
+    refused(model, r"dp\.public")
+    with model:
+        pm.set_data({"nodes": dp.public(NODES)})
+    assert read(model).publishable(None).omitted == []
+
+
 def test_what_is_declared_and_as_long_as_the_rows_is_a_table_of_rows():
     with pm.Model(coords=COORDS) as model:
         in_the_likelihood(lambda: dp.public(X).mean())
