@@ -19,6 +19,7 @@ from pymc.distributions.custom import CustomDistRV, CustomSymbolicDistRV
 from pymc.distributions.distribution import _support_point
 from pymc.logprob.abstract import _logcdf, _logprob
 from pytensor.graph.basic import Variable
+from pytensor.graph.op import HasInnerGraph
 from pytensor.graph.traversal import toposort
 
 from pymc_dp.exceptions import UnsupportedModel
@@ -102,8 +103,14 @@ def refuse_tables_in_functions(model: pm.Model, passes: Callable[[tuple[int, ...
 
 
 def _functions_of(rv: Variable) -> Iterator[Any]:
-    """Yield the functions that the custom distributions in the graph of `rv` were made of."""
-    for node in toposort([rv]):
+    """Yield the functions of the custom distributions in the graph of `rv`, and in graphs inside its operations.
+
+    Of a truncated distribution, for instance, the base is inside.
+    """
+    nodes = [*toposort([rv])]
+    for node in nodes:  # which grows meanwhile
+        if isinstance(node.op, HasInnerGraph):
+            nodes += toposort(node.op.fgraph.outputs)
         if isinstance(node.op, CustomDistRV):
             yield type(node.op)._random_fn  # noqa: SLF001
         if isinstance(node.op, CustomDistRV | CustomSymbolicDistRV):

@@ -320,6 +320,25 @@ def test_tables_that_functions_reach_are_refused(function):
     refused(model, "refers to an array")
 
 
+@pytest.mark.parametrize("prior", [False, True])
+@pytest.mark.parametrize("function", ["part", "expression"])
+def test_tables_that_functions_of_a_truncated_distribution_reach_are_refused(function, prior):
+    """Hazard H50: the distribution that is truncated is in a graph inside an operation."""
+
+    def truncated(name, mu, **observed):
+        base = pm.CustomDist.dist(
+            mu, logp=FUNCTIONS[function], logcdf=lambda value, mu: pm.logcdf(pm.Normal.dist(mu, 1.0), value)
+        )
+        return pm.Truncated(name, base, lower=-9.0, upper=9.0, **observed)
+
+    with pm.Model() as model:
+        if prior:
+            pm.Normal("y", truncated("mu", 0.0), 1.0, observed=Y)
+        else:
+            truncated("y", pm.Normal("mu"), observed=Y)
+    refused(model, "refers to an array")
+
+
 def plain_logp(value, mu):
     scale = NAMES["a"] * np.sqrt(2.0)
     return pm.logp(pm.Normal.dist(mu, scale), value)
