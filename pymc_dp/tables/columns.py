@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from pymc_dp.exceptions import UnsupportedTable
+from pymc_dp.exceptions import PrivacyError, UnsupportedTable
 from pymc_dp.rows.likelihood import RowInput
 from pymc_dp.rows.table import IntArray
 from pymc_dp.tables.entries import entries_of, levels_of_entries
@@ -286,17 +286,19 @@ def array_of(name: str, piece: Mapping[str, Any], *, is_unit: bool = False) -> n
 
 @contextmanager
 def _silently(name: str) -> Iterator[None]:
-    """Read a column without warnings, which would tell of an entry, and refuse texts in another encoding than UTF-8.
+    """Read a column without warnings, which would tell of an entry, and without messages of errors that show it.
 
-    Messages of Python and of PyArrow show a part of an entry, or all of it.
+    As those of PyArrow for texts in another encoding do.
     """
     try:
         with np.errstate(all="ignore"):
             yield
+    except PrivacyError:
+        raise
     except Exception as error:
-        if not isinstance(error, UnicodeError) and not type(error).__module__.startswith("pyarrow"):
-            raise
-        raise UnsupportedTable(f"The column {name!r} holds texts in another encoding than UTF-8.") from None
+        raise UnsupportedTable(
+            f"The column {name!r} cannot be read: {type(error).__name__}. Texts have to be in UTF-8."
+        ) from None
 
 
 def _with_missing_entries(name: str, piece: Mapping[str, Any]) -> Any:
