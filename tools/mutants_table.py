@@ -551,6 +551,9 @@ MUTANTS = (
            '    def __deepcopy__(self, memo: dict[int, Any]) -> "PrivacyBudget":\n'
            "        return PrivacyBudget(self._epsilon, self._delta, self._relation)\n",
            (f"{_BUDGET}test_copies_cannot_be_spent_twice",)),
+    Mutant("a budget whose file is there is spent beside it", "budget", "budget/privacy_budget.py",
+           "                    self._ledger = Ledger(path)\n", "                    pass\n",
+           (f"{_SAVED}test_a_file_that_has_its_name_is_the_budget_whatever_fails_then",)),
     Mutant("a saved budget is not locked while it is read", "budget", "budget/ledger.py",
            '            connection.execute("BEGIN IMMEDIATE")\n            try:\n                history, digest = self._read(connection)\n',
            "            history, digest = self._read(connection)\n"

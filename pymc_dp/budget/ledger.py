@@ -68,6 +68,11 @@ class Ledger:
         if not found:
             raise InvalidArgument(f"There is no saved budget at {self.path}.")
 
+    @staticmethod
+    def is_there(path: str | os.PathLike[str]) -> bool:
+        """Return whether there is a file of that name."""
+        return os.path.lexists(_resolved(path))
+
     @classmethod
     def create(cls, path: str | os.PathLike[str], facts: Mapping[str, Any], history: Sequence[Plan]) -> "Ledger":
         """Write a new file, complete from the moment that it has its name; an existing one is never replaced."""

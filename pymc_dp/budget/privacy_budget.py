@@ -167,7 +167,17 @@ class PrivacyBudget:
                     f"This budget is kept in {self._ledger.path}, where every charge is written as it is made: nothing "
                     "is left to save, and a second file could be spent a second time."
                 )
-            self._ledger = Ledger.create(path, self._facts(), self._spent)
+            there_was = Ledger.is_there(path)
+            try:
+                self._ledger = Ledger.create(path, self._facts(), self._spent)
+            except InvalidArgument:
+                raise
+            except BaseException:
+                # An interrupt, or a folder that cannot be synchronised: the file may have its name already, and would
+                # be spent beside this object.
+                if not there_was and Ledger.is_there(path):
+                    self._ledger = Ledger(path)
+                raise
 
     def _refuse_other_processes(self) -> None:
         """Refuse a budget that is not saved in another process than the one that made it: each would spend it."""

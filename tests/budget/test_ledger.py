@@ -67,6 +67,21 @@ def test_saved_and_loaded_is_the_same_budget(path):
     assert pickle.loads(pickle.dumps(budget)).history == budget.history
 
 
+@pytest.mark.parametrize("error", [KeyboardInterrupt(), OSError(22, "Invalid argument")], ids=["Ctrl-C", "folder"])
+def test_a_file_that_has_its_name_is_the_budget_whatever_fails_then(path, monkeypatch, error):
+    """Hazard H2: the file could be loaded, and spent beside the object."""
+
+    def fail(folder):
+        raise error
+
+    budget = dp.PrivacyBudget(1.0, 1e-6)
+    monkeypatch.setattr(ledger, "_sync_folder", fail)
+    with pytest.raises((KeyboardInterrupt, dp.BudgetFileError)):
+        budget.save(path)
+    budget.charge(small_plan(budget, 1.0))
+    assert len(dp.PrivacyBudget.load(path).history) == 1
+
+
 def test_nothing_is_replaced_and_nothing_saved_twice(path, tmp_path):
     path.write_text("precious")
     budget = dp.PrivacyBudget(1.0, 1e-6)
