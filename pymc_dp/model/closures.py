@@ -17,6 +17,7 @@ import numpy as np
 import pymc as pm
 from pymc.distributions.custom import CustomDistRV, CustomSymbolicDistRV
 from pymc.distributions.distribution import _support_point
+from pymc.distributions.shape_utils import _change_dist_size
 from pymc.logprob.abstract import _logcdf, _logprob
 from pytensor.graph.basic import Variable
 from pytensor.graph.op import HasInnerGraph
@@ -28,6 +29,13 @@ from pymc_dp.model.arrays import arrays_of
 #: Libraries that models are written with.
 _LIBRARIES = ("pymc", "pytensor", "numpy", "scipy", "xarray", "pandas", "arviz", "pymc_dp", "builtins")
 _DEPTH = 6
+#: Functions that PyMC registers for each custom distribution, and what they have for those of the user's.
+_CALLED_BY_PYMC = (
+    (_logprob, "logp"),
+    (_logcdf, "logcdf"),
+    (_support_point, "support_point"),
+    (_change_dist_size, "dist"),
+)
 _WITHOUT_TABLES = (ModuleType, BuiltinFunctionType, np.ufunc, str, bytes, numbers.Number)
 #: Of longer containers the length counts as that of an array.
 _ENTRIES = 100
@@ -115,7 +123,7 @@ def _functions_of(rv: Variable) -> Iterator[Any]:
             yield type(node.op)._random_fn  # noqa: SLF001
         if isinstance(node.op, CustomDistRV | CustomSymbolicDistRV):
             # PyMC registers functions of its own, which call the user's.
-            for registered, name in ((_logprob, "logp"), (_logcdf, "logcdf"), (_support_point, "support_point")):
+            for registered, name in _CALLED_BY_PYMC:
                 yield inspect.getclosurevars(registered.dispatch(type(node.op))).nonlocals.get(name)
 
 
