@@ -1215,7 +1215,7 @@ MUTANTS = (
            "        if refusal is not None:\n            raise InvalidArgument(refusal)\n", "        del refusal\n",
            (f"{_CHECKING}test_it_has_to_be_said_what_is_protected",)),
     Mutant("a table in a distribution function", "models", "model/closures.py",
-           '(_logcdf, "logcdf"), ', "",
+           '    (_logcdf, "logcdf"),\n', "",
            ("model/test_closures.py::test_a_table_in_a_function_is_refused",)),
     Mutant("a distribution function prints rows", "models", "model/split.py",
            "    refuse_unknown_operations(of_one_row, [leaf.row for leaf in leaves])\n", "",

@@ -180,7 +180,7 @@ def test_a_missing_truth_value_leaves_those_of_other_rows_as_they_are(column):
 @pytest.mark.parametrize("entries", [[1.0, 0.0], [True, False], ["1", "x"], [1, 0]])
 @pytest.mark.parametrize("column", COLUMNS, ids=repr)
 def test_an_entry_of_a_list_or_an_array_of_objects_changes_no_other(column, entries, other):
-    """NumPy chooses a type for all entries of a list, pandas makes texts of objects where all are: both may raise."""
+    """Hazard H22: NumPy chooses a type for a whole list, pandas makes texts of objects where all are. Both may raise."""
     objects = np.fromiter([*entries, other], dtype=object, count=3)
     alone = entries_of(column, objects[:2].tolist())
     for together in ([*entries, other], objects):
@@ -189,6 +189,7 @@ def test_an_entry_of_a_list_or_an_array_of_objects_changes_no_other(column, entr
 
 @pytest.mark.parametrize("unit", ["Y", "M", "W", "D", "h", "m", "s", "ms", "us", "ns"])
 def test_a_distant_time_is_no_error(unit):
+    """Hazard H22: pandas and NumPy raise for times near the ends of 64 bits."""
     times = np.array([0, 2**63 - 1, -(2**63) + 1, -(2**63)], dtype=np.int64).view(f"datetime64[{unit}]")
     of_all = [times] if unit in "YMWDhm" else [times, pd.Series(times), pd.Series(times).dt.tz_localize("UTC")]
     for given_times in of_all:
@@ -200,6 +201,7 @@ def test_a_distant_time_is_no_error(unit):
 
 @pytest.mark.parametrize("kind", ["date32", "date64", "timestamp"])
 def test_a_missing_time_of_arrow_is_no_error(kind):
+    """Hazard H22: NumPy makes no time of what pandas has for it."""
     pa = pytest.importorskip("pyarrow")
     dtype = pd.ArrowDtype(pa.timestamp("us", "UTC") if kind == "timestamp" else getattr(pa, kind)())
     days = [datetime.datetime(1970, 1, 3, tzinfo=datetime.UTC), None]
@@ -208,7 +210,7 @@ def test_a_missing_time_of_arrow_is_no_error(kind):
 
 
 def test_a_text_that_cannot_be_decoded_is_not_shown():
-    """Errors of Python show a byte and its place, those of PyArrow the text."""
+    """Hazard H22: errors of Python show a byte and its place, those of PyArrow the text."""
     pa = pytest.importorskip("pyarrow")
     texts = pa.array([b"ab", b"secret\xe9"]).buffers()
     column = pa.StringArray.from_buffers(2, texts[1], texts[2])
