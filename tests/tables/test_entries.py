@@ -180,7 +180,7 @@ def test_a_missing_truth_value_leaves_those_of_other_rows_as_they_are(column):
 @pytest.mark.parametrize("entries", [[1.0, 0.0], [True, False], ["1", "x"], [1, 0]])
 @pytest.mark.parametrize("column", COLUMNS, ids=repr)
 def test_an_entry_of_a_list_or_an_array_of_objects_changes_no_other(column, entries, other):
-    """Hazard H22: NumPy chooses a type for a whole list, pandas makes texts of objects where all are. Both may raise."""
+    """Hazard H22: NumPy chooses a type for a whole list, pandas makes texts of objects where all are; both raise."""
     objects = np.fromiter([*entries, other], dtype=object, count=3)
     alone = entries_of(column, objects[:2].tolist())
     for together in ([*entries, other], objects):
