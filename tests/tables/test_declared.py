@@ -209,6 +209,16 @@ def test_a_run_needs_nothing_but_the_table(frame):
     assert "schema" not in expected["privacy"].attrs
 
 
+@pytest.mark.parametrize(("relation", "warned"), [("substitute", True), ("add-remove", False)])
+def test_a_model_on_a_template_without_its_table_is_warned_about(relation, warned, recwarn):
+    """Not where the number of rows of a model is protected."""
+    table = dp.Table({"age": []}, schema=SCHEMA)
+    with model_on(table.template):
+        step = dp.DPHMC(budget=dp.PrivacyBudget(4.0, 1e-6, relation=relation), insecure_seed=2)
+        pm.sample(draws=5, chains=2, cores=1, step=step, random_seed=1, **QUIET)
+    assert any("Pass data=table" in str(each.message) for each in recwarn) is warned
+
+
 def test_a_private_likelihood_takes_the_table(frame):
     table = dp.Table.from_frame(frame, SCHEMA)
     with model_on(table.template):
@@ -217,12 +227,13 @@ def test_a_private_likelihood_takes_the_table(frame):
 
 
 @pytest.mark.slow
-def test_a_dry_run_takes_the_table(frame):
+def test_a_dry_run_takes_the_table(frame, recwarn):
     table = dp.Table.from_frame(frame, SCHEMA)
     invented = model_on(table.invented(N, seed=4))
     with model_on(table.template):
         forecast = dp.dry_run(dp.PrivacyBudget(4.0, 1e-6), data=table, synthetic=invented, draws=5, chains=2)
     assert forecast.n_units == N
+    assert not [each for each in recwarn if "data=" in str(each.message)]
 
 
 @pytest.mark.parametrize("seed", range(3))
