@@ -208,6 +208,11 @@ def test_where_noise_is_not_the_limit_the_advice_says_so():
     assert "NOT usable as a posterior: clipping in a log-ratio" in report
     assert "More units or a larger epsilon are not what it takes" in report
     assert "units at this epsilon" not in report
+    (step,) = json.loads(tree["privacy"].attrs["steps"])  # of this one it has been said that a larger epsilon helps
+    tree["privacy"].attrs["steps"] = json.dumps([{**step, "sampler": "dp_surrogate_hmc"}])
+    report = quality_report(tree)
+    assert "a larger epsilon lets it choose larger bounds" in report
+    assert "are not what it takes" not in report
 
 
 @pytest.mark.parametrize(
