@@ -135,7 +135,7 @@ OPTIONS = {
     "mp_ctx unknown": ({"mp_ctx": "spoon"}, "mp_ctx must be one of"),
     "blas_cores a word": ({"blas_cores": "x"}, "blas_cores must be a whole number"),
     "an option that nobody has": ({"drws": 5}, "no option drws"),
-    "an option of NUTS": ({"target_accept": 0.9}, "no option target_accept"),
+    "an option of NUTS": ({"target_accept": 0.9}, r"no option target_accept.*dp\.PrivateLikelihood"),
     "options of NUTS": ({"nuts": {"target_accept": 0.9}}, "no option nuts"),
     "another library": ({"nuts_sampler": "numpyro"}, "cannot run a DP step"),
     "trace": ({"trace": []}, "trace= would store"),
@@ -242,6 +242,7 @@ CALLS = {
     "a table of an array": (lambda b, _: dp.Table(X, x="a"), "cannot be read from a ndarray"),
     "a table without columns": (lambda b, _: dp.Table(FRAME), "say which columns"),
     "a column by number": (lambda b, _: dp.Table(FRAME, x=[3]), "must be the name of a column"),
+    "schema misspelt": (lambda b, _: dp.Table(FRAME, shema=[dp.YesNo("default")]), r"no option.*declared by schema="),
     "a file that is not there": (
         lambda b, path: sampled(b, data=dp.Table(path / "no.parquet", x="a", y="b")),
         "no file",
