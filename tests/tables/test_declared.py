@@ -374,8 +374,9 @@ def test_a_range_has_to_fit_the_models_type():
         pass
 
 
-def test_rows_with_a_missing_outcome_may_count_as_nothing(frame):
-    """By a likelihood that the model's author weighs with the indicator column."""
+@pytest.mark.parametrize("kind", ["binomial", "custom"])
+def test_rows_with_a_missing_outcome_may_count_as_nothing(kind, frame):
+    """By a number of trials, or a likelihood that the model's author weighs, of the indicator column."""
     schema = [dp.Number("age", 18, 90), dp.YesNo("back")]
     missing = frame.assign(back=frame["back"].astype(object).where(np.arange(N) % 3 > 0))
     table = dp.Table.from_frame(missing, schema)
@@ -386,7 +387,10 @@ def test_rows_with_a_missing_outcome_may_count_as_nothing(frame):
 
     with pm.Model() as model:
         eta = pm.Normal("a") + pm.Normal("b") * t.age
-        pm.CustomDist("back", eta, t.back_missing, logp=known, observed=t.back)
+        if kind == "binomial":
+            pm.Binomial("back", n=1 - pm.Data("missing", t.back_missing), logit_p=eta, observed=t.back)
+        else:
+            pm.CustomDist("back", eta, t.back_missing, logp=known, observed=t.back)
     with table.opened(UnitLikelihood(read(model))) as rows:
         every, none = (
             rows.clipped_log_ratio(np.zeros(2), np.ones(2), 9.0, GRID, units=np.arange(k, N, 3)) for k in (1, 0)
