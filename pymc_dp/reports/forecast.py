@@ -244,7 +244,7 @@ def _synthetic(
     if n_units is not None and abs(n_synthetic - n_units) > _ABOUT_AS_LONG * n_units:
         raise InvalidArgument(
             f"The synthetic table has {n_synthetic:,} units, the protected one {n_units:,}: what a run is worth "
-            f"depends on that. Write the synthetic one with about as many, such as on table.invented({n_units}, seed=7)."
+            f"depends on that. Write the synthetic one with about as many: on table.invented({n_units}, seed=7)."
         )
     return synthetic, n_synthetic
 
