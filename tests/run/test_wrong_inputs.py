@@ -142,7 +142,7 @@ OPTIONS = {
     "a trace back": ({"return_inferencedata": False}, "would return a trace"),
     "log-likelihoods": ({"idata_kwargs": {"log_likelihood": True}}, "may add values computed from the data"),
     "epsilon beside": ({"epsilon": 3}, "no option epsilon"),
-    "data a frame": ({"data": FRAME}, r"must be a pymc_dp\.Table, not a DataFrame: dp\.Table\(frame"),
+    "data a frame": ({"data": FRAME}, r"must be a pymc_dp\.Table, not a DataFrame.*dp\.Table\(frame"),
     "data a path": ({"data": "rows.parquet"}, r"must be a pymc_dp\.Table, not a str"),
     "unit a number": ({"unit": 3}, "unit must be"),
     "unit an array": ({"unit": PERSON}, "is unit_index="),
