@@ -374,7 +374,7 @@ def test_bad_arguments_are_refused(frame):
         table(frame, unit=3)
     with pytest.raises(InvalidArgument, match="say which columns"):
         dp.Table(frame)
-    with pytest.raises(InvalidArgument, match="x= .* must be"):
+    with pytest.raises(InvalidArgument, match=r"x= .* must be"):
         dp.Table(frame, x=3)
     with pytest.raises(dp.UnsupportedOption, match="no budget"), model_of(*invented()):
         pm.sample(data=table(frame))
