@@ -34,7 +34,8 @@ _POSTERIOR_PREDICTIVE = (
     "The groups observed_data and constant_data that pm.sample_posterior_predictive returns are the data, and "
     "posterior_predictive was drawn at the rows' own covariates: the privacy guarantee covers none of them. Do not "
     "publish them, and keep them out of the result that you publish. To publish predictions, put public covariates "
-    "into the model (pm.set_data), pass predictions=True, and publish only the group predictions."
+    "into the model (pm.set_data), pass predictions=True, and publish only the group predictions. Of a model on a "
+    "template all of these are about invented rows: whether it fits is told by dp.check(result, budget=...)."
 )
 _LOG_LIKELIHOOD = (
     "pm.stats.compute_log_likelihood has a value for each row, and az.loo and az.waic are sums of them without noise: "

@@ -6,6 +6,7 @@ Nothing of the protected table is read but the number of its units where that is
 import logging
 import math
 import time
+import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -189,7 +190,9 @@ def dry_run(
         began = time.perf_counter()
         options = {"progressbar": False, "compute_convergence_checks": False, "random_seed": random_seed}
         _log.info("DRY RUN on a synthetic table: nothing is read of the protected one, and nothing is spent.")
-        tree = sampling.sample(draws=draws, tune=tune, chains=chains, cores=1, step=twins, quiet=True, **options)
+        with warnings.catch_warnings():
+            warnings.filterwarnings("ignore", message="No data= was passed")  # these rows are invented
+            tree = sampling.sample(draws=draws, tune=tune, chains=chains, cores=1, step=twins, quiet=True, **options)
         seconds = time.perf_counter() - began
         _log.info("The posterior of the synthetic table is drawn without privacy, to compare with.")
         reference = sampling.sample_without_privacy(
@@ -241,7 +244,7 @@ def _synthetic(
     if n_units is not None and abs(n_synthetic - n_units) > _ABOUT_AS_LONG * n_units:
         raise InvalidArgument(
             f"The synthetic table has {n_synthetic:,} units, the protected one {n_units:,}: what a run is worth "
-            "depends on that. Write the synthetic one with about as many."
+            f"depends on that. Write the synthetic one with about as many: on table.invented({n_units}, seed=7)."
         )
     return synthetic, n_synthetic
 

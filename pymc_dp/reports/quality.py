@@ -2,6 +2,7 @@
 
 import json
 import math
+import re
 from dataclasses import dataclass
 from typing import Literal
 
@@ -182,8 +183,8 @@ class Quality:
             )
         if self.doubtful_width < 1.0 / _LARGEST_WIDTH_RATIO or self.doubtful_width > _LARGEST_WIDTH_RATIO:
             reasons.append(
-                f"the noise of the released curvature may have made draws {self.doubtful_width:.2g} times too wide or "
-                "too narrow somewhere"
+                f"the noise of the released curvature may have made draws {self.doubtful_width:.2g} times or more too "
+                "wide or too narrow somewhere"
             )
         if self.curvature_share > _LARGEST_CURVATURE_SHARE:
             reasons.append(
@@ -305,11 +306,11 @@ def quality(tree: DataTree) -> Quality:
     released = tree["private_likelihood"].to_dataset() if "private_likelihood" in tree else xr.Dataset()
     if "width_of_prior" in released:  # not in trees of earlier versions
         width = released["width_of_prior"]
-        as_prior = tuple(map(str, width["parameter"].values[width.values >= _WIDTH_OF_PRIOR]))
+        as_prior = tuple(_labelled(name, draws) for name in width["parameter"].values[width.values >= _WIDTH_OF_PRIOR])
     if "widening" in released:
         widening = released["widening"].dropna("parameter")
         most = widening.isel(widening.argmax(...))
-        most_widened, largest_widening = str(most["parameter"].item()), float(most)
+        most_widened, largest_widening = _labelled(most["parameter"].item(), draws), float(most)
     return Quality(
         draws=int(draws.sizes["chain"] * draws.sizes["draw"]),
         acceptance=float(stats["accepted"].mean()),
@@ -329,6 +330,15 @@ def quality(tree: DataTree) -> Quality:
         as_prior=as_prior,
         **figures,
     )
+
+
+def _labelled(parameter: str, draws: xr.Dataset) -> str:
+    """Return the name of an entry with the draws' coordinates for its places, as in ArviZ's tables; else as it is."""
+    found = re.fullmatch(r"(.+)\[([\d, ]+)\]", parameter)
+    if found is None or found[1] not in draws:  # no array, or on another scale than the draws
+        return parameter
+    places = zip(draws[found[1]].dims[2:], found[2].split(","), strict=True)
+    return f"{found[1]}[{', '.join(str(draws[dim].values[int(place)]) for dim, place in places)}]"
 
 
 def _clip_fraction(stats: xr.Dataset, name: str, role: Role) -> ClipFraction:

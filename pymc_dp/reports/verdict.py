@@ -56,9 +56,12 @@ def quality_report(tree: DataTree) -> str:
         )
     lines += surrogate_in_words(found)
     if found.diverging > 0.0:
-        lines.append(
-            f"{found.diverging:.0%} of the trajectories diverged: use a smaller step size or larger mass_matrix"
+        what_helps = (
+            "PrivateLikelihood(result, model).sample(target_accept=0.95) draws again at no cost"
+            if "private_likelihood" in tree
+            else "use a smaller step size or larger mass_matrix"
         )
+        lines.append(f"{found.diverging:.1%} of the trajectories diverged: {what_helps}")
     if found.biased:
         lines.append("BIASED by clipping. " + _against_clipping(facts))
     match found.verdict:
@@ -124,11 +127,15 @@ def surrogate_in_words(found: Quality) -> list[str]:
 
 def _against_clipping(facts: Mapping[str, Any]) -> str:
     """Say what fewer clipped units take, by the sampler."""
+    of_surrogate = "DPSurrogateHMC weighs bias against noise: a larger epsilon lets it choose larger bounds, or pass "
+    if facts.get("order") == 1:
+        of_surrogate = (
+            "bounds of order 1 leave out as many simulated rows at any epsilon: pass order=2, clip_quantile or "
+        )
     advice = {
         "dp_barker": "DPBarker's bound is sqrt(batch_size) / (tempering n): use shorter moves (proposal_scale), "
         "larger batches or less of the likelihood (tempering)",
-        "dp_surrogate_hmc": "DPSurrogateHMC weighs bias against noise: a larger epsilon lets it choose larger "
-        "bounds, or pass clip_gradient",
+        "dp_surrogate_hmc": f"{of_surrogate}clip_gradient",
     }
     samplers = {step["sampler"] for step in json.loads(facts["steps"])}
     said = [advice[name] for name in advice if name in samplers]
@@ -158,7 +165,8 @@ def _what_would_help(facts: Mapping[str, Any], found: Quality) -> list[str]:
         return ["What would help with this sampler: more draws, and moves that are accepted more often."]
     factor = GOOD_EFFECTIVE_DRAWS / max(1.0, found.effective_draws) * max(1.0, found.test_noise) ** 2
     if factor <= 1.0:  # neither the number of draws nor the tests' noise is what it lacks
-        return ["More units or a larger epsilon are not what it takes: see the reasons."]
+        said = found.biased and "dp_surrogate_hmc" in facts["steps"] and facts.get("order") != 1
+        return [] if said else ["More units or a larger epsilon are not what it takes: see the reasons."]
     epsilon = gaussian_epsilon(facts["rho"] * factor, facts["delta"])
     units = f"{factor:.2g} times as many units at this epsilon"
     if "n_units" in facts:

@@ -168,7 +168,8 @@ def refuse_no_table(data: Any) -> None:
     """Refuse any ``data=`` but a table or None."""
     if data is not None and not isinstance(data, Table):
         raise InvalidArgument(
-            f'data= must be a pymc_dp.Table, not a {type(data).__name__}: dp.Table(frame, x=["age"], y="default").'
+            f"data= must be a pymc_dp.Table, not a {type(data).__name__}: table = dp.Table(frame, schema=[...]), with "
+            'the model on table.template, or dp.Table(frame, x=["age"], y="default").'
         )
 
 
@@ -224,7 +225,11 @@ def refuse_unsupported_options(arguments: Mapping[str, Any], unknown: Mapping[st
     """Refuse options that no DP step can be combined with, and those that would return values without noise."""
     no_options = sorted({*unknown, *(["nuts_sampler_kwargs"] if arguments["nuts_sampler_kwargs"] else [])})
     if no_options:
-        raise UnsupportedOption(f"pm.sample has no option {', '.join(no_options)} for DP steps.")
+        of_nuts = " Draw again at no cost: dp.PrivateLikelihood(result, model).sample(target_accept=0.95)."
+        raise UnsupportedOption(
+            f"pm.sample has no option {', '.join(no_options)} for DP steps."
+            + of_nuts * any(name in ("nuts", "target_accept", "max_treedepth") for name in no_options)
+        )
     if arguments["trace"] is not None:
         raise UnsupportedOption("trace= would store the model's data with the draws. Leave it out; save the result.")
     if not arguments["return_inferencedata"]:

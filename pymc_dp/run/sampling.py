@@ -55,7 +55,7 @@ from pymc_dp.run.short_form import chosen_length, log_chosen_length, steps_with_
 from pymc_dp.steps.access import Authorisation
 from pymc_dp.steps.base import DPStep, StepGroup
 from pymc_dp.steps.prelude.approximation import Approximation
-from pymc_dp.tables import Table
+from pymc_dp.tables import Table, template
 
 #: PyMC's own logger: messages come in one log with PyMC's of the run.
 _log = logging.getLogger("pymc")
@@ -255,6 +255,8 @@ class _Run:
         self.names = view.publishable(arguments["var_names"])
         self.plan = dataclasses.replace(plan, unit=rows.unit_in_words)
         _warn_about_budget(budget, rows.n_units)
+        if self.of_table is None and budget.relation == "substitute":  # the number of rows is public
+            _warn_about_a_forgotten_table(self.template.n_rows)
         warn_about_prior_constants(self.model)  # which are public: no prior depends on rows here
         log_chosen_length(chosen, self.plan)
         refuse_overflow({each.noise_needed for each in plan.releases if each.adds_noise}, rows.n_units)
@@ -497,6 +499,17 @@ def _warn_about_budget(budget: PrivacyBudget, n_units: int) -> None:
         )
     for message in messages:
         warnings.warn(message, UserWarning, skip_file_prefixes=(_PACKAGE,))
+
+
+def _warn_about_a_forgotten_table(n_rows: int) -> None:
+    """Warn where a model without ``data=`` has as many rows as a template: no entry of a row is looked at."""
+    if n_rows in template.sizes():
+        warnings.warn(
+            f"No data= was passed, and the model has {n_rows:,} rows, as many as a template: if it was built on "
+            "table.template, the run says nothing of the table. Pass data=table.",
+            UserWarning,
+            skip_file_prefixes=(_PACKAGE,),
+        )
 
 
 def _arguments_of_nuts(

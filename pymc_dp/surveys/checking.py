@@ -209,6 +209,8 @@ def check(
     of_all, but_scale = (fit.excess(*fitted.covariances(each)) for each in taken)
     factors = fit.Factors(of_all, but_scale, normal=np.count_nonzero(scale) == 1 and view.rows_are_normal)
     columns = _columns(model, view, by, data)
+    if response.name in columns:
+        raise InvalidArgument(f"by=: {response.name!r} is the response: along it no model fits. Name covariates.")
     rows = UnitLikelihood(view, first_order=False, beside=columns)
     axes = _axes(list(columns), len(rows.inputs) - len(columns), data, with_mean=response.mean is not None)
     levels = fit.levels_of(response.discrete, response.n_levels)

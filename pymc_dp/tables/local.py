@@ -149,7 +149,7 @@ class Files(Source):
             if path.suffix not in (*_ARROW, *_PARQUET):
                 raise UnsupportedTable(
                     f"{path.name} is neither a Parquet file ({', '.join(_PARQUET)}) nor an Arrow file "
-                    f"({', '.join(_ARROW)})."
+                    f"({', '.join(_ARROW)}). A CSV file is read by Table.from_csv(path, schema)."
                 )
         if len({(path.stat().st_dev, path.stat().st_ino) for path in found}) < len(found):
             raise UnsupportedTable("A file is named twice: its rows would count twice.")

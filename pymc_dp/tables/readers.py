@@ -49,7 +49,7 @@ class CsvFile:
         except (UnicodeError, csv.Error, OSError) as error:
             reasons: dict[type[Exception], str] = {
                 UnicodeDecodeError: "it is written in another encoding. Pass encoding=, such as 'latin-1' or 'utf-16'.",
-                csv.Error: "a quote is not closed, or stands within an entry.",
+                csv.Error: "a quote is not closed, or stands within an entry, or separator= is another one.",
             }
             reason = reasons.get(type(error), type(error).__name__)
             raise UnsupportedTable(f"{self._path.name!r} cannot be read as CSV: {reason}") from None

@@ -113,7 +113,10 @@ class Table:
         self._given: dict[str, str | Sequence[str]] = {**(columns or {}), **more}
         for name, each in self._given.items():
             if not isinstance(each, str) and not (isinstance(each, Sequence) and all(isinstance(k, str) for k in each)):
-                raise InvalidArgument(f"{name}= must be the name of a column, or a list of names.")
+                raise InvalidArgument(
+                    f"{name}= is no option of a table. As an input of the model it must be the name of a column, or "
+                    "a list of names; columns are declared by schema=[...]."
+                )
         names = [name for each in self._given.values() for name in ([each] if isinstance(each, str) else each)]
         names = list(dict.fromkeys(names if unit is None else [*names, unit]))
         names = names if self.schema is None else self.schema.names

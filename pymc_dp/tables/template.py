@@ -3,6 +3,7 @@
 import functools
 import hashlib
 import itertools
+import weakref
 from collections.abc import Sequence
 
 import numpy as np
@@ -24,6 +25,8 @@ _ROWS_OF_LEVEL = 20
 #: Of more parts there are too many products.
 _MOST_MULTIPLIED = 200
 _MISSING = 0.1
+#: Those of this process.
+_made: weakref.WeakSet["Template"] = weakref.WeakSet()
 
 
 class Template:
@@ -67,6 +70,7 @@ class Template:
             column = schema.column_of(part)
             self._arrays[part] = array_of_part(column, part, entries[column.name])
             self._arrays[part].flags.writeable = False
+        _made.add(self)
 
     @property
     def coords(self) -> dict[str, Sequence[object]]:
@@ -183,6 +187,11 @@ def fewest_rows(schema: Schema) -> int:
     """Return the number of invented rows that leaves no two columns the same by chance."""
     levels = [len(each.all_levels) for each in schema.modelled if isinstance(each, Category)]
     return max(_FEWEST, _ROWS_OF_LEVEL * max(levels, default=0))
+
+
+def sizes() -> set[int]:
+    """Return the numbers of rows of all templates that this process holds."""
+    return {each.n for each in _made}
 
 
 def match(

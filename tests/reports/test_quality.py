@@ -208,6 +208,16 @@ def test_where_noise_is_not_the_limit_the_advice_says_so():
     assert "NOT usable as a posterior: clipping in a log-ratio" in report
     assert "More units or a larger epsilon are not what it takes" in report
     assert "units at this epsilon" not in report
+    (step,) = json.loads(tree["privacy"].attrs["steps"])  # of this one it has been said that a larger epsilon helps
+    tree["privacy"].attrs["steps"] = json.dumps([{**step, "sampler": "dp_surrogate_hmc"}])
+    report = quality_report(tree)
+    assert "a larger epsilon lets it choose larger bounds" in report
+    assert "are not what it takes" not in report
+    tree["privacy"].attrs["order"] = 1  # whose bounds epsilon does not move
+    report = quality_report(tree)
+    assert "pass order=2, clip_quantile or clip_gradient" in report
+    assert "lets it choose larger bounds" not in report
+    assert "are not what it takes" in report
 
 
 @pytest.mark.parametrize(

@@ -104,13 +104,16 @@ def test_draws_are_of_the_posterior_and_reports_read_them(released):
     widening = found.tree["private_likelihood"]["widening"].to_series().dropna()  # of the scale only the prior knows
     assert "tau_log__" not in widening.index
     assert np.sqrt(np.mean(widening**2)) == pytest.approx(quality.widening)
-    assert (quality.most_widened, quality.largest_widening) == (widening.idxmax(), widening.max())
+    most = widening.idxmax().replace("[0]", "[a]").replace("[1]", "[b]")
+    assert (quality.most_widened, quality.largest_widening) == (most, widening.max())
     width = tree["private_likelihood"]["width_of_prior"].to_series().dropna()
     assert width["intercept"] == pytest.approx(std / 10.0, rel=0.5)
     assert quality.as_prior == ()
     hidden = tree.copy()
     hidden["private_likelihood"]["width_of_prior"].loc[{"parameter": "beta[1]"}] = 0.95
-    assert dp.diagnostics.quality(hidden).as_prior == ("beta[1]",)
+    assert dp.diagnostics.quality(hidden).as_prior == ("beta[b]",)  # as in ArviZ's tables
+    hidden["sample_stats"]["diverging"][:, :20] = True
+    assert "20.0% of the trajectories diverged: PrivateLikelihood" in dp.diagnostics.quality_report(hidden)
     assert "Guarantee: epsilon 8" in dp.diagnostics.privacy_report(tree)
     again = dp.PrivateLikelihood(tree)  # a result of its own draws holds it, too
     xr.testing.assert_identical(again.mean, found.mean)

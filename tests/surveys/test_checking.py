@@ -237,6 +237,7 @@ def test_what_is_wrong_is_refused_before_anything_is_charged():
         ((result,), {"budget": budget, "by": ["predicted"]}, "different names"),
         ((result,), {"budget": budget, "by": {"x": x}}, "one number for each row"),
         ((result,), {"budget": budget, "by": {"x": x[:5, 0]}}, "one number for each row"),
+        ((result,), {"budget": budget, "by": {"y": x[:, 0]}}, "'y' is the response"),
         ((result,), {"budget": budget, "data": {"x": 1}}, "must be a pymc_dp.Table"),
         ((no_draws,), {"budget": budget}, "holds no draws"),
         ((others,), {"budget": budget}, "no draws of 'b'"),

@@ -209,6 +209,16 @@ def test_a_run_needs_nothing_but_the_table(frame):
     assert "schema" not in expected["privacy"].attrs
 
 
+@pytest.mark.parametrize(("relation", "warned"), [("substitute", True), ("add-remove", False)])
+def test_a_model_on_a_template_without_its_table_is_warned_about(relation, warned, recwarn):
+    """Not where the number of rows of a model is protected."""
+    table = dp.Table({"age": []}, schema=SCHEMA)
+    with model_on(table.template):
+        step = dp.DPHMC(budget=dp.PrivacyBudget(4.0, 1e-6, relation=relation), insecure_seed=2)
+        pm.sample(draws=5, chains=2, cores=1, step=step, random_seed=1, **QUIET)
+    assert any("Pass data=table" in str(each.message) for each in recwarn) is warned
+
+
 def test_a_private_likelihood_takes_the_table(frame):
     table = dp.Table.from_frame(frame, SCHEMA)
     with model_on(table.template):
@@ -217,12 +227,13 @@ def test_a_private_likelihood_takes_the_table(frame):
 
 
 @pytest.mark.slow
-def test_a_dry_run_takes_the_table(frame):
+def test_a_dry_run_takes_the_table(frame, recwarn):
     table = dp.Table.from_frame(frame, SCHEMA)
     invented = model_on(table.invented(N, seed=4))
     with model_on(table.template):
         forecast = dp.dry_run(dp.PrivacyBudget(4.0, 1e-6), data=table, synthetic=invented, draws=5, chains=2)
     assert forecast.n_units == N
+    assert not [each for each in recwarn if "data=" in str(each.message)]
 
 
 @pytest.mark.parametrize("seed", range(3))
@@ -363,8 +374,9 @@ def test_a_range_has_to_fit_the_models_type():
         pass
 
 
-def test_rows_with_a_missing_outcome_may_count_as_nothing(frame):
-    """By a likelihood that the model's author weighs with the indicator column."""
+@pytest.mark.parametrize("kind", ["binomial", "custom"])
+def test_rows_with_a_missing_outcome_may_count_as_nothing(kind, frame):
+    """By a number of trials, or a likelihood that the model's author weighs, of the indicator column."""
     schema = [dp.Number("age", 18, 90), dp.YesNo("back")]
     missing = frame.assign(back=frame["back"].astype(object).where(np.arange(N) % 3 > 0))
     table = dp.Table.from_frame(missing, schema)
@@ -375,7 +387,10 @@ def test_rows_with_a_missing_outcome_may_count_as_nothing(frame):
 
     with pm.Model() as model:
         eta = pm.Normal("a") + pm.Normal("b") * t.age
-        pm.CustomDist("back", eta, t.back_missing, logp=known, observed=t.back)
+        if kind == "binomial":
+            pm.Binomial("back", n=1 - pm.Data("missing", t.back_missing), logit_p=eta, observed=t.back)
+        else:
+            pm.CustomDist("back", eta, t.back_missing, logp=known, observed=t.back)
     with table.opened(UnitLikelihood(read(model))) as rows:
         every, none = (
             rows.clipped_log_ratio(np.zeros(2), np.ones(2), 9.0, GRID, units=np.arange(k, N, 3)) for k in (1, 0)

@@ -363,7 +363,7 @@ def test_a_file_that_changes_while_it_is_read_is_refused(frame, template, tmp_pa
 
 def test_other_kinds_of_files_are_refused(tmp_path):
     (tmp_path / "table.csv").write_text("u,v,y\n1,2,0\n")
-    with pytest.raises(UnsupportedTable, match="neither a Parquet file"):
+    with pytest.raises(UnsupportedTable, match=r"neither a Parquet file.*Table\.from_csv"):
         table(tmp_path / "table.csv")
 
 
@@ -374,7 +374,7 @@ def test_bad_arguments_are_refused(frame):
         table(frame, unit=3)
     with pytest.raises(InvalidArgument, match="say which columns"):
         dp.Table(frame)
-    with pytest.raises(InvalidArgument, match="x= must be"):
+    with pytest.raises(InvalidArgument, match=r"x= .* must be"):
         dp.Table(frame, x=3)
     with pytest.raises(dp.UnsupportedOption, match="no budget"), model_of(*invented()):
         pm.sample(data=table(frame))
