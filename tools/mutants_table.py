@@ -900,11 +900,11 @@ MUTANTS = (
     Mutant("NUTS draws while the curator is open", "publication", "run/sampling.py",
            """                if self.draws_follow and drawn_from is not None:
                     self.finished.chains_release, seed = False, self.arguments["random_seed"]
-                    self.arguments |= _arguments_of_nuts(self.priors, *drawn_from, self.plan.chains, seed)
+                    self.arguments |= self._arguments_of_nuts(*drawn_from, seed)
                     self.tree = _pymc_sample(**self.arguments)
 """, """                    if self.draws_follow and drawn_from is not None:
                         self.finished.chains_release, seed = False, self.arguments["random_seed"]
-                        self.arguments |= _arguments_of_nuts(self.priors, *drawn_from, self.plan.chains, seed)
+                        self.arguments |= self._arguments_of_nuts(*drawn_from, seed)
                         self.tree = _pymc_sample(**self.arguments)
 """,
            ("run/test_free_draws.py::test_nuts_is_given_a_model_without_rows_once_the_curator_is_closed",)),

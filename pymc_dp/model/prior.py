@@ -62,12 +62,16 @@ class Prior:
 
     def log_density(self, theta: FloatArray) -> float:
         """Return the log-density at `theta`, shape (parameters,)."""
-        return float(self._function(*self._parameters.split(theta))[0])
+        return self.with_gradient(theta)[0]
 
     def gradient(self, theta: FloatArray) -> FloatArray:
         """Return the gradient of the log-density, shape (parameters,)."""
-        _, *blocks = self._function(*self._parameters.split(theta))
-        return np.concatenate([np.ravel(block) for block in blocks]).astype(np.float64)
+        return self.with_gradient(theta)[1]
+
+    def with_gradient(self, theta: FloatArray) -> tuple[float, FloatArray]:
+        """Return both."""
+        log_density, *blocks = self._function(*self._parameters.split(theta))
+        return float(log_density), np.concatenate([np.ravel(block) for block in blocks]).astype(np.float64)
 
     def __getstate__(self) -> dict[str, Any]:
         return {k: v for k, v in self.__dict__.items() if k != "_function"}

@@ -33,6 +33,8 @@ _PRECISE_WIDENING = 1.5
 _WIDTH_OF_PRIOR = 0.9
 #: Draws that are wider by this factor are mostly noise; a centre that is farther away was not found.
 _LARGEST_WIDENING, _LARGEST_CENTRE_DISTANCE = 10.0, 50.0
+#: NUTS's trajectories that diverge, of all: some do at narrow places of any hierarchy.
+_FEW_DIVERGING = 0.01
 #: Noise of the curvature is allowed for to first order: where it is most of all noise, that is not enough.
 _LARGEST_CURVATURE_SHARE = 0.5
 
@@ -209,6 +211,10 @@ class Quality:
             name = "what the surrogate misses"
             figures[name] = (self.surrogate_error, self.surrogate_error_noise_std, _HARMLESS_SURROGATE_ERROR)
         untested = [] if self.tested else ["no test corrects for the step size and the drawing of batches"]
+        if math.isfinite(self.surrogate_error) and self.diverging > _FEW_DIVERGING:  # drawn by NUTS, from a surrogate
+            untested.append(
+                f"{self.diverging:.1%} of the trajectories diverged: draws may leave out the places where they did"
+            )
         return [
             *(f"not released: {name}" for name in self.missing),
             *(

@@ -52,7 +52,7 @@ def quality_report(tree: DataTree) -> str:
     if math.isfinite(found.clip_bias):
         lines.append(
             f"clip bounds may have moved the means by about {max(0.0, found.clip_bias):.2f} ± "
-            f"{found.clip_bias_noise_std:.2f} sd of the draws, or less (released)"
+            f"{found.clip_bias_noise_std:.2f} sd of the draws (released), root mean square over parameters"
         )
     lines += surrogate_in_words(found)
     if found.diverging > 0.0:

@@ -344,17 +344,20 @@ def warm_up(units: Units) -> None:
     """Call everything once, so that it is compiled; the rows of `units` are not confidential."""
     # One column is enough: curvatures by a whole preconditioner take time in proportion to the cube of its size.
     theta = np.zeros(units.n_parameters)
-    zero, unmoved = ExpansionPoint(theta, np.ones((theta.size, 1)), 1.0, 1.0), Prediction(theta, theta, True)
+    # Where responses are known, expected curvatures are asked for, which need no second derivatives.
+    bound = math.inf if units.knows_responses else 1.0
+    zero, unmoved = ExpansionPoint(theta, np.ones((theta.size, 1)), 1.0, bound), Prediction(theta, theta, True)
     expansion = UnitExpansion(units, zero)
-    for total in (expansion.score, expansion.curvature):
-        total(1.0)
+    expansion.score(1.0)
     expansion.clipping_loss(1.0, 0.5)
     expansion.residual(unmoved, unmoved, 1.0, 1.0)
-    for of_chunk in (centred_scores_of, expected_curvatures_of, squares_of_expected_curvatures):
+    kinds = [centred_scores_of, expected_curvatures_of, squares_of_expected_curvatures]
+    if not units.knows_responses:
+        expansion.curvature(1.0)
+        kinds.append(one_direction_curvatures_of)
+    for of_chunk in kinds:
         for _ in units.each_chunk(partial(of_chunk, point=zero)):
             pass
-    for _ in units.each_chunk(lambda chunk: one_direction_curvatures_of(chunk, zero)):
-        pass
 
 
 def packed_size(size: int) -> int:

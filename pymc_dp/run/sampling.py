@@ -31,8 +31,8 @@ from pymc_dp.exceptions import RunInterrupted, UnsupportedModel, UnsupportedOpti
 from pymc_dp.memory import memory_of_this_machine
 from pymc_dp.model.context import Model, model_in_context, refuse_bambi_statistics
 from pymc_dp.model.parameters import ParameterVector, value_variables
-from pymc_dp.model.posterior import places_of, priors_of, with_likelihood
-from pymc_dp.model.prior import warn_about_prior_constants
+from pymc_dp.model.posterior import LogDensity, places_of, priors_of, with_likelihood
+from pymc_dp.model.prior import Prior, warn_about_prior_constants
 from pymc_dp.model.protected import PublishableNames
 from pymc_dp.model.starts import initial_values, starting_points
 from pymc_dp.model.units import number_of_units
@@ -365,10 +365,33 @@ class _Run:
                         self.tree = _pymc_sample(**self.arguments)
                 if self.draws_follow and drawn_from is not None:
                     self.finished.chains_release, seed = False, self.arguments["random_seed"]
-                    self.arguments |= _arguments_of_nuts(self.priors, *drawn_from, self.plan.chains, seed)
+                    self.arguments |= self._arguments_of_nuts(*drawn_from, seed)
                     self.tree = _pymc_sample(**self.arguments)
         except BaseException as error:
             self.ended_by = error
+
+    def _arguments_of_nuts(self, known: Approximation, likelihood: xr.Dataset, seed: Any) -> dict[str, Any]:
+        """Return arguments of `pm.sample` that draw from a released likelihood's posterior by PyMC's own NUTS.
+
+        The priors hold nothing of the rows (`priors_of`); the likelihood is added to them. The covariance of the draws
+        of `known` is the mass matrix, and they are where chains start: a short tuning is enough. The seed is of public
+        randomness.
+        """
+        parameters = ParameterVector(self.priors)
+        log_density = LogDensity(Prior(self.priors, parameters), parameters, likelihood)
+        posterior = with_likelihood(self.priors, parameters, likelihood)
+        places = places_of(likelihood, parameters)
+        covariance = np.empty((parameters.size, parameters.size))
+        covariance[np.ix_(places, places)] = known.spread @ known.spread.T
+        rng, starts = np.random.default_rng(seed), []
+        for _ in range(self.plan.chains):
+            start = np.empty(parameters.size)
+            start[places] = known.theta(known.start(rng))
+            # PyMC applies the backward transform of a Cholesky factor to graphs alone.
+            starts.append({name: pt.constant(value) for name, value in parameters.to_point(start).items()})
+        with posterior:
+            step = pm.NUTS(scaling=covariance, is_cov=True, logp_dlogp_func=log_density)
+        return {"model": posterior, "step": step, "initvals": starts}
 
     @contextlib.contextmanager
     def _authorised(self) -> Iterator[None]:
@@ -510,28 +533,3 @@ def _warn_about_a_forgotten_table(n_rows: int) -> None:
             UserWarning,
             skip_file_prefixes=(_PACKAGE,),
         )
-
-
-def _arguments_of_nuts(
-    priors: Model, known: Approximation, likelihood: xr.Dataset, chains: int, seed: Any
-) -> dict[str, Any]:
-    """Return arguments of `pm.sample` that draw from a released likelihood's posterior by PyMC's own NUTS.
-
-    `priors` holds nothing of the rows (`priors_of`); the likelihood is added to it. The covariance of the draws of
-    `known` is the mass matrix, and they are where chains start: a short tuning is enough. The seed is of public
-    randomness.
-    """
-    parameters = ParameterVector(priors)
-    posterior = with_likelihood(priors, parameters, likelihood)
-    places = places_of(likelihood, parameters)
-    covariance = np.empty((parameters.size, parameters.size))
-    covariance[np.ix_(places, places)] = known.spread @ known.spread.T
-    rng, starts = np.random.default_rng(seed), []
-    for _ in range(chains):
-        start = np.empty(parameters.size)
-        start[places] = known.theta(known.start(rng))
-        # PyMC applies the backward transform of a Cholesky factor to graphs alone.
-        starts.append({name: pt.constant(value) for name, value in parameters.to_point(start).items()})
-    with posterior:
-        step = pm.NUTS(scaling=covariance, is_cov=True)
-    return {"model": posterior, "step": step, "initvals": starts}

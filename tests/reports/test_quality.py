@@ -56,6 +56,9 @@ GOOD = {"draws": 1000, "acceptance": 0.5, "r_hat": 1.01, "effective_draws": 400.
         ({"doubtful_width": 7.0}, "not usable"),
         ({"curvature_share": 0.45}, "usable"),
         ({"curvature_share": 0.6}, "not usable"),
+        ({"surrogate_error": 0.1, "surrogate_error_noise_std": 0.05, "diverging": 0.005}, "usable"),
+        ({"surrogate_error": 0.1, "surrogate_error_noise_std": 0.05, "diverging": 0.03}, "unknown"),
+        ({"diverging": 0.03}, "usable"),  # a test rejects them
     ],
 )
 def test_the_verdict_needs_agreement_draws_and_no_bias_and_what_is_not_known_is_not_usable(change, verdict):

@@ -242,9 +242,17 @@ def test_parameters_may_have_names_of_types(name):
     assert UnitLikelihood(read(model)).parameters.names == [name]
 
 
+#: Numba takes longest for these, twenty seconds and more for each.
+_AT_NIGHT = (multivariate, ordered_logistic, truncated)
+
+
 @pytest.mark.slow
 @pytest.mark.production
-@pytest.mark.parametrize("family", FAMILIES, ids=lambda family: family.__name__)
+@pytest.mark.parametrize(
+    "family",
+    [pytest.param(each, marks=[pytest.mark.nightly] if each in _AT_NIGHT else []) for each in FAMILIES],
+    ids=lambda family: family.__name__,
+)
 def test_no_row_of_any_family_depends_on_its_neighbours(family, monkeypatch):
     """Hazard H15: a row's value does not depend on the others or on its place."""
     rows = UnitLikelihood(read(build(family, n=3001)))

@@ -6,13 +6,16 @@ import cloudpickle
 import numpy as np
 import pymc as pm
 import pytest
+import xarray as xr
 from conftest import QUIET
 from pytensor.compile.sharedvalue import SharedVariable
 from pytensor.graph.basic import Constant
 from pytensor.graph.traversal import ancestors
 
 import pymc_dp as dp
-from pymc_dp.model.posterior import priors_of
+from pymc_dp.model.parameters import ParameterVector
+from pymc_dp.model.posterior import LogDensity, priors_of, with_likelihood
+from pymc_dp.model.prior import Prior
 from pymc_dp.model.view import read
 from pymc_dp.run import sampling
 
@@ -46,7 +49,8 @@ def test_nuts_is_given_a_model_without_rows_once_the_curator_is_closed(monkeypat
         raise Seen
 
     monkeypatch.setattr(sampling, "_pymc_sample", see)
-    with regression() as model:
+    x = np.random.default_rng(1).normal(size=(N, 2))
+    with regression(x) as model:
         step = dp.DPSurrogateHMC(budget=dp.PrivacyBudget(5.0, 1e-6), insecure_seed=0)
         with pytest.raises(dp.RunInterrupted):
             pm.sample(draws=5, chains=2, cores=1, step=step, **QUIET)
@@ -66,6 +70,7 @@ def test_nuts_is_given_a_model_without_rows_once_the_curator_is_closed(monkeypat
     ]
     assert max(sizes) < 20
     assert isinstance(given["step"], pm.NUTS)
+    assert x.tobytes() not in cloudpickle.dumps(given["step"])
     assert len(given["initvals"]) == 2
     with pytest.raises(dp.NoPlan):
         step.setup_chain(np.random.default_rng(0), 0, 5)
@@ -112,6 +117,37 @@ def test_the_density_is_that_of_the_model():
     sizes = {"effect": 3}
     point = {each.name: np.full(sizes.get(each.name, ()), 0.3) for each in model.value_vars}
     assert priors.compile_logp()(point) == pytest.approx(model.compile_logp()(point))
+
+
+def test_nuts_is_given_the_density_of_the_model_that_it_draws_from():
+    """What it is given takes no compiling of PyMC's; of transforms of every kind, and without what only priors know."""
+    with pm.Model() as model:
+        tau = pm.HalfNormal("tau", 2.0)
+        pm.Normal("effect", 0.0, tau, shape=2)
+        pm.Dirichlet("shares", np.ones(3))
+        pm.Normal("cut", 0.0, 2.0, shape=2, transform=pm.distributions.transforms.ordered)
+        pm.Potential("extra", -(tau**2))
+    parameters = ParameterVector(model)
+    size, generator = parameters.size, np.random.default_rng(0)
+    square = generator.normal(size=(size, size))
+    one = np.eye(size)
+    matrices = {"information": square @ square.T + one, "noise": 0.3 * one, "bias": 0.1 * one}
+    order = generator.permutation(size)
+    likelihood = xr.Dataset(
+        {
+            "mean": ("parameter", generator.normal(size=size)),
+            "known": ("parameter", (np.arange(size) != 1).astype(int)),
+            **{name: (("parameter", "other"), matrix) for name, matrix in matrices.items()},
+        },
+        coords={"parameter": np.array(parameters.labels)[order]},
+    )
+    found = LogDensity(Prior(model, parameters), parameters, likelihood)
+    wanted = with_likelihood(priors_of(model, None), parameters, likelihood).logp_dlogp_function(ravel_inputs=True)
+    for theta in generator.normal(size=(5, size)):
+        value, gradient = found._pytensor_function(theta)
+        value_wanted, gradient_wanted = wanted._pytensor_function(theta)
+        assert value == pytest.approx(float(value_wanted), rel=1e-10)
+        np.testing.assert_allclose(gradient, gradient_wanted, rtol=1e-9, atol=1e-9)
 
 
 def test_a_cholesky_factor_is_drawn_and_what_pymc_computes_of_it_leaves():

@@ -201,8 +201,8 @@ def short_pilots(monkeypatch):
     "seeds",
     [
         range(2),
-        pytest.param(range(2, 34), marks=[pytest.mark.slow, pytest.mark.production]),
-        pytest.param(range(34, 100), marks=[pytest.mark.nightly, pytest.mark.production]),
+        pytest.param(range(2, 10), marks=pytest.mark.slow),
+        pytest.param(range(10, 100), marks=[pytest.mark.nightly, pytest.mark.production]),
     ],
 )
 @pytest.mark.parametrize(("make", "learned"), CASES)
