@@ -177,7 +177,7 @@ def check(
     Raises
     ------
     InvalidArgument
-        If an argument is missing or out of range, before anything is charged.
+        If an argument is missing or out of range, or ``by`` names the response; before anything is charged.
     UnsupportedModel
         If there are several responses in a row, or PyMC knows no distribution function of them; before anything is
         charged.

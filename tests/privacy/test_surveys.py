@@ -64,7 +64,7 @@ def public_posterior(model, seed=0):
 
 def asked_in_a_model(table, data, settings):
     model = pm.modelcontext(None)
-    columns = {name: values for name, values in table.items() if values.ndim == 1 and name != "person"}
+    columns = {f"of {name}": values for name, values in table.items() if values.ndim == 1 and name != "person"}
     return dp.check(public_posterior(model), by=columns, budget_share=1.0, **settings).tree
 
 

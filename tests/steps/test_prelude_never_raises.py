@@ -201,8 +201,8 @@ def short_pilots(monkeypatch):
     "seeds",
     [
         range(2),
-        pytest.param(range(2, 10), marks=pytest.mark.slow),
-        pytest.param(range(10, 100), marks=[pytest.mark.nightly, pytest.mark.production]),
+        pytest.param(range(2, 6), marks=pytest.mark.slow),
+        pytest.param(range(6, 100), marks=[pytest.mark.nightly, pytest.mark.production]),
     ],
 )
 @pytest.mark.parametrize(("make", "learned"), CASES)
@@ -272,7 +272,7 @@ def test_a_likelihood_without_curvature_is_not_called_usable(budget):
 
 
 @pytest.mark.usefixtures("short_pilots")
-@pytest.mark.parametrize("make", [pytest.param(mixture, marks=[pytest.mark.slow, pytest.mark.production]), circle])
+@pytest.mark.parametrize("make", [pytest.param(mixture, marks=pytest.mark.slow), circle])
 def test_the_mixture_and_the_circle_run(budget, make):
     tree = run(model_of(make, 0), budget)
     assert tree["privacy"].attrs["complete"] == tree["privacy"].attrs["surrogate_found"] == 1
