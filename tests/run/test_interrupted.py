@@ -14,7 +14,7 @@ from published_names import unnamed
 
 import pymc_dp as dp
 from pymc_dp.run import sampling
-from pymc_dp.steps.prelude.learned import Search
+from pymc_dp.steps.prelude.search import Search
 
 DRAWS, TUNE, CHAINS = 8, 2, 3
 

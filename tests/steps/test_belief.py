@@ -12,8 +12,8 @@ from pymc_dp.steps.prelude.curvature import (
     lifted,
     pooled,
 )
-from pymc_dp.steps.prelude.learned import along_axes
 from pymc_dp.steps.prelude.newton import Frame
+from pymc_dp.steps.prelude.search import along_axes
 
 RNG = np.random.default_rng(4)
 SIZE, N = 3, 1000

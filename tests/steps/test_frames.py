@@ -13,9 +13,9 @@ from pymc_dp.release import InsecureNoise
 from pymc_dp.steps.access import ChainAccess
 from pymc_dp.steps.prelude import learning
 from pymc_dp.steps.prelude.curvature import KnownCurvature
-from pymc_dp.steps.prelude.learned import _LOWEST_OCTAVE, _OCTAVES, Search, _sizes_of_entries
 from pymc_dp.steps.prelude.learning import Learning
 from pymc_dp.steps.prelude.newton import Frame
+from pymc_dp.steps.prelude.search import _LOWEST_OCTAVE, _OCTAVES, Search, _sizes_of_entries
 from pymc_dp.steps.prelude.tails import BINS, Histogram, Tail
 
 N = 20_000

@@ -12,7 +12,7 @@ from pymc_dp.release.gradients import GradientSizes, PreconditionedGradient
 from pymc_dp.release.interface import Release
 from pymc_dp.release.queries import LogRatioSum, Residual
 from pymc_dp.steps.access import ChainAccess
-from pymc_dp.steps.prelude.learned import Search
+from pymc_dp.steps.prelude.search import Search
 from pymc_dp.steps.target import FreeTarget
 
 pytestmark = pytest.mark.production

@@ -14,8 +14,8 @@ from pymc_dp.rows import UnitLikelihood
 from pymc_dp.steps.prelude import settings
 from pymc_dp.steps.prelude.belief import Belief, KnownScore
 from pymc_dp.steps.prelude.curvature import KnownCurvature
-from pymc_dp.steps.prelude.learned import Search, reciprocal_step
 from pymc_dp.steps.prelude.newton import Frame
+from pymc_dp.steps.prelude.search import Search, reciprocal_step
 from pymc_dp.steps.prelude.tails import BINS
 
 N, GROUPS = 6000, 8

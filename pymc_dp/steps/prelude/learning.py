@@ -39,7 +39,6 @@ from pymc_dp.steps.prelude.approximation import Approximation
 from pymc_dp.steps.prelude.belief import Belief, most_likely
 from pymc_dp.steps.prelude.density import Quadratic, Surrogate, WeightedRows
 from pymc_dp.steps.prelude.free_hmc import FreeHMC
-from pymc_dp.steps.prelude.learned import Regression, Search, requests_of_search
 from pymc_dp.steps.prelude.location import SearchForLocation
 from pymc_dp.steps.prelude.newton import (
     NUMERICAL_FAILURES,
@@ -49,6 +48,7 @@ from pymc_dp.steps.prelude.newton import (
     representable,
     solved,
 )
+from pymc_dp.steps.prelude.search import Regression, Search, requests_of_search
 from pymc_dp.steps.prelude.settings import APPROACH_STEPS, SHARES_OF_LOCATION, Shares
 from pymc_dp.steps.prelude.simulated import SearchBySimulation, requests_of_simulation
 from pymc_dp.steps.tuning import clip_bound

@@ -26,8 +26,8 @@ from pymc_dp.steps.access import ChainAccess
 from pymc_dp.steps.prelude import settings
 from pymc_dp.steps.prelude.belief import Belief, KnownScore
 from pymc_dp.steps.prelude.curvature import KnownCurvature, after_step
-from pymc_dp.steps.prelude.learned import Found, Regression, Search, along_axes
 from pymc_dp.steps.prelude.newton import Frame
+from pymc_dp.steps.prelude.search import Found, Regression, Search, along_axes
 from pymc_dp.steps.prelude.tails import Tail
 
 #: Information of the logarithm of a normal scale, of one unit.
