@@ -191,7 +191,8 @@ def _refuse_rows_in_priors(rows: RowAxes, graphs: SymbolicModel) -> None:
         if of_rows or has_rows(model, rv, {rows.n_rows}, rows.other_dims):
             raise UnsupportedModel(
                 f"The prior of {rv.name!r} or its transform depends on data that has one entry for each row, or on "
-                "their number. Priors are not protected: they must not be computed from the data."
+                "their number. Priors are not protected: they must not be computed from the data. A dim that has its "
+                "length from such data needs labels of its own: pm.Model(coords={'column': ['age', 'income']})."
             )
     for potential, graph in zip(model.potentials, graphs.potentials, strict=True):
         leaves = leaves_of([graph])
