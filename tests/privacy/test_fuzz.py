@@ -169,7 +169,7 @@ def test_noise_whose_square_vanishes_or_overflows_is_refused(noise_multiplier):
             make()
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_advice_is_found_where_any_noise_at_all_is_enough(model):
     with model:
         step = dp.DPSGLD(

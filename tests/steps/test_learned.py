@@ -63,7 +63,7 @@ def errors_of(draws):
 
 @pytest.mark.parametrize(
     "proposal",
-    ["one-component-guided-walk", "gaussian", "one-component", "guided-walk"],
+    [pytest.param("one-component-guided-walk", marks=pytest.mark.nightly), "gaussian", "one-component", "guided-walk"],
 )
 @pytest.mark.slow
 def test_every_proposal_needs_nothing_but_a_budget(proposal):
