@@ -100,9 +100,8 @@ def test_a_full_disk_charges_nothing(saved, tmp_path, room):
 
 
 def test_a_full_disk_saves_no_half_budget(tmp_path):
-    budget = dp.PrivacyBudget(1.0, 1e-6)
-
     def save_without_room():
+        budget = dp.PrivacyBudget(1.0, 1e-6)  # its own: that of another process is refused
         signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
         resource.setrlimit(resource.RLIMIT_FSIZE, (5000, 5000))
         budget.save(tmp_path / "full.budget")

@@ -7,7 +7,7 @@ import pymc as pm
 import pytensor
 import pytensor.tensor as pt
 import pytest
-from conftest import logistic_data, logistic_model
+from conftest import gaussian_data, gaussian_model, logistic_data, logistic_model
 from scipy import special
 
 from pymc_dp.model.view import read
@@ -69,14 +69,20 @@ def test_trigamma_functions_are_written_out():
     assert found == pytest.approx(special.polygamma(1, x), rel=1e-14)
 
 
-def test_nothing_is_compiled_that_a_run_does_not_use():
+@pytest.mark.parametrize(
+    ("make", "of_second_order"),
+    [
+        (logistic, {"along", "log_likelihoods_of", "gradients_of"}),  # its expected curvature is that of scores
+        (lambda: gaussian_model(gaussian_data()), {"along", "curvature_times"}),
+    ],
+)
+def test_nothing_is_compiled_that_a_run_does_not_use(make, of_second_order):
     gradients = UnitLikelihood(read(logistic()))
     gradients.warm_up()
     assert set(gradients._engine._compiled) == {"log_likelihood", "gradient"}
-    expansions = UnitLikelihood(read(logistic()), first_order=False, second_order=True)
+    expansions = UnitLikelihood(read(make()), first_order=False, second_order=True)
     assert set(expansions._engine._compiled) == {"gradient"}  # the check
     expansions.warm_up()
-    of_second_order = {"along", "curvature_times", "log_likelihoods_of", "gradients_of"}
     assert set(expansions._engine._compiled) == {"log_likelihood", "gradient"} | of_second_order
 
 
