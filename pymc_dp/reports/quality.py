@@ -210,9 +210,9 @@ class Quality:
         if math.isfinite(self.surrogate_error):
             name = "what the surrogate misses"
             figures[name] = (self.surrogate_error, self.surrogate_error_noise_std, _HARMLESS_SURROGATE_ERROR)
-        untested = [] if self.tested else ["no test corrects for the step size and the drawing of batches"]
+        others = [] if self.tested else ["no test corrects for the step size and the drawing of batches"]
         if math.isfinite(self.surrogate_error) and self.diverging > _FEW_DIVERGING:  # drawn by NUTS, from a surrogate
-            untested.append(
+            others.append(
                 f"{self.diverging:.1%} of the trajectories diverged: draws may leave out the places where they did"
             )
         return [
@@ -222,7 +222,7 @@ class Quality:
                 for name, (figure, noise, (harmless, with_noise)) in figures.items()
                 if not (figure <= harmless and figure + noise <= with_noise) and not _above(figure, noise, harmless)
             ),
-            *untested,
+            *others,
         ]
 
     @property

@@ -341,7 +341,7 @@ def squares_of(columns: FloatArray) -> FloatArray:
 
 
 def warm_up(units: Units) -> None:
-    """Call everything once, so that it is compiled; the rows of `units` are not confidential."""
+    """Call what a search and its checks ask for, so that it is compiled; the rows of `units` are not confidential."""
     # One column is enough: curvatures by a whole preconditioner take time in proportion to the cube of its size.
     theta = np.zeros(units.n_parameters)
     # Where responses are known, expected curvatures are asked for, which need no second derivatives.

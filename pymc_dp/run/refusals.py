@@ -225,11 +225,10 @@ def refuse_unsupported_options(arguments: Mapping[str, Any], unknown: Mapping[st
     """Refuse options that no DP step can be combined with, and those that would return values without noise."""
     no_options = sorted({*unknown, *(["nuts_sampler_kwargs"] if arguments["nuts_sampler_kwargs"] else [])})
     if no_options:
-        of_nuts = " Draw again at no cost: dp.PrivateLikelihood(result, model).sample(target_accept=0.95)."
-        raise UnsupportedOption(
-            f"pm.sample has no option {', '.join(no_options)} for DP steps."
-            + of_nuts * any(name in ("nuts", "target_accept", "max_treedepth") for name in no_options)
-        )
+        advice = ""
+        if not {"nuts", "target_accept", "max_treedepth"}.isdisjoint(no_options):
+            advice = " Draw again at no cost: dp.PrivateLikelihood(result, model).sample(target_accept=0.95)."
+        raise UnsupportedOption(f"pm.sample has no option {', '.join(no_options)} for DP steps.{advice}")
     if arguments["trace"] is not None:
         raise UnsupportedOption("trace= would store the model's data with the draws. Leave it out; save the result.")
     if not arguments["return_inferencedata"]:

@@ -55,7 +55,8 @@ from pymc_dp.run.short_form import chosen_length, log_chosen_length, steps_with_
 from pymc_dp.steps.access import Authorisation
 from pymc_dp.steps.base import DPStep, StepGroup
 from pymc_dp.steps.prelude.approximation import Approximation
-from pymc_dp.tables import Table, template
+from pymc_dp.tables import Table
+from pymc_dp.tables.template import lengths_of_templates
 
 #: PyMC's own logger: messages come in one log with PyMC's of the run.
 _log = logging.getLogger("pymc")
@@ -526,7 +527,7 @@ def _warn_about_budget(budget: PrivacyBudget, n_units: int) -> None:
 
 def _warn_about_a_forgotten_table(n_rows: int) -> None:
     """Warn where a model without ``data=`` has as many rows as a template: no entry of a row is looked at."""
-    if n_rows in template.sizes():
+    if n_rows in lengths_of_templates():
         warnings.warn(
             f"No data= was passed, and the model has {n_rows:,} rows, as many as a template: if it was built on "
             "table.template, the run says nothing of the table. Pass data=table.",

@@ -189,7 +189,7 @@ def fewest_rows(schema: Schema) -> int:
     return max(_FEWEST, _ROWS_OF_LEVEL * max(levels, default=0))
 
 
-def sizes() -> set[int]:
+def lengths_of_templates() -> set[int]:
     """Return the numbers of rows of all templates that this process holds."""
     return {each.n for each in _made}
 
