@@ -119,7 +119,7 @@ EXPANDED = [logistic, hierarchical_logistic, multivariate_normal, negative_binom
 def bench_expansion(benchmark, family, quantity):
     with pm.Model() as model:
         family()
-    rows = UnitLikelihood(read(model), first_order=False, second_order=True)
+    rows = UnitLikelihood(read(model), first_order=False, expands=True)
     rows.warm_up()
     generator = np.random.default_rng(1)
     theta = generator.normal(scale=0.3, size=rows.n_parameters)

@@ -48,7 +48,7 @@ def template(features):
         beta = pm.Normal("beta", shape=features)
         x = pm.Data("x", generator.normal(size=(200, features)))
         pm.Bernoulli("y", logit_p=x @ beta, observed=generator.integers(0, 2, 200).astype(np.int8))
-    return UnitLikelihood(read(model), second_order=True)
+    return UnitLikelihood(read(model))
 
 
 def columns(generator, n_rows, features):

@@ -538,7 +538,7 @@ def oracle_errors(problem: Problem, reference: Reference, epsilons: list[float],
     """Return the errors of one release of the whole budget's score, for each epsilon."""
     theta, size = reference.mean, reference.mean.size
     view = read(problem.model, **problem.settings)
-    likelihood = UnitLikelihood(view, first_order=False, second_order=True)
+    likelihood = UnitLikelihood(view, first_order=False, expands=True)
     likelihood.warm_up()
     scores = np.concatenate(list(likelihood.each_chunk(lambda chunk: chunk.gradient(theta))))
     known = np.any(scores != 0.0, axis=0)  # what the likelihood knows: the others move with them

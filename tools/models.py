@@ -333,14 +333,13 @@ def sums(rows, units):
     yield "log-ratio", rows.clipped_log_ratio(theta, theta_new, bound, GRID)
     log_ratios, _ = rows.clipped_log_ratios(theta, theta_new, bound, GRID, units)
     yield "log-ratios of a batch", log_ratios
-    if rows.second_order:
-        centre = ExpansionPoint(theta, np.eye(size), bound, bound)
-        expansion = rows.expansion(centre)
-        old, new = (Prediction(point, point - theta, True, 0.1) for point in (theta, theta_new))
-        yield "score", expansion.score(GRID)
-        yield "curvature", expansion.curvature(GRID)
-        yield "clipping_loss", expansion.clipping_loss(GRID, 0.5)
-        yield "residual", expansion.residual(old, new, bound, GRID)
+    centre = ExpansionPoint(theta, np.eye(size), bound, bound)
+    expansion = rows.expansion(centre)
+    old, new = (Prediction(point, point - theta, True, 0.1) for point in (theta, theta_new))
+    yield "score", expansion.score(GRID)
+    yield "curvature", expansion.curvature(GRID)
+    yield "clipping_loss", expansion.clipping_loss(GRID, 0.5)
+    yield "residual", expansion.residual(old, new, bound, GRID)
 
 
 def compare(one, other, units):
@@ -366,7 +365,7 @@ def public_parts(model, index):
     return row_split, [row_split.row_log_likelihood, *view.prior._outputs], [leaf.row for leaf in row_split.leaves]
 
 
-def attack(seed, *, n_neighbours=6, second_order=True):
+def attack(seed, *, n_neighbours=6):
     """Write a model, and try every neighbour on it if it is accepted.
 
     Returns
@@ -382,7 +381,7 @@ def attack(seed, *, n_neighbours=6, second_order=True):
         return "not a model", 0
     try:
         view = read(model, unit_index=index)
-        rows = UnitLikelihood(view, second_order=second_order)
+        rows = UnitLikelihood(view)
         names = view.publishable(None)
     except PrivacyError as error:
         return f"refused: {str(error)[:60]}", 0

@@ -20,14 +20,12 @@ class _OfGradients(SumOverUnits):
     prediction: GradientPrediction
 
     def refuse_unfit(self, rows: Rows) -> None:
-        """Refuse arrays that do not fit, and curvatures that are not known."""
+        """Refuse arrays that do not fit."""
         super().refuse_unfit(rows)
         rows.refuse_other_shapes(self.prediction.theta, self.axes)
         rows.refuse_other_shapes(self.prediction.direction, self.prediction.jacobian)
         if self.prediction.offset.shape != self.point.theta.shape:
             raise PrivacyError("An offset of predicted gradients has one entry for each parameter.")
-        if self.prediction.direction.any():
-            rows.refuse_without_second_order()
 
     def along(self, chunk: UnitsOfChunk) -> FloatArray:
         """Return the remainder of each unit's gradient along the axes, shape (axes, units)."""

@@ -9,7 +9,7 @@ import numpy as np
 
 from pymc_dp.exceptions import PrivacyError
 from pymc_dp.release.interface import LARGEST_CLIP_BOUND, SMALLEST_CLIP_BOUND, ExpansionPoint, FloatArray, Prediction
-from pymc_dp.release.query import Evaluation, IntArray, NonNegative, PublicFacts, Rows, SumOverUnits
+from pymc_dp.release.query import Evaluation, IntArray, NonNegative, PublicFacts, SumOverUnits
 from pymc_dp.rows.clipped_sum import ClippedSum
 from pymc_dp.rows.derivatives import UnitsOfChunk
 from pymc_dp.rows.expansion import (
@@ -173,12 +173,6 @@ class NormSizes(CountsByNorm, SumOverUnits):
         if self.of not in _OF:
             raise PrivacyError("Norms are of scores or of a kind of curvatures that is known.")
         super().refuse_if_unsafe(facts)
-
-    def refuse_unfit(self, rows: Rows) -> None:
-        """Refuse arrays that do not fit, and curvatures that are not known."""
-        super().refuse_unfit(rows)
-        if self.of in ("curvature", "one_direction_curvature"):
-            rows.refuse_without_second_order()
 
     def contributions(self, chunk: UnitsOfChunk) -> FloatArray:
         """Return a 1 in the bin of each unit's norm."""

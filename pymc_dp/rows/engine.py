@@ -28,9 +28,9 @@ Point = Sequence[np.ndarray]
 class RowEngine:
     """Computes log-likelihoods and derivatives of rows by functions that PyTensor compiles when they are first called.
 
-    The functions take the values of all parameters (`point`), for second derivatives followed by a direction. What is
-    compiled keeps its results in one place: one thread calls at a time. Pickling keeps the graphs and compiles again,
-    so that no data that passed through travels along.
+    The functions take the values of all parameters (`point`). What is compiled keeps its results in one place: one
+    thread calls at a time. Pickling keeps the graphs and compiles again, so that no data that passed through travels
+    along.
     """
 
     def __init__(self, graphs: RowGraphs) -> None:
@@ -50,15 +50,6 @@ class RowEngine:
         """Return first derivatives of every row's log-likelihood."""
         log_likelihoods, *found = self._call("gradient", point, chunk)
         return self._contributions(found, chunk, log_likelihoods)
-
-    def curvature_times(self, point: Point, chunk: Chunk) -> Contributions:
-        """Return negative second derivatives of every row's log-likelihood, times the direction of `point`."""
-        return self._contributions(self._call("curvature_times", point, chunk), chunk, np.empty(0))
-
-    def along(self, point: Point, chunk: Chunk) -> tuple[FloatArray, FloatArray]:
-        """Return slopes and negative second derivatives along the direction of `point`, each of shape (rows,)."""
-        slope, curvature = self._call("along", point, chunk)
-        return slope, curvature
 
     def response(self, point: Point, chunk: Chunk) -> list[FloatArray]:
         """Return logarithms of the probabilities of at most every row's response and of less, and its mean.
@@ -101,18 +92,16 @@ class RowEngine:
 
     def _compile(self, name: str, place: int | None) -> Callable[..., list[np.ndarray]]:
         graphs = self._graphs
-        # Outputs as they are, those that are put into one array of slopes, and whether they go along directions.
-        outputs, slopes, with_direction = {
-            "log_likelihood": ([graphs.log_likelihood], [], False),
-            "gradient": ([graphs.log_likelihood], graphs.slopes, False),
-            "curvature_times": ([], graphs.curvatures, True),
-            "along": (graphs.along, [], True),
-            "response": (graphs.response, [], False),
-            "log_likelihoods_of": ([graphs.log_likelihood], [], False),
-            "gradients_of": ([], graphs.slopes, False),
+        # Outputs as they are, and those that are put into one array of slopes.
+        outputs, slopes = {
+            "log_likelihood": ([graphs.log_likelihood], []),
+            "gradient": ([graphs.log_likelihood], graphs.slopes),
+            "response": (graphs.response, []),
+            "log_likelihoods_of": ([graphs.log_likelihood], []),
+            "gradients_of": ([], graphs.slopes),
         }[name]
         indices = [index[0].astype("int64") for index in graphs.indices] if slopes else []
-        inputs = [*graphs.value_variables, *(graphs.directions if with_direction else [])]
+        inputs = [*graphs.value_variables]
         chunk = [pt.tensor(dtype=row.type.dtype, shape=(None, *row.type.shape)) for row in graphs.rows]
         batch: tuple[Variable, ...] = (chunk[0].shape[0],)
         if place is not None:
@@ -122,10 +111,8 @@ class RowEngine:
             batch = (chunk[place].shape[0], n_rows)
             inputs += [chunk[place], n_rows]
         over_rows: dict[Variable, Variable] = dict(zip(graphs.rows, chunk, strict=True))
-        for cuts, values in ((graphs.cuts, graphs.value_variables), (graphs.direction_cuts, graphs.directions)):
-            linked = graphs.linked(values)
-            batched = batched_graphs(linked, over_rows) if linked else []
-            over_rows |= dict(zip([cut for cut in cuts if cut is not None], batched, strict=True))
+        if linked := graphs.replacements:
+            over_rows |= dict(zip(linked.values(), batched_graphs([*linked], over_rows), strict=True))
         batched = [*_over([*outputs, *slopes], over_rows, batch), *_over(indices, over_rows, batch[-1:])]
         return compiled([*inputs, *(rows for where, rows in enumerate(chunk) if where != place)], batched)
 

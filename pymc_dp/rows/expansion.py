@@ -98,8 +98,6 @@ class UnitExpansion:
         self._values = units.all_log_likelihoods(centre.theta)
         self._pair: dict[bytes, FloatArray] = {}
         size = centre.preconditioner.shape[1]
-        if np.isfinite(centre.clip_curvature):
-            units.refuse_without_second_order()
 
         def weigh(chunk: UnitsOfChunk) -> None:
             weights = self.weights[chunk.units]
@@ -205,7 +203,6 @@ class UnitExpansion:
         # What would fail while rows are read, and so where there are rows only.
         self._units.refuse_other_shapes(prediction.theta)
         self._units.refuse_other_shapes(prediction.direction)
-        self._units.refuse_without_second_order()
         if units is None and prediction.key in self._pair:
             return self._pair[prediction.key]
         weights, of_curvatures = self.weights, self.curvature_weights
@@ -344,7 +341,7 @@ def warm_up(units: Units) -> None:
     """Call what a search and its checks ask for, so that it is compiled; the rows of `units` are not confidential."""
     # One column is enough: curvatures by a whole preconditioner take time in proportion to the cube of its size.
     theta = np.zeros(units.n_parameters)
-    # Where responses are known, expected curvatures are asked for, which need no second derivatives.
+    # Where responses are known, expected curvatures are asked for.
     bound = math.inf if units.knows_responses else 1.0
     zero, unmoved = ExpansionPoint(theta, np.ones((theta.size, 1)), 1.0, bound), Prediction(theta, theta, True)
     expansion = UnitExpansion(units, zero)

@@ -1,4 +1,4 @@
-"""The graph of one row and its derivatives, in factors: engines compile it.
+"""The graph of one row and its gradient, in factors: engines compile it.
 
 A derivative with respect to parameters that meet row data in a single product or gather is kept in two factors, the
 row's vector (or index) and its slopes, so that no (rows, parameters) array is made for wide or many-grouped models.
@@ -11,15 +11,11 @@ from dataclasses import dataclass
 
 import pytensor.tensor as pt
 from pytensor.graph.basic import Variable
-from pytensor.graph.fg import FunctionGraph
 from pytensor.graph.replace import clone_replace
-from pytensor.graph.utils import MethodNotDefined
-from pytensor.scalar.math import TriGamma
-from pytensor.tensor.elemwise import DimShuffle, Elemwise
+from pytensor.tensor.elemwise import DimShuffle
 from pytensor.tensor.type import TensorType
 
 from pymc_dp.compiling import rewrite_pregrad
-from pymc_dp.exceptions import UnsupportedModel
 from pymc_dp.model.allowed import refuse_unknown_operations
 from pymc_dp.model.one_row import Link
 from pymc_dp.model.split import RowSplit
@@ -47,21 +43,21 @@ class Part:
 
 
 class RowGraphs:
-    """Log-likelihood of one row, its derivatives, and their inputs.
+    """Log-likelihood of one row, its gradient, and their inputs.
 
     Of value variables, the model's unconstrained parameters in the order in which their values are passed, and their
-    shapes. Second derivatives are derived with ``second_order=True``.
+    shapes.
 
     Attributes
     ----------
     rows, row_shapes : list
         What stands for one row of each input, and its shape.
-    value_variables, directions : list of Variable
-        The parameters, and a direction for each; all of known shapes.
+    value_variables : list of Variable
+        The parameters, of known shapes.
     links : list of Link or None
         For each value variable, where it meets the row, if its derivatives are kept in factors.
-    cuts, direction_cuts : list of Variable or None
-        What stands in the derivatives for ``link.output``, and for the same with the direction in the variable's place.
+    cuts : list of Variable or None
+        What stands in the derivatives for ``link.output``.
     parts : list of Part
         How derivatives with respect to each value variable are stored.
     tables : list of int
@@ -70,26 +66,17 @@ class RowGraphs:
         A scalar.
     slopes : list of Variable
         Of the parts that have any, in order.
-    along : list of Variable
-        Slope and negative second derivative along the directions.
-    curvatures : list of Variable
-        Negative second derivatives times the directions, one array for each of `slopes`.
     response : list of Variable
         The distribution of the row's response, if it was read: see `pymc_dp.model.one_row.Response.graphs`.
 
     Raises
     ------
     UnsupportedModel
-        If PyTensor knows no second derivative, or some operation of a derivative may not see rows.
+        If some operation of a derivative may not see rows.
     """
 
     def __init__(
-        self,
-        row_split: RowSplit,
-        value_variables: Sequence[Variable],
-        shapes: Sequence[tuple[int, ...]],
-        *,
-        second_order: bool = False,
+        self, row_split: RowSplit, value_variables: Sequence[Variable], shapes: Sequence[tuple[int, ...]]
     ) -> None:
         self.rows = [leaf.row for leaf in row_split.leaves]
         self.row_shapes = [leaf.row_shape() for leaf in row_split.leaves]
@@ -97,64 +84,26 @@ class RowGraphs:
         found = self._factorable(log_likelihood, links)
         self.links = [found.get(var) for var in self.value_variables]
         self.cuts = [None if link is None else link.output.type() for link in self.links]
-        self.directions = [var.type() for var in self.value_variables]
-        self.direction_cuts = [None if link is None else link.output.type() for link in self.links]
-        (self.log_likelihood,) = rewrite_pregrad(clone_replace([log_likelihood], self.replacements(self.cuts)))
-        self._with_respect_to = [
-            var if cut is None else cut for var, cut in zip(self.value_variables, self.cuts, strict=True)
-        ]
-        slopes = self._derivatives(self.log_likelihood)
+        (self.log_likelihood,) = rewrite_pregrad(clone_replace([log_likelihood], self.replacements))
+        derived = [var if cut is None else cut for var, cut in zip(self.value_variables, self.cuts, strict=True)]
+        slopes: list[Variable | None] = pt.grad(
+            self.log_likelihood, derived, disconnected_inputs="ignore", return_disconnected="none"
+        )
         self.slopes = [slope for slope in slopes if slope is not None]
         self.tables: list[int] = []
         self.parts = self._parts(slopes)
-        seen = [*self.rows, *[cut for cut in [*self.cuts, *self.direction_cuts] if cut is not None]]
+        seen = [*self.rows, *[cut for cut in self.cuts if cut is not None]]
         refuse_unknown_operations([self.log_likelihood, *self.slopes], seen)
-        self.along: list[Variable] = []
-        self.curvatures: list[Variable] = []
-        if second_order:
-            try:
-                self._derive_second_order(slopes)
-            except (MethodNotDefined, NotImplementedError) as error:
-                raise UnsupportedModel(
-                    "A second derivative of the likelihood is not known to PyTensor. Use a sampler that takes none, "
-                    "such as DPHMC."
-                ) from error
-            refuse_unknown_operations([*self.along, *self.curvatures], seen)
 
-    def replacements(self, cuts: Sequence[Variable | None]) -> dict[Variable, Variable]:
-        """Return the variable that stands for the output of each link."""
-        return {link.output: cut for link, cut in zip(self.links, cuts, strict=True) if link and cut is not None}
-
-    def linked(self, values: Sequence[Variable]) -> list[Variable]:
-        """Return the outputs of the links as functions of rows and `values`, which stand for the value variables."""
-        return [
-            clone_replace([link.output], {var: value})[0]
-            for link, var, value in zip(self.links, self.value_variables, values, strict=True)
-            if link is not None
-        ]
+    @property
+    def replacements(self) -> dict[Variable, Variable]:
+        """The variable that stands for the output of each link."""
+        return {link.output: cut for link, cut in zip(self.links, self.cuts, strict=True) if link and cut is not None}
 
     @property
     def indices(self) -> list[Variable]:
         """The indices of parts that are gathered, each of shape (1,)."""
         return [link.row for link in self.links if link is not None and link.gathers]
-
-    def _derivatives(self, output: Variable) -> list[Variable | None]:
-        """Return derivatives by value variable; None where there is none."""
-        found: list[Variable | None] = pt.grad(
-            output, self._with_respect_to, disconnected_inputs="ignore", return_disconnected="none"
-        )
-        return found
-
-    def _derive_second_order(self, slopes: Sequence[Variable | None]) -> None:
-        ways = [way if cut is None else cut for way, cut in zip(self.directions, self.direction_cuts, strict=True)]
-        slope = _inner_product(slopes, ways)
-        curvatures = _with_series(self._derivatives(-slope))
-        self.along = [slope, _inner_product(curvatures, ways)]
-        self.curvatures = [
-            var.zeros_like() if curvature is None else curvature
-            for var, first, curvature in zip(self._with_respect_to, slopes, curvatures, strict=True)
-            if first is not None
-        ]
 
     def _parts(self, slopes: Sequence[Variable | None]) -> list[Part]:
         parts, first, n_indices = [], 0, 0
@@ -216,36 +165,6 @@ def _with_shapes(
         for link, (output, parameter, row) in zip(row_split.links, itertools.batched(cloned, 3), strict=True)
     ]
     return log_likelihood, list(shaped.values()), links, response
-
-
-def _with_series(curvatures: Sequence[Variable | None]) -> list[Variable | None]:
-    """Return the graphs with trigamma functions written out, for which PyTensor calls Python once a row."""
-    known = [curvature for curvature in curvatures if curvature is not None]
-    called = [
-        node.outputs[0]
-        for node in FunctionGraph(outputs=known, clone=False).toposort()
-        if isinstance(node.op, Elemwise) and isinstance(node.op.scalar_op, TriGamma)
-    ]
-    written = iter(clone_replace(known, {found: trigamma(found.owner.inputs[0]) for found in called}))
-    return [None if curvature is None else next(written) for curvature in curvatures]
-
-
-def trigamma(x: Variable) -> Variable:
-    """Return the second derivative of the logarithm of the gamma function at `x` above 0.
-
-    By recurrence, ten steps up, and the asymptotic series there: Abramowitz and Stegun (1964), 6.4.6 and 6.4.12.
-    Elsewhere, where no likelihood asks for it, it is another number, or none.
-    """
-    far = 1.0 / (x + 10.0)
-    square, series = far * far, pt.constant(0.0)
-    for coefficient in (7 / 6, -691 / 2730, 5 / 66, -1 / 30, 1 / 42, -1 / 30, 1 / 6):  # Bernoulli's numbers
-        series = (series + coefficient) * square
-    return pt.add(*[1.0 / (x + step) ** 2 for step in range(10)], far * (1.0 + 0.5 * far + series))
-
-
-def _inner_product(left: Sequence[Variable | None], right: Sequence[Variable]) -> Variable:
-    terms = [(one * other).sum() for one, other in zip(left, right, strict=True) if one is not None]
-    return pt.add(*terms, pt.constant(0.0)) if terms else pt.constant(0.0)
 
 
 def _table_of(link: Link, rows: Sequence[Variable]) -> int | None:

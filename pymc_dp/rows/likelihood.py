@@ -68,8 +68,8 @@ class UnitLikelihood:
         Of a model whose likelihood is a product over rows.
     first_order : bool
         Whether clipped gradients will be asked for: `warm_up` compiles them.
-    second_order : bool
-        Whether expansions will be asked for, which need second derivatives.
+    expands : bool
+        Whether expansions will be asked for: `warm_up` compiles what they need.
     beside : mapping of str to ndarray
         Columns that the model does not read, with an entry for each row: counted by queries, and inputs as well.
     other : ModelView, optional
@@ -88,7 +88,7 @@ class UnitLikelihood:
     Raises
     ------
     UnsupportedModel
-        If the likelihood is not a product over rows, or a second derivative is not known.
+        If the likelihood is not a product over rows.
     """
 
     def __init__(
@@ -96,21 +96,20 @@ class UnitLikelihood:
         view: ModelView,
         *,
         first_order: bool = True,
-        second_order: bool = False,
+        expands: bool = False,
         beside: Mapping[str, np.ndarray] | None = None,
         other: ModelView | None = None,
     ) -> None:
-        self._first_order = first_order
-        self.second_order = second_order
+        self._first_order, self._expands = first_order, expands
         self.parameters, row_split, units = view.parameters, view.row_split, view.units
         self.n_parameters = self.parameters.size
-        self._engine = _engine_of(view, second_order)
-        self._responses = possible_responses(row_split.leaves, view.responses) if second_order else None
+        self._engine = _engine_of(view)
+        self._responses = possible_responses(row_split.leaves, view.responses)
         leaves, columns = [*row_split.leaves], beside or {}
         rows = [*(leaf.rows() for leaf in leaves), *map(np.ascontiguousarray, columns.values())]
         inputs = [*map(RowInput.of, leaves)]
         inputs += [RowInput((name,), values.dtype, values.shape[1:]) for name, values in columns.items()]
-        self._other = None if other is None else OtherModel(_engine_of(other, False), other.parameters, len(rows))
+        self._other = None if other is None else OtherModel(_engine_of(other), other.parameters, len(rows))
         if other is not None:
             rows += [leaf.rows() for leaf in other.row_split.leaves]
             inputs += map(RowInput.of, other.row_split.leaves)
@@ -251,7 +250,7 @@ class UnitLikelihood:
         one.sum_over_units(lambda chunk: chunk.log_likelihood(theta)[:, None], 1, 1.0, 1.0)
         if self._first_order:
             one.clipped_gradient(theta, 1.0, 1.0)
-        if self.second_order:
+        if self._expands:
             expansion.warm_up(one)
 
     def warm_up_response(self) -> None:
@@ -336,16 +335,11 @@ class UnitLikelihood:
                 f"An expansion takes a point of {size} numbers, and a square preconditioner of that size."
             )
 
-    def refuse_without_second_order(self) -> None:
-        """Refuse where second derivatives are not known: a table, or a batch, without units would raise nothing."""
-        if not self.second_order:
-            raise InvalidArgument("Second derivatives need UnitLikelihood(..., second_order=True).")
-
     def each_chunk(
         self, work: Callable[[UnitsOfChunk], Result], units: IntArray | None = None, *, size: int | None = None
     ) -> Iterator[Result]:
         """Yield the results of `work` on derivatives of the units, chunk by chunk, of all or of some. Confidential."""
-        of_model = self._engine, self.parameters, self._responses, self.second_order, self._other
+        of_model = self._engine, self.parameters, self._responses, self._other
         for chunk in self._chunks(units, size):
             yield work(UnitsOfChunk(chunk, *of_model))
 
@@ -379,8 +373,7 @@ class UnitLikelihood:
         Raises
         ------
         InvalidArgument
-            If `units` names no such units, the contributions have another shape, or they ask for second derivatives of
-            a likelihood that was made without ``second_order=True``.
+            If `units` names no such units, or the contributions have another shape.
         """
 
         def add(chunk: UnitsOfChunk) -> tuple[int, IntArray]:
@@ -421,10 +414,10 @@ class UnitLikelihood:
         return f"UnitLikelihood(n_parameters={self.n_parameters}; confidential)"
 
 
-def _engine_of(view: ModelView, second_order: bool) -> RowEngine:
+def _engine_of(view: ModelView) -> RowEngine:
     """Return the engine of a model's rows, once it is known that its likelihood is a product over rows."""
     shapes = [view.parameters.shapes[name] for name in view.parameters.names]
-    graphs = RowGraphs(view.row_split, view.value_variables, shapes, second_order=second_order)
+    graphs = RowGraphs(view.row_split, view.value_variables, shapes)
     found = RowEngine(graphs)
     check_factorisation(view.row_split, view.value_variables, found, view.parameters)
     return found

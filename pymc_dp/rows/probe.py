@@ -45,10 +45,9 @@ def _values(template: UnitLikelihood) -> Iterator[FloatArray]:
     for scale in _SCALES:
         theta, direction = generator.normal(size=(2, template.n_parameters)) * [[scale], [1.0]]
         yield template.all_log_likelihoods(theta)
-        for found in template.each_chunk(partial(_derivatives, theta, direction, second=template.second_order)):
+        for found in template.each_chunk(partial(_derivatives, theta, direction)):
             yield from found
 
 
-def _derivatives(theta: FloatArray, direction: FloatArray, chunk: UnitsOfChunk, *, second: bool) -> list[FloatArray]:
-    found = [chunk.gradient(theta)]
-    return [*found, chunk.curvature_times(theta, direction)] if second else found
+def _derivatives(theta: FloatArray, direction: FloatArray, chunk: UnitsOfChunk) -> list[FloatArray]:
+    return [chunk.gradient(theta), chunk.curvature_times(theta, direction)]

@@ -16,7 +16,7 @@ from pymc_dp.rows.likelihood import UnitLikelihood
 class PublicUnits:
     """The units of a synthetic table and their derivatives, as plain arrays.
 
-    Of the likelihood of a model that holds synthetic data only, with ``second_order=True``.
+    Of the likelihood of a model that holds synthetic data only.
     """
 
     def __init__(self, likelihood: UnitLikelihood) -> None:
@@ -61,7 +61,7 @@ class SyntheticTable:
         self, model: Model, parameter_shapes: dict[str, tuple[int, ...]], unit: str | None, unit_index: Any
     ) -> None:
         index = unit_index if isinstance(unit_index, str) else None
-        likelihood = UnitLikelihood(read(model, unit, index), first_order=False, second_order=True)
+        likelihood = UnitLikelihood(read(model, unit, index), first_order=False, expands=True)
         if likelihood.parameters.shapes != parameter_shapes:
             raise UnsupportedModel(
                 "The model of the synthetic table has other free variables than the model of the data: write both with "

@@ -232,7 +232,7 @@ class _Run:
         """Read the model, and make the likelihood of its own rows."""
         self.view = read(self.model, self.group.unit, self.group.unit_index)
         expands = [each.expands for each in self.group.steps]
-        self.template = UnitLikelihood(self.view, first_order=not all(expands), second_order=any(expands))
+        self.template = UnitLikelihood(self.view, first_order=not all(expands), expands=any(expands))
         self.rows = self.template
 
     def prepare(self) -> None:

@@ -100,16 +100,15 @@ def sums_of(rows):
     yield rows.clipped_gradient(theta, BOUND, GRID).integers
     yield rows.clipped_log_ratio(theta, theta_new, BOUND, GRID).integers
     yield rows.clipped_gradient(theta, BOUND, GRID, units=np.arange(N - 5, N)).integers
-    if rows.second_order:
-        expansion = rows.expansion(ExpansionPoint(size))
-        yield expansion.score(GRID).integers
-        yield expansion.curvature(GRID).integers
+    expansion = rows.expansion(ExpansionPoint(size))
+    yield expansion.score(GRID).integers
+    yield expansion.curvature(GRID).integers
 
 
 @pytest.mark.parametrize("model", INDEXING)
 def test_an_index_out_of_range_changes_its_own_row_alone(model):
     """Hazard H36: reads and writes by what a row holds, to second order."""
-    rows = engine(INDEXING[model], 0, second_order=True)
+    rows = engine(INDEXING[model], 0)
     allowed_move = 2 * BOUND / GRID
     place = next(k for k, data in enumerate(rows._table.rows) if data.dtype.kind == "i")
     before = list(sums_of(rows))

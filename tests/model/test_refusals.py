@@ -297,12 +297,3 @@ def test_a_dim_of_rows_that_only_some_observed_variables_have_is_refused():
         pm.Normal("second", mu[1], 1.0, observed=Z)
     with pytest.raises(UnsupportedModel, match="names no dim of the observed variable 'second'"):
         UnitLikelihood(read(model))
-
-
-def test_a_likelihood_without_second_derivatives_is_refused_where_they_are_needed():
-    with pm.Model() as model:
-        latent = pm.Gamma.dist(alpha=pm.HalfNormal("alpha"), beta=1.0)
-        pm.Censored("y", latent, lower=None, upper=2.0, observed=np.minimum(np.abs(Z) + 0.1, 2.0))
-    UnitLikelihood(read(model))
-    with pytest.raises(UnsupportedModel, match="second derivative"):
-        UnitLikelihood(read(model), second_order=True)

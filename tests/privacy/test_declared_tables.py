@@ -37,7 +37,7 @@ STRANGE = st.one_of(
 
 @functools.cache
 def likelihood():
-    return UnitLikelihood(read(model_on(dp.Table({}, schema=SCHEMA).template)), second_order=True)
+    return UnitLikelihood(read(model_on(dp.Table({}, schema=SCHEMA).template)))
 
 
 def rows_of(table):

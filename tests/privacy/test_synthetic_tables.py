@@ -29,7 +29,7 @@ def test_rows_are_not_simulated_with_the_help_of_the_data():
     with pm.Model() as model:
         mu = pm.Normal("mu")
         pm.CustomDist("y", mu, pm.Data("x", x), logp=log_density, random=draw, observed=gaussian_data(60))
-    likelihood = UnitLikelihood(read(model), second_order=True)
+    likelihood = UnitLikelihood(read(model))
     with pytest.raises(dp.UnsupportedModel, match=r"table of rows|function of yours"):
         Simulation(read(model), likelihood, 10)
 
@@ -46,7 +46,7 @@ def test_rows_are_not_simulated_by_code_that_may_close_over_the_data():
             observed=gaussian_data(60),
         )
     with pytest.raises(dp.UnsupportedModel, match=r"function of 'y' .* refers to an array"):
-        Simulation(read(model), UnitLikelihood(read(model), second_order=True), 10)
+        Simulation(read(model), UnitLikelihood(read(model)), 10)
 
 
 @pytest.mark.parametrize("sharing", ["model", "table"])
@@ -67,7 +67,7 @@ KINDS = ("gradient", "log_ratio", "score", "curvature", "clipping_loss", "residu
 
 
 def a_curator(model):
-    rows = UnitLikelihood(read(model), second_order=True)
+    rows = UnitLikelihood(read(model))
     return MeteredCurator(rows, InsecureNoise(0), "substitute", dict.fromkeys(KINDS, 10), dict.fromkeys(KINDS, 1.0))
 
 

@@ -33,7 +33,7 @@ COUNTS = np.arange(400)
 def regression(observed, x=X, y=None, size=(SIZE,), unit_index=None):
     with pm.Model() as model:
         observed(pm.Data("x", x) @ pm.Normal("beta", shape=size), np.zeros(len(x), dtype=np.int64) if y is None else y)
-    return UnitLikelihood(read(model, unit_index=unit_index), second_order=True)
+    return UnitLikelihood(read(model, unit_index=unit_index))
 
 
 @functools.cache

@@ -42,7 +42,7 @@ OLD, NEW = Prediction(CENTRE, ZERO, False), Prediction(THETA, THETA - CENTRE, Tr
 def poisson(unit_index=None):
     with pm.Model() as model:
         pm.Poisson("y", pm.math.exp(pm.Data("x", X) @ pm.Normal("beta", shape=SIZE)), observed=Y)
-    return UnitLikelihood(read(model, unit_index=unit_index), second_order=True)
+    return UnitLikelihood(read(model, unit_index=unit_index))
 
 
 ROWS, PERSONS = poisson(), poisson(unit_index=np.arange(N) // OF_A_PERSON)
@@ -550,16 +550,3 @@ def test_predictions_of_another_shape_are_refused_for_any_table(changed, which):
         value(DecisionClipCounts((expanded,), BATCHES, 0.1), ROWS)
     with pytest.raises((InvalidArgument, PrivacyError)):
         BarkerDecision(THETA, CENTRE, 0.0, BATCHES, 0.1, expanded=expanded).log_ratios(asked_on(ROWS))
-
-
-@pytest.mark.parametrize("query", [CASES["gradients"], CASES["sizes"]], ids=["gradients", "sizes"])
-def test_curvatures_that_are_not_known_are_refused_for_any_table(query):
-    """Hazard H21: a batch without a unit would raise nothing, and so would be told from others."""
-    with pm.Model() as model:
-        pm.Poisson("y", pm.math.exp(pm.Data("x", X) @ pm.Normal("beta", shape=SIZE)), observed=Y)
-    of_first_order = UnitLikelihood(read(model))
-    for rows in (of_first_order, table(X[:0], Y[:0], of_first_order)):
-        with pytest.raises(InvalidArgument, match="Second derivatives"):
-            exact(query, rows, "add-remove")
-        without = dataclasses.replace(query, prediction=dataclasses.replace(PREDICTION, direction=ZERO))
-        exact(without, rows, "add-remove")

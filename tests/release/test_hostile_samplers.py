@@ -65,7 +65,7 @@ def rows_model(y):
 
 
 def rows_of(y):
-    return UnitLikelihood(read(rows_model(y)), second_order=True)
+    return UnitLikelihood(read(rows_model(y)))
 
 
 def opened(rows, relation="substitute", scheduled=(), paid=3.0, **allowance):

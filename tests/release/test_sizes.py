@@ -31,7 +31,7 @@ POINT = ExpansionPoint(THETA, WAY, 1.0)
 def poisson(unit_index=None):
     with pm.Model() as model:
         pm.Poisson("y", pm.math.exp(pm.Data("x", X) @ pm.Normal("beta", shape=SIZE)), observed=Y)
-    return UnitLikelihood(read(model, unit_index=unit_index), second_order=True)
+    return UnitLikelihood(read(model, unit_index=unit_index))
 
 
 ROWS, PERSONS = poisson(), poisson(np.arange(N) // 3)
@@ -156,7 +156,7 @@ def test_a_size_at_an_edge_is_in_the_bin_above():
     with pm.Model() as model:
         pm.Potential("nothing", 0.0 * pm.Normal("a"))
         pm.Normal("y", model["a"], 1.0, observed=np.array([8.0, below, -8.0, -below, 0.0, 1e300, -1e-300]))
-    rows = UnitLikelihood(read(model), second_order=True)
+    rows = UnitLikelihood(read(model))
     found = value(CoordinateSizes(np.zeros(1), 2, 2), rows)  # scores are the observations themselves
     assert np.array_equal(found, [4.0, 3.0])
 

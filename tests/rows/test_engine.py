@@ -4,15 +4,12 @@ import pickle
 
 import numpy as np
 import pymc as pm
-import pytensor
-import pytensor.tensor as pt
 import pytest
 from conftest import gaussian_data, gaussian_model, logistic_data, logistic_model
-from scipy import special
+from derivatives import along
 
 from pymc_dp.model.view import read
-from pymc_dp.rows import UnitLikelihood
-from pymc_dp.rows.graphs import trigamma
+from pymc_dp.rows import PublicUnits, UnitLikelihood
 
 GRID = 2.0**-35
 X, Y = logistic_data(60)
@@ -49,7 +46,7 @@ def only_the_prior_knows():
 @pytest.mark.parametrize("make", [logistic, grouped, softmax, only_the_prior_knows], ids=lambda make: make.__name__)
 def test_derivatives_in_factors_are_those_written_out(make):
     """Along the columns of any matrix, by slopes and what goes with them."""
-    rows = UnitLikelihood(read(make()), second_order=True)
+    rows = UnitLikelihood(read(make()))
     generator = np.random.default_rng(0)
     theta = generator.normal(scale=0.5, size=rows.n_parameters)
     matrix = generator.normal(size=(theta.size, 2))
@@ -62,28 +59,43 @@ def test_derivatives_in_factors_are_those_written_out(make):
     assert found == pytest.approx((first @ matrix).T, rel=1e-9, abs=1e-12)
 
 
-def test_trigamma_functions_are_written_out():
-    x = np.concatenate([np.geomspace(1e-100, 1e100, 400), np.linspace(0.01, 30.0, 400)])
-    argument = pt.dvector()
-    found = pytensor.function([argument], trigamma(argument))(x)
-    assert found == pytest.approx(special.polygamma(1, x), rel=1e-14)
+def with_gamma_functions():
+    with pm.Model() as model:
+        mu = pm.math.exp(pm.Data("x", X) @ pm.Normal("beta", shape=3))
+        pm.NegativeBinomial("y", mu, pm.HalfNormal("alpha"), observed=Y)
+    return model
+
+
+@pytest.mark.parametrize("make", [grouped, with_gamma_functions], ids=lambda make: make.__name__)
+def test_second_derivatives_are_those_of_the_model(make):
+    """By differences of gradients; the reference is PyTensor's Hessian of the whole likelihood."""
+    model = make()
+    rows = UnitLikelihood(read(model))
+    theta = np.random.default_rng(0).normal(scale=0.5, size=rows.n_parameters)
+    point = dict(zip(model.initial_point(), rows.parameters.split(theta), strict=True))
+    whole = pm.pytensorf.rewrite_pregrad(model.logp(vars=model.observed_RVs))
+    hessian = pm.pytensorf.hessian(whole, model.value_vars, negate_output=False)
+    exact = -model.compile_fn(hessian, inputs=model.value_vars)(point)
+    assert PublicUnits(rows).curvatures(theta).sum(axis=0) == pytest.approx(exact, rel=1e-6, abs=1e-7)
+    slopes, _ = along(rows, theta, theta)
+    assert slopes == pytest.approx(PublicUnits(rows).scores(theta) @ theta, rel=1e-6, abs=1e-7)
 
 
 @pytest.mark.parametrize(
-    ("make", "of_second_order"),
+    ("make", "of_expansions"),
     [
-        (logistic, {"along", "log_likelihoods_of", "gradients_of"}),  # its expected curvature is that of scores
-        (lambda: gaussian_model(gaussian_data()), {"along", "curvature_times"}),
+        (logistic, {"log_likelihoods_of", "gradients_of"}),  # its expected curvature is that of scores
+        (lambda: gaussian_model(gaussian_data()), set()),
     ],
 )
-def test_nothing_is_compiled_that_a_run_does_not_use(make, of_second_order):
+def test_nothing_is_compiled_that_a_run_does_not_use(make, of_expansions):
     gradients = UnitLikelihood(read(logistic()))
     gradients.warm_up()
     assert set(gradients._engine._compiled) == {"log_likelihood", "gradient"}
-    expansions = UnitLikelihood(read(make()), first_order=False, second_order=True)
+    expansions = UnitLikelihood(read(make()), first_order=False, expands=True)
     assert set(expansions._engine._compiled) == {"gradient"}  # the check
     expansions.warm_up()
-    assert set(expansions._engine._compiled) == {"log_likelihood", "gradient"} | of_second_order
+    assert set(expansions._engine._compiled) == {"log_likelihood", "gradient"} | of_expansions
 
 
 def test_what_was_not_warmed_up_is_compiled_when_it_is_asked_for():

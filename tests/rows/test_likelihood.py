@@ -634,7 +634,7 @@ def test_a_pickled_engine_computes_the_same_bits(family):
     """Hazard H43: derivatives of second order once rewrote the graph that the gradient is compiled from again."""
     grouped = family in (normal, hierarchical)
     index = np.arange(37) // 3 if grouped else None
-    rows = UnitLikelihood(read(build(family), unit_index=index), second_order=True)
+    rows = UnitLikelihood(read(build(family), unit_index=index))
     before = list(every_method(rows))
     assert np.any(np.array(before[0][0]) != 0)
     assert list(every_method(pickle.loads(cloudpickle.dumps(rows)))) == before  # as PyMC sends steps to workers

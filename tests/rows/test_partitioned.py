@@ -58,7 +58,7 @@ def likelihoods():
     with pm.Model() as model:
         intercept, slopes = pm.Normal("intercept"), pm.Normal("slopes", shape=3)
         pm.Bernoulli("y", logit_p=intercept + pm.Data("x", x) @ slopes, observed=y)
-    return tuple(UnitLikelihood(read(model, unit_index=index), second_order=True) for index in (None, unit))
+    return tuple(UnitLikelihood(read(model, unit_index=index)) for index in (None, unit))
 
 
 def cut(whole, edges):

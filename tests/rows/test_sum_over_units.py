@@ -22,10 +22,10 @@ Y = GENERATOR.poisson(np.exp(0.3 * X[:, 0]))
 THETA, WAY = np.array([0.3, -0.2]), np.array([1.0, 0.5])
 
 
-def poisson(unit_index=None, second_order=True):
+def poisson(unit_index=None):
     with pm.Model() as model:
         pm.Poisson("y", pm.math.exp(pm.Data("x", X) @ pm.Normal("beta", shape=SIZE)), observed=Y)
-    return UnitLikelihood(read(model, unit_index=unit_index), second_order=second_order)
+    return UnitLikelihood(read(model, unit_index=unit_index))
 
 
 ROWS, PERSONS = poisson(), poisson(np.arange(N) // 3)
@@ -115,5 +115,3 @@ def test_what_cannot_be_summed_is_refused():
         ROWS.sum_over_units(lambda chunk: chunk.gradient(THETA), SIZE + 1, 1.0, GRID)
     with pytest.raises(InvalidArgument, match="units must increase"):
         ROWS.sum_over_units(everything, 7, 1.0, GRID, units=np.array([1, 1]))
-    with pytest.raises(InvalidArgument, match="second_order"):
-        poisson(second_order=False).sum_over_units(everything, 7, 1.0, GRID)

@@ -98,7 +98,7 @@ def test_information_is_that_of_the_table():
         step = dp.DPSurrogateHMC(budget=dp.PrivacyBudget(30.0, 1e-6), insecure_seed=0)
         pm.sample(draws=1, chains=1, cores=1, step=step, **QUIET)
     belief = step.known.belief
-    rows = UnitLikelihood(read(model), second_order=True)
+    rows = UnitLikelihood(read(model))
     exact = np.array(
         [
             sum(rows.each_chunk(lambda chunk, way=way: chunk.curvature_times(belief.mean, way).sum(axis=0)))
@@ -112,7 +112,7 @@ def test_information_is_that_of_the_table():
 @pytest.mark.slow
 def test_entries_between_members_of_a_hierarchy_are_zero():
     model, *_ = far_away(np.random.default_rng(0), groups=True)
-    structure = UnitLikelihood(read(model), second_order=True).structure
+    structure = UnitLikelihood(read(model)).structure
     with model:
         step = dp.DPSurrogateHMC(budget=dp.PrivacyBudget(4.0, 1e-6), insecure_seed=0)
         pm.sample(draws=1, chains=1, cores=1, step=step, **QUIET)

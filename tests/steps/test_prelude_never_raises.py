@@ -183,7 +183,7 @@ def bench(make, learned, **settings):
     with model:
         step = dp.DPSurrogateHMC(budget=dp.PrivacyBudget(1.0, 1e-6), order=2 if learned else 1, **settings)
     view = read(model)
-    rows = UnitLikelihood(view, second_order=True)
+    rows = UnitLikelihood(view)
     return Bench(step, view.prior, None if learned else Simulation(view, rows, N), rows.knows_responses)
 
 

@@ -104,7 +104,7 @@ def frame():
 @pytest.fixture(scope="module")
 def template():
     """The likelihood of the model on the template, which is the same for all sources."""
-    return UnitLikelihood(read(model_on(dp.Table({"age": []}, schema=SCHEMA).template)), second_order=True)
+    return UnitLikelihood(read(model_on(dp.Table({"age": []}, schema=SCHEMA).template)))
 
 
 @pytest.fixture
@@ -164,7 +164,7 @@ def test_workers_of_a_cluster_read_declared_columns(frame):
         for schema in (SCHEMA, WITH_PERSON):
             far = dp.Table.from_dask(dd.from_pandas(frame, npartitions=5), schema)
             near = dp.Table.from_frame(frame, schema)
-            likelihood = UnitLikelihood(read(model_on(far.template)), second_order=True)
+            likelihood = UnitLikelihood(read(model_on(far.template)))
             with far.opened(likelihood) as rows, near.opened(likelihood) as same:
                 assert rows.n_units == same.n_units
                 assert sums(rows) == sums(same)

@@ -72,7 +72,7 @@ def table(source, **options):
 
 @pytest.fixture(scope="module")
 def likelihood():
-    return UnitLikelihood(read(template()), second_order=True)
+    return UnitLikelihood(read(template()))
 
 
 def sums(rows, units=None):

@@ -54,7 +54,7 @@ def frame():
 
 @pytest.fixture(scope="module")
 def template():
-    return UnitLikelihood(read(model_of(*invented())), second_order=True)
+    return UnitLikelihood(read(model_of(*invented())))
 
 
 @pytest.fixture
