@@ -177,8 +177,9 @@ class Search:
         expected = chain.knows_responses
         #: Whether what clipping takes off scores is added again: not of units of several rows.
         self._centred = expected and regression.one_row_a_unit
-        #: Tails of continuous responses all say that a scale is larger: their scores of its logarithm have one sign.
-        self._one_sided = None if self._centred else regression.is_scale
+        #: Tails of continuous responses all say that a scale is larger, and those of counts that vary more than their
+        #: model says that a shape is smaller: scores of its logarithm have one sign.
+        self._one_sided = regression.is_scale
         #: The largest eigenvalue of noise alone, in standard deviations of its entries.
         self.reach_of_noise = _largest_of_noise(self._structure[np.ix_(self.places, self.places)])
         self._sizes_of_curvature = "expected_curvature" if expected else "curvature"
