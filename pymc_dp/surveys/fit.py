@@ -85,15 +85,19 @@ class Fitted:
         The trace of W = P (H⁻¹ + V)⁻¹, by which the posterior's mean follows the likelihood's maximum: the
         log-likelihood of the rows that the fit was made to is larger by this, on average, than that of new rows. Noise
         in the fit makes both smaller alike: noise v of covariance V moves the mean by W v, which takes half of
-        (W v)ᵀ H (W v) off the log-likelihood of all rows. Without a private likelihood, all parameters follow the rows,
-        and no noise is known.
+        (W v)ᵀ H (W v) off the log-likelihood of all rows. The allowance for a bias of clipping, which is a part of V,
+        is mostly too large: it is no part of the mean, and all of it of the variance. Without a private likelihood, all
+        parameters follow the rows, and no noise is known.
         """
         if self._likelihood is None:
             return float(self._parameters_in_likelihood), 0.0, 0.0
         posterior, information, noise = self.covariances(self.known)
+        bias = self._likelihood["bias"].values[np.ix_(self.known, self.known)]
         pull = np.linalg.solve(np.linalg.inv(information) + noise, posterior).T
-        moved = information @ pull @ noise @ pull.T
-        return float(np.trace(pull)), 0.5 * float(np.trace(moved)), 0.5 * float(np.trace(moved @ moved))
+        moved, by_bias = (information @ pull @ each @ pull.T for each in (noise, bias))
+        of_bias = 0.5 * float(np.trace(by_bias))
+        variance = 0.5 * float(np.trace(moved @ moved)) + of_bias**2
+        return float(np.trace(pull)), 0.5 * float(np.trace(moved)) - of_bias, variance
 
 
 def levels_of(discrete: bool, n_levels: int | None) -> FloatArray:

@@ -365,6 +365,20 @@ def test_what_noise_in_fits_cost_is_that_of_the_units_that_are_asked(monkeypatch
     assert dp.compare(known, data=protected, budget=hidden).table.loc["line", "fit_diff"] == pytest.approx(3.0)
 
 
+def test_an_allowance_for_bias_is_no_loss_on_average_and_may_be_one():
+    """It is mostly too large: added as if it were noise, it made the larger of two models look better."""
+    square = ("row", "column")
+    known = {"information": 4.0, "noise": 0.5, "bias": 0.25}
+    fit = object.__new__(comparing.Fitted)
+    fit._likelihood = xr.Dataset({name: (square, [[value]]) for name, value in known.items()})
+    fit.known, fit.places = np.ones(1, dtype=bool), np.zeros(1, dtype=int)
+    fit.draws = np.array([[-1.0], [0.0], [1.0]])  # of variance 1: the mean follows the maximum as it is
+    followed, loss, variance = fit.effect_on_rows()
+    assert followed == pytest.approx(1.0)  # 1 / (1/4 + .75)
+    assert loss == pytest.approx(0.5 * 4.0 * 0.5)
+    assert variance == pytest.approx(0.5 * (4.0 * 0.75) ** 2 + (0.5 * 4.0 * 0.25) ** 2)
+
+
 def test_folds_that_cannot_be_are_refused():
     frame, protected, models, budget = beside(1.0)
     parts = dp.folds(protected, 3, budget=budget)
