@@ -106,6 +106,8 @@ def view_of(
         raise UnsupportedOption(
             "With data=, units of several rows are named there: dp.Person, or Table(..., unit=), not unit_index=."
         )
+    if data is not None:
+        data.refuse_single_rows(unit)
     if unit is None and unit_index is None and (data is None or data.unit is None):
         refusal = refusal_of_undeclared_units(model)
         if refusal is not None:

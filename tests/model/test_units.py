@@ -173,3 +173,9 @@ def test_a_table_beside_the_model_declares_units_itself(budget):
     assert tree["privacy"].attrs["n_units"] == 10
     rows = sample(model, dp.PrivacyBudget(5.0, 1e-6), data=dp.Table(columns, y="y", id="id"), unit="row")
     assert rows["privacy"].attrs["n_units"] == N
+    # One of the two was not meant: the table's persons were protected, and nobody was told.
+    for ask in (sample, lambda model, budget, **options: dp.check(tree, model=model, budget=budget, **options)):
+        budget = dp.PrivacyBudget(5.0, 1e-6)
+        with pytest.raises(dp.InvalidArgument, match=r'unit="row" would protect single rows.*id'):
+            ask(model, budget, data=dp.Table(columns, y="y", id="id", unit="id"), unit="row")
+        assert budget.history == ()
