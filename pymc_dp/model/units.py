@@ -63,6 +63,15 @@ def declared_unit(model: pm.Model, unit: str | None, unit_index: Any) -> tuple[s
     return unit, unit_index
 
 
+def refuse_single_rows(unit: Any, *, units_of_rows: bool) -> None:
+    """Refuse ``unit="row"`` beside a table that protects all rows of a unit together: one of the two was not meant."""
+    if unit == ROW and units_of_rows:
+        raise InvalidArgument(
+            'unit="row" would protect single rows, and the table protects all rows of a unit together: leave out '
+            'unit="row"; or dp.Person, or unit= of the table.'
+        )
+
+
 def refusal_of_undeclared_units(model: pm.Model) -> str | None:
     """Return why it has to be said what a unit is: a name in the model reads like persons that are not its rows.
 

@@ -92,7 +92,7 @@ class RowGraphs:
         self.slopes = [slope for slope in slopes if slope is not None]
         self.tables: list[int] = []
         self.parts = self._parts(slopes)
-        seen = [*self.rows, *[cut for cut in self.cuts if cut is not None]]
+        seen = [*self.rows, *self.replacements.values()]
         refuse_unknown_operations([self.log_likelihood, *self.slopes], seen)
 
     @property

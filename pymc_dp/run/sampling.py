@@ -158,8 +158,6 @@ class _Run:
         given_budget, data = options.pop("budget", None), options.pop("data", None)
         refusals.refuse_no_table(data)
         units = {name: options.pop(name, None) for name in ("unit", "unit_index")}
-        if data is not None:
-            data.refuse_single_rows(units["unit"])
         refusals.refuse_stray_budget({"draws": draws, **options})
         settings = inspect.signature(_pymc_sample).bind(draws, **options)
         settings.apply_defaults()

@@ -29,7 +29,7 @@ from pymc_dp.exceptions import InvalidArgument, NoPlan, UnsupportedOption
 from pymc_dp.model.context import Model, context_without_error, model_in_context
 from pymc_dp.model.parameters import FloatArray, ParameterVector, value_variables
 from pymc_dp.model.structure import tempering_of_model
-from pymc_dp.model.units import declared_unit, public_number_of_units, refusal_of_undeclared_units
+from pymc_dp.model.units import declared_unit, public_number_of_units, refusal_of_undeclared_units, refuse_single_rows
 from pymc_dp.release.interface import ReleasesOfIteration
 from pymc_dp.release.queries import ClipCounts
 from pymc_dp.steps.access import Authorisation, ChainAccess, OwnParameters
@@ -352,6 +352,7 @@ class DPStep(BlockedStep):
 
         And whether the units of that table have several rows.
         """
+        refuse_single_rows(self._units_given["unit"], units_of_rows=units_of_rows)
         self.beside_a_table = beside
         if units_of_rows:
             self._ask_for_unit = None

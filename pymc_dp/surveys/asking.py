@@ -18,7 +18,7 @@ from pymc_dp.budget.worth import Worth
 from pymc_dp.exceptions import InvalidArgument, RunInterrupted, UnsupportedModel, UnsupportedOption
 from pymc_dp.kinds import noise_std_of
 from pymc_dp.model.context import Model
-from pymc_dp.model.units import declared_unit, refusal_of_undeclared_units
+from pymc_dp.model.units import declared_unit, refusal_of_undeclared_units, refuse_single_rows
 from pymc_dp.model.view import ModelView, read
 from pymc_dp.release import Curators, InsecureNoise, MeteredCurator, SecureNoise, refuse_overflow, warm_up_noise
 from pymc_dp.release.interface import Release
@@ -106,8 +106,7 @@ def view_of(
         raise UnsupportedOption(
             "With data=, units of several rows are named there: dp.Person, or Table(..., unit=), not unit_index=."
         )
-    if data is not None:
-        data.refuse_single_rows(unit)
+    refuse_single_rows(unit, units_of_rows=data is not None and data.unit is not None)
     if unit is None and unit_index is None and (data is None or data.unit is None):
         refusal = refusal_of_undeclared_units(model)
         if refusal is not None:

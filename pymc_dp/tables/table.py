@@ -13,7 +13,6 @@ import xarray as xr
 
 from pymc_dp import _validate
 from pymc_dp.exceptions import InvalidArgument, UnsupportedTable
-from pymc_dp.model.units import ROW
 from pymc_dp.rows.levels import UnitLevels
 from pymc_dp.rows.likelihood import UnitLikelihood
 from pymc_dp.rows.partitioned import PartitionedUnits
@@ -168,14 +167,6 @@ class Table:
             if each.n == n:
                 return each
         raise InvalidArgument("The model stands on no template of this table: build it on table.template.")
-
-    def refuse_single_rows(self, unit: Any) -> None:
-        """Refuse ``unit="row"`` where the table says that all rows of a unit are protected together."""
-        if unit == ROW and self.unit is not None:
-            raise InvalidArgument(
-                f'unit="row" would protect single rows, and the table protects all rows with the same {self.unit!r} '
-                'together: leave out unit="row"; or dp.Person, or unit= of the table.'
-            )
 
     def count_units(self) -> int:
         """Return the number of units. Confidential under add-remove."""

@@ -174,8 +174,15 @@ def test_a_table_beside_the_model_declares_units_itself(budget):
     rows = sample(model, dp.PrivacyBudget(5.0, 1e-6), data=dp.Table(columns, y="y", id="id"), unit="row")
     assert rows["privacy"].attrs["n_units"] == N
     # One of the two was not meant: the table's persons were protected, and nobody was told.
-    for ask in (sample, lambda model, budget, **options: dp.check(tree, model=model, budget=budget, **options)):
+    ways = (
+        sample,
+        lambda model, budget, data, unit: dp.check(tree, model=model, budget=budget, data=data, unit=unit),
+        lambda model, budget, data, unit: dp.sample(
+            draws=10, model=model, step=dp.DPSurrogateHMC(budget=budget, unit=unit, model=model), data=data, **QUIET
+        ),
+    )
+    for ask in ways:
         budget = dp.PrivacyBudget(5.0, 1e-6)
-        with pytest.raises(dp.InvalidArgument, match=r'unit="row" would protect single rows.*id'):
+        with pytest.raises(dp.InvalidArgument, match=r'unit="row" would protect single rows'):
             ask(model, budget, data=dp.Table(columns, y="y", id="id", unit="id"), unit="row")
         assert budget.history == ()
