@@ -122,7 +122,7 @@ def write_declared(path, n_rows):
             writer.write_batch(pa.record_batch([*x, (generator.random(n) < chance).astype(np.int8)], schema=schema))
 
 
-def whole_run(path, n_rows):
+def whole_run(path, n_rows, epsilon, clip_diagnostics):
     """Print what each pass of a whole run takes, and how far its result is from the truth."""
     begin = time.perf_counter()
     write_declared(path, n_rows)
@@ -145,9 +145,10 @@ def whole_run(path, n_rows):
     with pm.Model():
         eta = pm.Normal("intercept") + pm.Data("x", t.matrix(*columns)) @ pm.Normal("slopes", shape=3)
         pm.Bernoulli("y", logit_p=eta, observed=t.y)
-        budget = dp.PrivacyBudget(epsilon=1, delta=1e-12)
+        budget = dp.PrivacyBudget(epsilon=epsilon, delta=1e-12)
         begin = time.perf_counter()
-        found = dp.private_likelihood(data=declared, budget=budget, progressbar=False)
+        options = {"clip_diagnostics": clip_diagnostics, "progressbar": False}
+        found = dp.private_likelihood(data=declared, budget=budget, **options)
     seconds, sd, total = time.perf_counter() - begin, np.sqrt(np.diag(found.covariance)), sum(passes)
     error, of_all = found.mean.values - TRUTH, resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1e3
     print(
@@ -217,12 +218,15 @@ if __name__ == "__main__":
     parser.add_argument("what", choices=["memory", "dask", "run", "one-file"])
     parser.add_argument("sizes", nargs="+")
     parser.add_argument("--features", type=int)
+    parser.add_argument("--epsilon", type=float, default=1.0)
+    parser.add_argument("--without-diagnostics", action="store_true", help="a third of the passes of a whole run less")
     given = parser.parse_args()
     if given.what == "one-file":
         memory_of(given.sizes[0], given.features)
     elif given.what == "run":
+        diagnostics = None if given.without_diagnostics else "private"
         with tempfile.TemporaryDirectory() as folder:
-            whole_run(Path(folder) / "declared.arrow", int(float(given.sizes[0])))
+            whole_run(Path(folder) / "declared.arrow", int(float(given.sizes[0])), given.epsilon, diagnostics)
     elif given.what == "memory":
         memory([int(float(size)) for size in given.sizes], given.features or 4)
     else:

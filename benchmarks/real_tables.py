@@ -97,6 +97,15 @@ def robust(x, y):
     return Problem(model)
 
 
+def quantile(x, y, q=0.5):
+    with pm.Model(coords=coords_of(x)) as model:
+        beta = pm.Normal("beta", 0, 10, dims="column")
+        scale = pm.HalfNormal("scale", 2)
+        mean = pm.Data("x", x, dims=("row", "column")) @ beta
+        pm.AsymmetricLaplace("y", mu=mean, b=1.0 / scale, q=q, observed=y, dims="row")
+    return Problem(model)
+
+
 def negative_binomial(x, y):
     with pm.Model(coords=coords_of(x)) as model:
         beta = pm.Normal("beta", 0, 1, dims="column")
@@ -167,12 +176,12 @@ def pharmacy(data):
     return logistic(x, (table["pharvis"] > 0).to_numpy(int))
 
 
-def food(data):
+def food(data, model=linear):
     table = pd.read_csv(data / "Ecdat/BudgetFood.csv").dropna(subset=["sex"])
     spent = np.log(np.maximum(table["totexp"], 1e4)) - 13.5
     size = np.minimum(table["size"], 10.0) / 3.0
     x = design(spent, (table["age"] - 50) / 15, size, table["town"] - 3, table["sex"] == "woman")
-    return linear(x, 5.0 * table["wfood"].to_numpy(float))
+    return model(x, 5.0 * table["wfood"].to_numpy(float))
 
 
 def vocabulary(data):
@@ -382,26 +391,26 @@ def doctor_effects(data):
     return integrated_logistic(*wide(table["id"], x[:, 1:], (table["docvis"] > 0).to_numpy(float), 5))
 
 
-def wages(data):
+def wages(data, model=linear):
     """Wages an hour of Canadians."""
     table = pd.read_csv(data / "car/SLID.csv").dropna()
     language = indicators(table["language"], ("French", "Other"))
     x = design((table["age"] - 40) / 12, (table["education"] - 12) / 3, table["sex"] == "Male", language)
-    return linear(x, table["wages"].to_numpy(float) / 8.0)
+    return model(x, table["wages"].to_numpy(float) / 8.0)
 
 
-def maths(data):
+def maths(data, model=linear):
     """Scores of pupils in classes of different size; their mean is ten standard deviations from zero."""
     table = pd.read_csv(data / "Ecdat/Star.csv")
     classes = indicators(table["classk"], ("small.class", "regular.with.aide"))
     plain = [table["sex"] == "girl", table["freelunk"] == "yes", table["race"] == "black"]
-    return linear(design(classes, *plain, (table["totexpk"] - 9) / 6), table["tmathssk"].to_numpy(float) / 50.0)
+    return model(design(classes, *plain, (table["totexpk"] - 9) / 6), table["tmathssk"].to_numpy(float) / 50.0)
 
 
-def emissions(data):
+def emissions(data, model=linear):
     """Log concentration of nitrogen oxides beside a street, by what cars emit and by wind."""
     table = pd.read_csv(data / "robustbase/NOxEmissions.csv")
-    return linear(design(table["LNOxEm"] - 7.0, table["sqrtWS"] - 1.0), table["LNOx"].to_numpy(float))
+    return model(design(table["LNOxEm"] - 7.0, table["sqrtWS"] - 1.0), table["LNOx"].to_numpy(float))
 
 
 def working_hours(data):
@@ -414,13 +423,13 @@ def working_hours(data):
     return linear(design(*numbers, income, *of_children, *plain), table["hours"].to_numpy(float) / 1000.0)
 
 
-def log_wages(data):
+def log_wages(data, model=linear):
     """Log wages of young men: 12 coefficients."""
     table = pd.read_csv(data / "Ecdat/Schooling.csv")
     yes = [table[name] == "yes" for name in ("smsa66", "smsa76", "nearc4", "momdad14", "south76", "black", "enroll76")]
     experience = (table["exp76"] - 9) / 4
     numbers = [(table["ed76"] - 13) / 3, experience, experience**2, (table["daded"] - 10) / 4]
-    return linear(design(*yes, *numbers), table["lwage76"].to_numpy(float))
+    return model(design(*yes, *numbers), table["lwage76"].to_numpy(float))
 
 
 def pupils(data):
@@ -512,6 +521,11 @@ KEPT = {
     "emissions": emissions,
     "working-hours": working_hours,
     "log-wages": log_wages,
+    "median-food": functools.partial(food, model=quantile),
+    "median-emissions": functools.partial(emissions, model=quantile),
+    "median-maths": functools.partial(maths, model=quantile),
+    "upper-wages": functools.partial(wages, model=functools.partial(quantile, q=0.9)),
+    "lower-log-wages": functools.partial(log_wages, model=functools.partial(quantile, q=0.25)),
     "pupils": pupils,
     "light-chains": light_chains,
     "comedies": comedies,

@@ -8,6 +8,7 @@ import pymc as pm
 import pytensor
 import pytensor.tensor as pt
 from numpy.typing import NDArray
+from pymc.distributions.continuous import AsymmetricLaplaceRV
 from pymc.distributions.custom import CustomDistRV
 from pymc.distributions.transforms import LogTransform
 from pytensor.compile.ops import ViewOp
@@ -28,9 +29,10 @@ from pymc_dp.model.parameters import ParameterVector
 MOST_RESPONSES = 16
 #: An attribute of a model.
 _TEMPERING = "_pymc_dp_tempering"
-#: Their last parameter is the scale, of the response or of its logarithm.
-_LOCATION_SCALE = tuple(
-    getattr(families, f"{name}RV") for name in "Normal LogNormal StudentT Laplace Cauchy Logistic Gumbel".split()
+#: Their last parameter is the scale, of the response or of its logarithm; or, of the last one, the first the inverse.
+_LOCATION_SCALE = (
+    *(getattr(families, f"{name}RV") for name in "Normal LogNormal StudentT Laplace Cauchy Logistic Gumbel".split()),
+    AsymmetricLaplaceRV,
 )
 #: Degrees of freedom that a search starts from. From few, steps lead to many, but hardly back: of normal tails rows say
 #: nothing about how many there are. Before the location is found, tails look normal.
@@ -49,10 +51,12 @@ class Structure:
     in_likelihood: NDArray[np.bool_]  # whether the likelihood can depend on each parameter
     scales: NDArray[np.intp]  # which parameters are logarithms of positive variables, or of a factor of rows' scale
     scale_of_rows: NDArray[np.intp]  # which of them is the scale of a location-scale family that rows are drawn from
+    scale_is_rate: bool  # whether that is its inverse
     degrees_of_freedom: NDArray[np.intp]  # which of them are those of rows of a Student t distribution
     linear_and_normal: bool  # whether rows, or their logarithms, are normal with a linear mean
     rows_can_be_simulated: bool  # whether rows can be drawn from the model without any table
     rows_are_levels: bool  # whether a row is one of a few levels: a truth value or a category
+    kinked: NDArray[np.bool_]  # in which parameters the log-likelihood of a row is a broken line
 
 
 def structure_of(model: pm.Model, parameters: ParameterVector) -> Structure:
@@ -67,10 +71,12 @@ def structure_of(model: pm.Model, parameters: ParameterVector) -> Structure:
         in_likelihood(model, parameters),
         scale_places(model, parameters),
         places_of_scale(model, parameters),
+        scale_is_rate(model),
         degrees_of_freedom,
         is_linear_and_normal(model),
         rows_can_be_simulated(model),
         responses_of_rows(model)[1],
+        kinked_in(model, parameters),
     )
 
 
@@ -169,15 +175,25 @@ def places_of_scale(model: pm.Model, parameters: ParameterVector, *, symmetric: 
     if (
         node is None
         or not isinstance(node.op, _LOCATION_SCALE)
-        or (symmetric and isinstance(node.op, families.GumbelRV))
+        or (symmetric and isinstance(node.op, families.GumbelRV | AsymmetricLaplaceRV))
     ):
         return np.zeros(0, dtype=np.intp)
     *others, scale = node.op.dist_params(node)
+    if isinstance(node.op, AsymmetricLaplaceRV):
+        scale, *others = node.op.dist_params(node)
     reached = set(ancestors([scale], blockers=model.free_RVs))
     if symmetric:
         reached -= set(ancestors(others))
     scales = _logarithms(model, parameters) if symmetric else scale_places(model, parameters)
     return np.intersect1d(_places_of(model, parameters, lambda rv: rv in reached), scales)
+
+
+def scale_is_rate(model: pm.Model) -> bool:
+    """Return whether rows are drawn from an asymmetric Laplace distribution whose inverse scale is a free variable."""
+    node = _node_of_rows(model)
+    if node is None or not isinstance(node.op, AsymmetricLaplaceRV):
+        return False
+    return _undimmed(node.op.dist_params(node)[0]) in model.free_RVs
 
 
 def places_of_degrees_of_freedom(model: pm.Model, parameters: ParameterVector) -> NDArray[np.intp]:
@@ -237,6 +253,21 @@ def _with_values(outputs: list[Variable]) -> set[Variable]:
             continue
         filled = isinstance(node.op, Elemwise) and isinstance(node.op.scalar_op, Second)  # the first has a shape alone
         ahead += node.inputs[1:] if filled else node.inputs
+    return found
+
+
+def kinked_in(model: pm.Model, parameters: ParameterVector) -> NDArray[np.bool_]:
+    """Return in which parameters the log-likelihood of a row is a broken line, shape (parameters,).
+
+    In those of the location of a Laplace distribution, and of an asymmetric one, which is for quantile regression: it
+    curves nowhere but in its kink.
+    """
+    found, node = np.zeros(parameters.size, dtype=bool), _node_of_rows(model)
+    if node is not None and isinstance(node.op, families.LaplaceRV | AsymmetricLaplaceRV):
+        given = node.op.dist_params(node)
+        location = given[0] if isinstance(node.op, families.LaplaceRV) else given[-1]
+        reached = set(ancestors([location], blockers=model.free_RVs))
+        found[_places_of(model, parameters, lambda rv: rv in reached)] = True
     return found
 
 

@@ -19,7 +19,13 @@ from pymc_dp.model.protected import PublishableNames, publishable_names, refuse_
 from pymc_dp.model.simulation import RowSimulator
 from pymc_dp.model.split import RowSplit, split
 from pymc_dp.model.starts import InitialValues, expressions_in
-from pymc_dp.model.structure import in_likelihood, places_of_scale, responses_of_rows, scale_of_normal_rows
+from pymc_dp.model.structure import (
+    in_likelihood,
+    kinked_in,
+    places_of_scale,
+    responses_of_rows,
+    scale_of_normal_rows,
+)
 from pymc_dp.model.units import UnitIndex, Units, refuse_tables_of_units, units_of
 
 
@@ -61,6 +67,11 @@ class ModelView:
     def responses(self) -> tuple[tuple[int, ...], bool]:
         """Responses that a row could have had, and whether these are all."""
         return responses_of_rows(self._rows.model)
+
+    @cached_property
+    def kinked(self) -> NDArray[np.bool_]:
+        """In which parameters the log-likelihood of a row is a broken line. It depends on no data."""
+        return kinked_in(self._rows.model, self.parameters)
 
     def publishable(self, requested: Sequence[str] | None) -> PublishableNames:
         """Return the names of the variables that may leave. See `publishable_names`."""

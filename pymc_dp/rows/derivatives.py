@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from functools import partial
 
 import numpy as np
+from numpy.typing import NDArray
 
 from pymc_dp.exceptions import InvalidArgument
 from pymc_dp.model.parameters import FloatArray, ParameterVector
@@ -93,11 +94,12 @@ class UnitsOfChunk:
         engine: RowEngine,
         parameters: ParameterVector,
         responses: PossibleResponses | None,
-        other: OtherModel | None = None,
+        other: OtherModel | None,
+        kinked: NDArray[np.bool_],
     ) -> None:
         self.units, self._chunk = chunk.units, chunk
         self._engine, self._parameters = engine, parameters
-        self._responses, self._other = responses, other
+        self._responses, self._other, self._kinked = responses, other, kinked
 
     def log_likelihood(self, theta: FloatArray) -> FloatArray:
         """Return the units' log-likelihoods, shape (units,)."""
@@ -215,7 +217,25 @@ class UnitsOfChunk:
         return [self._per_unit(axes.times(found.slopes)[0]) for found in both]
 
     def _curvature_times(self, theta: FloatArray, direction: FloatArray) -> Contributions:
-        """Return negative second derivatives of every row times `direction`: central differences of its gradient."""
+        """Return negative second derivatives of every row times `direction`: central differences of its gradient.
+
+        In parameters of which it is a broken line, whose second derivatives are zero or infinite, the outer product of
+        the gradient takes their place: where the model holds, both are the same on average. There, and of those with
+        other parameters, the average is zero.
+        """
+        if not self._kinked.any():
+            return self._differences(theta, direction)
+        found = self._engine.gradient(self._parameters.split(theta), self._chunk)
+        others = self._differences(theta, np.where(self._kinked, 0.0, direction)).slopes
+        along = self._axes(found, np.where(self._kinked, direction, 0.0)[:, None]).times(found.slopes)
+        kinked = np.repeat(
+            [self._kinked[each.start] for each in self._parameters.slices], [p.k for p in self._engine.parts]
+        )
+        with np.errstate(all="ignore"):
+            return dataclasses.replace(found, slopes=np.where(kinked[:, None], found.slopes * along, others))
+
+    def _differences(self, theta: FloatArray, direction: FloatArray) -> Contributions:
+        """Return negative second derivatives of every row times `direction`, by central differences of its gradient."""
         points = [self._parameters.split(theta + step * direction) for step in (_STEP, -_STEP)]
         ahead, behind = (self._engine.gradient(point, self._chunk) for point in points)
         with np.errstate(all="ignore"):  # a warning would tell that a row is not finite

@@ -105,6 +105,7 @@ class UnitLikelihood:
         self.n_parameters = self.parameters.size
         self._engine = _engine_of(view)
         self._responses = possible_responses(row_split.leaves, view.responses)
+        self._kinked = view.kinked
         leaves, columns = [*row_split.leaves], beside or {}
         rows = [*(leaf.rows() for leaf in leaves), *map(np.ascontiguousarray, columns.values())]
         inputs = [*map(RowInput.of, leaves)]
@@ -341,7 +342,7 @@ class UnitLikelihood:
         """Yield the results of `work` on derivatives of the units, chunk by chunk, of all or of some. Confidential."""
         of_model = self._engine, self.parameters, self._responses, self._other
         for chunk in self._chunks(units, size):
-            yield work(UnitsOfChunk(chunk, *of_model))
+            yield work(UnitsOfChunk(chunk, *of_model, self._kinked))
 
     def sum_over_units(
         self,

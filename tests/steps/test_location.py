@@ -165,7 +165,13 @@ def test_a_curvature_is_corrected_along_a_step_by_what_scores_clearly_say(true, 
     curvature = KnownCurvature(np.diag([1.0, 5.0]), np.eye(2), 0.0, Frame(np.eye(2), np.eye(2)), places)
     ends = np.zeros(2), np.array([1.0, 0.0])
     scores = [KnownScore(end, np.array([2.0, 0.0]) - true * end, noise_std * np.eye(2), 0.0) for end in ends]
-    search = SimpleNamespace(_scores=scores, _first_after_curvature=0, places=places)
+    search = SimpleNamespace(
+        _scores=scores,
+        _comparable_scores=lambda: scores,
+        _first_after_curvature=0,
+        places=places,
+        least_of_curvature=Search.least_of_curvature,
+    )
     found = Search._after_step(search, curvature).matrix
     np.testing.assert_allclose(found, np.diag([expected, 5.0]), rtol=0.04)
 
@@ -182,6 +188,7 @@ def test_steps_go_farther_where_the_curvature_was_right_for_the_last_one(true, n
     scores = [KnownScore(end, np.array([2.0, 0.0]) - true * end, noise_std * np.eye(2), 0.0) for end in ends]
     regression = SimpleNamespace(one_row_a_unit=one_row, steps=4)
     search = SimpleNamespace(_scores=scores, places=places, _room=1.0, _regression=regression)
+    search._trusted_by_rows = lambda step: Search._trusted_by_rows(search, step)
     assert Search._trusted(search, 1, curvature) == farther * settings.TRUST_FAR
 
 

@@ -37,6 +37,7 @@ from pymc_dp.steps.access import ChainAccess
 from pymc_dp.steps.prelude import settings
 from pymc_dp.steps.prelude.approximation import Approximation
 from pymc_dp.steps.prelude.belief import Belief, most_likely
+from pymc_dp.steps.prelude.broken_lines import SearchAlongBrokenLines
 from pymc_dp.steps.prelude.density import Quadratic, Surrogate, WeightedRows
 from pymc_dp.steps.prelude.free_hmc import FreeHMC
 from pymc_dp.steps.prelude.location import SearchForLocation
@@ -192,7 +193,9 @@ class Learning:
             scales[known[scales]],
             APPROACH_STEPS,
             structure.scale_of_rows,
+            structure.scale_is_rate,
             structure.degrees_of_freedom,
+            kinked=structure.kinked,
         )
         self.protect_units(of_several_rows=not one_row_a_unit)
         if (self.shares.curvature > 0.0) != (self.order == 2):
@@ -213,7 +216,8 @@ class Learning:
     def protect_units(self, *, of_several_rows: bool) -> None:
         """Say what a unit is: the information on a normal scale is known where every row is one."""
         options, normal = self._options, self._normal and not of_several_rows
-        self.steps = options.newton_steps or {1: 8, 2: APPROACH_STEPS}[self.order]
+        of_regression = settings.STEPS_OF_BROKEN_LINES if self._regression.kinked.any() else APPROACH_STEPS
+        self.steps = options.newton_steps or (of_regression if self.order == 2 else 8)
         self._regression = replace(
             self._regression, steps=self.steps, normal=normal, one_row_a_unit=not of_several_rows
         )
@@ -252,7 +256,7 @@ class Learning:
             made.append(("unit_count", 1, _COUNT_SHARE, 1))
         if self._diagnoses and self.control_variates:
             made.append(("clipping_loss", 1, _LOSS_SHARE[self.order], 1))
-        if self.in_chains == "nothing" and self._diagnoses:
+        if self.in_chains == "nothing" and self._diagnoses and not self._regression.kinked.any():
             of_sizes = _CHECK_SHARE * _HISTOGRAM_OF_CHECK
             made.append(("remainder_sizes", 1, of_sizes, _REMAINDER_BINS))
             made.append(("surrogate_check", _CHECKED_DRAWS, _CHECK_SHARE - of_sizes, 1))
@@ -339,6 +343,7 @@ class Learning:
     def _expand_learned(self, chain: ChainAccess, tempering: float) -> "Expansion":
         """Expand to second order where a search has led to."""
         kind = SearchForLocation if self._regression.location_apart else Search
+        kind = SearchAlongBrokenLines if self._regression.kinked.any() else kind
         releases_loss = self._diagnoses and self.control_variates
         search = kind(chain, self._regression, self._clip_gradient, self._clip_curvature, releases_loss=releases_loss)
         found, prior = search.run(), chain.prior
@@ -365,6 +370,7 @@ class Learning:
             clipping_loss=found.clipping_loss,
             doubtful_width=doubtful_width,
             bias_of_loss=settings.REPORTED_BIAS if search.bias_of_loss < 1.0 else 1.0,
+            missed=found.missed,
         )
 
     def _known(self, chain: ChainAccess, expansion: "Expansion", noise_per_bound: float) -> Approximation:
@@ -381,6 +387,8 @@ class Learning:
             }
             if self.in_chains == "nothing" and expansion.belief is not None:  # tests would correct it
                 figures["curvature_share"] = expansion.belief.curvature_share
+            if self.in_chains == "nothing" and expansion.missed is not None:
+                figures["surrogate_error"], figures["surrogate_error_noise_std"] = expansion.missed
             if self._diagnoses:
                 figures |= self._estimated_clip_bias(chain, expansion, kernel)
         found = Approximation(
@@ -405,7 +413,8 @@ class Learning:
     ) -> Approximation:
         """Return it with the clip bounds of what chains release, or with a check where they release nothing."""
         if self.in_chains == "nothing":
-            checked = self._checked(chain, found) if self._diagnoses else {}
+            by_search = self._regression.kinked.any()
+            checked = self._checked(chain, found) if self._diagnoses and not by_search else {}
             return replace(found, figures={**found.figures, **checked})
         if self.in_chains == "gradients":
             return replace(found, clip_gradient=self._clip_bound_of_gradients(chain, expansion, found))
@@ -536,15 +545,18 @@ class Expansion:
     doubtful_width: float = 1.0
     #: The part of the lost length that adds to the bias of the scores' sum; None: all may pull together.
     bias_of_loss: float | None = None
+    #: What the surrogate's log-density misses, and the noise of that figure, if the search knows.
+    missed: tuple[float, float] | None = None
 
 
 def default_order(structure: Structure, *, one_row_a_unit: bool) -> Literal[1, 2]:
     """Return 1 where rows can be simulated from the model, 2 for regressions.
 
-    A normal distribution of unknown mean and scale, and shares of levels, are searched for as regressions: as precise,
-    and their likelihood knows of its noise.
+    A normal distribution of unknown mean and scale, a Laplace distribution, and shares of levels are searched for as
+    regressions: as precise, and their likelihood knows of its noise.
     """
-    as_regression = (structure.linear_and_normal and structure.scale_of_rows.size == 1) or structure.rows_are_levels
+    normal = structure.linear_and_normal and structure.scale_of_rows.size == 1
+    as_regression = normal or structure.rows_are_levels or structure.kinked.any()
     return 1 if one_row_a_unit and structure.rows_can_be_simulated and not as_regression else 2
 
 

@@ -132,14 +132,10 @@ class SearchForLocation(Search):
     def _query_of_curvature(self, point: ExpansionPoint, kind: str) -> Query:
         return OneDirectionCurvature(point, kind)
 
-    def _belief(self, curvature: KnownCurvature, *, noise_alone: bool = False) -> Belief:
-        """Return what all scores say of the location, as if all had been released at the scale of the last one."""
-        now, kept = self._scores[-1].theta[self._scale], self._scores
-        self._scores = [self._at_scale(score, now) for score in kept]
-        try:
-            return super()._belief(curvature, noise_alone=noise_alone)
-        finally:
-            self._scores = kept
+    def _comparable_scores(self) -> list[KnownScore]:
+        """Return all scores of the location, as if all had been released at the scale of the last one."""
+        now = self._scores[-1].theta[self._scale]
+        return [self._at_scale(score, now) for score in self._scores]
 
     def _at_scale(self, score: KnownScore, log_scale: float) -> KnownScore:
         """Return a score of the location at another scale: it is in proportion to the inverse square."""

@@ -10,7 +10,8 @@
    on to about the posterior mean, as all scores so far tell it (`belief`), in a trust region.
 5. *Centre.* One more precise score leads to the centre, where score and curvature are released once more.
 
-Of a normal regression with one scale, location and scale are found apart: see `location`.
+Of a normal regression with one scale, location and scale are found apart: see `location`. Log-likelihoods that are
+broken lines curve nowhere but in their kinks: see `broken_lines`.
 """
 
 from collections.abc import Sequence
@@ -67,11 +68,14 @@ class Regression:
     steps: int = settings.APPROACH_STEPS
     #: Places of the logarithm of the scale of a location-scale family: the curvature follows it.
     followed: NDArray[np.intp] = field(default_factory=lambda: np.zeros(0, dtype=np.intp))
+    followed_is_rate: bool = False  # the inverse of a scale
     #: Places of logarithms of degrees of freedom.
     degrees_of_freedom: NDArray[np.intp] = field(default_factory=lambda: np.zeros(0, dtype=np.intp))
     one_row_a_unit: bool = True
     #: Whether rows, or their logarithms, are normal with a linear mean, and a free variable as their scale.
     normal: bool = False
+    #: In which parameters the log-likelihood of a row is a broken line, shape (parameters,).
+    kinked: NDArray[np.bool_] = field(default_factory=lambda: np.zeros(0, dtype=np.bool_))
 
     @property
     def location_apart(self) -> bool:
@@ -105,6 +109,8 @@ class Found:
     belief: Belief
     #: The length that clipping takes off scores there, if it was released.
     clipping_loss: Release | None
+    #: What the quadratic expansion misses of the log-likelihood, and the noise of that figure, if the search knows.
+    missed: tuple[float, float] | None = None
 
 
 def requests_of_search(regression: Regression, share: float) -> list[ReleaseRequest]:
@@ -112,6 +118,7 @@ def requests_of_search(regression: Regression, share: float) -> list[ReleaseRequ
     size = regression.start.size
     entries = size * (size + 1) // 2
     steps, bisected, scales = regression.steps, regression.bisected.size, int(regression.location_apart)
+    broken = int(regression.kinked.any())
     of_bisections = min(regression.scales.size, settings.MOST_BISECTED)  # with what degrees of freedom do not need
     parts = settings.PARTS_OF_LOCATION if scales else settings.PARTS
     n_scores = steps + 2 + scales * (steps + 1)
@@ -126,6 +133,7 @@ def requests_of_search(regression: Regression, share: float) -> list[ReleaseRequ
         ("late_curvature", 1, parts.late, entries),
         ("approach", steps, steps * parts.approach, size),
         ("centre", 1, parts.centre, size),
+        ("way_off", broken, broken * parts.way_off, size),
         ("scale_score", scales, scales * parts.scale, size),
         ("scale_approach", scales * steps, scales * steps * parts.scale_approach, size),
     ]
@@ -144,7 +152,7 @@ class Search:
     off scores at the centre is released.
     """
 
-    third_order = settings.THIRD_ORDER
+    third_order, least_of_curvature = settings.THIRD_ORDER, settings.LEAST_OF_CURVATURE
     #: Whether the curvature is another one at another point.
     drifts = True
 
@@ -209,7 +217,8 @@ class Search:
             self._scores.append(self._score(theta, self._frame(curvature), "centre" if last else "approach"))
             trusted = self._trusted(step, curvature)
             curvature = self._after_step(curvature)
-            theta = self._stepped(theta, curvature, trusted)
+            end = self._stepped(theta, curvature, trusted)
+            theta, curvature = end, self._at_scale_of(end, theta, curvature)
             if step == 0:
                 theta, curvature = self._followed(
                     theta, self._bisected(theta, first=False), curvature, "middle_curvature"
@@ -245,11 +254,18 @@ class Search:
                 self._scores = [replace(each, bias=each.bias * bias / before) for each in self._scores]
         self._scores.append(self._score_at(point, frame, bias, "score"))
         together = self._after_step(together)
+        together, missed = self._checked(together, point, frame)
         belief = self._belief(together)
         if self.drifts:
             bent = bending(curvature, late, since - theta, self._chain.n_units)
             belief = doubted(belief, self._scores[-1].theta, bent, self._chain.n_units)
-        return Found(point, frame.back, together, belief, loss)
+        return Found(point, frame.back, together, belief, loss, missed)
+
+    def _checked(
+        self, curvature: KnownCurvature, point: ExpansionPoint, frame: Frame
+    ) -> tuple[KnownCurvature, tuple[float, float] | None]:
+        """Return the curvature at the centre, and what the expansion misses: here nothing says more."""
+        return curvature, None
 
     def _lost_length(self, bound: float, loss: Release, expected: float) -> float:
         """Return how much length clipping takes off scores: root mean square, given a released loss.
@@ -268,11 +284,19 @@ class Search:
         chance = float(np.exp(-0.5 * (away**2 + np.log(2.0 * np.pi)) - log_ndtr(away)))
         return beyond * float(np.sqrt(max(mean**2 + std**2 + mean * std * chance, 0.0)))
 
+    def _comparable_scores(self) -> list[KnownScore]:
+        """Return all scores, as one quadratic log-likelihood would have them."""
+        return self._scores
+
+    def _at_scale_of(self, theta: FloatArray, before: FloatArray, curvature: KnownCurvature) -> KnownCurvature:
+        """Return the curvature at the scale of a point: here no law says how one step changes it."""
+        return curvature
+
     def _belief(self, curvature: KnownCurvature, *, noise_alone: bool = False) -> Belief:
         """Return what all scores say."""
         frame = self._frame(curvature)
         return belief_of(
-            self._scores,
+            self._comparable_scores(),
             curvature.matrix,
             curvature.noise_along(frame),
             frame,
@@ -296,7 +320,7 @@ class Search:
         if kind == "middle_curvature" or abs(farthest) > settings.SETTLED:
             self._sizes = {}
         factor = np.ones(theta.size)
-        factor[~self._regression.is_scale] = np.exp(-farthest)
+        factor[~self._regression.is_scale] = np.exp(farthest if self._regression.followed_is_rate else -farthest)
         followed = replace(curvature, matrix=curvature.matrix * np.outer(factor, factor))
         return bisected, self._curvature(bisected, self._frame(followed), kind)
 
@@ -407,13 +431,13 @@ class Search:
         """
         if len(self._scores) < self._first_after_curvature + 2:
             return curvature
-        found, noise, along, expected = _last_step(self._scores, curvature, self.places)
+        found, noise, along, expected = last_step(self._comparable_scores(), curvature, self.places)
         if not (np.isfinite(found) and noise < settings.CLEAR_STEP):
             return curvature
         if found - noise > settings.CLEAR_OVERSHOOT:
             part = found
         elif found + noise < 1.0 / settings.CLEAR_OVERSHOOT:
-            part = max(found + noise, settings.LEAST_OF_CURVATURE)
+            part = max(found + noise, self.least_of_curvature)
         else:
             return curvature
         return replace(curvature, matrix=curvature.matrix + (part - 1.0) / expected * np.outer(along, along))
@@ -425,12 +449,16 @@ class Search:
         unit has is protected, and what scores say of the last step is released already.
         """
         if len(self._scores) > 1 and not self._regression.one_row_a_unit:
-            found, noise, *_ = _last_step(self._scores, curvature, self.places)
+            found, noise, *_ = last_step(self._scores, curvature, self.places)
             if abs(found - 1.0) + noise < settings.CLEAR_STEP:
                 self._room *= settings.GROWTH_OF_TRUST
+        return self._room * self._trusted_by_rows(step)
+
+    def _trusted_by_rows(self, step: int) -> float:
+        """Return how far a step may go where every row is a unit."""
         if step == self._regression.steps:
-            return self._room * settings.TRUST_LAST
-        return self._room * (settings.TRUST_FAR if step < 2 else settings.TRUST_NEAR)
+            return settings.TRUST_LAST
+        return settings.TRUST_FAR if step < 2 else settings.TRUST_NEAR
 
     def _frame(self, curvature: KnownCurvature) -> Frame:
         """Return the frame in which the curvature of a unit is, on average, the squared weights; scales come last.
@@ -553,7 +581,7 @@ class Search:
         return end
 
 
-def _last_step(
+def last_step(
     scores: Sequence[KnownScore], curvature: KnownCurvature, places: NDArray[np.bool_]
 ) -> tuple[float, float, FloatArray, float]:
     """Return how much the score fell along the last step, in proportion to what the curvature says, and its noise.

@@ -61,6 +61,8 @@ class PartsOfSearch:
     #: One score of a scale that is found apart from the location, at the centre and on the way.
     scale: float = 0.0
     scale_approach: float = 0.0
+    #: A score a way off, where log-likelihoods are broken lines.
+    way_off: float = 0.06
 
 
 #: Directions in which covariates are nearly collinear show in the third curvature: each is released along axes that the
@@ -78,6 +80,9 @@ SHARES_OF_LOCATION = Shares(centre=0.69, score=0.29, curvature=0.02, tests=0.0)
 STEPS_BEFORE_LATE = 2
 #: Steps on the way to the last score before the centre.
 APPROACH_STEPS = 4
+#: The same where log-likelihoods are broken lines: their scores hardly fall before the maximum is near, so that the
+#: curvature overstates by how much, and steps are short ones.
+STEPS_OF_BROKEN_LINES = 8
 #: Only so many logarithms of positive parameters are searched for: the others start where the model says.
 MOST_BISECTED = 6
 #: Answers of the first binary search for each, and of the two later ones; half the intervals, on the log scale.
@@ -113,6 +118,10 @@ CLEAR_OVERSHOOT, LEAST_OF_CURVATURE = 1.5, 0.2
 CLEAR_STEP = 0.5
 #: Terms of third order of a log-likelihood, in proportion to the squared distance in units of what one unit tells.
 THIRD_ORDER = 1.0
+#: Of log-likelihoods that are broken lines: how far from the centre a score is released, in units of what one unit
+#: tells; how much the curvature of their sum may differ from the model's, as a variance of the ratio; and to which part
+#: two scores lower it at most.
+WAY_OFF, VARIANCE_OF_BENDING, LEAST_OF_BROKEN_LINES = 0.2, 0.25, 0.4
 #: A step is not believed to leave less than this part of the squared residuals.
 LEAST_LEFT = 0.02
 #: Where scores of a scale are cut, squared normal residuals less one over √2: not nearer, and not farther out.

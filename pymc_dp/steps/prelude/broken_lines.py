@@ -1,0 +1,84 @@
+r"""The search where log-likelihoods are broken lines of the location: Laplace distributions, and asymmetric ones.
+
+A row's log-likelihood curves nowhere but in its kink, and there without bound. Where the model holds, the sum of all
+rows curves like the mean outer product of scores, which therefore takes the place of the curvature
+(`pymc_dp.rows.derivatives`). Three things follow:
+
+1. *Steps* may be long: from any distance the outer product leads about to the middle of the residuals, and no farther.
+2. *Scale*: slopes are in proportion to the inverse scale, outer products to its square. Both follow every step.
+3. *Bending*: where the model does not hold, as in quantile regression, the curvature is as many times the outer product
+   as residuals are denser at the kink. A score a way off the centre tells how many, and how far from a parabola the sum
+   of so many lines is.
+
+References
+----------
+Yu and Moyeed (2001), Bayesian quantile regression, Statistics and Probability Letters 54.
+Koenker (2005), Quantile Regression, section 3.2: the density at the quantile.
+"""
+
+from dataclasses import replace
+
+import numpy as np
+
+from pymc_dp.model.parameters import FloatArray
+from pymc_dp.release.interface import ExpansionPoint
+from pymc_dp.steps.prelude import settings
+from pymc_dp.steps.prelude.belief import KnownScore
+from pymc_dp.steps.prelude.curvature import KnownCurvature
+from pymc_dp.steps.prelude.newton import Frame
+from pymc_dp.steps.prelude.search import Search, last_step
+
+
+class SearchAlongBrokenLines(Search):
+    """The way to the centre of broken lines. Parameters as of `Search`."""
+
+    least_of_curvature = settings.LEAST_OF_BROKEN_LINES
+
+    def _trusted_by_rows(self, step: int) -> float:
+        return settings.TRUST_OF_LOCATION
+
+    def _smaller(self, before: FloatArray, after: FloatArray) -> FloatArray:
+        """Return how many times as small the scale is at another point, for parameters of the location; else 1."""
+        factor, followed = np.ones(before.size), self._regression.followed
+        if followed.size == 1:
+            change = float((before - after)[followed[0]])
+            factor[self._regression.kinked] = np.exp(-change if self._regression.followed_is_rate else change)
+        return factor
+
+    def _comparable_scores(self) -> list[KnownScore]:
+        """Return all scores, as if all had been released at the scale of the last one."""
+        now = self._scores[-1].theta
+        factors = [self._smaller(each.theta, now) for each in self._scores]
+        return [
+            replace(each, gradient=each.gradient * factor, noise=each.noise * factor[:, None])
+            for each, factor in zip(self._scores, factors, strict=True)
+        ]
+
+    def _at_scale_of(self, theta: FloatArray, before: FloatArray, curvature: KnownCurvature) -> KnownCurvature:
+        """Return the curvature at the scale of a point."""
+        factor, frame = self._smaller(before, theta), curvature.frame
+        frame = Frame(frame.preconditioner / factor[:, None], frame.back * factor[:, None])
+        return replace(curvature, matrix=curvature.matrix * np.outer(factor, factor), frame=frame)
+
+    def _checked(
+        self, curvature: KnownCurvature, point: ExpansionPoint, frame: Frame
+    ) -> tuple[KnownCurvature, tuple[float, float]]:
+        """Release a score a way off the centre; return the curvature that it tells of, and what a parabola misses."""
+        kinked, n_units = self._regression.kinked, self._chain.n_units
+        way = np.where(kinked, frame.preconditioner @ np.cos(1.0 + np.arange(kinked.size)), 0.0)
+        length = float(np.sqrt(max(float(way @ curvature.matrix @ way), np.finfo(float).tiny) / n_units))
+        off = replace(point, theta=point.theta + settings.WAY_OFF / length * way)
+        here = self._scores[-1]
+        there = self._score_at(off, frame, here.bias, "way_off")
+        found, noise, along, _ = last_step([here, there], curvature, self.places)
+        believed = settings.VARIANCE_OF_BENDING / (settings.VARIANCE_OF_BENDING + noise**2)
+        bending = max(1.0 + believed * (found - 1.0), settings.LEAST_OF_CURVATURE)
+        factor = np.where(kinked, np.sqrt(bending), 1.0)
+        # A change along other directions is what a parabola has none of: of a random matrix its norm is that, times the
+        # root of the number of directions, and its quadratic form of draws varies by that over the root of two.
+        turned = np.where(kinked, frame.preconditioner.T, 0.0) / (settings.WAY_OFF * n_units)
+        of_noise = sum(float(np.sum((turned @ score.noise) ** 2)) for score in (here, there))
+        squared = float(np.sum((turned @ (here.gradient - there.gradient - found * along)) ** 2))
+        per_norm = float(np.sqrt(0.5 * kinked.sum()))
+        missed = per_norm * float(np.sqrt(max(squared - of_noise, 0.0))), per_norm * float(np.sqrt(of_noise))
+        return replace(curvature, matrix=curvature.matrix * np.outer(factor, factor)), missed
