@@ -46,13 +46,25 @@ class SearchAlongBrokenLines(Search):
         return factor
 
     def _comparable_scores(self) -> list[KnownScore]:
-        """Return all scores, as if all had been released at the scale of the last one."""
-        now = self._scores[-1].theta
-        factors = [self._smaller(each.theta, now) for each in self._scores]
-        return [
-            replace(each, gradient=each.gradient * factor, noise=each.noise * factor[:, None])
-            for each, factor in zip(self._scores, factors, strict=True)
-        ]
+        """Return all scores, as if all had been released at the scale of the last one.
+
+        One plus the mean score of its logarithm is what the best scale is in proportion to the one at hand, however far
+        away. The logarithm of that takes the place of the mean score.
+        """
+        now, followed, n_units = self._scores[-1].theta, self._regression.followed, self._chain.n_units
+        sign, found = -1.0 if self._regression.followed_is_rate else 1.0, []
+        for each in self._scores:
+            factor, gradient = self._smaller(each.theta, now), each.gradient.copy()
+            best = np.maximum(1.0 + sign * gradient[followed] / n_units, settings.LEAST_LEFT)
+            gradient[followed], factor[followed] = sign * n_units * np.log(best), 1.0 / best
+            gradient[self._regression.kinked] *= factor[self._regression.kinked]
+            found.append(replace(each, gradient=gradient, noise=each.noise * factor[:, None]))
+        return found
+
+    def _stepped(self, theta: FloatArray, curvature: KnownCurvature, trust: float) -> FloatArray:
+        """Return where scores lead to: steps of the location are in proportion to the scale that they say."""
+        end = super()._stepped(theta, curvature, trust)
+        return theta + (end - theta) / self._smaller(theta, end)
 
     def _at_scale_of(self, theta: FloatArray, before: FloatArray, curvature: KnownCurvature) -> KnownCurvature:
         """Return the curvature at the scale of a point."""
