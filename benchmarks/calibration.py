@@ -57,6 +57,15 @@ def student_t(generator, y):
     pm.StudentT("y", mu=predictor(generator), **scale, observed=y)
 
 
+def laplace(generator, y):
+    pm.Laplace("y", 3.0 * predictor(generator), pm.HalfNormal("scale", 2), observed=y)
+
+
+def upper_quantile(generator, y):
+    scale = pm.HalfNormal("scale", 2)
+    pm.AsymmetricLaplace("y", mu=3.0 * predictor(generator), b=1.0 / scale, q=0.8, observed=y)
+
+
 def poisson(generator, y):
     pm.Poisson("y", pm.math.exp(0.5 * predictor(generator)), observed=y)
 
@@ -116,7 +125,7 @@ def persons(generator, y):
 MODELS: dict[str, Write] = {
     write.__name__.replace("_", "-"): write
     for write in (
-        *(logistic, linear, student_t, poisson, negative_binomial, ordinal, softmax, weibull),
+        *(logistic, linear, student_t, laplace, upper_quantile, poisson, negative_binomial, ordinal, softmax, weibull),
         *(groups, groups_linear, groups_poisson, persons),
     )
 }

@@ -57,6 +57,7 @@ _DECLARED = "tables/test_declared.py::"
 _SCHEMA = "tables/test_schema.py::"
 _DESCRIBING = "surveys/test_describing.py::"
 _LEVELS = "release/test_levels.py::"
+_BROKEN = "steps/test_broken_lines.py::"
 _CHECKING = "surveys/test_checking.py::"
 _AVERAGING = "surveys/test_averaging.py::"
 _PREDICTIONS = "release/test_predictions.py::"
@@ -1232,6 +1233,37 @@ MUTANTS = (
     Mutant("noise in the posterior counts as misfit", "posterior", "surveys/checking.py",
            "fit.Factors(of_all, but_scale,", "fit.Factors(np.ones(0), np.ones(0),",
            (f"{_CHECKING}test_noise_in_the_posterior_is_allowed_for",)),
+    Mutant("broken lines curve by differences", "posterior", "rows/derivatives.py",
+           "if not self._kinked.any():", "if True:",
+           ("rows/test_engine.py::test_outer_products_of_slopes_stand_for_the_curvature_of_broken_lines",)),
+    Mutant("all of broken lines curves by outer products", "posterior", "rows/derivatives.py",
+           "np.where(kinked[:, None], found.slopes * along, others)", "found.slopes * along",
+           ("rows/test_engine.py::test_outer_products_of_slopes_stand_for_the_curvature_of_broken_lines",)),
+    Mutant("every family has broken lines", "posterior", "model/structure.py",
+           "if node is not None and isinstance(node.op, families.LaplaceRV | AsymmetricLaplaceRV):",
+           "if node is not None:",
+           ("model/test_structure.py::"
+            "test_log_likelihoods_are_broken_lines_in_the_location_of_laplace_distributions_alone",)),
+    Mutant("the inverse of a scale is a scale", "posterior", "model/structure.py",
+           "return _undimmed(node.op.dist_params(node)[0]) in model.free_RVs", "return False",
+           ("model/test_structure.py::"
+            "test_log_likelihoods_are_broken_lines_in_the_location_of_laplace_distributions_alone",)),
+    Mutant("the sum of broken lines bends as the model says", "posterior", "steps/prelude/broken_lines.py",
+           "factor = np.where(kinked, np.sqrt(bending), 1.0)", "factor = np.ones(kinked.size)",
+           (f"{_BROKEN}test_a_score_a_way_off_tells_how_the_sum_bends",
+            f"{_BROKEN}test_a_median_far_away_is_found_and_its_width_is_that_of_the_rows")),
+    Mutant("noise is believed to bend the sum", "posterior", "steps/prelude/broken_lines.py",
+           "bending = max(1.0 + believed * (found - 1.0),", "bending = max(found,",
+           (f"{_BROKEN}test_a_score_a_way_off_tells_how_the_sum_bends",)),
+    Mutant("noise counts as what a parabola misses", "posterior", "steps/prelude/broken_lines.py",
+           "np.sqrt(max(squared - of_noise, 0.0))", "np.sqrt(squared)",
+           (f"{_BROKEN}test_what_a_parabola_has_none_of_is_said_but_for_noise",)),
+    Mutant("slopes of broken lines keep their scale", "posterior", "steps/prelude/broken_lines.py",
+           "factor[self._regression.kinked] = np.exp(-change if self._regression.followed_is_rate else change)", "pass",
+           (f"{_BROKEN}test_slopes_and_curvatures_follow_the_scale",)),
+    Mutant("steps of the location forget how the scale moves", "posterior", "steps/prelude/broken_lines.py",
+           "return theta + (end - theta) / self._smaller(theta, end)", "return end",
+           (f"{_BROKEN}test_the_best_scale_is_found_in_one_step_and_the_location_moves_in_proportion_to_it",)),
 )  # fmt: skip
 
 

@@ -201,11 +201,44 @@ def test_the_scale_of_a_location_scale_family_is_found_and_no_other_logarithm():
     def of_known_sigma(x):
         pm.Normal("y", pm.HalfNormal("mean") * pm.Data("x", x), 1.0, observed=x)
 
-    for make, wanted in ((student, ["sigma_log__"]), (weibull, []), (of_known_sigma, [])):
+    def of_rate(x):
+        pm.AsymmetricLaplace("y", mu=pm.Normal("a"), b=pm.HalfNormal("b"), kappa=pm.HalfNormal("kappa"), observed=x)
+
+    for make, wanted in (
+        (student, ["sigma_log__"]),
+        (weibull, []),
+        (of_known_sigma, []),
+        (of_rate, ["b_log__"]),
+    ):
         with pm.Model() as model:
             make(np.arange(1.0, 9.0))
         parameters = ParameterVector(model)
         assert [parameters.labels[place] for place in places_of_scale(model, parameters)] == wanted
+
+
+def test_log_likelihoods_are_broken_lines_in_the_location_of_laplace_distributions_alone():
+    """And whether the scale of an asymmetric one is a function of a variable, or the variable its inverse."""
+    x = np.arange(1.0, 9.0)
+
+    def effects():
+        effect = pm.Normal("effect", pm.Normal("mu"), pm.HalfNormal("tau"), shape=2)
+        return pm.Normal("b") * pm.Data("x", x) + effect[pm.Data("g", x.astype(int) % 2)]
+
+    location = ["effect[0]", "effect[1]", "b"]
+    cases = (
+        (lambda: pm.Laplace("y", effects(), pm.HalfNormal("s"), observed=x), location, False),
+        (lambda: pm.AsymmetricLaplace("y", mu=effects(), b=pm.HalfNormal("s"), q=0.2, observed=x), location, True),
+        (lambda: pm.AsymmetricLaplace("y", mu=effects(), b=1 / pm.HalfNormal("s"), q=0.2, observed=x), location, False),
+        (lambda: pm.Normal("y", effects(), pm.HalfNormal("s"), observed=x), [], False),
+        (lambda: [pm.Laplace(name, pm.Normal(f"m{name}"), 1.0, observed=x) for name in "yz"], [], False),
+    )
+    for make, wanted, rate in cases:
+        with pm.Model() as model:
+            make()
+        parameters = ParameterVector(model)
+        found = structure_of(model, parameters)
+        assert [parameters.labels[place] for place in np.flatnonzero(found.kinked)] == wanted
+        assert found.scale_is_rate == rate
 
 
 @pytest.mark.parametrize(("initval", "start"), [(None, 4.0), (30.0, 30.0)])

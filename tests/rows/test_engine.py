@@ -81,6 +81,22 @@ def test_second_derivatives_are_those_of_the_model(make):
     assert slopes == pytest.approx(PublicUnits(rows).scores(theta) @ theta, rel=1e-6, abs=1e-7)
 
 
+def test_outer_products_of_slopes_stand_for_the_curvature_of_broken_lines():
+    """Of the location; the scale has its own second derivative, and between them there is none."""
+    y = X[:, 1] + 0.5
+    with pm.Model() as model:
+        location = pm.Data("x", X) @ pm.Normal("beta", shape=3) + pm.Normal("effect", shape=2)[np.arange(60) % 2]
+        pm.Laplace("y", location, pm.HalfNormal("scale"), observed=y)
+    rows = UnitLikelihood(read(model))
+    theta = np.array([0.3, -0.2, 0.1, 0.05, -0.1, 0.4])
+    scale, design = np.exp(theta[5]), np.column_stack([X, np.eye(2)[np.arange(60) % 2]])
+    residuals = (y - design @ theta[:5]) / scale
+    exact = np.zeros((60, 6, 6))
+    exact[:, :5, :5] = design[:, :, None] * design[:, None, :] / scale**2
+    exact[:, 5, 5] = np.abs(residuals)
+    assert PublicUnits(rows).curvatures(theta) == pytest.approx(exact, rel=1e-6, abs=1e-7)
+
+
 @pytest.mark.parametrize(
     ("make", "of_expansions"),
     [

@@ -149,19 +149,21 @@ def test_a_score_a_way_off_tells_how_the_sum_bends(noise, wanted):
     assert missed_noise == pytest.approx(along)
 
 
-def test_what_a_parabola_has_none_of_is_said():
+@pytest.mark.parametrize(("noise", "wanted"), [(0.0, 0.5), (3.0, np.sqrt(0.25 - 4 * 9.0 / 20.0**2)), (5.1, 0.0)])
+def test_what_a_parabola_has_none_of_is_said_but_for_noise(noise, wanted):
+    """A score is off by half of what it changes, across the way; or by that less noise in two scores and directions."""
     theta, curvature = np.zeros(3), np.diag([100.0, 100.0, 100.0])
 
     def made(point, frame, bias, kind):
         step = point.theta - theta
         across = np.array([-step[1], step[0], 0.0])
-        return KnownScore(point.theta, -(curvature @ step) - 50.0 * across, np.zeros((3, 3)), bias)
+        return KnownScore(point.theta, -(curvature @ step) - 50.0 * across, noise * np.eye(3), bias)
 
-    search = search_of([KnownScore(theta, np.zeros(3), np.zeros((3, 3)), 0.0)], made=made)
+    search = search_of([KnownScore(theta, np.zeros(3), noise * np.eye(3), 0.0)], made=made)
     frame = Frame(np.eye(3), np.eye(3))
     known = KnownCurvature(curvature, curvature, 0.1, frame, search.places)
     _, (missed, _) = search._checked(known, ExpansionPoint(theta, np.eye(3), 1.0), frame)
-    assert missed == pytest.approx(0.5)
+    assert missed == pytest.approx(wanted)
 
 
 def test_a_run_pays_for_a_score_a_way_off_and_for_no_other_check():
