@@ -120,6 +120,9 @@ def test_the_best_scale_is_found_in_one_step_and_the_location_moves_in_proportio
     logarithm = (-1.0 if rate else 1.0) * np.log(3.0)
     np.testing.assert_allclose(found.gradient, [10.0, 0.0, 100.0 * logarithm])
     np.testing.assert_allclose(np.diag(found.noise), [1.0, 1.0, 1.0 / 3.0])
+    several = search_of([score], rate=rate)  # how many rows there are is protected
+    several._regression = replace(several._regression, one_row_a_unit=False)
+    np.testing.assert_array_equal(several._comparable_scores()[0].gradient, score.gradient)
     monkeypatch.setattr(Search, "_stepped", lambda *_: np.array([0.1, -0.2, logarithm]))
     curvature = KnownCurvature(np.eye(3), np.eye(3), 0.1, Frame(np.eye(3), np.eye(3)), search.places)
     np.testing.assert_allclose(search._stepped(np.zeros(3), curvature, 1.0), [0.3, -0.6, logarithm])

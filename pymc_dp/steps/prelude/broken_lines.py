@@ -49,15 +49,18 @@ class SearchAlongBrokenLines(Search):
         """Return all scores, as if all had been released at the scale of the last one.
 
         One plus the mean score of its logarithm is what the best scale is in proportion to the one at hand, however far
-        away. The logarithm of that takes the place of the mean score.
+        away. The logarithm of that takes the place of the mean score; not where units have several rows, whose number
+        is protected.
         """
-        now, followed, n_units = self._scores[-1].theta, self._regression.followed, self._chain.n_units
-        sign, found = -1.0 if self._regression.followed_is_rate else 1.0, []
+        now, found, scale = self._scores[-1].theta, [], self._regression.followed
+        if scale.size > 1 or not self._regression.one_row_a_unit:
+            scale = scale[:0]
+        n_rows = (-1.0 if self._regression.followed_is_rate else 1.0) * self._chain.n_units
         for each in self._scores:
-            factor, gradient = self._smaller(each.theta, now), each.gradient.copy()
-            best = np.maximum(1.0 + sign * gradient[followed] / n_units, settings.LEAST_LEFT)
-            gradient[followed], factor[followed] = sign * n_units * np.log(best), 1.0 / best
-            gradient[self._regression.kinked] *= factor[self._regression.kinked]
+            factor = self._smaller(each.theta, now)
+            best = np.maximum(1.0 + each.gradient[scale] / n_rows, settings.LEAST_LEFT)
+            gradient = each.gradient * factor
+            gradient[scale], factor[scale] = n_rows * np.log(best), 1.0 / best
             found.append(replace(each, gradient=gradient, noise=each.noise * factor[:, None]))
         return found
 
