@@ -1,4 +1,4 @@
-"""The version stands in several files: it is the same in all of them."""
+"""What stands in several files: the version is the same in all of them, and tests that a script names exist."""
 
 import json
 import re
@@ -16,3 +16,12 @@ def test_citation_and_changelog_have_the_version_of_the_package():
     assert latest is not None
     described = json.loads((ROOT / "codemeta.json").read_text())["version"]
     assert version == cited[1] == latest[1] == described
+
+
+def test_the_quick_tests_of_other_versions_exist():
+    named = re.findall(r"^  (tests/\S+)$", (ROOT / ".ci" / "versions").read_text(), re.MULTILINE)
+    assert named
+    for each in named:
+        path, _, test = each.partition("::")
+        assert (ROOT / path).exists(), each
+        assert not test or f"def {test}(" in (ROOT / path).read_text(), each
