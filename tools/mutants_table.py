@@ -1245,7 +1245,7 @@ MUTANTS = (
            ("model/test_structure.py::"
             "test_log_likelihoods_are_broken_lines_in_the_location_of_laplace_distributions_alone",)),
     Mutant("the inverse of a scale is a scale", "posterior", "model/structure.py",
-           "return _undimmed(node.op.dist_params(node)[0]) in model.free_RVs", "return False",
+           "return _undimmed(_scale_of(node)) in model.free_RVs or", "return",
            ("model/test_structure.py::"
             "test_log_likelihoods_are_broken_lines_in_the_location_of_laplace_distributions_alone",)),
     Mutant("the sum of broken lines bends as the model says", "posterior", "steps/prelude/broken_lines.py",

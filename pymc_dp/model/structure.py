@@ -129,7 +129,7 @@ def _factors_of_scale(model: pm.Model) -> set[Variable]:
     if node is None or not isinstance(node.op, _LOCATION_SCALE):
         return set()
     found: set[Variable] = set()
-    scale = _undimmed(node.op.dist_params(node)[-1])
+    scale = _undimmed(_scale_of(node))
     if scale.owner is None or getattr(scale.owner.op, "scalar_op", None) != exp:
         return set()
     ahead = list(scale.owner.inputs)
@@ -145,6 +145,12 @@ def _factors_of_scale(model: pm.Model) -> set[Variable]:
 def _node_of_rows(model: pm.Model) -> Apply | None:
     """Return the node that draws the rows, if one observed variable has all of them."""
     return model.observed_RVs[0].owner if len(model.observed_RVs) == 1 else None
+
+
+def _scale_of(node: Apply) -> Variable:
+    """Return the scale of a location-scale family, or its inverse."""
+    parameters: list[Variable] = node.op.dist_params(node)
+    return parameters[0] if isinstance(node.op, AsymmetricLaplaceRV) else parameters[-1]
 
 
 def _undimmed(variable: Variable) -> Variable:
@@ -178,22 +184,20 @@ def places_of_scale(model: pm.Model, parameters: ParameterVector, *, symmetric: 
         or (symmetric and isinstance(node.op, families.GumbelRV | AsymmetricLaplaceRV))
     ):
         return np.zeros(0, dtype=np.intp)
-    *others, scale = node.op.dist_params(node)
-    if isinstance(node.op, AsymmetricLaplaceRV):
-        scale, *others = node.op.dist_params(node)
+    scale = _scale_of(node)
     reached = set(ancestors([scale], blockers=model.free_RVs))
     if symmetric:
-        reached -= set(ancestors(others))
+        reached -= set(ancestors([each for each in node.op.dist_params(node) if each is not scale]))
     scales = _logarithms(model, parameters) if symmetric else scale_places(model, parameters)
     return np.intersect1d(_places_of(model, parameters, lambda rv: rv in reached), scales)
 
 
 def scale_is_rate(model: pm.Model) -> bool:
-    """Return whether rows are drawn from an asymmetric Laplace distribution whose inverse scale is a free variable."""
+    """Return whether rows are drawn from an asymmetric Laplace distribution whose inverse scale is a variable or exp."""
     node = _node_of_rows(model)
     if node is None or not isinstance(node.op, AsymmetricLaplaceRV):
         return False
-    return _undimmed(node.op.dist_params(node)[0]) in model.free_RVs
+    return _undimmed(_scale_of(node)) in model.free_RVs or bool(_factors_of_scale(model))
 
 
 def places_of_degrees_of_freedom(model: pm.Model, parameters: ParameterVector) -> NDArray[np.intp]:

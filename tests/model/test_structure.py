@@ -279,6 +279,18 @@ def test_a_logarithm_that_is_added_to_that_of_the_scale_is_a_scale():
         assert places_of_scale(model, parameters, symmetric=True).size == 0
 
 
+def test_a_logarithm_in_the_location_of_an_asymmetric_laplace_distribution_is_no_scale():
+    """Its scale is its first parameter, and the last one its location."""
+    x = np.arange(1.0, 9.0)
+    with pm.Model() as model:
+        mean = pm.math.exp(pm.Normal("a") + pm.Normal("b") * pm.Data("x", x))
+        pm.AsymmetricLaplace("y", mu=mean, b=pm.math.exp(pm.Normal("c") + 0.1), q=0.3, observed=x)
+    parameters = ParameterVector(model)
+    for places in (scale_places(model, parameters), places_of_scale(model, parameters)):
+        assert [parameters.labels[place] for place in places] == ["c"]
+    assert structure_of(model, parameters).scale_is_rate
+
+
 def linear(x, mean, scale=lambda: pm.HalfNormal("sigma"), family=pm.Normal):
     family("y", mean(x), scale(), observed=x)
 
