@@ -193,7 +193,7 @@ def places_of_scale(model: pm.Model, parameters: ParameterVector, *, symmetric: 
 
 
 def scale_is_rate(model: pm.Model) -> bool:
-    """Return whether rows are drawn from an asymmetric Laplace distribution whose inverse scale is a variable or exp."""
+    """Return whether rows are asymmetric Laplace, with a free variable or an exponential as their inverse scale."""
     node = _node_of_rows(model)
     if node is None or not isinstance(node.op, AsymmetricLaplaceRV):
         return False
