@@ -15,6 +15,7 @@ wide intervals are beside what the prior left open. The true posterior given the
 """
 
 import argparse
+import itertools
 from collections.abc import Callable
 
 import numpy as np
@@ -93,6 +94,20 @@ def weibull(generator, y):
     pm.Weibull("y", pm.Gamma("shape", 8, 6), pm.math.exp(0.5 * predictor(generator)), observed=y)
 
 
+def exponential(generator, y):
+    pm.Exponential("y", pm.math.exp(0.5 * predictor(generator)), observed=y)
+
+
+def gamma(generator, y):
+    shape = pm.Gamma("shape", 4, 1)
+    pm.Gamma("y", alpha=shape, beta=shape / pm.math.exp(0.5 * predictor(generator)), observed=y)
+
+
+def beta(generator, y):
+    share, certain = pm.math.invlogit(0.5 * predictor(generator)), pm.Gamma("certain", 8, 1)
+    pm.Beta("y", alpha=share * certain, beta=(1.0 - share) * certain, observed=y)
+
+
 def effects(generator):
     mu, tau = pm.Normal("mu", 0, 1), pm.HalfNormal("tau", 0.7)
     alpha = pm.Normal("alpha", mu, tau, shape=GROUPS)
@@ -125,8 +140,8 @@ def persons(generator, y):
 MODELS: dict[str, Write] = {
     write.__name__.replace("_", "-"): write
     for write in (
-        *(logistic, linear, student_t, laplace, upper_quantile, poisson, negative_binomial, ordinal, softmax, weibull),
-        *(groups, groups_linear, groups_poisson, persons),
+        *(logistic, linear, student_t, laplace, upper_quantile, poisson, negative_binomial, ordinal, softmax),
+        *(weibull, exponential, gamma, beta, groups, groups_linear, groups_poisson, persons),
     )
 }
 
@@ -135,18 +150,21 @@ def simulated(write: Write, seed: int) -> tuple[Problem, np.ndarray]:
     """Return a model on simulated responses, and the parameters that they were drawn with, unconstrained."""
     with pm.Model() as model:
         write(np.random.default_rng([seed, 1]), None)
-    *values, response = pm.draw([*model.free_RVs[:-1], model["y"]], random_seed=seed)
-    truth = dict(zip((each.name for each in model.free_RVs[:-1]), values, strict=True))
+    variables = [rv for rv in model.free_RVs if rv.name != "y"]
+    for attempt in itertools.count():
+        *values, response = pm.draw([*variables, model["y"]], random_seed=seed + attempt * 2**20)
+        pieces = []
+        for rv, entries in zip(variables, values, strict=True):
+            transform = model.rvs_to_transforms[rv]
+            moved = entries if transform is None else transform.forward(entries, *rv.owner.inputs).eval()
+            pieces.append(np.ravel(moved).astype(float))
+        truth = np.concatenate(pieces)
+        if np.all(np.isfinite(truth)):  # PyMC draws out of order what the prior has in order
+            break
     with pm.Model() as model:
         write(np.random.default_rng([seed, 1]), response)
-    pieces = []
-    for value in model.value_vars:
-        rv = model.values_to_rvs[value]
-        transform, entries = model.rvs_to_transforms[rv], np.asarray(truth[rv.name], dtype=float)
-        moved = entries if transform is None else transform.forward(entries, *rv.owner.inputs).eval()
-        pieces.append(np.ravel(moved))
     settings = {"unit_index": "person"} if "person" in model.named_vars else {}
-    return Problem(model, settings), np.concatenate(pieces)
+    return Problem(model, settings), truth
 
 
 def rank_by_mode(problem: Problem, truth: np.ndarray, epsilon: float, delta: float, seed: int):

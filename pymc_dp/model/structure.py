@@ -55,6 +55,7 @@ class Structure:
     degrees_of_freedom: NDArray[np.intp]  # which of them are those of rows of a Student t distribution
     linear_and_normal: bool  # whether rows, or their logarithms, are normal with a linear mean
     rows_can_be_simulated: bool  # whether rows can be drawn from the model without any table
+    responses_are_known: bool  # whether the model says which responses a row could have had
     rows_are_levels: bool  # whether a row is one of a few levels: a truth value or a category
     kinked: NDArray[np.bool_]  # in which parameters the log-likelihood of a row is a broken line
 
@@ -66,6 +67,7 @@ def structure_of(model: pm.Model, parameters: ParameterVector) -> Structure:
     degrees_of_freedom = places_of_degrees_of_freedom(model, parameters)
     given = _places_of(model, parameters, lambda rv: model.rvs_to_initial_values.get(rv) is not None)
     start[np.setdiff1d(degrees_of_freedom, given)] = np.log(_HEAVY_TAILS)
+    responses, are_all = responses_of_rows(model)
     return Structure(
         start,
         in_likelihood(model, parameters),
@@ -75,7 +77,8 @@ def structure_of(model: pm.Model, parameters: ParameterVector) -> Structure:
         degrees_of_freedom,
         is_linear_and_normal(model),
         rows_can_be_simulated(model),
-        responses_of_rows(model)[1],
+        bool(responses),
+        are_all,
         kinked_in(model, parameters),
     )
 

@@ -11,7 +11,7 @@ from conftest import QUIET
 import pymc_dp as dp
 from pymc_dp.release import InsecureNoise
 from pymc_dp.steps.access import ChainAccess
-from pymc_dp.steps.prelude import learning
+from pymc_dp.steps.prelude import learning, settings
 from pymc_dp.steps.prelude.curvature import KnownCurvature
 from pymc_dp.steps.prelude.learning import Learning
 from pymc_dp.steps.prelude.newton import Frame
@@ -269,7 +269,7 @@ def test_a_third_curvature_waits_while_the_trust_region_holds_steps(monkeypatch,
         dp.private_likelihood(budget=dp.PrivacyBudget(8.0, 1e-6), insecure_seed=0, progressbar=False)
     released = kinds[len(kinds) - kinds[::-1].index("early_curvature") - 1 :]  # after the dry run
     scores = [kind for kind in released[: released.index("late_curvature")] if kind == "approach"]
-    assert len(scores) == (4 if far else 2)
+    assert len(scores) == (settings.STEPS_OF_UNKNOWN_RESPONSES if far else settings.STEPS_BEFORE_LATE)
 
 
 @pytest.mark.slow

@@ -177,19 +177,26 @@ def test_a_curvature_is_corrected_along_a_step_by_what_scores_clearly_say(true, 
 
 
 @pytest.mark.parametrize(
-    ("true", "noise_std", "one_row", "farther"),
-    [(1.1, 0.01, False, 2.0), (1.1, 0.01, True, 1.0), (2.0, 0.01, False, 1.0), (1.1, 0.6, False, 1.0)],
+    ("true", "noise_std", "one_row", "known", "farther"),
+    [
+        (1.1, 0.01, False, True, 2.0),
+        (1.1, 0.01, True, True, 1.0),
+        (2.0, 0.01, False, True, 1.0),
+        (1.1, 0.6, False, True, 1.0),
+        (1.1, 0.01, False, False, 2.0),
+    ],
 )
-def test_steps_go_farther_where_the_curvature_was_right_for_the_last_one(true, noise_std, one_row, farther):
-    """Of units of several rows alone, and not where noise could say the same."""
+def test_steps_go_farther_where_the_curvature_was_right_for_the_last_one(true, noise_std, one_row, known, farther):
+    """Of units of several rows alone, and not where noise could say the same; never far where responses are unknown."""
     places = np.array([True, True])
     curvature = KnownCurvature(np.diag([1.0, 5.0]), np.eye(2), 0.0, Frame(np.eye(2), np.eye(2)), places)
     ends = np.zeros(2), np.array([1.0, 0.0])
     scores = [KnownScore(end, np.array([2.0, 0.0]) - true * end, noise_std * np.eye(2), 0.0) for end in ends]
-    regression = SimpleNamespace(one_row_a_unit=one_row, steps=4)
+    regression = SimpleNamespace(one_row_a_unit=one_row, steps=4, responses_are_known=known)
     search = SimpleNamespace(_scores=scores, places=places, _room=1.0, _regression=regression)
     search._trusted_by_rows = lambda step: Search._trusted_by_rows(search, step)
-    assert Search._trusted(search, 1, curvature) == farther * settings.TRUST_FAR
+    trusted = settings.TRUST_FAR if known else settings.TRUST_NEAR
+    assert Search._trusted(search, 1, curvature) == farther * trusted
 
 
 @pytest.mark.parametrize(("total", "by_prior", "answer"), [(2.0, True, -1), (2.0, False, 0), (4.0, False, 1)])

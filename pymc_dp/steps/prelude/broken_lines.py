@@ -37,14 +37,6 @@ class SearchAlongBrokenLines(Search):
     def _trusted_by_rows(self, step: int) -> float:
         return settings.TRUST_OF_LOCATION
 
-    def _smaller(self, before: FloatArray, after: FloatArray) -> FloatArray:
-        """Return how many times as small the scale is at another point, for parameters of the location; else 1."""
-        factor, followed = np.ones(before.size), self._regression.followed
-        if followed.size == 1:
-            change = float((before - after)[followed[0]])
-            factor[self._regression.kinked] = np.exp(-change if self._regression.followed_is_rate else change)
-        return factor
-
     def _comparable_scores(self) -> list[KnownScore]:
         """Return all scores, as if all had been released at the scale of the last one.
 
@@ -68,12 +60,6 @@ class SearchAlongBrokenLines(Search):
         """Return where scores lead to: steps of the location are in proportion to the scale that they say."""
         end = super()._stepped(theta, curvature, trust)
         return theta + (end - theta) / self._smaller(theta, end)
-
-    def _at_scale_of(self, theta: FloatArray, before: FloatArray, curvature: KnownCurvature) -> KnownCurvature:
-        """Return the curvature at the scale of a point."""
-        factor, frame = self._smaller(before, theta), curvature.frame
-        frame = Frame(frame.preconditioner / factor[:, None], frame.back * factor[:, None])
-        return replace(curvature, matrix=curvature.matrix * np.outer(factor, factor), frame=frame)
 
     def _checked(
         self, curvature: KnownCurvature, point: ExpansionPoint, frame: Frame

@@ -37,16 +37,24 @@ class KnownCurvature:
 
 
 def lifted(
-    raw: FloatArray, noise_std: float, frame: Frame, places: NDArray[np.bool_], *, floor: float, nonnegative: bool
+    raw: FloatArray,
+    noise_std: float,
+    frame: Frame,
+    places: NDArray[np.bool_],
+    *,
+    floor: float,
+    nonnegative: bool,
+    weights: FloatArray | None = None,
 ) -> KnownCurvature:
-    """Return a curvature whose eigenvalues along the axes of `frame` are about `floor` or more.
+    """Return a curvature whose eigenvalues along the axes of `frame`, over `weights`, are about `floor` or more.
 
     If no unit has a negative eigenvalue (`nonnegative`), a negative one is small. Else the log-likelihood is convex in
     that direction, and its sign is turned.
     """
     block = np.ix_(places, places)
     there = raw[block] != 0.0
-    found = raw[block]
+    expected = 1.0 if weights is None else np.outer(weights[places], weights[places])
+    found = raw[block] / expected
     for _ in range(12):  # what is lifted is put into the structure again, and that lifted
         values, vectors = np.linalg.eigh(found)
         least = max(floor, _LEAST_PART * float(np.abs(values).max()))
@@ -57,7 +65,7 @@ def lifted(
     else:
         found = found + np.eye(len(found)) * max(0.0, least - float(np.linalg.eigvalsh(found)[0]))
     whole = np.zeros_like(raw)
-    whole[block] = found
+    whole[block] = found * expected
     matrix = frame.matrix(whole)
     if not np.isfinite(matrix).all():
         raise NotComputable("The released curvature is too large for floating point.")

@@ -50,7 +50,7 @@ from pymc_dp.steps.prelude.newton import (
     solved,
 )
 from pymc_dp.steps.prelude.search import Regression, Search, requests_of_search
-from pymc_dp.steps.prelude.settings import APPROACH_STEPS, SHARES_OF_LOCATION, Shares
+from pymc_dp.steps.prelude.settings import SHARES_OF_LOCATION, Shares
 from pymc_dp.steps.prelude.simulated import SearchBySimulation, requests_of_simulation
 from pymc_dp.steps.tuning import clip_bound
 
@@ -191,10 +191,10 @@ class Learning:
             self._start,
             known,
             scales[known[scales]],
-            APPROACH_STEPS,
-            structure.scale_of_rows,
-            structure.scale_is_rate,
-            structure.degrees_of_freedom,
+            followed=structure.scale_of_rows,
+            followed_is_rate=structure.scale_is_rate,
+            degrees_of_freedom=structure.degrees_of_freedom,
+            responses_are_known=structure.responses_are_known,
             kinked=structure.kinked,
         )
         self.protect_units(of_several_rows=not one_row_a_unit)
@@ -216,12 +216,11 @@ class Learning:
     def protect_units(self, *, of_several_rows: bool) -> None:
         """Say what a unit is: the information on a normal scale is known where every row is one."""
         options, normal = self._options, self._normal and not of_several_rows
-        of_regression = settings.STEPS_OF_BROKEN_LINES if self._regression.kinked.any() else APPROACH_STEPS
-        self.steps = options.newton_steps or (of_regression if self.order == 2 else 8)
-        self._regression = replace(
-            self._regression, steps=self.steps, normal=normal, one_row_a_unit=not of_several_rows
-        )
-        apart = self._regression.location_apart
+        regression = replace(self._regression, normal=normal, one_row_a_unit=not of_several_rows)
+        apart = regression.location_apart
+        few = self.order == 2 and (apart or regression.responses_are_known)
+        self.steps = options.newton_steps or (settings.STEPS if few else settings.STEPS_OF_UNKNOWN_RESPONSES)
+        self._regression = replace(regression, steps=self.steps)
         default = default_shares(self.order, self.in_chains, control_variates=options.control_variates)
         self.shares = options.shares or (SHARES_OF_LOCATION if apart and self.in_chains == "nothing" else default)
 

@@ -65,13 +65,15 @@ class Regression:
     known: NDArray[np.bool_]
     scales: NDArray[np.intp]
     #: Steps before the last score on the way to the centre.
-    steps: int = settings.APPROACH_STEPS
+    steps: int = settings.STEPS
     #: Places of the logarithm of the scale of a location-scale family: the curvature follows it.
     followed: NDArray[np.intp] = field(default_factory=lambda: np.zeros(0, dtype=np.intp))
     followed_is_rate: bool = False  # the inverse of a scale
     #: Places of logarithms of degrees of freedom.
     degrees_of_freedom: NDArray[np.intp] = field(default_factory=lambda: np.zeros(0, dtype=np.intp))
     one_row_a_unit: bool = True
+    #: Whether the model says which responses a row could have had.
+    responses_are_known: bool = True
     #: Whether rows, or their logarithms, are normal with a linear mean, and a free variable as their scale.
     normal: bool = False
     #: In which parameters the log-likelihood of a row is a broken line, shape (parameters,).
@@ -83,9 +85,22 @@ class Regression:
         return self.normal and self.followed.size == 1 and np.array_equal(self.scales, self.followed)
 
     @property
+    def moves_scale_late(self) -> bool:
+        """Whether the third curvature is released where the last binary search ends.
+
+        So it is for continuous responses with a scale or a shape, by which the curvature of the location is multiplied.
+        """
+        return self.bisected.size > 0 and not self.responses_are_known
+
+    @property
     def is_scale(self) -> NDArray[np.bool_]:
         """Which parameters are logarithms of scales, shape (parameters,)."""
         return np.isin(np.arange(self.start.size), self.scales)
+
+    @property
+    def of_location(self) -> NDArray[np.bool_]:
+        """Which parameters the location of rows depends on, shape (parameters,)."""
+        return self.kinked if self.kinked.any() else ~self.is_scale
 
     @property
     def bisected(self) -> NDArray[np.intp]:
@@ -206,13 +221,12 @@ class Search:
         """Search, and expand where the search has led to. Nothing is raised but numerical failures."""
         theta = self._bisected(self._regression.start, first=True)
         curvature = self._curvature(theta, self._comparable(theta), "early_curvature")
-        follows, steps = self._regression.followed.size > 0, self._regression.steps
-        waits = not follows  # for the third curvature: of a scale that is followed it has a place of its own
+        steps, waits = self._regression.steps, not self._regression.moves_scale_late  # for the third curvature
         for step in range(steps + 1):
             last = step == steps
-            if follows and step == max(steps - 1, 1):
+            if self._regression.moves_scale_late and step == max(steps - 1, 1):
                 theta, curvature = self._followed(theta, self._bisected_late(theta), curvature, "late_curvature")
-            elif last and not follows:
+            elif last and not self._regression.moves_scale_late:
                 theta = self._bisected_late(theta)
             self._scores.append(self._score(theta, self._frame(curvature), "centre" if last else "approach"))
             trusted = self._trusted(step, curvature)
@@ -288,9 +302,19 @@ class Search:
         """Return all scores, as one quadratic log-likelihood would have them."""
         return self._scores
 
+    def _smaller(self, before: FloatArray, after: FloatArray) -> FloatArray:
+        """Return how many times as small the scale is at another point, for parameters of the location; else 1."""
+        factor, moves = np.ones(before.size), (before - after)[self._regression.followed]
+        if moves.size:
+            farthest = float(moves[np.argmax(np.abs(moves))])
+            factor[self._regression.of_location] = np.exp(-farthest if self._regression.followed_is_rate else farthest)
+        return factor
+
     def _at_scale_of(self, theta: FloatArray, before: FloatArray, curvature: KnownCurvature) -> KnownCurvature:
-        """Return the curvature at the scale of a point: here no law says how one step changes it."""
-        return curvature
+        """Return the curvature at the scale of a point: of the location in proportion to its inverse square."""
+        factor, frame = self._smaller(before, theta), curvature.frame
+        frame = Frame(frame.preconditioner / factor[:, None], frame.back * factor[:, None])
+        return replace(curvature, matrix=curvature.matrix * np.outer(factor, factor), frame=frame)
 
     def _belief(self, curvature: KnownCurvature, *, noise_alone: bool = False) -> Belief:
         """Return what all scores say."""
@@ -311,18 +335,11 @@ class Search:
     def _followed(
         self, theta: FloatArray, bisected: FloatArray, curvature: KnownCurvature, kind: str
     ) -> tuple[FloatArray, KnownCurvature]:
-        """Release the curvature where binary searches end, along axes that follow the scale that has moved most.
-
-        Of a location and a scale, information of the location is in proportion to the inverse square of the scale.
-        """
+        """Release the curvature where binary searches end, along axes that follow the scale."""
         moves = (bisected - theta)[self._regression.followed]
-        farthest = float(moves[np.argmax(np.abs(moves))]) if moves.size else 0.0
-        if kind == "middle_curvature" or abs(farthest) > settings.SETTLED:
+        if kind == "middle_curvature" or np.any(np.abs(moves) > settings.SETTLED):
             self._sizes = {}
-        factor = np.ones(theta.size)
-        factor[~self._regression.is_scale] = np.exp(farthest if self._regression.followed_is_rate else -farthest)
-        followed = replace(curvature, matrix=curvature.matrix * np.outer(factor, factor))
-        return bisected, self._curvature(bisected, self._frame(followed), kind)
+        return bisected, self._curvature(bisected, self._frame(self._at_scale_of(bisected, theta, curvature)), kind)
 
     # Scales -------------------------------------------------------------------------------------------------------
 
@@ -393,7 +410,10 @@ class Search:
         raw = np.where(along_axes(there, frame), raw, 0.0)
         raw = between_members_and_others(raw, made.noise_std, frame, self._structure, self.places)
         floor = made.noise_std * self.reach_of_noise * self._floors[_STAGES.index(made.kind)]
-        return lifted(raw, made.noise_std, frame, self.places, floor=floor, nonnegative=self.nonnegative)
+        weights = np.where(self._regression.is_scale, settings.SCALE_IN_NORM, 1.0)
+        return lifted(
+            raw, made.noise_std, frame, self.places, floor=floor, nonnegative=self.nonnegative, weights=weights
+        )
 
     def _query_of_curvature(self, point: ExpansionPoint, kind: str) -> Query:
         return ExpectedCurvature(point, kind) if self._chain.knows_responses else Curvature(point, kind)
@@ -458,7 +478,8 @@ class Search:
         """Return how far a step may go where every row is a unit."""
         if step == self._regression.steps:
             return settings.TRUST_LAST
-        return settings.TRUST_FAR if step < 2 else settings.TRUST_NEAR
+        far = step < 2 and self._regression.responses_are_known
+        return settings.TRUST_FAR if far else settings.TRUST_NEAR
 
     def _frame(self, curvature: KnownCurvature) -> Frame:
         """Return the frame in which the curvature of a unit is, on average, the squared weights; scales come last.
