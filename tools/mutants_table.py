@@ -58,6 +58,7 @@ _SCHEMA = "tables/test_schema.py::"
 _DESCRIBING = "surveys/test_describing.py::"
 _LEVELS = "release/test_levels.py::"
 _BROKEN = "steps/test_broken_lines.py::"
+_UNKNOWN = "tests/steps/test_unknown_responses.py::"
 _CHECKING = "surveys/test_checking.py::"
 _AVERAGING = "surveys/test_averaging.py::"
 _PREDICTIONS = "release/test_predictions.py::"
@@ -1258,9 +1259,22 @@ MUTANTS = (
     Mutant("noise counts as what a parabola misses", "posterior", "steps/prelude/broken_lines.py",
            "np.sqrt(max(squared - of_noise, 0.0))", "np.sqrt(squared)",
            (f"{_BROKEN}test_what_a_parabola_has_none_of_is_said_but_for_noise",)),
-    Mutant("slopes of broken lines keep their scale", "posterior", "steps/prelude/broken_lines.py",
-           "factor[self._regression.kinked] = np.exp(-change if self._regression.followed_is_rate else change)", "pass",
-           (f"{_BROKEN}test_slopes_and_curvatures_follow_the_scale",)),
+    Mutant("curvatures of a location keep their scale", "posterior", "steps/prelude/search.py",
+           "factor[self._regression.of_location] = np.exp(-farthest if self._regression.followed_is_rate else farthest)",
+           "pass", (f"{_BROKEN}test_slopes_and_curvatures_follow_the_scale",
+                    f"{_UNKNOWN}test_the_curvature_of_a_location_follows_its_scale")),
+    Mutant("steps are few whatever responses are known", "posterior", "steps/prelude/learning.py",
+           "few = self.order == 2 and (apart or regression.responses_are_known)", "few = self.order == 2",
+           (f"{_UNKNOWN}test_steps_are_more_where_responses_are_not_known_and_the_curvature_changes",)),
+    Mutant("steps are long whatever responses are known", "posterior", "steps/prelude/search.py",
+           "far = step < 2 and self._regression.responses_are_known", "far = step < 2",
+           ("tests/steps/test_location.py::test_steps_go_farther_where_the_curvature_was_right_for_the_last_one",)),
+    Mutant("a shape moves after the last curvature", "posterior", "steps/prelude/search.py",
+           "return self.bisected.size > 0 and not self.responses_are_known", "return False",
+           (f"{_UNKNOWN}test_the_curvature_is_released_anew_where_the_last_binary_search_of_a_shape_ends",)),
+    Mutant("floors of eigenvalues forget which axes are short", "posterior", "steps/prelude/curvature.py",
+           "expected = 1.0 if weights is None else np.outer(weights[places], weights[places])", "expected = 1.0",
+           (f"{_UNKNOWN}test_a_floor_of_eigenvalues_knows_which_axes_are_short",)),
     Mutant("steps of the location forget how the scale moves", "posterior", "steps/prelude/broken_lines.py",
            "return theta + (end - theta) / self._smaller(theta, end)", "return end",
            (f"{_BROKEN}test_the_best_scale_is_found_in_one_step_and_the_location_moves_in_proportion_to_it",)),
