@@ -1,19 +1,16 @@
 """Frames of a search: rare levels, whose scores are long, covariates that are nearly collinear, and hierarchies."""
 
 from types import SimpleNamespace
-from unittest import mock
 
 import numpy as np
 import pymc as pm
 import pytest
-from conftest import QUIET
+from private_searches import centres_of
 
 import pymc_dp as dp
-from pymc_dp.release import InsecureNoise
 from pymc_dp.steps.access import ChainAccess
 from pymc_dp.steps.prelude import learning, settings
 from pymc_dp.steps.prelude.curvature import KnownCurvature
-from pymc_dp.steps.prelude.learning import Learning
 from pymc_dp.steps.prelude.newton import Frame
 from pymc_dp.steps.prelude.search import _LOWEST_OCTAVE, _OCTAVES, Search, _sizes_of_entries
 from pymc_dp.steps.prelude.tails import BINS, Histogram, Tail
@@ -207,10 +204,6 @@ def test_widths_are_doubted_by_the_largest_eigenvalue_of_noise(monkeypatch):
     assert asked == [pytest.approx(np.sqrt(20.0), rel=0.2)]
 
 
-class _AllMade(Exception):
-    """Ends a run after its searches."""
-
-
 def nearly_collinear():
     """Powers of age, nine levels of schooling, three of them rare, and their product with an indicator."""
     generator = np.random.default_rng(3)
@@ -221,24 +214,6 @@ def nearly_collinear():
     x = np.column_stack([np.ones(N), *ages, school, region, school * young[:, None]])
     truth = generator.normal(0, 0.5, x.shape[1])
     return x, (generator.random(N) < 1.0 / (1.0 + np.exp(-x @ truth))).astype(int)
-
-
-def centres_of(model, runs, **settings):
-    """Return where as many searches at epsilon 4 lead to."""
-    centres = []
-
-    def searches(self, chain, noise_per_bound, tempering):
-        authorisation = chain._authorisation
-        for seed in range(runs):
-            curator = authorisation.curators._make_curator(noise=InsecureNoise(seed), **authorisation.curators._once)
-            centres.append(self.expand(ChainAccess(authorisation, curator, chain._own), tempering).start)
-        raise _AllMade
-
-    with model, mock.patch.object(Learning, "run", searches):
-        step = dp.DPSurrogateHMC(budget=dp.PrivacyBudget(4.0, 1e-6), **settings)
-        with pytest.raises(dp.exceptions.RunInterrupted):
-            pm.sample(draws=10, step=step, chains=1, cores=1, **QUIET)
-    return centres
 
 
 @pytest.mark.slow

@@ -6,6 +6,7 @@ from types import SimpleNamespace
 import numpy as np
 import pymc as pm
 import pytest
+from private_searches import centres_of
 from scipy.optimize import minimize
 
 import pymc_dp as dp
@@ -15,7 +16,6 @@ from pymc_dp.steps.prelude import settings
 from pymc_dp.steps.prelude.curvature import KnownCurvature, lifted
 from pymc_dp.steps.prelude.newton import Frame
 from pymc_dp.steps.prelude.search import Regression, Search
-from tests.steps.test_frames import centres_of
 
 X = np.column_stack([np.ones(5_000), np.random.default_rng(0).normal(size=(5_000, 4))])
 TRUTH = np.array([0.5, 0.2, -0.2, 0.1, 0.0])
