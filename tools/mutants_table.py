@@ -58,7 +58,7 @@ _SCHEMA = "tables/test_schema.py::"
 _DESCRIBING = "surveys/test_describing.py::"
 _LEVELS = "release/test_levels.py::"
 _BROKEN = "steps/test_broken_lines.py::"
-_UNKNOWN = "tests/steps/test_unknown_responses.py::"
+_UNKNOWN = "steps/test_unknown_responses.py::"
 _CHECKING = "surveys/test_checking.py::"
 _AVERAGING = "surveys/test_averaging.py::"
 _PREDICTIONS = "release/test_predictions.py::"
@@ -1268,7 +1268,7 @@ MUTANTS = (
            (f"{_UNKNOWN}test_steps_are_more_where_responses_are_not_known_and_the_curvature_changes",)),
     Mutant("steps are long whatever responses are known", "posterior", "steps/prelude/search.py",
            "far = step < 2 and self._regression.responses_are_known", "far = step < 2",
-           ("tests/steps/test_location.py::test_steps_go_farther_where_the_curvature_was_right_for_the_last_one",)),
+           ("steps/test_location.py::test_steps_go_farther_where_the_curvature_was_right_for_the_last_one",)),
     Mutant("a shape moves after the last curvature", "posterior", "steps/prelude/search.py",
            "return self.bisected.size > 0 and not self.responses_are_known", "return False",
            (f"{_UNKNOWN}test_the_curvature_is_released_anew_where_the_last_binary_search_of_a_shape_ends",)),
