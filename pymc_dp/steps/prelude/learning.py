@@ -106,7 +106,8 @@ class Prelude:
         simulated from the model. Default: 1 if the model has no covariates, groups or units of several rows, so that
         rows can be simulated; else 2.
     newton_steps : int, optional
-        Noisy steps towards the mode, before the last one. Default: 4 for order 2, 8 for order 1.
+        Noisy steps towards the mode, before the last one. Default: 8; for order 2 it is 4 where the model says which
+        responses a row could have had, and for normal regressions.
     shares : Shares, optional
         How the cost is split. Default: by the order, and by what chains release.
     clip_gradient, clip_curvature : float, optional
