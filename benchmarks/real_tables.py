@@ -106,6 +106,22 @@ def quantile(x, y, q=0.5):
     return Problem(model)
 
 
+def gamma(x, y):
+    with pm.Model(coords=coords_of(x)) as model:
+        shape = pm.Exponential("shape", 0.5)
+        mean = pm.math.exp(pm.Data("x", x, dims=("row", "column")) @ pm.Normal("beta", 0, 1, dims="column"))
+        pm.Gamma("y", alpha=shape, beta=shape / mean, observed=y, dims="row")
+    return Problem(model)
+
+
+def weibull(x, y, until):
+    with pm.Model(coords=coords_of(x)) as model:
+        scale = pm.math.exp(pm.Data("x", x, dims=("row", "column")) @ pm.Normal("beta", 0, 1, dims="column"))
+        of_all = pm.Weibull.dist(pm.Exponential("shape", 0.5), scale)
+        pm.Censored("y", of_all, lower=None, upper=pm.Data("until", until, dims="row"), observed=y, dims="row")
+    return Problem(model)
+
+
 def negative_binomial(x, y):
     with pm.Model(coords=coords_of(x)) as model:
         beta = pm.Normal("beta", 0, 1, dims="column")
@@ -455,6 +471,31 @@ def light_chains(data):
     return logistic(x, table["death"].to_numpy(int))
 
 
+def survival(data):
+    """How many years they lived on, of most of whom it is known to be more."""
+    table = pd.read_csv(data / "survival/flchain.csv")
+    years = np.maximum(table["futime"].to_numpy(float), 1.0) / 3650.0
+    x = design(
+        (table["age"] - 65) / 10, table["sex"] == "M", np.minimum(np.log(table["kappa"]) - 0.3, 3), table["mgus"]
+    )
+    return weibull(x, years, np.where(table["death"] == 1, np.inf, years))
+
+
+def prices(data):
+    """Prices of computers, in thousands."""
+    table = pd.read_csv(data / "Ecdat/Computers.csv")
+    plain = [table[name] == "yes" for name in ("cd", "multi", "premium")]
+    numbers = (table["speed"] - 50) / 20, (table["hd"] - 400) / 250, (table["ram"] - 8) / 6, (table["screen"] - 14)
+    return gamma(design(*numbers, *plain, (table["trend"] - 16) / 8), table["price"].to_numpy(float) / 1000.0)
+
+
+def young_wages(data):
+    """Wages an hour of young Americans."""
+    table = pd.read_csv(data / "Ecdat/Wages1.csv")
+    x = design((table["exper"] - 8) / 2, table["sex"] == "male", (table["school"] - 12) / 2)
+    return gamma(x, table["wage"].to_numpy(float))
+
+
 def of_films(data, genres):
     """Return films, the logarithm of their length, and columns of year, length, votes and genres."""
     table = pd.read_csv(data / "ggplot2/movies.csv")
@@ -526,6 +567,10 @@ KEPT = {
     "median-maths": functools.partial(maths, model=quantile),
     "upper-wages": functools.partial(wages, model=functools.partial(quantile, q=0.9)),
     "lower-log-wages": functools.partial(log_wages, model=functools.partial(quantile, q=0.25)),
+    "gamma-wages": functools.partial(wages, model=gamma),
+    "gamma-prices": prices,
+    "gamma-young-wages": young_wages,
+    "survival": survival,
     "pupils": pupils,
     "light-chains": light_chains,
     "comedies": comedies,
