@@ -80,8 +80,11 @@ def test_tails_of_scores_are_those_of_levels_that_can_be_seen():
         _, tails = _sizes_of_entries(octave_counts(shares, n_units, noise, seed), noise, n_units, NONE)
         assert tails == pytest.approx([1.0, 20.0, 20.0, (2.56 + 0.99 / 256) / (0.16 + 0.99 / 16) ** 2, rarest], rel=0.3)
     alone = octave_counts([{0.5: 1.0}], n_units)
-    alone[0, 20 - _LOWEST_OCTAVE] = 4.4 * noise  # noise, some twenty octaves farther
-    assert _sizes_of_entries(alone, noise, n_units, NONE)[1] == pytest.approx([1.0])
+    expected, _ = _sizes_of_entries(alone, noise, n_units, NONE)
+    alone[0, 20 - _LOWEST_OCTAVE] = 5.5 * noise  # noise, some twenty octaves farther: in one of a million octaves
+    found, tails = _sizes_of_entries(alone, noise, n_units, NONE)
+    np.testing.assert_array_equal(found, expected)
+    assert tails == pytest.approx([1.0])
     alone[0, 20 - _LOWEST_OCTAVE] = 100.0 * noise
     assert _sizes_of_entries(alone, noise, n_units, NONE)[1] <= rarest
 

@@ -659,7 +659,7 @@ def _sizes_of_entries(
     counts[:, 0] = -np.inf  # zeros are in the first bin
     largest = counts.argmax(axis=1)
     from_largest = np.arange(_OCTAVES) - largest[:, None]
-    seen = np.where((from_largest >= -6) & (from_largest <= 3), 2.5, 4.5) * noise_std
+    seen = np.where((from_largest >= -6) & (from_largest <= 3), 2.5, settings.CLEAR_COUNT_FAR_AWAY) * noise_std
     big = np.where(counts > seen, counts, 0.0)
     visible = counts.max(axis=1) > 4.5 * noise_std  # the largest of many counts of noise alone is not far below that
     top = [octaves[np.flatnonzero(row)[-1]] for row in big[visible]]
