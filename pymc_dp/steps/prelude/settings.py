@@ -145,9 +145,9 @@ BIAS_OF_DIRECTIONS, BIAS_OF_GROUPS = 2.0, 1.0
 REPORTED_BIAS = 0.3
 #: How much an earlier histogram of norms still says, at another point by another preconditioner.
 TRUST_IN_EARLIER_SIZES = 0.5
-#: A count of scores by octave, more than eight times as large as most, has to be this many standard deviations of its
-#: noise: of dozens of octaves for each of dozens of parameters none may pass by chance, for it would be the size of all.
-#: With 4.5 about one search of ten parameters in 1,500 lost one of them.
+#: A count of scores by octave, more than eight times as large as most, has to be as many standard deviations of its
+#: noise: of dozens of octaves for each of dozens of parameters none may pass by chance, for it would be the size of
+#: all. With 4.5 about one search of ten parameters in 1,500 lost one of them.
 CLEAR_COUNT_FAR_AWAY = 6.0
 #: Part of the units whose early curvature is not cut.
 EARLY_QUANTILE = 0.995
