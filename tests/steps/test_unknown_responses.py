@@ -123,7 +123,7 @@ def errors_of(family, y, runs):
 
 @pytest.mark.slow
 def test_a_gamma_regression_far_away_is_found():
-    """Mean 13 and shape 6 from a start at 1 and 2: the median error is 1, and was 10 with four long steps."""
-    y = np.random.default_rng(2).gamma(6.0, np.exp(2.6 + X[:, 1:] @ TRUTH[1:]) / 6.0)
+    """Mean 7 and shape 6 from a start at 1 and 2: the median error is 1, and was 4 with four long steps."""
+    y = np.random.default_rng(2).gamma(6.0, np.exp(2.0 + X[:, 1:] @ TRUTH[1:]) / 6.0)
     errors = errors_of(gamma, y, 8)
-    assert np.median(np.sqrt(np.mean(errors**2, axis=1))) < 2.5
+    assert np.median(np.sqrt(np.mean(errors**2, axis=1))) < 2.0

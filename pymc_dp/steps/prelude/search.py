@@ -135,7 +135,8 @@ def requests_of_search(regression: Regression, share: float) -> list[ReleaseRequ
     steps, bisected, scales = regression.steps, regression.bisected.size, int(regression.location_apart)
     broken = int(regression.kinked.any())
     of_bisections = min(regression.scales.size, settings.MOST_BISECTED)  # with what degrees of freedom do not need
-    parts = settings.PARTS if regression.responses_are_known else settings.PARTS_OF_UNKNOWN_RESPONSES
+    usual = broken or regression.responses_are_known
+    parts = settings.PARTS if usual else settings.PARTS_OF_UNKNOWN_RESPONSES
     parts = settings.PARTS_OF_LOCATION if scales else parts
     n_scores = steps + 2 + scales * (steps + 1)
     n_bisections = bisected * (settings.FIRST_BISECTIONS + (0 if scales else 2 * settings.LATER_BISECTIONS))
