@@ -1265,7 +1265,7 @@ MUTANTS = (
                     f"{_UNKNOWN}test_the_curvature_of_a_location_follows_its_scale")),
     Mutant("noise in one of thousands of octaves is the size of a score", "posterior", "steps/prelude/settings.py",
            "CLEAR_COUNT_FAR_AWAY = 6.0", "CLEAR_COUNT_FAR_AWAY = 4.5",
-           ("steps/test_frames.py",)),
+           ("steps/test_frames.py::test_tails_of_scores_are_those_of_levels_that_can_be_seen",)),
     Mutant("steps are few whatever responses are known", "posterior", "steps/prelude/learning.py",
            "few = self.order == 2 and (apart or regression.responses_are_known)", "few = self.order == 2",
            (f"{_UNKNOWN}test_steps_are_more_where_responses_are_not_known_and_the_curvature_changes",)),
