@@ -125,7 +125,7 @@ class Run:
 def reference_of(problem: Problem, path: Path) -> Reference:
     """Return the reference that `path` holds, or find it and keep it there."""
     if not path.exists():
-        found = _by_mode(problem.model) if problem.normal else None
+        found = by_mode(problem.model) if problem.normal else None
         found = _by_nuts(problem) if found is None else found
         path.parent.mkdir(parents=True, exist_ok=True)
         np.savez(path, mean=found.mean, covariance=found.covariance, how=found.how)
@@ -133,7 +133,7 @@ def reference_of(problem: Problem, path: Path) -> Reference:
     return Reference(kept["mean"], kept["covariance"], str(kept["how"]))
 
 
-def _by_mode(model: pm.Model) -> Reference | None:
+def by_mode(model: pm.Model) -> Reference | None:
     """Return the normal approximation at the mode, corrected by importance weights; None where it is not good."""
     parameters = ParameterVector(model)
     log_density, slope = model.compile_logp(), model.compile_dlogp()

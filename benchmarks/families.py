@@ -3,9 +3,7 @@
     python benchmarks/families.py                                    every family, 40 searches at epsilon 4 and 1
     python benchmarks/families.py gamma weibull --runs 100 --epsilon 4
 
-10,000 rows, an intercept, two normal covariates and an indicator. The reference is a normal approximation at the mode.
-Errors are in its standard deviations, root mean square over parameters; a search is lost beyond 3. Printed: the median
-error, the root mean square over searches, the largest, and the share of the posterior inside 90 % intervals.
+10,000 rows, an intercept, two normal covariates and an indicator. Columns are those of `searches.py`.
 """
 
 import argparse
@@ -13,16 +11,12 @@ from collections.abc import Callable
 
 import numpy as np
 import pymc as pm
-from against_reference import Problem, quiet, say
-from scipy import optimize, stats
-from searches import LOST, searches
-
-from pymc_dp.model.parameters import ParameterVector
+from against_reference import Problem, by_mode, quiet, say
+from searches import searches, summary
 
 ROWS, TRUTH = 10_000, np.array([0.6, 0.4, -0.3, 0.5])
 GENERATOR = np.random.default_rng(0)
 X = np.column_stack([np.ones(ROWS), GENERATOR.normal(size=(ROWS, 2)), GENERATOR.random(ROWS) < 0.2])
-UPPER = GENERATOR.uniform(0.5, 6.0, ROWS)
 
 #: From a linear predictor, a function that makes a positive parameter, and the distribution's class or its `dist`.
 Family = Callable[[object, Callable[[str, float], object], Callable[..., object]], object]
@@ -64,21 +58,6 @@ def problem_of(name: str) -> Problem:
     return Problem(model, {})
 
 
-def mode_and_covariance(model: pm.Model) -> tuple[np.ndarray, np.ndarray]:
-    """Return the mode of a posterior on the unconstrained scale, and the inverse of the curvature there."""
-    parameters, height, slope = ParameterVector(model), model.compile_logp(), model.compile_dlogp()
-
-    def down(theta):
-        return -slope(parameters.to_point(theta))
-
-    mode = parameters.to_theta(model.initial_point())
-    for _ in range(3):
-        mode = optimize.minimize(lambda theta: -height(parameters.to_point(theta)), mode, jac=down, method="BFGS").x
-    ways = 1e-5 * np.eye(mode.size)
-    curvature = np.array([down(mode + way) - down(mode - way) for way in ways]) / 2e-5
-    return mode, np.linalg.inv((curvature + curvature.T) / 2.0)
-
-
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("names", nargs="*", metavar="family", help=f"of: {', '.join(FAMILIES)} (default: all)")
@@ -89,19 +68,10 @@ def main() -> None:
     quiet()
     for name in options.names or FAMILIES:
         problem = problem_of(name)
-        mode, covariance = mode_and_covariance(problem.model)
-        std = np.sqrt(np.diag(covariance))
+        reference = by_mode(problem.model)
         for epsilon in options.epsilon:
-            found = [each for each in searches(problem, epsilon, options.delta, options.runs, 1) if each is not None]
-            away = np.array([(each - mode) / std for each, _ in found])
-            reach = 1.645 * np.sqrt([np.diag(each) for _, each in found]) / std
-            inside = stats.norm.cdf(away + reach) - stats.norm.cdf(away - reach)
-            errors = np.sqrt(np.mean(away**2, axis=1))
-            say(
-                f"{name:<14}epsilon {epsilon:g}  error {np.median(errors):6.2f}  root mean square "
-                f"{np.sqrt(np.mean(errors**2)):6.2f}  largest {errors.max():6.2f}  lost {np.sum(errors > LOST)} of "
-                f"{len(errors)}  coverage {inside.mean():.2f} (least {inside.mean(axis=0).min():.2f})"
-            )
+            found = searches(problem, epsilon, options.delta, options.runs, 1)
+            say(f"{name:<14}epsilon {epsilon:g}  {summary(found, reference)}")
 
 
 if __name__ == "__main__":

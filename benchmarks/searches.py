@@ -99,7 +99,8 @@ def summary(found: list, reference: Reference) -> str:
     lost = f"{np.mean(errors > LOST):.3f} of {len(errors)}"
     covered = (stats.norm.cdf(away + reach) - stats.norm.cdf(away - reach)).mean(axis=0)
     return (
-        f"error {np.median(errors):6.2f}  (bias {np.sqrt(np.mean(np.median(away, axis=0) ** 2)):5.2f})  90 % below "
+        f"error {np.median(errors):6.2f}  (root mean square {np.sqrt(np.mean(errors**2)):6.2f}, "
+        f"bias {np.sqrt(np.mean(np.median(away, axis=0) ** 2)):5.2f})  90 % below "
         f"{np.quantile(errors, 0.9):7.2f}  lost {lost}  width {np.median(wide):5.2f}"
         f"  coverage {covered.mean():.2f} (least {covered.min():.2f})"
     )

@@ -5,11 +5,12 @@ from types import SimpleNamespace
 import numpy as np
 import pymc as pm
 import pytest
-from private_searches import centres_of
+from against_reference import Problem
+from searches import searches
 
 import pymc_dp as dp
 from pymc_dp.steps.access import ChainAccess
-from pymc_dp.steps.prelude import learning, settings
+from pymc_dp.steps.prelude import learning
 from pymc_dp.steps.prelude.curvature import KnownCurvature
 from pymc_dp.steps.prelude.newton import Frame
 from pymc_dp.steps.prelude.search import _LOWEST_OCTAVE, _OCTAVES, Search, _sizes_of_entries
@@ -230,8 +231,8 @@ def test_searches_of_units_of_many_rows_reach_a_far_mode():
         beta = pm.Normal("beta", 0.0, 2.0, shape=3)
         pm.Bernoulli("y", logit_p=pm.Data("x", x) @ beta, observed=y)
     std = np.sqrt(np.diag(np.linalg.inv((x * (p * (1 - p))[:, None]).T @ x)))
-    found = centres_of(model, 3, unit_index=np.repeat(np.arange(800), 20))
-    errors = [np.sqrt(np.mean(((each - truth) / std) ** 2)) for each in found]
+    found = searches(Problem(model, {"unit_index": np.repeat(np.arange(800), 20)}), 4.0, 1e-6, 3, 0)
+    errors = [np.sqrt(np.mean(((each - truth) / std) ** 2)) for each, _ in found]
     assert np.median(errors) < 4.0
 
 
@@ -247,7 +248,7 @@ def test_a_third_curvature_waits_while_the_trust_region_holds_steps(monkeypatch,
         dp.private_likelihood(budget=dp.PrivacyBudget(8.0, 1e-6), insecure_seed=0, progressbar=False)
     released = kinds[len(kinds) - kinds[::-1].index("early_curvature") - 1 :]  # after the dry run
     scores = [kind for kind in released[: released.index("late_curvature")] if kind == "approach"]
-    assert len(scores) > 5 if far else len(scores) == settings.STEPS_BEFORE_LATE
+    assert len(scores) == (7 if far else 2)
 
 
 @pytest.mark.slow
@@ -264,6 +265,6 @@ def test_searches_of_nearly_collinear_covariates_and_rare_levels_are_not_lost():
     with pm.Model() as model:
         beta = pm.Normal("beta", 0.0, 1.0, shape=x.shape[1])
         pm.Bernoulli("y", logit_p=pm.Data("x", x) @ beta, observed=y)
-    errors = [np.sqrt(np.mean(((found - mode) / std) ** 2)) for found in centres_of(model, 12)]
+    errors = [np.sqrt(np.mean(((found - mode) / std) ** 2)) for found, _ in searches(Problem(model), 4.0, 1e-6, 12, 0)]
     assert len(errors) == 12
     assert np.median(errors) < 1.8

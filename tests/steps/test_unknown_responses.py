@@ -6,11 +6,10 @@ from types import SimpleNamespace
 import numpy as np
 import pymc as pm
 import pytest
-from private_searches import centres_of
-from scipy.optimize import minimize
+from against_reference import Problem, by_mode
+from searches import searches
 
 import pymc_dp as dp
-from pymc_dp.model.parameters import ParameterVector
 from pymc_dp.steps.access import ChainAccess
 from pymc_dp.steps.prelude import settings
 from pymc_dp.steps.prelude.curvature import KnownCurvature, lifted
@@ -103,22 +102,10 @@ def test_a_floor_of_eigenvalues_knows_which_axes_are_short():
 
 
 def errors_of(family, y, runs):
-    """Return errors of as many searches at epsilon 4, in standard deviations of a normal approximation."""
-    model = model_of(family, y)
-    parameters, slope, height = ParameterVector(model), model.compile_dlogp(), model.compile_logp()
-    mode = parameters.to_theta(model.initial_point())
-    for _ in range(3):
-        lost = minimize(
-            lambda at: -height(parameters.to_point(at)),
-            mode,
-            jac=lambda at: -slope(parameters.to_point(at)),
-            method="BFGS",
-        )
-        mode = lost.x
-    ways = 1e-5 * np.eye(mode.size)
-    at = [[slope(parameters.to_point(mode + sign * way)) for way in ways] for sign in (1.0, -1.0)]
-    std = np.sqrt(np.diag(np.linalg.inv((np.array(at[1]) - np.array(at[0])) / 2e-5)))
-    return np.array([(each - mode) / std for each in centres_of(model, runs)])
+    """Return errors of as many searches at epsilon 4, in posterior standard deviations."""
+    problem = Problem(model_of(family, y))
+    reference = by_mode(problem.model)
+    return np.array([(mode - reference.mean) / reference.std for mode, _ in searches(problem, 4.0, 1e-6, runs, 0)])
 
 
 @pytest.mark.slow

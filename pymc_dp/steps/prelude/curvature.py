@@ -48,6 +48,7 @@ def lifted(
 ) -> KnownCurvature:
     """Return a curvature whose eigenvalues along the axes of `frame`, over `weights`, are about `floor` or more.
 
+    `weights`, shape (parameters,), are the roots of what is expected along the axes; by default they are 1.
     If no unit has a negative eigenvalue (`nonnegative`), a negative one is small. Else the log-likelihood is convex in
     that direction, and its sign is turned.
     """
