@@ -87,7 +87,7 @@ def main(arguments=None):
     folder = Path(tempfile.mkdtemp(prefix="mutants-"))
     try:
         left_out = shutil.ignore_patterns("__pycache__", "*.ipynb", "_build", "_generated")
-        for part in ("pymc_dp", "tests", "tools", "docs", "notebooks"):
+        for part in ("pymc_dp", "tests", "tools", "benchmarks", "docs", "notebooks"):
             shutil.copytree(ROOT / part, folder / part, ignore=left_out)
         shutil.copy(ROOT / "pyproject.toml", folder)
         cache = folder / "cache"
