@@ -86,7 +86,7 @@ STEPS = 4
 #: The same where the model does not say which responses a row could have had, but for the location of a normal
 #: regression. The observed curvature changes on the way, so that steps are short ones: of 40 searches each of an
 #: exponential, a Gumbel and a Weibull regression at epsilon 4, four longer steps were .79, 1.5 and .96 off (root mean
-#: square), eight .49, .67 and .71. Scores of broken lines hardly fall before the maximum is near.
+#: square), eight .49, .67 and .86. Scores of broken lines hardly fall before the maximum is near.
 STEPS_OF_UNKNOWN_RESPONSES = 8
 #: Only so many logarithms of positive parameters are searched for: the others start where the model says.
 MOST_BISECTED = 6
