@@ -106,6 +106,22 @@ def test_sizes_of_members_that_noise_hides_are_told_by_all_together():
         assert np.all(together <= alone)
 
 
+def test_sizes_that_single_octaves_do_not_show_are_told_by_three_together():
+    """A parameter whose scores are spread over three octaves, none of which is clear of noise by itself."""
+    n_units, noise = 3_000, 130.0
+    spread = {0.25: 0.18, 0.5: 0.18, 1.0: 0.18, 2.0**-24: 0.46}
+    true = np.sqrt(0.18 * 2.0 * (4.0**-2 + 4.0**-1 + 1.0))  # the middle of octaves
+    found = []
+    for seed in range(20):
+        counts = octave_counts([{0.5: 1.0}, spread, {2.0**-24: 1.0}], n_units, noise, seed)
+        found.append(_sizes_of_entries(counts, noise, n_units, NONE)[0])
+    found = np.array(found)
+    assert np.all((found[:, 1] > 0.8 * true) & (found[:, 1] < 4.0 * true))  # with room for what noise may hide
+    assert np.median(found[:, 1]) > 1.5 * np.median(found[:, 2])
+    hidden = found[:, 2] / np.sqrt(4.5 * np.sqrt(3.0) * noise / n_units)  # as much as noise may hide
+    assert set(np.round(hidden, 9)) <= {0.5, np.round(0.5**0.5, 9)}  # of the middle of the octaves that show
+
+
 def test_members_of_groups_count_less_in_norms_the_more_there_are():
     """By the eighth root of how many there are to each other parameter; where they are few, they count in full."""
     for n_members, weight in ((32, (2 / 32) ** 0.125), (2, 1.0)):
@@ -191,6 +207,25 @@ def test_what_clipping_takes_off_curvatures_is_spread_over_directions():
         assert bound_of(size) == min(tail.best_bound(part, noise)[0], max(0.5 * n_units / noise, 2.0 * size))
 
 
+def test_a_bound_of_curvatures_follows_the_histogram_where_the_frame_is_wrong():
+    """Of a frame in which units are ten times as long as it says, nearly all would be cut, and steps overshoot."""
+    n_units, size, noise = 3_000, 8, np.sqrt(2.0) * 20.0 * 10.0
+    counts = np.zeros(BINS)
+    counts[10:13] = n_units / 3.0  # norms from 2**(10/2) to 2**(13/2) times the smallest
+    for smallest, largest in ((0.5, 2.0 * 0.5 * 2.0**6), (0.1, 2.0 * size)):
+        search = SimpleNamespace(
+            places=np.ones(size, dtype=bool),
+            nonnegative=True,
+            _mean_square=float(size),
+            _norms=lambda *_, smallest=smallest: Histogram(counts, 1.0, smallest),
+            _sizes_of_curvature="expected_curvature",
+            _chain=SimpleNamespace(n_units=n_units, multiplier=lambda kind: 20.0),
+            reach_of_noise=10.0,
+        )
+        found = Search._curvature_bound(search, np.zeros(size), None, "early_curvature")
+        assert found == min(smallest * 2.0**6.5, max(0.5 * largest / 2.0 / size * n_units / noise, largest))
+
+
 def test_widths_are_doubted_by_the_largest_eigenvalue_of_noise(monkeypatch):
     """Of noise with a standard deviation of one, as several releases together have: about the root of 2 d."""
     asked, real = [], learning._doubtful_width
@@ -248,7 +283,7 @@ def test_a_third_curvature_waits_while_the_trust_region_holds_steps(monkeypatch,
         dp.private_likelihood(budget=dp.PrivacyBudget(8.0, 1e-6), insecure_seed=0, progressbar=False)
     released = kinds[len(kinds) - kinds[::-1].index("early_curvature") - 1 :]  # after the dry run
     scores = [kind for kind in released[: released.index("late_curvature")] if kind == "approach"]
-    assert len(scores) == (7 if far else 2)
+    assert len(scores) == (8 if far else 2)
 
 
 @pytest.mark.slow

@@ -1,5 +1,6 @@
 """Samplers that are given a budget and nothing else: what they learn, what they keep, and what they draw."""
 
+import functools
 from types import SimpleNamespace
 
 import numpy as np
@@ -9,9 +10,10 @@ from conftest import QUIET, gaussian_model
 
 import pymc_dp as dp
 from pymc_dp.release.gradients import GradientSizes, PreconditionedGradient
-from pymc_dp.release.interface import Release
+from pymc_dp.release.interface import ExpansionPoint, Release
 from pymc_dp.release.queries import LogRatioSum, Residual
 from pymc_dp.steps.access import ChainAccess
+from pymc_dp.steps.prelude.belief import KnownScore
 from pymc_dp.steps.prelude.search import Search
 from pymc_dp.steps.target import FreeTarget
 
@@ -260,6 +262,64 @@ def test_a_released_loss_is_not_negative_whatever_its_noise(mean, std, prior):
     search = SimpleNamespace(_tail=None, _chain=SimpleNamespace(n_units=1000))
     found = Search._lost_length(search, 3.0, loss, 3.0 * prior)
     assert found == pytest.approx(3.0 * expected, rel=1e-2)
+
+
+class Lost:
+    """A tail that loses `at_one` over a bound, and no more than a bound of a unit `capped`; it notes its outliers."""
+
+    def __init__(self, at_one, best):
+        self.at_one, self.best, self.added = at_one, best, []
+
+    def lost_length(self, bound):
+        return (self.at_one + sum(self.added)) / bound
+
+    def capped_loss(self, bound):
+        return self.at_one / bound**2
+
+    def lost_beyond(self, bound):
+        return 1.0
+
+    def add_outliers(self, bound, capped_loss):
+        self.added.append(capped_loss * bound**2)
+
+    def best_bound(self, bias_of_length, noise_of_bound):
+        return self.best, np.nan
+
+
+def searching(tail, *, centred=False):
+    """Return what a search knows of its tail: 900 units, and noise of a score of half a standard deviation a bound."""
+    search = SimpleNamespace(
+        _tail=tail, _centred=centred, _bias_of_length=0.5, _chain=SimpleNamespace(n_units=900, multiplier=lambda _: 7.5)
+    )
+    search._lost_length = functools.partial(Search._lost_length, search)
+    search._directions = lambda frame: 4
+    search._scores = [KnownScore(np.zeros(1), np.zeros(1), np.eye(1), 3.0)]
+    return search
+
+
+@pytest.mark.parametrize("centred", [False, True])
+def test_more_loss_than_a_histogram_shows_is_that_of_outliers(centred):
+    """By 20 standard deviations of its noise: all of it; the biases of earlier scores grow in proportion."""
+    search = searching(Lost(at_one=16.0, best=2.0), centred=centred)
+    bias = Search._bias_by_loss(search, 2.0, 4.0, Release("clipping_loss", np.array([44.0]), 2.0, (np.zeros(1),)))
+    if centred:  # what is lost is added again
+        assert search._tail.added == []
+        assert bias <= 4.0
+        assert search._scores[0].bias == 3.0
+    else:
+        assert search._tail.added == [pytest.approx(4.0 * 40.0, rel=1e-3)]
+        assert bias == pytest.approx(0.5 * (16.0 + 160.0) / 2.0, rel=1e-3)
+        assert search._scores[0].bias == pytest.approx(3.0 * bias / 4.0)
+
+
+@pytest.mark.parametrize(("best", "bound"), [(1.5, 1.0), (1.05, 1.0), (0.5, 1.0), (50.0, 4.0)])
+def test_a_bound_has_room_for_outliers_until_its_noise_is_two_standard_deviations(best, bound):
+    """With 900 units noise of a bound of 1 is half a standard deviation: at 4 it is two."""
+    search, point = searching(Lost(8.0, best)), ExpansionPoint(np.zeros(1), np.eye(1), 1.0)
+    bound = best if 1.1 < best < 4.0 else bound
+    found, bias, left = Search._with_room_for_outliers(search, point, None, 6.0)
+    assert found.clip_gradient == pytest.approx(bound)
+    assert (bias, left) == pytest.approx((6.0 / bound, 1.0 / bound))
 
 
 def test_the_same_learned_run_is_made_in_one_process_and_in_two():

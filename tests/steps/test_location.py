@@ -6,7 +6,9 @@ import numpy as np
 import pandas as pd
 import pymc as pm
 import pytest
+from against_reference import Problem
 from conftest import QUIET
+from searches import searches
 
 import pymc_dp as dp
 from pymc_dp.model.view import read
@@ -19,6 +21,7 @@ from pymc_dp.steps.prelude.search import Search, reciprocal_step
 from pymc_dp.steps.prelude.tails import BINS
 
 N, GROUPS = 6000, 8
+N_OF_OUTLIERS = 20_000
 
 
 def far_away(generator, groups):
@@ -40,6 +43,34 @@ def far_away(generator, groups):
     estimate, rss, *_ = np.linalg.lstsq(design, y)
     std = np.sqrt(np.diag(np.linalg.inv(design.T @ design)) * rss / N)
     return model, np.append(estimate, 0.5 * np.log(rss[0] / N)), np.append(std, (2.0 * N) ** -0.5)
+
+
+def with_outliers(generator, of):
+    """Few rows of long leverage on a bent line, or residuals with the tail of a Student t of three degrees."""
+    x = np.column_stack([np.ones(N_OF_OUTLIERS), generator.normal(size=(N_OF_OUTLIERS, 2))])
+    residuals = generator.standard_t(3, N_OF_OUTLIERS) if of == "residuals" else generator.normal(size=N_OF_OUTLIERS)
+    if of == "leverage":
+        rows = generator.choice(N_OF_OUTLIERS, 60, replace=False)
+        x[rows, 1] = generator.uniform(4.0, 9.0, 60)
+        residuals[rows] -= 0.5 * x[rows, 1]
+    y = x @ [0.5, 1.0, -1.0] + residuals
+    with pm.Model() as model:
+        beta, sigma = pm.Normal("beta", 0.0, 5.0, shape=3), pm.HalfNormal("sigma", 5.0)
+        pm.Normal("y", pm.Data("x", x) @ beta, sigma, observed=y)
+    estimate, rss, *_ = np.linalg.lstsq(x, y)
+    scale = np.sqrt(rss[0] / N_OF_OUTLIERS)
+    std = scale * np.sqrt(np.diag(np.linalg.inv(x.T @ x)))
+    return model, np.append(estimate, np.log(scale)), np.append(std, (2.0 * N_OF_OUTLIERS) ** -0.5)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("of", "most"), [("leverage", 2.0), ("residuals", 2.0)])
+def test_outliers_that_hide_in_histograms_are_found(of, most):
+    """Median error of ten searches at epsilon 4, in posterior sd: X and X before."""
+    model, maximum, std = with_outliers(np.random.default_rng(0), of)
+    found = searches(Problem(model), 4.0, 1e-6, 10, 0)
+    errors = [np.sqrt(np.mean(((mode - maximum) / std) ** 2)) for mode, _ in found]
+    assert np.median(errors) < most
 
 
 def in_order(labels, known):

@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
-from pymc_dp.steps.prelude.tails import BINS, LOWEST_HALF_OCTAVE, Histogram, Tail
+from pymc_dp.steps.prelude.tails import BINS, LOWEST_HALF_OCTAVE, Histogram, Tail, believed
 
 N = 20_000
 SMALLEST = 2.0 ** (LOWEST_HALF_OCTAVE / 2)
@@ -147,3 +147,24 @@ def test_no_noise_makes_a_bound_that_is_no_positive_number(counts, noise_std, n_
     assert 0.0 < bound < np.inf
     assert 0.0 <= bias < np.inf
     assert 0.0 < Histogram(counts, noise_std, smallest).quantile(0.9, n_units) < np.inf
+
+
+def test_outliers_lose_what_was_released_and_less_to_a_larger_bound():
+    """A power law beyond the bound: by hand, sums over units of what each loses, and of no more than one bound."""
+    tail = Tail(histogram(TABLES["half-normal"](np.random.default_rng(1)), 20.0), N)
+    bound, before = 6.0, Tail(histogram(TABLES["half-normal"](np.random.default_rng(1)), 20.0), N)
+    tail.add_outliers(bound, 50.0)
+    assert tail.capped_loss(bound) - before.capped_loss(bound) == pytest.approx(50.0, rel=0.05)
+    lost = [tail.lost_length(times * bound) - before.lost_length(times * bound) for times in (1.0, 4.0)]
+    assert lost[0] == pytest.approx(50.0 * bound / (1.0 - 2.0**-0.75), rel=0.05)
+    assert lost[1] / lost[0] == pytest.approx(4.0**-0.75, rel=0.15)  # units are spread evenly over a half octave
+    assert tail.best_bound(1.0, 30.0)[0] > 2.0 * before.best_bound(1.0, 30.0)[0]
+
+
+def test_outliers_are_believed_beyond_noise_alone():
+    assert believed(-3.0, 1.0) == 0.0
+    assert believed(1.0, 1.0) < 0.03
+    assert believed(2.5, 1.0) == pytest.approx(1.25)
+    assert believed(10.0, 1.0) == pytest.approx(10.0, rel=0.01)
+    assert believed(1e300, 1e-300) == pytest.approx(1e300)  # no overflow
+    assert believed(1e-300, 1e6) == 0.0

@@ -28,7 +28,7 @@ from pymc_dp.steps.prelude.belief import Belief, KnownScore
 from pymc_dp.steps.prelude.curvature import KnownCurvature, after_step
 from pymc_dp.steps.prelude.newton import Frame
 from pymc_dp.steps.prelude.search import Found, Regression, Search, along_axes
-from pymc_dp.steps.prelude.tails import Tail
+from pymc_dp.steps.prelude.tails import Tail, believed
 
 #: Information of the logarithm of a normal scale, of one unit.
 _INFORMATION_OF_SCALE = 2.0
@@ -146,24 +146,38 @@ class SearchForLocation(Search):
 
     def _change_of_scale(self, theta: FloatArray, nearer: float, kind: str) -> tuple[float, float, float]:
         """Release the score of the scale; return the change to its zero, and the noise and the bias of that."""
-        n_units, size = self._chain.n_units, theta.size
+        bound, bias = self._bound_of_scale(theta, kind)
+        excess, noise = self._excess_of_squares(theta, bound, kind)
+        if kind == "scale_score":
+            wide, wide_noise = self._excess_of_squares(theta, settings.WIDER_OF_SCALE * bound, "wide_scale_score")
+            outliers, of_noise = wide - excess, float(np.hypot(noise, wide_noise))
+            bias = float(np.hypot(bias, believed(outliers, of_noise)))
+            if outliers > settings.CLEAR_OUTLIERS * of_noise:
+                excess, noise, bias = wide, wide_noise, settings.BEYOND_WIDER * outliers
+        most = np.exp(2.0 * _MOST_CHANGE_OF_SCALE)
+        left = float(np.clip(1.0 + excess - nearer, 1.0 / most, most))
+        return 0.5 * float(np.log(left)), 0.5 * noise / left, 0.5 * bias / left
+
+    def _bound_of_scale(self, theta: FloatArray, kind: str) -> tuple[float, float]:
+        """Return the clip bound of a score of the scale, and the bias of the mean square that is expected of it."""
+        n_units, size, unit = self._chain.n_units, theta.size, _INFORMATION_OF_SCALE**0.5
         along = np.zeros((size, size))
-        along[self._scale, self._scale] = _INFORMATION_OF_SCALE**-0.5
+        along[self._scale, self._scale] = 1.0 / unit
         tail = Tail(self._norms(theta, Frame(along, along), "score", 1.0), n_units)
-        unit = _INFORMATION_OF_SCALE**0.5
         # What normal residuals would lose is added again.
         bound, bias = tail.best_bound(
             settings.BIAS_OF_CENTRED, self._chain.multiplier(kind), lambda b: n_units * _lost_of_squares(b) / unit
         )
-        bound = float(np.clip(bound, settings.LEAST_OF_SCALE, settings.MOST_OF_SCALE))
+        return float(np.clip(bound, settings.LEAST_OF_SCALE, settings.MOST_OF_SCALE)), unit * bias / n_units
+
+    def _excess_of_squares(self, theta: FloatArray, bound: float, kind: str) -> tuple[float, float]:
+        """Release by how much the mean squared residual is larger than 1, with squares cut, and the noise of that."""
+        n_units = self._chain.n_units
         # Squares less one, from -1 on: an interval half as long as one around zero.
-        half = 0.5 * (unit * bound + 1.0)
+        half = 0.5 * (_INFORMATION_OF_SCALE**0.5 * bound + 1.0)
         made = self._chain.release(BoundedScore(theta, self._scale, half, half - 1.0, kind))
-        excess = float(np.clip(made.value[0] / n_units, -half, half)) + half - 1.0 + _lost_of_squares(bound) - nearer
-        most = np.exp(2.0 * _MOST_CHANGE_OF_SCALE)
-        left = float(np.clip(1.0 + excess, 1.0 / most, most))
-        per_length = 0.5 / (n_units * left)
-        return 0.5 * float(np.log(left)), per_length * made.noise_std, per_length * unit * bias
+        excess = float(np.clip(made.value[0] / n_units, -half, half)) + half - 1.0 + _lost_of_squares(bound)
+        return excess, made.noise_std / n_units
 
 
 def _lost_of_squares(bound: float) -> float:

@@ -46,9 +46,11 @@ from pymc_dp.steps.prelude.newton import (
     representable,
     unpacked,
 )
-from pymc_dp.steps.prelude.tails import BINS, LOWEST_HALF_OCTAVE, Histogram, Tail
+from pymc_dp.steps.prelude.tails import BINS, LOWEST_HALF_OCTAVE, Histogram, Tail, believed
 
 _LOWEST_OCTAVE, _OCTAVES = -24, 49
+#: Scores of two parameters are believed to be at most so many octaves apart where noise may hide one of them.
+_NEAR_TYPICAL = 6
 _STAGES = ("early_curvature", "middle_curvature", "late_curvature", "curvature")
 _ROUNDING = 1e-9
 #: Noise of a clipping loss is never more standard deviations away: squares beyond are no numbers.
@@ -78,6 +80,11 @@ class Regression:
     normal: bool = False
     #: In which parameters the log-likelihood of a row is a broken line, shape (parameters,).
     kinked: NDArray[np.bool_] = field(default_factory=lambda: np.zeros(0, dtype=np.bool_))
+
+    @property
+    def centred(self) -> bool:
+        """Whether what clipping takes off scores is added again: not of units of several rows."""
+        return self.responses_are_known and self.one_row_a_unit
 
     @property
     def location_apart(self) -> bool:
@@ -122,8 +129,8 @@ class Found:
     #: The curvature there and the likelihood, by all releases.
     curvature: KnownCurvature
     belief: Belief
-    #: The length that clipping takes off scores there, if it was released.
-    clipping_loss: Release | None
+    #: The length that clipping takes off scores there, and the noise of that figure, if it was released.
+    lost: tuple[float, float] | None
     #: What the quadratic expansion misses of the log-likelihood, and the noise of that figure, if the search knows.
     missed: tuple[float, float] | None = None
 
@@ -152,6 +159,7 @@ def requests_of_search(regression: Regression, share: float) -> list[ReleaseRequ
         ("centre", 1, parts.centre, size),
         ("way_off", broken, broken * parts.way_off, size),
         ("scale_score", scales, scales * parts.scale, size),
+        ("wide_scale_score", scales, scales * parts.wide_scale, size),
         ("scale_approach", scales * steps, scales * steps * parts.scale_approach, size),
     ]
     together = sum(part for _, _, part, _ in asked)
@@ -200,7 +208,6 @@ class Search:
         structure = chain.structure
         self._structure = np.ones((regression.known.size,) * 2, dtype=bool) if structure is None else structure
         expected = chain.knows_responses
-        #: Whether what clipping takes off scores is added again: not of units of several rows.
         self._centred = expected and regression.one_row_a_unit
         #: Tails of continuous responses all say that a scale is larger, and those of counts that vary more than their
         #: model says that a shape is smaller: scores of its logarithm have one sign.
@@ -259,15 +266,14 @@ class Search:
         # Norms are about the same in the new frame, and so is the best bound.
         frame = self._frame(together)
         point = replace(point, preconditioner=frame.preconditioner)
-        loss = self._chain.release(ClippingLoss(point)) if self._releases_loss else None
-        if loss is not None:
-            part, before = self._bias_of_length, bias
-            bias = part * self._lost_length(point.clip_gradient, loss, before / part)
-            if self._centred:
-                # Without a mean to add again bias has a direction, which makes up for what histograms overstate.
-                bias = min(bias, before)
-            if bias > before > 0.0:  # so are the biases of earlier scores, by the same tails
-                self._scores = [replace(each, bias=each.bias * bias / before) for each in self._scores]
+        lost = None
+        if self._releases_loss:
+            loss = self._chain.release(ClippingLoss(point))
+            lost = point.clip_gradient * float(loss.value[0]), point.clip_gradient * loss.noise_std
+            bias = self._bias_by_loss(point.clip_gradient, bias, loss)
+            if not self._centred and self._clip_gradient is None:
+                point, bias, left = self._with_room_for_outliers(point, frame, bias)
+                lost = left * lost[0], left * lost[1]
         self._scores.append(self._score_at(point, frame, bias, "score"))
         together = self._after_step(together)
         together, missed = self._checked(together, point, frame)
@@ -275,13 +281,50 @@ class Search:
         if self.drifts:
             bent = bending(curvature, late, since - theta, self._chain.n_units)
             belief = doubted(belief, self._scores[-1].theta, bent, self._chain.n_units)
-        return Found(point, frame.back, together, belief, loss, missed)
+        return Found(point, frame.back, together, belief, lost, missed)
 
     def _checked(
         self, curvature: KnownCurvature, point: ExpansionPoint, frame: Frame
     ) -> tuple[KnownCurvature, tuple[float, float] | None]:
         """Return the curvature at the centre, and what the expansion misses: here nothing says more."""
         return curvature, None
+
+    def _bias_by_loss(self, bound: float, before: float, loss: Release) -> float:
+        """Return the bias of a score, once it is known what clipping takes off; so are those of earlier scores.
+
+        What is taken off beyond what the histogram shows is by outliers that hide in its noise.
+        """
+        part = self._bias_of_length
+        bias = part * self._lost_length(bound, loss, before / part)
+        if self._centred:
+            # Without a mean to add again bias has a direction, which makes up for what histograms overstate.
+            bias = min(bias, before)
+        elif self._tail is not None:
+            most = self._chain.n_units  # no unit loses more than one bound
+            excess = float(np.clip(loss.value[0], -most, most)) - self._tail.capped_loss(bound)
+            self._tail.add_outliers(bound, believed(excess, loss.noise_std))
+            bias = max(bias, part * self._tail.lost_length(bound))
+        if bias > before > 0.0:  # by the same tails
+            self._scores = [replace(each, bias=each.bias * bias / before) for each in self._scores]
+        return bias
+
+    def _with_room_for_outliers(
+        self, point: ExpansionPoint, frame: Frame, bias: float
+    ) -> tuple[ExpansionPoint, float, float]:
+        """Return the point with a larger clip bound, where the tail asks for one, and the bias of the score by that.
+
+        And which part of the lost length is lost then. The noise of a score is limited: an error of many standard
+        deviations would be no better than the bias.
+        """
+        before, noise = point.clip_gradient, 2.0 * self._chain.multiplier("score")  # of a bound of 1, along one axis
+        if self._tail is None:
+            return point, bias, 1.0
+        best, _ = self._tail.best_bound(self._bias_of_length, noise * float(np.sqrt(self._directions(frame))))
+        bound = min(best, settings.MOST_NOISE_OF_SCORE * float(np.sqrt(self._chain.n_units)) / noise)
+        if not bound > settings.LARGER_FOR_OUTLIERS * before:
+            return point, bias, 1.0
+        left = self._tail.lost_length(bound) / self._tail.lost_length(before)
+        return replace(point, clip_gradient=representable(bound)), left * bias, left
 
     def _lost_length(self, bound: float, loss: Release, expected: float) -> float:
         """Return how much length clipping takes off scores: root mean square, given a released loss.
@@ -429,6 +472,9 @@ class Search:
         """Return the clip bound of a curvature: what clipped scores have of it, where theirs is known."""
         size, mean = int(self.places.sum()), self._mean_square
         histogram = self._norms(theta, frame, self._sizes_of_curvature, mean, of_score)
+        middle = histogram.quantile(0.5, self._chain.n_units)
+        if middle > settings.WRONG_FRAME * mean:
+            mean = middle
         factor = np.sqrt(2.0) if self.nonnegative else 2.0  # such curvatures have no negative inner product
         noise = factor * self._chain.multiplier(kind) * self.reach_of_noise
         if kind == "early_curvature":
@@ -665,9 +711,18 @@ def _sizes_of_entries(
     visible = counts.max(axis=1) > 4.5 * noise_std  # the largest of many counts of noise alone is not far below that
     top = [octaves[np.flatnonzero(row)[-1]] for row in big[visible]]
     typical = float(np.median(top)) if top else 0.0
+    # Three neighbouring octaves together show what each of them may not.
+    near = np.where((np.abs(octaves - typical) <= _NEAR_TYPICAL) & (octaves > octaves[1]), counts, -np.inf)
+    triples = near[:, :-2] + near[:, 1:-1] + near[:, 2:]
+    could_hide = 4.5 * np.sqrt(3.0) * noise_std
+    for row in np.flatnonzero(~visible & (triples.max(axis=1) > could_hide)):
+        largest[row] = place = int(triples[row].argmax()) + 1
+        big[row] = 0.0
+        big[row, place - 1 : place + 2] = np.maximum(counts[row, place - 1 : place + 2], 0.0)
+        visible[row] = True
     squares = (big * 4.0 ** (octaves + 0.5)).sum(axis=1) / n_units
     unseen = noise_std / n_units * 4.0 ** (octaves[largest] + 3.5)
-    hidden = 4.0**typical * 3.5 * noise_std / n_units
+    hidden = 4.0**typical * min(could_hide / n_units, 1.0)
     found: FloatArray = np.sqrt(np.where(visible, squares + unseen, hidden))
     clear = np.where(counts > np.maximum(seen, 3.5 * noise_std), counts, 0.0)
     relative = 4.0 ** (from_largest.astype(np.float64))

@@ -58,8 +58,9 @@ class PartsOfSearch:
     #: One score on the way, and the last one before the centre.
     approach: float = 0.04
     centre: float = 0.17
-    #: One score of a scale that is found apart from the location, at the centre and on the way.
+    #: One score of a scale that is found apart from the location: at the centre, there by a wider bound, on the way.
     scale: float = 0.0
+    wide_scale: float = 0.0
     scale_approach: float = 0.0
     #: A score a way off, where log-likelihoods are broken lines.
     way_off: float = 0.06
@@ -71,7 +72,15 @@ PARTS = PartsOfSearch()
 #: Of a normal regression the information of the location is released before any score. Twice as much of it, and one
 #: step less, was as good at epsilon 4 and 6 % worse at 1, on twelve tables.
 PARTS_OF_LOCATION = PartsOfSearch(
-    bisection=0.012, early=0.03, middle=0.05, late=0.08, approach=0.025, centre=0.08, scale=0.08, scale_approach=0.006
+    bisection=0.012,
+    early=0.03,
+    middle=0.05,
+    late=0.08,
+    approach=0.025,
+    centre=0.08,
+    scale=0.065,
+    wide_scale=0.05,
+    scale_approach=0.006,
 )
 #: Where responses are not known there are twice as many scores on the way. (Those of broken lines need all they get: an
 #: upper tenth is found less well with half.)
@@ -172,3 +181,15 @@ MOST_NOISE_OF_CURVATURE = 0.5
 FLOORS_OF_EXPECTED, FLOORS_OF_OBSERVED = (0.4, 0.3, 0.3, 0.2), (1.0, 1.0, 1.0, 0.5)
 #: Of the location of a normal regression several releases are one matrix: what is small in all of them is small.
 FLOOR_OF_LOCATION = 0.15
+#: By how many standard deviations of its noise a clipping loss has to be more than histograms say, before outliers are
+#: taken for the reason.
+CLEAR_OUTLIERS = 2.5
+#: How many times as far out squares are cut in a second score of the scale; and what part of those in between is
+#: allowed for beyond.
+WIDER_OF_SCALE, BEYOND_WIDER = 4.0, 0.5
+#: How many times as large as a frame says the median curvature of a unit has to be, before the histogram is believed: a
+#: bound that cuts nearly all units makes a curvature so small that steps overshoot.
+WRONG_FRAME = 2.0
+#: For outliers a clip bound grows no farther than until its noise is as many posterior standard deviations; and only if
+#: it becomes as many times as large.
+MOST_NOISE_OF_SCORE, LARGER_FOR_OUTLIERS = 2.0, 1.1

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from pymc_dp.model.parameters import FloatArray
+from pymc_dp.steps.prelude import settings
 
 #: Half octaves of a histogram of norms, around the norm that a typical unit would have.
 LOWEST_HALF_OCTAVE, BINS = -12, 41
@@ -16,6 +17,8 @@ _TAIL_BINS = 17
 _STEEPNESS = np.linspace(0.3, 6.0, 24)[:, None, None]
 _CONCAVITY = np.array([0.0, 0.1, 0.2, 0.4, 0.7, 1.0, 1.5, 2.5, 4.0])[None, :, None]
 _MASS = np.exp(np.linspace(np.log(0.03), np.log(0.5), 24))
+#: Norms of outliers are beyond x in proportion to x to minus this power.
+POWER_OF_OUTLIERS = 1.75
 #: Units are no exact sample of a smooth tail: a bin may differ from it by this part.
 _ROUGHNESS = 0.1
 #: A bin that differs from the fit by more standard deviations than this is taken as counted: rare groups make bumps.
@@ -93,6 +96,22 @@ class Tail:
         lost: FloatArray = np.clip(self._begin * 2.0**octaves - bound, 0.0, at_most).mean(axis=1)
         return lost
 
+    def capped_loss(self, bound: float) -> float:
+        """Return how many bounds units lose, summed over units, each at most one."""
+        return float(self._counts @ self._lost(bound, at_most=bound)) / bound
+
+    def add_outliers(self, bound: float, capped_loss: float) -> None:
+        """Add units beyond `bound`, by a power law, that lose so many bounds there, each of them at most one.
+
+        Too few for a noisy histogram to show, they may be most of what is lost.
+        """
+        power = 1.0 - POWER_OF_OUTLIERS
+        edges = self._begin * 2.0 ** (np.arange(_TAIL_BINS + 1) / 2)
+        edges[-1] = np.inf
+        beyond = np.maximum(edges / bound, 1.0) ** -POWER_OF_OUTLIERS
+        n_outliers = capped_loss * power / (2.0**power - 1.0)
+        self._counts = self._counts - n_outliers * np.diff(beyond)
+
     def lost_beyond(self, bound: float) -> float:
         """Return how many times as long what units lose is as if no unit lost more than `bound`."""
         capped = float(self._counts @ self._lost(bound, at_most=bound))
@@ -120,3 +139,9 @@ class Tail:
         biases = bias_of_length * np.array([self.lost_length(bound, expected(float(bound))) for bound in bounds])
         best = int(np.argmin(biases**2 + (noise_of_bound * bounds) ** 2))
         return float(bounds[best]), float(biases[best])
+
+
+def believed(outliers: float, noise_std: float) -> float:
+    """Return what is believed of outliers by a noisy figure: nearly all beyond its noise, within it next to nothing."""
+    beyond = float(np.clip(outliers / max(settings.CLEAR_OUTLIERS * noise_std, np.finfo(float).tiny), 0.0, 1e3)) ** 4
+    return outliers * (beyond / (1.0 + beyond))
