@@ -16,6 +16,7 @@ from pymc_dp.rows import UnitLikelihood
 from pymc_dp.steps.prelude import settings
 from pymc_dp.steps.prelude.belief import Belief, KnownScore
 from pymc_dp.steps.prelude.curvature import KnownCurvature
+from pymc_dp.steps.prelude.location import SearchForLocation
 from pymc_dp.steps.prelude.newton import Frame
 from pymc_dp.steps.prelude.search import Search, reciprocal_step
 from pymc_dp.steps.prelude.tails import BINS
@@ -64,13 +65,38 @@ def with_outliers(generator, of):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("of", "most"), [("leverage", 2.0), ("residuals", 2.0)])
-def test_outliers_that_hide_in_histograms_are_found(of, most):
-    """Median error of ten searches at epsilon 4, in posterior sd: X and X before."""
+@pytest.mark.parametrize("of", ["leverage", "residuals"])
+def test_outliers_that_hide_in_histograms_are_found(of):
+    """Median error of ten searches at epsilon 4, in posterior sd: .8 and .9; 2.2 and 5.6 where noise hid them."""
     model, maximum, std = with_outliers(np.random.default_rng(0), of)
     found = searches(Problem(model), 4.0, 1e-6, 10, 0)
     errors = [np.sqrt(np.mean(((mode - maximum) / std) ** 2)) for mode, _ in found]
-    assert np.median(errors) < most
+    assert np.median(errors) < 1.5
+
+
+@pytest.mark.parametrize(
+    ("wide", "change", "noise", "bias"),
+    [
+        (0.1, 0.05, 0.05, 0.01),  # within its noise
+        (0.5, 0.05, 0.05, 0.0427),  # perhaps
+        (3.1, 1.55, 0.1, 0.75),  # clearly
+    ],
+)
+def test_a_scale_follows_squares_far_out_where_they_are_clear_of_noise(wide, change, noise, bias):
+    """The change for a mean square that is larger by .1 or by the wide one, by hand, but for the logarithm."""
+    released = {"scale_score": (0.1, 0.1), "wide_scale_score": (wide, 0.2)}
+    bounds = {}
+
+    def excess(theta, bound, kind):
+        bounds[kind] = bound
+        return released[kind]
+
+    search = SimpleNamespace(_bound_of_scale=lambda theta, kind: (6.0, 0.02), _excess_of_squares=excess)
+    found = SearchForLocation._change_of_scale(search, np.zeros(1), 0.0, "scale_score")
+    left = np.exp(2.0 * found[0])
+    assert left == pytest.approx(1.0 + 2.0 * change)
+    assert found[1:] == pytest.approx((noise / left, bias / left), rel=0.05)
+    assert bounds == {"scale_score": 6.0, "wide_scale_score": 24.0}
 
 
 def in_order(labels, known):
