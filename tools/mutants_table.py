@@ -949,7 +949,7 @@ MUTANTS = (
            "return replace(point, clip_gradient=representable(bound)), left * bias, 1.0",
            ("steps/test_learned.py::test_a_bound_has_room_for_outliers_until_its_noise_is_two_standard_deviations",)),
     Mutant("a scale leaves out what is far out", "posterior", "steps/prelude/location.py",
-           "if outliers > settings.CLEAR_OUTLIERS * of_noise:", "if False:",
+           "if outliers > settings.CLEARLY_WIDER * of_noise:", "if False:",
            ("steps/test_location.py::test_a_scale_follows_squares_far_out_where_they_are_clear_of_noise",)),
     Mutant("octaves are looked at one by one", "posterior", "steps/prelude/search.py",
            "for row in np.flatnonzero(~visible & (triples.max(axis=1) > could_hide)):", "for row in ():",

@@ -79,6 +79,7 @@ def test_outliers_that_hide_in_histograms_are_found(of):
     [
         (0.1, 0.05, 0.05, 0.01),  # within its noise
         (0.5, 0.05, 0.05, 0.0427),  # perhaps
+        (0.8, 0.05, 0.05, 0.2476),  # likely, and by chance as far off
         (3.1, 1.55, 0.1, 0.75),  # clearly
     ],
 )

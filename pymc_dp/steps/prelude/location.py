@@ -152,7 +152,7 @@ class SearchForLocation(Search):
             wide, wide_noise = self._excess_of_squares(theta, settings.WIDER_OF_SCALE * bound, "wide_scale_score")
             outliers, of_noise = wide - excess, float(np.hypot(noise, wide_noise))
             bias = float(np.hypot(bias, believed(outliers, of_noise)))
-            if outliers > settings.CLEAR_OUTLIERS * of_noise:
+            if outliers > settings.CLEARLY_WIDER * of_noise:
                 excess, noise, bias = wide, wide_noise, settings.BEYOND_WIDER * outliers
         most = np.exp(2.0 * _MOST_CHANGE_OF_SCALE)
         left = float(np.clip(1.0 + excess - nearer, 1.0 / most, most))
