@@ -193,4 +193,4 @@ WIDER_OF_SCALE, CLEARLY_WIDER, BEYOND_WIDER = 4.0, 3.5, 0.5
 WRONG_FRAME = 2.0
 #: For outliers a clip bound grows no farther than until its noise is as many posterior standard deviations; and only if
 #: it becomes as many times as large.
-MOST_NOISE_OF_SCORE, LARGER_FOR_OUTLIERS = 2.0, 1.1
+MOST_NOISE_OF_SCORE, LARGER_FOR_OUTLIERS = 1.5, 1.1
