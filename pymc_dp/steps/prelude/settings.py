@@ -184,9 +184,9 @@ FLOOR_OF_LOCATION = 0.15
 #: By how many standard deviations of its noise a clipping loss has to be more than histograms say, before outliers are
 #: taken for the reason.
 CLEAR_OUTLIERS = 2.5
-#: How many times as far out squares are cut in a second score of the scale; by how many standard deviations of its noise
-#: it has to be larger to take the place of the first, for by chance it would be as far off; and what part of the squares
-#: in between is allowed for beyond.
+#: How many times as far out squares are cut in a second score of the scale; by how many standard deviations of its
+#: noise it has to be larger to take the place of the first, for by chance it would be as far off; and what part of the
+#: squares in between is allowed for beyond.
 WIDER_OF_SCALE, CLEARLY_WIDER, BEYOND_WIDER = 4.0, 3.5, 0.5
 #: How many times as large as a frame says the median curvature of a unit has to be, before the histogram is believed: a
 #: bound that cuts nearly all units makes a curvature so small that steps overshoot.
