@@ -18,7 +18,7 @@ _STEEPNESS = np.linspace(0.3, 6.0, 24)[:, None, None]
 _CONCAVITY = np.array([0.0, 0.1, 0.2, 0.4, 0.7, 1.0, 1.5, 2.5, 4.0])[None, :, None]
 _MASS = np.exp(np.linspace(np.log(0.03), np.log(0.5), 24))
 #: Norms of outliers are beyond x in proportion to x to minus this power.
-POWER_OF_OUTLIERS = 1.75
+_POWER_OF_OUTLIERS = 1.75
 #: Units are no exact sample of a smooth tail: a bin may differ from it by this part.
 _ROUGHNESS = 0.1
 #: A bin that differs from the fit by more standard deviations than this is taken as counted: rare groups make bumps.
@@ -105,10 +105,10 @@ class Tail:
 
         Too few for a noisy histogram to show, they may be most of what is lost.
         """
-        power = 1.0 - POWER_OF_OUTLIERS
+        power = 1.0 - _POWER_OF_OUTLIERS
         edges = self._begin * 2.0 ** (np.arange(_TAIL_BINS + 1) / 2)
         edges[-1] = np.inf
-        beyond = np.maximum(edges / bound, 1.0) ** -POWER_OF_OUTLIERS
+        beyond = np.maximum(edges / bound, 1.0) ** -_POWER_OF_OUTLIERS
         n_outliers = capped_loss * power / (2.0**power - 1.0)
         self._counts = self._counts - n_outliers * np.diff(beyond)
 
