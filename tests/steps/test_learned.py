@@ -259,7 +259,8 @@ def test_a_released_loss_is_not_negative_whatever_its_noise(mean, std, prior):
     weights = np.exp(logs - logs.max())
     expected = np.sqrt(np.sum(weights * values**2) / np.sum(weights))
     loss = Release("clipping_loss", np.array([mean]), std, (np.zeros(1),))
-    search = SimpleNamespace(_tail=None, _chain=SimpleNamespace(n_units=1000))
+    tail = SimpleNamespace(lost_beyond=lambda bound: 1.0)
+    search = SimpleNamespace(_tail=tail, _chain=SimpleNamespace(n_units=1000))
     found = Search._lost_length(search, 3.0, loss, 3.0 * prior)
     assert found == pytest.approx(3.0 * expected, rel=1e-2)
 

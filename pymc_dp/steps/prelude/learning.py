@@ -541,7 +541,7 @@ class Expansion:
     back: FloatArray
     #: The likelihood by all releases; None for order 1.
     belief: Belief | None = None
-    #: The length that clipping takes off scores at the centre, if the search released it.
+    #: As in `Found`; of searches for order 1 it is released afterwards.
     lost: tuple[float, float] | None = None
     #: The factor by which noise of the released curvature may have changed the width of the draws.
     doubtful_width: float = 1.0

@@ -196,7 +196,7 @@ class Search:
         self._scores: list[KnownScore] = []
         #: How many scores were released before the last curvature, and where that was.
         self._first_after_curvature, self._curvature_theta = 0, regression.start
-        self._tail: Tail | None = None
+        self._tail: Tail  # of the norms of the last score
         #: How many times as far as of single rows a step may go, and whether the last one would have gone farther.
         self._room, self._held = 1.0, False
         #: The prior's information on each parameter where the last step has led to, given the scales of hierarchies.
@@ -299,7 +299,7 @@ class Search:
         if self._centred:
             # Without a mean to add again bias has a direction, which makes up for what histograms overstate.
             bias = min(bias, before)
-        elif self._tail is not None:
+        else:
             most = self._chain.n_units  # no unit loses more than one bound
             excess = float(np.clip(loss.value[0], -most, most)) - self._tail.capped_loss(bound)
             self._tail.add_outliers(bound, believed(excess, loss.noise_std))
@@ -317,8 +317,6 @@ class Search:
         deviations would be no better than the bias.
         """
         before, noise = point.clip_gradient, 2.0 * self._chain.multiplier("score")  # of a bound of 1, along one axis
-        if self._tail is None:
-            return point, bias, 1.0
         best, _ = self._tail.best_bound(self._bias_of_length, noise * float(np.sqrt(self._directions(frame))))
         bound = min(best, settings.MOST_NOISE_OF_SCORE * float(np.sqrt(self._chain.n_units)) / noise)
         if not bound > settings.LARGER_FOR_OUTLIERS * before:
@@ -332,7 +330,7 @@ class Search:
         Before that, it is positive, and its root mean square is what a histogram says (`expected`). Released is at most
         one bound of a unit; a histogram tells how much more there is.
         """
-        beyond = bound * (self._tail.lost_beyond(bound) if self._tail is not None else 1.0)
+        beyond = bound * self._tail.lost_beyond(bound)
         prior, noise = np.float64(max(expected / beyond, np.finfo(float).tiny)), loss.noise_std  # squares: infinite
         kept = 1.0 / (1.0 + (noise / prior) ** 2)
         most = self._chain.n_units  # no unit loses more than one bound
