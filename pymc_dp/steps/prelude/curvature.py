@@ -1,7 +1,7 @@
 """Released curvatures: what noise has done to them, and several of them together."""
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -28,6 +28,11 @@ class KnownCurvature:
     frame: Frame
     #: Which parameters it is about, shape (parameters,).
     places: NDArray[np.bool_]
+
+    def divided_by(self, factor: float) -> "KnownCurvature":
+        """Return the same over a number, with its noise."""
+        raw, noise_std = self.raw / factor, self.noise_std / factor
+        return replace(self, matrix=self.matrix / factor, raw=raw, noise_std=noise_std)
 
     def noise_along(self, frame: Frame) -> float:
         """Return the noise of the entries along the axes of another frame, root mean square."""

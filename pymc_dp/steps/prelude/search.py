@@ -207,6 +207,7 @@ class Search:
         self.places = self._places_of(regression)
         structure = chain.structure
         self._structure = np.ones((regression.known.size,) * 2, dtype=bool) if structure is None else structure
+        self._has_members = bool(members_of(self._structure, self.places).any())
         expected = chain.knows_responses
         self._centred = expected and regression.one_row_a_unit
         #: Tails of continuous responses all say that a scale is larger, and those of counts that vary more than their
@@ -262,6 +263,8 @@ class Search:
         frame, since = self._frame(curvature), self._curvature_theta
         point, bias = self._expansion_point(theta, frame)
         late = self._curvature_at(point, frame, "curvature", between_scales=True)
+        if self.nonnegative:  # it is that of clipped scores
+            late = late.divided_by(self._kept(point.clip_gradient))
         together = self._together(late, curvature)
         # Norms are about the same in the new frame, and so is the best bound.
         frame = self._frame(together)
@@ -571,10 +574,9 @@ class Search:
     @property
     def _bias_of_length(self) -> float:
         """What part of the length that clipping takes off scores adds to the bias: in many directions it is spread."""
-        grouped = members_of(self._structure, self.places).any()
         squares = self._weights[self.places] ** 2
         directions = float(np.sum(squares)) ** 2 / float(np.sum(squares**2))
-        spread = settings.BIAS_OF_GROUPS if grouped else settings.BIAS_OF_DIRECTIONS
+        spread = settings.BIAS_OF_GROUPS if self._has_members else settings.BIAS_OF_DIRECTIONS
         return min(self.bias_of_loss, spread / float(np.sqrt(directions)))
 
     def _score_at(self, point: ExpansionPoint, frame: Frame, bias: float, kind: str) -> KnownScore:
@@ -582,9 +584,31 @@ class Search:
         made = self._chain.release(CentredScore(point, kind))
         most = point.clip_gradient * self._chain.n_units  # no sum of units is larger
         value = np.clip(made.value, -most, most)
-        noise = np.where(self._regression.known[:, None], frame.back, 0.0) * made.noise_std
-        gradient = np.where(self._regression.known, frame.gradient(value), 0.0)
-        return KnownScore(made.where[0], gradient, noise, bias)
+        kept = self._kept(point.clip_gradient)
+        noise = np.where(self._regression.known[:, None], frame.back, 0.0) * (made.noise_std / kept)
+        gradient = np.where(self._regression.known, frame.gradient(value / kept), 0.0)
+        left = settings.BIAS_LEFT if self._corrects_slopes else 1.0
+        return KnownScore(made.where[0], gradient, noise, left * bias / kept)
+
+    @property
+    def _corrects_slopes(self) -> bool:
+        """Whether scores are told as if clipping had left their slopes: where members of hierarchies are clipped.
+
+        What clipping takes off a score is mostly in proportion to the distance to the maximum. A hierarchy would take
+        that for members that are alike. Others lose little by it: the distance ends as steps do.
+        """
+        return self._has_members and self._regression.one_row_a_unit
+
+    def _kept(self, bound: float) -> float:
+        """Return what clipping leaves of the slope of scores, by the histogram of their norms.
+
+        At a maximum under the model it is the mean over units of the product of clipped and whole score, in proportion
+        to that of squares. Where responses are continuous, scores that are clipped do not change at all.
+        """
+        if not self._corrects_slopes:
+            return 1.0
+        kept = self._tail.squares_kept(bound) if self._centred else self._tail.units_kept(bound)
+        return max(kept, settings.LEAST_KEPT)
 
     def _norms(
         self, theta: FloatArray, frame: Frame, of: str, typical: float, clip_gradient: float = np.inf

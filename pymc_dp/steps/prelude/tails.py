@@ -89,12 +89,30 @@ class Tail:
         bump = np.abs(counts - fit) > _BUMP * np.sqrt(noise**2 + fit + spread + (_ROUGHNESS * fit) ** 2)
         self._counts = np.maximum(np.where(bump, counts, fit), 0.0)
         self._std = np.sqrt(np.where(bump, noise**2, spread))
-        self._begin = begins_at
+        self._begin, self._n_units = begins_at, n_units
+        below = np.maximum(histogram.counts[:begin], 0.0)
+        self._squares_below = float(below @ (histogram.smallest**2 * 2.0 ** (np.arange(begin) + 0.5)))
+
+    @property
+    def _lengths(self) -> FloatArray:
+        """Lengths in each bin, shape (bins, points)."""
+        lengths: FloatArray = self._begin * 2.0 ** ((np.arange(_TAIL_BINS)[:, None] + _QUADRATURE) / 2.0)
+        return lengths
 
     def _lost(self, bound: float, at_most: float = np.inf) -> FloatArray:
-        octaves = (np.arange(_TAIL_BINS)[:, None] + _QUADRATURE) / 2.0
-        lost: FloatArray = np.clip(self._begin * 2.0**octaves - bound, 0.0, at_most).mean(axis=1)
+        lost: FloatArray = np.clip(self._lengths - bound, 0.0, at_most).mean(axis=1)
         return lost
+
+    def units_kept(self, bound: float) -> float:
+        """Return the part of the units that are no longer than `bound`."""
+        return 1.0 - float(self._counts @ (self._lengths > bound).mean(axis=1)) / self._n_units
+
+    def squares_kept(self, bound: float) -> float:
+        """Return the part that is left of the sum of squares, if of each the square root is clipped once."""
+        lengths = self._lengths
+        lost = float(self._counts @ (lengths * np.clip(lengths - bound, 0.0, None)).mean(axis=1))
+        all_units = self._squares_below + float(self._counts @ (lengths**2).mean(axis=1))
+        return 1.0 - lost / max(all_units, np.finfo(float).tiny)
 
     def capped_loss(self, bound: float) -> float:
         """Return how many bounds units lose, summed over units, each at most one."""
