@@ -9,11 +9,12 @@ from against_reference import Problem
 from searches import searches
 
 import pymc_dp as dp
+from pymc_dp.release.interface import ExpansionPoint
 from pymc_dp.steps.access import ChainAccess
 from pymc_dp.steps.prelude import learning
 from pymc_dp.steps.prelude.curvature import KnownCurvature
 from pymc_dp.steps.prelude.newton import Frame
-from pymc_dp.steps.prelude.search import _LOWEST_OCTAVE, _OCTAVES, Search, _sizes_of_entries
+from pymc_dp.steps.prelude.search import _LOWEST_OCTAVE, _OCTAVES, Regression, Search, _sizes_of_entries
 from pymc_dp.steps.prelude.tails import BINS, Histogram, Tail
 
 N = 20_000
@@ -146,13 +147,45 @@ def test_members_of_groups_count_less_in_norms_the_more_there_are():
 def test_bias_is_spread_over_directions():
     """In few directions the part that was found on real tables; in many two over the root of them, one in groups."""
     for size, grouped, part in ((4, False, 0.75), (36, False, 2.0 / 6.0), (36, True, 1.0 / 6.0)):
-        structure = np.ones((size, size), dtype=bool)
-        if grouped:
-            structure[0, 1] = structure[1, 0] = False
         search = SimpleNamespace(
-            _structure=structure, places=np.ones(size, dtype=bool), _weights=np.full(size, 0.5), bias_of_loss=0.75
+            _has_members=grouped, places=np.ones(size, dtype=bool), _weights=np.full(size, 0.5), bias_of_loss=0.75
         )
         assert Search._bias_of_length.fget(search) == pytest.approx(part)
+
+
+@pytest.mark.parametrize(
+    ("members", "one_row", "centred", "kept", "left"),
+    [
+        (True, True, True, 0.6, 0.5),
+        (True, True, False, 0.8, 0.5),
+        (True, False, True, 1.0, 1.0),  # clipped sums of rows have slopes of their own
+        (False, True, True, 1.0, 1.0),
+    ],
+)
+def test_scores_of_members_keep_their_slope(members, one_row, centred, kept, left):
+    """Where there are groups, clipped scores and their noise are divided by what clipping leaves of the slope."""
+    structure = np.ones((3, 3), dtype=bool)
+    if members:
+        structure[0, 1] = structure[1, 0] = False
+    made = SimpleNamespace(value=np.array([1.2, -2.4, 3.6]), noise_std=0.3, where=[np.zeros(3)])
+    chain = SimpleNamespace(
+        n_units=100,
+        structure=structure,
+        knows_responses=centred,
+        release=lambda query: made,
+    )
+    regression = Regression(
+        np.zeros(3), np.ones(3, dtype=bool), np.zeros(0, dtype=int), one_row_a_unit=one_row, responses_are_known=centred
+    )
+    search = Search(chain, regression)
+    search._tail = SimpleNamespace(squares_kept=lambda bound: 0.6, units_kept=lambda bound: 0.8)
+    frame = Frame(np.eye(3), 2.0 * np.eye(3))
+    score = search._score_at(ExpansionPoint(np.zeros(3), frame.preconditioner, 5.0), frame, 4.0, "score")
+    assert score.gradient == pytest.approx(2.0 * made.value / kept)
+    assert np.diag(score.noise) == pytest.approx(2.0 * 0.3 / kept)
+    assert score.bias == pytest.approx(left * 4.0 / kept)
+    search._tail = SimpleNamespace(squares_kept=lambda bound: -2.0, units_kept=lambda bound: -2.0)
+    assert search._kept(5.0) == pytest.approx(0.3 if members and one_row else 1.0)
 
 
 def test_coordinates_are_weighed_by_their_tails():

@@ -63,17 +63,9 @@ def errors_of(draws):
     return (flat.mean(axis=0) - MEAN) / std, flat.std(axis=0) / std
 
 
-@pytest.mark.parametrize(
-    "proposal",
-    [
-        "one-component",
-        *(
-            pytest.param(each, marks=pytest.mark.nightly)
-            for each in ("gaussian", "guided-walk", "one-component-guided-walk")
-        ),
-    ],
-)
+@pytest.mark.parametrize("proposal", ["one-component", "gaussian", "guided-walk", "one-component-guided-walk"])
 @pytest.mark.slow
+@pytest.mark.nightly
 def test_every_proposal_needs_nothing_but_a_budget(proposal):
     tree, _ = run(dp.DPPenalty, proposal=proposal, insecure_seed=1)
     assert dp.diagnostics.quality(tree).verdict == "usable"
@@ -85,7 +77,7 @@ def test_every_proposal_needs_nothing_but_a_budget(proposal):
 @pytest.mark.slow
 @pytest.mark.parametrize(
     "step_class",
-    [dp.DPHMC, dp.DPMALA, pytest.param(dp.DPMinibatchPenalty, marks=pytest.mark.slow)],
+    [dp.DPHMC, dp.DPMALA, pytest.param(dp.DPMinibatchPenalty, marks=pytest.mark.nightly)],
     ids=lambda each: each.name,
 )
 def test_samplers_with_a_test_are_usable_with_nothing_but_a_budget(step_class):
@@ -106,7 +98,7 @@ def test_samplers_with_a_test_are_usable_with_nothing_but_a_budget(step_class):
 @pytest.mark.slow
 @pytest.mark.parametrize(
     "step_class",
-    [dp.DPBarker, *(pytest.param(each, marks=pytest.mark.nightly) for each in (dp.DPSGLD, dp.DPSGHMC)), dp.DPSGNHT],
+    [dp.DPBarker, *(pytest.param(each, marks=pytest.mark.nightly) for each in (dp.DPSGLD, dp.DPSGHMC, dp.DPSGNHT))],
     ids=lambda each: each.name,
 )
 def test_approximate_samplers_find_the_posterior_with_nothing_but_a_budget(step_class):
@@ -186,7 +178,8 @@ def test_a_mass_matrix_and_a_proposal_scale_are_on_the_scale_of_the_parameters()
 @pytest.mark.parametrize(
     ("step_class", "draws"),
     [
-        *((each, None) for each in (*EXACT, dp.DPMinibatchPenalty)),
+        *((each, None) for each in (dp.DPHMC, dp.DPMinibatchPenalty)),
+        *(pytest.param(each, None, marks=pytest.mark.nightly) for each in (dp.DPMALA, dp.DPPenalty)),
         *((each, 100) for each in (dp.DPSGHMC, dp.DPSGNHT)),  # 15 gradients in a draw, which is nearly independent
     ],
     ids=lambda each: getattr(each, "name", ""),

@@ -61,6 +61,20 @@ def test_how_much_more_is_lost_than_is_counted(name):
     assert Tail(histogram(norms), N).lost_beyond(bound) == pytest.approx(true, rel=0.1)
 
 
+@pytest.mark.parametrize("name", TABLES)
+@pytest.mark.parametrize("noise_std", [0.0, 30.0])
+def test_what_clipping_leaves_of_units_and_of_squares(name, noise_std):
+    """Squares of lengths up to three bounds."""
+    norms = TABLES[name](np.random.default_rng(1))
+    for part in (0.8, 0.95):
+        bound = float(np.quantile(norms, part))
+        within = np.minimum(norms, 3.0 * bound)
+        of_squares = np.sum(within * np.minimum(within, bound)) / np.sum(within**2)
+        tail = Tail(histogram(norms, noise_std, seed=2), N, mean=float(np.mean(norms**2)))
+        assert tail.units_kept(bound) == pytest.approx(part, abs=0.03)
+        assert tail.squares_kept(bound) == pytest.approx(of_squares, abs=0.08)
+
+
 def test_less_is_lost_to_a_larger_bound():
     tail = Tail(histogram(TABLES["log-normal"](np.random.default_rng(1)), 20.0), N)
     lost = [tail.lost_length(bound) for bound in np.geomspace(0.1, 1e4, 60)]
@@ -146,6 +160,8 @@ def test_no_noise_makes_a_bound_that_is_no_positive_number(counts, noise_std, n_
     bound, bias = tail.best_bound(1.0, noise_of_bound)
     assert 0.0 < bound < np.inf
     assert 0.0 <= bias < np.inf
+    assert tail.units_kept(bound) <= 1.0
+    assert tail.squares_kept(bound) <= 1.0
     assert 0.0 < Histogram(counts, noise_std, smallest).quantile(0.9, n_units) < np.inf
 
 

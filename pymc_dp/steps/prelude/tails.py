@@ -27,6 +27,8 @@ _QUADRATURE = (np.arange(8) + 0.5) / 8
 #: Frames make the mean of norms, or of their squares, a known number where the model is right and the way has ended: a
 #: tail that alone has this many times as much is one standard deviation off.
 _LARGER_BY = 2.0
+#: Of 2, 3, 4 and more, on three laws of lengths and 2,400 to 20,000 units, 3 was right to within .08, and more was not.
+_MOST_BOUNDS = 3.0
 
 
 _DISTANCES = np.arange(_TAIL_BINS) * np.log(2.0) / 2.0
@@ -108,8 +110,11 @@ class Tail:
         return 1.0 - float(self._counts @ (self._lengths > bound).mean(axis=1)) / self._n_units
 
     def squares_kept(self, bound: float) -> float:
-        """Return the part that is left of the sum of squares, if of each the square root is clipped once."""
-        lengths = self._lengths
+        """Return the part that is left of the sum of squares, if of each the square root is clipped once.
+
+        Noise makes tails that are too long, and their squares are most of the sum: lengths count up to three bounds.
+        """
+        lengths = np.minimum(self._lengths, _MOST_BOUNDS * bound)
         lost = float(self._counts @ (lengths * np.clip(lengths - bound, 0.0, None)).mean(axis=1))
         all_units = self._squares_below + float(self._counts @ (lengths**2).mean(axis=1))
         return 1.0 - lost / max(all_units, np.finfo(float).tiny)
