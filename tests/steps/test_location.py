@@ -169,6 +169,30 @@ def test_many_small_groups_are_not_taken_for_alike():
     assert 0.16 < np.median([np.exp(mode[1]) for mode, _ in found]) < 0.45
 
 
+@pytest.mark.production
+@pytest.mark.slow
+def test_the_curvature_of_clipped_scores_is_told_as_that_of_whole_ones(monkeypatch):
+    """With groups, by what clipping leaves of slopes at the bound of the centre; noise grows with it."""
+    model, *_ = far_away(np.random.default_rng(0), groups=True)
+    kept, divided = [], []
+    of_search, of_curvature = Search._kept, KnownCurvature.divided_by
+    monkeypatch.setattr(
+        Search, "_kept", lambda self, bound: kept.append((bound, of_search(self, bound))) or kept[-1][1]
+    )
+    monkeypatch.setattr(
+        KnownCurvature, "divided_by", lambda self, by: divided.append((self, by)) or of_curvature(self, by)
+    )
+    with model:
+        step = dp.DPSurrogateHMC(budget=dp.PrivacyBudget(4.0, 1e-6), insecure_seed=0)
+        pm.sample(draws=1, chains=1, cores=1, step=step, **QUIET)
+    (clipped, by), bounds = divided[-1], dict(kept)
+    assert by == bounds[step.known.centre.clip_gradient] < 1.0
+    whole = of_curvature(clipped, by)
+    assert whole.noise_std == pytest.approx(clipped.noise_std / by)
+    for name in ("matrix", "raw"):
+        np.testing.assert_allclose(getattr(whole, name), getattr(clipped, name) / by)
+
+
 def test_information_is_that_of_the_table():
     model, *_ = far_away(np.random.default_rng(0), groups=False)
     with model:
