@@ -945,7 +945,7 @@ MUTANTS = (
            "frame.back, 0.0) * (made.noise_std / kept)", "frame.back, 0.0) * made.noise_std",
            ("steps/test_frames.py::test_scores_of_members_keep_their_slope",)),
     Mutant("bounded responses keep slopes as continuous ones do", "posterior", "steps/prelude/search.py",
-           "kept = self._tail.squares_kept(bound) if self._centred", "kept = self._tail.squares_kept(bound) if False",
+           "kept = self._tail.squares_kept(bound) if jumps", "kept = self._tail.squares_kept(bound) if False",
            ("steps/test_frames.py::test_scores_of_members_keep_their_slope",)),
     Mutant("squares are as long as noise says", "posterior", "steps/prelude/tails.py",
            "lengths = np.minimum(self._lengths, _MOST_BOUNDS * bound)", "lengths = self._lengths",

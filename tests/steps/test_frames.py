@@ -154,15 +154,16 @@ def test_bias_is_spread_over_directions():
 
 
 @pytest.mark.parametrize(
-    ("members", "one_row", "centred", "kept", "left"),
+    ("members", "one_row", "centred", "kinked", "kept", "left"),
     [
-        (True, True, True, 0.6, 0.5),
-        (True, True, False, 0.8, 0.5),
-        (True, False, True, 1.0, 1.0),  # clipped sums of rows have slopes of their own
-        (False, True, True, 1.0, 1.0),
+        (True, True, True, False, 0.6, 0.5),
+        (True, True, False, False, 0.8, 0.5),
+        (True, True, False, True, 0.6, 0.5),  # a clipped score changes its sign
+        (True, False, True, False, 1.0, 1.0),  # clipped sums of rows have slopes of their own
+        (False, True, True, False, 1.0, 1.0),
     ],
 )
-def test_scores_of_members_keep_their_slope(members, one_row, centred, kept, left):
+def test_scores_of_members_keep_their_slope(members, one_row, centred, kinked, kept, left):
     """Where there are groups, clipped scores and their noise are divided by what clipping leaves of the slope."""
     structure = np.ones((3, 3), dtype=bool)
     if members:
@@ -175,7 +176,12 @@ def test_scores_of_members_keep_their_slope(members, one_row, centred, kept, lef
         release=lambda query: made,
     )
     regression = Regression(
-        np.zeros(3), np.ones(3, dtype=bool), np.zeros(0, dtype=int), one_row_a_unit=one_row, responses_are_known=centred
+        np.zeros(3),
+        np.ones(3, dtype=bool),
+        np.zeros(0, dtype=int),
+        one_row_a_unit=one_row,
+        responses_are_known=centred,
+        kinked=np.full(3, kinked),
     )
     search = Search(chain, regression)
     search._tail = SimpleNamespace(squares_kept=lambda bound: 0.6, units_kept=lambda bound: 0.8)

@@ -603,11 +603,12 @@ class Search:
         """Return what clipping leaves of the slope of scores, by the histogram of their norms.
 
         At a maximum under the model it is the mean over units of the product of clipped and whole score, in proportion
-        to that of squares. Where responses are continuous, scores that are clipped do not change at all.
+        to that of squares. Where log-likelihoods are smooth in the response, scores that are clipped do not change.
         """
         if not self._corrects_slopes:
             return 1.0
-        kept = self._tail.squares_kept(bound) if self._centred else self._tail.units_kept(bound)
+        jumps = self._centred or bool(self._regression.kinked.any())
+        kept = self._tail.squares_kept(bound) if jumps else self._tail.units_kept(bound)
         return max(kept, settings.LEAST_KEPT)
 
     def _norms(

@@ -110,7 +110,7 @@ class Tail:
         return 1.0 - float(self._counts @ (self._lengths > bound).mean(axis=1)) / self._n_units
 
     def squares_kept(self, bound: float) -> float:
-        """Return the part that is left of the sum of squares, if of each the square root is clipped once.
+        """Return the sum over units of length times clipped length, as a part of the sum of squared lengths.
 
         Noise makes tails that are too long, and their squares are most of the sum: lengths count up to three bounds.
         """
