@@ -152,7 +152,8 @@ BIAS_OF_LOCATION = 0.75
 #: angles. (Measured with 133 groups, 137 directions: 2.1 times, most of it chance.)
 BIAS_OF_DIRECTIONS, BIAS_OF_GROUPS = 2.0, 1.0
 #: Where the slopes of scores are corrected for clipping, this part of that bias is left: .35 to .75 was measured on
-#: three tables with 30 to 133 groups, most of it chance. Slopes are not believed to be clipped to less than a part.
+#: three tables with 30 to 133 groups, most of it chance. No less of a slope is believed to be left than the second:
+#: noise is divided by it.
 BIAS_LEFT, LEAST_KEPT = 0.5, 0.3
 #: What part of a released loss is reported as a bias, where both sides are clipped: that is what was seen on average.
 REPORTED_BIAS = 0.3
