@@ -94,14 +94,18 @@ _ARRAYS: Mapping[type, tuple[str, slice]] = {
 }
 
 
-def refuse_unknown_operations(outputs: Sequence[Variable], rows: Iterable[Variable]) -> None:
-    """Refuse a graph of one row in which an operation that is not known to be safe sees `rows`, the row's inputs."""
+def refuse_unknown_operations(outputs: Sequence[Variable], rows: Iterable[Variable], *, derived: bool = False) -> None:
+    """Refuse a graph of one row in which an operation that is not known to be safe sees `rows`, the row's inputs.
+
+    Matrix products may see them in derivatives alone (`derived`), where they are of one row's matrices: elsewhere they
+    are written in a fixed order, and one that is left would be computed of all rows together.
+    """
     carrying = set(rows)
     for node in toposort(list(outputs)):
         carried = [variable in carrying for variable in node.inputs]
         if not any(carried) or isinstance(node.op, Shape | Shape_i):
             continue
-        objection = _objection(node.op, node, carried, carrying)
+        objection = _objection(node.op, node, carried, carrying, derived=derived)
         if objection is not None:
             raise UnsupportedModel(
                 f"{objection}. Only operations that are known to act on each row by itself, and never to fail on what "
@@ -116,10 +120,10 @@ def allows_scalar(op: Any) -> bool:
     return type(op) in SCALARS
 
 
-def _objection(op: Any, node: Apply, carried: Sequence[bool], carrying: set[Variable]) -> str | None:
+def _objection(op: Any, node: Apply, carried: Sequence[bool], carrying: set[Variable], *, derived: bool) -> str | None:
     """Return why an operation that sees row values is refused, None if it is not."""
     if isinstance(op, Blockwise):
-        return _objection(op.core_op, node, carried, carrying)
+        return _objection(op.core_op, node, carried, carrying, derived=derived)
     if isinstance(op, Elemwise):
         return _objection_to_scalar(op.scalar_op, node, carried)
     if isinstance(op, CAReduce):
@@ -134,6 +138,8 @@ def _objection(op: Any, node: Apply, carried: Sequence[bool], carrying: set[Vari
                     else "Entries are selected by a truth value of the row, so that their number depends on it"
                 )
         return None
+    if isinstance(op, Dot) and not derived:
+        return "A matrix product of several rows is left in the graph of one row"
     if type(op) in _ARRAYS:
         _, free = _ARRAYS[type(op)]
         if any(carried[free]):
@@ -141,7 +147,7 @@ def _objection(op: Any, node: Apply, carried: Sequence[bool], carrying: set[Vari
         return None
     if isinstance(op, OpFromGraph):  # no more than its inner graph, evaluated once
         inner = [variable for variable, sees in zip(op.fgraph.inputs, carried, strict=True) if sees]
-        refuse_unknown_operations(op.fgraph.outputs, inner)
+        refuse_unknown_operations(op.fgraph.outputs, inner, derived=derived)
         return None
     return _unknown(op)
 

@@ -5,11 +5,14 @@ such an array, computed by NumPy, is a number that no graph explains. The shapes
 which a function may hold: values are not looked at.
 """
 
+import array
 import dis
 import functools
 import inspect
 import numbers
-from collections.abc import Callable, Iterator, Mapping
+import weakref
+from collections import deque
+from collections.abc import Callable, Iterator, Mapping, ValuesView
 from types import BuiltinFunctionType, CodeType, FunctionType, MethodType, ModuleType
 from typing import Any
 
@@ -36,7 +39,7 @@ _CALLED_BY_PYMC = (
     (_support_point, "support_point"),
     (_change_dist_size, "dist"),
 )
-_WITHOUT_TABLES = (ModuleType, BuiltinFunctionType, np.ufunc, str, bytes, numbers.Number)
+_WITHOUT_TABLES = (ModuleType, BuiltinFunctionType, np.ufunc, str, numbers.Number)
 #: Of longer containers the length counts as that of an array.
 _ENTRIES = 100
 #: Up to so many numbers by name are settings, and count as single numbers do.
@@ -167,6 +170,10 @@ def _held_by(found: Any) -> Iterator[Any]:
             yield len(found)
         else:
             yield from (each for each in found if not isinstance(each, numbers.Number))
+    elif isinstance(found, array.array | bytes | bytearray | deque | memoryview | ValuesView):
+        yield len(found)
+    elif isinstance(found, weakref.ref):
+        yield found()
     elif not isinstance(found, type):
         slots = [name for kind in type(found).__mro__ for name in getattr(kind, "__slots__", ()) if name != "__dict__"]
         yield from (getattr(found, name, None) for name in slots if isinstance(name, str))

@@ -170,7 +170,7 @@ class OneRow:
         """Return `outputs` for one row."""
         for node in toposort(list(outputs)):
             carries = [variable in self._with_rows for variable in node.inputs]
-            if not any(carries) and not isinstance(node.op, Alloc):
+            if node.outputs[0] in self._new or not (any(carries) or isinstance(node.op, Alloc)):
                 continue
             inputs = [self._new.get(variable, variable) for variable in node.inputs]
             for old, rebuilt in zip(node.outputs, self._apply(node, inputs, carries), strict=True):
@@ -206,7 +206,7 @@ class OneRow:
             target, new, *indices = inputs
             return [op.make_node(target, new, *self._held(op, target, indices)).outputs[0]]
         if isinstance(op, OpFromGraph) and not isinstance(op, SymbolicOp):
-            return list(inline_ofg_node(op.make_node(*inputs)))
+            return self.rebuild(inline_ofg_node(node))  # a product inside is one of all rows, too
         if isinstance(op, SymbolicOp):
             return list(op(*inputs, return_list=True))
         return list(op.make_node(*inputs).outputs)

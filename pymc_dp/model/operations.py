@@ -21,7 +21,7 @@ from pymc.distributions.dist_math import SplineWrapper
 from pymc.variational.minibatch_rv import MinibatchRandomVariable
 from pytensor.compile.sharedvalue import SharedVariable
 from pytensor.graph.basic import Constant, Variable
-from pytensor.graph.op import HasInnerGraph
+from pytensor.graph.op import HasInnerGraph, Op
 from pytensor.graph.traversal import ancestors
 
 from pymc_dp.exceptions import UnsupportedModel
@@ -200,16 +200,25 @@ def _operations_of(variable: Variable) -> Iterator[Any]:
 
 def _refuse_operation(name: str, op: Any) -> None:
     kind = type(op)
+    if not _is_known(kind):
+        raise UnsupportedModel(f"{name} depends on the operation {kind.__name__}, which is not listed. {_WHAT_TO_DO}")
+    if _holds_state(op):
+        raise UnsupportedModel(
+            f"{name} depends on an operation {kind.__name__} that holds an array or a function of yours. {_WHAT_TO_DO}"
+        )
+
+
+def _is_known(kind: type) -> bool:
+    """Return whether a class of operations is listed, or made by PyMC for a distribution."""
     # A class that a `class` statement defines says its own module, those made by `type` that of its metaclass.
     is_made_by_pymc = kind.__module__ == "abc" and any(kind.__bases__ == (base,) for base in _MADE_BY_PYMC)
-    if not (_is_listed(kind, OPERATIONS) or is_made_by_pymc):
-        raise UnsupportedModel(f"{name} depends on the operation {kind.__name__}, which is not listed. {_WHAT_TO_DO}")
-    for value in getattr(op, "__dict__", {}).values():
-        if any(map(_is_state, value if isinstance(value, list | tuple) else [value])):
-            raise UnsupportedModel(
-                f"{name} depends on an operation {kind.__name__} that holds an array or a function of yours. "
-                f"{_WHAT_TO_DO}"
-            )
+    return _is_listed(kind, OPERATIONS) or is_made_by_pymc
+
+
+def _holds_state(op: Any) -> bool:
+    """Return whether an attribute of an operation is an array, a function of the user's, or an operation with one."""
+    values = getattr(op, "__dict__", {}).values()
+    return any(_is_state(each) for value in values for each in (value if isinstance(value, list | tuple) else [value]))
 
 
 def _is_listed(kind: type, listed: Mapping[str, str]) -> bool:
@@ -227,7 +236,9 @@ def _is_state(value: Any) -> bool:
         return _is_state(value.func)
     if isinstance(value, Constant | SharedVariable):
         return False  # an input of the graph inside, which is searched
-    return callable(value) and hasattr(value, "__code__") and not is_of_library(value)
+    if isinstance(value, Op):
+        return not _is_known(type(value)) or _holds_state(value)
+    return callable(value) and not isinstance(value, np.ufunc) and not is_of_library(value)
 
 
 def refuse_unsplittable(model: pm.Model) -> None:

@@ -60,6 +60,7 @@ class MeteredCurator:
     ) -> None:
         self._rows = rows
         self._noise = noise
+        self._process = os.getpid()
         self._meter = Meter(allowance, noise_multipliers, scheduled, without_noise=without_noise)
         self._exact_counts = exact_counts
         self._tally = ClipTally(kind for kind in allowance if kind != "clip_count")
@@ -71,6 +72,8 @@ class MeteredCurator:
 
     def release(self, query: Query, noise_multiplier: float = 0.0) -> Release:
         """Answer a query: pay for it, evaluate it, add noise. See `pymc_dp.steps.access.Curator`."""
+        if os.getpid() != self._process:  # a fork is a copy, with an allowance of its own
+            raise PrivacyError("A run goes on in another process than it began in: what it was paid for is used there.")
         query, noise_multiplier = plain(query), float(noise_multiplier)
         query.refuse_if_unsafe(self._facts)
         delta = query.delta if isinstance(query, LevelCounts) else 0.0

@@ -93,7 +93,7 @@ class RowGraphs:
         self.tables: list[int] = []
         self.parts = self._parts(slopes)
         seen = [*self.rows, *self.replacements.values()]
-        refuse_unknown_operations([self.log_likelihood, *self.slopes], seen)
+        refuse_unknown_operations([self.log_likelihood, *self.slopes], seen, derived=True)
 
     @property
     def replacements(self) -> dict[Variable, Variable]:

@@ -44,13 +44,17 @@ class UnitLevels:
             n_units += len(piece[columns[0]]) if unit is None else len(np.unique(piece[unit]))
             for column in columns:
                 found = pd.DataFrame({"level": piece[column]}, dtype=object)
-                found["unit"] = np.arange(len(found)) if unit is None else piece[unit]
                 known = found[~found["level"].isna()]
                 if unit is not None:
+                    # By numbers: pandas makes columns of texts of texts, and fails where one has no encoding.
+                    _, units = np.unique(piece[unit], return_inverse=True)
+                    known = known.assign(unit=units[known.index])
+                    levels, known["level"] = np.unique(known["level"], return_inverse=True)
                     rows = known.groupby(["unit", "level"], sort=True).size().reset_index(name="rows")
                     rows = rows.sort_values(["unit", "rows", "level"], ascending=[True, False, True])
-                    known = rows.drop_duplicates("unit")
-                counts[column].update(known["level"])
+                    counts[column].update(levels[rows.drop_duplicates("unit")["level"]])
+                else:
+                    counts[column].update(known["level"])
         unit_in_words = "one row of the table" if unit is None else f"all rows with the same {unit!r}"
         return cls(counts, n_units, n_rows, unit_in_words)
 

@@ -29,9 +29,6 @@ from pymc_dp.rows.table import Chunk, IntArray, RowTable
 _CHUNK_ROWS = 8192
 #: Entries of the caller's own contributions that are held at a time.
 _CHUNK_ENTRIES = 2**17
-#: Up to how many units a gradient keeps the log-likelihoods at its point, for the log-ratio that may follow: above,
-#: a third vector as long as the table is dearer than computing them once more.
-_KEPT_UNITS = 5_000_000
 
 Result = TypeVar("Result")
 
@@ -120,9 +117,9 @@ class UnitLikelihood:
         self._leaf_names = [(leaf.observed[-1].name if leaf.observed else None, leaf.axis) for leaf in row_split.leaves]
         self.inputs = tuple(inputs)
         self._expansions: dict[bytes, UnitExpansion] = {}
-        # Log-likelihoods of all units at the points of the last log-ratio and at the last gradient.
+        # Log-likelihoods of all units at the points of the last log-ratio. A gradient's are left out: compiled with it,
+        # their last bits may be others, and how long a table is must not decide which ones are used.
         self._pair: dict[bytes, FloatArray] = {}
-        self._latest: dict[bytes, FloatArray] = {}
 
     @property
     def rows_of_inputs(self) -> tuple[np.ndarray, ...]:
@@ -163,17 +160,10 @@ class UnitLikelihood:
         offsets, size = self._offsets(blocks)
         shrunk = clip.shrunk(bound, size)
         clipping = Clipping(clip.layout(self._engine.parts, offsets), shrunk, 1.0 / grid)
-        kept = units is None and self.n_units <= _KEPT_UNITS
-        if units is None:
-            self._latest = {}  # not held together with what replaces it
-        log_likelihoods = np.empty(self.n_units if kept else 0)
 
         def add(chunk: Chunk) -> tuple[int, IntArray]:
             sums = np.zeros(size, dtype=np.int64)
-            logs = log_likelihoods[chunk.units] if kept else log_likelihoods
             found = self._engine.gradient(point, chunk)
-            if kept:
-                logs[:] = chunk.per_unit(found.log_likelihoods[None])[0]
             if chunk.starts is None:
                 return found.add_clipped(clipping, sums), sums
             # The rows of a unit are summed before its norm is taken.
@@ -184,8 +174,6 @@ class UnitLikelihood:
         if self._table.starts is None:
             by_slope, total = total, np.zeros(size, dtype=np.int64)
             clip.add_in_order(by_slope, clipping.parts, total)
-        if kept:
-            self._latest = {theta.tobytes(): log_likelihoods}
         return ClippedSum(total, grid, bound, n_clipped)
 
     def clipped_log_ratio(
@@ -237,11 +225,8 @@ class UnitLikelihood:
 
     def all_log_likelihoods(self, theta: FloatArray) -> FloatArray:
         """Return the log-likelihood of every unit, computed anew only at a point not just visited. Confidential."""
-        key = theta.tobytes()
-        for remembered in (self._pair, self._latest):
-            if key in remembered:
-                return remembered[key]
-        return self.unit_log_likelihoods(theta, None)
+        remembered = self._pair.get(theta.tobytes())
+        return self.unit_log_likelihoods(theta, None) if remembered is None else remembered
 
     def warm_up(self) -> None:
         """Compile all that will be asked for on one synthetic row, before a run is charged and processes are forked."""
@@ -425,4 +410,4 @@ def _engine_of(view: ModelView) -> RowEngine:
 
 
 def _nothing_remembered() -> dict[str, dict[bytes, Any]]:
-    return {"_pair": {}, "_latest": {}, "_expansions": {}}
+    return {"_pair": {}, "_expansions": {}}

@@ -1,6 +1,9 @@
 """Tables that no graph of a random variable shows are refused, wherever they enter (hazards H37 and H39)."""
 
+import array
 import functools
+import weakref
+from collections import deque
 
 import numpy as np
 import pymc as pm
@@ -136,6 +139,30 @@ def test_a_table_in_a_function_is_refused(build, spelling):
         build(spellings()[spelling]())
     with pytest.raises(UnsupportedModel, match=r"'mu'|'y'|not a sum over rows|one entry for each"):
         UnitLikelihood(read(model))
+
+
+CONTAINERS = {
+    "array of the standard library": lambda: array.array("d", X),
+    "deque": lambda: deque(X),
+    "bytes": X.tobytes,
+    "view of bytes": lambda: memoryview(X.tobytes()),
+    "values of a dict": lambda: dict(enumerate(X)).values(),
+    "weak reference": lambda: weakref.ref(X),
+}
+
+
+@pytest.mark.parametrize("container", CONTAINERS)
+def test_a_table_in_any_container_is_refused(container):
+    """Hazard H37: what a function holds may be no array and no list."""
+    table = CONTAINERS[container]()
+
+    def logp(value, mu):
+        return pm.logp(pm.Normal.dist(mu, 1.0), value) + 0.0 * mu * (table is None)
+
+    with pm.Model(coords={"person": PEOPLE}) as model:
+        pm.CustomDist("y", pm.Normal("mu"), logp=logp, observed=Y, dims="person")
+    with pytest.raises(UnsupportedModel, match="one entry for each"):
+        read(model)
 
 
 def test_a_distribution_function_that_prints_rows_is_refused():

@@ -98,6 +98,26 @@ def of_a_subclass_of_a_listed_operation():
     return op(ONE)
 
 
+class Gradient:
+    """A derivative that is an object with a table."""
+
+    def __init__(self, table):
+        self.table = table
+
+    def __call__(self, inputs, outputs, gradients):
+        return [gradients[0] + self.table.mean()]
+
+
+def of_a_graph_whose_derivative_holds_a_table():
+    value = pt.dscalar()
+    return pytensor.compile.builders.OpFromGraph([value], [2.0 * value], lop_overrides=Gradient(X))(ONE)
+
+
+def of_a_graph_whose_derivative_is_an_operation():
+    value = pt.dscalar()
+    return pytensor.compile.builders.OpFromGraph([value], [2.0 * value], lop_overrides=Holding(X))(ONE)
+
+
 UNLISTED = {
     "xtensor": lambda: pymc.dims.Data("x", X, dims="person").mean().values,
     "xtensor for each row": lambda: pymc.dims.Data("x", X, dims="person").values,
@@ -106,6 +126,8 @@ UNLISTED = {
     "operation with a table and a part of it": lambda: Holding(X)(pt.constant(X[:5])),
     "function": wrap_py(itypes=[], otypes=[pt.dscalar])(lambda: np.asarray(X.mean())),
     "graph with a table": of_a_graph_with_state,
+    "graph with a derivative": of_a_graph_whose_derivative_holds_a_table,
+    "graph with an operation as its derivative": of_a_graph_whose_derivative_is_an_operation,
     "graph of the user's": of_a_subclass_of_a_listed_operation,
 }
 

@@ -50,7 +50,7 @@ def test_a_broken_engine_is_found(fault, monkeypatch):
         monkeypatch.setattr(likelihood, "ClippedSum", lambda sums, grid, bound, n: real(sums, grid, 0.05 * bound, n))
     else:
         monkeypatch.setattr(clip, "shrunk", lambda bound, size: 1e6)
-    one.__dict__.update(_pair={}, _latest={})
-    other.__dict__.update(_pair={}, _latest={})
+    one.__dict__.update(_pair={})
+    other.__dict__.update(_pair={})
     with pytest.raises(Leak):
         compare(one, other, np.array([1, 3, 7]))

@@ -1,5 +1,6 @@
 import functools
 import math
+import os
 from fractions import Fraction
 
 import numpy as np
@@ -87,6 +88,17 @@ def test_less_noise_than_was_paid_for_is_refused(multiplier):
     rows = FakeRows()
     with pytest.raises(BudgetExceeded, match="paid for"):
         curator(rows).release(GradientSum(THETA, 1.0), multiplier)
+    assert rows.touched == 0
+
+
+def test_a_copy_in_another_process_releases_nothing(monkeypatch):
+    """Hazard H19: a fork has an allowance of its own, which nobody paid for."""
+    rows = FakeRows()
+    opened = curator(rows)
+    process = os.getpid()
+    monkeypatch.setattr(os, "getpid", lambda: process + 1)
+    with pytest.raises(PrivacyError, match="another process"):
+        opened.release(GradientSum(THETA, 1.0), 3.0)
     assert rows.touched == 0
 
 

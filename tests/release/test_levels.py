@@ -179,3 +179,10 @@ def test_a_person_has_the_level_of_most_of_its_rows_and_of_several_such_the_firs
         assert (found.counts, found.n_units, found.n_rows) == ({"ward": {"a": 1, "b": 1}, "job": {"x": 1}}, 2, 5)
     assert "confidential" in repr(found)
     assert "ward" not in repr(found)
+
+
+def test_texts_that_have_no_encoding_are_counted():
+    """Hazard H14: what one person's entries hold raises nothing."""
+    plain, odd = (units_of([("a", text, "x"), ("b", "v", "y"), (text, "v", "y")]) for text in ("u", "\ud800"))
+    assert odd.counts == {"ward": {"\ud800": 1, "v": 2}, "job": {"x": 1, "y": 2}}
+    assert plain.n_units == odd.n_units == 3

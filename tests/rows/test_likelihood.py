@@ -191,7 +191,7 @@ def test_clipped_sums_match_a_loop_over_rows(family):
 
 
 def forget(rows):
-    rows._pair, rows._latest = {}, {}
+    rows._pair = {}
 
 
 def hold(rows, data):
@@ -303,6 +303,7 @@ def test_whatever_one_row_holds_the_sum_moves_within_its_sensitivity(logistic_ro
 
 
 def test_log_likelihoods_are_remembered_by_the_whole_point_only(logistic_rows, monkeypatch):
+    """Hazard H15: and not those compiled with a gradient, whose last bits may be others."""
     rows = logistic_rows
     forget(rows)
     passes = []
@@ -313,30 +314,32 @@ def test_log_likelihoods_are_remembered_by_the_whole_point_only(logistic_rows, m
         monkeypatch.setattr(rows._engine, name, counted)
     a, b, c = np.random.default_rng(3).normal(size=(3, 3))
     rows.clipped_gradient(a, 1.0, GRID)
-    rows.clipped_log_ratio(a, b, 1.0, GRID)  # a is known, b is new
-    assert sum(passes) == pytest.approx(2)
-    rows.clipped_log_ratio(b, c, 1.0, GRID)  # b is known, c is new
+    rows.clipped_log_ratio(a, b, 1.0, GRID)  # both are new: a gradient tells no log-likelihoods
     assert sum(passes) == pytest.approx(3)
-    rows.clipped_gradient(a, 1.0, GRID)
+    rows.clipped_log_ratio(b, c, 1.0, GRID)  # b is known, c is new
+    assert sum(passes) == pytest.approx(4)
     nearly = b.copy()
     nearly[0] = np.nextafter(nearly[0], 9)
     rows.clipped_log_ratio(nearly, c, 1.0, GRID)  # another point, however near
     assert sum(passes) == pytest.approx(5)
 
 
-def test_gradients_of_long_tables_keep_no_log_likelihoods(logistic_rows, monkeypatch):
-    rows = logistic_rows
-    forget(rows)
-    a, b = np.random.default_rng(3).normal(size=(2, 3))
-    kept = rows.clipped_gradient(b, 0.7, GRID), rows.clipped_log_ratio(a, b, 0.1, GRID)
-    assert rows._latest
-    forget(rows)
-    monkeypatch.setattr("pymc_dp.rows.likelihood._KEPT_UNITS", rows.n_units - 1)
-    again = rows.clipped_gradient(b, 0.7, GRID), rows.clipped_log_ratio(a, b, 0.1, GRID)
-    assert not rows._latest
-    for one, other in zip(kept, again, strict=True):
-        assert np.all(one.integers == other.integers)
-        assert one.n_clipped == other.n_clipped
+def test_a_product_inside_an_operation_is_one_of_each_row():
+    """Hazard H15: `pt.einsum` is an operation with a matrix product inside, which BLAS would take of all rows."""
+    x = np.random.default_rng(0).normal(size=(40, 16))
+    with pm.Model() as model:
+        matrix = pm.Normal("matrix", shape=(16, 16))
+        table = pm.Data("x", x)
+        pm.Normal("y", pt.einsum("ni,ij,nj->n", table, matrix, table), 1.0, observed=x[:, 0])
+    rows = UnitLikelihood(read(model))
+    theta = np.random.default_rng(1).normal(size=256)
+    whole = rows.all_log_likelihoods(theta)
+    wanted = -0.5 * (np.log(2.0 * np.pi) + (x[:, 0] - np.sum(x @ theta.reshape(16, 16) * x, axis=1)) ** 2)
+    np.testing.assert_allclose(whole, wanted, rtol=1e-9)
+    tables = rows.rows_of_inputs
+    for length in (1, 2, 7, 33):
+        part = rows.on_rows([table[:length] for table in tables])
+        assert np.array_equal(part.all_log_likelihoods(theta), whole[:length])
 
 
 def test_rows_of_one_unit_are_summed_before_clipping():
@@ -541,7 +544,6 @@ def test_a_batch_reads_its_rows_only_and_remembers_nothing(logistic_rows, monkey
     rows.clipped_log_ratio(a, b, 1.0, GRID, units=batch)
     assert seen == [3, 3, 3]
     assert not rows._pair
-    assert not rows._latest
 
 
 @pytest.mark.parametrize(
