@@ -1,6 +1,6 @@
 """A PyMC model of a private posterior: priors times a normal likelihood that was released. Nothing of rows is in it."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar
 
 import numpy as np
@@ -8,6 +8,7 @@ import pymc as pm
 import pytensor
 import pytensor.tensor as pt
 import xarray as xr
+from pymc.logprob.transforms import Transform
 from pytensor import shared
 from pytensor.graph.basic import clone_get_equiv
 from pytensor.graph.replace import clone_replace
@@ -16,12 +17,17 @@ from pytensor.graph.traversal import ancestors
 from pymc_dp.compiling import INTERPRETED, compiled
 from pymc_dp.exceptions import InvalidArgument
 from pymc_dp.model.axes import length_of_dim
+from pymc_dp.model.members import Unstandardised, standardising
 from pymc_dp.model.parameters import FloatArray, ParameterVector
 from pymc_dp.model.prior import Prior
 
 
-def priors_of(model: pm.Model, published: Sequence[str] | None) -> pm.Model:
+def priors_of(
+    model: pm.Model, published: Sequence[str] | None, transforms: Mapping[str, Transform] | None = None
+) -> pm.Model:
     """Return the priors of a model as a model of its own: free variables, potentials, and what is computed of them.
+
+    With other `transforms` of the free variables that these name.
 
     Whatever hangs on the model besides is left behind: observed variables, data, starting values, and the dims that
     only they have, whose lengths PyMC keeps as expressions of the data. Of an accepted model, free variables and
@@ -41,7 +47,7 @@ def priors_of(model: pm.Model, published: Sequence[str] | None) -> pm.Model:
         copy.name = variable.name
         if variable in model.free_RVs:
             priors.free_RVs.append(copy)
-            transform = model.rvs_to_transforms[variable]
+            transform = (transforms or {}).get(variable.name, model.rvs_to_transforms[variable])
             priors.create_value_var(copy, transform=transform, default_transform=None)
             priors.set_initval(copy, None)
         else:
@@ -71,35 +77,58 @@ def with_likelihood(priors: pm.Model, parameters: ParameterVector, likelihood: x
     return priors
 
 
+def standardised(model: pm.Model, likelihood: xr.Dataset) -> pm.Model:
+    """Return a model of priors, or `with_likelihood`, with standardised members of hierarchies: see `members`.
+
+    Its unconstrained parameters are those of the same variables in the same order. Without members it is `model`.
+    """
+    parameters, known = ParameterVector(model), known_parameters(likelihood)
+    places = places_of(likelihood, parameters)[known]
+    precision, mean = np.zeros(parameters.size), np.zeros(parameters.size)
+    precision[places], mean[places] = np.diag(precision_of(likelihood)), likelihood["mean"].values[known]
+    transforms = standardising(model, parameters, precision, mean)
+    return priors_of(model, None, transforms) if transforms else model
+
+
 class LogDensity:
     """Log-density and gradient of a model `with_likelihood`, in the form in which PyMC's NUTS asks for them.
 
     PyMC would compile priors and likelihood together, ten seconds for each new model. Priors alone take about two,
-    and a normal likelihood none.
+    and a normal likelihood none. Members of hierarchies are standardised.
 
     Attributes
     ----------
     dtype : str
         Of the gradient, and of NUTS's own arrays.
+    members : ndarray of bool, shape (parameters,)
+        Which parameters are standardised.
     """
 
     _raveled_inputs = True
     _extra_vars_shared: ClassVar[dict[str, Any]] = {}
 
-    def __init__(self, prior: Prior, parameters: ParameterVector, likelihood: xr.Dataset) -> None:
-        self._prior, self.dtype = prior, str(pytensor.config.floatX)
-        known = known_parameters(likelihood)
+    def __init__(self, priors: pm.Model, likelihood: xr.Dataset) -> None:
+        parameters, known = ParameterVector(priors), known_parameters(likelihood)
         places = places_of(likelihood, parameters)[known]
         self._mean, self._precision = np.zeros(parameters.size), np.zeros((parameters.size, parameters.size))
         self._mean[places] = likelihood["mean"].values[known]
         self._precision[np.ix_(places, places)] = precision_of(likelihood)
+        drawn = standardised(priors, likelihood)
+        self._prior, self.dtype = Prior(drawn, parameters), str(pytensor.config.floatX)
+        self._unstandardised = None if drawn is priors else Unstandardised(drawn, parameters)
+        self.members = np.zeros(parameters.size, dtype=bool)
+        if self._unstandardised is not None:
+            self.members = self._unstandardised.members
 
     def _pytensor_function(self, theta: FloatArray) -> tuple[float, np.ndarray]:
         """Return both at `theta`, shape (parameters,); by the name that PyMC's integrator asks for."""
         log_prior, gradient = self._prior.with_gradient(theta)
-        away = theta - self._mean
+        away = (theta if self._unstandardised is None else self._unstandardised(theta, theta)[0]) - self._mean
         pull = self._precision @ away
-        return log_prior - 0.5 * float(away @ pull), (gradient - pull).astype(self.dtype)
+        log_density = log_prior - 0.5 * float(away @ pull)
+        if self._unstandardised is not None:
+            _, pull = self._unstandardised(theta, pull)
+        return log_density, (gradient - pull).astype(self.dtype)
 
 
 def holds_observations(model: pm.Model) -> bool:

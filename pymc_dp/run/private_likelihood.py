@@ -116,6 +116,8 @@ class PrivateLikelihood:
     def sample(self, draws: int = 1000, *, priors: Model | None = None, **options: Any) -> DataTree:
         """Draw from the posterior with PyMC's own sampler. Free of further privacy cost, as often as you like.
 
+        Normal members of a hierarchy are drawn standardised, given its scale: noise makes a centred one hard to draw.
+
         Parameters
         ----------
         draws : int
@@ -140,7 +142,7 @@ class PrivateLikelihood:
         refuse_privacy_keywords(sample_without_privacy, options)
         model = self.model(priors)
         options.setdefault("initvals", posterior.maximum_of(self._dataset, model))
-        with model:
+        with posterior.standardised(model, self._dataset):
             tree = sample_without_privacy(draws=draws, **options)
         groups = {name: tree[name].to_dataset() for name in _OF_DRAWS if name in tree}
         for name in ("sample_stats", "warmup_sample_stats"):

@@ -31,8 +31,8 @@ from pymc_dp.exceptions import RunInterrupted, UnsupportedModel, UnsupportedOpti
 from pymc_dp.memory import memory_of_this_machine
 from pymc_dp.model.context import Model, model_in_context, refuse_bambi_statistics
 from pymc_dp.model.parameters import ParameterVector, value_variables
-from pymc_dp.model.posterior import LogDensity, places_of, priors_of, with_likelihood
-from pymc_dp.model.prior import Prior, warn_about_prior_constants
+from pymc_dp.model.posterior import LogDensity, places_of, priors_of, standardised, with_likelihood
+from pymc_dp.model.prior import warn_about_prior_constants
 from pymc_dp.model.protected import PublishableNames
 from pymc_dp.model.starts import initial_values, starting_points
 from pymc_dp.model.units import number_of_units
@@ -375,15 +375,16 @@ class _Run:
         """Return arguments of `pm.sample` that draw from a released likelihood's posterior by PyMC's own NUTS.
 
         The priors hold nothing of the rows (`priors_of`); the likelihood is added to them. The covariance of the draws
-        of `known` is the mass matrix, and they are where chains start: a short tuning is enough. The seed is of public
-        randomness.
+        of `known` is the mass matrix, of standardised members of hierarchies the identity, and they are where chains
+        start: a short tuning is enough. The seed is of public randomness.
         """
         parameters = ParameterVector(self.priors)
-        log_density = LogDensity(Prior(self.priors, parameters), parameters, likelihood)
-        posterior = with_likelihood(self.priors, parameters, likelihood)
-        places = places_of(likelihood, parameters)
+        log_density = LogDensity(self.priors, likelihood)
+        posterior = standardised(with_likelihood(self.priors, parameters, likelihood), likelihood)
+        places, members = places_of(likelihood, parameters), log_density.members
         covariance = np.empty((parameters.size, parameters.size))
         covariance[np.ix_(places, places)] = known.spread @ known.spread.T
+        covariance = np.where(members[:, None] | members, np.eye(parameters.size), covariance)
         rng, starts = np.random.default_rng(seed), []
         for _ in range(self.plan.chains):
             start = np.empty(parameters.size)

@@ -14,8 +14,7 @@ from pytensor.graph.traversal import ancestors
 
 import pymc_dp as dp
 from pymc_dp.model.parameters import ParameterVector
-from pymc_dp.model.posterior import LogDensity, priors_of, with_likelihood
-from pymc_dp.model.prior import Prior
+from pymc_dp.model.posterior import LogDensity, priors_of, standardised, with_likelihood
 from pymc_dp.model.view import read
 from pymc_dp.run import sampling
 
@@ -141,8 +140,10 @@ def test_nuts_is_given_the_density_of_the_model_that_it_draws_from():
         },
         coords={"parameter": np.array(parameters.labels)[order]},
     )
-    found = LogDensity(Prior(model, parameters), parameters, likelihood)
-    wanted = with_likelihood(priors_of(model, None), parameters, likelihood).logp_dlogp_function(ravel_inputs=True)
+    found = LogDensity(model, likelihood)
+    drawn = standardised(with_likelihood(priors_of(model, None), parameters, likelihood), likelihood)
+    assert [found.members[entries].all() for entries in parameters.slices] == [False, True, False, False]
+    wanted = drawn.logp_dlogp_function(ravel_inputs=True)
     for theta in generator.normal(size=(5, size)):
         value, gradient = found._pytensor_function(theta)
         value_wanted, gradient_wanted = wanted._pytensor_function(theta)

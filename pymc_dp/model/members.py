@@ -1,0 +1,134 @@
+r"""Members of hierarchies, as NUTS draws them: standardised, given the scale of their prior.
+
+The prior of a member :math:`\alpha \sim N(\mu, \tau^2)` has parameters that are free variables themselves. Where
+:math:`\tau` is small the members lie close together, where it is large they do not: no step size suits both. Given
+:math:`\mu` and :math:`\tau` a member is normal, for so is the released likelihood, :math:`N(m, 1 / p)` of one member:
+
+.. math:: \alpha = \frac{\mu + p \tau^2 m}{1 + p \tau^2} + \frac{\tau}{\sqrt{1 + p \tau^2}}\, z,
+          \qquad z \sim N(0, 1).
+
+For p = 0 that is the non-centred parametrisation, for large p the centred one. Draws of `z` have the same shape
+whatever the scale is.
+
+References
+----------
+Papaspiliopoulos, Roberts and Sköld (2007), A general framework for the parametrization of hierarchical models,
+Statistical Science 22.
+"""
+
+import functools
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pymc as pm
+import pytensor.tensor as pt
+from pymc.logprob.transforms import Transform
+from pytensor.graph.traversal import ancestors
+from pytensor.tensor.random.basic import NormalRV
+
+from pymc_dp.compiling import compiled
+from pymc_dp.model.parameters import FloatArray, ParameterVector
+
+
+class GivenItsScale(Transform):
+    """From normal variables to their standardised values, given their prior's mean and scale and a likelihood.
+
+    Parameters
+    ----------
+    precision, mean : ndarray, of the shape of the variable
+        Of a normal likelihood of each entry: p and m.
+    """
+
+    name = "standardised"
+
+    def __init__(self, precision: FloatArray, mean: FloatArray) -> None:
+        self._precision, self._mean = precision, mean
+
+    def _conditional(self, inputs: tuple[Any, ...]) -> tuple[Any, Any]:
+        """Return mean and standard deviation given the prior's `inputs`, whose last two are its mean and scale."""
+        prior_mean, scale = inputs[-2:]
+        told = self._precision * scale**2
+        return (prior_mean + told * self._mean) / (1.0 + told), scale / pt.sqrt(1.0 + told)
+
+    def backward(self, value: Any, *inputs: Any) -> Any:
+        """Return the variable."""
+        mean, std = self._conditional(inputs)
+        return (mean + std * value).astype(value.dtype)
+
+    def forward(self, value: Any, *inputs: Any) -> Any:
+        """Return its standardised value."""
+        mean, std = self._conditional(inputs)
+        return (value - mean) / std
+
+    def log_jac_det(self, value: Any, *inputs: Any) -> Any:
+        """Return the logarithm of the derivative of `backward`, of the shape of the variable."""
+        return pt.log(self._conditional(inputs)[1]) + pt.zeros_like(value)
+
+
+def standardising(
+    model: pm.Model, parameters: ParameterVector, precision: FloatArray, mean: FloatArray
+) -> dict[str, Transform]:
+    """Return the transforms of a model's members by name.
+
+    `precision` and `mean`, shape (parameters,), are those of the likelihood of each of `parameters` given the others.
+    """
+    free = zip(model.free_RVs, parameters.slices, parameters.shapes.values(), strict=True)
+    return {
+        rv.name: GivenItsScale(precision[entries].reshape(shape), mean[entries].reshape(shape))
+        for rv, entries, shape in free
+        if _is_member(rv, model)
+    }
+
+
+def _is_member(rv: Any, model: pm.Model) -> bool:
+    """Return whether a free variable is normal, not transformed, and its scale depends on other free variables."""
+    return (
+        isinstance(rv.owner.op, NormalRV)
+        and model.rvs_to_transforms[rv] is None
+        and not set(model.free_RVs).isdisjoint(ancestors([rv.owner.inputs[-1]]))
+    )
+
+
+class Unstandardised:
+    """The parameters of a model as functions of those of the same model with standardised members.
+
+    Parameters
+    ----------
+    model : pm.Model
+        The standardised model.
+    parameters : ParameterVector
+        Of either model: names apart, they are the same.
+
+    Attributes
+    ----------
+    members : ndarray of bool, shape (parameters,)
+        Which parameters are standardised.
+    """
+
+    def __init__(self, model: pm.Model, parameters: ParameterVector) -> None:
+        self._parameters = parameters
+        changed = [isinstance(model.rvs_to_transforms[rv], GivenItsScale) for rv in model.free_RVs]
+        self.members = np.repeat(changed, [entries.stop - entries.start for entries in parameters.slices])
+        values, pulls = model.value_vars, [value.type() for value in model.value_vars]
+        found = model.replace_rvs_by_values(
+            [rv if is_one else value for rv, value, is_one in zip(model.free_RVs, values, changed, strict=True)]
+        )
+        pulled = sum(pt.sum(each * pull) for each, pull in zip(found, pulls, strict=True))
+        self._inputs, self._outputs = [*values, *pulls], [*found, *pt.grad(pulled, values)]
+
+    @functools.cached_property
+    def _function(self) -> Callable[..., Any]:
+        return compiled(self._inputs, self._outputs)
+
+    def __call__(self, z: FloatArray, pull: FloatArray) -> tuple[FloatArray, FloatArray]:
+        """Return the parameters at `z`, and the gradient there of a function whose gradient by them is `pull`.
+
+        All shapes are (parameters,).
+        """
+        blocks = self._function(*self._parameters.split(z), *self._parameters.split(pull))
+        found = np.concatenate([np.ravel(block) for block in blocks]).astype(np.float64)
+        return found[: z.size], found[z.size :]
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {k: v for k, v in self.__dict__.items() if k != "_function"}

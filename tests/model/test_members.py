@@ -1,0 +1,95 @@
+"""Members of hierarchies in standardised coordinates: the density is the same, and its shape is that of a normal."""
+
+import numpy as np
+import pymc as pm
+import pytest
+import xarray as xr
+from scipy import integrate, stats
+
+from pymc_dp.model.members import GivenItsScale
+from pymc_dp.model.parameters import ParameterVector
+from pymc_dp.model.posterior import LogDensity, priors_of, standardised, with_likelihood
+
+N_GROUPS = 30
+
+
+def groups(**options):
+    """Return priors of groups, and a likelihood that tells of each of them with noise as wide as they vary."""
+    generator = np.random.default_rng(0)
+    with pm.Model() as model:
+        mu, tau = pm.Normal("mu", 0.0, 1.0), pm.HalfNormal("tau", 1.0)
+        pm.Normal("effect", mu, tau, shape=N_GROUPS, **options)
+    told = generator.normal(0.0, np.hypot(0.3, 0.3), N_GROUPS)
+    labels = ParameterVector(model).labels
+    known = np.array([label.startswith("effect") for label in labels])
+    mean = np.zeros(len(labels))
+    mean[known] = told
+    square = ("parameter", "other")
+    matrices = {
+        "information": np.eye(len(labels)) / 0.05,
+        "noise": 0.04 * np.eye(len(labels)),
+        "bias": np.zeros((32, 32)),
+    }
+    likelihood = xr.Dataset(
+        {
+            "mean": ("parameter", mean),
+            "known": ("parameter", known.astype(int)),
+            **{name: (square, matrix) for name, matrix in matrices.items()},
+        },
+        coords={"parameter": labels},
+    )
+    return model, likelihood, told
+
+
+def test_it_is_there_and_back_and_the_derivative_is_its_own():
+    transform = GivenItsScale(np.array([0.0, 2.0, 1e6]), np.array([5.0, -1.0, 3.0]))
+    value, prior = np.array([0.3, -1.2, 0.1]), (0.5, 0.7)
+    back = transform.backward(np.asarray(value), *prior).eval()
+    np.testing.assert_allclose(transform.forward(back, *prior).eval(), value, rtol=1e-6)
+    ahead, behind = (transform.backward(value + step, *prior).eval() for step in (1e-6, -1e-6))
+    np.testing.assert_allclose(transform.log_jac_det(value, *prior).eval(), np.log((ahead - behind) / 2e-6), rtol=1e-6)
+    assert back[0] == pytest.approx(0.5 + 0.7 * 0.3)  # nothing is told: not centred
+    assert back[2] == pytest.approx(3.0 + 0.1 / 1e3, abs=1e-5)  # all is told: centred
+
+
+def test_a_standardised_member_is_a_standard_normal_whatever_the_scale_is():
+    model, likelihood, _ = groups()
+    density = LogDensity(model, likelihood)
+    assert density.members.sum() == N_GROUPS
+    z = np.random.default_rng(1).normal(size=(4, N_GROUPS))
+    for mu, log_tau in ((0.0, -5.0), (1.0, 0.0), (-1.0, 2.0)):
+        values = [density._pytensor_function(np.concatenate([[mu, log_tau], each]))[0] for each in z]
+        np.testing.assert_allclose(np.diff(values), np.diff(-0.5 * np.sum(z**2, axis=1)), rtol=1e-6)
+
+
+def test_variables_keep_their_order_and_others_their_transforms():
+    model, likelihood, _ = groups()
+    drawn = standardised(with_likelihood(priors_of(model, None), ParameterVector(model), likelihood), likelihood)
+    assert [each.name for each in drawn.value_vars] == ["mu", "tau_log__", "effect_standardised__"]
+    assert [each.name for each in drawn.free_RVs] == ["mu", "tau", "effect"]
+    with pm.Model() as plain:
+        pm.Normal("effect", 0.0, 2.0, shape=N_GROUPS)
+    assert standardised(plain, likelihood.isel(parameter=slice(2, None), other=slice(2, None))) is plain
+
+
+@pytest.mark.slow
+def test_nuts_finds_the_scale_of_members_that_are_mostly_noise():
+    """Its law by quadrature: the members, and their mean, are integrated over. False alarms: one in 10,000."""
+    model, likelihood, told = groups()
+    drawn = standardised(with_likelihood(priors_of(model, None), ParameterVector(model), likelihood), likelihood)
+    with drawn:
+        tree = pm.sample(500, tune=500, chains=4, cores=1, random_seed=1, progressbar=False)
+
+    def density(tau):
+        covariance = 1.0 + (tau**2 + 0.09) * np.eye(N_GROUPS)
+        return np.exp(stats.multivariate_normal.logpdf(told, cov=covariance) - wide) * np.exp(-0.5 * tau**2)
+
+    wide = stats.multivariate_normal.logpdf(told, cov=1.0 + 0.18 * np.eye(N_GROUPS))
+    points = np.linspace(0.0, 2.0, 401)
+    masses = integrate.cumulative_simpson([density(each) for each in points], x=points, initial=0.0)
+    tau = tree["posterior"]["tau"].values.ravel()
+    effective = 400.0
+    for part in (0.05, 0.25, 0.5, 0.75, 0.95):
+        below = np.interp(np.quantile(tau, part), points, masses / masses[-1])
+        assert below == pytest.approx(part, abs=4.3 * np.sqrt(part * (1.0 - part) / effective))
+    assert int(tree["sample_stats"]["diverging"].sum()) == 0
