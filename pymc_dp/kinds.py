@@ -41,6 +41,7 @@ SURROGATE_FIGURES = (
     "clip_bias_noise_std",
     "centre_distance",
     "doubtful_width",
+    "noise_of_members",
     "curvature_share",
     "widening",
     "widening_by_noise",

@@ -35,6 +35,9 @@ _WIDTH_OF_PRIOR = 0.9
 _LARGEST_WIDENING, _LARGEST_CENTRE_DISTANCE = 10.0, 50.0
 #: NUTS's trajectories that diverge, of all: some do at narrow places of any hierarchy.
 _FEW_DIVERGING = 0.01
+#: How much members vary is what is left when the noise is taken off: with more than this times as much noise, an error
+#: of a third in what is known of the noise is as large.
+_LARGEST_NOISE_OF_MEMBERS = 3.0
 #: Noise of the curvature is allowed for to first order: where it is most of all noise, that is not enough.
 _LARGEST_CURVATURE_SHARE = 0.5
 
@@ -104,6 +107,9 @@ class Quality:
     doubtful_width : float
         By what factor noise of the released curvature may have made the draws too narrow or too wide, in the direction
         where that is most. NaN where no curvature was released.
+    noise_of_members : float
+        The noise of privacy in members of groups, over what their hierarchical prior lets them vary: median of
+        variances. NaN where there is no hierarchy.
     curvature_share : float
         What part of the noise in the likelihood's maximum is that of the curvature, over the distance from the
         expansion point. NaN where draws are tested, or no curvature was released.
@@ -140,6 +146,7 @@ class Quality:
     narrowest: float = math.nan
     widest: float = math.nan
     doubtful_width: float = math.nan
+    noise_of_members: float = math.nan
     curvature_share: float = math.nan
     widening: float = math.nan
     widening_by_noise: float = math.nan
@@ -186,7 +193,12 @@ class Quality:
         if self.doubtful_width < 1.0 / _LARGEST_WIDTH_RATIO or self.doubtful_width > _LARGEST_WIDTH_RATIO:
             reasons.append(
                 f"the noise of the released curvature may have made draws {self.doubtful_width:.2g} times or more too "
-                "wide or too narrow somewhere"
+                "narrow somewhere"
+            )
+        if self.noise_of_members > _LARGEST_NOISE_OF_MEMBERS:
+            reasons.append(
+                f"the variance of the noise in members of groups is {self.noise_of_members:.2g} times what their prior "
+                "is told to have: how much they vary is hardly known, and intervals may be too narrow"
             )
         if self.curvature_share > _LARGEST_CURVATURE_SHARE:
             reasons.append(

@@ -54,6 +54,8 @@ GOOD = {"draws": 1000, "acceptance": 0.5, "r_hat": 1.01, "effective_draws": 400.
         ({"doubtful_width": 0.5}, "usable"),
         ({"doubtful_width": 0.01}, "not usable"),
         ({"doubtful_width": 7.0}, "not usable"),
+        ({"noise_of_members": 2.5}, "usable"),
+        ({"noise_of_members": 3.5}, "not usable"),
         ({"curvature_share": 0.45}, "usable"),
         ({"curvature_share": 0.6}, "not usable"),
         ({"surrogate_error": 0.1, "surrogate_error_noise_std": 0.05, "diverging": 0.005}, "usable"),

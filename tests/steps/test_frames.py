@@ -28,7 +28,7 @@ def frame_of(curvature, of_prior, n_units, weights=(1.0, 1.0)):
     search = SimpleNamespace(
         places=known,
         _regression=regression,
-        _structure=structure,
+        structure=structure,
         _chain=chain,
         _of_prior=of_prior,
         _weights=np.array(weights),
@@ -137,7 +137,7 @@ def test_members_of_groups_count_less_in_norms_the_more_there_are():
             ),
             _regression=SimpleNamespace(known=np.ones(size, dtype=bool), scales=np.zeros(0, dtype=int)),
             _weights=np.ones(size),
-            _structure=structure,
+            structure=structure,
         )
         Search._comparable(search, np.zeros(size))
         rare = n_members**-0.125  # tails are longer by as much
@@ -205,7 +205,7 @@ def test_coordinates_are_weighed_by_their_tails():
         ),
         _regression=SimpleNamespace(known=known, scales=scales),
         _weights=np.ones(4),
-        _structure=np.ones((4, 4), dtype=bool),
+        structure=np.ones((4, 4), dtype=bool),
     )
     frame = Search._comparable(search, np.zeros(4))
     assert search._weights == pytest.approx([1.0, 100.0**-0.125, 1.0, 0.5])
@@ -269,9 +269,9 @@ def test_widths_are_doubted_by_the_largest_eigenvalue_of_noise(monkeypatch):
     """Of noise with a standard deviation of one, as several releases together have: about the root of 2 d."""
     asked, real = [], learning._doubtful_width
 
-    def noted(raw, of_prior, largest_noise, *rest):
+    def noted(belief, curvature, of_prior, largest_noise):
         asked.append(largest_noise)
-        return real(raw, of_prior, largest_noise, *rest)
+        return real(belief, curvature, of_prior, largest_noise)
 
     monkeypatch.setattr(learning, "_doubtful_width", noted)
     generator = np.random.default_rng(0)

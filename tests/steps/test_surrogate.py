@@ -13,7 +13,10 @@ import pymc_dp as dp
 from pymc_dp.model.view import read
 from pymc_dp.release import Release
 from pymc_dp.rows import UnitLikelihood, clip
-from pymc_dp.steps.prelude.learning import _doubtful_width
+from pymc_dp.steps.prelude.belief import Belief
+from pymc_dp.steps.prelude.curvature import KnownCurvature
+from pymc_dp.steps.prelude.learning import _doubtful_width, _noise_of_members
+from pymc_dp.steps.prelude.newton import Frame
 
 #: Two-sided z of a check that is wrong once in 30,000 runs.
 Z_LIMIT = 4.2
@@ -246,18 +249,40 @@ def test_the_run_tells_when_clip_bounds_cut_too_much(clip, cut):
         assert abs(found.clip_bias) < 5.0 * found.clip_bias_noise_std
 
 
+def doubtful(raw, noise, *, hidden=0.0, from_prior=0.0, turned=False, known=(True, True)):
+    """Return how doubtful widths are, of a curvature along two axes, with so much noise of the maximum and prior."""
+    known, square = np.array(known), np.zeros((2, 2))
+    axes = np.array([[0.6, -0.8], [0.8, 0.6]]) if turned else np.eye(2)
+    raw, frame = np.diag(raw), Frame(axes, axes)
+    matrix = axes @ np.where(np.outer(known, known), np.maximum(raw, 1e-3 * np.eye(2)), 0.0) @ axes.T
+    curvature = KnownCurvature(matrix, raw, noise, frame, known)
+    belief = Belief(np.zeros(2), matrix, hidden * np.eye(2), square, known)
+    return _doubtful_width(belief, curvature, from_prior * np.eye(2), noise)
+
+
 def test_a_width_is_doubtful_where_noise_may_be_much_of_the_curvature():
-    everything, none = np.ones(2, dtype=bool), np.zeros((2, 2))
-    raw = np.diag([1e4, 1.0])
-    assert _doubtful_width(raw, none, 0.0, np.eye(2), everything) == 1.0
-    assert _doubtful_width(raw, none, 0.75, np.eye(2), everything) == pytest.approx(2.0)
-    assert _doubtful_width(raw, none, 20.0, np.eye(2), everything) == pytest.approx(10.0)
-    assert _doubtful_width(np.diag([1e4, -1.0]), none, 0.02, np.eye(2), everything) == pytest.approx(10.0)
-    assert _doubtful_width(raw, none, 20.0, np.eye(2), np.array([True, False])) < 1.01
-    # The prior counts along the same columns.
-    assert _doubtful_width(raw, np.eye(2), 20.0, np.diag([1.0, 100.0]), everything) < 1.01
-    rotation = np.array([[0.6, -0.8], [0.8, 0.6]])
-    assert _doubtful_width(rotation @ raw @ rotation.T, none, 0.75, np.eye(2), everything) == pytest.approx(2.0)
+    strong = [1e4, 1.0]
+    assert doubtful(strong, 0.0) == pytest.approx(1.0)
+    assert doubtful(strong, 0.75) == pytest.approx(2.0)
+    assert doubtful(strong, 0.75, turned=True) == pytest.approx(2.0)
+    assert doubtful([1e4, 1.0], 0.999) == pytest.approx(10.0)  # no more than that
+    assert doubtful([1e4, -1.0], 0.02) > 1.0
+    assert doubtful(strong, 20.0, known=(True, False)) < 1.01
+    # Where noise of the maximum is known to be more than all that, or the prior tells more, nothing is doubtful.
+    assert doubtful(strong, 0.75, hidden=100.0) == pytest.approx(np.sqrt(104.0 / 101.0))
+    assert doubtful(strong, 0.75, from_prior=100.0) == pytest.approx(np.sqrt(101.0 / 100.25))
+
+
+def test_noise_in_members_is_compared_with_what_their_prior_lets_them_vary():
+    """Of five parameters three are members of groups, and the last is a scale that only the prior knows."""
+    known, grouped = np.array([True, True, True, True, False]), np.ones((5, 5), dtype=bool)
+    grouped[:3, :3] = np.eye(3, dtype=bool)
+    noise = np.diag([0.2, 0.3, 0.7, 9.0, 0.0])
+    belief = Belief(np.zeros(5), np.eye(5), noise, 0.1 * np.eye(5), known)
+    assert _noise_of_members(belief, 4.0 * np.eye(5), grouped) == pytest.approx(4.0 * 0.4)
+    assert np.isnan(_noise_of_members(belief, 4.0 * np.eye(5), np.ones((5, 5), dtype=bool)))
+    dummies = Belief(np.zeros(4), np.eye(4), noise[:4, :4], np.zeros((4, 4)), known[:4])
+    assert np.isnan(_noise_of_members(dummies, np.eye(4), grouped[:4, :4]))
 
 
 def test_draws_are_as_wide_as_the_surrogate_and_others_are_not_usable():

@@ -88,7 +88,7 @@ def test_a_floor_of_eigenvalues_knows_which_axes_are_short():
     np.testing.assert_allclose(np.diag(found.matrix), [1.0, 0.4, 0.1])
     released = SimpleNamespace(value=np.zeros(6), noise_std=1.0, kind="early_curvature")
     search = object.__new__(Search)
-    search._regression, search._structure, search.places = (
+    search._regression, search.structure, search.places = (
         Regression(np.zeros(3), ALL, np.array([2])),
         ALL & ALL[:, None],
         ALL,

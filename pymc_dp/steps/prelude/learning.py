@@ -38,6 +38,7 @@ from pymc_dp.steps.prelude import settings
 from pymc_dp.steps.prelude.approximation import Approximation
 from pymc_dp.steps.prelude.belief import Belief, most_likely
 from pymc_dp.steps.prelude.broken_lines import SearchAlongBrokenLines
+from pymc_dp.steps.prelude.curvature import KnownCurvature, members_of
 from pymc_dp.steps.prelude.density import Quadratic, Surrogate, WeightedRows
 from pymc_dp.steps.prelude.free_hmc import FreeHMC
 from pymc_dp.steps.prelude.location import SearchForLocation
@@ -360,8 +361,7 @@ class Learning:
         doubtful_width = np.inf  # of nothing but noise: draws then are those of the prior
         if not _lost(found.belief):
             largest_noise = found.curvature.noise_std * max(_BEYOND_NOISE, search.reach_of_noise)
-            axes = found.curvature.frame.preconditioner
-            doubtful_width = _doubtful_width(found.curvature.raw, from_prior, largest_noise, axes, search.places)
+            doubtful_width = _doubtful_width(found.belief, found.curvature, from_prior, largest_noise)
         return Expansion(
             surrogate=Quadratic(prior, found.point, precision @ distance, precision, radius),
             centre=found.point,
@@ -372,7 +372,8 @@ class Learning:
             belief=belief,
             lost=found.lost,
             doubtful_width=doubtful_width,
-            bias_of_loss=settings.REPORTED_BIAS if search.bias_of_loss < 1.0 else 1.0,
+            noise_of_members=_noise_of_members(belief, from_prior, search.structure),
+            bias_of_loss=search.reported_bias,
             missed=found.missed,
         )
 
@@ -385,6 +386,7 @@ class Learning:
             figures |= {
                 "centre_distance": self._distance(expansion.centre.theta, kernel),
                 "doubtful_width": expansion.doubtful_width,
+                "noise_of_members": expansion.noise_of_members,
                 "widening": _root_mean_square(widening),
                 "widening_by_noise": _root_mean_square(_widening(expansion.belief, kernel.covariance, with_bias=False)),
             }
@@ -545,6 +547,8 @@ class Expansion:
     lost: tuple[float, float] | None = None
     #: The factor by which noise of the released curvature may have changed the width of the draws.
     doubtful_width: float = 1.0
+    #: The noise in members of groups, over what their prior lets them vary.
+    noise_of_members: float = np.nan
     #: The part of the lost length that adds to the bias of the scores' sum; None: all may pull together.
     bias_of_loss: float | None = None
     #: What the surrogate's log-density misses, and the noise of that figure, if the search knows.
@@ -641,19 +645,35 @@ def _lost(belief: Belief) -> bool:
 
 
 def _doubtful_width(
-    raw: FloatArray,
-    prior_information: FloatArray,
-    largest_noise: float,
-    preconditioner: FloatArray,
-    known: NDArray[np.bool_],
+    belief: Belief, curvature: KnownCurvature, prior_information: FloatArray, largest_noise: float
 ) -> float:
-    """Return the largest factor by which noise of the released curvature may have changed the width of the draws.
+    """Return the largest factor by which noise of the released curvature may have made draws too narrow.
 
-    `raw` is the curvature along the columns of `preconditioner` as it was released: where noise has made an eigenvalue
-    small or negative, the surrogate's was lifted, which must not pass for information. `largest_noise` is the largest
-    eigenvalue of noise alone.
+    What privacy hides of the likelihood's maximum is known whatever the curvature is. What the table itself does not
+    know is its inverse: where noise reaches as far as `largest_noise`, the largest eigenvalue of noise alone, that may
+    be larger. Little follows where the first is most, or the prior tells more than either.
     """
-    along = (raw + preconditioner.T @ prior_information @ preconditioner)[np.ix_(known, known)]
-    least = float(np.linalg.eigvalsh(along)[0])
-    part = largest_noise / max(least, np.finfo(float).tiny)
-    return float(1.0 / np.sqrt(max(1.0 - part, _LEAST_CERTAIN)))
+    block = np.ix_(curvature.places, curvature.places)
+    values, vectors = np.linalg.eigh(curvature.raw[block])
+    sizes = np.maximum(np.abs(values), largest_noise)
+    least = np.maximum(values - largest_noise, _LEAST_CERTAIN * sizes)
+    along = curvature.frame.back[block] @ vectors
+    from_prior, hidden = prior_information[block], (belief.noise + belief.bias)[block]
+    draws, widest = (
+        np.linalg.inv(from_prior + np.linalg.inv(np.linalg.inv(information) + hidden))
+        for information in (curvature.matrix[block], (along * least) @ along.T)
+    )
+    factor = np.linalg.inv(np.linalg.cholesky(positive_definite(draws)))
+    return float(np.sqrt(max(1.0, np.linalg.eigvalsh(factor @ widest @ factor.T)[-1])))
+
+
+def _noise_of_members(belief: Belief, prior_information: FloatArray, structure: NDArray[np.bool_]) -> float:
+    """Return the noise in members of groups, over what their prior lets them vary: medians of variances; or NaN.
+
+    By their prior where scales of hierarchies are about the most likely ones. NaN where no parameter is one of a prior.
+    """
+    members = members_of(structure, belief.known)
+    if belief.known.all() or not members.any():
+        return np.nan
+    hidden = np.diag(belief.noise + belief.bias)[members]
+    return float(np.median(hidden * np.diag(prior_information)[members]))

@@ -124,7 +124,7 @@ class SearchForLocation(Search):
             after.theta - before.theta,
             before.gradient - after.gradient,
             before.noise @ before.noise.T + after.noise @ after.noise.T,
-            along_axes(self._structure, curvature.frame),
+            along_axes(self.structure, curvature.frame),
             floor=self.reach_of_noise * self.floor_together,
             nonnegative=self.nonnegative,
         )

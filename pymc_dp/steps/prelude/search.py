@@ -206,15 +206,16 @@ class Search:
         #: Which parameters scores and curvatures are taken of.
         self.places = self._places_of(regression)
         structure = chain.structure
-        self._structure = np.ones((regression.known.size,) * 2, dtype=bool) if structure is None else structure
-        self._has_members = bool(members_of(self._structure, self.places).any())
+        #: Which entries curvatures can have by the model's graph.
+        self.structure = np.ones((regression.known.size,) * 2, dtype=bool) if structure is None else structure
+        self._has_members = bool(members_of(self.structure, self.places).any())
         expected = chain.knows_responses
         self._centred = expected and regression.one_row_a_unit
         #: Tails of continuous responses all say that a scale is larger, and those of counts that vary more than their
         #: model says that a shape is smaller: scores of its logarithm have one sign.
         self._one_sided = regression.is_scale
         #: The largest eigenvalue of noise alone, in standard deviations of its entries.
-        self.reach_of_noise = _largest_of_noise(self._structure[np.ix_(self.places, self.places)])
+        self.reach_of_noise = _largest_of_noise(self.structure[np.ix_(self.places, self.places)])
         self._sizes_of_curvature = "expected_curvature" if expected else "curvature"
         #: Whether released curvatures have no negative eigenvalue but by noise.
         self.nonnegative = expected
@@ -372,7 +373,7 @@ class Search:
             frame,
             self.places,
             n_units=self._chain.n_units,
-            structure=self._structure,
+            structure=self.structure,
             third_order=self.third_order,
             noise_alone=noise_alone,
             one_sided=self._one_sided,
@@ -428,7 +429,7 @@ class Search:
         made = self._chain.release(CoordinateSizes(theta, _LOWEST_OCTAVE, _OCTAVES))
         known, scales = self._regression.known, np.ones(theta.size)
         counts = np.clip(made.value, -n_units, n_units).reshape(theta.size, _OCTAVES)[known]
-        members = members_of(self._structure, known)
+        members = members_of(self.structure, known)
         scales[known], fourth = _sizes_of_entries(counts, made.noise_std, n_units, members[known])
         self._weights[known] = (fourth / fourth.min()) ** -settings.POWER_OF_TAILS
         n_members, n_others = int(members.sum()), int((known & ~members).sum())
@@ -449,12 +450,12 @@ class Search:
         self._first_after_curvature, self._curvature_theta = len(self._scores), point.theta
         most = point.clip_curvature * self._chain.n_units
         raw = unpacked(np.clip(made.value, -most, most), self.places.size)  # no sum of units is larger
-        there = self._structure
+        there = self.structure
         if not between_scales:
             of_scales = self._regression.is_scale
             there = there & (of_scales[:, None] == of_scales[None, :])
         raw = np.where(along_axes(there, frame), raw, 0.0)
-        raw = between_members_and_others(raw, made.noise_std, frame, self._structure, self.places)
+        raw = between_members_and_others(raw, made.noise_std, frame, self.structure, self.places)
         floor = made.noise_std * self.reach_of_noise * self._floors[_STAGES.index(made.kind)]
         weights = np.where(self._regression.is_scale, settings.SCALE_IN_NORM, 1.0)
         return lifted(
@@ -466,7 +467,7 @@ class Search:
 
     def _together(self, late: KnownCurvature, early: KnownCurvature) -> KnownCurvature:
         """Return what two curvatures say."""
-        floor, there = self.reach_of_noise * self.floor_together, along_axes(self._structure, late.frame)
+        floor, there = self.reach_of_noise * self.floor_together, along_axes(self.structure, late.frame)
         return pooled(late, early, there, floor=floor, nonnegative=self.nonnegative, drifts=self.drifts)
 
     def _curvature_bound(self, theta: FloatArray, frame: Frame, kind: str, of_score: float = np.inf) -> float:
@@ -539,7 +540,7 @@ class Search:
         known = np.flatnonzero(self.places)
         of_scales = np.isin(known, self._regression.scales)
         # Members of hierarchies come first: the factor then is zero where the curvature is.
-        order = known[np.lexsort((self._structure[np.ix_(known, known)].sum(axis=1), of_scales))]
+        order = known[np.lexsort((self.structure[np.ix_(known, known)].sum(axis=1), of_scales))]
         block = np.ix_(order, order)
         per_unit = curvature.matrix[block] / self._chain.n_units
         if self._of_prior is not None:
@@ -578,6 +579,13 @@ class Search:
         directions = float(np.sum(squares)) ** 2 / float(np.sum(squares**2))
         spread = settings.BIAS_OF_GROUPS if self._has_members else settings.BIAS_OF_DIRECTIONS
         return min(self.bias_of_loss, spread / float(np.sqrt(directions)))
+
+    @property
+    def reported_bias(self) -> float:
+        """What part of the lost length is reported as a bias; where slopes are corrected, as much as V allows for."""
+        if self._corrects_slopes:
+            return settings.BIAS_LEFT * self._bias_of_length
+        return settings.REPORTED_BIAS if self.bias_of_loss < 1.0 else 1.0
 
     def _score_at(self, point: ExpansionPoint, frame: Frame, bias: float, kind: str) -> KnownScore:
         """Release a score; return it on the scale of the parameters."""
