@@ -244,7 +244,13 @@ def _is_state(value: Any) -> bool:
 def refuse_unsplittable(model: pm.Model) -> None:
     """Refuse a model whose likelihood cannot be split into rows, by its variables and operations alone."""
     if not model.observed_RVs:
-        raise UnsupportedModel("The model has no observed variable: pass the data as observed=...")
+        instead = (
+            " A likelihood in a pm.Potential cannot be split into rows: write it with pm.Censored, pm.Truncated, or "
+            "pm.CustomDist(..., observed=)."
+        )
+        raise UnsupportedModel(
+            f"The model has no observed variable: pass the data as observed=...{instead if model.potentials else ''}"
+        )
     _refuse_minibatches(model)
     graphs = {f"{each.name!r}": [each] for each in [*model.basic_RVs, *model.potentials, *model.deterministics]}
     graphs |= {f"The data of {rv.name!r}": [value] for rv, value in model.rvs_to_values.items()}

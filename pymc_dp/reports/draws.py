@@ -51,9 +51,10 @@ def convergence(draws: xr.Dataset, parameters: Mapping[str, int]) -> tuple[float
     stuck = [f"chain {chain}" for chain in np.flatnonzero(still)]
     stuck += [name for name, moved in varies.items() if moved.sum() < parameters.get(name, 0)]
     different = float(sum(len(np.unique(chain, axis=0)) for chain in together))
+    with np.errstate(all="ignore"):  # of entries that are constant
+        both = az.rhat(draws), az.ess(draws)
     r_hat, size = (
-        np.concatenate([np.ravel(found[name].values)[moved] for name, moved in varies.items()])
-        for found in (az.rhat(draws), az.ess(draws))
+        np.concatenate([np.ravel(found[name].values)[moved] for name, moved in varies.items()]) for found in both
     )
     if not r_hat.size:
         return math.nan, min(1.0, different), tuple(stuck)

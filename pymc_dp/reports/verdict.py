@@ -86,7 +86,7 @@ def quality_report(tree: DataTree) -> str:
                 f"NOT usable as a posterior: {'; '.join(found.reasons_against)}. The chains' common mean may still be "
                 "near the posterior mean; its intervals are not to be trusted."
             )
-            lines += _what_would_help(facts, found)
+            lines += _what_would_help(facts, found, draws_are_free="private_likelihood" in tree)
     return "\n".join(lines)
 
 
@@ -145,7 +145,7 @@ def _against_clipping(facts: Mapping[str, Any]) -> str:
     return f"{first}What helps: {'; '.join(said)}; or bound the data by public limits."
 
 
-def _what_would_help(facts: Mapping[str, Any], found: Quality) -> list[str]:
+def _what_would_help(facts: Mapping[str, Any], found: Quality, *, draws_are_free: bool) -> list[str]:
     """Say by how much the budget would have to grow, by the scaling of the test noise.
 
     At the same acceptance, the number of draws is proportional to rho, and a log-ratio's noise at the posterior's
@@ -162,6 +162,8 @@ def _what_would_help(facts: Mapping[str, Any], found: Quality) -> list[str]:
     if not math.isfinite(found.test_noise) or not all_gaussian(facts):
         if found.effective_draws >= GOOD_EFFECTIVE_DRAWS:
             return []
+        if draws_are_free:
+            return ["More draws cost nothing: PrivateLikelihood(result, model).sample(draws=4000, target_accept=0.95)."]
         return ["What would help with this sampler: more draws, and moves that are accepted more often."]
     factor = GOOD_EFFECTIVE_DRAWS / max(1.0, found.effective_draws) * max(1.0, found.test_noise) ** 2
     if factor <= 1.0:  # neither the number of draws nor the tests' noise is what it lacks

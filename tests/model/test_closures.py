@@ -157,7 +157,7 @@ def test_a_table_in_any_container_is_refused(container):
     table = CONTAINERS[container]()
 
     def logp(value, mu):
-        return pm.logp(pm.Normal.dist(mu, 1.0), value) + 0.0 * mu * (table is None)
+        return pm.logp(pm.Normal.dist(mu, 1.0), value) + 0.0 * mu * float(table is None)
 
     with pm.Model(coords={"person": PEOPLE}) as model:
         pm.CustomDist("y", pm.Normal("mu"), logp=logp, observed=Y, dims="person")
