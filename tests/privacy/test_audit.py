@@ -96,6 +96,7 @@ def test_samplers_are_not_convicted(name):
 
 
 @pytest.mark.slow
+@pytest.mark.nightly
 @pytest.mark.production  # interpreted, its many runs take twice as long
 def test_a_default_sampler_with_a_tenth_of_its_noise_is_convicted():
     """Hazard H35: what is computed of releases before the chains tells tables apart."""

@@ -163,6 +163,7 @@ def test_what_the_user_passes_stays_as_it_is(monkeypatch, bounds):
 
 
 @pytest.mark.slow
+@pytest.mark.nightly
 def test_a_mass_matrix_and_a_proposal_scale_are_on_the_scale_of_the_parameters():
     precision = np.linalg.inv(COVARIANCE)
     tree, step = run(dp.DPHMC, mass_matrix=precision, insecure_seed=1)

@@ -439,6 +439,7 @@ def test_no_figure_is_paid_for_when_diagnostics_are_off():
 
 
 @pytest.mark.slow
+@pytest.mark.nightly
 @pytest.mark.production
 def test_a_banana_is_followed_round_its_bend():
     posterior = published("banana-tempered-2")
