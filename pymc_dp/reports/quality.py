@@ -105,8 +105,8 @@ class Quality:
         The least and the largest standard deviation of the draws in any direction, relative to that of the surrogate
         that they were proposed from. NaN for samplers without one.
     doubtful_width : float
-        By what factor noise of the released curvature may have made the draws too narrow or too wide, in the direction
-        where that is most. NaN where no curvature was released.
+        By what factor noise of the released curvature may have made the draws too narrow, in the direction where that
+        is most. NaN where no curvature was released.
     noise_of_members : float
         The noise of privacy in members of groups, over what their hierarchical prior lets them vary: median of
         variances. NaN where there is no hierarchy.

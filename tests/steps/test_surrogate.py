@@ -270,6 +270,7 @@ def test_a_width_is_doubtful_where_noise_may_be_much_of_the_curvature():
     assert doubtful(strong, 20.0, known=(True, False)) < 1.01
     # Where noise of the maximum is known to be more than all that, or the prior tells more, nothing is doubtful.
     assert doubtful(strong, 0.75, hidden=100.0) == pytest.approx(np.sqrt(104.0 / 101.0))
+    assert doubtful([0.0, 1.0], 0.0, from_prior=np.nan) == np.inf  # and nothing is raised
     assert doubtful(strong, 0.75, from_prior=100.0) == pytest.approx(np.sqrt(101.0 / 100.25))
 
 

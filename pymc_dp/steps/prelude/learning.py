@@ -651,20 +651,24 @@ def _doubtful_width(
 
     What privacy hides of the likelihood's maximum is known whatever the curvature is. What the table itself does not
     know is its inverse: where noise reaches as far as `largest_noise`, the largest eigenvalue of noise alone, that may
-    be larger. Little follows where the first is most, or the prior tells more than either.
+    be larger. Little follows where the first is most, or the prior tells more than either. Infinite where matrices are
+    no finite numbers: what was released is kept all the same.
     """
     block = np.ix_(curvature.places, curvature.places)
-    values, vectors = np.linalg.eigh(curvature.raw[block])
-    sizes = np.maximum(np.abs(values), largest_noise)
-    least = np.maximum(values - largest_noise, _LEAST_CERTAIN * sizes)
-    along = curvature.frame.back[block] @ vectors
-    from_prior, hidden = prior_information[block], (belief.noise + belief.bias)[block]
-    draws, widest = (
-        np.linalg.inv(from_prior + np.linalg.inv(np.linalg.inv(information) + hidden))
-        for information in (curvature.matrix[block], (along * least) @ along.T)
-    )
-    factor = np.linalg.inv(np.linalg.cholesky(positive_definite(draws)))
-    return float(np.sqrt(max(1.0, np.linalg.eigvalsh(factor @ widest @ factor.T)[-1])))
+    try:
+        values, vectors = np.linalg.eigh(curvature.raw[block])
+        sizes = np.maximum(np.abs(values), largest_noise)
+        least = np.maximum(values - largest_noise, _LEAST_CERTAIN * sizes)
+        along = curvature.frame.back[block] @ vectors
+        from_prior, hidden = prior_information[block], (belief.noise + belief.bias)[block]
+        draws, widest = (
+            np.linalg.inv(from_prior + np.linalg.inv(np.linalg.inv(information) + hidden))
+            for information in (curvature.matrix[block], (along * least) @ along.T)
+        )
+        factor = np.linalg.inv(np.linalg.cholesky(positive_definite(draws)))
+        return float(np.sqrt(max(1.0, np.linalg.eigvalsh(factor @ widest @ factor.T)[-1])))
+    except NUMERICAL_FAILURES:
+        return np.inf
 
 
 def _noise_of_members(belief: Belief, prior_information: FloatArray, structure: NDArray[np.bool_]) -> float:
