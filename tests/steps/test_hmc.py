@@ -126,7 +126,7 @@ NIGHTLY = pytest.mark.nightly
     "mutant",
     [
         NoPenalty,
-        KeepLastGradient,
+        pytest.param(KeepLastGradient, marks=NIGHTLY),
         pytest.param(RedrawOnRejection, marks=NIGHTLY),
         pytest.param(WrongSign, marks=NIGHTLY),
     ],

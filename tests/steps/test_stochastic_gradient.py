@@ -126,6 +126,7 @@ def test_the_bias_of_the_step_shrinks_with_it(name, steps):
 
 
 @pytest.mark.slow
+@pytest.mark.nightly
 def test_the_thermostat_absorbs_the_noise_of_drawing_batches():
     """With noise of unknown size in the gradients SGNHT keeps the variance, where SGHMC inflates it."""
     ratios = {}
