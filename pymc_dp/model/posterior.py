@@ -82,11 +82,9 @@ def standardised(model: pm.Model, likelihood: xr.Dataset) -> pm.Model:
 
     Its unconstrained parameters are those of the same variables in the same order. Without members it is `model`.
     """
-    parameters, known = ParameterVector(model), known_parameters(likelihood)
-    places = places_of(likelihood, parameters)[known]
-    precision, mean = np.zeros(parameters.size), np.zeros(parameters.size)
-    precision[places], mean[places] = np.diag(precision_of(likelihood)), likelihood["mean"].values[known]
-    transforms = standardising(model, parameters, precision, mean)
+    parameters = ParameterVector(model)
+    mean, precision = _normal(likelihood, parameters)
+    transforms = standardising(model, parameters, np.diag(precision), mean)
     return priors_of(model, None, transforms) if transforms else model
 
 
@@ -108,11 +106,8 @@ class LogDensity:
     _extra_vars_shared: ClassVar[dict[str, Any]] = {}
 
     def __init__(self, priors: pm.Model, likelihood: xr.Dataset) -> None:
-        parameters, known = ParameterVector(priors), known_parameters(likelihood)
-        places = places_of(likelihood, parameters)[known]
-        self._mean, self._precision = np.zeros(parameters.size), np.zeros((parameters.size, parameters.size))
-        self._mean[places] = likelihood["mean"].values[known]
-        self._precision[np.ix_(places, places)] = precision_of(likelihood)
+        parameters = ParameterVector(priors)
+        self._mean, self._precision = _normal(likelihood, parameters)
         drawn = standardised(priors, likelihood)
         self._prior, self.dtype = Prior(drawn, parameters), str(pytensor.config.floatX)
         self._unstandardised = None if drawn is priors else Unstandardised(drawn, parameters)
@@ -183,6 +178,15 @@ def precision_of(likelihood: xr.Dataset) -> FloatArray:
     known = known_parameters(likelihood)
     precision: FloatArray = np.linalg.inv(covariance_of(likelihood)[np.ix_(known, known)])
     return 0.5 * (precision + precision.T)
+
+
+def _normal(likelihood: xr.Dataset, parameters: ParameterVector) -> tuple[FloatArray, FloatArray]:
+    """Return mean and precision in the order of a model's parameters: zero where the likelihood depends on none."""
+    known = known_parameters(likelihood)
+    places = places_of(likelihood, parameters)[known]
+    mean, precision = np.zeros(parameters.size), np.zeros((parameters.size, parameters.size))
+    mean[places], precision[np.ix_(places, places)] = likelihood["mean"].values[known], precision_of(likelihood)
+    return mean, precision
 
 
 def covariance_without_noise(likelihood: xr.Dataset) -> FloatArray:

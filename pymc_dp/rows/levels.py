@@ -41,20 +41,20 @@ class UnitLevels:
         n_units = n_rows = 0
         for piece in pieces:
             n_rows += len(piece[columns[0]])
-            n_units += len(piece[columns[0]]) if unit is None else len(np.unique(piece[unit]))
+            each = np.arange(len(piece[columns[0]])) if unit is None else piece[unit]
+            # By numbers: pandas makes columns of texts of texts, and fails where one has no encoding.
+            names, units = np.unique(each, return_inverse=True)
+            n_units += len(names)
             for column in columns:
-                found = pd.DataFrame({"level": piece[column]}, dtype=object)
-                known = found[~found["level"].isna()]
+                known = ~pd.isna(piece[column])
+                levels = piece[column][known]
                 if unit is not None:
-                    # By numbers: pandas makes columns of texts of texts, and fails where one has no encoding.
-                    _, units = np.unique(piece[unit], return_inverse=True)
-                    known = known.assign(unit=units[known.index])
-                    levels, known["level"] = np.unique(known["level"], return_inverse=True)
-                    rows = known.groupby(["unit", "level"], sort=True).size().reset_index(name="rows")
+                    levels, places = np.unique(levels, return_inverse=True)
+                    found = pd.DataFrame({"unit": units[known], "level": places})
+                    rows = found.groupby(["unit", "level"], sort=True).size().reset_index(name="rows")
                     rows = rows.sort_values(["unit", "rows", "level"], ascending=[True, False, True])
-                    counts[column].update(levels[rows.drop_duplicates("unit")["level"]])
-                else:
-                    counts[column].update(known["level"])
+                    levels = levels[rows.drop_duplicates("unit")["level"]]
+                counts[column].update(levels)
         unit_in_words = "one row of the table" if unit is None else f"all rows with the same {unit!r}"
         return cls(counts, n_units, n_rows, unit_in_words)
 
