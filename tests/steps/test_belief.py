@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from pymc_dp.steps.prelude.belief import Belief, KnownScore, belief_of, doubted, most_likely
+from pymc_dp.steps.prelude.belief import Belief, KnownScore, belief_of, doubted, informed, most_likely
 from pymc_dp.steps.prelude.curvature import (
     KnownCurvature,
     after_step,
@@ -143,6 +143,37 @@ def test_the_doubt_of_a_step_is_the_noise_of_scores_alone():
     assert of_step.curvature_share == 0.0
     assert of_all.curvature_share == pytest.approx(1.0 - of_step.squared_noise / of_all.squared_noise)
     assert of_all.curvature_share > 0.9
+
+
+def test_one_more_entry_of_a_score_is_known_as_bayes_theorem_says():
+    """A normal prior of covariance V, and an entry of H times the distance to the maximum, with noise and bias."""
+    root = np.linalg.inv(INFORMATION) @ np.random.default_rng(5).normal(scale=60.0, size=(SIZE, SIZE))
+    before = Belief(MAXIMUM, INFORMATION, root @ root.T, np.diag([0.02, 0.01, 0.03]) ** 2, ALL)
+    found = informed(before, 1, 1.0, noise=30.0, bias=40.0, doubt=0.0)
+    along, prior = INFORMATION[1], before.noise + before.bias
+    covariance = np.linalg.inv(np.linalg.inv(prior) + np.outer(along, along) / 50.0**2)
+    np.testing.assert_allclose(found.noise + found.bias, covariance, rtol=1e-6)
+    np.testing.assert_allclose(found.mean - before.mean, covariance @ along / 50.0**2, rtol=1e-6)
+    # What is noise of the mean and what is bias are told apart: of the gain, each times its own.
+    gain = covariance @ along / 50.0**2
+    kept = np.eye(SIZE) - np.outer(gain, along)
+    np.testing.assert_allclose(found.noise, kept @ before.noise @ kept.T + 900.0 * np.outer(gain, gain))
+
+
+def test_doubt_of_the_information_and_a_long_step_widen_what_a_score_says():
+    """To noise and bias the part is added; a step of d, of all that is told, is off by that part and by d of itself."""
+    before = belief([score(MAXIMUM, 0.0, bias=90_000.0)])
+    gain = 1.0 / INFORMATION[1, 1]  # of what is told by nothing but this score: all of it
+    told = informed(before, 1, 0.0, noise=3.0, bias=4.0, doubt=0.0)
+    doubted_told = informed(before, 1, 0.0, noise=3.0, bias=4.0, doubt=0.5)
+    # The score itself, as it is predicted afterwards, is as uncertain as it was released.
+    for each, std in ((told, 5.0), (doubted_told, 7.5)):
+        assert INFORMATION[1] @ (each.noise + each.bias) @ INFORMATION[1] == pytest.approx(std**2, rel=1e-3)
+    error = 0.3 / gain
+    far = informed(before, 1, error, noise=3.0, bias=4.0, doubt=0.5)
+    step = far.mean[1] - before.mean[1]
+    extra = INFORMATION[1] @ (far.bias - doubted_told.bias) @ INFORMATION[1]
+    assert np.sqrt(extra) == pytest.approx((0.5 + step) * error, rel=1e-3)
 
 
 def test_terms_of_third_order_make_far_scores_count_less():

@@ -241,11 +241,12 @@ def test_units_of_several_rows_are_searched_for_scale_and_location_together():
     budget = dp.PrivacyBudget(4.0, 1e-6)
     frame = pd.DataFrame({"a": np.zeros(N), "b": np.zeros(N), "y": np.zeros(N), "person": np.arange(N) // 2})
     with model:
-        assert "scale_score" in kinds(budget.plan(dp.DPSurrogateHMC()))
-        assert "scale_score" not in kinds(budget.plan(dp.DPSurrogateHMC(unit_index=np.arange(N) // 2)))
+        assert "scale_approach" in kinds(budget.plan(dp.DPSurrogateHMC()))
+        assert "scale_approach" not in kinds(budget.plan(dp.DPSurrogateHMC(unit_index=np.arange(N) // 2)))
         step = dp.DPSurrogateHMC()
-        assert "scale_score" in kinds(budget.plan(step, data=dp.Table(frame, x=["a", "b"], y="y")))
-        assert "scale_score" not in kinds(budget.plan(step, data=dp.Table(frame, x=["a", "b"], y="y", unit="person")))
+        assert "scale_approach" in kinds(budget.plan(step, data=dp.Table(frame, x=["a", "b"], y="y")))
+        persons = dp.Table(frame, x=["a", "b"], y="y", unit="person")
+        assert "scale_approach" not in kinds(budget.plan(step, data=persons))
 
 
 @pytest.mark.parametrize(
@@ -337,19 +338,15 @@ def step_from_zero(mean, information, prior, *, known, scales, degrees=()):
     known, size = np.array(known), len(known)
     nothing = np.zeros((size, size))
     belief = Belief(np.array(mean), np.diag(information), nothing, nothing, known)
-    curvature = KnownCurvature(
-        np.diag(information), np.diag(information), 0.0, Frame(np.eye(size), np.eye(size)), known
-    )
     search = SimpleNamespace(
         places=known,
         _regression=SimpleNamespace(
             scales=np.array(scales, dtype=np.intp), known=known, degrees_of_freedom=np.array(degrees, dtype=np.intp)
         ),
         _chain=SimpleNamespace(n_units=100, prior=prior),
-        _belief=lambda curvature, *, noise_alone: belief,
         _of_prior=None,
     )
-    return search, Search._stepped(search, np.zeros(size), curvature, 1e9)
+    return search, Search._led_to(search, belief, np.zeros(size), 1e9)
 
 
 @pytest.mark.parametrize("mean", [5.0, -5.0, 0.5])

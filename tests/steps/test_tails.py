@@ -51,6 +51,18 @@ def test_the_length_that_a_bound_takes_off_is_found(name, noise_std):
         assert abs(tail.lost_length(bound) - true) < room
 
 
+def test_what_noise_hides_of_a_tail_is_told():
+    """Of 40 histograms the root mean square error of the lost length is what is hidden, within a factor of 1.7."""
+    norms = TABLES["exponential"](np.random.default_rng(1))
+    bound, noise_std = float(np.quantile(norms, 0.97)), 120.0
+    true = np.maximum(norms - bound, 0.0).sum()
+    tails = [Tail(histogram(norms, noise_std, seed), N) for seed in range(40)]
+    error = np.sqrt(np.mean([(float(tail._counts @ tail._lost(bound)) - true) ** 2 for tail in tails]))
+    hidden = np.sqrt(np.mean([tail.hidden_length(bound) ** 2 for tail in tails]))
+    assert error / 1.7 < hidden < 1.7 * error
+    assert Tail(histogram(norms), N).hidden_length(bound) < 0.1 * hidden
+
+
 @pytest.mark.parametrize("name", TABLES)
 def test_how_much_more_is_lost_than_is_counted(name):
     """Of exact counts, where no unit counts more than one bound."""

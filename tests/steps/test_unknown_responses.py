@@ -10,11 +10,13 @@ from against_reference import Problem, by_mode
 from searches import searches
 
 import pymc_dp as dp
+from pymc_dp.model.parameters import ParameterVector
 from pymc_dp.steps.access import ChainAccess
 from pymc_dp.steps.prelude import settings
 from pymc_dp.steps.prelude.curvature import KnownCurvature, lifted
 from pymc_dp.steps.prelude.newton import Frame
-from pymc_dp.steps.prelude.search import Regression, Search
+from pymc_dp.steps.prelude.search import Regression, Search, requests_of_search
+from pymc_dp.steps.prelude.tails import BINS, LOWEST_HALF_OCTAVE, Histogram
 
 X = np.column_stack([np.ones(5_000), np.random.default_rng(0).normal(size=(5_000, 4))])
 TRUTH = np.array([0.5, 0.2, -0.2, 0.1, 0.0])
@@ -106,6 +108,51 @@ def errors_of(family, y, runs):
     problem = Problem(model_of(family, y))
     reference = by_mode(problem.model)
     return np.array([(mode - reference.mean) / reference.std for mode, _ in searches(problem, 4.0, 1e-6, runs, 0)])
+
+
+@pytest.mark.parametrize(
+    ("scales", "degrees", "own"), [([], [], []), ([3], [], [3]), ([3, 4], [4], [3]), ([1, 2, 3, 4], [], [])]
+)
+def test_few_scales_have_scores_of_their_own(scales, degrees, own):
+    """Not degrees of freedom, and not where there are many; two scores each, and a histogram for each score."""
+    scales, degrees = (np.array(places, dtype=np.intp) for places in (scales, degrees))
+    regression = Regression(np.zeros(6), np.ones(6, dtype=bool), scales, degrees_of_freedom=degrees)
+    assert regression.with_own_scores.tolist() == own
+    counts = {each.kind: each.count for each in requests_of_search(regression, 0.5)}
+    assert counts.get("scale_score", 0) == 2 * len(own)
+    assert counts.get("scale_sizes", 0) == 2 * len(own)
+
+
+def test_the_bound_of_an_own_score_is_never_near(monkeypatch):
+    """Histograms do not see what a near bound cuts: the bound is at least five roots of a unit's information."""
+    search = object.__new__(Search)
+    search._chain = SimpleNamespace(n_units=20_000, multiplier=lambda kind: 1e6)  # so much noise: the nearest bound
+    norms = np.abs(np.random.default_rng(0).standard_t(3.0, size=20_000))
+    places = np.clip(np.floor(2.0 * np.log2(norms)) - LOWEST_HALF_OCTAVE, 0, BINS - 1).astype(int)
+    counts = Histogram(np.bincount(places, minlength=BINS).astype(float), 1.0, 2.0 ** (LOWEST_HALF_OCTAVE / 2))
+    frames = []
+    monkeypatch.setattr(
+        search, "_norms", lambda theta, frame, *of, **kind: frames.append(frame) or counts, raising=False
+    )
+    bound, bias = search._bound_of_own_score(np.zeros(3), 1, 0.25)
+    assert bound == pytest.approx(0.25 * 5.0)
+    np.testing.assert_array_equal(frames[0].preconditioner, np.diag([0.0, 4.0, 0.0]))
+    true = 0.25 * np.maximum(norms - 5.0, 0.0).sum()
+    assert 0.6 * true < bias < 1.7 * true
+
+
+@pytest.mark.slow
+def test_a_shape_is_told_by_scores_of_its_own():
+    """At epsilon 1, of 16 searches: as wide as was found (2.0 to 3.5), where norms alone give 5 to 6; and it covers."""
+    y = np.random.default_rng(2).gamma(3.0, np.exp(X @ TRUTH) / 3.0)
+    problem = Problem(model_of(gamma, y))
+    reference = by_mode(problem.model)
+    found = searches(problem, 1.0, 1e-6, 16, 1)
+    modes, covariances = (np.array(each) for each in zip(*found, strict=True))
+    place = ParameterVector(problem.model).labels.index("shape_log__")
+    widths = np.sqrt(covariances[:, place, place])
+    assert np.median(widths) / reference.std[place] < 4.0
+    assert np.sqrt(np.mean(((modes[:, place] - reference.mean[place]) / widths) ** 2)) < 1.5
 
 
 @pytest.mark.slow

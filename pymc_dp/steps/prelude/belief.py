@@ -226,6 +226,27 @@ def doubted(belief: Belief, last: FloatArray, bending: float, n_units: int) -> B
     return replace(belief, bias=belief.bias + part**2 * np.outer(away, away))
 
 
+def informed(belief: Belief, place: int, error: float, *, noise: float, bias: float, doubt: float) -> Belief:
+    """Return a likelihood that knows of one more score: that of the logarithm of a scale or a shape.
+
+    Kalman's update. The score is `error` more than the likelihood says it is, with a standard deviation of its `noise`,
+    and of the `bias` of what clipping may have taken off. The information there may be off by the part `doubt` of
+    itself, and so may the step. A step of d of a logarithm is off by d² besides: terms of third order.
+    """
+    along, covariance = belief.information[place], belief.noise + belief.bias
+    noise, bias = (1.0 + doubt) * noise, (1.0 + doubt) * bias
+    gain = covariance @ along
+    gain = gain / max(float(along @ gain) + noise**2 + bias**2, np.finfo(float).tiny)
+    off = (doubt + abs(error * float(gain[place]))) * error
+    kept, outer = np.eye(gain.size) - np.outer(gain, along), np.outer(gain, gain)
+    return replace(
+        belief,
+        mean=belief.mean + error * gain,
+        noise=kept @ belief.noise @ kept.T + noise**2 * outer,
+        bias=kept @ belief.bias @ kept.T + (bias**2 + off**2) * outer,
+    )
+
+
 def most_likely(
     prior: LogDensity, likelihood: Belief, start: FloatArray, hyperparameters: NDArray[np.bool_]
 ) -> FloatArray:

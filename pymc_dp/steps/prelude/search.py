@@ -8,7 +8,8 @@
    along which scores have long tails count less in norms.
 4. *Steps.* Noisy scores, each with a clip bound that a histogram of norms says is best. After each of them the way goes
    on to about the posterior mean, as all scores so far tell it (`belief`), in a trust region.
-5. *Centre.* One more precise score leads to the centre, where score and curvature are released once more.
+5. *Centre.* One more precise score leads to the centre, where score and curvature are released once more, and then
+   scores of scales and shapes, each by itself.
 
 Of a normal regression with one scale, location and scale are found apart: see `location`. Log-likelihoods that are
 broken lines curve nowhere but in their kinks: see `broken_lines`.
@@ -29,7 +30,7 @@ from pymc_dp.release.query import Query
 from pymc_dp.release.sizes import BoundedScore, CoordinateSizes, NormSizes
 from pymc_dp.steps.access import ChainAccess
 from pymc_dp.steps.prelude import settings
-from pymc_dp.steps.prelude.belief import Belief, KnownScore, belief_of, doubted, most_likely
+from pymc_dp.steps.prelude.belief import Belief, KnownScore, belief_of, doubted, informed, most_likely
 from pymc_dp.steps.prelude.curvature import (
     KnownCurvature,
     bending,
@@ -110,6 +111,16 @@ class Regression:
         return self.kinked if self.kinked.any() else ~self.is_scale
 
     @property
+    def with_own_scores(self) -> NDArray[np.intp]:
+        """Which scales and shapes have scores of their own at the centre.
+
+        Where there are few; not the scale that is found apart, and not degrees of freedom, of which one step tells
+        little.
+        """
+        few = self.scales.size <= settings.MOST_OWN_SCORES and not self.location_apart
+        return np.setdiff1d(self.scales, self.degrees_of_freedom) if few else self.scales[:0]
+
+    @property
     def bisected(self) -> NDArray[np.intp]:
         """Which parameters binary searches are made for.
 
@@ -145,6 +156,7 @@ def requests_of_search(regression: Regression, share: float) -> list[ReleaseRequ
     usual = broken or regression.responses_are_known
     parts = settings.PARTS if usual else settings.PARTS_OF_UNKNOWN_RESPONSES
     parts = settings.PARTS_OF_LOCATION if scales else parts
+    own = settings.OWN_SCORES * regression.with_own_scores.size
     n_scores = steps + 2 + scales * (steps + 1)
     n_bisections = bisected * (settings.FIRST_BISECTIONS + (0 if scales else 2 * settings.LATER_BISECTIONS))
     asked: list[tuple[str, int, float, int]] = [
@@ -152,13 +164,14 @@ def requests_of_search(regression: Regression, share: float) -> list[ReleaseRequ
         ("coordinate_sizes", 1, parts.coordinates, size * _OCTAVES),
         ("curvature_sizes", len(_STAGES), len(_STAGES) * parts.sizes, BINS),
         ("score_sizes", n_scores, n_scores * parts.sizes, BINS),
+        ("scale_sizes", own, parts.scale_sizes if own else 0.0, BINS),
         ("early_curvature", 1, parts.early, entries),
         ("middle_curvature", 1, parts.middle, entries),
         ("late_curvature", 1, parts.late, entries),
         ("approach", steps, steps * parts.approach, size),
         ("centre", 1, parts.centre, size),
         ("way_off", broken, broken * parts.way_off, size),
-        ("scale_score", scales, scales * parts.scale, size),
+        ("scale_score", scales + own, parts.scale if scales + own else 0.0, 1),
         ("wide_scale_score", scales, scales * parts.wide_scale, size),
         ("scale_approach", scales * steps, scales * steps * parts.scale_approach, size),
     ]
@@ -285,6 +298,7 @@ class Search:
         if self.drifts:
             bent = bending(curvature, late, since - theta, self._chain.n_units)
             belief = doubted(belief, self._scores[-1].theta, bent, self._chain.n_units)
+        belief = self._with_own_scores(belief, theta, together.noise_along(self._frame(together)))
         return Found(point, frame.back, together, belief, lost, missed)
 
     def _checked(
@@ -598,6 +612,44 @@ class Search:
         left = settings.BIAS_LEFT if self._corrects_slopes else 1.0
         return KnownScore(made.where[0], gradient, noise, left * bias / kept)
 
+    def _with_own_scores(self, belief: Belief, theta: FloatArray, curvature_noise: float) -> Belief:
+        """Release scores of scales and shapes, each by itself, where all scores lead to; return what they say besides.
+
+        They have long tails, all of one sign. A norm that is clipped loses them to that side, by as much as could be
+        lost of all parameters. Noise of one number is small enough for a bound that few units are beyond.
+        """
+        n_units = self._chain.n_units
+        # By how much of itself a scale's information may be off, if it is what the frame says.
+        doubt = curvature_noise / (settings.SCALE_IN_NORM**2 * n_units)
+        for place in self._regression.with_own_scores:
+            self._sizes = {}
+            for _ in range(settings.OWN_SCORES):
+                theta = self._led_to(belief, theta, settings.TRUST_LAST)
+                along = belief.information[place]
+                unit = float(np.sqrt(along[place] / n_units))
+                bound, bias = self._bound_of_own_score(theta, place, unit)
+                made = self._chain.release(BoundedScore(theta, int(place), bound, kind="scale_score"))
+                found = float(np.clip(made.value[0], -bound * n_units, bound * n_units))
+                # At other parameters that are off, rows vary more: a scale is found larger, by half their deviance.
+                bias = float(np.hypot(bias, 0.5 * belief.squared_noise))
+                # Noise of the curvature over the distance to the maximum.
+                squared = float(np.sum(belief.information * (belief.noise + belief.bias))) / n_units
+                noise = float(np.hypot(made.noise_std, unit * curvature_noise * np.sqrt(squared)))
+                error = found - float(along @ (belief.mean - theta))
+                belief = informed(belief, int(place), error, noise=noise, bias=bias, doubt=doubt)
+        return belief
+
+    def _bound_of_own_score(self, theta: FloatArray, place: int, unit: float) -> tuple[float, float]:
+        """Return the clip bound of the score of one parameter, and the bias that is expected of it."""
+        axis = np.zeros((theta.size, theta.size))
+        axis[place, place] = 1.0 / unit
+        histogram = self._norms(theta, Frame(axis, axis), "score", 1.0, kind="scale_sizes")
+        tail = Tail(histogram, self._chain.n_units, mean=settings.MEAN_SQUARE_OF_OWN_SCORE)
+        bound, _ = tail.best_bound(1.0, 2.0 * self._chain.multiplier("scale_score"))
+        bound = max(bound, settings.LEAST_OF_OWN_SCORE)
+        bias = float(np.hypot(tail.lost_length(bound), tail.hidden_length(bound)))
+        return representable(unit * bound), unit * bias
+
     @property
     def _corrects_slopes(self) -> bool:
         """Whether scores are told as if clipping had left their slopes: where members of hierarchies are clipped.
@@ -620,12 +672,12 @@ class Search:
         return max(kept, settings.LEAST_KEPT)
 
     def _norms(
-        self, theta: FloatArray, frame: Frame, of: str, typical: float, clip_gradient: float = np.inf
+        self, theta: FloatArray, frame: Frame, of: str, typical: float, clip_gradient: float = np.inf, kind: str = ""
     ) -> Histogram:
         """Release a histogram of norms; pooled with the last one."""
         smallest = typical * 2.0 ** (LOWEST_HALF_OCTAVE / 2)
         point = ExpansionPoint(theta, frame.preconditioner, clip_gradient)
-        kind = "score_sizes" if of == "score" else "curvature_sizes"
+        kind = kind or ("score_sizes" if of == "score" else "curvature_sizes")
         made = self._chain.release(NormSizes(point, of, smallest, BINS, kind))  # type: ignore[arg-type]
         n_units = self._chain.n_units
         counts = np.clip(made.value, -n_units, n_units)
@@ -656,17 +708,24 @@ class Search:
         What the curvature may be off counts in proportion to the distance to the maximum: were it part of the doubt, a
         hierarchy would hold every step back, and the distance would stay.
         """
-        prior = self._chain.prior
         try:
             belief = self._belief(curvature, noise_alone=True)
-            step = most_likely(prior, belief, theta, ~self._regression.known) - theta
         except NUMERICAL_FAILURES:  # the next score may be less noisy
+            return theta
+        return self._led_to(belief, theta, trust)
+
+    def _led_to(self, belief: Belief, theta: FloatArray, trust: float) -> FloatArray:
+        """Return about the posterior mean by a likelihood, or as far on the way there as the trust region reaches."""
+        prior = self._chain.prior
+        try:
+            step = most_likely(prior, belief, theta, ~self._regression.known) - theta
+        except NUMERICAL_FAILURES:
             return theta
         degrees = self._regression.degrees_of_freedom
         step[degrees] = reciprocal_step(step[degrees])
         most = settings.MOST_STEP_OF_SCALE
         step[self._regression.scales] = np.clip(step[self._regression.scales], -most, most)
-        length = float(np.sqrt(np.maximum(step @ curvature.matrix @ step, 0.0) / self._chain.n_units))
+        length = float(np.sqrt(np.maximum(step @ belief.information @ step, 0.0) / self._chain.n_units))
         shorter = min(1.0, trust / max(length, np.finfo(float).tiny))
         self._held = shorter < 1.0
         step = np.where(self.places, shorter * step, step)
