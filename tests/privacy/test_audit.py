@@ -115,6 +115,7 @@ def test_surveys_are_not_convicted_and_with_a_tenth_of_their_noise_they_are(surv
 
 
 @pytest.mark.slow
+@pytest.mark.nightly
 def test_broken_samplers_are_convicted():
     """Hazard H35: and exceed it for samplers that are broken."""
     for audit in broken_audits(3000, 0.999):

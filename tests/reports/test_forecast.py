@@ -168,6 +168,7 @@ def test_what_is_set_aside_is_set_aside_in_the_dry_run(aside):
 
 
 @pytest.mark.slow
+@pytest.mark.nightly
 @pytest.mark.production
 def test_rows_are_simulated_from_a_model_without_covariates(monkeypatch):
     posterior = normal("normal", np.diag([1.0, 2.0]), 1.0, 3000)

@@ -118,19 +118,9 @@ class WrongSign(dp.DPHMC):
 NOISY = {"gradient_noise": 4.0, "ratio_noise": 0.5, "n_leapfrog": 1}
 
 
-NIGHTLY = pytest.mark.nightly
-
-
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    "mutant",
-    [
-        NoPenalty,
-        pytest.param(KeepLastGradient, marks=NIGHTLY),
-        pytest.param(RedrawOnRejection, marks=NIGHTLY),
-        pytest.param(WrongSign, marks=NIGHTLY),
-    ],
-)
+@pytest.mark.nightly
+@pytest.mark.parametrize("mutant", [NoPenalty, KeepLastGradient, RedrawOnRejection, WrongSign])
 def test_the_stationarity_test_catches_mistakes(mutant):
     settings = {"ratio_noise": 1.0} if mutant is NoPenalty else NOISY
     ends, _ = final_states(mutant, 10_000, 6, **settings)

@@ -179,9 +179,13 @@ def test_a_mass_matrix_and_a_proposal_scale_are_on_the_scale_of_the_parameters()
 @pytest.mark.parametrize(
     ("step_class", "draws"),
     [
-        *((each, None) for each in (dp.DPHMC, dp.DPMinibatchPenalty)),
-        *(pytest.param(each, None, marks=pytest.mark.nightly) for each in (dp.DPMALA, dp.DPPenalty)),
-        *((each, 100) for each in (dp.DPSGHMC, dp.DPSGNHT)),  # 15 gradients in a draw, which is nearly independent
+        (dp.DPHMC, None),
+        *(
+            pytest.param(each, None, marks=pytest.mark.nightly)
+            for each in (dp.DPMinibatchPenalty, dp.DPMALA, dp.DPPenalty)
+        ),
+        (dp.DPSGHMC, 100),  # 15 gradients in a draw, which is nearly independent
+        pytest.param(dp.DPSGNHT, 100, marks=pytest.mark.nightly),
     ],
     ids=lambda each: getattr(each, "name", ""),
 )

@@ -106,7 +106,7 @@ def in_order(labels, known):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("groups", "tables"), [(False, 6), (True, 2)])
+@pytest.mark.parametrize(("groups", "tables"), [pytest.param(False, 6, marks=pytest.mark.nightly), (True, 2)])
 def test_a_location_far_away_is_found_with_its_scale(groups, tables):
     """Over some tables: no error beyond what is told, and none beyond 6 standard deviations of the posterior."""
     errors, told = [], []

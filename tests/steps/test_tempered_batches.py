@@ -61,7 +61,7 @@ class NoPenalty(dp.DPMinibatchPenalty):
     ("step_class", "curator"),
     [
         (NoPenalty, NormalCurator),
-        (dp.DPMinibatchPenalty, BatchErrorIgnored),
+        pytest.param(dp.DPMinibatchPenalty, BatchErrorIgnored, marks=pytest.mark.nightly),
         pytest.param(dp.DPBarker, BatchErrorIgnored, marks=pytest.mark.nightly),
     ],
 )
