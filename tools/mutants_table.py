@@ -1012,7 +1012,7 @@ MUTANTS = (
            "bound = max(bound, settings.LEAST_OF_OWN_SCORE)", "bound = max(bound, 0.0)",
            ("steps/test_unknown_responses.py::test_the_bound_of_an_own_score_is_never_near",)),
     Mutant("noise hides no tail", "posterior", "steps/prelude/tails.py",
-           "return float(np.linalg.norm(hidden))", "return 0.0",
+           "return float(np.sqrt(np.sum(self._probabilities * (lost - mean) ** 2)))", "return 0.0",
            ("steps/test_tails.py::test_what_noise_hides_of_a_tail_is_told",)),
     Mutant("a changing curvature is trusted", "posterior", "steps/prelude/belief.py",
            "part**2 * np.outer(away, away)", "0.0",

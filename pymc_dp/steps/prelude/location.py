@@ -160,10 +160,8 @@ class SearchForLocation(Search):
 
     def _bound_of_scale(self, theta: FloatArray, kind: str) -> tuple[float, float]:
         """Return the clip bound of a score of the scale, and the bias of the mean square that is expected of it."""
-        n_units, size, unit = self._chain.n_units, theta.size, _INFORMATION_OF_SCALE**0.5
-        along = np.zeros((size, size))
-        along[self._scale, self._scale] = 1.0 / unit
-        tail = Tail(self._norms(theta, Frame(along, along), "score", 1.0), n_units)
+        n_units, unit = self._chain.n_units, _INFORMATION_OF_SCALE**0.5
+        tail = Tail(self._sizes_along(theta, self._scale, unit, "score_sizes"), n_units)
         # What normal residuals would lose is added again.
         bound, bias = tail.best_bound(
             settings.BIAS_OF_CENTRED, self._chain.multiplier(kind), lambda b: n_units * _lost_of_squares(b) / unit

@@ -118,7 +118,7 @@ class Regression:
         little.
         """
         few = self.scales.size <= settings.MOST_OWN_SCORES and not self.location_apart
-        return np.setdiff1d(self.scales, self.degrees_of_freedom) if few else self.scales[:0]
+        return self.bisected if few else self.bisected[:0]
 
     @property
     def bisected(self) -> NDArray[np.intp]:
@@ -298,7 +298,8 @@ class Search:
         if self.drifts:
             bent = bending(curvature, late, since - theta, self._chain.n_units)
             belief = doubted(belief, self._scores[-1].theta, bent, self._chain.n_units)
-        belief = self._with_own_scores(belief, theta, together.noise_along(self._frame(together)))
+        if self._regression.with_own_scores.size:
+            belief = self._with_own_scores(belief, theta, together.noise_along(self._frame(together)))
         return Found(point, frame.back, together, belief, lost, missed)
 
     def _checked(
@@ -641,9 +642,7 @@ class Search:
 
     def _bound_of_own_score(self, theta: FloatArray, place: int, unit: float) -> tuple[float, float]:
         """Return the clip bound of the score of one parameter, and the bias that is expected of it."""
-        axis = np.zeros((theta.size, theta.size))
-        axis[place, place] = 1.0 / unit
-        histogram = self._norms(theta, Frame(axis, axis), "score", 1.0, kind="scale_sizes")
+        histogram = self._sizes_along(theta, place, unit, "scale_sizes")
         tail = Tail(histogram, self._chain.n_units, mean=settings.MEAN_SQUARE_OF_OWN_SCORE)
         bound, _ = tail.best_bound(1.0, 2.0 * self._chain.multiplier("scale_score"))
         bound = max(bound, settings.LEAST_OF_OWN_SCORE)
@@ -670,6 +669,12 @@ class Search:
         jumps = self._centred or bool(self._regression.kinked.any())
         kept = self._tail.squares_kept(bound) if jumps else self._tail.units_kept(bound)
         return max(kept, settings.LEAST_KEPT)
+
+    def _sizes_along(self, theta: FloatArray, place: int, unit: float, kind: str) -> Histogram:
+        """Release a histogram of the sizes of one entry of scores, over `unit`."""
+        axis = np.zeros((theta.size, theta.size))
+        axis[place, place] = 1.0 / unit
+        return self._norms(theta, Frame(axis, axis), "score", 1.0, kind=kind)
 
     def _norms(
         self, theta: FloatArray, frame: Frame, of: str, typical: float, clip_gradient: float = np.inf, kind: str = ""

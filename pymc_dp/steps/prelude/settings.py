@@ -58,10 +58,10 @@ class PartsOfSearch:
     #: One score on the way, and the last one before the centre.
     approach: float = 0.04
     centre: float = 0.17
-    #: All scores of scales and shapes by themselves, at the centre; of one that is found apart from the location, also
-    #: by a wider bound, and on the way. And the histograms of the former.
-    scale: float = 0.15
+    #: All histograms and scores of scales and shapes by themselves, at the centre.
     scale_sizes: float = 0.08
+    scale: float = 0.15
+    #: The same scores of a scale that is found apart from the location, by a wider bound, and one on the way.
     wide_scale: float = 0.0
     scale_approach: float = 0.0
     #: A score a way off, where log-likelihoods are broken lines.

@@ -91,8 +91,7 @@ class Tail:
         bump = np.abs(counts - fit) > _BUMP * np.sqrt(noise**2 + fit + spread + (_ROUGHNESS * fit) ** 2)
         self._counts = np.maximum(np.where(bump, counts, fit), 0.0)
         self._std = np.sqrt(np.where(bump, noise**2, spread))
-        # How the tails of the average differ from it, each times the root of its probability.
-        self._apart = np.sqrt(weights)[..., None] * np.where(bump, 0.0, expected - fit)
+        self._probabilities, self._bump = weights, bump
         self._begin, self._n_units = begins_at, n_units
         below = np.maximum(histogram.counts[:begin], 0.0)
         self._squares_below = float(below @ (histogram.smallest**2 * 2.0 ** (np.arange(begin) + 0.5)))
@@ -153,8 +152,9 @@ class Tail:
 
     def hidden_length(self, bound: float) -> float:
         """Return the standard deviation of the lost length over the tails that it is an average of."""
-        hidden: FloatArray = self._apart @ self._lost(bound)
-        return float(np.linalg.norm(hidden))
+        lost = self._n_units * (_TAILS @ np.where(self._bump, 0.0, self._lost(bound)))
+        mean = np.sum(self._probabilities * lost)
+        return float(np.sqrt(np.sum(self._probabilities * (lost - mean) ** 2)))
 
     def best_bound(
         self, bias_of_length: float, noise_of_bound: float, expected: Callable[[float], float] = lambda bound: 0.0
