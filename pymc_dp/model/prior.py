@@ -54,6 +54,7 @@ class Prior:
         (logp,) = rewrite_pregrad([model.logp(vars=[*model.free_RVs, *model.potentials])])
         self._inputs = list(model.value_vars)
         self._outputs = [logp, *pt.grad(logp, self._inputs, disconnected_inputs="ignore")]
+        self._latest: tuple[bytes, float, FloatArray] = b"", np.nan, np.empty(0)
 
     @functools.cached_property
     def _function(self) -> Callable[..., Any]:
@@ -69,9 +70,14 @@ class Prior:
         return self.with_gradient(theta)[1]
 
     def with_gradient(self, theta: FloatArray) -> tuple[float, FloatArray]:
-        """Return both."""
-        log_density, *blocks = self._function(*self._parameters.split(theta))
-        return float(log_density), np.concatenate([np.ravel(block) for block in blocks]).astype(np.float64)
+        """Return both. Those of the latest point are kept: samplers ask for one after the other."""
+        at = theta.tobytes()
+        if at != self._latest[0]:
+            log_density, *blocks = self._function(*self._parameters.split(theta))
+            gradient = np.concatenate([np.ravel(block) for block in blocks]).astype(np.float64)
+            gradient.flags.writeable = False
+            self._latest = at, float(log_density), gradient
+        return self._latest[1:]
 
     def __getstate__(self) -> dict[str, Any]:
         return {k: v for k, v in self.__dict__.items() if k != "_function"}

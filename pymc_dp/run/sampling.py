@@ -9,6 +9,7 @@ import dataclasses
 import functools
 import inspect
 import logging
+import threading
 import warnings
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
@@ -64,6 +65,10 @@ _pymc_sample: Callable[..., Any] = pm.sample
 
 #: Warnings name the caller's line, whether `sample` or `pm.sample` was called.
 _PACKAGE = str(Path(__file__).parents[1])
+#: Of NUTS's first step: four times PyMC's own, for posteriors that the mass matrix makes about standard normal.
+_STEP_SCALE = 1.0
+#: Seconds after which a run says why nothing is charged yet.
+_NOTICE_AFTER = 5.0
 #: How many rows are simulated from the model where no synthetic table is given.
 _SIMULATED_ROWS = 1000
 
@@ -183,8 +188,9 @@ class _Run:
     def result(self) -> DataTree:
         """Make the run, and return the tree that may leave."""
         with contextlib.ExitStack() as until_the_end:
-            self.open(until_the_end)
-            self.prepare()
+            with self._compile_notice():
+                self.open(until_the_end)
+                self.prepare()
             self.charge()
             self.run()
             return self.publish()
@@ -192,6 +198,21 @@ class _Run:
     def _say(self, words: str) -> None:
         if not self.arguments["quiet"]:
             _log.info(words)
+
+    @contextlib.contextmanager
+    def _compile_notice(self) -> Iterator[None]:
+        """Say that the model is compiled, where that takes long: it does once, and is read from a cache afterwards."""
+        words = (
+            "Compiling the model: about a minute the first time; later runs take it from PyTensor's cache. Nothing is "
+            "charged yet."
+        )
+        timer = threading.Timer(_NOTICE_AFTER, self._say, [words])
+        timer.daemon = True
+        timer.start()
+        try:
+            yield
+        finally:
+            timer.cancel()
 
     @contextlib.contextmanager
     def _bar(self, words: str, planned: StepPlan) -> Iterator[Callable[[], None]]:
@@ -392,7 +413,7 @@ class _Run:
             # PyMC applies the backward transform of a Cholesky factor to graphs alone.
             starts.append({name: pt.constant(value) for name, value in parameters.to_point(start).items()})
         with posterior:
-            step = pm.NUTS(scaling=covariance, is_cov=True, logp_dlogp_func=log_density)
+            step = pm.NUTS(scaling=covariance, is_cov=True, step_scale=_STEP_SCALE, logp_dlogp_func=log_density)
         return {"model": posterior, "step": step, "initvals": starts}
 
     @contextlib.contextmanager

@@ -1,6 +1,7 @@
 """`pm.sample(budget=...)`: the budget is attached to the steps, a sampler is chosen, and so is the run's length."""
 
 import logging
+import threading
 
 import numpy as np
 import pymc as pm
@@ -31,6 +32,15 @@ def test_a_budget_is_all_that_a_run_needs(model, entry, caplog):
     assert dict(tree["posterior"].sizes) == {"chain": 4, "draw": 500}
     assert "DPSurrogateHMC was chosen: it learns all of its settings" in caplog.text
     assert "draws=500 and chains=4 chosen for this private run" in caplog.text
+
+
+@pytest.mark.parametrize(("seconds", "said"), [(0.0, True), (3600.0, False)])
+def test_where_preparing_takes_long_the_run_says_that_it_compiles(model, seconds, said, caplog, monkeypatch):
+    monkeypatch.setattr("pymc_dp.run.sampling._NOTICE_AFTER", seconds)
+    with model, caplog.at_level(logging.INFO, "pymc"):
+        pm.sample(draws=3, chains=1, step=hmc(dp.PrivacyBudget(4.0, 1e-6)), **QUIET | {"quiet": False})
+    assert ("Compiling the model: about a minute the first time" in caplog.text) is said
+    assert not any(isinstance(each, threading.Timer) for each in threading.enumerate())
 
 
 def test_numbers_that_were_passed_are_kept_and_nothing_is_said(model, caplog):
