@@ -36,5 +36,5 @@ def bench_gradient_on_a_batch(benchmark, rows, sampler):
     n = rows.n_units
     batches = PoissonBatches(BATCH / n) if sampler == "poisson" else BatchesWithoutReplacement(BATCH, n)
     events = [batches.releases("gradient", MANY, 1.0)]
-    curator = MeteredCurator(rows, SecureNoise(), batches.relation, {"gradient": MANY}, {}, scheduled=events)
+    curator = MeteredCurator(rows, SecureNoise(), batches.relation, events)
     benchmark(curator.release, GradientSum(np.zeros(10), 4.0, batches=batches, counted=True), 1.0)

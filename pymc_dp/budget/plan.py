@@ -141,14 +141,9 @@ class StepPlan:
         return self.once + self.in_chains
 
     @property
-    def allowance(self) -> Mapping[str, int]:
-        """Number of releases in one chain, by kind."""
-        return _counted(self._of_one_chain())
-
-    @property
-    def allowance_once(self) -> Mapping[str, int]:
-        """The same of what is released before the chains start."""
-        return _counted(self.once)
+    def of_one_chain(self) -> tuple[Releases, ...]:
+        """What one chain makes of `in_chains`."""
+        return tuple(each.with_count(each.count // self.chains) for each in self.in_chains)
 
     @property
     def noise_multipliers(self) -> Mapping[str, float]:
@@ -164,36 +159,20 @@ class StepPlan:
                 schedules[each.kind] = (*schedules.get(each.kind, ()), each.noise_needed)
         return schedules
 
-    @property
-    def scheduled(self) -> tuple[Releases, ...]:
-        """What one chain releases on batches, or with noise that changes: a meter takes each release from one event."""
-        return self._told_apart(self._of_one_chain())
-
-    @property
-    def scheduled_once(self) -> tuple[Releases, ...]:
-        """The same of what is released before the chains start."""
-        return self._told_apart(self.once)
+    def with_noise_times(self, factor: float) -> "StepPlan":
+        """Return the same with more or less noise, where there is noise."""
+        once, in_chains = (
+            tuple(
+                each if each.noise_needed <= accounting.NO_NOISE else each.with_noise(factor * each.noise_needed)
+                for each in releases
+            )
+            for releases in (self.once, self.in_chains)
+        )
+        return dataclasses.replace(self, once=once, in_chains=in_chains)
 
     def published(self, kind: str) -> str:
         """Return the name under which releases of a kind are published."""
         return labelled(kind, self.label)
-
-    def _told_apart(self, releases: Sequence[Releases]) -> tuple[Releases, ...]:
-        """Return the releases whose kind does not say alone with how much noise, of which units, or above what."""
-        constant = self.noise_multipliers
-        return tuple(
-            each for each in releases if each.sampling is not None or each.of_thresholds or each.kind not in constant
-        )
-
-    def _of_one_chain(self) -> tuple[Releases, ...]:
-        return tuple(each.with_count(each.count // self.chains) for each in self.in_chains)
-
-
-def _counted(releases: Sequence[Releases]) -> dict[str, int]:
-    counts: dict[str, int] = {}
-    for each in releases:
-        counts[each.kind] = counts.get(each.kind, 0) + each.count
-    return counts
 
 
 @dataclass(frozen=True)

@@ -10,7 +10,7 @@ import math
 import os
 import shutil
 import tempfile
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -40,8 +40,8 @@ class MeteredCurator:
         Where the noise comes from.
     relation : {"substitute", "add-remove"}
         Neighbouring relation.
-    allowance, noise_multipliers, scheduled, without_noise
-        What was paid for: see `pymc_dp.release.meter.Meter`.
+    paid : sequence of Releases
+        What it may release; `without_noise`: see `pymc_dp.release.meter.Meter`.
     exact_counts : bool
         Return exact clip counts. For public or simulated data only.
     """
@@ -51,23 +51,21 @@ class MeteredCurator:
         rows: Rows | UnitLevels,
         noise: NoiseSource,
         relation: str,
-        allowance: Mapping[str, int],
-        noise_multipliers: Mapping[str, float],
+        paid: Sequence[Releases],
         *,
-        scheduled: Sequence[Releases] = (),
         exact_counts: bool = False,
         without_noise: bool = False,
     ) -> None:
         self._rows = rows
         self._noise = noise
         self._process = os.getpid()
-        self._meter = Meter(allowance, noise_multipliers, scheduled, without_noise=without_noise)
+        self._meter = Meter(paid, without_noise=without_noise)
         self._exact_counts = exact_counts
-        self._tally = ClipTally(kind for kind in allowance if kind != "clip_count")
+        self._tally = ClipTally(event.kind for event in paid if event.kind != "clip_count")
         # The number of units is public unless one unit more or less is what is to be hidden.
         n_public = rows.n_units if relation == "substitute" else None
         self._facts = PublicFacts(relation, n_public, len(self._tally))
-        on_batches = any(event.sampling is not None for event in scheduled)
+        on_batches = any(event.sampling is not None for event in paid)
         self._batch_counts = BatchCounts(1 if relation == "substitute" else 2) if on_batches else None
 
     def release(self, query: Query, noise_multiplier: float = 0.0) -> Release:
@@ -190,10 +188,9 @@ class Curators:
     it. Chains claim their curator by creating a file, which only one process can do for each name, in a folder
     that lasts as long as the run.
 
-    `make_curator`, which has to be picklable, makes a curator, given its source of noise as ``noise=``, how many
-    releases of each kind it may make as ``allowance=`` and which of them were paid for one by one, on batches or with
-    noise that changes, as ``scheduled=``. At most `chains` are opened, and once one for what is released before the
-    chains start, with an allowance of its own.
+    `make_curator`, which has to be picklable, makes a curator, given its source of noise as ``noise=`` and what was
+    paid for as ``paid=``. At most `chains` are opened, for what each of them releases (`in_chain`), and once one for
+    what is released before the chains start (`once`). What was paid for one covers nothing of the other.
     """
 
     def __init__(
@@ -201,18 +198,13 @@ class Curators:
         make_curator: Callable[..., MeteredCurator],
         noise: NoiseSource,
         chains: int,
-        allowance: Mapping[str, int],
-        allowance_once: Mapping[str, int] | None = None,
-        *,
-        scheduled: Sequence[Releases] = (),
-        scheduled_once: Sequence[Releases] = (),
+        in_chain: Sequence[Releases],
+        once: Sequence[Releases] = (),
     ) -> None:
         self._make_curator = make_curator
         self._noise = noise
         self._chains = chains
-        # What chains were paid for covers nothing that is released before them, and the other way round.
-        self._in_chain = {"allowance": dict(allowance), "scheduled": tuple(scheduled)}
-        self._once = {"allowance": dict(allowance_once or {}), "scheduled": tuple(scheduled_once)}
+        self._in_chain, self._once = tuple(in_chain), tuple(once)
         self._folder = Path(tempfile.mkdtemp(prefix="pymc_dp-run-"))
 
     def open(self, key: tuple[int, ...]) -> MeteredCurator:
@@ -225,7 +217,7 @@ class Curators:
         """
         for chain in range(self._chains):
             if self._claim(f"chain-{chain}"):
-                return self._make_curator(noise=self._noise.for_chain(key), **self._in_chain)
+                return self._make_curator(noise=self._noise.for_chain(key), paid=self._in_chain)
         raise NoPlan(
             f"All {self._chains} chains that were paid for have started; one more would not be covered. "
             "Call pm.sample with the number of chains you need."
@@ -242,7 +234,7 @@ class Curators:
         if not self._claim("once"):
             raise NoPlan("What this run releases before its chains has been released.")
         # No chain's key begins with a number as large as this one.
-        return self._make_curator(noise=self._noise.for_chain((2**32 - 1,)), **self._once)
+        return self._make_curator(noise=self._noise.for_chain((2**32 - 1,)), paid=self._once)
 
     def _claim(self, name: str) -> bool:
         """Create a file; return False if it is there already."""

@@ -10,7 +10,7 @@ precise: the noise of one count is about (noise multiplier) / w.
 """
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 
 import numpy as np
 
@@ -20,37 +20,23 @@ from pymc_dp.release.batches import Batches
 from pymc_dp.release.interface import FloatArray, Release
 from pymc_dp.release.noise import IntArray
 
+#: Events that a refusal names.
+_SHOWN = 3
+
 
 class Meter:
     """Counts down what one curator may release.
 
-    Parameters
-    ----------
-    allowance : mapping of str to int
-        How many releases of each kind.
-    noise_multipliers : mapping of str to float
-        The least noise multiplier that was paid for, by kind.
-    scheduled : sequence of Releases
-        Kinds on batches, and kinds whose noise changes: every release is taken from one of these events, and is
-        refused where none is left that was paid for with its batches and with as little noise.
-    without_noise : bool
-        Releases without noise are let through: of a budget of infinite epsilon, and of no other.
+    Every release is taken from one event of `paid`, and is refused where none is left that was paid for with its
+    batches and with as little noise. Releases `without_noise` are let through of a budget of infinite epsilon, and of
+    no other.
     """
 
-    def __init__(
-        self,
-        allowance: Mapping[str, int],
-        noise_multipliers: Mapping[str, float],
-        scheduled: Sequence[Releases] = (),
-        *,
-        without_noise: bool = False,
-    ) -> None:
+    def __init__(self, paid: Sequence[Releases], *, without_noise: bool = False) -> None:
         self.without_noise = without_noise
-        self._left = dict(allowance)
-        self._paid = dict(noise_multipliers)
         # Those with the most noise first, so that a release is taken from the cheapest event that covers it.
-        self._scheduled = sorted(scheduled, key=lambda event: -event.noise_needed)
-        self._left_of = [event.count for event in self._scheduled]
+        self._paid = sorted(paid, key=lambda event: -event.noise_needed)
+        self._left = [event.count for event in self._paid]
 
     def spend(
         self,
@@ -71,37 +57,26 @@ class Meter:
         BudgetExceeded
             If it was not paid for.
         """
-        if self._left.get(kind, 0) < 1:
+        left = [place for place, event in enumerate(self._paid) if event.kind == kind and self._left[place] > 0]
+        if not left:
             raise BudgetExceeded(f"All planned releases of kind {kind!r} of this chain have been made.")
         if adds_noise and not noise_multiplier > NO_NOISE and not self.without_noise:
             raise BudgetExceeded(f"A release of kind {kind!r} was asked for without noise, which cannot be paid for.")
-        places = [place for place, event in enumerate(self._scheduled) if event.kind == kind]
-        for place in places:  # the cheapest event first that covers the release
-            event = self._scheduled[place]
+        for place in left:
+            event = self._paid[place]
             alike = event.sampling is None if batches is None else batches.covered_by(event)
             alike = alike and event.adds_noise == adds_noise and delta * event.count <= event.of_thresholds
-            if alike and self._left_of[place] > 0 and noise_multiplier >= event.noise_needed:
-                self._left_of[place] -= 1
-                break
-        else:
-            if places:
-                raise BudgetExceeded(
-                    f"No release of kind {kind!r} with noise multiplier {noise_multiplier:.4g}, this threshold and "
-                    f"{'these batches' if batches is not None else 'on all units'} is left of what was paid for."
-                )
-            if batches is not None or delta:
-                raise BudgetExceeded(
-                    f"Releases of kind {kind!r} were paid for on all units, not on batches, and without a threshold."
-                )
-            if not noise_multiplier >= self._paid[kind]:
-                raise BudgetExceeded(
-                    f"A release of kind {kind!r} was asked for with noise multiplier {noise_multiplier:.4g}, "
-                    f"but {self._paid[kind]:.4g} was paid for."
-                )
-        self._left[kind] -= 1
+            if alike and noise_multiplier >= event.noise_needed:
+                self._left[place] -= 1
+                return
+        raise BudgetExceeded(
+            f"No release of kind {kind!r} with noise multiplier {noise_multiplier:.4g}, this threshold and "
+            f"{'these batches' if batches is not None else 'on all units'} is left of what was paid for: "
+            f"{', '.join(str(self._paid[place]) for place in left[:_SHOWN])}."
+        )
 
     def __repr__(self) -> str:
-        return f"Meter({self._left})"
+        return f"Meter({[event.with_count(left) for event, left in zip(self._paid, self._left, strict=True) if left]})"
 
 
 class ClipTally:

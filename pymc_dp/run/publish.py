@@ -109,7 +109,7 @@ def _clip_fractions(releases: Sequence[_Placed], plan: Plan, n_units: int | None
         step = plan.steps[place]
         n = n_units if n_units is not None else max(1.0, float(release.value[-1]))
         begin = max([0, *ends[ends <= iteration]])
-        counted = [kind for kind in step.allowance if kind != CLIP_COUNT.name]
+        counted = dict.fromkeys(each.kind for each in step.in_chains if each.kind != CLIP_COUNT.name)
         for kind, count in zip(counted, release.value, strict=False):
             fraction = clip_fraction_name(kind, step.label)
             for name, found in ((fraction, count / n), (noise_std_of(fraction), release.noise_std / n)):
@@ -169,8 +169,8 @@ def metadata(plan: Plan, group: StepGroup, names: PublishableNames, n_units: int
             "sampler": planned.sampler,
             "label": planned.label,
             "kinds": [
-                {"kind": kind, "role": release_kind(kind).role, "once": kind not in planned.allowance}
-                for kind in dict.fromkeys(releases.kind for releases in planned.releases)
+                {"kind": kind, "role": release_kind(kind).role, "once": once}
+                for kind, once in {each.kind: each in planned.once for each in planned.releases}.items()
             ],
             "facts": step.facts,
         }

@@ -11,7 +11,7 @@ import inspect
 import logging
 import threading
 import warnings
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -25,7 +25,6 @@ from pymc.sampling.parallel import _cpu_count
 from pymc.step_methods.compound import CompoundStep
 from xarray import DataTree
 
-from pymc_dp.accounting import NO_NOISE
 from pymc_dp.budget.plan import Plan, StepPlan
 from pymc_dp.budget.privacy_budget import PrivacyBudget
 from pymc_dp.exceptions import RunInterrupted, UnsupportedModel, UnsupportedOption
@@ -220,7 +219,7 @@ class _Run:
 
         Noise may lead to fewer releases than are planned.
         """
-        n_planned, made = sum(planned.allowance_once.values()), 0
+        n_planned, made = sum(each.count for each in planned.once), 0
         self._say(f"{words}: {n_planned} releases.")
         shown = bool(self.arguments["progressbar"]) and not self.arguments["quiet"]
         bar = create_simple_progress(shown, self.arguments["progressbar_theme"])
@@ -341,14 +340,12 @@ class _Run:
         """
         stand_in, n_units = tables.stand_in(), self.n_units
         fewer = 1.0 if n_units is None else stand_in.n_units / n_units
-        multipliers = {
-            kind: each if each <= NO_NOISE else fewer * each for kind, each in planned.noise_multipliers.items()
-        }
-        curators = Curators(self._curator_of(stand_in, multipliers), InsecureNoise([0]), 1, {}, planned.allowance_once)
+        planned = planned.with_noise_times(fewer)
+        curators = Curators(self._curator_of(stand_in), InsecureNoise([0]), 1, (), planned.once)
         authorisation = Authorisation(
             curators,
             self.view.prior,
-            multipliers,
+            planned.noise_multipliers,
             epsilon_charged=0.0,
             synthetic_tables=tables,
             n_units=None if n_units is None else stand_in.n_units,
@@ -359,14 +356,13 @@ class _Run:
             step.dry_run_with(authorisation, noted)
 
     def _curator_of(
-        self, rows: UnitLikelihood | PartitionedUnits, multipliers: Mapping[str, float], exact_counts: bool = False
+        self, rows: UnitLikelihood | PartitionedUnits, exact_counts: bool = False
     ) -> Callable[..., MeteredCurator]:
         """Return a constructor of curators of rows under this budget, which can be pickled."""
         return functools.partial(
             MeteredCurator,
             rows,
             relation=self.budget.relation,
-            noise_multipliers=multipliers,
             exact_counts=exact_counts,
             without_noise=not self.budget.private,
         )
@@ -428,15 +424,8 @@ class _Run:
                 noise: NoiseSource = SecureNoise()
                 if step.insecure_seed is not None:
                     noise = InsecureNoise([step.insecure_seed, place])
-                curators = Curators(
-                    self._curator_of(rows, planned.noise_multipliers, step.clip_diagnostics == "exact"),
-                    noise,
-                    plan.chains,
-                    planned.allowance,
-                    planned.allowance_once,
-                    scheduled=planned.scheduled,
-                    scheduled_once=planned.scheduled_once,
-                )
+                make_curator = self._curator_of(rows, step.clip_diagnostics == "exact")
+                curators = Curators(make_curator, noise, plan.chains, planned.of_one_chain, planned.once)
                 all_curators.append(curators)
                 authorisation = Authorisation(
                     curators,

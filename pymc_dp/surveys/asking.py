@@ -165,15 +165,8 @@ def asking(
         for place, rows in enumerate(parts):
             seed = None if survey.insecure_seed is None else [survey.insecure_seed, *([place] if place else [])]
             noise = SecureNoise() if seed is None else InsecureNoise(seed)
-            make_curator = partial(
-                MeteredCurator,
-                rows,
-                relation=budget.relation,
-                noise_multipliers=planned.noise_multipliers,
-                without_noise=not budget.private,
-            )
-            allowed, scheduled = planned.allowance_once, planned.scheduled_once
-            curators.append(Curators(make_curator, noise, 1, {}, allowed, scheduled_once=scheduled))
+            make_curator = partial(MeteredCurator, rows, relation=budget.relation, without_noise=not budget.private)
+            curators.append(Curators(make_curator, noise, 1, (), planned.once))
         try:
             with ending_the_run():
                 yield [partial(ask, each.open_once()) for each in curators], {**facts, "complete": 1}

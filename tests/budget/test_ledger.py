@@ -318,7 +318,7 @@ def test_barker_runs_have_noise_that_is_given():
 
     budget = dp.PrivacyBudget(2.0, 1e-5)
     plan = budget.plan(Barker(), draws=100, chains=2)
-    assert plan.steps[0].allowance == {"decision": 100, "clip_count": 4}
+    assert {each.kind: each.count for each in plan.steps[0].of_one_chain} == {"decision": 100, "clip_count": 4}
     assert plan.epsilon <= 2.0
     budget.charge(plan)
     with pytest.raises(dp.BudgetExceeded, match="No noise is enough"):
@@ -349,13 +349,14 @@ def test_a_stored_plan_is_the_same_plan():
 
 def test_a_step_s_plan_says_what_a_meter_needs():
     first, second = several_steps().steps
-    assert (first.allowance, first.allowance_once) == ({"residual": 4}, {"score": 1})
+    assert [(each.kind, each.count) for each in first.once] == [("score", 1)]
+    assert [(each.kind, each.count) for each in first.of_one_chain] == [("residual", 4)]
     assert first.noise_multipliers == {"score": 30.0, "residual": 9.0}
-    assert first.scheduled == ()
-    assert second.allowance == {"gradient": 2, "decision": 2}
+    assert first.with_noise_times(2.0).noise_multipliers == {"score": 60.0, "residual": 18.0}
     assert second.noise_multipliers == {}
     assert second.noise_schedules == {"gradient": (20.0, 30.0)}
-    assert [(each.kind, each.count) for each in second.scheduled] == [("gradient", 1), ("gradient", 1), ("decision", 2)]
+    in_chain = [(each.kind, each.count) for each in second.of_one_chain]
+    assert in_chain == [("gradient", 1), ("gradient", 1), ("decision", 2)]
 
 
 def test_plans_that_chains_cannot_share_are_refused():

@@ -74,7 +74,7 @@ def test_a_plan_counts_all_chains_and_tuning():
     """Hazards H1 and H3: every chain and every tuning iteration is paid for."""
     plan = dp.PrivacyBudget(1.0, 1e-6).plan(FakeStep(), draws=5, tune=3, chains=4)
     assert {releases.kind: releases.count for releases in plan.releases} == {"gradient": 320, "log_ratio": 320}
-    assert plan.steps[0].allowance == {"gradient": 80, "log_ratio": 80}
+    assert {each.kind: each.count for each in plan.steps[0].of_one_chain} == {"gradient": 80, "log_ratio": 80}
 
 
 def test_making_a_plan_spends_nothing(budget):
@@ -223,7 +223,11 @@ def test_a_plan_prints_as_a_table(budget):
     assert "3 chains of 2 tuning and 10 kept" in text
     assert all(kind in text for kind in ("gradient", "log_ratio", "clip_count", "epsilon 5"))
     # 12 trajectories of 2 steps and the first gradient, in 3 chains; tuning asks for no log-ratio
-    assert plan.steps[0].allowance == {"gradient": 25, "log_ratio": 10, "clip_count": 5}
+    assert {each.kind: each.count for each in plan.steps[0].of_one_chain} == {
+        "gradient": 25,
+        "log_ratio": 10,
+        "clip_count": 5,
+    }
 
 
 def _in_child(connection, work):

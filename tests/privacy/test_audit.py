@@ -14,6 +14,7 @@ from audit import SURVEYS, all_audits, audited, audited_survey, broken_audits, l
 from conftest import gaussian_model
 from scipy import stats
 
+from pymc_dp.accounting import GaussianReleases
 from pymc_dp.model.view import read
 from pymc_dp.release import InsecureNoise, MeteredCurator, SecureNoise
 from pymc_dp.release.queries import GradientSum
@@ -51,7 +52,7 @@ def least_parameter(tables, noise, relation="substitute"):
     """Return what an attacker proves: a lower bound on the trade-off's parameter, with confidence 99.9 %."""
     outputs = []
     for rows in tables:
-        curator = MeteredCurator(rows, noise, relation, {"gradient": TRIALS}, {"gradient": MULTIPLIER})
+        curator = MeteredCurator(rows, noise, relation, [GaussianReleases("gradient", TRIALS, MULTIPLIER)])
         released = [curator.release(GradientSum(np.zeros(1), BOUND), MULTIPLIER).value[0] for _ in range(TRIALS)]
         outputs.append(np.array(released))
     threshold = np.median(np.concatenate(outputs))

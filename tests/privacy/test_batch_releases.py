@@ -125,7 +125,7 @@ def moved_by_a_neighbour(relation, batches, values, place, other, bound, counted
             batch = [unit - (unit > place) for unit in units if unit != place]
         noise = NoNoise()
         events = [batches.releases("gradient", 1, 1.0)]
-        opened = MeteredCurator(table_of(table), noise, relation, {"gradient": 1}, {}, scheduled=events)
+        opened = MeteredCurator(table_of(table), noise, relation, events)
         with mock.patch.object(curator, "drawn", return_value=np.array(batch, dtype=np.int64)):
             opened.release(GradientSum(np.zeros(1), bound, batches=batches, counted=counted), 1.0)
         asked += noise.asked
@@ -161,7 +161,7 @@ def test_an_empty_batch_is_released_like_any_other():
     batches = PoissonBatches(1e-12)
     events = [batches.releases("gradient", 1, 1.0)]
     noise = NoNoise()
-    opened = MeteredCurator(table_of(np.arange(12.0)), noise, "add-remove", {"gradient": 1}, {}, scheduled=events)
+    opened = MeteredCurator(table_of(np.arange(12.0)), noise, "add-remove", events)
     release = opened.release(GradientSum(np.zeros(1), 2.0, batches=batches, counted=True), 1.0)
     assert list(noise.asked[0][0]) == [0, 0, 0]
     assert release.noise_std == 2.0 * batches.count_factor

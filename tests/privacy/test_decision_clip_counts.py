@@ -41,7 +41,8 @@ def counted(rows, values, moves, noise_multiplier=3.0, paid=3.0, count=1):
     """Return the release, and the integers and scale that noise was asked for with, on a table of these values."""
     rows = rows.on_rows([np.asarray(values, dtype=np.float64)])
     noise = NoNoise()
-    opened = MeteredCurator(rows, noise, "substitute", {"decision": 1, "clip_count": count}, {"clip_count": paid})
+    events = [BATCHES.decisions("decision", 1), *([GaussianReleases("clip_count", count, paid)] if count else [])]
+    opened = MeteredCurator(rows, noise, "substitute", events)
     release = opened.release(DecisionClipCounts(moves, BATCHES, TEMPERING), noise_multiplier)
     ((integers, scale),) = noise.asked
     return release, integers, scale
@@ -92,7 +93,7 @@ def test_counts_that_were_not_paid_for_are_refused(rows):
         counted(rows, values, moves, count=0)
     with pytest.raises(dp.PrivacyError, match="no move"):
         counted(rows, values, [])
-    curator_of_others = MeteredCurator(rows, NoNoise(), "add-remove", {"clip_count": 1}, {"clip_count": 1.0})
+    curator_of_others = MeteredCurator(rows, NoNoise(), "add-remove", [GaussianReleases("clip_count", 1, 1.0)])
     with pytest.raises(dp.PrivacyError, match="public"):
         curator_of_others.release(DecisionClipCounts(moves, BATCHES, TEMPERING), 1.0)
 

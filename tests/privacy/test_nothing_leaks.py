@@ -11,6 +11,7 @@ from neighbours import Neighbour
 from replay import replay
 
 import pymc_dp as dp
+from pymc_dp.accounting import GaussianReleases
 from pymc_dp.model.view import read
 from pymc_dp.release import MeteredCurator, SecureNoise
 from pymc_dp.release.queries import GradientSum
@@ -204,7 +205,7 @@ def test_a_curator_beyond_its_plan_touches_no_row(budget, monkeypatch):
 
     monkeypatch.setattr(UnitLikelihood, "clipped_gradient", counted)
     rows = UnitLikelihood(read(gaussian_model(gaussian_data(50))))
-    curator = MeteredCurator(rows, SecureNoise(), "substitute", {"gradient": 1}, {"gradient": 1.0})
+    curator = MeteredCurator(rows, SecureNoise(), "substitute", [GaussianReleases("gradient", 1, 1.0)])
     curator.release(GradientSum(np.zeros(1), 1.0), 1.0)
     with pytest.raises(dp.BudgetExceeded):
         curator.release(GradientSum(np.zeros(1), 1.0), 1.0)

@@ -11,6 +11,7 @@ import pytest
 from conftest import QUIET, gaussian_model, hmc
 
 import pymc_dp as dp
+from pymc_dp.accounting import GaussianReleases
 from pymc_dp.diagnostics import privacy_report, quality_report
 from pymc_dp.model.view import read
 from pymc_dp.release import MeteredCurator, SecureNoise
@@ -92,9 +93,8 @@ def test_no_refusal_says_how_many_rows_there_are(provoke):
 
 
 def test_a_curator_under_add_remove_refuses_batches_of_a_fixed_size_without_counting():
-    curator = MeteredCurator(
-        UnitLikelihood(read(gaussian_model(Y))), SecureNoise(), "add-remove", {"gradient": 1}, {"gradient": 1.0}
-    )
+    paid = [GaussianReleases("gradient", 1, 1.0)]
+    curator = MeteredCurator(UnitLikelihood(read(gaussian_model(Y))), SecureNoise(), "add-remove", paid)
     with pytest.raises(dp.BudgetExceeded) as refused:
         curator.release(GradientSum(np.zeros(1), 1.0, batches=BatchesWithoutReplacement(10, 20)), 1.0)
     assert not SAID.search(str(refused.value))

@@ -8,6 +8,7 @@ import pytest
 from conftest import QUIET, gaussian_data, gaussian_model
 
 import pymc_dp as dp
+from pymc_dp.accounting import GaussianReleases
 from pymc_dp.model.view import read
 from pymc_dp.release import ExpansionPoint, InsecureNoise, MeteredCurator, Prediction
 from pymc_dp.release.queries import ClippingLoss, Curvature, GradientSum, LogRatioSum, Residual, WeightedScore
@@ -68,7 +69,8 @@ KINDS = ("gradient", "log_ratio", "score", "curvature", "clipping_loss", "residu
 
 def a_curator(model):
     rows = UnitLikelihood(read(model))
-    return MeteredCurator(rows, InsecureNoise(0), "substitute", dict.fromkeys(KINDS, 10), dict.fromkeys(KINDS, 1.0))
+    paid = [GaussianReleases(kind, 10, 1.0) for kind in KINDS]
+    return MeteredCurator(rows, InsecureNoise(0), "substitute", paid)
 
 
 @pytest.mark.parametrize("bound", [0.0, 1e-300, 1e-170, 1e200, np.inf, np.nan])

@@ -6,10 +6,11 @@ from fractions import Fraction
 import numpy as np
 import pytest
 
-from pymc_dp.accounting import PoissonGaussianReleases, WithoutReplacementGaussianReleases
+from pymc_dp.accounting import GaussianReleases, PoissonGaussianReleases, WithoutReplacementGaussianReleases
 from pymc_dp.exceptions import BudgetExceeded, NoPlan, PrivacyError
 from pymc_dp.release import Curators, ExpansionPoint, InsecureNoise, MeteredCurator, SecureNoise, queries
 from pymc_dp.release.batches import BatchesWithoutReplacement, PoissonBatches
+from pymc_dp.release.meter import Meter
 from pymc_dp.release.queries import ClipCounts, ClippingLoss, GradientSum, LogRatioSum, UnitCount, WeightedScore
 from pymc_dp.release.query import PublicFacts, Query
 from pymc_dp.rows import ClippedSum
@@ -51,9 +52,8 @@ class SilentNoise:
 
 def curator(rows=None, noise=None, relation="substitute", **counts):
     allowance = {"gradient": 2, "log_ratio": 2, "clip_count": 2} | counts
-    return MeteredCurator(
-        rows or FakeRows(), noise or SilentNoise(), relation, allowance, dict.fromkeys(allowance, 3.0)
-    )
+    paid = [GaussianReleases(kind, count, 3.0) for kind, count in allowance.items() if count]
+    return MeteredCurator(rows or FakeRows(), noise or SilentNoise(), relation, paid)
 
 
 @pytest.mark.parametrize(("relation", "factor"), [("substitute", 2.0), ("add-remove", 1.0)])
@@ -103,8 +103,11 @@ def test_a_copy_in_another_process_releases_nothing(monkeypatch):
 
 
 def test_noise_of_nan_is_not_enough_where_none_is_added():
+    batches = BatchesWithoutReplacement(20, 30)
+    meter = Meter([batches.decisions("decision", 1)])
     with pytest.raises(BudgetExceeded, match="was paid for"):
-        curator()._meter.spend("gradient", math.nan, adds_noise=False)
+        meter.spend("decision", math.nan, batches, adds_noise=False)
+    meter.spend("decision", 0.0, batches, adds_noise=False)
 
 
 @pytest.mark.parametrize("bound", [0.0, math.inf])
@@ -177,9 +180,9 @@ def test_a_window_without_evaluations_still_has_noise():
 
 
 def test_no_more_curators_than_planned_and_none_after_the_run():
-    facts = {"relation": "substitute", "noise_multipliers": {"gradient": 1.0}}
-    make_curator = functools.partial(MeteredCurator, FakeRows(), **facts)
-    curators = Curators(make_curator, SecureNoise(), 2, {"gradient": 1}, {"score": 1})
+    make_curator = functools.partial(MeteredCurator, FakeRows(), relation="substitute")
+    in_chain, once = [GaussianReleases("gradient", 1, 1.0)], [GaussianReleases("score", 1, 1.0)]
+    curators = Curators(make_curator, SecureNoise(), 2, in_chain, once)
     curators.open_once()
     with pytest.raises(NoPlan, match="has been released"):
         curators.open_once()
@@ -224,7 +227,7 @@ def test_a_batch_object_of_the_samplers_own_is_refused(relation):
         event = PoissonGaussianReleases("gradient", 1, 1.0, 0.01)
         batches = EverybodyPoisson(0.01)
     rows = FakeRows()
-    opened = MeteredCurator(rows, SilentNoise(), relation, {"gradient": 1}, {"gradient": 1.0}, scheduled=[event])
+    opened = MeteredCurator(rows, SilentNoise(), relation, [event])
     with pytest.raises(PrivacyError, match="described by"):
         opened.release(GradientSum(THETA, 1.0, batches=batches), 1.0)
     assert rows.touched == 0
@@ -242,7 +245,7 @@ def test_every_release_is_of_a_fresh_batch():
 
     batches = BatchesWithoutReplacement(10, 1000)
     event = batches.releases("gradient", 3, 1.0)
-    opened = MeteredCurator(Rows(), SecureNoise(), "substitute", {"gradient": 3}, {}, scheduled=[event])
+    opened = MeteredCurator(Rows(), SecureNoise(), "substitute", [event])
     for _ in range(3):
         opened.release(GradientSum(THETA, 1.0, batches=batches), 1.0)
     assert len(set(drawn)) == 3
@@ -286,7 +289,7 @@ def test_rows_that_overflow_warn_nowhere():
             return ClippedSum(np.array([1, 1]), grid, bound, 0)
 
     event = PoissonGaussianReleases("gradient", 1, 1.0, 0.01)
-    opened = MeteredCurator(Rows(), SecureNoise(), "add-remove", {"gradient": 1}, {"gradient": 1.0}, scheduled=[event])
+    opened = MeteredCurator(Rows(), SecureNoise(), "add-remove", [event])
     with np.errstate(all="raise"):
         opened.release(GradientSum(THETA, 1.0, batches=PoissonBatches(0.01)), 1.0)
 

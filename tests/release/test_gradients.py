@@ -10,6 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from two_tables import MULTIPLIER, Recorded, exact, movement, value
 
+from pymc_dp.accounting import GaussianReleases
 from pymc_dp.exceptions import InvalidArgument, PrivacyError
 from pymc_dp.model.view import read
 from pymc_dp.release import ExpansionPoint, MeteredCurator
@@ -234,7 +235,7 @@ class OfBatches(Recorded):
 def on_a_batch(query, rows, relation="substitute"):
     """Return what is asked noise for in steps of the grid, its sensitivity in the same steps, and the curator."""
     noise, events = OfBatches(), [query.batches.releases(query.kind, 1, MULTIPLIER)]
-    curator = MeteredCurator(rows, noise, relation, {query.kind: 1}, {query.kind: MULTIPLIER}, scheduled=events)
+    curator = MeteredCurator(rows, noise, relation, events)
     release = curator.release(query, MULTIPLIER)
     return noise.integers, noise.scale / MULTIPLIER, release, curator
 
@@ -490,10 +491,10 @@ class Unread:
 
 @pytest.mark.parametrize("query", REFUSED.values(), ids=REFUSED)
 def test_what_has_no_sensitivity_is_refused_before_it_is_paid_and_before_rows_are_read(query):
-    curator = MeteredCurator(Unread(), Recorded(), "substitute", {query.kind: 1}, {query.kind: MULTIPLIER})
+    curator = MeteredCurator(Unread(), Recorded(), "substitute", [GaussianReleases(query.kind, 1, MULTIPLIER)])
     with pytest.raises(PrivacyError):
         curator.release(query, MULTIPLIER)
-    assert curator._meter._left == {query.kind: 1}
+    assert curator._meter._left == [1]
 
 
 LONG, WIDE = np.zeros(SIZE + 1), np.zeros((SIZE, SIZE + 1))

@@ -68,8 +68,10 @@ def rows_of(y):
     return UnitLikelihood(read(rows_model(y)))
 
 
-def opened(rows, relation="substitute", scheduled=(), paid=3.0, **allowance):
-    return MeteredCurator(rows, NoNoise(), relation, allowance, dict.fromkeys(allowance, paid), scheduled=scheduled)
+def opened(rows, relation="substitute", paid=3.0, events=(), **allowance):
+    """Return a curator that may release `events`, and on all units what else is allowed, with noise `paid`."""
+    on_all = [GaussianReleases(kind, count, paid) for kind, count in allowance.items()]
+    return MeteredCurator(rows, NoNoise(), relation, [*events, *on_all])
 
 
 class Held:
@@ -206,7 +208,7 @@ def test_counts_of_all_units_tell_nothing_of_a_batch():
     """Hazard H40: a batch is asked once; a count of its clipped units would be a second release on it."""
     batches = PoissonBatches(0.5)
     events = [batches.releases("gradient", 1, 1.0)]
-    curator = opened(rows_of([5.0, -3.0, 2.0]), "add-remove", events, gradient=1, clip_count=1)
+    curator = opened(rows_of([5.0, -3.0, 2.0]), "add-remove", events=events, clip_count=1)
     curator.release(GradientSum(np.zeros(2), 1e-3, batches=batches), 1.0)
     assert curator.release(ClipCounts(), 3.0).value == pytest.approx([0.0, 3.0])
 
@@ -233,26 +235,16 @@ def test_decisions_and_noisy_releases_are_not_paid_for_as_each_other():
     rows, zero, one = rows_of(np.zeros(30)), np.zeros(2), np.ones(2)
     cheap = WithoutReplacementGaussianReleases("decision", 1, 1e6, 20, 30)
     with pytest.raises(dp.BudgetExceeded, match="left of what was paid for"):
-        opened(rows, scheduled=[cheap], decision=1).release(BarkerDecision(zero, one, 0.0, FIXED, 0.5), 1e6)
+        opened(rows, events=[cheap]).release(BarkerDecision(zero, one, 0.0, FIXED, 0.5), 1e6)
     noiseless = BarkerReleases("log_ratio", 1, 20, 30)
     query = VariancePenalisedLogRatio(zero, one, 1.0, FIXED, 0.5)
     with pytest.raises(dp.BudgetExceeded, match="left of what was paid for"):
-        opened(rows, scheduled=[noiseless], log_ratio=1).release(query, 1e-5)
+        opened(rows, events=[noiseless]).release(query, 1e-5)
 
 
 def opened_by(plan, rows):
-    make_curator = functools.partial(
-        MeteredCurator, rows, relation="add-remove", noise_multipliers=plan.noise_multipliers
-    )
-    return Curators(
-        make_curator,
-        NoNoise(),
-        plan.chains,
-        plan.allowance,
-        plan.allowance_once,
-        scheduled=plan.scheduled,
-        scheduled_once=plan.scheduled_once,
-    )
+    make_curator = functools.partial(MeteredCurator, rows, relation="add-remove")
+    return Curators(make_curator, NoNoise(), plan.chains, plan.of_one_chain, plan.once)
 
 
 def test_a_prelude_releases_what_it_paid_for_and_nothing_of_what_chains_did():
@@ -273,7 +265,7 @@ def test_a_prelude_releases_what_it_paid_for_and_nothing_of_what_chains_did():
 @pytest.mark.parametrize("tempering", [-1.25000001, 0.0, np.nan, np.inf])
 def test_a_power_that_is_not_positive_is_refused(tempering):
     """Hazard H20: the formula of the penalised ratio is that of a positive scale; it vanishes at a negative one."""
-    curator = opened(rows_of([10.0, *[-10.0] * 29]), scheduled=[FIXED.releases("log_ratio", 1, 1.0)], log_ratio=1)
+    curator = opened(rows_of([10.0, *[-10.0] * 29]), events=[FIXED.releases("log_ratio", 1, 1.0)])
     query = VariancePenalisedLogRatio(np.zeros(2), np.ones(2), 1.0, FIXED, tempering)
     with pytest.raises(dp.PrivacyError, match="positive power"):
         curator.release(query, 1.0)

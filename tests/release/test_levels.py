@@ -50,7 +50,7 @@ class ByLevel:
 
 def curator_of(levels, noise, relation="substitute", delta=DELTA, multiplier=MULTIPLIER):
     event = ThresholdedReleases("level_counts", 1, multiplier, delta)
-    return MeteredCurator(levels, noise, relation, {"level_counts": 1}, {"level_counts": multiplier}, scheduled=[event])
+    return MeteredCurator(levels, noise, relation, [event])
 
 
 def released(levels, relation):
@@ -146,12 +146,9 @@ def test_what_was_not_paid_for_touches_no_noise():
     with pytest.raises(BudgetExceeded):
         curator.release(LevelCounts(COLUMNS, DELTA), MULTIPLIER)
     noise.sums = {}
-    paid = {"level_counts": 1}, {"level_counts": MULTIPLIER}
-    for scheduled in ((), [GaussianReleases("level_counts", 1, MULTIPLIER)]):
-        with pytest.raises(BudgetExceeded, match="threshold"):
-            MeteredCurator(levels, noise, "substitute", *paid, scheduled=scheduled).release(
-                LevelCounts(COLUMNS, DELTA), MULTIPLIER
-            )
+    paid = [GaussianReleases("level_counts", 1, MULTIPLIER)]
+    with pytest.raises(BudgetExceeded, match="threshold"):
+        MeteredCurator(levels, noise, "substitute", paid).release(LevelCounts(COLUMNS, DELTA), MULTIPLIER)
     assert not noise.sums
 
 
@@ -159,7 +156,7 @@ def test_of_levels_nothing_else_is_asked_and_of_rows_no_levels():
     levels = units_of([("0", "a", "a"), ("1", "a", "a")])
     query = UnitCounts((), np.zeros(0), np.array([0.0, 0.5, 1.0]))
     with pytest.raises(PrivacyError):
-        MeteredCurator(levels, SecureNoise(), "substitute", {query.kind: 1}, {query.kind: 1.0}).release(query, 1.0)
+        MeteredCurator(levels, SecureNoise(), "substitute", [GaussianReleases(query.kind, 1, 1.0)]).release(query, 1.0)
     for columns, delta in (((), DELTA), (("ward", "ward"), DELTA), (COLUMNS, 0.0), (COLUMNS, 0.5), (COLUMNS, math.nan)):
         with pytest.raises(PrivacyError):
             curator_of(levels, SecureNoise()).release(LevelCounts(columns, delta), MULTIPLIER)

@@ -2,6 +2,7 @@
 
 import math
 
+from pymc_dp.accounting import GaussianReleases
 from pymc_dp.release import MeteredCurator
 
 MULTIPLIER = 3.0
@@ -21,7 +22,7 @@ class Recorded:
 def exact(query, rows, relation="substitute"):
     """Return the exact sum in steps of the grid, and the sensitivity that its noise is made for, in the same steps."""
     noise = Recorded()
-    MeteredCurator(rows, noise, relation, {query.kind: 1}, {query.kind: MULTIPLIER}).release(query, MULTIPLIER)
+    MeteredCurator(rows, noise, relation, [GaussianReleases(query.kind, 1, MULTIPLIER)]).release(query, MULTIPLIER)
     return noise.integers, noise.scale / MULTIPLIER
 
 
@@ -35,7 +36,7 @@ def movement(query, one, other, relation="substitute"):
 def value(query, rows):
     """Return a release without its noise."""
     return (
-        MeteredCurator(rows, Recorded(), "substitute", {query.kind: 1}, {query.kind: MULTIPLIER})
+        MeteredCurator(rows, Recorded(), "substitute", [GaussianReleases(query.kind, 1, MULTIPLIER)])
         .release(query, MULTIPLIER)
         .value
     )

@@ -11,7 +11,7 @@ from conftest import QUIET, gaussian_data, gaussian_model, hmc
 from samplers import SAMPLERS, regression, table
 
 import pymc_dp as dp
-from pymc_dp.accounting import NO_NOISE
+from pymc_dp.accounting import NO_NOISE, GaussianReleases
 from pymc_dp.budget.ledger import Ledger
 from pymc_dp.exceptions import PrivacyError
 from pymc_dp.model.view import read
@@ -146,13 +146,13 @@ def test_no_finite_budget_buys_what_stands_for_no_noise(epsilon):
 def test_the_curator_of_a_finite_budget_refuses_a_release_without_noise(multiplier, relation, monkeypatch):
     """Whatever its plan says: the meter refuses, and so does the curator itself where the meter would not."""
     rows = UnitLikelihood(read(gaussian_model(gaussian_data())))
-    paid = {"gradient": multiplier if multiplier >= 0.0 else 0.0}
-    meter = Meter({"gradient": 5}, paid)
+    paid = [GaussianReleases("gradient", 5, 1e-150)]
+    meter = Meter(paid)
     with pytest.raises(dp.BudgetExceeded, match="without noise"):
         meter.spend("gradient", multiplier)
 
     def curator():
-        return MeteredCurator(rows, InsecureNoise(0), relation, {"gradient": 5}, paid)
+        return MeteredCurator(rows, InsecureNoise(0), relation, paid)
 
     touched = []
     monkeypatch.setattr(rows, "clipped_gradient", lambda *args, **kwargs: touched.append(args))
@@ -164,7 +164,7 @@ def test_the_curator_of_a_finite_budget_refuses_a_release_without_noise(multipli
 @pytest.mark.parametrize("relation", ["substitute", "add-remove"])
 def test_a_curator_whose_meter_lets_zero_noise_pass_refuses_it_all_the_same(relation, monkeypatch):
     rows = UnitLikelihood(read(gaussian_model(gaussian_data())))
-    opened = MeteredCurator(rows, InsecureNoise(0), relation, {"gradient": 5}, {"gradient": 1.0})
+    opened = MeteredCurator(rows, InsecureNoise(0), relation, [GaussianReleases("gradient", 5, 1.0)])
     monkeypatch.setattr(opened._meter, "spend", lambda *args, **kwargs: None)
     with pytest.raises((PrivacyError, ValueError, dp.BudgetExceeded)):
         opened.release(GradientSum(np.zeros(1), 1.0), 0.0)
@@ -175,10 +175,9 @@ def test_noise_that_is_added_is_added_without_a_limit_too():
     rows = UnitLikelihood(read(gaussian_model(gaussian_data())))
     values = []
     for seed in (0, 1):
-        opened = MeteredCurator(
-            rows, InsecureNoise(seed), "substitute", {"gradient": 5}, {"gradient": 0.5}, without_noise=True
-        )
-        with pytest.raises(dp.BudgetExceeded, match=r"but 0\.5 was paid for"):
+        paid = [GaussianReleases("gradient", 5, 0.5)]
+        opened = MeteredCurator(rows, InsecureNoise(seed), "substitute", paid, without_noise=True)
+        with pytest.raises(dp.BudgetExceeded, match=r"left of what was paid for.*noise_multiplier=0\.5"):
             opened.release(GradientSum(np.zeros(1), 1.0), NO_NOISE)
         values.append(opened.release(GradientSum(np.zeros(1), 1.0), 0.5).value[0])
     assert values[0] != values[1]

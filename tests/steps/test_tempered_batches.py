@@ -136,7 +136,7 @@ def test_no_replaced_unit_moves_a_decisions_noise_by_more_than_the_bound_it_is_a
         for value in (1e9, -1e9, 0.0, np.inf):
             rows = ExtremeRows(np.concatenate([[value], others[1:]]), n_units)
             events = [batches.decisions("decision", 1)]
-            curator = MeteredCurator(rows, SecureNoise(), "substitute", {"decision": 1}, {}, scheduled=events)
+            curator = MeteredCurator(rows, SecureNoise(), "substitute", events)
             curator.release(BarkerDecision(np.zeros(1), np.ones(1), 0.3, batches, tempering))
         normals = [(mean, 2.0 - variance) for mean, variance in (log_ratio_and_variance(*each) for each in seen)]
         assert all(1.0 - 1e-9 <= variance <= 2.0 for _, variance in normals)
@@ -152,7 +152,7 @@ def test_equal_rows_meet_both_decisions():
     batches = BatchesWithoutReplacement(20, 100)
     rows = ExtremeRows(np.zeros(20), 100)
     events = [batches.decisions("decision", 200)]
-    curator = MeteredCurator(rows, SecureNoise(), "substitute", {"decision": 200}, {}, scheduled=events)
+    curator = MeteredCurator(rows, SecureNoise(), "substitute", events)
     decisions = {
         float(curator.release(BarkerDecision(np.zeros(1), np.ones(1), 0.0, batches, 0.5)).value[0]) for _ in range(200)
     }
