@@ -1,8 +1,7 @@
 """Sphinx configuration. Build: ``python -m sphinx -W --keep-going -b html docs docs/_build/html``."""
 
 import shutil
-from importlib.metadata import distribution
-from importlib.metadata import version as installed_version
+from importlib.metadata import distribution, version as installed_version
 from pathlib import Path
 
 HERE = Path(__file__).parent

@@ -17,8 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.spatial.distance import cdist
 
-from benchmarks.posteriors import TestPosterior, normal
-from benchmarks.posteriors import published as published_posterior
+from benchmarks.posteriors import TestPosterior, normal, published as published_posterior
 
 FloatArray = NDArray[np.float64]
 

@@ -4,8 +4,11 @@ import importlib
 from importlib.metadata import version
 from typing import TYPE_CHECKING, Any
 
-from pymc_dp import _pymc_hook as _pymc_hook  # makes pm.sample run DP steps; nothing else needs it
-from pymc_dp import accounting, diagnostics
+from pymc_dp import (
+    _pymc_hook as _pymc_hook,  # makes pm.sample run DP steps; nothing else needs it
+    accounting,
+    diagnostics,
+)
 from pymc_dp.budget.plan import Plan
 from pymc_dp.budget.privacy_budget import PrivacyBudget
 from pymc_dp.exceptions import (

@@ -5,8 +5,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import pytensor
-from pymc.pytensorf import compile as pymc_compile
-from pymc.pytensorf import rewrite_pregrad
+from pymc.pytensorf import compile as pymc_compile, rewrite_pregrad
 from pytensor.compile.mode import Mode
 from pytensor.graph.basic import Variable
 

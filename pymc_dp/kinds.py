@@ -1,6 +1,6 @@
 """Names in what is published: kinds of releases, what they do in a run, statistics of draws from a surrogate."""
 
-from dataclasses import dataclass
+from collections.abc import Mapping
 from typing import Literal
 
 #: Whether the clipping of a release moves the draws: it decides on moves, drives them (which biases the draws where
@@ -8,32 +8,19 @@ from typing import Literal
 Role = Literal["decides", "drives", "counts", "other"]
 
 
-@dataclass(frozen=True)
-class ReleaseKind:
-    """A kind of release, by the name that releases and their accounting have for it."""
-
-    name: str
-    role: Role = "other"
-    is_number: bool = False  # one release is a single number and not a vector
-
-
-CLIP_COUNT = ReleaseKind("clip_count", "counts")
-SCORE = ReleaseKind("score")
-_KNOWN = {
-    kind.name: kind
-    for kind in (
-        ReleaseKind("gradient", "drives"),
-        ReleaseKind("log_ratio", "decides", is_number=True),
-        ReleaseKind("residual", "decides", is_number=True),
-        ReleaseKind("decision", "decides", is_number=True),
-        ReleaseKind("clipping_loss", is_number=True),
-        ReleaseKind("surrogate_check", is_number=True),
-        ReleaseKind("bounded_score", is_number=True),
-        ReleaseKind("unit_count", is_number=True),
-        CLIP_COUNT,
-        SCORE,
-    )
+CLIP_COUNT, SCORE = "clip_count", "score"
+#: Kinds that are not listed do neither.
+ROLES: Mapping[str, Role] = {
+    "gradient": "drives",
+    "log_ratio": "decides",
+    "residual": "decides",
+    "decision": "decides",
+    CLIP_COUNT: "counts",
 }
+#: Kinds of which one release is a single number; the values of others are vectors.
+NUMBERS = frozenset(
+    ("log_ratio", "residual", "decision", "clipping_loss", "surrogate_check", "bounded_score", "unit_count")
+)
 
 #: What is known of the surrogate that draws come from, before the chains start: published with every draw.
 SURROGATE_FIGURES = (
@@ -48,14 +35,6 @@ SURROGATE_FIGURES = (
     "surrogate_error",
     "surrogate_error_noise_std",
 )
-
-
-def release_kind(name: str) -> ReleaseKind:
-    """Return the kind of a name; without an entry here, it is a vector that decides nothing.
-
-    A single number needs an entry: its values are published with shape (releases, 1) otherwise.
-    """
-    return _KNOWN.get(name, ReleaseKind(name))
 
 
 def labelled(name: str, label: str) -> str:

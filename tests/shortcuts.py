@@ -12,8 +12,7 @@ from pytensor.configdefaults import config
 from pytensor.graph.basic import Constant, clone_get_equiv
 from pytensor.graph.destroyhandler import DestroyHandler
 from pytensor.graph.fg import FunctionGraph
-from pytensor.graph.rewriting import basic as rewriting
-from pytensor.graph.rewriting import db as rewrites
+from pytensor.graph.rewriting import basic as rewriting, db as rewrites
 from pytensor.graph.utils import Scratchpad
 from pytensor.link.numba.linker import NumbaLinker
 from pytensor.tensor.elemwise import Elemwise

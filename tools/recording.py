@@ -140,9 +140,6 @@ class Recorder:
         Noise of the first run, in units of what it should be: answers far from the exact sums lead to other places.
     """
 
-    description = "recorded answers"
-    secure = True
-
     def __init__(
         self, first: Trace | None = None, neighbour: Neighbour | None = None, seed: int = 0, loudness: float = 1.0
     ) -> None:

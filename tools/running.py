@@ -28,8 +28,7 @@ import pymc_dp as dp
 from pymc_dp import compiling
 from pymc_dp.model import view
 from pymc_dp.model.parameters import ParameterVector
-from pymc_dp.release import MeteredCurator, Release
-from pymc_dp.release import curator as curator_module
+from pymc_dp.release import MeteredCurator, Release, curator as curator_module
 from pymc_dp.rows import likelihood
 from pymc_dp.run import sampling
 from pymc_dp.steps.prelude import free_hmc

@@ -10,7 +10,7 @@ from pymc_dp.accounting.account import rho_beside_thresholds
 from pymc_dp.budget.filters import GaussianFilter, ReservedFilter
 from pymc_dp.budget.plan import Account, Plan, PlannableStep, ReleaseRequest, StepPlan
 from pymc_dp.exceptions import BudgetExceeded
-from pymc_dp.kinds import release_kind
+from pymc_dp.kinds import CLIP_COUNT
 
 #: Beyond this noise multiplier a release is nothing but noise on any table that fits a computer.
 _LARGEST_NOISE_MULTIPLIER = 1e9
@@ -178,7 +178,7 @@ def _what_would_fit(
     noisy = [each for each in releases if each.adds_noise]
     decisions = [each for each in releases if not each.adds_noise]
     # Counts beside decisions cost a part of what these cost, so decisions alone are what is to be fitted.
-    if len(decisions) == 1 and all(release_kind(each.kind).role == "counts" for each in noisy):
+    if len(decisions) == 1 and all(each.kind == CLIP_COUNT for each in noisy):
         count = decisions[0].count
 
         def of(fewer: int) -> list[Releases]:

@@ -26,7 +26,8 @@ class RowAxes:
     @cached_property
     def other_dims(self) -> set[str]:
         """Dims of the axes other than that of the rows of all variables that have it by name."""
-        return dims_of_other_axes(self.model, self.dim)
+        tables = [dims for dims in self.model.named_vars_to_dims.values() if self.dim is not None and self.dim in dims]
+        return {name for dims in tables for name in dims if name not in (self.dim, None)}
 
     def axis_of(self, leaf: Variable) -> int | None:
         """Return the row axis of one input: by its dims if it has them, else by its length."""
@@ -129,12 +130,6 @@ def row_axes(model: pm.Model, unit: str | None) -> RowAxes:
     if unit is None and len(names) == 1:  # a name that only some of them have is no dim of all
         return row_axes(model, names.pop())
     return RowAxes(model, axes, lengths.pop(), unit)
-
-
-def dims_of_other_axes(model: pm.Model, dim: str | None) -> set[str]:
-    """Return the dims of the axes other than that of the rows of all variables that have `dim` by name."""
-    tables = [dims for dims in model.named_vars_to_dims.values() if dim is not None and dim in dims]
-    return {name for dims in tables for name in dims if name not in (dim, None)}
 
 
 def length_of_dim(model: pm.Model, name: str, length: Variable) -> int:

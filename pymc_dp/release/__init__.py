@@ -2,8 +2,14 @@
 
 from pymc_dp.release.curator import Curators, MeteredCurator
 from pymc_dp.release.interface import ExpansionPoint, Prediction, Release
-from pymc_dp.release.noise import InsecureNoise, NoiseSource, SecureNoise, grid_for, refuse_overflow
-from pymc_dp.release.noise import warm_up as warm_up_noise
+from pymc_dp.release.noise import (
+    InsecureNoise,
+    NoiseSource,
+    SecureNoise,
+    grid_for,
+    refuse_overflow,
+    warm_up as warm_up_noise,
+)
 
 __all__ = [
     "Curators",

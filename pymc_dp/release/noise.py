@@ -101,9 +101,6 @@ def warm_up() -> None:
 class SecureNoise:
     """OpenDP's exact discrete Gaussian, from the operating system's entropy. No seed determines it."""
 
-    description = "exact discrete Gaussian (OpenDP), operating-system entropy"
-    secure = True
-
     def add(self, integers: IntArray, scale: float) -> IntArray:
         """Return `integers` plus exact discrete Gaussian noise of parameter `scale` in every entry."""
         return np.array(_gaussian(scale, integers.size)(integers.tolist()), dtype=np.int64)
@@ -119,9 +116,6 @@ class SecureNoise:
 
 class InsecureNoise:
     """Reproducible noise for tests and simulated data. Whoever knows the seed can remove it: no privacy."""
-
-    description = "INSECURE: seeded pseudo-random noise, no privacy"
-    secure = False
 
     def __init__(self, seed: int | Sequence[int], key: tuple[int, ...] = ()) -> None:
         self._seed = seed

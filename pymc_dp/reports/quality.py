@@ -312,7 +312,7 @@ def quality(tree: DataTree) -> Quality:
         for name, kind in kinds.items()
         if moves_draws(kind["role"], tested=tested) and not (name in fractions and fractions[name].known)
     ]
-    if any(kind["kind"] == SCORE.name for kind in kinds.values()) and not math.isfinite(figures["clip_bias"]):
+    if any(kind["kind"] == SCORE for kind in kinds.values()) and not math.isfinite(figures["clip_bias"]):
         missing.append("how far clip bounds may have moved the mean")
     if "surrogate_check" in acceptance_tests and not math.isfinite(figures["surrogate_error"]):
         missing.append("how far the surrogate is from the likelihood")

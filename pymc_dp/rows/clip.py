@@ -276,18 +276,6 @@ def _clipped_difference(new: float, old: float, bound: float, steps_per_one: flo
 
 
 @njit(**_OPTIONS)
-def add_clipped_differences(
-    new: FloatArray, old: FloatArray, bound: float, steps_per_one: float, total: IntArray
-) -> int:
-    """Add clipped, truncated ``new - old`` of every unit to ``total[0]`` and return how many were clipped."""
-    n_clipped = 0
-    for u in range(new.size):
-        n_clipped += 0 if abs(new[u] - old[u]) <= bound else 1
-        total[0] += _clipped_difference(new[u], old[u], bound, steps_per_one)
-    return n_clipped
-
-
-@njit(**_OPTIONS)
 def write_clipped_differences(
     new: FloatArray, old: FloatArray, bound: float, steps_per_one: float, out: IntArray
 ) -> int:

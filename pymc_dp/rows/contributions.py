@@ -17,15 +17,6 @@ _NO_VECTORS.flags.writeable = _NO_SQUARES.flags.writeable = False
 
 
 @dataclass(frozen=True, eq=False)
-class Clipping:
-    """How contributions of a chunk are clipped: see `pymc_dp.rows.clip.add_clipped`."""
-
-    parts: NDArray[np.int64]
-    bound: float
-    steps_per_one: float
-
-
-@dataclass(frozen=True, eq=False)
 class Contributions:
     """Derivatives of the rows of a chunk with respect to the parameters, in factors. Confidential.
 
@@ -50,12 +41,6 @@ class Contributions:
         columns = np.empty((size, self.slopes.shape[1]))
         clip.write_dense(self.slopes, self.vectors, self.indices, clip.layout(parts, offsets), columns)
         return columns
-
-    def add_clipped(self, clipping: Clipping, sums: NDArray[np.int64]) -> int:
-        """Clip and truncate them, and add them to `sums`; return how many were clipped."""
-        stored = self.slopes, self.vectors, self.vector_squares, self.indices
-        n_clipped: int = clip.add_clipped(*stored, clipping.parts, clipping.bound, clipping.steps_per_one, sums)
-        return n_clipped
 
 
 @dataclass(frozen=True, eq=False)

@@ -242,9 +242,8 @@ def added_up(parts: Iterable[tuple[int, IntArray]], size: int) -> tuple[int, Int
 
 def clipped_differences(old: FloatArray, new: FloatArray, bound: float, grid: float) -> ClippedSum:
     """Return the sum of ``new - old``, each clipped to `bound`."""
-    total = np.zeros(1, dtype=np.int64)
-    n_clipped = clip.add_clipped_differences(new, old, clip.shrunk(bound, 1), 1.0 / grid, total)
-    return ClippedSum(total, grid, bound, n_clipped)
+    clipped, n_clipped = each_clipped_difference(old, new, bound, grid)
+    return ClippedSum(clipped.sum(keepdims=True), grid, bound, n_clipped)
 
 
 def each_clipped_difference(old: FloatArray, new: FloatArray, bound: float, grid: float) -> tuple[IntArray, int]:

@@ -16,7 +16,6 @@ from pymc_dp.model.view import ModelView
 from pymc_dp.rows import expansion
 from pymc_dp.rows.check import check_factorisation
 from pymc_dp.rows.clipped_sum import ClippedMoments, ClippedSum
-from pymc_dp.rows.contributions import Clipping
 from pymc_dp.rows.derivatives import OtherModel, UnitsOfChunk
 from pymc_dp.rows.engine import RowEngine
 from pymc_dp.rows.expansion import ExpansionPoint, UnitExpansion
@@ -158,22 +157,22 @@ class UnitLikelihood:
         """
         point = self.parameters.split(theta)
         offsets, size = self._offsets(blocks)
-        shrunk = clip.shrunk(bound, size)
-        clipping = Clipping(clip.layout(self._engine.parts, offsets), shrunk, 1.0 / grid)
+        parts, clipped_to = clip.layout(self._engine.parts, offsets), (clip.shrunk(bound, size), 1.0 / grid)
 
         def add(chunk: Chunk) -> tuple[int, IntArray]:
             sums = np.zeros(size, dtype=np.int64)
             found = self._engine.gradient(point, chunk)
             if chunk.starts is None:
-                return found.add_clipped(clipping, sums), sums
+                stored = found.slopes, found.vectors, found.vector_squares, found.indices
+                return int(clip.add_clipped(*stored, parts, *clipped_to, sums)), sums
             # The rows of a unit are summed before its norm is taken.
             columns = chunk.per_unit(found.dense(self._engine.parts, offsets, size))
-            return int(clip.add_clipped_columns(columns, clipping.bound, clipping.steps_per_one, sums)), sums
+            return int(clip.add_clipped_columns(columns, *clipped_to, sums)), sums
 
         n_clipped, total = expansion.added_up(map(add, self._chunks(units)), size)
         if self._table.starts is None:
             by_slope, total = total, np.zeros(size, dtype=np.int64)
-            clip.add_in_order(by_slope, clipping.parts, total)
+            clip.add_in_order(by_slope, parts, total)
         return ClippedSum(total, grid, bound, n_clipped)
 
     def clipped_log_ratio(

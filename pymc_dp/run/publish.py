@@ -15,7 +15,7 @@ from xarray import DataTree
 
 from pymc_dp.budget.plan import Plan, record_of_releases
 from pymc_dp.budget.privacy_budget import PrivacyBudget
-from pymc_dp.kinds import CLIP_COUNT, clip_fraction_name, labelled, noise_std_of, release_kind
+from pymc_dp.kinds import CLIP_COUNT, NUMBERS, ROLES, clip_fraction_name, labelled, noise_std_of
 from pymc_dp.model.posterior import with_figures
 from pymc_dp.model.protected import PublishableNames
 from pymc_dp.release.interface import Release
@@ -104,12 +104,12 @@ def _clip_fractions(releases: Sequence[_Placed], plan: Plan, n_units: int | None
     ends = np.array(window_ends(plan.tune, plan.draws))
     fractions: dict[str, np.ndarray] = {}
     for place, chain, iteration, release in releases:
-        if release.kind != CLIP_COUNT.name:
+        if release.kind != CLIP_COUNT:
             continue
         step = plan.steps[place]
         n = n_units if n_units is not None else max(1.0, float(release.value[-1]))
         begin = max([0, *ends[ends <= iteration]])
-        counted = dict.fromkeys(each.kind for each in step.in_chains if each.kind != CLIP_COUNT.name)
+        counted = dict.fromkeys(each.kind for each in step.in_chains if each.kind != CLIP_COUNT)
         for kind, count in zip(counted, release.value, strict=False):
             fraction = clip_fraction_name(kind, step.label)
             for name, found in ((fraction, count / n), (noise_std_of(fraction), release.noise_std / n)):
@@ -138,7 +138,7 @@ def _releases_group(all_releases: Sequence[_Placed], group: StepGroup, plan: Pla
                 coords[f"{name}_{heading}"] = (along, [entry[column] for entry in entries])
             values = np.stack([release.value for release in releases])
             across = own_parameters if values.shape[1] == len(moving.labels) else f"{name}_entry"
-            is_number = release_kind(kind).is_number
+            is_number = kind in NUMBERS
             variables[name] = ((along,), values[:, 0]) if is_number else ((along, across), values)
             variables[noise_std_of(name)] = (along, [release.noise_std for release in releases])
             for where, position in enumerate(("position", "position_new")):
@@ -169,7 +169,7 @@ def metadata(plan: Plan, group: StepGroup, names: PublishableNames, n_units: int
             "sampler": planned.sampler,
             "label": planned.label,
             "kinds": [
-                {"kind": kind, "role": release_kind(kind).role, "once": once}
+                {"kind": kind, "role": ROLES.get(kind, "other"), "once": once}
                 for kind, once in {each.kind: each in planned.once for each in planned.releases}.items()
             ],
             "facts": step.facts,

@@ -208,26 +208,11 @@ class DPMinibatchPenalty(DPPenalty):
         self,
         vars: Sequence[Any] | None = None,
         *,
-        clip_log_ratio: float | None = None,
-        proposal: str | Proposal = "gaussian",
-        proposal_scale: ArrayLike | Mapping[str, ArrayLike] | None = None,
-        noise_multipliers: Mapping[str, float] | None = None,
-        prelude: PreludeArgument = "auto",
         batch_size: int | None = None,
-        tempering: float = 1.0,
         n_units: int | None = None,
-        **shared: Unpack[SharedArguments],
+        **settings: Any,
     ) -> None:
-        super().__init__(
-            vars,
-            clip_log_ratio=clip_log_ratio,
-            proposal=proposal,
-            proposal_scale=proposal_scale,
-            noise_multipliers=noise_multipliers,
-            tempering=tempering,
-            prelude=prelude,
-            **shared,
-        )
+        super().__init__(vars, **settings)
         self.use_batches(batch_size, n_units)
 
     def default_batch_size(self, n_units: int) -> int:

@@ -237,7 +237,7 @@ def excess(posterior: FloatArray, information: FloatArray, noise: FloatArray) ->
     return 1.0 + found[found > 1e-9]
 
 
-def p_value(found: Contrasts, factors: Factors, seed: int = 0) -> tuple[float, float, int]:
+def p_value(found: Contrasts, factors: Factors) -> tuple[float, float, int]:
     """Return the sum of squares of an axis' contrasts in units of their variances, its p-value, and their number.
 
     Where a scale moves spread alone, the direction that moves the spread of all bins alike is left out. The factors
@@ -259,7 +259,7 @@ def p_value(found: Contrasts, factors: Factors, seed: int = 0) -> tuple[float, f
     plain = degrees - weights.size
     if not weights.size:
         return statistic, float(stats.chi2.sf(statistic, plain)), degrees
-    generator = np.random.default_rng(seed)
+    generator = np.random.default_rng(0)
     drawn = generator.chisquare(plain, _DRAWS) if plain else np.zeros(_DRAWS)
     for weight in weights:
         drawn += weight * generator.chisquare(1, _DRAWS)

@@ -3,8 +3,7 @@ import math
 from pathlib import Path
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from pymc_dp.accounting import GaussianReleases, gaussian_rho, largest_count, noise_for
 from pymc_dp.exceptions import InvalidArgument

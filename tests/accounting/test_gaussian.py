@@ -5,8 +5,7 @@ from pathlib import Path
 import mpmath
 import numpy as np
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from pymc_dp.accounting import gaussian_delta, gaussian_epsilon, gaussian_rho
 from pymc_dp.accounting.gaussian import log_delta

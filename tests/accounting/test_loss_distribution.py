@@ -6,8 +6,7 @@ import numpy as np
 import pytest
 import scipy
 from dp_accounting.pld import privacy_loss_distribution as other_pld
-from hypothesis import Phase, assume, given, settings
-from hypothesis import strategies as st
+from hypothesis import Phase, assume, given, settings, strategies as st
 from scipy.stats import norm
 
 from pymc_dp.accounting import (
@@ -15,10 +14,10 @@ from pymc_dp.accounting import (
     PoissonGaussianReleases,
     WithoutReplacementGaussianReleases,
     gaussian_epsilon,
+    loss_distribution as module,
     loss_distribution_epsilon,
     renyi_epsilon,
 )
-from pymc_dp.accounting import loss_distribution as module
 
 REFERENCE = json.loads((Path(__file__).parent / "reference.json").read_text())
 #: The bound that the project promises for this route.

@@ -5,8 +5,7 @@ from pathlib import Path
 import mpmath
 import pytest
 from dp_accounting import rdp as other_rdp
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 
 from pymc_dp.accounting import (
     BarkerReleases,

@@ -7,8 +7,7 @@ from functools import partial
 
 import pytest
 from conftest import gaussian_data, gaussian_model, hmc
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 import pymc_dp as dp
 from pymc_dp.accounting import EPSILON_SLACK, account, gaussian_epsilon

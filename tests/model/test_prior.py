@@ -7,8 +7,7 @@ import numpy as np
 import pymc as pm
 import pytest
 from conftest import QUIET, gaussian_data, hmc
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 import pymc_dp as dp
 from pymc_dp.model.prior import looks_computed, warn_about_prior_constants

@@ -7,8 +7,7 @@ import numpy as np
 import pymc as pm
 import pytest
 from conftest import QUIET, gaussian_data, gaussian_model
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 from neighbours import Neighbour
 from replay import replay
 from test_nothing_leaks import canary_model

@@ -6,8 +6,7 @@ import numpy as np
 import pymc as pm
 import pytest
 from conftest import QUIET, gaussian_data, gaussian_model
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 
 import pymc_dp as dp
 from pymc_dp.accounting import BarkerReleases, GaussianReleases
@@ -115,9 +114,6 @@ def test_the_curator_counts_the_moves_itself(rows):
 
 class Recorder:
     """Replays decisions and noisy answers of one run in another, and records what was noised."""
-
-    description = "test"
-    secure = False
 
     def __init__(self):
         self.runs, self.answers, self.decisions, self.place = [], [], [], 0

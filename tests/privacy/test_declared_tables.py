@@ -10,8 +10,7 @@ import pandas as pd
 import pymc as pm
 import pytest
 from declared import SCHEMA, WITH_PERSON, frame_of, model_on
-from hypothesis import example, given
-from hypothesis import strategies as st
+from hypothesis import example, given, strategies as st
 from neighbours import neighbours_of
 from replay import replay
 from zoo import BY_NAME

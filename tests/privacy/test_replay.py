@@ -24,8 +24,7 @@ from zoo import (
     tested_surrogate,
 )
 
-from pymc_dp.release import MeteredCurator
-from pymc_dp.release import curator as curator_module
+from pymc_dp.release import MeteredCurator, curator as curator_module
 from pymc_dp.release.batches import drawn
 from pymc_dp.release.meter import Meter
 from pymc_dp.release.query import SENSITIVITY_FACTOR, Query

@@ -8,8 +8,7 @@ import scipy
 from scipy import stats
 from scipy.special import expit, ndtr
 
-from pymc_dp.release import InsecureNoise
-from pymc_dp.release import barker_correction as barker
+from pymc_dp.release import InsecureNoise, barker_correction as barker
 from pymc_dp.rows.clipped_sum import ClippedMoments
 
 X = np.arange(-40.0, 40.0, 0.003)

@@ -7,8 +7,7 @@ from scipy import stats
 
 from pymc_dp.accounting import BarkerReleases, GaussianReleases, PoissonGaussianReleases
 from pymc_dp.exceptions import BudgetExceeded, InvalidArgument, PrivacyError
-from pymc_dp.release import InsecureNoise, SecureNoise
-from pymc_dp.release import batches as module
+from pymc_dp.release import InsecureNoise, SecureNoise, batches as module
 from pymc_dp.release.batches import (
     BatchesWithoutReplacement,
     PoissonBatches,

@@ -36,9 +36,6 @@ class FakeRows:
 class SilentNoise:
     """Records what is asked of it and adds nothing."""
 
-    secure = True
-    description = "none"
-
     def __init__(self):
         self.asked = []
 

@@ -41,9 +41,6 @@ from pymc_dp.rows import UnitLikelihood
 class NoNoise:
     """Adds nothing; its bits are reproducible."""
 
-    secure = True
-    description = "none"
-
     def __init__(self):
         self._generator = np.random.default_rng(0)
 

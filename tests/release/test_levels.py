@@ -5,8 +5,7 @@ import math
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 from scipy import stats
 
 from pymc_dp.accounting import GaussianReleases, ThresholdedReleases
@@ -30,9 +29,6 @@ def units_of(rows, columns=COLUMNS):
 
 class ByLevel:
     """Adds noise that is the same for a level, whatever other levels there are, and keeps what it is added to."""
-
-    secure = True
-    description = "none"
 
     def __init__(self, levels):
         self.levels, self.sums = (

@@ -5,8 +5,7 @@ import math
 import numpy as np
 import pymc as pm
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 from scipy import stats
 from two_tables import exact, movement, value
 

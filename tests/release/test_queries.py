@@ -5,8 +5,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 
 from pymc_dp.release.queries import penalised, sensitivity
 from pymc_dp.rows.clipped_sum import ClippedMoments

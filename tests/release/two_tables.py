@@ -11,9 +11,6 @@ MULTIPLIER = 3.0
 class Recorded:
     """Adds nothing, and keeps what it was asked to add noise to."""
 
-    secure = True
-    description = "none"
-
     def add(self, integers, scale):
         self.integers, self.scale = integers.copy(), scale
         return integers

@@ -4,8 +4,7 @@ import numpy as np
 import pymc as pm
 import pytest
 from derivatives import along
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from pymc_dp.exceptions import UnsupportedModel
 from pymc_dp.model.view import read

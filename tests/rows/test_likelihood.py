@@ -8,8 +8,7 @@ import pymc as pm
 import pytensor.tensor as pt
 import pytest
 from conftest import gaussian_data, gaussian_model, logistic_data, logistic_model
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 
 from pymc_dp.exceptions import InvalidArgument
 from pymc_dp.model.view import read

@@ -6,8 +6,7 @@ import numpy as np
 import pymc as pm
 import pytest
 from derivatives import along
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 from hypothesis.extra import numpy as hnp
 
 from pymc_dp.exceptions import InvalidArgument

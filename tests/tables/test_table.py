@@ -13,8 +13,7 @@ import pymc as pm
 import pytest
 import xarray as xr
 from conftest import QUIET
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 import pymc_dp as dp
 from pymc_dp.exceptions import InvalidArgument, TableChanged, UnsupportedTable

@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from pymc_dp.model.parameters import FloatArray
-from pymc_dp.release.interface import LARGEST_CLIP_BOUND, Expanded, ExpansionPoint, GradientPrediction
+from pymc_dp.release.interface import LARGEST_CLIP_BOUND, Expanded, ExpansionPoint
 from pymc_dp.steps.prelude.belief import Belief
 from pymc_dp.steps.prelude.density import Surrogate
 from pymc_dp.steps.prelude.free_hmc import FreeHMC
@@ -78,10 +78,6 @@ class Approximation:
     def expanded(self, theta: FloatArray, theta_new: FloatArray) -> Expanded:
         """Return what is predicted of every unit's log-ratio."""
         return Expanded(self.beyond, self.surrogate.prediction(theta), self.surrogate.prediction(theta_new))
-
-    def gradient_prediction(self, theta: FloatArray) -> GradientPrediction:
-        """Return what is predicted of every unit's gradient."""
-        return self.surrogate.gradient_prediction(theta)
 
     def stretch_of(self, theta: FloatArray, theta_new: FloatArray) -> float:
         """Return how what a quadratic expansion misses of a log-ratio grows with the move: by its terms of third order.

@@ -72,7 +72,7 @@ def lifted(
         found = found + np.eye(len(found)) * max(0.0, least - float(np.linalg.eigvalsh(found)[0]))
     whole = np.zeros_like(raw)
     whole[block] = found * expected
-    matrix = frame.matrix(whole)
+    matrix = frame.back @ whole @ frame.back.T
     if not np.isfinite(matrix).all():
         raise NotComputable("The released curvature is too large for floating point.")
     return KnownCurvature(matrix, raw, noise_std, frame, places)

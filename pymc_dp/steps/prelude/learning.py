@@ -330,9 +330,10 @@ class Learning:
 
     def _expand_simulated(self, chain: ChainAccess) -> "Expansion":
         """Expand to first order, in rows simulated at the centre."""
-        way = SearchBySimulation(chain, self._start, self._regression.scales, self.steps, self._clip_quantile).run()
-        bound = way.scale.clip_gradient if self._clip_gradient is None else self._clip_gradient
-        centre = ExpansionPoint(way.theta, way.scale.preconditioner, bound)
+        search = SearchBySimulation(chain, self._start, self._regression.scales, self.steps, self._clip_quantile)
+        theta, scale, information = search.run()
+        bound = scale.clip_gradient if self._clip_gradient is None else self._clip_gradient
+        centre = ExpansionPoint(theta, scale.preconditioner, bound)
         score = chain.release(WeightedScore(centre))
         units = chain.synthetic_tables.at(centre.theta)
         return Expansion(
@@ -340,8 +341,8 @@ class Learning:
             centre=centre,
             beyond=centre,
             start=centre.theta,
-            precision=way.information + prior_curvature(chain.prior, centre.theta),
-            back=way.scale.back,
+            precision=information + prior_curvature(chain.prior, centre.theta),
+            back=scale.back,
         )
 
     def _expand_learned(self, chain: ChainAccess, tempering: float) -> "Expansion":
@@ -581,7 +582,7 @@ def gradient_query(
     found: Approximation, theta: FloatArray, clip_bound: float, *, control_variates: bool
 ) -> PreconditionedGradient:
     """Return a query of gradients along the standardised axes: of what the expansion misses, or of the whole."""
-    prediction = found.gradient_prediction(theta)
+    prediction = found.surrogate.gradient_prediction(theta)
     if not control_variates:
         nothing = np.zeros_like(theta)
         prediction = replace(prediction, jacobian=np.zeros((theta.size, theta.size)), direction=nothing, offset=nothing)

@@ -27,16 +27,6 @@ class Frame:
     preconditioner: FloatArray
     back: FloatArray
 
-    def gradient(self, along: FloatArray) -> FloatArray:
-        """Return the gradient of which `along` is the preconditioned form."""
-        gradient: FloatArray = self.back @ along
-        return gradient
-
-    def matrix(self, along: FloatArray) -> FloatArray:
-        """Return the matrix of which `along` is the preconditioned form."""
-        matrix: FloatArray = self.back @ along @ self.back.T
-        return matrix
-
 
 @dataclass(frozen=True, eq=False)
 class Scale(Frame):

@@ -609,7 +609,7 @@ class Search:
         value = np.clip(made.value, -most, most)
         kept = self._kept(point.clip_gradient)
         noise = np.where(self._regression.known[:, None], frame.back, 0.0) * (made.noise_std / kept)
-        gradient = np.where(self._regression.known, frame.gradient(value / kept), 0.0)
+        gradient = np.where(self._regression.known, frame.back @ (value / kept), 0.0)
         left = settings.BIAS_LEFT if self._corrects_slopes else 1.0
         return KnownScore(made.where[0], gradient, noise, left * bias / kept)
 

@@ -31,15 +31,6 @@ from pymc_dp.steps.prelude.settings import MOST_STEP_BY_SIMULATION
 _LAST_STEPS, _WEIGHT_OF_LAST = 2, 8.0
 
 
-@dataclass(frozen=True, eq=False)
-class WayToCentre:
-    """A private centre, directions and bounds that suit it, and about the curvature of the log-likelihood there."""
-
-    theta: FloatArray
-    scale: Scale
-    information: FloatArray
-
-
 def requests_of_simulation(size: int, share: float, steps: int) -> list[ReleaseRequest]:
     """Return what a search releases, at a share of the run's cost: scores.
 
@@ -80,8 +71,8 @@ class SearchBySimulation:
         self._chain, self._start, self._scales = chain, start, scales
         self._steps, self._clip_quantile = steps, clip_quantile
 
-    def run(self) -> WayToCentre:
-        """Return a private centre, with a preconditioner and a clip bound for it.
+    def run(self) -> tuple[FloatArray, Scale, FloatArray]:
+        """Return a private centre, directions and bounds that suit it, and about the log-likelihood's curvature there.
 
         No noise of a release ends the search: a step to where scores or bounds cannot be computed is shortened by a
         line search, or left out. Raises `InvalidArgument` if nothing can be computed where the search would begin,
@@ -105,7 +96,7 @@ class SearchBySimulation:
             information = expected_curvature(stand.units, stand.theta)
         except NUMERICAL_FAILURES:
             information = _mean_square_of_scores(stand.units, stand.theta)
-        return WayToCentre(stand.theta, stand.scale, n_units * information)
+        return stand.theta, stand.scale, n_units * information
 
     def _starts(self) -> Iterator[FloatArray]:
         """Yield where the way may begin: where the model says, at draws of the prior, or near by.
