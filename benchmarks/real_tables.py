@@ -23,7 +23,7 @@ The oracle's error is that of a single release: the score at the posterior mean 
 mode) for the whole budget, whitened exactly, with the bound that is best for this very table, and a step by the exact
 curvature of the clipped score. Root mean square over parameters of bias and noise in posterior sd, median over noise,
 least over bounds. Where the model knows the responses that a row could have had, a second figure is for scores to which
-what clipping takes off on average over these is added (`pymc_dp.release.centred`).
+what clipping takes off on average over these is added (`pymc_dp.release.preconditioned`).
 """
 
 import argparse

@@ -23,15 +23,27 @@ import numpy as np
 from pymc_dp.exceptions import PrivacyError
 from pymc_dp.release import barker_correction
 from pymc_dp.release.batches import Batches, BatchesWithoutReplacement
-from pymc_dp.release.centred import CentredScore, ExpectedCurvature, OneDirectionCurvature
-from pymc_dp.release.comparisons import DensityDifferences, DifferenceSizes
-from pymc_dp.release.counts import UnitCounts, UnitMoments
-from pymc_dp.release.gradients import GradientSizes, PreconditionedGradient
 from pymc_dp.release.interface import Expanded, ExpansionPoint, FloatArray, Prediction
 from pymc_dp.release.levels import LevelCounts
-from pymc_dp.release.predictions import PredictionCounts, PredictionSpreads, PredictionSums, SpreadSizes
+from pymc_dp.release.preconditioned import (
+    CentredScore,
+    ExpectedCurvature,
+    GradientSizes,
+    OneDirectionCurvature,
+    PreconditionedGradient,
+)
 from pymc_dp.release.query import Evaluation, IntArray, PublicFacts, Query, Rows, check_bound, plain_copy
 from pymc_dp.release.sizes import BoundedScore, CoordinateSizes, NormSizes, RemainderSizes
+from pymc_dp.release.surveys import (
+    DensityDifferences,
+    DifferenceSizes,
+    PredictionCounts,
+    PredictionSpreads,
+    PredictionSums,
+    SpreadSizes,
+    UnitCounts,
+    UnitMoments,
+)
 from pymc_dp.rows.clipped_sum import ClippedMoments, ClippedSum
 
 #: More than the roundings of a square root and a product.

@@ -2,7 +2,7 @@
 
 A clipped score is biased where long scores point to one side: in a regression of counts, the large counts. What
 clipping takes off on average over the responses that the model draws for the row's covariates is added again
-(`pymc_dp.release.centred`), and then nothing is missing on average where the model holds.
+(`pymc_dp.release.preconditioned`), and then nothing is missing on average where the model holds.
 """
 
 from collections.abc import Callable, Sequence

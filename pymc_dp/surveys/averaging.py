@@ -14,9 +14,10 @@ from pymc_dp.budget.privacy_budget import PrivacyBudget
 from pymc_dp.exceptions import InvalidArgument
 from pymc_dp.model.context import Model, model_in_context
 from pymc_dp.model.view import ModelView
-from pymc_dp.release.counts import NO_INPUT, Axis
 from pymc_dp.release.interface import FloatArray, Release
-from pymc_dp.release.predictions import (
+from pymc_dp.release.surveys import (
+    NO_INPUT,
+    Axis,
     Predicted,
     PredictionCounts,
     PredictionSpreads,
@@ -161,7 +162,7 @@ def average_predictions(
     -----
     Released are the sums of predictions at the posterior's mean, cut to a range that noisy counts find (to [0, 1] for
     probabilities), and of how predictions at 100 draws differ from these, each unit's clipped together, with a bound
-    for each group that noisy counts find (`pymc_dp.release.predictions`). Draws of an average add both, and noise as
+    for each group that noisy counts find (`pymc_dp.release.surveys`). Draws of an average add both, and noise as
     large as was added to them. A unit of several rows counts by the mean of its rows. The average is over the units
     that are in the table; by how much it would be another one for other units of the same population is not in the
     interval.

@@ -19,8 +19,8 @@ from pymc_dp.exceptions import InvalidArgument
 from pymc_dp.model.context import Model, model_in_context
 from pymc_dp.model.units import columns_of_rows
 from pymc_dp.model.view import ModelView
-from pymc_dp.release.counts import NO_INPUT, PREDICTED_MEAN, SPREAD_WEIGHT, Axis, UnitCounts
 from pymc_dp.release.interface import FloatArray
+from pymc_dp.release.surveys import NO_INPUT, PREDICTED_MEAN, SPREAD_WEIGHT, Axis, UnitCounts
 from pymc_dp.reports.published import facts_of
 from pymc_dp.rows.likelihood import UnitLikelihood
 from pymc_dp.surveys import fit

@@ -16,7 +16,7 @@ from pymc_dp.budget.plan import ReleaseRequest
 from pymc_dp.budget.privacy_budget import PrivacyBudget
 from pymc_dp.exceptions import InvalidArgument, UnsupportedModel
 from pymc_dp.model.context import Model
-from pymc_dp.release.comparisons import DensityDifferences, DifferenceSizes
+from pymc_dp.release.surveys import DensityDifferences, DifferenceSizes
 from pymc_dp.reports.published import facts_of
 from pymc_dp.rows.likelihood import UnitLikelihood
 from pymc_dp.surveys.asking import Ask, Survey, asking, checked_budget, four_digits, heading, tree_of, view_of
@@ -131,7 +131,7 @@ def compare(
     -----
     The difference of log predictive densities of each unit is computed, each the logarithm of a mean over draws, and
     cut to a bound that a histogram of their sizes finds. Sums of differences and of their squares are released
-    (`pymc_dp.release.comparisons.DensityDifferences`). The models were fitted to the same units: on average that makes
+    (`pymc_dp.release.surveys.DensityDifferences`). The models were fitted to the same units: on average that makes
     a log-likelihood larger by as many parameters as follow the units, which is the trace of W = P (H⁻¹ + V)⁻¹ for a
     private likelihood with curvature H and noise V, and a posterior of covariance P; without one, the number of
     parameters in the likelihood. That is taken off, as Akaike's criterion does, unless the units were held out. What

@@ -16,8 +16,8 @@ from pymc_dp.budget.privacy_budget import PrivacyBudget
 from pymc_dp.exceptions import InvalidArgument
 from pymc_dp.model.context import model_of_a_column
 from pymc_dp.model.view import read
-from pymc_dp.release.counts import Axis, Coordinate, UnitCounts, UnitMoments
 from pymc_dp.release.interface import FloatArray, Release
+from pymc_dp.release.surveys import Axis, Coordinate, UnitCounts, UnitMoments
 from pymc_dp.reports.published import facts_of
 from pymc_dp.rows.likelihood import UnitLikelihood
 from pymc_dp.surveys.asking import Survey, asking, checked_budget, four_digits, heading, levels_of, tree_of
@@ -292,7 +292,7 @@ def describe(
     -----
     Two releases with Gaussian noise. Counts by bin of every column: a unit has one in a bin of each axis of bins, so
     that a unit that is replaced moves all counts together by at most the square root of twice the number of axes.
-    And the second moments of all columns, each cut to its range: see `pymc_dp.release.counts.UnitMoments`. Everything
+    And the second moments of all columns, each cut to its range: see `pymc_dp.release.surveys.UnitMoments`. Everything
     else is computed of these.
     """
     if not isinstance(table, Table) or table.schema is None:

@@ -9,8 +9,7 @@ from pymc_dp.exceptions import InvalidArgument
 from pymc_dp.model.context import Model
 from pymc_dp.model.units import columns_of_rows
 from pymc_dp.model.view import ModelView
-from pymc_dp.release.counts import NO_INPUT
-from pymc_dp.release.predictions import Setting
+from pymc_dp.release.surveys import NO_INPUT, Setting
 from pymc_dp.rows.likelihood import RowInput
 from pymc_dp.surveys.asking import levels_of
 from pymc_dp.tables import Category, Template, YesNo

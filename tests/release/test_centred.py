@@ -13,7 +13,7 @@ from two_tables import exact, movement, value
 from pymc_dp.exceptions import InvalidArgument, PrivacyError
 from pymc_dp.model.view import read
 from pymc_dp.release import ExpansionPoint
-from pymc_dp.release.centred import CentredScore, ExpectedCurvature, OneDirectionCurvature
+from pymc_dp.release.preconditioned import CentredScore, ExpectedCurvature, OneDirectionCurvature
 from pymc_dp.release.query import PublicFacts
 from pymc_dp.release.sizes import NormSizes
 from pymc_dp.rows import UnitLikelihood

@@ -11,7 +11,7 @@ from two_tables import exact, movement, value
 
 from pymc_dp.exceptions import InvalidArgument, PrivacyError
 from pymc_dp.model.view import read
-from pymc_dp.release.comparisons import DensityDifferences, DifferenceSizes
+from pymc_dp.release.surveys import DensityDifferences, DifferenceSizes
 from pymc_dp.rows import UnitLikelihood
 from pymc_dp.rows.partitioned import PartitionedUnits
 from pymc_dp.tables.columns import Block

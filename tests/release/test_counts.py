@@ -12,7 +12,7 @@ from two_tables import exact, movement, value
 
 from pymc_dp.exceptions import InvalidArgument, PrivacyError
 from pymc_dp.model.view import read
-from pymc_dp.release.counts import (
+from pymc_dp.release.surveys import (
     NO_INPUT,
     PREDICTED_MEAN,
     SPREAD_WEIGHT,

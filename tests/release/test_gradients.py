@@ -15,9 +15,9 @@ from pymc_dp.model.view import read
 from pymc_dp.release import ExpansionPoint, MeteredCurator
 from pymc_dp.release.barker_correction import clip_bound
 from pymc_dp.release.batches import BatchesWithoutReplacement, PoissonBatches, drawn
-from pymc_dp.release.gradients import GradientSizes, PreconditionedGradient
 from pymc_dp.release.interface import Expanded, GradientPrediction, Prediction
 from pymc_dp.release.meter import ClipTally
+from pymc_dp.release.preconditioned import GradientSizes, PreconditionedGradient
 from pymc_dp.release.queries import BarkerDecision, DecisionClipCounts, Residual, VariancePenalisedLogRatio
 from pymc_dp.release.query import Evaluation, PublicFacts
 from pymc_dp.rows import UnitLikelihood

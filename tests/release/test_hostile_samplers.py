@@ -23,8 +23,8 @@ from pymc_dp.budget.plan import Plan, ReleaseRequest, StepPlan
 from pymc_dp.model.view import read
 from pymc_dp.release import Curators, ExpansionPoint, MeteredCurator
 from pymc_dp.release.batches import BatchesWithoutReplacement, PoissonBatches
-from pymc_dp.release.gradients import GradientSizes, PreconditionedGradient
 from pymc_dp.release.interface import Expanded, GradientPrediction, Prediction
+from pymc_dp.release.preconditioned import GradientSizes, PreconditionedGradient
 from pymc_dp.release.queries import (
     BarkerDecision,
     ClipCounts,

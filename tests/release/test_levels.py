@@ -11,8 +11,8 @@ from scipy import stats
 from pymc_dp.accounting import GaussianReleases, ThresholdedReleases
 from pymc_dp.exceptions import BudgetExceeded, PrivacyError
 from pymc_dp.release import MeteredCurator, SecureNoise
-from pymc_dp.release.counts import UnitCounts
 from pymc_dp.release.levels import LevelCounts
+from pymc_dp.release.surveys import UnitCounts
 from pymc_dp.rows.levels import UnitLevels
 
 MULTIPLIER, DELTA = 3.0, 1e-3

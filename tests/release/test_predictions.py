@@ -12,8 +12,10 @@ from two_tables import exact, movement, value
 from pymc_dp.exceptions import PrivacyError
 from pymc_dp.model.view import read
 from pymc_dp.release import predictions
-from pymc_dp.release.counts import NO_INPUT, Axis
-from pymc_dp.release.predictions import (
+from pymc_dp.release.sizes import half_octaves
+from pymc_dp.release.surveys import (
+    NO_INPUT,
+    Axis,
     Predicted,
     PredictionCounts,
     PredictionSpreads,
@@ -21,7 +23,6 @@ from pymc_dp.release.predictions import (
     Setting,
     SpreadSizes,
 )
-from pymc_dp.release.sizes import half_octaves
 from pymc_dp.rows import UnitLikelihood
 from pymc_dp.rows.partitioned import PartitionedUnits
 from pymc_dp.tables.columns import Block

@@ -10,9 +10,9 @@ from hypothesis import given, settings, strategies as st
 
 from pymc_dp.exceptions import InvalidArgument, PrivacyError
 from pymc_dp.model.view import read
-from pymc_dp.release.gradients import GradientSizes, PreconditionedGradient
 from pymc_dp.release.interface import ExpansionPoint, GradientPrediction, Prediction
 from pymc_dp.release.meter import ClipTally
+from pymc_dp.release.preconditioned import GradientSizes, PreconditionedGradient
 from pymc_dp.release.query import Evaluation, PublicFacts
 from pymc_dp.rows.clipped_sum import ClippedSum
 from pymc_dp.rows.likelihood import UnitLikelihood

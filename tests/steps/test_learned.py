@@ -9,8 +9,8 @@ import pytest
 from conftest import QUIET, gaussian_model
 
 import pymc_dp as dp
-from pymc_dp.release.gradients import GradientSizes, PreconditionedGradient
 from pymc_dp.release.interface import ExpansionPoint, Release
+from pymc_dp.release.preconditioned import GradientSizes, PreconditionedGradient
 from pymc_dp.release.queries import LogRatioSum, Residual
 from pymc_dp.steps.access import ChainAccess
 from pymc_dp.steps.prelude.belief import KnownScore

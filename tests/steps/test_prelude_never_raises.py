@@ -13,8 +13,8 @@ import pymc_dp as dp
 from pymc_dp.model.prior import Prior
 from pymc_dp.model.view import read
 from pymc_dp.release import Release
-from pymc_dp.release.centred import CentredScore, ExpectedCurvature, OneDirectionCurvature
 from pymc_dp.release.interface import LARGEST_CLIP_BOUND, SMALLEST_CLIP_BOUND
+from pymc_dp.release.preconditioned import CentredScore, ExpectedCurvature, OneDirectionCurvature
 from pymc_dp.release.queries import ClipCounts, ClippingLoss, Curvature, Residual, WeightedScore
 from pymc_dp.release.sizes import BoundedScore, CoordinateSizes, NormSizes, RemainderSizes
 from pymc_dp.rows import Simulation, UnitLikelihood

@@ -29,8 +29,8 @@ from pymc_dp.exceptions import InvalidArgument
 from pymc_dp.kinds import SURROGATE_FIGURES
 from pymc_dp.model.parameters import FloatArray, ParameterVector
 from pymc_dp.model.structure import Structure
-from pymc_dp.release.gradients import GradientSizes, PreconditionedGradient
 from pymc_dp.release.interface import LARGEST_CLIP_BOUND, ExpansionPoint
+from pymc_dp.release.preconditioned import GradientSizes, PreconditionedGradient
 from pymc_dp.release.queries import ClippingLoss, Residual, WeightedScore
 from pymc_dp.release.sizes import RemainderSizes
 from pymc_dp.steps.access import ChainAccess

@@ -18,8 +18,8 @@ from dataclasses import replace
 import numpy as np
 
 from pymc_dp.model.parameters import FloatArray
-from pymc_dp.release.centred import OneDirectionCurvature
 from pymc_dp.release.interface import ExpansionPoint
+from pymc_dp.release.preconditioned import OneDirectionCurvature
 from pymc_dp.release.query import Query
 from pymc_dp.release.sizes import BoundedScore
 from pymc_dp.steps.access import ChainAccess

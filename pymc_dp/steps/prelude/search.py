@@ -23,8 +23,8 @@ from numpy.typing import NDArray
 
 from pymc_dp.budget.plan import ReleaseRequest
 from pymc_dp.model.parameters import FloatArray
-from pymc_dp.release.centred import CentredScore, ExpectedCurvature
 from pymc_dp.release.interface import ExpansionPoint, Release
+from pymc_dp.release.preconditioned import CentredScore, ExpectedCurvature
 from pymc_dp.release.queries import ClippingLoss, Curvature
 from pymc_dp.release.query import Query
 from pymc_dp.release.sizes import BoundedScore, CoordinateSizes, NormSizes
