@@ -25,7 +25,7 @@ from pymc_dp.model.structure import rows_can_be_simulated
 from pymc_dp.model.units import public_number_of_units
 from pymc_dp.reports.quality import Quality, quality
 from pymc_dp.run import sampling
-from pymc_dp.run.refusals import refuse_wrong_budget_or_step
+from pymc_dp.run.refusals import refuse_no_table, refuse_wrong_budget_or_step
 from pymc_dp.run.short_form import chosen_length, steps_with_budget
 from pymc_dp.steps.base import DPStep
 from pymc_dp.tables import Table
@@ -164,8 +164,7 @@ def dry_run(
     refuse_wrong_budget_or_step({"step": step, "budget": budget})
     if step is None and budget is None:
         raise InvalidArgument("A dry run needs a budget: dp.dry_run(dp.PrivacyBudget(epsilon=1.0, delta=1e-6)).")
-    if data is not None and not isinstance(data, Table):
-        raise InvalidArgument(f"data= must be a pymc_dp.Table, not a {type(data).__name__}.")
+    refuse_no_table(data)
     model = model_in_context(model)
     steps = steps_with_budget(step, budget, model, unit, unit_index)
     steps = list(steps) if isinstance(steps, Sequence) else [steps]

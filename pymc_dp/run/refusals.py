@@ -18,7 +18,7 @@ from rich.theme import Theme
 from pymc_dp import _validate
 from pymc_dp.budget.plan import Plan
 from pymc_dp.budget.privacy_budget import PrivacyBudget
-from pymc_dp.exceptions import InvalidArgument, UnsupportedOption
+from pymc_dp.exceptions import InvalidArgument, UnsupportedModel, UnsupportedOption
 from pymc_dp.model.context import Model
 from pymc_dp.model.starts import refuse_wrong_starts
 from pymc_dp.steps.arguments import StepWithoutBudget
@@ -171,6 +171,12 @@ def refuse_no_table(data: Any) -> None:
             f"data= must be a pymc_dp.Table, not a {type(data).__name__}: table = dp.Table(frame, schema=[...]), with "
             'the model on table.template, or dp.Table(frame, x=["age"], y="default").'
         )
+
+
+def refuse_one_unit(relation: str, n_units: int) -> None:
+    """Refuse a table of one unit, where their number is public."""
+    if relation == "substitute" and n_units < 2:
+        raise UnsupportedModel("All rows belong to one unit: see unit= and unit_index=, which say what is protected.")
 
 
 def _is_a(*types: Any) -> Callable[[Any], bool]:

@@ -268,10 +268,7 @@ class _Run:
         if self.of_table is None:
             self._read()
         view, rows = self.view, self.rows
-        if budget.relation == "substitute" and rows.n_units < 2:
-            raise UnsupportedModel(
-                "All rows belong to one unit: see unit= and unit_index=, which say what is protected."
-            )
+        refusals.refuse_one_unit(budget.relation, rows.n_units)
         view.refuse_rows_in_starts(arguments["initvals"])
         self.names = view.publishable(arguments["var_names"])
         self.plan = dataclasses.replace(plan, unit=rows.unit_in_words)
@@ -342,18 +339,31 @@ class _Run:
         fewer = 1.0 if n_units is None else stand_in.n_units / n_units
         planned = planned.with_noise_times(fewer)
         curators = Curators(self._curator_of(stand_in), InsecureNoise([0]), 1, (), planned.once)
-        authorisation = Authorisation(
+        authorisation = self._authorisation(curators, planned, tables, stand_in, n_units and stand_in.n_units)
+        with contextlib.closing(curators), self._bar("Dry run on synthetic rows, at no cost", planned) as noted:
+            step.dry_run_with(authorisation, noted)
+
+    def _authorisation(
+        self,
+        curators: Curators,
+        planned: StepPlan,
+        tables: SyntheticTable | Simulation | None,
+        rows: UnitLikelihood | PartitionedUnits,
+        n_units: int | None,
+        epsilon: float = 0.0,
+    ) -> Authorisation:
+        """Return a step's right to what was planned for it, of these rows, with their public facts."""
+        return Authorisation(
             curators,
             self.view.prior,
             planned.noise_multipliers,
-            epsilon_charged=0.0,
+            epsilon_charged=epsilon,
             synthetic_tables=tables,
-            n_units=None if n_units is None else stand_in.n_units,
-            knows_responses=stand_in.knows_responses,
-            structure=stand_in.structure,
+            n_units=n_units,
+            noise_schedules=planned.noise_schedules,
+            knows_responses=rows.knows_responses,
+            structure=rows.structure,
         )
-        with contextlib.closing(curators), self._bar("Dry run on synthetic rows, at no cost", planned) as noted:
-            step.dry_run_with(authorisation, noted)
 
     def _curator_of(
         self, rows: UnitLikelihood | PartitionedUnits, exact_counts: bool = False
@@ -427,17 +437,8 @@ class _Run:
                 make_curator = self._curator_of(rows, step.clip_diagnostics == "exact")
                 curators = Curators(make_curator, noise, plan.chains, planned.of_one_chain, planned.once)
                 all_curators.append(curators)
-                authorisation = Authorisation(
-                    curators,
-                    self.view.prior,
-                    planned.noise_multipliers,
-                    epsilon_charged=spent,
-                    synthetic_tables=self.synthetic_tables[place],
-                    n_units=self.n_units,
-                    noise_schedules=planned.noise_schedules,
-                    knows_responses=rows.knows_responses,
-                    structure=rows.structure,
-                )
+                tables = self.synthetic_tables[place]
+                authorisation = self._authorisation(curators, planned, tables, rows, self.n_units, spent)
                 if not planned.once:
                     step.authorise(authorisation)
                     continue

@@ -15,7 +15,7 @@ from pymc_dp import _validate
 from pymc_dp.budget.plan import Plan, ReleaseRequest
 from pymc_dp.budget.privacy_budget import PrivacyBudget
 from pymc_dp.budget.worth import Worth
-from pymc_dp.exceptions import InvalidArgument, RunInterrupted, UnsupportedModel, UnsupportedOption
+from pymc_dp.exceptions import InvalidArgument, RunInterrupted, UnsupportedOption
 from pymc_dp.kinds import noise_std_of
 from pymc_dp.model.context import Model
 from pymc_dp.model.units import declared_unit, refusal_of_undeclared_units, refuse_single_rows
@@ -28,12 +28,10 @@ from pymc_dp.rows.levels import UnitLevels
 from pymc_dp.rows.likelihood import UnitLikelihood
 from pymc_dp.run.finished import ending_the_run, reason
 from pymc_dp.run.publish import guarantee_of
-from pymc_dp.run.refusals import refuse_in_a_starting_process, refuse_no_budget
+from pymc_dp.run.refusals import refuse_in_a_starting_process, refuse_no_budget, refuse_no_table, refuse_one_unit
 from pymc_dp.tables import Category, Table, YesNo
 
 Ask = Callable[[Query], Release]
-#: As for runs: the number of rows of a single unit is confidential.
-_FEWEST_UNITS = 2
 
 
 @dataclass(frozen=True)
@@ -100,8 +98,7 @@ def view_of(
 
     Refuses a model with variables that look like persons with several rows, unless the unit was declared.
     """
-    if data is not None and not isinstance(data, Table):
-        raise InvalidArgument(f"data= must be a pymc_dp.Table, not a {type(data).__name__}.")
+    refuse_no_table(data)
     if data is not None and unit_index is not None:
         raise UnsupportedOption(
             "With data=, units of several rows are named there: dp.Person, or Table(..., unit=), not unit_index=."
@@ -141,10 +138,7 @@ def asking(
                 data.refuse_relation(budget.relation)
                 parts.append(stack.enter_context(data.opened(likelihood)))
         n_units = sum(rows.n_units for rows in parts)
-        if budget.relation == "substitute" and n_units < _FEWEST_UNITS:
-            raise UnsupportedModel(
-                "All rows belong to one unit: see unit= and unit_index=, which say what is protected."
-            )
+        refuse_one_unit(budget.relation, n_units)
         plan = survey.plan(budget, parts[0].unit_in_words)
         (planned,) = plan.steps
         n_public = n_units if budget.relation == "substitute" else None
