@@ -13,7 +13,6 @@ import pytensor.tensor as pt
 from numpy.typing import NDArray
 
 from pymc_dp import _validate
-from pymc_dp.model.structure import note_tempering
 
 FloatArray = NDArray[np.float64]
 
@@ -92,7 +91,6 @@ def banana(
             parts += [rest[i] for i in range(size - 2)]
         # A normal density to the power T is one of variance / T, up to a constant.
         pm.Normal("y", pt.stack(parts), np.sqrt(variances / temperature), observed=data)
-    note_tempering(model, temperature)
     precision = n_units * temperature / variances
     mean = precision * data.mean(axis=0) / (precision + 1.0 / prior_variance)
     posterior_std = 1.0 / np.sqrt(precision + 1.0 / prior_variance)

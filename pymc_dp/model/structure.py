@@ -27,8 +27,6 @@ from pymc_dp.model.parameters import ParameterVector
 
 #: Beyond this many possible responses of a row, they count as infinitely many: each takes a pass over the rows.
 MOST_RESPONSES = 16
-#: An attribute of a model.
-_TEMPERING = "_pymc_dp_tempering"
 #: Their last parameter is the scale, of the response or of its logarithm; or, of the last one, the first the inverse.
 _LOCATION_SCALE = (
     *(getattr(families, f"{name}RV") for name in "Normal LogNormal StudentT Laplace Cauchy Logistic Gumbel".split()),
@@ -81,16 +79,6 @@ def structure_of(model: pm.Model, parameters: ParameterVector) -> Structure:
         are_all,
         kinked_in(model, parameters),
     )
-
-
-def note_tempering(model: pm.Model, tempering: float) -> None:
-    """Note that a model's likelihood was written to a power, so that no sampler takes it to another on top of that."""
-    setattr(model, _TEMPERING, tempering)
-
-
-def tempering_of_model(model: pm.Model) -> float:
-    """Return the power that a model's likelihood was written to, as far as it was noted: 1 for most models."""
-    return float(getattr(model, _TEMPERING, 1.0))
 
 
 def rows_can_be_simulated(model: pm.Model) -> bool:

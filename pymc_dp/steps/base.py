@@ -28,7 +28,6 @@ from pymc_dp.budget.worth import Worth
 from pymc_dp.exceptions import InvalidArgument, NoPlan, UnsupportedOption
 from pymc_dp.model.context import Model, context_without_error, model_in_context
 from pymc_dp.model.parameters import FloatArray, ParameterVector, value_variables
-from pymc_dp.model.structure import tempering_of_model
 from pymc_dp.model.units import declared_unit, public_number_of_units, refusal_of_undeclared_units, refuse_single_rows
 from pymc_dp.release.interface import ReleasesOfIteration
 from pymc_dp.release.queries import ClipCounts
@@ -189,8 +188,6 @@ class DPStep(BlockedStep):
         if not self.vars:
             raise InvalidArgument("vars names no variable.")
         self.parameters = ParameterVector(model)
-        #: The power that the model's own likelihood was written to; see `benchmarks/posteriors.py`.
-        self.model_tempering = tempering_of_model(model)
         moved = {var.name for var in self.vars}
         self._own = OwnParameters(tuple(name in moved for name in self.parameters.names), tuple(self.parameters.slices))
         self.labels = [self.parameters.labels[place] for place in self._own.places]

@@ -140,14 +140,9 @@ class LearningStep(DPStep):
         Raises
         ------
         InvalidArgument
-            If it is not above 0 and at most 1, or the likelihood was written to a power already.
+            If it is not above 0 and at most 1.
         """
         self.tempering, self._can_temper = _validate.part_of_one("tempering", tempering), True
-        if self.tempering != 1.0 and self.model_tempering != 1.0:
-            raise InvalidArgument(
-                f"The likelihood of this model was written to the power {self.model_tempering:g} already, and would be "
-                "tempered twice. Leave out tempering=, or use the same model without its power."
-            )
 
     def use_batches(self, batch_size: int | None, n_units: int | None) -> None:
         """Draw batches without replacement; a prelude leaves their size to `default_batch_size`.

@@ -8,7 +8,7 @@ import pymc as pm
 import pytest
 from conftest import QUIET, gaussian_data, gaussian_model
 from fakes import MEAN, PRECISION, NormalCurator, OneCurator, started
-from posteriors import banana, published
+from posteriors import published
 from test_stationarity import FALSE_ALARM, StandardNormalPrior, smallest_p_value
 
 import pymc_dp as dp
@@ -92,30 +92,6 @@ def test_draws_of_the_posterior_are_not_marked():
         tree = dp.sample(draws=4, chains=2, cores=1, step=dp.DPPenalty(budget=budget, **PENALTY), **QUIET)
     assert tree["privacy"].attrs["tempered"] == 0
     assert "TEMPERED" not in dp.diagnostics.quality_report(tree)
-
-
-OTHERS = {
-    dp.DPMinibatchPenalty: PENALTY | {"batch_size": 50},
-    dp.DPBarker: {"proposal_scale": 0.1, "batch_size": 50},
-    dp.DPSGLD: {"clip_gradient": 1.0, "step_size": 0.1, "batch_size": 50},
-    dp.DPSGHMC: {"clip_gradient": 1.0, "step_size": 0.1, "batch_size": 50},
-    dp.DPSGNHT: {"clip_gradient": 1.0, "step_size": 0.1, "batch_size": 50},
-}
-
-
-@pytest.mark.parametrize("step_class", SETTINGS | OTHERS, ids=lambda step_class: step_class.name)
-def test_a_model_that_is_tempered_already_is_not_tempered_twice(step_class):
-    settings = (SETTINGS | OTHERS)[step_class] | {"budget": dp.PrivacyBudget(1.0, 1e-6)}
-    plain, powered = (
-        banana("b", np.array([20.0, 2.5]), 20.0, 1000.0, 500, tempered_units=units) for units in (None, 50)
-    )
-    assert (plain.tempering, powered.tempering) == (1.0, 0.1)
-    with powered.model:
-        with pytest.raises(dp.InvalidArgument, match=r"power 0\.1 already, and would be tempered twice"):
-            step_class(tempering=0.5, **settings)
-        assert step_class(tempering=1.0, **settings).tempering == 1.0
-    with plain.model:
-        assert step_class(tempering=0.5, **settings).tempering == 0.5
 
 
 def relative_to_the_first(model):
