@@ -67,7 +67,7 @@ def searches(problem: Problem, epsilon: float, delta: float, runs: int, seed: in
         curators = authorisation.curators
         for number in range(runs):
             noise = InsecureNoise([seed, number])
-            curator = curators._make_curator(noise=noise, **curators._once)
+            curator = curators._make_curator(noise=noise, paid=curators._once)
             try:
                 with np.errstate(all="ignore"):
                     expansion = self.expand(ChainAccess(authorisation, curator, chain._own), tempering)

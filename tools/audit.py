@@ -290,11 +290,11 @@ class _FreshCurators:
         self.watched: list[_Watched] = []
 
     def open(self, key: tuple[int, ...]) -> Any:
-        return self._curators._make_curator(noise=self._curators._noise.for_chain(key), **self._curators._in_chain)
+        return self._curators._make_curator(noise=self._curators._noise.for_chain(key), paid=self._curators._in_chain)
 
     def open_once(self) -> Any:
-        own = self._curators._make_curator(noise=self._curators._noise.for_chain((0,)), **self._curators._once)
-        exact = [table._make_curator(noise=_NoNoise(), **table._once) for table in self._tables]
+        own = self._curators._make_curator(noise=self._curators._noise.for_chain((0,)), paid=self._curators._once)
+        exact = [table._make_curator(noise=_NoNoise(), paid=table._once) for table in self._tables]
         self.watched.append(_Watched(own, exact))
         return self.watched[-1]
 
