@@ -182,6 +182,44 @@ def test_terms_of_third_order_make_far_scores_count_less():
     np.testing.assert_allclose(found.mean, MAXIMUM, atol=1e-3)
 
 
+GROUPS, OF_EACH = 40, 200
+
+
+def of_rare_events(thetas, noise_std):
+    """Exact scores of logistic intercepts of many groups, on the way in from a half to a rare event; and the truth."""
+    truth = -3.2 + 0.35 * np.random.default_rng(0).normal(size=GROUPS)
+    at_truth, *elsewhere = (1.0 / (1.0 + np.exp(-each)) for each in (truth, *(np.full(GROUPS, at) for at in thetas)))
+    information = OF_EACH * at_truth * (1.0 - at_truth)
+    root = np.diag(np.sqrt(information / (GROUPS * OF_EACH)))
+    scores = [
+        KnownScore(np.full(GROUPS, at), OF_EACH * (at_truth - there), noise_std * root, 0.0)
+        for at, there in zip(thetas, elsewhere, strict=True)
+    ]
+    return scores, np.diag(information), Frame(np.linalg.inv(root), root), truth
+
+
+def test_what_is_missed_on_a_long_way_lies_along_it():
+    """All groups move together: shared among forty directions it would be nothing, and early scores would pull."""
+    scores, information, frame, truth = of_rare_events([0.0, -1.0, -2.5, -3.3], noise_std=20.0)
+    known, structure = np.ones(GROUPS, dtype=bool), np.eye(GROUPS, dtype=bool)
+    given = {"n_units": GROUPS * OF_EACH, "structure": structure}
+    straight = belief_of(scores, information, 0.0, frame, known, third_order=1.0, **given)
+    exact = belief_of(scores, information, 0.0, frame, known, third_order=0.0, **given)
+    assert np.mean(exact.mean - truth) < -1.0
+    assert abs(np.mean(straight.mean - truth)) < 0.2
+
+
+def test_a_way_that_noise_alone_has_made_takes_little_off_a_score():
+    """The better of two scores at one point has nearly all of the weight, though its noise leads far away."""
+    generator, errors = np.random.default_rng(1), []
+    for _ in range(300):
+        scores = [score(MAXIMUM, std, error=std * ROOT @ generator.normal(size=SIZE)) for std in (40.0, 160.0)]
+        away = [belief(scores, third_order=third_order).mean - MAXIMUM for third_order in (0.0, 3.0)]
+        errors.append([each @ INFORMATION @ each for each in away])
+    exact, straight = np.mean(errors, axis=0)
+    assert straight < 1.25 * exact
+
+
 def counts_of_rate(log_rate):
     """Score and curvature of a Poisson log rate, by N counts with a mean of 1: the maximum is at zero."""
     return N * (1.0 - np.exp(log_rate)), N * np.exp(log_rate)

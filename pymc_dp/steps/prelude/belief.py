@@ -174,11 +174,14 @@ def belief_of(
         for score, place, noise in zip(scores, places, noises, strict=True):
             away = found - place
             squared, told_by_one = float(away @ away), float(away @ along @ away) / n_units
-            squared = max(squared - float(np.trace(by_noise)), _LEAST_OF_DISTANCE * squared)
+            not_noise = max(1.0 - float(np.trace(by_noise)) / max(squared, np.finfo(float).tiny), _LEAST_OF_DISTANCE)
+            squared = not_noise * squared
             missed = (third_order * told_by_one) ** 2 * n_units / size
             besides = part * missed + score.bias**2 / float(np.trace(along))
             turned = part * 0.5 * curvature_noise**2 * squared
-            precisions.append(np.linalg.inv(noise + turned * inverse @ inverse + besides * inverse))
+            # Most of what is missed lies along the way itself: there it is not shared among the parameters.
+            straight = (third_order * not_noise) ** 2 * told_by_one * np.outer(away, away)
+            precisions.append(np.linalg.inv(noise + turned * inverse @ inverse + besides * inverse + straight))
         together = np.linalg.inv(np.sum(precisions, axis=0))
         weights = [together @ precision for precision in precisions]
         found = np.sum([weight @ each for weight, each in zip(weights, told, strict=True)], axis=0)
