@@ -202,7 +202,7 @@ class _Run:
     def _compile_notice(self) -> Iterator[None]:
         """Say that the model is compiled, where that takes long: it does once, and is read from a cache afterwards."""
         words = (
-            "Compiling the model: about a minute the first time; later runs take it from PyTensor's cache. Nothing is "
+            "Compiling the model: up to a minute the first time; later runs take it from PyTensor's cache. Nothing is "
             "charged yet."
         )
         timer = threading.Timer(_NOTICE_AFTER, self._say, [words])
