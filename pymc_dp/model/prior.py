@@ -71,13 +71,13 @@ class Prior:
 
     def with_gradient(self, theta: FloatArray) -> tuple[float, FloatArray]:
         """Return both. Those of the latest point are kept: samplers ask for one after the other."""
-        at = theta.tobytes()
-        if at != self._latest[0]:
+        at, latest = theta.tobytes(), self._latest
+        if at != latest[0]:
             log_density, *blocks = self._function(*self._parameters.split(theta))
             gradient = np.concatenate([np.ravel(block) for block in blocks]).astype(np.float64)
             gradient.flags.writeable = False
-            self._latest = at, float(log_density), gradient
-        return self._latest[1:]
+            self._latest = latest = at, float(log_density), gradient
+        return latest[1:]
 
     def __getstate__(self) -> dict[str, Any]:
         return {k: v for k, v in self.__dict__.items() if k != "_function"}

@@ -1,4 +1,4 @@
-"""Constants in priors are warned about by their form, whatever the data are."""
+"""Priors: their densities, and constants in them, which are warned about by their form, whatever the data are."""
 
 import math
 import warnings
@@ -8,9 +8,11 @@ import pymc as pm
 import pytest
 from conftest import QUIET, gaussian_data, hmc
 from hypothesis import given, strategies as st
+from scipy import stats
 
 import pymc_dp as dp
-from pymc_dp.model.prior import looks_computed, warn_about_prior_constants
+from pymc_dp.model.parameters import ParameterVector
+from pymc_dp.model.prior import Prior, looks_computed, warn_about_prior_constants
 
 WRITTEN = [
     *[0.0, 1.0, -2.5, 170.0, 172.38, 12345.0, 1e6, 1e-5, 6.02e23, 1e300, 5e-324, 2.0**-20, 1.4826, 2.5758],
@@ -168,3 +170,20 @@ def test_rows_are_refused_before_their_values_are_looked_at(budget, monkeypatch)
         with pytest.raises(dp.UnsupportedModel, match="prior of 'mu'"):
             pm.sample(draws=5, chains=1, cores=1, step=hmc(budget), **QUIET)
     assert looked_at == []
+
+
+def test_what_is_kept_of_the_latest_point_is_of_no_other():
+    with pm.Model() as model:
+        pm.Normal("x", 1.0, 2.0, shape=2)
+    prior, points = Prior(model, ParameterVector(model)), np.array([[0.0, 3.0], [-1.0, 0.5]])
+    for point in (*points, points[0]):
+        at = point.copy()
+        expected = stats.norm.logpdf(at, 1.0, 2.0).sum(), (1.0 - at) / 4.0
+        for _ in range(2):
+            log_density, gradient = prior.with_gradient(at)
+            assert log_density == pytest.approx(expected[0])
+            np.testing.assert_allclose(gradient, expected[1])
+        with pytest.raises(ValueError, match="read-only"):
+            gradient += 1.0
+        at += 5.0  # the point itself may change afterwards
+        np.testing.assert_allclose(prior.gradient(at), (1.0 - at) / 4.0)
