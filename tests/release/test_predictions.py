@@ -11,7 +11,7 @@ from two_tables import exact, movement, value
 
 from pymc_dp.exceptions import PrivacyError
 from pymc_dp.model.view import read
-from pymc_dp.release import predictions
+from pymc_dp.release import surveys
 from pymc_dp.release.sizes import half_octaves
 from pymc_dp.release.surveys import (
     NO_INPUT,
@@ -160,7 +160,7 @@ def test_norms_have_the_same_bits_whatever_other_units_there_are(monkeypatch):
         found.append(squares)
         return half_octaves(squares, *rest)
 
-    monkeypatch.setattr(predictions, "half_octaves", noting)
+    monkeypatch.setattr(surveys, "half_octaves", noting)
     draws = (THETA + np.random.default_rng(5).normal(scale=0.2, size=(10, 3))).ravel()
     query = SpreadSizes(MEANS, THETA, draws, 10, ALL, 1e-3, 40)
     value(query, ROWS)

@@ -144,6 +144,7 @@ def belief_of(
     n_units: int,
     structure: NDArray[np.bool_],
     third_order: float,
+    smooth: bool = True,
     noise_alone: bool = False,
     one_sided: NDArray[np.bool_] | None = None,
 ) -> Belief:
@@ -152,9 +153,10 @@ def belief_of(
     `information` is that of all units, positive definite in the parameters that the scores are taken of (`known`), with
     noise of `curvature_noise` along the axes of `frame`, along which a unit's information is about the identity, or
     less where the prior tells more. `structure` says which entries a unit's curvature can have: noise of the others was
-    taken off. Terms of third order are `third_order` times the squared distance by the information of one unit. With
-    `noise_alone`, V is the noise of the scores alone, as if the curvature were exact and nothing clipped. Along the
-    axes of `one_sided` parameters all long scores have one sign: what clipping takes off may be along one of them.
+    taken off. Terms of third order are `third_order` times the squared distance by the information of one unit: in all
+    directions, and if log-likelihoods are `smooth` along the way, too. With `noise_alone`, V is the noise of the scores
+    alone, as if the curvature were exact and nothing clipped. Along the axes of `one_sided` parameters all long scores
+    have one sign: what clipping takes off may be along one of them.
     """
     block = np.ix_(known, known)
     to_frame, back = frame.preconditioner[block].T, frame.back[block]
@@ -180,7 +182,7 @@ def belief_of(
             besides = part * missed + score.bias**2 / float(np.trace(along))
             turned = part * 0.5 * curvature_noise**2 * squared
             # Most of what is missed lies along the way itself: there it is not shared among the parameters.
-            straight = (third_order * not_noise) ** 2 * told_by_one * np.outer(away, away)
+            straight = smooth * (third_order * not_noise) ** 2 * told_by_one * np.outer(away, away)
             precisions.append(np.linalg.inv(noise + turned * inverse @ inverse + besides * inverse + straight))
         together = np.linalg.inv(np.sum(precisions, axis=0))
         weights = [together @ precision for precision in precisions]

@@ -32,7 +32,7 @@ from pymc_dp.steps.prelude.search import Search, last_step
 class SearchAlongBrokenLines(Search):
     """The way to the centre of broken lines. Parameters as of `Search`."""
 
-    least_of_curvature = settings.LEAST_OF_BROKEN_LINES
+    least_of_curvature, smooth = settings.LEAST_OF_BROKEN_LINES, False
 
     def _trusted_by_rows(self, step: int) -> float:
         return settings.TRUST_OF_LOCATION

@@ -191,8 +191,8 @@ class Search:
     """
 
     third_order, least_of_curvature = settings.THIRD_ORDER, settings.LEAST_OF_CURVATURE
-    #: Whether the curvature is another one at another point.
-    drifts = True
+    #: Whether the curvature is another one at another point; and whether a unit's log-likelihood has one.
+    drifts, smooth = True, True
 
     def __init__(
         self,
@@ -390,6 +390,7 @@ class Search:
             n_units=self._chain.n_units,
             structure=self.structure,
             third_order=self.third_order,
+            smooth=self.smooth,
             noise_alone=noise_alone,
             one_sided=self._one_sided,
         )
