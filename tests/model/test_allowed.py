@@ -267,7 +267,7 @@ def test_every_class_on_the_list_is_tried():
     assert set(instances()) == set(allowed.SCALARS)
 
 
-@pytest.mark.slow
+@pytest.mark.nightly  # it changes with PyTensor and Numba alone
 @pytest.mark.parametrize(
     "kind", sorted(allowed.SCALARS, key=lambda kind: kind.__name__), ids=lambda kind: kind.__name__
 )

@@ -11,7 +11,14 @@ from pymc_dp.rows import UnitLikelihood, clip, likelihood
 SEEDS = 50
 
 
-@pytest.mark.parametrize("first", [0, *(pytest.param(first, marks=pytest.mark.slow) for first in range(10, SEEDS, 10))])
+@pytest.mark.parametrize(
+    "first",
+    [
+        0,
+        *(pytest.param(first, marks=pytest.mark.slow) for first in (10, 20)),
+        *(pytest.param(first, marks=pytest.mark.nightly) for first in range(30, SEEDS, 10)),
+    ],
+)
 def test_random_models_are_refused_or_keep_their_sensitivity(first):
     """Hazards H15, H36 and H37: of any composition of operations and closures."""
     counts, leaks, _ = campaign(range(first, first + 10))

@@ -83,6 +83,9 @@ def test_quantiles_far_away_are_found(family, q, tables):
     np.testing.assert_allclose(np.mean(widths, axis=0), 1.0, atol=0.2)
 
 
+CURVATURE = KnownCurvature(np.eye(3), np.eye(3), 0.1, Frame(np.eye(3), np.eye(3)), np.ones(3, dtype=bool))
+
+
 def search_of(scores, *, rate=False, made=None):
     search = object.__new__(SearchAlongBrokenLines)
     search._scores, search.places = scores, np.ones(3, dtype=bool)
@@ -100,12 +103,11 @@ def test_slopes_and_curvatures_follow_the_scale(rate):
     before, after = np.zeros(3), np.array([1.0, 1.0, change])
     scores = [KnownScore(each, np.array([1.0, 1.0, 0.0]), np.eye(3), 0.0) for each in (before, after)]
     search = search_of(scores, rate=rate)
-    first, last = search._comparable_scores()
+    first, last = search._comparable_scores(CURVATURE)
     np.testing.assert_allclose(first.gradient, [2.0, 2.0, 0.0])
     np.testing.assert_allclose(np.diag(first.noise), [2.0, 2.0, 1.0])
     np.testing.assert_array_equal(last.gradient, scores[1].gradient)
-    curvature = KnownCurvature(np.eye(3), np.eye(3), 0.1, Frame(np.eye(3), np.eye(3)), search.places)
-    found = search._at_scale_of(after, before, curvature)
+    found = search._at_scale_of(after, before, CURVATURE)
     np.testing.assert_allclose(np.diag(found.matrix), [4.0, 4.0, 1.0])
     np.testing.assert_allclose(found.frame.back @ found.frame.preconditioner.T, np.eye(3))
     np.testing.assert_allclose(np.diag(found.frame.back), [2.0, 2.0, 1.0])
@@ -116,16 +118,15 @@ def test_the_best_scale_is_found_in_one_step_and_the_location_moves_in_proportio
     """Of residuals three times as long as the scale says the mean score of its logarithm is 2."""
     score = KnownScore(np.zeros(3), np.array([10.0, 0.0, -200.0 if rate else 200.0]), np.eye(3), 0.0)
     search = search_of([score], rate=rate)
-    (found,) = search._comparable_scores()
+    (found,) = search._comparable_scores(CURVATURE)
     logarithm = (-1.0 if rate else 1.0) * np.log(3.0)
     np.testing.assert_allclose(found.gradient, [10.0, 0.0, 100.0 * logarithm])
     np.testing.assert_allclose(np.diag(found.noise), [1.0, 1.0, 1.0 / 3.0])
     several = search_of([score], rate=rate)  # how many rows there are is protected
     several._regression = replace(several._regression, one_row_a_unit=False)
-    np.testing.assert_array_equal(several._comparable_scores()[0].gradient, score.gradient)
+    np.testing.assert_array_equal(several._comparable_scores(CURVATURE)[0].gradient, score.gradient)
     monkeypatch.setattr(Search, "_stepped", lambda *_: np.array([0.1, -0.2, logarithm]))
-    curvature = KnownCurvature(np.eye(3), np.eye(3), 0.1, Frame(np.eye(3), np.eye(3)), search.places)
-    np.testing.assert_allclose(search._stepped(np.zeros(3), curvature, 1.0), [0.3, -0.6, logarithm])
+    np.testing.assert_allclose(search._stepped(np.zeros(3), CURVATURE, 1.0), [0.3, -0.6, logarithm])
 
 
 @pytest.mark.parametrize(("noise", "wanted"), [(0.0, 0.6), (1e4, 1.0)])

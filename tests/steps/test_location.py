@@ -269,7 +269,8 @@ def test_a_curvature_is_corrected_along_a_step_by_what_scores_clearly_say(true, 
     scores = [KnownScore(end, np.array([2.0, 0.0]) - true * end, noise_std * np.eye(2), 0.0) for end in ends]
     search = SimpleNamespace(
         _scores=scores,
-        _comparable_scores=lambda: scores,
+        _comparable_scores=lambda _: scores,
+        _regression=SimpleNamespace(follows_growth=False),
         _first_after_curvature=0,
         places=places,
         least_of_curvature=Search.least_of_curvature,
@@ -313,9 +314,8 @@ def test_a_prior_decides_first_searches_alone(total, by_prior, answer):
 def test_all_bins_of_norms_together_hold_every_unit():
     noise = np.random.default_rng(3).normal(size=BINS) * 20.0
     made = SimpleNamespace(value=noise, noise_std=20.0)
-    search = SimpleNamespace(_chain=SimpleNamespace(release=lambda query: made, n_units=1000), _sizes={})
-    search._directions = lambda frame: 1
-    found = Search._norms(search, np.zeros(1), Frame(np.eye(1), np.eye(1)), "score", 1.0)
+    search = SimpleNamespace(_chain=SimpleNamespace(release=lambda query: made, n_units=1000))
+    found = Search._histogram(search, np.zeros(1), Frame(np.eye(1), np.eye(1)), "score", 1.0)
     assert found.counts.sum() == pytest.approx(1000.0)
     np.testing.assert_allclose(np.diff(found.counts), np.diff(noise))
 

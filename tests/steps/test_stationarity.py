@@ -178,7 +178,7 @@ class NeverTurning(proposals.GuidedWalkProposal):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("mutant", [NoPenalty, HalvedNoise])
+@pytest.mark.parametrize("mutant", [NoPenalty, pytest.param(HalvedNoise, marks=pytest.mark.nightly)])
 def test_a_wrong_test_is_seen(mutant):
     ends, _ = one_step(mutant, 10_000, 8, ratio_noise=1.5, **PENALTY)
     assert smallest_p_value(ends) < FALSE_ALARM

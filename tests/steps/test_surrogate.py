@@ -119,11 +119,9 @@ class NoTest(dp.DPSurrogateHMC):
         return Release(release.kind, np.array([10.0]), 1.0, release.where)
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 @pytest.mark.production
-@pytest.mark.parametrize(
-    ("mutant", "draws"), [pytest.param(NoPenalty, 3000, marks=pytest.mark.nightly), (NoTest, 1000)]
-)
+@pytest.mark.parametrize(("mutant", "draws"), [(NoPenalty, 3000), (NoTest, 1000)])
 def test_a_wrong_test_is_seen(mutant, draws):
     """Over seeds, 750 draws without a test are 8 or more off, and 1,500 without a penalty 5 or more."""
     z, *_ = largest_z(mutant, draws=draws)

@@ -56,13 +56,13 @@ class NoPenalty(dp.DPMinibatchPenalty):
         return type(release)(release.kind, release.value + 0.5 * release.noise_std**2, release.noise_std, release.where)
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 @pytest.mark.parametrize(
     ("step_class", "curator"),
     [
         (NoPenalty, NormalCurator),
-        pytest.param(dp.DPMinibatchPenalty, BatchErrorIgnored, marks=pytest.mark.nightly),
-        pytest.param(dp.DPBarker, BatchErrorIgnored, marks=pytest.mark.nightly),
+        (dp.DPMinibatchPenalty, BatchErrorIgnored),
+        (dp.DPBarker, BatchErrorIgnored),
     ],
 )
 def test_the_stationarity_test_catches_mistakes(step_class, curator):

@@ -63,7 +63,7 @@ class NotTempered(dp.DPPenalty):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("mutant", [NoiseNotTempered, NotTempered])
+@pytest.mark.parametrize("mutant", [pytest.param(NoiseNotTempered, marks=pytest.mark.nightly), NotTempered])
 def test_mistakes_are_seen(mutant):
     assert smallest_p_value(after_some_steps(mutant, 10_000, 8, **PENALTY)) < FALSE_ALARM
 

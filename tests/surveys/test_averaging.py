@@ -220,8 +220,8 @@ def test_a_small_group_of_which_little_is_known_has_a_bound_of_its_own():
     assert np.isfinite(hidden.table.loc[("as it is", "common"), "mean"])
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("relation", ["substitute", pytest.param("add-remove", marks=pytest.mark.nightly)])
+@pytest.mark.nightly
+@pytest.mark.parametrize("relation", ["substitute", "add-remove"])
 def test_intervals_cover(fitted, relation):
     """Of 40 posteriors at epsilon .5: the squares of 160 scores have a mean of at most 1.
 

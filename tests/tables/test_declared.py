@@ -226,7 +226,7 @@ def test_a_private_likelihood_takes_the_table(frame):
     assert json.loads(found.facts["schema"])[0]["name"] == "age"
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_a_dry_run_takes_the_table(frame, recwarn):
     table = dp.Table.from_frame(frame, SCHEMA)
     invented = model_on(table.invented(N, seed=4))

@@ -270,7 +270,9 @@ def test_rows_show_in_no_repr(frame, likelihood):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("at", [0, 1, 7])
+@pytest.mark.parametrize(
+    "at", [pytest.param(0, marks=pytest.mark.nightly), 1, pytest.param(7, marks=pytest.mark.nightly)]
+)
 def test_a_worker_that_is_killed_at_any_pass_changes_no_bit(frame, at, monkeypatch):
     """At the very first pass, too, when actors are made."""
     near = draws(dp.DPHMC, table(frame))[0]

@@ -60,6 +60,8 @@ class KnownScore:
     gradient: FloatArray
     noise: FloatArray
     bias: float
+    #: The logarithm of how large the curvature is there, by that at the start of the search.
+    level: float = 0.0
 
 
 @dataclass(frozen=True, eq=False)

@@ -37,7 +37,7 @@ class SearchAlongBrokenLines(Search):
     def _trusted_by_rows(self, step: int) -> float:
         return settings.TRUST_OF_LOCATION
 
-    def _comparable_scores(self) -> list[KnownScore]:
+    def _comparable_scores(self, curvature: KnownCurvature) -> list[KnownScore]:
         """Return all scores, as if all had been released at the scale of the last one.
 
         One plus the mean score of its logarithm is what the best scale is in proportion to the one at hand, however far

@@ -376,6 +376,7 @@ class Learning:
             noise_of_members=_noise_of_members(belief, from_prior, search.structure),
             bias_of_loss=search.reported_bias,
             missed=found.missed,
+            foreseen=found.foreseen,
         )
 
     def _known(self, chain: ChainAccess, expansion: "Expansion", noise_per_bound: float) -> Approximation:
@@ -420,7 +421,7 @@ class Learning:
         """Return it with the clip bounds of what chains release, or with a check where they release nothing."""
         if self.in_chains == "nothing":
             by_search = self._regression.kinked.any()
-            checked = self._checked(chain, found) if self._diagnoses and not by_search else {}
+            checked = self._checked(chain, expansion, found) if self._diagnoses and not by_search else {}
             return replace(found, figures={**found.figures, **checked})
         if self.in_chains == "gradients":
             return replace(found, clip_gradient=self._clip_bound_of_gradients(chain, expansion, found))
@@ -503,11 +504,11 @@ class Learning:
             most = expansion.bias_of_loss * float(np.linalg.norm(moves)) / self.size
         return {"clip_bias": most * lost[0], "clip_bias_noise_std": most * lost[1]}
 
-    def _checked(self, chain: ChainAccess, found: Approximation) -> dict[str, float]:
+    def _checked(self, chain: ChainAccess, expansion: "Expansion", found: Approximation) -> dict[str, float]:
         """Release at draws of the surrogate how far the log-likelihood is from its expansion; return by how much.
 
         As the standard deviation over draws of what the surrogate's log-density misses: where it is s, no mean is off
-        by more than s posterior standard deviations.
+        by more than s posterior standard deviations. What the belief has foreseen of it is not missed.
         """
         draws = self._draws_apart(found, _CHECKED_DRAWS)
         harmless = _HARMLESS_NOISE_OF_CHECK / (2.0 * chain.multiplier("surrogate_check"))
@@ -522,7 +523,8 @@ class Learning:
             for draw in draws
         ]
         noise = made[0].noise_std
-        variance = float(np.var([float(each.value[0]) for each in made], ddof=1))
+        missed = [float(each.value[0]) - expansion.foreseen_at(draw) for each, draw in zip(made, draws, strict=True)]
+        variance = float(np.var(missed, ddof=1))
         return {
             "surrogate_error": float(np.sqrt(max(variance - noise**2, 0.0))),
             "surrogate_error_noise_std": noise / np.sqrt(2.0 * (_CHECKED_DRAWS - 1)),
@@ -554,6 +556,13 @@ class Expansion:
     bias_of_loss: float | None = None
     #: What the surrogate's log-density misses, and the noise of that figure, if the search knows.
     missed: tuple[float, float] | None = None
+    #: As in `Found`.
+    foreseen: FloatArray | None = None
+
+    def foreseen_at(self, theta: FloatArray) -> float:
+        """Return what the belief has foreseen of the log-likelihood beyond its expansion, up to a constant."""
+        from_centre = theta - self.centre.theta
+        return 0.0 if self.foreseen is None else -0.5 * float(from_centre @ self.foreseen @ from_centre)
 
 
 def default_order(structure: Structure, *, one_row_a_unit: bool) -> Literal[1, 2]:

@@ -132,7 +132,7 @@ class SearchForLocation(Search):
     def _query_of_curvature(self, point: ExpansionPoint, kind: str) -> Query:
         return OneDirectionCurvature(point, kind)
 
-    def _comparable_scores(self) -> list[KnownScore]:
+    def _comparable_scores(self, curvature: KnownCurvature) -> list[KnownScore]:
         """Return all scores of the location, as if all had been released at the scale of the last one."""
         now = self._scores[-1].theta[self._scale]
         return [self._at_scale(score, now) for score in self._scores]

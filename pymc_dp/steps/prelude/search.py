@@ -7,7 +7,8 @@
    their scale and comes after the last step but one, or waits for a step that the trust region does not hold. Axes
    along which scores have long tails count less in norms.
 4. *Steps.* Noisy scores, each with a clip bound that a histogram of norms says is best. After each of them the way goes
-   on to about the posterior mean, as all scores so far tell it (`belief`), in a trust region.
+   on to about the posterior mean, as all scores so far tell it (`belief`), in a trust region. Where the model says
+   which responses a row could have had, histograms tell how curvatures grow along the way (`growth`).
 5. *Centre.* One more precise score leads to the centre, where score and curvature are released once more, and then
    scores of scales and shapes, each by itself.
 
@@ -39,6 +40,7 @@ from pymc_dp.steps.prelude.curvature import (
     members_of,
     pooled,
 )
+from pymc_dp.steps.prelude.growth import mean_of_exponential, on_one_parabola, times_newton
 from pymc_dp.steps.prelude.newton import (
     NUMERICAL_FAILURES,
     Frame,
@@ -86,6 +88,11 @@ class Regression:
     def centred(self) -> bool:
         """Whether what clipping takes off scores is added again: not of units of several rows."""
         return self.responses_are_known and self.one_row_a_unit
+
+    @property
+    def follows_growth(self) -> bool:
+        """Whether the search releases how large expected curvatures are along the way."""
+        return self.centred and not (self.kinked.any() or self.location_apart)
 
     @property
     def location_apart(self) -> bool:
@@ -144,6 +151,8 @@ class Found:
     lost: tuple[float, float] | None
     #: What the quadratic expansion misses of the log-likelihood, and the noise of that figure, if the search knows.
     missed: tuple[float, float] | None = None
+    #: What the belief's curvature is more than that at the centre: it grows along the way to the belief's mean.
+    foreseen: FloatArray | None = None
 
 
 def requests_of_search(regression: Regression, share: float) -> list[ReleaseRequest]:
@@ -152,6 +161,8 @@ def requests_of_search(regression: Regression, share: float) -> list[ReleaseRequ
     entries = size * (size + 1) // 2
     steps, bisected, scales = regression.steps, regression.bisected.size, int(regression.location_apart)
     broken = int(regression.kinked.any())
+    # At every point how large curvatures are and what clipping leaves of them; and where each step may end.
+    growth = 3 * (steps + 2) * int(regression.follows_growth)
     of_bisections = min(regression.scales.size, settings.MOST_BISECTED)  # with what degrees of freedom do not need
     usual = broken or regression.responses_are_known
     parts = settings.PARTS if usual else settings.PARTS_OF_UNKNOWN_RESPONSES
@@ -165,6 +176,7 @@ def requests_of_search(regression: Regression, share: float) -> list[ReleaseRequ
         ("curvature_sizes", len(_STAGES), len(_STAGES) * parts.sizes, BINS),
         ("score_sizes", n_scores, n_scores * parts.sizes, BINS),
         ("scale_sizes", own, parts.scale_sizes if own else 0.0, BINS),
+        ("growth_sizes", growth, growth * parts.growth, BINS),
         ("early_curvature", 1, parts.early, entries),
         ("middle_curvature", 1, parts.middle, entries),
         ("late_curvature", 1, parts.late, entries),
@@ -209,6 +221,11 @@ class Search:
         self._scores: list[KnownScore] = []
         #: How many scores were released before the last curvature, and where that was.
         self._first_after_curvature, self._curvature_theta = 0, regression.start
+        #: The logarithm of how large curvatures are, by that at the start; of how large units' are on average, over
+        #: what the frame says, at the start; and the part of the slope of scores that clipping leaves.
+        self._level, self._usual, self._slope_kept = 0.0, np.nan, 1.0
+        #: A frame, and the logarithm of the mean size of units' curvatures along it.
+        self._size: tuple[Frame, float]
         self._tail: Tail  # of the norms of the last score
         #: How many times as far as of single rows a step may go, and whether the last one would have gone farther.
         self._room, self._held = 1.0, False
@@ -252,10 +269,12 @@ class Search:
                 theta, curvature = self._followed(theta, self._bisected_late(theta), curvature, "late_curvature")
             elif last and not self._regression.moves_scale_late:
                 theta = self._bisected_late(theta)
+            curvature = self._at_size(theta, curvature)
             self._scores.append(self._score(theta, self._frame(curvature), "centre" if last else "approach"))
             trusted = self._trusted(step, curvature)
             curvature = self._after_step(curvature)
             end = self._stepped(theta, curvature, trusted)
+            end, curvature = self._with_growth(theta, end, curvature, trusted)
             theta, curvature = end, self._at_scale_of(end, theta, curvature)
             if step == 0:
                 theta, curvature = self._followed(
@@ -274,6 +293,7 @@ class Search:
 
     def _expanded(self, theta: FloatArray, curvature: KnownCurvature) -> Found:
         """Release curvature and score at the centre; return what all scores say."""
+        curvature = self._at_size(theta, curvature)
         frame, since = self._frame(curvature), self._curvature_theta
         point, bias = self._expansion_point(theta, frame)
         late = self._curvature_at(point, frame, "curvature", between_scales=True)
@@ -294,13 +314,18 @@ class Search:
         self._scores.append(self._score_at(point, frame, bias, "score"))
         together = self._after_step(together)
         together, missed = self._checked(together, point, frame)
-        belief = self._belief(together)
+        belief, at_centre = self._belief(together), together.matrix
+        if self._regression.follows_growth:
+            end = belief.mean if can_stand_at(self._chain.prior, belief.mean) else point.theta
+            longer = self._times_newton(belief, end - point.theta, self._growth(end))
+            together = together.divided_by(longer)  # its mean over the way
+            belief = self._belief(together)
         if self.drifts:
             bent = bending(curvature, late, since - theta, self._chain.n_units)
             belief = doubted(belief, self._scores[-1].theta, bent, self._chain.n_units)
         if self._regression.with_own_scores.size:
             belief = self._with_own_scores(belief, theta, together.noise_along(self._frame(together)))
-        return Found(point, frame.back, together, belief, lost, missed)
+        return Found(point, frame.back, together, belief, lost, missed, together.matrix - at_centre)
 
     def _checked(
         self, curvature: KnownCurvature, point: ExpansionPoint, frame: Frame
@@ -360,9 +385,11 @@ class Search:
         chance = float(np.exp(-0.5 * (away**2 + np.log(2.0 * np.pi)) - log_ndtr(away)))
         return beyond * float(np.sqrt(max(mean**2 + std**2 + mean * std * chance, 0.0)))
 
-    def _comparable_scores(self) -> list[KnownScore]:
+    def _comparable_scores(self, curvature: KnownCurvature) -> list[KnownScore]:
         """Return all scores, as one quadratic log-likelihood would have them."""
-        return self._scores
+        if not self._regression.follows_growth:
+            return self._scores
+        return on_one_parabola(self._scores, curvature.matrix, self.places)
 
     def _smaller(self, before: FloatArray, after: FloatArray) -> FloatArray:
         """Return how many times as small the scale is at another point, for parameters of the location; else 1."""
@@ -382,7 +409,7 @@ class Search:
         """Return what all scores say."""
         frame = self._frame(curvature)
         return belief_of(
-            self._comparable_scores(),
+            self._comparable_scores(curvature),
             curvature.matrix,
             curvature.noise_along(frame),
             frame,
@@ -517,7 +544,8 @@ class Search:
         """
         if len(self._scores) < self._first_after_curvature + 2:
             return curvature
-        found, noise, along, expected = last_step(self._comparable_scores(), curvature, self.places)
+        scores = self._scores if self._regression.follows_growth else self._comparable_scores(curvature)
+        found, noise, along, expected = last_step(scores, curvature, self.places)
         if not (np.isfinite(found) and noise < settings.CLEAR_STEP):
             return curvature
         if found - noise > settings.CLEAR_OVERSHOOT:
@@ -586,7 +614,11 @@ class Search:
         noise = 2.0 * self._chain.multiplier(kind) * np.sqrt(size)
         self._tail = tail
         bound, bias = tail.best_bound(self._bias_of_length, noise)
-        return representable(bound), bias
+        bound = representable(bound)
+        if self._regression.follows_growth:
+            kept = np.exp(self._log_size(theta, frame, bound) - self._size[1])
+            self._slope_kept = float(np.clip(kept, settings.LEAST_SLOPE_KEPT, 1.0)) if np.isfinite(kept) else 1.0
+        return bound, bias
 
     @property
     def _bias_of_length(self) -> float:
@@ -612,7 +644,7 @@ class Search:
         noise = np.where(self._regression.known[:, None], frame.back, 0.0) * (made.noise_std / kept)
         gradient = np.where(self._regression.known, frame.back @ (value / kept), 0.0)
         left = settings.BIAS_LEFT if self._corrects_slopes else 1.0
-        return KnownScore(made.where[0], gradient, noise, left * bias / kept)
+        return KnownScore(made.where[0], gradient, noise, left * bias / kept, self._level)
 
     def _with_own_scores(self, belief: Belief, theta: FloatArray, curvature_noise: float) -> Belief:
         """Release scores of scales and shapes, each by itself, where all scores lead to; return what they say besides.
@@ -660,15 +692,18 @@ class Search:
         return self._has_members and self._regression.one_row_a_unit
 
     def _kept(self, bound: float) -> float:
-        """Return what clipping leaves of the slope of scores, by the histogram of their norms.
+        """Return what clipping leaves of the slope of scores.
 
-        At a maximum under the model it is the mean over units of the product of clipped and whole score, in proportion
-        to that of squares. Where log-likelihoods are smooth in the response, scores that are clipped do not change.
+        It is known from sizes of curvatures; else, for members of hierarchies, by the histogram of norms. At a maximum
+        under the model it is the mean over units of the product of clipped and whole score, in proportion to that of
+        squares. Where log-likelihoods are smooth in the response, scores that are clipped do not change.
         """
+        if self._regression.follows_growth:
+            return self._slope_kept
         if not self._corrects_slopes:
             return 1.0
-        jumps = self._centred or bool(self._regression.kinked.any())
-        kept = self._tail.squares_kept(bound) if jumps else self._tail.units_kept(bound)
+        kinked = bool(self._regression.kinked.any())
+        kept = self._tail.squares_kept(bound) if kinked else self._tail.units_kept(bound)
         return max(kept, settings.LEAST_KEPT)
 
     def _sizes_along(self, theta: FloatArray, place: int, unit: float, kind: str) -> Histogram:
@@ -681,6 +716,15 @@ class Search:
         self, theta: FloatArray, frame: Frame, of: str, typical: float, clip_gradient: float = np.inf, kind: str = ""
     ) -> Histogram:
         """Release a histogram of norms; pooled with the last one."""
+        histogram = self._histogram(theta, frame, of, typical, clip_gradient, kind)
+        of_what = f"{of} of {self._directions(frame)}"
+        self._sizes[of_what] = histogram.with_earlier(self._sizes.get(of_what), settings.TRUST_IN_EARLIER_SIZES)
+        return self._sizes[of_what]
+
+    def _histogram(
+        self, theta: FloatArray, frame: Frame, of: str, typical: float, clip_gradient: float = np.inf, kind: str = ""
+    ) -> Histogram:
+        """Release a histogram of norms."""
         smallest = typical * 2.0 ** (LOWEST_HALF_OCTAVE / 2)
         point = ExpansionPoint(theta, frame.preconditioner, clip_gradient)
         kind = kind or ("score_sizes" if of == "score" else "curvature_sizes")
@@ -688,10 +732,7 @@ class Search:
         n_units = self._chain.n_units
         counts = np.clip(made.value, -n_units, n_units)
         counts = counts + (n_units - counts.sum()) / BINS  # every unit is in one bin
-        histogram = Histogram(counts, made.noise_std, smallest)
-        of_what = f"{of} of {self._directions(frame)}"
-        self._sizes[of_what] = histogram.with_earlier(self._sizes.get(of_what), settings.TRUST_IN_EARLIER_SIZES)
-        return self._sizes[of_what]
+        return Histogram(counts, made.noise_std, smallest)
 
     def _directions(self, frame: Frame) -> int:
         """Return how many directions a frame has."""
@@ -720,7 +761,62 @@ class Search:
             return theta
         return self._led_to(belief, theta, trust)
 
-    def _led_to(self, belief: Belief, theta: FloatArray, trust: float) -> FloatArray:
+    # How curvatures grow ------------------------------------------------------------------------------------------
+
+    def _with_growth(
+        self, theta: FloatArray, end: FloatArray, curvature: KnownCurvature, trust: float
+    ) -> tuple[FloatArray, KnownCurvature]:
+        """Return where a step ends if the curvature goes on to grow as on the way to `end`, and the curvature there."""
+        if not self._regression.follows_growth:
+            return end, curvature
+        growth = self._growth(end)
+        if np.array_equal(end, theta) or not growth:
+            return end, curvature
+        rate = growth / self._part
+        belief = self._belief(curvature, noise_alone=True)
+        longer = self._times_newton(belief, (end - theta) / self._part, rate)
+        end = self._led_to(belief, theta, trust, longer=longer)
+        return end, self._grown(curvature, rate * self._part)
+
+    def _growth(self, theta: FloatArray) -> float:
+        """Return by how much the curvature is larger at another point, as a logarithm; 0 where noise hides it."""
+        frame, here = self._size
+        growth = self._log_size(theta, frame) - here
+        return growth if np.isfinite(growth) else 0.0
+
+    def _times_newton(self, belief: Belief, newton: FloatArray, growth: float) -> float:
+        """Return how many times as long as Newton's a step is: only as far as Newton's is no noise."""
+        squared = max(float(newton @ belief.information @ newton), np.finfo(float).tiny)
+        clear = max(0.0, 1.0 - settings.CLEAR_GROWTH * belief.squared_noise / squared)
+        return 1.0 + clear * (times_newton(growth) - 1.0)
+
+    def _grown(self, curvature: KnownCurvature, growth: float) -> KnownCurvature:
+        """Return the curvature where it is another one by a growth."""
+        self._level += growth
+        return curvature.divided_by(float(np.exp(-growth)))
+
+    def _at_size(self, theta: FloatArray, curvature: KnownCurvature) -> KnownCurvature:
+        """Return the curvature, as large as units' expected curvatures at a point are."""
+        if not self._regression.follows_growth:
+            return curvature
+        frame = self._frame(curvature)
+        size = self._log_size(theta, frame)
+        by_frame = float(np.log(np.trace(frame.preconditioner.T @ curvature.matrix @ frame.preconditioner)))
+        if not np.isfinite(self._usual):
+            self._usual = size - by_frame
+        growth = size - by_frame - self._usual
+        growth = growth if np.isfinite(growth) else 0.0
+        curvature = self._grown(curvature, growth)
+        self._size = self._frame(curvature), size - growth
+        return curvature
+
+    def _log_size(self, theta: FloatArray, frame: Frame, clip_gradient: float = np.inf) -> float:
+        """Return the logarithm of the mean size of units' expected curvatures, not finite where noise hides it."""
+        of = self._sizes_of_curvature
+        histogram = self._histogram(theta, frame, of, self._mean_square, clip_gradient, "growth_sizes")
+        return histogram.log_mean(self._chain.n_units)
+
+    def _led_to(self, belief: Belief, theta: FloatArray, trust: float, longer: float = 1.0) -> FloatArray:
         """Return about the posterior mean by a likelihood, or as far on the way there as the trust region reaches."""
         prior = self._chain.prior
         try:
@@ -731,10 +827,10 @@ class Search:
         step[degrees] = reciprocal_step(step[degrees])
         most = settings.MOST_STEP_OF_SCALE
         step[self._regression.scales] = np.clip(step[self._regression.scales], -most, most)
-        length = float(np.sqrt(np.maximum(step @ belief.information @ step, 0.0) / self._chain.n_units))
+        length = longer * float(np.sqrt(np.maximum(step @ belief.information @ step, 0.0) / self._chain.n_units))
         shorter = min(1.0, trust / max(length, np.finfo(float).tiny))
-        self._held = shorter < 1.0
-        step = np.where(self.places, shorter * step, step)
+        self._held, self._part = shorter < 1.0, shorter * longer
+        step = np.where(self.places, self._part * step, step)
         ends = (theta + np.where(self.places, part * step, step) for part in (1.0, 0.5, 0.25, 0.1))
         end = next((end for end in ends if can_stand_at(prior, end)), None)
         if end is None:
@@ -751,14 +847,17 @@ def last_step(
 ) -> tuple[float, float, FloatArray, float]:
     """Return how much the score fell along the last step, in proportion to what the curvature says, and its noise.
 
+    The curvature is that at the end of the step, along which it has grown as the levels of the scores say.
+
     And the curvature times the step, and along it.
     """
     before, after = scores[-2:]
     step = np.where(places, after.theta - before.theta, 0.0)
     along = curvature.matrix @ step
     expected = max(float(step @ along), np.finfo(float).tiny)
-    found = float(step @ (before.gradient - after.gradient)) / expected
-    noise = float(np.hypot(np.linalg.norm(before.noise.T @ step), np.linalg.norm(after.noise.T @ step))) / expected
+    fall = expected * mean_of_exponential(before.level - after.level)
+    found = float(step @ (before.gradient - after.gradient)) / fall
+    noise = float(np.hypot(np.linalg.norm(before.noise.T @ step), np.linalg.norm(after.noise.T @ step))) / fall
     return found, noise, along, expected
 
 

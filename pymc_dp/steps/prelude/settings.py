@@ -47,9 +47,11 @@ class PartsOfSearch:
 
     #: Each binary search for the logarithm of a positive parameter.
     bisection: float = 0.024
-    #: The histogram of the sizes of scores, by parameter; and each histogram of norms.
+    #: The histogram of the sizes of scores, by parameter; each histogram of norms, which show a few long ones, and of
+    #: sizes that most units have, to see growth.
     coordinates: float = 0.025
     sizes: float = 0.006
+    growth: float = 0.003
     #: The curvature where the search begins, after the first step, and after the second; with a scale of continuous
     #: responses the third comes before the last step, for a curvature is soon out of date there.
     early: float = 0.03
@@ -209,3 +211,12 @@ WRONG_FRAME = 2.0
 #: For outliers a clip bound grows no farther than until its noise is as many posterior standard deviations; and only if
 #: it becomes as many times as large.
 MOST_NOISE_OF_SCORE, LARGER_FOR_OUTLIERS = 1.5, 1.1
+#: A step is longer than Newton's as if curvatures fell by no more than exp(this) along it: 2.2 times. And it is only as
+#: long as Newton's where its squared length is less than so many times that of its noise.
+MOST_FALL, CLEAR_GROWTH = -0.85, 16.0
+#: Scores where the curvature is larger or smaller by more than exp(this) say nothing of the end of the way: of rare
+#: events, the one at even odds would lead ten times too far.
+MOST_GROWTH = 1.0
+#: No less of the slope of a score is believed to be left by clipping: of an event in a thousand rows, cut to what the
+#: others need, it is about 3 %.
+LEAST_SLOPE_KEPT = 0.02

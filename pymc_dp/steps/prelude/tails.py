@@ -10,6 +10,8 @@ from pymc_dp.steps.prelude import settings
 
 #: Half octaves of a histogram of norms, around the norm that a typical unit would have.
 LOWEST_HALF_OCTAVE, BINS = -12, 41
+#: Where most norms are, a bin counts that has as many standard deviations of its noise.
+_CLEAR_BIN = 4.0
 #: The tail begins where this part of the units lies below.
 _BELOW_TAIL = 0.8
 #: Tails that are fitted: the part of units at least x half octaves above the beginning is a N exp(-s x - c x²).
@@ -53,6 +55,14 @@ class Histogram:
         own, others = self.noise_std**-2, trust * earlier.noise_std**-2
         counts = (own * self.counts + others * earlier.counts) / (own + others)
         return Histogram(counts, (own + others) ** -0.5, self.smallest)
+
+    def log_mean(self, n_units: int) -> float:
+        """Return the logarithm of the mean norm, infinite where noise hides half of the units."""
+        seen = np.where(self.counts > _CLEAR_BIN * self.noise_std, self.counts, 0.0)
+        if seen.sum() < 0.5 * n_units:
+            return np.inf
+        middles = self.smallest * 2.0 ** ((np.arange(seen.size) + 0.5) / 2)
+        return float(np.log(seen @ middles / seen.sum()))
 
     def quantile(self, part: float, n_units: int) -> float:
         """Return an upper edge below which about this part of the units lies."""
