@@ -18,7 +18,7 @@ from pymc_dp.steps.prelude.curvature import KnownCurvature
 from pymc_dp.steps.prelude.growth import mean_of_exponential, on_one_parabola, times_newton
 from pymc_dp.steps.prelude.learning import Expansion, Learning
 from pymc_dp.steps.prelude.newton import Frame
-from pymc_dp.steps.prelude.search import last_step
+from pymc_dp.steps.prelude.search import Regression, Search, last_step
 from pymc_dp.steps.prelude.tails import Histogram
 
 ALONE = np.array([True])
@@ -112,6 +112,54 @@ def test_what_the_belief_has_foreseen_is_not_missed():
     learning = SimpleNamespace(_draws_apart=lambda *_: draws, _largest_remainder=lambda *_: 1.0)
     figures = Learning._checked(learning, chain, expansion, found)
     assert figures["surrogate_error"] == pytest.approx(np.std(more, ddof=1))
+
+
+def sized(sizes, *, released_at=0):
+    """Return a search whose units' curvatures have these mean sizes, one after the other, along a unit frame."""
+    search, told = object.__new__(Search), iter(sizes)
+    search._regression = Regression(np.zeros(2), np.ones(2, dtype=bool), np.zeros(0, dtype=int))
+    search._chain, search._scores, search._first_after_curvature = SimpleNamespace(n_units=100), [], released_at
+    search._level, search._usual = 0.0, -np.inf
+    search._frame = lambda _: Frame(np.eye(2), np.eye(2))
+    search._log_size = lambda *_: next(told)
+    return search
+
+
+def of_units(size):
+    """Return a curvature of a hundred units whose trace is this for each of them."""
+    frame = Frame(np.eye(2), np.eye(2))
+    return KnownCurvature(50.0 * size * np.eye(2), 50.0 * size * np.eye(2), 3.0, frame, np.ones(2, dtype=bool))
+
+
+def test_curvatures_are_as_large_as_those_of_units():
+    """One that was released elsewhere, with its noise; and one that noise has made too large, but the first."""
+    search = sized(np.log([0.9 * 2.0, 0.9 * 0.5, 0.9 * 0.5]))
+    first = search._at_size(np.zeros(2), of_units(2.0))  # norms are .9 times traces
+    np.testing.assert_allclose(first.matrix, of_units(2.0).matrix)
+    search._scores = [None]
+    later = search._at_size(np.ones(2), first)
+    np.testing.assert_allclose(later.matrix, of_units(0.5).matrix)
+    assert (later.noise_std, search._level) == pytest.approx((3.0 / 4.0, np.log(0.25)))
+    search._first_after_curvature = 1
+    np.testing.assert_allclose(search._at_size(np.ones(2), of_units(1.3)).matrix, of_units(0.5).matrix)
+
+
+def test_noise_in_the_first_curvature_is_not_kept():
+    """It was four times too large; the next one is released with less noise, and shows that."""
+    search = sized(np.log([0.5, 0.5]))
+    search._at_size(np.zeros(2), of_units(2.0))
+    search._scores, search._first_after_curvature = [None], 1
+    np.testing.assert_allclose(search._at_size(np.zeros(2), of_units(0.6)).matrix, of_units(0.6).matrix)
+    assert search._usual == pytest.approx(np.log(0.5 / 0.6))
+
+
+def test_what_noise_hides_changes_nothing():
+    """At no point; nor is there a size to go by where it hid those of the curvatures that were just released."""
+    search = sized([np.inf, 0.3])
+    for scores in ([], [None]):
+        search._scores = scores
+        np.testing.assert_array_equal(search._at_size(np.zeros(2), of_units(2.0)).matrix, of_units(2.0).matrix)
+        assert search._level == 0.0
 
 
 @pytest.mark.slow

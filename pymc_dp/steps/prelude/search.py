@@ -223,7 +223,7 @@ class Search:
         self._first_after_curvature, self._curvature_theta = 0, regression.start
         #: The logarithm of how large curvatures are, by that at the start; of how large units' are on average, over
         #: what the frame says, at the start; and the part of the slope of scores that clipping leaves.
-        self._level, self._usual, self._slope_kept = 0.0, np.nan, 1.0
+        self._level, self._usual, self._slope_kept = 0.0, -np.inf, 1.0
         #: A frame, and the logarithm of the mean size of units' curvatures along it.
         self._size: tuple[Frame, float]
         self._tail: Tail  # of the norms of the last score
@@ -317,8 +317,7 @@ class Search:
         belief, at_centre = self._belief(together), together.matrix
         if self._regression.follows_growth:
             end = belief.mean if can_stand_at(self._chain.prior, belief.mean) else point.theta
-            longer = self._times_newton(belief, end - point.theta, self._growth(end))
-            together = together.divided_by(longer)  # its mean over the way
+            together = together.divided_by(times_newton(self._growth(end)))  # its mean over the way
             belief = self._belief(together)
         if self.drifts:
             bent = bending(curvature, late, since - theta, self._chain.n_units)
@@ -616,8 +615,9 @@ class Search:
         bound, bias = tail.best_bound(self._bias_of_length, noise)
         bound = representable(bound)
         if self._regression.follows_growth:
-            kept = np.exp(self._log_size(theta, frame, bound) - self._size[1])
-            self._slope_kept = float(np.clip(kept, settings.LEAST_SLOPE_KEPT, 1.0)) if np.isfinite(kept) else 1.0
+            kept = self._log_size(theta, frame, bound) - self._size[1]
+            known = np.isfinite(kept)  # not where noise hides sizes
+            self._slope_kept = float(np.clip(np.exp(kept), settings.LEAST_SLOPE_KEPT, 1.0)) if known else 1.0
         return bound, bias
 
     @property
@@ -801,11 +801,12 @@ class Search:
             return curvature
         frame = self._frame(curvature)
         size = self._log_size(theta, frame)
-        by_frame = float(np.log(np.trace(frame.preconditioner.T @ curvature.matrix @ frame.preconditioner)))
-        if not np.isfinite(self._usual):
-            self._usual = size - by_frame
-        growth = size - by_frame - self._usual
-        growth = growth if np.isfinite(growth) else 0.0
+        along = float(np.trace(frame.preconditioner.T @ curvature.matrix @ frame.preconditioner))
+        away = size - float(np.log(along / self._chain.n_units))
+        if self._first_after_curvature == len(self._scores) and np.isfinite(away):
+            # Noise makes a released curvature too large: the least of it tells how much norms are below traces.
+            self._usual = min(max(self._usual, away), 0.0)
+        growth = away - self._usual if np.isfinite(away - self._usual) else 0.0
         curvature = self._grown(curvature, growth)
         self._size = self._frame(curvature), size - growth
         return curvature
