@@ -77,7 +77,7 @@ def test_every_proposal_needs_nothing_but_a_budget(proposal):
 @pytest.mark.slow
 @pytest.mark.parametrize(
     "step_class",
-    [dp.DPHMC, dp.DPMALA, pytest.param(dp.DPMinibatchPenalty, marks=pytest.mark.nightly)],
+    [dp.DPHMC, *(pytest.param(each, marks=pytest.mark.nightly) for each in (dp.DPMALA, dp.DPMinibatchPenalty))],
     ids=lambda each: each.name,
 )
 def test_samplers_with_a_test_are_usable_with_nothing_but_a_budget(step_class):

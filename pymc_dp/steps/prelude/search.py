@@ -221,8 +221,8 @@ class Search:
         self._scores: list[KnownScore] = []
         #: How many scores were released before the last curvature, and where that was.
         self._first_after_curvature, self._curvature_theta = 0, regression.start
-        #: The logarithm of how large curvatures are, by that at the start; of how large units' are on average, over
-        #: what the frame says, at the start; and the part of the slope of scores that clipping leaves.
+        #: Logarithms: how large curvatures are, by that at the start; and which part of traces the norms of units'
+        #: curvatures are. The part of the slope of scores that clipping leaves.
         self._level, self._usual, self._slope_kept = 0.0, -np.inf, 1.0
         #: A frame, and the logarithm of the mean size of units' curvatures along it.
         self._size: tuple[Frame, float]
