@@ -275,7 +275,7 @@ def test_no_row_of_any_family_depends_on_its_neighbours(family, monkeypatch):
             assert np.all(found_gradient == gradient)
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=60, deadline=None)
 @given(
     st.lists(
         st.sampled_from([0.0, np.nan, np.inf, -np.inf, 1e308, -1e308, 5e-324, 1.0, -40.0]), min_size=3, max_size=3

@@ -338,15 +338,13 @@ def step_from_zero(mean, information, prior, *, known, scales, degrees=()):
     known, size = np.array(known), len(known)
     nothing = np.zeros((size, size))
     belief = Belief(np.array(mean), np.diag(information), nothing, nothing, known)
-    search = SimpleNamespace(
-        places=known,
-        _regression=SimpleNamespace(
-            scales=np.array(scales, dtype=np.intp), known=known, degrees_of_freedom=np.array(degrees, dtype=np.intp)
-        ),
-        _chain=SimpleNamespace(n_units=100, prior=prior),
-        _of_prior=None,
+    search = object.__new__(Search)
+    search.places, search._of_prior = known, None
+    search._regression = SimpleNamespace(
+        scales=np.array(scales, dtype=np.intp), known=known, degrees_of_freedom=np.array(degrees, dtype=np.intp)
     )
-    return search, Search._led_to(search, belief, np.zeros(size), 1e9)
+    search._chain = SimpleNamespace(n_units=100, prior=prior)
+    return search, search._led_to(belief, np.zeros(size), 1e9)
 
 
 @pytest.mark.parametrize("mean", [5.0, -5.0, 0.5])

@@ -273,8 +273,10 @@ class Search:
             self._scores.append(self._score(theta, self._frame(curvature), "centre" if last else "approach"))
             trusted = self._trusted(step, curvature)
             curvature = self._after_step(curvature)
-            end = self._stepped(theta, curvature, trusted)
-            end, curvature = self._with_growth(theta, end, curvature, trusted)
+            if self._regression.follows_growth:
+                end, curvature = self._stepped_with_growth(theta, curvature, trusted)
+            else:
+                end = self._stepped(theta, curvature, trusted)
             theta, curvature = end, self._at_scale_of(end, theta, curvature)
             if step == 0:
                 theta, curvature = self._followed(
@@ -763,20 +765,29 @@ class Search:
 
     # How curvatures grow ------------------------------------------------------------------------------------------
 
-    def _with_growth(
-        self, theta: FloatArray, end: FloatArray, curvature: KnownCurvature, trust: float
+    def _stepped_with_growth(
+        self, theta: FloatArray, curvature: KnownCurvature, trust: float
     ) -> tuple[FloatArray, KnownCurvature]:
-        """Return where a step ends if the curvature goes on to grow as on the way to `end`, and the curvature there."""
-        if not self._regression.follows_growth:
-            return end, curvature
+        """Return where a step leads to if the curvature goes on to grow as along Newton's, and the curvature there."""
+        try:
+            belief = self._belief(curvature, noise_alone=True)
+            step = self._whole_step(belief, theta)
+        except NUMERICAL_FAILURES:  # the next score may be less noisy
+            self._growth(theta)  # it was paid for
+            return theta, curvature
+        end = self._end_of(step, belief, theta, trust)
         growth = self._growth(end)
         if np.array_equal(end, theta) or not growth:
             return end, curvature
-        rate = growth / self._part
-        belief = self._belief(curvature, noise_alone=True)
-        longer = self._times_newton(belief, (end - theta) / self._part, rate)
-        end = self._led_to(belief, theta, trust, longer=longer)
-        return end, self._grown(curvature, rate * self._part)
+        part = self._part_of(step, end - theta)
+        longer = self._times_newton(belief, step, growth / part)
+        end = self._end_of(np.where(self.places, longer * step, step), belief, theta, trust)
+        return end, self._grown(curvature, growth * self._part_of(step, end - theta) / part)
+
+    def _part_of(self, step: FloatArray, taken: FloatArray) -> float:
+        """Return which part of a step was taken."""
+        whole = step[self.places]
+        return float(taken[self.places] @ whole) / max(float(whole @ whole), np.finfo(float).tiny)
 
     def _growth(self, theta: FloatArray) -> float:
         """Return by how much the curvature is larger at another point, as a logarithm; 0 where noise hides it."""
@@ -817,21 +828,30 @@ class Search:
         histogram = self._histogram(theta, frame, of, self._mean_square, clip_gradient, "growth_sizes")
         return histogram.log_mean(self._chain.n_units)
 
-    def _led_to(self, belief: Belief, theta: FloatArray, trust: float, longer: float = 1.0) -> FloatArray:
+    def _led_to(self, belief: Belief, theta: FloatArray, trust: float) -> FloatArray:
         """Return about the posterior mean by a likelihood, or as far on the way there as the trust region reaches."""
-        prior = self._chain.prior
         try:
-            step = most_likely(prior, belief, theta, ~self._regression.known) - theta
+            step = self._whole_step(belief, theta)
         except NUMERICAL_FAILURES:
             return theta
+        return self._end_of(step, belief, theta, trust)
+
+    def _whole_step(self, belief: Belief, theta: FloatArray) -> FloatArray:
+        """Return the step to about the posterior mean by a likelihood."""
+        step = most_likely(self._chain.prior, belief, theta, ~self._regression.known) - theta
         degrees = self._regression.degrees_of_freedom
         step[degrees] = reciprocal_step(step[degrees])
         most = settings.MOST_STEP_OF_SCALE
         step[self._regression.scales] = np.clip(step[self._regression.scales], -most, most)
-        length = longer * float(np.sqrt(np.maximum(step @ belief.information @ step, 0.0) / self._chain.n_units))
+        return step
+
+    def _end_of(self, step: FloatArray, belief: Belief, theta: FloatArray, trust: float) -> FloatArray:
+        """Return where a step ends, or as far on the way there as the trust region reaches."""
+        prior = self._chain.prior
+        length = float(np.sqrt(np.maximum(step @ belief.information @ step, 0.0) / self._chain.n_units))
         shorter = min(1.0, trust / max(length, np.finfo(float).tiny))
-        self._held, self._part = shorter < 1.0, shorter * longer
-        step = np.where(self.places, self._part * step, step)
+        self._held = shorter < 1.0
+        step = np.where(self.places, shorter * step, step)
         ends = (theta + np.where(self.places, part * step, step) for part in (1.0, 0.5, 0.25, 0.1))
         end = next((end for end in ends if can_stand_at(prior, end)), None)
         if end is None:
