@@ -776,18 +776,17 @@ class Search:
             self._growth(theta)  # it was paid for
             return theta, curvature
         end = self._end_of(step, belief, theta, trust)
-        growth = self._growth(end)
-        if np.array_equal(end, theta) or not growth:
+        growth, part = self._growth(end), self._part_of(step, end - theta)
+        if not (growth and part > 0.0):
             return end, curvature
-        part = self._part_of(step, end - theta)
         longer = self._times_newton(belief, step, growth / part)
         end = self._end_of(np.where(self.places, longer * step, step), belief, theta, trust)
         return end, self._grown(curvature, growth * self._part_of(step, end - theta) / part)
 
     def _part_of(self, step: FloatArray, taken: FloatArray) -> float:
-        """Return which part of a step was taken."""
-        whole = step[self.places]
-        return float(taken[self.places] @ whole) / max(float(whole @ whole), np.finfo(float).tiny)
+        """Return which part of a step was taken, by its longest entry: products could be too large."""
+        longest = int(np.argmax(np.where(self.places, np.abs(step), 0.0)))
+        return float(taken[longest] / step[longest]) if step[longest] != 0.0 else 0.0
 
     def _growth(self, theta: FloatArray) -> float:
         """Return by how much the curvature is larger at another point, as a logarithm; 0 where noise hides it."""
