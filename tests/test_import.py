@@ -1,6 +1,7 @@
 """Importing the package costs little more than importing PyMC: every spawned worker pays for it."""
 
 import json
+import os
 import subprocess
 import sys
 import textwrap
@@ -36,6 +37,7 @@ def printed(code, *arguments):
         capture_output=True,
         text=True,
         check=False,
+        env={name: value for name, value in os.environ.items() if name != "DUCC0_NUM_THREADS"},
     )
     assert done.returncode == 0, done.stderr
     return json.loads(done.stdout)
@@ -43,12 +45,20 @@ def printed(code, *arguments):
 
 def test_importing_brings_in_nothing_heavy_and_installs_the_hook():
     code = """
+    import os
+
     import pymc_dp
 
-    print(json.dumps([sorted(set(sys.modules) - before), pm.sample is not sample]))
+    brought_in = sorted(set(sys.modules) - before)
+    import scipy.fft
+
+    threads = set(os.listdir("/proc/self/task"))
+    scipy.fft.rfft([1.0])
+    print(json.dumps([brought_in, pm.sample is not sample, len(set(os.listdir("/proc/self/task")) - threads)]))
     """
-    brought_in, hooked = printed(code)
+    brought_in, hooked, started = printed(code)
     assert hooked
+    assert started == 0  # a fork would wait for them, sometimes for ever
     assert HEAVY.isdisjoint(brought_in)
     packages = {name.split(".")[0] for name in brought_in} - set(sys.stdlib_module_names)
     assert packages <= {"pymc_dp", "pymc", "pytensor", "scipy"}

@@ -117,10 +117,10 @@ def _compose(parts: Sequence[_Losses], counts: Sequence[int], interval: float, d
         centre = round(float(part.masses @ np.arange(len(part.masses))))
         padded = np.zeros(size)
         padded[: len(part.masses)] = part.masses
-        transform *= scipy.fft.rfft(np.roll(padded, -centre)) ** count
+        transform *= np.fft.rfft(np.roll(padded, -centre)) ** count
         shift += count * (part.first + centre)
         log_finite += count * math.log1p(-part.infinite)
-    composed = np.roll(scipy.fft.irfft(transform, size), (shift - low) % size)[: high - low + 1]
+    composed = np.roll(np.fft.irfft(transform, size), (shift - low) % size)[: high - low + 1]
     missing = -math.expm1(log_finite) + math.exp(log_tail) + _ROUNDING * (sum(counts) + 100)
     return _Composed(interval * np.arange(low, high + 1), np.maximum(composed, 0.0), missing)
 

@@ -9,6 +9,7 @@ import dataclasses
 import functools
 import inspect
 import logging
+import os
 import threading
 import warnings
 from collections.abc import Callable, Iterator
@@ -57,6 +58,10 @@ from pymc_dp.steps.base import DPStep, StepGroup
 from pymc_dp.steps.prelude.approximation import Approximation
 from pymc_dp.tables import Table
 from pymc_dp.tables.template import lengths_of_templates
+
+# SciPy's Fourier transforms, which ArviZ's diagnostics use, start threads when the first is computed, even without
+# workers. Forking a process ends those threads, and may wait for them for ever. Without threads it waits for none.
+os.environ.setdefault("DUCC0_NUM_THREADS", "1")
 
 #: PyMC's own logger: messages come in one log with PyMC's of the run.
 _log = logging.getLogger("pymc")
