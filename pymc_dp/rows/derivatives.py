@@ -2,7 +2,7 @@
 
 import copy
 import dataclasses
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 
@@ -75,6 +75,41 @@ class OfResponses:
         return np.array([self.axes.times(root) for root in roots])
 
 
+#: Units of a chunk, derivatives of their rows with each response that counts for one of them, and its probabilities.
+Piece = tuple[IntArray, Contributions, FloatArray]
+
+
+class LatestResponses:
+    """Derivatives with each possible response at the latest point, as many as there is `room` for. Confidential.
+
+    Several queries in a row ask for them at one point. What is remembered has the bits of what is computed again.
+    """
+
+    def __init__(self, room: int) -> None:
+        self._room = self._left = room
+        self._theta = b""
+        self._pieces: dict[tuple[int, int], list[Piece]] = {}
+
+    def of(self, theta: FloatArray, chunk: Chunk, computed: Iterable[Piece]) -> Iterable[Piece]:
+        """Return the pieces of a chunk at a point: what is remembered, or else what is computed."""
+        if chunk.table is None or not self._room:
+            return computed
+        if theta.tobytes() != self._theta:
+            self._theta, self._pieces, self._left = theta.tobytes(), {}, self._room
+        key = chunk.begin, chunk.n_rows
+        if key not in self._pieces:
+            found = list(computed)
+            size = sum(
+                array.size
+                for units, of_rows, probabilities in found
+                for array in (units, of_rows.slopes, of_rows.indices, *of_rows.vectors, probabilities)
+            )
+            if size > self._left:
+                return found
+            self._pieces[key], self._left = found, self._left - size
+        return self._pieces[key]
+
+
 class UnitsOfChunk:
     """The units of one chunk, and all that can be asked of them. Confidential.
 
@@ -96,8 +131,9 @@ class UnitsOfChunk:
         responses: PossibleResponses | None,
         other: OtherModel | None,
         kinked: NDArray[np.bool_],
+        latest: LatestResponses,
     ) -> None:
-        self.units, self._chunk = chunk.units, chunk
+        self.units, self._chunk, self._latest = chunk.units, chunk, latest
         self._engine, self._parameters = engine, parameters
         self._responses, self._other, self._kinked = responses, other, kinked
 
@@ -163,9 +199,14 @@ class UnitsOfChunk:
         """
         if self._responses is None or not self.one_row_a_unit:
             return
-        values, responses = self._parameters.split(theta), self._responses
+        are_all = len(self._responses.values) <= sum(part.k for part in self._engine.parts)
+        for units, found, probabilities in self._latest.of(theta, self._chunk, self._pieces(theta, self._responses)):
+            yield units, OfResponses(found.slopes, probabilities, self._axes(found, matrix), are_all)
+
+    def _pieces(self, theta: FloatArray, responses: PossibleResponses) -> Iterator[Piece]:
+        """Yield derivatives of the rows of some units at a time, for which about the same responses count."""
+        values = self._parameters.split(theta)
         possible = np.array(responses.values).astype(self._chunk.rows[responses.place].dtype)
-        are_all = possible.size <= sum(part.k for part in self._engine.parts)
 
         def log_likelihoods(chunk: Chunk, which: IntArray) -> FloatArray:
             return self._engine.log_likelihoods_of(values, chunk, responses.place, possible[which])
@@ -175,8 +216,7 @@ class UnitsOfChunk:
         for units in np.array_split(order, -(-order.size * possible.size // _ENTRIES) or 1):
             piece = self._chunk.of_units(units)
             asked, probabilities = responses.probabilities(partial(log_likelihoods, piece), near[:, units])
-            found = self._engine.gradients_of(values, piece, responses.place, possible[asked])
-            yield units, OfResponses(found.slopes, probabilities, self._axes(found, matrix), are_all)
+            yield units, self._engine.gradients_of(values, piece, responses.place, possible[asked]), probabilities
 
     def scores(self, theta: FloatArray, matrix: FloatArray) -> FloatArray:
         """Return the units' gradients along the columns of `matrix` (parameters, k), shape (k, units)."""

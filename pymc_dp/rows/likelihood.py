@@ -16,7 +16,7 @@ from pymc_dp.model.view import ModelView
 from pymc_dp.rows import expansion
 from pymc_dp.rows.check import check_factorisation
 from pymc_dp.rows.clipped_sum import ClippedMoments, ClippedSum
-from pymc_dp.rows.derivatives import OtherModel, UnitsOfChunk
+from pymc_dp.rows.derivatives import LatestResponses, OtherModel, UnitsOfChunk
 from pymc_dp.rows.engine import RowEngine
 from pymc_dp.rows.expansion import ExpansionPoint, UnitExpansion
 from pymc_dp.rows.graphs import GATHER, RowGraphs
@@ -26,8 +26,12 @@ from pymc_dp.rows.table import Chunk, IntArray, RowTable
 
 #: Rows that are worked on at a time: their intermediate results stay in the processor's cache.
 _CHUNK_ROWS = 8192
+#: Rows with each response that they could have had: as many for all queries, so that one finds what another left.
+_CHUNK_OF_RESPONSES = 2048
 #: Entries of the caller's own contributions that are held at a time.
 _CHUNK_ENTRIES = 2**17
+#: Numbers about possible responses that are remembered of a table: half a gigabyte.
+_REMEMBERED = 2**26
 
 Result = TypeVar("Result")
 
@@ -119,6 +123,7 @@ class UnitLikelihood:
         # Log-likelihoods of all units at the points of the last log-ratio. A gradient's are left out: compiled with it,
         # their last bits may be others, and how long a table is must not decide which ones are used.
         self._pair: dict[bytes, FloatArray] = {}
+        self._latest = LatestResponses(_REMEMBERED)
 
     @property
     def rows_of_inputs(self) -> tuple[np.ndarray, ...]:
@@ -281,12 +286,16 @@ class UnitLikelihood:
         found = [(name, axis) for name, axis in self._leaf_names if name is not None]
         return found if self.one_row_a_unit and len(found) == len(self._leaf_names) else None
 
-    def on_rows(self, tables: Sequence[np.ndarray], starts: IntArray | None = None) -> "UnitLikelihood":
+    def on_rows(
+        self, tables: Sequence[np.ndarray], starts: IntArray | None = None, *, one_of_many: bool = False
+    ) -> "UnitLikelihood":
         """Return the same likelihood on other rows, one table for each input (none: no rows); none of its own data.
 
-        `starts` says where the rows of each unit begin, as in `RowTable`; None if every row is a unit of its own.
+        `starts` says where the rows of each unit begin, as in `RowTable`; None if every row is a unit of its own. With
+        `one_of_many` tables less is remembered: together they may be large.
         """
-        return self._on(self._table.with_rows(tables or [rows[:0] for rows in self._table.rows], starts))
+        table = self._table.with_rows(tables or [rows[:0] for rows in self._table.rows], starts)
+        return self._on(table, 0 if one_of_many else _REMEMBERED)
 
     def with_units_of_rows(self) -> "UnitLikelihood":
         """Return the same likelihood for tables whose units have several rows; here each still has one."""
@@ -296,9 +305,9 @@ class UnitLikelihood:
         """Return the same likelihood of the first units, at most `count`."""
         return self._on(self._table.first(count))
 
-    def _on(self, table: RowTable) -> "UnitLikelihood":
+    def _on(self, table: RowTable, room: int = _REMEMBERED) -> "UnitLikelihood":
         other = copy.copy(self)
-        other.__dict__.update(_table=table, n_rows=table.n_rows, n_units=table.n_units, **_nothing_remembered())
+        other.__dict__.update(_table=table, n_rows=table.n_rows, n_units=table.n_units, **_nothing_remembered(room))
         return other
 
     def forget(self) -> None:
@@ -324,9 +333,10 @@ class UnitLikelihood:
         self, work: Callable[[UnitsOfChunk], Result], units: IntArray | None = None, *, size: int | None = None
     ) -> Iterator[Result]:
         """Yield the results of `work` on derivatives of the units, chunk by chunk, of all or of some. Confidential."""
-        of_model = self._engine, self.parameters, self._responses, self._other
-        for chunk in self._chunks(units, size):
-            yield work(UnitsOfChunk(chunk, *of_model, self._kinked))
+        of_model = self._engine, self.parameters, self._responses, self._other, self._kinked, self._latest
+        most = _CHUNK_ROWS if self._responses is None else _CHUNK_OF_RESPONSES
+        for chunk in self._chunks(units, min(size or most, most)):
+            yield work(UnitsOfChunk(chunk, *of_model))
 
     def sum_over_units(
         self,
@@ -369,7 +379,7 @@ class UnitLikelihood:
             columns, sums = np.ascontiguousarray(found.T), np.zeros(size, dtype=np.int64)
             return clip.add_clipped_columns(columns, clip.shrunk(bound, size), 1.0 / grid, sums), sums
 
-        chunks = self.each_chunk(add, units, size=max(1, min(_CHUNK_ROWS, _CHUNK_ENTRIES // size)))
+        chunks = self.each_chunk(add, units, size=max(1, _CHUNK_ENTRIES // size))
         n_clipped, total = expansion.added_up(chunks, size)
         return ClippedSum(total, grid, bound, n_clipped)
 
@@ -408,5 +418,5 @@ def _engine_of(view: ModelView) -> RowEngine:
     return found
 
 
-def _nothing_remembered() -> dict[str, dict[bytes, Any]]:
-    return {"_pair": {}, "_expansions": {}}
+def _nothing_remembered(room: int = _REMEMBERED) -> dict[str, Any]:
+    return {"_pair": {}, "_expansions": {}, "_latest": LatestResponses(room)}

@@ -34,7 +34,8 @@ class InMemory:
     may_be_forked = True
 
     def __init__(self, template: UnitLikelihood, blocks: Sequence[Block]) -> None:
-        self._parts = [template.on_rows(block.rows, block.starts) for block in blocks]
+        many = len(blocks) > 1
+        self._parts = [template.on_rows(block.rows, block.starts, one_of_many=many) for block in blocks]
         self.lengths = [part.n_units for part in self._parts]
 
     def answers(self, asked: Pass, units: Sequence[IntArray] | None) -> Iterator[Partial]:
@@ -69,7 +70,7 @@ class OutOfCore:
             if units is not None and not (place < len(units) and units[place].size):
                 continue
             block = block_of(self._columns, piece)
-            part = self._template.on_rows(block.rows, block.starts)
+            part = self._template.on_rows(block.rows, block.starts, one_of_many=True)
             found = answer(part, asked, None if units is None else units[place])
             part.forget()
             yield found

@@ -91,7 +91,7 @@ class ResidentBlock:
         """Return the likelihood of the block, one for each connection: what it remembers is its own."""
         if connection not in self._of_connection:
             template = _template(self.recipe)
-            self._of_connection[connection] = template.on_rows(self.block.rows, self.block.starts)
+            self._of_connection[connection] = template.on_rows(self.block.rows, self.block.starts, one_of_many=True)
         return self._of_connection[connection]
 
     def __sizeof__(self) -> int:

@@ -8,7 +8,7 @@ import pytest
 import scipy.stats
 
 from pymc_dp.model.view import read
-from pymc_dp.rows import UnitLikelihood
+from pymc_dp.rows import UnitLikelihood, derivatives
 from pymc_dp.rows.expansion import (
     ExpansionPoint,
     centred_scores_of,
@@ -170,6 +170,56 @@ def test_means_of_rows_are_those_of_each_alone(of):
     ]
     assert np.array_equal(together, np.concatenate(alone, axis=-1))
     assert len(np.unique(together)) > N / 2
+
+
+def by_unit(rows, of, theta, units=None, size=25):
+    """Return what a query would sum, of every unit, in chunks."""
+    point = ExpansionPoint(np.array([theta]), np.eye(1), 0.5)
+    return np.hstack(
+        [np.atleast_2d(part) for part in rows.each_chunk(lambda chunk: of(chunk, point), units, size=size)]
+    )
+
+
+@pytest.mark.parametrize("unit_index", [None, np.arange(N) // 3])
+def test_what_is_remembered_is_of_the_same_point_and_rows(unit_index):
+    """Else the sum would be of other rows, or at another point, than those that were paid for."""
+    rows = rows_of(poisson, unit_index=unit_index)
+    batch = 2 * np.arange(25 if unit_index is None else 8)
+    kinds = [centred_scores_of, expected_curvatures_of, squares_of_expected_curvatures]
+    calls = [(of, theta, units, 25) for theta in (0.8, 0.3, 0.8) for units in (None, batch, None) for of in kinds]
+    calls += [(of, 0.8, None, size) for size in (20, 50) for of in kinds]
+    for of, theta, units, size in calls:
+        anew = rows.on_rows(rows.rows_of_inputs, rows._table.starts)
+        assert np.array_equal(by_unit(rows, of, theta, units, size), by_unit(anew, of, theta, units, N))
+
+
+def test_queries_at_one_point_compute_what_responses_give_once(monkeypatch):
+    """Work is counted, not timed."""
+    rows, asked = rows_of(poisson), []
+    gradients_of = rows._engine.gradients_of
+    monkeypatch.setattr(rows._engine, "gradients_of", lambda *of: asked.append(1) or gradients_of(*of))
+    for of in (centred_scores_of, expected_curvatures_of, squares_of_expected_curvatures):
+        by_unit(rows, of, 0.8)
+    assert len(asked) == 3  # chunks
+    small, asked[:] = rows.on_rows(rows.rows_of_inputs, one_of_many=True), []
+    for of in (expected_curvatures_of, squares_of_expected_curvatures):
+        by_unit(small, of, 0.8)
+    assert len(asked) == 6
+
+
+def test_no_more_is_remembered_than_there_is_room_for():
+    rows = rows_of(poisson)
+    rows._latest = latest = derivatives.LatestResponses(2000)
+    found = by_unit(rows, squares_of_expected_curvatures, 0.8)
+    held = sum(
+        array.size
+        for pieces in latest._pieces.values()
+        for units, of_rows, probabilities in pieces
+        for array in (units, of_rows.slopes, *of_rows.vectors, of_rows.indices, probabilities)
+    )
+    assert 500 < held <= 2000
+    assert len(latest._pieces) < 3
+    assert np.array_equal(by_unit(rows, squares_of_expected_curvatures, 0.8), found)
 
 
 def test_units_of_several_rows_and_other_likelihoods_have_none():
