@@ -411,8 +411,8 @@ def test_no_block_of_a_file_is_held_once_it_has_answered(frame, template, tmp_pa
     """Not until the collector of circles comes, either: an expansion and its rows refer to each other."""
     made, real = [], UnitLikelihood.on_rows
 
-    def noted(self, *rows):
-        part = real(self, *rows)
+    def noted(self, *rows, **options):
+        part = real(self, *rows, **options)
         made.append(weakref.ref(part))
         return part
 
