@@ -305,8 +305,13 @@ def one_direction_curvatures_of(chunk: UnitsOfChunk, point: ExpansionPoint) -> F
 
     Such a curvature M is w wᵀ / (v · w) with w = M v, whatever v is: it takes one product instead of all. What is
     returned has no negative eigenvalue, for any likelihood. A unit whose score is longer than the bound of scores has
-    none: its clipped score does not change with the parameters.
+    none: its clipped score does not change with the parameters. Of a unit of several rows it is the sum of theirs.
     """
+    if not chunk.one_row_a_unit:
+        of_rows = one_direction_curvatures_of(chunk.each_row(), replace(point, clip_gradient=math.inf))
+        of_units = chunk.summed(of_rows)
+        of_units[:, kept_by(scores_of(chunk, point), point.clip_gradient) < 1.0] = 0.0
+        return of_units
     size = point.preconditioner.shape[1]
     somewhere = np.cos(1.0 + np.arange(size))  # orthogonal to no direction of a unit, but by an accident
     along = chunk.curvatures_along(point.theta, point.preconditioner @ somewhere, point.preconditioner)

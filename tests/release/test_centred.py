@@ -395,6 +395,17 @@ def test_expected_curvature_of_a_unit_is_that_of_its_rows_as_far_as_its_score_is
     assert np.mean(kept(scores, 1.5) < 1.0) > 0.5
 
 
+def test_curvature_in_one_direction_of_a_unit_is_that_of_its_rows_if_its_score_is_not_clipped():
+    mean = np.exp(X @ THETA)
+    lengths = np.linalg.norm(((Y - mean)[:, None] * (X @ WAY)).reshape(-1, 3, SIZE).sum(axis=1), axis=1)
+    total = np.zeros(SIZE * (SIZE + 1) // 2)
+    for rows, weights, length in zip((X @ WAY).reshape(-1, 3, SIZE), mean.reshape(-1, 3), lengths, strict=True):
+        total += clipped(packed((weights[:, None] * rows).T @ rows), 2.0) * (length <= 3.0)
+    found = value(OneDirectionCurvature(ExpansionPoint(THETA, WAY, 3.0, 2.0)), persons())
+    assert np.abs(found - total).max() <= 1e-3 * np.linalg.norm(total)
+    assert 0.2 < np.mean(lengths <= 3.0) < 0.8
+
+
 def test_a_unit_of_several_rows_can_move_expected_curvatures_as_far_as_declared():
     """Of two units whose rows are perpendicular to those of the other, and of one whose score is clipped to nothing."""
     point = ExpansionPoint(THETA, np.eye(SIZE), 100.0, 0.5)

@@ -8,17 +8,19 @@ import pymc as pm
 import pytest
 from against_reference import Problem
 from conftest import QUIET
+from scipy import stats
 from searches import searches
 
 import pymc_dp as dp
 from pymc_dp.model.view import read
+from pymc_dp.release.sizes import half_octaves
 from pymc_dp.rows import UnitLikelihood
 from pymc_dp.steps.prelude import settings
 from pymc_dp.steps.prelude.belief import Belief, KnownScore
 from pymc_dp.steps.prelude.curvature import KnownCurvature
 from pymc_dp.steps.prelude.location import SearchForLocation
 from pymc_dp.steps.prelude.newton import Frame
-from pymc_dp.steps.prelude.search import Search, reciprocal_step
+from pymc_dp.steps.prelude.search import Regression, Search, reciprocal_step
 from pymc_dp.steps.prelude.tails import BINS
 
 N, GROUPS = 6000, 8
@@ -235,18 +237,89 @@ def kinds(plan):
     return {each.kind for each in plan.releases}
 
 
-def test_units_of_several_rows_are_searched_for_scale_and_location_together():
-    """How many rows tell of the scale is protected there."""
+def panel(generator, persons):
+    """Rows of persons, from 1 of them to a dozen, with an effect of each that is not in the model."""
+    person = np.repeat(np.arange(persons), 1 + generator.poisson(2.5, persons))
+    x = np.column_stack([np.ones(person.size), generator.normal(size=(person.size, 2))])
+    y = (
+        x @ [12.0, 0.3, -0.2]
+        + (0.5 * generator.normal(size=persons))[person]
+        + 0.8 * generator.normal(size=person.size)
+    )
+    with pm.Model() as model:
+        beta, sigma = pm.Normal("beta", 0.0, 10.0, shape=3), pm.HalfNormal("sigma", 2.0)
+        pm.Normal("y", pm.Data("x", x) @ beta, sigma, observed=y)
+    estimate, rss, *_ = np.linalg.lstsq(x, y)
+    std = np.sqrt(np.diag(np.linalg.inv(x.T @ x)) * rss[0] / y.size)
+    return (
+        Problem(model, settings={"unit_index": person}),
+        np.append(estimate, 0.5 * np.log(rss[0] / y.size)),
+        np.append(std, (2.0 * y.size) ** -0.5),
+    )
+
+
+@pytest.mark.slow
+def test_a_location_far_away_is_found_where_persons_have_several_rows():
+    """Ten searches at epsilon 4; 60 posterior sd off, the median of tables like this one, if all move together."""
+    problem, maximum, std = panel(np.random.default_rng(0), 3000)
+    errors = []
+    for mode, covariance in searches(problem, 4.0, 1e-6, 10, 0):
+        errors.append(np.sqrt(np.mean(((mode - maximum) / std) ** 2)))
+        told = np.sqrt(np.diag(covariance))
+        assert np.abs((mode - maximum) / told).max() < 4.5
+    assert np.median(errors) < 1.5
+
+
+@pytest.mark.parametrize("noise", [0.0, 20.0])
+def test_rows_of_units_are_counted_by_scores_at_a_scale_beyond_all_residuals(noise):
+    """Of 10,000 persons with 1 to 9 rows: the score of the logarithm of the scale is less one for each row."""
+    rows = np.random.default_rng(0).integers(1, 10, 10_000)
+    generator, asked = np.random.default_rng(1), []
+
+    def release(query):
+        asked.append(query.kind)
+        score = -rows.astype(float)
+        if query.kind == "row_count":
+            assert query.theta[0] == 103.0
+            value = [np.clip(score - query.middle, -query.clip_bound, query.clip_bound).sum()]
+        else:
+            value = half_octaves(score**2 * query.point.preconditioner[0, 0] ** 2, query.smallest, query.bins).sum(0)
+        value = np.array(value, dtype=float)
+        return SimpleNamespace(value=value + noise * generator.normal(size=value.size), noise_std=max(noise, 1e-3))
+
+    chain = SimpleNamespace(
+        n_units=rows.size, release=release, multiplier=lambda kind: noise, knows_responses=False, structure=None
+    )
+    regression = Regression(
+        np.array([3.0]), np.array([True]), np.array([0]), followed=np.array([0]), one_row_a_unit=False, normal=True
+    )
+    search = SearchForLocation(chain, regression, releases_loss=False)
+    assert search._rows_of_units() == pytest.approx(rows.mean(), rel=0.02)
+    assert asked == ["score_sizes", "row_count"]
+
+
+@pytest.mark.parametrize("rows", [1.0, 4.0, 7.3])
+def test_squares_that_are_cut_are_those_of_normal_residuals(rows):
+    search = SimpleNamespace(_rows=rows, _unit_of_scale=np.sqrt(2.0 * rows))
+    of_rows, bound = stats.chi2(rows), SearchForLocation._least_of_scale.fget(search)
+    most = rows + bound * search._unit_of_scale
+    lost = of_rows.expect(lambda squares: squares - most, lb=most)
+    assert SearchForLocation._lost_of_squares(search, bound) == pytest.approx(lost, rel=1e-6)
+    assert of_rows.sf(most) == pytest.approx(stats.chi2(1.0).sf(1.0 + settings.LEAST_OF_SCALE * np.sqrt(2.0)))
+
+
+def test_rows_of_units_are_counted_where_units_have_several():
+    """How many rows tell of the scale is protected there, and is paid for."""
     model, *_ = far_away(np.random.default_rng(0), groups=False)
     budget = dp.PrivacyBudget(4.0, 1e-6)
     frame = pd.DataFrame({"a": np.zeros(N), "b": np.zeros(N), "y": np.zeros(N), "person": np.arange(N) // 2})
     with model:
-        assert "scale_approach" in kinds(budget.plan(dp.DPSurrogateHMC()))
-        assert "scale_approach" not in kinds(budget.plan(dp.DPSurrogateHMC(unit_index=np.arange(N) // 2)))
+        assert "row_count" not in kinds(budget.plan(dp.DPSurrogateHMC()))
+        assert kinds(budget.plan(dp.DPSurrogateHMC(unit_index=np.arange(N) // 2))) >= {"row_count", "scale_approach"}
         step = dp.DPSurrogateHMC()
-        assert "scale_approach" in kinds(budget.plan(step, data=dp.Table(frame, x=["a", "b"], y="y")))
+        assert "row_count" not in kinds(budget.plan(step, data=dp.Table(frame, x=["a", "b"], y="y")))
         persons = dp.Table(frame, x=["a", "b"], y="y", unit="person")
-        assert "scale_approach" not in kinds(budget.plan(step, data=persons))
+        assert "row_count" in kinds(budget.plan(step, data=persons))
 
 
 @pytest.mark.parametrize(

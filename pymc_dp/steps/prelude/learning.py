@@ -218,9 +218,9 @@ class Learning:
         self.size = parameters.size
 
     def protect_units(self, *, of_several_rows: bool) -> None:
-        """Say what a unit is: the information on a normal scale is known where every row is one."""
-        options, normal = self._options, self._normal and not of_several_rows
-        regression = replace(self._regression, normal=normal, one_row_a_unit=not of_several_rows)
+        """Say what a unit is: a row, or several."""
+        options = self._options
+        regression = replace(self._regression, normal=self._normal, one_row_a_unit=not of_several_rows)
         apart = regression.location_apart
         few = self.order == 2 and (apart or regression.responses_are_known)
         self.steps = options.newton_steps or (settings.STEPS if few else settings.STEPS_OF_UNKNOWN_RESPONSES)

@@ -26,12 +26,14 @@ from pymc_dp.steps.access import ChainAccess
 from pymc_dp.steps.prelude import settings
 from pymc_dp.steps.prelude.belief import Belief, KnownScore
 from pymc_dp.steps.prelude.curvature import KnownCurvature, after_step
-from pymc_dp.steps.prelude.newton import Frame
+from pymc_dp.steps.prelude.newton import Frame, representable
 from pymc_dp.steps.prelude.search import Found, Regression, Search, along_axes
 from pymc_dp.steps.prelude.tails import Tail, believed
 
-#: Information of the logarithm of a normal scale, of one unit.
+#: Information of the logarithm of a normal scale, of one row.
 _INFORMATION_OF_SCALE = 2.0
+#: On the logarithmic scale; squares of what is left of residuals there are no smaller than floating point has them.
+_BEYOND_RESIDUALS = 100.0
 #: No score makes a scale this many times as small, or as large, at once.
 _MOST_CHANGE_OF_SCALE = 3.0
 
@@ -50,6 +52,7 @@ class SearchForLocation(Search):
         self.floor_together = settings.FLOOR_OF_LOCATION
         # Residuals of either sign are clipped, as many of each where they are symmetric.
         self.bias_of_loss = settings.BIAS_OF_LOCATION
+        self._rows = 1.0  # of a unit, the mean
 
     @property
     def _scale(self) -> int:
@@ -62,6 +65,8 @@ class SearchForLocation(Search):
 
     def run(self) -> Found:
         """Search, and expand where the search has led to. Nothing is raised but numerical failures."""
+        if not self._regression.one_row_a_unit:
+            self._rows = self._rows_of_units()
         theta = self._bisected(self._regression.start, first=True)
         comparable = self._comparable(theta)
         kept = np.where(np.arange(theta.size) == self._scale, 0.0, 1.0)  # the scale is no direction of the location
@@ -76,18 +81,36 @@ class SearchForLocation(Search):
         theta, curvature = self._towards(theta, curvature, "centre")
         return self._expanded(theta, curvature)
 
+    @property
+    def _n_rows(self) -> float:
+        return self._rows * self._chain.n_units
+
+    def _rows_of_units(self) -> float:
+        """Release how many rows units have, the mean.
+
+        At a scale beyond all residuals the score of its logarithm is less one for each row.
+        """
+        theta, n_units = self._regression.start.copy(), self._chain.n_units
+        theta[self._scale] += _BEYOND_RESIDUALS
+        tail = Tail(self._sizes_along(theta, self._scale, 1.0, "score_sizes"), n_units)
+        self._sizes = {}
+        most, _ = tail.best_bound(1.0, self._chain.multiplier("row_count"))
+        most = representable(max(most, 1.0))
+        made = self._chain.release(BoundedScore(theta, self._scale, 0.5 * most, -0.5 * most, "row_count"))
+        return float(np.clip(0.5 * most - made.value[0] / n_units, 1.0, most))
+
     def _expanded(self, theta: FloatArray, curvature: KnownCurvature) -> Found:
         """Release curvature, score and the score of the scale at the centre; return what all of them say."""
         found = super()._expanded(theta, curvature)
         told = found.belief
         near = np.where(self.places, told.mean, theta)
         # Squared residuals there are larger than at the maximum, by as much as noise has moved it away.
-        by_chance = told.squared_noise / self._chain.n_units
+        by_chance = told.squared_noise / self._n_rows
         change, noise, bias = self._change_of_scale(near, by_chance, "scale_score")
         mean, smaller = told.mean.copy(), float(np.exp(-2.0 * change))
         mean[self._scale] = theta[self._scale] + change
         information, noises, biases = told.information * smaller, told.noise.copy(), told.bias.copy()
-        information[self._scale, self._scale] = _INFORMATION_OF_SCALE * self._chain.n_units
+        information[self._scale, self._scale] = _INFORMATION_OF_SCALE * self._n_rows
         noises[self._scale, self._scale], biases[self._scale, self._scale] = noise**2, bias**2
         return replace(found, belief=Belief(mean, information, noises, biases, self._regression.known))
 
@@ -95,11 +118,11 @@ class SearchForLocation(Search):
         """Release a score of the location; return where all scores lead to, and what they say of the curvature."""
         self._scores.append(self._score(theta, self._frame(curvature), kind))
         curvature = self._after_step(curvature)
-        end = self._stepped(theta, curvature, settings.TRUST_OF_LOCATION)
+        end = self._stepped(theta, curvature, settings.TRUST_OF_LOCATION * self._rows**0.5)
         # Squared residuals fall by the squared length of the way to the maximum, from which noise leads away again.
         step = np.where(self.places, end - theta, 0.0)
-        by_chance = self._belief(curvature).squared_noise / self._chain.n_units
-        fallen = max(0.0, float(step @ curvature.matrix @ step) / self._chain.n_units - by_chance)
+        by_chance = self._belief(curvature).squared_noise / self._n_rows
+        fallen = max(0.0, float(step @ curvature.matrix @ step) / self._n_rows - by_chance)
         change = 0.5 * float(np.log(max(1.0 - fallen, settings.LEAST_LEFT) + by_chance))
         self._sizes = {}
         return self._at_other_scale(end, curvature, change)
@@ -159,29 +182,46 @@ class SearchForLocation(Search):
         return 0.5 * float(np.log(left)), 0.5 * noise / left, 0.5 * bias / left
 
     def _bound_of_scale(self, theta: FloatArray, kind: str) -> tuple[float, float]:
-        """Return the clip bound of a score of the scale, and the bias of the mean square that is expected of it."""
-        n_units, unit = self._chain.n_units, _INFORMATION_OF_SCALE**0.5
+        """Return the clip bound of a score of the scale, and the bias of the mean square that is expected of it.
+
+        The bound in standard deviations of a unit's score.
+        """
+        n_units, unit = self._chain.n_units, self._unit_of_scale
         tail = Tail(self._sizes_along(theta, self._scale, unit, "score_sizes"), n_units)
         # What normal residuals would lose is added again.
         bound, bias = tail.best_bound(
-            settings.BIAS_OF_CENTRED, self._chain.multiplier(kind), lambda b: n_units * _lost_of_squares(b) / unit
+            settings.BIAS_OF_CENTRED, self._chain.multiplier(kind), lambda b: n_units * self._lost_of_squares(b) / unit
         )
-        return float(np.clip(bound, settings.LEAST_OF_SCALE, settings.MOST_OF_SCALE)), unit * bias / n_units
+        bound = float(np.clip(bound, self._least_of_scale, settings.MOST_OF_SCALE))
+        return bound, unit * bias / self._n_rows
+
+    @property
+    def _unit_of_scale(self) -> float:
+        return float(np.sqrt(_INFORMATION_OF_SCALE * self._rows))
+
+    @property
+    def _least_of_scale(self) -> float:
+        """The nearest bound: it cuts as many units, if residuals are normal, as that of single rows."""
+        from scipy.special import chdtrc, chdtri  # noqa: PLC0415  slow to import
+
+        beyond = chdtrc(1.0, 1.0 + settings.LEAST_OF_SCALE * _INFORMATION_OF_SCALE**0.5)
+        return float(chdtri(self._rows, beyond) - self._rows) / self._unit_of_scale
 
     def _excess_of_squares(self, theta: FloatArray, bound: float, kind: str) -> tuple[float, float]:
         """Release by how much the mean squared residual is larger than 1, with squares cut, and the noise of that."""
         n_units = self._chain.n_units
-        # Squares less one, from -1 on: an interval half as long as one around zero.
-        half = 0.5 * (_INFORMATION_OF_SCALE**0.5 * bound + 1.0)
-        made = self._chain.release(BoundedScore(theta, self._scale, half, half - 1.0, kind))
-        excess = float(np.clip(made.value[0] / n_units, -half, half)) + half - 1.0 + _lost_of_squares(bound)
-        return excess, made.noise_std / n_units
+        # Squares less one for each row are not below minus the number of rows: an interval half as long as one around
+        # zero, of single rows. Units with many more rows than most are cut.
+        least = self._rows if self._regression.one_row_a_unit else settings.LEAST_OF_SQUARES * self._rows
+        half = 0.5 * (self._unit_of_scale * bound + least)
+        made = self._chain.release(BoundedScore(theta, self._scale, half, half - least, kind))
+        excess = float(np.clip(made.value[0] / n_units, -half, half)) + half - least + self._lost_of_squares(bound)
+        return excess / self._rows, made.noise_std / self._n_rows
 
+    def _lost_of_squares(self, bound: float) -> float:
+        """Return how much of a unit's squared residuals, if they are normal, is cut where its score is clipped."""
+        rows, most = self._rows, self._rows + bound * self._unit_of_scale
+        from scipy.special import chdtrc  # noqa: PLC0415  slow to import
 
-def _lost_of_squares(bound: float) -> float:
-    """Return how much the mean square of a standard normal number falls where scores of the scale are clipped."""
-    most = 1.0 + bound * _INFORMATION_OF_SCALE**0.5
-    from scipy.special import chdtrc  # noqa: PLC0415  slow to import
-
-    # The mean of (z² - most)+ by the distribution functions of chi-squared with 3 and with 1 degrees of freedom.
-    return float(chdtrc(3.0, most) - most * chdtrc(1.0, most))
+        # The mean of (a sum of squares - most)+ by the distribution functions of two chi-squared distributions.
+        return float(rows * chdtrc(rows + 2.0, most) - most * chdtrc(rows, most))

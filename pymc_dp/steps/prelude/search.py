@@ -168,7 +168,8 @@ def requests_of_search(regression: Regression, share: float) -> list[ReleaseRequ
     parts = settings.PARTS if usual else settings.PARTS_OF_UNKNOWN_RESPONSES
     parts = settings.PARTS_OF_LOCATION if scales else parts
     own = settings.OWN_SCORES * regression.with_own_scores.size
-    n_scores = steps + 2 + scales * (steps + 1)
+    rows = scales * int(not regression.one_row_a_unit)
+    n_scores = steps + 2 + scales * (steps + 1) + rows
     n_bisections = bisected * (settings.FIRST_BISECTIONS + (0 if scales else 2 * settings.LATER_BISECTIONS))
     asked: list[tuple[str, int, float, int]] = [
         ("bounded_score", n_bisections, parts.bisection * of_bisections, 1),
@@ -184,6 +185,7 @@ def requests_of_search(regression: Regression, share: float) -> list[ReleaseRequ
         ("centre", 1, parts.centre, size),
         ("way_off", broken, broken * parts.way_off, size),
         ("scale_score", scales + own, parts.scale if scales + own else 0.0, 1),
+        ("row_count", rows, rows * parts.rows, 1),
         ("wide_scale_score", scales, scales * parts.wide_scale, size),
         ("scale_approach", scales * steps, scales * steps * parts.scale_approach, size),
     ]

@@ -66,6 +66,8 @@ class PartsOfSearch:
     #: The same scores of a scale that is found apart from the location, by a wider bound, and one on the way.
     wide_scale: float = 0.0
     scale_approach: float = 0.0
+    #: And how many rows there are, where units have several.
+    rows: float = 0.0
     #: A score a way off, where log-likelihoods are broken lines.
     way_off: float = 0.06
 
@@ -85,6 +87,7 @@ PARTS_OF_LOCATION = PartsOfSearch(
     scale=0.065,
     wide_scale=0.05,
     scale_approach=0.006,
+    rows=0.01,
 )
 #: Where responses are not known there are twice as many scores on the way. (Those of broken lines need all they get: an
 #: upper tenth is found less well with half.)
@@ -147,6 +150,8 @@ WAY_OFF, VARIANCE_OF_BENDING, LEAST_OF_BROKEN_LINES = 0.2, 0.25, 0.4
 LEAST_LEFT = 0.02
 #: Where scores of a scale are cut, squared normal residuals less one over √2: not nearer, and not farther out.
 LEAST_OF_SCALE, MOST_OF_SCALE = 6.0, 18.0
+#: The score of a unit of several rows is cut at less so many times the mean number of rows.
+LEAST_OF_SQUARES = 2.0
 #: The same, not nearer, of other scales and shapes, in roots of a unit's information. Histograms do not see what a near
 #: bound cuts: of 3, 4 and 5 on gamma, negative binomial, Weibull and ex-Gaussian regressions the last was the best
 #: where tails are longer than the model's, and no worse elsewhere.
