@@ -265,10 +265,14 @@ def test_a_bound_of_curvatures_follows_the_histogram_where_the_frame_is_wrong():
             _norms=lambda *_, smallest=smallest: Histogram(counts, 1.0, smallest),
             _sizes_of_curvature="expected_curvature",
             _chain=SimpleNamespace(n_units=n_units, multiplier=lambda kind: 20.0),
+            _regression=SimpleNamespace(location_apart=False),
             reach_of_noise=10.0,
         )
         found = Search._curvature_bound(search, np.zeros(size), None, "early_curvature")
         assert found == min(smallest * 2.0**6.5, max(0.5 * largest / 2.0 / size * n_units / noise, largest))
+        later = Search._curvature_bound(search, np.zeros(size), None, "middle_curvature")
+        search._regression.location_apart = True  # as later ones are
+        assert later == Search._curvature_bound(search, np.zeros(size), None, "early_curvature") < found
 
 
 def test_widths_are_doubted_by_the_largest_eigenvalue_of_noise(monkeypatch):

@@ -308,6 +308,17 @@ def test_squares_that_are_cut_are_those_of_normal_residuals(rows):
     assert of_rows.sf(most) == pytest.approx(stats.chi2(1.0).sf(1.0 + settings.LEAST_OF_SCALE * np.sqrt(2.0)))
 
 
+def test_the_information_on_a_location_is_released_once_more_than_other_curvatures_before_scores():
+    normal, _, _ = far_away(np.random.default_rng(0), groups=True)
+    with pm.Model() as logistic:
+        pm.Bernoulli("y", logit_p=pm.Data("x", np.ones(N)) * pm.Normal("b"), observed=np.zeros(N, dtype=int))
+    for model, count in ((normal, 2), (logistic, 1)):
+        with model:
+            plan = dp.PrivacyBudget(4.0, 1e-6).plan(dp.DPSurrogateHMC())
+        (middle,) = [each for each in plan.releases if each.kind == "middle_curvature"]
+        assert middle.count == count
+
+
 def test_rows_of_units_are_counted_where_units_have_several():
     """How many rows tell of the scale is protected there, and is paid for."""
     model, *_ = far_away(np.random.default_rng(0), groups=False)

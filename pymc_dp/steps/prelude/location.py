@@ -1,7 +1,7 @@
 r"""The search for the centre of a normal regression with one scale: location and scale are found apart.
 
 The information of the location is a constant matrix over the squared scale. It is therefore released before any score,
-three times, and follows the scale for nothing from then on. Scores of the location alone lead to the centre in a few
+four times, and follows the scale for nothing from then on. Scores of the location alone lead to the centre in a few
 steps, however far away that is; between them the scale is found again, for the squared residuals shrink on the way.
 
 ========================  ==========================================================
@@ -72,7 +72,7 @@ class SearchForLocation(Search):
         kept = np.where(np.arange(theta.size) == self._scale, 0.0, 1.0)  # the scale is no direction of the location
         frame = Frame(comparable.preconditioner * kept, comparable.back * kept)
         curvature = self._curvature(theta, frame, "early_curvature")
-        for kind in ("middle_curvature", "late_curvature"):
+        for kind in (*["middle_curvature"] * settings.MIDDLE_OF_LOCATION, "late_curvature"):
             curvature = self._together(self._curvature(theta, self._frame(curvature), kind), curvature)
         for _ in range(self._regression.steps):
             theta, curvature = self._towards(theta, curvature, "approach")

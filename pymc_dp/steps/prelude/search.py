@@ -169,17 +169,18 @@ def requests_of_search(regression: Regression, share: float) -> list[ReleaseRequ
     parts = settings.PARTS_OF_LOCATION if scales else parts
     own = settings.OWN_SCORES * regression.with_own_scores.size
     rows = scales * int(not regression.one_row_a_unit)
+    middle = settings.MIDDLE_OF_LOCATION if scales else 1
     n_scores = steps + 2 + scales * (steps + 1) + rows
     n_bisections = bisected * (settings.FIRST_BISECTIONS + (0 if scales else 2 * settings.LATER_BISECTIONS))
     asked: list[tuple[str, int, float, int]] = [
         ("bounded_score", n_bisections, parts.bisection * of_bisections, 1),
         ("coordinate_sizes", 1, parts.coordinates, size * _OCTAVES),
-        ("curvature_sizes", len(_STAGES), len(_STAGES) * parts.sizes, BINS),
+        ("curvature_sizes", middle + 3, (middle + 3) * parts.sizes, BINS),
         ("score_sizes", n_scores, n_scores * parts.sizes, BINS),
         ("scale_sizes", own, parts.scale_sizes if own else 0.0, BINS),
         ("growth_sizes", growth, growth * parts.growth, BINS),
         ("early_curvature", 1, parts.early, entries),
-        ("middle_curvature", 1, parts.middle, entries),
+        ("middle_curvature", middle, middle * parts.middle, entries),
         ("late_curvature", 1, parts.late, entries),
         ("approach", steps, steps * parts.approach, size),
         ("centre", 1, parts.centre, size),
@@ -525,7 +526,7 @@ class Search:
             mean = middle
         factor = np.sqrt(2.0) if self.nonnegative else 2.0  # such curvatures have no negative inner product
         noise = factor * self._chain.multiplier(kind) * self.reach_of_noise
-        if kind == "early_curvature":
+        if kind == "early_curvature" and not self._regression.location_apart:
             bound = histogram.quantile(settings.EARLY_QUANTILE, self._chain.n_units)
         else:
             # A curvature's norm is at most its trace, whose mean is that of the squared norm of scores.
