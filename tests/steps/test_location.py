@@ -280,7 +280,7 @@ def test_rows_of_units_are_counted_by_scores_at_a_scale_beyond_all_residuals(noi
         asked.append(query.kind)
         score = -rows.astype(float)
         if query.kind == "row_count":
-            assert query.theta[0] == 103.0
+            assert query.theta[0] == 33.0
             value = [np.clip(score - query.middle, -query.clip_bound, query.clip_bound).sum()]
         else:
             value = half_octaves(score**2 * query.point.preconditioner[0, 0] ** 2, query.smallest, query.bins).sum(0)

@@ -32,8 +32,8 @@ from pymc_dp.steps.prelude.tails import Tail, believed
 
 #: Information of the logarithm of a normal scale, of one row.
 _INFORMATION_OF_SCALE = 2.0
-#: On the logarithmic scale; squares of what is left of residuals there are no smaller than floating point has them.
-_BEYOND_RESIDUALS = 100.0
+#: On the logarithmic scale, from where the model says: 1e13 times as large. Single precision has such numbers, too.
+_BEYOND_RESIDUALS = 30.0
 #: No score makes a scale this many times as small, or as large, at once.
 _MOST_CHANGE_OF_SCALE = 3.0
 
