@@ -10,8 +10,6 @@ sys.dont_write_bytecode = False
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 # Before NumPy is imported: for every triangle of three by three OpenBLAS wakes a thread, which then spins.
 os.environ["OPENBLAS_NUM_THREADS"] = "1"
-# Before SciPy's first transform: a fork, of which there are many, waits for its threads, sometimes for ever.
-os.environ["DUCC0_NUM_THREADS"] = "1"
 # Before PyTensor is imported: graphs inside operations are compiled by C, a second for each, where a compiler is found,
 # and of every variable PyTensor notes the lines of code that made it, a twelfth of the time.
 _FLAGS = ("cxx=", "traceback__limit=0")

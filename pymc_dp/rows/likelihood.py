@@ -123,7 +123,8 @@ class UnitLikelihood:
         # Log-likelihoods of all units at the points of the last log-ratio. A gradient's are left out: compiled with it,
         # their last bits may be others, and how long a table is must not decide which ones are used.
         self._pair: dict[bytes, FloatArray] = {}
-        self._latest = LatestResponses(_REMEMBERED)
+        self._room = _REMEMBERED
+        self._latest = LatestResponses(self._room)
 
     @property
     def rows_of_inputs(self) -> tuple[np.ndarray, ...]:
@@ -307,12 +308,16 @@ class UnitLikelihood:
 
     def _on(self, table: RowTable, room: int = _REMEMBERED) -> "UnitLikelihood":
         other = copy.copy(self)
-        other.__dict__.update(_table=table, n_rows=table.n_rows, n_units=table.n_units, **_nothing_remembered(room))
+        other.__dict__.update(_table=table, n_rows=table.n_rows, n_units=table.n_units, _room=room)
+        other.forget()
         return other
 
     def forget(self) -> None:
         """Forget what was computed. Expansions and their likelihood refer to each other: freed late, or never."""
-        self.__dict__.update(_nothing_remembered())
+        self.__dict__.update(self._nothing_remembered())
+
+    def _nothing_remembered(self) -> dict[str, Any]:
+        return {"_pair": {}, "_expansions": {}, "_latest": LatestResponses(self._room)}
 
     def expansion(self, centre: ExpansionPoint) -> UnitExpansion:
         """Return the expansion of every unit around a centre, computed anew only for a new centre. Confidential."""
@@ -403,7 +408,7 @@ class UnitLikelihood:
         return offsets, size
 
     def __getstate__(self) -> dict[str, Any]:
-        return {**self.__dict__, **_nothing_remembered()}
+        return {**self.__dict__, **self._nothing_remembered()}
 
     def __repr__(self) -> str:
         return f"UnitLikelihood(n_parameters={self.n_parameters}; confidential)"
@@ -416,7 +421,3 @@ def _engine_of(view: ModelView) -> RowEngine:
     found = RowEngine(graphs)
     check_factorisation(view.row_split, view.value_variables, found, view.parameters)
     return found
-
-
-def _nothing_remembered(room: int = _REMEMBERED) -> dict[str, Any]:
-    return {"_pair": {}, "_expansions": {}, "_latest": LatestResponses(room)}

@@ -202,6 +202,7 @@ def test_queries_at_one_point_compute_what_responses_give_once(monkeypatch):
         by_unit(rows, of, 0.8)
     assert len(asked) == 3  # chunks
     small, asked[:] = rows.on_rows(rows.rows_of_inputs, one_of_many=True), []
+    small.forget()  # and keeps to it
     for of in (expected_curvatures_of, squares_of_expected_curvatures):
         by_unit(small, of, 0.8)
     assert len(asked) == 6

@@ -170,12 +170,13 @@ def requests_of_search(regression: Regression, share: float) -> list[ReleaseRequ
     own = settings.OWN_SCORES * regression.with_own_scores.size
     rows = scales * int(not regression.one_row_a_unit)
     middle = settings.MIDDLE_OF_LOCATION if scales else 1
+    n_curvatures = len(_STAGES) - 1 + middle
     n_scores = steps + 2 + scales * (steps + 1) + rows
     n_bisections = bisected * (settings.FIRST_BISECTIONS + (0 if scales else 2 * settings.LATER_BISECTIONS))
     asked: list[tuple[str, int, float, int]] = [
         ("bounded_score", n_bisections, parts.bisection * of_bisections, 1),
         ("coordinate_sizes", 1, parts.coordinates, size * _OCTAVES),
-        ("curvature_sizes", middle + 3, (middle + 3) * parts.sizes, BINS),
+        ("curvature_sizes", n_curvatures, n_curvatures * parts.sizes, BINS),
         ("score_sizes", n_scores, n_scores * parts.sizes, BINS),
         ("scale_sizes", own, parts.scale_sizes if own else 0.0, BINS),
         ("growth_sizes", growth, growth * parts.growth, BINS),
