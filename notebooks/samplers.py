@@ -102,9 +102,9 @@ SAMPLERS = {
         0.005,
         lambda b: dp.DPBarker(budget=b, proposal_scale=4.0 * STD, batch_size=100, tempering=0.005),
     ),
-    "DPSGHMC": (200, 100, 1.0, lambda b: dp.DPSGHMC(budget=b, step_size=0.05, n_leapfrog=10, friction=None, **SGD)),
-    "DPSGNHT": (200, 100, 1.0, lambda b: dp.DPSGNHT(budget=b, step_size=0.1, n_steps=10, diffusion=None, **SGD)),
-    "DPSGLD": (200, 100, 1.0, lambda b: dp.DPSGLD(budget=b, step_size=0.04, n_steps=5, **SGD)),
+    "DPSGHMC": (100, 50, 1.0, lambda b: dp.DPSGHMC(budget=b, step_size=0.05, n_leapfrog=10, friction=None, **SGD)),
+    "DPSGNHT": (100, 50, 1.0, lambda b: dp.DPSGNHT(budget=b, step_size=0.1, n_steps=10, diffusion=None, **SGD)),
+    "DPSGLD": (100, 50, 1.0, lambda b: dp.DPSGLD(budget=b, step_size=0.04, n_steps=5, **SGD)),
     "DPSurrogateHMC": (200, 0, 1.0, lambda b: dp.DPSurrogateHMC(budget=b)),
 }
 
@@ -150,7 +150,7 @@ print("\n".join(lines))
 # ## With nothing but a budget
 #
 # Where a setting is missing, a sampler learns it before its chains start, and then releases only what an expansion of the
-# log-likelihood misses. The same samplers, at the same budget:
+# log-likelihood misses. The same samplers, at the same budget, in short chains:
 
 # %%
 LEARNED = {
@@ -164,8 +164,8 @@ lines = [f"{'sampler':<20}{'draws':>6}{'accepted':>10}{'R-hat':>8}{'ESS':>6}{'me
 for name, sampler in LEARNED.items():
     with regression(table.template):
         run = pm.sample(
-            step=sampler(), budget=dp.PrivacyBudget(epsilon=4.0, delta=1e-6), data=table, cores=1, progressbar=False,
-            compute_convergence_checks=False,
+            draws=200, tune=200, step=sampler(), budget=dp.PrivacyBudget(epsilon=4.0, delta=1e-6), data=table, cores=1,
+            progressbar=False, compute_convergence_checks=False,
         )  # fmt: skip
     q = quality(run)
     theta = run["posterior"]["theta"].values.reshape(-1, 2)
