@@ -12,7 +12,6 @@ from pymc.logprob.transforms import Transform
 from pytensor import shared
 from pytensor.graph.basic import clone_get_equiv
 from pytensor.graph.replace import clone_replace
-from pytensor.graph.traversal import ancestors
 
 from pymc_dp.compiling import INTERPRETED, compiled
 from pymc_dp.exceptions import InvalidArgument
@@ -126,6 +125,48 @@ class LogDensity:
         return log_density, (gradient - pull).astype(self.dtype)
 
 
+#: Of NUTS's first step: four times PyMC's own, for posteriors that the mass matrix makes about standard normal.
+_STEP_SCALE = 1.0
+
+
+def arguments_of_nuts(
+    priors: pm.Model, likelihood: xr.Dataset, covariance: FloatArray, starts: Sequence[FloatArray], **settings: Any
+) -> dict[str, Any]:
+    """Return arguments of `pm.sample` that draw from priors times a released likelihood by PyMC's own NUTS.
+
+    Parameters
+    ----------
+    priors : pm.Model
+        As `priors_of` makes it: nothing of the rows is in it. The likelihood is added to it.
+    likelihood : xr.Dataset
+        What was released.
+    covariance : ndarray, shape (parameters, parameters)
+        The inverse of the mass matrix, in the order of the model's parameters. Standardised members of hierarchies
+        have the identity instead.
+    starts : sequence of ndarray, shape (parameters,)
+        Where each chain starts, on the unconstrained scale.
+    **settings
+        Of ``pm.NUTS``.
+    """
+    parameters = ParameterVector(priors)
+    log_density = LogDensity(priors, likelihood)
+    posterior = standardised(with_likelihood(priors, parameters, likelihood), likelihood)
+    members = log_density.members
+    covariance = np.where(members[:, None] | members, np.eye(parameters.size), covariance)
+    # PyMC applies the backward transform of a Cholesky factor to graphs alone.
+    initvals = [{name: pt.constant(each) for name, each in parameters.to_point(start).items()} for start in starts]
+    settings = {"step_scale": _STEP_SCALE, **settings}
+    with posterior:
+        step = pm.NUTS(scaling=covariance, is_cov=True, logp_dlogp_func=log_density, **settings)
+    return {"model": posterior, "step": step, "initvals": initvals}
+
+
+def start_of(priors: pm.Model, parameters: ParameterVector) -> FloatArray:
+    """Return where PyMC starts by default, shape (parameters,)."""
+    with pytensor.config.change_flags(mode=INTERPRETED):  # called once: compiling takes longer
+        return parameters.to_theta(priors.initial_point(random_seed=0))
+
+
 def holds_observations(model: pm.Model) -> bool:
     """Return whether a model has observed variables."""
     return bool(model.observed_RVs)
@@ -142,24 +183,6 @@ def places_of(likelihood: xr.Dataset, parameters: ParameterVector) -> np.ndarray
             f"{what}. Names, shapes and transforms have to be the same."
         )
     return np.array([own.index(each) for each in wanted])
-
-
-def maximum_of(likelihood: xr.Dataset, model: pm.Model) -> dict[str, np.ndarray]:
-    """Return the maximum of a likelihood, for free variables all of whose parameters it depends on."""
-    parameters, of_likelihood = ParameterVector(model), known_parameters(likelihood)
-    places, theta = places_of(likelihood, parameters), np.zeros(parameters.size)
-    known = np.zeros(parameters.size, dtype=bool)
-    theta[places], known[places] = np.where(of_likelihood, likelihood["mean"].values, 0.0), of_likelihood
-    starts = {}
-    for rv, value, entries, block in zip(
-        model.free_RVs, model.value_vars, parameters.slices, parameters.split(theta), strict=True
-    ):
-        transform = model.rvs_to_transforms[rv]
-        needs_others = any(other in model.free_RVs for other in ancestors(rv.owner.inputs))
-        if known[entries].all() and not needs_others:
-            back = value if transform is None else transform.backward(value, *rv.owner.inputs)
-            starts[str(rv.name)] = np.asarray(compiled([value], [back])(block)[0])
-    return starts
 
 
 def known_parameters(likelihood: xr.Dataset) -> np.ndarray:

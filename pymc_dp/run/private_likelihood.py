@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import xarray as xr
 from xarray import DataTree
 
@@ -18,14 +19,24 @@ from pymc_dp.model import posterior
 from pymc_dp.model.context import Model, model_in_context
 from pymc_dp.model.parameters import FloatArray, ParameterVector
 from pymc_dp.model.posterior import PRIVATE_LIKELIHOOD
+from pymc_dp.model.prior import Prior
+from pymc_dp.release import ExpansionPoint
+from pymc_dp.release.interface import LARGEST_CLIP_BOUND
 from pymc_dp.run.refusals import refuse_no_budget, refuse_privacy_keywords
 from pymc_dp.run.sampling import release, sample_without_privacy
+from pymc_dp.steps.prelude.belief import Belief, most_likely
+from pymc_dp.steps.prelude.density import Quadratic
+from pymc_dp.steps.prelude.free_hmc import FreeHMC
+from pymc_dp.steps.prelude.newton import prior_curvature
 from pymc_dp.steps.surrogate_hmc import DPSurrogateHMC
 from pymc_dp.tables import Table
 
 #: Groups of a result: what was released, and what is drawn.
 _OF_DRAWS = ("posterior", "sample_stats", "warmup_posterior", "warmup_sample_stats")
 _KEPT = (PRIVATE_LIKELIHOOD, "releases", "privacy")
+#: Options of `pm.sample` that go to NUTS, and those with which PyMC makes a step of its own.
+_OF_NUTS = ("target_accept", "max_treedepth", "early_max_treedepth", "step_scale")
+_MAKE_A_STEP = frozenset({"step", "nuts", "nuts_sampler", "nuts_sampler_kwargs", "init", "n_init", "compile_kwargs"})
 
 
 class PrivateLikelihood:
@@ -106,17 +117,22 @@ class PrivateLikelihood:
         InvalidArgument
             If there are no priors, or they have other parameters.
         """
+        model = self._priors_from(priors)
+        return posterior.with_likelihood(model, ParameterVector(model), self._dataset)
+
+    def _priors_from(self, priors: Model | None) -> Model:
+        """Return a copy of priors that were passed, else of the model's own."""
         if priors is None and self._priors is None:
             raise InvalidArgument("Priors are not stored in files: pass model(priors=a PyMC model with them).")
         if priors is not None and posterior.holds_observations(priors):
             raise InvalidArgument("priors= must be a model without observed variables: the likelihood stands for them.")
-        model = posterior.priors_of(self._priors if priors is None else priors, None)
-        return posterior.with_likelihood(model, ParameterVector(model), self._dataset)
+        return posterior.priors_of(self._priors if priors is None else priors, None)
 
     def sample(self, draws: int = 1000, *, priors: Model | None = None, **options: Any) -> DataTree:
         """Draw from the posterior with PyMC's own sampler. Free of further privacy cost, as often as you like.
 
         Normal members of a hierarchy are drawn standardised, given its scale: noise makes a centred one hard to draw.
+        Chains start at draws of a pilot, whose covariance is the mass matrix: a ``tune`` of 300 is enough.
 
         Parameters
         ----------
@@ -125,7 +141,7 @@ class PrivateLikelihood:
         priors : pm.Model, optional
             As of `model`.
         **options
-            Passed to ``pm.sample``: ``tune``, ``chains``, ``target_accept``, ``nuts_sampler``, ``random_seed``.
+            Passed to ``pm.sample``: ``tune``, ``chains`` (4), ``target_accept``, ``nuts_sampler``, ``random_seed``.
 
         Returns
         -------
@@ -140,10 +156,16 @@ class PrivateLikelihood:
             If an option is one of privacy: these draws cost nothing.
         """
         refuse_privacy_keywords(sample_without_privacy, options)
-        model = self.model(priors)
-        options.setdefault("initvals", posterior.maximum_of(self._dataset, model))
-        with posterior.standardised(model, self._dataset):
-            tree = sample_without_privacy(draws=draws, **options)
+        model = self._priors_from(priors)
+        kernel = self._pilot(model)
+        rng, apart = np.random.default_rng(options.get("random_seed")), 10 * kernel.trajectories_apart
+        starts = [kernel.run(kernel.theta, apart, rng) for _ in range(options.setdefault("chains", 4))]
+        ours = _MAKE_A_STEP.isdisjoint(options)
+        of_nuts = {name: options.pop(name) for name in _OF_NUTS if ours and name in options}
+        arguments = posterior.arguments_of_nuts(model, self._dataset, kernel.covariance, starts, **of_nuts)
+        if not ours:
+            del arguments["step"]
+        tree = sample_without_privacy(draws=draws, **arguments | options)
         groups = {name: tree[name].to_dataset() for name in _OF_DRAWS if name in tree}
         for name in ("sample_stats", "warmup_sample_stats"):
             if name in groups:
@@ -154,6 +176,18 @@ class PrivateLikelihood:
             variables=json.dumps(published), draws=int(sizes["draw"]), chains=int(sizes["chain"]), complete=1
         )
         return DataTree.from_dict(groups)
+
+    def _pilot(self, priors: Model) -> FreeHMC:
+        """Return a sampler of priors times this likelihood, adapted as that of a run is: where chains start."""
+        parameters = ParameterVector(priors)
+        prior, places = Prior(priors, parameters), posterior.places_of(self._dataset, parameters)
+        belief = Belief.from_dataset(self._dataset, places)
+        start = np.where(belief.known, belief.mean, posterior.start_of(priors, parameters))
+        start = most_likely(prior, belief, start, ~belief.known)
+        point = ExpansionPoint(belief.mean, np.eye(parameters.size), LARGEST_CLIP_BOUND)
+        target = Quadratic(prior, point, np.zeros(parameters.size), belief.precision, np.inf)
+        curvature = belief.precision + prior_curvature(prior, start)
+        return FreeHMC(target, start, curvature, np.random.default_rng(0))
 
     def save(self, path: str | Path) -> None:
         """Write what was released to a netCDF file, or to a Zarr store if the name ends in ``.zarr``. No data is in it.

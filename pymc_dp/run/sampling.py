@@ -18,7 +18,6 @@ from typing import Any, NoReturn
 
 import numpy as np
 import pymc as pm
-import pytensor.tensor as pt
 import xarray as xr
 from pymc.progress_bar import create_simple_progress
 from pymc.sampling.mcmc import get_default_tune_steps
@@ -32,7 +31,7 @@ from pymc_dp.exceptions import RunInterrupted, UnsupportedModel, UnsupportedOpti
 from pymc_dp.memory import memory_of_this_machine
 from pymc_dp.model.context import Model, model_in_context, refuse_bambi_statistics
 from pymc_dp.model.parameters import ParameterVector, value_variables
-from pymc_dp.model.posterior import LogDensity, places_of, priors_of, standardised, with_likelihood
+from pymc_dp.model.posterior import arguments_of_nuts, places_of, priors_of
 from pymc_dp.model.prior import warn_about_prior_constants
 from pymc_dp.model.protected import PublishableNames
 from pymc_dp.model.starts import initial_values, starting_points
@@ -69,8 +68,6 @@ _pymc_sample: Callable[..., Any] = pm.sample
 
 #: Warnings name the caller's line, whether `sample` or `pm.sample` was called.
 _PACKAGE = str(Path(__file__).parents[1])
-#: Of NUTS's first step: four times PyMC's own, for posteriors that the mass matrix makes about standard normal.
-_STEP_SCALE = 1.0
 #: Seconds after which a run says why nothing is charged yet.
 _NOTICE_AFTER = 5.0
 #: How many rows are simulated from the model where no synthetic table is given.
@@ -407,25 +404,16 @@ class _Run:
         """Return arguments of `pm.sample` that draw from a released likelihood's posterior by PyMC's own NUTS.
 
         The priors hold nothing of the rows (`priors_of`); the likelihood is added to them. The covariance of the draws
-        of `known` is the mass matrix, of standardised members of hierarchies the identity, and they are where chains
-        start: a short tuning is enough. The seed is of public randomness.
+        of `known` is the mass matrix, and they are where chains start: a short tuning is enough. The seed is of
+        public randomness.
         """
         parameters = ParameterVector(self.priors)
-        log_density = LogDensity(self.priors, likelihood)
-        posterior = standardised(with_likelihood(self.priors, parameters, likelihood), likelihood)
-        places, members = places_of(likelihood, parameters), log_density.members
+        places = places_of(likelihood, parameters)
         covariance = np.empty((parameters.size, parameters.size))
         covariance[np.ix_(places, places)] = known.spread @ known.spread.T
-        covariance = np.where(members[:, None] | members, np.eye(parameters.size), covariance)
-        rng, starts = np.random.default_rng(seed), []
-        for _ in range(self.plan.chains):
-            start = np.empty(parameters.size)
-            start[places] = known.theta(known.start(rng))
-            # PyMC applies the backward transform of a Cholesky factor to graphs alone.
-            starts.append({name: pt.constant(value) for name, value in parameters.to_point(start).items()})
-        with posterior:
-            step = pm.NUTS(scaling=covariance, is_cov=True, step_scale=_STEP_SCALE, logp_dlogp_func=log_density)
-        return {"model": posterior, "step": step, "initvals": starts}
+        rng, order = np.random.default_rng(seed), np.argsort(places)
+        starts = [known.theta(known.start(rng))[order] for _ in range(self.plan.chains)]
+        return arguments_of_nuts(self.priors, likelihood, covariance, starts)
 
     @contextlib.contextmanager
     def _authorised(self) -> Iterator[None]:

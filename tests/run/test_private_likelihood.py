@@ -133,6 +133,31 @@ def test_other_priors_shrink(released):
     assert "double" in tree["posterior"]
 
 
+def test_options_go_to_the_step_that_they_are_for(released, monkeypatch):
+    """NUTS has the likelihood's covariance as mass matrix, unless another step is asked for."""
+    _, _, found = released
+    passed: dict = {}
+    without_draws = xr.DataTree.from_dict({"posterior": xr.Dataset(), "sample_stats": xr.Dataset()})
+    without_draws["sample_stats"] = xr.Dataset({"energy": (("chain", "draw"), np.zeros((2, 3)))})
+
+    def noted(**options):
+        passed.clear()
+        passed.update(options)
+        return without_draws
+
+    monkeypatch.setattr("pymc_dp.run.private_likelihood.sample_without_privacy", noted)
+    found.sample(3, chains=2, random_seed=1, target_accept=0.95)
+    assert passed["step"].target_accept == 0.95
+    assert "target_accept" not in passed
+    variance, sigma = passed["step"].potential._cov, ParameterVector(found.model()).labels.index("sigma_log__")
+    of_sigma = found.covariance[list(found.mean["parameter"].values).index("sigma_log__")].max()
+    assert variance[sigma, sigma] == pytest.approx(of_sigma, rel=0.7)  # of a pilot's draws
+    assert len({float(start["intercept"].data) for start in passed["initvals"]}) == 2
+    found.sample(3, chains=2, init="adapt_diag", target_accept=0.95)
+    assert "step" not in passed
+    assert passed["target_accept"] == 0.95
+
+
 def test_priors_of_other_parameters_are_refused(released):
     _, _, found = released
     with pm.Model() as other:
