@@ -17,17 +17,20 @@ Statistical Science 22.
 """
 
 import functools
+import math
 from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 import pymc as pm
+import pytensor
 import pytensor.tensor as pt
 from pymc.logprob.transforms import Transform
+from pytensor.graph.replace import clone_replace
 from pytensor.graph.traversal import ancestors
 from pytensor.tensor.random.basic import NormalRV
 
-from pymc_dp.compiling import compiled
+from pymc_dp.compiling import INTERPRETED, compiled
 from pymc_dp.model.parameters import FloatArray, ParameterVector
 
 
@@ -132,3 +135,50 @@ class Unstandardised:
 
     def __getstate__(self) -> dict[str, Any]:
         return {k: v for k, v in self.__dict__.items() if k != "_function"}
+
+
+def from_means_and_members(model: pm.Model, parameters: ParameterVector) -> FloatArray | None:
+    """Return the matrix that makes parameters of what members of hierarchies are apart from their prior's mean.
+
+    Shape (parameters, parameters): ones on the diagonal, and for each member how much parameters of its prior add to
+    its mean. None where no mean is linear in parameters that rows do not depend on otherwise. Public: it depends on the
+    model alone.
+    """
+    in_rows = set(ancestors([*model.observed_RVs, *model.potentials], blockers=model.free_RVs))
+    slices = dict(zip(model.free_RVs, parameters.slices, strict=True))
+    found = np.eye(parameters.size)
+    for rv in model.free_RVs:
+        if not (rv in in_rows and _is_member(rv, model)):
+            continue
+        mean = rv.owner.inputs[-2]
+        above = set(ancestors([mean], blockers=model.free_RVs))
+        of_mean = [other for other in model.free_RVs if other in above]
+        if any(other in in_rows or model.rvs_to_transforms[other] is not None for other in of_mean):
+            continue
+        places = np.concatenate([np.r_[slices[other]] for other in of_mean]) if of_mean else np.zeros(0, dtype=int)
+        added = _linear_part(mean, of_mean, places.size)
+        if added is not None:
+            members = np.r_[slices[rv]]
+            found[np.ix_(members, places)] = np.broadcast_to(added, (members.size, places.size))
+    return found if np.any(found != np.eye(parameters.size)) else None
+
+
+def _linear_part(mean: Any, of: list[Any], size: int) -> FloatArray | None:
+    """Return how much each of `size` numbers adds to each entry of a mean; None if it is not linear in them."""
+    whole = pt.vector("whole", shape=(size,), dtype="float64")
+    shapes = [tuple(rv.type.shape) for rv in of]
+    if None in {length for shape in shapes for length in shape} or not of:
+        return None
+    ends = np.cumsum([0, *(math.prod(shape) for shape in shapes)])
+    parts = [
+        whole[start:end].reshape(shape).astype(rv.type.dtype)
+        for rv, shape, start, end in zip(of, shapes, ends[:-1], ends[1:], strict=True)
+    ]
+    (flat,) = clone_replace([pt.atleast_1d(mean).ravel()], dict(zip(of, parts, strict=True)))
+    with pytensor.config.change_flags(mode=INTERPRETED):  # called a few times: not worth compiling
+        at = pytensor.function([whole], flat, mode=INTERPRETED)
+    zero = at(np.zeros(size))
+    columns = np.stack([at(way) - zero for way in np.eye(size)], axis=1)
+    somewhere = np.random.default_rng(0).normal(size=size) * 7.0
+    is_linear = np.allclose(at(somewhere) - zero, columns @ somewhere, rtol=1e-6, atol=1e-9)
+    return columns if is_linear and np.isfinite(columns).all() else None

@@ -23,6 +23,7 @@ from pytensor.tensor.shape import Shape, Shape_i
 
 from pymc_dp.compiling import INTERPRETED
 from pymc_dp.model.arrays import is_leaf, leaf_value
+from pymc_dp.model.members import from_means_and_members
 from pymc_dp.model.parameters import ParameterVector
 
 #: Beyond this many possible responses of a row, they count as infinitely many: each takes a pass over the rows.
@@ -56,6 +57,7 @@ class Structure:
     responses_are_known: bool  # whether the model says which responses a row could have had
     rows_are_levels: bool  # whether a row is one of a few levels: a truth value or a category
     kinked: NDArray[np.bool_]  # in which parameters the log-likelihood of a row is a broken line
+    with_means_of_members: NDArray[np.float64] | None  # see `from_means_and_members`
 
 
 def structure_of(model: pm.Model, parameters: ParameterVector) -> Structure:
@@ -78,6 +80,7 @@ def structure_of(model: pm.Model, parameters: ParameterVector) -> Structure:
         bool(responses),
         are_all,
         kinked_in(model, parameters),
+        from_means_and_members(model, parameters),
     )
 
 

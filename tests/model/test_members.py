@@ -6,7 +6,7 @@ import pytest
 import xarray as xr
 from scipy import integrate, stats
 
-from pymc_dp.model.members import GivenItsScale
+from pymc_dp.model.members import GivenItsScale, from_means_and_members
 from pymc_dp.model.parameters import ParameterVector
 from pymc_dp.model.posterior import LogDensity, priors_of, standardised, with_likelihood
 
@@ -95,3 +95,51 @@ def test_nuts_finds_the_scale_of_members_that_are_mostly_noise():
         below = np.interp(np.quantile(tau, part), points, masses / masses[-1])
         assert below == pytest.approx(part, abs=4.3 * np.sqrt(part * (1.0 - part) / effective))
     assert int(tree["sample_stats"]["diverging"].sum()) == 0
+
+
+def to_parameters(build):
+    """Return the matrix of a model whose rows depend on three members and nothing else."""
+    with pm.Model() as model:
+        mean = build()
+        tau = pm.HalfNormal("tau", 1.0)
+        member = pm.Normal("member", mean, tau, shape=3)
+        pm.Normal("y", member[pm.Data("group", np.array([0, 1, 2, 0]))], 1.0, observed=np.zeros(4))
+    labels = ParameterVector(model).labels
+    found = from_means_and_members(model, ParameterVector(model))
+    return found, [labels.index(f"member[{k}]") for k in range(3)], labels
+
+
+def test_members_stand_apart_from_the_mean_of_their_prior():
+    found, members, labels = to_parameters(lambda: pm.Normal("mu", 2.0, 1.0))
+    added = found - np.eye(len(labels))
+    np.testing.assert_array_equal(added[members, labels.index("mu")], 1.0)
+    assert added.sum() == 3.0
+
+
+def test_covariates_of_groups_are_parts_of_that_mean():
+    of_groups = np.array([0.5, -1.0, 2.0])
+    found, members, labels = to_parameters(
+        lambda: 5.0 + pm.Normal("a", 0.0, 1.0) - of_groups * pm.Normal("b", 0.0, 1.0)
+    )
+    np.testing.assert_allclose(found[members, labels.index("a")], 1.0)
+    np.testing.assert_allclose(found[members, labels.index("b")], -of_groups)
+
+
+@pytest.mark.parametrize(
+    "build",
+    [
+        lambda: 2.0,
+        lambda: pm.HalfNormal("mu", 1.0),
+        lambda: pm.Normal("mu", 0.0, 1.0) ** 2,
+    ],
+)
+def test_means_that_are_no_linear_function_of_parameters_stay(build):
+    assert to_parameters(build)[0] is None
+
+
+def test_a_mean_that_rows_depend_on_stays():
+    with pm.Model() as model:
+        mu = pm.Normal("mu")
+        member = pm.Normal("member", mu, pm.HalfNormal("tau"), shape=2)
+        pm.Normal("y", mu + member[pm.Data("group", np.array([0, 1]))], 1.0, observed=np.zeros(2))
+    assert from_means_and_members(model, ParameterVector(model)) is None

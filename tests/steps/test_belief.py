@@ -428,3 +428,13 @@ def test_entries_of_a_predictor_that_groups_do_not_differ_in_lose_nearly_all_of_
     errors = np.sqrt(np.mean((found - truth)[:members, -2:] ** 2, axis=0))
     assert errors[0] < 0.35
     assert errors[1] == pytest.approx(np.sqrt(0.5), rel=0.2)
+
+
+def test_a_prior_keeps_noise_from_moving_what_it_tells():
+    """Along a direction of which the likelihood knows nothing but noise, the posterior mean is the prior's."""
+    information, known = np.diag([100.0, 1e-8]), np.ones(2, dtype=bool)
+    noise = np.diag([0.02, 1e12])
+    belief = Belief(np.zeros(2), information, noise, np.zeros((2, 2)), known)
+    assert belief.squared_noise == pytest.approx(2.0 + 1e4)
+    assert belief.squared_noise_given(np.zeros((2, 2))) == pytest.approx(belief.squared_noise)
+    assert belief.squared_noise_given(np.eye(2)) == pytest.approx(2.0 / (1.0 + 0.03) ** 2, rel=1e-6)

@@ -20,6 +20,10 @@ from pymc_dp.steps.prelude.tails import BINS, Histogram, Tail
 N = 20_000
 
 
+def regression_of(known, scales):
+    return Regression(np.zeros(known.size), known, scales)
+
+
 def frame_of(curvature, of_prior, n_units, weights=(1.0, 1.0)):
     known = np.array([True, True])
     regression = SimpleNamespace(scales=np.zeros(0, dtype=np.intp), known=known)
@@ -30,7 +34,8 @@ def frame_of(curvature, of_prior, n_units, weights=(1.0, 1.0)):
         _regression=regression,
         structure=structure,
         _chain=chain,
-        _of_prior=of_prior,
+        _of_prior=np.zeros((2, 2)) if of_prior is None else np.diag(of_prior),
+        _shortens_axes=of_prior is not None,
         _weights=np.array(weights),
     )
     return Search._frame(search, KnownCurvature(curvature, curvature, 0.0, Frame(np.eye(2), np.eye(2)), known))
@@ -135,7 +140,9 @@ def test_members_of_groups_count_less_in_norms_the_more_there_are():
                 n_units=20_000,
                 release=lambda query, counts=counts: SimpleNamespace(value=counts.ravel(), noise_std=1e-9),
             ),
-            _regression=SimpleNamespace(known=np.ones(size, dtype=bool), scales=np.zeros(0, dtype=int)),
+            _regression=SimpleNamespace(
+                known=np.ones(size, dtype=bool), scales=np.zeros(0, dtype=int), gathered=np.zeros((0, 0))
+            ),
             _weights=np.ones(size),
             structure=structure,
         )
@@ -174,6 +181,7 @@ def test_scores_of_members_keep_their_slope(members, one_row, centred, kinked, k
         structure[0, 1] = structure[1, 0] = False
     made = SimpleNamespace(value=np.array([1.2, -2.4, 3.6]), noise_std=0.3, where=[np.zeros(3)])
     chain = SimpleNamespace(
+        prior=SimpleNamespace(gradient=lambda theta: -theta),
         n_units=100,
         structure=structure,
         knows_responses=centred,
@@ -209,7 +217,7 @@ def test_coordinates_are_weighed_by_their_tails():
         _chain=SimpleNamespace(
             n_units=n_units, release=lambda query: SimpleNamespace(value=on_all(counts, known), noise_std=1e-9)
         ),
-        _regression=SimpleNamespace(known=known, scales=scales),
+        _regression=regression_of(known, scales),
         _weights=np.ones(4),
         structure=np.ones((4, 4), dtype=bool),
     )

@@ -9,7 +9,7 @@ from conftest import QUIET
 
 import pymc_dp as dp
 from pymc_dp.steps.prelude import simulated
-from pymc_dp.steps.prelude.newton import NotComputable, can_stand_at, positive_definite
+from pymc_dp.steps.prelude.newton import NotComputable, can_stand_at, positive_definite, prior_curvature
 from pymc_dp.steps.prelude.simulated import SearchBySimulation
 
 
@@ -60,3 +60,13 @@ def test_no_search_stands_where_squares_of_distances_are_no_numbers():
     assert not can_stand_at(Flat(), np.array([np.nan, 0.0]))
     with pytest.raises(NotComputable):
         positive_definite(np.array([[np.nan, 0.0], [0.0, 1.0]]))
+
+
+def test_priors_are_told_in_units_of_each_parameters_own():
+    """Of an intercept in hundred thousands beside a slope in thousandths; of nothing, where all are flat."""
+    information = np.array([1e-10, 1e6, 1.0])
+    prior = SimpleNamespace(gradient=lambda theta: -information * theta)
+    found = prior_curvature(prior, np.zeros(3))
+    np.testing.assert_allclose(found, np.diag(information), rtol=1e-6, atol=1e-16)
+    flat = SimpleNamespace(gradient=np.zeros_like)
+    assert np.abs(prior_curvature(flat, np.zeros(3))).max() < 1e-200

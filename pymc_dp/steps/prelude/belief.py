@@ -80,6 +80,16 @@ class Belief:
     #: The part of `noise`, by H, that is noise of the curvature over the distance from the last score to `mean`.
     curvature_share: float = 0.0
 
+    @classmethod
+    def from_dataset(cls, dataset: xr.Dataset, places: NDArray[np.intp]) -> "Belief":
+        """Return what `dataset` wrote; each of its parameters is at one of `places`."""
+        order = np.argsort(places)
+        mean, known = dataset["mean"].values[order], dataset["known"].values[order].astype(bool)
+        information, noise, bias = (
+            dataset[name].values[np.ix_(order, order)] for name in ("information", "noise", "bias")
+        )
+        return cls(np.where(known, mean, 0.0), information, noise, bias, known)
+
     @functools.cached_property
     def precision(self) -> FloatArray:
         """The inverse of H⁻¹ + V, zero where the likelihood does not depend on a parameter."""
@@ -105,6 +115,15 @@ class Belief:
     def squared_noise(self) -> float:
         """How far noise is expected to have moved the mean: the squared distance, in units of what all units tell."""
         return float(np.sum(self.information * self.noise))
+
+    def squared_noise_given(self, prior: FloatArray) -> float:
+        """Return how far noise is expected to have moved the posterior mean, as `squared_noise`.
+
+        `prior` is the information of a normal prior, shape (parameters, parameters).
+        """
+        block = np.ix_(self.known, self.known)
+        kept = np.linalg.solve(self.precision[block] + prior[block], self.precision[block])
+        return float(np.sum(self.information[block] * (kept @ self.noise[block] @ kept.T)))
 
     def dataset(self, labels: Sequence[str]) -> xr.Dataset:
         """Return it under the names of parameters: ``mean``, ``information``, ``noise``, ``bias`` and ``known``."""

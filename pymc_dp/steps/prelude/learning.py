@@ -38,6 +38,11 @@ from pymc_dp.steps.prelude import settings
 from pymc_dp.steps.prelude.approximation import Approximation
 from pymc_dp.steps.prelude.belief import Belief, most_likely
 from pymc_dp.steps.prelude.broken_lines import SearchAlongBrokenLines
+from pymc_dp.steps.prelude.coordinates import (
+    AccessInCoordinates,
+    found_at_parameters,
+    regression_in_coordinates,
+)
 from pymc_dp.steps.prelude.curvature import KnownCurvature, members_of
 from pymc_dp.steps.prelude.density import Quadratic, Surrogate, WeightedRows
 from pymc_dp.steps.prelude.free_hmc import FreeHMC
@@ -191,6 +196,7 @@ class Learning:
             raise InvalidArgument("Expansions of order 1 are tested: shares.tests must be above zero.")
         known, scales, self._start = structure.in_likelihood, structure.scales, structure.start
         self._options, self._normal = options, structure.linear_and_normal
+        self._with_means_of_members = structure.with_means_of_members
         self._regression = Regression(
             self._start,
             known,
@@ -227,6 +233,16 @@ class Learning:
         self._regression = replace(regression, steps=self.steps)
         default = default_shares(self.order, self.in_chains, control_variates=options.control_variates)
         self.shares = options.shares or (SHARES_OF_LOCATION if apart and self.in_chains == "nothing" else default)
+
+    @property
+    def _coordinates(self) -> FloatArray | None:
+        """The matrix that makes parameters of a search's coordinates, if these are others.
+
+        Of normal regressions. On two tables of groups with counts and truth values searches were up to 15 % worse by
+        it, at epsilon 4, and as good at 1.
+        """
+        apart = self._regression.location_apart and self.in_chains == "nothing"
+        return self._with_means_of_members if apart else None
 
     # What it releases ---------------------------------------------------------------------------------------------
 
@@ -350,8 +366,15 @@ class Learning:
         kind = SearchForLocation if self._regression.location_apart else Search
         kind = SearchAlongBrokenLines if self._regression.kinked.any() else kind
         releases_loss = self._diagnoses and self.control_variates
-        search = kind(chain, self._regression, self._clip_gradient, self._clip_curvature, releases_loss=releases_loss)
-        found, prior = search.run(), chain.prior
+        asked, regression, coordinates = chain, self._regression, self._coordinates
+        if coordinates is not None:
+            asked = AccessInCoordinates(chain, coordinates)
+            regression = regression_in_coordinates(regression, coordinates)
+        search = kind(asked, regression, self._clip_gradient, self._clip_curvature, releases_loss=releases_loss)
+        in_coordinates, prior = search.run(), chain.prior
+        found = in_coordinates
+        if coordinates is not None:
+            found = found_at_parameters(found, self._regression.known, coordinates)
         belief = found.belief if self.noise_aware else found.belief.without_uncertainty()
         theta, precision = found.point.theta, belief.precision
         distance = belief.mean - theta
@@ -362,7 +385,8 @@ class Learning:
         doubtful_width = np.inf  # of nothing but noise: draws then are those of the prior
         if not _lost(found.belief):
             largest_noise = found.curvature.noise_std * max(_BEYOND_NOISE, search.reach_of_noise)
-            doubtful_width = _doubtful_width(found.belief, found.curvature, from_prior, largest_noise)
+            there = from_prior if coordinates is None else coordinates.T @ from_prior @ coordinates
+            doubtful_width = _doubtful_width(in_coordinates.belief, found.curvature, there, largest_noise)
         return Expansion(
             surrogate=Quadratic(prior, found.point, precision @ distance, precision, radius),
             centre=found.point,
@@ -373,7 +397,7 @@ class Learning:
             belief=belief,
             lost=found.lost,
             doubtful_width=doubtful_width,
-            noise_of_members=_noise_of_members(belief, from_prior, search.structure),
+            noise_of_members=_noise_of_members(belief, from_prior, chain.structure),
             bias_of_loss=search.reported_bias,
             missed=found.missed,
             foreseen=found.foreseen,
@@ -681,12 +705,12 @@ def _doubtful_width(
         return np.inf
 
 
-def _noise_of_members(belief: Belief, prior_information: FloatArray, structure: NDArray[np.bool_]) -> float:
+def _noise_of_members(belief: Belief, prior_information: FloatArray, structure: NDArray[np.bool_] | None) -> float:
     """Return the noise in members of groups, over what their prior lets them vary: medians of variances; or NaN.
 
     By their prior where scales of hierarchies are about the most likely ones. NaN where no parameter is one of a prior.
     """
-    members = members_of(structure, belief.known)
+    members = np.zeros_like(belief.known) if structure is None else members_of(structure, belief.known)
     if belief.known.all() or not members.any():
         return np.nan
     hidden = np.diag(belief.noise + belief.bias)[members]

@@ -103,9 +103,9 @@ class SearchForLocation(Search):
         """Release curvature, score and the score of the scale at the centre; return what all of them say."""
         found = super()._expanded(theta, curvature)
         told = found.belief
-        near = np.where(self.places, told.mean, theta)
+        near = self._led_to(told, theta, np.inf)
         # Squared residuals there are larger than at the maximum, by as much as noise has moved it away.
-        by_chance = told.squared_noise / self._n_rows
+        by_chance = told.squared_noise_given(self._of_prior) / self._n_rows
         change, noise, bias = self._change_of_scale(near, by_chance, "scale_score")
         mean, smaller = told.mean.copy(), float(np.exp(-2.0 * change))
         mean[self._scale] = theta[self._scale] + change
@@ -121,7 +121,7 @@ class SearchForLocation(Search):
         end = self._stepped(theta, curvature, settings.TRUST_OF_LOCATION * self._rows**0.5)
         # Squared residuals fall by the squared length of the way to the maximum, from which noise leads away again.
         step = np.where(self.places, end - theta, 0.0)
-        by_chance = self._belief(curvature).squared_noise / self._n_rows
+        by_chance = self._belief(curvature).squared_noise_given(self._of_prior) / self._n_rows
         fallen = max(0.0, float(step @ curvature.matrix @ step) / self._n_rows - by_chance)
         change = 0.5 * float(np.log(max(1.0 - fallen, settings.LEAST_LEFT) + by_chance))
         self._sizes = {}

@@ -107,14 +107,20 @@ def prior_curvature(prior: LogDensity, theta: FloatArray, block: NDArray[np.intp
     """
     step = 1e-4
     block = np.arange(theta.size) if block is None else block
+    if not block.size:
+        return np.zeros((0, 0))
     columns = [
         (prior.gradient(theta - step * way) - prior.gradient(theta + step * way))[block] / (2 * step)
         for way in np.eye(theta.size)[block]
     ]
-    values, vectors = np.linalg.eigh(0.5 * (np.array(columns) + np.array(columns).T))
+    found = 0.5 * (np.array(columns) + np.array(columns).T)
+    # In units of each parameter's own: an intercept in thousands and a slope in thousandths are told about as much.
+    units = np.sqrt(np.abs(np.diag(found)))
+    units = np.where(units > 0.0, units, units.max() or 1.0)
+    values, vectors = np.linalg.eigh(found / np.outer(units, units))
     sizes = np.abs(values)
     sizes = np.maximum(sizes, 1e-6 * max(float(sizes.max()), np.finfo(float).tiny))
-    concave: FloatArray = (vectors * sizes) @ vectors.T
+    concave: FloatArray = np.outer(units, units) * ((vectors * sizes) @ vectors.T)
     return concave
 
 

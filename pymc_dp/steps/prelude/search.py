@@ -83,6 +83,8 @@ class Regression:
     normal: bool = False
     #: In which parameters the log-likelihood of a row is a broken line, shape (parameters,).
     kinked: NDArray[np.bool_] = field(default_factory=lambda: np.zeros(0, dtype=np.bool_))
+    #: Which sum of members' scores that of each coordinate is, where the mean of members is one; else empty.
+    gathered: FloatArray = field(default_factory=lambda: np.zeros((0, 0)))
 
     @property
     def centred(self) -> bool:
@@ -233,12 +235,13 @@ class Search:
         self._tail: Tail  # of the norms of the last score
         #: How many times as far as of single rows a step may go, and whether the last one would have gone farther.
         self._room, self._held = 1.0, False
-        #: The prior's information on each parameter where the last step has led to, given the scales of hierarchies.
-        self._of_prior: FloatArray | None = None
         #: How much each axis of a frame counts in norms: less where scores have long tails, so that few units are long.
         self._weights = np.ones(regression.known.size)
         #: Which parameters scores and curvatures are taken of.
         self.places = self._places_of(regression)
+        #: The prior's information where the last step has led to, given the scales of hierarchies; and whether it makes
+        #: axes shorter: after a step, by a hierarchy.
+        self._of_prior, self._shortens_axes = self._prior_information(regression.start), False
         structure = chain.structure
         #: Which entries curvatures can have by the model's graph.
         self.structure = np.ones((regression.known.size,) * 2, dtype=bool) if structure is None else structure
@@ -480,6 +483,10 @@ class Search:
         members = members_of(self.structure, known)
         scales[known], fourth = _sizes_of_entries(counts, made.noise_std, n_units, members[known])
         self._weights[known] = (fourth / fourth.min()) ** -settings.POWER_OF_TAILS
+        means = np.flatnonzero(self._regression.gathered.any(axis=1))
+        if means.size:  # a row has one member
+            scales[means] = np.sqrt(self._regression.gathered[means] ** 2 @ scales**2)
+            self._weights[means] = 1.0
         n_members, n_others = int(members.sum()), int((known & ~members).sum())
         if n_members > n_others > 0:
             self._weights[members] *= (n_others / n_members) ** settings.POWER_OF_MEMBERS
@@ -592,9 +599,11 @@ class Search:
         order = known[np.lexsort((self.structure[np.ix_(known, known)].sum(axis=1), of_scales))]
         block = np.ix_(order, order)
         per_unit = curvature.matrix[block] / self._chain.n_units
-        if self._of_prior is not None:
-            own, prior = np.diag(per_unit), self._of_prior[order] / self._chain.n_units
-            per_unit = per_unit + np.diag(np.sqrt(own * (own + prior)) - own)
+        prior = self._of_prior[block] / self._chain.n_units
+        if self._shortens_axes:
+            own = np.diag(per_unit)
+            per_unit = per_unit + np.diag(np.sqrt(own * (own + np.diag(prior))) - own)
+        per_unit = per_unit + settings.LEAST_OF_PRIOR * prior
         values, vectors = np.linalg.eigh(per_unit)
         values = np.maximum(values, 1e-12 * values.max())
         factor = np.linalg.cholesky((vectors * values) @ vectors.T)
@@ -859,11 +868,16 @@ class Search:
         end = next((end for end in ends if can_stand_at(prior, end)), None)
         if end is None:
             return theta
-        if not self._regression.known.all():
-            self._of_prior = np.zeros(theta.size)
-            places = np.flatnonzero(self.places)
-            self._of_prior[places] = np.diag(prior_curvature(prior, end, places))
+        self._of_prior = self._prior_information(end)
+        self._shortens_axes = not self._regression.known.all()
         return end
+
+    def _prior_information(self, theta: FloatArray) -> FloatArray:
+        """Return the prior's information on what scores are taken of, given all other parameters."""
+        places = np.flatnonzero(self.places)
+        information = np.zeros((theta.size, theta.size))
+        information[np.ix_(places, places)] = prior_curvature(self._chain.prior, theta, places)
+        return information
 
 
 def last_step(

@@ -231,3 +231,6 @@ MOST_GROWTH = 1.0
 #: No less of the slope of a score is believed to be left by clipping: of an event in a thousand rows, cut to what the
 #: others need, it is about 3 %.
 LEAST_SLOPE_KEPT = 0.02
+#: No axis of a frame is longer than if units told this part of what the prior does: a likelihood of an intercept and of
+#: the levels of groups is constant along one direction, and noise alone says how long that axis is.
+LEAST_OF_PRIOR = 0.01
