@@ -133,6 +133,15 @@ class Unstandardised:
         found = np.concatenate([np.ravel(block) for block in blocks]).astype(np.float64)
         return found[: z.size], found[z.size :]
 
+    def standardised(self, theta: FloatArray) -> FloatArray:
+        """Return parameters, shape (parameters,), with their members standardised."""
+        nothing, z = np.zeros_like(theta), np.where(self.members, 0.0, theta)
+        at_mean = self(z, nothing)[0]
+        std = self(np.where(self.members, 1.0, theta), nothing)[0] - at_mean
+        with np.errstate(all="ignore"):
+            z[self.members] = ((theta - at_mean) / std)[self.members]
+        return z
+
     def __getstate__(self) -> dict[str, Any]:
         return {k: v for k, v in self.__dict__.items() if k != "_function"}
 

@@ -114,6 +114,25 @@ class LogDensity:
         if self._unstandardised is not None:
             self.members = self._unstandardised.members
 
+    def mass_matrix(self, covariance: FloatArray, draws: FloatArray) -> FloatArray:
+        """Return the inverse of a mass matrix by the covariance of parameters, and independent draws of them.
+
+        Standardised members are about standard normal, given the others, and independent, unless rows tell sums of
+        members and others, such as an intercept, better than the members. The covariance of draws says so: of few
+        draws of many parameters little of it is taken.
+        """
+        if self._unstandardised is None:
+            return covariance
+        size = self.members.size
+        covariance = np.where(self.members[:, None] | self.members, np.eye(size), covariance)
+        z = np.array([self._unstandardised.standardised(draw) for draw in draws]).reshape(-1, size)
+        z = z[np.isfinite(z).all(axis=1)]
+        if len(z) < 2:
+            return covariance
+        part = len(z) / (len(z) + _DRAWS_FOR_EACH * size)
+        mixed: FloatArray = (1.0 - part) * covariance + part * np.cov(z.T)
+        return mixed
+
     def _pytensor_function(self, theta: FloatArray) -> tuple[float, np.ndarray]:
         """Return both at `theta`, shape (parameters,); by the name that PyMC's integrator asks for."""
         log_prior, gradient = self._prior.with_gradient(theta)
@@ -125,12 +144,19 @@ class LogDensity:
         return log_density, (gradient - pull).astype(self.dtype)
 
 
+#: A mass matrix takes half of its entries for members from the draws if there are so many for each parameter.
+_DRAWS_FOR_EACH = 5
 #: Of NUTS's first step: four times PyMC's own, for posteriors that the mass matrix makes about standard normal.
 _STEP_SCALE = 1.0
 
 
 def arguments_of_nuts(
-    priors: pm.Model, likelihood: xr.Dataset, covariance: FloatArray, starts: Sequence[FloatArray], **settings: Any
+    priors: pm.Model,
+    likelihood: xr.Dataset,
+    covariance: FloatArray,
+    draws: FloatArray,
+    starts: Sequence[FloatArray],
+    **settings: Any,
 ) -> dict[str, Any]:
     """Return arguments of `pm.sample` that draw from priors times a released likelihood by PyMC's own NUTS.
 
@@ -141,8 +167,9 @@ def arguments_of_nuts(
     likelihood : xr.Dataset
         What was released.
     covariance : ndarray, shape (parameters, parameters)
-        The inverse of the mass matrix, in the order of the model's parameters. Standardised members of hierarchies
-        have the identity instead.
+        The inverse of the mass matrix, in the order of the model's parameters, but for members of hierarchies.
+    draws : ndarray, shape (draws, parameters)
+        Independent draws of the posterior, about: see `LogDensity.mass_matrix`.
     starts : sequence of ndarray, shape (parameters,)
         Where each chain starts, on the unconstrained scale.
     **settings
@@ -151,8 +178,7 @@ def arguments_of_nuts(
     parameters = ParameterVector(priors)
     log_density = LogDensity(priors, likelihood)
     posterior = standardised(with_likelihood(priors, parameters, likelihood), likelihood)
-    members = log_density.members
-    covariance = np.where(members[:, None] | members, np.eye(parameters.size), covariance)
+    covariance = log_density.mass_matrix(covariance, draws)
     # PyMC applies the backward transform of a Cholesky factor to graphs alone.
     initvals = [{name: pt.constant(each) for name, each in parameters.to_point(start).items()} for start in starts]
     settings = {"step_scale": _STEP_SCALE, **settings}

@@ -162,7 +162,9 @@ class PrivateLikelihood:
         starts = [kernel.run(kernel.theta, apart, rng) for _ in range(options.setdefault("chains", 4))]
         ours = _MAKE_A_STEP.isdisjoint(options)
         of_nuts = {name: options.pop(name) for name in _OF_NUTS if ours and name in options}
-        arguments = posterior.arguments_of_nuts(model, self._dataset, kernel.covariance, starts, **of_nuts)
+        arguments = posterior.arguments_of_nuts(
+            model, self._dataset, kernel.covariance, kernel.draws, starts, **of_nuts
+        )
         if not ours:
             del arguments["step"]
         tree = sample_without_privacy(draws=draws, **arguments | options)

@@ -413,7 +413,7 @@ class _Run:
         covariance[np.ix_(places, places)] = known.spread @ known.spread.T
         rng, order = np.random.default_rng(seed), np.argsort(places)
         starts = [known.theta(known.start(rng))[order] for _ in range(self.plan.chains)]
-        return arguments_of_nuts(self.priors, likelihood, covariance, starts)
+        return arguments_of_nuts(self.priors, likelihood, covariance, known.kernel.draws[:, order], starts)
 
     @contextlib.contextmanager
     def _authorised(self) -> Iterator[None]:

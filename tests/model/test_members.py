@@ -6,7 +6,7 @@ import pytest
 import xarray as xr
 from scipy import integrate, stats
 
-from pymc_dp.model.members import GivenItsScale, from_means_and_members
+from pymc_dp.model.members import GivenItsScale, Unstandardised, from_means_and_members
 from pymc_dp.model.parameters import ParameterVector
 from pymc_dp.model.posterior import LogDensity, priors_of, standardised, with_likelihood
 
@@ -95,6 +95,24 @@ def test_nuts_finds_the_scale_of_members_that_are_mostly_noise():
         below = np.interp(np.quantile(tau, part), points, masses / masses[-1])
         assert below == pytest.approx(part, abs=4.3 * np.sqrt(part * (1.0 - part) / effective))
     assert int(tree["sample_stats"]["diverging"].sum()) == 0
+
+
+def test_draws_say_how_members_stand_together():
+    """Little of few draws; of many, what they have in common; and each draw is standardised by its own scale."""
+    model, likelihood, _ = groups()
+    density, generator = LogDensity(model, likelihood), np.random.default_rng(1)
+    size, members = density.members.size, density.members
+    unstandardised = Unstandardised(standardised(model, likelihood), ParameterVector(model))
+    common = generator.normal(size=(5000, 1)) * 3.0
+    z = generator.normal(size=(5000, size)) + np.where(members, common, 0.0)
+    draws = np.array([unstandardised(each, each)[0] for each in z])
+    np.testing.assert_allclose(unstandardised.standardised(draws[0]), z[0], atol=1e-9)
+    variance = density.mass_matrix(np.eye(size), draws)
+    together = members / np.sqrt(members.sum())
+    assert together @ variance @ together == pytest.approx(1.0 + 9.0 * members.sum(), rel=0.1)
+    few = density.mass_matrix(np.eye(size), draws[:20])
+    assert 1.0 < together @ few @ together < 0.5 * (together @ variance @ together)
+    np.testing.assert_array_equal(density.mass_matrix(4.0 * np.eye(size), draws[:0])[members][:, members], np.eye(30))
 
 
 def to_parameters(build):
