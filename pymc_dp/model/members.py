@@ -25,6 +25,7 @@ import numpy as np
 import pymc as pm
 import pytensor
 import pytensor.tensor as pt
+from numpy.typing import NDArray
 from pymc.logprob.transforms import Transform
 from pytensor.graph.replace import clone_replace
 from pytensor.graph.traversal import ancestors
@@ -154,40 +155,38 @@ def from_means_and_members(model: pm.Model, parameters: ParameterVector) -> Floa
     model alone.
     """
     in_rows = set(ancestors([*model.observed_RVs, *model.potentials], blockers=model.free_RVs))
-    slices = dict(zip(model.free_RVs, parameters.slices, strict=True))
+    entries = dict(zip(model.free_RVs, map(_entries, parameters.slices), strict=True))
+    shapes = dict(zip(model.free_RVs, parameters.shapes.values(), strict=True))
     found = np.eye(parameters.size)
     for rv in model.free_RVs:
-        if not (rv in in_rows and _is_member(rv, model)):
-            continue
-        mean = rv.owner.inputs[-2]
+        mean = rv.owner.inputs[-2] if rv in in_rows and _is_member(rv, model) else pt.constant(0.0)
         above = set(ancestors([mean], blockers=model.free_RVs))
-        of_mean = [other for other in model.free_RVs if other in above]
-        if any(other in in_rows or model.rvs_to_transforms[other] is not None for other in of_mean):
-            continue
-        places = np.concatenate([np.r_[slices[other]] for other in of_mean]) if of_mean else np.zeros(0, dtype=int)
-        added = _linear_part(mean, of_mean, places.size)
-        if added is not None:
-            members = np.r_[slices[rv]]
-            found[np.ix_(members, places)] = np.broadcast_to(added, (members.size, places.size))
+        of_mean = {other: shapes[other] for other in model.free_RVs if other in above}
+        if of_mean and not any(other in in_rows or model.rvs_to_transforms[other] is not None for other in of_mean):
+            places = np.concatenate([entries[other] for other in of_mean])
+            found[np.ix_(entries[rv], places)] = _linear_part(mean, of_mean, shapes[rv])
     return found if np.any(found != np.eye(parameters.size)) else None
 
 
-def _linear_part(mean: Any, of: list[Any], size: int) -> FloatArray | None:
-    """Return how much each of `size` numbers adds to each entry of a mean; None if it is not linear in them."""
-    whole = pt.vector("whole", shape=(size,), dtype="float64")
-    shapes = [tuple(rv.type.shape) for rv in of]
-    if None in {length for shape in shapes for length in shape} or not of:
-        return None
-    ends = np.cumsum([0, *(math.prod(shape) for shape in shapes)])
+def _entries(of: slice) -> NDArray[np.intp]:
+    return np.arange(of.start, of.stop)
+
+
+def _linear_part(mean: Any, of: dict[Any, tuple[int, ...]], shape: tuple[int, ...]) -> FloatArray:
+    """Return how much each entry of variables `of` these shapes adds to each of a mean; zeros if it is not linear."""
+    ends = np.cumsum([0, *map(math.prod, of.values())])
+    whole = pt.vector("whole", shape=(int(ends[-1]),), dtype="float64")
     parts = [
-        whole[start:end].reshape(shape).astype(rv.type.dtype)
-        for rv, shape, start, end in zip(of, shapes, ends[:-1], ends[1:], strict=True)
+        whole[start:end].reshape(of_one).astype(rv.type.dtype)
+        for (rv, of_one), start, end in zip(of.items(), ends[:-1], ends[1:], strict=True)
     ]
-    (flat,) = clone_replace([pt.atleast_1d(mean).ravel()], dict(zip(of, parts, strict=True)))
-    with pytensor.config.change_flags(mode=INTERPRETED):  # called a few times: not worth compiling
-        at = pytensor.function([whole], flat, mode=INTERPRETED)
-    zero = at(np.zeros(size))
-    columns = np.stack([at(way) - zero for way in np.eye(size)], axis=1)
-    somewhere = np.random.default_rng(0).normal(size=size) * 7.0
+    (clone,) = clone_replace([mean], dict(zip(of, parts, strict=True)), rebuild_strict=False)
+    function = pytensor.function([whole], clone, mode=INTERPRETED)  # called a few times: not worth compiling
+
+    def at(values: FloatArray) -> FloatArray:
+        return np.broadcast_to(function(values), shape).ravel().astype(np.float64)
+
+    zero, somewhere = at(np.zeros(ends[-1])), 7.0 * np.random.default_rng(0).normal(size=ends[-1])
+    columns = np.stack([at(way) - zero for way in np.eye(ends[-1])], axis=1)
     is_linear = np.allclose(at(somewhere) - zero, columns @ somewhere, rtol=1e-6, atol=1e-9)
-    return columns if is_linear and np.isfinite(columns).all() else None
+    return columns if is_linear else np.zeros_like(columns)

@@ -1,4 +1,4 @@
-"""Facts of a model's graph and of the shapes of its data, before any row is looked at. No value is read."""
+"""Facts of a model's graph and of the shapes of its data, before any row is looked at. No value of the rows is read."""
 
 from collections.abc import Callable
 from dataclasses import dataclass

@@ -4,6 +4,7 @@ What was released is kept, and no data. With priors it is an ordinary PyMC model
 again and again, with other priors too: all of that is free of further privacy cost.
 """
 
+import contextlib
 import json
 from collections.abc import Mapping
 from pathlib import Path
@@ -27,7 +28,7 @@ from pymc_dp.run.sampling import release, sample_without_privacy
 from pymc_dp.steps.prelude.belief import Belief, most_likely
 from pymc_dp.steps.prelude.density import Quadratic
 from pymc_dp.steps.prelude.free_hmc import FreeHMC
-from pymc_dp.steps.prelude.newton import prior_curvature
+from pymc_dp.steps.prelude.newton import NUMERICAL_FAILURES, prior_curvature
 from pymc_dp.steps.surrogate_hmc import DPSurrogateHMC
 from pymc_dp.tables import Table
 
@@ -156,17 +157,11 @@ class PrivateLikelihood:
             If an option is one of privacy: these draws cost nothing.
         """
         refuse_privacy_keywords(sample_without_privacy, options)
-        model = self._priors_from(priors)
-        kernel = self._pilot(model)
-        rng, apart = np.random.default_rng(options.get("random_seed")), 10 * kernel.trajectories_apart
-        starts = [kernel.run(kernel.theta, apart, rng) for _ in range(options.setdefault("chains", 4))]
-        ours = _MAKE_A_STEP.isdisjoint(options)
-        of_nuts = {name: options.pop(name) for name in _OF_NUTS if ours and name in options}
-        arguments = posterior.arguments_of_nuts(
-            model, self._dataset, kernel.covariance, kernel.draws, starts, **of_nuts
-        )
-        if not ours:
-            del arguments["step"]
+        options = {"chains": 4} | {name: value for name, value in options.items() if value is not None}
+        arguments: dict[str, Any] = {"model": posterior.standardised(self.model(priors), self._dataset)}
+        if _MAKE_A_STEP.isdisjoint(options):
+            with contextlib.suppress(*NUMERICAL_FAILURES):  # PyMC finds a mass matrix of its own, if need be
+                arguments = self._with_nuts(self._priors_from(priors), options)
         tree = sample_without_privacy(draws=draws, **arguments | options)
         groups = {name: tree[name].to_dataset() for name in _OF_DRAWS if name in tree}
         for name in ("sample_stats", "warmup_sample_stats"):
@@ -178,6 +173,18 @@ class PrivateLikelihood:
             variables=json.dumps(published), draws=int(sizes["draw"]), chains=int(sizes["chain"]), complete=1
         )
         return DataTree.from_dict(groups)
+
+    def _with_nuts(self, priors: Model, options: dict[str, Any]) -> dict[str, Any]:
+        """Return arguments of `pm.sample`: NUTS as a pilot says, with those of the `options` that are its own."""
+        kernel, rng = self._pilot(priors), np.random.default_rng(options.get("random_seed"))
+        starts = [kernel.run(kernel.theta, 10 * kernel.trajectories_apart, rng) for _ in range(options["chains"])]
+        of_nuts = {name: options[name] for name in _OF_NUTS if name in options}
+        arguments = posterior.arguments_of_nuts(
+            priors, self._dataset, kernel.covariance, kernel.draws, starts, **of_nuts
+        )
+        for name in of_nuts:
+            del options[name]
+        return arguments
 
     def _pilot(self, priors: Model) -> FreeHMC:
         """Return a sampler of priors times this likelihood, adapted as that of a run is: where chains start."""

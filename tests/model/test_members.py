@@ -134,6 +134,20 @@ def test_members_stand_apart_from_the_mean_of_their_prior():
     assert added.sum() == 3.0
 
 
+def test_rows_of_a_table_of_members_share_a_mean():
+    """Its shape is that of a column, which PyMC repeats; and dims have lengths that no graph holds."""
+    with pm.Model(coords={"region": ["a", "b"], "kind": list(range(3))}) as model:
+        of_regions = pm.Normal("of_regions", dims="region")
+        member = pm.Normal("member", of_regions[:, None], pm.HalfNormal("tau"), dims=("region", "kind"))
+        pm.Normal("y", member[pm.Data("group", np.array([0, 1]))].sum(axis=-1), 1.0, observed=np.zeros(2))
+    labels = ParameterVector(model).labels
+    found = from_means_and_members(model, ParameterVector(model))
+    for region in range(2):
+        members = [labels.index(f"member[{region}, {kind}]") for kind in range(3)]
+        np.testing.assert_array_equal(found[members, labels.index(f"of_regions[{region}]")], 1.0)
+    assert found.sum() == len(labels) + 6.0
+
+
 def test_covariates_of_groups_are_parts_of_that_mean():
     of_groups = np.array([0.5, -1.0, 2.0])
     found, members, labels = to_parameters(

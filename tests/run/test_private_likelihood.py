@@ -13,6 +13,7 @@ from conftest import QUIET, gaussian_data, gaussian_model, hmc
 import pymc_dp as dp
 from pymc_dp.model.parameters import ParameterVector
 from pymc_dp.model.posterior import priors_of
+from pymc_dp.steps.prelude.newton import NotComputable
 
 N = 3000
 SHORT = {"tune": 150, "chains": 2, "cores": 1, **QUIET}
@@ -156,6 +157,14 @@ def test_options_go_to_the_step_that_they_are_for(released, monkeypatch):
     found.sample(3, chains=2, init="adapt_diag", target_accept=0.95)
     assert "step" not in passed
     assert passed["target_accept"] == 0.95
+
+    def no_pilot(*_):
+        raise NotComputable("no finite density")
+
+    monkeypatch.setattr("pymc_dp.run.private_likelihood.FreeHMC", no_pilot)
+    found.sample(3, chains=None, target_accept=0.95)  # PyMC's own, which finds a mass matrix by itself
+    assert "step" not in passed
+    assert (passed["target_accept"], passed["chains"]) == (0.95, 4)
 
 
 def test_priors_of_other_parameters_are_refused(released):
