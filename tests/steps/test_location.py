@@ -493,6 +493,15 @@ def test_no_axis_is_much_longer_than_the_prior():
     assert longest == pytest.approx(prior_std / settings.LEAST_OF_PRIOR**0.5, rel=0.01)
 
 
+def test_a_prior_without_a_curvature_tells_nothing():
+    search = object.__new__(Search)
+    search.places = np.ones(2, dtype=bool)
+    search._chain = SimpleNamespace(prior=NormalPrior([np.nan, 1.0]))
+    assert not search._prior_information(np.zeros(2)).any()
+    search._chain = SimpleNamespace(prior=NormalPrior([2.0, 1.0]))
+    np.testing.assert_allclose(search._prior_information(np.zeros(2)), np.diag([2.0, 1.0]), atol=1e-6)
+
+
 def explicit_intercept(generator):
     """An intercept and 20 groups around zero, from which it cannot be told but by their prior."""
     x, group = generator.uniform(-1.7, 1.7, 5000), generator.integers(0, 20, 5000)

@@ -16,6 +16,7 @@ Of a normal regression with one scale, location and scale are found apart: see `
 broken lines curve nowhere but in their kinks: see `broken_lines`.
 """
 
+import contextlib
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
@@ -873,10 +874,12 @@ class Search:
         return end
 
     def _prior_information(self, theta: FloatArray) -> FloatArray:
-        """Return the prior's information on what scores are taken of, given all other parameters."""
+        """Return the prior's information on what scores are taken of, given all others; zero where it has none."""
         places = np.flatnonzero(self.places)
         information = np.zeros((theta.size, theta.size))
-        information[np.ix_(places, places)] = prior_curvature(self._chain.prior, theta, places)
+        with contextlib.suppress(*NUMERICAL_FAILURES):
+            curvature = prior_curvature(self._chain.prior, theta, places)
+            information[np.ix_(places, places)] = np.where(np.isfinite(curvature).all(), curvature, 0.0)
         return information
 
 
