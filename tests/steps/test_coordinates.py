@@ -79,7 +79,8 @@ def test_what_is_found_is_a_likelihood_of_the_parameters():
         np.ones(4, dtype=bool),
     )
     point = ExpansionPoint(np.zeros(4), np.eye(4), 1.0)
-    at = found_at_parameters(Found(point, np.eye(4), None, belief, None, foreseen=inside), KNOWN, TO_PARAMETERS)
+    found = Found(point, np.eye(4), None, belief, None, foreseen=inside)
+    at = found_at_parameters(found, KNOWN, TO_PARAMETERS, None)
     np.testing.assert_allclose(at.belief.information, information, atol=1e-9)
     np.testing.assert_allclose(at.belief.mean[1:], mean[1:])
     block = np.ix_(KNOWN, KNOWN)
@@ -87,6 +88,10 @@ def test_what_is_found_is_a_likelihood_of_the_parameters():
     assert not at.belief.noise[0].any()
     np.testing.assert_array_equal(at.belief.known, KNOWN)
     np.testing.assert_allclose(at.point.preconditioner.T @ np.r_[0.0, 1.0, 1.0, 0.0], [2.0, 1.0, 1.0, 0.0])
+    apart = np.ones((4, 4), dtype=bool)
+    apart[1, 2] = apart[2, 1] = False  # two members share no row
+    of_members = found_at_parameters(found, KNOWN, TO_PARAMETERS, apart).belief.information
+    np.testing.assert_allclose(of_members, np.where(apart, information, 0.0), atol=1e-9)
     score = generator.normal(size=4)
     np.testing.assert_allclose(at.back @ (at.point.preconditioner.T @ score), score)
     np.testing.assert_allclose(TO_PARAMETERS.T @ at.foreseen @ TO_PARAMETERS, inside)

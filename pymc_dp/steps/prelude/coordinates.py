@@ -81,8 +81,13 @@ def regression_in_coordinates(regression: Regression, to_parameters: FloatArray)
     )
 
 
-def found_at_parameters(found: Found, known: NDArray[np.bool_], to_parameters: FloatArray) -> Found:
-    """Return what a search has found of the parameters; `known` are those that the likelihood depends on."""
+def found_at_parameters(
+    found: Found, known: NDArray[np.bool_], to_parameters: FloatArray, structure: NDArray[np.bool_] | None
+) -> Found:
+    """Return what a search has found of the parameters; `known` are those that the likelihood depends on.
+
+    Members share no row, as `structure` says: what noise says of two of them together is left out.
+    """
     from_parameters = np.linalg.inv(to_parameters)
     belief, block = found.belief, np.ix_(known, known)
     of_all = np.ix_(belief.known, belief.known)
@@ -96,6 +101,9 @@ def found_at_parameters(found: Found, known: NDArray[np.bool_], to_parameters: F
 
     information = np.zeros_like(covariance)
     information[block] = np.linalg.inv(of_known(covariance)[block])
+    possible = information if structure is None else np.where(structure, information, 0.0)
+    if np.linalg.eigvalsh(possible[block])[0] > 0.0:
+        information = possible
     return replace(
         found,
         point=at_parameters(found.point, to_parameters),

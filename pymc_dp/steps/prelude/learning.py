@@ -374,7 +374,7 @@ class Learning:
         in_coordinates, prior = search.run(), chain.prior
         found = in_coordinates
         if coordinates is not None:
-            found = found_at_parameters(found, self._regression.known, coordinates)
+            found = found_at_parameters(found, self._regression.known, coordinates, chain.structure)
         belief = found.belief if self.noise_aware else found.belief.without_uncertainty()
         theta, precision = found.point.theta, belief.precision
         distance = belief.mean - theta
