@@ -1323,7 +1323,10 @@ MUTANTS = (
            ("reports/test_quality.py::"
             "test_the_verdict_needs_agreement_draws_and_no_bias_and_what_is_not_known_is_not_usable",)),
     Mutant("bias counts as what members vary", "posterior", "steps/prelude/learning.py",
-           "hidden = np.diag(belief.noise + belief.bias)[members]", "hidden = np.diag(belief.noise)[members]",
+           "noise, others = (belief.noise + belief.bias)[block],", "noise, others = belief.noise[block],",
+           ("steps/test_surrogate.py::test_noise_in_members_is_compared_with_what_their_prior_lets_them_vary",)),
+    Mutant("noise of the mean of members counts as what they vary", "posterior", "steps/prelude/learning.py",
+           "hidden = np.maximum(np.diag(noise) - in_common, 0.0)", "hidden = np.diag(noise)",
            ("steps/test_surrogate.py::test_noise_in_members_is_compared_with_what_their_prior_lets_them_vary",)),
     Mutant("noise of the maximum is doubted with the curvature", "posterior", "steps/prelude/learning.py",
            "np.linalg.inv(np.linalg.inv(information) + hidden)", "information",

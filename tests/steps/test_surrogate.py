@@ -281,6 +281,8 @@ def test_noise_in_members_is_compared_with_what_their_prior_lets_them_vary():
     noise = np.diag([0.2, 0.3, 0.7, 9.0, 0.0])
     belief = Belief(np.zeros(5), np.eye(5), noise, 0.1 * np.eye(5), known)
     assert _noise_of_members(belief, 4.0 * np.eye(5), grouped) == pytest.approx(4.0 * 0.4)
+    in_common = Belief(np.zeros(5), np.eye(5), noise + 50.0 * (known[:, None] & known), 0.1 * np.eye(5), known)
+    assert _noise_of_members(in_common, 4.0 * np.eye(5), grouped) == pytest.approx(4.0 * 0.4)  # of their mean
     assert np.isnan(_noise_of_members(belief, 4.0 * np.eye(5), np.ones((5, 5), dtype=bool)))
     dummies = Belief(np.zeros(4), np.eye(4), noise[:4, :4], np.zeros((4, 4)), known[:4])
     assert np.isnan(_noise_of_members(dummies, np.eye(4), grouped[:4, :4]))

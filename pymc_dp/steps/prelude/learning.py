@@ -709,9 +709,12 @@ def _noise_of_members(belief: Belief, prior_information: FloatArray, structure: 
     """Return the noise in members of groups, over what their prior lets them vary: medians of variances; or NaN.
 
     By their prior where scales of hierarchies are about the most likely ones. NaN where no parameter is one of a prior.
+    Noise that members of one grouping, which share no row, have in common moves their mean, and not how much they vary.
     """
-    members = np.zeros_like(belief.known) if structure is None else members_of(structure, belief.known)
-    if belief.known.all() or not members.any():
+    if structure is None or belief.known.all() or not (members := members_of(structure, belief.known)).any():
         return np.nan
-    hidden = np.diag(belief.noise + belief.bias)[members]
+    block = np.ix_(members, members)
+    noise, others = (belief.noise + belief.bias)[block], ~structure[block] & ~np.eye(int(members.sum()), dtype=bool)
+    in_common = np.maximum(np.sum(noise * others, axis=1) / others.sum(axis=1), 0.0)
+    hidden = np.maximum(np.diag(noise) - in_common, 0.0)
     return float(np.median(hidden * np.diag(prior_information)[members]))
