@@ -147,29 +147,30 @@ class Unstandardised:
         return {k: v for k, v in self.__dict__.items() if k != "_function"}
 
 
-def from_means_and_members(model: pm.Model, parameters: ParameterVector) -> FloatArray | None:
+def from_means_and_members(
+    model: pm.Model, parameters: ParameterVector, in_likelihood: NDArray[np.bool_]
+) -> FloatArray | None:
     """Return the matrix that makes parameters of what members of hierarchies are apart from their prior's mean.
 
     Shape (parameters, parameters): ones on the diagonal, and for each member how much parameters of its prior add to
-    its mean. None where no mean is linear in parameters that rows do not depend on otherwise. Public: it depends on the
-    model alone.
+    its mean. None where no mean is linear in parameters that are not `in_likelihood` themselves and have no transform.
+    Public: it depends on the model alone.
     """
-    in_rows = set(ancestors([*model.observed_RVs, *model.potentials], blockers=model.free_RVs))
-    entries = dict(zip(model.free_RVs, map(_entries, parameters.slices), strict=True))
+    everywhere = np.arange(parameters.size)
+    places = {rv: everywhere[entries] for rv, entries in zip(model.free_RVs, parameters.slices, strict=True)}
     shapes = dict(zip(model.free_RVs, parameters.shapes.values(), strict=True))
     found = np.eye(parameters.size)
     for rv in model.free_RVs:
-        mean = rv.owner.inputs[-2] if rv in in_rows and _is_member(rv, model) else pt.constant(0.0)
+        if not (in_likelihood[places[rv]].all() and _is_member(rv, model)):
+            continue
+        mean = rv.owner.inputs[-2]
         above = set(ancestors([mean], blockers=model.free_RVs))
         of_mean = {other: shapes[other] for other in model.free_RVs if other in above}
-        if of_mean and not any(other in in_rows or model.rvs_to_transforms[other] is not None for other in of_mean):
-            places = np.concatenate([entries[other] for other in of_mean])
-            found[np.ix_(entries[rv], places)] = _linear_part(mean, of_mean, shapes[rv])
+        apart = [model.rvs_to_transforms[other] is None and not in_likelihood[places[other]].any() for other in of_mean]
+        if of_mean and all(apart):
+            others = np.concatenate([places[other] for other in of_mean])
+            found[np.ix_(places[rv], others)] = _linear_part(mean, of_mean, shapes[rv])
     return found if np.any(found != np.eye(parameters.size)) else None
-
-
-def _entries(of: slice) -> NDArray[np.intp]:
-    return np.arange(of.start, of.stop)
 
 
 def _linear_part(mean: Any, of: dict[Any, tuple[int, ...]], shape: tuple[int, ...]) -> FloatArray:

@@ -22,8 +22,7 @@ class ParameterVector:
     """Translate between points of a PyMC model, whose free variables have static shapes, and the vector theta."""
 
     def __init__(self, model: pm.Model) -> None:
-        with pytensor.config.change_flags(mode=INTERPRETED):  # called once: compiling takes longer
-            point = model.initial_point(random_seed=0)
+        point = default_point(model)
         #: Names of the value variables, and of the free variables behind them, in the order of ``model.free_RVs``.
         self.names = [var.name for var in model.value_vars]
         self.variables = [model.values_to_rvs[var].name for var in model.value_vars]
@@ -87,6 +86,13 @@ class ParameterVector:
                     "scale."
                 ) from None
         return np.concatenate(parts)
+
+
+def default_point(model: pm.Model) -> dict[str, np.ndarray]:
+    """Return where PyMC starts by default, by the names of the value variables."""
+    with pytensor.config.change_flags(mode=INTERPRETED):  # called once: compiling takes longer
+        point: dict[str, np.ndarray] = model.initial_point(random_seed=0)
+    return point
 
 
 def value_variables(model: pm.Model, chosen: Sequence[Any] | None = None) -> list[Variable]:

@@ -187,12 +187,6 @@ def arguments_of_nuts(
     return {"model": posterior, "step": step, "initvals": initvals}
 
 
-def start_of(priors: pm.Model, parameters: ParameterVector) -> FloatArray:
-    """Return where PyMC starts by default, shape (parameters,)."""
-    with pytensor.config.change_flags(mode=INTERPRETED):  # called once: compiling takes longer
-        return parameters.to_theta(priors.initial_point(random_seed=0))
-
-
 def holds_observations(model: pm.Model) -> bool:
     """Return whether a model has observed variables."""
     return bool(model.observed_RVs)

@@ -24,7 +24,7 @@ from pytensor.tensor.shape import Shape, Shape_i
 from pymc_dp.compiling import INTERPRETED
 from pymc_dp.model.arrays import is_leaf, leaf_value
 from pymc_dp.model.members import from_means_and_members
-from pymc_dp.model.parameters import ParameterVector
+from pymc_dp.model.parameters import ParameterVector, default_point
 
 #: Beyond this many possible responses of a row, they count as infinitely many: each takes a pass over the rows.
 MOST_RESPONSES = 16
@@ -62,15 +62,14 @@ class Structure:
 
 def structure_of(model: pm.Model, parameters: ParameterVector) -> Structure:
     """Return the facts that steps may know of a model and its parameters."""
-    with pytensor.config.change_flags(mode=INTERPRETED):  # called once: compiling takes longer
-        start = parameters.to_theta(model.initial_point(random_seed=0))
+    start, known = parameters.to_theta(default_point(model)), in_likelihood(model, parameters)
     degrees_of_freedom = places_of_degrees_of_freedom(model, parameters)
     given = _places_of(model, parameters, lambda rv: model.rvs_to_initial_values.get(rv) is not None)
     start[np.setdiff1d(degrees_of_freedom, given)] = np.log(_HEAVY_TAILS)
     responses, are_all = responses_of_rows(model)
     return Structure(
         start,
-        in_likelihood(model, parameters),
+        known,
         scale_places(model, parameters),
         places_of_scale(model, parameters),
         scale_is_rate(model),
@@ -80,7 +79,7 @@ def structure_of(model: pm.Model, parameters: ParameterVector) -> Structure:
         bool(responses),
         are_all,
         kinked_in(model, parameters),
-        from_means_and_members(model, parameters),
+        from_means_and_members(model, parameters, known),
     )
 
 

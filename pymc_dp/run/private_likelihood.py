@@ -18,7 +18,7 @@ from pymc_dp.budget.privacy_budget import PrivacyBudget
 from pymc_dp.exceptions import InvalidArgument, RunInterrupted, UnsupportedModel
 from pymc_dp.model import posterior
 from pymc_dp.model.context import Model, model_in_context
-from pymc_dp.model.parameters import FloatArray, ParameterVector
+from pymc_dp.model.parameters import FloatArray, ParameterVector, default_point
 from pymc_dp.model.posterior import PRIVATE_LIKELIHOOD
 from pymc_dp.model.prior import Prior
 from pymc_dp.release import ExpansionPoint
@@ -158,10 +158,12 @@ class PrivateLikelihood:
         """
         refuse_privacy_keywords(sample_without_privacy, options)
         options = {"chains": 4} | {name: value for name, value in options.items() if value is not None}
-        arguments: dict[str, Any] = {"model": posterior.standardised(self.model(priors), self._dataset)}
+        arguments: dict[str, Any] = {}
         if _MAKE_A_STEP.isdisjoint(options):
             with contextlib.suppress(*NUMERICAL_FAILURES):  # PyMC finds a mass matrix of its own, if need be
                 arguments = self._with_nuts(self._priors_from(priors), options)
+        if not arguments:
+            arguments = {"model": posterior.standardised(self.model(priors), self._dataset)}
         tree = sample_without_privacy(draws=draws, **arguments | options)
         groups = {name: tree[name].to_dataset() for name in _OF_DRAWS if name in tree}
         for name in ("sample_stats", "warmup_sample_stats"):
@@ -191,7 +193,7 @@ class PrivateLikelihood:
         parameters = ParameterVector(priors)
         prior, places = Prior(priors, parameters), posterior.places_of(self._dataset, parameters)
         belief = Belief.from_dataset(self._dataset, places)
-        start = np.where(belief.known, belief.mean, posterior.start_of(priors, parameters))
+        start = np.where(belief.known, belief.mean, parameters.to_theta(default_point(priors)))
         start = most_likely(prior, belief, start, ~belief.known)
         point = ExpansionPoint(belief.mean, np.eye(parameters.size), LARGEST_CLIP_BOUND)
         target = Quadratic(prior, point, np.zeros(parameters.size), belief.precision, np.inf)

@@ -407,11 +407,8 @@ class _Run:
         of `known` is the mass matrix, and they are where chains start: a short tuning is enough. The seed is of
         public randomness.
         """
-        parameters = ParameterVector(self.priors)
-        places = places_of(likelihood, parameters)
-        covariance = np.empty((parameters.size, parameters.size))
-        covariance[np.ix_(places, places)] = known.spread @ known.spread.T
-        rng, order = np.random.default_rng(seed), np.argsort(places)
+        order, rng = np.argsort(places_of(likelihood, ParameterVector(self.priors))), np.random.default_rng(seed)
+        covariance = (known.spread @ known.spread.T)[np.ix_(order, order)]
         starts = [known.theta(known.start(rng))[order] for _ in range(self.plan.chains)]
         return arguments_of_nuts(self.priors, likelihood, covariance, known.kernel.draws[:, order], starts)
 

@@ -9,6 +9,7 @@ from scipy import integrate, stats
 from pymc_dp.model.members import GivenItsScale, Unstandardised, from_means_and_members
 from pymc_dp.model.parameters import ParameterVector
 from pymc_dp.model.posterior import LogDensity, priors_of, standardised, with_likelihood
+from pymc_dp.model.structure import in_likelihood
 
 N_GROUPS = 30
 
@@ -101,8 +102,8 @@ def test_draws_say_how_members_stand_together():
     """Little of few draws; of many, what they have in common; and each draw is standardised by its own scale."""
     model, likelihood, _ = groups()
     density, generator = LogDensity(model, likelihood), np.random.default_rng(1)
-    size, members = density.members.size, density.members
     unstandardised = Unstandardised(standardised(model, likelihood), ParameterVector(model))
+    size, members = unstandardised.members.size, unstandardised.members
     common = generator.normal(size=(5000, 1)) * 3.0
     z = generator.normal(size=(5000, size)) + np.where(members, common, 0.0)
     draws = np.array([unstandardised(each, each)[0] for each in z])
@@ -115,6 +116,11 @@ def test_draws_say_how_members_stand_together():
     np.testing.assert_array_equal(density.mass_matrix(4.0 * np.eye(size), draws[:0])[members][:, members], np.eye(30))
 
 
+def coordinates_of(model):
+    parameters = ParameterVector(model)
+    return from_means_and_members(model, parameters, in_likelihood(model, parameters))
+
+
 def to_parameters(build):
     """Return the matrix of a model whose rows depend on three members and nothing else."""
     with pm.Model() as model:
@@ -123,7 +129,7 @@ def to_parameters(build):
         member = pm.Normal("member", mean, tau, shape=3)
         pm.Normal("y", member[pm.Data("group", np.array([0, 1, 2, 0]))], 1.0, observed=np.zeros(4))
     labels = ParameterVector(model).labels
-    found = from_means_and_members(model, ParameterVector(model))
+    found = coordinates_of(model)
     return found, [labels.index(f"member[{k}]") for k in range(3)], labels
 
 
@@ -141,7 +147,7 @@ def test_rows_of_a_table_of_members_share_a_mean():
         member = pm.Normal("member", of_regions[:, None], pm.HalfNormal("tau"), dims=("region", "kind"))
         pm.Normal("y", member[pm.Data("group", np.array([0, 1]))].sum(axis=-1), 1.0, observed=np.zeros(2))
     labels = ParameterVector(model).labels
-    found = from_means_and_members(model, ParameterVector(model))
+    found = coordinates_of(model)
     for region in range(2):
         members = [labels.index(f"member[{region}, {kind}]") for kind in range(3)]
         np.testing.assert_array_equal(found[members, labels.index(f"of_regions[{region}]")], 1.0)
@@ -174,4 +180,4 @@ def test_a_mean_that_rows_depend_on_stays():
         mu = pm.Normal("mu")
         member = pm.Normal("member", mu, pm.HalfNormal("tau"), shape=2)
         pm.Normal("y", mu + member[pm.Data("group", np.array([0, 1]))], 1.0, observed=np.zeros(2))
-    assert from_means_and_members(model, ParameterVector(model)) is None
+    assert coordinates_of(model) is None

@@ -63,17 +63,18 @@ class FreeHMC:
                 self._leapfrogs //= 2
             else:
                 break
-        draws = [self.theta]
-        for _ in range(_MEASURED_TRAJECTORIES):
-            draws.append(self.run(draws[-1], 1, rng))
-        self.theta = draws[-1]
-        self.mean, self.covariance = np.mean(draws, axis=0), np.atleast_2d(np.cov(np.array(draws).T))
+        draws = np.empty((1 + _MEASURED_TRAJECTORIES, theta.size))
+        draws[0] = self.theta
+        for done in range(_MEASURED_TRAJECTORIES):
+            draws[done + 1] = self.run(draws[done], 1, rng)
+        self.theta = draws[-1].copy()
+        self.mean, self.covariance = np.mean(draws, axis=0), np.atleast_2d(np.cov(draws.T))
         moved = np.diag(self.covariance).min() > 0.0
         self.spread = np.linalg.cholesky(positive_definite(self.covariance, floor=1e-12)) if moved else self._factor
         self.length = 0.25 * self._leapfrogs * self.step_size
         affordable = max(1, round(2 * _MOST_GRADIENTS_APART / self._leapfrogs))
-        self.trajectories_apart = min(_independence(np.array(draws)), affordable)
-        self.draws = np.array(draws[:: self.trajectories_apart])
+        self.trajectories_apart = min(_independence(draws), affordable)
+        self.draws = draws[:: self.trajectories_apart].copy()
 
     def run(self, theta: FloatArray, trajectories: int, rng: np.random.Generator) -> FloatArray:
         """Return where some trajectories, each accepted or rejected, lead."""
