@@ -1,5 +1,6 @@
 """How curvatures grow along the way: public arithmetic, and searches for events that are rare."""
 
+from dataclasses import replace
 from types import SimpleNamespace
 
 import numpy as np
@@ -13,9 +14,9 @@ from searches import LOST, searches
 
 from pymc_dp.release import ExpansionPoint, Prediction
 from pymc_dp.steps.prelude import settings
-from pymc_dp.steps.prelude.belief import KnownScore
+from pymc_dp.steps.prelude.belief import Belief, KnownScore
 from pymc_dp.steps.prelude.curvature import KnownCurvature
-from pymc_dp.steps.prelude.growth import mean_of_exponential, on_one_parabola, times_newton
+from pymc_dp.steps.prelude.growth import growth_of_mean, mean_of_exponential, on_one_parabola, regrown, times_newton
 from pymc_dp.steps.prelude.learning import Expansion, Learning
 from pymc_dp.steps.prelude.newton import Frame
 from pymc_dp.steps.prelude.search import Regression, Search, last_step
@@ -34,6 +35,58 @@ def counts_at(log_rate, *, mean=3.0, units=100.0):
 def test_the_mean_is_the_integral(growth):
     expected, _ = quad(lambda part: np.exp(growth * part), 0.0, 1.0)
     assert mean_of_exponential(growth) == pytest.approx(expected, rel=1e-6)
+
+
+@given(st.floats(-6.0, 6.0))
+def test_a_growth_is_known_by_its_mean(growth):
+    assert growth_of_mean(mean_of_exponential(growth)) == pytest.approx(growth, rel=1e-5, abs=1e-5)
+
+
+def told_from(at, *, rate, noise=0.01):
+    """Return what the score at a point tells of two scales, of which the first has a maximum at 0.
+
+    Its score is 1 - exp(rate x), so that its information grows exponentially.
+    """
+    information = np.diag([rate * np.exp(rate * at), 4.0])
+    mean = np.array([at + (1.0 - np.exp(rate * at)) / information[0, 0], 0.7])
+    return Belief(mean, information, noise * np.eye(2), noise * np.eye(2), np.ones(2, dtype=bool))
+
+
+@given(st.floats(0.5, 4.0), st.floats(-2.0, -0.5))
+def test_a_step_that_overshot_by_growth_leads_to_the_maximum(rate, at):
+    """From before the maximum the information is too small there: the step ends far behind it."""
+    before, belief = np.array([at, 0.7]), told_from(at, rate=rate)
+    end = np.array([min(belief.mean[0], at + 2.0), 0.7])
+    score = 1.0 - np.exp(rate * end[0])
+    error = score - float(belief.information[0] @ (belief.mean - end))
+    found = regrown(belief, 0, before, end, error, 1e-6)
+    if found is None:  # it ended near the maximum, within noise
+        off = np.sqrt(belief.information[0] @ (belief.noise + belief.bias) @ belief.information[0])
+        assert abs(error) <= settings.CLEARLY_OVERSHOT * off * (1.0 + 1e-6)
+        return
+    np.testing.assert_allclose(found.mean, [0.0, 0.7], atol=1e-3)
+    np.testing.assert_allclose(np.diag(found.information), [rate, 4.0], rtol=1e-3)
+    # A score of the same noise tells less of where the maximum is, the less information there is.
+    larger = rate / belief.information[0, 0]
+    np.testing.assert_allclose(np.diag(found.noise), [0.01 / larger**2, 0.01], rtol=1e-3)
+    # By half of how far from there a straight line between both scores ends it may be off besides.
+    first = 1.0 - np.exp(rate * at)
+    straight = at + (end[0] - at) * first / (first - score)
+    expected = [0.01 / larger**2 + (0.5 * straight) ** 2, 0.01]
+    np.testing.assert_allclose(np.diag(found.bias), expected, rtol=1e-3, atol=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("score", "noise"),
+    [(-2.0, 1.0), (0.5, 0.01), (-500.0, 0.01)],
+    ids=["as noise may be", "the step was too short", "faster than any information grows"],
+)
+def test_no_other_step_is_told_by_growth(score, noise):
+    belief = replace(told_from(0.0, rate=1.0), mean=np.array([1.0, 0.7]))
+    end = np.array([0.8, 0.7])
+    assert regrown(belief, 0, np.array([0.0, 0.7]), end, score - 0.2, noise) is None
+    assert regrown(belief, 0, np.array([0.0, 0.7]), end, -2.2, 0.01) is not None
+    assert regrown(belief, 0, np.array([0.9, 0.7]), end, 2.2, 0.01) is None  # the maximum is told on the other side
 
 
 @given(st.floats(-1.8, 3.0))
@@ -180,3 +233,32 @@ def test_rare_events_are_found(family, part):
     # Two hundred events are few: normal approximations, and one table, leave it at that.
     inside = np.abs(modes - truth) < 2.0 * np.sqrt(np.diagonal(covariances, axis1=1, axis2=2))
     assert inside.mean() > 0.8
+
+
+def of_persons(persons=3_000, rows=8, tau=0.3):
+    """Return a model of persons with several responses each and an effect of their own, which is integrated over."""
+    generator = np.random.default_rng(5)
+    y = 0.4 + tau * generator.normal(size=(persons, 1)) + 1.3 * generator.normal(size=(persons, rows))
+
+    def log_density(value, mean, sigma, tau):
+        left, together = value - mean, sigma**2 + rows * tau**2
+        squares = (left**2).sum(-1) - tau**2 * left.sum(-1) ** 2 / together
+        return -0.5 * ((rows - 1.0) * pm.math.log(sigma**2) + pm.math.log(together) + squares / sigma**2)
+
+    with pm.Model() as model:
+        mean = pm.Normal("mu", 0.0, 5.0) * np.ones(rows)
+        sigma, effects = pm.HalfNormal("sigma", 2.0), pm.HalfNormal("tau", 1.0)
+        ways = {"logp": log_density, "signature": "(v),(),()->(v)"}
+        pm.CustomDist("y", mean, sigma, effects, observed=y, **ways)
+    return model
+
+
+@pytest.mark.slow
+def test_a_search_of_how_much_persons_vary_does_not_overshoot():
+    """Where it is told too small, its information is a quarter of that at the maximum, and less.
+
+    Steps end far behind that, and scores there, told by so little information, at the prior: 5 of 40 searches.
+    """
+    found = searches(Problem(of_persons(), normal=False), 2.0, 1e-6, 11, seed=0)
+    told = np.array([mode[2] for mode, _ in found])
+    assert np.abs(told - np.log(0.3)).max() < 0.5

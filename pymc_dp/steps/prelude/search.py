@@ -41,7 +41,7 @@ from pymc_dp.steps.prelude.curvature import (
     members_of,
     pooled,
 )
-from pymc_dp.steps.prelude.growth import mean_of_exponential, on_one_parabola, times_newton
+from pymc_dp.steps.prelude.growth import mean_of_exponential, on_one_parabola, regrown, times_newton
 from pymc_dp.steps.prelude.newton import (
     NUMERICAL_FAILURES,
     Frame,
@@ -668,11 +668,11 @@ class Search:
         They have long tails, all of one sign. A norm that is clipped loses them to that side, by as much as could be
         lost of all parameters. Noise of one number is small enough for a bound that few units are beyond.
         """
-        n_units = self._chain.n_units
+        n_units, centre = self._chain.n_units, theta
         # By how much of itself a scale's information may be off, if it is what the frame says.
         doubt = curvature_noise / (settings.SCALE_IN_NORM**2 * n_units)
         for place in self._regression.with_own_scores:
-            self._sizes = {}
+            self._sizes, before = {}, centre
             for _ in range(settings.OWN_SCORES):
                 theta = self._led_to(belief, theta, settings.TRUST_LAST)
                 along = belief.information[place]
@@ -686,7 +686,9 @@ class Search:
                 squared = float(np.sum(belief.information * (belief.noise + belief.bias))) / n_units
                 noise = float(np.hypot(made.noise_std, unit * curvature_noise * np.sqrt(squared)))
                 error = found - float(along @ (belief.mean - theta))
-                belief = informed(belief, int(place), error, noise=noise, bias=bias, doubt=doubt)
+                overshot = regrown(belief, int(place), before, theta, error, float(np.hypot(noise, bias)))
+                before, told = theta, informed(belief, int(place), error, noise=noise, bias=bias, doubt=doubt)
+                belief = told if overshot is None else overshot
         return belief
 
     def _bound_of_own_score(self, theta: FloatArray, place: int, unit: float) -> tuple[float, float]:

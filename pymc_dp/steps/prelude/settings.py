@@ -234,3 +234,7 @@ LEAST_SLOPE_KEPT = 0.02
 #: No axis of a frame is longer than if units told this part of what the prior does: a likelihood of an intercept and of
 #: the levels of groups is constant along one direction, and noise alone says how long that axis is.
 LEAST_OF_PRIOR = 0.01
+#: A step of a scale has overshot if its score at the end is more standard deviations off than this, to the other side;
+#: and information grows no faster than with this power of a scale: that on how much persons vary, where that is little,
+#: with the fourth.
+CLEARLY_OVERSHOT, FASTEST_GROWTH = 3.0, 6.0
