@@ -106,15 +106,15 @@ def surrogate_in_words(found: Quality) -> list[str]:
                 "than what was released"
             )
     if found.as_prior:
-        named, more = ", ".join(found.as_prior[:_MOST_NAMED]), len(found.as_prior) - _MOST_NAMED
+        lines.append(f"of {_named(found.as_prior)} draws are as wide as the prior: noise hides what few rows say of it")
+    if found.doubtful:
         lines.append(
-            f"of {named}{f' and {more} more' if more > 0 else ''} draws are as wide as the prior: noise hides what few "
-            "rows say of it"
+            f"of {_named(found.doubtful)} draws may be more than three times too narrow: noise hides their curvature"
         )
     if math.isfinite(found.surrogate_error):
         lines.append(
-            f"the surrogate's log-density misses {found.surrogate_error:.2g} ± {found.surrogate_error_noise_std:.2g} "
-            "(standard deviation over draws, released; up to about 1 is good)"
+            f"what the surrogate misses of the log-likelihood may have moved means by {found.surrogate_error:.2g} ± "
+            f"{found.surrogate_error_noise_std:.2g} sd of the draws (released)"
         )
     if found.centre_distance > _GOOD_CENTRE_DISTANCE and found.verdict != "usable":
         lines.append(
@@ -123,6 +123,12 @@ def surrogate_in_words(found: Quality) -> list[str]:
             "Shares.centre, or an initval= near plausible values help."
         )
     return lines
+
+
+def _named(parameters: tuple[str, ...]) -> str:
+    """Return the first names, and how many more there are."""
+    more = len(parameters) - _MOST_NAMED
+    return ", ".join(parameters[:_MOST_NAMED]) + (f" and {more} more" if more > 0 else "")
 
 
 def _against_clipping(facts: Mapping[str, Any]) -> str:

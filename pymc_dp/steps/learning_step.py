@@ -377,5 +377,6 @@ class LearningStep(DPStep):
         if self.known is None or self.known.belief is None or not self.control_variates or self.tempering != 1.0:
             return None
         released = self.known.belief.dataset(self.parameters.labels)
-        by_parameter = {name: ("parameter", getattr(self.known, name)) for name in ("widening", "width_of_prior")}
+        names = ("widening", "width_of_prior", "doubtful_width")
+        by_parameter = {name: ("parameter", getattr(self.known, name)) for name in names}
         return released.assign(by_parameter).assign_attrs(self.known.figures)

@@ -54,10 +54,16 @@ GOOD = {"draws": 1000, "acceptance": 0.5, "r_hat": 1.01, "effective_draws": 400.
         ({"doubtful_width": 0.5}, "usable"),
         ({"doubtful_width": 0.01}, "not usable"),
         ({"doubtful_width": 7.0}, "not usable"),
+        ({"doubtful_width": 7.0, "typical_doubtful_width": 1.3}, "usable"),  # of few parameters, which are named
+        ({"doubtful_width": 7.0, "typical_doubtful_width": 1.5}, "not usable"),
+        ({"doubtful_width": 2.5, "typical_doubtful_width": 1.5}, "usable"),
         ({"noise_of_members": 2.5}, "usable"),
         ({"noise_of_members": 3.5}, "not usable"),
         ({"curvature_share": 0.45}, "usable"),
         ({"curvature_share": 0.6}, "not usable"),
+        ({"surrogate_error": 0.4, "surrogate_error_noise_std": 0.05}, "usable"),
+        ({"surrogate_error": 0.55, "surrogate_error_noise_std": 0.05}, "unknown"),
+        ({"surrogate_error": 0.65, "surrogate_error_noise_std": 0.05}, "not usable"),
         ({"surrogate_error": 0.1, "surrogate_error_noise_std": 0.05, "diverging": 0.005}, "usable"),
         ({"surrogate_error": 0.1, "surrogate_error_noise_std": 0.05, "diverging": 0.03}, "unknown"),
         ({"diverging": 0.03}, "usable"),  # a test rejects them

@@ -113,6 +113,11 @@ def test_draws_are_of_the_posterior_and_reports_read_them(released):
     hidden = tree.copy()
     hidden["private_likelihood"]["width_of_prior"].loc[{"parameter": "beta[1]"}] = 0.95
     assert dp.diagnostics.quality(hidden).as_prior == ("beta[b]",)  # as in ArviZ's tables
+    assert quality.doubtful == ()
+    assert 1.0 <= quality.typical_doubtful_width < 1.4
+    hidden["private_likelihood"]["doubtful_width"].loc[{"parameter": "beta[0]"}] = 3.5
+    assert dp.diagnostics.quality(hidden).doubtful == ("beta[a]",)
+    assert "of beta[a] draws may be more than three times too narrow" in dp.diagnostics.quality_report(hidden)
     hidden["sample_stats"]["diverging"][:, :20] = True
     assert "20.0% of the trajectories diverged: PrivateLikelihood" in dp.diagnostics.quality_report(hidden)
     assert "Guarantee: epsilon 8" in dp.diagnostics.privacy_report(tree)

@@ -17,7 +17,7 @@ symbol                    here
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Literal, Union
 
 import numpy as np
@@ -382,11 +382,15 @@ class Learning:
         from_prior = prior_curvature(prior, start)
         reach = (_TRUSTED + np.sqrt(self.size)) / np.sqrt(tempering)
         radius = reach + float(np.sqrt(distance @ precision @ distance))
-        doubtful_width = np.inf  # of nothing but noise: draws then are those of the prior
+        # Of nothing but noise draws are those of the prior.
+        doubtful_width, by_parameter = np.inf, np.where(belief.known, np.inf, np.nan)
         if not _lost(found.belief):
             largest_noise = found.curvature.noise_std * max(_BEYOND_NOISE, search.reach_of_noise)
-            there = from_prior if coordinates is None else coordinates.T @ from_prior @ coordinates
-            doubtful_width = _doubtful_width(in_coordinates.belief, found.curvature, there, largest_noise)
+            axes = np.eye(self.size) if coordinates is None else coordinates
+            there = axes.T @ from_prior @ axes
+            doubtful_width, by_parameter = _doubtful_widths(
+                in_coordinates.belief, found.curvature, there, largest_noise, axes
+            )
         return Expansion(
             surrogate=Quadratic(prior, found.point, precision @ distance, precision, radius),
             centre=found.point,
@@ -397,6 +401,7 @@ class Learning:
             belief=belief,
             lost=found.lost,
             doubtful_width=doubtful_width,
+            doubtful_by_parameter=by_parameter,
             noise_of_members=_noise_of_members(belief, from_prior, chain.structure),
             bias_of_loss=search.reported_bias,
             missed=found.missed,
@@ -432,6 +437,7 @@ class Learning:
             figures=figures,
             widening=widening,
             width_of_prior=_width_of_prior(expansion, kernel.covariance),
+            doubtful_width=expansion.doubtful_by_parameter,
             safety=self._safety,
             spread=kernel.spread,
             origin=kernel.mean,
@@ -531,10 +537,11 @@ class Learning:
     def _checked(self, chain: ChainAccess, expansion: "Expansion", found: Approximation) -> dict[str, float]:
         """Release at draws of the surrogate how far the log-likelihood is from its expansion; return by how much.
 
-        As the standard deviation over draws of what the surrogate's log-density misses: where it is s, no mean is off
-        by more than s posterior standard deviations. What the belief has foreseen of it is not missed.
+        As the standard deviation of what the surrogate's log-density misses, over draws that are near each other where
+        noise of privacy is most of their width: where it is s, no mean is off by more than s standard deviations of the
+        draws. What the belief has foreseen of it is not missed.
         """
-        draws = self._draws_apart(found, _CHECKED_DRAWS)
+        draws = _draws_of_doubt(expansion.belief, found.kernel, self._draws_apart(found, _CHECKED_DRAWS))
         harmless = _HARMLESS_NOISE_OF_CHECK / (2.0 * chain.multiplier("surrogate_check"))
         # Of few units noise says nothing of the sizes: then all is cut that would not show in this noise.
         largest = self._largest_remainder(chain, found, found.kernel.mean, draws[0])
@@ -572,8 +579,9 @@ class Expansion:
     belief: Belief | None = None
     #: As in `Found`; of searches for order 1 it is released afterwards.
     lost: tuple[float, float] | None = None
-    #: The factor by which noise of the released curvature may have changed the width of the draws.
+    #: The factor by which noise of the released curvature may have made draws too narrow somewhere; and by parameter.
     doubtful_width: float = 1.0
+    doubtful_by_parameter: FloatArray = field(default_factory=lambda: np.ones(0))
     #: The noise in members of groups, over what their prior lets them vary.
     noise_of_members: float = np.nan
     #: The part of the lost length that adds to the bias of the scores' sum; None: all may pull together.
@@ -651,10 +659,30 @@ def _widening(belief: Belief | None, covariance: FloatArray, *, with_bias: bool)
     if belief is None:
         return np.ones(len(covariance))
     rest = np.linalg.inv(positive_definite(covariance)) - belief.precision  # of the prior
-    without = np.linalg.inv(positive_definite(rest + belief.information))
+    without = _covariance_without_noise(belief, covariance)
     wide = np.linalg.inv(positive_definite(rest + belief.precision_with(belief.noise + with_bias * belief.bias)))
     found: FloatArray = np.where(belief.known, np.sqrt(np.diag(wide) / np.diag(without)), np.nan)
     return found
+
+
+def _covariance_without_noise(belief: Belief, covariance: FloatArray) -> FloatArray:
+    """Return the covariance of draws if the likelihood's maximum were known."""
+    of_prior = np.linalg.inv(positive_definite(covariance)) - belief.precision
+    found: FloatArray = np.linalg.inv(positive_definite(of_prior + belief.information))
+    return found
+
+
+def _draws_of_doubt(belief: Belief | None, kernel: FreeHMC, draws: list[FloatArray]) -> list[FloatArray]:
+    """Return draws nearer to their mean, in proportion to how much of their covariance C is not noise of privacy.
+
+    Of the covariance D C⁻¹ D, with D that of draws without this noise. If the likelihood's maximum is moved by what the
+    log-likelihood changes by along a vector g, it is moved by D g: by √(gᵀ D C⁻¹ D g) standard deviations of the draws.
+    """
+    if belief is None:
+        return draws
+    covariance = positive_definite(kernel.covariance)
+    nearer = np.linalg.solve(covariance, _covariance_without_noise(belief, covariance)).T
+    return [kernel.mean + nearer @ (each - kernel.mean) for each in draws]
 
 
 def _width_of_prior(expansion: "Expansion", covariance: FloatArray) -> FloatArray:
@@ -678,17 +706,23 @@ def _lost(belief: Belief) -> bool:
     return bool(np.sqrt(1.0 + np.median(hidden)) > _NOTHING_BUT_NOISE)
 
 
-def _doubtful_width(
-    belief: Belief, curvature: KnownCurvature, prior_information: FloatArray, largest_noise: float
-) -> float:
-    """Return the largest factor by which noise of the released curvature may have made draws too narrow.
+def _doubtful_widths(
+    belief: Belief,
+    curvature: KnownCurvature,
+    prior_information: FloatArray,
+    largest_noise: float,
+    to_parameters: FloatArray,
+) -> tuple[float, FloatArray]:
+    """Return by which factor noise of the released curvature may have made draws too narrow: at most, and by parameter.
 
     What privacy hides of the likelihood's maximum is known whatever the curvature is. What the table itself does not
     know is its inverse: where noise reaches as far as `largest_noise`, the largest eigenvalue of noise alone, that may
     be larger. Little follows where the first is most, or the prior tells more than either. Infinite where matrices are
-    no finite numbers: what was released is kept all the same.
+    no finite numbers: what was released is kept all the same. NaN for parameters that are not `to_parameters` times
+    those that the curvature is about.
     """
-    block = np.ix_(curvature.places, curvature.places)
+    block, axes = np.ix_(curvature.places, curvature.places), to_parameters[:, curvature.places]
+    about = np.any(axes != 0.0, axis=1)
     try:
         values, vectors = np.linalg.eigh(curvature.raw[block])
         sizes = np.maximum(np.abs(values), largest_noise)
@@ -700,9 +734,13 @@ def _doubtful_width(
             for information in (curvature.matrix[block], (along * least) @ along.T)
         )
         factor = np.linalg.inv(np.linalg.cholesky(positive_definite(draws)))
-        return float(np.sqrt(max(1.0, np.linalg.eigvalsh(factor @ widest @ factor.T)[-1])))
+        largest = float(np.sqrt(max(1.0, np.linalg.eigvalsh(factor @ widest @ factor.T)[-1])))
+        by_parameter = np.full(about.size, np.nan)
+        of_parameters = (np.einsum("pi,ij,pj->p", axes[about], each, axes[about]) for each in (widest, draws))
+        by_parameter[about] = np.sqrt(np.maximum(1.0, np.divide(*of_parameters)))
     except NUMERICAL_FAILURES:
-        return np.inf
+        return np.inf, np.where(about, np.inf, np.nan)
+    return largest, by_parameter
 
 
 def _noise_of_members(belief: Belief, prior_information: FloatArray, structure: NDArray[np.bool_] | None) -> float:
