@@ -3,7 +3,7 @@
     python benchmarks/searches.py DIRECTORY --data CSV                          all tables that are not kept aside
     python benchmarks/searches.py DIRECTORY --data CSV hospital food --epsilon 1 --runs 200
 
-Arguments are those of `real_tables.py`; two tables with groups are simulated. A search takes .1 to 1 seconds where a
+Arguments are those of `real_tables.py`; tables with groups are simulated. A search takes .1 to 1 seconds where a
 whole run takes ten. Errors are in posterior standard deviations, root mean square over parameters; a search is lost
 beyond 3. The share of the posterior inside 90 % intervals is by normal approximations: of a hierarchy's own parameters
 it is a rough figure.
@@ -50,8 +50,33 @@ def of_groups(family, _data):
     return Problem(model, normal=False)
 
 
+def of_deviations(slopes, _data):
+    """Simulate an outcome with an intercept, deviations of groups from it, and an age in years: the usual form.
+
+    With `slopes` a second grouping, and a slope for each of the first groups.
+    """
+    generator = np.random.default_rng(6)
+    age, group, region = generator.uniform(40, 80, ROWS), generator.integers(0, GROUPS, ROWS), np.arange(ROWS) % 8
+    deviation, slope = 0.3 * generator.normal(size=(2, GROUPS))
+    y = 3.0 + deviation[group] + 0.02 * age + 0.7 * generator.normal(size=ROWS)
+    if slopes:
+        y += 0.2 * generator.normal(size=8)[region] + 0.3 * slope[group] * (age - 60) / 12
+    with pm.Model() as model:
+        tau, sigma = pm.HalfNormal("tau", 1), pm.HalfNormal("sigma", 2)
+        of_group = pm.Data("group", group)
+        mean = pm.Normal("intercept", 0, 10) + pm.Normal("deviation", 0, tau, shape=GROUPS)[of_group]
+        mean += pm.Normal("beta", 0, 1) * pm.Data("age", age)
+        if slopes:
+            of_slopes, of_regions = pm.HalfNormal("tau_slope", 1), pm.HalfNormal("tau_region", 1)
+            mean += pm.Normal("slope", 0, of_slopes, shape=GROUPS)[of_group] * pm.Data("z", (age - 60) / 12)
+            mean += pm.Normal("region", 0, of_regions, shape=8)[pm.Data("of_region", region)]
+        pm.Normal("y", mean, sigma, observed=y)
+    return Problem(model, normal=False)
+
+
 #: Simulated, so that settings may be chosen by them.
 SIMULATED = {f"groups-{family}": functools.partial(of_groups, family) for family in ("logistic", "poisson")}
+SIMULATED |= {"deviations": functools.partial(of_deviations, False), "slopes": functools.partial(of_deviations, True)}
 
 
 class _AllMade(Exception):
