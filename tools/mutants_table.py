@@ -1041,7 +1041,7 @@ MUTANTS = (
            "-settings.CLEARLY_OVERSHOT * off * abs(fall)", "0.0",
            ("steps/test_growth.py::test_no_other_step_is_told_by_growth",)),
     Mutant("information grows however fast", "posterior", "steps/prelude/growth.py",
-           "if growth > settings.FASTEST_GROWTH * abs(way):", "if False:",
+           "if not 0.0 < growth <= settings.FASTEST_GROWTH * abs(way):", "if not 0.0 < growth:",
            ("steps/test_growth.py::test_no_other_step_is_told_by_growth",)),
     Mutant("a step that overshot is taken for one that did not", "posterior", "steps/prelude/search.py",
            "belief = told if overshot is None else overshot", "belief = told",

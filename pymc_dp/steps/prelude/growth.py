@@ -75,7 +75,7 @@ def regrown(
         return None
     times = 1.0 - error / fall
     growth = growth_of_mean(times)
-    if growth > settings.FASTEST_GROWTH * abs(way):  # there is another reason
+    if not 0.0 < growth <= settings.FASTEST_GROWTH * abs(way):  # there is another reason
         return None
     larger = 1.0 + growth * told / way
     found = way * float(np.log(larger)) / growth
