@@ -9,7 +9,7 @@ from xarray import DataTree
 
 from pymc_dp.accounting import gaussian_epsilon
 from pymc_dp.reports.published import all_gaussian, facts_of, how_it_ended, tempering_in_words
-from pymc_dp.reports.quality import GOOD_EFFECTIVE_DRAWS, Quality, kind_in_words, quality
+from pymc_dp.reports.quality import GOOD_EFFECTIVE_DRAWS, HARMLESS_SURROGATE_ERROR, Quality, kind_in_words, quality
 
 _GOOD_CENTRE_DISTANCE = 3.0
 #: From this factor on it is said what makes draws wider than noise does.
@@ -114,7 +114,8 @@ def surrogate_in_words(found: Quality) -> list[str]:
     if math.isfinite(found.surrogate_error):
         lines.append(
             f"what the surrogate misses of the log-likelihood may have moved means by {found.surrogate_error:.2g} ± "
-            f"{found.surrogate_error_noise_std:.2g} sd of the draws (released)"
+            f"{found.surrogate_error_noise_std:.2g} sd of the draws "
+            f"(released; up to {HARMLESS_SURROGATE_ERROR[0]:g} is good)"
         )
     if found.centre_distance > _GOOD_CENTRE_DISTANCE and found.verdict != "usable":
         lines.append(

@@ -387,7 +387,7 @@ class Learning:
         if not _lost(found.belief):
             largest_noise = found.curvature.noise_std * max(_BEYOND_NOISE, search.reach_of_noise)
             axes = np.eye(self.size) if coordinates is None else coordinates
-            there = axes.T @ from_prior @ axes
+            there = from_prior if coordinates is None else axes.T @ from_prior @ axes
             doubtful_width, by_parameter = _doubtful_widths(
                 in_coordinates.belief, found.curvature, there, largest_noise, axes
             )
@@ -658,17 +658,16 @@ def _widening(belief: Belief | None, covariance: FloatArray, *, with_bias: bool)
     """Return how many times as wide as without noise draws of each parameter are; NaN where only the prior knows."""
     if belief is None:
         return np.ones(len(covariance))
-    rest = np.linalg.inv(positive_definite(covariance)) - belief.precision  # of the prior
-    without = _covariance_without_noise(belief, covariance)
-    wide = np.linalg.inv(positive_definite(rest + belief.precision_with(belief.noise + with_bias * belief.bias)))
+    without = _covariance_if(belief.information, belief, covariance)
+    wide = _covariance_if(belief.precision_with(belief.noise + with_bias * belief.bias), belief, covariance)
     found: FloatArray = np.where(belief.known, np.sqrt(np.diag(wide) / np.diag(without)), np.nan)
     return found
 
 
-def _covariance_without_noise(belief: Belief, covariance: FloatArray) -> FloatArray:
-    """Return the covariance of draws if the likelihood's maximum were known."""
+def _covariance_if(precision: FloatArray, belief: Belief, covariance: FloatArray) -> FloatArray:
+    """Return what the covariance of draws would be, were this the precision of the likelihood."""
     of_prior = np.linalg.inv(positive_definite(covariance)) - belief.precision
-    found: FloatArray = np.linalg.inv(positive_definite(of_prior + belief.information))
+    found: FloatArray = np.linalg.inv(positive_definite(of_prior + precision))
     return found
 
 
@@ -681,7 +680,7 @@ def _draws_of_doubt(belief: Belief | None, kernel: FreeHMC, draws: list[FloatArr
     if belief is None:
         return draws
     covariance = positive_definite(kernel.covariance)
-    nearer = np.linalg.solve(covariance, _covariance_without_noise(belief, covariance)).T
+    nearer = np.linalg.solve(covariance, _covariance_if(belief.information, belief, covariance)).T
     return [kernel.mean + nearer @ (each - kernel.mean) for each in draws]
 
 

@@ -687,8 +687,11 @@ class Search:
                 noise = float(np.hypot(made.noise_std, unit * curvature_noise * np.sqrt(squared)))
                 error = found - float(along @ (belief.mean - theta))
                 overshot = regrown(belief, int(place), before, theta, error, float(np.hypot(noise, bias)))
-                before, told = theta, informed(belief, int(place), error, noise=noise, bias=bias, doubt=doubt)
-                belief = told if overshot is None else overshot
+                if overshot is None:
+                    belief = informed(belief, int(place), error, noise=noise, bias=bias, doubt=doubt)
+                else:
+                    belief = overshot
+                before = theta
         return belief
 
     def _bound_of_own_score(self, theta: FloatArray, place: int, unit: float) -> tuple[float, float]:
