@@ -42,6 +42,11 @@ class RowEngine:
         """How derivatives with respect to each value variable are stored."""
         return self._graphs.parts
 
+    @property
+    def same_slopes(self) -> Sequence[int]:
+        """For each value variable the first one whose slopes are the same, whatever the row."""
+        return self._graphs.same_slopes
+
     def log_likelihood(self, point: Point, chunk: Chunk) -> FloatArray:
         """Return the log-likelihood of every row, shape (rows,)."""
         return self._call("log_likelihood", point, chunk)[0]

@@ -4,6 +4,7 @@ A derivative with respect to parameters that meet row data in a single product o
 row's vector (or index) and its slopes, so that no (rows, parameters) array is made for wide or many-grouped models.
 """
 
+import functools
 import itertools
 import math
 from collections.abc import Sequence
@@ -11,7 +12,10 @@ from dataclasses import dataclass
 
 import pytensor.tensor as pt
 from pytensor.graph.basic import Variable
+from pytensor.graph.fg import FunctionGraph
 from pytensor.graph.replace import clone_replace
+from pytensor.graph.rewriting.basic import MergeOptimizer
+from pytensor.graph.rewriting.utils import rewrite_graph
 from pytensor.tensor.elemwise import DimShuffle
 from pytensor.tensor.type import TensorType
 
@@ -104,6 +108,22 @@ class RowGraphs:
     def indices(self) -> list[Variable]:
         """The indices of parts that are gathered, each of shape (1,)."""
         return [link.row for link in self.links if link is not None and link.gathers]
+
+    @functools.cached_property
+    def same_slopes(self) -> list[int]:
+        """For each value variable the first one whose slopes are the same, whatever the row; by the graphs alone.
+
+        Only of variables whose slopes are those of all their entries, or of all members of groups.
+        """
+        numbers = [number for number, part in enumerate(self.parts) if part.k and part.kind != PRODUCT]
+        slopes = dict(zip((number for number, part in enumerate(self.parts) if part.k), self.slopes, strict=True))
+        plain = [slopes[number].sum() if self.parts[number].k == 1 else slopes[number].ravel() for number in numbers]
+        graph = FunctionGraph(outputs=rewrite_graph(plain, include=("canonicalize",), clone=True), clone=False)
+        MergeOptimizer().rewrite(graph)
+        found, firsts = list(range(len(self.parts))), dict[Variable, int]()
+        for number, slope in zip(numbers, graph.outputs, strict=True):
+            found[number] = firsts.setdefault(slope, number)
+        return found
 
     def _parts(self, slopes: Sequence[Variable | None]) -> list[Part]:
         parts, first, n_indices = [], 0, 0

@@ -282,6 +282,25 @@ class UnitLikelihood:
         return ~apart if apart.any() else None
 
     @property
+    def unidentified(self) -> FloatArray | None:
+        """Directions along which no row's log-likelihood changes, shape (parameters, directions); None for no such.
+
+        An intercept beside deviations of groups from it: the model's graph says that it may be moved into all of them.
+        """
+        found = []
+        for number, first in enumerate(self._engine.same_slopes):
+            if first != number:
+                found.append(self._of_all_members(first) - self._of_all_members(number))
+        return np.hstack(found) if found else None
+
+    def _of_all_members(self, number: int) -> FloatArray:
+        """Return for each slope of a variable which parameters it is that of, shape (parameters, slopes)."""
+        part, entries = self._engine.parts[number], self.parameters.slices[number]
+        found = np.zeros((self.n_parameters, part.k))
+        found[entries] = np.tile(np.eye(part.k), (part.size, 1))
+        return found
+
+    @property
     def observed_leaves(self) -> list[tuple[str, int]] | None:
         """The observed variable behind each table and its row axis; None if there are others, or units of rows."""
         found = [(name, axis) for name, axis in self._leaf_names if name is not None]

@@ -137,7 +137,8 @@ class PartitionedUnits:
         self.parameters, self.n_parameters = template.parameters, template.n_parameters
         self.declared = declared
         self.knows_responses = template.knows_responses
-        self.structure, self.size_of_other = template.structure, template.size_of_other
+        self.structure, self.unidentified = template.structure, template.unidentified
+        self.size_of_other = template.size_of_other
         # What concerns the model alone is asked of the template, what concerns the rows of where they are.
         self.refuse_other_shapes = template.refuse_other_shapes
         self.refuse_changes = partitions.refuse_changes

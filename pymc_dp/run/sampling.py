@@ -365,6 +365,7 @@ class _Run:
             noise_schedules=planned.noise_schedules,
             knows_responses=rows.knows_responses,
             structure=rows.structure,
+            unidentified=rows.unidentified,
         )
 
     def _curator_of(

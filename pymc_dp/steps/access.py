@@ -101,6 +101,8 @@ class Authorisation:
     #: Which entries a unit's curvature can have, shape (parameters, parameters), by the model's graph: members of a
     #: hierarchy never share a row. None: all.
     structure: NDArray[np.bool_] | None = None
+    #: Directions along which no unit's log-likelihood changes, shape (parameters, directions), by the model's graph.
+    unidentified: FloatArray | None = None
 
 
 class OwnParameters:
@@ -168,6 +170,8 @@ class ChainAccess:
         Whether the model says which responses a unit could have had. Public: it depends on the model alone.
     structure : ndarray of bool, shape (parameters, parameters), or None
         Which entries a unit's curvature can have, by the model's graph; None for all. Public.
+    unidentified : ndarray, shape (parameters, directions), or None
+        Directions along which no unit's log-likelihood changes, by the model's graph; None for no such. Public.
     """
 
     def __init__(
@@ -185,6 +189,7 @@ class ChainAccess:
         self.epsilon_charged = authorisation.epsilon_charged
         self.blocks = None if own.all else own.moves
         self.knows_responses, self.structure = authorisation.knows_responses, authorisation.structure
+        self.unidentified = authorisation.unidentified
 
     def gradient(self, theta: FloatArray, clip_bound: float) -> Release:
         """Ask for the sum of log-likelihood gradients at `theta`, each unit's clipped to the norm `clip_bound`."""
