@@ -8,7 +8,8 @@ from pymc_dp.steps.prelude.curvature import (
     KnownCurvature,
     after_step,
     bending,
-    between_members_and_others,
+    between_groupings,
+    groupings_of,
     lifted,
     pooled,
 )
@@ -143,6 +144,31 @@ def test_the_doubt_of_a_step_is_the_noise_of_scores_alone():
     assert of_step.curvature_share == 0.0
     assert of_all.curvature_share == pytest.approx(1.0 - of_step.squared_noise / of_all.squared_noise)
     assert of_all.curvature_share > 0.9
+
+
+def test_along_an_axis_that_noise_has_whitened_a_step_doubts_the_curvature():
+    """What it says there over the way is within its noise of nothing: a prior decides. Elsewhere it is believed."""
+    frame, noise = Frame(np.eye(SIZE), np.eye(SIZE)), np.array([10.0, 10.0, 300.0])
+    far = KnownScore(np.zeros(SIZE), N * np.array([1.0, 2.0, 0.5]), 1e-3 * np.eye(SIZE), 0.0)
+    given = {"n_units": N, "structure": DENSE, "third_order": 0.0, "noise_alone": True}
+    found = belief_of([far], N * np.eye(SIZE), noise, frame, ALL, **given)
+    # Its own entry over its own part of the way, and the root of half of it over that and all of the way.
+    np.testing.assert_allclose(np.diag(found.noise)[:2], (1e-3 / N) ** 2, rtol=1e-6)
+    assert found.noise[2, 2] == pytest.approx((300.0 * 0.5 / N) ** 2, rel=1e-3)
+    np.testing.assert_allclose(belief_of([far], N * np.eye(SIZE), noise[:1], frame, ALL, **given).mean, found.mean)
+
+
+def test_noise_of_a_curvature_is_that_of_its_product_with_the_way():
+    """Of each entry it is the root of the noises of its two axes, over the root of two off the diagonal."""
+    generator, noise, way = np.random.default_rng(8), np.array([4.0, 1.0, 9.0]), np.array([1.0, -2.0, 0.5])
+    root = np.sqrt(np.outer(noise, noise))
+    draws = generator.normal(size=(40_000, SIZE, SIZE)) * root
+    products = ((draws + draws.swapaxes(1, 2)) / 2.0) @ way
+    frame = Frame(np.eye(SIZE), np.eye(SIZE))
+    exact = KnownScore(np.zeros(SIZE), 1e6 * way, 1e-6 * np.eye(SIZE), 0.0)
+    given = {"n_units": 10**6, "structure": DENSE, "third_order": 0.0}
+    found = belief_of([exact], 1e6 * np.eye(SIZE), noise, frame, ALL, **given).noise * 1e12
+    np.testing.assert_allclose(found, np.cov(products.T), rtol=0.05, atol=0.02 * np.abs(found).max())
 
 
 def test_one_more_entry_of_a_score_is_known_as_bayes_theorem_says():
@@ -373,7 +399,7 @@ def test_scores_at_both_ends_of_a_step_correct_the_curvature():
 
 def test_the_noise_along_other_axes_is_that_of_released_entries():
     known = KnownCurvature(np.eye(3), np.eye(3), 2.0, frame_of([1.0, 1.0, 1.0]), ALL)
-    assert known.noise_along(frame_of([2.0, 2.0, 2.0])) == pytest.approx(0.5)
+    np.testing.assert_allclose(known.noise_along(frame_of([2.0, 2.0, 1.0])), [0.5, 0.5, 2.0])
 
 
 def test_zeros_between_members_are_kept_along_axes_that_touch_one_member_each():
@@ -395,7 +421,7 @@ def of_members(members, others):
 
 
 @pytest.mark.parametrize("beyond", [0.0, 5.0])
-def test_entries_between_members_and_others_are_shrunk_by_what_is_noise_of_them(beyond):
+def test_entries_between_groupings_are_shrunk_by_what_is_noise_of_them(beyond):
     """Their noise has half the variance of the diagonal's; without members nothing changes."""
     generator, size, members = np.random.default_rng(0), 60, 50
     structure = of_members(members, size - members)
@@ -403,13 +429,13 @@ def test_entries_between_members_and_others_are_shrunk_by_what_is_noise_of_them(
     raw = np.triu(raw) + np.triu(raw, 1).T
     everything = np.ones(size, dtype=bool)
     frame = Frame(np.eye(size), np.eye(size))
-    found = between_members_and_others(raw, 1.0, frame, structure, everything)
+    found = between_groupings(raw, 1.0, frame, structure, everything)
     part = beyond**2 / (beyond**2 + 0.5)
     off = found[:members, members:] - part * raw[:members, members:]
     assert np.sqrt(np.mean(off**2)) < 0.25  # noise alone has .7
     np.testing.assert_array_equal(found[members:, members:], raw[members:, members:])
     np.testing.assert_array_equal(np.diag(found), np.diag(raw))
-    np.testing.assert_array_equal(between_members_and_others(raw, 1.0, frame, np.ones_like(structure), everything), raw)
+    np.testing.assert_array_equal(between_groupings(raw, 1.0, frame, np.ones_like(structure), everything), raw)
 
 
 def test_entries_of_a_predictor_that_groups_do_not_differ_in_lose_nearly_all_of_their_noise():
@@ -423,11 +449,87 @@ def test_entries_of_a_predictor_that_groups_do_not_differ_in_lose_nearly_all_of_
     truth[:members, -1] = truth[-1, :members] = 20.0 * generator.normal(size=members)
     noise = generator.normal(size=(size, size)) * np.sqrt(0.5)
     raw = np.where(structure, truth + np.triu(noise) + np.triu(noise, 1).T, 0.0)
-    found = between_members_and_others(raw, 1.0, frame, structure, np.ones(size, dtype=bool))
+    found = between_groupings(raw, 1.0, frame, structure, np.ones(size, dtype=bool))
     np.testing.assert_array_equal(found, found.T)
     errors = np.sqrt(np.mean((found - truth)[:members, -2:] ** 2, axis=0))
     assert errors[0] < 0.35
     assert errors[1] == pytest.approx(np.sqrt(0.5), rel=0.2)
+
+
+def of_levels_and_slopes(groups, crossed, *, by_group):
+    """Which entries a curvature can have of levels and slopes of groups, members of another grouping, and a predictor.
+
+    The columns of one matrix come group by group.
+    """
+    group = np.r_[np.repeat(np.arange(groups), 2) if by_group else np.tile(np.arange(groups), 2)]
+    size = 2 * groups + crossed + 1
+    structure = np.ones((size, size), dtype=bool)
+    structure[: 2 * groups, : 2 * groups] = group[:, None] == group
+    others = slice(2 * groups, 2 * groups + crossed)
+    structure[others, others] = np.eye(crossed, dtype=bool)
+    return structure
+
+
+@pytest.mark.parametrize("by_group", [True, False])
+def test_levels_and_slopes_of_the_same_groups_are_two_groupings(by_group):
+    structure = of_levels_and_slopes(5, 3, by_group=by_group)
+    found = groupings_of(structure, np.ones(14, dtype=bool))
+    slopes = np.arange(1, 10, 2) if by_group else np.arange(5, 10)
+    levels = np.setdiff1d(np.arange(10), slopes)
+    for members, expected in zip(found, [levels, slopes, [10, 11, 12], [13]], strict=True):
+        np.testing.assert_array_equal(members, expected)
+    without_slopes = np.isin(np.arange(14), slopes, invert=True)
+    assert [each.size for each in groupings_of(structure, without_slopes)] == [5, 3, 1]
+
+
+def test_entries_between_crossed_groupings_lose_nearly_all_of_their_noise_and_those_of_the_same_groups_keep_it():
+    """Of two crossed groupings they are in proportion to both members' own entries; slopes have others than levels."""
+    generator, groups, crossed = np.random.default_rng(2), 40, 12
+    structure = of_levels_and_slopes(groups, crossed, by_group=False)
+    size = len(structure)
+    own = np.r_[generator.uniform(0.5, 2.0, size - 1), 1.0]
+    frame = Frame(np.diag(1.0 / own), np.diag(own))
+    levels, slopes, others = slice(0, groups), slice(groups, 2 * groups), slice(2 * groups, size - 1)
+    truth = 100.0 * np.eye(size)
+    for rows, columns, each in ((levels, others, 2.0), (slopes, others, 0.5), (levels, slice(size - 1, size), 3.0)):
+        truth[rows, columns] = each * np.outer(own[rows], own[columns])
+        truth[columns, rows] = truth[rows, columns].T
+    noise = generator.normal(size=(size, size)) * np.sqrt(0.5)
+    raw = np.where(structure, truth + np.triu(noise) + np.triu(noise, 1).T, 0.0)
+    found = between_groupings(raw, 1.0, frame, structure, np.ones(size, dtype=bool))
+    np.testing.assert_array_equal(found, found.T)
+    errors = found - truth
+    for rows, columns in ((levels, others), (slopes, others), (levels, slice(size - 1, size))):
+        assert np.sqrt(np.mean(errors[rows, columns] ** 2)) < 0.35
+    np.testing.assert_array_equal(found[levels, slopes], raw[levels, slopes])
+
+
+@pytest.mark.parametrize("nonnegative", [True, False])
+def test_a_lifted_curvature_has_nothing_but_the_floor_along_unidentified_directions(nonnegative):
+    """Noise of entries between these and others is gone, and entries that are not there stay so."""
+    generator, members = np.random.default_rng(3), 6
+    structure, size = of_members(members, 2), members + 2
+    direction = np.r_[np.ones(members), -1.0, 0.0]
+    rows = np.column_stack(
+        [np.eye(members)[generator.integers(0, members, 500)], np.ones(500), generator.normal(size=500)]
+    )
+    truth = rows.T @ rows
+    np.testing.assert_allclose(truth @ direction, 0.0, atol=1e-9)
+    noise = 8.0 * generator.normal(size=(size, size)) * np.sqrt(0.5)
+    raw = np.where(structure, truth + np.triu(noise) + np.triu(noise, 1).T, 0.0)
+    factor = np.linalg.cholesky(truth / 500 + 0.01 * np.eye(size))
+    frame = Frame(np.linalg.inv(factor).T, factor)
+    along = np.where(along_axes(structure, frame), frame.preconditioner.T @ raw @ frame.preconditioner, 0.0)
+    everything = np.ones(size, dtype=bool)
+    given = {"floor": 5.0, "nonnegative": nonnegative}
+    blind = lifted(along, 8.0, frame, everything, **given)
+    seeing = lifted(along, 8.0, frame, everything, unidentified=direction[:, None], **given)
+    across = np.linalg.qr(np.column_stack([direction, np.eye(size)[:, :-1]]))[0][:, 1:]  # at right angles to it
+    coupling = [np.abs(across.T @ each.matrix @ direction).max() for each in (blind, seeing)]
+    assert coupling[1] < 0.2 * coupling[0]
+    np.testing.assert_allclose(frame.back @ seeing.raw @ frame.back.T @ direction, 0.0, atol=0.02 * coupling[0])
+    assert not seeing.raw[along == 0.0].any()
+    assert np.linalg.eigvalsh(seeing.matrix)[0] > 0.0
 
 
 def test_a_prior_keeps_noise_from_moving_what_it_tells():

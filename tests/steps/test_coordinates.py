@@ -34,7 +34,8 @@ def test_releases_are_those_at_the_parameters_along_the_same_axes():
         return Release(query.kind, np.zeros(1), 1.0, query.where)
 
     structure = np.array([[0, 0, 0, 0], [0, 1, 0, 1], [0, 0, 1, 1], [0, 1, 1, 1]], dtype=bool)
-    chain = SimpleNamespace(release=release, prior=None, knows_responses=True, structure=structure)
+    facts = {"knows_responses": True, "structure": structure, "unidentified": None}
+    chain = SimpleNamespace(release=release, prior=None, **facts)
     access = AccessInCoordinates(chain, TO_PARAMETERS)
     at, generator = np.array([3.0, 0.5, -0.5, 2.0]), np.random.default_rng(0)
     axes, score = generator.normal(size=(4, 4)), np.r_[0.0, generator.normal(size=3)]
@@ -48,6 +49,15 @@ def test_releases_are_those_at_the_parameters_along_the_same_axes():
     np.testing.assert_allclose(asked[1].theta, [3.0, 3.5, 2.5, 2.0])
     assert access.structure[0].all()
     assert not access.structure[1, 2]
+
+
+def test_what_is_nothing_to_the_likelihood_is_nothing_in_coordinates():
+    """Directions along which it does not change have no part in the mean of members, which it does not depend on."""
+    chain = SimpleNamespace(prior=None, knows_responses=True, structure=None, unidentified=None)
+    assert AccessInCoordinates(chain, TO_PARAMETERS).unidentified is None
+    chain.unidentified = np.array([[0.0], [1.0], [-1.0], [0.5]])
+    found = AccessInCoordinates(chain, TO_PARAMETERS).unidentified
+    np.testing.assert_allclose(TO_PARAMETERS @ found, chain.unidentified)
 
 
 def test_a_prior_in_coordinates_has_the_gradient_of_its_density():

@@ -41,6 +41,7 @@ class AccessInCoordinates(ChainAccess):
         self._chain, self._to_parameters = chain, to_parameters
         self.prior = PriorInCoordinates(chain.prior, to_parameters)
         self.knows_responses, self.structure = chain.knows_responses, None
+        self.unidentified = chain.unidentified  # the same: they move no mean of members
         if chain.structure is not None:
             touched = (to_parameters != 0.0).astype(np.float64)
             self.structure = touched.T @ chain.structure @ touched > 0.0

@@ -13,6 +13,9 @@ from pymc_dp.steps.prelude.newton import Frame, NotComputable
 _LEAST_PART = 1e-4
 #: Two curvatures are different by what their difference is beyond this many standard deviations of noise.
 _CLEAR_OF_NOISE = 2.0
+#: A matrix is projected in turn onto those with its structure and those without some directions, so many times.
+_PROJECTIONS = 30
+_ROUNDING = 1e-9
 
 
 @dataclass(frozen=True, eq=False)
@@ -34,11 +37,15 @@ class KnownCurvature:
         raw, noise_std = self.raw / factor, self.noise_std / factor
         return replace(self, matrix=self.matrix / factor, raw=raw, noise_std=noise_std)
 
-    def noise_along(self, frame: Frame) -> float:
-        """Return the noise of the entries along the axes of another frame, root mean square."""
+    def noise_along(self, frame: Frame) -> FloatArray:
+        """Return the noise of the own entries of the axes of another frame, shape (places,).
+
+        Of the entry of two axes it is about the root of their product, over the root of two.
+        """
         block = np.ix_(self.places, self.places)
         to_frame = (frame.preconditioner.T @ self.frame.back)[block]
-        return self.noise_std * float(np.sum(to_frame**2)) / int(self.places.sum())
+        noise: FloatArray = self.noise_std * np.sum(to_frame**2, axis=1)
+        return noise
 
 
 def lifted(
@@ -49,9 +56,12 @@ def lifted(
     *,
     floor: float,
     nonnegative: bool,
+    unidentified: FloatArray | None = None,
     weights: FloatArray | None = None,
 ) -> KnownCurvature:
     """Return a curvature whose eigenvalues along the axes of `frame`, over `weights`, are about `floor` or more.
+
+    Along `unidentified` directions, shape (parameters, directions), it has none but that.
 
     `weights`, shape (parameters,), are the roots of what is expected along the axes; by default they are 1.
     If no unit has a negative eigenvalue (`nonnegative`), a negative one is small. Else the log-likelihood is convex in
@@ -59,6 +69,7 @@ def lifted(
     """
     block = np.ix_(places, places)
     there = raw[block] != 0.0
+    raw = _without(raw, there, frame, places, unidentified)
     expected = 1.0 if weights is None else np.outer(weights[places], weights[places])
     found = raw[block] / expected
     for _ in range(12):  # what is lifted is put into the structure again, and that lifted
@@ -78,6 +89,27 @@ def lifted(
     return KnownCurvature(matrix, raw, noise_std, frame, places)
 
 
+def _without(
+    raw: FloatArray, there: NDArray[np.bool_], frame: Frame, places: NDArray[np.bool_], unidentified: FloatArray | None
+) -> FloatArray:
+    """Return about the nearest matrix with entries where they are `there`, and none along `unidentified` directions.
+
+    Noise of entries between these and others would lead far along them, and from there astray.
+    """
+    if unidentified is None:
+        return raw
+    block = np.ix_(places, places)
+    axes, sizes, _ = np.linalg.svd(frame.back[block].T @ unidentified[places], full_matrices=False)
+    axes = axes[:, sizes > _ROUNDING * sizes.max()]
+    across = np.eye(len(axes)) - axes @ axes.T
+    found = raw[block]
+    for _ in range(_PROJECTIONS):
+        found = np.where(there, across @ found @ across, 0.0)
+    whole = np.zeros_like(raw)
+    whole[block] = found
+    return whole
+
+
 def pooled(
     late: KnownCurvature,
     early: KnownCurvature,
@@ -86,6 +118,7 @@ def pooled(
     floor: float,
     nonnegative: bool,
     drifts: bool,
+    unidentified: FloatArray | None = None,
 ) -> KnownCurvature:
     """Return what two releases say together: every entry is weighed by its noise.
 
@@ -94,7 +127,8 @@ def pooled(
 
     `there` says which entries can be other than zero along the axes of the late one: if not all, the two are averaged
     as wholes, for other axes would not keep the structure. If the curvature `drifts` from point to point, the part of
-    their difference that is beyond noise counts as noise of the early one. `floor` is in multiples of the noise.
+    their difference that is beyond noise counts as noise of the early one. `floor` is in multiples of the noise;
+    `unidentified` is as of `lifted`.
     """
     places = late.places
     block = np.ix_(places, places)
@@ -117,7 +151,8 @@ def pooled(
     whole[block] = told / np.outer(noise, noise)
     preconditioner[block] = (late.frame.preconditioner[block] @ axes) / noise
     back[block] = (late.frame.back[block] @ axes) * noise
-    return lifted(whole, 1.0, Frame(preconditioner, back), places, floor=floor, nonnegative=nonnegative)
+    frame = Frame(preconditioner, back)
+    return lifted(whole, 1.0, frame, places, floor=floor, nonnegative=nonnegative, unidentified=unidentified)
 
 
 def bending(early: KnownCurvature, late: KnownCurvature, step: FloatArray, n_units: int) -> float:
@@ -142,13 +177,15 @@ def after_step(
     *,
     floor: float,
     nonnegative: bool,
+    unidentified: FloatArray | None = None,
 ) -> KnownCurvature:
     """Return what a curvature and the scores at both ends of a step say together.
 
     The change of the score is the curvature times the step. Given a curvature whose noise is the same in all entries,
     that is a normal observation, and this the conditional mean. Its noise is left at what it was.
 
-    The score fell by `change`, whose noise has the covariance `noise`. `there` and `floor` are as of `pooled`.
+    The score fell by `change`, whose noise has the covariance `noise`. `there`, `floor` and
+    `unidentified` are as of `pooled`.
     """
     block = np.ix_(known.places, known.places)
     to_frame, back = known.frame.preconditioner[block].T, known.frame.back[block]
@@ -160,7 +197,13 @@ def after_step(
     raw[block] += 0.5 * known.noise_std**2 * (np.outer(gain, along) + np.outer(along, gain))
     raw = np.where(there, raw, 0.0)
     return lifted(
-        raw, known.noise_std, known.frame, known.places, floor=floor * known.noise_std, nonnegative=nonnegative
+        raw,
+        known.noise_std,
+        known.frame,
+        known.places,
+        floor=floor * known.noise_std,
+        nonnegative=nonnegative,
+        unidentified=unidentified,
     )
 
 
@@ -170,30 +213,49 @@ def members_of(structure: NDArray[np.bool_], places: NDArray[np.bool_]) -> NDArr
     return members
 
 
-def between_members_and_others(
+def groupings_of(structure: NDArray[np.bool_], places: NDArray[np.bool_]) -> list[NDArray[np.intp]]:
+    """Return places of parameters by grouping: no two members of one ever meet in a unit. Others are alone.
+
+    In their order each joins the first grouping of which it meets no member: levels and slopes of the same groups are
+    two groupings, even if both are columns of one matrix.
+    """
+    found: list[list[int]] = []
+    for place in np.flatnonzero(places):
+        mine = next((grouping for grouping in found if not structure[place, grouping].any()), None)
+        if mine is None:
+            found.append([int(place)])
+        else:
+            mine.append(int(place))
+    return [np.array(grouping, dtype=np.intp) for grouping in found]
+
+
+def between_groupings(
     raw: FloatArray, noise_std: float, frame: Frame, structure: NDArray[np.bool_], places: NDArray[np.bool_]
 ) -> FloatArray:
-    """Return a released curvature in which entries between members of hierarchies and others have lost most noise.
+    """Return a released curvature in which entries between members of groupings and others have lost most noise.
 
     Each of many members has an entry for each other parameter, and the noise of all of them together would hide the
-    others' own entries. A member's is its own entry times the mean of that covariate in its group. Entries with one
-    covariate are therefore brought nearer to being in proportion to the members' own ones: how far they are from that
-    is estimated from what they vary beyond their noise (empirical Bayes).
+    others' own entries. A member's is its own entry times the mean of that covariate in its group; and of two groupings
+    that are crossed it is in proportion to both members' own. Entries of a grouping with one covariate, or another
+    grouping, are therefore brought nearer to that: how far they are from it is estimated from what they vary beyond
+    their noise (empirical Bayes).
 
-    Each axis of `frame` before the others' touches one member. `structure` says which entries there are by the model's
-    graph: members have none with each other.
+    Each axis of `frame` before the others' touches one member of a grouping, or those of one group. `structure` says
+    which entries there are by the model's graph: members of one grouping have none with each other.
     """
-    block = np.ix_(places, places)
-    members = members_of(structure, places)
-    others = places & ~members
-    if not (members.any() and others.any()) or structure[block].all():
-        return raw
-    of_noise = 0.5 * noise_std**2
-    between = raw[np.ix_(members, others)]
-    own = np.maximum(np.diag(raw), 0.0)[members] * np.diag(frame.back)[members]
-    alike = np.outer(own, own @ between / max(float(own @ own), np.finfo(float).tiny))
-    beyond = np.maximum(0.0, np.mean((between - alike) ** 2, axis=0) - of_noise)
-    nearer = raw.copy()
-    nearer[np.ix_(members, others)] = alike + (between - alike) * beyond / (beyond + of_noise)
-    nearer[np.ix_(others, members)] = nearer[np.ix_(members, others)].T
+    groupings = groupings_of(structure, places)
+    own = np.maximum(np.diag(raw), 0.0) * np.diag(frame.back)
+    for alone in (each for each in groupings if each.size == 1):
+        own[alone] = 1.0
+    of_noise, nearer = 0.5 * noise_std**2, raw.copy()
+    for number, one in enumerate(groupings):
+        for other in groupings[number + 1 :]:
+            block = np.ix_(one, other)
+            if one.size == other.size == 1 or not structure[block].all():  # the same groups
+                continue
+            alike = np.outer(own[one], own[other])
+            alike = alike * (np.sum(alike * raw[block]) / max(float(np.sum(alike**2)), np.finfo(float).tiny))
+            beyond = max(0.0, float(np.mean((raw[block] - alike) ** 2)) - of_noise)
+            nearer[block] = alike + (raw[block] - alike) * beyond / (beyond + of_noise)
+            nearer[np.ix_(other, one)] = nearer[block].T
     return nearer

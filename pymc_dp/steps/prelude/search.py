@@ -36,7 +36,7 @@ from pymc_dp.steps.prelude.belief import Belief, KnownScore, belief_of, doubted,
 from pymc_dp.steps.prelude.curvature import (
     KnownCurvature,
     bending,
-    between_members_and_others,
+    between_groupings,
     lifted,
     members_of,
     pooled,
@@ -333,7 +333,8 @@ class Search:
             bent = bending(curvature, late, since - theta, self._chain.n_units)
             belief = doubted(belief, self._scores[-1].theta, bent, self._chain.n_units)
         if self._regression.with_own_scores.size:
-            belief = self._with_own_scores(belief, theta, together.noise_along(self._frame(together)))
+            noise = float(np.mean(together.noise_along(self._frame(together))))
+            belief = self._with_own_scores(belief, theta, noise)
         return Found(point, frame.back, together, belief, lost, missed, together.matrix - at_centre)
 
     def _checked(
@@ -417,10 +418,13 @@ class Search:
     def _belief(self, curvature: KnownCurvature, *, noise_alone: bool = False) -> Belief:
         """Return what all scores say."""
         frame = self._frame(curvature)
+        noise = curvature.noise_along(frame)
+        if self.drifts:  # on the way it is off by more than noise, and not by axis
+            noise = np.full_like(noise, noise.mean())
         return belief_of(
             self._comparable_scores(curvature),
             curvature.matrix,
-            curvature.noise_along(frame),
+            noise,
             frame,
             self.places,
             n_units=self._chain.n_units,
@@ -511,11 +515,18 @@ class Search:
             of_scales = self._regression.is_scale
             there = there & (of_scales[:, None] == of_scales[None, :])
         raw = np.where(along_axes(there, frame), raw, 0.0)
-        raw = between_members_and_others(raw, made.noise_std, frame, self.structure, self.places)
+        raw = between_groupings(raw, made.noise_std, frame, self.structure, self.places)
         floor = made.noise_std * self.reach_of_noise * self._floors[_STAGES.index(made.kind)]
         weights = np.where(self._regression.is_scale, settings.SCALE_IN_NORM, 1.0)
         return lifted(
-            raw, made.noise_std, frame, self.places, floor=floor, nonnegative=self.nonnegative, weights=weights
+            raw,
+            made.noise_std,
+            frame,
+            self.places,
+            floor=floor,
+            nonnegative=self.nonnegative,
+            unidentified=self._chain.unidentified,
+            weights=weights,
         )
 
     def _query_of_curvature(self, point: ExpansionPoint, kind: str) -> Query:
@@ -524,7 +535,15 @@ class Search:
     def _together(self, late: KnownCurvature, early: KnownCurvature) -> KnownCurvature:
         """Return what two curvatures say."""
         floor, there = self.reach_of_noise * self.floor_together, along_axes(self.structure, late.frame)
-        return pooled(late, early, there, floor=floor, nonnegative=self.nonnegative, drifts=self.drifts)
+        return pooled(
+            late,
+            early,
+            there,
+            floor=floor,
+            nonnegative=self.nonnegative,
+            drifts=self.drifts,
+            unidentified=self._chain.unidentified,
+        )
 
     def _curvature_bound(self, theta: FloatArray, frame: Frame, kind: str, of_score: float = np.inf) -> float:
         """Return the clip bound of a curvature: what clipped scores have of it, where theirs is known."""
