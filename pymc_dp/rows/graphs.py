@@ -115,8 +115,8 @@ class RowGraphs:
 
         Only of variables whose slopes are those of all their entries, or of all members of groups.
         """
-        numbers = [number for number, part in enumerate(self.parts) if part.k and part.kind != PRODUCT]
         slopes = dict(zip((number for number, part in enumerate(self.parts) if part.k), self.slopes, strict=True))
+        numbers = [number for number in slopes if self.parts[number].kind != PRODUCT]
         plain = [slopes[number].sum() if self.parts[number].k == 1 else slopes[number].ravel() for number in numbers]
         graph = FunctionGraph(outputs=rewrite_graph(plain, include=("canonicalize",), clone=True), clone=False)
         MergeOptimizer().rewrite(graph)

@@ -3,9 +3,12 @@
 import numpy as np
 import pymc as pm
 import pytest
+from conftest import QUIET
 
+import pymc_dp as dp
 from pymc_dp.model.view import read
 from pymc_dp.rows.likelihood import UnitLikelihood
+from pymc_dp.steps.prelude import curvature
 
 GROUPS, REGIONS, N = 4, 3, 24
 GENERATOR = np.random.default_rng(0)
@@ -77,3 +80,32 @@ def test_what_rows_hold_says_nothing_of_unidentified_directions():
     found.append(UnitLikelihood(read(model, unit_index=np.arange(N) // 2)).unidentified)
     np.testing.assert_array_equal(found[0], found[1])
     np.testing.assert_array_equal(found[0], found[2])
+
+
+def test_arrays_that_hold_the_same_are_two_to_the_graph():
+    """Else whether two columns of a table are alike would be known for nothing."""
+
+    def found(of_slope):
+        with pm.Model() as model:
+            slopes = pm.Normal("slope_of_group", 0, 1, shape=GROUPS)[GROUP] * Z
+            mean = slopes + pm.Normal("slope", 0, 1) * of_slope
+            pm.Normal("y", mean, pm.HalfNormal("sigma", 1), observed=np.ones(N))
+        return UnitLikelihood(read(model)).unidentified
+
+    assert found(Z.copy()) is None
+    assert found(X) is None
+
+
+def test_searches_are_told_of_them(monkeypatch):
+    model, told, of_curvature = of_levels_and_slopes(), [], curvature._without
+
+    def without(raw, there, frame, places, unidentified):
+        told.append(unidentified)
+        return of_curvature(raw, there, frame, places, unidentified)
+
+    monkeypatch.setattr(curvature, "_without", without)
+    with model:
+        pm.sample(draws=1, chains=1, cores=1, budget=dp.PrivacyBudget(4.0, 1e-6), **QUIET)
+    assert told
+    for each in told:
+        np.testing.assert_array_equal(each, UnitLikelihood(read(model)).unidentified)

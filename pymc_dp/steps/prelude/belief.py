@@ -207,7 +207,7 @@ def belief_of(
             not_noise = max(1.0 - float(np.trace(by_noise)) / max(squared, np.finfo(float).tiny), _LEAST_OF_DISTANCE)
             missed = (third_order * told_by_one) ** 2 * n_units / size
             besides = part * missed + score.bias**2 / float(np.trace(along))
-            turned = inverse @ (0.5 * not_noise * _noise_of_product(curvature_noise, there, away)) @ inverse
+            turned = inverse @ (not_noise * _variance_of_product(curvature_noise, there, away)) @ inverse
             # Most of what is missed lies along the way itself: there it is not shared among the parameters.
             straight = smooth * (third_order * not_noise) ** 2 * told_by_one * np.outer(away, away)
             precisions.append(np.linalg.inv(noise + turned + besides * inverse + straight))
@@ -223,7 +223,7 @@ def belief_of(
         least = _CLEARLY_NOISIER * np.median(curvature_noise)
         curvature_noise = np.where(curvature_noise > least, curvature_noise, 0.0)
     moved = curvature_noise * shaken
-    of_curvature = 0.5 * (_noise_of_product(curvature_noise, there, shaken) + there * np.outer(moved, moved))
+    of_curvature = _variance_of_product(curvature_noise, there, shaken) + 0.5 * there * np.outer(moved, moved)
     biased = along if one_sided is None else along + size * np.diag(np.where(one_sided[known], np.diag(along), 0.0))
     mean_bias = sum(float(np.trace(weight)) * score.bias for weight, score in zip(weights, scores, strict=True)) / size
     if noise_alone:
@@ -251,9 +251,9 @@ def belief_of(
     return belief
 
 
-def _noise_of_product(curvature_noise: FloatArray, there: FloatArray, way: FloatArray) -> FloatArray:
-    """Return twice the variances that noise of a curvature has in each entry of its product with a way, as a matrix."""
-    return np.diag(curvature_noise * (there @ (curvature_noise * way**2)))
+def _variance_of_product(curvature_noise: FloatArray, there: FloatArray, way: FloatArray) -> FloatArray:
+    """Return the variance of each entry of the product of a noisy curvature and a way, on the diagonal of a matrix."""
+    return np.diag(0.5 * curvature_noise * (there @ (curvature_noise * way**2)))
 
 
 def doubted(belief: Belief, last: FloatArray, bending: float, n_units: int) -> Belief:

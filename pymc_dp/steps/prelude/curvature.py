@@ -15,7 +15,6 @@ _LEAST_PART = 1e-4
 _CLEAR_OF_NOISE = 2.0
 #: A matrix is projected in turn onto those with its structure and those without some directions, so many times.
 _PROJECTIONS = 30
-_ROUNDING = 1e-9
 
 
 @dataclass(frozen=True, eq=False)
@@ -31,6 +30,8 @@ class KnownCurvature:
     frame: Frame
     #: Which parameters it is about, shape (parameters,).
     places: NDArray[np.bool_]
+    #: Directions along which the likelihood tells nothing, shape (parameters, directions); None for no such.
+    unidentified: FloatArray | None = None
 
     def divided_by(self, factor: float) -> "KnownCurvature":
         """Return the same over a number, with its noise."""
@@ -61,11 +62,9 @@ def lifted(
 ) -> KnownCurvature:
     """Return a curvature whose eigenvalues along the axes of `frame`, over `weights`, are about `floor` or more.
 
-    Along `unidentified` directions, shape (parameters, directions), it has none but that.
-
-    `weights`, shape (parameters,), are the roots of what is expected along the axes; by default they are 1.
-    If no unit has a negative eigenvalue (`nonnegative`), a negative one is small. Else the log-likelihood is convex in
-    that direction, and its sign is turned.
+    Along `unidentified` directions there is nothing else. `weights`, shape (parameters,), are the roots of what is
+    expected along the axes; by default they are 1. If no unit has a negative eigenvalue (`nonnegative`), a negative one
+    is small. Else the log-likelihood is convex in that direction, and its sign is turned.
     """
     block = np.ix_(places, places)
     there = raw[block] != 0.0
@@ -86,7 +85,7 @@ def lifted(
     matrix = frame.back @ whole @ frame.back.T
     if not np.isfinite(matrix).all():
         raise NotComputable("The released curvature is too large for floating point.")
-    return KnownCurvature(matrix, raw, noise_std, frame, places)
+    return KnownCurvature(matrix, raw, noise_std, frame, places, unidentified)
 
 
 def _without(
@@ -99,9 +98,8 @@ def _without(
     if unidentified is None:
         return raw
     block = np.ix_(places, places)
-    axes, sizes, _ = np.linalg.svd(frame.back[block].T @ unidentified[places], full_matrices=False)
-    axes = axes[:, sizes > _ROUNDING * sizes.max()]
-    across = np.eye(len(axes)) - axes @ axes.T
+    along = frame.back[block].T @ unidentified[places]
+    across = np.eye(len(along)) - along @ np.linalg.pinv(along)
     found = raw[block]
     for _ in range(_PROJECTIONS):
         found = np.where(there, across @ found @ across, 0.0)
@@ -118,7 +116,6 @@ def pooled(
     floor: float,
     nonnegative: bool,
     drifts: bool,
-    unidentified: FloatArray | None = None,
 ) -> KnownCurvature:
     """Return what two releases say together: every entry is weighed by its noise.
 
@@ -127,8 +124,7 @@ def pooled(
 
     `there` says which entries can be other than zero along the axes of the late one: if not all, the two are averaged
     as wholes, for other axes would not keep the structure. If the curvature `drifts` from point to point, the part of
-    their difference that is beyond noise counts as noise of the early one. `floor` is in multiples of the noise;
-    `unidentified` is as of `lifted`.
+    their difference that is beyond noise counts as noise of the early one. `floor` is in multiples of the noise.
     """
     places = late.places
     block = np.ix_(places, places)
@@ -152,7 +148,7 @@ def pooled(
     preconditioner[block] = (late.frame.preconditioner[block] @ axes) / noise
     back[block] = (late.frame.back[block] @ axes) * noise
     frame = Frame(preconditioner, back)
-    return lifted(whole, 1.0, frame, places, floor=floor, nonnegative=nonnegative, unidentified=unidentified)
+    return lifted(whole, 1.0, frame, places, floor=floor, nonnegative=nonnegative, unidentified=late.unidentified)
 
 
 def bending(early: KnownCurvature, late: KnownCurvature, step: FloatArray, n_units: int) -> float:
@@ -177,15 +173,13 @@ def after_step(
     *,
     floor: float,
     nonnegative: bool,
-    unidentified: FloatArray | None = None,
 ) -> KnownCurvature:
     """Return what a curvature and the scores at both ends of a step say together.
 
     The change of the score is the curvature times the step. Given a curvature whose noise is the same in all entries,
     that is a normal observation, and this the conditional mean. Its noise is left at what it was.
 
-    The score fell by `change`, whose noise has the covariance `noise`. `there`, `floor` and
-    `unidentified` are as of `pooled`.
+    The score fell by `change`, whose noise has the covariance `noise`. `there` and `floor` are as of `pooled`.
     """
     block = np.ix_(known.places, known.places)
     to_frame, back = known.frame.preconditioner[block].T, known.frame.back[block]
@@ -203,7 +197,7 @@ def after_step(
         known.places,
         floor=floor * known.noise_std,
         nonnegative=nonnegative,
-        unidentified=unidentified,
+        unidentified=known.unidentified,
     )
 
 
@@ -243,6 +237,8 @@ def between_groupings(
     Each axis of `frame` before the others' touches one member of a grouping, or those of one group. `structure` says
     which entries there are by the model's graph: members of one grouping have none with each other.
     """
+    if structure[np.ix_(places, places)].all():
+        return raw
     groupings = groupings_of(structure, places)
     own = np.maximum(np.diag(raw), 0.0) * np.diag(frame.back)
     for alone in (each for each in groupings if each.size == 1):

@@ -150,7 +150,6 @@ class SearchForLocation(Search):
             along_axes(self.structure, curvature.frame),
             floor=self.reach_of_noise * self.floor_together,
             nonnegative=self.nonnegative,
-            unidentified=self._chain.unidentified,
         )
 
     def _query_of_curvature(self, point: ExpansionPoint, kind: str) -> Query:

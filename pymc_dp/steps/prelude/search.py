@@ -535,15 +535,7 @@ class Search:
     def _together(self, late: KnownCurvature, early: KnownCurvature) -> KnownCurvature:
         """Return what two curvatures say."""
         floor, there = self.reach_of_noise * self.floor_together, along_axes(self.structure, late.frame)
-        return pooled(
-            late,
-            early,
-            there,
-            floor=floor,
-            nonnegative=self.nonnegative,
-            drifts=self.drifts,
-            unidentified=self._chain.unidentified,
-        )
+        return pooled(late, early, there, floor=floor, nonnegative=self.nonnegative, drifts=self.drifts)
 
     def _curvature_bound(self, theta: FloatArray, frame: Frame, kind: str, of_score: float = np.inf) -> float:
         """Return the clip bound of a curvature: what clipped scores have of it, where theirs is known."""
