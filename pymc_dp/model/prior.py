@@ -22,6 +22,7 @@ from pytensor.graph.traversal import ancestors
 
 from pymc_dp.compiling import compiled, rewrite_pregrad
 from pymc_dp.model.arrays import is_leaf, leaf_value
+from pymc_dp.model.hessian import Hessian
 from pymc_dp.model.parameters import FloatArray, ParameterVector
 
 #: A number with more significant digits than this is not one that somebody wrote.
@@ -55,6 +56,8 @@ class Prior:
         self._inputs = list(model.value_vars)
         self._outputs = [logp, *pt.grad(logp, self._inputs, disconnected_inputs="ignore")]
         self._latest: tuple[bytes, float, FloatArray] = b"", np.nan, np.empty(0)
+        #: The second derivatives of the log-density, as a function of parameters.
+        self.hessian = Hessian(self.gradient, parameters.size)
 
     @functools.cached_property
     def _function(self) -> Callable[..., Any]:

@@ -15,13 +15,20 @@ from pymc_dp.release.query import Query
 
 
 class LogDensity(Protocol):
-    """A data-free log-density and its gradient: the prior."""
+    """A data-free log-density and its gradient."""
 
     def log_density(self, theta: FloatArray) -> float:
         """Return the log-density at `theta`."""
 
     def gradient(self, theta: FloatArray) -> FloatArray:
         """Return its gradient."""
+
+
+class PriorDensity(LogDensity, Protocol):
+    """The prior."""
+
+    def hessian(self, theta: FloatArray) -> FloatArray:
+        """Return the second derivatives of its log-density."""
 
 
 class Curator(Protocol):
@@ -86,7 +93,7 @@ class Authorisation:
 
     curators: OpensCurators
     #: Exact and free.
-    prior: LogDensity
+    prior: PriorDensity
     #: By kind of release, as paid for; the schedules have all of a kind, in the order of the step's requests.
     noise_multipliers: Mapping[str, float]
     #: The budget's spent epsilon, this run included.
@@ -131,7 +138,7 @@ class OwnParameters:
 class _PriorOfSome:
     """The prior as a function of one step's own parameters, the others held where they are."""
 
-    def __init__(self, prior: LogDensity, own: OwnParameters) -> None:
+    def __init__(self, prior: PriorDensity, own: OwnParameters) -> None:
         self._prior, self._own = prior, own
 
     def log_density(self, theta: FloatArray) -> float:
@@ -140,6 +147,11 @@ class _PriorOfSome:
     def gradient(self, theta: FloatArray) -> FloatArray:
         gradient: FloatArray = self._prior.gradient(self._own.embedded(theta))[self._own.places]
         return gradient
+
+    def hessian(self, theta: FloatArray) -> FloatArray:
+        places = np.ix_(self._own.places, self._own.places)
+        hessian: FloatArray = self._prior.hessian(self._own.embedded(theta))[places]
+        return hessian
 
 
 class ChainAccess:
@@ -160,7 +172,7 @@ class ChainAccess:
 
     Attributes
     ----------
-    prior : LogDensity
+    prior : PriorDensity
         The exact log-prior, as a function of the step's own parameters.
     epsilon_charged : float
         The budget's spent epsilon, this run included.
@@ -185,7 +197,7 @@ class ChainAccess:
         self._curator: Curator | None = curator
         self._made: list[Release] = []
         self._n_units = authorisation.n_units
-        self.prior: LogDensity = authorisation.prior if own.all else _PriorOfSome(authorisation.prior, own)
+        self.prior: PriorDensity = authorisation.prior if own.all else _PriorOfSome(authorisation.prior, own)
         self.epsilon_charged = authorisation.epsilon_charged
         self.blocks = None if own.all else own.moves
         self.knows_responses, self.structure = authorisation.knows_responses, authorisation.structure

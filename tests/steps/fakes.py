@@ -101,6 +101,9 @@ class FlatPrior:
     def gradient(self, theta):
         return np.zeros_like(theta)
 
+    def hessian(self, theta):
+        return np.zeros((theta.size, theta.size))
+
 
 def started(step_class, curator, *, tune=0, draws=10**6, seed=0, **settings):
     """Return a step that samples the normal above through `curator`."""

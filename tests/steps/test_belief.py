@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 
+from pymc_dp.model.hessian import Hessian
 from pymc_dp.steps.prelude.belief import Belief, KnownScore, belief_of, doubted, informed, most_likely
 from pymc_dp.steps.prelude.curvature import (
     KnownCurvature,
@@ -290,6 +291,9 @@ class Normal:
     def gradient(self, theta):
         return self.precision * (self.mean - theta)
 
+    def hessian(self, theta):
+        return -np.diag(self.precision)
+
 
 def test_the_most_likely_point_under_a_normal_prior_is_the_posterior_mean():
     found, prior = belief([score(MAXIMUM + 0.2, 50.0)]), Normal([1.0, 1.0, 1.0], [0.05, 1.0, 3.0])
@@ -315,6 +319,9 @@ class Hierarchy:
         of_mu = precision * away.sum() - mu / 50.0**2
         of_tau = precision * (away**2).sum() - members.size - log_tau / 4.0
         return np.concatenate([[of_mu, of_tau], -precision * away])
+
+    def hessian(self, theta):
+        return Hessian(self.gradient, theta.size)(theta)
 
 
 @pytest.mark.parametrize("noise_std", [0.3, 2.0])

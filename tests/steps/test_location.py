@@ -455,6 +455,9 @@ class NormalPrior:
     def gradient(self, theta):
         return -self.information * theta
 
+    def hessian(self, theta):
+        return -np.diag(self.information)
+
 
 def step_from_zero(mean, information, prior, *, known, scales, degrees=()):
     """Step to a maximum that is hardly in doubt, by a trust region that holds nothing; return search and end."""

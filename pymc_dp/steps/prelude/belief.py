@@ -29,7 +29,7 @@ import xarray as xr
 from numpy.typing import NDArray
 
 from pymc_dp.model.parameters import FloatArray
-from pymc_dp.steps.access import LogDensity
+from pymc_dp.steps.access import PriorDensity
 from pymc_dp.steps.prelude.newton import (
     NUMERICAL_FAILURES,
     Frame,
@@ -289,7 +289,7 @@ def informed(belief: Belief, place: int, error: float, *, noise: float, bias: fl
 
 
 def most_likely(
-    prior: LogDensity, likelihood: Belief, start: FloatArray, hyperparameters: NDArray[np.bool_]
+    prior: PriorDensity, likelihood: Belief, start: FloatArray, hyperparameters: NDArray[np.bool_]
 ) -> FloatArray:
     """Return about the posterior mean under the prior: a mode, where no scale of a hierarchy runs away.
 

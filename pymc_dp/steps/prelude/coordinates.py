@@ -14,14 +14,14 @@ from numpy.typing import NDArray
 from pymc_dp.model.parameters import FloatArray
 from pymc_dp.release.interface import ExpansionPoint, Release
 from pymc_dp.release.query import Query
-from pymc_dp.steps.access import ChainAccess, LogDensity
+from pymc_dp.steps.access import ChainAccess, PriorDensity
 from pymc_dp.steps.prelude.search import Found, Regression
 
 
 class PriorInCoordinates:
     """A log-prior as a function of other coordinates: parameters are `to_parameters` times these."""
 
-    def __init__(self, prior: LogDensity, to_parameters: FloatArray) -> None:
+    def __init__(self, prior: PriorDensity, to_parameters: FloatArray) -> None:
         self._prior, self._to_parameters = prior, to_parameters
 
     def log_density(self, at: FloatArray) -> float:
@@ -32,6 +32,12 @@ class PriorInCoordinates:
         """Return its gradient."""
         gradient: FloatArray = self._to_parameters.T @ self._prior.gradient(self._to_parameters @ at)
         return gradient
+
+    def hessian(self, at: FloatArray) -> FloatArray:
+        """Return its second derivatives."""
+        of_parameters = self._prior.hessian(self._to_parameters @ at)
+        hessian: FloatArray = self._to_parameters.T @ of_parameters @ self._to_parameters
+        return hessian
 
 
 class AccessInCoordinates(ChainAccess):

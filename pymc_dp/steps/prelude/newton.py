@@ -8,7 +8,7 @@ from numpy.typing import NDArray
 
 from pymc_dp.model.parameters import FloatArray
 from pymc_dp.release.interface import LARGEST_CLIP_BOUND, SMALLEST_CLIP_BOUND
-from pymc_dp.steps.access import LogDensity, PublicUnits, SyntheticTables
+from pymc_dp.steps.access import PriorDensity, PublicUnits, SyntheticTables
 
 #: No position is farther from 0: squares of distances and variances are numbers.
 _FARTHEST = 1e150
@@ -99,21 +99,16 @@ def expected_curvature(units: PublicUnits, theta: FloatArray) -> FloatArray:
     return mean
 
 
-def prior_curvature(prior: LogDensity, theta: FloatArray, block: NDArray[np.intp] | None = None) -> FloatArray:
-    """Return the negative second derivative of the log-prior, by central differences of its gradient.
+def prior_curvature(prior: PriorDensity, theta: FloatArray, block: NDArray[np.intp] | None = None) -> FloatArray:
+    """Return the negative second derivative of the log-prior, of all parameters or of a block of them.
 
-    Of all parameters, or of a block of them. Where the prior is not concave, as between the scale of a hierarchy and
-    what it scales, its sign is turned: a step is then as long as the curvature says, and goes uphill.
+    Where the prior is not concave, as between the scale of a hierarchy and what it scales, its sign is turned: a step
+    is then as long as the curvature says, and goes uphill.
     """
-    step = 1e-4
     block = np.arange(theta.size) if block is None else block
     if not block.size:
         return np.zeros((0, 0))
-    columns = [
-        (prior.gradient(theta - step * way) - prior.gradient(theta + step * way))[block] / (2 * step)
-        for way in np.eye(theta.size)[block]
-    ]
-    found = 0.5 * (np.array(columns) + np.array(columns).T)
+    found = -prior.hessian(theta)[np.ix_(block, block)]
     # In units of each parameter's own: an intercept in thousands and a slope in thousandths are told about as much.
     units = np.sqrt(np.abs(np.diag(found)))
     units = np.where(units > 0.0, units, units.max() or 1.0)
@@ -162,7 +157,7 @@ def solved(matrix: FloatArray, vector: FloatArray) -> FloatArray:
     return solution
 
 
-def can_stand_at(prior: LogDensity, theta: FloatArray) -> bool:
+def can_stand_at(prior: PriorDensity, theta: FloatArray) -> bool:
     """Return whether parameters are near enough to 0 and the prior has a density, a gradient and a curvature there."""
     try:
         if not (float(np.abs(theta).max()) < _FARTHEST and np.isfinite(prior.log_density(theta))):
