@@ -10,6 +10,7 @@ import scipy.stats
 from hypothesis import given, strategies as st
 from two_tables import exact, movement, value
 
+from pymc_dp import compiling
 from pymc_dp.exceptions import InvalidArgument, PrivacyError
 from pymc_dp.model.view import read
 from pymc_dp.release import ExpansionPoint
@@ -17,8 +18,6 @@ from pymc_dp.release.preconditioned import CentredScore, ExpectedCurvature, OneD
 from pymc_dp.release.query import PublicFacts
 from pymc_dp.release.sizes import NormSizes
 from pymc_dp.rows import UnitLikelihood
-
-pytestmark = pytest.mark.production
 
 N, SIZE = 90, 2
 GENERATOR = np.random.default_rng(0)
@@ -129,6 +128,18 @@ def test_expected_curvature_is_that_of_a_loop_over_rows_and_responses(name, clip
         total += clipped(packed((weights[:, None] * scores).T @ scores), of_curvature)
     found = value(ExpectedCurvature(ExpansionPoint(THETA, WAY, clip, of_curvature)), likelihood_of(observed))
     assert np.abs(found - total).max() <= precision * np.linalg.norm(total)
+
+
+@pytest.mark.slow
+@pytest.mark.production
+@pytest.mark.parametrize("observed", [logistic, poisson, negative_binomial, zero_inflated])
+def test_compiled_functions_find_what_interpreted_ones_do(observed, monkeypatch):
+    """In all other tests of this file they are interpreted: Numba takes twenty seconds for each model."""
+    queries = [of(ExpansionPoint(THETA, WAY, 0.8, 1.2)) for of in (CentredScore, ExpectedCurvature)]
+    found = [value(query, regression(observed)) for query in queries]
+    monkeypatch.setattr(compiling, "MODE", compiling.INTERPRETED)
+    for query, values in zip(queries, found, strict=True):
+        assert value(query, regression(observed)) == pytest.approx(values, abs=1e-7)
 
 
 @pytest.mark.parametrize("name", ["logistic", "Poisson"])

@@ -16,8 +16,6 @@ from pymc_dp.release.query import PublicFacts
 from pymc_dp.release.sizes import BoundedScore, CoordinateSizes, NormSizes
 from pymc_dp.rows import PublicUnits, UnitLikelihood
 
-pytestmark = pytest.mark.production
-
 N, SIZE = 90, 2
 GENERATOR = np.random.default_rng(0)
 X = GENERATOR.normal(size=(N, SIZE))

@@ -181,7 +181,7 @@ def test_scores_of_members_keep_their_slope(members, one_row, centred, kinked, k
         structure[0, 1] = structure[1, 0] = False
     made = SimpleNamespace(value=np.array([1.2, -2.4, 3.6]), noise_std=0.3, where=[np.zeros(3)])
     chain = SimpleNamespace(
-        prior=SimpleNamespace(gradient=lambda theta: -theta),
+        prior=SimpleNamespace(hessian=lambda theta: -np.eye(3)),
         n_units=100,
         structure=structure,
         knows_responses=centred,
