@@ -24,21 +24,34 @@ def regression_of(known, scales):
     return Regression(np.zeros(known.size), known, scales)
 
 
-def frame_of(curvature, of_prior, n_units, weights=(1.0, 1.0)):
-    known = np.array([True, True])
+def frame_of(curvature, of_prior, n_units, weights=(1.0, 1.0), structure=None):
+    size = len(curvature)
+    known = np.ones(size, dtype=bool)
     regression = SimpleNamespace(scales=np.zeros(0, dtype=np.intp), known=known)
-    structure = np.eye(2, dtype=bool)
     chain = SimpleNamespace(n_units=n_units)
     search = SimpleNamespace(
         places=known,
         _regression=regression,
-        structure=structure,
+        structure=np.ones((size, size), dtype=bool) if structure is None else structure,
+        _has_members=structure is not None,
         _chain=chain,
-        _of_prior=np.zeros((2, 2)) if of_prior is None else np.diag(of_prior),
+        _of_prior=np.zeros((size, size)) if of_prior is None else np.diag(of_prior),
         _shortens_axes=of_prior is not None,
         _weights=np.array(weights),
     )
-    return Search._frame(search, KnownCurvature(curvature, curvature, 0.0, Frame(np.eye(2), np.eye(2)), known))
+    itself = Frame(np.eye(size), np.eye(size))
+    return Search._frame(search, KnownCurvature(curvature, curvature, 0.0, itself, known))
+
+
+def test_no_axis_of_a_member_is_much_longer_than_those_of_its_grouping():
+    """Along such an axis all rows of a small group would be clipped, and its curvature seem smaller each time."""
+    structure = np.eye(4, dtype=bool)
+    structure[3] = structure[:, 3] = True  # a covariate, which has as little information as the smallest group
+    own = np.array([90.0, 100.0, 0.1, 0.1])
+    frame = frame_of(np.diag(own), None, 100, np.ones(4), structure)
+    assert np.diag(frame.preconditioner) == pytest.approx(np.sqrt(100 / np.array([90.0, 100.0, 45.0, 0.1])))
+    alone = frame_of(np.diag(own), None, 100, np.ones(4))
+    assert np.diag(alone.preconditioner) == pytest.approx(np.sqrt(100 / own))
 
 
 def test_axes_are_shorter_where_the_prior_knows_more():

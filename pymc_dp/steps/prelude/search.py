@@ -39,6 +39,7 @@ from pymc_dp.steps.prelude.curvature import (
     between_groupings,
     lifted,
     members_of,
+    missing_of_members,
     pooled,
 )
 from pymc_dp.steps.prelude.growth import mean_of_exponential, on_one_parabola, regrown, times_newton
@@ -616,6 +617,9 @@ class Search:
             own = np.diag(per_unit)
             per_unit = per_unit + np.diag(np.sqrt(own * (own + np.diag(prior))) - own)
         per_unit = per_unit + settings.LEAST_OF_PRIOR * prior
+        if self._has_members:
+            missing = missing_of_members(np.diag(curvature.matrix), self.structure, self.places)
+            per_unit = per_unit + np.diag(missing[order]) / self._chain.n_units
         values, vectors = np.linalg.eigh(per_unit)
         values = np.maximum(values, 1e-12 * values.max())
         factor = np.linalg.cholesky((vectors * values) @ vectors.T)
