@@ -50,13 +50,15 @@ def of_groups(family, _data):
     return Problem(model, normal=False)
 
 
-def of_deviations(slopes, _data):
+def of_deviations(slopes, _data, *, uneven=False):
     """Simulate an outcome with an intercept, deviations of groups from it, and an age in years: the usual form.
 
-    With `slopes` a second grouping, and a slope for each of the first groups.
+    With `slopes` a second grouping, and a slope for each of the first groups; `uneven` groups have 80 to 4,300 rows.
     """
     generator = np.random.default_rng(6)
     age, group, region = generator.uniform(40, 80, ROWS), generator.integers(0, GROUPS, ROWS), np.arange(ROWS) % 8
+    if uneven:
+        group = (GROUPS * generator.random(ROWS) ** 4).astype(int)
     deviation, slope = 0.3 * generator.normal(size=(2, GROUPS))
     y = 3.0 + deviation[group] + 0.02 * age + 0.7 * generator.normal(size=ROWS)
     if slopes:
@@ -77,6 +79,7 @@ def of_deviations(slopes, _data):
 #: Simulated, so that settings may be chosen by them.
 SIMULATED = {f"groups-{family}": functools.partial(of_groups, family) for family in ("logistic", "poisson")}
 SIMULATED |= {"deviations": functools.partial(of_deviations, False), "slopes": functools.partial(of_deviations, True)}
+SIMULATED["uneven"] = functools.partial(of_deviations, False, uneven=True)
 
 
 class _AllMade(Exception):

@@ -132,7 +132,9 @@ def test_expected_curvature_is_that_of_a_loop_over_rows_and_responses(name, clip
 
 @pytest.mark.slow
 @pytest.mark.production
-@pytest.mark.parametrize("observed", [logistic, poisson, negative_binomial, zero_inflated])
+@pytest.mark.parametrize(
+    "observed", [logistic, poisson, negative_binomial, pytest.param(zero_inflated, marks=pytest.mark.nightly)]
+)
 def test_compiled_functions_find_what_interpreted_ones_do(observed, monkeypatch):
     """In all other tests of this file they are interpreted: Numba takes twenty seconds for each model."""
     queries = [of(ExpansionPoint(THETA, WAY, 0.8, 1.2)) for of in (CentredScore, ExpectedCurvature)]
