@@ -34,7 +34,6 @@ def frame_of(curvature, of_prior, n_units, weights=(1.0, 1.0), structure=None):
         _regression=regression,
         structure=np.ones((size, size), dtype=bool) if structure is None else structure,
         _has_members=structure is not None,
-        least_of_members=0.5,
         _chain=chain,
         _of_prior=np.zeros((size, size)) if of_prior is None else np.diag(of_prior),
         _shortens_axes=of_prior is not None,

@@ -7,6 +7,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pymc_dp.model.parameters import FloatArray
+from pymc_dp.steps.prelude import settings
 from pymc_dp.steps.prelude.newton import Frame, NotComputable
 
 #: No direction is believed to be known less than this part of the one that is known best.
@@ -257,9 +258,7 @@ def between_groupings(
     return nearer
 
 
-def missing_of_members(
-    own: FloatArray, part: float, structure: NDArray[np.bool_], places: NDArray[np.bool_]
-) -> FloatArray:
+def missing_of_members(own: FloatArray, structure: NDArray[np.bool_], places: NDArray[np.bool_]) -> FloatArray:
     """Return what members' own entries of a curvature lack of a part of their grouping's median, shape (parameters,).
 
     Along an axis that is too long all rows of a small group are clipped: its curvature is smaller in each release, and
@@ -268,6 +267,6 @@ def missing_of_members(
     missing = np.zeros(own.size)
     for grouping in groupings_of(structure, places):
         if grouping.size > 1:
-            least = part * float(np.median(own[grouping]))
+            least = settings.LEAST_OF_MEMBERS * float(np.median(own[grouping]))
             missing[grouping] = np.maximum(least - own[grouping], 0.0)
     return missing

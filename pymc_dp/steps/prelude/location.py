@@ -42,7 +42,6 @@ class SearchForLocation(Search):
     """The way to the centre of a normal regression. Parameters as of `Search`."""
 
     third_order, drifts = 0.0, False
-    least_of_members = settings.LEAST_OF_MEMBERS_OF_LOCATION
 
     def __init__(self, chain: ChainAccess, regression: Regression, *bounds: float | None, releases_loss: bool) -> None:
         super().__init__(chain, regression, *bounds, releases_loss=releases_loss)

@@ -211,7 +211,6 @@ class Search:
     """
 
     third_order, least_of_curvature = settings.THIRD_ORDER, settings.LEAST_OF_CURVATURE
-    least_of_members = settings.LEAST_OF_MEMBERS
     #: Whether the curvature is another one at another point; and whether a unit's log-likelihood has one.
     drifts, smooth = True, True
 
@@ -619,8 +618,7 @@ class Search:
             per_unit = per_unit + np.diag(np.sqrt(own * (own + np.diag(prior))) - own)
         per_unit = per_unit + settings.LEAST_OF_PRIOR * prior
         if self._has_members:
-            own = np.diag(curvature.matrix)
-            missing = missing_of_members(own, self.least_of_members, self.structure, self.places)
+            missing = missing_of_members(np.diag(curvature.matrix), self.structure, self.places)
             per_unit = per_unit + np.diag(missing[order]) / self._chain.n_units
         values, vectors = np.linalg.eigh(per_unit)
         values = np.maximum(values, 1e-12 * values.max())
