@@ -252,6 +252,17 @@ def test_a_prior_of_the_number_of_rows_is_refused(observed_dims):
         UnitLikelihood(read(model))
 
 
+@pytest.mark.parametrize("observed_dims", ["person", None])
+def test_a_potential_of_the_number_of_rows_is_refused(observed_dims):
+    """Hazard H39: lengths in potentials."""
+    with pm.Model(coords={"person": PEOPLE}) as model:
+        x, mu = pm.Data("x", X, dims="person"), pm.Normal("mu")
+        pm.Potential("pull", -mu / model.dim_lengths["person"])
+        pm.Normal("y", mu * x, 1.0, observed=Y, dims=observed_dims)
+    with pytest.raises(UnsupportedModel, match="'pull'"):
+        UnitLikelihood(read(model))
+
+
 @pytest.mark.parametrize("n_patients", [10, 12], ids=["as many labels as units", "labels without rows"])
 def test_names_of_units_do_not_leave(n_patients):
     """Hazard H39: and dims of units."""
