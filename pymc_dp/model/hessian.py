@@ -9,6 +9,7 @@ References
 Powell and Toint (1979), On the estimation of sparse Hessian matrices, SIAM Journal on Numerical Analysis 16.
 """
 
+import contextlib
 import functools
 from collections.abc import Callable
 
@@ -63,15 +64,17 @@ class Hessian:
         return there, groups, n_alone
 
     def _entries(self) -> NDArray[np.bool_]:
-        """Return which entries are not zero everywhere; all if the gradient is not finite where that is seen."""
+        """Return which entries are not zero everywhere; all if there is no finite gradient where that is seen."""
         rng, there = np.random.default_rng(0), np.eye(self._size, dtype=bool)
         for _ in range(_POINTS):
             theta = rng.standard_normal(self._size)
-            here = self._gradient(theta)
-            changed = np.array([self._gradient(theta + way) for way in np.eye(self._size)]).reshape(there.shape)
-            if not (np.isfinite(here).all() and np.isfinite(changed).all()):
+            changes = np.full(there.shape, np.nan)
+            with contextlib.suppress(ArithmeticError, ValueError):  # as of a matrix that is not positive definite there
+                here = self._gradient(theta)
+                changes = np.array([self._gradient(theta + way) - here for way in np.eye(self._size)])
+            if not np.isfinite(changes).all():
                 return np.ones_like(there)
-            there |= changed != here
+            there |= changes != 0.0
         return there | there.T
 
 

@@ -65,10 +65,13 @@ def test_members_of_a_hierarchy_are_differenced_together(pairs, differences):
     assert gradient.calls == 2 * differences
 
 
-def test_where_no_gradient_is_finite_no_entry_is_taken_for_zero():
-    """A gradient that is a number far from there alone."""
+@pytest.mark.parametrize("raises", [False, True])
+def test_where_no_gradient_is_finite_no_entry_is_taken_for_zero(raises):
+    """A gradient that is a number far from there alone; an error there would end a run that is charged."""
 
     def gradient(theta):
+        if raises and theta.min() < 50.0:
+            raise np.linalg.LinAlgError
         return np.where(theta.min() > 50.0, -theta * theta.sum(), np.nan)
 
     theta = np.full(3, 60.0)
