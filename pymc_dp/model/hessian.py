@@ -39,29 +39,26 @@ class Hessian:
 
     def __call__(self, theta: FloatArray) -> FloatArray:
         """Return it at `theta`, by central differences, shape (parameters, parameters)."""
-        there, groups, n_alone = self._plan
+        there, alone, groups = self._plan
         found = np.zeros((self._size, self._size))
-        for group in groups:
+        for group in (*alone[:, None], *groups):
             way = np.isin(np.arange(self._size), group) * _STEP
             change = (self._gradient(theta + way) - self._gradient(theta - way)) / (2 * _STEP)
             found[:, group] = np.where(there[:, group], change[:, None], 0.0)
-        alone = np.concatenate(groups[:n_alone]) if n_alone else np.zeros(0, dtype=np.intp)
         others = np.setdiff1d(np.arange(self._size), alone)
         found[np.ix_(alone, others)] = found[np.ix_(others, alone)].T
         return 0.5 * (found + found.T)
 
     @functools.cached_property
-    def _plan(self) -> tuple[NDArray[np.bool_], list[NDArray[np.intp]], int]:
-        """Return which entries there are, groups of columns, and how many of these groups are one column, and first."""
+    def _plan(self) -> tuple[NDArray[np.bool_], NDArray[np.intp], list[NDArray[np.intp]]]:
+        """Return which entries there are, which columns are differenced alone, and groups of the others."""
         there = self._entries()
         order = np.argsort(-there.sum(axis=0), kind="stable")
         sorted_there = there[np.ix_(order, order)]
         # With the first n columns alone, the rest needs at least as many groups as one row of it has entries.
         of_rest = np.tril(sorted_there.sum(axis=1)[:, None] - np.cumsum(sorted_there, axis=1), -1).max(axis=0)
         n_alone = int(np.argmin([there.sum(axis=0).max(), *(1 + np.arange(self._size) + of_rest)]))
-        rest = order[n_alone:]
-        groups = [order[[place]] for place in range(n_alone)] + _apart(there, rest)
-        return there, groups, n_alone
+        return there, order[:n_alone], _apart(there, order[n_alone:])
 
     def _entries(self) -> NDArray[np.bool_]:
         """Return which entries are not zero everywhere; all if there is no finite gradient where that is seen."""

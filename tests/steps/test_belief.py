@@ -436,13 +436,14 @@ def test_entries_between_groupings_are_shrunk_by_what_is_noise_of_them(beyond):
     raw = np.triu(raw) + np.triu(raw, 1).T
     everything = np.ones(size, dtype=bool)
     frame = Frame(np.eye(size), np.eye(size))
-    found = between_groupings(raw, 1.0, frame, structure, everything)
+    found = between_groupings(raw, 1.0, frame, structure, groupings_of(structure, everything))
     part = beyond**2 / (beyond**2 + 0.5)
     off = found[:members, members:] - part * raw[:members, members:]
     assert np.sqrt(np.mean(off**2)) < 0.25  # noise alone has .7
     np.testing.assert_array_equal(found[members:, members:], raw[members:, members:])
     np.testing.assert_array_equal(np.diag(found), np.diag(raw))
-    np.testing.assert_array_equal(between_groupings(raw, 1.0, frame, np.ones_like(structure), everything), raw)
+    dense = np.ones_like(structure)
+    np.testing.assert_array_equal(between_groupings(raw, 1.0, frame, dense, groupings_of(dense, everything)), raw)
 
 
 def test_entries_of_a_predictor_that_groups_do_not_differ_in_lose_nearly_all_of_their_noise():
@@ -456,7 +457,7 @@ def test_entries_of_a_predictor_that_groups_do_not_differ_in_lose_nearly_all_of_
     truth[:members, -1] = truth[-1, :members] = 20.0 * generator.normal(size=members)
     noise = generator.normal(size=(size, size)) * np.sqrt(0.5)
     raw = np.where(structure, truth + np.triu(noise) + np.triu(noise, 1).T, 0.0)
-    found = between_groupings(raw, 1.0, frame, structure, np.ones(size, dtype=bool))
+    found = between_groupings(raw, 1.0, frame, structure, groupings_of(structure, np.ones(size, dtype=bool)))
     np.testing.assert_array_equal(found, found.T)
     errors = np.sqrt(np.mean((found - truth)[:members, -2:] ** 2, axis=0))
     assert errors[0] < 0.35
@@ -503,7 +504,7 @@ def test_entries_between_crossed_groupings_lose_nearly_all_of_their_noise_and_th
         truth[columns, rows] = truth[rows, columns].T
     noise = generator.normal(size=(size, size)) * np.sqrt(0.5)
     raw = np.where(structure, truth + np.triu(noise) + np.triu(noise, 1).T, 0.0)
-    found = between_groupings(raw, 1.0, frame, structure, np.ones(size, dtype=bool))
+    found = between_groupings(raw, 1.0, frame, structure, groupings_of(structure, np.ones(size, dtype=bool)))
     np.testing.assert_array_equal(found, found.T)
     errors = found - truth
     for rows, columns in ((levels, others), (slopes, others), (levels, slice(size - 1, size))):

@@ -11,6 +11,7 @@ from pymc_dp.model.parameters import ParameterVector
 from pymc_dp.release.interface import ExpansionPoint, Release
 from pymc_dp.release.preconditioned import CentredScore
 from pymc_dp.release.sizes import BoundedScore
+from pymc_dp.steps.access import OwnParameters, _PriorOfSome
 from pymc_dp.steps.prelude import learning
 from pymc_dp.steps.prelude.belief import Belief
 from pymc_dp.steps.prelude.coordinates import (
@@ -60,15 +61,29 @@ def test_what_is_nothing_to_the_likelihood_is_nothing_in_coordinates():
     np.testing.assert_allclose(TO_PARAMETERS @ found, chain.unidentified)
 
 
-def test_a_prior_in_coordinates_has_the_gradient_of_its_density():
+def test_a_prior_in_coordinates_has_the_derivatives_of_its_density():
     information = np.array([0.5, 2.0, 3.0, 1.0])
     prior = SimpleNamespace(
-        log_density=lambda theta: -0.5 * float(information @ theta**2), gradient=lambda theta: -information * theta
+        log_density=lambda theta: -0.5 * float(information @ theta**2),
+        gradient=lambda theta: -information * theta,
+        hessian=lambda theta: -np.diag(information),
     )
     inside, at = PriorInCoordinates(prior, TO_PARAMETERS), np.array([1.0, -2.0, 0.3, 0.7])
     steps = 1e-5 * np.eye(4)
     numeric = [(inside.log_density(at + step) - inside.log_density(at - step)) / 2e-5 for step in steps]
     np.testing.assert_allclose(inside.gradient(at), numeric, rtol=1e-6)
+    second = [(inside.gradient(at + step) - inside.gradient(at - step)) / 2e-5 for step in steps]
+    np.testing.assert_allclose(inside.hessian(at), second, atol=1e-8)
+
+
+def test_a_prior_of_some_parameters_has_their_derivatives():
+    own = OwnParameters((True, False, True), (slice(0, 1), slice(1, 3), slice(3, 4)))
+    own.whole = np.array([1.0, 2.0, 3.0, 4.0])
+    everything = np.array([[2.0, 1.0, 0.0, 0.5], [1.0, 3.0, 0.0, 0.0], [0.0, 0.0, 1.0, 0.0], [0.5, 0.0, 0.0, 4.0]])
+    prior = SimpleNamespace(gradient=lambda theta: -everything @ theta, hessian=lambda theta: -everything)
+    some, at = _PriorOfSome(prior, own), np.array([-1.0, 2.0])
+    np.testing.assert_allclose(some.gradient(at), [-1.0, -7.5])
+    np.testing.assert_array_equal(some.hessian(at), [[-2.0, -0.5], [-0.5, -4.0]])
 
 
 def test_what_is_found_is_a_likelihood_of_the_parameters():

@@ -12,7 +12,7 @@ import pymc_dp as dp
 from pymc_dp.release.interface import ExpansionPoint
 from pymc_dp.steps.access import ChainAccess
 from pymc_dp.steps.prelude import learning
-from pymc_dp.steps.prelude.curvature import KnownCurvature
+from pymc_dp.steps.prelude.curvature import KnownCurvature, groupings_of
 from pymc_dp.steps.prelude.newton import Frame
 from pymc_dp.steps.prelude.search import _LOWEST_OCTAVE, _OCTAVES, Regression, Search, _sizes_of_entries
 from pymc_dp.steps.prelude.tails import BINS, Histogram, Tail
@@ -33,7 +33,7 @@ def frame_of(curvature, of_prior, n_units, weights=(1.0, 1.0), structure=None):
         places=known,
         _regression=regression,
         structure=np.ones((size, size), dtype=bool) if structure is None else structure,
-        _has_members=structure is not None,
+        _groupings=[] if structure is None else groupings_of(structure, known),
         _chain=chain,
         _of_prior=np.zeros((size, size)) if of_prior is None else np.diag(of_prior),
         _shortens_axes=of_prior is not None,

@@ -519,7 +519,7 @@ def test_no_axis_is_much_longer_than_the_prior():
     search.places, search._weights = np.ones(size, dtype=bool), np.ones(size)
     search._regression = SimpleNamespace(known=search.places, scales=np.zeros(0, dtype=np.intp))
     search._chain = SimpleNamespace(n_units=n_units)
-    search.structure, search._has_members = np.ones((size, size), dtype=bool), False
+    search.structure, search._groupings = np.ones((size, size), dtype=bool), []
     search._of_prior, search._shortens_axes = np.diag([1e-4, 4.0, 4.0]), False
     design = np.array([[1.0, 1.0, 0.0], [1.0, 0.0, 1.0]])
     curvature = SimpleNamespace(matrix=50.0 * design.T @ design + 1e-9 * np.eye(size))

@@ -97,6 +97,7 @@ def test_a_floor_of_eigenvalues_knows_which_axes_are_short():
     )
     facts = {"n_units": 100, "knows_responses": False, "unidentified": None}
     search._chain = SimpleNamespace(release=lambda query: released, **facts)
+    search._groupings = []
     search._scores, search.reach_of_noise, search._floors, search.nonnegative = [], 1.0, (1.0,), False
     point = SimpleNamespace(theta=np.zeros(3), clip_curvature=1.0)
     search._query_of_curvature = lambda point, kind: None

@@ -1,6 +1,7 @@
 """Released curvatures: what noise has done to them, and several of them together."""
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -225,7 +226,11 @@ def groupings_of(structure: NDArray[np.bool_], places: NDArray[np.bool_]) -> lis
 
 
 def between_groupings(
-    raw: FloatArray, noise_std: float, frame: Frame, structure: NDArray[np.bool_], places: NDArray[np.bool_]
+    raw: FloatArray,
+    noise_std: float,
+    frame: Frame,
+    structure: NDArray[np.bool_],
+    groupings: Sequence[NDArray[np.intp]],
 ) -> FloatArray:
     """Return a released curvature in which entries between members of groupings and others have lost most noise.
 
@@ -238,9 +243,8 @@ def between_groupings(
     Each axis of `frame` before the others' touches one member of a grouping, or those of one group. `structure` says
     which entries there are by the model's graph: members of one grouping have none with each other.
     """
-    if structure[np.ix_(places, places)].all():
+    if all(each.size == 1 for each in groupings):
         return raw
-    groupings = groupings_of(structure, places)
     own = np.maximum(np.diag(raw), 0.0) * np.diag(frame.back)
     for alone in (each for each in groupings if each.size == 1):
         own[alone] = 1.0
@@ -258,14 +262,14 @@ def between_groupings(
     return nearer
 
 
-def missing_of_members(own: FloatArray, structure: NDArray[np.bool_], places: NDArray[np.bool_]) -> FloatArray:
+def missing_of_members(own: FloatArray, groupings: Sequence[NDArray[np.intp]]) -> FloatArray:
     """Return what members' own entries of a curvature lack of a part of their grouping's median, shape (parameters,).
 
     Along an axis that is too long all rows of a small group are clipped: its curvature is smaller in each release, and
     the axis longer in the next. Of small groups the prior tells more than their rows.
     """
     missing = np.zeros(own.size)
-    for grouping in groupings_of(structure, places):
+    for grouping in groupings:
         if grouping.size > 1:
             least = settings.LEAST_OF_MEMBERS * float(np.median(own[grouping]))
             missing[grouping] = np.maximum(least - own[grouping], 0.0)

@@ -37,6 +37,7 @@ from pymc_dp.steps.prelude.curvature import (
     KnownCurvature,
     bending,
     between_groupings,
+    groupings_of,
     lifted,
     members_of,
     missing_of_members,
@@ -247,7 +248,8 @@ class Search:
         structure = chain.structure
         #: Which entries curvatures can have by the model's graph.
         self.structure = np.ones((regression.known.size,) * 2, dtype=bool) if structure is None else structure
-        self._has_members = bool(members_of(self.structure, self.places).any())
+        self._groupings = groupings_of(self.structure, self.places)
+        self._has_members = any(each.size > 1 for each in self._groupings)
         expected = chain.knows_responses
         self._centred = expected and regression.one_row_a_unit
         #: Tails of continuous responses all say that a scale is larger, and those of counts that vary more than their
@@ -516,7 +518,7 @@ class Search:
             of_scales = self._regression.is_scale
             there = there & (of_scales[:, None] == of_scales[None, :])
         raw = np.where(along_axes(there, frame), raw, 0.0)
-        raw = between_groupings(raw, made.noise_std, frame, self.structure, self.places)
+        raw = between_groupings(raw, made.noise_std, frame, self.structure, self._groupings)
         floor = made.noise_std * self.reach_of_noise * self._floors[_STAGES.index(made.kind)]
         weights = np.where(self._regression.is_scale, settings.SCALE_IN_NORM, 1.0)
         return lifted(
@@ -617,9 +619,8 @@ class Search:
             own = np.diag(per_unit)
             per_unit = per_unit + np.diag(np.sqrt(own * (own + np.diag(prior))) - own)
         per_unit = per_unit + settings.LEAST_OF_PRIOR * prior
-        if self._has_members:
-            missing = missing_of_members(np.diag(curvature.matrix), self.structure, self.places)
-            per_unit = per_unit + np.diag(missing[order]) / self._chain.n_units
+        missing = missing_of_members(np.diag(curvature.matrix), self._groupings)
+        per_unit = per_unit + np.diag(missing[order]) / self._chain.n_units
         values, vectors = np.linalg.eigh(per_unit)
         values = np.maximum(values, 1e-12 * values.max())
         factor = np.linalg.cholesky((vectors * values) @ vectors.T)

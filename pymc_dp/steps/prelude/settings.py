@@ -234,9 +234,10 @@ LEAST_SLOPE_KEPT = 0.02
 #: No axis of a frame is longer than if units told this part of what the prior does: a likelihood of an intercept and of
 #: the levels of groups is constant along one direction, and noise alone says how long that axis is.
 LEAST_OF_PRIOR = 0.01
-#: No axis of a member of a grouping is longer than if its own curvature were this part of their median. Of 0, 1/16,
-#: 1/8, 1/4, 1/2 and 1 on six tables 1/2 was the best, or next to it: with groups of very different size errors at
-#: epsilon 1 fell by a tenth, and with 1 those of groups that are known well grew by a tenth at epsilon 4.
+#: No axis of a member of a grouping is longer than if its own curvature were this part of their median. Of 0, 1/4, 1/2
+#: and 1 on five tables 1/2 was the best, or next to it: with groups of very different size errors at epsilon 1 fell by
+#: a tenth, and with 1 those of groups that are known well grew by a tenth at epsilon 4. Of linear models 1 was better
+#: on most tables, and much worse on one whose covariates follow its groups.
 LEAST_OF_MEMBERS = 0.5
 #: A step of a scale has overshot if its score at the end is more standard deviations off than this, to the other side;
 #: and information grows no faster than with this power of a scale: that on how much persons vary, where that is little,
