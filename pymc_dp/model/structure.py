@@ -56,6 +56,7 @@ class Structure:
     rows_can_be_simulated: bool  # whether rows can be drawn from the model without any table
     responses_are_known: bool  # whether the model says which responses a row could have had
     rows_are_levels: bool  # whether a row is one of a few levels: a truth value or a category
+    in_predictor: NDArray[np.bool_]  # which parameters meet covariates, and the distribution of rows in no other way
     kinked: NDArray[np.bool_]  # in which parameters the log-likelihood of a row is a broken line
     with_means_of_members: NDArray[np.float64] | None  # see `from_means_and_members`
 
@@ -78,6 +79,7 @@ def structure_of(model: pm.Model, parameters: ParameterVector) -> Structure:
         rows_can_be_simulated(model),
         bool(responses),
         are_all,
+        in_predictor(model, parameters),
         kinked_in(model, parameters),
         from_means_and_members(model, parameters, known),
     )
@@ -250,6 +252,30 @@ def _with_values(outputs: list[Variable]) -> set[Variable]:
             continue
         filled = isinstance(node.op, Elemwise) and isinstance(node.op.scalar_op, Second)  # the first has a shape alone
         ahead += node.inputs[1:] if filled else node.inputs
+    return found
+
+
+def in_predictor(model: pm.Model, parameters: ParameterVector) -> NDArray[np.bool_]:
+    """Return which parameters reach the rows' distribution where covariates do, and there alone, shape (parameters,).
+
+    Not a shape, or the share of zeros, beside the linear predictor. None where covariates reach it at several places by
+    different parameters, or at none.
+    """
+    found, node = np.zeros(parameters.size, dtype=bool), _node_of_rows(model)
+    if node is None:
+        return found
+    n_rows = _shape(model.rvs_to_values[model.observed_RVs[0]])[:1]
+    with_covariates, alone = list[set[Variable]](), set[Variable]()
+    for given in node.inputs:
+        reached = set(ancestors([given], blockers=model.free_RVs))
+        free = reached & set(model.free_RVs)
+        if any(n_rows and n_rows[0] in _shape(leaf) for leaf in reached if leaf.owner is None):
+            with_covariates += [free] if free else []
+        else:
+            alone |= free
+    predictors = [free - alone for free in with_covariates]
+    if predictors and all(each == predictors[0] for each in predictors):
+        found[_places_of(model, parameters, lambda rv: rv in predictors[0])] = True
     return found
 
 

@@ -21,11 +21,49 @@ from pymc_dp.rows.expansion import (
     packed_size,
     preconditioned,
     scores_of,
+    upper_scores_of,
 )
 
 
 @dataclass(frozen=True, eq=False)
-class CentredScore(SumOverUnits):
+class PreconditionedScore(SumOverUnits):
+    """The sum of preconditioned scores, each clipped."""
+
+    point: ExpansionPoint
+    kind: str = "preconditioned_score"
+
+    @property
+    def size(self) -> int:
+        """The number of parameters."""
+        return self.point.theta.size
+
+    def bound(self, facts: PublicFacts) -> float:
+        """Return the clip bound."""
+        return self.point.clip_gradient
+
+    def contributions(self, chunk: UnitsOfChunk) -> FloatArray:
+        """Return the scores."""
+        return scores_of(chunk, self.point).T
+
+
+@dataclass(frozen=True, eq=False)
+class UpperScore(PreconditionedScore):
+    """The sum of what preconditioned scores are on average with responses above the median, each clipped.
+
+    The average is over responses that the model draws at the point for the unit's own covariates: no response of the
+    table is asked for. Where all units tell as much of their linear predictors, the inverse expected curvature times
+    this sum is the direction in which all predictors rise by the same.
+    """
+
+    kind: str = "upper_score"
+
+    def contributions(self, chunk: UnitsOfChunk) -> FloatArray:
+        """Return the means of the upper scores."""
+        return upper_scores_of(chunk, self.point).T
+
+
+@dataclass(frozen=True, eq=False)
+class CentredScore(PreconditionedScore):
     """The sum of preconditioned scores, each clipped, with the mean of the clipped parts added again.
 
     The average is over responses that the model draws at the point for the unit's own covariates. Units of several
@@ -40,17 +78,7 @@ class CentredScore(SumOverUnits):
     Hampel, Ronchetti, Rousseeuw and Stahel (1986), Robust Statistics, section 6.3: bounded scores that are consistent.
     """
 
-    point: ExpansionPoint
     kind: str = "centred_score"
-
-    @property
-    def size(self) -> int:
-        """The number of parameters."""
-        return self.point.theta.size
-
-    def bound(self, facts: PublicFacts) -> float:
-        """Return the clip bound."""
-        return self.point.clip_gradient
 
     def contributions(self, chunk: UnitsOfChunk) -> FloatArray:
         """Return the clipped scores with the mean of the clipped parts."""

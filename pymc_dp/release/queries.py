@@ -31,6 +31,8 @@ from pymc_dp.release.preconditioned import (
     GradientSizes,
     OneDirectionCurvature,
     PreconditionedGradient,
+    PreconditionedScore,
+    UpperScore,
 )
 from pymc_dp.release.query import Evaluation, IntArray, PublicFacts, Query, Rows, check_bound, plain_copy
 from pymc_dp.release.sizes import BoundedScore, CoordinateSizes, NormSizes, RemainderSizes
@@ -422,7 +424,7 @@ QUERIES: tuple[type[Query], ...] = (
     *(GradientSum, LogRatioSum, VariancePenalisedLogRatio, BarkerDecision, ClipCounts, DecisionClipCounts),
     *(WeightedScore, Curvature, UnitCount, ClippingLoss, Residual),
     *(CoordinateSizes, NormSizes, RemainderSizes, BoundedScore),
-    *(CentredScore, ExpectedCurvature, OneDirectionCurvature),
+    *(PreconditionedScore, UpperScore, CentredScore, ExpectedCurvature, OneDirectionCurvature),
     *(PreconditionedGradient, GradientSizes),
     *(UnitCounts, UnitMoments, LevelCounts),
     *(DifferenceSizes, DensityDifferences),

@@ -18,6 +18,7 @@ from pymc_dp.rows.expansion import (
     scores_of,
     squares_of,
     squares_of_expected_curvatures,
+    squares_of_least_information,
 )
 
 #: What a count is clipped to: counts of 1 keep this bound with room for roundings of the norm.
@@ -31,6 +32,7 @@ _OF: dict[str, Callable[[UnitsOfChunk, ExpansionPoint], FloatArray]] = {
     "score": lambda *of: squares_of(scores_of(*of)),
     "curvature": lambda *of: squares_of(curvatures_of(*of)),
     "expected_curvature": squares_of_expected_curvatures,
+    "least_information": squares_of_least_information,
     "one_direction_curvature": lambda *of: squares_of(one_direction_curvatures_of(*of)),
 }
 
@@ -157,11 +159,12 @@ class CoordinateSizes(CountsByOctave, SumOverUnits):
 class NormSizes(CountsByNorm, SumOverUnits):
     """How many units have a preconditioned score, or curvature, of a norm in each half octave.
 
-    Of curvatures the Frobenius norm. The bounds of the point do not matter.
+    Of curvatures the Frobenius norm. Or how many have such a least information: see
+    `pymc_dp.rows.expansion.squares_of_least_information`. The bounds of the point do not matter.
     """
 
     point: ExpansionPoint
-    of: Literal["score", "curvature", "expected_curvature", "one_direction_curvature"]
+    of: Literal["score", "curvature", "expected_curvature", "least_information", "one_direction_curvature"]
     smallest: float
     bins: int
     kind: str = "norm_sizes"

@@ -64,6 +64,25 @@ class OfResponses:
         clip.write_mean_slopes(self.slopes, self.probabilities * weights, slopes)
         return self.axes.times(slopes)
 
+    def upper(self) -> FloatArray:
+        """Return the mean of the scores with responses above each row's median, shape (k, rows).
+
+        Of those up to it nothing is counted: scores with all responses have mean zero.
+        """
+        middles = np.cumsum(self.probabilities, axis=0) - 0.5 * self.probabilities
+        return self.mean((middles > 0.5).astype(np.float64))
+
+    def least_information(self) -> FloatArray:
+        """Return the mean squared slope, the least of all slopes that the matrix moves, shape (rows,)."""
+        least = np.full(self.probabilities.shape[1], np.inf)
+        for _kind, first, k, size, _factor, offset in self.axes.parts:
+            if self.axes.matrix[offset : offset + size * k].any():
+                for slope in range(first, first + k):
+                    root = np.empty((1, 1, least.size))
+                    clip.write_roots(self.slopes[slope : slope + 1], self.probabilities, root)
+                    np.minimum(least, root[0, 0] ** 2, out=least)
+        return least
+
     def roots(self, weights: FloatArray) -> FloatArray:
         """Return columns whose outer products add up to the mean of those of the scores, shape (columns, k, rows).
 

@@ -266,6 +266,17 @@ def centred_scores_of(chunk: UnitsOfChunk, point: ExpansionPoint) -> FloatArray:
     return scores
 
 
+def upper_scores_of(chunk: UnitsOfChunk, point: ExpansionPoint) -> FloatArray:
+    """Return the means of the units' scores with responses above the median, shape (parameters, units).
+
+    They point to where responses are larger. Zero for units of several rows.
+    """
+    found = np.zeros((point.preconditioner.shape[1], chunk.length))
+    for units, expected in chunk.of_responses(point.theta, point.preconditioner):
+        found[:, units] = expected.upper()
+    return found
+
+
 def curvatures_of(chunk: UnitsOfChunk, point: ExpansionPoint) -> FloatArray:
     """Return the units' preconditioned curvatures, packed, shape (entries, units)."""
     return chunk.curvatures(point.theta, point.preconditioner)
@@ -297,6 +308,18 @@ def squares_of_expected_curvatures(chunk: UnitsOfChunk, point: ExpansionPoint) -
         of_units = np.zeros(units.size)
         clip.add_packed_squares(expected.roots(expected.kept(point.clip_gradient)), of_units)
         squares[units] = of_units
+    return squares
+
+
+def squares_of_least_information(chunk: UnitsOfChunk, point: ExpansionPoint) -> FloatArray:
+    """Return the squares of what the mean over responses of a squared slope is, shape (units,).
+
+    The least of all slopes of parameters that the preconditioner moves: what a unit tells of its linear predictor. Zero
+    for units of several rows.
+    """
+    squares = np.zeros(chunk.length)
+    for units, expected in chunk.of_responses(point.theta, point.preconditioner):
+        squares[units] = expected.least_information() ** 2
     return squares
 
 
@@ -353,6 +376,7 @@ def warm_up(units: Units) -> None:
     expansion.clipping_loss(1.0, 0.5)
     expansion.residual(unmoved, unmoved, 1.0, 1.0)
     kinds = [centred_scores_of, expected_curvatures_of, squares_of_expected_curvatures]
+    kinds += [upper_scores_of, squares_of_least_information]
     if not units.knows_responses:
         expansion.curvature(1.0)
         kinds.append(one_direction_curvatures_of)

@@ -241,6 +241,43 @@ def test_log_likelihoods_are_broken_lines_in_the_location_of_laplace_distributio
         assert found.scale_is_rate == rate
 
 
+def test_what_meets_covariates_and_nothing_else_of_the_rows_distribution():
+    """Not a shape or the share of zeros; and nothing where two parameters of it have covariates of their own."""
+    counts = np.arange(8)
+
+    def eta(name="b"):
+        effect = pm.Normal(f"{name}_effect", pm.Normal(f"{name}_mu"), 1.0, shape=2)
+        return pm.Normal(name) * pm.Data(f"{name}_x", 1.0 * counts) + effect[pm.Data(f"{name}_g", counts % 2)]
+
+    def mu():
+        return pm.math.exp(eta())
+
+    def beta_binomial():
+        mean, total = pm.math.invlogit(eta()), pm.HalfNormal("total")
+        pm.BetaBinomial("y", n=pm.Data("n", counts + 9), alpha=mean * total, beta=(1 - mean) * total, observed=counts)
+
+    def zeros(psi):
+        return lambda: pm.ZeroInflatedPoisson("y", psi=psi(), mu=mu(), observed=counts)
+
+    wanted = ["b", "b_effect[0]", "b_effect[1]"]
+    cases = (
+        (lambda: pm.Poisson("y", pm.Data("exposure", counts + 1.0) * mu(), observed=counts), wanted),
+        (lambda: pm.NegativeBinomial("y", mu=mu(), alpha=pm.HalfNormal("alpha"), observed=counts), wanted),
+        (lambda: pm.Binomial("y", n=pm.Data("n", counts + 9), logit_p=eta(), observed=counts), wanted),
+        (zeros(lambda: pm.Beta("psi", 1, 1)), wanted),
+        (beta_binomial, [*wanted, "total_log__"]),
+        (zeros(lambda: pm.math.invlogit(eta("of_zeros"))), []),
+        (lambda: pm.Poisson("y", pm.HalfNormal("rate"), observed=counts), []),
+        (lambda: [pm.Poisson(name, pm.math.exp(eta(f"of_{name}")), observed=counts) for name in "yz"], []),
+    )
+    for make, labels in cases:
+        with pm.Model() as model:
+            make()
+        parameters = ParameterVector(model)
+        found = structure_of(model, parameters).in_predictor
+        assert sorted(parameters.labels[place] for place in np.flatnonzero(found)) == labels
+
+
 @pytest.mark.parametrize(("initval", "start"), [(None, 4.0), (30.0, 30.0)])
 def test_degrees_of_freedom_of_rows_start_where_tails_are_heavy(initval, start):
     with pm.Model() as model:

@@ -14,7 +14,13 @@ from pymc_dp import compiling
 from pymc_dp.exceptions import InvalidArgument, PrivacyError
 from pymc_dp.model.view import read
 from pymc_dp.release import ExpansionPoint
-from pymc_dp.release.preconditioned import CentredScore, ExpectedCurvature, OneDirectionCurvature
+from pymc_dp.release.preconditioned import (
+    CentredScore,
+    ExpectedCurvature,
+    OneDirectionCurvature,
+    PreconditionedScore,
+    UpperScore,
+)
 from pymc_dp.release.query import PublicFacts
 from pymc_dp.release.sizes import NormSizes
 from pymc_dp.rows import UnitLikelihood
@@ -281,7 +287,7 @@ POINTS = st.builds(
     BOUND,
     BOUND,
 )
-KINDS = st.sampled_from([CentredScore, ExpectedCurvature, OneDirectionCurvature])
+KINDS = st.sampled_from([CentredScore, ExpectedCurvature, OneDirectionCurvature, PreconditionedScore, UpperScore])
 TABLES = st.sampled_from([table, zeros, persons])
 
 
@@ -298,6 +304,31 @@ def test_removing_a_row_moves_no_sum_by_more_than_declared(kind, point, row, cou
     without = table(np.delete(X, place, axis=0), np.delete(Y, place))
     moved, allowed = movement(kind(point), with_row(row, count, place), without, "add-remove")
     assert moved <= allowed
+
+
+@pytest.mark.parametrize("name", MODELS)
+@pytest.mark.parametrize("bound", [0.2, 100.0])
+def test_upper_scores_are_those_of_a_loop_over_rows_and_responses_above_the_median(name, bound):
+    observed, of_model, precision = MODELS[name]
+    total = np.zeros(SIZE)
+    for probabilities, scores in responses_to(X, of_model):
+        upper = np.cumsum(probabilities) - 0.5 * probabilities > 0.5
+        total += clipped(probabilities[upper] @ scores[upper], bound)
+    found = value(UpperScore(ExpansionPoint(THETA, WAY, bound)), likelihood_of(observed))
+    assert np.abs(found - total).max() <= precision * np.linalg.norm(total)
+
+
+def test_upper_scores_ask_for_no_response_of_the_table():
+    point = ExpansionPoint(THETA, WAY, 0.3)
+    one, other = (value(UpperScore(point), table(X, y)) for y in (Y, 3 * Y + 1))
+    assert np.array_equal(one, other)
+
+
+def test_a_preconditioned_score_is_the_sum_of_clipped_scores_and_nothing_is_added():
+    scores = [(count - math.exp(row @ THETA)) * (row @ WAY) for row, count in zip(X, Y, strict=True)]
+    for bound in (0.3, 50.0):
+        found = value(PreconditionedScore(ExpansionPoint(THETA, WAY, bound)), table(X, Y))
+        assert found == pytest.approx(sum(clipped(score, bound) for score in scores), abs=1e-7)
 
 
 def test_a_row_can_move_them_as_far_as_declared():
@@ -353,7 +384,9 @@ def test_the_room_for_truncation_is_enough(size):
 
 
 @pytest.mark.filterwarnings("error")
-@pytest.mark.parametrize("kind", [CentredScore, ExpectedCurvature, OneDirectionCurvature])
+@pytest.mark.parametrize(
+    "kind", [CentredScore, ExpectedCurvature, OneDirectionCurvature, PreconditionedScore, UpperScore]
+)
 @given(point=POINTS, cut=st.integers(1, N - 1), row=ROW)
 def test_sums_and_counts_are_those_of_the_parts_of_a_table(kind, point, cut, row):
     """No bit of a row's contribution knows of the others: not where one response is left out for all of a chunk."""

@@ -48,7 +48,7 @@ def without_row(place):
     return table(np.delete(X, place, axis=0), np.delete(Y, place))
 
 
-OF = ("score", "curvature", "expected_curvature")
+OF = ("score", "curvature", "expected_curvature", "least_information")
 AWKWARD = [0.0, -0.0, 1.0, -3.7, 1e-3, 1e6, -1e9, 1e150, 1e308, -1e308, 5e-324, math.inf, -math.inf, math.nan]
 ROW = st.lists(st.one_of(st.sampled_from(AWKWARD), st.floats(-10, 10)), min_size=SIZE, max_size=SIZE)
 NUMBER = st.one_of(st.floats(-3, 3), st.sampled_from([1e200, -1e308, math.inf, math.nan, 0.0]))
@@ -145,6 +145,16 @@ def test_norms_of_expected_curvatures_are_those_of_the_mean_over_responses():
     assert np.min(np.abs(places - np.round(places))) > 3e-3
     found = value(NormSizes(point, "expected_curvature", smallest, 12), ROWS)
     assert np.array_equal(found, expected_counts(norms, math.log2(smallest), 12, step=0.5))
+
+
+def test_the_least_information_is_that_of_a_row_of_its_predictor():
+    """Of counts their mean, whatever the covariates and the preconditioner; of nothing that is moved the last bin."""
+    mu = np.exp(X @ THETA)
+    for way in (WAY, 1e3 * WAY, np.diag([0.0, 1.0])):
+        found = value(NormSizes(ExpansionPoint(THETA, way, math.inf), "least_information", 2.0**-4 * 1.013, 16), ROWS)
+        assert np.array_equal(found, expected_counts(mu, -4 + math.log2(1.013), 16, step=0.5))
+    nothing = NormSizes(ExpansionPoint(THETA, np.zeros((SIZE, SIZE)), math.inf), "least_information", 1.0, 3)
+    assert np.array_equal(value(nothing, ROWS), [0, 0, N])
 
 
 def test_a_size_at_an_edge_is_in_the_bin_above():

@@ -14,6 +14,8 @@ from pymc_dp.rows.expansion import (
     centred_scores_of,
     expected_curvatures_of,
     squares_of_expected_curvatures,
+    squares_of_least_information,
+    upper_scores_of,
 )
 from pymc_dp.rows.responses import PossibleResponses
 
@@ -21,6 +23,10 @@ N = 60
 X = np.random.default_rng(0).normal(size=N)
 Y = np.random.default_rng(1).integers(0, 2, N)
 THETA = np.array([0.8])
+OF = (
+    *(centred_scores_of, expected_curvatures_of, squares_of_expected_curvatures),
+    *(upper_scores_of, squares_of_least_information),
+)
 
 
 def rows_of(observed, y=Y, unit_index=None):
@@ -158,7 +164,7 @@ def test_responses_that_hardly_occur_are_left_out_and_add_nothing():
 
 
 @pytest.mark.production
-@pytest.mark.parametrize("of", [centred_scores_of, expected_curvatures_of, squares_of_expected_curvatures])
+@pytest.mark.parametrize("of", OF)
 def test_means_of_rows_are_those_of_each_alone(of):
     """To the last bit: rows are worked on in another order than theirs, with those for which the same counts matter."""
     rows = rows_of(poisson)

@@ -430,8 +430,9 @@ def test_a_prior_decides_first_searches_alone(total, by_prior, answer):
     """Where noise of 1 may have made the sum: later searches would lead away from where steps have led to."""
     made = SimpleNamespace(value=np.array([total]), noise_std=1.0)
     prior = SimpleNamespace(gradient=lambda theta: np.array([-3.0 if total < 3.0 else 0.0]))
-    search = SimpleNamespace(_chain=SimpleNamespace(release=lambda query: made, prior=prior))
-    assert Search._rises(search, np.zeros(1), 0, by_prior=by_prior) == answer
+    search = object.__new__(Search)
+    search._chain = SimpleNamespace(release=lambda query: made, prior=prior)
+    assert search._rises(np.zeros(1), 0, 0.0, by_prior=by_prior) == answer
 
 
 def test_all_bins_of_norms_together_hold_every_unit():

@@ -14,7 +14,7 @@ from pymc_dp.model.prior import Prior
 from pymc_dp.model.view import read
 from pymc_dp.release import Release
 from pymc_dp.release.interface import LARGEST_CLIP_BOUND, SMALLEST_CLIP_BOUND
-from pymc_dp.release.preconditioned import CentredScore, ExpectedCurvature, OneDirectionCurvature
+from pymc_dp.release.preconditioned import ExpectedCurvature, OneDirectionCurvature, PreconditionedScore
 from pymc_dp.release.queries import ClipCounts, ClippingLoss, Curvature, Residual, WeightedScore
 from pymc_dp.release.sizes import BoundedScore, CoordinateSizes, NormSizes, RemainderSizes
 from pymc_dp.rows import Simulation, UnitLikelihood
@@ -112,7 +112,7 @@ class WildCurator:
 
     def release(self, query, noise_multiplier=0.0):
         match query:
-            case WeightedScore(point=point) | CentredScore(point=point):
+            case WeightedScore(point=point) | PreconditionedScore(point=point):
                 assert np.isfinite(point.preconditioner).all()
                 return self._wild(query.kind, point.theta.size, (point.theta,), point.clip_gradient)
             case Curvature(point=point) | ExpectedCurvature(point=point) | OneDirectionCurvature(point=point):

@@ -46,6 +46,7 @@ from pymc_dp.steps.prelude.coordinates import (
 from pymc_dp.steps.prelude.curvature import KnownCurvature, members_of
 from pymc_dp.steps.prelude.density import Quadratic, Surrogate, WeightedRows
 from pymc_dp.steps.prelude.free_hmc import FreeHMC
+from pymc_dp.steps.prelude.level import SearchFromLevel
 from pymc_dp.steps.prelude.location import SearchForLocation
 from pymc_dp.steps.prelude.newton import (
     NUMERICAL_FAILURES,
@@ -205,6 +206,8 @@ class Learning:
             followed_is_rate=structure.scale_is_rate,
             degrees_of_freedom=structure.degrees_of_freedom,
             responses_are_known=structure.responses_are_known,
+            rows_are_levels=structure.rows_are_levels,
+            in_predictor=structure.in_predictor & ~np.isin(np.arange(structure.start.size), scales),
             kinked=structure.kinked,
         )
         self.protect_units(of_several_rows=not one_row_a_unit)
@@ -364,6 +367,7 @@ class Learning:
     def _expand_learned(self, chain: ChainAccess, tempering: float) -> "Expansion":
         """Expand to second order where a search has led to."""
         kind = SearchForLocation if self._regression.location_apart else Search
+        kind = SearchFromLevel if self._regression.finds_level else kind
         kind = SearchAlongBrokenLines if self._regression.kinked.any() else kind
         releases_loss = self._diagnoses and self.control_variates
         asked, regression, coordinates = chain, self._regression, self._coordinates

@@ -17,8 +17,9 @@ broken lines curve nowhere but in their kinks: see `broken_lines`.
 """
 
 import contextlib
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 
 import numpy as np
 from numpy.typing import NDArray
@@ -82,6 +83,10 @@ class Regression:
     one_row_a_unit: bool = True
     #: Whether the model says which responses a row could have had.
     responses_are_known: bool = True
+    #: Whether these are a few levels.
+    rows_are_levels: bool = False
+    #: Which parameters are those of the linear predictor, shape (parameters,); else empty.
+    in_predictor: NDArray[np.bool_] = field(default_factory=lambda: np.zeros(0, dtype=np.bool_))
     #: Whether rows, or their logarithms, are normal with a linear mean, and a free variable as their scale.
     normal: bool = False
     #: In which parameters the log-likelihood of a row is a broken line, shape (parameters,).
@@ -98,6 +103,11 @@ class Regression:
     def follows_growth(self) -> bool:
         """Whether the search releases how large expected curvatures are along the way."""
         return self.centred and not (self.kinked.any() or self.location_apart)
+
+    @property
+    def finds_level(self) -> bool:
+        """Whether the search begins with the level of rows: that of counts may be far away."""
+        return self.follows_growth and not self.rows_are_levels and bool(self.in_predictor.any())
 
     @property
     def location_apart(self) -> bool:
@@ -167,7 +177,8 @@ def requests_of_search(regression: Regression, share: float) -> list[ReleaseRequ
     steps, bisected, scales = regression.steps, regression.bisected.size, int(regression.location_apart)
     broken = int(regression.kinked.any())
     # At every point how large curvatures are and what clipping leaves of them; and where each step may end.
-    growth = 3 * (steps + 2) * int(regression.follows_growth)
+    level = int(regression.finds_level)
+    growth = 3 * (steps + 2) * int(regression.follows_growth) + 3 * level
     of_bisections = min(regression.scales.size, settings.MOST_BISECTED)  # with what degrees of freedom do not need
     usual = broken or regression.responses_are_known
     parts = settings.PARTS if usual else settings.PARTS_OF_UNKNOWN_RESPONSES
@@ -175,17 +186,19 @@ def requests_of_search(regression: Regression, share: float) -> list[ReleaseRequ
     own = settings.OWN_SCORES * regression.with_own_scores.size
     rows = scales * int(not regression.one_row_a_unit)
     middle = settings.MIDDLE_OF_LOCATION if scales else 1
-    n_curvatures = len(_STAGES) - 1 + middle
+    n_curvatures = len(_STAGES) - 1 + middle + level
     n_scores = steps + 2 + scales * (steps + 1) + rows
     n_bisections = bisected * (settings.FIRST_BISECTIONS + (0 if scales else 2 * settings.LATER_BISECTIONS))
     asked: list[tuple[str, int, float, int]] = [
         ("bounded_score", n_bisections, parts.bisection * of_bisections, 1),
-        ("coordinate_sizes", 1, parts.coordinates, size * _OCTAVES),
+        ("level", level * settings.LEVEL_BISECTIONS, level * parts.bisection, 1),
+        ("rise", level, level * parts.rise, size),
+        ("coordinate_sizes", 1 + level, (1.0 + settings.OF_LEVEL * level) * parts.coordinates, size * _OCTAVES),
         ("curvature_sizes", n_curvatures, n_curvatures * parts.sizes, BINS),
         ("score_sizes", n_scores, n_scores * parts.sizes, BINS),
         ("scale_sizes", own, parts.scale_sizes if own else 0.0, BINS),
         ("growth_sizes", growth, growth * parts.growth, BINS),
-        ("early_curvature", 1, parts.early, entries),
+        ("early_curvature", 1 + level, (1.0 + settings.OF_LEVEL * level) * parts.early, entries),
         ("middle_curvature", middle, middle * parts.middle, entries),
         ("late_curvature", 1, parts.late, entries),
         ("approach", steps, steps * parts.approach, size),
@@ -271,7 +284,7 @@ class Search:
 
     def run(self) -> Found:
         """Search, and expand where the search has led to. Nothing is raised but numerical failures."""
-        theta = self._bisected(self._regression.start, first=True)
+        theta = self._bisected(self._begun(), first=True)
         curvature = self._curvature(theta, self._comparable(theta), "early_curvature")
         steps, waits = self._regression.steps, not self._regression.moves_scale_late  # for the third curvature
         for step in range(steps + 1):
@@ -298,6 +311,10 @@ class Search:
                 waits = False
                 curvature = self._together(self._curvature(theta, self._frame(curvature), "late_curvature"), curvature)
         return self._expanded(theta, curvature)
+
+    def _begun(self) -> FloatArray:
+        """Return where the way begins."""
+        return self._regression.start
 
     def _bisected_late(self, theta: FloatArray) -> FloatArray:
         """Return where a binary search leads to, and what it hardly moves where it was."""
@@ -454,24 +471,24 @@ class Search:
         reach = settings.FIRST_REACH if first else settings.LATER_REACH
         halvings = settings.FIRST_BISECTIONS if first else settings.LATER_BISECTIONS
         for place in self._regression.bisected:
-            centre, half = theta[place], reach
-            for _ in range(halvings):
-                at = theta.copy()
-                at[place] = centre
-                half /= 2.0
-                centre += half * self._rises(at, int(place), by_prior=first)
             theta = theta.copy()
-            theta[place] = centre
+            rises = partial(self._rises, theta, int(place), by_prior=first)
+            theta[place] = halved(rises, theta[place], reach, halvings)
         return theta
 
-    def _rises(self, theta: FloatArray, place: int, *, by_prior: bool) -> float:
-        """Return 1 if the log-posterior rises there along a parameter, else -1.
+    def _rises(self, theta: FloatArray, place: int, value: float, *, by_prior: bool) -> float:
+        """Return 1 if the log-posterior rises along a parameter where it has a value, else -1."""
+        at = theta.copy()
+        at[place] = value
+        made = self._chain.release(BoundedScore(at, place, settings.CLIP_OF_BISECTION))
+        return self._sign(made, float(self._chain.prior.gradient(at)[place]), by_prior=by_prior)
+
+    def _sign(self, made: Release, slope: float, *, by_prior: bool) -> float:
+        """Return 1 if a released sum and the slope of the prior are positive together, else -1.
 
         Where noise may decide, the prior does (`by_prior`), or the answer is 0: once steps have told where a parameter
         is, a prior must not lead away from there.
         """
-        made = self._chain.release(BoundedScore(theta, place, settings.CLIP_OF_BISECTION))
-        slope = float(self._chain.prior.gradient(theta)[place])
         total = float(made.value[0])
         if abs(total) < settings.CLEAR_BISECTION * made.noise_std:
             if not by_prior:
@@ -921,6 +938,14 @@ def last_step(
     found = float(step @ (before.gradient - after.gradient)) / fall
     noise = float(np.hypot(np.linalg.norm(before.noise.T @ step), np.linalg.norm(after.noise.T @ step))) / fall
     return found, noise, along, expected
+
+
+def halved(rises: Callable[[float], float], centre: float, reach: float, halvings: int) -> float:
+    """Return where a binary search ends; `rises` returns 1 or -1: to which side it goes on."""
+    for _ in range(halvings):
+        reach /= 2.0
+        centre += reach * rises(centre)
+    return centre
 
 
 def reciprocal_step(step: FloatArray) -> FloatArray:

@@ -47,9 +47,10 @@ class PartsOfSearch:
 
     #: Each binary search for the logarithm of a positive parameter.
     bisection: float = 0.024
-    #: The histogram of the sizes of scores, by parameter; each histogram of norms, which show a few long ones, and of
-    #: sizes that most units have, to see growth.
+    #: The histogram of the sizes of scores, by parameter; the direction in which predictors rise; each histogram of
+    #: norms, which show a few long ones, and of sizes that most units have, to see growth.
     coordinates: float = 0.025
+    rise: float = 0.01
     sizes: float = 0.006
     growth: float = 0.003
     #: The curvature where the search begins, after the first step, and after the second; with a scale of continuous
@@ -124,11 +125,23 @@ CLIP_OF_BISECTION = 3.0
 CLEAR_BISECTION = 3.0
 #: A late binary search that moves a parameter less than this moves nothing: the steps know it better.
 LEAST_MOVE_OF_BISECTION = 0.2
+#: The level of counts is searched for as far as this, in linear predictors, with so many answers. Sizes and curvature
+#: there cost half of what they do where the way begins, and the more sizes differ from those of curvatures the farther
+#: it is: histograms begin this many times lower.
+REACH_OF_LEVEL, LEVEL_BISECTIONS, OF_LEVEL, SMALLER_FAR_AWAY = 16.0, 9, 0.5, 2.0**-10
+#: The direction of the level is found by a curvature that is cut to so many times its mean size, and whose eigenvalues
+#: are at least so many times the largest of noise.
+CLIP_OF_LEVEL, NOISE_OF_LEVEL = 2.0, 4.0
+#: What a row of counts usually tells of its predictor: histograms are around it, from a 64th on. And the logarithm of
+#: the most that is believed.
+USUALLY_TOLD, MOST_TOLD = 32.0, 20.0
 #: After one that moves a parameter more than this, earlier histograms of norms say nothing.
 SETTLED = 0.5
 #: Steps of the root of the mean squared log-likelihood ratio of a unit: far away where the model says which responses
 #: a row could have had, on the way, the last one.
 TRUST_FAR, TRUST_NEAR, TRUST_LAST = 0.7, 0.5, 0.3
+#: Of counts a step on the way may move linear predictors by 1, root mean square: this over `TRUST_FAR`.
+TRUST_OF_PREDICTORS = 1.0 / TRUST_FAR
 #: The same of the location of a normal regression, where the curvature is constant: no residual is farther away.
 TRUST_OF_LOCATION = 1.5
 #: Of units of several rows it may be this many times as far after each step along which the score has fallen as the

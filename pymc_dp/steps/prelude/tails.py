@@ -56,17 +56,27 @@ class Histogram:
         counts = (own * self.counts + others * earlier.counts) / (own + others)
         return Histogram(counts, (own + others) ** -0.5, self.smallest)
 
+    @property
+    def _seen(self) -> FloatArray:
+        """The counts of bins that noise does not hide, else zero."""
+        return np.where(self.counts > _CLEAR_BIN * self.noise_std, self.counts, 0.0)
+
     def log_mean(self, n_units: int) -> float:
         """Return the logarithm of the mean norm, infinite where noise hides half of the units."""
-        seen = np.where(self.counts > _CLEAR_BIN * self.noise_std, self.counts, 0.0)
+        seen = self._seen
         if seen.sum() < 0.5 * n_units:
             return np.inf
         middles = self.smallest * 2.0 ** ((np.arange(seen.size) + 0.5) / 2)
         return float(np.log(seen @ middles / seen.sum()))
 
     def quantile(self, part: float, n_units: int) -> float:
-        """Return an upper edge below which about this part of the units lies."""
-        above = np.cumsum(self.counts) > part * n_units
+        """Return an upper edge below which about this part of the units lies.
+
+        Of those in clear bins, if they are most: the sum of noise of many empty bins is more than a small part of them.
+        """
+        seen = self._seen
+        counts, total = (seen, seen.sum()) if seen.sum() > 0.5 * n_units else (self.counts, n_units)
+        above = np.cumsum(counts) > part * total
         place = int(np.argmax(above)) if above.any() else len(above) - 1
         return float(self.smallest * 2.0 ** ((place + 1) / 2))
 

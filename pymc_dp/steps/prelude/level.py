@@ -1,0 +1,137 @@
+"""The search that finds first how large rows are: where their linear predictors, moved together, leave no score.
+
+Counts are far from where a model starts: of a rate of 30 the score at a rate of 1 is thirty times what it should be,
+and Newton's first step as far too long. The trust region then holds each step back by the more, the more a row tells.
+One direction leads most of the way: that in which all linear predictors rise by the same. An intercept is one, a column
+of ones among covariates, or the levels of all groups; which it is, a sum over the rows says that asks for no response.
+A binary search along it takes the sign of a clipped score at each point, and needs no curvature there.
+
+From there on a step is trusted as far as it moves predictors, not as far as it changes log-likelihoods: over a given
+step the curvature of a Poisson or binomial distribution changes by a factor, however much a row tells.
+"""
+
+import numpy as np
+
+from pymc_dp.model.parameters import FloatArray
+from pymc_dp.release.interface import ExpansionPoint
+from pymc_dp.release.preconditioned import ExpectedCurvature, PreconditionedScore, UpperScore
+from pymc_dp.steps.prelude import settings
+from pymc_dp.steps.prelude.newton import NUMERICAL_FAILURES, Frame, can_stand_at, representable, unpacked
+from pymc_dp.steps.prelude.search import Search, halved
+
+#: Upper halves of normal scores have the mean .4, in standard deviations: twice that is room for others.
+_MEAN_OF_UPPER = 0.8
+#: No parameter has to change by more than this, for predictors to rise by 1.
+_STEEPEST = 1e8
+
+
+class SearchFromLevel(Search):
+    """The way to the centre of a regression of counts. Parameters as of `Search`."""
+
+    #: The logarithm of what a row tells of its linear predictor, where the way begins.
+    _told: float
+
+    @property
+    def _moved(self) -> FloatArray:
+        """Which parameters move predictors, shape (parameters,)."""
+        return np.where(self._regression.in_predictor & self.places, 1.0, 0.0)
+
+    def _begun(self) -> FloatArray:
+        """Return where the score along the direction in which all predictors rise is about zero."""
+        start = self._regression.start
+        self._told = self._log_told(start)
+        theta = self._levelled(start)
+        self._told, self._sizes = self._log_told(theta), {}
+        return theta
+
+    def _trusted_by_rows(self, step: int) -> float:
+        """Return how far a step may go: at least as far as it moves predictors by what is trusted."""
+        root = float(np.exp(0.5 * min(self._told + self._level, settings.MOST_TOLD)))
+        return super()._trusted_by_rows(step) * max(1.0, settings.TRUST_OF_PREDICTORS * root)
+
+    def _log_told(self, theta: FloatArray) -> float:
+        """Return the logarithm of what a row tells of its predictor, the mean; minus infinity where noise hides it."""
+        moved = np.diag(self._moved)
+        frame = Frame(moved, moved)
+        histogram = self._histogram(theta, frame, "least_information", settings.USUALLY_TOLD, kind="growth_sizes")
+        found = histogram.log_mean(self._chain.n_units)
+        return found if np.isfinite(found) else -np.inf
+
+    def _levelled(self, theta: FloatArray) -> FloatArray:
+        told = self._told if np.isfinite(self._told) else 0.0
+        try:
+            rise = self._rise(theta, self._comparable(theta), told)
+        except NUMERICAL_FAILURES:
+            return theta
+        axis = np.zeros((theta.size, theta.size))
+        axis[:, 0] = rise
+
+        def rises(by: float) -> float:
+            # Of counts that are far smaller, rows tell less.
+            bound = representable(settings.CLIP_OF_BISECTION * float(np.exp(0.5 * (told + min(by, 0.0)))))
+            at = theta + by * rise
+            made = self._chain.release(PreconditionedScore(ExpansionPoint(at, axis, bound), "level"))
+            return self._sign(made, float(self._chain.prior.gradient(at) @ rise), by_prior=True)
+
+        end = theta + halved(rises, 0.0, settings.REACH_OF_LEVEL, settings.LEVEL_BISECTIONS) * rise
+        return end if can_stand_at(self._chain.prior, end) else theta
+
+    def _rise(self, theta: FloatArray, frame: Frame, told: float) -> FloatArray:
+        """Return the direction in which all predictors rise, by about 1: by least squares, for a row tells as much.
+
+        Of directions whose curvature noise could hide nothing is known but that it is no larger.
+        """
+        n_units, together = self._chain.n_units, self._together_in_groups()
+        size = together.shape[1]
+        axes = np.zeros((theta.size, theta.size))
+        axes[:, :size] = together / self._sizes_of(theta, together, frame, told)
+        # Sizes of scores, by which axes are made comparable, are far from those of curvatures at a wrong level.
+        usual = self._mean_square * settings.SMALLER_FAR_AWAY
+        mean = self._histogram(theta, Frame(axes, axes), "expected_curvature", usual).log_mean(n_units)
+        if not np.isfinite(mean):
+            raise FloatingPointError("Noise hides how large curvatures are.")
+        bound = representable(settings.CLIP_OF_LEVEL * float(np.exp(mean)))
+        made = self._chain.release(ExpectedCurvature(ExpansionPoint(theta, axes, np.inf, bound), "early_curvature"))
+        packed = np.clip(made.value, -bound * n_units, bound * n_units)  # no sum of units is larger
+        values, vectors = np.linalg.eigh(unpacked(packed, theta.size)[:size, :size])
+        least = made.noise_std * settings.NOISE_OF_LEVEL * float(np.sqrt(size))
+        curvature = (vectors * np.maximum(values, least)) @ vectors.T
+        # Upper halves of normal scores are .4 standard deviations, and of single predictors a norm is a squared score.
+        bound = representable(_MEAN_OF_UPPER * float(np.exp(0.5 * mean)))
+        made = self._chain.release(UpperScore(ExpansionPoint(theta, axes, bound), "rise"))
+        along = np.linalg.solve(curvature, np.clip(made.value[:size], -bound * n_units, bound * n_units))
+        by = float(np.sqrt(along @ curvature @ along / n_units * np.exp(-told)))
+        rise = self._as_the_prior_has_it(axes[:, :size] @ along / by)
+        if not np.abs(rise).max() < _STEEPEST:
+            raise FloatingPointError("Noise alone says where predictors rise.")
+        return rise
+
+    def _sizes_of(self, theta: FloatArray, together: FloatArray, frame: Frame, told: float) -> FloatArray:
+        """Return how large scores are along each of the directions; of members together it takes a histogram."""
+        sizes: FloatArray = np.sqrt(together.T @ np.diag(frame.back) ** 2)
+        groupings = together.sum(axis=0) > 1.0
+        if groupings.any():
+            axis = np.zeros((theta.size, theta.size))
+            axis[:, 0] = together[:, groupings].mean(axis=1)
+            usual = representable(float(np.exp(0.5 * told)))
+            histogram = self._histogram(theta, Frame(axis, axis), "score", usual, kind="growth_sizes")
+            mean = histogram.log_mean(self._chain.n_units)
+            sizes[groupings] = np.exp(mean) if np.isfinite(mean) else sizes[groupings]
+        return sizes
+
+    def _together_in_groups(self) -> FloatArray:
+        """Return the directions of parameters that move predictors, all members of a grouping together, as columns."""
+        moved = [each[self._moved[each] > 0.0] for each in self._groupings]
+        found = np.zeros((self.places.size, len(moved)))
+        for number, members in enumerate(moved):
+            found[members, number] = 1.0
+        return found[:, found.any(axis=0)]
+
+    def _as_the_prior_has_it(self, rise: FloatArray) -> FloatArray:
+        """Return the same rise of all rows that is most likely by the prior: of an intercept, not of all deviations."""
+        free = self._chain.unidentified
+        if free is None:
+            return rise
+        free = free[:, ~free[self._moved == 0.0].any(axis=0)]
+        squared = free.T @ self._of_prior @ free
+        return rise - free @ np.linalg.lstsq(squared, free.T @ self._of_prior @ rise)[0]

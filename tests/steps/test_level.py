@@ -1,0 +1,198 @@
+"""The level of counts: the direction in which predictors rise, how far away it is found, and steps from there on."""
+
+from types import SimpleNamespace
+
+import numpy as np
+import pymc as pm
+import pytest
+from against_reference import Problem, by_mode
+from scipy import stats
+from searches import LOST, searches, summary
+
+from pymc_dp.release import Release
+from pymc_dp.steps.prelude import settings
+from pymc_dp.steps.prelude.level import SearchFromLevel
+from pymc_dp.steps.prelude.search import Regression, halved
+from pymc_dp.steps.prelude.tails import BINS
+
+N = 10_000
+GENERATOR = np.random.default_rng(4)
+X = np.column_stack([np.ones(N), GENERATOR.normal(size=N), GENERATOR.random(N) < 0.2]).astype(float)
+SLOPES = np.array([0.3, -0.4])
+GROUP = GENERATOR.integers(0, 12, N)
+
+
+def test_a_binary_search_ends_within_its_last_interval():
+    for zero in (-7.3, 0.0, 0.4, 7.9):
+        assert halved(lambda at, zero=zero: np.sign(zero - at) or 1.0, 0.0, 16.0, 9) == pytest.approx(zero, abs=0.04)
+
+
+class Curator:
+    """Answers without noise for counts of mean 1, whose rows have these covariates."""
+
+    def __init__(self, x, level=0.0, unidentified=None):
+        self.x, self.level, self.n_units = x, level, len(x)
+        self.knows_responses, self.structure, self.unidentified = True, np.ones((x.shape[1],) * 2, dtype=bool), None
+        self.unidentified = unidentified
+        self.prior = SimpleNamespace(gradient=lambda theta: -theta, hessian=lambda theta: -np.eye(theta.size))
+        self.prior.log_density = lambda theta: -0.5 * theta @ theta
+        self.asked = []
+
+    def multiplier(self, kind):
+        return 1.0
+
+    def release(self, query):
+        name = type(query).__name__
+        self.asked.append(query)
+        if name == "CoordinateSizes":
+            sizes = np.abs(self.x) * np.exp(max(self.level, 0.0))  # scores are as large as counts, or as 1
+            octaves = np.clip(np.floor(np.log2(np.maximum(sizes, 1e-9))) - query.lowest, 0, query.bins - 1).astype(int)
+            value = np.array([np.bincount(column, minlength=query.bins) for column in octaves.T]).ravel()
+            return Release(query.kind, value.astype(float), 1e-3, (query.theta,))
+        along = self.x @ query.point.preconditioner
+        if name == "NormSizes":
+            sizes = {"least_information": np.ones(self.n_units), "expected_curvature": np.sum(along**2, axis=1)}
+            norms = sizes.get(query.of, np.linalg.norm(along, axis=1))
+            bins = np.clip(np.floor(2.0 * np.log2(np.maximum(norms, 1e-300) / query.smallest)), 0, BINS - 1).astype(int)
+            value = np.bincount(bins, minlength=BINS).astype(float)
+        elif name == "ExpectedCurvature":
+            matrix, size = along.T @ along, along.shape[1]
+            rows, columns = np.triu_indices(size)
+            value = matrix[rows, columns] * np.where(rows == columns, 1.0, 2.0**0.5)
+        elif name == "UpperScore":
+            value = 0.4 * along.sum(axis=0)
+        else:
+            by = np.clip(self.level - self.x @ query.point.theta, -99.0, 99.0)
+            most = query.point.clip_gradient
+            value = np.clip(along * np.sinh(by)[:, None], -most, most).sum(axis=0)
+        return Release(query.kind, value, 1e-9, (query.point.theta,))
+
+
+def search_of(x, moved, **options):
+    size = x.shape[1]
+    regression = Regression(
+        np.zeros(size), np.ones(size, dtype=bool), np.zeros(0, dtype=np.intp), in_predictor=np.array(moved)
+    )
+    search = SearchFromLevel(Curator(x, **options), regression)
+    search._told = 0.0
+    return search
+
+
+def rise_of(search):
+    theta = search._regression.start
+    return search._rise(theta, search._comparable(theta), 0.0)
+
+
+def test_predictors_rise_along_the_column_of_ones():
+    """Covariates that are far from zero, or rare, have no part in it."""
+    x = np.column_stack([X, 30.0 + 9.0 * X[:, 1] + GENERATOR.normal(size=N)])
+    for level in (0.0, 6.0):
+        np.testing.assert_allclose(rise_of(search_of(x, [True] * 4, level=level)), [1, 0, 0, 0], atol=0.02)
+
+
+def test_parameters_beside_the_predictor_are_not_moved():
+    assert rise_of(search_of(X, [True, True, False]))[2] == 0.0
+
+
+def test_members_of_a_grouping_are_moved_together():
+    search = search_of(np.column_stack([np.eye(3)[np.arange(N) % 3], X[:, 1:]]), [True] * 5)
+    search._groupings = [np.arange(3), np.array([3]), np.array([4])]
+    np.testing.assert_allclose(rise_of(search), [1, 1, 1, 0, 0], atol=0.02)
+
+
+def test_an_intercept_rises_where_deviations_could_as_well():
+    """The prior has deviations nearer to zero than the intercept."""
+    x, free = np.column_stack([np.ones(N), np.eye(3)[np.arange(N) % 3]]), np.array([[1.0, -1.0, -1.0, -1.0]]).T
+    search = search_of(x, [True] * 4, unidentified=free)
+    search._of_prior = np.diag([0.01, 100.0, 100.0, 100.0])
+    search._groupings = [np.array([0]), np.arange(1, 4)]
+    np.testing.assert_allclose(rise_of(search), [1, 0, 0, 0], atol=0.02)
+
+
+@pytest.mark.parametrize("level", [-6.0, 0.0, 5.0])
+def test_the_way_begins_at_the_level(level):
+    search = search_of(X, [True] * 3, level=level)
+    np.testing.assert_allclose(X @ search._begun(), level, atol=0.15)
+    assert [query.kind for query in search._chain.asked].count("level") == settings.LEVEL_BISECTIONS
+
+
+def test_bounds_are_lower_where_counts_are_fewer():
+    """Rows tell less there: of exposures in thousands a bound for the start would be noise alone."""
+    search = search_of(X, [True] * 3, level=-6.0)
+    search._begun()
+    bounds = {
+        round(float(query.point.theta[0]), 1): query.point.clip_gradient
+        for query in search._chain.asked
+        if query.kind == "level"
+    }
+    assert bounds[0.0] == pytest.approx(settings.CLIP_OF_BISECTION, rel=0.1)  # sizes are told by half octaves
+    assert min(bounds.values()) < 0.1
+
+
+def test_where_noise_hides_the_direction_the_way_begins_where_the_model_says():
+    search = search_of(X, [True] * 3, level=5.0)
+    search._rise = lambda *_: (_ for _ in ()).throw(FloatingPointError())
+    np.testing.assert_array_equal(search._begun(), np.zeros(3))
+
+
+def test_steps_are_trusted_by_how_far_predictors_move():
+    """Where a row tells a hundred times as much, a step of the same predictors is ten times as long."""
+    search = search_of(X, [True] * 3)
+    trusted = [search._trusted_by_rows(1)]
+    search._level = np.log(100.0)
+    trusted.append(search._trusted_by_rows(1))
+    search._told = -np.inf  # hidden
+    trusted.append(search._trusted_by_rows(1))
+    factor = settings.TRUST_OF_PREDICTORS
+    np.testing.assert_allclose(trusted, settings.TRUST_FAR * np.array([factor, 10.0 * factor, 1.0]))
+
+
+def counts(kind):
+    """Return a regression of counts that are far from where the model starts."""
+    with pm.Model() as model:
+        slopes = pm.Data("x", X[:, 1:]) @ pm.Normal("beta", 0.0, 2.0, shape=2)
+        if kind == "groups":
+            tau = pm.HalfNormal("tau", 1.0)
+            eta = pm.Normal("effect", pm.Normal("mu", 0.0, 5.0), tau, shape=12)[pm.Data("group", GROUP)] + slopes
+            mean = 40.0 * np.exp(0.3 * np.sin(GROUP) + X[:, 1:] @ SLOPES)
+            pm.NegativeBinomial("y", mu=pm.math.exp(eta), alpha=pm.HalfNormal("alpha", 3.0), observed=of_gamma(mean))
+            return model
+        eta = pm.Normal("intercept", 0.0, 10.0) + slopes
+        if kind == "exposures":
+            exposure = np.exp(stats.norm.ppf((np.arange(N) + 0.5) / N, 7.0, 0.6))
+            y = GENERATOR.poisson(exposure * np.exp(-5.0 + X[:, 1:] @ SLOPES))
+            pm.Poisson("y", pm.Data("exposure", exposure) * pm.math.exp(eta), observed=y)
+        elif kind == "binomial":
+            y = GENERATOR.binomial(80, 1.0 / (1.0 + np.exp(2.5 - X[:, 1:] @ SLOPES)))
+            pm.Binomial("y", n=np.full(N, 80), logit_p=eta, observed=y)
+        elif kind == "zero-inflated":
+            y = GENERATOR.poisson(20.0 * np.exp(X[:, 1:] @ SLOPES)) * (GENERATOR.random(N) < 0.6)
+            pm.ZeroInflatedPoisson("y", psi=pm.Beta("psi", 2.0, 2.0), mu=pm.math.exp(eta), observed=y)
+        else:
+            pm.Poisson("y", pm.math.exp(eta), observed=GENERATOR.poisson(40.0 * np.exp(X[:, 1:] @ SLOPES)))
+    return model
+
+
+def of_gamma(mean):
+    return GENERATOR.poisson(GENERATOR.gamma(2.0, mean / 2.0))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "kind",
+    [
+        "poisson",
+        "exposures",
+        pytest.param("binomial", marks=pytest.mark.nightly),
+        pytest.param("zero-inflated", marks=pytest.mark.nightly),
+    ],
+)
+def test_counts_that_are_far_from_the_start_are_found(kind):
+    """Without a search for the level all of 12 were lost, by 3 to 300 posterior standard deviations."""
+    model = counts(kind)
+    reference = by_mode(model)
+    found = searches(Problem(model, normal=False), 4.0, 1e-6, 6, seed=1)
+    modes = np.array([mode for mode, _ in found])
+    errors = np.sqrt(np.mean(((modes - reference.mean) / reference.std) ** 2, axis=1))
+    assert np.all(errors < LOST), summary(found, reference)
+    assert np.median(errors) < 1.0
