@@ -336,6 +336,8 @@ def test_a_row_can_move_them_as_far_as_declared():
     point = ExpansionPoint(THETA, np.eye(SIZE), 0.3, 0.5)
     ends = {
         CentredScore: (with_row([-3.0, 9.0], 10**6, 3), with_row([3.0, -9.0], 10**6, 3)),
+        PreconditionedScore: (with_row([-3.0, 9.0], 10**6, 3), with_row([3.0, -9.0], 10**6, 3)),
+        UpperScore: (with_row([-60.0, 40.0], 1, 3), with_row([60.0, -40.0], 1, 3)),
         ExpectedCurvature: (with_row([9.0, -2.0], 0, 3), with_row([2.0, 9.0], 0, 3)),
     }
     for kind, (one, other) in ends.items():
