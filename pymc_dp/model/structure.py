@@ -8,9 +8,10 @@ import pymc as pm
 import pytensor
 import pytensor.tensor as pt
 from numpy.typing import NDArray
+from pymc.distributions.censored import CensoredRV
 from pymc.distributions.continuous import AsymmetricLaplaceRV
 from pymc.distributions.custom import CustomDistRV
-from pymc.distributions.transforms import LogTransform
+from pymc.distributions.transforms import LogTransform, _default_transform
 from pytensor.compile.ops import ViewOp
 from pytensor.graph.basic import Apply, Constant, Variable
 from pytensor.graph.replace import clone_replace
@@ -56,6 +57,7 @@ class Structure:
     rows_can_be_simulated: bool  # whether rows can be drawn from the model without any table
     responses_are_known: bool  # whether the model says which responses a row could have had
     rows_are_levels: bool  # whether a row is one of a few levels: a truth value or a category
+    rows_are_positive: bool  # whether a row is a positive real number
     in_predictor: NDArray[np.bool_]  # which parameters meet covariates, and the distribution of rows in no other way
     kinked: NDArray[np.bool_]  # in which parameters the log-likelihood of a row is a broken line
     with_means_of_members: NDArray[np.float64] | None  # see `from_means_and_members`
@@ -79,6 +81,7 @@ def structure_of(model: pm.Model, parameters: ParameterVector) -> Structure:
         rows_can_be_simulated(model),
         bool(responses),
         are_all,
+        rows_are_positive(model),
         in_predictor(model, parameters),
         kinked_in(model, parameters),
         from_means_and_members(model, parameters, known),
@@ -253,6 +256,20 @@ def _with_values(outputs: list[Variable]) -> set[Variable]:
         filled = isinstance(node.op, Elemwise) and isinstance(node.op.scalar_op, Second)  # the first has a shape alone
         ahead += node.inputs[1:] if filled else node.inputs
     return found
+
+
+def rows_are_positive(model: pm.Model) -> bool:
+    """Return whether rows are drawn from positive real numbers, censored or not.
+
+    Not from an inverse gamma distribution: of 12 searches at epsilon 1 a quarter were lost with a search for its level,
+    and none without.
+    """
+    node = _node_of_rows(model)
+    if node is not None and isinstance(node.op, CensoredRV):
+        node = node.inputs[0].owner
+    if node is None or isinstance(node.op, families.InvGammaRV):
+        return False
+    return isinstance(_default_transform(node.op, node.default_output()), LogTransform)
 
 
 def in_predictor(model: pm.Model, parameters: ParameterVector) -> NDArray[np.bool_]:

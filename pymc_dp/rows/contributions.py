@@ -75,6 +75,15 @@ class Axes:
                 found[first + m] = self.matrix[offset + m, :, None] if kind == DENSE else next(along)
         return found
 
+    def moved(self) -> list[int]:
+        """Return the places of the slopes of parameters that the matrix moves."""
+        return [
+            slope
+            for _kind, first, k, size, _factor, offset in self.parts
+            if self.matrix[offset : offset + size * k].any()
+            for slope in range(first, first + k)
+        ]
+
     def times(self, slopes: FloatArray, first: int = 0) -> FloatArray:
         """Return ``matrix.T @ derivatives`` of the rows with `slopes`, shape (k, rows), from the column `first` on.
 

@@ -75,12 +75,10 @@ class OfResponses:
     def least_information(self) -> FloatArray:
         """Return the mean squared slope, the least of all slopes that the matrix moves, shape (rows,)."""
         least = np.full(self.probabilities.shape[1], np.inf)
-        for _kind, first, k, size, _factor, offset in self.axes.parts:
-            if self.axes.matrix[offset : offset + size * k].any():
-                for slope in range(first, first + k):
-                    root = np.empty((1, 1, least.size))
-                    clip.write_roots(self.slopes[slope : slope + 1], self.probabilities, root)
-                    np.minimum(least, root[0, 0] ** 2, out=least)
+        for slope in self.axes.moved():
+            root = np.empty((1, 1, least.size))
+            clip.write_roots(self.slopes[slope : slope + 1], self.probabilities, root)
+            np.minimum(least, root[0, 0] ** 2, out=least)
         return least
 
     def roots(self, weights: FloatArray) -> FloatArray:
@@ -177,6 +175,11 @@ class UnitsOfChunk:
         """Whether every row is a unit of its own."""
         return self._chunk.starts is None
 
+    @property
+    def knows_responses(self) -> bool:
+        """Whether the model says which responses a row could have had."""
+        return self._responses is not None
+
     def each_row(self) -> "UnitsOfChunk":
         """Return the same rows, each of them a unit of its own."""
         found = copy.copy(self)
@@ -241,6 +244,13 @@ class UnitsOfChunk:
         """Return the units' gradients along the columns of `matrix` (parameters, k), shape (k, units)."""
         found = self._engine.gradient(self._parameters.split(theta), self._chunk)
         return self._chunk.per_unit(self._axes(found, matrix).times(found.slopes))
+
+    def least_squared_slopes(self, theta: FloatArray, matrix: FloatArray) -> FloatArray:
+        """Return the squares of the least slope of each row that `matrix` moves, shape (units,): the mean over rows."""
+        found = self._engine.gradient(self._parameters.split(theta), self._chunk)
+        moved = self._axes(found, matrix).moved()
+        least: FloatArray = np.min(found.slopes[moved] ** 2, axis=0, initial=np.inf)
+        return self.mean_of_rows(least[None])[:, 0]
 
     def curvatures(self, theta: FloatArray, matrix: FloatArray) -> FloatArray:
         """Return the units' negative second derivatives along the columns of `matrix`, packed, shape (entries, units).

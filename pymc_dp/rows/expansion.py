@@ -314,9 +314,11 @@ def squares_of_expected_curvatures(chunk: UnitsOfChunk, point: ExpansionPoint) -
 def squares_of_least_information(chunk: UnitsOfChunk, point: ExpansionPoint) -> FloatArray:
     """Return the squares of what the mean over responses of a squared slope is, shape (units,).
 
-    The least of all slopes of parameters that the preconditioner moves: what a unit tells of its linear predictor. Zero
-    for units of several rows.
+    The least of all slopes of parameters that the preconditioner moves: what a unit tells of its linear predictor.
+    Where responses are not known the squared slope itself. Zero for units of several rows.
     """
+    if not chunk.knows_responses:
+        return chunk.least_squared_slopes(point.theta, point.preconditioner) ** 2
     squares = np.zeros(chunk.length)
     for units, expected in chunk.of_responses(point.theta, point.preconditioner):
         squares[units] = expected.least_information() ** 2

@@ -278,6 +278,24 @@ def test_what_meets_covariates_and_nothing_else_of_the_rows_distribution():
         assert sorted(parameters.labels[place] for place in np.flatnonzero(found)) == labels
 
 
+def test_rows_that_are_positive_numbers():
+    x = np.ones(8)
+    cases = (
+        (lambda: pm.Gamma("y", 2.0, pm.HalfNormal("rate"), observed=x), True),
+        (lambda: pm.Weibull("y", 2.0, pm.HalfNormal("scale"), observed=x), True),
+        (lambda: pm.Censored("y", pm.Exponential.dist(pm.HalfNormal("rate")), None, 3.0, observed=x), True),
+        (lambda: pm.Normal("y", pm.Normal("mu"), observed=x), False),
+        (lambda: pm.Beta("y", 2.0, pm.HalfNormal("b"), observed=0.5 * x), False),
+        (lambda: pm.InverseGamma("y", 2.0, pm.HalfNormal("b"), observed=x), False),
+        (lambda: pm.Poisson("y", pm.HalfNormal("rate"), observed=x.astype(int)), False),
+        (lambda: [pm.Gamma(name, 2.0, pm.HalfNormal(f"of_{name}"), observed=x) for name in "yz"], False),
+    )
+    for make, wanted in cases:
+        with pm.Model() as model:
+            make()
+        assert structure_of(model, ParameterVector(model)).rows_are_positive == wanted
+
+
 @pytest.mark.parametrize(("initval", "start"), [(None, 4.0), (30.0, 30.0)])
 def test_degrees_of_freedom_of_rows_start_where_tails_are_heavy(initval, start):
     with pm.Model() as model:

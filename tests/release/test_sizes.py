@@ -157,6 +157,20 @@ def test_the_least_information_is_that_of_a_row_of_its_predictor():
     assert np.array_equal(value(nothing, ROWS), [0, 0, N])
 
 
+def test_where_responses_are_not_known_it_is_the_least_squared_slope():
+    """Of a row's own response: of what the matrix moves, an intercept and a covariate of each row."""
+    generator = np.random.default_rng(3)
+    z, y = generator.normal(size=N), generator.gamma(3.0, 2.0, N)
+    with pm.Model() as model:
+        predictor = pm.Normal("a") + pm.Normal("b") * pm.Data("z", z)
+        pm.Exponential("y", pm.math.exp(-predictor), observed=y)
+    rows, theta = UnitLikelihood(read(model)), np.array([0.3, 0.2])
+    slopes = y * np.exp(-theta[0] - theta[1] * z) - 1.0
+    for way, least in ((np.eye(2), np.minimum(1.0, z**2)), (np.diag([1.0, 0.0]), 1.0), (np.diag([0.0, 1.0]), z**2)):
+        found = value(NormSizes(ExpansionPoint(theta, way, math.inf), "least_information", 2.0**-9, 30), rows)
+        assert np.array_equal(found, expected_counts(slopes**2 * least, -9, 30, step=0.5))
+
+
 def test_a_size_at_an_edge_is_in_the_bin_above():
     """A logarithm in floating point rounds numbers just below a power of two up to it."""
     below = np.nextafter(8.0, 0.0)

@@ -12,19 +12,40 @@ from searches import LOST, searches, summary
 from pymc_dp.release import Release
 from pymc_dp.steps.prelude import settings
 from pymc_dp.steps.prelude.level import SearchFromLevel
-from pymc_dp.steps.prelude.search import Regression, halved
+from pymc_dp.steps.prelude.search import Regression, halved, requests_of_search
 from pymc_dp.steps.prelude.tails import BINS
 
 N = 10_000
 GENERATOR = np.random.default_rng(4)
 X = np.column_stack([np.ones(N), GENERATOR.normal(size=N), GENERATOR.random(N) < 0.2]).astype(float)
 SLOPES = np.array([0.3, -0.4])
-GROUP = GENERATOR.integers(0, 12, N)
 
 
 def test_a_binary_search_ends_within_its_last_interval():
     for zero in (-7.3, 0.0, 0.4, 7.9):
         assert halved(lambda at, zero=zero: np.sign(zero - at) or 1.0, 0.0, 16.0, 9) == pytest.approx(zero, abs=0.04)
+
+
+@pytest.mark.parametrize(
+    ("facts", "found"),
+    [
+        ({}, True),
+        ({"rows_are_levels": True}, False),
+        ({"one_row_a_unit": False}, False),
+        ({"responses_are_known": False}, False),
+        ({"responses_are_known": False, "rows_are_positive": True}, True),
+        ({"responses_are_known": False, "rows_are_positive": True, "one_row_a_unit": False}, False),
+        ({"responses_are_known": False, "rows_are_positive": True, "followed": np.array([1])}, False),
+        ({"in_predictor": np.array([False, False])}, False),
+    ],
+)
+def test_the_level_is_searched_for_of_counts_and_positive_responses_with_covariates(facts, found):
+    """Not of categories, of location-scale families, or where a unit has several rows."""
+    known = {"known": np.ones(2, dtype=bool), "scales": np.zeros(0, dtype=np.intp)}
+    regression = Regression(np.zeros(2), **{**known, "in_predictor": np.array([True, False]), **facts})
+    assert regression.finds_level == found
+    releases = {request.kind for request in requests_of_search(regression, 1.0)}
+    assert {"level", "rise"} & releases == ({"level", "rise"} if found else set())
 
 
 class Curator:
@@ -147,21 +168,18 @@ def test_steps_are_trusted_by_how_far_predictors_move():
     np.testing.assert_allclose(trusted, settings.TRUST_FAR * np.array([factor, 10.0 * factor, 1.0]))
 
 
-def counts(kind):
-    """Return a regression of counts that are far from where the model starts."""
+def regression_of(kind):
+    """Return a regression of counts, or positive numbers, that are far from where the model starts."""
     with pm.Model() as model:
         slopes = pm.Data("x", X[:, 1:]) @ pm.Normal("beta", 0.0, 2.0, shape=2)
-        if kind == "groups":
-            tau = pm.HalfNormal("tau", 1.0)
-            eta = pm.Normal("effect", pm.Normal("mu", 0.0, 5.0), tau, shape=12)[pm.Data("group", GROUP)] + slopes
-            mean = 40.0 * np.exp(0.3 * np.sin(GROUP) + X[:, 1:] @ SLOPES)
-            pm.NegativeBinomial("y", mu=pm.math.exp(eta), alpha=pm.HalfNormal("alpha", 3.0), observed=of_gamma(mean))
-            return model
         eta = pm.Normal("intercept", 0.0, 10.0) + slopes
         if kind == "exposures":
             exposure = np.exp(stats.norm.ppf((np.arange(N) + 0.5) / N, 7.0, 0.6))
             y = GENERATOR.poisson(exposure * np.exp(-5.0 + X[:, 1:] @ SLOPES))
             pm.Poisson("y", pm.Data("exposure", exposure) * pm.math.exp(eta), observed=y)
+        elif kind == "gamma":
+            y, shape = GENERATOR.gamma(3.0, 60.0 / 3.0 * np.exp(X[:, 1:] @ SLOPES)), pm.Exponential("shape", 0.5)
+            pm.Gamma("y", shape, shape / pm.math.exp(eta), observed=y)
         elif kind == "binomial":
             y = GENERATOR.binomial(80, 1.0 / (1.0 + np.exp(2.5 - X[:, 1:] @ SLOPES)))
             pm.Binomial("y", n=np.full(N, 80), logit_p=eta, observed=y)
@@ -173,23 +191,20 @@ def counts(kind):
     return model
 
 
-def of_gamma(mean):
-    return GENERATOR.poisson(GENERATOR.gamma(2.0, mean / 2.0))
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize(
     "kind",
     [
         "poisson",
         "exposures",
+        "gamma",
         pytest.param("binomial", marks=pytest.mark.nightly),
         pytest.param("zero-inflated", marks=pytest.mark.nightly),
     ],
 )
-def test_counts_that_are_far_from_the_start_are_found(kind):
+def test_responses_that_are_far_from_the_start_are_found(kind):
     """Without a search for the level all of 12 were lost, by 3 to 300 posterior standard deviations."""
-    model = counts(kind)
+    model = regression_of(kind)
     reference = by_mode(model)
     found = searches(Problem(model, normal=False), 4.0, 1e-6, 6, seed=1)
     modes = np.array([mode for mode, _ in found])

@@ -207,6 +207,7 @@ class Learning:
             degrees_of_freedom=structure.degrees_of_freedom,
             responses_are_known=structure.responses_are_known,
             rows_are_levels=structure.rows_are_levels,
+            rows_are_positive=structure.rows_are_positive,
             in_predictor=structure.in_predictor & ~np.isin(np.arange(structure.start.size), scales),
             kinked=structure.kinked,
         )

@@ -6,15 +6,18 @@ One direction leads most of the way: that in which all linear predictors rise by
 of ones among covariates, or the levels of all groups; which it is, a sum over the rows says that asks for no response.
 A binary search along it takes the sign of a clipped score at each point, and needs no curvature there.
 
-From there on a step is trusted as far as it moves predictors, not as far as it changes log-likelihoods: over a given
-step the curvature of a Poisson or binomial distribution changes by a factor, however much a row tells.
+From there on a step of counts is trusted as far as it moves predictors, not as far as it changes log-likelihoods: over
+a given step the curvature of a Poisson or binomial distribution changes by a factor, however much a row tells.
+
+Positive responses, such as durations and incomes, are as far away. Where they are much larger than their mean is at the
+start, scores and curvatures both are in proportion to them: Newton's own direction is the one that is looked for.
 """
 
 import numpy as np
 
 from pymc_dp.model.parameters import FloatArray
 from pymc_dp.release.interface import ExpansionPoint
-from pymc_dp.release.preconditioned import ExpectedCurvature, PreconditionedScore, UpperScore
+from pymc_dp.release.preconditioned import PreconditionedScore, UpperScore
 from pymc_dp.steps.prelude import settings
 from pymc_dp.steps.prelude.newton import NUMERICAL_FAILURES, Frame, can_stand_at, representable, unpacked
 from pymc_dp.steps.prelude.search import Search, halved
@@ -26,7 +29,7 @@ _STEEPEST = 1e8
 
 
 class SearchFromLevel(Search):
-    """The way to the centre of a regression of counts. Parameters as of `Search`."""
+    """The way to the centre of a regression of counts, or of positive responses. Parameters as of `Search`."""
 
     #: The logarithm of what a row tells of its linear predictor, where the way begins.
     _told: float
@@ -41,7 +44,8 @@ class SearchFromLevel(Search):
         start = self._regression.start
         self._told = self._log_told(start)
         theta = self._levelled(start)
-        self._told, self._sizes = self._log_told(theta), {}
+        self._told = self._log_told(theta) if self._chain.knows_responses else -np.inf
+        self._sizes = {}
         return theta
 
     def _trusted_by_rows(self, step: int) -> float:
@@ -50,7 +54,10 @@ class SearchFromLevel(Search):
         return super()._trusted_by_rows(step) * max(1.0, settings.TRUST_OF_PREDICTORS * root)
 
     def _log_told(self, theta: FloatArray) -> float:
-        """Return the logarithm of what a row tells of its predictor, the mean; minus infinity where noise hides it."""
+        """Return the logarithm of what a row tells of its predictor, the mean; minus infinity where noise hides it.
+
+        Where responses are not known, of squared slopes.
+        """
         moved = np.diag(self._moved)
         frame = Frame(moved, moved)
         histogram = self._histogram(theta, frame, "least_information", settings.USUALLY_TOLD, kind="growth_sizes")
@@ -63,12 +70,12 @@ class SearchFromLevel(Search):
             rise = self._rise(theta, self._comparable(theta), told)
         except NUMERICAL_FAILURES:
             return theta
-        axis = np.zeros((theta.size, theta.size))
-        axis[:, 0] = rise
+        axis = _along(rise)
 
         def rises(by: float) -> float:
             # Of counts that are far smaller, rows tell less.
-            bound = representable(settings.CLIP_OF_BISECTION * float(np.exp(0.5 * (told + min(by, 0.0)))))
+            told_there = told + min(by, 0.0) if self._chain.knows_responses else 0.0
+            bound = representable(settings.CLIP_OF_BISECTION * float(np.exp(0.5 * told_there)))
             at = theta + by * rise
             made = self._chain.release(PreconditionedScore(ExpansionPoint(at, axis, bound), "level"))
             return self._sign(made, float(self._chain.prior.gradient(at) @ rise), by_prior=True)
@@ -87,35 +94,57 @@ class SearchFromLevel(Search):
         axes[:, :size] = together / self._sizes_of(theta, together, frame, told)
         # Sizes of scores, by which axes are made comparable, are far from those of curvatures at a wrong level.
         usual = self._mean_square * settings.SMALLER_FAR_AWAY
-        mean = self._histogram(theta, Frame(axes, axes), "expected_curvature", usual).log_mean(n_units)
+        mean = self._histogram(theta, Frame(axes, axes), self._sizes_of_curvature, usual).log_mean(n_units)
         if not np.isfinite(mean):
             raise FloatingPointError("Noise hides how large curvatures are.")
         bound = representable(settings.CLIP_OF_LEVEL * float(np.exp(mean)))
-        made = self._chain.release(ExpectedCurvature(ExpansionPoint(theta, axes, np.inf, bound), "early_curvature"))
+        point = ExpansionPoint(theta, axes, np.inf, bound)
+        made = self._chain.release(self._query_of_curvature(point, "early_curvature"))
         packed = np.clip(made.value, -bound * n_units, bound * n_units)  # no sum of units is larger
         values, vectors = np.linalg.eigh(unpacked(packed, theta.size)[:size, :size])
         least = made.noise_std * settings.NOISE_OF_LEVEL * float(np.sqrt(size))
         curvature = (vectors * np.maximum(values, least)) @ vectors.T
-        # Upper halves of normal scores are .4 standard deviations, and of single predictors a norm is a squared score.
-        bound = representable(_MEAN_OF_UPPER * float(np.exp(0.5 * mean)))
-        made = self._chain.release(UpperScore(ExpansionPoint(theta, axes, bound), "rise"))
-        along = np.linalg.solve(curvature, np.clip(made.value[:size], -bound * n_units, bound * n_units))
-        by = float(np.sqrt(along @ curvature @ along / n_units * np.exp(-told)))
-        rise = self._as_the_prior_has_it(axes[:, :size] @ along / by)
+        along = np.linalg.solve(curvature, self._sum_of_one_sign(theta, axes, size, mean))
+        rise = axes[:, :size] @ along
+        if self._chain.knows_responses:
+            by = float(np.sqrt(along @ curvature @ along / n_units))
+        else:
+            by = float(np.exp(self._log_size_along(theta, rise, 1.0)))
+        rise = self._as_the_prior_has_it(rise * np.exp(0.5 * told) / by)
         if not np.abs(rise).max() < _STEEPEST:
             raise FloatingPointError("Noise alone says where predictors rise.")
         return rise
+
+    def _sum_of_one_sign(self, theta: FloatArray, axes: FloatArray, size: int, log_curvature: float) -> FloatArray:
+        """Return a sum over rows of scores to which all of them add with one sign of their predictors' slopes.
+
+        Of upper scores, whatever the responses are. Where these are not known it is the score itself: of responses that
+        are far larger, or smaller, all slopes have one sign.
+        """
+        if self._chain.knows_responses:
+            # Upper halves of normal scores are .4 standard deviations; with one predictor a norm is a squared score.
+            point = ExpansionPoint(theta, axes, representable(_MEAN_OF_UPPER * float(np.exp(0.5 * log_curvature))))
+            made = self._chain.release(UpperScore(point, "rise"))
+        else:
+            point = ExpansionPoint(theta, axes, settings.CLIP_OF_LEVEL * float(np.sqrt(size)))
+            made = self._chain.release(PreconditionedScore(point, "rise"))
+        most = point.clip_gradient * self._chain.n_units
+        found: FloatArray = np.clip(made.value[:size], -most, most)
+        return found
+
+    def _log_size_along(self, theta: FloatArray, direction: FloatArray, usual: float) -> float:
+        """Return the logarithm of the mean size of scores along a direction, infinite where noise hides it."""
+        axis = _along(direction)
+        histogram = self._histogram(theta, Frame(axis, axis), "score", representable(usual), kind="growth_sizes")
+        return histogram.log_mean(self._chain.n_units)
 
     def _sizes_of(self, theta: FloatArray, together: FloatArray, frame: Frame, told: float) -> FloatArray:
         """Return how large scores are along each of the directions; of members together it takes a histogram."""
         sizes: FloatArray = np.sqrt(together.T @ np.diag(frame.back) ** 2)
         groupings = together.sum(axis=0) > 1.0
         if groupings.any():
-            axis = np.zeros((theta.size, theta.size))
-            axis[:, 0] = together[:, groupings].mean(axis=1)
-            usual = representable(float(np.exp(0.5 * told)))
-            histogram = self._histogram(theta, Frame(axis, axis), "score", usual, kind="growth_sizes")
-            mean = histogram.log_mean(self._chain.n_units)
+            all_members = together[:, groupings].mean(axis=1)
+            mean = self._log_size_along(theta, all_members, float(np.exp(0.5 * told)))
             sizes[groupings] = np.exp(mean) if np.isfinite(mean) else sizes[groupings]
         return sizes
 
@@ -135,3 +164,10 @@ class SearchFromLevel(Search):
         free = free[:, ~free[self._moved == 0.0].any(axis=0)]
         squared = free.T @ self._of_prior @ free
         return rise - free @ np.linalg.lstsq(squared, free.T @ self._of_prior @ rise)[0]
+
+
+def _along(direction: FloatArray) -> FloatArray:
+    """Return axes of which the first is a direction, and the others are none."""
+    axes = np.zeros((direction.size, direction.size))
+    axes[:, 0] = direction
+    return axes

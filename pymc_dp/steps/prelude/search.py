@@ -83,8 +83,9 @@ class Regression:
     one_row_a_unit: bool = True
     #: Whether the model says which responses a row could have had.
     responses_are_known: bool = True
-    #: Whether these are a few levels.
+    #: Whether these are a few levels; and whether responses that are not known are positive numbers.
     rows_are_levels: bool = False
+    rows_are_positive: bool = False
     #: Which parameters are those of the linear predictor, shape (parameters,); else empty.
     in_predictor: NDArray[np.bool_] = field(default_factory=lambda: np.zeros(0, dtype=np.bool_))
     #: Whether rows, or their logarithms, are normal with a linear mean, and a free variable as their scale.
@@ -106,8 +107,10 @@ class Regression:
 
     @property
     def finds_level(self) -> bool:
-        """Whether the search begins with the level of rows: that of counts may be far away."""
-        return self.follows_growth and not self.rows_are_levels and bool(self.in_predictor.any())
+        """Whether the search begins with the level of rows: of counts and positive responses it may be far away."""
+        counts = self.follows_growth and not self.rows_are_levels
+        positive = self.rows_are_positive and self.one_row_a_unit and not self.followed.size
+        return (counts or positive) and bool(self.in_predictor.any())
 
     @property
     def location_apart(self) -> bool:
