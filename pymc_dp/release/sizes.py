@@ -14,6 +14,7 @@ from pymc_dp.rows.clipped_sum import ClippedSum
 from pymc_dp.rows.derivatives import UnitsOfChunk
 from pymc_dp.rows.expansion import (
     curvatures_of,
+    least_squared_slopes_of,
     one_direction_curvatures_of,
     scores_of,
     squares_of,
@@ -33,6 +34,7 @@ _OF: dict[str, Callable[[UnitsOfChunk, ExpansionPoint], FloatArray]] = {
     "curvature": lambda *of: squares_of(curvatures_of(*of)),
     "expected_curvature": squares_of_expected_curvatures,
     "least_information": squares_of_least_information,
+    "least_slope": least_squared_slopes_of,
     "one_direction_curvature": lambda *of: squares_of(one_direction_curvatures_of(*of)),
 }
 
@@ -159,12 +161,14 @@ class CoordinateSizes(CountsByOctave, SumOverUnits):
 class NormSizes(CountsByNorm, SumOverUnits):
     """How many units have a preconditioned score, or curvature, of a norm in each half octave.
 
-    Of curvatures the Frobenius norm. Or how many have such a least information: see
+    Of curvatures the Frobenius norm. Or how many have such a least information, or slope: see
     `pymc_dp.rows.expansion.squares_of_least_information`. The bounds of the point do not matter.
     """
 
     point: ExpansionPoint
-    of: Literal["score", "curvature", "expected_curvature", "least_information", "one_direction_curvature"]
+    of: Literal[
+        "score", "curvature", "expected_curvature", "least_information", "least_slope", "one_direction_curvature"
+    ]
     smallest: float
     bins: int
     kind: str = "norm_sizes"

@@ -175,11 +175,6 @@ class UnitsOfChunk:
         """Whether every row is a unit of its own."""
         return self._chunk.starts is None
 
-    @property
-    def knows_responses(self) -> bool:
-        """Whether the model says which responses a row could have had."""
-        return self._responses is not None
-
     def each_row(self) -> "UnitsOfChunk":
         """Return the same rows, each of them a unit of its own."""
         found = copy.copy(self)
@@ -246,7 +241,7 @@ class UnitsOfChunk:
         return self._chunk.per_unit(self._axes(found, matrix).times(found.slopes))
 
     def least_squared_slopes(self, theta: FloatArray, matrix: FloatArray) -> FloatArray:
-        """Return the squares of the least slope of each row that `matrix` moves, shape (units,): the mean over rows."""
+        """Return the mean over rows of the least squared slope that `matrix` moves, shape (units,)."""
         found = self._engine.gradient(self._parameters.split(theta), self._chunk)
         moved = self._axes(found, matrix).moved()
         least: FloatArray = np.min(found.slopes[moved] ** 2, axis=0, initial=np.inf)

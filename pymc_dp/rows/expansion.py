@@ -314,15 +314,18 @@ def squares_of_expected_curvatures(chunk: UnitsOfChunk, point: ExpansionPoint) -
 def squares_of_least_information(chunk: UnitsOfChunk, point: ExpansionPoint) -> FloatArray:
     """Return the squares of what the mean over responses of a squared slope is, shape (units,).
 
-    The least of all slopes of parameters that the preconditioner moves: what a unit tells of its linear predictor.
-    Where responses are not known the squared slope itself. Zero for units of several rows.
+    The least of all slopes of parameters that the preconditioner moves: what a unit tells of its linear predictor. Zero
+    where responses are not known, and for units of several rows.
     """
-    if not chunk.knows_responses:
-        return chunk.least_squared_slopes(point.theta, point.preconditioner) ** 2
     squares = np.zeros(chunk.length)
     for units, expected in chunk.of_responses(point.theta, point.preconditioner):
         squares[units] = expected.least_information() ** 2
     return squares
+
+
+def least_squared_slopes_of(chunk: UnitsOfChunk, point: ExpansionPoint) -> FloatArray:
+    """Return the mean over rows of the least squared slope that the preconditioner moves, shape (units,)."""
+    return chunk.least_squared_slopes(point.theta, point.preconditioner)
 
 
 def one_direction_curvatures_of(chunk: UnitsOfChunk, point: ExpansionPoint) -> FloatArray:
@@ -378,7 +381,7 @@ def warm_up(units: Units) -> None:
     expansion.clipping_loss(1.0, 0.5)
     expansion.residual(unmoved, unmoved, 1.0, 1.0)
     kinds = [centred_scores_of, expected_curvatures_of, squares_of_expected_curvatures]
-    kinds += [upper_scores_of, squares_of_least_information]
+    kinds += [upper_scores_of, squares_of_least_information, least_squared_slopes_of]
     if not units.knows_responses:
         expansion.curvature(1.0)
         kinds.append(one_direction_curvatures_of)

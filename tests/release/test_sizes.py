@@ -48,7 +48,7 @@ def without_row(place):
     return table(np.delete(X, place, axis=0), np.delete(Y, place))
 
 
-OF = ("score", "curvature", "expected_curvature", "least_information")
+OF = ("score", "curvature", "expected_curvature", "least_information", "least_slope")
 AWKWARD = [0.0, -0.0, 1.0, -3.7, 1e-3, 1e6, -1e9, 1e150, 1e308, -1e308, 5e-324, math.inf, -math.inf, math.nan]
 ROW = st.lists(st.one_of(st.sampled_from(AWKWARD), st.floats(-10, 10)), min_size=SIZE, max_size=SIZE)
 NUMBER = st.one_of(st.floats(-3, 3), st.sampled_from([1e200, -1e308, math.inf, math.nan, 0.0]))
@@ -157,8 +157,8 @@ def test_the_least_information_is_that_of_a_row_of_its_predictor():
     assert np.array_equal(value(nothing, ROWS), [0, 0, N])
 
 
-def test_where_responses_are_not_known_it_is_the_least_squared_slope():
-    """Of a row's own response: of what the matrix moves, an intercept and a covariate of each row."""
+def test_the_least_slope_is_that_of_a_rows_own_response():
+    """Of what the matrix moves: an intercept, and a covariate of each row. And no information is known there."""
     generator = np.random.default_rng(3)
     z, y = generator.normal(size=N), generator.gamma(3.0, 2.0, N)
     with pm.Model() as model:
@@ -167,8 +167,10 @@ def test_where_responses_are_not_known_it_is_the_least_squared_slope():
     rows, theta = UnitLikelihood(read(model)), np.array([0.3, 0.2])
     slopes = y * np.exp(-theta[0] - theta[1] * z) - 1.0
     for way, least in ((np.eye(2), np.minimum(1.0, z**2)), (np.diag([1.0, 0.0]), 1.0), (np.diag([0.0, 1.0]), z**2)):
-        found = value(NormSizes(ExpansionPoint(theta, way, math.inf), "least_information", 2.0**-9, 30), rows)
-        assert np.array_equal(found, expected_counts(slopes**2 * least, -9, 30, step=0.5))
+        point = ExpansionPoint(theta, way, math.inf)
+        found = value(NormSizes(point, "least_slope", 2.0**-5, 30), rows)
+        assert np.array_equal(found, expected_counts(np.sqrt(slopes**2 * least), -5, 30, step=0.5))
+        assert value(NormSizes(point, "least_information", 2.0**-5, 30), rows)[0] == N
 
 
 def test_a_size_at_an_edge_is_in_the_bin_above():

@@ -13,6 +13,7 @@ from pymc_dp.rows.expansion import (
     ExpansionPoint,
     centred_scores_of,
     expected_curvatures_of,
+    least_squared_slopes_of,
     squares_of_expected_curvatures,
     squares_of_least_information,
     upper_scores_of,
@@ -25,7 +26,7 @@ Y = np.random.default_rng(1).integers(0, 2, N)
 THETA = np.array([0.8])
 OF = (
     *(centred_scores_of, expected_curvatures_of, squares_of_expected_curvatures),
-    *(upper_scores_of, squares_of_least_information),
+    *(upper_scores_of, squares_of_least_information, least_squared_slopes_of),
 )
 
 

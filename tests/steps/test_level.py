@@ -72,8 +72,11 @@ class Curator:
             return Release(query.kind, value.astype(float), 1e-3, (query.theta,))
         along = self.x @ query.point.preconditioner
         if name == "NormSizes":
-            sizes = {"least_information": np.ones(self.n_units), "expected_curvature": np.sum(along**2, axis=1)}
-            norms = sizes.get(query.of, np.linalg.norm(along, axis=1))
+            norms = {
+                "least_information": np.ones(self.n_units),
+                "least_slope": np.full(self.n_units, np.exp(max(self.level, 0.0))),
+                "expected_curvature": np.sum(along**2, axis=1),
+            }[query.of]
             bins = np.clip(np.floor(2.0 * np.log2(np.maximum(norms, 1e-300) / query.smallest)), 0, BINS - 1).astype(int)
             value = np.bincount(bins, minlength=BINS).astype(float)
         elif name == "ExpectedCurvature":
@@ -94,20 +97,18 @@ def search_of(x, moved, **options):
     regression = Regression(
         np.zeros(size), np.ones(size, dtype=bool), np.zeros(0, dtype=np.intp), in_predictor=np.array(moved)
     )
-    search = SearchFromLevel(Curator(x, **options), regression)
-    search._told = 0.0
-    return search
+    return SearchFromLevel(Curator(x, **options), regression)
 
 
 def rise_of(search):
     theta = search._regression.start
-    return search._rise(theta, search._comparable(theta), 0.0)
+    return search._rise(theta, search._comparable(theta), 0.0, max(search._chain.level, 0.0))
 
 
 def test_predictors_rise_along_the_column_of_ones():
     """Covariates that are far from zero, or rare, have no part in it."""
     x = np.column_stack([X, 30.0 + 9.0 * X[:, 1] + GENERATOR.normal(size=N)])
-    for level in (0.0, 6.0):
+    for level in (0.0, 6.0, 9.0):
         np.testing.assert_allclose(rise_of(search_of(x, [True] * 4, level=level)), [1, 0, 0, 0], atol=0.02)
 
 
@@ -159,6 +160,7 @@ def test_where_noise_hides_the_direction_the_way_begins_where_the_model_says():
 def test_steps_are_trusted_by_how_far_predictors_move():
     """Where a row tells a hundred times as much, a step of the same predictors is ten times as long."""
     search = search_of(X, [True] * 3)
+    search._told = 0.0
     trusted = [search._trusted_by_rows(1)]
     search._level = np.log(100.0)
     trusted.append(search._trusted_by_rows(1))

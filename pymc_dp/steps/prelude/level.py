@@ -41,10 +41,9 @@ class SearchFromLevel(Search):
 
     def _begun(self) -> FloatArray:
         """Return where the score along the direction in which all predictors rise is about zero."""
-        start = self._regression.start
-        self._told = self._log_told(start)
-        theta = self._levelled(start)
-        self._told = self._log_told(theta) if self._chain.knows_responses else -np.inf
+        theta = self._levelled(self._regression.start)
+        told = self._log_told(theta, "least_information") if self._chain.knows_responses else np.inf
+        self._told = told if np.isfinite(told) else -np.inf
         self._sizes = {}
         return theta
 
@@ -53,21 +52,19 @@ class SearchFromLevel(Search):
         root = float(np.exp(0.5 * min(self._told + self._level, settings.MOST_TOLD)))
         return super()._trusted_by_rows(step) * max(1.0, settings.TRUST_OF_PREDICTORS * root)
 
-    def _log_told(self, theta: FloatArray) -> float:
-        """Return the logarithm of what a row tells of its predictor, the mean; minus infinity where noise hides it.
-
-        Where responses are not known, of squared slopes.
-        """
+    def _log_told(self, theta: FloatArray, of: str) -> float:
+        """Return the logarithm of the mean of what rows tell of predictors, or slopes; infinite if noise hides it."""
         moved = np.diag(self._moved)
-        frame = Frame(moved, moved)
-        histogram = self._histogram(theta, frame, "least_information", settings.USUALLY_TOLD, kind="growth_sizes")
-        found = histogram.log_mean(self._chain.n_units)
-        return found if np.isfinite(found) else -np.inf
+        histogram = self._histogram(theta, Frame(moved, moved), of, settings.USUALLY_TOLD, kind="growth_sizes")
+        return histogram.log_mean(self._chain.n_units)
 
     def _levelled(self, theta: FloatArray) -> FloatArray:
-        told = self._told if np.isfinite(self._told) else 0.0
+        slope = self._log_told(theta, "least_slope")
+        told = self._log_told(theta, "least_information") if self._chain.knows_responses else 0.0
+        if not np.isfinite([slope, told]).all():
+            return theta
         try:
-            rise = self._rise(theta, self._comparable(theta), told)
+            rise = self._rise(theta, self._comparable(theta), told, slope)
         except NUMERICAL_FAILURES:
             return theta
         axis = _along(rise)
@@ -83,17 +80,21 @@ class SearchFromLevel(Search):
         end = theta + halved(rises, 0.0, settings.REACH_OF_LEVEL, settings.LEVEL_BISECTIONS) * rise
         return end if can_stand_at(self._chain.prior, end) else theta
 
-    def _rise(self, theta: FloatArray, frame: Frame, told: float) -> FloatArray:
+    def _rise(self, theta: FloatArray, frame: Frame, told: float, slope: float) -> FloatArray:
         """Return the direction in which all predictors rise, by about 1: by least squares, for a row tells as much.
 
-        Of directions whose curvature noise could hide nothing is known but that it is no larger.
+        Of directions whose curvature noise could hide nothing is known but that it is no larger. Logarithms are given:
+        of what a row tells of its predictor, and of the size of its slope.
         """
         n_units, together = self._chain.n_units, self._together_in_groups()
         size = together.shape[1]
         axes = np.zeros((theta.size, theta.size))
-        axes[:, :size] = together / self._sizes_of(theta, together, frame, told)
-        # Sizes of scores, by which axes are made comparable, are far from those of curvatures at a wrong level.
-        usual = self._mean_square * settings.SMALLER_FAR_AWAY
+        axes[:, :size] = together / self._sizes_of(theta, together, frame, slope)
+        # Squared slopes, by which axes are made comparable, are far from curvatures at a wrong level: these are as the
+        # model has them, or about in proportion to slopes.
+        known = self._chain.knows_responses
+        part = np.exp(told - 2.0 * slope) if known else settings.FROM_ABOVE * np.exp(-slope)
+        usual = representable(self._mean_square * float(part))
         mean = self._histogram(theta, Frame(axes, axes), self._sizes_of_curvature, usual).log_mean(n_units)
         if not np.isfinite(mean):
             raise FloatingPointError("Noise hides how large curvatures are.")
@@ -106,11 +107,11 @@ class SearchFromLevel(Search):
         curvature = (vectors * np.maximum(values, least)) @ vectors.T
         along = np.linalg.solve(curvature, self._sum_of_one_sign(theta, axes, size, mean))
         rise = axes[:, :size] @ along
-        if self._chain.knows_responses:
-            by = float(np.sqrt(along @ curvature @ along / n_units))
+        if known:
+            by = float(np.sqrt(along @ curvature @ along / n_units * np.exp(-told)))
         else:
-            by = float(np.exp(self._log_size_along(theta, rise, 1.0)))
-        rise = self._as_the_prior_has_it(rise * np.exp(0.5 * told) / by)
+            by = float(np.exp(self._log_size_along(theta, rise) - slope))
+        rise = self._as_the_prior_has_it(rise / by)
         if not np.abs(rise).max() < _STEEPEST:
             raise FloatingPointError("Noise alone says where predictors rise.")
         return rise
@@ -132,21 +133,16 @@ class SearchFromLevel(Search):
         found: FloatArray = np.clip(made.value[:size], -most, most)
         return found
 
-    def _log_size_along(self, theta: FloatArray, direction: FloatArray, usual: float) -> float:
+    def _log_size_along(self, theta: FloatArray, direction: FloatArray) -> float:
         """Return the logarithm of the mean size of scores along a direction, infinite where noise hides it."""
         axis = _along(direction)
-        histogram = self._histogram(theta, Frame(axis, axis), "score", representable(usual), kind="growth_sizes")
+        histogram = self._histogram(theta, Frame(axis, axis), "score", settings.USUALLY_TOLD, kind="growth_sizes")
         return histogram.log_mean(self._chain.n_units)
 
-    def _sizes_of(self, theta: FloatArray, together: FloatArray, frame: Frame, told: float) -> FloatArray:
-        """Return how large scores are along each of the directions; of members together it takes a histogram."""
+    def _sizes_of(self, theta: FloatArray, together: FloatArray, frame: Frame, slope: float) -> FloatArray:
+        """Return how large scores are along each of the directions; of members together as slopes are."""
         sizes: FloatArray = np.sqrt(together.T @ np.diag(frame.back) ** 2)
-        groupings = together.sum(axis=0) > 1.0
-        if groupings.any():
-            all_members = together[:, groupings].mean(axis=1)
-            mean = self._log_size_along(theta, all_members, float(np.exp(0.5 * told)))
-            sizes[groupings] = np.exp(mean) if np.isfinite(mean) else sizes[groupings]
-        return sizes
+        return np.where(together.sum(axis=0) > 1.0, np.exp(slope), sizes)
 
     def _together_in_groups(self) -> FloatArray:
         """Return the directions of parameters that move predictors, all members of a grouping together, as columns."""

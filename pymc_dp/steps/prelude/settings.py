@@ -125,16 +125,16 @@ CLIP_OF_BISECTION = 3.0
 CLEAR_BISECTION = 3.0
 #: A late binary search that moves a parameter less than this moves nothing: the steps know it better.
 LEAST_MOVE_OF_BISECTION = 0.2
-#: The level of counts is searched for as far as this, in linear predictors, with so many answers. Sizes and curvature
-#: there cost half of what they do where the way begins, and the more sizes differ from those of curvatures the farther
-#: it is: histograms begin this many times lower.
-REACH_OF_LEVEL, LEVEL_BISECTIONS, OF_LEVEL, SMALLER_FAR_AWAY = 16.0, 9, 0.5, 2.0**-10
+#: The level is searched for as far as this, in linear predictors, with so many answers. Sizes and curvature there cost
+#: half of what they do where the way begins. Curvatures of positive responses are this part of slopes, or a thousand
+#: times as much, or a 64th: responses that are far smaller have less.
+REACH_OF_LEVEL, LEVEL_BISECTIONS, OF_LEVEL, FROM_ABOVE = 16.0, 9, 0.5, 2.0**-4
 #: The direction of the level is found by a curvature that is cut to so many times its mean size, and whose eigenvalues
 #: are at least so many times the largest of noise.
 CLIP_OF_LEVEL, NOISE_OF_LEVEL = 2.0, 4.0
-#: What a row of counts usually tells of its predictor: histograms are around it, from a 64th on. And the logarithm of
-#: the most that is believed.
-USUALLY_TOLD, MOST_TOLD = 32.0, 20.0
+#: What a row usually tells of its predictor, and how large its slope is: histograms are around it, from an eighth to
+#: 10⁵. And the logarithm of the most that is believed.
+USUALLY_TOLD, MOST_TOLD = 8.0, 20.0
 #: After one that moves a parameter more than this, earlier histograms of norms say nothing.
 SETTLED = 0.5
 #: Steps of the root of the mean squared log-likelihood ratio of a unit: far away where the model says which responses
