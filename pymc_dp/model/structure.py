@@ -1,5 +1,6 @@
 """Facts of a model's graph and of the shapes of its data, before any row is looked at. No value of the rows is read."""
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -264,29 +265,30 @@ def rows_are_positive(model: pm.Model) -> bool:
     Not from an inverse gamma distribution: of 12 searches at epsilon 1 a quarter were lost with a search for its level,
     and none without.
     """
-    node = _node_of_rows(model)
-    if node is not None and isinstance(node.op, CensoredRV):
-        node = node.inputs[0].owner
-    if node is None or isinstance(node.op, families.InvGammaRV):
+    if _node_of_rows(model) is None:
         return False
-    return isinstance(_default_transform(node.op, node.default_output()), LogTransform)
+    rows = model.observed_RVs[0]
+    if isinstance(rows.owner.op, CensoredRV):
+        rows = rows.owner.inputs[0]
+    if isinstance(rows.owner.op, families.InvGammaRV):
+        return False
+    return isinstance(_default_transform(rows.owner.op, rows), LogTransform)
 
 
 def in_predictor(model: pm.Model, parameters: ParameterVector) -> NDArray[np.bool_]:
     """Return which parameters reach the rows' distribution where covariates do, and there alone, shape (parameters,).
 
     Not a shape, or the share of zeros, beside the linear predictor. None where covariates reach it at several places by
-    different parameters, or at none.
+    different parameters, or at none. Any array counts as covariates: how many rows there are has no part in it.
     """
     found, node = np.zeros(parameters.size, dtype=bool), _node_of_rows(model)
     if node is None:
         return found
-    n_rows = _shape(model.rvs_to_values[model.observed_RVs[0]])[:1]
     with_covariates, alone = list[set[Variable]](), set[Variable]()
     for given in node.inputs:
         reached = set(ancestors([given], blockers=model.free_RVs))
         free = reached & set(model.free_RVs)
-        if any(n_rows and n_rows[0] in _shape(leaf) for leaf in reached if leaf.owner is None):
+        if any(math.prod(_shape(leaf)) > 1 for leaf in reached if leaf.owner is None):
             with_covariates += [free] if free else []
         else:
             alone |= free

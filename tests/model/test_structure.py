@@ -4,6 +4,7 @@ import functools
 
 import numpy as np
 import pymc as pm
+import pytensor.tensor as pt
 import pytest
 
 from pymc_dp.model.parameters import ParameterVector
@@ -276,6 +277,15 @@ def test_what_meets_covariates_and_nothing_else_of_the_rows_distribution():
         parameters = ParameterVector(model)
         found = structure_of(model, parameters).in_predictor
         assert sorted(parameters.labels[place] for place in np.flatnonzero(found)) == labels
+
+
+@pytest.mark.parametrize("n_rows", [3, 8])
+def test_a_public_array_as_long_as_the_table_by_chance_is_like_any_other(n_rows):
+    """Else a plan would tell how many rows there are."""
+    with pm.Model() as model:
+        weights = pt.constant(np.array([0.2, 0.3, 0.5]))
+        pm.Poisson("y", pm.math.exp(pm.Normal("a")) * weights.sum(), observed=np.zeros(n_rows, dtype=int))
+    assert structure_of(model, ParameterVector(model)).in_predictor.all()
 
 
 def test_rows_that_are_positive_numbers():
