@@ -288,7 +288,9 @@ def test_a_public_array_as_long_as_the_table_by_chance_is_like_any_other(n_rows)
     assert structure_of(model, ParameterVector(model)).in_predictor.all()
 
 
+@pytest.mark.filterwarnings("error")
 def test_rows_that_are_positive_numbers():
+    """By the family alone: a transform that PyMC would choose can be that of entries of rows, and warn of them."""
     x = np.ones(8)
     cases = (
         (lambda: pm.Gamma("y", 2.0, pm.HalfNormal("rate"), observed=x), True),
@@ -297,6 +299,7 @@ def test_rows_that_are_positive_numbers():
         (lambda: pm.Normal("y", pm.Normal("mu"), observed=x), False),
         (lambda: pm.Beta("y", 2.0, pm.HalfNormal("b"), observed=0.5 * x), False),
         (lambda: pm.InverseGamma("y", 2.0, pm.HalfNormal("b"), observed=x), False),
+        (lambda: pm.HurdleGamma("y", 0.5, 2.0, pm.HalfNormal("b"), observed=x), False),
         (lambda: pm.Poisson("y", pm.HalfNormal("rate"), observed=x.astype(int)), False),
         (lambda: [pm.Gamma(name, 2.0, pm.HalfNormal(f"of_{name}"), observed=x) for name in "yz"], False),
     )

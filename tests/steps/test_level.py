@@ -51,9 +51,9 @@ def test_the_level_is_searched_for_of_counts_and_positive_responses_with_covaria
 class Curator:
     """Answers without noise for counts of mean 1, whose rows have these covariates."""
 
-    def __init__(self, x, level=0.0, unidentified=None):
+    def __init__(self, x, level=0.0, unidentified=None, knows_responses=True):
         self.x, self.level, self.n_units = x, level, len(x)
-        self.knows_responses, self.structure, self.unidentified = True, np.ones((x.shape[1],) * 2, dtype=bool), None
+        self.knows_responses, self.structure = knows_responses, np.ones((x.shape[1],) * 2, dtype=bool)
         self.unidentified = unidentified
         self.prior = SimpleNamespace(gradient=lambda theta: -theta, hessian=lambda theta: -np.eye(theta.size))
         self.prior.log_density = lambda theta: -0.5 * theta @ theta
@@ -76,11 +76,14 @@ class Curator:
                 "least_information": np.ones(self.n_units),
                 "least_slope": np.full(self.n_units, np.exp(max(self.level, 0.0))),
                 "expected_curvature": np.sum(along**2, axis=1),
+                "curvature": np.exp(self.level) * np.sum(along**2, axis=1),
+                "score": np.exp(self.level) * np.linalg.norm(along, axis=1),
             }[query.of]
             bins = np.clip(np.floor(2.0 * np.log2(np.maximum(norms, 1e-300) / query.smallest)), 0, BINS - 1).astype(int)
             value = np.bincount(bins, minlength=BINS).astype(float)
-        elif name == "ExpectedCurvature":
+        elif name in ("ExpectedCurvature", "Curvature"):
             matrix, size = along.T @ along, along.shape[1]
+            matrix = matrix if self.knows_responses else matrix * np.exp(self.level)
             rows, columns = np.triu_indices(size)
             value = matrix[rows, columns] * np.where(rows == columns, 1.0, 2.0**0.5)
         elif name == "UpperScore":
@@ -155,6 +158,20 @@ def test_where_noise_hides_the_direction_the_way_begins_where_the_model_says():
     search = search_of(X, [True] * 3, level=5.0)
     search._rise = lambda *_: (_ for _ in ()).throw(FloatingPointError())
     np.testing.assert_array_equal(search._begun(), np.zeros(3))
+
+
+def test_nothing_is_asked_along_no_direction():
+    """Where noise hides how large scores are along it."""
+    search = search_of(X, [True] * 3, level=5.0, knows_responses=False)
+    search._log_size_along = lambda *_: np.inf
+    np.testing.assert_array_equal(search._begun(), np.zeros(3))
+    assert {"rise"} == {"rise", "level"} & {query.kind for query in search._chain.asked}
+
+
+def test_positive_responses_lead_to_their_level_by_newtons_own_direction():
+    """Scores and curvatures of an exponential distribution, far below its responses, both are as large as these."""
+    search = search_of(X, [True] * 3, level=5.0, knows_responses=False)
+    np.testing.assert_allclose(X @ search._begun(), 5.0, atol=0.15)
 
 
 def test_steps_are_trusted_by_how_far_predictors_move():

@@ -112,7 +112,7 @@ class SearchFromLevel(Search):
         else:
             by = float(np.exp(self._log_size_along(theta, rise) - slope))
         rise = self._as_the_prior_has_it(rise / by)
-        if not np.abs(rise).max() < _STEEPEST:
+        if not 0.0 < np.abs(rise).max() < _STEEPEST:
             raise FloatingPointError("Noise alone says where predictors rise.")
         return rise
 
