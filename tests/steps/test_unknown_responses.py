@@ -145,7 +145,7 @@ def test_the_bound_of_an_own_score_is_never_near(monkeypatch):
 
 @pytest.mark.slow
 def test_a_shape_is_told_by_scores_of_its_own():
-    """At epsilon 1: as wide as was found, where norms alone give 5 to 6; and it covers. Few searches vary by a tenth."""
+    """At epsilon 1: as wide as was found, where norms alone give 5 to 6. Few searches vary by a tenth."""
     y = np.random.default_rng(2).gamma(3.0, np.exp(X @ TRUTH) / 3.0)
     problem = Problem(model_of(gamma, y))
     reference = by_mode(problem.model)
