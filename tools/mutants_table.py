@@ -1025,7 +1025,7 @@ MUTANTS = (
            "np.min(found.slopes[moved] ** 2,", "np.min(found.slopes**2,",
            (f"{_SIZES}test_the_least_slope_is_that_of_a_rows_own_response",)),
     Mutant("a shape is moved as if it were a predictor", "posterior", "steps/prelude/level.py",
-           "np.where(self._regression.in_predictor & self.places, 1.0, 0.0)", "np.where(self.places, 1.0, 0.0)",
+           "return self._regression.in_predictor & self.places", "return self.places",
            (f"{_LEVEL}test_parameters_beside_the_predictor_are_not_moved",)),
     Mutant("one member of a grouping rises", "posterior", "steps/prelude/level.py",
            "found[members, number] = 1.0", "found[members[:1], number] = 1.0",

@@ -125,7 +125,8 @@ def test_what_is_found_is_a_likelihood_of_the_parameters():
 def test_the_size_of_scores_of_a_mean_is_that_of_its_members():
     """No unit has a score of the mean itself, and each one that of one member."""
     regression = regression_in_coordinates(
-        Regression(np.array([1.0, 3.0, 4.0, 0.0]), KNOWN, np.zeros(0, dtype=np.intp)), TO_PARAMETERS
+        Regression(np.array([1.0, 3.0, 4.0, 0.0]), KNOWN, np.zeros(0, dtype=np.intp), in_predictor=KNOWN),
+        TO_PARAMETERS,
     )
     np.testing.assert_allclose(regression.start, [1.0, 2.0, 3.0, 0.0])
     assert regression.known.all()

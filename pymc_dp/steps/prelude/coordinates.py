@@ -80,7 +80,7 @@ def at_parameters(point: ExpansionPoint, to_parameters: FloatArray) -> Expansion
 def regression_in_coordinates(regression: Regression, to_parameters: FloatArray) -> Regression:
     """Return what is public of a model, in coordinates."""
     gathered = (to_parameters - np.eye(len(to_parameters))).T
-    moved = np.isin(np.arange(len(gathered)), np.flatnonzero(regression.in_predictor))
+    moved = regression.in_predictor
     return replace(
         regression,
         start=np.linalg.solve(to_parameters, regression.start),

@@ -14,6 +14,7 @@ start, scores and curvatures both are in proportion to them: Newton's own direct
 """
 
 import numpy as np
+from numpy.typing import NDArray
 
 from pymc_dp.model.parameters import FloatArray
 from pymc_dp.release.interface import ExpansionPoint
@@ -35,9 +36,9 @@ class SearchFromLevel(Search):
     _told: float
 
     @property
-    def _moved(self) -> FloatArray:
+    def _moved(self) -> NDArray[np.bool_]:
         """Which parameters move predictors, shape (parameters,)."""
-        return np.where(self._regression.in_predictor & self.places, 1.0, 0.0)
+        return self._regression.in_predictor & self.places
 
     def _begun(self) -> FloatArray:
         """Return where the score along the direction in which all predictors rise is about zero."""
@@ -54,7 +55,7 @@ class SearchFromLevel(Search):
 
     def _log_told(self, theta: FloatArray, of: str) -> float:
         """Return the logarithm of the mean of what rows tell of predictors, or slopes; infinite if noise hides it."""
-        moved = np.diag(self._moved)
+        moved = np.diag(self._moved.astype(np.float64))
         histogram = self._histogram(theta, Frame(moved, moved), of, settings.USUALLY_TOLD, kind="growth_sizes")
         return histogram.log_mean(self._chain.n_units)
 
@@ -146,7 +147,7 @@ class SearchFromLevel(Search):
 
     def _together_in_groups(self) -> FloatArray:
         """Return the directions of parameters that move predictors, all members of a grouping together, as columns."""
-        moved = [each[self._moved[each] > 0.0] for each in self._groupings]
+        moved = [each[self._moved[each]] for each in self._groupings]
         found = np.zeros((self.places.size, len(moved)))
         for number, members in enumerate(moved):
             found[members, number] = 1.0
@@ -157,7 +158,7 @@ class SearchFromLevel(Search):
         free = self._chain.unidentified
         if free is None:
             return rise
-        free = free[:, ~free[self._moved == 0.0].any(axis=0)]
+        free = free[:, ~free[~self._moved].any(axis=0)]
         squared = free.T @ self._of_prior @ free
         return rise - free @ np.linalg.lstsq(squared, free.T @ self._of_prior @ rise)[0]
 

@@ -140,10 +140,10 @@ SETTLED = 0.5
 #: Steps of the root of the mean squared log-likelihood ratio of a unit: far away where the model says which responses
 #: a row could have had, on the way, the last one.
 TRUST_FAR, TRUST_NEAR, TRUST_LAST = 0.7, 0.5, 0.3
-#: Of counts a step on the way may move linear predictors by 1, root mean square: this over `TRUST_FAR`.
-TRUST_OF_PREDICTORS = 1.0 / TRUST_FAR
 #: The same of the location of a normal regression, where the curvature is constant: no residual is farther away.
 TRUST_OF_LOCATION = 1.5
+#: Of counts a step on the way may move linear predictors by 1, root mean square: this over `TRUST_FAR`.
+TRUST_OF_PREDICTORS = 1.0 / TRUST_FAR
 #: Of units of several rows it may be this many times as far after each step along which the score has fallen as the
 #: curvature says, to within half. Of planes of 20 flights a quarter of the searches at epsilon 4 were lost without it.
 GROWTH_OF_TRUST = 2.0
