@@ -3,7 +3,7 @@
 And the model's own likelihood of any rows, to try it on them.
 """
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
 
 import numpy as np
 import pymc as pm
@@ -21,7 +21,6 @@ from pytensor.tensor.basic import Alloc
 
 from pymc_dp.compiling import INTERPRETED
 from pymc_dp.exceptions import UnsupportedModel
-from pymc_dp.model.arrays import is_leaf, leaf_value
 from pymc_dp.model.parameters import FloatArray, ParameterVector
 from pymc_dp.model.split import RowLeaf, RowSplit
 from pymc_dp.model.starts import initial_values
@@ -32,7 +31,7 @@ _PRIOR_DRAWS = 50
 class RowSimulator:
     """Draws rows from a model without covariates. Its distributions are used, never its data.
 
-    `observed` names its observed variables with their row axes; `n_drawn` rows are drawn where it has `n_rows`.
+    `observed` names its observed variables with their row axes; `tables` are the model's inputs that hold rows, and
     `prior_draws` are parameters drawn from the prior.
     """
 
@@ -41,10 +40,10 @@ class RowSimulator:
         model: pm.Model,
         parameters: ParameterVector,
         observed: Sequence[tuple[str, int]],
-        n_rows: int,
+        tables: Iterable[Variable],
         n_drawn: int,
     ) -> None:
-        _refuse_rows_in_simulation(model, n_rows)
+        _refuse_rows_in_simulation(model, set(tables))
         self._parameters, self._axes = parameters, [axis for _, axis in observed]
         stand_ins = {rv: rv.type() for rv in model.free_RVs}
         draws = clone_replace([_of_so_many_rows(model[name], axis, n_drawn) for name, axis in observed], stand_ins)
@@ -111,10 +110,10 @@ def _of_so_many_rows(rv: Variable, axis: int, n_rows: int) -> Variable:
         ) from None
 
 
-def _refuse_rows_in_simulation(model: pm.Model, n_rows: int) -> None:
+def _refuse_rows_in_simulation(model: pm.Model, tables: Set[Variable]) -> None:
     """Refuse distributions of rows that could know the data: with a table of rows, or of the user's own code."""
     for rv in model.observed_RVs:
-        if any(n_rows in leaf_value(leaf).shape for leaf in filter(is_leaf, ancestors([rv]))):
+        if not tables.isdisjoint(ancestors([rv])):
             raise UnsupportedModel(
                 f"The distribution of {rv.name!r} is drawn with the help of a table of rows. Pass synthetic=, the same "
                 "model written on a synthetic table of the same shape."

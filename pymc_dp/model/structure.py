@@ -24,7 +24,9 @@ from pytensor.tensor.random import basic as families
 from pytensor.tensor.shape import Shape, Shape_i
 
 from pymc_dp.compiling import INTERPRETED
+from pymc_dp.exceptions import UnsupportedModel
 from pymc_dp.model.arrays import is_leaf, leaf_value
+from pymc_dp.model.axes import row_axes
 from pymc_dp.model.members import from_means_and_members
 from pymc_dp.model.parameters import ParameterVector, default_point
 
@@ -93,15 +95,19 @@ def structure_of(model: pm.Model, parameters: ParameterVector) -> Structure:
 
 
 def rows_can_be_simulated(model: pm.Model) -> bool:
-    """Return whether rows can be drawn from the model without any table: it has no covariates, groups or own code."""
-    for rv in model.observed_RVs:
-        if rv.owner is None or isinstance(rv.owner.op, CustomDistRV):
-            return False
-        n_rows = _shape(model.rvs_to_values[rv])[:1]
-        leaves = [leaf for leaf in ancestors([rv], blockers=model.free_RVs) if leaf.owner is None]
-        if any(n_rows and n_rows[0] in _shape(leaf) for leaf in leaves):
-            return False
-    return bool(model.observed_RVs) and not model.potentials
+    """Return whether rows can be drawn from the model without any table: it has no covariates, groups or own code.
+
+    An array of a dim other than that of the rows is no table, were it as long by chance.
+    """
+    if not model.observed_RVs or model.potentials:
+        return False
+    if any(rv.owner is None or isinstance(rv.owner.op, CustomDistRV) for rv in model.observed_RVs):
+        return False
+    try:
+        tables = row_axes(model, None).of_inputs.keys()
+    except UnsupportedModel:  # it is refused where it is read
+        return False
+    return tables.isdisjoint(ancestors(model.observed_RVs, blockers=model.free_RVs))
 
 
 def in_likelihood(model: pm.Model, parameters: ParameterVector) -> NDArray[np.bool_]:

@@ -104,7 +104,7 @@ class ModelView:
 
     def simulator(self, observed: Sequence[tuple[str, int]], n_drawn: int) -> RowSimulator:
         """Return an object that draws rows of the observed variables, with their row axes, from the model itself."""
-        return RowSimulator(self._rows.model, self.parameters, observed, self.row_split.n_rows, n_drawn)
+        return RowSimulator(self._rows.model, self.parameters, observed, self._rows.of_inputs, n_drawn)
 
 
 def read(

@@ -82,6 +82,16 @@ def test_rows_are_simulated_where_nothing_of_a_table_is_needed(build, answer):
         assert rows_can_be_simulated(made(build, n)) is answer
 
 
+@pytest.mark.parametrize("n", [4, 5, 6])
+def test_an_array_of_another_dim_may_be_as_long_as_the_table(n):
+    """By which order the search expands would tell, under add-remove, that there are as many rows as columns."""
+    with pm.Model(coords={"column": [f"c{k}" for k in range(5)]}) as model:
+        errors = pm.Data("errors", np.linspace(1.0, 2.0, 5), dims="column")
+        mean = pm.Normal("mean", dims="column")
+        pm.Normal("y", mean, errors, observed=np.zeros((n, 5)), dims=("person", "column"))
+    assert rows_can_be_simulated(model)
+
+
 def test_a_model_without_observations_has_no_rows():
     assert not rows_can_be_simulated(made(lambda: pm.Normal("mu")))
 
