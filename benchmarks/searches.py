@@ -105,7 +105,7 @@ def searches(problem: Problem, epsilon: float, delta: float, runs: int, seed: in
         raise _AllMade
 
     with mock.patch.object(Learning, "run", run), problem.model:
-        step = dp.DPSurrogateHMC(budget=dp.PrivacyBudget(epsilon, delta), order=2, **problem.settings)
+        step = dp.DPSurrogateHMC(budget=dp.PrivacyBudget(epsilon, delta), **problem.settings)
         try:
             dp.sample(10, step=step, chains=1, cores=1, progressbar=False)
         except BaseException:

@@ -1,6 +1,6 @@
 """Models of one column, with priors that are wide: how far private posteriors are from those without privacy.
 
-    python -m uv run python benchmarks/without_covariates.py --rows 20000 --epsilon 1 --runs 6 --order 1 normal weibull
+    python -m uv run python benchmarks/without_covariates.py --rows 20000 --epsilon 1 --runs 6 normal weibull
 
 For each model the median error of means in posterior standard deviations, root mean square over parameters, the part of
 runs that are lost (more than 3), and how wide intervals are beside those without privacy. All tables are simulated.
@@ -101,7 +101,6 @@ def main() -> None:
     parser.add_argument("--rows", type=int, default=20_000)
     parser.add_argument("--epsilon", type=float, default=1.0)
     parser.add_argument("--runs", type=int, default=6)
-    parser.add_argument("--order", type=int, choices=(1, 2), help="default: that of the package")
     chosen = parser.parse_args()
     warnings.simplefilter("ignore")
     logging.getLogger("pymc").setLevel(logging.ERROR)
@@ -113,7 +112,7 @@ def main() -> None:
             mean, width = means_and_widths(without.posterior, names)
             errors, widths = [], []
             for seed in range(chosen.runs):
-                budget, step = dp.PrivacyBudget(chosen.epsilon, DELTA), dp.DPSurrogateHMC(order=chosen.order)
+                budget, step = dp.PrivacyBudget(chosen.epsilon, DELTA), dp.DPSurrogateHMC()
                 tree = pm.sample(DRAWS, chains=1, budget=budget, step=step, progressbar=False, random_seed=seed)
                 found, wide = means_and_widths(tree.posterior, names)
                 errors.append(float(np.sqrt(np.mean(((found - mean) / width) ** 2))))

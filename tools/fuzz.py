@@ -95,7 +95,7 @@ SETTINGS = {
     ),
     dp.DPSurrogateHMC: (
         {},
-        ("synthetic", "order", "newton_steps", "shares", "clip_gradient", "clip_curvature", "clip_quantile", "safety",
+        ("synthetic", "newton_steps", "shares", "clip_gradient", "clip_curvature",
          "trajectories", "noise_aware"),
     ),
 }  # fmt: skip
@@ -345,7 +345,7 @@ def _steps(generator, n):
         (dp.DPSGLD, {"clip_gradient": 1.0, "step_size": 1e-5, "sampling_probability": 0.1}, ("add-remove",)),
         (dp.DPSGHMC, {"clip_gradient": 1.0, "step_size": 1e-3, "friction": 1e6, "batch_size": size, "n_leapfrog": 1},
          ("substitute",)),
-        (dp.DPSurrogateHMC, {"order": 1, "newton_steps": 2, "trajectories": 1}, ("substitute",)),
+        (dp.DPSurrogateHMC, {"newton_steps": 2, "trajectories": 1}, ("substitute",)),
     ]  # fmt: skip
     make, settings, relations = made[generator.integers(len(made))]
     if generator.random() < 0.2 and make is not dp.DPBarker:

@@ -188,7 +188,7 @@ def tested_surrogate(case: Case) -> Sampler:
     synthetic, shares = case.build(case.table(np.random.default_rng(99))), dp.Shares(0.3, 0.4, 0.1, 0.2)
 
     def make(**shared):
-        return dp.DPSurrogateHMC(synthetic=synthetic, shares=shares, order=2, newton_steps=2, **shared)
+        return dp.DPSurrogateHMC(synthetic=synthetic, shares=shares, newton_steps=2, **shared)
 
     return Sampler("surrogate-tested", make, ("substitute",))
 

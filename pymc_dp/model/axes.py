@@ -6,6 +6,8 @@ from functools import cached_property
 
 import pymc as pm
 import pytensor
+import pytensor.tensor as pt
+from pymc.distributions.shape_utils import change_dist_size
 from pytensor.compile.sharedvalue import SharedVariable
 from pytensor.graph.basic import Constant, Variable
 
@@ -130,6 +132,20 @@ def row_axes(model: pm.Model, unit: str | None) -> RowAxes:
     if unit is None and len(names) == 1:  # a name that only some of them have is no dim of all
         return row_axes(model, names.pop())
     return RowAxes(model, axes, lengths.pop(), unit)
+
+
+def of_so_many_rows(rv: Variable, axis: int, n_rows: int) -> Variable:
+    """Return the random variable with a number of rows that the table's does not decide: it may be protected."""
+    batch_axes = rv.type.ndim - rv.owner.op.ndim_supp
+    size = [rv.shape[i] for i in range(batch_axes)]
+    try:
+        size[axis] = pt.constant(n_rows)
+        return change_dist_size(rv, size)
+    except (IndexError, NotImplementedError, TypeError, ValueError):
+        raise UnsupportedModel(
+            f"{rv.name!r} cannot be drawn with another number of rows than the table has. Pass synthetic=, the same "
+            "model written on a synthetic table of the same shape."
+        ) from None
 
 
 def length_of_dim(model: pm.Model, name: str, length: Variable) -> int:

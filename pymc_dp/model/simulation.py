@@ -9,18 +9,19 @@ import numpy as np
 import pymc as pm
 import pytensor.tensor as pt
 from pymc.distributions.custom import CustomDistRV
-from pymc.distributions.shape_utils import change_dist_size
 from pymc.initial_point import make_initial_point_fns_per_chain
 from pymc.model.fgraph import clone_model
 from pymc.pytensorf import compile as pymc_compile
 from pytensor.compile.builders import SymbolicOp
 from pytensor.graph.basic import Variable
 from pytensor.graph.replace import clone_replace
-from pytensor.graph.traversal import ancestors, toposort
+from pytensor.graph.traversal import toposort
 from pytensor.tensor.basic import Alloc
 
 from pymc_dp.compiling import INTERPRETED
 from pymc_dp.exceptions import UnsupportedModel
+from pymc_dp.model.arrays import with_values
+from pymc_dp.model.axes import of_so_many_rows
 from pymc_dp.model.parameters import FloatArray, ParameterVector
 from pymc_dp.model.split import RowLeaf, RowSplit
 from pymc_dp.model.starts import initial_values
@@ -46,7 +47,7 @@ class RowSimulator:
         _refuse_rows_in_simulation(model, set(tables))
         self._parameters, self._axes = parameters, [axis for _, axis in observed]
         stand_ins = {rv: rv.type() for rv in model.free_RVs}
-        draws = clone_replace([_of_so_many_rows(model[name], axis, n_drawn) for name, axis in observed], stand_ins)
+        draws = clone_replace([of_so_many_rows(model[name], axis, n_drawn) for name, axis in observed], stand_ins)
         self._draw = pymc_compile(list(stand_ins.values()), draws, random_seed=0)
         self._constrained = model.compile_fn(
             model.replace_rvs_by_values(model.free_RVs), inputs=model.value_vars, point_fn=False
@@ -96,24 +97,10 @@ def on_drawn_rows(model: pm.Model, random_seed: int | None) -> pm.Model:
     return twin
 
 
-def _of_so_many_rows(rv: Variable, axis: int, n_rows: int) -> Variable:
-    """Return the random variable with a number of rows that the table's does not decide: it may be protected."""
-    batch_axes = rv.type.ndim - rv.owner.op.ndim_supp
-    size = [rv.shape[i] for i in range(batch_axes)]
-    try:
-        size[axis] = pt.constant(n_rows)
-        return change_dist_size(rv, size)
-    except (IndexError, NotImplementedError, TypeError, ValueError):
-        raise UnsupportedModel(
-            f"{rv.name!r} cannot be drawn with another number of rows than the table has. Pass synthetic=, the same "
-            "model written on a synthetic table of the same shape."
-        ) from None
-
-
 def _refuse_rows_in_simulation(model: pm.Model, tables: Set[Variable]) -> None:
     """Refuse distributions of rows that could know the data: with a table of rows, or of the user's own code."""
     for rv in model.observed_RVs:
-        if not tables.isdisjoint(ancestors([rv])):
+        if not tables.isdisjoint(with_values([rv])):
             raise UnsupportedModel(
                 f"The distribution of {rv.name!r} is drawn with the help of a table of rows. Pass synthetic=, the same "
                 "model written on a synthetic table of the same shape."

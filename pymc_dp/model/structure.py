@@ -18,15 +18,14 @@ from pytensor.graph.basic import Apply, Constant, Variable
 from pytensor.graph.replace import clone_replace
 from pytensor.graph.rewriting.utils import rewrite_graph
 from pytensor.graph.traversal import ancestors
-from pytensor.scalar.basic import Second, add, exp
-from pytensor.tensor.elemwise import DimShuffle, Elemwise
+from pytensor.scalar.basic import add, exp
+from pytensor.tensor.elemwise import DimShuffle
 from pytensor.tensor.random import basic as families
-from pytensor.tensor.shape import Shape, Shape_i
 
 from pymc_dp.compiling import INTERPRETED
 from pymc_dp.exceptions import UnsupportedModel
-from pymc_dp.model.arrays import is_leaf, leaf_value
-from pymc_dp.model.axes import row_axes
+from pymc_dp.model.arrays import is_leaf, leaf_value, with_values
+from pymc_dp.model.axes import of_so_many_rows, row_axes
 from pymc_dp.model.members import from_means_and_members
 from pymc_dp.model.parameters import ParameterVector, default_point
 
@@ -104,10 +103,13 @@ def rows_can_be_simulated(model: pm.Model) -> bool:
     if any(rv.owner is None or isinstance(rv.owner.op, CustomDistRV) for rv in model.observed_RVs):
         return False
     try:
-        tables = row_axes(model, None).of_inputs.keys()
-    except UnsupportedModel:  # it is refused where it is read
+        rows = row_axes(model, None)
+        tables = rows.of_inputs.keys()
+        for rv, axis in rows.observed.items():
+            of_so_many_rows(rv, axis, 2)
+    except UnsupportedModel:
         return False
-    return tables.isdisjoint(ancestors(model.observed_RVs, blockers=model.free_RVs))
+    return tables.isdisjoint(with_values(model.observed_RVs, model.free_RVs))
 
 
 def in_likelihood(model: pm.Model, parameters: ParameterVector) -> NDArray[np.bool_]:
@@ -238,7 +240,7 @@ def is_linear_and_normal(model: pm.Model) -> bool:
         except (NotImplementedError, TypeError, ValueError):  # operations without a gradient
             return False
         slopes = rewrite_graph(slopes, include=("canonicalize",))
-    return not set(inputs) & _with_values(slopes)
+    return not set(inputs) & with_values(slopes)
 
 
 def scale_of_normal_rows(model: pm.Model) -> Variable | None:
@@ -249,23 +251,6 @@ def scale_of_normal_rows(model: pm.Model) -> Variable | None:
     mean, scale = node.op.dist_params(node)
     scale = _undimmed(scale)
     return scale if scale in model.free_RVs and scale not in ancestors([mean]) else None
-
-
-def _with_values(outputs: list[Variable]) -> set[Variable]:
-    """Return all variables that outputs depend on by more than their shape."""
-    found: set[Variable] = set()
-    ahead = list(outputs)
-    while ahead:
-        variable = ahead.pop()
-        if variable in found:
-            continue
-        found.add(variable)
-        node = variable.owner
-        if node is None or isinstance(node.op, Shape | Shape_i):
-            continue
-        filled = isinstance(node.op, Elemwise) and isinstance(node.op.scalar_op, Second)  # the first has a shape alone
-        ahead += node.inputs[1:] if filled else node.inputs
-    return found
 
 
 def rows_are_positive(model: pm.Model) -> bool:

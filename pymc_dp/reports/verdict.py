@@ -134,15 +134,11 @@ def _named(parameters: tuple[str, ...]) -> str:
 
 def _against_clipping(facts: Mapping[str, Any]) -> str:
     """Say what fewer clipped units take, by the sampler."""
-    of_surrogate = "DPSurrogateHMC weighs bias against noise: a larger epsilon lets it choose larger bounds, or pass "
-    if facts.get("order") == 1:
-        of_surrogate = (
-            "bounds of order 1 leave out as many simulated rows at any epsilon: pass order=2, clip_quantile or "
-        )
     advice = {
         "dp_barker": "DPBarker's bound is sqrt(batch_size) / (tempering n): use shorter moves (proposal_scale), "
         "larger batches or less of the likelihood (tempering)",
-        "dp_surrogate_hmc": f"{of_surrogate}clip_gradient",
+        "dp_surrogate_hmc": "DPSurrogateHMC weighs bias against noise: a larger epsilon lets it choose larger bounds, "
+        "or pass clip_gradient",
     }
     samplers = {step["sampler"] for step in json.loads(facts["steps"])}
     said = [advice[name] for name in advice if name in samplers]
@@ -174,7 +170,7 @@ def _what_would_help(facts: Mapping[str, Any], found: Quality, *, draws_are_free
         return ["What would help with this sampler: more draws, and moves that are accepted more often."]
     factor = GOOD_EFFECTIVE_DRAWS / max(1.0, found.effective_draws) * max(1.0, found.test_noise) ** 2
     if factor <= 1.0:  # neither the number of draws nor the tests' noise is what it lacks
-        said = found.biased and "dp_surrogate_hmc" in facts["steps"] and facts.get("order") != 1
+        said = found.biased and "dp_surrogate_hmc" in facts["steps"]
         return [] if said else ["More units or a larger epsilon are not what it takes: see the reasons."]
     epsilon = gaussian_epsilon(facts["rho"] * factor, facts["delta"])
     units = f"{factor:.2g} times as many units at this epsilon"

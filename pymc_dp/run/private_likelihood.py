@@ -295,15 +295,15 @@ def private_likelihood(
     refuse_no_budget(budget)
     if budget is None:
         raise InvalidArgument("A likelihood is released within a budget: pass budget=dp.PrivacyBudget(epsilon, delta).")
-    stray = sorted({"order", "step", "draws", "chains", "tune"} & set(options))
+    stray = sorted({"step", "draws", "chains", "tune"} & set(options))
     if stray:
         raise InvalidArgument(
-            f"{', '.join(stray)}: a likelihood is released without draws, by DPSurrogateHMC of order 2; draws are made "
+            f"{', '.join(stray)}: a likelihood is released without draws, by DPSurrogateHMC; draws are made "
             "from it afterwards, with likelihood.sample(draws=...)."
         )
     model = model_in_context(model)
     with model:
-        step = DPSurrogateHMC(budget=budget, order=2, **options)
+        step = DPSurrogateHMC(budget=budget, **options)
     if step.tested:
         raise InvalidArgument("A likelihood is released without draws, so none is tested: shares.tests must be zero.")
     tree = release(step, model, data, random_seed, progressbar)

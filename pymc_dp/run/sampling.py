@@ -71,7 +71,7 @@ _PACKAGE = str(Path(__file__).parents[1])
 #: Seconds after which a run says why nothing is charged yet.
 _NOTICE_AFTER = 5.0
 #: How many rows are simulated from the model where no synthetic table is given.
-_SIMULATED_ROWS = 1000
+_SIMULATED_ROWS = 4000
 
 
 def sample(draws: int | None = None, **options: Any) -> DataTree:

@@ -124,7 +124,7 @@ class LearningStep(DPStep):
             diagnoses=self.clip_diagnostics is not None,
             counts_units=self.budget.relation == "add-remove",
         )
-        self.expands, self.simulates, self.uses_n_units = True, self.learning.order == 1, True
+        self.expands, self.simulates, self.uses_n_units = True, self.learning.simulates, True
         if self.learning.control_variates:
             self.default_draws = self.suitable_draws()
         self.stats_dtypes_shapes = {
@@ -218,7 +218,7 @@ class LearningStep(DPStep):
         if self.known is None:
             return {}
         bounds = {"score": self.known.centre.clip_gradient}
-        return bounds | ({"curvature": self.known.centre.clip_curvature} if self.learning.order == 2 else {})
+        return bounds | {"curvature": self.known.centre.clip_curvature}
 
     @property
     def facts(self) -> dict[str, Any]:
@@ -226,7 +226,6 @@ class LearningStep(DPStep):
         facts: dict[str, Any] = {}
         if self.learning is not None:
             facts = {
-                "order": self.learning.order,
                 "noise_aware": int(self.learning.noise_aware),
                 "surrogate_found": int(self.known is not None),
                 "control_variates": int(self.learning.control_variates),
@@ -244,8 +243,6 @@ class LearningStep(DPStep):
         if self.learning is None or self._n_units is None or not self.control_variates:
             return None
         error = self.learning.expected_error(plan.noise_multipliers, self._n_units)
-        if error is None:
-            return None
         rho = plan.rho if plan.account == "rho" else np.nan
         return Worth(error, self._n_units, self.size, rho, plan.delta)
 

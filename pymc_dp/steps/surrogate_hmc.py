@@ -17,7 +17,7 @@ Released in every iteration after tuning: the noisy sum of the e_i, where draws 
 """
 
 from collections.abc import Sequence
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 import xarray as xr
@@ -33,7 +33,7 @@ from pymc_dp.model.structure import structure_of
 from pymc_dp.release.interface import Release
 from pymc_dp.steps.learning_step import LearningStep
 from pymc_dp.steps.prelude.approximation import Approximation
-from pymc_dp.steps.prelude.learning import CLIP_QUANTILE, Prelude, default_order
+from pymc_dp.steps.prelude.learning import Prelude
 from pymc_dp.steps.prelude.newton import NotComputable
 from pymc_dp.steps.prelude.settings import Shares
 from pymc_dp.steps.transition import SHARED_STATS, StatsOfSteps, Transition, penalty_test, untested
@@ -58,8 +58,8 @@ class DPSurrogateHMC(LearningStep):
         The same model written on a synthetic table, public or simulated: dry runs are made on it, and it is used for
         nothing else. One that was given an array of the model of the data, or a part of one, is refused; a copy, a
         subsample, or a table simulated from a fit cannot be recognised (docs: "The guarantee").
-    order, newton_steps, shares, clip_gradient, clip_curvature, clip_quantile, safety, noise_aware
-        As in `Prelude`. Draws are tested where ``shares.tests`` is above zero. Default for order 2: they are not.
+    newton_steps, shares, clip_gradient, clip_curvature, noise_aware
+        As in `Prelude`. Draws are tested where ``shares.tests`` is above zero. Default: they are not.
     trajectories : int, optional
         Free trajectories between two draws. Default: as many as make proposals nearly independent, or as are worth
         their time.
@@ -103,13 +103,10 @@ class DPSurrogateHMC(LearningStep):
         vars: Sequence[Any] | None = None,
         *,
         synthetic: Model | None = None,
-        order: Literal[1, 2] | None = None,
         newton_steps: int | None = None,
         shares: Shares | None = None,
         clip_gradient: float | None = None,
         clip_curvature: float | None = None,
-        clip_quantile: float = CLIP_QUANTILE,
-        safety: float = 1.3,
         trajectories: int | None = None,
         noise_aware: bool | None = None,
         **shared: Any,
@@ -120,14 +117,10 @@ class DPSurrogateHMC(LearningStep):
         model = model_in_context(shared.get("model"))
         refuse_tables_of_the_data(synthetic, model)
         self.synthetic = synthetic
-        prelude = Prelude(
-            order, newton_steps, shares, clip_gradient, clip_curvature, clip_quantile, safety, noise_aware
-        )
-        structure = structure_of(model, self.parameters)
-        order = order or default_order(structure, one_row_a_unit=self.unit_index is None)
-        self.tested = self.asks_in_chains = shares.tests > 0.0 if shares is not None else order == 1
+        prelude = Prelude(newton_steps, shares, clip_gradient, clip_curvature, noise_aware)
+        self.tested = self.asks_in_chains = shares is not None and shares.tests > 0.0
         self.acceptance_test = "penalty" if self.tested else "surrogate_check"
-        self.learn_by(prelude, structure, "log_ratios" if self.tested else "nothing")
+        self.learn_by(prelude, structure_of(model, self.parameters), "log_ratios" if self.tested else "nothing")
         self.trajectories = None if trajectories is None else _validate.whole("trajectories", trajectories, at_least=1)
         if not self.tested:
             self.default_tune_steps = _TUNING_OF_NUTS

@@ -88,7 +88,8 @@ def test_an_array_of_another_dim_may_be_as_long_as_the_table(n):
     with pm.Model(coords={"column": [f"c{k}" for k in range(5)]}) as model:
         errors = pm.Data("errors", np.linspace(1.0, 2.0, 5), dims="column")
         mean = pm.Normal("mean", dims="column")
-        pm.Normal("y", mean, errors, observed=np.zeros((n, 5)), dims=("person", "column"))
+        rows = pm.Data("rows", np.zeros((n, 5)), dims=("person", "column"))
+        pm.Normal("y", mean, errors, observed=rows, dims=("person", "column"))
     assert rows_can_be_simulated(model)
 
 

@@ -133,7 +133,7 @@ def test_settings_of_another_type_are_refused(model, setting):
 
 @pytest.mark.parametrize(
     "setting",
-    [{"newton_steps": 0}, {"clip_quantile": 0.0}, {"clip_quantile": np.zeros(2)}, {"noise_aware": np.ones(2)}],
+    [{"newton_steps": 0}, {"clip_gradient": 0.0}, {"clip_gradient": np.zeros(2)}, {"noise_aware": np.ones(2)}],
 )
 def test_zero_is_not_taken_for_a_default(model, setting):
     with model, pytest.raises(dp.InvalidArgument):

@@ -160,7 +160,7 @@ def test_a_cholesky_factor_is_drawn_and_what_pymc_computes_of_it_leaves():
         x = generator.normal(size=(300, 2))
         y = x @ [0.5, 1.0] + generator.normal(size=300)
         pm.Normal("y", pm.math.dot(pm.Data("x", x), chol[1]), 1.0, observed=y)
-        step = dp.DPSurrogateHMC(budget=dp.PrivacyBudget(5.0, 1e-6), order=2, insecure_seed=0)
+        step = dp.DPSurrogateHMC(budget=dp.PrivacyBudget(5.0, 1e-6), insecure_seed=0)
         tree = pm.sample(draws=2, chains=1, cores=1, step=step, **QUIET)
     assert set(tree["posterior"].data_vars) == {"chol", "mu", "chol_corr", "chol_stds"}
     corr = tree["posterior"]["chol_corr"].values

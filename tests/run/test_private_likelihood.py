@@ -243,7 +243,7 @@ print(float(tree["posterior"]["intercept"].mean()))
 
 def test_results_of_the_default_sampler_hold_one():
     with gaussian_model(gaussian_data(N)) as model:
-        step = dp.DPSurrogateHMC(budget=dp.PrivacyBudget(4.0, 1e-6), order=2, insecure_seed=0)
+        step = dp.DPSurrogateHMC(budget=dp.PrivacyBudget(4.0, 1e-6), insecure_seed=0)
         tree = pm.sample(draws=50, chains=2, cores=1, step=step, **QUIET)
     found = dp.PrivateLikelihood(tree, model)
     assert float(found.mean[0]) == pytest.approx(1.0, abs=0.2)

@@ -218,12 +218,9 @@ def test_a_prelude_needs_all_variables():
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        ({"order": 3}, "order must be"),
         ({"newton_steps": 0}, "newton_steps"),
         ({"shares": 0.5}, "shares must be"),
         ({"clip_gradient": -1.0}, "clip_gradient"),
-        ({"clip_quantile": 0.0}, "clip_quantile"),
-        ({"safety": 0.0}, "safety"),
         ({"noise_aware": 1}, "noise_aware"),
         ({"control_variates": 1}, "control_variates"),
     ],

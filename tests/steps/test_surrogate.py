@@ -148,7 +148,7 @@ def normal_run(seed, n=2000, epsilon=0.7, draws=100, **settings):
     """Run on a normal mean of known posterior."""
     y = gaussian_data(n, seed)
     with gaussian_model(y):
-        step = dp.DPSurrogateHMC(budget=dp.PrivacyBudget(epsilon, 1e-5), order=2, **settings)
+        step = dp.DPSurrogateHMC(budget=dp.PrivacyBudget(epsilon, 1e-5), **settings)
         tree = pm.sample(draws=draws, chains=2, cores=1, step=step, **QUIET)
     precision = n + 0.25
     return tree, y.sum() / precision, precision**-0.5
@@ -226,7 +226,6 @@ def test_the_run_tells_when_clip_bounds_cut_too_much(clip, cut):
     with gaussian_model(y):
         step = dp.DPSurrogateHMC(
             budget=dp.PrivacyBudget(50.0, 1e-5),
-            order=2,
             clip_gradient=clip,
             insecure_seed=0,
             noise_aware=False,
@@ -467,7 +466,7 @@ def far_linear_model():
 def test_no_figure_is_paid_for_when_diagnostics_are_off():
     budget = dp.PrivacyBudget(5.0, 1e-5)
     with gaussian_model(gaussian_data(500)):
-        step = dp.DPSurrogateHMC(budget=budget, order=2, clip_diagnostics=None)
+        step = dp.DPSurrogateHMC(budget=budget, clip_diagnostics=None)
         plan = budget.plan(step, draws=10, tune=0, chains=2)
     planned = {releases.kind for releases in plan.releases}
     assert not {"clipping_loss", "clip_count", "surrogate_check", "remainder_sizes"} & planned
@@ -495,17 +494,12 @@ def test_a_banana_is_followed_round_its_bend():
 # Settings ----------------------------------------------------------------------------------------------------
 
 BAD_SETTINGS = [
-    ({"order": 3}, "order must be one of"),
     ({"newton_steps": 0.5}, "newton_steps"),
     ({"shares": {"centre": 1.0}}, "shares must be a Shares"),
-    ({"shares": dp.Shares(0.2, 0.6, 0.0, 0.2), "order": 2}, r"shares\.curvature"),
-    ({"shares": dp.Shares(0.2, 0.8, 0.0, 0.0)}, "order 1 are tested"),
-    ({"safety": -1.0}, "safety"),
-    ({"clip_quantile": 1.5}, "clip_quantile"),
+    ({"shares": dp.Shares(0.2, 0.6, 0.0, 0.2)}, r"shares\.curvature"),
     ({"trajectories": 0}, "trajectories"),
     ({"clip_gradient": 0.0}, "clip_gradient"),
     ({"synthetic": "table"}, r"synthetic must be a pm\.Model"),
-    ({"order": 1, "noise_aware": True}, "do not know of their noise"),
 ]
 
 
@@ -524,32 +518,6 @@ def test_a_synthetic_table_inside_the_models_context_is_refused(budget):
             pm.Normal("mu")
         with pytest.raises(dp.InvalidArgument, match="inside the context"):
             dp.DPSurrogateHMC(budget=budget, synthetic=inner)
-
-
-HEIGHTS = np.random.default_rng(0).normal(size=20)
-
-
-@pytest.mark.parametrize(
-    ("rows", "order"),
-    [
-        (lambda mu, scale: pm.Normal("y", mu, scale, observed=HEIGHTS), 2),
-        (lambda mu, scale: pm.LogNormal("y", mu, scale, observed=np.exp(HEIGHTS)), 2),
-        (lambda mu, scale: pm.Normal("y", mu, 1.0, observed=HEIGHTS), 1),
-        (lambda mu, scale: pm.StudentT("y", nu=4, mu=mu, sigma=scale, observed=HEIGHTS), 1),
-    ],
-    ids=["normal", "log-normal", "known scale", "Student t"],
-)
-def test_a_normal_mean_and_scale_are_searched_for_as_a_regression(rows, order, budget):
-    with pm.Model():
-        rows(pm.Normal("mu", 0.0, 100.0), pm.HalfNormal("scale", 100.0))
-        assert dp.DPSurrogateHMC(budget=budget).learning.order == order
-        assert dp.DPSurrogateHMC(budget=budget, order=1).learning.order == 1
-
-
-def test_order_1_is_for_rows_that_can_be_simulated(budget):
-    with linear_model(0, 1.0, n=50):
-        with pytest.raises(dp.InvalidArgument, match="order 1 need rows that can be simulated"):
-            dp.DPSurrogateHMC(budget=budget, order=1)
 
 
 @pytest.mark.parametrize("parts", [(0.5, 0.5, 0.5, 0.5), (0.0, 0.5, 0.3, 0.2), (0.5, 0.7, -0.4, 0.2)])

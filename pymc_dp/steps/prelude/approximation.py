@@ -8,7 +8,7 @@ import numpy as np
 from pymc_dp.model.parameters import FloatArray
 from pymc_dp.release.interface import LARGEST_CLIP_BOUND, Expanded, ExpansionPoint
 from pymc_dp.steps.prelude.belief import Belief
-from pymc_dp.steps.prelude.density import Surrogate
+from pymc_dp.steps.prelude.density import Quadratic
 from pymc_dp.steps.prelude.free_hmc import FreeHMC
 
 #: Bounds of gradients do not grow any more where dynamics have left all reason.
@@ -20,7 +20,7 @@ class Approximation:
     """A surrogate of the posterior with coordinates in which it is standardised."""
 
     #: Log-prior plus expansion, and draws from it.
-    surrogate: Surrogate
+    surrogate: Quadratic
     kernel: FreeHMC
     #: Where the expansion was released, with its clip bounds; and with the weights of units where remainders of the
     #: expansion are released.
@@ -28,8 +28,8 @@ class Approximation:
     beyond: ExpansionPoint
     #: The number of the kernel's trajectories between nearly independent draws.
     trajectories: int
-    #: The likelihood by all releases; None for order 1.
-    belief: Belief | None
+    #: The likelihood by all releases.
+    belief: Belief
     #: Diagnostics of the surrogate, published with every draw.
     figures: Mapping[str, float]
     #: For each parameter the width of draws, divided by that without privacy; NaN where only the prior knows.
@@ -39,8 +39,6 @@ class Approximation:
     #: For each parameter by which factor noise of the curvature may have made its draws too narrow; NaN where it has no
     #: part in them.
     doubtful_width: FloatArray
-    #: The factor of the largest remainder among synthetic units, where these say how large remainders are.
-    safety: float
     #: The Cholesky factor of the draws' covariance.
     spread: FloatArray
     #: A sampler's point z stands for ``origin + axes @ z``: it is standardised, by the mean and `spread`.
@@ -105,8 +103,4 @@ class Approximation:
         """Return the clip bound of what is missed of a unit's log-ratio: symmetric in the two points, and public."""
         if np.array_equal(theta, theta_new):
             return 0.0
-        if np.isfinite(self.remainder):
-            return max(self.remainder * self.stretch_of(theta, theta_new), self.harmless)
-        missed = np.abs(self.surrogate.remainders(theta_new) - self.surrogate.remainders(theta))
-        largest = float(np.max(missed[np.isfinite(missed)], initial=0.0))
-        return max(self.safety * largest, self.harmless)
+        return max(self.remainder * self.stretch_of(theta, theta_new), self.harmless)

@@ -17,7 +17,7 @@ symbol                    here
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import Literal, Union
 
 import numpy as np
@@ -31,7 +31,7 @@ from pymc_dp.model.parameters import FloatArray, ParameterVector
 from pymc_dp.model.structure import Structure
 from pymc_dp.release.interface import LARGEST_CLIP_BOUND, ExpansionPoint
 from pymc_dp.release.preconditioned import GradientSizes, PreconditionedGradient
-from pymc_dp.release.queries import ClippingLoss, Residual, WeightedScore
+from pymc_dp.release.queries import ClippingLoss, Residual
 from pymc_dp.release.sizes import RemainderSizes
 from pymc_dp.steps.access import ChainAccess
 from pymc_dp.steps.prelude import settings
@@ -44,7 +44,7 @@ from pymc_dp.steps.prelude.coordinates import (
     regression_in_coordinates,
 )
 from pymc_dp.steps.prelude.curvature import KnownCurvature, members_of
-from pymc_dp.steps.prelude.density import Quadratic, Surrogate, WeightedRows
+from pymc_dp.steps.prelude.density import Quadratic
 from pymc_dp.steps.prelude.free_hmc import FreeHMC
 from pymc_dp.steps.prelude.level import SearchFromLevel
 from pymc_dp.steps.prelude.location import SearchForLocation
@@ -57,7 +57,7 @@ from pymc_dp.steps.prelude.newton import (
     solved,
 )
 from pymc_dp.steps.prelude.search import Regression, Search, requests_of_search
-from pymc_dp.steps.prelude.settings import SHARES_OF_LOCATION, Shares
+from pymc_dp.steps.prelude.settings import Shares
 from pymc_dp.steps.prelude.simulated import SearchBySimulation, requests_of_simulation
 from pymc_dp.steps.tuning import clip_bound
 
@@ -72,7 +72,7 @@ _TRUSTED = 8.0
 #: Part of the cost that tells how far clip bounds may have moved the draws. Where the mean of what is clipped is not
 #: added again, outliers are found by it. Of .02 and .05 on thirty linear tables the second was better where there are
 #: outliers, by up to a third; elsewhere errors were .01 to .03 posterior standard deviations larger.
-_LOSS_SHARE, _LOSS_SHARE_OF_CLIPPED = {1: 0.1, 2: 0.02}, 0.05
+_LOSS_SHARE, _LOSS_SHARE_OF_CLIPPED = 0.02, 0.05
 #: Part of the cost that tells how far the surrogate is from the likelihood, where no test corrects it; and how it is
 #: split between a histogram of remainders and sums of them at so many draws.
 _CHECK_SHARE, _HISTOGRAM_OF_CHECK, _CHECKED_DRAWS = 0.02, 0.3, 10
@@ -101,7 +101,6 @@ _EXPECTED_BOUND = 3.5
 _NOTHING_BUT_NOISE = 100.0
 #: How many rows the row engine works on at a time, at most, where it expands.
 _ROWS_OF_A_CHUNK = 8192
-CLIP_QUANTILE = 0.998
 
 
 @dataclass(frozen=True)
@@ -110,26 +109,17 @@ class Prelude:
 
     Attributes
     ----------
-    order : {1, 2}, optional
-        2: scores and curvatures are released, for regressions. 1: scores alone, and the curvature is that of rows
-        simulated from the model. Default: 1 if the model has no covariates, groups or units of several rows, so that
-        rows can be simulated; else 2.
     newton_steps : int, optional
-        Noisy steps towards the mode, before the last one. Default: 8; for order 2 it is 4 where the model says which
-        responses a row could have had, and for normal regressions.
+        Noisy steps towards the mode, before the last one. Default: 4 where the model says which responses a row could
+        have had, and for normal regressions; 16 where rows can be simulated from the model; else 8.
     shares : Shares, optional
-        How the cost is split. Default: by the order, and by what chains release.
+        How the cost is split. Default: by the model, and by what chains release.
     clip_gradient, clip_curvature : float, optional
-        Clip bounds of one unit's preconditioned score and curvature at the centre. Default for order 2: the bounds that
-        weigh bias against noise best, by noisy histograms; for order 1 the bound that the part `clip_quantile` of
-        simulated rows keep.
-    clip_quantile : float
-        Order 1: part of the simulated rows that the bounds do not cut, in (0, 1].
-    safety : float
-        Order 1: the bound of what the expansion misses of one unit is this times the largest among simulated rows.
+        Clip bounds of one unit's preconditioned score and curvature at the centre. Default: the bounds that weigh bias
+        against noise best, by noisy histograms.
     noise_aware : bool, optional
         Whether the likelihood knows of the noise in what was released, and of the estimated bias of clipping, so that
-        intervals cover. Default: True for order 2; order 1 cannot.
+        intervals cover. Default: True, where there are control variates.
     control_variates : bool
         Whether chains release what the expansion misses of log-ratios and gradients. If not, they release the whole of
         them, as the papers do, with clip bounds along the learned axes.
@@ -140,19 +130,14 @@ class Prelude:
         If an attribute is out of range.
     """
 
-    order: Literal[1, 2] | None = None
     newton_steps: int | None = None
     shares: Shares | None = None
     clip_gradient: float | None = None
     clip_curvature: float | None = None
-    clip_quantile: float = CLIP_QUANTILE
-    safety: float = 1.3
     noise_aware: bool | None = None
     control_variates: bool = True
 
     def __post_init__(self) -> None:
-        if self.order is not None:
-            _validate.choice("order", self.order, (1, 2))
         if self.newton_steps is not None:
             _validate.whole("newton_steps", self.newton_steps, at_least=1)
         if self.shares is not None and not isinstance(self.shares, Shares):
@@ -160,8 +145,6 @@ class Prelude:
         for name in ("clip_gradient", "clip_curvature"):
             if getattr(self, name) is not None:
                 clip_bound(name, getattr(self, name))
-        _validate.part_of_one("clip_quantile", self.clip_quantile)
-        _validate.positive("safety", self.safety)
         if self.noise_aware is not None:
             _validate.truth("noise_aware", self.noise_aware)
         _validate.truth("control_variates", self.control_variates)
@@ -187,14 +170,6 @@ class Learning:
     ) -> None:
         self.in_chains, self.control_variates = in_chains, options.control_variates
         self._counts_units, self._diagnoses = counts_units, diagnoses
-        self.order = options.order or default_order(structure, one_row_a_unit=one_row_a_unit)
-        if self.order == 1 and not (one_row_a_unit and structure.rows_can_be_simulated):
-            raise InvalidArgument(
-                "Expansions of order 1 need rows that can be simulated from the model, but this one has covariates, "
-                "groups, several rows a unit, or functions of yours: leave out order."
-            )
-        if self.order == 1 and in_chains == "nothing":
-            raise InvalidArgument("Expansions of order 1 are tested: shares.tests must be above zero.")
         known, scales, self._start = structure.in_likelihood, structure.scales, structure.start
         self._options, self._normal = options, structure.linear_and_normal
         self._with_means_of_members = structure.with_means_of_members
@@ -211,32 +186,55 @@ class Learning:
             in_predictor=structure.in_predictor & ~np.isin(np.arange(structure.start.size), scales),
             kinked=structure.kinked,
         )
+        self._rows_can_be_simulated = structure.rows_can_be_simulated
         self.protect_units(of_several_rows=not one_row_a_unit)
-        if (self.shares.curvature > 0.0) != (self.order == 2):
-            raise InvalidArgument("shares.curvature must be above zero for order 2, and zero for order 1.")
+        if self.shares.curvature == 0.0:
+            raise InvalidArgument("shares.curvature must be above zero.")
         if (self.shares.tests > 0.0) != (in_chains in ("log_ratios", "gradients")):
             raise InvalidArgument("shares.tests must be above zero where chains release something with noise.")
         self._clip_gradient, self._clip_curvature = options.clip_gradient, options.clip_curvature
-        self._clip_quantile, self._safety = options.clip_quantile, options.safety
-        can_know = self.order == 2 and options.control_variates
+        can_know = options.control_variates
         self.noise_aware = can_know if options.noise_aware is None else options.noise_aware
         if self.noise_aware and not can_know:
-            raise InvalidArgument(
-                "Expansions of order 1 do not know of their noise, and draws without control variates need not: leave "
-                "out noise_aware."
-            )
+            raise InvalidArgument("Draws without control variates need not know of noise: leave out noise_aware.")
         self.size = parameters.size
 
     def protect_units(self, *, of_several_rows: bool) -> None:
         """Say what a unit is: a row, or several."""
         options = self._options
-        regression = replace(self._regression, normal=self._normal, one_row_a_unit=not of_several_rows)
-        apart = regression.location_apart
-        few = self.order == 2 and (apart or regression.responses_are_known)
-        self.steps = options.newton_steps or (settings.STEPS if few else settings.STEPS_OF_UNKNOWN_RESPONSES)
-        self._regression = replace(regression, steps=self.steps)
-        default = default_shares(self.order, self.in_chains, control_variates=options.control_variates)
-        self.shares = options.shares or (SHARES_OF_LOCATION if apart and self.in_chains == "nothing" else default)
+        simulated = self._rows_can_be_simulated and not of_several_rows and not self._regression.kinked.any()
+        regression = replace(
+            self._regression,
+            normal=self._normal and not simulated,
+            one_row_a_unit=not of_several_rows,
+            simulated=simulated,
+        )
+        few = regression.location_apart or regression.responses_are_known
+        steps = settings.STEPS if few else settings.STEPS_OF_UNKNOWN_RESPONSES
+        steps = options.newton_steps or (settings.STEPS_BY_SIMULATION if simulated else steps)
+        self._regression = replace(regression, steps=steps)
+        self.shares = options.shares or self._default_shares()
+
+    def _default_shares(self) -> Shares:
+        """Return how the cost is split: with control variates, chains need little of it."""
+        if self.in_chains == "nothing":
+            if self._regression.location_apart:
+                return settings.SHARES_OF_LOCATION
+            if self.simulates:
+                return settings.SHARES_BY_SIMULATION
+        if self.in_chains in ("nothing", "decisions"):  # decisions cost what they cost; the rest is for the prelude
+            return Shares(0.5, 0.38, 0.12, 0.0)
+        return Shares(0.45, 0.34, 0.11, 0.1) if self.control_variates else Shares(0.17, 0.09, 0.04, 0.7)
+
+    @property
+    def simulates(self) -> bool:
+        """Whether it needs rows that are simulated from the model."""
+        return self._regression.simulated
+
+    @property
+    def steps(self) -> int:
+        """Noisy steps towards the mode, before the last one."""
+        return self._regression.steps
 
     @property
     def _coordinates(self) -> FloatArray | None:
@@ -257,14 +255,11 @@ class Learning:
 
     def requests(self) -> list[ReleaseRequest]:
         """Return what is released once: the search, the score and the curvature at the centre, and diagnostics."""
-        if self.order == 1:
-            requests = requests_of_simulation(self.size, self.shares.centre, self.steps)
-        else:
-            requests = requests_of_search(self._regression, self.shares.centre)
+        requests_of = requests_of_simulation if self.simulates else requests_of_search
+        requests = requests_of(self._regression, self.shares.centre)
         requests.append(ReleaseRequest("score", 1, self.shares.score, self.size, once=True))
-        if self.order == 2:
-            entries = self.size * (self.size + 1) // 2
-            requests.append(ReleaseRequest("curvature", 1, self.shares.curvature, entries, once=True))
+        entries = self.size * (self.size + 1) // 2
+        requests.append(ReleaseRequest("curvature", 1, self.shares.curvature, entries, once=True))
         rest = 1.0 - self._share_of_diagnostics
         return [*(replace(each, share=each.share * rest) for each in requests), *self._diagnostics()]
 
@@ -278,27 +273,25 @@ class Learning:
         if self._counts_units:
             made.append(("unit_count", 1, _COUNT_SHARE, 1))
         if self._diagnoses and self.control_variates:
-            clipped = self.order == 2 and not self._regression.centred
-            made.append(("clipping_loss", 1, _LOSS_SHARE_OF_CLIPPED if clipped else _LOSS_SHARE[self.order], 1))
+            centred = self._regression.centred
+            made.append(("clipping_loss", 1, _LOSS_SHARE if centred else _LOSS_SHARE_OF_CLIPPED, 1))
         if self.in_chains == "nothing" and self._diagnoses and not self._regression.kinked.any():
             of_sizes = _CHECK_SHARE * _HISTOGRAM_OF_CHECK
             made.append(("remainder_sizes", 1, of_sizes, _REMAINDER_BINS))
             made.append(("surrogate_check", _CHECKED_DRAWS, _CHECK_SHARE - of_sizes, 1))
-        if self.in_chains == "log_ratios" and self.order == 2 and self.control_variates:
+        if self.in_chains == "log_ratios" and self.control_variates:
             made.append(("remainder_sizes", 1, _SIZES_SHARE, _REMAINDER_BINS))
         if self.in_chains == "gradients":
             made.append(("gradient_sizes", 1, _SIZES_SHARE, _GRADIENT_BINS))
         return [ReleaseRequest(kind, count, share, entries, once=True) for kind, count, share, entries in made]
 
-    def expected_error(self, noise_multipliers: Mapping[str, float], n_units: int) -> float | None:
-        """Return the error that noise adds to means, in posterior standard deviations; None where no theory has it.
+    def expected_error(self, noise_multipliers: Mapping[str, float], n_units: int) -> float:
+        """Return the error that noise adds to means, in posterior standard deviations.
 
         Along axes where a unit's information is the identity the posterior's precision is n, scores are about √d long,
         and a score that is clipped at K √d moves the mean of each parameter by 2 m K √d / √n standard deviations, for a
         noise multiplier m.
         """
-        if self.order == 1:
-            return None
         precision = sum(noise_multipliers[kind] ** -2.0 for kind in ("centre", "score"))
         size = int(self._regression.known.sum())
         return float(2.0 * _EXPECTED_BOUND * np.sqrt(size / (precision * n_units)))
@@ -307,10 +300,9 @@ class Learning:
         """Return how many bytes expansions take, about: curvatures of many units are held at a time."""
         square = self.size**2
         at_most = _ROWS_OF_A_CHUNK if n_units is None else min(n_units, _ROWS_OF_A_CHUNK)
-        expanded = at_most if self.order == 2 else 0
         # Columns of curvatures with their packed entries; curvatures of synthetic units, as they are put together, and
         # preconditioned; matrices of Newton steps and of the free sampler.
-        return round(8 * square * (1.5 * expanded + 3.0 * n_synthetic + 20.0))
+        return round(8 * square * (1.5 * at_most + 3.0 * n_synthetic + 20.0))
 
     # What it finds ------------------------------------------------------------------------------------------------
 
@@ -346,30 +338,10 @@ class Learning:
     def expand(self, chain: ChainAccess, tempering: float = 1.0) -> "Expansion":
         """Find a centre and release the sums there; a tempered posterior is wider, and so is what is trusted."""
         chain.count_units()
-        return self._expand_simulated(chain) if self.order == 1 else self._expand_learned(chain, tempering)
-
-    def _expand_simulated(self, chain: ChainAccess) -> "Expansion":
-        """Expand to first order, in rows simulated at the centre."""
-        search = SearchBySimulation(chain, self._start, self._regression.scales, self.steps, self._clip_quantile)
-        theta, scale, information = search.run()
-        bound = scale.clip_gradient if self._clip_gradient is None else self._clip_gradient
-        centre = ExpansionPoint(theta, scale.preconditioner, bound)
-        score = chain.release(WeightedScore(centre))
-        units = chain.synthetic_tables.at(centre.theta)
-        return Expansion(
-            surrogate=WeightedRows(chain.prior, centre, units, score.value, chain.n_units),
-            centre=centre,
-            beyond=centre,
-            start=centre.theta,
-            precision=information + prior_curvature(chain.prior, centre.theta),
-            back=scale.back,
-        )
-
-    def _expand_learned(self, chain: ChainAccess, tempering: float) -> "Expansion":
-        """Expand to second order where a search has led to."""
-        kind = SearchForLocation if self._regression.location_apart else Search
+        kind: type[Search] = SearchForLocation if self._regression.location_apart else Search
         kind = SearchFromLevel if self._regression.finds_level else kind
         kind = SearchAlongBrokenLines if self._regression.kinked.any() else kind
+        kind = SearchBySimulation if self.simulates else kind
         releases_loss = self._diagnoses and self.control_variates
         asked, regression, coordinates = chain, self._regression, self._coordinates
         if coordinates is not None:
@@ -426,7 +398,7 @@ class Learning:
                 "widening": _root_mean_square(widening),
                 "widening_by_noise": _root_mean_square(_widening(expansion.belief, kernel.covariance, with_bias=False)),
             }
-            if self.in_chains == "nothing" and expansion.belief is not None:  # tests would correct it
+            if self.in_chains == "nothing":  # tests would correct it
                 figures["curvature_share"] = expansion.belief.curvature_share
             if self.in_chains == "nothing" and expansion.missed is not None:
                 figures["surrogate_error"], figures["surrogate_error_noise_std"] = expansion.missed
@@ -443,7 +415,6 @@ class Learning:
             widening=widening,
             width_of_prior=_width_of_prior(expansion, kernel.covariance),
             doubtful_width=expansion.doubtful_by_parameter,
-            safety=self._safety,
             spread=kernel.spread,
             origin=kernel.mean,
             axes=kernel.spread,
@@ -465,8 +436,6 @@ class Learning:
         if self.in_chains == "decisions":  # their clip bound is a part of the test
             return found
         found = replace(found, harmless=_HARMLESS_NOISE / noise_per_bound)
-        if self.order == 1:
-            return found
         old, new = self._draws_apart(found, 2)
         distance = float(np.linalg.norm(np.linalg.solve(found.spread, new - old)))
         largest = self._largest_remainder(chain, found, old, new)
@@ -521,22 +490,18 @@ class Learning:
     def _estimated_clip_bias(self, chain: ChainAccess, expansion: "Expansion", kernel: FreeHMC) -> dict[str, float]:
         """Release what clipping has taken off scores; return how far that can have moved the posterior mean.
 
-        In standard deviations of the draws, root mean square over parameters: of order 1, if all units that were
-        weighted down had pulled together in the direction in which the mean moves most.
+        In standard deviations of the draws, root mean square over parameters, in some direction, not the worst one; of
+        what is centred, what a wrong model explains.
         """
         centre, lost = expansion.centre, expansion.lost
         if lost is None:
             loss = chain.release(ClippingLoss(centre))
             lost = centre.clip_gradient * float(loss.value[0]), centre.clip_gradient * loss.noise_std
         covariance = kernel.covariance
-        pulled = covariance if expansion.belief is None else covariance @ expansion.belief.pull
-        moves = pulled @ expansion.back / np.sqrt(np.diag(covariance))[:, None]
+        moves = covariance @ expansion.belief.pull @ expansion.back / np.sqrt(np.diag(covariance))[:, None]
         if not np.isfinite(moves).all():  # the pilot has not moved
             return {}
-        if expansion.bias_of_loss is None:
-            most = float(np.linalg.norm(moves, ord=2)) / np.sqrt(self.size)
-        else:  # some direction, not the worst one; and of what is centred, what a wrong model explains
-            most = expansion.bias_of_loss * float(np.linalg.norm(moves)) / self.size
+        most = expansion.bias_of_loss * float(np.linalg.norm(moves)) / self.size
         return {"clip_bias": most * lost[0], "clip_bias_noise_std": most * lost[1]}
 
     def _checked(self, chain: ChainAccess, expansion: "Expansion", found: Approximation) -> dict[str, float]:
@@ -571,7 +536,7 @@ class Learning:
 class Expansion:
     """The releases at the centre, and the surrogate that follows from them alone."""
 
-    surrogate: Surrogate
+    surrogate: Quadratic
     #: As in `Approximation`.
     centre: ExpansionPoint
     beyond: ExpansionPoint
@@ -580,48 +545,26 @@ class Expansion:
     precision: FloatArray
     #: Turns a preconditioned gradient back into a gradient, shape (parameters, parameters).
     back: FloatArray
-    #: The likelihood by all releases; None for order 1.
-    belief: Belief | None = None
-    #: As in `Found`; of searches for order 1 it is released afterwards.
-    lost: tuple[float, float] | None = None
-    #: The factor by which noise of the released curvature may have made draws too narrow somewhere; and by parameter.
-    doubtful_width: float = 1.0
-    doubtful_by_parameter: FloatArray = field(default_factory=lambda: np.ones(0))
-    #: The noise in members of groups, over what their prior lets them vary.
-    noise_of_members: float = np.nan
-    #: The part of the lost length that adds to the bias of the scores' sum; None: all may pull together.
-    bias_of_loss: float | None = None
-    #: What the surrogate's log-density misses, and the noise of that figure, if the search knows.
-    missed: tuple[float, float] | None = None
+    #: The likelihood by all releases.
+    belief: Belief
     #: As in `Found`.
-    foreseen: FloatArray | None = None
+    lost: tuple[float, float] | None
+    #: The factor by which noise of the released curvature may have made draws too narrow somewhere; and by parameter.
+    doubtful_width: float
+    doubtful_by_parameter: FloatArray
+    #: The noise in members of groups, over what their prior lets them vary.
+    noise_of_members: float
+    #: The part of the lost length that adds to the bias of the scores' sum.
+    bias_of_loss: float
+    #: What the surrogate's log-density misses, and the noise of that figure, if the search knows.
+    missed: tuple[float, float] | None
+    #: As in `Found`.
+    foreseen: FloatArray | None
 
     def foreseen_at(self, theta: FloatArray) -> float:
         """Return what the belief has foreseen of the log-likelihood beyond its expansion, up to a constant."""
         from_centre = theta - self.centre.theta
         return 0.0 if self.foreseen is None else -0.5 * float(from_centre @ self.foreseen @ from_centre)
-
-
-def default_order(structure: Structure, *, one_row_a_unit: bool) -> Literal[1, 2]:
-    """Return 1 where rows can be simulated from the model, 2 for regressions.
-
-    A normal distribution of unknown mean and scale, a Laplace distribution, and shares of levels are searched for as
-    regressions: as precise, and their likelihood knows of its noise.
-    """
-    normal = structure.linear_and_normal and structure.scale_of_rows.size == 1
-    as_regression = normal or structure.rows_are_levels or structure.kinked.any()
-    return 1 if one_row_a_unit and structure.rows_can_be_simulated and not as_regression else 2
-
-
-def default_shares(order: int, in_chains: InChains, *, control_variates: bool) -> Shares:
-    """Return how the cost is split: with control variates, chains need little of it."""
-    if in_chains == "nothing":
-        return Shares(0.5, 0.38, 0.12, 0.0)
-    if in_chains == "decisions":  # these cost what they cost; the rest is for the prelude
-        return Shares(0.17, 0.83, 0.0, 0.0) if order == 1 else Shares(0.5, 0.38, 0.12, 0.0)
-    if not control_variates:
-        return Shares(0.1, 0.1, 0.0, 0.8) if order == 1 else Shares(0.17, 0.09, 0.04, 0.7)
-    return Shares(0.15, 0.75, 0.0, 0.1) if order == 1 else Shares(0.45, 0.34, 0.11, 0.1)
 
 
 def gradient_query(
@@ -659,10 +602,8 @@ def _whole_gradient(expansion: "Expansion") -> float:
     return representable(expansion.centre.clip_gradient * float(along))
 
 
-def _widening(belief: Belief | None, covariance: FloatArray, *, with_bias: bool) -> FloatArray:
+def _widening(belief: Belief, covariance: FloatArray, *, with_bias: bool) -> FloatArray:
     """Return how many times as wide as without noise draws of each parameter are; NaN where only the prior knows."""
-    if belief is None:
-        return np.ones(len(covariance))
     without = _covariance_if(belief.information, belief, covariance)
     wide = _covariance_if(belief.precision_with(belief.noise + with_bias * belief.bias), belief, covariance)
     found: FloatArray = np.where(belief.known, np.sqrt(np.diag(wide) / np.diag(without)), np.nan)
@@ -676,14 +617,12 @@ def _covariance_if(precision: FloatArray, belief: Belief, covariance: FloatArray
     return found
 
 
-def _draws_of_doubt(belief: Belief | None, kernel: FreeHMC, draws: list[FloatArray]) -> list[FloatArray]:
+def _draws_of_doubt(belief: Belief, kernel: FreeHMC, draws: list[FloatArray]) -> list[FloatArray]:
     """Return draws nearer to their mean, in proportion to how much of their covariance C is not noise of privacy.
 
     Of the covariance D C⁻¹ D, with D that of draws without this noise. If the likelihood's maximum is moved by what the
     log-likelihood changes by along a vector g, it is moved by D g: by √(gᵀ D C⁻¹ D g) standard deviations of the draws.
     """
-    if belief is None:
-        return draws
     covariance = positive_definite(kernel.covariance)
     nearer = np.linalg.solve(covariance, _covariance_if(belief.information, belief, covariance)).T
     return [kernel.mean + nearer @ (each - kernel.mean) for each in draws]
@@ -691,8 +630,6 @@ def _draws_of_doubt(belief: Belief | None, kernel: FreeHMC, draws: list[FloatArr
 
 def _width_of_prior(expansion: "Expansion", covariance: FloatArray) -> FloatArray:
     """Return how wide draws of each parameter are beside its prior, near the mode; NaN where only the prior knows."""
-    if expansion.belief is None:
-        return np.full(len(covariance), np.nan)
     of_prior = np.linalg.inv(positive_definite(expansion.precision - expansion.belief.precision))
     found: FloatArray = np.where(expansion.belief.known, np.sqrt(np.diag(covariance) / np.diag(of_prior)), np.nan)
     return found

@@ -1,4 +1,4 @@
-"""What both searches compute of synthetic rows, of the prior and of released matrices: public arithmetic."""
+"""What searches compute of simulated rows, of the prior and of released matrices: public arithmetic."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -26,44 +26,6 @@ class Frame:
 
     preconditioner: FloatArray
     back: FloatArray
-
-
-@dataclass(frozen=True, eq=False)
-class Scale(Frame):
-    """Directions along which scores of synthetic units are spread alike, and a bound that nearly all of them keep."""
-
-    clip_gradient: float
-
-
-def scale_of(units: PublicUnits, theta: FloatArray, *, clip_quantile: float) -> Scale:
-    """Return a preconditioner by which scores of synthetic units at `theta` are spread alike, and a clip bound.
-
-    The bound does not cut the part `clip_quantile` of the synthetic units. The preconditioner whitens the scatter
-    matrix in which a unit counts the more the longer its score is: between the covariance, which lets rare large scores
-    stick out, and the smallest ellipsoid around all. Raises `NotComputable` if the scores of all units are zero or not
-    finite there, or too large or small for floating point.
-    """
-    scores = units.scores(theta)
-    scores = scores[np.isfinite(scores).all(axis=1)]
-    if not np.any(scores):
-        raise NotComputable("No unit has a score there.")
-    with np.errstate(all="ignore"):
-        try:
-            scatter = positive_definite(np.diag((scores**2).mean(axis=0)), floor=1e-10)
-            for _ in range(30):
-                lengths = np.einsum("ij,jk,ik->i", scores, np.linalg.inv(scatter), scores)
-                lengths /= max(lengths.mean(), np.finfo(float).tiny)
-                scatter = positive_definite((scores * lengths[:, None]).T @ scores / len(scores), floor=1e-10)
-            scatter *= scores.shape[1] / np.trace(scatter)
-            back = np.linalg.cholesky(scatter)
-            preconditioner = np.linalg.inv(back).T
-            bound = float(np.quantile(np.linalg.norm(scores @ preconditioner, axis=1), clip_quantile))
-        except NUMERICAL_FAILURES as failure:
-            raise NotComputable("The scatter matrix of scores is singular there.") from failure
-    finite = np.isfinite(preconditioner).all() and np.isfinite(back).all()
-    if not (finite and SMALLEST_CLIP_BOUND <= bound <= LARGEST_CLIP_BOUND):
-        raise NotComputable("The scores there are too large or too small for floating point.")
-    return Scale(preconditioner, back, bound)
 
 
 def representable(bound: float) -> float:

@@ -86,6 +86,8 @@ class Regression:
     #: Whether these are a few levels; and whether responses that are not known are positive numbers.
     rows_are_levels: bool = False
     rows_are_positive: bool = False
+    #: Whether rows are simulated from the model on the way.
+    simulated: bool = False
     #: Which parameters are those of the linear predictor, shape (parameters,); else empty.
     in_predictor: NDArray[np.bool_] = field(default_factory=lambda: np.zeros(0, dtype=np.bool_))
     #: Whether rows, or their logarithms, are normal with a linear mean, and a free variable as their scale.
@@ -98,12 +100,12 @@ class Regression:
     @property
     def centred(self) -> bool:
         """Whether what clipping takes off scores is added again: not of units of several rows."""
-        return self.responses_are_known and self.one_row_a_unit
+        return (self.responses_are_known or self.simulated) and self.one_row_a_unit
 
     @property
     def follows_growth(self) -> bool:
         """Whether the search releases how large expected curvatures are along the way."""
-        return self.centred and not (self.kinked.any() or self.location_apart)
+        return self.centred and not (self.kinked.any() or self.location_apart or self.simulated)
 
     @property
     def finds_level(self) -> bool:
@@ -142,7 +144,7 @@ class Regression:
         Where there are few; not the scale that is found apart, and not degrees of freedom, of which one step tells
         little.
         """
-        few = self.scales.size <= settings.MOST_OWN_SCORES and not self.location_apart
+        few = self.scales.size <= settings.MOST_OWN_SCORES and not (self.location_apart or self.simulated)
         return self.bisected if few else self.bisected[:0]
 
     @property
@@ -230,6 +232,8 @@ class Search:
     third_order, least_of_curvature = settings.THIRD_ORDER, settings.LEAST_OF_CURVATURE
     #: Whether the curvature is another one at another point; and whether a unit's log-likelihood has one.
     drifts, smooth = True, True
+    #: How many of the latest scores a step goes by; None for all.
+    latest: int | None = None
 
     def __init__(
         self,
@@ -331,7 +335,7 @@ class Search:
         point, bias = self._expansion_point(theta, frame)
         late = self._curvature_at(point, frame, "curvature", between_scales=True)
         if self.nonnegative:  # it is that of clipped scores
-            late = late.divided_by(self._kept(point.clip_gradient))
+            late = late.divided_by(self._kept(point))
         together = self._together(late, curvature)
         # Norms are about the same in the new frame, and so is the best bound.
         frame = self._frame(together)
@@ -444,8 +448,9 @@ class Search:
         noise = curvature.noise_along(frame)
         if self.drifts:  # on the way it is off by more than noise, and not by axis
             noise = np.full_like(noise, noise.mean())
+        scores = self._comparable_scores(curvature)
         return belief_of(
-            self._comparable_scores(curvature),
+            scores[-self.latest :] if noise_alone and self.latest else scores,
             curvature.matrix,
             noise,
             frame,
@@ -689,14 +694,21 @@ class Search:
 
     def _score_at(self, point: ExpansionPoint, frame: Frame, bias: float, kind: str) -> KnownScore:
         """Release a score; return it on the scale of the parameters."""
-        made = self._chain.release(CentredScore(point, kind))
+        made = self._chain.release(self._query_of_score(point, kind))
         most = point.clip_gradient * self._chain.n_units  # no sum of units is larger
-        value = np.clip(made.value, -most, most)
-        kept = self._kept(point.clip_gradient)
+        value = np.clip(made.value, -most, most) + self._taken_off(point)
+        kept = self._kept(point)
         noise = np.where(self._regression.known[:, None], frame.back, 0.0) * (made.noise_std / kept)
         gradient = np.where(self._regression.known, frame.back @ (value / kept), 0.0)
         left = settings.BIAS_LEFT if self._corrects_slopes else 1.0
         return KnownScore(made.where[0], gradient, noise, left * bias / kept, self._level)
+
+    def _query_of_score(self, point: ExpansionPoint, kind: str) -> Query:
+        return CentredScore(point, kind)
+
+    def _taken_off(self, point: ExpansionPoint) -> FloatArray:
+        """Return what is added to a clipped score: here each unit adds its own."""
+        return np.zeros(point.theta.size)
 
     def _with_own_scores(self, belief: Belief, theta: FloatArray, curvature_noise: float) -> Belief:
         """Release scores of scales and shapes, each by itself, where all scores lead to; return what they say besides.
@@ -748,7 +760,7 @@ class Search:
         """
         return self._has_members and self._regression.one_row_a_unit
 
-    def _kept(self, bound: float) -> float:
+    def _kept(self, point: ExpansionPoint) -> float:
         """Return what clipping leaves of the slope of scores.
 
         It is known from sizes of curvatures; else, for members of hierarchies, by the histogram of norms. At a maximum
@@ -760,7 +772,8 @@ class Search:
         if not self._corrects_slopes:
             return 1.0
         kinked = bool(self._regression.kinked.any())
-        kept = self._tail.squares_kept(bound) if kinked else self._tail.units_kept(bound)
+        kept_of = self._tail.squares_kept if kinked else self._tail.units_kept
+        kept = kept_of(point.clip_gradient)
         return max(kept, settings.LEAST_KEPT)
 
     def _sizes_along(self, theta: FloatArray, place: int, unit: float, kind: str) -> Histogram:

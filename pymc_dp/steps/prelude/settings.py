@@ -22,7 +22,7 @@ class Shares:
     score : float
         The score at the centre.
     curvature : float
-        The curvature at the centre: 0 for expansions of order 1.
+        The curvature at the centre.
     tests : float
         Residual log-ratios: 0 for draws that are not tested.
     """
@@ -98,6 +98,10 @@ PARTS_OF_LOCATION = PartsOfSearch(
 #: upper tenth is found less well with half.)
 PARTS_OF_UNKNOWN_RESPONSES = PartsOfSearch(approach=0.02)
 MIDDLE_OF_LOCATION = 2
+#: Where rows are simulated from the model curvatures cost nothing on the way, and a mixture needs many short steps: of
+#: 24 searches each at epsilon 4, 12 steps lost 2 and 4 on two tables, 16 one or none.
+PARTS_BY_SIMULATION = PartsOfSearch(approach=0.01)
+SHARES_BY_SIMULATION = Shares(centre=0.45, score=0.49, curvature=0.06, tests=0.0)
 SHARES_OF_LOCATION = Shares(centre=0.69, score=0.29, curvature=0.02, tests=0.0)
 #: After how many steps the third curvature is released, at the earliest. Where responses are not known it waits while
 #: the trust region holds steps: far from the mode it would soon be out of date. Of ten searches each of a gamma
@@ -110,6 +114,17 @@ STEPS = 4
 #: exponential, a Gumbel and a Weibull regression at epsilon 4, four longer steps were .79, 1.5 and .96 off (root mean
 #: square), eight .49, .67 and .86. Scores of broken lines hardly fall before the maximum is near.
 STEPS_OF_UNKNOWN_RESPONSES = 8
+STEPS_BY_SIMULATION = 16
+#: How many times as large as by their information the fall of simulated rows' log-likelihood may be over a step; and
+#: how far steps go. With .5 in place of .35 a third of the searches of a mixture were lost.
+NEARLY_A_PARABOLA, TRUST_BY_SIMULATION = 1.5, 0.35
+#: The least that rows tell on the way along any direction, in units of each parameter's own. Of 16 searches each of two
+#: mixtures of two components, at epsilon 1 and 4, 22 were lost with 0, 8 with .01, one with .03 and none with .1; with
+#: .2 those of the two shapes of a gamma distribution end too early.
+LEAST_KNOWN_ON_THE_WAY = 0.05
+#: By how many standard deviations of its mean square the difference of a released curvature from the model's is more
+#: than noise, before rows are taken for other ones than the model's.
+CLEARLY_ANOTHER = 2.0
 #: Only so many logarithms of positive parameters are searched for: the others start where the model says.
 MOST_BISECTED = 6
 #: If there are no more scales and shapes, each has so many scores of its own at the centre, one after the other.
@@ -150,8 +165,6 @@ GROWTH_OF_TRUST = 2.0
 #: A step changes the logarithm of a scale by no more: farther away its log-likelihood is no parabola, and steps go to
 #: and fro.
 MOST_STEP_OF_SCALE = 1.0
-#: The same of the search by simulated rows, which is exact for some families: eight steps lead from any prior.
-MOST_STEP_BY_SIMULATION = 2.0
 #: How many times as large as the curvature says, or as small, a change of the score has to be, beyond its noise, before
 #: the curvature is corrected: with less than half the true one, steps overshoot to and fro and never end. It is never
 #: lowered below a fifth: a next step may have five times the length.

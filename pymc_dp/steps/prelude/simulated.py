@@ -1,174 +1,237 @@
-"""The search for a centre where rows can be simulated from the model: from mode to mode of surrogates."""
+"""The search for a centre where rows can be simulated from the model: what a row tells is known wherever the way leads.
 
+Without covariates a model says all of its rows but where the parameters are. Rows that are drawn from it at a point
+tell what the search of a regression has to release there:
+
+1. *Scales.* As `Search`: binary searches on noisy bounded scores.
+2. *Steps.* How much scores of simulated rows vary is the information of a row. It makes the frame; a histogram of norms
+   says which clip bound is best; a score is released. What clipping takes off scores on average is that of simulated
+   rows, and so is what it leaves of their slopes. The way goes on by the latest score alone, as far as the
+   log-likelihood of simulated rows falls as a parabola would.
+3. *Centre.* Score and curvature are released. The curvature takes the place of the model's as far as it is clearly
+   another one: then rows are not as the model has them.
+"""
+
+import contextlib
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import numpy as np
-from numpy.typing import NDArray
 
 from pymc_dp.budget.plan import ReleaseRequest
 from pymc_dp.exceptions import InvalidArgument
 from pymc_dp.model.parameters import FloatArray
-from pymc_dp.release.interface import LARGEST_CLIP_BOUND, ExpansionPoint, Release
-from pymc_dp.release.queries import WeightedScore
+from pymc_dp.release.interface import ExpansionPoint
+from pymc_dp.release.preconditioned import PreconditionedScore
+from pymc_dp.release.queries import Curvature
+from pymc_dp.release.query import Query
 from pymc_dp.steps.access import ChainAccess, PublicUnits
-from pymc_dp.steps.prelude.density import WeightedRows
+from pymc_dp.steps.prelude import settings
+from pymc_dp.steps.prelude.curvature import KnownCurvature
 from pymc_dp.steps.prelude.newton import (
     NUMERICAL_FAILURES,
+    Frame,
     NotComputable,
-    Scale,
     can_stand_at,
-    climbed,
     expected_curvature,
     positive_definite,
-    scale_of,
-    solved,
     table_at,
 )
-from pymc_dp.steps.prelude.settings import MOST_STEP_BY_SIMULATION
+from pymc_dp.steps.prelude.search import Found, Regression, Search
+from pymc_dp.steps.prelude.tails import BINS
 
-#: How many of the steps are the last ones, and how much more each of them may cost.
-_LAST_STEPS, _WEIGHT_OF_LAST = 2, 8.0
+#: A direction that is known less than this part of each of its parameters begins no way: components of a mixture that
+#: are one.
+_LEAST_KNOWN = 1e-6
+#: A mean curvature is no further from the spread of scores than by this factor.
+_FAR_FROM_SPREAD = 2.0
+#: A step is halved so many times at most.
+_HALVINGS = 6
 
 
-def requests_of_simulation(size: int, share: float, steps: int) -> list[ReleaseRequest]:
-    """Return what a search releases, at a share of the run's cost: scores.
-
-    The first steps need little precision; the last ones decide how close the centre is.
-    """
-    last = min(_LAST_STEPS, steps)
-    together = (steps - last) + _WEIGHT_OF_LAST * last
-    parts = {"approach": (steps - last, 1.0), "centre": (last, _WEIGHT_OF_LAST)}
+def requests_of_simulation(regression: Regression, share: float) -> list[ReleaseRequest]:
+    """Return what a search releases, at a share of the run's cost."""
+    size, steps, bisected = regression.start.size, regression.steps, regression.bisected.size
+    parts = settings.PARTS_BY_SIMULATION
+    asked: list[tuple[str, int, float, int]] = [
+        ("bounded_score", bisected * settings.FIRST_BISECTIONS, bisected * parts.bisection, 1),
+        ("score_sizes", steps + 2, (steps + 2) * parts.sizes, BINS),
+        ("curvature_sizes", 1, parts.sizes, BINS),
+        ("approach", steps, steps * parts.approach, size),
+        ("centre", 1, parts.centre, size),
+    ]
+    together = sum(part for _, _, part, _ in asked)
     return [
-        ReleaseRequest(kind, count, share * weight * count / together, size, once=True)
-        for kind, (count, weight) in parts.items()
+        ReleaseRequest(kind, count, share * part / together, entries, once=True)
+        for kind, count, part, entries in asked
         if count
     ]
 
 
-@dataclass(frozen=True, eq=False)
-class _Stand:
-    """A point of the search, where all that the next step needs can be computed."""
+class SearchBySimulation(Search):
+    """The way to the centre of a model without covariates. Parameters as of `Search`."""
 
-    theta: FloatArray
-    units: PublicUnits
-    scale: Scale
+    drifts, latest = False, 1
 
+    def __init__(self, chain: ChainAccess, regression: Regression, *bounds: float | None, releases_loss: bool) -> None:
+        super().__init__(chain, regression, *bounds, releases_loss=releases_loss)
+        # What clipping takes off is added again; curvatures are observed ones.
+        self._centred, self.nonnegative, self._sizes_of_curvature = True, False, "curvature"
+        self._floors, self.bias_of_loss = settings.FLOORS_OF_OBSERVED, settings.BIAS_OF_CENTRED
+        #: Rows that are simulated at the latest point, their scores there, and the information of a row; and the least
+        #: of that along any direction, in units of each parameter's own.
+        self._rows: PublicUnits
+        self._scores_of_rows: FloatArray
+        self._information: FloatArray
+        self._least_known: float
 
-class SearchBySimulation:
-    """Move from mode to mode of surrogates, each made of rows simulated at the last mode.
+    def run(self) -> Found:
+        """Search, and expand where the search has led to. Nothing is raised but numerical failures.
 
-    Far from the mode most scores are long, so the first bound is that of rows from all over the prior. Later bounds
-    follow the released scores: a bound that most scores reach is doubled; another shrinks to the rows' own spread.
-
-    It begins at `start`, if scores can be computed there, and releases `steps` scores. No step changes one of `scales`,
-    logarithms of positive variables, by more than 2. Bounds do not cut the part `clip_quantile` of the simulated rows.
-    """
-
-    def __init__(
-        self, chain: ChainAccess, start: FloatArray, scales: NDArray[np.intp], steps: int, clip_quantile: float
-    ) -> None:
-        self._chain, self._start, self._scales = chain, start, scales
-        self._steps, self._clip_quantile = steps, clip_quantile
-
-    def run(self) -> tuple[FloatArray, Scale, FloatArray]:
-        """Return a private centre, directions and bounds that suit it, and about the log-likelihood's curvature there.
-
-        No noise of a release ends the search: a step to where scores or bounds cannot be computed is shortened by a
-        line search, or left out. Raises `InvalidArgument` if nothing can be computed where the search would begin,
-        which is known without the data.
+        And `InvalidArgument` if nothing can be computed wherever the way could begin, which is known without the data.
         """
-        n_units, size = self._chain.n_units, self._start.size
-        stand = self._first_stand()
-        bound = self._bound_over_the_prior(stand)
-        stand = replace(stand, units=table_at(self._chain.synthetic_tables, stand.theta))
-        for request in requests_of_simulation(size, 1.0, self._steps):
-            for _ in range(request.count):
-                own = stand.scale.clip_gradient
-                bound = min(max(bound, own), LARGEST_CLIP_BOUND)
-                centre = ExpansionPoint(stand.theta, stand.scale.preconditioner, bound)
-                score = self._chain.release(WeightedScore(centre, request.kind))
-                stand = self._next_stand(centre, score, stand)
-                mean = float(np.linalg.norm(score.value)) / n_units
-                noise = 3.0 * score.noise_std * np.sqrt(size) / n_units
-                bound = 2.0 * bound if mean > 0.5 * bound else min(bound, own + noise + mean)
-        try:
-            information = expected_curvature(stand.units, stand.theta)
-        except NUMERICAL_FAILURES:
-            information = _mean_square_of_scores(stand.units, stand.theta)
-        return stand.theta, stand.scale, n_units * information
+        start = self._begun()
+        theta = self._bisected(start, first=True)
+        theta = theta if self._stands_at(theta) else start
+        for step in range(self._regression.steps + 1):
+            curvature, kind = self._by_model(theta), "centre" if step == self._regression.steps else "approach"
+            self._scores.append(self._score(theta, self._frame(curvature), kind))
+            curvature = self._after_step(curvature)
+            theta = self._reached(theta, self._stepped(theta, curvature, settings.TRUST_BY_SIMULATION))
+        return self._expanded(theta, self._by_model(theta, ends=True))
 
-    def _starts(self) -> Iterator[FloatArray]:
-        """Yield where the way may begin: where the model says, at draws of the prior, or near by.
+    def _begun(self) -> FloatArray:
+        """Return where the way begins: where the model says, at draws of the prior, or near by.
 
-        Where a model is symmetric it often says its centre of symmetry, where all scores are zero.
+        Where a model is symmetric it often says its centre of symmetry, where scores tell no direction.
         """
-        yield self._start
-        yield from self._chain.synthetic_tables.prior_draws()
-        generator = np.random.default_rng(0)
-        for _ in range(10):
-            yield self._start + generator.uniform(-1.0, 1.0, self._start.size)
-
-    def _first_stand(self) -> _Stand:
         for theta in self._starts():
-            try:
-                return self._stand_at(theta)
-            except NUMERICAL_FAILURES:
-                continue
+            if self._stands_at(theta) and self._least_known > _LEAST_KNOWN:
+                return theta
         raise InvalidArgument(
-            "DPSurrogateHMC finds no clip bounds: scores of rows simulated from the model are zero or no numbers "
-            "wherever the way to a centre could begin. Give the free variables an initval= near plausible values, or "
-            "use DPHMC."
+            "The search finds no way to begin: scores of rows simulated from the model are zero, alike or no numbers "
+            "wherever it could. Give the free variables an initval= near plausible values, or use DPHMC."
         )
 
-    def _stand_at(self, theta: FloatArray) -> _Stand:
-        """Return synthetic rows at a point, with preconditioner and clip bounds; raise if something is no number."""
-        units = table_at(self._chain.synthetic_tables, theta)
-        scale = scale_of(units, theta, clip_quantile=self._clip_quantile)
-        if not (can_stand_at(self._chain.prior, theta) and np.isfinite(units.scores(theta)).all()):
-            raise NotComputable("The prior, or the score of a unit, is no number there.")
-        return _Stand(theta, units, scale)
+    def _starts(self) -> Iterator[FloatArray]:
+        start, generator = self._regression.start, np.random.default_rng(0)
+        yield start
+        yield from self._chain.synthetic_tables.prior_draws()
+        for _ in range(10):
+            yield start + generator.uniform(-1.0, 1.0, start.size)
 
-    def _next_stand(self, centre: ExpansionPoint, score: Release, stand: _Stand) -> _Stand:
-        """Return the mode of the surrogate of a released score, or the farthest point towards it by a line search."""
+    def _stands_at(self, theta: FloatArray) -> bool:
+        """Return whether all that a step needs can be computed at a point; rows there are then simulated."""
         try:
-            surrogate = WeightedRows(self._chain.prior, centre, stand.units, score.value, self._chain.n_units)
-            step = self._mode_of(surrogate, stand.theta) - stand.theta
-        except NUMERICAL_FAILURES:  # the next score may be less noisy
-            return stand
-        # Rows that are unlike all simulated ones make a surrogate whose mode is anywhere.
-        step[self._scales] = np.clip(step[self._scales], -MOST_STEP_BY_SIMULATION, MOST_STEP_BY_SIMULATION)
-        for part in (1.0, 0.5, 0.25, 0.1):
-            try:
-                return self._stand_at(stand.theta + part * step)
-            except NUMERICAL_FAILURES:
-                continue
-        return stand
+            self._by_model(theta)
+        except NUMERICAL_FAILURES:
+            return False
+        return can_stand_at(self._chain.prior, theta)
 
-    def _bound_over_the_prior(self, stand: _Stand) -> float:
-        """Return a bound that most rows keep where parameters are drawn from the prior; 0 if none can be computed."""
-        lengths = []
-        for draw in self._chain.synthetic_tables.prior_draws():
-            try:
-                scores = table_at(self._chain.synthetic_tables, draw).scores(stand.theta) @ stand.scale.preconditioner
-            except NUMERICAL_FAILURES:
-                continue
-            lengths.append(np.linalg.norm(scores, axis=1))
-        found = np.concatenate(lengths) if lengths else np.zeros(0)
-        found = found[np.isfinite(found)]
-        return float(np.quantile(found, 0.9)) if found.size else 0.0
+    def _by_model(self, theta: FloatArray, *, ends: bool = False) -> KnownCurvature:
+        """Simulate rows at a point; return the curvature that all rows have there by the model.
 
-    def _mode_of(self, surrogate: WeightedRows, theta: FloatArray) -> FloatArray:
-        """Return the surrogate's mode: steps with the information of rows simulated where they start."""
+        On the way it is the spread of scores, and no direction is believed to be known as little as it may be: along
+        one that two components of a mixture share, steps would be as long as noise makes them.
+        """
+        rows = table_at(self._chain.synthetic_tables, theta)
+        scores = rows.scores(theta)
+        scores = scores[np.isfinite(scores).all(axis=1)]
+        spread = np.atleast_2d(np.cov(scores[:, self.places].T, bias=True)) if len(scores) else np.zeros((1, 1))
+        sizes = np.sqrt(np.diag(spread))
+        if not (sizes.all() and np.isfinite(sizes).all()):
+            raise NotComputable("Rows tell nothing of a parameter there.")
+        values, vectors = np.linalg.eigh(spread / np.outer(sizes, sizes))
+        self._least_known = float(values[0])
+        information, block = np.zeros((theta.size, theta.size)), np.ix_(self.places, self.places)
+        values = np.maximum(values, settings.LEAST_KNOWN_ON_THE_WAY)
+        information[block] = np.outer(sizes, sizes) * ((vectors * values) @ vectors.T)
+        if ends:
+            with contextlib.suppress(*NUMERICAL_FAILURES):
+                information[block] = _between(expected_curvature(rows, theta)[block], spread)
+        self._rows, self._scores_of_rows, self._information = rows, scores, information
+        frame, n_units = Frame(np.eye(theta.size), np.eye(theta.size)), self._chain.n_units
+        return KnownCurvature(n_units * information, n_units * information, 0.0, frame, self.places)
 
-        def step_at(at: FloatArray) -> FloatArray:
-            information = _mean_square_of_scores(table_at(self._chain.synthetic_tables, at), at)
-            return solved(self._chain.n_units * information, surrogate.gradient(at))
+    def _reached(self, theta: FloatArray, end: FloatArray) -> FloatArray:
+        """Return where a step ends: where simulated rows' log-likelihood falls no faster than a parabola would."""
+        rows, information, scores = self._rows, self._information, self._scores_of_rows.mean(axis=0)
+        before = rows.log_likelihoods(theta)
+        for halvings in range(_HALVINGS):
+            step = (end - theta) / 2.0**halvings
+            fall = before - rows.log_likelihoods(theta + step)
+            fallen = float(np.mean(fall[np.isfinite(fall)])) + float(scores @ step)
+            expected = 0.5 * float(step @ information @ step)
+            if fallen <= settings.NEARLY_A_PARABOLA * expected and self._stands_at(theta + step):
+                found: FloatArray = theta + step
+                return found
+        self._by_model(theta)
+        return theta
 
-        return climbed(surrogate.log_density, step_at, theta, most_steps=60, least_gain=1e-3)
+    # Scores -------------------------------------------------------------------------------------------------------
+
+    def _query_of_score(self, point: ExpansionPoint, kind: str) -> Query:
+        return PreconditionedScore(point, kind)
+
+    def _taken_off(self, point: ExpansionPoint) -> FloatArray:
+        """Return what clipping takes off the sum of scores, if rows are as the model has them."""
+        along, kept = self._along(point)
+        missed: FloatArray = self._chain.n_units * ((1.0 - kept) @ along) / len(along)
+        return missed
+
+    def _kept(self, point: ExpansionPoint) -> float:
+        """Return what clipping leaves of the slope of scores, if rows are as the model has them."""
+        along, kept = self._along(point)
+        squares = np.einsum("ij,ij->i", along, along)
+        return max(float(kept @ squares / squares.sum()), settings.LEAST_KEPT)
+
+    def _along(self, point: ExpansionPoint) -> tuple[FloatArray, FloatArray]:
+        """Return scores of simulated rows along the axes of a point's frame, and the factor that clips each."""
+        along = self._scores_of_rows @ point.preconditioner
+        lengths = np.maximum(np.linalg.norm(along, axis=1), np.finfo(float).tiny)
+        return along, np.minimum(1.0, point.clip_gradient / lengths)
+
+    @property
+    def _corrects_slopes(self) -> bool:
+        return True
+
+    # Curvature ----------------------------------------------------------------------------------------------------
+
+    def _query_of_curvature(self, point: ExpansionPoint, kind: str) -> Query:
+        return Curvature(point, kind)
+
+    def _together(self, late: KnownCurvature, early: KnownCurvature) -> KnownCurvature:
+        """Return the model's curvature, corrected by as much of a released one as is clearly no noise.
+
+        By the method of moments: what squared differences are more than noise is how much rows differ from the model.
+        """
+        axes, places = late.frame.preconditioner[:, late.places], np.ix_(late.places, late.places)
+        by_model = axes.T @ early.matrix @ axes
+        other, entries = late.raw[places] - by_model, len(by_model) * (len(by_model) + 1) / 2.0
+        squared, noise = float(np.sum(other**2)) / entries, late.noise_std**2
+        clear = squared > noise * (1.0 + settings.CLEARLY_ANOTHER * np.sqrt(2.0 / entries))
+        part = 1.0 - noise / squared if clear else 0.0
+        values, vectors = np.linalg.eigh(by_model + part * other)
+        least = settings.LEAST_OF_CURVATURE * float(np.linalg.eigvalsh(by_model)[0])
+        raw, matrix = late.raw.copy(), np.zeros_like(early.matrix)
+        raw[places] = (vectors * np.maximum(values, least)) @ vectors.T
+        back = late.frame.back[np.ix_(late.places, late.places)]
+        matrix[places] = positive_definite(back @ raw[places] @ back.T, floor=1e-14)
+        return replace(late, matrix=matrix, raw=raw, noise_std=late.noise_std * np.sqrt(part))
 
 
-def _mean_square_of_scores(units: PublicUnits, theta: FloatArray) -> FloatArray:
-    """Return the information of one unit by its score, shape (parameters, parameters), positive definite."""
-    scores = units.scores(theta)
-    return positive_definite(scores.T @ scores / len(scores), floor=1e-10)
+def _between(curvature: FloatArray, spread: FloatArray) -> FloatArray:
+    """Return the mean curvature of some rows, but along no direction far from how much their scores vary.
+
+    Both are the information of a row, but for chance. Of exponential families the first is exact; of mixtures it may be
+    negative by chance, and the second is never.
+    """
+    sizes = np.sqrt(np.diag(np.atleast_2d(spread)))
+    if not (sizes.all() and np.isfinite(sizes).all()):
+        raise NotComputable("Rows tell nothing of a parameter there.")
+    factor = sizes[:, None] * np.linalg.cholesky(positive_definite(spread / np.outer(sizes, sizes), floor=1e-10))
+    turned = np.linalg.solve(factor, np.linalg.solve(factor, curvature).T)
+    values, vectors = np.linalg.eigh(0.5 * (turned + turned.T))
+    back = factor @ vectors
+    found: FloatArray = (back * np.clip(values, 1.0 / _FAR_FROM_SPREAD, _FAR_FROM_SPREAD)) @ back.T
+    return found
