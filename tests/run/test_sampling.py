@@ -334,7 +334,7 @@ def test_a_dry_run_does_not_know_a_protected_number_of_units(relation, monkeypat
     same = dict(seen[0].noise_multipliers) == dict(seen[-1].noise_multipliers)
     protected = relation == "add-remove"
     assert same == protected
-    assert {each.synthetic_tables.stand_in().n_units for each in seen} == {1000}
+    assert {each.synthetic_tables.stand_in().n_units for each in seen} == {4000}
     assert (seen[0].n_units is None) == protected
 
 

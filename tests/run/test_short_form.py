@@ -29,9 +29,9 @@ def test_a_budget_is_all_that_a_run_needs(model, entry, caplog):
     assert tree["privacy"].attrs["sampler"] == "dp_surrogate_hmc"
     assert tree["privacy"].attrs["budget_epsilon_spent"] == pytest.approx(4.0, rel=1e-6)
     assert len(budget.history) == 1
-    assert dict(tree["posterior"].sizes) == {"chain": 4, "draw": 500}
+    assert dict(tree["posterior"].sizes) == {"chain": 4, "draw": 1000}
     assert "DPSurrogateHMC was chosen: it learns all of its settings" in caplog.text
-    assert "draws=500 and chains=4 chosen for this private run" in caplog.text
+    assert "draws=1000 and chains=4 chosen for this private run" in caplog.text
 
 
 @pytest.mark.parametrize(("seconds", "said"), [(0.0, True), (3600.0, False)])

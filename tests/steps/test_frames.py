@@ -218,7 +218,8 @@ def test_scores_of_members_keep_their_slope(members, one_row, centred, kinked, k
     assert score.bias == pytest.approx(left * 4.0 / kept)
     search._tail = SimpleNamespace(squares_kept=lambda bound: -2.0, units_kept=lambda bound: -2.0)
     if not regression.follows_growth:
-        assert search._kept(5.0) == pytest.approx(0.3 if members and one_row else 1.0)
+        point = ExpansionPoint(np.zeros(3), frame.preconditioner, 5.0)
+        assert search._kept(point) == pytest.approx(0.3 if members and one_row else 1.0)
 
 
 def test_coordinates_are_weighed_by_their_tails():

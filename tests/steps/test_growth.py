@@ -1,6 +1,7 @@
 """How curvatures grow along the way: public arithmetic, and searches for events that are rare."""
 
 from dataclasses import replace
+from functools import partial
 from types import SimpleNamespace
 
 import numpy as np
@@ -13,7 +14,7 @@ from scipy.special import expit
 from searches import LOST, searches
 
 from pymc_dp.release import ExpansionPoint, Prediction
-from pymc_dp.steps.prelude import settings
+from pymc_dp.steps.prelude import learning, settings
 from pymc_dp.steps.prelude.belief import Belief, KnownScore
 from pymc_dp.steps.prelude.curvature import KnownCurvature
 from pymc_dp.steps.prelude.growth import growth_of_mean, mean_of_exponential, on_one_parabola, regrown, times_newton
@@ -150,20 +151,22 @@ def rare(family, part, rows=20_000):
     return model, truth, np.sqrt(np.diag(np.linalg.inv((x.T * weights) @ x)))
 
 
-def test_what_the_belief_has_foreseen_is_not_missed():
+def test_what_the_belief_has_foreseen_is_not_missed(monkeypatch):
     """The log-likelihood is off its expansion at the centre by what the belief's curvature is more, and by a little."""
     centre = ExpansionPoint(np.array([1.0, 0.0]), np.eye(2), 1.0, 1.0)
     draws = [np.array([1.0 + part, part]) for part in np.linspace(0.0, 3.0, 10)]
     foreseen, more = np.diag([-2.0, 0.0]), np.linspace(-0.3, 0.3, 10)
-    expansion = Expansion(None, centre, centre, centre.theta, np.eye(2), np.eye(2), foreseen=foreseen)
+    expansion = SimpleNamespace(belief=None, centre=centre, foreseen=foreseen)
+    expansion.foreseen_at = partial(Expansion.foreseen_at, expansion)
+    monkeypatch.setattr(learning, "_draws_of_doubt", lambda belief, kernel, given: given)
     told = iter(draw[1] ** 2 + each for draw, each in zip(draws, more, strict=True))
     chain = SimpleNamespace(
         multiplier=lambda _: 1e-9, release=lambda _: SimpleNamespace(value=[next(told)], noise_std=1e-9)
     )
     surrogate = SimpleNamespace(prediction=lambda theta: Prediction(theta, theta, with_curvature=True))
     found = SimpleNamespace(beyond=centre, surrogate=surrogate, kernel=SimpleNamespace(mean=centre.theta))
-    learning = SimpleNamespace(_draws_apart=lambda *_: draws, _largest_remainder=lambda *_: 1.0)
-    figures = Learning._checked(learning, chain, expansion, found)
+    asked = SimpleNamespace(_draws_apart=lambda *_: draws, _largest_remainder=lambda *_: 1.0)
+    figures = Learning._checked(asked, chain, expansion, found)
     assert figures["surrogate_error"] == pytest.approx(np.std(more, ddof=1))
 
 

@@ -40,8 +40,8 @@ from pymc_dp.steps.prelude.newton import (
 from pymc_dp.steps.prelude.search import Found, Regression, Search
 from pymc_dp.steps.prelude.tails import BINS
 
-#: A direction that is known less than this part of each of its parameters begins no way: components of a mixture that
-#: are one.
+#: Where a direction is known less than this part of each of its parameters no way begins, if there are other places:
+#: there two components of a mixture are one.
 _LEAST_KNOWN = 1e-6
 #: A mean curvature is no further from the spread of scores than by this factor.
 _FAR_FROM_SPREAD = 2.0
@@ -105,12 +105,17 @@ class SearchBySimulation(Search):
 
         Where a model is symmetric it often says its centre of symmetry, where scores tell no direction.
         """
+        found = None
         for theta in self._starts():
-            if self._stands_at(theta) and self._least_known > _LEAST_KNOWN:
-                return theta
+            if self._stands_at(theta):
+                if self._least_known > _LEAST_KNOWN:
+                    return theta
+                found = theta if found is None else found
+        if found is not None:  # some directions are never told
+            return found
         raise InvalidArgument(
-            "The search finds no way to begin: scores of rows simulated from the model are zero, alike or no numbers "
-            "wherever it could. Give the free variables an initval= near plausible values, or use DPHMC."
+            "The search finds no way to begin: scores of rows simulated from the model are zero or no numbers wherever "
+            "it could. Give the free variables an initval= near plausible values, or use DPHMC."
         )
 
     def _starts(self) -> Iterator[FloatArray]:
