@@ -293,9 +293,9 @@ def test_progress_is_told_from_the_beginning(budget, monkeypatch, caplog, simula
     bar = mock.MagicMock()
     monkeypatch.setattr(sampling, "create_simple_progress", lambda shown, theme: bar if shown else None)
     options = {"quiet": False, "progressbar": True, "draws": 2, "tune": 2, "chains": 1}
-    with gaussian_model(gaussian_data()) as model:
-        if not simulates:
-            pm.Normal("z", model["mu"] * pm.Data("x", np.arange(400.0)), 1.0, observed=np.zeros(400))
+    with pm.Model() as model:
+        mean = pm.Normal("mu", 0.0, 10.0)
+        pm.Normal("y", mean if simulates else mean * pm.Data("x", np.ones(400)), 1.0, observed=gaussian_data())
     tried = ["Dry run on synthetic rows"] if simulates else []
     with caplog.at_level("INFO", logger="pymc"), model:
         run(model, budget, step=dp.DPSurrogateHMC(budget=budget), **options)

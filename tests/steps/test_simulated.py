@@ -11,6 +11,7 @@ from conftest import QUIET
 import pymc_dp as dp
 from pymc_dp.release.interface import ExpansionPoint
 from pymc_dp.steps.prelude import settings
+from pymc_dp.steps.prelude.belief import KnownScore
 from pymc_dp.steps.prelude.curvature import KnownCurvature
 from pymc_dp.steps.prelude.newton import Frame, NotComputable, can_stand_at, positive_definite, prior_curvature
 from pymc_dp.steps.prelude.search import Regression
@@ -145,6 +146,16 @@ def test_a_corrected_curvature_stays_positive():
     early = KnownCurvature(np.eye(2), np.eye(2), 0.0, Frame(np.eye(2), np.eye(2)), np.ones(2, bool))
     found = search_on(Rows(NORMAL))._together(replace(early, raw=np.diag([-50.0, 1.0]), noise_std=1e-3), early)
     assert np.linalg.eigvalsh(found.matrix) == pytest.approx([settings.LEAST_OF_CURVATURE, 1.0], rel=1e-3)
+
+
+def test_a_step_goes_by_the_latest_score_and_the_likelihood_by_all():
+    search = search_on(Rows(NORMAL))
+    curvature = search._by_model(np.zeros(2))
+    for mean in ([1.0, 0.0], [0.0, 1.0]):
+        gradient = N_UNITS * np.array(mean) * 0.01
+        search._scores.append(KnownScore(np.zeros(2), gradient, np.eye(2) * 5.0, 0.0))
+    np.testing.assert_allclose(search._belief(curvature, noise_alone=True).mean, [0.0, 0.01], atol=5e-4)
+    np.testing.assert_allclose(search._belief(curvature).mean, [0.005, 0.005], atol=5e-4)
 
 
 def of_mixture(rows):
