@@ -179,13 +179,14 @@ def test_components_of_a_mixture_are_found(seed):
 @pytest.mark.parametrize(
     ("rows", "simulated"),
     [
-        (lambda mu, scale, y: pm.Normal("y", mu, scale, observed=y), True),
+        (lambda mu, scale, y: pm.Normal("y", mu, 2.0, observed=y), True),
+        (lambda mu, scale, y: pm.Normal("y", mu, scale, observed=y), False),
         (lambda mu, scale, y: pm.StudentT("y", nu=4, mu=mu, sigma=scale, observed=pm.Data("rows", y)), True),
         (lambda mu, scale, y: pm.Bernoulli("y", logit_p=mu * scale, observed=(y > 0.0).astype(int)), True),
         (lambda mu, scale, y: pm.Laplace("y", mu, scale, observed=y), False),
         (lambda mu, scale, y: pm.Normal("y", mu * pm.Data("x", y), scale, observed=y), False),
     ],
-    ids=["normal", "as data", "levels", "broken lines", "covariates"],
+    ids=["known scale", "location and scale", "as data", "levels", "broken lines", "covariates"],
 )
 def test_rows_are_simulated_where_there_are_no_covariates(rows, simulated, budget):
     y = np.random.default_rng(0).normal(size=20)

@@ -246,7 +246,7 @@ def test_the_run_tells_when_clip_bounds_cut_too_much(clip, cut):
     assert found.clip_bias + 4.0 * found.clip_bias_noise_std > shift
     if cut:
         std = float(step.known.kernel.covariance[0, 0]) ** 0.5  # of the draws; of a short pilot
-        part = settings.BIAS_LEFT * settings.BIAS_OF_CENTRED  # what is lost on average is added again
+        part = settings.REPORTED_BIAS  # what is lost on average is added again
         assert found.clip_bias == pytest.approx(part * (scale * lost).clip(max=clip).sum() * std / scale, rel=0.02)
     else:
         assert abs(found.clip_bias) < 5.0 * found.clip_bias_noise_std

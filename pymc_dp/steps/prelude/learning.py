@@ -202,16 +202,12 @@ class Learning:
     def protect_units(self, *, of_several_rows: bool) -> None:
         """Say what a unit is: a row, or several."""
         options = self._options
-        simulated = self._rows_can_be_simulated and not of_several_rows and not self._regression.kinked.any()
-        regression = replace(
-            self._regression,
-            normal=self._normal and not simulated,
-            one_row_a_unit=not of_several_rows,
-            simulated=simulated,
-        )
+        regression = replace(self._regression, normal=self._normal, one_row_a_unit=not of_several_rows)
+        as_regression = regression.location_apart or regression.kinked.any() or of_several_rows
+        regression = replace(regression, simulated=self._rows_can_be_simulated and not as_regression)
         few = regression.location_apart or regression.responses_are_known
         steps = settings.STEPS if few else settings.STEPS_OF_UNKNOWN_RESPONSES
-        steps = options.newton_steps or (settings.STEPS_BY_SIMULATION if simulated else steps)
+        steps = options.newton_steps or (settings.STEPS_BY_SIMULATION if regression.simulated else steps)
         self._regression = replace(regression, steps=steps)
         self.shares = options.shares or self._default_shares()
 

@@ -196,10 +196,6 @@ class SearchBySimulation(Search):
         lengths = np.maximum(np.linalg.norm(along, axis=1), np.finfo(float).tiny)
         return along, np.minimum(1.0, point.clip_gradient / lengths)
 
-    @property
-    def _corrects_slopes(self) -> bool:
-        return True
-
     # Curvature ----------------------------------------------------------------------------------------------------
 
     def _query_of_curvature(self, point: ExpansionPoint, kind: str) -> Query:
