@@ -121,7 +121,7 @@ NEARLY_A_PARABOLA, TRUST_BY_SIMULATION = 1.5, 0.35
 #: The least that rows tell on the way along any direction, in units of each parameter's own. Of 16 searches each of two
 #: mixtures of two components, at epsilon 1 and 4, 22 were lost with 0, 8 with .01, one with .03 and none with .1; with
 #: .2 those of the two shapes of a gamma distribution end too early.
-LEAST_KNOWN_ON_THE_WAY = 0.05
+LEAST_KNOWN_ON_THE_WAY = 0.1
 #: By how many standard deviations of its mean square the difference of a released curvature from the model's is more
 #: than noise, before rows are taken for other ones than the model's.
 CLEARLY_ANOTHER = 2.0

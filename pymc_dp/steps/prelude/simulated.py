@@ -42,7 +42,7 @@ from pymc_dp.steps.prelude.tails import BINS
 
 #: Where a direction is known less than this part of each of its parameters no way begins, if there are other places:
 #: there two components of a mixture are one.
-_LEAST_KNOWN = 1e-6
+_LEAST_KNOWN = 1e-10
 #: A mean curvature is no further from the spread of scores than by this factor.
 _FAR_FROM_SPREAD = 2.0
 #: A step is halved so many times at most.
