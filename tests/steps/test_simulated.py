@@ -242,3 +242,15 @@ def test_priors_are_told_in_units_of_each_parameters_own():
     np.testing.assert_allclose(found, np.diag(information), rtol=1e-6, atol=1e-16)
     flat = SimpleNamespace(hessian=lambda theta: np.zeros((3, 3)))
     assert np.abs(prior_curvature(flat, np.zeros(3))).max() < 1e-200
+
+
+@pytest.mark.parametrize("dims", [None, "person"])
+def test_rows_whose_distribution_depends_on_their_number_are_not_simulated(dims):
+    """Hazard H32: a shape is no reading of rows, but simulated rows would tell how many there are."""
+    budget = dp.PrivacyBudget(4.0, 1e-6, relation="add-remove")
+    with pm.Model():
+        rows = pm.Data("rows", np.zeros(50), dims=dims)
+        pm.Normal("y", pm.Normal("mu") * rows.shape[0] / 50.0, 1.0, observed=rows)
+        with pytest.raises(dp.UnsupportedModel, match="not a sum over rows"):
+            pm.sample(draws=5, chains=1, budget=budget, **QUIET)
+    assert budget.history == ()
