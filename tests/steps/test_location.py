@@ -213,7 +213,7 @@ def test_the_curvature_of_clipped_scores_is_told_as_that_of_whole_ones(monkeypat
     kept, divided = [], []
     of_search, of_curvature = Search._kept, KnownCurvature.divided_by
     monkeypatch.setattr(
-        Search, "_kept", lambda self, bound: kept.append((bound, of_search(self, bound))) or kept[-1][1]
+        Search, "_kept", lambda self, at: kept.append((at.clip_gradient, of_search(self, at))) or kept[-1][1]
     )
     monkeypatch.setattr(
         KnownCurvature, "divided_by", lambda self, by: divided.append((self, by)) or of_curvature(self, by)

@@ -43,6 +43,8 @@ from pymc_dp.steps.prelude.tails import BINS
 #: Where a direction is known less than this part of each of its parameters no way begins, if there are other places:
 #: there two components of a mixture are one.
 _LEAST_KNOWN = 1e-10
+#: Less than this part of each of its parameters no direction is known at the centre: smaller ones are lost in rounding.
+_LEAST_AT_THE_END = 1e-6
 #: A mean curvature is no further from the spread of scores than by this factor.
 _FAR_FROM_SPREAD = 2.0
 #: A step is halved so many times at most.
@@ -230,7 +232,9 @@ def _between(curvature: FloatArray, spread: FloatArray) -> FloatArray:
     sizes = np.sqrt(np.diag(np.atleast_2d(spread)))
     if not (sizes.all() and np.isfinite(sizes).all()):
         raise NotComputable("Rows tell nothing of a parameter there.")
-    factor = sizes[:, None] * np.linalg.cholesky(positive_definite(spread / np.outer(sizes, sizes), floor=1e-10))
+    factor = sizes[:, None] * np.linalg.cholesky(
+        positive_definite(spread / np.outer(sizes, sizes), floor=_LEAST_AT_THE_END)
+    )
     turned = np.linalg.solve(factor, np.linalg.solve(factor, curvature).T)
     values, vectors = np.linalg.eigh(0.5 * (turned + turned.T))
     back = factor @ vectors
