@@ -134,7 +134,6 @@ def bench_expansion(benchmark, family, quantity):
         return expansion.residual(old, new, 0.5, 2.0**-40)
 
     passes = {
-        "score": lambda: expansion.score(2.0**-40),
         "curvature": lambda: expansion.curvature(2.0**-40),
         "residual": residual,
     }

@@ -336,7 +336,6 @@ def sums(rows, units):
     centre = ExpansionPoint(theta, np.eye(size), bound, bound)
     expansion = rows.expansion(centre)
     old, new = (Prediction(point, point - theta, True, 0.1) for point in (theta, theta_new))
-    yield "score", expansion.score(GRID)
     yield "curvature", expansion.curvature(GRID)
     yield "clipping_loss", expansion.clipping_loss(GRID, 0.5)
     yield "residual", expansion.residual(old, new, bound, GRID)

@@ -5,7 +5,7 @@ packages that are installed.
 """
 
 import functools
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Set
+from collections.abc import Callable, Iterable, Iterator, Mapping, Set
 from typing import Any
 
 import numpy as np
@@ -14,9 +14,7 @@ from pytensor.compile.sharedvalue import SharedVariable
 from pytensor.graph.basic import Apply, Constant, Variable
 from pytensor.graph.op import HasInnerGraph
 from pytensor.graph.traversal import ancestors
-from pytensor.scalar.basic import Second
 from pytensor.tensor.basic import Join, MakeVector
-from pytensor.tensor.elemwise import Elemwise
 from pytensor.tensor.random.op import RandomVariable
 from pytensor.tensor.shape import Reshape, Shape, Shape_i
 from pytensor.tensor.subtensor import AdvancedSubtensor
@@ -126,23 +124,6 @@ def leaves_of(outputs: Iterable[Variable], *, inner: bool = True) -> list[Variab
             elif inner and variable.owner is not None and isinstance(variable.owner.op, HasInnerGraph):
                 todo.append(list(variable.owner.op.fgraph.outputs))
     return list(found)
-
-
-def with_values(outputs: list[Variable], blockers: Collection[Variable] = ()) -> set[Variable]:
-    """Return all variables that outputs depend on by more than their shape; not what `blockers` depend on."""
-    found: set[Variable] = set()
-    ahead = list(outputs)
-    while ahead:
-        variable = ahead.pop()
-        if variable in found:
-            continue
-        found.add(variable)
-        node = variable.owner
-        if node is None or variable in blockers or isinstance(node.op, Shape | Shape_i):
-            continue
-        filled = isinstance(node.op, Elemwise) and isinstance(node.op.scalar_op, Second)  # the first has a shape alone
-        ahead += node.inputs[1:] if filled else node.inputs
-    return found
 
 
 def arrays_of(

@@ -4,6 +4,7 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 
+import numpy as np
 import pymc as pm
 import pytensor
 import pytensor.tensor as pt
@@ -58,6 +59,26 @@ class RowAxes:
             if axis is not None:
                 axes[leaf] = axis
         return axes
+
+    def of_so_many_rows(self, rv: Variable, n_rows: int) -> Variable:
+        """Return an observed variable with a number of rows that the table's does not decide: it may be protected."""
+        lengths = list(leaf_value(self.model.rvs_to_values[rv]).shape[: rv.type.ndim - rv.owner.op.ndim_supp])
+        try:
+            lengths[self.observed[rv]] = n_rows
+            return change_dist_size(rv, [pt.constant(length) for length in lengths])
+        except (IndexError, NotImplementedError, TypeError, ValueError):
+            raise UnsupportedModel(
+                f"{rv.name!r} cannot be drawn with another number of rows than the table has."
+            ) from None
+
+    def one_row(self) -> dict[Variable, Variable]:
+        """Return tables of one row of zeros in place of all, and 1 in place of what says their number."""
+        found: dict[Variable, Variable] = {}
+        for leaf, axis in self.of_inputs.items():
+            shape = list(leaf_value(leaf).shape)
+            shape[axis] = 1
+            found[leaf] = pt.constant(np.zeros(shape, dtype=leaf.type.dtype))
+        return found | {length: pt.constant(1, dtype=length.type.dtype) for length in self.length_variables}
 
     def protected_dims(self, lengths: Collection[int] = ()) -> set[str]:
         """Return the dims that count rows or units: their lengths and labels are those of people.
@@ -132,20 +153,6 @@ def row_axes(model: pm.Model, unit: str | None) -> RowAxes:
     if unit is None and len(names) == 1:  # a name that only some of them have is no dim of all
         return row_axes(model, names.pop())
     return RowAxes(model, axes, lengths.pop(), unit)
-
-
-def of_so_many_rows(rv: Variable, axis: int, n_rows: int) -> Variable:
-    """Return the random variable with a number of rows that the table's does not decide: it may be protected."""
-    batch_axes = rv.type.ndim - rv.owner.op.ndim_supp
-    size = [rv.shape[i] for i in range(batch_axes)]
-    try:
-        size[axis] = pt.constant(n_rows)
-        return change_dist_size(rv, size)
-    except (IndexError, NotImplementedError, TypeError, ValueError):
-        raise UnsupportedModel(
-            f"{rv.name!r} cannot be drawn with another number of rows than the table has. Pass synthetic=, the same "
-            "model written on a synthetic table of the same shape."
-        ) from None
 
 
 def length_of_dim(model: pm.Model, name: str, length: Variable) -> int:

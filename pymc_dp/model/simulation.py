@@ -3,7 +3,7 @@
 And the model's own likelihood of any rows, to try it on them.
 """
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
+from collections.abc import Callable, Iterator, Mapping, Sequence
 
 import numpy as np
 import pymc as pm
@@ -20,8 +20,7 @@ from pytensor.tensor.basic import Alloc
 
 from pymc_dp.compiling import INTERPRETED
 from pymc_dp.exceptions import UnsupportedModel
-from pymc_dp.model.arrays import with_values
-from pymc_dp.model.axes import of_so_many_rows
+from pymc_dp.model.axes import RowAxes
 from pymc_dp.model.parameters import FloatArray, ParameterVector
 from pymc_dp.model.split import RowLeaf, RowSplit
 from pymc_dp.model.starts import initial_values
@@ -32,22 +31,18 @@ _PRIOR_DRAWS = 50
 class RowSimulator:
     """Draws rows from a model without covariates. Its distributions are used, never its data.
 
-    `observed` names its observed variables with their row axes; `tables` are the model's inputs that hold rows, and
-    `prior_draws` are parameters drawn from the prior.
+    Tables of rows, of which nothing but shapes is asked, are replaced by one row of zeros: rows that are drawn cannot
+    depend on any, nor on their number. `observed` names observed variables; `prior_draws` are drawn from the prior.
     """
 
-    def __init__(
-        self,
-        model: pm.Model,
-        parameters: ParameterVector,
-        observed: Sequence[tuple[str, int]],
-        tables: Iterable[Variable],
-        n_drawn: int,
-    ) -> None:
-        _refuse_rows_in_simulation(model, set(tables))
-        self._parameters, self._axes = parameters, [axis for _, axis in observed]
+    def __init__(self, rows: RowAxes, parameters: ParameterVector, observed: Sequence[str], n_drawn: int) -> None:
+        model, of_rows = rows.model, [rows.model[name] for name in observed]
+        if any(isinstance(rv.owner.op, CustomDistRV) for rv in of_rows):
+            raise UnsupportedModel("Rows are drawn by a function of yours, which may know the data.")
+        self._parameters, self._axes = parameters, [rows.observed[rv] for rv in of_rows]
         stand_ins = {rv: rv.type() for rv in model.free_RVs}
-        draws = clone_replace([of_so_many_rows(model[name], axis, n_drawn) for name, axis in observed], stand_ins)
+        drawn = [rows.of_so_many_rows(rv, n_drawn) for rv in of_rows]
+        draws = clone_replace(drawn, rows.one_row() | stand_ins, rebuild_strict=False)
         self._draw = pymc_compile(list(stand_ins.values()), draws, random_seed=0)
         self._constrained = model.compile_fn(
             model.replace_rvs_by_values(model.free_RVs), inputs=model.value_vars, point_fn=False
@@ -95,21 +90,6 @@ def on_drawn_rows(model: pm.Model, random_seed: int | None) -> pm.Model:
         del twin.values_to_rvs[old]
         twin.values_to_rvs[value] = rv
     return twin
-
-
-def _refuse_rows_in_simulation(model: pm.Model, tables: Set[Variable]) -> None:
-    """Refuse distributions of rows that could know the data: with a table of rows, or of the user's own code."""
-    for rv in model.observed_RVs:
-        if not tables.isdisjoint(with_values([rv])):
-            raise UnsupportedModel(
-                f"The distribution of {rv.name!r} is drawn with the help of a table of rows. Pass synthetic=, the same "
-                "model written on a synthetic table of the same shape."
-            )
-        if isinstance(rv.owner.op, CustomDistRV):
-            raise UnsupportedModel(
-                f"{rv.name!r} is drawn by a function of yours, which may know the data. Pass synthetic=, the same "
-                "model written on a synthetic table of the same shape."
-            )
 
 
 def likelihood_of_any_rows(

@@ -1,7 +1,7 @@
 """Facts of a model's graph and of the shapes of its data, before any row is looked at. No value of the rows is read."""
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import dataclass
 
 import numpy as np
@@ -18,14 +18,15 @@ from pytensor.graph.basic import Apply, Constant, Variable
 from pytensor.graph.replace import clone_replace
 from pytensor.graph.rewriting.utils import rewrite_graph
 from pytensor.graph.traversal import ancestors
-from pytensor.scalar.basic import add, exp
-from pytensor.tensor.elemwise import DimShuffle
+from pytensor.scalar.basic import Second, add, exp
+from pytensor.tensor.elemwise import DimShuffle, Elemwise
 from pytensor.tensor.random import basic as families
+from pytensor.tensor.shape import Shape, Shape_i
 
 from pymc_dp.compiling import INTERPRETED
 from pymc_dp.exceptions import UnsupportedModel
-from pymc_dp.model.arrays import is_leaf, leaf_value, with_values
-from pymc_dp.model.axes import of_so_many_rows, row_axes
+from pymc_dp.model.arrays import is_leaf, leaf_value
+from pymc_dp.model.axes import row_axes
 from pymc_dp.model.members import from_means_and_members
 from pymc_dp.model.parameters import ParameterVector, default_point
 
@@ -68,8 +69,8 @@ class Structure:
     with_means_of_members: NDArray[np.float64] | None  # see `from_means_and_members`
 
 
-def structure_of(model: pm.Model, parameters: ParameterVector) -> Structure:
-    """Return the facts that steps may know of a model and its parameters."""
+def structure_of(model: pm.Model, parameters: ParameterVector, unit: str | None = None) -> Structure:
+    """Return the facts that steps may know of a model and its parameters; `unit` may name the dim that counts rows."""
     start, known = parameters.to_theta(default_point(model)), in_likelihood(model, parameters)
     degrees_of_freedom = places_of_degrees_of_freedom(model, parameters)
     given = _places_of(model, parameters, lambda rv: model.rvs_to_initial_values.get(rv) is not None)
@@ -83,7 +84,7 @@ def structure_of(model: pm.Model, parameters: ParameterVector) -> Structure:
         scale_is_rate(model),
         degrees_of_freedom,
         is_linear_and_normal(model),
-        rows_can_be_simulated(model),
+        rows_can_be_simulated(model, unit),
         bool(responses),
         are_all,
         rows_are_positive(model),
@@ -93,23 +94,23 @@ def structure_of(model: pm.Model, parameters: ParameterVector) -> Structure:
     )
 
 
-def rows_can_be_simulated(model: pm.Model) -> bool:
+def rows_can_be_simulated(model: pm.Model, unit: str | None = None) -> bool:
     """Return whether rows can be drawn from the model without any table: it has no covariates, groups or own code.
 
-    An array of a dim other than that of the rows is no table, were it as long by chance.
+    An array of a dim other than that of the rows, which `unit` may name, is no table, were it as long by chance.
     """
     if not model.observed_RVs or model.potentials:
         return False
     if any(rv.owner is None or isinstance(rv.owner.op, CustomDistRV) for rv in model.observed_RVs):
         return False
+    dims = {name for rv in model.observed_RVs for name in model.named_vars_to_dims.get(rv.name) or ()}
     try:
-        rows = row_axes(model, None)
-        tables = rows.of_inputs.keys()
-        for rv, axis in rows.observed.items():
-            of_so_many_rows(rv, axis, 2)
+        rows = row_axes(model, unit if unit in dims else None)
+        for rv in model.observed_RVs:
+            rows.of_so_many_rows(rv, 2)
+        return rows.of_inputs.keys().isdisjoint(_with_values(model.observed_RVs, model.free_RVs))
     except UnsupportedModel:
         return False
-    return tables.isdisjoint(with_values(model.observed_RVs, model.free_RVs))
 
 
 def in_likelihood(model: pm.Model, parameters: ParameterVector) -> NDArray[np.bool_]:
@@ -240,7 +241,7 @@ def is_linear_and_normal(model: pm.Model) -> bool:
         except (NotImplementedError, TypeError, ValueError):  # operations without a gradient
             return False
         slopes = rewrite_graph(slopes, include=("canonicalize",))
-    return not set(inputs) & with_values(slopes)
+    return not set(inputs) & _with_values(slopes)
 
 
 def scale_of_normal_rows(model: pm.Model) -> Variable | None:
@@ -251,6 +252,23 @@ def scale_of_normal_rows(model: pm.Model) -> Variable | None:
     mean, scale = node.op.dist_params(node)
     scale = _undimmed(scale)
     return scale if scale in model.free_RVs and scale not in ancestors([mean]) else None
+
+
+def _with_values(outputs: list[Variable], blockers: Collection[Variable] = ()) -> set[Variable]:
+    """Return all variables that outputs depend on by more than their shape; not what `blockers` depend on."""
+    found: set[Variable] = set()
+    ahead = list(outputs)
+    while ahead:
+        variable = ahead.pop()
+        if variable in found:
+            continue
+        found.add(variable)
+        node = variable.owner
+        if node is None or variable in blockers or isinstance(node.op, Shape | Shape_i):
+            continue
+        filled = isinstance(node.op, Elemwise) and isinstance(node.op.scalar_op, Second)  # the first has a shape alone
+        ahead += node.inputs[1:] if filled else node.inputs
+    return found
 
 
 def rows_are_positive(model: pm.Model) -> bool:

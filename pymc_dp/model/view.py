@@ -102,9 +102,9 @@ class ModelView:
         """Whether rows, or their logarithms, are normal with one parameter as their scale. It depends on no data."""
         return scale_of_normal_rows(self._rows.model) is not None
 
-    def simulator(self, observed: Sequence[tuple[str, int]], n_drawn: int) -> RowSimulator:
-        """Return an object that draws rows of the observed variables, with their row axes, from the model itself."""
-        return RowSimulator(self._rows.model, self.parameters, observed, self._rows.of_inputs, n_drawn)
+    def simulator(self, observed: Sequence[str], n_drawn: int) -> RowSimulator:
+        """Return an object that draws rows of the observed variables from the model itself."""
+        return RowSimulator(self._rows, self.parameters, observed, n_drawn)
 
 
 def read(

@@ -310,22 +310,6 @@ class DecisionClipCounts(_Counts):
 
 
 @dataclass(frozen=True, eq=False)
-class WeightedScore(Query):
-    """The sum of weighted scores at an expansion point, preconditioned."""
-
-    point: ExpansionPoint
-    kind: str = "score"
-
-    def bound(self, facts: PublicFacts) -> float:
-        """Return the bound of a weighted score."""
-        return self.point.clip_gradient
-
-    def exact_sum(self, on: Evaluation) -> ClippedSum:
-        """Return the sum of weighted scores."""
-        return on.rows.expansion(self.point).score(on.grid)
-
-
-@dataclass(frozen=True, eq=False)
 class Curvature(Query):
     """The sum of weighted curvatures at an expansion point, preconditioned.
 
@@ -422,7 +406,7 @@ class Residual(Query):
 #: What the curator answers: a reviewer reads these classes.
 QUERIES: tuple[type[Query], ...] = (
     *(GradientSum, LogRatioSum, VariancePenalisedLogRatio, BarkerDecision, ClipCounts, DecisionClipCounts),
-    *(WeightedScore, Curvature, UnitCount, ClippingLoss, Residual),
+    *(Curvature, UnitCount, ClippingLoss, Residual),
     *(CoordinateSizes, NormSizes, RemainderSizes, BoundedScore),
     *(PreconditionedScore, UpperScore, CentredScore, ExpectedCurvature, OneDirectionCurvature),
     *(PreconditionedGradient, GradientSizes),

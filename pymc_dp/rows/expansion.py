@@ -123,11 +123,6 @@ class UnitExpansion:
                 pass
         return found
 
-    def score(self, grid: float) -> ClippedSum:
-        """Return the sum of preconditioned weighted scores."""
-        total = self._weighted_sum(scores_of, self.weights, self._centre.preconditioner.shape[1], grid)
-        return ClippedSum(total, grid, self._centre.clip_gradient, self.n_weighted_down)
-
     def _weighted_sum(
         self, of: Callable[[UnitsOfChunk, ExpansionPoint], FloatArray], weights: FloatArray, size: int, grid: float
     ) -> IntArray:
@@ -377,7 +372,6 @@ def warm_up(units: Units) -> None:
     bound = math.inf if units.knows_responses else 1.0
     zero, unmoved = ExpansionPoint(theta, np.ones((theta.size, 1)), 1.0, bound), Prediction(theta, theta, True)
     expansion = UnitExpansion(units, zero)
-    expansion.score(1.0)
     expansion.clipping_loss(1.0, 0.5)
     expansion.residual(unmoved, unmoved, 1.0, 1.0)
     kinds = [centred_scores_of, expected_curvatures_of, squares_of_expected_curvatures]

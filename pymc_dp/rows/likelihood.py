@@ -301,9 +301,9 @@ class UnitLikelihood:
         return found
 
     @property
-    def observed_leaves(self) -> list[tuple[str, int]] | None:
-        """The observed variable behind each table and its row axis; None if there are others, or units of rows."""
-        found = [(name, axis) for name, axis in self._leaf_names if name is not None]
+    def observed_leaves(self) -> list[str] | None:
+        """The observed variable behind each table; None if there are others, or units of rows."""
+        found = [name for name, _ in self._leaf_names if name is not None]
         return found if self.one_row_a_unit and len(found) == len(self._leaf_names) else None
 
     def on_rows(

@@ -28,7 +28,7 @@ Partial = ClippedSum | ClippedMoments
 
 #: The sums that a partition is asked for: of its rows, and of an expansion of them.
 OF_ROWS = frozenset({"clipped_gradient", "clipped_log_ratio", "log_ratio_moments", "sum_over_units"})
-OF_EXPANSION = frozenset({"score", "curvature", "clipping_loss", "residual", "residual_sizes", "residual_moments"})
+OF_EXPANSION = frozenset({"curvature", "clipping_loss", "residual", "residual_sizes", "residual_moments"})
 
 
 @dataclass(frozen=True, eq=False)
@@ -175,7 +175,6 @@ class PartitionedExpansion:
     Each partition expands its own units, with their own weights.
     """
 
-    score = _added_up("score")
     curvature = _added_up("curvature")
     clipping_loss = _added_up("clipping_loss")
     residual = _added_up("residual")

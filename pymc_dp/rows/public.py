@@ -23,10 +23,6 @@ class PublicUnits:
         self._likelihood = likelihood
         self.n_units = likelihood.n_units
 
-    def first(self, count: int) -> "PublicUnits":
-        """Return the first units, at most `count`."""
-        return PublicUnits(self._likelihood.of_first_units(count))
-
     def log_likelihoods(self, theta: FloatArray) -> FloatArray:
         """Return the log-likelihood of every unit, shape (units,)."""
         return self._likelihood.all_log_likelihoods(theta)
@@ -92,16 +88,14 @@ class Simulation:
     Raises
     ------
     UnsupportedModel
-        If the model has covariates, groups or units of several rows: these are not simulated without a synthetic
-        table.
+        If the model has covariates, groups or units of several rows.
     """
 
     def __init__(self, view: ModelView, likelihood: UnitLikelihood, n_units: int) -> None:
         observed = likelihood.observed_leaves
         if observed is None:
             raise UnsupportedModel(
-                "The model has covariates, groups or several rows a unit, which cannot be simulated from it. Pass "
-                "synthetic=, the same model written on a synthetic table of the same shape."
+                "The model has covariates, groups or several rows a unit, which cannot be simulated from it."
             )
         self._simulator: RowSimulator | None = view.simulator(observed, n_units)
         self._prior_draws = self._simulator.prior_draws
@@ -135,7 +129,9 @@ class Simulation:
                 return self._rows_at(theta)
             except (ArithmeticError, ValueError):  # generators of random numbers refuse some parameters
                 continue
-        raise UnsupportedModel("No rows can be simulated at draws of the model's own prior. Pass synthetic=.")
+        raise UnsupportedModel(
+            "No rows can be simulated at draws of the model's own prior: give its free variables an initval=."
+        )
 
     def __getstate__(self) -> dict[str, Any]:
         # The simulated rows are pickled; their generator was compiled from the model of the protected data and is not.

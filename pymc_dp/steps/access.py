@@ -64,9 +64,6 @@ class PublicUnits(Protocol):
 
     n_units: int
 
-    def first(self, count: int) -> "PublicUnits":
-        """Return the first units, at most `count`."""
-
     def log_likelihoods(self, theta: FloatArray) -> FloatArray:
         """Return the log-likelihood of every unit, shape (units,)."""
 

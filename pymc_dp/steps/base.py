@@ -110,9 +110,8 @@ class DPStep(BlockedStep):
     left_behind: ClassVar[tuple[str, ...]] = _LEFT_BEHIND
     #: Whether chains ask for releases: there are no clipped units to count where all is released before they start.
     asks_in_chains: bool = True
-    #: Whether the step expands log-likelihoods around a point and makes a dry run on synthetic tables; and whether
-    #: these are rows simulated from the model.
-    expands, simulates = False, False
+    #: Whether the step expands log-likelihoods around a point and makes a dry run on synthetic tables.
+    expands = False
     #: Whether it has a use for the number of units: see `know_n_units`.
     uses_n_units = False
     #: Kept draws of each chain where the user leaves the number open. Tuning is paid for, so none is made unasked.
@@ -212,6 +211,11 @@ class DPStep(BlockedStep):
     @abstractmethod
     def transition(self, theta: FloatArray) -> Transition:
         """Return the next state of the chain, at `theta`: a vector of the step's own parameters."""
+
+    @property
+    def simulates(self) -> bool:
+        """Whether synthetic tables are rows simulated from the model."""
+        return False
 
     @property
     @abstractmethod

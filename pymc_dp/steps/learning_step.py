@@ -110,7 +110,7 @@ class LearningStep(DPStep):
             )
         if any(value is not None for name, value in needed.items() if name.startswith("clip_")):
             prelude = replace(prelude, control_variates=False)
-        self.learn_by(prelude, structure_of(model_in_context(model), self.parameters), self.in_chains)
+        self.learn_by(prelude, structure_of(model_in_context(model), self.parameters, self.unit), self.in_chains)
         return True
 
     def learn_by(self, prelude: Prelude, structure: Structure, in_chains: InChains) -> None:
@@ -124,7 +124,7 @@ class LearningStep(DPStep):
             diagnoses=self.clip_diagnostics is not None,
             counts_units=self.budget.relation == "add-remove",
         )
-        self.expands, self.simulates, self.uses_n_units = True, self.learning.simulates, True
+        self.expands, self.uses_n_units = True, True
         if self.learning.control_variates:
             self.default_draws = self.suitable_draws()
         self.stats_dtypes_shapes = {
@@ -183,6 +183,11 @@ class LearningStep(DPStep):
     # Used by samplers -----------------------------------------------------------------------------------------------
 
     @property
+    def simulates(self) -> bool:
+        """Whether synthetic tables are rows simulated from the model: not where units turn out to have several rows."""
+        return self.learning is not None and self.learning.simulates
+
+    @property
     def control_variates(self) -> bool:
         """Whether chains release remainders beyond an expansion, and not whole log-ratios and gradients."""
         return self.learning is not None and self.learning.control_variates
@@ -222,7 +227,7 @@ class LearningStep(DPStep):
 
     @property
     def facts(self) -> dict[str, Any]:
-        """The kind of expansion, whether there is a surrogate (chains do not move without one), test and tempering."""
+        """Whether there is a surrogate (chains do not move without one), test and tempering."""
         facts: dict[str, Any] = {}
         if self.learning is not None:
             facts = {

@@ -120,7 +120,9 @@ class DPSurrogateHMC(LearningStep):
         prelude = Prelude(newton_steps, shares, clip_gradient, clip_curvature, noise_aware)
         self.tested = self.asks_in_chains = shares is not None and shares.tests > 0.0
         self.acceptance_test = "penalty" if self.tested else "surrogate_check"
-        self.learn_by(prelude, structure_of(model, self.parameters), "log_ratios" if self.tested else "nothing")
+        self.learn_by(
+            prelude, structure_of(model, self.parameters, self.unit), "log_ratios" if self.tested else "nothing"
+        )
         self.trajectories = None if trajectories is None else _validate.whole("trajectories", trajectories, at_least=1)
         if not self.tested:
             self.default_tune_steps = _TUNING_OF_NUTS

@@ -101,7 +101,7 @@ def sums_of(rows):
     yield rows.clipped_log_ratio(theta, theta_new, BOUND, GRID).integers
     yield rows.clipped_gradient(theta, BOUND, GRID, units=np.arange(N - 5, N)).integers
     expansion = rows.expansion(ExpansionPoint(size))
-    yield expansion.score(GRID).integers
+    yield expansion.clipping_loss(GRID, 0.5).integers
     yield expansion.curvature(GRID).integers
 
 

@@ -11,7 +11,7 @@ import pymc_dp as dp
 from pymc_dp.accounting import GaussianReleases
 from pymc_dp.model.view import read
 from pymc_dp.release import ExpansionPoint, InsecureNoise, MeteredCurator, Prediction
-from pymc_dp.release.queries import ClippingLoss, Curvature, GradientSum, LogRatioSum, Residual, WeightedScore
+from pymc_dp.release.queries import ClippingLoss, Curvature, GradientSum, LogRatioSum, Residual
 from pymc_dp.rows import Simulation, UnitLikelihood
 
 SECRET = 777.25
@@ -83,7 +83,6 @@ def test_bounds_that_floating_point_cannot_keep_are_refused(bound):
     for ask in (
         lambda: opened.release(GradientSum(theta, bound), 1.0),
         lambda: opened.release(LogRatioSum(theta, theta + 1, bound), 1.0),
-        lambda: opened.release(WeightedScore(centre), 1.0),
         lambda: opened.release(Curvature(centre), 1.0),
         lambda: opened.release(ClippingLoss(centre), 1.0),
         lambda: opened.release(Residual(ExpansionPoint(theta, np.eye(1), 1.0), prediction, prediction, bound), 1.0),
@@ -119,18 +118,16 @@ def test_odd_rows_neither_warn_nor_raise(odd):
         for release in (
             opened.release(GradientSum(theta, 1.0), 1.0),
             opened.release(LogRatioSum(theta, other, 1.0), 1.0),
-            opened.release(WeightedScore(centre), 1.0),
             opened.release(Curvature(centre), 1.0),
             opened.release(ClippingLoss(centre), 1.0),
             opened.release(Residual(centre, *predictions, 1.0), 1.0),
-            opened.release(WeightedScore(centre), 1.0),
         ):
             assert np.isfinite(release.value).all()
 
 
 def test_the_prelude_is_released_once_and_stays_charged_when_it_crashes(budget, monkeypatch):
     def crash(self):
-        self.chain.release(WeightedScore(ExpansionPoint(np.zeros(1), np.eye(1), 1.0)))
+        self.chain.release(Curvature(ExpansionPoint(np.zeros(1), np.eye(1), 1.0, 1.0)))
         raise RuntimeError("in the prelude")
 
     monkeypatch.setattr(dp.DPSurrogateHMC, "prelude", crash)
@@ -141,4 +138,4 @@ def test_the_prelude_is_released_once_and_stays_charged_when_it_crashes(budget, 
             pm.sample(draws=5, chains=2, cores=1, step=step, **QUIET)
     assert len(budget.history) == 1
     with pytest.raises(dp.NoPlan):
-        step.chain.release(WeightedScore(ExpansionPoint(np.zeros(1), np.eye(1), 1.0)))
+        step.chain.release(Curvature(ExpansionPoint(np.zeros(1), np.eye(1), 1.0, 1.0)))

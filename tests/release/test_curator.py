@@ -11,7 +11,7 @@ from pymc_dp.exceptions import BudgetExceeded, NoPlan, PrivacyError
 from pymc_dp.release import Curators, ExpansionPoint, InsecureNoise, MeteredCurator, SecureNoise, queries
 from pymc_dp.release.batches import BatchesWithoutReplacement, PoissonBatches
 from pymc_dp.release.meter import Meter
-from pymc_dp.release.queries import ClipCounts, ClippingLoss, GradientSum, LogRatioSum, UnitCount, WeightedScore
+from pymc_dp.release.queries import ClipCounts, ClippingLoss, Curvature, GradientSum, LogRatioSum, UnitCount
 from pymc_dp.release.query import PublicFacts, Query
 from pymc_dp.rows import ClippedSum
 
@@ -254,7 +254,7 @@ class Changing(ExpansionPoint):
     asked = 0
 
     def __getattribute__(self, name):
-        if name == "clip_gradient":
+        if name == "clip_curvature":
             Changing.asked += 1
             return 1000.0 if Changing.asked == 1 else 1e-6
         return super().__getattribute__(name)
@@ -266,15 +266,15 @@ def test_what_a_centre_says_is_asked_once():
     class Rows(FakeRows):
         def expansion(self, centre):
             class Expansion:
-                def score(self, grid):
-                    return ClippedSum(np.array([0, 0]), grid, centre.clip_gradient, 0)
+                def curvature(self, grid):
+                    return ClippedSum(np.array([0, 0, 0]), grid, centre.clip_curvature, 0)
 
             assert type(centre) is ExpansionPoint
             return Expansion()
 
-    centre = Changing(THETA, np.eye(2), 1000.0)
+    centre = Changing(THETA, np.eye(2), 1.0, 1000.0)
     Changing.asked = 0
-    assert curator(Rows(), score=1).release(WeightedScore(centre), 3.0).noise_std == 3.0 * 2.0 * 1000.0
+    assert curator(Rows(), curvature=1).release(Curvature(centre), 3.0).noise_std == 3.0 * 2.0 * 1000.0
 
 
 def test_rows_that_overflow_warn_nowhere():

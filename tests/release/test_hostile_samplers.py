@@ -28,11 +28,11 @@ from pymc_dp.release.preconditioned import GradientSizes, PreconditionedGradient
 from pymc_dp.release.queries import (
     BarkerDecision,
     ClipCounts,
+    Curvature,
     DecisionClipCounts,
     GradientSum,
     Residual,
     VariancePenalisedLogRatio,
-    WeightedScore,
     plain,
 )
 from pymc_dp.rows import UnitLikelihood
@@ -84,16 +84,16 @@ class Held:
 @pytest.mark.parametrize("through", ["where", "array"])
 def test_what_a_sampler_holds_does_not_move_an_expansion_point(through):
     """Hazard H40: units are weighted once at a point; a point that moves afterwards leaves weights that do not fit."""
-    curator = opened(rows_of([5.0, -3.0, 2.0]), score=2)
+    curator = opened(rows_of([5.0, -3.0, 2.0]), curvature=2)
     directions = np.eye(2)
-    query = WeightedScore(ExpansionPoint(np.zeros(2), np.eye(2), 1.0))
+    query = Curvature(ExpansionPoint(np.zeros(2), np.eye(2), 1.0, 1.0))
     object.__setattr__(query.point, "preconditioner", Held(directions))
     first = curator.release(query, 3.0)
     if through == "where":
         first.where[0][:] = 1e6
     else:
         directions *= 1e6
-    again = curator.release(WeightedScore(ExpansionPoint(np.zeros(2), np.eye(2), 1.0)), 3.0)
+    again = curator.release(Curvature(ExpansionPoint(np.zeros(2), np.eye(2), 1.0, 1.0)), 3.0)
     assert np.array_equal(first.value, again.value)
     assert np.linalg.norm(again.value) <= 3.0
 
@@ -271,9 +271,9 @@ def test_a_power_that_is_not_positive_is_refused(tempering):
 @pytest.mark.parametrize("shape", [(2, 5), (1, 2), (2, 1), (3, 2), (2,), (4,)])
 def test_a_preconditioner_of_another_shape_is_refused(shape):
     """Hazard H36: compiled loops do not check bounds; what they would read beyond may be other rows."""
-    curator = opened(rows_of([5.0, -3.0, 2.0]), score=1)
+    curator = opened(rows_of([5.0, -3.0, 2.0]), curvature=1)
     with pytest.raises(dp.InvalidArgument, match="a square preconditioner"):
-        curator.release(WeightedScore(ExpansionPoint(np.zeros(2), np.ones(shape), 1.0)), 3.0)
+        curator.release(Curvature(ExpansionPoint(np.zeros(2), np.ones(shape), 1.0, 1.0)), 3.0)
     with pytest.raises(dp.InvalidArgument, match="a square preconditioner"):
         rows_of([5.0, -3.0, 2.0]).expansion(ExpansionPoint(np.zeros(3), np.eye(2), 1.0))
 
@@ -324,7 +324,7 @@ class Disguised(str):
 
 def test_names_are_compared_by_their_letters():
     """Hazard H40: a name that hashes and compares as it likes takes releases off other allowances, or off none."""
-    query = WeightedScore(ExpansionPoint(np.zeros(2), np.eye(2), 1.0), kind=Disguised("other"))
+    query = Curvature(ExpansionPoint(np.zeros(2), np.eye(2), 1.0, 1.0), kind=Disguised("other"))
     with pytest.raises(dp.BudgetExceeded, match="'other'"):
         opened(rows_of([5.0, -3.0, 2.0]), score=1).release(query, 3.0)
     assert type(GaussianReleases(Disguised("other"), 1, 1.0).kind) is str

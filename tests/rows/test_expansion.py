@@ -106,18 +106,16 @@ def test_sums_and_remainders_are_those_of_a_loop_over_rows(make):
     expansion = likelihood.expansion(centre)
     scores, curvatures = units.scores(centre.theta), units.curvatures(centre.theta)
     size, way = likelihood.n_parameters, centre.preconditioner
-    weights, of_curvatures, score_sum, curvature_sum = [], [], np.zeros(size), np.zeros((size, size))
+    weights, of_curvatures, curvature_sum = [], [], np.zeros((size, size))
     for score, curvature in zip(scores, curvatures, strict=True):
         along, bent = score @ way, way.T @ curvature @ way
         weights.append(min(1.0, 3.0 / np.linalg.norm(along)))
         of_curvatures.append(min(weights[-1], 4.0 / np.linalg.norm(bent)))
-        score_sum += weights[-1] * along
         curvature_sum += of_curvatures[-1] * bent
     weights, of_curvatures = np.array(weights), np.array(of_curvatures)
     assert expansion.weights == pytest.approx(weights, rel=1e-9)
     assert expansion.curvature_weights == pytest.approx(of_curvatures, rel=1e-9)
     assert expansion.n_weighted_down == np.sum(weights < 1)
-    assert expansion.score(GRID).value == pytest.approx(score_sum, abs=1e-8)
     assert unpacked(expansion.curvature(GRID).value, size) == pytest.approx(curvature_sum, abs=1e-8)
     taken = np.minimum(1.0, (1.0 - weights) * np.linalg.norm(scores @ way, axis=1) / 3.0)
     for less in (0.0, 0.5):
@@ -157,7 +155,7 @@ def test_a_units_value_depends_neither_on_its_place_nor_on_the_others():
     assert np.array_equal(values[0][order], values[1])
     assert np.array_equal(values[1][:40], values[2])
     assert np.array_equal(one.expansion(centre).weights[order], other.expansion(centre).weights)
-    for total in (lambda e: e.score(GRID), lambda e: e.curvature(GRID), lambda e: e.clipping_loss(GRID, 0.5)):
+    for total in (lambda e: e.curvature(GRID), lambda e: e.clipping_loss(GRID, 0.5)):
         assert np.array_equal(*[total(rows.expansion(centre)).integers for rows in (one, other)])
 
 
@@ -177,7 +175,6 @@ def test_rows_of_one_unit_are_added_before_they_are_weighted():
     weights = np.minimum(1.0, 1.0 / np.linalg.norm(scores, axis=1))
     assert expansion.weights == pytest.approx(weights)
     assert expansion.curvature_weights == pytest.approx(np.minimum(weights, 1.0 / np.linalg.norm(bent, axis=(1, 2))))
-    assert expansion.score(GRID).value == pytest.approx(weights @ scores)
 
 
 extreme = st.sampled_from([0.0, 1.0, -3.0, 1e6, -1e9, 1e308, 5e-324, np.inf, -np.inf, np.nan])
@@ -201,7 +198,6 @@ def test_replacing_one_unit_moves_every_sum_by_no_more_than_declared(row, count,
         Prediction(theta, theta - centre.theta, with_curvature=True, offset=0.1),
     ]
     for total in (
-        lambda e: e.score(2.0**-20),
         lambda e: e.curvature(2.0**-20),
         lambda e: e.clipping_loss(2.0**-30, 0.5),
         lambda e: e.residual(*predictions, 0.01, 2.0**-30),
@@ -228,7 +224,7 @@ def test_a_bad_row_is_silent_and_changes_no_other():
     assert other.weights[7] == 0.0
     others = np.arange(N) != 7
     assert np.array_equal(one.weights[others], other.weights[others])
-    assert np.isfinite(other.score(GRID).value).all()
+    assert np.isfinite(other.curvature(GRID).value).all()
     taken = other.clipping_loss(GRID, 0.5).value[0] - one.clipping_loss(GRID, 0.5).value[0]
     assert taken == pytest.approx(1.0 - np.clip(clipping_loss_of(one, 7), 0.0, 1.0), abs=1e-9)  # it has lost all
 

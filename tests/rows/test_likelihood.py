@@ -619,7 +619,6 @@ def every_method(rows):
         rows.clipped_gradient(theta, 0.7, GRID, units=units),
         rows.clipped_log_ratio(theta, theta_new, 0.7, GRID),
         rows.clipped_log_ratio(theta, theta_new, 0.7, GRID, units=units),
-        expansion.score(GRID),
         expansion.curvature(GRID),
         expansion.clipping_loss(GRID, 0.5),
         expansion.residual(old, new, 0.3, GRID),

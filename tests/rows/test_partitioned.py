@@ -90,7 +90,6 @@ METHODS = {
     "residual moments": lambda rows, units: rows.expansion(POINT).residual_moments(OLD, OTHER, 0.1, GRID, units=units),
 }
 OF_ALL = {
-    "score": lambda rows: rows.expansion(POINT).score(GRID),
     "curvature": lambda rows: rows.expansion(POINT).curvature(GRID),
     "clipping loss": lambda rows: rows.expansion(POINT).clipping_loss(GRID, 0.5),
     "residual": lambda rows: rows.expansion(POINT).residual(OLD, OTHER, 0.1, GRID),

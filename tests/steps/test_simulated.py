@@ -4,17 +4,24 @@ from dataclasses import replace
 from types import SimpleNamespace
 
 import numpy as np
+import pandas as pd
 import pymc as pm
+import pytensor.tensor as pt
 import pytest
 from conftest import QUIET
 
 import pymc_dp as dp
+from pymc_dp.model.axes import row_axes
+from pymc_dp.model.parameters import ParameterVector
+from pymc_dp.model.simulation import RowSimulator
+from pymc_dp.model.structure import rows_can_be_simulated
+from pymc_dp.model.view import read
 from pymc_dp.release.interface import ExpansionPoint
 from pymc_dp.steps.prelude import settings
 from pymc_dp.steps.prelude.belief import KnownScore
 from pymc_dp.steps.prelude.curvature import KnownCurvature
 from pymc_dp.steps.prelude.newton import Frame, NotComputable, can_stand_at, positive_definite, prior_curvature
-from pymc_dp.steps.prelude.search import Regression
+from pymc_dp.steps.prelude.search import Regression, Search
 from pymc_dp.steps.prelude.simulated import SearchBySimulation, _between
 
 N_UNITS = 1000
@@ -242,6 +249,95 @@ def test_priors_are_told_in_units_of_each_parameters_own():
     np.testing.assert_allclose(found, np.diag(information), rtol=1e-6, atol=1e-16)
     flat = SimpleNamespace(hessian=lambda theta: np.zeros((3, 3)))
     assert np.abs(prior_curvature(flat, np.zeros(3))).max() < 1e-200
+
+
+def test_rows_that_become_impossible_stop_a_step():
+    """Of a shifted Pareto or uniform distribution, whose rows tell that at once: there is no parabola."""
+
+    class Bounded(Rows):
+        def log_likelihoods(self, theta):
+            return np.where(self.rows[:, 0] >= theta[0] - 2.0, super().log_likelihoods(theta), -np.inf)
+
+    search = search_on(Bounded(np.clip(NORMAL, -1.9, None)))
+    search._by_model(np.zeros(2))
+    assert search._reached(np.zeros(2), np.array([0.5, 0.0]))[0] == pytest.approx(0.0625)
+
+
+def test_a_point_that_the_way_comes_back_to_has_the_same_rows():
+    tables = iter([Rows(NORMAL), Rows(NORMAL + 1.0)])
+    search = search_on(lambda theta: next(tables))
+    search._by_model(np.zeros(2))
+    first = search._rows
+    search._by_model(np.ones(2))
+    search._by_model(np.zeros(2))
+    assert search._rows is first
+
+
+def test_a_score_is_not_known_better_than_simulated_rows_know_it(monkeypatch):
+    """One row of 4,000 that is clipped by 100 stands for a thousandth of the units, or for none of them."""
+    rows = np.concatenate([[[104.0]], np.zeros((3999, 1))])
+    search = search_on(Rows(rows, scores=rows), size=1)
+    search._by_model(np.zeros(1))
+    monkeypatch.setattr(Search, "_score_at", lambda *_: KnownScore(np.zeros(1), np.zeros(1), np.eye(1), 3.0))
+    point = ExpansionPoint(np.zeros(1), np.eye(1), 4.0)
+    score = search._score_at(point, Frame(np.eye(1), np.eye(1)), 1.0, "score")
+    assert score.bias == pytest.approx(np.hypot(3.0, N_UNITS * 100.0 / 4000.0 / search._kept(point)))
+
+
+def test_what_weights_take_off_a_curvature_is_added(monkeypatch):
+    """A unit whose score is clipped has its curvature weighted down with it."""
+    search = search_on(Rows(NORMAL, k=2.0))
+    search._by_model(np.zeros(2))
+    lengths = np.linalg.norm(2.0 * NORMAL, axis=1)
+    part = np.mean(np.minimum(1.0, 1.5 / lengths))
+    frame = Frame(np.eye(2), np.eye(2))
+    weighted = KnownCurvature(np.eye(2), N_UNITS * 2.0 * part * np.eye(2), 1.0, frame, np.ones(2, bool))
+    monkeypatch.setattr(Search, "_curvature_at", lambda *_, **__: weighted)
+    found = search._curvature_at(ExpansionPoint(np.zeros(2), np.eye(2), 1.5, 9.0), frame, "x", between_scales=True)
+    np.testing.assert_allclose(found.raw, N_UNITS * 2.0 * np.eye(2), atol=1e-9)
+
+
+def test_units_of_several_rows_are_not_simulated(budget):
+    frame = pd.DataFrame({"person": np.arange(300) // 2, "y": np.random.default_rng(0).standard_t(4, 300)})
+    table = dp.Table.from_frame(frame, [dp.Person("person"), dp.Number("y", -9.0, 9.0, raw=True)])
+    with pm.Model():
+        pm.StudentT("y", nu=4, mu=pm.Normal("mu"), sigma=pm.HalfNormal("scale"), observed=table.template.y)
+        tree = pm.sample(draws=5, chains=1, budget=budget, data=table, **QUIET)
+    assert "growth" not in tree["releases"]
+    assert tree["releases"].sizes["early_curvature_release"] == 1
+
+
+@pytest.mark.parametrize("n", [50, 4000])
+@pytest.mark.parametrize("like", [pt.zeros_like, lambda rows: pt.zeros(rows.shape[0])])
+def test_parameters_with_an_entry_for_each_row_tell_no_number_of_rows(like, n):
+    """Hazard H32: tables of as many rows as are simulated were drawn, and others refused."""
+    with pm.Model() as model:
+        rows = pm.Data("rows", np.zeros(n))
+        pm.Normal("y", pm.Normal("mu") + like(rows), 1.0, observed=rows)
+    assert rows_can_be_simulated(model)
+    view = read(model)
+    (drawn,) = view.simulator(["y"], 4000).rows_at(np.array([3.0]))
+    assert drawn.shape == (4000,)
+    assert drawn.mean() == pytest.approx(3.0, abs=0.1)
+
+
+def test_simulated_rows_do_not_depend_on_a_number_of_rows():
+    """Such a model is no sum over rows; were it simulated all the same, one row is all that it would know of."""
+    drawn = []
+    for n in (50, 60):
+        with pm.Model() as model:
+            rows = pm.Data("rows", np.zeros(n), dims="person")
+            pm.Normal("y", pm.Normal("mu") + rows.shape[0], 1e-3, observed=rows, dims="person")
+        drawn.append(RowSimulator(row_axes(model, None), ParameterVector(model), ["y"], 10).rows_at(np.zeros(1))[0])
+    np.testing.assert_allclose(drawn, 1.0, atol=0.01)
+
+
+def test_rows_are_those_of_the_dim_that_is_named():
+    with pm.Model(coords={"item": ["a", "b"]}) as model:
+        x = pm.Data("x", np.zeros(30), dims="person")
+        rows = pm.Data("rows", np.zeros((2, 30)), dims=("item", "person"))
+        pm.Normal("y", pm.Normal("mu") * x, 1.0, observed=rows, dims=("item", "person"))
+    assert not rows_can_be_simulated(model, "person")
 
 
 @pytest.mark.parametrize("dims", [None, "person"])

@@ -81,7 +81,7 @@ def sums(rows, units=None):
         rows.clipped_gradient(THETA, 0.4, GRID, units=units),
         rows.clipped_log_ratio(THETA, -THETA, 0.4, GRID, units=units),
         rows.sum_over_units(lambda chunk: np.sin(chunk.gradient(THETA)), 3, 0.5, GRID, units=units),
-        *([] if units is not None else [rows.expansion(centre).score(GRID), rows.expansion(centre).curvature(GRID)]),
+        *([] if units is not None else [rows.expansion(centre).curvature(GRID)]),
     ]
     moments = rows.log_ratio_moments(THETA, -THETA, 0.4, GRID, units=units)
     return [(each.integers.tolist(), each.n_clipped) for each in found], moments

@@ -420,7 +420,7 @@ def test_no_block_of_a_file_is_held_once_it_has_answered(frame, template, tmp_pa
     gc.disable()
     try:
         with table(arrow_file(frame, tmp_path / "table.arrow")).opened(template) as rows:
-            rows.expansion(ExpansionPoint(THETA, np.eye(3), 0.5)).score(GRID)
+            rows.expansion(ExpansionPoint(THETA, np.eye(3), 0.5)).clipping_loss(GRID, 0.5)
             assert len(made) > 5
             assert not any(each() for each in made[:-1])
     finally:

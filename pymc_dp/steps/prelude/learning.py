@@ -110,8 +110,8 @@ class Prelude:
     Attributes
     ----------
     newton_steps : int, optional
-        Noisy steps towards the mode, before the last one. Default: 4 where the model says which responses a row could
-        have had, and for normal regressions; 16 where rows can be simulated from the model; else 8.
+        Noisy steps towards the mode, before the last one. Default: 16 where rows are simulated from the model; else 4
+        where the model says which responses a row could have had, and for normal regressions; else 8.
     shares : Shares, optional
         How the cost is split. Default: by the model, and by what chains release.
     clip_gradient, clip_curvature : float, optional

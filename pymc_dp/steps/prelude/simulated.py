@@ -27,6 +27,7 @@ from pymc_dp.release.queries import Curvature
 from pymc_dp.release.query import Query
 from pymc_dp.steps.access import ChainAccess, PublicUnits
 from pymc_dp.steps.prelude import settings
+from pymc_dp.steps.prelude.belief import KnownScore
 from pymc_dp.steps.prelude.curvature import KnownCurvature
 from pymc_dp.steps.prelude.newton import (
     NUMERICAL_FAILURES,
@@ -86,6 +87,8 @@ class SearchBySimulation(Search):
         self._scores_of_rows: FloatArray
         self._information: FloatArray
         self._least_known: float
+        #: All tables that were simulated, by point: the way may come back.
+        self._tables: dict[bytes, PublicUnits] = {}
 
     def run(self) -> Found:
         """Search, and expand where the search has led to. Nothing is raised but numerical failures.
@@ -141,7 +144,8 @@ class SearchBySimulation(Search):
         On the way it is the spread of scores, and no direction is believed to be known as little as it may be: along
         one that two components of a mixture share, steps would be as long as noise makes them.
         """
-        rows = table_at(self._chain.synthetic_tables, theta)
+        rows = self._tables.get(theta.tobytes()) or table_at(self._chain.synthetic_tables, theta)
+        self._tables[theta.tobytes()] = rows
         scores = rows.scores(theta)
         scores = scores[np.isfinite(scores).all(axis=1)]
         spread = np.atleast_2d(np.cov(scores[:, self.places].T, bias=True)) if len(scores) else np.zeros((1, 1))
@@ -164,10 +168,12 @@ class SearchBySimulation(Search):
         """Return where a step ends: where simulated rows' log-likelihood falls no faster than a parabola would."""
         rows, information, scores = self._rows, self._information, self._scores_of_rows.mean(axis=0)
         before = rows.log_likelihoods(theta)
-        for halvings in range(_HALVINGS):
+        possible = np.isfinite(before)
+        for halvings in range(_HALVINGS if possible.any() else 0):
             step = (end - theta) / 2.0**halvings
-            fall = before - rows.log_likelihoods(theta + step)
-            fallen = float(np.mean(fall[np.isfinite(fall)])) + float(scores @ step)
+            after = rows.log_likelihoods(theta + step)
+            fall = np.where(np.isfinite(after), before - after, np.inf)[possible]
+            fallen = float(np.mean(fall)) + float(scores @ step)
             expected = 0.5 * float(step @ information @ step)
             if fallen <= settings.NEARLY_A_PARABOLA * expected and self._stands_at(theta + step):
                 found: FloatArray = theta + step
@@ -192,6 +198,14 @@ class SearchBySimulation(Search):
         squares = np.einsum("ij,ij->i", along, along)
         return max(float(kept @ squares / squares.sum()), settings.LEAST_KEPT)
 
+    def _score_at(self, point: ExpansionPoint, frame: Frame, bias: float, kind: str) -> KnownScore:
+        """Release a score. Of many units, what is added is not known better than so many simulated rows know it."""
+        score = super()._score_at(point, frame, bias, kind)
+        along, kept = self._along(point)
+        squared = np.mean((1.0 - kept) ** 2 * np.einsum("ij,ij->i", along, along)) / len(along)
+        by_chance = self._chain.n_units * float(np.sqrt(squared)) / self._kept(point)
+        return replace(score, bias=float(np.hypot(score.bias, by_chance)))
+
     def _along(self, point: ExpansionPoint) -> tuple[FloatArray, FloatArray]:
         """Return scores of simulated rows along the axes of a point's frame, and the factor that clips each."""
         along = self._scores_of_rows @ point.preconditioner
@@ -202,6 +216,17 @@ class SearchBySimulation(Search):
 
     def _query_of_curvature(self, point: ExpansionPoint, kind: str) -> Query:
         return Curvature(point, kind)
+
+    def _curvature_at(self, point: ExpansionPoint, frame: Frame, kind: str, *, between_scales: bool) -> KnownCurvature:
+        """Release the observed curvature; what weights of clipped units take off that of simulated rows is added."""
+        made = super()._curvature_at(point, frame, kind, between_scales=between_scales)
+        scores, curvatures = self._rows.scores(point.theta), self._rows.curvatures(point.theta)
+        finite = np.isfinite(scores).all(axis=1) & np.isfinite(curvatures).all(axis=(1, 2))
+        lengths = np.linalg.norm(scores[finite] @ point.preconditioner, axis=1)
+        lost = 1.0 - np.minimum(1.0, point.clip_gradient / np.maximum(lengths, np.finfo(float).tiny))
+        missed = np.einsum("i,ijk->jk", lost, curvatures[finite]) / max(int(finite.sum()), 1)
+        axes = frame.preconditioner
+        return replace(made, raw=made.raw + self._chain.n_units * axes.T @ missed @ axes)
 
     def _together(self, late: KnownCurvature, early: KnownCurvature) -> KnownCurvature:
         """Return the model's curvature, corrected by as much of a released one as is clearly no noise.
