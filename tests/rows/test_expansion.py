@@ -251,8 +251,8 @@ def test_simulated_rows_follow_the_model_and_hold_no_data():
     assert len(simulation.prior_draws()) == 50
 
 
-def test_a_model_with_covariates_needs_a_synthetic_table():
-    with pytest.raises(UnsupportedModel, match="synthetic="):
+def test_a_model_with_covariates_is_not_simulated():
+    with pytest.raises(UnsupportedModel, match="cannot be simulated from it"):
         Simulation(read(poisson_model()), STANDARD, 100)
     with pytest.raises(UnsupportedModel, match="other free variables"):
         SyntheticTable(many_normal_model(), {"beta": (SIZE,)}, None, None)

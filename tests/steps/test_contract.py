@@ -54,7 +54,7 @@ def run(sampler, *, data=None, budget=None, chains=2, relation=None, random_seed
 
 SUMS = {
     UnitLikelihood: ("clipped_gradient", "clipped_log_ratio", "clipped_log_ratios", "sum_over_units"),
-    UnitExpansion: ("score", "curvature", "clipping_loss", "residual", "residual_sizes", "clipped_residuals"),
+    UnitExpansion: ("curvature", "clipping_loss", "residual", "residual_sizes", "clipped_residuals"),
 }
 
 
