@@ -114,7 +114,7 @@ def bench_gradient(benchmark, family, what):
 EXPANDED = [logistic, hierarchical_logistic, multivariate_normal, negative_binomial, varying_intercepts_20, banana]
 
 
-@pytest.mark.parametrize("quantity", ["score", "curvature", "residual"])
+@pytest.mark.parametrize("quantity", ["curvature", "residual"])
 @pytest.mark.parametrize("family", EXPANDED, ids=lambda family: family.__name__)
 def bench_expansion(benchmark, family, quantity):
     with pm.Model() as model:
