@@ -287,7 +287,7 @@ def test_a_score_is_not_known_better_than_simulated_rows_know_it(monkeypatch):
 def test_what_weights_take_off_a_curvature_is_added(monkeypatch):
     """A unit whose score is clipped has its curvature weighted down with it."""
     search = search_on(Rows(NORMAL, k=2.0))
-    search._by_model(np.zeros(2))
+    search._by_model(np.zeros(2), ends=True)
     lengths = np.linalg.norm(2.0 * NORMAL, axis=1)
     part = np.mean(np.minimum(1.0, 1.5 / lengths))
     frame = Frame(np.eye(2), np.eye(2))

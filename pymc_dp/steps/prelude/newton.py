@@ -43,13 +43,12 @@ def table_at(synthetic: SyntheticTables, theta: FloatArray) -> PublicUnits:
         raise NotComputable("No synthetic table can be simulated at these parameters.") from failure
 
 
-def expected_curvature(units: PublicUnits, theta: FloatArray) -> FloatArray:
-    """Return the mean curvature of synthetic units at `theta`, positive definite in the parameters that it depends on.
+def expected_curvature(curvatures: FloatArray) -> FloatArray:
+    """Return the mean of synthetic units' curvatures, positive definite in the parameters that it depends on.
 
     It is zero for parameters that the likelihood does not depend on, such as the scale of a hierarchy. Raises
     `NotComputable` if no unit has a finite one.
     """
-    curvatures = units.curvatures(theta)
     curvatures = curvatures[np.isfinite(curvatures).all(axis=(1, 2))]
     if not len(curvatures):
         raise NotComputable("No unit has a finite curvature there.")

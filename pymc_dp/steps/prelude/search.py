@@ -214,6 +214,11 @@ def requests_of_search(regression: Regression, share: float) -> list[ReleaseRequ
         ("wide_scale_score", scales, scales * parts.wide_scale, size),
         ("scale_approach", scales * steps, scales * steps * parts.scale_approach, size),
     ]
+    return in_proportion(asked, share)
+
+
+def in_proportion(asked: Sequence[tuple[str, int, float, int]], share: float) -> list[ReleaseRequest]:
+    """Return requests of kinds with counts, parts of the search's cost and coordinates, at a share of the cost."""
     together = sum(part for _, _, part, _ in asked)
     return [
         ReleaseRequest(kind, count, share * part / together, coordinates, once=True)

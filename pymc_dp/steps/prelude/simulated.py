@@ -38,7 +38,7 @@ from pymc_dp.steps.prelude.newton import (
     positive_definite,
     table_at,
 )
-from pymc_dp.steps.prelude.search import Found, Regression, Search
+from pymc_dp.steps.prelude.search import Found, Regression, Search, in_proportion
 from pymc_dp.steps.prelude.tails import BINS
 
 #: Where a direction is known less than this part of each of its parameters no way begins, if there are other places:
@@ -63,12 +63,7 @@ def requests_of_simulation(regression: Regression, share: float) -> list[Release
         ("approach", steps, steps * parts.approach, size),
         ("centre", 1, parts.centre, size),
     ]
-    together = sum(part for _, _, part, _ in asked)
-    return [
-        ReleaseRequest(kind, count, share * part / together, entries, once=True)
-        for kind, count, part, entries in asked
-        if count
-    ]
+    return in_proportion(asked, share)
 
 
 class SearchBySimulation(Search):
@@ -87,6 +82,8 @@ class SearchBySimulation(Search):
         self._scores_of_rows: FloatArray
         self._information: FloatArray
         self._least_known: float
+        #: Of each row, where the way ends.
+        self._curvatures_of_rows: FloatArray
         #: All tables that were simulated, by point: the way may come back.
         self._tables: dict[bytes, PublicUnits] = {}
 
@@ -158,8 +155,9 @@ class SearchBySimulation(Search):
         values = np.maximum(values, settings.LEAST_KNOWN_ON_THE_WAY)
         information[block] = np.outer(sizes, sizes) * ((vectors * values) @ vectors.T)
         if ends:
+            self._curvatures_of_rows = rows.curvatures(theta)
             with contextlib.suppress(*NUMERICAL_FAILURES):
-                information[block] = _between(expected_curvature(rows, theta)[block], spread)
+                information[block] = _between(expected_curvature(self._curvatures_of_rows)[block], spread)
         self._rows, self._scores_of_rows, self._information = rows, scores, information
         frame, n_units = Frame(np.eye(theta.size), np.eye(theta.size)), self._chain.n_units
         return KnownCurvature(n_units * information, n_units * information, 0.0, frame, self.places)
@@ -220,7 +218,7 @@ class SearchBySimulation(Search):
     def _curvature_at(self, point: ExpansionPoint, frame: Frame, kind: str, *, between_scales: bool) -> KnownCurvature:
         """Release the observed curvature; what weights of clipped units take off that of simulated rows is added."""
         made = super()._curvature_at(point, frame, kind, between_scales=between_scales)
-        scores, curvatures = self._rows.scores(point.theta), self._rows.curvatures(point.theta)
+        scores, curvatures = self._rows.scores(point.theta), self._curvatures_of_rows
         finite = np.isfinite(scores).all(axis=1) & np.isfinite(curvatures).all(axis=(1, 2))
         lengths = np.linalg.norm(scores[finite] @ point.preconditioner, axis=1)
         lost = 1.0 - np.minimum(1.0, point.clip_gradient / np.maximum(lengths, np.finfo(float).tiny))
@@ -254,9 +252,7 @@ def _between(curvature: FloatArray, spread: FloatArray) -> FloatArray:
     Both are the information of a row, but for chance. Of exponential families the first is exact; of mixtures it may be
     negative by chance, and the second is never.
     """
-    sizes = np.sqrt(np.diag(np.atleast_2d(spread)))
-    if not (sizes.all() and np.isfinite(sizes).all()):
-        raise NotComputable("Rows tell nothing of a parameter there.")
+    sizes = np.sqrt(np.diag(spread))
     factor = sizes[:, None] * np.linalg.cholesky(
         positive_definite(spread / np.outer(sizes, sizes), floor=_LEAST_AT_THE_END)
     )
