@@ -107,6 +107,42 @@ def test_noise_of_the_curvature_counts_over_the_true_distance():
     assert np.mean(by_curvature) == pytest.approx(expected, rel=0.1)
 
 
+@pytest.mark.parametrize("prior_std", [np.inf, 1e-4])
+def test_noise_of_the_curvature_counts_over_the_way_to_the_posterior(prior_std):
+    """Rows tell nothing of the last parameter but noise, which says that its maximum is a thousand away.
+
+    A prior that knows it ends the way there, and noise along the others is that of their own ways.
+    """
+    frame, away = Frame(np.eye(SIZE), np.eye(SIZE)), np.array([0.5, -0.3, 1000.0])
+    information = N * np.diag([1.0, 1.0, 1e-3])
+    prior = np.diag([0.0, 0.0, prior_std**-2.0]), np.zeros(SIZE)
+    given = {"n_units": N, "structure": DENSE, "third_order": 0.0}
+    scores = [KnownScore(np.zeros(SIZE), information @ away, np.eye(SIZE), 0.0)]
+    found = belief_of(scores, information, np.full(SIZE, 30.0), frame, ALL, prior=prior, **given)
+    np.testing.assert_allclose(found.mean, away, rtol=1e-6)  # of the likelihood
+    short = np.array([0.5, -0.3, 0.0]) if np.isfinite(prior_std) else away
+    expected = 0.5 * 30.0**2 * (short @ short * np.eye(SIZE) + np.outer(short, short)) + np.eye(SIZE)
+    np.testing.assert_allclose(information @ found.noise @ information, expected, rtol=0.02, atol=1.0)
+
+
+def test_the_slope_of_the_prior_leads_on():
+    """Of a prior with another maximum, as of scores: noise of the curvature counts as far as that."""
+    frame, information = Frame(np.eye(SIZE), np.eye(SIZE)), N * np.eye(SIZE)
+    scores = [KnownScore(np.zeros(SIZE), np.zeros(SIZE), 1e-3 * np.eye(SIZE), 0.0)]
+    given = {"n_units": N, "structure": DENSE, "third_order": 0.0}
+    slope = np.array([0.0, 0.0, 9.0 * N * 0.4])
+    found = belief_of(scores, information, np.full(SIZE, 3.0), frame, ALL, prior=(9.0 * information, slope), **given)
+    assert np.trace(found.noise) == pytest.approx(0.5 * 3.0**2 * 4.0 * 0.36**2 / N**2, rel=0.02)
+    assert not np.round(found.mean, 9).any()
+
+
+def test_where_a_prior_is_no_number_the_way_to_the_maximum_counts():
+    with np.errstate(all="ignore"):
+        scores = [score(MAXIMUM + 0.2, 5.0)]
+        found = belief(scores, 2.0, prior=(np.full((SIZE, SIZE), 1e308), np.full(SIZE, np.nan)))
+    np.testing.assert_array_equal(found.noise, belief(scores, 2.0).noise)
+
+
 def test_bias_of_clipping_is_along_directions_as_scores_are():
     """Its mean square, in all directions together, is that of the length; in each as information is."""
     weights = np.array([1.0, 0.5, 0.25])
@@ -367,15 +403,21 @@ def test_lifted_eigenvalues_are_above_the_floor_and_zeros_stay():
     assert not lifted(raw, 1.0, Frame(np.eye(3), np.eye(3)), part, floor=0.8, nonnegative=True).matrix[2].any()
 
 
-def test_two_curvatures_together_are_better_than_either():
-    """One tells the first entry, the other the last; the noise that is told is that of the result."""
+@pytest.mark.parametrize("members", [(), (0, 1)])
+def test_two_curvatures_together_are_better_than_either(members):
+    """One tells the first entry, the other the last; the noise that is told is that of the result.
+
+    Where members of a grouping share no row, axes are kept, and each entry is weighed all the same.
+    """
+    there = DENSE.copy()
+    there[np.ix_(members, members)] = np.eye(len(members), dtype=bool)
     matrix = np.diag([400.0, 100.0, 25.0])
     one, other = frame_of([20.0, 10.0, 0.5]), frame_of([2.0, 10.0, 5.0])
     errors = {"one": [], "other": [], "both": []}
     told = []
     for seed in range(200):
         first, second = noisy(matrix, one, 0.1, seed), noisy(matrix, other, 0.1, 1000 + seed)
-        both = pooled(second, first, DENSE, floor=0.0, nonnegative=True, drifts=False)
+        both = pooled(second, first, there, floor=0.0, nonnegative=True, drifts=False)
         for name, found in (("one", first), ("other", second), ("both", both)):
             errors[name].append(np.abs(np.diag(found.matrix - matrix)))
         told.append(both.frame.preconditioner.T @ (both.matrix - matrix) @ both.frame.preconditioner)

@@ -173,6 +173,7 @@ def belief_of(
     smooth: bool = True,
     noise_alone: bool = False,
     one_sided: NDArray[np.bool_] | None = None,
+    prior: tuple[FloatArray, FloatArray] | None = None,
 ) -> Belief:
     """Return the likelihood by scores at points that may be far apart, given its curvature.
 
@@ -185,6 +186,10 @@ def belief_of(
     and the curvature exact, but for axes along which it is clearly noisier than along most: there little more than
     noise is known of it. Along the axes of `one_sided` parameters all long scores have one sign: what clipping takes
     off may be along one of them.
+
+    What is missed, and the noise of the curvature, count over the way to where the posterior is: where rows tell
+    nothing, the maximum may be anywhere. `prior` is the information of a normal prior and its slope at the last score,
+    shape (parameters, parameters) and (parameters,); without one, the way to the maximum counts.
     """
     block = np.ix_(known, known)
     to_frame, back = frame.preconditioner[block].T, frame.back[block]
@@ -198,13 +203,15 @@ def belief_of(
     # Where each score alone says that the maximum is, and the covariance of its noise there.
     told = [place + inverse @ (to_frame @ score.gradient[known]) for score, place in zip(scores, places, strict=True)]
     noises = [(factor := inverse @ (to_frame @ score.noise[known])) @ factor.T for score in scores]
-    found, by_noise = told[-1], noises[-1]
+    found, by_noise = near, of_near = told[-1], noises[-1]
+    of_prior, slope = prior or (np.zeros_like(information), np.zeros(known.size))
+    under_prior = to_frame @ of_prior[block] @ to_frame.T, to_frame @ slope[known]
     for _ in range(4):  # what is missed depends on the distance, which the scores tell together
         precisions = []
         for score, place, noise in zip(scores, places, noises, strict=True):
-            away = found - place
+            away = near - place
             squared, told_by_one = float(away @ away), float(away @ along @ away) / n_units
-            not_noise = max(1.0 - float(np.trace(by_noise)) / max(squared, np.finfo(float).tiny), _LEAST_OF_DISTANCE)
+            not_noise = max(1.0 - float(np.trace(of_near)) / max(squared, np.finfo(float).tiny), _LEAST_OF_DISTANCE)
             missed = (third_order * told_by_one) ** 2 * n_units / size
             besides = part * missed + score.bias**2 / float(np.trace(along))
             turned = inverse @ (not_noise * _variance_of_product(curvature_noise, there, away)) @ inverse
@@ -215,9 +222,10 @@ def belief_of(
         weights = [together @ precision for precision in precisions]
         found = np.sum([weight @ each for weight, each in zip(weights, told, strict=True)], axis=0)
         by_noise = np.sum([weight @ noise @ weight.T for weight, noise in zip(weights, noises, strict=True)], axis=0)
+        near, of_near = _under_prior(found, by_noise, inverse + together, *under_prior)
     # The same noise of the curvature is in all of them, and about the same bias.
-    shaken = found - sum(weight @ place for weight, place in zip(weights, places, strict=True))
-    by_chance = float(np.sum(along * by_noise)) / max(float(shaken @ along @ shaken), np.finfo(float).tiny)
+    shaken = near - sum(weight @ place for weight, place in zip(weights, places, strict=True))
+    by_chance = float(np.sum(along * of_near)) / max(float(shaken @ along @ shaken), np.finfo(float).tiny)
     shaken = shaken * np.sqrt(np.clip(1.0 - by_chance, _LEAST_OF_DISTANCE, 1.0))
     if noise_alone:
         least = _CLEARLY_NOISIER * np.median(curvature_noise)
@@ -226,8 +234,7 @@ def belief_of(
     of_curvature = _variance_of_product(curvature_noise, there, shaken) + 0.5 * there * np.outer(moved, moved)
     biased = along if one_sided is None else along + size * np.diag(np.where(one_sided[known], np.diag(along), 0.0))
     mean_bias = sum(float(np.trace(weight)) * score.bias for weight, score in zip(weights, scores, strict=True)) / size
-    if noise_alone:
-        mean_bias = 0.0
+    mean_bias *= not noise_alone
     as_parameters = np.linalg.inv(back.T)
 
     def embedded(covariance: FloatArray) -> FloatArray:
@@ -249,6 +256,23 @@ def belief_of(
     if not (np.isfinite(belief.mean).all() and np.isfinite(belief.noise).all()):
         raise NotComputable("What scores say together is no finite number.")
     return belief
+
+
+def _under_prior(
+    mean: FloatArray,
+    noise: FloatArray,
+    covariance: FloatArray,
+    information: FloatArray,
+    slope: FloatArray,
+) -> tuple[FloatArray, FloatArray]:
+    """Return the posterior mean, and the covariance of its error by noise; what it was where they are no numbers.
+
+    Of a normal likelihood with a mean, the covariance `noise` of its error by noise, and a covariance. The normal prior
+    has an information, and a slope at 0.
+    """
+    kept = np.linalg.inv(np.eye(mean.size) + covariance @ information)
+    found, of_found = kept @ (mean + covariance @ slope), kept @ noise @ kept.T
+    return (found, of_found) if np.isfinite(found).all() and np.isfinite(of_found).all() else (mean, noise)
 
 
 def _variance_of_product(curvature_noise: FloatArray, there: FloatArray, way: FloatArray) -> FloatArray:

@@ -124,16 +124,17 @@ def pooled(
     In the basis in which both frames are diagonal the noise of an entry is a product of two numbers in either release.
     The result is returned in a frame along which its noise is about the same in all entries.
 
-    `there` says which entries can be other than zero along the axes of the late one: if not all, the two are averaged
-    as wholes, for other axes would not keep the structure. If the curvature `drifts` from point to point, the part of
-    their difference that is beyond noise counts as noise of the early one. `floor` is in multiples of the noise.
+    `there` says which entries can be other than zero along the axes of the late one: if not all, these axes are kept,
+    for others would not keep the structure, and the noise of the early one is that of its own entries there. If the
+    curvature `drifts` from point to point, the part of their difference that is beyond noise counts as noise of the
+    early one. `floor` is in multiples of the noise.
     """
     places = late.places
     block = np.ix_(places, places)
     to_late = (late.frame.preconditioner.T @ early.frame.back)[block]
     axes, sizes, _ = np.linalg.svd(to_late)
     if not there[block].all():
-        axes, sizes = np.eye(len(sizes)), np.full(len(sizes), np.sqrt(np.mean(sizes**2)))
+        axes, sizes = np.eye(len(sizes)), np.sqrt(np.sum(to_late**2, axis=1))
     of_early = (early.noise_std * np.outer(sizes, sizes)) ** 2
     of_late = np.full_like(of_early, late.noise_std**2)
     told_late = axes.T @ late.raw[block] @ axes

@@ -51,6 +51,7 @@ from pymc_dp.steps.prelude.location import SearchForLocation
 from pymc_dp.steps.prelude.newton import (
     NUMERICAL_FAILURES,
     NotComputable,
+    can_stand_at,
     positive_definite,
     prior_curvature,
     representable,
@@ -352,6 +353,8 @@ class Learning:
         theta, precision = found.point.theta, belief.precision
         distance = belief.mean - theta
         start = most_likely(prior, belief, theta, ~belief.known)
+        if not can_stand_at(prior, start):  # noise has led to where its derivatives are no numbers
+            start = theta
         from_prior = prior_curvature(prior, start)
         reach = (_TRUSTED + np.sqrt(self.size)) / np.sqrt(tempering)
         radius = reach + float(np.sqrt(distance @ precision @ distance))

@@ -466,6 +466,7 @@ class Search:
             smooth=self.smooth,
             noise_alone=noise_alone,
             one_sided=self._one_sided,
+            prior=(self._of_prior, self._chain.prior.gradient(scores[-1].theta)),
         )
 
     def _followed(
