@@ -18,10 +18,12 @@ from pytensor.graph.basic import Apply, Constant, Variable
 from pytensor.graph.replace import clone_replace
 from pytensor.graph.rewriting.utils import rewrite_graph
 from pytensor.graph.traversal import ancestors
-from pytensor.scalar.basic import Second, add, exp
+from pytensor.scalar.basic import Second, add, exp, identity, sub
 from pytensor.tensor.elemwise import DimShuffle, Elemwise
 from pytensor.tensor.random import basic as families
+from pytensor.tensor.random.op import RandomVariable
 from pytensor.tensor.shape import Shape, Shape_i
+from pytensor.tensor.subtensor import AdvancedSubtensor
 
 from pymc_dp.compiling import INTERPRETED
 from pymc_dp.exceptions import UnsupportedModel
@@ -65,6 +67,7 @@ class Structure:
     rows_are_levels: bool  # whether a row is one of a few levels: a truth value or a category
     rows_are_positive: bool  # whether a row is a positive real number
     in_predictor: NDArray[np.bool_]  # which parameters meet covariates, and the distribution of rows in no other way
+    rise: NDArray[np.float64]  # along which all linear predictors rise by 1; zero where the graph says nothing
     kinked: NDArray[np.bool_]  # in which parameters the log-likelihood of a row is a broken line
     with_means_of_members: NDArray[np.float64] | None  # see `from_means_and_members`
 
@@ -89,6 +92,7 @@ def structure_of(model: pm.Model, parameters: ParameterVector, unit: str | None 
         are_all,
         rows_are_positive(model),
         in_predictor(model, parameters),
+        rise_of_predictors(model, parameters),
         kinked_in(model, parameters),
         from_means_and_members(model, parameters, known),
     )
@@ -285,21 +289,80 @@ def in_predictor(model: pm.Model, parameters: ParameterVector) -> NDArray[np.boo
     Not a shape, or the share of zeros, beside the linear predictor. None where covariates reach it at several places by
     different parameters, or at none. Any array counts as covariates: how many rows there are has no part in it.
     """
-    found, node = np.zeros(parameters.size, dtype=bool), _node_of_rows(model)
+    found = np.zeros(parameters.size, dtype=bool)
+    moved = {rv for _, free in _predictors(model) for rv in free}
+    found[_places_of(model, parameters, lambda rv: rv in moved)] = True
+    return found
+
+
+def rise_of_predictors(model: pm.Model, parameters: ParameterVector) -> NDArray[np.float64]:
+    """Return a direction along which the linear predictor of every row rises by 1, shape (parameters,).
+
+    It is an intercept: a free scalar that is added to all else, or else a free vector of which every row adds one
+    entry. Zero where the graph says of none, as of a column of ones.
+    """
+    found, predictors = np.zeros(parameters.size), _predictors(model)
+    sums = {each for given, free in predictors for each in _sums_with_covariates(given, free)}
+    if len(sums) == 1:
+        terms = [rv for rv in _terms(sums.pop(), predictors[0][1]) if model.rvs_to_transforms.get(rv) is None]
+        intercepts = sorted(terms, key=lambda rv: rv.type.ndim)[:1]
+        found[_places_of(model, parameters, lambda rv: rv in intercepts)] = 1.0
+    return found
+
+
+def _sums_with_covariates(given: Variable, free: set[Variable]) -> set[Variable]:
+    """Return the sums by which free variables and covariates together reach a parameter of the rows' distribution."""
+    variable = _undimmed(given)
+    if not (free & set(ancestors([variable], blockers=free)) and _has_covariates(variable, free)):
+        return set()
+    node = variable.owner
+    if variable in free or not isinstance(node.op, Elemwise | RandomVariable):  # one that rows are a mixture of
+        return {variable}
+    moved = [each for each in node.inputs if free & set(ancestors([each], blockers=free))]
+    if isinstance(node.op, Elemwise) and node.op.scalar_op in (add, sub) and len(moved) > 1:  # else only an offset
+        return {variable}
+    return {found for each in node.inputs for found in _sums_with_covariates(each, free)}
+
+
+def _terms(variable: Variable, free: set[Variable], *, one_entry: bool = False) -> list[Variable]:
+    """Return free scalars that are added to a predictor of rows, and free vectors of which it takes `one_entry`."""
+    variable = _undimmed(variable)
+    if variable in free:
+        return [variable] if variable.type.ndim == int(one_entry) or variable.type.ndim == 0 else []
+    node = variable.owner
+    if node is not None and isinstance(node.op, AdvancedSubtensor):
+        of_vector = len(node.inputs) == 2 and node.inputs[0].type.ndim == node.inputs[1].type.ndim == 1
+        return _terms(node.inputs[0], free, one_entry=True) if of_vector else []
+    scalar_op = getattr(node.op, "scalar_op", None) if node is not None else None
+    if scalar_op == add:
+        return [term for each in node.inputs for term in _terms(each, free, one_entry=one_entry)]
+    # The other is taken off. And what has a name is the same.
+    return _terms(node.inputs[0], free, one_entry=one_entry) if scalar_op in (sub, identity) else []
+
+
+def _predictors(model: pm.Model) -> list[tuple[Variable, set[Variable]]]:
+    """Return parameters of the rows' distribution that covariates reach, and the free variables that do there alone.
+
+    Nothing where they reach it at several places by different variables, or at none.
+    """
+    node = _node_of_rows(model)
     if node is None:
-        return found
-    with_covariates, alone = list[set[Variable]](), set[Variable]()
+        return []
+    with_covariates, alone = list[tuple[Variable, set[Variable]]](), set[Variable]()
     for given in node.inputs:
-        reached = set(ancestors([given], blockers=model.free_RVs))
-        free = reached & set(model.free_RVs)
-        if any(math.prod(_shape(leaf)) > 1 for leaf in reached if leaf.owner is None):
-            with_covariates += [free] if free else []
+        free = set(ancestors([given], blockers=model.free_RVs)) & set(model.free_RVs)
+        if _has_covariates(given, model.free_RVs):
+            with_covariates += [(given, free)] if free else []
         else:
             alone |= free
-    predictors = [free - alone for free in with_covariates]
-    if predictors and all(each == predictors[0] for each in predictors):
-        found[_places_of(model, parameters, lambda rv: rv in predictors[0])] = True
-    return found
+    predictors = [(given, free - alone) for given, free in with_covariates]
+    return predictors if all(free == predictors[0][1] for _, free in predictors) else []
+
+
+def _has_covariates(variable: Variable, free: Collection[Variable]) -> bool:
+    """Return whether a variable depends on an array, other than by free variables."""
+    reached = ancestors([variable], blockers=free)
+    return any(math.prod(_shape(leaf)) > 1 for leaf in reached if leaf.owner is None)
 
 
 def kinked_in(model: pm.Model, parameters: ParameterVector) -> NDArray[np.bool_]:

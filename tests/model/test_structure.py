@@ -290,6 +290,81 @@ def test_what_meets_covariates_and_nothing_else_of_the_rows_distribution():
         assert sorted(parameters.labels[place] for place in np.flatnonzero(found)) == labels
 
 
+def test_along_which_direction_all_linear_predictors_rise():
+    """A free scalar that is added to all else, or the levels of groups; nothing that has a factor or a transform."""
+    x, counts, group = np.arange(16.0).reshape(8, 2), np.arange(8), np.arange(8) % 3
+    exp, Normal = pm.math.exp, pm.Normal
+
+    def slopes():
+        return pm.Data("x", x) @ Normal("b", shape=2)
+
+    def levels(center=0.0):
+        return Normal("level", center, 1, shape=3)
+
+    def member(values):
+        return values[pm.Data("g", group)]
+
+    def poisson(make):
+        return lambda: pm.Poisson("y", exp(make()), observed=counts)
+
+    def gamma():
+        shape, mean = pm.HalfNormal("shape"), exp(Normal("a") + slopes())
+        pm.Gamma("y", shape, shape / mean, observed=counts + 1.0)
+
+    def beta_binomial():
+        mean, total = pm.math.invlogit(Normal("a") + slopes()), pm.HalfNormal("total")
+        pm.BetaBinomial("y", n=pm.Data("n", counts + 9), alpha=mean * total, beta=(1 - mean) * total, observed=counts)
+
+    def exposed():
+        pm.Poisson("y", pm.Data("exposure", counts + 1.0) * exp(Normal("a") + slopes()), observed=counts)
+
+    def many_zeros():
+        pm.ZeroInflatedPoisson("y", psi=pm.Beta("psi", 1, 1), mu=exp(Normal("a") + slopes()), observed=counts)
+
+    def by_sd():
+        pm.Gamma("y", mu=exp(Normal("a") + slopes()), sigma=pm.HalfNormal("sd"), observed=counts + 1.0)
+
+    def negative_binomial():
+        alpha = pm.HalfNormal("alpha")
+        pm.NegativeBinomial("y", mu=pm.Deterministic("mu", exp(Normal("a") + slopes())), alpha=alpha, observed=counts)
+
+    def of_zeros():
+        pm.ZeroInflatedPoisson("y", psi=pm.math.invlogit(Normal("p") + slopes()), mu=exp(Normal("a")), observed=counts)
+
+    of_groups = ["level[0]", "level[1]", "level[2]"]
+    cases = (
+        (poisson(lambda: Normal("a") + slopes()), ["a"]),
+        (poisson(lambda: Normal("a") + slopes() + pm.math.log(pm.Data("exposure", counts + 1.0))), ["a"]),
+        (poisson(lambda: pm.Deterministic("eta", Normal("a") - slopes())), ["a"]),
+        (poisson(lambda: slopes() - Normal("a")), []),
+        (poisson(lambda: 3.0 * Normal("a") + slopes()), []),
+        (poisson(lambda: pm.HalfNormal("a") + slopes()), []),
+        (poisson(slopes), []),
+        (poisson(lambda: Normal("a")), []),
+        (poisson(lambda: member(levels(Normal("mu"))) + slopes()), of_groups),
+        (poisson(lambda: member(levels()) + slopes() + Normal("a")), ["a"]),
+        (poisson(lambda: member(Normal("a") + pm.HalfNormal("tau") * levels()) + slopes()), ["a"]),
+        (poisson(lambda: member(levels()) * pm.Data("z", x[:, 0]) + slopes()), []),
+        (poisson(lambda: levels()[0] + slopes()), []),
+        (gamma, ["a"]),
+        (by_sd, ["a"]),
+        (beta_binomial, ["a"]),
+        (exposed, ["a"]),
+        (many_zeros, ["a"]),
+        (negative_binomial, ["a"]),
+        (of_zeros, []),
+        (lambda: pm.Binomial("y", n=20, logit_p=Normal("a") + slopes(), observed=counts), ["a"]),
+        (lambda: pm.Exponential("y", exp(-(Normal("a") + slopes())), observed=counts + 1.0), ["a"]),
+    )
+    for make, labels in cases:
+        with pm.Model() as model:
+            make()
+        parameters = ParameterVector(model)
+        found = structure_of(model, parameters).rise
+        assert [parameters.labels[place] for place in np.flatnonzero(found)] == labels
+        assert (found[found != 0.0] == 1.0).all()
+
+
 @pytest.mark.parametrize("n_rows", [3, 8])
 def test_a_public_array_as_long_as_the_table_by_chance_is_like_any_other(n_rows):
     """Else a plan would tell how many rows there are."""

@@ -136,6 +136,20 @@ def test_the_slope_of_the_prior_leads_on():
     assert not np.round(found.mean, 9).any()
 
 
+def test_what_is_missed_on_a_long_way_is_no_reason_to_believe_the_prior():
+    """The score says exactly where the maximum is, but for terms of third order: no vague prior changes the way."""
+    information, away = 300.0 * N * np.eye(SIZE), np.array([0.0, 0.0, 1.0])
+    frame = Frame(np.eye(SIZE) / np.sqrt(300.0), np.eye(SIZE) * np.sqrt(300.0))
+    scores = [KnownScore(np.zeros(SIZE), information @ away, np.eye(SIZE), 0.0)]
+    given = {"n_units": N, "structure": DENSE, "third_order": 1.0}
+    vague = np.eye(SIZE) / 25.0, -away / 25.0
+    with_prior, without = (
+        belief_of(scores, information, np.full(SIZE, 30.0), frame, ALL, prior=prior, **given) for prior in (vague, None)
+    )
+    np.testing.assert_allclose(with_prior.mean, without.mean, rtol=1e-6)
+    np.testing.assert_allclose(with_prior.noise, without.noise, rtol=1e-3)
+
+
 def test_where_a_prior_is_no_number_the_way_to_the_maximum_counts():
     with np.errstate(all="ignore"):
         scores = [score(MAXIMUM + 0.2, 5.0)]

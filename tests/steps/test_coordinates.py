@@ -143,13 +143,6 @@ def test_the_size_of_scores_of_a_mean_is_that_of_its_members():
     assert search._weights[0] == 1.0
 
 
-def test_in_coordinates_the_mean_moves_the_predictors_of_its_members():
-    """The first is the mean of the next two; the last is another coefficient."""
-    regression = Regression(np.zeros(4), KNOWN, np.zeros(0, dtype=np.intp), in_predictor=KNOWN)
-    found = regression_in_coordinates(regression, TO_PARAMETERS)
-    np.testing.assert_array_equal(found.in_predictor, [True, False, False, True])
-
-
 @pytest.mark.parametrize("normal", [True, False])
 def test_the_location_of_groups_is_searched_for_in_coordinates(normal, monkeypatch):
     """And what is found is near what the rows say."""

@@ -1,5 +1,6 @@
 """The level of counts: the direction in which predictors rise, how far away it is found, and steps from there on."""
 
+from dataclasses import replace
 from types import SimpleNamespace
 
 import numpy as np
@@ -51,10 +52,10 @@ def test_the_level_is_searched_for_of_counts_and_positive_responses_with_covaria
 class Curator:
     """Answers without noise for counts of mean 1, whose rows have these covariates."""
 
-    def __init__(self, x, level=0.0, unidentified=None, knows_responses=True):
+    def __init__(self, x, level=0.0, knows_responses=True, noise_std=1e-9):
         self.x, self.level, self.n_units = x, level, len(x)
         self.knows_responses, self.structure = knows_responses, np.ones((x.shape[1],) * 2, dtype=bool)
-        self.unidentified = unidentified
+        self.unidentified, self.noise_std = None, noise_std
         self.prior = SimpleNamespace(gradient=lambda theta: -theta, hessian=lambda theta: -np.eye(theta.size))
         self.prior.log_density = lambda theta: -0.5 * theta @ theta
         self.asked = []
@@ -92,13 +93,17 @@ class Curator:
             by = np.clip(self.level - self.x @ query.point.theta, -99.0, 99.0)
             most = query.point.clip_gradient
             value = np.clip(along * np.sinh(by)[:, None], -most, most).sum(axis=0)
-        return Release(query.kind, value, 1e-9, (query.point.theta,))
+        return Release(query.kind, value, self.noise_std, (query.point.theta,))
 
 
-def search_of(x, moved, **options):
+def search_of(x, moved, rise=(), **options):
     size = x.shape[1]
     regression = Regression(
-        np.zeros(size), np.ones(size, dtype=bool), np.zeros(0, dtype=np.intp), in_predictor=np.array(moved)
+        np.zeros(size),
+        np.ones(size, dtype=bool),
+        np.zeros(0, dtype=np.intp),
+        in_predictor=np.array(moved),
+        rise=np.array(rise, dtype=float),
     )
     return SearchFromLevel(Curator(x, **options), regression)
 
@@ -115,6 +120,55 @@ def test_predictors_rise_along_the_column_of_ones():
         np.testing.assert_allclose(rise_of(search_of(x, [True] * 4, level=level)), [1, 0, 0, 0], atol=0.02)
 
 
+@pytest.mark.parametrize(("of_intercept", "atol"), [(0.01, 0.08), (1.0, 0.6)])
+def test_the_prior_tells_an_intercept_from_a_column_that_is_nearly_one(of_intercept, atol):
+    """Noise could hide in which of them predictors rise."""
+    x = np.column_stack([X[:, :2], GENERATOR.random(N) < 0.97]).astype(float)
+    search = search_of(x, [True] * 3, noise_std=0.02 * N)
+    search._of_prior = np.diag([of_intercept, 1.0, 1.0])
+    found = rise_of(search)
+    np.testing.assert_allclose(found, [1, 0, 0], atol=atol)
+    assert (np.abs(found[2]) > 0.1) == (of_intercept == 1.0)
+
+
+def test_a_flat_prior_tells_of_no_direction():
+    search = search_of(X, [True] * 3, noise_std=0.01 * N)
+    search._of_prior = np.zeros((3, 3))
+    np.testing.assert_allclose(rise_of(search), [1, 0, 0], atol=0.2)
+
+
+def test_how_much_members_vary_does_not_hold_them_back():
+    x = np.column_stack([np.eye(3)[np.arange(N) % 3], X[:, 1:]])
+    search = search_of(x, [True] * 5, noise_std=0.01 * N)
+    search._groupings = [np.arange(3), np.array([3]), np.array([4])]
+    search._of_prior = np.diag([100.0, 100.0, 100.0, 1.0, 1.0])
+    np.testing.assert_allclose(rise_of(search), [1, 1, 1, 0, 0], atol=0.06)
+
+
+@pytest.mark.parametrize("knows_responses", [True, False])
+@pytest.mark.parametrize("hidden", [False, True])
+def test_along_an_intercept_of_the_model_nothing_is_released_but_the_level(knows_responses, hidden):
+    search = search_of(X, [True] * 3, rise=[1.0, 0.0, 0.0], level=5.0, knows_responses=knows_responses)
+    if hidden:  # how much rows tell
+        search._log_told = lambda *_: np.inf
+    begun = search._begun()
+    np.testing.assert_allclose(begun, [5.0, 0.0, 0.0], atol=0.15)
+    bounds = {query.point.clip_gradient for query in search._chain.asked if query.kind == "level"}
+    assert max(bounds) == pytest.approx(settings.CLIP_OF_BISECTION, rel=0.1)
+    kinds = [query.kind for query in search._chain.asked]
+    assert set(kinds) - {"growth_sizes"} == {"level"}
+    assert kinds.count("growth_sizes") == (0 if hidden or not knows_responses else 2)
+    known, unknown = (
+        {request.kind: request for request in requests_of_search(regression, 1.0)}
+        for regression in (replace(search._regression, rise=rise) for rise in (np.array([1.0, 0, 0]), np.zeros(3)))
+    )
+    assert "rise" not in known
+    assert unknown["rise"].count == 1
+    assert known["early_curvature"].count + 1 == unknown["early_curvature"].count
+    assert known["coordinate_sizes"].count + 1 == unknown["coordinate_sizes"].count
+    assert known["curvature_sizes"].count + 1 == unknown["curvature_sizes"].count
+
+
 def test_parameters_beside_the_predictor_are_not_moved():
     assert rise_of(search_of(X, [True, True, False]))[2] == 0.0
 
@@ -123,15 +177,6 @@ def test_members_of_a_grouping_are_moved_together():
     search = search_of(np.column_stack([np.eye(3)[np.arange(N) % 3], X[:, 1:]]), [True] * 5)
     search._groupings = [np.arange(3), np.array([3]), np.array([4])]
     np.testing.assert_allclose(rise_of(search), [1, 1, 1, 0, 0], atol=0.02)
-
-
-def test_an_intercept_rises_where_deviations_could_as_well():
-    """The prior has deviations nearer to zero than the intercept."""
-    x, free = np.column_stack([np.ones(N), np.eye(3)[np.arange(N) % 3]]), np.array([[1.0, -1.0, -1.0, -1.0]]).T
-    search = search_of(x, [True] * 4, unidentified=free)
-    search._of_prior = np.diag([0.01, 100.0, 100.0, 100.0])
-    search._groupings = [np.array([0]), np.arange(1, 4)]
-    np.testing.assert_allclose(rise_of(search), [1, 0, 0, 0], atol=0.02)
 
 
 @pytest.mark.parametrize("level", [-6.0, 0.0, 5.0])

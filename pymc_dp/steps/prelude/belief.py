@@ -195,7 +195,6 @@ def belief_of(
     to_frame, back = frame.preconditioner[block].T, frame.back[block]
     size = int(known.sum())
     there = structure[block].astype(np.float64)
-    part = float(there.mean())  # of the entries
     along = to_frame @ information[block] @ to_frame.T
     inverse = np.linalg.inv(positive_definite(along))
     origin = scores[-1].theta
@@ -207,22 +206,24 @@ def belief_of(
     of_prior, slope = prior or (np.zeros_like(information), np.zeros(known.size))
     under_prior = to_frame @ of_prior[block] @ to_frame.T, to_frame @ slope[known]
     for _ in range(4):  # what is missed depends on the distance, which the scores tell together
-        precisions = []
+        precisions, hidden = [], []
         for score, place, noise in zip(scores, places, noises, strict=True):
             away = near - place
             squared, told_by_one = float(away @ away), float(away @ along @ away) / n_units
             not_noise = max(1.0 - float(np.trace(of_near)) / max(squared, np.finfo(float).tiny), _LEAST_OF_DISTANCE)
             missed = (third_order * told_by_one) ** 2 * n_units / size
-            besides = part * missed + score.bias**2 / float(np.trace(along))
+            besides = float(there.mean()) * missed + score.bias**2 / float(np.trace(along))
             turned = inverse @ (not_noise * _variance_of_product(curvature_noise, there, away)) @ inverse
             # Most of what is missed lies along the way itself: there it is not shared among the parameters.
             straight = smooth * (third_order * not_noise) ** 2 * told_by_one * np.outer(away, away)
+            hidden.append(noise + turned)
             precisions.append(np.linalg.inv(noise + turned + besides * inverse + straight))
         together = np.linalg.inv(np.sum(precisions, axis=0))
         weights = [together @ precision for precision in precisions]
         found = np.sum([weight @ each for weight, each in zip(weights, told, strict=True)], axis=0)
-        by_noise = np.sum([weight @ noise @ weight.T for weight, noise in zip(weights, noises, strict=True)], axis=0)
-        near, of_near = _under_prior(found, by_noise, inverse + together, *under_prior)
+        by_noise = _averaged(weights, noises)
+        # What is missed on a long way is no reason to believe the prior.
+        near, of_near = _under_prior(found, by_noise, inverse + _averaged(weights, hidden), *under_prior)
     # The same noise of the curvature is in all of them, and about the same bias.
     shaken = near - sum(weight @ place for weight, place in zip(weights, places, strict=True))
     by_chance = float(np.sum(along * of_near)) / max(float(shaken @ along @ shaken), np.finfo(float).tiny)
@@ -256,6 +257,12 @@ def belief_of(
     if not (np.isfinite(belief.mean).all() and np.isfinite(belief.noise).all()):
         raise NotComputable("What scores say together is no finite number.")
     return belief
+
+
+def _averaged(weights: Sequence[FloatArray], covariances: Sequence[FloatArray]) -> FloatArray:
+    """Return the covariance of a weighed sum of independent terms."""
+    terms = [weight @ each @ weight.T for weight, each in zip(weights, covariances, strict=True)]
+    return np.asarray(np.sum(terms, axis=0))
 
 
 def _under_prior(

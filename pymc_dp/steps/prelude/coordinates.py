@@ -80,14 +80,11 @@ def at_parameters(point: ExpansionPoint, to_parameters: FloatArray) -> Expansion
 def regression_in_coordinates(regression: Regression, to_parameters: FloatArray) -> Regression:
     """Return what is public of a model, in coordinates."""
     gathered = (to_parameters - np.eye(len(to_parameters))).T
-    moved = regression.in_predictor
     return replace(
         regression,
         start=np.linalg.solve(to_parameters, regression.start),
         known=regression.known | gathered.any(axis=1),
         gathered=gathered,
-        # Their mean moves the predictors of all members.
-        in_predictor=(gathered @ moved > 0.0) | (moved & ~gathered.any(axis=0)),
     )
 
 

@@ -185,6 +185,7 @@ class Learning:
             rows_are_levels=structure.rows_are_levels,
             rows_are_positive=structure.rows_are_positive,
             in_predictor=structure.in_predictor & ~np.isin(np.arange(structure.start.size), scales),
+            rise=structure.rise,
             kinked=structure.kinked,
         )
         self._rows_can_be_simulated = structure.rows_can_be_simulated

@@ -2,9 +2,10 @@
 
 Counts are far from where a model starts: of a rate of 30 the score at a rate of 1 is thirty times what it should be,
 and Newton's first step as far too long. The trust region then holds each step back by the more, the more a row tells.
-One direction leads most of the way: that in which all linear predictors rise by the same. An intercept is one, a column
-of ones among covariates, or the levels of all groups; which it is, a sum over the rows says that asks for no response.
-A binary search along it takes the sign of a clipped score at each point, and needs no curvature there.
+One direction leads most of the way: that in which all linear predictors rise by the same. An intercept is one, or the
+levels of all groups: the model's graph says so. A column of ones among covariates is another, which a sum over the rows
+tells that asks for no response. A binary search along it takes the sign of a clipped score at each point, and needs no
+curvature there.
 
 From there on a step of counts is trusted as far as it moves predictors, not as far as it changes log-likelihoods: over
 a given step the curvature of a Poisson or binomial distribution changes by a factor, however much a row tells.
@@ -60,14 +61,18 @@ class SearchFromLevel(Search):
         return histogram.log_mean(self._chain.n_units)
 
     def _levelled(self, theta: FloatArray) -> FloatArray:
-        slope = self._log_told(theta, "least_slope")
+        known = not self._regression.seeks_rise
+        slope = 0.0 if known else self._log_told(theta, "least_slope")
         told = self._log_told(theta, "least_information") if self._chain.knows_responses else 0.0
-        if not np.isfinite([slope, told]).all():
+        if known:  # the model says that rows tell about 1 where it begins, if noise hides it
+            rise, told = self._regression.rise, told if np.isfinite(told) else 0.0
+        elif not np.isfinite([slope, told]).all():
             return theta
-        try:
-            rise = self._rise(theta, self._comparable(theta), told, slope)
-        except NUMERICAL_FAILURES:
-            return theta
+        else:
+            try:
+                rise = self._rise(theta, self._comparable(theta), told, slope)
+            except NUMERICAL_FAILURES:
+                return theta
         axis = _along(rise)
 
         def rises(by: float) -> float:
@@ -84,8 +89,9 @@ class SearchFromLevel(Search):
     def _rise(self, theta: FloatArray, frame: Frame, told: float, slope: float) -> FloatArray:
         """Return the direction in which all predictors rise, by about 1: by least squares, for a row tells as much.
 
-        Of directions whose curvature noise could hide nothing is known but that it is no larger. Logarithms are given:
-        of what a row tells of its predictor, and of the size of its slope.
+        Of directions whose curvature noise could hide the prior tells how far they rise: an intercept, which may be one
+        of the columns, farther than the others. Logarithms are given: of what a row tells of its predictor, and of the
+        size of its slope.
         """
         n_units, together = self._chain.n_units, self._together_in_groups()
         size = together.shape[1]
@@ -104,18 +110,26 @@ class SearchFromLevel(Search):
         made = self._chain.release(self._query_of_curvature(point, "early_curvature"))
         packed = np.clip(made.value, -bound * n_units, bound * n_units)  # no sum of units is larger
         values, vectors = np.linalg.eigh(unpacked(packed, theta.size)[:size, :size])
-        least = made.noise_std * settings.NOISE_OF_LEVEL * float(np.sqrt(size))
-        curvature = (vectors * np.maximum(values, least)) @ vectors.T
+        noise = made.noise_std * float(np.sqrt(size))
+        told_by_prior = settings.NOISE_OF_LEVEL * noise * self._relative_information(axes[:, :size], together)
+        curvature = (vectors * np.maximum(values, settings.FLOOR_OF_LEVEL * noise)) @ vectors.T + told_by_prior
         along = np.linalg.solve(curvature, self._sum_of_one_sign(theta, axes, size, mean))
         rise = axes[:, :size] @ along
         if known:
             by = float(np.sqrt(along @ curvature @ along / n_units * np.exp(-told)))
         else:
             by = float(np.exp(self._log_size_along(theta, rise) - slope))
-        rise = self._as_the_prior_has_it(rise / by)
+        rise = rise / by
         if not 0.0 < np.abs(rise).max() < _STEEPEST:
             raise FloatingPointError("Noise alone says where predictors rise.")
         return rise
+
+    def _relative_information(self, axes: FloatArray, together: FloatArray) -> FloatArray:
+        """Return the prior's information along axes, over the largest of one; of groups, whose scale varies, none."""
+        alone = together.sum(axis=0) == 1.0
+        information = np.where(np.outer(alone, alone), axes.T @ self._of_prior @ axes, 0.0)
+        most = float(np.diag(information).max())
+        return information / most if most > 0.0 else np.eye(alone.size)
 
     def _sum_of_one_sign(self, theta: FloatArray, axes: FloatArray, size: int, log_curvature: float) -> FloatArray:
         """Return a sum over rows of scores to which all of them add with one sign of their predictors' slopes.
@@ -152,15 +166,6 @@ class SearchFromLevel(Search):
         for number, members in enumerate(moved):
             found[members, number] = 1.0
         return found[:, found.any(axis=0)]
-
-    def _as_the_prior_has_it(self, rise: FloatArray) -> FloatArray:
-        """Return the same rise of all rows that is most likely by the prior: of an intercept, not of all deviations."""
-        free = self._chain.unidentified
-        if free is None:
-            return rise
-        free = free[:, ~free[~self._moved].any(axis=0)]
-        squared = free.T @ self._of_prior @ free
-        return rise - free @ np.linalg.lstsq(squared, free.T @ self._of_prior @ rise)[0]
 
 
 def _along(direction: FloatArray) -> FloatArray:

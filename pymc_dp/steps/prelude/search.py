@@ -90,6 +90,8 @@ class Regression:
     simulated: bool = False
     #: Which parameters are those of the linear predictor, shape (parameters,); else empty.
     in_predictor: NDArray[np.bool_] = field(default_factory=lambda: np.zeros(0, dtype=np.bool_))
+    #: A direction along which all linear predictors rise by 1, shape (parameters,); zero or empty if none is known.
+    rise: FloatArray = field(default_factory=lambda: np.zeros(0))
     #: Whether rows, or their logarithms, are normal with a linear mean, and a free variable as their scale.
     normal: bool = False
     #: In which parameters the log-likelihood of a row is a broken line, shape (parameters,).
@@ -113,6 +115,11 @@ class Regression:
         counts = self.follows_growth and not self.rows_are_levels
         positive = self.rows_are_positive and self.one_row_a_unit and not self.followed.size
         return (counts or positive) and bool(self.in_predictor.any())
+
+    @property
+    def seeks_rise(self) -> bool:
+        """Whether it has to be released along which direction the level is searched for."""
+        return self.finds_level and not self.rise.any()
 
     @property
     def location_apart(self) -> bool:
@@ -182,8 +189,9 @@ def requests_of_search(regression: Regression, share: float) -> list[ReleaseRequ
     steps, bisected, scales = regression.steps, regression.bisected.size, int(regression.location_apart)
     broken = int(regression.kinked.any())
     # At every point how large curvatures are and what clipping leaves of them; and where each step may end.
-    level = int(regression.finds_level)
-    growth = 3 * (steps + 2) * int(regression.follows_growth) + 3 * level
+    level, rise = int(regression.finds_level), int(regression.seeks_rise)
+    told = 3 * rise + 2 * (level - rise) * int(regression.responses_are_known)  # what rows tell at the level
+    growth = 3 * (steps + 2) * int(regression.follows_growth) + told
     of_bisections = min(regression.scales.size, settings.MOST_BISECTED)  # with what degrees of freedom do not need
     usual = broken or regression.responses_are_known
     parts = settings.PARTS if usual else settings.PARTS_OF_UNKNOWN_RESPONSES
@@ -191,19 +199,19 @@ def requests_of_search(regression: Regression, share: float) -> list[ReleaseRequ
     own = settings.OWN_SCORES * regression.with_own_scores.size
     rows = scales * int(not regression.one_row_a_unit)
     middle = settings.MIDDLE_OF_LOCATION if scales else 1
-    n_curvatures = len(_STAGES) - 1 + middle + level
+    n_curvatures = len(_STAGES) - 1 + middle + rise
     n_scores = steps + 2 + scales * (steps + 1) + rows
     n_bisections = bisected * (settings.FIRST_BISECTIONS + (0 if scales else 2 * settings.LATER_BISECTIONS))
     asked: list[tuple[str, int, float, int]] = [
         ("bounded_score", n_bisections, parts.bisection * of_bisections, 1),
         ("level", level * settings.LEVEL_BISECTIONS, level * parts.bisection, 1),
-        ("rise", level, level * parts.rise, size),
-        ("coordinate_sizes", 1 + level, (1.0 + settings.OF_LEVEL * level) * parts.coordinates, size * _OCTAVES),
+        ("rise", rise, rise * parts.rise, size),
+        ("coordinate_sizes", 1 + rise, (1.0 + settings.OF_LEVEL * rise) * parts.coordinates, size * _OCTAVES),
         ("curvature_sizes", n_curvatures, n_curvatures * parts.sizes, BINS),
         ("score_sizes", n_scores, n_scores * parts.sizes, BINS),
         ("scale_sizes", own, parts.scale_sizes if own else 0.0, BINS),
         ("growth_sizes", growth, growth * parts.growth, BINS),
-        ("early_curvature", 1 + level, (1.0 + settings.OF_LEVEL * level) * parts.early, entries),
+        ("early_curvature", 1 + rise, (1.0 + settings.OF_LEVEL * rise) * parts.early, entries),
         ("middle_curvature", middle, middle * parts.middle, entries),
         ("late_curvature", 1, parts.late, entries),
         ("approach", steps, steps * parts.approach, size),
