@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from pymc.distributions.censored import CensoredRV
 from pymc.distributions.continuous import AsymmetricLaplaceRV, WeibullBetaRV
 from pymc.distributions.custom import CustomDistRV
+from pymc.distributions.distribution import SymbolicRandomVariable
 from pymc.distributions.transforms import LogTransform
 from pytensor.compile.ops import ViewOp
 from pytensor.graph.basic import Apply, Constant, Variable
@@ -298,46 +299,76 @@ def in_predictor(model: pm.Model, parameters: ParameterVector) -> NDArray[np.boo
 def rise_of_predictors(model: pm.Model, parameters: ParameterVector) -> NDArray[np.float64]:
     """Return a direction along which the linear predictor of every row rises by 1, shape (parameters,).
 
-    It is an intercept: a free scalar that is added to all else, or else a free vector of which every row adds one
-    entry. Zero where the graph says of none, as of a column of ones.
+    It is an intercept: a free scalar that is added to all else, and in nothing else, or else a free vector of which
+    every row adds one entry. Zero where the graph says of none, as of a column of ones.
     """
     found, predictors = np.zeros(parameters.size), _predictors(model)
-    sums = {each for given, free in predictors for each in _sums_with_covariates(given, free)}
+    sums = set[Variable]()
+    for given, free in predictors:
+        sums |= _sums_with_covariates(given, free)
     if len(sums) == 1:
-        terms = [rv for rv in _terms(sums.pop(), predictors[0][1]) if model.rvs_to_transforms.get(rv) is None]
-        intercepts = sorted(terms, key=lambda rv: rv.type.ndim)[:1]
-        found[_places_of(model, parameters, lambda rv: rv in intercepts)] = 1.0
+        intercepts = [rv for rv in _intercepts(sums.pop(), predictors[0][1]) if not model.rvs_to_transforms.get(rv)]
+        first = sorted(intercepts, key=lambda rv: rv.type.ndim)[:1]
+        found[_places_of(model, parameters, lambda rv: rv in first)] = 1.0
     return found
 
 
 def _sums_with_covariates(given: Variable, free: set[Variable]) -> set[Variable]:
     """Return the sums by which free variables and covariates together reach a parameter of the rows' distribution."""
-    variable = _undimmed(given)
-    if not (free & set(ancestors([variable], blockers=free)) and _has_covariates(variable, free)):
-        return set()
-    node = variable.owner
-    if variable in free or not isinstance(node.op, Elemwise | RandomVariable):  # one that rows are a mixture of
-        return {variable}
-    moved = [each for each in node.inputs if free & set(ancestors([each], blockers=free))]
-    if isinstance(node.op, Elemwise) and node.op.scalar_op in (add, sub) and len(moved) > 1:  # else only an offset
-        return {variable}
-    return {found for each in node.inputs for found in _sums_with_covariates(each, free)}
+    found, seen, ahead = set[Variable](), set[Variable](), [given]
+    while ahead:
+        variable = _undimmed(ahead.pop())
+        if variable in seen or not (_moves(variable, free) and _has_covariates(variable, free)):
+            continue
+        seen.add(variable)
+        node = variable.owner
+        through = isinstance(node.op, Elemwise | RandomVariable | SymbolicRandomVariable)  # one of a mixture, too
+        only_offset = sum(_moves(each, free) for each in node.inputs) == 1
+        if not through or (getattr(node.op, "scalar_op", None) in (add, sub) and not only_offset):
+            found.add(variable)
+        else:
+            ahead += node.inputs
+    return found
 
 
-def _terms(variable: Variable, free: set[Variable], *, one_entry: bool = False) -> list[Variable]:
-    """Return free scalars that are added to a predictor of rows, and free vectors of which it takes `one_entry`."""
-    variable = _undimmed(variable)
-    if variable in free:
-        return [variable] if variable.type.ndim == int(one_entry) or variable.type.ndim == 0 else []
-    node = variable.owner
-    if node is not None and isinstance(node.op, AdvancedSubtensor):
-        of_vector = len(node.inputs) == 2 and node.inputs[0].type.ndim == node.inputs[1].type.ndim == 1
-        return _terms(node.inputs[0], free, one_entry=True) if of_vector else []
-    scalar_op = getattr(node.op, "scalar_op", None) if node is not None else None
-    if scalar_op == add:
-        return [term for each in node.inputs for term in _terms(each, free, one_entry=one_entry)]
-    # The other is taken off. And what has a name is the same.
-    return _terms(node.inputs[0], free, one_entry=one_entry) if scalar_op in (sub, identity) else []
+def _intercepts(predictor: Variable, free: set[Variable]) -> list[Variable]:
+    """Return free scalars that are terms of a sum, and free vectors of which one entry is a term for each row.
+
+    Only those that are in no other term: else the sum rises by something else.
+    """
+    terms, seen, ahead = list[tuple[Variable, bool, bool]](), set[Variable](), [(predictor, True, False)]
+    while ahead:
+        variable, added, one_entry = ahead.pop()
+        variable = _undimmed(variable)
+        node = variable.owner
+        if node is None or variable in seen or variable in free:
+            terms.append((variable, added, one_entry))
+            continue
+        seen.add(variable)
+        scalar_op = getattr(node.op, "scalar_op", None)
+        if scalar_op in (add, identity):  # what has a name is the same
+            ahead += [(each, added, one_entry) for each in node.inputs]
+        elif scalar_op == sub:
+            ahead += [(node.inputs[0], added, one_entry), (node.inputs[1], False, one_entry)]
+        elif isinstance(node.op, AdvancedSubtensor) and _takes_one_entry(node):
+            ahead.append((node.inputs[0], added, True))
+        else:
+            terms.append((variable, added, one_entry))
+    reached = [free & set(ancestors([term], blockers=free)) for term, _, _ in terms]
+    return [
+        term
+        for term, added, one_entry in terms
+        if added and term in free and term.type.ndim <= int(one_entry) and sum(term in each for each in reached) == 1
+    ]
+
+
+def _takes_one_entry(node: Apply) -> bool:
+    return len(node.inputs) == 2 and node.inputs[0].type.ndim == node.inputs[1].type.ndim == 1
+
+
+def _moves(variable: Variable, free: set[Variable]) -> bool:
+    """Return whether a free variable moves another one."""
+    return not free.isdisjoint(ancestors([variable], blockers=free))
 
 
 def _predictors(model: pm.Model) -> list[tuple[Variable, set[Variable]]]:

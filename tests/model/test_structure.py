@@ -331,6 +331,17 @@ def test_along_which_direction_all_linear_predictors_rise():
     def of_zeros():
         pm.ZeroInflatedPoisson("y", psi=pm.math.invlogit(Normal("p") + slopes()), mu=exp(Normal("a")), observed=counts)
 
+    def difference():
+        level = levels()
+        return member(level) - level[pm.Data("other", group[::-1])]
+
+    def centred():
+        level = levels()
+        return member(level - level.mean()) + slopes()
+
+    def twice(of_a):
+        return lambda: of_a(Normal("a")) + slopes()
+
     of_groups = ["level[0]", "level[1]", "level[2]"]
     cases = (
         (poisson(lambda: Normal("a") + slopes()), ["a"]),
@@ -346,11 +357,22 @@ def test_along_which_direction_all_linear_predictors_rise():
         (poisson(lambda: member(Normal("a") + pm.HalfNormal("tau") * levels()) + slopes()), ["a"]),
         (poisson(lambda: member(levels()) * pm.Data("z", x[:, 0]) + slopes()), []),
         (poisson(lambda: levels()[0] + slopes()), []),
+        (poisson(difference), []),
+        (poisson(centred), []),
+        *((poisson(twice(of_a)), []) for of_a in (lambda a: a + a, lambda a: a - a + 1, lambda a: a + exp(a))),
+        (poisson(twice(lambda a: a + a * pm.Data("z", x[:, 0]))), []),
         (gamma, ["a"]),
         (by_sd, ["a"]),
         (beta_binomial, ["a"]),
         (exposed, ["a"]),
         (many_zeros, ["a"]),
+        (lambda: pm.HurdlePoisson("y", 0.5, exp(Normal("a") + slopes()), observed=counts), ["a"]),
+        (
+            lambda: pm.Censored(
+                "y", pm.Exponential.dist(exp(Normal("a") + slopes())), None, 9.0, observed=1.0 + counts
+            ),
+            ["a"],
+        ),
         (negative_binomial, ["a"]),
         (of_zeros, []),
         (lambda: pm.Binomial("y", n=20, logit_p=Normal("a") + slopes(), observed=counts), ["a"]),
@@ -363,6 +385,19 @@ def test_along_which_direction_all_linear_predictors_rise():
         found = structure_of(model, parameters).rise
         assert [parameters.labels[place] for place in np.flatnonzero(found)] == labels
         assert (found[found != 0.0] == 1.0).all()
+
+
+def test_graphs_that_share_their_parts_are_read_once():
+    """In time that is not exponential in how deep they are."""
+    counts = np.arange(8)
+    with pm.Model() as model:
+        eta = pm.Normal("a") + pm.Data("x", 1.0 * counts) * pm.Normal("b")
+        for _ in range(60):
+            eta = pm.math.sigmoid(eta) * eta
+        for _ in range(60):
+            eta = eta + eta
+        pm.Poisson("y", pm.math.exp(eta), observed=counts)
+    assert not structure_of(model, ParameterVector(model)).rise.any()
 
 
 @pytest.mark.parametrize("n_rows", [3, 8])

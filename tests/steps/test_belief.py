@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from pymc_dp.model.hessian import Hessian
-from pymc_dp.steps.prelude.belief import Belief, KnownScore, belief_of, doubted, informed, most_likely
+from pymc_dp.steps.prelude.belief import Belief, KnownScore, _under_prior, belief_of, doubted, informed, most_likely
 from pymc_dp.steps.prelude.curvature import (
     KnownCurvature,
     after_step,
@@ -150,11 +150,24 @@ def test_what_is_missed_on_a_long_way_is_no_reason_to_believe_the_prior():
     np.testing.assert_allclose(with_prior.noise, without.noise, rtol=1e-3)
 
 
-def test_where_a_prior_is_no_number_the_way_to_the_maximum_counts():
+@pytest.mark.parametrize("information", [np.full((SIZE, SIZE), 1e308), np.zeros((SIZE, SIZE))])
+def test_where_a_prior_is_no_number_the_way_to_the_maximum_counts(information):
     with np.errstate(all="ignore"):
         scores = [score(MAXIMUM + 0.2, 5.0)]
-        found = belief(scores, 2.0, prior=(np.full((SIZE, SIZE), 1e308), np.full(SIZE, np.nan)))
+        found = belief(scores, 2.0, prior=(information, np.full(SIZE, np.nan)))
     np.testing.assert_array_equal(found.noise, belief(scores, 2.0).noise)
+
+
+@pytest.mark.parametrize("largest", [1e2, 1e6, 1e12])
+def test_a_prior_that_knows_one_direction_leaves_the_others_as_they_are(largest):
+    direction, mean = np.array([1.0, 2.0, -1.0]) / np.sqrt(6.0), np.array([0.1, -0.2, 0.3])
+    covariance = np.linalg.inv(INFORMATION)
+    information = largest * np.outer(direction, direction)
+    found, of_found = _under_prior(mean, 1e-3 * np.eye(SIZE), covariance, information, np.zeros(SIZE))
+    gain = covariance @ direction / (direction @ covariance @ direction + 1.0 / largest)
+    kept = np.eye(SIZE) - np.outer(gain, direction)
+    np.testing.assert_allclose(found, kept @ mean, rtol=1e-4)
+    np.testing.assert_allclose(of_found, 1e-3 * kept @ kept.T, rtol=1e-3, atol=1e-9)
 
 
 def test_bias_of_clipping_is_along_directions_as_scores_are():

@@ -11,7 +11,8 @@ from scipy import stats
 from searches import LOST, searches, summary
 
 from pymc_dp.release import Release
-from pymc_dp.steps.prelude import settings
+from pymc_dp.steps.prelude import search as search_module, settings
+from pymc_dp.steps.prelude.belief import belief_of
 from pymc_dp.steps.prelude.level import SearchFromLevel
 from pymc_dp.steps.prelude.search import Regression, halved, requests_of_search
 from pymc_dp.steps.prelude.tails import BINS
@@ -275,3 +276,21 @@ def test_responses_that_are_far_from_the_start_are_found(kind):
     errors = np.sqrt(np.mean(((modes - reference.mean) / reference.std) ** 2, axis=1))
     assert np.all(errors < LOST), summary(found, reference)
     assert np.median(errors) < 1.0
+
+
+def test_the_likelihood_that_is_handed_out_allows_for_wider_priors(monkeypatch):
+    """Those of steps are for the model's own."""
+    asked = []
+
+    def recorded(*given, prior, **options):
+        asked.append(prior)
+        return belief_of(*given, prior=prior, **options)
+
+    monkeypatch.setattr(search_module, "belief_of", recorded)
+    with pm.Model() as model:
+        eta = pm.Normal("intercept", 0.0, 10.0) + pm.Data("x", X[:500, 1:]) @ pm.Normal("beta", 0.0, 2.0, shape=2)
+        pm.Poisson("y", pm.math.exp(eta), observed=GENERATOR.poisson(3.0, 500))
+    searches(Problem(model, normal=False), 50.0, 1e-6, 1, 0)
+    last = {round(float(information[0, 0] * 100.0), 6) for information, _ in asked[-2:]}
+    assert last == {0.1}
+    assert {round(float(information[0, 0] * 100.0), 6) for information, _ in asked[:-2]} == {1.0}

@@ -101,7 +101,7 @@ def largest_z(step_class=dp.DPSurrogateHMC, *, draws=1500, seed=0):
 @pytest.mark.slow
 @pytest.mark.production
 def test_a_skewed_posterior_is_recovered_exactly():
-    z, tree, skewness = largest_z()
+    z, tree, skewness = largest_z(seed=1)
     assert z < Z_LIMIT
     assert abs(skewness) > 0.4  # far from normal
     stats_of_run = tree["sample_stats"]

@@ -43,8 +43,8 @@ from pymc_dp.steps.prelude.newton import (
 #: Steps of Newton's method to a mode, and of the search for parameters that only the prior knows.
 _MODE_STEPS, _HYPERPARAMETER_STEPS = 40, 40
 _LEAST_GAIN = 1e-6
-#: The noise of a curvature counts over the true distance to the maximum: of the squared distance that scores tell, what
-#: their own noise adds is taken off, but this part is left.
+#: The noise of a curvature counts over the true distance, to about the posterior: of the squared one that scores tell,
+#: what their own noise adds is taken off, but this part is left.
 _LEAST_OF_DISTANCE = 0.1
 #: An axis along which a curvature is so many times as noisy as along most has been whitened by noise. A step that took
 #: that for knowledge went thousands of standard deviations along it, against a prior that knew better: 1 search of 8 at
@@ -234,8 +234,8 @@ def belief_of(
     moved = curvature_noise * shaken
     of_curvature = _variance_of_product(curvature_noise, there, shaken) + 0.5 * there * np.outer(moved, moved)
     biased = along if one_sided is None else along + size * np.diag(np.where(one_sided[known], np.diag(along), 0.0))
-    mean_bias = sum(float(np.trace(weight)) * score.bias for weight, score in zip(weights, scores, strict=True)) / size
-    mean_bias *= not noise_alone
+    lost = sum(float(np.trace(weight)) * score.bias for weight, score in zip(weights, scores, strict=True))
+    mean_bias = 0.0 if noise_alone else lost / size
     as_parameters = np.linalg.inv(back.T)
 
     def embedded(covariance: FloatArray) -> FloatArray:
@@ -277,8 +277,13 @@ def _under_prior(
     Of a normal likelihood with a mean, the covariance `noise` of its error by noise, and a covariance. The normal prior
     has an information, and a slope at 0.
     """
-    kept = np.linalg.inv(np.eye(mean.size) + covariance @ information)
-    found, of_found = kept @ (mean + covariance @ slope), kept @ noise @ kept.T
+    try:
+        root = np.linalg.cholesky(covariance)
+        values, axes = np.linalg.eigh(root.T @ information @ root)
+        kept = root @ (axes / (1.0 + np.maximum(values, 0.0))) @ axes.T @ np.linalg.inv(root)
+        found, of_found = kept @ (mean + covariance @ slope), kept @ noise @ kept.T
+    except NUMERICAL_FAILURES:
+        return mean, noise
     return (found, of_found) if np.isfinite(found).all() and np.isfinite(of_found).all() else (mean, noise)
 
 

@@ -190,7 +190,8 @@ def requests_of_search(regression: Regression, share: float) -> list[ReleaseRequ
     broken = int(regression.kinked.any())
     # At every point how large curvatures are and what clipping leaves of them; and where each step may end.
     level, rise = int(regression.finds_level), int(regression.seeks_rise)
-    told = 3 * rise + 2 * (level - rise) * int(regression.responses_are_known)  # what rows tell at the level
+    known = int(regression.responses_are_known)
+    told = (2 + known) * rise + 2 * known * (level - rise)  # what rows tell at the level, and slopes
     growth = 3 * (steps + 2) * int(regression.follows_growth) + told
     of_bisections = min(regression.scales.size, settings.MOST_BISECTED)  # with what degrees of freedom do not need
     usual = broken or regression.responses_are_known
@@ -364,11 +365,13 @@ class Search:
         self._scores.append(self._score_at(point, frame, bias, "score"))
         together = self._after_step(together)
         together, missed = self._checked(together, point, frame)
-        belief, at_centre = self._belief(together), together.matrix
+        # Whoever draws may have a wider prior, and scales of hierarchies vary.
+        part = settings.PART_OF_PRIOR
+        belief, at_centre = self._belief(together, of_prior=part), together.matrix
         if self._regression.follows_growth:
             end = belief.mean if can_stand_at(self._chain.prior, belief.mean) else point.theta
             together = together.divided_by(times_newton(self._growth(end)))  # its mean over the way
-            belief = self._belief(together)
+            belief = self._belief(together, of_prior=part)
         if self.drifts:
             bent = bending(curvature, late, since - theta, self._chain.n_units)
             belief = doubted(belief, self._scores[-1].theta, bent, self._chain.n_units)
@@ -455,8 +458,8 @@ class Search:
         frame = Frame(frame.preconditioner / factor[:, None], frame.back * factor[:, None])
         return replace(curvature, matrix=curvature.matrix * np.outer(factor, factor), frame=frame)
 
-    def _belief(self, curvature: KnownCurvature, *, noise_alone: bool = False) -> Belief:
-        """Return what all scores say."""
+    def _belief(self, curvature: KnownCurvature, *, noise_alone: bool = False, of_prior: float = 1.0) -> Belief:
+        """Return what all scores say; a part of the prior's information says where their way may end."""
         frame = self._frame(curvature)
         noise = curvature.noise_along(frame)
         if self.drifts:  # on the way it is off by more than noise, and not by axis
@@ -474,7 +477,7 @@ class Search:
             smooth=self.smooth,
             noise_alone=noise_alone,
             one_sided=self._one_sided,
-            prior=(self._of_prior, self._chain.prior.gradient(scores[-1].theta)),
+            prior=(of_prior * self._of_prior, of_prior * self._chain.prior.gradient(scores[-1].theta)),
         )
 
     def _followed(
@@ -836,7 +839,7 @@ class Search:
     def _stepped(self, theta: FloatArray, curvature: KnownCurvature, trust: float) -> FloatArray:
         """Return about the posterior mean as scores tell it; not farther away than the curvature is trusted.
 
-        What the curvature may be off counts in proportion to the distance to the maximum: were it part of the doubt, a
+        What the curvature may be off counts in proportion to the distance: were it part of the doubt, a
         hierarchy would hold every step back, and the distance would stay.
         """
         try:
