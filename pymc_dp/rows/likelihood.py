@@ -117,7 +117,7 @@ class UnitLikelihood:
         self._table = RowTable(rows) if units.of_row is None else RowTable.grouped(rows, units.of_row)
         self.n_rows, self.n_units = self._table.n_rows, self._table.n_units
         self.unit_in_words = units.in_words
-        self._leaf_names = [(leaf.observed[-1].name if leaf.observed else None, leaf.axis) for leaf in row_split.leaves]
+        self._leaf_names = [leaf.observed[-1].name if leaf.observed else None for leaf in row_split.leaves]
         self.inputs = tuple(inputs)
         self._expansions: dict[bytes, UnitExpansion] = {}
         # Log-likelihoods of all units at the points of the last log-ratio. A gradient's are left out: compiled with it,
@@ -303,7 +303,7 @@ class UnitLikelihood:
     @property
     def observed_leaves(self) -> list[str] | None:
         """The observed variable behind each table; None if there are others, or units of rows."""
-        found = [name for name, _ in self._leaf_names if name is not None]
+        found = [name for name in self._leaf_names if name is not None]
         return found if self.one_row_a_unit and len(found) == len(self._leaf_names) else None
 
     def on_rows(

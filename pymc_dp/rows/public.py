@@ -21,7 +21,6 @@ class PublicUnits:
 
     def __init__(self, likelihood: UnitLikelihood) -> None:
         self._likelihood = likelihood
-        self.n_units = likelihood.n_units
 
     def log_likelihoods(self, theta: FloatArray) -> FloatArray:
         """Return the log-likelihood of every unit, shape (units,)."""

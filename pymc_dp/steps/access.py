@@ -62,8 +62,6 @@ class OpensCurators(Protocol):
 class PublicUnits(Protocol):
     """The units of a synthetic table: everything about them may be computed, free of charge."""
 
-    n_units: int
-
     def log_likelihoods(self, theta: FloatArray) -> FloatArray:
         """Return the log-likelihood of every unit, shape (units,)."""
 

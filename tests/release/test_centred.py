@@ -259,7 +259,7 @@ Y = np.random.default_rng(5).integers(0, 4, N)
 
 def table(x, y, rows=None, starts=None):
     rows = rows or likelihood_of(poisson)
-    return rows.on_rows([{"y": y.astype(np.int64)}.get(name, x) for name, _ in rows._leaf_names], starts)
+    return rows.on_rows([{"y": y.astype(np.int64)}.get(name, x) for name in rows._leaf_names], starts)
 
 
 def persons(x=X, y=Y):

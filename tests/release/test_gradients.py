@@ -51,7 +51,7 @@ LIKELIHOODS = {"rows": ROWS, "persons": PERSONS}
 
 def table(x, y, rows=ROWS):
     starts = None if rows is not PERSONS else np.arange(0, len(y) + 1, OF_A_PERSON, dtype=np.int64)
-    return rows.on_rows([{"y": y.astype(np.int64)}.get(name, x) for name, _ in rows._leaf_names], starts)
+    return rows.on_rows([{"y": y.astype(np.int64)}.get(name, x) for name in rows._leaf_names], starts)
 
 
 def with_row(row, count, place, rows=ROWS):

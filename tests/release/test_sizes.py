@@ -35,7 +35,7 @@ ROWS, PERSONS = poisson(), poisson(np.arange(N) // 3)
 
 
 def table(x, y):
-    return ROWS.on_rows([{"y": y.astype(np.int64)}.get(name, x) for name, _ in ROWS._leaf_names])
+    return ROWS.on_rows([{"y": y.astype(np.int64)}.get(name, x) for name in ROWS._leaf_names])
 
 
 def with_row(row, count, place):

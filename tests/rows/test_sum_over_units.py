@@ -101,7 +101,7 @@ def test_replacing_any_contribution_moves_the_sum_by_at_most_twice_the_bound(one
 def test_replacing_any_row_of_the_table_moves_it_by_at_most_twice_the_bound(row, count, place):
     x, y = X.copy(), Y.copy()
     x[place], y[place] = row, count
-    tables = [y.astype(np.int64) if name == "y" else x for name, _ in ROWS._leaf_names]
+    tables = [y.astype(np.int64) if name == "y" else x for name in ROWS._leaf_names]
     before, after = (rows.sum_over_units(everything, 7, 0.5, GRID) for rows in (ROWS, ROWS.on_rows(tables)))
     moved = math.sqrt(sum(int(d) ** 2 for d in after.integers - before.integers)) * GRID
     assert moved <= 2.0 * 0.5
