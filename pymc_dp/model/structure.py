@@ -318,12 +318,12 @@ def _sums_with_covariates(given: Variable, free: set[Variable]) -> set[Variable]
     found, seen, ahead = set[Variable](), set[Variable](), [given]
     while ahead:
         variable = _undimmed(ahead.pop())
-        if variable in seen or not (_moves(variable, free) and _has_covariates(variable, free)):
+        if variable in seen or not (_reached(variable, free) and _has_covariates(variable, free)):
             continue
         seen.add(variable)
         node = variable.owner
         through = isinstance(node.op, Elemwise | RandomVariable | SymbolicRandomVariable)  # one of a mixture, too
-        only_offset = sum(_moves(each, free) for each in node.inputs) == 1
+        only_offset = sum(bool(_reached(each, free)) for each in node.inputs) == 1
         if not through or (getattr(node.op, "scalar_op", None) in (add, sub) and not only_offset):
             found.add(variable)
         else:
@@ -354,7 +354,7 @@ def _intercepts(predictor: Variable, free: set[Variable]) -> list[Variable]:
             ahead.append((node.inputs[0], added, True))
         else:
             terms.append((variable, added, one_entry))
-    reached = [free & set(ancestors([term], blockers=free)) for term, _, _ in terms]
+    reached = [_reached(term, free) for term, _, _ in terms]
     return [
         term
         for term, added, one_entry in terms
@@ -366,9 +366,9 @@ def _takes_one_entry(node: Apply) -> bool:
     return len(node.inputs) == 2 and node.inputs[0].type.ndim == node.inputs[1].type.ndim == 1
 
 
-def _moves(variable: Variable, free: set[Variable]) -> bool:
-    """Return whether a free variable moves another one."""
-    return not free.isdisjoint(ancestors([variable], blockers=free))
+def _reached(variable: Variable, free: Collection[Variable]) -> set[Variable]:
+    """Return the free variables that another one depends on, by no other of them."""
+    return set(free).intersection(ancestors([variable], blockers=free))
 
 
 def _predictors(model: pm.Model) -> list[tuple[Variable, set[Variable]]]:
@@ -381,7 +381,7 @@ def _predictors(model: pm.Model) -> list[tuple[Variable, set[Variable]]]:
         return []
     with_covariates, alone = list[tuple[Variable, set[Variable]]](), set[Variable]()
     for given in node.inputs:
-        free = set(ancestors([given], blockers=model.free_RVs)) & set(model.free_RVs)
+        free = _reached(given, model.free_RVs)
         if _has_covariates(given, model.free_RVs):
             with_covariates += [(given, free)] if free else []
         else:

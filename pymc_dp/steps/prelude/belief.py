@@ -193,8 +193,8 @@ def belief_of(
     """
     block = np.ix_(known, known)
     to_frame, back = frame.preconditioner[block].T, frame.back[block]
-    size = int(known.sum())
     there = structure[block].astype(np.float64)
+    size, part = len(there), float(there.mean())  # of the entries
     along = to_frame @ information[block] @ to_frame.T
     inverse = np.linalg.inv(positive_definite(along))
     origin = scores[-1].theta
@@ -212,7 +212,7 @@ def belief_of(
             squared, told_by_one = float(away @ away), float(away @ along @ away) / n_units
             not_noise = max(1.0 - float(np.trace(of_near)) / max(squared, np.finfo(float).tiny), _LEAST_OF_DISTANCE)
             missed = (third_order * told_by_one) ** 2 * n_units / size
-            besides = float(there.mean()) * missed + score.bias**2 / float(np.trace(along))
+            besides = part * missed + score.bias**2 / float(np.trace(along))
             turned = inverse @ (not_noise * _variance_of_product(curvature_noise, there, away)) @ inverse
             # Most of what is missed lies along the way itself: there it is not shared among the parameters.
             straight = smooth * (third_order * not_noise) ** 2 * told_by_one * np.outer(away, away)

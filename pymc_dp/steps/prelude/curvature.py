@@ -132,9 +132,10 @@ def pooled(
     places = late.places
     block = np.ix_(places, places)
     to_late = (late.frame.preconditioner.T @ early.frame.back)[block]
-    axes, sizes, _ = np.linalg.svd(to_late)
-    if not there[block].all():
-        axes, sizes = np.eye(len(sizes)), np.sqrt(np.sum(to_late**2, axis=1))
+    if there[block].all():
+        axes, sizes, _ = np.linalg.svd(to_late)
+    else:
+        axes, sizes = np.eye(len(to_late)), np.sqrt(np.sum(to_late**2, axis=1))
     of_early = (early.noise_std * np.outer(sizes, sizes)) ** 2
     of_late = np.full_like(of_early, late.noise_std**2)
     told_late = axes.T @ late.raw[block] @ axes
