@@ -12,7 +12,7 @@ it is a rough figure.
 import argparse
 import functools
 import time
-from collections.abc import Iterator
+from collections.abc import Callable
 from pathlib import Path
 from unittest import mock
 
@@ -86,22 +86,22 @@ class _AllMade(Exception):
     """Ends a run after its searches."""
 
 
-def searches(problem: Problem, epsilon: float, delta: float, runs: int, seed: int) -> Iterator[tuple]:
-    """Yield mode and covariance of the posterior that each search leads to; None where noise leads to none."""
+def again_and_again[Made](
+    problem: Problem, epsilon: float, delta: float, runs: int, seed: int, make: Callable[..., Made | None]
+) -> list[Made | None]:
+    """Return what `make` makes of a prelude, the access to a chain, and two more arguments of `Learning.run`.
+
+    Again and again, each time with fresh noise.
+    """
     found = []
 
-    def run(self, chain, noise_per_bound, tempering):
+    def run(self, chain, *others):
         authorisation = chain._authorisation
         curators = authorisation.curators
         for number in range(runs):
             noise = InsecureNoise([seed, number])
             curator = curators._make_curator(noise=noise, paid=curators._once)
-            try:
-                with np.errstate(all="ignore"):
-                    expansion = self.expand(ChainAccess(authorisation, curator, chain._own), tempering)
-                    found.append((expansion.start, np.linalg.inv(expansion.precision)))
-            except NUMERICAL_FAILURES:
-                found.append(None)
+            found.append(make(self, ChainAccess(authorisation, curator, chain._own), *others))
         raise _AllMade
 
     with mock.patch.object(Learning, "run", run), problem.model:
@@ -112,6 +112,20 @@ def searches(problem: Problem, epsilon: float, delta: float, runs: int, seed: in
             if not found:
                 raise
     return found
+
+
+def searches(problem: Problem, epsilon: float, delta: float, runs: int, seed: int) -> list[tuple | None]:
+    """Return mode and covariance of the posterior that each search leads to; None where noise leads to none."""
+
+    def expanded(prelude, chain, _noise_per_bound, tempering):
+        try:
+            with np.errstate(all="ignore"):
+                expansion = prelude.expand(chain, tempering)
+                return expansion.start, np.linalg.inv(expansion.precision)
+        except NUMERICAL_FAILURES:
+            return None
+
+    return again_and_again(problem, epsilon, delta, runs, seed, expanded)
 
 
 def summary(found: list, reference: Reference) -> str:

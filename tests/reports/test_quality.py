@@ -55,8 +55,9 @@ GOOD = {"draws": 1000, "acceptance": 0.5, "r_hat": 1.01, "effective_draws": 400.
         ({"doubtful_width": 0.01}, "not usable"),
         ({"doubtful_width": 7.0}, "not usable"),
         ({"doubtful_width": 7.0, "typical_doubtful_width": 1.3}, "usable"),  # of few parameters, which are named
-        ({"doubtful_width": 7.0, "typical_doubtful_width": 1.5}, "not usable"),
-        ({"doubtful_width": 2.5, "typical_doubtful_width": 1.5}, "usable"),
+        ({"doubtful_width": 7.0, "typical_doubtful_width": 1.6}, "usable"),
+        ({"doubtful_width": 7.0, "typical_doubtful_width": 1.8}, "not usable"),
+        ({"doubtful_width": 2.5, "typical_doubtful_width": 1.8}, "usable"),
         ({"noise_of_members": 2.5}, "usable"),
         ({"noise_of_members": 3.5}, "not usable"),
         ({"curvature_share": 0.45}, "usable"),

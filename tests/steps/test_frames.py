@@ -299,13 +299,13 @@ def test_a_bound_of_curvatures_follows_the_histogram_where_the_frame_is_wrong():
 
 def test_widths_are_doubted_by_the_largest_eigenvalue_of_noise(monkeypatch):
     """Of noise with a standard deviation of one, as several releases together have: about the root of 2 d."""
-    asked, real = [], learning._doubtful_widths
+    asked, real = [], learning.doubtful_widths
 
     def noted(belief, curvature, of_prior, largest_noise, to_parameters):
         asked.append(largest_noise)
         return real(belief, curvature, of_prior, largest_noise, to_parameters)
 
-    monkeypatch.setattr(learning, "_doubtful_widths", noted)
+    monkeypatch.setattr(learning, "doubtful_widths", noted)
     generator = np.random.default_rng(0)
     x, y = generator.normal(size=(2000, 10)), generator.integers(0, 2, 2000)
     with pm.Model():

@@ -158,7 +158,7 @@ def test_what_the_belief_has_foreseen_is_not_missed(monkeypatch):
     foreseen, more = np.diag([-2.0, 0.0]), np.linspace(-0.3, 0.3, 10)
     expansion = SimpleNamespace(belief=None, centre=centre, foreseen=foreseen)
     expansion.foreseen_at = partial(Expansion.foreseen_at, expansion)
-    monkeypatch.setattr(learning, "_draws_of_doubt", lambda belief, kernel, given: given)
+    monkeypatch.setattr(learning, "draws_of_doubt", lambda belief, kernel, given: given)
     told = iter(draw[1] ** 2 + each for draw, each in zip(draws, more, strict=True))
     chain = SimpleNamespace(
         multiplier=lambda _: 1e-9, release=lambda _: SimpleNamespace(value=[next(told)], noise_std=1e-9)

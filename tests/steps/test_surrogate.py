@@ -1,7 +1,5 @@
 """The surrogate sampler: exact on a skewed posterior, calibrated where noise hides it, and mistakes are seen."""
 
-from types import SimpleNamespace
-
 import arviz as az
 import newcomers
 import numpy as np
@@ -16,10 +14,6 @@ from pymc_dp.model.view import read
 from pymc_dp.release import Release
 from pymc_dp.rows import UnitLikelihood, clip
 from pymc_dp.steps.prelude import settings
-from pymc_dp.steps.prelude.belief import Belief
-from pymc_dp.steps.prelude.curvature import KnownCurvature
-from pymc_dp.steps.prelude.learning import _doubtful_widths, _draws_of_doubt, _noise_of_members
-from pymc_dp.steps.prelude.newton import Frame
 
 #: Two-sided z of a check that is wrong once in 30,000 runs.
 Z_LIMIT = 4.2
@@ -250,80 +244,6 @@ def test_the_run_tells_when_clip_bounds_cut_too_much(clip, cut):
         assert found.clip_bias == pytest.approx(part * (scale * lost).clip(max=clip).sum() * std / scale, rel=0.02)
     else:
         assert abs(found.clip_bias) < 5.0 * found.clip_bias_noise_std
-
-
-def doubtful_widths(raw, noise, *, hidden=0.0, from_prior=0.0, turned=False, known=(True, True), to_parameters=None):
-    """Return how doubtful widths are, of a curvature along two axes, with so much noise of the maximum and prior."""
-    known, square = np.array(known), np.zeros((2, 2))
-    axes = np.array([[0.6, -0.8], [0.8, 0.6]]) if turned else np.eye(2)
-    raw, frame = np.diag(raw), Frame(axes, axes)
-    matrix = axes @ np.where(np.outer(known, known), np.maximum(raw, 1e-3 * np.eye(2)), 0.0) @ axes.T
-    curvature = KnownCurvature(matrix, raw, noise, frame, known)
-    belief = Belief(np.zeros(2), matrix, hidden * np.eye(2), square, known)
-    to_parameters = np.eye(2) if to_parameters is None else to_parameters
-    return _doubtful_widths(belief, curvature, from_prior * np.eye(2), noise, to_parameters)
-
-
-def doubtful(raw, noise, **settings):
-    """Return the factor where it is largest."""
-    return doubtful_widths(raw, noise, **settings)[0]
-
-
-def test_a_width_is_doubtful_where_noise_may_be_much_of_the_curvature():
-    strong = [1e4, 1.0]
-    assert doubtful(strong, 0.0) == pytest.approx(1.0)
-    assert doubtful(strong, 0.75) == pytest.approx(2.0)
-    assert doubtful(strong, 0.75, turned=True) == pytest.approx(2.0)
-    assert doubtful([1e4, 1.0], 0.999) == pytest.approx(10.0)  # no more than that
-    assert doubtful([1e4, -1.0], 0.02) > 1.0
-    assert doubtful(strong, 20.0, known=(True, False)) < 1.01
-    # Where noise of the maximum is known to be more than all that, or the prior tells more, nothing is doubtful.
-    assert doubtful(strong, 0.75, hidden=100.0) == pytest.approx(np.sqrt(104.0 / 101.0))
-    assert doubtful([0.0, 1.0], 0.0, from_prior=np.nan) == np.inf  # and nothing is raised
-    assert doubtful(strong, 0.75, from_prior=100.0) == pytest.approx(np.sqrt(101.0 / 100.25))
-
-
-def test_a_width_is_doubtful_of_some_parameters():
-    """Of what turned axes have in common with the doubtful one; and where a parameter is a sum of coordinates."""
-    strong = [1e4, 1.0]
-    np.testing.assert_allclose(doubtful_widths(strong, 0.75)[1], [1.0, 2.0], rtol=1e-3)
-    turned = np.sqrt([(4.0 * part + 1e-4) / (part + 1e-4) for part in (0.64, 0.36)])
-    np.testing.assert_allclose(doubtful_widths(strong, 0.75, turned=True)[1], turned, rtol=1e-3)
-    added = np.array([[1.0, 1.0], [0.0, 1.0]])
-    np.testing.assert_allclose(doubtful_widths(strong, 0.75, to_parameters=added)[1], [2.0, 2.0], rtol=1e-3)
-    np.testing.assert_array_equal(doubtful_widths([0.0, 1.0], 0.0, from_prior=np.nan)[1], np.inf)
-    assert np.isnan(doubtful_widths(strong, 0.75, known=(True, False))[1][1])
-
-
-def test_a_log_likelihood_is_checked_where_it_could_move_means():
-    """A slope g of what is missed moves the maximum by D g, D being the covariance of draws without privacy's noise."""
-    generator = np.random.default_rng(0)
-    root = np.array([[2.0, 0.0], [0.7, 0.5]])
-    information, prior = np.linalg.inv(root @ root.T), np.diag([0.1, 0.4])
-    belief = Belief(np.zeros(2), information, np.diag([9.0, 0.1]), np.zeros((2, 2)), np.ones(2, dtype=bool))
-    covariance = np.linalg.inv(prior + belief.precision)
-    kernel = SimpleNamespace(mean=np.array([1.0, -2.0]), covariance=covariance)
-    draws = generator.multivariate_normal(kernel.mean, covariance, size=100_000)
-    nearer = np.array(_draws_of_doubt(belief, kernel, list(draws)))
-    slope = np.array([0.3, -0.8])
-    moved = np.linalg.inv(prior + information) @ slope
-    expected = np.sqrt(moved @ np.linalg.solve(covariance, moved))
-    assert np.std(nearer @ slope) == pytest.approx(expected, rel=0.02)
-    np.testing.assert_allclose(nearer.mean(axis=0), kernel.mean, atol=0.05)
-
-
-def test_noise_in_members_is_compared_with_what_their_prior_lets_them_vary():
-    """Of five parameters three are members of groups, and the last is a scale that only the prior knows."""
-    known, grouped = np.array([True, True, True, True, False]), np.ones((5, 5), dtype=bool)
-    grouped[:3, :3] = np.eye(3, dtype=bool)
-    noise = np.diag([0.2, 0.3, 0.7, 9.0, 0.0])
-    belief = Belief(np.zeros(5), np.eye(5), noise, 0.1 * np.eye(5), known)
-    assert _noise_of_members(belief, 4.0 * np.eye(5), grouped) == pytest.approx(4.0 * 0.4)
-    in_common = Belief(np.zeros(5), np.eye(5), noise + 50.0 * (known[:, None] & known), 0.1 * np.eye(5), known)
-    assert _noise_of_members(in_common, 4.0 * np.eye(5), grouped) == pytest.approx(4.0 * 0.4)  # of their mean
-    assert np.isnan(_noise_of_members(belief, 4.0 * np.eye(5), np.ones((5, 5), dtype=bool)))
-    dummies = Belief(np.zeros(4), np.eye(4), noise[:4, :4], np.zeros((4, 4)), known[:4])
-    assert np.isnan(_noise_of_members(dummies, np.eye(4), grouped[:4, :4]))
 
 
 def test_draws_are_as_wide_as_the_surrogate_and_others_are_not_usable():

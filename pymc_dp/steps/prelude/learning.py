@@ -21,7 +21,6 @@ from dataclasses import dataclass, replace
 from typing import Literal, Union
 
 import numpy as np
-from numpy.typing import NDArray
 
 from pymc_dp import _validate
 from pymc_dp.budget.plan import ReleaseRequest
@@ -43,11 +42,20 @@ from pymc_dp.steps.prelude.coordinates import (
     found_at_parameters,
     regression_in_coordinates,
 )
-from pymc_dp.steps.prelude.curvature import KnownCurvature, members_of
 from pymc_dp.steps.prelude.density import Quadratic
+from pymc_dp.steps.prelude.figures import (
+    doubtful_widths,
+    draws_of_doubt,
+    figures_of_check,
+    noise_of_members,
+    nothing_but_noise,
+    root_mean_square,
+    widening_of,
+    width_of_prior,
+)
 from pymc_dp.steps.prelude.free_hmc import FreeHMC
 from pymc_dp.steps.prelude.level import SearchFromLevel
-from pymc_dp.steps.prelude.location import SearchForLocation
+from pymc_dp.steps.prelude.location import SearchForLocation, missed_by_quadratic
 from pymc_dp.steps.prelude.newton import (
     NUMERICAL_FAILURES,
     NotComputable,
@@ -76,7 +84,7 @@ _TRUSTED = 8.0
 _LOSS_SHARE, _LOSS_SHARE_OF_CLIPPED = 0.02, 0.05
 #: Part of the cost that tells how far the surrogate is from the likelihood, where no test corrects it; and how it is
 #: split between a histogram of remainders and sums of them at so many draws.
-_CHECK_SHARE, _HISTOGRAM_OF_CHECK, _CHECKED_DRAWS = 0.02, 0.3, 10
+_CHECK_SHARE, _HISTOGRAM_OF_CHECK, _CHECKED_DRAWS, _DRAWS_WITHOUT_RELEASE = 0.02, 0.3, 10, 50
 #: Part of the cost that tells how many units there are, where that is protected. Noise of a single release of the
 #: whole budget is about 4 units at epsilon 1, and ten times as much here: a percent or two of some thousand units.
 _COUNT_SHARE = 0.01
@@ -86,20 +94,20 @@ _SIZES_SHARE = 0.02
 _HARMLESS_NOISE_OF_CHECK, _HARMLESS_NOISE = 0.05, 0.03
 #: Noise of a test, as a standard deviation, up to which room for larger remainders is worth its noise.
 _TOLERABLE_NOISE = 0.5
-#: Where noise may hide a larger part of the units, their sizes say nothing.
-_MOST_HIDDEN = 0.1
+#: Where noise may hide a larger part of the units, their sizes say nothing of what bounds a test; and of the check, for
+#: which it is enough that most of what is missed is below so many times as much.
+_MOST_HIDDEN, _MOST_HIDDEN_OF_CHECK = 0.1, 0.5
+#: Units are seen from a bin on by as many standard deviations of the noise.
+_CLEARLY_SEEN = 4.0
 #: Octaves of remainders, the part of them that a bound may cut, and room above.
 _LOWEST_REMAINDER, _REMAINDER_BINS, _CUT_REMAINDERS, _ROOM_FOR_REMAINDERS = -50, 60, 0.001, 8.0
 #: The same in half octaves, of gradients along standardised axes.
 _LOWEST_GRADIENT, _GRADIENT_BINS = 2.0**-50, 120
-#: Noise of a curvature reaches at least this many standard deviations, and as far as its largest eigenvalue. Of what
-#: may be all noise, this part is believed.
-_BEYOND_NOISE, _LEAST_CERTAIN = 2.0, 0.01
+#: Noise of a curvature reaches at least this many standard deviations, and as far as its largest eigenvalue.
+_BEYOND_NOISE = 2.0
 #: Clip bounds, in multiples of the root of the number of parameters, with what the noise of curvatures adds: of eight
 #: models at epsilon 3 and 1 it was 1.8 to 7.1.
 _EXPECTED_BOUND = 3.5
-#: A likelihood this many times as wide as without noise is nothing but noise: draws then are those of the prior.
-_NOTHING_BUT_NOISE = 100.0
 #: How many rows the row engine works on at a time, at most, where it expands.
 _ROWS_OF_A_CHUNK = 8192
 
@@ -273,7 +281,7 @@ class Learning:
         if self._diagnoses and self.control_variates:
             centred = self._regression.centred
             made.append(("clipping_loss", 1, _LOSS_SHARE if centred else _LOSS_SHARE_OF_CLIPPED, 1))
-        if self.in_chains == "nothing" and self._diagnoses and not self._regression.kinked.any():
+        if self.in_chains == "nothing" and self._diagnoses and self._check_is_released:
             of_sizes = _CHECK_SHARE * _HISTOGRAM_OF_CHECK
             made.append(("remainder_sizes", 1, of_sizes, _REMAINDER_BINS))
             made.append(("surrogate_check", _CHECKED_DRAWS, _CHECK_SHARE - of_sizes, 1))
@@ -282,6 +290,11 @@ class Learning:
         if self.in_chains == "gradients":
             made.append(("gradient_sizes", 1, _SIZES_SHARE, _GRADIENT_BINS))
         return [ReleaseRequest(kind, count, share, entries, once=True) for kind, count, share, entries in made]
+
+    @property
+    def _check_is_released(self) -> bool:
+        """Whether releases tell how far the log-likelihood is from its expansion; else what is known already does."""
+        return not (self._regression.kinked.any() or self._regression.location_apart)
 
     def expected_error(self, noise_multipliers: Mapping[str, float], n_units: int) -> float:
         """Return the error that noise adds to means, in posterior standard deviations.
@@ -361,11 +374,11 @@ class Learning:
         radius = reach + float(np.sqrt(distance @ precision @ distance))
         # Of nothing but noise draws are those of the prior.
         doubtful_width, by_parameter = np.inf, np.where(belief.known, np.inf, np.nan)
-        if not _lost(found.belief):
+        if not nothing_but_noise(found.belief):
             largest_noise = found.curvature.noise_std * max(_BEYOND_NOISE, search.reach_of_noise)
             axes = np.eye(self.size) if coordinates is None else coordinates
             there = from_prior if coordinates is None else axes.T @ from_prior @ axes
-            doubtful_width, by_parameter = _doubtful_widths(
+            doubtful_width, by_parameter = doubtful_widths(
                 in_coordinates.belief, found.curvature, there, largest_noise, axes
             )
         return Expansion(
@@ -379,7 +392,7 @@ class Learning:
             lost=found.lost,
             doubtful_width=doubtful_width,
             doubtful_by_parameter=by_parameter,
-            noise_of_members=_noise_of_members(belief, from_prior, chain.structure),
+            noise_of_members=noise_of_members(belief, from_prior, chain.structure),
             bias_of_loss=search.reported_bias,
             missed=found.missed,
             foreseen=found.foreseen,
@@ -390,13 +403,15 @@ class Learning:
         kernel = FreeHMC(expansion.surrogate, expansion.start, expansion.precision, np.random.default_rng(0))
         figures, widening = dict.fromkeys(SURROGATE_FIGURES, np.nan), np.full(kernel.mean.size, np.nan)
         if self.control_variates:  # without, the expansion is no part of the target
-            widening = _widening(expansion.belief, kernel.covariance, with_bias=True)
+            widening = widening_of(expansion.belief, kernel.covariance, with_bias=True)
             figures |= {
                 "centre_distance": self._distance(expansion.centre.theta, kernel),
                 "doubtful_width": expansion.doubtful_width,
                 "noise_of_members": expansion.noise_of_members,
-                "widening": _root_mean_square(widening),
-                "widening_by_noise": _root_mean_square(_widening(expansion.belief, kernel.covariance, with_bias=False)),
+                "widening": root_mean_square(widening),
+                "widening_by_noise": root_mean_square(
+                    widening_of(expansion.belief, kernel.covariance, with_bias=False)
+                ),
             }
             if self.in_chains == "nothing":  # tests would correct it
                 figures["curvature_share"] = expansion.belief.curvature_share
@@ -413,7 +428,7 @@ class Learning:
             belief=expansion.belief,
             figures=figures,
             widening=widening,
-            width_of_prior=_width_of_prior(expansion, kernel.covariance),
+            width_of_prior=width_of_prior(expansion.belief, expansion.precision, kernel.covariance),
             doubtful_width=expansion.doubtful_by_parameter,
             spread=kernel.spread,
             origin=kernel.mean,
@@ -426,8 +441,11 @@ class Learning:
     ) -> Approximation:
         """Return it with the clip bounds of what chains release, or with a check where they release nothing."""
         if self.in_chains == "nothing":
-            by_search = self._regression.kinked.any()
-            checked = self._checked(chain, expansion, found) if self._diagnoses and not by_search else {}
+            if self._regression.location_apart:
+                checked = self._checked_without_release(expansion, found)
+            else:
+                asks = self._diagnoses and self._check_is_released
+                checked = self._checked(chain, expansion, found) if asks else {}
             return replace(found, figures={**found.figures, **checked})
         if self.in_chains == "gradients":
             return replace(found, clip_gradient=self._clip_bound_of_gradients(chain, expansion, found))
@@ -437,10 +455,7 @@ class Learning:
             return found
         found = replace(found, harmless=_HARMLESS_NOISE / noise_per_bound)
         old, new = self._draws_apart(found, 2)
-        distance = float(np.linalg.norm(np.linalg.solve(found.spread, new - old)))
-        largest = self._largest_remainder(chain, found, old, new)
-        if largest is None:  # no more than twice what a unit's log-ratio is
-            largest = 2.0 * _whole_gradient(expansion) * distance / _ROOM_FOR_REMAINDERS
+        largest = self._largest_remainder(chain, expansion, found, old, new, _MOST_HIDDEN)
         room = np.clip(_TOLERABLE_NOISE / (noise_per_bound * largest), 2.0, _ROOM_FOR_REMAINDERS)
         return replace(found, remainder=room * largest / found.stretch_of(old, new))
 
@@ -455,13 +470,24 @@ class Learning:
 
     @staticmethod
     def _largest_remainder(
-        chain: ChainAccess, found: Approximation, theta: FloatArray, theta_new: FloatArray
-    ) -> float | None:
-        """Release how large what is missed of units' log-ratios is; return what nearly all are below, if that shows."""
+        chain: ChainAccess,
+        expansion: "Expansion",
+        found: Approximation,
+        theta: FloatArray,
+        theta_new: FloatArray,
+        most_hidden: float,
+    ) -> float:
+        """Release how large what is missed of units' log-ratios is; return what nearly all are below.
+
+        Where noise hides that, what they are below with room is no more than twice what a unit's log-ratio is.
+        """
         missed = found.expanded(theta, theta_new)
         sizes = chain.release(RemainderSizes(found.beyond, missed.old, missed.new, _LOWEST_REMAINDER, _REMAINDER_BINS))
-        place = _last_bin(sizes.value, sizes.noise_std, chain.n_units)
-        return None if place is None else float(2.0 ** (_LOWEST_REMAINDER + place + 1))
+        place = _last_bin(sizes.value, sizes.noise_std, chain.n_units, most_hidden)
+        if place is None:
+            distance = float(np.linalg.norm(np.linalg.solve(found.spread, theta_new - theta)))
+            return 2.0 * _whole_gradient(expansion) * distance / _ROOM_FOR_REMAINDERS
+        return float(2.0 ** (_LOWEST_REMAINDER + place + 1))
 
     def _clip_bound_of_gradients(self, chain: ChainAccess, expansion: "Expansion", found: Approximation) -> float:
         """Release how large what is missed of units' gradients is at a draw, or how large they are; return a bound."""
@@ -470,7 +496,7 @@ class Learning:
         sizes = chain.release(
             GradientSizes(query.point, query.axes, query.prediction, _LOWEST_GRADIENT, _GRADIENT_BINS)
         )
-        place = _last_bin(sizes.value, sizes.noise_std, chain.n_units)
+        place = _last_bin(sizes.value, sizes.noise_std, chain.n_units, _MOST_HIDDEN)
         if place is None:  # no more than twice what a unit's gradient is
             return _whole_gradient(expansion) * (2.0 if self.control_variates else 1.0)
         edge = _LOWEST_GRADIENT * 2.0 ** ((place + 1) / 2)
@@ -504,19 +530,26 @@ class Learning:
         most = expansion.bias_of_loss * float(np.linalg.norm(moves)) / self.size
         return {"clip_bias": most * lost[0], "clip_bias_noise_std": most * lost[1]}
 
+    def _checked_without_release(self, expansion: "Expansion", found: Approximation) -> dict[str, float]:
+        """Return the figures of `_checked` for a normal regression, whose log-likelihood the belief knows."""
+        belief, kernel = expansion.belief, found.kernel
+        draws = np.array(draws_of_doubt(belief, kernel, self._draws_apart(found, _DRAWS_WITHOUT_RELEASE)))
+        return figures_of_check(missed_by_quadratic(belief, int(self._regression.followed[0]), draws), 0.0)
+
     def _checked(self, chain: ChainAccess, expansion: "Expansion", found: Approximation) -> dict[str, float]:
         """Release at draws of the surrogate how far the log-likelihood is from its expansion; return by how much.
 
         As the standard deviation of what the surrogate's log-density misses, over draws that are near each other where
         noise of privacy is most of their width: where it is s, no mean is off by more than s standard deviations of the
-        draws. What the belief has foreseen of it is not missed.
+        draws. What the belief has foreseen of it is not missed. Bounds have room for nearly all remainders, whatever
+        their noise: remainders cut to what noise allows would add up to little, however much is missed.
         """
-        draws = _draws_of_doubt(expansion.belief, found.kernel, self._draws_apart(found, _CHECKED_DRAWS))
+        draws = draws_of_doubt(expansion.belief, found.kernel, self._draws_apart(found, _CHECKED_DRAWS))
         harmless = _HARMLESS_NOISE_OF_CHECK / (2.0 * chain.multiplier("surrogate_check"))
-        # Of few units noise says nothing of the sizes: then all is cut that would not show in this noise.
-        largest = self._largest_remainder(chain, found, found.kernel.mean, draws[0])
-        bound = harmless if largest is None else max(_ROOM_FOR_REMAINDERS * largest, harmless)
-        mean = found.surrogate.prediction(found.kernel.mean)
+        centre = found.kernel.mean
+        largest = self._largest_remainder(chain, expansion, found, centre, draws[0], _MOST_HIDDEN_OF_CHECK)
+        bound = max(_ROOM_FOR_REMAINDERS * largest, harmless)
+        mean = found.surrogate.prediction(centre)
         made = [
             chain.release(
                 Residual(found.beyond, mean, found.surrogate.prediction(draw), representable(bound), "surrogate_check")
@@ -525,11 +558,7 @@ class Learning:
         ]
         noise = made[0].noise_std
         missed = [float(each.value[0]) - expansion.foreseen_at(draw) for each, draw in zip(made, draws, strict=True)]
-        variance = float(np.var(missed, ddof=1))
-        return {
-            "surrogate_error": float(np.sqrt(max(variance - noise**2, 0.0))),
-            "surrogate_error_noise_std": noise / np.sqrt(2.0 * (_CHECKED_DRAWS - 1)),
-        }
+        return figures_of_check(np.array(missed), noise)
 
 
 @dataclass(frozen=True, eq=False)
@@ -583,16 +612,16 @@ def gradient_query(
     )
 
 
-def _last_bin(counts: FloatArray, noise_std: float, n_units: int) -> int | None:
-    """Return the bin that nearly all units are up to; None where noise would hide too many of them.
+def _last_bin(counts: FloatArray, noise_std: float, n_units: int, most_hidden: float) -> int | None:
+    """Return the bin that nearly all units are up to; None where noise would hide a larger part than `most_hidden`.
 
-    Noise adds up over bins: where it is large, fewer units have to be seen.
+    It is the last one from which on units are clearly seen: noise adds up over the bins above.
     """
-    beyond = max(_CUT_REMAINDERS * n_units, 3.0 * noise_std * np.sqrt(counts.size))
-    if beyond > _MOST_HIDDEN * n_units:
-        return None
-    enough = np.cumsum(counts) > n_units - beyond
-    return int(np.argmax(enough)) if enough.any() else counts.size - 1
+    from_here_on = np.cumsum(counts[::-1])[::-1]
+    noise = noise_std * np.sqrt(np.arange(counts.size, 0, -1))
+    hidden = np.maximum(_CUT_REMAINDERS * n_units, _CLEARLY_SEEN * noise)
+    seen = np.flatnonzero(from_here_on > hidden)
+    return int(seen[-1]) if seen.size and hidden[seen[-1]] <= most_hidden * n_units else None
 
 
 def _whole_gradient(expansion: "Expansion") -> float:
@@ -600,100 +629,3 @@ def _whole_gradient(expansion: "Expansion") -> float:
     covariance = np.linalg.inv(positive_definite(expansion.precision))
     along = np.linalg.norm(np.linalg.cholesky(covariance).T @ expansion.back, ord=2)
     return representable(expansion.centre.clip_gradient * float(along))
-
-
-def _widening(belief: Belief, covariance: FloatArray, *, with_bias: bool) -> FloatArray:
-    """Return how many times as wide as without noise draws of each parameter are; NaN where only the prior knows."""
-    without = _covariance_if(belief.information, belief, covariance)
-    wide = _covariance_if(belief.precision_with(belief.noise + with_bias * belief.bias), belief, covariance)
-    found: FloatArray = np.where(belief.known, np.sqrt(np.diag(wide) / np.diag(without)), np.nan)
-    return found
-
-
-def _covariance_if(precision: FloatArray, belief: Belief, covariance: FloatArray) -> FloatArray:
-    """Return what the covariance of draws would be, were this the precision of the likelihood."""
-    of_prior = np.linalg.inv(positive_definite(covariance)) - belief.precision
-    found: FloatArray = np.linalg.inv(positive_definite(of_prior + precision))
-    return found
-
-
-def _draws_of_doubt(belief: Belief, kernel: FreeHMC, draws: list[FloatArray]) -> list[FloatArray]:
-    """Return draws nearer to their mean, in proportion to how much of their covariance C is not noise of privacy.
-
-    Of the covariance D C⁻¹ D, with D that of draws without this noise. If the likelihood's maximum is moved by what the
-    log-likelihood changes by along a vector g, it is moved by D g: by √(gᵀ D C⁻¹ D g) standard deviations of the draws.
-    """
-    covariance = positive_definite(kernel.covariance)
-    nearer = np.linalg.solve(covariance, _covariance_if(belief.information, belief, covariance)).T
-    return [kernel.mean + nearer @ (each - kernel.mean) for each in draws]
-
-
-def _width_of_prior(expansion: "Expansion", covariance: FloatArray) -> FloatArray:
-    """Return how wide draws of each parameter are beside its prior, near the mode; NaN where only the prior knows."""
-    of_prior = np.linalg.inv(positive_definite(expansion.precision - expansion.belief.precision))
-    found: FloatArray = np.where(expansion.belief.known, np.sqrt(np.diag(covariance) / np.diag(of_prior)), np.nan)
-    return found
-
-
-def _root_mean_square(found: FloatArray) -> float:
-    """Return it over entries that are known."""
-    return float(np.sqrt(np.mean(found[np.isfinite(found)] ** 2)))
-
-
-def _lost(belief: Belief) -> bool:
-    """Return whether the likelihood says nothing beside its noise: then draws are those of the prior."""
-    block = np.ix_(belief.known, belief.known)
-    hidden = np.diag((belief.noise + belief.bias)[block]) / np.diag(np.linalg.inv(belief.information[block]))
-    return bool(np.sqrt(1.0 + np.median(hidden)) > _NOTHING_BUT_NOISE)
-
-
-def _doubtful_widths(
-    belief: Belief,
-    curvature: KnownCurvature,
-    prior_information: FloatArray,
-    largest_noise: float,
-    to_parameters: FloatArray,
-) -> tuple[float, FloatArray]:
-    """Return by which factor noise of the released curvature may have made draws too narrow: at most, and by parameter.
-
-    What privacy hides of the likelihood's maximum is known whatever the curvature is. What the table itself does not
-    know is its inverse: where noise reaches as far as `largest_noise`, the largest eigenvalue of noise alone, that may
-    be larger. Little follows where the first is most, or the prior tells more than either. Infinite where matrices are
-    no finite numbers: what was released is kept all the same. NaN for parameters that are not `to_parameters` times
-    those that the curvature is about.
-    """
-    block, axes = np.ix_(curvature.places, curvature.places), to_parameters[:, curvature.places]
-    about = np.any(axes != 0.0, axis=1)
-    try:
-        values, vectors = np.linalg.eigh(curvature.raw[block])
-        sizes = np.maximum(np.abs(values), largest_noise)
-        least = np.maximum(values - largest_noise, _LEAST_CERTAIN * sizes)
-        along = curvature.frame.back[block] @ vectors
-        from_prior, hidden = prior_information[block], (belief.noise + belief.bias)[block]
-        draws, widest = (
-            np.linalg.inv(from_prior + np.linalg.inv(np.linalg.inv(information) + hidden))
-            for information in (curvature.matrix[block], (along * least) @ along.T)
-        )
-        factor = np.linalg.inv(np.linalg.cholesky(positive_definite(draws)))
-        largest = float(np.sqrt(max(1.0, np.linalg.eigvalsh(factor @ widest @ factor.T)[-1])))
-        by_parameter = np.full(about.size, np.nan)
-        of_parameters = (np.einsum("pi,ij,pj->p", axes[about], each, axes[about]) for each in (widest, draws))
-        by_parameter[about] = np.sqrt(np.maximum(1.0, np.divide(*of_parameters)))
-    except NUMERICAL_FAILURES:
-        return np.inf, np.where(about, np.inf, np.nan)
-    return largest, by_parameter
-
-
-def _noise_of_members(belief: Belief, prior_information: FloatArray, structure: NDArray[np.bool_] | None) -> float:
-    """Return the noise in members of groups, over what their prior lets them vary: medians of variances; or NaN.
-
-    By their prior where scales of hierarchies are about the most likely ones. NaN where no parameter is one of a prior.
-    Noise that members of one grouping, which share no row, have in common moves their mean, and not how much they vary.
-    """
-    if structure is None or belief.known.all() or not (members := members_of(structure, belief.known)).any():
-        return np.nan
-    block = np.ix_(members, members)
-    noise, others = (belief.noise + belief.bias)[block], ~structure[block] & ~np.eye(int(members.sum()), dtype=bool)
-    in_common = np.maximum(np.sum(noise * others, axis=1) / others.sum(axis=1), 0.0)
-    hidden = np.maximum(np.diag(noise) - in_common, 0.0)
-    return float(np.median(hidden * np.diag(prior_information)[members]))

@@ -225,3 +225,24 @@ class SearchForLocation(Search):
 
         # The mean of (a sum of squares - most)+ by the distribution functions of two chi-squared distributions.
         return float(rows * chdtrc(rows + 2.0, most) - most * chdtrc(rows, most))
+
+
+def missed_by_quadratic(belief: Belief, scale: int, draws: FloatArray) -> FloatArray:
+    """Return what a normal regression's log-likelihood is more than a quadratic at draws, shape (draws,).
+
+    Nothing has to be released for it. Given n rows, whose information on the logarithm of the scale is 2n, and the
+    squared distance q of the location from the maximum, where the scale is exp(d) times as large the log-likelihood is
+    -n d - (n + q) exp(-2 d) / 2. Where the maximum is noise hides: q is its mean, given the draw and the belief.
+    """
+    rows, away = float(belief.information[scale, scale]) / _INFORMATION_OF_SCALE, draws - belief.mean
+    places = belief.known.copy()
+    places[scale] = False
+    block = np.ix_(places, places)
+    pulled = np.linalg.inv(belief.information[block]) @ belief.precision[block]
+    distances = away[:, places] @ pulled.T
+    squared = np.einsum("di,ij,dj->d", distances, belief.information[block], distances)
+    squared += float(places.sum()) - float(np.trace(pulled))
+    larger = away[:, scale]
+    of_scale = rows * (larger + 0.5 * np.expm1(-2.0 * larger) - larger**2)
+    missed: FloatArray = -of_scale - 0.5 * squared * np.expm1(-2.0 * larger)
+    return missed
