@@ -29,13 +29,15 @@ _BEYOND_NOISE = 2.0
 #: Draws that are narrower or wider by more than this factor than the surrogate, or than noise says for sure.
 _LARGEST_WIDTH_RATIO = 3.0
 #: Where draws of most parameters are too narrow by less than this factor, what is doubtful is a matter of a few: they
-#: are named. Of 57 preludes with a doubtful direction, on 12 tables, the factor was 1.4 to 1.6 in 14, of which 13 had
-#: intervals that hold; of those below 31 of 43 had, and none was above.
+#: are named. Of 57 preludes with a doubtful direction, on 13 tables, the factor was 1.4 to 1.6 in 13, of which 12 had
+#: intervals that hold; of those below 31 of 44 had.
 _DOUBTFUL_EVERYWHERE = 1.7
 #: Up to this factor a wider posterior is about as good as without privacy.
 _PRECISE_WIDENING = 1.5
 #: Draws as wide as this part of the prior, or wider: the table tells less than a quarter of what the prior does.
 _WIDTH_OF_PRIOR = 0.9
+#: Up to so many standard deviations of the draws it hardly matters that noise lets the prior count for more.
+_HARMLESS_PULL = 1.0
 #: Draws that are wider by this factor are mostly noise; a centre that is farther away was not found.
 _LARGEST_WIDENING, _LARGEST_CENTRE_DISTANCE = 10.0, 50.0
 #: NUTS's trajectories that diverge, of all: some do at narrow places of any hierarchy.
@@ -133,6 +135,10 @@ class Quality:
         likelihood was released.
     as_prior : tuple of str
         Parameters, on the unconstrained scale, of which draws are about as wide as the model's prior.
+    most_pulled : str
+    prior_pull : float
+        The parameter, on the unconstrained scale, that the prior moves most beyond what it would without privacy, and
+        by how many standard deviations of the draws. Empty and NaN where no likelihood was released.
     surrogate_error, surrogate_error_noise_std : float
         By how many standard deviations of the draws their mean may be off, because the log-likelihood is not its
         expansion, and the noise of that figure. NaN where tests correct it, and for other samplers.
@@ -162,6 +168,8 @@ class Quality:
     most_widened: str = ""
     largest_widening: float = math.nan
     as_prior: tuple[str, ...] = ()
+    most_pulled: str = ""
+    prior_pull: float = math.nan
     doubtful: tuple[str, ...] = ()
     typical_doubtful_width: float = math.nan
     surrogate_error: float = math.nan
@@ -262,8 +270,13 @@ class Quality:
         return self.verdict == "usable"
 
     @property
+    def hangs_on_prior(self) -> bool:
+        """Whether noise lets the prior move some parameter's mean much more than it would without privacy."""
+        return self.prior_pull > _HARMLESS_PULL
+
+    @property
     def imprecise(self) -> bool:
-        """Whether privacy makes the draws much wider: intervals can be trusted, and say less than they could."""
+        """Whether privacy makes the draws much wider: intervals say less than they could."""
         return self.widening > _PRECISE_WIDENING
 
     def _of_clipping(self) -> dict[str, tuple[float, float, tuple[float, float]]]:
@@ -331,14 +344,12 @@ def quality(tree: DataTree) -> Quality:
     narrowest, widest = math.nan, math.nan
     if "standardised" in stats:
         narrowest, widest = widths(stats["standardised"].values, effective_draws)
-    most_widened, largest_widening, typical_doubtful_width = "", math.nan, math.nan
+    typical_doubtful_width = math.nan
     released = tree["private_likelihood"].to_dataset() if "private_likelihood" in tree else xr.Dataset()
     if "doubtful_width" in released:  # not in trees of earlier versions
         typical_doubtful_width = float(released["doubtful_width"].median())
-    if "widening" in released:
-        widening = released["widening"].dropna("parameter")
-        most = widening.isel(widening.argmax(...))
-        most_widened, largest_widening = _labelled(most["parameter"].item(), draws), float(most)
+    most_widened, largest_widening = _largest(released, "widening", draws)
+    most_pulled, largest_pull = _largest(released, "prior_pull", draws)
     return Quality(
         draws=int(draws.sizes["chain"] * draws.sizes["draw"]),
         acceptance=float(stats["accepted"].mean()),
@@ -356,10 +367,21 @@ def quality(tree: DataTree) -> Quality:
         most_widened=most_widened,
         largest_widening=largest_widening,
         as_prior=_beyond(released, "width_of_prior", _WIDTH_OF_PRIOR, draws),
+        most_pulled=most_pulled,
+        prior_pull=largest_pull,
         doubtful=_beyond(released, "doubtful_width", _LARGEST_WIDTH_RATIO, draws),
         typical_doubtful_width=typical_doubtful_width,
         **figures,
     )
+
+
+def _largest(released: xr.Dataset, name: str, draws: xr.Dataset) -> tuple[str, float]:
+    """Return the label of the parameter with the largest figure, and that; none of trees of earlier versions."""
+    if name not in released:
+        return "", math.nan
+    figures = abs(released[name].dropna("parameter"))
+    most = figures.isel(figures.argmax(...))
+    return _labelled(most["parameter"].item(), draws), float(most)
 
 
 def _beyond(released: xr.Dataset, name: str, least: float, draws: xr.Dataset) -> tuple[str, ...]:

@@ -67,10 +67,11 @@ def quality_report(tree: DataTree) -> str:
     match found.verdict:
         case "usable" if found.imprecise:
             off = math.sqrt(found.widening**2 - 1.0)
+            trusted = "as far as the prior can, " if found.hangs_on_prior else ""
             lines.append(
                 "Usable, but imprecise: the chains agree, give enough effective draws, and no diagnostic speaks "
-                f"against them. Intervals can be trusted, and are {found.widening:.2g} times as wide as without "
-                f"privacy; means may be off by about {off:.2g} posterior sd."
+                f"against them. Intervals can be trusted, {trusted}and are {found.widening:.2g} times as wide as "
+                f"without privacy; means may be off by about {off:.2g} posterior sd."
             )
         case "usable":
             lines.append(
@@ -107,6 +108,12 @@ def surrogate_in_words(found: Quality) -> list[str]:
             )
     if found.as_prior:
         lines.append(f"of {_named(found.as_prior)} draws are as wide as the prior: noise hides what few rows say of it")
+    if found.hangs_on_prior:
+        lines.append(
+            f"beside noise the prior counts for more: it moves {found.most_pulled} by {found.prior_pull:.2g} sd of the "
+            "draws beyond what it would without privacy. Whether results hang on it costs nothing to see: "
+            "PrivateLikelihood(result, model).sample(priors=...)"
+        )
     if found.doubtful:
         lines.append(
             f"of {_named(found.doubtful)} draws may be more than three times too narrow: noise hides their curvature"

@@ -379,6 +379,6 @@ class LearningStep(DPStep):
         if self.known is None or self.known.belief is None or not self.control_variates or self.tempering != 1.0:
             return None
         released = self.known.belief.dataset(self.parameters.labels)
-        names = ("widening", "width_of_prior", "doubtful_width")
+        names = ("widening", "width_of_prior", "prior_pull", "doubtful_width")
         by_parameter = {name: ("parameter", getattr(self.known, name)) for name in names}
         return released.assign(by_parameter).assign_attrs(self.known.figures)

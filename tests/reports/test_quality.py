@@ -261,6 +261,15 @@ def test_a_parameter_that_noise_hides_is_named():
     assert "most of all" not in " ".join(surrogate_in_words(even))
 
 
+@pytest.mark.parametrize("pull", [0.9, 1.1])
+def test_intervals_are_not_trusted_farther_than_a_prior_that_decides(pull):
+    """Hazard H51: beside noise a prior moves means that it would not move without, and widths show nothing of it."""
+    found = Quality(**GOOD, clip_fractions={}, widening=2.0, most_pulled="slope[rare]", prior_pull=pull)
+    said = " ".join(surrogate_in_words(found))
+    assert found.usable
+    assert ("it moves slope[rare] by 1.1 sd of the draws" in said) == found.hangs_on_prior == (pull > 1.0)
+
+
 def test_parameters_that_come_back_as_their_prior_are_named():
     """Hazard H51: of a rare level noise may hide the curvature, and with it how much it widens."""
     assert "as wide as the prior" not in " ".join(surrogate_in_words(Quality(**GOOD, clip_fractions={})))

@@ -115,6 +115,11 @@ def test_draws_are_of_the_posterior_and_reports_read_them(released):
     assert dp.diagnostics.quality(hidden).as_prior == ("beta[b]",)  # as in ArviZ's tables
     assert quality.doubtful == ()
     assert 1.0 <= quality.typical_doubtful_width < 1.4
+    assert 0.0 < quality.prior_pull < 1.0
+    assert not quality.hangs_on_prior
+    hidden["private_likelihood"]["prior_pull"].loc[{"parameter": "beta[1]"}] = -1.5
+    assert dp.diagnostics.quality(hidden).most_pulled == "beta[b]"
+    assert "it moves beta[b] by 1.5 sd of the draws" in dp.diagnostics.quality_report(hidden)
     hidden["private_likelihood"]["doubtful_width"].loc[{"parameter": "beta[0]"}] = 3.5
     assert dp.diagnostics.quality(hidden).doubtful == ("beta[a]",)
     assert "of beta[a] draws may be more than three times too narrow" in dp.diagnostics.quality_report(hidden)

@@ -93,6 +93,24 @@ def test_noise_in_members_is_compared_with_what_their_prior_lets_them_vary():
     assert np.isnan(noise_of_members(dummies, np.eye(4), grouped[:4, :4]))
 
 
+def test_a_prior_moves_means_farther_beside_noise():
+    """Of a normal prior and a normal likelihood both means are known exactly."""
+    information, noise = np.array([[4.0, 1.0, 0.0], [1.0, 2.0, 0.0], [0.0, 0.0, 0.0]]), np.diag([2.0, 0.5, 0.0])
+    known, prior, wanted = np.array([True, True, False]), np.diag([3.0, 0.1, 1.0]), np.array([-1.0, 2.0, 0.3])
+    belief = Belief(np.array([5.0, 5.0, np.nan]), information, noise, 0.1 * np.diag([1.0, 1.0, 0.0]), known)
+
+    def mean_with(precision):
+        return np.linalg.solve(prior + precision, prior @ wanted + precision @ np.where(known, belief.mean, 0.0))
+
+    covariance, mean = np.linalg.inv(prior + belief.precision), mean_with(belief.precision)
+    expected = (mean - mean_with(information)) / np.sqrt(np.diag(covariance))
+    found = figures.prior_pull(belief, mean, covariance)
+    np.testing.assert_allclose(found[:2], expected[:2])
+    assert np.abs(expected[0]) > 1.0
+    assert np.isnan(found[2])
+    np.testing.assert_allclose(figures.prior_pull(belief.without_uncertainty(), mean, covariance)[:2], 0.0, atol=1e-12)
+
+
 # What the surrogate misses ---------------------------------------------------------------------------------------
 
 

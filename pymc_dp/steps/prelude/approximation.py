@@ -36,6 +36,9 @@ class Approximation:
     widening: FloatArray
     #: For each parameter the width of draws, divided by that of its prior; NaN where only the prior knows.
     width_of_prior: FloatArray
+    #: For each parameter by how many standard deviations of the draws the prior moves their mean more than it would
+    #: without privacy; NaN where only the prior knows.
+    prior_pull: FloatArray
     #: For each parameter by which factor noise of the curvature may have made its draws too narrow; NaN where it has no
     #: part in them.
     doubtful_width: FloatArray

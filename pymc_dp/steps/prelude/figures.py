@@ -51,6 +51,18 @@ def width_of_prior(belief: Belief, precision: FloatArray, covariance: FloatArray
     return found
 
 
+def prior_pull(belief: Belief, mean: FloatArray, covariance: FloatArray) -> FloatArray:
+    """Return by how much the prior moves draws' mean beyond what it would without noise, in standard deviations.
+
+    For each parameter, by a normal prior with the slope and the curvature that it has there; NaN where only the prior
+    knows. A prior that was meant to say little says more beside a likelihood that noise has made wide.
+    """
+    without_noise = _covariance_if(belief.information, belief, covariance)
+    moved = without_noise @ (belief.information - belief.precision) @ (mean - np.where(belief.known, belief.mean, mean))
+    found: FloatArray = np.where(belief.known, moved / np.sqrt(np.diag(covariance)), np.nan)
+    return found
+
+
 def root_mean_square(found: FloatArray) -> float:
     """Return it over entries that are known."""
     return float(np.sqrt(np.mean(found[np.isfinite(found)] ** 2)))
