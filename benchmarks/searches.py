@@ -109,7 +109,7 @@ def again_and_again[Made](
         try:
             dp.sample(10, step=step, chains=1, cores=1, progressbar=False)
         except BaseException:
-            if not found:
+            if len(found) < runs:
                 raise
     return found
 

@@ -66,7 +66,8 @@ class Judged:
 
 def quality_of(found: Approximation) -> Quality:
     """Return the quality of a run whose draws are from this surrogate, and as many as are needed."""
-    missing = () if math.isfinite(found.figures["surrogate_error"]) else ("a check of the surrogate",)
+    needed = ("surrogate_error", "clip_bias")
+    missing = tuple(name for name in needed if not math.isfinite(found.figures[name]))
     return Quality(
         draws=4000,
         acceptance=1.0,

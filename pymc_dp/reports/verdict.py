@@ -119,10 +119,13 @@ def surrogate_in_words(found: Quality) -> list[str]:
             f"of {_named(found.doubtful)} draws may be more than three times too narrow: noise hides their curvature"
         )
     if math.isfinite(found.surrogate_error):
+        noise, how = f" ± {found.surrogate_error_noise_std:.2g}", "released; "
+        if found.surrogate_error_noise_std == 0.0:  # computed of what is known
+            noise = how = ""
         lines.append(
-            f"what the surrogate misses of the log-likelihood may have moved means by {found.surrogate_error:.2g} ± "
-            f"{found.surrogate_error_noise_std:.2g} sd of the draws "
-            f"(released; up to {HARMLESS_SURROGATE_ERROR[0]:g} is good)"
+            "what the surrogate misses of the log-likelihood may have moved means by "
+            f"{found.surrogate_error:.2g}{noise} sd of the draws, root mean square over parameters ({how}up to "
+            f"{HARMLESS_SURROGATE_ERROR[0]:g} is good)"
         )
     if found.centre_distance > _GOOD_CENTRE_DISTANCE and found.verdict != "usable":
         lines.append(

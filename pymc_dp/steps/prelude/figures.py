@@ -15,6 +15,14 @@ _LEAST_CERTAIN = 0.01
 _NOTHING_BUT_NOISE = 100.0
 
 
+def _repaired(matrix: FloatArray) -> FloatArray:
+    """Return a positive definite matrix, whatever the units of parameters are."""
+    sizes = np.sqrt(np.abs(np.diag(matrix)))
+    sizes = np.where(sizes > 0.0, sizes, 1.0)
+    repaired: FloatArray = positive_definite(matrix / np.outer(sizes, sizes)) * np.outer(sizes, sizes)
+    return repaired
+
+
 def widening_of(belief: Belief, covariance: FloatArray, *, with_bias: bool) -> FloatArray:
     """Return how many times as wide as without noise draws of each parameter are; NaN where only the prior knows."""
     without = _covariance_if(belief.information, belief, covariance)
@@ -25,8 +33,8 @@ def widening_of(belief: Belief, covariance: FloatArray, *, with_bias: bool) -> F
 
 def _covariance_if(precision: FloatArray, belief: Belief, covariance: FloatArray) -> FloatArray:
     """Return what the covariance of draws would be, were this the precision of the likelihood."""
-    of_prior = np.linalg.inv(positive_definite(covariance)) - belief.precision
-    found: FloatArray = np.linalg.inv(positive_definite(of_prior + precision))
+    of_prior = np.linalg.inv(_repaired(covariance)) - belief.precision
+    found: FloatArray = np.linalg.inv(_repaired(of_prior + precision))
     return found
 
 
@@ -36,7 +44,7 @@ def draws_of_doubt(belief: Belief, kernel: FreeHMC, draws: list[FloatArray]) -> 
     Of the covariance D C⁻¹ D, with D that of draws without this noise. If the likelihood's maximum is moved by what the
     log-likelihood changes by along a vector g, it is moved by D g: by √(gᵀ D C⁻¹ D g) standard deviations of the draws.
     """
-    covariance = positive_definite(kernel.covariance)
+    covariance = _repaired(kernel.covariance)
     nearer = np.linalg.solve(covariance, _covariance_if(belief.information, belief, covariance)).T
     return [kernel.mean + nearer @ (each - kernel.mean) for each in draws]
 
@@ -46,7 +54,7 @@ def width_of_prior(belief: Belief, precision: FloatArray, covariance: FloatArray
 
     `precision` is about that of the draws.
     """
-    of_prior = np.linalg.inv(positive_definite(precision - belief.precision))
+    of_prior = np.linalg.inv(_repaired(precision - belief.precision))
     found: FloatArray = np.where(belief.known, np.sqrt(np.diag(covariance) / np.diag(of_prior)), np.nan)
     return found
 
@@ -127,11 +135,16 @@ def noise_of_members(belief: Belief, prior_information: FloatArray, structure: N
     return float(np.median(hidden * np.diag(prior_information)[members]))
 
 
-def figures_of_check(missed: FloatArray, noise_std: float) -> dict[str, float]:
-    """Return the standard deviation of what is missed at draws, each of them with this noise, and its own noise."""
+def figures_of_check(missed: FloatArray, noise_std: float, parameters: int) -> dict[str, float]:
+    """Return how far means may be off by what is missed at draws, each of them with this noise, and its own noise.
+
+    Where that has the standard deviation s, their mean is off by s standard deviations of the draws along one direction
+    and by nothing along others at most: by s over the root of the number of `parameters`, root mean square.
+    """
     squared = max(float(np.var(missed, ddof=1)) - noise_std**2, 0.0)
     of_square = noise_std * np.sqrt((2.0 * noise_std**2 + 4.0 * squared) / (missed.size - 1))
     error = np.sqrt(squared)
     # Near zero the root is no straight line: to which side it may be farther off.
     below, above = error - np.sqrt(max(squared - of_square, 0.0)), np.sqrt(squared + of_square) - error
-    return {"surrogate_error": float(error), "surrogate_error_noise_std": float(max(below, above))}
+    spread = np.sqrt(parameters)
+    return {"surrogate_error": float(error / spread), "surrogate_error_noise_std": float(max(below, above) / spread)}

@@ -4,8 +4,8 @@ r"""What a step may learn before its chains start: options, what they release, a
    or `simulated` where rows can be simulated from the model).
 2. *Expansion.* There, the sums of units' scores (and curvatures) are released once. With the exact prior they make a
    surrogate of the posterior, from which draws are free.
-3. *Check.* How far the log-likelihood is from its expansion is released at some draws, or how large what it misses of a
-   unit is, where chains release that.
+3. *Check.* How far the log-likelihood is from its expansion is released at some draws, unless what is known says so; or
+   how large what it misses of a unit is, where chains release that.
 
 ========================  ==========================================================
 symbol                    here
@@ -101,7 +101,7 @@ _MOST_HIDDEN, _MOST_HIDDEN_OF_CHECK = 0.1, 0.5
 #: Units are seen from a bin on by as many standard deviations of the noise.
 _CLEARLY_SEEN = 4.0
 #: Octaves of remainders, the part of them that a bound may cut, and room above.
-_LOWEST_REMAINDER, _REMAINDER_BINS, _CUT_REMAINDERS, _ROOM_FOR_REMAINDERS = -50, 60, 0.001, 8.0
+_LOWEST_REMAINDER, _REMAINDER_BINS, _CUT_REMAINDERS, _ROOM_FOR_REMAINDERS = -40, 40, 0.001, 8.0
 #: The same in half octaves, of gradients along standardised axes.
 _LOWEST_GRADIENT, _GRADIENT_BINS = 2.0**-50, 120
 #: Noise of a curvature reaches at least this many standard deviations, and as far as its largest eigenvalue.
@@ -403,8 +403,10 @@ class Learning:
         """Return what is known: draws of the surrogate, and figures on it."""
         kernel = FreeHMC(expansion.surrogate, expansion.start, expansion.precision, np.random.default_rng(0))
         figures, widening = dict.fromkeys(SURROGATE_FIGURES, np.nan), np.full(kernel.mean.size, np.nan)
+        pull = widening
         if self.control_variates:  # without, the expansion is no part of the target
             widening = widening_of(expansion.belief, kernel.covariance, with_bias=True)
+            pull = prior_pull(expansion.belief, kernel.mean, kernel.covariance)
             figures |= {
                 "centre_distance": self._distance(expansion.centre.theta, kernel),
                 "doubtful_width": expansion.doubtful_width,
@@ -417,7 +419,8 @@ class Learning:
             if self.in_chains == "nothing":  # tests would correct it
                 figures["curvature_share"] = expansion.belief.curvature_share
             if self.in_chains == "nothing" and expansion.missed is not None:
-                figures["surrogate_error"], figures["surrogate_error_noise_std"] = expansion.missed
+                missed = np.array(expansion.missed) / np.sqrt(self._regression.known.sum())
+                figures["surrogate_error"], figures["surrogate_error_noise_std"] = missed
             if self._diagnoses:
                 figures |= self._estimated_clip_bias(chain, expansion, kernel)
         found = Approximation(
@@ -430,7 +433,7 @@ class Learning:
             figures=figures,
             widening=widening,
             width_of_prior=width_of_prior(expansion.belief, expansion.precision, kernel.covariance),
-            prior_pull=prior_pull(expansion.belief, kernel.mean, kernel.covariance),
+            prior_pull=pull,
             doubtful_width=expansion.doubtful_by_parameter,
             spread=kernel.spread,
             origin=kernel.mean,
@@ -481,12 +484,12 @@ class Learning:
     ) -> float:
         """Release how large what is missed of units' log-ratios is; return what nearly all are below.
 
-        Where noise hides that, what they are below with room is no more than twice what a unit's log-ratio is.
+        Where that does not show, what they are below with room is no more than twice what a unit's log-ratio is.
         """
         missed = found.expanded(theta, theta_new)
         sizes = chain.release(RemainderSizes(found.beyond, missed.old, missed.new, _LOWEST_REMAINDER, _REMAINDER_BINS))
         place = _last_bin(sizes.value, sizes.noise_std, chain.n_units, most_hidden)
-        if place is None:
+        if place is None or place == _REMAINDER_BINS - 1:  # the last bin has no upper edge
             distance = float(np.linalg.norm(np.linalg.solve(found.spread, theta_new - theta)))
             return 2.0 * _whole_gradient(expansion) * distance / _ROOM_FOR_REMAINDERS
         return float(2.0 ** (_LOWEST_REMAINDER + place + 1))
@@ -536,15 +539,16 @@ class Learning:
         """Return the figures of `_checked` for a normal regression, whose log-likelihood the belief knows."""
         belief, kernel = expansion.belief, found.kernel
         draws = np.array(draws_of_doubt(belief, kernel, self._draws_apart(found, _DRAWS_WITHOUT_RELEASE)))
-        return figures_of_check(missed_by_quadratic(belief, int(self._regression.followed[0]), draws), 0.0)
+        missed = missed_by_quadratic(belief, int(self._regression.followed[0]), draws)
+        return figures_of_check(missed, 0.0, int(belief.known.sum()))
 
     def _checked(self, chain: ChainAccess, expansion: "Expansion", found: Approximation) -> dict[str, float]:
         """Release at draws of the surrogate how far the log-likelihood is from its expansion; return by how much.
 
-        As the standard deviation of what the surrogate's log-density misses, over draws that are near each other where
-        noise of privacy is most of their width: where it is s, no mean is off by more than s standard deviations of the
-        draws. What the belief has foreseen of it is not missed. Bounds have room for nearly all remainders, whatever
-        their noise: remainders cut to what noise allows would add up to little, however much is missed.
+        By the standard deviation of what the surrogate's log-density misses, over draws that are near each other where
+        noise of privacy is most of their width (`figures_of_check`). What the belief has foreseen of it is not missed.
+        Bounds have room for eight times what most remainders are, whatever their noise: cut to what noise allows, they
+        would add up to little, however much is missed.
         """
         draws = draws_of_doubt(expansion.belief, found.kernel, self._draws_apart(found, _CHECKED_DRAWS))
         harmless = _HARMLESS_NOISE_OF_CHECK / (2.0 * chain.multiplier("surrogate_check"))
@@ -560,7 +564,7 @@ class Learning:
         ]
         noise = made[0].noise_std
         missed = [float(each.value[0]) - expansion.foreseen_at(draw) for each, draw in zip(made, draws, strict=True)]
-        return figures_of_check(np.array(missed), noise)
+        return figures_of_check(np.array(missed), noise, int(self._regression.known.sum()))
 
 
 @dataclass(frozen=True, eq=False)

@@ -232,17 +232,19 @@ def missed_by_quadratic(belief: Belief, scale: int, draws: FloatArray) -> FloatA
 
     Nothing has to be released for it. Given n rows, whose information on the logarithm of the scale is 2n, and the
     squared distance q of the location from the maximum, where the scale is exp(d) times as large the log-likelihood is
-    -n d - (n + q) exp(-2 d) / 2. Where the maximum is noise hides: q is its mean, given the draw and the belief.
+    -n d - (n + q) exp(-2 d) / 2. Noise hides where the maximum is: returned is the mean over where it may be, given the
+    draw and the belief, whose curvature and noise are taken for right.
     """
-    rows, away = float(belief.information[scale, scale]) / _INFORMATION_OF_SCALE, draws - belief.mean
-    places = belief.known.copy()
-    places[scale] = False
-    block = np.ix_(places, places)
-    pulled = np.linalg.inv(belief.information[block]) @ belief.precision[block]
-    distances = away[:, places] @ pulled.T
-    squared = np.einsum("di,ij,dj->d", distances, belief.information[block], distances)
-    squared += float(places.sum()) - float(np.trace(pulled))
-    larger = away[:, scale]
-    of_scale = rows * (larger + 0.5 * np.expm1(-2.0 * larger) - larger**2)
-    missed: FloatArray = -of_scale - 0.5 * squared * np.expm1(-2.0 * larger)
+    known = belief.known
+    block, scale = np.ix_(known, known), int(np.flatnonzero(known).searchsorted(scale))
+    information, away = belief.information[block], (draws - belief.mean)[:, known]
+    rows = float(information[scale, scale]) / _INFORMATION_OF_SCALE
+    without_noise = np.linalg.inv(information)
+    pulled = without_noise @ belief.precision[block]
+    distances, left = away @ pulled.T, without_noise - pulled @ without_noise
+    larger, of_larger = distances[:, scale].copy(), float(left[scale, scale])
+    distances[:, scale] = left[scale] = 0.0
+    squared = np.einsum("di,ij,dj->d", distances, information, distances) + float(np.sum(information * left))
+    smaller = np.expm1(2.0 * (of_larger - larger))  # the mean of exp(-2 d) less 1
+    missed: FloatArray = rows * (larger**2 - larger) - 0.5 * (rows + squared) * smaller
     return missed
