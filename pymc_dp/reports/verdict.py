@@ -124,8 +124,7 @@ def surrogate_in_words(found: Quality) -> list[str]:
             noise = how = ""
         lines.append(
             "what the surrogate misses of the log-likelihood may have moved means by "
-            f"{found.surrogate_error:.2g}{noise} sd of the draws, root mean square over parameters ({how}up to "
-            f"{HARMLESS_SURROGATE_ERROR[0]:g} is good)"
+            f"{found.surrogate_error:.2g}{noise} sd of the draws ({how}up to {HARMLESS_SURROGATE_ERROR[0]:g} is good)"
         )
     if found.centre_distance > _GOOD_CENTRE_DISTANCE and found.verdict != "usable":
         lines.append(

@@ -144,7 +144,7 @@ def test_a_normal_regression_is_checked_where_it_could_move_means(monkeypatch):
     found = Learning._checked_without_release(asked, SimpleNamespace(belief=belief), SimpleNamespace(kernel=None))
     missed = missed_by_quadratic(belief, 1, np.array(nearer))
     assert found == {
-        "surrogate_error": pytest.approx(np.std(missed, ddof=1) / np.sqrt(2.0)),
+        "surrogate_error": pytest.approx(np.std(missed, ddof=1)),
         "surrogate_error_noise_std": 0.0,
     }
     assert found["surrogate_error"] > HARMLESS_SURROGATE_ERROR[0]
@@ -216,7 +216,7 @@ def test_noise_condemns_no_harmless_check(true, noise):
     generator = np.random.default_rng(3)
     missed = generator.normal(size=10)
     missed *= true / np.std(missed, ddof=1)
-    made = (figures_of_check(missed + noise * generator.normal(size=10), noise, 1) for _ in range(4000))
+    made = (figures_of_check(missed + noise * generator.normal(size=10), noise) for _ in range(4000))
     errors, noises = np.array([list(each.values()) for each in made]).T
     assert np.mean(errors - 2.0 * noises > HARMLESS_SURROGATE_ERROR[0]) < 0.05
 
@@ -224,9 +224,9 @@ def test_noise_condemns_no_harmless_check(true, noise):
 def test_a_check_shows_what_is_clear_of_noise():
     generator = np.random.default_rng(4)
     missed = 3.0 * generator.normal(size=10)
-    found = figures_of_check(missed, 0.1, 16)
-    assert found["surrogate_error"] == pytest.approx(np.std(missed, ddof=1) / 4.0, rel=0.01)
-    assert found["surrogate_error_noise_std"] == pytest.approx(0.1 / 3.0 / 4.0, rel=0.05)
+    found = figures_of_check(missed, 0.1)
+    assert found["surrogate_error"] == pytest.approx(np.std(missed, ddof=1), rel=0.01)
+    assert found["surrogate_error_noise_std"] == pytest.approx(0.1 / 3.0, rel=0.05)
 
 
 def test_sizes_are_seen_up_to_where_noise_would_hide_units():
@@ -267,11 +267,10 @@ def test_a_check_does_not_cut_what_it_cannot_see():
 
     asked = object.__new__(Learning)
     asked._draws_apart = lambda *_: draws
-    asked._regression = SimpleNamespace(known=np.array([True, True]))
     chain = SimpleNamespace(multiplier=lambda _: 30.0, release=release, n_units=1000)
     with pytest.MonkeyPatch.context() as patches:
         patches.setattr(learning, "draws_of_doubt", lambda belief, kernel, given: given)
         made = Learning._checked(asked, chain, expansion, found)
     assert bounds == [pytest.approx(6.0, rel=1e-6)] * 10  # twice the clip bound, times the distance of the first draw
     # Of ten sums with this noise that are all zero.
-    assert made["surrogate_error_noise_std"] == pytest.approx(2.0 * 30.0 * 6.0 * (2.0 / 9.0) ** 0.25 / np.sqrt(2.0))
+    assert made["surrogate_error_noise_std"] == pytest.approx(2.0 * 30.0 * 6.0 * (2.0 / 9.0) ** 0.25)

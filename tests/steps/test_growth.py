@@ -165,8 +165,7 @@ def test_what_the_belief_has_foreseen_is_not_missed(monkeypatch):
     )
     surrogate = SimpleNamespace(prediction=lambda theta: Prediction(theta, theta, with_curvature=True))
     found = SimpleNamespace(beyond=centre, surrogate=surrogate, kernel=SimpleNamespace(mean=centre.theta))
-    regression = SimpleNamespace(known=np.array([True, False]))
-    asked = SimpleNamespace(_draws_apart=lambda *_: draws, _largest_remainder=lambda *_: 1.0, _regression=regression)
+    asked = SimpleNamespace(_draws_apart=lambda *_: draws, _largest_remainder=lambda *_: 1.0)
     figures = Learning._checked(asked, chain, expansion, found)
     assert figures["surrogate_error"] == pytest.approx(np.std(more, ddof=1))
 

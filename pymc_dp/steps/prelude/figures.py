@@ -135,16 +135,15 @@ def noise_of_members(belief: Belief, prior_information: FloatArray, structure: N
     return float(np.median(hidden * np.diag(prior_information)[members]))
 
 
-def figures_of_check(missed: FloatArray, noise_std: float, parameters: int) -> dict[str, float]:
-    """Return how far means may be off by what is missed at draws, each of them with this noise, and its own noise.
+def figures_of_check(missed: FloatArray, noise_std: float) -> dict[str, float]:
+    """Return the standard deviation of what is missed at draws, each of them with this noise, and its own noise.
 
-    Where that has the standard deviation s, their mean is off by s standard deviations of the draws along one direction
-    and by nothing along others at most: by s over the root of the number of `parameters`, root mean square.
+    By that many standard deviations of the draws their mean is off along one direction at most. Over the root of the
+    number of parameters it would hide one that is far off, such as the scale of a hierarchy in the non-centred form.
     """
     squared = max(float(np.var(missed, ddof=1)) - noise_std**2, 0.0)
     of_square = noise_std * np.sqrt((2.0 * noise_std**2 + 4.0 * squared) / (missed.size - 1))
     error = np.sqrt(squared)
     # Near zero the root is no straight line: to which side it may be farther off.
     below, above = error - np.sqrt(max(squared - of_square, 0.0)), np.sqrt(squared + of_square) - error
-    spread = np.sqrt(parameters)
-    return {"surrogate_error": float(error / spread), "surrogate_error_noise_std": float(max(below, above) / spread)}
+    return {"surrogate_error": float(error), "surrogate_error_noise_std": float(max(below, above))}

@@ -419,8 +419,7 @@ class Learning:
             if self.in_chains == "nothing":  # tests would correct it
                 figures["curvature_share"] = expansion.belief.curvature_share
             if self.in_chains == "nothing" and expansion.missed is not None:
-                missed = np.array(expansion.missed) / np.sqrt(self._regression.known.sum())
-                figures["surrogate_error"], figures["surrogate_error_noise_std"] = missed
+                figures["surrogate_error"], figures["surrogate_error_noise_std"] = expansion.missed
             if self._diagnoses:
                 figures |= self._estimated_clip_bias(chain, expansion, kernel)
         found = Approximation(
@@ -540,7 +539,7 @@ class Learning:
         belief, kernel = expansion.belief, found.kernel
         draws = np.array(draws_of_doubt(belief, kernel, self._draws_apart(found, _DRAWS_WITHOUT_RELEASE)))
         missed = missed_by_quadratic(belief, int(self._regression.followed[0]), draws)
-        return figures_of_check(missed, 0.0, int(belief.known.sum()))
+        return figures_of_check(missed, 0.0)
 
     def _checked(self, chain: ChainAccess, expansion: "Expansion", found: Approximation) -> dict[str, float]:
         """Release at draws of the surrogate how far the log-likelihood is from its expansion; return by how much.
@@ -564,7 +563,7 @@ class Learning:
         ]
         noise = made[0].noise_std
         missed = [float(each.value[0]) - expansion.foreseen_at(draw) for each, draw in zip(made, draws, strict=True)]
-        return figures_of_check(np.array(missed), noise, int(self._regression.known.sum()))
+        return figures_of_check(np.array(missed), noise)
 
 
 @dataclass(frozen=True, eq=False)
