@@ -136,5 +136,5 @@ def test_nothing_that_a_run_says_holds_the_number(make, by_unit, caplog):
     said += [budget.report(), repr(step), repr(UnitLikelihood(read(model))), *(str(each.message) for each in warned)]
     # How long compiling took is any number, the one that is looked for as well.
     said += [re.sub(r"[\d.e-]+ seconds", "some seconds", record.getMessage()) for record in caplog.records]
-    for text in said:
-        assert not SAID.search(text), text
+    for text in said:  # where an object stands in memory is any number, too
+        assert not SAID.search(re.sub(r" at 0x[0-9a-f]+>", ">", text)), text
