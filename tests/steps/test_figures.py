@@ -242,8 +242,9 @@ def test_sizes_are_seen_up_to_where_noise_would_hide_units():
     assert learning._last_bin(few, 0.0, 1000, 0.1) == 30
 
 
-def test_a_check_does_not_cut_what_it_cannot_see():
-    """Hazard H44: where noise hides how large remainders are, bounds are of whole log-ratios: much noise is said."""
+@pytest.mark.parametrize(("place", "noise", "bound"), [(30, 0.0, 8.0 * 2.0**-9), (30, 100.0, 6.0), (39, 0.0, 6.0)])
+def test_a_check_does_not_cut_what_it_cannot_see(place, noise, bound):
+    """Hazard H44: where noise or the last bin hides how large remainders are, bounds are those of whole log-ratios."""
     centre = ExpansionPoint(np.zeros(2), np.eye(2), 3.0, 1.0)
     expansion = SimpleNamespace(
         belief=None, centre=centre, precision=np.eye(2), back=np.eye(2), foreseen_at=lambda draw: 0.0
@@ -261,7 +262,7 @@ def test_a_check_does_not_cut_what_it_cannot_see():
 
     def release(query):
         if not hasattr(query, "clip_bound"):
-            return SimpleNamespace(value=np.zeros(60), noise_std=100.0)
+            return SimpleNamespace(value=1000.0 * np.eye(query.bins)[place], noise_std=noise)
         bounds.append(query.clip_bound)
         return SimpleNamespace(value=[0.0], noise_std=2.0 * 30.0 * query.clip_bound)
 
@@ -271,6 +272,7 @@ def test_a_check_does_not_cut_what_it_cannot_see():
     with pytest.MonkeyPatch.context() as patches:
         patches.setattr(learning, "draws_of_doubt", lambda belief, kernel, given: given)
         made = Learning._checked(asked, chain, expansion, found)
-    assert bounds == [pytest.approx(6.0, rel=1e-6)] * 10  # twice the clip bound, times the distance of the first draw
+    # Eight times the upper edge; or twice the clip bound, times the distance of the first draw.
+    assert bounds == [pytest.approx(bound, rel=1e-6)] * 10
     # Of ten sums with this noise that are all zero.
-    assert made["surrogate_error_noise_std"] == pytest.approx(2.0 * 30.0 * 6.0 * (2.0 / 9.0) ** 0.25)
+    assert made["surrogate_error_noise_std"] == pytest.approx(2.0 * 30.0 * bound * (2.0 / 9.0) ** 0.25, rel=1e-6)

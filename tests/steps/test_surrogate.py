@@ -275,6 +275,10 @@ def test_a_usable_result_says_where_noise_has_made_it_wide(widening, said):
     assert said in report
     assert ("2 times as wide as without privacy; means may be off by about 1.7" in report) == found.imprecise
     assert "(1.1 times by noise; the rest is an allowance for bias by clip bounds)" in report
+    tree["private_likelihood"]["prior_pull"][:] = 1.5
+    trusted = "Intervals can be trusted, as far as the prior can, and are 2 times as wide"
+    assert trusted not in report
+    assert (trusted in dp.diagnostics.quality_report(tree)) == found.imprecise
 
 
 @pytest.mark.slow
