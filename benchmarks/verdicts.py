@@ -14,14 +14,12 @@ alarm, false    share that are called not usable, although intervals hold and th
 ==============  =======================================================================================================
 """
 
-import argparse
 import math
 from dataclasses import dataclass
 
 import numpy as np
 from against_reference import Problem, Reference
-from scipy import stats
-from searches import LOST, again_and_again, of_tables
+from searches import LOST, again_and_again, held, of_tables
 
 from pymc_dp.diagnostics import Quality
 from pymc_dp.steps.prelude.approximation import Approximation
@@ -84,10 +82,8 @@ def judged(found: Approximation | None, reference: Reference) -> Judged:
         return Judged(math.inf, math.inf, 0.0, None)
     stds = np.sqrt(np.diag(found.kernel.covariance))
     away, wide = (found.kernel.mean - reference.mean) / reference.std, stds / reference.std
-    reach = stats.norm.ppf(0.95) * wide
-    covered = float((stats.norm.cdf(away + reach) - stats.norm.cdf(away - reach)).mean())
     error, off = (float(np.sqrt(np.mean(each**2))) for each in (away, away / wide))
-    return Judged(error, off, covered, quality_of(found))
+    return Judged(error, off, float(held(away, wide).mean()), quality_of(found))
 
 
 def verdicts_of(problem: Problem, reference: Reference, epsilon: float, delta: float, runs: int) -> str:
@@ -109,10 +105,5 @@ def verdicts_of(problem: Problem, reference: Reference, epsilon: float, delta: f
     return "\n".join([", ".join(said), *wrong])
 
 
-def main() -> None:
-    formatter = argparse.RawDescriptionHelpFormatter
-    of_tables(verdicts_of, argparse.ArgumentParser(description=__doc__, formatter_class=formatter))
-
-
 if __name__ == "__main__":
-    main()
+    of_tables(verdicts_of, __doc__)

@@ -123,7 +123,7 @@ def test_figures_do_not_depend_on_the_units_of_parameters():
         kernel = SimpleNamespace(mean=mean * units, covariance=covariance)
         (nearer,) = draws_of_doubt(belief, kernel, [np.array([2.0, 1.0]) * units])
         found = [
-            figures.widening_of(belief, covariance, with_bias=True),
+            *figures.widening_of(belief, covariance),
             figures.width_of_prior(belief, prior / by + belief.precision, covariance),
             figures.prior_pull(belief, kernel.mean, covariance),
             nearer / units,

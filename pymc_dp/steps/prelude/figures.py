@@ -23,12 +23,17 @@ def _repaired(matrix: FloatArray) -> FloatArray:
     return repaired
 
 
-def widening_of(belief: Belief, covariance: FloatArray, *, with_bias: bool) -> FloatArray:
-    """Return how many times as wide as without noise draws of each parameter are; NaN where only the prior knows."""
-    without = _covariance_if(belief.information, belief, covariance)
-    wide = _covariance_if(belief.precision_with(belief.noise + with_bias * belief.bias), belief, covariance)
-    found: FloatArray = np.where(belief.known, np.sqrt(np.diag(wide) / np.diag(without)), np.nan)
-    return found
+def widening_of(belief: Belief, covariance: FloatArray) -> tuple[FloatArray, FloatArray]:
+    """Return how many times as wide as without noise draws of each parameter are, and how many by noise alone.
+
+    Without what is allowed for bias. NaN where only the prior knows.
+    """
+    without, whole, by_noise = (
+        np.diag(_covariance_if(precision, belief, covariance))
+        for precision in (belief.information, belief.precision, belief.precision_with(belief.noise))
+    )
+    unknown = np.where(belief.known, 1.0, np.nan)
+    return unknown * np.sqrt(whole / without), unknown * np.sqrt(by_noise / without)
 
 
 def _covariance_if(precision: FloatArray, belief: Belief, covariance: FloatArray) -> FloatArray:

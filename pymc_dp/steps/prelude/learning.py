@@ -84,7 +84,8 @@ _TRUSTED = 8.0
 #: outliers, by up to a third; elsewhere errors were .01 to .03 posterior standard deviations larger.
 _LOSS_SHARE, _LOSS_SHARE_OF_CLIPPED = 0.02, 0.05
 #: Part of the cost that tells how far the surrogate is from the likelihood, where no test corrects it; and how it is
-#: split between a histogram of remainders and sums of them at so many draws.
+#: split between a histogram of remainders and sums of them at so many draws. And at how many it is computed where it
+#: costs nothing.
 _CHECK_SHARE, _HISTOGRAM_OF_CHECK, _CHECKED_DRAWS, _DRAWS_WITHOUT_RELEASE = 0.02, 0.3, 10, 50
 #: Part of the cost that tells how many units there are, where that is protected. Noise of a single release of the
 #: whole budget is about 4 units at epsilon 1, and ten times as much here: a percent or two of some thousand units.
@@ -95,8 +96,8 @@ _SIZES_SHARE = 0.02
 _HARMLESS_NOISE_OF_CHECK, _HARMLESS_NOISE = 0.05, 0.03
 #: Noise of a test, as a standard deviation, up to which room for larger remainders is worth its noise.
 _TOLERABLE_NOISE = 0.5
-#: Where noise may hide a larger part of the units, their sizes say nothing of what bounds a test; and of the check, for
-#: which it is enough that most of what is missed is below so many times as much.
+#: Where noise may hide a larger part of the units, their sizes say nothing: of a bound that hardly any is beyond, as
+#: tests need it; and of one that leaves a check most of what is missed.
 _MOST_HIDDEN, _MOST_HIDDEN_OF_CHECK = 0.1, 0.5
 #: Units are seen from a bin on by as many standard deviations of the noise.
 _CLEARLY_SEEN = 4.0
@@ -282,7 +283,7 @@ class Learning:
         if self._diagnoses and self.control_variates:
             centred = self._regression.centred
             made.append(("clipping_loss", 1, _LOSS_SHARE if centred else _LOSS_SHARE_OF_CLIPPED, 1))
-        if self.in_chains == "nothing" and self._diagnoses and self._check_is_released:
+        if self._releases_check:
             of_sizes = _CHECK_SHARE * _HISTOGRAM_OF_CHECK
             made.append(("remainder_sizes", 1, of_sizes, _REMAINDER_BINS))
             made.append(("surrogate_check", _CHECKED_DRAWS, _CHECK_SHARE - of_sizes, 1))
@@ -293,9 +294,13 @@ class Learning:
         return [ReleaseRequest(kind, count, share, entries, once=True) for kind, count, share, entries in made]
 
     @property
-    def _check_is_released(self) -> bool:
-        """Whether releases tell how far the log-likelihood is from its expansion; else what is known already does."""
-        return not (self._regression.kinked.any() or self._regression.location_apart)
+    def _releases_check(self) -> bool:
+        """Whether it is released how far the log-likelihood is from its expansion.
+
+        Where chains release nothing that goes by it, and what is known or was asked by the search does not say it.
+        """
+        known = self._regression.kinked.any() or self._regression.location_apart
+        return self.in_chains == "nothing" and self._diagnoses and not known
 
     def expected_error(self, noise_multipliers: Mapping[str, float], n_units: int) -> float:
         """Return the error that noise adds to means, in posterior standard deviations.
@@ -405,16 +410,14 @@ class Learning:
         figures, widening = dict.fromkeys(SURROGATE_FIGURES, np.nan), np.full(kernel.mean.size, np.nan)
         pull = widening
         if self.control_variates:  # without, the expansion is no part of the target
-            widening = widening_of(expansion.belief, kernel.covariance, with_bias=True)
+            widening, by_noise = widening_of(expansion.belief, kernel.covariance)
             pull = prior_pull(expansion.belief, kernel.mean, kernel.covariance)
             figures |= {
                 "centre_distance": self._distance(expansion.centre.theta, kernel),
                 "doubtful_width": expansion.doubtful_width,
                 "noise_of_members": expansion.noise_of_members,
                 "widening": root_mean_square(widening),
-                "widening_by_noise": root_mean_square(
-                    widening_of(expansion.belief, kernel.covariance, with_bias=False)
-                ),
+                "widening_by_noise": root_mean_square(by_noise),
             }
             if self.in_chains == "nothing":  # tests would correct it
                 figures["curvature_share"] = expansion.belief.curvature_share
@@ -445,12 +448,11 @@ class Learning:
     ) -> Approximation:
         """Return it with the clip bounds of what chains release, or with a check where they release nothing."""
         if self.in_chains == "nothing":
+            if self._releases_check:
+                return replace(found, figures={**found.figures, **self._checked(chain, expansion, found)})
             if self._regression.location_apart:
-                checked = self._checked_without_release(expansion, found)
-            else:
-                asks = self._diagnoses and self._check_is_released
-                checked = self._checked(chain, expansion, found) if asks else {}
-            return replace(found, figures={**found.figures, **checked})
+                return replace(found, figures={**found.figures, **self._checked_without_release(expansion, found)})
+            return found
         if self.in_chains == "gradients":
             return replace(found, clip_gradient=self._clip_bound_of_gradients(chain, expansion, found))
         if not self.control_variates:
