@@ -13,7 +13,8 @@ from pymc.distributions.censored import CensoredRV
 from pymc.distributions.continuous import AsymmetricLaplaceRV, WeibullBetaRV
 from pymc.distributions.custom import CustomDistRV
 from pymc.distributions.distribution import SymbolicRandomVariable
-from pymc.distributions.transforms import LogTransform
+from pymc.distributions.multivariate import MvStudentTRV
+from pymc.distributions.transforms import CholeskyCovPacked, LogTransform
 from pytensor.compile.ops import ViewOp
 from pytensor.graph.basic import Apply, Constant, Variable
 from pytensor.graph.replace import clone_replace
@@ -40,6 +41,8 @@ _LOCATION_SCALE = (
     *(getattr(families, f"{name}RV") for name in "Normal LogNormal StudentT Laplace Cauchy Logistic Gumbel".split()),
     AsymmetricLaplaceRV,
 )
+#: Their last parameters are the location and the scale, or the scatter, of which the location is independent.
+_OF_LOCATION = (families.NormalRV, families.LogNormalRV, families.MvNormalRV, MvStudentTRV)
 #: Families of positive numbers whose level is searched for. With inverse gamma distributions a quarter of 12 searches
 #: at epsilon 1 were lost by that, and none without.
 _POSITIVE = (*(getattr(families, f"{name}RV") for name in "Gamma Exponential Wald HalfNormal".split()), WeibullBetaRV)
@@ -62,6 +65,7 @@ class Structure:
     scale_of_rows: NDArray[np.intp]  # which of them is the scale of a location-scale family that rows are drawn from
     scale_is_rate: bool  # whether that is its inverse
     degrees_of_freedom: NDArray[np.intp]  # which of them are those of rows of a Student t distribution
+    location: NDArray[np.bool_]  # which parameters are the location of normal rows, linear, and nothing else
     linear_and_normal: bool  # whether rows, or their logarithms, are normal with a linear mean
     rows_can_be_simulated: bool  # whether rows can be drawn from the model without any table
     responses_are_known: bool  # whether the model says which responses a row could have had
@@ -87,6 +91,7 @@ def structure_of(model: pm.Model, parameters: ParameterVector, unit: str | None 
         places_of_scale(model, parameters),
         scale_is_rate(model),
         degrees_of_freedom,
+        location_of_normal_rows(model, parameters),
         is_linear_and_normal(model),
         rows_can_be_simulated(model, unit),
         bool(responses),
@@ -136,7 +141,21 @@ def scale_places(model: pm.Model, parameters: ParameterVector) -> NDArray[np.int
 
 
 def _logarithms(model: pm.Model, parameters: ParameterVector) -> NDArray[np.intp]:
-    return _places_of(model, parameters, lambda rv: isinstance(model.rvs_to_transforms.get(rv), LogTransform))
+    logs = _places_of(model, parameters, lambda rv: isinstance(model.rvs_to_transforms.get(rv), LogTransform))
+    return np.union1d(logs, _diagonals(model, parameters))
+
+
+def _diagonals(model: pm.Model, parameters: ParameterVector) -> NDArray[np.intp]:
+    """Return the places of the diagonals of Cholesky factors: of each the lower triangle is packed by rows."""
+    found = [np.zeros(0, dtype=np.intp)]
+    for value, entries in zip(model.value_vars, parameters.slices, strict=True):
+        rv = model.values_to_rvs[value]
+        if isinstance(model.rvs_to_transforms.get(rv), CholeskyCovPacked):
+            (size, *_) = rv.owner.op.dist_params(rv.owner)
+            rows, columns = np.tril_indices(int(leaf_value(size)))
+            places = np.arange(entries.start, entries.stop).reshape(-1, rows.size)
+            found.append(places[:, rows == columns].ravel())
+    return np.concatenate(found)
 
 
 def _factors_of_scale(model: pm.Model) -> set[Variable]:
@@ -225,6 +244,30 @@ def places_of_degrees_of_freedom(model: pm.Model, parameters: ParameterVector) -
     return np.intersect1d(_places_of(model, parameters, lambda rv: rv is degrees), _logarithms(model, parameters))
 
 
+def location_of_normal_rows(model: pm.Model, parameters: ParameterVector) -> NDArray[np.bool_]:
+    """Return which parameters are the location of rows, linear in it and in nothing else, shape (parameters,).
+
+    Of rows, or their logarithms, that are normal, of one number or several, or multivariate Student t.
+    """
+    apart, others, elsewhere = set[Variable](), set[Variable](), list[Variable](model.potentials)
+    for rv in model.observed_RVs:
+        if rv.owner is None or not isinstance(rv.owner.op, _OF_LOCATION):
+            elsewhere.append(rv)
+            continue
+        *shape, location, scale = rv.owner.op.dist_params(rv.owner)
+        elsewhere += [*shape, scale]
+        reached = _reached(location, model.free_RVs)
+        if is_linear(model, location):
+            apart |= reached
+        else:
+            others |= reached
+    for each in elsewhere:
+        others |= _reached(each, model.free_RVs)
+    found = np.zeros(parameters.size, dtype=bool)
+    found[_places_of(model, parameters, lambda rv: rv in apart - others)] = True
+    return found
+
+
 def is_linear_and_normal(model: pm.Model) -> bool:
     """Return whether rows, or their logarithms, are normal with a linear mean and a free variable as their scale.
 
@@ -234,11 +277,14 @@ def is_linear_and_normal(model: pm.Model) -> bool:
     if scale is None or model.potentials:
         return False
     mean, _ = model.observed_RVs[0].owner.op.dist_params(model.observed_RVs[0].owner)
-    if any(rv in ancestors(scale.owner.inputs) for rv in model.free_RVs):
-        return False
+    return not any(rv in ancestors(scale.owner.inputs) for rv in model.free_RVs) and is_linear(model, mean)
+
+
+def is_linear(model: pm.Model, location: Variable) -> bool:
+    """Return whether a variable is a linear function of the unconstrained parameters."""
     inputs = [value for value in model.value_vars if value.type.dtype in ("float32", "float64")]
     with pytensor.config.change_flags(mode=INTERPRETED):
-        (of_values,) = model.replace_rvs_by_values([mean])
+        (of_values,) = model.replace_rvs_by_values([location])
         arrays = [leaf for leaf in ancestors([of_values]) if isinstance(leaf, Constant) and _shape(leaf)]
         of_values = clone_replace(of_values, {leaf: leaf.type() for leaf in arrays})  # rewriting reads constants
         try:

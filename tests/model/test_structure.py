@@ -12,6 +12,7 @@ from pymc_dp.model.structure import (
     MOST_RESPONSES,
     in_likelihood,
     is_linear_and_normal,
+    location_of_normal_rows,
     places_of_scale,
     responses_of_rows,
     rows_can_be_simulated,
@@ -524,6 +525,67 @@ def test_constants_of_rows_are_not_read(covariate):
     with pm.Model() as model:
         linear(np.arange(8.0), lambda x: pm.Normal("b") + pm.math.exp(pm.Normal("a") * covariate))
     assert not is_linear_and_normal(model)
+
+
+COLUMN = np.arange(1.0, 9.0)
+
+
+def names_at(model, found_in):
+    """Return the names of the free variables at the places that `found_in` tells."""
+    parameters = ParameterVector(model)
+    found = found_in(model, parameters)
+    return {name for name, entries in zip(parameters.names, parameters.slices, strict=True) if found[entries].all()}
+
+
+def heights(scale, family=pm.Normal, **more):
+    """Three numbers a row, whose location `family` and a scale make."""
+    family("y", mu=pm.Normal("mu", 0.0, 100.0, shape=3), observed=np.ones((9, 3)), **scale(), **more)
+
+
+def cholesky():
+    return {"chol": pm.LKJCholeskyCov("factor", n=3, eta=2.0, sd_dist=pm.HalfNormal.dist())[0]}
+
+
+LOCATED = {
+    "a vector": (lambda: heights(cholesky, pm.MvNormal), {"mu"}),
+    "a vector with heavy tails": (lambda: heights(cholesky, pm.MvStudentT, nu=4), {"mu"}),
+    "several scales": (lambda: heights(lambda: {"sigma": pm.HalfNormal("s", shape=3)}), {"mu"}),
+    "a scale that follows a covariate": (
+        lambda: linear(COLUMN, lambda x: pm.Normal("a") * x, lambda: pm.math.exp(pm.Normal("b") * COLUMN)),
+        {"a"},
+    ),
+    "part of the scale, too": (
+        lambda: linear(COLUMN, lambda x: pm.Normal("a") + pm.Normal("b"), lambda: pm.modelcontext(None)["b"] ** 2),
+        {"a"},
+    ),
+    "no straight line": (lambda: linear(COLUMN, lambda x: pm.math.exp(pm.Normal("a"))), set()),
+    "another family": (lambda: linear(COLUMN, lambda x: pm.Normal("a"), family=pm.Gumbel), set()),
+}
+
+
+@pytest.mark.parametrize("name", LOCATED)
+def test_the_location_of_normal_rows_is_told_from_all_else(name):
+    build, free = LOCATED[name]
+    assert names_at(made(build), location_of_normal_rows) == free
+
+
+def test_what_another_outcome_depends_on_or_a_potential_is_no_location_alone():
+    def two(link):
+        a, b = pm.Normal("a"), pm.Normal("b")
+        pm.Normal("y", a + b * COLUMN, pm.HalfNormal("sigma"), observed=COLUMN)
+        pm.Bernoulli("z", logit_p=link(a), observed=(COLUMN > 4.0).astype(int))
+
+    assert names_at(made(lambda: two(lambda a: pm.Normal("c") * COLUMN)), location_of_normal_rows) == {"a", "b"}
+    assert names_at(made(lambda: two(lambda a: a * COLUMN)), location_of_normal_rows) == {"b"}
+    with made(lambda: two(lambda a: pm.Normal("c") * COLUMN)) as model:
+        pm.Potential("more", -(model["b"] ** 2))
+    assert names_at(model, location_of_normal_rows) == {"a"}
+
+
+def test_diagonals_of_cholesky_factors_are_logarithms_of_scales():
+    parameters = ParameterVector(model := made(LOCATED["a vector"][0]))
+    first = parameters.slices[parameters.names.index("factor_cholesky-cov-packed__")].start
+    assert scale_places(model, parameters).tolist() == [first, first + 2, first + 5]
 
 
 def test_a_potential_may_be_part_of_the_likelihood():

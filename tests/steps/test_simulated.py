@@ -8,7 +8,10 @@ import pandas as pd
 import pymc as pm
 import pytensor.tensor as pt
 import pytest
+from against_reference import Problem
 from conftest import QUIET
+from posteriors import published
+from searches import searches
 
 import pymc_dp as dp
 from pymc_dp.model.axes import row_axes
@@ -80,6 +83,8 @@ def test_no_direction_is_told_nothing_on_the_way():
     values = np.linalg.eigvalsh(search._by_model(np.zeros(2)).matrix / N_UNITS)
     assert values[0] == pytest.approx(settings.LEAST_KNOWN_ON_THE_WAY, rel=0.05)
     assert search._least_known < 1e-5
+    values = np.linalg.eigvalsh(search._by_model(np.zeros(2), least=1e-12).matrix / N_UNITS)
+    assert values[0] == pytest.approx(0.5e-6, rel=0.1)
 
 
 def test_a_mean_curvature_is_not_far_from_the_spread_of_scores():
@@ -213,6 +218,46 @@ def test_wide_priors_lead_nowhere_else(seed):
         tree = pm.sample(draws=50, chains=1, budget=dp.PrivacyBudget(8.0, 1e-6), **QUIET)
     assert float(tree["posterior"]["shape"].mean()) == pytest.approx(1.5, abs=0.15)
     assert float(tree["posterior"]["scale"].mean()) == pytest.approx(20.0, abs=1.5)
+
+
+@pytest.mark.slow
+def test_heights_and_weights_are_found_from_nowhere():
+    """With binary searches before the first step alone scales stayed ten times too large, and all seemed correlated."""
+    generator, covariance = np.random.default_rng(0), np.array([[81.0, 60.0], [60.0, 144.0]])
+    rows = generator.multivariate_normal([170.0, 70.0], covariance, 4000)
+    with pm.Model() as model:
+        factor, _, _ = pm.LKJCholeskyCov("factor", n=2, eta=2.0, sd_dist=pm.HalfNormal.dist(20.0))
+        pm.MvNormal("y", pm.Normal("mu", 0.0, 100.0, shape=2), chol=factor, observed=rows)
+    for epsilon in (4.0, 1.0):
+        for mode, _ in searches(Problem(model), epsilon, 1e-6, 3, 0):
+            point = ParameterVector(model).to_point(mode)
+            lower = np.zeros((2, 2))
+            lower[np.tril_indices(2)] = point["factor_cholesky-cov-packed__"]
+            lower[[0, 1], [0, 1]] = np.exp(np.diag(lower))
+            np.testing.assert_allclose(point["mu"], [170.0, 70.0], atol=2.0)
+            np.testing.assert_allclose(lower @ lower.T, covariance, rtol=0.25)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["normal-2", "normal-10"])
+def test_normal_rows_with_correlations_near_one_are_found(name):
+    """Where all that is not known is a location, each step leads to it, and directions are known as they are."""
+    posterior = published(name)
+    exact = posterior.reference(2_000, np.random.default_rng(0))
+    for mode, covariance in searches(Problem(posterior.model), 4.0, 1e-6, 3, 0):
+        np.testing.assert_allclose((mode - exact.mean(axis=0)) / exact.std(axis=0), 0.0, atol=0.5)
+        np.testing.assert_allclose(np.sqrt(np.diag(covariance)), exact.std(axis=0), rtol=0.15)
+
+
+def test_the_location_goes_where_a_score_says_whatever_the_distance():
+    search = search_on(Rows(np.zeros((9, 3))), size=3)
+    search._regression = replace(search._regression, location=np.array([True, False, True]))
+    information = np.array([[4.0, 1.0, 1.0], [1.0, 9.0, 2.0], [1.0, 2.0, 2.0]])
+    curvature = KnownCurvature(information, information, 0.0, Frame(np.eye(3), np.eye(3)), np.ones(3, bool))
+    search._scores.append(KnownScore(np.ones(3), information @ [1e4, 0.0, -1e3] + [0.0, 50.0, 0.0], np.eye(3), 0.0))
+    np.testing.assert_allclose(search._at_location(np.ones(3), curvature), [1e4 + 1.0, 1.0, -999.0])
+    nowhere = replace(curvature, matrix=np.zeros((3, 3)))
+    np.testing.assert_array_equal(search._at_location(np.ones(3), nowhere), np.ones(3))
 
 
 def test_a_rate_far_below_the_priors_is_reached():

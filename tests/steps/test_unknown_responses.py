@@ -47,7 +47,23 @@ def model_of(family, y):
     return model
 
 
-@pytest.mark.parametrize(("family", "steps"), [(bernoulli, 4), (normal, 4), (exponential, 8), (gamma, 8)])
+def spread(y=None, mean=lambda: pm.Data("x", X[:, :2]) @ pm.Normal("beta", 0.0, 100.0, shape=2)):
+    growth = pm.math.exp(pm.Normal("log_scale", 0.0, 2.0) + pm.Normal("growth") * X[:, 1])
+    pm.Normal("y", mean(), growth, observed=y)
+
+
+def known_spread(y=None):
+    pm.Normal("y", pm.Data("x", X) @ pm.Normal("beta", shape=5), pm.Data("s", np.exp(X[:, 1])), observed=y)
+
+
+def bent_spread(y=None):
+    spread(y, lambda: pm.math.exp(pm.Data("x", X) @ pm.Normal("beta", shape=5)))
+
+
+@pytest.mark.parametrize(
+    ("family", "steps"),
+    [(bernoulli, 4), (normal, 4), (exponential, 8), (gamma, 8), (spread, 10), (known_spread, 10), (bent_spread, 8)],
+)
 def test_steps_are_more_where_responses_are_not_known_and_the_curvature_changes(family, steps):
     with model_of(family, np.ones(5_000, dtype=int if family is bernoulli else float)):
         step = dp.DPSurrogateHMC(budget=dp.PrivacyBudget(4.0, 1e-6))
@@ -155,6 +171,27 @@ def test_a_shape_is_told_by_scores_of_its_own():
     widths = np.sqrt(covariances[:, place, place])
     assert np.median(widths) / reference.std[place] < 4.0
     assert np.sqrt(np.mean(((modes[:, place] - reference.mean[place]) / widths) ** 2)) < 1.5
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_the_location_moves_first_and_scales_after_it(seed, monkeypatch):
+    """Twenty standard deviations away: no trust region holds the first two steps, and scales are those of the start."""
+    points, real = [], Search._score_at
+    monkeypatch.setattr(
+        Search, "_score_at", lambda self, point, *others: points.append(point.theta) or real(self, point, *others)
+    )
+    generator = np.random.default_rng(seed)
+    y = 170.0 + 5.0 * X[:, 1] + 9.0 * np.exp(0.3 * X[:, 1]) * generator.normal(size=5_000)
+    with model_of(spread, y) as model:
+        places = dict(zip(ParameterVector(model).names, ParameterVector(model).slices, strict=True))
+        (found,) = searches(Problem(model), 8.0, 1e-6, 1, seed)
+    intercept, log_scale = places["beta"].start, places["log_scale"].start
+    way = np.array(points[-12:])
+    assert way[0, intercept] == 0.0
+    assert np.abs(way[1, intercept] - 170.0) < 85.0
+    assert np.abs(way[2, intercept] - 170.0) < 20.0
+    assert np.all(np.diff(way[:3, log_scale]) < -0.4)
+    np.testing.assert_allclose(found[0][[intercept, log_scale]], [170.0, np.log(9.0)], atol=2.5)
 
 
 @pytest.mark.slow

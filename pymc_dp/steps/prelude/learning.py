@@ -122,7 +122,8 @@ class Prelude:
     ----------
     newton_steps : int, optional
         Noisy steps towards the mode, before the last one. Default: 16 where rows are simulated from the model; else 4
-        where the model says which responses a row could have had, and for normal regressions; else 8.
+        where the model says which responses a row could have had, and for normal regressions with one scale; 10 for
+        other normal regressions; else 8.
     shares : Shares, optional
         How the cost is split. Default: by the model, and by what chains release.
     clip_gradient, clip_curvature : float, optional
@@ -191,6 +192,7 @@ class Learning:
             followed=structure.scale_of_rows,
             followed_is_rate=structure.scale_is_rate,
             degrees_of_freedom=structure.degrees_of_freedom,
+            location=structure.location,
             responses_are_known=structure.responses_are_known,
             rows_are_levels=structure.rows_are_levels,
             rows_are_positive=structure.rows_are_positive,
@@ -219,8 +221,8 @@ class Learning:
         regression = replace(regression, simulated=self._rows_can_be_simulated and not as_regression)
         few = regression.location_apart or regression.responses_are_known
         steps = settings.STEPS if few else settings.STEPS_OF_UNKNOWN_RESPONSES
-        steps = options.newton_steps or (settings.STEPS_BY_SIMULATION if regression.simulated else steps)
-        self._regression = replace(regression, steps=steps)
+        steps = settings.STEPS_BY_SIMULATION if regression.simulated else steps + regression.location_steps
+        self._regression = replace(regression, steps=options.newton_steps or steps)
         self.shares = options.shares or self._default_shares()
 
     def _default_shares(self) -> Shares:

@@ -12,8 +12,9 @@
 5. *Centre.* One more precise score leads to the centre, where score and curvature are released once more, and then
    scores of scales and shapes, each by itself.
 
-Of a normal regression with one scale, location and scale are found apart: see `location`. Log-likelihoods that are
-broken lines curve nowhere but in their kinks: see `broken_lines`.
+Of a normal regression with one scale, location and scale are found apart: see `location`; with several scales, or of
+several numbers a row, the first steps move the location alone. Log-likelihoods that are broken lines curve nowhere but
+in their kinks: see `broken_lines`.
 """
 
 import contextlib
@@ -80,6 +81,8 @@ class Regression:
     followed_is_rate: bool = False  # the inverse of a scale
     #: Places of logarithms of degrees of freedom.
     degrees_of_freedom: NDArray[np.intp] = field(default_factory=lambda: np.zeros(0, dtype=np.intp))
+    #: Which parameters are the location of normal rows, linear, and nothing else, shape (parameters,); or empty.
+    location: NDArray[np.bool_] = field(default_factory=lambda: np.zeros(0, dtype=np.bool_))
     one_row_a_unit: bool = True
     #: Whether the model says which responses a row could have had.
     responses_are_known: bool = True
@@ -125,6 +128,14 @@ class Regression:
     def location_apart(self) -> bool:
         """Whether location and scale are found apart: there is one scale, and it is the only logarithm."""
         return self.normal and self.followed.size == 1 and np.array_equal(self.scales, self.followed)
+
+    @property
+    def location_steps(self) -> int:
+        """How many steps at the beginning move the location alone, where it is not found apart."""
+        if self.location_apart or not self.location.any():
+            return 0
+        nothing_else = self.simulated and np.array_equal(self.location, self.known)
+        return self.steps + 1 if nothing_else else settings.LOCATION_STEPS
 
     @property
     def moves_scale_late(self) -> bool:
@@ -199,12 +210,14 @@ def requests_of_search(regression: Regression, share: float) -> list[ReleaseRequ
     parts = settings.PARTS_OF_LOCATION if scales else parts
     own = settings.OWN_SCORES * regression.with_own_scores.size
     rows = scales * int(not regression.one_row_a_unit)
-    middle = settings.MIDDLE_OF_LOCATION if scales else 1
+    middle = settings.MIDDLE_OF_LOCATION if scales else max(regression.location_steps, 1)
     n_curvatures = len(_STAGES) - 1 + middle + rise
     n_scores = steps + 2 + scales * (steps + 1) + rows
-    n_bisections = bisected * (settings.FIRST_BISECTIONS + (0 if scales else 2 * settings.LATER_BISECTIONS))
+    later = 0 if scales else 1 + max(regression.location_steps, 1)
+    n_bisections = bisected * (settings.FIRST_BISECTIONS + later * settings.LATER_BISECTIONS)
+    part_of_bisections = parts.bisection * (settings.MORE_FOR_BISECTIONS if regression.location_steps else 1.0)
     asked: list[tuple[str, int, float, int]] = [
-        ("bounded_score", n_bisections, parts.bisection * of_bisections, 1),
+        ("bounded_score", n_bisections, part_of_bisections * of_bisections, 1),
         ("level", level * settings.LEVEL_BISECTIONS, level * parts.bisection, 1),
         ("rise", rise, rise * parts.rise, size),
         ("coordinate_sizes", 1 + rise, (1.0 + settings.OF_LEVEL * rise) * parts.coordinates, size * _OCTAVES),
@@ -318,12 +331,14 @@ class Search:
             self._scores.append(self._score(theta, self._frame(curvature), "centre" if last else "approach"))
             trusted = self._trusted(step, curvature)
             curvature = self._after_step(curvature)
-            if self._regression.follows_growth:
+            if step < self._regression.location_steps:
+                end = self._at_location(theta, curvature)
+            elif self._regression.follows_growth:
                 end, curvature = self._stepped_with_growth(theta, curvature, trusted)
             else:
                 end = self._stepped(theta, curvature, trusted)
             theta, curvature = end, self._at_scale_of(end, theta, curvature)
-            if step == 0:
+            if step < max(self._regression.location_steps, 1):
                 theta, curvature = self._followed(
                     theta, self._bisected(theta, first=False), curvature, "middle_curvature"
                 )
@@ -847,6 +862,25 @@ class Search:
         except NUMERICAL_FAILURES:  # the next score may be less noisy
             return theta
         return self._led_to(belief, theta, trust)
+
+    def _at_location(self, theta: FloatArray, curvature: KnownCurvature) -> FloatArray:
+        """Return where the location of rows is by the latest score, if their scales stay: no step is too long.
+
+        Whatever the scales, the log-likelihood of normal rows is a parabola in their location. Far from there all
+        scales seem to be large, and all numbers of a row to be correlated.
+        """
+        known, score = self._regression.location, self._scores[-1]
+        block, mean, noise = np.ix_(known, known), theta.copy(), np.zeros_like(curvature.matrix)
+        try:
+            inverse = np.linalg.inv(curvature.matrix[block])
+            mean[known] += inverse @ score.gradient[known]
+            factor = inverse @ score.noise[known]
+            noise[block] = factor @ factor.T
+            belief = Belief(mean, curvature.matrix, noise, np.zeros_like(noise), known)
+            found = most_likely(self._chain.prior, belief, theta, ~self._regression.known)
+        except NUMERICAL_FAILURES:  # the next score may be less noisy
+            return theta
+        return found if can_stand_at(self._chain.prior, found) else theta
 
     # How curvatures grow ------------------------------------------------------------------------------------------
 

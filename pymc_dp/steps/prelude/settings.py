@@ -115,6 +115,12 @@ STEPS = 4
 #: square), eight .49, .67 and .86. Scores of broken lines hardly fall before the maximum is near.
 STEPS_OF_UNKNOWN_RESPONSES = 8
 STEPS_BY_SIMULATION = 16
+#: So many steps at the beginning move the location of normal rows alone, each before binary searches for their scales:
+#: the first leads from 0 to about a tenth of the mean, the second to what is left. Regressions have so many steps more,
+#: and the cost of a binary search is so many times as large: of 24 searches each at epsilon 4 of a mean that is twenty
+#: standard deviations away, with a scale for each of three groups and with one that follows a covariate, 3 and 3 were
+#: lost with the first alone, 2 and none with both steps more, and 1 and none with all.
+LOCATION_STEPS, MORE_FOR_BISECTIONS = 2, 2.0
 #: How many times as large as by their information the fall of simulated rows' log-likelihood may be over a step; and
 #: how far steps go. With .5 in place of .35 a third of the searches of a mixture were lost.
 NEARLY_A_PARABOLA, TRUST_BY_SIMULATION = 1.5, 0.35

@@ -56,8 +56,9 @@ def requests_of_simulation(regression: Regression, share: float) -> list[Release
     """Return what a search releases, at a share of the run's cost."""
     size, steps, bisected = regression.start.size, regression.steps, regression.bisected.size
     parts = settings.PARTS_BY_SIMULATION
+    n_bisections = bisected * (settings.FIRST_BISECTIONS + regression.location_steps * settings.LATER_BISECTIONS)
     asked: list[tuple[str, int, float, int]] = [
-        ("bounded_score", bisected * settings.FIRST_BISECTIONS, bisected * parts.bisection, 1),
+        ("bounded_score", n_bisections, bisected * parts.bisection, 1),
         ("score_sizes", steps + 2, (steps + 2) * parts.sizes, BINS),
         ("curvature_sizes", 1, parts.sizes, BINS),
         ("approach", steps, steps * parts.approach, size),
@@ -96,8 +97,15 @@ class SearchBySimulation(Search):
         theta = self._bisected(start, first=True)
         theta = theta if self._stands_at(theta) else start
         for step in range(self._regression.steps + 1):
-            curvature, kind = self._by_model(theta), "centre" if step == self._regression.steps else "approach"
+            of_location = step < self._regression.location_steps
+            least = _LEAST_AT_THE_END if of_location else settings.LEAST_KNOWN_ON_THE_WAY
+            curvature = self._by_model(theta, least=least)
+            kind = "centre" if step == self._regression.steps else "approach"
             self._scores.append(self._score(theta, self._frame(curvature), kind))
+            if of_location:
+                moved = self._bisected(self._at_location(theta, curvature), first=False)
+                theta = moved if self._stands_at(moved) else theta
+                continue
             curvature = self._after_step(curvature)
             theta = self._reached(theta, self._stepped(theta, curvature, settings.TRUST_BY_SIMULATION))
         return self._expanded(theta, self._by_model(theta, ends=True))
@@ -135,11 +143,14 @@ class SearchBySimulation(Search):
             return False
         return can_stand_at(self._chain.prior, theta)
 
-    def _by_model(self, theta: FloatArray, *, ends: bool = False) -> KnownCurvature:
+    def _by_model(
+        self, theta: FloatArray, *, least: float = settings.LEAST_KNOWN_ON_THE_WAY, ends: bool = False
+    ) -> KnownCurvature:
         """Simulate rows at a point; return the curvature that all rows have there by the model.
 
-        On the way it is the spread of scores, and no direction is believed to be known as little as it may be: along
-        one that two components of a mixture share, steps would be as long as noise makes them.
+        On the way it is the spread of scores, and no direction is believed to be known less than `least`, in units of
+        each parameter's own: along one that two components of a mixture share, steps would be as long as noise makes
+        them. Of a location all directions are known as they are.
         """
         rows = self._tables.get(theta.tobytes()) or table_at(self._chain.synthetic_tables, theta)
         self._tables[theta.tobytes()] = rows
@@ -152,7 +163,7 @@ class SearchBySimulation(Search):
         values, vectors = np.linalg.eigh(spread / np.outer(sizes, sizes))
         self._least_known = float(values[0])
         information, block = np.zeros((theta.size, theta.size)), np.ix_(self.places, self.places)
-        values = np.maximum(values, settings.LEAST_KNOWN_ON_THE_WAY)
+        values = np.maximum(values, least)
         information[block] = np.outer(sizes, sizes) * ((vectors * values) @ vectors.T)
         if ends:
             self._curvatures_of_rows = rows.curvatures(theta)
