@@ -61,7 +61,7 @@ class Structure:
 
     start: NDArray[np.float64]  # as the model says; degrees of freedom at `_HEAVY_TAILS`, unless it says where
     in_likelihood: NDArray[np.bool_]  # whether the likelihood can depend on each parameter
-    scales: NDArray[np.intp]  # which parameters are logarithms of positive variables, or of a factor of rows' scale
+    scales: NDArray[np.intp]  # logarithms of positive variables, of a factor of rows' scale, of their scatter
     scale_of_rows: NDArray[np.intp]  # which of them is the scale of a location-scale family that rows are drawn from
     scale_is_rate: bool  # whether that is its inverse
     degrees_of_freedom: NDArray[np.intp]  # which of them are those of rows of a Student t distribution
@@ -134,7 +134,7 @@ def in_likelihood(model: pm.Model, parameters: ParameterVector) -> NDArray[np.bo
 def scale_places(model: pm.Model, parameters: ParameterVector) -> NDArray[np.intp]:
     """Return the places of parameters that are logarithms of positive variables, such as a scale or a shape.
 
-    Or of a factor of all rows' scale: a in ``sigma=exp(a + b * x)``.
+    Or of a factor of all rows' scale: a in ``sigma=exp(a + b * x)``; or of the diagonal of a Cholesky factor of theirs.
     """
     factors = _factors_of_scale(model)
     return np.union1d(_logarithms(model, parameters), _places_of(model, parameters, lambda rv: rv in factors))
@@ -146,11 +146,13 @@ def _logarithms(model: pm.Model, parameters: ParameterVector) -> NDArray[np.intp
 
 
 def _diagonals(model: pm.Model, parameters: ParameterVector) -> NDArray[np.intp]:
-    """Return the places of the diagonals of Cholesky factors: of each the lower triangle is packed by rows."""
-    found = [np.zeros(0, dtype=np.intp)]
+    """Return the places of the diagonals of Cholesky factors of the scatter of rows; each is packed by rows."""
+    nodes = [rv.owner for rv in model.observed_RVs if rv.owner is not None and isinstance(rv.owner.op, _OF_LOCATION)]
+    scatters = ancestors([node.op.dist_params(node)[-1] for node in nodes], blockers=model.free_RVs)
+    found, of_rows = [np.zeros(0, dtype=np.intp)], set(scatters)
     for value, entries in zip(model.value_vars, parameters.slices, strict=True):
         rv = model.values_to_rvs[value]
-        if isinstance(model.rvs_to_transforms.get(rv), CholeskyCovPacked):
+        if rv in of_rows and isinstance(model.rvs_to_transforms.get(rv), CholeskyCovPacked):
             (size, *_) = rv.owner.op.dist_params(rv.owner)
             rows, columns = np.tril_indices(int(leaf_value(size)))
             places = np.arange(entries.start, entries.stop).reshape(-1, rows.size)
@@ -249,22 +251,21 @@ def location_of_normal_rows(model: pm.Model, parameters: ParameterVector) -> NDA
 
     Of rows, or their logarithms, that are normal, of one number or several, or multivariate Student t.
     """
-    apart, others, elsewhere = set[Variable](), set[Variable](), list[Variable](model.potentials)
+    apart, elsewhere = set[Variable](), list[Variable](model.potentials)
     for rv in model.observed_RVs:
         if rv.owner is None or not isinstance(rv.owner.op, _OF_LOCATION):
             elsewhere.append(rv)
             continue
         *shape, location, scale = rv.owner.op.dist_params(rv.owner)
         elsewhere += [*shape, scale]
-        reached = _reached(location, model.free_RVs)
         if is_linear(model, location):
-            apart |= reached
+            apart |= _reached(location, model.free_RVs)
         else:
-            others |= reached
-    for each in elsewhere:
-        others |= _reached(each, model.free_RVs)
+            elsewhere.append(location)
+    others = {rv for each in elsewhere for rv in _reached(each, model.free_RVs)}
     found = np.zeros(parameters.size, dtype=bool)
     found[_places_of(model, parameters, lambda rv: rv in apart - others)] = True
+    found[scale_places(model, parameters)] = False  # the logarithm of a positive variable is linear in it
     return found
 
 

@@ -558,6 +558,14 @@ LOCATED = {
         lambda: linear(COLUMN, lambda x: pm.Normal("a") + pm.Normal("b"), lambda: pm.modelcontext(None)["b"] ** 2),
         {"a"},
     ),
+    "a logarithm of a scale": (
+        lambda: linear(COLUMN, lambda x: pm.math.log(pm.HalfNormal("a")), family=pm.LogNormal),
+        set(),
+    ),
+    "part of the tails, too": (
+        lambda: heights(cholesky, pm.MvStudentT, nu=4.0 + pm.Normal("nu") ** 2),
+        {"mu"},
+    ),
     "no straight line": (lambda: linear(COLUMN, lambda x: pm.math.exp(pm.Normal("a"))), set()),
     "another family": (lambda: linear(COLUMN, lambda x: pm.Normal("a"), family=pm.Gumbel), set()),
 }
@@ -578,6 +586,9 @@ def test_what_another_outcome_depends_on_or_a_potential_is_no_location_alone():
     assert names_at(made(lambda: two(lambda a: pm.Normal("c") * COLUMN)), location_of_normal_rows) == {"a", "b"}
     assert names_at(made(lambda: two(lambda a: a * COLUMN)), location_of_normal_rows) == {"b"}
     with made(lambda: two(lambda a: pm.Normal("c") * COLUMN)) as model:
+        pm.Normal("bent", pm.math.exp(model["a"]), 1.0, observed=COLUMN)
+    assert names_at(model, location_of_normal_rows) == {"b"}
+    with made(lambda: two(lambda a: pm.Normal("c") * COLUMN)) as model:
         pm.Potential("more", -(model["b"] ** 2))
     assert names_at(model, location_of_normal_rows) == {"a"}
 
@@ -586,6 +597,10 @@ def test_diagonals_of_cholesky_factors_are_logarithms_of_scales():
     parameters = ParameterVector(model := made(LOCATED["a vector"][0]))
     first = parameters.slices[parameters.names.index("factor_cholesky-cov-packed__")].start
     assert scale_places(model, parameters).tolist() == [first, first + 2, first + 5]
+    with pm.Model() as model:  # of effects of groups that are not centred
+        factor = cholesky()["chol"]
+        pm.Normal("y", (pm.Normal("z", shape=(4, 3)) @ factor.T)[COLUMN.astype(int) % 4, 0], 1.0, observed=COLUMN)
+    assert scale_places(model, ParameterVector(model)).size == 0
 
 
 def test_a_potential_may_be_part_of_the_likelihood():

@@ -1,5 +1,6 @@
 """Searches where the model does not say which responses a row could have had: continuous ones."""
 
+from collections import Counter
 from dataclasses import replace
 from types import SimpleNamespace
 
@@ -7,6 +8,7 @@ import numpy as np
 import pymc as pm
 import pytest
 from against_reference import Problem, by_mode
+from conftest import QUIET
 from searches import searches
 
 import pymc_dp as dp
@@ -171,6 +173,29 @@ def test_a_shape_is_told_by_scores_of_its_own():
     widths = np.sqrt(covariances[:, place, place])
     assert np.median(widths) / reference.std[place] < 4.0
     assert np.sqrt(np.mean(((modes[:, place] - reference.mean[place]) / widths) ** 2)) < 1.5
+
+
+def vectors(y=None):
+    mu, sigma = pm.Normal("mu", 0.0, 100.0, shape=2), pm.HalfNormal("sigma", 2.0, shape=2)
+    pm.Normal("y", mu, sigma, observed=None if y is None else np.stack([y, -y], axis=1))
+
+
+@pytest.mark.parametrize("steps", [None, 1])
+@pytest.mark.parametrize("family", [spread, known_spread, vectors])
+def test_a_search_whose_location_moves_first_releases_what_is_planned(family, steps, monkeypatch):
+    made, real = Counter(), ChainAccess.release
+    monkeypatch.setattr(ChainAccess, "release", lambda self, query: made.update([query.kind]) or real(self, query))
+    with model_of(family, np.random.default_rng(0).normal(size=5_000)):
+        step = dp.DPSurrogateHMC(budget=dp.PrivacyBudget(4.0, 1e-6), newton_steps=steps)
+        planned = {each.kind: each.count for each in step.learning.requests()}
+        dp.sample(draws=10, tune=10, chains=1, cores=1, step=step, **QUIET)
+    places, again = step.learning._regression.bisected.size, min(step.learning.steps + 1, settings.LOCATION_STEPS)
+    simulated = family is vectors
+    if simulated:  # a dry run on simulated rows comes first, without a check
+        made.update(remainder_sizes=1, surrogate_check=planned["surrogate_check"])
+    assert {kind: (1 + simulated) * count for kind, count in planned.items()} == dict(made)
+    later = again if simulated else 1 + again
+    assert planned.get("bounded_score", 0) == places * (settings.FIRST_BISECTIONS + later * settings.LATER_BISECTIONS)
 
 
 @pytest.mark.parametrize("seed", range(3))

@@ -122,8 +122,8 @@ class Prelude:
     ----------
     newton_steps : int, optional
         Noisy steps towards the mode, before the last one. Default: 16 where rows are simulated from the model; else 4
-        where the model says which responses a row could have had, and for normal regressions with one scale; 10 for
-        other normal regressions; else 8.
+        where the model says which responses a row could have had, and for normal regressions with one scale; 10 where
+        another linear location of normal rows moves first; else 8.
     shares : Shares, optional
         How the cost is split. Default: by the model, and by what chains release.
     clip_gradient, clip_curvature : float, optional

@@ -12,9 +12,9 @@
 5. *Centre.* One more precise score leads to the centre, where score and curvature are released once more, and then
    scores of scales and shapes, each by itself.
 
-Of a normal regression with one scale, location and scale are found apart: see `location`; with several scales, or of
-several numbers a row, the first steps move the location alone. Log-likelihoods that are broken lines curve nowhere but
-in their kinks: see `broken_lines`.
+Of a normal regression with one scale, location and scale are found apart: see `location`. Other locations of normal
+rows move alone in the first two steps, with a binary search for scales and a curvature after each. Log-likelihoods that
+are broken lines curve nowhere but in their kinks: see `broken_lines`.
 """
 
 import contextlib
@@ -131,7 +131,10 @@ class Regression:
 
     @property
     def location_steps(self) -> int:
-        """How many steps at the beginning move the location alone, where it is not found apart."""
+        """How many steps at the beginning move the location alone, where it is not found apart.
+
+        All of them, where rows are simulated and nothing else is unknown.
+        """
         if self.location_apart or not self.location.any():
             return 0
         nothing_else = self.simulated and np.array_equal(self.location, self.known)
@@ -801,6 +804,8 @@ class Search:
         """
         if self._regression.follows_growth:
             return self._slope_kept
+        if len(self._scores) < self._regression.location_steps:  # far away all scores point to the same side
+            return max(self._tail.squares_kept(point.clip_gradient), settings.LEAST_KEPT)
         if not self._corrects_slopes:
             return 1.0
         kinked = bool(self._regression.kinked.any())
@@ -866,8 +871,8 @@ class Search:
     def _at_location(self, theta: FloatArray, curvature: KnownCurvature) -> FloatArray:
         """Return where the location of rows is by the latest score, if their scales stay: no step is too long.
 
-        Whatever the scales, the log-likelihood of normal rows is a parabola in their location. Far from there all
-        scales seem to be large, and all numbers of a row to be correlated.
+        Whatever the scales, the log-likelihood of normal rows is a parabola in their location, and that of Student t
+        rows about one. Far from there all scales seem to be large, and all numbers of a row to be correlated.
         """
         known, score = self._regression.location, self._scores[-1]
         block, mean, noise = np.ix_(known, known), theta.copy(), np.zeros_like(curvature.matrix)
@@ -880,7 +885,7 @@ class Search:
             found = most_likely(self._chain.prior, belief, theta, ~self._regression.known)
         except NUMERICAL_FAILURES:  # the next score may be less noisy
             return theta
-        return found if can_stand_at(self._chain.prior, found) else theta
+        return self._end_of(found - theta, belief, theta, np.inf)
 
     # How curvatures grow ------------------------------------------------------------------------------------------
 

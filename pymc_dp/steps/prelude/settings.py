@@ -116,10 +116,9 @@ STEPS = 4
 STEPS_OF_UNKNOWN_RESPONSES = 8
 STEPS_BY_SIMULATION = 16
 #: So many steps at the beginning move the location of normal rows alone, each before binary searches for their scales:
-#: the first leads from 0 to about a tenth of the mean, the second to what is left. Regressions have so many steps more,
-#: and the cost of a binary search is so many times as large: of 24 searches each at epsilon 4 of a mean that is twenty
-#: standard deviations away, with a scale for each of three groups and with one that follows a covariate, 3 and 3 were
-#: lost with the first alone, 2 and none with both steps more, and 1 and none with all.
+#: the first goes nine tenths of the way from 0, the second what is left. Regressions have so many steps more, and a
+#: binary search in them costs so many times as much: of 24 searches each of a mean that is a standard deviation or two
+#: away at epsilon 1, with a scale for each of three groups, 15 were lost at the usual cost and 6 at twice.
 LOCATION_STEPS, MORE_FOR_BISECTIONS = 2, 2.0
 #: How many times as large as by their information the fall of simulated rows' log-likelihood may be over a step; and
 #: how far steps go. With .5 in place of .35 a third of the searches of a mixture were lost.

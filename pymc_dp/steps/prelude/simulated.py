@@ -7,7 +7,8 @@ tell what the search of a regression has to release there:
 2. *Steps.* How much scores of simulated rows vary is the information of a row. It makes the frame; a histogram of norms
    says which clip bound is best; a score is released. What clipping takes off scores on average is that of simulated
    rows, and so is what it leaves of their slopes. The way goes on by the latest score alone, as far as the
-   log-likelihood of simulated rows falls as a parabola would.
+   log-likelihood of simulated rows falls as a parabola would. A location of normal rows moves alone at first, however
+   far, and binary searches follow.
 3. *Centre.* Score and curvature are released. The curvature takes the place of the model's as far as it is clearly
    another one: then rows are not as the model has them.
 """
