@@ -256,6 +256,10 @@ def test_the_location_goes_where_a_score_says_whatever_the_distance():
     curvature = KnownCurvature(information, information, 0.0, Frame(np.eye(3), np.eye(3)), np.ones(3, bool))
     search._scores.append(KnownScore(np.ones(3), information @ [1e4, 0.0, -1e3] + [0.0, 50.0, 0.0], np.eye(3), 0.0))
     np.testing.assert_allclose(search._at_location(np.ones(3), curvature), [1e4 + 1.0, 1.0, -999.0])
+    wide = SimpleNamespace(log_density=lambda _: 0.0, gradient=np.zeros_like, hessian=lambda at: -np.diag(1e-9 * at**2))
+    search._chain.prior = wide
+    end = search._at_location(np.ones(3), curvature)
+    np.testing.assert_allclose(np.diag(search._of_prior), 1e-9 * end**2, rtol=1e-6)  # where the step has led to
     nowhere = replace(curvature, matrix=np.zeros((3, 3)))
     np.testing.assert_array_equal(search._at_location(np.ones(3), nowhere), np.ones(3))
 
