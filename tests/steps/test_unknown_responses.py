@@ -180,18 +180,6 @@ def vectors(y=None):
     pm.Normal("y", mu, sigma, observed=None if y is None else np.stack([y, -y], axis=1))
 
 
-def test_scores_far_away_are_told_as_if_they_were_whole():
-    """All of them point to the same side: clipping takes off each the same part."""
-    search = object.__new__(Search)
-    location = np.array([True, False])
-    search._regression = Regression(np.zeros(2), ALL[:2], np.ones(1, int), responses_are_known=False, location=location)
-    search._tail, search._has_members = SimpleNamespace(squares_kept=lambda bound: bound / 8.0), False
-    point = SimpleNamespace(clip_gradient=4.0)
-    for number, kept in ((0, 0.5), (1, 0.5), (2, 1.0)):
-        search._scores = [None] * number
-        assert search._kept(point) == kept
-
-
 @pytest.mark.parametrize("steps", [None, 1])
 @pytest.mark.parametrize("family", [spread, known_spread, vectors])
 def test_a_search_whose_location_moves_first_releases_what_is_planned(family, steps, monkeypatch):

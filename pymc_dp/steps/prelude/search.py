@@ -804,8 +804,6 @@ class Search:
         """
         if self._regression.follows_growth:
             return self._slope_kept
-        if len(self._scores) < self._regression.location_steps:  # far away all scores point to the same side
-            return max(self._tail.squares_kept(point.clip_gradient), settings.LEAST_KEPT)
         if not self._corrects_slopes:
             return 1.0
         kinked = bool(self._regression.kinked.any())
