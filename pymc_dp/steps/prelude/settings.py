@@ -116,7 +116,7 @@ STEPS = 4
 STEPS_OF_UNKNOWN_RESPONSES = 8
 STEPS_BY_SIMULATION = 16
 #: So many steps at the beginning move the location of normal rows alone, each before binary searches for their scales:
-#: the first goes nine tenths of the way from 0, the second what is left. Regressions have so many steps more, and a
+#: the first goes most of the way from 0, the second what is left. Regressions have so many steps more, and a
 #: binary search in them costs so many times as much: of 24 searches each of a mean that is a standard deviation or two
 #: away at epsilon 1, with a scale for each of three groups, 15 were lost at the usual cost and 6 at twice.
 LOCATION_STEPS, MORE_FOR_BISECTIONS = 2, 2.0
