@@ -220,6 +220,7 @@ def test_wide_priors_lead_nowhere_else(seed):
     assert float(tree["posterior"]["scale"].mean()) == pytest.approx(20.0, abs=1.5)
 
 
+@pytest.mark.nightly  # compiling such a model takes minutes
 @pytest.mark.slow
 def test_heights_and_weights_are_found_from_nowhere():
     """With binary searches before the first step alone scales stayed ten times too large, and all seemed correlated."""
@@ -238,6 +239,7 @@ def test_heights_and_weights_are_found_from_nowhere():
             np.testing.assert_allclose(lower @ lower.T, covariance, rtol=0.25)
 
 
+@pytest.mark.nightly
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ["normal-2", "normal-10"])
 def test_normal_rows_with_correlations_near_one_are_found(name):
