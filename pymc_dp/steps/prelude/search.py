@@ -141,6 +141,11 @@ class Regression:
         return self.steps + 1 if nothing_else else settings.LOCATION_STEPS
 
     @property
+    def middle_curvatures(self) -> int:
+        """After how many of the first steps binary searches and a curvature follow, where nothing is found apart."""
+        return max(self.location_steps, 1)
+
+    @property
     def moves_scale_late(self) -> bool:
         """Whether the third curvature is released where the last binary search ends.
 
@@ -213,10 +218,10 @@ def requests_of_search(regression: Regression, share: float) -> list[ReleaseRequ
     parts = settings.PARTS_OF_LOCATION if scales else parts
     own = settings.OWN_SCORES * regression.with_own_scores.size
     rows = scales * int(not regression.one_row_a_unit)
-    middle = settings.MIDDLE_OF_LOCATION if scales else max(regression.location_steps, 1)
+    middle = settings.MIDDLE_OF_LOCATION if scales else regression.middle_curvatures
     n_curvatures = len(_STAGES) - 1 + middle + rise
     n_scores = steps + 2 + scales * (steps + 1) + rows
-    later = 0 if scales else 1 + max(regression.location_steps, 1)
+    later = 0 if scales else 1 + regression.middle_curvatures
     n_bisections = bisected * (settings.FIRST_BISECTIONS + later * settings.LATER_BISECTIONS)
     part_of_bisections = parts.bisection * (settings.MORE_FOR_BISECTIONS if regression.location_steps else 1.0)
     asked: list[tuple[str, int, float, int]] = [
@@ -341,7 +346,7 @@ class Search:
             else:
                 end = self._stepped(theta, curvature, trusted)
             theta, curvature = end, self._at_scale_of(end, theta, curvature)
-            if step < max(self._regression.location_steps, 1):
+            if step < self._regression.middle_curvatures:
                 theta, curvature = self._followed(
                     theta, self._bisected(theta, first=False), curvature, "middle_curvature"
                 )
