@@ -292,6 +292,18 @@ def test_no_search_stands_where_squares_of_distances_are_no_numbers():
         positive_definite(np.array([[np.nan, 0.0], [0.0, 1.0]]))
 
 
+def test_matrices_are_repaired_in_units_of_each_parameters_own():
+    """Of parameters in hundred thousands and in thousandths: positive definite matrices stay, others get the floor."""
+    units = np.array([1e-6, 1e5, 1.0])
+    correlated = np.full((3, 3), 0.5) + 0.5 * np.eye(3)
+    sound = units[:, None] * correlated * units
+    np.testing.assert_allclose(positive_definite(sound), sound, rtol=1e-10)
+    correlated[0, 1] = correlated[1, 0] = -0.9  # no three numbers are correlated so
+    repaired = positive_definite(units[:, None] * correlated * units, floor=0.01) / units[:, None] / units
+    values = np.linalg.eigvalsh(repaired)
+    assert values[0] == pytest.approx(0.01 * values[-1])
+
+
 def test_priors_are_told_in_units_of_each_parameters_own():
     """Of an intercept in hundred thousands beside a slope in thousandths; of nothing, where all are flat."""
     information = np.array([1e-10, 1e6, 1.0])

@@ -15,14 +15,6 @@ _LEAST_CERTAIN = 0.01
 _NOTHING_BUT_NOISE = 100.0
 
 
-def _repaired(matrix: FloatArray) -> FloatArray:
-    """Return a positive definite matrix, whatever the units of parameters are."""
-    sizes = np.sqrt(np.abs(np.diag(matrix)))
-    sizes = np.where(sizes > 0.0, sizes, 1.0)
-    repaired: FloatArray = positive_definite(matrix / np.outer(sizes, sizes)) * np.outer(sizes, sizes)
-    return repaired
-
-
 def widening_of(belief: Belief, covariance: FloatArray) -> tuple[FloatArray, FloatArray]:
     """Return how many times as wide as without noise draws of each parameter are, and how many by noise alone.
 
@@ -38,8 +30,8 @@ def widening_of(belief: Belief, covariance: FloatArray) -> tuple[FloatArray, Flo
 
 def _covariance_if(precision: FloatArray, belief: Belief, covariance: FloatArray) -> FloatArray:
     """Return what the covariance of draws would be, were this the precision of the likelihood."""
-    of_prior = np.linalg.inv(_repaired(covariance)) - belief.precision
-    found: FloatArray = np.linalg.inv(_repaired(of_prior + precision))
+    of_prior = np.linalg.inv(positive_definite(covariance)) - belief.precision
+    found: FloatArray = np.linalg.inv(positive_definite(of_prior + precision))
     return found
 
 
@@ -49,7 +41,7 @@ def draws_of_doubt(belief: Belief, kernel: FreeHMC, draws: list[FloatArray]) -> 
     Of the covariance D C⁻¹ D, with D that of draws without this noise. If the likelihood's maximum is moved by what the
     log-likelihood changes by along a vector g, it is moved by D g: by √(gᵀ D C⁻¹ D g) standard deviations of the draws.
     """
-    covariance = _repaired(kernel.covariance)
+    covariance = positive_definite(kernel.covariance)
     nearer = np.linalg.solve(covariance, _covariance_if(belief.information, belief, covariance)).T
     return [kernel.mean + nearer @ (each - kernel.mean) for each in draws]
 
@@ -59,7 +51,7 @@ def width_of_prior(belief: Belief, precision: FloatArray, covariance: FloatArray
 
     `precision` is about that of the draws.
     """
-    of_prior = np.linalg.inv(_repaired(precision - belief.precision))
+    of_prior = np.linalg.inv(positive_definite(precision - belief.precision))
     found: FloatArray = np.where(belief.known, np.sqrt(np.diag(covariance) / np.diag(of_prior)), np.nan)
     return found
 

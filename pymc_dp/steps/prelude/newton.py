@@ -129,10 +129,16 @@ def can_stand_at(prior: PriorDensity, theta: FloatArray) -> bool:
 
 
 def positive_definite(matrix: FloatArray, floor: float = 1e-8) -> FloatArray:
-    """Return the matrix with eigenvalues of at least `floor` times the largest; raise if an entry is no number."""
+    """Return the matrix with eigenvalues of at least `floor` times the largest; raise if an entry is no number.
+
+    Of entries in proportion to the roots of the diagonal: it does not matter in which units each parameter is.
+    """
     if not np.isfinite(matrix).all():
         raise NotComputable("A matrix has entries that are no numbers.")
-    values, vectors = np.linalg.eigh(0.5 * (matrix + matrix.T))
+    sizes = np.sqrt(np.abs(np.diag(matrix)))
+    sizes = np.where(sizes > 0.0, sizes, 1.0)
+    values, vectors = np.linalg.eigh(0.5 * (matrix + matrix.T) / sizes[:, None] / sizes)
+    vectors = sizes[:, None] * vectors
     least = floor * max(float(np.abs(values).max()), np.finfo(float).tiny)
     repaired: FloatArray = (vectors * np.maximum(values, least)) @ vectors.T
     return repaired

@@ -264,10 +264,7 @@ def _between(curvature: FloatArray, spread: FloatArray) -> FloatArray:
     Both are the information of a row, but for chance. Of exponential families the first is exact; of mixtures it may be
     negative by chance, and the second is never.
     """
-    sizes = np.sqrt(np.diag(spread))
-    factor = sizes[:, None] * np.linalg.cholesky(
-        positive_definite(spread / np.outer(sizes, sizes), floor=_LEAST_AT_THE_END)
-    )
+    factor = np.linalg.cholesky(positive_definite(spread, floor=_LEAST_AT_THE_END))
     turned = np.linalg.solve(factor, np.linalg.solve(factor, curvature).T)
     values, vectors = np.linalg.eigh(0.5 * (turned + turned.T))
     back = factor @ vectors
