@@ -66,7 +66,7 @@ def run(model, epsilon, delta, draws=DRAWS, **settings):
 def unconstrained(tree, step):
     """Return draws on the unconstrained scale, shape (draws, parameters)."""
     standardised = tree["sample_stats"]["standardised"].values.reshape(-1, step.size)
-    return step.known.kernel.mean + standardised @ step.known.spread.T
+    return step.known.kernel.mean + standardised @ step.known.kernel.spread.T
 
 
 def against_normal(tree, step, mean, covariance, parameters=slice(None)):

@@ -121,7 +121,7 @@ def searches(problem: Problem, epsilon: float, delta: float, runs: int, seed: in
         try:
             with np.errstate(all="ignore"):
                 expansion = prelude.expand(chain, tempering)
-                return expansion.start, np.linalg.inv(expansion.precision)
+                return expansion.mode, np.linalg.inv(expansion.precision)
         except NUMERICAL_FAILURES:
             return None
 

@@ -2,7 +2,8 @@
 
 import math
 from collections.abc import Callable, Collection
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from functools import partial
 
 import numpy as np
 import pymc as pm
@@ -32,7 +33,7 @@ from pymc_dp.exceptions import UnsupportedModel
 from pymc_dp.model.arrays import is_leaf, leaf_value
 from pymc_dp.model.axes import row_axes
 from pymc_dp.model.members import from_means_and_members
-from pymc_dp.model.parameters import ParameterVector, default_point
+from pymc_dp.model.parameters import FloatArray, ParameterVector, default_point
 
 #: Beyond this many possible responses of a row, they count as infinitely many: each takes a pass over the rows.
 MOST_RESPONSES = 16
@@ -55,26 +56,44 @@ _HEAVY_TAILS = 4.0
 _COUNTS = (*range(32), *(round(2.0 ** (k / 8)) for k in range(40, 137)))
 
 
+#: Which parameters: by their places, or by a truth value for each.
+Places = NDArray[np.intp]
+Which = NDArray[np.bool_]
+
+
+def _no_places() -> Places:
+    return np.zeros(0, dtype=np.intp)
+
+
+def _none() -> Which:
+    return np.zeros(0, dtype=np.bool_)
+
+
 @dataclass(frozen=True, eq=False)
 class Structure:
     """The facts of a model that steps know when they are made."""
 
-    start: NDArray[np.float64]  # as the model says; degrees of freedom at `_HEAVY_TAILS`, unless it says where
-    in_likelihood: NDArray[np.bool_]  # whether the likelihood can depend on each parameter
-    scales: NDArray[np.intp]  # logarithms of positive variables, of a factor of rows' scale, of their scatter
-    scale_of_rows: NDArray[np.intp]  # which of them is the scale of a location-scale family that rows are drawn from
-    scale_is_rate: bool  # whether that is its inverse
-    degrees_of_freedom: NDArray[np.intp]  # which of them are those of rows of a Student t distribution
-    location: NDArray[np.bool_]  # which parameters are the location of normal rows, linear, and nothing else
-    linear_and_normal: bool  # whether rows, or their logarithms, are normal with a linear mean
-    rows_can_be_simulated: bool  # whether rows can be drawn from the model without any table
-    responses_are_known: bool  # whether the model says which responses a row could have had
-    rows_are_levels: bool  # whether a row is one of a few levels: a truth value or a category
-    rows_are_positive: bool  # whether a row is a positive real number
-    in_predictor: NDArray[np.bool_]  # which parameters meet covariates, and the distribution of rows in no other way
-    rise: NDArray[np.float64]  # along which all linear predictors rise by 1; zero where the graph says nothing
-    kinked: NDArray[np.bool_]  # in which parameters the log-likelihood of a row is a broken line
-    with_means_of_members: NDArray[np.float64] | None  # see `from_means_and_members`
+    start: FloatArray  # as the model says; degrees of freedom at `_HEAVY_TAILS`, unless it says where
+    known: Which  # whether the likelihood can depend on each parameter
+    scales: Places  # known logarithms of positive variables, of a factor of rows' scale, of their scatter
+    #: Which of them is the scale of a location-scale family that rows are drawn from.
+    followed: Places = field(default_factory=_no_places)
+    followed_is_rate: bool = False  # whether that is its inverse
+    #: Which of them are those of rows of a Student t distribution.
+    degrees_of_freedom: Places = field(default_factory=_no_places)
+    #: Which parameters are the location of normal rows, linear, and nothing else.
+    location: Which = field(default_factory=_none)
+    normal: bool = False  # whether rows, or their logarithms, are normal with a linear mean
+    rows_can_be_simulated: bool = False  # whether rows can be drawn from the model without any table
+    responses_are_known: bool = True  # whether the model says which responses a row could have had
+    rows_are_levels: bool = False  # whether a row is one of a few levels: a truth value or a category
+    rows_are_positive: bool = False  # whether a row is a positive real number
+    #: Which meet covariates, and the distribution of rows in no other way; no scales.
+    in_predictor: Which = field(default_factory=_none)
+    #: Along which all linear predictors rise by 1; zero where the graph says nothing.
+    rise: FloatArray = field(default_factory=partial(np.zeros, 0))
+    kinked: Which = field(default_factory=_none)  # in which parameters the log-likelihood of a row is a broken line
+    with_means_of_members: FloatArray | None = None  # see `from_means_and_members`
 
 
 def structure_of(model: pm.Model, parameters: ParameterVector, unit: str | None = None) -> Structure:
@@ -84,10 +103,11 @@ def structure_of(model: pm.Model, parameters: ParameterVector, unit: str | None 
     given = _places_of(model, parameters, lambda rv: model.rvs_to_initial_values.get(rv) is not None)
     start[np.setdiff1d(degrees_of_freedom, given)] = np.log(_HEAVY_TAILS)
     responses, are_all = responses_of_rows(model)
+    scales = scale_places(model, parameters)
     return Structure(
         start,
         known,
-        scale_places(model, parameters),
+        scales[known[scales]],
         places_of_scale(model, parameters),
         scale_is_rate(model),
         degrees_of_freedom,
@@ -97,7 +117,7 @@ def structure_of(model: pm.Model, parameters: ParameterVector, unit: str | None 
         bool(responses),
         are_all,
         rows_are_positive(model),
-        in_predictor(model, parameters),
+        in_predictor(model, parameters) & ~np.isin(np.arange(start.size), scales),
         rise_of_predictors(model, parameters),
         kinked_in(model, parameters),
         from_means_and_members(model, parameters, known),

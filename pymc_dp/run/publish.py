@@ -80,7 +80,7 @@ def publish(
         groups[f"{prefix}sample_stats"] = stats
     if not facts["complete"] and "posterior" in groups:
         groups["partial_posterior"] = finished.one_after_the_other(names.kept, plan.tune, groups["posterior"])
-    if group.keep_releases:
+    if all(step.keep_releases for step in group.steps):
         groups["releases"] = _releases_group(once + in_chains, group, plan)
     published = names.kept if facts["complete"] else []
     if "posterior" in groups:
@@ -164,6 +164,7 @@ def metadata(plan: Plan, group: StepGroup, names: PublishableNames, n_units: int
     depends on the model's graph and on shapes, never on values.
     """
     steps = list(zip(plan.steps, group.steps, strict=True))
+    exact = any(step.clip_diagnostics == "exact" for step in group.steps)
     described = [
         {
             "sampler": planned.sampler,
@@ -186,7 +187,7 @@ def metadata(plan: Plan, group: StepGroup, names: PublishableNames, n_units: int
     # What a sampler says of itself replaces nothing that is said of the guarantee.
     return {
         **facts,
-        **guarantee_of(plan, group.budget, n_units, seeded=group.seeded, exact_counts=group.exact_counts),
+        **guarantee_of(plan, group.budget, n_units, seeded=group.random_seed is not None, exact_counts=exact),
         "steps": json.dumps(described),
         "clip_bounds": json.dumps(bounds),
         "parameters": json.dumps(group.steps[0].parameters.sizes(names.kept)),

@@ -409,7 +409,7 @@ class _Run:
         public randomness.
         """
         order, rng = np.argsort(places_of(likelihood, ParameterVector(self.priors))), np.random.default_rng(seed)
-        covariance = (known.spread @ known.spread.T)[np.ix_(order, order)]
+        covariance = (known.kernel.spread @ known.kernel.spread.T)[np.ix_(order, order)]
         starts = [known.theta(known.start(rng))[order] for _ in range(self.plan.chains)]
         return arguments_of_nuts(self.priors, likelihood, covariance, known.kernel.draws[:, order], starts)
 

@@ -15,8 +15,6 @@ from typing import Any, ClassVar, NoReturn, Self, cast
 import numpy as np
 import xarray as xr
 from pymc.step_methods.arraystep import BlockedStep
-from pymc.step_methods.compound import StepMethodState
-from pymc.step_methods.state import dataclass_state
 from rich.progress import TextColumn
 from rich.table import Column
 
@@ -40,13 +38,6 @@ from pymc_dp.steps.transition import StatsOfSteps, Transition
 CLIP_COUNT_SHARE = 0.01
 _CLIP_COUNT_WINDOWS = 4
 _LEFT_BEHIND = ("budget", "synthetic", "made_by", "unit_index", "_units_given", "_chain", "released_once")
-
-
-@dataclass_state
-class DPStepState(StepMethodState):
-    """The state of a DP step that PyMC may store and restore: public randomness, never noise, never a release."""
-
-    tune: bool
 
 
 class DPStep(BlockedStep):
@@ -126,7 +117,6 @@ class DPStep(BlockedStep):
     __signature__: ClassVar[Signature]
     #: The number of units that was passed, to steps that need it.
     _n_units_given: int | None = None
-    _state_class = DPStepState
 
     def __init_subclass__(cls, **keywords: Any) -> None:
         """Show all arguments of the sampler, where it would show none: PyMC's `__new__` takes whatever it is given."""
@@ -549,24 +539,9 @@ class StepGroup:
         self.budget, self.unit, self.unit_index = first.budget, first.unit, first.unit_index
 
     @property
-    def seeded(self) -> bool:
-        """Whether the noise of a step is seeded."""
-        return self.random_seed is not None
-
-    @property
     def random_seed(self) -> int | None:
         """A seed for the chains, where the noise of a step is seeded as well."""
         return next((step.insecure_seed for step in self.steps if step.insecure_seed is not None), None)
-
-    @property
-    def exact_counts(self) -> bool:
-        """Whether exact clip counts are returned."""
-        return any(step.clip_diagnostics == "exact" for step in self.steps)
-
-    @property
-    def keep_releases(self) -> bool:
-        """Whether the result keeps every release: all steps have to want it."""
-        return all(step.keep_releases for step in self.steps)
 
     def stand_beside_a_table(self, beside: bool, *, units_of_rows: bool) -> None:
         """Say whether the rows are those of a table, whose units may have several; refuse units named in two places."""

@@ -43,7 +43,7 @@ from pymc_dp.steps.learning_step import LearningStep
 from pymc_dp.steps.prelude.approximation import Approximation
 from pymc_dp.steps.prelude.learning import PreludeArgument
 from pymc_dp.steps.target import Target
-from pymc_dp.steps.transition import SHARED_STATS, StatsOfSteps, Transition, penalty_test, untested
+from pymc_dp.steps.transition import SHARED_STATS, StatsOfSteps, Transition, untested
 from pymc_dp.steps.tuning import given_noise, kinetic_energy, setting, with_given_noise
 
 #: Leapfrog steps where gradients are paid for; the most where they are free.
@@ -224,12 +224,7 @@ class DPHMC(LearningStep):
             stats |= untested(accepted=not stats["diverging"])
         else:
             energy_change = self._kinetic_energy.energy(momentum_new) - self._kinetic_energy.energy(momentum)
-            stats |= penalty_test(
-                lambda bound: target.log_ratio(theta, theta_new, bound),
-                target.bound(theta, theta_new),
-                log_free_ratio - energy_change,
-                log_uniform,
-            )
+            stats |= self.test(theta, theta_new, log_free_ratio - energy_change, log_uniform)
         if not stats["accepted"]:
             return Transition(theta, stats)
         self._gradient = gradient_new
@@ -252,6 +247,20 @@ class DPHMC(LearningStep):
 
     def _jittered_step_size(self) -> float:
         return self.step_size * (1.0 + self.step_size_jitter * (2.0 * float(self._halton.random(1)[0, 0]) - 1.0))
+
+
+class TrajectoryArguments(SharedArguments, total=False):
+    """Those of `DPHMC` that `DPMALA` has, too."""
+
+    clip_gradient: float | None
+    clip_log_ratio: float | None
+    step_size: float | None
+    mass_matrix: ArrayLike | Mapping[str, ArrayLike] | None
+    gradient_share: float
+    noise_multipliers: Mapping[str, float] | None
+    tempering: float
+    reuse_gradient: bool
+    prelude: PreludeArgument
 
 
 class DPMALA(DPHMC):
@@ -298,35 +307,12 @@ class DPMALA(DPHMC):
         self,
         vars: Sequence[Any] | None = None,
         *,
-        clip_gradient: float | None = None,
-        clip_log_ratio: float | None = None,
-        step_size: float | None = None,
         step_size_jitter: float = 0.0,
-        mass_matrix: ArrayLike | Mapping[str, ArrayLike] | None = None,
-        gradient_share: float = 0.5,
-        noise_multipliers: Mapping[str, float] | None = None,
-        tempering: float = 1.0,
-        reuse_gradient: bool = True,
-        prelude: PreludeArgument = "auto",
-        **shared: Unpack[SharedArguments],
+        **settings: Unpack[TrajectoryArguments],
     ) -> None:
-        if "n_leapfrog" in shared:
+        if "n_leapfrog" in settings:
             raise InvalidArgument("DPMALA makes one leapfrog step; use DPHMC for n_leapfrog.")
-        super().__init__(
-            vars,
-            clip_gradient=clip_gradient,
-            clip_log_ratio=clip_log_ratio,
-            step_size=step_size,
-            n_leapfrog=1,
-            step_size_jitter=step_size_jitter,
-            mass_matrix=mass_matrix,
-            gradient_share=gradient_share,
-            noise_multipliers=noise_multipliers,
-            tempering=tempering,
-            reuse_gradient=reuse_gradient,
-            prelude=prelude,
-            **shared,
-        )
+        super().__init__(vars, n_leapfrog=1, step_size_jitter=step_size_jitter, **settings)
 
     def suitable_draws(self) -> int:
         """Return twice as many as for trajectories: single steps are shorter."""

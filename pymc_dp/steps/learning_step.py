@@ -8,6 +8,7 @@ beyond the expansion.
 import math
 from collections.abc import Mapping
 from dataclasses import replace
+from functools import partial
 from typing import Any, ClassVar, cast
 
 import numpy as np
@@ -20,15 +21,15 @@ from pymc_dp.exceptions import InvalidArgument
 from pymc_dp.kinds import SURROGATE_FIGURES
 from pymc_dp.model.context import Model, model_in_context
 from pymc_dp.model.parameters import FloatArray
-from pymc_dp.model.structure import Structure, structure_of
+from pymc_dp.model.structure import structure_of
 from pymc_dp.release.batches import Batches, BatchesWithoutReplacement
-from pymc_dp.release.interface import Standardised
+from pymc_dp.release.interface import Release, Standardised
 from pymc_dp.steps.base import DPStep
 from pymc_dp.steps.prelude.approximation import Approximation
 from pymc_dp.steps.prelude.learning import InChains, Learning, Prelude, PreludeArgument
 from pymc_dp.steps.prelude.newton import NUMERICAL_FAILURES
 from pymc_dp.steps.target import ExpandedTarget, FreeTarget, PreconditionedTarget, StandardisedTarget, Target
-from pymc_dp.steps.transition import Transition
+from pymc_dp.steps.transition import Transition, penalty_test
 
 #: Draws of a chain where they are far apart.
 _DRAWS_OF_TRAJECTORIES = 500
@@ -53,7 +54,7 @@ class LearningStep(DPStep):
     """
 
     #: The kind of releases in chains.
-    in_chains: ClassVar[InChains] = "log_ratios"
+    in_chains: InChains = "log_ratios"
     #: Attributes that `settle` and `stretch` change: every run begins with the values that the step was made with.
     settled: ClassVar[tuple[str, ...]] = ()
     #: The acceptance that a pilot aims at by changing `stretch`; None: there is no pilot.
@@ -110,17 +111,11 @@ class LearningStep(DPStep):
             )
         if any(value is not None for name, value in needed.items() if name.startswith("clip_")):
             prelude = replace(prelude, control_variates=False)
-        self.learn_by(prelude, structure_of(model_in_context(model), self.parameters, self.unit), self.in_chains)
-        return True
-
-    def learn_by(self, prelude: Prelude, structure: Structure, in_chains: InChains) -> None:
-        """Have a prelude for a model of this structure, whose chains release `in_chains`."""
         self.learning = Learning(
             prelude,
-            structure,
-            self.parameters,
+            structure_of(model_in_context(model), self.parameters, self.unit),
             one_row_a_unit=self.unit_index is None,
-            in_chains=in_chains,
+            in_chains=self.in_chains,
             diagnoses=self.clip_diagnostics is not None,
             counts_units=self.budget.relation == "add-remove",
         )
@@ -133,6 +128,7 @@ class LearningStep(DPStep):
             "standardised": (object, None),
         }
         self.stats_dtypes = [{name: kind for name, (kind, _) in self.stats_dtypes_shapes.items()}]  # PyMC reads both
+        return True
 
     def temper(self, tempering: float) -> None:
         """Draw from the prior times the likelihood to a power, another and wider posterior: results are marked.
@@ -251,6 +247,17 @@ class LearningStep(DPStep):
         rho = plan.rho if plan.account == "rho" else np.nan
         return Worth(error, self._n_units, self.size, rho, plan.delta)
 
+    def test(
+        self, theta: FloatArray, theta_new: FloatArray, log_free_ratio: float, log_uniform: float
+    ) -> dict[str, Any]:
+        """Decide on a move by the penalty test on `target`, as `penalty_test` says."""
+        bound = self.target.bound(theta, theta_new)
+        return penalty_test(partial(self.release_log_ratio, theta, theta_new), bound, log_free_ratio, log_uniform)
+
+    def release_log_ratio(self, theta: FloatArray, theta_new: FloatArray, bound: float) -> Release:
+        """Ask the curator for the noisy log-ratio of all units, or its remainder beyond the expansion."""
+        return self.target.log_ratio(theta, theta_new, bound)
+
     def suitable_draws(self) -> int:
         """Return how many draws of a chain tell nearly all that the approximation allows."""
         return _DRAWS_OF_TRAJECTORIES
@@ -292,8 +299,8 @@ class LearningStep(DPStep):
         if self.learning is None:
             return
         self.known = self.learning.run(self.chain, self.noise_per_bound(), self.tempering)
-        if self.known is not None and not self._standardised:
-            self.known = self.known.on_the_scale_of_parameters()
+        if self.known is not None and not self._standardised:  # points stand for themselves
+            self.known = replace(self.known, origin=np.zeros(self.size), axes=np.eye(self.size))
         if self.known is None:
             return
         try:
@@ -379,6 +386,5 @@ class LearningStep(DPStep):
         if self.known is None or self.known.belief is None or not self.control_variates or self.tempering != 1.0:
             return None
         released = self.known.belief.dataset(self.parameters.labels)
-        names = ("widening", "width_of_prior", "prior_pull", "doubtful_width")
-        by_parameter = {name: ("parameter", getattr(self.known, name)) for name in names}
+        by_parameter = {name: ("parameter", values) for name, values in self.known.by_parameter.items()}
         return released.assign(by_parameter).assign_attrs(self.known.figures)

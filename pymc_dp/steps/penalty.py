@@ -35,7 +35,7 @@ from pymc_dp.steps.arguments import SharedArguments
 from pymc_dp.steps.learning_step import LearningStep
 from pymc_dp.steps.prelude.learning import PreludeArgument
 from pymc_dp.steps.proposals import Proposal, proposal_of, scale_of_moves
-from pymc_dp.steps.transition import SHARED_STATS, StatsOfSteps, Transition, penalty_test
+from pymc_dp.steps.transition import SHARED_STATS, StatsOfSteps, Transition
 from pymc_dp.steps.tuning import given_noise, setting, with_given_noise
 
 
@@ -148,18 +148,10 @@ class DPPenalty(LearningStep):
         """Propose a move and accept it by the penalty test."""
         target, log_uniform = self.target, -self.rng.exponential()
         theta_new, log_proposal_ratio = self.proposal.propose(theta)
-        stats = penalty_test(
-            lambda bound: self.release_log_ratio(theta, theta_new, bound),
-            target.bound(theta, theta_new),
-            target.free(theta_new) - target.free(theta) + log_proposal_ratio,
-            log_uniform,
-        )
+        log_free_ratio = target.free(theta_new) - target.free(theta) + log_proposal_ratio
+        stats = self.test(theta, theta_new, log_free_ratio, log_uniform)
         self.proposal.decided(accepted=stats["accepted"])
         return Transition(theta_new if stats["accepted"] else theta, stats)
-
-    def release_log_ratio(self, theta: FloatArray, theta_new: FloatArray, bound: float) -> Release:
-        """Ask the curator for the noisy log-ratio of all units."""
-        return self.target.log_ratio(theta, theta_new, bound)
 
 
 class DPMinibatchPenalty(DPPenalty):

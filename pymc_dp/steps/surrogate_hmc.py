@@ -29,14 +29,12 @@ from pymc_dp.model.context import Model, model_in_context
 from pymc_dp.model.origins import refuse_tables_of_the_data
 from pymc_dp.model.parameters import FloatArray
 from pymc_dp.model.posterior import precision_of
-from pymc_dp.model.structure import structure_of
-from pymc_dp.release.interface import Release
 from pymc_dp.steps.learning_step import LearningStep
 from pymc_dp.steps.prelude.approximation import Approximation
 from pymc_dp.steps.prelude.learning import Prelude
 from pymc_dp.steps.prelude.newton import NotComputable
 from pymc_dp.steps.prelude.settings import Shares
-from pymc_dp.steps.transition import SHARED_STATS, StatsOfSteps, Transition, penalty_test, untested
+from pymc_dp.steps.transition import SHARED_STATS, StatsOfSteps, Transition, untested
 
 #: Tuning of NUTS where its mass matrix is known: it finds a step size.
 _TUNING_OF_NUTS = 300
@@ -120,9 +118,8 @@ class DPSurrogateHMC(LearningStep):
         prelude = Prelude(newton_steps, shares, clip_gradient, clip_curvature, noise_aware)
         self.tested = self.asks_in_chains = shares is not None and shares.tests > 0.0
         self.acceptance_test = "penalty" if self.tested else "surrogate_check"
-        self.learn_by(
-            prelude, structure_of(model, self.parameters, self.unit), "log_ratios" if self.tested else "nothing"
-        )
+        self.in_chains = "log_ratios" if self.tested else "nothing"
+        self.learn(prelude, {}, model)
         self.trajectories = None if trajectories is None else _validate.whole("trajectories", trajectories, at_least=1)
         if not self.tested:
             self.default_tune_steps = _TUNING_OF_NUTS
@@ -143,7 +140,7 @@ class DPSurrogateHMC(LearningStep):
         super().settle(known)
         likelihood = self.likelihood
         if not self.tested and likelihood is not None:
-            for matrix in (precision_of(likelihood), known.spread @ known.spread.T):
+            for matrix in (precision_of(likelihood), known.kernel.spread @ known.kernel.spread.T):
                 if not np.isfinite(np.linalg.cholesky(matrix)).all():
                     raise NotComputable("What was released is no finite density.")
 
@@ -151,22 +148,10 @@ class DPSurrogateHMC(LearningStep):
         """Propose a draw of the surrogate; accept it by the penalty test on the remainder beyond the expansion."""
         log_uniform, known = -self.rng.exponential(), self.known
         assert known is not None  # noqa: S101
-        new = known.kernel.run(known.theta(theta), self.trajectories or known.trajectories, self.rng)
+        new = known.kernel.run(known.theta(theta), self.trajectories or known.kernel.trajectories_apart, self.rng)
         theta_new = known.point(new)
-        if self.tuning:
-            stats = untested(accepted=True)
-        else:
-            stats = penalty_test(
-                lambda bound: self.release_residual(theta, theta_new, bound),
-                self.target.bound(theta, theta_new),
-                0.0,
-                log_uniform,
-            )
+        stats = untested(accepted=True) if self.tuning else self.test(theta, theta_new, 0.0, log_uniform)
         return Transition(theta_new if stats["accepted"] else theta, stats)
-
-    def release_residual(self, theta: FloatArray, theta_new: FloatArray, bound: float) -> Release:
-        """Ask the curator for the noisy sum of the remainders of log-ratios."""
-        return self.target.log_ratio(theta, theta_new, bound)
 
     @property
     def drawn_from(self) -> tuple[Approximation, xr.Dataset] | None:

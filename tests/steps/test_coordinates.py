@@ -112,13 +112,13 @@ def test_what_is_found_is_a_likelihood_of_the_parameters():
     np.testing.assert_allclose(at.belief.noise[block], noise[block])
     assert not at.belief.noise[0].any()
     np.testing.assert_array_equal(at.belief.known, KNOWN)
-    np.testing.assert_allclose(at.point.preconditioner.T @ np.r_[0.0, 1.0, 1.0, 0.0], [2.0, 1.0, 1.0, 0.0])
+    np.testing.assert_allclose(at.centre.preconditioner.T @ np.r_[0.0, 1.0, 1.0, 0.0], [2.0, 1.0, 1.0, 0.0])
     apart = np.ones((4, 4), dtype=bool)
     apart[1, 2] = apart[2, 1] = False  # two members share no row
     of_members = found_at_parameters(found, KNOWN, TO_PARAMETERS, apart).belief.information
     np.testing.assert_allclose(of_members, np.where(apart, information, 0.0), atol=1e-9)
     score = generator.normal(size=4)
-    np.testing.assert_allclose(at.back @ (at.point.preconditioner.T @ score), score)
+    np.testing.assert_allclose(at.back @ (at.centre.preconditioner.T @ score), score)
     np.testing.assert_allclose(TO_PARAMETERS.T @ at.foreseen @ TO_PARAMETERS, inside)
 
 

@@ -1,5 +1,6 @@
 """Figures of how good draws of a surrogate are: by hand, on likelihoods that are known."""
 
+from dataclasses import replace
 from types import SimpleNamespace
 
 import numpy as np
@@ -108,7 +109,8 @@ def test_a_prior_moves_means_farther_beside_noise():
     np.testing.assert_allclose(found[:2], expected[:2])
     assert np.abs(expected[0]) > 1.0
     assert np.isnan(found[2])
-    np.testing.assert_allclose(figures.prior_pull(belief.without_uncertainty(), mean, covariance)[:2], 0.0, atol=1e-12)
+    without = replace(belief, noise=np.zeros((3, 3)), bias=np.zeros((3, 3)))
+    np.testing.assert_allclose(figures.prior_pull(without, mean, covariance)[:2], 0.0, atol=1e-12)
 
 
 def test_figures_do_not_depend_on_the_units_of_parameters():
@@ -141,7 +143,7 @@ def test_a_normal_regression_is_checked_where_it_could_move_means(monkeypatch):
     asked._regression = SimpleNamespace(followed=np.array([1]))
     nearer = [np.array([3.0 * np.cos(k), 0.4 * np.sin(k)]) for k in range(20)]
     monkeypatch.setattr(learning, "draws_of_doubt", lambda belief, kernel, given: nearer if given == "draws" else [])
-    found = Learning._checked_without_release(asked, SimpleNamespace(belief=belief), SimpleNamespace(kernel=None))
+    found = Learning._checked_without_release(asked, SimpleNamespace(belief=belief, kernel=None))
     missed = missed_by_quadratic(belief, 1, np.array(nearer))
     assert found == {
         "surrogate_error": pytest.approx(np.std(missed, ddof=1)),
@@ -246,16 +248,17 @@ def test_sizes_are_seen_up_to_where_noise_would_hide_units():
 def test_a_check_does_not_cut_what_it_cannot_see(place, noise, bound):
     """Hazard H44: where noise or the last bin hides how large remainders are, bounds are those of whole log-ratios."""
     centre = ExpansionPoint(np.zeros(2), np.eye(2), 3.0, 1.0)
-    expansion = SimpleNamespace(
-        belief=None, centre=centre, precision=np.eye(2), back=np.eye(2), foreseen_at=lambda draw: 0.0
-    )
     surrogate = SimpleNamespace(prediction=lambda theta: Prediction(theta, theta, with_curvature=True))
-    kernel, draws = SimpleNamespace(mean=np.zeros(2)), [np.array([1.0, float(k)]) for k in range(10)]
+    draws = [np.array([1.0, float(k)]) for k in range(10)]
     found = SimpleNamespace(
+        belief=None,
+        centre=centre,
+        precision=np.eye(2),
+        back=np.eye(2),
+        foreseen_at=lambda draw: 0.0,
         beyond=centre,
         surrogate=surrogate,
-        kernel=kernel,
-        spread=np.eye(2),
+        kernel=SimpleNamespace(mean=np.zeros(2), spread=np.eye(2)),
         expanded=lambda old, new: SimpleNamespace(old=surrogate.prediction(old), new=surrogate.prediction(new)),
     )
     bounds = []
@@ -271,7 +274,7 @@ def test_a_check_does_not_cut_what_it_cannot_see(place, noise, bound):
     chain = SimpleNamespace(multiplier=lambda _: 30.0, release=release, n_units=1000)
     with pytest.MonkeyPatch.context() as patches:
         patches.setattr(learning, "draws_of_doubt", lambda belief, kernel, given: given)
-        made = Learning._checked(asked, chain, expansion, found)
+        made = Learning._checked(asked, chain, found)
     # Eight times the upper edge; or twice the clip bound, times the distance of the first draw.
     assert bounds == [pytest.approx(bound, rel=1e-6)] * 10
     # Of ten sums with this noise that are all zero.

@@ -15,10 +15,11 @@ from searches import LOST, searches
 
 from pymc_dp.release import ExpansionPoint, Prediction
 from pymc_dp.steps.prelude import learning, settings
+from pymc_dp.steps.prelude.approximation import Expansion
 from pymc_dp.steps.prelude.belief import Belief, KnownScore
 from pymc_dp.steps.prelude.curvature import KnownCurvature
 from pymc_dp.steps.prelude.growth import growth_of_mean, mean_of_exponential, on_one_parabola, regrown, times_newton
-from pymc_dp.steps.prelude.learning import Expansion, Learning
+from pymc_dp.steps.prelude.learning import Learning
 from pymc_dp.steps.prelude.newton import Frame
 from pymc_dp.steps.prelude.search import Regression, Search, last_step
 from pymc_dp.steps.prelude.tails import Histogram
@@ -156,17 +157,16 @@ def test_what_the_belief_has_foreseen_is_not_missed(monkeypatch):
     centre = ExpansionPoint(np.array([1.0, 0.0]), np.eye(2), 1.0, 1.0)
     draws = [np.array([1.0 + part, part]) for part in np.linspace(0.0, 3.0, 10)]
     foreseen, more = np.diag([-2.0, 0.0]), np.linspace(-0.3, 0.3, 10)
-    expansion = SimpleNamespace(belief=None, centre=centre, foreseen=foreseen)
-    expansion.foreseen_at = partial(Expansion.foreseen_at, expansion)
     monkeypatch.setattr(learning, "draws_of_doubt", lambda belief, kernel, given: given)
     told = iter(draw[1] ** 2 + each for draw, each in zip(draws, more, strict=True))
     chain = SimpleNamespace(
         multiplier=lambda _: 1e-9, release=lambda _: SimpleNamespace(value=[next(told)], noise_std=1e-9)
     )
     surrogate = SimpleNamespace(prediction=lambda theta: Prediction(theta, theta, with_curvature=True))
-    found = SimpleNamespace(beyond=centre, surrogate=surrogate, kernel=SimpleNamespace(mean=centre.theta))
+    found = SimpleNamespace(belief=None, centre=centre, foreseen=foreseen, beyond=centre, surrogate=surrogate)
+    found.kernel, found.foreseen_at = SimpleNamespace(mean=centre.theta), partial(Expansion.foreseen_at, found)
     asked = SimpleNamespace(_draws_apart=lambda *_: draws, _largest_remainder=lambda *_: 1.0)
-    figures = Learning._checked(asked, chain, expansion, found)
+    figures = Learning._checked(asked, chain, found)
     assert figures["surrogate_error"] == pytest.approx(np.std(more, ddof=1))
 
 

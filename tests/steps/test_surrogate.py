@@ -105,14 +105,14 @@ def test_a_skewed_posterior_is_recovered_exactly():
 
 
 class NoPenalty(dp.DPSurrogateHMC):
-    def release_residual(self, theta, theta_new, bound):
-        release = super().release_residual(theta, theta_new, bound)
+    def release_log_ratio(self, theta, theta_new, bound):
+        release = super().release_log_ratio(theta, theta_new, bound)
         return Release(release.kind, release.value + 0.5 * release.noise_std**2, release.noise_std, release.where)
 
 
 class NoTest(dp.DPSurrogateHMC):
-    def release_residual(self, theta, theta_new, bound):
-        release = super().release_residual(theta, theta_new, bound)
+    def release_log_ratio(self, theta, theta_new, bound):
+        release = super().release_log_ratio(theta, theta_new, bound)
         return Release(release.kind, np.array([10.0]), 1.0, release.where)
 
 

@@ -69,7 +69,7 @@ def bent_spread(y=None):
 def test_steps_are_more_where_responses_are_not_known_and_the_curvature_changes(family, steps):
     with model_of(family, np.ones(5_000, dtype=int if family is bernoulli else float)):
         step = dp.DPSurrogateHMC(budget=dp.PrivacyBudget(4.0, 1e-6))
-    assert step.learning.steps == steps
+    assert step.learning._regression.steps == steps
 
 
 def test_the_curvature_is_released_anew_where_the_last_binary_search_of_a_shape_ends(monkeypatch):
@@ -118,7 +118,7 @@ def test_a_floor_of_eigenvalues_knows_which_axes_are_short():
     search._groupings = []
     search._scores, search.reach_of_noise, search._floors, search.nonnegative = [], 1.0, (1.0,), False
     point = SimpleNamespace(theta=np.zeros(3), clip_curvature=1.0)
-    search._query_of_curvature = lambda point, kind: None
+    search._sizes_of_curvature = "curvature"
     early = search._curvature_at(point, frame, "early_curvature", between_scales=False)
     np.testing.assert_allclose(np.diag(early.matrix), [1.0, 1.0, settings.SCALE_IN_NORM**2])
 
@@ -189,7 +189,10 @@ def test_a_search_whose_location_moves_first_releases_what_is_planned(family, st
         step = dp.DPSurrogateHMC(budget=dp.PrivacyBudget(4.0, 1e-6), newton_steps=steps)
         planned = {each.kind: each.count for each in step.learning.requests()}
         dp.sample(draws=10, tune=10, chains=1, cores=1, step=step, **QUIET)
-    places, again = step.learning._regression.bisected.size, min(step.learning.steps + 1, settings.LOCATION_STEPS)
+    places, again = (
+        step.learning._regression.bisected.size,
+        min(step.learning._regression.steps + 1, settings.LOCATION_STEPS),
+    )
     simulated = family is vectors
     if simulated:  # a dry run on simulated rows comes first, without a check
         made.update(remainder_sizes=1, surrogate_check=planned["surrogate_check"])

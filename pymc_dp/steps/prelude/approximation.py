@@ -7,44 +7,49 @@ import numpy as np
 
 from pymc_dp.model.parameters import FloatArray
 from pymc_dp.release.interface import LARGEST_CLIP_BOUND, Expanded, ExpansionPoint
-from pymc_dp.steps.prelude.belief import Belief
 from pymc_dp.steps.prelude.density import Quadratic
 from pymc_dp.steps.prelude.free_hmc import FreeHMC
+from pymc_dp.steps.prelude.search import Found
 
 #: Bounds of gradients do not grow any more where dynamics have left all reason.
 _MOST_BEND = 1e6
 
 
-@dataclass(frozen=True, eq=False)
-class Approximation:
-    """A surrogate of the posterior with coordinates in which it is standardised."""
+@dataclass(frozen=True, eq=False, kw_only=True)
+class Expansion(Found):
+    """The releases at the centre, and the surrogate that follows from them alone: log-prior plus expansion."""
 
-    #: Log-prior plus expansion, and draws from it.
     surrogate: Quadratic
-    kernel: FreeHMC
-    #: Where the expansion was released, with its clip bounds; and with the weights of units where remainders of the
-    #: expansion are released.
-    centre: ExpansionPoint
-    beyond: ExpansionPoint
-    #: The number of the kernel's trajectories between nearly independent draws.
-    trajectories: int
-    #: The likelihood by all releases.
-    belief: Belief
-    #: Diagnostics of the surrogate, published with every draw.
-    figures: Mapping[str, float]
-    #: For each parameter the width of draws, divided by that without privacy; NaN where only the prior knows.
-    widening: FloatArray
-    #: For each parameter the width of draws, divided by that of its prior; NaN where only the prior knows.
-    width_of_prior: FloatArray
-    #: For each parameter by how many standard deviations of the draws the prior moves their mean more than it would
-    #: without privacy; NaN where only the prior knows.
-    prior_pull: FloatArray
-    #: For each parameter by which factor noise of the curvature may have made its draws too narrow; NaN where it has no
-    #: part in them.
+    #: A point near the surrogate's mode, shape (parameters,), and about its negative second derivative there.
+    mode: FloatArray
+    precision: FloatArray
+    #: By which factor noise of the curvature may have made draws too narrow, by parameter: see `doubtful_widths`.
     doubtful_width: FloatArray
-    #: The Cholesky factor of the draws' covariance.
-    spread: FloatArray
-    #: A sampler's point z stands for ``origin + axes @ z``: it is standardised, by the mean and `spread`.
+    #: The part of the lost length that adds to the bias of the scores' sum.
+    bias_of_loss: float
+    #: Diagnostics of the surrogate.
+    figures: Mapping[str, float]
+
+    @property
+    def beyond(self) -> ExpansionPoint:
+        """The centre with the weights of units where remainders of the expansion are released."""
+        return replace(self.centre, clip_gradient=LARGEST_CLIP_BOUND, clip_curvature=np.inf)
+
+    def foreseen_at(self, theta: FloatArray) -> float:
+        """Return what the belief has foreseen of the log-likelihood beyond its expansion, up to a constant."""
+        from_centre = theta - self.centre.theta
+        return 0.0 if self.foreseen is None else -0.5 * float(from_centre @ self.foreseen @ from_centre)
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class Approximation(Expansion):
+    """A surrogate of the posterior with coordinates in which it is standardised. Its `figures` come with every draw."""
+
+    #: Draws from the surrogate.
+    kernel: FreeHMC
+    #: Figures for each parameter, as functions of `figures` name and explain them.
+    by_parameter: Mapping[str, FloatArray]
+    #: A sampler's point z stands for ``origin + axes @ z``: it is standardised, by mean and spread of the draws.
     origin: FloatArray
     axes: FloatArray
     #: The largest remainder of a unit's log-ratio, divided by the `stretch_of` the move; NaN where it is not known.
@@ -54,11 +59,6 @@ class Approximation:
     clip_gradient: float = np.nan
     #: The bound below which a smaller one buys nothing.
     harmless: float = np.nan
-
-    def on_the_scale_of_parameters(self) -> "Approximation":
-        """Return the same with points that stand for themselves, for settings that the user gave on that scale."""
-        size = self.origin.size
-        return replace(self, origin=np.zeros(size), axes=np.eye(size))
 
     def theta(self, z: FloatArray) -> FloatArray:
         """Return the parameters that a sampler's point stands for."""
@@ -72,11 +72,11 @@ class Approximation:
 
     def start(self, rng: np.random.Generator) -> FloatArray:
         """Return a draw of the surrogate, for the start of a chain."""
-        return self.point(self.kernel.run(self.kernel.theta, 10 * self.trajectories, rng))
+        return self.point(self.kernel.run(self.kernel.theta, 10 * self.kernel.trajectories_apart, rng))
 
     def standardised(self, theta: FloatArray) -> FloatArray:
         """Return where a point is in standard deviations of the surrogate."""
-        z: FloatArray = np.linalg.solve(self.spread, theta - self.kernel.mean)
+        z: FloatArray = np.linalg.solve(self.kernel.spread, theta - self.kernel.mean)
         return z
 
     def expanded(self, theta: FloatArray, theta_new: FloatArray) -> Expanded:
@@ -89,7 +89,7 @@ class Approximation:
         These differ by ``T(u', u', u') - T(u, u, u)`` over 6, for a symmetric form T and standardised distances u and
         u' from the centre: at most by the norm of T times ``|u' - u| (|u|² + |u| |u'| + |u'|²)`` over 6.
         """
-        old, new = (np.linalg.solve(self.spread, at - self.centre.theta) for at in (theta, theta_new))
+        old, new = (np.linalg.solve(self.kernel.spread, at - self.centre.theta) for at in (theta, theta_new))
         a, b = sorted((float(np.linalg.norm(old)), float(np.linalg.norm(new))))  # symmetric to the last bit
         return float(np.linalg.norm(new - old)) * (a * a + a * b + b * b)
 
@@ -99,7 +99,7 @@ class Approximation:
 
     def bend(self, theta: FloatArray) -> float:
         """Return one plus the mean squared standardised distance from the centre."""
-        away = np.linalg.solve(self.spread, theta - self.centre.theta)
+        away = np.linalg.solve(self.kernel.spread, theta - self.centre.theta)
         return 1.0 + float(away @ away) / theta.size
 
     def bound(self, theta: FloatArray, theta_new: FloatArray) -> float:

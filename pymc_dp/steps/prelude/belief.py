@@ -34,10 +34,8 @@ from pymc_dp.steps.prelude.newton import (
     NUMERICAL_FAILURES,
     Frame,
     NotComputable,
-    climbed,
     positive_definite,
     prior_curvature,
-    solved,
 )
 
 #: Steps of Newton's method to a mode, and of the search for parameters that only the prior knows.
@@ -143,11 +141,6 @@ class Belief:
             },
             coords={"parameter": list(labels), "parameter_again": list(labels)},
         )
-
-    def without_uncertainty(self) -> "Belief":
-        """Return the same likelihood as if nothing were noise."""
-        nothing = np.zeros_like(self.noise)
-        return Belief(self.mean, self.information, nothing, nothing, self.known)
 
     def log_density(self, theta: FloatArray) -> float:
         """Return the logarithm of the likelihood, up to a constant."""
@@ -343,19 +336,31 @@ def most_likely(
         return found if np.isfinite(found) else -np.inf
 
     def inner(theta: FloatArray) -> tuple[FloatArray, FloatArray]:
-        """Return the mode over the parameters of the likelihood, the others held, and the curvature there."""
-        curvatures: list[FloatArray] = []
+        """Return the mode over the parameters of the likelihood, the others held, and the curvature before its end.
 
-        def step(at: FloatArray) -> FloatArray:
-            curvature = likelihood.precision[np.ix_(block, block)] + prior_curvature(prior, at, block)
-            curvatures.append(curvature)
-            slope = (prior.gradient(at) + likelihood.gradient(at))[block]
-            whole = np.zeros_like(at)
-            whole[block] = solved(curvature, slope)
-            return whole
-
-        found = climbed(log_density, step, theta, most_steps=_MODE_STEPS, least_gain=_LEAST_GAIN)
-        return found, curvatures[-1]
+        By Newton's steps, each halved until the density is larger, until one gains less than `_LEAST_GAIN`.
+        """
+        value, step, curvature = log_density(theta), np.zeros_like(theta), np.zeros((0, 0))
+        for _ in range(_MODE_STEPS):
+            try:
+                curvature = likelihood.precision[np.ix_(block, block)] + prior_curvature(prior, theta, block)
+                step[block] = np.linalg.solve(curvature, (prior.gradient(theta) + likelihood.gradient(theta))[block])
+            except NUMERICAL_FAILURES:
+                if not curvature.size:
+                    raise
+                break  # keep the best point so far
+            if not np.isfinite(step).all():
+                break
+            shorter = 1.0
+            while shorter > 1e-6 and not log_density(theta + shorter * step) > value:
+                shorter *= 0.5
+            if shorter <= 1e-6:
+                break
+            theta = theta + shorter * step
+            before, value = value, log_density(theta)
+            if value - before < _LEAST_GAIN:
+                break
+        return theta, curvature
 
     theta, _ = inner(start)
     if not apart.size:

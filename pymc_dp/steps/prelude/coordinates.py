@@ -113,7 +113,7 @@ def found_at_parameters(
         information = possible
     return replace(
         found,
-        point=at_parameters(found.point, to_parameters),
+        centre=at_parameters(found.centre, to_parameters),
         back=from_parameters.T @ found.back,
         belief=replace(
             belief,

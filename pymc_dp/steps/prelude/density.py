@@ -9,7 +9,7 @@ is left to the test.
 import numpy as np
 
 from pymc_dp.model.parameters import FloatArray
-from pymc_dp.release.interface import ExpansionPoint, GradientPrediction, Prediction
+from pymc_dp.release.interface import ExpansionPoint, Prediction
 from pymc_dp.steps.access import LogDensity
 
 
@@ -41,8 +41,3 @@ class Quadratic:
     def prediction(self, theta: FloatArray) -> Prediction:
         """Return what is predicted of every unit."""
         return Prediction(theta, theta - self.centre.theta, with_curvature=True)
-
-    def gradient_prediction(self, theta: FloatArray) -> GradientPrediction:
-        """Return what is predicted of every unit's gradient."""
-        size = theta.size
-        return GradientPrediction(theta, np.eye(size), theta - self.centre.theta, np.zeros(size))

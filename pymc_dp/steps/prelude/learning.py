@@ -26,16 +26,16 @@ from pymc_dp import _validate
 from pymc_dp.budget.plan import ReleaseRequest
 from pymc_dp.exceptions import InvalidArgument
 from pymc_dp.kinds import SURROGATE_FIGURES
-from pymc_dp.model.parameters import FloatArray, ParameterVector
+from pymc_dp.model.parameters import FloatArray
 from pymc_dp.model.structure import Structure
-from pymc_dp.release.interface import LARGEST_CLIP_BOUND, ExpansionPoint
+from pymc_dp.release.interface import GradientPrediction
 from pymc_dp.release.preconditioned import GradientSizes, PreconditionedGradient
 from pymc_dp.release.queries import ClippingLoss, Residual
 from pymc_dp.release.sizes import RemainderSizes
 from pymc_dp.steps.access import ChainAccess
 from pymc_dp.steps.prelude import settings
-from pymc_dp.steps.prelude.approximation import Approximation
-from pymc_dp.steps.prelude.belief import Belief, most_likely
+from pymc_dp.steps.prelude.approximation import Approximation, Expansion
+from pymc_dp.steps.prelude.belief import most_likely
 from pymc_dp.steps.prelude.broken_lines import SearchAlongBrokenLines
 from pymc_dp.steps.prelude.coordinates import (
     AccessInCoordinates,
@@ -59,12 +59,10 @@ from pymc_dp.steps.prelude.level import SearchFromLevel
 from pymc_dp.steps.prelude.location import SearchForLocation, missed_by_quadratic
 from pymc_dp.steps.prelude.newton import (
     NUMERICAL_FAILURES,
-    NotComputable,
     can_stand_at,
     positive_definite,
     prior_curvature,
     representable,
-    solved,
 )
 from pymc_dp.steps.prelude.search import Regression, Search, requests_of_search
 from pymc_dp.steps.prelude.settings import Shares
@@ -173,7 +171,6 @@ class Learning:
         self,
         options: Prelude,
         structure: Structure,
-        parameters: ParameterVector,
         *,
         one_row_a_unit: bool,
         in_chains: InChains,
@@ -182,25 +179,7 @@ class Learning:
     ) -> None:
         self.in_chains, self.control_variates = in_chains, options.control_variates
         self._counts_units, self._diagnoses = counts_units, diagnoses
-        known, scales, self._start = structure.in_likelihood, structure.scales, structure.start
-        self._options, self._normal = options, structure.linear_and_normal
-        self._with_means_of_members = structure.with_means_of_members
-        self._regression = Regression(
-            self._start,
-            known,
-            scales[known[scales]],
-            followed=structure.scale_of_rows,
-            followed_is_rate=structure.scale_is_rate,
-            degrees_of_freedom=structure.degrees_of_freedom,
-            location=structure.location,
-            responses_are_known=structure.responses_are_known,
-            rows_are_levels=structure.rows_are_levels,
-            rows_are_positive=structure.rows_are_positive,
-            in_predictor=structure.in_predictor & ~np.isin(np.arange(structure.start.size), scales),
-            rise=structure.rise,
-            kinked=structure.kinked,
-        )
-        self._rows_can_be_simulated = structure.rows_can_be_simulated
+        self._options, self._regression = options, Regression(**vars(structure))
         self.protect_units(of_several_rows=not one_row_a_unit)
         if self.shares.curvature == 0.0:
             raise InvalidArgument("shares.curvature must be above zero.")
@@ -211,14 +190,14 @@ class Learning:
         self.noise_aware = can_know if options.noise_aware is None else options.noise_aware
         if self.noise_aware and not can_know:
             raise InvalidArgument("Draws without control variates need not know of noise: leave out noise_aware.")
-        self.size = parameters.size
+        self.size = structure.start.size
 
     def protect_units(self, *, of_several_rows: bool) -> None:
         """Say what a unit is: a row, or several."""
         options = self._options
-        regression = replace(self._regression, normal=self._normal, one_row_a_unit=not of_several_rows)
+        regression = replace(self._regression, one_row_a_unit=not of_several_rows)
         as_regression = regression.location_apart or regression.kinked.any() or of_several_rows
-        regression = replace(regression, simulated=self._rows_can_be_simulated and not as_regression)
+        regression = replace(regression, simulated=regression.rows_can_be_simulated and not as_regression)
         few = regression.location_apart or regression.responses_are_known
         steps = settings.STEPS if few else settings.STEPS_OF_UNKNOWN_RESPONSES
         steps = settings.STEPS_BY_SIMULATION if regression.simulated else steps + regression.location_steps
@@ -242,11 +221,6 @@ class Learning:
         return self._regression.simulated
 
     @property
-    def steps(self) -> int:
-        """Noisy steps towards the mode, before the last one."""
-        return self._regression.steps
-
-    @property
     def _coordinates(self) -> FloatArray | None:
         """The matrix that makes parameters of a search's coordinates, if these are others.
 
@@ -254,7 +228,7 @@ class Learning:
         it, at epsilon 4, and as good at 1.
         """
         apart = self._regression.location_apart and self.in_chains == "nothing"
-        return self._with_means_of_members if apart else None
+        return self._regression.with_means_of_members if apart else None
 
     # What it releases ---------------------------------------------------------------------------------------------
 
@@ -354,7 +328,7 @@ class Learning:
         except NUMERICAL_FAILURES:
             return None
 
-    def expand(self, chain: ChainAccess, tempering: float = 1.0) -> "Expansion":
+    def expand(self, chain: ChainAccess, tempering: float = 1.0) -> Expansion:
         """Find a centre and release the sums there; a tempered posterior is wider, and so is what is trusted."""
         chain.count_units()
         kind: type[Search] = SearchForLocation if self._regression.location_apart else Search
@@ -371,8 +345,10 @@ class Learning:
         found = in_coordinates
         if coordinates is not None:
             found = found_at_parameters(found, self._regression.known, coordinates, chain.structure)
-        belief = found.belief if self.noise_aware else found.belief.without_uncertainty()
-        theta, precision = found.point.theta, belief.precision
+        belief, nothing = found.belief, np.zeros_like(found.belief.noise)
+        if not self.noise_aware:
+            belief = replace(belief, noise=nothing, bias=nothing, curvature_share=0.0)
+        theta, precision = found.centre.theta, belief.precision
         distance = belief.mean - theta
         start = most_likely(prior, belief, theta, ~belief.known)
         if not can_stand_at(prior, start):  # noise has led to where its derivatives are no numbers
@@ -389,81 +365,71 @@ class Learning:
             doubtful_width, by_parameter = doubtful_widths(
                 in_coordinates.belief, found.curvature, there, largest_noise, axes
             )
+        figures = {
+            "doubtful_width": doubtful_width,
+            "noise_of_members": noise_of_members(belief, from_prior, chain.structure),
+        }
         return Expansion(
-            surrogate=Quadratic(prior, found.point, precision @ distance, precision, radius),
-            centre=found.point,
-            beyond=ExpansionPoint(theta, found.point.preconditioner, LARGEST_CLIP_BOUND),
-            start=start,
+            **{**vars(found), "belief": belief},
+            surrogate=Quadratic(prior, found.centre, precision @ distance, precision, radius),
+            mode=start,
             precision=precision + from_prior,
-            back=found.back,
-            belief=belief,
-            lost=found.lost,
-            doubtful_width=doubtful_width,
-            doubtful_by_parameter=by_parameter,
-            noise_of_members=noise_of_members(belief, from_prior, chain.structure),
+            doubtful_width=by_parameter,
             bias_of_loss=search.reported_bias,
-            missed=found.missed,
-            foreseen=found.foreseen,
+            figures=figures,
         )
 
-    def _known(self, chain: ChainAccess, expansion: "Expansion", noise_per_bound: float) -> Approximation:
+    def _known(self, chain: ChainAccess, expansion: Expansion, noise_per_bound: float) -> Approximation:
         """Return what is known: draws of the surrogate, and figures on it."""
-        kernel = FreeHMC(expansion.surrogate, expansion.start, expansion.precision, np.random.default_rng(0))
-        figures, widening = dict.fromkeys(SURROGATE_FIGURES, np.nan), np.full(kernel.mean.size, np.nan)
-        pull = widening
+        kernel = FreeHMC(expansion.surrogate, expansion.mode, expansion.precision, np.random.default_rng(0))
+        belief, covariance = expansion.belief, kernel.covariance
+        figures, by_parameter = dict.fromkeys(SURROGATE_FIGURES, np.nan), dict[str, FloatArray]()
         if self.control_variates:  # without, the expansion is no part of the target
-            widening, by_noise = widening_of(expansion.belief, kernel.covariance)
-            pull = prior_pull(expansion.belief, kernel.mean, kernel.covariance)
-            figures |= {
-                "centre_distance": self._distance(expansion.centre.theta, kernel),
+            widening, by_noise = widening_of(belief, covariance)
+            by_parameter = {
+                "widening": widening,
+                "width_of_prior": width_of_prior(belief, expansion.precision, covariance),
+                "prior_pull": prior_pull(belief, kernel.mean, covariance),
                 "doubtful_width": expansion.doubtful_width,
-                "noise_of_members": expansion.noise_of_members,
+            }
+            figures |= {
+                **expansion.figures,
+                "centre_distance": self._distance(expansion.centre.theta, kernel),
                 "widening": root_mean_square(widening),
                 "widening_by_noise": root_mean_square(by_noise),
             }
             if self.in_chains == "nothing":  # tests would correct it
-                figures["curvature_share"] = expansion.belief.curvature_share
+                figures["curvature_share"] = belief.curvature_share
             if self.in_chains == "nothing" and expansion.missed is not None:
                 figures["surrogate_error"], figures["surrogate_error_noise_std"] = expansion.missed
             if self._diagnoses:
                 figures |= self._estimated_clip_bias(chain, expansion, kernel)
         found = Approximation(
-            surrogate=expansion.surrogate,
+            **{**vars(expansion), "figures": figures},
             kernel=kernel,
-            centre=expansion.centre,
-            beyond=expansion.beyond,
-            trajectories=kernel.trajectories_apart,
-            belief=expansion.belief,
-            figures=figures,
-            widening=widening,
-            width_of_prior=width_of_prior(expansion.belief, expansion.precision, kernel.covariance),
-            prior_pull=pull,
-            doubtful_width=expansion.doubtful_by_parameter,
-            spread=kernel.spread,
+            by_parameter=by_parameter,
             origin=kernel.mean,
             axes=kernel.spread,
         )
-        return self._with_bounds(chain, expansion, found, noise_per_bound)
+        return self._with_bounds(chain, found, noise_per_bound)
 
-    def _with_bounds(
-        self, chain: ChainAccess, expansion: "Expansion", found: Approximation, noise_per_bound: float
-    ) -> Approximation:
+    def _with_bounds(self, chain: ChainAccess, found: Approximation, noise_per_bound: float) -> Approximation:
         """Return it with the clip bounds of what chains release, or with a check where they release nothing."""
         if self.in_chains == "nothing":
             if self._releases_check:
-                return replace(found, figures={**found.figures, **self._checked(chain, expansion, found)})
+                return replace(found, figures={**found.figures, **self._checked(chain, found)})
             if self._regression.location_apart:
-                return replace(found, figures={**found.figures, **self._checked_without_release(expansion, found)})
+                return replace(found, figures={**found.figures, **self._checked_without_release(found)})
             return found
         if self.in_chains == "gradients":
-            return replace(found, clip_gradient=self._clip_bound_of_gradients(chain, expansion, found))
+            return replace(found, clip_gradient=self._clip_bound_of_gradients(chain, found))
         if not self.control_variates:
-            return replace(found, clip_gradient=_whole_gradient(expansion))
+            return replace(found, clip_gradient=_whole_gradient(found))
         if self.in_chains == "decisions":  # their clip bound is a part of the test
             return found
         found = replace(found, harmless=_HARMLESS_NOISE / noise_per_bound)
         old, new = self._draws_apart(found, 2)
-        largest = self._largest_remainder(chain, expansion, found, old, new, _MOST_HIDDEN)
+        largest = self._largest_remainder(chain, found, old, new, _MOST_HIDDEN)
         room = np.clip(_TOLERABLE_NOISE / (noise_per_bound * largest), 2.0, _ROOM_FOR_REMAINDERS)
         return replace(found, remainder=room * largest / found.stretch_of(old, new))
 
@@ -472,18 +438,13 @@ class Learning:
         """Return some draws of the surrogate."""
         rng, theta, draws = np.random.default_rng(1), found.kernel.theta, []
         for _ in range(count):
-            theta = found.kernel.run(theta, found.trajectories, rng)
+            theta = found.kernel.run(theta, found.kernel.trajectories_apart, rng)
             draws.append(theta)
         return draws
 
     @staticmethod
     def _largest_remainder(
-        chain: ChainAccess,
-        expansion: "Expansion",
-        found: Approximation,
-        theta: FloatArray,
-        theta_new: FloatArray,
-        most_hidden: float,
+        chain: ChainAccess, found: Approximation, theta: FloatArray, theta_new: FloatArray, most_hidden: float
     ) -> float:
         """Release how large what is missed of units' log-ratios is; return what nearly all are below.
 
@@ -493,11 +454,11 @@ class Learning:
         sizes = chain.release(RemainderSizes(found.beyond, missed.old, missed.new, _LOWEST_REMAINDER, _REMAINDER_BINS))
         place = _last_bin(sizes.value, sizes.noise_std, chain.n_units, most_hidden)
         if place is None or place == _REMAINDER_BINS - 1:  # the last bin has no upper edge
-            distance = float(np.linalg.norm(np.linalg.solve(found.spread, theta_new - theta)))
-            return 2.0 * _whole_gradient(expansion) * distance / _ROOM_FOR_REMAINDERS
+            distance = float(np.linalg.norm(np.linalg.solve(found.kernel.spread, theta_new - theta)))
+            return 2.0 * _whole_gradient(found) * distance / _ROOM_FOR_REMAINDERS
         return float(2.0 ** (_LOWEST_REMAINDER + place + 1))
 
-    def _clip_bound_of_gradients(self, chain: ChainAccess, expansion: "Expansion", found: Approximation) -> float:
+    def _clip_bound_of_gradients(self, chain: ChainAccess, found: Approximation) -> float:
         """Release how large what is missed of units' gradients is at a draw, or how large they are; return a bound."""
         (theta,) = self._draws_apart(found, 1)
         query = gradient_query(found, theta, 1.0, control_variates=self.control_variates)
@@ -506,7 +467,7 @@ class Learning:
         )
         place = _last_bin(sizes.value, sizes.noise_std, chain.n_units, _MOST_HIDDEN)
         if place is None:  # no more than twice what a unit's gradient is
-            return _whole_gradient(expansion) * (2.0 if self.control_variates else 1.0)
+            return _whole_gradient(found) * (2.0 if self.control_variates else 1.0)
         edge = _LOWEST_GRADIENT * 2.0 ** ((place + 1) / 2)
         return representable(_ROOM_FOR_REMAINDERS * edge / found.bend(theta) if self.control_variates else edge)
 
@@ -516,12 +477,12 @@ class Learning:
         distance = (kernel.mean - centre)[known]
         covariance = kernel.covariance[np.ix_(known, known)]
         try:
-            squared = float(distance @ solved(covariance, distance)) / max(1, distance.size)
-        except NotComputable:  # the pilot has not moved
+            squared = float(distance @ np.linalg.solve(covariance, distance)) / max(1, distance.size)
+        except np.linalg.LinAlgError:  # the pilot has not moved
             return np.inf
         return float(np.sqrt(squared)) if squared >= 0.0 else np.inf
 
-    def _estimated_clip_bias(self, chain: ChainAccess, expansion: "Expansion", kernel: FreeHMC) -> dict[str, float]:
+    def _estimated_clip_bias(self, chain: ChainAccess, expansion: Expansion, kernel: FreeHMC) -> dict[str, float]:
         """Release what clipping has taken off scores; return how far that can have moved the posterior mean.
 
         In standard deviations of the draws, root mean square over parameters, in some direction, not the worst one; of
@@ -538,14 +499,14 @@ class Learning:
         most = expansion.bias_of_loss * float(np.linalg.norm(moves)) / self.size
         return {"clip_bias": most * lost[0], "clip_bias_noise_std": most * lost[1]}
 
-    def _checked_without_release(self, expansion: "Expansion", found: Approximation) -> dict[str, float]:
+    def _checked_without_release(self, found: Approximation) -> dict[str, float]:
         """Return the figures of `_checked` for a normal regression, whose log-likelihood the belief knows."""
-        belief, kernel = expansion.belief, found.kernel
+        belief, kernel = found.belief, found.kernel
         draws = np.array(draws_of_doubt(belief, kernel, self._draws_apart(found, _DRAWS_WITHOUT_RELEASE)))
         missed = missed_by_quadratic(belief, int(self._regression.followed[0]), draws)
         return figures_of_check(missed, 0.0)
 
-    def _checked(self, chain: ChainAccess, expansion: "Expansion", found: Approximation) -> dict[str, float]:
+    def _checked(self, chain: ChainAccess, found: Approximation) -> dict[str, float]:
         """Release at draws of the surrogate how far the log-likelihood is from its expansion; return by how much.
 
         By the standard deviation of what the surrogate's log-density misses, over draws that are near each other where
@@ -553,10 +514,10 @@ class Learning:
         Bounds have room for eight times what most remainders are, whatever their noise: cut to what noise allows, they
         would add up to little, however much is missed.
         """
-        draws = draws_of_doubt(expansion.belief, found.kernel, self._draws_apart(found, _CHECKED_DRAWS))
+        draws = draws_of_doubt(found.belief, found.kernel, self._draws_apart(found, _CHECKED_DRAWS))
         harmless = _HARMLESS_NOISE_OF_CHECK / (2.0 * chain.multiplier("surrogate_check"))
         centre = found.kernel.mean
-        largest = self._largest_remainder(chain, expansion, found, centre, draws[0], _MOST_HIDDEN_OF_CHECK)
+        largest = self._largest_remainder(chain, found, centre, draws[0], _MOST_HIDDEN_OF_CHECK)
         bound = max(_ROOM_FOR_REMAINDERS * largest, harmless)
         mean = found.surrogate.prediction(centre)
         made = [
@@ -566,59 +527,17 @@ class Learning:
             for draw in draws
         ]
         noise = made[0].noise_std
-        missed = [float(each.value[0]) - expansion.foreseen_at(draw) for each, draw in zip(made, draws, strict=True)]
+        missed = [float(each.value[0]) - found.foreseen_at(draw) for each, draw in zip(made, draws, strict=True)]
         return figures_of_check(np.array(missed), noise)
-
-
-@dataclass(frozen=True, eq=False)
-class Expansion:
-    """The releases at the centre, and the surrogate that follows from them alone."""
-
-    surrogate: Quadratic
-    #: As in `Approximation`.
-    centre: ExpansionPoint
-    beyond: ExpansionPoint
-    #: A point near the surrogate's mode, shape (parameters,), and about its negative second derivative there.
-    start: FloatArray
-    precision: FloatArray
-    #: Turns a preconditioned gradient back into a gradient, shape (parameters, parameters).
-    back: FloatArray
-    #: The likelihood by all releases.
-    belief: Belief
-    #: As in `Found`.
-    lost: tuple[float, float] | None
-    #: The factor by which noise of the released curvature may have made draws too narrow somewhere; and by parameter.
-    doubtful_width: float
-    doubtful_by_parameter: FloatArray
-    #: The noise in members of groups, over what their prior lets them vary.
-    noise_of_members: float
-    #: The part of the lost length that adds to the bias of the scores' sum.
-    bias_of_loss: float
-    #: What the surrogate's log-density misses, and the noise of that figure, if the search knows.
-    missed: tuple[float, float] | None
-    #: As in `Found`.
-    foreseen: FloatArray | None
-
-    def foreseen_at(self, theta: FloatArray) -> float:
-        """Return what the belief has foreseen of the log-likelihood beyond its expansion, up to a constant."""
-        from_centre = theta - self.centre.theta
-        return 0.0 if self.foreseen is None else -0.5 * float(from_centre @ self.foreseen @ from_centre)
 
 
 def gradient_query(
     found: Approximation, theta: FloatArray, clip_bound: float, *, control_variates: bool
 ) -> PreconditionedGradient:
     """Return a query of gradients along the standardised axes: of what the expansion misses, or of the whole."""
-    prediction = found.surrogate.gradient_prediction(theta)
-    if not control_variates:
-        nothing = np.zeros_like(theta)
-        prediction = replace(prediction, jacobian=np.zeros((theta.size, theta.size)), direction=nothing, offset=nothing)
-    return PreconditionedGradient(
-        found.beyond if control_variates else replace(found.beyond, clip_gradient=LARGEST_CLIP_BOUND),
-        found.axes,
-        prediction,
-        clip_bound,
-    )
+    size, nothing = theta.size, np.zeros_like(theta)
+    predicted = (np.eye(size), theta - found.centre.theta) if control_variates else (np.zeros((size, size)), nothing)
+    return PreconditionedGradient(found.beyond, found.axes, GradientPrediction(theta, *predicted, nothing), clip_bound)
 
 
 def _last_bin(counts: FloatArray, noise_std: float, n_units: int, most_hidden: float) -> int | None:
@@ -633,7 +552,7 @@ def _last_bin(counts: FloatArray, noise_std: float, n_units: int, most_hidden: f
     return int(seen[-1]) if seen.size and hidden[seen[-1]] <= most_hidden * n_units else None
 
 
-def _whole_gradient(expansion: "Expansion") -> float:
+def _whole_gradient(expansion: Expansion) -> float:
     """Return the clip bound of a unit's whole gradient along standardised axes, from that along the frame's."""
     covariance = np.linalg.inv(positive_definite(expansion.precision))
     along = np.linalg.norm(np.linalg.cholesky(covariance).T @ expansion.back, ord=2)

@@ -22,7 +22,7 @@ from pymc_dp.release.interface import ExpansionPoint
 from pymc_dp.release.preconditioned import PreconditionedScore, UpperScore
 from pymc_dp.steps.prelude import settings
 from pymc_dp.steps.prelude.newton import NUMERICAL_FAILURES, Frame, can_stand_at, representable, unpacked
-from pymc_dp.steps.prelude.search import Search, halved
+from pymc_dp.steps.prelude.search import QUERIES_OF_CURVATURE, Search, halved
 
 #: Upper halves of normal scores have the mean .4, in standard deviations: twice that is room for others.
 _MEAN_OF_UPPER = 0.8
@@ -96,7 +96,8 @@ class SearchFromLevel(Search):
         n_units, together = self._chain.n_units, self._together_in_groups()
         size = together.shape[1]
         axes = np.zeros((theta.size, theta.size))
-        axes[:, :size] = together / self._sizes_of(theta, together, frame, slope)
+        sizes = np.sqrt(together.T @ np.diag(frame.back) ** 2)
+        axes[:, :size] = together / np.where(together.sum(axis=0) > 1.0, np.exp(slope), sizes)  # of members as slopes
         # Squared slopes, by which axes are made comparable, are far from curvatures at a wrong level: these are as the
         # model has them, or about in proportion to slopes.
         known = self._chain.knows_responses
@@ -107,7 +108,7 @@ class SearchFromLevel(Search):
             raise FloatingPointError("Noise hides how large curvatures are.")
         bound = representable(settings.CLIP_OF_LEVEL * float(np.exp(mean)))
         point = ExpansionPoint(theta, axes, np.inf, bound)
-        made = self._chain.release(self._query_of_curvature(point, "early_curvature"))
+        made = self._chain.release(QUERIES_OF_CURVATURE[self._sizes_of_curvature](point, "early_curvature"))
         packed = np.clip(made.value, -bound * n_units, bound * n_units)  # no sum of units is larger
         values, vectors = np.linalg.eigh(unpacked(packed, theta.size)[:size, :size])
         noise = made.noise_std * float(np.sqrt(size))
@@ -153,11 +154,6 @@ class SearchFromLevel(Search):
         axis = _along(direction)
         histogram = self._histogram(theta, Frame(axis, axis), "score", settings.USUALLY_TOLD, kind="growth_sizes")
         return histogram.log_mean(self._chain.n_units)
-
-    def _sizes_of(self, theta: FloatArray, together: FloatArray, frame: Frame, slope: float) -> FloatArray:
-        """Return how large scores are along each of the directions; of members together as slopes are."""
-        sizes: FloatArray = np.sqrt(together.T @ np.diag(frame.back) ** 2)
-        return np.where(together.sum(axis=0) > 1.0, np.exp(slope), sizes)
 
     def _together_in_groups(self) -> FloatArray:
         """Return the directions of parameters that move predictors, all members of a grouping together, as columns."""

@@ -18,9 +18,6 @@ from dataclasses import replace
 import numpy as np
 
 from pymc_dp.model.parameters import FloatArray
-from pymc_dp.release.interface import ExpansionPoint
-from pymc_dp.release.preconditioned import OneDirectionCurvature
-from pymc_dp.release.query import Query
 from pymc_dp.release.sizes import BoundedScore
 from pymc_dp.steps.access import ChainAccess
 from pymc_dp.steps.prelude import settings
@@ -57,11 +54,6 @@ class SearchForLocation(Search):
     @property
     def _scale(self) -> int:
         return int(self._regression.followed[0])
-
-    def _places_of(self, regression: Regression) -> np.ndarray:
-        places = regression.known.copy()
-        places[regression.followed] = False
-        return places
 
     def run(self) -> Found:
         """Search, and expand where the search has led to. Nothing is raised but numerical failures."""
@@ -151,9 +143,6 @@ class SearchForLocation(Search):
             floor=self.reach_of_noise * self.floor_together,
             nonnegative=self.nonnegative,
         )
-
-    def _query_of_curvature(self, point: ExpansionPoint, kind: str) -> Query:
-        return OneDirectionCurvature(point, kind)
 
     def _comparable_scores(self, curvature: KnownCurvature) -> list[KnownScore]:
         """Return all scores of the location, as if all had been released at the scale of the last one."""

@@ -1,6 +1,5 @@
 """What searches compute of simulated rows, of the prior and of released matrices: public arithmetic."""
 
-from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
@@ -78,44 +77,6 @@ def prior_curvature(prior: PriorDensity, theta: FloatArray, block: NDArray[np.in
     sizes = np.maximum(sizes, 1e-6 * max(float(sizes.max()), np.finfo(float).tiny))
     concave: FloatArray = np.outer(units, units) * ((vectors * sizes) @ vectors.T)
     return concave
-
-
-def climbed(
-    log_density: Callable[[FloatArray], float],
-    step_at: Callable[[FloatArray], FloatArray],
-    theta: FloatArray,
-    *,
-    most_steps: int,
-    least_gain: float,
-) -> FloatArray:
-    """Maximise by steps with a backtracking line search, until one gains less than `least_gain`; return the maximum."""
-    value = log_density(theta)
-    for _ in range(most_steps):
-        try:
-            step = step_at(theta)
-        except NUMERICAL_FAILURES:  # keep the best point so far
-            break
-        shorter = 1.0
-        while shorter > 1e-6 and not log_density(theta + shorter * step) > value:
-            shorter *= 0.5
-        if shorter <= 1e-6:
-            break
-        theta = theta + shorter * step
-        before, value = value, log_density(theta)
-        if value - before < least_gain:
-            break
-    return theta
-
-
-def solved(matrix: FloatArray, vector: FloatArray) -> FloatArray:
-    """Return the solution of a linear system; raise `NotComputable` if it has none that is finite."""
-    try:
-        solution: FloatArray = np.linalg.solve(matrix, vector)
-    except np.linalg.LinAlgError as failure:
-        raise NotComputable("A linear system is singular.") from failure
-    if not np.isfinite(solution).all():
-        raise NotComputable("A linear system is nearly singular.")
-    return solution
 
 
 def can_stand_at(prior: PriorDensity, theta: FloatArray) -> bool:

@@ -27,8 +27,9 @@ from numpy.typing import NDArray
 
 from pymc_dp.budget.plan import ReleaseRequest
 from pymc_dp.model.parameters import FloatArray
+from pymc_dp.model.structure import Structure
 from pymc_dp.release.interface import ExpansionPoint, Release
-from pymc_dp.release.preconditioned import CentredScore, ExpectedCurvature
+from pymc_dp.release.preconditioned import CentredScore, ExpectedCurvature, OneDirectionCurvature, PreconditionedScore
 from pymc_dp.release.queries import ClippingLoss, Curvature
 from pymc_dp.release.query import Query
 from pymc_dp.release.sizes import BoundedScore, CoordinateSizes, NormSizes
@@ -61,44 +62,25 @@ _LOWEST_OCTAVE, _OCTAVES = -24, 49
 _NEAR_TYPICAL = 6
 _STAGES = ("early_curvature", "middle_curvature", "late_curvature", "curvature")
 _ROUNDING = 1e-9
+#: What is asked for a curvature, by the name that histograms of its size have.
+QUERIES_OF_CURVATURE: dict[str, Callable[[ExpansionPoint, str], Query]] = {
+    "expected_curvature": ExpectedCurvature,
+    "curvature": Curvature,
+    "one_direction_curvature": OneDirectionCurvature,
+}
 #: Noise of a clipping loss is never more standard deviations away: squares beyond are no numbers.
 _FARTHEST_LOSS = 1e3
 
 
 @dataclass(frozen=True, eq=False)
-class Regression:
-    """What is public of a model: it is known before any release."""
+class Regression(Structure):
+    """What is public of a model, and how its centre is searched for: it is known before any release."""
 
-    #: Where the search begins, shape (parameters,).
-    start: FloatArray
-    #: Which parameters the likelihood depends on, shape (parameters,); places of logarithms of positive ones.
-    known: NDArray[np.bool_]
-    scales: NDArray[np.intp]
     #: Steps before the last score on the way to the centre.
     steps: int = settings.STEPS
-    #: Places of the logarithm of the scale of a location-scale family: the curvature follows it.
-    followed: NDArray[np.intp] = field(default_factory=lambda: np.zeros(0, dtype=np.intp))
-    followed_is_rate: bool = False  # the inverse of a scale
-    #: Places of logarithms of degrees of freedom.
-    degrees_of_freedom: NDArray[np.intp] = field(default_factory=lambda: np.zeros(0, dtype=np.intp))
-    #: Which parameters are the location of normal rows, linear, and nothing else, shape (parameters,); or empty.
-    location: NDArray[np.bool_] = field(default_factory=lambda: np.zeros(0, dtype=np.bool_))
     one_row_a_unit: bool = True
-    #: Whether the model says which responses a row could have had.
-    responses_are_known: bool = True
-    #: Whether these are a few levels; and whether responses that are not known are positive numbers.
-    rows_are_levels: bool = False
-    rows_are_positive: bool = False
     #: Whether rows are simulated from the model on the way.
     simulated: bool = False
-    #: Which parameters are those of the linear predictor, shape (parameters,); else empty.
-    in_predictor: NDArray[np.bool_] = field(default_factory=lambda: np.zeros(0, dtype=np.bool_))
-    #: A direction along which all linear predictors rise by 1, shape (parameters,); zero or empty if none is known.
-    rise: FloatArray = field(default_factory=lambda: np.zeros(0))
-    #: Whether rows, or their logarithms, are normal with a linear mean, and a free variable as their scale.
-    normal: bool = False
-    #: In which parameters the log-likelihood of a row is a broken line, shape (parameters,).
-    kinked: NDArray[np.bool_] = field(default_factory=lambda: np.zeros(0, dtype=np.bool_))
     #: Which sum of members' scores that of each coordinate is, where the mean of members is one; else empty.
     gathered: FloatArray = field(default_factory=lambda: np.zeros((0, 0)))
 
@@ -186,8 +168,8 @@ class Regression:
 class Found:
     """The result of a search."""
 
-    #: The centre, with the clip bounds of the releases there.
-    point: ExpansionPoint
+    #: With the clip bounds of the releases there.
+    centre: ExpansionPoint
     #: Turns a preconditioned score there back into a score.
     back: FloatArray
     #: The curvature there and the likelihood, by all releases.
@@ -267,6 +249,8 @@ class Search:
     third_order, least_of_curvature = settings.THIRD_ORDER, settings.LEAST_OF_CURVATURE
     #: Whether the curvature is another one at another point; and whether a unit's log-likelihood has one.
     drifts, smooth = True, True
+    #: What is asked for a score: with the mean of what clipping takes off, where the model knows that.
+    score: type[CentredScore | PreconditionedScore] = CentredScore
     #: How many of the latest scores a step goes by; None for all.
     latest: int | None = None
 
@@ -296,7 +280,9 @@ class Search:
         #: How much each axis of a frame counts in norms: less where scores have long tails, so that few units are long.
         self._weights = np.ones(regression.known.size)
         #: Which parameters scores and curvatures are taken of.
-        self.places = self._places_of(regression)
+        self.places = regression.known.copy()
+        if regression.location_apart:
+            self.places[regression.followed] = False
         #: The prior's information where the last step has led to, given the scales of hierarchies; and whether it makes
         #: axes shorter: after a step, by a hierarchy.
         self._of_prior, self._shortens_axes = self._prior_information(regression.start), False
@@ -320,9 +306,6 @@ class Search:
         self.floor_together = self._floors[-1]
         #: The part of the length that clipping takes off scores that adds to the bias of their sum.
         self.bias_of_loss = settings.BIAS_OF_CENTRED if self._centred else settings.BIAS_OF_CLIPPED
-
-    def _places_of(self, regression: Regression) -> NDArray[np.bool_]:
-        return regression.known
 
     def run(self) -> Found:
         """Search, and expand where the search has led to. Nothing is raised but numerical failures."""
@@ -369,7 +352,10 @@ class Search:
         """Release curvature and score at the centre; return what all scores say."""
         curvature = self._at_size(theta, curvature)
         frame, since = self._frame(curvature), self._curvature_theta
-        point, bias = self._expansion_point(theta, frame)
+        best, bias = self._score_bound(theta, frame, "score")
+        bound = best if self._clip_gradient is None else self._clip_gradient
+        of_curvature = self._curvature_bound(theta, frame, "curvature", bound)
+        point = ExpansionPoint(theta, frame.preconditioner, bound, self._clip_curvature or of_curvature)
         late = self._curvature_at(point, frame, "curvature", between_scales=True)
         if self.nonnegative:  # it is that of clipped scores
             late = late.divided_by(self._kept(point))
@@ -574,7 +560,7 @@ class Search:
 
     def _curvature_at(self, point: ExpansionPoint, frame: Frame, kind: str, *, between_scales: bool) -> KnownCurvature:
         """Release the expected curvature where the model says what responses could have been, else the observed one."""
-        made = self._chain.release(self._query_of_curvature(point, kind))
+        made = self._chain.release(QUERIES_OF_CURVATURE[self._sizes_of_curvature](point, kind))
         self._first_after_curvature, self._curvature_theta = len(self._scores), point.theta
         most = point.clip_curvature * self._chain.n_units
         raw = unpacked(np.clip(made.value, -most, most), self.places.size)  # no sum of units is larger
@@ -596,9 +582,6 @@ class Search:
             unidentified=self._chain.unidentified,
             weights=weights,
         )
-
-    def _query_of_curvature(self, point: ExpansionPoint, kind: str) -> Query:
-        return ExpectedCurvature(point, kind) if self._chain.knows_responses else Curvature(point, kind)
 
     def _together(self, late: KnownCurvature, early: KnownCurvature) -> KnownCurvature:
         """Return what two curvatures say."""
@@ -734,7 +717,7 @@ class Search:
 
     def _score_at(self, point: ExpansionPoint, frame: Frame, bias: float, kind: str) -> KnownScore:
         """Release a score; return it on the scale of the parameters."""
-        made = self._chain.release(self._query_of_score(point, kind))
+        made = self._chain.release(self.score(point, kind))
         most = point.clip_gradient * self._chain.n_units  # no sum of units is larger
         value = np.clip(made.value, -most, most) + self._taken_off(point)
         kept = self._kept(point)
@@ -742,9 +725,6 @@ class Search:
         gradient = np.where(self._regression.known, frame.back @ (value / kept), 0.0)
         left = settings.BIAS_LEFT if self._corrects_slopes else 1.0
         return KnownScore(made.where[0], gradient, noise, left * bias / kept, self._level)
-
-    def _query_of_score(self, point: ExpansionPoint, kind: str) -> Query:
-        return CentredScore(point, kind)
 
     def _taken_off(self, point: ExpansionPoint) -> FloatArray:
         """Return what is added to a clipped score: here each unit adds its own."""
@@ -848,15 +828,6 @@ class Search:
         """Return how many directions a frame has."""
         return int(np.any(frame.preconditioner[:, self._regression.known] != 0.0, axis=0).sum())
 
-    def _expansion_point(self, theta: FloatArray, frame: Frame) -> tuple[ExpansionPoint, float]:
-        """Return the centre with the given clip bounds or the best ones there, and the bias of the score to expect."""
-        best, bias = self._score_bound(theta, frame, "score")
-        bound = best if self._clip_gradient is None else self._clip_gradient
-        of_curvature = self._curvature_bound(theta, frame, "curvature", bound)
-        if self._clip_curvature is not None:
-            of_curvature = self._clip_curvature
-        return ExpansionPoint(theta, frame.preconditioner, bound, of_curvature), bias
-
     # Steps --------------------------------------------------------------------------------------------------------
 
     def _stepped(self, theta: FloatArray, curvature: KnownCurvature, trust: float) -> FloatArray:
@@ -906,7 +877,10 @@ class Search:
         growth, part = self._growth(end), self._part_of(step, end - theta)
         if not (growth and part > 0.0):
             return end, curvature
-        longer = self._times_newton(belief, step, growth / part)
+        # Only as far as Newton's step is no noise.
+        squared = max(float(step @ belief.information @ step), np.finfo(float).tiny)
+        clear = max(0.0, 1.0 - settings.CLEAR_GROWTH * belief.squared_noise / squared)
+        longer = 1.0 + clear * (times_newton(growth / part) - 1.0)
         end = self._end_of(np.where(self.places, longer * step, step), belief, theta, trust)
         return end, self._grown(curvature, growth * self._part_of(step, end - theta) / part)
 
@@ -920,12 +894,6 @@ class Search:
         frame, here = self._size
         growth = self._log_size(theta, frame) - here
         return growth if np.isfinite(growth) else 0.0
-
-    def _times_newton(self, belief: Belief, newton: FloatArray, growth: float) -> float:
-        """Return how many times as long as Newton's a step is: only as far as Newton's is no noise."""
-        squared = max(float(newton @ belief.information @ newton), np.finfo(float).tiny)
-        clear = max(0.0, 1.0 - settings.CLEAR_GROWTH * belief.squared_noise / squared)
-        return 1.0 + clear * (times_newton(growth) - 1.0)
 
     def _grown(self, curvature: KnownCurvature, growth: float) -> KnownCurvature:
         """Return the curvature where it is another one by a growth."""

@@ -24,8 +24,6 @@ from pymc_dp.exceptions import InvalidArgument
 from pymc_dp.model.parameters import FloatArray
 from pymc_dp.release.interface import ExpansionPoint
 from pymc_dp.release.preconditioned import PreconditionedScore
-from pymc_dp.release.queries import Curvature
-from pymc_dp.release.query import Query
 from pymc_dp.steps.access import ChainAccess, PublicUnits
 from pymc_dp.steps.prelude import settings
 from pymc_dp.steps.prelude.belief import KnownScore
@@ -71,7 +69,7 @@ def requests_of_simulation(regression: Regression, share: float) -> list[Release
 class SearchBySimulation(Search):
     """The way to the centre of a model without covariates. Parameters as of `Search`."""
 
-    drifts, latest = False, 1
+    drifts, latest, score = False, 1, PreconditionedScore
 
     def __init__(self, chain: ChainAccess, regression: Regression, *bounds: float | None, releases_loss: bool) -> None:
         super().__init__(chain, regression, *bounds, releases_loss=releases_loss)
@@ -193,9 +191,6 @@ class SearchBySimulation(Search):
 
     # Scores -------------------------------------------------------------------------------------------------------
 
-    def _query_of_score(self, point: ExpansionPoint, kind: str) -> Query:
-        return PreconditionedScore(point, kind)
-
     def _taken_off(self, point: ExpansionPoint) -> FloatArray:
         """Return what clipping takes off the sum of scores, if rows are as the model has them."""
         along, kept = self._along(point)
@@ -223,9 +218,6 @@ class SearchBySimulation(Search):
         return along, np.minimum(1.0, point.clip_gradient / lengths)
 
     # Curvature ----------------------------------------------------------------------------------------------------
-
-    def _query_of_curvature(self, point: ExpansionPoint, kind: str) -> Query:
-        return Curvature(point, kind)
 
     def _curvature_at(self, point: ExpansionPoint, frame: Frame, kind: str, *, between_scales: bool) -> KnownCurvature:
         """Release the observed curvature; what weights of clipped units take off that of simulated rows is added."""
