@@ -11,7 +11,7 @@ import numpy as np
 from pymc_dp.budget.plan import ReleaseRequest
 from pymc_dp.model.parameters import FloatArray
 from pymc_dp.steps.learning_step import LearningStep
-from pymc_dp.steps.transition import SHARED_STATS, Transition, penalty_test
+from pymc_dp.steps.transition import SHARED_STATS, Transition
 from pymc_dp.steps.tuning import setting
 
 
@@ -43,10 +43,5 @@ class DPCrankNicolson(LearningStep):
         theta_new = np.sqrt(1 - self.beta**2) * theta + self.beta * self.rng.standard_normal(self.size)
         # The proposal is reversible with respect to a standard normal.
         log_free_ratio = target.free(theta_new) - target.free(theta) + 0.5 * (theta_new @ theta_new - theta @ theta)
-        stats = penalty_test(
-            lambda bound: target.log_ratio(theta, theta_new, bound),
-            target.bound(theta, theta_new),
-            log_free_ratio,
-            log_uniform,
-        )
+        stats = self.test(theta, theta_new, log_free_ratio, log_uniform)
         return Transition(theta_new if stats["accepted"] else theta, stats)
