@@ -45,17 +45,17 @@ from pymc_dp.steps import (
     Prelude,
     Shares,
 )
+from pymc_dp.surveys.averaging import AveragePredictions, average_predictions
+from pymc_dp.surveys.checking import Check, check
+from pymc_dp.surveys.comparing import Comparison, compare
+from pymc_dp.surveys.describing import Description, describe
+from pymc_dp.surveys.folding import Folds, folds
+from pymc_dp.surveys.levels import Levels, find_levels
+from pymc_dp.surveys.synthetic import pooled, synthetic_tables
 from pymc_dp.tables import Category, Date, Number, Person, Schema, Table, Template, Whole, YesNo
 
 if TYPE_CHECKING:
     from pymc_dp import plots
-    from pymc_dp.surveys.averaging import AveragePredictions, average_predictions
-    from pymc_dp.surveys.checking import Check, check
-    from pymc_dp.surveys.comparing import Comparison, compare
-    from pymc_dp.surveys.describing import Description, describe
-    from pymc_dp.surveys.folding import Folds, folds
-    from pymc_dp.surveys.levels import Levels, find_levels
-    from pymc_dp.surveys.synthetic import pooled, synthetic_tables
 
 __version__ = version("pymc_dp")
 __all__ = [
@@ -122,26 +122,11 @@ __all__ = [
     "synthetic_tables",
 ]
 
-#: What brings in SciPy's statistics or ArviZ, by module: imported when it is first asked for.
-_ON_DEMAND = {
-    "plots": (),
-    "surveys.averaging": ("AveragePredictions", "average_predictions"),
-    "surveys.checking": ("Check", "check"),
-    "surveys.comparing": ("Comparison", "compare"),
-    "surveys.describing": ("Description", "describe"),
-    "surveys.folding": ("Folds", "folds"),
-    "surveys.levels": ("Levels", "find_levels"),
-    "surveys.synthetic": ("pooled", "synthetic_tables"),
-}
-
 
 def __getattr__(name: str) -> Any:
-    """Import what is on demand."""
-    for module, names in _ON_DEMAND.items():
-        if name in (names or (module,)):
-            found = importlib.import_module(f"{__name__}.{module}")
-            globals()[name] = getattr(found, name) if names else found
-            return globals()[name]
+    """Import the plots, which bring in ArviZ, when they are first asked for."""
+    if name == "plots":
+        return importlib.import_module(f"{__name__}.plots")
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 

@@ -2,6 +2,7 @@
 
 import math
 import numbers
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -22,36 +23,22 @@ def real(name: str, value: Any) -> float:
     return number
 
 
-def positive(name: str, value: Any) -> float:
-    """Return `value` as a finite float above zero, or raise `InvalidArgument`."""
-    number = real(name, value)
-    if number <= 0:
-        raise InvalidArgument(f"{name} must be above zero, but is {number:g}.")
-    return number
+def _in_range(holds: Callable[[float], bool], words: str) -> Callable[[str, Any], float]:
+    """Return a check that a value is a finite float for which `holds` is true: else it raises `InvalidArgument`."""
+
+    def check(name: str, value: Any) -> float:
+        number = real(name, value)
+        if not holds(number):
+            raise InvalidArgument(f"{name} must {words}, but is {number:g}.")
+        return number
+
+    return check
 
 
-def not_negative(name: str, value: Any) -> float:
-    """Return `value` as a finite float of at least zero, or raise `InvalidArgument`."""
-    number = real(name, value)
-    if number < 0:
-        raise InvalidArgument(f"{name} must not be negative, but is {number:g}.")
-    return number
-
-
-def open_unit_interval(name: str, value: Any) -> float:
-    """Return `value` as a float strictly between 0 and 1, or raise `InvalidArgument`."""
-    number = real(name, value)
-    if not 0 < number < 1:
-        raise InvalidArgument(f"{name} must lie strictly between 0 and 1, but is {number:g}.")
-    return number
-
-
-def part_of_one(name: str, value: Any) -> float:
-    """Return `value` as a float above 0 and at most 1, or raise `InvalidArgument`."""
-    number = positive(name, value)
-    if number > 1:
-        raise InvalidArgument(f"{name} must be at most 1, but is {number:g}.")
-    return number
+positive = _in_range(lambda number: number > 0, "be above zero")
+not_negative = _in_range(lambda number: number >= 0, "not be negative")
+open_unit_interval = _in_range(lambda number: 0 < number < 1, "lie strictly between 0 and 1")
+part_of_one = _in_range(lambda number: 0 < number <= 1, "be at most 1 and above zero")
 
 
 def whole(name: str, value: Any, *, at_least: int) -> int:

@@ -115,15 +115,24 @@ def leaf_value(leaf: Variable) -> np.ndarray:
 
 def leaves_of(outputs: Iterable[Variable], *, inner: bool = True) -> list[Variable]:
     """Return the tensor constants and shared variables that `outputs` depend on, also of inner graphs if `inner`."""
-    found: dict[Variable, None] = {}
+    return list(dict.fromkeys(filter(is_leaf, everything_in(outputs) if inner else ancestors(list(outputs)))))
+
+
+def everything_in(outputs: Iterable[Variable]) -> Iterator[Variable]:
+    """Yield all variables of graphs and of the graphs inside their operations, the inputs of operations included."""
     todo = [list(outputs)]
     while todo:
         for variable in ancestors(todo.pop()):
-            if is_leaf(variable):
-                found[variable] = None
-            elif inner and variable.owner is not None and isinstance(variable.owner.op, HasInnerGraph):
-                todo.append(list(variable.owner.op.fgraph.outputs))
-    return list(found)
+            yield variable
+            todo += [list(op.fgraph.outputs) for op in operations_of(variable) if isinstance(op, HasInnerGraph)]
+
+
+def operations_of(variable: Variable) -> Iterator[Any]:
+    """Yield the operation that computes a variable and those that it applies to parts of arrays and to numbers."""
+    op = None if variable.owner is None else variable.owner.op
+    while op is not None:
+        yield op
+        op = getattr(op, "core_op", None) or getattr(op, "scalar_op", None)
 
 
 def arrays_of(
@@ -171,8 +180,9 @@ def _used(node: Apply, rows: Set[Variable]) -> Iterator[Variable]:
         size = op.size_param(node)
         inputs = [each for each in inputs if each is not size]
     yield from inputs
-    if isinstance(op, HasInnerGraph):
-        yield from op.fgraph.outputs
+    for each in operations_of(node.outputs[0]):
+        if isinstance(each, HasInnerGraph):
+            yield from each.fgraph.outputs
 
 
 def is_leaf(variable: Variable) -> bool:

@@ -23,11 +23,9 @@ from pymc.distributions.distribution import _support_point
 from pymc.distributions.shape_utils import _change_dist_size
 from pymc.logprob.abstract import _logcdf, _logprob
 from pytensor.graph.basic import Variable
-from pytensor.graph.op import HasInnerGraph
-from pytensor.graph.traversal import toposort
 
 from pymc_dp.exceptions import UnsupportedModel
-from pymc_dp.model.arrays import arrays_of
+from pymc_dp.model.arrays import arrays_of, everything_in, operations_of
 
 #: Libraries that models are written with.
 _LIBRARIES = ("pymc", "pytensor", "numpy", "scipy", "xarray", "pandas", "arviz", "pymc_dp", "builtins")
@@ -118,16 +116,13 @@ def _functions_of(rv: Variable) -> Iterator[Any]:
 
     Of a truncated distribution, for instance, the base is inside.
     """
-    nodes = [*toposort([rv])]
-    for node in nodes:  # which grows meanwhile
-        if isinstance(node.op, HasInnerGraph):
-            nodes += toposort(node.op.fgraph.outputs)
-        if isinstance(node.op, CustomDistRV):
-            yield type(node.op)._random_fn  # noqa: SLF001
-        if isinstance(node.op, CustomDistRV | CustomSymbolicDistRV):
+    for kind in dict.fromkeys(type(op) for variable in everything_in([rv]) for op in operations_of(variable)):
+        if issubclass(kind, CustomDistRV):
+            yield kind._random_fn  # noqa: SLF001
+        if issubclass(kind, CustomDistRV | CustomSymbolicDistRV):
             # PyMC registers functions of its own, which call the user's.
             for registered, name in _CALLED_BY_PYMC:
-                yield inspect.getclosurevars(registered.dispatch(type(node.op))).nonlocals.get(name)
+                yield inspect.getclosurevars(registered.dispatch(kind)).nonlocals.get(name)
 
 
 def _shapes_in(found: Any, depth: int, seen: dict[int, Any]) -> Iterator[tuple[int, ...]]:

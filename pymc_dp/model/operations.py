@@ -10,7 +10,7 @@ Which of these operations may see what a row holds is another list, `pymc_dp.mod
 
 import functools
 import sys
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import numpy as np
@@ -21,11 +21,11 @@ from pymc.distributions.dist_math import SplineWrapper
 from pymc.variational.minibatch_rv import MinibatchRandomVariable
 from pytensor.compile.sharedvalue import SharedVariable
 from pytensor.graph.basic import Constant, Variable
-from pytensor.graph.op import HasInnerGraph, Op
+from pytensor.graph.op import Op
 from pytensor.graph.traversal import ancestors
 
 from pymc_dp.exceptions import UnsupportedModel
-from pymc_dp.model.arrays import builder_of
+from pymc_dp.model.arrays import builder_of, everything_in, operations_of
 from pymc_dp.model.closures import is_of_library
 
 #: Names of classes, by module. Base classes are listed, too: none of them has a state.
@@ -160,7 +160,7 @@ def refuse_unlisted(graphs: Mapping[str, Iterable[Variable]], *, derived: bool =
     Messages call the graphs by their keys. In log-probabilities (`derived`) PyMC writes a spline for `pm.Interpolated`.
     """
     for name, outputs in graphs.items():
-        variables = list(_everything(outputs))
+        variables = list(everything_in(outputs))
         for variable in variables:  # before their operations: what to write instead is known better
             kind = type(variable.type)
             if not _is_listed(kind, TYPES):
@@ -176,26 +176,9 @@ def refuse_unlisted(graphs: Mapping[str, Iterable[Variable]], *, derived: bool =
                     "Write the basis with round public numbers (pm.gp.hsgp_approx.calc_eigenvectors(x - centre, L, "
                     "...)), or give it public locations, one for each group: dp.public(locations)."
                 )
-            for op in _operations_of(variable):
+            for op in operations_of(variable):
                 if not (derived and type(op) is SplineWrapper):
                     _refuse_operation(name, op)
-
-
-def _everything(outputs: Iterable[Variable]) -> Iterator[Variable]:
-    """Yield all variables of graphs and of the graphs inside their operations, the inputs of operations included."""
-    todo = [list(outputs)]
-    while todo:
-        for variable in ancestors(todo.pop()):
-            yield variable
-            todo += [list(op.fgraph.outputs) for op in _operations_of(variable) if isinstance(op, HasInnerGraph)]
-
-
-def _operations_of(variable: Variable) -> Iterator[Any]:
-    """Yield the operation that computes a variable and those that it applies to parts of arrays and to numbers."""
-    op = None if variable.owner is None else variable.owner.op
-    while op is not None:
-        yield op
-        op = getattr(op, "core_op", None) or getattr(op, "scalar_op", None)
 
 
 def _refuse_operation(name: str, op: Any) -> None:

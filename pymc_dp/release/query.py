@@ -44,7 +44,7 @@ class PublicFacts:
     n_counts: int
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class Evaluation:
     """The rows, and all else that a query is evaluated on, once it has been paid for. Confidential."""
 

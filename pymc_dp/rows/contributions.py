@@ -16,7 +16,7 @@ _NO_VECTORS, _NO_SQUARES = np.empty((0, 0)), np.empty(0)
 _NO_VECTORS.flags.writeable = _NO_SQUARES.flags.writeable = False
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class Contributions:
     """Derivatives of the rows of a chunk with respect to the parameters, in factors. Confidential.
 
@@ -43,7 +43,7 @@ class Contributions:
         return columns
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class Axes:
     """What slopes of rows are along the columns of a matrix, shape (parameters, k). The same for all slopes of a chunk.
 

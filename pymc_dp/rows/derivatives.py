@@ -33,7 +33,7 @@ class OtherModel:
     first: int
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class OfResponses:
     """Scores with each response that rows could have had, along the columns of a matrix. Confidential.
 

@@ -14,7 +14,7 @@ from pymc_dp.rows.on_demand import clip
 IntArray = NDArray[np.int64]
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class Chunk:
     """Whole units that are worked on together. Confidential.
 

@@ -1,5 +1,6 @@
 """Surveys: releases that are planned, charged and made once, without chains; and how they are published."""
 
+import itertools
 import math
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
@@ -44,7 +45,6 @@ class Survey:
     budget_share: float = 1.0
     #: Seeds the noise, for tests: the releases are not private then.
     insecure_seed: int | None = None
-    default_draws = 1
 
     @property
     def of_thresholds(self) -> float:
@@ -55,12 +55,6 @@ class Survey:
     def private(self) -> bool:
         """Whether the noise is not seeded."""
         return self.insecure_seed is None
-
-    def stand_beside_a_table(self, beside: bool, *, units_of_rows: bool) -> None:
-        """Do nothing: the requests are the same."""
-
-    def know_n_units(self, n_units: int) -> None:
-        """Do nothing: the requests are the same."""
 
     def release_requests(self, tune: int, draws: int) -> Sequence[ReleaseRequest]:
         """Return the requests."""
@@ -116,28 +110,29 @@ def view_of(
 def asking(
     survey: Survey,
     budget: PrivacyBudget,
-    likelihood: UnitLikelihood | UnitLevels,
+    likelihoods: Sequence[UnitLikelihood | UnitLevels],
     tables: Sequence[Table | None] = (None,),
     results: Sequence[DataTree] = (),
 ) -> Iterator[tuple[list[Ask], dict[str, Any]]]:
     """Charge a survey, and yield functions that answer its queries and the attributes of the group ``privacy``.
 
-    There is one function for each of `tables`, which answers from its rows; of None from those of the likelihood
-    itself. No two tables have a unit in common: one unit changes one of them, and the others' answers tell nothing of
-    it, so that the survey is charged once (parallel composition). `results` are the published results that queries
-    depend on: where one of them is not private, the releases are not either. Where the budget does not suffice,
-    nothing is charged. A survey that ends early, after it was charged, raises `RunInterrupted` with the releases until
-    then.
+    There is one function for each of `tables`, and there for each of `likelihoods`, which answers from the table's
+    rows; of None from those of the likelihood itself. Likelihoods take turns in the survey's requests: the first is
+    the first one's, and so on. No two tables have a unit in common: one unit changes one of them, and the others'
+    answers tell nothing of it, so that the survey is charged once (parallel composition). `results` are the published
+    results that queries depend on: where one of them is not private, the releases are not either. Where the budget
+    does not suffice, nothing is charged. A survey that ends early, after it was charged, raises `RunInterrupted` with
+    the releases until then.
     """
     with ExitStack() as stack:
         parts: list[Rows | UnitLevels] = []
-        for data in tables:
+        for data, likelihood in itertools.product(tables, likelihoods):
             if data is None or isinstance(likelihood, UnitLevels):
                 parts.append(likelihood)
             else:
                 data.refuse_relation(budget.relation)
                 parts.append(stack.enter_context(data.opened(likelihood)))
-        n_units = sum(rows.n_units for rows in parts)
+        n_units = sum(rows.n_units for rows in parts[:: len(likelihoods)])
         refuse_one_unit(budget.relation, n_units)
         plan = survey.plan(budget, parts[0].unit_in_words)
         (planned,) = plan.steps
@@ -160,7 +155,8 @@ def asking(
             seed = None if survey.insecure_seed is None else [survey.insecure_seed, *([place] if place else [])]
             noise = SecureNoise() if seed is None else InsecureNoise(seed)
             make_curator = partial(MeteredCurator, rows, relation=budget.relation, without_noise=not budget.private)
-            curators.append(Curators(make_curator, noise, 1, (), planned.once))
+            paid = planned.once[place % len(likelihoods) :: len(likelihoods)]
+            curators.append(Curators(make_curator, noise, 1, (), paid))
         try:
             with ending_the_run():
                 yield [partial(ask, each.open_once()) for each in curators], {**facts, "complete": 1}

@@ -177,7 +177,7 @@ def average_predictions(
     survey = Survey("average predictions", questions.requests, share, insecure_seed)
     survey.plan(budget)  # refuses early
     rows.warm_up_response()
-    with asking(survey, budget, rows, [data], [result]) as ((ask,), facts):
+    with asking(survey, budget, [rows], [data], [result]) as ((ask,), facts):
         groups = questions.answered(ask, fitted, facts.get("n_units"))
     return AveragePredictions(tree_of(groups, {**facts, "quantity": questions.quantity}))
 

@@ -8,8 +8,8 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
+import scipy
 import xarray as xr
-from scipy import stats
 from xarray import DataTree
 
 from pymc_dp import _validate
@@ -224,7 +224,7 @@ def check(
     survey = Survey("check", requests, share, insecure_seed)
     noise_multiplier = survey.plan(budget).noise_multipliers["unit_counts"]  # refuses early
     rows.warm_up_response()
-    with asking(survey, budget, rows, [data], [result]) as ((ask,), facts):
+    with asking(survey, budget, [rows], [data], [result]) as ((ask,), facts):
         if bins is None:
             factor = math.sqrt(2.0 * (1.0 + SPREAD_WEIGHT**2 * spread))
             bins = fit.suitable_bins(facts.get("n_units"), factor * noise_multiplier, levels)
@@ -325,7 +325,7 @@ def _released(
         )
     whole = fit.mean_of_axes(found)
     mean, error = (each[0] for each in whole.by_row(factors))
-    p_values = 2.0 * stats.norm.sf(np.abs(mean / error))
+    p_values = 2.0 * scipy.stats.norm.sf(np.abs(mean / error))
     groups["all_rows"] = xr.Dataset(
         {"mean": ("shape", mean), "error": ("shape", error), "p_value": ("shape", p_values)},
         coords={"shape": list(fit.SHAPES[: mean.size])},

@@ -1,6 +1,5 @@
 """`compare`: which of several models predicts a table better."""
 
-import json
 import math
 from collections.abc import Mapping
 from typing import Any
@@ -11,7 +10,6 @@ import xarray as xr
 from xarray import DataTree
 
 from pymc_dp import _validate
-from pymc_dp.accounting import gaussian_epsilon
 from pymc_dp.budget.plan import ReleaseRequest
 from pymc_dp.budget.privacy_budget import PrivacyBudget
 from pymc_dp.exceptions import InvalidArgument, UnsupportedModel
@@ -164,25 +162,20 @@ def compare(
     if len({view.row_split.n_rows for view in views.values()}) > 1:
         raise UnsupportedModel("The models have different numbers of rows: they have to be of the same table.")
     reference, *names = models
-    requests = (
-        ReleaseRequest("difference_sizes", 1, _SHARE_OF_SIZES, _OCTAVES, once=True),
-        ReleaseRequest("density_differences", 1, 1.0 - _SHARE_OF_SIZES, 2, once=True),
-    )
-    of_each, seed = share / len(names), insecure_seed
-    surveys = [  # each spends as much: those before it have spent theirs
-        Survey("comparison", requests, of_each / (1.0 - place * of_each), None if seed is None else seed + place)
-        for place in range(len(names))
-    ]
-    surveys[0].plan(budget)  # refuses early
-    results = [result for each in fitted.values() for result in each]  # all of them: one tree is published
-    lines, of_all = [], []
-    for survey, name in zip(surveys, names, strict=True):
-        rows = UnitLikelihood(views[name], first_order=False, other=views[reference])
-        rows.warm_up()
-        with asking(survey, budget, rows, tables, results) as (asks, facts):
-            found = np.array(
-                [_of_table(ask, one, other) for ask, one, other in zip(asks, fits[name], fits[reference], strict=True)]
-            )
+    part = 1.0 / len(names)
+    sizes = ReleaseRequest("difference_sizes", 1, part * _SHARE_OF_SIZES, _OCTAVES, once=True)
+    sums = ReleaseRequest("density_differences", 1, part * (1.0 - _SHARE_OF_SIZES), 2, once=True)
+    survey = Survey("comparison", (sizes,) * len(names) + (sums,) * len(names), share, insecure_seed)
+    survey.plan(budget)  # refuses early
+    results = [result for each in fitted.values() for result in each]
+    rows = [UnitLikelihood(views[name], first_order=False, other=views[reference]) for name in names]
+    for units in rows:
+        units.warm_up()
+    lines = []
+    with asking(survey, budget, rows, tables, results) as (asks, facts):
+        for place, name in enumerate(names):
+            both = zip(asks[place :: len(names)], fits[name], fits[reference], strict=True)
+            found = np.array([_of_table(ask, one, other) for ask, one, other in both])
             total, squares, counted, noise_variance, followed, loss, variance = found[:, :-1].sum(axis=0).tolist()
             n = float(facts.get("n_units") or max(counted, 1.0))
             p_diff = 0.0 if held_out else followed
@@ -206,9 +199,8 @@ def compare(
                     "clip_bound": float(found[:, -1].max()),
                 }
             )
-            of_all.append(facts)
     columns = {key: ("model", [each[key] for each in lines]) for key in lines[0]}
-    facts = {**_together(of_all), "reference": reference, "held_out": int(held_out)}
+    facts |= {"reference": reference, "held_out": int(held_out)}
     return Comparison(tree_of({"differences": xr.Dataset(columns, coords={"model": names})}, facts))
 
 
@@ -227,13 +219,3 @@ def _of_table(ask: Ask, one: Fitted, other: Fitted) -> tuple[float, ...]:
     total, squares = float(sums.value[0]), max(float(sums.value[1]), 0.0)
     counted, of_noise = float(sizes.value.sum()), (sums.noise_std * bound) ** 2
     return total, squares, counted, of_noise, followed, loss, variance, bound
-
-
-def _together(facts: list[dict[str, Any]]) -> dict[str, Any]:
-    """Return the guarantee of several surveys with Gaussian releases, one after another: their costs add in rho."""
-    rho, last = math.fsum(each["rho"] for each in facts), facts[-1]
-    epsilon = gaussian_epsilon(rho, last["delta"]) if math.isfinite(rho) else math.inf
-    releases = [record for each in facts for record in json.loads(each["releases"])]
-    for record in releases:
-        record.pop("share", None)
-    return {**last, "rho": rho, "epsilon": epsilon, "releases": json.dumps(releases)}

@@ -3,12 +3,13 @@
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from statistics import NormalDist
 from typing import Any
 
 import numpy as np
 import pandas as pd
+import scipy
 import xarray as xr
-from scipy import stats
 from xarray import DataTree
 
 from pymc_dp.budget.plan import ReleaseRequest
@@ -32,7 +33,7 @@ _SHARE_OF_COUNTS = 0.6
 #: Quantiles that a description has, and the probability of their intervals.
 _QUANTILES, _INTERVAL = np.array([0.05, 0.25, 0.5, 0.75, 0.95]), 0.9
 #: By so many standard errors such an interval reaches to both sides.
-_SCORE = float(stats.norm.ppf(0.5 + _INTERVAL / 2.0))
+_SCORE = NormalDist().inv_cdf(0.5 + _INTERVAL / 2.0)
 #: The part of the entries that a narrower range leaves out on each side.
 _OUTSIDE = 0.01
 #: Missing entries of a column are as many as noise would have made, below so many standard errors.
@@ -137,7 +138,7 @@ class Description:
             # Columns correlate less than their normal scores, by the correlations of both with their own scores.
             grid = (np.arange(_GRID) + 0.5) / _GRID
             values_of = [by_rank[name](grid) for name in names]
-            scores = stats.norm.ppf(grid)
+            scores = scipy.stats.norm.ppf(grid)
             kept = [float(np.corrcoef(scores, each)[0, 1]) if np.ptp(each) else 1.0 for each in values_of]
             apart = np.array([self._apart(self.schema.column_of(name), rates.get(name, 0.0)) for name in names])
             wanted = self._correlation(generator if redrawn else None) * np.outer(apart, apart) / np.outer(kept, kept)
@@ -145,7 +146,9 @@ class Description:
             values, vectors = np.linalg.eigh(wanted)
             root = vectors * np.sqrt(np.maximum(values, 1e-3))
             root /= np.sqrt((root**2).sum(axis=1, keepdims=True))
-            ranks |= dict(zip(names, stats.norm.cdf(generator.normal(size=(n, len(names))) @ root.T).T, strict=True))
+            ranks |= dict(
+                zip(names, scipy.stats.norm.cdf(generator.normal(size=(n, len(names))) @ root.T).T, strict=True)
+            )
         frame = pd.DataFrame(
             {each.name: in_own_units(each, by_rank[each.name](ranks[each.name])) for each in self.schema.modelled}
         )
@@ -327,7 +330,7 @@ def describe(
     likelihood = UnitLikelihood(view, first_order=False, beside=rows)
     survey = Survey("description", requests, share, insecure_seed)
     survey.plan(budget)  # refuses early
-    with asking(survey, budget, likelihood, [table]) as ((ask,), facts):
+    with asking(survey, budget, [likelihood], [table]) as ((ask,), facts):
         groups = _groups([ask(query) for query in queries], binned, numbers, facts.get("n_units"))
     return Description(tree_of(groups, {**facts, "schema": table.schema.to_json()}))
 

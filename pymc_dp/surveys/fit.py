@@ -17,7 +17,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
-from scipy import special, stats
+import scipy
 from xarray import DataTree
 
 from pymc_dp.exceptions import InvalidArgument
@@ -125,13 +125,13 @@ def shapes(levels: FloatArray) -> FloatArray:
     Under the model they have mean 0 and variance 1 for each row. Each is made of the mean of a polynomial in every
     level, so that a wrong scale of a normal response moves the second one, spread, and no other.
     """
-    parts, edges = np.diff(levels), stats.norm.ppf(levels)
-    density = stats.norm.pdf(edges)
+    parts, edges = np.diff(levels), scipy.stats.norm.ppf(levels)
+    density = scipy.stats.norm.pdf(edges)
     finite = np.where(np.isfinite(edges), edges, 0.0)
     found: list[FloatArray] = [np.ones(parts.size)]
     for power in range(1, parts.size):
         # The integral of one polynomial times the density is the one before times the density.
-        column = -np.diff(special.eval_hermitenorm(power - 1, finite) * density) / parts
+        column = -np.diff(scipy.special.eval_hermitenorm(power - 1, finite) * density) / parts
         for each in found:
             column = column - (parts * column * each).sum() * each
         found.append(column / math.sqrt((parts * column**2).sum()))
@@ -258,7 +258,7 @@ def p_value(found: Contrasts, factors: Factors) -> tuple[float, float, int]:
     weights = 1.0 + (enlarged[: of_rows.size] - 1.0) * of_rows
     plain = degrees - weights.size
     if not weights.size:
-        return statistic, float(stats.chi2.sf(statistic, plain)), degrees
+        return statistic, float(scipy.stats.chi2.sf(statistic, plain)), degrees
     generator = np.random.default_rng(0)
     drawn = generator.chisquare(plain, _DRAWS) if plain else np.zeros(_DRAWS)
     for weight in weights:

@@ -6,7 +6,7 @@ No data is here.
 from collections.abc import Callable
 
 import numpy as np
-from scipy import stats
+import scipy
 
 from pymc_dp.release.interface import FloatArray, Release
 
@@ -116,7 +116,7 @@ def quantiles(
     found = np.interp(levels, np.concatenate([[0.0], np.cumsum(nearest_shares(counts / total))]), edges)
     up_to = np.cumsum(counts)[:-1] / total
     lower = np.tri(bins)[:-1]
-    room = stats.norm.ppf(0.5 + interval / 2.0) * np.sqrt(np.diag(lower @ covariance @ lower.T)) / total
+    room = scipy.stats.norm.ppf(0.5 + interval / 2.0) * np.sqrt(np.diag(lower @ covariance @ lower.T)) / total
     # Of the true counts, the quantile is in the first bin up to which there are as many as the level asks for.
     may_reach, falls_short = up_to + room >= wanted, up_to - room < wanted
     first = np.where(may_reach.any(axis=1), may_reach.argmax(axis=1), bins - 1)

@@ -4,7 +4,7 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
-from scipy import stats
+import scipy
 from xarray import DataTree
 
 from pymc_dp import _validate
@@ -164,7 +164,7 @@ def pooled(estimates: Any, variances: Any, probability: float = 0.9) -> pd.DataF
     freedom = np.where(enough, (m - 1.0) * (1.0 - v / np.where(enough, between, 1.0)) ** 2, m - 1.0)
     total = np.maximum(between - v, v)
     sd, mean = np.sqrt(total), found.mean(axis=0)
-    room = stats.t.ppf(0.5 + probability / 2.0, freedom) * sd
+    room = scipy.stats.t.ppf(0.5 + probability / 2.0, freedom) * sd
     return pd.DataFrame(
         {"mean": mean, "sd": sd, "low": mean - room, "high": mean + room, "degrees_of_freedom": freedom}
     )

@@ -13,7 +13,7 @@ import pandas as pd
 
 from pymc_dp.exceptions import PrivacyError, UnsupportedTable
 from pymc_dp.rows.likelihood import RowInput
-from pymc_dp.rows.table import IntArray
+from pymc_dp.rows.table import RowTable
 from pymc_dp.tables.entries import entries_of, levels_of_entries
 from pymc_dp.tables.schema import Schema, array_of_part
 from pymc_dp.tables.template import MadeOf
@@ -94,31 +94,6 @@ class UnlistedColumns(Columns):
         return read
 
 
-@dataclass(frozen=True, eq=False, repr=False)
-class Block:
-    """Rows of whole units. Confidential.
-
-    One array for each input of the model, C-contiguous, of the model's type, with the row axis first; `starts` says
-    where the rows of each unit begin, None if every row is a unit of its own.
-    """
-
-    rows: tuple[np.ndarray, ...]
-    starts: IntArray | None
-
-    @property
-    def n_rows(self) -> int:
-        """The number of rows."""
-        return len(self.rows[0])
-
-    @property
-    def n_units(self) -> int:
-        """The number of units."""
-        return self.n_rows if self.starts is None else self.starts.size - 1
-
-    def __repr__(self) -> str:
-        return "Block(confidential)"
-
-
 def columns_for(inputs: Sequence[RowInput], given: Mapping[str, str | Sequence[str]], unit: str | None) -> Columns:
     """Return the columns of the model's inputs, as the user named them; refuse inputs without a name or columns."""
     if not all(each.names for each in inputs):
@@ -149,7 +124,7 @@ def columns_for(inputs: Sequence[RowInput], given: Mapping[str, str | Sequence[s
     return Columns(tuple(found), tuple(inputs), unit)
 
 
-def block_of(columns: Columns, arrays: Mapping[str, np.ndarray]) -> Block:
+def block_of(columns: Columns, arrays: Mapping[str, np.ndarray]) -> RowTable:
     """Return the rows of a piece of a table that `Columns.read` gave, sorted by unit where units have several rows.
 
     A column of another type or shape than the model's is refused.
@@ -169,7 +144,7 @@ def block_of(columns: Columns, arrays: Mapping[str, np.ndarray]) -> Block:
                 found[:, place] = arrays[each] if isinstance(each, str) else each
         rows.append(found.reshape(n_rows, *expected.shape))
     if columns.unit is None:
-        return Block(tuple(rows), None)
+        return RowTable(tuple(rows), None)
     return grouped(tuple(rows), unit_codes(columns.unit, arrays[columns.unit]))
 
 
@@ -203,13 +178,13 @@ def _rows(expected: RowInput, names: Sequence[str], arrays: Mapping[str, np.ndar
     return np.ascontiguousarray(rows, dtype=expected.dtype)
 
 
-def grouped(rows: tuple[np.ndarray, ...], units: np.ndarray) -> Block:
+def grouped(rows: tuple[np.ndarray, ...], units: np.ndarray) -> RowTable:
     """Return rows sorted by unit, those of a unit in the order of their bytes: the order of the table does not matter.
 
     Rows of a unit are added in floating point before they are clipped, so that their order has a say in the last bit.
     """
     if not len(units):
-        return Block(rows, np.zeros(1, dtype=np.int64))
+        return RowTable(rows, np.zeros(1, dtype=np.int64))
     bits = [np.ascontiguousarray(values).reshape(len(values), -1).view(np.uint8) for values in rows]
     keys = np.concatenate(bits, axis=1)
     as_one = np.ascontiguousarray(keys).view(f"V{keys.shape[1]}").ravel()
@@ -217,7 +192,7 @@ def grouped(rows: tuple[np.ndarray, ...], units: np.ndarray) -> Block:
     order = np.lexsort((places, units))
     changes = np.flatnonzero(units[order][1:] != units[order][:-1]) + 1
     starts = np.concatenate([[0], changes, [len(order)]]).astype(np.int64)
-    return Block(tuple(np.ascontiguousarray(values[order]) for values in rows), starts)
+    return RowTable(tuple(np.ascontiguousarray(values[order]) for values in rows), starts)
 
 
 def unit_codes(name: str, values: np.ndarray) -> np.ndarray:

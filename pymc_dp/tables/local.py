@@ -17,8 +17,8 @@ from pymc_dp.exceptions import TableChanged, UnsupportedTable
 from pymc_dp.memory import memory_of_this_machine
 from pymc_dp.rows.likelihood import UnitLikelihood
 from pymc_dp.rows.partitioned import Partial, Partitions, Pass, answer
-from pymc_dp.rows.table import IntArray
-from pymc_dp.tables.columns import Block, Columns, array_of, block_of, column_as_it_is, refuse_absent, unit_codes
+from pymc_dp.rows.table import IntArray, RowTable
+from pymc_dp.tables.columns import Columns, array_of, block_of, column_as_it_is, refuse_absent, unit_codes
 from pymc_dp.tables.readers import arrow, arrow_columns
 
 #: Numbers of a block: with its copies a few tens of megabytes.
@@ -33,7 +33,7 @@ class InMemory:
 
     may_be_forked = True
 
-    def __init__(self, template: UnitLikelihood, blocks: Sequence[Block]) -> None:
+    def __init__(self, template: UnitLikelihood, blocks: Sequence[RowTable]) -> None:
         many = len(blocks) > 1
         self._parts = [template.on_rows(block.rows, block.starts, one_of_many=many) for block in blocks]
         self.lengths = [part.n_units for part in self._parts]
@@ -193,7 +193,7 @@ class Files(Source):
         bytes_of_row = sum(each.dtype.itemsize * int(np.prod(each.shape, dtype=int)) for each in columns.inputs)
         needed = sum(map(_number_of_rows, self._paths)) * bytes_of_row
         fits = columns.schema is not None and needed < _PART_OF_MEMORY * memory_of_this_machine()
-        kept: list[Block] = []
+        kept: list[RowTable] = []
         for piece in self.pieces(columns):
             block = block_of(columns, piece)
             partitions.lengths.append(block.n_units)

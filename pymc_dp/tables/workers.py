@@ -18,8 +18,8 @@ from pymc_dp.exceptions import TableChanged, UnsupportedTable
 from pymc_dp.rows import probe
 from pymc_dp.rows.likelihood import UnitLikelihood
 from pymc_dp.rows.partitioned import Partial, answer
-from pymc_dp.rows.table import IntArray
-from pymc_dp.tables.columns import Block, Columns, array_of, block_of, unit_codes
+from pymc_dp.rows.table import IntArray, RowTable
+from pymc_dp.tables.columns import Columns, array_of, block_of, unit_codes
 
 #: The column that says which block a row goes to.
 BLOCK_OF_ROW = "_pymc_dp_block"
@@ -78,7 +78,7 @@ class Facts:
 class ResidentBlock:
     """A block on a worker. Confidential. Pickling keeps its arrays and the recipe; nothing that was computed."""
 
-    def __init__(self, recipe: Recipe, block: Block) -> None:
+    def __init__(self, recipe: Recipe, block: RowTable) -> None:
         self.recipe, self.block = recipe, block
         digest = hashlib.blake2b(key=recipe.salt, digest_size=16)
         for values in [*block.rows, *([] if block.starts is None else [block.starts])]:

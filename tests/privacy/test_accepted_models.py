@@ -11,9 +11,11 @@ import pytest
 import scipy.sparse
 from conftest import QUIET, hmc
 from pymc.distributions.transforms import Transform
+from pytensor.compile.builders import OpFromGraph
 from pytensor.compile.ops import wrap_py
 from pytensor.graph.basic import Apply
 from pytensor.graph.op import Op
+from pytensor.tensor.blockwise import Blockwise
 
 import pymc_dp as dp
 from pymc_dp.exceptions import UnsupportedModel
@@ -429,6 +431,22 @@ def test_undeclared_arrays_in_a_likelihood_are_refused(array):
     with pm.Model(coords=COORDS) as model:
         in_the_likelihood(ARRAYS[array])
     refused(model, r"dp\.public|not a sum over rows|single row")
+
+
+@pytest.mark.parametrize("vectorised", [False, True])
+def test_undeclared_arrays_inside_of_operations_are_refused(vectorised):
+    """Hazard H50: in the graph of an operation, or of one that is applied to each row of an array."""
+    row, effects, rows = pt.vector("row", shape=(3,)), pt.vector("effects", shape=(3,)), pt.matrix("rows", shape=(N, 3))
+    table_mean = pt.constant(X).mean()
+    with pm.Model() as model:
+        data, slopes = pm.Data("x", WIDE), pm.Normal("b", shape=3)
+        if vectorised:
+            of_row = OpFromGraph([row, effects], [(row * effects).sum() + table_mean])
+            mean = Blockwise(of_row, signature="(k),(k)->()")(data, slopes)
+        else:
+            mean = OpFromGraph([rows, effects], [rows @ effects + table_mean])(data, slopes)
+        pm.Normal("y", mean, 1.0, observed=Y)
+    refused(model, "as many entries as there are rows")
 
 
 @pytest.mark.parametrize("array", ["scalars", "data", "a part"])

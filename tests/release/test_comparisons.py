@@ -14,7 +14,7 @@ from pymc_dp.model.view import read
 from pymc_dp.release.surveys import DensityDifferences, DifferenceSizes
 from pymc_dp.rows import UnitLikelihood
 from pymc_dp.rows.partitioned import PartitionedUnits
-from pymc_dp.tables.columns import Block
+from pymc_dp.rows.table import RowTable
 from pymc_dp.tables.local import InMemory
 
 N, COUNT = 50, 3
@@ -89,7 +89,9 @@ def test_differences_are_those_of_mean_densities():
 def test_partitions_give_the_same_bits():
     query = DensityDifferences(DRAWS, OF_OTHER, COUNT, 0.2)
     cuts = [slice(0, 7), slice(7, N)]
-    blocks = [Block(tuple(np.ascontiguousarray(values[cut]) for values in ROWS.rows_of_inputs), None) for cut in cuts]
+    blocks = [
+        RowTable(tuple(np.ascontiguousarray(values[cut]) for values in ROWS.rows_of_inputs), None) for cut in cuts
+    ]
     cut = PartitionedUnits(ROWS, InMemory(ROWS, blocks), N, "one row")
     assert np.array_equal(exact(query, cut)[0], exact(query, ROWS)[0])
 

@@ -24,7 +24,7 @@ from pymc_dp.release.surveys import (
 )
 from pymc_dp.rows import UnitLikelihood
 from pymc_dp.rows.partitioned import PartitionedUnits
-from pymc_dp.tables.columns import Block
+from pymc_dp.rows.table import RowTable
 from pymc_dp.tables.local import InMemory
 
 N, SIZE = 60, 2
@@ -250,7 +250,7 @@ def test_partitions_give_the_same_bits(query):
     """Hazard H42: however a table is cut."""
     tables = ROWS.rows_of_inputs
     cuts = [slice(0, 7), slice(7, 8), slice(8, N)]
-    blocks = [Block(tuple(np.ascontiguousarray(values[cut]) for values in tables), None) for cut in cuts]
+    blocks = [RowTable([np.ascontiguousarray(values[cut]) for values in tables]) for cut in cuts]
     cut = PartitionedUnits(ROWS, InMemory(ROWS, blocks), N, "one row")
     assert np.array_equal(exact(query, cut)[0], exact(query, ROWS)[0])
 

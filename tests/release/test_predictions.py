@@ -25,7 +25,7 @@ from pymc_dp.release.surveys import (
 )
 from pymc_dp.rows import UnitLikelihood
 from pymc_dp.rows.partitioned import PartitionedUnits
-from pymc_dp.tables.columns import Block
+from pymc_dp.rows.table import RowTable
 from pymc_dp.tables.local import InMemory
 
 N, COUNT = 50, 3
@@ -183,7 +183,9 @@ def test_probabilities_are_those_of_the_response_that_is_asked_for():
 def test_partitions_give_the_same_bits():
     query = PredictionSpreads(MEANS, THETA, DRAWS, COUNT, BY, np.array([0.3, 0.1, 3.0]))
     cuts = [slice(0, 7), slice(7, N)]
-    blocks = [Block(tuple(np.ascontiguousarray(values[cut]) for values in ROWS.rows_of_inputs), None) for cut in cuts]
+    blocks = [
+        RowTable(tuple(np.ascontiguousarray(values[cut]) for values in ROWS.rows_of_inputs), None) for cut in cuts
+    ]
     cut = PartitionedUnits(ROWS, InMemory(ROWS, blocks), N, "one row")
     assert np.array_equal(exact(query, cut)[0], exact(query, ROWS)[0])
 

@@ -114,14 +114,35 @@ def test_several_comparisons_cost_as_much_as_one():
     budget = dp.PrivacyBudget(2.0, 1e-6)
     models = {"mean": linear(x[:, :1], y), "line": linear(x[:, :2], y), "plane": linear(x, y)}
     found = dp.compare(models, budget=budget, budget_share=0.5)
-    first, second = budget.history
-    assert first.rho == pytest.approx(second.rho)
+    (charged,) = budget.history
+    assert charged.rho == pytest.approx(budget.rho_spent)
     assert budget.rho_spent == pytest.approx(0.5 * budget.rho)
     facts = found.tree["privacy"].attrs
     assert facts["epsilon"] == pytest.approx(budget.epsilon_spent, rel=1e-6)
     assert sum(each["rho"] for each in json.loads(facts["releases"])) == pytest.approx(facts["rho"])
     assert set(found.table.index) == {"line", "plane"}
     assert "Sampler: comparison" in str(dp.disclosure(found.tree))
+
+
+def test_a_model_of_a_comparison_asks_what_was_paid_for_it(monkeypatch):
+    """Not what was paid for another; what cannot be compiled is refused before anything is charged."""
+    x, y = table(size=2)
+    models = {"mean": linear(x[:, :1], y), "line": linear(x[:, :2], y), "plane": linear(x, y)}
+    of_table = comparing._of_table
+    monkeypatch.setattr(comparing, "_of_table", lambda *asked: [of_table(*asked) for _ in range(2)][-1])
+    with pytest.raises(dp.RunInterrupted):
+        dp.compare(models, budget=dp.PrivacyBudget(2.0, 1e-6))
+    budget, compiled = dp.PrivacyBudget(2.0, 1e-6), []
+
+    def warm_up(likelihood):
+        compiled.append(likelihood)
+        if len(compiled) == 2:
+            raise dp.UnsupportedModel("The second one cannot be compiled.")
+
+    monkeypatch.setattr(comparing.UnitLikelihood, "warm_up", warm_up)
+    with pytest.raises(dp.UnsupportedModel):
+        dp.compare(models, budget=budget)
+    assert budget.epsilon_spent == 0.0
 
 
 def test_models_beside_a_table_are_compared():

@@ -21,8 +21,9 @@ from pymc_dp.model.view import read
 from pymc_dp.release.interface import ExpansionPoint
 from pymc_dp.rows import probe
 from pymc_dp.rows.likelihood import UnitLikelihood
+from pymc_dp.rows.table import RowTable
 from pymc_dp.tables import on_dask as on_dask_module
-from pymc_dp.tables.columns import Block, Columns
+from pymc_dp.tables.columns import Columns
 from pymc_dp.tables.on_dask import DaskPartitions, DaskSource
 
 pytestmark = pytest.mark.production
@@ -259,8 +260,8 @@ def keys_and_tasks(dask_scheduler):
 
 
 def test_rows_show_in_no_repr(frame, likelihood):
-    block = Block((frame[["u", "v"]].to_numpy(), frame["y"].to_numpy()), None)
-    assert repr(block) == "Block(confidential)"
+    block = RowTable((frame[["u", "v"]].to_numpy(), frame["y"].to_numpy()))
+    assert repr(block) == object.__repr__(block)
     with table(frame).opened(likelihood) as rows:
         assert "confidential" in repr(rows)
         assert "confidential" in repr(table(frame))
