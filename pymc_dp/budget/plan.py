@@ -71,7 +71,7 @@ class ReleaseRequest:
 
 
 class PlannableStep(Protocol):
-    """What a plan needs to know of a step."""
+    """What a budget needs to know of a step."""
 
     @property
     def name(self) -> str:
@@ -84,6 +84,16 @@ class PlannableStep(Protocol):
     @property
     def private(self) -> bool:
         """Whether the result of a run is private: its noise is not seeded and no exact counts are returned."""
+
+    @property
+    def default_draws(self) -> int:
+        """How many draws a chain makes where that is left open."""
+
+    def stand_beside_a_table(self, beside: bool, *, units_of_rows: bool) -> None:
+        """Note whether the rows are those of a table apart from the model, and whether its units have several rows."""
+
+    def know_n_units(self, n_units: int) -> None:
+        """Take note of the number of units, where it is public."""
 
     def release_requests(self, tune: int, draws: int) -> Sequence[ReleaseRequest | Releases]:
         """Return the releases of one chain of `tune` + `draws` iterations; `Releases` among them have given noise."""

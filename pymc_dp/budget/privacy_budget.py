@@ -403,7 +403,7 @@ class PrivacyBudget:
         step: PlannableStep | Sequence[PlannableStep] | None,
         unit: str | None = None,
         unit_index: Any = None,
-    ) -> list[Any]:
+    ) -> list[PlannableStep]:
         """Return the steps of a run, each with this budget where it was made without one; refuse what is no step."""
         if step is None and self.default_step is not None:
             step = self.default_step()

@@ -45,6 +45,7 @@ class Survey:
     budget_share: float = 1.0
     #: Seeds the noise, for tests: the releases are not private then.
     insecure_seed: int | None = None
+    default_draws = 1
 
     @property
     def of_thresholds(self) -> float:
@@ -55,6 +56,12 @@ class Survey:
     def private(self) -> bool:
         """Whether the noise is not seeded."""
         return self.insecure_seed is None
+
+    def stand_beside_a_table(self, beside: bool, *, units_of_rows: bool) -> None:
+        """Do nothing: the requests are the same."""
+
+    def know_n_units(self, n_units: int) -> None:
+        """Do nothing: the requests are the same."""
 
     def release_requests(self, tune: int, draws: int) -> Sequence[ReleaseRequest]:
         """Return the requests."""

@@ -261,7 +261,7 @@ def keys_and_tasks(dask_scheduler):
 
 def test_rows_show_in_no_repr(frame, likelihood):
     block = RowTable((frame[["u", "v"]].to_numpy(), frame["y"].to_numpy()))
-    assert repr(block) == object.__repr__(block)
+    assert repr(block) == "RowTable(confidential)"
     with table(frame).opened(likelihood) as rows:
         assert "confidential" in repr(rows)
         assert "confidential" in repr(table(frame))
