@@ -179,39 +179,52 @@ def refuse_one_unit(relation: str, n_units: int) -> None:
         raise UnsupportedModel("All rows belong to one unit: see unit= and unit_index=, which say what is protected.")
 
 
+def _is_a(*types: Any) -> Callable[[Any], bool]:
+    return lambda value: isinstance(value, types)
+
+
+def _are_names(value: Any) -> bool:
+    return isinstance(value, Sequence) and not isinstance(value, str) and all(isinstance(name, str) for name in value)
+
+
+def _are_starts(value: Any) -> bool:
+    of_chains = isinstance(value, Sequence) and all(start is None or isinstance(start, dict) for start in value)
+    return isinstance(value, dict) or of_chains
+
+
+def _is_a_context(value: Any) -> bool:
+    return (
+        value in multiprocessing.get_all_start_methods() if isinstance(value, str) else isinstance(value, BaseContext)
+    )
+
+
 _TRUTHS = ("discard_tuned_samples", "compute_convergence_checks", "keep_warning_stat", "quiet", "return_inferencedata")
 _MAPPINGS = ("idata_kwargs", "compile_kwargs", "nuts_sampler_kwargs")
-#: The types that `pm.sample` documents, in the order of the checks, and what they are called.
-_TYPES: dict[str, tuple[Any, str]] = {
-    **dict.fromkeys(_TRUTHS, (bool | np.bool_, "True or False")),
-    **dict.fromkeys(_MAPPINGS, (Mapping | None, "a dict")),
-    "nuts_sampler": (str | None, "a name"),
-    "progressbar_theme": (str | Theme | None, "a theme of rich"),
-    "backend": (str | None, "a name"),
-    "callback": (Callable | None, "a function of trace and draw"),
+_NAME = _is_a(str, type(None)), "a name"
+#: The types that `pm.sample` documents, in the order of the checks: a test of the value, and the type in words.
+_TYPES: dict[str, tuple[Callable[[Any], bool], str]] = {
+    **dict.fromkeys(_TRUTHS, (_is_a(bool, np.bool_), "True or False")),
+    **dict.fromkeys(_MAPPINGS, (_is_a(Mapping, type(None)), "a dict")),
+    "nuts_sampler": _NAME,
+    "progressbar_theme": (_is_a(str, Theme, type(None)), "a theme of rich"),
+    "backend": _NAME,
+    "callback": (lambda value: value is None or callable(value), "a function of trace and draw"),
     "mp_ctx": (
-        str | BaseContext | None,
+        lambda value: value is None or _is_a_context(value),
         f"one of {multiprocessing.get_all_start_methods()}, or a context of multiprocessing",
     ),
-    "var_names": (Sequence | None, "a list of names"),
-    "model": (Model | None, "a pm.Model"),
-    "progressbar": (bool | str, "True, False or a name"),
-    "initvals": (dict | Sequence | None, "a dict, or one for each chain"),
+    "var_names": (lambda value: value is None or _are_names(value), "a list of names"),
+    "model": (_is_a(Model, type(None)), "a pm.Model"),
+    "progressbar": (_is_a(bool, str), "True, False or a name"),
+    "initvals": (lambda value: value is None or _are_starts(value), "a dict, or one for each chain"),
 }
 
 
 def refuse_wrong_types(arguments: Mapping[str, Any]) -> None:
     """Refuse options of another type than `pm.sample` documents: PyMC looks at them only after the charge."""
-    for name, (types, words) in _TYPES.items():
-        value = arguments.get(name)
-        right = name not in arguments or isinstance(value, types)
-        if name == "mp_ctx" and isinstance(value, str):
-            right = value in multiprocessing.get_all_start_methods()
-        elif name in ("var_names", "initvals") and isinstance(value, Sequence):
-            of_one = str if name == "var_names" else dict | None
-            right = not isinstance(value, str) and all(isinstance(each, of_one) for each in value)
-        if not right:
-            raise InvalidArgument(f"{name} must be {words}, but is a {type(value).__name__}.")
+    for name, (holds, words) in _TYPES.items():
+        if name in arguments and not holds(arguments[name]):
+            raise InvalidArgument(f"{name} must be {words}, but is a {type(arguments[name]).__name__}.")
 
 
 def refuse_unsupported_options(arguments: Mapping[str, Any], unknown: Mapping[str, Any]) -> None:

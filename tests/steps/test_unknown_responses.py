@@ -189,10 +189,8 @@ def test_a_search_whose_location_moves_first_releases_what_is_planned(family, st
         step = dp.DPSurrogateHMC(budget=dp.PrivacyBudget(4.0, 1e-6), newton_steps=steps)
         planned = {each.kind: each.count for each in step.learning.requests()}
         dp.sample(draws=10, tune=10, chains=1, cores=1, step=step, **QUIET)
-    places, again = (
-        step.learning._regression.bisected.size,
-        min(step.learning._regression.steps + 1, settings.LOCATION_STEPS),
-    )
+    regression = step.learning._regression
+    places, again = regression.bisected.size, min(regression.steps + 1, settings.LOCATION_STEPS)
     simulated = family is vectors
     if simulated:  # a dry run on simulated rows comes first, without a check
         made.update(remainder_sizes=1, surrogate_check=planned["surrogate_check"])

@@ -345,8 +345,9 @@ class Learning:
         found = in_coordinates
         if coordinates is not None:
             found = found_at_parameters(found, self._regression.known, coordinates, chain.structure)
-        belief, nothing = found.belief, np.zeros_like(found.belief.noise)
+        belief = found.belief
         if not self.noise_aware:
+            nothing = np.zeros_like(belief.noise)
             belief = replace(belief, noise=nothing, bias=nothing, curvature_share=0.0)
         theta, precision = found.centre.theta, belief.precision
         distance = belief.mean - theta
