@@ -4,6 +4,7 @@ import math
 from collections.abc import Callable, Collection
 from dataclasses import dataclass, field
 from functools import partial
+from typing import NamedTuple
 
 import numpy as np
 import pymc as pm
@@ -11,7 +12,7 @@ import pytensor
 import pytensor.tensor as pt
 from numpy.typing import NDArray
 from pymc.distributions.censored import CensoredRV
-from pymc.distributions.continuous import AsymmetricLaplaceRV, WeibullBetaRV
+from pymc.distributions.continuous import AsymmetricLaplaceRV, KumaraswamyRV, WaldRV, WeibullBetaRV
 from pymc.distributions.custom import CustomDistRV
 from pymc.distributions.distribution import SymbolicRandomVariable
 from pymc.distributions.multivariate import MvStudentTRV
@@ -46,7 +47,10 @@ _LOCATION_SCALE = (
 _OF_LOCATION = (families.NormalRV, families.LogNormalRV, families.MvNormalRV, MvStudentTRV)
 #: Families of positive numbers whose level is searched for. With inverse gamma distributions a quarter of 12 searches
 #: at epsilon 1 were lost by that, and none without.
-_POSITIVE = (*(getattr(families, f"{name}RV") for name in "Gamma Exponential Wald HalfNormal".split()), WeibullBetaRV)
+_POSITIVE = (families.GammaRV, families.ExponentialRV, families.HalfNormalRV, WaldRV, WeibullBetaRV)
+#: Of other positive numbers, and of numbers between 0 and 1, responses are known all the same.
+_POSITIVE_TOO = (families.InvGammaRV, families.ParetoRV)
+_BETWEEN_0_AND_1 = (families.BetaRV, KumaraswamyRV)
 #: Degrees of freedom that a search starts from. From few, steps lead to many, but hardly back: of normal tails rows say
 #: nothing about how many there are. Before the location is found, tails look normal.
 _HEAVY_TAILS = 4.0
@@ -54,6 +58,10 @@ _HEAVY_TAILS = 4.0
 #: the standard deviation is three fifths of their distance: of a Poisson distribution up to a mean of about 300, of
 #: wider ones, such as a negative binomial with a shape of 50 or less, up to any.
 _COUNTS = (*range(32), *(round(2.0 ** (k / 8)) for k in range(40, 137)))
+#: Positive numbers that stand for all: ten for each factor of e, from 1e-11 to 1e11; and numbers between 0 and 1. Means
+#: are as close as for counts where a response, or its odds, varies by 8 % or more.
+_POSITIVE_NUMBERS = tuple(np.exp(np.arange(-250, 251) / 10.0).tolist())
+_PARTS_OF_ONE = tuple((1.0 / (1.0 + np.exp(np.arange(200, -201, -1) / 10.0))).tolist())
 
 
 #: Which parameters: by their places, or by a truth value for each.
@@ -87,6 +95,7 @@ class Structure:
     rows_can_be_simulated: bool = False  # whether rows can be drawn from the model without any table
     responses_are_known: bool = True  # whether the model says which responses a row could have had
     rows_are_levels: bool = False  # whether a row is one of a few levels: a truth value or a category
+    rows_are_whole: bool = True  # whether rows whose responses are known are whole numbers: categories or counts
     rows_are_positive: bool = False  # whether a row is a positive real number
     #: Which meet covariates, and the distribution of rows in no other way; no scales.
     in_predictor: Which = field(default_factory=_none)
@@ -102,7 +111,7 @@ def structure_of(model: pm.Model, parameters: ParameterVector, unit: str | None 
     degrees_of_freedom = places_of_degrees_of_freedom(model, parameters)
     given = _places_of(model, parameters, lambda rv: model.rvs_to_initial_values.get(rv) is not None)
     start[np.setdiff1d(degrees_of_freedom, given)] = np.log(_HEAVY_TAILS)
-    responses, are_all = responses_of_rows(model)
+    responses = responses_of_rows(model)
     scales = scale_places(model, parameters)
     return Structure(
         start,
@@ -114,8 +123,9 @@ def structure_of(model: pm.Model, parameters: ParameterVector, unit: str | None 
         location_of_normal_rows(model, parameters),
         is_linear_and_normal(model),
         rows_can_be_simulated(model, unit),
-        bool(responses),
-        are_all,
+        bool(responses.values),
+        responses.are_all,
+        responses.are_whole,
         rows_are_positive(model),
         in_predictor(model, parameters) & ~np.isin(np.arange(start.size), scales),
         rise_of_predictors(model, parameters),
@@ -478,25 +488,37 @@ def kinked_in(model: pm.Model, parameters: ParameterVector) -> NDArray[np.bool_]
     return found
 
 
-def responses_of_rows(model: pm.Model) -> tuple[tuple[int, ...], bool]:
-    """Return responses that a row could have had, in increasing order, and whether these are all; none if not known.
+class ResponsesOfRows(NamedTuple):
+    """Responses that a row could have had, in increasing order; none if they are not known."""
 
-    All of them for few categories; for other whole numbers some, up to large ones, ever farther apart.
+    values: tuple[float, ...] = ()
+    are_all: bool = False  # or some of infinitely many
+    are_whole: bool = True
+
+
+def responses_of_rows(model: pm.Model) -> ResponsesOfRows:
+    """Return responses that a row could have had.
+
+    All of them for few categories; for counts and positive numbers some, up to large ones, ever farther apart.
     """
     if len(model.observed_RVs) != 1 or model.potentials:
-        return (), False
+        return ResponsesOfRows()
     rv = model.observed_RVs[0]
     if rv.owner is None or isinstance(rv.owner.op, CustomDistRV) or rv.type.ndim != 1:
-        return (), False
+        return ResponsesOfRows()
     op = rv.owner.op
     if isinstance(op, families.BernoulliRV):
-        return (0, 1), True
+        return ResponsesOfRows((0, 1), are_all=True)
     if isinstance(op, families.CategoricalRV):
         count = length_of_last_axis(model, *op.dist_params(rv.owner))
-        return (tuple(range(count)), True) if count <= MOST_RESPONSES else ((), False)
+        return ResponsesOfRows(tuple(range(count)), are_all=True) if count <= MOST_RESPONSES else ResponsesOfRows()
     if getattr(op, "ndim_supp", 0) == 0 and np.issubdtype(np.dtype(rv.type.dtype), np.integer):
-        return _COUNTS, False
-    return (), False
+        return ResponsesOfRows(_COUNTS)
+    if isinstance(op, (*_POSITIVE, *_POSITIVE_TOO)):
+        return ResponsesOfRows(_POSITIVE_NUMBERS, are_whole=False)
+    if isinstance(op, _BETWEEN_0_AND_1):
+        return ResponsesOfRows(_PARTS_OF_ONE, are_whole=False)
+    return ResponsesOfRows()
 
 
 def length_of_last_axis(model: pm.Model, probabilities: Variable) -> int:

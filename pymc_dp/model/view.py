@@ -20,6 +20,7 @@ from pymc_dp.model.simulation import RowSimulator
 from pymc_dp.model.split import RowSplit, split
 from pymc_dp.model.starts import InitialValues, expressions_in
 from pymc_dp.model.structure import (
+    ResponsesOfRows,
     in_likelihood,
     kinked_in,
     places_of_scale,
@@ -64,8 +65,8 @@ class ModelView:
         return Prior(self._rows.model, self.parameters)
 
     @cached_property
-    def responses(self) -> tuple[tuple[int, ...], bool]:
-        """Responses that a row could have had, and whether these are all."""
+    def responses(self) -> ResponsesOfRows:
+        """Responses that a row could have had, as far as they are known."""
         return responses_of_rows(self._rows.model)
 
     @cached_property

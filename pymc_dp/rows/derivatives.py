@@ -229,7 +229,7 @@ class UnitsOfChunk:
             return self._engine.log_likelihoods_of(values, chunk, responses.place, possible[which])
 
         near = responses.near(partial(log_likelihoods, self._chunk), self.length)
-        order = np.argsort(len(near) - np.argmax(near[::-1], axis=0), kind="stable")
+        order = np.lexsort((len(near) - np.argmax(near[::-1] > 0, axis=0), near.max(axis=0)))
         for units in np.array_split(order, -(-order.size * possible.size // _ENTRIES) or 1):
             piece = self._chunk.of_units(units)
             asked, probabilities = responses.probabilities(partial(log_likelihoods, piece), near[:, units])

@@ -6,10 +6,12 @@ import numpy as np
 import pymc as pm
 import pytensor.tensor as pt
 import pytest
+import scipy.special
 
 from pymc_dp.model.parameters import ParameterVector
 from pymc_dp.model.structure import (
     MOST_RESPONSES,
+    ResponsesOfRows,
     in_likelihood,
     is_linear_and_normal,
     location_of_normal_rows,
@@ -146,10 +148,53 @@ KNOWN = {
 @pytest.mark.parametrize("name", KNOWN)
 def test_whole_numbers_have_known_responses(name):
     model = made(lambda: KNOWN[name](X[:, 0] * pm.Normal("beta")))
-    values, all_of_them = responses_of_rows(model)
-    assert all_of_them == (name == "bernoulli")
-    assert values[:2] == (0, 1)
-    assert (len(values) == 2) == (name == "bernoulli")
+    responses = responses_of_rows(model)
+    assert responses.are_all == (name == "bernoulli")
+    assert responses.are_whole
+    assert responses.values[:2] == (0, 1)
+    assert (len(responses.values) == 2) == (name == "bernoulli")
+
+
+POSITIVE = {
+    "gamma": lambda eta, y: pm.Gamma("y", alpha=2.0, beta=pm.math.exp(eta), observed=y),
+    "exponential": lambda eta, y: pm.Exponential("y", pm.math.exp(eta), observed=y),
+    "half-normal": lambda eta, y: pm.HalfNormal("y", pm.math.exp(eta), observed=y),
+    "Wald": lambda eta, y: pm.Wald("y", mu=pm.math.exp(eta), lam=2.0, observed=y),
+    "Weibull": lambda eta, y: pm.Weibull("y", alpha=2.0, beta=pm.math.exp(eta), observed=y),
+    "inverse gamma": lambda eta, y: pm.InverseGamma("y", alpha=2.0, beta=pm.math.exp(eta), observed=y),
+    "Pareto": lambda eta, y: pm.Pareto("y", alpha=pm.math.exp(eta), m=1.0, observed=y),
+}
+PARTS = {
+    "beta": lambda eta, y: pm.Beta("y", mu=pm.math.invlogit(eta), nu=2.0, observed=y),
+    "Kumaraswamy": lambda eta, y: pm.Kumaraswamy("y", a=pm.math.exp(eta), b=2.0, observed=y),
+}
+
+
+@pytest.mark.parametrize("name", [*POSITIVE, *PARTS])
+def test_positive_numbers_and_parts_of_one_have_known_responses(name):
+    model = made(lambda: (POSITIVE | PARTS)[name](X[:, 0] * pm.Normal("beta"), np.full(N, 0.5)))
+    responses = responses_of_rows(model)
+    assert not responses.are_all
+    assert not responses.are_whole
+    values = np.array(responses.values)
+    assert np.all(np.diff(values) > 0.0)
+    assert 0.0 < values[0] < 1e-8
+    if name in POSITIVE:
+        assert np.diff(np.log(values)) == pytest.approx(0.1)
+        assert values[-1] > 1e10
+    else:
+        assert np.diff(scipy.special.logit(values)) == pytest.approx(0.1, rel=1e-5)
+        assert 1e-10 < 1.0 - values[-1] < 1e-8
+
+
+def test_of_censored_rows_no_responses_are_known():
+    """Each has a response of its own that stands for all beyond it."""
+
+    def censored():
+        of_all = pm.Gamma.dist(alpha=2.0, beta=pm.math.exp(X[:, 0] * pm.Normal("beta")))
+        pm.Censored("y", of_all, lower=None, upper=1.0, observed=np.full(N, 0.5))
+
+    assert responses_of_rows(made(censored)) == ResponsesOfRows()
 
 
 @pytest.mark.parametrize("count", [2, 5, MOST_RESPONSES, MOST_RESPONSES + 1])
@@ -165,12 +210,12 @@ def test_categories_are_counted_by_shapes_alone(count, known):
         pm.Categorical("y", logit_p=pm.Data("x", x) @ columns, observed=np.zeros(N, dtype=int))
     (probabilities,) = model["y"].owner.op.dist_params(model["y"].owner)
     assert (probabilities.type.shape[-1] == count) == known
-    expected = (tuple(range(count)), True) if count <= MOST_RESPONSES else ((), False)
+    expected = ResponsesOfRows(tuple(range(count)), are_all=True) if count <= MOST_RESPONSES else ResponsesOfRows()
     assert responses_of_rows(model) == expected
 
 
 UNKNOWN = {
-    "numbers that are not whole": lambda: pm.Normal("y", pm.Normal("mu"), observed=np.zeros(N)),
+    "any real numbers": lambda: pm.Normal("y", pm.Normal("mu"), observed=np.zeros(N)),
     "several responses a row": lambda: pm.Poisson("y", pm.HalfNormal("mu"), observed=np.zeros((N, 2), dtype=int)),
     "vectors": lambda: pm.Multinomial("y", 3, pm.Dirichlet("p", np.ones(3)), observed=np.tile([1, 1, 1], (N, 1))),
     "own code": lambda: pm.CustomDist(
@@ -182,16 +227,16 @@ UNKNOWN = {
 
 @pytest.mark.parametrize("name", UNKNOWN)
 def test_other_rows_have_no_known_responses(name):
-    assert responses_of_rows(made(UNKNOWN[name])) == ((), False)
+    assert responses_of_rows(made(UNKNOWN[name])) == ResponsesOfRows()
 
 
 def test_two_observed_variables_or_a_potential_leave_responses_unknown():
     with pm.Model() as model:
         mu = pm.HalfNormal("mu")
         pm.Poisson("y", mu, observed=np.zeros(N, dtype=int))
-        assert responses_of_rows(model)[0]
+        assert responses_of_rows(model).values
         pm.Poisson("z", mu, observed=np.zeros(N, dtype=int))
-        assert responses_of_rows(model) == ((), False)
+        assert responses_of_rows(model) == ResponsesOfRows()
 
 
 @pytest.mark.parametrize("function", [rows_can_be_simulated, responses_of_rows])

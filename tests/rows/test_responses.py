@@ -40,6 +40,10 @@ def poisson(eta, y):
     pm.Poisson("y", pm.math.exp(eta), observed=y)
 
 
+def gamma(eta, y):
+    pm.Gamma("y", alpha=2.0, beta=2.0 * pm.math.exp(-eta), observed=y + 0.5)
+
+
 def logistic(eta, y):
     pm.Bernoulli("y", logit_p=eta, observed=y)
 
@@ -54,7 +58,7 @@ def everything(rows, theta=THETA):
     return parts
 
 
-@pytest.mark.parametrize("observed", [poisson, logistic])
+@pytest.mark.parametrize("observed", [poisson, gamma, logistic])
 def test_nothing_is_a_function_of_a_rows_own_response(observed):
     one = everything(rows_of(observed, Y))
     other = everything(rows_of(observed, 1 - Y))
@@ -94,6 +98,52 @@ def test_means_over_counts_that_stand_for_all_are_close(mean, shape):
     assert found.sum() == pytest.approx(1.0)
     assert abs(found @ counts - mean) < 0.1 * wide.std()
     assert found @ (counts - mean) ** 2 == pytest.approx(wide.var(), rel=0.15)
+
+
+CONTINUOUS = {f"gamma of shape {shape:g}": scipy.stats.gamma(shape) for shape in (0.5, 1.0, 2.0, 30.0, 150.0)}
+CONTINUOUS |= {f"Weibull of shape {shape:g}": scipy.stats.weibull_min(shape) for shape in (0.7, 1.0, 5.0, 12.0)}
+CONTINUOUS |= {"inverse gamma": scipy.stats.invgamma(2.0), "log-normal": scipy.stats.lognorm(0.08)}
+
+
+@pytest.mark.parametrize("scale", [1e-4, 1.0, 1234.5, 1e7])
+@pytest.mark.parametrize("name", CONTINUOUS)
+def test_means_over_positive_numbers_that_stand_for_all_are_close(name, scale):
+    """As `pymc_dp.model.structure` says: where responses vary by 8 % or more. Of few of them, if they vary much."""
+    possible, responses = rows_of(gamma)._responses, CONTINUOUS[name]
+    values = np.array(possible.values)
+    asked, found = probabilities_of(possible, responses.logpdf(values / scale)[:, None])
+    assert len(asked) < 80
+    logs, found = np.log(values[asked] / scale), found[:, 0]
+    assert found.sum() == pytest.approx(1.0)
+    mean, second = (responses.expect(lambda x, k=k: np.log(x) ** k, limit=500) for k in (1, 2))
+    assert found @ logs == pytest.approx(mean, abs=0.02 * math.sqrt(second - mean**2))
+    assert found @ (logs - mean) ** 2 == pytest.approx(second - mean**2, rel=0.02)
+
+
+def test_rows_that_vary_much_are_told_by_fewer_responses_whatever_other_rows_there_are():
+    possible = rows_of(gamma)._responses
+    logs = np.column_stack([scipy.stats.gamma(shape).logpdf(possible.values) for shape in (0.5, 1.0, 5.0, 12.0, 100.0)])
+    strides = possible.near(logs.__getitem__, 5).max(axis=0)
+    assert strides.tolist() == [8, 8, 4, 2, 1]
+    whole = in_full(possible, logs)
+    for row in range(5):
+        assert np.array_equal(in_full(possible, logs[:, [row]]), whole[:, [row]])
+        places = np.flatnonzero(whole[:, row])
+        assert np.diff(places).min() == strides[row]
+        assert places.size >= 5
+
+
+@pytest.mark.filterwarnings("error")
+def test_rows_whose_log_likelihoods_are_no_numbers_warn_of_nothing_and_leave_others_as_they_are():
+    possible = rows_of(gamma)._responses
+    logs = np.tile(scipy.stats.gamma(2.0).logpdf(possible.values)[:, None], 6)
+    logs[:, 1], logs[:, 2], logs[:, 3], logs[200:, 4], logs[:, 5] = np.nan, -np.inf, np.inf, np.nan, 1e308
+    logs[::3, 5] = -1e308
+    found = in_full(possible, logs)
+    assert np.array_equal(found[:, 0], in_full(possible, logs[:, [0]])[:, 0])
+    assert not found[:, 1:4].any()
+    assert np.all(np.isfinite(found))
+    assert found.sum(axis=0)[[0, 4, 5]] == pytest.approx(1.0)
 
 
 @pytest.mark.filterwarnings("error")
@@ -165,10 +215,11 @@ def test_responses_that_hardly_occur_are_left_out_and_add_nothing():
 
 
 @pytest.mark.production
+@pytest.mark.parametrize("observed", [poisson, gamma])
 @pytest.mark.parametrize("of", OF)
-def test_means_of_rows_are_those_of_each_alone(of):
+def test_means_of_rows_are_those_of_each_alone(of, observed):
     """To the last bit: rows are worked on in another order than theirs, with those for which the same counts matter."""
-    rows = rows_of(poisson)
+    rows = rows_of(observed)
     point = ExpansionPoint(np.array([3.0]), np.eye(1), 0.5)
     (together,) = rows.each_chunk(lambda chunk: of(chunk, point))
     alone = [

@@ -282,23 +282,22 @@ class Lost:
         return self.best, np.nan
 
 
-def searching(tail, *, centred=False):
+def searching(tail, *, outliers=True):
     """Return what a search knows of its tail: 900 units, and noise of a score of half a standard deviation a bound."""
-    search = SimpleNamespace(
-        _tail=tail, _centred=centred, _bias_of_length=0.5, _chain=SimpleNamespace(n_units=900, multiplier=lambda _: 7.5)
-    )
+    chain = SimpleNamespace(n_units=900, multiplier=lambda _: 7.5)
+    search = SimpleNamespace(_tail=tail, _expects_outliers=outliers, _bias_of_length=0.5, _chain=chain)
     search._lost_length = functools.partial(Search._lost_length, search)
     search._directions = lambda frame: 4
     search._scores = [KnownScore(np.zeros(1), np.zeros(1), np.eye(1), 3.0)]
     return search
 
 
-@pytest.mark.parametrize("centred", [False, True])
-def test_more_loss_than_a_histogram_shows_is_that_of_outliers(centred):
+@pytest.mark.parametrize("outliers", [False, True])
+def test_more_loss_than_a_histogram_shows_is_that_of_outliers(outliers):
     """By 20 standard deviations of its noise: all of it; the biases of earlier scores grow in proportion."""
-    search = searching(Lost(at_one=16.0, best=2.0), centred=centred)
+    search = searching(Lost(at_one=16.0, best=2.0), outliers=outliers)
     bias = Search._bias_by_loss(search, 2.0, 4.0, Release("clipping_loss", np.array([44.0]), 2.0, (np.zeros(1),)))
-    if centred:  # what is lost is added again
+    if not outliers:  # what is lost is added again, and the model says how much that is
         assert search._tail.added == []
         assert bias <= 4.0
         assert search._scores[0].bias == 3.0

@@ -91,8 +91,8 @@ class Regression(Structure):
 
     @property
     def follows_growth(self) -> bool:
-        """Whether the search releases how large expected curvatures are along the way."""
-        return self.centred and not (self.kinked.any() or self.location_apart or self.simulated)
+        """Whether the search releases how large expected curvatures are along the way: of categories and counts."""
+        return self.centred and self.rows_are_whole and not (self.kinked.any() or self.location_apart or self.simulated)
 
     @property
     def finds_level(self) -> bool:
@@ -133,7 +133,7 @@ class Regression(Structure):
 
         So it is for continuous responses with a scale or a shape, by which the curvature of the location is multiplied.
         """
-        return self.bisected.size > 0 and not self.responses_are_known
+        return self.bisected.size > 0 and not (self.responses_are_known and self.rows_are_whole)
 
     @property
     def is_scale(self) -> NDArray[np.bool_]:
@@ -292,7 +292,10 @@ class Search:
         self._groupings = groupings_of(self.structure, self.places)
         self._has_members = any(each.size > 1 for each in self._groupings)
         expected = chain.knows_responses
-        self._centred = expected and regression.one_row_a_unit
+        centred = expected and regression.one_row_a_unit
+        #: Whether tails may be longer than the model's, so that a clip bound makes room for them. Those of counts are
+        #: so by a shape that is found.
+        self._expects_outliers = not (centred and regression.rows_are_whole)
         #: Tails of continuous responses all say that a scale is larger, and those of counts that vary more than their
         #: model says that a shape is smaller: scores of its logarithm have one sign.
         self._one_sided = regression.is_scale
@@ -305,7 +308,7 @@ class Search:
         self._floors = settings.FLOORS_OF_EXPECTED if expected else settings.FLOORS_OF_OBSERVED
         self.floor_together = self._floors[-1]
         #: The part of the length that clipping takes off scores that adds to the bias of their sum.
-        self.bias_of_loss = settings.BIAS_OF_CENTRED if self._centred else settings.BIAS_OF_CLIPPED
+        self.bias_of_loss = settings.BIAS_OF_CENTRED if centred else settings.BIAS_OF_CLIPPED
 
     def run(self) -> Found:
         """Search, and expand where the search has led to. Nothing is raised but numerical failures."""
@@ -368,7 +371,7 @@ class Search:
             loss = self._chain.release(ClippingLoss(point))
             lost = point.clip_gradient * float(loss.value[0]), point.clip_gradient * loss.noise_std
             bias = self._bias_by_loss(point.clip_gradient, bias, loss)
-            if not self._centred and self._clip_gradient is None:
+            if self._expects_outliers and self._clip_gradient is None:
                 point, bias, left = self._with_room_for_outliers(point, frame, bias)
                 lost = left * lost[0], left * lost[1]
         self._scores.append(self._score_at(point, frame, bias, "score"))
@@ -402,7 +405,7 @@ class Search:
         """
         part = self._bias_of_length
         bias = part * self._lost_length(bound, loss, before / part)
-        if self._centred:
+        if not self._expects_outliers:
             # Without a mean to add again bias has a direction, which makes up for what histograms overstate.
             bias = min(bias, before)
         else:
