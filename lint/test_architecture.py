@@ -72,6 +72,29 @@ def nodes_of(path):
     return list(ast.walk(ast.parse(path.read_text())))
 
 
+def test_a_reviewer_reads_every_kind_of_release():
+    queries = nodes_of(ROOT / "pymc_dp" / "release" / "queries.py")
+    (answered,) = (node.value for node in queries if isinstance(node, ast.AnnAssign) and node.target.id == "QUERIES")
+    names = {node.id for node in ast.walk(answered) if isinstance(node, ast.Name)}
+    imports = (node for node in queries if isinstance(node, ast.ImportFrom))
+    modules = {node.module for node in imports if names & {each.name for each in node.names}}
+    wrong = {f"{module.replace('.', '/')}.py" for module in modules} - {file for file, _ in LIST}
+    assert len(modules) > 3
+    assert not wrong, f"not in the reviewers' list of docs/architecture.md: {wrong}"
+
+
+def test_every_sampler_is_where_readers_and_tests_look_for_samplers():
+    samplers = re.findall(r'^    "(DP\w+)",$', (ROOT / "pymc_dp" / "steps" / "__init__.py").read_text(), re.MULTILINE)
+    pages = [f"docs/{name}.md" for name in ("api", "samplers", "learned_settings")]
+    pages += ["tools/fuzz.py", "notebooks/samplers.py", "tests/steps/test_signatures.py"]
+    texts = {page: (ROOT / page).read_text() for page in pages}
+    assert samplers
+    wrong = [
+        f"{page}: {name}" for page, text in texts.items() for name in samplers if not re.search(rf"\b{name}\b", text)
+    ]
+    assert not wrong, "\n".join(wrong)
+
+
 ONCE = {("_noise", "add"), ("_meter", "spend")}
 
 

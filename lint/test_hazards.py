@@ -58,5 +58,5 @@ def test_tests_that_name_a_hazard_are_in_its_line():
         for name, (docstring, _) in sources(path).items():
             for number in re.findall(r"\bH\d+\b", docstring):
                 if (number, path, name) not in NAMED:
-                    wrong.append(f"{path}::{name} is not in the line of {number}")
+                    wrong.append(f"{path}::{name} is not in the line of {number} in docs/attacks.md")
     assert not wrong, "\n".join(wrong)

@@ -340,9 +340,15 @@ class LearningStep(DPStep):
             self.start()
 
     def dry_run(self) -> None:
-        """Learn from synthetic rows."""
-        if self.learning is not None:
-            self.learning.dry_run(self.chain)
+        """Learn from synthetic rows; refuse a sampler whose chains do not ask for what a clip bound is learned of."""
+        if self.learning is None:
+            return
+        if self.control_variates and self.in_chains == "log_ratios" and not self.noise_per_bound() > 0.0:
+            raise InvalidArgument(
+                f"With control variates the chains of {type(self).__name__} have to request releases of kind "
+                "'residual': what the expansion misses of log-ratios."
+            )
+        self.learning.dry_run(self.chain)
 
     def memory_needed(self, n_units: int | None, n_synthetic: int) -> int:
         """Return how many bytes expansions take, about."""

@@ -4,9 +4,11 @@ import numpy as np
 import pymc as pm
 import pytest
 from conftest import QUIET, gaussian_data, gaussian_model, hmc
+from contributed import DPCrankNicolson
 from pymc.distributions.transforms import ordered
 
 import pymc_dp as dp
+from pymc_dp.budget.plan import ReleaseRequest
 from pymc_dp.model.starts import initial_values
 from pymc_dp.run import sampling
 
@@ -122,3 +124,19 @@ def test_a_surrogate_of_a_flat_prior_runs(budget):
         step = dp.DPSurrogateHMC(budget=dp.PrivacyBudget(5.0, 1e-6), trajectories=1)
         tree = run(model, step.budget, step=step)
     assert np.isfinite(tree["posterior"]["mu"]).all()
+
+
+class AsksForGradients(DPCrankNicolson):
+    """Learns the clip bound of remainders, and asks for none."""
+
+    def sampler_requests(self, tune, draws):
+        return [ReleaseRequest("gradient", tune + draws, 1.0, self.size)]
+
+
+def test_chains_that_ask_for_nothing_that_was_learned_are_refused(budget):
+    model = gaussian_model(gaussian_data())
+    with model:
+        step = AsksForGradients(budget=budget, beta=0.1)
+    with pytest.raises(dp.InvalidArgument, match="of kind 'residual'"):
+        run(model, budget, step=step)
+    assert budget.epsilon_spent == 0.0

@@ -42,6 +42,8 @@ class Sampler:
     relations: tuple[str, ...] = ("substitute", "add-remove")
     #: Draws batches: neighbours get other batches unless their random words are the same (tools/replay.py).
     on_batches: bool = False
+    #: Learns its settings, and releases what an expansion misses.
+    control_variates: bool = False
 
     def __call__(self, budget, **shared):
         return self.make(budget=budget, **shared)
@@ -152,6 +154,7 @@ LEARNED = [
         _learned(step_class, control_variates=control_variates, **settings),
         ("substitute",) if name in ("minibatch-penalty", "barker") else ("substitute", "add-remove"),
         on_batches=on_batches,
+        control_variates=control_variates,
     )
     for suffix, control_variates in (("", True), ("-whole", False))
     for name, step_class, settings, on_batches in (

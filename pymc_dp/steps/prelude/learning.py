@@ -320,7 +320,7 @@ class Learning:
         """Find a centre, expand there, and draw a pilot chain from the surrogate.
 
         `noise_per_bound` is the standard deviation of the noise of a test for each unit of its clip bound, 0 where
-        tests have no noise; `tempering` the power of the likelihood in the target of the chains. Where noise has led to
+        there is no test; `tempering` the power of the likelihood in the target of the chains. Where noise has led to
         numbers that are not finite, there is no surrogate, and None is returned: nothing is raised, for it was paid.
         """
         try:
