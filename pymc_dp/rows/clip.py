@@ -335,7 +335,7 @@ def write_near(logs: FloatArray, far: float, near: NDArray[np.bool_]) -> None:
 def write_probabilities(
     logs: FloatArray,
     stand_for: FloatArray,
-    near: IntArray,
+    near: NDArray[np.uint8],
     asked: IntArray,
     place: IntArray,
     always: NDArray[np.bool_],
@@ -345,23 +345,23 @@ def write_probabilities(
 ) -> None:
     """Write the probabilities of responses, shape (responses, units), by the same steps for each unit.
 
-    A response counts `always`, or where its number in `asked` is a multiple of what `near` says at its `place`, if that
-    is not 0. Probabilities up to `least` are 0; `occur` says which are more in some unit.
+    A response counts `always`, or where its number in `asked` is a multiple of what `near` says at its `place`: a power
+    of 2, or 0 for none. Probabilities up to `least` are 0; `occur` says which are more in some unit.
     """
     n_responses, n = logs.shape
     largest, total = np.full(n, -np.inf), np.zeros(n)
     for k in range(n_responses):
         for i in range(n):
-            every = near[place[k], i]
-            counts = always[k] or (every > 0 and asked[k] % every == 0)
+            every = np.int64(near[place[k], i])
+            counts = always[k] or (every > 0 and asked[k] & (every - 1) == 0)
             if logs[k, i] > largest[i] and counts:  # what is no number is passed over
                 largest[i] = logs[k, i]
     for k in range(n_responses):
         for i in range(n):
             out[k, i] = 0.0
             far = logs[k, i] - largest[i]
-            every = near[place[k], i]
-            counts = always[k] or (every > 0 and asked[k] % every == 0)
+            every = np.int64(near[place[k], i])
+            counts = always[k] or (every > 0 and asked[k] & (every - 1) == 0)
             if far > _LEAST_LOGARITHM and counts:
                 out[k, i] = stand_for[k] * math.exp(far)
             elif logs[k, i] == np.inf:

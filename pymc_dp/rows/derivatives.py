@@ -230,7 +230,7 @@ class UnitsOfChunk:
 
         near = responses.near(partial(log_likelihoods, self._chunk), self.length)
         order = np.lexsort((len(near) - np.argmax(near[::-1] > 0, axis=0), near.max(axis=0)))
-        for units in np.array_split(order, -(-order.size * possible.size // _ENTRIES) or 1):
+        for units in np.array_split(order, -(-responses.n_asked(near) // _ENTRIES) or 1):
             piece = self._chunk.of_units(units)
             asked, probabilities = responses.probabilities(partial(log_likelihoods, piece), near[:, units])
             yield units, self._engine.gradients_of(values, piece, responses.place, possible[asked]), probabilities

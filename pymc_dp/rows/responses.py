@@ -9,6 +9,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
+from numpy.typing import NDArray
 
 from pymc_dp.model.arrays import leaf_value
 from pymc_dp.model.parameters import FloatArray
@@ -42,10 +43,15 @@ class PossibleResponses:
     dense: bool = False
 
     @property
+    def strides(self) -> tuple[int, ...]:
+        """Every how many-th response can tell enough of a row."""
+        return (1, 2, 4, _FIRST_ASKED) if self.dense else (1,)
+
+    @property
     def _step(self) -> int:
         return _FIRST_ASKED if len(self.values) > 2 * _FIRST_ASKED else 1
 
-    def near(self, log_likelihoods: Callable[[IntArray], FloatArray], n_rows: int) -> IntArray:
+    def near(self, log_likelihoods: Callable[[IntArray], FloatArray], n_rows: int) -> NDArray[np.uint8]:
         """Return which of the responses from one to the next of those that are asked for first count for each row.
 
         Shape (responses that are asked for first, rows): 0 for none, else every how many-th. `log_likelihoods` returns
@@ -56,12 +62,13 @@ class PossibleResponses:
         """
         first = np.arange(0, len(self.values), self._step)
         if self._step == 1:
-            return np.ones((first.size, n_rows), dtype=np.int64)
+            return np.ones((first.size, n_rows), dtype=np.uint8)
         logs, near = log_likelihoods(first), np.empty((first.size, n_rows), dtype=np.bool_)
         clip.write_near(logs, _FAR_BELOW, near)
-        return near * (self._strides(logs, first) if self.dense else 1)
+        strides = self._strides(logs, first) if self.dense else 1
+        return np.multiply(near, strides, dtype=np.uint8)
 
-    def _strides(self, logs: FloatArray, first: IntArray) -> IntArray:
+    def _strides(self, logs: FloatArray, first: IntArray) -> NDArray[np.uint8]:
         """Return every how many-th response tells enough of each row: they are a standard deviation apart, or less.
 
         Those that are less than e^8 times as rare as the one that occurs most are up to four standard deviations away,
@@ -69,11 +76,16 @@ class PossibleResponses:
         """
         weighted = logs + np.log(np.array(self.stand_for)[first])[:, None]
         inside = np.sum(weighted > np.fmax.reduce(weighted, axis=0) - _FEW_BELOW, axis=0)
-        strides: IntArray = 2 ** np.searchsorted([3, 5, 9], inside, side="right")
+        strides: NDArray[np.uint8] = np.array(self.strides, dtype=np.uint8)[np.searchsorted(self.strides[1:], inside)]
         return strides
 
+    def n_asked(self, near: NDArray[np.uint8]) -> int:
+        """Return how many log-likelihoods of rows are asked for, if each row is among others for which as many are."""
+        n_near = np.sum(near > 0, axis=0) * self._step // np.maximum(near.max(axis=0), 1)
+        return near.size + int(n_near.sum())
+
     def probabilities(
-        self, log_likelihoods: Callable[[IntArray], FloatArray], near: IntArray, least: float = _NEGLIGIBLE
+        self, log_likelihoods: Callable[[IntArray], FloatArray], near: NDArray[np.uint8], least: float = _NEGLIGIBLE
     ) -> tuple[IntArray, FloatArray]:
         """Return which responses count for some row, and their probabilities, shape (responses, rows).
 
@@ -82,7 +94,7 @@ class PossibleResponses:
         """
         numbers = np.arange(len(self.values))
         counted = numbers % self._step == 0
-        for stride in np.unique(near[near > 0]):
+        for stride in self.strides:
             of_rows = np.repeat((near == stride).any(axis=1), self._step)[: numbers.size]
             counted |= of_rows & (numbers % stride == 0)
         asked = np.flatnonzero(counted)

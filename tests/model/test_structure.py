@@ -323,6 +323,7 @@ def test_what_meets_covariates_and_nothing_else_of_the_rows_distribution():
         (lambda: pm.NegativeBinomial("y", mu=mu(), alpha=pm.HalfNormal("alpha"), observed=counts), wanted),
         (lambda: pm.Binomial("y", n=pm.Data("n", counts + 9), logit_p=eta(), observed=counts), wanted),
         (zeros(lambda: pm.Beta("psi", 1, 1)), wanted),
+        (lambda: pm.Gamma("y", alpha=(k := pm.Uniform("k")), beta=k / mu(), observed=1.0 + counts), wanted),
         (beta_binomial, wanted),
         (zeros(lambda: pm.math.invlogit(eta("of_zeros"))), []),
         (lambda: pm.Poisson("y", pm.HalfNormal("rate"), observed=counts), []),

@@ -285,7 +285,8 @@ class Lost:
 def searching(tail, *, outliers=True):
     """Return what a search knows of its tail: 900 units, and noise of a score of half a standard deviation a bound."""
     chain = SimpleNamespace(n_units=900, multiplier=lambda _: 7.5)
-    search = SimpleNamespace(_tail=tail, _expects_outliers=outliers, _bias_of_length=0.5, _chain=chain)
+    regression = SimpleNamespace(expects_outliers=outliers)
+    search = SimpleNamespace(_tail=tail, _regression=regression, _bias_of_length=0.5, _chain=chain)
     search._lost_length = functools.partial(Search._lost_length, search)
     search._directions = lambda frame: 4
     search._scores = [KnownScore(np.zeros(1), np.zeros(1), np.eye(1), 3.0)]

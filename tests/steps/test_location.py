@@ -9,7 +9,7 @@ import pytest
 from against_reference import Problem
 from conftest import QUIET
 from scipy import stats
-from searches import searches
+from searches import of_deviations, searches
 
 import pymc_dp as dp
 from pymc_dp.model.parameters import ParameterVector
@@ -564,3 +564,12 @@ def test_an_intercept_beside_groups_is_found():
         groups = [at["intercept"] + at[f"groups[{group}]"] for group in range(20)]
         found = np.array([at["slope"], *groups, at["sigma_log__"]])
         assert np.sqrt(np.mean(((found - maximum) / std) ** 2)) < 1.5
+
+
+@pytest.mark.slow
+def test_an_age_in_years_beside_deviations_of_groups_is_found():
+    """Of twelve searches two took noise along the constant direction for residuals, and ended at a sigma of 2 and 9."""
+    problem = of_deviations(False, None)
+    (place,) = (place for place, label in enumerate(ParameterVector(problem.model).labels) if label == "sigma_log__")
+    found = np.exp([mode[place] for mode, _ in searches(problem, 4.0, 1e-6, 12, 0)])
+    assert found == pytest.approx(np.full(12, 0.7), abs=0.05)

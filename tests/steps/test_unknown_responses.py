@@ -72,6 +72,20 @@ def test_steps_are_more_where_responses_are_not_known_and_the_curvature_changes(
     assert step.learning._regression.steps == steps
 
 
+@pytest.mark.parametrize(
+    ("family", "outliers"), [(bernoulli, False), (normal, True), (gamma, True), (exponential, True)]
+)
+def test_tails_of_continuous_responses_may_be_longer_than_the_models(family, outliers):
+    """Although what clipping takes off by the model is added again: more is released of what is taken off."""
+    with model_of(family, np.ones(5_000, dtype=int if family is bernoulli else float)):
+        learning = dp.DPSurrogateHMC(budget=dp.PrivacyBudget(4.0, 1e-6)).learning
+    assert learning._regression.centred == (family is not normal)
+    assert learning._regression.expects_outliers == outliers
+    (share,) = (each.share for each in learning.requests() if each.kind == "clipping_loss")
+    assert share == (0.05 if outliers else 0.02)
+    assert not replace(learning._regression, simulated=True).expects_outliers
+
+
 def test_the_curvature_is_released_anew_where_the_last_binary_search_of_a_shape_ends(monkeypatch):
     """By the shape the curvature of the location is multiplied."""
     kinds, real = [], ChainAccess.release

@@ -198,8 +198,8 @@ class Learning:
         regression = replace(self._regression, one_row_a_unit=not of_several_rows)
         as_regression = regression.location_apart or regression.kinked.any() or of_several_rows
         regression = replace(regression, simulated=regression.rows_can_be_simulated and not as_regression)
-        few = regression.location_apart or (regression.responses_are_known and regression.rows_are_whole)
-        steps = settings.STEPS if few else settings.STEPS_OF_UNKNOWN_RESPONSES
+        few = regression.location_apart or regression.is_discrete
+        steps = settings.STEPS if few else settings.STEPS_OF_CONTINUOUS
         steps = settings.STEPS_BY_SIMULATION if regression.simulated else steps + regression.location_steps
         self._regression = replace(regression, steps=options.newton_steps or steps)
         self.shares = options.shares or self._default_shares()
@@ -257,8 +257,8 @@ class Learning:
         if self._counts_units:
             made.append(("unit_count", 1, _COUNT_SHARE, 1))
         if self._diagnoses and self.control_variates:
-            centred = self._regression.centred
-            made.append(("clipping_loss", 1, _LOSS_SHARE if centred else _LOSS_SHARE_OF_CLIPPED, 1))
+            outliers = self._regression.expects_outliers
+            made.append(("clipping_loss", 1, _LOSS_SHARE_OF_CLIPPED if outliers else _LOSS_SHARE, 1))
         if self._releases_check:
             of_sizes = _CHECK_SHARE * _HISTOGRAM_OF_CHECK
             made.append(("remainder_sizes", 1, of_sizes, _REMAINDER_BINS))

@@ -85,9 +85,22 @@ class Regression(Structure):
     gathered: FloatArray = field(default_factory=lambda: np.zeros((0, 0)))
 
     @property
+    def is_discrete(self) -> bool:
+        """Whether the model says which responses a row could have had, and these are categories or counts."""
+        return self.responses_are_known and self.rows_are_whole
+
+    @property
     def centred(self) -> bool:
         """Whether what clipping takes off scores is added again: not of units of several rows."""
         return (self.responses_are_known or self.simulated) and self.one_row_a_unit
+
+    @property
+    def expects_outliers(self) -> bool:
+        """Whether tails may be longer than the model says, as of continuous responses: clip bounds make room for them.
+
+        Counts vary more by a shape that is found.
+        """
+        return not (self.centred and (self.rows_are_whole or self.simulated))
 
     @property
     def follows_growth(self) -> bool:
@@ -133,7 +146,7 @@ class Regression(Structure):
 
         So it is for continuous responses with a scale or a shape, by which the curvature of the location is multiplied.
         """
-        return self.bisected.size > 0 and not (self.responses_are_known and self.rows_are_whole)
+        return self.bisected.size > 0 and not self.is_discrete
 
     @property
     def is_scale(self) -> NDArray[np.bool_]:
@@ -195,8 +208,8 @@ def requests_of_search(regression: Regression, share: float) -> list[ReleaseRequ
     told = (2 + known) * rise + 2 * known * (level - rise)  # what rows tell at the level, and slopes
     growth = 3 * (steps + 2) * int(regression.follows_growth) + told
     of_bisections = min(regression.scales.size, settings.MOST_BISECTED)  # with what degrees of freedom do not need
-    usual = broken or regression.responses_are_known
-    parts = settings.PARTS if usual else settings.PARTS_OF_UNKNOWN_RESPONSES
+    usual = broken or regression.is_discrete
+    parts = settings.PARTS if usual else settings.PARTS_OF_CONTINUOUS
     parts = settings.PARTS_OF_LOCATION if scales else parts
     own = settings.OWN_SCORES * regression.with_own_scores.size
     rows = scales * int(not regression.one_row_a_unit)
@@ -292,10 +305,6 @@ class Search:
         self._groupings = groupings_of(self.structure, self.places)
         self._has_members = any(each.size > 1 for each in self._groupings)
         expected = chain.knows_responses
-        centred = expected and regression.one_row_a_unit
-        #: Whether tails may be longer than the model's, so that a clip bound makes room for them. Those of counts are
-        #: so by a shape that is found.
-        self._expects_outliers = not (centred and regression.rows_are_whole)
         #: Tails of continuous responses all say that a scale is larger, and those of counts that vary more than their
         #: model says that a shape is smaller: scores of its logarithm have one sign.
         self._one_sided = regression.is_scale
@@ -308,7 +317,7 @@ class Search:
         self._floors = settings.FLOORS_OF_EXPECTED if expected else settings.FLOORS_OF_OBSERVED
         self.floor_together = self._floors[-1]
         #: The part of the length that clipping takes off scores that adds to the bias of their sum.
-        self.bias_of_loss = settings.BIAS_OF_CENTRED if centred else settings.BIAS_OF_CLIPPED
+        self.bias_of_loss = settings.BIAS_OF_CENTRED if regression.centred else settings.BIAS_OF_CLIPPED
 
     def run(self) -> Found:
         """Search, and expand where the search has led to. Nothing is raised but numerical failures."""
@@ -371,7 +380,7 @@ class Search:
             loss = self._chain.release(ClippingLoss(point))
             lost = point.clip_gradient * float(loss.value[0]), point.clip_gradient * loss.noise_std
             bias = self._bias_by_loss(point.clip_gradient, bias, loss)
-            if self._expects_outliers and self._clip_gradient is None:
+            if self._regression.expects_outliers and self._clip_gradient is None:
                 point, bias, left = self._with_room_for_outliers(point, frame, bias)
                 lost = left * lost[0], left * lost[1]
         self._scores.append(self._score_at(point, frame, bias, "score"))
@@ -405,7 +414,7 @@ class Search:
         """
         part = self._bias_of_length
         bias = part * self._lost_length(bound, loss, before / part)
-        if not self._expects_outliers:
+        if not self._regression.expects_outliers:
             # Without a mean to add again bias has a direction, which makes up for what histograms overstate.
             bias = min(bias, before)
         else:

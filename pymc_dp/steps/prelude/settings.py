@@ -94,9 +94,9 @@ PARTS_OF_LOCATION = PartsOfSearch(
     scale_approach=0.006,
     rows=0.01,
 )
-#: Where responses are not known there are twice as many scores on the way. (Those of broken lines need all they get: an
-#: upper tenth is found less well with half.)
-PARTS_OF_UNKNOWN_RESPONSES = PartsOfSearch(approach=0.02)
+#: Of continuous responses there are twice as many scores on the way. (Those of broken lines need all they get: an upper
+#: tenth is found less well with half.)
+PARTS_OF_CONTINUOUS = PartsOfSearch(approach=0.02)
 MIDDLE_OF_LOCATION = 2
 #: Where rows are simulated from the model curvatures cost nothing on the way, and a mixture needs many short steps: of
 #: 24 searches each at epsilon 4, 12 steps lost 2 and 4 on two tables, 16 one or none.
@@ -109,11 +109,11 @@ SHARES_OF_LOCATION = Shares(centre=0.69, score=0.29, curvature=0.02, tests=0.0)
 STEPS_BEFORE_LATE = 2
 #: Steps on the way to the last score before the centre.
 STEPS = 4
-#: The same where the model does not say which responses a row could have had, but for the location of a normal
-#: regression. The observed curvature changes on the way, so that steps are short ones: of 40 searches each of an
-#: exponential, a Gumbel and a Weibull regression at epsilon 4, four longer steps were .79, 1.5 and .96 off (root mean
-#: square), eight .49, .67 and .86. Scores of broken lines hardly fall before the maximum is near.
-STEPS_OF_UNKNOWN_RESPONSES = 8
+#: The same of continuous responses, but for the location of a normal regression. The curvature changes on the way, so
+#: that steps are short: of 40 searches each of an exponential, a Gumbel and a Weibull regression at epsilon 4, four
+#: longer steps were .79, 1.5 and .96 off (root mean square), eight .49, .67 and .86. Scores of broken lines hardly fall
+#: before the maximum is near.
+STEPS_OF_CONTINUOUS = 8
 STEPS_BY_SIMULATION = 16
 #: So many steps at the beginning move the location of normal rows alone, each before binary searches for their scales:
 #: the first goes most of the way from 0, the second what is left. Regressions have so many steps more, and a

@@ -73,9 +73,9 @@ class SearchBySimulation(Search):
 
     def __init__(self, chain: ChainAccess, regression: Regression, *bounds: float | None, releases_loss: bool) -> None:
         super().__init__(chain, regression, *bounds, releases_loss=releases_loss)
-        # What clipping takes off is added again; curvatures are observed ones.
-        self._expects_outliers, self.nonnegative, self._sizes_of_curvature = False, False, "curvature"
-        self._floors, self.bias_of_loss = settings.FLOORS_OF_OBSERVED, settings.BIAS_OF_CENTRED
+        # Curvatures are observed ones.
+        self.nonnegative, self._sizes_of_curvature = False, "curvature"
+        self._floors = settings.FLOORS_OF_OBSERVED
         #: Rows that are simulated at the latest point, their scores there, and the information of a row; and the least
         #: of that along any direction, in units of each parameter's own.
         self._rows: PublicUnits
