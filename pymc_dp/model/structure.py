@@ -12,7 +12,7 @@ import pytensor
 import pytensor.tensor as pt
 from numpy.typing import NDArray
 from pymc.distributions.censored import CensoredRV
-from pymc.distributions.continuous import AsymmetricLaplaceRV, KumaraswamyRV, WaldRV, WeibullBetaRV
+from pymc.distributions.continuous import AsymmetricLaplaceRV, WaldRV, WeibullBetaRV
 from pymc.distributions.custom import CustomDistRV
 from pymc.distributions.distribution import SymbolicRandomVariable
 from pymc.distributions.multivariate import MvStudentTRV
@@ -48,9 +48,8 @@ _OF_LOCATION = (families.NormalRV, families.LogNormalRV, families.MvNormalRV, Mv
 #: Families of positive numbers whose level is searched for. With inverse gamma distributions a quarter of 12 searches
 #: at epsilon 1 were lost by that, and none without.
 _POSITIVE = (families.GammaRV, families.ExponentialRV, families.HalfNormalRV, WaldRV, WeibullBetaRV)
-#: Of other positive numbers, and of numbers between 0 and 1, responses are known all the same.
+#: Families of which it is known, too, which responses a row could have had.
 _POSITIVE_TOO = (families.InvGammaRV, families.ParetoRV)
-_BETWEEN_0_AND_1 = (families.BetaRV, KumaraswamyRV)
 #: Degrees of freedom that a search starts from. From few, steps lead to many, but hardly back: of normal tails rows say
 #: nothing about how many there are. Before the location is found, tails look normal.
 _HEAVY_TAILS = 4.0
@@ -58,10 +57,9 @@ _HEAVY_TAILS = 4.0
 #: the standard deviation is three fifths of their distance: of a Poisson distribution up to a mean of about 300, of
 #: wider ones, such as a negative binomial with a shape of 50 or less, up to any.
 _COUNTS = (*range(32), *(round(2.0 ** (k / 8)) for k in range(40, 137)))
-#: Positive numbers that stand for all: ten for each factor of e, from 1e-11 to 1e11; and numbers between 0 and 1. Means
-#: are as close as for counts where a response, or its odds, varies by 8 % or more.
+#: Positive numbers that stand for all: ten for each factor of e, from 1e-11 to 1e11. Means over them are as close as
+#: over counts where a response varies by 8 % or more.
 _POSITIVE_NUMBERS = tuple(np.exp(np.arange(-250, 251) / 10.0).tolist())
-_PARTS_OF_ONE = tuple((1.0 / (1.0 + np.exp(np.arange(200, -201, -1) / 10.0))).tolist())
 
 
 #: Which parameters: by their places, or by a truth value for each.
@@ -516,8 +514,6 @@ def responses_of_rows(model: pm.Model) -> ResponsesOfRows:
         return ResponsesOfRows(_COUNTS)
     if isinstance(op, (*_POSITIVE, *_POSITIVE_TOO)):
         return ResponsesOfRows(_POSITIVE_NUMBERS, are_whole=False)
-    if isinstance(op, _BETWEEN_0_AND_1):
-        return ResponsesOfRows(_PARTS_OF_ONE, are_whole=False)
     return ResponsesOfRows()
 
 
