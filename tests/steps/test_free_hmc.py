@@ -90,13 +90,15 @@ def test_a_strongly_bent_density_is_recovered(target, kernels):
     chains = []
     for kernel in kernels:
         draws = [kernel.theta]
-        for _ in range(125):
+        for _ in range(500):
             draws.append(kernel.run(draws[-1], kernel.trajectories_apart, rng))
         chains.append(statistics_of(np.array(draws)))
     exact = statistics_of(target.exact(10**6, rng))
     visited = np.array(chains)  # chain, draw, statistic
     effective = np.array([float(az.ess(values, method="mean")) for values in np.moveaxis(visited, 2, 0)])
-    assert np.all(effective > 0.2 * visited.shape[0] * visited.shape[1])
+    # For each chain 50, so that the figure itself is good (Vehtari, Gelman, Simpson, Carpenter and Bürkner 2021). From
+    # one processor to the next pilots differ, and the least part of draws that is effective is between .13 and .4.
+    assert np.all(effective > 50.0 * PILOTS)
     errors = exact.std(axis=0) / np.sqrt(effective)
     assert np.all(np.abs(visited.mean(axis=(0, 1)) - exact.mean(axis=0)) < limit(len(errors)) * errors)
 
