@@ -452,6 +452,8 @@ def test_rows_that_are_positive_numbers():
     cases = (
         (lambda: pm.Gamma("y", 2.0, pm.HalfNormal("rate"), observed=x), True),
         (lambda: pm.Weibull("y", 2.0, pm.HalfNormal("scale"), observed=x), True),
+        (lambda: pm.Wald("y", mu=pm.HalfNormal("mu"), lam=2.0, observed=x), True),
+        (lambda: pm.HalfNormal("y", pm.HalfNormal("scale"), observed=x), True),
         (lambda: pm.Censored("y", pm.Exponential.dist(pm.HalfNormal("rate")), None, 3.0, observed=x), True),
         (lambda: pm.Normal("y", pm.Normal("mu"), observed=x), False),
         (lambda: pm.Beta("y", 2.0, pm.HalfNormal("b"), observed=0.5 * x), False),
