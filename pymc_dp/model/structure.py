@@ -93,7 +93,7 @@ class Structure:
     rows_can_be_simulated: bool = False  # whether rows can be drawn from the model without any table
     responses_are_known: bool = True  # whether the model says which responses a row could have had
     rows_are_levels: bool = False  # whether a row is one of a few levels: a truth value or a category
-    rows_are_whole: bool = True  # whether rows whose responses are known are whole numbers: categories or counts
+    rows_are_discrete: bool = True  # whether these are known, and categories or counts
     rows_are_positive: bool = False  # whether a row is a positive real number
     #: Which meet covariates, and the distribution of rows in no other way; no scales.
     in_predictor: Which = field(default_factory=_none)
@@ -123,7 +123,7 @@ def structure_of(model: pm.Model, parameters: ParameterVector, unit: str | None 
         rows_can_be_simulated(model, unit),
         bool(responses.values),
         responses.are_all,
-        responses.are_whole,
+        bool(responses.values) and responses.are_whole,
         rows_are_positive(model),
         in_predictor(model, parameters) & ~np.isin(np.arange(start.size), scales),
         rise_of_predictors(model, parameters),

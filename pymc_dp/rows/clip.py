@@ -335,37 +335,33 @@ def write_near(logs: FloatArray, far: float, near: NDArray[np.bool_]) -> None:
 def write_probabilities(
     logs: FloatArray,
     stand_for: FloatArray,
-    near: NDArray[np.uint8],
     asked: IntArray,
-    place: IntArray,
-    always: NDArray[np.bool_],
+    strides: NDArray[np.uint8],
+    step: int,
     least: float,
     out: FloatArray,
     occur: NDArray[np.bool_],
 ) -> None:
     """Write the probabilities of responses, shape (responses, units), by the same steps for each unit.
 
-    A response counts `always`, or where its number in `asked` is a multiple of what `near` says at its `place`: a power
-    of 2, or 0 for none. Probabilities up to `least` are 0; `occur` says which are more in some unit.
+    A response counts where its number in `asked` is a multiple of the unit's stride there: a power of 2, one for each
+    `step` responses. Probabilities up to `least` are 0; `occur` says which are more in some unit.
     """
     n_responses, n = logs.shape
     largest, total = np.full(n, -np.inf), np.zeros(n)
     for k in range(n_responses):
         for i in range(n):
-            every = np.int64(near[place[k], i])
-            counts = always[k] or (every > 0 and asked[k] & (every - 1) == 0)
-            if logs[k, i] > largest[i] and counts:  # what is no number is passed over
-                largest[i] = logs[k, i]
+            counts = asked[k] & (np.int64(strides[asked[k] // step, i]) - 1) == 0
+            out[k, i] = logs[k, i] if counts else -np.inf
+            if out[k, i] > largest[i]:  # noqa: PLR1730  what is no number is passed over
+                largest[i] = out[k, i]
     for k in range(n_responses):
         for i in range(n):
-            out[k, i] = 0.0
-            far = logs[k, i] - largest[i]
-            every = np.int64(near[place[k], i])
-            counts = always[k] or (every > 0 and asked[k] & (every - 1) == 0)
-            if far > _LEAST_LOGARITHM and counts:
+            far = out[k, i] - largest[i]
+            if far > _LEAST_LOGARITHM:
                 out[k, i] = stand_for[k] * math.exp(far)
-            elif logs[k, i] == np.inf:
-                out[k, i] = np.nan
+            else:
+                out[k, i] = np.nan if out[k, i] == np.inf else 0.0
             total[i] += out[k, i]
     for k in range(n_responses):
         for i in range(n):

@@ -228,11 +228,10 @@ class UnitsOfChunk:
         def log_likelihoods(chunk: Chunk, which: IntArray) -> FloatArray:
             return self._engine.log_likelihoods_of(values, chunk, responses.place, possible[which])
 
-        near = responses.near(partial(log_likelihoods, self._chunk), self.length)
-        order = np.lexsort((len(near) - np.argmax(near[::-1] > 0, axis=0), near.max(axis=0)))
-        for units in np.array_split(order, -(-responses.n_asked(near) // _ENTRIES) or 1):
+        strides = responses.strides(partial(log_likelihoods, self._chunk), self.length)
+        for units in responses.alike(strides, _ENTRIES):
             piece = self._chunk.of_units(units)
-            asked, probabilities = responses.probabilities(partial(log_likelihoods, piece), near[:, units])
+            asked, probabilities = responses.probabilities(partial(log_likelihoods, piece), strides[:, units])
             yield units, self._engine.gradients_of(values, piece, responses.place, possible[asked]), probabilities
 
     def scores(self, theta: FloatArray, matrix: FloatArray) -> FloatArray:

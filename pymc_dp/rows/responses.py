@@ -20,6 +20,8 @@ from pymc_dp.rows.table import IntArray
 
 #: Of more responses than this, every so many-th is asked for first.
 _FIRST_ASKED = 8
+#: Every how many-th of them can be enough.
+_STRIDES = np.array([1, 2, 4, _FIRST_ASKED], dtype=np.uint8)
 #: Between two of those whose log-likelihoods both are smaller than the largest by this, nothing counts: e^-30 is 1e-13.
 _FAR_BELOW = 30.0
 #: And by which logarithm the probabilities are smaller of responses that are counted to see how much a row's vary.
@@ -43,32 +45,26 @@ class PossibleResponses:
     dense: bool = False
 
     @property
-    def strides(self) -> tuple[int, ...]:
-        """Every how many-th response can tell enough of a row."""
-        return (1, 2, 4, _FIRST_ASKED) if self.dense else (1,)
-
-    @property
     def _step(self) -> int:
         return _FIRST_ASKED if len(self.values) > 2 * _FIRST_ASKED else 1
 
-    def near(self, log_likelihoods: Callable[[IntArray], FloatArray], n_rows: int) -> NDArray[np.uint8]:
-        """Return which of the responses from one to the next of those that are asked for first count for each row.
+    def strides(self, log_likelihoods: Callable[[IntArray], FloatArray], n_rows: int) -> NDArray[np.uint8]:
+        """Return every how many-th response counts from one to the next of those that are asked for first.
 
-        Shape (responses that are asked for first, rows): 0 for none, else every how many-th. `log_likelihoods` returns
-        those of the rows with each of some of `values`, which are named by their places there, shape (responses, rows).
-        Of many responses it is asked for every eighth. Those between two count if one of the two is not far below the
-        row's largest. Nothing else does where probabilities have one mode, or modes that are as wide as the distance of
-        those responses.
+        Shape (responses that are asked for first, rows), powers of 2. `log_likelihoods` returns those of the rows with
+        each of some of `values`, which are named by their places there, shape (responses, rows). Of many responses it
+        is asked for every eighth, and these always count. Those between two count if one of the two is not far below
+        the row's largest. Nothing else does where probabilities have one mode, or modes that are as wide as the
+        distance of those responses.
         """
         first = np.arange(0, len(self.values), self._step)
         if self._step == 1:
             return np.ones((first.size, n_rows), dtype=np.uint8)
         logs, near = log_likelihoods(first), np.empty((first.size, n_rows), dtype=np.bool_)
         clip.write_near(logs, _FAR_BELOW, near)
-        strides = self._strides(logs, first) if self.dense else 1
-        return np.multiply(near, strides, dtype=np.uint8)
+        return np.where(near, self._enough(logs, first) if self.dense else _STRIDES[0], _STRIDES[-1])
 
-    def _strides(self, logs: FloatArray, first: IntArray) -> NDArray[np.uint8]:
+    def _enough(self, logs: FloatArray, first: IntArray) -> NDArray[np.uint8]:
         """Return every how many-th response tells enough of each row: they are a standard deviation apart, or less.
 
         Those that are less than e^8 times as rare as the one that occurs most are up to four standard deviations away,
@@ -76,16 +72,17 @@ class PossibleResponses:
         """
         weighted = logs + np.log(np.array(self.stand_for)[first])[:, None]
         inside = np.sum(weighted > np.fmax.reduce(weighted, axis=0) - _FEW_BELOW, axis=0)
-        strides: NDArray[np.uint8] = np.array(self.strides, dtype=np.uint8)[np.searchsorted(self.strides[1:], inside)]
-        return strides
+        return _STRIDES[np.searchsorted(_STRIDES[1:], inside)]
 
-    def n_asked(self, near: NDArray[np.uint8]) -> int:
-        """Return how many log-likelihoods of rows are asked for, if each row is among others for which as many are."""
-        n_near = np.sum(near > 0, axis=0) * self._step // np.maximum(near.max(axis=0), 1)
-        return near.size + int(n_near.sum())
+    def alike(self, strides: NDArray[np.uint8], most: int) -> list[IntArray]:
+        """Return the places of rows for which about the same responses count, with up to about `most` of all rows."""
+        between = strides < self._step
+        last = len(between) - np.argmax(between[::-1], axis=0)
+        n_asked = int(np.sum(self._step // strides))
+        return np.array_split(np.lexsort((last, strides.min(axis=0))), -(-n_asked // most) or 1)
 
     def probabilities(
-        self, log_likelihoods: Callable[[IntArray], FloatArray], near: NDArray[np.uint8], least: float = _NEGLIGIBLE
+        self, log_likelihoods: Callable[[IntArray], FloatArray], strides: NDArray[np.uint8], least: float = _NEGLIGIBLE
     ) -> tuple[IntArray, FloatArray]:
         """Return which responses count for some row, and their probabilities, shape (responses, rows).
 
@@ -93,16 +90,11 @@ class PossibleResponses:
         for a row is decided by this row alone: another row has its log-likelihoods computed for nothing.
         """
         numbers = np.arange(len(self.values))
-        counted = numbers % self._step == 0
-        for stride in self.strides:
-            of_rows = np.repeat((near == stride).any(axis=1), self._step)[: numbers.size]
-            counted |= of_rows & (numbers % stride == 0)
-        asked = np.flatnonzero(counted)
-        shares, occur = np.empty((asked.size, near.shape[1])), np.zeros(asked.size, dtype=np.bool_)
-        place, always = asked // self._step, asked % self._step == 0
+        finest = np.repeat(strides.min(axis=1, initial=self._step), self._step)[: numbers.size]
+        asked = np.flatnonzero(numbers % finest == 0)
+        shares, occur = np.empty((asked.size, strides.shape[1])), np.zeros(asked.size, dtype=np.bool_)
         weights = np.array(self.stand_for)[asked]
-        logs = log_likelihoods(asked)
-        clip.write_probabilities(logs, weights, near, asked, place, always, least, shares, occur)
+        clip.write_probabilities(log_likelihoods(asked), weights, asked, strides, self._step, least, shares, occur)
         return (asked, shares) if self._step == 1 else (asked[occur], shares[occur])
 
 

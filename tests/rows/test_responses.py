@@ -123,7 +123,7 @@ def test_means_over_positive_numbers_that_stand_for_all_are_close(name, scale):
 def test_rows_that_vary_much_are_told_by_fewer_responses_whatever_other_rows_there_are():
     possible = rows_of(gamma)._responses
     logs = np.column_stack([scipy.stats.gamma(shape).logpdf(possible.values) for shape in (0.5, 1.0, 3.0, 12.0, 100.0)])
-    strides = possible.near(logs.__getitem__, 5).max(axis=0)
+    strides = possible.strides(logs.__getitem__, 5).min(axis=0)
     assert strides.tolist() == [8, 8, 4, 2, 1]
     whole = in_full(possible, logs)
     for row in range(5):
@@ -177,9 +177,22 @@ def test_a_rows_probabilities_have_the_same_bits_wherever_it_stands():
             assert np.array_equal(in_full(possible, logs[:, begin:end]), whole[:, begin:end])
 
 
+def test_a_response_that_counts_for_another_row_alone_has_no_part_in_a_rows_probabilities():
+    """Were its log-likelihood infinite, or no number."""
+    possible = rows_of(poisson)._responses
+    logs = scipy.stats.poisson([[1.0, 28.0]]).logpmf(np.array(possible.values)[:, None])
+    asked, _ = probabilities_of(possible, logs[:, [1]])
+    (place,) = asked[np.flatnonzero(asked % 8 == 3)][-1:]
+    for unlikely in (math.inf, math.nan, 1e308):
+        logs[place, 0] = unlikely
+        both = in_full(possible, logs)
+        assert np.array_equal(both[:, 0], in_full(possible, logs[:, [0]])[:, 0])
+        assert both.sum(axis=0) == pytest.approx(1.0)
+
+
 def probabilities_of(possible, logs):
     """Return which responses occur, and their probabilities, of log-likelihoods of shape (responses, rows)."""
-    return possible.probabilities(logs.__getitem__, possible.near(logs.__getitem__, logs.shape[1]), 0.0)
+    return possible.probabilities(logs.__getitem__, possible.strides(logs.__getitem__, logs.shape[1]), 0.0)
 
 
 def in_full(possible, logs):

@@ -96,6 +96,7 @@ def test_a_strongly_bent_density_is_recovered(target, kernels):
     exact = statistics_of(target.exact(10**6, rng))
     visited = np.array(chains)  # chain, draw, statistic
     effective = np.array([float(az.ess(values, method="mean")) for values in np.moveaxis(visited, 2, 0)])
+    assert stats.gmean(effective) > 0.2 * visited.shape[0] * visited.shape[1]
     # For each chain 50, so that the figure itself is good (Vehtari, Gelman, Simpson, Carpenter and Bürkner 2021). From
     # one processor to the next pilots differ, and the least part of draws that is effective is between .13 and .4.
     assert np.all(effective > 50.0 * PILOTS)

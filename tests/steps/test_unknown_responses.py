@@ -66,7 +66,7 @@ def bent_spread(y=None):
     ("family", "steps"),
     [(bernoulli, 4), (normal, 4), (exponential, 8), (gamma, 8), (spread, 10), (known_spread, 10), (bent_spread, 8)],
 )
-def test_steps_are_more_where_responses_are_not_known_and_the_curvature_changes(family, steps):
+def test_steps_are_more_of_continuous_responses_whose_curvature_changes(family, steps):
     with model_of(family, np.ones(5_000, dtype=int if family is bernoulli else float)):
         step = dp.DPSurrogateHMC(budget=dp.PrivacyBudget(4.0, 1e-6))
     assert step.learning._regression.steps == steps

@@ -198,7 +198,7 @@ class Learning:
         regression = replace(self._regression, one_row_a_unit=not of_several_rows)
         as_regression = regression.location_apart or regression.kinked.any() or of_several_rows
         regression = replace(regression, simulated=regression.rows_can_be_simulated and not as_regression)
-        few = regression.location_apart or regression.is_discrete
+        few = regression.location_apart or regression.rows_are_discrete
         steps = settings.STEPS if few else settings.STEPS_OF_CONTINUOUS
         steps = settings.STEPS_BY_SIMULATION if regression.simulated else steps + regression.location_steps
         self._regression = replace(regression, steps=options.newton_steps or steps)

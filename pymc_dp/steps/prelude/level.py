@@ -10,8 +10,9 @@ curvature there.
 From there on a step of counts is trusted as far as it moves predictors, not as far as it changes log-likelihoods: over
 a given step the curvature of a Poisson or binomial distribution changes by a factor, however much a row tells.
 
-Positive responses, such as durations and incomes, are as far away. Where they are much larger than their mean is at the
-start, scores and curvatures both are in proportion to them: Newton's own direction is the one that is looked for.
+Positive responses, such as durations and incomes, are as far away. Where the model does not say which ones a row could
+have had, and they are much larger than their mean is at the start, scores and curvatures both are in proportion to
+them: Newton's own direction is the one that is looked for.
 """
 
 import numpy as np

@@ -85,11 +85,6 @@ class Regression(Structure):
     gathered: FloatArray = field(default_factory=lambda: np.zeros((0, 0)))
 
     @property
-    def is_discrete(self) -> bool:
-        """Whether the model says which responses a row could have had, and these are categories or counts."""
-        return self.responses_are_known and self.rows_are_whole
-
-    @property
     def centred(self) -> bool:
         """Whether what clipping takes off scores is added again: not of units of several rows."""
         return (self.responses_are_known or self.simulated) and self.one_row_a_unit
@@ -100,12 +95,13 @@ class Regression(Structure):
 
         Counts vary more by a shape that is found.
         """
-        return not (self.centred and (self.rows_are_whole or self.simulated))
+        return not (self.centred and (self.rows_are_discrete or self.simulated))
 
     @property
     def follows_growth(self) -> bool:
         """Whether the search releases how large expected curvatures are along the way: of categories and counts."""
-        return self.centred and self.rows_are_whole and not (self.kinked.any() or self.location_apart or self.simulated)
+        apart = self.kinked.any() or self.location_apart or self.simulated
+        return self.centred and self.rows_are_discrete and not apart
 
     @property
     def finds_level(self) -> bool:
@@ -146,7 +142,7 @@ class Regression(Structure):
 
         So it is for continuous responses with a scale or a shape, by which the curvature of the location is multiplied.
         """
-        return self.bisected.size > 0 and not self.is_discrete
+        return self.bisected.size > 0 and not self.rows_are_discrete
 
     @property
     def is_scale(self) -> NDArray[np.bool_]:
@@ -208,7 +204,7 @@ def requests_of_search(regression: Regression, share: float) -> list[ReleaseRequ
     told = (2 + known) * rise + 2 * known * (level - rise)  # what rows tell at the level, and slopes
     growth = 3 * (steps + 2) * int(regression.follows_growth) + told
     of_bisections = min(regression.scales.size, settings.MOST_BISECTED)  # with what degrees of freedom do not need
-    usual = broken or regression.is_discrete
+    usual = broken or regression.rows_are_discrete
     parts = settings.PARTS if usual else settings.PARTS_OF_CONTINUOUS
     parts = settings.PARTS_OF_LOCATION if scales else parts
     own = settings.OWN_SCORES * regression.with_own_scores.size
