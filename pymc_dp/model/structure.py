@@ -100,6 +100,8 @@ class Structure:
     #: Along which all linear predictors rise by 1; zero where the graph says nothing.
     rise: FloatArray = field(default_factory=partial(np.zeros, 0))
     kinked: Which = field(default_factory=_none)  # in which parameters the log-likelihood of a row is a broken line
+    #: The logarithm of the scale of censored rows is this times the parameters; zero if they are of no such family.
+    scale_of_censored: FloatArray = field(default_factory=partial(np.zeros, 0))
     with_means_of_members: FloatArray | None = None  # see `from_means_and_members`
 
 
@@ -128,6 +130,7 @@ def structure_of(model: pm.Model, parameters: ParameterVector, unit: str | None 
         in_predictor(model, parameters) & ~np.isin(np.arange(start.size), scales),
         rise_of_predictors(model, parameters),
         kinked_in(model, parameters),
+        scale_of_censored_rows(model, parameters),
         from_means_and_members(model, parameters, known),
     )
 
@@ -353,10 +356,36 @@ def _with_values(outputs: list[Variable], blockers: Collection[Variable] = ()) -
 
 def rows_are_positive(model: pm.Model) -> bool:
     """Return whether rows are drawn from a family of positive real numbers, censored or not."""
-    node = _node_of_rows(model)
-    if node is not None and isinstance(node.op, CensoredRV):
-        node = node.inputs[0].owner
+    node, censored = _node_of_rows(model), _node_of_censored_rows(model)
+    if censored is not None:
+        return isinstance(censored.op, (*_POSITIVE, families.LogNormalRV))
     return node is not None and isinstance(node.op, _POSITIVE)
+
+
+def scale_of_censored_rows(model: pm.Model, parameters: ParameterVector) -> FloatArray:
+    """Return by which parameters the scale of censored rows grows, shape (parameters,).
+
+    1 for the logarithm of a free variable that is the scale of a location-scale family, or that of the logarithm of
+    rows; -1 for one that is its inverse, as the shape of a Weibull distribution. Zeros where the location depends on
+    it, too, as where covariates act on hazards.
+    """
+    found, node = np.zeros(parameters.size), _node_of_censored_rows(model)
+    inverse = node is not None and isinstance(node.op, WeibullBetaRV | AsymmetricLaplaceRV)
+    if node is not None and (inverse or isinstance(node.op, _LOCATION_SCALE)):
+        given = node.op.dist_params(node)
+        scale = given[0] if inverse else given[-1]
+        others = [each for each in given if each is not scale]
+        scale = _undimmed(scale)
+        if scale in model.free_RVs and scale.type.ndim == 0 and scale not in ancestors(others):
+            places = _places_of(model, parameters, lambda rv: rv is scale)
+            found[np.intersect1d(places, _logarithms(model, parameters))] = -1.0 if inverse else 1.0
+    return found
+
+
+def _node_of_censored_rows(model: pm.Model) -> Apply | None:
+    """Return the node that draws the rows before they are censored, if they are."""
+    node = _node_of_rows(model)
+    return node.inputs[0].owner if node is not None and isinstance(node.op, CensoredRV) else None
 
 
 def in_predictor(model: pm.Model, parameters: ParameterVector) -> NDArray[np.bool_]:

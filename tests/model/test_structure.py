@@ -455,6 +455,9 @@ def test_rows_that_are_positive_numbers():
         (lambda: pm.Wald("y", mu=pm.HalfNormal("mu"), lam=2.0, observed=x), True),
         (lambda: pm.HalfNormal("y", pm.HalfNormal("scale"), observed=x), True),
         (lambda: pm.Censored("y", pm.Exponential.dist(pm.HalfNormal("rate")), None, 3.0, observed=x), True),
+        (lambda: pm.Censored("y", pm.LogNormal.dist(pm.Normal("mu")), None, 3.0, observed=x), True),
+        (lambda: pm.Censored("y", pm.Normal.dist(pm.Normal("mu")), None, 3.0, observed=x), False),
+        (lambda: pm.LogNormal("y", pm.Normal("mu"), observed=x), False),
         (lambda: pm.Normal("y", pm.Normal("mu"), observed=x), False),
         (lambda: pm.Beta("y", 2.0, pm.HalfNormal("b"), observed=0.5 * x), False),
         (lambda: pm.InverseGamma("y", 2.0, pm.HalfNormal("b"), observed=x), False),
@@ -645,3 +648,40 @@ def test_a_potential_may_be_part_of_the_likelihood():
         linear(np.arange(1.0, 9.0), lambda x: pm.Normal("a"))
         pm.Potential("more", -(model["a"] ** 2))
     assert not is_linear_and_normal(model)
+
+
+def test_scales_of_censored_rows():
+    """Of location-scale families, and of Weibull's, where the location has no part in the scale, nor the other way."""
+    x, cut = np.linspace(0.5, 1.5, 8), functools.partial(pm.Censored, "y", lower=None, upper=3.0)
+
+    def eta():
+        return pm.Data("x", x) * pm.Normal("beta")
+
+    def hazards():
+        shape = pm.Exponential("shape", 1.0)
+        cut(pm.Weibull.dist(shape, pm.math.exp(eta() / shape)), observed=x)
+
+    cases = (
+        (lambda: cut(pm.Normal.dist(eta(), pm.HalfNormal("sigma")), observed=x), {"sigma_log__": 1.0}),
+        (lambda: cut(pm.LogNormal.dist(eta(), pm.HalfNormal("sigma")), observed=x), {"sigma_log__": 1.0}),
+        (lambda: cut(pm.Gumbel.dist(eta(), pm.HalfNormal("sigma")), observed=x), {"sigma_log__": 1.0}),
+        (lambda: cut(pm.StudentT.dist(4.0, mu=eta(), sigma=pm.HalfNormal("sigma")), observed=x), {"sigma_log__": 1.0}),
+        (lambda: cut(pm.AsymmetricLaplace.dist(2.0, eta(), pm.HalfNormal("rate")), observed=x), {"rate_log__": -1.0}),
+        (lambda: cut(pm.Weibull.dist(pm.HalfNormal("k"), pm.math.exp(eta())), observed=x), {"k_log__": -1.0}),
+        (lambda: cut(pm.Normal.dist(eta(), pm.Uniform("sigma", 0.0, 9.0)), observed=x), {}),
+        (lambda: cut(pm.Normal.dist(eta(), pm.HalfNormal("sigma", shape=8)), observed=x), {}),
+        (lambda: cut(pm.Normal.dist(eta(), pm.math.exp(eta_of_scale())), observed=x), {}),
+        (lambda: cut(pm.Gamma.dist(pm.HalfNormal("k"), pm.math.exp(eta())), observed=x), {}),
+        (hazards, {}),
+        (lambda: pm.Normal("y", eta(), pm.HalfNormal("sigma"), observed=x), {}),
+    )
+
+    def eta_of_scale():
+        return pm.Data("z", x) * pm.Normal("gamma")
+
+    for make, wanted in cases:
+        with pm.Model() as model:
+            make()
+        parameters = ParameterVector(model)
+        found = structure_of(model, parameters).scale_of_censored
+        assert {parameters.labels[place]: found[place] for place in np.flatnonzero(found)} == wanted

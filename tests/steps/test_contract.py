@@ -162,6 +162,13 @@ def test_what_is_released_was_planned_and_charged(sampler, chains):
         assert all(found.spent[kind] <= planned[kind] for kind in planned)
     else:
         assert found.spent == planned
+    numbers = Counter()
+    for query in found.made:
+        if isinstance(query, SumOverUnits):
+            numbers[query.kind] += query.size
+    for kind, count in numbers.items():
+        declared = sum(each.count * each.coordinates for each in plan.releases if each.kind == kind)
+        assert count <= declared, f"{count} numbers of {kind} are released, and {declared} are accounted for"
     assert found.budget.epsilon_spent <= 8.0
 
 

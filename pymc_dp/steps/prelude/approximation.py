@@ -4,9 +4,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 import numpy as np
+from numpy.typing import NDArray
 
 from pymc_dp.model.parameters import FloatArray
 from pymc_dp.release.interface import LARGEST_CLIP_BOUND, Expanded, ExpansionPoint
+from pymc_dp.steps.prelude.coordinates import Coordinates, at_parameters
 from pymc_dp.steps.prelude.density import Quadratic
 from pymc_dp.steps.prelude.free_hmc import FreeHMC
 from pymc_dp.steps.prelude.search import Found
@@ -107,3 +109,43 @@ class Approximation(Expansion):
         if np.array_equal(theta, theta_new):
             return 0.0
         return max(self.remainder * self.stretch_of(theta, theta_new), self.harmless)
+
+
+def found_at_parameters(
+    found: Found, known: NDArray[np.bool_], coordinates: Coordinates, structure: NDArray[np.bool_] | None
+) -> Found:
+    """Return what a search has found of the parameters; `known` are those that the likelihood depends on.
+
+    Members share no row, as `structure` says: what noise says of two of them together is left out.
+    """
+    belief, block = found.belief, np.ix_(known, known)
+    from_parameters = np.linalg.inv(coordinates.slopes(found.centre.theta))
+    to_parameters = coordinates.slopes(belief.mean)
+    of_all = np.ix_(belief.known, belief.known)
+    covariance = np.zeros_like(belief.information)
+    covariance[of_all] = np.linalg.inv(belief.information[of_all])
+
+    def of_known(matrix: FloatArray) -> FloatArray:
+        whole = np.zeros_like(matrix)
+        whole[block] = (to_parameters @ matrix @ to_parameters.T)[block]
+        return whole
+
+    information = np.zeros_like(covariance)
+    information[block] = np.linalg.inv(of_known(covariance)[block])
+    possible = information if structure is None else np.where(structure, information, 0.0)
+    if np.linalg.eigvalsh(possible[block])[0] > 0.0:
+        information = possible
+    return replace(
+        found,
+        centre=at_parameters(found.centre, coordinates),
+        back=from_parameters.T @ found.back,
+        belief=replace(
+            belief,
+            mean=coordinates.parameters(belief.mean),
+            information=0.5 * (information + information.T),
+            noise=of_known(belief.noise),
+            bias=of_known(belief.bias),
+            known=known,
+        ),
+        foreseen=None if found.foreseen is None else from_parameters.T @ found.foreseen @ from_parameters,
+    )

@@ -34,14 +34,10 @@ from pymc_dp.release.queries import ClippingLoss, Residual
 from pymc_dp.release.sizes import RemainderSizes
 from pymc_dp.steps.access import ChainAccess
 from pymc_dp.steps.prelude import settings
-from pymc_dp.steps.prelude.approximation import Approximation, Expansion
+from pymc_dp.steps.prelude.approximation import Approximation, Expansion, found_at_parameters
 from pymc_dp.steps.prelude.belief import most_likely
 from pymc_dp.steps.prelude.broken_lines import SearchAlongBrokenLines
-from pymc_dp.steps.prelude.coordinates import (
-    AccessInCoordinates,
-    found_at_parameters,
-    regression_in_coordinates,
-)
+from pymc_dp.steps.prelude.coordinates import AccessInCoordinates, LinearCoordinates
 from pymc_dp.steps.prelude.density import Quadratic
 from pymc_dp.steps.prelude.figures import (
     doubtful_widths,
@@ -336,13 +332,14 @@ class Learning:
         kind = SearchAlongBrokenLines if self._regression.kinked.any() else kind
         kind = SearchBySimulation if self.simulates else kind
         releases_loss = self._diagnoses and self.control_variates
-        asked, regression, coordinates = chain, self._regression, self._coordinates
-        if coordinates is not None:
-            asked = AccessInCoordinates(chain, coordinates)
-            regression = regression_in_coordinates(regression, coordinates)
+        asked, regression, to_parameters = chain, self._regression, self._coordinates
+        if to_parameters is not None:
+            asked = AccessInCoordinates(chain, LinearCoordinates(to_parameters))
+            regression = regression.in_coordinates(to_parameters)
         search = kind(asked, regression, self._clip_gradient, self._clip_curvature, releases_loss=releases_loss)
         in_coordinates, prior = search.run(), chain.prior
         found = in_coordinates
+        coordinates = search.coordinates if to_parameters is None else LinearCoordinates(to_parameters)
         if coordinates is not None:
             found = found_at_parameters(found, self._regression.known, coordinates, chain.structure)
         belief = found.belief
@@ -361,8 +358,8 @@ class Learning:
         doubtful_width, by_parameter = np.inf, np.where(belief.known, np.inf, np.nan)
         if not nothing_but_noise(found.belief):
             largest_noise = found.curvature.noise_std * max(_BEYOND_NOISE, search.reach_of_noise)
-            axes = np.eye(self.size) if coordinates is None else coordinates
-            there = from_prior if coordinates is None else axes.T @ from_prior @ axes
+            axes = np.eye(self.size) if coordinates is None else coordinates.slopes(in_coordinates.belief.mean)
+            there = axes.T @ from_prior @ axes
             doubtful_width, by_parameter = doubtful_widths(
                 in_coordinates.belief, found.curvature, there, largest_noise, axes
             )

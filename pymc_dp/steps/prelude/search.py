@@ -36,6 +36,7 @@ from pymc_dp.release.sizes import BoundedScore, CoordinateSizes, NormSizes
 from pymc_dp.steps.access import ChainAccess
 from pymc_dp.steps.prelude import settings
 from pymc_dp.steps.prelude.belief import Belief, KnownScore, belief_of, doubted, informed, most_likely
+from pymc_dp.steps.prelude.coordinates import AccessInCoordinates, Coordinates, InUnitsOfScale
 from pymc_dp.steps.prelude.curvature import (
     KnownCurvature,
     bending,
@@ -51,6 +52,7 @@ from pymc_dp.steps.prelude.newton import (
     NUMERICAL_FAILURES,
     Frame,
     can_stand_at,
+    positive_definite,
     prior_curvature,
     representable,
     unpacked,
@@ -172,6 +174,12 @@ class Regression(Structure):
         """
         return np.setdiff1d(self.scales, self.degrees_of_freedom)[: settings.MOST_BISECTED]
 
+    def in_coordinates(self, to_parameters: FloatArray) -> "Regression":
+        """Return what is public of the model, in coordinates of which parameters are `to_parameters` times these."""
+        gathered = (to_parameters - np.eye(len(to_parameters))).T
+        start, known = np.linalg.solve(to_parameters, self.start), self.known | gathered.any(axis=1)
+        return replace(self, start=start, known=known, gathered=gathered)
+
 
 @dataclass(frozen=True, eq=False)
 class Found:
@@ -204,6 +212,7 @@ def requests_of_search(regression: Regression, share: float) -> list[ReleaseRequ
     told = (2 + known) * rise + 2 * known * (level - rise)  # what rows tell at the level, and slopes
     growth = 3 * (steps + 2) * int(regression.follows_growth) + told
     of_bisections = min(regression.scales.size, settings.MOST_BISECTED)  # with what degrees of freedom do not need
+    along_axis = size if regression.scale_of_censored.any() else 1  # of bent coordinates an axis is a direction
     usual = broken or regression.rows_are_discrete
     parts = settings.PARTS if usual else settings.PARTS_OF_CONTINUOUS
     parts = settings.PARTS_OF_LOCATION if scales else parts
@@ -216,8 +225,8 @@ def requests_of_search(regression: Regression, share: float) -> list[ReleaseRequ
     n_bisections = bisected * (settings.FIRST_BISECTIONS + later * settings.LATER_BISECTIONS)
     part_of_bisections = parts.bisection * (settings.MORE_FOR_BISECTIONS if regression.location_steps else 1.0)
     asked: list[tuple[str, int, float, int]] = [
-        ("bounded_score", n_bisections, part_of_bisections * of_bisections, 1),
-        ("level", level * settings.LEVEL_BISECTIONS, level * parts.bisection, 1),
+        ("bounded_score", n_bisections, part_of_bisections * of_bisections, along_axis),
+        ("level", level * settings.LEVEL_BISECTIONS, level * parts.bisection, size),
         ("rise", rise, rise * parts.rise, size),
         ("coordinate_sizes", 1 + rise, (1.0 + settings.OF_LEVEL * rise) * parts.coordinates, size * _OCTAVES),
         ("curvature_sizes", n_curvatures, n_curvatures * parts.sizes, BINS),
@@ -230,7 +239,7 @@ def requests_of_search(regression: Regression, share: float) -> list[ReleaseRequ
         ("approach", steps, steps * parts.approach, size),
         ("centre", 1, parts.centre, size),
         ("way_off", broken, broken * parts.way_off, size),
-        ("scale_score", scales + own, parts.scale if scales + own else 0.0, 1),
+        ("scale_score", scales + own, parts.scale if scales + own else 0.0, along_axis),
         ("row_count", rows, rows * parts.rows, 1),
         ("wide_scale_score", scales, scales * parts.wide_scale, size),
         ("scale_approach", scales * steps, scales * steps * parts.scale_approach, size),
@@ -274,6 +283,8 @@ class Search:
     ) -> None:
         self._chain, self._regression, self._releases_loss = chain, regression, releases_loss
         self._clip_gradient, self._clip_curvature = clip_gradient, clip_curvature
+        #: Those of the search, if they are other ones than the parameters.
+        self.coordinates: Coordinates | None = None
         self._sizes: dict[str, Histogram] = {}
         self._scores: list[KnownScore] = []
         #: How many scores were released before the last curvature, and where that was.
@@ -318,6 +329,7 @@ class Search:
     def run(self) -> Found:
         """Search, and expand where the search has led to. Nothing is raised but numerical failures."""
         theta = self._bisected(self._begun(), first=True)
+        self._measure_from(theta)
         curvature = self._curvature(theta, self._comparable(theta), "early_curvature")
         steps, waits = self._regression.steps, not self._regression.moves_scale_late  # for the third curvature
         for step in range(steps + 1):
@@ -350,6 +362,14 @@ class Search:
     def _begun(self) -> FloatArray:
         """Return where the way begins."""
         return self._regression.start
+
+    def _measure_from(self, theta: FloatArray) -> None:
+        """Go on in units of the scale of censored rows: from here on all points are in these coordinates."""
+        regression = self._regression
+        if regression.scale_of_censored.any():
+            location = regression.in_predictor & self.places
+            self.coordinates = InUnitsOfScale(theta, location, regression.scale_of_censored)
+            self._chain = AccessInCoordinates(self._chain, self.coordinates)
 
     def _bisected_late(self, theta: FloatArray) -> FloatArray:
         """Return where a binary search leads to, and what it hardly moves where it was."""
@@ -845,10 +865,22 @@ class Search:
         hierarchy would hold every step back, and the distance would stay.
         """
         try:
-            belief = self._belief(curvature, noise_alone=True)
+            belief = self._belief(self._bent(curvature), noise_alone=True)
         except NUMERICAL_FAILURES:  # the next score may be less noisy
             return theta
         return self._led_to(belief, theta, trust)
+
+    def _bent(self, curvature: KnownCurvature) -> KnownCurvature:
+        """Return the curvature along coordinates: where these are bent, scores that are not zero have a part in it.
+
+        The last score is noisy: what it takes off is limited.
+        """
+        if self.coordinates is None:
+            return curvature
+        last = self._scores[-1]
+        of_parameters = np.linalg.solve(self.coordinates.slopes(last.theta).T, last.gradient)
+        matrix = curvature.matrix - self.coordinates.bent(last.theta, of_parameters)
+        return replace(curvature, matrix=positive_definite(matrix, floor=settings.LEAST_OF_BENT))
 
     def _at_location(self, theta: FloatArray, curvature: KnownCurvature) -> FloatArray:
         """Return where the location of rows is by the latest score, if their scales stay: no step is too long.
