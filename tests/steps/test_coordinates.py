@@ -189,6 +189,17 @@ def test_what_is_found_in_bent_coordinates_is_turned_where_it_is():
     np.testing.assert_allclose(at.back @ (at.centre.preconditioner.T @ score), score)
 
 
+def test_a_map_goes_on_straight_where_noise_has_led_too_far():
+    """By the slopes at the centre: a scale of e^60 times what it was would leave no likelihood of the location."""
+    centre, mean = np.array([2.0, 0.0, 0.1, 1.0]), np.array([1.5, -1.0, -60.0, 0.5])
+    belief = Belief(mean, np.eye(4), np.eye(4), np.zeros((4, 4)), np.ones(4, dtype=bool))
+    point = ExpansionPoint(centre, np.eye(4), 1.0)
+    at = found_at_parameters(Found(point, np.eye(4), None, belief, None), belief.known, IN_UNITS, None)
+    slopes = IN_UNITS.slopes(centre)
+    np.testing.assert_allclose(at.belief.mean, IN_UNITS.parameters(centre) + slopes @ (mean - centre))
+    np.testing.assert_allclose(at.belief.noise, slopes @ slopes.T)
+
+
 def test_the_size_of_scores_of_a_mean_is_that_of_its_members():
     """No unit has a score of the mean itself, and each one that of one member."""
     start = np.array([1.0, 3.0, 4.0, 0.0])
@@ -201,7 +212,7 @@ def test_the_size_of_scores_of_a_mean_is_that_of_its_members():
     search._chain = SimpleNamespace(
         n_units=1000, release=lambda query: Release(query.kind, counts.ravel(), 1e-3, query.where)
     )
-    search._regression, search._weights = regression, np.ones(4)
+    search._regression, search._weights, search._rareness = regression, np.ones(4), np.ones(4)
     search.structure = np.array([[1, 1, 1, 1], [1, 1, 0, 1], [1, 0, 1, 1], [1, 1, 1, 1]], dtype=bool)
     scales = np.diag(search._comparable(np.zeros(4)).back) * search._weights
     assert scales[0] == pytest.approx(np.hypot(scales[1], scales[2]))
@@ -280,9 +291,11 @@ def test_scores_that_are_not_zero_have_a_part_in_a_curvature_along_bent_coordina
     at, of_parameters = np.array([2.0, 0.0, 0.1, 1.0]), np.array([0.1, 0.2, 0.0, 0.0])
     score = IN_UNITS.slopes(at).T @ of_parameters
     search.coordinates, search._scores = None, [KnownScore(at, score, np.eye(4), 0.0)]
+    search.places = np.array([True, True, True, False])
     assert search._bent(curvature) is curvature
     search.coordinates = IN_UNITS
     np.testing.assert_allclose(search._bent(curvature).matrix, matrix - IN_UNITS.bent(at, of_parameters), atol=1e-12)
     search._scores = [KnownScore(at, 100.0 * score, np.eye(4), 0.0)]
-    values = np.linalg.eigvalsh(search._bent(curvature).matrix / 4.0)
-    assert values[0] > 0.0
+    found = search._bent(replace(curvature, matrix=np.diag([4.0, 4.0, 4.0, 0.0]))).matrix
+    assert np.linalg.eigvalsh(found[:3, :3])[0] > 0.0
+    assert not found[3].any()

@@ -1,12 +1,13 @@
 """Frames of a search: rare levels, whose scores are long, covariates that are nearly collinear, and hierarchies."""
 
+import functools
 from types import SimpleNamespace
 
 import numpy as np
 import pymc as pm
 import pytest
-from against_reference import Problem
-from searches import searches
+from against_reference import Problem, by_mode
+from searches import LOST, searches, summary
 
 import pymc_dp as dp
 from pymc_dp.release.interface import ExpansionPoint
@@ -157,6 +158,7 @@ def test_members_of_groups_count_less_in_norms_the_more_there_are():
                 known=np.ones(size, dtype=bool), scales=np.zeros(0, dtype=int), gathered=np.zeros((0, 0))
             ),
             _weights=np.ones(size),
+            _rareness=np.ones(size),
             structure=structure,
         )
         Search._comparable(search, np.zeros(size))
@@ -233,13 +235,72 @@ def test_coordinates_are_weighed_by_their_tails():
         ),
         _regression=regression_of(known, scales),
         _weights=np.ones(4),
+        _rareness=np.ones(4),
         structure=np.ones((4, 4), dtype=bool),
     )
     frame = Search._comparable(search, np.zeros(4))
     assert search._weights == pytest.approx([1.0, 100.0**-0.125, 1.0, 0.5])
+    assert search._rareness == pytest.approx([1.0, 100.0, 1.0, 1.0])
     sizes, _ = _sizes_of_entries(counts, 1e-9, n_units, NONE)
     assert np.diag(frame.preconditioner)[known] == pytest.approx(search._weights[known] / sizes)
     np.testing.assert_allclose(frame.back, np.linalg.inv(frame.preconditioner))
+
+
+def test_units_that_alone_tell_of_a_parameter_are_known_to_be_long():
+    """Where scores of one parameter are on 1 % of the units, theirs are ten times as long, and too few to be seen."""
+    search = SimpleNamespace(
+        places=np.array([True, True, False]),
+        _rareness=np.array([1.0, 100.0, 1e4]),
+        _weights=np.array([1.0, 0.5, 1.0]),
+        _chain=SimpleNamespace(n_units=5_000),
+    )
+    counts = np.zeros(BINS)
+    counts[11:13] = 2_500.0  # lengths around 1
+    histogram = Histogram(counts, 30.0, 2.0**-6)
+    lost = functools.partial(Search._lost_by_rare, search, histogram)
+    assert lost(1.0, 1, 3.0) == pytest.approx(50.0 * (0.5 * 10.0 - 3.0))
+    assert lost(2.0, 2, 3.0) == pytest.approx(50.0 * (100.0 - 3.0))
+    assert lost(2.0, 2, 200.0) == 0.0
+    assert Search._lost_by_rare(search, Histogram(counts, 4.0, 2.0**-6), 2.0, 2, 3.0) == 0.0  # it would show them
+    tail, hidden = Tail(histogram, 5_000, mean=1.25), functools.partial(lost, 1.0, 1)
+    assert tail.best_bound(1.0, 5.0)[0] < 3.0
+    assert 4.0 < tail.best_bound(1.0, 5.0, hidden=hidden)[0] < 5.5
+    bound, bias = tail.best_bound(1.0, 200.0, hidden=hidden)  # noise may be worse
+    assert bound < 2.0
+    assert bias == pytest.approx(hidden(bound))
+
+
+def test_noise_hides_no_more_of_few_units_than_is_seen_of_them():
+    """Else the axis of a rare covariate is five times as short as it should be, and no curvature is seen along it."""
+    counts = octave_counts([{0.5: 1.0}, {0.5: 0.05}], 4_000)
+    sizes, _ = _sizes_of_entries(counts, 30.0, 4_000, NONE)
+    rare = _sizes_of_entries(counts, 1e-9, 4_000, NONE)[0][1]
+    assert rare < sizes[1] <= 2.0 * rare
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("family", ["logistic", "linear"])
+def test_the_effect_of_a_rare_covariate_is_found(family):
+    """Of 24 searches of each 2 and 21 were lost, and the rare effect was 3 and 20 posterior standard deviations off."""
+    generator, n = np.random.default_rng(11), 4_000
+    x = np.column_stack([np.ones(n), generator.normal(size=(n, 2)), generator.random(n) < 0.01])
+    if family == "logistic":
+        x = np.column_stack([np.ones(n), generator.random(n) < 0.03])
+    effects = np.array([-2.0, 1.1]) if family == "logistic" else np.array([-1.0, 0.3, 0.3, 0.8])
+    with pm.Model() as model:
+        eta = pm.Data("x", x) @ pm.Normal("beta", 0.0, 2.0, shape=x.shape[1])
+        if family == "logistic":
+            y = generator.random(n) < 1.0 / (1.0 + np.exp(-x @ effects))
+            pm.Bernoulli("y", logit_p=eta, observed=y.astype(int))
+        else:
+            y = x @ effects + 0.7 * generator.normal(size=n)
+            pm.Normal("y", eta, pm.HalfNormal("sigma", 2.0), observed=y)
+    reference, rare = by_mode(model), x.shape[1] - 1
+    found = searches(Problem(model), 4.0, 1e-6, 6, seed=1)
+    modes = np.array([mode for mode, _ in found])
+    errors = np.sqrt(np.mean(((modes - reference.mean) / reference.std) ** 2, axis=1))
+    assert max(errors) < LOST, summary(found, reference)
+    assert np.median(np.abs(modes[:, rare] - reference.mean[rare])) < 2.0 * reference.std[rare]
 
 
 def on_all(counts, known):
@@ -262,6 +323,7 @@ def test_what_clipping_takes_off_curvatures_is_spread_over_directions():
             nonnegative=True,
             _mean_square=float(size),
             _norms=lambda *_: histogram,
+            _lost_by_rare=lambda *_: 0.0,
             _sizes_of_curvature="expected_curvature",
             _chain=SimpleNamespace(n_units=n_units, multiplier=lambda kind: 3.0),
             reach_of_noise=10.0,
@@ -285,6 +347,7 @@ def test_a_bound_of_curvatures_follows_the_histogram_where_the_frame_is_wrong():
             nonnegative=True,
             _mean_square=float(size),
             _norms=lambda *_, smallest=smallest: Histogram(counts, 1.0, smallest),
+            _lost_by_rare=lambda *_: 0.0,
             _sizes_of_curvature="expected_curvature",
             _chain=SimpleNamespace(n_units=n_units, multiplier=lambda kind: 20.0),
             _regression=SimpleNamespace(location_apart=False),

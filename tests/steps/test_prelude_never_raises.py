@@ -73,7 +73,16 @@ def flat(generator):
     pm.Normal("y", pm.Flat("mu"), pm.HalfFlat("sigma"), observed=generator.normal(size=N))
 
 
+def censored(generator):
+    """Its location is searched for in units of its shape, which may be any."""
+    x = generator.normal(size=N)
+    scale = pm.math.exp(pm.Normal("a", 0.0, 5.0) + pm.Data("x", x) * pm.Normal("b"))
+    of_all = pm.Weibull.dist(pm.Exponential("shape", 1.0), scale)
+    pm.Censored("y", of_all, None, 1.0, observed=np.minimum(generator.exponential(3.0, N), 1.0))
+
+
 CASES = [pytest.param(mixture, marks=pytest.mark.slow), circle, student, poisson, flat, linear, logistic, hierarchy]
+CASES.append(censored)
 
 
 class WildCurator:

@@ -11,8 +11,13 @@ from pymc_dp.release.interface import LARGEST_CLIP_BOUND, Expanded, ExpansionPoi
 from pymc_dp.steps.prelude.coordinates import Coordinates, at_parameters
 from pymc_dp.steps.prelude.density import Quadratic
 from pymc_dp.steps.prelude.free_hmc import FreeHMC
+from pymc_dp.steps.prelude.newton import positive_definite
 from pymc_dp.steps.prelude.search import Found
 
+#: A scale grows or falls by no more than exp(this) from where a search has measured it.
+_MOST_BENT = 7.0
+#: Turning a covariance leaves eigenvalues that are so small beside the largest no digits.
+_ROUNDING = 1e-12
 #: Bounds of gradients do not grow any more where dynamics have left all reason.
 _MOST_BEND = 1e6
 
@@ -120,18 +125,18 @@ def found_at_parameters(
     """
     belief, block = found.belief, np.ix_(known, known)
     from_parameters = np.linalg.inv(coordinates.slopes(found.centre.theta))
-    to_parameters = coordinates.slopes(belief.mean)
+    mean, to_parameters = _turned(belief.mean, found.centre.theta, coordinates)
     of_all = np.ix_(belief.known, belief.known)
     covariance = np.zeros_like(belief.information)
     covariance[of_all] = np.linalg.inv(belief.information[of_all])
 
     def of_known(matrix: FloatArray) -> FloatArray:
         whole = np.zeros_like(matrix)
-        whole[block] = (to_parameters @ matrix @ to_parameters.T)[block]
+        whole[block] = positive_definite((to_parameters @ matrix @ to_parameters.T)[block], floor=_ROUNDING)
         return whole
 
     information = np.zeros_like(covariance)
-    information[block] = np.linalg.inv(of_known(covariance)[block])
+    information[block] = positive_definite(np.linalg.inv(of_known(covariance)[block]))
     possible = information if structure is None else np.where(structure, information, 0.0)
     if np.linalg.eigvalsh(possible[block])[0] > 0.0:
         information = possible
@@ -141,11 +146,23 @@ def found_at_parameters(
         back=from_parameters.T @ found.back,
         belief=replace(
             belief,
-            mean=coordinates.parameters(belief.mean),
-            information=0.5 * (information + information.T),
+            mean=mean,
+            information=information,
             noise=of_known(belief.noise),
             bias=of_known(belief.bias),
             known=known,
         ),
         foreseen=None if found.foreseen is None else from_parameters.T @ found.foreseen @ from_parameters,
     )
+
+
+def _turned(mean: FloatArray, centre: FloatArray, coordinates: Coordinates) -> tuple[FloatArray, FloatArray]:
+    """Return the parameters at a mean, and the slopes of the coordinates there.
+
+    Where noise has led so far that a scale is of another order of magnitude, the map goes on straight from the centre.
+    """
+    slopes = coordinates.slopes(mean)
+    if np.abs(np.linalg.slogdet(slopes)[1]) <= _MOST_BENT * mean.size:  # not where that is no number
+        return coordinates.parameters(mean), slopes
+    slopes = coordinates.slopes(centre)
+    return coordinates.parameters(centre) + slopes @ (mean - centre), slopes

@@ -299,6 +299,8 @@ class Search:
         self._room, self._held = 1.0, False
         #: How much each axis of a frame counts in norms: less where scores have long tails, so that few units are long.
         self._weights = np.ones(regression.known.size)
+        #: On how few units scores of a parameter are: their mean fourth power over the square of that of squares.
+        self._rareness = np.ones(regression.known.size)
         #: Which parameters scores and curvatures are taken of.
         self.places = regression.known.copy()
         if regression.location_apart:
@@ -569,6 +571,7 @@ class Search:
         counts = np.clip(made.value, -n_units, n_units).reshape(theta.size, _OCTAVES)[known]
         members = members_of(self.structure, known)
         scales[known], fourth = _sizes_of_entries(counts, made.noise_std, n_units, members[known])
+        self._rareness[known] = fourth
         self._weights[known] = (fourth / fourth.min()) ** -settings.POWER_OF_TAILS
         means = np.flatnonzero(self._regression.gathered.any(axis=1))
         if means.size:  # a row has one member
@@ -630,7 +633,8 @@ class Search:
         else:
             # A curvature's norm is at most its trace, whose mean is that of the squared norm of scores.
             tail = Tail(histogram, self._chain.n_units, mean=mean, power=1)
-            bound, _ = tail.best_bound(min(1.0, settings.BIAS_OF_CURVATURES / size), noise)
+            hidden = partial(self._lost_by_rare, histogram, settings.ROOM_FOR_RARE_CURVATURES, 2)
+            bound, _ = tail.best_bound(min(1.0, settings.BIAS_OF_CURVATURES / size), noise, hidden=hidden)
         most = max(settings.MOST_NOISE_OF_CURVATURE * mean / size * self._chain.n_units / noise, 2.0 * mean)
         return representable(min(bound, most))
 
@@ -720,13 +724,25 @@ class Search:
         tail = Tail(histogram, self._chain.n_units, mean=self._mean_square)
         noise = 2.0 * self._chain.multiplier(kind) * np.sqrt(size)
         self._tail = tail
-        bound, bias = tail.best_bound(self._bias_of_length, noise)
+        hidden = partial(self._lost_by_rare, histogram, settings.ROOM_FOR_RARE, 1)
+        bound, bias = tail.best_bound(self._bias_of_length, noise, hidden=hidden)
         bound = representable(bound)
         if self._regression.follows_growth:
             kept = self._log_size(theta, frame, bound) - self._size[1]
             known = np.isfinite(kept)  # not where noise hides sizes
             self._slope_kept = float(np.clip(np.exp(kept), settings.LEAST_SLOPE_KEPT, 1.0)) if known else 1.0
         return bound, bias
+
+    def _lost_by_rare(self, histogram: Histogram, room: float, power: int, bound: float) -> float:
+        """Return how much longer than a bound scores are of units that alone tell of some parameter, summed over these.
+
+        Or their curvatures, with the second power. They are too few for a histogram of norms to show, but not for
+        that of each parameter's own scores. If one unit of r tells of it, its score is as long as the root of r.
+        """
+        n_units, rareness, weights = self._chain.n_units, self._rareness[self.places], self._weights[self.places]
+        longer = np.clip((room * weights * np.sqrt(rareness)) ** power - bound, 0.0, None)
+        hidden = n_units / rareness < settings.HIDDEN_UNITS * histogram.noise_std
+        return float(n_units * np.max(longer / rareness, where=hidden, initial=0.0))
 
     @property
     def _bias_of_length(self) -> float:
@@ -880,7 +896,9 @@ class Search:
         last = self._scores[-1]
         of_parameters = np.linalg.solve(self.coordinates.slopes(last.theta).T, last.gradient)
         matrix = curvature.matrix - self.coordinates.bent(last.theta, of_parameters)
-        return replace(curvature, matrix=positive_definite(matrix, floor=settings.LEAST_OF_BENT))
+        block = np.ix_(self.places, self.places)
+        matrix[block] = positive_definite(matrix[block], floor=settings.LEAST_OF_BENT)
+        return replace(curvature, matrix=matrix)
 
     def _at_location(self, theta: FloatArray, curvature: KnownCurvature) -> FloatArray:
         """Return where the location of rows is by the latest score, if their scales stay: no step is too long.
@@ -1087,6 +1105,7 @@ def _sizes_of_entries(
         visible[row] = True
     squares = (big * 4.0 ** (octaves + 0.5)).sum(axis=1) / n_units
     unseen = noise_std / n_units * 4.0 ** (octaves[largest] + 3.5)
+    unseen = np.minimum(unseen, settings.MOST_UNSEEN * squares)  # of few units it would be nearly all
     hidden = 4.0**typical * min(could_hide / n_units, 1.0)
     found: FloatArray = np.sqrt(np.where(visible, squares + unseen, hidden))
     clear = np.where(counts > np.maximum(seen, 3.5 * noise_std), counts, 0.0)

@@ -177,16 +177,21 @@ class Tail:
         return float(np.sqrt(np.sum(self._probabilities * (lost - mean) ** 2)))
 
     def best_bound(
-        self, bias_of_length: float, noise_of_bound: float, expected: Callable[[float], float] = lambda bound: 0.0
+        self,
+        bias_of_length: float,
+        noise_of_bound: float,
+        expected: Callable[[float], float] = lambda bound: 0.0,
+        hidden: Callable[[float], float] = lambda bound: 0.0,
     ) -> tuple[float, float]:
         """Return the bound with the least squared error, and the bias that it is expected to have.
 
         A lost length adds `bias_of_length` times itself to the bias of the sum: 1 if all of it points to one side.
         `noise_of_bound` is the root of the summed variances of the noise that a bound of 1 needs. `expected` is the
-        lost length that is expected at a bound, and corrected.
+        lost length that is expected at a bound, and corrected; `hidden` is lost at least, whatever the histogram shows.
         """
         bounds = self._begin * 2.0 ** np.arange(0.0, 8.0, 0.125)
-        biases = bias_of_length * np.array([self.lost_length(bound, expected(float(bound))) for bound in bounds])
+        lost = [max(self.lost_length(bound, expected(float(bound))), hidden(float(bound))) for bound in bounds]
+        biases = bias_of_length * np.array(lost)
         best = int(np.argmin(biases**2 + (noise_of_bound * bounds) ** 2))
         return float(bounds[best]), float(biases[best])
 
