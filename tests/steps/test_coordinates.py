@@ -216,7 +216,7 @@ def test_the_size_of_scores_of_a_mean_is_that_of_its_members():
     search.structure = np.array([[1, 1, 1, 1], [1, 1, 0, 1], [1, 0, 1, 1], [1, 1, 1, 1]], dtype=bool)
     scales = np.diag(search._comparable(np.zeros(4)).back) * search._weights
     assert scales[0] == pytest.approx(np.hypot(scales[1], scales[2]))
-    assert search._weights[0] == 1.0
+    assert search._weights[0] == search._rareness[0] == 1.0
 
 
 @pytest.mark.parametrize("normal", [True, False])

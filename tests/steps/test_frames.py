@@ -164,6 +164,7 @@ def test_members_of_groups_count_less_in_norms_the_more_there_are():
         Search._comparable(search, np.zeros(size))
         rare = n_members**-0.125  # tails are longer by as much
         assert search._weights == pytest.approx([weight * rare] * n_members + [1.0] * 2)
+        assert search._rareness == pytest.approx(1.0)  # a histogram of norms shows members: every unit has one
 
 
 def test_bias_is_spread_over_directions():

@@ -14,7 +14,8 @@
 
 Of a normal regression with one scale, location and scale are found apart: see `location`. Other locations of normal
 rows move alone in the first two steps, with a binary search for scales and a curvature after each. Log-likelihoods that
-are broken lines curve nowhere but in their kinks: see `broken_lines`.
+are broken lines curve nowhere but in their kinks: see `broken_lines`. The location of censored rows is measured in
+units of their scale: see `coordinates`.
 """
 
 import contextlib
@@ -571,12 +572,13 @@ class Search:
         counts = np.clip(made.value, -n_units, n_units).reshape(theta.size, _OCTAVES)[known]
         members = members_of(self.structure, known)
         scales[known], fourth = _sizes_of_entries(counts, made.noise_std, n_units, members[known])
-        self._rareness[known] = fourth
+        # Every unit is of some member: a histogram of norms shows them.
+        self._rareness[known] = np.where(members[known], 1.0, fourth)
         self._weights[known] = (fourth / fourth.min()) ** -settings.POWER_OF_TAILS
         means = np.flatnonzero(self._regression.gathered.any(axis=1))
         if means.size:  # a row has one member
             scales[means] = np.sqrt(self._regression.gathered[means] ** 2 @ scales**2)
-            self._weights[means] = 1.0
+            self._weights[means] = self._rareness[means] = 1.0
         n_members, n_others = int(members.sum()), int((known & ~members).sum())
         if n_members > n_others > 0:
             self._weights[members] *= (n_others / n_members) ** settings.POWER_OF_MEMBERS
