@@ -9,6 +9,7 @@ import pytest
 from against_reference import Problem, by_mode
 from searches import LOST, searches, summary
 
+import pymc_dp as dp
 from pymc_dp.model.parameters import ParameterVector
 from pymc_dp.release.interface import ExpansionPoint, Release
 from pymc_dp.release.preconditioned import CentredScore, PreconditionedScore
@@ -91,23 +92,35 @@ def test_what_is_nothing_to_the_likelihood_is_nothing_in_coordinates():
 
 def test_scores_along_an_axis_are_those_by_the_coordinate():
     """Where the scale grows and the coordinates of the location stay, the location itself moves."""
-    asked = []
+    asked, search = [], object.__new__(Search)
     chain = SimpleNamespace(
         release=lambda query, _=None: asked.append(query) or Release(query.kind, np.zeros(4), 1.0, query.where),
-        prior=None, knows_responses=False, structure=None, unidentified=None,
+        prior=None, knows_responses=False, structure=np.eye(4, dtype=bool), unidentified=None,
     )  # fmt: skip
     access, at = AccessInCoordinates(chain, IN_UNITS), np.array([2.0, 0.0, 0.1, 1.0])
-    for place in (2, 3):
-        access.release(BoundedScore(at, place, 1.5, kind="scale_score"))
-    query, plain = asked
-    assert isinstance(query, PreconditionedScore)
-    assert (query.kind, query.point.clip_gradient, plain.place) == ("scale_score", 1.5, 3)
-    np.testing.assert_array_equal(plain.theta, IN_UNITS.parameters(at))
+    regression = Regression(np.zeros(4), np.ones(4, dtype=bool), np.array([2]))
+    search._regression = replace(regression, scale_of_censored=IN_UNITS.logarithm)
+    access.release(search._score_along(at, 2, 1.5, "scale_score"))
+    (query,) = asked
+    assert (type(query), query.kind, query.point.clip_gradient) == (PreconditionedScore, "scale_score", 1.5)
     np.testing.assert_allclose(query.point.theta, IN_UNITS.parameters(at))
     np.testing.assert_allclose(query.point.preconditioner[:, 0], IN_UNITS.slopes(at)[:, 2])
     assert not query.point.preconditioner[:, 1:].any()
-    bent = AccessInCoordinates(SimpleNamespace(**vars(chain) | {"structure": np.eye(4, dtype=bool)}), IN_UNITS)
-    np.testing.assert_array_equal(bent.structure[2], [True, True, True, False])
+    search._regression = regression
+    assert isinstance(search._score_along(at, 2, 1.5, "scale_score"), BoundedScore)
+    np.testing.assert_array_equal(access.structure[2], [True, True, True, False])
+
+
+def test_releases_of_a_kind_have_one_shape(budget):
+    """Else a run of censored rows fails when it is published, after it was charged."""
+    generator = np.random.default_rng(0)
+    x, times = generator.normal(size=300), generator.exponential(2.0, 300)
+    with pm.Model():
+        scale = pm.math.exp(pm.Normal("a", 0.0, 5.0) + pm.Data("x", x) * pm.Normal("b"))
+        of_all = pm.Weibull.dist(pm.Exponential("shape", 1.0), scale)
+        pm.Censored("y", of_all, None, 1.0, observed=np.minimum(times, 1.0))
+        result = dp.sample(10, budget=budget, chains=1, cores=1, progressbar=False)
+    assert result["releases"].sizes["bounded_score_release"] == 18
 
 
 @pytest.mark.parametrize("coordinates", [LINEAR, IN_UNITS])

@@ -22,9 +22,7 @@ from numpy.typing import NDArray
 
 from pymc_dp.model.parameters import FloatArray
 from pymc_dp.release.interface import ExpansionPoint, Release
-from pymc_dp.release.preconditioned import PreconditionedScore
 from pymc_dp.release.query import Query
-from pymc_dp.release.sizes import BoundedScore
 from pymc_dp.steps.access import ChainAccess, PriorDensity
 
 
@@ -146,8 +144,6 @@ class AccessInCoordinates(ChainAccess):
 
     def release(self, query: Query, noise_multiplier: float | None = None) -> Release:
         """Ask for the same at the parameters, along the same axes. Where that was is said in coordinates."""
-        if isinstance(query, BoundedScore):
-            query = self._along_axis(query)
         changes: dict[str, Any] = {}
         if isinstance(point := getattr(query, "point", None), ExpansionPoint):
             changes["point"] = at_parameters(point, self._coordinates)
@@ -155,15 +151,6 @@ class AccessInCoordinates(ChainAccess):
             changes["theta"] = self._coordinates.parameters(query.theta)  # type: ignore[attr-defined]
         made = self._chain.release(replace(query, **changes), noise_multiplier)  # type: ignore[type-var]
         return replace(made, where=query.where)
-
-    def _along_axis(self, query: BoundedScore) -> BoundedScore | PreconditionedScore:
-        """Return a query of the score of one coordinate, by which other parameters may move, too."""
-        slopes = self._coordinates.slopes(query.theta)[:, query.place]
-        if np.count_nonzero(slopes) == 1:
-            return query
-        axes = np.zeros((query.theta.size, query.theta.size))
-        axes[query.place, 0] = 1.0
-        return PreconditionedScore(ExpansionPoint(query.theta, axes, query.clip_bound), query.kind)
 
     def multiplier(self, kind: str) -> float:
         """Return that of the chain."""

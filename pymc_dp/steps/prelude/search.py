@@ -545,8 +545,16 @@ class Search:
         """Return 1 if the log-posterior rises along a parameter where it has a value, else -1."""
         at = theta.copy()
         at[place] = value
-        made = self._chain.release(BoundedScore(at, place, settings.CLIP_OF_BISECTION))
+        made = self._chain.release(self._score_along(at, place, settings.CLIP_OF_BISECTION, "bounded_score"))
         return self._sign(made, float(self._chain.prior.gradient(at)[place]), by_prior=by_prior)
+
+    def _score_along(self, theta: FloatArray, place: int, bound: float, kind: str) -> Query:
+        """Return a query of the score by one coordinate: where these are bent, by a direction of the parameters."""
+        if not self._regression.scale_of_censored.any():
+            return BoundedScore(theta, place, bound, kind=kind)
+        axes = np.zeros((theta.size, theta.size))
+        axes[place, 0] = 1.0
+        return PreconditionedScore(ExpansionPoint(theta, axes, bound), kind)
 
     def _sign(self, made: Release, slope: float, *, by_prior: bool) -> float:
         """Return 1 if a released sum and the slope of the prior are positive together, else -1.
@@ -792,7 +800,7 @@ class Search:
                 along = belief.information[place]
                 unit = float(np.sqrt(along[place] / n_units))
                 bound, bias = self._bound_of_own_score(theta, place, unit)
-                made = self._chain.release(BoundedScore(theta, int(place), bound, kind="scale_score"))
+                made = self._chain.release(self._score_along(theta, int(place), bound, "scale_score"))
                 found = float(np.clip(made.value[0], -bound * n_units, bound * n_units))
                 # At other parameters that are off, rows vary more: a scale is found larger, by half their deviance.
                 bias = float(np.hypot(bias, 0.5 * belief.squared_noise))
