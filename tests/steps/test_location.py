@@ -432,6 +432,7 @@ def test_a_prior_decides_first_searches_alone(total, by_prior, answer):
     prior = SimpleNamespace(gradient=lambda theta: np.array([-3.0 if total < 3.0 else 0.0]))
     search = object.__new__(Search)
     search._chain = SimpleNamespace(release=lambda query: made, prior=prior)
+    search._regression = Regression(np.zeros(1), np.ones(1, dtype=bool), np.zeros(1, dtype=np.intp))
     assert search._rises(np.zeros(1), 0, 0.0, by_prior=by_prior) == answer
 
 
