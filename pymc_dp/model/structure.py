@@ -43,6 +43,8 @@ _LOCATION_SCALE = (
     *(getattr(families, f"{name}RV") for name in "Normal LogNormal StudentT Laplace Cauchy Logistic Gumbel".split()),
     AsymmetricLaplaceRV,
 )
+#: Of these and of a Weibull distribution, whose logarithm is of such a family, the first is the inverse scale.
+_OF_INVERSE_SCALE = (AsymmetricLaplaceRV, WeibullBetaRV)
 #: Their last parameters are the location and the scale, or the scatter, of which the location is independent.
 _OF_LOCATION = (families.NormalRV, families.LogNormalRV, families.MvNormalRV, MvStudentTRV)
 #: Families of positive numbers whose level is searched for. With inverse gamma distributions a quarter of 12 searches
@@ -216,9 +218,9 @@ def _node_of_rows(model: pm.Model) -> Apply | None:
 
 
 def _scale_of(node: Apply) -> Variable:
-    """Return the scale of a location-scale family, or its inverse."""
+    """Return the scale of a location-scale family, or its inverse; the shape of a Weibull distribution is one."""
     parameters: list[Variable] = node.op.dist_params(node)
-    return parameters[0] if isinstance(node.op, AsymmetricLaplaceRV) else parameters[-1]
+    return parameters[0] if isinstance(node.op, _OF_INVERSE_SCALE) else parameters[-1]
 
 
 def _undimmed(variable: Variable) -> Variable:
@@ -370,15 +372,14 @@ def scale_of_censored_rows(model: pm.Model, parameters: ParameterVector) -> Floa
     it, too, as where covariates act on hazards.
     """
     found, node = np.zeros(parameters.size), _node_of_censored_rows(model)
-    inverse = node is not None and isinstance(node.op, WeibullBetaRV | AsymmetricLaplaceRV)
-    if node is not None and (inverse or isinstance(node.op, _LOCATION_SCALE)):
-        given = node.op.dist_params(node)
-        scale = given[0] if inverse else given[-1]
-        others = [each for each in given if each is not scale]
-        scale = _undimmed(scale)
+    if node is not None and isinstance(node.op, _LOCATION_SCALE + _OF_INVERSE_SCALE):
+        given = _scale_of(node)
+        scale, others = _undimmed(given), [each for each in node.inputs if each is not given]
         if scale in model.free_RVs and scale.type.ndim == 0 and scale not in ancestors(others):
             places = _places_of(model, parameters, lambda rv: rv is scale)
-            found[np.intersect1d(places, _logarithms(model, parameters))] = -1.0 if inverse else 1.0
+            found[np.intersect1d(places, _logarithms(model, parameters))] = (
+                -1.0 if isinstance(node.op, _OF_INVERSE_SCALE) else 1.0
+            )
     return found
 
 

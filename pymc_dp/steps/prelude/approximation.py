@@ -125,7 +125,7 @@ def found_at_parameters(
     """
     belief, block = found.belief, np.ix_(known, known)
     from_parameters = np.linalg.inv(coordinates.slopes(found.centre.theta))
-    mean, to_parameters = _turned(belief.mean, found.centre.theta, coordinates)
+    mean, to_parameters = turned(found, coordinates)
     of_all = np.ix_(belief.known, belief.known)
     covariance = np.zeros_like(belief.information)
     covariance[of_all] = np.linalg.inv(belief.information[of_all])
@@ -156,11 +156,12 @@ def found_at_parameters(
     )
 
 
-def _turned(mean: FloatArray, centre: FloatArray, coordinates: Coordinates) -> tuple[FloatArray, FloatArray]:
-    """Return the parameters at a mean, and the slopes of the coordinates there.
+def turned(found: Found, coordinates: Coordinates) -> tuple[FloatArray, FloatArray]:
+    """Return the parameters at the mean of a belief in coordinates, and the slopes of these there.
 
     Where noise has led so far that a scale is of another order of magnitude, the map goes on straight from the centre.
     """
+    mean, centre = found.belief.mean, found.centre.theta
     slopes = coordinates.slopes(mean)
     if np.abs(np.linalg.slogdet(slopes)[1]) <= _MOST_BENT * mean.size:  # not where that is no number
         return coordinates.parameters(mean), slopes

@@ -34,7 +34,7 @@ from pymc_dp.release.queries import ClippingLoss, Residual
 from pymc_dp.release.sizes import RemainderSizes
 from pymc_dp.steps.access import ChainAccess
 from pymc_dp.steps.prelude import settings
-from pymc_dp.steps.prelude.approximation import Approximation, Expansion, found_at_parameters
+from pymc_dp.steps.prelude.approximation import Approximation, Expansion, found_at_parameters, turned
 from pymc_dp.steps.prelude.belief import most_likely
 from pymc_dp.steps.prelude.broken_lines import SearchAlongBrokenLines
 from pymc_dp.steps.prelude.coordinates import AccessInCoordinates, LinearCoordinates
@@ -217,14 +217,15 @@ class Learning:
         return self._regression.simulated
 
     @property
-    def _coordinates(self) -> FloatArray | None:
-        """The matrix that makes parameters of a search's coordinates, if these are others.
+    def _coordinates(self) -> LinearCoordinates | None:
+        """The coordinates that a search begins in, if these are other ones than the parameters.
 
         Of normal regressions. On two tables of groups with counts and truth values searches were up to 15 % worse by
         it, at epsilon 4, and as good at 1.
         """
+        matrix = self._regression.with_means_of_members
         apart = self._regression.location_apart and self.in_chains == "nothing"
-        return self._regression.with_means_of_members if apart else None
+        return LinearCoordinates(matrix) if apart and matrix is not None else None
 
     # What it releases ---------------------------------------------------------------------------------------------
 
@@ -332,16 +333,16 @@ class Learning:
         kind = SearchAlongBrokenLines if self._regression.kinked.any() else kind
         kind = SearchBySimulation if self.simulates else kind
         releases_loss = self._diagnoses and self.control_variates
-        asked, regression, to_parameters = chain, self._regression, self._coordinates
-        if to_parameters is not None:
-            asked = AccessInCoordinates(chain, LinearCoordinates(to_parameters))
-            regression = regression.in_coordinates(to_parameters)
+        asked, regression, linear = chain, self._regression, self._coordinates
+        if linear is not None:
+            asked, regression = AccessInCoordinates(chain, linear), regression.in_coordinates(linear.matrix)
         search = kind(asked, regression, self._clip_gradient, self._clip_curvature, releases_loss=releases_loss)
         in_coordinates, prior = search.run(), chain.prior
         found = in_coordinates
-        coordinates = search.coordinates if to_parameters is None else LinearCoordinates(to_parameters)
+        coordinates, axes = search.coordinates if linear is None else linear, np.eye(self.size)
         if coordinates is not None:
             found = found_at_parameters(found, self._regression.known, coordinates, chain.structure)
+            _, axes = turned(in_coordinates, coordinates)
         belief = found.belief
         if not self.noise_aware:
             nothing = np.zeros_like(belief.noise)
@@ -358,7 +359,6 @@ class Learning:
         doubtful_width, by_parameter = np.inf, np.where(belief.known, np.inf, np.nan)
         if not nothing_but_noise(found.belief):
             largest_noise = found.curvature.noise_std * max(_BEYOND_NOISE, search.reach_of_noise)
-            axes = np.eye(self.size) if coordinates is None else coordinates.slopes(in_coordinates.belief.mean)
             there = axes.T @ from_prior @ axes
             doubtful_width, by_parameter = doubtful_widths(
                 in_coordinates.belief, found.curvature, there, largest_noise, axes

@@ -22,7 +22,14 @@ from pymc_dp.model.parameters import FloatArray
 from pymc_dp.release.interface import ExpansionPoint
 from pymc_dp.release.preconditioned import PreconditionedScore, UpperScore
 from pymc_dp.steps.prelude import settings
-from pymc_dp.steps.prelude.newton import NUMERICAL_FAILURES, Frame, can_stand_at, representable, unpacked
+from pymc_dp.steps.prelude.newton import (
+    NUMERICAL_FAILURES,
+    Frame,
+    along_first_axis,
+    can_stand_at,
+    representable,
+    unpacked,
+)
 from pymc_dp.steps.prelude.search import QUERIES_OF_CURVATURE, Search, halved
 
 #: Upper halves of normal scores have the mean .4, in standard deviations: twice that is room for others.
@@ -74,7 +81,7 @@ class SearchFromLevel(Search):
                 rise = self._rise(theta, self._comparable(theta), told, slope)
             except NUMERICAL_FAILURES:
                 return theta
-        axis = _along(rise)
+        axis = along_first_axis(rise)
 
         def rises(by: float) -> float:
             # Of counts that are far smaller, rows tell less.
@@ -152,7 +159,7 @@ class SearchFromLevel(Search):
 
     def _log_size_along(self, theta: FloatArray, direction: FloatArray) -> float:
         """Return the logarithm of the mean size of scores along a direction, infinite where noise hides it."""
-        axis = _along(direction)
+        axis = along_first_axis(direction)
         histogram = self._histogram(theta, Frame(axis, axis), "score", settings.USUALLY_TOLD, kind="growth_sizes")
         return histogram.log_mean(self._chain.n_units)
 
@@ -163,10 +170,3 @@ class SearchFromLevel(Search):
         for number, members in enumerate(moved):
             found[members, number] = 1.0
         return found[:, found.any(axis=0)]
-
-
-def _along(direction: FloatArray) -> FloatArray:
-    """Return axes of which the first is a direction, and the others are none."""
-    axes = np.zeros((direction.size, direction.size))
-    axes[:, 0] = direction
-    return axes

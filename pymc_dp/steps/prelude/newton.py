@@ -27,6 +27,13 @@ class Frame:
     back: FloatArray
 
 
+def along_first_axis(direction: FloatArray) -> FloatArray:
+    """Return axes of which the first is a direction, and the others are none."""
+    axes = np.zeros((direction.size, direction.size))
+    axes[:, 0] = direction
+    return axes
+
+
 def representable(bound: float) -> float:
     """Return the nearest clip bound that a query may have."""
     return float(np.clip(bound, SMALLEST_CLIP_BOUND, LARGEST_CLIP_BOUND))

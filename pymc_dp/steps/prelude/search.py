@@ -52,6 +52,7 @@ from pymc_dp.steps.prelude.growth import mean_of_exponential, on_one_parabola, r
 from pymc_dp.steps.prelude.newton import (
     NUMERICAL_FAILURES,
     Frame,
+    along_first_axis,
     can_stand_at,
     positive_definite,
     prior_curvature,
@@ -552,9 +553,7 @@ class Search:
         """Return a query of the score by one coordinate: where these are bent, by a direction of the parameters."""
         if not self._regression.scale_of_censored.any():
             return BoundedScore(theta, place, bound, kind=kind)
-        axes = np.zeros((theta.size, theta.size))
-        axes[place, 0] = 1.0
-        return PreconditionedScore(ExpansionPoint(theta, axes, bound), kind)
+        return PreconditionedScore(ExpansionPoint(theta, along_first_axis(np.eye(theta.size)[place]), bound), kind)
 
     def _sign(self, made: Release, slope: float, *, by_prior: bool) -> float:
         """Return 1 if a released sum and the slope of the prior are positive together, else -1.
