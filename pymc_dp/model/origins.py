@@ -94,6 +94,11 @@ def note(model: pm.Model, name: str, values: Iterable[Any]) -> None:
     _given.setdefault(model.root, {})[model.name_for(name)] = [ref(owner_of(array)) for array in arrays]
 
 
+def note_as_of(made: pm.Model, model: pm.Model) -> None:
+    """Note that a model holds what another one was given, and will be given."""
+    _given[made] = _given.setdefault(model, {})
+
+
 def _array_behind(value: Any) -> np.ndarray | None:
     """Return the array of an array, of a pandas or xarray object, or of a constant; None for lists and others."""
     if isinstance(value, np.ndarray):

@@ -16,6 +16,7 @@ from pytensor.graph.replace import clone_replace
 from pymc_dp.compiling import INTERPRETED, compiled
 from pymc_dp.exceptions import InvalidArgument
 from pymc_dp.model.axes import length_of_dim
+from pymc_dp.model.copying import add_copy
 from pymc_dp.model.members import Unstandardised, standardising
 from pymc_dp.model.parameters import FloatArray, ParameterVector
 from pymc_dp.model.prior import Prior
@@ -34,24 +35,16 @@ def priors_of(
     """
     kept = [each for each in model.deterministics if published is None or each.name in published]
     variables = [*model.free_RVs, *kept, *model.potentials]
-    dims = {each.name: model.named_vars_to_dims.get(each.name) for each in variables}
-    used = {dim: model.dim_lengths[dim] for names in dims.values() for dim in names or () if dim is not None}
+    dims = [model.named_vars_to_dims.get(each.name) or () for each in variables]
+    used = {dim: model.dim_lengths[dim] for names in dims for dim in names if dim is not None}
     lengths = {length: pt.constant(length_of_dim(model, dim, length), dtype="int64") for dim, length in used.items()}
     copies = clone_get_equiv([], variables, copy_inputs=False, copy_orphans=False, memo=dict(lengths))
     priors = pm.Model(model=None)
     for dim, length in used.items():
         priors.add_coord(dim, model.coords[dim], length=lengths[length])
     for variable in variables:
-        copy = copies[variable]
-        copy.name = variable.name
-        if variable in model.free_RVs:
-            priors.free_RVs.append(copy)
-            transform = (transforms or {}).get(variable.name, model.rvs_to_transforms[variable])
-            priors.create_value_var(copy, transform=transform, default_transform=None)
-            priors.set_initval(copy, None)
-        else:
-            (priors.potentials if variable in model.potentials else priors.deterministics).append(copy)
-        priors.add_named_variable(copy, dims=dims[variable.name])
+        transform = (transforms or {}).get(variable.name, model.rvs_to_transforms.get(variable))
+        add_copy(priors, copies[variable], model, variable, transform)
     return priors
 
 

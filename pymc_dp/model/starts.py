@@ -129,7 +129,10 @@ def refuse_wrong_starts(model: pm.Model, initvals: InitialValues | None, chains:
     for values in _each(initvals):
         wrong = {str(getattr(name, "name", name)) for name in values} - known
         if wrong:
-            raise InvalidArgument(f"initvals names {sorted(wrong)}, which are no free variables of the model.")
+            raise InvalidArgument(
+                f"initvals names {sorted(wrong)}, which are no free variables of the model: those are "
+                f"{', '.join(rv.name for rv in model.free_RVs)}."
+            )
     with pytensor.config.change_flags(mode=INTERPRETED):  # called once: compiling takes longer
         shapes = {name: tuple(map(int, shape)) for name, shape in model.eval_rv_shapes().items()}
     for key, value in itertools.chain.from_iterable(values.items() for values in _each(initvals)):

@@ -199,12 +199,12 @@ def _factors_of_scale(model: pm.Model) -> set[Variable]:
     if node is None or not isinstance(node.op, _LOCATION_SCALE):
         return set()
     found: set[Variable] = set()
-    scale = _undimmed(_scale_of(node))
+    scale = undimmed(_scale_of(node))
     if scale.owner is None or getattr(scale.owner.op, "scalar_op", None) != exp:
         return set()
     ahead = list(scale.owner.inputs)
     while ahead:
-        variable = _undimmed(ahead.pop())
+        variable = undimmed(ahead.pop())
         if variable in model.free_RVs:
             found |= {variable} if variable.type.ndim == 0 else set()
         elif variable.owner is not None and getattr(variable.owner.op, "scalar_op", None) == add:
@@ -223,7 +223,7 @@ def _scale_of(node: Apply) -> Variable:
     return parameters[0] if isinstance(node.op, _OF_INVERSE_SCALE) else parameters[-1]
 
 
-def _undimmed(variable: Variable) -> Variable:
+def undimmed(variable: Variable) -> Variable:
     """Return the variable under changes of axes and names."""
     while variable.owner is not None and isinstance(variable.owner.op, DimShuffle | ViewOp):
         variable = variable.owner.inputs[0]
@@ -267,7 +267,7 @@ def scale_is_rate(model: pm.Model) -> bool:
     node = _node_of_rows(model)
     if node is None or not isinstance(node.op, AsymmetricLaplaceRV):
         return False
-    return _undimmed(_scale_of(node)) in model.free_RVs or bool(_factors_of_scale(model))
+    return undimmed(_scale_of(node)) in model.free_RVs or bool(_factors_of_scale(model))
 
 
 def places_of_degrees_of_freedom(model: pm.Model, parameters: ParameterVector) -> NDArray[np.intp]:
@@ -275,7 +275,7 @@ def places_of_degrees_of_freedom(model: pm.Model, parameters: ParameterVector) -
     node = _node_of_rows(model)
     if node is None or not isinstance(node.op, families.StudentTRV):
         return np.zeros(0, dtype=np.intp)
-    degrees = _undimmed(node.op.dist_params(node)[0])
+    degrees = undimmed(node.op.dist_params(node)[0])
     return np.intersect1d(_places_of(model, parameters, lambda rv: rv is degrees), _logarithms(model, parameters))
 
 
@@ -335,7 +335,7 @@ def scale_of_normal_rows(model: pm.Model) -> Variable | None:
     if node is None or not isinstance(node.op, families.NormalRV | families.LogNormalRV):
         return None
     mean, scale = node.op.dist_params(node)
-    scale = _undimmed(scale)
+    scale = undimmed(scale)
     return scale if scale in model.free_RVs and scale not in ancestors([mean]) else None
 
 
@@ -374,7 +374,7 @@ def scale_of_censored_rows(model: pm.Model, parameters: ParameterVector) -> Floa
     found, node = np.zeros(parameters.size), _node_of_censored_rows(model)
     if node is not None and isinstance(node.op, _LOCATION_SCALE + _OF_INVERSE_SCALE):
         given = _scale_of(node)
-        scale, others = _undimmed(given), [each for each in node.inputs if each is not given]
+        scale, others = undimmed(given), [each for each in node.inputs if each is not given]
         if scale in model.free_RVs and scale.type.ndim == 0 and scale not in ancestors(others):
             places = _places_of(model, parameters, lambda rv: rv is scale)
             found[np.intersect1d(places, _logarithms(model, parameters))] = (
@@ -422,7 +422,7 @@ def _sums_with_covariates(given: Variable, free: set[Variable]) -> set[Variable]
     """Return the sums by which free variables and covariates together reach a parameter of the rows' distribution."""
     found, seen, ahead = set[Variable](), set[Variable](), [given]
     while ahead:
-        variable = _undimmed(ahead.pop())
+        variable = undimmed(ahead.pop())
         if variable in seen or not (_reached(variable, free) and _has_covariates(variable, free)):
             continue
         seen.add(variable)
@@ -444,7 +444,7 @@ def _intercepts(predictor: Variable, free: set[Variable]) -> list[Variable]:
     terms, seen, ahead = list[tuple[Variable, bool, bool]](), set[Variable](), [(predictor, True, False)]
     while ahead:
         variable, added, one_entry = ahead.pop()
-        variable = _undimmed(variable)
+        variable = undimmed(variable)
         node = variable.owner
         if node is None or variable in seen or variable in free:
             terms.append((variable, added, one_entry))

@@ -17,6 +17,7 @@ from xarray import DataTree
 from pymc_dp.budget.privacy_budget import PrivacyBudget
 from pymc_dp.exceptions import InvalidArgument, RunInterrupted, UnsupportedModel
 from pymc_dp.model import posterior
+from pymc_dp.model.centring import form_of
 from pymc_dp.model.context import Model, model_in_context
 from pymc_dp.model.parameters import FloatArray, ParameterVector, default_point
 from pymc_dp.model.posterior import PRIVATE_LIKELIHOOD
@@ -72,7 +73,7 @@ class PrivateLikelihood:
         self.tree = DataTree.from_dict({name: tree[name].to_dataset() for name in _KEPT if name in tree})
         self._priors: Model | None = None
         if model is not None:
-            self._priors = posterior.priors_of(model, json.loads(self.facts.get("variables", "[]")))
+            self._priors = posterior.priors_of(self._form_of(model), json.loads(self.facts.get("variables", "[]")))
             posterior.places_of(self._dataset, ParameterVector(self._priors))
 
     @property
@@ -127,7 +128,11 @@ class PrivateLikelihood:
             raise InvalidArgument("Priors are not stored in files: pass model(priors=a PyMC model with them).")
         if priors is not None and posterior.holds_observations(priors):
             raise InvalidArgument("priors= must be a model without observed variables: the likelihood stands for them.")
-        return posterior.priors_of(self._priors if priors is None else priors, None)
+        return posterior.priors_of(self._priors if priors is None else self._form_of(priors), None)
+
+    def _form_of(self, model: Model) -> Model:
+        """Return the form of a model that has the parameters of the likelihood: centred or as it was written."""
+        return form_of(model, {str(label).partition("[")[0] for label in self._dataset["parameter"].values})
 
     def sample(self, draws: int = 1000, *, priors: Model | None = None, **options: Any) -> DataTree:
         """Draw from the posterior with PyMC's own sampler. Free of further privacy cost, as often as you like.

@@ -29,6 +29,7 @@ from pymc_dp.budget.plan import Plan, StepPlan
 from pymc_dp.budget.privacy_budget import PrivacyBudget
 from pymc_dp.exceptions import RunInterrupted, UnsupportedModel, UnsupportedOption
 from pymc_dp.memory import memory_of_this_machine
+from pymc_dp.model.centring import form_of
 from pymc_dp.model.context import Model, model_in_context, refuse_bambi_statistics
 from pymc_dp.model.parameters import ParameterVector, value_variables
 from pymc_dp.model.posterior import arguments_of_nuts, places_of, priors_of
@@ -171,11 +172,13 @@ class _Run:
         self.arguments = dict(settings.arguments)
         refusals.refuse_wrong_types(self.arguments)
         refusals.refuse_unsupported_options(self.arguments, self.arguments.pop("kwargs"))
-        self.model = model_in_context(self.arguments["model"])
-        step = steps_with_budget(self.arguments["step"], given_budget, self.model, **units)
+        written = model_in_context(self.arguments["model"])
+        step = steps_with_budget(self.arguments["step"], given_budget, written, **units)
+        moved = [var.name for one in refusals.dp_steps(step) for var in one.vars]
+        self.model = form_of(written, moved)
         self.group = refusals.group_of_steps(step, value_variables(self.model))
         self.group.stand_beside_a_table(data is not None, units_of_rows=data is not None and data.unit is not None)
-        refuse_bambi_statistics(self.model)
+        refuse_bambi_statistics(written)
         self.budget: PrivacyBudget = self.group.budget
         self.data: Table | None = data
         self.of_table: PartitionedUnits | None = None

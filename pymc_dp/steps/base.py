@@ -24,6 +24,7 @@ from pymc_dp.budget.plan import Plan, ReleaseRequest
 from pymc_dp.budget.privacy_budget import PrivacyBudget
 from pymc_dp.budget.worth import Worth
 from pymc_dp.exceptions import InvalidArgument, NoPlan, UnsupportedOption
+from pymc_dp.model.centring import centred, form_of
 from pymc_dp.model.context import Model, context_without_error, model_in_context
 from pymc_dp.model.parameters import FloatArray, ParameterVector, value_variables
 from pymc_dp.model.units import declared_unit, public_number_of_units, refusal_of_undeclared_units, refuse_single_rows
@@ -46,8 +47,8 @@ class DPStep(BlockedStep):
     Parameters
     ----------
     vars : sequence of variables or names, optional
-        Free variables to update. Default: all. Several DP steps may share a model and a budget, each with variables
-        of its own.
+        Free variables to update, of the model as it was written. Default: all of the model in the centred form (see
+        `pymc_dp.model.centring`). Several DP steps may share a model and a budget, each with variables of its own.
     budget : PrivacyBudget
         What the run is charged to.
     budget_share : float
@@ -168,6 +169,8 @@ class DPStep(BlockedStep):
             insecure_seed = _validate.whole("insecure_seed", insecure_seed, at_least=0)
         self.insecure_seed = insecure_seed
         model = model_in_context(model)
+        if vars is None:
+            model = centred(model)
         self._units_given = {"unit": unit, "unit_index": unit_index}
         self.unit, self.unit_index = declared_unit(model, unit, unit_index)
         undeclared = unit is None and unit_index is None
@@ -322,6 +325,10 @@ class DPStep(BlockedStep):
         """Whether the current iteration is one of tuning, whose draws are no draws from the posterior."""
         return self._iteration < self._tuning_iterations
 
+    def form_of(self, model: Model) -> Model:
+        """Return the form of a model, centred or as it was written, whose variables the step moves."""
+        return form_of(model, [var.name for var in self.vars])
+
     def in_order(self, setting: str, values: Any) -> Any:
         """Return numbers by variable's name as one vector, in the step's order; anything but a mapping as it is."""
         return self.parameters.by_variable(setting, values, self._own.moves) if isinstance(values, Mapping) else values
@@ -391,7 +398,7 @@ class DPStep(BlockedStep):
         if not self.uses_n_units or self._n_units_given is not None or self.beside_a_table:
             return  # of no use to it; or passed, as for a table that is yet to come: a run compares
         model = context_without_error()
-        if model is None or not set(self.vars) <= set(value_variables(model)):
+        if model is None or not set(self.vars) <= set(value_variables(self.form_of(model))):
             return
         n_units = public_number_of_units(model, self.unit, self.unit_index, self.budget.relation)
         if n_units is not None:

@@ -113,7 +113,7 @@ class LearningStep(DPStep):
             prelude = replace(prelude, control_variates=False)
         self.learning = Learning(
             prelude,
-            structure_of(model_in_context(model), self.parameters, self.unit),
+            structure_of(self.form_of(model_in_context(model)), self.parameters, self.unit),
             one_row_a_unit=self.unit_index is None,
             in_chains=self.in_chains,
             diagnoses=self.clip_diagnostics is not None,

@@ -28,7 +28,7 @@ from pymc_dp.release.surveys import (
 from pymc_dp.reports.published import facts_of
 from pymc_dp.rows.likelihood import UnitLikelihood
 from pymc_dp.surveys.asking import Ask, Survey, asking, checked_budget, four_digits, heading, tree_of, view_of
-from pymc_dp.surveys.fit import Fitted
+from pymc_dp.surveys.fit import Fitted, form_of_result
 from pymc_dp.surveys.histogram import FINEST, STEPS, bins_that_most_keep, found_range
 from pymc_dp.surveys.scenarios import Rewriting
 from pymc_dp.tables import Table
@@ -168,7 +168,7 @@ def average_predictions(
     interval.
     """
     budget, share = checked_budget(budget, budget_share)
-    model = model_in_context(model)
+    model = form_of_result(model_in_context(model), result)
     view = view_of(model, unit, unit_index, data, with_response=True)
     fitted = Fitted(result, model, view)
     template = None if data is None or data.schema is None else data.template_of(view.row_split.n_rows)

@@ -199,7 +199,7 @@ def check(
     budget, share = checked_budget(budget, budget_share)
     if bins is not None:
         bins = _validate.whole("bins", bins, at_least=2)
-    model = model_in_context(model)
+    model = fit.form_of_result(model_in_context(model), result)
     view = view_of(model, unit, unit_index, data, with_response=True)
     response = view.row_split.response
     assert response is not None  # noqa: S101  it was asked for

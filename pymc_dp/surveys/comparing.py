@@ -18,7 +18,7 @@ from pymc_dp.release.surveys import DensityDifferences, DifferenceSizes
 from pymc_dp.reports.published import facts_of
 from pymc_dp.rows.likelihood import UnitLikelihood
 from pymc_dp.surveys.asking import Ask, Survey, asking, checked_budget, four_digits, heading, tree_of, view_of
-from pymc_dp.surveys.fit import Fitted
+from pymc_dp.surveys.fit import Fitted, form_of_result
 from pymc_dp.surveys.folding import Folds
 from pymc_dp.surveys.histogram import bins_that_most_keep
 from pymc_dp.tables import Table
@@ -155,10 +155,9 @@ def compare(
         )
     if folds is not None and not Table.are_apart(folds.testing):
         raise InvalidArgument("These are no folds that dp.folds drew: a unit may be in several, and is paid for once.")
-    views = {name: view_of(model, unit, unit_index, tables[0]) for name, (model, _) in models.items()}
-    fits = {
-        name: [Fitted(result, model, views[name]) for result in fitted[name]] for name, (model, _) in models.items()
-    }
+    forms = {name: form_of_result(model, fitted[name][0]) for name, (model, _) in models.items()}
+    views = {name: view_of(model, unit, unit_index, tables[0]) for name, model in forms.items()}
+    fits = {name: [Fitted(result, forms[name], views[name]) for result in fitted[name]] for name in models}
     if len({view.row_split.n_rows for view in views.values()}) > 1:
         raise UnsupportedModel("The models have different numbers of rows: they have to be of the same table.")
     reference, *names = models

@@ -12,6 +12,7 @@ Parameters that were fitted to the same rows make contrasts smaller. Noise in th
 factors that `excess` returns.
 """
 
+import json
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -21,6 +22,7 @@ import scipy
 from xarray import DataTree
 
 from pymc_dp.exceptions import InvalidArgument
+from pymc_dp.model.centring import form_of
 from pymc_dp.model.context import Model
 from pymc_dp.model.posterior import PRIVATE_LIKELIHOOD, known_parameters, places_of, unconstrained_draws
 from pymc_dp.model.view import ModelView
@@ -40,6 +42,11 @@ _FEWEST_BINS, _MOST_BINS, _BINS = 4, 8, 6
 SHAPES = ("location", "spread", "skewness", "tails")
 #: Draws of a weighted sum of squares: p-values below 1e-4 are then known within a fifth.
 _DRAWS = 400_000
+
+
+def form_of_result(model: Model, result: DataTree) -> Model:
+    """Return the form of a model that a result has draws of: centred or as it was written."""
+    return form_of(model, json.loads(facts_of(result).get("parameters", "{}")))
 
 
 class Fitted:

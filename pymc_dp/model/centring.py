@@ -1,0 +1,314 @@
+r"""Models in the centred form: a scale times standardised variables is a variable itself.
+
+Of effects :math:`\mu + \tau z_g` with :math:`z_g \sim N(0, 1)`, the non-centred form, rows tell products of
+parameters, and no normal likelihood is near theirs. With :math:`u_g = \tau z_g \sim N(0, \tau^2)` for `z` the model is
+the same law of everything that the user wrote. Rows tell sums then, and the scale is in the prior alone, which is
+exact.
+
+References
+----------
+Papaspiliopoulos, Roberts and Sköld (2007), A general framework for the parametrization of hierarchical models,
+Statistical Science 22.
+"""
+
+from collections import defaultdict
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from typing import NamedTuple
+from weakref import WeakKeyDictionary
+
+import pymc as pm
+from pymc.distributions.multivariate import ZeroSumNormalRV
+from pymc.distributions.transforms import CholeskyCovPacked
+from pymc.logprob.transforms import LogTransform
+from pytensor.graph.basic import Apply, Constant, Variable, clone_get_equiv
+from pytensor.graph.traversal import ancestors, applys_between
+from pytensor.scalar import basic as scalar
+from pytensor.scalar.math import Softplus
+from pytensor.tensor.elemwise import DimShuffle
+from pytensor.tensor.linalg import solve_triangular
+from pytensor.tensor.math import Dot
+from pytensor.tensor.random import basic as families
+from pytensor.tensor.subtensor import AdvancedIncSubtensor, AdvancedSubtensor, Subtensor
+
+from pymc_dp.model import origins
+from pymc_dp.model.arrays import is_leaf, leaf_value
+from pymc_dp.model.copying import add_copy, add_free
+from pymc_dp.model.structure import undimmed
+
+#: Families whose last parameters are location and scale, and which a positive factor leaves in the family.
+_LOCATION_SCALE = tuple(getattr(families, f"{name}RV") for name in "Normal StudentT Laplace Cauchy Logistic".split())
+_POSITIVE_EVERYWHERE = (scalar.Exp, Softplus)
+_CHOOSING = (DimShuffle, Subtensor, AdvancedSubtensor)
+_POSITIVE_OF_POSITIVE = (scalar.Sqrt, scalar.Sqr, scalar.Reciprocal, scalar.Mul, scalar.TrueDiv, scalar.Add)
+
+_SCALED, _CENTRED = "_scaled", "_centred"
+
+#: Models in the centred form by those that the user wrote, with the variables that they were made of; None: no other.
+_made: WeakKeyDictionary[pm.Model, tuple[list[Variable], pm.Model | None]] = WeakKeyDictionary()
+
+
+def centred(model: pm.Model) -> pm.Model:
+    """Return a model in the centred form, the same object each time; the model itself where there is nothing to do.
+
+    Standardised variables that are multiplied by a positive function of other free variables, and that rows, priors
+    and potentials use in no other way, are replaced by the products, ``<name>_scaled``; or, where free variables are
+    added to the only product and to nothing else, by the sum, ``<name>_centred``. They keep their names as
+    deterministic variables. Data, dims and all else are those of the model.
+    """
+    written = {*model.named_vars}
+    variables = [*model.basic_RVs, *model.deterministics, *model.potentials, *model.data_vars]
+    made_of, found = _made.get(model, (None, None))
+    if made_of != variables:
+        found = None
+        while (scaled := _first_scaled(found or model)) is not None:
+            found = _with_products(found or model, scaled, written)
+        if found is not None:
+            origins.note_as_of(found, model)
+        _made[model] = variables, found
+    if found is None:
+        return model
+    found.coords.update(model.coords)  # data that are set anew may change them
+    found.dim_lengths.update(model.dim_lengths)
+    return found
+
+
+def form_of(model: pm.Model, names: Iterable[str]) -> pm.Model:
+    """Return the form of a model that has free variables, or their values, of all these names: centred if both have."""
+    form = centred(model)
+    return form if set(names) <= {each.name for each in [*form.free_RVs, *form.value_vars]} else model
+
+
+class _Step(NamedTuple):
+    """A node on the way from a standardised variable, the input of it that is on the way, and whether this ends there.
+
+    It does where the node multiplies by the scale.
+    """
+
+    node: Apply
+    variable: Variable
+    is_product: bool
+
+
+class _Scaled(NamedTuple):
+    """A standardised variable, what it is multiplied by everywhere, and all steps to the products.
+
+    With a location there is one product, and `total` is the sum of the two. The scale may be a Cholesky factor that
+    the variable is multiplied by `from_left`, or transposed from the right; None: it is no matrix.
+    """
+
+    variable: Variable
+    scale: Variable
+    steps: list[_Step]
+    location: Variable | None = None
+    total: Variable | None = None
+    from_left: bool | None = None
+
+
+def _first_scaled(model: pm.Model) -> _Scaled | None:
+    """Return the first free variable that only occurs multiplied by a scale; None if there is none."""
+    starts_given = any(isinstance(each, Variable) for each in model.rvs_to_initial_values.values())
+    if model.parent is not None or starts_given:
+        return None
+    clients = defaultdict[Variable, list[Apply]](list)
+    for node in applys_between([], [*model.basic_RVs, *model.potentials]):
+        for variable in dict.fromkeys(node.inputs):
+            clients[variable].append(node)
+    scaled = (_scaled(rv, clients, model) for rv in model.free_RVs if _can_be_scaled(rv, model))
+    return next((found for found in scaled if found is not None), None)
+
+
+def _can_be_scaled(rv: Variable, model: pm.Model) -> bool:
+    """Return whether a free variable is of a family of any scale, and starts where PyMC says."""
+    family = isinstance(rv.owner.op, _LOCATION_SCALE) and model.rvs_to_transforms[rv] is None
+    return (family or isinstance(rv.owner.op, ZeroSumNormalRV)) and model.rvs_to_initial_values[rv] is None
+
+
+def _scaled(rv: Variable, clients: Mapping[Variable, Sequence[Apply]], model: pm.Model) -> _Scaled | None:
+    """Return how a variable is multiplied by one scale on all ways to rows, priors and potentials; else None."""
+    if (by_factor := _multiplied_by_a_factor(rv, clients[rv], model)) is not None:
+        return _located(by_factor, clients, model)
+    scale: Variable | None = None
+    steps, ahead = list[_Step](), [rv]
+    while ahead:
+        variable = ahead.pop()
+        for node in clients[variable]:
+            if any(rv in ancestors([each]) for each in node.inputs if each is not variable):
+                return None
+            factor = _other_input(node, variable, scalar.Mul)
+            found = None if factor is None else _scale_in(factor, variable, rv, model)
+            steps.append(_Step(node, variable, found is not None))
+            if found is not None:
+                if scale is not None and found is not scale:
+                    return None
+                scale = found
+            elif factor is not None or (isinstance(node.op, _CHOOSING) and node.inputs[0] is variable):
+                ahead.append(node.outputs[0])
+            else:
+                return None
+    return None if scale is None else _located(_Scaled(rv, scale, steps), clients, model)
+
+
+def _located(scaled: _Scaled, clients: Mapping[Variable, Sequence[Apply]], model: pm.Model) -> _Scaled:
+    """Return the same with its location, if there is one: free variables that the only product is only added to."""
+    rv, (node, *others) = scaled.variable, [step.node for step in scaled.steps]
+    users = clients[node.outputs[0]]
+    if others or len(users) != 1 or isinstance(rv.owner.op, ZeroSumNormalRV):
+        return scaled
+    location = _other_input(users[0], node.outputs[0], scalar.Add)
+    if location is None or not _is_of_free_variables(location, model) or not _fits(location, rv):
+        return scaled
+    return scaled if rv in ancestors([location]) else scaled._replace(location=location, total=users[0].outputs[0])
+
+
+def _multiplied_by_a_factor(rv: Variable, nodes: Sequence[Apply], model: pm.Model) -> _Scaled | None:
+    """Return how standard normal variables are multiplied by a Cholesky factor of a free variable, once; else None."""
+    op = rv.owner.op
+    if len(nodes) != 1 or not isinstance(getattr(nodes[0].op, "core_op", nodes[0].op), Dot):
+        return None
+    if not isinstance(op, families.NormalRV) or rv.type.ndim != 2 or op.size_param(rv.owner).type.ndim != 1:
+        return None
+    location, sigma = map(undimmed, op.dist_params(rv.owner))
+    if not all(isinstance(each, Constant) and each.type.ndim == 0 for each in (location, sigma)):
+        return None
+    if leaf_value(location) != 0.0 or leaf_value(sigma) != 1.0:
+        return None
+    first, second = nodes[0].inputs
+    from_left = second is rv
+    factor = first
+    if not from_left:
+        if second.owner is None or getattr(second.owner.op, "new_order", None) != (1, 0):
+            return None
+        factor = second.owner.inputs[0]
+    # As PyMC fills a triangle with the entries of a packed factor.
+    packed = factor.owner.inputs[1] if isinstance(getattr(factor.owner, "op", None), AdvancedIncSubtensor) else None
+    if packed not in model.free_RVs or not isinstance(model.rvs_to_transforms[packed], CholeskyCovPacked):
+        return None
+    return _Scaled(rv, factor, [_Step(nodes[0], rv, is_product=True)], from_left=from_left)
+
+
+def _other_input(node: Apply, variable: Variable, operation: type) -> Variable | None:
+    """Return what a node adds to a variable, or multiplies it by, if it does that to two."""
+    if not isinstance(getattr(node.op, "scalar_op", None), operation) or len(node.inputs) != 2:
+        return None
+    first, second = node.inputs
+    return second if first is variable else first
+
+
+def _is_of_free_variables(variable: Variable, model: pm.Model) -> bool:
+    """Return whether a variable is a function of free variables and numbers, and of no array: that may be rows."""
+    found = list(ancestors([variable], blockers=model.free_RVs))
+    no_array = not any(is_leaf(each) and leaf_value(each).ndim > 0 for each in found)
+    return no_array and not set(model.free_RVs).isdisjoint(found)
+
+
+def _fits(variable: Variable, rv: Variable) -> bool:
+    """Return whether an operation on the entries of both has the shape of `rv`."""
+    return variable.type.ndim == rv.type.ndim and not any(
+        one and not another for one, another in zip(rv.type.broadcastable, variable.type.broadcastable, strict=True)
+    )
+
+
+def _scale_in(factor: Variable, variable: Variable, rv: Variable, model: pm.Model) -> Variable | None:
+    """Return a factor of a function of `rv` as its scale, one number or one for each entry; None if it is none."""
+    if not (_is_of_free_variables(factor, model) and _is_positive(factor, model)):
+        return None
+    number = undimmed(factor)
+    if number.type.ndim == 0:
+        return number
+    of_entries = variable is rv and not isinstance(rv.owner.op, ZeroSumNormalRV)
+    return factor if of_entries and _fits(factor, rv) else None
+
+
+def _is_positive(variable: Variable, model: pm.Model) -> bool:
+    """Return whether the graph says that a variable has positive entries only."""
+    if isinstance(variable, Constant):
+        return bool((leaf_value(variable) > 0).all())
+    if variable in model.free_RVs:
+        return isinstance(model.rvs_to_transforms[variable], LogTransform) or _is_uniform_above_zero(variable)
+    if variable.owner is None:
+        return False
+    op, inputs = getattr(variable.owner.op, "scalar_op", variable.owner.op), variable.owner.inputs
+    if isinstance(op, _POSITIVE_EVERYWHERE):
+        return True
+    inputs = inputs[:1] if isinstance(op, _CHOOSING) else inputs
+    return isinstance(op, (*_POSITIVE_OF_POSITIVE, *_CHOOSING)) and all(_is_positive(each, model) for each in inputs)
+
+
+def _is_uniform_above_zero(rv: Variable) -> bool:
+    if not isinstance(rv.owner.op, families.UniformRV):
+        return False
+    lower = undimmed(rv.owner.op.dist_params(rv.owner)[0])
+    return isinstance(lower, Constant) and bool((leaf_value(lower) >= 0).all())
+
+
+def _with_products(model: pm.Model, scaled: _Scaled, written: Collection[str]) -> pm.Model:
+    """Return a model with a free variable for the products, or for the total, of what is multiplied by a scale."""
+    rv = scaled.variable
+    product, of_output, standardised = _law_of(scaled)
+    of_product, replaced = {rv: of_output}, {rv: standardised}
+    for node, variable, is_product in scaled.steps:
+        out, changed = node.outputs[0], of_product[variable]
+        if not is_product:
+            changed = node.clone_with_new_inputs([changed if each is variable else each for each in node.inputs]).out
+        of_product[out] = changed
+        if is_product:
+            replaced[out] = changed
+    if scaled.total is not None:
+        replaced = {rv: standardised, scaled.total: of_output}
+    data = set(model.data_vars)
+    variables = [variable for variable in model.named_vars.values() if variable not in data]
+    settings = {"copy_inputs": False, "copy_orphans": False, "strict": False}
+    copy_of = clone_get_equiv([], list(replaced.values()), **settings)
+    copy_of |= {variable: copy_of[by] for variable, by in replaced.items()}
+    clone_get_equiv([], variables, memo=copy_of, **settings)
+    found = pm.Model(model=None, check_bounds=model.check_bounds)
+    found.coords.update(model.coords)
+    found.dim_lengths.update(model.dim_lengths)
+    for name, variable in model.named_vars.items():
+        copy = copy_of.get(variable, variable)
+        if variable is not rv:
+            add_copy(found, copy, model, variable, model.rvs_to_transforms.get(variable))
+            start = model.rvs_to_initial_values.get(variable)
+            if start is not None:
+                found.set_initval(copy, start)
+            continue
+        dims, free = model.named_vars_to_dims.get(name), copy_of[product]
+        free.name = _name_of_product(scaled, written)
+        add_free(found, free, model.rvs_to_transforms[rv])
+        found.add_named_variable(free, dims=dims[::-1] if dims and scaled.from_left else dims)
+        if name in written:  # not a product itself
+            copy.name = name
+            found.deterministics.append(copy)
+            found.add_named_variable(copy, dims=dims)
+    return found
+
+
+def _law_of(scaled: _Scaled) -> tuple[Variable, Variable, Variable]:
+    """Return a variable of the law of the product or total, in its shape, and the standardised variable by it."""
+    rv, scale, added = scaled.variable, scaled.scale, scaled.location
+    op, node = rv.owner.op, rv.owner
+    parameters, size = op.dist_params(node), op.size_param(node)
+    if scaled.from_left is not None:
+        place = 1 if scaled.from_left else 0
+        located = 0.0 if added is None else added.T if scaled.from_left else added
+        product = pm.MvNormal.dist(located, chol=scale, size=size[place : place + 1])
+        standardised = solve_triangular(scale, (product - located).T, lower=True)
+        return (product, product.T, standardised) if scaled.from_left else (product, product, standardised.T)
+    if isinstance(op, ZeroSumNormalRV):
+        sigma, support_shape = parameters
+        product = op.rv_op(sigma * scale, support_shape, size=size, rng=op.rng_params(node)[0])
+    else:
+        *shapes, location, sigma = parameters
+        location = location * scale if added is None else location * scale + added
+        _, product = op.make_node(op.rng_param(node), size, *shapes, location, sigma * scale).outputs
+    return product, product, (product if added is None else product - added) / scale
+
+
+def _name_of_product(scaled: _Scaled, written: Collection[str]) -> str:
+    name: str = scaled.variable.name
+    if name not in written:
+        name = name.removesuffix(_SCALED)
+    name += _SCALED if scaled.location is None else _CENTRED
+    while name in written:
+        name += "_"
+    return name

@@ -1,0 +1,38 @@
+"""Copies of a model's variables in another model."""
+
+from typing import Any
+
+import pymc as pm
+from pymc.logprob.transforms import Transform
+from pytensor.graph.basic import Variable
+
+
+def add_copy(to: pm.Model, copy: Variable, model: pm.Model, variable: Variable, transform: Transform | None) -> None:
+    """Add the copy of a variable of a model to another model, with its name and its dims, which the other has to have.
+
+    If it is free there, with this transform, and it starts where PyMC says.
+    """
+    copy.name = variable.name
+    if variable in model.free_RVs:
+        add_free(to, copy, transform)
+    elif variable in model.observed_RVs:
+        to.observed_RVs.append(copy)
+        value = model.rvs_to_values[variable]
+        to.create_value_var(copy, transform=None, default_transform=None, value_var=value)
+    else:
+        kinds: list[tuple[list[Any], list[Any]]] = [
+            (model.data_vars, to.data_vars),
+            (model.potentials, to.potentials),
+            (model.deterministics, to.deterministics),
+        ]
+        for those, copies in kinds:
+            if variable in those:
+                copies.append(copy)
+    to.add_named_variable(copy, dims=model.named_vars_to_dims.get(variable.name))
+
+
+def add_free(to: pm.Model, variable: Variable, transform: Transform | None) -> None:
+    """Add a free variable to a model, and its value; its name and dims are not."""
+    to.free_RVs.append(variable)
+    to.create_value_var(variable, transform=transform, default_transform=None)
+    to.set_initval(variable, None)

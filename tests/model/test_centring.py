@@ -1,0 +1,299 @@
+"""Models in the centred form: the law of everything that the user wrote is the same, and what can be is centred."""
+
+import numpy as np
+import pymc as pm
+import pytest
+from conftest import QUIET
+
+import pymc_dp as dp
+from pymc_dp.compiling import INTERPRETED
+from pymc_dp.exceptions import InvalidArgument
+from pymc_dp.model.centring import centred, form_of
+from pymc_dp.model.origins import shares_tables
+from pymc_dp.model.parameters import ParameterVector
+from pymc_dp.model.structure import in_likelihood
+from pymc_dp.model.view import read
+
+GROUPS, ROWS = 4, 60
+generator = np.random.default_rng(0)
+X, Y, GROUP = generator.normal(size=ROWS), generator.normal(size=ROWS), generator.integers(0, GROUPS, ROWS)
+
+
+def scale(name="tau"):
+    return pm.HalfNormal(name, 1.0)
+
+
+def offsets(name="z", **options):
+    return pm.Normal(name, 0.0, 1.0, dims="group", **options)
+
+
+def intercepts(group, x):
+    return (pm.Deterministic("effect", pm.Normal("mu") + scale() * offsets(), dims="group"))[group]
+
+
+def intercepts_of_rows(group, x):
+    return pm.Normal("mu") + offsets()[group] * scale()
+
+
+def slopes(group, x):
+    return x * offsets()[group] * pm.math.exp(pm.Normal("log_tau"))
+
+
+def two_effects(group, x):
+    z = pm.StudentT("z", nu=4.0, mu=0.5, sigma=2.0, dims=("kind", "group"))
+    both = z * pm.Exponential("tau", 1.0, dims="kind")[:, None]
+    return both[0, group] + both[1, group] * x
+
+
+def horseshoe(group, x):
+    return (offsets() * pm.HalfCauchy("local", 1.0, dims="group") * scale())[group]
+
+
+def zero_sum(group, x):
+    return pm.Uniform("tau", 0.0, 3.0) * pm.ZeroSumNormal("z", 1.5, dims="group")[group]
+
+
+def nested(group, x):
+    level = pm.Normal("mu") + scale("tau_of_levels") * pm.Normal("z_of_levels", dims="kind")
+    return pm.Deterministic("effect", pm.Normal("effect_of", level[[0, 0, 1, 1]], scale(), dims="group"))[group]
+
+
+def ratio_of_scales(group, x):
+    return offsets("z")[group] * (scale() / (1.0 + pm.Gamma("b", 2.0, 1.0)))
+
+
+def factor():
+    return pm.LKJCholeskyCov("chol", n=2, eta=2.0, sd_dist=pm.Exponential.dist(1.0))[0]
+
+
+def correlated(group, x):
+    each = pm.Normal("mu", dims="kind") + pm.math.dot(pm.Normal("z", dims=("group", "kind")), factor().T)
+    return each[group, 0] + each[group, 1] * x
+
+
+def correlated_from_the_left(group, x):
+    each = pm.Deterministic("each", (factor() @ pm.Normal("z", dims=("kind", "group"))).T, dims=("group", "kind"))
+    return pm.Normal("mu") + each[group, 0] + each[group, 1] * x
+
+
+def written(predictor, **changed):
+    with pm.Model(coords={"group": list("abcd"), "kind": ["level", "slope"]}) as model:
+        group, x = pm.Data("group_of", GROUP), pm.Data("x", X)
+        pm.Normal("y", predictor(group, x, **changed), pm.HalfNormal("sigma", 1.0), observed=pm.Data("response", Y))
+    return model
+
+
+FORMS = {
+    intercepts: ("z", "z_centred"),
+    intercepts_of_rows: ("z", "z_scaled"),
+    slopes: ("z", "z_scaled"),
+    two_effects: ("z", "z_scaled"),
+    horseshoe: ("z", "z_scaled"),
+    zero_sum: ("z", "z_scaled"),
+    nested: ("z_of_levels", "z_of_levels_centred"),
+    ratio_of_scales: ("z", "z_scaled"),
+    correlated: ("z", "z_centred"),
+    correlated_from_the_left: ("z", "z_scaled"),
+}
+
+
+@pytest.mark.parametrize("predictor", FORMS, ids=lambda each: each.__name__)
+def test_it_is_the_same_law(predictor):
+    """The log-density differs by that of the Jacobian, the derivatives of the user's variable by the new one."""
+    model = written(predictor)
+    name, new = FORMS[predictor]
+    form = centred(model)
+    assert {rv.name for rv in form.free_RVs} == {rv.name for rv in model.free_RVs} - {name} | {new}
+    assert form.named_vars_to_dims[name] == model.named_vars_to_dims[name]
+    assert sorted(form.named_vars_to_dims[new]) == sorted(model.named_vars_to_dims[name])
+    parameters, place = ParameterVector(form), [rv.name for rv in form.free_RVs].index(new)
+    entries, transform = parameters.slices[place], model.rvs_to_transforms[model[name]]
+    of_user = form[name] if transform is None else transform.forward(form[name], *model[name].owner.inputs)
+    inputs = form.value_vars
+    with_user = pm.compile(inputs, form.replace_rvs_by_values([of_user])[0], mode=INTERPRETED, on_unused_input="ignore")
+    densities = [each.compile_logp(mode=INTERPRETED) for each in (model, form)]
+    theta = np.random.default_rng(1).normal(size=parameters.size)
+
+    def user(at):
+        return np.ravel(with_user(*parameters.split(at)))
+
+    step = 1e-4
+    jacobian = [
+        (user(theta + step * way) - user(theta - step * way)) / (2.0 * step) for way in np.eye(theta.size)[entries]
+    ]
+    point = parameters.to_point(theta)
+    value = model.rvs_to_values[model[name]].name
+    moved = {each: number for each, number in point.items() if each != parameters.names[place]}
+    moved[value] = user(theta).reshape(np.shape(model.initial_point(0)[value]))
+    _, log_jacobian = np.linalg.slogdet(np.array(jacobian))
+    assert densities[0](moved) + log_jacobian == pytest.approx(densities[1](point), abs=1e-5)
+
+
+@pytest.mark.parametrize("predictor", FORMS, ids=lambda each: each.__name__)
+def test_rows_know_no_scale(predictor):
+    form = centred(written(predictor))
+    parameters = ParameterVector(form)
+    known = in_likelihood(form, parameters)
+    scales = {"chol", "tau", "log_tau", "local", "tau_of_levels", "b"}
+    places = {rv.name: entries for rv, entries in zip(form.free_RVs, parameters.slices, strict=True)}
+    assert scales & set(places)
+    for name in scales & set(places):
+        assert not known[places[name]].any()
+    assert known[places["sigma"]].all()
+
+
+def scale_of_either_sign(group, x):
+    return (pm.Normal("tau") * offsets())[group]
+
+
+def scale_of_rows(group, x):
+    return pm.Normal("z") * (scale() * pm.math.exp(x))
+
+
+def scale_of_an_array(group, x):
+    return (offsets() * (scale() * np.array([1.0, 2.0, 1.0, 3.0])))[group]
+
+
+def two_scales(group, x):
+    z = offsets()
+    return scale()[..., None] * z[group] + scale("another") * z[group] * x
+
+
+def used_elsewhere(group, x):
+    z = offsets()
+    return (scale() * z)[group] + z.mean() * x
+
+
+def square(group, x):
+    z = offsets()
+    return (scale() * z * z)[group]
+
+
+def own_start(group, x):
+    return (scale() * offsets(initval=np.ones(GROUPS)))[group]
+
+
+def no_scale(group, x):
+    return (2.0 * offsets())[group]
+
+
+def in_the_centred_form(group, x):
+    return pm.Normal("effect", pm.Normal("mu"), scale(), dims="group")[group]
+
+
+LEFT = [
+    scale_of_either_sign,
+    scale_of_rows,
+    scale_of_an_array,
+    two_scales,
+    used_elsewhere,
+    square,
+    own_start,
+    no_scale,
+    in_the_centred_form,
+]
+
+
+@pytest.mark.parametrize("predictor", LEFT, ids=lambda each: each.__name__)
+def test_what_is_another_law_or_has_its_own_start_is_left_as_it_is(predictor):
+    model = written(predictor)
+    assert centred(model) is model
+
+
+def test_a_scale_of_a_part_is_left_to_the_user():
+    """Names say whether a location is in the variable: two models of one form only have the same."""
+    names = {predictor: {rv.name for rv in centred(written(predictor)).free_RVs} for predictor in FORMS}
+    assert "z_centred" in names[intercepts]
+    assert "z_scaled" in names[intercepts_of_rows]
+
+
+def test_it_is_one_object_until_the_model_changes_and_follows_its_data():
+    model = written(intercepts)
+    form = centred(model)
+    assert centred(model) is form
+    assert centred(form) is form
+    with model:
+        pm.set_data({"x": X[:7], "group_of": GROUP[:7], "response": Y[:7]})
+    assert centred(model) is form
+    assert read(form).row_split.n_rows == 7
+    with model:
+        pm.Normal("more")
+    assert "more" in {rv.name for rv in centred(model).free_RVs}
+
+
+def test_arrays_that_a_model_was_given_are_those_of_its_form():
+    x = np.ones(ROWS)
+    with written(intercepts) as model:
+        pm.Data("given", x)
+    with written(intercepts) as another:
+        pm.Data("given", x)
+    assert shares_tables(centred(model), centred(another))
+
+
+def test_the_form_is_the_one_that_has_the_names():
+    model = written(intercepts)
+    assert form_of(model, ["mu", "tau_log__"]) is centred(model)
+    assert form_of(model, ["z"]) is model
+
+
+@pytest.fixture(scope="module")
+def drawn():
+    """Return a model, a run of it, and what was charged."""
+    random = np.random.default_rng(3)
+    group, x = random.integers(0, 8, 4000), random.normal(size=4000)
+    y = 1.0 + 0.7 * random.normal(size=8)[group] - 0.5 * x + 0.5 * random.normal(size=4000)
+    with pm.Model(coords={"group": range(8)}) as model:
+        effect = pm.Normal("mu", 0.0, 5.0) + pm.HalfNormal("tau", 1.0) * offsets()
+        of_rows = pm.Deterministic("effect", effect, dims="group")[pm.Data("group_of", group)]
+        predictor = of_rows + pm.Normal("slope") * pm.Data("x", x)
+        pm.Normal("y", predictor, pm.HalfNormal("sigma", 1.0), observed=y)
+        budget = dp.PrivacyBudget(8.0, 1e-6)
+        step = dp.DPSurrogateHMC(insecure_seed=1)
+        tree = pm.sample(draws=200, chains=2, cores=1, step=step, budget=budget, random_seed=1, **QUIET)
+    return model, tree, budget
+
+
+def test_a_run_draws_what_the_user_wrote(drawn):
+    model, tree, _ = drawn
+    draws = tree["posterior"].to_dataset()
+    assert {"mu", "tau", "z", "effect", "z_centred", "slope", "sigma"} == set(draws.data_vars)
+    again = draws["mu"] + draws["tau"] * draws["z"]
+    np.testing.assert_allclose(again.transpose(*draws["effect"].dims), draws["effect"], atol=1e-8)
+    columns = np.column_stack([np.eye(8)[model["group_of"].get_value()], model["x"].get_value()])
+    exact = np.linalg.lstsq(columns, model.rvs_to_values[model["y"]].eval(), rcond=None)[0]
+    found = np.concatenate([draws["effect"].values, draws["slope"].values[..., None]], axis=-1)
+    assert np.all(np.abs(found.mean(axis=(0, 1)) - exact) < 2.0 * found.std(axis=(0, 1)))
+    assert np.all(found.std(axis=(0, 1)) < 0.1)
+    assert not dp.diagnostics.quality(tree).biased
+
+
+def test_what_was_released_is_drawn_from_again_with_the_model_as_it_was_written(drawn):
+    model, tree, budget = drawn
+    spent = budget.epsilon_spent
+    again = dp.PrivateLikelihood(tree, model).sample(100, chains=1, cores=1, tune=100, random_seed=1, **QUIET)
+    assert {"z", "z_centred", "effect"} <= set(again["posterior"].data_vars)
+    assert budget.epsilon_spent == spent
+    with model:
+        predicted = pm.sample_posterior_predictive(tree, var_names=["y"], predictions=True, progressbar=False)
+    assert predicted["predictions"]["y"].shape == (2, 200, 4000)
+
+
+def test_reports_on_a_result_read_the_form_that_was_drawn(drawn):
+    model, tree, _ = drawn
+    with model:
+        checked = dp.check(tree, budget=dp.PrivacyBudget(4.0, 1e-6))
+    assert checked.tree is not None
+
+
+def test_a_step_with_variables_moves_those_of_the_model_as_it_was_written():
+    with written(intercepts) as model:
+        budget = dp.PrivacyBudget(1.0, 1e-6)
+        settings = {"clip_gradient": 1.0, "clip_log_ratio": 1.0, "step_size": 0.1, "prelude": None, "budget": budget}
+        one = dp.DPHMC(vars=[model["z"], model["mu"]], **settings)
+        assert one.parameters.names == [value.name for value in model.value_vars]
+        assert dp.DPHMC(**settings).parameters.names != one.parameters.names
+
+
+def test_initial_values_of_what_was_replaced_are_refused_by_name():
+    with written(intercepts), pytest.raises(InvalidArgument, match=r"initvals names \['z'\].*z_centred"):
+        pm.sample(budget=dp.PrivacyBudget(1.0, 1e-6), initvals={"z": np.zeros(GROUPS)}, **QUIET)
