@@ -310,10 +310,18 @@ def accelerated(generator, written=False):
 def formula(text, frame, written, **settings):
     """Return a Bambi model as its documentation has it, or with the arguments that it needs here."""
     if not written:
-        settings |= {"center_predictors": False, "auto_scale": False, "noncentered": False}
+        settings |= {"center_predictors": False, "auto_scale": False}
     bambi = bmb.Model(text, frame, **settings)
     bambi.build()
-    return Problem(bambi.backend.model, normal="|" not in str(text), sample=bambi.fit)
+    if "|" not in str(text):
+        return Problem(bambi.backend.model, sample=bambi.fit)
+
+    def sample(**options):
+        """Keep offsets, which `fit` leaves out of its result: errors are those of free variables."""
+        with bambi.backend.model:
+            return dp.sample(**options)
+
+    return Problem(bambi.backend.model, normal=False, sample=sample)
 
 
 def frame_of(generator):

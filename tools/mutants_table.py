@@ -1784,6 +1784,28 @@ MUTANTS = (
     Mutant("the narrowest prior says what all others tell at least", "posterior", "steps/prelude/newton.py",
            "units = np.where(units > 0.0, units, units.max() or 1.0)", "units = np.ones_like(units)",
            ("steps/test_simulated.py::test_priors_are_told_in_units_of_each_parameters_own",)),
+    Mutant("a scale of either sign is that of a prior", "posterior", "model/centring.py",
+           "_is_of_free_variables(factor, model) and _is_positive(factor, model)", "_is_of_free_variables(factor, model)",
+           ("model/test_centring.py::test_what_is_another_law_or_has_its_own_start_is_left_as_it_is",)),
+    Mutant("a standardised variable may be used in any other way", "posterior", "model/centring.py",
+           "elif factor is not None or (", "elif True or (",
+           ("model/test_centring.py::test_what_is_another_law_or_has_its_own_start_is_left_as_it_is",)),
+    Mutant("what is added to a product is left out of its law", "posterior", "model/centring.py",
+           "location = location * scale if added is None else location * scale + added", "location = location * scale",
+           ("model/test_centring.py::test_it_is_the_same_law",)),
+    Mutant("a model in the centred form was given no arrays", "models", "model/origins.py",
+           "_given[made] = _given.setdefault(model, {})", "_given[made] = {}",
+           ("model/test_centring.py::test_arrays_that_a_model_was_given_are_those_of_its_form",)),
+    Mutant("any indices are those of a triangle", "publication", "model/protected.py",
+           "return np.array_equal(found, np.tril_indices", "return True or np.array_equal(found, np.tril_indices",
+           ("run/test_free_draws.py::test_a_cholesky_factor_is_drawn_and_what_pymc_computes_of_it_leaves",)),
+    Mutant("a scale alone is found beside a location", "posterior", "steps/prelude/search.py",
+           "return one_scale and bool((self.known & ~self.is_scale).any())", "return one_scale",
+           ("steps/test_prelude_never_raises.py::test_no_answer_of_the_curator_ends_a_prelude",)),
+    Mutant("scores of simulated censored rows have all entries", "accounting", "steps/prelude/search.py",
+           "if self._regression.simulated or not", "if not",
+           ("steps/test_unknown_responses.py::"
+            "test_scores_of_a_censored_scale_are_numbers_where_there_are_no_covariates",)),
 )  # fmt: skip
 
 

@@ -4,10 +4,14 @@ import math
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 
+import numpy as np
 import pymc as pm
+from pymc.distributions.transforms import CholeskyCovPacked
 from pytensor.compile.sharedvalue import SharedVariable
-from pytensor.graph.basic import Constant, Variable, equal_computations
-from pytensor.graph.traversal import ancestors
+from pytensor.graph.basic import Constant, Variable
+from pytensor.graph.replace import clone_replace
+from pytensor.graph.traversal import ancestors, applys_between
+from pytensor.tensor.subtensor import AdvancedIncSubtensor
 from pytensor.tensor.type import TensorType
 
 from pymc_dp.exceptions import UnsupportedModel, UnsupportedOption
@@ -61,19 +65,19 @@ def publishable_names(rows: RowAxes, requested: Sequence[str] | None, lengths: C
     """
     model, dims = rows.model, rows.protected_dims(lengths)
     protected = _protected_inputs(rows, lengths)
-    of_factors = _of_cholesky_factors(model)
     private, unsure, kept = [], [], []
     for rv in model.unobserved_RVs:
         if rv not in model.deterministics:
             kept.append(rv.name)
             continue
         graph = model.replace_rvs_by_values([rv])
+        rest = _without_triangles(model, graph)
         inputs = {*leaves_of(graph), *(leaf for leaf in ancestors(graph) if leaf.owner is None)}
         named = [name for name in model.named_vars_to_dims.get(rv.name) or () if name is not None]
         as_long = not named and not set(lengths).isdisjoint({*rv.type.shape} - {None, 1})
         if not protected.isdisjoint(inputs) or not dims.isdisjoint(named) or as_long:
             private.append(rv.name)
-        elif rv not in of_factors and (any(map(_is_table, inputs)) or any(arrays_of(graph))):
+        elif any(map(_is_table, leaves_of(rest))) or any(arrays_of(rest)):
             unsure.append(rv.name)
         else:
             kept.append(rv.name)
@@ -111,25 +115,28 @@ def _with_rows(rows: RowAxes, lengths: Collection[int], leaves: Iterable[Variabl
     }
 
 
-def _of_cholesky_factors(model: pm.Model) -> list[Variable]:
-    """Return the correlations and standard deviations that PyMC itself computes of Cholesky factors.
-
-    They hold arrays, which are the places of a triangle's entries: the graph is compared with a new one of PyMC's.
-    """
-    found = []
-    for rv in model.free_RVs:
-        named = [model.named_vars.get(f"{rv.name}_{ending}") for ending in ("corr", "stds")]
-        (length,) = rv.type.shape if rv.type.ndim == 1 else (None,)
-        if length is None or any(each not in model.deterministics for each in named):
-            continue
-        size = math.isqrt(2 * length)
-        if size * (size + 1) != 2 * length:
-            continue
-        _, *anew = pm.LKJCholeskyCov.helper_deterministics(size, rv)
-        for each, again in zip(named, anew, strict=True):
-            if each.owner is not None and equal_computations(each.owner.inputs, [again]):
-                found.append(each)
+def _without_triangles(model: pm.Model, graph: list[Variable]) -> list[Variable]:
+    """Return a graph with inputs for packed Cholesky factors' matrices: the places of their entries are no table."""
+    packed = [rv for rv, each in model.rvs_to_transforms.items() if isinstance(each, CholeskyCovPacked)]
+    values = {model.rvs_to_values[rv] for rv in packed}
+    matrices = [
+        node.outputs[0]
+        for node in applys_between([], graph)
+        if isinstance(node.op, AdvancedIncSubtensor)
+        and _are_places_of_a_triangle(node.inputs[2:])
+        and not values.isdisjoint(ancestors(node.inputs[1:2]))
+        and not any(arrays_of(node.inputs[:2]))
+    ]
+    found: list[Variable] = clone_replace(graph, {each: each.type() for each in matrices})
     return found
+
+
+def _are_places_of_a_triangle(places: Sequence[Variable]) -> bool:
+    """Return whether indices are those with which PyMC fills a lower triangle."""
+    if len(places) != 2 or not all(isinstance(each, Constant) and each.type.ndim == 1 for each in places):
+        return False
+    found = np.array([leaf_value(each) for each in places])
+    return np.array_equal(found, np.tril_indices(math.isqrt(2 * found.shape[1])))
 
 
 def _is_table(leaf: Variable) -> bool:

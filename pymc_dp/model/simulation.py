@@ -43,7 +43,7 @@ class RowSimulator:
         stand_ins = {rv: rv.type() for rv in model.free_RVs}
         drawn = [rows.of_so_many_rows(rv, n_drawn) for rv in of_rows]
         draws = clone_replace(drawn, rows.one_row() | stand_ins, rebuild_strict=False)
-        self._draw = pymc_compile(list(stand_ins.values()), draws, random_seed=0)
+        self._draw = pymc_compile(list(stand_ins.values()), draws, random_seed=0, on_unused_input="ignore")
         self._constrained = model.compile_fn(
             model.replace_rvs_by_values(model.free_RVs), inputs=model.value_vars, point_fn=False
         )

@@ -5,6 +5,7 @@ import functools
 import cloudpickle
 import numpy as np
 import pymc as pm
+import pytensor.tensor as pt
 import pytest
 import xarray as xr
 from conftest import QUIET
@@ -154,15 +155,18 @@ def test_nuts_is_given_the_density_of_the_model_that_it_draws_from():
 def test_a_cholesky_factor_is_drawn_and_what_pymc_computes_of_it_leaves():
     """PyMC takes its transform back of a graph alone; correlations hold the places of a triangle, and no table."""
     generator = np.random.default_rng(0)
-    with pm.Model():
+    with pm.Model() as model:
         chol, *_ = pm.LKJCholeskyCov("chol", n=2, eta=2.0, sd_dist=pm.HalfNormal.dist(3.0, shape=2))
+        pm.Deterministic("covariance", chol @ chol.T)
+        places = np.array([[0, 1, 1], [0, 1, 0]])  # not those of a triangle's entries, row by row
+        pm.Deterministic("filled", pt.set_subtensor(pt.zeros((2, 2))[tuple(places)], model["chol"]))
         pm.Deterministic("chosen", pm.Normal("mu", 0.0, 5.0, shape=2)[np.array([0, 0, 1])])  # a table, for all we know
         x = generator.normal(size=(300, 2))
         y = x @ [0.5, 1.0] + generator.normal(size=300)
         pm.Normal("y", pm.math.dot(pm.Data("x", x), chol[1]), 1.0, observed=y)
         step = dp.DPSurrogateHMC(budget=dp.PrivacyBudget(5.0, 1e-6), insecure_seed=0)
         tree = pm.sample(draws=2, chains=1, cores=1, step=step, **QUIET)
-    assert set(tree["posterior"].data_vars) == {"chol", "mu", "chol_corr", "chol_stds"}
+    assert set(tree["posterior"].data_vars) == {"chol", "mu", "chol_corr", "chol_stds", "covariance"}
     corr = tree["posterior"]["chol_corr"].values
     assert corr[..., 0, 0] == pytest.approx(1.0)
     assert np.all(np.abs(corr[..., 0, 1]) < 1.0)

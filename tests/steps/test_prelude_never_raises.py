@@ -81,8 +81,17 @@ def censored(generator):
     pm.Censored("y", of_all, None, 1.0, observed=np.minimum(generator.exponential(3.0, N), 1.0))
 
 
+def scale_alone(generator):
+    pm.Normal("y", 0.0, pm.HalfNormal("sigma", 5.0), observed=generator.normal(size=N))
+
+
+def hyperprior(generator):
+    """No row depends on the parameter of a prior, and rows are simulated."""
+    pm.Normal("y", pm.Normal("mu", 0.0, pm.HalfNormal("tau", 1.0)), 1.0, observed=generator.normal(size=N))
+
+
 CASES = [pytest.param(mixture, marks=pytest.mark.slow), circle, student, poisson, flat, linear, logistic, hierarchy]
-CASES.append(censored)
+CASES += [censored, scale_alone, hyperprior]
 
 
 class WildCurator:

@@ -13,11 +13,13 @@ from searches import searches
 
 import pymc_dp as dp
 from pymc_dp.model.parameters import ParameterVector
+from pymc_dp.release.sizes import BoundedScore
 from pymc_dp.steps.access import ChainAccess
 from pymc_dp.steps.prelude import settings
 from pymc_dp.steps.prelude.curvature import KnownCurvature, lifted
 from pymc_dp.steps.prelude.newton import Frame
 from pymc_dp.steps.prelude.search import Regression, Search, requests_of_search
+from pymc_dp.steps.prelude.simulated import SearchBySimulation
 from pymc_dp.steps.prelude.tails import BINS, LOWEST_HALF_OCTAVE, Histogram
 
 X = np.column_stack([np.ones(5_000), np.random.default_rng(0).normal(size=(5_000, 4))])
@@ -175,13 +177,27 @@ def test_the_bound_of_an_own_score_is_never_near(monkeypatch):
     assert 0.6 * true < bias < 1.7 * true
 
 
+def test_scores_of_a_censored_scale_are_numbers_where_there_are_no_covariates():
+    """Rows are simulated then, and coordinates are not bent: what is released is what was declared."""
+    with pm.Model():
+        of_all = pm.Normal.dist(pm.Normal("mu", 0.0, 10.0), pm.HalfNormal("sigma", 5.0))
+        pm.Censored("y", of_all, None, 1.0, observed=np.ones(50))
+        learning = dp.DPSurrogateHMC(budget=dp.PrivacyBudget(4.0, 1e-6)).learning
+    declared = {each.kind: each.coordinates for each in learning.requests()}
+    made = object.__new__(SearchBySimulation)
+    made._regression = learning._regression
+    query = made._score_along(np.zeros(2), 1, 1.0, "bounded_score")
+    assert np.size(query.size) == declared["bounded_score"] == 1
+    assert isinstance(query, BoundedScore)
+
+
 @pytest.mark.slow
 def test_a_shape_is_told_by_scores_of_its_own():
     """At epsilon 1: as wide as was found, where norms alone give 5 to 6. Few searches vary by a tenth."""
     y = np.random.default_rng(2).gamma(3.0, np.exp(X @ TRUTH) / 3.0)
     problem = Problem(model_of(gamma, y))
     reference = by_mode(problem.model)
-    found = searches(problem, 1.0, 1e-6, 160, 1)
+    found = searches(problem, 1.0, 1e-6, 60, 1)
     modes, covariances = (np.array(each) for each in zip(*found, strict=True))
     place = ParameterVector(problem.model).labels.index("shape_log__")
     widths = np.sqrt(covariances[:, place, place])

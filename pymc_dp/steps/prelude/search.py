@@ -122,7 +122,8 @@ class Regression(Structure):
     @property
     def location_apart(self) -> bool:
         """Whether location and scale are found apart: there is one scale, and it is the only logarithm."""
-        return self.normal and self.followed.size == 1 and np.array_equal(self.scales, self.followed)
+        one_scale = self.normal and self.followed.size == 1 and np.array_equal(self.scales, self.followed)
+        return one_scale and bool((self.known & ~self.is_scale).any())
 
     @property
     def location_steps(self) -> int:
@@ -551,7 +552,7 @@ class Search:
 
     def _score_along(self, theta: FloatArray, place: int, bound: float, kind: str) -> Query:
         """Return a query of the score by one coordinate: where these are bent, by a direction of the parameters."""
-        if not self._regression.scale_of_censored.any():
+        if self._regression.simulated or not self._regression.scale_of_censored.any():
             return BoundedScore(theta, place, bound, kind=kind)
         return PreconditionedScore(ExpansionPoint(theta, along_first_axis(np.eye(theta.size)[place]), bound), kind)
 
