@@ -1,4 +1,4 @@
-r"""Models in the centred form: a scale times standardised variables is a variable itself.
+r"""Models in the centred form: what rows know of is a variable itself.
 
 Of effects :math:`\mu + \tau z_g` with :math:`z_g \sim N(0, 1)`, the non-centred form, rows tell products of
 parameters, and no normal likelihood is near theirs. With :math:`u_g = \tau z_g \sim N(0, \tau^2)` for `z` the model is
@@ -17,17 +17,19 @@ from typing import NamedTuple
 from weakref import WeakKeyDictionary
 
 import pymc as pm
+import pytensor.tensor as pt
 from pymc.distributions.multivariate import ZeroSumNormalRV
-from pymc.distributions.transforms import CholeskyCovPacked
-from pymc.logprob.transforms import LogTransform
-from pytensor.graph.basic import Apply, Constant, Variable, clone_get_equiv
+from pymc.distributions.transforms import CholeskyCovPacked, ZeroSumTransform
+from pymc.logprob.transforms import LogTransform, Transform
+from pytensor.graph.basic import Apply, Constant, Variable, clone_get_equiv, equal_computations
 from pytensor.graph.traversal import ancestors, applys_between
 from pytensor.scalar import basic as scalar
 from pytensor.scalar.math import Softplus
 from pytensor.tensor.elemwise import DimShuffle
 from pytensor.tensor.linalg import solve_triangular
-from pytensor.tensor.math import Dot
+from pytensor.tensor.math import Dot, Sum
 from pytensor.tensor.random import basic as families
+from pytensor.tensor.shape import Shape
 from pytensor.tensor.subtensor import AdvancedIncSubtensor, AdvancedSubtensor, Subtensor
 
 from pymc_dp.model import origins
@@ -41,8 +43,6 @@ _POSITIVE_EVERYWHERE = (scalar.Exp, Softplus)
 _CHOOSING = (DimShuffle, Subtensor, AdvancedSubtensor)
 _POSITIVE_OF_POSITIVE = (scalar.Sqrt, scalar.Sqr, scalar.Reciprocal, scalar.Mul, scalar.TrueDiv, scalar.Add)
 
-_SCALED, _CENTRED = "_scaled", "_centred"
-
 #: Models in the centred form by those that the user wrote, with the variables that they were made of; None: no other.
 _made: WeakKeyDictionary[pm.Model, tuple[list[Variable], pm.Model | None]] = WeakKeyDictionary()
 
@@ -52,16 +52,17 @@ def centred(model: pm.Model) -> pm.Model:
 
     Standardised variables that are multiplied by a positive function of other free variables, and that rows, priors
     and potentials use in no other way, are replaced by the products, ``<name>_scaled``; or, where free variables are
-    added to the only product and to nothing else, by the sum, ``<name>_centred``. They keep their names as
-    deterministic variables. Data, dims and all else are those of the model.
+    added to the only product and to nothing else, by the sum, ``<name>_centred``. Normal variables that are used less
+    their mean alone are replaced by these differences, ``<name>_less_mean``, and ``<name>_mean``. All keep their names
+    as deterministic variables. Data, dims and all else are those of the model.
     """
     written = {*model.named_vars}
     variables = [*model.basic_RVs, *model.deterministics, *model.potentials, *model.data_vars]
     made_of, found = _made.get(model, (None, None))
     if made_of != variables:
         found = None
-        while (scaled := _first_scaled(found or model)) is not None:
-            found = _with_products(found or model, scaled, written)
+        while (rewriting := _first_rewriting(found or model)) is not None:
+            found = _rewritten(found or model, rewriting, written)
         if found is not None:
             origins.note_as_of(found, model)
         _made[model] = variables, found
@@ -104,8 +105,25 @@ class _Scaled(NamedTuple):
     from_left: bool | None = None
 
 
-def _first_scaled(model: pm.Model) -> _Scaled | None:
-    """Return the first free variable that only occurs multiplied by a scale; None if there is none."""
+class _New(NamedTuple):
+    """A free variable of the centred form: what is added to the old one's name, its dims and transform."""
+
+    variable: Variable
+    ending: str
+    dims: tuple[str | None, ...] | None
+    transform: Transform | None
+
+
+class _Rewriting(NamedTuple):
+    """A free variable of a model, what is replaced by what in its graphs, and the free variables in its place."""
+
+    variable: Variable
+    replaced: dict[Variable, Variable]
+    new: list[_New]
+
+
+def _first_rewriting(model: pm.Model) -> _Rewriting | None:
+    """Return how the first free variable is rewritten that can be; None if there is none."""
     starts_given = any(isinstance(each, Variable) for each in model.rvs_to_initial_values.values())
     if model.parent is not None or starts_given:
         return None
@@ -113,8 +131,13 @@ def _first_scaled(model: pm.Model) -> _Scaled | None:
     for node in applys_between([], [*model.basic_RVs, *model.potentials]):
         for variable in dict.fromkeys(node.inputs):
             clients[variable].append(node)
-    scaled = (_scaled(rv, clients, model) for rv in model.free_RVs if _can_be_scaled(rv, model))
-    return next((found for found in scaled if found is not None), None)
+    for rv in model.free_RVs:
+        if _can_be_scaled(rv, model):
+            scaled = _scaled(rv, clients, model)
+            found = _less_mean(rv, clients[rv], model) if scaled is None else _with_product(scaled, model)
+            if found is not None:
+                return found
+    return None
 
 
 def _can_be_scaled(rv: Variable, model: pm.Model) -> bool:
@@ -241,8 +264,8 @@ def _is_uniform_above_zero(rv: Variable) -> bool:
     return isinstance(lower, Constant) and bool((leaf_value(lower) >= 0).all())
 
 
-def _with_products(model: pm.Model, scaled: _Scaled, written: Collection[str]) -> pm.Model:
-    """Return a model with a free variable for the products, or for the total, of what is multiplied by a scale."""
+def _with_product(scaled: _Scaled, model: pm.Model) -> _Rewriting:
+    """Return how products, or the total, become a free variable in place of what is multiplied by a scale."""
     rv = scaled.variable
     product, of_output, standardised = _law_of(scaled)
     of_product, replaced = {rv: of_output}, {rv: standardised}
@@ -255,32 +278,10 @@ def _with_products(model: pm.Model, scaled: _Scaled, written: Collection[str]) -
             replaced[out] = changed
     if scaled.total is not None:
         replaced = {rv: standardised, scaled.total: of_output}
-    data = set(model.data_vars)
-    variables = [variable for variable in model.named_vars.values() if variable not in data]
-    settings = {"copy_inputs": False, "copy_orphans": False, "strict": False}
-    copy_of = clone_get_equiv([], list(replaced.values()), **settings)
-    copy_of |= {variable: copy_of[by] for variable, by in replaced.items()}
-    clone_get_equiv([], variables, memo=copy_of, **settings)
-    found = pm.Model(model=None, check_bounds=model.check_bounds)
-    found.coords.update(model.coords)
-    found.dim_lengths.update(model.dim_lengths)
-    for name, variable in model.named_vars.items():
-        copy = copy_of.get(variable, variable)
-        if variable is not rv:
-            add_copy(found, copy, model, variable, model.rvs_to_transforms.get(variable))
-            start = model.rvs_to_initial_values.get(variable)
-            if start is not None:
-                found.set_initval(copy, start)
-            continue
-        dims, free = model.named_vars_to_dims.get(name), copy_of[product]
-        free.name = _name_of_product(scaled, written)
-        add_free(found, free, model.rvs_to_transforms[rv])
-        found.add_named_variable(free, dims=dims[::-1] if dims and scaled.from_left else dims)
-        if name in written:  # not a product itself
-            copy.name = name
-            found.deterministics.append(copy)
-            found.add_named_variable(copy, dims=dims)
-    return found
+    dims = model.named_vars_to_dims.get(rv.name)
+    dims = dims[::-1] if dims and scaled.from_left else dims
+    ending = "_scaled" if scaled.location is None else "_centred"
+    return _Rewriting(rv, replaced, [_New(product, ending, dims, model.rvs_to_transforms[rv])])
 
 
 def _law_of(scaled: _Scaled) -> tuple[Variable, Variable, Variable]:
@@ -304,11 +305,68 @@ def _law_of(scaled: _Scaled) -> tuple[Variable, Variable, Variable]:
     return product, product, (product if added is None else product - added) / scale
 
 
-def _name_of_product(scaled: _Scaled, written: Collection[str]) -> str:
-    name: str = scaled.variable.name
-    if name not in written:
-        name = name.removesuffix(_SCALED)
-    name += _SCALED if scaled.location is None else _CENTRED
+def _less_mean(rv: Variable, nodes: Sequence[Apply], model: pm.Model) -> _Rewriting | None:
+    """Return how normal variables that are used less their mean become differences and a mean; None if they are not.
+
+    The two are independent, and of these the likelihood knows the differences.
+    """
+    op, mean, differences = rv.owner.op, pt.mean(rv), list[Variable]()
+    if not isinstance(op, families.NormalRV) or rv.type.ndim != 1 or op.size_param(rv.owner).type.ndim != 1:
+        return None
+    location, sigma = map(undimmed, op.dist_params(rv.owner))
+    for node in nodes:
+        taken_off = _other_input(node, rv, scalar.Sub)
+        if taken_off is not None and node.inputs[0] is rv and equal_computations([undimmed(taken_off)], [mean]):
+            differences.append(node.outputs[0])
+        elif not isinstance(node.op, Sum | Shape):
+            return None
+    if not differences or location.type.ndim + sigma.type.ndim > 0:
+        return None
+    size = op.size_param(rv.owner)
+    less = pm.ZeroSumNormal.dist(sigma, support_shape=[size[0]])
+    of_mean = pm.Normal.dist(location, sigma / pt.sqrt(size[0]))
+    new = [
+        _New(less, "_less_mean", model.named_vars_to_dims.get(rv.name), ZeroSumTransform([-1])),
+        _New(of_mean, "_mean", None, None),
+    ]
+    return _Rewriting(rv, {rv: less + of_mean, **dict.fromkeys(differences, less)}, new)
+
+
+def _rewritten(model: pm.Model, rewriting: _Rewriting, written: Collection[str]) -> pm.Model:
+    """Return a model with new free variables in the place of one; the names of the user's variables are `written`."""
+    rv, replaced, new = rewriting
+    data = set(model.data_vars)
+    variables = [variable for variable in model.named_vars.values() if variable not in data]
+    settings = {"copy_inputs": False, "copy_orphans": False, "strict": False}
+    copy_of = clone_get_equiv([], list(replaced.values()), **settings)
+    copy_of |= {variable: copy_of[by] for variable, by in replaced.items()}
+    clone_get_equiv([], variables, memo=copy_of, **settings)
+    found = pm.Model(model=None, check_bounds=model.check_bounds)
+    found.coords.update(model.coords)
+    found.dim_lengths.update(model.dim_lengths)
+    for name, variable in model.named_vars.items():
+        copy = copy_of.get(variable, variable)
+        if variable is not rv:
+            add_copy(found, copy, model, variable, model.rvs_to_transforms.get(variable))
+            start = model.rvs_to_initial_values.get(variable)
+            if start is not None:
+                found.set_initval(copy, start)
+            continue
+        for each in new:
+            free = copy_of[each.variable]
+            free.name = _unused_name(name, each.ending, written)
+            add_free(found, free, each.transform)
+            found.add_named_variable(free, dims=each.dims)
+        if name in written:  # not a new one itself
+            copy.name = name
+            found.deterministics.append(copy)
+            found.add_named_variable(copy, dims=model.named_vars_to_dims.get(name))
+    return found
+
+
+def _unused_name(name: str, ending: str, written: Collection[str]) -> str:
+    """Return a name with an ending, which it has once."""
+    name = name + ending if name in written else name.removesuffix(ending) + ending
     while name in written:
         name += "_"
     return name

@@ -62,6 +62,16 @@ def ratio_of_scales(group, x):
     return offsets("z")[group] * (scale() / (1.0 + pm.Gamma("b", 2.0, 1.0)))
 
 
+def less_mean(group, x):
+    star = pm.Normal("z", 0.5, scale(), dims="group")
+    return pm.Normal("mu") + pm.Deterministic("effect", star - star.mean(), dims="group")[group]
+
+
+def less_mean_and_scaled(group, x):
+    z = offsets()
+    return (scale() * (z - z.mean()))[group] + pm.Normal("mu")
+
+
 def factor():
     return pm.LKJCholeskyCov("chol", n=2, eta=2.0, sd_dist=pm.Exponential.dist(1.0))[0]
 
@@ -83,6 +93,7 @@ def written(predictor, **changed):
     return model
 
 
+#: The user's variable, and those in its place.
 FORMS = {
     intercepts: ("z", "z_centred"),
     intercepts_of_rows: ("z", "z_scaled"),
@@ -92,6 +103,8 @@ FORMS = {
     zero_sum: ("z", "z_scaled"),
     nested: ("z_of_levels", "z_of_levels_centred"),
     ratio_of_scales: ("z", "z_scaled"),
+    less_mean: ("z", "z_less_mean", "z_mean"),
+    less_mean_and_scaled: ("z", "z_less_mean_scaled", "z_mean"),
     correlated: ("z", "z_centred"),
     correlated_from_the_left: ("z", "z_scaled"),
 }
@@ -99,15 +112,15 @@ FORMS = {
 
 @pytest.mark.parametrize("predictor", FORMS, ids=lambda each: each.__name__)
 def test_it_is_the_same_law(predictor):
-    """The log-density differs by that of the Jacobian, the derivatives of the user's variable by the new one."""
+    """The log-density differs by that of the Jacobian, the derivatives of the user's variable by the new ones."""
     model = written(predictor)
-    name, new = FORMS[predictor]
+    name, *new = FORMS[predictor]
     form = centred(model)
-    assert {rv.name for rv in form.free_RVs} == {rv.name for rv in model.free_RVs} - {name} | {new}
+    assert {rv.name for rv in form.free_RVs} == {rv.name for rv in model.free_RVs} - {name} | {*new}
     assert form.named_vars_to_dims[name] == model.named_vars_to_dims[name]
-    assert sorted(form.named_vars_to_dims[new]) == sorted(model.named_vars_to_dims[name])
-    parameters, place = ParameterVector(form), [rv.name for rv in form.free_RVs].index(new)
-    entries, transform = parameters.slices[place], model.rvs_to_transforms[model[name]]
+    assert sorted(form.named_vars_to_dims[new[0]]) == sorted(model.named_vars_to_dims[name])
+    parameters, transform = ParameterVector(form), model.rvs_to_transforms[model[name]]
+    places = [place for place, rv in enumerate(form.free_RVs) if rv.name in new]
     of_user = form[name] if transform is None else transform.forward(form[name], *model[name].owner.inputs)
     inputs = form.value_vars
     with_user = pm.compile(inputs, form.replace_rvs_by_values([of_user])[0], mode=INTERPRETED, on_unused_input="ignore")
@@ -117,13 +130,11 @@ def test_it_is_the_same_law(predictor):
     def user(at):
         return np.ravel(with_user(*parameters.split(at)))
 
-    step = 1e-4
-    jacobian = [
-        (user(theta + step * way) - user(theta - step * way)) / (2.0 * step) for way in np.eye(theta.size)[entries]
-    ]
+    step, ways = 1e-4, np.concatenate([np.eye(theta.size)[parameters.slices[place]] for place in places])
+    jacobian = [(user(theta + step * way) - user(theta - step * way)) / (2.0 * step) for way in ways]
     point = parameters.to_point(theta)
     value = model.rvs_to_values[model[name]].name
-    moved = {each: number for each, number in point.items() if each != parameters.names[place]}
+    moved = {each: number for each, number in point.items() if each not in [parameters.names[i] for i in places]}
     moved[value] = user(theta).reshape(np.shape(model.initial_point(0)[value]))
     _, log_jacobian = np.linalg.slogdet(np.array(jacobian))
     assert densities[0](moved) + log_jacobian == pytest.approx(densities[1](point), abs=1e-5)
@@ -181,7 +192,19 @@ def in_the_centred_form(group, x):
     return pm.Normal("effect", pm.Normal("mu"), scale(), dims="group")[group]
 
 
+def less_another_mean(group, x):
+    a = pm.Normal("z", 0.0, np.array([1.0, 2.0, 1.0, 3.0]), dims="group")
+    return (a - a.mean())[group] + pm.Normal("mu")
+
+
+def less_mean_and_whole(group, x):
+    a = offsets()
+    return (a - a.mean())[group] + a[group] * x
+
+
 LEFT = [
+    less_another_mean,
+    less_mean_and_whole,
     scale_of_either_sign,
     scale_of_rows,
     scale_of_an_array,
