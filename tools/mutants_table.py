@@ -1815,6 +1815,9 @@ MUTANTS = (
     Mutant("a walk of any steps is a normal one", "posterior", "model/centring.py",
            "if not all(isinstance(each.owner.op, families.NormalRV) for each in (start, steps)):", "if False:",
            ("model/test_centring.py::test_what_is_another_law_or_has_its_own_start_is_left_as_it_is",)),
+    Mutant("a potential of a product has the product's name", "posterior", "model/centring.py",
+           "node.outputs[0] in model.potentials or any(rv", "any(rv",
+           ("model/test_centring.py::test_what_is_another_law_or_has_its_own_start_is_left_as_it_is",)),
 )  # fmt: skip
 
 

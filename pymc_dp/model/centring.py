@@ -22,6 +22,7 @@ from pymc.distributions.multivariate import ZeroSumNormalRV
 from pymc.distributions.timeseries import RandomWalkRV
 from pymc.distributions.transforms import CholeskyCovPacked, ZeroSumTransform
 from pymc.logprob.transforms import LogTransform, Transform
+from pytensor.compile.ops import ViewOp
 from pytensor.graph.basic import Apply, Constant, Variable, clone_get_equiv, equal_computations
 from pytensor.graph.traversal import ancestors, applys_between
 from pytensor.scalar import basic as scalar
@@ -158,7 +159,8 @@ def _scaled(rv: Variable, clients: Mapping[Variable, Sequence[Apply]], model: pm
     while ahead:
         variable = ahead.pop()
         for node in clients[variable]:
-            if any(rv in ancestors([each]) for each in node.inputs if each is not variable):
+            # A copy of a potential would be the new variable itself, and have its name.
+            if node.outputs[0] in model.potentials or any(rv in ancestors([each]) for each in _others(node, variable)):
                 return None
             factor = _other_input(node, variable, scalar.Mul)
             found = None if factor is None else _scale_in(factor, variable, rv, model)
@@ -167,7 +169,7 @@ def _scaled(rv: Variable, clients: Mapping[Variable, Sequence[Apply]], model: pm
                 if scale is not None and found is not scale:
                     return None
                 scale = found
-            elif factor is not None or (isinstance(node.op, _CHOOSING) and node.inputs[0] is variable):
+            elif factor is not None or _chooses(node, variable):
                 ahead.append(node.outputs[0])
             else:
                 return None
@@ -178,7 +180,9 @@ def _located(scaled: _Scaled, clients: Mapping[Variable, Sequence[Apply]], model
     """Return the same with its location, if there is one: free variables that the only product is only added to."""
     rv, (node, *others) = scaled.variable, [step.node for step in scaled.steps]
     users = clients[node.outputs[0]]
-    if others or len(users) != 1 or isinstance(rv.owner.op, ZeroSumNormalRV):
+    while len(users) == 1 and _copies(users[0]):
+        node, users = users[0], clients[users[0].outputs[0]]
+    if others or len(users) != 1 or users[0].outputs[0] in model.potentials or isinstance(rv.owner.op, ZeroSumNormalRV):
         return scaled
     location = _other_input(users[0], node.outputs[0], scalar.Add)
     if location is None or not _is_of_free_variables(location, model) or not _fits(location, rv):
@@ -191,7 +195,7 @@ def _multiplied_by_a_factor(rv: Variable, nodes: Sequence[Apply], model: pm.Mode
     op = rv.owner.op
     if len(nodes) != 1 or not isinstance(getattr(nodes[0].op, "core_op", nodes[0].op), Dot):
         return None
-    if not isinstance(op, families.NormalRV) or rv.type.ndim != 2 or op.size_param(rv.owner).type.ndim != 1:
+    if not isinstance(op, families.NormalRV) or rv.type.ndim != 2 or not _has_a_size(rv):
         return None
     location, sigma = map(undimmed, op.dist_params(rv.owner))
     if not all(isinstance(each, Constant) and each.type.ndim == 0 for each in (location, sigma)):
@@ -210,6 +214,25 @@ def _multiplied_by_a_factor(rv: Variable, nodes: Sequence[Apply], model: pm.Mode
     if packed not in model.free_RVs or not isinstance(model.rvs_to_transforms[packed], CholeskyCovPacked):
         return None
     return _Scaled(rv, factor, [_Step(nodes[0], rv, is_product=True)], from_left=from_left)
+
+
+def _has_a_size(rv: Variable) -> bool:
+    """Return whether a variable's shape was given, and is not that of its parameters."""
+    return getattr(rv.owner.op.size_param(rv.owner).type, "ndim", 0) == 1
+
+
+def _copies(node: Apply) -> bool:
+    """Return whether a node is the copy that PyMC makes of a variable with a name of its own."""
+    return isinstance(node.op, ViewOp) or isinstance(getattr(node.op, "scalar_op", None), scalar.Identity)
+
+
+def _chooses(node: Apply, variable: Variable) -> bool:
+    """Return whether a node's output is made of entries of a variable, each as it is."""
+    return _copies(node) or (isinstance(node.op, _CHOOSING) and node.inputs[0] is variable)
+
+
+def _others(node: Apply, variable: Variable) -> list[Variable]:
+    return [each for each in node.inputs if each is not variable]
 
 
 def _other_input(node: Apply, variable: Variable, operation: type) -> Variable | None:
@@ -314,7 +337,7 @@ def _less_mean(rv: Variable, nodes: Sequence[Apply], model: pm.Model) -> _Rewrit
     The two are independent, and of these the likelihood knows the differences.
     """
     op, mean, differences = rv.owner.op, pt.mean(rv), list[Variable]()
-    if not isinstance(op, families.NormalRV) or rv.type.ndim != 1 or op.size_param(rv.owner).type.ndim != 1:
+    if not isinstance(op, families.NormalRV) or rv.type.ndim != 1 or not _has_a_size(rv):
         return None
     location, sigma = map(undimmed, op.dist_params(rv.owner))
     for node in nodes:
@@ -322,6 +345,8 @@ def _less_mean(rv: Variable, nodes: Sequence[Apply], model: pm.Model) -> _Rewrit
         if taken_off is not None and node.inputs[0] is rv and equal_computations([undimmed(taken_off)], [mean]):
             differences.append(node.outputs[0])
         elif not isinstance(node.op, Sum | Shape):
+            return None
+        if node.outputs[0] in model.potentials:
             return None
     if not differences or location.type.ndim + sigma.type.ndim > 0:
         return None

@@ -31,6 +31,11 @@ def intercepts(group, x):
     return (pm.Deterministic("effect", pm.Normal("mu") + scale() * offsets(), dims="group"))[group]
 
 
+def intercepts_by_names(group, x):
+    deviation = pm.Deterministic("deviation", scale() * offsets(), dims="group")
+    return pm.Deterministic("effect", pm.Normal("mu") + deviation, dims="group")[group]
+
+
 def intercepts_of_rows(group, x):
     return pm.Normal("mu") + offsets()[group] * scale()
 
@@ -77,6 +82,11 @@ def walk(group, x):
     return pm.GaussianRandomWalk("z", mu=0.1, sigma=scale(), init_dist=start, dims="group")[group]
 
 
+def total_of_a_potential(group, x):
+    tau, z = scale(), offsets()
+    return pm.Potential("p", pm.Normal("mu") + tau * z)[group]
+
+
 def factor():
     return pm.LKJCholeskyCov("chol", n=2, eta=2.0, sd_dist=pm.Exponential.dist(1.0))[0]
 
@@ -101,7 +111,9 @@ def written(predictor, **changed):
 #: The user's variable, and those in its place.
 FORMS = {
     intercepts: ("z", "z_centred"),
+    intercepts_by_names: ("z", "z_centred"),
     intercepts_of_rows: ("z", "z_scaled"),
+    total_of_a_potential: ("z", "z_scaled"),
     slopes: ("z", "z_scaled"),
     two_effects: ("z", "z_scaled"),
     horseshoe: ("z", "z_scaled"),
@@ -209,6 +221,15 @@ def less_another_mean(group, x):
     return (a - a.mean())[group] + pm.Normal("mu")
 
 
+def less_the_mean_of_several_scales(group, x):
+    a = pm.Normal("z", 0.0, np.array([1.0, 2.0, 1.0, 3.0]))
+    return (a - a.mean())[group] + pm.Normal("mu")
+
+
+def product_of_a_potential(group, x):
+    return pm.Potential("p", scale() * offsets())[group]
+
+
 def less_half_the_mean(group, x):
     a = offsets()
     return (a - a.mean() / 2.0)[group] + pm.Normal("mu")
@@ -223,6 +244,8 @@ LEFT = [
     walk_with_heavy_tails,
     less_another_mean,
     less_half_the_mean,
+    less_the_mean_of_several_scales,
+    product_of_a_potential,
     less_mean_and_whole,
     scale_of_either_sign,
     scale_of_rows,
