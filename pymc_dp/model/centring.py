@@ -35,7 +35,7 @@ from pytensor.tensor.shape import Shape
 from pytensor.tensor.subtensor import AdvancedIncSubtensor, AdvancedSubtensor, Subtensor
 
 from pymc_dp.model import origins
-from pymc_dp.model.arrays import is_leaf, leaf_value
+from pymc_dp.model.arrays import is_leaf, is_public, leaf_value
 from pymc_dp.model.copying import add_copy, add_free
 from pymc_dp.model.structure import undimmed
 
@@ -244,10 +244,10 @@ def _other_input(node: Apply, variable: Variable, operation: type) -> Variable |
 
 
 def _is_of_free_variables(variable: Variable, model: pm.Model) -> bool:
-    """Return whether a variable is a function of free variables and numbers, and of no array: that may be rows."""
+    """Return whether a variable is a function of free variables, numbers and declared arrays: others may be rows."""
     found = list(ancestors([variable], blockers=model.free_RVs))
-    no_array = not any(is_leaf(each) and leaf_value(each).ndim > 0 for each in found)
-    return no_array and not set(model.free_RVs).isdisjoint(found)
+    arrays = any(is_leaf(each) and leaf_value(each).ndim > 0 and not is_public(each) for each in found)
+    return not arrays and not set(model.free_RVs).isdisjoint(found)
 
 
 def _fits(variable: Variable, rv: Variable) -> bool:

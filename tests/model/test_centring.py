@@ -58,6 +58,11 @@ def zero_sum(group, x):
     return pm.Uniform("tau", 0.0, 3.0) * pm.ZeroSumNormal("z", 1.5, dims="group")[group]
 
 
+def scales_of_kinds(group, x):
+    of_kind = pm.HalfNormal("tau", 1.0, dims="kind")[dp.public([0, 1, 1, 0])]
+    return (pm.Normal("mu") * dp.public([0.5, 1.0, 2.0, -1.0]) + of_kind * offsets())[group]
+
+
 def nested(group, x):
     level = pm.Normal("mu") + scale("tau_of_levels") * pm.Normal("z_of_levels", dims="kind")
     return pm.Deterministic("effect", pm.Normal("effect_of", level[[0, 0, 1, 1]], scale(), dims="group"))[group]
@@ -118,6 +123,7 @@ FORMS = {
     two_effects: ("z", "z_scaled"),
     horseshoe: ("z", "z_scaled"),
     zero_sum: ("z", "z_scaled"),
+    scales_of_kinds: ("z", "z_centred"),
     nested: ("z_of_levels", "z_of_levels_centred"),
     ratio_of_scales: ("z", "z_scaled"),
     less_mean: ("z", "z_less_mean", "z_mean"),
@@ -318,6 +324,7 @@ def drawn():
     return model, tree, budget
 
 
+@pytest.mark.slow
 def test_a_run_draws_what_the_user_wrote(drawn):
     model, tree, _ = drawn
     draws = tree["posterior"].to_dataset()
@@ -332,6 +339,7 @@ def test_a_run_draws_what_the_user_wrote(drawn):
     assert not dp.diagnostics.quality(tree).biased
 
 
+@pytest.mark.slow
 def test_what_was_released_is_drawn_from_again_with_the_model_as_it_was_written(drawn):
     model, tree, budget = drawn
     spent = budget.epsilon_spent
@@ -343,6 +351,7 @@ def test_what_was_released_is_drawn_from_again_with_the_model_as_it_was_written(
     assert predicted["predictions"]["y"].shape == (2, 200, 4000)
 
 
+@pytest.mark.slow
 def test_reports_on_a_result_read_the_form_that_was_drawn(drawn):
     model, tree, _ = drawn
     with model:
