@@ -197,7 +197,7 @@ def two_scales(group, x):
 
 def used_elsewhere(group, x):
     z = offsets()
-    return (scale() * z)[group] + z.mean() * x
+    return (scale() * z)[group] + pm.math.exp(z)[group] * x
 
 
 def square(group, x):
