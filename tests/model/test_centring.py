@@ -197,7 +197,8 @@ def two_scales(group, x):
 
 def used_elsewhere(group, x):
     z = offsets()
-    return (scale() * z)[group] + pm.math.exp(z)[group] * x
+    pm.Normal("another", pm.math.exp(z)[group], 1.0, observed=X)
+    return (scale() * z)[group]
 
 
 def square(group, x):
