@@ -1801,7 +1801,7 @@ MUTANTS = (
            ("run/test_free_draws.py::test_a_cholesky_factor_is_drawn_and_what_pymc_computes_of_it_leaves",)),
     Mutant("a scale alone is found beside a location", "posterior", "steps/prelude/search.py",
            "return one_scale and bool((self.known & ~self.is_scale).any())", "return one_scale",
-           ("steps/test_prelude_never_raises.py::test_no_answer_of_the_curator_ends_a_prelude",)),
+           ("steps/test_prelude_never_raises.py::test_no_answer_of_the_curator_ends_a_prelude[scale_alone-seeds0]",)),
     Mutant("scores of simulated censored rows have all entries", "accounting", "steps/prelude/search.py",
            "        if self._regression.simulated or not", "        if not",
            ("steps/test_unknown_responses.py::"
