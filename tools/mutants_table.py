@@ -1818,6 +1818,18 @@ MUTANTS = (
     Mutant("a potential of a product has the product's name", "posterior", "model/centring.py",
            "node.outputs[0] in model.potentials or any(rv", "any(rv",
            ("model/test_centring.py::test_what_is_another_law_or_has_its_own_start_is_left_as_it_is",)),
+    Mutant("arrays of single numbers may be in a prior's scale", "models", "model/centring.py",
+           "arrays = arrays or any(arrays_of([variable], model.free_RVs))", "arrays = bool(arrays)",
+           ("model/test_centring.py::test_arrays_of_single_numbers_are_in_no_form",)),
+    Mutant("a model is read in its centred form alone", "models", "model/view.py",
+           "if (written := as_written(model)) is not model:", "if False:",
+           ("model/test_centring.py::test_what_is_refused_as_it_was_written_is_refused_in_any_form",)),
+    Mutant("any filled matrix is a Cholesky factor", "posterior", "model/centring.py",
+           "not filled.op.set_instead_of_inc or not are_places_of_a_triangle(filled.inputs[2:])", "False",
+           ("model/test_centring.py::test_what_is_another_law_or_has_its_own_start_is_left_as_it_is",)),
+    Mutant("the product of a copied model has its name", "posterior", "model/centring.py",
+           "        if copy in made:", "        if False:",
+           ("model/test_centring.py::test_models_that_pymc_copied_have_a_form_with_all_names",)),
 )  # fmt: skip
 
 

@@ -14,7 +14,7 @@ Statistical Science 22.
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import NamedTuple
-from weakref import WeakKeyDictionary
+from weakref import WeakKeyDictionary, ref
 
 import pymc as pm
 import pytensor.tensor as pt
@@ -27,6 +27,7 @@ from pytensor.graph.basic import Apply, Constant, Variable, clone_get_equiv, equ
 from pytensor.graph.traversal import ancestors, applys_between
 from pytensor.scalar import basic as scalar
 from pytensor.scalar.math import Softplus
+from pytensor.tensor.basic import MakeVector
 from pytensor.tensor.elemwise import DimShuffle
 from pytensor.tensor.linalg import solve_triangular
 from pytensor.tensor.math import Dot, Sum
@@ -35,8 +36,9 @@ from pytensor.tensor.shape import Shape
 from pytensor.tensor.subtensor import AdvancedIncSubtensor, AdvancedSubtensor, Subtensor
 
 from pymc_dp.model import origins
-from pymc_dp.model.arrays import is_leaf, is_public, leaf_value
+from pymc_dp.model.arrays import arrays_of, is_leaf, is_public, leaf_value
 from pymc_dp.model.copying import add_copy, add_free
+from pymc_dp.model.protected import are_places_of_a_triangle
 from pymc_dp.model.structure import undimmed
 
 #: Families whose last parameters are location and scale, and which a positive factor leaves in the family.
@@ -45,8 +47,10 @@ _POSITIVE_EVERYWHERE = (scalar.Exp, Softplus)
 _CHOOSING = (DimShuffle, Subtensor, AdvancedSubtensor)
 _POSITIVE_OF_POSITIVE = (scalar.Sqrt, scalar.Sqr, scalar.Reciprocal, scalar.Mul, scalar.TrueDiv, scalar.Add)
 
-#: Models in the centred form by those that the user wrote, with the variables that they were made of; None: no other.
-_made: WeakKeyDictionary[pm.Model, tuple[list[Variable], pm.Model | None]] = WeakKeyDictionary()
+#: Models in the centred form by those that the user wrote, with all that they were made of; None: no other.
+_made: WeakKeyDictionary[pm.Model, tuple[list[object], pm.Model | None]] = WeakKeyDictionary()
+#: Models that the user wrote, by those in the centred form.
+_written: WeakKeyDictionary[pm.Model, ref[pm.Model]] = WeakKeyDictionary()
 
 
 def centred(model: pm.Model) -> pm.Model:
@@ -60,20 +64,27 @@ def centred(model: pm.Model) -> pm.Model:
     those of the model.
     """
     written = {*model.named_vars}
-    variables = [*model.basic_RVs, *model.deterministics, *model.potentials, *model.data_vars]
-    made_of, found = _made.get(model, (None, None))
-    if made_of != variables:
+    made_of = [*model.named_vars.values(), *model.rvs_to_initial_values.values(), *model.rvs_to_transforms.values()]
+    of_last, found = _made.get(model, ([], None))
+    if len(of_last) != len(made_of) or any(one is not other for one, other in zip(of_last, made_of, strict=True)):
         found = None
         while (rewriting := _first_rewriting(found or model)) is not None:
             found = _rewritten(found or model, rewriting, written)
         if found is not None:
             origins.note_as_of(found, model)
-        _made[model] = variables, found
+            _written[found] = ref(model)
+        _made[model] = made_of, found
     if found is None:
         return model
     found.coords.update(model.coords)  # data that are set anew may change them
     found.dim_lengths.update(model.dim_lengths)
     return found
+
+
+def as_written(model: pm.Model) -> pm.Model:
+    """Return the model that a model in the centred form was made of; other models as they are."""
+    found = _written.get(model)
+    return model if found is None else found() or model
 
 
 def form_of(model: pm.Model, names: Iterable[str]) -> pm.Model:
@@ -131,7 +142,9 @@ def _first_rewriting(model: pm.Model) -> _Rewriting | None:
     if model.parent is not None or starts_given:
         return None
     clients = defaultdict[Variable, list[Apply]](list)
-    for node in applys_between([], [*model.basic_RVs, *model.potentials]):
+    # Of priors alone, deterministic variables say what rows would know of.
+    known_of = [*model.basic_RVs, *model.potentials, *(() if model.observed_RVs else model.deterministics)]
+    for node in applys_between([], known_of):
         for variable in dict.fromkeys(node.inputs):
             clients[variable].append(node)
     for rv in model.free_RVs:
@@ -210,7 +223,10 @@ def _multiplied_by_a_factor(rv: Variable, nodes: Sequence[Apply], model: pm.Mode
             return None
         factor = second.owner.inputs[0]
     # As PyMC fills a triangle with the entries of a packed factor.
-    packed = factor.owner.inputs[1] if isinstance(getattr(factor.owner, "op", None), AdvancedIncSubtensor) else None
+    filled = factor.owner if isinstance(getattr(factor.owner, "op", None), AdvancedIncSubtensor) else None
+    if filled is None or not filled.op.set_instead_of_inc or not are_places_of_a_triangle(filled.inputs[2:]):
+        return None
+    packed = filled.inputs[1]
     if packed not in model.free_RVs or not isinstance(model.rvs_to_transforms[packed], CholeskyCovPacked):
         return None
     return _Scaled(rv, factor, [_Step(nodes[0], rv, is_product=True)], from_left=from_left)
@@ -247,6 +263,7 @@ def _is_of_free_variables(variable: Variable, model: pm.Model) -> bool:
     """Return whether a variable is a function of free variables, numbers and declared arrays: others may be rows."""
     found = list(ancestors([variable], blockers=model.free_RVs))
     arrays = any(is_leaf(each) and leaf_value(each).ndim > 0 and not is_public(each) for each in found)
+    arrays = arrays or any(arrays_of([variable], model.free_RVs))  # those inside of operations, and of single numbers
     return not arrays and not set(model.free_RVs).isdisjoint(found)
 
 
@@ -279,8 +296,12 @@ def _is_positive(variable: Variable, model: pm.Model) -> bool:
     op, inputs = getattr(variable.owner.op, "scalar_op", variable.owner.op), variable.owner.inputs
     if isinstance(op, _POSITIVE_EVERYWHERE):
         return True
-    inputs = inputs[:1] if isinstance(op, _CHOOSING) else inputs
-    return isinstance(op, (*_POSITIVE_OF_POSITIVE, *_CHOOSING)) and all(_is_positive(each, model) for each in inputs)
+    if _copies(variable.owner):
+        return _is_positive(inputs[0], model)
+    inputs = inputs[:1] if isinstance(op, (*_CHOOSING, scalar.Pow)) else inputs
+    return isinstance(op, (*_POSITIVE_OF_POSITIVE, *_CHOOSING, scalar.Pow, MakeVector)) and all(
+        _is_positive(each, model) for each in inputs
+    )
 
 
 def _is_uniform_above_zero(rv: Variable) -> bool:
@@ -383,8 +404,11 @@ def _rewritten(model: pm.Model, rewriting: _Rewriting, written: Collection[str])
     found = pm.Model(model=None, check_bounds=model.check_bounds)
     found.coords.update(model.coords)
     found.dim_lengths.update(model.dim_lengths)
+    made = {copy_of[each.variable] for each in new}
     for name, variable in model.named_vars.items():
         copy = copy_of.get(variable, variable)
+        if copy in made:  # of models that PyMC copied, deterministics are the products themselves
+            copy = copy.copy()
         if variable is not rv:
             add_copy(found, copy, model, variable, model.rvs_to_transforms.get(variable))
             start = model.rvs_to_initial_values.get(variable)
@@ -393,7 +417,7 @@ def _rewritten(model: pm.Model, rewriting: _Rewriting, written: Collection[str])
             continue
         for each in new:
             free = copy_of[each.variable]
-            free.name = _unused_name(name, each.ending, written)
+            free.name = _unused_name(name, each.ending, written, {*found.named_vars, *model.named_vars} - {name})
             add_free(found, free, each.transform)
             found.add_named_variable(free, dims=each.dims)
         if name in written:  # not a new one itself
@@ -403,9 +427,9 @@ def _rewritten(model: pm.Model, rewriting: _Rewriting, written: Collection[str])
     return found
 
 
-def _unused_name(name: str, ending: str, written: Collection[str]) -> str:
+def _unused_name(name: str, ending: str, written: Collection[str], others: Collection[str]) -> str:
     """Return a name with an ending, which it has once."""
     name = name + ending if name in written else name.removesuffix(ending) + ending
-    while name in written:
+    while name in written or name in others:
         name += "_"
     return name

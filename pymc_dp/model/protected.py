@@ -123,7 +123,7 @@ def _without_triangles(model: pm.Model, graph: list[Variable]) -> list[Variable]
         node.outputs[0]
         for node in applys_between([], graph)
         if isinstance(node.op, AdvancedIncSubtensor)
-        and _are_places_of_a_triangle(node.inputs[2:])
+        and are_places_of_a_triangle(node.inputs[2:])
         and not values.isdisjoint(ancestors(node.inputs[1:2]))
         and not any(arrays_of(node.inputs[:2]))
     ]
@@ -131,7 +131,7 @@ def _without_triangles(model: pm.Model, graph: list[Variable]) -> list[Variable]
     return found
 
 
-def _are_places_of_a_triangle(places: Sequence[Variable]) -> bool:
+def are_places_of_a_triangle(places: Sequence[Variable]) -> bool:
     """Return whether indices are those with which PyMC fills a lower triangle."""
     if len(places) != 2 or not all(isinstance(each, Constant) and each.type.ndim == 1 for each in places):
         return False

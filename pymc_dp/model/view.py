@@ -12,6 +12,7 @@ from pytensor.graph.basic import Variable
 from pymc_dp.exceptions import UnsupportedModel
 from pymc_dp.model.arrays import leaf_value
 from pymc_dp.model.axes import RowAxes, row_axes
+from pymc_dp.model.centring import as_written
 from pymc_dp.model.operations import refuse_unsplittable
 from pymc_dp.model.parameters import ParameterVector
 from pymc_dp.model.prior import Prior
@@ -132,6 +133,8 @@ def read(
     InvalidArgument
         If `unit_index` is not one whole number for each row.
     """
+    if (written := as_written(model)) is not model:
+        read(written, unit, unit_index, with_response=with_response)  # what is refused there is refused here
     refuse_unsplittable(model)
     rows = row_axes(model, unit)
     parameters = ParameterVector(model)

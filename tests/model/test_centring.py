@@ -2,12 +2,15 @@
 
 import numpy as np
 import pymc as pm
+import pytensor.tensor as pt
 import pytest
 from conftest import QUIET
+from pymc.model.fgraph import clone_model
+from pytensor.compile.builders import OpFromGraph
 
 import pymc_dp as dp
 from pymc_dp.compiling import INTERPRETED
-from pymc_dp.exceptions import InvalidArgument
+from pymc_dp.exceptions import InvalidArgument, UnsupportedModel
 from pymc_dp.model.centring import centred, form_of
 from pymc_dp.model.origins import shares_tables
 from pymc_dp.model.parameters import ParameterVector
@@ -38,6 +41,11 @@ def intercepts_by_names(group, x):
 
 def intercepts_of_rows(group, x):
     return pm.Normal("mu") + offsets()[group] * scale()
+
+
+def intercepts_by_named_scales(group, x):
+    of_scale = pm.Deterministic("sd", 2.0 * scale() ** 0.5)
+    return (pm.Normal("mu") + of_scale * offsets())[group]
 
 
 def slopes(group, x):
@@ -119,6 +127,7 @@ FORMS = {
     intercepts_by_names: ("z", "z_centred"),
     intercepts_of_rows: ("z", "z_scaled"),
     total_of_a_potential: ("z", "z_scaled"),
+    intercepts_by_named_scales: ("z", "z_centred"),
     slopes: ("z", "z_scaled"),
     two_effects: ("z", "z_scaled"),
     horseshoe: ("z", "z_scaled"),
@@ -195,6 +204,13 @@ def two_scales(group, x):
     return scale()[..., None] * z[group] + scale("another") * z[group] * x
 
 
+def upper_triangle(group, x):
+    factor()
+    upper = pm.math.expand_packed_triangular(2, pm.modelcontext(None)["chol"], lower=False)
+    each = pm.math.dot(pm.Normal("z", dims=("group", "kind")), upper.T)
+    return each[group, 0] + each[group, 1] * x
+
+
 def used_elsewhere(group, x):
     z = offsets()
     pm.Normal("another", pm.math.exp(z)[group], 1.0, observed=X)
@@ -248,6 +264,7 @@ def less_mean_and_whole(group, x):
 
 
 LEFT = [
+    upper_triangle,
     walk_with_heavy_tails,
     less_another_mean,
     less_half_the_mean,
@@ -291,6 +308,100 @@ def test_it_is_one_object_until_the_model_changes_and_follows_its_data():
     with model:
         pm.Normal("more")
     assert "more" in {rv.name for rv in centred(model).free_RVs}
+
+
+def test_starts_that_are_set_later_are_seen():
+    model = written(intercepts)
+    assert centred(model) is not model
+    model.set_initval(model["z"], np.ones(GROUPS))
+    assert centred(model) is model
+
+
+@pytest.mark.parametrize("copied", [clone_model, pm.Model.copy, lambda model: pm.observe(model, {"mu": 1.0})])
+def test_models_that_pymc_copied_have_a_form_with_all_names(copied):
+    """Their deterministic variables are the products themselves, and not copies."""
+    model = copied(written(intercepts))
+    form = centred(model)
+    new = {rv.name for rv in form.free_RVs} - {rv.name for rv in model.free_RVs}
+    assert len(new) == 1
+    assert {*form.named_vars} == {*model.named_vars} | new
+    assert all(form[name].name == name for name in form.named_vars)
+    assert form["effect"] in form.deterministics
+
+
+def test_new_names_are_no_others():
+    with written(intercepts) as model:
+        pm.Normal("z_centred_")
+        pm.Deterministic("z_centred", model["mu"] + 1.0)
+    assert "z_centred__" in {rv.name for rv in centred(model).free_RVs}
+
+
+def test_priors_alone_have_the_form_of_what_is_computed_of_them():
+    with pm.Model(coords={"group": list("abcd")}) as priors:
+        pm.Deterministic("effect", pm.Normal("mu") + scale() * offsets(), dims="group")
+    assert form_of(priors, ["mu", "tau_log__", "z_centred"]) is centred(priors)
+    assert "z_centred" in {rv.name for rv in centred(priors).free_RVs}
+
+
+CELLS = np.random.default_rng(5).normal(size=ROWS)
+
+
+def sum_of_cells():
+    return pm.math.sum(pt.stack([pt.constant(cell) for cell in CELLS[:25]]))
+
+
+def cells_in_a_location(group, x):
+    return (pm.Normal("mu") + sum_of_cells() * pm.Normal("b") + scale() * offsets())[group]
+
+
+def cells_in_a_scale(group, x):
+    return (scale() * pm.math.exp(sum_of_cells()) * offsets())[group]
+
+
+def cells_in_an_operation(group, x):
+    inner = pt.dvector()
+    of_cells = OpFromGraph([inner], [inner.sum() * pt.constant(CELLS[:25]).sum()])(pt.stack([pm.Normal("mu"), 1.0]))
+    return (of_cells + scale() * offsets())[group]
+
+
+def walk_of_rows(group, x):
+    return pm.GaussianRandomWalk("z", sigma=scale(), init_dist=pm.Normal.dist(0.0, 2.0), shape=ROWS)[np.arange(ROWS)]
+
+
+def rows_less_their_mean(group, x):
+    each = pm.Normal("z", 0.0, scale(), shape=ROWS)
+    return (each - each.mean())[np.arange(ROWS)]
+
+
+REFUSED = [cells_in_a_location, cells_in_a_scale, cells_in_an_operation, walk_of_rows, rows_less_their_mean]
+
+
+@pytest.mark.parametrize("predictor", REFUSED, ids=lambda each: each.__name__)
+def test_what_is_refused_as_it_was_written_is_refused_in_any_form(predictor):
+    model = written(predictor)
+    for form in (model, centred(model)):
+        with pytest.raises(UnsupportedModel):
+            read(form)
+
+
+@pytest.mark.parametrize("predictor", [cells_in_a_location, cells_in_a_scale, cells_in_an_operation])
+def test_arrays_of_single_numbers_are_in_no_form(predictor):
+    """Whatever is read of the model as it was written: no new prior has them."""
+    names = {rv.name for rv in centred(written(predictor)).free_RVs}
+    assert "z_centred" not in names
+    assert ("z" in names) == (predictor is cells_in_a_scale)
+
+
+def test_arrays_that_are_public_no_more_are_refused():
+    with pm.Model(coords={"group": list("abcd")}) as model:
+        given = pm.Data("given", dp.public([0.5, 1.0, 2.0]))
+        effect = pm.Normal("mu") * given.sum() + scale() * offsets()
+        pm.Normal("y", effect[pm.Data("group_of", GROUP)], 1.0, observed=pm.Data("response", Y))
+    assert read(centred(model)).parameters.size == 6
+    with model:
+        pm.set_data({"given": CELLS[:25]})
+    with pytest.raises(UnsupportedModel):
+        read(centred(model))
 
 
 def test_arrays_that_a_model_was_given_are_those_of_its_form():
