@@ -1830,6 +1830,9 @@ MUTANTS = (
     Mutant("the product of a copied model has its name", "posterior", "model/centring.py",
            "        if copy in made:", "        if False:",
            ("model/test_centring.py::test_models_that_pymc_copied_have_a_form_with_all_names",)),
+    Mutant("rows cut off on both sides tell the scale by a hazard", "posterior", "model/structure.py",
+           "isinstance(limit, Constant) and limit.type.ndim == 0 and bool(np.isinf(leaf_value(limit)))", "True",
+           ("model/test_structure.py::test_scales_of_censored_rows",)),
 )  # fmt: skip
 
 

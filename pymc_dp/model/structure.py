@@ -369,10 +369,14 @@ def scale_of_censored_rows(model: pm.Model, parameters: ParameterVector) -> Floa
 
     1 for the logarithm of a free variable that is the scale of a location-scale family, or that of the logarithm of
     rows; -1 for one that is its inverse, as the shape of a Weibull distribution. Zeros where the location depends on
-    it, too, as where covariates act on hazards.
+    it, too, as where covariates act on hazards; and where rows are cut off on both sides, which tells the scale apart.
     """
     found, node = np.zeros(parameters.size), _node_of_censored_rows(model)
-    if node is not None and isinstance(node.op, _LOCATION_SCALE + _OF_INVERSE_SCALE):
+    if (
+        node is not None
+        and _is_cut_on_one_side(model.observed_RVs[0].owner)
+        and isinstance(node.op, _LOCATION_SCALE + _OF_INVERSE_SCALE)
+    ):
         given = _scale_of(node)
         scale, others = undimmed(given), [each for each in node.inputs if each is not given]
         if scale in model.free_RVs and scale.type.ndim == 0 and scale not in ancestors(others):
@@ -381,6 +385,14 @@ def scale_of_censored_rows(model: pm.Model, parameters: ParameterVector) -> Floa
                 -1.0 if isinstance(node.op, _OF_INVERSE_SCALE) else 1.0
             )
     return found
+
+
+def _is_cut_on_one_side(censored: Apply) -> bool:
+    """Return whether the graph says that rows are not censored on one of the sides. No array is looked at."""
+    return any(
+        isinstance(limit, Constant) and limit.type.ndim == 0 and bool(np.isinf(leaf_value(limit)))
+        for limit in map(undimmed, censored.inputs[1:3])
+    )
 
 
 def _node_of_censored_rows(model: pm.Model) -> Apply | None:

@@ -673,6 +673,11 @@ def test_scales_of_censored_rows():
         (lambda: cut(pm.Normal.dist(eta(), pm.math.exp(eta_of_scale())), observed=x), {}),
         (lambda: cut(pm.Gamma.dist(pm.HalfNormal("k"), pm.math.exp(eta())), observed=x), {}),
         (hazards, {}),
+        (
+            lambda: cut(pm.Normal.dist(eta(), pm.HalfNormal("sigma")), lower=0.0, upper=None, observed=x),
+            {"sigma_log__": 1.0},
+        ),
+        (lambda: cut(pm.Normal.dist(eta(), pm.HalfNormal("sigma")), lower=0.0, observed=x), {}),  # on both sides
         (lambda: pm.Normal("y", eta(), pm.HalfNormal("sigma"), observed=x), {}),
     )
 
