@@ -1797,7 +1797,7 @@ MUTANTS = (
            "_given[made] = _given.setdefault(model, {})", "_given[made] = {}",
            ("model/test_centring.py::test_arrays_that_a_model_was_given_are_those_of_its_form",)),
     Mutant("any indices are those of a triangle", "publication", "model/protected.py",
-           "return np.array_equal(found, np.tril_indices", "return True or np.array_equal(found, np.tril_indices",
+           "return all(np.array_equal(one, another) for", "return True or all(np.array_equal(one, another) for",
            ("run/test_free_draws.py::test_a_cholesky_factor_is_drawn_and_what_pymc_computes_of_it_leaves",)),
     Mutant("a scale alone is found beside a location", "posterior", "steps/prelude/search.py",
            "return one_scale and bool((self.known & ~self.is_scale).any())", "return one_scale",
@@ -1816,7 +1816,7 @@ MUTANTS = (
            "if not all(isinstance(each.owner.op, families.NormalRV) for each in (start, steps)):", "if False:",
            ("model/test_centring.py::test_what_is_another_law_or_has_its_own_start_is_left_as_it_is",)),
     Mutant("a potential of a product has the product's name", "posterior", "model/centring.py",
-           "node.outputs[0] in model.potentials or any(rv", "any(rv",
+           "if node.outputs[0] in model.potentials or rv in ancestors(others):", "if rv in ancestors(others):",
            ("model/test_centring.py::test_what_is_another_law_or_has_its_own_start_is_left_as_it_is",)),
     Mutant("arrays of single numbers may be in a prior's scale", "models", "model/centring.py",
            "arrays = arrays or any(arrays_of([variable], model.free_RVs))", "arrays = bool(arrays)",
@@ -1825,7 +1825,7 @@ MUTANTS = (
            "if (written := as_written(model)) is not model:", "if False:",
            ("model/test_centring.py::test_what_is_refused_as_it_was_written_is_refused_in_any_form",)),
     Mutant("any filled matrix is a Cholesky factor", "posterior", "model/centring.py",
-           "not filled.op.set_instead_of_inc or not are_places_of_a_triangle(filled.inputs[2:])", "False",
+           "if not fills_a_triangle(factor.owner):", "if factor.owner is None:",
            ("model/test_centring.py::test_what_is_another_law_or_has_its_own_start_is_left_as_it_is",)),
     Mutant("the product of a copied model has its name", "posterior", "model/centring.py",
            "        if copy in made:", "        if False:",
@@ -1833,6 +1833,9 @@ MUTANTS = (
     Mutant("rows cut off on both sides tell the scale by a hazard", "posterior", "model/structure.py",
            "isinstance(limit, Constant) and limit.type.ndim == 0 and bool(np.isinf(leaf_value(limit)))", "True",
            ("model/test_structure.py::test_scales_of_censored_rows",)),
+    Mutant("a square is a variable times another", "posterior", "model/centring.py",
+           "    if first is second:\n", "    if False:\n",
+           ("model/test_centring.py::test_what_is_another_law_or_has_its_own_start_is_left_as_it_is",)),
 )  # fmt: skip
 
 

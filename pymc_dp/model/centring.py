@@ -33,12 +33,12 @@ from pytensor.tensor.linalg import solve_triangular
 from pytensor.tensor.math import Dot, Sum
 from pytensor.tensor.random import basic as families
 from pytensor.tensor.shape import Shape
-from pytensor.tensor.subtensor import AdvancedIncSubtensor, AdvancedSubtensor, Subtensor
+from pytensor.tensor.subtensor import AdvancedSubtensor, Subtensor
 
 from pymc_dp.model import origins
 from pymc_dp.model.arrays import arrays_of, is_leaf, is_public, leaf_value
 from pymc_dp.model.copying import add_copy, add_free
-from pymc_dp.model.protected import are_places_of_a_triangle
+from pymc_dp.model.protected import fills_a_triangle
 from pymc_dp.model.structure import undimmed
 
 #: Families whose last parameters are location and scale, and which a positive factor leaves in the family.
@@ -172,8 +172,9 @@ def _scaled(rv: Variable, clients: Mapping[Variable, Sequence[Apply]], model: pm
     while ahead:
         variable = ahead.pop()
         for node in clients[variable]:
+            others = [each for each in node.inputs if each is not variable]
             # A copy of a potential would be the new variable itself, and have its name.
-            if node.outputs[0] in model.potentials or any(rv in ancestors([each]) for each in _others(node, variable)):
+            if node.outputs[0] in model.potentials or rv in ancestors(others):
                 return None
             factor = _other_input(node, variable, scalar.Mul)
             found = None if factor is None else _scale_in(factor, variable, rv, model)
@@ -222,11 +223,9 @@ def _multiplied_by_a_factor(rv: Variable, nodes: Sequence[Apply], model: pm.Mode
         if second.owner is None or getattr(second.owner.op, "new_order", None) != (1, 0):
             return None
         factor = second.owner.inputs[0]
-    # As PyMC fills a triangle with the entries of a packed factor.
-    filled = factor.owner if isinstance(getattr(factor.owner, "op", None), AdvancedIncSubtensor) else None
-    if filled is None or not filled.op.set_instead_of_inc or not are_places_of_a_triangle(filled.inputs[2:]):
+    if not fills_a_triangle(factor.owner):
         return None
-    packed = filled.inputs[1]
+    packed = factor.owner.inputs[1]
     if packed not in model.free_RVs or not isinstance(model.rvs_to_transforms[packed], CholeskyCovPacked):
         return None
     return _Scaled(rv, factor, [_Step(nodes[0], rv, is_product=True)], from_left=from_left)
@@ -247,15 +246,13 @@ def _chooses(node: Apply, variable: Variable) -> bool:
     return _copies(node) or (isinstance(node.op, _CHOOSING) and node.inputs[0] is variable)
 
 
-def _others(node: Apply, variable: Variable) -> list[Variable]:
-    return [each for each in node.inputs if each is not variable]
-
-
 def _other_input(node: Apply, variable: Variable, operation: type) -> Variable | None:
-    """Return what a node adds to a variable, or multiplies it by, if it does that to two."""
+    """Return what an operation on two different variables has beside one of them; None of others."""
     if not isinstance(getattr(node.op, "scalar_op", None), operation) or len(node.inputs) != 2:
         return None
     first, second = node.inputs
+    if first is second:
+        return None
     return second if first is variable else first
 
 
@@ -357,9 +354,10 @@ def _less_mean(rv: Variable, nodes: Sequence[Apply], model: pm.Model) -> _Rewrit
 
     The two are independent, and of these the likelihood knows the differences.
     """
-    op, mean, differences = rv.owner.op, pt.mean(rv), list[Variable]()
+    op = rv.owner.op
     if not isinstance(op, families.NormalRV) or rv.type.ndim != 1 or not _has_a_size(rv):
         return None
+    mean, differences = pt.mean(rv), list[Variable]()
     location, sigma = map(undimmed, op.dist_params(rv.owner))
     for node in nodes:
         taken_off = _other_input(node, rv, scalar.Sub)

@@ -1,7 +1,5 @@
 """Copies of a model's variables in another model."""
 
-from typing import Any
-
 import pymc as pm
 from pymc.logprob.transforms import Transform
 from pytensor.graph.basic import Variable
@@ -19,15 +17,12 @@ def add_copy(to: pm.Model, copy: Variable, model: pm.Model, variable: Variable, 
         to.observed_RVs.append(copy)
         value = model.rvs_to_values[variable]
         to.create_value_var(copy, transform=None, default_transform=None, value_var=value)
-    else:
-        kinds: list[tuple[list[Any], list[Any]]] = [
-            (model.data_vars, to.data_vars),
-            (model.potentials, to.potentials),
-            (model.deterministics, to.deterministics),
-        ]
-        for those, copies in kinds:
-            if variable in those:
-                copies.append(copy)
+    elif variable in model.data_vars:
+        to.data_vars.append(copy)
+    elif variable in model.potentials:
+        to.potentials.append(copy)
+    elif variable in model.deterministics:
+        to.deterministics.append(copy)
     to.add_named_variable(copy, dims=model.named_vars_to_dims.get(variable.name))
 
 

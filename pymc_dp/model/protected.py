@@ -8,7 +8,7 @@ import numpy as np
 import pymc as pm
 from pymc.distributions.transforms import CholeskyCovPacked
 from pytensor.compile.sharedvalue import SharedVariable
-from pytensor.graph.basic import Constant, Variable
+from pytensor.graph.basic import Apply, Constant, Variable
 from pytensor.graph.replace import clone_replace
 from pytensor.graph.traversal import ancestors, applys_between
 from pytensor.tensor.subtensor import AdvancedIncSubtensor
@@ -122,8 +122,7 @@ def _without_triangles(model: pm.Model, graph: list[Variable]) -> list[Variable]
     matrices = [
         node.outputs[0]
         for node in applys_between([], graph)
-        if isinstance(node.op, AdvancedIncSubtensor)
-        and are_places_of_a_triangle(node.inputs[2:])
+        if fills_a_triangle(node)
         and not values.isdisjoint(ancestors(node.inputs[1:2]))
         and not any(arrays_of(node.inputs[:2]))
     ]
@@ -131,12 +130,16 @@ def _without_triangles(model: pm.Model, graph: list[Variable]) -> list[Variable]
     return found
 
 
-def are_places_of_a_triangle(places: Sequence[Variable]) -> bool:
-    """Return whether indices are those with which PyMC fills a lower triangle."""
+def fills_a_triangle(node: Apply | None) -> bool:
+    """Return whether a node fills a lower triangle as PyMC does, with a vector that is its second input."""
+    if node is None or not isinstance(node.op, AdvancedIncSubtensor) or not node.op.set_instead_of_inc:
+        return False
+    places = node.inputs[2:]
     if len(places) != 2 or not all(isinstance(each, Constant) and each.type.ndim == 1 for each in places):
         return False
-    found = np.array([leaf_value(each) for each in places])
-    return np.array_equal(found, np.tril_indices(math.isqrt(2 * found.shape[1])))
+    found = [leaf_value(each) for each in places]
+    wanted = np.tril_indices(math.isqrt(2 * found[0].size))
+    return all(np.array_equal(one, another) for one, another in zip(found, wanted, strict=True))
 
 
 def _is_table(leaf: Variable) -> bool:

@@ -222,6 +222,11 @@ def square(group, x):
     return (scale() * z * z)[group]
 
 
+def square_first(group, x):
+    z = offsets()
+    return (z * z * scale())[group]
+
+
 def own_start(group, x):
     return (scale() * offsets(initval=np.ones(GROUPS)))[group]
 
@@ -264,6 +269,7 @@ def less_mean_and_whole(group, x):
 
 
 LEFT = [
+    square_first,
     upper_triangle,
     walk_with_heavy_tails,
     less_another_mean,

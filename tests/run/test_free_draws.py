@@ -160,6 +160,8 @@ def test_a_cholesky_factor_is_drawn_and_what_pymc_computes_of_it_leaves():
         pm.Deterministic("covariance", chol @ chol.T)
         places = np.array([[0, 1, 1], [0, 1, 0]])  # not those of a triangle's entries, row by row
         pm.Deterministic("filled", pt.set_subtensor(pt.zeros((2, 2))[tuple(places)], model["chol"]))
+        of_a_row = pt.zeros((2, 2))[np.array([0]), np.array([0, 1])]  # as long as they are by broadcasting
+        pm.Deterministic("first_row", pt.set_subtensor(of_a_row, model["chol"][:2]))
         pm.Deterministic("chosen", pm.Normal("mu", 0.0, 5.0, shape=2)[np.array([0, 0, 1])])  # a table, for all we know
         x = generator.normal(size=(300, 2))
         y = x @ [0.5, 1.0] + generator.normal(size=300)
