@@ -6,7 +6,7 @@ from typing import Any
 
 import pytensor
 from pymc.pytensorf import compile as pymc_compile, rewrite_pregrad
-from pytensor.compile.mode import Mode
+from pytensor.compile.mode import Mode, get_mode
 from pytensor.graph.basic import Variable
 
 from pymc_dp.exceptions import UnsupportedOption
@@ -15,8 +15,13 @@ __all__ = ["INTERPRETED", "MODE", "compiled", "rewrite_pregrad"]
 
 #: For what is called a few times: PyTensor's own FAST_COMPILE starts a C compiler for every operation.
 INTERPRETED = Mode(linker="py", optimizer="fast_compile")
-#: For what a run calls again and again.
-MODE: Mode | str = "NUMBA"
+#: For what a run calls again and again. Left out are rewrites that put products and solutions for each row into one of
+#: all rows: there BLAS chooses its instructions by their number, and a row's last bits depend on where it stands.
+MODE: Mode = get_mode("NUMBA").excluding(
+    "batched_vector_b_solve_to_matrix_b_solve",
+    "local_batched_matmul_to_core_matmul",
+    "local_batched_matmul_to_core_matmul_with_reshape",
+)
 #: PyTensor's flags are those of all threads: one would put back what another has just changed.
 _one_thread = threading.Lock()
 

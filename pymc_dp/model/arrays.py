@@ -68,13 +68,19 @@ def public(array: Any) -> TensorConstant:
 
 
 def declare_public(variable: Variable, declared: bool = True) -> None:
-    """Mark a constant or data variable as public, or take the mark off."""
-    setattr(variable.tag, _PUBLIC, declared)
+    """Mark a constant or data variable as public, or take the mark off: the array that it has now, and no other."""
+    setattr(variable.tag, _PUBLIC, _array_in(variable) if declared else None)
 
 
 def is_public(variable: Any) -> bool:
     """Return whether a variable was declared public."""
-    return isinstance(variable, Variable) and bool(getattr(variable.tag, _PUBLIC, False))
+    declared = getattr(variable.tag, _PUBLIC, None) if isinstance(variable, Variable) else None
+    return declared is not None and is_leaf(variable) and _array_in(variable) is declared
+
+
+def _array_in(variable: Variable) -> Any:
+    """Return the array of a constant or shared variable itself, which ``set_value`` replaces by another."""
+    return variable.get_value(borrow=True) if isinstance(variable, SharedVariable) else variable.data
 
 
 def marking(name: str, original: Callable[..., Any]) -> Callable[..., Any]:

@@ -1,6 +1,6 @@
 """Where the rows of a model are: the axis of each table that counts them, their number, and the dims of that length."""
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -34,7 +34,7 @@ class RowAxes:
 
     def axis_of(self, leaf: Variable) -> int | None:
         """Return the row axis of one input: by its dims if it has them, else by its length."""
-        dims = self.model.named_vars_to_dims.get(leaf.name) if leaf.name is not None else None
+        dims = dims_of(self.model, leaf)
         if dims is not None and self.dim is not None and self.dim in dims:
             return list(dims).index(self.dim)
         matching = [
@@ -104,6 +104,14 @@ class RowAxes:
         """Return the model's variables for the lengths of `protected_dims` that are inputs of its graphs."""
         of_dims = self.model.dim_lengths
         return tuple(of_dims[name] for name in sorted(self.protected_dims(lengths)) if name in of_dims)
+
+
+def dims_of(model: pm.Model, leaf: Variable) -> Sequence[str | None] | None:
+    """Return the dims of a data variable, or of the data of an observed one; None of others, whatever their name."""
+    named = model.named_vars.get(leaf.name) if leaf.name is not None else None
+    own = named is not None and model.rvs_to_values.get(named, named) is leaf
+    found: Sequence[str | None] | None = model.named_vars_to_dims.get(leaf.name) if own else None
+    return found
 
 
 def row_axes(model: pm.Model, unit: str | None) -> RowAxes:

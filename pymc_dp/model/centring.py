@@ -38,11 +38,10 @@ from pytensor.tensor.subtensor import AdvancedSubtensor, Subtensor
 from pymc_dp.model import origins
 from pymc_dp.model.arrays import arrays_of, is_leaf, is_public, leaf_value
 from pymc_dp.model.copying import add_copy, add_free
+from pymc_dp.model.members import LOCATION_SCALE
 from pymc_dp.model.protected import fills_a_triangle
 from pymc_dp.model.structure import undimmed
 
-#: Families whose last parameters are location and scale, and which a positive factor leaves in the family.
-_LOCATION_SCALE = tuple(getattr(families, f"{name}RV") for name in "Normal StudentT Laplace Cauchy Logistic".split())
 _POSITIVE_EVERYWHERE = (scalar.Exp, Softplus)
 _CHOOSING = (DimShuffle, Subtensor, AdvancedSubtensor)
 _POSITIVE_OF_POSITIVE = (scalar.Sqrt, scalar.Sqr, scalar.Reciprocal, scalar.Mul, scalar.TrueDiv, scalar.Add)
@@ -159,7 +158,7 @@ def _first_rewriting(model: pm.Model) -> _Rewriting | None:
 
 def _can_be_scaled(rv: Variable, model: pm.Model) -> bool:
     """Return whether a free variable is of a family of any scale, and starts where PyMC says."""
-    family = isinstance(rv.owner.op, _LOCATION_SCALE) and model.rvs_to_transforms[rv] is None
+    family = isinstance(rv.owner.op, LOCATION_SCALE) and model.rvs_to_transforms[rv] is None
     return (family or isinstance(rv.owner.op, ZeroSumNormalRV)) and model.rvs_to_initial_values[rv] is None
 
 

@@ -8,7 +8,8 @@ The prior of a member :math:`\alpha \sim N(\mu, \tau^2)` has parameters that are
           \qquad z \sim N(0, 1).
 
 For p = 0 that is the non-centred parametrisation, for large p the centred one. Draws of `z` have the same shape
-whatever the scale is.
+whatever the scale is. Of other families with a location and a scale the same coordinates are about standard normal, and
+vectors have a covariance matrix for the scale.
 
 References
 ----------
@@ -26,13 +27,18 @@ import pymc as pm
 import pytensor
 import pytensor.tensor as pt
 from numpy.typing import NDArray
-from pymc.logprob.transforms import Transform
+from pymc.distributions.multivariate import ZeroSumNormalRV
+from pymc.logprob.transforms import ChainedTransform, Transform
 from pytensor.graph.replace import clone_replace
 from pytensor.graph.traversal import ancestors
-from pytensor.tensor.random.basic import NormalRV
+from pytensor.tensor.linalg import cholesky, solve_triangular
+from pytensor.tensor.random import basic as families
 
 from pymc_dp.compiling import INTERPRETED, compiled
 from pymc_dp.model.parameters import FloatArray, ParameterVector
+
+#: Families whose last parameters are location and scale, and which a positive factor leaves in the family.
+LOCATION_SCALE = tuple(getattr(families, f"{name}RV") for name in "Normal StudentT Laplace Cauchy Logistic".split())
 
 
 class GivenItsScale(Transform):
@@ -51,7 +57,7 @@ class GivenItsScale(Transform):
 
     def _conditional(self, inputs: tuple[Any, ...]) -> tuple[Any, Any]:
         """Return mean and standard deviation given the prior's `inputs`, whose last two are its mean and scale."""
-        prior_mean, scale = inputs[-2:]
+        prior_mean, scale = self._prior(inputs)
         told = self._precision * scale**2
         return (prior_mean + told * self._mean) / (1.0 + told), scale / pt.sqrt(1.0 + told)
 
@@ -69,6 +75,53 @@ class GivenItsScale(Transform):
         """Return the logarithm of the derivative of `backward`, of the shape of the variable."""
         return pt.log(self._conditional(inputs)[1]) + pt.zeros_like(value)
 
+    def _prior(self, inputs: tuple[Any, ...]) -> tuple[Any, Any]:
+        mean, scale = inputs[-2:]
+        return mean, scale
+
+
+class _SumsOfZeroGivenTheirScale(GivenItsScale):
+    """The same of variables whose sum is zero, in the coordinates of `ZeroSumTransform`: as many normal ones."""
+
+    def _prior(self, inputs: tuple[Any, ...]) -> tuple[Any, Any]:
+        return 0.0, inputs[-2]  # the last is the shape
+
+
+class VectorsGivenTheirCovariance(GivenItsScale):
+    r"""The same of normal vectors, whose prior has a covariance matrix :math:`A A^\top`.
+
+    With the mean of the vectors' precisions p as a diagonal matrix P, :math:`I + A^\top P A = R R^\top`, a vector is
+    :math:`A R^{-\top} z` about its mean. Of precisions of each vector PyTensor takes minutes to compile derivatives.
+    """
+
+    def __init__(self, precision: FloatArray, mean: FloatArray) -> None:
+        super().__init__(precision.reshape(-1, precision.shape[-1]).mean(axis=0), mean)
+
+    def _conditional(self, inputs: tuple[Any, ...]) -> tuple[Any, Any]:
+        """Return the vectors' means, and A and R."""
+        prior_mean, covariance = inputs[-2:]
+        factor = cholesky(covariance[(0,) * (covariance.type.ndim - 2)])
+        weighted = factor.T * self._precision
+        told = cholesky(pt.eye(self._mean.shape[-1]) + weighted @ factor)
+        gain = factor @ solve_triangular(told.T, solve_triangular(told, weighted, lower=True))
+        return prior_mean + (self._mean - prior_mean) @ gain.T, (factor, told)
+
+    def backward(self, value: Any, *inputs: Any) -> Any:
+        """Return the variable."""
+        mean, (factor, told) = self._conditional(inputs)
+        return (mean + value @ solve_triangular(told, factor.T, lower=True)).astype(value.dtype)
+
+    def forward(self, value: Any, *inputs: Any) -> Any:
+        """Return its standardised value."""
+        mean, (factor, told) = self._conditional(inputs)
+        return (value - mean) @ solve_triangular(factor.T, told)
+
+    def log_jac_det(self, value: Any, *inputs: Any) -> Any:
+        """Return the logarithm of the determinant of the derivative of `backward`, for each vector."""
+        _, factors = self._conditional(inputs)
+        of_factor, of_told = (pt.log(pt.diag(each)).sum() for each in factors)
+        return of_factor - of_told + pt.zeros_like(value[..., 0])
+
 
 def standardising(
     model: pm.Model, parameters: ParameterVector, precision: FloatArray, mean: FloatArray
@@ -77,20 +130,44 @@ def standardising(
 
     `precision` and `mean`, shape (parameters,), are those of the likelihood of each of `parameters` given the others.
     """
-    free = zip(model.free_RVs, parameters.slices, parameters.shapes.values(), strict=True)
-    return {
-        rv.name: GivenItsScale(precision[entries].reshape(shape), mean[entries].reshape(shape))
-        for rv, entries, shape in free
-        if _is_member(rv, model)
-    }
+    found = dict[str, Transform]()
+    for rv, entries, shape in zip(model.free_RVs, parameters.slices, parameters.shapes.values(), strict=True):
+        likelihood, first = (
+            (precision[entries].reshape(shape), mean[entries].reshape(shape)),
+            model.rvs_to_transforms[rv],
+        )
+        if isinstance(rv.owner.op, ZeroSumNormalRV) and _depends_on_others(rv.owner.inputs[-2], model):
+            found[rv.name] = ChainedTransform([first, _SumsOfZeroGivenTheirScale(*likelihood)])
+        elif first is None and _depends_on_others(rv.owner.inputs[-1], model):
+            if isinstance(rv.owner.op, LOCATION_SCALE):
+                found[rv.name] = GivenItsScale(*likelihood)
+            elif isinstance(rv.owner.op, families.MvNormalRV) and _is_one_matrix(rv.owner.inputs[-1]):
+                found[rv.name] = VectorsGivenTheirCovariance(*likelihood)
+    return found
+
+
+def _of(transform: Transform | None) -> GivenItsScale | None:
+    """Return the part of a variable's transform that standardises it; None where nothing does."""
+    last = transform.transform_list[-1] if isinstance(transform, ChainedTransform) else transform
+    return last if isinstance(last, GivenItsScale) else None
+
+
+def _is_one_matrix(covariance: Any) -> bool:
+    """Return whether all vectors have the same covariance matrix, not each a matrix of its own."""
+    return all(covariance.type.broadcastable[:-2])
+
+
+def _depends_on_others(parameter: Any, model: pm.Model) -> bool:
+    """Return whether a parameter of a prior depends on free variables."""
+    return not set(model.free_RVs).isdisjoint(ancestors([parameter]))
 
 
 def _is_member(rv: Any, model: pm.Model) -> bool:
     """Return whether a free variable is normal, not transformed, and its scale depends on other free variables."""
     return (
-        isinstance(rv.owner.op, NormalRV)
+        isinstance(rv.owner.op, families.NormalRV)
         and model.rvs_to_transforms[rv] is None
-        and not set(model.free_RVs).isdisjoint(ancestors([rv.owner.inputs[-1]]))
+        and _depends_on_others(rv.owner.inputs[-1], model)
     )
 
 
@@ -112,11 +189,16 @@ class Unstandardised:
 
     def __init__(self, model: pm.Model, parameters: ParameterVector) -> None:
         self._parameters = parameters
-        changed = [isinstance(model.rvs_to_transforms[rv], GivenItsScale) for rv in model.free_RVs]
-        self.members = np.repeat(changed, [entries.stop - entries.start for entries in parameters.slices])
+        changes = [_of(model.rvs_to_transforms[rv]) for rv in model.free_RVs]
+        self.members = np.repeat(
+            [change is not None for change in changes], [entries.stop - entries.start for entries in parameters.slices]
+        )
         values, pulls = model.value_vars, [value.type() for value in model.value_vars]
         found = model.replace_rvs_by_values(
-            [rv if is_one else value for rv, value, is_one in zip(model.free_RVs, values, changed, strict=True)]
+            [
+                value if change is None else change.backward(value, *rv.owner.inputs)
+                for rv, value, change in zip(model.free_RVs, values, changes, strict=True)
+            ]
         )
         pulled = sum(pt.sum(each * pull) for each, pull in zip(found, pulls, strict=True))
         self._inputs, self._outputs = [*values, *pulls], [*found, *pt.grad(pulled, values)]
@@ -133,15 +215,6 @@ class Unstandardised:
         blocks = self._function(*self._parameters.split(z), *self._parameters.split(pull))
         found = np.concatenate([np.ravel(block) for block in blocks]).astype(np.float64)
         return found[: z.size], found[z.size :]
-
-    def standardised(self, theta: FloatArray) -> FloatArray:
-        """Return parameters, shape (parameters,), with their members standardised."""
-        nothing, z = np.zeros_like(theta), np.where(self.members, 0.0, theta)
-        at_mean = self(z, nothing)[0]
-        std = self(np.where(self.members, 1.0, theta), nothing)[0] - at_mean
-        with np.errstate(all="ignore"):
-            z[self.members] = ((theta - at_mean) / std)[self.members]
-        return z
 
     def __getstate__(self) -> dict[str, Any]:
         return {k: v for k, v in self.__dict__.items() if k != "_function"}

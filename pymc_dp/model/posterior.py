@@ -8,7 +8,7 @@ import pymc as pm
 import pytensor
 import pytensor.tensor as pt
 import xarray as xr
-from pymc.logprob.transforms import Transform
+from pymc.logprob.transforms import ChainedTransform, Transform
 from pytensor import shared
 from pytensor.graph.basic import clone_get_equiv
 from pytensor.graph.replace import clone_replace
@@ -107,24 +107,28 @@ class LogDensity:
         if self._unstandardised is not None:
             self.members = self._unstandardised.members
 
-    def mass_matrix(self, covariance: FloatArray, draws: FloatArray) -> FloatArray:
-        """Return the inverse of a mass matrix by the covariance of parameters, and independent draws of them.
+    def mass_matrix(self, covariance: FloatArray, mean: FloatArray) -> FloatArray:
+        """Return the inverse of a mass matrix by the covariance of parameters, and their mean.
 
         Standardised members are about standard normal, given the others, and independent, unless rows tell sums of
-        members and others, such as an intercept, better than the members. The covariance of draws says so: of few
-        draws of many parameters little of it is taken.
+        members and others, such as an intercept, better than the members. The curvature of the density says so where
+        scales are their mean: it is that of members and of all that rows know of, and what only the prior knows has
+        the covariance that it had.
         """
         if self._unstandardised is None:
             return covariance
-        size = self.members.size
-        covariance = np.where(self.members[:, None] | self.members, np.eye(size), covariance)
-        z = np.array([self._unstandardised.standardised(draw) for draw in draws]).reshape(-1, size)
-        z = z[np.isfinite(z).all(axis=1)]
-        if len(z) < 2:
-            return covariance
-        part = len(z) / (len(z) + _DRAWS_FOR_EACH * size)
-        mixed: FloatArray = (1.0 - part) * covariance + part * np.cov(z.T)
-        return mixed
+        centre = np.where(self.members, 0.0, mean)
+        ways = np.array([self._unstandardised(centre, way)[1] for way in np.eye(mean.size)])
+        curvature = ways.T @ self._precision @ ways - self._prior.hessian(centre)
+        told = self.members | (np.diag(self._precision) > 0.0)
+        block = np.ix_(told, told)
+        found = np.where(told[:, None] == told, covariance, 0.0)
+        try:
+            found[block] = np.linalg.inv(curvature[block])
+            np.linalg.cholesky(found)
+        except np.linalg.LinAlgError:  # the density has no curvature there
+            return np.where(self.members[:, None] | self.members, np.eye(mean.size), covariance)
+        return found
 
     def _pytensor_function(self, theta: FloatArray) -> tuple[float, np.ndarray]:
         """Return both at `theta`, shape (parameters,); by the name that PyMC's integrator asks for."""
@@ -137,8 +141,6 @@ class LogDensity:
         return log_density, (gradient - pull).astype(self.dtype)
 
 
-#: A mass matrix takes half of its entries for members from the draws if there are so many for each parameter.
-_DRAWS_FOR_EACH = 5
 #: Of NUTS's first step: four times PyMC's own, for posteriors that the mass matrix makes about standard normal.
 _STEP_SCALE = 1.0
 
@@ -147,7 +149,7 @@ def arguments_of_nuts(
     priors: pm.Model,
     likelihood: xr.Dataset,
     covariance: FloatArray,
-    draws: FloatArray,
+    mean: FloatArray,
     starts: Sequence[FloatArray],
     **settings: Any,
 ) -> dict[str, Any]:
@@ -161,8 +163,8 @@ def arguments_of_nuts(
         What was released.
     covariance : ndarray, shape (parameters, parameters)
         The inverse of the mass matrix, in the order of the model's parameters, but for members of hierarchies.
-    draws : ndarray, shape (draws, parameters)
-        Independent draws of the posterior, about: see `LogDensity.mass_matrix`.
+    mean : ndarray, shape (parameters,)
+        Of the posterior, about: see `LogDensity.mass_matrix`.
     starts : sequence of ndarray, shape (parameters,)
         Where each chain starts, on the unconstrained scale.
     **settings
@@ -171,13 +173,23 @@ def arguments_of_nuts(
     parameters = ParameterVector(priors)
     log_density = LogDensity(priors, likelihood)
     posterior = standardised(with_likelihood(priors, parameters, likelihood), likelihood)
-    covariance = log_density.mass_matrix(covariance, draws)
-    # PyMC applies the backward transform of a Cholesky factor to graphs alone.
-    initvals = [{name: pt.constant(each) for name, each in parameters.to_point(start).items()} for start in starts]
+    covariance = log_density.mass_matrix(covariance, mean)
+    initvals = [_initial_values(priors, posterior, parameters.to_point(start)) for start in starts]
     settings = {"step_scale": _STEP_SCALE, **settings}
     with posterior:
         step = pm.NUTS(scaling=covariance, is_cov=True, logp_dlogp_func=log_density, **settings)
     return {"model": posterior, "step": step, "initvals": initvals}
+
+
+def _initial_values(priors: pm.Model, drawn: pm.Model, point: Mapping[str, np.ndarray]) -> dict[str, Any]:
+    """Return a point of the values of the priors as PyMC takes it for the same model with standardised members."""
+    # PyMC applies the backward transform of a Cholesky factor to graphs alone.
+    found = {name: pt.constant(value) for name, value in point.items()}
+    for rv, value in zip(priors.free_RVs, priors.value_vars, strict=True):
+        first = priors.rvs_to_transforms[rv]
+        if first is not None and isinstance(drawn.rvs_to_transforms[drawn[rv.name]], ChainedTransform):
+            found[rv.name] = first.backward(found.pop(value.name))
+    return found
 
 
 def holds_observations(model: pm.Model) -> bool:

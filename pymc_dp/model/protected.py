@@ -16,7 +16,7 @@ from pytensor.tensor.type import TensorType
 
 from pymc_dp.exceptions import UnsupportedModel, UnsupportedOption
 from pymc_dp.model.arrays import arrays_of, is_public, leaf_value, leaves_of
-from pymc_dp.model.axes import RowAxes
+from pymc_dp.model.axes import RowAxes, dims_of
 from pymc_dp.model.operations import refuse_unlisted
 
 
@@ -43,7 +43,7 @@ def has_rows(model: pm.Model, graph: Variable, lengths: Collection[int], others:
     return any(
         length > 1 and length % n == 0 and dim not in others
         for array, shape in arrays_of([graph])
-        for length, dim in zip(shape, model.named_vars_to_dims.get(array.name) or (None,) * len(shape), strict=False)
+        for length, dim in zip(shape, dims_of(model, array) or (None,) * len(shape), strict=False)
         for n in lengths
     )
 

@@ -10,6 +10,7 @@ import math
 import os
 import shutil
 import tempfile
+import threading
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, NoReturn
@@ -58,7 +59,7 @@ class MeteredCurator:
     ) -> None:
         self._rows = rows
         self._noise = noise
-        self._process = os.getpid()
+        self._process, self._one_at_a_time = os.getpid(), threading.Lock()
         self._meter = Meter(paid, without_noise=without_noise)
         self._exact_counts = exact_counts
         self._tally = ClipTally(event.kind for event in paid if event.kind != "clip_count")
@@ -72,7 +73,10 @@ class MeteredCurator:
         """Answer a query: pay for it, evaluate it, add noise. See `pymc_dp.steps.access.Curator`."""
         if os.getpid() != self._process:  # a fork is a copy, with an allowance of its own
             raise PrivacyError("A run goes on in another process than it began in: what it was paid for is used there.")
-        query, noise_multiplier = plain(query), float(noise_multiplier)
+        with self._one_at_a_time:  # two threads could both take the last of what was paid for
+            return self._released(plain(query), float(noise_multiplier))
+
+    def _released(self, query: Query, noise_multiplier: float) -> Release:
         query.refuse_if_unsafe(self._facts)
         delta = query.delta if isinstance(query, LevelCounts) else 0.0
         self._meter.spend(query.kind, noise_multiplier, query.sampled, adds_noise=query.adds_noise, delta=delta)

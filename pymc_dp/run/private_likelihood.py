@@ -187,7 +187,7 @@ class PrivateLikelihood:
         starts = [kernel.run(kernel.theta, 10 * kernel.trajectories_apart, rng) for _ in range(options["chains"])]
         of_nuts = {name: options[name] for name in _OF_NUTS if name in options}
         arguments = posterior.arguments_of_nuts(
-            priors, self._dataset, kernel.covariance, kernel.draws, starts, **of_nuts
+            priors, self._dataset, kernel.covariance, kernel.mean, starts, **of_nuts
         )
         for name in of_nuts:
             del options[name]

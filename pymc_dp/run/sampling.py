@@ -414,7 +414,7 @@ class _Run:
         order, rng = np.argsort(places_of(likelihood, ParameterVector(self.priors))), np.random.default_rng(seed)
         covariance = (known.kernel.spread @ known.kernel.spread.T)[np.ix_(order, order)]
         starts = [known.theta(known.start(rng))[order] for _ in range(self.plan.chains)]
-        return arguments_of_nuts(self.priors, likelihood, covariance, known.kernel.draws[:, order], starts)
+        return arguments_of_nuts(self.priors, likelihood, covariance, known.kernel.mean[order], starts)
 
     @contextlib.contextmanager
     def _authorised(self) -> Iterator[None]:

@@ -3,6 +3,7 @@
 Refusals say what is wrong by name of the column and type, never by a value: they cross the network.
 """
 
+import hashlib
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -17,6 +18,9 @@ from pymc_dp.rows.table import RowTable
 from pymc_dp.tables.entries import entries_of, levels_of_entries
 from pymc_dp.tables.schema import Schema, array_of_part
 from pymc_dp.tables.template import MadeOf
+
+#: Letters of a unit's name that are kept as they are.
+_LONGEST_NAME = 100
 
 
 @dataclass(frozen=True)
@@ -138,10 +142,11 @@ def block_of(columns: Columns, arrays: Mapping[str, np.ndarray]) -> RowTable:
             continue
         found = np.empty((n_rows, len(made_of)), dtype=expected.dtype)  # a type that holds all that was declared
         for place, each in enumerate(made_of):
-            if isinstance(each, tuple):
-                found[:, place] = arrays[each[0]] * arrays[each[1]]
-            else:
-                found[:, place] = arrays[each] if isinstance(each, str) else each
+            with np.errstate(all="ignore"):  # a warning would tell of an entry
+                if isinstance(each, tuple):
+                    found[:, place] = arrays[each[0]] * arrays[each[1]]
+                else:
+                    found[:, place] = arrays[each] if isinstance(each, str) else each
         rows.append(found.reshape(n_rows, *expected.shape))
     if columns.unit is None:
         return RowTable(tuple(rows), None)
@@ -200,8 +205,15 @@ def unit_codes(name: str, values: np.ndarray) -> np.ndarray:
     if values.dtype.kind in "iu":
         return values
     if values.dtype.kind in "UT" or (values.dtype == object and all(isinstance(one, str) for one in values)):
-        return values.astype(str)
+        return values if values.dtype.kind == "U" else np.array([_short(one) for one in values], dtype=str)
     raise UnsupportedTable(f"The column {name!r}, which names units, must hold whole numbers or texts.")
+
+
+def _short(text: str) -> str:
+    """Return a text, of a long one its beginning and a digest: in an array all take as much memory as the longest."""
+    if len(text) <= _LONGEST_NAME:
+        return text
+    return text[:_LONGEST_NAME] + hashlib.blake2b(text.encode("utf-8", "surrogatepass"), digest_size=16).hexdigest()
 
 
 def refuse_absent(names: Sequence[str], there_are: Collection[str]) -> None:

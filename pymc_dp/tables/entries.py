@@ -48,11 +48,13 @@ def entries_of(column: Modelled | _Unlisted, values: Any) -> FloatArray:
         categories = pd.Series(values.cat.categories)
         of_categories = entries_of(column, categories) if len(categories) else np.empty(0)  # all are missing
         return _at(of_categories, values.cat.codes.to_numpy())
-    if isinstance(values.dtype, pd.StringDtype):  # texts alone: those that are equal are one
+    # Texts of Arrow alone: those that are equal are one. For pandas' own tables a text without an encoding is equal to
+    # another, the way that Python writes it.
+    if isinstance(values.dtype, pd.StringDtype) and values.dtype.storage == "pyarrow":
         codes, texts = pd.factorize(values)
         return _at(_each(column, texts), codes)
     kind = str(getattr(values.dtype, "kind", ""))
-    if kind == "O" and isinstance(values.dtype, np.dtype | pd.ArrowDtype):
+    if kind == "O" and isinstance(values.dtype, np.dtype | pd.ArrowDtype | pd.StringDtype):
         return _each(column, values.to_numpy(dtype=object))
     if kind in "biuf" and not isinstance(column, Date):
         found: FloatArray = values.to_numpy(dtype=np.float64, na_value=np.nan)
@@ -164,7 +166,9 @@ def levels_of_entries(name: str, values: Any) -> np.ndarray:
     """
     found = _Unlisted(name, {})
     codes = entries_of(found, values)
-    return np.array([*found.codes, None], dtype=object)[np.where(np.isnan(codes), -1.0, codes).astype(np.intp)]
+    # What has no encoding could be neither printed nor stored: each letter of it counts as a question mark.
+    names = [level.encode("utf-8", "replace").decode("utf-8") for level in found.codes]
+    return np.array([*names, None], dtype=object)[np.where(np.isnan(codes), -1.0, codes).astype(np.intp)]
 
 
 def _day(entry: Any) -> float:

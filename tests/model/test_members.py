@@ -2,13 +2,15 @@
 
 import numpy as np
 import pymc as pm
+import pytensor.tensor as pt
 import pytest
 import xarray as xr
+from pymc.initial_point import make_initial_point_fn
 from scipy import integrate, stats
 
-from pymc_dp.model.members import GivenItsScale, Unstandardised, from_means_and_members
+from pymc_dp.model.members import GivenItsScale, Unstandardised, VectorsGivenTheirCovariance, from_means_and_members
 from pymc_dp.model.parameters import ParameterVector
-from pymc_dp.model.posterior import LogDensity, priors_of, standardised, with_likelihood
+from pymc_dp.model.posterior import LogDensity, arguments_of_nuts, priors_of, standardised, with_likelihood
 from pymc_dp.model.structure import in_likelihood
 
 N_GROUPS = 30
@@ -53,6 +55,28 @@ def test_it_is_there_and_back_and_the_derivative_is_its_own():
     assert back[2] == pytest.approx(3.0 + 0.1 / 1e3, abs=1e-5)  # all is told: centred
 
 
+def test_vectors_are_standardised_by_their_conditional_law():
+    """Normal vectors, and a normal likelihood of each entry: mean and covariance are known."""
+    generator, n_vectors, size = np.random.default_rng(2), 3, 2
+    precision, told = np.array([4.0, 0.5]), generator.normal(size=(n_vectors, size))
+    factor, mean = np.array([[1.5, 0.0], [-0.6, 0.4]]), np.array([[0.3, -1.0]])
+    prior, z = (mean, (factor @ factor.T)[None]), generator.normal(size=(n_vectors, size))
+    transform = VectorsGivenTheirCovariance(np.tile(precision, (n_vectors, 1)), told)
+
+    def backward(value):
+        return transform.backward(value, *map(pt.as_tensor, prior)).eval()
+
+    covariance = np.linalg.inv(np.linalg.inv(factor @ factor.T) + np.diag(precision))
+    expected = mean + (told - mean) @ (covariance * precision).T
+    np.testing.assert_allclose(backward(np.zeros_like(z)), expected, rtol=1e-9)
+    ways = np.array([backward(np.tile(way, (n_vectors, 1))) - expected for way in np.eye(size)])[:, 0]
+    np.testing.assert_allclose(ways.T @ ways, covariance, rtol=1e-9)
+    of_log = transform.log_jac_det(pt.as_tensor(z), *map(pt.as_tensor, prior)).eval()
+    np.testing.assert_allclose(of_log, np.full(n_vectors, np.linalg.slogdet(ways)[1]), rtol=1e-9)
+    forward = transform.forward(pt.as_tensor(backward(z)), *map(pt.as_tensor, prior))
+    np.testing.assert_allclose(forward.eval(), z, rtol=1e-9)
+
+
 def test_a_standardised_member_is_a_standard_normal_whatever_the_scale_is():
     model, likelihood, _ = groups()
     density = LogDensity(model, likelihood)
@@ -71,6 +95,32 @@ def test_variables_keep_their_order_and_others_their_transforms():
     with pm.Model() as plain:
         pm.Normal("effect", 0.0, 2.0, shape=N_GROUPS)
     assert standardised(plain, likelihood.isel(parameter=slice(2, None), other=slice(2, None))) is plain
+
+
+def test_chains_start_at_the_draws_they_are_given():
+    """On the unconstrained scale, of variables with and without a transform of their own."""
+    with pm.Model() as priors:
+        tau = pm.HalfNormal("tau", 1.0)
+        pm.ZeroSumNormal("less", tau, shape=3)
+        pm.Normal("effect", tau, tau, shape=2)
+    parameters = ParameterVector(priors)
+    size, start = parameters.size, np.array([0.4, -0.3, 1.2, 2.0, -0.5])
+    matrices = {"information": np.eye(size), "noise": 0.3 * np.eye(size), "bias": np.zeros((size, size))}
+    likelihood = xr.Dataset(
+        {
+            "mean": ("parameter", np.arange(size) / size),
+            "known": ("parameter", (np.arange(size) != 0).astype(int)),
+            **{name: (("parameter", "other"), matrix) for name, matrix in matrices.items()},
+        },
+        coords={"parameter": parameters.labels},
+    )
+    arguments = arguments_of_nuts(priors, likelihood, np.eye(size), start, [start])
+    drawn = arguments["model"]
+    z = make_initial_point_fn(model=drawn, overrides=arguments["initvals"][0])(0)
+    z = np.concatenate([np.ravel(z[value.name]) for value in drawn.value_vars])
+    unstandardised = Unstandardised(drawn, parameters)
+    assert unstandardised.members.tolist() == [False, True, True, True, True]
+    np.testing.assert_allclose(unstandardised(z, z)[0], start, rtol=1e-6)
 
 
 @pytest.mark.slow
@@ -98,22 +148,54 @@ def test_nuts_finds_the_scale_of_members_that_are_mostly_noise():
     assert int(tree["sample_stats"]["diverging"].sum()) == 0
 
 
-def test_draws_say_how_members_stand_together():
-    """Little of few draws; of many, what they have in common; and each draw is standardised by its own scale."""
-    model, likelihood, _ = groups()
-    density, generator = LogDensity(model, likelihood), np.random.default_rng(1)
-    unstandardised = Unstandardised(standardised(model, likelihood), ParameterVector(model))
-    size, members = unstandardised.members.size, unstandardised.members
-    common = generator.normal(size=(5000, 1)) * 3.0
-    z = generator.normal(size=(5000, size)) + np.where(members, common, 0.0)
-    draws = np.array([unstandardised(each, each)[0] for each in z])
-    np.testing.assert_allclose(unstandardised.standardised(draws[0]), z[0], atol=1e-9)
-    variance = density.mass_matrix(np.eye(size), draws)
-    together = members / np.sqrt(members.sum())
-    assert together @ variance @ together == pytest.approx(1.0 + 9.0 * members.sum(), rel=0.1)
-    few = density.mass_matrix(np.eye(size), draws[:20])
-    assert 1.0 < together @ few @ together < 0.5 * (together @ variance @ together)
-    np.testing.assert_array_equal(density.mass_matrix(4.0 * np.eye(size), draws[:0])[members][:, members], np.eye(30))
+def beside_an_intercept(**potential):
+    """Return a model of members beside an intercept, and a likelihood that knows their sums far better than either."""
+    with pm.Model() as model:
+        intercept, tau = pm.Normal("intercept", 0.0, 2.0), pm.HalfNormal("tau", 1.0)
+        effect = pm.Normal("effect", 0.0, tau, shape=N_GROUPS)
+        if potential:
+            pm.Potential("convex", potential["of"] * pm.math.sum(effect**2) * tau + intercept)
+    labels = np.array(ParameterVector(model).labels)
+    known = labels != "tau_log__"
+    rows = np.zeros((N_GROUPS, labels.size))
+    rows[:, labels == "intercept"], rows[:, np.char.startswith(labels, "effect")] = 1.0, np.eye(N_GROUPS)
+    square, size = ("parameter", "other"), labels.size
+    return model, xr.Dataset(
+        {
+            "mean": ("parameter", np.zeros(size)),
+            "known": ("parameter", known.astype(int)),
+            "information": (square, 100.0 * rows.T @ rows + 1e-3 * np.eye(size)),
+            "noise": (square, np.zeros((size, size))),
+            "bias": (square, np.zeros((size, size))),
+        },
+        coords={"parameter": labels},
+    )
+
+
+def test_a_mass_matrix_knows_how_members_stand_beside_an_intercept():
+    """What rows tell of them is the curvature of the density; of what the prior alone knows, the covariance is kept."""
+    model, likelihood = beside_an_intercept()
+    density, mean = LogDensity(model, likelihood), np.concatenate([[0.1, -0.7], np.zeros(N_GROUPS)])
+    found = density.mass_matrix(0.5 * np.eye(mean.size), mean)
+    rows_know = np.arange(mean.size) != 1
+
+    def gradient(along):
+        return density._pytensor_function(mean + 1e-4 * along)[1]
+
+    curvature = np.array([gradient(-way) - gradient(way) for way in np.eye(mean.size)])[:, rows_know] / 2e-4
+    np.testing.assert_allclose(found[np.ix_(rows_know, rows_know)], np.linalg.inv(curvature[rows_know]), rtol=1e-4)
+    assert found[1, 1] == 0.5
+    assert not found[1, rows_know].any()
+    spread = np.sqrt(np.diag(found))
+    together = density.members / np.sqrt(N_GROUPS) / spread
+    assert together @ found @ together > 10.0  # 1 if they were independent, 30 if all were the same
+
+
+def test_a_density_without_curvature_leaves_members_standard_normal():
+    model, likelihood = beside_an_intercept(of=1e4)
+    density = LogDensity(model, likelihood)
+    found = density.mass_matrix(0.5 * np.eye(2 + N_GROUPS), np.zeros(2 + N_GROUPS))
+    np.testing.assert_array_equal(found, np.diag(np.where(density.members, 1.0, 0.5)))
 
 
 def coordinates_of(model):

@@ -458,6 +458,18 @@ def test_undeclared_arrays_in_potentials_are_refused(array):
     refused(model, "'extra'")
 
 
+@pytest.mark.parametrize("kind", [pt.constant, pytensor.shared])
+@pytest.mark.parametrize("place", [in_a_prior, in_a_potential], ids=lambda place: place.__name__)
+def test_a_table_with_the_name_of_another_variable_has_not_its_dims(place, kind):
+    """Hazard H50: nor of a variable whose dims are those of covariates."""
+    with pm.Model(coords={"feature": ["a", "b", "c"]}) as model:
+        beta = pm.Normal("beta", dims="feature")
+        of_rows = pm.Data("x", WIDE, dims=("person", "feature")) @ beta
+        place(lambda: kind(X, name="beta").mean())
+        pm.Normal("z", of_rows, 1.0, observed=Y, dims="person")
+    refused(model, r"dp\.public|depend on row data|prior")
+
+
 def test_deterministics_of_undeclared_arrays_stay():
     """Hazard H50: they leave if they are asked for by name, as those of tables do."""
     with pm.Model(coords=COORDS) as model:
@@ -492,6 +504,8 @@ def test_a_declaration_is_of_an_array_and_not_of_what_replaces_it():
     with model:
         pm.set_data({"nodes": dp.public(NODES)})
     assert read(model).publishable(None).omitted == []
+    model["nodes"].set_value(X[:25])
+    refused(model, r"dp\.public")
 
 
 def test_what_is_declared_and_as_long_as_the_rows_is_a_table_of_rows():

@@ -1,6 +1,7 @@
 import functools
 import math
 import os
+import threading
 from fractions import Fraction
 
 import numpy as np
@@ -347,6 +348,25 @@ def test_a_query_is_copied_before_it_is_paid_for():
     theta += 1.0
     assert released.noise_std == 3.0 * 2.0 * 5.0
     assert np.array_equal(released.where[0], THETA)
+
+
+def test_a_curator_answers_one_thread_after_the_other():
+    """Hazard H40: of several at once, each could find the last release paid for."""
+    answered = []
+
+    class Noise(SilentNoise):
+        def add(self, integers, scale):
+            if not self.asked:
+                other.start()
+                other.join(0.2)
+                answered.append("first" if other.is_alive() else "second within the first")
+            return super().add(integers, scale)
+
+    opened = curator(noise=Noise(), gradient=2)
+    other = threading.Thread(target=lambda: answered.append(opened.release(GradientSum(THETA, 5.0), 3.0).kind))
+    opened.release(GradientSum(THETA, 5.0), 3.0)
+    other.join()
+    assert answered == ["first", "gradient"]
 
 
 @pytest.mark.parametrize("wrong", ["bound", "grid"])

@@ -10,6 +10,7 @@ import pytest
 from conftest import gaussian_data, gaussian_model, logistic_data, logistic_model
 from hypothesis import given, settings, strategies as st
 
+import pymc_dp as dp
 from pymc_dp.exceptions import InvalidArgument
 from pymc_dp.model.view import read
 from pymc_dp.release import ExpansionPoint, Prediction
@@ -231,6 +232,31 @@ def test_bits_do_not_depend_on_order_or_chunks(logistic_rows, monkeypatch):
             assert np.all(rows.all_log_likelihoods(theta) == units[arrangement])
     monkeypatch.undo()
     hold(rows, original)
+
+
+@pytest.mark.slow
+@pytest.mark.production
+@pytest.mark.parametrize("by_group", [False, True])
+def test_bits_of_vectors_do_not_depend_on_the_number_of_rows(by_group):
+    """Hazard H27: of all rows' vectors together BLAS chooses instructions by how many there are."""
+    generator, size, n_rows = np.random.default_rng(0), 12, 103
+    vectors, group = generator.normal(size=(n_rows, size)), generator.integers(0, 3, n_rows)
+    factor = np.linalg.cholesky(np.eye(size) + 0.3)
+    with pm.Model() as model:
+        mean = (
+            pm.Normal("mean", shape=(3, size))[pm.Data("group", group)] if by_group else pm.Normal("mean", shape=size)
+        )
+        pm.MvNormal("y", mean, chol=pm.HalfNormal("scale") * dp.public(factor), observed=vectors)
+    rows = UnitLikelihood(read(model))
+
+    def gradients(theta, first):
+        of_rows = rows.on_rows([each[first:] for each in rows._table.rows])
+        return np.concatenate(list(of_rows.each_chunk(lambda chunk: chunk.gradient(theta))))
+
+    for theta in 0.3 * generator.normal(size=(3, rows.n_parameters)):
+        whole = gradients(theta, 0)
+        for first in (1, 2, 3, 100):
+            np.testing.assert_array_equal(gradients(theta, first), whole[first:])
 
 
 @pytest.mark.parametrize("name", ["long", "half", "float64", "1|g", "1|g_sigma"])

@@ -126,6 +126,9 @@ def test_nuts_is_given_the_density_of_the_model_that_it_draws_from():
         pm.Normal("effect", 0.0, tau, shape=2)
         pm.Dirichlet("shares", np.ones(3))
         pm.Normal("cut", 0.0, 2.0, shape=2, transform=pm.distributions.transforms.ordered)
+        pm.ZeroSumNormal("less", tau, shape=3)
+        pm.StudentT("robust", nu=4.0, mu=tau, sigma=tau, shape=2)
+        pm.MvNormal("vectors", [0.0, tau], cov=tau * np.array([[1.0, 0.3], [0.3, 0.5]]), shape=(2, 2))
         pm.Potential("extra", -(tau**2))
     parameters = ParameterVector(model)
     size, generator = parameters.size, np.random.default_rng(0)
@@ -143,7 +146,15 @@ def test_nuts_is_given_the_density_of_the_model_that_it_draws_from():
     )
     found = LogDensity(model, likelihood)
     drawn = standardised(with_likelihood(priors_of(model, None), parameters, likelihood), likelihood)
-    assert [found.members[entries].all() for entries in parameters.slices] == [False, True, False, False]
+    assert [found.members[entries].all() for entries in parameters.slices] == [
+        False,
+        True,
+        False,
+        False,
+        True,
+        True,
+        True,
+    ]
     wanted = drawn.logp_dlogp_function(ravel_inputs=True)
     for theta in generator.normal(size=(5, size)):
         value, gradient = found._pytensor_function(theta)

@@ -84,12 +84,16 @@ def test_noise_in_members_is_compared_with_what_their_prior_lets_them_vary():
     """Of five parameters three are members of groups, and the last is a scale that only the prior knows."""
     known, grouped = np.array([True, True, True, True, False]), np.ones((5, 5), dtype=bool)
     grouped[:3, :3] = np.eye(3, dtype=bool)
-    noise = np.diag([0.2, 0.3, 0.7, 9.0, 0.0])
+    noise = np.diag([0.3, 0.3, 0.3, 9.0, 0.0])
     belief = Belief(np.zeros(5), np.eye(5), noise, 0.1 * np.eye(5), known)
     assert noise_of_members(belief, 4.0 * np.eye(5), grouped) == pytest.approx(4.0 * 0.4)
     in_common = Belief(np.zeros(5), np.eye(5), noise + 50.0 * (known[:, None] & known), 0.1 * np.eye(5), known)
     assert noise_of_members(in_common, 4.0 * np.eye(5), grouped) == pytest.approx(4.0 * 0.4)  # of their mean
     assert np.isnan(noise_of_members(belief, 4.0 * np.eye(5), np.ones((5, 5), dtype=bool)))
+    # Beside an intercept rows hardly know the mean of members, and what they know of it is not quite the same of each.
+    flat = np.array([1.01, 0.98, 1.02, -1.0, 0.0])
+    beside = Belief(np.zeros(5), np.eye(5), noise + 1e4 * np.outer(flat, flat), 0.1 * np.eye(5), known)
+    assert noise_of_members(beside, 4.0 * np.eye(5), grouped) == pytest.approx(4.0 * 0.4, rel=0.05)
     dummies = Belief(np.zeros(4), np.eye(4), noise[:4, :4], np.zeros((4, 4)), known[:4])
     assert np.isnan(noise_of_members(dummies, np.eye(4), grouped[:4, :4]))
 

@@ -11,7 +11,8 @@ from hypothesis import example, given, strategies as st
 
 import pymc_dp as dp
 from pymc_dp.exceptions import UnsupportedTable
-from pymc_dp.tables.columns import Columns, UnlistedColumns, _with_missing_entries
+from pymc_dp.rows.likelihood import RowInput
+from pymc_dp.tables.columns import Columns, UnlistedColumns, _with_missing_entries, block_of, unit_codes
 from pymc_dp.tables.entries import entries_of, levels_of_entries
 from pymc_dp.tables.schema import Schema
 
@@ -99,6 +100,16 @@ def test_texts_are_read_alike_whatever_holds_them(column, texts):
     expected = entries_of(column, pd.Series(texts, dtype=object))
     for dtype in ("str", "category"):
         assert np.array_equal(entries_of(column, pd.Series(texts, dtype=dtype)), expected, equal_nan=True)
+
+
+def test_a_text_without_an_encoding_is_no_other_rows():
+    """Hazard H22: for pandas it is equal to the text that Python writes of it, in quotes."""
+    written = repr("\ud800")
+    texts = pd.Series(["\ud800", written, written], dtype="string[python]")
+    column = dp.Category("c", [written, "b"], other=False)
+    np.testing.assert_array_equal(entries_of(column, texts), [NAN, 0.0, 0.0])
+    found = levels_of_entries("c", texts)
+    assert list(found) == ["?", written, written]  # which can be printed, and stored
 
 
 @pytest.mark.parametrize(
@@ -222,6 +233,25 @@ def test_a_text_that_cannot_be_decoded_is_not_shown():
             read()
         assert "secret" not in str(refusal.value)
         assert "0xe9" not in str(refusal.value)
+
+
+def test_a_long_name_of_a_person_takes_no_memory_of_others():
+    """Hazard H22: NumPy gives all texts of an array the room of the longest."""
+    names = np.array(["a" * 10**6, "b", "a" * 10**6 + "b", "b", "a" * 10**6], dtype=object)
+    found = unit_codes("p", names)
+    assert found.nbytes < 10_000
+    assert found[0] == found[4]
+    assert found[1] == found[3] == "b"
+    assert len(set(found)) == 3
+
+
+def test_a_product_that_overflows_in_one_row_does_not_warn():
+    """Hazard H22: nor does a number that is too large for the model's type."""
+    schema = Schema([dp.Number("c", -1e300, 1e300, raw=True)])
+    inputs = RowInput(("square",), np.dtype(np.float64), ()), RowInput(("single",), np.dtype(np.float32), ())
+    with warnings.catch_warnings(action="error"):
+        found = block_of(Columns(((("c", "c"),), ("c",)), inputs, None, schema), {"c": np.array([2.0, 1e200])})
+    assert [rows.tolist() for rows in found.rows] == [[4.0, np.inf], [2.0, np.inf]]
 
 
 def test_a_number_beyond_double_precision_is_read_without_a_warning():

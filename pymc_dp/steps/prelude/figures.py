@@ -5,7 +5,7 @@ from numpy.typing import NDArray
 
 from pymc_dp.model.parameters import FloatArray
 from pymc_dp.steps.prelude.belief import Belief
-from pymc_dp.steps.prelude.curvature import KnownCurvature, members_of
+from pymc_dp.steps.prelude.curvature import KnownCurvature, groupings_of, members_of
 from pymc_dp.steps.prelude.free_hmc import FreeHMC
 from pymc_dp.steps.prelude.newton import NUMERICAL_FAILURES, positive_definite
 
@@ -122,12 +122,20 @@ def noise_of_members(belief: Belief, prior_information: FloatArray, structure: N
 
     By their prior where scales of hierarchies are about the most likely ones. NaN where no parameter is one of a prior.
     Noise that members of one grouping, which share no row, have in common moves their mean, and not how much they vary.
+    Beside an intercept of its own, rows hardly know this mean, and its noise would hide all else: what the prior tells
+    of the mean, and of parameters besides, is therefore used first.
     """
     if structure is None or belief.known.all() or not (members := members_of(structure, belief.known)).any():
         return np.nan
+    together = np.zeros(structure.shape)
+    for grouping in groupings_of(structure, belief.known):
+        together[np.ix_(grouping, grouping)] = 1.0 / grouping.size
+    of_means = together @ prior_information @ together
+    kept = np.linalg.solve(belief.precision + of_means + np.diag(~belief.known), belief.precision)
     block = np.ix_(members, members)
-    noise, others = (belief.noise + belief.bias)[block], ~structure[block] & ~np.eye(int(members.sum()), dtype=bool)
-    in_common = np.maximum(np.sum(noise * others, axis=1) / others.sum(axis=1), 0.0)
+    noise = (kept @ (belief.noise + belief.bias) @ kept.T)[block]
+    others = ~structure[block] & ~np.eye(int(members.sum()), dtype=bool)
+    in_common = np.sum(noise * others, axis=1) / others.sum(axis=1)
     hidden = np.maximum(np.diag(noise) - in_common, 0.0)
     return float(np.median(hidden * np.diag(prior_information)[members]))
 
