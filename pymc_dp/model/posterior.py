@@ -69,14 +69,20 @@ def with_likelihood(priors: pm.Model, parameters: ParameterVector, likelihood: x
     return priors
 
 
-def standardised(model: pm.Model, likelihood: xr.Dataset) -> pm.Model:
+def standardised(model: pm.Model, likelihood: xr.Dataset, centre: FloatArray | None = None) -> pm.Model:
     """Return a model of priors, or `with_likelihood`, with standardised members of hierarchies: see `members`.
 
-    Its unconstrained parameters are those of the same variables in the same order. Without members it is `model`.
+    Its unconstrained parameters are those of the same variables in the same order. Without members it is `model`. What
+    the likelihood says of a member is taken where the other parameters are those of `centre`, about the posterior mean:
+    beside an intercept, which members can replace, the likelihood's maximum may be far.
     """
     parameters = ParameterVector(model)
     mean, precision = _normal(likelihood, parameters)
-    transforms = standardising(model, parameters, np.diag(precision), mean)
+    told = np.diag(precision)
+    if centre is not None:
+        pull = precision @ (mean - centre)
+        mean = centre + np.divide(pull, told, out=np.zeros_like(pull), where=told > 0.0)
+    transforms = standardising(model, parameters, told, mean)
     return priors_of(model, None, transforms) if transforms else model
 
 
@@ -84,7 +90,7 @@ class LogDensity:
     """Log-density and gradient of a model `with_likelihood`, in the form in which PyMC's NUTS asks for them.
 
     PyMC would compile priors and likelihood together, ten seconds for each new model. Priors alone take about two,
-    and a normal likelihood none. Members of hierarchies are standardised.
+    and a normal likelihood none. Members of hierarchies are standardised, as by `standardised`.
 
     Attributes
     ----------
@@ -97,10 +103,10 @@ class LogDensity:
     _raveled_inputs = True
     _extra_vars_shared: ClassVar[dict[str, Any]] = {}
 
-    def __init__(self, priors: pm.Model, likelihood: xr.Dataset) -> None:
+    def __init__(self, priors: pm.Model, likelihood: xr.Dataset, centre: FloatArray | None = None) -> None:
         parameters = ParameterVector(priors)
         self._mean, self._precision = _normal(likelihood, parameters)
-        drawn = standardised(priors, likelihood)
+        drawn = standardised(priors, likelihood, centre)
         self._prior, self.dtype = Prior(drawn, parameters), str(pytensor.config.floatX)
         self._unstandardised = None if drawn is priors else Unstandardised(drawn, parameters)
         self.members = np.zeros(parameters.size, dtype=bool)
@@ -164,15 +170,15 @@ def arguments_of_nuts(
     covariance : ndarray, shape (parameters, parameters)
         The inverse of the mass matrix, in the order of the model's parameters, but for members of hierarchies.
     mean : ndarray, shape (parameters,)
-        Of the posterior, about: see `LogDensity.mass_matrix`.
+        Of the posterior, about: see `standardised`.
     starts : sequence of ndarray, shape (parameters,)
         Where each chain starts, on the unconstrained scale.
     **settings
         Of ``pm.NUTS``.
     """
     parameters = ParameterVector(priors)
-    log_density = LogDensity(priors, likelihood)
-    posterior = standardised(with_likelihood(priors, parameters, likelihood), likelihood)
+    log_density = LogDensity(priors, likelihood, mean)
+    posterior = standardised(with_likelihood(priors, parameters, likelihood), likelihood, mean)
     covariance = log_density.mass_matrix(covariance, mean)
     initvals = [_initial_values(priors, posterior, parameters.to_point(start)) for start in starts]
     settings = {"step_scale": _STEP_SCALE, **settings}

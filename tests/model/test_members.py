@@ -191,6 +191,21 @@ def test_a_mass_matrix_knows_how_members_stand_beside_an_intercept():
     assert together @ found @ together > 10.0  # 1 if they were independent, 30 if all were the same
 
 
+@pytest.mark.parametrize("log_tau", [-1.5, 0.0, 1.0])
+def test_members_are_standardised_where_the_posterior_is(log_tau):
+    """The likelihood's maximum may be far: with an intercept 70 more, and all members 70 less, rows are as likely."""
+    model, likelihood = beside_an_intercept()
+    alike, information = np.concatenate([[1.0, 0.0], -np.ones(N_GROUPS)]), 100.0 + 1e-3
+    likelihood["mean"] += 70.0 * alike
+    centre = 0.1 * alike
+    unstandardised = Unstandardised(standardised(model, likelihood, centre), ParameterVector(model))
+    z = np.where(unstandardised.members, 0.0, centre)
+    z[1] = log_tau
+    told = -70.0 + (70.0 - centre[0]) * 100.0 / information  # by rows, of a member beside this intercept
+    shrunk = told * information / (information + np.exp(-2.0 * log_tau))
+    np.testing.assert_allclose(unstandardised(z, z)[0][2:], shrunk, rtol=1e-6)
+
+
 def test_a_density_without_curvature_leaves_members_standard_normal():
     model, likelihood = beside_an_intercept(of=1e4)
     density = LogDensity(model, likelihood)
