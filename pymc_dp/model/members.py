@@ -9,7 +9,7 @@ The prior of a member :math:`\alpha \sim N(\mu, \tau^2)` has parameters that are
 
 For p = 0 that is the non-centred parametrisation, for large p the centred one. Draws of `z` have the same shape
 whatever the scale is. Of other families with a location and a scale the same coordinates are about standard normal, and
-vectors have a covariance matrix for the scale.
+entries of normal vectors have the standard deviations of their covariance matrix.
 
 References
 ----------
@@ -31,7 +31,6 @@ from pymc.distributions.multivariate import ZeroSumNormalRV
 from pymc.logprob.transforms import ChainedTransform, Transform
 from pytensor.graph.replace import clone_replace
 from pytensor.graph.traversal import ancestors
-from pytensor.tensor.linalg import cholesky, solve_triangular
 from pytensor.tensor.random import basic as families
 
 from pymc_dp.compiling import INTERPRETED, compiled
@@ -87,40 +86,19 @@ class _SumsOfZeroGivenTheirScale(GivenItsScale):
         return 0.0, inputs[-2]  # the last is the shape
 
 
-class VectorsGivenTheirCovariance(GivenItsScale):
-    r"""The same of normal vectors, whose prior has a covariance matrix :math:`A A^\top`.
+class _VectorsGivenTheirCovariance(GivenItsScale):
+    """The same of normal vectors, one entry by the other: by the diagonal of the covariance matrix of their prior.
 
-    With the mean of the vectors' precisions p as a diagonal matrix P, :math:`I + A^\top P A = R R^\top`, a vector is
-    :math:`A R^{-\top} z` about its mean. Of precisions of each vector PyTensor takes minutes to compile derivatives.
+    With the matrix itself PyTensor takes half a minute to compile what is a second's work here.
     """
-
-    def __init__(self, precision: FloatArray, mean: FloatArray) -> None:
-        super().__init__(precision.reshape(-1, precision.shape[-1]).mean(axis=0), mean)
-
-    def _conditional(self, inputs: tuple[Any, ...]) -> tuple[Any, Any]:
-        """Return the vectors' means, and A and R."""
-        prior_mean, covariance = inputs[-2:]
-        factor = cholesky(covariance[(0,) * (covariance.type.ndim - 2)])
-        weighted = factor.T * self._precision
-        told = cholesky(pt.eye(self._mean.shape[-1]) + weighted @ factor)
-        gain = factor @ solve_triangular(told.T, solve_triangular(told, weighted, lower=True))
-        return prior_mean + (self._mean - prior_mean) @ gain.T, (factor, told)
-
-    def backward(self, value: Any, *inputs: Any) -> Any:
-        """Return the variable."""
-        mean, (factor, told) = self._conditional(inputs)
-        return (mean + value @ solve_triangular(told, factor.T, lower=True)).astype(value.dtype)
-
-    def forward(self, value: Any, *inputs: Any) -> Any:
-        """Return its standardised value."""
-        mean, (factor, told) = self._conditional(inputs)
-        return (value - mean) @ solve_triangular(factor.T, told)
 
     def log_jac_det(self, value: Any, *inputs: Any) -> Any:
         """Return the logarithm of the determinant of the derivative of `backward`, for each vector."""
-        _, factors = self._conditional(inputs)
-        of_factor, of_told = (pt.log(pt.diag(each)).sum() for each in factors)
-        return of_factor - of_told + pt.zeros_like(value[..., 0])
+        return super().log_jac_det(value, *inputs).sum(axis=-1)
+
+    def _prior(self, inputs: tuple[Any, ...]) -> tuple[Any, Any]:
+        mean, covariance = inputs[-2:]
+        return mean, pt.sqrt(pt.diagonal(covariance, axis1=-2, axis2=-1))
 
 
 def standardising(
@@ -141,8 +119,8 @@ def standardising(
         elif first is None and _depends_on_others(rv.owner.inputs[-1], model):
             if isinstance(rv.owner.op, LOCATION_SCALE):
                 found[rv.name] = GivenItsScale(*likelihood)
-            elif isinstance(rv.owner.op, families.MvNormalRV) and _is_one_matrix(rv.owner.inputs[-1]):
-                found[rv.name] = VectorsGivenTheirCovariance(*likelihood)
+            elif isinstance(rv.owner.op, families.MvNormalRV):
+                found[rv.name] = _VectorsGivenTheirCovariance(*likelihood)
     return found
 
 
@@ -150,11 +128,6 @@ def _of(transform: Transform | None) -> GivenItsScale | None:
     """Return the part of a variable's transform that standardises it; None where nothing does."""
     last = transform.transform_list[-1] if isinstance(transform, ChainedTransform) else transform
     return last if isinstance(last, GivenItsScale) else None
-
-
-def _is_one_matrix(covariance: Any) -> bool:
-    """Return whether all vectors have the same covariance matrix, not each a matrix of its own."""
-    return all(covariance.type.broadcastable[:-2])
 
 
 def _depends_on_others(parameter: Any, model: pm.Model) -> bool:
@@ -194,27 +167,28 @@ class Unstandardised:
             [change is not None for change in changes], [entries.stop - entries.start for entries in parameters.slices]
         )
         values, pulls = model.value_vars, [value.type() for value in model.value_vars]
-        found = model.replace_rvs_by_values(
-            [
-                value if change is None else change.backward(value, *rv.owner.inputs)
-                for rv, value, change in zip(model.free_RVs, values, changes, strict=True)
-            ]
-        )
-        pulled = sum(pt.sum(each * pull) for each, pull in zip(found, pulls, strict=True))
-        self._inputs, self._outputs = [*values, *pulls], [*found, *pt.grad(pulled, values)]
+        found, log_volume = [], pt.zeros(())
+        for rv, value, change in zip(model.free_RVs, values, changes, strict=True):
+            found.append(value if change is None else change.backward(value, *rv.owner.inputs))
+            if change is not None:
+                log_volume += pt.sum(change.log_jac_det(value, *rv.owner.inputs))
+        *found, log_volume = model.replace_rvs_by_values([*found, log_volume])
+        pulled = log_volume + sum(pt.sum(each * pull) for each, pull in zip(found, pulls, strict=True))
+        gradient = pt.grad(pulled, values, disconnected_inputs="ignore")
+        self._inputs, self._outputs = [*values, *pulls], [log_volume, *found, *gradient]
 
     @functools.cached_property
     def _function(self) -> Callable[..., Any]:
         return compiled(self._inputs, self._outputs)
 
-    def __call__(self, z: FloatArray, pull: FloatArray) -> tuple[FloatArray, FloatArray]:
-        """Return the parameters at `z`, and the gradient there of a function whose gradient by them is `pull`.
+    def __call__(self, z: FloatArray, pull: FloatArray) -> tuple[FloatArray, float, FloatArray]:
+        """Return the parameters at `z`, the logarithm of the derivative's determinant, and a gradient by `z`.
 
-        All shapes are (parameters,).
+        It is that of the logarithm and a function whose gradient by the parameters is `pull`. Shapes: (parameters,).
         """
-        blocks = self._function(*self._parameters.split(z), *self._parameters.split(pull))
+        log_volume, *blocks = self._function(*self._parameters.split(z), *self._parameters.split(pull))
         found = np.concatenate([np.ravel(block) for block in blocks]).astype(np.float64)
-        return found[: z.size], found[z.size :]
+        return found[: z.size], float(log_volume), found[z.size :]
 
     def __getstate__(self) -> dict[str, Any]:
         return {k: v for k, v in self.__dict__.items() if k != "_function"}

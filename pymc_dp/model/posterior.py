@@ -106,8 +106,8 @@ class LogDensity:
     def __init__(self, priors: pm.Model, likelihood: xr.Dataset, centre: FloatArray | None = None) -> None:
         parameters = ParameterVector(priors)
         self._mean, self._precision = _normal(likelihood, parameters)
+        self._prior, self.dtype = Prior(priors, parameters), str(pytensor.config.floatX)
         drawn = standardised(priors, likelihood, centre)
-        self._prior, self.dtype = Prior(drawn, parameters), str(pytensor.config.floatX)
         self._unstandardised = None if drawn is priors else Unstandardised(drawn, parameters)
         self.members = np.zeros(parameters.size, dtype=bool)
         if self._unstandardised is not None:
@@ -124,8 +124,9 @@ class LogDensity:
         if self._unstandardised is None:
             return covariance
         centre = np.where(self.members, 0.0, mean)
-        ways = np.array([self._unstandardised(centre, way)[1] for way in np.eye(mean.size)])
-        curvature = ways.T @ self._precision @ ways - self._prior.hessian(centre)
+        theta, _, slope = self._unstandardised(centre, np.zeros_like(mean))
+        ways = np.array([self._unstandardised(centre, way)[2] - slope for way in np.eye(mean.size)])
+        curvature = ways.T @ (self._precision - self._prior.hessian(theta)) @ ways
         told = self.members | (np.diag(self._precision) > 0.0)
         block = np.ix_(told, told)
         found = np.where(told[:, None] == told, covariance, 0.0)
@@ -138,13 +139,17 @@ class LogDensity:
 
     def _pytensor_function(self, theta: FloatArray) -> tuple[float, np.ndarray]:
         """Return both at `theta`, shape (parameters,); by the name that PyMC's integrator asks for."""
-        log_prior, gradient = self._prior.with_gradient(theta)
-        away = (theta if self._unstandardised is None else self._unstandardised(theta, theta)[0]) - self._mean
-        pull = self._precision @ away
-        log_density = log_prior - 0.5 * float(away @ pull)
+        z = theta
         if self._unstandardised is not None:
-            _, pull = self._unstandardised(theta, pull)
-        return log_density, (gradient - pull).astype(self.dtype)
+            theta, _, _ = self._unstandardised(z, z)
+        log_prior, gradient = self._prior.with_gradient(theta)
+        away = theta - self._mean
+        pull = self._precision @ away
+        log_density, gradient = log_prior - 0.5 * float(away @ pull), gradient - pull
+        if self._unstandardised is not None:
+            _, log_volume, gradient = self._unstandardised(z, gradient)
+            log_density += log_volume
+        return log_density, gradient.astype(self.dtype)
 
 
 #: Of NUTS's first step: four times PyMC's own, for posteriors that the mass matrix makes about standard normal.

@@ -2,13 +2,12 @@
 
 import numpy as np
 import pymc as pm
-import pytensor.tensor as pt
 import pytest
 import xarray as xr
 from pymc.initial_point import make_initial_point_fn
 from scipy import integrate, stats
 
-from pymc_dp.model.members import GivenItsScale, Unstandardised, VectorsGivenTheirCovariance, from_means_and_members
+from pymc_dp.model.members import GivenItsScale, Unstandardised, from_means_and_members
 from pymc_dp.model.parameters import ParameterVector
 from pymc_dp.model.posterior import LogDensity, arguments_of_nuts, priors_of, standardised, with_likelihood
 from pymc_dp.model.structure import in_likelihood
@@ -53,28 +52,6 @@ def test_it_is_there_and_back_and_the_derivative_is_its_own():
     np.testing.assert_allclose(transform.log_jac_det(value, *prior).eval(), np.log((ahead - behind) / 2e-6), rtol=1e-6)
     assert back[0] == pytest.approx(0.5 + 0.7 * 0.3)  # nothing is told: not centred
     assert back[2] == pytest.approx(3.0 + 0.1 / 1e3, abs=1e-5)  # all is told: centred
-
-
-def test_vectors_are_standardised_by_their_conditional_law():
-    """Normal vectors, and a normal likelihood of each entry: mean and covariance are known."""
-    generator, n_vectors, size = np.random.default_rng(2), 3, 2
-    precision, told = np.array([4.0, 0.5]), generator.normal(size=(n_vectors, size))
-    factor, mean = np.array([[1.5, 0.0], [-0.6, 0.4]]), np.array([[0.3, -1.0]])
-    prior, z = (mean, (factor @ factor.T)[None]), generator.normal(size=(n_vectors, size))
-    transform = VectorsGivenTheirCovariance(np.tile(precision, (n_vectors, 1)), told)
-
-    def backward(value):
-        return transform.backward(value, *map(pt.as_tensor, prior)).eval()
-
-    covariance = np.linalg.inv(np.linalg.inv(factor @ factor.T) + np.diag(precision))
-    expected = mean + (told - mean) @ (covariance * precision).T
-    np.testing.assert_allclose(backward(np.zeros_like(z)), expected, rtol=1e-9)
-    ways = np.array([backward(np.tile(way, (n_vectors, 1))) - expected for way in np.eye(size)])[:, 0]
-    np.testing.assert_allclose(ways.T @ ways, covariance, rtol=1e-9)
-    of_log = transform.log_jac_det(pt.as_tensor(z), *map(pt.as_tensor, prior)).eval()
-    np.testing.assert_allclose(of_log, np.full(n_vectors, np.linalg.slogdet(ways)[1]), rtol=1e-9)
-    forward = transform.forward(pt.as_tensor(backward(z)), *map(pt.as_tensor, prior))
-    np.testing.assert_allclose(forward.eval(), z, rtol=1e-9)
 
 
 def test_a_standardised_member_is_a_standard_normal_whatever_the_scale_is():
