@@ -68,7 +68,7 @@ class GivenItsScale(Transform):
     def forward(self, value: Any, *inputs: Any) -> Any:
         """Return its standardised value."""
         mean, std = self._conditional(inputs)
-        return (value - mean) / std
+        return ((value - mean) / std).astype(value.dtype)
 
     def log_jac_det(self, value: Any, *inputs: Any) -> Any:
         """Return the logarithm of the derivative of `backward`, of the shape of the variable."""

@@ -15,7 +15,7 @@ import xarray as xr
 from xarray import DataTree
 
 from pymc_dp.budget.privacy_budget import PrivacyBudget
-from pymc_dp.exceptions import InvalidArgument, RunInterrupted, UnsupportedModel
+from pymc_dp.exceptions import InvalidArgument, RunInterrupted, UnsupportedModel, UnsupportedOption
 from pymc_dp.model import posterior
 from pymc_dp.model.centring import form_of
 from pymc_dp.model.context import Model, model_in_context
@@ -36,9 +36,11 @@ from pymc_dp.tables import Table
 #: Groups of a result: what was released, and what is drawn.
 _OF_DRAWS = ("posterior", "sample_stats", "warmup_posterior", "warmup_sample_stats")
 _KEPT = (PRIVATE_LIKELIHOOD, "releases", "privacy")
+#: Options of a private run, and of steps and models that are there before: those of draws are made of the likelihood.
+_OF_THE_RELEASE = frozenset({"budget", "data", "unit", "unit_index", "model", "step"})
 #: Options of `pm.sample` that go to NUTS, and those with which PyMC makes a step of its own.
 _OF_NUTS = ("target_accept", "max_treedepth", "early_max_treedepth", "step_scale")
-_MAKE_A_STEP = frozenset({"step", "nuts", "nuts_sampler", "nuts_sampler_kwargs", "init", "n_init", "compile_kwargs"})
+_MAKE_A_STEP = frozenset({"nuts", "nuts_sampler", "nuts_sampler_kwargs", "init", "n_init", "compile_kwargs"})
 
 
 class PrivateLikelihood:
@@ -159,10 +161,16 @@ class PrivateLikelihood:
         InvalidArgument
             As of `model`.
         UnsupportedOption
-            If an option is one of privacy: these draws cost nothing.
+            If an option is one of privacy, for these draws cost nothing, or of a model that is there before.
         """
-        refuse_privacy_keywords(sample_without_privacy, options)
         options = {"chains": 4} | {name: value for name, value in options.items() if value is not None}
+        if stray := sorted(_OF_THE_RELEASE & set(options)):
+            raise UnsupportedOption(
+                f"{', '.join(stray)}: the likelihood was paid for when it was released, and draws from it take no "
+                "budget, no table and no other model. For a step method of your own write with likelihood.model(): "
+                "pm.sample(step=...)."
+            )
+        refuse_privacy_keywords(sample_without_privacy, options)
         arguments: dict[str, Any] = {}
         if _MAKE_A_STEP.isdisjoint(options):
             with contextlib.suppress(*NUMERICAL_FAILURES):  # PyMC finds a mass matrix of its own, if need be

@@ -2,6 +2,7 @@
 
 import numpy as np
 import pymc as pm
+import pytensor.tensor as pt
 import pytest
 import xarray as xr
 from pymc.initial_point import make_initial_point_fn
@@ -50,6 +51,8 @@ def test_it_is_there_and_back_and_the_derivative_is_its_own():
     np.testing.assert_allclose(transform.forward(back, *prior).eval(), value, rtol=1e-6)
     ahead, behind = (transform.backward(value + step, *prior).eval() for step in (1e-6, -1e-6))
     np.testing.assert_allclose(transform.log_jac_det(value, *prior).eval(), np.log((ahead - behind) / 2e-6), rtol=1e-6)
+    for there in (transform.forward, transform.backward):  # PyMC in single precision
+        assert there(pt.constant(value.astype("float32")), *prior).type.dtype == "float32"
     assert back[0] == pytest.approx(0.5 + 0.7 * 0.3)  # nothing is told: not centred
     assert back[2] == pytest.approx(3.0 + 0.1 / 1e3, abs=1e-5)  # all is told: centred
 

@@ -177,6 +177,13 @@ def test_options_go_to_the_step_that_they_are_for(released, monkeypatch):
     assert (passed["target_accept"], passed["chains"]) == (0.95, 4)
 
 
+@pytest.mark.parametrize("option", ["budget", "data", "model", "step"])
+def test_draws_take_nothing_of_the_release(released, option):
+    """No budget, for they are free, and neither a model nor a step: those of draws are made of the likelihood."""
+    with pytest.raises(dp.UnsupportedOption, match=rf"^{option}: the likelihood was paid for"):
+        released[2].sample(3, **{option: object()})
+
+
 def test_priors_of_other_parameters_are_refused(released):
     _, _, found = released
     with pm.Model() as other:
