@@ -23,7 +23,7 @@ from pytensor.tensor.variable import TensorConstant
 
 from pymc_dp.exceptions import InvalidArgument
 
-#: Marks of a variable and of an operation, which stay with them when graphs are copied.
+#: Marks of a variable, with the array that was declared, and of an operation. They stay when graphs are copied.
 _PUBLIC, _BUILDER = "pymc_dp_public", "pymc_dp_builder"
 #: Methods that compute a number from rows while the model is built, and put it into the graph.
 EVALUATING: Mapping[str, tuple[str, ...]] = {
@@ -69,18 +69,16 @@ def public(array: Any) -> TensorConstant:
 
 def declare_public(variable: Variable, declared: bool = True) -> None:
     """Mark a constant or data variable as public, or take the mark off: the array that it has now, and no other."""
-    setattr(variable.tag, _PUBLIC, _array_in(variable) if declared else None)
+    setattr(variable.tag, _PUBLIC, leaf_value(variable) if declared else None)
 
 
 def is_public(variable: Any) -> bool:
     """Return whether a variable was declared public."""
     declared = getattr(variable.tag, _PUBLIC, None) if isinstance(variable, Variable) else None
-    return declared is not None and is_leaf(variable) and _array_in(variable) is declared
-
-
-def _array_in(variable: Variable) -> Any:
-    """Return the array of a constant or shared variable itself, which ``set_value`` replaces by another."""
-    return variable.get_value(borrow=True) if isinstance(variable, SharedVariable) else variable.data
+    if declared is None or not is_leaf(variable):
+        return False
+    # Copies of models hold copies of their data.
+    return leaf_value(variable) is declared or np.array_equal(leaf_value(variable), declared)
 
 
 def marking(name: str, original: Callable[..., Any]) -> Callable[..., Any]:

@@ -28,6 +28,7 @@ import pytensor
 import pytensor.tensor as pt
 from numpy.typing import NDArray
 from pymc.distributions.multivariate import ZeroSumNormalRV
+from pymc.distributions.transforms import ZeroSumTransform
 from pymc.logprob.transforms import ChainedTransform, Transform
 from pytensor.graph.replace import clone_replace
 from pytensor.graph.traversal import ancestors
@@ -41,7 +42,7 @@ LOCATION_SCALE = tuple(getattr(families, f"{name}RV") for name in "Normal Studen
 
 
 class GivenItsScale(Transform):
-    """From normal variables to their standardised values, given their prior's mean and scale and a likelihood.
+    """From members of a hierarchy to their standardised values, given their prior's mean and scale and a likelihood.
 
     Parameters
     ----------
@@ -55,7 +56,7 @@ class GivenItsScale(Transform):
         self._precision, self._mean = precision, mean
 
     def _conditional(self, inputs: tuple[Any, ...]) -> tuple[Any, Any]:
-        """Return mean and standard deviation given the prior's `inputs`, whose last two are its mean and scale."""
+        """Return mean and standard deviation given the prior's `inputs`."""
         prior_mean, scale = self._prior(inputs)
         told = self._precision * scale**2
         return (prior_mean + told * self._mean) / (1.0 + told), scale / pt.sqrt(1.0 + told)
@@ -75,6 +76,7 @@ class GivenItsScale(Transform):
         return pt.log(self._conditional(inputs)[1]) + pt.zeros_like(value)
 
     def _prior(self, inputs: tuple[Any, ...]) -> tuple[Any, Any]:
+        """Return mean and scale of the prior, which are the last two of its `inputs`."""
         mean, scale = inputs[-2:]
         return mean, scale
 
@@ -110,12 +112,11 @@ def standardising(
     """
     found = dict[str, Transform]()
     for rv, entries, shape in zip(model.free_RVs, parameters.slices, parameters.shapes.values(), strict=True):
-        likelihood, first = (
-            (precision[entries].reshape(shape), mean[entries].reshape(shape)),
-            model.rvs_to_transforms[rv],
-        )
-        if isinstance(rv.owner.op, ZeroSumNormalRV) and _depends_on_others(rv.owner.inputs[-2], model):
-            found[rv.name] = ChainedTransform([first, _SumsOfZeroGivenTheirScale(*likelihood)])
+        likelihood = precision[entries].reshape(shape), mean[entries].reshape(shape)
+        first = model.rvs_to_transforms[rv]
+        if isinstance(first, ZeroSumTransform) and isinstance(rv.owner.op, ZeroSumNormalRV):
+            if _depends_on_others(rv.owner.inputs[-2], model):
+                found[rv.name] = ChainedTransform([first, _SumsOfZeroGivenTheirScale(*likelihood)])
         elif first is None and _depends_on_others(rv.owner.inputs[-1], model):
             if isinstance(rv.owner.op, LOCATION_SCALE):
                 found[rv.name] = GivenItsScale(*likelihood)
@@ -135,7 +136,7 @@ def _depends_on_others(parameter: Any, model: pm.Model) -> bool:
     return not set(model.free_RVs).isdisjoint(ancestors([parameter]))
 
 
-def _is_member(rv: Any, model: pm.Model) -> bool:
+def _is_normal_member(rv: Any, model: pm.Model) -> bool:
     """Return whether a free variable is normal, not transformed, and its scale depends on other free variables."""
     return (
         isinstance(rv.owner.op, families.NormalRV)
@@ -174,7 +175,7 @@ class Unstandardised:
                 log_volume += pt.sum(change.log_jac_det(value, *rv.owner.inputs))
         *found, log_volume = model.replace_rvs_by_values([*found, log_volume])
         pulled = log_volume + sum(pt.sum(each * pull) for each, pull in zip(found, pulls, strict=True))
-        gradient = pt.grad(pulled, values, disconnected_inputs="ignore")
+        gradient = pt.grad(pulled, values)
         self._inputs, self._outputs = [*values, *pulls], [log_volume, *found, *gradient]
 
     @functools.cached_property
@@ -184,7 +185,8 @@ class Unstandardised:
     def __call__(self, z: FloatArray, pull: FloatArray) -> tuple[FloatArray, float, FloatArray]:
         """Return the parameters at `z`, the logarithm of the derivative's determinant, and a gradient by `z`.
 
-        It is that of the logarithm and a function whose gradient by the parameters is `pull`. Shapes: (parameters,).
+        The gradient is that of this logarithm plus a function whose gradient by the parameters is `pull`. Shapes:
+        (parameters,).
         """
         log_volume, *blocks = self._function(*self._parameters.split(z), *self._parameters.split(pull))
         found = np.concatenate([np.ravel(block) for block in blocks]).astype(np.float64)
@@ -208,7 +210,7 @@ def from_means_and_members(
     shapes = dict(zip(model.free_RVs, parameters.shapes.values(), strict=True))
     found = np.eye(parameters.size)
     for rv in model.free_RVs:
-        if not (in_likelihood[places[rv]].all() and _is_member(rv, model)):
+        if not (in_likelihood[places[rv]].all() and _is_normal_member(rv, model)):
             continue
         mean = rv.owner.inputs[-2]
         above = set(ancestors([mean], blockers=model.free_RVs))

@@ -8,7 +8,7 @@ import pymc as pm
 import pytensor
 import pytensor.tensor as pt
 import xarray as xr
-from pymc.logprob.transforms import ChainedTransform, Transform
+from pymc.logprob.transforms import Transform
 from pytensor import shared
 from pytensor.graph.basic import clone_get_equiv
 from pytensor.graph.replace import clone_replace
@@ -119,7 +119,7 @@ class LogDensity:
         Standardised members are about standard normal, given the others, and independent, unless rows tell sums of
         members and others, such as an intercept, better than the members. The curvature of the density says so where
         scales are their mean: it is that of members and of all that rows know of, and what only the prior knows has
-        the covariance that it had.
+        the covariance that it had. Given the scales, parameters are linear in the standardised ones.
         """
         if self._unstandardised is None:
             return covariance
@@ -132,8 +132,10 @@ class LogDensity:
         found = np.where(told[:, None] == told, covariance, 0.0)
         try:
             found[block] = np.linalg.inv(curvature[block])
-            np.linalg.cholesky(found)
-        except np.linalg.LinAlgError:  # the density has no curvature there
+            usable = bool(np.isfinite(np.linalg.cholesky(found)).all())
+        except np.linalg.LinAlgError:
+            usable = False
+        if not usable:  # the density has no curvature there
             return np.where(self.members[:, None] | self.members, np.eye(mean.size), covariance)
         return found
 
@@ -198,7 +200,7 @@ def _initial_values(priors: pm.Model, drawn: pm.Model, point: Mapping[str, np.nd
     found = {name: pt.constant(value) for name, value in point.items()}
     for rv, value in zip(priors.free_RVs, priors.value_vars, strict=True):
         first = priors.rvs_to_transforms[rv]
-        if first is not None and isinstance(drawn.rvs_to_transforms[drawn[rv.name]], ChainedTransform):
+        if first is not None and drawn.rvs_to_transforms[drawn[rv.name]] is not first:
             found[rv.name] = first.backward(found.pop(value.name))
     return found
 

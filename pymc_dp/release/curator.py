@@ -73,8 +73,9 @@ class MeteredCurator:
         """Answer a query: pay for it, evaluate it, add noise. See `pymc_dp.steps.access.Curator`."""
         if os.getpid() != self._process:  # a fork is a copy, with an allowance of its own
             raise PrivacyError("A run goes on in another process than it began in: what it was paid for is used there.")
+        query, noise_multiplier = plain(query), float(noise_multiplier)
         with self._one_at_a_time:  # two threads could both take the last of what was paid for
-            return self._released(plain(query), float(noise_multiplier))
+            return self._released(query, noise_multiplier)
 
     def _released(self, query: Query, noise_multiplier: float) -> Release:
         query.refuse_if_unsafe(self._facts)

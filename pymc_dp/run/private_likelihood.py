@@ -28,6 +28,7 @@ from pymc_dp.run.refusals import refuse_no_budget, refuse_privacy_keywords
 from pymc_dp.run.sampling import release, sample_without_privacy
 from pymc_dp.steps.prelude.belief import Belief, most_likely
 from pymc_dp.steps.prelude.density import Quadratic
+from pymc_dp.steps.prelude.figures import figures_beside_a_prior
 from pymc_dp.steps.prelude.free_hmc import FreeHMC
 from pymc_dp.steps.prelude.newton import NUMERICAL_FAILURES, prior_curvature
 from pymc_dp.steps.surrogate_hmc import DPSurrogateHMC
@@ -36,7 +37,7 @@ from pymc_dp.tables import Table
 #: Groups of a result: what was released, and what is drawn.
 _OF_DRAWS = ("posterior", "sample_stats", "warmup_posterior", "warmup_sample_stats")
 _KEPT = (PRIVATE_LIKELIHOOD, "releases", "privacy")
-#: Options of a private run, and of steps and models that are there before: those of draws are made of the likelihood.
+#: Options of a private run, and models and steps made beforehand: `sample` makes both of the likelihood.
 _OF_THE_RELEASE = frozenset({"budget", "data", "unit", "unit_index", "model", "step"})
 #: Options of `pm.sample` that go to NUTS, and those with which PyMC makes a step of its own.
 _OF_NUTS = ("target_accept", "max_treedepth", "early_max_treedepth", "step_scale")
@@ -139,7 +140,7 @@ class PrivateLikelihood:
     def sample(self, draws: int = 1000, *, priors: Model | None = None, **options: Any) -> DataTree:
         """Draw from the posterior with PyMC's own sampler. Free of further privacy cost, as often as you like.
 
-        Normal members of a hierarchy are drawn standardised, given its scale: noise makes a centred one hard to draw.
+        Members of a hierarchy are drawn standardised, given its scale: noise makes a centred one hard to draw.
         Chains start at draws of a pilot, whose covariance is the mass matrix: a ``tune`` of 300 is enough.
 
         Parameters
@@ -161,7 +162,7 @@ class PrivateLikelihood:
         InvalidArgument
             As of `model`.
         UnsupportedOption
-            If an option is one of privacy, for these draws cost nothing, or of a model that is there before.
+            If an option is one of privacy, for these draws cost nothing, or a model or a step made beforehand.
         """
         options = {"chains": 4} | {name: value for name, value in options.items() if value is not None}
         if stray := sorted(_OF_THE_RELEASE & set(options)):
@@ -171,27 +172,31 @@ class PrivateLikelihood:
                 "pm.sample(step=...)."
             )
         refuse_privacy_keywords(sample_without_privacy, options)
-        arguments: dict[str, Any] = {}
+        arguments, dataset = dict[str, Any](), self._dataset
         if _MAKE_A_STEP.isdisjoint(options):
             with contextlib.suppress(*NUMERICAL_FAILURES):  # PyMC finds a mass matrix of its own, if need be
-                arguments = self._with_nuts(self._priors_from(priors), options)
+                drawn_with = self._priors_from(priors)
+                kernel, beside_prior = self._pilot(drawn_with)
+                arguments = self._with_nuts(drawn_with, kernel, options)
+                dataset = dataset if priors is None else beside_prior
         if not arguments:
             arguments = {"model": posterior.standardised(self.model(priors), self._dataset)}
         tree = sample_without_privacy(draws=draws, **arguments | options)
         groups = {name: tree[name].to_dataset() for name in _OF_DRAWS if name in tree}
         for name in ("sample_stats", "warmup_sample_stats"):
             if name in groups:
-                groups[name] = posterior.with_figures(groups[name], self._dataset)
+                groups[name] = posterior.with_figures(groups[name], dataset)
         published, sizes = [str(name) for name in groups["posterior"].data_vars], groups["sample_stats"].sizes
         groups |= {name: self.tree[name].to_dataset() for name in _KEPT if name in self.tree}
+        groups[PRIVATE_LIKELIHOOD] = dataset
         groups["privacy"] = groups["privacy"].assign_attrs(
             variables=json.dumps(published), draws=int(sizes["draw"]), chains=int(sizes["chain"]), complete=1
         )
         return DataTree.from_dict(groups)
 
-    def _with_nuts(self, priors: Model, options: dict[str, Any]) -> dict[str, Any]:
+    def _with_nuts(self, priors: Model, kernel: FreeHMC, options: dict[str, Any]) -> dict[str, Any]:
         """Return arguments of `pm.sample`: NUTS as a pilot says, with those of the `options` that are its own."""
-        kernel, rng = self._pilot(priors), np.random.default_rng(options.get("random_seed"))
+        rng = np.random.default_rng(options.get("random_seed"))
         starts = [kernel.run(kernel.theta, 10 * kernel.trajectories_apart, rng) for _ in range(options["chains"])]
         of_nuts = {name: options[name] for name in _OF_NUTS if name in options}
         arguments = posterior.arguments_of_nuts(
@@ -201,8 +206,11 @@ class PrivateLikelihood:
             del options[name]
         return arguments
 
-    def _pilot(self, priors: Model) -> FreeHMC:
-        """Return a sampler of priors times this likelihood, adapted as that of a run is: where chains start."""
+    def _pilot(self, priors: Model) -> tuple[FreeHMC, xr.Dataset]:
+        """Return a sampler of priors times this likelihood, adapted as that of a run is: where chains start.
+
+        And what was released, with the figures that these priors decide.
+        """
         parameters = ParameterVector(priors)
         prior, places = Prior(priors, parameters), posterior.places_of(self._dataset, parameters)
         belief = Belief.from_dataset(self._dataset, places)
@@ -211,7 +219,10 @@ class PrivateLikelihood:
         point = ExpansionPoint(belief.mean, np.eye(parameters.size), LARGEST_CLIP_BOUND)
         target = Quadratic(prior, point, np.zeros(parameters.size), belief.precision, np.inf)
         curvature = belief.precision + prior_curvature(prior, start)
-        return FreeHMC(target, start, curvature, np.random.default_rng(0))
+        kernel = FreeHMC(target, start, curvature, np.random.default_rng(0))
+        by_parameter, figures = figures_beside_a_prior(belief, curvature, kernel)
+        found = self._dataset.assign_attrs(figures)
+        return kernel, found.assign({name: ("parameter", each[places]) for name, each in by_parameter.items()})
 
     def save(self, path: str | Path) -> None:
         """Write what was released to a netCDF file, or to a Zarr store if the name ends in ``.zarr``. No data is in it.

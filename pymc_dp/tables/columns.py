@@ -19,8 +19,8 @@ from pymc_dp.tables.entries import entries_of, levels_of_entries
 from pymc_dp.tables.schema import Schema, array_of_part
 from pymc_dp.tables.template import MadeOf
 
-#: Letters of a unit's name that are kept as they are.
-_LONGEST_NAME = 100
+#: Letters of a unit's name that are kept as they are: longer than those that sorted names have in common.
+_LONGEST_NAME = 256
 
 
 @dataclass(frozen=True)
@@ -205,7 +205,8 @@ def unit_codes(name: str, values: np.ndarray) -> np.ndarray:
     if values.dtype.kind in "iu":
         return values
     if values.dtype.kind in "UT" or (values.dtype == object and all(isinstance(one, str) for one in values)):
-        return values if values.dtype.kind == "U" else np.array([_short(one) for one in values], dtype=str)
+        is_short = values.dtype.kind == "U" and values.dtype.itemsize <= np.dtype(f"U{_LONGEST_NAME}").itemsize
+        return values if is_short else np.array([_short(one) for one in values.tolist()], dtype=str)
     raise UnsupportedTable(f"The column {name!r}, which names units, must hold whole numbers or texts.")
 
 

@@ -162,7 +162,8 @@ def _level(entry: Any) -> str:
 def levels_of_entries(name: str, values: Any) -> np.ndarray:
     """Return a column's entries as levels, as an array of texts; None where they are missing.
 
-    As `entries_of` reads those of a `Category` that lists them. `values` is a Series or an array.
+    As `entries_of` reads those of a `Category` that lists them, but for letters without an encoding. `values` is a
+    Series or an array.
     """
     found = _Unlisted(name, {})
     codes = entries_of(found, values)

@@ -83,8 +83,9 @@ def test_chains_start_at_the_draws_they_are_given():
         tau = pm.HalfNormal("tau", 1.0)
         pm.ZeroSumNormal("less", tau, shape=3)
         pm.Normal("effect", tau, tau, shape=2)
+        pm.Uniform("cut", 0.0, 1.0, shape=2, transform=pm.distributions.transforms.ordered, initval=[0.2, 0.7])
     parameters = ParameterVector(priors)
-    size, start = parameters.size, np.array([0.4, -0.3, 1.2, 2.0, -0.5])
+    size, start = parameters.size, np.array([0.4, -0.3, 1.2, 2.0, -0.5, -0.2, 0.3])
     matrices = {"information": np.eye(size), "noise": 0.3 * np.eye(size), "bias": np.zeros((size, size))}
     likelihood = xr.Dataset(
         {
@@ -99,7 +100,7 @@ def test_chains_start_at_the_draws_they_are_given():
     z = make_initial_point_fn(model=drawn, overrides=arguments["initvals"][0])(0)
     z = np.concatenate([np.ravel(z[value.name]) for value in drawn.value_vars])
     unstandardised = Unstandardised(drawn, parameters)
-    assert unstandardised.members.tolist() == [False, True, True, True, True]
+    assert unstandardised.members.tolist() == [False, True, True, True, True, False, False]
     np.testing.assert_allclose(unstandardised(z, z)[0], start, rtol=1e-6)
 
 

@@ -467,7 +467,7 @@ def test_a_table_with_the_name_of_another_variable_has_not_its_dims(place, kind)
         of_rows = pm.Data("x", WIDE, dims=("person", "feature")) @ beta
         place(lambda: kind(X, name="beta").mean())
         pm.Normal("z", of_rows, 1.0, observed=Y, dims="person")
-    refused(model, r"dp\.public|depend on row data|prior")
+    refused(model, r"dp\.public|depends on data that has one entry for each row")
 
 
 def test_deterministics_of_undeclared_arrays_stay():
@@ -504,6 +504,7 @@ def test_a_declaration_is_of_an_array_and_not_of_what_replaces_it():
     with model:
         pm.set_data({"nodes": dp.public(NODES)})
     assert read(model).publishable(None).omitted == []
+    assert read(pm.do(model, {})).publishable(None).omitted == []  # a copy, with a copy of its data
     model["nodes"].set_value(X[:25])
     refused(model, r"dp\.public")
 

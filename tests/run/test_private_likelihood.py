@@ -12,7 +12,7 @@ from conftest import QUIET, gaussian_data, gaussian_model, hmc
 
 import pymc_dp as dp
 from pymc_dp.model.parameters import ParameterVector
-from pymc_dp.model.posterior import priors_of
+from pymc_dp.model.posterior import PRIVATE_LIKELIHOOD, priors_of
 from pymc_dp.steps.prelude.newton import NotComputable
 
 N = 3000
@@ -175,6 +175,25 @@ def test_options_go_to_the_step_that_they_are_for(released, monkeypatch):
     found.sample(3, chains=None, target_accept=0.95)  # PyMC's own, which finds a mass matrix by itself
     assert "step" not in passed
     assert (passed["target_accept"], passed["chains"]) == (0.95, 4)
+
+
+def test_figures_are_those_of_the_priors_that_draws_have(released):
+    """A prior that says where a parameter is pulls it beside noise; what was released stays as it was."""
+    _, _, found = released
+    with pm.Model(coords={"feature": ["a", "b"]}) as certain:
+        pm.Normal("intercept", 0.0, 0.01)
+        pm.Normal("beta", 0.0, pm.HalfNormal("tau", 1.0), dims="feature")
+        pm.HalfNormal("sigma", 2.0)
+    tree = found.sample(3, priors=certain, random_seed=1, **SHORT)
+    before, after = (each[PRIVATE_LIKELIHOOD].to_dataset() for each in (found.tree, tree))
+    assert (
+        after["width_of_prior"].sel(parameter="intercept") > 0.5 > before["width_of_prior"].sel(parameter="intercept")
+    )
+    assert abs(after["prior_pull"]).sel(parameter="intercept") > 2.0 * abs(before["prior_pull"]).max()
+    assert after.attrs["widening"] != before.attrs["widening"]
+    assert (tree["sample_stats"]["widening"] == after.attrs["widening"]).all()
+    changed = ["widening", "width_of_prior", "prior_pull"]
+    xr.testing.assert_identical(after.drop_vars(changed).drop_attrs(), before.drop_vars(changed).drop_attrs())
 
 
 @pytest.mark.parametrize("option", ["budget", "data", "model", "step"])

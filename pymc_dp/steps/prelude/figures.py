@@ -68,6 +68,25 @@ def prior_pull(belief: Belief, mean: FloatArray, covariance: FloatArray) -> Floa
     return found
 
 
+def figures_beside_a_prior(
+    belief: Belief, precision: FloatArray, kernel: FreeHMC
+) -> tuple[dict[str, FloatArray], dict[str, float]]:
+    """Return what noise does to draws beside their prior, by parameter, and means over parameters.
+
+    `precision` is about that of the draws near their mode, and `kernel` draws them.
+    """
+    widening, by_noise = widening_of(belief, kernel.covariance)
+    by_parameter = {
+        "widening": widening,
+        "width_of_prior": width_of_prior(belief, precision, kernel.covariance),
+        "prior_pull": prior_pull(belief, kernel.mean, kernel.covariance),
+    }
+    return by_parameter, {
+        "widening": root_mean_square(widening),
+        "widening_by_noise": root_mean_square(by_noise),
+    }
+
+
 def root_mean_square(found: FloatArray) -> float:
     """Return it over entries that are known."""
     return float(np.sqrt(np.mean(found[np.isfinite(found)] ** 2)))

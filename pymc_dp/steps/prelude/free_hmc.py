@@ -36,8 +36,6 @@ class FreeHMC:
         The longest step of a trajectory, standardised, and its average length in time.
     trajectories_apart : int
         The number of trajectories between draws that are nearly independent, or as many as suit their time.
-    draws : ndarray, shape (draws, parameters)
-        Draws of the pilot that are so far apart.
 
     Notes
     -----
@@ -74,7 +72,6 @@ class FreeHMC:
         self.length = 0.25 * self._leapfrogs * self.step_size
         affordable = max(1, round(2 * _MOST_GRADIENTS_APART / self._leapfrogs))
         self.trajectories_apart = min(_independence(draws), affordable)
-        self.draws = draws[:: self.trajectories_apart].copy()
 
     def run(self, theta: FloatArray, trajectories: int, rng: np.random.Generator) -> FloatArray:
         """Return where some trajectories, each accepted or rejected, lead."""

@@ -42,13 +42,10 @@ from pymc_dp.steps.prelude.density import Quadratic
 from pymc_dp.steps.prelude.figures import (
     doubtful_widths,
     draws_of_doubt,
+    figures_beside_a_prior,
     figures_of_check,
     noise_of_members,
     nothing_but_noise,
-    prior_pull,
-    root_mean_square,
-    widening_of,
-    width_of_prior,
 )
 from pymc_dp.steps.prelude.free_hmc import FreeHMC
 from pymc_dp.steps.prelude.level import SearchFromLevel
@@ -380,21 +377,15 @@ class Learning:
     def _known(self, chain: ChainAccess, expansion: Expansion, noise_per_bound: float) -> Approximation:
         """Return what is known: draws of the surrogate, and figures on it."""
         kernel = FreeHMC(expansion.surrogate, expansion.mode, expansion.precision, np.random.default_rng(0))
-        belief, covariance = expansion.belief, kernel.covariance
+        belief = expansion.belief
         figures, by_parameter = dict.fromkeys(SURROGATE_FIGURES, np.nan), dict[str, FloatArray]()
         if self.control_variates:  # without, the expansion is no part of the target
-            widening, by_noise = widening_of(belief, covariance)
-            by_parameter = {
-                "widening": widening,
-                "width_of_prior": width_of_prior(belief, expansion.precision, covariance),
-                "prior_pull": prior_pull(belief, kernel.mean, covariance),
-                "doubtful_width": expansion.doubtful_width,
-            }
+            by_parameter, beside_prior = figures_beside_a_prior(belief, expansion.precision, kernel)
+            by_parameter["doubtful_width"] = expansion.doubtful_width
             figures |= {
                 **expansion.figures,
+                **beside_prior,
                 "centre_distance": self._distance(expansion.centre.theta, kernel),
-                "widening": root_mean_square(widening),
-                "widening_by_noise": root_mean_square(by_noise),
             }
             if self.in_chains == "nothing":  # tests would correct it
                 figures["curvature_share"] = belief.curvature_share
