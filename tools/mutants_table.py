@@ -1577,7 +1577,7 @@ MUTANTS = (
            ("model/test_members.py::test_chains_start_at_the_draws_they_are_given",)),
     Mutant("standardised vectors have the wrong volume", "posterior", "model/members.py",
            "return super().log_jac_det(value, *inputs).sum(axis=-1)", "return super().log_jac_det(value, *inputs)[..., 0]",
-           ("run/test_free_draws.py::test_nuts_is_given_the_density_of_the_model_that_it_draws_from",)),
+           ("model/test_members.py::test_the_volume_of_a_vector_is_that_of_its_entries",)),
     Mutant("noise of the maximum is doubted with the curvature", "posterior", "steps/prelude/figures.py",
            "np.linalg.inv(np.linalg.inv(information) + hidden)", "information",
            ("steps/test_figures.py::test_a_width_is_doubtful_where_noise_may_be_much_of_the_curvature",)),

@@ -88,7 +88,7 @@ class _SumsOfZeroGivenTheirScale(GivenItsScale):
         return 0.0, inputs[-2]  # the last is the shape
 
 
-class _VectorsGivenTheirCovariance(GivenItsScale):
+class VectorsGivenTheirCovariance(GivenItsScale):
     """The same of normal vectors, one entry by the other: by the diagonal of the covariance matrix of their prior.
 
     With the matrix itself PyTensor takes half a minute to compile what is a second's work here.
@@ -121,7 +121,7 @@ def standardising(
             if isinstance(rv.owner.op, LOCATION_SCALE):
                 found[rv.name] = GivenItsScale(*likelihood)
             elif isinstance(rv.owner.op, families.MvNormalRV):
-                found[rv.name] = _VectorsGivenTheirCovariance(*likelihood)
+                found[rv.name] = VectorsGivenTheirCovariance(*likelihood)
     return found
 
 

@@ -8,7 +8,7 @@ import xarray as xr
 from pymc.initial_point import make_initial_point_fn
 from scipy import integrate, stats
 
-from pymc_dp.model.members import GivenItsScale, Unstandardised, from_means_and_members
+from pymc_dp.model.members import GivenItsScale, Unstandardised, VectorsGivenTheirCovariance, from_means_and_members
 from pymc_dp.model.parameters import ParameterVector
 from pymc_dp.model.posterior import LogDensity, arguments_of_nuts, priors_of, standardised, with_likelihood
 from pymc_dp.model.structure import in_likelihood
@@ -55,6 +55,20 @@ def test_it_is_there_and_back_and_the_derivative_is_its_own():
         assert there(pt.constant(value.astype("float32")), *prior).type.dtype == "float32"
     assert back[0] == pytest.approx(0.5 + 0.7 * 0.3)  # nothing is told: not centred
     assert back[2] == pytest.approx(3.0 + 0.1 / 1e3, abs=1e-5)  # all is told: centred
+
+
+def test_the_volume_of_a_vector_is_that_of_its_entries():
+    transform = VectorsGivenTheirCovariance(np.array([[0.0, 2.0], [1e3, 0.5]]), np.array([[5.0, -1.0], [0.2, 3.0]]))
+    value, prior = np.array([[0.3, -1.2], [0.1, 2.0]]), (np.zeros((1, 2)), np.array([[[4.0, 0.5], [0.5, 0.3]]]))
+    back = transform.backward(pt.as_tensor(value), *map(pt.as_tensor, prior)).eval()
+    forward = transform.forward(pt.as_tensor(back), *map(pt.as_tensor, prior)).eval()
+    np.testing.assert_allclose(forward, value, rtol=1e-9)
+    ahead, behind = (
+        transform.backward(pt.as_tensor(value + h), *map(pt.as_tensor, prior)).eval() for h in (1e-5, -1e-5)
+    )
+    found = transform.log_jac_det(pt.as_tensor(value), *map(pt.as_tensor, prior)).eval()
+    np.testing.assert_allclose(found, np.log((ahead - behind) / 2e-5).sum(axis=-1), rtol=1e-6)
+    assert back[0, 0] == pytest.approx(2.0 * 0.3)  # by the diagonal of the covariance: nothing is told
 
 
 def test_a_standardised_member_is_a_standard_normal_whatever_the_scale_is():
