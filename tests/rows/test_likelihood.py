@@ -236,7 +236,7 @@ def test_bits_do_not_depend_on_order_or_chunks(logistic_rows, monkeypatch):
 
 @pytest.mark.slow
 @pytest.mark.production
-@pytest.mark.parametrize("by_group", [False, True])
+@pytest.mark.parametrize("by_group", [False, pytest.param(True, marks=pytest.mark.nightly)])
 def test_bits_of_vectors_do_not_depend_on_the_number_of_rows(by_group):
     """Hazard H27: of all rows' vectors together BLAS chooses instructions by how many there are."""
     generator, size, n_rows = np.random.default_rng(0), 12, 103
