@@ -125,7 +125,7 @@ def standardising(
     return found
 
 
-def _of(transform: Transform | None) -> GivenItsScale | None:
+def _standardiser_in(transform: Transform | None) -> GivenItsScale | None:
     """Return the part of a variable's transform that standardises it; None where nothing does."""
     last = transform.transform_list[-1] if isinstance(transform, ChainedTransform) else transform
     return last if isinstance(last, GivenItsScale) else None
@@ -163,7 +163,7 @@ class Unstandardised:
 
     def __init__(self, model: pm.Model, parameters: ParameterVector) -> None:
         self._parameters = parameters
-        changes = [_of(model.rvs_to_transforms[rv]) for rv in model.free_RVs]
+        changes = [_standardiser_in(model.rvs_to_transforms[rv]) for rv in model.free_RVs]
         self.members = np.repeat(
             [change is not None for change in changes], [entries.stop - entries.start for entries in parameters.slices]
         )

@@ -90,7 +90,8 @@ class LogDensity:
     """Log-density and gradient of a model `with_likelihood`, in the form in which PyMC's NUTS asks for them.
 
     PyMC would compile priors and likelihood together, ten seconds for each new model. Priors alone take about two,
-    and a normal likelihood none. Members of hierarchies are standardised, as by `standardised`.
+    and a normal likelihood none; a `prior` of theirs that was compiled before is used. Members of hierarchies are
+    standardised, as by `standardised`.
 
     Attributes
     ----------
@@ -103,10 +104,16 @@ class LogDensity:
     _raveled_inputs = True
     _extra_vars_shared: ClassVar[dict[str, Any]] = {}
 
-    def __init__(self, priors: pm.Model, likelihood: xr.Dataset, centre: FloatArray | None = None) -> None:
+    def __init__(
+        self,
+        priors: pm.Model,
+        likelihood: xr.Dataset,
+        centre: FloatArray | None = None,
+        prior: Prior | None = None,
+    ) -> None:
         parameters = ParameterVector(priors)
         self._mean, self._precision = _normal(likelihood, parameters)
-        self._prior, self.dtype = Prior(priors, parameters), str(pytensor.config.floatX)
+        self._prior, self.dtype = prior or Prior(priors, parameters), str(pytensor.config.floatX)
         drawn = standardised(priors, likelihood, centre)
         self._unstandardised = None if drawn is priors else Unstandardised(drawn, parameters)
         self.members = np.zeros(parameters.size, dtype=bool)
@@ -164,6 +171,7 @@ def arguments_of_nuts(
     covariance: FloatArray,
     mean: FloatArray,
     starts: Sequence[FloatArray],
+    prior: Prior | None = None,
     **settings: Any,
 ) -> dict[str, Any]:
     """Return arguments of `pm.sample` that draw from priors times a released likelihood by PyMC's own NUTS.
@@ -180,11 +188,13 @@ def arguments_of_nuts(
         Of the posterior, about: see `standardised`.
     starts : sequence of ndarray, shape (parameters,)
         Where each chain starts, on the unconstrained scale.
+    prior : Prior, optional
+        That of `priors`, where it was compiled before.
     **settings
         Of ``pm.NUTS``.
     """
     parameters = ParameterVector(priors)
-    log_density = LogDensity(priors, likelihood, mean)
+    log_density = LogDensity(priors, likelihood, mean, prior)
     posterior = standardised(with_likelihood(priors, parameters, likelihood), likelihood, mean)
     covariance = log_density.mass_matrix(covariance, mean)
     initvals = [_initial_values(priors, posterior, parameters.to_point(start)) for start in starts]

@@ -8,7 +8,7 @@ import contextlib
 import json
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import xarray as xr
@@ -42,6 +42,17 @@ _OF_THE_RELEASE = frozenset({"budget", "data", "unit", "unit_index", "model", "s
 #: Options of `pm.sample` that go to NUTS, and those with which PyMC makes a step of its own.
 _OF_NUTS = ("target_accept", "max_treedepth", "early_max_treedepth", "step_scale")
 _MAKE_A_STEP = frozenset({"nuts", "nuts_sampler", "nuts_sampler_kwargs", "init", "n_init", "compile_kwargs"})
+
+
+class _Pilot(NamedTuple):
+    """A sampler of priors times a likelihood, and what it was made of: draws of chains start where it leads."""
+
+    priors: Model
+    prior: Prior
+    belief: Belief
+    #: Of the density at its mode.
+    curvature: FloatArray
+    kernel: FreeHMC
 
 
 class PrivateLikelihood:
@@ -141,7 +152,7 @@ class PrivateLikelihood:
         """Draw from the posterior with PyMC's own sampler. Free of further privacy cost, as often as you like.
 
         Members of a hierarchy are drawn standardised, given its scale: noise makes a centred one hard to draw.
-        Chains start at draws of a pilot, whose covariance is the mass matrix: a ``tune`` of 300 is enough.
+        Chains start at draws of a pilot, which tells the mass matrix, too: a ``tune`` of 300 is enough.
 
         Parameters
         ----------
@@ -175,10 +186,10 @@ class PrivateLikelihood:
         arguments, dataset = dict[str, Any](), self._dataset
         if _MAKE_A_STEP.isdisjoint(options):
             with contextlib.suppress(*NUMERICAL_FAILURES):  # PyMC finds a mass matrix of its own, if need be
-                drawn_with = self._priors_from(priors)
-                kernel, beside_prior = self._pilot(drawn_with)
-                arguments = self._with_nuts(drawn_with, kernel, options)
-                dataset = dataset if priors is None else beside_prior
+                pilot = self._pilot(self._priors_from(priors))
+                arguments = self._with_nuts(pilot, options)
+                if priors is not None:
+                    dataset = self._beside_other_priors(pilot)
         if not arguments:
             arguments = {"model": posterior.standardised(self.model(priors), self._dataset)}
         tree = sample_without_privacy(draws=draws, **arguments | options)
@@ -194,23 +205,20 @@ class PrivateLikelihood:
         )
         return DataTree.from_dict(groups)
 
-    def _with_nuts(self, priors: Model, kernel: FreeHMC, options: dict[str, Any]) -> dict[str, Any]:
+    def _with_nuts(self, pilot: _Pilot, options: dict[str, Any]) -> dict[str, Any]:
         """Return arguments of `pm.sample`: NUTS as a pilot says, with those of the `options` that are its own."""
-        rng = np.random.default_rng(options.get("random_seed"))
+        kernel, rng = pilot.kernel, np.random.default_rng(options.get("random_seed"))
         starts = [kernel.run(kernel.theta, 10 * kernel.trajectories_apart, rng) for _ in range(options["chains"])]
         of_nuts = {name: options[name] for name in _OF_NUTS if name in options}
         arguments = posterior.arguments_of_nuts(
-            priors, self._dataset, kernel.covariance, kernel.mean, starts, **of_nuts
+            pilot.priors, self._dataset, kernel.covariance, kernel.mean, starts, pilot.prior, **of_nuts
         )
         for name in of_nuts:
             del options[name]
         return arguments
 
-    def _pilot(self, priors: Model) -> tuple[FreeHMC, xr.Dataset]:
-        """Return a sampler of priors times this likelihood, adapted as that of a run is: where chains start.
-
-        And what was released, with the figures that these priors decide.
-        """
+    def _pilot(self, priors: Model) -> _Pilot:
+        """Return a sampler of priors times this likelihood, adapted as that of a run is."""
         parameters = ParameterVector(priors)
         prior, places = Prior(priors, parameters), posterior.places_of(self._dataset, parameters)
         belief = Belief.from_dataset(self._dataset, places)
@@ -219,10 +227,14 @@ class PrivateLikelihood:
         point = ExpansionPoint(belief.mean, np.eye(parameters.size), LARGEST_CLIP_BOUND)
         target = Quadratic(prior, point, np.zeros(parameters.size), belief.precision, np.inf)
         curvature = belief.precision + prior_curvature(prior, start)
-        kernel = FreeHMC(target, start, curvature, np.random.default_rng(0))
-        by_parameter, figures = figures_beside_a_prior(belief, curvature, kernel)
+        return _Pilot(priors, prior, belief, curvature, FreeHMC(target, start, curvature, np.random.default_rng(0)))
+
+    def _beside_other_priors(self, pilot: _Pilot) -> xr.Dataset:
+        """Return what was released, with the figures that these priors decide in place of those of the release's."""
+        places = posterior.places_of(self._dataset, ParameterVector(pilot.priors))
+        by_parameter, figures = figures_beside_a_prior(pilot.belief, pilot.curvature, pilot.kernel)
         found = self._dataset.assign_attrs(figures)
-        return kernel, found.assign({name: ("parameter", each[places]) for name, each in by_parameter.items()})
+        return found.assign({name: ("parameter", each[places]) for name, each in by_parameter.items()})
 
     def save(self, path: str | Path) -> None:
         """Write what was released to a netCDF file, or to a Zarr store if the name ends in ``.zarr``. No data is in it.

@@ -128,6 +128,7 @@ def columns_for(inputs: Sequence[RowInput], given: Mapping[str, str | Sequence[s
     return Columns(tuple(found), tuple(inputs), unit)
 
 
+@np.errstate(all="ignore")  # a warning would tell of an entry
 def block_of(columns: Columns, arrays: Mapping[str, np.ndarray]) -> RowTable:
     """Return the rows of a piece of a table that `Columns.read` gave, sorted by unit where units have several rows.
 
@@ -142,11 +143,10 @@ def block_of(columns: Columns, arrays: Mapping[str, np.ndarray]) -> RowTable:
             continue
         found = np.empty((n_rows, len(made_of)), dtype=expected.dtype)  # a type that holds all that was declared
         for place, each in enumerate(made_of):
-            with np.errstate(all="ignore"):  # a warning would tell of an entry
-                if isinstance(each, tuple):
-                    found[:, place] = arrays[each[0]] * arrays[each[1]]
-                else:
-                    found[:, place] = arrays[each] if isinstance(each, str) else each
+            if isinstance(each, tuple):
+                found[:, place] = arrays[each[0]] * arrays[each[1]]
+            else:
+                found[:, place] = arrays[each] if isinstance(each, str) else each
         rows.append(found.reshape(n_rows, *expected.shape))
     if columns.unit is None:
         return RowTable(tuple(rows), None)

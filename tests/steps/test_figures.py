@@ -87,6 +87,9 @@ def test_noise_in_members_is_compared_with_what_their_prior_lets_them_vary():
     noise = np.diag([0.3, 0.3, 0.3, 9.0, 0.0])
     belief = Belief(np.zeros(5), np.eye(5), noise, 0.1 * np.eye(5), known)
     assert noise_of_members(belief, 4.0 * np.eye(5), grouped) == pytest.approx(4.0 * 0.4)
+    unequal = Belief(np.zeros(5), np.eye(5), np.diag([0.2, 0.3, 0.7, 9.0, 0.0]), 0.1 * np.eye(5), known)
+    told_nothing_of_means = 1e-9 * np.eye(5)
+    assert noise_of_members(unequal, told_nothing_of_means, grouped) == pytest.approx(1e-9 * 0.4)
     in_common = Belief(np.zeros(5), np.eye(5), noise + 50.0 * (known[:, None] & known), 0.1 * np.eye(5), known)
     assert noise_of_members(in_common, 4.0 * np.eye(5), grouped) == pytest.approx(4.0 * 0.4)  # of their mean
     assert np.isnan(noise_of_members(belief, 4.0 * np.eye(5), np.ones((5, 5), dtype=bool)))

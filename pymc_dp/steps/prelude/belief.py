@@ -125,8 +125,17 @@ class Belief:
         `prior` is the information of a normal prior, shape (parameters, parameters).
         """
         block = np.ix_(self.known, self.known)
+        return float(np.sum(self.information[block] * self.given(self.noise, prior)[block]))
+
+    def given(self, uncertainty: FloatArray, prior: FloatArray) -> FloatArray:
+        """Return the covariance of the error of the posterior mean, where `uncertainty` is that of the error of `mean`.
+
+        `prior` is as in `squared_noise_given`. Zero where the likelihood does not depend on a parameter.
+        """
+        block, found = np.ix_(self.known, self.known), np.zeros_like(self.information)
         kept = np.linalg.solve(self.precision[block] + prior[block], self.precision[block])
-        return float(np.sum(self.information[block] * (kept @ self.noise[block] @ kept.T)))
+        found[block] = kept @ uncertainty[block] @ kept.T
+        return found
 
     def dataset(self, labels: Sequence[str]) -> xr.Dataset:
         """Return it under the names of parameters: ``mean``, ``information``, ``noise``, ``bias`` and ``known``."""

@@ -149,10 +149,8 @@ def noise_of_members(belief: Belief, prior_information: FloatArray, structure: N
     together = np.zeros(structure.shape)
     for grouping in groupings_of(structure, belief.known):
         together[np.ix_(grouping, grouping)] = 1.0 / grouping.size
-    of_means = together @ prior_information @ together
-    kept = np.linalg.solve(belief.precision + of_means + np.diag(~belief.known), belief.precision)
-    block = np.ix_(members, members)
-    noise = (kept @ (belief.noise + belief.bias) @ kept.T)[block]
+    block, of_means = np.ix_(members, members), together @ prior_information @ together
+    noise = belief.given(belief.noise + belief.bias, of_means)[block]
     others = ~structure[block] & ~np.eye(int(members.sum()), dtype=bool)
     in_common = np.sum(noise * others, axis=1) / others.sum(axis=1)
     hidden = np.maximum(np.diag(noise) - in_common, 0.0)
