@@ -107,6 +107,20 @@ def pytest_runtest_setup(item):
     seed_runs(item.get_closest_marker("entropy") is None)
 
 
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(items):
+    """Try a few cases at every change where more would try the same again, and all of them at night."""
+    cases = collections.defaultdict(list)
+    for item in items:
+        if item.get_closest_marker("few") and not any(map(item.get_closest_marker, ("slow", "nightly"))):
+            cases[item.path, item.originalname].append(item)
+    for of_function in cases.values():
+        (few,) = of_function[0].get_closest_marker("few").args
+        kept = np.linspace(0, len(of_function) - 1, few).round().astype(int)
+        for item in np.delete(np.array(of_function, dtype=object), kept):
+            item.add_marker(pytest.mark.nightly)
+
+
 @pytest.hookimpl(wrapper=True)
 def pytest_collect_file():
     """Look for examples in the package alone: there are none here."""
