@@ -165,16 +165,8 @@ class LogDensity:
 _STEP_SCALE = 1.0
 
 
-def arguments_of_nuts(
-    priors: pm.Model,
-    likelihood: xr.Dataset,
-    covariance: FloatArray,
-    mean: FloatArray,
-    starts: Sequence[FloatArray],
-    prior: Prior | None = None,
-    **settings: Any,
-) -> dict[str, Any]:
-    """Return arguments of `pm.sample` that draw from priors times a released likelihood by PyMC's own NUTS.
+class Posterior:
+    """Priors times a released likelihood, as PyMC's own NUTS draws from it. What is compiled serves all later draws.
 
     Parameters
     ----------
@@ -186,22 +178,34 @@ def arguments_of_nuts(
         The inverse of the mass matrix, in the order of the model's parameters, but for members of hierarchies.
     mean : ndarray, shape (parameters,)
         Of the posterior, about: see `standardised`.
-    starts : sequence of ndarray, shape (parameters,)
-        Where each chain starts, on the unconstrained scale.
     prior : Prior, optional
         That of `priors`, where it was compiled before.
-    **settings
-        Of ``pm.NUTS``.
     """
-    parameters = ParameterVector(priors)
-    log_density = LogDensity(priors, likelihood, mean, prior)
-    posterior = standardised(with_likelihood(priors, parameters, likelihood), likelihood, mean)
-    covariance = log_density.mass_matrix(covariance, mean)
-    initvals = [_initial_values(priors, posterior, parameters.to_point(start)) for start in starts]
-    settings = {"step_scale": _STEP_SCALE, **settings}
-    with posterior:
-        step = pm.NUTS(scaling=covariance, is_cov=True, logp_dlogp_func=log_density, **settings)
-    return {"model": posterior, "step": step, "initvals": initvals}
+
+    def __init__(
+        self,
+        priors: pm.Model,
+        likelihood: xr.Dataset,
+        covariance: FloatArray,
+        mean: FloatArray,
+        prior: Prior | None = None,
+    ) -> None:
+        self._priors, self._parameters = priors, ParameterVector(priors)
+        self._log_density = LogDensity(priors, likelihood, mean, prior)
+        self._drawn = standardised(with_likelihood(priors, self._parameters, likelihood), likelihood, mean)
+        self._covariance = self._log_density.mass_matrix(covariance, mean)
+
+    def arguments_of_sample(self, starts: Sequence[FloatArray], **settings: Any) -> dict[str, Any]:
+        """Return arguments of `pm.sample`, with which chains start at `starts`, unconstrained, shape (parameters,).
+
+        Other `settings` are those of ``pm.NUTS``.
+        """
+        points = map(self._parameters.to_point, starts)
+        initvals = [_initial_values(self._priors, self._drawn, point) for point in points]
+        settings = {"step_scale": _STEP_SCALE, **settings}
+        with self._drawn:
+            step = pm.NUTS(scaling=self._covariance, is_cov=True, logp_dlogp_func=self._log_density, **settings)
+        return {"model": self._drawn, "step": step, "initvals": initvals}
 
 
 def _initial_values(priors: pm.Model, drawn: pm.Model, point: Mapping[str, np.ndarray]) -> dict[str, Any]:

@@ -5,10 +5,12 @@ again and again, with other priors too: all of that is free of further privacy c
 """
 
 import contextlib
+import functools
 import json
 from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import xarray as xr
@@ -44,7 +46,8 @@ _OF_NUTS = ("target_accept", "max_treedepth", "early_max_treedepth", "step_scale
 _MAKE_A_STEP = frozenset({"nuts", "nuts_sampler", "nuts_sampler_kwargs", "init", "n_init", "compile_kwargs"})
 
 
-class _Pilot(NamedTuple):
+@dataclass(frozen=True, eq=False)
+class _Pilot:
     """A sampler of priors times a likelihood, and what it was made of: draws of chains start where it leads."""
 
     priors: Model
@@ -53,6 +56,13 @@ class _Pilot(NamedTuple):
     #: Of the density at its mode.
     curvature: FloatArray
     kernel: FreeHMC
+    likelihood: xr.Dataset
+
+    @functools.cached_property
+    def posterior(self) -> posterior.Posterior:
+        """What NUTS draws from."""
+        found = self.kernel
+        return posterior.Posterior(self.priors, self.likelihood, found.covariance, found.mean, self.prior)
 
 
 class PrivateLikelihood:
@@ -186,7 +196,7 @@ class PrivateLikelihood:
         arguments, dataset = dict[str, Any](), self._dataset
         if _MAKE_A_STEP.isdisjoint(options):
             with contextlib.suppress(*NUMERICAL_FAILURES):  # PyMC finds a mass matrix of its own, if need be
-                pilot = self._pilot(self._priors_from(priors))
+                pilot = self._own_pilot if priors is None else self._pilot(self._priors_from(priors))
                 arguments = self._with_nuts(pilot, options)
                 if priors is not None:
                     dataset = self._beside_other_priors(pilot)
@@ -210,12 +220,15 @@ class PrivateLikelihood:
         kernel, rng = pilot.kernel, np.random.default_rng(options.get("random_seed"))
         starts = [kernel.run(kernel.theta, 10 * kernel.trajectories_apart, rng) for _ in range(options["chains"])]
         of_nuts = {name: options[name] for name in _OF_NUTS if name in options}
-        arguments = posterior.arguments_of_nuts(
-            pilot.priors, self._dataset, kernel.covariance, kernel.mean, starts, pilot.prior, **of_nuts
-        )
+        arguments = pilot.posterior.arguments_of_sample(starts, **of_nuts)
         for name in of_nuts:
             del options[name]
         return arguments
+
+    @functools.cached_property
+    def _own_pilot(self) -> _Pilot:
+        """The pilot of the priors that the likelihood was released with: what it compiles serves all later draws."""
+        return self._pilot(self._priors_from(None))
 
     def _pilot(self, priors: Model) -> _Pilot:
         """Return a sampler of priors times this likelihood, adapted as that of a run is."""
@@ -227,7 +240,8 @@ class PrivateLikelihood:
         point = ExpansionPoint(belief.mean, np.eye(parameters.size), LARGEST_CLIP_BOUND)
         target = Quadratic(prior, point, np.zeros(parameters.size), belief.precision, np.inf)
         curvature = belief.precision + prior_curvature(prior, start)
-        return _Pilot(priors, prior, belief, curvature, FreeHMC(target, start, curvature, np.random.default_rng(0)))
+        kernel = FreeHMC(target, start, curvature, np.random.default_rng(0))
+        return _Pilot(priors, prior, belief, curvature, kernel, self._dataset)
 
     def _beside_other_priors(self, pilot: _Pilot) -> xr.Dataset:
         """Return what was released, with the figures that these priors decide in place of those of the release's."""
@@ -274,6 +288,9 @@ class PrivateLikelihood:
                 f"There is no likelihood at {path}: pass the file that likelihood.save(path) wrote."
             ) from None
         return cls(tree, model)
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {name: value for name, value in self.__dict__.items() if name != "_own_pilot"}
 
     def __repr__(self) -> str:
         facts, known = self.facts, posterior.known_parameters(self._dataset)

@@ -32,7 +32,7 @@ from pymc_dp.memory import memory_of_this_machine
 from pymc_dp.model.centring import form_of
 from pymc_dp.model.context import Model, model_in_context, refuse_bambi_statistics
 from pymc_dp.model.parameters import ParameterVector, value_variables
-from pymc_dp.model.posterior import arguments_of_nuts, places_of, priors_of
+from pymc_dp.model.posterior import Posterior, places_of, priors_of
 from pymc_dp.model.prior import warn_about_prior_constants
 from pymc_dp.model.protected import PublishableNames
 from pymc_dp.model.starts import initial_values, starting_points
@@ -414,7 +414,8 @@ class _Run:
         order, rng = np.argsort(places_of(likelihood, ParameterVector(self.priors))), np.random.default_rng(seed)
         covariance = (known.kernel.spread @ known.kernel.spread.T)[np.ix_(order, order)]
         starts = [known.theta(known.start(rng))[order] for _ in range(self.plan.chains)]
-        return arguments_of_nuts(self.priors, likelihood, covariance, known.kernel.mean[order], starts)
+        posterior = Posterior(self.priors, likelihood, covariance, known.kernel.mean[order])
+        return posterior.arguments_of_sample(starts)
 
     @contextlib.contextmanager
     def _authorised(self) -> Iterator[None]:

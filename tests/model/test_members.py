@@ -10,7 +10,7 @@ from scipy import integrate, stats
 
 from pymc_dp.model.members import GivenItsScale, Unstandardised, VectorsGivenTheirCovariance, from_means_and_members
 from pymc_dp.model.parameters import ParameterVector
-from pymc_dp.model.posterior import LogDensity, arguments_of_nuts, priors_of, standardised, with_likelihood
+from pymc_dp.model.posterior import LogDensity, Posterior, priors_of, standardised, with_likelihood
 from pymc_dp.model.structure import in_likelihood
 
 N_GROUPS = 30
@@ -109,7 +109,7 @@ def test_chains_start_at_the_draws_they_are_given():
         },
         coords={"parameter": parameters.labels},
     )
-    arguments = arguments_of_nuts(priors, likelihood, np.eye(size), start, [start])
+    arguments = Posterior(priors, likelihood, np.eye(size), start).arguments_of_sample([start])
     drawn = arguments["model"]
     z = make_initial_point_fn(model=drawn, overrides=arguments["initvals"][0])(0)
     z = np.concatenate([np.ravel(z[value.name]) for value in drawn.value_vars])

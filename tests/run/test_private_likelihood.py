@@ -1,5 +1,6 @@
 """The private likelihood: released once, a PyMC model, a file that needs neither table nor model."""
 
+import copy
 import json
 import subprocess
 import sys
@@ -172,7 +173,10 @@ def test_options_go_to_the_step_that_they_are_for(released, monkeypatch):
         raise NotComputable("no finite density")
 
     monkeypatch.setattr("pymc_dp.run.private_likelihood.FreeHMC", no_pilot)
-    found.sample(3, chains=None, target_accept=0.95)  # PyMC's own, which finds a mass matrix by itself
+    found.sample(3, chains=2)  # as the first time: nothing is adapted or compiled anew
+    assert passed["step"].target_accept == 0.8
+    fresh = copy.copy(found)
+    fresh.sample(3, chains=None, target_accept=0.95)  # PyMC's own, which finds a mass matrix by itself
     assert "step" not in passed
     assert (passed["target_accept"], passed["chains"]) == (0.95, 4)
 
