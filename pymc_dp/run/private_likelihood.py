@@ -192,7 +192,11 @@ class PrivateLikelihood:
                 "budget, no table and no other model. For a step method of your own write with likelihood.model(): "
                 "pm.sample(step=...)."
             )
-        refuse_privacy_keywords(sample_without_privacy, options)
+        refuse_privacy_keywords(
+            sample_without_privacy, options, "draws from a likelihood cost no privacy. Leave it out."
+        )
+        if not options.get("return_inferencedata", True):
+            raise UnsupportedOption("return_inferencedata=False would return no groups for what was released.")
         arguments, dataset = dict[str, Any](), self._dataset
         if _MAKE_A_STEP.isdisjoint(options):
             with contextlib.suppress(*NUMERICAL_FAILURES):  # PyMC finds a mass matrix of its own, if need be

@@ -32,6 +32,9 @@ _OF_PRIVACY = re.compile(
     r"epsilon|budget|privacy|private|sensitivity|differential"
     r"|(?<![a-z])(eps|delta|dp|gdp|rdp|zcdp|rho|noise|clip|clipping|unit)(?![a-z])"
 )
+_NOT_PRIVATE = (
+    "it would be ignored, and the run would not be private. Pass budget=pymc_dp.PrivacyBudget(epsilon=..., delta=...)."
+)
 #: Options of `pm.sample` whose other values would return or store more than releases.
 _ALLOWED_IDATA_OPTIONS = {"include_transformed"}
 _PROGRESS_BARS = (True, False, "combined", "split", "combined+stats", "stats+combined", "split+stats", "stats+split")
@@ -138,11 +141,13 @@ def refuse_table(function: str, options: Mapping[str, Any]) -> None:
         raise UnsupportedOption(f"{function} was given data= but no budget: pass budget=, and the run is private.")
 
 
-def refuse_privacy_keywords(function: Callable[..., Any], options: Mapping[str, Any]) -> None:
+def refuse_privacy_keywords(
+    function: Callable[..., Any], options: Mapping[str, Any], advice: str = _NOT_PRIVATE
+) -> None:
     """Refuse options with names of something private that neither PyMC's functions nor its step methods have.
 
     PyMC swallows options that it does not know. Those of step methods, as in ``nuts={...}``, are looked at as well;
-    `function` is the one that was called, or its original.
+    `function` is the one that was called, or its original; `advice` says what to do instead.
     """
     own = set(inspect.signature(function).parameters)
     others = [value for name, value in options.items() if name not in own or name == "nuts_sampler_kwargs"]
@@ -155,10 +160,7 @@ def refuse_privacy_keywords(function: Callable[..., Any], options: Mapping[str, 
         str(name) for name in {*options, *of_steps} if name not in known and _OF_PRIVACY.search(str(name).lower())
     )
     if strays:
-        raise UnsupportedOption(
-            f"PyMC has no option {', '.join(strays)}: it would be ignored, and the run would not be private. Pass "
-            "budget=pymc_dp.PrivacyBudget(epsilon=..., delta=...)."
-        )
+        raise UnsupportedOption(f"PyMC has no option {', '.join(strays)}: {advice}")
 
 
 # The options of a private run -----------------------------------------------------------------------------------------

@@ -207,6 +207,14 @@ def test_draws_take_nothing_of_the_release(released, option):
         released[2].sample(3, **{option: object()})
 
 
+@pytest.mark.parametrize(
+    ("option", "match"), [({"epsilon": 1.0}, "cost no privacy"), ({"return_inferencedata": False}, "no groups")]
+)
+def test_options_that_mean_nothing_to_free_draws_are_refused(released, option, match):
+    with pytest.raises(dp.UnsupportedOption, match=match):
+        released[2].sample(3, **option)
+
+
 def test_priors_of_other_parameters_are_refused(released):
     _, _, found = released
     with pm.Model() as other:
