@@ -32,8 +32,23 @@ _LEARNED = [
     else pytest.param(each, marks=pytest.mark.slow if each.control_variates else pytest.mark.nightly)
     for each in LEARNED
 ]
-# All tests of a sampler stand together, so that one process records its runs.
-pytestmark = pytest.mark.parametrize("sampler", [*SAMPLERS, *_LEARNED], ids=repr, scope="module")
+#: One of each kind of what samplers keep, and of what they release.
+_KINDS = ("hmc", "surrogate", "sgnht", "barker", "learned-hmc")
+
+
+def of(samplers):
+    """Parametrise a test by sampler: all tests of a sampler stand together, so that one process records its runs."""
+    return pytest.mark.parametrize("sampler", samplers, ids=repr, scope="module")
+
+
+of_every_sampler = of([*SAMPLERS, *_LEARNED])
+#: For what is not the sampler's own code: the others at night.
+of_every_kind = of(
+    [
+        each if getattr(each, "name", "") in (*_KINDS, "") else pytest.param(each, marks=pytest.mark.nightly)
+        for each in [*SAMPLERS, *_LEARNED]
+    ]
+)
 
 DRAWS, TUNE = 6, 2
 
@@ -115,40 +130,45 @@ def _recorded(sampler, chains, again):
 
 
 @functools.cache
-def replayed(sampler, relation):
-    """Return the replay on neighbours with an odd row each, and on a table of other rows altogether."""
+def replayed(sampler, relation, every_row):
+    """Return the replay on neighbours without one of the odd rows, and on a table of other rows altogether."""
     x, y = table()
     y[list(ODD)] = list(ODD.values())
     rows = {"x": x, "y": y}
     neighbours = []
-    for place in ODD:
+    for place in ODD if every_row else [min(ODD)]:
         if relation == "substitute":
-            neighbours.append(Neighbour({"x": x, "y": np.where(np.arange(len(y)) == place, 0.3, y)}, "replaced", place))
+            other = 0.3 if every_row else np.nan  # one odd row for another: one replay of both
+            neighbours.append(
+                Neighbour({"x": x, "y": np.where(np.arange(len(y)) == place, other, y)}, "replaced", place)
+            )
         else:
             without = {name: np.delete(values, place) for name, values in rows.items()}
             neighbours.append(Neighbour(without, "removed", place))
     if relation == sampler.relations[0]:
-        neighbours.append(Neighbour(dict(zip("xy", table(offset=3.0), strict=True)), "replaced", 0))
+        neighbours.append(Neighbour(dict(zip("xy", table(offset=3.0), strict=True)), "replaced", 0, OTHER_TABLE))
     return replay(
         lambda rows: regression(rows["x"], rows["y"]),
         rows,
         neighbours,
         sampler,
         relation=relation,
-        draws=DRAWS,
-        tune=TUNE,
+        draws=DRAWS // 2,
+        tune=TUNE // 2,
         real_loop=True,
     )
 
 
 #: By place.
 ODD = {17: 1e6, 18: -np.inf, 19: np.nan}
+OTHER_TABLE = "another table"
 
 
 def steps_of(step):
     return step if isinstance(step, list) else [step]
 
 
+@of_every_sampler
 @pytest.mark.parametrize("chains", [2, *(pytest.param(chains, marks=pytest.mark.slow) for chains in (1, 3))])
 def test_what_is_released_was_planned_and_charged(sampler, chains):
     found = recorded(sampler, chains)
@@ -172,6 +192,7 @@ def test_what_is_released_was_planned_and_charged(sampler, chains):
     assert found.budget.epsilon_spent <= 8.0
 
 
+@of_every_sampler
 def test_rows_are_summed_as_often_as_was_charged(sampler):
     """Hazard H19: no gradient, acceptance test or correction looks at the rows beside the releases."""
     found = recorded(sampler)
@@ -194,6 +215,7 @@ def contributions_of(query, rows, units):
     return np.concatenate(found)
 
 
+@of_every_sampler
 def test_a_unit_contributes_the_same_whatever_other_units_there_are(sampler):
     """Hazard H15: to the last bit. A replay does not see it while the sum moves by less than declared."""
     found = recorded(sampler)
@@ -205,6 +227,7 @@ def test_a_unit_contributes_the_same_whatever_other_units_there_are(sampler):
             assert np.array_equal(whole[[unit]], alone, equal_nan=True), f"a unit's {kind} depends on other units"
 
 
+@of_every_sampler
 def test_noise_follows_the_distance_of_a_move(sampler):
     """Hazard H20: the clip bound of a log-ratio is made for the move, and so is its noise, in double precision."""
     found = recorded(sampler)
@@ -222,6 +245,7 @@ def test_noise_follows_the_distance_of_a_move(sampler):
         np.testing.assert_allclose(noise_std, expected, rtol=1e-12)
 
 
+@of_every_sampler
 def test_a_run_that_does_not_fit_is_refused_and_a_second_one_too(sampler):
     """Hazards H2 and H18: a second call with the same budget finds it spent."""
     budget = recorded(sampler).budget
@@ -239,6 +263,7 @@ def everything_in(tree):
             yield from variable.attrs.items()
 
 
+@of_every_sampler
 def test_no_private_input_is_in_the_tree(sampler):
     tree = recorded(sampler).tree
     secrets = np.concatenate(table())
@@ -251,24 +276,39 @@ def test_no_private_input_is_in_the_tree(sampler):
     assert CANARY not in tree["posterior"]["slope"].values
 
 
-@pytest.mark.parametrize("relation", ["substitute", "add-remove"])
-def test_neighbours_move_every_release_by_no_more_than_declared(sampler, relation):
+@of_every_sampler
+@pytest.mark.parametrize(
+    ("relation", "at_night"),
+    [
+        pytest.param("substitute", False, id="substitute"),
+        pytest.param("add-remove", False, id="add-remove"),
+        pytest.param("substitute", True, id="substitute-every-row", marks=pytest.mark.nightly),
+        pytest.param("add-remove", True, id="add-remove-every-row", marks=pytest.mark.nightly),
+    ],
+)
+def test_neighbours_move_every_release_by_no_more_than_declared(sampler, relation, at_night):
     """With PyMC's own loop; tests/privacy/test_replay.py has more neighbours and models."""
     if relation not in sampler.relations:
         pytest.skip("not accounted for under this relation")
     if relation == "add-remove" and sampler in LEARNED:
         pytest.skip("in test_replay.py, beside the default sampler here")
-    report = replayed(sampler, relation)
+    every_row = at_night or sampler.name in _KINDS
+    if relation == "add-remove" and not every_row and relation != sampler.relations[0]:
+        pytest.skip("at night, and at every change of one of each kind")
+    report = replayed(sampler, relation, every_row)
     assert report.problems == []
-    assert len(report.comparisons) >= len(ODD)
-    for comparison in report.comparisons[: len(ODD)]:
+    odd = [each for each in report.comparisons if each.neighbour != OTHER_TABLE]
+    assert len(odd) == (len(ODD) if every_row else 1)
+    for comparison in odd:
         assert comparison.violations == []
         assert comparison.moved
 
 
+@of_every_sampler
 def test_two_tables_with_the_same_releases_publish_the_same_tree(sampler):
     """Hazards H7 and H22: any two tables: every row is another one, and none is odd; nor does a warning tell."""
-    comparison = replayed(sampler, sampler.relations[0]).comparisons[len(ODD)]
+    comparison = replayed(sampler, sampler.relations[0], sampler.name in _KINDS).comparisons[-1]
+    assert comparison.neighbour == OTHER_TABLE
     assert comparison.published_alike
     assert not [each for each in comparison.violations if each.startswith(("ended", "warnings"))]
 
@@ -281,6 +321,7 @@ def draws(tree):
 SPAWNED = ("hmc", "surrogate", "sgnht", "barker", "learned-hmc")
 
 
+@of_every_kind
 @pytest.mark.parametrize("context", ["fork", pytest.param("spawn", marks=[pytest.mark.slow, pytest.mark.production])])
 def test_an_insecure_seed_reproduces_in_processes_and_is_marked(sampler, context):
     if context not in multiprocessing.get_all_start_methods():
@@ -293,6 +334,7 @@ def test_an_insecure_seed_reproduces_in_processes_and_is_marked(sampler, context
     assert not parallel["privacy"].attrs["private"]
 
 
+@of_every_kind
 @pytest.mark.entropy
 def test_a_known_seed_does_not_determine_the_noise(sampler):
     if "barker" in sampler.name:
@@ -304,6 +346,7 @@ def test_a_known_seed_does_not_determine_the_noise(sampler):
         assert np.ravel(one[kind].values)[0] != np.ravel(other[kind].values)[0]
 
 
+@of_every_sampler
 def test_a_step_carries_no_data_and_runs_only_when_paid_for(sampler):
     """Hazards H21 and H33: a sampler, and what it tunes, has the curator's answers alone."""
     x, y = table()
@@ -318,6 +361,7 @@ def test_a_step_carries_no_data_and_runs_only_when_paid_for(sampler):
             assert isinstance(step.clip_bounds, dict)
 
 
+@of_every_sampler
 def test_a_missing_budget_and_unknown_arguments_are_refused(sampler):
     with regression(*table()):
         with pytest.raises(dp.InvalidArgument, match="needs a budget"):
@@ -326,6 +370,7 @@ def test_a_missing_budget_and_unknown_arguments_are_refused(sampler):
             sampler(budget_of(sampler), temperature=2)
 
 
+@of_every_sampler
 def test_statistics_and_metadata_are_whole(sampler, tmp_path):
     tree = recorded(sampler).tree
     stats = tree["sample_stats"]
