@@ -39,7 +39,13 @@ def model_with(make_prior, potential=None):
     return model
 
 
-@pytest.mark.parametrize("prior", PRIORS)
+#: Which of them are like another one.
+ALIKE = ("half-flat", "truncated", "uniform", "above a flat mean")
+
+
+@pytest.mark.parametrize(
+    "prior", [pytest.param(each, marks=pytest.mark.nightly) if each in ALIKE else each for each in PRIORS]
+)
 def test_priors_that_cannot_be_drawn_from_need_no_initial_values(prior, budget):
     """PyMC starts them at 0 or at 1, which is public, or where the model says."""
     tree = run(model_with(PRIORS[prior]), budget)
@@ -49,6 +55,7 @@ def test_priors_that_cannot_be_drawn_from_need_no_initial_values(prior, budget):
         assert first == (3.0 if "somewhere" in prior else 0.0)
 
 
+@pytest.mark.few(4)
 @pytest.mark.parametrize("cores", [1, 2])
 @pytest.mark.parametrize("seed", [None, 5, [1, 2], np.random.default_rng(3)])
 def test_the_points_that_are_checked_are_those_that_chains_start_from(budget, monkeypatch, cores, seed):

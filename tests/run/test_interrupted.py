@@ -75,6 +75,7 @@ def check_partial(tree, budget, made, *, why, tune=TUNE):
         assert "partial_posterior" not in tree
 
 
+@pytest.mark.few(3)
 @pytest.mark.parametrize(
     ("place", "made"),
     [((0, 4), [5, 0, 0]), ((1, 3), [10, 4, 0]), ((2, 0), [10, 10, 1]), ((0, 0), [1, 0, 0]), ((2, 9), [10, 10, 10])],

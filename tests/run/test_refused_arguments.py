@@ -147,6 +147,7 @@ SWALLOWED = [
 ]
 
 
+@pytest.mark.few(20)  # each option, and each entry four times
 @pytest.mark.parametrize("options", SWALLOWED, ids=str)
 @pytest.mark.filterwarnings("ignore:`nuts_sampler_kwargs`")
 @pytest.mark.parametrize("entry", ["pm.sample", "with a step", "imported before", "init_nuts", "dp.sample"])

@@ -1,5 +1,6 @@
 """The sampler object: the same run as `pymc_dp.sample`'s, whichever way it is called."""
 
+import functools
 import inspect
 
 import numpy as np
@@ -30,6 +31,12 @@ def draws_of(tree):
     return tree["posterior"]["slope"].values
 
 
+@functools.cache
+def as_by_the_function():
+    model = regression(*table())
+    return model, dp.sample(step=step(), budget=budget(), model=model, **RUN)
+
+
 def with_context(sampler, model):
     with model:
         return pm.sample(sampler=sampler, **RUN)
@@ -46,8 +53,7 @@ def with_context(sampler, model):
     ids=["sample", "sample_from_init", "pm.sample", "context"],
 )
 def test_all_ways_make_the_same_run_and_charge_it_once(call):
-    model = regression(*table())
-    expected = dp.sample(step=step(), budget=budget(), model=model, **RUN)
+    model, expected = as_by_the_function()
     spent = budget()
     found = call(dp.Private(budget=spent, step=step()), model)
     np.testing.assert_array_equal(draws_of(found), draws_of(expected))

@@ -155,6 +155,7 @@ def replayed(sampler, relation, every_row):
         relation=relation,
         draws=DRAWS // 2,
         tune=TUNE // 2,
+        chains=2 if every_row else 1,
         real_loop=True,
     )
 

@@ -218,6 +218,7 @@ def test_a_normal_regression_pays_for_no_check(diagnostics):
     assert found.figures["surrogate_error_noise_std"] == 0.0
 
 
+@pytest.mark.few(5)
 @pytest.mark.parametrize("noise", [0.05, 0.2, 0.5, 2.0, 10.0])
 @pytest.mark.parametrize("true", [0.0, 0.5])
 def test_noise_condemns_no_harmless_check(true, noise):

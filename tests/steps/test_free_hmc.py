@@ -139,6 +139,7 @@ class Quartic:
         return -4.0 * theta**3
 
 
+@pytest.mark.slow
 def test_coarse_trajectories_leave_a_quartic_density_invariant():
     """Steps so long that many ends are in doubt: what is wrong with the test of ends shows in the moments."""
     rng = np.random.default_rng(5)

@@ -142,6 +142,7 @@ def test_no_finite_budget_buys_what_stands_for_no_noise(epsilon):
     assert min(each.noise_needed for each in plan.releases) > 10.0 * NO_NOISE
 
 
+@pytest.mark.few(4)
 @pytest.mark.parametrize("multiplier", [0.0, NO_NOISE, NO_NOISE / 2, -1.0, math.nan])
 @pytest.mark.parametrize("relation", ["substitute", "add-remove"])
 def test_the_curator_of_a_finite_budget_refuses_a_release_without_noise(multiplier, relation, monkeypatch):

@@ -78,7 +78,13 @@ PENALTY = {"clip_log_ratio": 1.0, "proposal_scale": 0.6}
 NAMES = sorted(proposals.PROPOSALS)
 
 
-@pytest.mark.parametrize("proposal", NAMES)
+@pytest.mark.parametrize(
+    "proposal",
+    [
+        each if each in ("gaussian", "one-component-guided-walk") else pytest.param(each, marks=pytest.mark.slow)
+        for each in NAMES
+    ],
+)
 def test_the_posterior_is_stationary_under_the_penalty_test(proposal):
     ends, acceptance = one_step(dp.DPPenalty, 2500, 8, ratio_noise=1.5, proposal=proposal, **PENALTY)
     assert smallest_p_value(ends) > FALSE_ALARM

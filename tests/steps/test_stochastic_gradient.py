@@ -108,7 +108,7 @@ class FrictionOfTheWrongSign(dp.DPSGHMC):
 
 def test_friction_of_the_wrong_sign_is_caught(monkeypatch):
     monkeypatch.setitem(SAMPLERS, "sghmc", (FrictionOfTheWrongSign, SAMPLERS["sghmc"][1]))
-    assert smallest_p_value(whitened_ends("sghmc")) < 1e-4
+    assert smallest_p_value(whitened_ends("sghmc", replicates=800)) < 1e-4
 
 
 @pytest.mark.parametrize(("name", "steps"), [("sghmc", (0.1, 0.05, 0.025)), ("sgld", (0.4, 0.2, 0.1))])
@@ -177,7 +177,14 @@ TABLE_BY_DELTA = [(200, float(delta), eps) for delta, eps in REFERENCE["printed_
 TABLE_BY_LENGTH = [(int(n) // 10, 1e-5, eps) for n, eps in REFERENCE["printed_by_iterations"]["epsilon_pld"].items()]
 
 
-@pytest.mark.parametrize(("iterations", "delta", "printed"), TABLE_BY_DELTA + TABLE_BY_LENGTH)
+@pytest.mark.few(3)
+@pytest.mark.parametrize(
+    ("iterations", "delta", "printed"),
+    [
+        pytest.param(*row, marks=pytest.mark.nightly if row[0] > 200 else [])
+        for row in sorted({*TABLE_BY_DELTA, *TABLE_BY_LENGTH})
+    ],
+)
 def test_the_plan_of_dp_sghmc_costs_what_was_printed(iterations, delta, printed):
     """Lode's thesis, Table 6.3. It does not scale the sum over a batch up: a likelihood to the power q."""
     with gaussian_model(gaussian_data(50)):

@@ -172,7 +172,7 @@ def test_the_likelihood_knows_of_its_noise():
     assert wide > 1.15 * std
     assert float(tree["posterior"]["mu"].std()) == pytest.approx(wide, rel=0.3)
     assert tree["privacy"].attrs["noise_aware"] == 1
-    tree, *_ = normal_run(0, noise_aware=False)
+    tree, *_ = normal_run(0, draws=5, noise_aware=False)
     likelihood = dp.PrivateLikelihood(tree)
     assert likelihood.covariance[0, 0] == likelihood.without_noise[0, 0]
     assert tree["privacy"].attrs["noise_aware"] == 0
@@ -262,10 +262,16 @@ def test_draws_are_as_wide_as_the_surrogate_and_others_are_not_usable():
         assert any("released approximation" in reason for reason in dp.diagnostics.quality(other).reasons_against)
 
 
-@pytest.mark.parametrize(("widening", "said"), [(1.4, "Usable: "), (2.0, "Usable, but imprecise: ")])
-def test_a_usable_result_says_where_noise_has_made_it_wide(widening, said):
-    """Intervals that can be trusted may still say little: a reader of the verdict alone has to know."""
+@pytest.fixture(scope="module")
+def usable():
     tree, *_ = normal_run(0, epsilon=10.0, draws=300, insecure_seed=1)
+    return tree
+
+
+@pytest.mark.parametrize(("widening", "said"), [(1.4, "Usable: "), (2.0, "Usable, but imprecise: ")])
+def test_a_usable_result_says_where_noise_has_made_it_wide(usable, widening, said):
+    """Intervals that can be trusted may still say little: a reader of the verdict alone has to know."""
+    tree = usable.copy(deep=True)
     stats = tree["sample_stats"].to_dataset()
     stats["widening"], stats["widening_by_noise"] = 0.0 * stats["accepted"] + widening, 0.0 * stats["accepted"] + 1.1
     tree["sample_stats"] = stats

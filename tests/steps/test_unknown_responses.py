@@ -210,8 +210,18 @@ def vectors(y=None):
     pm.Normal("y", mu, sigma, observed=None if y is None else np.stack([y, -y], axis=1))
 
 
-@pytest.mark.parametrize("steps", [None, 1])
-@pytest.mark.parametrize("family", [spread, known_spread, vectors])
+@pytest.mark.parametrize(
+    ("family", "steps"),
+    [
+        (spread, 1),
+        (known_spread, 1),
+        (vectors, None),
+        *(
+            pytest.param(*each, marks=pytest.mark.nightly)
+            for each in ((spread, None), (known_spread, None), (vectors, 1))
+        ),
+    ],
+)
 def test_a_search_whose_location_moves_first_releases_what_is_planned(family, steps, monkeypatch):
     made, real = Counter(), ChainAccess.release
     monkeypatch.setattr(ChainAccess, "release", lambda self, query: made.update([query.kind]) or real(self, query))
@@ -229,6 +239,7 @@ def test_a_search_whose_location_moves_first_releases_what_is_planned(family, st
     assert planned.get("bounded_score", 0) == places * (settings.FIRST_BISECTIONS + later * settings.LATER_BISECTIONS)
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("seed", range(3))
 def test_the_location_moves_first_and_scales_after_it(seed, monkeypatch):
     """Twenty standard deviations away: no trust region holds the first two steps, and scales are those of the start."""
