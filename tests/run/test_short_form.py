@@ -18,20 +18,29 @@ def model():
     return gaussian_model(gaussian_data(400))
 
 
-@pytest.mark.production  # a run of full length
+FULL_LENGTH = [pytest.mark.slow, pytest.mark.production]
+
+
 @pytest.mark.parametrize(
-    "entry", [pm.sample, pytest.param(dp.sample, marks=pytest.mark.slow)], ids=["pm.sample", "dp.sample"]
+    ("entry", "draws"),
+    [
+        pytest.param(pm.sample, 1000, id="pm.sample", marks=FULL_LENGTH),
+        pytest.param(dp.sample, 1000, id="dp.sample", marks=FULL_LENGTH),
+        pytest.param(pm.sample, 10, id="short"),
+    ],
 )
-def test_a_budget_is_all_that_a_run_needs(model, entry, caplog):
+def test_a_budget_is_all_that_a_run_needs(model, entry, draws, caplog, monkeypatch):
     budget = dp.PrivacyBudget(4.0, 1e-6)
+    if draws < 1000:
+        monkeypatch.setattr(dp.DPSurrogateHMC, "suitable_draws", lambda step: draws)
     with model, caplog.at_level(logging.INFO, "pymc"):
         tree = entry(budget=budget, cores=1, **QUIET)
     assert tree["privacy"].attrs["sampler"] == "dp_surrogate_hmc"
     assert tree["privacy"].attrs["budget_epsilon_spent"] == pytest.approx(4.0, rel=1e-6)
     assert len(budget.history) == 1
-    assert dict(tree["posterior"].sizes) == {"chain": 4, "draw": 1000}
+    assert dict(tree["posterior"].sizes) == {"chain": 4, "draw": draws}
     assert "DPSurrogateHMC was chosen: it learns all of its settings" in caplog.text
-    assert "draws=1000 and chains=4 chosen for this private run" in caplog.text
+    assert f"draws={draws} and chains=4 chosen for this private run" in caplog.text
 
 
 @pytest.mark.parametrize(("seconds", "said"), [(0.0, True), (3600.0, False)])
